@@ -21,7 +21,8 @@ from triton_ext.hardware.architecture import architecture
 from triton_ext.hardware.instruction_descriptor import KINDS, InstructionDescriptor, legal_n
 from triton_ext.hardware.operand import derive_operand
 from triton_ext.hardware.smem_descriptor import SWIZZLE_CODES, SmemDescriptor, problems
-from triton_ext.ptx import Folder, parse_ptx
+from triton_ext.ptx import parse_ptx
+from triton_ext.ptx_folding import Folder
 from triton_ext.swizzle import SwizzleAtom
 
 MAJORS = ("K", "MN")

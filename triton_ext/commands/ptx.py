@@ -13,7 +13,8 @@ from triton_ext.errors import LayoutError
 from triton_ext.hardware.architecture import architecture
 from triton_ext.hardware.instruction_descriptor import KINDS, InstructionDescriptor
 from triton_ext.hardware.smem_descriptor import SmemDescriptor
-from triton_ext.ptx import Bits, Folder, Instruction, Kernel, Module, parse_ptx
+from triton_ext.ptx import Instruction, Kernel, Module, parse_ptx
+from triton_ext.ptx_folding import Bits, Folder
 
 _SHOWN = ("cp.async.bulk", "cp.reduce.async.bulk", "mbarrier.", "wgmma.", "tcgen05.")
 _START_BITS = 14
