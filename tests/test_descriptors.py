@@ -405,7 +405,7 @@ def test_parsing_and_folding():
     assert (module.version, module.target) == ("8.7", "sm_100a")
     (kernel,) = module.kernels
     assert (kernel.name, kernel.parameters) == ("k", ("k_param_0", "k_param_1"))
-    assert list(kernel.labels) == ["$L__BB0_1"]
+    assert [name for name, _ in kernel.labels] == ["$L__BB0_1"]
     mma = next(i for i in kernel.instructions if i.opcode.startswith("tcgen05"))
     assert (mma.predicate, str(mma.source), mma.line) == ("%p1", "kernel.py:7", 21)
     folder = Folder(kernel)

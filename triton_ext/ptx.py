@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from triton_ext.errors import LayoutError
@@ -45,6 +47,36 @@ class Instruction:
 
 
 @dataclass(frozen=True)
+class Variable:
+    """A declared register, parameter, or variable in memory.
+
+    Attributes:
+        name: without the count: ``%r`` for ``%r<5>``.
+        space: "reg", "param", "shared", "local", "global" or "const".
+        type: of an element, such as ``b32``.
+        count: of registers ``%r0`` .. ``%r<count-1>``, or None for one that is named.
+        elements: of an array; 1 for a scalar; None if the size is left open (``[]``).
+        alignment: in bytes; the element's size if none is said.
+        initializer: as text, or "".
+        scope: as of an instruction.
+    """
+
+    name: str
+    space: str
+    type: str
+    count: int | None = None
+    elements: int | None = 1
+    alignment: int = 1
+    initializer: str = ""
+    scope: tuple[int, ...] = ()
+
+    @property
+    def bytes(self) -> int:
+        """What it takes in memory; 0 if the size is left open."""
+        return (self.elements or 0) * type_bits(self.type) // 8
+
+
+@dataclass(frozen=True)
 class Kernel:
     """The body of an entry or function.
 
@@ -52,31 +84,76 @@ class Kernel:
         name: of the function.
         parameters: names, in order.
         instructions: in the order of the text.
-        labels: for each label, the number of the instruction that it stands before.
+        labels: for each label and its scope, the number of the instruction it stands before.
+        variables: parameters (in order) and what the body declares.
+        is_entry: whether the host can launch it.
+        branch_targets: the lists that ``brx.idx`` chooses from, by label.
+        directives: what stands between the parameters and the body, such as
+            ``{"reqntid": (128,)}``.
     """
 
     name: str
     parameters: tuple[str, ...]
     instructions: tuple[Instruction, ...]
-    labels: dict[str, int] = field(default_factory=dict)
+    labels: dict[tuple[str, tuple[int, ...]], int] = field(default_factory=dict)
+    variables: tuple[Variable, ...] = ()
+    is_entry: bool = True
+    branch_targets: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    directives: dict[str, tuple[int, ...]] = field(default_factory=dict)
+
+    def target(self, label: str, scope: tuple[int, ...]) -> int | None:
+        """Where a branch to `label` goes from within `scope`: the innermost one of that name."""
+        for depth in range(len(scope), -1, -1):
+            if (label, scope[:depth]) in self.labels:
+                return self.labels[label, scope[:depth]]
+        return None
 
 
 @dataclass(frozen=True)
 class Module:
-    """A PTX module: its target (``sm_100a``), version, and functions with a body."""
+    """A PTX module: its target (``sm_100a``), version, functions with a body, and variables."""
 
     version: str
     target: str
     kernels: tuple[Kernel, ...]
+    variables: tuple[Variable, ...] = ()
 
 
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
-_STRING = re.compile(r'"(?:[^"\\]|\\.)*"')
-_FUNCTION = re.compile(r"\.(?:entry|func)\b")
-_LABEL = re.compile(r"\s*([A-Za-z_$%][\w$]*)\s*:(?!:)")
-_LOC = re.compile(r"\.loc\s+(\d+)\s+(\d+)")
+_FUNCTION = re.compile(r"\.(entry|func)\b")
 _FILE = re.compile(r'^\s*\.file\s+(\d+)\s+"((?:[^"\\]|\\.)*)"', re.MULTILINE)
-_GUARD = re.compile(r"@(!?)\s*(%?[\w$]+)\s+")
+_STATEMENT = re.compile(
+    r"""\s*(?:
+      \.loc\s+(?P<file>\d+)\s+(?P<line>\d+)[^\n]*
+    | (?P<brace>[{}])
+    | (?P<label>[A-Za-z_$%][\w$]*)\s*:(?!:)
+    | \.branchtargets\s+(?P<targets>[^;]*);?
+    | \.(?P<directive>[^;]*);?
+    | (?:@(?P<guard>!?\s*%?[\w$]+)\s*)?(?P<opcode>[^\s;{}]+)(?P<operands>[^;]*);?
+    | (?P<other>[^\s])
+    )""",
+    re.VERBOSE,
+)
+_VARIABLE = re.compile(
+    r"\.(?P<space>reg|param|shared(?:::cta|::cluster)?|local|global|const)\b(?P<rest>[^;]*)"
+)
+_TYPE = re.compile(
+    r"\.(pred|[bsuf](?:8|16|32|64|128)|bf16|f16x2|bf16x2|texref|surfref|samplerref)\b"
+)
+_DECLARATOR = re.compile(
+    r"\s*([\w$%.]+)\s*(?:<(\d+)>)?((?:\s*\[\s*\d*\s*\])*)\s*(?:=\s*(.*))?$", re.DOTALL
+)
+_TUNING = re.compile(
+    r"\.(reqntid|maxntid|reqnctapercluster|maxclusterrank|minnctapersm|maxnreg)\s+([\d,\s]+)"
+)
+
+
+def type_bits(name: str) -> int:
+    """``f16x2`` -> 32, ``b8`` -> 8, ``pred`` -> 1."""
+    if name == "pred":
+        return 1
+    digits = re.search(r"\d+", name)
+    return (int(digits[0]) if digits else 64) * (2 if name.endswith("x2") else 1)
 
 
 def _blank(match: re.Match[str]) -> str:
@@ -113,105 +190,150 @@ def parse_ptx(text: str) -> Module:
     target = re.search(r"^\s*\.target\s+([\w, ]+)", text, re.MULTILINE)
     if version is None or target is None:
         raise LayoutError("ptx", text[:60], "must be PTX: with a .version and a .target directive")
-    kernels = []
-    position = 0
+    newlines = [match.start() for match in re.finditer("\n", text)]
+    kernels, between = [], []
+    position = end = 0
     while match := _FUNCTION.search(text, position):
-        position = match.end()
+        between.append(text[end : match.start()])
+        position = end = match.end()
         opening = text.find("{", position)
         declaration_end = text.find(";", position)
         if opening < 0 or 0 <= declaration_end < opening:
+            end = declaration_end + 1 if declaration_end >= 0 else len(text)
             continue  # a declaration without a body
         closing = _closing_brace(text, opening)
-        header = text[position:opening]
-        kernels.append(_parse_kernel(text, header, opening + 1, closing, files))
-        position = closing
-    return Module(version[1], target[1].strip(), tuple(kernels))
+        body = _Body(text, opening + 1, closing, files, newlines)
+        kernels.append(body.kernel(text[position:opening], match[1] == "entry"))
+        position = end = closing + 1
+    between.append(text[end:])
+    variables = [
+        variable
+        for part in between
+        for found in _VARIABLE.finditer(part)
+        for variable in _variables(found, ())
+    ]
+    return Module(version[1], target[1].strip(), tuple(kernels), tuple(variables))
 
 
 def _closing_brace(text: str, opening: int) -> int:
     depth = 0
-    for match in re.finditer(r"[{}]", text[opening:]):
+    for match in re.compile(r"[{}]").finditer(text, opening):
         depth += 1 if match[0] == "{" else -1
         if not depth:
-            return opening + match.start()
+            return match.start()
     raise LayoutError("ptx", text[opening : opening + 40], "a '{' is never closed")
 
 
-def _parse_kernel(text: str, header: str, start: int, end: int, files: dict[int, str]) -> Kernel:
-    name = re.search(r"([\w$]+)\s*\(", re.sub(r"^\s*\([^)]*\)", "", header))
-    parameters = tuple(re.findall(r"\.param\b[^,()]*?([\w$]+)(?:\[\d*\])?\s*(?=[,)])", header))
-    instructions: list[Instruction] = []
-    labels: dict[str, int] = {}
-    source: SourceLine | None = None
-    scope: list[int] = []
-    scopes = 0
-    position = start
-    line = text.count("\n", 0, start) + 1
-    while position < end:
-        rest = text[position:end]
-        if not rest.strip():
-            break
-        blank = len(rest) - len(rest.lstrip())
-        line += rest.count("\n", 0, blank)
-        position += blank
-        if text[position] == "{":
-            scopes += 1
-            scope.append(scopes)
-            position += 1
+def _variables(match: re.Match[str], scope: tuple[int, ...]) -> Iterator[Variable]:
+    """The variables of one declaration; nothing if it has no type that is known."""
+    rest = match["rest"]
+    found = _TYPE.search(rest)
+    if found is None:
+        return
+    align = re.search(r"\.align\s+(\d+)", rest)
+    bits = type_bits(found[1])
+    # What follows the type may be ``.ptr .global .align 16``, of a pointer's target.
+    names = re.sub(r"^\s*\.ptr\b(?:\s*\.\w+(?:\s+\d+\b)?)*", "", rest[found.end() :])
+    for part in split_operands(names):
+        declared = _DECLARATOR.match(part)
+        if declared is None:
             continue
-        if text[position] == "}":
-            if scope:
-                scope.pop()
-            position += 1
-            continue
-        loc = _LOC.match(text, position)
-        if loc:
-            source = SourceLine(files.get(int(loc[1]), f"file {loc[1]}"), int(loc[2]))
-            stop = text.find("\n", position)
-            position = end if stop < 0 else stop
-            continue
-        label = _LABEL.match(text, position)
-        if label and label.end() <= end:
-            labels[label[1]] = len(instructions)
-            position = label.end()
-            continue
-        if text[position] == ".":  # a directive: a declaration, a pragma
-            stop = _statement_end(text, position, end)
-            line += text.count("\n", position, stop)
-            position = stop
-            continue
-        stop = _statement_end(text, position, end)
-        statement = text[position:stop].rstrip("; \n\t")
-        instruction = _parse_statement(statement, line, source, tuple(scope))
-        if instruction is not None:
-            instructions.append(instruction)
-        line += text.count("\n", position, stop)
-        position = stop
-    return Kernel(name[1] if name else "", parameters, tuple(instructions), labels)
+        name, count, dimensions, initializer = declared.groups()
+        elements: int | None = 1
+        for size in re.findall(r"\[\s*(\d*)\s*\]", dimensions):
+            elements = elements * int(size) if size and elements is not None else None
+        yield Variable(
+            name,
+            match["space"].split("::")[0],
+            found[1],
+            int(count) if count else None,
+            elements,
+            int(align[1]) if align and align.start() < found.start() else max(1, bits // 8),
+            (initializer or "").strip(),
+            scope,
+        )
 
 
-def _statement_end(text: str, start: int, end: int) -> int:
-    stop = text.find(";", start, end)
-    return end if stop < 0 else stop + 1
+class _Body:
+    """Reads the statements of one function."""
 
+    def __init__(
+        self, text: str, start: int, end: int, files: dict[int, str], newlines: list[int]
+    ) -> None:
+        self.text, self.start, self.end = text, start, end
+        self.files, self.newlines = files, newlines
+        self.instructions: list[Instruction] = []
+        self.variables: list[Variable] = []
+        self.labels: dict[tuple[str, tuple[int, ...]], int] = {}
+        self.targets: dict[str, tuple[str, ...]] = {}
 
-def _parse_statement(
-    statement: str, line: int, source: SourceLine | None, scope: tuple[int, ...]
-) -> Instruction | None:
-    predicate = ""
-    guard = _GUARD.match(statement)
-    if guard:
-        predicate = guard[1] + guard[2]
-        statement = statement[guard.end() :]
-    opcode, _, operands = statement.strip().partition(" ")
-    if "\t" in opcode:
-        opcode, _, more = opcode.partition("\t")
-        operands = more + " " + operands
-    if not opcode:
-        return None
-    return Instruction(
-        opcode, split_operands(" ".join(operands.split())), predicate, line, source, scope
-    )
+    def kernel(self, header: str, is_entry: bool) -> Kernel:
+        name = re.search(r"([\w$]+)\s*\(", re.sub(r"^\s*\([^)]*\)", "", header))
+        if name is None:
+            name = re.search(r"([\w$]+)", header)
+        self.variables = [
+            variable
+            for part in split_operands(" ".join(re.findall(r"\(([^)]*)\)", header)))
+            for found in _VARIABLE.finditer(part)
+            for variable in _variables(found, ())
+        ]
+        parameters = tuple(variable.name for variable in self.variables)
+        self._read()
+        directives = {
+            key: tuple(int(number) for number in re.findall(r"\d+", values))
+            for key, values in _TUNING.findall(header)
+        }
+        return Kernel(
+            name[1] if name else "",
+            parameters,
+            tuple(self.instructions),
+            self.labels,
+            tuple(self.variables),
+            is_entry,
+            self.targets,
+            directives,
+        )
+
+    def _read(self) -> None:
+        source: SourceLine | None = None
+        scope: tuple[int, ...] = ()
+        scopes = 0
+        label = ""
+        position = self.start
+        while found := _STATEMENT.match(self.text, position, self.end):
+            position = found.end()
+            kind = found.lastgroup
+            if found["file"]:
+                number = int(found["file"])
+                source = SourceLine(self.files.get(number, f"file {number}"), int(found["line"]))
+            elif found["brace"] == "{":
+                scopes += 1
+                scope = (*scope, scopes)
+            elif found["brace"]:
+                scope = scope[:-1]
+            elif found["label"]:
+                label = found["label"]
+                self.labels[label, scope] = len(self.instructions)
+            elif found["targets"] is not None:
+                self.targets[label] = split_operands(found["targets"])
+            elif found["directive"] is not None:
+                declared = _VARIABLE.match("." + found["directive"])
+                if declared:
+                    self.variables.extend(_variables(declared, scope))
+            elif found["opcode"]:
+                start = found.start("guard" if found["guard"] else "opcode")
+                self.instructions.append(
+                    Instruction(
+                        found["opcode"],
+                        split_operands(" ".join(found["operands"].split())),
+                        "".join((found["guard"] or "").split()),
+                        bisect_right(self.newlines, start) + 1,
+                        source,
+                        scope,
+                    )
+                )
+            elif kind is None:
+                break
 
 
 def immediate(text: str) -> int | None:
