@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 from triton_ext.encodings import NVMMAShared, SharedLinear
 from triton_ext.errors import LayoutError
+from triton_ext.hardware.architecture import SHARED_MEMORY_PER_BLOCK
 from triton_ext.nvmma_shared import nvmma_shared_to_linear_layout
 
 Major = Literal["K", "MN"]
@@ -113,12 +114,12 @@ class MatmulConfig:
             if getattr(self, name) not in values:
                 raise LayoutError(name, getattr(self, name), f"must be one of {list(values)}")
         _ = self.a_layouts, self.b_layouts  # raise if a swizzle does not fit
-        if self.shared_memory_bytes > SHARED_MEMORY_BYTES:
+        if self.shared_memory_bytes > SHARED_MEMORY_PER_BLOCK:
             raise LayoutError(
                 "stages",
                 self.stages,
                 f"the tiles need {self.shared_memory_bytes} bytes of shared memory, and a block has"
-                f" {SHARED_MEMORY_BYTES}; use fewer stages or smaller blocks",
+                f" {SHARED_MEMORY_PER_BLOCK}; use fewer stages or smaller blocks",
             )
 
     @property
@@ -159,11 +160,6 @@ class MatmulConfig:
     def c_layouts(self) -> TileLayouts:
         """Of the (block_m, block_n) tile of C, which is N-major."""
         return tile_layouts((self.block_m, self.block_n), 1, 8 * self.element_bytes)
-
-
-SHARED_MEMORY_BYTES = 227 * 1024
-"""The most that a thread block may use on sm_90 and sm_100 (CUDA programming guide, "Technical
-Specifications per Compute Capability")."""
 
 
 @functools.lru_cache(maxsize=4096)

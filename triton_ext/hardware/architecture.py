@@ -7,6 +7,13 @@ from typing import Any, Literal
 from triton_ext.errors import LayoutError
 
 Architecture = Literal[90, 100]
+WARP_THREADS = 32
+SHARED_MEMORY_PER_BLOCK = 227 * 1024
+"""The most that a thread block may use on sm_90 and sm_100, in bytes (CUDA programming guide,
+"Technical Specifications per Compute Capability")."""
+SHARED_MEMORY_PER_SM = 228 * 1024
+"""What a multiprocessor has; 1 KB of it is reserved for each block (likewise; seed 004, "Shared
+memory")."""
 
 
 def architecture(arch: Any) -> Architecture:

@@ -1,0 +1,71 @@
+"""What the emulator refuses, and what it catches in a running kernel."""
+
+from __future__ import annotations
+
+from triton_ext.ptx import Instruction
+
+
+class EmulationError(RuntimeError):
+    """A kernel that cannot be run, or does what the hardware leaves undefined.
+
+    Attributes:
+        message: what is wrong, with the rule that it breaks.
+        instruction: the PTX instruction, if one is to blame.
+        where: block and warps, such as ``block (0, 0, 0), warp 3, lane 0``.
+    """
+
+    def __init__(
+        self, message: str, instruction: Instruction | None = None, where: str = ""
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.instruction = instruction
+        self.where = where
+
+    def __str__(self) -> str:
+        text = self.message
+        if self.instruction is not None:
+            text += f"\n  instruction: {self.instruction}  (PTX line {self.instruction.line})"
+            if self.instruction.source is not None:
+                text += f"\n  source: {self.instruction.source}"
+        return text + (f"\n  at: {self.where}" if self.where else "")
+
+
+class UnsupportedInstruction(EmulationError):
+    """The PTX has an instruction that the emulator does not model; raised before the start."""
+
+
+class LaunchError(EmulationError):
+    """Grid, block, cluster, arguments or resources that the kernel or the GPU does not allow."""
+
+
+class MemoryFault(EmulationError):
+    """An access outside of what is allocated, or misaligned."""
+
+
+class UninitializedRead(EmulationError):
+    """A read of shared or tensor memory that nothing wrote."""
+
+
+class SynchronizationFault(EmulationError):
+    """Two accesses that nothing orders: a missing barrier, wait or proxy fence."""
+
+
+class DescriptorFault(EmulationError):
+    """A matrix, instruction or TMA descriptor, or a TMA coordinate, that the hardware forbids."""
+
+
+class BarrierFault(EmulationError):
+    """An mbarrier or barrier that is misused: not initialised, too many arrivals, bytes left."""
+
+
+class TensorMemoryFault(EmulationError):
+    """Tensor memory that is used without being allocated, or not freed at exit."""
+
+
+class ConvergenceFault(EmulationError):
+    """An instruction that a whole warp must execute together, and did not."""
+
+
+class Deadlock(EmulationError):
+    """No thread can go on; says who waits for what."""

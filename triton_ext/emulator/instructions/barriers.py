@@ -1,0 +1,55 @@
+"""Numbered barriers of a block (PTX ISA, "bar", "barrier")."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from triton_ext.emulator import lanes as lane_sets
+from triton_ext.emulator.barriers import NamedBarrier
+from triton_ext.emulator.cta import Cta
+from triton_ext.emulator.errors import BarrierFault
+from triton_ext.emulator.lanes import Lanes
+from triton_ext.emulator.operands import Operands
+from triton_ext.emulator.program import Modifiers, Outcome, Run, Split, Wait, instruction
+from triton_ext.hardware.architecture import WARP_THREADS
+from triton_ext.ptx import Instruction
+
+NUMBERED_BARRIERS = 16
+
+
+@instruction("bar.sync", "barrier.sync", "bar.cta.sync", "barrier.cta.sync", convergent=True)
+@instruction(
+    "bar.arrive", "barrier.arrive", "bar.cta.arrive", "barrier.cta.arrive", convergent=True
+)
+def numbered_barrier(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
+    modifiers.flag("aligned")
+    waits = ".sync" in at.opcode
+    number = operands.reader(at.operands[0], "u32", at)
+    threads = operands.reader(at.operands[1], "u32", at) if len(at.operands) > 1 else None
+
+    def run(cta: Cta, lanes: Lanes) -> Outcome:
+        which = np.broadcast_to(number(cta, lanes), lane_sets.count(lanes))
+        if (which != which[0]).any():
+            return Split([lane_sets.select(lanes, which == each) for each in np.unique(which)])
+        chosen = int(which[0])
+        if chosen >= NUMBERED_BARRIERS:
+            raise BarrierFault(f"barrier {chosen}: a block has {NUMBERED_BARRIERS}")
+        expected = None
+        if threads is not None:
+            expected = int(np.max(threads(cta, lanes)))
+            if expected == 0 or expected % WARP_THREADS:
+                raise BarrierFault(f"barrier {chosen}: {expected} threads are not whole warps")
+        barrier = cta.barriers.get(chosen)
+        if barrier is None:
+            barrier = cta.barriers[chosen] = NamedBarrier(cta, chosen)
+        generation = barrier.arrive(cta, lanes, expected)
+        if not waits:
+            return None
+        agents = cta.agents(lanes)
+
+        def resume() -> None:
+            cta.cluster.clocks.acquire(agents, barrier.released)
+
+        return Wait(lambda: barrier.generation > generation, lambda: barrier.why(cta), resume)
+
+    return run

@@ -1,0 +1,42 @@
+"""Sets of threads of a block, as numpy indices: a slice if they are consecutive, else an array."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from triton_ext.hardware.architecture import WARP_THREADS
+
+Lanes = slice | NDArray[np.intp]
+
+
+def pack(threads: NDArray[np.intp]) -> Lanes:
+    """Sorted thread numbers, as a slice if they are consecutive."""
+    first, count = int(threads[0]), len(threads)
+    if int(threads[-1]) - first + 1 == count:
+        return slice(first, first + count)
+    return threads
+
+
+def indices(lanes: Lanes) -> NDArray[np.intp]:
+    """The thread numbers."""
+    return np.arange(lanes.start, lanes.stop) if isinstance(lanes, slice) else lanes
+
+
+def count(lanes: Lanes) -> int:
+    """How many threads."""
+    return lanes.stop - lanes.start if isinstance(lanes, slice) else len(lanes)
+
+
+def select(lanes: Lanes, chosen: NDArray[Any]) -> Lanes:
+    """Those threads for which `chosen` is true; at least one must be."""
+    return pack(indices(lanes)[chosen])
+
+
+def warps(lanes: Lanes) -> NDArray[np.intp]:
+    """The numbers of the warps that have a thread in the set."""
+    if isinstance(lanes, slice):
+        return np.arange(lanes.start // WARP_THREADS, (lanes.stop - 1) // WARP_THREADS + 1)
+    return np.unique(lanes // WARP_THREADS)

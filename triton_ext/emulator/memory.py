@@ -1,0 +1,294 @@
+"""Memory that knows what may be touched: global, shared, local and parameter space.
+
+Addresses. Global addresses are those of the host's arrays. A shared address holds the rank of the
+block in its cluster in bits 24 and up, and the offset below, as the hardware's cluster window does
+(CUTLASS clears bit 24 of a barrier's address to name the one of the even block of a pair). Generic
+addresses of the other spaces lie in windows above all of the host's.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from triton_ext.emulator.clocks import Agents, Clock, Clocks
+from triton_ext.emulator.errors import MemoryFault, SynchronizationFault, UninitializedRead
+
+Bytes = NDArray[np.uint8]
+Offsets = NDArray[np.int64]
+
+WINDOW_SHIFT = 56
+SHARED_WINDOW = 1 << WINDOW_SHIFT
+LOCAL_WINDOW = 2 << WINDOW_SHIFT
+PARAM_WINDOW = 3 << WINDOW_SHIFT
+WINDOWS = {1: "shared", 2: "local", 3: "param"}
+RANK_SHIFT = 24
+SHARED_BASE = 1024
+"""The first dynamic shared byte: the system keeps 1 KiB of each block (sm_90 and later)."""
+
+
+def check_aligned(offsets: Offsets, width: int, space: str) -> None:
+    """PTX ISA, "ld": an address must be a multiple of the access size."""
+    wrong = offsets & (width - 1)
+    if wrong.any():
+        address = int(offsets.reshape(-1)[int(np.flatnonzero(wrong)[0])])
+        raise MemoryFault(
+            f"{space} address {address:#x} is not a multiple of the access' {width} bytes"
+        )
+
+
+def gather(data: Bytes, offsets: Offsets, width: int) -> Bytes:
+    """(n, width) bytes; aligned accesses take whole rows, which is much faster."""
+    if not (offsets & (width - 1)).any():
+        return data[: len(data) // width * width].reshape(-1, width)[offsets // width]
+    return data[offsets[:, None] + np.arange(width)]
+
+
+def scatter(data: NDArray[Any], offsets: Offsets, values: Any, width: int) -> None:
+    """The counterpart of `gather`; of equal offsets the last one wins."""
+    if not (offsets & (width - 1)).any():
+        data[: len(data) // width * width].reshape(-1, width)[offsets // width] = values
+    else:
+        data[offsets[:, None] + np.arange(width)] = values
+
+
+class GlobalMemory:
+    """The host's arrays that a kernel may touch, by their addresses.
+
+    Args:
+        find: asked for the allocation of an address that is not registered: its first address and
+            its bytes, or None. (A kernel may read pointers from memory.)
+    """
+
+    def __init__(self, find: Callable[[int], tuple[int, Bytes] | None] | None = None) -> None:
+        self._starts: list[int] = []
+        self._arrays: list[Bytes] = []
+        self._find = find
+        self._keep: list[Any] = []
+
+    def register(self, array: NDArray[Any], owner: Any = None) -> int:
+        """Make an array's bytes accessible, and return its address.
+
+        `array` must be contiguous. Nested or repeated registration widens what is known.
+        """
+        data = array.reshape(-1).view(np.uint8)
+        address = int(array.__array_interface__["data"][0])
+        self._keep.append(array if owner is None else owner)
+        self._insert(address, data)
+        return address
+
+    def _insert(self, address: int, data: Bytes) -> None:
+        at = bisect_right(self._starts, address)
+        if at and self._starts[at - 1] + len(self._arrays[at - 1]) >= address + len(data):
+            return  # inside of what is known
+        while at < len(self._starts) and self._starts[at] < address + len(data):
+            if self._starts[at] + len(self._arrays[at]) > address + len(data):
+                break
+            del self._starts[at], self._arrays[at]
+        if at and self._starts[at - 1] == address:
+            del self._starts[at - 1], self._arrays[at - 1]
+            at -= 1
+        self._starts.insert(at, address)
+        self._arrays.insert(at, data)
+
+    def locate(self, address: int, width: int = 1) -> tuple[int, Bytes]:
+        """The allocation that holds `width` bytes at `address`: its first address, its bytes.
+
+        Raises:
+            MemoryFault: there is none.
+        """
+        at = bisect_right(self._starts, address) - 1
+        if at >= 0 and address + width <= self._starts[at] + len(self._arrays[at]):
+            return self._starts[at], self._arrays[at]
+        found = self._find(address) if self._find else None
+        if found is not None and address + width <= found[0] + len(found[1]):
+            self._insert(*found)
+            return found
+        raise MemoryFault(self._describe(address, width))
+
+    def _describe(self, address: int, width: int) -> str:
+        at = bisect_right(self._starts, address) - 1
+        near = [i for i in (at, at + 1) if 0 <= i < len(self._starts)]
+        text = f"global address {address:#x} ({width} bytes) is in no allocation"
+        if near:
+            start, size = self._starts[near[0]], len(self._arrays[near[0]])
+            far = address - start - size
+            side = f"{far} bytes past the end" if far >= 0 else f"{address - start} bytes from"
+            text += f"; it is {side} of the one at {start:#x}, {size} bytes"
+        return text
+
+    def _groups(self, addresses: Offsets, width: int) -> Any:
+        """The allocations that the addresses lie in, with the lanes of each."""
+        start, data = self.locate(int(addresses[0]), width)
+        inside = (addresses >= start) & (addresses + width <= start + len(data))
+        if inside.all():
+            yield start, data, slice(None)
+            return
+        rest = np.arange(len(addresses))
+        while len(rest):
+            start, data = self.locate(int(addresses[rest[0]]), width)
+            here = addresses[rest]
+            inside = (here >= start) & (here + width <= start + len(data))
+            yield start, data, rest[inside]
+            rest = rest[~inside]
+
+    def load(self, addresses: Offsets, width: int) -> Bytes:
+        """(n, width) bytes."""
+        check_aligned(addresses, width, "global")
+        values: Bytes = np.empty((len(addresses), width), np.uint8)
+        for start, data, lanes in self._groups(addresses, width):
+            values[lanes] = gather(data, addresses[lanes] - start, width)
+        return values
+
+    def store(self, addresses: Offsets, values: Bytes) -> None:
+        """Write (n, width) bytes."""
+        width = values.shape[1]
+        check_aligned(addresses, width, "global")
+        for start, data, lanes in self._groups(addresses, width):
+            scatter(data, addresses[lanes] - start, values[lanes], width)
+
+
+class SharedMemory:
+    """A block's shared memory, with the last writer of each byte, and its last bulk reader.
+
+    Args:
+        size: bytes, counted from address 0 of the block's window.
+        clocks: of the cluster.
+    """
+
+    def __init__(self, size: int, clocks: Clocks) -> None:
+        rounded = -(-size // 16) * 16
+        self.size = size
+        self.data: Bytes = np.zeros(rounded, np.uint8)
+        self.clocks = clocks
+        self.writer = np.full(rounded, -1, np.int16)
+        self.written: NDArray[np.int64] = np.zeros(rounded, np.int64)
+        self.reader = np.full(rounded, -1, np.int16)
+        self.read: NDArray[np.int64] = np.zeros(rounded, np.int64)
+
+    def _check(self, offsets: Offsets, width: int) -> None:
+        check_aligned(offsets, width, "shared")
+        wrong = (offsets < SHARED_BASE) | (offsets + width > self.size)
+        if wrong.any():
+            offset = int(offsets[int(np.flatnonzero(wrong)[0])])
+            raise MemoryFault(
+                f"shared address {offset:#x} ({width} bytes) is outside of the block's"
+                f" {self.size - SHARED_BASE} bytes at {SHARED_BASE:#x}"
+            )
+
+    def _rows(self, array: NDArray[Any], offsets: Offsets, width: int) -> NDArray[Any]:
+        rows: NDArray[Any] = array[: len(array) // width * width].reshape(-1, width)
+        return rows[offsets // width]
+
+    def _no_writer(self, offsets: Offsets, writers: NDArray[np.int16]) -> None:
+        lane, byte = (int(n) for n in np.argwhere(writers < 0)[0])
+        raise UninitializedRead(
+            f"shared address {int(offsets[lane]) + byte:#x} is read, and nothing wrote it"
+        )
+
+    def _unordered(
+        self, offsets: Offsets, late: NDArray[Any], others: NDArray[Any], what: str
+    ) -> None:
+        lane, byte = (int(n) for n in np.argwhere(late)[0])
+        raise SynchronizationFault(
+            f"shared address {int(offsets[lane]) + byte:#x} {what}"
+            f" {self.agent_name(int(others[lane, byte]))}, and nothing orders the two"
+        )
+
+    agent_name: Callable[[int], str] = staticmethod(lambda agent: f"agent {agent}")
+
+    def load(self, offsets: Offsets, width: int, agents: Agents) -> Bytes:
+        """(n, width) bytes, read through the generic proxy by the agent of each lane."""
+        self._check(offsets, width)
+        writers = self._rows(self.writer, offsets, width)
+        if (writers < 0).any():
+            self._no_writer(offsets, writers)
+        late = self._rows(self.written, offsets, width) > self.clocks.seen[agents[:, None], writers]
+        if late.any():
+            self._unordered(offsets, late, writers, "is read, and was written by")
+        return self._rows(self.data, offsets, width)
+
+    def store(self, offsets: Offsets, values: Bytes, agents: Agents, event: int) -> None:
+        """Write (n, width) bytes through the generic proxy, as `event` of the lanes' agents."""
+        width = values.shape[1]
+        self._check(offsets, width)
+        readers = self._rows(self.reader, offsets, width)
+        late = self._rows(self.read, offsets, width) > self.clocks.seen[agents[:, None], readers]
+        if late.any():
+            self._unordered(offsets, late, readers, "is written, and may still be read by")
+        scatter(self.data, offsets, values, width)
+        scatter(self.writer, offsets, agents[:, None], width)
+        scatter(self.written, offsets, event, width)
+
+    def bulk_load(
+        self, offsets: Offsets, width: int, clock: Clock, unit: int, *, name: str = "the unit"
+    ) -> Bytes:
+        """(n, width) bytes, read through the asynchronous proxy by `unit`.
+
+        Args:
+            clock: what the thread that issued the operation had seen.
+        """
+        self._check(offsets, width)
+        writers = self._rows(self.writer, offsets, width)
+        if (writers < 0).any():
+            self._no_writer(offsets, writers)
+        written = self._rows(self.written, offsets, width)
+        late = written > clock.fenced[writers]
+        if late.any():
+            lane, byte = (int(n) for n in np.argwhere(late)[0])
+            writer = int(writers[lane, byte])
+            missing = (
+                "a proxy fence (fence.proxy.async)"
+                if written[lane, byte] <= clock.seen[writer]
+                else "a barrier or wait"
+            )
+            raise SynchronizationFault(
+                f"{name} reads shared address {int(offsets[lane]) + byte:#x}, written by"
+                f" {self.agent_name(writer)}; between the two, {missing} is missing"
+            )
+        event = self.clocks.unit_event(unit)
+        scatter(self.reader, offsets, unit, width)
+        scatter(self.read, offsets, event, width)
+        return self._rows(self.data, offsets, width)
+
+    def bulk_store(
+        self, offsets: Offsets, values: Bytes, clock: Clock, unit: int, *, name: str = "the unit"
+    ) -> None:
+        """Write (n, width) bytes through the asynchronous proxy."""
+        width = values.shape[1]
+        self._check(offsets, width)
+        readers = self._rows(self.reader, offsets, width)
+        late = self._rows(self.read, offsets, width) > clock.seen[readers]
+        if late.any():
+            self._unordered(offsets, late, readers, f"is written by {name}, and may be read by")
+        event = self.clocks.unit_event(unit)
+        scatter(self.data, offsets, values, width)
+        scatter(self.writer, offsets, unit, width)
+        scatter(self.written, offsets, event, width)
+
+
+class LocalMemory:
+    """Each thread's own bytes."""
+
+    def __init__(self, threads: int, size: int) -> None:
+        self.data: NDArray[np.uint8] = np.zeros((threads, max(16, -(-size // 16) * 16)), np.uint8)
+        self.size = size
+
+    def _index(self, offsets: Offsets, width: int) -> NDArray[np.int64]:
+        check_aligned(offsets, width, "local")
+        if ((offsets < 0) | (offsets + width > self.size)).any():
+            raise MemoryFault(f"a local access is outside of the thread's {self.size} bytes")
+        index: NDArray[np.int64] = offsets[:, None] + np.arange(width)
+        return index
+
+    def load(self, threads: NDArray[np.intp], offsets: Offsets, width: int) -> Bytes:
+        """(n, width) bytes."""
+        return self.data[threads[:, None], self._index(offsets, width)]
+
+    def store(self, threads: NDArray[np.intp], offsets: Offsets, values: Bytes) -> None:
+        """Write (n, width) bytes."""
+        self.data[threads[:, None], self._index(offsets, values.shape[1])] = values
