@@ -228,7 +228,7 @@ class Cta:
                 if number < len(taken):
                     lanes = lane_sets.select(lanes, taken)
             if machine.observer is not None:
-                machine.observer(self, step, lanes)
+                machine.observer.instruction(self, step, lanes)
             outcome = step.run(self, lanes)
             if outcome is None:
                 fiber.pc = pc + 1
@@ -253,6 +253,8 @@ class Cta:
                 fiber.pc += 1
                 return False
             fiber.wait = outcome
+            if self.machine.observer is not None:
+                self.machine.observer.waits(self, self.steps[fiber.pc], fiber.lanes)
             return True
         if isinstance(outcome, Split):
             self.fibers.remove(fiber)

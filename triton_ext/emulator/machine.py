@@ -14,6 +14,7 @@ from triton_ext.emulator.cta import UNITS, Cta, Fiber
 from triton_ext.emulator.errors import Deadlock, EmulationError, LaunchError
 from triton_ext.emulator.lanes import Lanes
 from triton_ext.emulator.memory import GlobalMemory
+from triton_ext.emulator.observers import Observer
 from triton_ext.emulator.program import Program, Step
 
 QUANTUM = 4096
@@ -139,12 +140,12 @@ class Machine:
         schedule: in which order.
         steps: instructions executed so far, of all fibers.
         progress: grows with every change that another thread could wait for.
-        observer: called with the block, the step and the lanes before each instruction.
+        observer: told of what happens.
     """
 
     launch: Launch
     schedule: Schedule = field(default_factory=Schedule)
-    observer: Callable[[Cta, Step, Lanes], None] | None = None
+    observer: Observer | None = None
     steps: int = 0
     progress: int = 0
     multiprocessors: int = 132
@@ -238,6 +239,8 @@ class Machine:
             error.where = error.where or operation.cta.describe(operation.lanes)
             raise
         self.progress += 1
+        if self.observer is not None:
+            self.observer.completed(operation)
         return True
 
     # ------------------------------------------------------------------- waits

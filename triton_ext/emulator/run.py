@@ -12,6 +12,7 @@ import numpy as np
 from triton_ext.emulator.errors import LaunchError
 from triton_ext.emulator.machine import MULTIPROCESSORS, Launch, Machine, Schedule, clusters_of
 from triton_ext.emulator.memory import GlobalMemory
+from triton_ext.emulator.observers import Observer
 from triton_ext.emulator.program import Program, decode
 from triton_ext.emulator.types import DTYPES
 from triton_ext.hardware.architecture import SHARED_MEMORY_PER_BLOCK
@@ -211,6 +212,7 @@ def run_ptx(
     dynamic_smem_bytes: int = 0,
     schedule: str = "eager",
     seed: int = 0,
+    observer: Observer | None = None,
 ) -> Machine:
     """Run a kernel of a PTX module on the emulated GPU, until all of its blocks are done.
 
@@ -226,6 +228,7 @@ def run_ptx(
             late as the program allows) or "random" (at any legal moment). A correct kernel gives
             the same bits under all.
         seed: of the random schedule.
+        observer: told of what happens, such as a `Trace` or `Statistics`.
 
     Returns:
         The machine, as it stands at the end.
@@ -245,7 +248,7 @@ def run_ptx(
         dynamic_smem_bytes=dynamic_smem_bytes,
     )
     machine = Machine(
-        launch, Schedule(schedule, seed), multiprocessors=MULTIPROCESSORS[program.arch]
+        launch, Schedule(schedule, seed), observer, multiprocessors=MULTIPROCESSORS[program.arch]
     )
     machine.run(clusters_of(launch.grid, launch.cluster))
     return machine

@@ -110,6 +110,8 @@ def load_bytes(
             part = lanes if here.all() else lane_sets.select(lanes, here)
             values[here] = load_bytes(cta, part, name, addresses[here] - window, width)
         return values
+    if cta.machine.observer is not None:
+        cta.machine.observer.access(cta, lanes, space, addresses, width, "load")
     if space in ("global", "const"):
         return cta.launch.memory.load(addresses, width)
     if space == "shared":
@@ -137,6 +139,8 @@ def store_bytes(
 ) -> None:
     """Write (lanes, width) bytes to a space ("" is generic), through the generic proxy."""
     cta.machine.progress += 1
+    if space and cta.machine.observer is not None:
+        cta.machine.observer.access(cta, lanes, space, addresses, values.shape[1], "store")
     if space == "":
         for name, window, here in split_generic(addresses):
             part = lanes if here.all() else lane_sets.select(lanes, here)
