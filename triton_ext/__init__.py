@@ -1,6 +1,6 @@
 """Shared-memory layouts of the Hopper and Blackwell tensor cores, for Triton.
 
-The layout part (everything named here but `matmul`) imports neither Triton nor torch.
+The layout part (everything named here but `matmul` and `emulate`) imports neither Triton nor torch.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from triton_ext.linear_layout import LinearLayout
 from triton_ext.nvmma_shared import core_matrix_linear_layout, nvmma_shared_to_linear_layout
 
 if TYPE_CHECKING:
+    from triton_ext.emulator.driver import emulate
     from triton_ext.ops import matmul
 
 __version__ = "0.1.0"
@@ -25,6 +26,7 @@ __all__ = [
     "SwizzledShared",
     "UnsupportedDeviceError",
     "core_matrix_linear_layout",
+    "emulate",
     "matmul",
     "nvmma_shared_to_linear_layout",
     "parse_encoding",
@@ -36,4 +38,8 @@ def __getattr__(name: str) -> Any:
         from triton_ext.ops import matmul
 
         return matmul
+    if name == "emulate":
+        from triton_ext.emulator.driver import emulate
+
+        return emulate
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

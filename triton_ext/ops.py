@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -20,23 +21,29 @@ _TMA_ALIGNMENT = 16
 (``cuTensorMapEncodeTiled``, globalAddress and globalStrides)."""
 
 
-def _architecture(device: torch.device) -> int:
-    """90 or 100, or UnsupportedDeviceError."""
-    if device.type != "cuda":
-        found = f"the tensors are on {device}"
-        if not torch.cuda.is_available():
-            found += ", and torch finds no CUDA device"
-    else:
+def _gpu(device: torch.device) -> tuple[int, AbstractContextManager[Any]]:
+    """90 or 100, and the context in which to launch; or UnsupportedDeviceError.
+
+    Tensors on the host are for the emulated GPU: the one that is active, or, where there is no
+    other GPU, a Blackwell.
+    """
+    if device.type == "cuda":
         major, minor = torch.cuda.get_device_capability(device)
-        if (major, minor) == (9, 0):
-            return 90
-        if major == 10:
-            return 100
+        if (major, minor) == (9, 0) or major == 10:
+            return 90 if major == 9 else 100, torch.cuda.device(device)
         found = f"{torch.cuda.get_device_name(device)} has compute capability {major}.{minor}"
+    else:
+        from triton_ext.emulator.driver import active_gpu, emulate
+
+        gpu = active_gpu()
+        if device.type == "cpu" and gpu is not None:
+            return gpu.arch, nullcontext()
+        if device.type == "cpu" and not torch.cuda.is_available():
+            return 100, emulate("sm_100")
+        found = f"the tensors are on {device}"
     raise UnsupportedDeviceError(
-        "triton_ext.matmul needs an NVIDIA Hopper (compute capability 9.0) or Blackwell (10.x) GPU:"
-        f" {found}. Use torch.matmul here; triton_ext.kernels.launch.compile_matmul compiles the"
-        " kernels for either GPU without having one."
+        "triton_ext.matmul needs an NVIDIA Hopper (compute capability 9.0) or Blackwell (10.x) GPU,"
+        f" or an emulated one (triton_ext.emulate): {found}. Use torch.matmul here."
     )
 
 
@@ -126,7 +133,9 @@ def matmul(a: torch.Tensor, b: torch.Tensor, *, config: MatmulConfig | None = No
 
     Args:
         a: (M, K), fp16 or bf16, on a Hopper or Blackwell GPU; row-major or column-major. Other
-            strides, or rows that do not start at multiples of 16 bytes, cost a copy.
+            strides, or rows that do not start at multiples of 16 bytes, cost a copy. On the host:
+            on the emulated GPU that is active (`triton_ext.emulate`), or, where there is no GPU,
+            on an emulated Blackwell; exact, and slow.
         b: (K, N), likewise.
         config: the tile; chosen from the problem's size if None. Its architecture, type and
             major-nesses must be those of the problem.
@@ -135,11 +144,11 @@ def matmul(a: torch.Tensor, b: torch.Tensor, *, config: MatmulConfig | None = No
         (M, N), of the operands' type, contiguous.
 
     Raises:
-        UnsupportedDeviceError: there is no such GPU.
+        UnsupportedDeviceError: the tensors are on another device.
         LayoutError: shapes, types or devices do not fit, or a gradient is asked for.
     """
     _check(a, b)
-    arch = _architecture(a.device)
+    arch, on_the_gpu = _gpu(a.device)
     (m, k), n = a.shape, b.shape[1]
     if not (m and n and k):
         return a.new_zeros((m, n))
@@ -152,7 +161,7 @@ def matmul(a: torch.Tensor, b: torch.Tensor, *, config: MatmulConfig | None = No
         raise LayoutError("config", config, f"(arch, type, a_major, b_major) must be {problem}")
     out = _aligned_matrix(a, m, n)
     tiles = -(-m // config.block_m) * -(-n // config.block_n)
-    with torch.cuda.device(a.device):
+    with on_the_gpu:
         kernel_for(config)[(tiles,)](
             _descriptor(a_matrix, a_strides, config.a_layouts),
             _descriptor(b_matrix, b_strides, config.b_layouts),

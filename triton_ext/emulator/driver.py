@@ -22,6 +22,7 @@ from triton_ext.emulator.errors import LaunchError
 from triton_ext.emulator.machine import MULTIPROCESSORS, Machine, Schedule, clusters_of
 from triton_ext.emulator.memory import GlobalMemory
 from triton_ext.emulator.observers import Observer
+from triton_ext.emulator.parallel import execute
 from triton_ext.emulator.program import Program, decode
 from triton_ext.emulator.run import MAX_THREADS, prepare, storage_bytes
 from triton_ext.encodings import SWIZZLE_BYTE_WIDTHS
@@ -97,7 +98,7 @@ class EmulatedGpu:
         )
         self.launches += 1
         try:
-            machine.run(clusters_of(launch.grid, launch.cluster))
+            execute(machine, clusters_of(launch.grid, launch.cluster))
         finally:
             self.steps += machine.steps
 
@@ -320,6 +321,7 @@ def _driver(gpu: EmulatedGpu) -> Any:
 
     class EmulatedDriver(DriverBase):  # type: ignore[misc]  # Triton is not typed
         def __init__(self) -> None:
+            self.gpu = gpu
             self.utils = _Utilities(gpu)
 
         def launcher_cls(self, src: Any, metadata: Any) -> _Launcher:
@@ -375,6 +377,13 @@ def _driver(gpu: EmulatedGpu) -> Any:
         return [count] * len(quantiles) if quantiles else count
 
     return EmulatedDriver()
+
+
+def active_gpu() -> EmulatedGpu | None:
+    """The emulated GPU that Triton's kernels run on now, or None."""
+    import triton
+
+    return getattr(triton.runtime.driver._active, "gpu", None)
 
 
 @contextlib.contextmanager

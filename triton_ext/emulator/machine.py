@@ -154,16 +154,19 @@ class Machine:
     _timed_out_at: int = field(default=-1, init=False)
     _rounds: int = field(default=0, init=False)
 
-    def run(self, clusters: Sequence[list[tuple[int, int, int]]]) -> None:
+    def run(self, clusters: Sequence[list[tuple[int, int, int]]], first: int = 0) -> None:
         """Run clusters, given as the indices of their blocks.
 
         One cluster runs at a time as long as it can; the next one starts when it is done, or when
         it waits for what only another one can do.
 
+        Args:
+            first: the number of the first one in the grid.
+
         Raises:
             EmulationError: what the kernel does wrong.
         """
-        waiting = deque(enumerate(clusters))
+        waiting = deque(enumerate(clusters, first))
         resident: list[Cluster] = []
         limit = max(1, self.multiprocessors // max(1, len(clusters[0]))) if clusters else 1
         idle_since, idle_progress = 0, -1

@@ -67,7 +67,8 @@ class GlobalMemory:
     def __init__(self, find: Callable[[int], tuple[int, Bytes] | None] | None = None) -> None:
         self._starts: list[int] = []
         self._arrays: list[Bytes] = []
-        self._find = find
+        self.find = find
+        self.may_find = find is not None
         self._keep: list[Any] = []
 
     def register(self, array: NDArray[Any], owner: Any = None) -> int:
@@ -80,6 +81,16 @@ class GlobalMemory:
         self._keep.append(array if owner is None else owner)
         self._insert(address, data)
         return address
+
+    @property
+    def arrays(self) -> list[Bytes]:
+        """The bytes of each allocation."""
+        return list(self._arrays)
+
+    def replace(self, arrays: list[Bytes]) -> list[Bytes]:
+        """Let the allocations be backed by other bytes; those that they had."""
+        before, self._arrays = self._arrays, arrays
+        return before
 
     def _insert(self, address: int, data: Bytes) -> None:
         at = bisect_right(self._starts, address)
@@ -104,7 +115,7 @@ class GlobalMemory:
         at = bisect_right(self._starts, address) - 1
         if at >= 0 and address + width <= self._starts[at] + len(self._arrays[at]):
             return self._starts[at], self._arrays[at]
-        found = self._find(address) if self._find else None
+        found = self.find(address) if self.find else None
         if found is not None and address + width <= found[0] + len(found[1]):
             self._insert(*found)
             return found

@@ -13,6 +13,7 @@ from triton_ext.emulator.errors import LaunchError
 from triton_ext.emulator.machine import MULTIPROCESSORS, Launch, Machine, Schedule, clusters_of
 from triton_ext.emulator.memory import GlobalMemory
 from triton_ext.emulator.observers import Observer
+from triton_ext.emulator.parallel import execute
 from triton_ext.emulator.program import Program, decode
 from triton_ext.emulator.types import DTYPES
 from triton_ext.hardware.architecture import SHARED_MEMORY_PER_BLOCK
@@ -250,5 +251,5 @@ def run_ptx(
     machine = Machine(
         launch, Schedule(schedule, seed), observer, multiprocessors=MULTIPROCESSORS[program.arch]
     )
-    machine.run(clusters_of(launch.grid, launch.cluster))
+    execute(machine, clusters_of(launch.grid, launch.cluster))
     return machine

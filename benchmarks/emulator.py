@@ -1,0 +1,146 @@
+"""The emulated Blackwell beside Triton's interpreter, in one run.
+
+    python -m benchmarks.emulator [--json FILE]
+
+Both multiply fp16 matrices on the host: this project's tcgen05 matmul, compiled to PTX and
+emulated, and the matmul of Triton's tutorials under TRITON_INTERPRET=1. Each measurement is a
+process of its own: times are the median of three calls after a first one, which compiles; memory is
+the process's peak beyond what it had before the first call.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from benchmarks import record
+
+_MEASURE = """
+import json, resource, statistics, sys, time
+import torch
+m, n, k = map(int, sys.argv[1:4])
+a = torch.randn(m, k).half()
+b = torch.randn(k, n).half()
+{define}
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+first = time.perf_counter()
+c = multiply(a, b)
+first = time.perf_counter() - first
+times = []
+for _ in range(3):
+    start = time.perf_counter()
+    c = multiply(a, b)
+    times.append(time.perf_counter() - start)
+whose = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
+usage = [resource.getrusage(who).ru_maxrss for who in whose]
+error = float((c.double() - a.double() @ b.double()).norm() / c.double().norm())
+print(json.dumps({{"seconds": statistics.median(times), "first_seconds": first, "error": error,
+                   "peak_mb": (max(usage[0] - before, 0) + usage[1]) / 1024}}))
+"""
+
+_EMULATED = """
+import triton_ext
+multiply = triton_ext.matmul
+"""
+
+_INTERPRETED = """
+import importlib.util
+spec = importlib.util.spec_from_file_location("interpreted", {path!r})
+module = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(module)
+multiply = module.multiply
+"""
+
+_TUTORIAL = """
+import torch
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def kernel(a_ptr, b_ptr, c_ptr, M, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
+    rows = tl.program_id(0) * BM + tl.arange(0, BM)
+    columns = tl.program_id(1) * BN + tl.arange(0, BN)
+    inner = tl.arange(0, BK)
+    acc = tl.zeros((BM, BN), dtype=tl.float32)
+    for k in range(0, tl.cdiv(K, BK)):
+        at = k * BK + inner
+        a = tl.load(a_ptr + rows[:, None] * K + at[None, :], mask=at[None, :] < K, other=0.0)
+        b = tl.load(b_ptr + at[:, None] * N + columns[None, :], mask=at[:, None] < K, other=0.0)
+        acc = tl.dot(a, b, acc)
+    inside = (rows[:, None] < M) & (columns[None, :] < N)
+    tl.store(c_ptr + rows[:, None] * N + columns[None, :], acc.to(tl.float16), mask=inside)
+
+
+def multiply(a, b):
+    (m, k), n = a.shape, b.shape[1]
+    c = torch.empty((m, n), dtype=a.dtype)
+    kernel[(triton.cdiv(m, 128), triton.cdiv(n, 128))](a, b, c, m, n, k, BM=128, BN=128, BK=64)
+    return c
+"""
+
+SHAPES = [(256, 256, 256), (512, 512, 512), (1024, 512, 512), (1024, 1024, 512),
+          (1024, 1024, 1024)]  # fmt: skip
+
+
+def measure(shape: tuple[int, int, int], define: str, cores: int, **variables: str) -> Any:
+    """Time one side, in a process that may use `cores` cores."""
+    available = sorted(os.sched_getaffinity(0))[:cores]
+
+    def restrict() -> None:
+        os.sched_setaffinity(0, available)
+
+    done = subprocess.run(
+        [sys.executable, "-c", _MEASURE.format(define=define), *map(str, shape)],
+        capture_output=True,
+        text=True,
+        env={**os.environ, **variables},
+        preexec_fn=restrict,
+    )
+    if done.returncode:
+        raise RuntimeError(done.stderr[-2000:])
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--json", type=Path, help="write the rows here")
+    arguments = parser.parse_args()
+    build = Path("build/benchmarks")
+    build.mkdir(parents=True, exist_ok=True)
+    tutorial = build / "interpreted_matmul.py"
+    tutorial.write_text(_TUTORIAL)
+    interpreted = _INTERPRETED.format(path=str(tutorial))
+    cores = len(os.sched_getaffinity(0))
+    print(" ".join(f"{name} {value}" for name, value in record.environment().items()))
+    print(f"{cores} cores; seconds of a call; ratio: emulated / interpreted")
+    print(f"{'M x N x K':>16}{'blocks':>8}{'emulated':>10}{'1 core':>8}{'interp.':>9}{'ratio':>7}"
+          f"{'first call':>12}{'peak MB':>9}")  # fmt: skip
+    rows = []
+    for shape in SHAPES:
+        emulated = measure(shape, _EMULATED, cores)
+        alone = measure(shape, _EMULATED, 1)
+        theirs = measure(shape, interpreted, cores, TRITON_INTERPRET="1")
+        blocks = -(-shape[0] // 128) * -(-shape[1] // 128)
+        row = {
+            "shape": shape,
+            "blocks_of_128": blocks,
+            "emulated": emulated,
+            "emulated_one_core": alone,
+            "interpreted": theirs,
+            "ratio": emulated["seconds"] / theirs["seconds"],
+        }
+        rows.append(row)
+        print(f"{'x'.join(map(str, shape)):>16}{blocks:>8}{emulated['seconds']:>10.2f}"
+              f"{alone['seconds']:>8.2f}{theirs['seconds']:>9.2f}{row['ratio']:>7.2f}"
+              f"{emulated['first_seconds']:>12.2f}{emulated['peak_mb']:>9.0f}")  # fmt: skip
+    record.write(arguments.json, "emulator", rows)
+
+
+if __name__ == "__main__":
+    main()
