@@ -124,7 +124,7 @@ def test_a_script_that_knows_nothing(tmp_path):
     assert "launches" in done.stderr
     assert "warp instructions" in done.stderr
     traced = subprocess.run(
-        [*command[:-1], "--trace", "--only", r"st\\.global", "--block", "0x0x0", str(script), "9"],
+        [*command[:-1], "--trace", "--only", r"st\.global", "--block", "0x0x0", str(script), "9"],
         capture_output=True, text=True, cwd=ROOT,
     )  # fmt: skip
     assert traced.returncode == 0, traced.stderr

@@ -13,6 +13,7 @@ from triton_ext.emulator.lanes import Lanes
 
 if TYPE_CHECKING:
     from triton_ext.emulator.cta import Cta
+    from triton_ext.emulator.machine import Cluster
 
 TX_LIMIT = (1 << 20) - 1
 COUNT_LIMIT = (1 << 20) - 1
@@ -89,6 +90,67 @@ class NamedBarrier:
         return text
 
 
+class ClusterBarrier:
+    """The barrier of a cluster (PTX ISA, "barrier.cluster").
+
+    Attributes:
+        generation: how often it has completed.
+    """
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+        self.generation = 0
+        self.arrived = [np.zeros(cta.threads, np.bool_) for cta in cluster.ctas]
+        self.owes_wait = [np.zeros(cta.threads, np.bool_) for cta in cluster.ctas]
+        self.clock = cluster.clocks.empty()
+        self.released = self.clock
+
+    def arrive(self, cta: Cta, lanes: Lanes, clock: Clock) -> None:
+        """Count threads in.
+
+        Raises:
+            BarrierFault: one of them has not waited since it arrived last.
+        """
+        if self.owes_wait[cta.rank][lanes].any():
+            raise BarrierFault("barrier.cluster.arrive twice without barrier.cluster.wait between")
+        self.arrived[cta.rank][lanes] = True
+        self.owes_wait[cta.rank][lanes] = True
+        self.clock.absorb(clock)
+        self.threads_left()
+
+    def threads_left(self) -> None:
+        """Complete, if all threads that have not exited have arrived."""
+        pairs = list(zip(self.cluster.ctas, self.arrived, strict=True))
+        if any((cta.live & ~arrived).any() for cta, arrived in pairs):
+            return
+        if not any(arrived.any() for _, arrived in pairs):
+            return
+        self.generation += 1
+        for _, arrived in pairs:
+            arrived[:] = False
+        self.released, self.clock = self.clock, self.cluster.clocks.empty()
+        self.cluster.machine.progress += 1
+
+    def wait(self, cta: Cta, lanes: Lanes) -> int:
+        """The generation that threads wait for.
+
+        Raises:
+            BarrierFault: one of them has not arrived.
+        """
+        if not self.owes_wait[cta.rank][lanes].all():
+            raise BarrierFault("barrier.cluster.wait without a barrier.cluster.arrive before")
+        pending = self.arrived[cta.rank][lanes]
+        return self.generation + 1 if pending.any() else self.generation
+
+    def why(self) -> str:
+        missing = [
+            f"block {cta.rank}, warps {', '.join(map(str, lane_sets.warps(threads)))}"
+            for cta, arrived in zip(self.cluster.ctas, self.arrived, strict=True)
+            if len(threads := np.flatnonzero(cta.live & ~arrived))
+        ]
+        return "the cluster's barrier; missing: " + "; ".join(missing)
+
+
 class MBarrier:
     """An mbarrier object (PTX ISA, "mbarrier"): arrivals and transaction bytes, phase by phase.
 
@@ -97,9 +159,13 @@ class MBarrier:
         pending: arrivals that are still missing.
         tx: bytes that are expected and did not arrive yet; negative if they came first.
         phase: how many phases have completed.
+        name: where it is, in errors.
+        made_by, made_at: the agent that initialised it, and its event.
     """
 
-    def __init__(self, count: int, clock: Clock) -> None:
+    def __init__(
+        self, count: int, clock: Clock, name: str = "", made_by: int = 0, made_at: int = 0
+    ) -> None:
         if not 1 <= count <= COUNT_LIMIT:
             raise BarrierFault(f"mbarrier.init with count {count}: must be in [1, {COUNT_LIMIT}]")
         self.count = self.pending = count
@@ -107,39 +173,52 @@ class MBarrier:
         self.phase = 0
         self.clock = clock
         self.released = clock.copy()
+        self.name, self.made_by, self.made_at = name, made_by, made_at
 
     def expect_tx(self, size: int) -> None:
         """The phase completes only after `size` more bytes."""
         self.tx += size
         if abs(self.tx) > TX_LIMIT:
             raise BarrierFault(
-                f"the mbarrier's transaction count becomes {self.tx}: at most {TX_LIMIT}"
+                f"{self.name or 'the mbarrier'}: its transaction count becomes {self.tx}: at most"
+                f" {TX_LIMIT}"
             )
 
     def complete_tx(self, size: int, clock: Clock) -> None:
         """`size` bytes arrived."""
         self.clock.absorb(clock)
         self.expect_tx(-size)
-        self._advance()
+        self.advance()
 
     def arrive(self, number: int, clock: Clock) -> int:
         """Count arrivals in; the phase that they belong to."""
         if number > self.pending:
             raise BarrierFault(
-                f"{number} arrivals at an mbarrier that expects {self.pending} more in phase"
-                f" {self.phase} (of {self.count})"
+                f"{number} arrivals at {self.name or 'an mbarrier'} that expects {self.pending}"
+                f" more in phase {self.phase} (of {self.count}; {self.tx} bytes outstanding)"
             )
         phase = self.phase
         self.clock.absorb(clock)
         self.pending -= number
-        self._advance()
+        self.advance()
         return phase
 
     def drop(self, number: int) -> None:
         """Later phases expect fewer arrivals (``arrive_drop``)."""
+        if number > self.count:
+            raise BarrierFault(f"{number} arrivals are dropped from {self.name}, of {self.count}")
         self.count -= number
 
-    def _advance(self) -> None:
+    def expect_arrivals(self, number: int) -> None:
+        """The current phase expects `number` more (``cp.async.mbarrier.arrive``)."""
+        self.pending += number
+        if self.pending > COUNT_LIMIT:
+            raise BarrierFault(
+                f"{self.name} expects {self.pending} arrivals: at most {COUNT_LIMIT}"
+            )
+
+    def advance(self) -> None:
+        """Complete the phase, if nothing is missing."""
         if self.pending == 0 and self.tx == 0:
             self.phase += 1
             self.pending = self.count

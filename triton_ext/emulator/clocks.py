@@ -40,6 +40,8 @@ class Clocks:
         self.seen = np.zeros((agents, agents), np.int64)
         self.fenced = np.zeros((agents, agents), np.int64)
         self.events = 0
+        self._published: dict[int, Clock] = {}
+        self._observed: dict[int, Clock] = {}
 
     def tick(self, agents: Agents) -> int:
         """A new event, of all of `agents`."""
@@ -52,6 +54,18 @@ class Clocks:
         self.events += 1
         self.seen[agent, agent] = self.fenced[agent, agent] = self.events
         return self.events
+
+    def of_event(self, agents: Agents | int, event: int, *, fenced: bool = True) -> Clock:
+        """What who waits for an event of `agents` (and for nothing else) has seen.
+
+        Args:
+            fenced: the event is one of the asynchronous proxy.
+        """
+        clock = self.empty()
+        clock.seen[agents] = event
+        if fenced:
+            clock.fenced[agents] = event
+        return clock
 
     def empty(self) -> Clock:
         """The clock of a barrier at which nobody has arrived."""
@@ -70,3 +84,28 @@ class Clocks:
     def proxy_fence(self, agents: Agents) -> None:
         """What `agents` have seen is visible to the asynchronous proxy, for who acquires it."""
         self.fenced[agents] = np.maximum(self.fenced[agents], self.seen[agents])
+
+    # ------------------------------------------------- fences with relaxed accesses
+    # PTX ISA, "Release and Acquire Patterns": a fence before a relaxed arrival releases what was
+    # done before the fence; one after a relaxed wait acquires what the wait observed.
+
+    def fence(self, agents: Agents) -> None:
+        """A memory fence of `agents`."""
+        for agent in agents.tolist():
+            observed = self._observed.pop(agent, None)
+            if observed is not None:
+                self.acquire(np.array([agent]), observed)
+            self._published[agent] = self.snapshot(np.array([agent]))
+
+    def published(self, agents: Agents) -> Clock:
+        """What a relaxed arrival of `agents` releases: what was done before their last fence."""
+        clock = self.empty()
+        for agent in agents.tolist():
+            if agent in self._published:
+                clock.absorb(self._published[agent])
+        return clock
+
+    def observe(self, agents: Agents, clock: Clock) -> None:
+        """A relaxed wait of `agents` read this clock; their next fence acquires it."""
+        for agent in agents.tolist():
+            self._observed.setdefault(agent, self.empty()).absorb(clock)

@@ -19,15 +19,36 @@ from triton_ext.emulator.errors import ConvergenceFault, EmulationError, Synchro
 from triton_ext.emulator.lanes import Lanes
 from triton_ext.emulator.memory import RANK_SHIFT, SHARED_BASE, LocalMemory, SharedMemory
 from triton_ext.emulator.operands import Register, Symbol
-from triton_ext.emulator.program import Jump, Split, Step, Wait
+from triton_ext.emulator.program import Jump, Park, Split, Step, Wait
 from triton_ext.emulator.types import register_file
 from triton_ext.hardware.architecture import WARP_THREADS
 
 if TYPE_CHECKING:
     from triton_ext.emulator.machine import Cluster, Launch, Machine
 
-UNITS = ("tma", "tensor core", "copy")
-"""The asynchronous units of a block: agents of their own."""
+TMA_CHANNELS = 8
+UNITS = ("tensor core", *("tma" for _ in range(TMA_CHANNELS)))
+"""The asynchronous units of a block: agents of their own. The TMA unit has several, so that who
+waits for one barrier has not seen what another one tracks. Each warp's own asynchronous copies
+(``cp.async``, ``st.async``) have an agent, too, and each warpgroup's products (``wgmma``)."""
+WARPGROUP_WARPS = 4
+
+
+def agents_of_block(warps: int) -> int:
+    """How many agents a block has: warps, copies of each, units, products of each warpgroup."""
+    return 2 * warps + len(UNITS) - (-warps // WARPGROUP_WARPS)
+
+
+def agent_name(own: int, warps: int) -> str:
+    """In words, from the agent's number in its block."""
+    if own < warps:
+        return f"warp {own}"
+    if own < 2 * warps:
+        return f"the asynchronous copies of warp {own - warps}"
+    own -= 2 * warps
+    if own < len(UNITS):
+        return f"the {UNITS[own]} unit"
+    return f"a product of warpgroup {own - len(UNITS)}"
 
 
 class Fiber:
@@ -38,14 +59,15 @@ class Fiber:
         lanes: the threads.
         wait: what they wait for, or None.
         parked: they wait for the rest of their warps.
+        apart: they must execute the instruction without others that stand there.
     """
 
-    __slots__ = ("lanes", "parked", "pc", "wait")
+    __slots__ = ("apart", "lanes", "parked", "pc", "wait")
 
     def __init__(self, pc: int, lanes: Lanes) -> None:
         self.pc, self.lanes = pc, lanes
         self.wait: Wait | None = None
-        self.parked = False
+        self.parked = self.apart = False
 
 
 class Cta:
@@ -79,7 +101,8 @@ class Cta:
         self.threads = self.launch.threads
         self.warps = -(-self.threads // WARP_THREADS)
         self.multiprocessor = cluster.number * len(cluster.indices) % self.machine.multiprocessors
-        self.first_agent = rank * (self.warps + len(UNITS))
+        self.first_agent = rank * agents_of_block(self.warps)
+        self._channels: dict[object, int] = {}
         self.files = register_file(program.counts, self.threads)
         self.shared = SharedMemory(SHARED_BASE + self.launch.shared_bytes, cluster.clocks)
         self.shared.agent_name = cluster.agent_name
@@ -97,6 +120,8 @@ class Cta:
         self.fibers = [Fiber(0, slice(0, self.threads))]
         self.units: dict[str, Any] = {}
         """State of the instruction modules, each under its own name."""
+        self.step: Step | None = None
+        """The step that is being executed."""
 
     # ------------------------------------------------------------------ agents
 
@@ -110,7 +135,20 @@ class Cta:
 
     def unit_agent(self, unit: str) -> int:
         """The agent of an asynchronous unit."""
-        return self.first_agent + self.warps + UNITS.index(unit)
+        return self.first_agent + 2 * self.warps + UNITS.index(unit)
+
+    def tma_agent(self, key: object) -> int:
+        """The agent of the TMA unit for what `key` (a barrier, a thread's bulk groups) tracks."""
+        channel = self._channels.setdefault(key, len(self._channels) % TMA_CHANNELS)
+        return self.unit_agent("tma") + channel
+
+    def warpgroup_agent(self, warp: int) -> int:
+        """The agent of the asynchronous products of a warp's warpgroup."""
+        return self.first_agent + 2 * self.warps + len(UNITS) + warp // WARPGROUP_WARPS
+
+    def copy_agents(self, agents: Agents) -> Agents:
+        """The agents of these warps' asynchronous copies."""
+        return agents + self.warps
 
     # ----------------------------------------------------------------- symbols
 
@@ -185,7 +223,9 @@ class Cta:
         if len(at) == len(runnable):
             return runnable
         merged = []
-        for pc, together in at.items():
+        for pc, standing in at.items():
+            together = [fiber for fiber in standing if not fiber.apart]
+            merged += [fiber for fiber in standing if fiber.apart]
             if len(together) > 1:
                 threads = np.concatenate([lane_sets.indices(each.lanes) for each in together])
                 fiber = Fiber(pc, lane_sets.pack(np.sort(threads)))
@@ -209,10 +249,10 @@ class Cta:
                 self._exit(fiber)
                 return done + 1
             step = steps[pc]
-            lanes = fiber.lanes
-            if step.convergent and not self._converged(fiber):
+            if step.convergent and not self._gather(fiber, step.convergent):
                 fiber.parked = True
                 return done
+            lanes = fiber.lanes
             if self.in_flight and not step.in_flight:
                 self._check_in_flight(step, lanes)
             done += 1
@@ -229,7 +269,9 @@ class Cta:
                     lanes = lane_sets.select(lanes, taken)
             if machine.observer is not None:
                 machine.observer.instruction(self, step, lanes)
+            self.step = step
             outcome = step.run(self, lanes)
+            fiber.apart = False
             if outcome is None:
                 fiber.pc = pc + 1
                 continue
@@ -245,7 +287,7 @@ class Cta:
                 return done  # a loop: the others may have got behind
         return done
 
-    def _follow(self, fiber: Fiber, outcome: Wait | Jump | Split) -> bool:
+    def _follow(self, fiber: Fiber, outcome: Wait | Jump | Split | Park) -> bool:
         """Do what the instruction asks for; whether the fiber stops running."""
         if isinstance(outcome, Wait):
             if outcome.ready():
@@ -259,7 +301,9 @@ class Cta:
         if isinstance(outcome, Split):
             self.fibers.remove(fiber)
             for lanes in outcome.parts:
-                self.fibers.append(Fiber(fiber.pc, lanes))
+                part = Fiber(fiber.pc, lanes)
+                part.apart = True
+                self.fibers.append(part)
             return True
         if isinstance(outcome.target, int):
             if outcome.target < 0:
@@ -276,6 +320,20 @@ class Cta:
                 self._exit(part)
         return True
 
+    def _park(self, fiber: Fiber, staying: Lanes) -> bool:
+        """Leave lanes of a fiber where they are; whether that is all of them."""
+        number = lane_sets.count(staying)
+        if number == lane_sets.count(fiber.lanes):
+            fiber.parked = True
+            return True
+        parked = Fiber(fiber.pc, staying)
+        parked.parked = True
+        self.fibers.append(parked)
+        others = np.setdiff1d(lane_sets.indices(fiber.lanes), lane_sets.indices(staying))
+        fiber.lanes = lane_sets.pack(others)
+        fiber.pc += 1
+        return False
+
     def _exit(self, fiber: Fiber) -> None:
         self.fibers.remove(fiber)
         self.live[fiber.lanes] = False
@@ -283,20 +341,44 @@ class Cta:
             other.parked = False
         for barrier in self.barriers.values():
             barrier.threads_left(self)
+        self.cluster.barrier.threads_left()
         self.machine.progress += 1
 
-    def _converged(self, fiber: Fiber) -> bool:
-        """Whether the fiber has all living threads of each of its warps."""
+    def _converged(self, fiber: Fiber, size: int) -> NDArray[np.bool_] | None:
+        """Which groups of `size` threads the fiber has with all living threads; None: all it has.
+
+        Args:
+            size: 32 for warps, 128 for warpgroups.
+        """
         lanes = fiber.lanes
-        if isinstance(lanes, slice) and not lanes.start % WARP_THREADS:
-            whole = not lanes.stop % WARP_THREADS or lanes.stop == self.threads
+        if isinstance(lanes, slice) and not lanes.start % size:
+            whole = not lanes.stop % size or lanes.stop == self.threads
             if whole:
-                return True
+                return None
         threads = lane_sets.indices(lanes)
         living = np.flatnonzero(self.live)
-        ours = np.bincount(threads // WARP_THREADS, minlength=self.warps)
-        all_of = np.bincount(living // WARP_THREADS, minlength=self.warps)
-        return bool((ours[ours > 0] == all_of[ours > 0]).all())
+        number = -(-self.threads // size)
+        ours = np.bincount(threads // size, minlength=number)
+        all_of = np.bincount(living // size, minlength=number)
+        complete: NDArray[np.bool_] = ours == all_of
+        return None if complete[ours > 0].all() else complete & (ours > 0)
+
+    def _gather(self, fiber: Fiber, size: int) -> bool:
+        """Whether all groups of `size` threads are complete; else those that are not stay behind.
+
+        False if none is.
+        """
+        complete = self._converged(fiber, size)
+        if complete is None:
+            return True
+        if not complete.any():
+            return False
+        inside = complete[lane_sets.indices(fiber.lanes) // size]
+        rest = Fiber(fiber.pc, lane_sets.select(fiber.lanes, ~inside))
+        rest.parked = True
+        self.fibers.append(rest)
+        fiber.lanes = lane_sets.select(fiber.lanes, inside)
+        return True
 
     def check_parked(self) -> None:
         """Raise if threads stand at a convergent instruction, and the rest never comes.
@@ -304,19 +386,29 @@ class Cta:
         Called when nothing else in the machine can go on.
         """
         for fiber in self.fibers:
-            if fiber.parked and fiber.wait is None and not self._converged(fiber):
+            if not fiber.parked or fiber.wait is not None:
+                continue
+            step = self.steps[fiber.pc]
+            if self._converged(fiber, step.convergent or WARP_THREADS) is not None:
+                group = "warpgroup" if step.convergent > WARP_THREADS else "warp"
                 raise ConvergenceFault(
-                    "a warp's threads must execute this instruction together; some of them are"
+                    f"a {group}'s threads must execute this instruction together; some of them are"
                     " elsewhere",
-                    self.steps[fiber.pc].instruction,
+                    step.instruction,
                     self.describe(fiber.lanes),
                 )
 
     def _check_in_flight(self, step: Step, lanes: Lanes) -> None:
         for warp in lane_sets.warps(lanes):
             busy = self.in_flight.get(int(warp))
-            if busy and not step.touched.isdisjoint(busy):
-                raise SynchronizationFault(
-                    "names a register that an asynchronous instruction still reads or writes; wait"
-                    " for it first (wgmma.wait_group, tcgen05.wait)"
-                )
+            if not busy or step.touched.isdisjoint(busy):
+                continue
+            if step.copies and step.written.isdisjoint(busy):
+                # Triton copies an accumulator that is in flight (tests/test_emulator_kernels.py):
+                # ptxas gives both one register, or waits; so the copy has the final value.
+                self.machine.complete(self, lanes)
+                continue
+            raise SynchronizationFault(
+                "names a register that an asynchronous instruction still reads or writes; wait"
+                " for it first (wgmma.wait_group, tcgen05.wait)"
+            )

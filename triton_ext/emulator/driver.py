@@ -210,7 +210,6 @@ class _Launcher:
     """What Triton calls for each launch of a compiled kernel."""
 
     def __init__(self, gpu: EmulatedGpu, src: Any, metadata: Any) -> None:
-        self._gpu = gpu
         self._signature = list(src.signature.values())
         self._metadata = metadata
         self._maps = getattr(metadata, "tensordesc_meta", None)
@@ -241,7 +240,11 @@ class _Launcher:
                 flat.values.append(self._scratch(name, blocks))
         if enter_hook is not None:
             enter_hook(launch_metadata)
-        self._gpu.launch(
+        # Triton keeps launchers: this one may have been made while another GPU was active
+        gpu = active_gpu()
+        if gpu is None:
+            raise LaunchError("the emulated GPU that this kernel was compiled for is not active")
+        gpu.launch(
             program,
             grid=(grid_x * metadata.num_ctas, grid_y, grid_z),
             cluster=(metadata.num_ctas, 1, 1),

@@ -9,13 +9,16 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from triton_ext.emulator import lanes as lane_sets
+from triton_ext.emulator.barriers import ClusterBarrier
 from triton_ext.emulator.clocks import Clock, Clocks
-from triton_ext.emulator.cta import UNITS, Cta, Fiber
+from triton_ext.emulator.cta import Cta, Fiber, agent_name, agents_of_block
 from triton_ext.emulator.errors import Deadlock, EmulationError, LaunchError
 from triton_ext.emulator.lanes import Lanes
 from triton_ext.emulator.memory import GlobalMemory
 from triton_ext.emulator.observers import Observer
 from triton_ext.emulator.program import Program, Step
+from triton_ext.emulator.tensor_map_memory import MadeTensorMap
 
 QUANTUM = 4096
 """Instructions that a block runs before another one gets its turn."""
@@ -114,17 +117,18 @@ class Cluster:
     def __init__(self, machine: Machine, number: int, indices: list[tuple[int, int, int]]) -> None:
         self.machine, self.number, self.indices = machine, number, indices
         warps = -(-machine.launch.threads // 32)
-        self.clocks = Clocks(len(indices) * (warps + len(UNITS)))
-        self._agents_each = warps + len(UNITS)
+        self._agents_each = agents_of_block(warps)
+        self.clocks = Clocks(len(indices) * self._agents_each)
         self._warps = warps
         self.ctas = [Cta(self, index, rank) for rank, index in enumerate(indices)]
+        self.barrier = ClusterBarrier(self)
         self.units: dict[str, object] = {}
 
     def agent_name(self, agent: int) -> str:
         """In words."""
         rank, own = divmod(agent, self._agents_each)
-        name = f"warp {own}" if own < self._warps else f"the {UNITS[own - self._warps]} unit"
-        return name + (f" of block {rank} of the cluster" if len(self.indices) > 1 else "")
+        where = f" of block {rank} of the cluster" if len(self.indices) > 1 else ""
+        return agent_name(own, self._warps) + where
 
     @property
     def finished(self) -> bool:
@@ -149,6 +153,8 @@ class Machine:
     steps: int = 0
     progress: int = 0
     multiprocessors: int = 132
+    waiting: deque[tuple[int, list[tuple[int, int, int]]]] = field(default_factory=deque)
+    tensor_maps: dict[int, MadeTensorMap] = field(default_factory=dict)
     pending: deque[AsyncOperation] = field(default_factory=deque)
     at_exit: list[Callable[[Cta], None]] = field(default_factory=list)
     _timed_out_at: int = field(default=-1, init=False)
@@ -166,7 +172,7 @@ class Machine:
         Raises:
             EmulationError: what the kernel does wrong.
         """
-        waiting = deque(enumerate(clusters, first))
+        waiting = self.waiting = deque(enumerate(clusters, first))
         resident: list[Cluster] = []
         limit = max(1, self.multiprocessors // max(1, len(clusters[0]))) if clusters else 1
         idle_since, idle_progress = 0, -1
@@ -181,6 +187,7 @@ class Machine:
                     done += 1
                 if self.progress != idle_progress:
                     idle_progress, idle_since = self.progress, self.steps
+                    done += 1  # what the last turn completed may have made others ready
                 if done and self.steps - idle_since < 8 * QUANTUM:
                     continue
                 if self._complete_one():
@@ -200,7 +207,7 @@ class Machine:
             for cta in cluster.ctas:
                 if not cta.finished:
                     done += cta.run(self.schedule.quantum())
-                self._complete_due()
+                done += self._complete_due()
         return done
 
     def _finish(self, cluster: Cluster) -> None:
@@ -218,9 +225,12 @@ class Machine:
         if self.schedule.name == "eager":
             self._complete_due()
 
-    def _complete_due(self) -> None:
+    def _complete_due(self) -> int:
+        done = 0
         while self.pending and self.schedule.due():
             self._complete_one()
+            done += 1
+        return done
 
     def _complete_one(self) -> bool:
         """Do one operation that its queue allows; whether there was one."""
@@ -232,8 +242,23 @@ class Machine:
             for number, operation in enumerate(self.pending):
                 first.setdefault(operation.queue or number, number)
             chosen = self.schedule.random.choice(list(first.values()))
-        operation = self.pending[chosen]
-        del self.pending[chosen]
+        self._perform(chosen)
+        return True
+
+    def complete(self, cta: Cta, lanes: Lanes) -> None:
+        """Do what a block's lanes have issued, now."""
+        threads = set(lane_sets.indices(lanes).tolist())
+        number = 0
+        while number < len(self.pending):
+            operation = self.pending[number]
+            if operation.cta is cta and threads & set(lane_sets.indices(operation.lanes).tolist()):
+                self._perform(number)
+            else:
+                number += 1
+
+    def _perform(self, number: int) -> None:
+        operation = self.pending[number]
+        del self.pending[number]
         try:
             operation.perform()
         except EmulationError as error:
@@ -244,7 +269,6 @@ class Machine:
         self.progress += 1
         if self.observer is not None:
             self.observer.completed(operation)
-        return True
 
     # ------------------------------------------------------------------- waits
 

@@ -16,7 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from triton_ext.emulator.clocks import Agents, Clock, Clocks
-from triton_ext.emulator.errors import MemoryFault, SynchronizationFault, UninitializedRead
+from triton_ext.emulator.errors import (
+    BarrierFault,
+    MemoryFault,
+    SynchronizationFault,
+    UninitializedRead,
+)
 
 Bytes = NDArray[np.uint8]
 Offsets = NDArray[np.int64]
@@ -29,6 +34,10 @@ WINDOWS = {1: "shared", 2: "local", 3: "param"}
 RANK_SHIFT = 24
 SHARED_BASE = 1024
 """The first dynamic shared byte: the system keeps 1 KiB of each block (sm_90 and later)."""
+
+
+HELD = 1 << 62
+"""The "last read" of bytes that nothing may write: those of a live mbarrier."""
 
 
 def check_aligned(offsets: Offsets, width: int, space: str) -> None:
@@ -132,7 +141,7 @@ class GlobalMemory:
             text += f"; it is {side} of the one at {start:#x}, {size} bytes"
         return text
 
-    def _groups(self, addresses: Offsets, width: int) -> Any:
+    def groups(self, addresses: Offsets, width: int) -> Any:
         """The allocations that the addresses lie in, with the lanes of each."""
         start, data = self.locate(int(addresses[0]), width)
         inside = (addresses >= start) & (addresses + width <= start + len(data))
@@ -151,7 +160,7 @@ class GlobalMemory:
         """(n, width) bytes."""
         check_aligned(addresses, width, "global")
         values: Bytes = np.empty((len(addresses), width), np.uint8)
-        for start, data, lanes in self._groups(addresses, width):
+        for start, data, lanes in self.groups(addresses, width):
             values[lanes] = gather(data, addresses[lanes] - start, width)
         return values
 
@@ -159,7 +168,7 @@ class GlobalMemory:
         """Write (n, width) bytes."""
         width = values.shape[1]
         check_aligned(addresses, width, "global")
-        for start, data, lanes in self._groups(addresses, width):
+        for start, data, lanes in self.groups(addresses, width):
             scatter(data, addresses[lanes] - start, values[lanes], width)
 
 
@@ -180,6 +189,8 @@ class SharedMemory:
         self.written: NDArray[np.int64] = np.zeros(rounded, np.int64)
         self.reader = np.full(rounded, -1, np.int16)
         self.read: NDArray[np.int64] = np.zeros(rounded, np.int64)
+        self.atomic: NDArray[np.int64] = np.zeros(rounded, np.int64)
+        """The event of the last atomic write; the last write was atomic if it is the same."""
 
     def _check(self, offsets: Offsets, width: int) -> None:
         check_aligned(offsets, width, "shared")
@@ -205,6 +216,11 @@ class SharedMemory:
         self, offsets: Offsets, late: NDArray[Any], others: NDArray[Any], what: str
     ) -> None:
         lane, byte = (int(n) for n in np.argwhere(late)[0])
+        if self.read[int(offsets[lane]) + byte] == HELD and "written" in what:
+            raise BarrierFault(
+                f"shared address {int(offsets[lane]) + byte:#x} is written, and holds a live"
+                " mbarrier: mbarrier.inval must come first"
+            )
         raise SynchronizationFault(
             f"shared address {int(offsets[lane]) + byte:#x} {what}"
             f" {self.agent_name(int(others[lane, byte]))}, and nothing orders the two"
@@ -275,11 +291,102 @@ class SharedMemory:
         readers = self._rows(self.reader, offsets, width)
         late = self._rows(self.read, offsets, width) > clock.seen[readers]
         if late.any():
-            self._unordered(offsets, late, readers, f"is written by {name}, and may be read by")
+            self._unordered(
+                offsets, late, readers, f"is written by {name}, and may still be read by"
+            )
+        writers = self._rows(self.writer, offsets, width)
+        late = self._rows(self.written, offsets, width) > clock.seen[writers]
+        if late.any():
+            self._unordered(offsets, late, writers, f"is written by {name}, and was written by")
         event = self.clocks.unit_event(unit)
         scatter(self.data, offsets, values, width)
         scatter(self.writer, offsets, unit, width)
         scatter(self.written, offsets, event, width)
+
+    # ---------------------------------------------------------- atomic operations
+
+    def atomic_load(self, offsets: Offsets, width: int, agents: Agents) -> Bytes:
+        """(n, width) bytes, read by atomic operations: what another one wrote needs no order."""
+        self._check(offsets, width)
+        writers = self._rows(self.writer, offsets, width)
+        if (writers < 0).any():
+            self._no_writer(offsets, writers)
+        written = self._rows(self.written, offsets, width)
+        late = written > self.clocks.seen[agents[:, None], writers]
+        if late.any():
+            late &= written != self._rows(self.atomic, offsets, width)
+            if late.any():
+                self._unordered(offsets, late, writers, "is read, and was written by")
+        return self._rows(self.data, offsets, width)
+
+    def atomic_store(self, offsets: Offsets, values: Bytes, agents: Agents, event: int) -> None:
+        """Write (n, width) bytes that `atomic_load` has just read."""
+        self.store(offsets, values, agents, event)
+        scatter(self.atomic, offsets, event, values.shape[1])
+
+    # ------------------------------------------------------ whole ranges of bytes
+
+    def _range(self, start: int, size: int) -> slice:
+        if start < SHARED_BASE or start + size > self.size:
+            raise MemoryFault(
+                f"shared addresses {start:#x} to {start + size - 1:#x} are not all inside of the"
+                f" block's {self.size - SHARED_BASE} bytes at {SHARED_BASE:#x}"
+            )
+        return slice(start, start + size)
+
+    @staticmethod
+    def _seen(agents: NDArray[Any], events: NDArray[Any], seen: NDArray[np.int64]) -> bool:
+        """Whether all of these events have been seen; fast where they are all the same."""
+        first = int(agents[0])
+        if (agents == first).all():
+            return bool(events.max() <= seen[first])
+        return not (events > seen[agents]).any()
+
+    def bulk_read(
+        self, start: int, size: int, clock: Clock, unit: int, *, name: str = "the unit"
+    ) -> Bytes:
+        """`size` bytes from `start` on, as `bulk_load` reads them."""
+        here = self._range(start, size)
+        writers = self.writer[here]
+        if int(writers.min()) < 0 or not self._seen(writers, self.written[here], clock.fenced):
+            offsets = np.arange(start, start + size)
+            return self.bulk_load(offsets, 1, clock, unit, name=name)[:, 0]
+        self.reader[here] = unit
+        self.read[here] = self.clocks.unit_event(unit)
+        return self.data[here].copy()
+
+    def bulk_write(
+        self, start: int, values: Bytes, clock: Clock, unit: int, *, name: str = "the unit"
+    ) -> None:
+        """Bytes from `start` on, as `bulk_store` writes them."""
+        here = self._range(start, len(values))
+        if not (
+            self._seen(self.reader[here], self.read[here], clock.seen)
+            and self._seen(self.writer[here], self.written[here], clock.seen)
+        ):
+            offsets = np.arange(start, start + len(values))
+            self.bulk_store(offsets, values[:, None], clock, unit, name=name)
+            return
+        self.data[here] = values
+        self.writer[here] = unit
+        self.written[here] = self.clocks.unit_event(unit)
+
+    def hold(self, offset: int, agent: int, event: int) -> None:
+        """An mbarrier begins to live at `offset`, made by an agent.
+
+        Raises:
+            SynchronizationFault: an asynchronous unit may still use the bytes.
+            BarrierFault: there is one already.
+        """
+        offsets = np.array([offset])
+        self.store(offsets, np.zeros((1, 8), np.uint8), np.array([agent]), event)
+        self.reader[offset : offset + 8] = agent
+        self.read[offset : offset + 8] = HELD
+
+    def give_up(self, offset: int) -> None:
+        """The mbarrier at `offset` is no more; what the bytes hold is undefined."""
+        self.reader[offset : offset + 8] = self.writer[offset : offset + 8] = -1
+        self.read[offset : offset + 8] = self.written[offset : offset + 8] = 0
 
 
 class LocalMemory:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -59,15 +59,20 @@ class Operands:
         kernel: whose instructions are decoded.
         module: for the variables of the module.
         symbols: by name and scope.
+        aliases: registers of inlined functions that are another one's, likewise.
     """
 
     def __init__(
-        self, kernel: Kernel, module: Module, symbols: dict[tuple[str, tuple[int, ...]], Symbol]
+        self,
+        kernel: Kernel,
+        module: Module,
+        symbols: dict[tuple[str, tuple[int, ...]], Symbol],
+        aliases: Mapping[tuple[str, tuple[int, ...]], tuple[str, tuple[int, ...]]] | None = None,
     ) -> None:
         self.kernel, self.module, self.symbols = kernel, module, symbols
         self.counts: dict[int, int] = {}
         self._named: dict[tuple[str, tuple[int, ...]], Register] = {}
-        self._ranges: dict[str, tuple[int, int, int]] = {}
+        self._ranges: dict[tuple[str, tuple[int, ...]], tuple[int, int, int]] = {}
         for variable in kernel.variables:
             if variable.space != "reg":
                 continue
@@ -78,8 +83,12 @@ class Operands:
             if variable.count is None:
                 self._named[variable.name, variable.scope] = Register(width, first)
             else:
-                self._ranges[variable.name] = (width, first, number)
+                self._ranges[variable.name, variable.scope] = (width, first, number)
+        for name, source in (aliases or {}).items():
+            if source in self._named:
+                self._named[name] = self._named[source]
         self.touched: set[Register] = set()
+        self.written: set[Register] = set()
 
     def find(self, name: str, scope: tuple[int, ...]) -> Register | None:
         """The register of that name, in the innermost scope that has one."""
@@ -89,9 +98,10 @@ class Operands:
                 return found
         match = re.fullmatch(r"(%?[A-Za-z_$][\w$]*?)(\d+)", name)
         while match:
-            width, first, number = self._ranges.get(match[1], (0, 0, 0))
-            if int(match[2]) < number:
-                return Register(width, first + int(match[2]))
+            for depth in range(len(scope), -1, -1):
+                width, first, number = self._ranges.get((match[1], scope[:depth]), (0, 0, 0))
+                if int(match[2]) < number:
+                    return Register(width, first + int(match[2]))
             # %r12<5> may declare %r120 .. %r124: try a longer prefix
             match = re.fullmatch(rf"({re.escape(match[1])}\d)(\d+)", name)
         return None
@@ -199,6 +209,7 @@ class Operands:
         if text == "_":
             return lambda cta, lanes, value: None
         register = self.register(text, at)
+        self.written.add(register)
         row, width, bits = register.row, register.width, bits_of(type_name)
         if width == 128 or bits == 128:
             if width != bits:
@@ -233,9 +244,13 @@ class Operands:
         """The elements of ``{a, b}``; of anything else, itself."""
         return split_operands(text[1:-1]) if text.startswith("{") else (text,)
 
-    def rows(self, texts: Sequence[str], at: Instruction) -> tuple[str, slice | NDArray[np.intp]]:
+    def rows(
+        self, texts: Sequence[str], at: Instruction, *, written: bool = False
+    ) -> tuple[str, slice | NDArray[np.intp]]:
         """Registers of one width: the file's key and their rows, to index with both at once."""
         registers = [self.register(text, at) for text in texts]
+        if written:
+            self.written.update(registers)
         widths = {register.width for register in registers}
         if len(widths) != 1:
             raise UnsupportedInstruction("registers of different widths in one vector", at)

@@ -35,7 +35,8 @@ def independent(program: Program) -> bool:
     instruction of that kind outside of shared memory is taken to do so.
     """
     return not any(
-        step.instruction.opcode.startswith(_TALKING) and ".shared" not in step.instruction.opcode
+        step.instruction.opcode.startswith(_TALKING)
+        and (".shared" not in step.instruction.opcode or ".global" in step.instruction.opcode)
         for step in program.steps
     )
 

@@ -7,18 +7,20 @@ is refused before the kernel starts.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from triton_ext.emulator.errors import LaunchError, UnsupportedInstruction
+from triton_ext.emulator.inlining import Key, inline_calls
 from triton_ext.emulator.lanes import Lanes
 from triton_ext.emulator.operands import Operands, Register, Symbol
 from triton_ext.emulator.types import DTYPES
-from triton_ext.hardware.architecture import architecture
+from triton_ext.hardware.architecture import WARP_THREADS, architecture
 from triton_ext.ptx import Instruction, Kernel, Module
 
 if TYPE_CHECKING:
@@ -57,7 +59,18 @@ class Split:
     parts: list[Lanes]
 
 
-Outcome = Wait | Jump | Split | None
+@dataclass
+class Park:
+    """Lanes stay at the instruction until others that it names come to it, too.
+
+    Attributes:
+        lanes: those that stay; the others have executed it.
+    """
+
+    lanes: Lanes
+
+
+Outcome = Wait | Jump | Split | Park | None
 Run = Callable[["Cta", Lanes], Outcome]
 
 
@@ -115,7 +128,7 @@ Decoder = Callable[[Instruction, Modifiers, Operands], Run]
 class _Registered:
     base: str
     decode: Decoder
-    convergent: bool
+    convergent: int
     in_flight: bool
 
 
@@ -123,21 +136,32 @@ _DECODERS: dict[str, _Registered] = {}
 
 
 def instruction(
-    *bases: str, convergent: bool = False, in_flight: bool = False
+    *bases: str, convergent: bool | int = False, in_flight: bool = False
 ) -> Callable[[Decoder], Decoder]:
     """Register the decoder of opcodes that start with one of `bases`.
 
     Args:
-        convergent: all threads of a warp must execute it together.
+        convergent: all threads of a warp must execute it together; or of a group of so many.
         in_flight: it may name registers that an asynchronous instruction still reads or writes.
     """
 
     def register(decode: Decoder) -> Decoder:
         for base in bases:
-            _DECODERS[base] = _Registered(base, decode, convergent, in_flight)
+            size = WARP_THREADS if convergent is True else int(convergent)
+            _DECODERS[base] = _Registered(base, decode, size, in_flight)
         return decode
 
     return register
+
+
+Check = Callable[[Kernel, tuple["Step", ...]], tuple["Step", ...]]
+_CHECKS: list[Check] = []
+
+
+def after_decoding(check: Check) -> Check:
+    """Register a function that sees a whole kernel before it starts, and may replace its steps."""
+    _CHECKS.append(check)
+    return check
 
 
 def _registered(opcode: str) -> _Registered | None:
@@ -158,18 +182,25 @@ class Step:
         run: executes it for lanes whose guard is true.
         guard: the row of the predicate, or -1.
         negated: whether the guard is ``@!p``.
-        convergent: all threads of a warp must execute it together.
+        convergent: how many threads must execute it together: 32, a warp; 128, a warpgroup; or 0.
         in_flight: it may name registers that are in flight.
         touched: the registers that it names.
+        written: those of them that it writes.
     """
 
     instruction: Instruction
     run: Run
     guard: int
     negated: bool
-    convergent: bool
+    convergent: int
     in_flight: bool
     touched: frozenset[Register]
+    written: frozenset[Register] = frozenset()
+
+    @functools.cached_property
+    def copies(self) -> bool:
+        """Whether it does nothing but copy registers."""
+        return self.instruction.opcode.startswith("mov.")
 
 
 @dataclass(frozen=True)
@@ -208,7 +239,9 @@ def _align(offset: int, alignment: int) -> int:
     return -(-offset // alignment) * alignment
 
 
-def _place(kernel: Kernel, module: Module) -> tuple[dict[Any, Symbol], dict[str, int]]:
+def _place(
+    kernel: Kernel, module: Module, aliases: dict[Key, Key]
+) -> tuple[dict[Key, Symbol], dict[str, int]]:
     """Where each variable lies in its space; and how much of each space is taken."""
     symbols: dict[tuple[str, tuple[int, ...]], Symbol] = {}
     used = {"param": 0, "shared": 0, "local": 0}
@@ -219,7 +252,7 @@ def _place(kernel: Kernel, module: Module) -> tuple[dict[Any, Symbol], dict[str,
             continue
         key = (variable.name, variable.scope)
         space = variable.space
-        if space == "param" and variable.name not in own:
+        if space == "param" and (variable.name not in own or variable.scope):
             space = "local"  # the arguments of a call
         if space in ("global", "const"):
             symbols[key] = Symbol("global", variable.name, 0, variable)
@@ -233,6 +266,9 @@ def _place(kernel: Kernel, module: Module) -> tuple[dict[Any, Symbol], dict[str,
         if variable.space == "shared":
             at = _align(used["shared"], max(16, variable.alignment))
             symbols[key] = Symbol("shared", variable.name, at, variable)
+    for key, source in aliases.items():
+        if source in symbols:  # else it is a register
+            symbols[key] = symbols[source]
     return symbols, used
 
 
@@ -250,10 +286,13 @@ def decode(module: Module, name: str | None = None) -> Program:
     if len(chosen) != 1:
         names = ", ".join(kernel.name for kernel in entries) or "none"
         raise LaunchError(f"kernel {name!r}: the module's entries are: {names}")
-    (kernel,) = chosen
-    symbols, used = _place(kernel, module)
-    operands = Operands(kernel, module, symbols)
+    inlined = inline_calls(module, chosen[0])
+    kernel = inlined.kernel
+    symbols, used = _place(kernel, module, inlined.aliases)
+    operands = Operands(kernel, module, symbols, inlined.aliases)
     steps = tuple(_step(each, operands) for each in kernel.instructions)
+    for check in _CHECKS:
+        steps = check(kernel, steps)
     return Program(
         kernel,
         module,
@@ -271,7 +310,7 @@ def _step(each: Instruction, operands: Operands) -> Step:
     found = _registered(each.opcode)
     if found is None:
         raise UnsupportedInstruction("the emulator does not model this instruction", each)
-    operands.touched = set()
+    operands.touched, operands.written = set(), set()
     modifiers = Modifiers(each, found.base)
     try:
         run = found.decode(each, modifiers, operands)
@@ -284,5 +323,12 @@ def _step(each: Instruction, operands: Operands) -> Step:
         register = operands.register(each.predicate.lstrip("!"), replace(each, predicate=""))
         guard = register.row
     return Step(
-        each, run, guard, negated, found.convergent, found.in_flight, frozenset(operands.touched)
+        each,
+        run,
+        guard,
+        negated,
+        found.convergent,
+        found.in_flight,
+        frozenset(operands.touched),
+        frozenset(operands.written),
     )

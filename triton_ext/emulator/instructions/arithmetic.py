@@ -1,36 +1,27 @@
-"""Integer arithmetic, logic and comparison (PTX ISA, "Integer Arithmetic Instructions" ...)."""
+"""Opcodes that exist for integers and for floats: their type says which module decodes them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
-import numpy as np
-
-from triton_ext.emulator.cta import Cta
-from triton_ext.emulator.lanes import Lanes
+from triton_ext.emulator.instructions import floating, integer
+from triton_ext.emulator.instructions.common import is_float
 from triton_ext.emulator.operands import Operands
 from triton_ext.emulator.program import Modifiers, Run, instruction
 from triton_ext.ptx import Instruction
 
-
-def _elementwise(
-    at: Instruction, operands: Operands, type_name: str, function: Callable[..., Any]
-) -> Run:
-    """Destination first, sources after it, all of one type."""
-    write = operands.writer(at.operands[0], type_name, at)
-    readers = [operands.reader(source, type_name, at) for source in at.operands[1:]]
-
-    def run(cta: Cta, lanes: Lanes) -> None:
-        write(cta, lanes, function(*(read(cta, lanes) for read in readers)))
-
-    return run
-
-
-_LOGIC = {"and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor, "not": np.invert}
+_BOTH = {
+    "add": (integer.add_sub, floating.binary),
+    "sub": (integer.add_sub, floating.binary),
+    "mul": (integer.multiply, floating.binary),
+    "mad": (integer.multiply_add, floating.multiply_add),
+    "div": (integer.divide, floating.divide),
+    "abs": (integer.absolute, floating.absolute),
+    "neg": (integer.negate, floating.negate),
+    "min": (integer.extremum, floating.extremum),
+    "max": (integer.extremum, floating.extremum),
+}
 
 
-@instruction(*_LOGIC)
-def logic(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
-    function = _LOGIC[at.opcode.split(".")[0]]
-    return _elementwise(at, operands, modifiers.type(), function)
+@instruction(*_BOTH)
+def arithmetic(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
+    of_integers, of_floats = _BOTH[at.opcode.split(".")[0]]
+    return (of_floats if is_float(at) else of_integers)(at, modifiers, operands)

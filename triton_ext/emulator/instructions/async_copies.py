@@ -1,0 +1,321 @@
+"""Asynchronous copies of single threads: ``cp.async``, ``st.async``, ``red.async`` (PTX ISA).
+
+They belong to the generic proxy; each warp's copies are an agent of their own, so that nobody has
+seen them who has not waited for them. The copies of a block are done in the order of their issue.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from triton_ext.emulator import lanes as lane_sets
+from triton_ext.emulator.clocks import Agents, Clock
+from triton_ext.emulator.cta import Cta
+from triton_ext.emulator.errors import BarrierFault, MemoryFault, UnsupportedInstruction
+from triton_ext.emulator.instructions.mbarriers import SHARED_SPACES
+from triton_ext.emulator.lanes import Lanes
+from triton_ext.emulator.mbarriers import (
+    OFFSET_MASK,
+    by_address,
+    find,
+    issue,
+    owner,
+    shared_addresses,
+    signal,
+)
+from triton_ext.emulator.memory import RANK_SHIFT, Bytes
+from triton_ext.emulator.operands import Operands, Reader
+from triton_ext.emulator.program import Modifiers, Outcome, Run, Split, Wait, instruction
+from triton_ext.emulator.reductions import OPERATIONS, combiner
+from triton_ext.emulator.types import DTYPES, bits_of
+from triton_ext.ptx import Instruction, immediate
+
+_RING = 64
+"""How many groups of a thread are remembered; wait_group may leave fewer pending."""
+
+
+@dataclass
+class _Copies:
+    """The ``cp.async`` operations of a block.
+
+    Attributes:
+        issued, done: how many there were, and how many of them are done.
+        events: of each one that is done.
+        last: of each thread, the number of its last operation (counted from 1).
+        groups: how many groups each thread has committed.
+        ends: (threads, ring): the last operation of each of these groups.
+    """
+
+    last: NDArray[np.int64]
+    groups: NDArray[np.int64]
+    ends: NDArray[np.int64]
+    issued: int = 0
+    done: int = 0
+    events: list[int] = field(default_factory=lambda: [0])
+
+
+def _copies(cta: Cta) -> _Copies:
+    found = cta.units.get("cp.async")
+    if found is None:
+        threads = cta.threads
+        found = cta.units["cp.async"] = _Copies(
+            np.zeros(threads, np.int64),
+            np.zeros(threads, np.int64),
+            np.zeros((threads, _RING), np.int64),
+        )
+    copies: _Copies = found
+    return copies
+
+
+def _queue(cta: Cta) -> tuple[object, ...]:
+    return ("cp.async", cta.index)
+
+
+def _begin(cta: Cta, agents: Agents, clocks_then: dict[int, Clock]) -> Agents:
+    """The agents of the warps' copies, which have seen what the warps had at the issue."""
+    clocks = cta.cluster.clocks
+    for agent, clock in clocks_then.items():
+        clocks.acquire(cta.copy_agents(np.array([agent])), clock)
+    return cta.copy_agents(agents)
+
+
+def _clocks_now(cta: Cta, agents: Agents) -> dict[int, Clock]:
+    clocks = cta.cluster.clocks
+    return {int(agent): clocks.snapshot(np.array([agent])) for agent in agents}
+
+
+@instruction("cp.async")
+def copy(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
+    """``cp.async.ca`` and ``.cg``; bytes past src-size, or all with ignore-src, become zeros."""
+    level = modifiers.one_of(("ca", "cg"))
+    space = modifiers.one_of(("shared", "shared::cta"))
+    if not level or not space or not modifiers.flag("global"):
+        raise UnsupportedInstruction("its cache level or state spaces are not understood", at)
+    rest = list(at.operands)
+    if modifiers.flag("L2::cache_hint"):
+        operands.reader(rest.pop(), "b64", at)
+    while modifiers.starting("L2::"):
+        pass
+    target, source, size_text, *sizes = rest
+    size = immediate(size_text)
+    if size not in ((16,) if level == "cg" else (4, 8, 16)) or len(sizes) > 1:
+        raise UnsupportedInstruction(f"a copy of {size_text} bytes, or its operands", at)
+    width = int(size or 0)
+    to, origin = operands.address(target, at), operands.address(source, at)
+    length = _length(at, sizes, width, operands)
+
+    def run(cta: Cta, lanes: Lanes) -> None:
+        number = lane_sets.count(lanes)
+        targets = shared_addresses(cta, space, to(cta, lanes)) & OFFSET_MASK
+        sources = np.broadcast_to(origin(cta, lanes), number)
+        lengths = np.broadcast_to(length(cta, lanes), number).astype(np.int64)
+        if (lengths > width).any():
+            raise MemoryFault(f"cp.async: src-size {int(lengths.max())} is more than {width}")
+        copies = _copies(cta)
+        copies.issued += 1
+        copies.last[lanes] = copies.issued
+        agents = cta.agents(lanes)
+        then = _clocks_now(cta, agents)
+
+        def perform() -> None:
+            values = _source(cta, sources, lengths, width)
+            mine = _begin(cta, agents, then)
+            event = cta.cluster.clocks.tick(mine)
+            by_lane = cta.copy_agents(cta.agents_of_lanes(lanes))
+            cta.shared.store(targets, values, by_lane, event)
+            copies.done += 1
+            copies.events.append(event)
+
+        issue(cta, lanes, _queue(cta), perform)
+
+    return run
+
+
+def _length(at: Instruction, sizes: list[str], width: int, operands: Operands) -> Reader:
+    """How many bytes each lane reads."""
+    if not sizes:
+        return lambda cta, lanes: np.asarray(width)
+    register = operands.find(sizes[0].lstrip("!"), at.scope)
+    if register is not None and register.width == 1:
+        ignore = operands.reader(sizes[0], "pred", at)
+        return lambda cta, lanes: np.where(ignore(cta, lanes), 0, width)
+    return operands.reader(sizes[0], "u32", at)
+
+
+def _source(
+    cta: Cta, sources: NDArray[np.int64], lengths: NDArray[np.int64], width: int
+) -> Bytes:
+    """What the lanes copy: global memory, and zeros."""
+    memory = cta.launch.memory
+    if (lengths == width).all():
+        return memory.load(sources, width)
+    values: Bytes = np.zeros((len(sources), width), np.uint8)
+    if ((sources % width != 0) & (lengths > 0)).any():
+        raise MemoryFault(f"cp.async: a source address is no multiple of {width}")
+    for length in np.unique(lengths[lengths > 0]).tolist():
+        chosen = lengths == length
+        for start, data, group in memory.groups(sources[chosen], length):
+            first = (sources[chosen] - start)[group]
+            rows = np.flatnonzero(chosen)[group]
+            values[rows, :length] = data[first[:, None] + np.arange(length)]
+    return values
+
+
+@instruction("cp.async.commit_group")
+def commit_group(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
+    def run(cta: Cta, lanes: Lanes) -> None:
+        copies = _copies(cta)
+        threads = lane_sets.indices(lanes)
+        copies.ends[threads, copies.groups[threads] % _RING] = copies.last[threads]
+        copies.groups[threads] += 1
+
+    return run
+
+
+def _await(cta: Cta, lanes: Lanes, targets: NDArray[np.int64]) -> Outcome:
+    """Wait until the operation of that number, of each lane, is done (0: none)."""
+    copies = _copies(cta)
+    latest = int(targets.max())
+    if not latest:
+        return None
+    if copies.done < latest and (targets <= copies.done).any():
+        ready = targets <= copies.done
+        return Split([lane_sets.select(lanes, ready), lane_sets.select(lanes, ~ready)])
+
+    def resume() -> None:
+        clocks = cta.cluster.clocks
+        agents = cta.agents_of_lanes(lanes)
+        for agent in np.unique(agents):
+            own = cta.copy_agents(np.array([agent]))
+            event = copies.events[int(targets[agents == agent].max())]
+            clocks.acquire(np.array([agent]), clocks.of_event(own, event, fenced=False))
+
+    return Wait(
+        lambda: copies.done >= latest,
+        lambda: f"waits for {latest - copies.done} cp.async operations",
+        resume,
+    )
+
+
+@instruction("cp.async.wait_group")
+def wait_group(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
+    number = immediate(at.operands[0])
+    if number is None or not 0 <= number < _RING:
+        raise UnsupportedInstruction(f"the number of groups must be in [0, {_RING})", at)
+    pending = number
+
+    def run(cta: Cta, lanes: Lanes) -> Outcome:
+        copies = _copies(cta)
+        threads = lane_sets.indices(lanes)
+        group = copies.groups[threads] - 1 - pending
+        targets = np.where(group >= 0, copies.ends[threads, group % _RING], 0)
+        return _await(cta, lanes, targets)
+
+    return run
+
+
+@instruction("cp.async.wait_all")
+def wait_all(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
+    return lambda cta, lanes: _await(cta, lanes, _copies(cta).last[lanes])
+
+
+@instruction("cp.async.mbarrier.arrive")
+def arrive(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
+    """An arrival of each lane, once its copies so far are done; counted beforehand or not."""
+    counted = modifiers.flag("noinc")
+    space = modifiers.one_of(("shared", "shared::cta"))
+    modifiers.flag("b64")
+    address = operands.address(at.operands[0], at)
+
+    def run(cta: Cta, lanes: Lanes) -> None:
+        addresses = shared_addresses(cta, space, address(cta, lanes))
+        agents = cta.agents(lanes)
+        groups = by_address(addresses, lanes)
+        for where, group, _ in groups:
+            for agent in cta.agents(group).tolist():
+                barrier = find(cta, where, agent)
+            if not counted:
+                barrier.expect_arrivals(lane_sets.count(group))
+        copies = _copies(cta)
+        before = copies.issued
+
+        def perform() -> None:
+            clocks = cta.cluster.clocks
+            for where, group, _ in groups:
+                clock = clocks.empty()
+                if before:
+                    own = cta.copy_agents(cta.agents(group))
+                    clock = clocks.of_event(own, copies.events[before], fenced=False)
+                find(cta, where).arrive(lane_sets.count(group), clock)
+
+        if agents.size:
+            issue(cta, lanes, _queue(cta), perform)
+
+    return run
+
+
+# -------------------------------------------------- stores and reductions with a barrier
+
+
+@instruction("st.async", "red.async")
+def store(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
+    """Each lane's value goes to another block, whose mbarrier is told of its bytes."""
+    modifiers.flag("weak")
+    modifiers.flag("relaxed")
+    modifiers.flag("cluster")
+    space = modifiers.one_of(SHARED_SPACES)
+    if not modifiers.flag("mbarrier::complete_tx::bytes"):
+        raise UnsupportedInstruction("its completion must be an mbarrier's", at)
+    operation = modifiers.one_of(OPERATIONS) if at.opcode.startswith("red") else ""
+    vector = int((modifiers.one_of(("v2", "v4")) or "v1")[1:])
+    type_name = modifiers.type()
+    to, barrier = operands.address(at.operands[0], at), operands.address(at.operands[2], at)
+    texts = operands.vector(at.operands[1])
+    if len(texts) != vector or (at.opcode.startswith("red") and not operation):
+        raise UnsupportedInstruction("its operands are not understood", at)
+    readers = [operands.reader(text, type_name, at) for text in texts]
+    dtype: np.dtype[Any] = DTYPES[type_name]
+    width = vector * bits_of(type_name) // 8
+    combine = combiner(operation, dtype) if operation else None
+
+    def run(cta: Cta, lanes: Lanes) -> None:
+        values = np.empty((lane_sets.count(lanes), vector), dtype)
+        for position, read in enumerate(readers):
+            values[:, position] = read(cta, lanes)
+        targets = shared_addresses(cta, space, to(cta, lanes))
+        barriers = shared_addresses(cta, space, barrier(cta, lanes))
+        if (targets >> RANK_SHIFT != barriers >> RANK_SHIFT).any():
+            raise BarrierFault("the data and the mbarrier must be of one block")
+        agents = cta.agents(lanes)
+        then = _clocks_now(cta, agents)
+
+        def perform() -> None:
+            clocks = cta.cluster.clocks
+            mine = _begin(cta, agents, then)
+            event = clocks.tick(mine)
+            by_lane = cta.copy_agents(cta.agents_of_lanes(lanes))
+            raw = values.view(np.uint8)
+            for rank in np.unique(targets >> RANK_SHIFT).tolist():
+                here = targets >> RANK_SHIFT == rank
+                shared = owner(cta, rank << RANK_SHIFT).shared
+                offsets = targets[here] & OFFSET_MASK
+                if combine is None:
+                    shared.store(offsets, raw[here], by_lane[here], event)
+                    continue
+                for offset, new, agent in zip(offsets, values[here], by_lane[here], strict=True):
+                    place, who = np.array([offset]), np.array([agent])
+                    old = shared.load(place, width, who)[0].view(dtype)
+                    both = combine(old, new).view(np.uint8)[None]
+                    shared.store(place, both, who, event)
+            for where, group, chosen in by_address(barriers, lanes):
+                own = cta.copy_agents(cta.agents(group))
+                clock = clocks.of_event(own, event, fenced=False)
+                signal(cta, where, width * int(chosen.sum()), clock)
+
+        issue(cta, lanes, None, perform)
+
+    return run

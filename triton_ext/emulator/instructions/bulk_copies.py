@@ -1,0 +1,594 @@
+"""Bulk asynchronous copies and reductions, of bytes and of tensors (PTX ISA, "cp.async.bulk")."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from triton_ext.emulator import lanes as lane_sets
+from triton_ext.emulator.clocks import Clock
+from triton_ext.emulator.cta import Cta
+from triton_ext.emulator.errors import DescriptorFault, MemoryFault, UnsupportedInstruction
+from triton_ext.emulator.instructions.mbarriers import SHARED_SPACES
+from triton_ext.emulator.lanes import Lanes
+from triton_ext.emulator.mbarriers import OFFSET_MASK, issue, owner, shared_addresses, signal
+from triton_ext.emulator.memory import RANK_SHIFT, Bytes
+from triton_ext.emulator.operands import Operands, Reader
+from triton_ext.emulator.program import Modifiers, Outcome, Run, Split, Wait, instruction
+from triton_ext.emulator.reductions import OPERATIONS, Combine, combiner
+from triton_ext.emulator.tensor_map_memory import check_acquired, check_alignment, load
+from triton_ext.emulator.tma import ELEMENTS, GATHERED_ROWS, BoxCopy
+from triton_ext.emulator.types import DTYPES
+from triton_ext.ptx import Instruction, immediate, split_operands
+
+BULK_ALIGNMENT = 16
+"""Of addresses and sizes (PTX ISA, "cp.async.bulk")."""
+
+
+# ------------------------------------------------------------------ bulk groups
+
+
+@dataclass
+class _Copy:
+    """A copy out of shared memory, of a bulk group.
+
+    Attributes:
+        read: whether its source has been read.
+        done: whether its writes are made.
+        clock: what who waits for it has seen.
+    """
+
+    clock: Clock
+    read: bool = False
+    done: bool = False
+
+
+@dataclass
+class _Groups:
+    """A thread's copies: those of no group yet, and those of each group."""
+
+    open: list[_Copy] = field(default_factory=list)
+    committed: list[list[_Copy]] = field(default_factory=list)
+
+
+def _groups(cta: Cta) -> dict[int, _Groups]:
+    groups: dict[int, _Groups] = cta.units.setdefault("bulk groups", {})
+    return groups
+
+
+def _threads(cta: Cta, lanes: Lanes) -> list[int]:
+    """Those of the threads that have issued copies."""
+    known = _groups(cta)
+    if isinstance(lanes, slice):
+        return [thread for thread in known if lanes.start <= thread < lanes.stop]
+    return [thread for thread in known if thread in lanes]
+
+
+@instruction("cp.async.bulk.commit_group")
+def commit(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
+    def run(cta: Cta, lanes: Lanes) -> None:
+        for thread in _threads(cta, lanes):
+            groups = _groups(cta)[thread]
+            groups.committed.append(groups.open)
+            groups.open = []
+
+    return run
+
+
+@instruction("cp.async.bulk.wait_group")
+def wait_group(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
+    only_read = modifiers.flag("read")
+    number = immediate(at.operands[0])
+    if number is None or number < 0:
+        raise UnsupportedInstruction("the number of groups must be a constant", at)
+    pending = number
+
+    def run(cta: Cta, lanes: Lanes) -> Outcome:
+        awaited: list[_Copy] = []
+        threads = []
+        for thread in _threads(cta, lanes):
+            committed = _groups(cta)[thread].committed
+            mine = [copy for group in committed[: len(committed) - pending] for copy in group]
+            if mine:
+                awaited += mine
+                threads.append(thread)
+        if not threads:
+            return None
+
+        def ready() -> bool:
+            return all(copy.done or (only_read and copy.read) for copy in awaited)
+
+        agents = np.unique(cta.agents_of_lanes(np.array(threads)))
+        waiting = np.isin(cta.agents_of_lanes(lanes), agents)
+        if not ready() and not waiting.all():
+            return Split([lane_sets.select(lanes, waiting), lane_sets.select(lanes, ~waiting)])
+
+        def resume() -> None:
+            for copy in awaited:
+                cta.cluster.clocks.acquire(agents, copy.clock)
+            for thread in threads:
+                groups = _groups(cta)[thread]
+                keep = len(groups.committed) - pending
+                groups.committed[:keep] = [
+                    left for group in groups.committed[:keep]
+                    if (left := [copy for copy in group if not copy.done])
+                ]  # fmt: skip
+
+        def why() -> str:
+            left = sum(not copy.done for copy in awaited)
+            return f"waits for {left} bulk copies out of shared memory"
+
+        return Wait(ready, why, resume)
+
+    return run
+
+
+def _copy_out(
+    cta: Cta, lane: Lanes, thread: int, read: Callable[[Clock, int], Bytes],
+    write: Callable[[Bytes], None]
+) -> None:  # fmt: skip
+    """Issue a copy out of shared memory: it reads, and some time later writes."""
+    clocks = cta.cluster.clocks
+    clock = clocks.snapshot(cta.agents(lane))
+    queue = ("bulk group", cta.index, thread)
+    unit = cta.tma_agent(("bulk groups", thread // 32))
+    copy = _Copy(clocks.empty())
+    _groups(cta).setdefault(thread, _Groups()).open.append(copy)
+
+    def perform() -> None:
+        values = read(clock, unit)
+        copy.clock = clocks.of_event(unit, int(clocks.seen[unit, unit]))
+        copy.read = True
+
+        def finish() -> None:
+            write(values)
+            copy.done = True
+
+        issue(cta, lane, queue, finish)
+
+    issue(cta, lane, queue, perform)
+
+
+# --------------------------------------------------------- where copies go to
+
+
+@dataclass(frozen=True)
+class _Targets:
+    """Where a copy into shared memory goes, and which barriers it signals.
+
+    Attributes:
+        addresses: of the data, one for each block.
+        barriers: as many.
+    """
+
+    addresses: list[int]
+    barriers: list[int]
+
+
+def _targets(
+    cta: Cta, address: int, barrier: int, mask: int | None, pair: bool
+) -> _Targets:
+    """PTX ISA, "cp.async.bulk.tensor": ``.multicast::cluster`` and ``.cta_group``.
+
+    Args:
+        mask: the blocks of a multicast, or None.
+        pair: ``.cta_group::2``: the barrier may be of the other block of the destination's pair;
+            which one, is said by the parity of the rank in its address.
+    """
+    blocks = len(cta.cluster.ctas)
+    if mask is None:
+        ranks = [address >> RANK_SHIFT]
+    else:
+        ranks = [rank for rank in range(16) if mask >> rank & 1]
+        if not ranks or ranks[-1] >= blocks:
+            raise MemoryFault(f"multicast mask {mask:#x} for a cluster of {blocks} blocks")
+    named = barrier >> RANK_SHIFT
+    if mask is None and not pair and named != ranks[0]:
+        raise MemoryFault(
+            f"the data goes to block {ranks[0]}, and the mbarrier is of block {named}: they must"
+            " be of one block (or of a pair, with .cta_group::2)"
+        )
+    if pair and mask is None and named >> 1 != ranks[0] >> 1:
+        raise MemoryFault(
+            f"the data goes to block {ranks[0]}, and the mbarrier is of block {named}: not of the"
+            " same pair"
+        )
+    signals = [(rank & ~1) | (named & 1) if pair else rank for rank in ranks]
+    return _Targets(
+        [(rank << RANK_SHIFT) + (address & OFFSET_MASK) for rank in ranks],
+        [(rank << RANK_SHIFT) + (barrier & OFFSET_MASK) for rank in signals],
+    )
+
+
+def _copy_in(
+    cta: Cta, lane: Lanes, targets: _Targets, size: int,
+    read: Callable[[Clock], Bytes], write: Callable[[int, Bytes, Clock, int], None]
+) -> None:  # fmt: skip
+    """Issue a copy into shared memory that signals mbarriers.
+
+    Args:
+        size: bytes that each barrier is told of.
+        read: what is copied.
+        write: puts it to a shared address, as a unit's agent.
+    """
+    clocks = cta.cluster.clocks
+    clock = clocks.snapshot(cta.agents(lane))
+
+    def perform() -> None:
+        values = read(clock)
+        for address, barrier in zip(targets.addresses, targets.barriers, strict=True):
+            unit = cta.tma_agent(barrier)
+            write(address, values, clock, unit)
+            done = clocks.of_event(unit, int(clocks.seen[unit, unit]))
+            signal(cta, barrier, size, done)
+
+    issue(cta, lane, None, perform)
+
+
+# ------------------------------------------------------------------- operands
+
+
+def _lanes_of(lanes: Lanes) -> list[tuple[int, Lanes]]:
+    """Position, and the set of that lane alone. One elected thread issues most copies."""
+    return [
+        (position, slice(thread, thread + 1))
+        for position, thread in enumerate(lane_sets.indices(lanes).tolist())
+    ]
+
+
+def _values(read: Reader, cta: Cta, lanes: Lanes) -> list[int]:
+    values: list[int] = np.broadcast_to(read(cta, lanes), lane_sets.count(lanes)).tolist()
+    return values
+
+
+def _one_or_none(read: Reader | None, cta: Cta, lanes: Lanes) -> list[int | None]:
+    if read is None:
+        return [None] * lane_sets.count(lanes)
+    return list(_values(read, cta, lanes))
+
+
+def _hints(at: Instruction, modifiers: Modifiers, rest: list[str], operands: Operands) -> None:
+    """Take ``.L2::cache_hint`` and its operand, the last one: it changes no result."""
+    if modifiers.flag("L2::cache_hint"):
+        if not rest:
+            raise UnsupportedInstruction("the cache policy is missing", at)
+        operands.reader(rest.pop(), "b64", at)
+    if rest:
+        raise UnsupportedInstruction(f"operand {rest[0]!r} is not understood", at)
+
+
+def _place(at: Instruction, text: str, operands: Operands) -> tuple[Reader, list[Reader]]:
+    """``[map, {c0, c1}]``: the address of the map, and the coordinates."""
+    parts = split_operands(text.strip()[1:-1])
+    if len(parts) != 2:
+        raise UnsupportedInstruction(f"{text!r} must be a tensor map and coordinates", at)
+    coordinates = [operands.reader(each, "s32", at) for each in operands.vector(parts[1])]
+    return operands.address(parts[0], at), coordinates
+
+
+@dataclass(frozen=True)
+class _Tensor:
+    """The tensor operand of an instruction.
+
+    Attributes:
+        rank: of the instruction.
+        rows: whether it gathers or scatters four rows.
+    """
+
+    rank: int
+    rows: bool
+    map: Reader
+    coordinates: list[Reader]
+
+    def boxes(self, cta: Cta, lanes: Lanes) -> list[tuple[int, list[int], list[int] | None]]:
+        """For each lane: the map's address, the coordinates, and the rows of a gather."""
+        addresses = _values(self.map, cta, lanes)
+        columns = [_values(read, cta, lanes) for read in self.coordinates]
+        agents = cta.agents_of_lanes(lanes).tolist()
+        boxes: list[tuple[int, list[int], list[int] | None]] = []
+        for address, agent, *numbers in zip(addresses, agents, *columns, strict=True):
+            check_alignment(address)
+            check_acquired(cta, address, agent)
+            if self.rows:
+                boxes.append((address, numbers[:1], numbers[1:]))
+            else:
+                boxes.append((address, numbers, None))
+        return boxes
+
+
+def _tensor(
+    at: Instruction, modifiers: Modifiers, text: str, operands: Operands, four_rows: str
+) -> _Tensor:
+    rank = int((modifiers.one_of(("1d", "2d", "3d", "4d", "5d")) or "0d")[0])
+    rows = modifiers.flag(four_rows)
+    modifiers.flag("tile")
+    map_address, coordinates = _place(at, text, operands)
+    expected = 1 + GATHERED_ROWS if rows else rank
+    if not rank or len(coordinates) != expected or (rows and rank != 2):
+        raise UnsupportedInstruction(f"{len(coordinates)} coordinates, {expected} expected", at)
+    return _Tensor(rank, rows, map_address, coordinates)
+
+
+# ------------------------------------------------------------ tensor copies
+
+
+@instruction("cp.async.bulk.tensor")
+def tensor_copy(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
+    if modifiers.flag("bulk_group"):
+        return _tensor_store(at, modifiers, operands, "")
+    return _tensor_load(at, modifiers, operands)
+
+
+@instruction("cp.reduce.async.bulk.tensor")
+def tensor_reduce(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
+    operation = modifiers.one_of(OPERATIONS)
+    if not operation or not modifiers.flag("bulk_group"):
+        raise UnsupportedInstruction("its operation or .bulk_group is missing", at)
+    return _tensor_store(at, modifiers, operands, operation)
+
+
+def _tensor_load(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
+    target, place, barrier, *rest = at.operands
+    space = modifiers.one_of(SHARED_SPACES)
+    if not modifiers.flag("global") or not modifiers.flag("mbarrier::complete_tx::bytes"):
+        raise UnsupportedInstruction("it must copy from .global, and signal an mbarrier", at)
+    tensor = _tensor(at, modifiers, place, operands, "tile::gather4")
+    pair = modifiers.one_of(("cta_group::1", "cta_group::2")) == "cta_group::2"
+    multicast = modifiers.flag("multicast::cluster")
+    target_address = operands.address(target, at)
+    barrier_address = operands.address(barrier, at)
+    mask = operands.reader(rest.pop(0), "u16", at) if multicast else None
+    _hints(at, modifiers, rest, operands)
+    barrier_space = "shared::cluster" if pair else space
+
+    def run(cta: Cta, lanes: Lanes) -> None:
+        targets = shared_addresses(cta, space, target_address(cta, lanes)).tolist()
+        barriers = shared_addresses(cta, barrier_space, barrier_address(cta, lanes)).tolist()
+        masks = _one_or_none(mask, cta, lanes)
+        boxes = tensor.boxes(cta, lanes)
+        for position, lane in _lanes_of(lanes):
+            where, coordinates, rows = boxes[position]
+            goals = _targets(cta, targets[position], barriers[position], masks[position], pair)
+            _load_box(cta, lane, where, coordinates, rows, goals)
+
+    return run
+
+
+def _load_box(
+    cta: Cta, lane: Lanes, where: int, coordinates: list[int], rows: list[int] | None,
+    goals: _Targets
+) -> None:  # fmt: skip
+    copy = BoxCopy(load(cta, where), coordinates, goals.addresses[0] & OFFSET_MASK, rows)
+
+    def write(address: int, values: Bytes, clock: Clock, unit: int) -> None:
+        copy.write_shared(owner(cta, address), values, clock, unit)
+
+    _copy_in(
+        cta, lane, goals, copy.map.transaction_bytes, lambda clock: copy.read_global(cta), write
+    )
+
+
+def _tensor_store(
+    at: Instruction, modifiers: Modifiers, operands: Operands, operation: str
+) -> Run:
+    place, source, *rest = at.operands
+    if not modifiers.flag("global") or not modifiers.one_of(("shared::cta", "shared")):
+        raise UnsupportedInstruction("it must copy from .shared::cta to .global", at)
+    tensor = _tensor(at, modifiers, place, operands, "tile::scatter4")
+    if operation and tensor.rows:
+        raise UnsupportedInstruction("no reduction scatters", at)
+    source_address = operands.address(source, at)
+    _hints(at, modifiers, rest, operands)
+
+    def run(cta: Cta, lanes: Lanes) -> None:
+        sources = shared_addresses(cta, "shared::cta", source_address(cta, lanes)).tolist()
+        boxes = tensor.boxes(cta, lanes)
+        for position, lane in _lanes_of(lanes):
+            where, coordinates, rows = boxes[position]
+            offset = sources[position] & OFFSET_MASK
+            _store_box(cta, lane, where, coordinates, rows, offset, operation)
+
+    return run
+
+
+def _store_box(
+    cta: Cta, lane: Lanes, where: int, coordinates: list[int], rows: list[int] | None,
+    offset: int, operation: str
+) -> None:  # fmt: skip
+    copy = BoxCopy(load(cta, where), coordinates, offset, rows)
+    combine: Combine | None = None
+    if operation:
+        kind = copy.map.data_type
+        if kind not in ELEMENTS:
+            raise DescriptorFault(f"there is no reduction of {kind.name} elements")
+        combine = combiner(operation, ELEMENTS[kind])
+    _copy_out(
+        cta,
+        lane,
+        int(lane_sets.indices(lane)[0]),
+        lambda clock, unit: copy.read_shared(cta, clock, unit),
+        lambda values: copy.write_global(cta, values, combine),
+    )
+
+
+@instruction("cp.async.bulk.prefetch.tensor")
+def tensor_prefetch(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
+    """It moves nothing that a program could see; its box must be legal all the same."""
+    place, *rest = at.operands
+    modifiers.flag("L2")
+    modifiers.flag("global")
+    tensor = _tensor(at, modifiers, place, operands, "tile::gather4")
+    _hints(at, modifiers, rest, operands)
+
+    def run(cta: Cta, lanes: Lanes) -> None:
+        for where, coordinates, rows in tensor.boxes(cta, lanes):
+            BoxCopy(load(cta, where), coordinates, 0, rows)
+
+    return run
+
+
+# ------------------------------------------------------------- copies of bytes
+
+
+def _check_bulk(size: int, **addresses: int) -> None:
+    """PTX ISA, "cp.async.bulk": size and addresses are multiples of 16."""
+    for name, value in {"size": size, **addresses}.items():
+        if value % BULK_ALIGNMENT:
+            raise MemoryFault(
+                f"bulk copy: {name} {value:#x} must be a multiple of {BULK_ALIGNMENT}"
+            )
+
+
+def _global_bytes(cta: Cta, address: int, size: int) -> Bytes:
+    """A view of global memory."""
+    start, data = cta.launch.memory.locate(address, size)
+    return data[address - start : address - start + size]
+
+
+@instruction("cp.async.bulk", "cp.reduce.async.bulk")
+def bulk_copy(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
+    operation = modifiers.one_of(OPERATIONS) if at.opcode.startswith("cp.reduce") else ""
+    combine: Combine | None = None
+    dtype: Any = np.uint8
+    if at.opcode.startswith("cp.reduce"):
+        modifiers.flag("noftz")
+        type_name = modifiers.type()
+        dtype = DTYPES[type_name]
+        try:
+            combine = combiner(operation, dtype)
+        except DescriptorFault as fault:
+            raise UnsupportedInstruction(fault.message, at) from None
+    spaces = [part for part in modifiers.parts if part in ("global", *SHARED_SPACES)]
+    for part in spaces:
+        modifiers.flag(part)
+    if len(spaces) != 2:
+        raise UnsupportedInstruction("its state spaces are not understood", at)
+    if modifiers.flag("bulk_group"):
+        if spaces[0] != "global":
+            raise UnsupportedInstruction(".bulk_group is for copies to .global", at)
+        return _bulk_out(at, modifiers, operands, combine, dtype)
+    if not modifiers.flag("mbarrier::complete_tx::bytes") or spaces[0] == "global":
+        raise UnsupportedInstruction("its completion mechanism is not understood", at)
+    return _bulk_in(at, modifiers, operands, (spaces[0], spaces[1]), combine, dtype)
+
+
+def _bulk_in(
+    at: Instruction, modifiers: Modifiers, operands: Operands, spaces: tuple[str, str],
+    combine: Combine | None, dtype: Any
+) -> Run:  # fmt: skip
+    target, source, size_text, barrier, *rest = at.operands
+    multicast = modifiers.flag("multicast::cluster")
+    to, origin = spaces
+    target_address, source_address = operands.address(target, at), operands.address(source, at)
+    size_of = operands.reader(size_text, "u32", at)
+    barrier_address = operands.address(barrier, at)
+    mask = operands.reader(rest.pop(0), "u16", at) if multicast else None
+    _hints(at, modifiers, rest, operands)
+
+    def run(cta: Cta, lanes: Lanes) -> None:
+        targets = shared_addresses(cta, to, target_address(cta, lanes)).tolist()
+        sources = source_address(cta, lanes)
+        if origin != "global":
+            sources = shared_addresses(cta, origin, sources)
+        barriers = shared_addresses(cta, to, barrier_address(cta, lanes)).tolist()
+        sizes = _values(size_of, cta, lanes)
+        masks = _one_or_none(mask, cta, lanes)
+        for position, lane in _lanes_of(lanes):
+            size = sizes[position]
+            where = int(sources[position])
+            _check_bulk(size, source=where, destination=targets[position])
+            goals = _targets(cta, targets[position], barriers[position], masks[position], False)
+            own = cta.tma_agent(goals.barriers[0])
+
+            def read(clock: Clock, where: int = where, size: int = size, own: int = own) -> Bytes:
+                if origin == "global":
+                    return _global_bytes(cta, where, size).copy()
+                return cta.shared.bulk_read(where & OFFSET_MASK, size, clock, own, name="TMA")
+
+            def write(address: int, values: Bytes, clock: Clock, unit: int) -> None:
+                shared = owner(cta, address).shared
+                offset = address & OFFSET_MASK
+                if combine is not None:
+                    old = shared.bulk_read(offset, len(values), clock, unit, name="TMA")
+                    values = combine(old.view(dtype), values.view(dtype)).view(np.uint8)
+                    clock = clock.copy()
+                    clock.absorb(cta.cluster.clocks.snapshot(np.array([unit])))
+                shared.bulk_write(offset, values, clock, unit, name="TMA")
+
+            _copy_in(cta, lane, goals, size, read, write)
+
+    return run
+
+
+def _bulk_out(
+    at: Instruction, modifiers: Modifiers, operands: Operands, combine: Combine | None, dtype: Any
+) -> Run:
+    target, source, size_text, *rest = at.operands
+    masked = modifiers.flag("cp_mask")
+    target_address, source_address = operands.address(target, at), operands.address(source, at)
+    size_of = operands.reader(size_text, "u32", at)
+    byte_mask = operands.reader(rest.pop(), "u16", at) if masked else None
+    _hints(at, modifiers, rest, operands)
+
+    def run(cta: Cta, lanes: Lanes) -> None:
+        targets = target_address(cta, lanes).tolist()
+        sources = shared_addresses(cta, "shared::cta", source_address(cta, lanes)).tolist()
+        sizes = _values(size_of, cta, lanes)
+        masks = _one_or_none(byte_mask, cta, lanes)
+        for position, lane in _lanes_of(lanes):
+            size, where, goal = sizes[position], sources[position] & OFFSET_MASK, targets[position]
+            _check_bulk(size, source=where, destination=goal)
+            _copy_out(
+                cta,
+                lane,
+                int(lane_sets.indices(lane)[0]),
+                _reader_of(cta, where, size),
+                _writer_of(cta, goal, masks[position], combine, dtype),
+            )
+
+    return run
+
+
+def _reader_of(cta: Cta, where: int, size: int) -> Callable[[Clock, int], Bytes]:
+    return lambda clock, unit: cta.shared.bulk_read(where, size, clock, unit, name="TMA")
+
+
+def _writer_of(
+    cta: Cta, goal: int, mask: int | None, combine: Combine | None, dtype: Any
+) -> Callable[[Bytes], None]:
+    def write(values: Bytes) -> None:
+        memory = _global_bytes(cta, goal, len(values))
+        if combine is not None:
+            old = memory.copy().view(dtype)
+            memory[:] = combine(old, values.view(dtype)).view(np.uint8)
+        elif mask is not None:
+            chosen = np.array([bool(mask >> byte & 1) for byte in range(16)])
+            chosen = np.tile(chosen, len(values) // 16)
+            memory[chosen] = values[chosen]
+        else:
+            memory[:] = values
+
+    return write
+
+
+@instruction("cp.async.bulk.prefetch")
+def bulk_prefetch(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
+    source, size_text, *rest = at.operands
+    modifiers.flag("L2")
+    modifiers.flag("global")
+    address, size = operands.address(source, at), operands.reader(size_text, "u32", at)
+    _hints(at, modifiers, rest, operands)
+
+    def run(cta: Cta, lanes: Lanes) -> None:
+        for where, number in zip(
+            address(cta, lanes).tolist(), _values(size, cta, lanes), strict=True
+        ):
+            _check_bulk(number, source=where)
+
+    return run
+
+
+__all__: Sequence[str] = ["bulk_copy", "tensor_copy", "tensor_reduce"]

@@ -1,0 +1,185 @@
+"""Clusters: their barrier, their addresses, and their launch control (PTX ISA)."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from triton_ext.emulator import lanes as lane_sets
+from triton_ext.emulator.cta import Cta
+from triton_ext.emulator.errors import BarrierFault, MemoryFault, UnsupportedInstruction
+from triton_ext.emulator.instructions.mbarriers import SHARED_SPACES
+from triton_ext.emulator.lanes import Lanes
+from triton_ext.emulator.mbarriers import OFFSET_MASK, issue, owner, shared_addresses, signal
+from triton_ext.emulator.memory import RANK_SHIFT, SHARED_WINDOW
+from triton_ext.emulator.operands import Operands
+from triton_ext.emulator.program import Modifiers, Outcome, Run, Wait, instruction
+from triton_ext.ptx import Instruction
+
+RESPONSE_BYTES = 16
+_CANCELED = 1
+
+
+@instruction("barrier.cluster.arrive")
+@instruction(
+    "barrier.cluster.arrive.aligned",
+    "barrier.cluster.arrive.release.aligned",
+    "barrier.cluster.arrive.relaxed.aligned",
+    convergent=True,
+)
+def cluster_arrive(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
+    modifiers.flag("release")
+    modifiers.flag("relaxed")
+    modifiers.flag("aligned")
+    relaxed = ".relaxed" in at.opcode
+
+    def run(cta: Cta, lanes: Lanes) -> None:
+        clocks, agents = cta.cluster.clocks, cta.agents(lanes)
+        clock = clocks.published(agents) if relaxed else clocks.snapshot(agents)
+        cta.cluster.barrier.arrive(cta, lanes, clock)
+        cta.machine.progress += 1
+
+    return run
+
+
+@instruction("barrier.cluster.wait")
+@instruction(
+    "barrier.cluster.wait.aligned", "barrier.cluster.wait.acquire.aligned", convergent=True
+)
+def cluster_wait(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
+    modifiers.flag("acquire")
+    modifiers.flag("aligned")
+
+    def run(cta: Cta, lanes: Lanes) -> Outcome:
+        barrier = cta.cluster.barrier
+        generation = barrier.wait(cta, lanes)
+
+        def resume() -> None:
+            barrier.owes_wait[cta.rank][lanes] = False
+            cta.cluster.clocks.acquire(cta.agents(lanes), barrier.released)
+
+        return Wait(lambda: barrier.generation >= generation, barrier.why, resume)
+
+    return run
+
+
+@instruction("mapa")
+def map_address(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
+    """The address of the same place in another block's shared memory."""
+    space = modifiers.one_of(SHARED_SPACES)
+    type_name = modifiers.type()
+    write = operands.writer(at.operands[0], type_name, at)
+    read = operands.reader(at.operands[1], type_name, at)
+    rank = operands.reader(at.operands[2], "u32", at)
+    window = 0 if space else SHARED_WINDOW
+
+    def run(cta: Cta, lanes: Lanes) -> None:
+        number = lane_sets.count(lanes)
+        addresses = np.broadcast_to(read(cta, lanes), number).astype(np.int64)
+        addresses = shared_addresses(cta, "shared::cluster" if space else "", addresses)
+        ranks = np.broadcast_to(rank(cta, lanes), number).astype(np.int64)
+        if (ranks >= len(cta.cluster.ctas)).any():
+            raise MemoryFault(
+                f"mapa names block {int(ranks.max())} of a cluster of {len(cta.cluster.ctas)}"
+            )
+        write(cta, lanes, (ranks << RANK_SHIFT) + (addresses & OFFSET_MASK) + window)
+
+    return run
+
+
+@instruction("getctarank")
+def block_rank(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
+    """The rank of the block whose shared memory an address is in."""
+    space = modifiers.one_of(SHARED_SPACES)
+    type_name = modifiers.type()
+    write = operands.writer(at.operands[0], "u32", at)
+    read = operands.reader(at.operands[1], type_name, at)
+
+    def run(cta: Cta, lanes: Lanes) -> None:
+        addresses = np.broadcast_to(read(cta, lanes), lane_sets.count(lanes)).astype(np.int64)
+        addresses = shared_addresses(cta, "shared::cluster" if space else "", addresses)
+        write(cta, lanes, addresses >> RANK_SHIFT)
+
+    return run
+
+
+@instruction("clusterlaunchcontrol.try_cancel.async")
+def try_cancel(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
+    """Take a cluster that has not started off the grid, and tell which one it was."""
+    space = modifiers.one_of(SHARED_SPACES)
+    if not modifiers.flag("mbarrier::complete_tx::bytes"):
+        raise UnsupportedInstruction("its completion must be an mbarrier's", at)
+    everywhere = modifiers.flag("multicast::cluster::all")
+    modifiers.flag("b128")
+    response = operands.address(at.operands[0], at)
+    barrier = operands.address(at.operands[1], at)
+
+    def run(cta: Cta, lanes: Lanes) -> None:
+        responses = shared_addresses(cta, space, response(cta, lanes)).tolist()
+        barriers = shared_addresses(cta, space, barrier(cta, lanes)).tolist()
+        clock = cta.cluster.clocks.snapshot(cta.agents(lanes))
+
+        def perform() -> None:
+            for where, signals in zip(responses, barriers, strict=True):
+                if where % RESPONSE_BYTES:
+                    raise MemoryFault(f"response address {where:#x} is no multiple of 16")
+                answer = np.zeros(4, np.uint32)
+                if cta.machine.waiting:
+                    _, indices = cta.machine.waiting.popleft()
+                    answer[0], answer[1:] = _CANCELED, indices[0]
+                ranks = range(len(cta.cluster.ctas)) if everywhere else [where >> RANK_SHIFT]
+                for rank in ranks:
+                    there = (rank << RANK_SHIFT) + (signals & OFFSET_MASK)
+                    unit = cta.tma_agent(there)
+                    owner(cta, there).shared.bulk_write(
+                        where & OFFSET_MASK, answer.view(np.uint8), clock, unit, name=_NAME
+                    )
+                    event = int(cta.cluster.clocks.seen[unit, unit])
+                    done = cta.cluster.clocks.of_event(unit, event)
+                    signal(cta, there, RESPONSE_BYTES, done)
+
+        issue(cta, lanes, None, perform)
+
+    return run
+
+
+_NAME = "clusterlaunchcontrol.try_cancel"
+
+
+@instruction("clusterlaunchcontrol.query_cancel.is_canceled")
+def is_canceled(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
+    modifiers.flag("pred")
+    modifiers.flag("b128")
+    write = operands.writer(at.operands[0], "pred", at)
+    read = operands.reader(at.operands[1], "b128", at)
+    flag = np.uint64(_CANCELED)
+    return lambda cta, lanes: write(cta, lanes, read(cta, lanes)[:, 0] & flag != 0)
+
+
+@instruction("clusterlaunchcontrol.query_cancel.get_first_ctaid")
+@instruction(
+    *(f"clusterlaunchcontrol.query_cancel.get_first_ctaid::{axis}" for axis in "xyz")
+)
+def first_block(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
+    """The index of the first block of the cluster that was taken off."""
+    axis = at.opcode.split("get_first_ctaid")[1].removeprefix("::")[:1]
+    modifiers.flag("v4")
+    modifiers.flag("b32")
+    modifiers.flag("b128")
+    read = operands.reader(at.operands[1], "b128", at)
+    texts = operands.vector(at.operands[0])
+    if len(texts) != (4 if axis == "." else 1):
+        raise UnsupportedInstruction("another number of registers", at)
+    words = range(1, 5) if axis == "." else ["xyz".index(axis) + 1]
+    writers = [operands.writer(text, "u32", at) for text in texts]
+
+    def run(cta: Cta, lanes: Lanes) -> None:
+        answer = np.ascontiguousarray(read(cta, lanes)).view(np.uint32)
+        if not (answer[:, 0] & _CANCELED).all():
+            raise BarrierFault(
+                "get_first_ctaid of a response that canceled nothing (is_canceled): undefined"
+            )
+        for word, write in zip(words, writers, strict=True):
+            if word < answer.shape[1]:
+                write(cta, lanes, answer[:, word])
+
+    return run

@@ -1,0 +1,84 @@
+"""Memory and proxy fences (PTX ISA, "membar/fence" and "Memory Consistency Model: Proxies")."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from triton_ext.emulator.cta import Cta
+from triton_ext.emulator.errors import UnsupportedInstruction
+from triton_ext.emulator.lanes import Lanes
+from triton_ext.emulator.operands import Operands
+from triton_ext.emulator.program import Modifiers, Run, instruction
+from triton_ext.emulator.tensor_map_memory import check_alignment
+from triton_ext.hardware.tensor_map import TENSOR_MAP_BYTES
+from triton_ext.ptx import Instruction, immediate
+
+_SCOPES = ("cta", "cluster", "gpu", "sys", "gl")
+
+
+def _fence(cta: Cta, lanes: Lanes) -> None:
+    cta.cluster.clocks.fence(cta.agents(lanes))
+
+
+@instruction("fence", "membar", "fence.mbarrier_init")
+def fence(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
+    """``fence``, ``membar``, ``fence.mbarrier_init``: order what came before with what follows.
+
+    Barriers release and acquire by themselves; a fence matters to relaxed arrivals and waits.
+    """
+    modifiers.one_of(("sc", "acq_rel", "acquire", "release"))
+    modifiers.starting("sync_restrict::")
+    modifiers.one_of(_SCOPES)
+    return _fence
+
+
+@instruction("fence.proxy.async")
+def async_proxy(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
+    space = modifiers.one_of(("global", "shared::cta", "shared::cluster"))
+    if space == "global":  # order in global memory is not tracked: see docs/emulator.md
+        return lambda cta, lanes: None
+    return lambda cta, lanes: cta.cluster.clocks.proxy_fence(cta.agents(lanes))
+
+
+@instruction("fence.proxy.async::generic")
+def restricted_proxy(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
+    """``.acquire`` or ``.release``, ``.sync_restrict::shared::...``, ``.cluster``."""
+    modifiers.one_of(("acquire", "release"))
+    modifiers.starting("sync_restrict::")
+    modifiers.one_of(_SCOPES)
+
+    def run(cta: Cta, lanes: Lanes) -> None:
+        _fence(cta, lanes)
+        cta.cluster.clocks.proxy_fence(cta.agents(lanes))
+
+    return run
+
+
+@instruction("fence.proxy.alias")
+def alias(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
+    """Between virtual aliases of one location, of which the emulator has none."""
+    return lambda cta, lanes: None
+
+
+@instruction("fence.proxy.tensormap::generic")
+def tensor_map_proxy(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
+    """``.acquire`` makes a tensor map that the kernel wrote visible to TMA; see `tensor_maps`."""
+    acquires = modifiers.one_of(("acquire", "release")) == "acquire"
+    modifiers.one_of(_SCOPES)
+    if not acquires:
+        return _fence
+    address = operands.address(at.operands[0], at)
+    if immediate(at.operands[1]) != TENSOR_MAP_BYTES:
+        raise UnsupportedInstruction(f"the size must be {TENSOR_MAP_BYTES}", at)
+
+    def run(cta: Cta, lanes: Lanes) -> None:
+        _fence(cta, lanes)
+        agents = cta.agents(lanes)
+        event = cta.cluster.clocks.tick(agents)
+        for where in np.unique(address(cta, lanes)).tolist():
+            check_alignment(where)
+            made = cta.machine.tensor_maps.get(where)
+            if made is not None:
+                made.acquired.extend((cta.cluster.number, int(agent), event) for agent in agents)
+
+    return run

@@ -1,0 +1,236 @@
+"""Matrix instructions of single warps: ldmatrix, stmatrix, movmatrix, mma.sync.
+
+PTX ISA, "Warp Level Matrix Multiply-Accumulate Instructions". All warps of a fiber are done at
+once. Refused: sparse and block-scaled products, elements of 1 and 4 bits, the products of Volta
+(``m8n8k4`` of f16), and the ``wmma`` family.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from triton_ext.emulator import lanes as lane_sets
+from triton_ext.emulator.cta import Cta
+from triton_ext.emulator.errors import UnsupportedInstruction
+from triton_ext.emulator.fragments import RegisterRows, to_matrices, to_registers, whole_warps
+from triton_ext.emulator.instructions.moves import load_bytes, store_bytes
+from triton_ext.emulator.lanes import Lanes
+from triton_ext.emulator.matrix_product import (
+    OPERAND_BITS,
+    decode_elements,
+    model_of,
+    multiply_accumulate,
+)
+from triton_ext.emulator.operand_matrix import unpack_codes
+from triton_ext.emulator.operands import Operands
+from triton_ext.emulator.program import Modifiers, Run, instruction
+from triton_ext.emulator.types import DTYPES
+from triton_ext.hardware.architecture import WARP_THREADS
+from triton_ext.hardware.register_fragments import (
+    LDMATRIX_M16N16,
+    MATRIX_ROW_BYTES,
+    SOURCE_FORMATS,
+    STMATRIX_M16N8,
+    Fragment,
+    accumulator_fragment,
+    core_fragment,
+    operand_fragment,
+)
+from triton_ext.ptx import Instruction
+
+_COUNTS = ("x1", "x2", "x4")
+_CODE_TYPES = {8: np.uint8, 16: np.uint16, 32: np.uint32, 64: np.uint64}
+
+
+def _shared(modifiers: Modifiers) -> str:
+    """The space of the address: shared, or generic."""
+    return modifiers.one_of(("shared", "shared::cta")).split("::")[0]
+
+
+def _row_lanes(lanes: Lanes, rows: int) -> Lanes:
+    """The lanes of each warp whose addresses count: the first `rows`."""
+    threads = lane_sets.indices(lanes)
+    return lane_sets.pack(threads[threads % WARP_THREADS < rows])
+
+
+@instruction("ldmatrix", convergent=True)
+def load_matrix(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
+    """``ldmatrix``: thread r of a warp names row r; each row is 16 bytes of shared memory."""
+    modifiers.flag("sync")
+    modifiers.flag("aligned")
+    shape = modifiers.one_of(("m8n8", "m8n16", "m16n16"))
+    number = int((modifiers.one_of(_COUNTS) or "x0")[1:])
+    transposed = modifiers.flag("trans")
+    space = _shared(modifiers)
+    source_bits = 0
+    if modifiers.flag("b8x16"):
+        source_bits = SOURCE_FORMATS[modifiers.one_of(SOURCE_FORMATS)]
+    type_name = "b8" if source_bits else modifiers.one_of(("b16", "b8"))
+    legal = {
+        ("m8n8", "b16"): True,
+        ("m8n16", "b8"): bool(source_bits) and not transposed,
+        ("m16n16", "b8"): transposed and number <= 2,
+    }
+    if not legal.get((shape, type_name)) or not number:
+        raise UnsupportedInstruction("not a form of ldmatrix that the PTX ISA has", at)
+    rows, registers = (16, 2) if shape == "m16n16" else (8, 1)
+    fragment: Fragment
+    if shape == "m16n16":
+        fragment = LDMATRIX_M16N16
+    else:
+        fragment = core_fragment(int(type_name[1:]))
+        fragment = fragment.transposed if transposed else fragment
+    target = RegisterRows.of(operands, at.operands[0], at, number * registers, written=True)
+    address = operands.address(at.operands[1], at)
+    element = DTYPES[type_name]
+    # the matrices stand below each other: as columns, they are the fragments of one instruction
+    columns = MATRIX_ROW_BYTES // element.itemsize
+
+    def run(cta: Cta, lanes: Lanes) -> None:
+        warps = whole_warps(lanes)
+        naming = _row_lanes(lanes, number * rows)
+        chunks = load_bytes(cta, naming, space, address(cta, naming), MATRIX_ROW_BYTES)
+        if source_bits:
+            chunks = unpack_codes(chunks[:, : 2 * source_bits], source_bits)
+        matrices = np.ascontiguousarray(chunks).view(element).reshape(-1, rows, columns)
+        words = to_registers(fragment, matrices, np.uint32)  # (registers, warp and matrix, thread)
+        each = words.reshape(registers, warps, number, WARP_THREADS).transpose(2, 0, 1, 3)
+        target.write(cta, lanes, each.reshape(number * registers, -1))
+
+    return run
+
+
+@instruction("stmatrix", convergent=True)
+def store_matrix(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
+    """``stmatrix``: the counterpart of ``ldmatrix``."""
+    modifiers.flag("sync")
+    modifiers.flag("aligned")
+    shape = modifiers.one_of(("m8n8", "m16n8"))
+    number = int((modifiers.one_of(_COUNTS) or "x0")[1:])
+    transposed = modifiers.flag("trans")
+    space = _shared(modifiers)
+    type_name = modifiers.one_of(("b16", "b8"))
+    fragment: Fragment
+    if (shape, type_name) == ("m8n8", "b16"):
+        fragment = core_fragment(16)
+        fragment = fragment.transposed if transposed else fragment
+    elif (shape, type_name, transposed) == ("m16n8", "b8", True):
+        fragment = STMATRIX_M16N8.transposed
+    else:
+        raise UnsupportedInstruction("not a form of stmatrix that the PTX ISA has", at)
+    if not number:
+        raise UnsupportedInstruction("the opcode must have .x1, .x2 or .x4", at)
+    rows = 8
+    source = RegisterRows.of(operands, at.operands[1], at, number)
+    address = operands.address(at.operands[0], at)
+    element = DTYPES[type_name]
+
+    def run(cta: Cta, lanes: Lanes) -> None:
+        warps = whole_warps(lanes)
+        naming = _row_lanes(lanes, number * rows)
+        words = source.read(cta, lanes).reshape(number, warps, WARP_THREADS).swapaxes(0, 1)
+        flat = np.ascontiguousarray(words).reshape(1, -1)
+        matrices = to_matrices(fragment, flat, element)  # warp by warp, matrix by matrix
+        values = np.ascontiguousarray(matrices).view(np.uint8).reshape(-1, MATRIX_ROW_BYTES)
+        store_bytes(cta, naming, space, address(cta, naming), values)
+
+    return run
+
+
+@instruction("movmatrix", convergent=True)
+def move_matrix(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
+    """``movmatrix``: a matrix of 8 x 8 in a warp's registers, transposed."""
+    for part in ("sync", "aligned", "m8n8", "trans", "b16"):
+        if not modifiers.flag(part):
+            raise UnsupportedInstruction("not a form of movmatrix that the PTX ISA has", at)
+    target = RegisterRows.of(operands, at.operands[0], at, 1, written=True)
+    source = RegisterRows.of(operands, at.operands[1], at, 1)
+    fragment = core_fragment(16)
+
+    def run(cta: Cta, lanes: Lanes) -> None:
+        whole_warps(lanes)
+        matrices = to_matrices(fragment, source.read(cta, lanes), np.uint16)
+        target.write(cta, lanes, to_registers(fragment.transposed, matrices, np.uint32))
+
+    return run
+
+
+# operand type -> the shapes (M, N, K), and the types that the accumulator may have
+_PRODUCTS: dict[str, tuple[set[tuple[int, int, int]], set[str]]] = {
+    "f16": ({(16, 8, 8), (16, 8, 16)}, {"f16", "f32"}),
+    "bf16": ({(16, 8, 8), (16, 8, 16)}, {"f32"}),
+    "tf32": ({(16, 8, 4), (16, 8, 8)}, {"f32"}),
+    "f64": ({(8, 8, 4), (16, 8, 4), (16, 8, 8), (16, 8, 16)}, {"f64"}),
+    "e4m3": ({(16, 8, 16), (16, 8, 32)}, {"f16", "f32"}),
+    "e5m2": ({(16, 8, 16), (16, 8, 32)}, {"f16", "f32"}),
+    "s8": ({(8, 8, 16), (16, 8, 16), (16, 8, 32)}, {"s32"}),
+    "u8": ({(8, 8, 16), (16, 8, 16), (16, 8, 32)}, {"s32"}),
+}
+_MIXED = ({"e4m3", "e5m2"}, {"s8", "u8"})
+_SHAPES = {f"m{m}n{n}k{k}": (m, n, k) for shapes, _ in _PRODUCTS.values() for m, n, k in shapes}
+
+
+@instruction("mma.sync", convergent=True)
+def multiply(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
+    """``mma.sync``: D = A x B + C, each warp its own."""
+    modifiers.flag("aligned")
+    shape = modifiers.one_of(_SHAPES)
+    if not shape:
+        raise UnsupportedInstruction("a product of this shape is not modelled", at)
+    m, n, k = _SHAPES[shape]
+    row, column = modifiers.flag("row"), modifiers.flag("col")
+    saturate = modifiers.flag("satfinite")
+    types = (*OPERAND_BITS, "f32", "s32")
+    d_type, a_type, b_type, c_type = (modifiers.one_of(types) for _ in range(4))
+    shapes, accumulators = _PRODUCTS.get(a_type, (set(), set()))
+    mixed = any({a_type, b_type} <= pair for pair in _MIXED)
+    if (
+        (m, n, k) not in shapes
+        or d_type not in accumulators
+        or c_type != d_type
+        or (a_type != b_type and not mixed)
+        or not (row and column)
+        or (saturate and d_type != "s32")
+    ):
+        raise UnsupportedInstruction("a product of these types and shape is not modelled", at)
+    a_bits, b_bits = OPERAND_BITS[a_type], OPERAND_BITS[b_type]
+    d_bits = int(d_type[1:])
+    a_fragment = operand_fragment("a", m, k, a_bits)
+    b_fragment = operand_fragment("b", n, k, b_bits)
+    d_fragment = accumulator_fragment(m, d_bits)
+    word = 64 if d_type == "f64" else 32
+
+    def rows(index: int, fragment: Fragment) -> RegisterRows:
+        count = 1 << len(fragment.registers)
+        return RegisterRows.of(operands, at.operands[index], at, count, word, written=not index)
+
+    d_rows, c_rows = rows(0, d_fragment), rows(3, d_fragment)
+    a_rows, b_rows = rows(1, a_fragment), rows(2, b_fragment)
+    word_type: Any = _CODE_TYPES[word]
+    d_dtype = DTYPES[d_type]
+
+    def operand(
+        cta: Cta, lanes: Lanes, registers: RegisterRows, fragment: Fragment, type_name: str
+    ) -> NDArray[Any]:
+        codes = _CODE_TYPES[OPERAND_BITS[type_name]]
+        return decode_elements(to_matrices(fragment, registers.read(cta, lanes), codes), type_name)
+
+    def run(cta: Cta, lanes: Lanes) -> None:
+        whole_warps(lanes)
+        a = operand(cta, lanes, a_rows, a_fragment, a_type)
+        b = operand(cta, lanes, b_rows, b_fragment, b_type)
+        c = to_matrices(d_fragment, c_rows.read(cta, lanes), d_dtype)
+        model = model_of(cta.launch.program.arch, "mma", a_type, b_type)
+        d = multiply_accumulate(a, b, c, d_type, saturate=saturate, model=model)
+        d_rows.write(cta, lanes, to_registers(d_fragment, d, word_type))
+
+    return run
+
+
+@instruction("wmma", "mma.sp", "mma.sync.sp")
+def refuse(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
+    """Not modelled: Triton and CuTe do not emit them for sm_90 and sm_100."""
+    raise UnsupportedInstruction("sparse products and the wmma family are not modelled", at)

@@ -1,0 +1,266 @@
+"""mbarriers (PTX ISA, "Parallel Synchronization and Communication Instructions: mbarrier")."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from triton_ext.emulator import lanes as lane_sets
+from triton_ext.emulator.barriers import COUNT_LIMIT, MBarrier
+from triton_ext.emulator.clocks import Clock
+from triton_ext.emulator.cta import Cta
+from triton_ext.emulator.errors import BarrierFault, UnsupportedInstruction
+from triton_ext.emulator.lanes import Lanes
+from triton_ext.emulator.mbarriers import (
+    Addresses,
+    by_address,
+    find,
+    initialise,
+    invalidate,
+    shared_addresses,
+)
+from triton_ext.emulator.operands import Operands, Reader
+from triton_ext.emulator.program import Modifiers, Outcome, Run, Split, Wait, instruction
+from triton_ext.ptx import Instruction
+
+SHARED_SPACES = ("shared::cta", "shared::cluster", "shared")
+_SCOPES = ("cta", "cluster")
+_PENDING_BITS = 20
+"""A state token, of the emulator's own: the phase above the arrivals that were missing."""
+
+
+def _address(
+    at: Instruction, text: str, modifiers: Modifiers, operands: Operands
+) -> Callable[[Cta, Lanes], Addresses]:
+    space = modifiers.one_of(SHARED_SPACES)
+    read = operands.address(text, at)
+    return lambda cta, lanes: shared_addresses(cta, space, read(cta, lanes))
+
+
+def _numbers(read: Reader | None, cta: Cta, lanes: Lanes) -> NDArray[np.int64]:
+    """An operand's values as int64, one a lane; 1 if it is left out."""
+    number = lane_sets.count(lanes)
+    if read is None:
+        return np.ones(number, np.int64)
+    return np.broadcast_to(read(cta, lanes), number).astype(np.int64)
+
+
+@instruction("mbarrier.init")
+def init(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
+    address = _address(at, at.operands[0], modifiers, operands)
+    modifiers.flag("b64")
+    count = operands.reader(at.operands[1], "u32", at)
+
+    def run(cta: Cta, lanes: Lanes) -> None:
+        counts = _numbers(count, cta, lanes)
+        agents = cta.agents_of_lanes(lanes)
+        for lane, where in enumerate(address(cta, lanes)):
+            initialise(cta, int(where), int(counts[lane]), int(agents[lane]))
+        cta.machine.progress += 1
+
+    return run
+
+
+@instruction("mbarrier.inval")
+def inval(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
+    address = _address(at, at.operands[0], modifiers, operands)
+    modifiers.flag("b64")
+
+    def run(cta: Cta, lanes: Lanes) -> None:
+        agents = cta.agents_of_lanes(lanes)
+        for lane, where in enumerate(address(cta, lanes)):
+            invalidate(cta, int(where), int(agents[lane]))
+
+    return run
+
+
+def _arrive(barrier: MBarrier, counts: NDArray[np.int64], clock: Clock) -> NDArray[np.uint64]:
+    """Arrivals of lanes, one after the other; the state before each."""
+    total = int(counts.sum())
+    if total <= barrier.pending:
+        before = barrier.pending - np.cumsum(counts) + counts
+        states = ((barrier.phase << _PENDING_BITS) + before).astype(np.uint64)
+        barrier.arrive(total, clock)
+        return states
+    states = np.empty(len(counts), np.uint64)
+    for lane, count in enumerate(counts.tolist()):
+        states[lane] = (barrier.phase << _PENDING_BITS) + barrier.pending
+        barrier.arrive(count, clock)
+    return states
+
+
+@instruction("mbarrier.arrive", "mbarrier.arrive_drop")
+def arrive(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
+    """All forms: with a count or bytes to expect, not completing, dropping, remote."""
+    drops = at.opcode.startswith("mbarrier.arrive_drop")
+    expects = modifiers.flag("expect_tx")
+    may_not_complete = modifiers.flag("noComplete")
+    relaxed = modifiers.one_of(("relaxed", "release")) == "relaxed"
+    modifiers.one_of(_SCOPES)
+    if at.operands[0].startswith("["):  # no state at all, as CUTLASS writes remote arrivals
+        state_text, address_text, *rest = "_", *at.operands
+    else:
+        state_text, address_text, *rest = at.operands
+    if len(rest) > 1 or (expects and not rest):
+        raise UnsupportedInstruction("another number of operands", at)
+    remote = ".shared::cluster" in at.opcode
+    address = _address(at, address_text, modifiers, operands)
+    modifiers.flag("b64")
+    if remote and state_text != "_":
+        raise UnsupportedInstruction("an arrival at .shared::cluster returns no state", at)
+    write = operands.writer(state_text, "u64", at)
+    number = operands.reader(rest[0], "u32", at) if rest else None
+
+    def run(cta: Cta, lanes: Lanes) -> None:
+        numbers = _numbers(number, cta, lanes)
+        clocks = cta.cluster.clocks
+        states = np.empty(lane_sets.count(lanes), np.uint64)
+        for where, group, chosen in by_address(address(cta, lanes), lanes):
+            agents = cta.agents(group)
+            barrier = _found(cta, where, agents)
+            clock = clocks.published(agents) if relaxed else clocks.snapshot(agents)
+            mine = numbers[chosen]
+            counts = np.ones_like(mine) if expects else mine
+            if expects:
+                barrier.expect_tx(int(mine.sum()))
+            elif (mine < 1).any() or (mine > COUNT_LIMIT).any():
+                raise BarrierFault(f"a count of {int(mine.min())} must be in [1, {COUNT_LIMIT}]")
+            if may_not_complete and int(counts.sum()) >= barrier.pending:
+                raise BarrierFault(
+                    f".noComplete: {int(counts.sum())} arrivals complete the phase of"
+                    f" {barrier.name}, {barrier}"
+                )
+            if drops:
+                barrier.drop(int(counts.sum()))
+            states[chosen] = _arrive(barrier, counts, clock)
+        write(cta, lanes, states)
+        cta.machine.progress += 1
+
+    return run
+
+
+def _found(cta: Cta, address: int, agents: NDArray[np.intp]) -> MBarrier:
+    """The barrier, whose initialisation each of `agents` must have seen."""
+    for agent in agents.tolist():
+        barrier = find(cta, address, agent)
+    return barrier
+
+
+@instruction("mbarrier.expect_tx", "mbarrier.complete_tx")
+def transaction(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
+    expects = at.opcode.startswith("mbarrier.expect_tx")
+    modifiers.flag("relaxed")
+    modifiers.one_of(_SCOPES)
+    address = _address(at, at.operands[0], modifiers, operands)
+    modifiers.flag("b64")
+    size = operands.reader(at.operands[1], "u32", at)
+
+    def run(cta: Cta, lanes: Lanes) -> None:
+        sizes = _numbers(size, cta, lanes)
+        for where, group, chosen in by_address(address(cta, lanes), lanes):
+            barrier = _found(cta, where, cta.agents(group))
+            total = int(sizes[chosen].sum())
+            if expects:
+                barrier.expect_tx(total)
+                barrier.advance()
+            else:
+                barrier.complete_tx(total, cta.cluster.clocks.empty())
+        cta.machine.progress += 1
+
+    return run
+
+
+@instruction("mbarrier.pending_count")
+def pending_count(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
+    modifiers.flag("b64")
+    write = operands.writer(at.operands[0], "u32", at)
+    state = operands.reader(at.operands[1], "u64", at)
+    mask = np.uint64((1 << _PENDING_BITS) - 1)
+    return lambda cta, lanes: write(cta, lanes, (state(cta, lanes) & mask).astype(np.uint32))
+
+
+def _completed(barrier: MBarrier, token: int, by_parity: bool) -> bool:
+    """Whether the phase that a wait names has completed.
+
+    Raises:
+        BarrierFault: a state older than the phase before the current one.
+    """
+    if by_parity:
+        return barrier.passed(token)
+    phase = token >> _PENDING_BITS
+    if not barrier.phase - 1 <= phase <= barrier.phase:
+        raise BarrierFault(
+            f"a wait at {barrier.name} names phase {phase}; only the current phase and the one"
+            f" before it may be named: {barrier}"
+        )
+    return phase < barrier.phase
+
+
+@instruction("mbarrier.test_wait", "mbarrier.try_wait")
+def wait(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
+    """``try_wait`` blocks until the phase completes, or nothing else can go on."""
+    blocks = at.opcode.startswith("mbarrier.try_wait")
+    by_parity = modifiers.flag("parity")
+    relaxed = modifiers.one_of(("relaxed", "acquire")) == "relaxed"
+    modifiers.one_of(_SCOPES)
+    if ".shared::cluster" in at.opcode:
+        raise UnsupportedInstruction("a wait takes a barrier of its own block", at)
+    write = operands.writer(at.operands[0], "pred", at)
+    address = _address(at, at.operands[1], modifiers, operands)
+    modifiers.flag("b64")
+    token = operands.reader(at.operands[2], "u32" if by_parity else "u64", at)
+    if len(at.operands) > 3:
+        if not blocks or len(at.operands) > 4:
+            raise UnsupportedInstruction("another number of operands", at)
+        operands.reader(at.operands[3], "u32", at)  # how long it may take: a hint
+
+    def acquire(cta: Cta, lanes: Lanes, barrier: MBarrier) -> None:
+        clocks = cta.cluster.clocks
+        if relaxed:
+            clocks.observe(cta.agents(lanes), barrier.released)
+        else:
+            clocks.acquire(cta.agents(lanes), barrier.released)
+
+    def test(cta: Cta, lanes: Lanes) -> Outcome:
+        wheres = address(cta, lanes)
+        tokens = np.broadcast_to(token(cta, lanes), lane_sets.count(lanes))
+        if by_parity:
+            tokens = tokens & 1
+        done = np.zeros(lane_sets.count(lanes), np.bool_)
+        for where, group, chosen in by_address(wheres, lanes):
+            barrier = _found(cta, where, cta.agents(group))
+            named = tokens[chosen]
+            passed = {int(each): _completed(barrier, int(each), by_parity) for each in set(named)}
+            done[chosen] = [passed[int(each)] for each in named]
+            if any(passed.values()):
+                acquire(cta, lane_sets.select(group, done[chosen]), barrier)
+        write(cta, lanes, done)
+        return None
+
+    def block(cta: Cta, lanes: Lanes) -> Outcome:
+        wheres = address(cta, lanes)
+        tokens = np.broadcast_to(token(cta, lanes), lane_sets.count(lanes))
+        where, named = int(wheres[0]), int(tokens[0])
+        same = (wheres == where) & (tokens == named)
+        if not same.all():
+            return Split([lane_sets.select(lanes, same), lane_sets.select(lanes, ~same)])
+        barrier = _found(cta, where, cta.agents(lanes))
+
+        def resume() -> None:
+            acquire(cta, lanes, barrier)
+            write(cta, lanes, np.asarray(True))
+
+        def why() -> str:
+            phase = f"parity {named & 1}" if by_parity else f"phase {named >> _PENDING_BITS}"
+            return f"waits for {phase} of {barrier.name}, which is in {barrier}"
+
+        return Wait(
+            lambda: _completed(barrier, named, by_parity),
+            why,
+            resume,
+            lambda: write(cta, lanes, np.asarray(False)),
+        )
+
+    return block if blocks else test

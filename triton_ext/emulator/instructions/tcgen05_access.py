@@ -1,0 +1,236 @@
+"""tcgen05.ld, st and their waits (PTX ISA, "Tensor Memory Load Instructions" and its neighbours).
+
+A load reads at once, in program order; a store writes at once. Both are late only in what others
+may rely on: see `triton_ext.emulator.tensor_memory`. A register that a load writes may be read
+before tcgen05.wait::ld: "an intra-thread ordering through true register dependency will be
+respected" (PTX ISA, "Register dependencies, same thread"), which Triton's code relies on.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from triton_ext.emulator.cta import Cta
+from triton_ext.emulator.errors import TensorMemoryFault, UnsupportedInstruction
+from triton_ext.emulator.instructions.tcgen05_allocation import sync_aligned
+from triton_ext.emulator.lanes import Lanes
+from triton_ext.emulator.operands import Operands
+from triton_ext.emulator.program import Modifiers, Run, instruction
+from triton_ext.emulator.tensor_core import same_in_warp, tensor_core, whole_warps
+from triton_ext.emulator.tensor_memory import Access, Cells, TensorMemory
+from triton_ext.emulator.tensor_memory_cells import AccessCells, access_cells
+from triton_ext.errors import LayoutError
+from triton_ext.hardware.architecture import WARP_THREADS
+from triton_ext.hardware.tensor_memory import TMEM_COLUMNS, WARP_LANES, WARPGROUP_WARPS
+from triton_ext.hardware.tensor_memory_access import ACCESS_SHAPES
+from triton_ext.ptx import Instruction, immediate
+
+_LOW = np.uint32(0xFFFF)
+_HALF = np.uint32(16)
+
+
+def _decode(
+    at: Instruction, modifiers: Modifiers, operands: Operands, packing: str, split_at: int
+) -> tuple[AccessCells, bool]:
+    """The cells that the instruction names, and whether it packs."""
+    sync_aligned(at, modifiers)
+    shape = modifiers.one_of(ACCESS_SHAPES)
+    repeat = modifiers.starting("x")
+    pack = modifiers.flag(packing)
+    modifiers.one_of(("b32",))
+    split = None
+    if shape == "16x32bx2":
+        split = immediate(at.operands[split_at])
+        if split is None:
+            raise UnsupportedInstruction("immHalfSplitoff must be a number", at)
+    try:
+        return access_cells(shape, int(repeat), pack, split), pack
+    except LayoutError as error:
+        raise UnsupportedInstruction(str(error), at) from None
+
+
+def _index(rows: Any, lanes: Lanes) -> tuple[Any, Any]:
+    """Both as one numpy index of a register file."""
+    if isinstance(rows, np.ndarray) and isinstance(lanes, np.ndarray):
+        return rows[:, None], lanes
+    return rows, lanes
+
+
+class _Place:
+    """Where the warps of one tcgen05.ld or st access tensor memory.
+
+    Attributes:
+        memory: of the block.
+        cells: of all warps together.
+        each: of each warp.
+        seen: what all of the warps have seen; `all_seen` has a row for each.
+    """
+
+    def __init__(
+        self, cta: Cta, lanes: Lanes, named: AccessCells, addresses: NDArray[Any], what: str
+    ) -> None:
+        warps = whole_warps(cta, lanes)
+        number = len(warps)
+        base = same_in_warp(addresses, number, "the address of tensor memory")
+        lane, column = base >> 16, base & 0xFFFF
+        self.memory: TensorMemory = tensor_core(cta).memory
+        self._check(warps, lane, column, named, what)
+        self.agents = cta.agents(lanes)
+        self.all_seen = cta.cluster.clocks.seen[self.agents]
+        self.cells: Cells
+        self.each: list[Cells]
+        count = len(named.offsets)
+        if named.rectangle:
+            self.each = [
+                (slice(at, at + WARP_LANES), slice(first, first + count))
+                for at, first in zip(lane.tolist(), column.tolist(), strict=True)
+            ]
+            steps = np.arange(number) * WARP_LANES
+            self.together = bool((lane == lane[0] + steps).all() and (column == column[0]).all())
+            at, first = int(lane[0]), int(column[0])
+            self.cells = (slice(at, at + WARP_LANES * number), slice(first, first + count))
+            return
+        starts = lane * TMEM_COLUMNS + column
+        flat = named.offsets[:, None, :] + starts[None, :, None]
+        self.each = [(flat[:, warp],) for warp in range(number)]
+        self.together = True
+        self.cells = (flat.reshape(count, -1),)
+
+    def _check(
+        self,
+        warps: NDArray[np.intp],
+        lane: NDArray[Any],
+        column: NDArray[Any],
+        named: AccessCells,
+        what: str,
+    ) -> None:
+        quarter = warps % WARPGROUP_WARPS
+        wrong = lane // WARP_LANES != quarter
+        if wrong.any():
+            which = int(np.flatnonzero(wrong)[0])
+            first = int(quarter[which]) * WARP_LANES
+            raise TensorMemoryFault(
+                f"{what} at lane {int(lane[which])} by warp {int(warps[which])}, which may access"
+                f" lanes {first} to {first + WARP_LANES - 1} alone (its number modulo 4)"
+            )
+        if not np.isin(lane % WARP_LANES, named.first_lanes).all():
+            raise TensorMemoryFault(
+                f"{what} at lane {int(lane[0])}: with this shape the address must name lane"
+                f" {' or '.join(map(str, named.first_lanes))} of the warp's {WARP_LANES}"
+            )
+        for first in np.unique(column):
+            self.memory.check_allocated(int(first), named.columns, what)
+
+    def swap(self, words: NDArray[Any]) -> NDArray[Any]:
+        """Between (registers, threads) and the cells' own order."""
+        return words.T if len(self.cells) == 2 else words
+
+
+def _first(cells: Cells) -> Cells:
+    """The columns that an access names."""
+    return cells
+
+
+def _second(cells: Cells) -> Cells:
+    """The columns to the right of those that a packing access names first."""
+    return (cells[0] + 1,)
+
+
+@instruction("tcgen05.ld", convergent=True)
+def load(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
+    named, pack = _decode(at, modifiers, operands, "pack::16b", 2)
+    targets = operands.vector(at.operands[0])
+    if len(targets) != len(named.offsets):
+        raise UnsupportedInstruction(
+            f"{len(targets)} registers; the shape has {len(named.offsets)}", at
+        )
+    key, rows = operands.rows(targets, at)
+    address = operands.address(at.operands[1], at)
+    name = "tcgen05.ld"
+
+    def words_of(place: _Place, cells: Cells) -> NDArray[Any]:
+        words = place.memory.peek(cells)
+        if pack:
+            return words & _LOW | place.memory.peek(_second(cells)) << _HALF
+        return place.swap(words)
+
+    def run(cta: Cta, lanes: Lanes) -> None:
+        place = _Place(cta, lanes, named, address(cta, lanes), name)
+        memory, index = place.memory, _index(rows, lanes)
+        for shifted in (_first, _second)[: 1 + pack]:
+            if place.together and memory.settled(shifted(place.cells), place.all_seen):
+                continue
+            for cells, seen in zip(place.each, place.all_seen, strict=True):
+                memory.load(shifted(cells), seen, name)
+        if place.together:
+            cta.files[key][index] = words_of(place, place.cells)
+        else:
+            values = [words_of(place, cells) for cells in place.each]
+            cta.files[key][index] = np.concatenate(values, axis=1)
+        for agent, cells in zip(place.agents, place.each, strict=True):
+            place.memory.issue("load", int(agent), cells)
+            if pack:
+                place.memory.issue("load", int(agent), _second(cells))
+
+    return run
+
+
+@instruction("tcgen05.st", convergent=True)
+def store(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
+    named, unpack = _decode(at, modifiers, operands, "unpack::16b", 1)
+    sources = operands.vector(at.operands[-1])
+    if len(sources) != len(named.offsets):
+        raise UnsupportedInstruction(
+            f"{len(sources)} registers; the shape has {len(named.offsets)}", at
+        )
+    key, rows = operands.rows(sources, at)
+    address = operands.address(at.operands[0], at)
+    name = "tcgen05.st"
+
+    def run(cta: Cta, lanes: Lanes) -> None:
+        place = _Place(cta, lanes, named, address(cta, lanes), name)
+        memory = place.memory
+        words = cta.files[key][_index(rows, lanes)]
+        parts = [(_first, words & _LOW if unpack else words)]
+        if unpack:
+            parts.append((_second, words >> _HALF))
+        cta.machine.progress += 1
+        for shifted, values in parts:
+            for number, (agent, cells, seen) in enumerate(
+                zip(place.agents, place.each, place.all_seen, strict=True)
+            ):
+                here = shifted(cells)
+                memory.check_store(here, seen, name)
+                first = number * WARP_THREADS
+                memory.poke(here, place.swap(values[:, first : first + WARP_THREADS]))
+                memory.issue("store", int(agent), here)
+
+    return run
+
+
+def _wait(access: Access) -> Run:
+    def run(cta: Cta, lanes: Lanes) -> None:
+        whole_warps(cta, lanes)
+        memory = tensor_core(cta).memory
+        agents = cta.agents(lanes)
+        event = cta.cluster.clocks.tick(agents)
+        for agent in agents:
+            memory.complete(access, int(agent), event)
+        cta.machine.progress += 1
+
+    return run
+
+
+@instruction("tcgen05.wait::ld", convergent=True)
+def wait_for_loads(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
+    sync_aligned(at, modifiers)
+    return _wait("load")
+
+
+@instruction("tcgen05.wait::st", convergent=True)
+def wait_for_stores(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
+    sync_aligned(at, modifiers)
+    return _wait("store")

@@ -1,0 +1,82 @@
+"""tcgen05.commit and tcgen05.fence (PTX ISA, "TensorCore 5th Generation Async Synchronization
+Operations" and "Specialized Synchronization Operations")."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from triton_ext.emulator import lanes as lane_sets
+from triton_ext.emulator.clocks import Clock
+from triton_ext.emulator.cta import Cta
+from triton_ext.emulator.errors import BarrierFault, UnsupportedInstruction
+from triton_ext.emulator.instructions.tcgen05_allocation import cta_group
+from triton_ext.emulator.lanes import Lanes
+from triton_ext.emulator.mbarriers import OFFSET_MASK, find, shared_addresses
+from triton_ext.emulator.memory import RANK_SHIFT
+from triton_ext.emulator.operands import Operands
+from triton_ext.emulator.program import Modifiers, Run, instruction
+from triton_ext.emulator.tensor_core import issue_commit, per_thread
+from triton_ext.ptx import Instruction
+
+
+@instruction("tcgen05.commit")
+def commit(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
+    """An arrival at an mbarrier, or at those of several blocks, after the thread's earlier work.
+
+    An address of ``.shared::cluster`` that has no rank names the executing block's own barrier, as
+    every shared address does here.
+    """
+    group = cta_group(at, modifiers)
+    if not modifiers.flag("mbarrier::arrive::one"):
+        raise UnsupportedInstruction("tcgen05.commit must have .mbarrier::arrive::one", at)
+    space = modifiers.one_of(("shared::cluster",))
+    multicast = modifiers.flag("multicast::cluster")
+    modifiers.one_of(("b64",))
+    address = operands.address(at.operands[0], at)
+    if multicast != (len(at.operands) == 2):
+        raise UnsupportedInstruction(".multicast::cluster and ctaMask go together", at)
+    mask = operands.reader(at.operands[1], "u16", at) if multicast else None
+
+    def run(cta: Cta, lanes: Lanes) -> None:
+        number = lane_sets.count(lanes)
+        targets = shared_addresses(cta, space, np.broadcast_to(address(cta, lanes), number))
+        masks = per_thread(mask(cta, lanes), number) if mask else [None] * number
+        for thread, target, chosen in zip(
+            lane_sets.indices(lanes).tolist(), targets.tolist(), masks, strict=True
+        ):
+            issue_commit(cta, thread, group, _arrival(cta, _barriers(cta, target, chosen)))
+
+    return run
+
+
+def _barriers(cta: Cta, address: int, mask: int | None) -> list[int]:
+    """The barrier's address, or those at the same offset in each block of a mask."""
+    if mask is None:
+        return [address]
+    ranks = [rank for rank in range(16) if mask >> rank & 1]
+    if not ranks or ranks[-1] >= len(cta.cluster.ctas):
+        raise BarrierFault(
+            f"ctaMask {mask:#x} names blocks {ranks} of a cluster of {len(cta.cluster.ctas)}"
+        )
+    return [rank << RANK_SHIFT | address & OFFSET_MASK for rank in ranks]
+
+
+def _arrival(cta: Cta, addresses: list[int]) -> Callable[[Clock], None]:
+    def arrive(clock: Clock) -> None:
+        for address in addresses:
+            find(cta, address).arrive(1, clock)
+        cta.machine.progress += 1
+
+    return arrive
+
+
+@instruction("tcgen05.fence::before_thread_sync", "tcgen05.fence::after_thread_sync")
+def fence(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
+    """Order tcgen05 work with what synchronizes threads.
+
+    Barriers that release and acquire order it by themselves here: compiled kernels leave the fence
+    out (Triton always, CUTLASS at times). It matters to relaxed arrivals and waits, like ``fence``.
+    """
+    return lambda cta, lanes: cta.cluster.clocks.fence(cta.agents(lanes))

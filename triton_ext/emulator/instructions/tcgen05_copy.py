@@ -1,0 +1,154 @@
+"""tcgen05.cp and tcgen05.shift (PTX ISA, "Tensor Memory Data Movement Instructions")."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from triton_ext.emulator import lanes as lane_sets
+from triton_ext.emulator.clocks import Clock
+from triton_ext.emulator.cta import Cta
+from triton_ext.emulator.errors import DescriptorFault, TensorMemoryFault, UnsupportedInstruction
+from triton_ext.emulator.instructions.tcgen05_allocation import cta_group
+from triton_ext.emulator.lanes import Lanes
+from triton_ext.emulator.memory import SHARED_BASE, Bytes
+from triton_ext.emulator.operand_matrix import chunk_addresses, decode_descriptor
+from triton_ext.emulator.operands import Operands
+from triton_ext.emulator.program import Modifiers, Run, instruction
+from triton_ext.emulator.tensor_core import UNIT, blocks_of, issue, per_thread, tensor_core
+from triton_ext.emulator.tensor_memory import Cells, stamp
+from triton_ext.emulator.tensor_memory_cells import copy_lanes
+from triton_ext.encodings import CHUNK_BYTES
+from triton_ext.errors import LayoutError
+from triton_ext.hardware.tensor_memory import WARP_LANES
+from triton_ext.hardware.tensor_memory_copy import (
+    COPY_SHAPES,
+    SHIFT_COLUMNS,
+    SHIFT_LANES,
+    copy_shape,
+)
+from triton_ext.ptx import Instruction
+
+SM_100 = 100
+
+
+def _expand(chunks: Bytes) -> Bytes:
+    """16 codes of 6 bits at the start of each chunk, the lowest first -> a byte each.
+
+    The code takes the low bits of the byte (PTX ISA, "Decompression of 6-bit floating point to
+    8-bit type", its figures).
+    """
+    words = chunks[:, :12].reshape(len(chunks), 4, 3).astype(np.uint32)
+    joined = words[..., 0] | words[..., 1] << 8 | words[..., 2] << 16
+    codes = joined[..., None] >> np.arange(0, 24, 6, dtype=np.uint32) & 63
+    return codes.reshape(len(chunks), CHUNK_BYTES).astype(np.uint8)
+
+
+@instruction("tcgen05.cp")
+def copy(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
+    """``tcgen05.cp``: a matrix of rows of 16 or 32 bytes, in the K-major canonical layout."""
+    group = cta_group(at, modifiers)
+    name = modifiers.one_of({name for name, _ in COPY_SHAPES})
+    multicast = modifiers.one_of({multicast for _, multicast in COPY_SHAPES if multicast})
+    try:
+        shape = copy_shape(name, multicast)
+    except LayoutError as error:
+        raise UnsupportedInstruction(str(error), at) from None
+    source_format = modifiers.one_of(("b6x16_p32",))
+    if modifiers.flag("b8x16") != bool(source_format):
+        raise UnsupportedInstruction(
+            "of the decompressing copies, .b8x16.b6x16_p32 alone is modelled", at
+        )
+    address = operands.address(at.operands[0], at)
+    descriptor = operands.reader(at.operands[1], "u64", at)
+    lanes_written, rows = copy_lanes(name, multicast)
+    chunks_of_row = shape.bits // 8 // CHUNK_BYTES
+
+    def run(cta: Cta, lanes: Lanes) -> None:
+        number = lane_sets.count(lanes)
+        targets = per_thread(address(cta, lanes), number)
+        sources = per_thread(descriptor(cta, lanes), number)
+        for thread, target, source in zip(
+            lane_sets.indices(lanes).tolist(), targets, sources, strict=True
+        ):
+            _issue_copy(cta, thread, target, source)
+
+    def _issue_copy(cta: Cta, thread: int, target: int, source: int) -> None:
+        lane, column = target >> 16, target & 0xFFFF
+        if lane not in shape.first_lanes:
+            raise TensorMemoryFault(
+                f"tcgen05.cp.{name} at lane {lane}: its rows would leave tensor memory"
+            )
+        wanted = decode_descriptor(source, SM_100)
+        offsets = chunk_addresses(wanted, shape.rows, shape.bits // 8, 8, "K")
+        unit = cta.unit_agent(UNIT)
+        cells: Cells = (lanes_written + lane, slice(column, column + shape.columns))
+
+        def work(clock: Clock) -> None:
+            for block in blocks_of(cta, group):
+                low, high = int(offsets.min()), int(offsets.max()) + CHUNK_BYTES
+                if low < SHARED_BASE or high > block.shared.size:
+                    raise DescriptorFault(
+                        f"tcgen05.cp's descriptor ({'; '.join(wanted.describe()[:4])}) makes it"
+                        f" read shared addresses {low:#x} to {high - 1:#x}; the block's are"
+                        f" {SHARED_BASE:#x} to {block.shared.size - 1:#x}"
+                    )
+                chunks = block.shared.bulk_load(
+                    offsets, CHUNK_BYTES, clock, unit, name="tcgen05.cp"
+                )
+                if source_format:
+                    chunks = _expand(chunks)
+                words = chunks.reshape(shape.rows, chunks_of_row * CHUNK_BYTES).view(np.uint32)
+                memory = tensor_core(block).memory
+                memory.check_allocated(column, shape.columns, "tcgen05.cp")
+                memory.check_store(cells, clock.seen, "tcgen05.cp")
+                memory.poke(cells, words[rows])
+                memory.note_store(cells, stamp(cta.cluster.clocks.unit_event(unit), unit))
+
+        issue(cta, thread, group, work)
+
+    return run
+
+
+@instruction("tcgen05.shift")
+def shift(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
+    """``tcgen05.shift``: 32 lanes x 8 columns; each lane but the last takes the next one's.
+
+    PTX ISA has the shape, 31x256b, and "downwards across all the rows, except the last, by one
+    row"; that rows go to the lane below in number follows from tcgen05.cp.4x256b, which writes the
+    lane that is left over: the last of each warp's (CUTLASS, ``SM100_UTCCP_4dp256bit``).
+    """
+    group = cta_group(at, modifiers)
+    if not modifiers.flag("down"):
+        raise UnsupportedInstruction("tcgen05.shift must have .down", at)
+    address = operands.address(at.operands[0], at)
+
+    def run(cta: Cta, lanes: Lanes) -> None:
+        targets = per_thread(address(cta, lanes), lane_sets.count(lanes))
+        for thread, target in zip(lane_sets.indices(lanes).tolist(), targets, strict=True):
+            _issue_shift(cta, thread, target)
+
+    def _issue_shift(cta: Cta, thread: int, target: int) -> None:
+        lane, column = target >> 16, target & 0xFFFF
+        if lane % WARP_LANES or lane >= 4 * WARP_LANES:
+            raise TensorMemoryFault(
+                f"tcgen05.shift at lane {lane}: the address must name a multiple of {WARP_LANES}"
+            )
+        columns = slice(column, column + SHIFT_COLUMNS)
+        source = (slice(lane, lane + SHIFT_LANES), columns)
+        target_cells = (slice(lane, lane + SHIFT_LANES - 1), columns)
+        unit = cta.unit_agent(UNIT)
+
+        def work(clock: Clock) -> None:
+            for block in blocks_of(cta, group):
+                memory = tensor_core(block).memory
+                memory.check_allocated(column, SHIFT_COLUMNS, "tcgen05.shift")
+                words = memory.load(source, clock.seen, "tcgen05.shift").copy()
+                memory.check_store(target_cells, clock.seen, "tcgen05.shift")
+                memory.poke(target_cells, words[1:])
+                event = stamp(cta.cluster.clocks.unit_event(unit), unit)
+                memory.note_store(target_cells, event)
+                memory.note_load(source, event)
+
+        issue(cta, thread, group, work)
+
+    return run

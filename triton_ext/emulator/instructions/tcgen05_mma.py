@@ -1,0 +1,455 @@
+"""tcgen05.mma: D = A x B + D in tensor memory (PTX ISA, "TensorCore 5th Generation of MMA
+Instructions")."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+from numpy.typing import NDArray
+
+from triton_ext.emulator import lanes as lane_sets
+from triton_ext.emulator.clocks import Clock
+from triton_ext.emulator.cta import Cta
+from triton_ext.emulator.errors import (
+    DescriptorFault,
+    TensorMemoryFault,
+    UnsupportedInstruction,
+)
+from triton_ext.emulator.instructions.tcgen05_allocation import cta_group
+from triton_ext.emulator.lanes import Lanes
+from triton_ext.emulator.matrix_product import OPERAND_BITS, decode_elements, multiply_accumulate
+from triton_ext.emulator.operand_matrix import decode_descriptor, read_operand
+from triton_ext.emulator.operands import Operands
+from triton_ext.emulator.program import Modifiers, Run, instruction
+from triton_ext.emulator.tensor_core import (
+    UNIT,
+    TensorCore,
+    blocks_of,
+    issue,
+    per_thread,
+    tensor_core,
+)
+from triton_ext.emulator.tensor_memory import Cells, TensorMemory, stamp
+from triton_ext.emulator.tensor_memory_cells import DataPath, data_path
+from triton_ext.errors import LayoutError
+from triton_ext.hardware.instruction_descriptor import KINDS, InstructionDescriptor
+from triton_ext.hardware.smem_descriptor import SmemDescriptor
+from triton_ext.hardware.tensor_memory import COLUMN_BITS, TMEM_LANES
+from triton_ext.hardware.tensor_memory_scales import GROUPS, ScaleFactors, scale_vector
+from triton_ext.ptx import Instruction, immediate
+
+SM_100 = 100
+MAX_SCALE_D = 15
+_SCALABLE = ("f16", "tf32")
+"""Kinds with ``scale-input-d``."""
+_PACKED_KINDS = ("mxf4", "mxf4nvf4")
+"""Kinds whose 4-bit elements fill memory without padding."""
+_SCALE_VECTORS = ("scale_vec::1X", "scale_vec::2X", "scale_vec::4X", "block16", "block32")
+_COLLECTOR_USES = ("fill", "use", "lastuse", "discard")
+
+_UE8M0 = np.append(np.ldexp(1.0, np.arange(255) - 127), np.nan)
+_UE4M3 = (np.arange(256) & 127).astype(np.uint8).view(ml_dtypes.float8_e4m3fn).astype(np.float64)
+_SCALE_TABLES = {"ue8m0": _UE8M0, "ue4m3": _UE4M3}
+
+
+@dataclass(frozen=True)
+class _Form:
+    """What the opcode says."""
+
+    group: int
+    kind: str
+    weight_stationary: bool
+    vector: str | None
+    collector: tuple[str, str]
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """What the opcode and the instruction descriptor say together.
+
+    Attributes:
+        factors: of the scales of A and B, or None.
+    """
+
+    descriptor: InstructionDescriptor
+    path: DataPath
+    factors: tuple[ScaleFactors, ScaleFactors] | None
+    packed: bool
+
+
+@lru_cache(1024)
+def _plan(value: int, form: _Form) -> _Plan:
+    """Read and check an instruction descriptor.
+
+    Raises:
+        DescriptorFault: it is illegal, or not with this opcode.
+    """
+    try:
+        found = InstructionDescriptor.decode(value, form.kind)
+        found.check_shape(form.group, weight_stationary=form.weight_stationary)
+        path = data_path(found.m, form.group, form.weight_stationary)
+        factors = None
+        if form.vector is not None:
+            count = scale_vector(form.kind, form.vector, found.scale_type)
+            factors = (
+                ScaleFactors(count, found.scale_factor_a_id),
+                ScaleFactors(count, found.scale_factor_b_id),
+            )
+    except LayoutError as error:
+        raise DescriptorFault(f"instruction descriptor {value:#010x}: {error}") from None
+    if found.sparse:
+        raise DescriptorFault(
+            f"instruction descriptor {value:#010x}: A is sparse (bit 2); the opcode has no .sp"
+        )
+    if found.k != KINDS[form.kind].k[0]:
+        raise DescriptorFault(
+            f"instruction descriptor {value:#010x}: K = {found.k} is for sm_103a alone"
+        )
+    return _Plan(found, path, factors, form.kind in _PACKED_KINDS)
+
+
+def _form(at: Instruction, modifiers: Modifiers) -> _Form:
+    weight_stationary = modifiers.flag("ws")
+    if modifiers.flag("sp"):
+        raise UnsupportedInstruction("sparse products (.sp) are not modelled", at)
+    group = cta_group(at, modifiers)
+    kind = modifiers.starting("kind::")
+    if kind not in KINDS:
+        raise UnsupportedInstruction(f".kind::{kind} is not known", at)
+    vector = None
+    if modifiers.flag("block_scale"):
+        vector = modifiers.one_of(_SCALE_VECTORS)
+    if (vector is not None) != KINDS[kind].block_scaled:
+        raise UnsupportedInstruction(f".kind::{kind} and .block_scale do not go together", at)
+    buffers = ("b0", "b1", "b2", "b3") if weight_stationary else ("a",)
+    buffer, _, use = modifiers.starting("collector::").partition("::")
+    if not buffer:
+        buffer, use = buffers[0], "discard"
+    if buffer not in buffers or use not in _COLLECTOR_USES:
+        raise UnsupportedInstruction(f".collector::{buffer}::{use} is not modelled", at)
+    return _Form(group, kind, weight_stationary, vector, (buffer, use))
+
+
+@dataclass(frozen=True)
+class _Issue:
+    """The operands of one issue."""
+
+    d: int
+    a: int
+    a_in_tensor_memory: bool
+    b: int
+    plan: _Plan
+    scale_a: int
+    scale_b: int
+    accumulate: bool
+    disabled: tuple[int, ...]
+    scale_d: int
+
+
+@instruction("tcgen05.mma")
+def mma(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
+    form = _form(at, modifiers)
+    rest = list(at.operands)
+    d = operands.address(rest.pop(0), at)
+    a_text = rest.pop(0)
+    in_tensor_memory = a_text.startswith("[")
+    if in_tensor_memory and form.weight_stationary:
+        raise UnsupportedInstruction("A in tensor memory is not modelled with .ws", at)
+    a = operands.address(a_text, at) if in_tensor_memory else operands.reader(a_text, "u64", at)
+    b = operands.reader(rest.pop(0), "u64", at)
+    descriptor = operands.reader(rest.pop(0), "u32", at)
+    scales = None
+    if form.vector is not None:
+        scales = [operands.address(rest.pop(0), at) for _ in range(2)]
+    masks = []
+    if rest[0].startswith("{"):
+        masks = [operands.reader(each, "u32", at) for each in operands.vector(rest.pop(0))]
+        if len(masks) != 4 * form.group or scales or form.weight_stationary:
+            raise UnsupportedInstruction(
+                "disable-output-lane has 4 registers, 8 with cta_group::2; no scales, no .ws", at
+            )
+    enable = operands.reader(rest.pop(0), "pred", at)
+    scale_d = 0
+    if rest:
+        found = None if form.weight_stationary else immediate(rest.pop(0))
+        if found is None:
+            raise UnsupportedInstruction("the zero-column mask of .ws is not modelled", at)
+        if not 0 <= found <= MAX_SCALE_D or form.kind not in _SCALABLE:
+            raise UnsupportedInstruction(
+                f"scale-input-d is a number from 0 to {MAX_SCALE_D}, for kinds f16 and tf32", at
+            )
+        scale_d = found
+    if rest:
+        raise UnsupportedInstruction(f"operand {rest[0]} is too many", at)
+
+    def run(cta: Cta, lanes: Lanes) -> None:
+        number = lane_sets.count(lanes)
+        readers = [d, a, b, descriptor, *(scales or ()), enable, *masks]
+        columns = [per_thread(read(cta, lanes), number) for read in readers]
+        for thread, values in zip(
+            lane_sets.indices(lanes), zip(*columns, strict=True), strict=True
+        ):
+            d_at, a_at, b_at, idesc = values[:4]
+            scale_a, scale_b = values[4:6] if scales else (0, 0)
+            accumulate, *disabled = values[4 + len(scales or ()) :]
+            plan = _plan(idesc, form)
+            operation = _Issue(
+                d_at, a_at, in_tensor_memory, b_at, plan, scale_a, scale_b, bool(accumulate),
+                tuple(disabled), scale_d,
+            )  # fmt: skip
+            _Product(cta, form, operation).issue(int(thread))
+
+    return run
+
+
+def _columns_of(plan: _Plan) -> int:
+    """32-bit columns of operand A in tensor memory: 32 bytes, in 8-bit containers or packed."""
+    found = plan.descriptor
+    bits = OPERAND_BITS[found.a_type]
+    return found.k * (bits if plan.packed else max(8, bits)) // COLUMN_BITS
+
+
+class _Product:
+    """One product, from the issue on."""
+
+    def __init__(self, cta: Cta, form: _Form, operation: _Issue) -> None:
+        self.cta, self.form, self.operation = cta, form, operation
+        self.plan = plan = operation.plan
+        self.found = found = plan.descriptor
+        self.unit = cta.unit_agent(UNIT)
+        self.d_lane, self.d_column = operation.d >> 16, operation.d & 0xFFFF
+        if self.d_lane not in plan.path.first_lanes:
+            raise TensorMemoryFault(
+                f"D at lane {self.d_lane}: with M = {found.m} it must be at lane"
+                f" {' or '.join(map(str, plan.path.first_lanes))}"
+            )
+        self.b_descriptor = self._descriptor(operation.b, found.b_major, found.b_type, "B")
+        self.a_descriptor: SmemDescriptor | None = None
+        if operation.a_in_tensor_memory:
+            if operation.a >> 16 != self.d_lane:
+                raise TensorMemoryFault(
+                    f"A at lane {operation.a >> 16} and D at lane {self.d_lane}: they must start"
+                    " at the same lane"
+                )
+            if found.a_major != "K":
+                raise DescriptorFault("A in tensor memory is K-major; the descriptor says MN")
+            if found.a_type == "e2m1" and not plan.packed:
+                raise UnsupportedInstruction(
+                    "4-bit elements of A in tensor memory, a byte each: where in the byte they lie"
+                    " is not modelled"
+                )
+        else:
+            self.a_descriptor = self._descriptor(operation.a, found.a_major, found.a_type, "A")
+
+    @staticmethod
+    def _descriptor(value: int, major: str, type_name: str, name: str) -> SmemDescriptor:
+        """The matrix descriptor, checked against PTX ISA, "Valid Combinations of Type-Size,
+        Major-ness and Swizzling"."""
+        found = decode_descriptor(value, SM_100)
+        if major == "MN" and (found.atomicity == 32) != (type_name == "tf32"):
+            rule = "with" if type_name == "tf32" else "without"
+            raise DescriptorFault(
+                f"operand {name} is {type_name} and MN-major: it is read {rule} the 128-byte"
+                " swizzle of 32-byte atomicity alone"
+            )
+        return found
+
+    def issue(self, thread: int) -> None:
+        issue(self.cta, thread, self.form.group, self._perform)
+        self._use_collector(tensor_core(self.cta))
+
+    def _use_collector(self, core: TensorCore) -> None:
+        """Note what the collector buffer may hold; it never changes a product."""
+        buffer, use = self.form.collector
+        found, operation = self.found, self.operation
+        if self.form.weight_stationary:
+            key: object = (operation.b, found.b_type, found.b_major, found.n)
+        else:
+            key = (operation.a, operation.a_in_tensor_memory, found.a_type, found.a_major, found.m)
+        if use in ("use", "lastuse") and core.collectors.get(buffer) != key:
+            raise TensorMemoryFault(
+                f".collector::{buffer}::{use}: no earlier instruction filled the buffer with this"
+                " operand"
+            )
+        if use == "fill":
+            core.collectors[buffer] = key
+        elif use != "use":
+            core.collectors.pop(buffer, None)
+
+    # ------------------------------------------------------------- the product
+
+    def _perform(self, clock: Clock) -> None:
+        blocks = blocks_of(self.cta, self.form.group)
+        found, path = self.found, self.plan.path
+        b = self._operand_b(blocks, clock)
+        for number, block in enumerate(blocks):
+            memory = tensor_core(block).memory
+            a = self._operand_a(block, memory, clock)
+            b_here = b.reshape(found.k, path.parts, -1).transpose(1, 0, 2) if path.parts > 1 else b
+            if self.plan.factors is not None:
+                factors_a, factors_b = self.plan.factors
+                scale = self._scales(
+                    memory, self.operation.scale_a, factors_a, path.rows, range(GROUPS), clock, "A"
+                )
+                a = a * scale
+                b_here = b_here * self._scales_b(memory, factors_b, clock)
+            self._accumulate(memory, number, a, b_here, clock)
+
+    def _operand_b(self, blocks: list[Cta], clock: Clock) -> NDArray[Any]:
+        """(k, n), of all blocks: each has its part of N."""
+        found = self.found
+        codes = [
+            read_operand(
+                block.shared, self.b_descriptor, found.n // len(blocks), found.k, found.b_type,
+                found.b_major, clock, self.unit, packed=self.plan.packed,
+                name="tcgen05.mma, operand B,",
+            )
+            for block in blocks
+        ]  # fmt: skip
+        values = decode_elements(
+            codes[0] if len(codes) == 1 else np.concatenate(codes), found.b_type
+        )
+        return -values.T if found.negate_b else values.T
+
+    def _operand_a(self, block: Cta, memory: TensorMemory, clock: Clock) -> NDArray[Any]:
+        """(rows, k), or (parts, rows, k): each part of the data path reads its own lanes."""
+        found, path = self.found, self.plan.path
+        if self.a_descriptor is not None:
+            codes = read_operand(
+                block.shared, self.a_descriptor, path.rows, found.k, found.a_type, found.a_major,
+                clock, self.unit, packed=self.plan.packed, name="tcgen05.mma, operand A,",
+            )  # fmt: skip
+        else:
+            codes = self._a_in_tensor_memory(memory, clock)
+        values = decode_elements(codes, found.a_type)
+        return -values if found.negate_a else values
+
+    def _a_in_tensor_memory(self, memory: TensorMemory, clock: Clock) -> NDArray[Any]:
+        found, path = self.found, self.plan.path
+        columns, first = _columns_of(self.plan), self.operation.a & 0xFFFF
+        name = "tcgen05.mma, as operand A,"
+        memory.check_allocated(first, columns, name)
+        cells = path.cells(self.d_lane, first, columns)
+        words = np.ascontiguousarray(memory.load(cells, clock.seen, name))
+        event = self.cta.cluster.clocks.unit_event(self.unit)
+        memory.note_load(cells, stamp(event, self.unit))
+        if self.plan.packed:
+            pairs = words.view(np.uint8)
+            codes: NDArray[Any] = np.stack([pairs & 15, pairs >> 4], axis=-1)
+        else:
+            codes = words.view(f"u{max(8, OPERAND_BITS[found.a_type]) // 8}")
+        codes = codes.reshape(path.parts, path.rows, found.k)
+        return codes if path.parts > 1 else codes[0]
+
+    # ------------------------------------------------------------ scale factors
+
+    def _scales(
+        self,
+        memory: TensorMemory,
+        address: int,
+        factors: ScaleFactors,
+        rows: int,
+        groups: range,
+        clock: Clock,
+        name: str,
+    ) -> NDArray[np.float64]:
+        """(rows, k): the factor of each element.
+
+        Bits 30 and 31 of the address are not looked at: CUTLASS keeps the scale factor's ID there.
+        """
+        address &= 0x3FFFFFFF
+        if address >> 16:
+            raise TensorMemoryFault(
+                f"the scale factors of {name} are at lane {address >> 16}; they must be at lane 0"
+            )
+        first = address & 0xFFFF
+        what = f"tcgen05.mma, as scale factors of {name},"
+        memory.check_allocated(first, factors.columns(rows), what)
+        lane, column = factors.cell(np.arange(rows))  # type: ignore[arg-type]
+        lanes = lane + TMEM_LANES // GROUPS * np.array(groups)[:, None]
+        cells: Cells = (lanes, np.broadcast_to(column + first, lanes.shape))
+        words = np.ascontiguousarray(memory.load(cells, clock.seen, what))
+        event = self.cta.cluster.clocks.unit_event(self.unit)
+        memory.note_load(cells, stamp(event, self.unit))
+        wanted = slice(factors.first_byte, factors.first_byte + factors.count)
+        codes = words.view(np.uint8).reshape(len(groups), rows, 4)[..., wanted]
+        if (codes != codes[0]).any():
+            group, row, _ = (int(n) for n in np.argwhere(codes != codes[0])[0])
+            raise TensorMemoryFault(
+                f"the scale factors of {name}, row {row}, differ between lanes"
+                f" {int(lanes[0, row])} and {int(lanes[group, row])}; each group of 32 lanes must"
+                " hold a copy"
+            )
+        values: NDArray[np.float64] = _SCALE_TABLES[self.found.scale_type][codes[0]]
+        return np.repeat(values, self.found.k // factors.count, axis=1)
+
+    def _scales_b(
+        self, memory: TensorMemory, factors: ScaleFactors, clock: Clock
+    ) -> NDArray[np.float64]:
+        """(k, n), or (parts, k, n / parts): the factor of each element of B."""
+        parts = self.plan.path.parts
+        each = GROUPS // parts
+        columns = [
+            self._scales(
+                memory, self.operation.scale_b, factors, self.found.n // parts,
+                range(part * each, (part + 1) * each), clock, "B",
+            ).T
+            for part in range(parts)
+        ]  # fmt: skip
+        return np.stack(columns) if parts > 1 else columns[0]
+
+    # ------------------------------------------------------------ accumulator
+
+    def _accumulate(
+        self, memory: TensorMemory, number: int, a: NDArray[Any], b: NDArray[Any], clock: Clock
+    ) -> None:
+        """D of one block: the `number`-th of the pair."""
+        found, path = self.found, self.plan.path
+        columns = found.n // path.parts
+        name = "tcgen05.mma, as D,"
+        memory.check_allocated(self.d_column, columns, name)
+        cells = path.cells(self.d_lane, self.d_column, columns)
+        kept = self._kept(number)
+        if kept is not None:
+            cells = (path.lane_numbers(self.d_lane)[kept], cells[1])
+        d = None
+        if self.operation.accumulate:
+            d = self._values(memory.load(cells, clock.seen, name))
+            if kept is not None:
+                every = np.zeros((path.parts * path.rows, columns), d.dtype)
+                every[kept] = d
+                d = every
+            if path.parts > 1:
+                d = d.reshape(path.parts, path.rows, columns)
+            if self.operation.scale_d:
+                d = d * np.float64(2.0**-self.operation.scale_d)
+        memory.check_store(cells, clock.seen, name, loaded=d is not None)
+        result = multiply_accumulate(a, b, d, found.d_type, saturate=found.saturate)
+        words = self._words(result.reshape(path.parts * path.rows, columns))
+        memory.poke(cells, words if kept is None else words[kept])
+        event = self.cta.cluster.clocks.unit_event(self.unit)
+        memory.note_store(cells, stamp(event, self.unit))
+
+    def _kept(self, number: int) -> NDArray[np.bool_] | None:
+        """Which rows of the data path are written, or None for all: disable-output-lane."""
+        masks = self.operation.disabled[4 * number : 4 * number + 4]
+        if not any(masks):
+            return None
+        off = np.unpackbits(np.array(masks, "<u4").view(np.uint8), bitorder="little")
+        kept: NDArray[np.bool_] = off[self.plan.path.lane_numbers(self.d_lane)] == 0
+        return kept
+
+    def _values(self, words: NDArray[np.uint32]) -> NDArray[Any]:
+        d_type = self.found.d_type
+        if d_type == "f16":  # the low half of each column
+            return words.astype(np.uint16).view(np.float16)
+        return np.ascontiguousarray(words).view(np.float32 if d_type == "f32" else np.int32)
+
+    def _words(self, values: NDArray[Any]) -> NDArray[np.uint32]:
+        if self.found.d_type == "f16":
+            return values.view(np.uint16).astype(np.uint32)
+        return values.view(np.uint32)

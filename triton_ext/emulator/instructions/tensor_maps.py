@@ -1,0 +1,118 @@
+"""Tensor maps that a kernel makes (PTX ISA, "tensormap.replace", "tensormap.cp_fenceproxy")."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from triton_ext.emulator import lanes as lane_sets
+from triton_ext.emulator.cta import Cta
+from triton_ext.emulator.errors import ConvergenceFault, UnsupportedInstruction
+from triton_ext.emulator.instructions.moves import load_bytes, store_bytes
+from triton_ext.emulator.lanes import Lanes
+from triton_ext.emulator.memory import Bytes
+from triton_ext.emulator.operands import Operands
+from triton_ext.emulator.program import Modifiers, Run, instruction
+from triton_ext.emulator.tensor_map_memory import (
+    MadeTensorMap,
+    check_alignment,
+    replace_field,
+)
+from triton_ext.hardware.tensor_map import TENSOR_MAP_BYTES
+from triton_ext.ptx import Instruction, immediate
+
+_FIELDS = {"global_address": False, "rank": False, "box_dim": True, "global_dim": True,
+           "global_stride": True, "element_stride": True, "elemtype": False,
+           "interleave_layout": False, "swizzle_mode": False, "swizzle_atomicity": False,
+           "fill_mode": False}  # fmt: skip
+"""The fields, and whether there is one for each dimension."""
+_PIECE = 16
+_STRIDE_SHIFT = 4
+_LAST_VERSION_WITH_SHORT_STRIDES = (8, 5)
+
+
+def _load(cta: Cta, lanes: Lanes, space: str, addresses: np.ndarray) -> Bytes:
+    pieces = range(0, TENSOR_MAP_BYTES, _PIECE)
+    return np.concatenate(
+        [load_bytes(cta, lanes, space, addresses + piece, _PIECE) for piece in pieces], axis=1
+    )
+
+
+def _store(cta: Cta, lanes: Lanes, space: str, addresses: np.ndarray, data: Bytes) -> None:
+    for piece in range(0, TENSOR_MAP_BYTES, _PIECE):
+        values = np.ascontiguousarray(data[:, piece : piece + _PIECE])
+        store_bytes(cta, lanes, space, addresses + piece, values)
+
+
+@instruction("tensormap.replace.tile")
+def replace(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
+    """Replace a field of a map in global or shared memory.
+
+    ptxas up to CUDA 12.6 wanted strides divided by 16, and compilers for PTX 8.5 and older do so
+    (Triton's ``TensormapCreateOpConversion``); later, and in the documentation, they are in bytes.
+    """
+    field = modifiers.one_of(_FIELDS)
+    space = modifiers.one_of(("global", "shared::cta")).split("::")[0]
+    modifiers.flag("b1024")
+    type_name = modifiers.one_of(("b32", "b64"))
+    if not field or not type_name or len(at.operands) != 2 + _FIELDS[field]:
+        raise UnsupportedInstruction("its field, type or operands are not understood", at)
+    ordinal = immediate(at.operands[1]) if _FIELDS[field] else 0
+    if ordinal is None or not 0 <= ordinal < (4 if field == "global_stride" else 5):
+        raise UnsupportedInstruction(f"dimension {at.operands[1]} is out of range", at)
+    which = ordinal
+    address = operands.address(at.operands[0], at)
+    value = operands.reader(at.operands[-1], type_name.replace("b", "u"), at)
+    version = tuple(int(part) for part in operands.module.version.split("."))
+    short = field == "global_stride" and version <= _LAST_VERSION_WITH_SHORT_STRIDES
+
+    def run(cta: Cta, lanes: Lanes) -> None:
+        addresses = address(cta, lanes)
+        values = np.broadcast_to(value(cta, lanes), lane_sets.count(lanes)).tolist()
+        data = _load(cta, lanes, space, addresses)
+        for lane, new in enumerate(values):
+            check_alignment(int(addresses[lane]))
+            replaced = replace_field(
+                data[lane].tobytes(), field, which, new << _STRIDE_SHIFT if short else new
+            )
+            data[lane] = np.frombuffer(replaced, np.uint8)
+        _store(cta, lanes, space, addresses, data)
+
+    return run
+
+
+@instruction("tensormap.cp_fenceproxy.global", convergent=True)
+def copy_and_release(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
+    """Copy a map from shared to global memory, and release it to the tensor map proxy."""
+    for name in ("shared::cta", "tensormap::generic", "release", "sync", "aligned"):
+        if not modifiers.flag(name):
+            raise UnsupportedInstruction(f".{name} is missing", at)
+    modifiers.one_of(("cta", "cluster", "gpu", "sys"))
+    if immediate(at.operands[2]) != TENSOR_MAP_BYTES:
+        raise UnsupportedInstruction(f"the size must be {TENSOR_MAP_BYTES}", at)
+    target = operands.address(at.operands[0], at)
+    source = operands.address(at.operands[1], at)
+
+    def run(cta: Cta, lanes: Lanes) -> None:
+        targets, sources = target(cta, lanes), source(cta, lanes)
+        if lane_sets.count(lanes) % 32 and lane_sets.count(lanes) != cta.threads:
+            raise ConvergenceFault("tensormap.cp_fenceproxy is for all threads of a warp")
+        data = _load(cta, lanes, "shared", sources)
+        for where in np.unique(targets).tolist():
+            check_alignment(where)
+            cta.machine.tensor_maps[where] = MadeTensorMap()
+        _store(cta, lanes, "global", targets, data)
+        cta.cluster.clocks.fence(cta.agents(lanes))
+
+    return run
+
+
+@instruction("prefetch.tensormap", "prefetch.param.tensormap", "prefetch.const.tensormap")
+def prefetch(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
+    """A hint; but the address must be one of a tensor map's alignment."""
+    address = operands.address(at.operands[0], at)
+
+    def run(cta: Cta, lanes: Lanes) -> None:
+        for where in np.unique(address(cta, lanes)).tolist():
+            check_alignment(where)
+
+    return run

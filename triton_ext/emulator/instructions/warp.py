@@ -1,0 +1,331 @@
+"""Exchange within a warp (PTX ISA, "shfl.sync", "vote.sync", "match.sync", "redux.sync", ...).
+
+All warps of the lanes are done in one operation, as rows of 32. An instruction with a member mask
+waits until all living threads of the mask stand at it; those that the mask leaves out need not
+come.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from triton_ext.emulator import lanes as lane_sets
+from triton_ext.emulator.cta import Cta
+from triton_ext.emulator.errors import ConvergenceFault, EmulationError, UnsupportedInstruction
+from triton_ext.emulator.instructions.floating import canonical, extreme, is_nan
+from triton_ext.emulator.lanes import Lanes
+from triton_ext.emulator.operands import Operands, Reader
+from triton_ext.emulator.program import Modifiers, Outcome, Park, Run, instruction
+from triton_ext.emulator.types import DTYPES
+from triton_ext.hardware.architecture import WARP_THREADS
+from triton_ext.ptx import Instruction
+
+Array = NDArray[Any]
+
+_ALL = np.uint32(0xFFFFFFFF)
+_LANE = np.arange(WARP_THREADS)
+_BIT = (np.uint32(1) << _LANE.astype(np.uint32)).astype(np.uint32)
+
+
+class Rows:
+    """Lanes as rows of 32, one for each warp.
+
+    Attributes:
+        present: (warps, 32): which threads of the warps the lanes are.
+    """
+
+    def __init__(self, lanes: Lanes) -> None:
+        threads = lane_sets.indices(lanes)
+        if (
+            isinstance(lanes, slice)
+            and not lanes.start % WARP_THREADS
+            and not lanes.stop % WARP_THREADS
+        ):
+            self.count = len(threads) // WARP_THREADS
+            self._at = None
+            self.present = np.ones((self.count, WARP_THREADS), np.bool_)
+            return
+        numbers, row = np.unique(threads // WARP_THREADS, return_inverse=True)
+        self.count = len(numbers)
+        self._at = (row, threads % WARP_THREADS)
+        self.present = np.zeros((self.count, WARP_THREADS), np.bool_)
+        self.present[self._at] = True
+
+    @property
+    def whole(self) -> bool:
+        """Whether all threads of all warps are there."""
+        return self._at is None
+
+    def of(self, value: Array) -> Array:
+        """Values of the lanes (or one for all) as (warps, 32); 0 where a thread is not there."""
+        if value.ndim == 0:
+            return np.broadcast_to(value, (self.count, WARP_THREADS))
+        if self._at is None:
+            return value.reshape(self.count, WARP_THREADS)
+        rows = np.zeros((self.count, WARP_THREADS), value.dtype)
+        rows[self._at] = value
+        return rows
+
+    def lanes(self, rows: Array) -> Array:
+        """The lanes' values out of (warps, 32)."""
+        rows = np.broadcast_to(rows, (self.count, WARP_THREADS))
+        return rows.reshape(-1) if self._at is None else rows[self._at]
+
+
+def ballot(rows: Array) -> Array:
+    """(warps, 32) truth values as (warps, 1) masks."""
+    masks: Array = np.where(rows, _BIT, np.uint32(0)).sum(axis=1, dtype=np.uint32)
+    return masks[:, None]
+
+
+class Members:
+    """The lanes of an instruction whose member masks are complete, by warps.
+
+    Args:
+        read: the masks.
+
+    Raises:
+        ConvergenceFault: a thread that its own mask leaves out.
+    """
+
+    def __init__(self, read: Reader, cta: Cta, lanes: Lanes) -> None:
+        self.rows = Rows(lanes)
+        self.masks = self.rows.of(read(cta, lanes))
+        self.lanes: Lanes | None = lanes
+        """Those that execute it now; None: none of them."""
+        self.outcome: Park | None = None
+        """The others wait for the rest of their masks."""
+        rows, masks = self.rows, self.masks
+        if rows.whole and (masks == _ALL).all():
+            return
+        outside = rows.present & ((masks & _BIT) == 0)
+        if outside.any():
+            lane = int(np.argwhere(outside)[0][1])
+            raise ConvergenceFault(f"lane {lane} executes it, and its member mask leaves it out")
+        if rows.whole:
+            return
+        living = np.zeros(cta.warps * WARP_THREADS, np.bool_)
+        living[: cta.threads] = cta.live
+        alive = ballot(living.reshape(-1, WARP_THREADS)[lane_sets.warps(lanes)])
+        complete = rows.lanes((masks & alive & ~ballot(rows.present)) == 0)
+        if complete.all():
+            return
+        if not complete.any():
+            self.lanes, self.outcome = None, Park(lanes)
+            return
+        self.outcome = Park(lane_sets.select(lanes, ~complete))
+        self.lanes = lane_sets.select(lanes, complete)
+        self.rows = Rows(self.lanes)
+        self.masks = self.rows.of(read(cta, self.lanes))
+
+
+def _by_members(read: Reader, execute: Callable[[Cta, Lanes, Rows, Array], None]) -> Run:
+    def run(cta: Cta, lanes: Lanes) -> Outcome:
+        members = Members(read, cta, lanes)
+        if members.lanes is not None:
+            execute(cta, members.lanes, members.rows, members.masks)
+        return members.outcome
+
+    return run
+
+
+@instruction("bar.warp.sync", "barrier.warp.sync")
+def warp_barrier(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
+    """A warp is one agent to the memory model: only the threads must meet."""
+    read_mask = operands.reader(at.operands[0], "b32", at)
+    return lambda cta, lanes: Members(read_mask, cta, lanes).outcome
+
+
+@instruction("activemask")
+def active_mask(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
+    modifiers.type()
+    write = operands.writer(at.operands[0], "b32", at)
+
+    def run(cta: Cta, lanes: Lanes) -> None:
+        rows = Rows(lanes)
+        write(cta, lanes, rows.lanes(ballot(rows.present)))
+
+    return run
+
+
+@instruction("shfl.sync")
+def shuffle(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
+    """``shfl.sync``: another lane's value within a segment; one's own where there is none.
+
+    What a lane gets of one that does not take part is undefined: here, its own value.
+    """
+    mode = modifiers.one_of(("up", "down", "bfly", "idx"))
+    modifiers.type()
+    target, _, predicate = (part.strip() for part in at.operands[0].partition("|"))
+    read, read_b, read_c = (operands.reader(text, "b32", at) for text in at.operands[1:4])
+    read_mask = operands.reader(at.operands[4], "b32", at)
+    write = operands.writer(target, "b32", at)
+    write_p = operands.writer(predicate, "pred", at) if predicate else None
+
+    def execute(cta: Cta, lanes: Lanes, rows: Rows, masks: Array) -> None:
+        values = rows.of(read(cta, lanes))
+        step = (rows.of(read_b(cta, lanes)) & np.uint32(31)).astype(np.int64)
+        control = rows.of(read_c(cta, lanes)).astype(np.int64)
+        clamp, segment = control & 31, control >> 8 & 31
+        first = _LANE & segment
+        last = first | (clamp & ~segment)
+        if mode == "up":
+            source = _LANE - step
+            valid = source >= last
+        else:
+            source = {
+                "down": lambda: _LANE + step,
+                "bfly": lambda: _LANE ^ step,
+                "idx": lambda: first | (step & ~segment),
+            }[mode]()
+            valid = source <= last
+        source = np.where(valid, source, _LANE)
+        if not rows.whole:
+            there = np.take_along_axis(rows.present, source, axis=1)
+            source = np.where(there, source, _LANE)
+        write(cta, lanes, rows.lanes(np.take_along_axis(values, source, axis=1)))
+        if write_p is not None:
+            write_p(cta, lanes, rows.lanes(valid))
+
+    return _by_members(read_mask, execute)
+
+
+@instruction("vote.sync")
+def vote(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
+    mode = modifiers.one_of(("all", "any", "uni", "ballot"))
+    kind = modifiers.one_of(("pred", "b32"))
+    if (mode == "ballot") != (kind == "b32"):
+        raise UnsupportedInstruction(".ballot goes with .b32, the others with .pred", at)
+    read = operands.reader(at.operands[1], "pred", at)
+    read_mask = operands.reader(at.operands[2], "b32", at)
+    write = operands.writer(at.operands[0], kind, at)
+
+    def execute(cta: Cta, lanes: Lanes, rows: Rows, masks: Array) -> None:
+        here = ballot(rows.present) & masks
+        yes = ballot(rows.of(read(cta, lanes)) & rows.present) & masks
+        result = {
+            "ballot": lambda: yes,
+            "any": lambda: yes != 0,
+            "all": lambda: yes == here,
+            "uni": lambda: (yes == here) | (yes == 0),
+        }[mode]()
+        write(cta, lanes, rows.lanes(result))
+
+    return _by_members(read_mask, execute)
+
+
+@instruction("match.any.sync", "match.all.sync")
+def match(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
+    """``match``: the lanes of the mask with the same value; or the mask, if all have it."""
+    every = at.opcode.startswith("match.all")
+    type_name = modifiers.type()
+    target, _, predicate = (part.strip() for part in at.operands[0].partition("|"))
+    read = operands.reader(at.operands[1], type_name, at)
+    read_mask = operands.reader(at.operands[2], "b32", at)
+    write = operands.writer(target, "b32", at)
+    write_p = operands.writer(predicate, "pred", at) if predicate else None
+
+    def execute(cta: Cta, lanes: Lanes, rows: Rows, masks: Array) -> None:
+        values = rows.of(read(cta, lanes))
+        same = (values[:, :, None] == values[:, None, :]) & rows.present[:, None, :]
+        found = np.where(same, _BIT, np.uint32(0)).sum(axis=2, dtype=np.uint32) & masks
+        if every:
+            agreed = found == (ballot(rows.present) & masks)
+            found = np.where(agreed, masks & ballot(rows.present), np.uint32(0))
+            if write_p is not None:
+                write_p(cta, lanes, rows.lanes(agreed))
+        write(cta, lanes, rows.lanes(found))
+
+    return _by_members(read_mask, execute)
+
+
+@instruction("elect.sync")
+def elect(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
+    """``elect.sync d|p, mask``: the lowest lane of the mask that is there is the leader."""
+    target, _, predicate = (part.strip() for part in at.operands[0].partition("|"))
+    read_mask = operands.reader(at.operands[1], "b32", at)
+    write = operands.writer(target, "b32", at)
+    write_p = operands.writer(predicate, "pred", at)
+
+    def execute(cta: Cta, lanes: Lanes, rows: Rows, masks: Array) -> None:
+        candidates = rows.present & ((masks & _BIT) != 0)
+        leader = candidates.argmax(axis=1)[:, None]
+        write(cta, lanes, rows.lanes(leader.astype(np.uint32)))
+        write_p(cta, lanes, rows.lanes(leader == _LANE))
+
+    return _by_members(read_mask, execute)
+
+
+_REDUCTIONS: dict[str, Any] = {
+    "add": np.add,
+    "min": np.minimum,
+    "max": np.maximum,
+    "and": np.bitwise_and,
+    "or": np.bitwise_or,
+    "xor": np.bitwise_xor,
+}
+
+
+@instruction("redux.sync")
+def reduce(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
+    """``redux.sync``: of the lanes of the mask; f32 has min and max alone, on sm_100a."""
+    operation = modifiers.one_of(_REDUCTIONS)
+    magnitudes, propagate = modifiers.flag("abs"), modifiers.flag("NaN")
+    type_name = modifiers.type()
+    read = operands.reader(at.operands[1], type_name, at)
+    read_mask = operands.reader(at.operands[2], "b32", at)
+    write = operands.writer(at.operands[0], type_name, at)
+    if type_name == "f32" and operation not in ("min", "max"):
+        raise UnsupportedInstruction("redux.sync of .f32 has min and max", at)
+    if type_name != "f32" and (magnitudes or propagate):
+        raise UnsupportedInstruction(".abs and .NaN go with .f32", at)
+    function = _REDUCTIONS[operation]
+    identity = _identity(operation, DTYPES[type_name]) if type_name != "f32" else None
+
+    def execute(cta: Cta, lanes: Lanes, rows: Rows, masks: Array) -> None:
+        values = rows.of(read(cta, lanes))
+        if (masks != masks[:, :1])[rows.present].any():
+            raise EmulationError("redux.sync: the lanes of a warp give different member masks")
+        taking_part = rows.present & ((masks & _BIT) != 0)
+        if identity is None:
+            result = _reduce_floats(
+                values, taking_part, largest=operation == "max", magnitudes=magnitudes,
+                propagate=propagate,
+            )  # fmt: skip
+        else:
+            chosen = np.where(taking_part, values, identity)
+            result = function.reduce(chosen, axis=1, dtype=DTYPES[type_name])[:, None]
+        write(cta, lanes, rows.lanes(result))
+
+    return _by_members(read_mask, execute)
+
+
+def _identity(operation: str, dtype: np.dtype[Any]) -> Any:
+    info = np.iinfo(dtype)
+    every = np.asarray(-1).astype(dtype)[()]
+    return {"min": dtype.type(info.max), "max": dtype.type(info.min), "and": every}.get(
+        operation, dtype.type(0)
+    )
+
+
+def _reduce_floats(
+    values: Array, taking_part: Array, *, largest: bool, magnitudes: bool, propagate: bool
+) -> Array:
+    if magnitudes:
+        values = np.abs(values)
+    # A NaN loses to any number, so it may stand for those who do not take part.
+    result = np.where(taking_part, values, np.float32(np.nan))
+    while result.shape[1] > 1:
+        half = result.shape[1] // 2
+        result = extreme(
+            result[:, :half].copy(), result[:, half:].copy(), "f32", largest=largest,
+            propagate=False,
+        )  # fmt: skip
+    if propagate:
+        any_nan = (is_nan(values, "f32") & taking_part).any(axis=1)[:, None]
+        result = np.where(any_nan, np.float32(np.nan), result)
+    return canonical(result, "f32")

@@ -1,0 +1,316 @@
+"""Warpgroup products of Hopper: wgmma.mma_async, fence, commit_group, wait_group.
+
+PTX ISA, "Asynchronous Warpgroup Level Matrix Instructions". The four warps of a warpgroup start a
+product together. It is done later, in the order of the warpgroup's products; until a wait_group
+covers the group that it was committed to, its registers must not be touched.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from triton_ext.emulator import lanes as lane_sets
+from triton_ext.emulator import register_fences, warpgroup_products
+from triton_ext.emulator.clocks import Clock
+from triton_ext.emulator.cta import WARPGROUP_WARPS, Cta
+from triton_ext.emulator.errors import DescriptorFault, UnsupportedInstruction
+from triton_ext.emulator.fragments import RegisterRows, to_matrices, to_registers
+from triton_ext.emulator.lanes import Lanes
+from triton_ext.emulator.machine import AsyncOperation
+from triton_ext.emulator.matrix_product import (
+    OPERAND_BITS,
+    decode_elements,
+    model_of,
+    multiply_accumulate,
+)
+from triton_ext.emulator.operand_matrix import decode_descriptor, read_operand
+from triton_ext.emulator.operands import Operands
+from triton_ext.emulator.program import Modifiers, Outcome, Run, Wait, instruction
+from triton_ext.emulator.types import DTYPES
+from triton_ext.emulator.warpgroup_products import WARPGROUP_THREADS, Product
+from triton_ext.hardware.architecture import WARP_THREADS
+from triton_ext.hardware.operand import INSTRUCTION_K_BYTES
+from triton_ext.hardware.register_fragments import accumulator_fragment, operand_fragment
+from triton_ext.hardware.smem_descriptor import SmemDescriptor
+from triton_ext.ptx import Instruction, immediate
+from triton_ext.swizzle import Major
+
+__all__ = ["Form", "legal_n", "register_fences"]
+
+M = 64
+WARP_ROWS = M // WARPGROUP_WARPS
+TILE_COLUMNS = 8
+ARCH = 90
+
+# type of A -> types of the accumulator, and whether A and B may be MN-major
+_TYPES: dict[str, tuple[set[str], bool]] = {
+    "f16": ({"f16", "f32"}, True),
+    "bf16": ({"f32"}, True),
+    "tf32": ({"f32"}, False),
+    "e4m3": ({"f16", "f32"}, False),
+    "e5m2": ({"f16", "f32"}, False),
+    "s8": ({"s32"}, False),
+    "u8": ({"s32"}, False),
+}
+_MIXED = ({"e4m3", "e5m2"}, {"s8", "u8"})
+
+
+def legal_n(a_type: str) -> list[int]:
+    """The N extents of a product (PTX ISA, wgmma, "Matrix Shape")."""
+    if a_type in ("s8", "u8"):
+        return [8, 16, 24, 32, *range(48, 257, 16)]
+    return list(range(8, 257, 8))
+
+
+def _check_arch(cta: Cta) -> None:
+    if cta.launch.program.arch != ARCH:
+        raise UnsupportedInstruction("wgmma is of sm_90a alone; this PTX is for another target")
+
+
+def _aligned(modifiers: Modifiers) -> None:
+    modifiers.flag("sync")
+    modifiers.flag("aligned")
+
+
+@instruction("wgmma.fence", convergent=True, in_flight=True)
+def fence(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
+    """``wgmma.fence``: see `register_fences`."""
+    _aligned(modifiers)
+    return lambda cta, lanes: _check_arch(cta)
+
+
+@instruction("wgmma.commit_group", convergent=True, in_flight=True)
+def commit(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
+    """``wgmma.commit_group``: the products that are not committed become a group."""
+    _aligned(modifiers)
+
+    def run(cta: Cta, lanes: Lanes) -> None:
+        _check_arch(cta)
+        for warp in lane_sets.warps(lanes):
+            warpgroup_products.commit(cta, int(warp))
+
+    return run
+
+
+@instruction("wgmma.wait_group", convergent=True, in_flight=True)
+def wait(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
+    """``wgmma.wait_group N``: until all but the latest N groups are done."""
+    _aligned(modifiers)
+    keep = immediate(at.operands[0])
+    if keep is None or keep < 0:
+        raise UnsupportedInstruction(f"{at.operands[0]} groups: must be a constant", at)
+    number = keep
+
+    def run(cta: Cta, lanes: Lanes) -> Outcome:
+        _check_arch(cta)
+        groups = {
+            int(warp): warpgroup_products.groups_before(cta, int(warp), number)
+            for warp in lane_sets.warps(lanes)
+        }
+        products = [product for each in groups.values() for group in each for product in group]
+
+        def resume() -> None:
+            for warp, covered in groups.items():
+                warpgroup_products.release(cta, warp, covered)
+
+        def why() -> str:
+            missing = sum(not product.event for product in products)
+            return f"wgmma.wait_group {number}: {missing} products are not done"
+
+        return Wait(lambda: all(product.event for product in products), why, resume)
+
+    return run
+
+
+@dataclass(frozen=True)
+class Form:
+    """What the opcode and the constants of a wgmma.mma_async say.
+
+    Attributes:
+        n, k: extents; M is 64.
+        d_type, a_type, b_type: of the elements.
+        saturate: integer sums are clamped.
+        a_sign, b_sign: 1 or -1.
+        a_major, b_major: "K" or "MN".
+    """
+
+    n: int
+    k: int
+    d_type: str
+    a_type: str
+    b_type: str
+    saturate: bool
+    a_sign: int = 1
+    b_sign: int = 1
+    a_major: Major = "K"
+    b_major: Major = "K"
+
+
+def _form(at: Instruction, modifiers: Modifiers) -> Form:
+    """Of an instruction.
+
+    Raises:
+        UnsupportedInstruction: the PTX ISA has no such form, or it is not modelled.
+    """
+    _aligned(modifiers)
+    if modifiers.flag("sp"):
+        raise UnsupportedInstruction("sparse products are not modelled", at)
+    n, k = (int(part) for part in modifiers.starting("m64n").split("k"))
+    saturate = modifiers.flag("satfinite")
+    d_type, a_type, b_type = (modifiers.one_of((*OPERAND_BITS, "f32", "s32")) for _ in range(3))
+    accumulators, transposable = _TYPES.get(a_type, (set(), False))
+    mixed = any({a_type, b_type} <= pair for pair in _MIXED)
+    if (
+        d_type not in accumulators
+        or (a_type != b_type and not mixed)
+        or (saturate and d_type != "s32")
+        or n not in legal_n(a_type)
+        or k * OPERAND_BITS[a_type] != 8 * INSTRUCTION_K_BYTES
+    ):
+        raise UnsupportedInstruction("a product of these types and shape is not modelled", at)
+    constants = [immediate(text) for text in at.operands[4:]]
+    signs = [1, 1]
+    if d_type != "s32":
+        signs = [1 if sign == 1 else -1 for sign in constants[:2] if sign in (1, -1)]
+        del constants[:2]
+    majors: list[Major] = ["K", "K"]
+    if transposable:
+        in_registers = at.operands[1].startswith("{")
+        majors = ["K"] if in_registers else []
+        majors += ["MN" if flag else "K" for flag in constants if flag in (0, 1)]
+        constants.clear()
+    if constants or len(signs) != 2 or len(majors) != 2:
+        raise UnsupportedInstruction("its constants are not those that the form has", at)
+    return Form(n, k, d_type, a_type, b_type, saturate, signs[0], signs[1], majors[0], majors[1])
+
+
+def _common(values: NDArray[Any], what: str) -> Any:
+    """The value that all threads of a warpgroup have.
+
+    Raises:
+        DescriptorFault: they differ.
+    """
+    flat = values.reshape(-1)
+    if (flat != flat[0]).any():
+        other = int(flat[flat != flat[0]][0])
+        raise DescriptorFault(
+            f"{what} differs between the threads of the warpgroup: {int(flat[0]):#x} and {other:#x}"
+        )
+    return flat[0]
+
+
+class _Multiply:
+    """A decoded wgmma.mma_async."""
+
+    def __init__(self, at: Instruction, modifiers: Modifiers, operands: Operands) -> None:
+        self.at, self.form = at, _form(at, modifiers)
+        form = self.form
+        d_text, a_text, b_text, scale_text = at.operands[:4]
+        self.d_fragment = accumulator_fragment(WARP_ROWS, int(form.d_type[1:]))
+        self.a_fragment = operand_fragment("a", WARP_ROWS, form.k, OPERAND_BITS[form.a_type])
+        self.tiles = form.n // TILE_COLUMNS
+        count = self.tiles << len(self.d_fragment.registers)
+        self.d_rows = RegisterRows.of(operands, d_text, at, count, written=True)
+        self.accumulators = frozenset(operands.register(n, at) for n in operands.vector(d_text))
+        self.a_rows: RegisterRows | None = None
+        self.inputs: frozenset[Any] = frozenset()
+        if a_text.startswith("{"):
+            count = 1 << len(self.a_fragment.registers)
+            self.a_rows = RegisterRows.of(operands, a_text, at, count)
+            self.inputs = frozenset(operands.register(n, at) for n in operands.vector(a_text))
+        else:
+            self.read_a = operands.reader(a_text, "b64", at)
+        self.read_b = operands.reader(b_text, "b64", at)
+        self.read_scale = operands.reader(scale_text, "pred", at)
+        if self.accumulators & self.inputs:
+            raise UnsupportedInstruction("a register is both of A and of D", at)
+
+    def start(self, cta: Cta, lanes: slice) -> None:
+        """A warpgroup issues the product."""
+        a_source: SmemDescriptor | RegisterRows
+        if self.a_rows is None:
+            value = int(_common(self.read_a(cta, lanes), "the matrix descriptor of A"))
+            a_source = decode_descriptor(value, ARCH)
+        else:
+            a_source = self.a_rows
+        value = int(_common(self.read_b(cta, lanes), "the matrix descriptor of B"))
+        b_source = decode_descriptor(value, ARCH)
+        scale = bool(_common(self.read_scale(cta, lanes), "scale-d"))
+        clocks, agents = cta.cluster.clocks, cta.agents(lanes)
+        # what every warp of the group has seen: each of them reads all of B
+        clock = Clock(clocks.seen[agents].min(axis=0), clocks.fenced[agents].min(axis=0))
+        product = Product(self.accumulators, self.inputs, self.at.opcode)
+        warpgroup_products.start(cta, lanes, product)
+        cta.machine.issue(
+            AsyncOperation(
+                ("wgmma", cta.index, lanes.start),
+                lambda: self.perform(cta, lanes, a_source, b_source, scale, clock, product),
+                cta.step,
+                cta,
+                lanes,
+            )
+        )
+
+    def perform(
+        self,
+        cta: Cta,
+        lanes: slice,
+        a_source: SmemDescriptor | RegisterRows,
+        b_source: SmemDescriptor,
+        scale: bool,
+        clock: Clock,
+        product: Product,
+    ) -> None:
+        """The tensor cores do it."""
+        form = self.form
+        unit = cta.warpgroup_agent(lanes.start // WARP_THREADS)
+        codes: NDArray[Any]
+        if isinstance(a_source, RegisterRows):
+            bits: Any = DTYPES[f"b{OPERAND_BITS[form.a_type]}"]
+            words = a_source.read(cta, lanes)
+            codes = to_matrices(self.a_fragment, words, bits).reshape(M, form.k)
+        else:
+            codes = read_operand(
+                cta.shared, a_source, M, form.k, form.a_type, form.a_major, clock, unit,
+                name="operand A of wgmma",
+            )  # fmt: skip
+        a = decode_elements(codes, form.a_type)
+        codes = read_operand(
+            cta.shared, b_source, form.n, form.k, form.b_type, form.b_major, clock, unit,
+            name="operand B of wgmma",
+        )  # fmt: skip
+        b = decode_elements(codes, form.b_type).T
+        d = None
+        if scale:
+            words = self.d_rows.read(cta, lanes)
+            d = to_matrices(self.d_fragment, words, DTYPES[form.d_type], self.tiles)
+            d = d.reshape(M, form.n)
+        result = multiply_accumulate(
+            -a if form.a_sign < 0 else a,
+            -b if form.b_sign < 0 else b,
+            d,
+            form.d_type,
+            saturate=form.saturate,
+            model=model_of(ARCH, "wgmma", form.a_type, form.b_type),
+        )
+        each = result.reshape(WARPGROUP_WARPS, WARP_ROWS, form.n)
+        words = to_registers(self.d_fragment, each, np.uint32, self.tiles)
+        self.d_rows.write(cta, lanes, words)
+        product.event = cta.cluster.clocks.unit_event(unit)
+
+
+@instruction("wgmma.mma_async", convergent=WARPGROUP_THREADS, in_flight=True)
+def multiply(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
+    """``wgmma.mma_async``: D = A x B + D of 64 x N x (32 bytes of K)."""
+    product = _Multiply(at, modifiers, operands)
+
+    def run(cta: Cta, lanes: Lanes) -> None:
+        _check_arch(cta)
+        for group in warpgroup_products.warpgroups(lanes):
+            product.start(cta, group)
+
+    return run
