@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 TREE := build/tree
 
-.PHONY: demo test setup lint types pytest oracle benchmark gpu-test gpu-benchmark clean
+.PHONY: demo test setup lint types pytest oracle docs benchmark gpu-test gpu-benchmark clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.ready
@@ -50,7 +50,11 @@ pytest: setup
 # The comparison with NVIDIA's CuTe DSL, which `make test` skips.
 oracle: $(VENV)/.ready
 	$(PIP_INSTALL) --constraint constraints.txt --editable '.[oracle]'
-	$(BIN)/pytest tests/test_swizzle.py tests/test_cute.py tests/test_tensor_map.py $(PYTEST_ARGS)
+	$(BIN)/pytest tests/test_swizzle.py tests/test_cute.py tests/test_tensor_map.py tests/test_seeds.py $(PYTEST_ARGS)
+
+# The pictures in docs/, and what its commands print; a test compares them with what is committed.
+docs: $(VENV)/.ready
+	$(BIN)/python docs/generate.py
 
 benchmark: $(VENV)/.ready
 	$(BIN)/python -m benchmarks.conversion --json build/benchmarks/conversion.json

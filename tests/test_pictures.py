@@ -1,4 +1,4 @@
-"""Pictures: what the SVGs hold, and the HTML page in a real browser (headless Chromium)."""
+"""Pictures: what the SVGs hold, and the HTML pages in a real browser (headless Chromium)."""
 
 from __future__ import annotations
 
@@ -10,18 +10,43 @@ import shutil
 from xml.etree import ElementTree
 
 import pytest
+from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import layouts, surjective_layouts
 from test_swizzle import ATOMS, CHUNK_PICTURES, atom_id
 
 from triton_ext import LayoutError, LinearLayout, NVMMAShared, nvmma_shared_to_linear_layout
+from triton_ext.commands.banks import banks
+from triton_ext.commands.descriptor import descriptor
+from triton_ext.commands.tmem import tmem
 from triton_ext.dump import LayoutDump, dump_encoding
 from triton_ext.encodings import SharedLinear, SwizzledShared
+from triton_ext.hardware.banks import warp_access
+from triton_ext.hardware.instruction_descriptor import DENSE_FIELDS, KINDS, InstructionDescriptor
+from triton_ext.hardware.operand import derive_operand
+from triton_ext.hardware.smem_descriptor import FIELDS, SmemDescriptor, problems
 from triton_ext.hardware.tensor_memory import accumulator_layout, operand_a_layout
+from triton_ext.hardware.tensor_memory_access import ACCESS_SHAPES, plan_transfer
+from triton_ext.render.descriptor_page import (
+    descriptor_html,
+    instruction_descriptor_html,
+    operand_html,
+)
 from triton_ext.render.html import configurations, dump_html, explorer_html, stacked_atoms
 from triton_ext.render.scene import DARK, LIGHT
-from triton_ext.render.svg import atom_svg, banks_svg, dump_svg, tensor_memory_svg, tile_svg
+from triton_ext.render.svg import (
+    atom_svg,
+    bank_access_svg,
+    banks_svg,
+    descriptor_svg,
+    dump_svg,
+    instruction_descriptor_svg,
+    operand_svg,
+    tensor_memory_svg,
+    tile_svg,
+    transfer_svg,
+)
 from triton_ext.swizzle import SwizzleAtom
 
 NAMESPACE = "{http://www.w3.org/2000/svg}"
@@ -294,15 +319,15 @@ def test_seed_003_linear_layout_has_2_way_conflicts():
     """Seed 003, Sec. 4: M=8, K=32B; the linear layout keeps a subtile in half of the banks."""
     linear = operand(0, 16, "K", (8, 16))
     swizzled = operand(32, 16, "K", (8, 16))
-    for layout, banks in ((linear, 4), (swizzled, 8)):
+    for layout, count in ((linear, 4), (swizzled, 8)):
         found = {}
         for box in Picture(banks_svg(layout, 16, colour_by="column")).of("chunk"):
             found.setdefault(fill(box), []).append(box["bank"])
         assert len(found) == 2  # grey and red
         for used in found.values():
             assert len(used) == 8
-            assert len(set(used)) == banks
-            assert max(map(used.count, used)) == 8 // banks
+            assert len(set(used)) == count
+            assert max(map(used.count, used)) == 8 // count
 
 
 # ------------------------------------------------------------- tensor memory
@@ -371,6 +396,356 @@ def test_irregular_tensor_memory_is_cut():
     picture = Picture(tensor_memory_svg(layout))
     assert len(picture.of("chunk")) == 1024
     assert "Cut: the first 8 of 512 columns are drawn." in picture.texts
+
+
+# ------------------------------------------------------------------ descriptors
+
+
+def bits_of(picture, width):
+    """The digits as they are read, the highest bit first; checks that they stand in that order."""
+    boxes = sorted(
+        (box for box in picture.of("bit") if "bit" in box), key=lambda box: (box["y"], box["x"])
+    )
+    assert [box["bit"] for box in boxes] == list(reversed(range(width)))
+    return int("".join(box["label"] for box in boxes), 2)
+
+
+def outlined_bits(picture):
+    """The bits inside a red outline."""
+    found = set()
+    for mark in picture.of("bad"):
+        for box in picture.of("bit"):
+            if "bit" in box and (box["x"] + 1, box["y"] + 1) == (mark["x"], mark["y"]):
+                found.add(box["bit"])
+    return found
+
+
+@given(st.integers(0, (1 << 64) - 1), st.sampled_from([90, 100]))
+@settings(max_examples=60)
+def test_descriptor_picture_of_any_number(value, arch):
+    """Every bit at its place and with its field; whatever is illegal is outlined and said."""
+    picture = Picture(descriptor_svg(value, arch))
+    assert bits_of(picture, 64) == value
+    for box in picture.of("bit"):
+        if "bit" not in box:
+            continue
+        first, bits = FIELDS[arch].get(box["field"], (box["bit"], 1))
+        assert first <= box["bit"] < first + bits
+        assert (box["field"] == "reserved") == all(
+            not first <= box["bit"] < first + bits for first, bits in FIELDS[arch].values()
+        )
+    wrong = problems(value, arch)
+    said = " ".join(picture.texts)
+    assert all(problem in said for problem in wrong)
+    assert bool(outlined_bits(picture)) == bool(wrong)
+    for first, bits in FIELDS[arch].values():
+        marked = outlined_bits(picture) & set(range(first, first + bits))
+        assert len(marked) in (0, bits)
+
+
+def test_descriptor_picture_explains_the_fields():
+    picture = Picture(descriptor_svg(0x4000404000010000, "sm_100"))
+    for text in (
+        "start address: 0 x 16 = 0x0",
+        "leading dimension byte offset (LBO): 1 x 16 = 16 bytes",
+        "stride dimension byte offset (SBO): 64 x 16 = 1024 bytes",
+        "version: 1, a constant",
+        "LBO mode: the LBO is relative to the start address",
+        "swizzle: 128 bytes wide, 16 bytes move as a whole",
+    ):
+        assert text in picture.texts
+    assert not picture.of("bad")
+    wrong = Picture(descriptor_svg(0x7000404000014000, "sm_100"))
+    assert outlined_bits(wrong) == {61, 62, 63, 60, 14}
+    shifted = SmemDescriptor(90, 128, 0, 0, 64, base_offset=1).encode()
+    texts = Picture(descriptor_svg(shifted, 90)).texts
+    assert "base offset: the pattern starts 1 x 128 bytes after a multiple of its size" in texts
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_instruction_descriptor_picture(kind):
+    found = KINDS[kind]
+    legal = {"m": 128, "n": 64, "a_type": next(iter(found.operands)), "b_major": "K"}
+    own = InstructionDescriptor(
+        kind, legal["m"], legal["n"], legal["a_type"], legal["a_type"],
+        "f32" if found.block_scaled or "f32" in found.accumulators else "s32",
+        **({"scale_type": next(iter(found.scales))} if found.scales else {}),
+    )  # fmt: skip
+    value = own.encode()
+    picture = Picture(instruction_descriptor_svg(value, kind))
+    assert bits_of(picture, 32) == value
+    assert {"M = 128: 8 x 16", "N = 64: 8 x 8", f"type of A: {own.a_type}"} <= set(picture.texts)
+    if kind == "f16":
+        named = {box["field"] for box in picture.of("bit") if "field" in box}
+        assert named == {*DENSE_FIELDS, "reserved"}
+
+
+OPERANDS = {
+    "K-major, 128B": (SwizzleAtom("K", 128, 16), (128, 128), (64, 16)),
+    "MN-major, 64B": (SwizzleAtom("MN", 64, 16), (128, 128), (64, 16)),
+    "K-major, none": (SwizzleAtom("K", 0, 16), (64, 64), (64, 16)),
+    "MN-major, none": (SwizzleAtom("MN", 0, 16), (128, 32), (64, 16)),
+    "K-major, 8 bits": (SwizzleAtom("K", 64, 8), (256, 64), (256, 32)),
+    "K-major, 32 bits": (SwizzleAtom("K", 32, 32), (64, 16), (64, 8)),
+}
+
+
+def arrows(svg):
+    """(from, to, kind) of each arrow, without the heads."""
+    root = ElementTree.fromstring(svg)
+    found = []
+    for path in root.iter(NAMESPACE + "path"):
+        kind = path.get("class").split()
+        match = re.fullmatch(r"M([\d.]+) ([\d.]+)L([\d.]+) ([\d.]+)", path.get("d"))
+        if "arrow" in kind and match:
+            x, y, to_x, to_y = map(float, match.groups())
+            found.append(((x, y), (to_x, to_y), "unused" in kind))
+    return found
+
+
+@pytest.mark.parametrize(("atom", "tile", "instruction"), OPERANDS.values(), ids=OPERANDS)
+def test_operand_picture(atom, tile, instruction):
+    """Four levels, each box with the byte that the layout has; LBO and SBO from part to part."""
+    layout = stacked_atoms(atom, tile)
+    derived = derive_operand(layout, atom.element_bitwidth, instruction, arch=100)
+    own = derived.descriptor
+    svg = operand_svg(layout, derived)
+    picture = Picture(svg)
+    assert bits_of(picture, 64) == own.encode()
+    inverse = layout.invert()
+    for level, count in (
+        ("element", 1024 // atom.element_bitwidth),
+        ("atom", 8 * atom.row_bytes // 16),
+    ):
+        boxes = picture.of("chunk", level=level)
+        assert len(boxes) == count
+        grid(boxes)
+    for box in picture.of("chunk"):
+        if box.get("level") is not None:
+            offset = inverse.apply(dim0=box["row"], dim1=box["column"])["offset"]
+            assert box["byte"] == offset * atom.element_bitwidth // 8
+    parts = {(box["row"], box["column"]): box for box in picture.of("chunk", level="subtile")}
+    rows = sorted({row for row, _ in parts})
+    columns = sorted({column for _, column in parts})
+    assert rows[-1] < instruction[0]
+    assert columns[-1] < instruction[1]
+    # The arrows lead from the first part to the next; the distance is written beside them.
+    drawn = arrows(svg)
+    assert len(drawn) == (len(rows) > 1) + (len(columns) > 1)
+    for (x, y), (to_x, _), unused in drawn:
+        down = x == to_x
+        steps = [
+            one for one in parts.values()
+            if (one["y"] <= y < one["y"] + one["height"] if down
+                else one["x"] <= x < one["x"] + one["width"])
+            and not (one["column"] if down else one["row"])
+        ]  # fmt: skip
+        assert min(step["byte"] for step in steps) == 0
+        second = parts[(rows[1], 0) if down else (0, columns[1])]
+        name = {True: "SBO", False: "LBO"}[down == (atom.major == "K" or not atom.row_bytes > 16)]
+        assert f"{name} {second['byte']}" in picture.texts
+        assert unused == (name == "LBO" and not derived.uses_leading)
+        value = own.stride_byte_offset if name == "SBO" else own.leading_byte_offset
+        assert value == second["byte"]
+    subtiles = {
+        (box["subtile-row"], box["subtile-column"]): box["byte"]
+        for box in picture.of("subtile")
+        if "byte" in box
+    }
+    assert subtiles == {
+        (i, j): advance for i, row in enumerate(derived.advances) for j, advance in enumerate(row)
+    }
+
+
+@given(
+    st.sampled_from([atom for atom in ATOMS if atom.element_bitwidth <= 32]),
+    st.tuples(st.integers(0, 3), st.integers(0, 3)),
+    st.tuples(st.integers(2, 8), st.integers(2, 6)),
+    st.sampled_from([(0, 1), (1, 0)]),
+    st.sampled_from([90, 100]),
+)
+@settings(max_examples=80)
+def test_any_operand_is_drawn_or_refused(atom, repeats, instruction, order, arch):
+    """Nothing but LayoutError; and what is drawn has every advance, where it is not cut."""
+    rows, columns = (size << more for size, more in zip(atom.shape, repeats, strict=True))
+    layout = stacked_atoms(atom, (rows, columns), order)
+    shape = (1 << instruction[0], 1 << instruction[1])
+    with contextlib.suppress(LayoutError):
+        derived = derive_operand(layout, atom.element_bitwidth, shape, arch=arch)
+        picture = Picture(operand_svg(layout, derived))
+        drawn = {box["byte"] for box in picture.of("subtile") if "byte" in box}
+        advances = {advance for row in derived.advances for advance in row}
+        assert drawn <= advances
+        assert drawn == advances or any(text.startswith("Cut") for text in picture.texts)
+
+
+def test_operand_b_is_drawn_with_n_down():
+    """B as (K, N): its second dimension is N."""
+    layout = operand(128, 16, "MN", (64, 128))  # dim0 (K) contiguous: K-major
+    derived = derive_operand(layout, 16, (64, 16), arch=90, mn_dim=1)
+    picture = Picture(operand_svg(layout, derived, mn_dim=1))
+    assert derived.major == "K"
+    assert "dim1 down, dim0 across" in picture.texts
+    advances = [box["byte"] for box in picture.of("subtile", **{"subtile-row": 0})]
+    assert advances == list(derived.advances[0])
+
+
+def test_operand_with_32_byte_atomicity_is_refused():
+    own = SmemDescriptor(100, 0, 0, 512, 128, 32)
+    layout = LinearLayout(
+        {"offset": [tuple(basis) for basis in _wide_atom_bases(own)]}, {"dim0": 32, "dim1": 8}
+    )
+    derived = derive_operand(layout, 32, (32, 8), arch=100)
+    assert derived.descriptor.atomicity == 32
+    with pytest.raises(LayoutError, match="only 16-byte atomicity is drawn"):
+        operand_svg(layout, derived)
+
+
+def _wide_atom_bases(own):
+    """The bases of 32 x 8 fp32 elements, MN-major, as the descriptor says that they lie."""
+    addresses = {
+        (mn, k): own.element_address(mn, k, 32, "MN") // 4 for mn in range(32) for k in range(8)
+    }
+    places = {offset: place for place, offset in addresses.items()}
+    return [places[1 << bit] for bit in range(8)]
+
+
+# ----------------------------------------------------------------- accesses
+
+
+@given(
+    st.lists(st.one_of(st.none(), st.integers(0, 63)), min_size=1, max_size=32).filter(any),
+    st.sampled_from([2, 4, 8, 16]),
+)
+@settings(max_examples=60)
+def test_bank_access_picture(units, access_bytes):
+    """Each word that is touched, once, at its bank, with its lanes; outlined where they collide."""
+    report = warp_access(
+        [None if unit is None else unit * access_bytes for unit in units], access_bytes
+    )
+    picture = Picture(bank_access_svg("access", report))
+    boxes = picture.of("chunk")
+    words = {
+        (offset + at) // 4
+        for offset in report.offsets
+        if offset is not None
+        for at in range(0, access_bytes, 2)
+    }
+    assert sorted(32 * box["line"] + box["bank"] for box in boxes) == sorted(words)
+    for box in boxes:
+        word = 4 * (32 * box["line"] + box["bank"])
+        lanes = [int(lane) for lane in str(box["lanes"]).split(", ")]
+        assert sorted(lanes) == [
+            lane
+            for lane, offset in enumerate(report.offsets)
+            if offset is not None and offset < word + 4 and offset + access_bytes > word
+        ]
+    collide = {word for conflict in report.conflicts for word in conflict.words}
+    assert len(picture.of("bad")) == len(collide)
+    assert f"{str(report).capitalize()}." in " ".join(picture.texts)
+
+
+@pytest.mark.parametrize("name", [name for name in ACCESS_SHAPES if name != "16x32bx2"])
+def test_transfer_picture(name):
+    """Every thread and register of warp 0, at the lane and column that the transfer says."""
+    layout = accumulator_layout(64 if name.startswith("16") else 128, 32)
+    transfer = plan_transfer(layout, name)
+    picture = Picture(transfer_svg(layout, transfer))
+    boxes = [box for box in picture.of("chunk") if "thread" in box]
+    grid(boxes)
+    assert {box["thread"] for box in boxes} == set(range(32))
+    for box in boxes:
+        point = {"slot": 0, "register": box["register"], "thread": box["thread"], "warp": 0}
+        cell = transfer.layout.apply(point)
+        assert (cell["lane"], cell["column"]) == (box["lane"], box["column"])
+        assert box["label"] == f"T{box['thread']} r{box['register']}"
+        element = transfer.elements.apply(point)
+        assert box["title"].endswith(f"dim0 {element['dim0']}, dim1 {element['dim1']}")
+
+
+def test_holes_of_tensor_memory_have_no_numbers():
+    """M = 64: lanes 16 to 31 of each warp hold nothing; a copy has numbers."""
+    picture = Picture(tensor_memory_svg(TENSOR_MEMORY["M=64"]))
+    holes = picture.of("unused")
+    assert {box["lane"] for box in holes} == {16, 48, 80, 112}
+    assert not any(box["label"] for box in holes)
+    assert "Dashed, without numbers: nothing." in picture.texts
+    copied = LinearLayout(
+        {"lane": [(1 << bit, 0) for bit in range(6)] + [(0, 0)],
+         "column": [(0, 1 << bit) for bit in range(3)]},
+        {"dim0": 64, "dim1": 8},
+    )  # fmt: skip
+    copies = Picture(tensor_memory_svg(copied))
+    assert all(box["label"] for box in copies.of("unused") if box["height"] >= 12)
+    assert "Dashed, with numbers: a copy of other cells." in copies.texts
+
+
+# ----------------------------------------------------------------- the commands
+
+
+@pytest.mark.parametrize(
+    ("command", "arguments", "title"),
+    [
+        (descriptor, "0x4000404000010000", "Matrix descriptor 0x4000404000010000 on sm_100"),
+        (descriptor, "0x08200490 --kind f16", "Instruction descriptor 0x08200490, kind::f16"),
+        (
+            descriptor,
+            "--swizzle 128 --bits 16 --shape 64x64",
+            "Matrix descriptor 0x4000404000010000 on sm_100; 1. Chunk; 2. Atom; 3. MMA subtile;"
+            " 4. Tile of 64x64: K-major, 128B swizzle (Swizzle<3, 4, 3>), 16-bit elements",
+        ),
+        (tmem, "--m 128 --n 32", "Tensor memory: 128x32 over 128 lanes x 32 columns"),
+        (
+            tmem,
+            "--m 128 --n 32 --load 32x32b",
+            "Tensor memory: 128x32 over 128 lanes x 32 columns;"
+            " tcgen05.ld.sync.aligned.32x32b.x32.b32 by warp 0",
+        ),
+        (banks, "--swizzle 0 --bits 16 --shape 8x64", "K-major chunk at (0, 0) of a tile of 8x64"),
+        (
+            banks,
+            "--swizzle 64 --bits 16 --shape 64x64 --access st.shared --width 4",
+            "st.shared of 4 bytes a lane of a tile of 64x64",
+        ),
+        (
+            banks,
+            "--swizzle 64 --bits 16 --shape 16x32 --access fill",
+            "Banks of shared memory, coloured by row",
+        ),
+        (banks, "--offsets 0,128,256,384 --width 16", "a warp's access"),
+    ],
+)
+def test_commands_draw(command, arguments, title):
+    result = CliRunner().invoke(command, [*arguments.split(), "--format", "svg"])
+    assert result.exit_code == 0, result.output
+    assert Picture(result.output).root.get("aria-label") == title
+
+
+def test_descriptor_command_writes_pages():
+    for arguments in (
+        "0x7000404000014000",
+        "0x08200490 --kind f16",
+        "--swizzle 64 --bits 8 --shape 128x128 --transposed --operand b",
+    ):
+        result = CliRunner().invoke(descriptor, [*arguments.split(), "--format", "html"])
+        assert result.exit_code == 0, result.output
+        assert result.output.startswith("<!doctype html>")
+
+
+@pytest.mark.parametrize(
+    ("command", "arguments", "said"),
+    [
+        (tmem, "--address 0x00200010", "draws a matrix, not an --address alone"),
+        (descriptor, "0x0 --kind tf32", "a_type = 0: must be one of [2]"),
+        (descriptor, "--bits 16 --shape 64x64 --kind f16", "--kind is for a value to decode"),
+        (descriptor, "0x1ffffffffffffffff", "descriptor"),
+        (descriptor, "twelve --kind f16", "must be a number"),
+    ],
+)
+def test_commands_that_cannot_draw(command, arguments, said):
+    result = CliRunner().invoke(command, [*arguments.split(), "--format", "svg"])
+    assert result.exit_code != 0
+    assert said in result.output + str(result.exception)
 
 
 # --------------------------------------------------------------------- dumps
@@ -497,8 +872,8 @@ def embedded(page):
 @pytest.mark.parametrize(
     "text",
     [explorer_html(), dump_html(dump_encoding(NVMMAShared(128, 16), (64, 64))),
-     atom_svg(SwizzleAtom("K", 128, 16))],
-    ids=["explorer", "dump", "svg"],
+     atom_svg(SwizzleAtom("K", 128, 16)), descriptor_html(0x4000404000010000, 100)],
+    ids=["explorer", "dump", "svg", "descriptor"],
 )  # fmt: skip
 def test_no_external_references(text):
     addresses = set(re.findall(r"[a-z]+://[^\s\"'<>)]*", text))
@@ -885,38 +1260,125 @@ def test_colour_schemes(open_page, explorer, tmp_path, scheme, theme):
     assert chunk.locator("text").evaluate(fill_of) == rgb(theme.ink)
 
 
+def operand_pictures(draw):
+    """The picture or page of each of `OPERANDS`."""
+    for atom, tile, instruction in OPERANDS.values():
+        layout = stacked_atoms(atom, tile)
+        yield draw(layout, derive_operand(layout, atom.element_bitwidth, instruction, arch=100))
+
+
+def access_pictures():
+    yield bank_access_svg("Conflicts", warp_access([128 * lane for lane in range(32)], 16))
+    yield bank_access_svg("Pairs of 8 bytes", warp_access([8 * lane for lane in range(32)], 8))
+    yield bank_access_svg("Broadcast", warp_access([0] * 32, 2))
+    for m, name in ((64, "16x256b"), (128, "32x32b"), (64, "16x64b")):
+        layout = accumulator_layout(m, 64)
+        yield transfer_svg(layout, plan_transfer(layout, name))
+
+
 @pytest.mark.parametrize(
     "svg",
     [
-        atom_svg(SwizzleAtom("MN", 128, 8)),
+        *(atom_svg(atom) for atom in ATOMS if atom.element_bitwidth == 16),
         tile_svg(
             operand(0, 16, "K", (64, 8)), 16, atom=SwizzleAtom("K", 0, 16), instruction=(64, 8)
         ),
         tile_svg(operand(64, 16, "MN", (128, 128)), 16, atom=SwizzleAtom("MN", 64, 16)),
         tile_svg(*TILES["two blocks"]),
+        tile_svg(*TILES["swizzle 0"], instruction=(64, 16)),
         banks_svg(*TILES["fp32 MN-major"]),
         tensor_memory_svg(TENSOR_MEMORY["M=64"]),
         dump_svg(dump_encoding(NVMMAShared(0, 16), (64, 64))),
+        descriptor_svg(0x4000404000010000, 100),
+        descriptor_svg((1 << 64) - 1, 100),
+        descriptor_svg((1 << 64) - 1, 90),
+        instruction_descriptor_svg(0x8200490, "f16"),
+        *operand_pictures(operand_svg),
+        *access_pictures(),
     ],
 )
-def test_texts_stay_inside_their_pictures(open_page, tmp_path, svg):
+def test_texts_stay_inside_and_apart(open_page, tmp_path, svg):
+    """No text leaves the picture or its box, and none lies over another."""
     path = tmp_path / "picture.svg"
     path.write_text(svg, encoding="utf-8")
     page = open_page(path)
-    outside = page.evaluate(
+    outside, over = page.evaluate(
         """() => {
           const view = document.documentElement.viewBox.baseVal;
           const out = (b) => b.x < 0 || b.y < 0 || b.x + b.width > view.width
             || b.y + b.height > view.height;
-          const texts = [...document.querySelectorAll('text')].filter((t) => out(t.getBBox()));
+          const texts = [...document.querySelectorAll('text')];
+          const boxes = texts.map((text) => text.getBBox());
           const labels = [...document.querySelectorAll('.chunk')].filter((g) => {
             const text = g.querySelector('text');
             return text && text.getBBox().width > g.querySelector('rect').getBBox().width;
           });
-          return [...texts, ...labels].map((node) => node.textContent);
+          const left = [...texts.filter((text, i) => out(boxes[i])), ...labels];
+          const over = [];
+          const order = boxes.map((box, i) => i).sort((i, j) => boxes[i].y - boxes[j].y);
+          order.forEach((i, at) => {
+            for (let next = at + 1; next < order.length; next += 1) {
+              const j = order[next], a = boxes[i], b = boxes[j];
+              if (b.y > a.y + 0.6 * a.height) break;  // glyphs do not fill the height of a line
+              if (a.x + a.width > b.x + 0.5 && b.x + b.width > a.x + 0.5)
+                over.push(`${texts[i].textContent} | ${texts[j].textContent}`);
+            }
+          });
+          return [left.map((node) => node.textContent), over];
         }"""
     )
     assert outside == []
+    assert over == []
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_descriptor_page(open_page, tmp_path, scheme):
+    """Pointing at a field marks its bits, and at a bit its field; likewise subtiles."""
+    atom, tile, instruction = OPERANDS["MN-major, 64B"]
+    layout = stacked_atoms(atom, tile)
+    derived = derive_operand(layout, 16, instruction, arch=100)
+    path = tmp_path / "operand.html"
+    path.write_text(operand_html(layout, derived), encoding="utf-8")
+    page = open_page(path, scheme=scheme)
+
+    def marked(kind):
+        return page.locator(kind).evaluate_all("(all) => all.map((one) => ({...one.dataset}))")
+
+    page.locator('tr[data-field="stride_byte_offset"]').hover()
+    assert [int(one["bit"]) for one in marked("g.bit.on")] == list(range(45, 31, -1))
+    page.locator('g.bit[data-bit="62"]').hover()
+    assert [one["field"] for one in marked("tr.on")] == ["swizzle"]
+    page.locator('td[data-subtile="1,3"]').hover()
+    (subtile,) = marked("g.subtile.on")
+    assert (subtile["subtileRow"], subtile["subtileColumn"]) == ("1", "3")
+    assert int(subtile["byte"]) == derived.advances[1][3]
+    assert not marked("tr.on, g.bit.on")
+    page.mouse.move(2, 2)
+    assert not marked(".on")
+    values = page.locator("td[data-subtile]").evaluate_all(
+        "(all) => all.map((one) => BigInt(one.firstChild.textContent).toString())"
+    )
+    wanted = [one.encode() for row in derived.descriptors() for one in row]
+    assert [int(value) for value in values] == wanted
+    page.locator('tr[data-field="swizzle"]').focus()  # by keyboard
+    assert len(marked("g.bit.on")) == 3
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        descriptor_html((1 << 64) - 1, 100),
+        instruction_descriptor_html(0x8200490, "f16"),
+        *operand_pictures(operand_html),
+    ],
+)
+def test_descriptor_pages_fit(open_page, tmp_path, text):
+    path = tmp_path / "page.html"
+    path.write_text(text, encoding="utf-8")
+    page = open_page(path)
+    for width in (1280, 400):
+        page.set_viewport_size({"width": width, "height": 900})
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
 
 
 def test_dump_page_of_a_cluster(open_page, tmp_path):

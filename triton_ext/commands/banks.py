@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
@@ -112,10 +113,10 @@ class IntegersType(_ParamType):
 @click.option(
     "--format",
     "form",
-    type=click.Choice(["text", "json"]),
+    type=click.Choice(["text", "json", "svg"]),
     default="text",
     show_default=True,
-    help="Text or JSON.",
+    help="Text, JSON, or a picture of the banks: of the access, or with fill of the whole tile.",
 )
 def banks(
     what: str | None,
@@ -145,6 +146,7 @@ def banks(
       triton-ext banks --swizzle 128 --bits 16 --shape 64x64 --access st.shared --width 16
       triton-ext banks --swizzle 32 --bits 16 --shape 64x64 --access fill
       triton-ext banks --offsets 0,128,256,384 --width 16
+      triton-ext banks --swizzle 128 --bits 16 --shape 64x64 --at 0,8 --format svg
     """
     described = {
         "--shape": shape is not None,
@@ -182,6 +184,11 @@ def banks(
         "access": access,
     }
     where = f"of {encoding} at {'x'.join(map(str, head['shape']))}"
+    if access == "fill" and form == "svg":
+        from triton_ext.render.svg import banks_svg  # the template engine takes a while to import
+
+        click.echo(banks_svg(layout, element_bitwidth))
+        return
     if access == "fill":
         _show_fill(head, where, global_runs(layout, element_bitwidth, contiguous), form)
         return
@@ -284,6 +291,11 @@ def _show(document: dict[str, Any], title: str, requests: Sequence[BankReport], 
         document["worst_request"] = asdict(worst)
         click.echo(json.dumps({"version": JSON_VERSION, **document}, indent=2))
         return
+    if form == "svg":
+        from triton_ext.render.svg import bank_access_svg  # the template engine is slow
+
+        click.echo(bank_access_svg(_short(title), worst))
+        return
     click.echo(title)
     if len(requests) > 1:
         click.echo(
@@ -293,6 +305,11 @@ def _show(document: dict[str, Any], title: str, requests: Sequence[BankReport], 
     click.echo(str(worst))
     for line in _collisions(worst):
         click.echo(f"  {line}")
+
+
+def _short(title: str) -> str:
+    """A title without the attribute, which would be wider than the picture."""
+    return re.sub(r"of #\S+<.*> at", "of a tile of", title)
 
 
 def _collisions(report: BankReport) -> list[str]:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from triton_ext.encodings import ELEMENT_BITWIDTHS, SWIZZLE_BYTE_WIDTHS, NVMMAShared
 from triton_ext.errors import LayoutError
 from triton_ext.mlir_text import parse_value
 
@@ -79,3 +80,69 @@ class BasesType(_ParamType):
             return parse_value(value) if isinstance(value, str) else value
         except LayoutError:
             self.fail(f"{value!r} is no list of bases; write it as [[1, 0], [0, 1]]", param, ctx)
+
+
+_Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+
+def encoding_options(
+    *,
+    bits: Sequence[int] = ELEMENT_BITWIDTHS,
+    bits_required: bool = False,
+    fp4_padded: bool = False,
+) -> _Decorator:
+    """The options that describe an NVMMA encoding: --swizzle, --bits, --transposed.
+
+    Args:
+        bits: the element widths on offer.
+        bits_required: whether there is no other way to give them.
+        fp4_padded: --fp4-padded, too.
+
+    `described_encoding` makes an encoding of their values.
+    """
+    options = [
+        click.option(
+            "--swizzle",
+            type=click.Choice([str(width) for width in SWIZZLE_BYTE_WIDTHS]),
+            help="Swizzle width in bytes; 0 stores the tile row by row. Left out: the widest that"
+            " fits.",
+        ),
+        click.option(
+            "--bits",
+            type=click.Choice([str(width) for width in bits]),
+            required=bits_required,
+            help="Bits of an element.",
+        ),
+        click.option(
+            "--transposed", is_flag=True, help="The first dimension is the contiguous one."
+        ),
+    ]
+    if fp4_padded:
+        options.append(
+            click.option("--fp4-padded", is_flag=True, help="Padded 4-bit elements, two a byte.")
+        )
+
+    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return decorate
+
+
+def described_encoding(
+    shape: Sequence[int],
+    swizzle: str | None,
+    bits: str,
+    transposed: bool,
+    fp4_padded: bool = False,
+    cga: Any = (),
+) -> NVMMAShared:
+    """The encoding of a tile that `encoding_options` describe.
+
+    Raises:
+        LayoutError: they are illegal.
+    """
+    if swizzle is None:
+        return NVMMAShared.default_for(shape, int(bits), transposed, fp4_padded, cga)
+    return NVMMAShared(int(swizzle), int(bits), transposed, fp4_padded, len(shape), cga)

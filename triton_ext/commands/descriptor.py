@@ -1,4 +1,4 @@
-"""``triton-ext descriptor``: decode a matrix descriptor, or derive the one of a layout."""
+"""``triton-ext descriptor``: decode a descriptor, or derive the one of a layout."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from triton_ext.commands.common import ShapeType
 from triton_ext.encodings import SWIZZLE_BYTE_WIDTHS, NVMMAShared, SharedLinear, parse_encoding
 from triton_ext.errors import LayoutError
 from triton_ext.hardware.architecture import architecture
+from triton_ext.hardware.instruction_descriptor import KINDS, InstructionDescriptor
+from triton_ext.hardware.instruction_descriptor import raw_fields as instruction_fields
 from triton_ext.hardware.operand import INSTRUCTION_K_BYTES, MmaOperand, derive_operand
 from triton_ext.hardware.smem_descriptor import SmemDescriptor, problems, raw_fields
 from triton_ext.linear_layout import LinearLayout
@@ -38,7 +40,17 @@ from triton_ext.nvmma_shared import nvmma_shared_to_linear_layout
 )
 @click.option("--explain", "explained", is_flag=True, help="Derive it in CuTe's five steps, too.")
 @click.option(
-    "--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True
+    "--kind",
+    type=click.Choice(list(KINDS)),
+    help="The value is a 32-bit instruction descriptor of tcgen05.mma, of this kind.",
+)
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["text", "json", "svg", "html"]),
+    default="text",
+    show_default=True,
+    help="Text, JSON, a picture, or a page.",
 )
 def descriptor(
     what: str | None,
@@ -51,11 +63,13 @@ def descriptor(
     transposed: bool,
     start: int,
     explained: bool,
+    kind: str | None,
     form: str,
 ) -> None:
     """Decode a 64-bit matrix descriptor, or derive that of a tile.
 
-    A number is decoded, and what is illegal in it is said. A layout (an MLIR attribute, or
+    A number is decoded, and what is illegal in it is said; with --kind it is an instruction
+    descriptor. A layout (an MLIR attribute, or
     --swizzle with --bits) is derived: the descriptor of its first MMA subtile, and what to add to
     the start address for the others.
 
@@ -64,12 +78,19 @@ def descriptor(
       triton-ext descriptor 0x4000404000010000 --arch sm_100
       triton-ext descriptor --swizzle 128 --bits 16 --shape 128x128 --instr 64x16
       triton-ext descriptor --swizzle 64 --bits 16 --shape 128x128 --transposed --explain
+      triton-ext descriptor --swizzle 64 --bits 16 --shape 128x128 --format html
+      triton-ext descriptor 0x08200490 --kind f16
     """
     if what is not None and not what.lstrip().startswith("#"):
         if shape is not None or swizzle is not None:
             raise click.UsageError("give a value to decode, or a layout, not both")
-        _decode(what, arch, form)
+        if kind is not None:
+            _decode_instruction(_number(what, 32), kind, form)
+        else:
+            _decode(_number(what, 64), arch, form)
         return
+    if kind is not None:
+        raise click.UsageError("--kind is for a value to decode")
     if bits is None:
         raise click.UsageError("give a value to decode, or a layout with --bits")
     encoding, layout = _layout(what, swizzle, int(bits), shape, transposed)
@@ -77,21 +98,23 @@ def descriptor(
         instr = (64, 8 * INSTRUCTION_K_BYTES // int(bits))
     if len(instr) != 2:
         raise LayoutError("instr", instr, "must be M or N, then K, such as 64x16")
+    mn_dim = 0 if operand == "a" else 1
     derived = derive_operand(
-        layout,
-        int(bits),
-        (instr[0], instr[1]),
-        arch=arch,
-        mn_dim=0 if operand == "a" else 1,
-        base_address=start,
+        layout, int(bits), (instr[0], instr[1]), arch=arch, mn_dim=mn_dim, base_address=start
     )
     if form == "json":
         click.echo(json.dumps(_derived_object(derived), indent=2))
-        return
-    click.echo(f"{encoding}\n")
-    click.echo("\n".join(_derived_lines(derived)))
-    if explained:
-        click.echo("\n" + _cute_steps(derived))
+    elif form in ("svg", "html"):
+        from triton_ext.render.descriptor_page import operand_html  # the template engine is slow
+        from triton_ext.render.svg import operand_svg
+
+        draw = operand_svg if form == "svg" else operand_html
+        click.echo(draw(layout, derived, mn_dim=mn_dim))
+    else:
+        click.echo(f"{encoding}\n")
+        click.echo("\n".join(_derived_lines(derived)))
+        if explained:
+            click.echo("\n" + _cute_steps(derived))
 
 
 def _layout(
@@ -123,21 +146,48 @@ def _layout(
     return encoding, nvmma_shared_to_linear_layout(shape, encoding)
 
 
-def _decode(text: str, arch: str, form: str) -> None:
+def _number(text: str, width: int) -> int:
     try:
         value = int(text, 0)
     except ValueError:
         raise LayoutError(
             "descriptor", text, "must be a number, such as 0x4000404000010000"
         ) from None
-    if -(1 << 63) <= value < 0:  # PTX prints signed numbers
-        value += 1 << 64
+    if -(1 << (width - 1)) <= value < 0:  # PTX prints signed numbers
+        value += 1 << width
+    return value
+
+
+def _decode_instruction(value: int, kind: str, form: str) -> None:
+    decoded = InstructionDescriptor.decode(value, kind)
+    if form == "json":
+        found = {"descriptor": f"{value:#010x}", "raw": instruction_fields(value, kind)}
+        click.echo(json.dumps({**found, "fields": vars(decoded)}, indent=2))
+    elif form in ("svg", "html"):
+        from triton_ext.render.descriptor_page import instruction_descriptor_html
+        from triton_ext.render.svg import instruction_descriptor_svg
+
+        draw = instruction_descriptor_svg if form == "svg" else instruction_descriptor_html
+        click.echo(draw(value, kind))
+    else:
+        click.echo(f"{value:#010x}")
+        for line in decoded.describe():
+            click.echo(f"  {line}")
+
+
+def _decode(value: int, arch: str, form: str) -> None:
     raw, wrong = raw_fields(value, arch), problems(value, arch)
     decoded = None if wrong else SmemDescriptor.decode(value, arch)
     if form == "json":
         fields = dict(vars(decoded)) if decoded else None
         found = {"descriptor": f"{value:#018x}", "arch": f"sm_{architecture(arch)}"}
         click.echo(json.dumps({**found, "raw": raw, "fields": fields, "problems": wrong}, indent=2))
+        return
+    if form in ("svg", "html"):
+        from triton_ext.render.descriptor_page import descriptor_html
+        from triton_ext.render.svg import descriptor_svg
+
+        click.echo(descriptor_svg(value, arch) if form == "svg" else descriptor_html(value, arch))
         return
     click.echo(f"{value:#018x} on sm_{architecture(arch)}")
     for line in decoded.describe() if decoded else [f"{k} = {v:#x}" for k, v in raw.items()]:

@@ -79,7 +79,12 @@ def _address(value: str | None) -> TmemAddress | None:
 @click.option("--element", metavar="ROW,COLUMN", help="Say where this element is.")
 @click.option("--address", metavar="ADDRESS", help="Say what lies at this offset of the matrix.")
 @click.option(
-    "--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True
+    "--format",
+    "form",
+    type=click.Choice(["text", "json", "svg"]),
+    default="text",
+    show_default=True,
+    help="Text, JSON, or a picture.",
 )
 def tmem(
     attribute: str | None,
@@ -110,12 +115,15 @@ def tmem(
       triton-ext tmem --m 256 --n 256 --cta-group 2 --format json
       triton-ext tmem --m 128 --k 64 --bits 16
       triton-ext tmem --address 0x00200010
+      triton-ext tmem --m 64 --n 64 --load 16x256b --format svg
     """
     wanted, at = _element(element), _address(address)
     described = any(value is not None for value in (m, n, k))
     if attribute is None and not described:
         if at is None or wanted is not None or load is not None or shape is not None:
             raise click.UsageError("give --m and --n, --m and --k, an attribute, or an --address")
+        if form == "svg":
+            raise click.UsageError("--format svg draws a matrix, not an --address alone")
         report = {"version": JSON_VERSION, "address": _cell(at)}
         click.echo(json.dumps(report, indent=2) if form == "json" else _cell_text(at))
         return
@@ -131,6 +139,11 @@ def tmem(
     transfer = plan_transfer(layout, load, warps) if load else None
     if form == "json":
         click.echo(json.dumps(_json(title, layout, transfer, wanted, at), indent=2))
+    elif form == "svg":
+        from triton_ext.render.svg import tensor_memory_svg, transfer_svg  # the engine is slow
+
+        picture = transfer_svg(layout, transfer) if transfer else tensor_memory_svg(layout)
+        click.echo(picture)
     else:
         click.echo("\n".join(_text(title, layout, transfer, wanted, at)))
 

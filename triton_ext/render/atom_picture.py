@@ -7,7 +7,15 @@ from triton_ext.errors import LayoutError
 from triton_ext.hardware.banks import BANK_BYTES, LINE_BYTES
 from triton_ext.nvmma_shared import ATOM_ROWS
 from triton_ext.render.cells import unit_name
-from triton_ext.render.scene import MARGIN, Box, Scene, Text, in_bytes, lines_of_text
+from triton_ext.render.scene import (
+    MARGIN,
+    Box,
+    Scene,
+    Text,
+    caption_width,
+    in_bytes,
+    lines_of_text,
+)
 from triton_ext.swizzle import SwizzleAtom
 
 
@@ -57,7 +65,8 @@ def atom_scene(atom: SwizzleAtom) -> Scene:
         column = j * chunk if k_major else j
         texts.append(Text(left + (j + 0.5) * cell_width, top - 12, str(column), anchor="middle"))
 
-    physical = left + across * cell_width + gap
+    heading = "Logical: M or N down, K across"
+    physical = left + max(across * cell_width, caption_width("", [heading]) + 10) + gap
     for slot in range(len(chunk_at)):
         line, position = divmod(slot, LINE_BYTES // CHUNK_BYTES)
         x, y = physical + position * cell_width, top + line * cell_height
@@ -76,7 +85,7 @@ def atom_scene(atom: SwizzleAtom) -> Scene:
     extent = f"{rows} x {columns} elements"
     texts += [
         Text(MARGIN, MARGIN + 10, title, "heading"),
-        Text(left, MARGIN + 44, "Logical: M or N down, K across", "subheading"),
+        Text(left, MARGIN + 44, heading, "subheading"),
         Text(left, MARGIN + 61, f"{extent}; chunks of 16 bytes"),
         Text(physical, MARGIN + 44, "Shared memory: lines of 128 bytes", "subheading"),
         Text(physical, MARGIN + 61, "banks above, byte offsets on the left"),
@@ -86,8 +95,8 @@ def atom_scene(atom: SwizzleAtom) -> Scene:
         MARGIN,
         top + max(down, lines) * cell_height + 14,
         [
-            f"A colour is a {unit_name(atom)} subtile: its 8 chunks lie in all {groups} groups",
-            "of 4 banks, so that it is read in one go.",
+            f"A colour is {'an' if k_major else 'a'} {unit_name(atom)} subtile: its 8 chunks lie",
+            f"in all {groups} groups of 4 banks, so that it is read in one go.",
         ],
     )
     width = physical + groups * cell_width + MARGIN

@@ -127,15 +127,22 @@ def _pair(shape: Sequence[int]) -> tuple[int, int]:
     return rows, columns
 
 
-def stacked_atoms(atom: SwizzleAtom, shape: Sequence[int]) -> LinearLayout:
-    """A tile of atoms behind each other, along the strided dimension first.
+def stacked_atoms(
+    atom: SwizzleAtom, shape: Sequence[int], order: tuple[int, int] | None = None
+) -> LinearLayout:
+    """A tile of atoms behind each other.
 
-    The order of seed 002 ("we stack the swizzle atom along M first, then along K"; MN-major: "along
-    K first, then along M"). Also for the atoms without a swizzle, which Triton does not make.
+    Args:
+        atom: also one without a swizzle, of which Triton makes no tiles.
+        shape: of the tile, a multiple of the atom's.
+        order: ``(0, 1)`` stacks along the first dimension first, ``(1, 0)`` along the second. Left
+            out: along the strided dimension first, the order of seed 002 ("we stack the swizzle
+            atom along M first, then along K"; MN-major: "along K first, then along M").
     """
     counts = {f"dim{i}": shape[i] // atom.shape[i] for i in range(2)}
     layout = atom.to_linear_layout()
-    for name in ("dim0", "dim1") if atom.major == "K" else ("dim1", "dim0"):
+    along = order or ((0, 1) if atom.major == "K" else (1, 0))
+    for name in (f"dim{dim}" for dim in along):
         layout = layout * LinearLayout.identity_1d(counts[name], "offset", name)
     return layout
 

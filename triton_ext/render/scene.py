@@ -1,4 +1,4 @@
-"""Scenes: the boxes and texts of a picture, and their rendering as SVG by one template."""
+"""Scenes: the boxes, texts and arrows of a picture, and their rendering by one template."""
 
 from __future__ import annotations
 
@@ -105,6 +105,30 @@ class Text:
 
 
 @dataclass(frozen=True)
+class Arrow:
+    """A straight arrow; `kind`: its classes in the style sheet, ``arrow`` (``unused``)."""
+
+    x: float
+    y: float
+    to_x: float
+    to_y: float
+    kind: str = "arrow"
+
+    @property
+    def head(self) -> tuple[tuple[float, float], ...]:
+        """The corners of its head: the tip, and two beside the line, 7 behind the tip."""
+        dx, dy = self.to_x - self.x, self.to_y - self.y
+        length = (dx * dx + dy * dy) ** 0.5
+        dx, dy = dx / length, dy / length
+        back_x, back_y = self.to_x - 7 * dx, self.to_y - 7 * dy
+        return (
+            (self.to_x, self.to_y),
+            (back_x - 4 * dy, back_y + 4 * dx),
+            (back_x + 4 * dy, back_y - 4 * dx),
+        )
+
+
+@dataclass(frozen=True)
 class Scene:
     """A picture before it is rendered; the unit is the CSS pixel.
 
@@ -119,6 +143,7 @@ class Scene:
     height: float
     boxes: tuple[Box, ...]
     texts: tuple[Text, ...]
+    arrows: tuple[Arrow, ...] = ()
 
     def moved(self, dx: float, dy: float) -> Scene:
         """The same picture, further right and down."""
@@ -128,23 +153,39 @@ class Scene:
             height=self.height + dy,
             boxes=tuple(replace(box, x=box.x + dx, y=box.y + dy) for box in self.boxes),
             texts=tuple(replace(text, x=text.x + dx, y=text.y + dy) for text in self.texts),
+            arrows=tuple(
+                replace(one, x=one.x + dx, y=one.y + dy, to_x=one.to_x + dx, to_y=one.to_y + dy)
+                for one in self.arrows
+            ),
         )
 
-    def above(self, other: Scene) -> Scene:
-        """Both pictures in one, `other` below."""
-        other = other.moved(0, self.height)
+    def _with(self, other: Scene) -> Scene:
         return Scene(
             title=f"{self.title}; {other.title}",
             description=f"{self.description} {other.description}",
             width=max(self.width, other.width),
-            height=other.height,
+            height=max(self.height, other.height),
             boxes=self.boxes + other.boxes,
             texts=self.texts + other.texts,
+            arrows=self.arrows + other.arrows,
         )
+
+    def above(self, other: Scene) -> Scene:
+        """Both pictures in one, `other` below."""
+        return self._with(other.moved(0, self.height))
+
+    def beside(self, other: Scene) -> Scene:
+        """Both pictures in one, `other` on the right."""
+        return self._with(other.moved(self.width, 0))
 
     def to_svg(self) -> str:
         """The picture as a whole SVG document, which follows the reader's colour scheme."""
         return environment().get_template("scene.svg").render(scene=self, light=LIGHT, dark=DARK)
+
+
+def caption_width(title: str, notes: Iterable[str]) -> float:
+    """How wide a heading and the notes below it are at most, from the left margin on."""
+    return max([9 * len(title), *(6.5 * len(note) for note in notes)])
 
 
 def in_bytes(count: int) -> str:

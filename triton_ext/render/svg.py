@@ -1,18 +1,34 @@
-"""Pictures of layouts as SVG: an atom, a tile, the banks, tensor memory, a dump."""
+"""Pictures as SVG: an atom, a tile, the banks, tensor memory, descriptors, a dump."""
 
 from __future__ import annotations
 
 from triton_ext.dump import LayoutDump
 from triton_ext.errors import LayoutError
+from triton_ext.hardware.banks import BankReport
+from triton_ext.hardware.operand import MmaOperand
+from triton_ext.hardware.tensor_memory_access import TmemTransfer
 from triton_ext.linear_layout import LinearLayout
 from triton_ext.render.atom_picture import atom_scene
-from triton_ext.render.bank_picture import MAX_LINES, ColourBy, banks_scene
+from triton_ext.render.bank_picture import MAX_LINES, ColourBy, bank_access_scene, banks_scene
 from triton_ext.render.cells import Plane, atom_of, fits, operand_shape
-from triton_ext.render.tensor_memory_picture import tensor_memory_scene
+from triton_ext.render.descriptor_picture import instruction_scene, matrix_scene
+from triton_ext.render.operand_picture import operand_scene
+from triton_ext.render.tensor_memory_picture import fragment_scene, tensor_memory_scene
 from triton_ext.render.tile_picture import tile_scene
 from triton_ext.swizzle import SwizzleAtom
 
-__all__ = ["atom_svg", "banks_svg", "dump_svg", "tensor_memory_svg", "tile_svg"]
+__all__ = [
+    "atom_svg",
+    "bank_access_svg",
+    "banks_svg",
+    "descriptor_svg",
+    "dump_svg",
+    "instruction_descriptor_svg",
+    "operand_svg",
+    "tensor_memory_svg",
+    "tile_svg",
+    "transfer_svg",
+]
 
 
 def atom_svg(atom: SwizzleAtom) -> str:
@@ -90,6 +106,71 @@ def tensor_memory_svg(layout: LinearLayout) -> str:
         LayoutError: other dimensions, or more than 128 lanes.
     """
     return tensor_memory_scene(layout).to_svg()
+
+
+def transfer_svg(layout: LinearLayout, transfer: TmemTransfer) -> str:
+    """Tensor memory as `tensor_memory_svg` draws it, and who holds what after a tcgen05.ld.
+
+    Below the matrix: the first piece of warp 0, element by element, with the thread and the
+    registers that hold it, as the figures of the PTX ISA ("Matrix fragments for shape ...").
+
+    Args:
+        layout: of the matrix in tensor memory.
+        transfer: `plan_transfer` of that layout.
+
+    Raises:
+        LayoutError: as `tensor_memory_svg`.
+    """
+    return tensor_memory_scene(layout).above(fragment_scene(transfer)).to_svg()
+
+
+def bank_access_svg(title: str, report: BankReport) -> str:
+    """One access of a warp: which lane touches which bank of which 128-byte line.
+
+    Banks in which lanes collide are outlined; lanes that are served together have one colour.
+
+    Args:
+        title: the heading.
+        report: what the banks make of the access.
+    """
+    return bank_access_scene(title, report).to_svg()
+
+
+def descriptor_svg(value: int, arch: int | str) -> str:
+    """A 64-bit matrix descriptor: its bits, its fields, and what is illegal in them.
+
+    Raises:
+        LayoutError: not an unsigned 64-bit integer, or an unknown architecture. An illegal
+            descriptor is drawn, with its faults marked.
+    """
+    return matrix_scene(value, arch).to_svg()
+
+
+def instruction_descriptor_svg(value: int, kind: str) -> str:
+    """A 32-bit instruction descriptor of tcgen05.mma: its bits and fields.
+
+    Raises:
+        LayoutError: not an unsigned 32-bit integer, an unknown kind, or an illegal descriptor.
+    """
+    return instruction_scene(value, kind).to_svg()
+
+
+def operand_svg(layout: LinearLayout, derived: MmaOperand, *, mn_dim: int = 0) -> str:
+    """A derived descriptor over its tile: the four nested levels of seed 002, Sec. 2.
+
+    The bits; then the first 8x16B chunk with its elements, the first atom, the first MMA subtile
+    with LBO and SBO from one of its parts to the next; and the tile, with the advance of the start
+    address for every subtile.
+
+    Args:
+        layout: of the tile, as given to `derive_operand`.
+        derived: what `derive_operand` found.
+        mn_dim: as given to `derive_operand`. M or N is drawn down, K across.
+
+    Raises:
+        LayoutError: a swizzle with 32-byte atomicity.
+    """
+    return operand_scene(layout, derived, mn_dim=mn_dim).to_svg()
 
 
 def dump_plane(dump: LayoutDump) -> Plane:

@@ -6,11 +6,23 @@ from collections.abc import Sequence
 
 from triton_ext.errors import LayoutError
 from triton_ext.hardware.tensor_memory import TMEM_LANES, WARP_LANES
+from triton_ext.hardware.tensor_memory_access import TmemTransfer
 from triton_ext.linear_layout import LinearLayout
-from triton_ext.render.scene import FILLS, MARGIN, Box, Scene, Text, by, lines_of_text
+from triton_ext.render.scene import (
+    FILLS,
+    MARGIN,
+    Box,
+    Scene,
+    Text,
+    by,
+    caption_width,
+    lines_of_text,
+)
 
 MAX_CELLS = 1024
 """At most so many cells are drawn; columns beyond are cut."""
+FRAGMENT_COLUMNS = 8
+"""So many columns of a warp's lanes are drawn with their threads and registers."""
 _LANE_HEIGHT = 5
 
 
@@ -25,6 +37,11 @@ def _regular_bits(bases: Sequence[Sequence[int]], limit: int) -> tuple[int, int]
             return bit, along
         along = moved[0]
     return len(bases), along
+
+
+def _zero_bits(bases: Sequence[Sequence[int]]) -> int:
+    """The bits whose basis is zero, as a mask."""
+    return sum(1 << bit for bit, basis in enumerate(bases) if not any(basis))
 
 
 class _Cells:
@@ -63,6 +80,11 @@ class _Cells:
         self.down = sizes["lane"] // self.lanes
         self.across = sizes["column"] // self.columns
         self.free = layout.free_variable_masks()
+        # The lanes of a warp, and columns, that no element is in; other free bits are copies.
+        self.empty = {
+            "lane": _zero_bits(bases["lane"][: WARP_LANES.bit_length() - 1]),
+            "column": _zero_bits(bases["column"]),
+        }
 
     def first(self, lane: int, column: int) -> tuple[int, ...]:
         """The coordinates in the first cell of 8, 16 or 32 bits, in block 0."""
@@ -70,8 +92,12 @@ class _Cells:
         return tuple(self.layout.apply(point).values())
 
     def is_free(self, lane: int, column: int) -> bool:
-        """Whether other cells hold the same coordinates, so that this is a copy or a hole."""
+        """Whether other cells have the same coordinates, so that this is a copy or a hole."""
         return bool(lane & self.free["lane"] or column & self.free["column"])
+
+    def is_hole(self, lane: int, column: int) -> bool:
+        """Whether there is no element."""
+        return bool(lane & self.empty["lane"] or column & self.empty["column"])
 
 
 def _box(cells: _Cells, lane: int, column: int, x: float, y: float, width: float) -> Box:
@@ -83,9 +109,9 @@ def _box(cells: _Cells, lane: int, column: int, x: float, y: float, width: float
     parts = ", ".join(
         f"{name} {span}" for name, span in zip(cells.layout.out_dims, ranges, strict=True)
     )
-    free = cells.is_free(lane, column)
+    free, hole = cells.is_free(lane, column), cells.is_hole(lane, column)
     height = cells.lanes * _LANE_HEIGHT
-    label = ", ".join(ranges)
+    label = "" if hole else ", ".join(ranges)
     return Box(
         x,
         y,
@@ -93,8 +119,8 @@ def _box(cells: _Cells, lane: int, column: int, x: float, y: float, width: float
         height,
         "chunk unused" if free else f"chunk fill{first[0] // cells.counts[0] % FILLS}",
         f"lanes {lane} to {lane + cells.lanes - 1},"
-        f" columns {column} to {column + cells.columns - 1}: {parts}"
-        + (" (a copy, or a hole)" if free else ""),
+        f" columns {column} to {column + cells.columns - 1}: "
+        + ("nothing" if hole else parts + " (a copy)" * free),
         label if len(label) * 6.2 < width and height >= 12 else "",
         data=(("lane", lane), ("column", column), ("first", ",".join(map(str, first)))),
     )
@@ -132,8 +158,10 @@ def tensor_memory_scene(layout: LinearLayout) -> Scene:
         f"A cell: {cells.lanes} lane{plural[0]} x {cells.columns} column{plural[1]}, with its"
         f" {names[0]} and {names[1]}; a colour: {names[0]}.",
     ]
-    if any(cells.free[name] for name in ("lane", "column")):
-        notes.append("Dashed: a copy of other cells, or a hole.")
+    if any(cells.empty.values()):
+        notes.append("Dashed, without numbers: nothing.")
+    if any(cells.free[name] & ~cells.empty[name] for name in ("lane", "column")):
+        notes.append("Dashed, with numbers: a copy of other cells.")
     if not cells.whole_columns:
         notes.append("Only the first slot of each column is drawn.")
     if sizes.get("block", 1) > 1:
@@ -149,7 +177,66 @@ def tensor_memory_scene(layout: LinearLayout) -> Scene:
     return Scene(
         title,
         " ".join(notes),
-        max(left + shown * width, 9 * len(title), *(6.5 * len(note) for note in notes)) + MARGIN,
+        max(left + shown * width, MARGIN + caption_width(title, notes)) + MARGIN,
+        bottom + MARGIN,
+        tuple(boxes),
+        (*texts, *drawn),
+    )
+
+
+def fragment_scene(transfer: TmemTransfer) -> Scene:
+    """What of warp 0's lanes, in the first columns, each thread and register holds."""
+    names = list(transfer.elements.out_dims)
+    first = dict.fromkeys(transfer.layout.in_dims, 0)
+    held: dict[tuple[int, int], tuple[int, int, dict[str, int]]] = {}
+    for register in range(transfer.registers):
+        for thread in range(WARP_LANES):
+            point = first | {"register": register, "thread": thread}
+            cell = transfer.layout.apply(point)
+            if cell["column"] < FRAGMENT_COLUMNS:
+                element = transfer.elements.apply(point)
+                held.setdefault((cell["lane"], cell["column"]), (thread, register, element))
+    width, height = 64, 20
+    left, top = MARGIN + 48, MARGIN + 62
+    lanes = sorted({lane for lane, _ in held})
+    columns = sorted({column for _, column in held})
+    boxes = [
+        Box(
+            left + columns.index(column) * width,
+            top + lanes.index(lane) * height,
+            width,
+            height,
+            f"chunk fill{thread % FILLS}",
+            f"lane {lane}, column {column}: thread {thread}, register {register}; "
+            + ", ".join(f"{name} {element[name]}" for name in names),
+            f"T{thread} r{register}",
+            data=(("lane", lane), ("column", column), ("thread", thread), ("register", register)),
+        )
+        for (lane, column), (thread, register, element) in sorted(held.items())
+    ]
+    texts = [
+        Text(left - 8, top + (row + 0.5) * height, str(lane), anchor="end")
+        for row, lane in enumerate(lanes)
+    ]
+    texts += [
+        Text(left + (index + 0.5) * width, top - 11, str(column), anchor="middle")
+        for index, column in enumerate(columns)
+    ]
+    title = f"{transfer.access.instruction()} by warp 0"
+    notes = [
+        f"T: the thread, r: its register, of {transfer.registers}; a colour: the thread, mod 8."
+    ]
+    if len(held) < transfer.registers * WARP_LANES:
+        notes.append(f"Cut: the first {len(columns)} columns are drawn.")
+    drawn, bottom = lines_of_text(MARGIN, top + len(lanes) * height + 12, notes)
+    texts += [
+        Text(MARGIN, MARGIN + 10, title, "heading"),
+        Text(left, MARGIN + 32, "lanes down, columns of 32 bits across"),
+    ]
+    return Scene(
+        title,
+        " ".join(notes),
+        max(left + len(columns) * width, MARGIN + caption_width(title, notes)) + MARGIN,
         bottom + MARGIN,
         tuple(boxes),
         (*texts, *drawn),

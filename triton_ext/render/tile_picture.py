@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from triton_ext.encodings import CHUNK_BYTES
 from triton_ext.errors import LayoutError
 from triton_ext.hardware.banks import BANK_BYTES, LINE_BYTES
 from triton_ext.linear_layout import LinearLayout, is_power_of_two
 from triton_ext.render.cells import Plane, fits, unit_name, unit_shape
-from triton_ext.render.scene import FILLS, MARGIN, Box, Scene, Text, by, in_bytes
+from triton_ext.render.scene import FILLS, MARGIN, Box, Scene, Text, by, caption_width, in_bytes
 from triton_ext.swizzle import SwizzleAtom
 
 MAX_CELLS = 32
@@ -30,7 +30,7 @@ class _Tile:
 
     @property
     def cell_height(self) -> int:
-        return 36 if self.atom else 22  # with an atom, two texts in a cell
+        return 36 if self.atom or self.instruction else 22  # two texts in a cell, or one
 
     @property
     def drawn(self) -> tuple[int, int]:
@@ -94,7 +94,8 @@ def _cell_box(tile: _Tile, row: int, column: int) -> Box:
         label = f"{block}:{offset}" if plane.blocks > 1 else str(offset)
     area = tile.area(row, column, tile.cell)
     kind = f"chunk fill{fill % FILLS}"
-    return Box(*area, kind=kind, title=title, label=label, data=tuple(data))
+    at: Literal["top", "middle"] = "top" if tile.instruction else "middle"
+    return Box(*area, kind=kind, title=title, label=label, at=at, data=tuple(data))
 
 
 def _atom_box(tile: _Tile, atom: SwizzleAtom, row: int, column: int) -> Box:
@@ -111,7 +112,8 @@ def _atom_box(tile: _Tile, atom: SwizzleAtom, row: int, column: int) -> Box:
     )
 
 
-def _subtile(tile: _Tile, extent: tuple[int, int], row: int, column: int) -> tuple[Box, Text]:
+def _subtile(tile: _Tile, extent: tuple[int, int], row: int, column: int) -> tuple[Box, Box]:
+    """The outline of a subtile, and the tag with its index and the advance of its address."""
     index = (row // extent[0], column // extent[1])
     address = tile.byte(row, column)
     x, y, width, height = tile.area(row, column, extent)
@@ -120,7 +122,7 @@ def _subtile(tile: _Tile, extent: tuple[int, int], row: int, column: int) -> tup
         label += f" +{address}"
     data = (("subtile-row", index[0]), ("subtile-column", index[1]), ("byte", address))
     box = Box(x, y, width, height, kind="outline passive subtile", data=data)
-    return box, Text(x + 5, y + 26, label, "subtile-label")
+    return box, Box(x + 3, y + 20, 6.2 * len(label) + 6, 13, kind="tag passive", label=label)
 
 
 def _notes(tile: _Tile) -> list[tuple[str, str]]:
@@ -192,8 +194,9 @@ def tile_scene(
     *,
     atom: SwizzleAtom | None = None,
     instruction: tuple[int, int] | None = None,
+    number: str = "",
 ) -> Scene:
-    """See `triton_ext.render.svg.tile_svg`."""
+    """See `triton_ext.render.svg.tile_svg`. `number` goes before the title."""
     plane = Plane(layout, element_bitwidth)
     if atom is not None and not plane.is_made_of(atom):
         raise LayoutError(
@@ -210,11 +213,9 @@ def tile_scene(
         boxes += [_atom_box(tile, atom, *start) for start in tile.starts(atom.shape)]
     if instruction:
         for start in tile.starts(instruction):
-            box, text = _subtile(tile, instruction, *start)
-            boxes.append(box)
-            texts.append(text)
+            boxes += _subtile(tile, instruction, *start)
     what = f"{atom}, " if atom else ""
-    title = f"Tile of {by(layout.out_dims.values())}: {what}{element_bitwidth}-bit elements"
+    title = f"{number}Tile of {by(layout.out_dims.values())}: {what}{element_bitwidth}-bit elements"
     texts.append(Text(MARGIN, MARGIN + 10, title, "heading"))
 
     notes = _notes(tile)
@@ -224,7 +225,7 @@ def tile_scene(
             boxes.append(Box(MARGIN, y + 2, 16, 12, kind))
         texts.append(Text(MARGIN + 24, y + 8, note, "note"))
         y += 19
-    longest = max(9 * len(title), *(24 + 6.5 * len(note) for _, note in notes))
+    longest = max(caption_width(title, ()), 24 + caption_width("", [note for _, note in notes]))
     return Scene(
         title,
         " ".join(note for _, note in notes),

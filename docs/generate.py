@@ -1,0 +1,117 @@
+"""Draws ``docs/pictures`` and writes what the commands in ``docs/layouts.md`` print: ``make docs``.
+
+Every picture is what a command prints, or what a function of `triton_ext.render` returns; the same
+input gives the same bytes.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+from click.testing import CliRunner
+
+from triton_ext.cli import main
+from triton_ext.encodings import SWIZZLE_BYTE_WIDTHS, SharedLinear
+from triton_ext.render.html import stacked_atoms
+from triton_ext.render.svg import atom_svg
+from triton_ext.render.tile_picture import tile_scene
+from triton_ext.swizzle import Major, SwizzleAtom
+
+DOCS = Path(__file__).resolve().parent
+PICTURES = DOCS / "pictures"
+PAGE = DOCS / "layouts.md"
+CONSOLE = re.compile(r"```\n\$ (triton-ext[^\n]*)\n(.*?)```", re.DOTALL)
+"""A command and what it prints, as the page and the README show them."""
+
+# The operand of seed 004's kernel 2, 64x64 of 16 bits in core matrices, as an attribute.
+CORE_MATRICES = str(
+    SharedLinear.from_linear_layout(stacked_atoms(SwizzleAtom("K", 0, 16), (64, 64)), 128)
+)
+# Picture -> the command that draws it.
+COMMANDS = {
+    "conflict": "banks --swizzle 0 --bits 16 --shape 8x64 --at 0,8",
+    "no-conflict": "banks --swizzle 128 --bits 16 --shape 8x64 --at 0,8",
+    "descriptor": "descriptor 0x4000404000010000 --arch sm_100",
+    "descriptor-wrong": "descriptor 0x7000404000014000 --arch sm_100",
+    "descriptor-hopper": "descriptor 0x4000004000010000 --arch sm_90",
+    "operand-k": "descriptor --swizzle 128 --bits 16 --shape 128x128 --instr 64x16",
+    "operand-mn": "descriptor --swizzle 64 --bits 16 --shape 128x128 --instr 64x16 --transposed",
+    "operand-none": f"descriptor '{CORE_MATRICES}' --bits 16 --shape 64x64 --instr 64x16",
+    "instruction": "descriptor 0x08200490 --kind f16",
+    "accumulator-128": "tmem --m 128 --n 256",
+    "accumulator-64": "tmem --m 64 --n 64 --load 16x256b",
+}
+
+
+def command_output(command: str) -> str:
+    """What a command prints.
+
+    Raises:
+        RuntimeError: the command fails.
+    """
+    runner = CliRunner(env={"COLUMNS": "100"})  # whatever the terminal
+    result = runner.invoke(main, shlex.split(command), prog_name="triton-ext")
+    if result.exit_code:
+        raise RuntimeError(f"triton-ext {command}: {result.output}")
+    return result.output
+
+
+def _stacking() -> str:
+    """Seed 003, Sec. 7: 4 atoms of a 16x32 tile, down first and across first."""
+    atom = SwizzleAtom("K", 32, 16)
+    shape = (16, 32)
+    along_m, along_k = (
+        tile_scene(stacked_atoms(atom, shape, order), 16, atom=atom, number=f"{name} first. ")
+        for order, name in (((0, 1), "M"), ((1, 0), "K"))
+    )
+    return along_m.above(along_k).to_svg()
+
+
+def _example_3() -> str:
+    """Seed 000, third example: 256x64, 32-byte swizzle, atoms along K first."""
+    atom = SwizzleAtom("K", 32, 16)
+    layout = stacked_atoms(atom, (256, 64), (1, 0))
+    return tile_scene(layout, 16, atom=atom, instruction=(128, 16)).to_svg()
+
+
+def pictures() -> dict[str, Callable[[], str]]:
+    """The name of each picture, without ``.svg``, and what draws it."""
+    drawn: dict[str, Callable[[], str]] = {
+        "stacking": _stacking,
+        "example-3": _example_3,
+    }
+    for name, command in COMMANDS.items():
+        drawn[name] = partial(command_output, f"{command} --format svg")
+    majors: tuple[Major, ...] = ("K", "MN")
+    for major in majors:
+        for width in SWIZZLE_BYTE_WIDTHS:
+            atom = SwizzleAtom(major, width, 16)
+            drawn[f"atom-{major.lower()}-{width}"] = partial(atom_svg, atom)
+    return drawn
+
+
+def refreshed(page: str) -> str:
+    """The page with the output of each of its commands as it is now."""
+    return CONSOLE.sub(
+        lambda block: f"```\n$ {block[1]}\n{command_output(block[1].partition(' ')[2])}```", page
+    )
+
+
+def write() -> None:
+    """Write all pictures and the page; remove pictures that are drawn no more."""
+    PICTURES.mkdir(exist_ok=True)
+    drawn = pictures()
+    for stale in PICTURES.glob("*.svg"):
+        if stale.stem not in drawn:
+            stale.unlink()
+    for name, draw in drawn.items():
+        (PICTURES / f"{name}.svg").write_text(draw(), encoding="utf-8")
+    PAGE.write_text(refreshed(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    write()

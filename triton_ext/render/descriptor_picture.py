@@ -1,0 +1,344 @@
+"""The bits of a descriptor: each field named, coloured and explained, and what is illegal in it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from triton_ext.hardware.architecture import architecture
+from triton_ext.hardware.bit_fields import extract
+from triton_ext.hardware.instruction_descriptor import (
+    BLOCK_SCALED_FIELDS,
+    DENSE_FIELDS,
+    KINDS,
+    InstructionDescriptor,
+)
+from triton_ext.hardware.smem_descriptor import (
+    FIELDS,
+    SWIZZLE_CODES,
+    SmemDescriptor,
+    problems,
+    raw_fields,
+)
+from triton_ext.render.scene import FILLS, MARGIN, Box, Scene, Text, caption_width, in_bytes
+
+ROW_BITS = 32
+"""So many bits are drawn in a row, the highest on the left."""
+_CELL, _HEIGHT = 26, 28
+_NAMES = {
+    "start_address": "start address",
+    "leading_byte_offset": "LBO",
+    "stride_byte_offset": "SBO",
+    "base_offset": "base offset",
+    "lbo_mode": "LBO mode",
+    "version": "version",
+    "swizzle": "swizzle",
+}
+_LONG_NAMES = {
+    "leading_byte_offset": "leading dimension byte offset (LBO)",
+    "stride_byte_offset": "stride dimension byte offset (SBO)",
+}
+# The colours of `Theme.fills`, so that neighbours differ.
+_FILLS = {
+    "start_address": 3,
+    "leading_byte_offset": 4,
+    "stride_byte_offset": 5,
+    "version": 7,
+    "base_offset": 2,
+    "lbo_mode": 6,
+    "swizzle": 1,
+}
+_INSTRUCTION_NAMES = {
+    "m": "M",
+    "n": "N",
+    "a_type": "A type",
+    "b_type": "B type",
+    "d_type": "D type",
+    "a_mn_major": "A major",
+    "b_mn_major": "B major",
+    "negate_a": "negate A",
+    "negate_b": "negate B",
+    "sparsity_selector": "sparsity",
+}
+
+
+@dataclass(frozen=True)
+class Field:
+    """A field of a number.
+
+    Attributes:
+        key: its name in the tables of `triton_ext.hardware`.
+        name: in words, short enough to stand above its bits.
+        first, bits: where it lies.
+        raw: its value.
+        meaning: in words.
+        problem: what is illegal in it, or "".
+        fill: its colour.
+    """
+
+    key: str
+    name: str
+    first: int
+    bits: int
+    raw: int
+    meaning: str
+    problem: str
+    fill: int
+
+    @property
+    def positions(self) -> str:
+        """``bits 16-29``."""
+        if self.key == "reserved":
+            return "other bits"
+        last = self.first + self.bits - 1
+        return f"bit {last}" if self.bits == 1 else f"bits {self.first}-{last}"
+
+
+def matrix_fields(value: int, arch: int | str) -> list[Field]:
+    """The fields of a 64-bit matrix descriptor, the lowest first, then the reserved bits.
+
+    Raises:
+        LayoutError: not an unsigned 64-bit integer, or an unknown architecture.
+    """
+    number = architecture(arch)
+    raw = raw_fields(value, number)
+    legal = SmemDescriptor(number, 0, 0, 0, 0).encode()
+    fields = []
+    for key, (first, bits) in sorted(FIELDS[number].items(), key=lambda item: item[1]):
+        mask = ((1 << bits) - 1) << first
+        wrong = problems(legal & ~mask | value & mask, number)  # this field alone
+        fields.append(
+            Field(
+                key,
+                _NAMES[key],
+                first,
+                bits,
+                raw[key],
+                _meaning(key, raw[key], number),
+                "; ".join(wrong),
+                _FILLS[key],
+            )
+        )
+    wrong = problems(legal | raw["reserved"], number) if raw["reserved"] else []
+    fields.append(_reserved(raw["reserved"], "; ".join(wrong)))
+    return fields
+
+
+def _reserved(raw: int, problem: str) -> Field:
+    return Field("reserved", "reserved", 0, 64, raw, "reserved, must be 0", problem, 0)
+
+
+def _meaning(key: str, raw: int, arch: int) -> str:
+    name = _LONG_NAMES.get(key, _NAMES[key])
+    if key == "start_address":
+        return f"{name}: {raw} x 16 = {16 * raw:#x}"
+    if key in ("leading_byte_offset", "stride_byte_offset"):
+        return f"{name}: {raw} x 16 = {in_bytes(16 * raw)}"
+    if key == "swizzle":
+        if raw not in SWIZZLE_CODES[arch]:
+            return name
+        width, atomicity = SWIZZLE_CODES[arch][raw]
+        if not width:
+            return f"{name}: none"
+        return f"{name}: {width} bytes wide, {atomicity} bytes move as a whole"
+    if key == "base_offset":
+        start = f": the pattern starts {raw} x 128 bytes after a multiple of its size"
+        return f"{name}{start if raw else ': 0'}"
+    if key == "lbo_mode":
+        return f"{name}: the LBO is {'an address' if raw else 'relative to the start address'}"
+    return f"{name}: {raw}, a constant"
+
+
+def instruction_fields(value: int, kind: str) -> list[Field]:
+    """The fields of a 32-bit tcgen05 instruction descriptor, the lowest first.
+
+    Raises:
+        LayoutError: not an unsigned 32-bit integer, an unknown kind, or an illegal descriptor.
+    """
+    found = InstructionDescriptor.decode(value, kind)
+    table = BLOCK_SCALED_FIELDS if KINDS[kind].block_scaled else DENSE_FIELDS
+    raw = extract("instruction descriptor", value, 32, table)
+    said: Mapping[str, str] = {
+        "m": f"M = {found.m}: {raw['m']} x 16",
+        "n": f"N = {found.n}: {raw['n']} x 8",
+        "a_type": f"type of A: {found.a_type}",
+        "b_type": f"type of B: {found.b_type}",
+        "d_type": f"type of D: {found.d_type}",
+        "a_mn_major": f"A is {found.a_major}-major",
+        "b_mn_major": f"B is {found.b_major}-major",
+    }
+    fields = [
+        Field(
+            key,
+            _INSTRUCTION_NAMES.get(key, key.replace("_", " ")),
+            first,
+            bits,
+            raw[key],
+            said.get(key, f"{_INSTRUCTION_NAMES.get(key, key.replace('_', ' '))}: {raw[key]}"),
+            "",
+            index % FILLS,
+        )
+        for index, (key, (first, bits)) in enumerate(
+            sorted(table.items(), key=lambda item: item[1])
+        )
+    ]
+    return [*fields, _reserved(0, "")]
+
+
+def bits_scene(title: str, value: int, width: int, fields: list[Field]) -> Scene:
+    """A number as its bits, the highest on the left, with its fields below.
+
+    Args:
+        title: the heading.
+        value: an unsigned number of `width` bits.
+        fields: what to name; all other bits are reserved.
+    """
+    owner = {
+        bit: field
+        for field in fields
+        if field.key != "reserved"
+        for bit in range(field.first, field.first + field.bits)
+    }
+    wrong_bits = {
+        bit
+        for field in fields
+        if field.problem
+        for bit in range(field.first, field.first + field.bits)
+        if field.key != "reserved" or field.raw >> bit & 1
+    }
+    boxes: list[Box] = []
+    texts = [Text(MARGIN, MARGIN + 10, title, "heading")]
+    runs = _runs(width, owner)
+    levels = _levels([run for run in runs if run.name])
+    most = max(levels.values())
+    top, pitch = MARGIN + 46 + 16 * most, 70 + 16 * most
+
+    def place(bit: int) -> tuple[float, float]:
+        row, column = divmod(width - 1 - bit, ROW_BITS)
+        return MARGIN + column * _CELL, top + row * pitch
+
+    marks = []
+    for bit in reversed(range(width)):
+        x, y = place(bit)
+        field = owner.get(bit)
+        boxes.append(
+            Box(
+                x,
+                y,
+                _CELL,
+                _HEIGHT,
+                f"bit fill{field.fill}" if field else "bit reserved",
+                f"bit {bit}: {field.meaning if field else 'reserved, must be 0'}",
+                str(value >> bit & 1),
+                data=(("bit", bit), ("field", field.key if field else "reserved")),
+            )
+        )
+        if bit in wrong_bits:
+            marks.append(Box(x + 1, y + 1, _CELL - 2, _HEIGHT - 2, "bad passive"))
+    for run in runs:
+        (x, y), right = place(run.last), place(run.first)[0] + _CELL
+        for bit in {run.first, run.last}:
+            middle = place(bit)[0] + _CELL / 2
+            texts.append(Text(middle, y + _HEIGHT + 11, str(bit), anchor="middle"))
+        if not run.name:
+            continue
+        level = levels[run]
+        if not level:
+            texts.append(Text((x + right) / 2, y - 11, run.name, "field", "middle"))
+        else:  # above its neighbours, with a line down to its bits
+            texts.append(Text(MARGIN + run.left, y - 11 - 16 * level, run.name, "field"))
+            line = 16 * level - 5
+            boxes.append(Box((x + right) / 2 - 0.5, y - 1 - line, 1, line, "leader"))
+    y = top + -(-width // ROW_BITS) * pitch - 16 * most - 6
+    notes = []
+    for field in fields:
+        kind = f"bit fill{field.fill}" if field.key != "reserved" else "bit reserved"
+        boxes.append(Box(MARGIN, y + 1, 16, 14, kind, data=(("legend", field.key),)))
+        texts.append(Text(MARGIN + 24, y + 8, field.positions, "note"))
+        if field.meaning:
+            texts.append(Text(MARGIN + 106, y + 8, field.meaning, "value"))
+        if field.problem:
+            y += 20 * bool(field.meaning)
+            texts.append(Text(MARGIN + 106, y + 8, field.problem, "problem"))
+        notes.append(f"{field.positions}: {field.meaning} {field.problem}".strip())
+        y += 20
+    said = [field.meaning for field in fields] + [f"{field.problem:<}" for field in fields]
+    bits_wide = min(width, ROW_BITS) * _CELL
+    return Scene(
+        title,
+        ". ".join(notes) + ".",
+        max(bits_wide, caption_width(title, ()), caption_width("", said) + 106) + 2 * MARGIN,
+        y + MARGIN,
+        (*boxes, *marks),
+        tuple(texts),
+    )
+
+
+@dataclass(frozen=True)
+class _Run:
+    """Bits of one row that belong to one field; those of none have no name."""
+
+    first: int
+    last: int
+    name: str
+
+    @property
+    def column(self) -> int:
+        """Of the highest bit."""
+        return ROW_BITS - 1 - self.last % ROW_BITS
+
+    @property
+    def right(self) -> float:
+        """Its right end, from the start of the row."""
+        return (self.column + self.last - self.first + 1) * _CELL
+
+    @property
+    def left(self) -> float:
+        """Where its name starts: at its bits, or further left if it is longer than they are."""
+        return max(0, min(self.column * _CELL, self.right - 7 * len(self.name)))
+
+    @property
+    def fits(self) -> bool:
+        """Whether the name is no longer than the bits."""
+        return 7 * len(self.name) <= self.right - self.column * _CELL
+
+
+def _runs(width: int, owner: Mapping[int, Field]) -> list[_Run]:
+    """The runs of a number, those of a row from left to right."""
+    runs: list[_Run] = []
+    for bit in reversed(range(width)):
+        same = owner.get(bit) == owner.get(bit + 1) and (bit + 1) % ROW_BITS
+        if runs and same:
+            runs[-1] = _Run(bit, runs[-1].last, runs[-1].name)
+        else:
+            runs.append(_Run(bit, bit, owner[bit].name if bit in owner else ""))
+    return runs
+
+
+def _levels(runs: list[_Run]) -> dict[_Run, int]:
+    """How high each name stands: 0 if it fits over its bits, else clear of those on its left."""
+    levels: dict[_Run, int] = {}
+    for run in runs:
+        level = 0
+        if not run.fits:
+            beneath = [
+                found
+                for other, found in levels.items()
+                if other.first // ROW_BITS == run.first // ROW_BITS and other.right > run.left - 6
+            ]
+            level = 1 + max(beneath, default=0)
+        levels[run] = level
+    return levels
+
+
+def matrix_scene(value: int, arch: int | str) -> Scene:
+    """See `triton_ext.render.svg.descriptor_svg`."""
+    fields = matrix_fields(value, arch)
+    title = f"Matrix descriptor {value:#018x} on sm_{architecture(arch)}"
+    return bits_scene(title, value, 64, fields)
+
+
+def instruction_scene(value: int, kind: str) -> Scene:
+    """See `triton_ext.render.svg.instruction_descriptor_svg`."""
+    fields = instruction_fields(value, kind)
+    return bits_scene(f"Instruction descriptor {value:#010x}, kind::{kind}", value, 32, fields)
