@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 
 import pytest
@@ -15,7 +14,6 @@ from triton_ext.kernels.config import MatmulConfig
 
 from triton_ext import LayoutError, LinearLayout, NVMMAShared, nvmma_shared_to_linear_layout
 from triton_ext.commands.descriptor import descriptor as descriptor_command
-from triton_ext.commands.ptx import list_instructions
 from triton_ext.cute import derive_steps
 from triton_ext.hardware.architecture import architecture
 from triton_ext.hardware.instruction_descriptor import KINDS, InstructionDescriptor, legal_n
@@ -369,76 +367,7 @@ def test_tritons_descriptors_are_the_derived_ones(arch, site):
     assert checked >= 100
 
 
-# ------------------------------------------------------------------ the PTX and commands
-
-PTX = """//
-.version 8.7
-.target sm_100a
-.address_size 64
-.extern .shared .align 16 .b8 smem[];
-.visible .entry k(.param .u64 k_param_0, .param .align 64 .b8 k_param_1[128])
-{
-\t.reg .b64 %rd<9>;
-\t.loc\t1 7 3
-\tmov.b32 \t%r1, smem;
-\tadd.s32 \t%r2, %r1, 1024;
-\tshr.u32 \t%r3, %r2, 4;
-\tcvt.u64.u32 \t%rd1, %r3;
-\tor.b64 \t%rd2, %rd1, 0x4000404000010000;
-\tld.param.u64 \t%rd3, [k_param_0];
-\tand.b64 \t%rd4, %rd3, 16383;
-\tor.b64 \t%rd5, %rd4, 4611756662049538048;
-\tmov.b32 \t%r9, 0x8200010;
-$L__BB0_1:
-\t{ .reg .pred q; setp.ne.u32 q, 1, 0;
-\t@%p1 tcgen05.mma.cta_group::1.kind::f16 [%r7], %rd2, %rd5, %r9, q; }
-\t@!%p2 bra $L__BB0_1;
-\tmbarrier.arrive.expect_tx.shared::cta.b64 _, [%r1+8], 32768;
-\tret;
-}
-\t.file\t1 "kernel.py"
-"""
-
-
-def test_parsing_and_folding():
-    module = parse_ptx(PTX)
-    assert (module.version, module.target) == ("8.7", "sm_100a")
-    (kernel,) = module.kernels
-    assert (kernel.name, kernel.parameters) == ("k", ("k_param_0", "k_param_1"))
-    assert [name for name, _ in kernel.labels] == ["$L__BB0_1"]
-    mma = next(i for i in kernel.instructions if i.opcode.startswith("tcgen05"))
-    assert (mma.predicate, str(mma.source), mma.line) == ("%p1", "kernel.py:7", 21)
-    folder = Folder(kernel)
-    assert folder.operand("%rd2", 64).value == 0x4000404000010040
-    partly = folder.operand("%rd5", 64)
-    assert partly.field(0, 14) is None
-    assert partly.field(16, 48) == 0x400040400001
-    assert folder.operand("%rd3", 64).known == 0
-    assert folder.address("[%r1+8]").value == 8
-    notes = [note for item in list_instructions(module) for note in item.notes]
-    assert notes[0] == "A: 0x4000404000010040 +1024, LBO 16, SBO 1024, swizzle 128B"
-    assert notes[1].startswith("B: 0x4000404000010000 at an address of the loop")
-    assert notes[-1] == "expects 32768 bytes"
-
-
-@settings(max_examples=300)
-@given(st.data())
-def test_mangled_ptx_raises_only_layout_error(data):
-    """Lines cut, doubled or mangled."""
-    lines = PTX.splitlines()
-    for _ in range(data.draw(st.integers(1, 4))):
-        at = data.draw(st.integers(0, len(lines) - 1))
-        change = data.draw(st.sampled_from(["cut", "double", "mangle"]))
-        if change == "cut" and len(lines) > 1:
-            del lines[at]
-        elif change == "double":
-            lines.insert(at, lines[at])
-        else:
-            where = data.draw(st.integers(0, len(lines[at])))
-            text = data.draw(st.text(alphabet="%{}[](),;.@rd0159x \t:", max_size=5))
-            lines[at] = lines[at][:where] + text + lines[at][where + 1 :]
-    with contextlib.suppress(LayoutError):
-        list(list_instructions(parse_ptx("\n".join(lines))))
+# ------------------------------------------------------------------------- the command
 
 
 def run(*arguments):

@@ -62,11 +62,13 @@ class MmaOperand:
     def matches(self, other: SmemDescriptor) -> bool:
         """Whether another descriptor describes the same operand, but for its start address.
 
-        Offsets that the instruction does not use may differ.
+        Offsets that the instruction does not use may differ; so may the base offset without a
+        swizzle, which has no pattern to begin anywhere (wgmma on an H100 ignores it there).
         """
         own = self.descriptor
-        same = ("arch", "swizzle_byte_width", "atomicity", "base_offset", "lbo_mode")
+        same = ("arch", "swizzle_byte_width", "atomicity", "lbo_mode")
         used = [
+            *(["base_offset"] if own.swizzle_byte_width else []),
             *(["leading_byte_offset"] if self.uses_leading else []),
             *(["stride_byte_offset"] if self.uses_stride else []),
         ]
@@ -222,21 +224,23 @@ def _derive(
     # The swizzle is linear and its own inverse: undone, the canonical layout remains.
     mn = [empty.swizzle(address) for address in mn_addresses]
     k = [empty.swizzle(address) for address in k_addresses]
-    everything = [*mn, *k]
+    mn_bits, k_bits = ((extent - 1).bit_length() for extent in instruction)
     covered = 0
-    for address in everything:
+    for address in (*mn[:mn_bits], *k[:k_bits]):
         if covered & address:
             raise _NotCanonical("two bits of the coordinates land on one bit of the address")
         covered |= address
+    # The start addresses of subtiles may be any sums of bases: each has an advance of its own.
+    if any(covered & address for address in (*mn[mn_bits:], *k[k_bits:])):
+        raise _NotCanonical("a step from subtile to subtile changes the address within a subtile")
     contiguous, strided = (k, mn) if major == "K" else (mn, k)
     names = ("K", "M or N") if major == "K" else ("M or N", "K")
-    extents = (instruction[1], instruction[0]) if major == "K" else instruction
-    contiguous_bits = (extents[0] - 1).bit_length()
-    strided_bits = (extents[1] - 1).bit_length()
+    contiguous_extent = instruction[1] if major == "K" else instruction[0]
+    contiguous_bits, strided_bits = (k_bits, mn_bits) if major == "K" else (mn_bits, k_bits)
     row_elements = row_bytes // element_bytes
     row_bits = row_elements.bit_length() - 1
     atom_bits = empty.atom_rows.bit_length() - 1
-    if extents[0] < min(row_elements, CHUNK_BYTES // element_bytes):
+    if contiguous_extent < min(row_elements, CHUNK_BYTES // element_bytes):
         raise _NotCanonical(f"the instruction's {names[0]} must span a 16-byte chunk")
     leading = _single(
         contiguous,
@@ -269,7 +273,7 @@ def _derive(
     )
     advances = tuple(
         tuple(
-            _address(mn, i * instruction[0]) + _address(k, j * instruction[1])
+            _address(mn, i * instruction[0]) ^ _address(k, j * instruction[1])
             for j in range(tile[1] // instruction[1])
         )
         for i in range(tile[0] // instruction[0])
