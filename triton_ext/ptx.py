@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from triton_ext.errors import LayoutError
+from triton_ext.splitting import split_arguments
 
 
 @dataclass(frozen=True)
@@ -119,9 +120,11 @@ class Module:
     variables: tuple[Variable, ...] = ()
 
 
-_COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
+_COMMENT = re.compile(r"//[^\n]*|/\*.*?(?:\*/|\Z)", re.DOTALL)
+_MAX_DEPTH = 64
+_LONG_NUMBER = re.compile(r"\d{100}")
 _FUNCTION = re.compile(r"\.(entry|func)\b")
-_FILE = re.compile(r'^\s*\.file\s+(\d+)\s+"((?:[^"\\]|\\.)*)"', re.MULTILINE)
+_FILE = re.compile(r'^[ \t]*\.file[ \t]+(\d+)[ \t]+"((?:[^"\\]|\\.)*)"', re.MULTILINE)
 _STATEMENT = re.compile(
     r"""\s*(?:
       \.loc\s+(?P<file>\d+)\s+(?P<line>\d+)[^\n]*
@@ -156,24 +159,13 @@ def type_bits(name: str) -> int:
     return (int(digits[0]) if digits else 64) * (2 if name.endswith("x2") else 1)
 
 
+split_operands = split_arguments
+"""``a, {b, c}, [d, e]`` -> ``("a", "{b, c}", "[d, e]")``."""
+
+
 def _blank(match: re.Match[str]) -> str:
     """Spaces and newlines in place of a comment, so that positions and lines stay."""
     return re.sub(r"[^\n]", " ", match[0])
-
-
-def split_operands(text: str) -> tuple[str, ...]:
-    """``a, {b, c}, [d, e]`` -> ``("a", "{b, c}", "[d, e]")``."""
-    parts, depth, start = [], 0, 0
-    for position, character in enumerate(text):
-        if character in "{[(":
-            depth += 1
-        elif character in "}])":
-            depth -= 1
-        elif character == "," and not depth:
-            parts.append(text[start:position].strip())
-            start = position + 1
-    last = text[start:].strip()
-    return (*parts, last) if last or parts else ()
 
 
 def parse_ptx(text: str) -> Module:
@@ -184,10 +176,12 @@ def parse_ptx(text: str) -> Module:
     """
     if not isinstance(text, str):
         raise LayoutError("ptx", type(text).__name__, "must be the text of a PTX module")
+    if _LONG_NUMBER.search(text):
+        raise LayoutError("ptx", text[:60], "must be PTX: no number has a hundred digits")
     files = {int(number): name for number, name in _FILE.findall(text)}
     text = _COMMENT.sub(_blank, text)
-    version = re.search(r"^\s*\.version\s+([\d.]+)", text, re.MULTILINE)
-    target = re.search(r"^\s*\.target\s+([\w, ]+)", text, re.MULTILINE)
+    version = re.search(r"^[ \t]*\.version\s+([\d.]+)", text, re.MULTILINE)
+    target = re.search(r"^[ \t]*\.target\s+([\w, ]+)", text, re.MULTILINE)
     if version is None or target is None:
         raise LayoutError("ptx", text[:60], "must be PTX: with a .version and a .target directive")
     newlines = [match.start() for match in re.finditer("\n", text)]
@@ -273,7 +267,8 @@ class _Body:
             name = re.search(r"([\w$]+)", header)
         self.variables = [
             variable
-            for part in split_operands(" ".join(re.findall(r"\(([^)]*)\)", header)))
+            for group in re.findall(r"\(([^)]*)\)", header)  # results, if any, and parameters
+            for part in split_operands(group)
             for found in _VARIABLE.finditer(part)
             for variable in _variables(found, ())
         ]
@@ -309,6 +304,8 @@ class _Body:
             elif found["brace"] == "{":
                 scopes += 1
                 scope = (*scope, scopes)
+                if len(scope) > _MAX_DEPTH:
+                    raise LayoutError("ptx", label, f"blocks must nest at most {_MAX_DEPTH} deep")
             elif found["brace"]:
                 scope = scope[:-1]
             elif found["label"]:
