@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from triton_ext.errors import LayoutError
+from triton_ext.splitting import split_arguments
 
 _TOKEN = re.compile(r"\s*([#!]?[A-Za-z_][\w.$]*|[-+]?\d+|\S)")
 
@@ -165,20 +166,6 @@ def _balanced(text: str, start: int) -> int:
     raise LayoutError("module", text[max(0, start - 40) : start + 40], "a '<' is never closed")
 
 
-def _arguments(text: str) -> list[str]:
-    """The arguments of ``a, b<c, d>, e`` at the top level."""
-    parts, depth, start = [], 0, 0
-    for position, character in enumerate(text):
-        if character in "<[{(":
-            depth += 1
-        elif character in ">]})":
-            depth -= 1
-        elif character == "," and not depth:
-            parts.append(text[start:position].strip())
-            start = position + 1
-    return [*parts, text[start:].strip()]
-
-
 def attribute_aliases(module: str) -> dict[str, str]:
     """The attribute aliases that a module defines: ``#shared`` -> ``#ttg.nvmma_shared<...>``."""
     text = _NOISE.sub("", module)
@@ -202,7 +189,7 @@ def shared_types(module: str) -> Iterator[SharedType]:
         inside = text[match.end() : _balanced(text, match.end()) - 1].strip()
         if inside.startswith("tensor<"):  # before 3.7: !tt.tensordesc<tensor<128x64xf16, #shared>>
             inside = inside[len("tensor<") : -1]
-        shaped, *rest = _arguments(inside)
+        shaped, *rest = split_arguments(inside) or ("",)
         shape_match = _SHAPE.fullmatch(shaped)
         if shape_match is None:
             raise LayoutError("module", match[0] + inside, "expected a shape, such as 128x64xf16")

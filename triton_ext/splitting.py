@@ -1,0 +1,22 @@
+"""Splitting a list of arguments at its commas, but not at those inside of brackets."""
+
+from __future__ import annotations
+
+
+def split_arguments(text: str) -> tuple[str, ...]:
+    """``a, {b, c}, d<e, f>`` -> ``("a", "{b, c}", "d<e, f>")``; nothing if there is nothing.
+
+    Brackets are ``( [ { <`` and their counterparts; the ``>`` of an arrow is none. Blanks around
+    an argument are dropped.
+    """
+    parts, depth, start = [], 0, 0
+    for position, character in enumerate(text):
+        if character in "([{<":
+            depth += 1
+        elif character in ")]}" or (character == ">" and text[position - 1 : position] != "-"):
+            depth -= 1
+        elif character == "," and not depth:
+            parts.append(text[start:position].strip())
+            start = position + 1
+    last = text[start:].strip()
+    return (*parts, last) if last or parts else ()
