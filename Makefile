@@ -47,10 +47,13 @@ types: $(VENV)/.ready
 pytest: setup
 	$(BIN)/pytest -n auto $(PYTEST_ARGS)
 
-# The comparison with NVIDIA's CuTe DSL, which `make test` skips.
+# The comparisons with NVIDIA's CuTe DSL, and the kernels of other packages on the emulated GPUs,
+# which `make test` skips.
 oracle: $(VENV)/.ready
 	$(PIP_INSTALL) --constraint constraints.txt --editable '.[oracle]'
-	$(BIN)/pytest tests/test_swizzle.py tests/test_cute.py tests/test_tensor_map.py tests/test_seeds.py $(PYTEST_ARGS)
+	$(BIN)/pytest -n auto tests/test_swizzle.py tests/test_cute.py tests/test_cute_descriptors.py \
+		tests/test_tensor_map.py tests/test_seeds.py tests/test_emulator_cute.py \
+		tests/test_emulator_third_party.py $(PYTEST_ARGS)
 
 # The pictures in docs/, and what its commands print; a test compares them with what is committed.
 docs: $(VENV)/.ready
@@ -58,6 +61,7 @@ docs: $(VENV)/.ready
 
 benchmark: $(VENV)/.ready
 	$(BIN)/python -m benchmarks.conversion --json build/benchmarks/conversion.json
+	$(BIN)/python -m benchmarks.emulator --json build/benchmarks/emulator.json
 
 # On a machine with a GPU: ARCH=90 (Hopper) or 100 (Blackwell).
 gpu-test: $(VENV)/.ready
