@@ -252,7 +252,7 @@ def rows_kernel(x_ptr, o_ptr, N: tl.constexpr, OP: tl.constexpr, W: tl.constexpr
     elif OP == "sort":
         tl.store(o_ptr + row * N + at, tl.sort(x))
     elif OP == "flip":
-        tl.store(o_ptr + row * N + at, tl.flip(x))
+        tl.store(o_ptr + row * N + at, tl.flip(x, 0))
     elif OP == "histogram":
         tl.store(o_ptr + row * N + at, tl.histogram(tl.abs(x).to(tl.int32), N).to(x.dtype))
     elif OP == "transpose":

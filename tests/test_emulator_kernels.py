@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 import subprocess
 import sys
 
@@ -11,7 +13,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("triton")
 
 import kernel_cases  # noqa: E402
-from conftest import ROOT  # noqa: E402
+from conftest import ROOT, triton_sites  # noqa: E402
 
 import triton_ext  # noqa: E402
 from triton_ext.emulator.driver import active_gpu  # noqa: E402
@@ -66,6 +68,28 @@ def test_a_hopper_gpu_gives_what_the_emulator_gives(case, exact):
             assert torch.equal(found.double(), expected.double())
         else:
             assert error_of(found, expected) < max(case.tolerance, 1e-6)
+
+
+OF_EVERY_KIND = (
+    "matmul-200x136x168 or dot-64x64x64-64 or muladd or sum-float or sort-int or histogram"
+    " or attention-128x64 or atomics or descriptor-64x208 or device-descriptor"
+)
+
+
+@pytest.mark.parametrize("site", triton_sites())
+def test_other_releases_of_triton(site):
+    """Some kernels of every kind, compiled by the releases in ``.tritons``."""
+    if site is None:
+        pytest.skip("the installed release is tested above")
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", __file__,
+         "-k", f"exact_inputs and ({OF_EVERY_KIND})"],
+        capture_output=True, text=True, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(site)},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout[-3000:]
+    passed = re.search(r"(\d+) passed", done.stdout)
+    assert passed
+    assert int(passed[1]) >= 40
 
 
 def test_matmul_of_tensors_on_the_host_is_emulated():
