@@ -37,6 +37,7 @@ class Clocks:
     """The clocks of all agents of a cluster."""
 
     def __init__(self, agents: int) -> None:
+        self.agents = agents
         self.seen = np.zeros((agents, agents), np.int64)
         self.fenced = np.zeros((agents, agents), np.int64)
         self.events = 0

@@ -7,7 +7,8 @@ instruction merge. The one that is furthest behind goes first, so that they meet
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -70,6 +71,18 @@ class Fiber:
         self.parked = self.apart = False
 
 
+class Arrival(NamedTuple):
+    """A load that completes when its warp names one of its registers, or waits for it.
+
+    Attributes:
+        registers: that it writes.
+        complete: called once.
+    """
+
+    registers: frozenset[Register]
+    complete: Callable[[], None]
+
+
 class Cta:
     """One thread block.
 
@@ -81,6 +94,7 @@ class Cta:
         files: the registers, by type: rows of threads.
         shared, local: its memory.
         in_flight: registers that asynchronous instructions still read or write, by warp.
+        arriving: loads whose registers may be named at any time, by warp; that completes them.
     """
 
     machine: Machine
@@ -116,12 +130,17 @@ class Cta:
         )
         self.barriers: dict[int, NamedBarrier] = {}
         self.in_flight: dict[int, set[Register]] = {}
+        self.arriving: dict[int, list[Arrival]] = {}
         self.live = np.ones(self.threads, np.bool_)
         self.fibers = [Fiber(0, slice(0, self.threads))]
         self.units: dict[str, Any] = {}
         """State of the instruction modules, each under its own name."""
         self.step: Step | None = None
         """The step that is being executed."""
+        self.polled: dict[int, str] = {}
+        """What each warp asked for in vain, by ``mbarrier.test_wait``."""
+        self.active: Lanes | None = None
+        """The lanes that execute it."""
 
     # ------------------------------------------------------------------ agents
 
@@ -183,7 +202,7 @@ class Cta:
         if error.instruction is None and fiber.pc < len(self.steps):
             error.instruction = self.steps[fiber.pc].instruction
         if not error.where:
-            error.where = self.describe(fiber.lanes)
+            error.where = self.describe(fiber.lanes if self.active is None else self.active)
         return error
 
     def describe(self, lanes: Lanes) -> str:
@@ -255,6 +274,8 @@ class Cta:
             lanes = fiber.lanes
             if self.in_flight and not step.in_flight:
                 self._check_in_flight(step, lanes)
+            if self.arriving:
+                self._settle(step, lanes)
             done += 1
             machine.steps += 1
             if step.guard >= 0:
@@ -269,8 +290,9 @@ class Cta:
                     lanes = lane_sets.select(lanes, taken)
             if machine.observer is not None:
                 machine.observer.instruction(self, step, lanes)
-            self.step = step
+            self.step, self.active = step, lanes
             outcome = step.run(self, lanes)
+            self.active = None
             fiber.apart = False
             if outcome is None:
                 fiber.pc = pc + 1
@@ -305,6 +327,8 @@ class Cta:
                 part.apart = True
                 self.fibers.append(part)
             return True
+        if isinstance(outcome, Park):
+            return self._park(fiber, outcome.lanes)
         if isinstance(outcome.target, int):
             if outcome.target < 0:
                 self._exit(fiber)
@@ -397,6 +421,22 @@ class Cta:
                     step.instruction,
                     self.describe(fiber.lanes),
                 )
+
+    def _settle(self, step: Step, lanes: Lanes) -> None:
+        """Complete the loads whose registers the step names."""
+        for warp in lane_sets.warps(lanes).tolist():
+            loads = self.arriving.get(warp)
+            if not loads:
+                continue
+            left = [load for load in loads if step.touched.isdisjoint(load.registers)]
+            if len(left) == len(loads):
+                continue
+            for load in loads:
+                if load not in left:
+                    load.complete()
+            self.arriving[warp] = left
+            if not left:
+                del self.arriving[warp]
 
     def _check_in_flight(self, step: Step, lanes: Lanes) -> None:
         for warp in lane_sets.warps(lanes):

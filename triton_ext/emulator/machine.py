@@ -145,6 +145,8 @@ class Machine:
         steps: instructions executed so far, of all fibers.
         progress: grows with every change that another thread could wait for.
         observer: told of what happens.
+        at_exit: called with each block when it is done.
+        on_cluster: called when a cluster is done.
     """
 
     launch: Launch
@@ -157,6 +159,7 @@ class Machine:
     tensor_maps: dict[int, MadeTensorMap] = field(default_factory=dict)
     pending: deque[AsyncOperation] = field(default_factory=deque)
     at_exit: list[Callable[[Cta], None]] = field(default_factory=list)
+    on_cluster: Callable[[], None] = lambda: None
     _timed_out_at: int = field(default=-1, init=False)
     _rounds: int = field(default=0, init=False)
 
@@ -216,6 +219,7 @@ class Machine:
         for cta in cluster.ctas:
             for check in self.at_exit:
                 check(cta)
+        self.on_cluster()
 
     # -------------------------------------------------------- asynchronous work
 
@@ -299,6 +303,9 @@ class Machine:
                 step = cta.steps[min(fiber.pc, len(cta.steps) - 1)]
                 first = first or step.instruction
                 why = fiber.wait.why() if fiber.wait else "runs without end"
+                if fiber.wait is None:
+                    asked = {cta.polled.get(int(warp)) for warp in lane_sets.warps(fiber.lanes)}
+                    why += "".join(f"; it {each}" for each in sorted(asked - {None}, key=str))
                 at = f"at PTX line {step.instruction.line}"
                 if step.instruction.source:
                     at += f" [{step.instruction.source}]"

@@ -1,19 +1,19 @@
 """D = A x B + D as the tensor core computes it: element types, and the accumulation.
 
-Integers are exact; sums wrap at 32 bits, or saturate. For floating-point numbers there are two
-models:
+Integers are exact; sums wrap at 32 bits, or saturate. f64 is a chain of fused multiply-adds. For
+the other floating-point types the hardware works as follows (`aligned_sum`). All products of an
+instruction's K, and the accumulator, are aligned to the largest exponent among them (a product's
+exponent is the sum of its factors', before it is normalised), cut off towards zero after a fixed
+number of bits below it, and summed; the sum is rounded towards zero to fp32, or to nearest even to
+fp16. The number of bits is 25; but for the 8-bit types of wgmma only 13, and their fp32 result has
+13 bits of mantissa. Subnormals count; there is no negative zero; what overflows is infinite.
 
-`exact_sum`: exact products, summed with the accumulator in float64 and rounded once, to nearest
-even. The model of sm_100, whose low bits no one has measured here.
-
-`hopper_sum`: what an sm_90 does, bit for bit (`tests/test_emulator_matrix.py`, and the record in
-``benchmarks/results``). All products of a group of K, and the accumulator, are aligned to the
-largest exponent among them (a product's exponent is the sum of its factors', before it is
-normalised), cut off after a fixed number of bits below it, towards zero, and summed; the sum is
-rounded towards zero to fp32, or to nearest even to fp16. 25 bits and the whole K of the
-instruction for f16, bf16 and tf32; for the 8-bit types of wgmma only 13, and 13 bits of the
-fp32 result. An 8-bit ``mma.sync`` has no instruction of its own: it is compiled to two products of
-f16, of the even and the odd pairs of K, to which the accumulator is added last.
+- sm_90: measured on an H100, bit for bit (``benchmarks/results/emulator_matrix_h100.json``). An
+  8-bit ``mma.sync`` has no instruction of its own: ptxas compiles it to two products of f16, of
+  the even and the odd pairs of K, to which the accumulator is added last.
+- sm_100: by default `exact_sum`: summed in float64, rounded once to nearest even. It takes a tenth
+  of the time, and no one has measured a B200 here. Xie et al. found 25 bits there for all types of
+  tcgen05.mma that are not block-scaled: `model_of` gives that model, too.
 
 That tensor cores align, cut off and sum in this way was published by Fasi et al., "Numerical
 behavior of NVIDIA tensor cores" (2021), Xie et al., "MMA-Sim" (2025), and Khattak and Mikaitis,
@@ -30,6 +30,7 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
+from triton_ext.emulator.rounding import fma64
 from triton_ext.emulator.types import DTYPES
 
 Values = NDArray[Any]
@@ -74,6 +75,8 @@ _FORMATS = {2: (np.uint16, 10, 15), 4: (np.uint32, 23, 127)}
 """Of fp16 and fp32, by their bytes: their codes' type, bits of mantissa, bias of the exponent."""
 _NO_EXPONENT = -8192
 """Of zero: below every exponent, and below every sum of two."""
+_LOWEST_SUM = -400
+"""Below the exponent of every product."""
 _SINGLE_THREAD_SIZE = 1 << 18
 """OpenBLAS gives larger products to several threads, which costs more than it saves here."""
 _SAFE_SPREAD = 90
@@ -157,12 +160,11 @@ def _towards_zero(values: Values, bits: int) -> Values:
 
     From 2**128 on it is infinite.
     """
-    rounded = values.astype(np.float32)
-    codes = rounded.view(np.uint32)
-    sizes = np.abs(values)
-    codes -= (np.abs(rounded).astype(np.float64) > sizes) & (sizes < 2.0**128)
-    if bits < 23:
-        codes &= np.uint32(0xFFFFFFFF << (23 - bits) & 0xFFFFFFFF)
+    cut = (values.view(np.int64) & np.int64(-1 << 52 - bits)).view(np.float64)
+    rounded = cut.astype(np.float32)  # exact, but for subnormals
+    sizes = np.abs(cut)
+    if sizes.min(where=sizes > 0, initial=1) < 2.0**-126:
+        rounded.view(np.uint32)[...] -= np.abs(rounded).astype(np.float64) > sizes
     return rounded
 
 
@@ -172,7 +174,7 @@ def _round(total: Values, d_type: str, bits: int) -> Values:
     return result
 
 
-def _aligned_sum(a: Values, b: Values, d: Values, low_a: int, low_b: int, fraction: int) -> Values:
+def _sum_aligned(a: Values, b: Values, d: Values, low_a: int, low_b: int, fraction: int) -> Values:
     """The sum of finite terms, each cut off `fraction` bits below the largest exponent."""
     exp_a, exp_b, top = _exponents(a), _exponents(b), _exponents(d)
     zero_a, zero_b = a == 0, b == 0
@@ -187,17 +189,18 @@ def _aligned_sum(a: Values, b: Values, d: Values, low_a: int, low_b: int, fracti
         return _sum64(a, b, d)  # nothing is cut off, as with small integers
     for k in range(a.shape[-1]):
         np.maximum(top, exp_a[..., :, k, None] + exp_b[..., None, k, :], out=top)
-    np.maximum(top, _NO_EXPONENT // 8, out=top)
+    top[top < _LOWEST_SUM] = 0  # every term is zero
     # scaled so that the unit is the last bit that counts
-    scale = np.ldexp(1.0, fraction - top.astype(np.int32))
-    total: Values = np.trunc(d * scale)
+    power = fraction - top.astype(np.int32)
+    scale = _power_of_two(power, np.float64)
+    total: Values = d.astype(np.float64)
+    total *= scale
+    np.trunc(total, out=total)
     kind: Any = np.float32 if high - least_a - least_b < _SAFE_SPREAD else np.float64
     high_a = int(exp_a.max())
     a_scaled = np.ldexp(a.astype(np.float64), -high_a).astype(kind)
     b_scaled = np.ldexp(b.astype(np.float64), high_a - high).astype(kind)
-    shift = np.ldexp(scale, high)
-    if kind is np.float32:  # where the limit matters, every term is zero
-        shift = np.minimum(shift, 2.0**126).astype(np.float32)
+    shift = _power_of_two(power + high, kind)
     term = np.empty(total.shape, kind)
     whole = np.empty(total.shape, np.int32)
     part = np.zeros(total.shape, np.int32)
@@ -214,6 +217,13 @@ def _aligned_sum(a: Values, b: Values, d: Values, low_a: int, low_b: int, fracti
     return total
 
 
+def _power_of_two(exponents: NDArray[np.int32], kind: Any) -> Values:
+    """2 to these powers; in float32 within its range, which is far enough from what counts."""
+    if kind is np.float32:
+        return (np.clip(exponents, -126, 126) + 127 << 23).view(np.float32)
+    return (exponents.astype(np.int64) + 1023 << 52).view(np.float64)
+
+
 def _unit(values: Values, least: int) -> int:
     """An n such that every value is a multiple of 2**n, given the least exponent."""
     code, mantissa_bits, _ = _FORMATS[values.dtype.itemsize]
@@ -222,11 +232,20 @@ def _unit(values: Values, least: int) -> int:
     return least - mantissa_bits + min(trailing, mantissa_bits)
 
 
-_LOWEST_EXPONENT = {"f16": -14, "bf16": -126, "tf32": -126, "e4m3": -6, "e5m2": -14}
+_LOWEST_EXPONENT = {
+    "f16": -14,
+    "bf16": -126,
+    "tf32": -126,
+    "e4m3": -6,
+    "e5m2": -14,
+    "e2m3": 0,
+    "e3m2": -2,
+    "e2m1": 0,
+}
 """Subnormal factors are not normalised: they count with the exponent of the smallest normal."""
 
 
-def hopper_sum(
+def aligned_sum(
     a: Values,
     b: Values,
     d: Values | None,
@@ -236,7 +255,7 @@ def hopper_sum(
     fraction: int = 25,
     bits: int = 23,
 ) -> Values:
-    """What an sm_90 does with one group of K; see the module's docstring.
+    """What the tensor core does with one group of K; see the module's docstring.
 
     Args:
         types: of A and B.
@@ -245,12 +264,13 @@ def hopper_sum(
     """
     if d is None:
         d = np.zeros((*a.shape[:-1], b.shape[-1]), DTYPES[d_type])
+    d = d.astype(DTYPES[d_type], copy=False)
     low_a, low_b = (_LOWEST_EXPONENT[name] for name in types)
     if np.isfinite(a).all() and np.isfinite(b).all() and np.isfinite(d).all():
-        return _round(_aligned_sum(a, b, d, low_a, low_b, fraction), d_type, bits)
+        return _round(_sum_aligned(a, b, d, low_a, low_b, fraction), d_type, bits)
     special = _sum64(a, b, d)
     finite = [np.where(np.isfinite(each), each, 0).astype(each.dtype) for each in (a, b, d)]
-    total = _aligned_sum(finite[0], finite[1], finite[2], low_a, low_b, fraction)
+    total = _sum_aligned(finite[0], finite[1], finite[2], low_a, low_b, fraction)
     result = _round(total, d_type, bits)
     special_d = special.astype(DTYPES[d_type])
     return canonical(np.where(np.isfinite(special), result, special_d), d_type)
@@ -260,32 +280,47 @@ def hopper_mma_of_8_bits(
     a: Values, b: Values, d: Values | None, d_type: str, *, types: tuple[str, str]
 ) -> Values:
     """``mma.sync`` of e4m3 and e5m2 on sm_90, as ptxas compiles it."""
-    halves: Values | None = None
+    halves = np.zeros((*a.shape[:-1], b.shape[-1]), DTYPES[d_type])
     pairs = np.arange(a.shape[-1]) // 2 % 2
     for half in (0, 1):
         chosen = pairs == half
         # their values are those of f16
-        halves = hopper_sum(a[..., chosen], b[..., chosen, :], halves, d_type, types=("f16", "f16"))
-    assert halves is not None
+        halves = aligned_sum(
+            a[..., chosen], b[..., chosen, :], halves, d_type, types=("f16", "f16")
+        )
     return canonical(halves if d is None else halves + d, d_type)
 
 
-def model_of(arch: int, family: str, a_type: str, b_type: str) -> Model:
+def chain_sum(a: Values, b: Values, d: Values | None, d_type: str) -> Values:
+    """The products of f64: fused multiply-adds, one after the other along K."""
+    total: Values = np.zeros((*a.shape[:-1], b.shape[-1])) if d is None else d
+    for k in range(a.shape[-1]):
+        left = np.broadcast_to(a[..., :, k, None], total.shape)
+        right = np.broadcast_to(b[..., None, k, :], total.shape)
+        total = fma64(left, right, total)
+    return total
+
+
+def model_of(arch: int, family: str, a_type: str, b_type: str, *, published: bool = False) -> Model:
     """How an architecture's tensor core sums.
 
     Args:
         arch: 90 or 100.
-        family: of instructions: "mma" (of warps), "wgmma" or "tcgen05".
+        family: of instructions: "mma" (of warps), "wgmma", or "tcgen05" (not block-scaled).
         a_type, b_type: of the operands.
+        published: sm_100 as Xie et al. describe it, where they do.
     """
-    if arch != 90 or a_type not in _LOWEST_EXPONENT:
+    if a_type == "f64":
+        return chain_sum
+    known = arch == 90 or (published and family == "tcgen05")
+    if a_type not in _LOWEST_EXPONENT or not known:
         return EXACT
     types = (a_type, b_type)
-    if OPERAND_BITS[a_type] > 8:
-        return partial(hopper_sum, types=types)
-    if family == "mma":
-        return partial(hopper_mma_of_8_bits, types=types)
-    return partial(hopper_sum, types=types, fraction=13, bits=13)
+    if arch == 90 and OPERAND_BITS[a_type] == 8:
+        if family == "mma":
+            return partial(hopper_mma_of_8_bits, types=types)
+        return partial(aligned_sum, types=types, fraction=13, bits=13)
+    return partial(aligned_sum, types=types)
 
 
 def multiply_accumulate(

@@ -36,6 +36,8 @@ SHARED_BASE = 1024
 """The first dynamic shared byte: the system keeps 1 KiB of each block (sm_90 and later)."""
 
 
+GRANULE = 16
+"""Bytes of shared memory whose last reads are remembered together: a bulk copy's unit."""
 HELD = 1 << 62
 """The "last read" of bytes that nothing may write: those of a live mbarrier."""
 
@@ -191,6 +193,13 @@ class SharedMemory:
         self.read: NDArray[np.int64] = np.zeros(rounded, np.int64)
         self.atomic: NDArray[np.int64] = np.zeros(rounded, np.int64)
         """The event of the last atomic write; the last write was atomic if it is the same."""
+        self.plain_writer = np.full(rounded, -1, np.int16)
+        self.plain_written: NDArray[np.int64] = np.zeros(rounded, np.int64)
+        """The last write before the atomic ones."""
+        # What has been read: for each agent, the event of its last read of each 16 bytes.
+        # Who copies over them must have seen it. (calloc: what nobody reads takes no memory.)
+        self.last_load: NDArray[np.int64] = np.zeros((clocks.agents, rounded // GRANULE), np.int64)
+        self.has_loaded = np.zeros(clocks.agents, np.bool_)
 
     def _check(self, offsets: Offsets, width: int) -> None:
         check_aligned(offsets, width, "shared")
@@ -237,7 +246,26 @@ class SharedMemory:
         late = self._rows(self.written, offsets, width) > self.clocks.seen[agents[:, None], writers]
         if late.any():
             self._unordered(offsets, late, writers, "is read, and was written by")
+        self.last_load[agents, offsets // GRANULE] = self.clocks.tick(agents)
+        self.has_loaded[agents] = True
         return self._rows(self.data, offsets, width)
+
+    def _check_loads(self, chunks: Any, clock: Clock, name: str) -> None:
+        """Raise if `name` writes 16-byte chunks that someone may still be reading."""
+        agents = np.flatnonzero(self.has_loaded)
+        if not len(agents):
+            return
+        rows = agents if isinstance(chunks, slice) else agents[:, None]
+        loads = self.last_load[rows, chunks]
+        late = loads > clock.seen[agents][:, None]
+        if late.any():
+            agent, chunk = (int(n) for n in np.argwhere(late)[0])
+            first = chunks.start + chunk if isinstance(chunks, slice) else int(chunks[chunk])
+            raise SynchronizationFault(
+                f"shared address {first * GRANULE:#x} is written by {name}, and may still be read"
+                f" by {self.agent_name(int(agents[agent]))}: nothing orders its read before (an"
+                " arrival at the mbarrier that the copy waits for, or a barrier)"
+            )
 
     def store(self, offsets: Offsets, values: Bytes, agents: Agents, event: int) -> None:
         """Write (n, width) bytes through the generic proxy, as `event` of the lanes' agents."""
@@ -261,11 +289,16 @@ class SharedMemory:
         """
         self._check(offsets, width)
         writers = self._rows(self.writer, offsets, width)
-        if (writers < 0).any():
+        first = int(writers.min())
+        if first < 0:
             self._no_writer(offsets, writers)
         written = self._rows(self.written, offsets, width)
-        late = written > clock.fenced[writers]
-        if late.any():
+        if first == int(writers.max()):  # one writer, as after a TMA copy: faster
+            ordered = int(written.max()) <= clock.fenced[first]
+        else:
+            ordered = bool((written <= clock.fenced[writers]).all())
+        if not ordered:
+            late = written > clock.fenced[writers]
             lane, byte = (int(n) for n in np.argwhere(late)[0])
             writer = int(writers[lane, byte])
             missing = (
@@ -280,6 +313,8 @@ class SharedMemory:
         event = self.clocks.unit_event(unit)
         scatter(self.reader, offsets, unit, width)
         scatter(self.read, offsets, event, width)
+        self.last_load[unit, offsets // GRANULE] = event
+        self.has_loaded[unit] = True
         return self._rows(self.data, offsets, width)
 
     def bulk_store(
@@ -298,6 +333,7 @@ class SharedMemory:
         late = self._rows(self.written, offsets, width) > clock.seen[writers]
         if late.any():
             self._unordered(offsets, late, writers, f"is written by {name}, and was written by")
+        self._check_loads(np.unique(offsets // GRANULE), clock, name)
         event = self.clocks.unit_event(unit)
         scatter(self.data, offsets, values, width)
         scatter(self.writer, offsets, unit, width)
@@ -312,17 +348,28 @@ class SharedMemory:
         if (writers < 0).any():
             self._no_writer(offsets, writers)
         written = self._rows(self.written, offsets, width)
+        atomic = written == self._rows(self.atomic, offsets, width)
+        if atomic.any():  # what counts is the ordinary write before the atomic ones
+            written = np.where(atomic, self._rows(self.plain_written, offsets, width), written)
+            writers = np.where(atomic, self._rows(self.plain_writer, offsets, width), writers)
         late = written > self.clocks.seen[agents[:, None], writers]
         if late.any():
-            late &= written != self._rows(self.atomic, offsets, width)
-            if late.any():
-                self._unordered(offsets, late, writers, "is read, and was written by")
+            self._unordered(offsets, late, writers, "is read, and was written by")
         return self._rows(self.data, offsets, width)
 
     def atomic_store(self, offsets: Offsets, values: Bytes, agents: Agents, event: int) -> None:
         """Write (n, width) bytes that `atomic_load` has just read."""
+        width = values.shape[1]
+        written = self._rows(self.written, offsets, width)
+        plain = written != self._rows(self.atomic, offsets, width)
+        if plain.any():
+            writers = self._rows(self.writer, offsets, width)
+            before = self._rows(self.plain_written, offsets, width)
+            by = self._rows(self.plain_writer, offsets, width)
+            scatter(self.plain_written, offsets, np.where(plain, written, before), width)
+            scatter(self.plain_writer, offsets, np.where(plain, writers, by), width)
         self.store(offsets, values, agents, event)
-        scatter(self.atomic, offsets, event, values.shape[1])
+        scatter(self.atomic, offsets, event, width)
 
     # ------------------------------------------------------ whole ranges of bytes
 
@@ -351,8 +398,10 @@ class SharedMemory:
         if int(writers.min()) < 0 or not self._seen(writers, self.written[here], clock.fenced):
             offsets = np.arange(start, start + size)
             return self.bulk_load(offsets, 1, clock, unit, name=name)[:, 0]
-        self.reader[here] = unit
-        self.read[here] = self.clocks.unit_event(unit)
+        event = self.clocks.unit_event(unit)
+        self.reader[here], self.read[here] = unit, event
+        self.last_load[unit, start // GRANULE : -(-(start + size) // GRANULE)] = event
+        self.has_loaded[unit] = True
         return self.data[here].copy()
 
     def bulk_write(
@@ -367,6 +416,8 @@ class SharedMemory:
             offsets = np.arange(start, start + len(values))
             self.bulk_store(offsets, values[:, None], clock, unit, name=name)
             return
+        chunks = slice(start // GRANULE, -(-(start + len(values)) // GRANULE))
+        self._check_loads(chunks, clock, name)
         self.data[here] = values
         self.writer[here] = unit
         self.written[here] = self.clocks.unit_event(unit)

@@ -42,7 +42,7 @@ class Observer:
         width: int,
         kind: str,
     ) -> None:
-        """Each lane reads or writes (`kind` is "load" or "store") `width` bytes of `space`."""
+        """Each lane accesses `width` bytes of `space`; `kind`: "load", "store" or "atomic"."""
 
 
 class Observers(Observer):
@@ -174,7 +174,7 @@ class Statistics(Observer):
         kind: str,
     ) -> None:
         self.bytes[f"{space} {kind}"] += len(addresses) * width
-        if space != "shared":
+        if space != "shared" or kind == "atomic":
             return
         threads = lane_sets.indices(lanes)
         line = int(addresses.min()) // LINE_BYTES * LINE_BYTES

@@ -82,6 +82,16 @@ def chunk_addresses(
     return _chunk_offsets(relative, mn, k, bits, major) + (descriptor.start_address - phase)
 
 
+@lru_cache(1024)
+def _placed(
+    descriptor: SmemDescriptor, mn: int, k: int, bits: int, major: Major
+) -> tuple[NDArray[np.int64], int, int]:
+    """`chunk_addresses`, the first of them, and the end of the last."""
+    addresses = chunk_addresses(descriptor, mn, k, bits, major)
+    addresses.flags.writeable = False
+    return addresses, int(addresses.min()), int(addresses.max()) + CHUNK_BYTES
+
+
 def unpack_codes(chunks: Bytes, bits: int) -> Bytes:
     """Codes of 4 or 6 bits, a byte each, from (n, w) bytes; the lowest bits come first."""
     if bits == 4:
@@ -144,15 +154,18 @@ def read_operand(
     """
     bits = OPERAND_BITS[type_name]
     in_memory = bits if packed or bits >= 8 else 8
-    addresses = chunk_addresses(descriptor, mn, k, in_memory, major)
-    low, high = int(addresses.min()), int(addresses.max()) + CHUNK_BYTES
+    addresses, low, high = _placed(descriptor, mn, k, in_memory, major)
     if low < SHARED_BASE or high > shared.size:
         raise DescriptorFault(
             f"{name}'s descriptor ({'; '.join(descriptor.describe()[:4])}) makes it read shared"
             f" addresses {low:#x} to {high - 1:#x}; the block's are {SHARED_BASE:#x} to"
             f" {shared.size - 1:#x}"
         )
-    chunks = shared.bulk_load(addresses, CHUNK_BYTES, clock, unit, name=name)
+    # the padding behind elements of 4 and 6 bits is not read: nothing need have written it
+    piece = CHUNK_BYTES if in_memory == bits else 8 if bits == 4 else 4
+    pieces = np.arange(0, CHUNK_BYTES if piece == CHUNK_BYTES else 2 * bits, piece)
+    offsets = (addresses[:, None] + pieces).reshape(-1) if len(pieces) > 1 else addresses
+    chunks = shared.bulk_load(offsets, piece, clock, unit, name=name).reshape(len(addresses), -1)
     codes = codes_of_chunks(chunks, type_name, packed=packed)
     if major == "K":
         return codes.reshape(mn, k)

@@ -9,12 +9,15 @@ from __future__ import annotations
 import mmap
 import os
 import pickle
+import select
 import sys
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from triton_ext.emulator.errors import EmulationError, MemoryFault
 from triton_ext.emulator.machine import Machine
@@ -47,38 +50,84 @@ def execute(machine: Machine, clusters: Sequence[list[Index]]) -> None:
     Raises:
         EmulationError: what the kernel does wrong.
     """
+    progress = _Progress(machine.launch.program.kernel.name, len(clusters))
+    machine.on_cluster = progress.advance
     workers = min(len(os.sched_getaffinity(0)), len(clusters) - 1)
-    if (
-        workers < 2
-        or not hasattr(os, "fork")
-        or machine.observer is not None
-        or not independent(machine.launch.program)
-    ):
-        machine.run(clusters)
-        return
-    machine.run(clusters[:1])
-    rest = clusters[1:]
-    if machine.steps * len(rest) < WORTH_FORKING or not _fork(machine, rest, workers):
-        machine.run(rest, first=1)
+    try:
+        if (
+            workers < 2
+            or not hasattr(os, "fork")
+            or machine.observer is not None
+            or not independent(machine.launch.program)
+        ):
+            machine.run(clusters)
+            return
+        machine.run(clusters[:1])
+        rest = clusters[1:]
+        worth = machine.steps * len(rest) >= WORTH_FORKING
+        if not worth or not _fork(machine, rest, workers, progress):
+            machine.run(rest, first=1)
+    finally:
+        progress.close()
+
+
+class _Progress:
+    """Says on a terminal how far a launch is, if it takes long. Forks share the count."""
+
+    def __init__(self, name: str, total: int) -> None:
+        self._name, self._total = name, total
+        self._shown = sys.stderr.isatty() and total > 1
+        self._began = self._last = time.monotonic()
+        self._done = np.frombuffer(mmap.mmap(-1, 8), np.int64)
+        self.advances: NDArray[np.int64] = self._done  # of this process
+
+    def advance(self) -> None:
+        """Another cluster is done."""
+        self.advances[0] += 1
+        self.show(int(self._done[0]))
+
+    def show(self, done: int) -> None:
+        """Rewrite the line, now and then."""
+        now = time.monotonic()
+        if self._shown and now - self._began > 2 and now - self._last > 0.2:
+            self._last = now
+            sys.stderr.write(f"\r{self._name}: {done} of {self._total} clusters")
+            sys.stderr.flush()
+
+    def close(self) -> None:
+        if self._last != self._began:
+            sys.stderr.write("\r\033[K")
 
 
 @dataclass
 class _Answer:
-    steps: int
-    error: EmulationError | None
-    unknown_memory: bool
+    """What became of a worker; if it is not complete, the work is to be done without forks."""
+
+    complete: bool = False
+    steps: int = 0
+    error: EmulationError | None = None
 
 
-def _fork(machine: Machine, clusters: Sequence[list[Index]], workers: int) -> bool:
+def _fork(
+    machine: Machine, clusters: Sequence[list[Index]], workers: int, progress: _Progress
+) -> bool:
     """Run clusters in forks; False if that cannot be done, with nothing changed."""
     memory = machine.launch.memory
     originals = memory.replace([_shared_copy(data) for data in memory.arrays])
-    shares = [clusters[number::workers] for number in range(workers)]
     sys.stdout.flush()
-    children = [_start(machine, share) for share in shares]
-    answers = [_answer(*child) for child in children]
+    finished = np.frombuffer(mmap.mmap(-1, 8 * workers), np.int64)
+    children = {}
+    for number in range(workers):
+        progress.advances = finished[number : number + 1]
+        process, reader = _start(machine, clusters[number::workers])
+        children[reader] = process
+    answers = []
+    while children:
+        for reader in select.select(list(children), [], [], 0.5)[0]:
+            answers.append(_answer(children.pop(reader), reader))
+        progress.show(1 + int(finished.sum()))
     copies = memory.replace(originals)
-    if any(answer.unknown_memory for answer in answers):
+    if not all(answer.complete for answer in answers):
         return False
     for original, copy in zip(originals, copies, strict=True):
         if original.flags.writeable:
@@ -107,16 +156,15 @@ def _start(machine: Machine, clusters: Sequence[list[Index]]) -> tuple[int, int]
         return process, reader
     os.close(reader)
     before = machine.steps
-    answer = _Answer(0, None, False)
+    answer = _Answer()
     memory = machine.launch.memory
     try:
         memory.find = None  # what a worker finds by itself would not be shared
         machine.run(clusters)
-        answer.steps = machine.steps - before
-    except MemoryFault as error:
-        answer = _Answer(0, error, memory.may_find)
+        answer = _Answer(True, machine.steps - before)
     except EmulationError as error:
-        answer = _Answer(0, error, False)
+        unknown = isinstance(error, MemoryFault) and memory.may_find
+        answer = _Answer(not unknown, machine.steps - before, error)
     finally:
         sys.stdout.flush()
         with os.fdopen(writer, "wb") as out:
@@ -128,8 +176,6 @@ def _answer(process: int, reader: int) -> _Answer:
     with os.fdopen(reader, "rb") as source:
         data = source.read()
     os.waitpid(process, 0)
-    if not data:
-        return _Answer(0, None, True)  # it died: try again without forks, and see
-    answer = pickle.loads(data)
+    answer = pickle.loads(data) if data else _Answer()
     assert isinstance(answer, _Answer)
     return answer

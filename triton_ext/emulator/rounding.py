@@ -8,6 +8,7 @@ FMA and correctly rounded sums: proved algorithms using rounding to odd", 2008).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
@@ -88,7 +89,7 @@ def to_odd(value: Array, error: Array) -> Array:
     bits = np.asarray(value).view(np.int64)
     inexact = (np.abs(error) > 0) & np.isfinite(value) & (bits & 1 == 0)
     away = (error > 0) == (np.asarray(value) > 0)
-    return (bits + np.where(inexact, np.where(away, 1, -1), 0)).view(np.float64)
+    return np.asarray((bits + np.where(inexact, np.where(away, 1, -1), 0)).view(np.float64))
 
 
 def directed(value: Array, error: Array, mode: str) -> Array:
@@ -111,10 +112,10 @@ def directed(value: Array, error: Array, mode: str) -> Array:
 
 
 def _nearest_away(value: Array) -> Array:
-    return np.copysign(np.floor(np.abs(value) + 0.5), value)
+    return np.asarray(np.copysign(np.floor(np.abs(value) + 0.5), value))
 
 
-_TO_INTEGER = {
+_TO_INTEGER: dict[str, Callable[[Array], Any]] = {
     "rn": np.rint,
     "rz": np.trunc,
     "rm": np.floor,
@@ -125,8 +126,7 @@ _TO_INTEGER = {
 
 def to_integer(value: Array, mode: str) -> Array:
     """The integer that a float becomes, as a float: `mode` is one of MODES."""
-    rounded: Array = _TO_INTEGER[mode](value)
-    return rounded
+    return np.asarray(_TO_INTEGER[mode](value))
 
 
 def encode(value: Array, to: Format, mode: str = "rn", *, saturate: bool = False) -> Array:
@@ -243,6 +243,8 @@ def _exactly(
         number = exact(*(Fraction(float(value[lane])) for value in flat))
         if number != 0:
             out[lane] = _round_fraction(number, mode)
+        elif mode == "rm":  # a sum of unlike terms
+            out[lane] = -0.0
     return result
 
 
@@ -261,9 +263,10 @@ def fma64(a: Array, b: Array, c: Array, mode: str = "rn") -> Array:
     rare = finite & ~trusted & (a != 0) & (b != 0)
     if rare.any():
         result = _exactly((a, b, c), result, rare, mode, lambda x, y, z: x * y + z)
-    if mode == "rm":  # an exact zero of terms with unlike signs
+    if mode == "rm":  # zeros of unlike signs
         unlike = np.signbit(a) ^ np.signbit(b) ^ np.signbit(c)
-        result = np.where((result == 0) & (plain == 0) & unlike, -0.0, result)
+        zeros = ((a == 0) | (b == 0)) & (product == 0) & (c == 0)
+        result = np.where(zeros & unlike, -0.0, result)
     return result
 
 

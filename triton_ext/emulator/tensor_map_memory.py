@@ -10,7 +10,7 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from triton_ext.emulator.errors import DescriptorFault, MemoryFault, SynchronizationFault
 from triton_ext.emulator.memory import PARAM_WINDOW, WINDOW_SHIFT
@@ -152,7 +152,7 @@ def replace_field(data: bytes, field: str, ordinal: int, value: int) -> bytes:
     return _FORMAT.pack(*values)
 
 
-def _unpack(data: bytes) -> tuple[int, ...]:
+def _unpack(data: bytes) -> tuple[Any, ...]:
     if len(data) != TENSOR_MAP_BYTES:
         raise DescriptorFault(f"a tensor map has {TENSOR_MAP_BYTES} bytes, not {len(data)}")
     return _FORMAT.unpack(data)

@@ -223,11 +223,23 @@ class TensorMemory:
 
     def complete(self, access: Access, agent: int, event: int) -> None:
         """The warp has waited for its tcgen05.ld or st; that is `event`."""
+        for cells in self._pending.pop((access, agent), []):
+            self._settle(access, agent, event, cells)
+
+    def complete_load(self, agent: int, event: int, cells: Cells) -> None:
+        """The warp has used a register that one tcgen05.ld wrote: it has read its cells."""
+        pending = self._pending.get(("load", agent), [])
+        for number, each in enumerate(pending):
+            if each is cells:
+                del pending[number]
+                self._settle("load", agent, event, cells)
+                return
+
+    def _settle(self, access: Access, agent: int, event: int, cells: Cells) -> None:
         table = self.written if access == "store" else self.read
         pending, done = stamp(NEVER, agent), stamp(event, agent)
-        for cells in self._pending.pop((access, agent), []):
-            here = _view(table, cells)
-            _assign(table, cells, np.where(here == pending, done, here))
+        here = _view(table, cells)
+        _assign(table, cells, np.where(here == pending, done, here))
 
     def _ordered(
         self, cells: Cells, access: Access, seen: Seen, what: str, needs_value: bool = False

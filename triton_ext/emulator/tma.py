@@ -22,6 +22,7 @@ from triton_ext.emulator.memory import Bytes
 from triton_ext.encodings import CHUNK_BYTES
 from triton_ext.errors import LayoutError
 from triton_ext.hardware.tensor_map import (
+    OOB_NAN,
     SMEM_ALIGNMENT,
     DataType,
     Interleave,
@@ -42,7 +43,6 @@ ELEMENTS: dict[DataType, Any] = {
     DataType.BFLOAT16: ml_dtypes.bfloat16, DataType.FLOAT32_FTZ: np.float32,
     DataType.TFLOAT32: np.float32, DataType.TFLOAT32_FTZ: np.float32,
 }  # fmt: skip
-_NAN = {2: b"\xff\x7f", 4: b"\xff\xff\xff\x7f", 8: b"\xff\xff\xff\xff\xff\xff\xff\x7f"}
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ def box_of(tensor_map: TensorMap, residue: int) -> Box:
     unit = 8 if tensor_map.swizzle == TensorSwizzle.BYTES_128_ATOM_32B_FLIP_8B else CHUNK_BYTES
     per_unit = CHUNK_BYTES if kind.is_padded else 8 * unit // kind.bits
     columns, *outer_shape = tensor_map.copied_shape
-    outer = np.zeros((1, 0), np.int64)
+    outer: Index = np.zeros((1, 0), np.int64)
     if outer_shape:
         outer = np.indices(outer_shape[::-1], np.int64).reshape(len(outer_shape), -1)[::-1].T
     column = np.arange(0, columns, per_unit)
@@ -169,12 +169,11 @@ class BoxCopy:
         self.address = address
 
     def _check(self, address: int) -> None:
-        kind = self.map.data_type
-        multiple = 128 if kind.is_padded else 8 * CHUNK_BYTES // kind.bits
+        multiple = self.map.coordinate_multiple
         if self.coordinates[0] % multiple:
             raise DescriptorFault(
                 f"the innermost coordinate {self.coordinates[0]} must be a multiple of {multiple}"
-                f" elements of {kind.name}: on an H100 the copy ends in an illegal instruction"
+                f" elements of {self.map.data_type.name}: on an H100 the copy ends in an illegal instruction"
             )
         if address % SMEM_ALIGNMENT:
             raise DescriptorFault(
@@ -261,18 +260,14 @@ class BoxCopy:
             offsets = self._offsets(part)
             origin, data = self._locate(cta, part, offsets)
             index = (origin + offsets)[:, None] + np.arange(part.first, part.last)
-            rows[slice(None) if part.rows is None else part.rows, part.first : part.last] = data[
-                index
-            ]
-        rows = _converted(rows.reshape(-1), kind).reshape(rows.shape)
+            which = slice(None) if part.rows is None else part.rows
+            rows[which, part.first : part.last] = _converted(data[index], kind)
         return self._arranged(rows)
 
     def _filling(self, rows: int) -> Bytes:
         if self.map.oob_fill == OobFill.NONE:
             return np.zeros((rows, self.box.row_bytes), np.uint8)
-        size = self.map.data_type.bits // 8
-        pattern = np.frombuffer(_NAN[size], np.uint8)
-        return np.tile(pattern, (rows, self.box.row_bytes // size))
+        return np.full((rows, self.box.row_bytes // 2), OOB_NAN, np.uint16).view(np.uint8)
 
     def _arranged(self, rows: Bytes) -> Bytes:
         box = self.box
@@ -288,24 +283,35 @@ class BoxCopy:
         out[box.place] = units
         return out.reshape(-1)
 
+    def _check_store(self) -> None:
+        if self.map.data_type.is_padded:
+            raise DescriptorFault(f"{self.map.data_type.name} elements cannot be stored")
+        coordinates = (*self.coordinates, *(self.rows or ()))
+        if min(coordinates) < 0:
+            raise DescriptorFault(
+                f"a store's coordinates must not be negative, here {coordinates}: on an H100 it"
+                " ends in an illegal instruction"
+            )
+
     def write_global(self, cta: Cta, values: Bytes, combine: Any = None) -> None:
         """Write what `read_shared` gave; elements outside of the tensor are left out.
 
         Args:
             combine: (old, new) elements -> elements, of a reduction.
         """
+        self._check_store()
         box, part = self.box, self._part()
         if part.empty:
             return
-        if self.map.data_type.is_padded:
-            raise DescriptorFault(f"{self.map.data_type.name} elements cannot be stored")
         if combine is None:
             lines, index = self._lines(cta, part)
             if lines is not None:
                 lines[index] = values.view(_LINE)
                 return
+        # The hardware writes whole 16 bytes, also where the tensor ends within them (an H100).
+        part = replace(part, last=-(-part.last // CHUNK_BYTES) * CHUNK_BYTES)
         units = values.reshape(-1, box.unit)[box.place] if box.filled else values
-        rows = units.reshape(len(box.row_offsets), box.row_bytes)
+        rows: Bytes = units.reshape(len(box.row_offsets), box.row_bytes)
         if part.rows is not None:
             rows = rows[part.rows]
         rows = rows[:, part.first : part.last]
@@ -333,9 +339,7 @@ class BoxCopy:
     def read_shared(self, cta: Cta, clock: Any, unit: int) -> Bytes:
         """Take the box out of a block's shared memory."""
         if self.box.filled:
-            return cta.shared.bulk_read(
-                self.address, self.box.smem_bytes, clock, unit, name="TMA"
-            )
+            return cta.shared.bulk_read(self.address, self.box.smem_bytes, clock, unit, name="TMA")
         offsets = self.address + self.box.place * self.box.unit
         return cta.shared.bulk_load(offsets, self.box.unit, clock, unit, name="TMA")
 
@@ -343,6 +347,19 @@ class BoxCopy:
 _LINE = np.dtype(np.complex128)  # 16 bytes that numpy moves as one
 
 
+_TF32_DROPPED = 13
+_TF32_NAN = np.uint32(0x7FFFE000)
+
+
 def _converted(values: Bytes, kind: DataType) -> Bytes:
-    """Elements as a load leaves them in shared memory."""
-    return values
+    """Elements as a load leaves them in shared memory (all of it seen on an H100).
+
+    TFLOAT32 is rounded to nearest even, any NaN becomes one; nothing flushes subnormal numbers.
+    """
+    if kind not in (DataType.TFLOAT32, DataType.TFLOAT32_FTZ):
+        return values
+    bits = np.ascontiguousarray(values).view(np.uint32)
+    odd = bits >> np.uint32(_TF32_DROPPED) & np.uint32(1)
+    rounded = bits + (np.uint32((1 << _TF32_DROPPED - 1) - 1) + odd)
+    rounded &= np.uint32((1 << 32) - (1 << _TF32_DROPPED))
+    return np.where(np.isnan(bits.view(np.float32)), _TF32_NAN, rounded).view(np.uint8)

@@ -114,8 +114,8 @@ def cuda_on_the_host(arch: int) -> Iterator[None]:
         "Event": _NoTime,
         "empty_cache": lambda: None,
         "device": lambda device=None: contextlib.nullcontext(),
-        "manual_seed": torch.manual_seed,
-        "manual_seed_all": torch.manual_seed,
+        "manual_seed": torch.default_generator.manual_seed,
+        "manual_seed_all": torch.default_generator.manual_seed,
     }
     with contextlib.ExitStack() as stack:
         for name, stand_in in stand_ins.items():

@@ -7,6 +7,7 @@ thread; typed views of the same bytes serve the typed instructions.
 from __future__ import annotations
 
 import re
+from functools import cache
 from typing import Any
 
 import ml_dtypes
@@ -38,6 +39,7 @@ DTYPES: dict[str, np.dtype[Any]] = {
 _FILES = {16: ("u16", "s16", "f16", "bf16"), 32: ("u32", "s32", "f32"), 64: ("u64", "s64", "f64")}
 
 
+@cache
 def bits_of(name: str) -> int:
     """The width of a type; ``f16x2`` has 32."""
     if name == "pred":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -21,12 +22,18 @@ if TYPE_CHECKING:
 WARPGROUP_THREADS = WARPGROUP_WARPS * WARP_THREADS
 
 
+@lru_cache(1024)
+def shared(registers: frozenset[Register]) -> frozenset[Register]:
+    """The same set, and the same object for equal sets."""
+    return registers
+
+
 @dataclass
 class Product:
     """One wgmma.mma_async of a warpgroup.
 
     Attributes:
-        accumulators, inputs: the registers of D, and of A.
+        accumulators, inputs: the registers of D, and of A; `shared` sets.
         opcode: products of one shape and type may share an accumulator without a wait.
         event: of the warpgroup's tensor cores, when it is done; 0 before.
     """
@@ -36,6 +43,29 @@ class Product:
     opcode: str
     event: int = 0
 
+    def is_like(self, other: Product) -> bool:
+        """Whether the two use the same registers in the same way (`shared` sets, so it is fast)."""
+        return (
+            self.accumulators is other.accumulators
+            and self.inputs is other.inputs
+            and self.opcode == other.opcode
+        )
+
+    def check_before(self, later: Product) -> None:
+        """Raise SynchronizationFault unless `later` may start while this one is running."""
+        same = self.opcode == later.opcode and self.accumulators is later.accumulators
+        if (
+            (same or self.accumulators.isdisjoint(later.accumulators))
+            and self.accumulators.isdisjoint(later.inputs)
+            and self.inputs.isdisjoint(later.accumulators)
+        ):
+            return
+        raise SynchronizationFault(
+            "uses registers of an earlier wgmma.mma_async that may still be running; only"
+            " products of the same shape and types may follow each other in one accumulator"
+            " without wgmma.wait_group"
+        )
+
 
 @dataclass
 class WarpQueue:
@@ -43,6 +73,14 @@ class WarpQueue:
 
     uncommitted: list[Product] = field(default_factory=list)
     groups: deque[list[Product]] = field(default_factory=deque)
+
+    @property
+    def latest(self) -> Product | None:
+        """The one that was issued last, if no wait has covered it."""
+        for group in (self.uncommitted, *reversed(self.groups)):
+            if group:
+                return group[-1]
+        return None
 
     def outstanding(self) -> list[Product]:
         """In the order in which they were issued."""
@@ -76,27 +114,21 @@ def start(cta: Cta, lanes: slice, product: Product) -> None:
     """A warpgroup has started a product: its registers are in flight.
 
     Raises:
-        SynchronizationFault: products in flight may share an accumulator, if they are of one
-            shape and type; these share another register.
+        SynchronizationFault: it shares registers with a product in flight, and may not.
     """
     first = lanes.start // WARP_THREADS
-    for earlier in queue_of(cta, first).outstanding():
-        same = earlier.opcode == product.opcode and earlier.accumulators == product.accumulators
-        if (
-            (not same and not earlier.accumulators.isdisjoint(product.accumulators))
-            or not earlier.accumulators.isdisjoint(product.inputs)
-            or not earlier.inputs.isdisjoint(product.accumulators)
-        ):
-            raise SynchronizationFault(
-                "uses registers of an earlier wgmma.mma_async that may still be running; only"
-                " products of the same shape and types may follow each other in one accumulator"
-                " without wgmma.wait_group"
-            )
+    latest = queue_of(cta, first).latest
+    if latest is not None and not latest.is_like(product):
+        for earlier in queue_of(cta, first).outstanding():
+            earlier.check_before(product)
     for warp in range(first, first + WARPGROUP_WARPS):
-        queue_of(cta, warp).uncommitted.append(product)
+        queue = queue_of(cta, warp)
         busy = cta.in_flight.setdefault(warp, set())
-        busy |= product.accumulators
-        busy |= product.inputs
+        latest = queue.latest
+        if latest is None or not latest.is_like(product):
+            busy |= product.accumulators
+            busy |= product.inputs
+        queue.uncommitted.append(product)
 
 
 def commit(cta: Cta, warp: int) -> None:

@@ -74,8 +74,11 @@ BLOCK_SCALED_FIELDS = {
 """The fields of the block-scaled kinds."""
 
 
-def legal_n(kind: str, m: int, cta_group: int) -> Sequence[int]:
+def legal_n(kind: str, m: int, cta_group: int, *, weight_stationary: bool = False) -> Sequence[int]:
     """The N extents that a product with this M may have (PTX ISA, "Matrix Shape", dense).
+
+    `weight_stationary` is the ``.ws`` form (CUTLASS, ``mma_traits_sm100_frag.hpp``,
+    ``tmem_frg_ws``).
 
     Raises:
         LayoutError: an unknown kind or CTA group, or an M that the two do not have.
@@ -85,7 +88,11 @@ def legal_n(kind: str, m: int, cta_group: int) -> Sequence[int]:
     if cta_group not in (1, 2):
         raise LayoutError("cta_group", cta_group, "must be 1 or 2")
     rows: dict[int, dict[int, Sequence[int]]]
-    if KINDS[kind].block_scaled:
+    if weight_stationary:
+        if KINDS[kind].block_scaled:
+            raise LayoutError("kind", kind, "has no weight-stationary form")
+        rows = {1: dict.fromkeys((32, 64, 128), (64, 128, 256)), 2: {}}
+    elif KINDS[kind].block_scaled:
         rows = {1: {128: range(8, 257, 8)}, 2: {m: range(16, 257, 16) for m in (128, 256)}}
     elif kind == "i8":
         rows = {
@@ -100,7 +107,10 @@ def legal_n(kind: str, m: int, cta_group: int) -> Sequence[int]:
     legal = rows[cta_group]
     if m not in legal:
         raise LayoutError(
-            "m", m, f"must be {' or '.join(map(str, legal))} for {kind}, cta_group {cta_group}"
+            "m",
+            m,
+            f"must be {' or '.join(map(str, legal)) or 'absent'} for {kind}, cta_group {cta_group}"
+            + (", .ws" if weight_stationary else ""),
         )
     return legal[m]
 
@@ -168,7 +178,7 @@ class InstructionDescriptor:
         integer_only = (False, True) if self.kind == "i8" else (False,)
         negatable = (False,) if self.kind in ("i8", "mxf4", "mxf4nvf4") else (False, True)
         rules: dict[str, Sequence[Any]] = {
-            "m": (64, 128, 256) if not kind.block_scaled else (128, 256),
+            "m": (32, 64, 128, 256) if not kind.block_scaled else (128, 256),
             "n": range(8, 257, 8),
             "a_type": tuple(kind.operands),
             "b_type": tuple(kind.operands),
@@ -195,9 +205,9 @@ class InstructionDescriptor:
                     name, getattr(self, name), f"must be one of {shown} for kind {self.kind}"
                 )
 
-    def check_shape(self, cta_group: int) -> None:
+    def check_shape(self, cta_group: int, *, weight_stationary: bool = False) -> None:
         """Raise LayoutError unless M and N are a legal shape with this CTA group."""
-        legal = legal_n(self.kind, self.m, cta_group)
+        legal = legal_n(self.kind, self.m, cta_group, weight_stationary=weight_stationary)
         if self.n not in legal:
             raise LayoutError(
                 "n",

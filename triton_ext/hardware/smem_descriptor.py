@@ -16,7 +16,7 @@ from triton_ext.errors import LayoutError
 from triton_ext.hardware.architecture import Architecture, architecture
 from triton_ext.hardware.bit_fields import extract, insert
 from triton_ext.nvmma_shared import ATOM_ROWS
-from triton_ext.swizzle import Major, Swizzle
+from triton_ext.swizzle import Major, Swizzle, address_swizzle
 
 ADDRESS_LIMIT = 1 << 18
 """One past the largest address or stride that 14 bits of 16-byte units hold."""
@@ -173,9 +173,7 @@ class SmemDescriptor:
     @property
     def swizzle(self) -> Swizzle:
         """Of byte addresses: ``Swizzle<B, 4, 3>``; ``Swizzle<2, 5, 2>`` with 32-byte atomicity."""
-        if self.atomicity == 32:
-            return Swizzle(2, 5, 2)
-        return Swizzle((max(16, self.swizzle_byte_width) // 16).bit_length() - 1, 4, 3)
+        return address_swizzle(self.swizzle_byte_width, self.atomicity)
 
     @property
     def atom_rows(self) -> int:
@@ -188,7 +186,8 @@ class SmemDescriptor:
         The address before the swizzle follows the canonical layouts of the PTX ISA (seed 001,
         "SMEM Layouts for an MMA instruction", without the factor k of its K-major rows); the
         swizzle then XORs bits of that address. With a base offset the pattern starts that many
-        128-byte lines before a multiple of its size.
+        128-byte lines before a multiple of its size. So an H100 reads 400 random descriptors,
+        most of which no compiler would choose (``benchmarks/results/emulator_matrix_h100.json``).
 
         Args:
             mn, k: the element, counted from the operand's first.

@@ -21,8 +21,9 @@ from typing import Any
 
 from triton_ext.encodings import CHUNK_BYTES, MAX_RANK
 from triton_ext.errors import LayoutError
+from triton_ext.hardware.architecture import SHARED_MEMORY_PER_SM
 from triton_ext.nvmma_shared import TMA_BOX_LIMIT
-from triton_ext.swizzle import Swizzle, SwizzleAtom
+from triton_ext.swizzle import Swizzle, address_swizzle
 
 TENSOR_MAP_BYTES = 128
 """The size of an encoded tensor map (PTX ISA, "Tensor-map": an opaque 1024-bit object)."""
@@ -31,12 +32,15 @@ TENSOR_MAP_ALIGNMENT = 64
 SMEM_ALIGNMENT = 128
 """What a box's address in shared memory must be a multiple of (PTX ISA, "cp.async.bulk.tensor")."""
 
+OOB_NAN = 0x7FF7
+"""Each 16 bits of what out-of-bounds elements of any type become with NaN fill (an H100's)."""
+
 _MAX_EXTENT = 1 << 32
 _STRIDE_LIMIT = 1 << 40
 _MAX_ELEMENT_STRIDE = 8
-# The shared memory of an SM, both on sm_90 and sm_100. Not in the documentation; the driver
-# (CUDA 13.0) refuses larger boxes where all element strides are 1.
-_MAX_BOX_BYTES = 228 * 1024
+# Not in the documentation; the driver (CUDA 13.0) refuses larger boxes where all element strides
+# are 1.
+_MAX_BOX_BYTES = SHARED_MEMORY_PER_SM
 
 
 class _CudaEnum(enum.IntEnum):
@@ -128,6 +132,11 @@ class TensorSwizzle(_CudaEnum):
         return (0, 32, 64, 128, 128, 128, 128)[self]
 
     @property
+    def atomicity(self) -> int:
+        """What moves as a whole, in bytes (but for the flip of 8-byte halves)."""
+        return (16, 16, 16, 16, 32, 32, 64)[self]
+
+    @property
     def swizzles(self) -> tuple[Swizzle, ...]:
         """What is applied to the bits of a shared-memory byte address, one after the other.
 
@@ -136,12 +145,8 @@ class TensorSwizzle(_CudaEnum):
         CUTLASS (``mma_sm100_desc.hpp``, SWIZZLE_128B_BASE32B) says so; that of 64 bytes, and the
         flip of 8-byte halves in every other row, are cuda.h's words alone.
         """
-        if self <= TensorSwizzle.BYTES_128:
-            return (SwizzleAtom("K", self.span, 8).swizzle,)
-        if self == TensorSwizzle.BYTES_128_ATOM_64B:
-            return (Swizzle(1, 6, 1),)
         flip = (Swizzle(1, 3, 4),) if self == TensorSwizzle.BYTES_128_ATOM_32B_FLIP_8B else ()
-        return (Swizzle(2, 5, 2), *flip)
+        return (address_swizzle(self.span, self.atomicity), *flip)
 
     @property
     def alignment(self) -> int:
@@ -311,6 +316,15 @@ class TensorMap:
         CUTLASS's ``TmaTransactionBytes`` expect the bytes of the elements alone.
         """
         return self.row_bytes * math.prod(self.copied_shape[1:])
+
+    @property
+    def coordinate_multiple(self) -> int:
+        """What the innermost coordinate of a box must be a multiple of, in elements.
+
+        That is 16 bytes, or 64 for padded elements (PTX ISA, "Bounding Box"; Gluon tutorial 04):
+        else, on an H100, the copy stops the kernel with an illegal instruction.
+        """
+        return 128 if self.data_type.is_padded else 8 * CHUNK_BYTES // self.data_type.bits
 
     def smem_address(self, coordinates: Sequence[Any], base: int = 0) -> Any:
         """Where an element of a box lands in shared memory, in bytes.

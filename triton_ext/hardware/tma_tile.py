@@ -20,6 +20,7 @@ from triton_ext.encodings import (
     shape_per_cta,
 )
 from triton_ext.errors import LayoutError
+from triton_ext.hardware.architecture import SHARED_MEMORY_PER_BLOCK
 from triton_ext.hardware.tensor_map import (
     DataType,
     L2Promotion,
@@ -35,8 +36,8 @@ from triton_ext.nvmma_shared import (
 )
 from triton_ext.swizzle import SwizzleAtom
 
-MAX_TILE_BYTES = 1 << 17
-"""The largest power of two that fits the shared memory of a block on sm_90 and sm_100 (227 KB)."""
+MAX_TILE_BYTES = 1 << (SHARED_MEMORY_PER_BLOCK.bit_length() - 1)
+"""The largest power of two that fits the shared memory of a block."""
 
 _COORDINATES = range(-(1 << 31), 1 << 31)
 
@@ -295,7 +296,7 @@ def _check_coordinates(
     if any(value not in _COORDINATES for value in coordinates):
         raise LayoutError("at", start, "each coordinate of a box must fit 32 bits, signed")
     kind = tensor_map.data_type
-    multiple = 128 if kind.is_padded else 8 * CHUNK_BYTES // kind.bits
+    multiple = tensor_map.coordinate_multiple
     if coordinates[0] % multiple:
         multiple //= 2 if kind.is_padded else 1  # in packed bytes, as `start`
         raise LayoutError(

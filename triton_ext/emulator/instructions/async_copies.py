@@ -146,9 +146,7 @@ def _length(at: Instruction, sizes: list[str], width: int, operands: Operands) -
     return operands.reader(sizes[0], "u32", at)
 
 
-def _source(
-    cta: Cta, sources: NDArray[np.int64], lengths: NDArray[np.int64], width: int
-) -> Bytes:
+def _source(cta: Cta, sources: NDArray[np.int64], lengths: NDArray[np.int64], width: int) -> Bytes:
     """What the lanes copy: global memory, and zeros."""
     memory = cta.launch.memory
     if (lengths == width).all():

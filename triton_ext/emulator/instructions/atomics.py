@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from triton_ext.emulator import lanes as lane_sets
-from triton_ext.emulator.clocks import Agents, Clock
+from triton_ext.emulator import memory_order
+from triton_ext.emulator.clocks import Agents
 from triton_ext.emulator.cta import Cta
 from triton_ext.emulator.errors import MemoryFault, UnsupportedInstruction
 from triton_ext.emulator.instructions.common import PACKED, element, reader, writer
@@ -119,25 +120,6 @@ class _Shared(_Location):
         self.memory.atomic_store(self.offsets[chosen], values, self.agents[chosen], self.event)
 
 
-def _order(cta: Cta, key: object, agents: Agents, order: str) -> None:
-    """The release and the acquire of an operation on a memory; one clock for each memory."""
-    clocks = cta.cluster.clocks
-    kept: dict[object, Clock] = cta.cluster.units.setdefault("atomics", {})  # type: ignore[assignment]
-    found = kept.get(key)
-    if found is not None:
-        if order in ("acquire", "acq_rel"):
-            clocks.acquire(agents, found)
-        else:
-            clocks.observe(agents, found)
-    released = (
-        clocks.snapshot(agents) if order in ("release", "acq_rel") else clocks.published(agents)
-    )
-    if found is None and released.seen.any():
-        found = kept[key] = clocks.empty()
-    if found is not None:
-        found.absorb(released)
-
-
 class _Atomic:
     """A decoded atomic operation.
 
@@ -173,6 +155,9 @@ class _Atomic:
         ):
             chosen = np.flatnonzero(here)
             part = lanes if here.all() else lane_sets.select(lanes, here)
+            if cta.machine.observer is not None:
+                within = addresses[chosen] - start
+                cta.machine.observer.access(cta, part, space, within, self.width, "atomic")
             old[chosen] = self._in_space(
                 cta, part, space, addresses[chosen] - start, value[chosen], second[chosen]
             )
@@ -183,7 +168,8 @@ class _Atomic:
     ) -> Array:
         agents = cta.agents(lanes)
         if space == "global":
-            _order(cta, "global", agents, self.order)
+            memory_order.read(cta, memory_order.GLOBAL, agents, self.order)
+            memory_order.write(cta, memory_order.GLOBAL, agents, self.order)
             update = {"f32": self._flushing, "f64": self._keeping}.get(self.floats, self.update)
             return self._rounds(
                 _Global(cta, addresses, self.width), addresses, value, second, update
@@ -195,7 +181,9 @@ class _Atomic:
         old = np.empty(value.shape, self.dtype)
         for rank in np.unique(ranks):
             here = np.flatnonzero(ranks == rank)
-            _order(cta, int(rank), np.unique(of_lanes[here]), self.order)
+            agents = np.unique(of_lanes[here])
+            memory_order.read(cta, int(rank), agents, self.order)
+            memory_order.write(cta, int(rank), agents, self.order)
             location = _Shared(cta, int(rank), offsets[here], self.width, of_lanes[here])
             old[here] = self._rounds(
                 location, offsets[here], value[here], second[here], self.update

@@ -11,7 +11,12 @@ import numpy as np
 from triton_ext.emulator import lanes as lane_sets
 from triton_ext.emulator.clocks import Clock
 from triton_ext.emulator.cta import Cta
-from triton_ext.emulator.errors import DescriptorFault, MemoryFault, UnsupportedInstruction
+from triton_ext.emulator.errors import (
+    DescriptorFault,
+    MemoryFault,
+    SynchronizationFault,
+    UnsupportedInstruction,
+)
 from triton_ext.emulator.instructions.mbarriers import SHARED_SPACES
 from triton_ext.emulator.lanes import Lanes
 from triton_ext.emulator.mbarriers import OFFSET_MASK, issue, owner, shared_addresses, signal
@@ -168,9 +173,7 @@ class _Targets:
     barriers: list[int]
 
 
-def _targets(
-    cta: Cta, address: int, barrier: int, mask: int | None, pair: bool
-) -> _Targets:
+def _targets(cta: Cta, address: int, barrier: int, mask: int | None, pair: bool) -> _Targets:
     """PTX ISA, "cp.async.bulk.tensor": ``.multicast::cluster`` and ``.cta_group``.
 
     Args:
@@ -216,16 +219,30 @@ def _copy_in(
     """
     clocks = cta.cluster.clocks
     clock = clocks.snapshot(cta.agents(lane))
+    if _check_awaited not in cta.machine.at_exit:
+        cta.machine.at_exit.append(_check_awaited)
 
     def perform() -> None:
         values = read(clock)
         for address, barrier in zip(targets.addresses, targets.barriers, strict=True):
             unit = cta.tma_agent(barrier)
             write(address, values, clock, unit)
-            done = clocks.of_event(unit, int(clocks.seen[unit, unit]))
-            signal(cta, barrier, size, done)
+            event = int(clocks.seen[unit, unit])
+            cta.units.setdefault("copies in", {})[unit] = event
+            signal(cta, barrier, size, clocks.of_event(unit, event))
 
     issue(cta, lane, None, perform)
+
+
+def _check_awaited(cta: Cta) -> None:
+    """Raise SynchronizationFault if a block ends, and nobody has waited for its last copies."""
+    seen = cta.cluster.clocks.seen
+    for unit, event in cta.units.get("copies in", {}).items():
+        if (np.delete(seen[:, unit], unit) < event).all():
+            raise SynchronizationFault(
+                "the block ends, and no thread has waited for a copy that TMA has made into shared"
+                " memory: it could still be in flight when the memory belongs to another block"
+            )
 
 
 # ------------------------------------------------------------------- operands
@@ -371,9 +388,7 @@ def _load_box(
     )
 
 
-def _tensor_store(
-    at: Instruction, modifiers: Modifiers, operands: Operands, operation: str
-) -> Run:
+def _tensor_store(at: Instruction, modifiers: Modifiers, operands: Operands, operation: str) -> Run:
     place, source, *rest = at.operands
     if not modifiers.flag("global") or not modifiers.one_of(("shared::cta", "shared")):
         raise UnsupportedInstruction("it must copy from .shared::cta to .global", at)

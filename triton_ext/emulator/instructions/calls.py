@@ -96,7 +96,7 @@ def format_text(text: str, arguments: _Varargs) -> str:
             value = arguments.take(f"<{'i' if kind in 'di' else 'u'}{size}")
             if kind == "c":
                 value = chr(value & 0xFF)
-        return f"%{match['flags']}{width}{precision}{kind}" % value
+        return str(f"%{match['flags']}{width}{precision}{kind}" % value)
 
     return _CONVERSION.sub(convert, text)
 

@@ -145,6 +145,10 @@ def _float_to_integer(wide: Array, to: str, source: str, mode: str) -> Array:
     dtype = DTYPES[to]
     info = np.iinfo(dtype)
     number = rounding.to_integer(wide, mode)
+    if dtype.itemsize <= 4:  # the bounds are float64 numbers
+        clipped = np.clip(number, float(info.min), float(info.max))
+        if clipped.min() >= info.min:  # no NaN
+            return np.asarray(clipped.astype(dtype))
     nan = np.isnan(number)
     high = number >= float(info.max)  # of 64 bits: 2**63 or 2**64, which is beyond the range
     low = number <= float(info.min)
@@ -170,6 +174,9 @@ def _exact_sum(value: Array) -> tuple[Array, Array]:
 
 
 def _integer_to_float(to: str, mode: str, *, sat: bool) -> Callable[[Array], Any]:
+    if mode == "rn" and to in ("f32", "f64") and not sat:
+        return lambda value: np.asarray(value).astype(DTYPES[to])
+
     def function(value: Array) -> Any:
         total, rest = _exact_sum(np.asarray(value))
         if to == "f64":
@@ -224,13 +231,13 @@ def _to_float(
 
 
 def _pair(at: Instruction, operands: Operands, source: str) -> Callable[[Cta, Lanes], Array]:
-    """The source's two values as float64, (2, lanes): the one for the upper half first."""
+    """The source's two values as floats, (2, lanes): the one for the upper half first."""
     if source == "f32":
         reads = [operands.reader(text, "f32", at) for text in at.operands[1:3]]
 
         def both(cta: Cta, lanes: Lanes) -> Array:
             number = lane_sets.count(lanes)
-            pair = np.empty((2, number))
+            pair = np.empty((2, number), np.float32)
             pair[0], pair[1] = reads[0](cta, lanes), reads[1](cta, lanes)
             return pair
 
@@ -333,9 +340,9 @@ def _scale_codes(value: Array, mode: str, *, satfinite: bool) -> Array:
 
 
 def _from_narrow(at: Instruction, operands: Operands, to: str, source: str, *, relu: bool) -> Run:
-    """Two codes to f16 (or, of scales, to bf16): each by a table."""
+    """Two codes to f16, or to bf16 (on sm_100): each by a table."""
     kind = source.removesuffix("x2")
-    if to != ("bf16x2" if kind == "ue8m0" else "f16x2"):
+    if to not in _HALVES or (kind == "ue8m0" and to != "bf16x2"):
         raise UnsupportedInstruction(f"a conversion from .{source} to .{to} is not modelled", at)
     _expect(at, 2)
     if kind == "ue8m0":
@@ -347,7 +354,8 @@ def _from_narrow(at: Instruction, operands: Operands, to: str, source: str, *, r
         values = rounding.decode(np.arange(256) & ((1 << of.bits) - 1), of)
         if relu:
             values = np.where(np.signbit(values) & ~np.isnan(values), 0.0, values)
-        table = floating.bits(floating.narrow(values, "f16"), "f16").astype(np.uint32)
+        half = _HALVES[to]
+        table = floating.bits(floating.narrow(values, half), half).astype(np.uint32)
     bits = 4 if kind == "e2m1" else 8
     mask = (1 << bits) - 1
     read = operands.reader(at.operands[1], "b8" if bits == 4 else "b16", at)

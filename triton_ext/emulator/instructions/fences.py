@@ -37,7 +37,16 @@ def async_proxy(at: Instruction, modifiers: Modifiers, operands: Operands) -> Ru
     space = modifiers.one_of(("global", "shared::cta", "shared::cluster"))
     if space == "global":  # order in global memory is not tracked: see docs/emulator.md
         return lambda cta, lanes: None
-    return lambda cta, lanes: cta.cluster.clocks.proxy_fence(cta.agents(lanes))
+
+    def run(cta: Cta, lanes: Lanes) -> None:
+        agents = cta.agents(lanes)
+        cta.cluster.clocks.proxy_fence(agents)
+        if space != "shared::cta":
+            # Triton lets barrier.cluster.arrive.relaxed follow it, with no other fence between,
+            # and relies on the peer's tensor core to see what was stored before
+            cta.cluster.clocks.fence(agents)
+
+    return run
 
 
 @instruction("fence.proxy.async::generic")

@@ -28,9 +28,14 @@ Function = Callable[..., Any]
 
 ROUNDINGS = ("rn", "rz", "rm", "rp")
 
-_UNSIGNED = {"f16": np.uint16, "bf16": np.uint16, "f32": np.uint32, "f64": np.uint64}
-_SIGNED = {"f16": np.int16, "bf16": np.int16, "f32": np.int32, "f64": np.int64}
-_FLOAT = {"f16": np.float16, "f32": np.float32, "f64": np.float64}
+_UNSIGNED: dict[str, Any] = {
+    "f16": np.uint16,
+    "bf16": np.uint16,
+    "f32": np.uint32,
+    "f64": np.uint64,
+}
+_SIGNED: dict[str, Any] = {"f16": np.int16, "bf16": np.int16, "f32": np.int32, "f64": np.int64}
+_FLOAT: dict[str, Any] = {"f16": np.float16, "f32": np.float32, "f64": np.float64}
 _EXPONENT = {"f16": 0x7C00, "bf16": 0x7F80, "f32": 0x7F800000, "f64": 0x7FF0000000000000}
 _CANONICAL = {"f16": 0x7FFF, "bf16": 0x7FFF, "f32": 0x7FFFFFFF}
 _QUIET = np.uint64(1 << 51)
@@ -47,7 +52,7 @@ def bits(value: Any, kind: str) -> Array:
 def from_bits(code: Any, kind: str) -> Array:
     """Register values from their codes."""
     code = np.asarray(code)
-    return code if kind == "bf16" else code.view(_FLOAT[kind])
+    return code if kind == "bf16" else np.asarray(code.view(_FLOAT[kind]))
 
 
 def widen(value: Any, kind: str) -> Array:
@@ -71,16 +76,21 @@ def narrow(value: Array, kind: str, mode: str = "rn") -> Array:
 
 def _to_bf16(value: Array) -> Array:
     """To nearest even, by way of float32, whose ties are looked at again."""
-    single = np.asarray(value).astype(np.float32)
+    value = np.asarray(value)
+    exact_ties = value.dtype == np.float32
+    single = value if exact_ties else value.astype(np.float32)
     code = single.view(np.uint32)
     half = np.uint32(16)
     rounded = (code + np.uint32(0x7FFF) + (code >> half & np.uint32(1))) >> half
-    tie = (code & np.uint32(0xFFFF)) == np.uint32(0x8000)
+    tie = False if exact_ties else (code & np.uint32(0xFFFF)) == np.uint32(0x8000)
     if np.any(tie):
         magnitude, there = np.abs(value), np.abs(single).astype(np.float64)
         rounded = np.where(tie & (magnitude > there), (code >> half) + np.uint32(1), rounded)
         rounded = np.where(tie & (magnitude < there), code >> half, rounded)
-    return np.where(np.isnan(single), np.uint32(0x7FFF), rounded).astype(np.uint16)
+    nan = np.isnan(single)
+    if np.any(nan):
+        rounded = np.where(nan, np.uint32(0x7FFF), rounded)
+    return np.asarray(rounded.astype(np.uint16))
 
 
 def is_nan(value: Any, kind: str) -> Array:
@@ -103,10 +113,12 @@ def canonical(value: Any, kind: str) -> Array:
 def flush(value: Any, kind: str) -> Array:
     """``.ftz``: subnormal numbers become zeros of their sign."""
     code, unsigned = bits(value, kind), _UNSIGNED[kind]
-    tiny = (code & unsigned(_EXPONENT[kind])) == 0
+    top = unsigned(1 << np.dtype(unsigned).itemsize * 8 - 1)
+    least = unsigned(_EXPONENT[kind] & -_EXPONENT[kind])  # of the normal numbers
+    one = unsigned(1)
+    tiny = (code & ~top) - one < least - one  # a zero wraps around: it is not among them
     if not np.any(tiny):
         return np.asarray(value)
-    top = unsigned(1 << np.dtype(unsigned).itemsize * 8 - 1)
     return from_bits(np.where(tiny, code & top, code), kind)
 
 
@@ -152,8 +164,8 @@ def quiet(result: Any, *sources: Any) -> Array:
     """
     result = np.asarray(result)
     wrong = np.isnan(result)
-    if not wrong.any():
-        return result
+    if not np.any(wrong):
+        return np.asarray(result)
     code = np.full(result.shape, np.uint64(0xFFF8000000000000))
     for source in reversed(sources):
         raw = np.broadcast_to(np.asarray(source), result.shape)
@@ -183,24 +195,33 @@ def _fma_wide(a: Array, b: Array, c: Array) -> Array:
     return to_odd(*two_sum(a * b, c))
 
 
-_LOW, _MIDDLE = np.uint64(0x1FFFFFFF), np.uint64(0x10000000)
+_MANTISSA = {"f16": 10, "bf16": 7, "f32": 23}
+_LEAST = {"f16": 2.0**-14, "bf16": 2.0**-126, "f32": 2.0**-126}
 
 
-def fma32(a: Any, b: Any, c: Any) -> Array:
-    """a * b + c of f32, rounded once to nearest even.
+def fused_nearest(kind: str) -> Function:
+    """a * b + c of a type of at most 24 bits, rounded once to nearest even.
 
     The sum in float64 is rounded, too; that matters only where it lies in the middle between two
-    f32 numbers, or below the normal ones: those are done again by way of rounding to odd.
+    numbers of the type, or below the normal ones: those are done again by rounding to odd.
     """
-    wide_a, wide_b = np.asarray(a).astype(np.float64), np.asarray(b).astype(np.float64)
-    wide_c = np.asarray(c).astype(np.float64)
-    product = wide_a * wide_b
-    total = product + wide_c
-    middle = (total.view(np.uint64) & _LOW) == _MIDDLE
-    small = (np.abs(total) < 2.0**-126) & (total != 0)
-    if np.any(middle | small):
-        total = to_odd(*two_sum(product, wide_c))
-    return canonical(total.astype(np.float32), "f32")
+    cut = 52 - _MANTISSA[kind]
+    below, middle = np.uint64((1 << cut) - 1), np.uint64(1 << cut - 1)
+    least = _LEAST[kind]
+
+    def function(a: Any, b: Any, c: Any) -> Array:
+        product, wide = widen(a, kind) * widen(b, kind), widen(c, kind)
+        total = np.asarray(product + wide)
+        code = total.view(np.uint64)
+        magnitude = np.abs(total)
+        odd = ((code & below) == middle).any()
+        if not odd and magnitude.min() >= least:  # no NaN either
+            return _to_bf16(total) if kind == "bf16" else np.asarray(total.astype(_FLOAT[kind]))
+        if odd or ((magnitude < least) & (magnitude > 0)).any():
+            total = to_odd(*two_sum(product, wide))
+        return narrow(total, kind)
+
+    return function
 
 
 _EXACT: dict[str, tuple[Function, Function]] = {
@@ -210,7 +231,7 @@ _EXACT: dict[str, tuple[Function, Function]] = {
     "mul": (np.multiply, rounding.mul64),
     "fma": (_fma_wide, rounding.fma64),
     "div": (np.divide, rounding.div64),
-    "rcp": (lambda a: 1.0 / a, lambda a, mode: rounding.div64(np.float64(1.0), a, mode)),
+    "rcp": (lambda a: 1.0 / a, lambda a, mode: rounding.div64(np.ones_like(a), a, mode)),
     "sqrt": (np.sqrt, rounding.sqrt64),
 }
 """A quotient or root of 24-bit numbers that is not exact lies further from any 25-bit number than
@@ -229,13 +250,41 @@ def exact(operation: str, kind: str, mode: str = "rn") -> Function:
     """An operation of `_EXACT` on register values of a type, rounded once."""
     if kind == "f64":
         return _f64(operation, mode)
-    if kind == "f32" and mode == "rn":
+    if mode == "rn":
         if operation == "fma":
-            return fma32
+            return fused_nearest(kind)
         if operation in _NATIVE:
-            native = _NATIVE[operation]
-            return lambda *values: canonical(native(*values), "f32")
+            return _nearest(_NATIVE[operation], kind, single=kind != "bf16" or operation != "mul")
     return lambda *values: narrow(_wide(operation, kind, mode, values), kind, mode)
+
+
+def _nearest(native: Function, kind: str, *, single: bool) -> Function:
+    """f32 by numpy's own arithmetic; the halves in float32, whose rounding does no harm to them.
+
+    (24 bits are twice 11, and two more: Figueroa, "When is double rounding innocuous?", 1995. But
+    a product of bf16 may fall below what float32 can hold.)
+
+    Args:
+        single: whether float32 will do; else float64.
+    """
+    if kind == "f32":
+        return lambda *values: canonical(native(*values), "f32")
+    if kind == "f16":
+        single_precision = np.float32
+        return lambda *values: canonical(
+            native(*(np.asarray(value).astype(single_precision) for value in values)).astype(
+                np.float16
+            ),
+            "f16",
+        )
+    if single:
+        return lambda *values: _to_bf16(native(*map(_single, values)))
+    return lambda *values: _to_bf16(native(*(widen(value, kind) for value in values)))
+
+
+def _single(value: Any) -> Array:
+    """bf16 as float32."""
+    return np.asarray((np.asarray(value).astype(np.uint32) << np.uint32(16)).view(np.float32))
 
 
 def _wide(operation: str, kind: str, mode: str, values: Sequence[Any]) -> Array:
@@ -250,19 +299,21 @@ def _wide(operation: str, kind: str, mode: str, values: Sequence[Any]) -> Array:
     return np.asarray(result)
 
 
-_LEAST = {"f16": 2.0**-14, "bf16": 2.0**-126, "f32": 2.0**-126}
-
-
 def flushing(operation: str, kind: str, mode: str) -> Function:
     """An operation with ``.ftz``: a result below the normal numbers is flushed.
 
     Whether it is below is seen after a rounding as if exponents had no bound (so on an H100).
     """
     compute, least = exact(operation, kind, mode), _LEAST[kind]
+    unsigned = _UNSIGNED[kind]
+    one, lowest = unsigned(1), unsigned(_EXPONENT[kind] & -_EXPONENT[kind])
+    magnitude = ~unsigned(1 << np.dtype(unsigned).itemsize * 8 - 1)
 
     def function(*sources: Any) -> Any:
         sources = tuple(flush(source, kind) for source in sources)
         result = compute(*sources)
+        if not ((bits(result, kind) & magnitude) - one < lowest).any():
+            return result  # zero, or above the smallest normal number
         edge = np.abs(result) == least
         if edge.any():  # rounded up to the smallest normal number
             scaled = narrow(4 * _wide(operation, kind, mode, sources), kind, mode)
@@ -287,8 +338,20 @@ def binary(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     if second:
         return _mixed(at, operands, operation, type_name, second, mode, sat=sat)
     kind = element(type_name)
+    _check(at, kind, mode, ftz=ftz, sat=sat)
     function = _modified(operation, kind, mode, ftz=ftz, sat=sat)
     return elementwise(at, operands, type_name, [type_name] * 2, function)
+
+
+def _check(at: Instruction, kind: str, mode: str, *, ftz: bool, sat: bool) -> None:
+    """Refuse what the types do not have: directed rounding of halves; .ftz or .sat of the others.
+
+    (PTX ISA, "add", "mul", "fma" of each type.)
+    """
+    if kind in ("f16", "bf16") and mode != "rn":
+        raise UnsupportedInstruction(f".{mode} does not go with .{kind}", at)
+    if kind in ("bf16", "f64") and (ftz or sat):
+        raise UnsupportedInstruction(f".ftz and .sat do not go with .{kind}", at)
 
 
 def _modified(operation: str, kind: str, mode: str, *, ftz: bool, sat: bool = False) -> Function:
@@ -332,6 +395,7 @@ def fused(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     if second:
         return _mixed(at, operands, "fma", type_name, second, mode, sat=sat)
     kind = element(type_name)
+    _check(at, kind, mode, ftz=ftz, sat=sat)
     function = _modified("fma", kind, mode, ftz=ftz, sat=sat)
     if relu:
         unclamped = function
@@ -363,6 +427,7 @@ def divide(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     if mode == "approx":
         function = _with(_approximate_quotient, type_name, ftz=ftz, sat=False)
     else:
+        _check(at, type_name, "rn", ftz=ftz, sat=False)
         function = _modified("div", type_name, "rn" if mode in ("full", "") else mode, ftz=ftz)
     return elementwise(at, operands, type_name, [type_name] * 2, function)
 
@@ -384,6 +449,7 @@ def root(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     type_name = modifiers.type()
     if mode == "approx" and type_name == "f64":
         return _coarse64(at, operands, lambda a: 1.0 / a)
+    _check(at, type_name, "rn", ftz=ftz, sat=False)
     function = _modified(operation, type_name, "rn" if mode == "approx" else mode, ftz=ftz)
     return elementwise(at, operands, type_name, [type_name], function)
 
@@ -489,12 +555,25 @@ def copy_sign(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     return elementwise(at, operands, type_name, [type_name] * 2, function)
 
 
+_EXTREMES: dict[tuple[bool, bool], Function] = {
+    (False, False): np.fmin,
+    (False, True): np.minimum,
+    (True, False): np.fmax,
+    (True, True): np.maximum,
+}
+"""By whether the larger one is wanted, and whether a NaN wins."""
+
+
 def extreme(a: Any, b: Any, kind: str, *, largest: bool, propagate: bool) -> Array:
     """The smaller or larger of two, -0 below +0.
 
     Args:
         propagate: a NaN wins; else it loses to a number.
     """
+    if kind == "f32":
+        quick = _EXTREMES[largest, propagate](a, b)
+        if np.abs(quick).min() > 0:  # no NaN, and no zero whose sign could matter
+            return np.asarray(quick)
     first, second = order(a, kind), order(b, kind)
     chosen = first > second if largest else first < second
     code_a, code_b = bits(a, kind), bits(b, kind)

@@ -12,14 +12,12 @@ from triton_ext.emulator.errors import EmulationError, UnsupportedInstruction
 from triton_ext.emulator.lanes import Lanes
 from triton_ext.emulator.operands import Operands
 from triton_ext.emulator.program import Modifiers, Outcome, Run, instruction
-from triton_ext.hardware.architecture import WARP_THREADS
 from triton_ext.ptx import Instruction, immediate
 
 _LEVELS = ("L1", "L2", "L1::evict_normal", "L2::evict_last", "L2::evict_normal")
 _SPACES = ("global", "local", "param", "const")
 REGISTER_RANGE = range(24, 257, 8)
 """PTX ISA, "setmaxnreg": 24 to 256, in steps of 8."""
-WARPGROUP_THREADS = 4 * WARP_THREADS
 
 
 def _nothing(cta: Cta, lanes: Lanes) -> None:
@@ -54,9 +52,13 @@ def grid_dependency(at: Instruction, modifiers: Modifiers, operands: Operands) -
     return _nothing
 
 
-@instruction("setmaxnreg.inc.sync", "setmaxnreg.dec.sync", convergent=WARPGROUP_THREADS)
+@instruction("setmaxnreg.inc.sync", "setmaxnreg.dec.sync", convergent=True)
 def maximum_registers(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
-    """Registers are not scarce here: only the legal range is checked."""
+    """Registers are not scarce here: only the legal range is checked.
+
+    PTX asks all warps of a warpgroup to execute the same one; Triton gives warps of different
+    partitions copies of it, and that works.
+    """
     modifiers.flag("aligned")
     modifiers.flag("u32")
     number = immediate(at.operands[0])

@@ -61,7 +61,7 @@ def high_product(a: Array, b: Array) -> Array:
     if bits < 64:
         wide = np.dtype(f"{a.dtype.kind}{2 * a.dtype.itemsize}")
         product = a.astype(wide) * b.astype(wide)
-        return (product >> wide.type(bits)).astype(a.dtype)
+        return np.asarray((product >> wide.type(bits)).astype(a.dtype))
     word, low_half = np.uint64(32), np.uint64(0xFFFFFFFF)
     left, right = a.astype(np.uint64), b.astype(np.uint64)
     left_high, left_low = left >> word, left & low_half
@@ -71,7 +71,10 @@ def high_product(a: Array, b: Array) -> Array:
     high = left_high * right_high + (middle >> word) + (cross >> word)
     if a.dtype.kind == "i":
         high = high - np.where(a < 0, right, np.uint64(0)) - np.where(b < 0, left, np.uint64(0))
-    return high.astype(a.dtype)
+    return np.asarray(high.astype(a.dtype))
+
+
+_PRODUCTS: dict[str, Callable[..., Any]] = {"lo": np.multiply, "hi": high_product}
 
 
 def multiply(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
@@ -86,7 +89,7 @@ def multiply(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
             [type_name] * 2,
             lambda a, b: a.astype(wide) * b.astype(wide),
         )
-    function = {"lo": np.multiply, "hi": high_product}.get(half)
+    function = _PRODUCTS.get(half)
     if function is None:
         raise UnsupportedInstruction(".lo, .hi or .wide is missing", at)
     return elementwise(at, operands, type_name, [type_name] * 2, function)
@@ -107,10 +110,10 @@ def multiply_add(at: Instruction, modifiers: Modifiers, operands: Operands) -> R
             [type_name, type_name, _wider(type_name)],
             lambda a, b, c: a.astype(wide) * b.astype(wide) + c,
         )
-    product = {"lo": np.multiply, "hi": high_product}.get(half)
+    product = _PRODUCTS.get(half)
     if product is None:
         raise UnsupportedInstruction(".lo, .hi or .wide is missing", at)
-    multiplied: Callable[..., Any] = product
+    multiplied = product
     if saturate:
         if half != "hi" or type_name != "s32":
             raise UnsupportedInstruction(".sat goes with .hi.s32", at)
@@ -236,14 +239,14 @@ def dot_product(at: Instruction, modifiers: Modifiers, operands: Operands) -> Ru
     narrow = signed[right] + "1"
     chosen = slice(0, 4) if quarter else slice(0, 2) if half == "lo" else slice(2, 4)
 
-    def parts(value: Array, kind: str) -> Array:
+    def parts(value: Array, kind: str) -> Any:
         shape = np.shape(value)
         raw = np.ascontiguousarray(value).reshape(-1, 1).view(kind).astype(np.int64)
         return raw.reshape(*shape, -1)
 
     def function(a: Array, b: Array, c: Array) -> Array:
         products = parts(a, wide) * parts(b, narrow)[..., chosen]
-        return (products.sum(axis=-1) + c.astype(np.int64)).astype(DTYPES[result])
+        return np.asarray((products.sum(axis=-1) + c.astype(np.int64)).astype(DTYPES[result]))
 
     return elementwise(at, operands, result, ["b32", "b32", result], function)
 
@@ -311,7 +314,7 @@ def _multiply_add_carry(
     carry_out: bool,
 ) -> Run:
     raw = np.dtype(f"u{DTYPES[type_name].itemsize}")
-    product = {"lo": np.multiply, "hi": high_product}[half]
+    product = _PRODUCTS[half]
     reads = [operands.reader(text, type_name, at) for text in at.operands[1:4]]
     write = operands.writer(at.operands[0], type_name, at)
 

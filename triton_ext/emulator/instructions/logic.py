@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -55,9 +56,15 @@ def shift(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
         amount = np.minimum(count, last).astype(dtype)
         shifted = np.left_shift(value, amount) if left else np.right_shift(value, amount)
         if not left and dtype.kind == "i":
-            return shifted
+            return np.asarray(shifted)
         return np.where(count > last, dtype.type(0), shifted)
 
+    constant = immediate(at.operands[2])
+    if constant is not None and 0 <= constant < bits:
+        by, move = dtype.type(constant), np.left_shift if left else np.right_shift
+        return elementwise(
+            at, operands, type_name, [type_name, "u32"], lambda value, count: move(value, by)
+        )
     return elementwise(at, operands, type_name, [type_name, "u32"], function)
 
 
@@ -91,23 +98,9 @@ def lookup_logic(at: Instruction, modifiers: Modifiers, operands: Operands) -> R
     table = immediate(at.operands[4])
     if table is None:
         raise UnsupportedInstruction("the table must be a constant", at)
-    chosen = [minterm for minterm in range(8) if table >> minterm & 1]
     readers = [operands.reader(text, "b32", at) for text in at.operands[1:4]]
     write = operands.writer(target, "b32", at)
-    known = {0x80: lambda a, b, c: a & b & c, 0x96: lambda a, b, c: a ^ b ^ c,
-             0xFE: lambda a, b, c: a | b | c, 0xEA: lambda a, b, c: (a & b) | c,
-             0xF8: lambda a, b, c: a | (b & c), 0x6A: lambda a, b, c: (a & b) ^ c,
-             0x78: lambda a, b, c: a ^ (b & c)}.get(table & 0xFF)  # fmt: skip
-
-    def function(a: Array, b: Array, c: Array) -> Array:
-        if known is not None:
-            return np.asarray(known(a, b, c))
-        result = np.zeros(np.broadcast(a, b, c).shape, np.uint32)
-        for minterm in chosen:
-            result |= (
-                (a if minterm & 4 else ~a) & (b if minterm & 2 else ~b) & (c if minterm & 1 else ~c)
-            )
-        return result
+    function = _of_three(table & 0xFF)
 
     if not combine:
         return lambda cta, lanes: write(
@@ -124,6 +117,46 @@ def lookup_logic(at: Instruction, modifiers: Modifiers, operands: Operands) -> R
         write_predicate(cta, lanes, test)
 
     return run
+
+
+_OF_TWO: tuple[Callable[[Array, Array], Any], ...] = (
+    lambda b, c: np.uint32(0),
+    lambda b, c: ~(b | c),
+    lambda b, c: ~b & c,
+    lambda b, c: ~b,
+    lambda b, c: b & ~c,
+    lambda b, c: ~c,
+    lambda b, c: b ^ c,
+    lambda b, c: ~(b & c),
+    lambda b, c: b & c,
+    lambda b, c: ~(b ^ c),
+    lambda b, c: c,
+    lambda b, c: ~b | c,
+    lambda b, c: b,
+    lambda b, c: b | ~c,
+    lambda b, c: b | c,
+    lambda b, c: np.uint32(0xFFFFFFFF),
+)
+"""The functions of two bits; bit 2 * b + c of the number is the result."""
+
+
+def _of_three(table: int) -> Callable[[Array, Array, Array], Array]:
+    """The function of three bits with that table: by what it is of b and c where a is 1, and 0."""
+    with_a, without = table >> 4, table & 15
+    one, zero = _OF_TWO[with_a], _OF_TWO[without]
+    if with_a == without:
+        return lambda a, b, c: np.asarray(one(b, c))
+    if with_a == without ^ 15:
+        return lambda a, b, c: np.asarray(a ^ zero(b, c))
+    if without == 0:
+        return lambda a, b, c: np.asarray(a & one(b, c))
+    if with_a == 15:
+        return lambda a, b, c: np.asarray(a | zero(b, c))
+    if with_a == 0:
+        return lambda a, b, c: np.asarray(~a & zero(b, c))
+    if without == 15:
+        return lambda a, b, c: np.asarray(~a | one(b, c))
+    return lambda a, b, c: np.asarray((a & one(b, c)) | (~a & zero(b, c)))
 
 
 _PRMT_MODES = {
@@ -166,29 +199,43 @@ def permute(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
             result = result | value << np.uint32(8 * position)
         return np.asarray(result)
 
-    def fixed(both: Array, selectors: int) -> Array:
-        """The selectors are constant, as almost always."""
-        result: Any = np.uint32(0)
-        for position in range(4):
-            nibble = selectors >> 4 * position
-            value = (both >> np.uint64(8 * (nibble & 7)) & byte).astype(np.uint32)
-            if nibble & 8:
-                value = np.where(value & sign, np.uint32(0xFF), np.uint32(0))
-            result = result | value << np.uint32(8 * position)
-        return np.asarray(result)
-
     def function(low: Array, high: Array, selectors: Array) -> Array:
         both = high.astype(np.uint64) << np.uint64(32) | low.astype(np.uint64)
-        if mode:
-            return pick(both, table[selectors & np.uint32(3)])
-        return pick(both, selectors) if selector is None else fixed(both, selector)
+        return pick(both, table[selectors & np.uint32(3)] if mode else selectors)
 
+    if selector is not None and not mode:
+        return elementwise(
+            at, operands, "b32", ["b32"] * 3, lambda low, high, _: _fixed_bytes(low, high, selector)
+        )
     return elementwise(at, operands, "b32", ["b32"] * 3, function)
+
+
+def _fixed_bytes(low: Array, high: Array, selector: int) -> Array:
+    """``prmt`` with a constant selector, as almost always."""
+    number = max(np.size(low), np.size(high))
+    wide = [each if each.size == number else np.full(number, each) for each in (low, high)]
+    halves = selector & 0xFF, selector >> 8 & 0xFF
+    if all(half in (0x10, 0x32, 0x54, 0x76) for half in halves):
+        pairs = np.empty((number, 2), np.uint16)
+        for position, half in enumerate(halves):
+            first = half & 15
+            source = np.ascontiguousarray(wide[first >> 2]).view(np.uint16).reshape(number, 2)
+            pairs[:, position] = source[:, first >> 1 & 1]
+        joined: Array = pairs.view(np.uint32)[:, 0]
+        return joined
+    sources = [np.ascontiguousarray(each).view(np.uint8).reshape(number, 4) for each in wide]
+    result = np.empty((number, 4), np.uint8)
+    for position in range(4):
+        nibble = selector >> 4 * position & 15
+        byte = sources[nibble >> 2 & 1][:, nibble & 3]
+        result[:, position] = byte if nibble < 8 else byte.view(np.int8) >> np.int8(7)
+    whole: Array = result.view(np.uint32)[:, 0]
+    return whole
 
 
 def _popcount(value: Array) -> Array:
     raw = np.ascontiguousarray(value).reshape(-1, 1).view(np.uint8)
-    counts = np.unpackbits(raw, axis=1).sum(axis=1, dtype=np.uint32)
+    counts: Array = np.unpackbits(raw, axis=1).sum(axis=1, dtype=np.uint32)
     return counts.reshape(np.shape(value))
 
 
@@ -316,6 +363,13 @@ def extract_field(at: Instruction, modifiers: Modifiers, operands: Operands) -> 
         field = np.where(beyond, filled, shifted) & ones | filled & ~ones
         return np.where(size == 0, unsigned.type(0), field).view(dtype)
 
+    start, size = (immediate(text) for text in at.operands[2:4])
+    if start is not None and size is not None and start + size <= bits and start >= 0 < size:
+        up, down = dtype.type(bits - start - size), dtype.type(bits - size)
+        return elementwise(
+            at, operands, type_name, [type_name, "u32", "u32"],
+            lambda value, position, length: value << up >> down,
+        )  # fmt: skip
     return elementwise(at, operands, type_name, [type_name, "u32", "u32"], function)
 
 
@@ -331,7 +385,7 @@ def insert_field(at: Instruction, modifiers: Modifiers, operands: Operands) -> R
         size = np.minimum(_field(length, bits), np.uint32(bits))
         amount = np.minimum(start, np.uint32(bits - 1)).astype(dtype)
         mask = np.where(start > bits - 1, dtype.type(0), _ones(size, dtype) << amount)
-        return (a << amount) & mask | b & ~mask
+        return np.asarray((a << amount) & mask | b & ~mask)
 
     return elementwise(at, operands, type_name, [type_name, type_name, "u32", "u32"], function)
 

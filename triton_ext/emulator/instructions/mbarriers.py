@@ -198,6 +198,11 @@ def _completed(barrier: MBarrier, token: int, by_parity: bool) -> bool:
     return phase < barrier.phase
 
 
+def _why(barrier: MBarrier, token: int, by_parity: bool) -> str:
+    phase = f"parity {token & 1}" if by_parity else f"phase {token >> _PENDING_BITS}"
+    return f"waits for {phase} of {barrier.name}, which is in {barrier}"
+
+
 @instruction("mbarrier.test_wait", "mbarrier.try_wait")
 def wait(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     """``try_wait`` blocks until the phase completes, or nothing else can go on."""
@@ -236,6 +241,11 @@ def wait(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
             done[chosen] = [passed[int(each)] for each in named]
             if any(passed.values()):
                 acquire(cta, lane_sets.select(group, done[chosen]), barrier)
+            for warp in lane_sets.warps(group).tolist():
+                if all(passed.values()):
+                    cta.polled.pop(warp, None)
+                else:
+                    cta.polled[warp] = _why(barrier, int(named[0]), by_parity)
         write(cta, lanes, done)
         return None
 
@@ -252,13 +262,9 @@ def wait(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
             acquire(cta, lanes, barrier)
             write(cta, lanes, np.asarray(True))
 
-        def why() -> str:
-            phase = f"parity {named & 1}" if by_parity else f"phase {named >> _PENDING_BITS}"
-            return f"waits for {phase} of {barrier.name}, which is in {barrier}"
-
         return Wait(
             lambda: _completed(barrier, named, by_parity),
-            why,
+            lambda: _why(barrier, named, by_parity),
             resume,
             lambda: write(cta, lanes, np.asarray(False)),
         )

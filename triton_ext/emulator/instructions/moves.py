@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from triton_ext.emulator import lanes as lane_sets
+from triton_ext.emulator import memory_order
 from triton_ext.emulator.cta import Cta
 from triton_ext.emulator.errors import MemoryFault, UnsupportedInstruction
 from triton_ext.emulator.lanes import Lanes
@@ -27,8 +28,8 @@ from triton_ext.ptx import Instruction
 _SPACES = ("global", "shared", "shared::cta", "shared::cluster", "local", "param", "const",
            "param::entry", "param::func")  # fmt: skip
 _WINDOW_OF = {"shared": SHARED_WINDOW, "local": LOCAL_WINDOW, "param": PARAM_WINDOW}
-_HINTS = ("ca", "cg", "cs", "lu", "cv", "wb", "wt", "nc", "relaxed", "acquire", "release", "weak",
-          "volatile", "gpu", "cta", "sys", "cluster", "unified", "mmio")  # fmt: skip
+_HINTS = ("ca", "cg", "cs", "lu", "cv", "wb", "wt", "nc", "weak", "gpu", "cta", "sys", "cluster",
+          "unified")  # fmt: skip
 
 
 @instruction("mov")
@@ -100,23 +101,36 @@ def is_space(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
 
 
 def load_bytes(
-    cta: Cta, lanes: Lanes, space: str, addresses: NDArray[np.int64], width: int
+    cta: Cta,
+    lanes: Lanes,
+    space: str,
+    addresses: NDArray[np.int64],
+    width: int,
+    order: str = "",
 ) -> Bytes:
-    """(lanes, width) bytes from a space ("" is generic), through the generic proxy."""
+    """(lanes, width) bytes from a space ("" is generic), through the generic proxy.
+
+    Args:
+        order: of a strong access: one of `memory_order.STRONG`.
+    """
     values: Bytes
     if space == "":
         values = np.empty((len(addresses), width), np.uint8)
         for name, window, here in split_generic(addresses):
             part = lanes if here.all() else lane_sets.select(lanes, here)
-            values[here] = load_bytes(cta, part, name, addresses[here] - window, width)
+            values[here] = load_bytes(cta, part, name, addresses[here] - window, width, order)
         return values
     if cta.machine.observer is not None:
         cta.machine.observer.access(cta, lanes, space, addresses, width, "load")
     if space in ("global", "const"):
+        if order:
+            memory_order.read(cta, memory_order.GLOBAL, cta.agents(lanes), order)
         return cta.launch.memory.load(addresses, width)
     if space == "shared":
         ranks, offsets = split_shared(addresses)
         agents = cta.agents_of_lanes(lanes)
+        if order:
+            return _strong_load(cta, ranks, offsets, agents, width, order)
         if (ranks == cta.rank).all():
             return cta.shared.load(offsets, width, agents)
         values = np.empty((len(addresses), width), np.uint8)
@@ -134,18 +148,47 @@ def load_bytes(
     return values
 
 
+def _strong_load(
+    cta: Cta,
+    ranks: NDArray[np.int64],
+    offsets: NDArray[np.int64],
+    agents: NDArray[np.intp],
+    width: int,
+    order: str,
+) -> Bytes:
+    """From shared memory; it may race with strong writes and atomic operations."""
+    values: Bytes = np.empty((len(offsets), width), np.uint8)
+    for rank in np.unique(ranks):
+        here = ranks == rank
+        memory_order.read(cta, int(rank), np.unique(agents[here]), order)
+        target = peer(cta, int(rank)).shared
+        values[here] = target.atomic_load(offsets[here], width, agents[here])
+    return values
+
+
 def store_bytes(
-    cta: Cta, lanes: Lanes, space: str, addresses: NDArray[np.int64], values: Bytes
+    cta: Cta,
+    lanes: Lanes,
+    space: str,
+    addresses: NDArray[np.int64],
+    values: Bytes,
+    order: str = "",
 ) -> None:
-    """Write (lanes, width) bytes to a space ("" is generic), through the generic proxy."""
+    """Write (lanes, width) bytes to a space ("" is generic), through the generic proxy.
+
+    Args:
+        order: of a strong access: one of `memory_order.STRONG`.
+    """
     cta.machine.progress += 1
     if space and cta.machine.observer is not None:
         cta.machine.observer.access(cta, lanes, space, addresses, values.shape[1], "store")
     if space == "":
         for name, window, here in split_generic(addresses):
             part = lanes if here.all() else lane_sets.select(lanes, here)
-            store_bytes(cta, part, name, addresses[here] - window, values[here])
+            store_bytes(cta, part, name, addresses[here] - window, values[here], order)
     elif space == "global":
+        if order:
+            memory_order.write(cta, memory_order.GLOBAL, cta.agents(lanes), order)
         cta.launch.memory.store(addresses, values)
     elif space == "shared":
         ranks, offsets = split_shared(addresses)
@@ -154,6 +197,10 @@ def store_bytes(
         for rank in [cta.rank] if (ranks == cta.rank).all() else np.unique(ranks):
             here = ranks == rank
             target = peer(cta, int(rank)).shared
+            if order:
+                memory_order.write(cta, int(rank), np.unique(agents[here]), order)
+                target.atomic_store(offsets[here], values[here], agents[here], event)
+                continue
             target.store(offsets[here], values[here], agents[here], event)
     elif space == "local":
         cta.local.store(lane_sets.indices(lanes), addresses, values)
@@ -184,9 +231,12 @@ def split_generic(addresses: NDArray[np.int64]) -> list[tuple[str, int, NDArray[
     ]
 
 
-def _access(at: Instruction, modifiers: Modifiers) -> tuple[str, str, int]:
-    """The space, the element type and the length of the vector of a load or store."""
+def _access(at: Instruction, modifiers: Modifiers) -> tuple[str, str, int, str]:
+    """The space, the element type, the length of the vector, and the order if it is strong."""
     space = modifiers.one_of(_SPACES).split("::")[0]
+    order = ""
+    while found := modifiers.one_of(memory_order.STRONG):
+        order = found
     while modifiers.one_of(_HINTS):
         pass
     for prefix in ("L1::", "L2::", "level::"):
@@ -196,12 +246,12 @@ def _access(at: Instruction, modifiers: Modifiers) -> tuple[str, str, int]:
     type_name = modifiers.one_of((*DTYPES, "b128"))
     if not type_name:
         raise UnsupportedInstruction("the opcode has no type that is known", at)
-    return space, type_name, vector
+    return space, type_name, vector, order
 
 
 @instruction("ld", "ldu")
 def load(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
-    space, type_name, vector = _access(at, modifiers)
+    space, type_name, vector, order = _access(at, modifiers)
     targets = operands.vector(at.operands[0])
     if len(targets) != vector:
         raise UnsupportedInstruction(f"{len(targets)} registers for a vector of {vector}", at)
@@ -215,7 +265,7 @@ def load(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     writers = [operands.writer(target, type_name, at) for target in targets]
 
     def run(cta: Cta, lanes: Lanes) -> None:
-        values = load_bytes(cta, lanes, space, address(cta, lanes), width)
+        values = load_bytes(cta, lanes, space, address(cta, lanes), width, order)
         if each == 16:
             writers[0](cta, lanes, np.ascontiguousarray(values).view(np.uint64))
             return
@@ -228,7 +278,7 @@ def load(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
 
 @instruction("st")
 def store(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
-    space, type_name, vector = _access(at, modifiers)
+    space, type_name, vector, order = _access(at, modifiers)
     sources = operands.vector(at.operands[1])
     if len(sources) != vector:
         raise UnsupportedInstruction(f"{len(sources)} registers for a vector of {vector}", at)
@@ -248,7 +298,7 @@ def store(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
                 values[:] = read(cta, lanes)
             else:
                 values[:, position] = read(cta, lanes)
-        store_bytes(cta, lanes, space, address(cta, lanes), values.view(np.uint8))
+        store_bytes(cta, lanes, space, address(cta, lanes), values.view(np.uint8), order)
 
     return run
 

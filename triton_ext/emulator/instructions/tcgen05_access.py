@@ -1,19 +1,23 @@
 """tcgen05.ld, st and their waits (PTX ISA, "Tensor Memory Load Instructions" and its neighbours).
 
 A load reads at once, in program order; a store writes at once. Both are late only in what others
-may rely on: see `triton_ext.emulator.tensor_memory`. A register that a load writes may be read
-before tcgen05.wait::ld: "an intra-thread ordering through true register dependency will be
-respected" (PTX ISA, "Register dependencies, same thread"), which Triton's code relies on.
+may rely on: see `triton_ext.emulator.tensor_memory`. A register that a load writes may be used
+before tcgen05.wait::ld (PTX ISA, "Register dependencies, same thread"; Triton's code does), and
+whoever uses it has its data: the load is then complete. By the letter of PTX the wait is needed
+before others may overwrite or free the cells; NVIDIA's own kernels do without
+(CuTe DSL, ``fp16_gemm_1.py``).
 """
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from triton_ext.emulator.cta import Cta
+from triton_ext.emulator import lanes as lane_sets
+from triton_ext.emulator.cta import Arrival, Cta
 from triton_ext.emulator.errors import TensorMemoryFault, UnsupportedInstruction
 from triton_ext.emulator.instructions.tcgen05_allocation import sync_aligned
 from triton_ext.emulator.lanes import Lanes
@@ -148,6 +152,7 @@ def load(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
             f"{len(targets)} registers; the shape has {len(named.offsets)}", at
         )
     key, rows = operands.rows(targets, at)
+    touched = frozenset(operands.register(target, at) for target in targets)
     address = operands.address(at.operands[1], at)
     name = "tcgen05.ld"
 
@@ -160,6 +165,7 @@ def load(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     def run(cta: Cta, lanes: Lanes) -> None:
         place = _Place(cta, lanes, named, address(cta, lanes), name)
         memory, index = place.memory, _index(rows, lanes)
+        warps = lane_sets.warps(lanes).tolist()
         for shifted in (_first, _second)[: 1 + pack]:
             if place.together and memory.settled(shifted(place.cells), place.all_seen):
                 continue
@@ -170,12 +176,21 @@ def load(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
         else:
             values = [words_of(place, cells) for cells in place.each]
             cta.files[key][index] = np.concatenate(values, axis=1)
-        for agent, cells in zip(place.agents, place.each, strict=True):
-            place.memory.issue("load", int(agent), cells)
-            if pack:
-                place.memory.issue("load", int(agent), _second(cells))
+        for warp, agent, cells in zip(warps, place.agents.tolist(), place.each, strict=True):
+            parts = [cells, _second(cells)] if pack else [cells]
+            for part in parts:
+                memory.issue("load", agent, part)
+            arrival = Arrival(touched, partial(_arrive, cta, memory, agent, parts))
+            cta.arriving.setdefault(warp, []).append(arrival)
 
     return run
+
+
+def _arrive(cta: Cta, memory: TensorMemory, agent: int, parts: list[Cells]) -> None:
+    """A register of a load has been used."""
+    event = cta.cluster.clocks.tick(np.array([agent]))
+    for cells in parts:
+        memory.complete_load(agent, event, cells)
 
 
 @instruction("tcgen05.st", convergent=True)
@@ -217,8 +232,10 @@ def _wait(access: Access) -> Run:
         memory = tensor_core(cta).memory
         agents = cta.agents(lanes)
         event = cta.cluster.clocks.tick(agents)
-        for agent in agents:
-            memory.complete(access, int(agent), event)
+        for warp, agent in zip(lane_sets.warps(lanes).tolist(), agents.tolist(), strict=True):
+            memory.complete(access, agent, event)
+            if access == "load":
+                cta.arriving.pop(warp, None)
         cta.machine.progress += 1
 
     return run

@@ -10,8 +10,8 @@ from triton_ext.emulator.cta import Cta
 from triton_ext.emulator.errors import DescriptorFault, TensorMemoryFault, UnsupportedInstruction
 from triton_ext.emulator.instructions.tcgen05_allocation import cta_group
 from triton_ext.emulator.lanes import Lanes
-from triton_ext.emulator.memory import SHARED_BASE, Bytes
-from triton_ext.emulator.operand_matrix import chunk_addresses, decode_descriptor
+from triton_ext.emulator.memory import SHARED_BASE
+from triton_ext.emulator.operand_matrix import chunk_addresses, decode_descriptor, unpack_codes
 from triton_ext.emulator.operands import Operands
 from triton_ext.emulator.program import Modifiers, Run, instruction
 from triton_ext.emulator.tensor_core import UNIT, blocks_of, issue, per_thread, tensor_core
@@ -29,18 +29,9 @@ from triton_ext.hardware.tensor_memory_copy import (
 from triton_ext.ptx import Instruction
 
 SM_100 = 100
-
-
-def _expand(chunks: Bytes) -> Bytes:
-    """16 codes of 6 bits at the start of each chunk, the lowest first -> a byte each.
-
-    The code takes the low bits of the byte (PTX ISA, "Decompression of 6-bit floating point to
-    8-bit type", its figures).
-    """
-    words = chunks[:, :12].reshape(len(chunks), 4, 3).astype(np.uint32)
-    joined = words[..., 0] | words[..., 1] << 8 | words[..., 2] << 16
-    codes = joined[..., None] >> np.arange(0, 24, 6, dtype=np.uint32) & 63
-    return codes.reshape(len(chunks), CHUNK_BYTES).astype(np.uint8)
+PACKED_BITS = 6
+"""Of an element of ``.b6x16_p32``, which takes the low bits of a byte of ``.b8x16`` (PTX ISA,
+"Decompression of 6-bit floating point to 8-bit type", its figures)."""
 
 
 @instruction("tcgen05.cp")
@@ -96,7 +87,7 @@ def copy(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
                     offsets, CHUNK_BYTES, clock, unit, name="tcgen05.cp"
                 )
                 if source_format:
-                    chunks = _expand(chunks)
+                    chunks = unpack_codes(chunks[:, : PACKED_BITS * CHUNK_BYTES // 8], PACKED_BITS)
                 words = chunks.reshape(shape.rows, chunks_of_row * CHUNK_BYTES).view(np.uint32)
                 memory = tensor_core(block).memory
                 memory.check_allocated(column, shape.columns, "tcgen05.cp")

@@ -44,6 +44,10 @@ from triton_ext.ptx import Instruction, immediate
 
 SM_100 = 100
 MAX_SCALE_D = 15
+E2M1_SHIFT = 2
+"""A 4-bit element of A in tensor memory is in bits 2 to 5 of its byte; one of 6 bits is in the low
+bits (PTX ISA, "Packing format used for matrix A by .kind::mxf8f6f4 in Tensor Memory", its figures;
+Triton's test of an fp4 operand in tensor memory)."""
 _SCALABLE = ("f16", "tf32")
 """Kinds with ``scale-input-d``."""
 _PACKED_KINDS = ("mxf4", "mxf4nvf4")
@@ -237,11 +241,6 @@ class _Product:
                 )
             if found.a_major != "K":
                 raise DescriptorFault("A in tensor memory is K-major; the descriptor says MN")
-            if found.a_type == "e2m1" and not plan.packed:
-                raise UnsupportedInstruction(
-                    "4-bit elements of A in tensor memory, a byte each: where in the byte they lie"
-                    " is not modelled"
-                )
         else:
             self.a_descriptor = self._descriptor(operation.a, found.a_major, found.a_type, "A")
 
@@ -289,7 +288,10 @@ class _Product:
         for number, block in enumerate(blocks):
             memory = tensor_core(block).memory
             a = self._operand_a(block, memory, clock)
-            b_here = b.reshape(found.k, path.parts, -1).transpose(1, 0, 2) if path.parts > 1 else b
+            b_here = b
+            if path.parts > 1:
+                a = np.broadcast_to(a, (path.parts, path.rows, found.k))
+                b_here = b.reshape(found.k, path.parts, -1).transpose(1, 0, 2)
             if self.plan.factors is not None:
                 factors_a, factors_b = self.plan.factors
                 scale = self._scales(
@@ -342,6 +344,8 @@ class _Product:
             codes: NDArray[Any] = np.stack([pairs & 15, pairs >> 4], axis=-1)
         else:
             codes = words.view(f"u{max(8, OPERAND_BITS[found.a_type]) // 8}")
+            if found.a_type == "e2m1":
+                codes = codes >> E2M1_SHIFT & 15
         codes = codes.reshape(path.parts, path.rows, found.k)
         return codes if path.parts > 1 else codes[0]
 

@@ -9,6 +9,7 @@ from triton_ext.emulator.cta import Cta
 from triton_ext.emulator.errors import ConvergenceFault, UnsupportedInstruction
 from triton_ext.emulator.instructions.moves import load_bytes, store_bytes
 from triton_ext.emulator.lanes import Lanes
+from triton_ext.emulator.mbarriers import Addresses
 from triton_ext.emulator.memory import Bytes
 from triton_ext.emulator.operands import Operands
 from triton_ext.emulator.program import Modifiers, Run, instruction
@@ -26,18 +27,16 @@ _FIELDS = {"global_address": False, "rank": False, "box_dim": True, "global_dim"
            "fill_mode": False}  # fmt: skip
 """The fields, and whether there is one for each dimension."""
 _PIECE = 16
-_STRIDE_SHIFT = 4
-_LAST_VERSION_WITH_SHORT_STRIDES = (8, 5)
 
 
-def _load(cta: Cta, lanes: Lanes, space: str, addresses: np.ndarray) -> Bytes:
+def _load(cta: Cta, lanes: Lanes, space: str, addresses: Addresses) -> Bytes:
     pieces = range(0, TENSOR_MAP_BYTES, _PIECE)
     return np.concatenate(
         [load_bytes(cta, lanes, space, addresses + piece, _PIECE) for piece in pieces], axis=1
     )
 
 
-def _store(cta: Cta, lanes: Lanes, space: str, addresses: np.ndarray, data: Bytes) -> None:
+def _store(cta: Cta, lanes: Lanes, space: str, addresses: Addresses, data: Bytes) -> None:
     for piece in range(0, TENSOR_MAP_BYTES, _PIECE):
         values = np.ascontiguousarray(data[:, piece : piece + _PIECE])
         store_bytes(cta, lanes, space, addresses + piece, values)
@@ -47,8 +46,8 @@ def _store(cta: Cta, lanes: Lanes, space: str, addresses: np.ndarray, data: Byte
 def replace(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     """Replace a field of a map in global or shared memory.
 
-    ptxas up to CUDA 12.6 wanted strides divided by 16, and compilers for PTX 8.5 and older do so
-    (Triton's ``TensormapCreateOpConversion``); later, and in the documentation, they are in bytes.
+    Strides are in bytes, as documented. (Some versions of ptxas for CUDA 12 wanted them divided by
+    16, and Triton does so for PTX 8.5 and older: such a map would be read wrongly.)
     """
     field = modifiers.one_of(_FIELDS)
     space = modifiers.one_of(("global", "shared::cta")).split("::")[0]
@@ -62,8 +61,6 @@ def replace(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     which = ordinal
     address = operands.address(at.operands[0], at)
     value = operands.reader(at.operands[-1], type_name.replace("b", "u"), at)
-    version = tuple(int(part) for part in operands.module.version.split("."))
-    short = field == "global_stride" and version <= _LAST_VERSION_WITH_SHORT_STRIDES
 
     def run(cta: Cta, lanes: Lanes) -> None:
         addresses = address(cta, lanes)
@@ -71,9 +68,7 @@ def replace(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
         data = _load(cta, lanes, space, addresses)
         for lane, new in enumerate(values):
             check_alignment(int(addresses[lane]))
-            replaced = replace_field(
-                data[lane].tobytes(), field, which, new << _STRIDE_SHIFT if short else new
-            )
+            replaced = replace_field(data[lane].tobytes(), field, which, new)
             data[lane] = np.frombuffer(replaced, np.uint8)
         _store(cta, lanes, space, addresses, data)
 

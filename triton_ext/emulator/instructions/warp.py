@@ -22,7 +22,7 @@ from triton_ext.emulator.operands import Operands, Reader
 from triton_ext.emulator.program import Modifiers, Outcome, Park, Run, instruction
 from triton_ext.emulator.types import DTYPES
 from triton_ext.hardware.architecture import WARP_THREADS
-from triton_ext.ptx import Instruction
+from triton_ext.ptx import Instruction, immediate
 
 Array = NDArray[Any]
 
@@ -123,8 +123,32 @@ class Members:
         self.masks = self.rows.of(read(cta, self.lanes))
 
 
-def _by_members(read: Reader, execute: Callable[[Cta, Lanes, Rows, Array], None]) -> Run:
+def _everyone(mask: str) -> bool:
+    """Whether a member mask is a constant that names all lanes."""
+    value = immediate(mask)
+    return value is not None and value & 0xFFFFFFFF == 0xFFFFFFFF
+
+
+def _by_members(
+    read: Reader,
+    execute: Callable[[Cta, Lanes, Rows, Array], None],
+    quick: Callable[[Cta, Lanes], None] | None = None,
+) -> Run:
+    """`execute` for the lanes whose masks are complete.
+
+    Args:
+        quick: does the same where the lanes are consecutive whole warps, all of them members.
+    """
+
     def run(cta: Cta, lanes: Lanes) -> Outcome:
+        if (
+            quick is not None
+            and isinstance(lanes, slice)
+            and not lanes.start % WARP_THREADS
+            and not lanes.stop % WARP_THREADS
+        ):
+            quick(cta, lanes)
+            return None
         members = Members(read, cta, lanes)
         if members.lanes is not None:
             execute(cta, members.lanes, members.rows, members.masks)
@@ -168,22 +192,8 @@ def shuffle(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
 
     def execute(cta: Cta, lanes: Lanes, rows: Rows, masks: Array) -> None:
         values = rows.of(read(cta, lanes))
-        step = (rows.of(read_b(cta, lanes)) & np.uint32(31)).astype(np.int64)
-        control = rows.of(read_c(cta, lanes)).astype(np.int64)
-        clamp, segment = control & 31, control >> 8 & 31
-        first = _LANE & segment
-        last = first | (clamp & ~segment)
-        if mode == "up":
-            source = _LANE - step
-            valid = source >= last
-        else:
-            source = {
-                "down": lambda: _LANE + step,
-                "bfly": lambda: _LANE ^ step,
-                "idx": lambda: first | (step & ~segment),
-            }[mode]()
-            valid = source <= last
-        source = np.where(valid, source, _LANE)
+        step, control = rows.of(read_b(cta, lanes)), rows.of(read_c(cta, lanes))
+        source, valid = _shuffle_source(mode, step.astype(np.int64), control.astype(np.int64))
         if not rows.whole:
             there = np.take_along_axis(rows.present, source, axis=1)
             source = np.where(there, source, _LANE)
@@ -191,7 +201,49 @@ def shuffle(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
         if write_p is not None:
             write_p(cta, lanes, rows.lanes(valid))
 
-    return _by_members(read_mask, execute)
+    constants = [immediate(text) for text in at.operands[2:4]]
+    if constants[0] is None or constants[1] is None or not _everyone(at.operands[4]):
+        return _by_members(read_mask, execute)
+    sources, valids = _shuffle_source(mode, np.asarray(constants[0]), np.asarray(constants[1]))
+
+    def quick(cta: Cta, lanes: Lanes) -> None:
+        value = read(cta, lanes)
+        write(
+            cta, lanes, value if value.ndim == 0 else value.reshape(-1, 32)[:, sources].reshape(-1)
+        )
+        if write_p is not None:
+            write_p(cta, lanes, np.resize(valids, lane_sets.count(lanes)))
+
+    return _by_members(read_mask, execute, quick)
+
+
+def _shuffle_source(mode: str, step: Array, control: Array) -> tuple[Array, Array]:
+    """Whose value each lane gets, and whether that is within its segment (PTX ISA, "shfl.sync")."""
+    step = step & 31
+    clamp, segment = control & 31, control >> 8 & 31
+    first = _LANE & segment
+    last = first | (clamp & ~segment)
+    if mode == "up":
+        source = _LANE - step
+        valid = source >= last
+    else:
+        if mode == "down":
+            source = _LANE + step
+        elif mode == "bfly":
+            source = _LANE ^ step
+        else:
+            source = first | (step & ~segment)
+        valid = source <= last
+    return np.where(valid, source, _LANE), valid
+
+
+_VOTES: dict[str, Callable[[Array, Array], Array]] = {
+    "ballot": lambda yes, here: yes,
+    "any": lambda yes, here: yes != 0,
+    "all": lambda yes, here: yes == here,
+    "uni": lambda yes, here: (yes == here) | (yes == 0),
+}
+"""Of the lanes that say yes, and all that take part."""
 
 
 @instruction("vote.sync")
@@ -207,15 +259,17 @@ def vote(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     def execute(cta: Cta, lanes: Lanes, rows: Rows, masks: Array) -> None:
         here = ballot(rows.present) & masks
         yes = ballot(rows.of(read(cta, lanes)) & rows.present) & masks
-        result = {
-            "ballot": lambda: yes,
-            "any": lambda: yes != 0,
-            "all": lambda: yes == here,
-            "uni": lambda: (yes == here) | (yes == 0),
-        }[mode]()
+        result = _VOTES[mode](yes, here)
         write(cta, lanes, rows.lanes(result))
 
-    return _by_members(read_mask, execute)
+    if mode != "ballot" or not _everyone(at.operands[2]):
+        return _by_members(read_mask, execute)
+
+    def quick(cta: Cta, lanes: Lanes) -> None:
+        yes = np.broadcast_to(read(cta, lanes), lane_sets.count(lanes)).reshape(-1, WARP_THREADS)
+        write(cta, lanes, np.packbits(yes, axis=1, bitorder="little").view(np.uint32).repeat(32))
+
+    return _by_members(read_mask, execute, quick)
 
 
 @instruction("match.any.sync", "match.all.sync")
@@ -257,7 +311,14 @@ def elect(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
         write(cta, lanes, rows.lanes(leader.astype(np.uint32)))
         write_p(cta, lanes, rows.lanes(leader == _LANE))
 
-    return _by_members(read_mask, execute)
+    if not _everyone(at.operands[1]):
+        return _by_members(read_mask, execute)
+
+    def quick(cta: Cta, lanes: Lanes) -> None:
+        write(cta, lanes, np.uint32(0))
+        write_p(cta, lanes, np.resize(_LANE == 0, lane_sets.count(lanes)))
+
+    return _by_members(read_mask, execute, quick)
 
 
 _REDUCTIONS: dict[str, Any] = {
@@ -326,6 +387,6 @@ def _reduce_floats(
             propagate=False,
         )  # fmt: skip
     if propagate:
-        any_nan = (is_nan(values, "f32") & taking_part).any(axis=1)[:, None]
+        any_nan = (is_nan(values, "f32") & taking_part).any(axis=1, keepdims=True)
         result = np.where(any_nan, np.float32(np.nan), result)
     return canonical(result, "f32")

@@ -28,11 +28,11 @@ from triton_ext.emulator.matrix_product import (
     multiply_accumulate,
 )
 from triton_ext.emulator.operand_matrix import decode_descriptor, read_operand
-from triton_ext.emulator.operands import Operands
+from triton_ext.emulator.operands import Operands, Register
 from triton_ext.emulator.program import Modifiers, Outcome, Run, Wait, instruction
 from triton_ext.emulator.types import DTYPES
-from triton_ext.emulator.warpgroup_products import WARPGROUP_THREADS, Product
-from triton_ext.hardware.architecture import WARP_THREADS
+from triton_ext.emulator.warpgroup_products import WARPGROUP_THREADS, Product, shared
+from triton_ext.hardware.architecture import WARP_THREADS, architecture
 from triton_ext.hardware.operand import INSTRUCTION_K_BYTES
 from triton_ext.hardware.register_fragments import accumulator_fragment, operand_fragment
 from triton_ext.hardware.smem_descriptor import SmemDescriptor
@@ -66,12 +66,10 @@ def legal_n(a_type: str) -> list[int]:
     return list(range(8, 257, 8))
 
 
-def _check_arch(cta: Cta) -> None:
-    if cta.launch.program.arch != ARCH:
-        raise UnsupportedInstruction("wgmma is of sm_90a alone; this PTX is for another target")
-
-
-def _aligned(modifiers: Modifiers) -> None:
+def _aligned(at: Instruction, modifiers: Modifiers, operands: Operands) -> None:
+    """Take what all of them have, and refuse other targets."""
+    if architecture(operands.module.target.split(",")[0]) != ARCH:
+        raise UnsupportedInstruction("wgmma is of sm_90a alone; this PTX is for another target", at)
     modifiers.flag("sync")
     modifiers.flag("aligned")
 
@@ -79,17 +77,16 @@ def _aligned(modifiers: Modifiers) -> None:
 @instruction("wgmma.fence", convergent=True, in_flight=True)
 def fence(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     """``wgmma.fence``: see `register_fences`."""
-    _aligned(modifiers)
-    return lambda cta, lanes: _check_arch(cta)
+    _aligned(at, modifiers, operands)
+    return lambda cta, lanes: None
 
 
 @instruction("wgmma.commit_group", convergent=True, in_flight=True)
 def commit(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     """``wgmma.commit_group``: the products that are not committed become a group."""
-    _aligned(modifiers)
+    _aligned(at, modifiers, operands)
 
     def run(cta: Cta, lanes: Lanes) -> None:
-        _check_arch(cta)
         for warp in lane_sets.warps(lanes):
             warpgroup_products.commit(cta, int(warp))
 
@@ -99,14 +96,13 @@ def commit(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
 @instruction("wgmma.wait_group", convergent=True, in_flight=True)
 def wait(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     """``wgmma.wait_group N``: until all but the latest N groups are done."""
-    _aligned(modifiers)
+    _aligned(at, modifiers, operands)
     keep = immediate(at.operands[0])
     if keep is None or keep < 0:
         raise UnsupportedInstruction(f"{at.operands[0]} groups: must be a constant", at)
     number = keep
 
     def run(cta: Cta, lanes: Lanes) -> Outcome:
-        _check_arch(cta)
         groups = {
             int(warp): warpgroup_products.groups_before(cta, int(warp), number)
             for warp in lane_sets.warps(lanes)
@@ -156,7 +152,6 @@ def _form(at: Instruction, modifiers: Modifiers) -> Form:
     Raises:
         UnsupportedInstruction: the PTX ISA has no such form, or it is not modelled.
     """
-    _aligned(modifiers)
     if modifiers.flag("sp"):
         raise UnsupportedInstruction("sparse products are not modelled", at)
     n, k = (int(part) for part in modifiers.starting("m64n").split("k"))
@@ -203,10 +198,15 @@ def _common(values: NDArray[Any], what: str) -> Any:
     return flat[0]
 
 
+def _registers(operands: Operands, text: str, at: Instruction) -> frozenset[Register]:
+    return shared(frozenset(operands.register(name, at) for name in operands.vector(text)))
+
+
 class _Multiply:
     """A decoded wgmma.mma_async."""
 
     def __init__(self, at: Instruction, modifiers: Modifiers, operands: Operands) -> None:
+        _aligned(at, modifiers, operands)
         self.at, self.form = at, _form(at, modifiers)
         form = self.form
         d_text, a_text, b_text, scale_text = at.operands[:4]
@@ -215,13 +215,13 @@ class _Multiply:
         self.tiles = form.n // TILE_COLUMNS
         count = self.tiles << len(self.d_fragment.registers)
         self.d_rows = RegisterRows.of(operands, d_text, at, count, written=True)
-        self.accumulators = frozenset(operands.register(n, at) for n in operands.vector(d_text))
+        self.accumulators = _registers(operands, d_text, at)
         self.a_rows: RegisterRows | None = None
-        self.inputs: frozenset[Any] = frozenset()
+        self.inputs = shared(frozenset())
         if a_text.startswith("{"):
             count = 1 << len(self.a_fragment.registers)
             self.a_rows = RegisterRows.of(operands, a_text, at, count)
-            self.inputs = frozenset(operands.register(n, at) for n in operands.vector(a_text))
+            self.inputs = _registers(operands, a_text, at)
         else:
             self.read_a = operands.reader(a_text, "b64", at)
         self.read_b = operands.reader(b_text, "b64", at)
@@ -309,7 +309,6 @@ def multiply(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     product = _Multiply(at, modifiers, operands)
 
     def run(cta: Cta, lanes: Lanes) -> None:
-        _check_arch(cta)
         for group in warpgroup_products.warpgroups(lanes):
             product.start(cta, group)
 

@@ -1,0 +1,1 @@
+"""The silicon check: the same PTX on a real GPU and on the emulator."""
