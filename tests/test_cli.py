@@ -29,6 +29,7 @@ def output(*arguments, **options):
 
 
 def test_seed_001_example():
+    """Seed 001, "Triton": the bases of the 128-byte atom, by the command."""
     text = output("layout", ATTRIBUTE, "--shape", "128x256", "--core")
     assert text == (
         "Full tensor shape: 128, 256\n"

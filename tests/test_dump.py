@@ -155,7 +155,7 @@ def test_what_is_no_json_dump(text, message):
 
 
 def test_text_of_seed_001():
-    """The block that the seed prints, whole; its page lost the indentation of the bases."""
+    """Seed 001, "Triton": the block that it prints, whole; its page lost the indentation."""
     seed = """\
 Full tensor shape: 128, 256
 Layout encoding: #ttg.nvmma_shared<{swizzlingByteWidth = 128, transposed = false, elementBitWidth = 16}>

@@ -116,6 +116,9 @@ def test_the_pytest_fixture(emulated_gpu):
     assert active_gpu() is emulated_gpu
     assert torch.cuda.is_available()
     assert torch.zeros(3, device="cuda").device.type == "cpu"
+    assert torch.zeros(3, device=torch.cuda.current_device()).is_cuda
+    torch.manual_seed(3)
+    assert torch.randn(1, device="cuda:0").to("cuda").cuda().device.type == "cpu"
 
 
 SCRIPT = """

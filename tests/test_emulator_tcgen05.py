@@ -1060,6 +1060,18 @@ def test_descriptor_faults() -> None:
            "tcgen05.cp's descriptor")  # fmt: skip
 
 
+def test_which_types_may_be_transposed() -> None:
+    wait = commit_and_wait(0) + free(64)
+    for types, majors, n, part in (
+        (("e2m1", "e4m3"), ("MN", "K"), 16, "operand A is e2m1 and MN-major"),
+        (("e4m3", "e3m2"), ("K", "MN"), 16, "operand B is e3m2 and MN-major"),
+        (("e4m3", "e4m3"), ("K", "MN"), 24, "multiple of 16"),
+    ):
+        idesc = instruction_descriptor("f8f6f4", 64, n, *types, "f32", *majors)
+        text = product(idesc=idesc).replace("kind::f16", "kind::f8f6f4")
+        faulty(SETUP + text + wait, DescriptorFault, part)
+
+
 def test_where_d_may_start() -> None:
     at = product(where="%r8").replace("  setp", "  add.u32 %r8, %r4, 1048576;\n  setp")
     faulty(SETUP + at + commit_and_wait(0) + free(64), TensorMemoryFault, "D at lane 16")

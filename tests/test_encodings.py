@@ -70,6 +70,7 @@ def test_spellings(text, encoding):
 
 
 def test_seed_001_attribute_prints_as_in_the_seed():
+    """Seed 001, "Triton": the attribute."""
     assert str(NVMMAShared.parse(SEED)) == SEED
 
 

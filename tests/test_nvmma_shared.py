@@ -120,6 +120,7 @@ def test_the_known_fault_of_the_design_document():
 
 
 def test_seed_001_core_matrix():
+    """Seed 001, "Triton": the bases of getCoreMatrixLinearLayout; strided dimension first."""
     encoding = NVMMAShared.parse(
         "#ttg.nvmma_shared<{swizzlingByteWidth = 128, transposed = false, elementBitWidth = 16}>"
     )
@@ -136,7 +137,10 @@ def test_seed_001_core_matrix():
 
 
 def test_strided_dimension_stops_at_a_tma_box():
-    """512 rows are two boxes of 256: the next column of boxes comes after the second box."""
+    """Seed 001, "MN major" and "K major": atoms along the strided dimension up to a TMA block.
+
+    512 rows are two boxes of 256: the next column of boxes comes after the second box.
+    """
     tile = nvmma_shared_to_linear_layout((512, 128), NVMMAShared(128, 16))
     assert tile.bases["offset"][9:] == [(8 << i, 0) for i in range(6)] + [(0, 64)]
     transposed = nvmma_shared_to_linear_layout((128, 512), NVMMAShared(128, 16, transposed=True))

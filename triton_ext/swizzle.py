@@ -16,6 +16,7 @@ from triton_ext.errors import LayoutError
 from triton_ext.linear_layout import LinearLayout, powers_below
 
 Major = Literal["K", "MN"]
+_LINE_BITS = 7  # log2 of 128 bytes
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,21 @@ class Swizzle:
 
     def __str__(self) -> str:
         return f"Swizzle<{self.bits}, {self.base}, {self.shift}>"
+
+
+def address_swizzle(width: int, atomicity: int = CHUNK_BYTES) -> Swizzle:
+    """The swizzle of byte addresses, for every width and atomicity that the hardware has.
+
+    Rows of `width` bytes fill lines of 128, the banks side by side; the number of a unit in its
+    row is XORed with the number of its line: ``Swizzle<0..3, 4, 3>``, and with units of 32 and 64
+    bytes ``Swizzle<2, 5, 2>`` and ``Swizzle<1, 6, 1>``.
+
+    Args:
+        width: 0, 32, 64 or 128 bytes.
+        atomicity: the unit, which moves as a whole, in bytes: 16; 32 or 64 with 128 bytes.
+    """
+    units, base = max(1, width // atomicity), atomicity.bit_length() - 1
+    return Swizzle(units.bit_length() - 1, base, _LINE_BITS - base)
 
 
 @dataclass(frozen=True)
@@ -78,7 +94,7 @@ class SwizzleAtom:
     @property
     def swizzle(self) -> Swizzle:
         """Over byte addresses: ``Swizzle<0..3, 4, 3>``."""
-        return Swizzle((self.row_bytes // CHUNK_BYTES).bit_length() - 1, 4, 3)
+        return address_swizzle(self.swizzle_byte_width)
 
     @property
     def shape(self) -> tuple[int, int]:

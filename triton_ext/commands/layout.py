@@ -9,15 +9,14 @@ from typing import Any
 
 import click
 
-from triton_ext.commands.common import BasesType, ShapeType
-from triton_ext.dump import LayoutDump, dump_encoding, dump_module, from_json, to_json
-from triton_ext.encodings import (
-    ELEMENT_BITWIDTHS,
-    SWIZZLE_BYTE_WIDTHS,
-    NVMMAShared,
-    SharedEncoding,
-    parse_encoding,
+from triton_ext.commands.common import (
+    BasesType,
+    ShapeType,
+    described_encoding,
+    encoding_options,
 )
+from triton_ext.dump import LayoutDump, dump_encoding, dump_module, from_json, to_json
+from triton_ext.encodings import NVMMAShared, SharedEncoding, parse_encoding
 from triton_ext.render.grid import draw_grid
 from triton_ext.render.text import dump_text, explain
 
@@ -25,18 +24,7 @@ from triton_ext.render.text import dump_text, explain
 @click.command()
 @click.argument("what", required=False, metavar="[ATTRIBUTE | FILE]")
 @click.option("--shape", type=ShapeType(), help="The tensor's shape, such as 128x256.")
-@click.option(
-    "--swizzle",
-    type=click.Choice([str(width) for width in SWIZZLE_BYTE_WIDTHS]),
-    help="Swizzle width in bytes. Left out: the widest that fits the shape.",
-)
-@click.option(
-    "--bits",
-    type=click.Choice([str(bits) for bits in ELEMENT_BITWIDTHS]),
-    help="Bits of an element.",
-)
-@click.option("--transposed", is_flag=True, help="The first dimension is the contiguous one.")
-@click.option("--fp4-padded", is_flag=True, help="Padded 4-bit elements, two a byte.")
+@encoding_options(fp4_padded=True)
 @click.option("--cga", type=BasesType(), help="Bases of the cluster's blocks, such as [[1, 0]].")
 @click.option("--core", is_flag=True, help="The swizzle atom alone (getCoreMatrixLinearLayout).")
 @click.option("--disable-swizzle", is_flag=True, help="Leave the chunks of a row where they are.")
@@ -131,14 +119,13 @@ def _described_encoding(
 ) -> NVMMAShared:
     if bits is None:
         raise click.UsageError("give an attribute or a file, or describe the encoding with --bits")
-    if swizzle is None:
-        if shape is None:
+    if shape is None:
+        if swizzle is None:
             raise click.UsageError("give --shape, or --swizzle and --core for the atom alone")
-        return NVMMAShared.default_for(shape, int(bits), transposed, fp4_padded, cga or ())
-    if shape is None and not core:
-        raise click.UsageError("give --shape, or --core for the atom alone")
-    rank = len(shape) if shape is not None else 2
-    return NVMMAShared(int(swizzle), int(bits), transposed, fp4_padded, rank, cga or ())
+        if not core:
+            raise click.UsageError("give --shape, or --core for the atom alone")
+        return NVMMAShared(int(swizzle), int(bits), transposed, fp4_padded, cga_layout=cga or ())
+    return described_encoding(shape, swizzle, bits, transposed, fp4_padded, cga or ())
 
 
 def _read(path: Path) -> list[LayoutDump]:

@@ -7,8 +7,8 @@ from typing import Any
 
 import click
 
-from triton_ext.commands.common import ShapeType
-from triton_ext.encodings import ELEMENT_BITWIDTHS, SWIZZLE_BYTE_WIDTHS, NVMMAShared
+from triton_ext.commands.common import ShapeType, described_encoding, encoding_options
+from triton_ext.encodings import NVMMAShared
 from triton_ext.hardware.tensor_map import TensorMap
 from triton_ext.hardware.tma_tile import TileCopies, TmaBox, tile_copies
 from triton_ext.swizzle import SwizzleAtom
@@ -34,21 +34,9 @@ def _address(ctx: click.Context, param: click.Parameter, value: str) -> int:
 @click.command()
 @click.option("--shape", type=ShapeType(), required=True, help="The tensor, such as 4096x4096.")
 @click.option("--block", type=ShapeType(), required=True, help="The tile, such as 128x256.")
-@click.option(
-    "--bits",
-    type=click.Choice([str(bits) for bits in ELEMENT_BITWIDTHS]),
-    required=True,
-    help="Bits of an element.",
-)
-@click.option(
-    "--swizzle",
-    type=click.Choice([str(width) for width in SWIZZLE_BYTE_WIDTHS]),
-    help="Swizzle width in bytes. Left out: the widest that fits the block.",
-)
+@encoding_options(bits_required=True, fp4_padded=True)
 @click.option("--strides", callback=_integers, help="Of the tensor, in elements: 4096,1.")
 @click.option("--at", callback=_integers, help="The tile's first element: 4000,0. Default: zeros.")
-@click.option("--transposed", is_flag=True, help="The first dimension is the contiguous one.")
-@click.option("--fp4-padded", is_flag=True, help="Padded 4-bit elements, two a byte.")
 @click.option(
     "--core-matrices",
     is_flag=True,
@@ -103,10 +91,8 @@ def tma(
         if fp4_padded:
             raise click.UsageError("--core-matrices cannot be used with --fp4-padded")
         layout = SwizzleAtom("MN" if transposed else "K", 0, int(bits))
-    elif swizzle is None:
-        layout = NVMMAShared.default_for(block, int(bits), transposed, fp4_padded)
     else:
-        layout = NVMMAShared(int(swizzle), int(bits), transposed, fp4_padded, len(block))
+        layout = described_encoding(block, swizzle, bits, transposed, fp4_padded)
     copies = tile_copies(shape, block, layout, at=at, strides=strides, global_address=address)
     click.echo(json.dumps(_as_json(copies), indent=2) if form == "json" else _as_text(copies))
 

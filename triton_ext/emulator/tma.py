@@ -173,7 +173,8 @@ class BoxCopy:
         if self.coordinates[0] % multiple:
             raise DescriptorFault(
                 f"the innermost coordinate {self.coordinates[0]} must be a multiple of {multiple}"
-                f" elements of {self.map.data_type.name}: on an H100 the copy ends in an illegal instruction"
+                f" elements of {self.map.data_type.name}: on an H100 the copy ends in an illegal"
+                " instruction"
             )
         if address % SMEM_ALIGNMENT:
             raise DescriptorFault(
@@ -219,14 +220,14 @@ class BoxCopy:
         """The allocation that has the part, and the offset of the origin in it."""
         low = part.origin + int(offsets.min()) + part.first
         high = part.origin + int(offsets.max()) + part.last
-        try:
-            start, data = cta.launch.memory.locate(low, high - low)
-        except MemoryFault as error:
+        start, data = cta.launch.memory.locate(self.map.global_address)
+        if low < start or high > start + len(data):
             raise MemoryFault(
                 f"a box at {self.coordinates} of a tensor of {self.map.global_dims}"
                 f" {self.map.data_type.name} elements at {self.map.global_address:#x}, strides"
-                f" {self.map.global_strides} bytes: {error.message}"
-            ) from None
+                f" {self.map.global_strides} bytes, has addresses {low:#x} to {high - 1:#x}:"
+                f" outside of the tensor's allocation of {len(data)} bytes at {start:#x}"
+            )
         return part.origin - start, data
 
     def _lines(self, cta: Cta, part: Part) -> tuple[NDArray[Any] | None, Any]:

@@ -42,6 +42,8 @@ class _Redirect(TorchFunctionMode):
         if func is torch.device:
             return func(*args, **(kwargs or {}))
         kwargs = {key: _on_host(value) for key, value in (kwargs or {}).items()}
+        if isinstance(kwargs.get("device"), int):  # a CUDA device by its number
+            kwargs["device"] = _HOST
         return func(*(_on_host(value) for value in args), **kwargs)
 
 

@@ -48,6 +48,9 @@ E2M1_SHIFT = 2
 """A 4-bit element of A in tensor memory is in bits 2 to 5 of its byte; one of 6 bits is in the low
 bits (PTX ISA, "Packing format used for matrix A by .kind::mxf8f6f4 in Tensor Memory", its figures;
 Triton's test of an fp4 operand in tensor memory)."""
+TRANSPOSED_BYTES_N = 16
+"""N of one CTA where B is MN-major with elements of 8 bits (PTX ISA, "Various combinations of N
+shape with .cta_group qualifier for 8bit transpose B")."""
 _SCALABLE = ("f16", "tf32")
 """Kinds with ``scale-input-d``."""
 _PACKED_KINDS = ("mxf4", "mxf4nvf4")
@@ -87,7 +90,8 @@ class _Plan:
 
 @lru_cache(1024)
 def _plan(value: int, form: _Form) -> _Plan:
-    """Read and check an instruction descriptor.
+    """Read and check an instruction descriptor (PTX ISA, "Instruction descriptor", "Valid
+    Combinations of Type-Size, Major-ness and Swizzling").
 
     Raises:
         DescriptorFault: it is illegal, or not with this opcode.
@@ -112,6 +116,21 @@ def _plan(value: int, form: _Form) -> _Plan:
     if found.k != KINDS[form.kind].k[0]:
         raise DescriptorFault(
             f"instruction descriptor {value:#010x}: K = {found.k} is for sm_103a alone"
+        )
+    for name, major, type_name in (
+        ("A", found.a_major, found.a_type),
+        ("B", found.b_major, found.b_type),
+    ):
+        if major == "MN" and OPERAND_BITS[type_name] < 8:
+            raise DescriptorFault(
+                f"instruction descriptor {value:#010x}: operand {name} is {type_name} and MN-major;"
+                " elements of 4 and 6 bits must be K-major"
+            )
+    step = TRANSPOSED_BYTES_N * form.group
+    if found.b_major == "MN" and OPERAND_BITS[found.b_type] == 8 and found.n % step:
+        raise DescriptorFault(
+            f"instruction descriptor {value:#010x}: N = {found.n} must be a multiple of {step}"
+            " where B has elements of 8 bits and is MN-major"
         )
     return _Plan(found, path, factors, form.kind in _PACKED_KINDS)
 
