@@ -33,18 +33,20 @@ def test_console_blocks(command, output):
 
 def test_there_are_blocks():
     assert len(console_blocks(README)) == 3
-    assert len(PYTHON) == 2
+    assert len(PYTHON) == 3
 
 
 def test_links_lead_somewhere():
-    for target in re.findall(r"\]\((?!http)([^)#]+)", README):
-        assert (ROOT / target).exists(), target
+    for page in (ROOT / "README.md", ROOT / "docs/emulator.md"):
+        text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+        for target in re.findall(r"\]\((?!http)([^)#]+)", text):
+            assert (page.parent / target).exists(), target
 
 
 def test_python_block():
     names: dict[str, object] = {}
     checked = 0
-    for line in PYTHON[0].splitlines():
+    for line in PYTHON[1].splitlines():
         code, _, comment = line.partition("  # ")
         if comment.startswith(("(", "{")):
             shown = comment.split(";")[0]
@@ -54,3 +56,56 @@ def test_python_block():
             exec(code, names)
     assert checked == 3
     assert names["registers"].invert_and_compose(names["tile"]).apply(lane=1) == {"offset": 72}
+
+
+def test_emulation_block():
+    torch = pytest.importorskip("torch")
+    pytest.importorskip("triton")
+    import triton_ext
+
+    a = torch.randint(-3, 4, (40, 24)).half()
+    names = {"triton_ext": triton_ext, "a": a, "b": a.T}
+    exec(PYTHON[0], names)
+    assert torch.equal(names["c"], a @ a.T)
+
+
+def test_every_instruction_of_the_emulator_has_its_evidence_named():
+    """docs/emulator.md: the table has what is registered, and nothing else."""
+    pytest.importorskip("ml_dtypes")
+    import triton_ext.emulator.instructions  # noqa: F401
+    from triton_ext.emulator.program import registered
+
+    page = (ROOT / "docs/emulator.md").read_text(encoding="utf-8")
+    table = page.split("| instructions | evidence |")[1].split("\n\n")[0]
+    named = {
+        name
+        for row in table.splitlines()
+        if row.count("|") == 3
+        for name in re.findall(r"`([\w.:]+)`", row.split("|")[1])
+    }
+    unnamed = {
+        name
+        for name in registered()
+        if not any(name == known or name.startswith(known + ".") for known in named)
+        and not any(name.startswith(known + "::") for known in named)
+    }
+    assert not unnamed
+    unknown = {
+        name
+        for name in named
+        if not any(
+            each == name or each.startswith((name + ".", name + "::")) for each in registered()
+        )
+    }
+    assert not unknown
+
+
+def test_docs_emulator_example():
+    pytest.importorskip("ml_dtypes")
+    page = (ROOT / "docs/emulator.md").read_text(encoding="utf-8")
+    (block,) = [
+        each for each in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "PTX" in each
+    ]
+    names: dict[str, object] = {}
+    exec(block, names)
+    assert list(names["x"]) == [0, 2, 4, 6]

@@ -25,8 +25,8 @@ from triton_ext.emulator.program import Program
 
 Index = tuple[int, int, int]
 
-WORTH_FORKING = 20_000
-"""Instructions; below, a fork costs more than it gains (about 10 ms)."""
+WORTH_FORKING = 0.05
+"""Seconds of work; below, forks cost more than they gain (10 to 20 ms in a process with torch)."""
 _TALKING = ("atom", "red", "griddepcontrol", "clusterlaunchcontrol", "multimem", "ld.volatile",
             "ld.acquire", "ld.relaxed", "cp.reduce", "call")  # fmt: skip
 
@@ -62,9 +62,10 @@ def execute(machine: Machine, clusters: Sequence[list[Index]]) -> None:
         ):
             machine.run(clusters)
             return
+        began = time.perf_counter()
         machine.run(clusters[:1])
         rest = clusters[1:]
-        worth = machine.steps * len(rest) >= WORTH_FORKING
+        worth = (time.perf_counter() - began) * len(rest) >= WORTH_FORKING
         if not worth or not _fork(machine, rest, workers, progress):
             machine.run(rest, first=1)
     finally:

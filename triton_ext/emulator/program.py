@@ -164,6 +164,13 @@ def after_decoding(check: Check) -> Check:
     return check
 
 
+def registered() -> list[str]:
+    """The opcodes that have a decoder, without their modifiers."""
+    import triton_ext.emulator.instructions  # noqa: F401 (registers them)
+
+    return sorted(_DECODERS)
+
+
 def _registered(opcode: str) -> _Registered | None:
     name = opcode
     while name:
