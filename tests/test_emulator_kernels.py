@@ -17,6 +17,7 @@ from conftest import ROOT, triton_sites  # noqa: E402
 
 import triton_ext  # noqa: E402
 from triton_ext.emulator.driver import active_gpu  # noqa: E402
+from triton_ext.emulator.observers import Statistics  # noqa: E402
 
 CASES = list(kernel_cases.all_cases())
 ARCHES = ("sm_90", "sm_100")
@@ -103,6 +104,22 @@ def test_matmul_of_tensors_on_the_host_is_emulated():
             assert (gpu.launches, gpu.arch) == (1, int(arch[3:]))
             assert gpu.steps > 100
     assert active_gpu() is None
+
+
+def test_statistics_of_a_product():
+    """128x128x64 in fp16: one tile of A, of B and of C."""
+    statistics = Statistics()
+    a = torch.randint(-3, 4, (128, 64)).half()
+    with triton_ext.emulate("sm_100", observer=statistics):
+        triton_ext.matmul(a, a.T)
+    found = statistics.as_object()
+    assert found["asynchronous_operations"]["tcgen05.mma.cta_group::1.kind::f16"] == 4
+    tile = 128 * 64 * 2
+    assert found["bytes"]["shared store by TMA"] == 2 * tile
+    assert found["bytes"]["shared load by TMA"] == 2 * tile  # C is 128x128
+    by_tensor_core = {key: n for key, n in found["bytes"].items() if "operand" in key}
+    assert sum(by_tensor_core.values()) == 2 * tile
+    assert found["shared_memory"]["wavefronts"] >= found["shared_memory"]["ideal_wavefronts"] > 0
 
 
 def test_nested_emulation_comes_back():

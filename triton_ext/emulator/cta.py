@@ -7,6 +7,7 @@ instruction merge. The one that is furthest behind goes first, so that they meet
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -120,6 +121,8 @@ class Cta:
         self.files = register_file(program.counts, self.threads)
         self.shared = SharedMemory(SHARED_BASE + self.launch.shared_bytes, cluster.clocks)
         self.shared.agent_name = cluster.agent_name
+        if self.machine.observer is not None:
+            self.shared.moved = functools.partial(self.machine.observer.moved, self)
         self.local = LocalMemory(self.threads, program.local_bytes)
         self.thread_number = np.arange(self.threads)
         x, y, _ = self.launch.block

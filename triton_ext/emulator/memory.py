@@ -235,6 +235,9 @@ class SharedMemory:
             f" {self.agent_name(int(others[lane, byte]))}, and nothing orders the two"
         )
 
+    moved: Callable[[str, str, int], None] | None = None
+    """Told of what asynchronous units move: their name, "load" or "store", and how many bytes."""
+
     agent_name: Callable[[int], str] = staticmethod(lambda agent: f"agent {agent}")
 
     def load(self, offsets: Offsets, width: int, agents: Agents) -> Bytes:
@@ -315,6 +318,8 @@ class SharedMemory:
         scatter(self.read, offsets, event, width)
         self.last_load[unit, offsets // GRANULE] = event
         self.has_loaded[unit] = True
+        if self.moved is not None:
+            self.moved(name, "load", len(offsets) * width)
         return self._rows(self.data, offsets, width)
 
     def bulk_store(
@@ -338,6 +343,8 @@ class SharedMemory:
         scatter(self.data, offsets, values, width)
         scatter(self.writer, offsets, unit, width)
         scatter(self.written, offsets, event, width)
+        if self.moved is not None:
+            self.moved(name, "store", values.size)
 
     # ---------------------------------------------------------- atomic operations
 
@@ -402,6 +409,8 @@ class SharedMemory:
         self.reader[here], self.read[here] = unit, event
         self.last_load[unit, start // GRANULE : -(-(start + size) // GRANULE)] = event
         self.has_loaded[unit] = True
+        if self.moved is not None:
+            self.moved(name, "load", size)
         return self.data[here].copy()
 
     def bulk_write(
@@ -421,6 +430,8 @@ class SharedMemory:
         self.data[here] = values
         self.writer[here] = unit
         self.written[here] = self.clocks.unit_event(unit)
+        if self.moved is not None:
+            self.moved(name, "store", len(values))
 
     def hold(self, offset: int, agent: int, event: int) -> None:
         """An mbarrier begins to live at `offset`, made by an agent.

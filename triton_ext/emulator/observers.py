@@ -44,6 +44,9 @@ class Observer:
     ) -> None:
         """Each lane accesses `width` bytes of `space`; `kind`: "load", "store" or "atomic"."""
 
+    def moved(self, cta: Cta, unit: str, kind: str, size: int) -> None:
+        """An asynchronous unit reads or writes `size` bytes of the block's shared memory."""
+
 
 class Observers(Observer):
     """Several at once."""
@@ -74,6 +77,10 @@ class Observers(Observer):
     ) -> None:
         for part in self.parts:
             part.access(cta, lanes, space, addresses, width, kind)
+
+    def moved(self, cta: Cta, unit: str, kind: str, size: int) -> None:
+        for part in self.parts:
+            part.moved(cta, unit, kind, size)
 
 
 class Trace(Observer):
@@ -138,7 +145,7 @@ class Statistics(Observer):
 
     Attributes:
         instructions: warps that executed an opcode, by opcode.
-        bytes: moved by loads and stores, by space and direction.
+        bytes: moved, by space and direction; of shared memory also by asynchronous unit.
         wavefronts, ideal_wavefronts: of shared-memory loads and stores: what they take, and what
             they would take without bank conflicts.
         waited: how often lanes had to wait, by opcode.
@@ -190,6 +197,9 @@ class Statistics(Observer):
             self.wavefronts += wavefronts
             self.ideal_wavefronts += ideal
 
+    def moved(self, cta: Cta, unit: str, kind: str, size: int) -> None:
+        self.bytes[f"shared {kind} by {unit}"] += size
+
     def as_object(self) -> dict[str, Any]:
         """For JSON."""
         kinds: Counter[str] = Counter()
@@ -214,7 +224,7 @@ class Statistics(Observer):
         lines = [f"{found['warp_instructions']} warp instructions"]
         lines += [f"  {number:>10}  {name}" for name, number in found["by_kind"].items()]
         for title, key in (
-            ("bytes moved by loads and stores", "bytes"),
+            ("bytes moved", "bytes"),
             ("asynchronous operations", "asynchronous_operations"),
             ("waits (of warps)", "waits"),
         ):
