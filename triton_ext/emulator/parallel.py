@@ -83,9 +83,14 @@ class _Progress:
         self.advances: NDArray[np.int64] = self._done  # of this process
 
     def advance(self) -> None:
-        """Another cluster is done."""
+        """Another cluster is done; a fork only counts it."""
         self.advances[0] += 1
-        self.show(int(self._done[0]))
+        if self.advances is self._done:
+            self.show(int(self._done[0]))
+
+    def here(self) -> None:
+        """What follows is done by this process again."""
+        self.advances = self._done
 
     def show(self, done: int) -> None:
         """Rewrite the line, now and then."""
@@ -122,6 +127,7 @@ def _fork(
         progress.advances = finished[number : number + 1]
         process, reader = _start(machine, clusters[number::workers])
         children[reader] = process
+    progress.here()
     answers = []
     while children:
         for reader in select.select(list(children), [], [], 0.5)[0]:
