@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import gc
 import random
 import time
 
@@ -104,16 +105,27 @@ REPEATED = [
 def seconds(piece, count):
     text = HEADER.format(target="sm_90a") + ".entry k(.param .u64 a)\n{\nS: mov.b32 %r2, 0;\n"
     text += piece * count + "\nE: ret;\n}\n"
+    gc.disable()  # its own work grows with all that is alive
     begin = time.process_time()
-    with contextlib.suppress(LayoutError):
-        listing(text)
-    return time.process_time() - begin
+    try:
+        with contextlib.suppress(LayoutError):
+            listing(text)
+        return time.process_time() - begin
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize("piece", REPEATED)
 def test_time_is_linear(piece):
-    """8 times the text takes 8 times as long, give or take; quadratic would be 64 times."""
+    """8 times the text takes 8 times as long, give or take; quadratic would be 64 times.
+
+    CPU time of this process; a busy machine gets more than one try.
+    """
     count = 4000
-    few = min(seconds(piece, count) for _ in range(2))
-    many = seconds(piece, 8 * count)
-    assert many < 25 * max(few, 0.004)
+    ratios = []
+    for _ in range(3):
+        few = min(seconds(piece, count) for _ in range(2))
+        ratios.append(seconds(piece, 8 * count) / max(few, 0.004))
+        if ratios[-1] < 32:
+            return
+    raise AssertionError(f"8 times the text takes {min(ratios):.0f} times as long")
