@@ -186,7 +186,7 @@ class SmemDescriptor:
         The address before the swizzle follows the canonical layouts of the PTX ISA (seed 001,
         "SMEM Layouts for an MMA instruction", without the factor k of its K-major rows); the
         swizzle then XORs bits of that address. With a base offset the pattern starts that many
-        128-byte lines before a multiple of its size. So an H100 reads 400 random descriptors,
+        128-byte lines after a multiple of its size. So an H100 reads 400 random descriptors,
         most of which no compiler would choose (``benchmarks/results/emulator_matrix_h100.json``).
 
         Args:
