@@ -12,6 +12,7 @@ import pickle
 import select
 import sys
 import time
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -157,7 +158,11 @@ def _shared_copy(data: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 def _start(machine: Machine, clusters: Sequence[list[Index]]) -> tuple[int, int]:
     """Fork a worker; its process and the pipe on which it answers."""
     reader, writer = os.pipe()
-    process = os.fork()
+    with warnings.catch_warnings():
+        # Python 3.12 warns in a process with threads, such as torch's: a fork must not wait for
+        # one of them. This one calls numpy alone, and leaves by os._exit.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        process = os.fork()
     if process:
         os.close(writer)
         return process, reader
