@@ -312,6 +312,25 @@ def test_arguments_and_module_variables():
     assert data[2:].tolist() == [0x0B0A0908, 0x0F0E0D0C, 31, 0x0B0A0908]
 
 
+def test_a_pointer_in_a_structure():
+    """As CuTe's kernels have them: passed by value, with the address of a buffer in it."""
+    body = """
+ ld.param.u64 %rd1, [s+8];
+ ld.global.u32 %r1, [%rd1];
+ add.u32 %r1, %r1, 1;
+ st.global.u32 [%rd1], %r1;
+ ret;"""
+    data = np.array([41], np.uint32)
+    structure = bytes(8) + int(data.ctypes.data).to_bytes(8, "little")
+    parameters = ".param .align 8 .b8 s[16]"
+    with pytest.raises(MemoryFault, match="is in no allocation"):
+        run(body, [structure], block=1, parameters=parameters)
+    run(body, [structure], block=1, parameters=parameters, buffers=[data])
+    assert data[0] == 42
+    with pytest.raises(LaunchError, match="buffers: int is no array"):
+        run(body, [structure], block=1, parameters=parameters, buffers=[7])
+
+
 def test_local_and_generic_memory():
     """A generic pointer into each thread's own memory, and one into shared memory."""
     b = np.zeros(64, np.uint32)

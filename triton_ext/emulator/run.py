@@ -209,6 +209,7 @@ def run_ptx(
     grid: Any,
     block: Any,
     args: Sequence[Any],
+    buffers: Sequence[Any] = (),
     cluster: Any = None,
     dynamic_smem_bytes: int = 0,
     schedule: str = "eager",
@@ -224,6 +225,9 @@ def run_ptx(
             three. A cluster of None is the one that the kernel requires, or a single block.
         args: one for each parameter: numpy arrays and torch CPU tensors (global memory, changed in
             place), ints, floats, bytes (structures passed by value), and `TensorMap` objects.
+        buffers: arrays and tensors that the kernel reaches through pointers that are no argument
+            of their own, but lie in a structure or in memory. The address of a numpy array is
+            ``array.ctypes.data``, of a tensor ``tensor.data_ptr()``.
         dynamic_smem_bytes: dynamic shared memory of a block.
         schedule: when asynchronous work is done: "eager" (as soon as it is issued), "lazy" (as
             late as the program allows) or "random" (at any legal moment). A correct kernel gives
@@ -240,8 +244,15 @@ def run_ptx(
             what the kernel does wrong: see `triton_ext.emulator.errors`.
     """
     program = decode(parse_ptx(ptx), kernel)
+    memory = GlobalMemory()
+    for buffer in buffers:
+        array = _array(buffer)
+        if array is None:
+            raise LaunchError(f"buffers: {type(buffer).__name__} is no array and no tensor")
+        memory.register(array, owner=buffer)
     launch = prepare(
         program,
+        memory=memory,
         grid=grid,
         block=block,
         args=args,
