@@ -24,6 +24,7 @@ from triton_ext.emulator.operands import Register, Symbol
 from triton_ext.emulator.program import Jump, Park, Split, Step, Wait
 from triton_ext.emulator.types import register_file
 from triton_ext.hardware.architecture import WARP_THREADS
+from triton_ext.hardware.tensor_memory import WARPGROUP_WARPS
 
 if TYPE_CHECKING:
     from triton_ext.emulator.machine import Cluster, Launch, Machine
@@ -33,7 +34,6 @@ UNITS = ("tensor core", *("tma" for _ in range(TMA_CHANNELS)))
 """The asynchronous units of a block: agents of their own. The TMA unit has several, so that who
 waits for one barrier has not seen what another one tracks. Each warp's own asynchronous copies
 (``cp.async``, ``st.async``) have an agent, too, and each warpgroup's products (``wgmma``)."""
-WARPGROUP_WARPS = 4
 
 
 def agents_of_block(warps: int) -> int:

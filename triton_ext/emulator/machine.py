@@ -19,6 +19,7 @@ from triton_ext.emulator.memory import GlobalMemory
 from triton_ext.emulator.observers import Observer
 from triton_ext.emulator.program import Program, Step
 from triton_ext.emulator.tensor_map_memory import MadeTensorMap
+from triton_ext.hardware.architecture import WARP_THREADS
 
 QUANTUM = 4096
 """Instructions that a block runs before another one gets its turn."""
@@ -116,7 +117,7 @@ class Cluster:
 
     def __init__(self, machine: Machine, number: int, indices: list[tuple[int, int, int]]) -> None:
         self.machine, self.number, self.indices = machine, number, indices
-        warps = -(-machine.launch.threads // 32)
+        warps = -(-machine.launch.threads // WARP_THREADS)
         self._agents_each = agents_of_block(warps)
         self.clocks = Clocks(len(indices) * self._agents_each)
         self._warps = warps

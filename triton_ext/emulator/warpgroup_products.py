@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from triton_ext.emulator import lanes as lane_sets
-from triton_ext.emulator.cta import WARPGROUP_WARPS
 from triton_ext.emulator.errors import ConvergenceFault, SynchronizationFault
 from triton_ext.emulator.lanes import Lanes
 from triton_ext.emulator.operands import Register
 from triton_ext.hardware.architecture import WARP_THREADS
+from triton_ext.hardware.tensor_memory import WARPGROUP_WARPS
 
 if TYPE_CHECKING:
     from triton_ext.emulator.cta import Cta

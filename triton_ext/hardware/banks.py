@@ -31,6 +31,7 @@ from typing import Any
 
 from triton_ext.encodings import CHUNK_BYTES, ELEMENT_BITWIDTHS, NVMMAShared, checked_shape
 from triton_ext.errors import LayoutError
+from triton_ext.hardware.architecture import WARP_THREADS
 from triton_ext.linear_layout import LinearLayout, is_power_of_two, powers_below
 from triton_ext.nvmma_shared import ATOM_ROWS
 from triton_ext.swizzle import Major, SwizzleAtom
@@ -39,7 +40,6 @@ BANKS = 32
 BANK_BYTES = 4
 LINE_BYTES = BANKS * BANK_BYTES
 """All banks side by side: what one wavefront moves at most, and a cache line of global memory."""
-WARP_LANES = 32
 ACCESS_BYTES = (1, 2, 4, 8, 16)
 """What a lane can access at once (PTX ISA, "ld" and "st": vectors of at most 128 bits)."""
 MATRIX_ROWS = 8
@@ -175,8 +175,8 @@ def _lane_offsets(offsets: Sequence[int | None] | LinearLayout) -> tuple[int | N
         raise LayoutError(
             "offsets", offsets, "must be a sequence of integers, in bytes, or None for no access"
         ) from None
-    if len(lanes) > WARP_LANES:
-        raise LayoutError("offsets", lanes, f"a warp has {WARP_LANES} lanes")
+    if len(lanes) > WARP_THREADS:
+        raise LayoutError("offsets", lanes, f"a warp has {WARP_THREADS} lanes")
     if all(offset is None for offset in lanes):
         raise LayoutError("offsets", lanes, "at least one lane must be active")
     return lanes
@@ -199,7 +199,7 @@ def warp_access(
     """
     _one_of("access_bytes", access_bytes, ACCESS_BYTES)
     lanes = _lane_offsets(offsets)
-    group_lanes = min(WARP_LANES, LINE_BYTES // access_bytes)
+    group_lanes = min(WARP_THREADS, LINE_BYTES // access_bytes)
     groups: dict[int, dict[int, dict[int, list[int]]]] = {}  # group -> bank -> word -> lanes
     for lane, offset in enumerate(lanes):
         if offset is None:
@@ -402,7 +402,7 @@ def thread_layout(
     ]
     zero = (0,) * len(shape)
     vector = (8 * access_bytes // element_bitwidth).bit_length() - 1
-    lanes = vector + WARP_LANES.bit_length() - 1
+    lanes = vector + WARP_THREADS.bit_length() - 1
     end = lanes + warps.bit_length() - 1
     padded = units + [zero] * max(0, end - len(units))
     bases = {
@@ -443,8 +443,8 @@ def _register_offsets(
         raise LayoutError(
             "registers", list(in_dims), "input dims must be 'register', 'lane' and perhaps 'warp'"
         )
-    if in_dims["lane"] != WARP_LANES:
-        raise LayoutError("registers", in_dims, f"'lane' must have size {WARP_LANES}")
+    if in_dims["lane"] != WARP_THREADS:
+        raise LayoutError("registers", in_dims, f"'lane' must have size {WARP_THREADS}")
     offsets = {
         name: [basis[0] for basis in bases]
         for name, bases in registers.invert_and_compose(shared).bases.items()

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Literal
 
 from triton_ext.errors import LayoutError
-from triton_ext.hardware.banks import BANK_BYTES, BANKS, LINE_BYTES, WARP_LANES, BankReport
+from triton_ext.hardware.architecture import WARP_THREADS
+from triton_ext.hardware.banks import BANK_BYTES, BANKS, LINE_BYTES, BankReport
 from triton_ext.linear_layout import LinearLayout
 from triton_ext.render.cells import Plane
 from triton_ext.render.scene import (
@@ -102,7 +103,7 @@ def bank_access_scene(title: str, report: BankReport) -> Scene:
     """See `triton_ext.render.svg.bank_access_svg`."""
     width, height = 26, 26
     left, top = MARGIN + 48, MARGIN + 62
-    group_lanes = min(WARP_LANES, LINE_BYTES // report.access_bytes)
+    group_lanes = min(WARP_THREADS, LINE_BYTES // report.access_bytes)
     # What is touched: (word) -> the lanes, per group of lanes that is served together.
     touched: dict[int, dict[int, list[int]]] = {}
     for lane, offset in enumerate(report.offsets):

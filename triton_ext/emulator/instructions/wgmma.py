@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from triton_ext.emulator import lanes as lane_sets
 from triton_ext.emulator import register_fences, warpgroup_products
 from triton_ext.emulator.clocks import Clock
-from triton_ext.emulator.cta import WARPGROUP_WARPS, Cta
+from triton_ext.emulator.cta import Cta
 from triton_ext.emulator.errors import DescriptorFault, UnsupportedInstruction
 from triton_ext.emulator.fragments import RegisterRows, to_matrices, to_registers
 from triton_ext.emulator.lanes import Lanes
@@ -36,6 +36,7 @@ from triton_ext.hardware.architecture import WARP_THREADS, architecture
 from triton_ext.hardware.operand import INSTRUCTION_K_BYTES
 from triton_ext.hardware.register_fragments import accumulator_fragment, operand_fragment
 from triton_ext.hardware.smem_descriptor import SmemDescriptor
+from triton_ext.hardware.tensor_memory import WARPGROUP_WARPS
 from triton_ext.ptx import Instruction, immediate
 from triton_ext.swizzle import Major
 
