@@ -10,15 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from triton_ext.commands.common import ShapeType
+from triton_ext.commands.common import ShapeType, described_encoding, encoding_options
 from triton_ext.dump import encoding_linear_layout
-from triton_ext.encodings import (
-    ELEMENT_BITWIDTHS,
-    SWIZZLE_BYTE_WIDTHS,
-    NVMMAShared,
-    SharedEncoding,
-    parse_encoding,
-)
+from triton_ext.encodings import NVMMAShared, SharedEncoding, parse_encoding
 from triton_ext.hardware.banks import (
     ACCESS_BYTES,
     BANK_BYTES,
@@ -66,17 +60,7 @@ class IntegersType(_ParamType):
 @click.command()
 @click.argument("what", required=False, metavar="[ATTRIBUTE]")
 @click.option("--shape", type=ShapeType(), help="The tile's shape, such as 64x64.")
-@click.option(
-    "--swizzle",
-    type=click.Choice([str(width) for width in SWIZZLE_BYTE_WIDTHS]),
-    help="Swizzle width in bytes. Left out: the widest that fits. 0 stores the tile row by row.",
-)
-@click.option(
-    "--bits",
-    type=click.Choice([str(bits) for bits in ELEMENT_BITWIDTHS]),
-    help="Bits of an element.",
-)
-@click.option("--transposed", is_flag=True, help="The first dimension is the contiguous one.")
+@encoding_options()
 @click.option(
     "--access",
     type=click.Choice(ACCESSES),
@@ -236,9 +220,7 @@ def _described(
 ) -> NVMMAShared:
     if bits is None or shape is None:
         raise click.UsageError("give --shape with --bits or an attribute; or --offsets")
-    if swizzle is None:
-        return NVMMAShared.default_for(shape, int(bits), transposed)
-    return NVMMAShared(int(swizzle), int(bits), transposed, rank=len(shape))
+    return described_encoding(shape, swizzle, bits, transposed)
 
 
 def _element_bitwidth(encoding: SharedEncoding, bits: str | None) -> int:

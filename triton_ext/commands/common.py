@@ -133,7 +133,7 @@ def encoding_options(
 def described_encoding(
     shape: Sequence[int],
     swizzle: str | None,
-    bits: str,
+    bits: str | int,
     transposed: bool,
     fp4_padded: bool = False,
     cga: Any = (),

@@ -8,8 +8,8 @@ from typing import Any
 
 import click
 
-from triton_ext.commands.common import ShapeType
-from triton_ext.encodings import SWIZZLE_BYTE_WIDTHS, NVMMAShared, SharedLinear, parse_encoding
+from triton_ext.commands.common import ShapeType, described_encoding, encoding_options
+from triton_ext.encodings import NVMMAShared, SharedLinear, parse_encoding
 from triton_ext.errors import LayoutError
 from triton_ext.hardware.architecture import architecture
 from triton_ext.hardware.instruction_descriptor import KINDS, InstructionDescriptor
@@ -23,17 +23,13 @@ from triton_ext.nvmma_shared import nvmma_shared_to_linear_layout
 @click.command()
 @click.argument("what", required=False, metavar="[VALUE | ATTRIBUTE]")
 @click.option("--arch", default="sm_100", show_default=True, help="sm_90 or sm_100.")
-@click.option("--swizzle", type=click.Choice([str(width) for width in SWIZZLE_BYTE_WIDTHS]))
-@click.option("--bits", type=click.Choice(["8", "16", "32"]), help="Bits of an element.")
+@encoding_options(bits=(8, 16, 32))
 @click.option("--shape", type=ShapeType(), help="The tile: M x K of A, K x N of B.")
 @click.option(
     "--instr", type=ShapeType(), help="The MMA's operand: M or N, then K. Default: 64 x K."
 )
 @click.option(
     "--operand", type=click.Choice(["a", "b"]), default="a", show_default=True, help="A or B."
-)
-@click.option(
-    "--transposed", is_flag=True, help="The tile's first dimension is the contiguous one."
 )
 @click.option(
     "--start", type=int, default=0, help="Address of the tile in shared memory, in bytes."
@@ -135,10 +131,8 @@ def _layout(
             raise LayoutError("attribute", what, "must be an nvmma_shared or a shared_linear")
     elif shape is None:
         raise click.UsageError("give --shape")
-    elif swizzle is None:
-        encoding = NVMMAShared.default_for(shape, bits, transposed)
     else:
-        encoding = NVMMAShared(int(swizzle), bits, transposed)
+        encoding = described_encoding(shape, swizzle, bits, transposed)
     if shape is None:
         raise click.UsageError("give --shape")
     if encoding.element_bitwidth != bits:
