@@ -11,7 +11,7 @@ import numpy as np
 
 from triton_ext.emulator import lanes as lane_sets
 from triton_ext.emulator.barriers import ClusterBarrier
-from triton_ext.emulator.clocks import Clock, Clocks
+from triton_ext.emulator.clocks import Clocks
 from triton_ext.emulator.cta import Cta, Fiber, agent_name, agents_of_block
 from triton_ext.emulator.errors import Deadlock, EmulationError, LaunchError
 from triton_ext.emulator.lanes import Lanes
@@ -337,6 +337,3 @@ def clusters_of(
         for cy in range(counts[1])
         for cx in range(counts[0])
     ]
-
-
-__all__ = ["AsyncOperation", "Clock", "Cluster", "Launch", "Machine", "Schedule", "clusters_of"]

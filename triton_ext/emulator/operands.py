@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from triton_ext.emulator.errors import UnsupportedInstruction
-from triton_ext.emulator.lanes import Lanes
+from triton_ext.emulator.lanes import Lanes, count
 from triton_ext.emulator.special import SPECIAL_REGISTERS
 from triton_ext.emulator.types import DTYPES, bits_of, file_width
 from triton_ext.ptx import (
@@ -284,9 +284,5 @@ class Operands:
             number = immediate(base)
             if number is None:
                 raise UnsupportedInstruction(f"address {text!r} is not understood", at)
-            return lambda cta, lanes: np.full(_count(lanes), number + extra, np.int64)
-        return lambda cta, lanes: np.full(_count(lanes), symbol(cta) + extra, np.int64)
-
-
-def _count(lanes: Lanes) -> int:
-    return lanes.stop - lanes.start if isinstance(lanes, slice) else len(lanes)
+            return lambda cta, lanes: np.full(count(lanes), number + extra, np.int64)
+        return lambda cta, lanes: np.full(count(lanes), symbol(cta) + extra, np.int64)
