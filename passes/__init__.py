@@ -1,1 +1,61 @@
-"""Compiler passes that run inside Triton's own pipeline."""
+"""Compiler passes that run inside Triton's own pipeline.
+
+    with triton_ext.passes.enabled("verify-descriptors", "report-layouts"):
+        kernel[grid](...)
+
+`enabled`, `install` and `PassCompilationError` import Triton; the rest does not.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from triton_ext.passes.base import (
+    Compilation,
+    CompilerPass,
+    ConfiguredPass,
+    Diagnostic,
+    NoOptions,
+    Outcome,
+    ReportOptions,
+    all_passes,
+    compiler_pass,
+    get_pass,
+)
+from triton_ext.passes.pipeline import PassResult, Pipeline, parse_passes
+from triton_ext.passes.reports import PassWarning
+
+from triton_ext.errors import PassError
+
+if TYPE_CHECKING:
+    from triton_ext.passes.hook import PassCompilationError, Results, enabled, install
+
+__all__ = [
+    "Compilation",
+    "CompilerPass",
+    "ConfiguredPass",
+    "Diagnostic",
+    "NoOptions",
+    "Outcome",
+    "PassCompilationError",
+    "PassError",
+    "PassResult",
+    "PassWarning",
+    "Pipeline",
+    "ReportOptions",
+    "Results",
+    "all_passes",
+    "compiler_pass",
+    "enabled",
+    "get_pass",
+    "install",
+    "parse_passes",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in ("PassCompilationError", "Results", "enabled", "install"):
+        from triton_ext.passes import hook
+
+        return getattr(hook, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 
@@ -29,3 +30,16 @@ class LayoutError(ValueError):
 
 class UnsupportedDeviceError(RuntimeError):
     """No kernel of this project runs on the device at hand."""
+
+
+class PassError(Exception):
+    """A compiler pass found an error in a kernel, or could not run.
+
+    Attributes:
+        diagnostics: what was found (`triton_ext.passes.Diagnostic`), the errors and the warnings;
+            empty if the pass could not run.
+    """
+
+    def __init__(self, message: str, diagnostics: Sequence[Any] = ()) -> None:
+        super().__init__(message)
+        self.diagnostics = tuple(diagnostics)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from triton_ext.errors import LayoutError
-from triton_ext.splitting import split_arguments
+from triton_ext.mlir_types import memory_type
 
 _TOKEN = re.compile(r"\s*([#!]?[A-Za-z_][\w.$]*|[-+]?\d+|\S)")
 
@@ -147,9 +147,8 @@ class SharedType:
     kind: str
 
 
-_ALIAS = re.compile(r"^\s*(#[\w$.-]+)\s*=\s*(#[\w$.]+<)", re.MULTILINE)
-_TYPE = re.compile(r"!(?:ttg|tt|ttng)\.(memdesc|tensordesc)<")
-_SHAPE = re.compile(r"((?:\d+x)+)(.+)", re.DOTALL)
+_ALIAS = re.compile(r"^\s*(#[\w$.-]+)\s*=\s*(#[\w$.]+)(<?)", re.MULTILINE)
+_TYPE = re.compile(r"!(?:ttg|tt|ttng)\.(?:memdesc|tensordesc)<")
 _NOISE = re.compile(r'"(?:[^"\\]|\\.)*"|//[^\n]*')
 
 
@@ -170,7 +169,7 @@ def attribute_aliases(module: str) -> dict[str, str]:
     """The attribute aliases that a module defines: ``#shared`` -> ``#ttg.nvmma_shared<...>``."""
     text = _NOISE.sub("", module)
     return {
-        match[1]: text[match.start(2) : _balanced(text, match.end())]
+        match[1]: text[match.start(2) : _balanced(text, match.end()) if match[3] else match.end()]
         for match in _ALIAS.finditer(text)
     }
 
@@ -186,21 +185,8 @@ def shared_types(module: str) -> Iterator[SharedType]:
     text = _NOISE.sub("", module)
     aliases = attribute_aliases(text)
     for match in _TYPE.finditer(text):
-        inside = text[match.end() : _balanced(text, match.end()) - 1].strip()
-        if inside.startswith("tensor<"):  # before 3.7: !tt.tensordesc<tensor<128x64xf16, #shared>>
-            inside = inside[len("tensor<") : -1]
-        shaped, *rest = split_arguments(inside) or ("",)
-        shape_match = _SHAPE.fullmatch(shaped)
-        if shape_match is None:
-            raise LayoutError("module", match[0] + inside, "expected a shape, such as 128x64xf16")
-        encodings = [argument for argument in rest if argument.startswith("#")]
-        if not encodings:
-            continue
-        alias = encodings[0] if "<" not in encodings[0] else ""
-        encoding = aliases.get(encodings[0], encodings[0])
-        if "shared" not in encoding.partition("<")[0]:
+        found = memory_type(text[match.start() : _balanced(text, match.end())], aliases)
+        if found is None or "shared" not in found.encoding.partition("<")[0]:
             continue
         # A view (memdesc_subslice) prints its allocation's shape last: that is what is laid out.
-        allocated = [argument for argument in rest if re.fullmatch(r"\d+(x\d+)*", argument)]
-        dims = (allocated[-1] if allocated else shape_match[1]).strip("x").split("x")
-        yield SharedType(encoding, alias, tuple(map(int, dims)), shape_match[2], match[1])
+        yield SharedType(found.encoding, found.alias, found.allocated, found.element, found.kind)
