@@ -201,6 +201,12 @@ class CompilerPass:
             if name not in legal:
                 known = f"its options are {', '.join(legal)}" if legal else "it has no options"
                 raise LayoutError(f"{self.name}.{name}", options[name], f"no such option; {known}")
+            default = getattr(self.options(), name)
+            if isinstance(default, (bool, int, float, str)):
+                numbers = (int, float) if isinstance(default, float) else type(default)
+                if not isinstance(options[name], numbers):
+                    rule = f"must be of type {type(default).__name__}, as {default!r} is"
+                    raise LayoutError(f"{self.name}.{name}", options[name], rule)
         return ConfiguredPass(self, self.options(**options))
 
 

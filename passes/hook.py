@@ -26,13 +26,13 @@ import triton
 from triton.errors import TritonError
 from triton_ext.passes.base import Compilation, ConfiguredPass, Diagnostic, Stage
 from triton_ext.passes.pipeline import PassLike, PassResult, Pipeline, run_stage
-from triton_ext.passes.reports import PassWarning, present, warn
+from triton_ext.passes.reports import present, warn
 
 from triton_ext.errors import LayoutError, PassError
 from triton_ext.hardware.architecture import Architecture, architecture
 from triton_ext.mlir_module import Location
+from triton_ext.startup import ENVIRONMENT
 
-ENVIRONMENT = "TRITON_EXT_PASSES"
 _METADATA = "triton_ext"
 
 
@@ -263,9 +263,7 @@ def parse_module(text: str, context: Any, name: str, kernel: str) -> Any:
             module = ir.parse_mlir_module(str(path), context)
             legal = module.verify()
         except RuntimeError as error:
-            raise PassError(
-                f"the pass {name} made an illegal module of {kernel}: {error}"
-            ) from None
+            raise PassError(f"the pass {name} made no legal module of {kernel}: {error}") from None
     if not legal:
         raise PassError(f"the pass {name} made a module of {kernel} that MLIR's verifier refuses")
     module.context = context
@@ -334,15 +332,3 @@ def enabled(*passes: PassLike) -> Iterator[Results]:
             _users -= 1
             if not _users and not os.environ.get(ENVIRONMENT):
                 _uninstall()
-
-
-__all__ = [
-    "ENVIRONMENT",
-    "PassCompilationError",
-    "PassWarning",
-    "Results",
-    "active_pipeline",
-    "enabled",
-    "install",
-    "parse_module",
-]

@@ -24,11 +24,14 @@ import triton_ext
 from triton_ext.errors import LayoutError, PassError
 
 PassLike: TypeAlias = "str | CompilerPass | ConfiguredPass"
-_NOTATION = re.compile(r"\s*([A-Za-z][\w-]*)\s*(?:\{([^{}]*)\})?\s*(?:,|$)")
+_NOTATION = re.compile(r"\s*([A-Za-z][\w-]*)\s*(?:\{((?:[^{}]|\{[^{}]*\})*)\})?\s*(?:,|$)")
 
 
-def _value(text: str) -> Any:
-    words = {"true": True, "false": False, "none": None}
+def _value(text: str, default: Any) -> Any:
+    """The value of an option, of the type of its default where that says."""
+    if isinstance(default, str):
+        return text
+    words = {"true": True, "false": False}
     if text.lower() in words:
         return words[text.lower()]
     try:
@@ -51,13 +54,15 @@ def parse_passes(text: str) -> tuple[ConfiguredPass, ...]:
             raise LayoutError(
                 "passes", text, "must be names, as in 'report-layouts{format=json},lint-shared'"
             )
-        options = {}
+        each, options = get_pass(match[1]), {}
+        defaults = each.options()
         for pair in (match[2] or "").split():
             key, equals, value = pair.partition("=")
             if not equals:
                 raise LayoutError("passes", pair, "an option is option=value, without blanks")
-            options[key.replace("-", "_")] = _value(value)
-        found.append(get_pass(match[1]).configured(**options))
+            key = key.replace("-", "_")
+            options[key] = _value(value, getattr(defaults, key, None))
+        found.append(each.configured(**options))
         at = match.end()
     return tuple(found)
 

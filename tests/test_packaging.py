@@ -38,7 +38,8 @@ def wheel(tmp_path_factory):
 
 def test_one_top_level_package(wheel):
     names = zipfile.ZipFile(wheel).namelist()
-    assert {name.split("/")[0] for name in names if ".dist-info/" not in name} == {"triton_ext"}
+    tops = {name.split("/")[0] for name in names if ".dist-info/" not in name}
+    assert tops == {"triton_ext", "triton_ext_passes.pth"}
     for needed in (
         "triton_ext/__init__.py",
         "triton_ext/py.typed",

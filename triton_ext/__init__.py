@@ -1,6 +1,7 @@
 """Shared-memory layouts of the Hopper and Blackwell tensor cores, for Triton.
 
-The layout part (everything named here but `matmul` and `emulate`) imports neither Triton nor torch.
+The layout part imports neither Triton nor torch; `emulate` imports Triton, and `matmul`, `linear`,
+`addmm`, `bmm`, `scaled_mm` and `drop_in` import both.
 """
 
 from __future__ import annotations
@@ -11,10 +12,11 @@ from triton_ext.encodings import NVMMAShared, SharedLinear, SwizzledShared, pars
 from triton_ext.errors import LayoutError, UnsupportedDeviceError
 from triton_ext.linear_layout import LinearLayout
 from triton_ext.nvmma_shared import core_matrix_linear_layout, nvmma_shared_to_linear_layout
+from triton_ext.startup import begin as _begin
 
 if TYPE_CHECKING:
     from triton_ext.emulator.driver import emulate
-    from triton_ext.ops import matmul
+    from triton_ext.ops import addmm, bmm, drop_in, linear, matmul, scaled_mm
 
 __version__ = "0.1.0"
 
@@ -25,19 +27,29 @@ __all__ = [
     "SharedLinear",
     "SwizzledShared",
     "UnsupportedDeviceError",
+    "addmm",
+    "bmm",
     "core_matrix_linear_layout",
+    "drop_in",
     "emulate",
+    "linear",
     "matmul",
     "nvmma_shared_to_linear_layout",
     "parse_encoding",
+    "scaled_mm",
 ]
 
 
-def __getattr__(name: str) -> Any:
-    if name == "matmul":  # imports torch and Triton
-        from triton_ext.ops import matmul
+_begin()
 
-        return matmul
+_OPS = ("addmm", "bmm", "drop_in", "linear", "matmul", "scaled_mm")
+
+
+def __getattr__(name: str) -> Any:
+    if name in _OPS:  # imports torch and Triton
+        from triton_ext import ops
+
+        return getattr(ops, name)
     if name == "emulate":
         from triton_ext.emulator.driver import emulate
 

@@ -92,12 +92,19 @@ class Value:
 
 @dataclass(eq=False)
 class Block:
-    """A list of operations, with the arguments that it receives."""
+    """A list of operations, with the arguments that it receives.
+
+    Attributes:
+        label: such as ``^bb1``; "" where it has none.
+        heading: the tokens of the label and the arguments behind it. The arguments of a block
+            without a label stand among the tokens of the operation around it.
+    """
 
     label: str
     arguments: list[Value]
     operations: list[Operation]
     region: Region
+    heading: list[Token] = field(default_factory=list)
 
     def __repr__(self) -> str:
         return f"Block({self.label or 'entry'}, {len(self.operations)} operations)"
@@ -227,9 +234,9 @@ def _groups(tokens: list[Token], opening: str, closing: str) -> Iterator[tuple[i
 
 
 def _attribute_value(text: str) -> Any:
-    array = re.fullmatch(r"array<i\d+(?::\s*(.*))?>", text)
+    array = re.fullmatch(r"array<i\d+(?::\s*(-?\d+(?:,\s*-?\d+)*))?>", text)
     if array:
-        return [int(item) for item in (array[1] or "").split(",") if item.strip()]
+        return [int(item) for item in array[1].split(",")] if array[1] else []
     typed = re.fullmatch(r"(-?\d+)(?:\s*:\s*\w+)?", text)
     if typed:
         return int(typed[1])
@@ -464,9 +471,10 @@ class _Reader:
             depth += _nesting(token)
             if token.text == ":" and depth == 0:
                 break
-        arguments = self.arguments(self.tokens[first + 1 : self.at])
+        heading = self.tokens[first : self.at]
         self.at += 1
-        self.block(region, self.tokens[first].text, arguments, scope)
+        self.block(region, heading[0].text, self.arguments(heading[1:]), scope)
+        region.blocks[-1].heading = heading
 
     def arguments(self, tokens: list[Token]) -> list[Value]:
         """``(%a: i32 loc(...), %b: ...)`` -> values."""
@@ -518,7 +526,7 @@ class _Reader:
         """What follows an operation's name, up to the end of its line or of its last region."""
         depth, head = 0, len(operation.tokens)
         while True:
-            token = self.next() if self.at < len(self.tokens) - 2 else self.tokens[-1]
+            token = self.tokens[self.at] if depth <= 0 else self.next()
             if token.kind == "newline":
                 if depth <= 0 and not self.continues(operation):
                     return

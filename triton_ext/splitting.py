@@ -6,11 +6,15 @@ from __future__ import annotations
 def split_arguments(text: str) -> tuple[str, ...]:
     """``a, {b, c}, d<e, f>`` -> ``("a", "{b, c}", "d<e, f>")``; nothing if there is nothing.
 
-    Brackets are ``( [ { <`` and their counterparts; the ``>`` of an arrow is none. Blanks around
-    an argument are dropped.
+    Brackets are ``( [ { <`` and their counterparts; the ``>`` of an arrow is none. A string in
+    double quotes is taken as a whole. Blanks around an argument are dropped.
     """
-    parts, depth, start = [], 0, 0
+    parts, depth, start, quoted = [], 0, 0, False
     for position, character in enumerate(text):
+        if character == '"' and text[position - 1 : position] != "\\":
+            quoted = not quoted
+        if quoted:
+            continue
         if character in "([{<":
             depth += 1
         elif character in ")]}" or (character == ">" and text[position - 1 : position] != "-"):
