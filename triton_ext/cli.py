@@ -11,7 +11,17 @@ from triton_ext.commands.common import CommandGroup
     cls=CommandGroup,
     modules={
         name: f"triton_ext.commands.{name}"
-        for name in ("banks", "demo", "descriptor", "layout", "ptx", "run", "tma", "tmem")
+        for name in (
+            "banks",
+            "compile",
+            "demo",
+            "descriptor",
+            "layout",
+            "ptx",
+            "run",
+            "tma",
+            "tmem",
+        )
     },
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )

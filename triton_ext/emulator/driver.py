@@ -57,7 +57,8 @@ class EmulatedGpu:
         schedule: "eager", "lazy" or "random": when asynchronous work is done.
         seed: of the random schedule.
         observer: told of what happens.
-        launches: how many kernels ran.
+        idle: kernels are compiled, and counted, but do not run.
+        launches: how many kernels ran, or would have run.
         steps: instructions executed, each for all threads of a block that were at it together.
     """
 
@@ -65,6 +66,7 @@ class EmulatedGpu:
     schedule: str = "eager"
     seed: int = 0
     observer: Observer | None = None
+    idle: bool = False
     launches: int = 0
     steps: int = 0
     _programs: dict[str, Program] = field(default_factory=dict, repr=False)
@@ -209,11 +211,11 @@ def _cached_ptx(src: Any, metadata: Any) -> str:
 class _Launcher:
     """What Triton calls for each launch of a compiled kernel."""
 
-    def __init__(self, gpu: EmulatedGpu, src: Any, metadata: Any) -> None:
+    def __init__(self, src: Any, metadata: Any) -> None:
         self._signature = list(src.signature.values())
         self._metadata = metadata
         self._maps = getattr(metadata, "tensordesc_meta", None)
-        self._program = gpu.program(_cached_ptx(src, metadata))
+        self._ptx = _cached_ptx(src, metadata)
 
     def __call__(
         self,
@@ -231,7 +233,14 @@ class _Launcher:
         blocks = grid_x * grid_y * grid_z
         if not blocks:
             return
-        metadata, program = self._metadata, self._program
+        # Triton keeps launchers: this one may have been made while another GPU was active
+        gpu = active_gpu()
+        if gpu is None:
+            raise LaunchError("the emulated GPU that this kernel was compiled for is not active")
+        if gpu.idle:
+            gpu.launches += 1
+            return
+        metadata, program = self._metadata, gpu.program(self._ptx)
         flat = _Flattened(self._maps)
         for value, kind in zip(args, self._signature, strict=True):
             flat.add(value, kind)
@@ -240,10 +249,6 @@ class _Launcher:
                 flat.values.append(self._scratch(name, blocks))
         if enter_hook is not None:
             enter_hook(launch_metadata)
-        # Triton keeps launchers: this one may have been made while another GPU was active
-        gpu = active_gpu()
-        if gpu is None:
-            raise LaunchError("the emulated GPU that this kernel was compiled for is not active")
         gpu.launch(
             program,
             grid=(grid_x * metadata.num_ctas, grid_y, grid_z),
@@ -328,7 +333,7 @@ def _driver(gpu: EmulatedGpu) -> Any:
             self.utils = _Utilities(gpu)
 
         def launcher_cls(self, src: Any, metadata: Any) -> _Launcher:
-            return _Launcher(gpu, src, metadata)
+            return _Launcher(src, metadata)
 
         @classmethod
         def is_active(cls) -> bool:
@@ -397,6 +402,7 @@ def emulate(
     seed: int = 0,
     observer: Observer | None = None,
     cuda_on_host: bool = False,
+    idle: bool = False,
 ) -> Iterator[EmulatedGpu]:
     """Make an emulated GPU the one that Triton and Gluon kernels run on.
 
@@ -408,6 +414,7 @@ def emulate(
         seed: of the random schedule.
         observer: told of what happens, such as a `Trace` or `Statistics`.
         cuda_on_host: let torch code that says ``device="cuda"`` work, on the host's memory.
+        idle: compile the kernels that are launched, but run none: outputs stay as they were.
 
     Raises:
         LayoutError: another architecture.
@@ -417,7 +424,7 @@ def emulate(
 
     from triton_ext.emulator.torch_cuda import cuda_on_the_host
 
-    gpu = EmulatedGpu(architecture(arch), schedule, seed, observer)
+    gpu = EmulatedGpu(architecture(arch), schedule, seed, observer, idle)
     Schedule(schedule, seed)
     config = triton.runtime.driver
     previous = config._active  # `active` would look for a real GPU

@@ -1,0 +1,126 @@
+"""``triton-ext compile``: scripts and single kernels, compiled and not run, with passes."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from click.testing import CliRunner
+
+pytest.importorskip("triton")
+
+from triton_ext.cli import main  # noqa: E402
+
+SCRIPT = """
+import sys
+import torch, triton, triton.language as tl
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+
+TILE = gl.BlockedLayout([1], [32], [4], [0])
+
+@triton.jit
+def product(a, b, c, N: tl.constexpr):
+    r = tl.arange(0, N)
+    x = tl.load(a + r[:, None] * N + r[None, :])
+    y = tl.load(b + r[:, None] * N + r[None, :])
+    tl.store(c + r[:, None] * N + r[None, :], tl.dot(x, y))
+
+@gluon.jit
+def copy(source, target, LAYOUT: gl.constexpr, SCALE: gl.constexpr):
+    i = gl.arange(0, 128, LAYOUT)
+    gl.store(target + i, gl.load(source + i) * SCALE)
+
+if __name__ == "__main__":
+    n = int(sys.argv[1]) if len(sys.argv) > 1 else 64
+    a = torch.ones(n, n, dtype=torch.float16, device="cuda")
+    c = torch.zeros(n, n, device="cuda")
+    product[(1,)](a, a, c, n, enable_fp_fusion=True)
+    assert c[0, 0] == n, "wrong product"
+"""
+
+
+@pytest.fixture
+def invoke(tmp_path, monkeypatch):
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "script.py").write_text(SCRIPT)
+
+    def run(*arguments, status=0):
+        result = CliRunner().invoke(main, ["compile", *arguments])
+        assert result.exit_code == status, result.output
+        return result
+
+    return run
+
+
+@pytest.mark.parametrize(("target", "instruction"), [("sm_90", "wgmma"), ("sm_100", "tcgen05.mma")])
+def test_a_script(invoke, target, instruction):
+    result = invoke("script.py", "--target", target, "--emit", "ptx")
+    assert instruction in result.stdout
+    assert f"product: {target}, 4 warps, " in result.stderr
+    # Nothing ran, so the script finds its result wrong; that is said, and is no failure.
+    assert "script.py stopped behind a kernel that did not run: AssertionError" in result.stderr
+
+
+def test_arguments_of_the_script(invoke):
+    assert "64x64xf16" in invoke("script.py", "--emit", "ttgir").stdout
+    assert "32x32xf16" in invoke("script.py", "--emit", "ttgir", "32").stdout
+
+
+@pytest.mark.parametrize(
+    ("kernel", "signature", "words"),
+    [
+        ("product", "*fp16:16, *fp16:16, *fp32, 64", "wgmma"),
+        ("copy", "*fp32, *fp32, =TILE, 2.5", ".visible .entry copy"),
+        ("copy", "*fp32, *fp32, =gl.BlockedLayout([2], [32], [2], [0]), =4 // 2", "copy"),
+    ],
+)
+def test_one_kernel(invoke, kernel, signature, words):
+    arguments = ["--target", "sm_90", "--signature", signature, "--emit", "ptx"]
+    if "[2], [32], [2]" in signature:
+        arguments += ["--num-warps", "2"]
+    result = invoke(f"script.py::{kernel}", *arguments)
+    assert words in result.stdout
+    assert f"{kernel}: sm_90" in result.stderr
+
+
+def test_passes(invoke):
+    passes = "report-layouts{format=json},verify-descriptors{output=none},check-conversion"
+    result = invoke("script.py::product", "--target", "sm_90", "--passes", passes)
+    report = json.loads(result.stdout[: result.stdout.rindex("}") + 1])
+    assert "product" in json.dumps(report)
+
+
+def test_the_list(invoke):
+    text = invoke("--list").stdout
+    for name in ("verify-descriptors", "widen-swizzle", "nvmma-to-linear", "lint-shared"):
+        assert f"\n{name} (after " in "\n" + text
+    assert "    output=-" in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([], "a script is needed"),
+        (["none.py"], "there is no file none.py"),
+        (["script.py", "--signature", "i32"], "needs SCRIPT::KERNEL"),
+        (["script.py::other"], "launches no kernel other"),
+        (["script.py", "--passes", "no-such"], "no such pass; there are"),
+        (["script.py", "--target", "sm_80"], "must be sm_90"),
+        (["script.py::other", "--signature", "i32"], "must be a kernel of script.py: product, copy"),
+        (["script.py::copy", "--signature", "*fp32"], "an item for each of source, target, LAYOUT"),
+        (["script.py::copy", "--signature", "*fp32, *fp32, =NONE, 1"], "is no expression"),
+        (["script.py::copy", "--signature", "*fp32:8, *fp32, =TILE, 1"], "there may be 16"),
+    ],
+)
+def test_errors(invoke, arguments, words):
+    result = CliRunner().invoke(main, ["compile", *arguments])
+    assert result.exit_code != 0
+    assert words in result.output + str(result.exception)
+    assert result.exception is None or isinstance(result.exception, SystemExit)
+
+
+def test_a_script_that_stops_early(invoke, tmp_path):
+    (tmp_path / "broken.py").write_text("import none_such_module")
+    assert "ModuleNotFoundError" in invoke("broken.py", status=2).output

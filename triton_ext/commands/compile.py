@@ -1,0 +1,195 @@
+"""``triton-ext compile``: kernels through Triton's compiler and the passes, without a run."""
+
+from __future__ import annotations
+
+import contextlib
+import runpy
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from triton_ext.errors import LayoutError, PassError
+from triton_ext.splitting import split_arguments
+
+
+@click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": True})
+@click.option(
+    "--passes",
+    default="",
+    metavar="PASSES",
+    help="Such as 'report-layouts{format=json},lint-shared'.",
+)
+@click.option("--list", "list_", is_flag=True, help="List the passes and their options.")
+@click.option("--target", default="sm_100", show_default=True, help="sm_90 or sm_100.")
+@click.option("--signature", help="Types and constants of the kernel's arguments; see below.")
+@click.option("--num-warps", type=int, default=4, show_default=True, help="With --signature.")
+@click.option("--num-ctas", type=int, default=1, show_default=True, help="With --signature.")
+@click.option("--num-stages", type=int, default=3, show_default=True, help="With --signature.")
+@click.option(
+    "--emit", type=click.Choice(["ttir", "ttgir", "llir", "ptx"]), help="Print this stage."
+)
+@click.argument("script", required=False)
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+def compile(
+    passes: str,
+    list_: bool,
+    target: str,
+    signature: str | None,
+    num_warps: int,
+    num_ctas: int,
+    num_stages: int,
+    emit: str | None,
+    script: str | None,
+    arguments: tuple[str, ...],
+) -> None:
+    """Compile the Triton and Gluon kernels of SCRIPT, or of SCRIPT::KERNEL, and run none.
+
+    Needs no GPU. Without --signature, the script runs as ever, on the host, and each kernel that
+    it launches is compiled but not executed. With --signature, KERNEL alone is compiled: the
+    signature has an item for each argument, a type ("*fp16", "i32", "fp32"; ":16" behind it for
+    what is divisible by 16), a constant ("64", "True", "None"), or an expression of the script's
+    names after "=" ("=gl.NVMMASharedLayout(128, 16)").
+
+    \b
+    Examples:
+      triton-ext compile attention.py --passes report-layouts
+      triton-ext compile matmul.py::matmul_kernel --target sm_90 --passes verify-descriptors
+      triton-ext compile add.py::add --signature '*fp32:16, *fp32:16, i32, 1024' --emit ptx
+      triton-ext compile --list
+    """
+    try:
+        from triton_ext.passes import all_passes, enabled
+    except ImportError as error:
+        raise click.ClickException(f"{error}; pip install 'triton-ext[kernels]'") from None
+    if list_:
+        for each in all_passes():
+            click.echo(f"{each.configured()} (after {each.stage})\n    {each.description}")
+            for name, default in vars(each.options()).items():
+                click.echo(f"    {name}={default}")
+        return
+    if script is None:
+        raise click.UsageError("a script is needed, or --list")
+    path, _, kernel = script.partition("::")
+    if not Path(path).is_file():
+        raise click.BadParameter(f"there is no file {path}", param_hint="SCRIPT")
+    if signature is not None and not kernel:
+        raise click.UsageError("--signature needs SCRIPT::KERNEL")
+    options = {"num_warps": num_warps, "num_ctas": num_ctas, "num_stages": num_stages}
+    try:
+        with enabled(*([passes] if passes else [])), _listening(kernel, emit) as seen:
+            if signature is None:
+                _run_idle(path, arguments, target)
+            else:
+                _compile_one(path, kernel, signature, target, options)
+    except (PassError, LayoutError) as error:
+        raise click.ClickException(str(error)) from None
+    if not seen:
+        raise click.ClickException(f"{path} launches no kernel" + f" {kernel}" * bool(kernel))
+
+
+@contextlib.contextmanager
+def _listening(kernel: str, emit: str | None) -> Any:
+    """Print a line for each kernel that is compiled, or the stage that is asked for."""
+    from triton import knobs
+
+    seen: list[str] = []
+    previous = knobs.compilation.listener
+
+    def listen(**event: Any) -> None:
+        if previous:
+            previous(**event)
+        metadata, files = event["metadata"], event["metadata_group"]
+        name = metadata["name"]
+        if kernel and name != kernel:
+            return
+        seen.append(name)
+        text = [Path(path).read_text() for file, path in files.items() if file.endswith(f".{emit}")]
+        if emit:
+            click.echo("".join(text))
+        target = metadata["target"]
+        click.echo(
+            f"{name}: sm_{getattr(target, 'arch', None) or target['arch']},"
+            f" {metadata['num_warps']} warps, {metadata['shared']} bytes of shared memory",
+            err=bool(emit),
+        )
+
+    knobs.compilation.listener = listen
+    try:
+        yield seen
+    finally:
+        knobs.compilation.listener = previous
+
+
+def _run_idle(path: str, arguments: tuple[str, ...], target: str) -> None:
+    """Run a script on a GPU that compiles what is launched, and executes nothing."""
+    from triton_ext.emulator.driver import emulate
+
+    argv, sys.argv = sys.argv, [path, *arguments]
+    sys.path.insert(0, str(Path(path).resolve().parent))
+    try:
+        with emulate(target, cuda_on_host=True, idle=True) as gpu:
+            try:
+                runpy.run_path(path, run_name="__main__")
+            except (PassError, LayoutError):
+                raise
+            except (Exception, SystemExit) as error:
+                if isinstance(error, SystemExit) and not error.code:
+                    return
+                # A script that checks its results finds them wrong: nothing ran.
+                stopped = f"{type(error).__name__}: {error}"
+                if not gpu.launches:
+                    raise click.ClickException(f"{path} stopped: {stopped}") from error
+                click.echo(f"{path} stopped behind a kernel that did not run: {stopped}", err=True)
+    finally:
+        sys.argv = argv
+        sys.path.pop(0)
+
+
+def _compile_one(
+    path: str, kernel: str, signature: str, target: str, options: dict[str, Any]
+) -> None:
+    """Compile one kernel of a script for the argument types of a signature."""
+    from triton_ext.compat import compile_kernel
+
+    sys.path.insert(0, str(Path(path).resolve().parent))
+    try:
+        names = runpy.run_path(path, run_name="triton_ext_compile")
+    finally:
+        sys.path.pop(0)
+    function = names.get(kernel)
+    if function is None or not hasattr(function, "arg_names"):
+        found = ", ".join(name for name, value in names.items() if hasattr(value, "arg_names"))
+        raise LayoutError("kernel", kernel, f"must be a kernel of {path}: {found or 'it has none'}")
+    items = split_arguments(signature)
+    if len(items) != len(function.arg_names):
+        wanted = ", ".join(function.arg_names)
+        raise LayoutError("signature", signature, f"must have an item for each of {wanted}")
+    types: dict[str, str] = {}
+    constants: dict[str, Any] = {}
+    multiples: list[str] = []
+    for name, item in zip(function.arg_names, items, strict=True):
+        type_, _, multiple = item.partition(":")
+        if item.startswith("=") or item in ("True", "False", "None") or _is_number(item):
+            try:
+                constants[name] = eval(item.removeprefix("="), names)
+            except Exception as error:
+                raise LayoutError(f"signature.{name}", item, f"is no expression: {error}") from None
+            types[name] = "constexpr"
+        elif item.startswith("tensordesc"):
+            types[name] = item
+        else:
+            if multiple not in ("", "1", "16"):
+                raise LayoutError(f"signature.{name}", item, "behind ':' there may be 16")
+            types[name] = type_.strip()
+            multiples += [name] * (multiple == "16")
+    compile_kernel(function, types, constants, target=target, multiples_of_16=multiples, **options)
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
