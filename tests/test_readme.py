@@ -33,20 +33,26 @@ def test_console_blocks(command, output):
 
 def test_there_are_blocks():
     assert len(console_blocks(README)) == 3
-    assert len(PYTHON) == 3
+    assert len(PYTHON) == 4
 
 
 def test_links_lead_somewhere():
-    for page in (ROOT / "README.md", ROOT / "docs/emulator.md"):
+    for page in (ROOT / "README.md", ROOT / "docs/emulator.md", ROOT / "docs/passes.md"):
         text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
         for target in re.findall(r"\]\((?!http)([^)#]+)", text):
             assert (page.parent / target).exists(), target
 
 
+def python_block(words):
+    """The one Python block that has these words."""
+    (found,) = [block for block in PYTHON if words in block]
+    return found
+
+
 def test_python_block():
     names: dict[str, object] = {}
     checked = 0
-    for line in PYTHON[1].splitlines():
+    for line in python_block("registers.invert_and_compose").splitlines():
         code, _, comment = line.partition("  # ")
         if comment.startswith(("(", "{")):
             shown = comment.split(";")[0]
@@ -58,14 +64,15 @@ def test_python_block():
     assert names["registers"].invert_and_compose(names["tile"]).apply(lane=1) == {"offset": 72}
 
 
-def test_emulation_block():
+@pytest.mark.parametrize("words", ["triton_ext.emulate(", "triton_ext.passes.enabled("])
+def test_matmul_blocks(words):
     torch = pytest.importorskip("torch")
     pytest.importorskip("triton")
     import triton_ext
 
     a = torch.randint(-3, 4, (40, 24)).half()
     names = {"triton_ext": triton_ext, "a": a, "b": a.T}
-    exec(PYTHON[0], names)
+    exec(python_block(words), names)
     assert torch.equal(names["c"], a @ a.T)
 
 

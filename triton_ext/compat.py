@@ -6,16 +6,21 @@ Gluon kernels call the names defined here in place of those that changed.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+import sys
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import triton
+from triton import knobs
 from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon._runtime import GluonASTSource
 from triton.experimental.gluon.language.nvidia import blackwell
 from triton.experimental.gluon.language.nvidia.hopper import tma
+
+from triton_ext.hardware.architecture import architecture
 
 SUPPORTED_TRITON = ((3, 7), (3, 8), (3, 9))
 _major, _minor = re.findall(r"\d+", triton.__version__)[:2]
@@ -33,6 +38,12 @@ if TRITON_VERSION >= (3, 8):
         """Tensor memory -> registers, in the layout that a warp can load in one instruction."""
         return accumulator.load(accumulator.get_reg_layout())
 
+    @gluon.jit
+    def register_layout(memory):
+        """The layout in which a warp can load or store tensor memory in one instruction."""
+        layout: gl.constexpr = memory.get_reg_layout()
+        return layout
+
 else:
     async_load, async_store = tma.async_copy_global_to_shared, tma.async_copy_shared_to_global
 
@@ -44,6 +55,14 @@ else:
         )
         return accumulator.load(layout)
 
+    @gluon.jit
+    def register_layout(memory):
+        """The layout in which a warp can load or store tensor memory in one instruction."""
+        layout: gl.constexpr = blackwell.get_tmem_reg_layout(
+            memory.dtype, memory.shape, memory.layout, gl.num_warps()
+        )
+        return layout
+
 
 if TRITON_VERSION >= (3, 9):
 
@@ -52,12 +71,22 @@ if TRITON_VERSION >= (3, 9):
         """The bytes of a tile in shared memory as a TMA descriptor's block, in its layout."""
         return tile.reinterpret(desc.dtype, desc.block_type.shape, desc.layout)
 
+    @gluon.jit
+    def reinterpret(tile, dtype: gl.constexpr, shape: gl.constexpr, layout: gl.constexpr):
+        """The same bytes of shared or tensor memory, as another type, shape and layout."""
+        return tile.reinterpret(dtype, shape, layout)
+
 else:
 
     @gluon.jit
     def tma_view(tile, desc):
         """The bytes of a tile in shared memory as a TMA descriptor's block, in its layout."""
         return tile._reinterpret(desc.dtype, desc.block_type.shape, desc.layout)
+
+    @gluon.jit
+    def reinterpret(tile, dtype: gl.constexpr, shape: gl.constexpr, layout: gl.constexpr):
+        """The same bytes of shared or tensor memory, as another type, shape and layout."""
+        return tile._reinterpret(dtype, shape, layout)
 
 
 LAUNCH_OPTIONS = {"enable_fp_fusion": True}
@@ -68,6 +97,38 @@ LAUNCH_OPTIONS = {"enable_fp_fusion": True}
 def gpu_target(arch: int) -> GPUTarget:
     """The compilation target of a compute capability: 90 or 100."""
     return GPUTarget("cuda", arch, 32)
+
+
+def compile_kernel(
+    kernel: Any,
+    signature: Mapping[str, str],
+    constexprs: Mapping[str, Any],
+    *,
+    target: Any,
+    multiples_of_16: Sequence[str] = (),
+    **options: Any,
+) -> Any:
+    """Compile a Triton or Gluon kernel with no GPU and no driver.
+
+    Args:
+        kernel: a function of ``triton.jit`` or ``gluon.jit``.
+        signature: the type of each argument in Triton's notation; ``constexpr`` for constants.
+        constexprs: the values of the constants.
+        target: 90, "sm_100", ...
+        multiples_of_16: arguments that are divisible by 16.
+        options: of the compilation, such as ``num_warps``.
+
+    Returns:
+        Triton's compiled kernel.
+    """
+    attributes = {
+        (kernel.arg_names.index(name),): [["tt.divisibility", 16]] for name in multiples_of_16
+    }
+    source_type = GluonASTSource if kernel.is_gluon() else ASTSource
+    source = source_type(kernel, dict(signature), dict(constexprs), attributes)
+    return triton.compile(
+        source, target=gpu_target(architecture(target)), options={**LAUNCH_OPTIONS, **options}
+    )
 
 
 def compile_gluon(
@@ -89,6 +150,98 @@ def compile_gluon(
     Returns:
         Triton's compiled kernel; its ``asm`` holds ``ttgir``, ``ptx`` and ``cubin``.
     """
-    source = GluonASTSource(kernel, dict(signature), dict(constexprs))
-    options = {"num_warps": num_warps, **LAUNCH_OPTIONS}
-    return triton.compile(source, target=gpu_target(arch), options=options)
+    return compile_kernel(kernel, signature, constexprs, target=arch, num_warps=num_warps)
+
+
+def needs_the_jit() -> bool:
+    """Whether a launch must go through Triton's JIT: a hook wants to be told of it, or to change
+    how kernels are compiled (``triton.knobs.runtime``).
+    """
+    runtime = knobs.runtime
+    if runtime.add_stages_inspection_hook is not None:
+        return True
+    for hook in (runtime.launch_enter_hook, runtime.launch_exit_hook):
+        if hook is not None and getattr(hook, "calls", True):  # an empty chain calls nobody
+            return True
+    return False
+
+
+class DirectLaunch:
+    """A compiled kernel's launch through Triton's C launcher, with none of its Python before it.
+
+    ``start(x, y, z, stream, *fixed, arguments)`` launches it. The arguments are those of the
+    compiled kernel: of a tensor descriptor its map, the sizes and the strides; no constants.
+    Hooks are not called: see `needs_the_jit`.
+
+    Attributes:
+        current_stream: from the GPU's number to the handle of the stream that torch launches on.
+        start: Triton's C function (``launchKernel`` of triton/backends/nvidia/driver.c).
+        fixed: what stands between the stream and the arguments.
+        tensor_maps: what the compiler wants each descriptor's map to be, in their order.
+    """
+
+    __slots__ = (
+        "_fill",
+        "_host_types",
+        "compiled",
+        "current_stream",
+        "fixed",
+        "start",
+        "tensor_maps",
+    )
+
+    def __init__(self, compiled: Any) -> None:
+        """Raises LookupError if this kernel needs more for a launch than its arguments."""
+        launcher, active = compiled.run, triton.runtime.driver.active
+        utilities, driver = active.utils, sys.modules[type(active).__module__]
+        if not hasattr(utilities, "fill_tma_descriptor_tiled"):
+            raise LookupError("the active driver has no C launcher")
+        if (
+            getattr(launcher, "global_scratch_size", 0)
+            or getattr(launcher, "profile_scratch_size", 0)
+            or getattr(launcher, "gsan_enabled", False)
+        ):
+            raise LookupError("the kernel needs scratch memory")
+        parameter = driver.PyKernelArg(nested_tuple=None, type=driver.ARG_KERNEL)
+        self.compiled = compiled  # it unloads the kernel when it goes
+        self.current_stream = active.get_current_stream
+        self.start = utilities.launch
+        self.fixed = (
+            compiled.function,
+            launcher.launch_cooperative_grid,
+            launcher.launch_pdl,
+            compiled.packed_metadata,
+            None,  # launch metadata, hooks before and after, global scratch, profile scratch
+            None,
+            None,
+            None,
+            None,
+            [parameter] * len(launcher.kernel_signature),
+            launcher.kernel_signature,
+        )
+        self.tensor_maps = tuple(compiled.metadata.tensordesc_meta)
+        self._fill = utilities.fill_tma_descriptor_tiled
+        self._host_types = driver.TMA_DTYPE_DEVICE_TO_HOST
+
+    def tensor_map(
+        self, index: int, address: int, shape: Sequence[int], strides: Sequence[int]
+    ) -> Any:
+        """The map (``CUtensorMap``) of descriptor `index` for a matrix in global memory.
+
+        Args:
+            shape, strides: in elements, the contiguous dimension last.
+
+        Raises:
+            RuntimeError: the driver refuses it.
+        """
+        meta = self.tensor_maps[index]
+        return self._fill(
+            address,
+            meta["swizzle"],
+            meta["elem_size"],
+            self._host_types[meta["elem_type"]],
+            meta["block_size"],
+            shape,
+            strides,
+            0,  # what lies outside reads as zero
+        )
