@@ -6,7 +6,7 @@ The JSON form is described by ``layout_dump.schema.json`` beside this file (JSON
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -147,19 +147,28 @@ def to_json(dumps: Iterable[LayoutDump]) -> str:
     return json.dumps({"version": JSON_VERSION, "layouts": list(map(_to_object, dumps))}, indent=2)
 
 
+def layout_object(layout: LinearLayout) -> dict[str, Any]:
+    """The JSON form of a layout, as ``layout_dump.schema.json`` describes it."""
+    bases = layout.bases
+    return {
+        "in_dims": [
+            {"name": name, "size": size, "bases": [list(basis) for basis in bases[name]]}
+            for name, size in layout.in_dims.items()
+        ],
+        "out_dims": [{"name": name, "size": size} for name, size in layout.out_dims.items()],
+    }
+
+
+def layout_from_object(item: Mapping[str, Any]) -> LinearLayout:
+    """The layout of `layout_object`."""
+    return LinearLayout(
+        {dim["name"]: dim["bases"] for dim in item["in_dims"]},
+        {dim["name"]: dim["size"] for dim in item["out_dims"]},
+    )
+
+
 def _to_object(dump: LayoutDump) -> dict[str, Any]:
-    layout = None
-    if dump.layout is not None:
-        bases = dump.layout.bases
-        layout = {
-            "in_dims": [
-                {"name": name, "size": size, "bases": [list(basis) for basis in bases[name]]}
-                for name, size in dump.layout.in_dims.items()
-            ],
-            "out_dims": [
-                {"name": name, "size": size} for name, size in dump.layout.out_dims.items()
-            ],
-        }
+    layout = None if dump.layout is None else layout_object(dump.layout)
     return {
         "what": dump.what,
         "encoding": dump.encoding,
@@ -191,12 +200,7 @@ def from_json(text: str) -> list[LayoutDump]:
 
 
 def _from_object(item: dict[str, Any]) -> LayoutDump:
-    layout = None
-    if item["layout"] is not None:
-        layout = LinearLayout(
-            {dim["name"]: dim["bases"] for dim in item["layout"]["in_dims"]},
-            {dim["name"]: dim["size"] for dim in item["layout"]["out_dims"]},
-        )
+    layout = None if item["layout"] is None else layout_from_object(item["layout"])
     return LayoutDump(
         what=item["what"],
         encoding=item["encoding"],

@@ -142,7 +142,7 @@ def _required(attribute: Attribute, keys: Sequence[str]) -> None:
 _SPLIT_KEYS = ("CTAsPerCGA", "CTASplitNum", "CTAOrder")
 
 
-def _cga_from_attribute(attribute: Attribute) -> Any:
+def cga_from_attribute(attribute: Attribute) -> Any:
     """The CGA layout of an attribute, in either spelling.
 
     Triton 3.6 and later print the bases (``CGALayout = [[1, 0]]``). Earlier ones print how many
@@ -248,7 +248,7 @@ class NVMMAShared:
             ),
         )
         _required(attribute, ("swizzlingByteWidth", "elementBitWidth"))
-        cga_layout = _cga_from_attribute(attribute)
+        cga_layout = cga_from_attribute(attribute)
         implied = 2
         if isinstance(cga_layout, list) and cga_layout and isinstance(cga_layout[0], list):
             implied = len(cga_layout[0])
@@ -390,7 +390,7 @@ class SwizzledShared:
         own = ("vec", "perPhase", "maxPhase", "order")
         parameters = _known_keys(attribute, "swizzled_shared", (*own, "CGALayout", *_SPLIT_KEYS))
         _required(attribute, own)
-        cga_layout = _cga_from_attribute(attribute)
+        cga_layout = cga_from_attribute(attribute)
         vec, per_phase, max_phase, order = (parameters[key] for key in own)
         return cls(vec, per_phase, max_phase, order, cga_layout)
 

@@ -1,9 +1,9 @@
 """A reader of the printed form of MLIR: attributes, and the shared-memory types of a module.
 
 It reads just what layouts need. Attributes have the form ``#ttg.name<{key = value, ...}>``, with
-further ``key = value`` pairs before or after the braces; values are integers, booleans, words and
-nested lists. Of a module it reads the attribute aliases (``#shared = #ttg...``) and the types that
-carry a shared encoding: ``!ttg.memdesc<...>`` and ``!tt.tensordesc<...>``.
+further ``key = value`` pairs before or after the braces; values are integers, booleans, words,
+nested lists and attributes. Of a module it reads the attribute aliases (``#shared = #ttg...``) and
+the types that carry a shared encoding: ``!ttg.memdesc<...>`` and ``!tt.tensordesc<...>``.
 """
 
 from __future__ import annotations
@@ -75,7 +75,16 @@ class _Cursor:
                 self.word("a type")
             return int(token)
         token = self.word("a value")
+        if token.startswith("#") and self.accept("<"):
+            return self.attribute(token)
         return {"true": True, "false": False}.get(token, token)
+
+    def attribute(self, name: str) -> Attribute:
+        """An attribute inside of another one, from behind its ``<``."""
+        start = self.at
+        parameters: dict[str, Any] = {}
+        self.pairs(parameters, ">")
+        return Attribute(name[1:], parameters, f"{name}<{' '.join(self.tokens[start : self.at])}")
 
     def pairs(self, parameters: dict[str, Any], end: str) -> None:
         """``key = value`` pairs and braces of them, up to the token `end`."""

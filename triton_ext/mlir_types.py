@@ -105,3 +105,38 @@ def memory_type(text: str, aliases: Mapping[str, str]) -> MemoryType | None:
 
 def _sizes(text: str) -> tuple[int, ...]:
     return tuple(int(size) for size in text.strip("x").split("x") if size)
+
+
+@dataclass(frozen=True)
+class TensorType:
+    """The type of a tensor in registers.
+
+    Attributes:
+        shape: of the tensor.
+        element: the element type, such as ``f16``.
+        encoding: the text of its distributed encoding, the outermost alias resolved; "" if it has
+            none.
+    """
+
+    shape: tuple[int, ...]
+    element: str
+    encoding: str
+
+    @property
+    def element_bitwidth(self) -> int | None:
+        """Bits of an element; None for a type without a width in its name, such as a pointer."""
+        found = _BITS.match(self.element)
+        return int(found[1]) if found else None
+
+
+def tensor_type(text: str, aliases: Mapping[str, str]) -> TensorType | None:
+    """Read ``tensor<128x64xf16, #blocked>``; None if it is another type, or has no dimension."""
+    text = text.strip()
+    if not (text.startswith("tensor<") and text.endswith(">")):
+        return None
+    shaped, *rest = split_arguments(text[len("tensor<") : -1])
+    match = _SHAPED.fullmatch(shaped)
+    if match is None:
+        return None
+    encoding = aliases.get(rest[0], rest[0]) if rest else ""
+    return TensorType(_sizes(match[1]), match[2], encoding)

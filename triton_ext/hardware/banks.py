@@ -51,6 +51,7 @@ __all__ = [
     "BankConflict",
     "BankReport",
     "RegisterAccess",
+    "RequestPattern",
     "chunk_access",
     "global_request_bytes",
     "global_runs",
@@ -58,6 +59,8 @@ __all__ = [
     "pick_atom",
     "register_access",
     "register_matrix_access",
+    "register_matrix_pattern",
+    "register_pattern",
     "thread_layout",
     "warp_access",
 ]
@@ -455,6 +458,107 @@ def _register_offsets(
     return own, offsets["lane"], offsets.get("warp", [])
 
 
+@dataclass(frozen=True)
+class RequestPattern:
+    """The requests by which a tensor in registers is stored or loaded: all alike but for a start.
+
+    Attributes:
+        access_bytes: how many bytes a lane accesses with one instruction.
+        lanes: the offset of each lane, in elements.
+        starts: for each instruction of each warp, what is XORed to the lanes' offsets, in elements;
+            those of warp 0 come first.
+        warps: how many warps.
+        element_bitwidth: of an element.
+        paddings: as in `register_access`.
+    """
+
+    access_bytes: int
+    lanes: tuple[int, ...]
+    starts: tuple[int, ...]
+    warps: int
+    element_bitwidth: int
+    paddings: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def instructions(self) -> int:
+        """How many instructions each warp executes."""
+        return len(self.starts) // self.warps
+
+    def request(self, index: int = 0) -> BankReport:
+        """What the banks make of one request."""
+        start = self.starts[index]
+        return warp_access([self._place(start ^ lane) for lane in self.lanes], self.access_bytes)
+
+    @cached_property
+    def wavefronts(self) -> int:
+        """The wavefronts of all requests together.
+
+        Without padding each request has as many as the first: XORing all addresses with the same
+        start moves words to other banks, but none out of another one's way.
+        """
+        if not self.paddings:
+            return self.request().wavefronts * len(self.starts)
+        return sum(self.request(i).wavefronts for i in range(len(self.starts)))
+
+    @cached_property
+    def ideal_wavefronts(self) -> int:
+        """The same without a conflict."""
+        return self.request().ideal_wavefronts * len(self.starts)
+
+    @property
+    def access(self) -> RegisterAccess:
+        """All requests."""
+        return RegisterAccess(
+            self.access_bytes, tuple(self.request(i) for i in range(len(self.starts)))
+        )
+
+    def _place(self, offset: int) -> int:
+        padding = sum(offset // interval * extra for interval, extra in self.paddings)
+        return (offset + padding) * self.element_bitwidth // 8
+
+
+def register_pattern(
+    registers: LinearLayout,
+    shared: LinearLayout,
+    element_bitwidth: int,
+    access_bytes: int | None = None,
+    paddings: Sequence[tuple[int, int]] = (),
+) -> RequestPattern:
+    """The requests of `register_access`, which has the same arguments and errors."""
+    own, lanes, warps = _register_offsets(registers, shared, element_bitwidth)
+    try:
+        legal = all(len(pair) == 2 and all(map(is_power_of_two, pair)) for pair in paddings)
+    except TypeError:
+        legal = False
+    if not legal:
+        raise LayoutError("paddings", paddings, "must be pairs of powers of two, in elements")
+    most = min([8 * max(ACCESS_BYTES) // element_bitwidth, *(n for pair in paddings for n in pair)])
+    vector = _vector_bits(own, [*lanes, *warps], most)
+    if paddings:  # Triton does not permute registers then
+        vector = [bit for i, bit in enumerate(vector) if vector[: i + 1] == list(range(i + 1))]
+    possible = element_bitwidth // 8 << len(vector)
+    if access_bytes is None:
+        access_bytes = possible
+    _one_of("access_bytes", access_bytes, ACCESS_BYTES)
+    if not element_bitwidth <= 8 * access_bytes <= 8 * possible:
+        raise LayoutError(
+            "access_bytes",
+            access_bytes,
+            f"must be from {element_bitwidth // 8} (an element) to {possible}: what a thread has"
+            " side by side in shared memory",
+        )
+    vector = vector[: (8 * access_bytes // element_bitwidth).bit_length() - 1]
+    repeated = [offset for bit, offset in enumerate(own) if bit not in vector]
+    return RequestPattern(
+        access_bytes,
+        tuple(_span(lanes)),
+        tuple(_span(repeated + warps)),
+        1 << len(warps),
+        element_bitwidth,
+        tuple((interval, extra) for interval, extra in paddings),
+    )
+
+
 def register_access(
     registers: LinearLayout,
     shared: LinearLayout,
@@ -477,58 +581,13 @@ def register_access(
     Raises:
         LayoutError: layouts that do not go together; a wider access than the layouts allow.
     """
-    own, lanes, warps = _register_offsets(registers, shared, element_bitwidth)
-    try:
-        legal = all(len(pair) == 2 and all(map(is_power_of_two, pair)) for pair in paddings)
-    except TypeError:
-        legal = False
-    if not legal:
-        raise LayoutError("paddings", paddings, "must be pairs of powers of two, in elements")
-    most = min([8 * max(ACCESS_BYTES) // element_bitwidth, *(n for pair in paddings for n in pair)])
-    vector = _vector_bits(own, [*lanes, *warps], most)
-    possible = element_bitwidth // 8 << len(vector)
-    if access_bytes is None:
-        access_bytes = possible
-    _one_of("access_bytes", access_bytes, ACCESS_BYTES)
-    if not element_bitwidth <= 8 * access_bytes <= 8 * possible:
-        raise LayoutError(
-            "access_bytes",
-            access_bytes,
-            f"must be from {element_bitwidth // 8} (an element) to {possible}: what a thread has"
-            " side by side in shared memory",
-        )
-    vector = vector[: (8 * access_bytes // element_bitwidth).bit_length() - 1]
-    repeated = [offset for bit, offset in enumerate(own) if bit not in vector]
-
-    def place(offset: int) -> int:
-        padding = sum(offset // interval * extra for interval, extra in paddings)
-        return (offset + padding) * element_bitwidth // 8
-
-    return RegisterAccess(
-        access_bytes,
-        tuple(
-            warp_access([place(start ^ lane) for lane in _span(lanes)], access_bytes)
-            for start in _span(repeated + warps)
-        ),
-    )
+    return register_pattern(registers, shared, element_bitwidth, access_bytes, paddings).access
 
 
-def register_matrix_access(
+def register_matrix_pattern(
     registers: LinearLayout, shared: LinearLayout, element_bitwidth: int, trans: bool = False
-) -> RegisterAccess:
-    """Every ldmatrix or stmatrix of a tensor that is held in registers.
-
-    Four lanes hold a row of a matrix, 4 bytes each (PTX ISA, "ldmatrix"; seed 003, Sec. 2); with
-    `trans`, eight lanes hold it, an element each. As many matrices as there are registers for, at
-    most 4, are moved by one instruction.
-
-    Args:
-        registers, shared: as in `register_access`.
-        element_bitwidth: 8, 16 or 32; with `trans` 16.
-
-    Raises:
-        LayoutError: layouts that do not go together, or not with these instructions.
-    """
+) -> RequestPattern:
+    """The requests of `register_matrix_access`, which has the same arguments and errors."""
     own, lanes, warps = _register_offsets(registers, shared, element_bitwidth)
     _one_of("element_bitwidth", element_bitwidth, (16,) if trans else (8, 16, 32))
     chunk = 8 * CHUNK_BYTES // element_bitwidth
@@ -548,16 +607,32 @@ def register_matrix_access(
         )
     repeated = [offset for bit, offset in enumerate(own) if bit not in vector]
     matrices = min(max(MATRIX_COUNTS), 1 << len(repeated)).bit_length() - 1
-    scale = element_bitwidth // 8
-    return RegisterAccess(
+    return RequestPattern(
         CHUNK_BYTES,
-        tuple(
-            warp_access(
-                [scale * (start ^ row) for row in _span(rows + repeated[:matrices])], CHUNK_BYTES
-            )
-            for start in _span(repeated[matrices:] + warps)
-        ),
+        tuple(_span(rows + repeated[:matrices])),
+        tuple(_span(repeated[matrices:] + warps)),
+        1 << len(warps),
+        element_bitwidth,
     )
+
+
+def register_matrix_access(
+    registers: LinearLayout, shared: LinearLayout, element_bitwidth: int, trans: bool = False
+) -> RegisterAccess:
+    """Every ldmatrix or stmatrix of a tensor that is held in registers.
+
+    Four lanes hold a row of a matrix, 4 bytes each (PTX ISA, "ldmatrix"; seed 003, Sec. 2); with
+    `trans`, eight lanes hold it, an element each. As many matrices as there are registers for, at
+    most 4, are moved by one instruction.
+
+    Args:
+        registers, shared: as in `register_access`.
+        element_bitwidth: 8, 16 or 32; with `trans` 16.
+
+    Raises:
+        LayoutError: layouts that do not go together, or not with these instructions.
+    """
+    return register_matrix_pattern(registers, shared, element_bitwidth, trans).access
 
 
 def _span(bases: Sequence[int]) -> Iterator[int]:

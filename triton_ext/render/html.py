@@ -29,7 +29,7 @@ ROWS = "rows"
 MAX_DRAWN_CELLS = 4096
 """Of a tile, at most so many cells are drawn; the page says what was cut."""
 
-__all__ = ["dump_html", "explorer_html"]
+__all__ = ["Configuration", "dump_html", "explorer_html", "tiles_html"]
 
 
 @dataclass(frozen=True)
@@ -250,6 +250,17 @@ def explorer_html(
         _controls(shapes),
         selected,
     )
+
+
+def tiles_html(title: str, subtitle: str, shown: Sequence[Configuration]) -> str:
+    """The page of `explorer_html` for some tiles, with one control that chooses among them.
+
+    Args:
+        shown: at least one; the choices of each are one pair, ("value", its name).
+    """
+    options = [(value, f"{value}: {one.title}") for one in shown for _, value in one.choices]
+    controls = [{"name": "value", "label": "Value", "options": options}]
+    return _page(title, subtitle, shown, controls, shown[0])
 
 
 def dump_html(dump: LayoutDump) -> str:

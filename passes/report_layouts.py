@@ -1,0 +1,253 @@
+"""The pass `report-layouts`: every layout of a kernel's shared and tensor memory, and its uses."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from triton_ext.passes.base import Compilation, Outcome, ReportOptions, compiler_pass
+from triton_ext.passes.shared_accesses import (
+    CopyUse,
+    MmaUse,
+    MoveUse,
+    SharedAllocation,
+    TensorAllocation,
+    blocks_per_sm,
+    shared_allocations,
+    tensor_allocations,
+    warps_of,
+)
+
+from triton_ext.dump import layout_object
+from triton_ext.hardware.architecture import SHARED_MEMORY_PER_BLOCK
+from triton_ext.hardware.smem_descriptor import FIELDS
+from triton_ext.mlir_module import Location
+from triton_ext.nvmma_shared import ATOM_ROWS
+from triton_ext.ptx import Module as PtxModule
+from triton_ext.ptx_listing import list_instructions
+from triton_ext.render.report_page import report_html
+from triton_ext.render.report_text import report_text
+from triton_ext.swizzle import SwizzleAtom
+
+JSON_VERSION = 1
+_DESCRIPTORS = ("A", "B", "source")  # of tcgen05.cp
+
+
+@dataclass(frozen=True)
+class LayoutReportOptions(ReportOptions):
+    """Options of `report-layouts`.
+
+    Attributes:
+        format: ``text``, ``json`` (described by ``layout_report.schema.json``), or ``html``: one
+            self-contained page a kernel, for which ``output`` is best ``{kernel}.html``.
+        ptx: whether the descriptors in the PTX are listed, too.
+    """
+
+    ptx: bool = True
+
+    FORMATS: ClassVar[tuple[str, ...]] = ("text", "json", "html")
+
+
+# --------------------------------------------------------------------------------- the report
+
+
+def _place(location: Location | None) -> dict[str, Any] | None:
+    if location is None:
+        return None
+    return {"file": location.file, "line": location.line, "column": location.column}
+
+
+def _mma(use: MmaUse) -> dict[str, Any]:
+    derived = use.derived
+    return {
+        "operation": use.operation.name,
+        "location": _place(use.operation.location),
+        "operand": use.operand,
+        "major": derived.major if derived else None,
+        "tile": list(derived.tile) if derived else None,
+        "instruction": list(derived.instruction) if derived else None,
+        "subtiles": use.instructions,
+        "descriptor": f"{derived.descriptor.encode():#018x}" if derived else None,
+        "advances": [list(row) for row in derived.advances] if derived else [],
+        "swizzle": derived.descriptor.swizzle_byte_width if derived else None,
+        "read_wavefronts": use.read.wavefronts if use.read else None,
+        "error": use.reason,
+    }
+
+
+def _copy(use: CopyUse) -> dict[str, Any]:
+    return {
+        "operation": use.operation.name,
+        "location": _place(use.operation.location),
+        "direction": use.direction,
+        "box": list(use.box) if use.box else None,
+        "boxes": use.boxes,
+        "box_bytes": use.box_bytes,
+        "error": use.reason,
+    }
+
+
+def _move(use: MoveUse) -> dict[str, Any]:
+    move = use.planned
+    return {
+        "operation": use.operation.name,
+        "location": _place(use.operation.location),
+        "direction": use.direction,
+        "registers": use.tensor.encoding,
+        "shape": list(use.tensor.shape),
+        "instruction": move.mnemonic if move else None,
+        "access_bytes": move.access_bytes if move else None,
+        "instructions_per_warp": move.pattern.instructions if move else None,
+        "warps": move.pattern.warps if move else None,
+        "wavefronts": move.pattern.wavefronts if move else None,
+        "ideal_wavefronts": move.pattern.ideal_wavefronts if move else None,
+        "degree": move.degree if move else None,
+        "lanes": list(move.pattern.request().offsets) if move else None,
+        "request_bytes": move.pattern.access_bytes if move else None,
+        "error": use.reason,
+    }
+
+
+def _atom(allocation: SharedAllocation) -> dict[str, Any] | None:
+    """The swizzle atom that a tile of two dimensions is made of; None for none."""
+    layout, width = allocation.layout, allocation.swizzle
+    if not width or layout is None or len(layout.out_dims) != 2:
+        return None
+    bits, bases = allocation.memory.element_bitwidth, layout.bases["offset"]
+    for major, dim in (("K", 1), ("MN", 0)):
+        atom = SwizzleAtom("K" if major == "K" else "MN", width, bits)
+        own = atom.to_linear_layout().bases["offset"]
+        if bases[: len(own)] == own:
+            return {
+                "major": major,
+                "contiguous_dim": dim,
+                "rows": ATOM_ROWS,
+                "row_bytes": atom.row_bytes,
+                "swizzle": str(atom.swizzle),
+            }
+    return None
+
+
+def _value(allocation: SharedAllocation) -> dict[str, Any]:
+    memory = allocation.memory
+    definition = allocation.value.definition
+    return {
+        "name": allocation.name,
+        "location": _place(allocation.location),
+        "operation": definition.name if definition else "argument",
+        "encoding": memory.encoding,
+        "alias": memory.alias,
+        "element": memory.element,
+        "element_bitwidth": memory.element_bitwidth,
+        "shape": list(allocation.tile),
+        "buffers": allocation.buffers,
+        "bytes": allocation.bytes,
+        "alignment": allocation.alignment,
+        "barrier": allocation.is_barrier,
+        "swizzle": allocation.swizzle,
+        "atom": _atom(allocation),
+        "layout": layout_object(allocation.layout) if allocation.layout else None,
+        "error": allocation.reason,
+        "mmas": [_mma(use) for use in allocation.mmas],
+        "copies": [_copy(use) for use in allocation.copies],
+        "moves": [_move(use) for use in allocation.moves],
+        "others": [
+            {"operation": operation.name, "location": _place(operation.location)}
+            for operation in allocation.others
+        ],
+    }
+
+
+def _tensor_value(allocation: TensorAllocation) -> dict[str, Any]:
+    memory, encoding = allocation.memory, allocation.encoding
+    definition = allocation.value.definition
+    return {
+        "name": allocation.value.name,
+        "location": _place(definition.location if definition else None),
+        "encoding": memory.encoding,
+        "element": memory.element,
+        "shape": list(memory.shape),
+        "columns": allocation.columns,
+        "block_m": encoding.block_m if encoding else None,
+        "block_n": encoding.block_n if encoding else None,
+        "two_ctas": encoding.two_ctas if encoding else None,
+    }
+
+
+def _without_start(values: dict[str, Any]) -> str | None:
+    """A descriptor but for its start address, in hexadecimal; None if it is not known."""
+    if "descriptor" not in values:
+        return None
+    start, width = FIELDS[90]["start_address"]
+    return f"{int(values['descriptor'], 16) & ~(((1 << width) - 1) << start):#018x}"
+
+
+def _ptx_mmas(module: PtxModule) -> list[dict[str, Any]]:
+    """The MMA instructions of a kernel's PTX: by source line and descriptors, how many."""
+    counted: Counter[tuple[Any, ...]] = Counter()
+    for listed in list_instructions(module):
+        opcode = listed.instruction.opcode
+        if not opcode.startswith(("wgmma.mma_async", "tcgen05.mma", "tcgen05.cp")):
+            continue
+        source = listed.instruction.source
+        place = (source.file, source.line) if source else None
+        found = tuple(
+            (name, _without_start(values))
+            for name, values in listed.values.items()
+            if name in _DESCRIPTORS and isinstance(values, dict)
+        )
+        counted[place, opcode, found] += 1
+    return [
+        {
+            "location": {"file": place[0], "line": place[1]} if place else None,
+            "opcode": opcode,
+            "descriptors": dict(found),
+            "count": count,
+        }
+        for (place, opcode, found), count in counted.items()
+    ]
+
+
+def layout_report(compilation: Compilation, *, ptx: bool = True) -> dict[str, Any]:
+    """What `report-layouts` reports, as ``layout_report.schema.json`` describes it.
+
+    Args:
+        compilation: at any stage; its PTX is used if it is there.
+        ptx: whether to look at it.
+    """
+    module = compilation.ttgir
+    allocations = shared_allocations(module, compilation.arch)
+    shared = compilation.metadata.get("shared")
+    warps = warps_of(module)
+    fit = blocks_per_sm(shared, warps) if isinstance(shared, int) else None
+    return {
+        "version": JSON_VERSION,
+        "kernel": compilation.kernel,
+        "arch": compilation.arch,
+        "warps": warps,
+        "blocks_of_cluster": module.attributes.get("ttg.num-ctas", 1),
+        "shared": {
+            "bytes": shared if isinstance(shared, int) else None,
+            "limit": SHARED_MEMORY_PER_BLOCK,
+            "values_bytes": sum(allocation.bytes for allocation in allocations),
+            "blocks_per_sm": fit.by_shared if fit else None,
+            "blocks_by_threads": fit.by_threads if fit else None,
+        },
+        "values": [_value(allocation) for allocation in allocations],
+        "tensor_memory": [_tensor_value(each) for each in tensor_allocations(module)],
+        "ptx_mmas": _ptx_mmas(compilation.ptx) if ptx and "ptx" in compilation.texts else None,
+    }
+
+
+def _render(kernel: str, report: Any, options: LayoutReportOptions) -> str:
+    if options.format == "json":
+        return json.dumps(report)
+    return report_html(report) if options.format == "html" else report_text(report)
+
+
+@compiler_pass("report-layouts", after="ptx", options=LayoutReportOptions, render=_render)
+def report_layouts(compilation: Compilation, options: LayoutReportOptions) -> Outcome:
+    """Every shared-memory and tensor-memory layout of a kernel, and what touches it."""
+    return Outcome(report=layout_report(compilation, ptx=options.ptx))

@@ -1,0 +1,697 @@
+"""The shared memory of a module: its allocations, and everything that touches them.
+
+For each allocation: its encoding as a linear layout, its bytes, the MMAs that read it (with the
+matrix descriptors that its layout gives), the TMA copies (with their boxes), the moves from and to
+registers (with their instructions and predicted bank conflicts), and whatever else takes it.
+Tensor memory likewise, in short. `report-layouts` prints these facts, `lint-shared` judges them.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from triton_ext.distributed_layouts import parse_distributed
+from triton_ext.dump import encoding_linear_layout
+from triton_ext.encodings import (
+    NVMMAShared,
+    SharedEncoding,
+    SharedLinear,
+    parse_encoding,
+    shape_per_cta,
+)
+from triton_ext.errors import LayoutError
+from triton_ext.hardware.architecture import (
+    SHARED_MEMORY_PER_BLOCK,
+    SHARED_MEMORY_PER_SM,
+    WARP_THREADS,
+    Architecture,
+)
+from triton_ext.hardware.banks import BankReport, chunk_access
+from triton_ext.hardware.operand import INSTRUCTION_K_BYTES, MmaOperand, derive_operand
+from triton_ext.hardware.tensor_memory_encoding import TensorMemoryEncoding
+from triton_ext.linear_layout import LinearLayout
+from triton_ext.memory_flow import VIEWS, MemoryFlow
+from triton_ext.mlir_module import Location, MlirModule, Operation, Value
+from triton_ext.mlir_types import MemoryType, TensorType, tensor_type
+from triton_ext.nvmma_shared import tma_box_shape
+from triton_ext.padded_shared import PaddedShared
+from triton_ext.register_moves import Direction, PlannedMove, plan_move, within_block
+
+Encoding = SharedEncoding | PaddedShared
+CopyDirection = Literal["load", "store", "reduce", "gather", "scatter"]
+
+WGMMA_ROWS = 64
+"""M of every wgmma (PTX ISA, "wgmma.mma_async")."""
+GATHERED_ROWS = 4
+"""Rows that one TMA gather or scatter moves (PTX ISA, ``.tile::gather4``)."""
+DEFAULT_ALIGNMENT = 16
+"""Of an allocation that asks for none, in bytes (Triton, ``getAlignmentOrDefault``)."""
+
+_TMA_COPIES: dict[str, CopyDirection] = {
+    "ttng.async_tma_copy_global_to_local": "load",
+    "ttng.async_tma_copy_local_to_global": "store",
+    "ttng.async_tma_reduce": "reduce",
+    "ttng.async_tma_gather": "gather",
+    "ttng.async_tma_scatter": "scatter",
+}
+_MMAS = ("ttng.warp_group_dot", "ttng.tc_gen5_mma", "ttng.tc_gen5_mma_scaled")
+_WRITERS = frozenset(
+    (
+        "ttg.local_store", "ttg.async_copy_global_to_local", "ttng.async_tma_copy_global_to_local",
+        "ttng.async_tma_gather", "ttg.local_scatter",
+    )
+)  # fmt: skip
+"""Operations that write the tile that they take, and do not read it."""
+
+
+THREADS_PER_SM = 2048
+BLOCKS_PER_SM = 32
+"""What a multiprocessor of sm_90 and sm_100 runs at once (CUDA programming guide, "Technical
+Specifications per Compute Capability")."""
+RESERVED_PER_BLOCK = SHARED_MEMORY_PER_SM - SHARED_MEMORY_PER_BLOCK
+"""Shared memory that the system takes for each block, in bytes (likewise)."""
+BLOCK_GRANULARITY = 128
+"""The shared memory of a block is a multiple of so many bytes (``cuda_occupancy.h``,
+``cudaOccSMemAllocationGranularity``)."""
+
+
+# --------------------------------------------------------------------------- layouts of values
+
+
+@functools.lru_cache(maxsize=1024)
+def parsed_encoding(text: str) -> Encoding:
+    """A shared encoding, padded ones included.
+
+    Raises:
+        LayoutError: another attribute, or an illegal one.
+    """
+    if "padded_shared" in text.partition("<")[0]:
+        return PaddedShared.parse(text)
+    return parse_encoding(text)
+
+
+@functools.lru_cache(maxsize=1024)
+def _tile_layout(encoding: Encoding, shape: tuple[int, ...]) -> LinearLayout:
+    if isinstance(encoding, PaddedShared):
+        return encoding.to_linear_layout()
+    return encoding_linear_layout(encoding, shape)
+
+
+def encoding_rank(encoding: Encoding) -> int:
+    """How many dimensions an encoding lays out; further, leading ones count buffers."""
+    if isinstance(encoding, PaddedShared):
+        return len((encoding.offset_bases + encoding.block_bases)[0])
+    return encoding.rank
+
+
+def tile_shape(memory: MemoryType) -> tuple[int, ...]:
+    """The shape of one buffer of the allocation that a memory value is, or is a part of."""
+    rank = encoding_rank(parsed_encoding(memory.encoding))
+    return memory.allocated[-rank:]
+
+
+def tile_layout(memory: MemoryType) -> LinearLayout:
+    """The layout of one buffer: ``offset`` (elements; and ``block``) -> coordinates.
+
+    Raises:
+        LayoutError: an encoding that is not supported, or an illegal shape.
+    """
+    return _tile_layout(parsed_encoding(memory.encoding), tile_shape(memory))
+
+
+@functools.lru_cache(maxsize=1024)
+def _part(layout: LinearLayout, shape: tuple[int, ...]) -> LinearLayout:
+    names = list(layout.out_dims)
+    identity = LinearLayout.empty()
+    for name, size in zip(names, shape, strict=True):
+        identity = identity * LinearLayout.identity_1d(size, name, name)
+    bases = {
+        in_dim: [
+            tuple(value & (size - 1) for value, size in zip(basis, shape, strict=True))
+            for basis in vectors
+        ]
+        for in_dim, vectors in layout.bases.items()
+    }
+    part = LinearLayout(bases, dict(zip(names, shape, strict=True)))
+    if part.pseudoinvert().bases != identity.invert_and_compose(layout).bases:
+        raise LayoutError("shape", shape, "cuts the swizzle of the tile that it is a part of")
+    return part
+
+
+def part_layout(memory: MemoryType) -> LinearLayout:
+    """As `tile_layout`, of the part of the tile that a value is; other offsets repeat it.
+
+    Raises:
+        LayoutError: also where the part cuts the swizzle.
+    """
+    layout = tile_layout(memory)
+    shape = memory.shape[-len(layout.out_dims) :]
+    return layout if shape == tuple(layout.out_dims.values()) else _part(layout, shape)
+
+
+def fixed_offset_bits(memory: MemoryType) -> int:
+    """The bits of the offset (elements) at which a part of a tile may begin."""
+    layout = within_block(tile_layout(memory))
+    shape = memory.shape[-len(layout.out_dims) :]
+    if shape == tuple(layout.out_dims.values()) or not layout.is_surjective():
+        return 0
+    inverse, bits = layout.pseudoinvert(), 0
+    for size, (name, bases) in zip(shape, inverse.bases.items(), strict=True):
+        for bit, basis in enumerate(bases):
+            if 1 << bit >= size and name in layout.out_dims:
+                bits |= basis[0]
+    return bits
+
+
+def allocated_bytes(memory: MemoryType) -> int:
+    """The bytes of an allocation, in one block of the cluster; all buffers.
+
+    Raises:
+        LayoutError: an encoding that is not supported.
+
+    Source: Triton, ``AllocationAnalysis::getExplicitValueSize``, ``getAllocationShapePerCTA``.
+    """
+    encoding = parsed_encoding(memory.encoding)
+    shape = tile_shape(memory)
+    buffers = math.prod(memory.allocated[: -len(shape)])
+    if isinstance(encoding, PaddedShared):
+        own = within_block(encoding.to_linear_layout())
+        elements = encoding.padded_elements(tuple(own.out_dims.values()))
+    elif isinstance(encoding, SharedLinear):
+        elements = within_block(encoding.to_linear_layout()).total_out_size
+    else:
+        elements = math.prod(shape_per_cta(encoding.cga_layout, shape))
+        if isinstance(encoding, NVMMAShared) and encoding.fp4_padded:
+            elements *= 2
+    return buffers * elements * memory.element_bitwidth // 8
+
+
+def alignment_of(operation: Operation | None, encoding: Encoding) -> int:
+    """What the address of an allocation must be a multiple of, in bytes."""
+    own = operation.attributes.get("alignment") if operation else None
+    if isinstance(own, int):
+        return own
+    if isinstance(encoding, (NVMMAShared, SharedLinear)):
+        return encoding.alignment
+    return DEFAULT_ALIGNMENT
+
+
+# ------------------------------------------------------------------------------------- accesses
+
+
+@dataclass(frozen=True)
+class MmaUse:
+    """An MMA that reads a tile.
+
+    Attributes:
+        operation: ``ttng.warp_group_dot``, ``ttng.tc_gen5_mma``, ...
+        operand: "A" or "B".
+        memory: the type of the value that it takes.
+        derived: the operand as the tensor core reads it; None if `reason` says why not.
+        read: what the banks make of 8 rows of 16 bytes; None if 16 bytes do not stay together.
+    """
+
+    operation: Operation
+    operand: Literal["A", "B"]
+    memory: MemoryType
+    derived: MmaOperand | None
+    read: BankReport | None
+    reason: str = ""
+
+    @property
+    def instructions(self) -> int:
+        """Subtiles that instructions read, of what one block holds."""
+        advances = self.derived.advances if self.derived else ()
+        return sum(map(len, advances))
+
+
+@dataclass(frozen=True)
+class CopyUse:
+    """A TMA copy from or to a tile.
+
+    Attributes:
+        direction: ``load`` (from global memory), ``store``, ``reduce``, ``gather``, ``scatter``.
+        box: the extents of a box, in elements; None if `reason` says why it is not known.
+        boxes: how many instructions there are.
+        box_bytes: what each moves.
+    """
+
+    operation: Operation
+    direction: CopyDirection
+    memory: MemoryType
+    box: tuple[int, ...] | None
+    boxes: int
+    box_bytes: int
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class MoveUse:
+    """A tensor that is moved from registers to shared memory, or back.
+
+    Attributes:
+        tensor: the type of the tensor.
+        memory: of the tile, or of the part of it that is moved.
+        planned: with which instructions; None if `reason` says why that is not predicted.
+    """
+
+    operation: Operation
+    direction: Direction
+    tensor: TensorType
+    memory: MemoryType
+    planned: PlannedMove | None
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class SharedAllocation:
+    """A value of shared memory, and what touches it.
+
+    Attributes:
+        value: the result of ``ttg.local_alloc``, or an argument of a function.
+        memory: its type.
+        encoding, layout: of one buffer; None if `reason` says why they are not known.
+        bytes: in one block of the cluster; all buffers.
+        alignment: in bytes.
+        mmas, copies, moves, others: what touches it, in textual order; an operation that takes it
+            twice is there twice.
+        is_barrier: whether mbarriers are made of it.
+    """
+
+    value: Value
+    memory: MemoryType
+    encoding: Encoding | None
+    layout: LinearLayout | None
+    bytes: int
+    alignment: int
+    mmas: tuple[MmaUse, ...] = ()
+    copies: tuple[CopyUse, ...] = ()
+    moves: tuple[MoveUse, ...] = ()
+    others: tuple[Operation, ...] = ()
+    is_barrier: bool = False
+    reason: str = ""
+
+    @property
+    def name(self) -> str:
+        """As the module calls it."""
+        return self.value.name
+
+    @property
+    def location(self) -> Location | None:
+        """Of the allocation in the kernel's source."""
+        return self.value.definition.location if self.value.definition else None
+
+    @property
+    def tile(self) -> tuple[int, ...]:
+        """The shape of one buffer."""
+        return self.memory.shape[-len(self.layout.out_dims) :] if self.layout else self.memory.shape
+
+    @property
+    def buffers(self) -> int:
+        """How many tiles it holds."""
+        return math.prod(self.memory.shape[: -len(self.tile)])
+
+    @property
+    def swizzle(self) -> int | None:
+        """The width of the swizzle atom in bytes, 0 for none; None if there is no such notion."""
+        if isinstance(self.encoding, NVMMAShared):
+            return self.encoding.swizzle_byte_width
+        widths = {use.derived.descriptor.swizzle_byte_width for use in self.mmas if use.derived}
+        return widths.pop() if len(widths) == 1 else None
+
+
+@dataclass(frozen=True)
+class TensorAllocation:
+    """A value of tensor memory.
+
+    Attributes:
+        encoding: None for scales, and for what cannot be read.
+        columns: how many of the 512 columns it takes; None if that is not known.
+    """
+
+    value: Value
+    memory: MemoryType
+    encoding: TensorMemoryEncoding | None
+    columns: int | None
+
+
+@functools.lru_cache(maxsize=1024)
+def _derived(
+    layout: LinearLayout, bits: int, instruction: tuple[int, int], arch: Architecture, mn_dim: int
+) -> MmaOperand:
+    return derive_operand(layout, bits, instruction, arch=arch, mn_dim=mn_dim)
+
+
+@functools.lru_cache(maxsize=1024)
+def _operand_read(layout: LinearLayout, bits: int, mn_dim: int) -> BankReport | None:
+    tile = within_block(layout)
+    names = list(tile.out_dims)
+    if not tile.is_invertible():
+        return None
+    rows = tile.transpose_outs([names[mn_dim], names[1 - mn_dim]])
+    for major in ("K", "MN"):
+        try:
+            return chunk_access(rows, bits, major="K" if major == "K" else "MN")
+        except LayoutError:
+            continue
+    return None
+
+
+def operand_layout(memory: MemoryType) -> LinearLayout:
+    """The layout of a tile as an MMA reads it: fp4 with padding is read as bytes, K twice as long.
+
+    Raises:
+        LayoutError: as `part_layout`; or a rank other than 2.
+    """
+    encoding = parsed_encoding(memory.encoding)
+    if isinstance(encoding, NVMMAShared) and encoding.fp4_padded:
+        shape = list(memory.shape)
+        shape[encoding.contiguous_dim] *= 2
+        layout = _tile_layout(replace(encoding, fp4_padded=False), tuple(shape))
+    else:
+        layout = part_layout(memory)
+    if len(layout.out_dims) != 2 or len(memory.shape) != 2:
+        raise LayoutError("shape", memory.shape, "an MMA reads tiles of two dimensions")
+    return layout
+
+
+def mma_extent(operation: Operation, operand: Literal["A", "B"], module: MlirModule) -> int:
+    """M or N of one instruction, of what one block gives it.
+
+    Raises:
+        LayoutError: the types do not say.
+    """
+    if operation.name == "ttng.warp_group_dot":
+        if operand == "A":
+            return WGMMA_ROWS
+        result = tensor_type(operation.results[0].type or "", module.aliases)
+        if result is None:
+            raise LayoutError("type", operation.results[0].type, "must be a tensor")
+        shape = getattr(parse_distributed(result.encoding, module.aliases), "instr_shape", None)
+        if not shape:
+            raise LayoutError("encoding", result.encoding, "must be wgmma's accumulator")
+        return int(shape[1])
+    memory = module.memory(operation.operands[2])
+    if memory is None:
+        raise LayoutError("accumulator", operation.operands[2].type, "must be in tensor memory")
+    encoding = TensorMemoryEncoding.parse(memory.encoding)
+    if operand == "A":
+        return encoding.block_m
+    rows = min(encoding.block_n, memory.shape[-1])
+    return rows // 2 if encoding.two_ctas else rows
+
+
+def _mma_use(
+    operation: Operation,
+    operand: Literal["A", "B"],
+    memory: MemoryType,
+    module: MlirModule,
+    arch: Architecture,
+) -> MmaUse:
+    mn_dim = 0 if operand == "A" else 1
+    bits = memory.element_bitwidth
+    try:
+        layout = operand_layout(memory)
+    except LayoutError as error:
+        return MmaUse(operation, operand, memory, None, None, str(error))
+    read = _operand_read(layout, bits, mn_dim)
+    try:
+        instruction = (mma_extent(operation, operand, module), 8 * INSTRUCTION_K_BYTES // bits)
+        derived = _derived(layout, bits, instruction, arch, mn_dim)
+    except LayoutError as error:
+        return MmaUse(operation, operand, memory, None, read, str(error))
+    return MmaUse(operation, operand, memory, derived, read)
+
+
+@functools.lru_cache(maxsize=1024)
+def tma_boxes(
+    encoding: NVMMAShared, shape: tuple[int, ...], direction: CopyDirection = "load"
+) -> tuple[tuple[int, ...], int, int]:
+    """The boxes of a TMA copy of a tile: the extents of each, how many, and the bytes of each.
+
+    Raises:
+        LayoutError: the shape does not fit the encoding.
+    """
+    per_cta = shape_per_cta(encoding.cga_layout, shape)
+    box = tma_box_shape(per_cta, encoding)
+    if direction in ("gather", "scatter"):
+        box = (*((1,) * (len(box) - 2)), GATHERED_ROWS, box[-1])
+    count = math.prod(-(-size // extent) for size, extent in zip(per_cta, box, strict=True))
+    return box, count, math.prod(box) * encoding.element_bitwidth // 8
+
+
+def _copy_use(operation: Operation, memory: MemoryType) -> CopyUse:
+    direction = _TMA_COPIES[operation.name]
+    try:
+        encoding = parsed_encoding(memory.encoding)
+        if not isinstance(encoding, NVMMAShared):
+            raise LayoutError(
+                "encoding", memory.encoding, "must be NVMMA, or its boxes are not known"
+            )
+        box, boxes, size = tma_boxes(encoding, memory.shape, direction)
+    except LayoutError as error:
+        return CopyUse(operation, direction, memory, None, 0, 0, str(error))
+    return CopyUse(operation, direction, memory, box, boxes, size)
+
+
+@functools.lru_cache(maxsize=1024)
+def _registers(
+    encoding: str, shape: tuple[int, ...], aliases: tuple[tuple[str, str], ...]
+) -> LinearLayout:
+    return parse_distributed(encoding, dict(aliases)).to_linear_layout(shape)
+
+
+@functools.lru_cache(maxsize=1024)
+def planned(
+    registers: LinearLayout,
+    encoding: Encoding,
+    shape: tuple[int, ...],
+    bits: int,
+    direction: Direction,
+    arch: Architecture,
+    fixed_bits: int = 0,
+) -> PlannedMove:
+    """`plan_move` for a tile of `shape` in an encoding.
+
+    Raises:
+        LayoutError: as `plan_move`.
+    """
+    paddings = encoding.paddings if isinstance(encoding, PaddedShared) else ()
+    layout = _tile_layout(encoding, shape)
+    return plan_move(
+        registers, layout, bits, direction, arch=arch, fixed_bits=fixed_bits, paddings=paddings
+    )
+
+
+def register_layout(tensor: TensorType, module: MlirModule) -> LinearLayout:
+    """The layout of a tensor in registers.
+
+    Raises:
+        LayoutError: an encoding that is not supported.
+    """
+    used = tuple((name, text) for name, text in module.aliases.items() if name in tensor.encoding)
+    nested = tuple(
+        (name, text)
+        for name, text in module.aliases.items()
+        if any(name in other for _, other in used)
+    )
+    return _registers(tensor.encoding, tensor.shape, (*used, *nested))
+
+
+def _move_use(
+    operation: Operation,
+    direction: Direction,
+    value: Value,
+    memory: MemoryType,
+    module: MlirModule,
+    arch: Architecture,
+) -> MoveUse | None:
+    tensor = tensor_type(value.type or "", module.aliases)
+    if tensor is None:
+        return None
+    try:
+        move = planned(
+            register_layout(tensor, module),
+            parsed_encoding(memory.encoding),
+            tile_shape(memory),
+            memory.element_bitwidth,
+            direction,
+            arch,
+            fixed_offset_bits(memory),
+        )
+    except LayoutError as error:
+        return MoveUse(operation, direction, tensor, memory, None, str(error))
+    return MoveUse(operation, direction, tensor, memory, move)
+
+
+_HANDED_ON = frozenset(
+    (
+        *VIEWS, "scf.for", "scf.while", "scf.if", "scf.yield", "scf.condition", "cf.br",
+        "cf.cond_br", "tt.call", "tt.return", "arith.select", "ttg.warp_specialize",
+        "ttg.warp_yield", "ttng.warp_group_dot_wait", "ttg.local_dealloc",
+    )
+)  # fmt: skip
+"""Operations that touch no element of the memory that they take."""
+
+
+@dataclass
+class _Uses:
+    mmas: list[MmaUse] = field(default_factory=list)
+    copies: list[CopyUse] = field(default_factory=list)
+    moves: list[MoveUse] = field(default_factory=list)
+    others: list[Operation] = field(default_factory=list)
+
+
+def _uses(source: Value, flow: MemoryFlow, module: MlirModule, arch: Architecture) -> _Uses:
+    found = _Uses()
+    alloc = source.definition
+    memory = module.memory(source)
+    if alloc is not None and alloc.name == "ttg.local_alloc" and alloc.operands and memory:
+        move = _move_use(alloc, "store", alloc.operands[0], memory, module, arch)
+        if move:
+            found.moves.append(move)
+    uses = sorted(flow.uses(source), key=lambda use: use[0].start)
+    is_barrier = any(operation.name == "ttng.init_barrier" for operation, _ in uses)
+    for operation, index in uses:
+        memory = module.memory(operation.operands[index])
+        if operation.name in _HANDED_ON or memory is None:
+            continue
+        if is_barrier:
+            found.others.append(operation)
+        elif operation.name in _MMAS and index < 2:
+            operand: Literal["A", "B"] = "A" if index == 0 else "B"
+            found.mmas.append(_mma_use(operation, operand, memory, module, arch))
+        elif operation.name in _TMA_COPIES:
+            found.copies.append(_copy_use(operation, memory))
+        elif operation.name in ("ttg.local_load", "ttg.local_store"):
+            stores = operation.name == "ttg.local_store"
+            value = operation.operands[0] if stores else operation.results[0]
+            move = _move_use(operation, "store" if stores else "load", value, memory, module, arch)
+            if move:
+                found.moves.append(move)
+            else:
+                found.others.append(operation)
+        else:
+            found.others.append(operation)
+    return found
+
+
+def shared_allocations(module: MlirModule, arch: Architecture) -> list[SharedAllocation]:
+    """The shared memory of a module, the largest values first."""
+    flow = MemoryFlow(module)
+    found = []
+    for value in flow.shared_sources:
+        memory = module.memory(value)
+        if memory is None:
+            continue
+        uses = _uses(value, flow, module, arch)
+        size, alignment, reason = 0, DEFAULT_ALIGNMENT, ""
+        encoding: Encoding | None = None
+        layout: LinearLayout | None = None
+        try:
+            encoding = parsed_encoding(memory.encoding)
+            alignment = alignment_of(value.definition, encoding)
+            size = allocated_bytes(memory)
+            layout = tile_layout(memory)
+        except LayoutError as error:
+            reason = str(error)
+        found.append(
+            SharedAllocation(
+                value,
+                memory,
+                encoding,
+                layout,
+                size,
+                alignment,
+                tuple(uses.mmas),
+                tuple(uses.copies),
+                tuple(uses.moves),
+                tuple(uses.others),
+                any(operation.name == "ttng.init_barrier" for operation in uses.others),
+                reason,
+            )
+        )
+    return sorted(found, key=lambda each: -each.bytes)
+
+
+def is_read(allocation: SharedAllocation) -> bool:
+    """Whether anything reads what is in the allocation, or may read it."""
+    return (
+        bool(allocation.mmas)
+        or any(move.direction == "load" for move in allocation.moves)
+        or any(copy.direction not in ("load", "gather") for copy in allocation.copies)
+        or any(operation.name not in _WRITERS for operation in allocation.others)
+    )
+
+
+def tensor_allocations(module: MlirModule) -> list[TensorAllocation]:
+    """The tensor memory of a module, in textual order."""
+    found = []
+    for value in module.values:
+        memory = module.memory(value)
+        operation = value.definition
+        if memory is None or operation is None or operation.name != "ttng.tmem_alloc":
+            continue
+        encoding, columns = None, None
+        if memory.mnemonic == "tensor_memory_encoding":
+            try:
+                encoding = TensorMemoryEncoding.parse(memory.encoding)
+                columns = _columns(encoding, memory)
+            except LayoutError:
+                columns = None
+        found.append(TensorAllocation(value, memory, encoding, columns))
+    return found
+
+
+def _columns(encoding: TensorMemoryEncoding, memory: MemoryType) -> int:
+    layout = encoding.to_linear_layout(memory.shape[-2:], memory.element_bitwidth)
+    return layout.in_dims["column"] * math.prod(memory.shape[:-2])
+
+
+def conflicting(moves: Iterable[MoveUse], least: int = 2) -> list[MoveUse]:
+    """The moves whose requests take at least `least` times the wavefronts that they need."""
+    return [
+        move
+        for move in moves
+        if move.planned
+        and move.planned.pattern.wavefronts >= least * move.planned.pattern.ideal_wavefronts
+    ]
+
+
+def total_wavefronts(moves: Sequence[PlannedMove]) -> int:
+    """Of all warps."""
+    return sum(move.pattern.wavefronts for move in moves)
+
+
+# ------------------------------------------------------------------------------------ occupancy
+
+
+@dataclass(frozen=True)
+class Occupancy:
+    """How many blocks fit a multiprocessor, registers left out of account.
+
+    Attributes:
+        by_shared, by_threads: for which shared memory, and threads, are enough.
+    """
+
+    by_shared: int
+    by_threads: int
+
+
+def warps_of(module: MlirModule) -> int:
+    """The warps of a block, those of partitions included."""
+    attributes = module.attributes
+    return int(attributes.get("ttg.total-num-warps", attributes.get("ttg.num-warps", 4)))
+
+
+def blocks_per_sm(shared: int, warps: int) -> Occupancy:
+    """For a kernel that takes `shared` bytes of shared memory a block."""
+    taken = shared + RESERVED_PER_BLOCK
+    return Occupancy(
+        SHARED_MEMORY_PER_SM // (-(-taken // BLOCK_GRANULARITY) * BLOCK_GRANULARITY),
+        min(BLOCKS_PER_SM, THREADS_PER_SM // (warps * WARP_THREADS)),
+    )
