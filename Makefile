@@ -34,7 +34,8 @@ lint: $(VENV)/.ready
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/ci.yml
-	$(BIN)/check-jsonschema --check-metaschema triton_ext/layout_dump.schema.json
+	$(BIN)/check-jsonschema --check-metaschema triton_ext/layout_dump.schema.json \
+		triton_ext/layout_report.schema.json
 
 # The type checker knows no package-dir, so it is shown the packages as they are installed.
 types: $(VENV)/.ready
