@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 
 from triton_ext.ptx import Instruction, Kernel
@@ -36,7 +37,7 @@ def blocks_in_order(kernel: Kernel) -> tuple[Block, ...]:
     if not instructions:
         return ()
     targets = [_targets(kernel, instruction) for instruction in instructions]
-    starts = {0, *kernel.labels.values()}
+    starts = {0, *itertools.chain.from_iterable(targets)}
     starts.update(
         number + 1
         for number, instruction in enumerate(instructions)

@@ -6,6 +6,7 @@ comes from a loop counter still has all of its other fields.
 
 from __future__ import annotations
 
+import functools
 import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Iterable, Iterator
@@ -104,7 +105,7 @@ class Folder:
         self._written: list[list[tuple[int, _Key]]] = []
         for instruction in kernel.instructions:
             written = [
-                (index, self._key(name, instruction)) for index, name in _destinations(instruction)
+                (index, self._key(name, instruction)) for index, name in destinations(instruction)
             ]
             self._written.append(written)
             for index, key in written:
@@ -342,6 +343,8 @@ class Folder:
                 return self._shift(base, opcode, source(1), source(2, 32), width)
             if base in ("mul", "mad") and not _is_float(opcode):
                 return self._multiply(opcode, [source(i) for i in range(1, len(operands))], width)
+            if base in _PAIRWISE and not _is_float(opcode):
+                return self._pairwise(base, opcode, source(1), source(2), width)
             if base == "mapa":
                 mask, address = (1 << CTA_ADDRESS_BITS) - 1, source(1)
                 return Bits(address.value & mask, address.known & mask)
@@ -435,11 +438,28 @@ class Folder:
     @staticmethod
     def _multiply(opcode: str, sources: list[Bits], width: int) -> Bits:
         wide = 2 * width if ".wide" in opcode else width
-        if ".hi" in opcode or not all(bits.is_constant(width) for bits in sources[:2]):
+        if not all(bits.is_constant(width) for bits in sources[:2]):
             return Bits.unknown()
         factors = [_signed(bits.value, width) if ".s" in opcode else bits.value for bits in sources]
-        product = Bits.constant(factors[0] * factors[1], wide)
+        shift = width if ".hi" in opcode else 0
+        product = Bits.constant(factors[0] * factors[1] >> shift, wide)
         return add(product, sources[2], wide) if len(sources) > 2 else product
+
+    @staticmethod
+    def _pairwise(base: str, opcode: str, left: Bits, right: Bits, width: int) -> Bits:
+        """Quotients, remainders and extremes of two integers that are known."""
+        if not (left.is_constant(width) and right.is_constant(width)):
+            return Bits.unknown()
+        mask = (1 << width) - 1
+        a, b = left.value & mask, right.value & mask
+        if ".s" in opcode:
+            a, b = _signed(a, width), _signed(b, width)
+        if base in ("min", "max"):
+            return Bits.constant(min(a, b) if base == "min" else max(a, b), width)
+        if not b:
+            return Bits.unknown()
+        quotient = abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)  # towards zero
+        return Bits.constant(quotient if base == "div" else a - quotient * b, width)
 
     def _bit_field(
         self, base: str, opcode: str, operands: tuple[str, ...], at: Instruction
@@ -467,6 +487,9 @@ class Folder:
         )
 
 
+_PAIRWISE = ("div", "rem", "min", "max")
+
+
 def _signed(value: int, width: int) -> int:
     return value - (1 << width) if value >> (width - 1) & 1 else value
 
@@ -484,12 +507,14 @@ _NO_DESTINATION = (
 )  # fmt: skip
 
 
-def _destinations(instruction: Instruction) -> Iterator[tuple[int, str]]:
+@functools.lru_cache(maxsize=4096)
+def _has_destination(opcode: str) -> bool:
+    return not any(opcode == name or opcode.startswith(name + ".") for name in _NO_DESTINATION)
+
+
+def destinations(instruction: Instruction) -> Iterator[tuple[int, str]]:
     """The registers that an instruction writes, with their place in its first operand."""
-    opcode = instruction.opcode
-    if not instruction.operands or any(
-        opcode == name or opcode.startswith(name + ".") for name in _NO_DESTINATION
-    ):
+    if not instruction.operands or not _has_destination(instruction.opcode):
         return
     first = instruction.operands[0]
     if first.startswith("["):
