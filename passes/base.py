@@ -35,7 +35,8 @@ class Diagnostic:
     """Something that a pass has to say about a place in the kernel.
 
     Attributes:
-        severity: an error ends the compilation; a warning becomes a Python warning.
+        severity: an error ends the compilation; a warning becomes a Python warning; a remark is
+            printed on stderr.
         message: what is wrong.
         help: what to do about it; "" if there is nothing to say.
         location: in the kernel's source; None if it is not known.

@@ -29,9 +29,12 @@ def warn(diagnostic: Diagnostic) -> None:
 
 
 def present(result: PassResult) -> None:
-    """Show a result: diagnostics as warnings, the report where its options say."""
+    """Show a result: warnings as such, remarks on stderr, the report where its options say."""
     for diagnostic in result.diagnostics:
-        warn(diagnostic)
+        if diagnostic.severity == "remark":
+            print(diagnostic, file=sys.stderr)
+        else:
+            warn(diagnostic)
     if result.report is None:
         return
     output = getattr(result.compiler_pass.options, "output", "-")

@@ -253,6 +253,15 @@ def test_a_cached_kernel_reports_again(tmp_path, capsys):
     assert len(runs) == 1
 
 
+def test_remarks(capsys):
+    complaining("remarks", "remark")
+    with warnings.catch_warnings(), passes.enabled("remarks") as results:
+        warnings.simplefilter("error", passes.PassWarning)
+        compiled()
+    assert "remark: a product\n" in capsys.readouterr().err
+    assert [found.severity for found in results.diagnostics] == ["remark"]
+
+
 def test_reports_go_to_files(tmp_path, capsys):
     @compiler_pass("to-file", after="ttgir", options=passes.ReportOptions)
     def to_file(compilation, options):

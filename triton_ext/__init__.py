@@ -6,6 +6,7 @@ The layout part imports neither Triton nor torch; `emulate` imports Triton, and 
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 from triton_ext.encodings import NVMMAShared, SharedLinear, SwizzledShared, parse_encoding
@@ -15,6 +16,7 @@ from triton_ext.nvmma_shared import core_matrix_linear_layout, nvmma_shared_to_l
 from triton_ext.startup import begin as _begin
 
 if TYPE_CHECKING:
+    from triton_ext import passes
     from triton_ext.emulator.driver import emulate
     from triton_ext.ops import addmm, bmm, drop_in, linear, matmul, scaled_mm
 
@@ -36,6 +38,7 @@ __all__ = [
     "matmul",
     "nvmma_shared_to_linear_layout",
     "parse_encoding",
+    "passes",
     "scaled_mm",
 ]
 
@@ -50,6 +53,8 @@ def __getattr__(name: str) -> Any:
         from triton_ext import ops
 
         return getattr(ops, name)
+    if name == "passes":
+        return importlib.import_module("triton_ext.passes")
     if name == "emulate":
         from triton_ext.emulator.driver import emulate
 

@@ -1,0 +1,292 @@
+"""check-conversion: each shared encoding of a kernel, converted by us and by Triton's C++.
+
+Compared are NVMMA, swizzled and shared-linear encodings, each with the shape of the tile that it
+lays out: the bases of ``offset`` and ``block``, in order, and the alignment of NVMMA and
+shared-linear ones. Other encodings (``padded_shared``), and shapes that have no linear layout, are
+listed in the report as not compared.
+
+Triton is asked in this process, through its Python binding: of the passes, this one alone needs
+Triton at hand. It aborts the process on some illegal shapes, so our conversion comes first, and
+what that refuses never reaches Triton.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import json
+import re
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from triton_ext.passes.base import (
+    Compilation,
+    Diagnostic,
+    Outcome,
+    ReportOptions,
+    Severity,
+    compiler_pass,
+)
+
+from triton_ext.encodings import NVMMAShared, SharedEncoding, SwizzledShared, parse_encoding
+from triton_ext.errors import LayoutError, PassError
+from triton_ext.known_faults import KnownFault, expected_from_triton
+from triton_ext.linear_layout import Basis
+from triton_ext.mlir_module import Location, MlirModule, Value
+from triton_ext.nvmma_shared import nvmma_shared_to_linear_layout
+
+
+@dataclass(frozen=True)
+class CheckConversionOptions(ReportOptions):
+    """Options of check-conversion.
+
+    Attributes:
+        known_faults: ``warn`` or ``error``: what a known fault of this release of Triton is. The
+            kernel may be right in spite of it.
+        output: as for all reports, but ``none`` unless it is set.
+    """
+
+    output: str = "none"
+    known_faults: str = "warn"
+
+    KNOWN_FAULTS: ClassVar[tuple[str, ...]] = ("warn", "error")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.known_faults not in self.KNOWN_FAULTS:
+            rule = f"must be one of {', '.join(self.KNOWN_FAULTS)}"
+            raise LayoutError("known_faults", self.known_faults, rule)
+
+
+@dataclass(frozen=True)
+class Converted:
+    """A linear layout, as either side gives it.
+
+    Attributes:
+        offset, block: the bases.
+        alignment: in bytes.
+    """
+
+    offset: tuple[Basis, ...]
+    block: tuple[Basis, ...]
+    alignment: int
+
+    def __str__(self) -> str:
+        lists = [[list(basis) for basis in bases] for bases in (self.offset, self.block)]
+        return f"offset = {lists[0]}, block = {lists[1]}, alignment = {self.alignment}"
+
+
+def convert(encoding: SharedEncoding, shape: tuple[int, ...]) -> Converted:
+    """Our conversion.
+
+    Raises:
+        LayoutError: the shape has no linear layout, or one without bases.
+    """
+    if isinstance(encoding, NVMMAShared):
+        layout, alignment = nvmma_shared_to_linear_layout(shape, encoding), encoding.alignment
+    elif isinstance(encoding, SwizzledShared):
+        layout, alignment = encoding.to_linear_layout(shape), _SWIZZLED_ALIGNMENT
+    else:
+        layout, alignment = encoding.to_linear_layout(), encoding.alignment
+        if tuple(layout.out_dims.values()) != shape:
+            raise LayoutError("shape", shape, "must be that of the shared-linear encoding")
+    bases = layout.bases
+    if not bases["offset"]:
+        raise LayoutError("shape", shape, "is a single element: there are no bases to compare")
+    return Converted(tuple(bases["offset"]), tuple(bases.get("block", ())), alignment)
+
+
+_SWIZZLED_ALIGNMENT = 16
+"""Of swizzled encodings, whose attribute says none (Triton's ``getAlignment``)."""
+
+
+class _Triton:
+    """Triton's conversion, in a context of MLIR of its own."""
+
+    def __init__(self) -> None:
+        try:
+            import triton
+            from triton._C.libtriton import gluon_ir, ir
+            from triton.backends.compiler import GPUTarget
+            from triton.compiler.compiler import make_backend
+        except ImportError as error:
+            raise PassError(f"check-conversion asks Triton, which is not here: {error}") from error
+        self.version = triton.__version__
+        self._context = ir.context()
+        ir.load_dialects(self._context)
+        make_backend(GPUTarget("cuda", 100, 32)).load_dialects(self._context)
+        self._builder = gluon_ir.GluonOpBuilder(self._context)
+        self._lock = threading.Lock()
+
+    @property
+    def release(self) -> tuple[int, int]:
+        """Major and minor version."""
+        major, minor = re.findall(r"\d+", self.version)[:2]
+        return int(major), int(minor)
+
+    def convert(self, encoding: SharedEncoding, shape: tuple[int, ...]) -> Converted:
+        """What Triton's C++ makes of it.
+
+        Raises:
+            RuntimeError: its verifier refuses the encoding.
+        """
+        from triton_ext.interop import to_gluon
+
+        with self._lock:
+            attribute = to_gluon(encoding)._to_ir(self._builder)
+            layout = self._builder.to_linear_layout(attribute, list(shape))
+        return Converted(
+            tuple(map(tuple, layout.offset_bases)),
+            tuple(map(tuple, layout.block_bases)),
+            layout.alignment,
+        )
+
+
+@functools.lru_cache(maxsize=1)
+def ask_triton() -> _Triton:
+    """The one Triton of this process."""
+    atexit.register(ask_triton.cache_clear)  # its objects must not outlive the interpreter
+    return _Triton()
+
+
+@dataclass(frozen=True)
+class _Tile:
+    """A distinct encoding and shape of a module, and where it first is.
+
+    Attributes:
+        shape: of the allocation; a leading dimension more than the encoding's rank counts buffers.
+    """
+
+    encoding: str
+    shape: tuple[int, ...]
+    kind: str
+    value: Value
+
+    @property
+    def location(self) -> Location | None:
+        """Of the allocation or the view; of a kernel's argument, that of its first use."""
+        if self.value.definition:
+            return self.value.definition.location
+        return next((user.location for user, _ in self.value.uses if user.location), None)
+
+
+def _tiles(module: MlirModule) -> Iterator[_Tile]:
+    """Allocations first, so that theirs is the place that is named; TMA descriptors last."""
+
+    def rank(value: Value) -> int:
+        if value.definition and value.definition.name == "ttg.local_alloc":
+            return 0
+        return 2 if "tensordesc" in (value.type or "") else 1
+
+    found: dict[tuple[str, tuple[int, ...]], _Tile] = {}
+    for value in sorted(module.values, key=rank):
+        kind = module.memory(value)
+        if kind and "shared" in kind.mnemonic:
+            tile = _Tile(kind.encoding, kind.allocated, kind.kind, value)
+            found.setdefault((tile.encoding, tile.shape), tile)
+    yield from found.values()
+
+
+def _known_fault(
+    release: tuple[int, int],
+    encoding: SharedEncoding,
+    shape: tuple[int, ...],
+    theirs: Converted | str,
+) -> KnownFault | None:
+    """The fault of a release that gives exactly this answer."""
+    if not isinstance(encoding, NVMMAShared) or isinstance(theirs, str):
+        return None
+    layout, fault = expected_from_triton(release, shape, encoding)
+    bases = layout.bases
+    predicted = tuple(bases["offset"]), tuple(bases.get("block", ()))
+    return fault if predicted == (theirs.offset, theirs.block) else None
+
+
+def _difference(
+    tile: _Tile, shape: tuple[int, ...], ours: Converted, theirs: Converted | str,
+    triton: _Triton, fault: KnownFault | None, options: CheckConversionOptions,
+) -> Diagnostic:  # fmt: skip
+    severity: Severity = "error"
+    help_ = (
+        "one of the two is wrong, and the kernel reads and writes what Triton's says; until it is"
+        " known which, use another encoding, or report it with this message"
+    )
+    if fault:
+        severity = "warning" if options.known_faults == "warn" else "error"
+        help_ = (
+            f'a known fault of Triton {triton.version}: "{fault.title}": {fault.why_wrong}. Use'
+            " another encoding or another release, unless nothing but Triton reads this memory"
+        )
+    return Diagnostic(
+        severity,
+        f"{tile.encoding} of a tile {'x'.join(map(str, shape))}: Triton {triton.version} converts"
+        " it to another linear layout than triton_ext"
+        f"\n    triton_ext: {ours}\n    Triton:     {theirs}",
+        help_,
+        tile.location,
+    )
+
+
+def _render(kernel: str, report: Any, options: Any) -> str:
+    if options.format == "json":
+        return json.dumps({"kernel": kernel, **report})
+    different = sum(each["verdict"] != "equal" for each in report["compared"])
+    lines = [
+        f"check-conversion: {kernel}, Triton {report['triton']}: {len(report['compared'])}"
+        f" compared, {different} different, {len(report['not_compared'])} not compared"
+    ]
+    for each in report["compared"]:
+        lines.append(
+            f"  {each['verdict']}: {each['shape']} {each['encoding']} ({each['location']})"
+        )
+    for each in report["not_compared"]:
+        lines.append(f"  not compared: {each['shape']} {each['encoding']}: {each['reason']}")
+    return "\n".join(lines)
+
+
+@compiler_pass("check-conversion", after="ttgir", options=CheckConversionOptions, render=_render)
+def check_conversion(compilation: Compilation, options: CheckConversionOptions) -> Outcome | None:
+    """Each shared encoding of the kernel, converted by us and by Triton's C++, and compared.
+
+    A difference is an error; a known fault of the release is a warning, unless the option
+    ``known_faults=error`` is set.
+    """
+    triton: _Triton | None = None
+    compared: list[dict[str, Any]] = []
+    not_compared: list[dict[str, Any]] = []
+    diagnostics = []
+    for tile in _tiles(compilation.ttgir):
+        described = {
+            "encoding": tile.encoding,
+            "shape": list(tile.shape),
+            "kind": tile.kind,
+            "location": str(tile.location or ""),
+        }
+        try:
+            encoding = parse_encoding(tile.encoding)
+            shape = tile.shape[-encoding.rank :]
+            ours = convert(encoding, shape)
+        except LayoutError as error:
+            not_compared.append({**described, "reason": str(error)})
+            continue
+        triton = triton or ask_triton()
+        try:
+            theirs: Converted | str = triton.convert(encoding, shape)
+        except RuntimeError as error:
+            theirs = f"refused: {error}"
+        if ours == theirs:
+            compared.append({**described, "verdict": "equal"})
+            continue
+        fault = _known_fault(triton.release, encoding, shape, theirs)
+        compared.append({**described, "verdict": fault.title if fault else "different"})
+        diagnostics.append(_difference(tile, shape, ours, theirs, triton, fault, options))
+    if not compared and not not_compared:
+        return None
+    report = {
+        "triton": triton.version if triton else "not asked",
+        "compared": compared,
+        "not_compared": not_compared,
+    }
+    return Outcome(report=report, diagnostics=diagnostics)
