@@ -20,6 +20,12 @@ from triton_ext.nvmma_shared import nvmma_shared_to_linear_layout
 
 Major = Literal["K", "MN"]
 ELEMENT_TYPES = ("fp16", "bf16")
+"""Types of operands that every kernel takes."""
+ELEMENT_BYTES = {"fp16": 2, "bf16": 2, "e4m3": 1, "e5m2": 1, "tf32": 4, "int8": 1}
+"""Types of operands of the kernel with consumers. tf32 is fp32 in memory, of which the tensor cores
+read the upper 19 bits; only 16-bit operands may be MN-major (wgmma's rule)."""
+C_BYTES = {"fp16": 2, "bf16": 2, "fp32": 4, "int32": 4}
+ACTIVATIONS = ("relu", "gelu", "silu")
 
 
 @dataclass(frozen=True)
@@ -40,14 +46,19 @@ class TileLayouts:
 
 
 def tile_layouts(
-    shape: Sequence[int], contiguous_dim: int, element_bitwidth: int, swizzle: int | None = None
+    shape: Sequence[int],
+    contiguous_dim: int,
+    element_bitwidth: int,
+    swizzle: int | None = None,
+    cga_layout: Sequence[Sequence[int]] = (),
 ) -> TileLayouts:
     """The layouts of a 2-D tile.
 
     Args:
-        shape: of the tile, as the kernel sees it.
+        shape: of the tile, as the kernel sees it; over all blocks of a cluster.
         contiguous_dim: 0 or 1, which of its dimensions is contiguous in global memory.
         swizzle: the swizzle width in bytes; None for the widest that fits.
+        cga_layout: how the tile is divided among the blocks of a cluster, as in `NVMMAShared`.
 
     Raises:
         LayoutError: the swizzle is unknown, or does not fit.
@@ -55,10 +66,21 @@ def tile_layouts(
     transposed = contiguous_dim == 0
     tma_shape = tuple(reversed(shape)) if transposed else tuple(shape)
     if swizzle is None:
-        tma_encoding = NVMMAShared.default_for(tma_shape, element_bitwidth)
-    else:
-        tma_encoding = NVMMAShared(swizzle, element_bitwidth)
-    encoding = NVMMAShared(tma_encoding.swizzle_byte_width, element_bitwidth, transposed=transposed)
+        split = [max([1, *(2 * basis[dim] for basis in cga_layout)]) for dim in (0, 1)]
+        per_block = [size // parts for size, parts in zip(shape, split, strict=True)]
+        if transposed:
+            per_block.reverse()
+        swizzle = NVMMAShared.default_for(per_block, element_bitwidth).swizzle_byte_width
+    encoding = NVMMAShared(
+        swizzle, element_bitwidth, transposed=transposed, cga_layout=tuple(map(tuple, cga_layout))
+    )
+    tma_encoding = NVMMAShared(
+        swizzle,
+        element_bitwidth,
+        cga_layout=tuple(
+            tuple(reversed(basis)) if transposed else tuple(basis) for basis in cga_layout
+        ),
+    )
     linear = SharedLinear.from_linear_layout(
         nvmma_shared_to_linear_layout(shape, encoding), alignment=max(encoding.alignment, 128)
     )
@@ -71,13 +93,34 @@ class MatmulConfig:
 
     Args:
         arch: 90 (wgmma) or 100 (tcgen05).
-        element_type: of A, B and C: "fp16" or "bf16"; the accumulator is fp32.
+        element_type: of A and B: "fp16" or "bf16", the accumulator is fp32; with consumers also
+            "e4m3" and "e5m2" (fp8; on sm_90 the tensor cores keep 13 fraction bits below the
+            largest product when they add), "tf32", and "int8" (the accumulator is int32).
         a_major, b_major: the contiguous dimension of the operand: "K" or "MN".
         block_m, block_n, block_k: the tile of one thread block, in elements.
         stages: how many tiles of A and B are in flight.
-        num_warps: 4 (one warpgroup) or 8.
+        num_warps: 4 (one warpgroup) or 8; 4 with consumers.
         a_swizzle, b_swizzle: 32, 64 or 128 bytes; None for the widest that fits. (The rows of a
             tile without swizzle are not the core matrices that the tensor cores read.)
+        consumers: 0 for the kernel in which all warps do everything (`kernels/matmul.py`). 1, 2 or
+            3 warpgroups that multiply, next to a warp that copies, in thread blocks that stay on
+            their SM (`kernels/warp_specialized.py`, sm_90); the remaining fields are for that
+            kernel alone.
+        swap: compute the transpose of C from those of B and A, which are the same bytes. The
+            tensor cores take 64 rows of the left operand at least, but 8 columns of the right one
+            are enough: the side for a C with few rows.
+        cluster: 1, or 2 thread blocks that share the tile of the right operand (TMA multicast).
+        max_splits: into how many parts along K the tiles of an incomplete last wave may be cut.
+        c_parts: how many pieces of a consumer's part of the tile of C are stored one by one.
+        c_buffers: how many pieces are in shared memory at the same time.
+        group: how many rows of tiles run together.
+        out_type: of C: "fp16", "bf16", "fp32" or "int32" (of int8 alone); None for that of A and B
+            where it is one of these, else fp32, or int32 for int8.
+        bias: add a vector of N elements to each row of C.
+        activation: apply "relu", "gelu" (with erf) or "silu" after the bias.
+        a_scales, b_scales: multiply with a scale of A ("one" for all, "each" row its own), of B
+            ("one", or "each" column its own).
+        alpha: multiply with a number.
 
     Raises:
         LayoutError: an illegal value, a swizzle that does not fit the block, or more shared
@@ -95,25 +138,34 @@ class MatmulConfig:
     num_warps: int = 4
     a_swizzle: int | None = None
     b_swizzle: int | None = None
+    consumers: int = 0
+    swap: bool = False
+    cluster: int = 1
+    max_splits: int = 1
+    c_parts: int = 1
+    c_buffers: int = 1
+    group: int = 8
+    out_type: str | None = None
+    bias: bool = False
+    activation: str | None = None
+    a_scales: str | None = None
+    b_scales: str | None = None
+    alpha: bool = False
 
     def __post_init__(self) -> None:
-        legal: dict[str, Sequence[Any]] = {
-            "arch": (90, 100),
-            "element_type": ELEMENT_TYPES,
-            "a_major": ("K", "MN"),
-            "b_major": ("K", "MN"),
-            "block_m": (64, 128) if self.arch == 90 else (128,),
-            "block_n": (16, 32, 64, 128, 256),
-            "block_k": (16, 32, 64, 128),
-            "stages": range(2, 9),
-            "num_warps": (4, 8) if self.block_m >= 128 else (4,),
-            "a_swizzle": (None, 32, 64, 128),
-            "b_swizzle": (None, 32, 64, 128),
-        }
-        for name, values in legal.items():
+        for name, values in self._legal_values().items():
             if getattr(self, name) not in values:
                 raise LayoutError(name, getattr(self, name), f"must be one of {list(values)}")
-        _ = self.a_layouts, self.b_layouts  # raise if a swizzle does not fit
+        if self.consumers == 3 and self.columns > 128:
+            raise LayoutError(
+                "block_m" if self.swap else "block_n",
+                self.columns,
+                "must be at most 128 with 3 consumers: the accumulator would not fit the registers",
+            )
+        for name, tile in (("a_swizzle", self.a_layouts), ("b_swizzle", self.b_layouts)):
+            if tile.encoding.swizzle_byte_width == 0:
+                raise LayoutError(name, 0, "must be 32 at least, and the tile as wide as that")
+        _ = self.c_layouts  # raise if it does not fit
         if self.shared_memory_bytes > SHARED_MEMORY_PER_BLOCK:
             raise LayoutError(
                 "stages",
@@ -122,64 +174,174 @@ class MatmulConfig:
                 f" {SHARED_MEMORY_PER_BLOCK}; use fewer stages or smaller blocks",
             )
 
+    def _legal_values(self) -> dict[str, Sequence[Any]]:
+        anywhere: dict[str, Sequence[Any]] = {
+            "arch": (90, 100),
+            "element_type": tuple(ELEMENT_BYTES) if self.consumers else ELEMENT_TYPES,
+            "a_major": ("K",) if self.element_type not in ELEMENT_TYPES else ("K", "MN"),
+            "b_major": ("K",) if self.element_type not in ELEMENT_TYPES else ("K", "MN"),
+            "a_swizzle": (None, 32, 64, 128),
+            "b_swizzle": (None, 32, 64, 128),
+            "group": range(1, 65),
+            "consumers": (0, 1, 2, 3) if self.arch == 90 else (0,),
+        }
+        if self.consumers not in (1, 2, 3):
+            return anywhere | {
+                "block_m": (64, 128) if self.arch == 90 else (128,),
+                "block_n": (16, 32, 64, 128, 256),
+                "block_k": (16, 32, 64, 128),
+                "stages": range(2, 9),
+                "num_warps": (4, 8) if self.block_m >= 128 else (4,),
+                "swap": (False,),
+                "cluster": (1,),
+                "max_splits": (1,),
+                "c_parts": (1,),
+                "c_buffers": (1,),
+                "out_type": (None,),
+                "bias": (False,),
+                "activation": (None,),
+                "a_scales": (None,),
+                "b_scales": (None,),
+                "alpha": (False,),
+            }
+        columns = (8, 16, 32, 64, 128, 256)
+        rows: tuple[int, ...] = (64 * self.consumers, 128 * self.consumers)
+        if self.columns == 256 or self.consumers == 3:
+            rows = rows[:1]  # 128 registers of accumulator a thread are what there is room for
+        return anywhere | {
+            "block_m": columns if self.swap else rows,
+            "block_n": rows if self.swap else columns,
+            "block_k": (16, 32, 64, 128, 256),
+            "stages": range(2, 17),
+            "num_warps": (4,),
+            "swap": (False, True),
+            "cluster": (1, 2),
+            # The parts of a cluster's tiles would need a counter that both of its blocks see.
+            "max_splits": range(1, 33) if self.cluster == 1 else (1,),
+            "c_parts": [parts for parts in (1, 2, 4) if self.columns // parts >= 8],
+            "c_buffers": range(1, self.c_parts + 1),
+            "out_type": (
+                (None, "int32", "fp32", "fp16", "bf16")
+                if self.element_type == "int8"
+                else (None, "fp32", "fp16", "bf16")
+            ),
+            "bias": (False, True),
+            "activation": (None, *ACTIVATIONS),
+            "a_scales": (None, "one", "each"),
+            "b_scales": (None, "one", "each"),
+            "alpha": (False, True),
+        }
+
     @property
     def element_bytes(self) -> int:
-        """Bytes of an element of A, B and C."""
-        return 2
+        """Bytes of an element of A and B."""
+        return ELEMENT_BYTES[self.element_type]
+
+    @property
+    def c_type(self) -> str:
+        """Type of C."""
+        if self.out_type is not None:
+            return self.out_type
+        if self.element_type in C_BYTES:
+            return self.element_type
+        return "int32" if self.element_type == "int8" else "fp32"
+
+    @property
+    def rows(self) -> int:
+        """Of the tile of the left operand: A, or the transpose of B if they are swapped."""
+        return self.block_n if self.swap else self.block_m
+
+    @property
+    def columns(self) -> int:
+        """Of the tile of the right operand: B, or the transpose of A if they are swapped."""
+        return self.block_m if self.swap else self.block_n
 
     @property
     def shared_memory_bytes(self) -> int:
-        """What the tiles of A and B take, all stages, with 1 KiB for barriers.
+        """What the tiles of A, B and C take, all stages, with 1 KiB for barriers.
 
-        The tile of C takes their place when they are no longer needed.
+        Without consumers, the tile of C takes the place of the others when they are not needed.
         """
-        operands = (self.block_m + self.block_n) * self.block_k * self.stages
-        return max(operands, self.block_m * self.block_n) * self.element_bytes + 1024
+        operands = (self.block_m + self.block_n) * self.block_k * self.stages * self.element_bytes
+        c = self.block_m * self.block_n * C_BYTES[self.c_type]
+        if self.consumers:
+            return operands + c // self.c_parts * self.c_buffers + 1024
+        return max(operands, c) + 1024
+
+    def _left(self, k_major: bool, swizzle: int | None) -> TileLayouts:
+        """Of what one consumer reads of the left operand: (rows, block_k)."""
+        shape = (self.cluster * self.rows // max(self.consumers, 1), self.block_k)
+        bits = 8 * self.element_bytes
+        return tile_layouts(shape, 1 if k_major else 0, bits, swizzle, self._row_bases)
+
+    def _right(self, k_major: bool, swizzle: int | None) -> TileLayouts:
+        """Of the tile of the right operand, (block_k, columns), which a cluster shares."""
+        shape = (self.block_k, self.columns)
+        bits = 8 * self.element_bytes
+        shared = [[0, 0] for _ in self._row_bases]
+        return tile_layouts(shape, 0 if k_major else 1, bits, swizzle, shared)
+
+    @property
+    def _row_bases(self) -> list[list[int]]:
+        """How the blocks of a cluster divide the rows of a tile."""
+        return [[1, 0]] if self.cluster == 2 else []
 
     @functools.cached_property
     def a_layouts(self) -> TileLayouts:
-        """Of the (block_m, block_k) tile of A."""
-        return tile_layouts(
-            (self.block_m, self.block_k),
-            1 if self.a_major == "K" else 0,
-            8 * self.element_bytes,
-            self.a_swizzle,
-        )
+        """Of the tile of A; (block_m, block_k) if there is one consumer and no cluster."""
+        operand = self._right if self.swap else self._left
+        return operand(self.a_major == "K", self.a_swizzle)
 
     @functools.cached_property
     def b_layouts(self) -> TileLayouts:
-        """Of the (block_k, block_n) tile of B."""
-        return tile_layouts(
-            (self.block_k, self.block_n),
-            0 if self.b_major == "K" else 1,
-            8 * self.element_bytes,
-            self.b_swizzle,
-        )
+        """Of the tile of B; (block_k, block_n), or its transpose if they are swapped."""
+        operand = self._left if self.swap else self._right
+        return operand(self.b_major == "K", self.b_swizzle)
 
     @functools.cached_property
     def c_layouts(self) -> TileLayouts:
-        """Of the (block_m, block_n) tile of C, which is N-major."""
-        return tile_layouts((self.block_m, self.block_n), 1, 8 * self.element_bytes)
+        """Of what is stored of C at a time; in memory C is N-major."""
+        shape = (
+            self.cluster * self.rows // max(self.consumers, 1),
+            self.columns // self.c_parts,
+        )
+        bits = 8 * C_BYTES[self.c_type]
+        return tile_layouts(shape, 0 if self.swap else 1, bits, None, self._row_bases)
 
 
 @functools.lru_cache(maxsize=4096)
 def choose_config(
-    arch: int, element_type: str, a_major: Major, b_major: Major, m: int, n: int, k: int
+    arch: int,
+    element_type: str,
+    a_major: Major,
+    b_major: Major,
+    m: int,
+    n: int,
+    k: int,
+    multiprocessors: int = 132,
+    out_type: str | None = None,
 ) -> MatmulConfig:
-    """The tile for a problem: the largest that is not mostly padding.
+    """The configuration for a problem.
 
-    A tile of 128x256 keeps the tensor cores busiest; narrower ones waste less on a narrow C.
+    On sm_90 the one whose predicted time is the shortest (`triton_ext.kernels.cost_model`). On
+    sm_100 the largest tile that is not mostly padding: 128x256 keeps the tensor cores busiest,
+    narrower ones waste less on a narrow C.
+
+    Args:
+        multiprocessors: how many SMs the GPU has.
+        out_type: as in `MatmulConfig`.
     """
+    if arch == 90:
+        from triton_ext.kernels.cost_model import best_config
+
+        return best_config(element_type, a_major, b_major, m, n, k, multiprocessors, out_type)
     block_n = 256 if n > 128 and m > 64 else 128 if n > 64 else 64
-    block_m = 64 if arch == 90 and m <= 64 else 128
     return MatmulConfig(
         arch,
         element_type,
         a_major,
         b_major,
-        block_m=block_m,
         block_n=block_n,
-        block_k=64,
         stages=4,
-        num_warps=8 if block_m == 128 and block_n == 256 else 4,
+        num_warps=8 if block_n == 256 else 4,
     )

@@ -2,20 +2,122 @@
 
 from __future__ import annotations
 
-from typing import Any
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Protocol
 
+import triton
+from triton.experimental.gluon._runtime import GluonASTSource
 from triton_ext.kernels.config import MatmulConfig, TileLayouts
 from triton_ext.kernels.matmul import matmul_sm90, matmul_sm100
+from triton_ext.kernels.warp_specialized import COUNTER_BYTES, matmul_warp_specialized
 
-from triton_ext.compat import compile_gluon
+from triton_ext.compat import LAUNCH_OPTIONS, gpu_target
 from triton_ext.interop import to_gluon
 
-GROUP_M = 8
-"""Rows of tiles that run together (see `tile_origin`)."""
+CONSUMER_REGISTERS = {1: 240, 2: 240, 3: 160}
+"""Registers of a thread by the number of consumer warpgroups: what is left of the SM's 65,536 when
+the producer's warps have 24 each; a multiple of 8."""
+
+_OPTIONAL = ("workspace", "bias", "a_scale", "b_scale", "alpha")
+"""Arguments of the kernel with consumers that are None unless asked for."""
+TRITON_TYPES = {"e4m3": "fp8e4nv", "e5m2": "fp8e5", "tf32": "fp32", "int8": "i8", "int32": "i32"}
+"""What Triton calls element types that it does not call as this project does."""
+
+
+class DeviceProperties(Protocol):
+    """What a plan asks of a GPU; ``torch.cuda.get_device_properties(...)`` has it."""
+
+    @property
+    def multi_processor_count(self) -> int:
+        """How many SMs the GPU has."""
+
+
+@dataclass(frozen=True)
+class LaunchPlan:
+    """How one problem is launched with one configuration.
+
+    ``plan.kernel[plan.grid](*descriptors, **others, **plan.constants, **plan.options)``, with the
+    arguments that `arguments` names.
+
+    Attributes:
+        kernel: the Gluon kernel.
+        grid: in clusters, as Triton counts (a cluster of ``num_ctas`` thread blocks is one).
+        arguments: names of the run-time arguments. ``a_desc``, ``b_desc``, ``c_desc``: TMA
+            descriptors of A, B and C with the boxes below, the contiguous dimension last.
+            ``workspace``: a pointer to `workspace_bytes` bytes, aligned to 16.
+            ``bias``, ``a_scale``, ``b_scale``: pointers to contiguous vectors of N, M and N (or 1)
+            elements, bias of any floating-point type, scales of fp32. ``alpha``: a float.
+            The order is the kernel's; the descriptors go by position, the others by name (the
+            kernel's names of the operands are those of its left and right one).
+        constants: compile-time arguments.
+        options: compilation options.
+        a_tile, b_tile, c_tile: ``tma_shape`` and ``tma_encoding`` are the descriptor's.
+        workspace_bytes: 0 if there is none. It must be zero before the first launch; every launch
+            leaves it so that it serves the next launch of any plan (on the same stream).
+    """
+
+    kernel: Any
+    grid: tuple[int, int, int]
+    arguments: tuple[str, ...]
+    constants: Mapping[str, Any]
+    options: Mapping[str, Any]
+    a_tile: TileLayouts
+    b_tile: TileLayouts
+    c_tile: TileLayouts
+    workspace_bytes: int = 0
+
+
+def launch_plan(
+    config: MatmulConfig, m: int, n: int, k: int, device_properties: DeviceProperties
+) -> LaunchPlan:
+    """How C (M, N) = A (M, K) @ B (K, N) is launched on a GPU with `config`.
+
+    Plans of one configuration differ in grid and workspace alone, never in what is compiled.
+    """
+    tile_m = config.block_m * (1 if config.swap else config.cluster)
+    tile_n = config.block_n * (config.cluster if config.swap else 1)
+    tiles = -(-m // tile_m) * -(-n // tile_n)
+    grid, workspace = tiles, 0
+    if config.consumers:
+        resident = device_properties.multi_processor_count // config.cluster
+        if config.max_splits == 1:
+            grid = min(tiles, resident)
+        else:
+            grid = resident
+            workspace = COUNTER_BYTES.value + grid * config.block_m * config.block_n * 4
+    operands = ("b_desc", "a_desc") if config.swap else ("a_desc", "b_desc")
+    return LaunchPlan(
+        kernel=kernel_for(config),
+        grid=(grid, 1, 1),
+        arguments=(*operands, "c_desc", *_extra_arguments(config)),
+        constants=_constants(config),
+        options=_options(config),
+        a_tile=config.a_layouts,
+        b_tile=config.b_layouts,
+        c_tile=config.c_layouts,
+        workspace_bytes=workspace,
+    )
+
+
+def _extra_arguments(config: MatmulConfig) -> tuple[str, ...]:
+    """The run-time arguments besides descriptors that the kernel takes, in its order."""
+    asked_for = {
+        "workspace": config.max_splits > 1,
+        "bias": config.bias,
+        "a_scale": config.a_scales is not None,
+        "b_scale": config.b_scales is not None,
+        "alpha": config.alpha,
+    }
+    return tuple(name for name, asked in asked_for.items() if asked)
 
 
 def kernel_for(config: MatmulConfig) -> Any:
-    """The Gluon kernel of the configuration's architecture."""
+    """The Gluon kernel of a configuration."""
+    if config.consumers:
+        return matmul_warp_specialized
     return {90: matmul_sm90, 100: matmul_sm100}[config.arch]
 
 
@@ -30,17 +132,52 @@ def kernel_constants(config: MatmulConfig, *, generated_layouts: bool = True) ->
     def layout(tile: TileLayouts) -> Any:
         return to_gluon(tile.linear if generated_layouts else tile.encoding)
 
-    return {
+    common = {
         "BLOCK_K": config.block_k,
         "STAGES": config.stages,
-        "GROUP_M": GROUP_M,
-        "A_K_MAJOR": config.a_major == "K",
-        "B_K_MAJOR": config.b_major == "K",
-        "A_LAYOUT": layout(config.a_layouts),
-        "B_LAYOUT": layout(config.b_layouts),
+        "GROUP_M": config.group,
         "C_LAYOUT": layout(config.c_layouts),
         "num_warps": config.num_warps,
     }
+    left, right = (config.a_layouts, config.a_major), (config.b_layouts, config.b_major)
+    if config.swap:
+        left, right = right, left
+    common |= {
+        "A_LAYOUT": layout(left[0]),
+        "A_K_MAJOR": left[1] == "K",
+        "B_LAYOUT": layout(right[0]),
+        "B_K_MAJOR": right[1] == "K",
+    }
+    if not config.consumers:
+        return common
+    return common | {
+        **{name: None for name in _OPTIONAL if name not in _extra_arguments(config)},
+        "BLOCK_M": config.cluster * config.rows,
+        "BLOCK_N": config.columns,
+        "CONSUMERS": config.consumers,
+        "CONSUMER_REGISTERS": CONSUMER_REGISTERS[config.consumers],
+        "C_PARTS": config.c_parts,
+        "C_BUFFERS": config.c_buffers,
+        "C_N_MAJOR": not config.swap,
+        "MAX_SPLITS": config.max_splits,
+        "ACTIVATION": config.activation,
+        "A_SCALES": int(config.a_scales == "each"),
+        "B_SCALES": int(config.b_scales == "each"),
+    }
+
+
+@functools.lru_cache(maxsize=1024)
+def _constants(config: MatmulConfig) -> Mapping[str, Any]:
+    return MappingProxyType(kernel_constants(config))
+
+
+@functools.lru_cache(maxsize=1024)
+def _options(config: MatmulConfig) -> Mapping[str, Any]:
+    """Compilation options that are no arguments of the kernel."""
+    if not config.consumers:
+        return MappingProxyType(LAUNCH_OPTIONS)
+    # The kernel starts while the one before it ends, and waits for it itself (griddepcontrol).
+    return MappingProxyType({**LAUNCH_OPTIONS, "num_ctas": config.cluster, "launch_pdl": True})
 
 
 def compile_matmul(config: MatmulConfig, constants: dict[str, Any] | None = None) -> Any:
@@ -53,16 +190,28 @@ def compile_matmul(config: MatmulConfig, constants: dict[str, Any] | None = None
         Triton's compiled kernel; its ``asm`` holds ``ttgir``, ``ptx`` and ``cubin``.
     """
     constants = kernel_constants(config) if constants is None else constants
-    signature = {}
-    for name, tile in (
-        ("a_desc", config.a_layouts),
-        ("b_desc", config.b_layouts),
-        ("c_desc", config.c_layouts),
-    ):
+    a, b = (config.a_layouts, config.element_type), (config.b_layouts, config.element_type)
+    tiles = [b, a] if config.swap else [a, b]
+    tiles.append((config.c_layouts, config.c_type))
+    types = {"workspace": "*u8", "bias": f"*{config.c_type}", "a_scale": "*fp32",
+             "b_scale": "*fp32", "alpha": "fp32"}  # fmt: skip
+    for name, (tile, element_type) in zip(("a_desc", "b_desc", "c_desc"), tiles, strict=True):
         block = ",".join(map(str, tile.tma_shape))
         layout = to_gluon(tile.tma_encoding)
-        signature[name] = f"tensordesc<{config.element_type}[{block}],{layout!r}>"
-    signature |= dict.fromkeys(constants, "constexpr")
-    return compile_gluon(
-        kernel_for(config), signature, constants, arch=config.arch, num_warps=config.num_warps
+        element = TRITON_TYPES.get(element_type, element_type)
+        types[name] = f"tensordesc<{element}[{block}],{layout!r}>"
+    kernel = kernel_for(config)
+    signature = {
+        name: "constexpr" if name in constants else types[name] for name in kernel.arg_names
+    }
+    aligned = {
+        (place,): [["tt.divisibility", 16]]
+        for place, kind in enumerate(signature.values())
+        if kind.startswith("*")
+    }
+    options = {"num_warps": config.num_warps, **_options(config)}
+    return triton.compile(
+        GluonASTSource(kernel, signature, constants, aligned),
+        target=gpu_target(config.arch),
+        options=options,
     )

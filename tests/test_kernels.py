@@ -15,7 +15,7 @@ import pytest
 from conftest import triton_sites
 from triton_ext.kernels.config import MatmulConfig, choose_config, tile_layouts
 
-from triton_ext import LayoutError, NVMMAShared, UnsupportedDeviceError
+from triton_ext import LayoutError, NVMMAShared
 
 MAJORS = list(itertools.product(("K", "MN"), repeat=2))
 ARCHES = [90, 100]
@@ -63,6 +63,12 @@ def configurations(arch):
     if arch == 90:
         yield {"element_type": "fp16", "block_m": 64, "block_n": 64}
         yield {"element_type": "bf16", "block_m": 64, "block_n": 256, "a_major": "MN"}
+        yield {"element_type": "bf16", "consumers": 2, "block_n": 256, "c_parts": 2, "stages": 4,
+               "b_major": "MN", "max_splits": 4}  # fmt: skip
+        yield {"element_type": "fp16", "consumers": 3, "block_m": 128, "block_n": 192, "swap": True}
+        yield {"element_type": "bf16", "consumers": 2, "a_major": "MN", "cluster": 2}
+        yield {"element_type": "e4m3", "consumers": 1, "block_m": 64, "block_k": 128, "bias": True,
+               "out_type": "bf16", "a_scales": "each", "activation": "gelu"}  # fmt: skip
 
 
 @pytest.mark.parametrize("site", triton_sites())
@@ -75,8 +81,11 @@ def test_generated_layouts_give_the_ptx_of_nvmma_encodings(arch, site):
     for config, result in zip(configs, results, strict=True):
         assert "error" not in result, f"{config}: {result}"
         assert result["ptx"] == result["nvmma_ptx"], config
-        assert len(re.findall(mma, result["ptx"])) >= config.get("block_k", 64) // 16
-        assert "cp.async.bulk.tensor.2d.shared::cta.global" in result["ptx"]
+        element_bytes = MatmulConfig(**config).element_bytes
+        steps = config.get("block_k", 64) * element_bytes // 32
+        assert len(re.findall(mma, result["ptx"])) >= steps
+        scope = "cluster" if config.get("cluster", 1) > 1 else "cta"
+        assert f"cp.async.bulk.tensor.2d.shared::{scope}.global" in result["ptx"]
         assert "cp.async.bulk.tensor.2d.global.shared::cta" in result["ptx"]
         assert result["resources"]["REG"] > 16
         assert result["resources"]["STACK"] == result["resources"]["LOCAL"] == 0, "spills"
@@ -164,6 +173,19 @@ def test_ptx_without_debug_lines_keeps_the_code():
         ({"a_swizzle": 0}, "a_swizzle"),
         ({"b_swizzle": 48}, "b_swizzle"),
         ({"block_n": 256, "block_k": 128, "stages": 3}, "stages"),
+        ({"consumers": 4}, "consumers"),
+        ({"consumers": 2, "arch": 100}, "consumers"),
+        ({"consumers": 2, "block_m": 64}, "block_m"),
+        ({"consumers": 2, "block_m": 256, "block_n": 256}, "block_m"),
+        ({"consumers": 3, "block_m": 192, "block_n": 256}, "block_n"),
+        ({"consumers": 2, "num_warps": 8}, "num_warps"),
+        ({"consumers": 2, "cluster": 2, "max_splits": 2}, "max_splits"),
+        ({"consumers": 1, "block_m": 64, "block_n": 8, "b_major": "MN"}, "b_swizzle"),
+        ({"consumers": 2, "element_type": "e4m3", "a_major": "MN"}, "a_major"),
+        ({"consumers": 2, "out_type": "int32"}, "out_type"),
+        ({"consumers": 2, "activation": "tanh"}, "activation"),
+        ({"bias": True}, "bias"),
+        ({"swap": True}, "swap"),
     ],
 )
 def test_illegal_configurations(fields, argument):
@@ -194,71 +216,114 @@ def test_every_problem_has_a_legal_configuration(arch, majors):
         assert (config.arch, config.a_major, config.b_major) == (arch, *majors)
 
 
-# -------------------------------------------------------------------- triton_ext.matmul
+PREDICTED = [  # where there is little doubt: M, N, K, and what the tile must be
+    (4096, 4096, 4096, {(128, 256), (256, 128)}),
+    (8192, 8192, 8192, {(128, 256), (256, 128)}),
+    (512, 6144, 4096, {(128, 192)}),  # 128 tiles for 132 SMs
+    (1, 4096, 4096, {(8, 64)}),
+    (16, 28672, 4096, {(16, 64)}),
+    (1024, 1024, 1024, {(64, 128), (128, 64)}),
+]
 
 
-@pytest.fixture(scope="module")
-def torch():
+@pytest.mark.parametrize(("m", "n", "k", "tiles"), PREDICTED)
+def test_the_cost_model_chooses_what_was_measured_to_be_fast(m, n, k, tiles):
+    config = choose_config(90, "bf16", "K", "K", m, n, k)
+    assert (config.block_m, config.block_n) in tiles
+
+
+@pytest.mark.parametrize("element_type", ["fp16", "bf16", "e4m3", "e5m2", "tf32", "int8"])
+@pytest.mark.parametrize("out_type", [None, "fp32", "bf16"])
+def test_every_type_has_configurations(element_type, out_type):
+    for m, n, k in ((1, 1, 1), (64, 4096, 4096), (4096, 4096, 4096)):
+        config = choose_config(90, element_type, "K", "K", m, n, k, 132, out_type)
+        assert (config.element_type, config.out_type) == (element_type, out_type)
+
+
+# ------------------------------------------------- the kernel with consumers, on the emulated GPU
+
+# A configuration, M, N, K, and how many SMs there are: so many blocks stay.
+EMULATED = [
+    ({"block_n": 256, "stages": 4, "c_parts": 2, "consumers": 2}, 200, 520, 200, 3),
+    ({"block_m": 256, "c_parts": 2, "c_buffers": 2, "consumers": 2, "a_major": "MN"},
+     304, 264, 136, 2),
+    ({"block_m": 64, "block_k": 128, "consumers": 1, "b_major": "MN"}, 304, 264, 200, 3),
+    ({"block_n": 192, "consumers": 3, "swap": True, "group": 2}, 200, 400, 200, 2),
+    ({"block_m": 8, "block_n": 64, "block_k": 128, "consumers": 1, "swap": True}, 1, 264, 520, 3),
+    # the last wave cut along K: 6 tiles in 2 parts, 5 in 4; and a whole wave before
+    ({"block_n": 256, "c_parts": 2, "consumers": 2, "max_splits": 4}, 200, 520, 520, 13),
+    ({"block_m": 16, "block_n": 64, "consumers": 1, "swap": True, "max_splits": 8},
+     13, 264, 1000, 21),
+    ({"block_m": 64, "block_n": 64, "consumers": 1, "max_splits": 3}, 300, 200, 776, 15),
+    # clusters
+    ({"consumers": 2, "cluster": 2, "a_major": "MN", "b_major": "MN"}, 304, 264, 200, 4),
+    ({"block_n": 192, "consumers": 3, "cluster": 2, "swap": True}, 136, 520, 200, 4),
+    # types, and what follows the product
+    ({"element_type": "e4m3", "block_k": 128, "block_n": 256, "c_parts": 2, "consumers": 2,
+      "out_type": "bf16", "a_scales": "one", "b_scales": "one"}, 200, 272, 208, 3),
+    ({"element_type": "e5m2", "block_m": 64, "block_k": 128, "consumers": 1, "out_type": "fp16",
+      "a_scales": "each", "b_scales": "each"}, 72, 144, 208, 3),
+    ({"element_type": "tf32", "block_k": 32, "consumers": 2}, 136, 144, 100, 3),
+    ({"element_type": "int8", "block_k": 128, "consumers": 2}, 136, 144, 208, 3),
+    ({"element_type": "int8", "block_k": 128, "block_m": 64, "consumers": 1, "b_scales": "each",
+      "bias": True, "out_type": "fp32", "max_splits": 4}, 40, 136, 1104, 9),
+    ({"block_m": 16, "block_n": 64, "consumers": 1, "swap": True, "bias": True, "alpha": True,
+      "activation": "gelu", "out_type": "fp32", "max_splits": 4}, 13, 136, 520, 11),
+    ({"block_m": 64, "consumers": 1, "activation": "relu", "bias": True}, 72, 136, 136, 3),
+    ({"consumers": 2, "cluster": 2, "activation": "silu", "a_scales": "each", "bias": True},
+     264, 136, 136, 4),
+]  # fmt: skip
+
+
+# Types, and what follows the product, do not change the order of anything: eager will do.
+SCHEDULED = [(*case, schedule) for case in EMULATED[:10] for schedule in ("lazy", "random")]
+SCHEDULED += [(*case, "eager") for case in EMULATED]
+
+
+@pytest.mark.parametrize(("fields", "m", "n", "k", "multiprocessors", "schedule"), SCHEDULED)
+def test_the_kernel_with_consumers(fields, m, n, k, multiprocessors, schedule):
+    """Exact, free of races and deadlocks; and the workspace serves a second launch."""
     pytest.importorskip("triton")
-    return pytest.importorskip("torch")
+    torch = pytest.importorskip("torch")
+    import plan_launch
 
-
-def test_matmul_without_a_supported_gpu_says_what_is_needed(torch):
     import triton_ext
 
-    a = torch.ones((8, 8), dtype=torch.float16, device="meta")
-    with pytest.raises(UnsupportedDeviceError) as caught:
-        triton_ext.matmul(a, a)
-    for words in ("Hopper", "Blackwell", "the tensors are on meta", "Use torch.matmul", "emulate"):
-        assert words in str(caught.value)
+    config = MatmulConfig(**({"arch": 90, "element_type": "bf16"} | fields))
+    a, b, extras, expected = plan_launch.problem(config, m, n, k)
+    workspace = torch.zeros(1 << 25, dtype=torch.uint8)
+    with triton_ext.emulate("sm_90", schedule=schedule):
+        first = plan_launch.launch(config, a, b, extras, multiprocessors, workspace)
+        if config.max_splits > 1:
+            second = plan_launch.launch(config, a, b, extras, multiprocessors, workspace)
+            assert torch.equal(first, second)
+    if extras or config.activation:
+        error = plan_launch.relative_error(first, expected)
+        assert error <= plan_launch.ROUNDING[config.c_type]
+    else:
+        assert torch.equal(first, expected.to(first.dtype))
 
 
-@pytest.mark.parametrize(
-    ("make", "argument"),
-    [
-        (lambda t: ([[1.0]], t.ones((1, 1))), "a"),
-        (lambda t: (t.ones(8).half(), t.ones((8, 8)).half()), "a.shape"),
-        (lambda t: (t.ones((8, 8)), t.ones((8, 8))), "a.dtype"),
-        (lambda t: (t.ones((8, 8)).half(), t.ones((8, 8)).bfloat16()), "b.dtype"),
-        (lambda t: [t.ones((8, 8)).half().requires_grad_()] * 2, "a.requires_grad"),
-        (lambda t: (t.ones((8, 8)).half(), t.ones((4, 8)).half()), "b.shape"),
-        (lambda t: (t.ones((8, 8)).half(), t.ones((8, 8), device="meta").half()), "b.device"),
-    ],
-)
-def test_matmul_names_the_wrong_argument(torch, make, argument):
-    import triton_ext
+def test_plans_of_one_configuration_differ_in_grid_and_workspace_alone():
+    pytest.importorskip("triton")
+    from types import SimpleNamespace
 
-    with pytest.raises(LayoutError) as caught:
-        triton_ext.matmul(*make(torch))
-    assert caught.value.argument == argument
+    from triton_ext.kernels.launch import launch_plan
 
-
-def test_which_operands_tma_can_read(torch):
-    """Strides that TMA takes are used as they are; others cost a copy."""
-    from triton_ext.ops import _operand
-
-    base = torch.arange(64 * 64, dtype=torch.float16).reshape(64, 64)
-    for matrix, major, copied in (
-        (base, "K", False),
-        (base.T, "MN", False),
-        (base[:, :40], "K", False),
-        (base[:1, 8:24], "K", False),
-        (base[::2], "K", False),
-        (base[:, 1:33], "K", True),
-        (base[::2, ::2], "K", True),
-        (base[:1].expand(16, 64), "K", True),
-        (torch.ones((7, 13), dtype=torch.float16), "K", True),
-        (torch.ones((16, 1), dtype=torch.float16), "MN", False),
-    ):
-        view, strides, found = _operand(matrix, k_dim=1)
-        assert found == major
-        assert (view.data_ptr() != matrix.data_ptr()) == copied
-        assert strides[1] == 1
-        assert strides[0] % 8 == 0
-        assert view.data_ptr() % 16 == 0
-        assert torch.equal(view if major == "K" else view.T, matrix)
-        assert strides[0] >= view.shape[1]
-        assert view.shape[0] == 1 or view.stride(0) == strides[0]
+    gpu = SimpleNamespace(multi_processor_count=132)
+    config = MatmulConfig(90, "bf16", block_n=256, consumers=2, c_parts=2, max_splits=4)
+    small, large = launch_plan(config, 128, 256, 64, gpu), launch_plan(config, 8192, 8192, 64, gpu)
+    assert small.grid == large.grid == (132, 1, 1)
+    assert small.constants == large.constants
+    assert small.options == large.options
+    assert small.arguments == ("a_desc", "b_desc", "c_desc", "workspace")
+    assert small.workspace_bytes == 8192 + 132 * 128 * 256 * 4
+    config = MatmulConfig(90, "bf16", block_n=192, consumers=3, swap=True, cluster=2)
+    plan = launch_plan(config, 300, 700, 64, gpu)
+    assert plan.grid == (3 * 2, 1, 1)  # clusters of 128x384
+    assert plan.arguments == ("b_desc", "a_desc", "c_desc")
+    assert plan.options["num_ctas"] == 2
+    assert plan.workspace_bytes == 0
 
 
 def test_unknown_attribute():

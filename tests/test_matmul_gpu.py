@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("triton")
 
-from triton_ext.kernels.config import MatmulConfig  # noqa: E402
+import plan_launch  # noqa: E402
+from test_kernels import EMULATED  # noqa: E402
+from triton.experimental.gluon.nvidia.hopper import TensorDescriptor  # noqa: E402
+from triton_ext.kernels.config import MatmulConfig, choose_config  # noqa: E402
 from triton_ext.kernels.launch import kernel_constants, kernel_for  # noqa: E402
 
 import triton_ext  # noqa: E402
-from triton_ext import ops  # noqa: E402
 from triton_ext.compat import LAUNCH_OPTIONS, TRITON_VERSION  # noqa: E402
+from triton_ext.interop import to_gluon  # noqa: E402
 
 # What a correctly rounded product may be off by, relative to its Frobenius norm: half a unit in
 # the last place of each element. fp32 accumulation adds far less.
@@ -47,12 +52,17 @@ def operands(m, n, k, dtype, a_major="K", b_major="MN", seed=0):
 
 
 @pytest.fixture(autouse=True)
-def poisoned_output(monkeypatch):
-    """Fill what is not yet written with NaN, so that an element left out cannot go unnoticed."""
-    original = ops._aligned_matrix
-    monkeypatch.setattr(
-        ops, "_aligned_matrix", lambda *args, **kw: original(*args, **kw).fill_(float("nan"))
-    )
+def poisoned_output():
+    """Let torch fill new memory with NaN, so that an element left out cannot go unnoticed."""
+    torch.use_deterministic_algorithms(True)
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+def descriptor(matrix, tile):
+    """Of a matrix whose rows are contiguous."""
+    layout = to_gluon(tile.tma_encoding)
+    return TensorDescriptor.from_tensor(matrix, list(tile.tma_shape), layout)
 
 
 def assert_correct(out, a, b):
@@ -95,11 +105,18 @@ def test_swizzles(arch, swizzle, majors, block):
 
 
 @pytest.mark.parametrize("arch", BOTH_GPUS)
-def test_same_bits_as_with_nvmma_encodings(arch, monkeypatch):
-    a, b = operands(500, 700, 900, torch.float16)
-    ours = triton_ext.matmul(a, b)
-    monkeypatch.setattr(ops, "_constants", lambda c: kernel_constants(c, generated_layouts=False))
-    assert torch.equal(ours, triton_ext.matmul(a, b))
+def test_same_bits_as_with_nvmma_encodings(arch):
+    a, b = operands(512, 704, 896, torch.float16)
+    config = MatmulConfig(arch, "fp16", b_major="MN")
+    theirs = torch.empty((512, 704), device="cuda", dtype=a.dtype)
+    kernel_for(config)[(4 * 6,)](
+        descriptor(a, config.a_layouts),
+        descriptor(b, config.b_layouts),
+        descriptor(theirs, config.c_layouts),
+        **kernel_constants(config, generated_layouts=False),
+        **LAUNCH_OPTIONS,
+    )
+    assert torch.equal(triton_ext.matmul(a, b, config=config), theirs)
 
 
 @pytest.mark.parametrize("arch", BOTH_GPUS)
@@ -132,9 +149,9 @@ def test_triton_compiles_an_operand_without_swizzle_to_garbage():
         constants = kernel_constants(config, generated_layouts=generated)
         out = torch.zeros((256, 128), device="cuda", dtype=torch.float16)
         kernel_for(config)[(4,)](
-            ops._descriptor(a, (64, 1), config.a_layouts),
-            ops._descriptor(b.T, (64, 1), config.b_layouts),
-            ops._descriptor(out, (128, 1), config.c_layouts),
+            descriptor(a, config.a_layouts),
+            descriptor(b.T, config.b_layouts),
+            descriptor(out, config.c_layouts),
             **constants,
             **LAUNCH_OPTIONS,
         )
@@ -156,3 +173,64 @@ def test_empty(arch):
         a = torch.ones((m, k), device="cuda", dtype=torch.float16)
         b = torch.ones((k, n), device="cuda", dtype=torch.float16)
         assert torch.equal(triton_ext.matmul(a, b), a @ b)
+
+
+# ------------------------------------------------------------------ the kernel with consumers
+
+# Random numbers: half a unit in the last place of C, and what the sums lose. fp8 products are cut
+# off 13 bits below the largest before they are added, and tf32 drops 13 bits of its operands.
+TOLERANCE = {"e4m3": 2.0**-9, "e5m2": 2.0**-9, "tf32": 2.0**-10}
+
+
+def on_the_gpu(config, m, n, k, exact, seed=0, workspace=None):
+    """C of a random problem on this GPU, and its definition."""
+    a, b, extras, expected = plan_launch.problem(config, m, n, k, "cuda", exact, seed)
+    gpu = torch.cuda.get_device_properties()
+    out = plan_launch.launch(config, a, b, extras, gpu.multi_processor_count, workspace)
+    return out, expected
+
+
+@pytest.mark.sm90
+@pytest.mark.parametrize("fields", [case[0] for case in EMULATED], ids=lambda f: str(sorted(f)))
+@pytest.mark.parametrize("shape", [(8, 64, 64), (264, 520, 1104), (1000, 2048, 4096)])
+def test_configurations_with_consumers(fields, shape):
+    config = MatmulConfig(**({"arch": 90, "element_type": "bf16"} | fields))
+    for exact in (True, False):
+        out, expected = on_the_gpu(config, *shape, exact)
+        bound = plan_launch.ROUNDING[config.c_type] * 1.01
+        if config.activation:
+            bound += 2.0**-20  # exp and erf are approximations
+        if not exact:
+            bound += TOLERANCE.get(config.element_type, 2.0**-17)
+        assert plan_launch.relative_error(out, expected) <= bound
+
+
+@pytest.mark.sm90
+@pytest.mark.parametrize("element_type", ["bf16", "fp16", "e4m3", "e5m2", "tf32", "int8"])
+def test_random_problems(element_type):
+    """100 shapes, as the cost model serves them; exact inputs: C is the rounded exact result."""
+    generator = random.Random(element_type)
+    out_type = "bf16" if element_type in ("e4m3", "e5m2") else None
+    for seed in range(100):
+        m, n, k = (int(2 ** generator.uniform(0, top)) for top in (12, 12, 12.5))
+        n, k = 8 * -(-n // 8), 16 * -(-k // 16)  # rows that TMA can read without a copy
+        majors = ("K", "K")
+        if element_type in ("bf16", "fp16") and m % 8 == 0:
+            majors = generator.choice(MAJORS)
+        config = choose_config(90, element_type, *majors, m, n, k, 132, out_type)
+        out, expected = on_the_gpu(config, m, n, k, True, seed)
+        assert torch.equal(out, expected.to(out.dtype)), (m, n, k, config)
+
+
+@pytest.mark.sm90
+def test_split_k_gives_the_same_bits_in_every_run():
+    """The parts come in another order every time, and are added in the same one."""
+    config = MatmulConfig(
+        90, "bf16", block_n=128, stages=4, consumers=2, max_splits=8, out_type="fp32"
+    )
+    workspace = torch.zeros(1 << 26, dtype=torch.uint8, device="cuda")
+    first, _ = on_the_gpu(config, 512, 1024, 8192, False, 0, workspace)  # 32 tiles in 4 parts
+    for _ in range(50):
+        again, _ = on_the_gpu(config, 512, 1024, 8192, False, 0, workspace)
+        assert torch.equal(first, again)
+    assert not workspace[:8192].any()  # ready for the next launch

@@ -75,7 +75,8 @@ def test_as_triton_walks_it(site):
         theirs = [each for each in theirs if each[0] != silent[0]]
         assert [each.name for each in ours] == [each[0] for each in theirs], kernel.name
         for mine, (_, operands, types) in zip(ours, theirs, strict=True):
-            assert len(mine.operands) == operands, mine.text
+            if mine.name != "ttg.warp_specialize":  # prints those of the operation within
+                assert len(mine.operands) == operands, mine.text
             assert len(mine.results) == len(types), mine.text
             for value, type_ in zip(mine.results, types, strict=True):
                 if value.type is None:

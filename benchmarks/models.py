@@ -1,0 +1,129 @@
+"""Whole models in a drop-in: a Llama-like and a BERT-like one, forward and backward.
+
+    python -m benchmarks.models [--json FILE]
+
+The models are made from configurations by the package ``transformers``, with random weights, in
+bf16. Times are medians of whole steps, until the GPU has finished, PyTorch's own products and
+`triton_ext.drop_in` taking turns. The losses of both are printed, and how far the gradients are
+apart (Frobenius norm, of all parameters together).
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import importlib
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import triton_ext
+from benchmarks import record
+
+SIDES: dict[str, Callable[[], Any]] = {
+    "torch": contextlib.nullcontext,
+    "drop_in": triton_ext.drop_in,
+}
+
+
+def llama() -> tuple[Any, torch.Tensor]:
+    """Four layers with the sizes of a model of about a billion parameters; 2 x 2048 tokens."""
+    transformers = importlib.import_module("transformers")
+    config = transformers.LlamaConfig(
+        vocab_size=32000,
+        hidden_size=2048,
+        intermediate_size=5632,
+        num_hidden_layers=4,
+        num_attention_heads=16,
+        num_key_value_heads=4,
+    )
+    return transformers.LlamaForCausalLM(config), torch.randint(32000, (2, 2048))
+
+
+def bert() -> tuple[Any, torch.Tensor]:
+    """Eight layers with the sizes of BERT large; 16 x 512 tokens."""
+    transformers = importlib.import_module("transformers")
+    config = transformers.BertConfig(
+        vocab_size=30522,
+        hidden_size=1024,
+        intermediate_size=4096,
+        num_hidden_layers=8,
+        num_attention_heads=16,
+        hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
+    )
+    return transformers.BertForMaskedLM(config), torch.randint(30522, (16, 512))
+
+
+def step(model: Any, tokens: torch.Tensor, backward: bool) -> float:
+    """One step; its loss."""
+    model.zero_grad(set_to_none=True)
+    with torch.set_grad_enabled(backward):
+        loss = model(input_ids=tokens, labels=tokens).loss
+    if backward:
+        loss.backward()
+    return float(loss)
+
+
+def gradient(model: Any) -> torch.Tensor:
+    """All gradients as one vector."""
+    return torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
+
+
+def measure(name: str, make: Callable[[], tuple[Any, torch.Tensor]], repeats: int) -> Any:
+    """Rows of the times, losses and gradients of one model."""
+    torch.manual_seed(0)
+    model, tokens = make()
+    model, tokens = model.cuda().bfloat16(), tokens.cuda()
+    rows, losses, gradients = [], {}, {}
+    for side, context in SIDES.items():
+        with context():
+            losses[side] = step(model, tokens, backward=True)
+        gradients[side] = gradient(model)
+    difference = (gradients["drop_in"].double() - gradients["torch"].double()).norm()
+    relative = float(difference / gradients["torch"].double().norm())
+    gradients.clear()
+    for backward in (False, True):
+        times: dict[str, list[float]] = {side: [] for side in SIDES}
+        for repeat in range(repeats + 3):
+            for side, context in SIDES.items():
+                torch.cuda.synchronize()
+                start = time.perf_counter()
+                with context():
+                    step(model, tokens, backward)
+                torch.cuda.synchronize()
+                if repeat >= 3:
+                    times[side].append((time.perf_counter() - start) * 1e3)
+        medians = {side: statistics.median(values) for side, values in times.items()}
+        rows.append(
+            {
+                "model": name,
+                "step": "forward and backward" if backward else "forward",
+                **{f"{side}_ms": round(value, 3) for side, value in medians.items()},
+                "speedup": round(medians["torch"] / medians["drop_in"], 3),
+                **{f"{side}_loss": losses[side] for side in SIDES},
+                "gradient_difference": relative,
+            }
+        )
+        print(" ".join(f"{key} {value}" for key, value in rows[-1].items()), flush=True)
+    return rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--json", type=Path, help="write the rows here")
+    parser.add_argument("--repeats", type=int, default=20)
+    arguments = parser.parse_args()
+    print(" ".join(f"{name} {value}" for name, value in record.environment().items()))
+    rows = []
+    for name, make in (("llama", llama), ("bert", bert)):
+        rows += measure(name, make, arguments.repeats)
+    record.write(arguments.json, "models", rows)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,484 @@
+"""C = A @ B on Hopper with one warp for the copies and up to three warpgroups for the products.
+
+A thread block stays on its SM and makes tile after tile (a *persistent* kernel). Its warps have
+different tasks (*warp specialization*): a producer warp copies tiles of A and B into a ring of
+`STAGES` buffers by TMA; each consumer warpgroup multiplies its rows of A with all of B, and stores
+its rows of C. Two mbarriers a stage connect them: `ready` (the copies have arrived) and `free` (all
+consumers have read them). The consumers run independently of each other: while one stores its part
+of C, the other keeps the tensor cores busy, and the producer fills the ring for the next tile.
+
+With `MAX_SPLITS` above 1, the tiles of a last wave that would leave blocks idle are cut along K
+into parts. The blocks that make them leave theirs in the workspace, but for the last that comes:
+it adds all, in the order of K, and stores the tile. The order is the same in every run, and with
+it the result. All blocks of the wave walk through K at the same pace and find each other's
+tiles of A and B in the L2 cache (a finer division, "stream-K", was measured: where blocks are at
+different places of K, B comes from memory several times, and a product of 512x6144x4096 took 2.3
+times as long).
+
+Two blocks of a cluster may share the tile of B: one of them copies it to both (*multicast*), once
+the consumers of both have read what was there before.
+
+The kernel may start while the one before it in the stream ends (programmatic dependent launch): it
+sets up its barriers meanwhile, and every role waits for the other kernel before it touches memory.
+
+"A" here is the left operand. For a C with few rows, the caller swaps A and B, and C comes out
+transposed: then `C_N_MAJOR` is false, and the tile is stored with its first dimension contiguous.
+"""
+
+# Gluon functions: their arguments are values of the compiler, not of Python.
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
+
+from __future__ import annotations
+
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import (
+    fence_async_shared,
+    mbarrier,
+    tma,
+    warpgroup_mma,
+    warpgroup_mma_wait,
+)
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
+
+from triton_ext.compat import async_load, async_store, tma_view
+
+COUNTER_BYTES = gl.constexpr(8192)
+"""Of the workspace: counters of the tiles that several blocks share; the partial tiles follow."""
+
+
+@gluon.constexpr_function
+def cluster_rows(blocks):
+    """The bases of a cluster whose blocks divide the rows of a tile among them."""
+    return [[1 << i, 0] for i in range(blocks.bit_length() - 1)]
+
+
+@gluon.constexpr_function
+def shared_barrier(blocks):
+    """The layout of a barrier that the first block of a cluster has for all."""
+    return mbarrier.MBarrierLayout([[0]] * (blocks.bit_length() - 1))
+
+
+@gluon.jit
+def tile_position(tile, tiles_m, tiles_n, GROUP_M: gl.constexpr):
+    """Row and column of a tile; see `matmul.tile_origin`."""
+    group = tile // (GROUP_M * tiles_n)
+    rows_in_group = gl.minimum(tiles_m - group * GROUP_M, GROUP_M)
+    inside = tile % (GROUP_M * tiles_n)
+    return group * GROUP_M + inside % rows_in_group, inside // rows_in_group
+
+
+@gluon.jit
+def last_wave(tiles, num_k, MAX_SPLITS: gl.constexpr):
+    """How the tiles that do not fill a wave are divided: (whole waves, tiles left, parts of each).
+
+    A part has at least 4 products of tiles.
+    """
+    programs = gl.num_programs(0)
+    waves = tiles // programs
+    left = tiles - waves * programs
+    splits = gl.minimum(programs // gl.maximum(left, 1), gl.minimum(MAX_SPLITS, num_k // 4))
+    return waves, left, gl.maximum(splits, 1)
+
+
+@gluon.jit
+def step_count(tiles, num_k, MAX_SPLITS: gl.constexpr):
+    """How many tiles, or parts of tiles, this block makes."""
+    if MAX_SPLITS > 1:
+        waves, left, splits = last_wave(tiles, num_k, MAX_SPLITS)
+        steps = waves + gl.where(gl.program_id(0) < left * splits, 1, 0)
+    else:
+        steps = gl.cdiv(gl.maximum(tiles - gl.program_id(0), 0), gl.num_programs(0))
+    return steps
+
+
+@gluon.jit
+def step_work(step, tiles, num_k, MAX_SPLITS: gl.constexpr):
+    """The tile of a step, its range of K tiles, and of how many parts it is which.
+
+    (tile, first, end, parts, part, distance of the blocks that make the tile's other parts)
+    """
+    program = gl.program_id(0)
+    tile = program + step * gl.num_programs(0)
+    k_first = 0
+    k_end = num_k
+    splits = 1
+    split = 0
+    left = 1
+    if MAX_SPLITS > 1:
+        waves, left, parts = last_wave(tiles, num_k, MAX_SPLITS)
+        left = gl.maximum(left, 1)
+        whole = (step < waves) | (parts == 1)
+        splits = gl.where(whole, 1, parts)
+        split = gl.where(whole, 0, program // left)
+        tile = gl.where(whole, tile, waves * gl.num_programs(0) + program % left)
+        k_first = split * num_k // splits
+        k_end = (split + 1) * num_k // splits
+    return tile, k_first, k_end, splits, split, left
+
+
+@gluon.jit
+def next_stage(stage, phase, STAGES: gl.constexpr):
+    """The next buffer of the ring; the phase of its barriers flips at each turn."""
+    last = stage == STAGES - 1
+    return gl.where(last, 0, stage + 1), gl.where(last, phase ^ 1, phase)
+
+
+@gluon.jit
+def stage_before(stage, STAGES: gl.constexpr):
+    """The buffer of the ring that comes before this one."""
+    return gl.where(stage == 0, STAGES - 1, stage - 1)
+
+
+@gluon.jit
+def load_tile(desc, mn, k, barrier, tile, K_MAJOR: gl.constexpr):
+    """Start the copy of an operand's tile, once for all blocks of the cluster that share it."""
+    target = tma_view(tile, desc)
+    if K_MAJOR:
+        async_load(desc, [mn, k], barrier, target, multicast=gl.num_ctas() > 1)
+    else:
+        async_load(desc, [k, mn], barrier, target, multicast=gl.num_ctas() > 1)
+
+
+@gluon.jit
+def produce(a_desc, b_desc, a_tiles, b_tiles, ready, free, free_everywhere,
+            tiles_m, tiles_n, num_k,
+            BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr,
+            CONSUMERS: gl.constexpr, STAGES: gl.constexpr, GROUP_M: gl.constexpr,
+            A_K_MAJOR: gl.constexpr, B_K_MAJOR: gl.constexpr,
+            MAX_SPLITS: gl.constexpr):  # fmt: skip
+    """The producer warp: copy the tiles of A and B, as soon as their buffers are free."""
+    ROWS: gl.constexpr = BLOCK_M // CONSUMERS
+    tile_bytes: gl.constexpr = CONSUMERS * a_desc.nbytes_per_cta + b_desc.nbytes_per_cta
+    tiles = tiles_m * tiles_n
+    stage = gl.to_tensor(0)
+    phase = gl.to_tensor(0)
+    gdc_wait()
+    for step in range(step_count(tiles, num_k, MAX_SPLITS)):
+        tile, k_first, k_end, _, _, _ = step_work(step, tiles, num_k, MAX_SPLITS)
+        tile_m, tile_n = tile_position(tile, tiles_m, tiles_n, GROUP_M)
+        off_m = tile_m * BLOCK_M
+        off_n = tile_n * BLOCK_N
+        for k in range(k_first, k_end):
+            barrier = ready.index(stage)
+            mbarrier.wait(free.index(stage), phase ^ 1)  # passes in the first turn
+            if gl.num_ctas() > 1:
+                mbarrier.wait(free_everywhere.index(stage), phase ^ 1)
+            mbarrier.expect(barrier, tile_bytes)
+            for part in gl.static_range(CONSUMERS):
+                load_tile(a_desc, off_m + part * ROWS, k * BLOCK_K, barrier,
+                          a_tiles.index(stage * CONSUMERS + part), A_K_MAJOR)  # fmt: skip
+            load_tile(b_desc, off_n, k * BLOCK_K, barrier, b_tiles.index(stage), B_K_MAJOR)
+            stage, phase = next_stage(stage, phase, STAGES)
+
+
+@gluon.jit
+def release(free, free_everywhere, stage, pred):
+    """A consumer has read the stage: tell the producers whose copies wait for it."""
+    mbarrier.arrive(free.index(stage), count=1, pred=pred)
+    if gl.num_ctas() > 1:
+        mbarrier.arrive(free_everywhere.index(stage), count=1, pred=pred)
+
+
+@gluon.jit
+def multiply(a_tiles, b_tiles, ready, free, free_everywhere, stage, phase, k_first, k_end, acc,
+             WHICH: gl.constexpr, CONSUMERS: gl.constexpr, STAGES: gl.constexpr):  # fmt: skip
+    """The products of one tile; each is issued while the one before it runs."""
+    for k in range(k_first, k_end):
+        mbarrier.wait(ready.index(stage), phase)
+        acc = warpgroup_mma(
+            a_tiles.index(stage * CONSUMERS + WHICH), b_tiles.index(stage), acc, is_async=True
+        )
+        acc = warpgroup_mma_wait(1, deps=(acc,))
+        release(free, free_everywhere, stage_before(stage, STAGES), k > k_first)
+        stage, phase = next_stage(stage, phase, STAGES)
+    acc = warpgroup_mma_wait(0, deps=(acc,))
+    release(free, free_everywhere, stage_before(stage, STAGES), True)
+    return acc, stage, phase
+
+
+@gluon.jit
+def split_columns(x, PARTS: gl.constexpr):
+    """A tile of registers as PARTS tiles, side by side; no data moves."""
+    parts = (x,)
+    for _ in gl.static_range(PARTS.bit_length() - 1):
+        halves = ()
+        for i in gl.static_range(len(parts)):
+            part = parts[i]
+            halved = part.reshape(part.shape[0], 2, part.shape[1] // 2)
+            halves += halved.permute(0, 2, 1).split()
+        parts = halves  # type: ignore[assignment]
+    return parts
+
+
+@gluon.jit
+def activated(x, ACTIVATION: gl.constexpr):
+    """The activation function of that name, as PyTorch defines it by default."""
+    if ACTIVATION == "relu":
+        x = gl.where(x < 0, 0.0, x)  # keeps NaN
+    elif ACTIVATION == "gelu":
+        x = 0.5 * x * (1.0 + gl.erf(x * 0.7071067811865476))
+    elif ACTIVATION == "silu":
+        x = x / (1.0 + gl.exp(-x))
+    return x
+
+
+@gluon.jit
+def along(pointer, off, size, OF_N: gl.constexpr, EACH: gl.constexpr, N_IS_COLUMN: gl.constexpr,
+          SHAPE: gl.constexpr, LAYOUT: gl.constexpr):  # fmt: skip
+    """A vector along N (or M) of C, fp32, to be combined with a piece of the tile at `off`.
+
+    EACH is 1 if every row or column has its own element, 0 if they share one.
+    """
+    DIM: gl.constexpr = 1 if OF_N == N_IS_COLUMN else 0
+    places = off[DIM] + gl.arange(0, SHAPE[DIM], gl.SliceLayout(1 - DIM, LAYOUT))
+    values = gl.load(pointer + places * EACH, mask=places < size[DIM], other=0.0).to(gl.float32)
+    return gl.expand_dims(values, 1 - DIM)
+
+
+@gluon.jit
+def finished(x, extras, off, size, ACTIVATION: gl.constexpr, A_SCALES: gl.constexpr,
+             B_SCALES: gl.constexpr, N_IS_COLUMN: gl.constexpr, LAYOUT: gl.constexpr):  # fmt: skip
+    """activation(x * alpha * scales of A * scales of B + bias), of what is asked for."""
+    bias, a_scale, b_scale, alpha = extras
+    SHAPE: gl.constexpr = x.shape
+    if alpha is not None:
+        x = x.to(gl.float32) * alpha
+    if a_scale is not None:
+        scale = along(a_scale, off, size, False, A_SCALES, N_IS_COLUMN, SHAPE, LAYOUT)
+        x = x.to(gl.float32) * scale
+    if b_scale is not None:
+        scale = along(b_scale, off, size, True, B_SCALES, N_IS_COLUMN, SHAPE, LAYOUT)
+        x = x.to(gl.float32) * scale
+    if bias is not None:
+        x = x.to(gl.float32) + along(bias, off, size, True, 1, N_IS_COLUMN, SHAPE, LAYOUT)
+    return activated(x, ACTIVATION)
+
+
+@gluon.jit
+def part_pointers(workspace, slot, column, ROWS: gl.constexpr, COLUMNS: gl.constexpr,
+                  TILE_COLUMNS: gl.constexpr, LAYOUT: gl.constexpr):  # fmt: skip
+    """Where a consumer leaves its part of a tile for others: of the columns from `column` on.
+
+    Each 8x8 block of the tile is contiguous: a warp writes and reads one at a time.
+    """
+    rows = gl.arange(0, ROWS, gl.SliceLayout(1, LAYOUT))
+    columns = column + gl.arange(0, COLUMNS, gl.SliceLayout(0, LAYOUT))
+    parts = workspace.to(gl.pointer_type(gl.int32)) + COUNTER_BYTES // 4
+    start = parts + slot.to(gl.int64) * (ROWS * TILE_COLUMNS)
+    by_row = rows // 8 * (8 * TILE_COLUMNS) + rows % 8 * 8
+    by_column = columns // 8 * 64 + columns % 8
+    return start + by_row[:, None] + by_column[None, :]
+
+
+@gluon.jit
+def last_to_come(workspace, acc, splits, split, distance, WHICH: gl.constexpr,
+                 CONSUMERS: gl.constexpr, LAYOUT: gl.constexpr):  # fmt: skip
+    """Whether this consumer is the last that comes with a part of a tile.
+
+    All others have left theirs in the workspace then. It waits for those alone that have said
+    that they are about to: they run, so it cannot wait for ever.
+    """
+    program = gl.program_id(0)
+    tile = program - split * distance
+    coming = workspace.to(gl.pointer_type(gl.int32)) + 2 * (tile * CONSUMERS + WHICH)
+    there = coming + 1
+    last = gl.atomic_add(coming, 1, sem="relaxed", scope="gpu") == splits - 1
+    if last:
+        arrived = gl.atomic_add(there, 0, sem="acquire", scope="gpu")
+        while arrived < splits - 1:
+            arrived = gl.atomic_add(there, 0, sem="acquire", scope="gpu")
+        gl.atomic_xchg(coming, 0, sem="relaxed", scope="gpu")  # for the next launch
+        gl.atomic_xchg(there, 0, sem="relaxed", scope="gpu")
+    else:
+        pointers = part_pointers(workspace, program * CONSUMERS + WHICH, 0, acc.shape[0],
+                                 acc.shape[1], acc.shape[1], LAYOUT)  # fmt: skip
+        gl.store(pointers, acc.to(gl.int32, bitcast=True))
+        gl.barrier()  # all threads have written before one of them says so
+        gl.atomic_add(there, 1, sem="release", scope="gpu")
+    return last
+
+
+@gluon.jit
+def sum_of_parts(x, workspace, splits, split, distance, column, WHICH: gl.constexpr,
+                 CONSUMERS: gl.constexpr, TILE_COLUMNS: gl.constexpr,
+                 LAYOUT: gl.constexpr):  # fmt: skip
+    """x, columns of this block's part, and what the others left of them; in the order of K."""
+    total = gl.zeros_like(x)
+    for other in range(splits):
+        slot = (gl.program_id(0) + (other - split) * distance) * CONSUMERS + WHICH
+        pointers = part_pointers(workspace, slot, column, x.shape[0], x.shape[1], TILE_COLUMNS,
+                                 LAYOUT)  # fmt: skip
+        mask = gl.full(x.shape, 1, gl.int1, LAYOUT) & (other != split)
+        bits = gl.load(pointers, mask, x.to(gl.int32, bitcast=True), cache_modifier=".cg")
+        total += bits.to(x.dtype, bitcast=True)
+    return total
+
+
+@gluon.jit
+def store_tile(c_desc, c_tiles, workspace, extras, off_m, off_n, acc, splits, split, distance,
+               WHICH: gl.constexpr, CONSUMERS: gl.constexpr, PARTS: gl.constexpr,
+               C_BUFFERS: gl.constexpr, C_N_MAJOR: gl.constexpr, MAX_SPLITS: gl.constexpr,
+               ACTIVATION: gl.constexpr, A_SCALES: gl.constexpr, B_SCALES: gl.constexpr,
+               LAYOUT: gl.constexpr):  # fmt: skip
+    """Registers -> swizzled shared memory -> C, a few columns at a time, and do not wait."""
+    COLUMNS: gl.constexpr = acc.shape[1] // PARTS
+    size = (c_desc.shape[0 if C_N_MAJOR else 1], c_desc.shape[1 if C_N_MAJOR else 0])
+    pieces = split_columns(acc, PARTS)
+    for i in gl.static_range(PARTS):
+        piece = gl.convert_layout(pieces[i], LAYOUT)
+        if MAX_SPLITS > 1:
+            piece = sum_of_parts(piece, workspace, splits, split, distance, i * COLUMNS, WHICH,
+                                 CONSUMERS, acc.shape[1], LAYOUT)  # fmt: skip
+        off = (off_m, off_n + i * COLUMNS)
+        piece = finished(piece, extras, off, size, ACTIVATION, A_SCALES, B_SCALES, C_N_MAJOR,
+                         LAYOUT)  # fmt: skip
+        c_tile = c_tiles.index(WHICH * C_BUFFERS + i % C_BUFFERS)
+        tma.store_wait(C_BUFFERS - 1)  # the buffer has been read
+        c_tile.store(piece.to(c_desc.dtype))
+        fence_async_shared()
+        if C_N_MAJOR:
+            async_store(c_desc, [off[0], off[1]], tma_view(c_tile, c_desc))
+        else:
+            async_store(c_desc, [off[1], off[0]], tma_view(c_tile, c_desc))
+
+
+@gluon.jit
+def consume(c_desc, workspace, bias, a_scale, b_scale, alpha, a_tiles, b_tiles, c_tiles,
+            ready, free, free_everywhere, tiles_m, tiles_n, num_k,
+            WHICH: gl.constexpr, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr,
+            CONSUMERS: gl.constexpr, STAGES: gl.constexpr, GROUP_M: gl.constexpr,
+            C_PARTS: gl.constexpr, C_BUFFERS: gl.constexpr, C_N_MAJOR: gl.constexpr,
+            MAX_SPLITS: gl.constexpr, ACTIVATION: gl.constexpr, A_SCALES: gl.constexpr,
+            B_SCALES: gl.constexpr):  # fmt: skip
+    """A consumer warpgroup: rows WHICH * BLOCK_M / CONSUMERS and on of each tile of C."""
+    ROWS: gl.constexpr = BLOCK_M // CONSUMERS
+    ACCUMULATOR: gl.constexpr = gl.int32 if a_tiles.dtype.is_int() else gl.float32
+    INSTR_K: gl.constexpr = 256 // a_tiles.dtype.primitive_bitwidth
+    LAYOUT: gl.constexpr = gl.NVMMADistributedLayout(
+        version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, BLOCK_N, INSTR_K],
+        cga_layout=cluster_rows(gl.num_ctas()),
+    )  # fmt: skip
+    C_LAYOUT: gl.constexpr = gl.NVMMADistributedLayout(
+        version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, BLOCK_N // C_PARTS, INSTR_K],
+        cga_layout=cluster_rows(gl.num_ctas()),
+    )  # fmt: skip
+    tiles = tiles_m * tiles_n
+    stage = gl.to_tensor(0)
+    phase = gl.to_tensor(0)
+    gdc_wait()
+    for step in range(step_count(tiles, num_k, MAX_SPLITS)):
+        tile, k_first, k_end, splits, split, distance = step_work(step, tiles, num_k, MAX_SPLITS)
+        tile_m, tile_n = tile_position(tile, tiles_m, tiles_n, GROUP_M)
+        off_m = tile_m * BLOCK_M + WHICH * ROWS
+        acc = gl.zeros((ROWS, BLOCK_N), ACCUMULATOR, LAYOUT)
+        acc, stage, phase = multiply(a_tiles, b_tiles, ready, free, free_everywhere, stage, phase,
+                                     k_first, k_end, acc, WHICH, CONSUMERS, STAGES)  # fmt: skip
+        complete = True
+        if MAX_SPLITS > 1:  # noqa: SIM102 (known when the kernel is compiled; the next is not)
+            if splits > 1:
+                complete = last_to_come(workspace, acc, splits, split, distance, WHICH, CONSUMERS,
+                                        LAYOUT)  # fmt: skip
+        if complete:
+            store_tile(c_desc, c_tiles, workspace, (bias, a_scale, b_scale, alpha), off_m,
+                       tile_n * BLOCK_N, acc, splits, split, distance, WHICH, CONSUMERS, C_PARTS,
+                       C_BUFFERS, C_N_MAJOR, MAX_SPLITS, ACTIVATION, A_SCALES, B_SCALES,
+                       C_LAYOUT)  # fmt: skip
+    tma.store_wait(0)
+
+
+@gluon.jit
+def matmul_warp_specialized(
+        a_desc, b_desc, c_desc, workspace, bias, a_scale, b_scale, alpha,
+        BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr,
+        CONSUMERS: gl.constexpr, STAGES: gl.constexpr, GROUP_M: gl.constexpr,
+        C_PARTS: gl.constexpr, C_BUFFERS: gl.constexpr,
+        A_K_MAJOR: gl.constexpr, B_K_MAJOR: gl.constexpr, C_N_MAJOR: gl.constexpr,
+        MAX_SPLITS: gl.constexpr, A_LAYOUT: gl.constexpr, B_LAYOUT: gl.constexpr,
+        C_LAYOUT: gl.constexpr, ACTIVATION: gl.constexpr, A_SCALES: gl.constexpr,
+        B_SCALES: gl.constexpr, CONSUMER_REGISTERS: gl.constexpr,
+        num_warps: gl.constexpr):  # fmt: skip
+    """The whole kernel: barriers and buffers, then a warp's task each."""
+    ROWS: gl.constexpr = BLOCK_M // CONSUMERS
+    tiles_m = gl.cdiv(c_desc.shape[0 if C_N_MAJOR else 1], BLOCK_M)
+    tiles_n = gl.cdiv(c_desc.shape[1 if C_N_MAJOR else 0], BLOCK_N)
+    num_k = gl.cdiv(a_desc.shape[1 if A_K_MAJOR else 0], BLOCK_K)
+
+    a_tiles = gl.allocate_shared_memory(a_desc.dtype, [STAGES * CONSUMERS, ROWS, BLOCK_K], A_LAYOUT)
+    b_tiles = gl.allocate_shared_memory(b_desc.dtype, [STAGES, BLOCK_K, BLOCK_N], B_LAYOUT)
+    c_tiles = gl.allocate_shared_memory(
+        c_desc.dtype, [CONSUMERS * C_BUFFERS, ROWS, BLOCK_N // C_PARTS], C_LAYOUT
+    )
+    ready = mbarrier.allocate_mbarrier(batch=STAGES)
+    free = mbarrier.allocate_mbarrier(batch=STAGES)
+    free_everywhere = free
+    if gl.num_ctas() > 1:
+        free_everywhere = gl.allocate_shared_memory(
+            gl.int64, [STAGES, 1], shared_barrier(gl.num_ctas())
+        )
+    for each in gl.static_range(STAGES):
+        mbarrier.init(ready.index(each), count=1)
+        mbarrier.init(free.index(each), count=CONSUMERS)
+        if gl.num_ctas() > 1:
+            mbarrier.init(free_everywhere.index(each), count=CONSUMERS)
+    fence_async_shared()
+
+    gdc_launch_dependents()
+    # The arguments are written out: a tuple in a variable would turn its constants into values.
+    if CONSUMERS == 1:
+        gl.warp_specialize(
+            [
+                (consume, (c_desc, workspace, bias, a_scale, b_scale, alpha, a_tiles, b_tiles,
+                           c_tiles, ready, free, free_everywhere, tiles_m, tiles_n, num_k, 0,
+                           BLOCK_M, BLOCK_N, CONSUMERS, STAGES, GROUP_M, C_PARTS, C_BUFFERS,
+                           C_N_MAJOR, MAX_SPLITS, ACTIVATION, A_SCALES, B_SCALES)),
+                (produce, (a_desc, b_desc, a_tiles, b_tiles, ready, free, free_everywhere,
+                           tiles_m, tiles_n, num_k, BLOCK_M, BLOCK_N, BLOCK_K, CONSUMERS,
+                           STAGES, GROUP_M, A_K_MAJOR, B_K_MAJOR, MAX_SPLITS)),
+            ],
+            [1],
+            [24],
+        )  # fmt: skip
+    elif CONSUMERS == 2:
+        gl.warp_specialize(
+            [
+                (consume, (c_desc, workspace, bias, a_scale, b_scale, alpha, a_tiles, b_tiles,
+                           c_tiles, ready, free, free_everywhere, tiles_m, tiles_n, num_k, 0,
+                           BLOCK_M, BLOCK_N, CONSUMERS, STAGES, GROUP_M, C_PARTS, C_BUFFERS,
+                           C_N_MAJOR, MAX_SPLITS, ACTIVATION, A_SCALES, B_SCALES)),
+                (consume, (c_desc, workspace, bias, a_scale, b_scale, alpha, a_tiles, b_tiles,
+                           c_tiles, ready, free, free_everywhere, tiles_m, tiles_n, num_k, 1,
+                           BLOCK_M, BLOCK_N, CONSUMERS, STAGES, GROUP_M, C_PARTS, C_BUFFERS,
+                           C_N_MAJOR, MAX_SPLITS, ACTIVATION, A_SCALES, B_SCALES)),
+                (produce, (a_desc, b_desc, a_tiles, b_tiles, ready, free, free_everywhere,
+                           tiles_m, tiles_n, num_k, BLOCK_M, BLOCK_N, BLOCK_K, CONSUMERS,
+                           STAGES, GROUP_M, A_K_MAJOR, B_K_MAJOR, MAX_SPLITS)),
+            ],
+            [4, 1],
+            [CONSUMER_REGISTERS, 24],
+        )  # fmt: skip
+    else:
+        gl.warp_specialize(
+            [
+                (consume, (c_desc, workspace, bias, a_scale, b_scale, alpha, a_tiles, b_tiles,
+                           c_tiles, ready, free, free_everywhere, tiles_m, tiles_n, num_k, 0,
+                           BLOCK_M, BLOCK_N, CONSUMERS, STAGES, GROUP_M, C_PARTS, C_BUFFERS,
+                           C_N_MAJOR, MAX_SPLITS, ACTIVATION, A_SCALES, B_SCALES)),
+                (consume, (c_desc, workspace, bias, a_scale, b_scale, alpha, a_tiles, b_tiles,
+                           c_tiles, ready, free, free_everywhere, tiles_m, tiles_n, num_k, 1,
+                           BLOCK_M, BLOCK_N, CONSUMERS, STAGES, GROUP_M, C_PARTS, C_BUFFERS,
+                           C_N_MAJOR, MAX_SPLITS, ACTIVATION, A_SCALES, B_SCALES)),
+                (consume, (c_desc, workspace, bias, a_scale, b_scale, alpha, a_tiles, b_tiles,
+                           c_tiles, ready, free, free_everywhere, tiles_m, tiles_n, num_k, 2,
+                           BLOCK_M, BLOCK_N, CONSUMERS, STAGES, GROUP_M, C_PARTS, C_BUFFERS,
+                           C_N_MAJOR, MAX_SPLITS, ACTIVATION, A_SCALES, B_SCALES)),
+                (produce, (a_desc, b_desc, a_tiles, b_tiles, ready, free, free_everywhere,
+                           tiles_m, tiles_n, num_k, BLOCK_M, BLOCK_N, BLOCK_K, CONSUMERS,
+                           STAGES, GROUP_M, A_K_MAJOR, B_K_MAJOR, MAX_SPLITS)),
+            ],
+            [4, 4, 1],
+            [CONSUMER_REGISTERS, CONSUMER_REGISTERS, 24],
+        )  # fmt: skip
+    for each in gl.static_range(STAGES):
+        mbarrier.invalidate(ready.index(each))
+        mbarrier.invalidate(free.index(each))

@@ -1,0 +1,85 @@
+"""Which GPU the tensors of a product are on."""
+
+from __future__ import annotations
+
+import functools
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+
+from triton_ext.errors import UnsupportedDeviceError
+from triton_ext.hardware.architecture import Architecture
+from triton_ext.kernels.launch import DeviceProperties
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """A GPU that this project has kernels for.
+
+    Attributes:
+        arch: 90 or 100.
+        properties: what a launch plan asks of it.
+        index: CUDA's number of it; None if it is emulated.
+    """
+
+    arch: int
+    properties: DeviceProperties
+    index: int | None
+
+    def current(self) -> AbstractContextManager[Any]:
+        """The context in which kernels run on it."""
+        if self.index is not None:
+            return torch.cuda.device(self.index)
+        from triton_ext.emulator.driver import active_gpu, emulate
+
+        return nullcontext() if active_gpu() else emulate(f"sm_{self.arch}")
+
+
+@functools.cache
+def _cuda_gpu(index: int) -> Gpu | str:
+    """The GPU of a number; or, if it is not supported, what it is."""
+    major, minor = torch.cuda.get_device_capability(index)
+    if (major, minor) == (9, 0) or major == 10:
+        return Gpu(90 if major == 9 else 100, torch.cuda.get_device_properties(index), index)
+    return f"{torch.cuda.get_device_name(index)} has compute capability {major}.{minor}"
+
+
+@functools.cache
+def _emulated_gpu(arch: Architecture) -> Gpu:
+    from triton_ext.emulator.machine import MULTIPROCESSORS
+
+    return Gpu(arch, SimpleNamespace(multi_processor_count=MULTIPROCESSORS[arch]), None)
+
+
+def find_gpu(device: torch.device) -> Gpu | str:
+    """The supported GPU of a torch device; else what was found there.
+
+    Tensors on the host are for the emulated GPU: the one that is active, or, where there is no
+    other GPU, a Blackwell.
+    """
+    if device.type == "cuda":
+        return _cuda_gpu(torch.cuda.current_device() if device.index is None else device.index)
+    if device.type == "cpu":
+        from triton_ext.emulator.driver import active_gpu  # imports the whole emulator
+
+        gpu = active_gpu()
+        if gpu is not None:
+            return _emulated_gpu(gpu.arch)
+        if not torch.cuda.is_available():
+            return _emulated_gpu(100)
+    return f"the tensors are on {device}"
+
+
+def require_gpu(device: torch.device) -> Gpu:
+    """The supported GPU of a torch device; UnsupportedDeviceError if it is none."""
+    gpu = find_gpu(device)
+    if isinstance(gpu, str):
+        raise UnsupportedDeviceError(
+            "triton_ext.matmul needs an NVIDIA Hopper (compute capability 9.0) or Blackwell (10.x)"
+            f" GPU, or an emulated one (triton_ext.emulate): {gpu}. Use torch.matmul here, or"
+            ' fallback="torch".'
+        )
+    return gpu

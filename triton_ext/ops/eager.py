@@ -1,0 +1,119 @@
+"""Products in eager mode, past torch's dispatcher where nothing needs it.
+
+A small product takes the GPU less time than the host; torch's Python operators, and their autograd,
+would add 10 to 40 microseconds to a call.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import Parameter
+
+from triton_ext.ops import registered
+from triton_ext.ops.epilogue import ACTIVATION_FUNCTIONS
+from triton_ext.ops.products import batched_product, product
+from triton_ext.ops.repeated import remember_linear, repeated_product, repeats
+from triton_ext.ops.shapes import broadcast_product
+
+_TENSORS = frozenset((Tensor, Parameter))
+
+
+def is_bare(a: Any, b: Any, bias: Any = None) -> bool:
+    """Whether tensors are what they are in memory: no subclass, mode, transformation, tracer or
+    compiler of torch is at work. Gradients and autocast may be asked for.
+    """
+    return (
+        not torch.compiler.is_compiling()
+        and type(a) in _TENSORS
+        and type(b) in _TENSORS
+        and (bias is None or type(bias) in _TENSORS)
+        and not torch._C._len_torch_function_stack()
+        and not torch._C._len_torch_dispatch_stack()
+        and not torch._C._are_functorch_transforms_active()
+        and torch._C._get_tracing_state() is None
+    )
+
+
+def wants_gradient(a: Tensor, b: Tensor, bias: Tensor | None = None) -> bool:
+    """Whether autograd must know of a product."""
+    return (
+        a.requires_grad or b.requires_grad or (bias is not None and bias.requires_grad)
+    ) and torch.is_grad_enabled()
+
+
+def quick_product(
+    a: Any, b: Any, bias: Any, activation: str | None, *, linear: bool
+) -> Tensor | None:
+    """``activation(a @ b + bias)``, or with ``b.T`` if `linear`, if that was made of such bare
+    tensors on their GPU before; else None. Of the arguments nothing is assumed.
+    """
+    if not (
+        is_bare(a, b, bias)
+        and a.is_cuda
+        and b.is_cuda
+        and a.layout is torch.strided
+        and b.layout is torch.strided
+        and not torch._C._is_any_autocast_enabled()
+    ):
+        return None
+    if not wants_gradient(a, b, bias):
+        return repeated_product(a, b, bias, activation, linear)
+    if repeats(a, b, bias, linear):
+        made: Tensor = Multiply.apply(a, b, bias, linear)
+        return made if activation is None else ACTIVATION_FUNCTIONS[activation](made)
+    return None
+
+
+def direct_product(
+    a: Tensor, b: Tensor, bias: Tensor | None = None, linear: bool = False
+) -> Tensor:
+    """``a @ b + bias``, or with ``b.T`` if `linear`, without gradient."""
+    other = b.t() if linear else b
+    if not is_bare(a, b, bias):
+        two_d, three_d = registered.mm, registered.bmm
+        return broadcast_product(a, other, bias, None, None, two_d, three_d)
+    if a.is_cuda and b.is_cuda:
+        repeated = repeated_product(a, b, bias, None, linear)
+        if repeated is not None:
+            return repeated
+    made = broadcast_product(a, other, bias, None, None, product, batched_product)
+    if linear and a.is_cuda:
+        remember_linear(a, b, bias, None)
+    return made
+
+
+class Multiply(torch.autograd.Function):
+    """`direct_product` of a (..., M, K) and a matrix b, and of a bias (N,), with gradients."""
+
+    @staticmethod
+    def forward(ctx: Any, a: Tensor, b: Tensor, bias: Tensor | None, linear: bool) -> Tensor:
+        needs_a, needs_b, *_ = ctx.needs_input_grad
+        ctx.save_for_backward(a if needs_b else None, b if needs_a else None)
+        ctx.linear = linear
+        return direct_product(a, b, bias, linear)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        a, b = ctx.saved_tensors
+        grad_a = grad_b = grad_bias = None
+        if b is not None:
+            grad_a = _multiply(grad, b, linear=not ctx.linear)
+        rows = grad.flatten(0, -2)
+        if a is not None:
+            a = a.flatten(0, -2)
+            left, right = (rows, a) if ctx.linear else (a, rows)
+            grad_b = _multiply(left.t(), right, linear=False)
+        if ctx.needs_input_grad[2]:
+            grad_bias = rows.sum(0)
+        return grad_a, grad_b, grad_bias, None
+
+
+def _multiply(a: Tensor, b: Tensor, linear: bool) -> Tensor:
+    """In a backward: with gradients if those of the gradients are asked for."""
+    if torch.is_grad_enabled():
+        made: Tensor = Multiply.apply(a, b, None, linear)
+        return made
+    return direct_product(a, b, None, linear)

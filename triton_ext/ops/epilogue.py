@@ -1,0 +1,78 @@
+"""What is done to a product before, or after, it is rounded to the output's type."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from triton_ext.ops.operands import TMA_ALIGNMENT
+
+ACTIVATION_FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "relu": torch.relu,
+    "gelu": torch.nn.functional.gelu,
+    "gelu_tanh": lambda x: torch.nn.functional.gelu(x, approximate="tanh"),
+    "silu": torch.nn.functional.silu,
+}
+
+
+def aligned(tensor: Tensor) -> Tensor:
+    """The same values in contiguous memory at a multiple of 16 bytes."""
+    tensor = tensor.contiguous()
+    return tensor.clone() if tensor.data_ptr() % TMA_ALIGNMENT else tensor
+
+
+@dataclass(frozen=True)
+class Epilogue:
+    """What is done to a product before it is rounded and stored: values, and what a kernel is
+    specialised for.
+    """
+
+    values: dict[str, Any]
+    fields: dict[str, Any]
+
+
+def epilogue_of(
+    bias: Tensor | None,
+    activation: str | None,
+    scale_a: Tensor | None,
+    scale_b: Tensor | None,
+    alpha: float,
+) -> Epilogue:
+    values: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
+    if bias is not None:
+        values["bias"], fields["bias"] = aligned(bias), True
+    if activation is not None:
+        fields["activation"] = activation
+    for name, scale in (("a", scale_a), ("b", scale_b)):
+        if scale is not None:
+            values[f"{name}_scale"] = aligned(scale)
+            fields[f"{name}_scales"] = "one" if scale.numel() == 1 else "each"
+    if alpha != 1:
+        values["alpha"], fields["alpha"] = float(alpha), True
+    return Epilogue(values, fields)
+
+
+def finished(made: Tensor, bias: Tensor | None, activation: str | None) -> Tensor:
+    """A new product with bias and activation, by torch's own operations."""
+    if bias is not None:
+        if torch.is_grad_enabled() and (made.requires_grad or bias.requires_grad):
+            made = made + bias
+        else:
+            made = made.add_(bias)
+    return made if activation is None else ACTIVATION_FUNCTIONS[activation](made)
+
+
+def scaled(made: Tensor, scale_a: Tensor | None, scale_b: Tensor | None, alpha: float) -> Tensor:
+    if scale_a is None and scale_b is None and alpha == 1:
+        return made
+    wide = made.float() * alpha
+    if scale_a is not None:
+        wide = wide * scale_a.reshape(-1, 1)
+    if scale_b is not None:
+        wide = wide * scale_b.reshape(1, -1)
+    return wide.to(made.dtype)

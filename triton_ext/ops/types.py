@@ -1,0 +1,62 @@
+"""Which types of operands and outputs there are kernels for."""
+
+from __future__ import annotations
+
+import torch
+
+from triton_ext.errors import LayoutError
+from triton_ext.kernels.config import C_BYTES, ELEMENT_BYTES, ELEMENT_TYPES
+
+_OPERANDS = {
+    torch.float16: "fp16",
+    torch.bfloat16: "bf16",
+    torch.float8_e4m3fn: "e4m3",
+    torch.float8_e5m2: "e5m2",
+    torch.int8: "int8",
+    torch.float32: "tf32",
+}
+_OUTPUTS = {
+    torch.float16: "fp16",
+    torch.bfloat16: "bf16",
+    torch.float32: "fp32",
+    torch.int32: "int32",
+}
+OPERAND_NAMES = {dtype: name for dtype, name in _OPERANDS.items() if name in ELEMENT_BYTES}
+"""What the kernels call the types of operands; all of them on sm_90."""
+OUTPUT_NAMES = {dtype: name for dtype, name in _OUTPUTS.items() if name in C_BYTES}
+"""What they call the types of outputs."""
+EVERYWHERE = frozenset(dtype for dtype, name in OPERAND_NAMES.items() if name in ELEMENT_TYPES)
+"""Types of operands on all architectures; the only ones that need not be K-major."""
+
+
+def output_type(operands: torch.dtype) -> torch.dtype:
+    """The type of the output if none is asked for."""
+    if operands in EVERYWHERE:
+        return operands
+    return torch.float32 if operands.is_floating_point else torch.int32
+
+
+def unsupported(
+    a: torch.dtype, b: torch.dtype, out: torch.dtype | None, arch: int
+) -> LayoutError | None:
+    """What is wrong with a combination of types on an architecture, or None."""
+    known = OPERAND_NAMES if arch == 90 else EVERYWHERE
+    for name, dtype in (("a", a), ("b", b)):
+        if dtype not in known:
+            rule = f"must be one of {sorted(map(str, known))} on sm_{arch}"
+        elif dtype == torch.float32 and torch.get_float32_matmul_precision() == "highest":
+            rule = 'is multiplied as tf32, which torch.set_float32_matmul_precision("high") allows'
+        else:
+            continue
+        return LayoutError(f"{name}.dtype", dtype, f'{rule}; or give fallback="torch"')
+    if a != b:
+        return LayoutError("b.dtype", b, f"must be that of a, {a}")
+    if out is None or out == output_type(a):
+        return None
+    outputs = set(OUTPUT_NAMES) if arch == 90 else {a}
+    if a.is_floating_point:
+        outputs.discard(torch.int32)
+    if out not in outputs:
+        rule = f'must be one of {sorted(map(str, outputs))}; or give fallback="torch"'
+        return LayoutError("out_dtype", out, rule)
+    return None
