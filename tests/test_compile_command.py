@@ -9,7 +9,7 @@ from click.testing import CliRunner
 
 pytest.importorskip("triton")
 
-from triton_ext.cli import main  # noqa: E402
+from triton_ext.cli import main
 
 SCRIPT = """
 import sys
@@ -108,7 +108,10 @@ def test_the_list(invoke):
         (["script.py::other"], "launches no kernel other"),
         (["script.py", "--passes", "no-such"], "no such pass; there are"),
         (["script.py", "--target", "sm_80"], "must be sm_90"),
-        (["script.py::other", "--signature", "i32"], "must be a kernel of script.py: product, copy"),
+        (
+            ["script.py::other", "--signature", "i32"],
+            "must be a kernel of script.py: product, copy",
+        ),
         (["script.py::copy", "--signature", "*fp32"], "an item for each of source, target, LAYOUT"),
         (["script.py::copy", "--signature", "*fp32, *fp32, =NONE, 1"], "is no expression"),
         (["script.py::copy", "--signature", "*fp32:8, *fp32, =TILE, 1"], "there may be 16"),

@@ -26,7 +26,6 @@ from triton_ext.passes import Diagnostic, Outcome, PassError, compiler_pass  # n
 import triton_ext  # noqa: E402
 from triton_ext import LayoutError, passes  # noqa: E402
 
-
 EXACT_COLUMNS = not triton.__version__.startswith("3.7")
 """Triton 3.7 gives a call the column of its last argument."""
 
