@@ -86,6 +86,9 @@ def tile_layouts(
     )
     return TileLayouts(encoding, linear, tma_shape, tma_encoding)
 
+INT8_MAX_COLUMNS = 224
+"""Of an integer wgmma in Triton 3.7 to 3.9 (``NVGPUToLLVMPass.cpp``); the PTX ISA allows 256."""
+
 
 @dataclass(frozen=True)
 class MatmulConfig:
@@ -161,6 +164,13 @@ class MatmulConfig:
                 "block_m" if self.swap else "block_n",
                 self.columns,
                 "must be at most 128 with 3 consumers: the accumulator would not fit the registers",
+            )
+        if self.element_type == "int8" and self.columns > INT8_MAX_COLUMNS:
+            raise LayoutError(
+                "block_m" if self.swap else "block_n",
+                self.columns,
+                f"must be at most {INT8_MAX_COLUMNS} for int8: Triton's lowering of wgmma aborts for"
+                " wider integer instructions",
             )
         for name, tile in (("a_swizzle", self.a_layouts), ("b_swizzle", self.b_layouts)):
             if tile.encoding.swizzle_byte_width == 0:

@@ -197,6 +197,7 @@ def test_the_direct_launch_follows_the_addresses():
 
 def test_tensor_maps_are_forgotten(monkeypatch):
     monkeypatch.setattr(launches, "MAX_TENSOR_MAPS", 4)
+    monkeypatch.setattr(launches, "_tensor_maps", {})
     test_the_direct_launch_follows_the_addresses()
     assert len(launches._tensor_maps) <= 4
 
