@@ -49,12 +49,13 @@ pytest: setup
 	$(BIN)/pytest -n auto $(PYTEST_ARGS)
 
 # The comparisons with NVIDIA's CuTe DSL, and the kernels of other packages on the emulated GPUs,
-# which `make test` skips.
+# which `make test` skips; and the passes on every kernel of their corpus.
 oracle: $(VENV)/.ready
 	$(PIP_INSTALL) --constraint constraints.txt --editable '.[oracle]'
 	$(BIN)/pytest -n auto tests/test_swizzle.py tests/test_cute.py tests/test_cute_descriptors.py \
 		tests/test_tensor_map.py tests/test_seeds.py tests/test_emulator_cute.py \
 		tests/test_emulator_third_party.py $(PYTEST_ARGS)
+	CORPUS_TIER=3 $(BIN)/pytest -n auto tests/test_pass_*.py $(PYTEST_ARGS)
 
 # The pictures in docs/, and what its commands print; a test compares them with what is committed.
 docs: $(VENV)/.ready
