@@ -86,6 +86,7 @@ def tile_layouts(
     )
     return TileLayouts(encoding, linear, tma_shape, tma_encoding)
 
+
 INT8_MAX_COLUMNS = 224
 """Of an integer wgmma in Triton 3.7 to 3.9 (``NVGPUToLLVMPass.cpp``); the PTX ISA allows 256."""
 
@@ -169,8 +170,8 @@ class MatmulConfig:
             raise LayoutError(
                 "block_m" if self.swap else "block_n",
                 self.columns,
-                f"must be at most {INT8_MAX_COLUMNS} for int8: Triton's lowering of wgmma aborts for"
-                " wider integer instructions",
+                f"must be at most {INT8_MAX_COLUMNS} for int8: Triton's lowering of wgmma aborts"
+                " for wider integer instructions",
             )
         for name, tile in (("a_swizzle", self.a_layouts), ("b_swizzle", self.b_layouts)):
             if tile.encoding.swizzle_byte_width == 0:

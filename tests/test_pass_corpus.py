@@ -109,7 +109,7 @@ KINDS = {
     "transposed shared memory": (all_of("ttg.memdesc_trans"), (90, 100), 20),
     "reshaped shared memory": (all_of("ttg.memdesc_reshape"), (90, 100), 1),
     "reinterpreted shared memory": (
-        types_of(r"memdesc_reinterpret .*#smem"), (90, 100), 15,
+        types_of(r"memdesc_reinterpret .*#smem"), (90, 100), 10,
     ),
     "memdescs carried by a loop": (
         types_of(r"scf\.for .* -> \(.*!ttg\.memdesc<[^()]*, #smem"), (90, 100), 2,
