@@ -57,8 +57,8 @@ EXTRA_METRICS = (
 ELEMENT_TYPES = {16: "fp16", 32: "fp32"}
 
 
-@gluon.jit  # type: ignore[untyped-decorator]
-def exchange(  # type: ignore[no-untyped-def]
+@gluon.jit
+def exchange(
     source,
     target,
     ROWS: gl.constexpr,

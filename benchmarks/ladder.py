@@ -44,8 +44,8 @@ BLOCK = 64
 """Rows and columns of the tiles of the first steps, as in seed 004."""
 
 
-@gluon.jit  # type: ignore[untyped-decorator]
-def naive(a, b, c, n, k, BLOCK: gl.constexpr, num_warps: gl.constexpr):  # type: ignore[no-untyped-def]
+@gluon.jit
+def naive(a, b, c, n, k, BLOCK: gl.constexpr, num_warps: gl.constexpr):
     """An element of C a thread: K fused multiply-adds, two loads from memory each."""
     layout: gl.constexpr = gl.BlockedLayout([1, 1], [1, 32], [num_warps, 1], [1, 0])
     rows = gl.program_id(0) * BLOCK + gl.arange(0, BLOCK, gl.SliceLayout(1, layout))
@@ -58,8 +58,8 @@ def naive(a, b, c, n, k, BLOCK: gl.constexpr, num_warps: gl.constexpr):  # type:
     gl.store(c + rows[:, None] * n + columns[None, :], acc.to(c.dtype.element_ty))
 
 
-@gluon.jit  # type: ignore[untyped-decorator]
-def tiled(a_desc, b_desc, c_desc, c, n,  # type: ignore[no-untyped-def]
+@gluon.jit
+def tiled(a_desc, b_desc, c_desc, c, n,
           A_LAYOUT: gl.constexpr, B_LAYOUT: gl.constexpr, C_LAYOUT: gl.constexpr,
           BLOCK: gl.constexpr, TMA_STORE: gl.constexpr, num_warps: gl.constexpr):  # fmt: skip
     """TMA copies a tile of A and of B; when they are there, the tensor cores multiply them.

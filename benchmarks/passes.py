@@ -41,8 +41,8 @@ ALONE = (
 )  # fmt: skip
 
 
-@triton.jit  # type: ignore[untyped-decorator]  # Triton is not typed
-def tutorial_matmul(  # type: ignore[no-untyped-def]
+@triton.jit
+def tutorial_matmul(
     a_ptr, b_ptr, c_ptr, m, n, k, a_stride, b_stride, c_stride,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
 ):  # fmt: skip

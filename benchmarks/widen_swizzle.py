@@ -109,8 +109,8 @@ def described(tensor: torch.Tensor, tile: TileLayouts) -> TensorDescriptor:
     return TensorDescriptor.from_tensor(tensor, list(tile.tma_shape), to_gluon(tile.tma_encoding))
 
 
-@gluon.jit  # type: ignore[untyped-decorator]
-def copy_kernel(source, target, tiles, STAGES: gl.constexpr):  # type: ignore[no-untyped-def]
+@gluon.jit
+def copy_kernel(source, target, tiles, STAGES: gl.constexpr):
     """Each block copies every so many tiles by TMA, through a ring of buffers."""
     shape: gl.constexpr = source.block_type.shape
     ring = gl.allocate_shared_memory(source.dtype, [STAGES, shape[0], shape[1]], source.layout)
@@ -142,10 +142,8 @@ def copy_kernel(source, target, tiles, STAGES: gl.constexpr):  # type: ignore[no
         mbarrier.invalidate(bars.index(i))
 
 
-@gluon.jit  # type: ignore[untyped-decorator]
-def scale_kernel(  # type: ignore[no-untyped-def]
-    source, target, tiles, FACTOR: gl.constexpr, LAYOUT: gl.constexpr
-):
+@gluon.jit
+def scale_kernel(source, target, tiles, FACTOR: gl.constexpr, LAYOUT: gl.constexpr):
     """Each block takes tiles by TMA, multiplies them in registers, and stores them by TMA."""
     shape: gl.constexpr = source.block_type.shape
     tile = gl.allocate_shared_memory(source.dtype, shape, source.layout)
