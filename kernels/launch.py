@@ -21,7 +21,11 @@ CONSUMER_REGISTERS = {1: 240, 2: 240, 3: 160}
 """Registers of a thread by the number of consumer warpgroups: what is left of the SM's 65,536 when
 the producer's warps have 24 each; a multiple of 8."""
 
-_OPTIONAL = ("workspace", "bias", "a_scale", "b_scale", "alpha")
+PREFETCH_TILES = 4
+"""How many K tiles a block asks for while the kernel before it ends. Of 1, 2, 4, 8 and 16, on an
+H100, 2 and 4 were the best, and 16 was slower than none: the other kernel waits for its own."""
+
+_OPTIONAL = ("workspace", "bias", "a_scale", "b_scale", "alpha", "prefetched", "side_desc")
 """Arguments of the kernel with consumers that are None unless asked for."""
 TRITON_TYPES = {"e4m3": "fp8e4nv", "e5m2": "fp8e5", "tf32": "fp32", "int8": "i8", "int32": "i32"}
 """What Triton calls element types that it does not call as this project does."""
@@ -110,6 +114,8 @@ def _extra_arguments(config: MatmulConfig) -> tuple[str, ...]:
         "a_scale": config.a_scales is not None,
         "b_scale": config.b_scales is not None,
         "alpha": config.alpha,
+        "prefetched": config.prefetch is not None,
+        "side_desc": config.side > 0,
     }
     return tuple(name for name, asked in asked_for.items() if asked)
 
@@ -153,7 +159,9 @@ def kernel_constants(config: MatmulConfig, *, generated_layouts: bool = True) ->
     return common | {
         **{name: None for name in _OPTIONAL if name not in _extra_arguments(config)},
         "BLOCK_M": config.cluster * config.rows,
-        "BLOCK_N": config.columns,
+        "BLOCK_N": config.columns - config.side,
+        "SIDE_N": config.side,
+        "SIDE_LAYOUT": layout(config.side_layouts) if config.side else None,
         "CONSUMERS": config.consumers,
         "CONSUMER_REGISTERS": CONSUMER_REGISTERS[config.consumers],
         "C_PARTS": config.c_parts,
@@ -163,6 +171,9 @@ def kernel_constants(config: MatmulConfig, *, generated_layouts: bool = True) ->
         "ACTIVATION": config.activation,
         "A_SCALES": int(config.a_scales == "each"),
         "B_SCALES": int(config.b_scales == "each"),
+        "SHARES": config.shares,
+        "PREFETCH": PREFETCH_TILES * config.block_k,
+        "PREFETCH_LEFT": config.prefetch == ("b" if config.swap else "a"),
     }
 
 
@@ -192,10 +203,14 @@ def compile_matmul(config: MatmulConfig, constants: dict[str, Any] | None = None
     constants = kernel_constants(config) if constants is None else constants
     a, b = (config.a_layouts, config.element_type), (config.b_layouts, config.element_type)
     tiles = [b, a] if config.swap else [a, b]
-    tiles.append((config.c_layouts, config.c_type))
+    tiles += [(config.c_layouts, config.c_type), (config.side_layouts, config.element_type)]
     types = {"workspace": "*u8", "bias": f"*{config.c_type}", "a_scale": "*fp32",
-             "b_scale": "*fp32", "alpha": "fp32"}  # fmt: skip
-    for name, (tile, element_type) in zip(("a_desc", "b_desc", "c_desc"), tiles, strict=True):
+             "b_scale": "*fp32", "alpha": "fp32", "prefetched": "*u8"}  # fmt: skip
+    for name, (tile, element_type) in zip(
+        ("a_desc", "b_desc", "c_desc", "side_desc"), tiles, strict=True
+    ):
+        if tile is None:
+            continue
         block = ",".join(map(str, tile.tma_shape))
         layout = to_gluon(tile.tma_encoding)
         element = TRITON_TYPES.get(element_type, element_type)

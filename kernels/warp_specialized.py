@@ -125,6 +125,13 @@ def next_stage(stage, phase, STAGES: gl.constexpr):
 
 
 @gluon.jit
+def stage_after(stage, phase, count, STAGES: gl.constexpr):
+    """The buffer `count` turns later, and the phase of its barriers."""
+    place = stage + count
+    return place % STAGES, phase ^ (place // STAGES & 1)
+
+
+@gluon.jit
 def stage_before(stage, STAGES: gl.constexpr):
     """The buffer of the ring that comes before this one."""
     return gl.where(stage == 0, STAGES - 1, stage - 1)
@@ -141,34 +148,73 @@ def load_tile(desc, mn, k, barrier, tile, K_MAJOR: gl.constexpr):
 
 
 @gluon.jit
-def produce(a_desc, b_desc, a_tiles, b_tiles, ready, free, free_everywhere,
+def prefetch(pointer, desc, mn, k, K_MAJOR: gl.constexpr, BLOCK_MN: gl.constexpr,
+             K: gl.constexpr):  # fmt: skip
+    """Ask for the elements from (mn, k) on, BLOCK_MN x K of an operand, to be in the L2 cache.
+
+    It changes nothing else: the kernel before this one may still write there.
+    """
+    BYTES: gl.constexpr = desc.dtype.primitive_bitwidth // 8
+    ROWS: gl.constexpr = BLOCK_MN if K_MAJOR else K
+    COLUMNS: gl.constexpr = K if K_MAJOR else BLOCK_MN
+    LANES: gl.constexpr = gl.BlockedLayout([1], [32], [1], [0])
+    row, column = (mn, k) if K_MAJOR else (k, mn)
+    rows = gl.minimum(row + gl.arange(0, ROWS, LANES), desc.shape[0].to(gl.int32) - 1)
+    size = gl.minimum(desc.shape[1].to(gl.int32) - column, COLUMNS) * BYTES // 16 * 16
+    places = pointer.to(gl.pointer_type(gl.int8)) + (rows * desc.strides[0] + column) * BYTES
+    gl.inline_asm_elementwise(
+        """{
+        .reg .pred some;
+        setp.gt.s32 some, $2, 0;
+        @some cp.async.bulk.prefetch.L2.global [$1], $2;
+        mov.b32 $0, 0;
+        }""",
+        "=r,l,r", [places, gl.zeros_like(rows) + size], gl.int32, is_pure=False, pack=1,
+    )  # fmt: skip
+
+
+@gluon.jit
+def produce(a_desc, b_desc, side_desc, prefetched, a_tiles, b_tiles, side_tiles, ready, free, free_everywhere,
             tiles_m, tiles_n, num_k,
-            BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr,
-            CONSUMERS: gl.constexpr, STAGES: gl.constexpr, GROUP_M: gl.constexpr,
-            A_K_MAJOR: gl.constexpr, B_K_MAJOR: gl.constexpr,
-            MAX_SPLITS: gl.constexpr):  # fmt: skip
+            BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, SIDE_N: gl.constexpr,
+            BLOCK_K: gl.constexpr, STAGES: gl.constexpr, GROUP_M: gl.constexpr,
+            A_K_MAJOR: gl.constexpr, B_K_MAJOR: gl.constexpr, MAX_SPLITS: gl.constexpr,
+            SHARES: gl.constexpr, PREFETCH: gl.constexpr, PREFETCH_LEFT: gl.constexpr):  # fmt: skip
     """The producer warp: copy the tiles of A and B, as soon as their buffers are free."""
-    ROWS: gl.constexpr = BLOCK_M // CONSUMERS
-    tile_bytes: gl.constexpr = CONSUMERS * a_desc.nbytes_per_cta + b_desc.nbytes_per_cta
+    ROWS: gl.constexpr = BLOCK_M // SHARES
+    side_bytes: gl.constexpr = side_desc.nbytes_per_cta if SIDE_N > 0 else 0
+    tile_bytes: gl.constexpr = SHARES * a_desc.nbytes_per_cta + b_desc.nbytes_per_cta + side_bytes
     tiles = tiles_m * tiles_n
     stage = gl.to_tensor(0)
     phase = gl.to_tensor(0)
+    if prefetched is not None:
+        tile, k_first, _, _, _, _ = step_work(0, tiles, num_k, MAX_SPLITS)
+        tile_m, tile_n = tile_position(tile, tiles_m, tiles_n, GROUP_M)
+        if PREFETCH_LEFT:
+            prefetch(prefetched, a_desc, tile_m * BLOCK_M, k_first * BLOCK_K, A_K_MAJOR, BLOCK_M,
+                     PREFETCH)  # fmt: skip
+        else:
+            prefetch(prefetched, b_desc, tile_n * (BLOCK_N + SIDE_N), k_first * BLOCK_K, B_K_MAJOR, BLOCK_N,
+                     PREFETCH)  # fmt: skip
     gdc_wait()
     for step in range(step_count(tiles, num_k, MAX_SPLITS)):
         tile, k_first, k_end, _, _, _ = step_work(step, tiles, num_k, MAX_SPLITS)
         tile_m, tile_n = tile_position(tile, tiles_m, tiles_n, GROUP_M)
         off_m = tile_m * BLOCK_M
-        off_n = tile_n * BLOCK_N
+        off_n = tile_n * (BLOCK_N + SIDE_N)
         for k in range(k_first, k_end):
             barrier = ready.index(stage)
             mbarrier.wait(free.index(stage), phase ^ 1)  # passes in the first turn
             if gl.num_ctas() > 1:
                 mbarrier.wait(free_everywhere.index(stage), phase ^ 1)
             mbarrier.expect(barrier, tile_bytes)
-            for part in gl.static_range(CONSUMERS):
+            for part in gl.static_range(SHARES):
                 load_tile(a_desc, off_m + part * ROWS, k * BLOCK_K, barrier,
-                          a_tiles.index(stage * CONSUMERS + part), A_K_MAJOR)  # fmt: skip
+                          a_tiles.index(stage * SHARES + part), A_K_MAJOR)  # fmt: skip
             load_tile(b_desc, off_n, k * BLOCK_K, barrier, b_tiles.index(stage), B_K_MAJOR)
+            if SIDE_N > 0:
+                load_tile(side_desc, off_n + BLOCK_N, k * BLOCK_K, barrier,
+                          side_tiles.index(stage), B_K_MAJOR)  # fmt: skip
             stage, phase = next_stage(stage, phase, STAGES)
 
 
@@ -181,20 +227,29 @@ def release(free, free_everywhere, stage, pred):
 
 
 @gluon.jit
-def multiply(a_tiles, b_tiles, ready, free, free_everywhere, stage, phase, k_first, k_end, acc,
-             WHICH: gl.constexpr, CONSUMERS: gl.constexpr, STAGES: gl.constexpr):  # fmt: skip
+def multiply(a_tiles, b_tiles, side_tiles, ready, free, free_everywhere, turns, stage, phase,
+             k_first, k_end, acc, side, WHICH: gl.constexpr, SIDE_N: gl.constexpr,
+             CONSUMERS: gl.constexpr, SHARES: gl.constexpr, STAGES: gl.constexpr):  # fmt: skip
     """The products of one tile; each is issued while the one before it runs."""
     for k in range(k_first, k_end):
         mbarrier.wait(ready.index(stage), phase)
-        acc = warpgroup_mma(
-            a_tiles.index(stage * CONSUMERS + WHICH), b_tiles.index(stage), acc, is_async=True
-        )
-        acc = warpgroup_mma_wait(1, deps=(acc,))
+        a_tile = a_tiles.index(stage * SHARES + WHICH % SHARES)
+        acc = warpgroup_mma(a_tile, b_tiles.index(stage), acc, is_async=True)
+        if SIDE_N == 0:
+            acc = warpgroup_mma_wait(1, deps=(acc,))
+        else:
+            side = warpgroup_mma(a_tile, side_tiles.index(stage), side, is_async=True)
+            acc, side = warpgroup_mma_wait(2, deps=(acc, side))
         release(free, free_everywhere, stage_before(stage, STAGES), k > k_first)
         stage, phase = next_stage(stage, phase, STAGES)
-    acc = warpgroup_mma_wait(0, deps=(acc,))
+    if SHARES < CONSUMERS:
+        mbarrier.arrive(turns.index((WHICH + 1) % CONSUMERS), count=1)
+    if SIDE_N == 0:
+        acc = warpgroup_mma_wait(0, deps=(acc,))
+    else:
+        acc, side = warpgroup_mma_wait(0, deps=(acc, side))
     release(free, free_everywhere, stage_before(stage, STAGES), True)
-    return acc, stage, phase
+    return acc, side, stage, phase
 
 
 @gluon.jit
@@ -344,19 +399,27 @@ def store_tile(c_desc, c_tiles, workspace, extras, off_m, off_n, acc, splits, sp
 
 
 @gluon.jit
-def consume(c_desc, workspace, bias, a_scale, b_scale, alpha, a_tiles, b_tiles, c_tiles,
-            ready, free, free_everywhere, tiles_m, tiles_n, num_k,
+def consume(c_desc, workspace, bias, a_scale, b_scale, alpha, a_tiles, b_tiles, side_tiles,
+            c_tiles, ready, free, free_everywhere, turns, tiles_m, tiles_n, num_k,
             WHICH: gl.constexpr, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr,
-            CONSUMERS: gl.constexpr, STAGES: gl.constexpr, GROUP_M: gl.constexpr,
+            SIDE_N: gl.constexpr, CONSUMERS: gl.constexpr, STAGES: gl.constexpr, GROUP_M: gl.constexpr,
             C_PARTS: gl.constexpr, C_BUFFERS: gl.constexpr, C_N_MAJOR: gl.constexpr,
             MAX_SPLITS: gl.constexpr, ACTIVATION: gl.constexpr, A_SCALES: gl.constexpr,
-            B_SCALES: gl.constexpr):  # fmt: skip
-    """A consumer warpgroup: rows WHICH * BLOCK_M / CONSUMERS and on of each tile of C."""
-    ROWS: gl.constexpr = BLOCK_M // CONSUMERS
+            B_SCALES: gl.constexpr, SHARES: gl.constexpr):  # fmt: skip
+    """A consumer warpgroup: rows WHICH * BLOCK_M / CONSUMERS and on of each tile of C.
+
+    Or, if there is one share, all rows of every other tile.
+    """
+    ROWS: gl.constexpr = BLOCK_M // SHARES
+    TURNS: gl.constexpr = CONSUMERS // SHARES
     ACCUMULATOR: gl.constexpr = gl.int32 if a_tiles.dtype.is_int() else gl.float32
     INSTR_K: gl.constexpr = 256 // a_tiles.dtype.primitive_bitwidth
     LAYOUT: gl.constexpr = gl.NVMMADistributedLayout(
         version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, BLOCK_N, INSTR_K],
+        cga_layout=cluster_rows(gl.num_ctas()),
+    )  # fmt: skip
+    SIDE_LAYOUT: gl.constexpr = gl.NVMMADistributedLayout(
+        version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, max(SIDE_N, 8), INSTR_K],
         cga_layout=cluster_rows(gl.num_ctas()),
     )  # fmt: skip
     C_LAYOUT: gl.constexpr = gl.NVMMADistributedLayout(
@@ -366,14 +429,27 @@ def consume(c_desc, workspace, bias, a_scale, b_scale, alpha, a_tiles, b_tiles, 
     tiles = tiles_m * tiles_n
     stage = gl.to_tensor(0)
     phase = gl.to_tensor(0)
+    FIRST: gl.constexpr = WHICH if TURNS > 1 else 0
+    if FIRST > 0:
+        stage, phase = stage_after(stage, phase, FIRST * num_k, STAGES)
     gdc_wait()
-    for step in range(step_count(tiles, num_k, MAX_SPLITS)):
+    for step in range(FIRST, step_count(tiles, num_k, MAX_SPLITS), TURNS):
         tile, k_first, k_end, splits, split, distance = step_work(step, tiles, num_k, MAX_SPLITS)
         tile_m, tile_n = tile_position(tile, tiles_m, tiles_n, GROUP_M)
-        off_m = tile_m * BLOCK_M + WHICH * ROWS
+        off_m = tile_m * BLOCK_M + WHICH % SHARES * ROWS
+        off_n = tile_n * (BLOCK_N + SIDE_N)
         acc = gl.zeros((ROWS, BLOCK_N), ACCUMULATOR, LAYOUT)
-        acc, stage, phase = multiply(a_tiles, b_tiles, ready, free, free_everywhere, stage, phase,
-                                     k_first, k_end, acc, WHICH, CONSUMERS, STAGES)  # fmt: skip
+        if TURNS > 1:  # the first turn is the first consumer's
+            mbarrier.wait(turns.index(WHICH), (step // TURNS & 1) ^ (WHICH == 0))
+        side = acc  # not used
+        if SIDE_N > 0:
+            side = gl.zeros((ROWS, SIDE_N), ACCUMULATOR, SIDE_LAYOUT)
+        acc, side, stage, phase = multiply(a_tiles, b_tiles, side_tiles, ready, free,
+                                           free_everywhere, turns, stage, phase, k_first, k_end,
+                                           acc, side, WHICH, SIDE_N, CONSUMERS, SHARES,
+                                           STAGES)  # fmt: skip
+        if TURNS > 1:  # the others' tiles; a part of a tile is the last step
+            stage, phase = stage_after(stage, phase, (TURNS - 1) * num_k, STAGES)
         complete = True
         if MAX_SPLITS > 1:  # noqa: SIM102 (known when the kernel is compiled; the next is not)
             if splits > 1:
@@ -381,31 +457,40 @@ def consume(c_desc, workspace, bias, a_scale, b_scale, alpha, a_tiles, b_tiles, 
                                         LAYOUT)  # fmt: skip
         if complete:
             store_tile(c_desc, c_tiles, workspace, (bias, a_scale, b_scale, alpha), off_m,
-                       tile_n * BLOCK_N, acc, splits, split, distance, WHICH, CONSUMERS, C_PARTS,
-                       C_BUFFERS, C_N_MAJOR, MAX_SPLITS, ACTIVATION, A_SCALES, B_SCALES,
+                       off_n, acc, splits, split, distance, WHICH, CONSUMERS, C_PARTS, C_BUFFERS,
+                       C_N_MAJOR, MAX_SPLITS, ACTIVATION, A_SCALES, B_SCALES,
                        C_LAYOUT)  # fmt: skip
+            if SIDE_N > 0:
+                store_tile(c_desc, c_tiles, workspace, (bias, a_scale, b_scale, alpha), off_m,
+                           off_n + BLOCK_N, side, splits, split, distance, WHICH, CONSUMERS,
+                           SIDE_N * C_PARTS // BLOCK_N, C_BUFFERS, C_N_MAJOR, MAX_SPLITS,
+                           ACTIVATION, A_SCALES, B_SCALES, C_LAYOUT)  # fmt: skip
     tma.store_wait(0)
 
 
 @gluon.jit
 def matmul_warp_specialized(
-        a_desc, b_desc, c_desc, workspace, bias, a_scale, b_scale, alpha,
-        BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr,
+        a_desc, b_desc, c_desc, side_desc, workspace, bias, a_scale, b_scale, alpha, prefetched,
+        BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, SIDE_N: gl.constexpr, BLOCK_K: gl.constexpr,
         CONSUMERS: gl.constexpr, STAGES: gl.constexpr, GROUP_M: gl.constexpr,
         C_PARTS: gl.constexpr, C_BUFFERS: gl.constexpr,
         A_K_MAJOR: gl.constexpr, B_K_MAJOR: gl.constexpr, C_N_MAJOR: gl.constexpr,
         MAX_SPLITS: gl.constexpr, A_LAYOUT: gl.constexpr, B_LAYOUT: gl.constexpr,
-        C_LAYOUT: gl.constexpr, ACTIVATION: gl.constexpr, A_SCALES: gl.constexpr,
-        B_SCALES: gl.constexpr, CONSUMER_REGISTERS: gl.constexpr,
+        SIDE_LAYOUT: gl.constexpr, C_LAYOUT: gl.constexpr, ACTIVATION: gl.constexpr,
+        A_SCALES: gl.constexpr, B_SCALES: gl.constexpr, CONSUMER_REGISTERS: gl.constexpr, SHARES: gl.constexpr,
+        PREFETCH: gl.constexpr, PREFETCH_LEFT: gl.constexpr,
         num_warps: gl.constexpr):  # fmt: skip
     """The whole kernel: barriers and buffers, then a warp's task each."""
-    ROWS: gl.constexpr = BLOCK_M // CONSUMERS
+    ROWS: gl.constexpr = BLOCK_M // SHARES
     tiles_m = gl.cdiv(c_desc.shape[0 if C_N_MAJOR else 1], BLOCK_M)
-    tiles_n = gl.cdiv(c_desc.shape[1 if C_N_MAJOR else 0], BLOCK_N)
+    tiles_n = gl.cdiv(c_desc.shape[1 if C_N_MAJOR else 0], BLOCK_N + SIDE_N)
     num_k = gl.cdiv(a_desc.shape[1 if A_K_MAJOR else 0], BLOCK_K)
 
-    a_tiles = gl.allocate_shared_memory(a_desc.dtype, [STAGES * CONSUMERS, ROWS, BLOCK_K], A_LAYOUT)
+    a_tiles = gl.allocate_shared_memory(a_desc.dtype, [STAGES * SHARES, ROWS, BLOCK_K], A_LAYOUT)
     b_tiles = gl.allocate_shared_memory(b_desc.dtype, [STAGES, BLOCK_K, BLOCK_N], B_LAYOUT)
+    side_tiles = b_tiles  # not used
+    if SIDE_N > 0:
+        side_tiles = gl.allocate_shared_memory(b_desc.dtype, [STAGES, BLOCK_K, SIDE_N], SIDE_LAYOUT)
     c_tiles = gl.allocate_shared_memory(
         c_desc.dtype, [CONSUMERS * C_BUFFERS, ROWS, BLOCK_N // C_PARTS], C_LAYOUT
     )
@@ -416,11 +501,16 @@ def matmul_warp_specialized(
         free_everywhere = gl.allocate_shared_memory(
             gl.int64, [STAGES, 1], shared_barrier(gl.num_ctas())
         )
+    turns = free
+    if SHARES < CONSUMERS:
+        turns = mbarrier.allocate_mbarrier(batch=CONSUMERS)
+        for each in gl.static_range(CONSUMERS):
+            mbarrier.init(turns.index(each), count=1)
     for each in gl.static_range(STAGES):
         mbarrier.init(ready.index(each), count=1)
-        mbarrier.init(free.index(each), count=CONSUMERS)
+        mbarrier.init(free.index(each), count=SHARES)
         if gl.num_ctas() > 1:
-            mbarrier.init(free_everywhere.index(each), count=CONSUMERS)
+            mbarrier.init(free_everywhere.index(each), count=SHARES)
     fence_async_shared()
 
     gdc_launch_dependents()
@@ -429,12 +519,13 @@ def matmul_warp_specialized(
         gl.warp_specialize(
             [
                 (consume, (c_desc, workspace, bias, a_scale, b_scale, alpha, a_tiles, b_tiles,
-                           c_tiles, ready, free, free_everywhere, tiles_m, tiles_n, num_k, 0,
-                           BLOCK_M, BLOCK_N, CONSUMERS, STAGES, GROUP_M, C_PARTS, C_BUFFERS,
-                           C_N_MAJOR, MAX_SPLITS, ACTIVATION, A_SCALES, B_SCALES)),
-                (produce, (a_desc, b_desc, a_tiles, b_tiles, ready, free, free_everywhere,
-                           tiles_m, tiles_n, num_k, BLOCK_M, BLOCK_N, BLOCK_K, CONSUMERS,
-                           STAGES, GROUP_M, A_K_MAJOR, B_K_MAJOR, MAX_SPLITS)),
+                           side_tiles, c_tiles, ready, free, free_everywhere, turns, tiles_m, tiles_n, num_k, 0,
+                           BLOCK_M, BLOCK_N, SIDE_N, CONSUMERS, STAGES, GROUP_M, C_PARTS, C_BUFFERS,
+                           C_N_MAJOR, MAX_SPLITS, ACTIVATION, A_SCALES, B_SCALES, SHARES)),
+                (produce, (a_desc, b_desc, side_desc, prefetched, a_tiles, b_tiles, side_tiles, ready, free,
+                           free_everywhere, tiles_m, tiles_n, num_k, BLOCK_M, BLOCK_N, SIDE_N, BLOCK_K,
+                           STAGES, GROUP_M, A_K_MAJOR, B_K_MAJOR, MAX_SPLITS, SHARES, PREFETCH,
+                           PREFETCH_LEFT)),
             ],
             [1],
             [24],
@@ -443,16 +534,17 @@ def matmul_warp_specialized(
         gl.warp_specialize(
             [
                 (consume, (c_desc, workspace, bias, a_scale, b_scale, alpha, a_tiles, b_tiles,
-                           c_tiles, ready, free, free_everywhere, tiles_m, tiles_n, num_k, 0,
-                           BLOCK_M, BLOCK_N, CONSUMERS, STAGES, GROUP_M, C_PARTS, C_BUFFERS,
-                           C_N_MAJOR, MAX_SPLITS, ACTIVATION, A_SCALES, B_SCALES)),
+                           side_tiles, c_tiles, ready, free, free_everywhere, turns, tiles_m, tiles_n, num_k, 0,
+                           BLOCK_M, BLOCK_N, SIDE_N, CONSUMERS, STAGES, GROUP_M, C_PARTS, C_BUFFERS,
+                           C_N_MAJOR, MAX_SPLITS, ACTIVATION, A_SCALES, B_SCALES, SHARES)),
                 (consume, (c_desc, workspace, bias, a_scale, b_scale, alpha, a_tiles, b_tiles,
-                           c_tiles, ready, free, free_everywhere, tiles_m, tiles_n, num_k, 1,
-                           BLOCK_M, BLOCK_N, CONSUMERS, STAGES, GROUP_M, C_PARTS, C_BUFFERS,
-                           C_N_MAJOR, MAX_SPLITS, ACTIVATION, A_SCALES, B_SCALES)),
-                (produce, (a_desc, b_desc, a_tiles, b_tiles, ready, free, free_everywhere,
-                           tiles_m, tiles_n, num_k, BLOCK_M, BLOCK_N, BLOCK_K, CONSUMERS,
-                           STAGES, GROUP_M, A_K_MAJOR, B_K_MAJOR, MAX_SPLITS)),
+                           side_tiles, c_tiles, ready, free, free_everywhere, turns, tiles_m, tiles_n, num_k, 1,
+                           BLOCK_M, BLOCK_N, SIDE_N, CONSUMERS, STAGES, GROUP_M, C_PARTS, C_BUFFERS,
+                           C_N_MAJOR, MAX_SPLITS, ACTIVATION, A_SCALES, B_SCALES, SHARES)),
+                (produce, (a_desc, b_desc, side_desc, prefetched, a_tiles, b_tiles, side_tiles, ready, free,
+                           free_everywhere, tiles_m, tiles_n, num_k, BLOCK_M, BLOCK_N, SIDE_N, BLOCK_K,
+                           STAGES, GROUP_M, A_K_MAJOR, B_K_MAJOR, MAX_SPLITS, SHARES, PREFETCH,
+                           PREFETCH_LEFT)),
             ],
             [4, 1],
             [CONSUMER_REGISTERS, 24],
@@ -461,20 +553,21 @@ def matmul_warp_specialized(
         gl.warp_specialize(
             [
                 (consume, (c_desc, workspace, bias, a_scale, b_scale, alpha, a_tiles, b_tiles,
-                           c_tiles, ready, free, free_everywhere, tiles_m, tiles_n, num_k, 0,
-                           BLOCK_M, BLOCK_N, CONSUMERS, STAGES, GROUP_M, C_PARTS, C_BUFFERS,
-                           C_N_MAJOR, MAX_SPLITS, ACTIVATION, A_SCALES, B_SCALES)),
+                           side_tiles, c_tiles, ready, free, free_everywhere, turns, tiles_m, tiles_n, num_k, 0,
+                           BLOCK_M, BLOCK_N, SIDE_N, CONSUMERS, STAGES, GROUP_M, C_PARTS, C_BUFFERS,
+                           C_N_MAJOR, MAX_SPLITS, ACTIVATION, A_SCALES, B_SCALES, SHARES)),
                 (consume, (c_desc, workspace, bias, a_scale, b_scale, alpha, a_tiles, b_tiles,
-                           c_tiles, ready, free, free_everywhere, tiles_m, tiles_n, num_k, 1,
-                           BLOCK_M, BLOCK_N, CONSUMERS, STAGES, GROUP_M, C_PARTS, C_BUFFERS,
-                           C_N_MAJOR, MAX_SPLITS, ACTIVATION, A_SCALES, B_SCALES)),
+                           side_tiles, c_tiles, ready, free, free_everywhere, turns, tiles_m, tiles_n, num_k, 1,
+                           BLOCK_M, BLOCK_N, SIDE_N, CONSUMERS, STAGES, GROUP_M, C_PARTS, C_BUFFERS,
+                           C_N_MAJOR, MAX_SPLITS, ACTIVATION, A_SCALES, B_SCALES, SHARES)),
                 (consume, (c_desc, workspace, bias, a_scale, b_scale, alpha, a_tiles, b_tiles,
-                           c_tiles, ready, free, free_everywhere, tiles_m, tiles_n, num_k, 2,
-                           BLOCK_M, BLOCK_N, CONSUMERS, STAGES, GROUP_M, C_PARTS, C_BUFFERS,
-                           C_N_MAJOR, MAX_SPLITS, ACTIVATION, A_SCALES, B_SCALES)),
-                (produce, (a_desc, b_desc, a_tiles, b_tiles, ready, free, free_everywhere,
-                           tiles_m, tiles_n, num_k, BLOCK_M, BLOCK_N, BLOCK_K, CONSUMERS,
-                           STAGES, GROUP_M, A_K_MAJOR, B_K_MAJOR, MAX_SPLITS)),
+                           side_tiles, c_tiles, ready, free, free_everywhere, turns, tiles_m, tiles_n, num_k, 2,
+                           BLOCK_M, BLOCK_N, SIDE_N, CONSUMERS, STAGES, GROUP_M, C_PARTS, C_BUFFERS,
+                           C_N_MAJOR, MAX_SPLITS, ACTIVATION, A_SCALES, B_SCALES, SHARES)),
+                (produce, (a_desc, b_desc, side_desc, prefetched, a_tiles, b_tiles, side_tiles, ready, free,
+                           free_everywhere, tiles_m, tiles_n, num_k, BLOCK_M, BLOCK_N, SIDE_N, BLOCK_K,
+                           STAGES, GROUP_M, A_K_MAJOR, B_K_MAJOR, MAX_SPLITS, SHARES, PREFETCH,
+                           PREFETCH_LEFT)),
             ],
             [4, 4, 1],
             [CONSUMER_REGISTERS, CONSUMER_REGISTERS, 24],
