@@ -35,7 +35,8 @@ class TileLayouts:
     Attributes:
         encoding: the NVMMA encoding of the tile as the kernel sees it.
         linear: the same as bases, from this project's conversion: what the kernel allocates.
-        tma_shape: the tile as the TMA unit sees it, the contiguous dimension last.
+        tma_shape: the tile as the TMA unit sees it, the contiguous dimension last; of a batch,
+            with a first dimension of 1.
         tma_encoding: the NVMMA encoding of that view.
     """
 
@@ -51,6 +52,7 @@ def tile_layouts(
     element_bitwidth: int,
     swizzle: int | None = None,
     cga_layout: Sequence[Sequence[int]] = (),
+    batched: bool = False,
 ) -> TileLayouts:
     """The layouts of a 2-D tile.
 
@@ -59,12 +61,14 @@ def tile_layouts(
         contiguous_dim: 0 or 1, which of its dimensions is contiguous in global memory.
         swizzle: the swizzle width in bytes; None for the widest that fits.
         cga_layout: how the tile is divided among the blocks of a cluster, as in `NVMMAShared`.
+        batched: the TMA unit takes it from, or puts it into, a batch of matrices.
 
     Raises:
         LayoutError: the swizzle is unknown, or does not fit.
     """
     transposed = contiguous_dim == 0
-    tma_shape = tuple(reversed(shape)) if transposed else tuple(shape)
+    lead = (1,) if batched else ()
+    tma_shape = (*lead, *(reversed(shape) if transposed else shape))
     if swizzle is None:
         split = [max([1, *(2 * basis[dim] for basis in cga_layout)]) for dim in (0, 1)]
         per_block = [size // parts for size, parts in zip(shape, split, strict=True)]
@@ -77,8 +81,10 @@ def tile_layouts(
     tma_encoding = NVMMAShared(
         swizzle,
         element_bitwidth,
+        rank=len(tma_shape),
         cga_layout=tuple(
-            tuple(reversed(basis)) if transposed else tuple(basis) for basis in cga_layout
+            (*(0 for _ in lead), *(reversed(basis) if transposed else basis))
+            for basis in cga_layout
         ),
     )
     linear = SharedLinear.from_linear_layout(
@@ -125,6 +131,10 @@ class MatmulConfig:
         a_scales, b_scales: multiply with a scale of A ("one" for all, "each" row its own), of B
             ("one", or "each" column its own).
         alpha: multiply with a number.
+        residual: add beta (a number) times a matrix of the shape and type of C, before the
+            activation. It may be C itself.
+        batched: A, B and C have a first dimension, of which each has its own product; one of A and
+            B may be shared by all.
 
     Raises:
         LayoutError: an illegal value, a swizzle that does not fit the block, or more shared
@@ -155,6 +165,8 @@ class MatmulConfig:
     a_scales: str | None = None
     b_scales: str | None = None
     alpha: bool = False
+    residual: bool = False
+    batched: bool = False
 
     def __post_init__(self) -> None:
         for name, values in self._legal_values().items():
@@ -214,6 +226,8 @@ class MatmulConfig:
                 "a_scales": (None,),
                 "b_scales": (None,),
                 "alpha": (False,),
+                "residual": (False,),
+                "batched": (False,),
             }
         columns = (8, 16, 32, 64, 128, 256)
         rows: tuple[int, ...] = (64 * self.consumers, 128 * self.consumers)
@@ -241,6 +255,8 @@ class MatmulConfig:
             "a_scales": (None, "one", "each"),
             "b_scales": (None, "one", "each"),
             "alpha": (False, True),
+            "residual": (False, True),
+            "batched": (False, True),
         }
 
     @property
@@ -283,14 +299,16 @@ class MatmulConfig:
         """Of what one consumer reads of the left operand: (rows, block_k)."""
         shape = (self.cluster * self.rows // max(self.consumers, 1), self.block_k)
         bits = 8 * self.element_bytes
-        return tile_layouts(shape, 1 if k_major else 0, bits, swizzle, self._row_bases)
+        return tile_layouts(
+            shape, 1 if k_major else 0, bits, swizzle, self._row_bases, self.batched
+        )
 
     def _right(self, k_major: bool, swizzle: int | None) -> TileLayouts:
         """Of the tile of the right operand, (block_k, columns), which a cluster shares."""
         shape = (self.block_k, self.columns)
         bits = 8 * self.element_bytes
         shared = [[0, 0] for _ in self._row_bases]
-        return tile_layouts(shape, 0 if k_major else 1, bits, swizzle, shared)
+        return tile_layouts(shape, 0 if k_major else 1, bits, swizzle, shared, self.batched)
 
     @property
     def _row_bases(self) -> list[list[int]]:
@@ -317,7 +335,7 @@ class MatmulConfig:
             self.columns // self.c_parts,
         )
         bits = 8 * C_BYTES[self.c_type]
-        return tile_layouts(shape, 0 if self.swap else 1, bits, None, self._row_bases)
+        return tile_layouts(shape, 0 if self.swap else 1, bits, None, self._row_bases, self.batched)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -331,6 +349,7 @@ def choose_config(
     k: int,
     multiprocessors: int = 132,
     out_type: str | None = None,
+    batch: int = 1,
 ) -> MatmulConfig:
     """The configuration for a problem.
 
@@ -341,11 +360,14 @@ def choose_config(
     Args:
         multiprocessors: how many SMs the GPU has.
         out_type: as in `MatmulConfig`.
+        batch: how many such products are made at once; the field ``batched`` is left to the caller.
     """
     if arch == 90:
         from triton_ext.kernels.cost_model import best_config
 
-        return best_config(element_type, a_major, b_major, m, n, k, multiprocessors, out_type)
+        return best_config(
+            element_type, a_major, b_major, m, n, k, multiprocessors, out_type, batch
+        )
     block_n = 256 if n > 128 and m > 64 else 128 if n > 64 else 64
     return MatmulConfig(
         arch,

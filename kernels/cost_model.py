@@ -53,16 +53,18 @@ PART_SECONDS = 3.9e-6
 """To tell that a part is there, and to find out."""
 
 
-def predicted_seconds(config: MatmulConfig, m: int, n: int, k: int, multiprocessors: int) -> float:
-    """How long the product takes on a GPU with that many SMs."""
+def predicted_seconds(
+    config: MatmulConfig, m: int, n: int, k: int, multiprocessors: int, batch: int = 1
+) -> float:
+    """How long the product, or a batch of them, takes on a GPU with that many SMs."""
     rows, columns = (n, m) if config.swap else (m, n)
     tile_rows = config.rows * config.cluster
-    tiles = -(-rows // tile_rows) * -(-columns // config.columns)
+    tiles = batch * -(-rows // tile_rows) * -(-columns // config.columns)
     resident = multiprocessors // config.cluster
     k_tiles = -(-k // config.block_k)
     limits = (
         _compute_seconds(config, tiles, resident, k_tiles),
-        _memory_seconds(config, m, n, k, min(tiles, resident), resident),
+        _memory_seconds(config, m, n, k, min(tiles, resident), resident, batch),
         tiles * k_tiles * _tile_bytes(config) * config.cluster / CACHE_BYTES,
     )
     return (
@@ -95,14 +97,15 @@ def _compute_seconds(config: MatmulConfig, tiles: int, resident: int, k_tiles: i
 
 
 def _memory_seconds(
-    config: MatmulConfig, m: int, n: int, k: int, working: int, resident: int
+    config: MatmulConfig, m: int, n: int, k: int, working: int, resident: int, batch: int
 ) -> float:
     """A, B and C once, at the rate that the loads in flight allow."""
     rows, columns = (n, m) if config.swap else (m, n)
     tile_bytes = min(rows, config.rows) + min(columns, config.columns)
     flight = working * config.stages * config.block_k * tile_bytes * config.element_bytes
     rate = MEMORY_BYTES * (1 - math.exp(-flight / FLIGHT_BYTES))
-    seconds = (config.element_bytes * (m * k + k * n) + C_BYTES[config.c_type] * m * n) / rate
+    read = batch * config.element_bytes * (m * k + k * n)
+    seconds = (read + batch * C_BYTES[config.c_type] * m * n) / rate
     if working < 0.8 * resident:
         seconds += max(0.0, flight - CROWDED_BYTES) / MEMORY_BYTES
     return seconds
@@ -160,12 +163,13 @@ def best_config(
     k: int,
     multiprocessors: int,
     out_type: str | None = None,
+    batch: int = 1,
 ) -> MatmulConfig:
     """The candidate with the shortest predicted time; of equals a swapped one for a wide C."""
     return min(
         candidates(element_type, a_major, b_major, out_type),
         key=lambda config: (
-            predicted_seconds(config, m, n, k, multiprocessors),
+            predicted_seconds(config, m, n, k, multiprocessors, batch),
             config.swap != (n >= 2 * m and config.rows == 64),
         ),
     )

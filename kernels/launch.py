@@ -21,7 +21,7 @@ CONSUMER_REGISTERS = {1: 240, 2: 240, 3: 160}
 """Registers of a thread by the number of consumer warpgroups: what is left of the SM's 65,536 when
 the producer's warps have 24 each; a multiple of 8."""
 
-_OPTIONAL = ("workspace", "bias", "a_scale", "b_scale", "alpha")
+_OPTIONAL = ("workspace", "bias", "a_scale", "b_scale", "alpha", "c0_desc", "beta")
 """Arguments of the kernel with consumers that are None unless asked for."""
 TRITON_TYPES = {"e4m3": "fp8e4nv", "e5m2": "fp8e5", "tf32": "fp32", "int8": "i8", "int32": "i32"}
 """What Triton calls element types that it does not call as this project does."""
@@ -49,7 +49,8 @@ class LaunchPlan:
             descriptors of A, B and C with the boxes below, the contiguous dimension last.
             ``workspace``: a pointer to `workspace_bytes` bytes, aligned to 16.
             ``bias``, ``a_scale``, ``b_scale``: pointers to contiguous vectors of N, M and N (or 1)
-            elements, bias of any floating-point type, scales of fp32. ``alpha``: a float.
+            elements, bias of any floating-point type, scales of fp32. ``alpha``, ``beta``: floats.
+            ``c0_desc``: as ``c_desc``, of the residual.
             The order is the kernel's; the descriptors go by position, the others by name (the
             kernel's names of the operands are those of its left and right one).
         constants: compile-time arguments.
@@ -71,15 +72,20 @@ class LaunchPlan:
 
 
 def launch_plan(
-    config: MatmulConfig, m: int, n: int, k: int, device_properties: DeviceProperties
+    config: MatmulConfig,
+    m: int,
+    n: int,
+    k: int,
+    device_properties: DeviceProperties,
+    batch: int = 1,
 ) -> LaunchPlan:
-    """How C (M, N) = A (M, K) @ B (K, N) is launched on a GPU with `config`.
+    """How C (M, N) = A (M, K) @ B (K, N), or a batch of such, is launched on a GPU with `config`.
 
     Plans of one configuration differ in grid and workspace alone, never in what is compiled.
     """
     tile_m = config.block_m * (1 if config.swap else config.cluster)
     tile_n = config.block_n * (config.cluster if config.swap else 1)
-    tiles = -(-m // tile_m) * -(-n // tile_n)
+    tiles = batch * -(-m // tile_m) * -(-n // tile_n)
     grid, workspace = tiles, 0
     if config.consumers:
         resident = device_properties.multi_processor_count // config.cluster
@@ -110,6 +116,8 @@ def _extra_arguments(config: MatmulConfig) -> tuple[str, ...]:
         "a_scale": config.a_scales is not None,
         "b_scale": config.b_scales is not None,
         "alpha": config.alpha,
+        "c0_desc": config.residual,
+        "beta": config.residual,
     }
     return tuple(name for name, asked in asked_for.items() if asked)
 
@@ -194,8 +202,9 @@ def compile_matmul(config: MatmulConfig, constants: dict[str, Any] | None = None
     tiles = [b, a] if config.swap else [a, b]
     tiles.append((config.c_layouts, config.c_type))
     types = {"workspace": "*u8", "bias": f"*{config.c_type}", "a_scale": "*fp32",
-             "b_scale": "*fp32", "alpha": "fp32"}  # fmt: skip
-    for name, (tile, element_type) in zip(("a_desc", "b_desc", "c_desc"), tiles, strict=True):
+             "b_scale": "*fp32", "alpha": "fp32", "beta": "fp32"}  # fmt: skip
+    names = ("a_desc", "b_desc", "c_desc", "c0_desc")
+    for name, (tile, element_type) in zip(names, [*tiles, tiles[-1]], strict=True):
         block = ",".join(map(str, tile.tma_shape))
         layout = to_gluon(tile.tma_encoding)
         element = TRITON_TYPES.get(element_type, element_type)

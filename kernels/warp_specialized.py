@@ -130,14 +130,63 @@ def stage_before(stage, STAGES: gl.constexpr):
     return gl.where(stage == 0, STAGES - 1, stage - 1)
 
 
+@gluon.constexpr_function
+def is_batched(desc):
+    """Whether a descriptor is that of a batch of matrices."""
+    return len(desc.block_type.shape) == 3
+
+
 @gluon.jit
-def load_tile(desc, mn, k, barrier, tile, K_MAJOR: gl.constexpr):
+def matrix_size(desc, dim: gl.constexpr):
+    """Of the matrices that a descriptor is of."""
+    return desc.shape[dim + 1 if is_batched(desc) else dim]
+
+
+@gluon.jit
+def tiles_of_batch(tiles, a_desc, b_desc):
+    """The number of tiles of all matrices, of `tiles` each; one operand may be shared by all."""
+    if is_batched(a_desc):
+        tiles *= gl.maximum(a_desc.shape[0], b_desc.shape[0])
+    return tiles
+
+
+@gluon.jit
+def matrix_of_tile(tile, tiles_m, tiles_n, desc):
+    """Which matrix of the batch a tile is of, and which of its tiles."""
+    matrix = 0
+    if is_batched(desc):
+        matrix = tile // (tiles_m * tiles_n)
+        tile = tile % (tiles_m * tiles_n)
+    return matrix, tile
+
+
+@gluon.jit
+def load_block(desc, matrix, first, second, barrier, target, multicast: gl.constexpr):
+    """Start the copy of a block of a matrix; of the only one, where all products share it."""
+    if is_batched(desc):
+        which = gl.minimum(matrix, desc.shape[0] - 1)
+        async_load(desc, [which, first, second], barrier, target, multicast=multicast)
+    else:
+        async_load(desc, [first, second], barrier, target, multicast=multicast)
+
+
+@gluon.jit
+def store_block(desc, matrix, first, second, source):
+    """Start the copy of a block to a matrix."""
+    if is_batched(desc):
+        async_store(desc, [matrix, first, second], source)
+    else:
+        async_store(desc, [first, second], source)
+
+
+@gluon.jit
+def load_tile(desc, matrix, mn, k, barrier, tile, K_MAJOR: gl.constexpr):
     """Start the copy of an operand's tile, once for all blocks of the cluster that share it."""
     target = tma_view(tile, desc)
     if K_MAJOR:
-        async_load(desc, [mn, k], barrier, target, multicast=gl.num_ctas() > 1)
+        load_block(desc, matrix, mn, k, barrier, target, gl.num_ctas() > 1)
     else:
-        async_load(desc, [k, mn], barrier, target, multicast=gl.num_ctas() > 1)
+        load_block(desc, matrix, k, mn, barrier, target, gl.num_ctas() > 1)
 
 
 @gluon.jit
@@ -150,12 +199,13 @@ def produce(a_desc, b_desc, a_tiles, b_tiles, ready, free, free_everywhere,
     """The producer warp: copy the tiles of A and B, as soon as their buffers are free."""
     ROWS: gl.constexpr = BLOCK_M // CONSUMERS
     tile_bytes: gl.constexpr = CONSUMERS * a_desc.nbytes_per_cta + b_desc.nbytes_per_cta
-    tiles = tiles_m * tiles_n
+    tiles = tiles_of_batch(tiles_m * tiles_n, a_desc, b_desc)
     stage = gl.to_tensor(0)
     phase = gl.to_tensor(0)
     gdc_wait()
     for step in range(step_count(tiles, num_k, MAX_SPLITS)):
         tile, k_first, k_end, _, _, _ = step_work(step, tiles, num_k, MAX_SPLITS)
+        matrix, tile = matrix_of_tile(tile, tiles_m, tiles_n, a_desc)
         tile_m, tile_n = tile_position(tile, tiles_m, tiles_n, GROUP_M)
         off_m = tile_m * BLOCK_M
         off_n = tile_n * BLOCK_N
@@ -166,9 +216,10 @@ def produce(a_desc, b_desc, a_tiles, b_tiles, ready, free, free_everywhere,
                 mbarrier.wait(free_everywhere.index(stage), phase ^ 1)
             mbarrier.expect(barrier, tile_bytes)
             for part in gl.static_range(CONSUMERS):
-                load_tile(a_desc, off_m + part * ROWS, k * BLOCK_K, barrier,
+                load_tile(a_desc, matrix, off_m + part * ROWS, k * BLOCK_K, barrier,
                           a_tiles.index(stage * CONSUMERS + part), A_K_MAJOR)  # fmt: skip
-            load_tile(b_desc, off_n, k * BLOCK_K, barrier, b_tiles.index(stage), B_K_MAJOR)
+            load_tile(b_desc, matrix, off_n, k * BLOCK_K, barrier, b_tiles.index(stage),
+                      B_K_MAJOR)  # fmt: skip
             stage, phase = next_stage(stage, phase, STAGES)
 
 
@@ -237,9 +288,13 @@ def along(pointer, off, size, OF_N: gl.constexpr, EACH: gl.constexpr, N_IS_COLUM
 
 
 @gluon.jit
-def finished(x, extras, off, size, ACTIVATION: gl.constexpr, A_SCALES: gl.constexpr,
-             B_SCALES: gl.constexpr, N_IS_COLUMN: gl.constexpr, LAYOUT: gl.constexpr):  # fmt: skip
-    """activation(x * alpha * scales of A * scales of B + bias), of what is asked for."""
+def finished(x, extras, c0_tile, beta, off, size, ACTIVATION: gl.constexpr,
+             A_SCALES: gl.constexpr, B_SCALES: gl.constexpr, N_IS_COLUMN: gl.constexpr,
+             LAYOUT: gl.constexpr):  # fmt: skip
+    """activation(x * alpha * scales of A * scales of B + bias + beta * C0), of what is asked for.
+
+    C0 is in shared memory, c0_tile.
+    """
     bias, a_scale, b_scale, alpha = extras
     SHAPE: gl.constexpr = x.shape
     if alpha is not None:
@@ -252,6 +307,8 @@ def finished(x, extras, off, size, ACTIVATION: gl.constexpr, A_SCALES: gl.conste
         x = x.to(gl.float32) * scale
     if bias is not None:
         x = x.to(gl.float32) + along(bias, off, size, True, 1, N_IS_COLUMN, SHAPE, LAYOUT)
+    if beta is not None:
+        x = x.to(gl.float32) + c0_tile.load(LAYOUT).to(gl.float32) * beta
     return activated(x, ACTIVATION)
 
 
@@ -316,14 +373,36 @@ def sum_of_parts(x, workspace, splits, split, distance, column, WHICH: gl.conste
 
 
 @gluon.jit
-def store_tile(c_desc, c_tiles, workspace, extras, off_m, off_n, acc, splits, split, distance,
-               WHICH: gl.constexpr, CONSUMERS: gl.constexpr, PARTS: gl.constexpr,
+def load_residual(c0_desc, c_tiles, c0_ready, matrix, off_m, off_n,
+                  FIRST: gl.constexpr, END: gl.constexpr, WHICH: gl.constexpr,
+                  COLUMNS: gl.constexpr, PARTS: gl.constexpr, C_BUFFERS: gl.constexpr,
+                  C_N_MAJOR: gl.constexpr):  # fmt: skip
+    """Start the copies of a consumer's pieces FIRST to END of C0, once their buffers were read.
+
+    They go where those pieces of C will be.
+    """
+    tma.store_wait(0)
+    for i in gl.static_range(FIRST, END):
+        barrier = c0_ready.index(WHICH * PARTS + i)
+        mbarrier.expect(barrier, c0_desc.nbytes_per_cta)
+        target = tma_view(c_tiles.index(WHICH * C_BUFFERS + i % C_BUFFERS), c0_desc)
+        off = off_n + i * COLUMNS
+        if C_N_MAJOR:
+            load_block(c0_desc, matrix, off_m, off, barrier, target, False)
+        else:
+            load_block(c0_desc, matrix, off, off_m, barrier, target, False)
+
+
+@gluon.jit
+def store_tile(c_desc, c_tiles, workspace, extras, c0, matrix, off_m, off_n, acc, splits, split,
+               distance, WHICH: gl.constexpr, CONSUMERS: gl.constexpr, PARTS: gl.constexpr,
                C_BUFFERS: gl.constexpr, C_N_MAJOR: gl.constexpr, MAX_SPLITS: gl.constexpr,
                ACTIVATION: gl.constexpr, A_SCALES: gl.constexpr, B_SCALES: gl.constexpr,
                LAYOUT: gl.constexpr):  # fmt: skip
     """Registers -> swizzled shared memory -> C, a few columns at a time, and do not wait."""
     COLUMNS: gl.constexpr = acc.shape[1] // PARTS
-    size = (c_desc.shape[0 if C_N_MAJOR else 1], c_desc.shape[1 if C_N_MAJOR else 0])
+    size = (matrix_size(c_desc, 0 if C_N_MAJOR else 1), matrix_size(c_desc, 1 if C_N_MAJOR else 0))
+    c0_desc, c0_ready, c0_phase, beta = c0
     pieces = split_columns(acc, PARTS)
     for i in gl.static_range(PARTS):
         piece = gl.convert_layout(pieces[i], LAYOUT)
@@ -331,21 +410,27 @@ def store_tile(c_desc, c_tiles, workspace, extras, off_m, off_n, acc, splits, sp
             piece = sum_of_parts(piece, workspace, splits, split, distance, i * COLUMNS, WHICH,
                                  CONSUMERS, acc.shape[1], LAYOUT)  # fmt: skip
         off = (off_m, off_n + i * COLUMNS)
-        piece = finished(piece, extras, off, size, ACTIVATION, A_SCALES, B_SCALES, C_N_MAJOR,
-                         LAYOUT)  # fmt: skip
         c_tile = c_tiles.index(WHICH * C_BUFFERS + i % C_BUFFERS)
-        tma.store_wait(C_BUFFERS - 1)  # the buffer has been read
+        if c0_desc is not None:
+            if i >= C_BUFFERS:
+                load_residual(c0_desc, c_tiles, c0_ready, matrix, off_m, off_n, i, i + 1, WHICH,
+                              COLUMNS, PARTS, C_BUFFERS, C_N_MAJOR)  # fmt: skip
+            mbarrier.wait(c0_ready.index(WHICH * PARTS + i), c0_phase)
+        piece = finished(piece, extras, c_tile, beta, off, size, ACTIVATION, A_SCALES, B_SCALES,
+                         C_N_MAJOR, LAYOUT)  # fmt: skip
+        if c0_desc is None:
+            tma.store_wait(C_BUFFERS - 1)  # the buffer has been read
         c_tile.store(piece.to(c_desc.dtype))
         fence_async_shared()
         if C_N_MAJOR:
-            async_store(c_desc, [off[0], off[1]], tma_view(c_tile, c_desc))
+            store_block(c_desc, matrix, off[0], off[1], tma_view(c_tile, c_desc))
         else:
-            async_store(c_desc, [off[1], off[0]], tma_view(c_tile, c_desc))
+            store_block(c_desc, matrix, off[1], off[0], tma_view(c_tile, c_desc))
 
 
 @gluon.jit
-def consume(c_desc, workspace, bias, a_scale, b_scale, alpha, a_tiles, b_tiles, c_tiles,
-            ready, free, free_everywhere, tiles_m, tiles_n, num_k,
+def consume(c_desc, workspace, bias, a_scale, b_scale, alpha, c0_desc, beta, a_tiles, b_tiles,
+            c_tiles, ready, free, free_everywhere, c0_ready, tiles_m, tiles_n, num_k,
             WHICH: gl.constexpr, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr,
             CONSUMERS: gl.constexpr, STAGES: gl.constexpr, GROUP_M: gl.constexpr,
             C_PARTS: gl.constexpr, C_BUFFERS: gl.constexpr, C_N_MAJOR: gl.constexpr,
@@ -364,13 +449,22 @@ def consume(c_desc, workspace, bias, a_scale, b_scale, alpha, a_tiles, b_tiles, 
         cga_layout=cluster_rows(gl.num_ctas()),
     )  # fmt: skip
     tiles = tiles_m * tiles_n
+    if is_batched(c_desc):
+        tiles *= c_desc.shape[0]
     stage = gl.to_tensor(0)
     phase = gl.to_tensor(0)
+    c0_phase = gl.to_tensor(0)
     gdc_wait()
     for step in range(step_count(tiles, num_k, MAX_SPLITS)):
         tile, k_first, k_end, splits, split, distance = step_work(step, tiles, num_k, MAX_SPLITS)
+        matrix, tile = matrix_of_tile(tile, tiles_m, tiles_n, c_desc)
         tile_m, tile_n = tile_position(tile, tiles_m, tiles_n, GROUP_M)
         off_m = tile_m * BLOCK_M + WHICH * ROWS
+        if c0_desc is not None:  # noqa: SIM102 (known when the kernel is compiled)
+            if splits == 1:
+                load_residual(c0_desc, c_tiles, c0_ready, matrix, off_m, tile_n * BLOCK_N, 0,
+                              C_BUFFERS, WHICH, BLOCK_N // C_PARTS, C_PARTS, C_BUFFERS,
+                              C_N_MAJOR)  # fmt: skip
         acc = gl.zeros((ROWS, BLOCK_N), ACCUMULATOR, LAYOUT)
         acc, stage, phase = multiply(a_tiles, b_tiles, ready, free, free_everywhere, stage, phase,
                                      k_first, k_end, acc, WHICH, CONSUMERS, STAGES)  # fmt: skip
@@ -380,16 +474,23 @@ def consume(c_desc, workspace, bias, a_scale, b_scale, alpha, a_tiles, b_tiles, 
                 complete = last_to_come(workspace, acc, splits, split, distance, WHICH, CONSUMERS,
                                         LAYOUT)  # fmt: skip
         if complete:
-            store_tile(c_desc, c_tiles, workspace, (bias, a_scale, b_scale, alpha), off_m,
-                       tile_n * BLOCK_N, acc, splits, split, distance, WHICH, CONSUMERS, C_PARTS,
-                       C_BUFFERS, C_N_MAJOR, MAX_SPLITS, ACTIVATION, A_SCALES, B_SCALES,
-                       C_LAYOUT)  # fmt: skip
+            if c0_desc is not None:  # noqa: SIM102
+                if splits > 1:  # not before it is known who stores the tile
+                    load_residual(c0_desc, c_tiles, c0_ready, matrix, off_m, tile_n * BLOCK_N, 0,
+                                  C_BUFFERS, WHICH, BLOCK_N // C_PARTS, C_PARTS, C_BUFFERS,
+                                  C_N_MAJOR)  # fmt: skip
+            store_tile(c_desc, c_tiles, workspace, (bias, a_scale, b_scale, alpha),
+                       (c0_desc, c0_ready, c0_phase, beta), matrix, off_m, tile_n * BLOCK_N, acc,
+                       splits, split, distance, WHICH, CONSUMERS, C_PARTS, C_BUFFERS, C_N_MAJOR,
+                       MAX_SPLITS, ACTIVATION, A_SCALES, B_SCALES, C_LAYOUT)  # fmt: skip
+            if c0_desc is not None:
+                c0_phase ^= 1
     tma.store_wait(0)
 
 
 @gluon.jit
 def matmul_warp_specialized(
-        a_desc, b_desc, c_desc, workspace, bias, a_scale, b_scale, alpha,
+        a_desc, b_desc, c_desc, workspace, bias, a_scale, b_scale, alpha, c0_desc, beta,
         BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr,
         CONSUMERS: gl.constexpr, STAGES: gl.constexpr, GROUP_M: gl.constexpr,
         C_PARTS: gl.constexpr, C_BUFFERS: gl.constexpr,
@@ -400,9 +501,9 @@ def matmul_warp_specialized(
         num_warps: gl.constexpr):  # fmt: skip
     """The whole kernel: barriers and buffers, then a warp's task each."""
     ROWS: gl.constexpr = BLOCK_M // CONSUMERS
-    tiles_m = gl.cdiv(c_desc.shape[0 if C_N_MAJOR else 1], BLOCK_M)
-    tiles_n = gl.cdiv(c_desc.shape[1 if C_N_MAJOR else 0], BLOCK_N)
-    num_k = gl.cdiv(a_desc.shape[1 if A_K_MAJOR else 0], BLOCK_K)
+    tiles_m = gl.cdiv(matrix_size(c_desc, 0 if C_N_MAJOR else 1), BLOCK_M)
+    tiles_n = gl.cdiv(matrix_size(c_desc, 1 if C_N_MAJOR else 0), BLOCK_N)
+    num_k = gl.cdiv(matrix_size(a_desc, 1 if A_K_MAJOR else 0), BLOCK_K)
 
     a_tiles = gl.allocate_shared_memory(a_desc.dtype, [STAGES * CONSUMERS, ROWS, BLOCK_K], A_LAYOUT)
     b_tiles = gl.allocate_shared_memory(b_desc.dtype, [STAGES, BLOCK_K, BLOCK_N], B_LAYOUT)
@@ -421,6 +522,12 @@ def matmul_warp_specialized(
         mbarrier.init(free.index(each), count=CONSUMERS)
         if gl.num_ctas() > 1:
             mbarrier.init(free_everywhere.index(each), count=CONSUMERS)
+    if c0_desc is None:
+        c0_ready: gl.constexpr = None
+    else:
+        c0_ready = mbarrier.allocate_mbarrier(batch=CONSUMERS * C_PARTS)
+        for each in gl.static_range(CONSUMERS * C_PARTS):
+            mbarrier.init(c0_ready.index(each), count=1)
     fence_async_shared()
 
     gdc_launch_dependents()
@@ -428,8 +535,9 @@ def matmul_warp_specialized(
     if CONSUMERS == 1:
         gl.warp_specialize(
             [
-                (consume, (c_desc, workspace, bias, a_scale, b_scale, alpha, a_tiles, b_tiles,
-                           c_tiles, ready, free, free_everywhere, tiles_m, tiles_n, num_k, 0,
+                (consume, (c_desc, workspace, bias, a_scale, b_scale, alpha, c0_desc, beta,
+                           a_tiles, b_tiles, c_tiles, ready, free, free_everywhere, c0_ready,
+                           tiles_m, tiles_n, num_k, 0,
                            BLOCK_M, BLOCK_N, CONSUMERS, STAGES, GROUP_M, C_PARTS, C_BUFFERS,
                            C_N_MAJOR, MAX_SPLITS, ACTIVATION, A_SCALES, B_SCALES)),
                 (produce, (a_desc, b_desc, a_tiles, b_tiles, ready, free, free_everywhere,
@@ -442,12 +550,14 @@ def matmul_warp_specialized(
     elif CONSUMERS == 2:
         gl.warp_specialize(
             [
-                (consume, (c_desc, workspace, bias, a_scale, b_scale, alpha, a_tiles, b_tiles,
-                           c_tiles, ready, free, free_everywhere, tiles_m, tiles_n, num_k, 0,
+                (consume, (c_desc, workspace, bias, a_scale, b_scale, alpha, c0_desc, beta,
+                           a_tiles, b_tiles, c_tiles, ready, free, free_everywhere, c0_ready,
+                           tiles_m, tiles_n, num_k, 0,
                            BLOCK_M, BLOCK_N, CONSUMERS, STAGES, GROUP_M, C_PARTS, C_BUFFERS,
                            C_N_MAJOR, MAX_SPLITS, ACTIVATION, A_SCALES, B_SCALES)),
-                (consume, (c_desc, workspace, bias, a_scale, b_scale, alpha, a_tiles, b_tiles,
-                           c_tiles, ready, free, free_everywhere, tiles_m, tiles_n, num_k, 1,
+                (consume, (c_desc, workspace, bias, a_scale, b_scale, alpha, c0_desc, beta,
+                           a_tiles, b_tiles, c_tiles, ready, free, free_everywhere, c0_ready,
+                           tiles_m, tiles_n, num_k, 1,
                            BLOCK_M, BLOCK_N, CONSUMERS, STAGES, GROUP_M, C_PARTS, C_BUFFERS,
                            C_N_MAJOR, MAX_SPLITS, ACTIVATION, A_SCALES, B_SCALES)),
                 (produce, (a_desc, b_desc, a_tiles, b_tiles, ready, free, free_everywhere,
@@ -460,16 +570,19 @@ def matmul_warp_specialized(
     else:
         gl.warp_specialize(
             [
-                (consume, (c_desc, workspace, bias, a_scale, b_scale, alpha, a_tiles, b_tiles,
-                           c_tiles, ready, free, free_everywhere, tiles_m, tiles_n, num_k, 0,
+                (consume, (c_desc, workspace, bias, a_scale, b_scale, alpha, c0_desc, beta,
+                           a_tiles, b_tiles, c_tiles, ready, free, free_everywhere, c0_ready,
+                           tiles_m, tiles_n, num_k, 0,
                            BLOCK_M, BLOCK_N, CONSUMERS, STAGES, GROUP_M, C_PARTS, C_BUFFERS,
                            C_N_MAJOR, MAX_SPLITS, ACTIVATION, A_SCALES, B_SCALES)),
-                (consume, (c_desc, workspace, bias, a_scale, b_scale, alpha, a_tiles, b_tiles,
-                           c_tiles, ready, free, free_everywhere, tiles_m, tiles_n, num_k, 1,
+                (consume, (c_desc, workspace, bias, a_scale, b_scale, alpha, c0_desc, beta,
+                           a_tiles, b_tiles, c_tiles, ready, free, free_everywhere, c0_ready,
+                           tiles_m, tiles_n, num_k, 1,
                            BLOCK_M, BLOCK_N, CONSUMERS, STAGES, GROUP_M, C_PARTS, C_BUFFERS,
                            C_N_MAJOR, MAX_SPLITS, ACTIVATION, A_SCALES, B_SCALES)),
-                (consume, (c_desc, workspace, bias, a_scale, b_scale, alpha, a_tiles, b_tiles,
-                           c_tiles, ready, free, free_everywhere, tiles_m, tiles_n, num_k, 2,
+                (consume, (c_desc, workspace, bias, a_scale, b_scale, alpha, c0_desc, beta,
+                           a_tiles, b_tiles, c_tiles, ready, free, free_everywhere, c0_ready,
+                           tiles_m, tiles_n, num_k, 2,
                            BLOCK_M, BLOCK_N, CONSUMERS, STAGES, GROUP_M, C_PARTS, C_BUFFERS,
                            C_N_MAJOR, MAX_SPLITS, ACTIVATION, A_SCALES, B_SCALES)),
                 (produce, (a_desc, b_desc, a_tiles, b_tiles, ready, free, free_everywhere,
@@ -482,3 +595,6 @@ def matmul_warp_specialized(
     for each in gl.static_range(STAGES):
         mbarrier.invalidate(ready.index(each))
         mbarrier.invalidate(free.index(each))
+    if c0_desc is not None:
+        for each in gl.static_range(CONSUMERS * C_PARTS):
+            mbarrier.invalidate(c0_ready.index(each))

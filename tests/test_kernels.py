@@ -69,6 +69,10 @@ def configurations(arch):
         yield {"element_type": "bf16", "consumers": 2, "a_major": "MN", "cluster": 2}
         yield {"element_type": "e4m3", "consumers": 1, "block_m": 64, "block_k": 128, "bias": True,
                "out_type": "bf16", "a_scales": "each", "activation": "gelu"}  # fmt: skip
+        yield {"element_type": "bf16", "consumers": 2, "block_n": 256, "c_parts": 2,
+               "residual": True, "bias": True}  # fmt: skip
+        yield {"element_type": "bf16", "consumers": 2, "cluster": 2, "b_major": "MN",
+               "batched": True, "residual": True, "activation": "relu"}  # fmt: skip
 
 
 @pytest.mark.parametrize("site", triton_sites())
@@ -85,8 +89,9 @@ def test_generated_layouts_give_the_ptx_of_nvmma_encodings(arch, site):
         steps = config.get("block_k", 64) * element_bytes // 32
         assert len(re.findall(mma, result["ptx"])) >= steps
         scope = "cluster" if config.get("cluster", 1) > 1 else "cta"
-        assert f"cp.async.bulk.tensor.2d.shared::{scope}.global" in result["ptx"]
-        assert "cp.async.bulk.tensor.2d.global.shared::cta" in result["ptx"]
+        rank = 3 if config.get("batched") else 2
+        assert f"cp.async.bulk.tensor.{rank}d.shared::{scope}.global" in result["ptx"]
+        assert f"cp.async.bulk.tensor.{rank}d.global.shared::cta" in result["ptx"]
         assert result["resources"]["REG"] > 16
         assert result["resources"]["STACK"] == result["resources"]["LOCAL"] == 0, "spills"
 
@@ -273,16 +278,50 @@ EMULATED = [
     ({"consumers": 2, "cluster": 2, "activation": "silu", "a_scales": "each", "bias": True},
      264, 136, 136, 4),
 ]  # fmt: skip
+# A matrix that is added comes by TMA into the buffers of C: with a buffer for each piece, for half
+# of them; a cluster; tiles in parts; swapped.
+WITH_RESIDUAL = [
+    ({"consumers": 2, "residual": True, "block_n": 256, "c_parts": 2, "activation": "relu"},
+     136, 520, 72, 2),
+    ({"consumers": 2, "residual": True, "c_parts": 4, "c_buffers": 3, "alpha": True}, 136, 264, 72,
+     2),
+    ({"consumers": 2, "residual": True, "cluster": 2, "c_parts": 2, "c_buffers": 2}, 264, 136, 72,
+     4),
+    ({"consumers": 1, "residual": True, "block_m": 64, "block_n": 64, "max_splits": 3,
+      "out_type": "fp32"}, 300, 200, 776, 15),
+    ({"consumers": 1, "residual": True, "block_m": 16, "block_n": 64, "swap": True, "bias": True,
+      "max_splits": 4}, 13, 264, 520, 11),
+]  # fmt: skip
+# Batches of three; which operand is the same for all.
+BATCHED = [
+    ({"consumers": 2, "block_n": 256, "c_parts": 2}, 200, 264, 136, 3, ""),
+    ({"consumers": 2, "cluster": 2, "a_major": "MN", "b_major": "MN"}, 136, 136, 72, 4, "b"),
+    ({"consumers": 1, "block_m": 16, "block_n": 64, "swap": True, "a_major": "MN"}, 24, 136, 72,
+     5, "a"),
+    ({"consumers": 1, "block_m": 64, "block_n": 64, "max_splits": 3, "residual": True,
+      "bias": True}, 72, 72, 776, 14, ""),
+    ({"consumers": 1, "block_m": 64, "block_n": 64, "block_k": 128, "element_type": "e4m3"}, 72, 72,
+     144, 4, ""),
+]  # fmt: skip
+BATCHED = [({"batched": True} | fields, *rest) for fields, *rest in BATCHED]
 
 
 # Types, and what follows the product, do not change the order of anything: eager will do.
-SCHEDULED = [(*case, schedule) for case in EMULATED[:10] for schedule in ("lazy", "random")]
-SCHEDULED += [(*case, "eager") for case in EMULATED]
+SCHEDULED = [
+    (*case, schedule) for case in EMULATED[:10] + WITH_RESIDUAL for schedule in ("lazy", "random")
+]
+SCHEDULED += [(*case, "eager") for case in EMULATED + WITH_RESIDUAL]
+SCHEDULED = [(*case, "", schedule) for *case, schedule in SCHEDULED]
+SCHEDULED += [(*case, schedule) for case in BATCHED for schedule in ("eager", "lazy", "random")]
 
 
-@pytest.mark.parametrize(("fields", "m", "n", "k", "multiprocessors", "schedule"), SCHEDULED)
-def test_the_kernel_with_consumers(fields, m, n, k, multiprocessors, schedule):
-    """Exact, free of races and deadlocks; and the workspace serves a second launch."""
+@pytest.mark.parametrize(
+    ("fields", "m", "n", "k", "multiprocessors", "shared", "schedule"), SCHEDULED
+)
+def test_the_kernel_with_consumers(fields, m, n, k, multiprocessors, shared, schedule):
+    """Exact, free of races and deadlocks; and the workspace serves a second launch, which may
+    overwrite the residual.
+    """
     pytest.importorskip("triton")
     torch = pytest.importorskip("torch")
     import plan_launch
@@ -290,12 +329,14 @@ def test_the_kernel_with_consumers(fields, m, n, k, multiprocessors, schedule):
     import triton_ext
 
     config = MatmulConfig(**({"arch": 90, "element_type": "bf16"} | fields))
-    a, b, extras, expected = plan_launch.problem(config, m, n, k)
+    a, b, extras, expected = plan_launch.problem(config, m, n, k, shared=shared)
     workspace = torch.zeros(1 << 25, dtype=torch.uint8)
     with triton_ext.emulate("sm_90", schedule=schedule):
         first = plan_launch.launch(config, a, b, extras, multiprocessors, workspace)
-        if config.max_splits > 1:
-            second = plan_launch.launch(config, a, b, extras, multiprocessors, workspace)
+        if config.max_splits > 1 or config.residual:
+            second = plan_launch.launch(
+                config, a, b, extras, multiprocessors, workspace, config.residual
+            )
             assert torch.equal(first, second)
     if extras or config.activation:
         error = plan_launch.relative_error(first, expected)
