@@ -143,7 +143,13 @@ def test_one_kernel_where_one_is_enough(gpu):
     weight = torch.ones((16, 24)).half()
     assert launched(torch.ones((2, 3, 8, 16)).half(), weight) == 1
     assert launched(torch.ones((3, 8, 16)).half(), weight.expand(3, 16, 24)) == 1
-    assert launched(torch.ones((3, 8, 16)).half(), torch.ones((3, 16, 24)).half()) == 3
+    batches = torch.ones((3, 8, 16)).half(), torch.ones((3, 16, 24)).half()
+    assert launched(*batches) == 1
+    assert launched(batches[0][0], batches[1]) == 1
+    assert launched(batches[0].expand(2, 3, 8, 16), batches[1]) == 1
+    assert launched(batches[0][:1].expand(3, 8, 16), weight.expand(3, 16, 24)) == 1
+    with triton_ext.emulate("sm_100") as gpu:
+        assert launched(*batches) == 3
 
 
 @pytest.mark.parametrize("arch", ["sm_90", "sm_100"])
@@ -636,9 +642,13 @@ def test_drop_in_takes_pytorchs_products(launched):
             (lambda: torch.nn.functional.linear(a, b.T, bias), 1),
             (lambda: torch.nn.functional.linear(batch_a, b.T), 1),
             (lambda: torch.nn.functional.linear(batch_a, b.T, bias), 1),
-            (lambda: torch.bmm(batch_a, batch_b), 2),
-            (lambda: torch.matmul(batch_a, batch_b), 2),
-            (lambda: torch.bmm(batch_a, batch_b, out=torch.empty(2, 8, 8).half()), 2),
+            (lambda: torch.addmm(out, a, b, beta=0.5, alpha=2), 1),
+            (lambda: torch.addmm(out.T.contiguous().T, a, b, beta=2), 1),
+            (lambda: torch.addmm(torch.full_like(out, torch.nan), a, b, beta=0), 1),
+            (lambda: torch.bmm(batch_a, batch_b), 1),
+            (lambda: torch.bmm(batch_a.expand(4, 2, 8, 16)[:, 1], batch_b[:1].expand(4, 16, 8)), 1),
+            (lambda: torch.matmul(batch_a, batch_b), 1),
+            (lambda: torch.bmm(batch_a, batch_b, out=torch.empty(2, 8, 8).half()), 1),
         ):
             ours = call()
             assert launched() == kernels
@@ -656,7 +666,8 @@ def test_drop_in_leaves_the_rest_alone(launched):
     with triton_ext.drop_in():
         assert torch.equal(a @ b, torch.mm(a, b))
         torch.addmm(a[:, 0, None], a, a.T, alpha=0.5)
-        torch.bmm(half.expand(9, 8, 16), half.T.expand(9, 16, 8))
+        with triton_ext.emulate("sm_100"):
+            torch.bmm(half.expand(9, 8, 16), half.T.expand(9, 16, 8))
         torch.mm(half.to_sparse(), half.T)
         with pytest.raises(RuntimeError):
             torch.mm(half, half)
