@@ -223,6 +223,119 @@ def test_addmm(beta, alpha):
     assert result is out
 
 
+def exact_sum(addend, a, b, beta, alpha):
+    return beta * addend.double() + alpha * (a.double() @ b.double())
+
+
+@pytest.mark.parametrize(
+    "shape", [(9, 24), (24,), (1, 24), (9, 1), (1,), ()], ids=lambda s: "x".join(map(str, s))
+)
+@pytest.mark.parametrize(("m", "n"), [(9, 24), (9, 13)])
+def test_addmm_of_every_shape(shape, m, n, gpu):
+    """One launch, whatever the input is; an output whose rows TMA can write, or not."""
+    a, b = torch.randn(m, 16).bfloat16(), torch.randn(16, n).bfloat16()
+    addend = torch.randn(tuple(n if size == 24 else size for size in shape)).bfloat16()
+    before = gpu.launches
+    found = triton_ext.addmm(addend, a, b, beta=0.5, alpha=-2)
+    assert gpu.launches == before + 1
+    assert relative_difference(found, exact_sum(addend, a, b, 0.5, -2)) < 2.0**-8
+
+
+def test_the_input_of_addmm_may_lie_anywhere():
+    a, b = torch.randn(9, 16).half(), torch.randn(16, 24).half()
+    base = torch.randn(40, 60).half()
+    for addend in (
+        base[:9, :24], base[1:19:2, 8:32], base[:9, 3:27], base[:9, 1:49:2], base[:24, :9].T,
+    ):  # fmt: skip
+        exact = exact_sum(addend, a, b, 3, 1)
+        assert relative_difference(triton_ext.addmm(addend, a, b, beta=3), exact) < 2.0**-10
+
+
+@pytest.mark.parametrize("n", [24, 13])
+def test_addmm_in_place(n):
+    """The input is overwritten: the whole of it, a view of it, one that it overlaps."""
+    a, b = torch.randn(16, 16).half(), torch.randn(16, n).half()
+    base = torch.randn(40, 64).half()
+    for addend, out in (
+        (base[:16, :n], base[:16, :n]),
+        (base[:16, :n], base[1:17, :n]),
+        (base[0, :n], base[:16, :n]),
+    ):
+        exact = exact_sum(addend, a, b, 1.5, 0.5)
+        version = out._version
+        assert triton_ext.addmm(addend, a, b, beta=1.5, alpha=0.5, out=out) is out
+        assert relative_difference(out, exact) < 2.0**-10
+        assert out._version > version
+    square = base[:16, :16]
+    exact = exact_sum(square, square, square, 1, 1)
+    triton_ext.addmm(square, square, square, out=square)
+    assert relative_difference(square, exact) < 2.0**-10
+
+
+def test_a_residual():
+    a, b = torch.randn(9, 16).bfloat16(), torch.randn(16, 24).bfloat16()
+    bias, residual = torch.randn(24).bfloat16(), torch.randn(9, 24).bfloat16()
+    exact = a.double() @ b.double()
+    for activation in ("relu", "gelu_tanh", None):
+        found = triton_ext.matmul(
+            a, b, bias=bias, residual=residual, beta=0.5, activation=activation
+        )
+        sum_of_all = exact + bias.double() + 0.5 * residual.double()
+        if activation == "relu":
+            sum_of_all = sum_of_all.relu()
+        if activation == "gelu_tanh":
+            sum_of_all = torch.nn.functional.gelu(sum_of_all, approximate="tanh")
+        assert relative_difference(found, sum_of_all) < 2.0**-7
+    stack = torch.randn(2, 3, 16).bfloat16()
+    for x, y, z in (
+        (stack, b, torch.randn(2, 3, 24)),
+        (stack, b, torch.randn(3, 1)),
+        (stack[:, 0], stack.mT, torch.randn(2, 2, 3)),
+        (a[0], b, torch.randn(24)),
+        (a, b[:, 0], torch.randn(9)),
+    ):
+        z = z.bfloat16()
+        out = torch.empty(0).bfloat16()
+        found = triton_ext.matmul(x, y, residual=z, out=out)
+        assert found is out
+        assert relative_difference(found, x.double() @ y.double() + z.double()) < 2.0**-7
+    wide = triton_ext.matmul(a, b, residual=residual.float(), out_dtype=torch.float32)
+    assert relative_difference(wide, exact + residual.double()) < 1e-6
+    nan = torch.full((9, 24), torch.nan).bfloat16()
+    assert torch.equal(triton_ext.matmul(a, b, residual=nan, beta=0), triton_ext.matmul(a, b))
+    empty = triton_ext.matmul(a[:, :0], b[:0], residual=residual, beta=2)
+    assert torch.equal(empty, 2 * residual)
+
+
+def test_products_in_a_batch_share_operands_and_take_strides(gpu):
+    base = torch.randn(5, 9, 4, 16).bfloat16()
+    for a, b in (
+        (base[:, :, 0], base[:, :, 1].mT),  # rows 64 elements apart
+        (base.transpose(1, 2)[0], base[0].permute(1, 2, 0)[:, :, :5].contiguous()),
+        (base[0].transpose(0, 1), base[1, :, 0].T.expand(4, 16, 9)),
+        (base[0, :, 0].expand(4, 9, 16), base[1].permute(1, 2, 0)),
+        (base[0, :4], base[1, :4].mT),
+    ):
+        before = gpu.launches
+        out = triton_ext.matmul(a, b)
+        assert gpu.launches == before + 1
+        assert_close(out, a, b)
+    with torch.no_grad():
+        out = torch.full((4, 16, 32), torch.nan).bfloat16()[:, ::2, :24]
+        a, b = torch.randn(4, 8, 16).bfloat16(), torch.randn(4, 16, 24).bfloat16()
+        triton_ext.bmm(a, b, out=out)
+        assert_close(out, a, b)
+
+
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.int8], ids=str)
+def test_batches_of_8_bit_types(dtype):
+    a, b = torch.randn(3, 9, 32) * 3, torch.randn(3, 32, 16) * 3
+    a, b = a.to(dtype), b.to(dtype)
+    for other in (b, b.mT.contiguous().mT, b[:1].expand(3, 32, 16)):
+        out = triton_ext.matmul(a, other, out_dtype=torch.float32)
+        assert relative_difference(out, a.double() @ other.double()) < 2.0**-10
+
+
 def test_bmm():
     a, b = torch.randn(3, 9, 16).half(), torch.randn(3, 16, 24).half()
     assert_close(triton_ext.bmm(a, b), a, b)
@@ -314,6 +427,7 @@ def test_the_epilogue_is_fused_on_hopper(gpu):
     bias = torch.full((8,), -65504.0).half()
     assert (triton_ext.matmul(a, b, bias=bias) == 32).all()
     assert (triton_ext.addmm(bias, a, b, alpha=0.5) == 32768 - 65504).all()
+    assert (triton_ext.addmm(bias.expand(8, 8).clone(), a, b, beta=0.5) == 65536 - 32752).all()
     out = torch.empty(8, 8).half()
     triton_ext.matmul(a, b, bias=bias, out=out, activation="relu")
     assert (out == 32).all()
@@ -399,6 +513,13 @@ def of(*shape, dtype=torch.float16, **options):
         (lambda: triton_ext.linear(of(2, 2), None), "weight"),
         (lambda: triton_ext.addmm(of(3), of(2, 2), of(2, 2)), "input.shape"),
         (lambda: triton_ext.addmm(of(2), of(1, 2, 2), of(2, 2)), "a.shape"),
+        (lambda: triton_ext.matmul(of(2, 2), of(2, 2), residual=of(3)), "residual.shape"),
+        (lambda: triton_ext.matmul(of(2, 2), of(2), residual=of(2, 2)), "residual.shape"),
+        (lambda: triton_ext.matmul(of(2, 2), of(2, 2), residual=2.0), "residual"),
+        (
+            lambda: triton_ext.matmul(of(2, 2), of(2, 2), residual=of(2, dtype=torch.float32)),
+            "residual.dtype",
+        ),
         (lambda: triton_ext.bmm(of(2, 2), of(2, 2)), "a.shape"),
         (lambda: triton_ext.scaled_mm(of(2, 2), of(2, 2), of(1), 1.0), "scale_a.dtype"),
         (lambda: triton_ext.scaled_mm(of(2, 2), of(2, 2), of(1).float(), 1.0), "scale_b"),
@@ -507,6 +628,44 @@ def test_gradients(shape_a, shape_b):
         assert relative_difference(ours.grad, exact.grad) < 2e-3
 
 
+@pytest.mark.parametrize(("beta", "alpha"), [(1, 1), (0.5, 2), (0, 3)])
+@pytest.mark.parametrize("shape", [(9, 8), (8,), (9, 1)])
+def test_gradients_of_addmm(beta, alpha, shape):
+    tensors = [torch.randn(s).half().requires_grad_() for s in (shape, (9, 16), (16, 8))]
+    exact = [x.detach().double().requires_grad_() for x in tensors]
+    weights = torch.randn(9, 8).half()
+    (triton_ext.addmm(*tensors, beta=beta, alpha=alpha) * weights).sum().backward()
+    (torch.addmm(*exact, beta=beta, alpha=alpha) * weights.double()).sum().backward()
+    for ours, theirs in zip(tensors, exact, strict=True):
+        if theirs.grad is None or not theirs.grad.any():
+            assert ours.grad is None or not ours.grad.any()
+        else:
+            assert relative_difference(ours.grad, theirs.grad) < 2e-3
+
+
+def test_gradients_of_a_residual():
+    a, b, residual = (torch.randn(s).half() for s in ((2, 9, 16), (16, 8), (9, 8)))
+    tensors = [x.requires_grad_() for x in (a, b, residual)]
+    exact = [x.detach().double().requires_grad_() for x in tensors]
+    ours = triton_ext.matmul(a, b, residual=residual, beta=0.5, activation="silu")
+    theirs = torch.nn.functional.silu(exact[0] @ exact[1] + 0.5 * exact[2])
+    ours.sum().backward()
+    theirs.sum().backward()
+    for one, other in zip(tensors, exact, strict=True):
+        assert relative_difference(one.grad, other.grad) < 4e-3
+    x, y, z = (torch.randn(8, 8).half().requires_grad_() for _ in range(3))
+    (grad,) = torch.autograd.grad(
+        triton_ext.addmm(z, x, y, alpha=2).square().sum(), x, create_graph=True
+    )
+    grad.sum().backward()
+    exact = [t.detach().double().requires_grad_() for t in (x, y, z)]
+    made = torch.addmm(exact[2], exact[0], exact[1], alpha=2)
+    (grad,) = torch.autograd.grad(made.square().sum(), exact[0], create_graph=True)
+    grad.sum().backward()
+    assert relative_difference(y.grad, exact[1].grad) < 1e-2
+    assert relative_difference(z.grad, exact[2].grad) < 1e-2
+
+
 def test_gradient_of_the_gradient():
     a, b = (torch.randn(8, 8).half().requires_grad_() for _ in range(2))
     (grad,) = torch.autograd.grad(triton_ext.matmul(a, b).square().sum(), a, create_graph=True)
@@ -535,6 +694,9 @@ def test_opcheck(name):
     if name == "mm":
         bias = torch.randn(3).bfloat16().requires_grad_()
         torch.library.opcheck(operator, (a, b, bias), atol=0.1, rtol=0.05)
+        residual = torch.randn(7, 1).bfloat16().requires_grad_()
+        arguments = (a, b, bias, None, None, residual, 0.5, 2.0)
+        torch.library.opcheck(operator, arguments, atol=0.1, rtol=0.05)
 
 
 def test_opcheck_of_scaled_mm():
@@ -548,7 +710,8 @@ def layer(x, w, bias):
     y = triton_ext.matmul(x, w, bias=bias, activation="gelu")
     y = triton_ext.linear(y, w, fallback="torch")
     y = triton_ext.matmul(y.unsqueeze(0), w.expand(2, *w.shape))
-    return triton_ext.addmm(bias, y[0], w.T @ w).float().square().sum()
+    y = triton_ext.addmm(bias, y[0], w.T @ w)
+    return triton_ext.addmm(y, y, w, beta=0.5, alpha=0.25).float().square().sum()
 
 
 @pytest.mark.parametrize("dynamic", [False, True])
@@ -598,6 +761,25 @@ def test_vmap():
         ours = torch.vmap(triton_ext.matmul, in_dims)(*args)
         exact = torch.vmap(torch.matmul, in_dims)(*(x.double() for x in args))
         assert torch.allclose(ours.double(), exact, rtol=2e-3, atol=2e-3)
+
+
+def test_vmap_of_addmm():
+    z, a, b = torch.randn(3, 9, 8).half(), torch.randn(3, 9, 16).half(), torch.randn(16, 8).half()
+
+    def ours(*tensors):
+        return triton_ext.addmm(*tensors, beta=0.5, alpha=2)
+
+    for in_dims, args in (
+        ((0, 0, None), (z, a, b)),
+        ((None, 0, None), (z[0], a, b)),
+        ((2, 0, None), (z[:, 0].T.expand(9, 8, 3), a, b)),
+        ((0, None, None), (z[:, 0], a[0], b)),
+        ((0, 0, 0), (z, a, b.expand(3, 16, 8))),
+    ):
+        exact = torch.vmap(lambda *t: torch.addmm(*t, beta=0.5, alpha=2), in_dims)(
+            *(x.double() for x in args)
+        )
+        assert relative_difference(torch.vmap(ours, in_dims)(*args), exact) < 2e-3
 
 
 def test_autocast():
