@@ -70,6 +70,11 @@ def launch(config, a, b, extras, multiprocessors, workspace=None, in_place=False
     """C, with memory that was NaN before, or in place of the residual; the workspace is new and
     zero if None.
     """
+    return launch_compiled(config, a, b, extras, multiprocessors, workspace, in_place)[0]
+
+
+def launch_compiled(config, a, b, extras, multiprocessors, workspace=None, in_place=False):
+    """`launch`, and Triton's compiled kernel."""
     (m, k), n = a.shape[-2:], b.shape[-1]
     lead = (max(a.shape[0], b.shape[0]),) if config.batched else ()
     properties = SimpleNamespace(multi_processor_count=multiprocessors)
@@ -95,8 +100,8 @@ def launch(config, a, b, extras, multiprocessors, workspace=None, in_place=False
             values[name] = TensorDescriptor.from_tensor(matrix, list(tile.tma_shape), layout)
     descriptors = [values[name] for name in plan.arguments[:3]]
     others = {name: values[name] for name in plan.arguments[3:]}
-    plan.kernel[plan.grid](*descriptors, **others, **plan.constants, **plan.options)
-    return out
+    compiled = plan.kernel[plan.grid](*descriptors, **others, **plan.constants, **plan.options)
+    return out, compiled
 
 
 def relative_error(found, expected):
