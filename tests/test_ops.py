@@ -666,6 +666,84 @@ def test_gradients_of_a_residual():
     assert relative_difference(z.grad, exact[2].grad) < 1e-2
 
 
+def forward_mode_cases():
+    """Ours, PyTorch's, and tensors that have tangents each."""
+    functional = torch.nn.functional
+    a, b, bias, square = (torch.randn(s).bfloat16() for s in ((9, 16), (16, 8), (8,), (9, 8)))
+    batch = torch.randn(3, 16, 8).bfloat16()
+    return {
+        "matmul": (triton_ext.matmul, torch.matmul, (a, b)),
+        "vector": (triton_ext.matmul, torch.matmul, (a[0], b)),
+        "batch": (triton_ext.matmul, torch.matmul, (a, batch)),
+        "bmm": (triton_ext.bmm, torch.bmm, (batch.mT, batch)),
+        "linear": (triton_ext.linear, functional.linear, (a, b.mT, bias)),
+        "addmm": (
+            lambda *x: triton_ext.addmm(*x, beta=0.5, alpha=2),
+            lambda *x: torch.addmm(*x, beta=0.5, alpha=2),
+            (square, a, b),
+        ),
+        "residual and gelu": (
+            lambda a, b, c: triton_ext.matmul(a, b, residual=c, beta=3, activation="gelu"),
+            lambda a, b, c: functional.gelu(a @ b + 3 * c),
+            (a, b, bias),
+        ),
+    }
+
+
+@pytest.mark.parametrize("name", forward_mode_cases())
+def test_forward_mode(name):
+    ours, theirs, tensors = forward_mode_cases()[name]
+    tangents = tuple(torch.randn_like(x) for x in tensors)
+    exact = torch.func.jvp(
+        theirs, tuple(x.double() for x in tensors), tuple(x.double() for x in tangents)
+    )
+    found = torch.func.jvp(ours, tensors, tangents)
+    for one, other in zip(found, exact, strict=True):
+        assert relative_difference(one, other) < 2.0**-7
+    forward_ad = torch.autograd.forward_ad
+    for which in range(len(tensors)):
+        with forward_ad.dual_level():
+            duals, wide = list(tensors), [x.double() for x in tensors]
+            duals[which] = forward_ad.make_dual(tensors[which], tangents[which])
+            wide[which] = forward_ad.make_dual(wide[which], tangents[which].double())
+            for one, other in zip(
+                forward_ad.unpack_dual(ours(*duals)),
+                forward_ad.unpack_dual(theirs(*wide)),
+                strict=True,
+            ):
+                assert relative_difference(one, other) < 2.0**-7
+
+
+def test_forward_mode_over_vmap_and_in_a_drop_in():
+    a, b = torch.randn(3, 4).half(), torch.randn(4, 2).half()
+    exact = torch.func.jacfwd(lambda x: torch.relu(x @ b.double()))(a.double())
+    for function in (
+        lambda x: triton_ext.matmul(x, b, activation="relu"),
+        lambda x: torch.relu(x @ b),
+    ):
+        with triton_ext.drop_in():
+            assert relative_difference(torch.func.jacfwd(function)(a), exact) < 2.0**-9
+
+
+def test_no_tangent_is_lost():
+    forward_ad = torch.autograd.forward_ad
+    a, scale = torch.randn(16, 16).bfloat16(), torch.ones(1)
+    with forward_ad.dual_level():
+        dual = forward_ad.make_dual(a, a)
+        for call in (
+            lambda: triton_ext.matmul(dual, a, out=torch.empty(0).bfloat16()),
+            lambda: triton_ext.addmm(dual, a, a, out=torch.empty(0).bfloat16()),
+            lambda: triton_ext.scaled_mm(a, dual, scale, scale),
+            lambda: torch.ops.triton_ext.mm(dual, a),
+            lambda: torch.ops.triton_ext.bmm(a[None], dual[None]),
+        ):
+            with pytest.raises(LayoutError, match="forward-mode"):
+                call()
+        assert forward_ad.unpack_dual(triton_ext.matmul(a, a)).tangent is None
+        made = triton_ext.matmul(dual.float(), a.float(), fallback="torch")
+        assert relative_difference(forward_ad.unpack_dual(made).tangent, a.float() @ a.float()) == 0
+
+
 def test_gradient_of_the_gradient():
     a, b = (torch.randn(8, 8).half().requires_grad_() for _ in range(2))
     (grad,) = torch.autograd.grad(triton_ext.matmul(a, b).square().sum(), a, create_graph=True)

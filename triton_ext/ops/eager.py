@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 from torch.nn import Parameter
 
 from triton_ext.ops import registered
@@ -27,11 +28,13 @@ _TENSORS = frozenset((Tensor, Parameter))
 
 
 def is_bare(a: Any, b: Any, bias: Any = None, residual: Any = None) -> bool:
-    """Whether tensors are what they are in memory: no subclass, mode, transformation, tracer or
-    compiler of torch is at work. Gradients and autocast may be asked for.
+    """Whether tensors are what they are in memory: no subclass, mode, transformation, tracer,
+    compiler or forward-mode derivative of torch is at work. Gradients and autocast may be asked
+    for.
     """
     return (
         not torch.compiler.is_compiling()
+        and forward_ad._current_level < 0
         and type(a) in _TENSORS
         and type(b) in _TENSORS
         and (bias is None or type(bias) in _TENSORS)

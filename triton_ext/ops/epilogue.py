@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from triton_ext.ops.operands import TMA_ALIGNMENT
 
@@ -87,7 +88,8 @@ def finished(
     for addend, factor in ((bias, 1.0), (residual, beta)):
         if addend is None:
             continue
-        if torch.is_grad_enabled() and (made.requires_grad or addend.requires_grad):
+        gradient = torch.is_grad_enabled() and (made.requires_grad or addend.requires_grad)
+        if gradient or forward_ad._current_level >= 0:
             made = torch.add(made, addend, alpha=factor)
         else:
             made = made.add_(addend, alpha=factor)

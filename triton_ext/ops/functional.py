@@ -13,6 +13,7 @@ from triton_ext.ops import registered
 from triton_ext.ops.device import Gpu, find_gpu
 from triton_ext.ops.eager import Multiply, MultiplyAdd, is_bare, quick_product, wants_gradient
 from triton_ext.ops.epilogue import ACTIVATION_FUNCTIONS, broadcasts_to, finished
+from triton_ext.ops.forward_mode import dual_product, has_tangent, is_active, refuse_tangents
 from triton_ext.ops.products import batched_product, product
 from triton_ext.ops.repeated import remember_linear, repeated_scaled, repeated_sum
 from triton_ext.ops.shapes import broadcast_product
@@ -109,6 +110,18 @@ def _matmul(
     )
     if not by_torch:
         _check_output(out_dtype or output_type(a.dtype), a, b, bias, out, residual)
+    if is_active() and not by_torch and has_tangent(a, b, bias, residual):
+        if out is not None:
+            refuse_tangents(a, b, bias, residual)
+
+        def multiply(
+            a: Tensor, b: Tensor, bias: Tensor | None, residual: Tensor | None,
+            beta: float, alpha: float,
+        ) -> Tensor:  # fmt: skip
+            return _matmul(a, b, bias, None, None, out_dtype, config, None, residual, beta)
+
+        made = dual_product(multiply, a, b, bias, residual, beta)
+        return made if activation is None else ACTIVATION_FUNCTIONS[activation](made)
     no_gradient = not wants_gradient(a, b, bias, residual)
     if config is not None:
         if torch.compiler.is_compiling() or not (no_gradient and a.dim() == b.dim() == 2):
@@ -346,22 +359,33 @@ def addmm(
         return torch.addmm(input, a, b, beta=beta, alpha=alpha, out=out)
     _check_output(a.dtype, a, b, None, out, input)
     addend = input if beta != 0 else None
+    if is_active() and has_tangent(addend, a, b):
+        if out is not None:
+            refuse_tangents(addend, a, b)
+        return dual_product(_sum, a, b, None, addend, beta, alpha)
     if alpha == beta == 1 and input.shape == shape[1:]:
         return matmul(a, b, bias=input, out=out)
+    if out is None:
+        return _sum(a, b, None, addend, beta, alpha)
+    _resize(out, shape)
     if not is_bare(a, b, None, addend):
-        result: Tensor = registered.mm(a, b, None, None, None, addend, beta, alpha)
-    elif wants_gradient(a, b, None, addend):
-        result = MultiplyAdd.apply(a, b, None, addend, beta, alpha)
-    elif out is not None:
-        _resize(out, shape)
-        result = product(a, b, None, None, None, addend, beta, alpha, out=out)
-        torch.autograd.graph.increment_version(out)
+        return out.copy_(_sum(a, b, None, addend, beta, alpha))
+    product(a, b, None, None, None, addend, beta, alpha, out=out)
+    torch.autograd.graph.increment_version(out)
+    return out
+
+
+def _sum(
+    a: Tensor, b: Tensor, bias: Tensor | None, addend: Tensor | None, beta: float, alpha: float
+) -> Tensor:
+    """``alpha * (a @ b) + bias + beta * addend`` of matrices, and a bias (N,)."""
+    if not is_bare(a, b, bias, addend):
+        made: Tensor = registered.mm(a, b, bias, None, None, addend, beta, alpha)
+    elif wants_gradient(a, b, bias, addend):
+        made = MultiplyAdd.apply(a, b, bias, addend, beta, alpha)
     else:
-        result = product(a, b, None, None, None, addend, beta, alpha)
-    if out is None or result is out:
-        return result
-    _resize(out, result.shape)
-    return out.copy_(result)
+        made = product(a, b, bias, None, None, addend, beta, alpha)
+    return made
 
 
 def bmm(
@@ -438,6 +462,7 @@ def scaled_mm(
         return scaled
     if bias is not None:
         bias = bias.to(out_dtype)
+    refuse_tangents(a, b, scale_a, scale_b, bias)
     if is_bare(a, b, bias):
         return product(a, b, bias, None, out_dtype, scale_a=scale_a, scale_b=scale_b)
     made: Tensor = registered.scaled_mm(a, b, scale_a, scale_b, bias, out_dtype)

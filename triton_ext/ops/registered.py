@@ -7,6 +7,7 @@ them.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -14,8 +15,21 @@ import torch
 from torch import Tensor
 
 from triton_ext.ops.epilogue import finished
+from triton_ext.ops.forward_mode import is_active, refuse_tangents
 from triton_ext.ops.products import batched_product, check_operands, product
 from triton_ext.ops.types import output_type
+
+
+def _guarded(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """Called directly, an operator would lose tangents without a word."""
+
+    @functools.wraps(function)
+    def call(*args: Any) -> Tensor:
+        if is_active():
+            refuse_tangents(*args)
+        return function(*args)
+
+    return call
 
 
 def _scaled(
@@ -41,7 +55,7 @@ for _schema, _implementation in (
 ):
     _library.define(_schema, tags=(torch.Tag.pt2_compliant_tag,))
     for _key in ("CUDA", "CPU"):  # on the host: emulated
-        _library.impl(_schema.partition("(")[0], _implementation, _key)
+        _library.impl(_schema.partition("(")[0], _guarded(_implementation), _key)
 
 mm = torch.ops.triton_ext.mm.default
 bmm = torch.ops.triton_ext.bmm.default
