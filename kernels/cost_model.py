@@ -166,7 +166,24 @@ def best_config(
     batch: int = 1,
 ) -> MatmulConfig:
     """The candidate with the shortest predicted time; of equals a swapped one for a wide C."""
-    return min(
+    return ranked_configs(
+        element_type, a_major, b_major, m, n, k, multiprocessors, out_type, batch
+    )[0]
+
+
+def ranked_configs(
+    element_type: str,
+    a_major: Major,
+    b_major: Major,
+    m: int,
+    n: int,
+    k: int,
+    multiprocessors: int,
+    out_type: str | None = None,
+    batch: int = 1,
+) -> list[MatmulConfig]:
+    """The candidates, those with the shortest predicted time first."""
+    return sorted(
         candidates(element_type, a_major, b_major, out_type),
         key=lambda config: (
             predicted_seconds(config, m, n, k, multiprocessors, batch),

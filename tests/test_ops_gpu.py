@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import subprocess
+import sys
 import threading
 import time
 
@@ -20,7 +22,7 @@ from ops_models import (  # noqa: E402
 )
 
 import triton_ext  # noqa: E402
-from triton_ext.ops import launches, products, repeated  # noqa: E402
+from triton_ext.ops import launches, products, repeated, tuned  # noqa: E402
 from triton_ext.ops.types import output_type  # noqa: E402
 
 pytestmark = pytest.mark.sm90
@@ -549,6 +551,35 @@ def test_repeated_calls_of_every_kind(monkeypatch):
         for _ in range(3):
             assert torch.equal(call(), first)
         assert bool(slow) != quick
+
+
+def test_autotune(tmp_path, monkeypatch):
+    """The fastest is measured, kept, used at once, and by a later process."""
+    monkeypatch.setenv(tuned.FOLDER_VARIABLE, str(tmp_path))
+    tuned.forget()
+    batch = tuple(x.expand(3, -1, -1).clone() for x in operands(64, 96, 128))
+    used = []
+    prepare = products._launch
+    monkeypatch.setattr(products, "_launch", lambda *args: used.append(prepare(*args)) or used[-1])
+    try:
+        for a, b in (operands(512, 1024, 4096), batch):
+            triton_ext.matmul(a, b)
+            found = triton_ext.autotune(a, b, candidates=5)
+            times = [row.seconds for row in found.measured]
+            assert len(times) == 5
+            assert times == sorted(times)
+            assert 1e8 < 2 * a.numel() * b.shape[-1] / times[0] < 1e15
+            used.clear()
+            assert_close(triton_ext.matmul(a, b), a, b)
+            assert [launch._config for launch in used] == [found.config]
+            assert found.file == tuned.path()
+            code = f"from triton_ext.ops.tuned import *; print(lookup({found.problem!r}))"
+            later = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+            assert later.stdout.strip() == str(found.config)
+    finally:
+        tuned.forget()
+        products.forget_launches()
+        repeated.forget()
 
 
 # --------------------------------------------------------------------------- drop_in

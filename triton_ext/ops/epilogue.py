@@ -20,9 +20,7 @@ ACTIVATION_FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
-EPILOGUE_FIELDS = (
-    "bias", "activation", "a_scales", "b_scales", "alpha", "residual", "batched",
-)  # fmt: skip
+EPILOGUE_FIELDS = ("bias", "activation", "a_scales", "b_scales", "alpha", "residual")
 """Of a `MatmulConfig`: what a product alone does not have."""
 
 

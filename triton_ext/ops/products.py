@@ -37,6 +37,7 @@ from triton_ext.ops.repeated import (
     repeated_into,
     repeated_product,
 )
+from triton_ext.ops.tuned import Problem, lookup
 from triton_ext.ops.types import EVERYWHERE, OPERAND_NAMES, OUTPUT_NAMES, output_type, unsupported
 
 MAX_SIZE = 2**31 - 1
@@ -249,6 +250,8 @@ def _launch(
     k = a.shape[-1]
     problem = (gpu.arch, OPERAND_NAMES[a.dtype], a_view.major, b_view.major)
     if config is None:
+        config = _tuned_config(gpu, a, b, c)
+    if config is None:
         out_type = None if a.dtype in EVERYWHERE and c.dtype == a.dtype else OUTPUT_NAMES[c.dtype]
         processors = gpu.properties.multi_processor_count
         config = choose_config(*problem, m, n, k, processors, out_type, *batch)
@@ -261,6 +264,8 @@ def _launch(
     ):
         rule = f"must be for an output in {OUTPUT_NAMES[c.dtype]}, and for a product alone"
         raise LayoutError("config", config, rule)
+    elif config.batched != bool(batch):
+        raise LayoutError("config.batched", config.batched, f"must be {bool(batch)} here")
     views = [a_view, b_view]
     for matrix in (c, residual):
         if matrix is not None:
@@ -270,6 +275,45 @@ def _launch(
     made = PreparedLaunch(gpu, replace(config, **fields) if fields else config, tuple(views), k)
     kept: PreparedLaunch = keep(_launches, key, made)
     return kept
+
+
+def prepare(gpu: Gpu, config: MatmulConfig, a: Tensor, b: Tensor, c: Tensor) -> PreparedLaunch:
+    """The launch that writes a product to c, all of which TMA can read and write."""
+    a_view, b_view = readable(a, k_dim=1), readable(b, k_dim=0)
+    assert a_view is not None
+    assert b_view is not None
+    return _launch(gpu, config, {}, a, b, c, None, a_view, b_view)
+
+
+def problem_of(gpu: Gpu, a: Tensor, b: Tensor, c: Tensor) -> Problem | None:
+    """What `autotune` calls a product of operands that TMA can read; None on an emulated GPU."""
+    a_view, b_view = readable(a, k_dim=1), readable(b, k_dim=0)
+    name = getattr(gpu.properties, "name", None)
+    if name is None or a_view is None or b_view is None:
+        return None
+    *batch, m, n = c.shape
+    return Problem(
+        name,
+        gpu.properties.multi_processor_count,
+        OPERAND_NAMES[a.dtype],
+        a_view.major,
+        b_view.major,
+        OUTPUT_NAMES[c.dtype],
+        m,
+        n,
+        a.shape[-1],
+        *batch,
+    )
+
+
+def _tuned_config(gpu: Gpu, a: Tensor, b: Tensor, c: Tensor) -> MatmulConfig | None:
+    problem = problem_of(gpu, a, b, c)
+    return None if problem is None else lookup(problem)
+
+
+def forget_launches() -> None:
+    """Forget what is prepared: products may be made in another way from now on."""
+    _launches.clear()
 
 
 def batched_product(
@@ -295,15 +339,14 @@ def batched_product(
     (batch, m, k), n = a.shape, b.shape[2]
     if not (batch and m and n and k):
         return a.new_zeros((batch, m, n), dtype=dtype) if out is None else out.zero_()
-    folded = b.stride(0) == 0 and a.stride(0) == m * a.stride(1)
     if batch == 1:
         made = product(a[0], b[0], out_dtype=dtype, out=None if out is None else out[0])
         return made.unsqueeze(0) if out is None else out
     if a.stride(0) == b.stride(0) == 0:
         made = product(a[0], b[0], out_dtype=dtype).expand(batch, m, n)
         return made.contiguous() if out is None else out.copy_(made)
-    if folded:
-        rows = a.as_strided((batch * m, k), a.stride()[1:])
+    rows = folded_batch(a, b)
+    if rows is not None:
         made = product(rows, b[0], out_dtype=dtype).view(batch, m, n)
         return made if out is None else out.copy_(made)
     if gpu.arch == 90:
@@ -316,6 +359,16 @@ def batched_product(
     for matrices in zip(a.unbind(), b.unbind(), c.unbind(), strict=True):
         _multiply(gpu, *matrices, nothing)
     return c.contiguous() if out is None else out
+
+
+def folded_batch(a: Tensor, b: Tensor) -> Tensor | None:
+    """The matrices of a batch a as one matrix, if b is the same for all, and a's rows follow each
+    other.
+    """
+    batch, m, k = a.shape
+    if b.stride(0) != 0 or a.stride(0) != m * a.stride(1):
+        return None
+    return a.as_strided((batch * m, k), a.stride()[1:])
 
 
 def _readable_batch(matrices: Tensor, k_dim: int) -> Tensor:

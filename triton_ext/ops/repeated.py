@@ -61,6 +61,13 @@ def keep(cache: dict[tuple[Any, ...], Any], key: tuple[Any, ...], value: Any) ->
         return cache.setdefault(key, value)
 
 
+def forget() -> None:
+    """Forget all: products may be made in another way from now on."""
+    with _lock:
+        for cache in (_repeated, _repeated_linear, _repeated_scaled, _repeated_sums, _repeated_out):
+            cache.clear()
+
+
 def _key(a: Tensor, b: Tensor, bias: Tensor | None, activation: str | None) -> tuple[Any, ...]:
     """What a product of plain tensors depends on, but for the addresses' upper bits."""
     return (
