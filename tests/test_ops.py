@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import types
+from dataclasses import replace
 
 import pytest
 from hypothesis import example, given, settings
@@ -29,6 +30,8 @@ from triton_ext import LayoutError, UnsupportedDeviceError  # noqa: E402
 from triton_ext.ops import launches, overrides, repeated  # noqa: E402
 from triton_ext.ops.operands import aligned_matrix, readable, readable_copy  # noqa: E402
 
+# forward_ad's decompositions use torch.jit.script, which torch has deprecated
+pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")
 UNIT_ROUNDOFF = {torch.float16: 2.0**-11, torch.bfloat16: 2.0**-8}
 TYPES = list(UNIT_ROUNDOFF)
 
@@ -903,6 +906,8 @@ def test_drop_in_takes_pytorchs_products(launched):
             (lambda: torch.nn.functional.linear(batch_a, b.T), 1),
             (lambda: torch.nn.functional.linear(batch_a, b.T, bias), 1),
             (lambda: torch.addmm(out, a, b, beta=0.5, alpha=2), 1),
+            (lambda: out.clone().addmm_(a, b, beta=0.5, alpha=2), 1),
+            (lambda: out.T.contiguous().T.addmm_(a, b), 1),
             (lambda: torch.addmm(out.T.contiguous().T, a, b, beta=2), 1),
             (lambda: torch.addmm(torch.full_like(out, torch.nan), a, b, beta=0), 1),
             (lambda: torch.bmm(batch_a, batch_b), 1),
@@ -1077,6 +1082,37 @@ def test_the_direct_launch_passes_what_the_kernel_takes(direct):
     assert arguments[: len(described)] == described
 
 
+def test_the_direct_launch_of_a_batch_with_a_residual(monkeypatch):
+    """Three dimensions, a fourth tensor map, and numbers between the descriptors."""
+    from triton_ext.kernels.config import choose_config
+
+    from triton_ext.ops.device import Gpu
+    from triton_ext.ops.operands import TmaView
+
+    monkeypatch.setattr(launches, "_tensor_maps", {})
+    gpu = Gpu(90, types.SimpleNamespace(multi_processor_count=132), 5)
+    config = choose_config(90, "fp16", "K", "K", 40, 24, 48, batch=3)
+    config = replace(config, batched=True, residual=True, alpha=True, swap=False)
+    if config.max_splits > 1:
+        config = replace(config, max_splits=1)
+    tensors = [torch.empty(s).half() for s in ((3, 40, 48), (1, 24, 48), (3, 40, 24), (3, 40, 24))]
+    views = tuple(TmaView(tuple(x.shape), x.stride(), "K") for x in tensors)
+    launch = launches.PreparedLaunch(gpu, config, views, 48)
+    launch._direct = recorder = Recorder()
+    assert launch.extras == ("alpha", "c0_desc", "beta")
+    a, b, c, c0 = tensors
+    for alpha in (2.0, 3.0):
+        launch(a, b, c, [alpha, c0, 0.5])
+        described = [
+            [(i, x.data_ptr(), tuple(x.shape), x.stride()), *x.shape, *x.stride()]
+            for i, x in enumerate(tensors)
+        ]
+        a_map, b_map, c_map, c0_map = described
+        assert recorder.starts[-1][-1] == [*a_map, *b_map, *c_map, alpha, *c0_map, 0.5]
+    assert len(recorder.maps) == 4
+    assert launch._grid[0] >= 3
+
+
 def test_tensor_maps_follow_the_addresses_and_are_forgotten(direct, monkeypatch):
     launch, recorder = direct
     monkeypatch.setattr(launches, "MAX_TENSOR_MAPS", 7)
@@ -1226,6 +1262,41 @@ def test_repeated_scaled_products(cache):
     ):
         assert repeated.repeated_scaled(a, b, *others) is None
     assert repeated.repeated_product(a, b) is None
+
+
+def test_repeated_sums(cache, monkeypatch):
+    monkeypatch.setattr(repeated, "_repeated_sums", {})
+    a, b = torch.randn(9, 16).half(), torch.randn(16, 13).half()
+    addend = torch.randn(9, 16).half()[:, :13]
+    seen = []
+
+    def launch(a, b, c, extras):
+        seen.append(extras)
+
+    c = aligned_matrix(a, 9, 13)
+    repeated.remember_sum(launch, addend, a, b, 1, c, None)
+    assert repeated.repeated_sum(addend, a, b, 2, 1).shape == (9, 13)
+    assert repeated.repeated_sum(addend, a, b, 2, 0.5) is None
+    repeated.remember_sum(launch, addend, a, b, 0.5, c, None)
+    assert repeated.repeated_sum(addend, a, b, 2, 3) is not None
+    assert seen == [(addend, 2.0), (3.0, addend, 2.0)]
+    for x, y, z in (
+        (addend.contiguous(), a, b), (addend[0], a, b), (addend.bfloat16(), a, b),
+        (addend, a[:8], b), (torch.randn(1 + 9 * 16).half()[1:].view(9, 16)[:, :13], a, b),
+    ):  # fmt: skip
+        assert repeated.repeated_sum(x, y, z, 2, 1) is None
+
+
+def test_repeated_batches(cache):
+    a, b = torch.randn(3, 9, 16).half(), torch.randn(3, 16, 13).half()
+    launch = FakeLaunch()
+    c = torch.empty(27, 16).half()[:, :13].unflatten(0, (3, 9))
+    repeated.remember(launch, a, b, None, None, (None, None), c, None)
+    (entry,) = repeated._repeated.values()
+    assert (entry.memory, entry.columns) == ((3, 9, 16), 13)
+    c = torch.empty(3, 16).half()[:, :13].unflatten(0, (3, 1))
+    repeated.remember(launch, a[:, :1], b, None, None, (None, None), c, None)
+    assert list(repeated._repeated.values())[1].memory == (3, 1, 16)
 
 
 def test_unaligned_extras_are_not_remembered(cache):

@@ -163,6 +163,15 @@ def _addmm_out(
     return original(addend, a, b, beta=beta, alpha=alpha, out=out)
 
 
+def _addmm_in_place(
+    original: Callable[..., Tensor], addend: Tensor, a: Tensor, b: Tensor,
+    *, beta: Any = 1, alpha: Any = 1,
+) -> Tensor:  # fmt: skip
+    if _takes_sum(addend, a, b, alpha) and _fits(addend, a, b):
+        return _sum(addend, a, b, beta, alpha, addend)
+    return original(addend, a, b, beta=beta, alpha=alpha)
+
+
 _OVERRIDES: dict[str, Callable[..., Tensor]] = {
     "mm": _mm,
     "mm.out": _mm_out,
@@ -170,6 +179,7 @@ _OVERRIDES: dict[str, Callable[..., Tensor]] = {
     "bmm.out": _bmm_out,
     "addmm": _addmm,
     "addmm.out": _addmm_out,
+    "addmm_": _addmm_in_place,
 }
 
 
