@@ -35,7 +35,8 @@ class TileLayouts:
     Attributes:
         encoding: the NVMMA encoding of the tile as the kernel sees it.
         linear: the same as bases, from this project's conversion: what the kernel allocates.
-        tma_shape: the tile as the TMA unit sees it, the contiguous dimension last.
+        tma_shape: the tile as the TMA unit sees it, the contiguous dimension last; of a batch,
+            with a first dimension of 1.
         tma_encoding: the NVMMA encoding of that view.
     """
 
@@ -51,6 +52,7 @@ def tile_layouts(
     element_bitwidth: int,
     swizzle: int | None = None,
     cga_layout: Sequence[Sequence[int]] = (),
+    batched: bool = False,
 ) -> TileLayouts:
     """The layouts of a 2-D tile.
 
@@ -59,12 +61,14 @@ def tile_layouts(
         contiguous_dim: 0 or 1, which of its dimensions is contiguous in global memory.
         swizzle: the swizzle width in bytes; None for the widest that fits.
         cga_layout: how the tile is divided among the blocks of a cluster, as in `NVMMAShared`.
+        batched: the TMA unit takes it from, or puts it into, a batch of matrices.
 
     Raises:
         LayoutError: the swizzle is unknown, or does not fit.
     """
     transposed = contiguous_dim == 0
-    tma_shape = tuple(reversed(shape)) if transposed else tuple(shape)
+    lead = (1,) if batched else ()
+    tma_shape = (*lead, *(reversed(shape) if transposed else shape))
     if swizzle is None:
         split = [max([1, *(2 * basis[dim] for basis in cga_layout)]) for dim in (0, 1)]
         per_block = [size // parts for size, parts in zip(shape, split, strict=True)]
@@ -77,8 +81,10 @@ def tile_layouts(
     tma_encoding = NVMMAShared(
         swizzle,
         element_bitwidth,
+        rank=len(tma_shape),
         cga_layout=tuple(
-            tuple(reversed(basis)) if transposed else tuple(basis) for basis in cga_layout
+            (*(0 for _ in lead), *(reversed(basis) if transposed else basis))
+            for basis in cga_layout
         ),
     )
     linear = SharedLinear.from_linear_layout(
@@ -123,7 +129,7 @@ class MatmulConfig:
             their number is not a power of two: 192 is 128 and a side of 64. Fewer columns of tiles
             stay empty, or fewer SMs idle.
         prefetch: "a" or "b": while the kernel before it ends, a block asks for its first tiles of
-            that operand to be in the L2 cache.
+            that operand, which is K-major, to be in the L2 cache.
         group: how many rows of tiles run together.
         out_type: of C: "fp16", "bf16", "fp32" or "int32" (of int8 alone); None for that of A and B
             where it is one of these, else fp32, or int32 for int8.
@@ -132,6 +138,10 @@ class MatmulConfig:
         a_scales, b_scales: multiply with a scale of A ("one" for all, "each" row its own), of B
             ("one", or "each" column its own).
         alpha: multiply with a number.
+        residual: add beta (a number) times a matrix of the shape and type of C, before the
+            activation. It may be C itself.
+        batched: A, B and C have a first dimension, of which each has its own product; one of A and
+            B may be shared by all.
 
     Raises:
         LayoutError: an illegal value, a swizzle that does not fit the block, or more shared
@@ -165,6 +175,8 @@ class MatmulConfig:
     pingpong: bool = False
     side: int = 0
     prefetch: str | None = None
+    residual: bool = False
+    batched: bool = False
 
     def __post_init__(self) -> None:
         for name, values in self._legal_values().items():
@@ -229,6 +241,8 @@ class MatmulConfig:
                 "pingpong": (False,),
                 "side": (0,),
                 "prefetch": (None,),
+                "residual": (False,),
+                "batched": (False,),
             }
         columns = [size + self.side for size in (8, 16, 32, 64, 128, 256) if size > self.side]
         main = self.columns - self.side
@@ -262,9 +276,13 @@ class MatmulConfig:
             "b_scales": (None, "one", "each"),
             "alpha": (False, True),
             "pingpong": (False, True) if self.consumers == 2 else (False,),
-            # The parts of a tile with a side would be two tensors in the workspace.
-            "side": (0, 8, 16, 32, 64, 128) if self.max_splits == 1 and self.cluster == 1 else (0,),
-            "prefetch": (None, "a", "b"),
+            "side": (0, 8, 16, 32, 64, 128) if self.cluster == 1 else (0,),
+            "prefetch": [
+                None,
+                *(name for name in ("a", "b") if getattr(self, f"{name}_major", "K") == "K"),
+            ],
+            "residual": (False, True),
+            "batched": (False, True),
         }
 
     @property
@@ -318,7 +336,9 @@ class MatmulConfig:
         """Of what one consumer reads of the left operand: (rows, block_k)."""
         shape = (self.cluster * self.rows // self.shares, self.block_k)
         bits = 8 * self.element_bytes
-        return tile_layouts(shape, 1 if k_major else 0, bits, swizzle, self._row_bases)
+        return tile_layouts(
+            shape, 1 if k_major else 0, bits, swizzle, self._row_bases, self.batched
+        )
 
     def _right(self, k_major: bool, swizzle: int | None) -> TileLayouts:
         """Of the tile of the right operand without its side, which a cluster shares."""
@@ -329,7 +349,7 @@ class MatmulConfig:
         shape = (self.block_k, columns)
         bits = 8 * self.element_bytes
         shared = [[0, 0] for _ in self._row_bases]
-        return tile_layouts(shape, 0 if k_major else 1, bits, swizzle, shared)
+        return tile_layouts(shape, 0 if k_major else 1, bits, swizzle, shared, self.batched)
 
     @property
     def _row_bases(self) -> list[list[int]]:
@@ -365,7 +385,7 @@ class MatmulConfig:
             self.c_columns,
         )
         bits = 8 * C_BYTES[self.c_type]
-        return tile_layouts(shape, 0 if self.swap else 1, bits, None, self._row_bases)
+        return tile_layouts(shape, 0 if self.swap else 1, bits, None, self._row_bases, self.batched)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -379,6 +399,7 @@ def choose_config(
     k: int,
     multiprocessors: int = 132,
     out_type: str | None = None,
+    batch: int = 1,
 ) -> MatmulConfig:
     """The configuration for a problem.
 
@@ -389,11 +410,14 @@ def choose_config(
     Args:
         multiprocessors: how many SMs the GPU has.
         out_type: as in `MatmulConfig`.
+        batch: how many such products are made at once; the field ``batched`` is left to the caller.
     """
     if arch == 90:
         from triton_ext.kernels.cost_model import best_config
 
-        return best_config(element_type, a_major, b_major, m, n, k, multiprocessors, out_type)
+        return best_config(
+            element_type, a_major, b_major, m, n, k, multiprocessors, out_type, batch
+        )
     block_n = 256 if n > 128 and m > 64 else 128 if n > 64 else 64
     return MatmulConfig(
         arch,

@@ -66,16 +66,18 @@ PART_SECONDS = 1.43e-6
 """To tell that a part is there, and to find out."""
 
 
-def predicted_seconds(config: MatmulConfig, m: int, n: int, k: int, multiprocessors: int) -> float:
-    """How long the product takes on a GPU with that many SMs."""
+def predicted_seconds(
+    config: MatmulConfig, m: int, n: int, k: int, multiprocessors: int, batch: int = 1
+) -> float:
+    """How long the product, or a batch of them, takes on a GPU with that many SMs."""
     rows, columns = (n, m) if config.swap else (m, n)
     tile_rows = config.rows * config.cluster
-    tiles = -(-rows // tile_rows) * -(-columns // config.columns)
+    tiles = batch * -(-rows // tile_rows) * -(-columns // config.columns)
     resident = multiprocessors // config.cluster
     k_tiles = -(-k // config.block_k)
     limits = (
         _compute_seconds(config, tiles, resident, k_tiles),
-        _memory_seconds(config, m, n, k, min(tiles, resident), resident),
+        _memory_seconds(config, m, n, k, min(tiles, resident), resident, batch),
         tiles * k_tiles * _tile_bytes(config) * config.cluster / CACHE_BYTES,
         _ring_seconds(config, rows, columns, k_tiles * -(-tiles // resident)),
     )
@@ -88,9 +90,9 @@ def predicted_seconds(config: MatmulConfig, m: int, n: int, k: int, multiprocess
     )
 
 
-def _blocks_stay_together(config: MatmulConfig, m: int, n: int, k: int) -> bool:
+def _blocks_stay_together(config: MatmulConfig, m: int, n: int, k: int, batch: int = 1) -> bool:
     """Whether a ping-pong kernel's blocks are at about the same K to the end."""
-    return k <= PINGPONG_K[config.cluster] and 2.0 * m * n * k <= PINGPONG_FLOPS
+    return k <= PINGPONG_K[config.cluster] and 2.0 * batch * m * n * k <= PINGPONG_FLOPS
 
 
 def _ring_seconds(config: MatmulConfig, rows: int, columns: int, fills: int) -> float:
@@ -126,14 +128,15 @@ def _compute_seconds(config: MatmulConfig, tiles: int, resident: int, k_tiles: i
 
 
 def _memory_seconds(
-    config: MatmulConfig, m: int, n: int, k: int, working: int, resident: int
+    config: MatmulConfig, m: int, n: int, k: int, working: int, resident: int, batch: int
 ) -> float:
     """A, B and C once, at the rate that the loads in flight allow."""
     rows, columns = (n, m) if config.swap else (m, n)
     tile_bytes = min(rows, config.rows) + min(columns, config.columns)
     flight = working * config.stages * config.block_k * tile_bytes * config.element_bytes
     rate = MEMORY_BYTES * (1 - math.exp(-flight / FLIGHT_BYTES))
-    seconds = (config.element_bytes * (m * k + k * n) + C_BYTES[config.c_type] * m * n) / rate
+    read = batch * config.element_bytes * (m * k + k * n)
+    seconds = (read + batch * C_BYTES[config.c_type] * m * n) / rate
     if working < 0.8 * resident:
         seconds += max(0.0, flight - CROWDED_BYTES) / MEMORY_BYTES
     return seconds
@@ -207,27 +210,45 @@ def best_config(
     k: int,
     multiprocessors: int,
     out_type: str | None = None,
+    batch: int = 1,
 ) -> MatmulConfig:
     """The candidate with the shortest predicted time.
 
-    Of equals one that loads the larger operand fewer times, then a swapped one for a wide C.
-
     What reads from memory most of the time prefetches the larger operand.
     """
-    found = min(
+    found = ranked_configs(
+        element_type, a_major, b_major, m, n, k, multiprocessors, out_type, batch
+    )[0]
+    k_major = (b_major if n >= m else a_major) == "K"
+    if found.rows == 64 and found.columns < 128 and k_major:
+        found = replace(found, prefetch="b" if n >= m else "a")
+    return found
+
+
+def ranked_configs(
+    element_type: str,
+    a_major: Major,
+    b_major: Major,
+    m: int,
+    n: int,
+    k: int,
+    multiprocessors: int,
+    out_type: str | None = None,
+    batch: int = 1,
+) -> list[MatmulConfig]:
+    """The candidates, those with the shortest predicted time first.
+
+    Of equals one that loads the larger operand fewer times, then a swapped one for a wide C.
+    """
+    return sorted(
         (
             config
             for config in candidates(element_type, a_major, b_major, out_type)
-            if not config.pingpong or _blocks_stay_together(config, m, n, k)
+            if not config.pingpong or _blocks_stay_together(config, m, n, k, batch)
         ),
         key=lambda config: (
-            predicted_seconds(config, m, n, k, multiprocessors),
+            predicted_seconds(config, m, n, k, multiprocessors, batch),
             -(-m // config.block_m) if n >= m else -(-n // config.block_n),
             config.swap != (n >= 2 * m if config.rows == 64 else m >= 4 * n),
         ),
     )
-    larger = "b" if n >= m else "a"
-    k_major = (b_major if n >= m else a_major) == "K"
-    if found.rows == 64 and found.columns < 128 and k_major:
-        found = replace(found, prefetch=larger)
-    return found

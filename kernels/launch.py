@@ -25,7 +25,10 @@ PREFETCH_TILES = 4
 """How many K tiles a block asks for while the kernel before it ends. Of 1, 2, 4, 8 and 16, on an
 H100, 2 and 4 were the best, and 16 was slower than none: the other kernel waits for its own."""
 
-_OPTIONAL = ("workspace", "bias", "a_scale", "b_scale", "alpha", "prefetched", "side_desc")
+_OPTIONAL = (
+    "side_desc", "workspace", "bias", "a_scale", "b_scale", "alpha", "c0_desc", "beta",
+    "prefetched",
+)  # fmt: skip
 """Arguments of the kernel with consumers that are None unless asked for."""
 TRITON_TYPES = {"e4m3": "fp8e4nv", "e5m2": "fp8e5", "tf32": "fp32", "int8": "i8", "int32": "i32"}
 """What Triton calls element types that it does not call as this project does."""
@@ -53,12 +56,15 @@ class LaunchPlan:
             descriptors of A, B and C with the boxes below, the contiguous dimension last.
             ``workspace``: a pointer to `workspace_bytes` bytes, aligned to 16.
             ``bias``, ``a_scale``, ``b_scale``: pointers to contiguous vectors of N, M and N (or 1)
-            elements, bias of any floating-point type, scales of fp32. ``alpha``: a float.
+            elements, bias of any floating-point type, scales of fp32. ``alpha``, ``beta``: floats.
+            ``c0_desc``: as ``c_desc``, of the residual. ``side_desc``: of the right operand (B, or
+            A if they are swapped) once more, with its own box. ``prefetched``: the address of the
+            operand that `MatmulConfig.prefetch` names.
             The order is the kernel's; the descriptors go by position, the others by name (the
             kernel's names of the operands are those of its left and right one).
         constants: compile-time arguments.
         options: compilation options.
-        a_tile, b_tile, c_tile: ``tma_shape`` and ``tma_encoding`` are the descriptor's.
+        a_tile, b_tile, c_tile, side_tile: ``tma_shape`` and ``tma_encoding`` are the descriptor's.
         workspace_bytes: 0 if there is none. It must be zero before the first launch; every launch
             leaves it so that it serves the next launch of any plan (on the same stream).
     """
@@ -71,19 +77,25 @@ class LaunchPlan:
     a_tile: TileLayouts
     b_tile: TileLayouts
     c_tile: TileLayouts
+    side_tile: TileLayouts | None = None
     workspace_bytes: int = 0
 
 
 def launch_plan(
-    config: MatmulConfig, m: int, n: int, k: int, device_properties: DeviceProperties
+    config: MatmulConfig,
+    m: int,
+    n: int,
+    k: int,
+    device_properties: DeviceProperties,
+    batch: int = 1,
 ) -> LaunchPlan:
-    """How C (M, N) = A (M, K) @ B (K, N) is launched on a GPU with `config`.
+    """How C (M, N) = A (M, K) @ B (K, N), or a batch of such, is launched on a GPU with `config`.
 
     Plans of one configuration differ in grid and workspace alone, never in what is compiled.
     """
     tile_m = config.block_m * (1 if config.swap else config.cluster)
     tile_n = config.block_n * (config.cluster if config.swap else 1)
-    tiles = -(-m // tile_m) * -(-n // tile_n)
+    tiles = batch * -(-m // tile_m) * -(-n // tile_n)
     grid, workspace = tiles, 0
     if config.consumers:
         resident = device_properties.multi_processor_count // config.cluster
@@ -102,6 +114,7 @@ def launch_plan(
         a_tile=config.a_layouts,
         b_tile=config.b_layouts,
         c_tile=config.c_layouts,
+        side_tile=config.side_layouts,
         workspace_bytes=workspace,
     )
 
@@ -109,13 +122,15 @@ def launch_plan(
 def _extra_arguments(config: MatmulConfig) -> tuple[str, ...]:
     """The run-time arguments besides descriptors that the kernel takes, in its order."""
     asked_for = {
+        "side_desc": config.side > 0,
         "workspace": config.max_splits > 1,
         "bias": config.bias,
         "a_scale": config.a_scales is not None,
         "b_scale": config.b_scales is not None,
         "alpha": config.alpha,
+        "c0_desc": config.residual,
+        "beta": config.residual,
         "prefetched": config.prefetch is not None,
-        "side_desc": config.side > 0,
     }
     return tuple(name for name, asked in asked_for.items() if asked)
 
@@ -161,7 +176,7 @@ def kernel_constants(config: MatmulConfig, *, generated_layouts: bool = True) ->
         "BLOCK_M": config.cluster * config.rows,
         "BLOCK_N": config.columns - config.side,
         "SIDE_N": config.side,
-        "SIDE_LAYOUT": layout(config.side_layouts) if config.side else None,
+        "SIDE_LAYOUT": layout(config.side_layouts) if config.side_layouts is not None else None,
         "CONSUMERS": config.consumers,
         "CONSUMER_REGISTERS": CONSUMER_REGISTERS[config.consumers],
         "C_PARTS": config.c_parts,
@@ -202,15 +217,14 @@ def compile_matmul(config: MatmulConfig, constants: dict[str, Any] | None = None
     """
     constants = kernel_constants(config) if constants is None else constants
     a, b = (config.a_layouts, config.element_type), (config.b_layouts, config.element_type)
-    tiles = [b, a] if config.swap else [a, b]
-    tiles += [(config.c_layouts, config.c_type), (config.side_layouts, config.element_type)]
+    c = (config.c_layouts, config.c_type)
     types = {"workspace": "*u8", "bias": f"*{config.c_type}", "a_scale": "*fp32",
-             "b_scale": "*fp32", "alpha": "fp32", "prefetched": "*u8"}  # fmt: skip
-    for name, (tile, element_type) in zip(
-        ("a_desc", "b_desc", "c_desc", "side_desc"), tiles, strict=True
-    ):
-        if tile is None:
-            continue
+             "b_scale": "*fp32", "alpha": "fp32", "beta": "fp32", "prefetched": "*u8"}  # fmt: skip
+    tiles = dict(zip(("a_desc", "b_desc"), (b, a) if config.swap else (a, b), strict=True))
+    tiles |= {"c_desc": c, "c0_desc": c}
+    if config.side_layouts is not None:
+        tiles["side_desc"] = (config.side_layouts, config.element_type)
+    for name, (tile, element_type) in tiles.items():
         block = ",".join(map(str, tile.tma_shape))
         layout = to_gluon(tile.tma_encoding)
         element = TRITON_TYPES.get(element_type, element_type)

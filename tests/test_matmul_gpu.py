@@ -10,7 +10,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("triton")
 
 import plan_launch  # noqa: E402
-from test_kernels import EMULATED  # noqa: E402
+from test_kernels import BATCHED, EMULATED, WITH_RESIDUAL  # noqa: E402
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor  # noqa: E402
 from triton_ext.kernels.config import MatmulConfig, choose_config  # noqa: E402
 from triton_ext.kernels.launch import kernel_constants, kernel_for  # noqa: E402
@@ -182,21 +182,26 @@ def test_empty(arch):
 TOLERANCE = {"e4m3": 2.0**-9, "e5m2": 2.0**-9, "tf32": 2.0**-10}
 
 
-def on_the_gpu(config, m, n, k, exact, seed=0, workspace=None):
+def on_the_gpu(config, m, n, k, exact, seed=0, workspace=None, shared=""):
     """C of a random problem on this GPU, and its definition."""
-    a, b, extras, expected = plan_launch.problem(config, m, n, k, "cuda", exact, seed)
+    a, b, extras, expected = plan_launch.problem(config, m, n, k, "cuda", exact, seed, shared)
     gpu = torch.cuda.get_device_properties()
     out = plan_launch.launch(config, a, b, extras, gpu.multi_processor_count, workspace)
     return out, expected
 
 
 @pytest.mark.sm90
-@pytest.mark.parametrize("fields", [case[0] for case in EMULATED], ids=lambda f: str(sorted(f)))
+@pytest.mark.parametrize(
+    ("fields", "shared"),
+    [(fields, "") for fields, *_ in EMULATED + WITH_RESIDUAL]
+    + [(fields, shared) for fields, *_, shared in BATCHED],
+    ids=lambda f: str(sorted(f)),
+)
 @pytest.mark.parametrize("shape", [(8, 64, 64), (264, 520, 1104), (1000, 2048, 4096)])
-def test_configurations_with_consumers(fields, shape):
+def test_configurations_with_consumers(fields, shared, shape):
     config = MatmulConfig(**({"arch": 90, "element_type": "bf16"} | fields))
     for exact in (True, False):
-        out, expected = on_the_gpu(config, *shape, exact)
+        out, expected = on_the_gpu(config, *shape, exact, shared=shared)
         bound = plan_launch.ROUNDING[config.c_type] * 1.01
         if config.activation:
             bound += 2.0**-20  # exp and erf are approximations

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import types
+from dataclasses import replace
 
 import pytest
 from hypothesis import example, given, settings
@@ -29,6 +30,8 @@ from triton_ext import LayoutError, UnsupportedDeviceError  # noqa: E402
 from triton_ext.ops import launches, overrides, repeated  # noqa: E402
 from triton_ext.ops.operands import aligned_matrix, readable, readable_copy  # noqa: E402
 
+# forward_ad's decompositions use torch.jit.script, which torch has deprecated
+pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")
 UNIT_ROUNDOFF = {torch.float16: 2.0**-11, torch.bfloat16: 2.0**-8}
 TYPES = list(UNIT_ROUNDOFF)
 
@@ -143,7 +146,13 @@ def test_one_kernel_where_one_is_enough(gpu):
     weight = torch.ones((16, 24)).half()
     assert launched(torch.ones((2, 3, 8, 16)).half(), weight) == 1
     assert launched(torch.ones((3, 8, 16)).half(), weight.expand(3, 16, 24)) == 1
-    assert launched(torch.ones((3, 8, 16)).half(), torch.ones((3, 16, 24)).half()) == 3
+    batches = torch.ones((3, 8, 16)).half(), torch.ones((3, 16, 24)).half()
+    assert launched(*batches) == 1
+    assert launched(batches[0][0], batches[1]) == 1
+    assert launched(batches[0].expand(2, 3, 8, 16), batches[1]) == 1
+    assert launched(batches[0][:1].expand(3, 8, 16), weight.expand(3, 16, 24)) == 1
+    with triton_ext.emulate("sm_100") as gpu:
+        assert launched(*batches) == 3
 
 
 @pytest.mark.parametrize("arch", ["sm_90", "sm_100"])
@@ -215,6 +224,119 @@ def test_addmm(beta, alpha):
     ):
         assert torch.allclose(result.double(), exact, rtol=4e-3, atol=2e-2)
     assert result is out
+
+
+def exact_sum(addend, a, b, beta, alpha):
+    return beta * addend.double() + alpha * (a.double() @ b.double())
+
+
+@pytest.mark.parametrize(
+    "shape", [(9, 24), (24,), (1, 24), (9, 1), (1,), ()], ids=lambda s: "x".join(map(str, s))
+)
+@pytest.mark.parametrize(("m", "n"), [(9, 24), (9, 13)])
+def test_addmm_of_every_shape(shape, m, n, gpu):
+    """One launch, whatever the input is; an output whose rows TMA can write, or not."""
+    a, b = torch.randn(m, 16).bfloat16(), torch.randn(16, n).bfloat16()
+    addend = torch.randn(tuple(n if size == 24 else size for size in shape)).bfloat16()
+    before = gpu.launches
+    found = triton_ext.addmm(addend, a, b, beta=0.5, alpha=-2)
+    assert gpu.launches == before + 1
+    assert relative_difference(found, exact_sum(addend, a, b, 0.5, -2)) < 2.0**-8
+
+
+def test_the_input_of_addmm_may_lie_anywhere():
+    a, b = torch.randn(9, 16).half(), torch.randn(16, 24).half()
+    base = torch.randn(40, 60).half()
+    for addend in (
+        base[:9, :24], base[1:19:2, 8:32], base[:9, 3:27], base[:9, 1:49:2], base[:24, :9].T,
+    ):  # fmt: skip
+        exact = exact_sum(addend, a, b, 3, 1)
+        assert relative_difference(triton_ext.addmm(addend, a, b, beta=3), exact) < 2.0**-10
+
+
+@pytest.mark.parametrize("n", [24, 13])
+def test_addmm_in_place(n):
+    """The input is overwritten: the whole of it, a view of it, one that it overlaps."""
+    a, b = torch.randn(16, 16).half(), torch.randn(16, n).half()
+    base = torch.randn(40, 64).half()
+    for addend, out in (
+        (base[:16, :n], base[:16, :n]),
+        (base[:16, :n], base[1:17, :n]),
+        (base[0, :n], base[:16, :n]),
+    ):
+        exact = exact_sum(addend, a, b, 1.5, 0.5)
+        version = out._version
+        assert triton_ext.addmm(addend, a, b, beta=1.5, alpha=0.5, out=out) is out
+        assert relative_difference(out, exact) < 2.0**-10
+        assert out._version > version
+    square = base[:16, :16]
+    exact = exact_sum(square, square, square, 1, 1)
+    triton_ext.addmm(square, square, square, out=square)
+    assert relative_difference(square, exact) < 2.0**-10
+
+
+def test_a_residual():
+    a, b = torch.randn(9, 16).bfloat16(), torch.randn(16, 24).bfloat16()
+    bias, residual = torch.randn(24).bfloat16(), torch.randn(9, 24).bfloat16()
+    exact = a.double() @ b.double()
+    for activation in ("relu", "gelu_tanh", None):
+        found = triton_ext.matmul(
+            a, b, bias=bias, residual=residual, beta=0.5, activation=activation
+        )
+        sum_of_all = exact + bias.double() + 0.5 * residual.double()
+        if activation == "relu":
+            sum_of_all = sum_of_all.relu()
+        if activation == "gelu_tanh":
+            sum_of_all = torch.nn.functional.gelu(sum_of_all, approximate="tanh")
+        assert relative_difference(found, sum_of_all) < 2.0**-7
+    stack = torch.randn(2, 3, 16).bfloat16()
+    for x, y, z in (
+        (stack, b, torch.randn(2, 3, 24)),
+        (stack, b, torch.randn(3, 1)),
+        (stack[:, 0], stack.mT, torch.randn(2, 2, 3)),
+        (a[0], b, torch.randn(24)),
+        (a, b[:, 0], torch.randn(9)),
+    ):
+        z = z.bfloat16()
+        out = torch.empty(0).bfloat16()
+        found = triton_ext.matmul(x, y, residual=z, out=out)
+        assert found is out
+        assert relative_difference(found, x.double() @ y.double() + z.double()) < 2.0**-7
+    wide = triton_ext.matmul(a, b, residual=residual.float(), out_dtype=torch.float32)
+    assert relative_difference(wide, exact + residual.double()) < 1e-6
+    nan = torch.full((9, 24), torch.nan).bfloat16()
+    assert torch.equal(triton_ext.matmul(a, b, residual=nan, beta=0), triton_ext.matmul(a, b))
+    empty = triton_ext.matmul(a[:, :0], b[:0], residual=residual, beta=2)
+    assert torch.equal(empty, 2 * residual)
+
+
+def test_products_in_a_batch_share_operands_and_take_strides(gpu):
+    base = torch.randn(5, 9, 4, 16).bfloat16()
+    for a, b in (
+        (base[:, :, 0], base[:, :, 1].mT),  # rows 64 elements apart
+        (base.transpose(1, 2)[0], base[0].permute(1, 2, 0)[:, :, :5].contiguous()),
+        (base[0].transpose(0, 1), base[1, :, 0].T.expand(4, 16, 9)),
+        (base[0, :, 0].expand(4, 9, 16), base[1].permute(1, 2, 0)),
+        (base[0, :4], base[1, :4].mT),
+    ):
+        before = gpu.launches
+        out = triton_ext.matmul(a, b)
+        assert gpu.launches == before + 1
+        assert_close(out, a, b)
+    with torch.no_grad():
+        out = torch.full((4, 16, 32), torch.nan).bfloat16()[:, ::2, :24]
+        a, b = torch.randn(4, 8, 16).bfloat16(), torch.randn(4, 16, 24).bfloat16()
+        triton_ext.bmm(a, b, out=out)
+        assert_close(out, a, b)
+
+
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.int8], ids=str)
+def test_batches_of_8_bit_types(dtype):
+    a, b = torch.randn(3, 9, 32) * 3, torch.randn(3, 32, 16) * 3
+    a, b = a.to(dtype), b.to(dtype)
+    for other in (b, b.mT.contiguous().mT, b[:1].expand(3, 32, 16)):
+        out = triton_ext.matmul(a, other, out_dtype=torch.float32)
+        assert relative_difference(out, a.double() @ other.double()) < 2.0**-10
 
 
 def test_bmm():
@@ -308,6 +430,7 @@ def test_the_epilogue_is_fused_on_hopper(gpu):
     bias = torch.full((8,), -65504.0).half()
     assert (triton_ext.matmul(a, b, bias=bias) == 32).all()
     assert (triton_ext.addmm(bias, a, b, alpha=0.5) == 32768 - 65504).all()
+    assert (triton_ext.addmm(bias.expand(8, 8).clone(), a, b, beta=0.5) == 65536 - 32752).all()
     out = torch.empty(8, 8).half()
     triton_ext.matmul(a, b, bias=bias, out=out, activation="relu")
     assert (out == 32).all()
@@ -393,6 +516,13 @@ def of(*shape, dtype=torch.float16, **options):
         (lambda: triton_ext.linear(of(2, 2), None), "weight"),
         (lambda: triton_ext.addmm(of(3), of(2, 2), of(2, 2)), "input.shape"),
         (lambda: triton_ext.addmm(of(2), of(1, 2, 2), of(2, 2)), "a.shape"),
+        (lambda: triton_ext.matmul(of(2, 2), of(2, 2), residual=of(3)), "residual.shape"),
+        (lambda: triton_ext.matmul(of(2, 2), of(2), residual=of(2, 2)), "residual.shape"),
+        (lambda: triton_ext.matmul(of(2, 2), of(2, 2), residual=2.0), "residual"),
+        (
+            lambda: triton_ext.matmul(of(2, 2), of(2, 2), residual=of(2, dtype=torch.float32)),
+            "residual.dtype",
+        ),
         (lambda: triton_ext.bmm(of(2, 2), of(2, 2)), "a.shape"),
         (lambda: triton_ext.scaled_mm(of(2, 2), of(2, 2), of(1), 1.0), "scale_a.dtype"),
         (lambda: triton_ext.scaled_mm(of(2, 2), of(2, 2), of(1).float(), 1.0), "scale_b"),
@@ -501,6 +631,122 @@ def test_gradients(shape_a, shape_b):
         assert relative_difference(ours.grad, exact.grad) < 2e-3
 
 
+@pytest.mark.parametrize(("beta", "alpha"), [(1, 1), (0.5, 2), (0, 3)])
+@pytest.mark.parametrize("shape", [(9, 8), (8,), (9, 1)])
+def test_gradients_of_addmm(beta, alpha, shape):
+    tensors = [torch.randn(s).half().requires_grad_() for s in (shape, (9, 16), (16, 8))]
+    exact = [x.detach().double().requires_grad_() for x in tensors]
+    weights = torch.randn(9, 8).half()
+    (triton_ext.addmm(*tensors, beta=beta, alpha=alpha) * weights).sum().backward()
+    (torch.addmm(*exact, beta=beta, alpha=alpha) * weights.double()).sum().backward()
+    for ours, theirs in zip(tensors, exact, strict=True):
+        if theirs.grad is None or not theirs.grad.any():
+            assert ours.grad is None or not ours.grad.any()
+        else:
+            assert relative_difference(ours.grad, theirs.grad) < 2e-3
+
+
+def test_gradients_of_a_residual():
+    a, b, residual = (torch.randn(s).half() for s in ((2, 9, 16), (16, 8), (9, 8)))
+    tensors = [x.requires_grad_() for x in (a, b, residual)]
+    exact = [x.detach().double().requires_grad_() for x in tensors]
+    ours = triton_ext.matmul(a, b, residual=residual, beta=0.5, activation="silu")
+    theirs = torch.nn.functional.silu(exact[0] @ exact[1] + 0.5 * exact[2])
+    ours.sum().backward()
+    theirs.sum().backward()
+    for one, other in zip(tensors, exact, strict=True):
+        assert relative_difference(one.grad, other.grad) < 4e-3
+    x, y, z = (torch.randn(8, 8).half().requires_grad_() for _ in range(3))
+    (grad,) = torch.autograd.grad(
+        triton_ext.addmm(z, x, y, alpha=2).square().sum(), x, create_graph=True
+    )
+    grad.sum().backward()
+    exact = [t.detach().double().requires_grad_() for t in (x, y, z)]
+    made = torch.addmm(exact[2], exact[0], exact[1], alpha=2)
+    (grad,) = torch.autograd.grad(made.square().sum(), exact[0], create_graph=True)
+    grad.sum().backward()
+    assert relative_difference(y.grad, exact[1].grad) < 1e-2
+    assert relative_difference(z.grad, exact[2].grad) < 1e-2
+
+
+def forward_mode_cases():
+    """Ours, PyTorch's, and tensors that have tangents each."""
+    functional = torch.nn.functional
+    a, b, bias, square = (torch.randn(s).bfloat16() for s in ((9, 16), (16, 8), (8,), (9, 8)))
+    batch = torch.randn(3, 16, 8).bfloat16()
+    return {
+        "matmul": (triton_ext.matmul, torch.matmul, (a, b)),
+        "vector": (triton_ext.matmul, torch.matmul, (a[0], b)),
+        "batch": (triton_ext.matmul, torch.matmul, (a, batch)),
+        "bmm": (triton_ext.bmm, torch.bmm, (batch.mT, batch)),
+        "linear": (triton_ext.linear, functional.linear, (a, b.mT, bias)),
+        "addmm": (
+            lambda *x: triton_ext.addmm(*x, beta=0.5, alpha=2),
+            lambda *x: torch.addmm(*x, beta=0.5, alpha=2),
+            (square, a, b),
+        ),
+        "residual and gelu": (
+            lambda a, b, c: triton_ext.matmul(a, b, residual=c, beta=3, activation="gelu"),
+            lambda a, b, c: functional.gelu(a @ b + 3 * c),
+            (a, b, bias),
+        ),
+    }
+
+
+@pytest.mark.parametrize("name", forward_mode_cases())
+def test_forward_mode(name):
+    ours, theirs, tensors = forward_mode_cases()[name]
+    tangents = tuple(torch.randn_like(x) for x in tensors)
+    exact = torch.func.jvp(
+        theirs, tuple(x.double() for x in tensors), tuple(x.double() for x in tangents)
+    )
+    found = torch.func.jvp(ours, tensors, tangents)
+    for one, other in zip(found, exact, strict=True):
+        assert relative_difference(one, other) < 2.0**-7
+    forward_ad = torch.autograd.forward_ad
+    for which in range(len(tensors)):
+        with forward_ad.dual_level():
+            duals, wide = list(tensors), [x.double() for x in tensors]
+            duals[which] = forward_ad.make_dual(tensors[which], tangents[which])
+            wide[which] = forward_ad.make_dual(wide[which], tangents[which].double())
+            for one, other in zip(
+                forward_ad.unpack_dual(ours(*duals)),
+                forward_ad.unpack_dual(theirs(*wide)),
+                strict=True,
+            ):
+                assert relative_difference(one, other) < 2.0**-7
+
+
+def test_forward_mode_over_vmap_and_in_a_drop_in():
+    a, b = torch.randn(3, 4).half(), torch.randn(4, 2).half()
+    exact = torch.func.jacfwd(lambda x: torch.relu(x @ b.double()))(a.double())
+    for function in (
+        lambda x: triton_ext.matmul(x, b, activation="relu"),
+        lambda x: torch.relu(x @ b),
+    ):
+        with triton_ext.drop_in():
+            assert relative_difference(torch.func.jacfwd(function)(a), exact) < 2.0**-9
+
+
+def test_no_tangent_is_lost():
+    forward_ad = torch.autograd.forward_ad
+    a, scale = torch.randn(16, 16).bfloat16(), torch.ones(1)
+    with forward_ad.dual_level():
+        dual = forward_ad.make_dual(a, a)
+        for call in (
+            lambda: triton_ext.matmul(dual, a, out=torch.empty(0).bfloat16()),
+            lambda: triton_ext.addmm(dual, a, a, out=torch.empty(0).bfloat16()),
+            lambda: triton_ext.scaled_mm(a, dual, scale, scale),
+            lambda: torch.ops.triton_ext.mm(dual, a),
+            lambda: torch.ops.triton_ext.bmm(a[None], dual[None]),
+        ):
+            with pytest.raises(LayoutError, match="forward-mode"):
+                call()
+        assert forward_ad.unpack_dual(triton_ext.matmul(a, a)).tangent is None
+        made = triton_ext.matmul(dual.float(), a.float(), fallback="torch")
+        assert relative_difference(forward_ad.unpack_dual(made).tangent, a.float() @ a.float()) == 0
+
+
 def test_gradient_of_the_gradient():
     a, b = (torch.randn(8, 8).half().requires_grad_() for _ in range(2))
     (grad,) = torch.autograd.grad(triton_ext.matmul(a, b).square().sum(), a, create_graph=True)
@@ -529,6 +775,9 @@ def test_opcheck(name):
     if name == "mm":
         bias = torch.randn(3).bfloat16().requires_grad_()
         torch.library.opcheck(operator, (a, b, bias), atol=0.1, rtol=0.05)
+        residual = torch.randn(7, 1).bfloat16().requires_grad_()
+        arguments = (a, b, bias, None, None, residual, 0.5, 2.0)
+        torch.library.opcheck(operator, arguments, atol=0.1, rtol=0.05)
 
 
 def test_opcheck_of_scaled_mm():
@@ -542,7 +791,8 @@ def layer(x, w, bias):
     y = triton_ext.matmul(x, w, bias=bias, activation="gelu")
     y = triton_ext.linear(y, w, fallback="torch")
     y = triton_ext.matmul(y.unsqueeze(0), w.expand(2, *w.shape))
-    return triton_ext.addmm(bias, y[0], w.T @ w).float().square().sum()
+    y = triton_ext.addmm(bias, y[0], w.T @ w)
+    return triton_ext.addmm(y, y, w, beta=0.5, alpha=0.25).float().square().sum()
 
 
 @pytest.mark.parametrize("dynamic", [False, True])
@@ -594,6 +844,25 @@ def test_vmap():
         assert torch.allclose(ours.double(), exact, rtol=2e-3, atol=2e-3)
 
 
+def test_vmap_of_addmm():
+    z, a, b = torch.randn(3, 9, 8).half(), torch.randn(3, 9, 16).half(), torch.randn(16, 8).half()
+
+    def ours(*tensors):
+        return triton_ext.addmm(*tensors, beta=0.5, alpha=2)
+
+    for in_dims, args in (
+        ((0, 0, None), (z, a, b)),
+        ((None, 0, None), (z[0], a, b)),
+        ((2, 0, None), (z[:, 0].T.expand(9, 8, 3), a, b)),
+        ((0, None, None), (z[:, 0], a[0], b)),
+        ((0, 0, 0), (z, a, b.expand(3, 16, 8))),
+    ):
+        exact = torch.vmap(lambda *t: torch.addmm(*t, beta=0.5, alpha=2), in_dims)(
+            *(x.double() for x in args)
+        )
+        assert relative_difference(torch.vmap(ours, in_dims)(*args), exact) < 2e-3
+
+
 def test_autocast():
     a, b = torch.randn(8, 16), torch.randn(16, 8)
     with torch.autocast("cpu", torch.bfloat16):
@@ -636,9 +905,15 @@ def test_drop_in_takes_pytorchs_products(launched):
             (lambda: torch.nn.functional.linear(a, b.T, bias), 1),
             (lambda: torch.nn.functional.linear(batch_a, b.T), 1),
             (lambda: torch.nn.functional.linear(batch_a, b.T, bias), 1),
-            (lambda: torch.bmm(batch_a, batch_b), 2),
-            (lambda: torch.matmul(batch_a, batch_b), 2),
-            (lambda: torch.bmm(batch_a, batch_b, out=torch.empty(2, 8, 8).half()), 2),
+            (lambda: torch.addmm(out, a, b, beta=0.5, alpha=2), 1),
+            (lambda: out.clone().addmm_(a, b, beta=0.5, alpha=2), 1),
+            (lambda: out.T.contiguous().T.addmm_(a, b), 1),
+            (lambda: torch.addmm(out.T.contiguous().T, a, b, beta=2), 1),
+            (lambda: torch.addmm(torch.full_like(out, torch.nan), a, b, beta=0), 1),
+            (lambda: torch.bmm(batch_a, batch_b), 1),
+            (lambda: torch.bmm(batch_a.expand(4, 2, 8, 16)[:, 1], batch_b[:1].expand(4, 16, 8)), 1),
+            (lambda: torch.matmul(batch_a, batch_b), 1),
+            (lambda: torch.bmm(batch_a, batch_b, out=torch.empty(2, 8, 8).half()), 1),
         ):
             ours = call()
             assert launched() == kernels
@@ -656,7 +931,8 @@ def test_drop_in_leaves_the_rest_alone(launched):
     with triton_ext.drop_in():
         assert torch.equal(a @ b, torch.mm(a, b))
         torch.addmm(a[:, 0, None], a, a.T, alpha=0.5)
-        torch.bmm(half.expand(9, 8, 16), half.T.expand(9, 16, 8))
+        with triton_ext.emulate("sm_100"):
+            torch.bmm(half.expand(9, 8, 16), half.T.expand(9, 16, 8))
         torch.mm(half.to_sparse(), half.T)
         with pytest.raises(RuntimeError):
             torch.mm(half, half)
@@ -804,6 +1080,37 @@ def test_the_direct_launch_passes_what_the_kernel_takes(direct):
     assert (tuple(grid), stream, fixed) == (launch._plan.grid, 77, "fixed")
     described = [x for m in recorder.maps for x in (m, *m[2], *m[3])]
     assert arguments[: len(described)] == described
+
+
+def test_the_direct_launch_of_a_batch_with_a_residual(monkeypatch):
+    """Three dimensions, a fourth tensor map, and numbers between the descriptors."""
+    from triton_ext.kernels.config import choose_config
+
+    from triton_ext.ops.device import Gpu
+    from triton_ext.ops.operands import TmaView
+
+    monkeypatch.setattr(launches, "_tensor_maps", {})
+    gpu = Gpu(90, types.SimpleNamespace(multi_processor_count=132), 5)
+    config = choose_config(90, "fp16", "K", "K", 40, 24, 48, batch=3)
+    config = replace(config, batched=True, residual=True, alpha=True, swap=False)
+    if config.max_splits > 1:
+        config = replace(config, max_splits=1)
+    tensors = [torch.empty(s).half() for s in ((3, 40, 48), (1, 24, 48), (3, 40, 24), (3, 40, 24))]
+    views = tuple(TmaView(tuple(x.shape), x.stride(), "K") for x in tensors)
+    launch = launches.PreparedLaunch(gpu, config, views, 48)
+    launch._direct = recorder = Recorder()
+    assert launch.extras == ("alpha", "c0_desc", "beta")
+    a, b, c, c0 = tensors
+    for alpha in (2.0, 3.0):
+        launch(a, b, c, [alpha, c0, 0.5])
+        described = [
+            [(i, x.data_ptr(), tuple(x.shape), x.stride()), *x.shape, *x.stride()]
+            for i, x in enumerate(tensors)
+        ]
+        a_map, b_map, c_map, c0_map = described
+        assert recorder.starts[-1][-1] == [*a_map, *b_map, *c_map, alpha, *c0_map, 0.5]
+    assert len(recorder.maps) == 4
+    assert launch._grid[0] >= 3
 
 
 def test_tensor_maps_follow_the_addresses_and_are_forgotten(direct, monkeypatch):
@@ -955,6 +1262,41 @@ def test_repeated_scaled_products(cache):
     ):
         assert repeated.repeated_scaled(a, b, *others) is None
     assert repeated.repeated_product(a, b) is None
+
+
+def test_repeated_sums(cache, monkeypatch):
+    monkeypatch.setattr(repeated, "_repeated_sums", {})
+    a, b = torch.randn(9, 16).half(), torch.randn(16, 13).half()
+    addend = torch.randn(9, 16).half()[:, :13]
+    seen = []
+
+    def launch(a, b, c, extras):
+        seen.append(extras)
+
+    c = aligned_matrix(a, 9, 13)
+    repeated.remember_sum(launch, addend, a, b, 1, c, None)
+    assert repeated.repeated_sum(addend, a, b, 2, 1).shape == (9, 13)
+    assert repeated.repeated_sum(addend, a, b, 2, 0.5) is None
+    repeated.remember_sum(launch, addend, a, b, 0.5, c, None)
+    assert repeated.repeated_sum(addend, a, b, 2, 3) is not None
+    assert seen == [(addend, 2.0), (3.0, addend, 2.0)]
+    for x, y, z in (
+        (addend.contiguous(), a, b), (addend[0], a, b), (addend.bfloat16(), a, b),
+        (addend, a[:8], b), (torch.randn(1 + 9 * 16).half()[1:].view(9, 16)[:, :13], a, b),
+    ):  # fmt: skip
+        assert repeated.repeated_sum(x, y, z, 2, 1) is None
+
+
+def test_repeated_batches(cache):
+    a, b = torch.randn(3, 9, 16).half(), torch.randn(3, 16, 13).half()
+    launch = FakeLaunch()
+    c = torch.empty(27, 16).half()[:, :13].unflatten(0, (3, 9))
+    repeated.remember(launch, a, b, None, None, (None, None), c, None)
+    (entry,) = repeated._repeated.values()
+    assert (entry.memory, entry.columns) == ((3, 9, 16), 13)
+    c = torch.empty(3, 16).half()[:, :13].unflatten(0, (3, 1))
+    repeated.remember(launch, a[:, :1], b, None, None, (None, None), c, None)
+    assert list(repeated._repeated.values())[1].memory == (3, 1, 16)
 
 
 def test_unaligned_extras_are_not_remembered(cache):

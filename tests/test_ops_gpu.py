@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import subprocess
+import sys
 import threading
 import time
 
@@ -20,7 +22,7 @@ from ops_models import (  # noqa: E402
 )
 
 import triton_ext  # noqa: E402
-from triton_ext.ops import launches, products, repeated  # noqa: E402
+from triton_ext.ops import launches, products, repeated, tuned  # noqa: E402
 from triton_ext.ops.types import output_type  # noqa: E402
 
 pytestmark = pytest.mark.sm90
@@ -154,6 +156,73 @@ def test_epilogues(dtype, activation):
         assert relative_difference(out, expected) < 2 * ROUNDING[dtype]
 
 
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize("part", range(2))
+def test_random_sums(dtype, part):
+    """addmm of every kind of input, with and without out, which may be the input."""
+    generator = random.Random(f"sums {dtype} {part}")
+    torch.manual_seed(part)
+    done = 0
+    while done < 100:
+        m, n, k = (random_size(generator) for _ in range(3))
+        if 2 * m * n * k > MAX_FLOPS or max(m * n, m * k, n * k) > MAX_ELEMENTS:
+            continue
+        a = random_matrix(generator, 0, m, k, dtype)
+        b = random_matrix(generator, 0, k, n, dtype)
+        rows, columns = generator.choice([(m, n), (m, n), (m, n), (1, n), (m, 1)])
+        addend = random_matrix(generator, 0, rows, columns, dtype)
+        beta, alpha = generator.choice([1, 0.5, -3]), generator.choice([1, 1, 0.25])
+        exact = beta * addend.double() + alpha * (a.double() @ b.double())
+        magnitude = abs(alpha) * (a.float().abs() @ b.float().abs())
+        bound = ROUNDING[dtype] * exact.abs() + SUMMING[dtype] * magnitude
+        bound = bound + 2.0**-22 * abs(beta) * addend.double().abs() + 1e-7
+        out = None
+        if addend.shape == (m, n):
+            out = generator.choice([None, addend, torch.full_like(addend, torch.nan)])
+        for _ in range(1 if out is addend else 2):  # the second call repeats the first
+            found = triton_ext.addmm(addend, a, b, beta=beta, alpha=alpha, out=out)
+            assert out is None or found is out
+            excess = float(((found.double() - exact).abs() / bound).max())
+            assert excess <= 1, (m, n, k, a.stride(), b.stride(), addend.stride(), excess)
+        done += 1
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+def test_residuals(dtype):
+    for m, n, k in ((1, 4096, 512), (300, 520, 72), (1000, 33, 200), (4096, 1024, 256)):
+        x, w = random_values((m, k), dtype), random_values((n, k), dtype) / k**0.5
+        bias, residual = random_values((n,), dtype), random_values((m, n), dtype)
+        exact = x.double() @ w.double().T + bias.double() + 0.5 * residual.double()
+        for activation in (None, "relu"):
+            out = triton_ext.matmul(
+                x, w.T, bias=bias, residual=residual, beta=0.5, activation=activation
+            )
+            expected = exact if activation is None else exact.relu()
+            assert relative_difference(out, expected) < 2 * ROUNDING[dtype]
+    nan = torch.full_like(residual, torch.nan)
+    assert triton_ext.addmm(nan, x, w.T, beta=0, alpha=0.5).isfinite().all()
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+def test_batches(dtype):
+    """Strides, operands that are shared, and many matrices; the same bits as one at a time."""
+    for batch, m, n, k in (
+        (300, 8, 24, 16),
+        (64, 128, 128, 64),
+        (7, 1000, 136, 520),
+        (2, 1, 64, 8),
+    ):
+        a, b = random_values((batch, m, k), dtype), random_values((batch, k, n), dtype)
+        middle = random_values((m, batch, k), dtype).transpose(0, 1)
+        for x, y in ((a, b), (middle, b), (a, b[:1].expand_as(b)), (a[:1].expand_as(a), b)):
+            found = triton_ext.bmm(x, y)
+            for _ in range(2):
+                assert torch.equal(triton_ext.bmm(x, y), found)
+            assert_close(found, x, y)
+    heads = random_values((2, 5, 64, 72), dtype)
+    assert_close(triton_ext.matmul(heads, heads.mT), heads, heads.mT)
+
+
 @pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2, torch.int8], ids=str)
 @pytest.mark.parametrize("each", [False, True])
 def test_scaled_mm(dtype, each):
@@ -242,6 +311,21 @@ def test_cuda_graphs(shape):
         graph.replay()
         assert_close(c, a, b)
         assert_close(d, c.t(), c)
+
+
+def test_sums_and_batches_in_cuda_graphs():
+    z, a, b = (torch.randn((3, 128, 128), device="cuda").bfloat16() for _ in range(3))
+    triton_ext.addmm(z[0], a[0], b[0])
+    triton_ext.bmm(a, b)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        c = triton_ext.bmm(a, b)
+        triton_ext.addmm(z[0], a[0], b[0], beta=0.5, out=z[0])
+    for _ in range(3):
+        exact = 0.5 * z[0].double() + a[0].double() @ b[0].double()
+        graph.replay()
+        assert_close(c, a, b)
+        assert relative_difference(z[0], exact) < 2.0**-8
 
 
 def test_two_streams_at_once():
@@ -403,11 +487,16 @@ def test_gradients():
     a, b = (torch.randn(s, device="cuda").half().requires_grad_() for s in ((3, 40, 72), (72, 56)))
     w, bias = (torch.randn(s, device="cuda").half().requires_grad_() for s in ((56, 72), (56,)))
     batch = torch.randn((3, 72, 8), device="cuda").half().requires_grad_()
+    square, a0, w0 = (
+        torch.randn(s, device="cuda").half().requires_grad_()
+        for s in ((40, 56), (40, 72), (72, 56))
+    )
     for ours, theirs, tensors in (
         (triton_ext.matmul, torch.matmul, (a, b)),
         (triton_ext.matmul, torch.matmul, (a, batch)),
         (triton_ext.linear, torch.nn.functional.linear, (a, w)),
         (triton_ext.linear, torch.nn.functional.linear, (a, w, bias)),
+        (triton_ext.addmm, torch.addmm, (square, a0, w0)),
     ):
         expected = step(theirs, *tensors)
         for _ in range(3):
@@ -421,7 +510,9 @@ def test_repeated_calls_of_every_kind(monkeypatch):
     w, bias = (torch.randn(s, device="cuda").bfloat16() for s in ((40, 64), (40,)))
     odd, rows = torch.randn((64, 13), device="cuda").bfloat16(), x.flatten(0, 1)
     narrow = torch.randn((13, 64), device="cuda").bfloat16()
-    out = torch.empty((10, 40), device="cuda", dtype=x.dtype)
+    stack = torch.randn((2, 64, 40), device="cuda").bfloat16()
+    out = torch.zeros((10, 40), device="cuda", dtype=x.dtype)
+    batches = torch.empty((2, 5, 40), device="cuda", dtype=x.dtype)
     fp8, fp8_w = rows.repeat(2, 1)[:16].to(torch.float8_e4m3fn), w.to(torch.float8_e4m3fn)
     one = torch.ones((), device="cuda")
     linear, product = triton_ext.linear, triton_ext.matmul
@@ -445,6 +536,13 @@ def test_repeated_calls_of_every_kind(monkeypatch):
         (lambda: linear(x, odd.t()), False),
         (lambda: product(rows, w.t(), out=out), True),
         (lambda: triton_ext.addmm(bias, rows, w.t()), True),
+        (lambda: triton_ext.addmm(out, rows, w.t(), beta=0.5), True),
+        (lambda: triton_ext.addmm(out, rows, w.t(), beta=0.5, alpha=2), True),
+        (lambda: triton_ext.addmm(out.t().contiguous().t(), rows, w.t()), False),
+        (lambda: product(x, stack), True),
+        (lambda: product(x, stack[:, :, :13]), True),
+        (lambda: triton_ext.bmm(x[:1].expand(2, 5, 64), stack), True),
+        (lambda: product(x, stack, out=batches), True),
         (lambda: triton_ext.scaled_mm(fp8, fp8_w.t(), one, one, bias=bias), True),
     ):
         first = call().clone()
@@ -453,6 +551,35 @@ def test_repeated_calls_of_every_kind(monkeypatch):
         for _ in range(3):
             assert torch.equal(call(), first)
         assert bool(slow) != quick
+
+
+def test_autotune(tmp_path, monkeypatch):
+    """The fastest is measured, kept, used at once, and by a later process."""
+    monkeypatch.setenv(tuned.FOLDER_VARIABLE, str(tmp_path))
+    tuned.forget()
+    batch = tuple(x.expand(3, -1, -1).clone() for x in operands(64, 96, 128))
+    used = []
+    prepare = products._launch
+    monkeypatch.setattr(products, "_launch", lambda *args: used.append(prepare(*args)) or used[-1])
+    try:
+        for a, b in (operands(512, 1024, 4096), batch):
+            triton_ext.matmul(a, b)
+            found = triton_ext.autotune(a, b, candidates=5)
+            times = [row.seconds for row in found.measured]
+            assert len(times) == 5
+            assert times == sorted(times)
+            assert 1e8 < 2 * a.numel() * b.shape[-1] / times[0] < 1e15
+            used.clear()
+            assert_close(triton_ext.matmul(a, b), a, b)
+            assert [launch._config for launch in used] == [found.config]
+            assert found.file == tuned.path()
+            code = f"from triton_ext.ops.tuned import *; print(lookup({found.problem!r}))"
+            later = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+            assert later.stdout.strip() == str(found.config)
+    finally:
+        tuned.forget()
+        products.forget_launches()
+        repeated.forget()
 
 
 # --------------------------------------------------------------------------- drop_in

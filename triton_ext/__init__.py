@@ -1,7 +1,7 @@
 """Shared-memory layouts of the Hopper and Blackwell tensor cores, for Triton.
 
 The layout part imports neither Triton nor torch; `emulate` imports Triton, and `matmul`, `linear`,
-`addmm`, `bmm`, `scaled_mm` and `drop_in` import both.
+`addmm`, `bmm`, `scaled_mm`, `drop_in` and `autotune` import both.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from triton_ext.startup import begin as _begin
 if TYPE_CHECKING:
     from triton_ext import passes
     from triton_ext.emulator.driver import emulate
-    from triton_ext.ops import addmm, bmm, drop_in, linear, matmul, scaled_mm
+    from triton_ext.ops import addmm, autotune, bmm, drop_in, linear, matmul, scaled_mm
 
 __version__ = "0.1.0"
 
@@ -30,6 +30,7 @@ __all__ = [
     "SwizzledShared",
     "UnsupportedDeviceError",
     "addmm",
+    "autotune",
     "bmm",
     "core_matrix_linear_layout",
     "drop_in",
@@ -45,7 +46,7 @@ __all__ = [
 
 _begin()
 
-_OPS = ("addmm", "bmm", "drop_in", "linear", "matmul", "scaled_mm")
+_OPS = ("addmm", "autotune", "bmm", "drop_in", "linear", "matmul", "scaled_mm")
 
 
 def __getattr__(name: str) -> Any:

@@ -21,6 +21,7 @@ from triton_ext.commands.common import CommandGroup
             "run",
             "tma",
             "tmem",
+            "tune",
         )
     },
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},

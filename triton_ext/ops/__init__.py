@@ -2,5 +2,6 @@
 
 from triton_ext.ops.functional import addmm, bmm, linear, matmul, scaled_mm
 from triton_ext.ops.overrides import drop_in
+from triton_ext.ops.tuning import autotune
 
-__all__ = ["addmm", "bmm", "drop_in", "linear", "matmul", "scaled_mm"]
+__all__ = ["addmm", "autotune", "bmm", "drop_in", "linear", "matmul", "scaled_mm"]

@@ -10,26 +10,35 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 from torch.nn import Parameter
 
 from triton_ext.ops import registered
 from triton_ext.ops.epilogue import ACTIVATION_FUNCTIONS
 from triton_ext.ops.products import batched_product, product
-from triton_ext.ops.repeated import remember_linear, repeated_product, repeats
+from triton_ext.ops.repeated import (
+    remember_linear,
+    repeated_product,
+    repeated_sum,
+    repeats,
+)
 from triton_ext.ops.shapes import broadcast_product
 
 _TENSORS = frozenset((Tensor, Parameter))
 
 
-def is_bare(a: Any, b: Any, bias: Any = None) -> bool:
-    """Whether tensors are what they are in memory: no subclass, mode, transformation, tracer or
-    compiler of torch is at work. Gradients and autocast may be asked for.
+def is_bare(a: Any, b: Any, bias: Any = None, residual: Any = None) -> bool:
+    """Whether tensors are what they are in memory: no subclass, mode, transformation, tracer,
+    compiler or forward-mode derivative of torch is at work. Gradients and autocast may be asked
+    for.
     """
     return (
         not torch.compiler.is_compiling()
+        and forward_ad._current_level < 0
         and type(a) in _TENSORS
         and type(b) in _TENSORS
         and (bias is None or type(bias) in _TENSORS)
+        and (residual is None or type(residual) in _TENSORS)
         and not torch._C._len_torch_function_stack()
         and not torch._C._len_torch_dispatch_stack()
         and not torch._C._are_functorch_transforms_active()
@@ -37,10 +46,15 @@ def is_bare(a: Any, b: Any, bias: Any = None) -> bool:
     )
 
 
-def wants_gradient(a: Tensor, b: Tensor, bias: Tensor | None = None) -> bool:
+def wants_gradient(
+    a: Tensor, b: Tensor, bias: Tensor | None = None, residual: Tensor | None = None
+) -> bool:
     """Whether autograd must know of a product."""
     return (
-        a.requires_grad or b.requires_grad or (bias is not None and bias.requires_grad)
+        a.requires_grad
+        or b.requires_grad
+        or (bias is not None and bias.requires_grad)
+        or (residual is not None and residual.requires_grad)
     ) and torch.is_grad_enabled()
 
 
@@ -61,7 +75,7 @@ def quick_product(
         return None
     if not wants_gradient(a, b, bias):
         return repeated_product(a, b, bias, activation, linear)
-    if repeats(a, b, bias, linear):
+    if b.dim() == 2 and repeats(a, b, bias, linear):
         made: Tensor = Multiply.apply(a, b, bias, linear)
         return made if activation is None else ACTIVATION_FUNCTIONS[activation](made)
     return None
@@ -109,6 +123,51 @@ class Multiply(torch.autograd.Function):
         if ctx.needs_input_grad[2]:
             grad_bias = rows.sum(0)
         return grad_a, grad_b, grad_bias, None
+
+
+class MultiplyAdd(torch.autograd.Function):
+    """``alpha * (a @ b) + bias + beta * residual`` of matrices, and a bias (N,), with gradients."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        a: Tensor,
+        b: Tensor,
+        bias: Tensor | None,
+        residual: Tensor | None,
+        beta: float,
+        alpha: float,
+    ) -> Tensor:
+        needs_a, needs_b, *_ = ctx.needs_input_grad
+        ctx.save_for_backward(a if needs_b else None, b if needs_a else None)
+        ctx.shape = None if residual is None else residual.shape
+        ctx.beta, ctx.alpha = beta, alpha
+        if bias is None and residual is not None and a.is_cuda and b.is_cuda:
+            repeated = repeated_sum(residual, a, b, beta, alpha)
+            if repeated is not None:
+                return repeated
+        return product(a, b, bias, None, None, residual, beta, alpha)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        a, b = ctx.saved_tensors
+        _, _, needs_bias, needs_residual, *_ = ctx.needs_input_grad
+        return (
+            None if b is None else _scaled_product(grad, b.t(), ctx.alpha),
+            None if a is None else _scaled_product(a.t(), grad, ctx.alpha),
+            grad.sum(0) if needs_bias else None,
+            (ctx.beta * grad).sum_to_size(ctx.shape) if needs_residual else None,
+            None,
+            None,
+        )
+
+
+def _scaled_product(a: Tensor, b: Tensor, alpha: float) -> Tensor:
+    """In a backward: with gradients if those of the gradients are asked for."""
+    if torch.is_grad_enabled():
+        made: Tensor = MultiplyAdd.apply(a, b, None, None, 1.0, alpha)
+        return made
+    return product(a, b, alpha=alpha) if alpha != 1 else direct_product(a, b)
 
 
 def _multiply(a: Tensor, b: Tensor, linear: bool) -> Tensor:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from triton_ext.ops.operands import TMA_ALIGNMENT
 
@@ -17,6 +18,10 @@ ACTIVATION_FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu_tanh": lambda x: torch.nn.functional.gelu(x, approximate="tanh"),
     "silu": torch.nn.functional.silu,
 }
+
+
+EPILOGUE_FIELDS = ("bias", "activation", "a_scales", "b_scales", "alpha", "residual")
+"""Of a `MatmulConfig`: what a product alone does not have."""
 
 
 def aligned(tensor: Tensor) -> Tensor:
@@ -35,12 +40,22 @@ class Epilogue:
     fields: dict[str, Any]
 
 
+def broadcasts_to(tensor: Tensor, shape: Sequence[int]) -> bool:
+    """Whether a tensor can be broadcast to a shape."""
+    return tensor.dim() <= len(shape) and all(
+        size in (1, wanted)
+        for size, wanted in zip(reversed(tensor.shape), reversed(shape), strict=False)
+    )
+
+
 def epilogue_of(
     bias: Tensor | None,
     activation: str | None,
     scale_a: Tensor | None,
     scale_b: Tensor | None,
     alpha: float,
+    residual: Tensor | None = None,
+    beta: float = 1,
 ) -> Epilogue:
     values: dict[str, Any] = {}
     fields: dict[str, Any] = {}
@@ -54,16 +69,28 @@ def epilogue_of(
             fields[f"{name}_scales"] = "one" if scale.numel() == 1 else "each"
     if alpha != 1:
         values["alpha"], fields["alpha"] = float(alpha), True
+    if residual is not None:
+        values["c0_desc"], values["beta"] = residual, float(beta)
+        fields["residual"] = True
     return Epilogue(values, fields)
 
 
-def finished(made: Tensor, bias: Tensor | None, activation: str | None) -> Tensor:
-    """A new product with bias and activation, by torch's own operations."""
-    if bias is not None:
-        if torch.is_grad_enabled() and (made.requires_grad or bias.requires_grad):
-            made = made + bias
+def finished(
+    made: Tensor,
+    bias: Tensor | None,
+    activation: str | None,
+    residual: Tensor | None = None,
+    beta: float = 1,
+) -> Tensor:
+    """A new product with bias, residual and activation, by torch's own operations."""
+    for addend, factor in ((bias, 1.0), (residual, beta)):
+        if addend is None:
+            continue
+        gradient = torch.is_grad_enabled() and (made.requires_grad or addend.requires_grad)
+        if gradient or forward_ad._current_level >= 0:
+            made = torch.add(made, addend, alpha=factor)
         else:
-            made = made.add_(bias)
+            made = made.add_(addend, alpha=factor)
     return made if activation is None else ACTIVATION_FUNCTIONS[activation](made)
 
 

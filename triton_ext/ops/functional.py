@@ -11,11 +11,12 @@ from triton_ext.errors import LayoutError
 from triton_ext.kernels.config import MatmulConfig
 from triton_ext.ops import registered
 from triton_ext.ops.device import Gpu, find_gpu
-from triton_ext.ops.eager import Multiply, is_bare, quick_product, wants_gradient
-from triton_ext.ops.epilogue import ACTIVATION_FUNCTIONS, finished
+from triton_ext.ops.eager import Multiply, MultiplyAdd, is_bare, quick_product, wants_gradient
+from triton_ext.ops.epilogue import ACTIVATION_FUNCTIONS, broadcasts_to, finished
+from triton_ext.ops.forward_mode import dual_product, has_tangent, is_active, refuse_tangents
 from triton_ext.ops.products import batched_product, product
-from triton_ext.ops.repeated import remember_linear, repeated_scaled
-from triton_ext.ops.shapes import broadcast_product, broadcasts_to
+from triton_ext.ops.repeated import remember_linear, repeated_scaled, repeated_sum
+from triton_ext.ops.shapes import broadcast_product
 from triton_ext.ops.types import output_type, unsupported
 
 Activation = Literal["relu", "gelu", "gelu_tanh", "silu"]
@@ -28,27 +29,30 @@ def matmul(
     *,
     bias: Tensor | None = None,
     activation: Activation | None = None,
+    residual: Tensor | None = None,
+    beta: float = 1,
     out: Tensor | None = None,
     out_dtype: torch.dtype | None = None,
     config: MatmulConfig | None = None,
     fallback: Fallback | None = None,
 ) -> Tensor:
-    """``activation(a @ b + bias)`` on the tensor cores, with fp32 accumulation.
+    """``activation(a @ b + bias + beta * residual)`` on the tensor cores, with fp32 accumulation.
 
-    Shapes follow ``torch.matmul``: vectors, matrices, and batches that are broadcast. Where b is a
-    matrix, or a vector, one kernel makes the whole product; else one runs for each matrix of the
-    batch.
+    Shapes follow ``torch.matmul``: vectors, matrices, and batches that are broadcast. One launch
+    makes the whole product; on sm_100 one for each matrix of the batch, where b is a batch.
 
-    On sm_90, where b is a matrix, the kernel adds a bias (N,) and applies "relu", "gelu" and "silu"
-    in fp32, before the output is rounded. An activation that a gradient is asked of, "gelu_tanh",
-    other biases, and everything on sm_100 are torch's own operations after the kernel, on the
-    product as it was rounded to the output's type.
+    On sm_90, where b is a matrix, the kernel adds a bias (N,) and a residual, and applies "relu",
+    "gelu" and "silu", in fp32, before the output is rounded. An activation that a gradient is asked
+    of, "gelu_tanh", other biases (and a residual beside them), and everything on sm_100 are torch's
+    own operations after the kernel, on the product as it was rounded to the output's type.
 
     Memory beyond the output: a copy of an operand that TMA can read neither by rows nor by columns
-    (rows or columns must be contiguous and start at multiples of 16 bytes; of fp8, int8 and fp32
-    the K dimension must be contiguous), and a copy of the output where its rows are no multiple of
-    16 bytes; for split-K, a workspace that is kept for each stream. No call waits for the GPU. The
-    first call for a new configuration compiles it.
+    (rows or columns, and matrices of a batch, must start at multiples of 16 bytes, rows or columns
+    be contiguous; of fp8, int8 and fp32 the K dimension must be contiguous); of a batch that is
+    broadcast along some of several dimensions; of a residual that is not of the output's shape, or
+    whose rows TMA cannot read; of the output where its rows are no multiple of 16 bytes; for
+    split-K, a workspace that is kept for each stream. No call waits for the GPU. The first call for
+    a new configuration compiles it.
 
     Args:
         a: (..., M, K) or (K,), fp16 or bf16, on a Hopper or Blackwell GPU, with any strides. On
@@ -59,7 +63,10 @@ def matmul(
         b: (..., K, N) or (K,), likewise.
         bias: what can be broadcast to the output, of its type.
         activation: "relu", "gelu" (with erf), "gelu_tanh" or "silu".
-        out: where to write the output, of its shape (or empty) and type. No gradient flows then.
+        residual: what can be broadcast to the output, of its type.
+        beta: what the residual is multiplied with; if 0, the residual is not read.
+        out: where to write the output, of its shape (or empty) and type. No gradient flows then. It
+            may be the residual.
         out_dtype: of the output; None for the operands' type if it has 16 bits, else fp32, or int32
             for int8. On sm_90 also fp32, fp16 or bf16.
         config: the tile; chosen from the problem's size if None. Its architecture, type and
@@ -73,11 +80,13 @@ def matmul(
         UnsupportedDeviceError: the tensors are on another device.
         LayoutError: shapes, types, devices or strides do not fit.
     """
-    if out is None and out_dtype is None and config is None:
+    if beta == 0:
+        residual = None
+    if out is None and out_dtype is None and config is None and residual is None:
         quick = quick_product(a, b, bias, activation, linear=False)
         if quick is not None:
             return quick
-    return _matmul(a, b, bias, activation, out, out_dtype, config, fallback)
+    return _matmul(a, b, bias, activation, out, out_dtype, config, fallback, residual, beta)
 
 
 def _matmul(
@@ -89,33 +98,52 @@ def _matmul(
     out_dtype: torch.dtype | None,
     config: MatmulConfig | None,
     fallback: Fallback | None,
+    residual: Tensor | None = None,
+    beta: float = 1,
 ) -> Tensor:
     _check(a, b, activation, fallback)
     if _is_autocast(a):
         a, b, bias = _autocast(a), _autocast(b), None if bias is None else _autocast(bias)
+        residual = None if residual is None else _autocast(residual)
     by_torch = fallback == "torch" and not _has_kernels(
         a.dtype, b.dtype, out_dtype, a.device, b.device
     )
     if not by_torch:
-        _check_output(out_dtype or output_type(a.dtype), a, b, bias, out)
-    no_gradient = not wants_gradient(a, b, bias)
+        _check_output(out_dtype or output_type(a.dtype), a, b, bias, out, residual)
+    if is_active() and not by_torch and has_tangent(a, b, bias, residual):
+        if out is not None:
+            refuse_tangents(a, b, bias, residual)
+
+        def multiply(
+            a: Tensor, b: Tensor, bias: Tensor | None, residual: Tensor | None,
+            beta: float, alpha: float,
+        ) -> Tensor:  # fmt: skip
+            return _matmul(a, b, bias, None, None, out_dtype, config, None, residual, beta)
+
+        made = dual_product(multiply, a, b, bias, residual, beta)
+        return made if activation is None else ACTIVATION_FUNCTIONS[activation](made)
+    no_gradient = not wants_gradient(a, b, bias, residual)
     if config is not None:
         if torch.compiler.is_compiling() or not (no_gradient and a.dim() == b.dim() == 2):
             raise LayoutError("config", config, "only for 2-D tensors, in eager mode, no gradient")
-        result = finished(product(a, b, out_dtype=out_dtype, config=config), bias, activation)
+        result = product(a, b, out_dtype=out_dtype, config=config)
+        result = finished(result, bias, activation, residual, beta)
     elif by_torch:
         result = torch.matmul(a, b)
-        result = finished(result if out_dtype is None else result.to(out_dtype), bias, activation)
-    elif not is_bare(a, b, bias):
-        result = _product_by_operators(a, b, bias, activation, out_dtype)
+        result = result if out_dtype is None else result.to(out_dtype)
+        result = finished(result, bias, activation, residual, beta)
+    elif not is_bare(a, b, bias, residual):
+        result = _product_by_operators(a, b, bias, activation, out_dtype, residual, beta)
     elif not no_gradient:
-        result = _product_with_gradient(a, b, bias, activation, out_dtype)
+        result = _product_with_gradient(a, b, bias, activation, out_dtype, residual, beta)
     elif out is not None and a.dim() == b.dim() == 2 and (bias is None or bias.dim() == 1):
         _resize(out, (a.shape[0], b.shape[1]))
-        result = product(a, b, bias, activation, out_dtype, out=out)
+        result = product(a, b, bias, activation, out_dtype, residual, beta, out=out)
         torch.autograd.graph.increment_version(out)
     else:
-        result = broadcast_product(a, b, bias, activation, out_dtype, product, batched_product)
+        result = broadcast_product(
+            a, b, bias, activation, out_dtype, product, batched_product, residual, beta
+        )
     if out is not None and result is not out:
         _resize(out, result.shape)
         out.copy_(result)
@@ -128,12 +156,14 @@ def _product_by_operators(
     bias: Tensor | None,
     activation: str | None,
     out_dtype: torch.dtype | None,
+    residual: Tensor | None,
+    beta: float,
 ) -> Tensor:
     """By the operators that torch knows; the activation apart if it needs a gradient."""
-    two_d, three_d = registered.mm, registered.bmm
-    if activation is None or not wants_gradient(a, b, bias):
-        return broadcast_product(a, b, bias, activation, out_dtype, two_d, three_d)
-    made = broadcast_product(a, b, bias, None, out_dtype, two_d, three_d)
+    ways = registered.mm, registered.bmm, residual, beta
+    if activation is None or not wants_gradient(a, b, bias, residual):
+        return broadcast_product(a, b, bias, activation, out_dtype, *ways)
+    made = broadcast_product(a, b, bias, None, out_dtype, *ways)
     return ACTIVATION_FUNCTIONS[activation](made)
 
 
@@ -143,10 +173,13 @@ def _product_with_gradient(
     bias: Tensor | None,
     activation: str | None,
     out_dtype: torch.dtype | None,
+    residual: Tensor | None,
+    beta: float,
 ) -> Tensor:
     """Of bare tensors; if b is a matrix, by an autograd function that costs the host little."""
-    if a.dim() < 2 or b.dim() != 2 or a.dtype != (out_dtype or output_type(a.dtype)):
-        return _product_by_operators(a, b, bias, activation, out_dtype)
+    converted = a.dtype != (out_dtype or output_type(a.dtype))
+    if a.dim() < 2 or b.dim() != 2 or residual is not None or converted:
+        return _product_by_operators(a, b, bias, activation, out_dtype, residual, beta)
     if bias is None or bias.shape == b.shape[1:]:
         made: Tensor = Multiply.apply(a, b, bias, False)
         return finished(made, None, activation)
@@ -179,10 +212,16 @@ def _check_activation(activation: Any) -> None:
 
 
 def _check_output(
-    dtype: torch.dtype, a: Tensor, b: Tensor, bias: Tensor | None, out: Tensor | None
+    dtype: torch.dtype,
+    a: Tensor,
+    b: Tensor,
+    bias: Tensor | None,
+    out: Tensor | None,
+    residual: Tensor | None = None,
 ) -> None:
-    """Raise LayoutError unless bias and out are for an output of that type."""
-    for name, tensor in (("bias", bias), ("out", out)):
+    """Raise LayoutError unless bias, residual and out are for an output of that type."""
+    addends = (("bias", bias), ("residual", residual))
+    for name, tensor in (*addends, ("out", out)):
         if tensor is None:
             continue
         if not isinstance(tensor, Tensor):
@@ -193,7 +232,7 @@ def _check_output(
             rule = f"must be that of a, {a.device}"
             raise LayoutError(f"{name}.device", str(tensor.device), rule)
     if out is not None and torch.is_grad_enabled():
-        for name, tensor in (("a", a), ("b", b), ("bias", bias), ("out", out)):
+        for name, tensor in (("a", a), ("b", b), *addends, ("out", out)):
             if tensor is not None and tensor.requires_grad:
                 rule = "no gradient flows into out; call it under torch.no_grad(), or without out"
                 raise LayoutError(f"{name}.requires_grad", True, rule)
@@ -280,15 +319,29 @@ def addmm(
 ) -> Tensor:
     """``beta * input + alpha * (a @ b)``, as ``torch.addmm``.
 
-    An alpha (without gradient), and an input (N,) with alpha and beta 1, are fused on sm_90; else
-    torch's own operations follow the product, which is rounded to its type before.
+    On sm_90 all of it is done before the output is rounded; else torch's own operations follow the
+    product, which is rounded to its type before. An input that is neither (M, N), nor (N,) with
+    beta 1, is copied.
 
     Args:
         input: what can be broadcast to (M, N), of the operands' type; if beta is 0 it is not read.
         a: (M, K).
         b: (K, N).
-        out, fallback: as for `matmul`.
+        out, fallback: as for `matmul`; out may be the input.
     """
+    if (
+        out is None
+        and isinstance(input, Tensor)
+        and is_bare(a, b, None, input)
+        and input.is_cuda
+        and a.is_cuda
+        and b.is_cuda
+        and not wants_gradient(a, b, None, input)
+        and not torch._C._is_any_autocast_enabled()
+    ):
+        repeated = repeated_sum(input, a, b, beta, alpha)
+        if repeated is not None and beta != 0:
+            return repeated
     _check_dims(2, a=a, b=b)
     if not isinstance(input, Tensor):
         raise LayoutError("input", type(input).__name__, "must be a torch.Tensor")
@@ -299,22 +352,40 @@ def addmm(
     shape = (a.shape[0], b.shape[1])
     if not broadcasts_to(input, shape):
         raise LayoutError("input.shape", tuple(input.shape), f"must be broadcastable to {shape}")
-    if out is not None:
-        _check_output(a.dtype, a, b, input, out)
+    _check(a, b, None, fallback)
+    if fallback == "torch" and not _has_kernels(a.dtype, b.dtype, a.dtype, a.device, b.device):
+        if out is None:
+            return torch.addmm(input, a, b, beta=beta, alpha=alpha)
+        return torch.addmm(input, a, b, beta=beta, alpha=alpha, out=out)
+    _check_output(a.dtype, a, b, None, out, input)
+    addend = input if beta != 0 else None
+    if is_active() and has_tangent(addend, a, b):
+        if out is not None:
+            refuse_tangents(addend, a, b)
+        return dual_product(_sum, a, b, None, addend, beta, alpha)
     if alpha == beta == 1 and input.shape == shape[1:]:
-        result = matmul(a, b, bias=input, fallback=fallback)
-    else:
-        quickly = alpha != 1 and is_bare(a, b) and not wants_gradient(a, b)
-        if quickly and _has_kernels(a.dtype, b.dtype, a.dtype, a.device, b.device):
-            made = product(a, b, alpha=alpha)
-        else:
-            made = matmul(a, b, fallback=fallback)
-            made = made if alpha == 1 else made * alpha
-        result = made if beta == 0 else torch.add(made, input, alpha=beta)
+        return matmul(a, b, bias=input, out=out)
     if out is None:
-        return result
-    _resize(out, result.shape)
-    return out.copy_(result)
+        return _sum(a, b, None, addend, beta, alpha)
+    _resize(out, shape)
+    if not is_bare(a, b, None, addend):
+        return out.copy_(_sum(a, b, None, addend, beta, alpha))
+    product(a, b, None, None, None, addend, beta, alpha, out=out)
+    torch.autograd.graph.increment_version(out)
+    return out
+
+
+def _sum(
+    a: Tensor, b: Tensor, bias: Tensor | None, addend: Tensor | None, beta: float, alpha: float
+) -> Tensor:
+    """``alpha * (a @ b) + bias + beta * addend`` of matrices, and a bias (N,)."""
+    if not is_bare(a, b, bias, addend):
+        made: Tensor = registered.mm(a, b, bias, None, None, addend, beta, alpha)
+    elif wants_gradient(a, b, bias, addend):
+        made = MultiplyAdd.apply(a, b, bias, addend, beta, alpha)
+    else:
+        made = product(a, b, bias, None, None, addend, beta, alpha)
+    return made
 
 
 def bmm(
@@ -327,7 +398,7 @@ def bmm(
 ) -> Tensor:
     """``a @ b`` of (batch, M, K) and (batch, K, N), as ``torch.bmm``.
 
-    One kernel runs for each matrix of the batch. The other arguments are those of `matmul`.
+    The other arguments are those of `matmul`.
     """
     _check_dims(3, a=a, b=b)
     if a.shape[0] != b.shape[0]:
@@ -391,6 +462,7 @@ def scaled_mm(
         return scaled
     if bias is not None:
         bias = bias.to(out_dtype)
+    refuse_tangents(a, b, scale_a, scale_b, bias)
     if is_bare(a, b, bias):
         return product(a, b, bias, None, out_dtype, scale_a=scale_a, scale_b=scale_b)
     made: Tensor = registered.scaled_mm(a, b, scale_a, scale_b, bias, out_dtype)

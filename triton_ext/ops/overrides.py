@@ -22,16 +22,16 @@ import torch
 from torch import Tensor
 
 from triton_ext.ops.device import Gpu, find_gpu
+from triton_ext.ops.epilogue import broadcasts_to
 from triton_ext.ops.products import batched_product, product
-from triton_ext.ops.repeated import repeated_into, repeated_product
-from triton_ext.ops.shapes import broadcasts_to
+from triton_ext.ops.repeated import repeated_into, repeated_product, repeated_sum
 from triton_ext.ops.types import EVERYWHERE
 
 LOOP_MIN_FLOPS = 2**31
-"""A batch is taken if each of its products has that many operations: an H100 then takes as long for
-one as the host takes to launch the next."""
+"""Where a batch takes a launch for each of its products, it is taken if each has that many
+operations: the GPU then takes as long for one as the host takes to launch the next."""
 LOOP_MAX_BATCH = 4
-"""A batch of so few is taken, whatever its size."""
+"""A batch of so few is taken there, whatever its size."""
 
 _lock = threading.Lock()
 _library = torch.library.Library("aten", "IMPL")
@@ -61,6 +61,8 @@ def _takes(a: Tensor, b: Tensor, dims: int) -> bool:
 def _takes_batch(a: Tensor, b: Tensor) -> bool:
     if not _takes(a, b, 3):
         return False
+    if _is_hopper(a.device):
+        return True
     (batch, m, k), n = a.shape, b.shape[2]
     return batch <= LOOP_MAX_BATCH or 2 * m * n * k >= LOOP_MIN_FLOPS
 
@@ -75,32 +77,33 @@ def _fits(out: Tensor, a: Tensor, b: Tensor) -> bool:
 
 
 def _takes_sum(addend: Tensor, a: Tensor, b: Tensor, alpha: Any) -> bool:
-    """Whether ``addend + alpha * (a @ b)`` is taken.
+    """Whether a sum of an addend and ``alpha * (a @ b)`` is taken.
 
     An alpha may be there to keep the product in range, so it must be applied before the product is
     rounded; with 0, PyTorch does not look at a and b.
     """
     return (
         _takes(a, b, 2)
-        and (alpha == 1 or (alpha != 0 and _has_epilogue(a.device)))
+        and (alpha == 1 or (alpha != 0 and _is_hopper(a.device)))
         and addend.dtype == a.dtype
         and addend.device == a.device
         and broadcasts_to(addend, (a.shape[0], b.shape[1]))
     )
 
 
-def _has_epilogue(device: torch.device) -> bool:
-    """Whether the kernels of a GPU do more than multiply."""
+def _is_hopper(device: torch.device) -> bool:
+    """Whether a GPU's kernels make batches in one launch, and do more than multiply."""
     gpu = find_gpu(device)
     return isinstance(gpu, Gpu) and gpu.arch == 90
 
 
-def _sum(addend: Tensor, a: Tensor, b: Tensor, beta: Any, alpha: Any) -> Tensor:
-    """``beta * addend + alpha * (a @ b)``; within the kernel if it is a bias."""
+def _sum(
+    addend: Tensor, a: Tensor, b: Tensor, beta: Any, alpha: Any, out: Tensor | None = None
+) -> Tensor:
+    """``beta * addend + alpha * (a @ b)``."""
     if beta == 1 and addend.shape == b.shape[1:]:
-        return product(a, b, addend, alpha=alpha)
-    made = product(a, b, alpha=alpha)
-    return made if beta == 0 else made.add_(addend, alpha=beta)
+        return product(a, b, addend, alpha=alpha, out=out)
+    return product(a, b, residual=addend, beta=beta, alpha=alpha, out=out)
 
 
 def _mm(original: Callable[..., Tensor], a: Tensor, b: Tensor) -> Tensor:
@@ -121,6 +124,10 @@ def _mm_out(original: Callable[..., Tensor], a: Tensor, b: Tensor, *, out: Tenso
 
 
 def _bmm(original: Callable[..., Tensor], a: Tensor, b: Tensor) -> Tensor:
+    if a.dtype in EVERYWHERE:
+        made = repeated_product(a, b)
+        if made is not None:
+            return made
     return batched_product(a, b) if _takes_batch(a, b) else original(a, b)
 
 
@@ -138,6 +145,10 @@ def _addmm(
         made = repeated_product(a, b, addend)
         if made is not None:
             return made
+    if addend.dim() == 2 and beta != 0 and a.dtype in EVERYWHERE:
+        made = repeated_sum(addend, a, b, beta, alpha)
+        if made is not None:
+            return made
     if _takes_sum(addend, a, b, alpha):
         return _sum(addend, a, b, beta, alpha)
     return original(addend, a, b, beta=beta, alpha=alpha)
@@ -148,9 +159,17 @@ def _addmm_out(
     *, beta: Any = 1, alpha: Any = 1, out: Tensor,
 ) -> Tensor:  # fmt: skip
     if _takes_sum(addend, a, b, alpha) and _fits(out, a, b):
-        # the addend may be the output
-        return out.copy_(_sum(addend, a, b, beta, alpha))
+        return _sum(addend, a, b, beta, alpha, out)
     return original(addend, a, b, beta=beta, alpha=alpha, out=out)
+
+
+def _addmm_in_place(
+    original: Callable[..., Tensor], addend: Tensor, a: Tensor, b: Tensor,
+    *, beta: Any = 1, alpha: Any = 1,
+) -> Tensor:  # fmt: skip
+    if _takes_sum(addend, a, b, alpha) and _fits(addend, a, b):
+        return _sum(addend, a, b, beta, alpha, addend)
+    return original(addend, a, b, beta=beta, alpha=alpha)
 
 
 _OVERRIDES: dict[str, Callable[..., Tensor]] = {
@@ -160,6 +179,7 @@ _OVERRIDES: dict[str, Callable[..., Tensor]] = {
     "bmm.out": _bmm_out,
     "addmm": _addmm,
     "addmm.out": _addmm_out,
+    "addmm_": _addmm_in_place,
 }
 
 
@@ -235,8 +255,8 @@ def drop_in() -> DropIn:
     captured.
 
     Products of other types than fp16 and bf16, and on devices without kernels, go where they went
-    before; so do batches of many small products (`LOOP_MIN_FLOPS`). On sm_90, a bias (N,) and alpha
-    are applied within the kernel; other addends, after the product was rounded. Tensors on the host
-    are taken while an emulated GPU is active (`triton_ext.emulate`).
+    before; so do, on sm_100, batches of many small products (`LOOP_MIN_FLOPS`). On sm_90 addends,
+    alpha and beta are applied within the kernel; on sm_100, after the product was rounded. Tensors
+    on the host are taken while an emulated GPU is active (`triton_ext.emulate`).
     """
     return DropIn()

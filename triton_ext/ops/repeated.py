@@ -6,6 +6,7 @@ and chooses nothing: it takes memory for the output and launches.
 
 from __future__ import annotations
 
+import math
 import threading
 from dataclasses import dataclass, replace
 from typing import Any
@@ -47,6 +48,7 @@ _lock = threading.Lock()
 _repeated: dict[tuple[Any, ...], Repeated] = {}
 _repeated_linear: dict[tuple[Any, ...], Repeated] = {}
 _repeated_scaled: dict[tuple[Any, ...], Repeated] = {}
+_repeated_sums: dict[tuple[Any, ...], Repeated] = {}
 _repeated_out: dict[tuple[Any, ...], tuple[PreparedLaunch, int, int, int, int]] = {}
 """The launch, the GPU, and how many bytes a, b and out span."""
 
@@ -57,6 +59,13 @@ def keep(cache: dict[tuple[Any, ...], Any], key: tuple[Any, ...], value: Any) ->
         while len(cache) >= MAX_PREPARED:
             del cache[next(iter(cache))]
         return cache.setdefault(key, value)
+
+
+def forget() -> None:
+    """Forget all: products may be made in another way from now on."""
+    with _lock:
+        for cache in (_repeated, _repeated_linear, _repeated_scaled, _repeated_sums, _repeated_out):
+            cache.clear()
 
 
 def _key(a: Tensor, b: Tensor, bias: Tensor | None, activation: str | None) -> tuple[Any, ...]:
@@ -123,6 +132,20 @@ def repeated_scaled(
     return _repeat(found, a, b, scales if bias is None else (bias, *scales))
 
 
+def repeated_sum(addend: Tensor, a: Tensor, b: Tensor, beta: float, alpha: float) -> Tensor | None:
+    """``beta * addend + alpha * (a @ b)``, if that was made of such tensors before; else None."""
+    found = _repeated_sums.get(_sum_key(addend, a, b, alpha))
+    if found is None:
+        return None
+    extras = (addend, float(beta))
+    return _repeat(found, a, b, extras if alpha == 1 else (float(alpha), *extras))
+
+
+def _sum_key(addend: Tensor, a: Tensor, b: Tensor, alpha: float) -> tuple[Any, ...]:
+    # the bias of a key is described as any addend is
+    return (*_key(a, b, addend, None), alpha == 1)
+
+
 def _scaled_key(
     a: Tensor,
     b: Tensor,
@@ -147,7 +170,7 @@ def _scaled_key(
     )
 
 
-def _repeat(found: Repeated, a: Tensor, b: Tensor, extras: tuple[Tensor, ...]) -> Tensor:
+def _repeat(found: Repeated, a: Tensor, b: Tensor, extras: tuple[Any, ...]) -> Tensor:
     if found.index != torch.cuda.current_device():
         with torch.cuda.device(found.index):
             return _repeat(found, a, b, extras)
@@ -220,6 +243,36 @@ def remember_linear(a: Tensor, weight: Tensor, bias: Tensor | None, activation: 
         keep(_repeated_linear, _key(a, weight, bias, activation), found)
 
 
+def _entry(
+    launch: PreparedLaunch, a: Tensor, c: Tensor, copies: tuple[bool, bool] | None
+) -> Repeated:
+    """Of a launch whose output c is new memory."""
+    *lead, columns = c.shape
+    width = columns if math.prod(lead) == 1 else c.stride(0) // math.prod(lead[1:])
+    return Repeated(
+        launch,
+        a.get_device(),
+        (*lead, width),
+        None if width == columns else columns,
+        None if c.dtype == a.dtype else c.dtype,
+        copies,
+    )
+
+
+def remember_sum(
+    launch: PreparedLaunch,
+    addend: Tensor,
+    a: Tensor,
+    b: Tensor,
+    alpha: float,
+    c: Tensor,
+    copies: tuple[bool, bool] | None,
+) -> None:
+    """Let `repeated_sum` know of a launch whose output c is new memory."""
+    if c.dtype == output_type(a.dtype):
+        keep(_repeated_sums, _sum_key(addend, a, b, alpha), _entry(launch, a, c, copies))
+
+
 def remember(
     launch: PreparedLaunch,
     a: Tensor,
@@ -234,16 +287,7 @@ def remember(
     for tensor in (bias, *scales):
         if tensor is not None and aligned(tensor) is not tensor:
             return
-    rows, columns = c.shape
-    width = columns if rows == 1 else c.stride(0)
-    entry = Repeated(
-        launch,
-        a.get_device(),
-        (rows, width),
-        None if width == columns else columns,
-        None if c.dtype == a.dtype else c.dtype,
-        copies,
-    )
+    entry = _entry(launch, a, c, copies)
     scale_a, scale_b = scales
     if scale_a is None and scale_b is None:
         if c.dtype == output_type(a.dtype):

@@ -1,0 +1,170 @@
+"""``triton-ext tune``: measure the configurations of a product, and keep the fastest."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from triton_ext.ops.tuning import Measured, Tuning
+
+TYPES = {
+    "bf16": "bfloat16",
+    "fp16": "float16",
+    "e4m3": "float8_e4m3fn",
+    "e5m2": "float8_e5m2",
+    "tf32": "float32",
+    "int8": "int8",
+}
+OUT_TYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32", "int32": "int32"}
+
+
+@click.command()
+@click.argument("m", type=click.IntRange(1))
+@click.argument("n", type=click.IntRange(1))
+@click.argument("k", type=click.IntRange(1))
+@click.option(
+    "--type",
+    "kind",
+    type=click.Choice(list(TYPES)),
+    default="bf16",
+    show_default=True,
+    help="Of A and B.",
+)
+@click.option("--out-type", type=click.Choice(list(OUT_TYPES)), help="Of C, if not as by default.")
+@click.option(
+    "--a-major",
+    type=click.Choice(["K", "MN"]),
+    default="K",
+    show_default=True,
+    help="The contiguous dimension of A (M, K); MN: of its transpose.",
+)
+@click.option(
+    "--b-major",
+    type=click.Choice(["K", "MN"]),
+    default="K",
+    show_default=True,
+    help="Of B (K, N): K in a linear layer, MN in a @ b of contiguous tensors.",
+)
+@click.option(
+    "--batch", type=click.IntRange(1), default=1, show_default=True, help="How many products."
+)
+@click.option(
+    "--candidates",
+    type=click.IntRange(1),
+    default=12,
+    show_default=True,
+    help="How many of the cost model's best configurations to measure.",
+)
+@click.option("--store/--no-store", default=True, help="Keep the fastest for later processes.")
+@click.option(
+    "--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True
+)
+def tune(
+    m: int,
+    n: int,
+    k: int,
+    kind: str,
+    out_type: str | None,
+    a_major: str,
+    b_major: str,
+    batch: int,
+    candidates: int,
+    store: bool,
+    form: str,
+) -> None:
+    """Measure configurations of the matmul C (M, N) = A (M, K) @ B (K, N) on this Hopper GPU.
+
+    The fastest is kept in ~/.cache/triton_ext/tuned.json (TRITON_EXT_CACHE_DIR: another folder),
+    and triton_ext uses it for products of this type, size and major-ness from then on.
+
+    \b
+    Examples:
+      triton-ext tune 4096 4096 4096
+      triton-ext tune 16 28672 8192 --type e4m3 --out-type bf16
+      triton-ext tune 128 128 64 --batch 256 --b-major MN --no-store
+    """
+    try:
+        import torch
+
+        from triton_ext.errors import UnsupportedDeviceError
+        from triton_ext.ops.tuning import autotune
+    except ImportError as error:
+        raise click.ClickException(f"{error}; pip install 'triton-ext[kernels]'") from None
+    if not torch.cuda.is_available():
+        raise click.ClickException("this needs a Hopper GPU, and torch sees no GPU here")
+    if kind == "tf32":
+        torch.set_float32_matmul_precision("high")
+    dtype = getattr(torch, TYPES[kind])
+
+    def operand(rows: int, columns: int, transposed: bool) -> Any:
+        shape = (batch, columns, rows) if transposed else (batch, rows, columns)
+        made = torch.randn(shape, device="cuda").mul_(20 if kind == "int8" else 1).to(dtype)
+        made = made.mT if transposed else made
+        return made if batch > 1 else made[0]
+
+    a, b = operand(m, k, a_major == "MN"), operand(k, n, b_major == "K")
+    out_dtype = None if out_type is None else getattr(torch, OUT_TYPES[out_type])
+    try:
+        found = autotune(a, b, out_dtype=out_dtype, candidates=candidates, store=store)
+    except (UnsupportedDeviceError, OSError) as error:
+        raise click.ClickException(str(error)) from None
+    lines = [json.dumps(as_object(found), indent=2)] if form == "json" else table(found)
+    for line in lines:
+        click.echo(line)
+
+
+def as_object(found: Tuning) -> dict[str, Any]:
+    """The problem, and the configurations, the fastest first."""
+    return {
+        "problem": asdict(found.problem),
+        "measured": [
+            {
+                "config": asdict(row.config),
+                "predicted_seconds": row.predicted,
+                "seconds": row.seconds,
+            }
+            for row in found.measured
+        ],
+        "file": None if found.file is None else str(found.file),
+    }
+
+
+def table(found: Tuning) -> Iterator[str]:
+    """A line for each configuration, the fastest first."""
+    problem = found.problem
+    flops = 2 * problem.batch * problem.m * problem.n * problem.k
+    yield (
+        f"{problem.gpu}: {problem.m} x {problem.n} x {problem.k}"
+        + (f", {problem.batch} of them" if problem.batch > 1 else "")
+        + f", {problem.element_type} ({problem.a_major}- and {problem.b_major}-major)"
+        f" -> {problem.out_type}"
+    )
+    yield f"{'measured':>10} {'predicted':>10} {'TFLOP/s':>8}  configuration"
+    for row in found.measured:
+        yield (
+            f"{row.seconds * 1e6:>7.1f} us {row.predicted * 1e6:>7.1f} us"
+            f" {flops / row.seconds * 1e-12:>8.0f}  {described(row)}"
+        )
+    yield "not kept" if found.file is None else f"the first is kept in {found.file}"
+
+
+def described(row: Measured) -> str:
+    """A configuration in a few words."""
+    config = row.config
+    words = [
+        f"{config.block_m}x{config.block_n}x{config.block_k}",
+        f"{config.stages} stages",
+        f"{config.consumers} consumer{'s' if config.consumers > 1 else ''}",
+    ]
+    if config.cluster > 1:
+        words.append(f"clusters of {config.cluster}")
+    if config.max_splits > 1:
+        words.append(f"up to {config.max_splits} splits")
+    if config.swap:
+        words.append("swapped")
+    return ", ".join(words)

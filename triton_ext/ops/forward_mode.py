@@ -1,0 +1,72 @@
+"""Forward-mode derivatives (``torch.autograd.forward_ad``, ``torch.func.jvp``, ``jacfwd``).
+
+``torch.library`` has no way to give an operator a forward-mode derivative, and drops tangents
+without a word. So the public functions take dual tensors apart, and make the tangent of a product
+from two more products.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+
+from triton_ext.errors import LayoutError
+
+
+def is_active() -> bool:
+    """Whether there can be dual tensors; cheap."""
+    return forward_ad._current_level >= 0
+
+
+def has_tangent(*tensors: Any) -> bool:
+    """Whether any of them is a dual tensor; what is no tensor is none."""
+    return is_active() and any(
+        isinstance(each, Tensor) and forward_ad.unpack_dual(each).tangent is not None
+        for each in tensors
+    )
+
+
+def refuse_tangents(*tensors: Any) -> None:
+    """Raise LayoutError if there is a tangent that would be lost."""
+    if not torch.compiler.is_compiling() and has_tangent(*tensors):
+        rule = "this has no forward-mode derivative; use matmul, linear, addmm or bmm without out"
+        raise LayoutError("tangent", "a dual tensor", rule)
+
+
+def dual_product(
+    multiply: Callable[..., Tensor],
+    a: Tensor,
+    b: Tensor,
+    bias: Tensor | None,
+    residual: Tensor | None,
+    beta: float,
+    alpha: float = 1,
+) -> Tensor:
+    """``alpha * (a @ b) + bias + beta * residual`` of dual tensors.
+
+    Args:
+        multiply: makes this of tensors without tangents, (a, b, bias, residual, beta, alpha).
+    """
+    (a0, da), (b0, db), (bias0, dbias), (c0, dc) = map(_parts, (a, b, bias, residual))
+    made = multiply(a0, b0, bias0, c0, beta, alpha)
+    tangent = None
+    for left, right in ((da, b0), (a0, db)):
+        if left is not None and right is not None:
+            tangent = multiply(left, right, None, tangent, 1.0, alpha)
+    for addend, factor in ((dbias, 1.0), (dc, beta)):
+        if addend is not None:
+            start = torch.zeros_like(made) if tangent is None else tangent
+            tangent = torch.add(start, addend, alpha=factor)
+    return made if tangent is None else forward_ad.make_dual(made, tangent)
+
+
+def _parts(tensor: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
+    """A tensor's primal and tangent."""
+    if tensor is None:
+        return None, None
+    parts = forward_ad.unpack_dual(tensor)
+    return parts.primal, parts.tangent

@@ -1,0 +1,224 @@
+"""`autotune`: measure the cost model's best configurations for a problem, and keep the fastest."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from triton_ext.errors import LayoutError, UnsupportedDeviceError
+from triton_ext.kernels.config import MatmulConfig
+from triton_ext.kernels.cost_model import predicted_seconds, ranked_configs
+from triton_ext.ops import launches, products, repeated, tuned
+from triton_ext.ops.device import Gpu, require_gpu
+from triton_ext.ops.operands import aligned_empty, readable, readable_copy
+from triton_ext.ops.products import check_operands
+from triton_ext.ops.types import output_type, unsupported
+
+CANDIDATES = 12
+"""How many configurations are measured unless asked for others."""
+ROUNDS = 7
+ROUND_SECONDS = 1.5e-3
+"""About how long the launches of a configuration take in a round, if one is shorter than that."""
+SLEEP_CYCLES = 3_000_000
+"""For how long the GPU waits for the host: 64 launches take it less than 1.5 ms."""
+MAX_INPUT_SETS = 16
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One configuration: predicted, and median measured, seconds of a launch."""
+
+    config: MatmulConfig
+    predicted: float
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """What `autotune` found.
+
+    Attributes:
+        problem: what it is for.
+        measured: all that was measured, the fastest first.
+        file: where the fastest is kept; None if that was not asked for.
+    """
+
+    problem: tuned.Problem
+    measured: tuple[Measured, ...]
+    file: Path | None
+
+    @property
+    def config(self) -> MatmulConfig:
+        """The fastest configuration."""
+        return self.measured[0].config
+
+
+def autotune(
+    a: Tensor,
+    b: Tensor,
+    *,
+    out_dtype: torch.dtype | None = None,
+    candidates: int = CANDIDATES,
+    store: bool = True,
+) -> Tuning:
+    """Measure configurations for ``triton_ext.matmul(a, b)`` on this GPU, and keep the fastest.
+
+    The cost model's best ones are timed in turn, over copies of a and b that do not fit the L2
+    cache. (Random numbers are the ones to take: zeros are faster.) From then on
+    `matmul` and its relatives, ``drop_in()`` included, use the fastest for products of this type,
+    size and major-ness, whatever follows the product; later processes, too, from
+    ``~/.cache/triton_ext/tuned.json`` (TRITON_EXT_CACHE_DIR for another folder), until this project
+    has another version. Nothing is ever tuned unasked. It takes seconds: each configuration is
+    compiled, if it was not before.
+
+    Args:
+        a: (M, K) or (batch, M, K), on a Hopper GPU.
+        b: (K, N) or (batch, K, N).
+        out_dtype: as for `matmul`.
+        candidates: how many configurations.
+        store: write the file.
+
+    Raises:
+        UnsupportedDeviceError: the tensors are not on a Hopper GPU.
+        LayoutError: shapes or types do not fit.
+        OSError: the file cannot be written.
+    """
+    gpu = require_gpu(a.device)
+    if gpu.index is None:
+        raise UnsupportedDeviceError("autotune needs a GPU: there is no time on an emulated one")
+    if gpu.arch != 90:
+        raise UnsupportedDeviceError(
+            "autotune needs a Hopper GPU: elsewhere there is nothing to choose from yet"
+        )
+    with gpu.current():
+        return tune(gpu, a, b, out_dtype, candidates, store, device_seconds)
+
+
+def tune(
+    gpu: Gpu,
+    a: Tensor,
+    b: Tensor,
+    out_dtype: torch.dtype | None,
+    candidates: int,
+    store: bool,
+    seconds: Callable[[Sequence[Callable[[int], None]], int, float], list[float]],
+) -> Tuning:
+    """`autotune`, on a GPU that has been found, with a way to measure.
+
+    Args:
+        seconds: how long each of some launches takes; called with these (they take the number of an
+            input set), how many sets there are, and about how long the fastest takes.
+    """
+    if candidates < 1:
+        raise LayoutError("candidates", candidates, "must be at least 1")
+    check_operands(a, b, 3 if a.dim() == 3 else 2)
+    error = unsupported(a.dtype, b.dtype, out_dtype, gpu.arch)
+    if error is not None:
+        raise error
+    shape = (*a.shape[:-1], b.shape[-1])
+    if not math.prod((*shape, a.shape[-1])):
+        raise LayoutError("a.shape, b.shape", (tuple(a.shape), tuple(b.shape)), "must not be empty")
+    if a.dim() == 3:
+        matrix = a[0] if len(a) == 1 else products.folded_batch(a, b)
+        if matrix is not None:  # as `matmul` would do
+            return tune(gpu, matrix, b[0], out_dtype, candidates, store, seconds)
+    a = a if readable(a, k_dim=1) else readable_copy(a, k_dim=1)
+    b = b if readable(b, k_dim=0) else readable_copy(b, k_dim=0)
+    dtype = out_dtype or output_type(a.dtype)
+    c = aligned_empty(a, shape, dtype)
+    problem = products.problem_of(gpu, a, b, c)
+    assert problem is not None  # the operands can be read, and this is no emulated GPU
+    considered = _considered(problem, candidates)
+    estimate = considered[0][1]
+    sets = _input_sets(gpu, a, b, c)
+    runs = [_launch_of(gpu, config, sets) for config, _ in considered]
+    times = seconds(runs, len(sets), estimate)
+    rows = [Measured(*each, time) for each, time in zip(considered, times, strict=True)]
+    rows.sort(key=lambda row: row.seconds)
+    file = None
+    if store:
+        file = tuned.store(problem, rows[0].config, rows[0].seconds)
+        products.forget_launches()
+        repeated.forget()
+    return Tuning(problem, tuple(rows), file)
+
+
+def _considered(problem: tuned.Problem, count: int) -> list[tuple[MatmulConfig, float]]:
+    """The configurations that are predicted to be the fastest, and for how long they take."""
+    batched = problem.batch > 1
+    sizes = (problem.m, problem.n, problem.k, problem.processors)
+    ranked = ranked_configs(
+        problem.element_type,
+        problem.a_major,
+        problem.b_major,
+        *sizes,
+        problem.config_out_type,
+        problem.batch,
+    )
+    return [
+        (
+            replace(config, batched=True) if batched else config,
+            predicted_seconds(config, *sizes, problem.batch),
+        )
+        for config in ranked[:count]
+    ]
+
+
+def _input_sets(gpu: Gpu, a: Tensor, b: Tensor, c: Tensor) -> list[tuple[Tensor, Tensor, Tensor]]:
+    """Copies of the operands, with outputs; twice what the L2 cache holds."""
+    size = sum(x.numel() * x.element_size() for x in (a, b, c))
+    cache = getattr(gpu.properties, "L2_cache_size", 50 << 20)
+    count = max(2, min(MAX_INPUT_SETS, math.ceil(2 * cache / size)))
+    return [
+        (a, b, c) if i == 0 else (_copy(a), _copy(b), aligned_empty(c, c.shape))
+        for i in range(count)
+    ]
+
+
+def _copy(tensor: Tensor) -> Tensor:
+    """The same values, under the same strides, in other memory."""
+    reach = sum((size - 1) * step for size, step in zip(tensor.shape, tensor.stride(), strict=True))
+    memory = tensor.new_empty(reach + 1)
+    return memory.as_strided(tensor.shape, tensor.stride()).copy_(tensor)
+
+
+def _launch_of(
+    gpu: Gpu, config: MatmulConfig, sets: Sequence[tuple[Tensor, Tensor, Tensor]]
+) -> Callable[[int], None]:
+    prepared: launches.PreparedLaunch = products.prepare(gpu, config, *sets[0])
+
+    def launch(i: int) -> None:
+        prepared(*sets[i % len(sets)])
+
+    return launch
+
+
+def device_seconds(
+    runs: Sequence[Callable[[int], None]], sets: int, estimate: float
+) -> list[float]:
+    """Medians over rounds, in each of which the launches of each kind are timed once.
+
+    The GPU sleeps while the host prepares them. (In a graph, each launch would have a workspace of
+    its own, and time would pass with making it zero.)
+    """
+    count = max(sets, min(64, int(ROUND_SECONDS / estimate)))
+    for run in runs:
+        run(0)  # compiles
+    times: list[list[float]] = [[] for _ in runs]
+    for _ in range(ROUNDS):
+        for run, found in zip(runs, times, strict=True):
+            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            torch.cuda._sleep(SLEEP_CYCLES)
+            start.record()
+            for i in range(count):
+                run(i)
+            end.record()
+            torch.cuda.synchronize()
+            found.append(start.elapsed_time(end) * 1e-3 / count)
+    return [statistics.median(found) for found in times]
