@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 TREE := build/tree
 
-.PHONY: demo test setup lint types pytest oracle docs benchmark gpu-test gpu-benchmark clean
+.PHONY: demo test setup lint types pytest oracle docs plots benchmark gpu-test gpu-benchmark clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.ready
@@ -60,6 +60,11 @@ oracle: $(VENV)/.ready
 # The pictures in docs/, and what its commands print; a test compares them with what is committed.
 docs: $(VENV)/.ready
 	$(BIN)/python docs/generate.py
+
+# The plots of benchmarks/results; a test compares the numbers in them with what is committed.
+plots: $(VENV)/.ready
+	$(PIP_INSTALL) --constraint constraints.txt matplotlib
+	$(BIN)/python -m benchmarks.plots
 
 benchmark: $(VENV)/.ready
 	$(BIN)/python -m benchmarks.conversion --json build/benchmarks/conversion.json

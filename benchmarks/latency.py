@@ -9,6 +9,7 @@ until the GPU has finished, too. Before each call the GPU is idle. The sides:
 * ours: ``triton_ext.matmul``
 * jit: the same kernel, launched as Triton launches any kernel, ``kernel[grid](...)``, with
   descriptors made for the call
+* tutorial: Triton's tutorial persistent matmul (`benchmarks.peers`), called as there
 * drop_in: ``torch.matmul`` inside ``triton_ext.drop_in()``
 * outside: ``torch.matmul`` after the drop-in has ended (its overrides stay, and pass on)
 
@@ -32,6 +33,7 @@ from triton_ext.kernels.launch import launch_plan
 
 import triton_ext
 from benchmarks import record
+from benchmarks.peers import TutorialConfig, tutorial_product
 
 SHAPES = [
     (64, 64, 64),
@@ -42,6 +44,8 @@ SHAPES = [
     (16, 4096, 4096),
     (64, 4096, 4096),
 ]
+TUTORIAL_CONFIGS = [TutorialConfig(128, 64, 4, 4, False), TutorialConfig(256, 64, 3, 8, True)]
+"""Two are enough for what the host does: the autotuner looks one up by the problem."""
 Product = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 
@@ -141,6 +145,7 @@ def main() -> None:
         b = torch.randn((k, n), device="cuda", dtype=torch.bfloat16)
         problems.append((f"{m}x{n}x{k}", m, n, k, a, b))
     rows, torch_times = [], {}
+    tutorial = tutorial_product(TUTORIAL_CONFIGS)
     with torch.no_grad():
         for title, m, n, k, a, b in problems:
             jit = launched_by_jit(m, n, k, choose_config(arch, "bf16", "K", "MN", m, n, k))
@@ -149,7 +154,8 @@ def main() -> None:
                 "ours": partial(triton_ext.matmul, a, b),
             }
             times = measure(sides, arguments.repeats)
-            times |= measure({"jit": partial(jit, a, b)}, arguments.repeats)
+            for name, product in (("jit", jit), ("tutorial", tutorial)):
+                times |= measure({name: partial(product, a, b)}, arguments.repeats)
             torch_times[title] = times["torch"]
             rows += rows_of(title, times, times["torch"])
         x = torch.randn((4, 16, 1024), device="cuda", dtype=torch.bfloat16)

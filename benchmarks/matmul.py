@@ -1,137 +1,104 @@
 """The matmul kernels beside PyTorch's (cuBLAS), interleaved in one run on one Hopper GPU.
 
-    python -m benchmarks.matmul [--json FILE] [--rounds N] [--only SUBSTRING]
+    python -m benchmarks.matmul [--json FILE] [--rounds N] [--only NAME] [--peers [NAME...]]
 
 Device time: each side is a CUDA graph of many launches over so many input sets of random numbers
 that they do not fit the L2 cache; the graphs are replayed in turn, and of the rounds the median
-counts. Host time is not in it (`python -m benchmarks.latency` is about that). A ratio is of
-throughputs, ours to PyTorch's. "limit" is the fraction of what the tensor cores do at the clock
-seen, or of the memory bandwidth in the data sheet, whichever binds. What is launched is what
-`triton_ext.matmul` launches: `choose_config` and `launch_plan`.
+counts. The GPU is busy all the time, so that the larger products run at the clock that the power
+limit leaves. Host time is not in it (`python -m benchmarks.latency` is about that). A ratio is of
+throughputs, to PyTorch's. "limit" is the fraction of what the tensor cores do at the clock seen
+meanwhile, or of the memory bandwidth (memory clock x bus width), whichever binds. What is launched
+is what `triton_ext.matmul` launches: `choose_config` and `launch_plan`.
+
+Peers, in the same rounds, where they are asked for (both are tuned for each problem first, which
+takes minutes): Triton's tutorial kernel (`benchmarks.peers`), and what ``torch.compile`` makes of
+``torch.mm`` (`benchmarks.inductor`, whose process takes its turn).
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import math
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+from triton.errors import TritonError
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
-from triton_ext.kernels.config import Major, MatmulConfig, choose_config
-from triton_ext.kernels.launch import compile_matmul, launch_plan
+from triton_ext.kernels.config import MatmulConfig, TileLayouts
+from triton_ext.kernels.launch import LaunchPlan, compile_matmul, launch_plan
 
 from benchmarks import record
+from benchmarks.gpu_state import GpuState, Watch
+from benchmarks.inductor import Inductor, InductorError, arguments_of
+from benchmarks.peers import Compilation, TutorialConfig, tutorial_configs, tutorial_launches
+from benchmarks.problems import CLASSES, TYPES, Operands, Problem, inputs, peer_problems, problems
+from benchmarks.replay import graph_of, launches_in_graph, replayed_seconds
 from triton_ext.interop import to_gluon
 
-TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "e4m3": torch.float8_e4m3fn}
-LLAMA_8B = [(6144, 4096), (4096, 4096), (28672, 4096), (4096, 14336)]
-"""N, K of the projections of Llama-3 8B: q, k and v together; o; gate and up together; down."""
-LLAMA_70B = [(10240, 8192), (8192, 8192), (57344, 8192), (8192, 28672)]
 INPUT_BYTES = 200 << 20
 """What the input sets of one problem take together: four times the L2 cache."""
-GRAPH_SECONDS = 1.5e-3
-"""About how long one replay takes, if a product is shorter than that."""
-MEMORY_BYTES = 3.35e12
-"""Of an H100 SXM, a second, by its data sheet."""
 FLOPS_PER_CLOCK = {2: 4096, 1: 8192}
 """Of an SM's tensor cores, by the bytes of an element."""
+GOAL = 0.97
+"""No ratio should be lower."""
+ROUNDS = 8
+"""That are replayed without a pause."""
+SHORTEST_SECONDS = 0.3
+"""Of replays, for a problem: NVML reads clock and power about every 100 ms."""
+MULTIPROCESSORS = 132
+"""Of an H100 SXM and of an H200."""
 
 
-@dataclass(frozen=True)
-class Problem:
-    """One row of the table."""
+def kernel_arguments(
+    problem: Problem, config: MatmulConfig, plan: LaunchPlan, operands: Operands, workspace: Any
+) -> list[Any]:
+    """What a plan's kernel is launched with, constants included, in its order."""
+    a, b, c = operands
+    matrices = {
+        "a": a.T if problem.a_major == "MN" else a,
+        "b": b if problem.b_major == "MN" else b.T,
+        "c": c,
+    }
 
-    m: int
-    n: int
-    k: int
-    element_type: str = "bf16"
-    a_major: Major = "K"
-    b_major: Major = "K"
+    def descriptor(matrix: torch.Tensor, tile: TileLayouts) -> Any:
+        layout = to_gluon(tile.tma_encoding)
+        return TensorDescriptor.from_tensor(matrix, list(tile.tma_shape), layout)
 
-    @property
-    def flops(self) -> int:
-        return 2 * self.m * self.n * self.k
-
-    @property
-    def bytes(self) -> int:
-        """A, B and C once; C has 16 bits."""
-        size = TYPES[self.element_type].itemsize
-        return (self.m + self.n) * self.k * size + 2 * self.m * self.n
-
-    def config(self, multiprocessors: int = 132) -> MatmulConfig:
-        out_type = "bf16" if self.element_type == "e4m3" else None
-        return choose_config(
-            90, self.element_type, self.a_major, self.b_major,
-            self.m, self.n, self.k, multiprocessors, out_type,
-        )  # fmt: skip
-
-    def __str__(self) -> str:
-        layout = "".join("N" if major == "MN" else "K" for major in (self.a_major, self.b_major))
-        return f"{self.m}x{self.n}x{self.k} {self.element_type} {layout}"
-
-
-def problems() -> list[Problem]:
-    """The shapes of the table, and for fp8 the larger ones of them."""
-    rows = [Problem(s, s, s, b_major="MN") for s in (1024, 2048, 4096, 8192, 16384)]
-    rows += [Problem(8192, 8192, k) for k in (512, 1024)]
-    rows += [Problem(16384, 512, 4096), Problem(512, 16384, 4096)]
-    for m in (1, 16, 64, 512, 4096, 8192):
-        rows += [Problem(m, n, k) for n, k in LLAMA_8B + LLAMA_70B]
-    rows += [Problem(s, s, s, "fp16", b_major="MN") for s in (2048, 4096, 8192)]
-    rows += [Problem(s, s, s, "e4m3") for s in (1024, 2048, 4096, 8192)]
-    for m in (16, 64, 512, 4096):
-        rows += [Problem(m, n, k, "e4m3") for n, k in LLAMA_8B]
-    return rows
-
-
-def inputs(problem: Problem) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Random A and B, contiguous along their major dimensions, and C."""
-    m, n, k = problem.m, problem.n, problem.k
-    dtype = TYPES[problem.element_type]
-    a = torch.randn((k, m) if problem.a_major == "MN" else (m, k), device="cuda").to(dtype)
-    b = torch.randn((k, n) if problem.b_major == "MN" else (n, k), device="cuda").to(dtype)
-    c_type = torch.bfloat16 if problem.element_type == "e4m3" else dtype
-    return (
-        a.T if problem.a_major == "MN" else a,
-        b if problem.b_major == "MN" else b.T,
-        torch.empty((m, n), device="cuda", dtype=c_type),
-    )
+    found = {
+        "a_desc": descriptor(matrices["a"], plan.a_tile),
+        "b_desc": descriptor(matrices["b"], plan.b_tile),
+        "c_desc": descriptor(matrices["c"], plan.c_tile),
+    }
+    # By position, the descriptors are the left and the right operand's, and C's.
+    values: dict[str, Any] = dict(plan.constants)
+    values |= {
+        name: found[by] for name, by in zip(found, plan.arguments[: len(found)], strict=True)
+    }
+    if plan.workspace_bytes:
+        values["workspace"] = workspace
+    if config.prefetch is not None:
+        values["prefetched"] = matrices[config.prefetch]
+    if plan.side_tile is not None:
+        right = matrices["a" if config.swap else "b"]
+        values["side_desc"] = descriptor(right, plan.side_tile)
+    return [values[name] for name in plan.kernel.arg_names]
 
 
 def kernel_launches(
-    problem: Problem, config: MatmulConfig, sets: Sequence[tuple[torch.Tensor, ...]]
+    problem: Problem, config: MatmulConfig, sets: Sequence[Operands]
 ) -> Callable[[int], None]:
     """Launches a configuration's kernel on input set i."""
     gpu = torch.cuda.get_device_properties()
     plan = launch_plan(config, problem.m, problem.n, problem.k, gpu)
     compiled = compile_matmul(config)
     workspace = torch.zeros(plan.workspace_bytes, dtype=torch.uint8, device="cuda")
-    calls = []
-    for a, b, c in sets:
-        values: dict[str, Any] = dict(plan.constants)
-        operands = (
-            ("a_desc", a.T if problem.a_major == "MN" else a, plan.a_tile),
-            ("b_desc", b if problem.b_major == "MN" else b.T, plan.b_tile),
-            ("c_desc", c, plan.c_tile),
-        )
-        found = {
-            name: TensorDescriptor.from_tensor(
-                matrix, list(tile.tma_shape), to_gluon(tile.tma_encoding)
-            )
-            for name, matrix, tile in operands
-        }
-        # By position, the descriptors are the left and the right operand's, and C's.
-        names = ("a_desc", "b_desc", "c_desc")
-        values |= {name: found[by] for name, by in zip(names, plan.arguments[:3], strict=True)}
-        values["workspace"] = workspace if plan.workspace_bytes else None
-        calls.append([values[name] for name in plan.kernel.arg_names])
+    calls = [kernel_arguments(problem, config, plan, operands, workspace) for operands in sets]
 
     def launch(i: int) -> None:
         stream = torch.cuda.current_stream().cuda_stream
@@ -160,50 +127,37 @@ def torch_launches(
     return product
 
 
-def graph_of(launch: Callable[[int], None], count: int) -> torch.cuda.CUDAGraph:
-    """A graph of launches 0 to count - 1."""
-    stream = torch.cuda.Stream()
-    with torch.cuda.stream(stream):
-        launch(0)  # whatever is set up at the first launch
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        for i in range(count):
-            launch(i)
-    return graph
-
-
 def median_seconds(
-    sides: dict[str, Callable[[int], None]], estimate: float, sets: int, rounds: int
+    sides: Mapping[str, Callable[[int], None]],
+    estimate: float,
+    sets: int,
+    rounds: int,
+    others: Mapping[str, Callable[[], float]] | None = None,
+    watch: Watch | None = None,
+    shortest: float = 0,
 ) -> dict[str, float]:
     """Of one launch of each side, replayed in turn.
 
     Args:
         estimate: about how long a launch takes, in seconds.
         sets: how many input sets the launches walk through.
+        others: sides that measure themselves when it is their turn, and return the seconds.
+        watch: sees the GPU while the sides are replayed.
+        shortest: for how many seconds to replay at least, with more rounds.
     """
-    count = max(1, min(64, int(GRAPH_SECONDS / estimate)))
-    if estimate < 2e-4:
-        count = max(count, sets)
+    count = launches_in_graph(estimate, sets)
     graphs = {name: graph_of(launch, count) for name, launch in sides.items()}
-    times: dict[str, list[float]] = {name: [] for name in graphs}
-    for graph in graphs.values():
+    others = others or {}
+    times: dict[str, list[float]] = {name: [] for name in [*graphs, *others]}
+    for graph in graphs.values():  # the first replay takes longer
         graph.replay()
-    order = list(graphs)
-    for _ in range(rounds):
-        order = order[1:] + order[:1]
-        torch.cuda.synchronize()
-        torch.cuda._sleep(200_000)  # the host runs ahead meanwhile
-        events = []
-        for name in order:
-            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-            start.record()
-            graphs[name].replay()
-            end.record()
-            events.append((name, start, end))
-        torch.cuda.synchronize()
-        for name, start, end in events:
-            times[name].append(start.elapsed_time(end) * 1e-3 / count)
+    begin = time.perf_counter()
+    with watch or contextlib.nullcontext():
+        while len(times[next(iter(graphs))]) < rounds or time.perf_counter() - begin < shortest:
+            for name, seconds in replayed_seconds(graphs, 1 if others else ROUNDS).items():
+                times[name] += [value / count for value in seconds]
+            for name, replay in others.items():
+                times[name].append(replay())
     return {name: statistics.median(values) for name, values in times.items()}
 
 
@@ -214,7 +168,98 @@ def error_of(problem: Problem, a: torch.Tensor, b: torch.Tensor, c: torch.Tensor
     return float((c[:rows].double() - expected).norm() / expected.norm())
 
 
-def measure(problem: Problem, rounds: int) -> dict[str, Any]:
+def checked(problem: Problem, launch: Callable[[int], None], operands: Operands) -> float:
+    """The error of a side's product of its first operands, over poison."""
+    operands[2].fill_(float("nan"))
+    launch(0)
+    return error_of(problem, *operands)
+
+
+class Peers:
+    """The sides besides ours and PyTorch's, for the problems for which they are asked.
+
+    Args:
+        chosen: the problems.
+        inductor: the process; it compiles for all of them at once, while this one does other work.
+    """
+
+    def __init__(self, chosen: Sequence[Problem], inductor: Inductor) -> None:
+        self._inductor = inductor
+        self._tuned: dict[Problem, dict[str, Any]] = {}
+        self._chosen = list(chosen)
+        inductor.send("versions")
+        for problem in chosen:
+            inductor.send("tune", **arguments_of(problem))
+
+    def compilations(self) -> list[Compilation]:
+        """Of the tutorial's kernel."""
+        kinds = dict.fromkeys((p.element_type, p.b_major == "K") for p in self._chosen)
+        return [
+            Compilation(config, element_type, b_k_major, MULTIPROCESSORS)
+            for element_type, b_k_major in kinds
+            for config in tutorial_configs()
+        ]
+
+    def wait(self) -> None:
+        """Until Inductor has compiled for all problems; print what it chose."""
+        versions = self._inductor.receive()
+        for problem in self._chosen:
+            try:
+                found = self._inductor.receive()
+            except InductorError as error:
+                print(f"torch.compile: {problem}: {error}", flush=True)
+                continue
+            self._tuned[problem] = {"choice": found["choice"], "error": found["error"], **versions}
+            print(f"torch.compile: {problem}: {found['choice']} in {found['seconds']:.0f} s")
+
+    def __contains__(self, problem: Problem) -> bool:
+        return problem in self._chosen
+
+    def tutorial(
+        self, problem: Problem, sets: Sequence[Operands], estimate: float
+    ) -> tuple[TutorialConfig, Callable[[int], None]]:
+        """The tutorial's kernel in the configuration with the shortest device time.
+
+        Raises:
+            TritonError: it does not run.
+        """
+        launches: dict[str, Callable[[int], None]] = {}
+        configs: dict[str, TutorialConfig] = {}
+        for config in tutorial_configs():
+            kernel = Compilation(
+                config, problem.element_type, problem.b_major == "K", MULTIPROCESSORS
+            ).compile()
+            if kernel is not None:
+                configs[str(config)] = config
+                launches[str(config)] = tutorial_launches(
+                    problem, config, kernel, sets, MULTIPROCESSORS
+                )
+        seconds = median_seconds(launches, estimate, len(sets), rounds=3)
+        best = min(seconds, key=lambda name: seconds[name])
+        return configs[best], launches[best]
+
+    @contextlib.contextmanager
+    def prepared(
+        self, problem: Problem, sets: int, count: int
+    ) -> Iterator[dict[str, Callable[[], float]]]:
+        """Inductor's side, if it has one for this problem."""
+        if problem not in self._tuned:
+            yield {}
+            return
+        self._inductor.ask("prepare", sets=sets, count=count, **arguments_of(problem))
+        try:
+            yield {"inductor": lambda: float(self._inductor.ask("replay"))}
+        finally:
+            self._inductor.ask("release")
+
+    def inductor_facts(self, problem: Problem) -> dict[str, Any]:
+        """What it chose, its error, and the versions in its process."""
+        return {f"inductor_{name}": value for name, value in self._tuned[problem].items()}
+
+
+def measure(
+    problem: Problem, rounds: int, state: GpuState, peers: Peers | None = None
+) -> dict[str, Any]:
     """One row: medians, ratio, the fraction of the limit, and the error."""
     sets = [inputs(problem) for _ in range(max(2, min(24, math.ceil(INPUT_BYTES / problem.bytes))))]
     gpu = torch.cuda.get_device_properties()
@@ -223,26 +268,54 @@ def measure(problem: Problem, rounds: int) -> dict[str, Any]:
         "triton_ext": kernel_launches(problem, config, sets),
         "torch": torch_launches(problem, sets),
     }
-    sets[0][2].fill_(float("nan"))
-    sides["triton_ext"](0)
-    error = error_of(problem, *sets[0])
+    error = checked(problem, sides["triton_ext"], sets[0])
     estimate = 2e-6 + max(problem.flops / 700e12, problem.bytes / 2.8e12)
-    seconds = median_seconds(sides, estimate, len(sets), rounds)
-    clock = torch.cuda.clock_rate() * 1e6
+    facts: dict[str, Any] = {}
+    with contextlib.ExitStack() as stack:
+        others: dict[str, Callable[[], float]] = {}
+        if peers is not None and problem in peers:
+            try:
+                chosen, sides["tutorial"] = peers.tutorial(problem, sets, estimate)
+                facts["tutorial_config"] = str(chosen)
+                facts["tutorial_error"] = checked(problem, sides["tutorial"], sets[0])
+            except TritonError as reason:
+                print(f"tutorial: {problem}: {reason}", flush=True)
+            try:
+                count = launches_in_graph(estimate, len(sets))
+                others = stack.enter_context(peers.prepared(problem, len(sets), count))
+            except InductorError as reason:
+                print(f"torch.compile: {problem}: {reason}", flush=True)
+            if others:
+                facts |= peers.inductor_facts(problem)
+        watch = Watch(state)
+        seconds = median_seconds(
+            sides, estimate, len(sets), rounds, others, watch, shortest=SHORTEST_SECONDS
+        )
+    clock = watch.clock_mhz * 1e6
     peak = FLOPS_PER_CLOCK[TYPES[problem.element_type].itemsize] * gpu.multi_processor_count * clock
-    shortest = max(problem.flops / peak, problem.bytes / MEMORY_BYTES)
+    bandwidth = state.memory_bytes_per_second()
+    shortest = max(problem.flops / peak, problem.bytes / bandwidth)
     return {
         "m": problem.m, "n": problem.n, "k": problem.k,
         "type": problem.element_type,
         "a_major": problem.a_major, "b_major": problem.b_major,
+        "class": problem.shape_class,
         **{f"{name}_us": value * 1e6 for name, value in seconds.items()},
         **{f"{name}_tflops": problem.flops / value / 1e12 for name, value in seconds.items()},
         "ratio": seconds["torch"] / seconds["triton_ext"],
+        **{
+            f"{name}_ratio": seconds["torch"] / seconds[name]
+            for name in seconds
+            if name not in ("torch", "triton_ext")
+        },
         "limit": shortest / seconds["triton_ext"],
         "limited_by": "tensor cores" if problem.flops / peak == shortest else "memory",
-        "clock_mhz": clock / 1e6,
+        "clock_mhz": watch.clock_mhz,
+        "power_watts": watch.power_watts,
+        "memory_bytes_per_second": bandwidth,
         "error": error,
         "config": describe(config),
+        **facts,
     }  # fmt: skip
 
 
@@ -259,51 +332,144 @@ def describe(config: MatmulConfig) -> str:
     return ", ".join(words)
 
 
-def _compile(config: MatmulConfig) -> None:
-    compile_matmul(config)
-
-
 def geometric_mean(values: Sequence[float]) -> float:
     return math.exp(statistics.fmean(map(math.log, values)))
 
 
+def summary(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Of each type, of each class of shapes and of all: geometric mean and lowest of the ratios.
+
+    Returns:
+        Dictionaries with "type", "class" ("all" for all of them), "number", "geometric_mean",
+        "lowest", and "below": how many ratios are below `GOAL`. Classes without a row are left out.
+    """
+    found = []
+    for element_type in dict.fromkeys(row["type"] for row in rows):
+        for shape_class in (*CLASSES, "all"):
+            ratios = [
+                row["ratio"]
+                for row in rows
+                if row["type"] == element_type and shape_class in (row["class"], "all")
+            ]
+            if ratios:
+                found.append(
+                    {
+                        "type": element_type,
+                        "class": shape_class,
+                        "number": len(ratios),
+                        "geometric_mean": geometric_mean(ratios),
+                        "lowest": min(ratios),
+                        "below": sum(ratio < GOAL for ratio in ratios),
+                    }
+                )
+    return found
+
+
+def print_summary(rows: Sequence[Mapping[str, Any]]) -> None:
+    """`summary`, and ours against each peer."""
+    print(f"{'type':<6}{'class':<16}{'number':>6}{'mean':>8}{'lowest':>8}{f'< {GOAL}':>8}")
+    for line in summary(rows):
+        print(
+            f"{line['type']:<6}{line['class']:<16}{line['number']:>6}"
+            f"{line['geometric_mean']:>8.3f}{line['lowest']:>8.3f}{line['below']:>8}"
+        )
+    for peer in ("tutorial", "inductor"):
+        measured = [row for row in rows if f"{peer}_us" in row]
+        if measured:
+            ours = geometric_mean([row[f"{peer}_us"] / row["triton_ext_us"] for row in measured])
+            theirs = geometric_mean([row[f"{peer}_ratio"] for row in measured])
+            print(
+                f"{peer}: {theirs:.3f} of torch in the geometric mean of {len(measured)} problems;"
+                f" triton_ext {ours:.3f} of {peer}"
+            )
+
+
+def print_row(problem: Problem, row: Mapping[str, Any]) -> None:
+    peers = "".join(
+        f"{row[name]:>9.3f}" if name in row else f"{'-':>9}"
+        for name in ("tutorial_ratio", "inductor_ratio")
+    )
+    print(
+        f"{problem!s:<28}{row['triton_ext_us']:>9.1f}{row['torch_us']:>9.1f}"
+        f"{row['triton_ext_tflops']:>6.0f}{row['torch_tflops']:>14.0f}{row['ratio']:>7.3f}{peers}"
+        f"{row['limit']:>7.2f}{row['clock_mhz']:>6.0f}{row['power_watts']:>5.0f}  {row['config']}",
+        flush=True,
+    )
+
+
+def _compile(work: MatmulConfig | Compilation) -> None:
+    if isinstance(work, Compilation):
+        work.compile()
+    else:
+        compile_matmul(work)
+
+
+def gpu_name() -> str:
+    """In a word, for file names: ``h100``, ``h200``."""
+    words = torch.cuda.get_device_name().lower().replace("nvidia", "").split()
+    return words[0]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--json", type=Path, help="write the rows here")
-    parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--only", default="", help="of problems whose name contains this")
+    parser.add_argument(
+        "--json",
+        help="write the rows here; {gpu} stands for the GPU's name:"
+        " benchmarks/results/matmul_{gpu}.json",
+    )
+    parser.add_argument("--rounds", type=int, default=15, help="at least so many")
+    parser.add_argument(
+        "--only", metavar="NAME", default="", help="of problems whose name contains this"
+    )
+    parser.add_argument(
+        "--peers",
+        nargs="*",
+        metavar="NAME",
+        help="measure the peers, too, for problems whose name contains one of these; without any,"
+        f" for {len(peer_problems())} problems of several kinds",
+    )
     arguments = parser.parse_args()
     chosen = [problem for problem in problems() if arguments.only in str(problem)]
-    start = time.perf_counter()
-    configs = list(dict.fromkeys(problem.config() for problem in chosen))
-    with ProcessPoolExecutor() as pool:  # fills Triton's cache
-        list(pool.map(_compile, configs))
-    compiled = time.perf_counter() - start
+    if arguments.peers:
+        with_peers = [p for p in chosen if any(name in str(p) for name in arguments.peers)]
+    elif arguments.peers is None:
+        with_peers = []
+    else:
+        with_peers = [problem for problem in chosen if problem in peer_problems()]
+    with contextlib.ExitStack() as stack:
+        peers = None
+        if with_peers:
+            peers = Peers(with_peers, stack.enter_context(Inductor()))
+        start = time.perf_counter()
+        work: list[MatmulConfig | Compilation] = list(
+            dict.fromkeys(problem.config(MULTIPROCESSORS) for problem in chosen)
+        )
+        work += peers.compilations() if peers else []
+        with ProcessPoolExecutor() as pool:  # fills Triton's cache
+            list(pool.map(_compile, work))
+        print(f"{len(work)} kernels compiled in {time.perf_counter() - start:.1f} s")
+        if peers:
+            peers.wait()
+        rows = run(chosen, arguments.rounds, peers)
+    print_summary(rows)
+    path = arguments.json and Path(arguments.json.replace("{gpu}", gpu_name()))
+    record.write(path or None, "matmul", rows)
+
+
+def run(chosen: Sequence[Problem], rounds: int, peers: Peers | None) -> list[dict[str, Any]]:
+    """All rows, printed."""
     torch.manual_seed(0)
+    state = GpuState()
     print(" ".join(f"{name} {value}" for name, value in record.environment().items()))
-    print(f"{len(configs)} configurations compiled in {compiled:.1f} s")
     print(
         f"{'problem':<28}{'ours us':>9}{'torch us':>9}{'ours':>6}{'torch TFLOP/s':>14}{'ratio':>7}"
-        f"{'limit':>7}  configuration"
+        f"{'tutorial':>9}{'compile':>9}{'limit':>7}{'MHz':>6}{'W':>5}  configuration"
     )
     rows = []
     for problem in chosen:
-        row = measure(problem, arguments.rounds)
-        rows.append(row)
-        print(
-            f"{problem!s:<28}{row['triton_ext_us']:>9.1f}{row['torch_us']:>9.1f}"
-            f"{row['triton_ext_tflops']:>6.0f}{row['torch_tflops']:>14.0f}{row['ratio']:>7.3f}"
-            f"{row['limit']:>7.2f}  {row['config']}",
-            flush=True,
-        )
-    for element_type in TYPES:
-        ratios = [row["ratio"] for row in rows if row["type"] == element_type]
-        if ratios:
-            print(
-                f"{element_type}: geometric mean of {len(ratios)} ratios"
-                f" {geometric_mean(ratios):.3f}, lowest {min(ratios):.3f}"
-            )
-    record.write(arguments.json, "matmul", rows)
+        rows.append(measure(problem, rounds, state, peers))
+        print_row(problem, rows[-1])
+    return rows
 
 
 if __name__ == "__main__":

@@ -32,25 +32,27 @@ TENSOR_FLOPS = 5.57e12
 """Of an SM, a second, 16-bit operands: what is left of 7.5e12 at the power limit."""
 LOAD_BYTES = 110e9
 """What an SM loads from the L2 cache in a second, by TMA."""
-CACHE_BYTES = 14e12
+CACHE_BYTES = 13.9e12
 """What all SMs together load from the L2 cache in a second."""
 OVERLAP_LOSS = 0.071
 """Of the shorter limits, what they add to the longest."""
 PINGPONG_LOSS = 0.072
 """The same where two consumers take turns."""
-MEMORY_BYTES = 3.12e12
+MEMORY_BYTES = 3.13e12
 """What the GPU reads from memory in a second, when enough is in flight."""
-FLIGHT_BYTES = 1.43e6
+REREAD = 0.09
+"""What the larger operand costs more if several blocks load the same of it, from the L2 cache."""
+FLIGHT_BYTES = 1.74e6
 """In flight, of all SMs, at which 1 - 1/e of that is reached; it approaches it exponentially."""
-CROWDED_BYTES = 7.43e6
+CROWDED_BYTES = 7.62e6
 """In flight beyond which more takes longer, where some SMs have no tile and the others wait."""
-LAUNCH_SECONDS = 2.13e-6
+LAUNCH_SECONDS = 2.02e-6
 """From the end of the kernel before to the first product, and from the last product to the end."""
 TILE_SECONDS = 2.84e-6
 """From the last product of a tile of 64 rows to the first of the next; half of it with more."""
-STORE_BYTES = 288e9
+STORE_BYTES = 284e9
 """What an SM stores in a second, of the last tile, which nothing hides."""
-OUTSIDE_SECONDS = 16e-9
+OUTSIDE_SECONDS = 15e-9
 """What a row of 128 bytes outside the matrix adds to the time until a TMA copy arrives: the zeros
 come slower than data would."""
 PINGPONG_K = {1: 8192, 2: 2048}
@@ -60,9 +62,9 @@ drift apart, and do not find each other's tiles in the L2 cache any more: 0.55 t
 of a shared tile."""
 CLUSTER_SECONDS = 1.38e-6
 """What a launch takes longer if its blocks form clusters."""
-PART_BYTES = 35.6e9
+PART_BYTES = 24.3e9
 """What an SM writes in a second of a part of a tile that others add up, and they read it back."""
-PART_SECONDS = 1.43e-6
+PART_SECONDS = 1.06e-6
 """To tell that a part is there, and to find out."""
 
 
@@ -136,6 +138,8 @@ def _memory_seconds(
     flight = working * config.stages * config.block_k * tile_bytes * config.element_bytes
     rate = MEMORY_BYTES * (1 - math.exp(-flight / FLIGHT_BYTES))
     read = batch * config.element_bytes * (m * k + k * n)
+    if (-(-m // config.block_m) if n >= m else -(-n // config.block_n)) > 1:
+        read += REREAD * batch * config.element_bytes * max(m, n) * k
     seconds = (read + batch * C_BYTES[config.c_type] * m * n) / rate
     if working < 0.8 * resident:
         seconds += max(0.0, flight - CROWDED_BYTES) / MEMORY_BYTES

@@ -16,6 +16,13 @@ CASES = {
     "one consumer": ({"consumers": 1, "block_m": 64, "block_n": 64}, 72, 136, 200),
     "cluster": ({"consumers": 2, "cluster": 2}, 264, 136, 136),
     "split-K": ({"consumers": 1, "block_m": 64, "block_n": 64, "max_splits": 4}, 72, 136, 1096),
+    "ping-pong": (
+        {"consumers": 2, "pingpong": True, "block_m": 64, "block_n": 64}, 200, 264, 600
+    ),
+    "side": (
+        {"consumers": 2, "block_n": 192, "side": 64, "c_parts": 2, "stages": 2, "prefetch": "b"},
+        136, 264, 264,
+    ),
     "bias": (
         {"consumers": 2, "bias": True, "alpha": True, "activation": "gelu", "a_scales": "each"},
         136, 136, 136,

@@ -1,0 +1,251 @@
+"""Plots of the results in ``benchmarks/results``, for the README: ``make plots``.
+
+    python -m benchmarks.plots
+
+SVG with a transparent ground, and text as text in a grey that is readable on light and dark pages.
+Each file carries a digest of the numbers that it shows, by which `stale` knows, without matplotlib,
+whether a plot is older than its results.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import json
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.problems import CLASSES, Problem
+
+ROOT = Path(__file__).resolve().parent.parent
+RESULTS = ROOT / "benchmarks" / "results"
+PLOTS = ROOT / "docs" / "plots"
+INK = "#7d8590"
+COLOURS = ("#3b8fd6", "#d9822b", "#35a07b", "#b072c9")
+SIDES = {"triton_ext": "triton_ext", "tutorial": "Triton's tutorial", "inductor": "torch.compile"}
+"""Of the peers' plot, and what they are called."""
+LATENCY_SIDES = {
+    "torch": "torch",
+    "ours": "triton_ext",
+    "tutorial": "Triton's tutorial",
+    "jit": "triton_ext's kernel by Triton's launch",
+}
+
+
+@dataclass(frozen=True)
+class Plot:
+    """One picture.
+
+    Attributes:
+        name: of the file, without ``.svg``.
+        title: what it shows, on which GPU.
+        data: the numbers.
+        draw: (axes, data) -> draws them.
+        size: in inches.
+    """
+
+    name: str
+    title: str
+    data: Any
+    draw: Callable[[Any, Any], None]
+    size: tuple[float, float]
+
+    @property
+    def digest(self) -> str:
+        """Of what it shows."""
+        text = json.dumps([self.title, self.data], sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    @property
+    def path(self) -> Path:
+        return PLOTS / f"{self.name}.svg"
+
+
+def ratio_data(rows: list[dict[str, Any]]) -> dict[str, dict[str, list[float]]]:
+    """Of each type, the ratios to PyTorch's throughput, by class of shapes."""
+    found: dict[str, dict[str, list[float]]] = {}
+    for row in rows:
+        shape_class = Problem(row["m"], row["n"], row["k"]).shape_class
+        of_type = found.setdefault(row["type"], {name: [] for name in CLASSES})
+        of_type[shape_class].append(round(row["ratio"], 3))
+    return found
+
+
+def draw_ratios(axes: Any, data: dict[str, dict[str, list[float]]]) -> None:
+    """A dot a shape, in a column for each class and type."""
+    axes.axhline(1, color=INK, linewidth=0.8)
+    for which, (element_type, classes) in enumerate(data.items()):
+        for place, ratios in enumerate(classes.values()):
+            middle = place + 0.26 * (which - (len(data) - 1) / 2)
+            across = [middle + 0.035 * (i % 5 - 2) for i in range(len(ratios))]
+            label = element_type if place == 0 else None
+            axes.plot(across, ratios, "o", markersize=4, alpha=0.75, color=COLOURS[which],
+                      markeredgewidth=0, label=label)  # fmt: skip
+    axes.set_xticks(range(len(CLASSES)), CLASSES)
+    axes.set_ylabel("throughput / cuBLAS")
+    axes.legend(frameon=False, labelcolor=INK, ncols=len(data))
+
+
+def peers_data(rows: list[dict[str, Any]]) -> dict[str, dict[str, float]]:
+    """Of each problem with peers, the ratio of each side to PyTorch's throughput."""
+    return {
+        f"{row['m']} x {row['n']} x {row['k']}" + f" {row['type']}" * (row["type"] != "bf16"): {
+            side: round(row["ratio" if side == "triton_ext" else f"{side}_ratio"], 3)
+            for side in SIDES
+            if side == "triton_ext" or f"{side}_ratio" in row
+        }
+        for row in rows
+        if "tutorial_ratio" in row or "inductor_ratio" in row
+    }
+
+
+def draw_peers(axes: Any, data: dict[str, dict[str, float]]) -> None:
+    """A row a problem, a dot a side."""
+    places = range(len(data))
+    axes.axvline(1, color=INK, linewidth=0.8)
+    for which, (side, name) in enumerate(SIDES.items()):
+        found = [(of[side], place) for place, of in enumerate(data.values()) if side in of]
+        axes.plot(*zip(*found, strict=True), "osD"[which], markersize=5, color=COLOURS[which],
+                  alpha=0.85, markeredgewidth=0, label=name)  # fmt: skip
+    axes.set_yticks(places, list(data))
+    axes.invert_yaxis()
+    axes.grid(axis="y", color=INK, alpha=0.2, linewidth=0.6)
+    axes.set_xlabel("throughput / cuBLAS")
+    axes.legend(frameon=False, labelcolor=INK, loc="lower left")
+
+
+def ladder_data(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """TFLOP/s of each step, and of PyTorch's product, the median of its runs beside the steps."""
+    torch_us = sorted(row["torch_us"] for row in rows)[len(rows) // 2]
+    return {
+        "steps": {row["step"]: round(row["tflops"], 1) for row in rows},
+        "torch": round(2 * rows[0]["size"] ** 3 / torch_us / 1e6, 1),
+        "size": rows[0]["size"],
+    }
+
+
+def draw_ladder(axes: Any, data: dict[str, Any]) -> None:
+    """A bar a step, from the naive kernel down."""
+    names, values = list(data["steps"]), list(data["steps"].values())
+    axes.barh(range(len(names)), values, color=COLOURS[0], height=0.66)
+    for place, value in enumerate(values):
+        text = f"{value:.1f}" if value < 10 else f"{value:.0f}"
+        if value > 0.1 * data["torch"]:
+            axes.annotate(text, (value, place), (-4, 0), textcoords="offset points", ha="right",
+                          va="center", color="white", fontsize=8)  # fmt: skip
+        else:
+            axes.annotate(text, (value, place), (4, 0), textcoords="offset points", ha="left",
+                          va="center", fontsize=8)  # fmt: skip
+    axes.axvline(data["torch"], color=COLOURS[1], linewidth=1, label=f"cuBLAS {data['torch']:.0f}")
+    axes.set_yticks(range(len(names)), names)
+    axes.invert_yaxis()
+    axes.set_xlim(0, 1.12 * max(*values, data["torch"]))
+    axes.set_xlabel(f"TFLOP/s, bf16, {data['size']} cubed")
+    axes.legend(frameon=False, labelcolor=INK, loc="upper right")
+
+
+def latency_data(rows: list[dict[str, Any]]) -> dict[str, dict[str, float]]:
+    """Of each side, the host's microseconds for each plain product."""
+    found: dict[str, dict[str, float]] = {}
+    for side in LATENCY_SIDES:
+        of = {
+            row["problem"]: round(row["host_us"], 1)
+            for row in rows
+            if row["side"] == side and re.fullmatch(r"\d+x\d+x\d+", row["problem"])
+        }
+        if of:
+            found[side] = of
+    return found
+
+
+def label_of(problem: str) -> str:
+    """M x N x K, in two lines."""
+    m, n, k = problem.split("x")
+    return f"{m} x {n}\nx {k}"
+
+
+def draw_latency(axes: Any, data: dict[str, dict[str, float]]) -> None:
+    """Groups of bars, one a side."""
+    names = list(data["torch"])
+    width = 0.8 / len(data)
+    for which, (side, values) in enumerate(data.items()):
+        left = [place + width * (which - (len(data) - 1) / 2) for place in range(len(names))]
+        heights = [values[name] for name in names]
+        axes.bar(left, heights, width, color=COLOURS[which], label=LATENCY_SIDES[side])
+    axes.set_xticks(range(len(names)), [label_of(name) for name in names], fontsize=8)
+    axes.set_ylabel("µs of host time a call")
+    axes.set_ylim(0, 1.3 * max(max(values.values()) for values in data.values()))
+    axes.legend(frameon=False, labelcolor=INK, ncols=len(data))
+
+
+KINDS: dict[str, list[tuple[str, str, Callable[..., Any], Callable[..., None], Any]]] = {
+    "matmul": [
+        ("ratios", "Device time: a dot a shape", ratio_data, draw_ratios, (8, 3.4)),
+        ("peers", "Device time, all sides in one run", peers_data, draw_peers, (8, 4)),
+    ],
+    "ladder": [("ladder", "Step by step", ladder_data, draw_ladder, (8, 3.2))],
+    "latency": [("latency", "Eager latency", latency_data, draw_latency, (8, 3.2))],
+}
+"""Benchmark -> its plots: name, title, rows -> data, what draws them, the size in inches."""
+
+
+def plots(results: Path = RESULTS) -> list[Plot]:
+    """All that there are results for: ``ratios-h100``, ..."""
+    found = []
+    for benchmark, kinds in KINDS.items():
+        for path in sorted(results.glob(f"{benchmark}_*.json")):
+            document = json.loads(path.read_text())
+            gpu = path.stem.removeprefix(f"{benchmark}_")
+            where = f"{document['environment']['gpu'].removeprefix('NVIDIA ')}"
+            for name, title, extract, draw, size in kinds:
+                data = extract(document["rows"])
+                if data:
+                    title = f"{title} ({where})"
+                    found.append(Plot(f"{name}-{gpu}", title, data, draw, size))
+    return found
+
+
+def stale() -> list[str]:
+    """The names of the files that `write` would change, remove or add, by their digests."""
+    drawn = {plot.path.name: plot for plot in plots()}
+    committed = {path.name for path in PLOTS.glob("*.svg")}
+    wrong = set(drawn) ^ committed
+    for name in set(drawn) & committed:
+        if f"sha256:{drawn[name].digest}" not in drawn[name].path.read_text(encoding="utf-8"):
+            wrong.add(name)
+    return sorted(wrong)
+
+
+def write() -> None:
+    """Draw all plots, and remove those that there are no results for."""
+    matplotlib: Any = importlib.import_module("matplotlib")
+    matplotlib.use("svg")
+    pyplot: Any = importlib.import_module("matplotlib.pyplot")
+    style = {
+        "svg.fonttype": "none", "svg.hashsalt": "triton_ext", "font.family": "sans-serif",
+        "font.size": 9, "text.color": INK, "axes.edgecolor": INK, "axes.labelcolor": INK,
+        "axes.titlesize": 10, "axes.titlelocation": "left", "axes.spines.top": False,
+        "axes.spines.right": False, "xtick.color": INK, "ytick.color": INK,
+    }  # fmt: skip
+    PLOTS.mkdir(exist_ok=True)
+    drawn = plots()
+    for path in set(PLOTS.glob("*.svg")) - {plot.path for plot in drawn}:
+        path.unlink()
+    for plot in drawn:
+        with pyplot.rc_context(style):
+            figure, axes = pyplot.subplots(figsize=plot.size, layout="constrained")
+            plot.draw(axes, plot.data)
+            axes.set_title(plot.title)
+            figure.savefig(
+                plot.path,
+                transparent=True,
+                metadata={"Date": None, "Description": f"sha256:{plot.digest}"},
+            )
+            pyplot.close(figure)
+
+
+if __name__ == "__main__":
+    write()
