@@ -123,6 +123,13 @@ class MatmulConfig:
         max_splits: into how many parts along K the tiles of an incomplete last wave may be cut.
         c_parts: how many pieces of a consumer's part of the tile of C are stored one by one.
         c_buffers: how many pieces are in shared memory at the same time.
+        pingpong: two consumers take turns, a whole tile each, where they would share each tile:
+            while one stores its tile, the other multiplies. For a short K.
+        side: how many of the tile's columns come as a second tile of the right operand, so that
+            their number is not a power of two: 192 is 128 and a side of 64. Fewer columns of tiles
+            stay empty, or fewer SMs idle.
+        prefetch: "a" or "b": while the kernel before it ends, a block asks for its first tiles of
+            that operand, which is K-major, to be in the L2 cache.
         group: how many rows of tiles run together.
         out_type: of C: "fp16", "bf16", "fp32" or "int32" (of int8 alone); None for that of A and B
             where it is one of these, else fp32, or int32 for int8.
@@ -165,6 +172,9 @@ class MatmulConfig:
     a_scales: str | None = None
     b_scales: str | None = None
     alpha: bool = False
+    pingpong: bool = False
+    side: int = 0
+    prefetch: str | None = None
     residual: bool = False
     batched: bool = False
 
@@ -178,7 +188,7 @@ class MatmulConfig:
                 self.columns,
                 "must be at most 128 with 3 consumers: the accumulator would not fit the registers",
             )
-        if self.element_type == "int8" and self.columns > INT8_MAX_COLUMNS:
+        if self.element_type == "int8" and self.columns - self.side > INT8_MAX_COLUMNS:
             raise LayoutError(
                 "block_m" if self.swap else "block_n",
                 self.columns,
@@ -188,6 +198,8 @@ class MatmulConfig:
         for name, tile in (("a_swizzle", self.a_layouts), ("b_swizzle", self.b_layouts)):
             if tile.encoding.swizzle_byte_width == 0:
                 raise LayoutError(name, 0, "must be 32 at least, and the tile as wide as that")
+        if self.side_layouts is not None and not self.side_layouts.encoding.swizzle_byte_width:
+            raise LayoutError("side", self.side, "must be 32 bytes wide at least if it is MN-major")
         _ = self.c_layouts  # raise if it does not fit
         if self.shared_memory_bytes > SHARED_MEMORY_PER_BLOCK:
             raise LayoutError(
@@ -226,13 +238,17 @@ class MatmulConfig:
                 "a_scales": (None,),
                 "b_scales": (None,),
                 "alpha": (False,),
+                "pingpong": (False,),
+                "side": (0,),
+                "prefetch": (None,),
                 "residual": (False,),
                 "batched": (False,),
             }
-        columns = (8, 16, 32, 64, 128, 256)
-        rows: tuple[int, ...] = (64 * self.consumers, 128 * self.consumers)
-        if self.columns == 256 or self.consumers == 3:
-            rows = rows[:1]  # 128 registers of accumulator a thread are what there is room for
+        columns = [size + self.side for size in (8, 16, 32, 64, 128, 256) if size > self.side]
+        main = self.columns - self.side
+        rows: tuple[int, ...] = (64 * self.shares, 128 * self.shares)
+        if self.columns > 160 or self.consumers == 3:
+            rows = rows[:1]  # 160 registers of accumulator a thread are what there is room for
         return anywhere | {
             "block_m": columns if self.swap else rows,
             "block_n": rows if self.swap else columns,
@@ -243,7 +259,11 @@ class MatmulConfig:
             "cluster": (1, 2),
             # The parts of a cluster's tiles would need a counter that both of its blocks see.
             "max_splits": range(1, 33) if self.cluster == 1 else (1,),
-            "c_parts": [parts for parts in (1, 2, 4) if self.columns // parts >= 8],
+            "c_parts": [
+                parts
+                for parts in (1, 2, 4, 8)
+                if main // parts >= 8 and self.side % (main // parts) == 0
+            ],
             "c_buffers": range(1, self.c_parts + 1),
             "out_type": (
                 (None, "int32", "fp32", "fp16", "bf16")
@@ -255,6 +275,12 @@ class MatmulConfig:
             "a_scales": (None, "one", "each"),
             "b_scales": (None, "one", "each"),
             "alpha": (False, True),
+            "pingpong": (False, True) if self.consumers == 2 else (False,),
+            "side": (0, 8, 16, 32, 64, 128) if self.cluster == 1 else (0,),
+            "prefetch": [
+                None,
+                *(name for name in ("a", "b") if getattr(self, f"{name}_major", "K") == "K"),
+            ],
             "residual": (False, True),
             "batched": (False, True),
         }
@@ -274,6 +300,11 @@ class MatmulConfig:
         return "int32" if self.element_type == "int8" else "fp32"
 
     @property
+    def shares(self) -> int:
+        """Among how many warpgroups a tile is divided."""
+        return 1 if self.pingpong else max(self.consumers, 1)
+
+    @property
     def rows(self) -> int:
         """Of the tile of the left operand: A, or the transpose of B if they are swapped."""
         return self.block_n if self.swap else self.block_m
@@ -284,28 +315,38 @@ class MatmulConfig:
         return self.block_m if self.swap else self.block_n
 
     @property
+    def c_columns(self) -> int:
+        """Of the piece of C that a consumer stores at a time."""
+        return (self.columns - self.side) // self.c_parts
+
+    @property
     def shared_memory_bytes(self) -> int:
         """What the tiles of A, B and C take, all stages, with 1 KiB for barriers.
 
         Without consumers, the tile of C takes the place of the others when they are not needed.
         """
         operands = (self.block_m + self.block_n) * self.block_k * self.stages * self.element_bytes
-        c = self.block_m * self.block_n * C_BYTES[self.c_type]
         if self.consumers:
-            return operands + c // self.c_parts * self.c_buffers + 1024
-        return max(operands, c) + 1024
+            c_rows = self.rows * self.consumers // self.shares
+            c = c_rows * self.c_columns * self.c_buffers * C_BYTES[self.c_type]
+            return operands + c + 1024
+        return max(operands, self.block_m * self.block_n * C_BYTES[self.c_type]) + 1024
 
     def _left(self, k_major: bool, swizzle: int | None) -> TileLayouts:
         """Of what one consumer reads of the left operand: (rows, block_k)."""
-        shape = (self.cluster * self.rows // max(self.consumers, 1), self.block_k)
+        shape = (self.cluster * self.rows // self.shares, self.block_k)
         bits = 8 * self.element_bytes
         return tile_layouts(
             shape, 1 if k_major else 0, bits, swizzle, self._row_bases, self.batched
         )
 
     def _right(self, k_major: bool, swizzle: int | None) -> TileLayouts:
-        """Of the tile of the right operand, (block_k, columns), which a cluster shares."""
-        shape = (self.block_k, self.columns)
+        """Of the tile of the right operand without its side, which a cluster shares."""
+        return self._right_part(self.columns - self.side, k_major, swizzle)
+
+    def _right_part(self, columns: int, k_major: bool, swizzle: int | None) -> TileLayouts:
+        """Of (block_k, columns) of the right operand."""
+        shape = (self.block_k, columns)
         bits = 8 * self.element_bytes
         shared = [[0, 0] for _ in self._row_bases]
         return tile_layouts(shape, 0 if k_major else 1, bits, swizzle, shared, self.batched)
@@ -323,16 +364,25 @@ class MatmulConfig:
 
     @functools.cached_property
     def b_layouts(self) -> TileLayouts:
-        """Of the tile of B; (block_k, block_n), or its transpose if they are swapped."""
+        """Of the tile of B; (block_k, block_n), or its transpose if they are swapped; no side."""
         operand = self._left if self.swap else self._right
         return operand(self.b_major == "K", self.b_swizzle)
+
+    @functools.cached_property
+    def side_layouts(self) -> TileLayouts | None:
+        """Of the side of the right operand's tile, (block_k, side); its swizzle is the widest."""
+        if not self.side:
+            return None
+        return self._right_part(
+            self.side, (self.a_major if self.swap else self.b_major) == "K", None
+        )
 
     @functools.cached_property
     def c_layouts(self) -> TileLayouts:
         """Of what is stored of C at a time; in memory C is N-major."""
         shape = (
-            self.cluster * self.rows // max(self.consumers, 1),
-            self.columns // self.c_parts,
+            self.cluster * self.rows // self.shares,
+            self.c_columns,
         )
         bits = 8 * C_BYTES[self.c_type]
         return tile_layouts(shape, 0 if self.swap else 1, bits, None, self._row_bases, self.batched)

@@ -1,19 +1,19 @@
 """Which configuration to use for a problem: the one with the shortest predicted time.
 
-The model knows four limits, of which it takes the longest, and what a launch costs besides:
+The model knows these limits, of which it takes the longest, and what a launch costs besides:
 
 - the tensor cores, which a thread block can use one of its SM's share of;
 - what an SM can load from the L2 cache: a tile of ROWS x COLUMNS needs (ROWS + COLUMNS) * K
   elements, less what a cluster shares;
-- what all SMs can load from memory: A, B and C once;
+- what all SMs can load from the L2 cache, and from memory: A, B and C once;
+- the turns of the ring of tiles, where the TMA unit fills in much that is outside of the matrix;
 - the waves: tiles come in groups of as many as there are SMs, and the last group takes as long as a
   full one, unless its tiles are cut along K.
 
 What is minimised is the time of a product in a stream of others, on an otherwise idle GPU. The
-constants were fitted, within what was measured for each alone, to 2,000 timings on an H100 SXM (132
-SMs, 700 W; configurations x shapes): what the model chooses is 1.2% slower than the best candidate
-in the mean. They are no data-sheet values: the tensor cores of a busy H100 are slowed by its power
-limit.
+constants were fitted, within what was measured for each alone, to 1,300 timings of 100 problems on
+an H100 SXM (132 SMs, 700 W): what the model chooses is 0.7% slower than the best candidate in the
+mean. They are no data-sheet values: the tensor cores of a busy H100 are slowed by its power limit.
 """
 
 from __future__ import annotations
@@ -21,35 +21,48 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from triton_ext.kernels.config import C_BYTES, ELEMENT_BYTES, Major, MatmulConfig
 
 from triton_ext.errors import LayoutError
 
-TENSOR_FLOPS = 4.8e12
+TENSOR_FLOPS = 5.57e12
 """Of an SM, a second, 16-bit operands: what is left of 7.5e12 at the power limit."""
-LOAD_BYTES = 75e9
+LOAD_BYTES = 110e9
 """What an SM loads from the L2 cache in a second, by TMA."""
-CACHE_BYTES = 10.6e12
+CACHE_BYTES = 14e12
 """What all SMs together load from the L2 cache in a second."""
-OVERLAP_LOSS = 0.21
+OVERLAP_LOSS = 0.071
 """Of the shorter limits, what they add to the longest."""
-MEMORY_BYTES = 3.05e12
+PINGPONG_LOSS = 0.072
+"""The same where two consumers take turns."""
+MEMORY_BYTES = 3.12e12
 """What the GPU reads from memory in a second, when enough is in flight."""
-FLIGHT_BYTES = 2.07e6
+FLIGHT_BYTES = 1.43e6
 """In flight, of all SMs, at which 1 - 1/e of that is reached; it approaches it exponentially."""
-CROWDED_BYTES = 8.9e6
+CROWDED_BYTES = 7.43e6
 """In flight beyond which more takes longer, where some SMs have no tile and the others wait."""
-LAUNCH_SECONDS = 2.3e-6
+LAUNCH_SECONDS = 2.13e-6
 """From the end of the kernel before to the first product, and from the last product to the end."""
-TILE_SECONDS = 1.3e-6
+TILE_SECONDS = 2.84e-6
 """From the last product of a tile of 64 rows to the first of the next; half of it with more."""
-STORE_BYTES = 72e9
+STORE_BYTES = 288e9
 """What an SM stores in a second, of the last tile, which nothing hides."""
-PART_BYTES = 10e9
+OUTSIDE_SECONDS = 16e-9
+"""What a row of 128 bytes outside the matrix adds to the time until a TMA copy arrives: the zeros
+come slower than data would."""
+PINGPONG_K = {1: 8192, 2: 2048}
+PINGPONG_FLOPS = 2.5e12
+"""Up to which two consumers take turns; K by the size of a cluster. In longer products the blocks
+drift apart, and do not find each other's tiles in the L2 cache any more: 0.55 to 0.95 of the speed
+of a shared tile."""
+CLUSTER_SECONDS = 1.38e-6
+"""What a launch takes longer if its blocks form clusters."""
+PART_BYTES = 35.6e9
 """What an SM writes in a second of a part of a tile that others add up, and they read it back."""
-PART_SECONDS = 3.9e-6
+PART_SECONDS = 1.43e-6
 """To tell that a part is there, and to find out."""
 
 
@@ -66,13 +79,27 @@ def predicted_seconds(
         _compute_seconds(config, tiles, resident, k_tiles),
         _memory_seconds(config, m, n, k, min(tiles, resident), resident, batch),
         tiles * k_tiles * _tile_bytes(config) * config.cluster / CACHE_BYTES,
+        _ring_seconds(config, rows, columns, k_tiles * -(-tiles // resident)),
     )
     return (
         LAUNCH_SECONDS
+        + CLUSTER_SECONDS * (config.cluster > 1)
         + max(limits)
-        + OVERLAP_LOSS * (sum(limits) - max(limits))
+        + (PINGPONG_LOSS if config.pingpong else OVERLAP_LOSS) * (sum(limits) - max(limits))
         + config.rows * config.columns * C_BYTES[config.c_type] / STORE_BYTES
     )
+
+
+def _blocks_stay_together(config: MatmulConfig, m: int, n: int, k: int, batch: int = 1) -> bool:
+    """Whether a ping-pong kernel's blocks are at about the same K to the end."""
+    return k <= PINGPONG_K[config.cluster] and 2.0 * batch * m * n * k <= PINGPONG_FLOPS
+
+
+def _ring_seconds(config: MatmulConfig, rows: int, columns: int, fills: int) -> float:
+    """What the ring's turns take if each of its copies takes what its rows outside take."""
+    outside = max(0, config.rows - rows) + max(0, config.columns - columns)
+    boxes = config.block_k * config.element_bytes // 128
+    return fills / config.stages * outside * boxes * OUTSIDE_SECONDS
 
 
 def _tile_bytes(config: MatmulConfig) -> float:
@@ -83,11 +110,15 @@ def _tile_bytes(config: MatmulConfig) -> float:
 
 def _compute_seconds(config: MatmulConfig, tiles: int, resident: int, k_tiles: int) -> float:
     """The waves, of which each tile takes what its SM's tensor cores or loads take."""
-    flops = 2 * config.rows * max(config.columns, 16) * config.block_k
+    # A wgmma reads 64 rows of the left operand for however few columns: 128 bytes a cycle.
+    columns = sum(max(n, (64 + n) / 2) for n in (config.columns - config.side, config.side) if n)
+    flops = 2 * config.rows * columns * config.block_k
     rate = TENSOR_FLOPS * 2 / config.element_bytes
     tile = k_tiles * max(flops / rate, _tile_bytes(config) / LOAD_BYTES)
     waves, left = divmod(tiles, resident)
-    seconds = waves * tile + (waves + bool(left) - 1) * TILE_SECONDS / min(config.rows // 64, 2)
+    seconds = waves * tile
+    if not config.pingpong:
+        seconds += (waves + bool(left) - 1) * TILE_SECONDS / min(config.rows // 64, 2)
     if left:
         splits = max(1, min(resident // left, config.max_splits, k_tiles // 4))
         seconds += tile / splits
@@ -122,14 +153,30 @@ def _shapes() -> Iterator[dict[str, int | bool]]:
         for consumers, max_splits in ((1, 1), (2, 8)):
             yield {"rows": 128, "columns": 128, "consumers": consumers, "stages": 6, "swap": swap,
                    "max_splits": max_splits}  # fmt: skip
+        for cluster in (1, 2):
+            yield {"rows": 128, "columns": 128, "consumers": 2, "pingpong": True, "stages": 6,
+                   "c_parts": 2, "swap": swap, "cluster": cluster,
+                   "group": 4 // cluster}  # fmt: skip
         yield {"rows": 192, "columns": 128, "consumers": 3, "stages": 4, "swap": swap}
+        yield {"rows": 128, "columns": 192, "side": 64, "consumers": 2, "stages": 5, "c_parts": 2,
+               "swap": swap}  # fmt: skip
+        yield {"rows": 128, "columns": 96, "side": 32, "consumers": 2, "stages": 6, "c_parts": 2,
+               "swap": swap}  # fmt: skip
+        yield {"rows": 128, "columns": 320, "side": 64, "consumers": 2, "stages": 3, "c_parts": 4,
+               "swap": swap}  # fmt: skip
         yield {"rows": 64, "columns": 128, "consumers": 1, "stages": 4, "block_k": 2,
                "swap": swap}  # fmt: skip
-        for columns, depths in ((64, (5, 6)), (32, (5, 8)), (16, (5, 7, 9)), (8, (5, 7, 9))):
+        for columns, depths in ((64, (5, 6)), (32, (5, 8)), (16, (5, 6, 7)), (8, (5, 6, 7))):
             for stages in depths:
                 for max_splits in (1, 8):
                     yield {"rows": 64, "columns": columns, "consumers": 1, "stages": stages,
                            "block_k": 2, "swap": swap, "max_splits": max_splits}  # fmt: skip
+        for columns, side in ((48, 16), (80, 16), (96, 32)):
+            yield {"rows": 64, "columns": columns, "side": side, "consumers": 1, "stages": 5,
+                   "block_k": 2, "c_parts": (columns - side) // side, "swap": swap}  # fmt: skip
+    # The cluster shares the tile of A, which is the taller one.
+    yield {"rows": 128, "columns": 256, "consumers": 2, "c_parts": 2, "stages": 4, "swap": True,
+           "cluster": 2}  # fmt: skip
 
 
 @functools.lru_cache(maxsize=64)
@@ -165,10 +212,17 @@ def best_config(
     out_type: str | None = None,
     batch: int = 1,
 ) -> MatmulConfig:
-    """The candidate with the shortest predicted time; of equals a swapped one for a wide C."""
-    return ranked_configs(
+    """The candidate with the shortest predicted time.
+
+    What reads from memory most of the time prefetches the larger operand.
+    """
+    found = ranked_configs(
         element_type, a_major, b_major, m, n, k, multiprocessors, out_type, batch
     )[0]
+    k_major = (b_major if n >= m else a_major) == "K"
+    if found.rows == 64 and found.columns < 128 and k_major:
+        found = replace(found, prefetch="b" if n >= m else "a")
+    return found
 
 
 def ranked_configs(
@@ -182,11 +236,19 @@ def ranked_configs(
     out_type: str | None = None,
     batch: int = 1,
 ) -> list[MatmulConfig]:
-    """The candidates, those with the shortest predicted time first."""
+    """The candidates, those with the shortest predicted time first.
+
+    Of equals one that loads the larger operand fewer times, then a swapped one for a wide C.
+    """
     return sorted(
-        candidates(element_type, a_major, b_major, out_type),
+        (
+            config
+            for config in candidates(element_type, a_major, b_major, out_type)
+            if not config.pingpong or _blocks_stay_together(config, m, n, k, batch)
+        ),
         key=lambda config: (
             predicted_seconds(config, m, n, k, multiprocessors, batch),
-            config.swap != (n >= 2 * m and config.rows == 64),
+            -(-m // config.block_m) if n >= m else -(-n // config.block_n),
+            config.swap != (n >= 2 * m if config.rows == 64 else m >= 4 * n),
         ),
     )

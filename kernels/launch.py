@@ -21,7 +21,14 @@ CONSUMER_REGISTERS = {1: 240, 2: 240, 3: 160}
 """Registers of a thread by the number of consumer warpgroups: what is left of the SM's 65,536 when
 the producer's warps have 24 each; a multiple of 8."""
 
-_OPTIONAL = ("workspace", "bias", "a_scale", "b_scale", "alpha", "c0_desc", "beta")
+PREFETCH_TILES = 4
+"""How many K tiles a block asks for while the kernel before it ends. Of 1, 2, 4, 8 and 16, on an
+H100, 2 and 4 were the best, and 16 was slower than none: the other kernel waits for its own."""
+
+_OPTIONAL = (
+    "side_desc", "workspace", "bias", "a_scale", "b_scale", "alpha", "c0_desc", "beta",
+    "prefetched",
+)  # fmt: skip
 """Arguments of the kernel with consumers that are None unless asked for."""
 TRITON_TYPES = {"e4m3": "fp8e4nv", "e5m2": "fp8e5", "tf32": "fp32", "int8": "i8", "int32": "i32"}
 """What Triton calls element types that it does not call as this project does."""
@@ -50,12 +57,14 @@ class LaunchPlan:
             ``workspace``: a pointer to `workspace_bytes` bytes, aligned to 16.
             ``bias``, ``a_scale``, ``b_scale``: pointers to contiguous vectors of N, M and N (or 1)
             elements, bias of any floating-point type, scales of fp32. ``alpha``, ``beta``: floats.
-            ``c0_desc``: as ``c_desc``, of the residual.
+            ``c0_desc``: as ``c_desc``, of the residual. ``side_desc``: of the right operand (B, or
+            A if they are swapped) once more, with its own box. ``prefetched``: the address of the
+            operand that `MatmulConfig.prefetch` names.
             The order is the kernel's; the descriptors go by position, the others by name (the
             kernel's names of the operands are those of its left and right one).
         constants: compile-time arguments.
         options: compilation options.
-        a_tile, b_tile, c_tile: ``tma_shape`` and ``tma_encoding`` are the descriptor's.
+        a_tile, b_tile, c_tile, side_tile: ``tma_shape`` and ``tma_encoding`` are the descriptor's.
         workspace_bytes: 0 if there is none. It must be zero before the first launch; every launch
             leaves it so that it serves the next launch of any plan (on the same stream).
     """
@@ -68,6 +77,7 @@ class LaunchPlan:
     a_tile: TileLayouts
     b_tile: TileLayouts
     c_tile: TileLayouts
+    side_tile: TileLayouts | None = None
     workspace_bytes: int = 0
 
 
@@ -104,6 +114,7 @@ def launch_plan(
         a_tile=config.a_layouts,
         b_tile=config.b_layouts,
         c_tile=config.c_layouts,
+        side_tile=config.side_layouts,
         workspace_bytes=workspace,
     )
 
@@ -111,6 +122,7 @@ def launch_plan(
 def _extra_arguments(config: MatmulConfig) -> tuple[str, ...]:
     """The run-time arguments besides descriptors that the kernel takes, in its order."""
     asked_for = {
+        "side_desc": config.side > 0,
         "workspace": config.max_splits > 1,
         "bias": config.bias,
         "a_scale": config.a_scales is not None,
@@ -118,6 +130,7 @@ def _extra_arguments(config: MatmulConfig) -> tuple[str, ...]:
         "alpha": config.alpha,
         "c0_desc": config.residual,
         "beta": config.residual,
+        "prefetched": config.prefetch is not None,
     }
     return tuple(name for name, asked in asked_for.items() if asked)
 
@@ -161,7 +174,9 @@ def kernel_constants(config: MatmulConfig, *, generated_layouts: bool = True) ->
     return common | {
         **{name: None for name in _OPTIONAL if name not in _extra_arguments(config)},
         "BLOCK_M": config.cluster * config.rows,
-        "BLOCK_N": config.columns,
+        "BLOCK_N": config.columns - config.side,
+        "SIDE_N": config.side,
+        "SIDE_LAYOUT": layout(config.side_layouts) if config.side_layouts is not None else None,
         "CONSUMERS": config.consumers,
         "CONSUMER_REGISTERS": CONSUMER_REGISTERS[config.consumers],
         "C_PARTS": config.c_parts,
@@ -171,6 +186,9 @@ def kernel_constants(config: MatmulConfig, *, generated_layouts: bool = True) ->
         "ACTIVATION": config.activation,
         "A_SCALES": int(config.a_scales == "each"),
         "B_SCALES": int(config.b_scales == "each"),
+        "SHARES": config.shares,
+        "PREFETCH": PREFETCH_TILES * config.block_k,
+        "PREFETCH_LEFT": config.prefetch == ("b" if config.swap else "a"),
     }
 
 
@@ -199,12 +217,14 @@ def compile_matmul(config: MatmulConfig, constants: dict[str, Any] | None = None
     """
     constants = kernel_constants(config) if constants is None else constants
     a, b = (config.a_layouts, config.element_type), (config.b_layouts, config.element_type)
-    tiles = [b, a] if config.swap else [a, b]
-    tiles.append((config.c_layouts, config.c_type))
+    c = (config.c_layouts, config.c_type)
     types = {"workspace": "*u8", "bias": f"*{config.c_type}", "a_scale": "*fp32",
-             "b_scale": "*fp32", "alpha": "fp32", "beta": "fp32"}  # fmt: skip
-    names = ("a_desc", "b_desc", "c_desc", "c0_desc")
-    for name, (tile, element_type) in zip(names, [*tiles, tiles[-1]], strict=True):
+             "b_scale": "*fp32", "alpha": "fp32", "beta": "fp32", "prefetched": "*u8"}  # fmt: skip
+    tiles = dict(zip(("a_desc", "b_desc"), (b, a) if config.swap else (a, b), strict=True))
+    tiles |= {"c_desc": c, "c0_desc": c}
+    if config.side_layouts is not None:
+        tiles["side_desc"] = (config.side_layouts, config.element_type)
+    for name, (tile, element_type) in tiles.items():
         block = ",".join(map(str, tile.tma_shape))
         layout = to_gluon(tile.tma_encoding)
         element = TRITON_TYPES.get(element_type, element_type)

@@ -15,6 +15,13 @@ tiles of A and B in the L2 cache (a finer division, "stream-K", was measured: wh
 different places of K, B comes from memory several times, and a product of 512x6144x4096 took 2.3
 times as long).
 
+Two consumers may also take turns (`SHARES` = 1, *ping-pong*): each multiplies a whole tile, and
+stores it while the other multiplies the next. The ring alone does not keep their order: a barrier's
+phase tells only odd turns of the ring from even ones, so a consumer also waits for its turn.
+
+A tile need not be as wide as a power of two: `SIDE_N` of its columns are a second tile of the right
+operand, with accumulators of their own.
+
 Two blocks of a cluster may share the tile of B: one of them copies it to both (*multicast*), once
 the consumers of both have read what was there before.
 
@@ -125,6 +132,13 @@ def next_stage(stage, phase, STAGES: gl.constexpr):
 
 
 @gluon.jit
+def stage_after(stage, phase, count, STAGES: gl.constexpr):
+    """The buffer `count` turns later, and the phase of its barriers."""
+    place = stage + count
+    return place % STAGES, phase ^ (place // STAGES & 1)
+
+
+@gluon.jit
 def stage_before(stage, STAGES: gl.constexpr):
     """The buffer of the ring that comes before this one."""
     return gl.where(stage == 0, STAGES - 1, stage - 1)
@@ -190,36 +204,80 @@ def load_tile(desc, matrix, mn, k, barrier, tile, K_MAJOR: gl.constexpr):
 
 
 @gluon.jit
-def produce(a_desc, b_desc, a_tiles, b_tiles, ready, free, free_everywhere,
-            tiles_m, tiles_n, num_k,
-            BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr,
-            CONSUMERS: gl.constexpr, STAGES: gl.constexpr, GROUP_M: gl.constexpr,
-            A_K_MAJOR: gl.constexpr, B_K_MAJOR: gl.constexpr,
-            MAX_SPLITS: gl.constexpr):  # fmt: skip
+def prefetch(pointer, desc, matrix, mn, k, BLOCK_MN: gl.constexpr, K: gl.constexpr):
+    """Ask for BLOCK_MN rows from mn on of a K-major operand, K elements from k on, to be in the
+    L2 cache.
+
+    It changes nothing else: the kernel before this one may still write there.
+    """
+    BYTES: gl.constexpr = desc.dtype.primitive_bitwidth // 8
+    LANES: gl.constexpr = gl.BlockedLayout([1], [32], [1], [0])
+    last = matrix_size(desc, 0).to(gl.int32) - 1
+    rows = gl.minimum(mn + gl.arange(0, BLOCK_MN, LANES), last)
+    size = gl.minimum(matrix_size(desc, 1).to(gl.int32) - k, K) * BYTES // 16 * 16
+    if is_batched(desc):
+        offsets = rows * desc.strides[1] + gl.minimum(matrix, desc.shape[0] - 1) * desc.strides[0]
+    else:
+        offsets = rows * desc.strides[0]
+    places = pointer.to(gl.pointer_type(gl.int8)) + (offsets + k) * BYTES
+    gl.inline_asm_elementwise(
+        """{
+        .reg .pred some;
+        setp.gt.s32 some, $2, 0;
+        @some cp.async.bulk.prefetch.L2.global [$1], $2;
+        mov.b32 $0, 0;
+        }""",
+        "=r,l,r", [places, gl.zeros_like(rows) + size], gl.int32, is_pure=False, pack=1,
+    )  # fmt: skip
+
+
+@gluon.jit
+def produce(a_desc, b_desc, side_desc, prefetched, ring, tiling,
+            BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, SIDE_N: gl.constexpr,
+            BLOCK_K: gl.constexpr, SHARES: gl.constexpr, STAGES: gl.constexpr,
+            GROUP_M: gl.constexpr, A_K_MAJOR: gl.constexpr, B_K_MAJOR: gl.constexpr,
+            MAX_SPLITS: gl.constexpr, PREFETCH: gl.constexpr,
+            PREFETCH_LEFT: gl.constexpr):  # fmt: skip
     """The producer warp: copy the tiles of A and B, as soon as their buffers are free."""
-    ROWS: gl.constexpr = BLOCK_M // CONSUMERS
-    tile_bytes: gl.constexpr = CONSUMERS * a_desc.nbytes_per_cta + b_desc.nbytes_per_cta
+    a_tiles, b_tiles, side_tiles, ready, free, free_everywhere, _turns = ring
+    tiles_m, tiles_n, num_k = tiling
+    ROWS: gl.constexpr = BLOCK_M // SHARES
+    side_bytes: gl.constexpr = side_desc.nbytes_per_cta if SIDE_N > 0 else 0
+    tile_bytes: gl.constexpr = SHARES * a_desc.nbytes_per_cta + b_desc.nbytes_per_cta + side_bytes
     tiles = tiles_of_batch(tiles_m * tiles_n, a_desc, b_desc)
     stage = gl.to_tensor(0)
     phase = gl.to_tensor(0)
+    if prefetched is not None:
+        tile, k_first, _, _, _, _ = step_work(0, tiles, num_k, MAX_SPLITS)
+        matrix, tile = matrix_of_tile(tile, tiles_m, tiles_n, a_desc)
+        tile_m, tile_n = tile_position(tile, tiles_m, tiles_n, GROUP_M)
+        off_k = k_first * BLOCK_K
+        if PREFETCH_LEFT:
+            prefetch(prefetched, a_desc, matrix, tile_m * BLOCK_M, off_k, BLOCK_M, PREFETCH)
+        else:
+            off_n = tile_n * (BLOCK_N + SIDE_N)
+            prefetch(prefetched, b_desc, matrix, off_n, off_k, BLOCK_N, PREFETCH)
     gdc_wait()
     for step in range(step_count(tiles, num_k, MAX_SPLITS)):
         tile, k_first, k_end, _, _, _ = step_work(step, tiles, num_k, MAX_SPLITS)
         matrix, tile = matrix_of_tile(tile, tiles_m, tiles_n, a_desc)
         tile_m, tile_n = tile_position(tile, tiles_m, tiles_n, GROUP_M)
         off_m = tile_m * BLOCK_M
-        off_n = tile_n * BLOCK_N
+        off_n = tile_n * (BLOCK_N + SIDE_N)
         for k in range(k_first, k_end):
             barrier = ready.index(stage)
             mbarrier.wait(free.index(stage), phase ^ 1)  # passes in the first turn
             if gl.num_ctas() > 1:
                 mbarrier.wait(free_everywhere.index(stage), phase ^ 1)
             mbarrier.expect(barrier, tile_bytes)
-            for part in gl.static_range(CONSUMERS):
+            for part in gl.static_range(SHARES):
                 load_tile(a_desc, matrix, off_m + part * ROWS, k * BLOCK_K, barrier,
-                          a_tiles.index(stage * CONSUMERS + part), A_K_MAJOR)  # fmt: skip
+                          a_tiles.index(stage * SHARES + part), A_K_MAJOR)  # fmt: skip
             load_tile(b_desc, matrix, off_n, k * BLOCK_K, barrier, b_tiles.index(stage),
                       B_K_MAJOR)  # fmt: skip
+            if SIDE_N > 0:
+                load_tile(side_desc, matrix, off_n + BLOCK_N, k * BLOCK_K, barrier,
+                          side_tiles.index(stage), B_K_MAJOR)  # fmt: skip
             stage, phase = next_stage(stage, phase, STAGES)
 
 
@@ -232,20 +290,30 @@ def release(free, free_everywhere, stage, pred):
 
 
 @gluon.jit
-def multiply(a_tiles, b_tiles, ready, free, free_everywhere, stage, phase, k_first, k_end, acc,
-             WHICH: gl.constexpr, CONSUMERS: gl.constexpr, STAGES: gl.constexpr):  # fmt: skip
+def multiply(ring, stage, phase, k_first, k_end, acc, side,
+             WHICH: gl.constexpr, SIDE_N: gl.constexpr, CONSUMERS: gl.constexpr,
+             SHARES: gl.constexpr, STAGES: gl.constexpr):  # fmt: skip
     """The products of one tile; each is issued while the one before it runs."""
+    a_tiles, b_tiles, side_tiles, ready, free, free_everywhere, turns = ring
     for k in range(k_first, k_end):
         mbarrier.wait(ready.index(stage), phase)
-        acc = warpgroup_mma(
-            a_tiles.index(stage * CONSUMERS + WHICH), b_tiles.index(stage), acc, is_async=True
-        )
-        acc = warpgroup_mma_wait(1, deps=(acc,))
+        a_tile = a_tiles.index(stage * SHARES + WHICH % SHARES)
+        acc = warpgroup_mma(a_tile, b_tiles.index(stage), acc, is_async=True)
+        if SIDE_N > 0:
+            side = warpgroup_mma(a_tile, side_tiles.index(stage), side, is_async=True)
+            acc, side = warpgroup_mma_wait(2, deps=(acc, side))
+        else:
+            acc = warpgroup_mma_wait(1, deps=(acc,))
         release(free, free_everywhere, stage_before(stage, STAGES), k > k_first)
         stage, phase = next_stage(stage, phase, STAGES)
-    acc = warpgroup_mma_wait(0, deps=(acc,))
+    if SHARES < CONSUMERS:
+        mbarrier.arrive(turns.index((WHICH + 1) % CONSUMERS), count=1)
+    if SIDE_N > 0:
+        acc, side = warpgroup_mma_wait(0, deps=(acc, side))
+    else:
+        acc = warpgroup_mma_wait(0, deps=(acc,))
     release(free, free_everywhere, stage_before(stage, STAGES), True)
-    return acc, stage, phase
+    return acc, side, stage, phase
 
 
 @gluon.jit
@@ -329,8 +397,16 @@ def part_pointers(workspace, slot, column, ROWS: gl.constexpr, COLUMNS: gl.const
 
 
 @gluon.jit
-def last_to_come(workspace, acc, splits, split, distance, WHICH: gl.constexpr,
-                 CONSUMERS: gl.constexpr, LAYOUT: gl.constexpr):  # fmt: skip
+def leave_part(x, workspace, slot, column, TILE_COLUMNS: gl.constexpr, LAYOUT: gl.constexpr):
+    """Write x, from that column of this consumer's part of a tile on, to the workspace."""
+    pointers = part_pointers(workspace, slot, column, x.shape[0], x.shape[1], TILE_COLUMNS, LAYOUT)
+    gl.store(pointers, x.to(gl.int32, bitcast=True))
+
+
+@gluon.jit
+def last_to_come(workspace, acc, side, splits, split, distance, SHARE: gl.constexpr,
+                 SHARES: gl.constexpr, SIDE_N: gl.constexpr, LAYOUT: gl.constexpr,
+                 SIDE_LAYOUT: gl.constexpr):  # fmt: skip
     """Whether this consumer is the last that comes with a part of a tile.
 
     All others have left theirs in the workspace then. It waits for those alone that have said
@@ -338,7 +414,7 @@ def last_to_come(workspace, acc, splits, split, distance, WHICH: gl.constexpr,
     """
     program = gl.program_id(0)
     tile = program - split * distance
-    coming = workspace.to(gl.pointer_type(gl.int32)) + 2 * (tile * CONSUMERS + WHICH)
+    coming = workspace.to(gl.pointer_type(gl.int32)) + 2 * (tile * SHARES + SHARE)
     there = coming + 1
     last = gl.atomic_add(coming, 1, sem="relaxed", scope="gpu") == splits - 1
     if last:
@@ -348,22 +424,24 @@ def last_to_come(workspace, acc, splits, split, distance, WHICH: gl.constexpr,
         gl.atomic_xchg(coming, 0, sem="relaxed", scope="gpu")  # for the next launch
         gl.atomic_xchg(there, 0, sem="relaxed", scope="gpu")
     else:
-        pointers = part_pointers(workspace, program * CONSUMERS + WHICH, 0, acc.shape[0],
-                                 acc.shape[1], acc.shape[1], LAYOUT)  # fmt: skip
-        gl.store(pointers, acc.to(gl.int32, bitcast=True))
+        TILE_COLUMNS: gl.constexpr = acc.shape[1] + SIDE_N
+        slot = program * SHARES + SHARE
+        leave_part(acc, workspace, slot, 0, TILE_COLUMNS, LAYOUT)
+        if SIDE_N > 0:
+            leave_part(side, workspace, slot, acc.shape[1], TILE_COLUMNS, SIDE_LAYOUT)
         gl.barrier()  # all threads have written before one of them says so
         gl.atomic_add(there, 1, sem="release", scope="gpu")
     return last
 
 
 @gluon.jit
-def sum_of_parts(x, workspace, splits, split, distance, column, WHICH: gl.constexpr,
-                 CONSUMERS: gl.constexpr, TILE_COLUMNS: gl.constexpr,
+def sum_of_parts(x, workspace, splits, split, distance, column, SHARE: gl.constexpr,
+                 SHARES: gl.constexpr, TILE_COLUMNS: gl.constexpr,
                  LAYOUT: gl.constexpr):  # fmt: skip
     """x, columns of this block's part, and what the others left of them; in the order of K."""
     total = gl.zeros_like(x)
     for other in range(splits):
-        slot = (gl.program_id(0) + (other - split) * distance) * CONSUMERS + WHICH
+        slot = (gl.program_id(0) + (other - split) * distance) * SHARES + SHARE
         pointers = part_pointers(workspace, slot, column, x.shape[0], x.shape[1], TILE_COLUMNS,
                                  LAYOUT)  # fmt: skip
         mask = gl.full(x.shape, 1, gl.int1, LAYOUT) & (other != split)
@@ -394,21 +472,21 @@ def load_residual(c0_desc, c_tiles, c0_ready, matrix, off_m, off_n,
 
 
 @gluon.jit
-def store_tile(c_desc, c_tiles, workspace, extras, c0, matrix, off_m, off_n, acc, splits, split,
-               distance, WHICH: gl.constexpr, CONSUMERS: gl.constexpr, PARTS: gl.constexpr,
-               C_BUFFERS: gl.constexpr, C_N_MAJOR: gl.constexpr, MAX_SPLITS: gl.constexpr,
-               ACTIVATION: gl.constexpr, A_SCALES: gl.constexpr, B_SCALES: gl.constexpr,
+def store_tile(c_desc, c_tiles, workspace, extras, c0, matrix, off_m, off_n, pieces, splits, split,
+               distance, WHICH: gl.constexpr, SHARES: gl.constexpr, C_BUFFERS: gl.constexpr,
+               C_N_MAJOR: gl.constexpr, MAX_SPLITS: gl.constexpr, ACTIVATION: gl.constexpr,
+               A_SCALES: gl.constexpr, B_SCALES: gl.constexpr,
                LAYOUT: gl.constexpr):  # fmt: skip
     """Registers -> swizzled shared memory -> C, a few columns at a time, and do not wait."""
-    COLUMNS: gl.constexpr = acc.shape[1] // PARTS
+    PARTS: gl.constexpr = len(pieces)
+    COLUMNS: gl.constexpr = pieces[0].shape[1]
     size = (matrix_size(c_desc, 0 if C_N_MAJOR else 1), matrix_size(c_desc, 1 if C_N_MAJOR else 0))
     c0_desc, c0_ready, c0_phase, beta = c0
-    pieces = split_columns(acc, PARTS)
     for i in gl.static_range(PARTS):
         piece = gl.convert_layout(pieces[i], LAYOUT)
         if MAX_SPLITS > 1:
-            piece = sum_of_parts(piece, workspace, splits, split, distance, i * COLUMNS, WHICH,
-                                 CONSUMERS, acc.shape[1], LAYOUT)  # fmt: skip
+            piece = sum_of_parts(piece, workspace, splits, split, distance, i * COLUMNS,
+                                 WHICH % SHARES, SHARES, PARTS * COLUMNS, LAYOUT)  # fmt: skip
         off = (off_m, off_n + i * COLUMNS)
         c_tile = c_tiles.index(WHICH * C_BUFFERS + i % C_BUFFERS)
         if c0_desc is not None:
@@ -429,23 +507,35 @@ def store_tile(c_desc, c_tiles, workspace, extras, c0, matrix, off_m, off_n, acc
 
 
 @gluon.jit
-def consume(c_desc, workspace, bias, a_scale, b_scale, alpha, c0_desc, beta, a_tiles, b_tiles,
-            c_tiles, ready, free, free_everywhere, c0_ready, tiles_m, tiles_n, num_k,
+def consume(c_desc, c_tiles, workspace, extras, residual, ring, tiling,
             WHICH: gl.constexpr, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr,
-            CONSUMERS: gl.constexpr, STAGES: gl.constexpr, GROUP_M: gl.constexpr,
-            C_PARTS: gl.constexpr, C_BUFFERS: gl.constexpr, C_N_MAJOR: gl.constexpr,
-            MAX_SPLITS: gl.constexpr, ACTIVATION: gl.constexpr, A_SCALES: gl.constexpr,
+            SIDE_N: gl.constexpr, CONSUMERS: gl.constexpr, SHARES: gl.constexpr,
+            STAGES: gl.constexpr, GROUP_M: gl.constexpr, C_PARTS: gl.constexpr,
+            C_BUFFERS: gl.constexpr, C_N_MAJOR: gl.constexpr, MAX_SPLITS: gl.constexpr,
+            ACTIVATION: gl.constexpr, A_SCALES: gl.constexpr,
             B_SCALES: gl.constexpr):  # fmt: skip
-    """A consumer warpgroup: rows WHICH * BLOCK_M / CONSUMERS and on of each tile of C."""
-    ROWS: gl.constexpr = BLOCK_M // CONSUMERS
-    ACCUMULATOR: gl.constexpr = gl.int32 if a_tiles.dtype.is_int() else gl.float32
-    INSTR_K: gl.constexpr = 256 // a_tiles.dtype.primitive_bitwidth
+    """A consumer warpgroup: rows WHICH * BLOCK_M / CONSUMERS and on of each tile of C.
+
+    Or, if there is one share, all rows of every other tile.
+    """
+    c0_desc, beta, c0_ready = residual
+    tiles_m, tiles_n, num_k = tiling
+    ROWS: gl.constexpr = BLOCK_M // SHARES
+    TURNS: gl.constexpr = CONSUMERS // SHARES
+    COLUMNS: gl.constexpr = BLOCK_N // C_PARTS
+    PARTS: gl.constexpr = C_PARTS + SIDE_N // COLUMNS
+    ACCUMULATOR: gl.constexpr = gl.int32 if ring[0].dtype.is_int() else gl.float32
+    INSTR_K: gl.constexpr = 256 // ring[0].dtype.primitive_bitwidth
     LAYOUT: gl.constexpr = gl.NVMMADistributedLayout(
         version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, BLOCK_N, INSTR_K],
         cga_layout=cluster_rows(gl.num_ctas()),
     )  # fmt: skip
+    SIDE_LAYOUT: gl.constexpr = gl.NVMMADistributedLayout(
+        version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, max(SIDE_N, 8), INSTR_K],
+        cga_layout=cluster_rows(gl.num_ctas()),
+    )  # fmt: skip
     C_LAYOUT: gl.constexpr = gl.NVMMADistributedLayout(
-        version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, BLOCK_N // C_PARTS, INSTR_K],
+        version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, COLUMNS, INSTR_K],
         cga_layout=cluster_rows(gl.num_ctas()),
     )  # fmt: skip
     tiles = tiles_m * tiles_n
@@ -454,35 +544,48 @@ def consume(c_desc, workspace, bias, a_scale, b_scale, alpha, c0_desc, beta, a_t
     stage = gl.to_tensor(0)
     phase = gl.to_tensor(0)
     c0_phase = gl.to_tensor(0)
+    FIRST: gl.constexpr = WHICH // SHARES
+    if FIRST > 0:
+        stage, phase = stage_after(stage, phase, FIRST * num_k, STAGES)
     gdc_wait()
-    for step in range(step_count(tiles, num_k, MAX_SPLITS)):
+    for step in range(FIRST, step_count(tiles, num_k, MAX_SPLITS), TURNS):
         tile, k_first, k_end, splits, split, distance = step_work(step, tiles, num_k, MAX_SPLITS)
         matrix, tile = matrix_of_tile(tile, tiles_m, tiles_n, c_desc)
         tile_m, tile_n = tile_position(tile, tiles_m, tiles_n, GROUP_M)
-        off_m = tile_m * BLOCK_M + WHICH * ROWS
+        off_m = tile_m * BLOCK_M + WHICH % SHARES * ROWS
+        off_n = tile_n * (BLOCK_N + SIDE_N)
         if c0_desc is not None:  # noqa: SIM102 (known when the kernel is compiled)
             if splits == 1:
-                load_residual(c0_desc, c_tiles, c0_ready, matrix, off_m, tile_n * BLOCK_N, 0,
-                              C_BUFFERS, WHICH, BLOCK_N // C_PARTS, C_PARTS, C_BUFFERS,
-                              C_N_MAJOR)  # fmt: skip
+                load_residual(c0_desc, c_tiles, c0_ready, matrix, off_m, off_n, 0, C_BUFFERS,
+                              WHICH, COLUMNS, PARTS, C_BUFFERS, C_N_MAJOR)  # fmt: skip
         acc = gl.zeros((ROWS, BLOCK_N), ACCUMULATOR, LAYOUT)
-        acc, stage, phase = multiply(a_tiles, b_tiles, ready, free, free_everywhere, stage, phase,
-                                     k_first, k_end, acc, WHICH, CONSUMERS, STAGES)  # fmt: skip
+        side = acc  # not used without a side
+        if SIDE_N > 0:
+            side = gl.zeros((ROWS, SIDE_N), ACCUMULATOR, SIDE_LAYOUT)
+        if TURNS > 1:  # the first turn is the first consumer's
+            mbarrier.wait(ring[6].index(WHICH), (step // TURNS & 1) ^ (WHICH == 0))
+        acc, side, stage, phase = multiply(ring, stage, phase, k_first, k_end, acc, side, WHICH,
+                                           SIDE_N, CONSUMERS, SHARES, STAGES)  # fmt: skip
+        if TURNS > 1:  # the others' tiles; a part of a tile is the last step
+            stage, phase = stage_after(stage, phase, (TURNS - 1) * num_k, STAGES)
         complete = True
         if MAX_SPLITS > 1:  # noqa: SIM102 (known when the kernel is compiled; the next is not)
             if splits > 1:
-                complete = last_to_come(workspace, acc, splits, split, distance, WHICH, CONSUMERS,
-                                        LAYOUT)  # fmt: skip
+                complete = last_to_come(workspace, acc, side, splits, split, distance,
+                                        WHICH % SHARES, SHARES, SIDE_N, LAYOUT,
+                                        SIDE_LAYOUT)  # fmt: skip
         if complete:
             if c0_desc is not None:  # noqa: SIM102
                 if splits > 1:  # not before it is known who stores the tile
-                    load_residual(c0_desc, c_tiles, c0_ready, matrix, off_m, tile_n * BLOCK_N, 0,
-                                  C_BUFFERS, WHICH, BLOCK_N // C_PARTS, C_PARTS, C_BUFFERS,
-                                  C_N_MAJOR)  # fmt: skip
-            store_tile(c_desc, c_tiles, workspace, (bias, a_scale, b_scale, alpha),
-                       (c0_desc, c0_ready, c0_phase, beta), matrix, off_m, tile_n * BLOCK_N, acc,
-                       splits, split, distance, WHICH, CONSUMERS, C_PARTS, C_BUFFERS, C_N_MAJOR,
-                       MAX_SPLITS, ACTIVATION, A_SCALES, B_SCALES, C_LAYOUT)  # fmt: skip
+                    load_residual(c0_desc, c_tiles, c0_ready, matrix, off_m, off_n, 0, C_BUFFERS,
+                                  WHICH, COLUMNS, PARTS, C_BUFFERS, C_N_MAJOR)  # fmt: skip
+            pieces = split_columns(acc, C_PARTS)
+            if SIDE_N > 0:
+                pieces += split_columns(side, SIDE_N // COLUMNS)
+            store_tile(c_desc, c_tiles, workspace, extras, (c0_desc, c0_ready, c0_phase, beta),
+                       matrix, off_m, off_n, pieces, splits, split, distance, WHICH, SHARES,
+                       C_BUFFERS, C_N_MAJOR, MAX_SPLITS, ACTIVATION, A_SCALES, B_SCALES,
+                       C_LAYOUT)  # fmt: skip
             if c0_desc is not None:
                 c0_phase ^= 1
     tma.store_wait(0)
@@ -490,23 +593,28 @@ def consume(c_desc, workspace, bias, a_scale, b_scale, alpha, c0_desc, beta, a_t
 
 @gluon.jit
 def matmul_warp_specialized(
-        a_desc, b_desc, c_desc, workspace, bias, a_scale, b_scale, alpha, c0_desc, beta,
-        BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr,
-        CONSUMERS: gl.constexpr, STAGES: gl.constexpr, GROUP_M: gl.constexpr,
+        a_desc, b_desc, c_desc, side_desc, workspace, bias, a_scale, b_scale, alpha, c0_desc, beta,
+        prefetched, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, SIDE_N: gl.constexpr,
+        BLOCK_K: gl.constexpr, CONSUMERS: gl.constexpr, SHARES: gl.constexpr,
+        STAGES: gl.constexpr, GROUP_M: gl.constexpr,
         C_PARTS: gl.constexpr, C_BUFFERS: gl.constexpr,
         A_K_MAJOR: gl.constexpr, B_K_MAJOR: gl.constexpr, C_N_MAJOR: gl.constexpr,
         MAX_SPLITS: gl.constexpr, A_LAYOUT: gl.constexpr, B_LAYOUT: gl.constexpr,
-        C_LAYOUT: gl.constexpr, ACTIVATION: gl.constexpr, A_SCALES: gl.constexpr,
-        B_SCALES: gl.constexpr, CONSUMER_REGISTERS: gl.constexpr,
+        SIDE_LAYOUT: gl.constexpr, C_LAYOUT: gl.constexpr, ACTIVATION: gl.constexpr,
+        A_SCALES: gl.constexpr, B_SCALES: gl.constexpr, CONSUMER_REGISTERS: gl.constexpr,
+        PREFETCH: gl.constexpr, PREFETCH_LEFT: gl.constexpr,
         num_warps: gl.constexpr):  # fmt: skip
     """The whole kernel: barriers and buffers, then a warp's task each."""
-    ROWS: gl.constexpr = BLOCK_M // CONSUMERS
+    ROWS: gl.constexpr = BLOCK_M // SHARES
     tiles_m = gl.cdiv(matrix_size(c_desc, 0 if C_N_MAJOR else 1), BLOCK_M)
-    tiles_n = gl.cdiv(matrix_size(c_desc, 1 if C_N_MAJOR else 0), BLOCK_N)
+    tiles_n = gl.cdiv(matrix_size(c_desc, 1 if C_N_MAJOR else 0), BLOCK_N + SIDE_N)
     num_k = gl.cdiv(matrix_size(a_desc, 1 if A_K_MAJOR else 0), BLOCK_K)
 
-    a_tiles = gl.allocate_shared_memory(a_desc.dtype, [STAGES * CONSUMERS, ROWS, BLOCK_K], A_LAYOUT)
+    a_tiles = gl.allocate_shared_memory(a_desc.dtype, [STAGES * SHARES, ROWS, BLOCK_K], A_LAYOUT)
     b_tiles = gl.allocate_shared_memory(b_desc.dtype, [STAGES, BLOCK_K, BLOCK_N], B_LAYOUT)
+    side_tiles = b_tiles  # not used without a side
+    if SIDE_N > 0:
+        side_tiles = gl.allocate_shared_memory(b_desc.dtype, [STAGES, BLOCK_K, SIDE_N], SIDE_LAYOUT)
     c_tiles = gl.allocate_shared_memory(
         c_desc.dtype, [CONSUMERS * C_BUFFERS, ROWS, BLOCK_N // C_PARTS], C_LAYOUT
     )
@@ -519,30 +627,37 @@ def matmul_warp_specialized(
         )
     for each in gl.static_range(STAGES):
         mbarrier.init(ready.index(each), count=1)
-        mbarrier.init(free.index(each), count=CONSUMERS)
+        mbarrier.init(free.index(each), count=SHARES)
         if gl.num_ctas() > 1:
-            mbarrier.init(free_everywhere.index(each), count=CONSUMERS)
+            mbarrier.init(free_everywhere.index(each), count=SHARES)
+    turns = free
+    if SHARES < CONSUMERS:
+        turns = mbarrier.allocate_mbarrier(batch=CONSUMERS)
+        for each in gl.static_range(CONSUMERS):
+            mbarrier.init(turns.index(each), count=1)
+    C0_PIECES: gl.constexpr = CONSUMERS * (C_PARTS + SIDE_N * C_PARTS // BLOCK_N)
     if c0_desc is None:
         c0_ready: gl.constexpr = None
     else:
-        c0_ready = mbarrier.allocate_mbarrier(batch=CONSUMERS * C_PARTS)
-        for each in gl.static_range(CONSUMERS * C_PARTS):
+        c0_ready = mbarrier.allocate_mbarrier(batch=C0_PIECES)
+        for each in gl.static_range(C0_PIECES):
             mbarrier.init(c0_ready.index(each), count=1)
     fence_async_shared()
 
+    ring = (a_tiles, b_tiles, side_tiles, ready, free, free_everywhere, turns)
+    tiling = (tiles_m, tiles_n, num_k)
     gdc_launch_dependents()
-    # The arguments are written out: a tuple in a variable would turn its constants into values.
+    # Constants are written out: a tuple in a variable would turn them into values.
     if CONSUMERS == 1:
         gl.warp_specialize(
             [
-                (consume, (c_desc, workspace, bias, a_scale, b_scale, alpha, c0_desc, beta,
-                           a_tiles, b_tiles, c_tiles, ready, free, free_everywhere, c0_ready,
-                           tiles_m, tiles_n, num_k, 0,
-                           BLOCK_M, BLOCK_N, CONSUMERS, STAGES, GROUP_M, C_PARTS, C_BUFFERS,
-                           C_N_MAJOR, MAX_SPLITS, ACTIVATION, A_SCALES, B_SCALES)),
-                (produce, (a_desc, b_desc, a_tiles, b_tiles, ready, free, free_everywhere,
-                           tiles_m, tiles_n, num_k, BLOCK_M, BLOCK_N, BLOCK_K, CONSUMERS,
-                           STAGES, GROUP_M, A_K_MAJOR, B_K_MAJOR, MAX_SPLITS)),
+                (consume, (c_desc, c_tiles, workspace, (bias, a_scale, b_scale, alpha),
+                           (c0_desc, beta, c0_ready), ring, tiling, 0, BLOCK_M, BLOCK_N, SIDE_N,
+                           CONSUMERS, SHARES, STAGES, GROUP_M, C_PARTS, C_BUFFERS, C_N_MAJOR,
+                           MAX_SPLITS, ACTIVATION, A_SCALES, B_SCALES)),
+                (produce, (a_desc, b_desc, side_desc, prefetched, ring, tiling, BLOCK_M, BLOCK_N,
+                           SIDE_N, BLOCK_K, SHARES, STAGES, GROUP_M, A_K_MAJOR, B_K_MAJOR,
+                           MAX_SPLITS, PREFETCH, PREFETCH_LEFT)),
             ],
             [1],
             [24],
@@ -550,19 +665,17 @@ def matmul_warp_specialized(
     elif CONSUMERS == 2:
         gl.warp_specialize(
             [
-                (consume, (c_desc, workspace, bias, a_scale, b_scale, alpha, c0_desc, beta,
-                           a_tiles, b_tiles, c_tiles, ready, free, free_everywhere, c0_ready,
-                           tiles_m, tiles_n, num_k, 0,
-                           BLOCK_M, BLOCK_N, CONSUMERS, STAGES, GROUP_M, C_PARTS, C_BUFFERS,
-                           C_N_MAJOR, MAX_SPLITS, ACTIVATION, A_SCALES, B_SCALES)),
-                (consume, (c_desc, workspace, bias, a_scale, b_scale, alpha, c0_desc, beta,
-                           a_tiles, b_tiles, c_tiles, ready, free, free_everywhere, c0_ready,
-                           tiles_m, tiles_n, num_k, 1,
-                           BLOCK_M, BLOCK_N, CONSUMERS, STAGES, GROUP_M, C_PARTS, C_BUFFERS,
-                           C_N_MAJOR, MAX_SPLITS, ACTIVATION, A_SCALES, B_SCALES)),
-                (produce, (a_desc, b_desc, a_tiles, b_tiles, ready, free, free_everywhere,
-                           tiles_m, tiles_n, num_k, BLOCK_M, BLOCK_N, BLOCK_K, CONSUMERS,
-                           STAGES, GROUP_M, A_K_MAJOR, B_K_MAJOR, MAX_SPLITS)),
+                (consume, (c_desc, c_tiles, workspace, (bias, a_scale, b_scale, alpha),
+                           (c0_desc, beta, c0_ready), ring, tiling, 0, BLOCK_M, BLOCK_N, SIDE_N,
+                           CONSUMERS, SHARES, STAGES, GROUP_M, C_PARTS, C_BUFFERS, C_N_MAJOR,
+                           MAX_SPLITS, ACTIVATION, A_SCALES, B_SCALES)),
+                (consume, (c_desc, c_tiles, workspace, (bias, a_scale, b_scale, alpha),
+                           (c0_desc, beta, c0_ready), ring, tiling, 1, BLOCK_M, BLOCK_N, SIDE_N,
+                           CONSUMERS, SHARES, STAGES, GROUP_M, C_PARTS, C_BUFFERS, C_N_MAJOR,
+                           MAX_SPLITS, ACTIVATION, A_SCALES, B_SCALES)),
+                (produce, (a_desc, b_desc, side_desc, prefetched, ring, tiling, BLOCK_M, BLOCK_N,
+                           SIDE_N, BLOCK_K, SHARES, STAGES, GROUP_M, A_K_MAJOR, B_K_MAJOR,
+                           MAX_SPLITS, PREFETCH, PREFETCH_LEFT)),
             ],
             [4, 1],
             [CONSUMER_REGISTERS, 24],
@@ -570,24 +683,21 @@ def matmul_warp_specialized(
     else:
         gl.warp_specialize(
             [
-                (consume, (c_desc, workspace, bias, a_scale, b_scale, alpha, c0_desc, beta,
-                           a_tiles, b_tiles, c_tiles, ready, free, free_everywhere, c0_ready,
-                           tiles_m, tiles_n, num_k, 0,
-                           BLOCK_M, BLOCK_N, CONSUMERS, STAGES, GROUP_M, C_PARTS, C_BUFFERS,
-                           C_N_MAJOR, MAX_SPLITS, ACTIVATION, A_SCALES, B_SCALES)),
-                (consume, (c_desc, workspace, bias, a_scale, b_scale, alpha, c0_desc, beta,
-                           a_tiles, b_tiles, c_tiles, ready, free, free_everywhere, c0_ready,
-                           tiles_m, tiles_n, num_k, 1,
-                           BLOCK_M, BLOCK_N, CONSUMERS, STAGES, GROUP_M, C_PARTS, C_BUFFERS,
-                           C_N_MAJOR, MAX_SPLITS, ACTIVATION, A_SCALES, B_SCALES)),
-                (consume, (c_desc, workspace, bias, a_scale, b_scale, alpha, c0_desc, beta,
-                           a_tiles, b_tiles, c_tiles, ready, free, free_everywhere, c0_ready,
-                           tiles_m, tiles_n, num_k, 2,
-                           BLOCK_M, BLOCK_N, CONSUMERS, STAGES, GROUP_M, C_PARTS, C_BUFFERS,
-                           C_N_MAJOR, MAX_SPLITS, ACTIVATION, A_SCALES, B_SCALES)),
-                (produce, (a_desc, b_desc, a_tiles, b_tiles, ready, free, free_everywhere,
-                           tiles_m, tiles_n, num_k, BLOCK_M, BLOCK_N, BLOCK_K, CONSUMERS,
-                           STAGES, GROUP_M, A_K_MAJOR, B_K_MAJOR, MAX_SPLITS)),
+                (consume, (c_desc, c_tiles, workspace, (bias, a_scale, b_scale, alpha),
+                           (c0_desc, beta, c0_ready), ring, tiling, 0, BLOCK_M, BLOCK_N, SIDE_N,
+                           CONSUMERS, SHARES, STAGES, GROUP_M, C_PARTS, C_BUFFERS, C_N_MAJOR,
+                           MAX_SPLITS, ACTIVATION, A_SCALES, B_SCALES)),
+                (consume, (c_desc, c_tiles, workspace, (bias, a_scale, b_scale, alpha),
+                           (c0_desc, beta, c0_ready), ring, tiling, 1, BLOCK_M, BLOCK_N, SIDE_N,
+                           CONSUMERS, SHARES, STAGES, GROUP_M, C_PARTS, C_BUFFERS, C_N_MAJOR,
+                           MAX_SPLITS, ACTIVATION, A_SCALES, B_SCALES)),
+                (consume, (c_desc, c_tiles, workspace, (bias, a_scale, b_scale, alpha),
+                           (c0_desc, beta, c0_ready), ring, tiling, 2, BLOCK_M, BLOCK_N, SIDE_N,
+                           CONSUMERS, SHARES, STAGES, GROUP_M, C_PARTS, C_BUFFERS, C_N_MAJOR,
+                           MAX_SPLITS, ACTIVATION, A_SCALES, B_SCALES)),
+                (produce, (a_desc, b_desc, side_desc, prefetched, ring, tiling, BLOCK_M, BLOCK_N,
+                           SIDE_N, BLOCK_K, SHARES, STAGES, GROUP_M, A_K_MAJOR, B_K_MAJOR,
+                           MAX_SPLITS, PREFETCH, PREFETCH_LEFT)),
             ],
             [4, 4, 1],
             [CONSUMER_REGISTERS, CONSUMER_REGISTERS, 24],
@@ -596,5 +706,8 @@ def matmul_warp_specialized(
         mbarrier.invalidate(ready.index(each))
         mbarrier.invalidate(free.index(each))
     if c0_desc is not None:
-        for each in gl.static_range(CONSUMERS * C_PARTS):
+        for each in gl.static_range(C0_PIECES):
             mbarrier.invalidate(c0_ready.index(each))
+    if SHARES < CONSUMERS:
+        for each in gl.static_range(CONSUMERS):
+            mbarrier.invalidate(turns.index(each))

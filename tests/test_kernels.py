@@ -69,6 +69,8 @@ def configurations(arch):
         yield {"element_type": "bf16", "consumers": 2, "a_major": "MN", "cluster": 2}
         yield {"element_type": "e4m3", "consumers": 1, "block_m": 64, "block_k": 128, "bias": True,
                "out_type": "bf16", "a_scales": "each", "activation": "gelu"}  # fmt: skip
+        yield {"element_type": "fp16", "consumers": 2, "pingpong": True, "block_n": 192, "side": 64,
+               "block_m": 64, "c_parts": 2, "b_major": "MN", "prefetch": "a"}  # fmt: skip
         yield {"element_type": "bf16", "consumers": 2, "block_n": 256, "c_parts": 2,
                "residual": True, "bias": True}  # fmt: skip
         yield {"element_type": "bf16", "consumers": 2, "cluster": 2, "b_major": "MN",
@@ -189,6 +191,12 @@ def test_ptx_without_debug_lines_keeps_the_code():
         ({"consumers": 2, "element_type": "e4m3", "a_major": "MN"}, "a_major"),
         ({"consumers": 2, "out_type": "int32"}, "out_type"),
         ({"consumers": 2, "activation": "tanh"}, "activation"),
+        ({"consumers": 1, "block_m": 64, "pingpong": True}, "pingpong"),
+        ({"consumers": 2, "block_n": 160}, "block_n"),
+        ({"consumers": 2, "block_n": 160, "side": 32}, "c_parts"),
+        ({"consumers": 2, "block_n": 192, "side": 64, "c_parts": 2, "cluster": 2}, "side"),
+        ({"consumers": 2, "block_n": 72, "side": 8, "c_parts": 8, "b_major": "MN"}, "side"),
+        ({"consumers": 2, "prefetch": "b", "b_major": "MN"}, "prefetch"),
         ({"bias": True}, "bias"),
         ({"swap": True}, "swap"),
     ],
@@ -222,9 +230,13 @@ def test_every_problem_has_a_legal_configuration(arch, majors):
 
 
 PREDICTED = [  # where there is little doubt: M, N, K, and what the tile must be
-    (4096, 4096, 4096, {(128, 256), (256, 128)}),
-    (8192, 8192, 8192, {(128, 256), (256, 128)}),
+    (4096, 4096, 4096, {(128, 128)}),  # two consumers in turn
+    (8192, 8192, 8192, {(128, 128), (256, 128)}),
+    (8192, 8192, 28672, {(256, 128)}),
     (512, 6144, 4096, {(128, 192)}),  # 128 tiles for 132 SMs
+    (512, 10240, 8192, {(128, 320)}),
+    (64, 6144, 4096, {(64, 48)}),
+    (8192, 8192, 512, {(128, 128)}),
     (1, 4096, 4096, {(8, 64)}),
     (16, 28672, 4096, {(16, 64)}),
     (1024, 1024, 1024, {(64, 128), (128, 64)}),
@@ -263,6 +275,20 @@ EMULATED = [
     # clusters
     ({"consumers": 2, "cluster": 2, "a_major": "MN", "b_major": "MN"}, 304, 264, 200, 4),
     ({"block_n": 192, "consumers": 3, "cluster": 2, "swap": True}, 136, 520, 200, 4),
+    # two consumers in turn, the ring going round more than twice in a tile; the last tile in parts
+    ({"block_m": 64, "block_n": 64, "consumers": 2, "pingpong": True}, 200, 264, 600, 3),
+    ({"consumers": 2, "pingpong": True, "stages": 6, "c_parts": 2, "max_splits": 3, "swap": True},
+     136, 520, 1104, 13),
+    ({"block_m": 64, "block_n": 64, "consumers": 2, "pingpong": True, "cluster": 2,
+      "b_major": "MN"}, 264, 136, 600, 4),
+    # widths that are no powers of two
+    ({"block_m": 256, "block_n": 160, "side": 32, "c_parts": 4, "consumers": 2}, 264, 328, 136, 3),
+    ({"block_m": 64, "block_n": 48, "side": 16, "c_parts": 2, "c_buffers": 2, "consumers": 1,
+      "prefetch": "b", "max_splits": 4}, 56, 136, 1040, 8),
+    ({"block_m": 192, "block_n": 64, "side": 64, "c_parts": 2, "consumers": 1, "swap": True,
+      "a_major": "MN", "prefetch": "b"}, 328, 136, 136, 3),
+    ({"block_n": 192, "side": 64, "c_parts": 2, "consumers": 2, "pingpong": True,
+      "block_m": 64}, 136, 400, 400, 2),
     # types, and what follows the product
     ({"element_type": "e4m3", "block_k": 128, "block_n": 256, "c_parts": 2, "consumers": 2,
       "out_type": "bf16", "a_scales": "one", "b_scales": "one"}, 200, 272, 208, 3),
@@ -291,6 +317,8 @@ WITH_RESIDUAL = [
       "out_type": "fp32"}, 300, 200, 776, 15),
     ({"consumers": 1, "residual": True, "block_m": 16, "block_n": 64, "swap": True, "bias": True,
       "max_splits": 4}, 13, 264, 520, 11),
+    ({"consumers": 2, "residual": True, "pingpong": True, "block_m": 64, "block_n": 96, "side": 32,
+      "c_parts": 2}, 136, 264, 520, 2),
 ]  # fmt: skip
 # Batches of three; which operand is the same for all.
 BATCHED = [
@@ -300,6 +328,8 @@ BATCHED = [
      5, "a"),
     ({"consumers": 1, "block_m": 64, "block_n": 64, "max_splits": 3, "residual": True,
       "bias": True}, 72, 72, 776, 14, ""),
+    ({"consumers": 1, "block_m": 64, "block_n": 48, "side": 16, "c_parts": 2, "prefetch": "b"},
+     40, 72, 136, 4, ""),
     ({"consumers": 1, "block_m": 64, "block_n": 64, "block_k": 128, "element_type": "e4m3"}, 72, 72,
      144, 4, ""),
 ]  # fmt: skip
@@ -308,7 +338,7 @@ BATCHED = [({"batched": True} | fields, *rest) for fields, *rest in BATCHED]
 
 # Types, and what follows the product, do not change the order of anything: eager will do.
 SCHEDULED = [
-    (*case, schedule) for case in EMULATED[:10] + WITH_RESIDUAL for schedule in ("lazy", "random")
+    (*case, schedule) for case in EMULATED[:17] + WITH_RESIDUAL for schedule in ("lazy", "random")
 ]
 SCHEDULED += [(*case, "eager") for case in EMULATED + WITH_RESIDUAL]
 SCHEDULED = [(*case, "", schedule) for *case, schedule in SCHEDULED]
@@ -358,6 +388,7 @@ def test_plans_of_one_configuration_differ_in_grid_and_workspace_alone():
     assert small.constants == large.constants
     assert small.options == large.options
     assert small.arguments == ("a_desc", "b_desc", "c_desc", "workspace")
+    assert small.side_tile is None
     assert small.workspace_bytes == 8192 + 132 * 128 * 256 * 4
     config = MatmulConfig(90, "bf16", block_n=192, consumers=3, swap=True, cluster=2)
     plan = launch_plan(config, 300, 700, 64, gpu)

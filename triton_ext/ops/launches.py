@@ -26,7 +26,7 @@ from triton_ext.ops.operands import TmaView
 
 MAX_TENSOR_MAPS = 4096
 """How many tensor maps are kept (about 300 bytes each); the oldest is forgotten first."""
-DESCRIPTORS = ("a_desc", "b_desc", "c_desc", "c0_desc")
+DESCRIPTORS = ("a_desc", "b_desc", "c_desc", "c0_desc", "side_desc")
 
 _lock = threading.Lock()
 _numbers = itertools.count()
@@ -75,7 +75,9 @@ class PreparedLaunch:
         "_numbers",
         "_places",
         "_plan",
+        "_prefetched",
         "_residual",
+        "_side",
         "_views",
         "_workspace_place",
         "extras",
@@ -86,7 +88,10 @@ class PreparedLaunch:
         by row.
         """
         *batch, m, n = views[2].shape
-        self._gpu, self._config, self._views = gpu, config, views
+        right = 0 if config.swap else 1
+        residual = views[3] if len(views) > 3 else None
+        self._gpu, self._config = gpu, config
+        self._views = (*views[:3], residual, views[right])
         self._plan = launch_plan(config, m, n, k, gpu.properties, *batch)
         self._grid = self._plan.grid
         self._direct = _direct_launches.get((config, gpu.index))
@@ -97,10 +102,18 @@ class PreparedLaunch:
             starts[name] = len(self._arguments)
             self._arguments.append(None)
             if name in DESCRIPTORS:
-                view = views[DESCRIPTORS.index(name)]
+                view = self._views[DESCRIPTORS.index(name)]
+                assert view is not None  # the configuration has no residual, or there is one
                 self._arguments += [*view.shape, *view.strides]
         self._places = tuple(starts.pop(name) for name in DESCRIPTORS[:3])
         self._workspace_place = starts.pop("workspace", None)
+        # Of which operand the side and the prefetch are, where, and the number of the side's map.
+        self._side: tuple[int, int, int] | None = None
+        if "side_desc" in starts:
+            self._side = right, starts.pop("side_desc"), next(_numbers)
+        self._prefetched: tuple[int, int] | None = None
+        if "prefetched" in starts:
+            self._prefetched = "ab".index(str(config.prefetch)), starts.pop("prefetched")
         self.extras = tuple(starts)
         self._extra_places = tuple(starts.values())
         # A number for each geometry of a map, which is fast to look up.
@@ -134,6 +147,13 @@ class PreparedLaunch:
         arguments[place_b] = _tensor_maps.get(key) or self._tensor_map(1, key)
         key = (number_c, c.data_ptr())
         arguments[place_c] = _tensor_maps.get(key) or self._tensor_map(2, key)
+        if self._side is not None:
+            which, place, number = self._side
+            key = (number, (a, b)[which].data_ptr())
+            arguments[place] = _tensor_maps.get(key) or self._tensor_map(4, key)
+        if self._prefetched is not None:
+            which, place = self._prefetched
+            arguments[place] = (a, b)[which].data_ptr()
         if self._workspace_place is not None:
             memory = _workspace(self._plan.workspace_bytes, index, stream)
             arguments[self._workspace_place] = memory.data_ptr()
@@ -151,6 +171,7 @@ class PreparedLaunch:
         """Make a map, and keep it under its key."""
         assert self._direct is not None
         view = self._views[operand]
+        assert view is not None
         names = [name for name in self._plan.arguments if name in DESCRIPTORS]
         position = names.index(DESCRIPTORS[operand])
         made = self._direct.tensor_map(position, key[1], view.shape, view.strides)
@@ -165,9 +186,9 @@ class PreparedLaunch:
     ) -> None:
         """Launch through the JIT, and prepare for doing without it."""
         plan = self._plan
-        tiles = (plan.a_tile, plan.b_tile, plan.c_tile, plan.c_tile)
         others = dict(zip(self.extras, extras, strict=True))
-        matrices = (a, b, c, others.get("c0_desc"))
+        tiles = (plan.a_tile, plan.b_tile, plan.c_tile, plan.c_tile, plan.side_tile)
+        matrices = (a, b, c, others.get("c0_desc"), a if self._config.swap else b)
         descriptors: dict[str, Any] = {
             name: TensorDescriptor(
                 matrix,
@@ -177,12 +198,16 @@ class PreparedLaunch:
                 to_gluon(tile.tma_encoding),
             )
             for name, matrix, view, tile in zip(
-                DESCRIPTORS, matrices, self._views, tiles, strict=False
+                DESCRIPTORS, matrices, self._views, tiles, strict=True
             )
+            if view is not None and tile is not None
         }
         index = self._gpu.index
-        if self._residual is not None:
-            others["c0_desc"] = descriptors.pop("c0_desc")
+        for name in DESCRIPTORS[3:]:
+            if name in descriptors:
+                others[name] = descriptors.pop(name)
+        if self._prefetched is not None:
+            others["prefetched"] = (a, b)[self._prefetched[0]]
         if self._workspace_place is not None:
             if index is None:
                 memory = torch.zeros(plan.workspace_bytes, dtype=torch.uint8)
