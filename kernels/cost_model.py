@@ -212,17 +212,18 @@ def best_config(
     out_type: str | None = None,
     batch: int = 1,
 ) -> MatmulConfig:
-    """The candidate with the shortest predicted time.
-
-    What reads from memory most of the time prefetches the larger operand.
-    """
-    found = ranked_configs(
+    """The candidate with the shortest predicted time."""
+    return ranked_configs(
         element_type, a_major, b_major, m, n, k, multiprocessors, out_type, batch
     )[0]
-    k_major = (b_major if n >= m else a_major) == "K"
-    if found.rows == 64 and found.columns < 128 and k_major:
-        found = replace(found, prefetch="b" if n >= m else "a")
-    return found
+
+
+def _prefetching(config: MatmulConfig, m: int, n: int) -> MatmulConfig:
+    """The same; what reads from memory most of the time prefetches the larger operand."""
+    larger, major = ("b", config.b_major) if n >= m else ("a", config.a_major)
+    if config.rows == 64 and config.columns < 128 and major == "K":
+        return replace(config, prefetch=larger)
+    return config
 
 
 def ranked_configs(
@@ -240,7 +241,7 @@ def ranked_configs(
 
     Of equals one that loads the larger operand fewer times, then a swapped one for a wide C.
     """
-    return sorted(
+    found = sorted(
         (
             config
             for config in candidates(element_type, a_major, b_major, out_type)
@@ -252,3 +253,4 @@ def ranked_configs(
             config.swap != (n >= 2 * m if config.rows == 64 else m >= 4 * n),
         ),
     )
+    return [_prefetching(config, m, n) for config in found]

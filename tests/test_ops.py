@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import subprocess
 import sys
 import threading
@@ -1064,7 +1065,9 @@ def three_matrices():
 
 
 def test_the_direct_launch_passes_what_the_kernel_takes(direct):
+    """Which is the address of the prefetched operand, too."""
     launch, recorder = direct
+    assert launch._config.prefetch == "a"
     a, b, c = three_matrices()
     launch(a, b, c)
     launch(a, b, c)
@@ -1078,7 +1081,39 @@ def test_the_direct_launch_passes_what_the_kernel_takes(direct):
     *grid, stream, fixed, arguments = first
     assert (tuple(grid), stream, fixed) == (launch._plan.grid, 77, "fixed")
     described = [x for m in recorder.maps for x in (m, *m[2], *m[3])]
-    assert arguments[: len(described)] == described
+    assert arguments == [*described, a.data_ptr()]
+
+
+@pytest.mark.parametrize("swap", [False, True])
+def test_the_direct_launch_with_a_side(monkeypatch, swap):
+    """A second map of the right operand, before what is not a descriptor."""
+    from triton_ext.kernels.config import MatmulConfig
+
+    from triton_ext.ops.device import Gpu
+    from triton_ext.ops.operands import TmaView
+
+    monkeypatch.setattr(launches, "_tensor_maps", {})
+    gpu = Gpu(90, types.SimpleNamespace(multi_processor_count=132), 5)
+    block = {"block_m": 48, "block_n": 64} if swap else {"block_m": 64, "block_n": 48}
+    config = MatmulConfig(
+        90, "fp16", **block, side=16, c_parts=2, consumers=1, swap=swap, alpha=True
+    )
+    tensors = [torch.empty(s).half() for s in ((40, 48), (24, 48), (40, 24))]
+    views = tuple(TmaView(tuple(x.shape), x.stride(), "K") for x in tensors)
+    launch = launches.PreparedLaunch(gpu, config, views, 48)
+    launch._direct = recorder = Recorder()
+    assert launch.extras == ("alpha",)
+    for _ in range(2):
+        launch(*tensors, [2.0])
+    a, b, c = tensors
+    left, right = (b, a) if swap else (a, b)
+    places = list(enumerate((left, right, c, right)))
+    described = [
+        [(i, x.data_ptr(), tuple(x.shape), x.stride()), *x.shape, *x.stride()] for i, x in places
+    ]
+    assert recorder.starts[0][-1] == [*itertools.chain.from_iterable(described), 2.0]
+    assert recorder.starts[0] == recorder.starts[1]
+    assert len(recorder.maps) == 4
 
 
 def test_the_direct_launch_of_a_batch_with_a_residual(monkeypatch):
