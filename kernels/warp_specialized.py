@@ -471,6 +471,17 @@ def load_residual(c0_desc, c_tiles, c0_ready, matrix, off_m, off_n,
             load_block(c0_desc, matrix, off, off_m, barrier, target, False)
 
 
+@gluon.constexpr_function
+def stores_since(piece, parts, buffers):
+    """How many pieces are stored after the one whose buffer a piece takes: a tile is stored in
+    `parts` pieces, and each begins with the first buffer.
+    """
+    if piece >= buffers:
+        return buffers - 1
+    before = piece + (parts - 1 - piece) // buffers * buffers  # of the tile before
+    return parts - 1 - before + piece
+
+
 @gluon.jit
 def store_tile(c_desc, c_tiles, workspace, extras, c0, matrix, off_m, off_n, pieces, splits, split,
                distance, WHICH: gl.constexpr, SHARES: gl.constexpr, C_BUFFERS: gl.constexpr,
@@ -497,7 +508,7 @@ def store_tile(c_desc, c_tiles, workspace, extras, c0, matrix, off_m, off_n, pie
         piece = finished(piece, extras, c_tile, beta, off, size, ACTIVATION, A_SCALES, B_SCALES,
                          C_N_MAJOR, LAYOUT)  # fmt: skip
         if c0_desc is None:
-            tma.store_wait(C_BUFFERS - 1)  # the buffer has been read
+            tma.store_wait(stores_since(i, PARTS, C_BUFFERS))  # the buffer has been read
         c_tile.store(piece.to(c_desc.dtype))
         fence_async_shared()
         if C_N_MAJOR:

@@ -303,6 +303,10 @@ EMULATED = [
     ({"block_m": 64, "consumers": 1, "activation": "relu", "bias": True}, 72, 136, 136, 3),
     ({"consumers": 2, "cluster": 2, "activation": "silu", "a_scales": "each", "bias": True},
      264, 136, 136, 4),
+    # several tiles a block, whose pieces are no multiple of the buffers
+    ({"block_m": 64, "block_n": 64, "c_parts": 4, "c_buffers": 3, "consumers": 1}, 136, 136, 72, 2),
+    ({"block_m": 64, "block_n": 48, "side": 16, "c_parts": 2, "c_buffers": 2, "consumers": 1},
+     136, 136, 72, 2),
 ]  # fmt: skip
 # A matrix that is added comes by TMA into the buffers of C: with a buffer for each piece, for half
 # of them; a cluster; tiles in parts; swapped.

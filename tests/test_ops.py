@@ -8,7 +8,6 @@ import subprocess
 import sys
 import threading
 import types
-from dataclasses import replace
 
 import pytest
 from hypothesis import example, given, settings
@@ -1119,17 +1118,14 @@ def test_the_direct_launch_with_a_side(monkeypatch, swap):
 
 def test_the_direct_launch_of_a_batch_with_a_residual(monkeypatch):
     """Three dimensions, a fourth tensor map, and numbers between the descriptors."""
-    from triton_ext.kernels.config import choose_config
-
     from triton_ext.ops.device import Gpu
     from triton_ext.ops.operands import TmaView
 
     monkeypatch.setattr(launches, "_tensor_maps", {})
     gpu = Gpu(90, types.SimpleNamespace(multi_processor_count=132), 5)
-    config = choose_config(90, "fp16", "K", "K", 40, 24, 48, batch=3)
-    config = replace(config, batched=True, residual=True, alpha=True, swap=False, prefetch=None)
-    if config.max_splits > 1:
-        config = replace(config, max_splits=1)
+    config = MatmulConfig(
+        90, "fp16", block_m=64, block_n=64, consumers=1, batched=True, residual=True, alpha=True
+    )
     tensors = [torch.empty(s).half() for s in ((3, 40, 48), (1, 24, 48), (3, 40, 24), (3, 40, 24))]
     views = tuple(TmaView(tuple(x.shape), x.stride(), "K") for x in tensors)
     launch = launches.PreparedLaunch(gpu, config, views, 48)

@@ -205,7 +205,7 @@ def test_residuals(dtype):
 
 @pytest.mark.parametrize("dtype", TYPES)
 def test_batches(dtype):
-    """Strides, operands that are shared, and many matrices; the same bits as one at a time."""
+    """Strides, operands that are shared, and many matrices; the same bits in every call."""
     for batch, m, n, k in (
         (300, 8, 24, 16),
         (64, 128, 128, 64),

@@ -37,7 +37,7 @@ def test_there_are_blocks():
 
 
 def test_links_lead_somewhere():
-    for page in (ROOT / "README.md", ROOT / "docs/emulator.md", ROOT / "docs/passes.md"):
+    for page in (ROOT / "README.md", *(ROOT / "docs").glob("*.md")):
         text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
         for target in re.findall(r"\]\((?!http)([^)#]+)", text):
             assert (page.parent / target).exists(), target
@@ -105,6 +105,16 @@ def test_every_instruction_of_the_emulator_has_its_evidence_named():
         )
     }
     assert not unknown
+
+
+def test_docs_matmul_example():
+    pytest.importorskip("torch")
+    pytest.importorskip("triton")
+    page = (ROOT / "docs/matmul.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    names: dict[str, object] = {}
+    exec(block, names)
+    assert names["c"].isfinite().all()
 
 
 def test_docs_emulator_example():

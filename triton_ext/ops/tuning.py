@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from triton_ext.errors import LayoutError, UnsupportedDeviceError
-from triton_ext.kernels.config import MatmulConfig
+from triton_ext.kernels.config import MatmulConfig, choose_config
 from triton_ext.kernels.cost_model import predicted_seconds, ranked_configs
 from triton_ext.ops import launches, products, repeated, tuned
 from triton_ext.ops.device import Gpu, require_gpu
@@ -150,10 +150,12 @@ def tune(
 
 
 def _considered(problem: tuned.Problem, count: int) -> list[tuple[MatmulConfig, float]]:
-    """The configurations that are predicted to be the fastest, and for how long they take."""
+    """The one that is used untuned, and others that are predicted to be the fastest, and for how
+    long they take.
+    """
     batched = problem.batch > 1
     sizes = (problem.m, problem.n, problem.k, problem.processors)
-    ranked = ranked_configs(
+    asked = (
         problem.element_type,
         problem.a_major,
         problem.b_major,
@@ -161,6 +163,8 @@ def _considered(problem: tuned.Problem, count: int) -> list[tuple[MatmulConfig, 
         problem.config_out_type,
         problem.batch,
     )
+    default = choose_config(90, *asked)
+    ranked = [default, *(config for config in ranked_configs(*asked) if config != default)]
     return [
         (
             replace(config, batched=True) if batched else config,
