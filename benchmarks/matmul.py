@@ -38,7 +38,7 @@ from benchmarks.gpu_state import GpuState, Watch
 from benchmarks.inductor import Inductor, InductorError, arguments_of
 from benchmarks.peers import Compilation, TutorialConfig, tutorial_configs, tutorial_launches
 from benchmarks.problems import CLASSES, TYPES, Operands, Problem, inputs, peer_problems, problems
-from benchmarks.replay import graph_of, launches_in_graph, replayed_seconds
+from benchmarks.replay import graph_of, launches_in_graph, replayed_seconds, warm_up
 from triton_ext.interop import to_gluon
 
 INPUT_BYTES = 200 << 20
@@ -149,8 +149,7 @@ def median_seconds(
     graphs = {name: graph_of(launch, count) for name, launch in sides.items()}
     others = others or {}
     times: dict[str, list[float]] = {name: [] for name in [*graphs, *others]}
-    for graph in graphs.values():  # the first replay takes longer
-        graph.replay()
+    warm_up(graphs)
     begin = time.perf_counter()
     with watch or contextlib.nullcontext():
         while len(times[next(iter(graphs))]) < rounds or time.perf_counter() - begin < shortest:

@@ -52,7 +52,7 @@ TILE_SECONDS = 2.84e-6
 """From the last product of a tile of 64 rows to the first of the next; half of it with more."""
 STORE_BYTES = 284e9
 """What an SM stores in a second, of the last tile, which nothing hides."""
-OUTSIDE_SECONDS = 15e-9
+OUTSIDE_SECONDS = 30e-9
 """What a row of 128 bytes outside the matrix adds to the time until a TMA copy arrives: the zeros
 come slower than data would."""
 PINGPONG_K = {1: 8192, 2: 2048}

@@ -28,7 +28,7 @@ from triton_ext.hardware.architecture import SHARED_MEMORY_PER_BLOCK
 
 sys.path.insert(0, str(ROOT))  # `benchmarks` is not installed
 
-from benchmarks import heuristics, matmul, plots
+from benchmarks import heuristics, matmul, plots, replay
 from benchmarks.gpu_state import GpuState, Watch
 from benchmarks.heuristics import Tile, compare, our_tile
 from benchmarks.inductor import Inductor, InductorError, arguments_of, without_triton
@@ -153,6 +153,7 @@ def test_sides_are_replayed_in_turn_and_medians_are_of_one_launch(monkeypatch):
         return SimulatedGraph(gpu, *launch)
 
     monkeypatch.setattr(matmul, "graph_of", graph_of)
+    monkeypatch.setattr(matmul, "warm_up", lambda graphs: replay.warm_up(graphs, 0))
     sides = {"a": ("a", [2.0]), "b": ("b", [3.0])}
     others = []
 
