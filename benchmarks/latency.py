@@ -58,18 +58,25 @@ def launched_by_jit(m: int, n: int, k: int, config: MatmulConfig) -> Product:
     plan = launch_plan(config, m, n, k, torch.cuda.get_device_properties())
     workspace = torch.zeros(max(16, plan.workspace_bytes), dtype=torch.uint8, device="cuda")
     tiles = {"a_desc": plan.a_tile, "b_desc": plan.b_tile, "c_desc": plan.c_tile}
+    if plan.side_tile is not None:
+        tiles["side_desc"] = plan.side_tile
     layouts = {name: to_gluon(tile.tma_encoding) for name, tile in tiles.items()}
     blocks = {name: list(tile.tma_shape) for name, tile in tiles.items()}
 
     def product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         out = a.new_empty((m, n))
+        matrices = {"a_desc": a, "b_desc": b, "c_desc": out, "side_desc": a if config.swap else b}
         arguments: dict[str, Any] = {
-            name: TensorDescriptor.from_tensor(matrix, blocks[name], layouts[name])
-            for name, matrix in (("a_desc", a), ("b_desc", b), ("c_desc", out))
+            name: TensorDescriptor.from_tensor(matrices[name], blocks[name], layouts[name])
+            for name in tiles
         }
         arguments["workspace"] = workspace
+        arguments["prefetched"] = a if config.prefetch == "a" else b
         plan.kernel[plan.grid](
-            *(arguments[name] for name in plan.arguments), **plan.constants, **plan.options
+            *(arguments[name] for name in plan.arguments[:3]),
+            **{name: arguments[name] for name in plan.arguments[3:]},
+            **plan.constants,
+            **plan.options,
         )
         return out
 
