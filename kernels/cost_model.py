@@ -92,9 +92,18 @@ def predicted_seconds(
     )
 
 
-def _blocks_stay_together(config: MatmulConfig, m: int, n: int, k: int, batch: int = 1) -> bool:
-    """Whether a ping-pong kernel's blocks are at about the same K to the end."""
-    return k <= PINGPONG_K[config.cluster] and 2.0 * batch * m * n * k <= PINGPONG_FLOPS
+def _suits(
+    config: MatmulConfig, m: int, n: int, k: int, multiprocessors: int, batch: int = 1
+) -> bool:
+    """Whether the limits above are what a configuration's time for a problem depends on.
+
+    Not if a ping-pong kernel's blocks drift apart; and tiles of more than 256 columns were slower
+    than all others wherever there was more than one wave of them.
+    """
+    if config.pingpong:
+        return k <= PINGPONG_K[config.cluster] and 2.0 * batch * m * n * k <= PINGPONG_FLOPS
+    tiles = batch * -(-m // config.block_m) * -(-n // config.block_n)
+    return config.columns <= 256 or tiles <= multiprocessors
 
 
 def _ring_seconds(config: MatmulConfig, rows: int, columns: int, fills: int) -> float:
@@ -113,7 +122,8 @@ def _tile_bytes(config: MatmulConfig) -> float:
 def _compute_seconds(config: MatmulConfig, tiles: int, resident: int, k_tiles: int) -> float:
     """The waves, of which each tile takes what its SM's tensor cores or loads take."""
     # A wgmma reads 64 rows of the left operand for however few columns: 128 bytes a cycle.
-    columns = sum(max(n, (64 + n) / 2) for n in (config.columns - config.side, config.side) if n)
+    parts = (config.columns - config.side, config.side)
+    columns = sum(max(n, (64 + n) / 2) for n in parts if n)
     flops = 2 * config.rows * columns * config.block_k
     rate = TENSOR_FLOPS * 2 / config.element_bytes
     tile = k_tiles * max(flops / rate, _tile_bytes(config) / LOAD_BYTES)
@@ -249,7 +259,7 @@ def ranked_configs(
         (
             config
             for config in candidates(element_type, a_major, b_major, out_type)
-            if not config.pingpong or _blocks_stay_together(config, m, n, k, batch)
+            if _suits(config, m, n, k, multiprocessors, batch)
         ),
         key=lambda config: (
             predicted_seconds(config, m, n, k, multiprocessors, batch),
