@@ -123,8 +123,8 @@ def _compute_seconds(config: MatmulConfig, tiles: int, resident: int, k_tiles: i
     """The waves, of which each tile takes what its SM's tensor cores or loads take."""
     # A wgmma reads 64 rows of the left operand for however few columns: 128 bytes a cycle.
     parts = (config.columns - config.side, config.side)
-    columns = sum(max(n, (64 + n) / 2) for n in parts if n)
-    flops = 2 * config.rows * columns * config.block_k
+    width = sum(max(n, (64 + n) / 2) for n in parts if n)
+    flops = 2 * config.rows * width * config.block_k
     rate = TENSOR_FLOPS * 2 / config.element_bytes
     tile = k_tiles * max(flops / rate, _tile_bytes(config) / LOAD_BYTES)
     waves, left = divmod(tiles, resident)
@@ -147,10 +147,11 @@ def _memory_seconds(
     tile_bytes = min(rows, config.rows) + min(columns, config.columns)
     flight = working * config.stages * config.block_k * tile_bytes * config.element_bytes
     rate = MEMORY_BYTES * (1 - math.exp(-flight / FLIGHT_BYTES))
-    read = batch * config.element_bytes * (m * k + k * n)
+    read = float(m * k + k * n)
     if (-(-m // config.block_m) if n >= m else -(-n // config.block_n)) > 1:
-        read += REREAD * batch * config.element_bytes * max(m, n) * k
-    seconds = (read + batch * C_BYTES[config.c_type] * m * n) / rate
+        read += REREAD * max(m, n) * k
+    moved = config.element_bytes * read + C_BYTES[config.c_type] * m * n
+    seconds = batch * moved / rate
     if working < 0.8 * resident:
         seconds += max(0.0, flight - CROWDED_BYTES) / MEMORY_BYTES
     return seconds

@@ -25,7 +25,6 @@ from triton_ext.passes.verify_expected import (
 from triton_ext.encodings import NVMMAShared, SharedLinear
 from triton_ext.hardware.tensor_memory_encoding import TensorMemoryEncoding
 from triton_ext.memory_flow import forwarded
-from triton_ext.mlir_evaluation import Evaluation
 from triton_ext.mlir_module import MlirModule, Operation, Value
 from triton_ext.mlir_types import MemoryType
 
@@ -72,40 +71,13 @@ class Views:
             return None
         if definition.name in _ALLOCATIONS:
             return frozenset({(value, 0)})
-        offsets = self._offsets(definition)
+        offsets = self.offsets(definition)
         if offsets is None:
             return None
         source = self.places(definition.operands[0])
         if source is None:
             return None
         return frozenset((root, at + offset) for root, at in source for offset in offsets)
-
-    def first_place(self, value: Value, evaluation: Evaluation) -> tuple[Value, int] | None:
-        """The place of a value in the first iterations, for arguments; None if it is not known."""
-        definition = value.definition
-        if definition is None:
-            block = value.block
-            if block is None or value not in self._before:
-                return None
-            if block.region.parent.name not in ("scf.for", "ttg.warp_specialize"):
-                return None
-            return self.first_place(self._before[value][0], evaluation)
-        if definition.name in _ALLOCATIONS:
-            return value, 0
-        if value in self._before or not definition.operands:
-            return None
-        source = self.first_place(definition.operands[0], evaluation)
-        offsets = self._offsets(definition)
-        if source is None or offsets is None:
-            return None
-        if definition.name == "ttg.memdesc_index":
-            kind = self.module.memory(value)
-            stride = buffer_stride(kind) if kind else None
-            index = evaluation.value(definition.operands[1])
-            if stride is None or index is None:
-                return None
-            offsets = [stride * index]
-        return (source[0], source[1] + offsets[0]) if len(offsets) == 1 else None
 
     def _union(self, sources: Sequence[Value]) -> Places | None:
         found: set[tuple[Value, int]] = set()
@@ -116,12 +88,14 @@ class Views:
             found |= places
         return frozenset(found)
 
-    def _offsets(self, operation: Operation) -> list[int] | None:
+    def offsets(self, operation: Operation) -> list[int] | None:
         """By how much a view may be further than what it is a view of."""
         source = self.module.memory(operation.operands[0]) if operation.operands else None
         result = self.module.memory(operation.results[0]) if operation.results else None
         if source is None or result is None:
             return None
+        if operation.name == "ttg.memdesc_reinterpret":
+            return [0]
         if operation.name in _SAME:
             return [0] if source.space == "shared" else None
         if operation.name == "ttg.memdesc_index":
@@ -266,20 +240,6 @@ class Addresses:
                 return None
             first = known.first
         return first
-
-    def doubt(self, observation: Observation, evaluation: Evaluation) -> tuple[int, int] | None:
-        """(must be, is) of an address for the arguments of an evaluation, if that is wrong."""
-        if observation.evaluated is None:
-            return None
-        place = self.views.first_place(observation.value, evaluation)
-        known = self.known.get(place[0]) if place else None
-        if place is None or known is None or len(known.starts) != 1:
-            return None
-        ((terms, start),) = known.starts
-        must = (start + place[1]) & _LOW
-        return (
-            None if terms or must == observation.evaluated & _LOW else (must, observation.evaluated)
-        )
 
     def add(self, observation: Observation) -> str:
         """Take an observation into account that conflicts with none.

@@ -24,11 +24,9 @@ from triton_ext.encodings import CHUNK_BYTES
 from triton_ext.hardware.architecture import Architecture
 from triton_ext.hardware.instruction_descriptor import BLOCK_SCALED_FIELDS, DENSE_FIELDS, KINDS
 from triton_ext.hardware.smem_descriptor import FIELDS, VERSION
-from triton_ext.mlir_evaluation import Evaluation
 from triton_ext.mlir_module import Value
 from triton_ext.ptx import Instruction, immediate, split_operands
-from triton_ext.ptx_folding import CTA_ADDRESS_BITS
-from triton_ext.ptx_sums import Sum, Sums
+from triton_ext.ptx_sums import Sum
 
 _LOW = (1 << 32) - 1
 _START_BITS = 14
@@ -63,15 +61,12 @@ class Observation:
             memory; a constant if all of it is known.
         instruction: that has it.
         what: in words, for messages.
-        evaluated: the address for the arguments of `Comparison.evaluation`, the first time that
-            the operation is executed; None if it is not known, or not executed.
     """
 
     value: Value
     address: Sum
     instruction: Instruction
     what: str
-    evaluated: int | None = None
 
 
 @dataclass
@@ -84,31 +79,14 @@ class Comparison:
         proven: how many of what is as it must be.
         unproven: how many of what is not known at compile time.
         observations: of addresses.
-        evaluation: of the module for some arguments; None if the operation is not executed with
-            them, or if that is not known.
-        doubts: where the two differ for these arguments, the first time: the group may be a copy
-            of the operation for later iterations.
     """
 
     expected: Expected
     group: Group
-    evaluation: Evaluation | None = None
     differences: list[Difference] = field(default_factory=list)
     proven: Counter[str] = field(default_factory=Counter)
     unproven: Counter[str] = field(default_factory=Counter)
     observations: list[Observation] = field(default_factory=list)
-    doubts: list[Difference] = field(default_factory=list)
-
-    def evaluated(self, thread: int = 0) -> Sums | None:
-        """What the registers hold for the arguments."""
-        if self.evaluation is None:
-            return None
-        return self.group.function.sums(thread, self.evaluation.launch)
-
-    def evaluated_address(self, text: str, instruction: Instruction, thread: int = 0) -> int | None:
-        """An address in shared memory for the arguments."""
-        sums = self.evaluated(thread)
-        return None if sums is None else known_address(sums.address(text, instruction))
 
     def check(
         self, instruction: Instruction, what: str, kind: str, expected: object, found: object
@@ -120,21 +98,15 @@ class Comparison:
             self.differences.append(Difference(instruction, what, str(expected), str(found)))
 
 
-def compare(
-    expected: Expected,
-    group: Group,
-    arch: Architecture,
-    evaluation: Evaluation | None = None,
-) -> Comparison:
+def compare(expected: Expected, group: Group, arch: Architecture) -> Comparison:
     """Compare a group with an operation of the same kind.
 
     Args:
         expected: of the operation.
         group: of the PTX.
         arch: 90 or 100.
-        evaluation: of the module, for arguments with which the operation is executed.
     """
-    comparison = Comparison(expected, group, evaluation)
+    comparison = Comparison(expected, group)
     if group.kind == "tma":
         _boxes(comparison)
     elif group.kind == "expect":
@@ -143,7 +115,7 @@ def compare(
         _Mma(comparison, arch).run(expected.instructions)
         if comparison.differences and len(expected.instructions) == len(group.instructions):
             for order in expected.orders:
-                other = Comparison(expected, group, evaluation)
+                other = Comparison(expected, group)
                 _Mma(other, arch).run([expected.instructions[index] for index in order])
                 if not other.differences:
                     return other
@@ -373,29 +345,8 @@ class _Mma:
         if start.is_constant:
             address = Sum((), CHUNK_BYTES * (origin & mask))
         comparison.observations.append(
-            Observation(
-                matrix.value, address, instruction, f"operand {matrix.name}",
-                self.evaluated_start(found[0]),
-            )
-        )  # fmt: skip
-
-    def evaluated_start(self, first: tuple[Sum, ExpectedMatrix, Instruction]) -> int | None:
-        """Where the operand begins, for the arguments."""
-        sums = self.comparison.evaluated()
-        _, matrix, instruction = first
-        if sums is None:
-            return None
-        place = next(
-            place
-            for place, text in enumerate(instruction.operands)
-            if place and not text.startswith("[") and (place == 2 or matrix.name != "B")
+            Observation(matrix.value, address, instruction, f"operand {matrix.name}")
         )
-        bits = sums.folder.operand(instruction.operands[place], 64, instruction)
-        start = bits.field(0, _START_BITS)
-        if start is None:
-            return None
-        mask = (1 << _START_BITS) - 1
-        return CHUNK_BYTES * ((start - matrix.advance // CHUNK_BYTES) & mask)
 
     def tensor_memory(self, pairs: Sequence[tuple[ExpectedMma, Instruction]]) -> None:
         """Addresses in tensor memory: each, less its offset, is the same for all."""
@@ -522,7 +473,7 @@ def _boxes(comparison: Comparison) -> None:
         starts = range(0, group.function.threads, WARP)
     best: Comparison | None = None
     for start in starts:
-        trial = Comparison(expected, group, comparison.evaluation)
+        trial = Comparison(expected, group)
         _issued(trial, start)
         if best is None or len(trial.differences) < len(best.differences):
             best = trial
@@ -533,7 +484,6 @@ def _boxes(comparison: Comparison) -> None:
         comparison.proven.update(best.proven)
         comparison.unproven.update(best.unproven)
         comparison.observations += best.observations
-        comparison.doubts += best.doubts
 
 
 def _issued(comparison: Comparison, start: int) -> None:
@@ -562,9 +512,7 @@ def _issued(comparison: Comparison, start: int) -> None:
         where = sums.address(barrier, instruction) if barrier else Sum()
         if first is None:
             first = address, coordinates, where
-            _first_box(
-                comparison, instruction, address, coordinates, (shared, barrier), where, start
-            )
+            _first_box(comparison, instruction, address, coordinates, barrier, where)
             continue
         _equal(
             comparison, instruction, "the shared-memory address of a box, less its offset",
@@ -585,29 +533,18 @@ def _first_box(
     instruction: Instruction,
     address: Sum,
     coordinates: Sequence[Sum],
-    texts: tuple[str, str],
+    barrier: str,
     where: Sum,
-    start: int,
 ) -> None:
     expected = comparison.expected
-    shared, barrier = texts
     if expected.tile is not None:
         comparison.observations.append(
-            Observation(
-                expected.tile, address, instruction, "a TMA copy's shared memory",
-                _less(
-                    comparison.evaluated_address(shared, instruction, start),
-                    expected.boxes[0].smem_offset,
-                ),
-            )
-        )  # fmt: skip
+            Observation(expected.tile, address, instruction, "a TMA copy's shared memory")
+        )
     if barrier and expected.barrier is not None:
         comparison.observations.append(
-            Observation(
-                expected.barrier, where, instruction, "a TMA copy's mbarrier",
-                comparison.evaluated_address(barrier, instruction, start),
-            )
-        )  # fmt: skip
+            Observation(expected.barrier, where, instruction, "a TMA copy's mbarrier")
+        )
     comparison.check(
         instruction, "the mbarrier operand", "operand kinds", expected.barrier is not None,
         bool(barrier),
@@ -622,37 +559,6 @@ def _first_box(
                 instruction, what, kind, _number(known * factor & _LOW),
                 _number(found.constant & _LOW),
             )  # fmt: skip
-        else:
-            _evaluated_coordinate(comparison, instruction, dim, value, start)
-
-
-def _evaluated_coordinate(
-    comparison: Comparison, instruction: Instruction, dim: int, value: Value, start: int
-) -> None:
-    """A coordinate for the arguments, the first time."""
-    expected, kind = comparison.expected, "coordinates of the first box"
-    sums, evaluation = comparison.evaluated(start), comparison.evaluation
-    known = evaluation.value(value) if evaluation is not None else None
-    if sums is None or known is None:
-        comparison.unproven[kind] += 1
-        return
-    _, tensor, _ = _shared_place(instruction)
-    found = sums.operand(_coordinates(tensor)[dim], instruction)
-    found = found - Sum((), expected.boxes[0].coordinates[dim])
-    if not found.is_constant:
-        comparison.unproven[kind] += 1
-        return
-    factor = 2 if dim == 0 and expected.is_padded else 1
-    one, other = _number(known * factor & _LOW), _number(found.constant & _LOW)
-    if one == other:
-        comparison.proven[kind] += 1
-    else:
-        what = f"coordinate {dim} of the first box, for one choice of arguments,"
-        comparison.doubts.append(Difference(instruction, what, str(one), str(other)))
-
-
-def _less(address: int | None, offset: int) -> int | None:
-    return None if address is None else address - offset
 
 
 def _equal(
@@ -794,14 +700,9 @@ def _expect(comparison: Comparison) -> None:
         comparison.observations.append(
             Observation(
                 expected.barrier, sums.address(place, instruction), instruction,
-                "the mbarrier of expect_tx", comparison.evaluated_address(place, instruction),
+                "the mbarrier of expect_tx",
             )
         )  # fmt: skip
-
-
-def known_address(address: Sum) -> int | None:
-    """An address within its CTA, if it is known."""
-    return address.constant & ((1 << CTA_ADDRESS_BITS) - 1) if address.is_constant else None
 
 
 def grouped(differences: Sequence[Difference]) -> Iterator[tuple[Difference, int]]:
@@ -820,5 +721,4 @@ __all__ = [
     "Observation",
     "compare",
     "grouped",
-    "known_address",
 ]

@@ -3,8 +3,9 @@
 After PTX, every ``wgmma``, ``tcgen05.mma``, ``tcgen05.cp``, TMA copy and ``expect_tx`` is matched
 with the operation that it was lowered from, and every field of its descriptors, its opcode and
 immediates, the advances from subtile to subtile, the boxes, and the allocations' addresses are
-proven equal to what the operands' layouts say. What is not known at compile time is no error; the
-report counts it.
+proven equal to what the operands' layouts say. Then both are run for some choice of arguments
+(`verify_traces`): what is executed, how often, with which coordinates, slots and barriers, what is
+stored in the tiles. What is not known at compile time is no error; the report counts it.
 """
 
 from __future__ import annotations
@@ -21,8 +22,9 @@ from triton_ext.passes.verify_expected import ModuleExpectations
 from triton_ext.passes.verify_matching import Matching, match
 from triton_ext.passes.verify_metadata import metadata_differences
 from triton_ext.passes.verify_ptx import Group, functions
+from triton_ext.passes.verify_tensormaps import type_differences
+from triton_ext.passes.verify_traces import Traces, compare_traces
 
-from triton_ext.mlir_evaluation import Evaluation, plausible_launch
 from triton_ext.mlir_module import Location, Operation
 from triton_ext.ptx import Instruction
 
@@ -56,17 +58,14 @@ class VerifyOptions(ReportOptions):
 def verify_descriptors(compilation: Compilation, options: VerifyOptions) -> Outcome:
     """Prove that the descriptors, boxes and counts in the PTX are those of the TTGIR's layouts."""
     module = compilation.ttgir
-    evaluation = None
-    if compilation.metadata.get("num_ctas", 1) == 1:
-        evaluation = Evaluation(module, plausible_launch(module))
-    expectations = ModuleExpectations(module, compilation.arch, evaluation)
-    groups = [group for function in functions(compilation.ptx) for group in function.groups()]
+    expectations = ModuleExpectations(module, compilation.arch)
+    found = functions(compilation.ptx)
+    groups = [group for function in found for group in function.groups()]
     shared = compilation.metadata.get("shared")
     addresses = Addresses(Views(module), shared if isinstance(shared, int) else None)
-    matching = match(
-        expectations.found, groups, compilation.arch, addresses, expectations.open, evaluation
-    )
+    matching = match(expectations.found, groups, compilation.arch, addresses, expectations.open)
     metadata = list(metadata_differences(module, compilation.metadata))
+    made = list(type_differences(module))
     diagnostics = [
         *_illegal(expectations, options),
         *_differences(matching),
@@ -77,8 +76,21 @@ def verify_descriptors(compilation: Compilation, options: VerifyOptions) -> Outc
             for text in metadata
             if not text.startswith("checked ")
         ),
+        *(
+            Diagnostic("error", f"{operation.name}: {text}", _REPORT_BUG, operation.location)
+            for operation, text in made
+            if not text.startswith("checked ")
+        ),
     ]
-    report = _report(expectations, groups, matching, addresses, metadata)
+    traces = Traces()
+    if not diagnostics:
+        ctas = int(compilation.metadata.get("num_ctas", 1))
+        for function in found:
+            if function.kernel.is_entry:
+                traces += compare_traces(module, expectations, function, matching, ctas)
+        diagnostics += _executions(traces)
+    metadata += [text for _, text in made]
+    report = _report(expectations, groups, matching, addresses, metadata, traces)
     return Outcome(report=report, diagnostics=_limited(diagnostics))
 
 
@@ -162,6 +174,17 @@ def _conflicts(matching: Matching) -> Iterator[Diagnostic]:
         )
 
 
+def _executions(traces: Traces) -> Iterator[Diagnostic]:
+    for operation, difference in traces.differences:
+        by = f", by {operation.name}" if operation else ""
+        yield Diagnostic(
+            "error",
+            f"{_shown(difference.instruction)}: {difference}{by}",
+            _REPORT_BUG,
+            _place(operation, difference.instruction),
+        )
+
+
 def _at(address: Any) -> str:
     terms = "".join(f"{name} + " for name, _ in address.terms)
     return f"{terms}{address.constant & 0xFFFFFFFF:#x}"
@@ -169,15 +192,6 @@ def _at(address: Any) -> str:
 
 def _uncovered(matching: Matching, expectations: ModuleExpectations) -> Iterator[Diagnostic]:
     for expected in matching.missing:
-        doubt = matching.doubted.get(id(expected))
-        if doubt is not None:
-            yield Diagnostic(
-                "error",
-                f"{_shown(doubt.instruction)}: {doubt}, by {expected.operation.name}",
-                _REPORT_BUG,
-                expected.operation.location,
-            )
-            continue
         yield Diagnostic(
             "error",
             f"{expected.operation.name}: the PTX has no instructions for it",
@@ -195,9 +209,9 @@ def _report(
     matching: Matching,
     addresses: Addresses,
     metadata: Sequence[str],
+    traces: Traces,
 ) -> dict[str, Any]:
-    proven: Counter[str] = Counter()
-    unproven: Counter[str] = Counter()
+    proven, unproven = traces.proven.copy(), traces.unproven.copy()
     for comparison in matching.matched:
         proven += comparison.proven
         unproven += comparison.unproven
@@ -223,6 +237,7 @@ def _report(
         "groups_not_predicted": len(matching.unpredicted),
         "proven": {name: count for name, count in sorted(proven.items()) if count},
         "unproven": {name: count for name, count in sorted(unproven.items()) if count},
+        "not_looked_at": dict(traces.not_looked_at),
         "proven_fraction": sum(proven.values()) / total if total else 1.0,
     }
 
@@ -240,6 +255,7 @@ def _render(kernel: str, report: Any, options: VerifyOptions) -> str:
         f"  not looked at: {count} {name}"
         for name, count in report["operations_not_derived"].items()
     ]
+    lines += [f"  not looked at: {count} {name}" for name, count in report["not_looked_at"].items()]
     lines.append(f"  {report['proven_fraction']:.1%} of what was looked at is proven")
     return "\n".join(lines)
 

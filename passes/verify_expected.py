@@ -26,7 +26,6 @@ from triton_ext.hardware.tensor_memory_scales import ScaleFactors, scale_vector
 from triton_ext.hardware.tma_tile import TileCopies, tile_copies
 from triton_ext.linear_layout import LinearLayout
 from triton_ext.memory_flow import forwarded
-from triton_ext.mlir_evaluation import Evaluation
 from triton_ext.mlir_module import MlirModule, Operation, Value
 from triton_ext.mlir_scalars import Scalars
 from triton_ext.mlir_text import parse_attribute
@@ -138,7 +137,6 @@ class Expected:
         rows: of a gather or scatter: how many rows each instruction moves; 0 else.
         is_padded: coordinates along the innermost dimension count padded fp4 (two a byte).
         argument: which argument of the kernel the TMA descriptor is; None if it is another value.
-        is_executed: for the arguments of the evaluation, in the first iterations.
         is_dead: its predicate is false: the compiler may leave it out.
     """
 
@@ -156,7 +154,6 @@ class Expected:
     rows: int = 0
     is_padded: bool = False
     argument: int | None = None
-    is_executed: bool = False
     is_dead: bool = False
 
 
@@ -263,7 +260,6 @@ class ModuleExpectations:
     Args:
         module: the TTGIR.
         arch: 90 or 100.
-        evaluation: of the module, for some arguments; None for none.
 
     Attributes:
         found: for each operation that could be predicted.
@@ -272,10 +268,8 @@ class ModuleExpectations:
         open: the kinds of instruction of `refused` and `wrong`, with the operations.
     """
 
-    def __init__(
-        self, module: MlirModule, arch: Architecture, evaluation: Evaluation | None = None
-    ) -> None:
-        self.module, self.arch, self.evaluation = module, arch, evaluation
+    def __init__(self, module: MlirModule, arch: Architecture) -> None:
+        self.module, self.arch = module, arch
         self.scalars = Scalars(module)
         self.found: list[Expected] = []
         self.refused: list[tuple[Operation, str]] = []
@@ -305,7 +299,6 @@ class ModuleExpectations:
                     replace(
                         found,
                         is_dead=_is_dead(operation, self.scalars),
-                        is_executed=self._is_executed(operation),
                         argument=self._argument(operation.operands[0]) if found.tile else None,
                         is_padded=tile is not None and is_fp4_padded(tile.encoding),
                     )
@@ -352,13 +345,6 @@ class ModuleExpectations:
             if "tensordesc" in (target.type or ""):
                 found.setdefault(target, []).append(source)
         return found
-
-    def _is_executed(self, operation: Operation) -> bool:
-        """Whether the operation certainly does something, for the arguments."""
-        if self.evaluation is None or not self.evaluation.is_executed(operation):
-            return False
-        predicate = _predicate(operation)
-        return predicate is None or bool(self.evaluation.value(predicate))
 
     def _memory(self, value: Value) -> MemoryType:
         kind = self.module.memory(value)
@@ -993,7 +979,7 @@ _PREDICATED = (
 )  # fmt: skip
 
 
-def _predicate(operation: Operation) -> Value | None:
+def predicate_of(operation: Operation) -> Value | None:
     """The condition under which an operation does something."""
     if operation.name not in _PREDICATED:
         return None
@@ -1007,7 +993,7 @@ def _predicate(operation: Operation) -> Value | None:
 
 def _is_dead(operation: Operation, scalars: Scalars) -> bool:
     """Whether the operation is never executed, or its predicate is never true."""
-    predicate = _predicate(operation)
+    predicate = predicate_of(operation)
     never = predicate is not None and scalars.condition(predicate) is False
     return never or scalars.is_executed(operation) is False
 

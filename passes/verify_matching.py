@@ -12,12 +12,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from triton_ext.passes.verify_addresses import Addresses
-from triton_ext.passes.verify_comparison import Comparison, Difference, Observation, compare
+from triton_ext.passes.verify_comparison import Comparison, Observation, compare
 from triton_ext.passes.verify_expected import Expected
 from triton_ext.passes.verify_ptx import Group
 
 from triton_ext.hardware.architecture import Architecture
-from triton_ext.mlir_evaluation import Evaluation
 from triton_ext.mlir_module import Operation
 
 _MAX_COMPARED = 64
@@ -38,8 +37,6 @@ class Matching:
         missing: operations without a group.
         candidates: for each group, all operations that it agrees with.
         conflicts: addresses that do not fit together: (observation, an earlier one).
-        doubted: for some missing operations (by identity) what is wrong with a group that agrees
-            otherwise.
         addresses: of the allocations.
     """
 
@@ -50,7 +47,6 @@ class Matching:
     missing: list[Expected] = field(default_factory=list)
     candidates: list[tuple[Group, list[Comparison]]] = field(default_factory=list)
     conflicts: list[tuple[Observation, Observation]] = field(default_factory=list)
-    doubted: dict[int, Difference] = field(default_factory=dict)
     addresses: Addresses | None = None
 
 
@@ -60,7 +56,6 @@ def match(
     arch: Architecture,
     addresses: Addresses,
     open_operations: Sequence[tuple[str, Operation]] = (),
-    evaluation: Evaluation | None = None,
 ) -> Matching:
     """Match groups with operations.
 
@@ -70,7 +65,6 @@ def match(
         arch: 90 or 100.
         addresses: of a module of which nothing is known yet.
         open_operations: those of which nothing could be predicted, with their kinds of instruction.
-        evaluation: of the module, for some arguments.
     """
     result = Matching()
     by_kind: dict[str, list[Expected]] = {}
@@ -83,10 +77,7 @@ def match(
             (result.unpredicted if others else result.unknown).append(group)
             continue
         here = sorted(among, key=lambda one: not _same_line(one, group))
-        compared = [
-            compare(one, group, arch, evaluation if one.is_executed else None)
-            for one in here[:_MAX_COMPARED]
-        ]
+        compared = [compare(one, group, arch) for one in here[:_MAX_COMPARED]]
         agreeing = [one for one in compared if not one.differences]
         if agreeing:
             result.candidates.append((group, agreeing))
@@ -159,8 +150,7 @@ class _Assignment:
             _, chosen, addresses = self.best
         else:
             chosen, addresses = self._greedy(compared)
-        used, self.result.missing = self._cover(chosen, addresses)
-        self._explain(chosen, addresses)
+        used, self.result.missing = self._cover(chosen)
         self.result.addresses = addresses
         self.result.matched = [
             used.get(index) or found[0] for index, found in enumerate(chosen) if found
@@ -175,7 +165,7 @@ class _Assignment:
             return False
         undecided = [index for index in range(len(left)) if index not in done]
         if not undecided:
-            missing = len(self._cover(left, addresses)[1])
+            missing = len(self._cover(left)[1])
             if self.best is None or missing < self.best[0]:
                 self.best = missing, left, addresses
             return not missing
@@ -239,24 +229,14 @@ class _Assignment:
                 self.result.conflicts.append(found)
         return chosen, addresses
 
-    def _explain(self, chosen: list[list[Comparison]], addresses: Addresses) -> None:
-        """Say of missing operations what is wrong with groups that are nearly theirs."""
-        for expected in self.result.missing:
-            for comparison in (one for found in chosen for one in found):
-                if comparison.expected is expected:
-                    doubts = [*comparison.doubts, *_doubts(comparison, addresses)]
-                    if doubts:
-                        self.result.doubted.setdefault(id(expected), doubts[0])
-
     def _cover(
-        self, chosen: list[list[Comparison]], addresses: Addresses
+        self, chosen: list[list[Comparison]]
     ) -> tuple[dict[int, Comparison], list[Expected]]:
         """Give each operation a group of its own; those without one are the second result."""
         fitting: dict[int, list[tuple[int, Comparison]]] = {}
         for index, compared in enumerate(chosen):
             for comparison in compared:
-                if not comparison.doubts and not _doubts(comparison, addresses):
-                    fitting.setdefault(id(comparison.expected), []).append((index, comparison))
+                fitting.setdefault(id(comparison.expected), []).append((index, comparison))
         owner: dict[int, Expected] = {}
         used: dict[int, Comparison] = {}
 
@@ -272,21 +252,6 @@ class _Assignment:
 
         missing = [one for one in self.needed if not place(one, set())]
         return used, missing
-
-
-def _doubts(comparison: Comparison, addresses: Addresses) -> list[Difference]:
-    """Addresses that are not those of the first iterations."""
-    if comparison.evaluation is None:
-        return []
-    found = []
-    for observation in comparison.observations:
-        wrong = addresses.doubt(observation, comparison.evaluation)
-        if wrong is not None:
-            what = f"the address of {observation.what}, for one choice of arguments,"
-            found.append(
-                Difference(observation.instruction, what, f"{wrong[0]:#x}", f"{wrong[1]:#x}")
-            )
-    return found
 
 
 def _conflict(

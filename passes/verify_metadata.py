@@ -48,7 +48,7 @@ def metadata_differences(module: MlirModule, metadata: Mapping[str, Any]) -> Ite
     for value, entry in zip(arguments, entries, strict=True):
         if not isinstance(entry, Mapping):
             continue
-        for name, expected in _expected(module, value).items():
+        for name, expected in needed_fields(module, value).items():
             if name not in entry:
                 continue
             found = entry[name]
@@ -73,7 +73,8 @@ def _is_descriptor(value: Value) -> bool:
     return "tensordesc" in (value.type or "").partition("<")[0]
 
 
-def _expected(module: MlirModule, value: Value) -> dict[str, Any]:
+def needed_fields(module: MlirModule, value: Value) -> dict[str, Any]:
+    """What the entry of a TMA descriptor in ``tensordesc_meta`` must be, by its type."""
     is_im2col = "im2col" in (value.type or "")
     plain = (value.type or "").replace("ttng.tensordesc_im2col<", "tt.tensordesc<")
     kind = memory_type(plain, module.aliases)

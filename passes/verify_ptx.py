@@ -9,11 +9,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 from triton_ext.ptx import Instruction, Kernel, Module
 from triton_ext.ptx_control_flow import blocks_in_order
-from triton_ext.ptx_sums import Launch, Sums, of_launch, of_thread, slice_kernel
+from triton_ext.ptx_sums import Sums, slice_kernel
 
 _KINDS = (
     ("wgmma.mma_async", "wgmma"),
@@ -29,10 +29,12 @@ _BARRIERS = ("bar.", "barrier.", "mbarrier.")
 
 def kind_of(instruction: Instruction) -> str:
     """Of the instructions that are verified; "" for others."""
-    for prefix, kind in _KINDS:
-        if instruction.opcode.startswith(prefix):
-            return kind
-    return ""
+    return _kind(instruction.opcode)
+
+
+@lru_cache(maxsize=4096)
+def _kind(opcode: str) -> str:
+    return next((kind for prefix, kind in _KINDS if opcode.startswith(prefix)), "")
 
 
 @dataclass(eq=False)
@@ -72,31 +74,26 @@ class Function:
     def __init__(self, module: Module, kernel: Kernel) -> None:
         self.module, self.kernel = module, kernel
         self.wanted = [item for item in kernel.instructions if kind_of(item)]
-        self._known: dict[tuple[int, int], Sums] = {}
+        self._known: dict[int, Sums] = {}
 
     @cached_property
-    def _slice(self) -> Kernel:
-        return slice_kernel(self.kernel, self.wanted)
+    def operands(self) -> dict[int, str]:
+        """The numbers of the wgmmas, and their operands but for those that are many registers."""
+        return {
+            number: ",".join(text for text in instruction.operands if text[:1] != "{")
+            for number, instruction in enumerate(self.kernel.instructions)
+            if kind_of(instruction) == "wgmma"
+        }
 
-    @cached_property
-    def _copies(self) -> Kernel:
-        """Of TMA copies alone, which several threads issue."""
-        return slice_kernel(self._slice, [one for one in self.wanted if kind_of(one) == "tma"])
-
-    def sums(self, thread: int = 0, launch: Launch | None = None) -> Sums:
-        """What the registers of a thread hold: at TMA copies, for other threads than the first.
-
-        Args:
-            thread: of the block.
-            launch: what the kernel is given; left out if nothing is known of it.
-        """
-        key = thread, id(launch) if launch else 0
-        if key not in self._known:
-            kernel = of_thread(self._copies, thread) if thread else self._slice
-            if launch is not None:
-                kernel = of_launch(kernel, launch)
-            self._known[key] = Sums(kernel, self.module.variables)
-        return self._known[key]
+    def sums(self, thread: int = 0) -> Sums:
+        """What the registers of a thread of the block hold."""
+        if thread not in self._known:
+            if thread:
+                self._known[thread] = self.sums().given({"%tid.x": thread})
+            else:
+                kernel = slice_kernel(self.kernel, self.wanted, self.operands)
+                self._known[thread] = Sums(kernel, self.module.variables)
+        return self._known[thread]
 
     @cached_property
     def threads(self) -> int:

@@ -311,6 +311,70 @@ def tma(editor: Editor) -> Iterator[Corruption]:
         )
 
 
+def refills(editor: Editor) -> Iterator[Corruption]:
+    """TMA copies between the first and the last one: those of later slots, and of loops."""
+    found = editor.of("cp.async.bulk.tensor")[1:-1]
+    for one in found[:: max(1, len(found) // 3)]:
+        tensor = next(text for text in one.operands if "{" in text)
+        shared = next(text for text in one.operands if text.startswith("[") and text != tensor)
+        barrier = one.operands[-1]
+        inside = split_operands(tensor.strip("[]"))
+        coordinates = split_operands(inside[1].strip("{}"))
+        yield Corruption("refill: dropped", editor.dropped(one))
+        for by in (16, 1024, 16384):
+            yield Corruption(f"refill: shared + {by}", added_to(editor, one, shared, by))
+        for dim, text in enumerate(coordinates if ".tile::" not in one.opcode else ()):
+            lines = editor.with_operand(
+                one, tensor,
+                f"add.s32 %r99999, {text}, 64;",
+                "[" + inside[0] + ", {" + ", ".join(
+                    "%r99999" if i == dim else other for i, other in enumerate(coordinates)
+                ) + "}]",
+            )  # fmt: skip
+            yield Corruption(f"refill: coordinate {dim}", lines)
+        if barrier.startswith("[") and barrier not in (tensor, shared):
+            yield Corruption("refill: mbarrier + 8", added_to(editor, one, barrier, 8))
+
+
+STORES = ("st.shared.", "stmatrix.", "cp.async.ca.", "cp.async.cg.")
+
+
+def stores(editor: Editor) -> Iterator[Corruption]:
+    """Where tensors are stored in shared memory: what an MMA or a TMA store then reads."""
+    for prefix in STORES:
+        found = editor.of(prefix)
+        count = 12 if prefix.startswith("cp.async") else 6
+        for one in found[:: max(1, len(found) // count)]:
+            name = f"{prefix.rstrip('.')}: address"
+            for by in (16, 1024):
+                yield Corruption(f"{name} + {by}", added_to(editor, one, one.operands[0], by))
+            yield Corruption(f"{prefix.rstrip('.')}: dropped", editor.dropped(one))
+
+
+def device_descriptors(editor: Editor) -> Iterator[Corruption]:
+    """``tensormap.replace``: each field of the first and of the last descriptor."""
+    found = editor.of("tensormap.replace")
+    ends = editor.of("tensormap.cp_fenceproxy")
+    count = len(found) // max(1, len(ends))
+    for one in [*found[:count], *found[-count:]] if found else ():
+        field, kind = re.search(r"tile\.(\w+)\..*\.(b\d+)$", one.opcode).groups()
+        text = one.operands[-1]
+        if text.startswith("%"):
+            bits = int(kind[1:])
+            new = "%rd99999" if bits == 64 else "%r99999"
+            code = f"add.s{bits} {new}, {text}, 16;"
+            yield Corruption(f"tensormap: {field}", editor.with_operand(one, text, code, new))
+        else:
+            other = hex(int(text, 0) ^ 1)
+            yield Corruption(
+                f"tensormap: {field}",
+                editor.replaced(one, lambda line, a=text, b=other: b.join(line.rsplit(a, 1))),
+            )
+        yield Corruption(f"tensormap: {field} dropped", editor.dropped(one))
+    for one in ends:
+        yield Corruption("tensormap: where to", added(editor, one, 0, 128, 64))
+
+
 def expect(editor: Editor) -> Iterator[Corruption]:
     """``mbarrier.arrive.expect_tx``."""
     found = editor.of("mbarrier.arrive.expect_tx")
@@ -356,6 +420,8 @@ def launch_metadata(ptx: str, metadata: dict[str, Any]) -> Iterator[Corruption]:
 def corruptions(ptx: str, metadata: dict[str, Any]) -> Iterator[Corruption]:
     """All of them that a kernel can have."""
     editor = Editor(ptx)
-    for family in (wgmma, tcgen05, tensor_memory_copy, tma, expect):
+    for family in (
+        wgmma, tcgen05, tensor_memory_copy, tma, expect, refills, stores, device_descriptors,
+    ):  # fmt: skip
         yield from family(editor)
     yield from launch_metadata(ptx, metadata)

@@ -5,19 +5,25 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
+import re
 from collections import Counter
 
 import pytest
 from conftest import triton_sites
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from pass_corpus import Compiled, corpus
 from ptx_corruptions import Corruption, Editor, corruptions
 from triton_ext.passes import Compilation, Outcome, get_pass
+from triton_ext.passes.verify_expected import ModuleExpectations
 
-from triton_ext.mlir_evaluation import Evaluation, plausible_launch
+from triton_ext.mlir_evaluation import contents
 from triton_ext.mlir_module import MlirModule
 from triton_ext.mlir_scalars import Scalars
+from triton_ext.mlir_trace import ModuleTracer
 from triton_ext.ptx import parse_ptx
-from triton_ext.ptx_sums import Launch, Sum, Sums, of_launch, of_thread, slice_kernel
+from triton_ext.ptx_sums import Launch, Sum, Sums, slice_kernel
+from triton_ext.ptx_trace import Tracer
 
 VERIFY = get_pass("verify-descriptors")
 PROVEN = 0.97
@@ -92,19 +98,15 @@ SOME = (
     "dot-tma-matmul_by_descriptors-stages4-sm100",
     "views-carried_buffers-fp16-sm90",
     "cluster-pair_matmul-fp16-sm100",
+    "cluster-matmul_by_descriptors-fp16-sm100",
+    "dot-tma-matmul_by_device_descriptors-e5m2-sm90",
     "tma-gather_scatter-fp16-sm100",
     "tma-descriptor_of_rank-3-sm90",
     "copies-im2col-fp16-sm100",
 )
-MAY_ESCAPE = (
-    # An address that one instruction alone names: nothing contradicts it.
-    "shared address", "mbarrier + 8", "coordinate", "D's address", "destination", "scale address",
-    # A stride that the instruction has no use for; 0 and 1 are both usual.
-    "descriptor bit 16", "descriptor bit 32",
-    # The second of two identical barriers' expectations, where nothing else tells them apart.
-    "expect_tx, last: doubled", "expect_tx, first: doubled",
-)  # fmt: skip
-"""Kinds of change that cannot always be told from the PTX and the TTGIR alone."""
+IN_SCRATCH = {"dot-matmul_by_pointers-fp16-sm90": "st.shared"}
+"""Stores of a layout conversion into scratch memory, of which the TTGIR says nothing: they are not
+looked at, and the report says so."""
 
 
 def faults(name: str, *, every_bit: bool):
@@ -120,25 +122,85 @@ def faults(name: str, *, every_bit: bool):
 
 @pytest.mark.parametrize("name", EVERY_BIT)
 def test_every_bit(name):
-    """Each bit of the descriptors, and everything else: found, but for what cannot be told."""
+    """Each bit of the descriptors, and everything else."""
     found, missed = faults(name, every_bit=True)
-    assert not [kind for kind in missed if not any(part in kind for part in MAY_ESCAPE)], missed
+    assert not missed
     assert len(found) >= 130
-    assert sum(missed.values()) <= 0.04 * sum(found.values()), missed
+
+
+FAMILIES = {
+    "st.shared and stmatrix": ("st.shared", "stmatrix"), "cp.async": ("cp.async.",),
+    "refills": ("refill",), "expect_tx": ("expect_tx",), "tensormap.replace": ("tensormap",),
+    "wgmma": ("wgmma",), "tcgen05": ("tcgen05",), "TMA": ("TMA",), "metadata": ("metadata",),
+}  # fmt: skip
 
 
 def test_seeded_faults():
-    """Other kernels: each kind of change is found in all of them, but for what cannot be told."""
-    found, missed = Counter(), Counter()
+    """Other kernels: each change is found, at least twenty of each family."""
+    found: Counter[str] = Counter()
+    in_clusters = 0
     for name in SOME:
-        one, other = faults(name, every_bit=False)
+        one, missed = faults(name, every_bit=False)
+        assert {kind.split(":")[0] for kind in missed} <= {IN_SCRATCH.get(name)}, (name, missed)
+        if missed:
+            report = verified(corpus().named(name)).report
+            assert report["not_looked_at"]["stores into scratch memory"] >= 1
         found += one
-        missed += other
-    assert not [kind for kind in missed if not any(part in kind for part in MAY_ESCAPE)], missed
-    assert len(found) >= 100
-    assert sum(missed.values()) <= 0.05 * sum(found.values()), missed
-    for part in ("shared address", "mbarrier + 8", "coordinate"):
-        assert any(part in kind for kind in found), part
+        in_clusters += one.total() if name.startswith("cluster") else 0
+    counts = {
+        family: sum(count for kind, count in found.items() if kind.startswith(prefixes))
+        for family, prefixes in FAMILIES.items()
+    }
+    assert min(counts.values()) >= 20, counts
+    assert in_clusters >= 20
+    assert len(found) >= 150
+    assert found.total() >= 1300
+
+
+def test_what_no_instruction_reads_is_no_fault():
+    """A stride from atom to atom where there is one atom: the PTX ISA assumes 1, Triton writes 0.
+
+    "Strides": the leading dimension byte offset is not used by K-major operands with a swizzle.
+    """
+    kernel = corpus().named("product-f16-f16-K-MN-64-0-2-24-sm100")
+    module = MlirModule(kernel.ttgir)
+    (product,) = ModuleExpectations(module, 100).found
+    operands = {matrix.name: matrix.operand for matrix in product.instructions[0].matrices.values()}
+    assert not operands["A"].uses_leading
+    lines = kernel.ptx
+    editor = Editor(lines)
+    for one in editor.of("tcgen05.mma")[::-1]:  # the same in all of them
+        register = one.operands[1]
+        code = f"xor.b64 %rd99999, {register}, {1 << 16};"
+        lines = Editor(lines).with_operand(one, register, code, "%rd99999")
+    assert not verified(kernel, Corruption("", lines)).diagnostics
+
+
+def test_the_bytes_of_a_barrier():
+    """TTGIR and PTX agree on a number that the copies do not bring: the kernel would hang."""
+    kernel = corpus().named("matmul-bf16-K-MN-128-nvmma-sm90")
+    (size,) = {one.operands[-1] for one in Editor(kernel.ptx).of("mbarrier.arrive.expect_tx")}
+    other = str(int(size) // 2)
+    changed = dataclasses.replace(
+        kernel,
+        ttgir=kernel.ttgir.replace(f", {size},", f", {other},"),
+        ptx=kernel.ptx.replace(f", {size};", f", {other};"),
+    )
+    (error,) = verified(changed).diagnostics
+    assert "what the mbarrier expects" in error.message
+
+
+def test_operands_change_places():
+    """What cp.async stored for A is read as B, and the other way round, everywhere."""
+    kernel = corpus().named("dot-matmul_by_pointers-fp16-sm90")
+    editor = Editor(kernel.ptx)
+    lines = list(editor.lines)
+    for one in editor.of("wgmma.mma_async"):
+        a, b = one.operands[1:3]
+        swap = {a: b, b: a}
+        pattern = rf"({a}|{b})(?!\w)"
+        lines[one.line - 1] = re.sub(pattern, lambda m, s=swap: s[m[1]], lines[one.line - 1])
+    assert is_found(kernel, Corruption("", "\n".join(lines)))
 
 
 def test_a_whole_operation_is_missing():
@@ -262,7 +324,7 @@ def test_a_thread_of_a_launch():
     (kernel,) = parse_ptx(PTX).kernels
     store = next(each for each in kernel.instructions if each.opcode.startswith("st."))
     launch = Launch({0: 1000}, (7, 0, 0), (9, 1, 1))
-    sums = Sums(of_launch(of_thread(kernel, 96), launch))
+    sums = Sums(kernel).given({"%tid.x": 96, **launch.numbers(kernel)})
     values = {name: sums.operand(f"%r{name}", store).constant for name in (2, 5, 10, 11, 12, 13)}
     assert values == {2: 96, 5: 8007, 10: 8000 // 7, 11: 8000 % 7, 12: 666, 13: 100}
 
@@ -325,8 +387,145 @@ def test_conditions_and_values():
     }  # fmt: skip
     dead = next(each for each in module.operations if each.name == "test.never")
     assert scalars.is_executed(dead) is False
-    evaluation = Evaluation(module, Launch({1: 100, 2: 300}, (5, 0, 0), (9, 1, 1)))
-    found = {name: evaluation.value(values[f"%{name}"]) for name in ("at", "tile", "unknown")}
-    assert found == {"at": 640, "tile": 40, "unknown": 1}
-    assert evaluation.is_executed(dead) is False
-    assert plausible_launch(module).arguments.keys() == {1, 2}
+
+
+# ------------------------------------------------------------------------------- traces
+
+
+ARITHMETIC = (
+    "add.s32", "and.b32", "or.b32", "xor.b32", "sub.s32", "shl.b32", "shr.u32", "shr.s32",
+    "mul.lo.s32", "mul.hi.u32", "mul.wide.s32", "mul.wide.u32", "div.s32", "div.u32", "rem.s32",
+    "rem.u32", "min.s32", "max.u32", "add.s64", "mul.lo.s64", "setp.lt.s32", "setp.ge.u32",
+    "setp.ne.b32",
+)  # fmt: skip
+
+
+@given(st.integers(0, 2**32 - 1), st.integers(0, 2**32 - 1))
+@settings(max_examples=30, deadline=None)
+def test_arithmetic(a, b):
+    """What one thread computes, against what the folder of constants knows of it."""
+    types = {"setp": ("pred", "%p"), "wide": ("b64", "%rd"), "64": ("b64", "%rd")}
+    body, names = [], []
+    for i, opcode in enumerate(ARITHMETIC):
+        prefix = next((reg for part, (_, reg) in types.items() if part in opcode), "%r")
+        right = b % 32 if opcode.startswith("sh") else b
+        names.append(f"{prefix}{i + 10}")
+        body.append(f"{opcode} {names[-1]}, {a}, {right};")
+    body += [
+        "selp.b32 %r90, 1, 2, %p29;", f"bfe.u32 %r91, {a}, 3, 7;", f"bfi.b32 %r92, {a}, {b}, 4, 9;",
+        f"cvt.s64.s32 %rd93, {a};", f"lop3.b32 %r94, {a}, {b}, 7, 0x96;", f"not.b32 %r95, {a};",
+        f"mad.lo.s32 %r96, {a}, {b}, 5;", "mov.b64 %rd97, {%r10, %r11};",
+    ]  # fmt: skip
+    names += ["%r90", "%r91", "%r92", "%rd93", "%r94", "%r95", "%r96", "%rd97"]
+    text = (
+        ".version 8.7\n.target sm_90a\n.entry k()\n{\n.reg .b32 %r<99>; .reg .b64 %rd<99>;"
+        " .reg .pred %p<99>;\n" + "\n".join(body) + f"\nuse {', '.join(['0', *names])};\nret;\n}}"
+    )
+    (kernel,) = parse_ptx(text).kernels
+    use = next(each for each in kernel.instructions if each.opcode == "use")
+    folder = Sums(kernel).folder
+    trace = Tracer(kernel, [use], {}).run(0, 9)
+    for name, found in zip(names, trace.events[0].operands[1:], strict=True):
+        width = 64 if name.startswith("%rd") else 1 if name.startswith("%p") else 32
+        known = folder.operand(name, width, use)
+        if known.is_constant(width):
+            assert found == known.value & ((1 << width) - 1), name
+        else:
+            assert found is None or b == 0 or name == "%r94", name
+
+
+LOOP = """
+.version 8.7
+.target sm_90a
+.entry kernel(.param .u32 kernel_param_0, .param .u64 kernel_param_1)
+{
+  .reg .b32 %r<30>; .reg .b64 %rd<9>; .reg .pred %p<9>;
+  ld.param.b32 %r1, [kernel_param_0];
+  ld.param.b64 %rd1, [kernel_param_1];
+  mov.b32 %r2, 0;
+  elect.sync %r9|%p4, -1;
+$again:
+  setp.ge.s32 %p1, %r2, %r1;
+  @%p1 bra $done;
+  {
+  .reg .pred complete;
+$wait:
+  mbarrier.try_wait.parity.shared.b64 complete, [%r7], 0;
+  @!complete bra $wait;
+  }
+  rem.s32 %r3, %r2, 3;
+  mad.lo.s32 %r4, %r3, 4096, 64;
+  setp.eq.b32 %p2, %r3, 1;
+  mul.wide.u32 %rd2, %r2, 4;
+  add.s64 %rd3, %rd1, %rd2;
+  ld.global.b32 %r5, [%rd3];
+  @%p4 copy [%r4+16], [%rd1, {%r2, %r5}];
+  @%p2 st.shared.b32 [%r4+8], %r5;
+  add.s32 %r2, %r2, 1;
+  bra $again;
+$done:
+  ret;
+}
+"""
+
+
+def test_a_trace_of_ptx():
+    """Loops, conditions, waits, and what is loaded."""
+    (kernel,) = parse_ptx(LOOP).kernels
+    copy = [each for each in kernel.instructions if each.opcode == "copy"]
+    store = [
+        (each, each.operands[0])
+        for each in kernel.instructions
+        if each.opcode.startswith("st.shared")
+    ]
+    given_ = {"[kernel_param_0]": 5, "[kernel_param_1]": 1 << 20}
+    trace = Tracer(kernel, copy, given_, observed=store).run(32, 99)
+    assert trace.end == ""
+    assert [each.operands for each in trace.events] == [
+        (i % 3 * 4096 + 80, (1 << 20, (i, contents((1 << 20) + 4 * i, 4)))) for i in range(5)
+    ]
+    assert [(address, before) for _, address, before in trace.accesses] == [(4168, 2), (4168, 5)]
+    assert Tracer(kernel, copy, given_).run(32, 3).end == "after enough of them"
+    assert "is not known" in Tracer(kernel, copy, {}).run(0, 9).end
+
+
+def test_a_trace_of_a_module():
+    """The same of the TTGIR: loops, conditions, views of memory."""
+    text = """
+#shared = #ttg.swizzled_shared<{vec = 1, perPhase = 1, maxPhase = 1, order = [0]}>
+#smem = #ttg.shared_memory
+module attributes {"ttg.num-warps" = 4 : i32, ttg.target = "cuda:90"} {
+  tt.func public @f(%p: !tt.ptr<i32>, %n: i32) {
+    %c0 = arith.constant 0 : i32
+    %c1 = arith.constant 1 : i32
+    %c3 = arith.constant 3 : i32
+    %m = ttg.local_alloc : () -> !ttg.memdesc<3x64xf16, #shared, #smem, mutable>
+    %last = scf.for %i = %c0 to %n step %c1 iter_args(%seen = %c0) -> (i32) : i32 {
+      %slot = arith.remsi %i, %c3 : i32
+      %is_first = arith.cmpi eq, %slot, %c0 : i32
+      %at = tt.addptr %p, %i : !tt.ptr<i32>, i32
+      %number = tt.load %at : !tt.ptr<i32>
+      scf.if %is_first {
+        "test.use"(%i, %seen, %number) : (i32, i32, i32) -> ()
+      }
+      scf.yield %slot : i32
+    }
+    "test.use"(%last, %last, %m) : (i32, i32, i32) -> ()
+    tt.return
+  }
+}
+"""
+    module = MlirModule(text)
+    uses = [each for each in module.operations if each.name == "test.use"]
+    (memory,) = [each.results[0] for each in module.operations if each.name == "ttg.local_alloc"]
+
+    def traced(launch: Launch, limit: int = 99):
+        return ModuleTracer(module, launch, uses, lambda *_: None, limit).main()
+
+    trace = traced(Launch({0: 1 << 20, 1: 5}, (0, 0, 0), (1, 1, 1)))
+    assert trace.end == ""
+    assert [each.operands for each in trace.events] == [
+        (0, 0, contents(1 << 20, 4)), (3, 2, contents((1 << 20) + 12, 4)), (1, 1, (memory, 0)),
+    ]  # fmt: skip
+    assert traced(Launch({}, (0, 0, 0), (1, 1, 1))).end == "how often a loop runs is not known"
+    assert len(traced(Launch({0: 0, 1: 5}, (0, 0, 0), (1, 1, 1)), 2).events) == 2

@@ -1,130 +1,42 @@
-"""The integers of a module for given arguments, the first time that control comes to them.
-
-For one block of a launch: loops are in their first iteration, and what hangs on tensors or on
-memory is not known. The PTX is folded in the same way (`triton_ext.ptx_folding`), so that both can
-be compared.
-"""
+"""What the integer operations of a module make of numbers."""
 
 from __future__ import annotations
 
 import re
 
-from triton_ext.memory_flow import forwarded
-from triton_ext.mlir_module import MlirModule, Operation, Value
-from triton_ext.ptx_sums import Launch
+from triton_ext.mlir_module import Operation
 
 _WIDTHS = re.compile(r"i(\d+)")
-_MAX_DEPTH = 200
 _CASTS = ("arith.extsi", "arith.extui", "arith.trunci", "arith.index_cast")
-_AXES = {"x": 0, "y": 1, "z": 2}
 
 
-def plausible_launch(module: MlirModule) -> Launch:
-    """Arguments with which most loops run, all different, so that none stands for another."""
-    arguments = {}
-    for operation in module.operations:
-        if operation.name == "tt.func" and "public" in {token.text for token in operation.tokens}:
-            for value in operation.regions[0].entry.arguments:
-                if value.type in ("i32", "i64"):
-                    arguments[value.index] = 16 * (257 + 6 * value.index)
-    return Launch(arguments, (37, 3, 2), (61, 7, 5))
+def element_type(kind: str | None) -> str | None:
+    """Of a tensor's type that of its elements; others are as they are."""
+    shaped = re.fullmatch(r"tensor<(?:\d+x)+([^,<>]+(?:<[^>]*>)?)(?:,.*)?>", kind or "", re.DOTALL)
+    return shaped[1] if shaped else kind
 
 
-class Evaluation:
-    """The integers of a module in one block of a launch."""
+def contents(address: int, size: int) -> int:
+    """What global memory is taken to hold: small numbers, another one in each of 61 words.
 
-    def __init__(self, module: MlirModule, launch: Launch) -> None:
-        self.module, self.launch = module, launch
-        self._known: dict[Value, int | None] = {}
-        self._handed: dict[Value, list[Value]] = {}
-        for source, target in forwarded(module):
-            self._handed.setdefault(target, []).append(source)
+    Args:
+        address: in bytes.
+        size: of what is loaded, in bytes.
+    """
+    found = 0
+    for i in range(-address % 4, size, 4):
+        found |= ((address + i) // 4 * 37 + 11) % 61 << 8 * i
+    return found
 
-    def value(self, value: Value, depth: int = 0) -> int | None:
-        """An integer or a condition; None if it is not known."""
-        if value not in self._known:
-            self._known[value] = None
-            if depth < _MAX_DEPTH:
-                self._known[value] = self._value(value, depth + 1)
-        return self._known[value]
 
-    def _value(self, value: Value, depth: int) -> int | None:
-        operation = value.definition
-        if operation is None:
-            return self._argument(value, depth)
-        name = operation.name
-        if name == "arith.constant":
-            match = re.search(r"arith\.constant\s+(-?\d+|true|false)\b(?!\.)", operation.text)
-            if match is None:
-                return None
-            return {"true": 1, "false": 0}.get(match[1]) if match[1][0] in "tf" else int(match[1])
-        if name in ("tt.get_program_id", "tt.get_num_programs"):
-            axis = next((t.text for t in operation.tokens if t.text in _AXES), "x")
-            of = self.launch.program if name.endswith("id") else self.launch.programs
-            return of[_AXES[axis]]
-        if name == "scf.if":
-            return self._chosen(operation, value, depth)
-        if not name.startswith("arith.") or value.type is None or "<" in value.type:
-            return None
-        sources = [self.value(operand, depth) for operand in operation.operands]
-        if name == "arith.select":
-            if sources[0] is None:
-                return None
-            return sources[1 if sources[0] else 2]
-        known = [source for source in sources if source is not None]
-        if len(known) != len(sources):
-            return None
-        result = _result(operation, known)
-        return None if result is None else _wrapped(result, value.type)
+def evaluated(operation: Operation, operands: list[int]) -> int | None:
+    """What an operation of ``arith`` makes of integers; None for one that is not known here.
 
-    def _argument(self, value: Value, depth: int) -> int | None:
-        if value.block is None:
-            return None
-        parent = value.block.region.parent
-        if parent.name == "tt.func":
-            if "public" in {token.text for token in parent.tokens}:
-                return self.launch.arguments.get(value.index)
-            return None
-        if parent.name == "scf.for" and value.index == 0:
-            return self.value(parent.operands[0], depth)
-        if parent.name in ("scf.for", "ttg.warp_specialize") and self._handed.get(value):
-            return self.value(self._handed[value][0], depth)  # first what it begins with
-        return None
-
-    def _chosen(self, operation: Operation, value: Value, depth: int) -> int | None:
-        condition = self.value(operation.operands[0], depth)
-        if condition is None or len(operation.regions) < 2:
-            return None
-        end = operation.regions[0 if condition else 1].blocks[-1].operations[-1]
-        if end.name != "scf.yield" or value.index >= len(end.operands):
-            return None
-        return self.value(end.operands[value.index], depth)
-
-    def is_executed(self, operation: Operation) -> bool | None:
-        """Whether control comes to an operation in the first iterations; None if unknown."""
-        inner, around = operation, operation.parent
-        while around is not None:
-            if around.name == "scf.if":
-                known = self.value(around.operands[0])
-                if known is None:
-                    return None
-                region = around.regions.index(inner.block.region) if inner.block else 0
-                if bool(known) == bool(region):
-                    return False
-            elif around.name == "scf.for":
-                lower, upper = (self.value(operand) for operand in around.operands[:2])
-                if lower is None or upper is None:
-                    return None
-                if lower >= upper:
-                    return False
-            elif around.name not in (
-                "builtin.module", "tt.func", "ttg.warp_specialize", "ttg.warp_specialize.partitions"
-            ):  # fmt: skip
-                return None
-            if around.name == "tt.func" and "public" not in {t.text for t in around.tokens}:
-                return None
-            inner, around = around, around.parent
-        return True if inner.block is None or len(inner.block.region.blocks) == 1 else None
+    Of tensors: of one element each.
+    """
+    kind = element_type(operation.results[0].type)
+    result = _result(operation, operands)
+    return None if result is None or kind is None else _wrapped(result, kind)
 
 
 def _wrapped(number: int, kind: str) -> int:
@@ -141,7 +53,7 @@ def _result(operation: Operation, sources: list[int]) -> int | None:
     name = operation.name.removeprefix("arith.")
     if operation.name in _CASTS:
         (source,) = sources
-        match = _WIDTHS.fullmatch(operation.operands[0].type or "")
+        match = _WIDTHS.fullmatch(element_type(operation.operands[0].type) or "")
         if name == "extui" and match:
             source &= (1 << int(match[1])) - 1
         return source
@@ -162,6 +74,10 @@ def _result(operation: Operation, sources: list[int]) -> int | None:
     }  # fmt: skip
     if name in simple:
         return simple[name]
+    if name in ("ceildivsi", "ceildivui") and b > 0 and (name.endswith("si") or a >= 0):
+        return -(-a // b)
+    if name in ("maxui", "minui") and a >= 0 and b >= 0:
+        return max(a, b) if name == "maxui" else min(a, b)
     if name in ("shli", "shrsi") and 0 <= b < 64:
         return a << b if name == "shli" else a >> b
     if name == "shrui" and a >= 0 and 0 <= b < 64:

@@ -26,12 +26,15 @@ from triton_ext.mlir_types import MemoryType, memory_type
 from triton_ext.splitting import split_arguments
 
 _TOKEN = re.compile(
-    r"""(?P<newline>\n)|(?P<blank>[ \t\r]+|//[^\n]*)|(?P<string>"(?:[^"\\]|\\.)*")
+    r"""(?:[ \t\r]+|//[^\n]*)*(?:
+    (?P<word>[A-Za-z_][\w$.]*)|(?P<newline>\n)|(?P<string>"(?:[^"\\]|\\.)*")
     |(?P<value>%[\w$.\-]+(?:\#\d+)?)|(?P<block>\^[\w$.\-]+)|(?P<alias>[\#!][\w$.\-]+)
-    |(?P<symbol>@(?:[\w$.\-]+|"[^"]*"))|(?P<arrow>->)|(?P<word>[A-Za-z_][\w$.]*)
-    |(?P<number>-?\d[\w.+]*)|(?P<mark>.)""",
+    |(?P<symbol>@(?:[\w$.\-]+|"[^"]*"))|(?P<arrow>->)
+    |(?P<number>-?\d[\w.+]*)|(?P<mark>.))""",
     re.VERBOSE,
 )
+_MODULE = re.compile(r'^[ \t]*(?:module|builtin\.module|"builtin\.module")(?![\w$.])', re.MULTILINE)
+_ALIAS_LINE = re.compile(r"^#[\w$.\-]+ = ", re.MULTILINE)
 _OPEN, _CLOSE = "([{<", ")]}>"
 _PARTITION = re.compile(r"default|partition\d+")
 _FUNCTIONS = ("tt.func", "func.func", "llvm.func")
@@ -198,15 +201,19 @@ class Operation:
     @cached_property
     def signature(self) -> str:
         """What stands behind its last colon: its types."""
-        depth, colon, end = 0, None, len(self.tokens)
-        for i, token in enumerate(self.tokens):
-            if token.kind == "word" and token.text == "loc" and depth == 0:
-                end = i
-                break
-            if token.kind in ("mark", "newline"):
-                depth += (token.text in _OPEN) - (token.text in _CLOSE)
-                if token.text == ":" and depth == 0:
+        depth, colon, tokens = 0, None, self.tokens
+        end = len(tokens)
+        for i in range(end - 1, -1, -1):  # from the back, as both stand near the end
+            kind, text, _, _ = tokens[i]
+            if kind == "mark":
+                if text in _CLOSE:
+                    depth += 1
+                elif text in _OPEN:
+                    depth -= 1
+                elif text == ":" and depth == 0 and colon is None:
                     colon = i
+            elif kind == "word" and text == "loc" and depth == 0:
+                end, colon = i, None
         if colon is None or colon + 1 >= end:
             return ""
         # With regions, the types may stand in front of the first or behind the last.
@@ -306,6 +313,7 @@ class MlirModule:
     def __init__(self, text: str) -> None:
         self.text = text
         self.root = _Reader(self).read()
+        self._memory_types: dict[str, MemoryType | None] = {}
 
     @cached_property
     def aliases(self) -> dict[str, str]:
@@ -350,7 +358,12 @@ class MlirModule:
 
     def memory(self, value: Value) -> MemoryType | None:
         """The type of a value, if it is memory or a TMA descriptor."""
-        return memory_type(value.type, self.aliases) if value.type else None
+        text = value.type
+        if text is None:
+            return None
+        if text not in self._memory_types:
+            self._memory_types[text] = memory_type(text, self.aliases)
+        return self._memory_types[text]
 
     @cached_property
     def _locations(self) -> dict[str, str]:
@@ -396,12 +409,16 @@ class _Reader:
 
     def __init__(self, module: MlirModule) -> None:
         self.module = module
+        # Aliases, of attributes and locations, stand in front of the module and behind it.
+        first = _MODULE.search(module.text)
+        start = first.start() if first else 0
+        behind = _ALIAS_LINE.search(module.text, start)
+        end = behind.start() if behind else len(module.text)
         self.tokens = [
-            Token(match.lastgroup or "", match[0], match.start(), match.end())
-            for match in _TOKEN.finditer(module.text)
-            if match.lastgroup != "blank"
+            Token(kind, match[kind], *match.span(kind))
+            for match in _TOKEN.finditer(module.text, start, end)
+            if (kind := match.lastgroup)
         ]
-        end = len(module.text)
         self.tokens += [Token("newline", "\n", end, end)] * 2
         self.at = 0
         self.bound: set[int] = set()  # where names stand that are defined, not used
@@ -524,27 +541,39 @@ class _Reader:
 
     def header_and_regions(self, operation: Operation, scopes: _Scopes) -> None:
         """What follows an operation's name, up to the end of its line or of its last region."""
-        depth, head = 0, len(operation.tokens)
+        tokens, own, at = self.tokens, operation.tokens, self.at
+        depth, head, last = 0, len(own), len(tokens) - 1
         while True:
-            token = self.tokens[self.at] if depth <= 0 else self.next()
-            if token.kind == "newline":
-                if depth <= 0 and not self.continues(operation):
-                    return
-                self.at += 1
+            if depth > 0 and at >= last:
+                self.at = at
+                raise self.fail("the text ends too early")
+            token = tokens[at]
+            kind, text, _, _ = token
+            if kind == "newline":
+                if depth <= 0:
+                    self.at = at
+                    if not self.continues(operation):
+                        return
+                at += 1
                 continue
-            if token.text == "}" and depth == 0:
-                return  # of the region around
-            if token.text == "{" and self.tokens[self.at + 1].kind == "newline":
-                heading = operation.tokens[head:]
-                is_partition = bool(heading) and heading[0].text.startswith("partition")
-                arguments = self.region_arguments(operation, heading)
-                self.at += 1
-                self.region(operation, arguments, () if is_partition else scopes)
-                head = len(operation.tokens)
-                continue
-            depth += _nesting(token)
-            operation.tokens.append(token)
-            self.at += 1
+            if kind == "mark":
+                if text == "}" and depth == 0:
+                    self.at = at
+                    return  # of the region around
+                if text == "{" and tokens[at + 1].kind == "newline":
+                    heading = own[head:]
+                    is_partition = bool(heading) and heading[0].text.startswith("partition")
+                    arguments = self.region_arguments(operation, heading)
+                    self.at = at + 1
+                    self.region(operation, arguments, () if is_partition else scopes)
+                    head, at = len(own), self.at
+                    continue
+                if text in _OPEN:
+                    depth += 1
+                elif text in _CLOSE:
+                    depth -= 1
+            own.append(token)
+            at += 1
 
     def continues(self, operation: Operation) -> bool:
         """Whether the next line belongs to the operation: a partition of warp_specialize."""
@@ -617,13 +646,18 @@ class _Reader:
 
     def resolve(self, operation: Operation, scopes: _Scopes) -> None:
         """Connect an operation with the values that it takes."""
+        bound = self.bound
         for token in operation.tokens:
-            if token.kind != "value" or token.start in self.bound:
+            if token[0] != "value" or token[2] in bound:
                 continue
-            value = next((scope[token.text] for scope in scopes[::-1] if token.text in scope), None)
-            if value is None:
+            name = token[1]
+            for scope in reversed(scopes):
+                if name in scope:
+                    value = scope[name]
+                    break
+            else:
                 raise LayoutError(
-                    "module", token.text, f"{operation.name} takes a value that is not defined"
+                    "module", name, f"{operation.name} takes a value that is not defined"
                 )
             value.uses.append((operation, len(operation.operands)))
             operation.operands.append(value)

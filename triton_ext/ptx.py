@@ -42,6 +42,10 @@ class Instruction:
     source: SourceLine | None = None
     scope: tuple[int, ...] = ()
 
+    def __hash__(self) -> int:
+        """Equal ones have the same line and opcode."""
+        return hash((self.line, self.opcode))
+
     def __str__(self) -> str:
         guard = f"@{self.predicate} " if self.predicate else ""
         return f"{guard}{self.opcode} {', '.join(self.operands)}".rstrip()
@@ -291,51 +295,63 @@ class _Body:
 
     def _read(self) -> None:
         source: SourceLine | None = None
+        sources: dict[tuple[str, str], SourceLine] = {}
         scope: tuple[int, ...] = ()
         scopes = 0
         label = ""
-        position = self.start
-        while found := _STATEMENT.match(self.text, position, self.end):
+        position, text, end, newlines = self.start, self.text, self.end, self.newlines
+        match, instructions = _STATEMENT.match, self.instructions
+        while found := match(text, position, end):
             position = found.end()
             kind = found.lastgroup
-            if found["file"]:
-                number = int(found["file"])
-                source = SourceLine(self.files.get(number, f"file {number}"), int(found["line"]))
-            elif found["brace"] == "{":
-                scopes += 1
-                scope = (*scope, scopes)
-                if len(scope) > _MAX_DEPTH:
-                    raise LayoutError("ptx", label, f"blocks must nest at most {_MAX_DEPTH} deep")
-            elif found["brace"]:
-                scope = scope[:-1]
-            elif found["label"]:
-                label = found["label"]
-                self.labels[label, scope] = len(self.instructions)
-            elif found["targets"] is not None:
-                self.targets[label] = split_operands(found["targets"])
-            elif found["directive"] is not None:
-                declared = _VARIABLE.match("." + found["directive"])
-                if declared:
-                    self.variables.extend(_variables(declared, scope))
-            elif found["opcode"]:
-                start = found.start("guard" if found["guard"] else "opcode")
-                self.instructions.append(
+            if kind == "operands":
+                guard, opcode, operands = found.group("guard", "opcode", "operands")
+                instructions.append(
                     Instruction(
-                        found["opcode"],
-                        split_operands(" ".join(found["operands"].split())),
-                        "".join((found["guard"] or "").split()),
-                        bisect_right(self.newlines, start) + 1,
+                        opcode,
+                        split_operands(" ".join(operands.split())),
+                        "".join(guard.split()) if guard else "",
+                        bisect_right(newlines, found.start("guard" if guard else "opcode")) + 1,
                         source,
                         scope,
                     )
                 )
+            elif kind == "line":
+                place = found["file"], found["line"]
+                source = sources.get(place)
+                if source is None:
+                    number = int(place[0])
+                    name = self.files.get(number, f"file {number}")
+                    source = sources[place] = SourceLine(name, int(place[1]))
+            elif kind == "brace":
+                if found["brace"] == "}":
+                    scope = scope[:-1]
+                    continue
+                scopes += 1
+                scope = (*scope, scopes)
+                if len(scope) > _MAX_DEPTH:
+                    raise LayoutError("ptx", label, f"blocks must nest at most {_MAX_DEPTH} deep")
+            elif kind == "label":
+                label = found["label"]
+                self.labels[label, scope] = len(instructions)
+            elif kind == "targets":
+                self.targets[label] = split_operands(found["targets"])
+            elif kind == "directive":
+                declared = _VARIABLE.match("." + found["directive"])
+                if declared:
+                    self.variables.extend(_variables(declared, scope))
             elif kind is None:
                 break
 
 
+_IMMEDIATE = re.compile(r"([-+]?)\s*(0[xX][0-9a-fA-F]+|0[bB][01]+|\d+)U?")
+
+
 def immediate(text: str) -> int | None:
     """The integer that an operand is, or None: ``7``, ``-0x10``, ``0b11``, ``7U``."""
-    match = re.fullmatch(r"([-+]?)\s*(0[xX][0-9a-fA-F]+|0[bB][01]+|\d+)U?", text)
+    if text[:1] in ("%", "[", "{"):
+        return None
+    match = _IMMEDIATE.fullmatch(text)
     if match is None:
         return None
     value = int(match[2], 0) if match[2][:2].lower() in ("0x", "0b") else int(match[2])

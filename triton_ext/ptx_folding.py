@@ -6,10 +6,11 @@ comes from a loop counter still has all of its other fields.
 
 from __future__ import annotations
 
+import copy
 import functools
 import re
 from bisect import bisect_left, bisect_right
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Mapping
 
 from triton_ext.known_bits import (
     Bits,
@@ -30,6 +31,7 @@ _MAX_ORIGINS = 64
 _ZERO_REGISTERS = ("%tid.", "%ctaid.", "%laneid", "%warpid", "%cluster_ctaid.", "%cluster_ctarank")
 
 
+@functools.lru_cache(maxsize=4096)
 def _width(opcode: str) -> int:
     found = _WIDTH.findall(opcode)
     return int(found[0]) if found else 1 if ".pred" in opcode else 32
@@ -44,6 +46,9 @@ _Key = tuple[str, tuple[int, ...]]
 """A register's name, and the block ``{ ... }`` that declares it."""
 _Value = tuple[Bits, frozenset[str]]
 """What is known, and what that hangs on (`Folder.origins`)."""
+_Operand = tuple[int | None, _Key | None, bool, str]
+"""What an operand is: a number, or a register that is perhaps negated, or nothing that is known;
+and what the number hangs on."""
 _State = dict[_Key, _Value]
 """What the registers hold that are assigned more than once."""
 
@@ -111,9 +116,53 @@ class Folder:
             for index, key in written:
                 if key in self._definitions:
                     self._reassigned.add(key)
-                self._definitions.setdefault(key, (instruction, index))
+                else:
+                    self._definitions[key] = instruction, index
         self._reassigned_names = {name for name, _ in self._reassigned}
         self._numbers = {instruction: i for i, instruction in enumerate(kernel.instructions)}
+        self._operands: dict[tuple[str, tuple[int, ...]], _Operand] = {}
+        self.blocks = blocks_in_order(kernel)
+        self._given: Mapping[str, int] = {}
+        self._readers: dict[str, list[int]] | None = None
+        self._same: tuple[list[list[tuple[_Key, _Value]]], frozenset[int]] | None = None
+        self._evaluate_all()
+
+    def given(self, numbers: Mapping[str, int]) -> Folder:
+        """The same kernel, with numbers in place of some special registers and parameters.
+
+        Args:
+            numbers: such as ``{"%tid.x": 96, "[kernel_param_0]": 1024}``.
+        """
+        other = copy.copy(self)
+        other._given, other._operands = {**self._given, **numbers}, {}
+        other._same = self._all_results, self._changed(numbers)
+        other._evaluate_all()
+        return other
+
+    def _changed(self, given: Iterable[str]) -> frozenset[int]:
+        """The instructions whose results hang on some special registers or parameters."""
+        if self._readers is None:
+            self._readers = {}
+            for number, instruction in enumerate(self.kernel.instructions):
+                for name in mentioned(instruction):
+                    self._readers.setdefault(name, []).append(number)
+                if instruction.predicate:  # what it leaves as it was
+                    for _, name in destinations(instruction):
+                        self._readers.setdefault(name, []).append(number)
+        found: set[int] = set()
+        pending, seen = [text.strip("[]") for text in given], set()
+        while pending:
+            for number in self._readers.get(pending.pop(), ()):
+                if number in found:
+                    continue
+                found.add(number)
+                for _, (name, _) in self._written[number]:
+                    if name not in seen:
+                        seen.add(name)
+                        pending.append(name)
+        return frozenset(found)
+
+    def _evaluate_all(self) -> None:
         self._known: dict[_Key, _Value] = {}
         self._first: _State = {}
         self._entries: dict[int, _State] = {}
@@ -126,8 +175,9 @@ class Folder:
     def _follow(self) -> None:
         """Evaluate each instruction, the first time through."""
         exits: list[_State] = []
+        results: list[list[tuple[_Key, _Value]]] = [[]] * len(self.kernel.instructions)
         budget = _MAX_COPIES
-        for block in blocks_in_order(self.kernel):
+        for block in self.blocks:
             states = [exits[i] for i in block.before]
             state = states[0] if states else {}
             if block.is_irregular:
@@ -138,7 +188,11 @@ class Folder:
             self._entries[block.start] = self._state = state
             writes = self._writes[block.start] = {}
             for number in range(block.start, block.stop):
-                values = self._results(number)
+                if self._same is None or number in self._same[1]:
+                    values = self._results(number)
+                else:
+                    values = self._same[0][number]
+                results[number] = values
                 for key, value in values:
                     if key not in self._reassigned:
                         self._known[key] = value
@@ -151,11 +205,12 @@ class Folder:
                     writes.setdefault(key, []).append((number, value))
             exits.append(self._state)
         self._state = None
+        self._all_results = results
 
     def _results(self, number: int) -> list[tuple[_Key, _Value]]:
         """What an instruction writes."""
         instruction = self.kernel.instructions[number]
-        results = []
+        results: list[tuple[_Key, _Value]] = []
         for index, key in self._written[number]:
             self._collected.append({key[0]} if key in self._reassigned else set())
             bits = self._evaluate(instruction, index)
@@ -192,8 +247,9 @@ class Folder:
 
     def _key(self, name: str, at: Instruction | None) -> _Key:
         """A name and the block that it is declared in: the innermost of those around."""
-        scope = at.scope if at is not None else ()
-        declared = self._scopes.get(name, ())
+        if at is None or not at.scope or name not in self._scopes:
+            return name, ()
+        scope, declared = at.scope, self._scopes[name]
         for depth in range(len(scope), 0, -1):
             if scope[:depth] in declared:
                 return name, scope[:depth]
@@ -204,25 +260,36 @@ class Folder:
 
         Without `at`, a register that is assigned more than once has its first value.
         """
-        text = text.strip()
+        scope = at.scope if at is not None else ()
+        found = self._operands.get((text, scope))
+        if found is None:
+            found = self._operands[text, scope] = self._resolved(text.strip(), at)
+        number, key, negated, origin = found
+        if key is not None:
+            known = self._read(key, at)
+            return complement(known, width) if negated else known
+        if number is None:
+            return Bits.unknown()
+        if origin:
+            self._collect({origin})
+        return Bits.constant(number, width)
+
+    def _resolved(self, text: str, at: Instruction | None) -> _Operand:
         number = immediate(text)
         if number is not None:
-            return Bits.constant(number, width)
-        if text.startswith(_ZERO_REGISTERS):
-            self._collect({text})
-            return Bits.constant(0, width)
+            return number, None, False, ""
+        if text.startswith(_ZERO_REGISTERS) or text in self._given:
+            return self._given.get(text, 0), None, False, text
         negated = text.startswith("!")
         key = self._key(text.removeprefix("!"), at)
         if key in self._definitions:
-            known = self._read(key, at)
-            return complement(known, width) if negated else known
+            return None, key, negated, ""
         symbol, plus, offset = text.partition("+")
         if _SYMBOL.fullmatch(symbol.strip()) and symbol.strip() not in self._elsewhere:
             extra = immediate(offset.strip()) if plus else 0
             if extra is not None:
-                self._collect({symbol.strip()})
-                return Bits.constant(extra, width)
-        return Bits.unknown()
+                return extra, None, False, symbol.strip()
+        return None, None, False, ""
 
     def address(self, text: str, at: Instruction | None = None) -> Bits:
         """What is known of an address operand: ``[%r1 + 16]`` or ``[%rd2, {...}]``."""
@@ -306,7 +373,7 @@ class Folder:
     def _evaluate(self, instruction: Instruction, index: int) -> Bits:
         opcode, operands = instruction.opcode, instruction.operands
         width = _width(opcode)
-        base = opcode.split(".")[0]
+        base = opcode.partition(".")[0]
 
         def source(position: int, bits: int = width) -> Bits:
             return self.operand(operands[position], bits, instruction)
@@ -355,6 +422,10 @@ class Folder:
                 return agreed(left, right)
             if base in ("bfe", "bfi"):
                 return self._bit_field(base, opcode, operands, instruction)
+            if base == "ld":
+                is_one = ".param" in opcode and ".v" not in opcode
+                number = self._given.get(operands[1]) if is_one else None
+                return Bits.unknown() if number is None else Bits.constant(number, width)
             if base == "lop3":
                 return truth_table([source(i) for i in range(1, 5)], width)
         except IndexError:
@@ -494,6 +565,7 @@ def _signed(value: int, width: int) -> int:
     return value - (1 << width) if value >> (width - 1) & 1 else value
 
 
+@functools.lru_cache(maxsize=4096)
 def _is_float(opcode: str) -> bool:
     return bool(re.search(r"\.(?:f16|f32|f64|bf16|f16x2|bf16x2|tf32)", opcode))
 
@@ -512,13 +584,29 @@ def _has_destination(opcode: str) -> bool:
     return not any(opcode == name or opcode.startswith(name + ".") for name in _NO_DESTINATION)
 
 
-def destinations(instruction: Instruction) -> Iterator[tuple[int, str]]:
+def destinations(instruction: Instruction) -> tuple[tuple[int, str], ...]:
     """The registers that an instruction writes, with their place in its first operand."""
-    if not instruction.operands or not _has_destination(instruction.opcode):
-        return
-    first = instruction.operands[0]
-    if first.startswith("["):
-        return
-    for index, name in enumerate(re.split(r"[,|]", first.strip("{}"))):
-        if name.strip() not in ("", "_"):
-            yield index, name.strip()
+    operands = instruction.operands
+    if not operands or operands[0][:1] == "[" or not _has_destination(instruction.opcode):
+        return ()
+    return _listed(operands[0])
+
+
+_NAME = re.compile(r"[%A-Za-z][\w$.%]*")
+
+
+def mentioned(instruction: Instruction) -> list[str]:
+    """The registers that an instruction names, among other words."""
+    found = _NAME.findall(",".join(instruction.operands))
+    if instruction.predicate:
+        found.append(instruction.predicate.lstrip("!"))
+    return found
+
+
+@functools.lru_cache(maxsize=1 << 16)
+def _listed(operand: str) -> tuple[tuple[int, str], ...]:
+    """The names in ``%r1``, ``{%r1, %r2}`` and ``%r1|%p1``, but for ``_``."""
+    if operand[:1] == "%" and "," not in operand and "|" not in operand:
+        return ((0, operand),)
+    names = enumerate(name.strip() for name in re.split(r"[,|]", operand.strip("{}")))
+    return tuple((index, name) for index, name in names if name not in ("", "_"))

@@ -7,14 +7,13 @@ as an ``or`` of bits that are known to be 0.
 
 from __future__ import annotations
 
-import re
+import copy
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from triton_ext.ptx import Instruction, Kernel, Variable, split_operands
-from triton_ext.ptx_control_flow import blocks_in_order
-from triton_ext.ptx_folding import Folder, destinations
+from triton_ext.ptx_folding import Folder, destinations, mentioned
 
 _MASK = (1 << 64) - 1
 _MAX_TERMS = 32
@@ -58,22 +57,36 @@ class Sum:
         return not self.terms
 
 
-def slice_kernel(kernel: Kernel, wanted: Iterable[Instruction]) -> Kernel:
+def slice_kernel(
+    kernel: Kernel, wanted: Iterable[Instruction], addressed: Mapping[int, str] | None = None
+) -> Kernel:
     """The instructions that some instructions depend on, and the kernel's branches.
 
     What registers hold at the wanted instructions is the same in both, as far as `Folder` knows it.
+
+    Args:
+        kernel: of which a part is wanted.
+        wanted: instructions, all of whose operands count.
+        addressed: the numbers of instructions, wanted ones or not, of which only some operands
+            count, and these.
     """
     by_name: dict[str, list[int]] = {}
     for number, instruction in enumerate(kernel.instructions):
         for _, name in destinations(instruction):
             by_name.setdefault(name, []).append(number)
+    wanted = list(wanted)
     numbers = {id(instruction): i for i, instruction in enumerate(kernel.instructions)}
     pending = [numbers[id(instruction)] for instruction in wanted]
-    kept = set(pending)
+    addressed = addressed or {}
+    kept = {*pending, *addressed}
+    pending = list(kept)
     names: set[str] = set()
     while pending:
-        instruction = kernel.instructions[pending.pop()]
-        for name in _names(instruction):
+        number = pending.pop()
+        instruction = kernel.instructions[number]
+        if number in addressed:
+            instruction = replace(instruction, operands=(addressed[number],))
+        for name in mentioned(instruction):
             if name in names:
                 continue
             names.add(name)
@@ -91,39 +104,6 @@ def slice_kernel(kernel: Kernel, wanted: Iterable[Instruction]) -> Kernel:
     )
 
 
-def _names(instruction: Instruction) -> set[str]:
-    """The registers that an instruction mentions."""
-    found = set()
-    texts = [*instruction.operands, instruction.predicate.lstrip("!")]
-    while texts:
-        text = texts.pop().strip()
-        if text[:1] in ("[", "{"):
-            texts += split_operands(text[1:-1])
-        elif text:
-            for part in text.replace("|", "+").split("+"):
-                name = part.strip().lstrip("!-")
-                if name.startswith("%") or name[:1].isalpha():
-                    found.add(name)
-    return found
-
-
-def of_thread(kernel: Kernel, thread: int) -> Kernel:
-    """The kernel as a thread of the block sees it: its number stands for ``%tid.x``."""
-    if not thread:
-        return kernel
-    number = str(thread)
-    instructions = tuple(
-        replace(
-            instruction,
-            operands=tuple(number if text == "%tid.x" else text for text in instruction.operands),
-        )
-        if "%tid.x" in instruction.operands
-        else instruction
-        for instruction in kernel.instructions
-    )
-    return replace(kernel, instructions=instructions)
-
-
 @dataclass(frozen=True)
 class Launch:
     """One block of one launch, with values for what the kernel is given.
@@ -138,36 +118,17 @@ class Launch:
     program: tuple[int, int, int]
     programs: tuple[int, int, int]
 
-
-_LOADED = re.compile(r"ld\.param\.[bus](32|64)")
-_PARAMETER = re.compile(r"\[\w+_param_(\d+)\]")
-
-
-def of_launch(kernel: Kernel, launch: Launch) -> Kernel:
-    """The kernel as it is in one block of a launch: numbers stand for what is given to it."""
-    numbers = {
-        f"%{name}.{axis}": str(values[i])
-        for name, values in (("ctaid", launch.program), ("nctaid", launch.programs))
-        for i, axis in enumerate("xyz")
-    }
-
-    def changed(instruction: Instruction) -> Instruction:
-        loaded = _LOADED.fullmatch(instruction.opcode)
-        if loaded and len(instruction.operands) == 2:
-            place = _PARAMETER.fullmatch(instruction.operands[1])
-            if place and int(place[1]) in launch.arguments:
-                number = str(launch.arguments[int(place[1])])
-                return replace(
-                    instruction,
-                    opcode=f"mov.b{loaded[1]}",
-                    operands=(instruction.operands[0], number),
-                )
-        if not any(text in numbers for text in instruction.operands):
-            return instruction
-        operands = tuple(numbers.get(text, text) for text in instruction.operands)
-        return replace(instruction, operands=operands)
-
-    return replace(kernel, instructions=tuple(map(changed, kernel.instructions)))
+    def numbers(self, kernel: Kernel) -> dict[str, int]:
+        """What stands in a kernel's PTX for what it is given, and the numbers."""
+        found = {
+            f"%{name}.{axis}": values[i]
+            for name, values in (("ctaid", self.program), ("nctaid", self.programs))
+            for i, axis in enumerate("xyz")
+        }
+        for place, number in self.arguments.items():
+            if place < len(kernel.parameters):
+                found[f"[{kernel.parameters[place]}]"] = number
+        return found
 
 
 class Sums:
@@ -189,8 +150,14 @@ class Sums:
         for number, instruction in enumerate(kernel.instructions):
             for index, name in destinations(instruction):
                 self._writes.setdefault(name, []).append((number, index))
-        self._starts = sorted(block.start for block in blocks_in_order(kernel))
+        self._starts = sorted(block.start for block in self.folder.blocks)
         self._known: dict[tuple[str, int], Sum] = {}
+
+    def given(self, numbers: Mapping[str, int]) -> Sums:
+        """The same kernel, with numbers for special registers and parameters (`Folder.given`)."""
+        other = copy.copy(self)
+        other.folder, other._known = self.folder.given(numbers), {}
+        return other
 
     def address(self, text: str, at: Instruction) -> Sum:
         """An address operand: ``[%r1 + 16]``, or the first part of ``[%rd2, {...}]``."""

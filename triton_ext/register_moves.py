@@ -26,7 +26,7 @@ from triton_ext.linear_layout import LinearLayout
 
 Direction = Literal["load", "store"]
 
-__all__ = ["Direction", "PlannedMove", "plan_move", "within_block"]
+__all__ = ["Direction", "PlannedMove", "block_bases", "plan_move", "within_block"]
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,8 @@ def within_block(layout: LinearLayout) -> LinearLayout:
     return LinearLayout(bases, sizes)
 
 
-def _block_bases(layout: LinearLayout) -> list[tuple[int, ...]]:
+def block_bases(layout: LinearLayout) -> list[tuple[int, ...]]:
+    """What the blocks of a cluster hold apart: the bases that are not 0."""
     return [basis for basis in layout.bases.get("block", []) if any(basis)]
 
 
@@ -143,7 +144,7 @@ def plan_move(
         LayoutError: layouts that do not go together; or what is not modelled: a move between
             blocks of the cluster, or one that sm_100 does by ldmatrix or stmatrix ``.trans.b8``.
     """
-    if _block_bases(registers) != _block_bases(shared):
+    if block_bases(registers) != block_bases(shared):
         raise LayoutError(
             "registers", registers.bases, "must be split over the blocks as shared memory is"
         )

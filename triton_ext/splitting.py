@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import re
+
+_MARK = re.compile(r'[",()\[\]{}<>]')
+_NESTED = re.compile(r'["()\[\]{}<>]')
+
 
 def split_arguments(text: str) -> tuple[str, ...]:
     """``a, {b, c}, d<e, f>`` -> ``("a", "{b, c}", "d<e, f>")``; nothing if there is nothing.
@@ -9,8 +14,14 @@ def split_arguments(text: str) -> tuple[str, ...]:
     Brackets are ``( [ { <`` and their counterparts; the ``>`` of an arrow is none. A string in
     double quotes is taken as a whole. Blanks around an argument are dropped.
     """
+    if _NESTED.search(text) is None:
+        if "," in text:
+            return tuple(map(str.strip, text.split(",")))
+        only = text.strip()
+        return (only,) if only else ()
     parts, depth, start, quoted = [], 0, 0, False
-    for position, character in enumerate(text):
+    for match in _MARK.finditer(text):
+        character, position = match[0], match.start()
         if character == '"' and text[position - 1 : position] != "\\":
             quoted = not quoted
         if quoted:

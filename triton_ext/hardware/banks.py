@@ -24,7 +24,7 @@ that its count is too low for some accesses of less than 4 bytes.
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -488,6 +488,10 @@ class RequestPattern:
         """What the banks make of one request."""
         start = self.starts[index]
         return warp_access([self._place(start ^ lane) for lane in self.lanes], self.access_bytes)
+
+    def places(self, requests: Iterable[int], lane: int = 0) -> tuple[int, ...]:
+        """Where a lane accesses shared memory with some of the requests, in bytes."""
+        return tuple(self._place(self.starts[index] ^ self.lanes[lane]) for index in requests)
 
     @cached_property
     def wavefronts(self) -> int:
