@@ -230,7 +230,8 @@ def test_every_problem_has_a_legal_configuration(arch, majors):
 
 
 PREDICTED = [  # where there is little doubt: M, N, K, and what the tile must be
-    (4096, 4096, 4096, {(128, 128)}),  # two consumers in turn
+    (4096, 4096, 4096, {(256, 128)}),
+    (8192, 28672, 4096, {(128, 128)}),  # two consumers in turn
     (8192, 8192, 8192, {(128, 128), (256, 128)}),
     (8192, 8192, 28672, {(256, 128)}),
     (512, 6144, 4096, {(128, 192)}),  # 128 tiles for 132 SMs
