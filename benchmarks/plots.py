@@ -184,8 +184,8 @@ def draw_latency(axes: Any, data: dict[str, dict[str, float]]) -> None:
 KINDS: dict[str, list[tuple[str, str, Callable[..., Any], Callable[..., None], Any]]] = {
     "matmul": [
         ("ratios", "Device time: a dot a shape", ratio_data, draw_ratios, (8, 3.4)),
-        ("peers", "Device time, all sides in one run", peers_data, draw_peers, (8, 4)),
     ],
+    "peers": [("peers", "Device time, all sides in one run", peers_data, draw_peers, (8, 4))],
     "ladder": [("ladder", "Step by step", ladder_data, draw_ladder, (8, 3.2))],
     "latency": [("latency", "Eager latency", latency_data, draw_latency, (8, 3.2))],
 }
