@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import runpy
 import sys
 from pathlib import Path
@@ -142,6 +143,10 @@ def _run_idle(path: str, arguments: tuple[str, ...], target: str) -> None:
                 if not gpu.launches:
                     raise click.ClickException(f"{path} stopped: {stopped}") from error
                 click.echo(f"{path} stopped behind a kernel that did not run: {stopped}", err=True)
+            finally:
+                # Kernels of the script unload themselves through the driver, which must still be
+                # there; and not while Python 3.11 parses: that would break its parser.
+                gc.collect()
     finally:
         sys.argv = argv
         sys.path.pop(0)
