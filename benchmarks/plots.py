@@ -92,7 +92,9 @@ def draw_ratios(axes: Any, data: dict[str, dict[str, list[float]]]) -> None:
 def peers_data(rows: list[dict[str, Any]]) -> dict[str, dict[str, float]]:
     """Of each problem with peers, the ratio of each side to PyTorch's throughput."""
     return {
-        f"{row['m']} x {row['n']} x {row['k']}" + f" {row['type']}" * (row["type"] != "bf16"): {
+        f"{row['m']} x {row['n']} x {row['k']}"
+        + f" {row['type']}" * (row["type"] != "bf16")
+        + ", B by rows" * (row["b_major"] == "MN"): {
             side: round(row["ratio" if side == "triton_ext" else f"{side}_ratio"], 3)
             for side in SIDES
             if side == "triton_ext" or f"{side}_ratio" in row
@@ -114,15 +116,13 @@ def draw_peers(axes: Any, data: dict[str, dict[str, float]]) -> None:
     axes.invert_yaxis()
     axes.grid(axis="y", color=INK, alpha=0.2, linewidth=0.6)
     axes.set_xlabel("throughput / cuBLAS")
-    axes.legend(frameon=False, labelcolor=INK, loc="lower left")
+    axes.figure.legend(frameon=False, labelcolor=INK, loc="outside lower right", ncols=len(SIDES))
 
 
 def ladder_data(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """TFLOP/s of each step, and of PyTorch's product, the median of its runs beside the steps."""
-    torch_us = sorted(row["torch_us"] for row in rows)[len(rows) // 2]
+    """Of each step, the ratio to PyTorch's throughput, measured in turn, at the same clock."""
     return {
-        "steps": {row["step"]: round(row["tflops"], 1) for row in rows},
-        "torch": round(2 * rows[0]["size"] ** 3 / torch_us / 1e6, 1),
+        "steps": {row["step"]: round(row["ratio"], 4) for row in rows},
         "size": rows[0]["size"],
     }
 
@@ -132,19 +132,16 @@ def draw_ladder(axes: Any, data: dict[str, Any]) -> None:
     names, values = list(data["steps"]), list(data["steps"].values())
     axes.barh(range(len(names)), values, color=COLOURS[0], height=0.66)
     for place, value in enumerate(values):
-        text = f"{value:.1f}" if value < 10 else f"{value:.0f}"
-        if value > 0.1 * data["torch"]:
-            axes.annotate(text, (value, place), (-4, 0), textcoords="offset points", ha="right",
-                          va="center", color="white", fontsize=8)  # fmt: skip
-        else:
-            axes.annotate(text, (value, place), (4, 0), textcoords="offset points", ha="left",
-                          va="center", fontsize=8)  # fmt: skip
-    axes.axvline(data["torch"], color=COLOURS[1], linewidth=1, label=f"cuBLAS {data['torch']:.0f}")
+        text = f"{value:.4f}" if value < 0.01 else f"{value:.2f}"
+        inside = value > 0.1
+        axes.annotate(text, (value, place), (-4 if inside else 4, 0), textcoords="offset points",
+                      ha="right" if inside else "left", va="center",
+                      color="white" if inside else INK, fontsize=8)  # fmt: skip
+    axes.axvline(1, color=COLOURS[1], linewidth=1)
     axes.set_yticks(range(len(names)), names)
     axes.invert_yaxis()
-    axes.set_xlim(0, 1.12 * max(*values, data["torch"]))
-    axes.set_xlabel(f"TFLOP/s, bf16, {data['size']} cubed")
-    axes.legend(frameon=False, labelcolor=INK, loc="upper right")
+    axes.set_xlim(0, 1.05 * max(*values, 1))
+    axes.set_xlabel(f"throughput / cuBLAS, bf16, {data['size']} cubed")
 
 
 def latency_data(rows: list[dict[str, Any]]) -> dict[str, dict[str, float]]:
