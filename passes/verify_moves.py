@@ -28,6 +28,7 @@ from triton_ext.hardware.banks import (
 )
 from triton_ext.linear_layout import LinearLayout
 from triton_ext.mlir_module import MlirModule, Operation, Value
+from triton_ext.mlir_trace import Known
 from triton_ext.mlir_types import tensor_type
 from triton_ext.padded_shared import PaddedShared
 from triton_ext.ptx import Instruction, Kernel, immediate
@@ -179,12 +180,58 @@ def _store_size(opcode: str) -> int:
     return count * int(parts[-1][1:]) // 8
 
 
+@dataclass(frozen=True)
+class Move:
+    """One execution of an operation that stores a tensor in shared memory.
+
+    Attributes:
+        operation: which.
+        place: where to.
+        when: after how many events of the PTX.
+    """
+
+    operation: Operation
+    place: Known
+    when: int
+
+
+def needed(
+    move: Move, start: int, what: Touched, found: Stored, counts: Stored
+) -> Iterator[tuple[Counter[int], Counter[int], Counter[int]]]:
+    """The ways to do a move: what must be stored, what was counted, what is stored, as `key`s."""
+    first = key(start, move.when)
+    is_copy = move.operation.name == "ttg.async_copy_global_to_local"
+    if what.rows:
+        yield Counter(first + row for row in what.rows), counts.rows, found.rows
+    needed = Counter(
+        at
+        for each in what.starts
+        for at in range(first + each, first + each + what.size, found.unit)
+    )
+    if is_copy:
+        yield needed, counts.copied, found.copied
+    else:
+        yield needed, counts.units, found.units
+
+
+def is_counted(access: tuple[Instruction, object, int], counts: Stored) -> bool:
+    """Whether an operation stores at the place of an access."""
+    _, address, when = access
+    if not isinstance(address, int):
+        return False
+    place = key(address, when)
+    return place in counts.units or place in counts.copied or place in counts.rows
+
+
 __all__ = [
     "MOVES",
+    "Move",
     "Stored",
     "Touched",
+    "is_counted",
     "key",
     "moves",
+    "needed",
     "observed",
     "stored",
     "target_of",

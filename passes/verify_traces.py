@@ -12,10 +12,11 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from triton_ext.passes.verify_addresses import Views, buffer_stride
+from triton_ext.passes.verify_bytes import expected_bytes
 from triton_ext.passes.verify_comparison import Difference
 from triton_ext.passes.verify_expected import (
     WARP,
@@ -28,10 +29,12 @@ from triton_ext.passes.verify_expected import (
 from triton_ext.passes.verify_launches import launches
 from triton_ext.passes.verify_matching import Matching
 from triton_ext.passes.verify_moves import (
+    Move,
     Stored,
     Touched,
-    key,
+    is_counted,
     moves,
+    needed,
     observed,
     stored,
     target_of,
@@ -121,7 +124,7 @@ class _Comparison:
         self.result = Traces()
         self.launch = launches(module)[0]
         self.moves = {id(operation): operation for operation in moves(module)}
-        self.done: list[tuple[list[_Move], ptx_trace.Trace]] = []
+        self.done: list[tuple[list[Move], ptx_trace.Trace]] = []
         self.is_trial = False
         self.rank = 0
         self.unseen = set(self.allowed)
@@ -232,44 +235,26 @@ class _Comparison:
 
         (A pipeline may leave out its last copies, but tell the barrier, which nobody waits for.)
         """
-        listed: dict[Known, list[_Bytes]] = {}
-        for number, trace in enumerate(traces):
-            for event in trace.events:
-                one = self.expected.get(id(event.operation))
-                if one is None or one.barrier is None:
-                    continue
-                values = dict(zip(event.operation.operands, event.operands, strict=True))
-                predicate, place = predicate_of(event.operation), values.get(one.barrier)
-                holds = 1 if predicate is None else values.get(predicate)
-                if not isinstance(place, tuple) or holds is None:
-                    self.result.unproven["bytes that barriers expect"] += 1
-                    return
-                if holds:
-                    size = one.bytes or sum(box.bytes for box in one.boxes)
-                    told = event.operation if one.kind == "expect" else None
-                    listed.setdefault(place, []).append(_Bytes(number, size, told))
-        for items in listed.values():
-            ended = not any(traces[item.partition].end for item in items)
-            if len({item.partition for item in items}) > 1:
-                expected = sum(item.size for item in items if item.told)
-                brought = sum(item.size for item in items if not item.told)
-                kind = "proven" if ended and expected == brought else "unproven"
+        facts = expected_bytes(traces, self.expected)
+        if facts is None:
+            self.result.unproven["bytes that barriers expect"] += 1
+            return
+        for fact in facts:
+            if fact.is_sum:
+                kind = "proven" if fact.expected == fact.brought else "unproven"
                 getattr(self.result, kind)["bytes that barriers expect"] += 1
-                continue
-            rounds = _rounds(items)
-            for expected, brought, told in rounds if ended else rounds[:-1]:
-                if expected == brought:
-                    self.result.proven["bytes that barriers expect"] += 1
-                elif self.ctas > 1 or not brought or told is None:
-                    # Other blocks, or other means than TMA, may take their part.
-                    self.result.unproven["bytes that barriers expect"] += 1
-                else:
-                    self.differ(
-                        told, self.first_of(told),
-                        "what the mbarrier expects, in one execution for one choice of arguments,",
-                        f"{brought} bytes, as its copies bring", str(expected),
-                    )  # fmt: skip
-                    return
+            elif fact.expected == fact.brought:
+                self.result.proven["bytes that barriers expect"] += 1
+            elif self.ctas > 1 or not fact.brought or fact.told is None:
+                # Other blocks, or other means than TMA, may take their part.
+                self.result.unproven["bytes that barriers expect"] += 1
+            else:
+                self.differ(
+                    fact.told, self.first_of(fact.told),
+                    "what the mbarrier expects, in one execution for one choice of arguments,",
+                    f"{fact.brought} bytes, as its copies bring", str(fact.expected),
+                )  # fmt: skip
+                return
 
     def first_of(self, operation: Operation) -> Instruction:
         """An instruction that an operation may have become."""
@@ -376,8 +361,8 @@ class _Comparison:
         places = [i for i, each in enumerate(found.events) if self.followed(each.instruction)]
         events = [found.events[i] for i in places]
         at = 0
-        executed: list[_Move] = []
-        pending: list[_Move] = []
+        executed: list[Move] = []
+        pending: list[Move] = []
         if not self.is_trial and not self.rank:
             accesses = [
                 (instruction, address, bisect_left(places, when))
@@ -395,7 +380,7 @@ class _Comparison:
                 at += count
                 continue
             if one is None:
-                pending.append(_Move(event.operation, self.target(event), at))
+                pending.append(Move(event.operation, self.target(event), at))
                 continue
             if not self.is_compared(one):
                 continue
@@ -463,7 +448,7 @@ class _Comparison:
             return event.operation.results[0], 0
         return event.operands[1]
 
-    def stores(self, executed: Sequence[_Move], trace: ptx_trace.Trace) -> None:
+    def stores(self, executed: Sequence[Move], trace: ptx_trace.Trace) -> None:
         """The bytes that a thread stores: all of those that the operations store."""
         result = self.result
         moves_ = [(move, touched(move.operation, self.module)) for move in executed]
@@ -482,7 +467,7 @@ class _Comparison:
             for move, what in moves_
             if what is not None and isinstance(move.place, tuple)
         ]
-        unplaced: dict[Value, list[tuple[_Move, int, Touched]]] = {}
+        unplaced: dict[Value, list[tuple[Move, int, Touched]]] = {}
         for move, (root, at), what in known:
             start = self.start_of(root)
             if start is None:
@@ -500,13 +485,13 @@ class _Comparison:
                 if not self.is_stored(move, start + at, what, trace, found, counts):
                     return
             result.starts[root] = start, self.odd(trace, counts)
-        others = sum(not _is_counted(access, counts) for access in trace.accesses)
+        others = sum(not is_counted(access, counts) for access in trace.accesses)
         if others:
             result.not_looked_at["stores into scratch memory"] += others
 
     def is_stored(
         self,
-        move: _Move,
+        move: Move,
         start: int,
         what: Touched,
         trace: ptx_trace.Trace,
@@ -515,10 +500,10 @@ class _Comparison:
     ) -> bool:
         """Whether the thread stores all that it must of a tile that begins at an address."""
         lacking = 0
-        for needed, counted, there in _needed(move, start, what, found, counts):
-            lacking = next((k for k, n in needed.items() if there[k] < counted[k] + n), -1)
+        for required, counted, there in needed(move, start, what, found, counts):
+            lacking = next((k for k, n in required.items() if there[k] < counted[k] + n), -1)
             if lacking < 0:
-                counted.update(needed)
+                counted.update(required)
                 self.result.proven["stores"] += 1
                 return True
         self.differ(
@@ -531,16 +516,16 @@ class _Comparison:
 
     @staticmethod
     def possible_starts(
-        move: _Move, at: int, what: Touched, found: Stored, counts: Stored
+        move: Move, at: int, what: Touched, found: Stored, counts: Stored
     ) -> set[int]:
         """Where an allocation may begin of which nothing else is known: all that it needs fits."""
         starts = set()
-        for needed, counted, there in _needed(move, 0, what, found, counts):
-            first = min(needed)
+        for required, counted, there in needed(move, 0, what, found, counts):
+            first = min(required)
             for place in (k for k in there if k >> 40 == move.when):
                 by = place - first
                 if by >= at and all(
-                    there[k + by] >= counted[k + by] + n for k, n in needed.items()
+                    there[k + by] >= counted[k + by] + n for k, n in required.items()
                 ):
                     starts.add(by - at)
         return starts
@@ -548,7 +533,7 @@ class _Comparison:
     def odd(self, trace: ptx_trace.Trace, counts: Stored) -> Instruction:
         """The first store to a place that no operation stores to; else the last one."""
         accesses = trace.accesses or [(self.function.kernel.instructions[-1], None, 0)]
-        odd = (access[0] for access in accesses if not _is_counted(access, counts))
+        odd = (access[0] for access in accesses if not is_counted(access, counts))
         return next(odd, accesses[-1][0])
 
     def descriptor(self, event: mlir_trace.Executed, events: Sequence[ptx_trace.Executed]) -> int:
@@ -862,81 +847,6 @@ def _variety(traces: Sequence[mlir_trace.Trace]) -> tuple[int, int]:
     """(how many operations are executed, how many partitions end)."""
     executed = {event.operation for trace in traces for event in trace.events}
     return len(executed), sum(not trace.end for trace in traces)
-
-
-@dataclass(frozen=True)
-class _Bytes:
-    """Bytes that a barrier is told to expect, or that a copy brings it.
-
-    Attributes:
-        partition: in which.
-        size: how many.
-        told: the operation that tells it; None for a copy.
-    """
-
-    partition: int
-    size: int
-    told: Operation | None
-
-
-def _rounds(items: Sequence[_Bytes]) -> list[tuple[int, int, Operation | None]]:
-    """(told, brought, the operation that tells) of a barrier, time after time."""
-    found: list[tuple[int, int, Operation | None]] = []
-    first, before = bool(items[0].told), False
-    for item in items:
-        begins = bool(item.told) == first
-        if not found or (begins and not before):
-            found.append((0, 0, None))
-        expected, brought, told = found[-1]
-        if item.told:
-            found[-1] = expected + item.size, brought, item.told
-        else:
-            found[-1] = expected, brought + item.size, told
-        before = begins
-    return found
-
-
-def _needed(
-    move: _Move, start: int, what: Touched, found: Stored, counts: Stored
-) -> Iterator[tuple[Counter[int], Counter[int], Counter[int]]]:
-    """The ways to do a move: what must be stored, what was counted, what is stored, as `key`s."""
-    first = key(start, move.when)
-    is_copy = move.operation.name == "ttg.async_copy_global_to_local"
-    if what.rows:
-        yield Counter(first + row for row in what.rows), counts.rows, found.rows
-    needed = Counter(
-        at
-        for each in what.starts
-        for at in range(first + each, first + each + what.size, found.unit)
-    )
-    if is_copy:
-        yield needed, counts.copied, found.copied
-    else:
-        yield needed, counts.units, found.units
-
-
-def _is_counted(access: tuple[Instruction, object, int], counts: Stored) -> bool:
-    """Whether an operation stores at the place of an access."""
-    _, address, when = access
-    if not isinstance(address, int):
-        return False
-    place = key(address, when)
-    return place in counts.units or place in counts.copied or place in counts.rows
-
-
-@dataclass(frozen=True)
-class _Move:
-    """One execution of an operation that stores a tensor in shared memory.
-
-    Attributes:
-        operation: which.
-        place: where to.
-        when: after how many events of the PTX.
-    """
-
-    operation: Operation
-    place: Known
-    when: int
 
 
 def _parts(

@@ -36,6 +36,7 @@ def own_cache(tmp_path, monkeypatch):
     from triton_ext.passes import base
 
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "cache"))
+    base.all_passes()  # whose modules register them once, in the registry of that moment
     monkeypatch.setattr(base, "_registry", dict(base._registry))
     yield
     assert knobs.runtime.add_stages_inspection_hook is None
