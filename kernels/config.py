@@ -413,11 +413,11 @@ def choose_config(
         batch: how many such products are made at once; the field ``batched`` is left to the caller.
     """
     if arch == 90:
-        from triton_ext.kernels.cost_model import best_config
+        from triton_ext.kernels.cost_model import ranked_configs
 
-        return best_config(
+        return ranked_configs(
             element_type, a_major, b_major, m, n, k, multiprocessors, out_type, batch
-        )
+        )[0]
     block_n = 256 if n > 128 and m > 64 else 128 if n > 64 else 64
     return MatmulConfig(
         arch,

@@ -11,9 +11,10 @@ The model knows these limits, of which it takes the longest, and what a launch c
   full one, unless its tiles are cut along K.
 
 What is minimised is the time of a product in a stream of others, on an otherwise idle GPU. The
-constants were fitted, within what was measured for each alone, to 2,000 timings of 106 problems on
-an H100 SXM (132 SMs, 700 W): what the model chooses is 0.9% slower than the best candidate in the
-mean. They are no data-sheet values: the tensor cores of a busy H100 are slowed by its power limit.
+constants were fitted, within what was measured for each alone, to 1,200 timings (a problem with a
+configuration) of 103 problems on H100 SXMs (132 SMs, 700 W): what the model chooses is 1.0% slower
+than the best candidate in the mean. They are no data-sheet values: the tensor cores of a busy H100
+are slowed by its power limit.
 """
 
 from __future__ import annotations
@@ -214,23 +215,6 @@ def candidates(
             except LayoutError:  # also where a swizzle does not fit a narrow MN-major tile
                 continue
     return tuple(found)
-
-
-def best_config(
-    element_type: str,
-    a_major: Major,
-    b_major: Major,
-    m: int,
-    n: int,
-    k: int,
-    multiprocessors: int,
-    out_type: str | None = None,
-    batch: int = 1,
-) -> MatmulConfig:
-    """The candidate with the shortest predicted time."""
-    return ranked_configs(
-        element_type, a_major, b_major, m, n, k, multiprocessors, out_type, batch
-    )[0]
 
 
 def _prefetching(config: MatmulConfig, m: int, n: int) -> MatmulConfig:

@@ -268,7 +268,7 @@ class ModuleTracer:
 
     def _elements(self, value: Value, known: Mapping[Value, Known]) -> list[int | None]:
         """The elements of a one-dimensional tensor of integers."""
-        length = int(_LENGTH.match(value.type or "")[1])  # type: ignore[index]
+        length = _length(value) or 0
         seen: dict[tuple[Value, int], Known] = {}
         found = (self._element(value, i, known, seen, 0) for i in range(length))
         return [number if isinstance(number, int) else None for number in found]
@@ -365,9 +365,15 @@ def _loaded(operation: Operation, operands: Sequence[Known]) -> int | None:
     return number - (1 << bits) if bits > 1 and number >> (bits - 1) else number
 
 
+def _length(value: Value) -> int | None:
+    """Of a tensor of one dimension; None if it is none."""
+    found = _LENGTH.match(value.type or "")
+    return int(found[1]) if found else None
+
+
 def _is_list(value: Value) -> bool:
     """Whether it is a tensor of one dimension."""
-    return bool(_LENGTH.match(value.type or ""))
+    return _length(value) is not None
 
 
 def _decisive(operation: Operation, operands: Sequence[Known]) -> int | None:
