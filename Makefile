@@ -34,8 +34,8 @@ lint: $(VENV)/.ready
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/ci.yml
-	$(BIN)/check-jsonschema --check-metaschema triton_ext/layout_dump.schema.json \
-		triton_ext/layout_report.schema.json
+	$(BIN)/check-jsonschema --check-metaschema triton_ext/layouts/layout_dump.schema.json \
+		passes/layout_report.schema.json
 
 # The type checker knows no package-dir, so it is shown the packages as they are installed.
 types: $(VENV)/.ready
@@ -52,9 +52,9 @@ pytest: setup
 # which `make test` skips; and the passes on every kernel of their corpus.
 oracle: $(VENV)/.ready
 	$(PIP_INSTALL) --constraint constraints.txt --editable '.[oracle]'
-	$(BIN)/pytest -n auto tests/test_swizzle.py tests/test_cute.py tests/test_cute_descriptors.py \
-		tests/test_tensor_map.py tests/test_seeds.py tests/test_emulator_cute.py \
-		tests/test_emulator_third_party.py $(PYTEST_ARGS)
+	$(BIN)/pytest -n auto tests/layouts/test_atoms.py tests/layouts/test_cute.py tests/hardware/test_cute_descriptors.py \
+		tests/hardware/test_tensor_map.py tests/docs/test_seeds.py tests/emulator/test_cute.py \
+		tests/emulator/test_third_party.py $(PYTEST_ARGS)
 	CORPUS_TIER=3 $(BIN)/pytest -n auto tests/test_pass_*.py $(PYTEST_ARGS)
 
 # The pictures in docs/, and what its commands print; a test compares them with what is committed.

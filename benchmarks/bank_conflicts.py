@@ -32,14 +32,14 @@ from triton.experimental.gluon import language as gl
 from benchmarks import record
 from triton_ext import LinearLayout, NVMMAShared, SwizzledShared
 from triton_ext.compat import LAUNCH_OPTIONS, compile_gluon
-from triton_ext.dump import encoding_linear_layout
 from triton_ext.hardware.banks import (
     RegisterAccess,
     register_access,
     register_matrix_access,
     thread_layout,
 )
-from triton_ext.interop import to_gluon
+from triton_ext.layouts.dump import encoding_linear_layout
+from triton_ext.layouts.triton.gluon import to_gluon
 
 NUM_WARPS = 4
 WAVEFRONTS = "l1tex__data_pipe_lsu_wavefronts_mem_shared_op_{}.sum"

@@ -17,7 +17,7 @@ from typing import Any
 
 from benchmarks import record
 from triton_ext import NVMMAShared, core_matrix_linear_layout, nvmma_shared_to_linear_layout
-from triton_ext.encodings import SharedEncoding
+from triton_ext.layouts.encodings import SharedEncoding
 
 CASES: list[tuple[tuple[int, ...], NVMMAShared]] = [
     ((128, 256), NVMMAShared(128, 16)),
@@ -42,7 +42,7 @@ def triton_converter() -> Callable[[tuple[int, ...], SharedEncoding], Callable[[
     from triton.compiler.compiler import make_backend
 
     from triton_ext.compat import gpu_target
-    from triton_ext.interop import to_gluon
+    from triton_ext.layouts.triton.gluon import to_gluon
 
     context = ir.context()
     ir.load_dialects(context)

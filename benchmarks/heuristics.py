@@ -23,11 +23,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from triton_ext.kernels.config import MatmulConfig
-from triton_ext.kernels.cost_model import candidates, predicted_seconds
-
 from benchmarks import record
 from benchmarks.problems import Problem, problems
+from triton_ext.kernels.config import MatmulConfig
+from triton_ext.kernels.cost_model import candidates, predicted_seconds
 
 MULTIPROCESSORS = 132
 PRECISIONS = {"bf16": "TST", "fp16": "HSH", "e4m3": "QQTST"}

@@ -29,8 +29,6 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
-from triton_ext.kernels.config import MatmulConfig, TileLayouts, tile_layouts
-from triton_ext.kernels.launch import compile_matmul, kernel_constants, launch_plan
 
 from benchmarks import record
 from benchmarks.matmul import median_seconds
@@ -38,7 +36,9 @@ from triton_ext import LinearLayout
 from triton_ext.compat import LAUNCH_OPTIONS, async_load, async_store, reinterpret, tma_view
 from triton_ext.hardware.banks import chunk_access
 from triton_ext.hardware.tma_tile import tile_copies
-from triton_ext.interop import to_gluon
+from triton_ext.kernels.config import MatmulConfig, TileLayouts, tile_layouts
+from triton_ext.kernels.launch import compile_matmul, kernel_constants, launch_plan
+from triton_ext.layouts.triton.gluon import to_gluon
 
 BLOCK = 64
 """Rows and columns of the tiles of the first steps, as in seed 004."""

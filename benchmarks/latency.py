@@ -28,12 +28,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from triton_ext.kernels.config import MatmulConfig, choose_config
-from triton_ext.kernels.launch import launch_plan
 
 import triton_ext
 from benchmarks import record
 from benchmarks.peers import TutorialConfig, tutorial_product
+from triton_ext.kernels.config import MatmulConfig, choose_config
+from triton_ext.kernels.launch import launch_plan
 
 SHAPES = [
     (64, 64, 64),
@@ -53,7 +53,7 @@ def launched_by_jit(m: int, n: int, k: int, config: MatmulConfig) -> Product:
     """The product by Triton's own launch; of K-major a and MN-major b in whole rows of 16 bytes."""
     from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
-    from triton_ext.interop import to_gluon
+    from triton_ext.layouts.triton.gluon import to_gluon
 
     plan = launch_plan(config, m, n, k, torch.cuda.get_device_properties())
     workspace = torch.zeros(max(16, plan.workspace_bytes), dtype=torch.uint8, device="cuda")

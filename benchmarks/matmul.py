@@ -30,8 +30,6 @@ from typing import Any
 import torch
 from triton.errors import TritonError
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
-from triton_ext.kernels.config import MatmulConfig, TileLayouts
-from triton_ext.kernels.launch import LaunchPlan, compile_matmul, launch_plan
 
 from benchmarks import record
 from benchmarks.gpu_state import GpuState, Watch
@@ -39,7 +37,9 @@ from benchmarks.inductor import Inductor, InductorError, arguments_of
 from benchmarks.peers import Compilation, TutorialConfig, tutorial_configs, tutorial_launches
 from benchmarks.problems import CLASSES, TYPES, Operands, Problem, inputs, peer_problems, problems
 from benchmarks.replay import graph_of, launches_in_graph, replayed_seconds, warm_up
-from triton_ext.interop import to_gluon
+from triton_ext.kernels.config import MatmulConfig, TileLayouts
+from triton_ext.kernels.launch import LaunchPlan, compile_matmul, launch_plan
+from triton_ext.layouts.triton.gluon import to_gluon
 
 INPUT_BYTES = 200 << 20
 """What the input sets of one problem take together: four times the L2 cache."""

@@ -35,13 +35,13 @@ from typing import Any
 import triton
 import triton.language as tl
 from triton.compiler import ASTSource
-from triton_ext.kernels.config import MatmulConfig
-from triton_ext.kernels.launch import compile_matmul, kernel_constants
-from triton_ext.passes import hook
 
 from benchmarks import record
 from triton_ext import passes
 from triton_ext.compat import LAUNCH_OPTIONS, gpu_target
+from triton_ext.kernels.config import MatmulConfig
+from triton_ext.kernels.launch import compile_matmul, kernel_constants
+from triton_ext.passes.frame import hook
 
 TOGETHER = ("verify-descriptors", "check-conversion")
 ALONE = (

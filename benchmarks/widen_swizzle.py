@@ -18,18 +18,18 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import triton_ext.passes
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
-from triton_ext.kernels.config import Major, MatmulConfig, TileLayouts
-from triton_ext.kernels.launch import launch_plan
 
 import triton_ext
+import triton_ext.passes
 from benchmarks import record
 from triton_ext.compat import LAUNCH_OPTIONS, async_load, async_store
-from triton_ext.interop import to_gluon
+from triton_ext.kernels.config import Major, MatmulConfig, TileLayouts
+from triton_ext.kernels.launch import launch_plan
+from triton_ext.layouts.triton.gluon import to_gluon
 
 WIDE = 128
 INPUT_BYTES = 128 << 20

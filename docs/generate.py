@@ -15,11 +15,11 @@ from pathlib import Path
 from click.testing import CliRunner
 
 from triton_ext.cli import main
-from triton_ext.encodings import SWIZZLE_BYTE_WIDTHS, SharedLinear
+from triton_ext.layouts.atoms import Major, SwizzleAtom
+from triton_ext.layouts.encodings import SWIZZLE_BYTE_WIDTHS, SharedLinear
 from triton_ext.render.html import stacked_atoms
 from triton_ext.render.svg import atom_svg
 from triton_ext.render.tile_picture import tile_scene
-from triton_ext.swizzle import Major, SwizzleAtom
 
 DOCS = Path(__file__).resolve().parent
 PICTURES = DOCS / "pictures"

@@ -13,10 +13,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from triton_ext.encodings import NVMMAShared, SharedLinear
 from triton_ext.errors import LayoutError
 from triton_ext.hardware.architecture import SHARED_MEMORY_PER_BLOCK
-from triton_ext.nvmma_shared import nvmma_shared_to_linear_layout
+from triton_ext.layouts.encodings import NVMMAShared, SharedLinear
+from triton_ext.layouts.nvmma_shared import nvmma_shared_to_linear_layout
 
 Major = Literal["K", "MN"]
 ELEMENT_TYPES = ("fp16", "bf16")

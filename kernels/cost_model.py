@@ -25,9 +25,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from triton_ext.kernels.config import C_BYTES, ELEMENT_BYTES, Major, MatmulConfig
-
 from triton_ext.errors import LayoutError
+from triton_ext.kernels.config import C_BYTES, ELEMENT_BYTES, Major, MatmulConfig
 
 TENSOR_FLOPS = 5.54e12
 """Of an SM, a second, 16-bit operands: what is left of 7.5e12 at the power limit."""

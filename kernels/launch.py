@@ -10,12 +10,12 @@ from typing import Any, Protocol
 
 import triton
 from triton.experimental.gluon._runtime import GluonASTSource
+
+from triton_ext.compat import LAUNCH_OPTIONS, gpu_target
 from triton_ext.kernels.config import MatmulConfig, TileLayouts
 from triton_ext.kernels.matmul import matmul_sm90, matmul_sm100
 from triton_ext.kernels.warp_specialized import COUNTER_BYTES, matmul_warp_specialized
-
-from triton_ext.compat import LAUNCH_OPTIONS, gpu_target
-from triton_ext.interop import to_gluon
+from triton_ext.layouts.triton.gluon import to_gluon
 
 CONSUMER_REGISTERS = {1: 240, 2: 240, 3: 160}
 """Registers of a thread by the number of consumer warpgroups: what is left of the SM's 65,536 when

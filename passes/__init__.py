@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from triton_ext.passes.base import (
+from triton_ext.errors import PassError
+from triton_ext.passes.frame.base import (
     Compilation,
     CompilerPass,
     ConfiguredPass,
@@ -22,13 +23,11 @@ from triton_ext.passes.base import (
     compiler_pass,
     get_pass,
 )
-from triton_ext.passes.pipeline import PassResult, Pipeline, parse_passes
-from triton_ext.passes.reports import PassWarning
-
-from triton_ext.errors import PassError
+from triton_ext.passes.frame.pipeline import PassResult, Pipeline, parse_passes
+from triton_ext.passes.frame.reports import PassWarning
 
 if TYPE_CHECKING:
-    from triton_ext.passes.hook import PassCompilationError, Results, enabled, install
+    from triton_ext.passes.frame.hook import PassCompilationError, Results, enabled, install
 
 __all__ = [
     "Compilation",
@@ -55,7 +54,7 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name in ("PassCompilationError", "Results", "enabled", "install"):
-        from triton_ext.passes import hook
+        from triton_ext.passes.frame import hook
 
         return getattr(hook, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

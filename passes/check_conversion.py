@@ -21,7 +21,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from triton_ext.passes.base import (
+from triton_ext.errors import LayoutError, PassError
+from triton_ext.layouts.encodings import NVMMAShared, SharedEncoding, SwizzledShared, parse_encoding
+from triton_ext.layouts.linear_layout import Basis
+from triton_ext.layouts.nvmma_shared import nvmma_shared_to_linear_layout
+from triton_ext.layouts.triton.known_faults import KnownFault, expected_from_triton
+from triton_ext.mlir.module import Location, MlirModule, Value
+from triton_ext.passes.frame.base import (
     Compilation,
     Diagnostic,
     Outcome,
@@ -29,13 +35,6 @@ from triton_ext.passes.base import (
     Severity,
     compiler_pass,
 )
-
-from triton_ext.encodings import NVMMAShared, SharedEncoding, SwizzledShared, parse_encoding
-from triton_ext.errors import LayoutError, PassError
-from triton_ext.known_faults import KnownFault, expected_from_triton
-from triton_ext.linear_layout import Basis
-from triton_ext.mlir_module import Location, MlirModule, Value
-from triton_ext.nvmma_shared import nvmma_shared_to_linear_layout
 
 
 @dataclass(frozen=True)
@@ -132,7 +131,7 @@ class _Triton:
         Raises:
             RuntimeError: its verifier refuses the encoding.
         """
-        from triton_ext.interop import to_gluon
+        from triton_ext.layouts.triton.gluon import to_gluon
 
         with self._lock:
             attribute = to_gluon(encoding)._to_ir(self._builder)

@@ -9,7 +9,20 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from triton_ext.passes.base import Compilation, Diagnostic, Outcome, compiler_pass
+from triton_ext.errors import LayoutError
+from triton_ext.hardware.architecture import (
+    SHARED_MEMORY_PER_BLOCK,
+    SHARED_MEMORY_PER_SM,
+    WARP_THREADS,
+)
+from triton_ext.hardware.banks import LINE_BYTES
+from triton_ext.hardware.register_moves import PlannedMove
+from triton_ext.layouts.distributed import Blocked, Linear, Slice, parse_distributed
+from triton_ext.layouts.encodings import CHUNK_BYTES, NVMMAShared, SwizzledShared, shape_per_cta
+from triton_ext.layouts.linear_layout import powers_below
+from triton_ext.layouts.padded import PaddedShared
+from triton_ext.mlir.module import Location, MlirModule, Operation, Value
+from triton_ext.passes.frame.base import Compilation, Diagnostic, Outcome, compiler_pass
 from triton_ext.passes.shared_accesses import (
     BLOCK_GRANULARITY,
     RESERVED_PER_BLOCK,
@@ -30,20 +43,6 @@ from triton_ext.passes.shared_accesses import (
     tma_boxes,
     warps_of,
 )
-
-from triton_ext.distributed_layouts import Blocked, Linear, Slice, parse_distributed
-from triton_ext.encodings import CHUNK_BYTES, NVMMAShared, SwizzledShared, shape_per_cta
-from triton_ext.errors import LayoutError
-from triton_ext.hardware.architecture import (
-    SHARED_MEMORY_PER_BLOCK,
-    SHARED_MEMORY_PER_SM,
-    WARP_THREADS,
-)
-from triton_ext.hardware.banks import LINE_BYTES
-from triton_ext.linear_layout import powers_below
-from triton_ext.mlir_module import Location, MlirModule, Operation, Value
-from triton_ext.padded_shared import PaddedShared
-from triton_ext.register_moves import PlannedMove
 
 Kind = Literal[
     "bank-conflict",

@@ -7,7 +7,13 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from triton_ext.passes.base import Compilation, Outcome, ReportOptions, compiler_pass
+from triton_ext.hardware.architecture import SHARED_MEMORY_PER_BLOCK
+from triton_ext.hardware.smem_descriptor import FIELDS
+from triton_ext.layouts.atoms import SwizzleAtom
+from triton_ext.layouts.dump import layout_object
+from triton_ext.layouts.nvmma_shared import ATOM_ROWS
+from triton_ext.mlir.module import Location
+from triton_ext.passes.frame.base import Compilation, Outcome, ReportOptions, compiler_pass
 from triton_ext.passes.shared_accesses import (
     CopyUse,
     MmaUse,
@@ -19,17 +25,10 @@ from triton_ext.passes.shared_accesses import (
     tensor_allocations,
     warps_of,
 )
-
-from triton_ext.dump import layout_object
-from triton_ext.hardware.architecture import SHARED_MEMORY_PER_BLOCK
-from triton_ext.hardware.smem_descriptor import FIELDS
-from triton_ext.mlir_module import Location
-from triton_ext.nvmma_shared import ATOM_ROWS
-from triton_ext.ptx import Module as PtxModule
-from triton_ext.ptx_listing import list_instructions
+from triton_ext.ptx.listing import list_instructions
+from triton_ext.ptx.parse import Module as PtxModule
 from triton_ext.render.report_page import report_html
 from triton_ext.render.report_text import report_text
-from triton_ext.swizzle import SwizzleAtom
 
 JSON_VERSION = 1
 _DESCRIPTORS = ("A", "B", "source")  # of tcgen05.cp

@@ -14,15 +14,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from triton_ext.distributed_layouts import parse_distributed
-from triton_ext.dump import encoding_linear_layout
-from triton_ext.encodings import (
-    NVMMAShared,
-    SharedEncoding,
-    SharedLinear,
-    parse_encoding,
-    shape_per_cta,
-)
 from triton_ext.errors import LayoutError
 from triton_ext.hardware.architecture import (
     SHARED_MEMORY_PER_BLOCK,
@@ -32,14 +23,23 @@ from triton_ext.hardware.architecture import (
 )
 from triton_ext.hardware.banks import BankReport, chunk_access
 from triton_ext.hardware.operand import INSTRUCTION_K_BYTES, MmaOperand, derive_operand
+from triton_ext.hardware.register_moves import Direction, PlannedMove, plan_move, within_block
 from triton_ext.hardware.tensor_memory_encoding import TensorMemoryEncoding
-from triton_ext.linear_layout import LinearLayout
-from triton_ext.memory_flow import VIEWS, MemoryFlow
-from triton_ext.mlir_module import Location, MlirModule, Operation, Value
-from triton_ext.mlir_types import MemoryType, TensorType, tensor_type
-from triton_ext.nvmma_shared import tma_box_shape
-from triton_ext.padded_shared import PaddedShared
-from triton_ext.register_moves import Direction, PlannedMove, plan_move, within_block
+from triton_ext.layouts.distributed import parse_distributed
+from triton_ext.layouts.dump import encoding_linear_layout
+from triton_ext.layouts.encodings import (
+    NVMMAShared,
+    SharedEncoding,
+    SharedLinear,
+    parse_encoding,
+    shape_per_cta,
+)
+from triton_ext.layouts.linear_layout import LinearLayout
+from triton_ext.layouts.nvmma_shared import tma_box_shape
+from triton_ext.layouts.padded import PaddedShared
+from triton_ext.mlir.memory_flow import VIEWS, MemoryFlow
+from triton_ext.mlir.module import Location, MlirModule, Operation, Value
+from triton_ext.mlir.types import MemoryType, TensorType, tensor_type
 
 Encoding = SharedEncoding | PaddedShared
 CopyDirection = Literal["load", "store", "reduce", "gather", "scatter"]

@@ -1,29 +1,15 @@
-"""Fixtures, the GPU markers, and the releases of Triton that tests ask."""
+"""Settings of hypothesis, and the GPU markers."""
 
 from __future__ import annotations
 
 import functools
-import importlib.util
-from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
-ROOT = Path(__file__).resolve().parent.parent
-
 # Examples are cheap, the machine is shared: no deadline; the same examples every time.
 settings.register_profile("default", deadline=None, derandomize=True)
 settings.load_profile("default")
-
-
-def triton_sites() -> list[pytest.param]:
-    """The releases of Triton at hand: the importable one (None) and those in ``.tritons``."""
-    sites: list[Path | None] = [path.parent for path in sorted(ROOT.glob(".tritons/*/.ready"))]
-    if importlib.util.find_spec("triton"):
-        sites.append(None)
-    if not sites:
-        return [pytest.param(None, marks=pytest.mark.skip(reason="needs Triton"))]
-    return [pytest.param(site, id=site.name if site else "installed") for site in sites]
 
 
 @functools.cache

@@ -9,7 +9,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from conftest import ROOT
+from sites import ROOT
 
 pytest.importorskip("build")
 
@@ -43,7 +43,7 @@ def test_one_top_level_package(wheel):
     for needed in (
         "triton_ext/__init__.py",
         "triton_ext/py.typed",
-        "triton_ext/layout_dump.schema.json",
+        "triton_ext/layouts/layout_dump.schema.json",
         "triton_ext/render/grid.py",
         "triton_ext/render/templates/explorer.js",
         "triton_ext/hardware/smem_descriptor.py",

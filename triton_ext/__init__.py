@@ -9,18 +9,20 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from triton_ext.encodings import NVMMAShared, SharedLinear, SwizzledShared, parse_encoding
+from triton_ext._version import __version__
 from triton_ext.errors import LayoutError, UnsupportedDeviceError
-from triton_ext.linear_layout import LinearLayout
-from triton_ext.nvmma_shared import core_matrix_linear_layout, nvmma_shared_to_linear_layout
+from triton_ext.layouts.encodings import NVMMAShared, SharedLinear, SwizzledShared, parse_encoding
+from triton_ext.layouts.linear_layout import LinearLayout
+from triton_ext.layouts.nvmma_shared import core_matrix_linear_layout, nvmma_shared_to_linear_layout
 from triton_ext.startup import begin as _begin
 
 if TYPE_CHECKING:
-    from triton_ext import passes
-    from triton_ext.emulator.driver import emulate
+    from triton_ext import emulator, hardware, kernels, passes
+    from triton_ext.emulator.host.driver import emulate
+    from triton_ext.layouts import cute
+    from triton_ext.layouts.triton import gluon as interop
+    from triton_ext.layouts.triton import known_faults, oracle
     from triton_ext.ops import addmm, autotune, bmm, drop_in, linear, matmul, scaled_mm
-
-__version__ = "0.1.0"
 
 __all__ = [
     "LayoutError",
@@ -29,15 +31,23 @@ __all__ = [
     "SharedLinear",
     "SwizzledShared",
     "UnsupportedDeviceError",
+    "__version__",
     "addmm",
     "autotune",
     "bmm",
     "core_matrix_linear_layout",
+    "cute",
     "drop_in",
     "emulate",
+    "emulator",
+    "hardware",
+    "interop",
+    "kernels",
+    "known_faults",
     "linear",
     "matmul",
     "nvmma_shared_to_linear_layout",
+    "oracle",
     "parse_encoding",
     "passes",
     "scaled_mm",
@@ -47,6 +57,14 @@ __all__ = [
 _begin()
 
 _OPS = ("addmm", "autotune", "bmm", "drop_in", "linear", "matmul", "scaled_mm")
+_MODULES = {
+    **{name: f"triton_ext.{name}" for name in ("emulator", "hardware", "kernels", "passes")},
+    "cute": "triton_ext.layouts.cute",
+    "interop": "triton_ext.layouts.triton.gluon",
+    "known_faults": "triton_ext.layouts.triton.known_faults",
+    "oracle": "triton_ext.layouts.triton.oracle",
+}
+"""What users reach as `triton_ext.NAME`, imported when it is first asked for."""
 
 
 def __getattr__(name: str) -> Any:
@@ -54,10 +72,10 @@ def __getattr__(name: str) -> Any:
         from triton_ext import ops
 
         return getattr(ops, name)
-    if name == "passes":
-        return importlib.import_module("triton_ext.passes")
+    if name in _MODULES:
+        return importlib.import_module(_MODULES[name])
     if name == "emulate":
-        from triton_ext.emulator.driver import emulate
+        from triton_ext.emulator.host.driver import emulate
 
         return emulate
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

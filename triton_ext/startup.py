@@ -50,7 +50,7 @@ class _Loader(importlib.abc.Loader):
 
 
 def _install() -> None:
-    from triton_ext.passes.hook import install
+    from triton_ext.passes.frame.hook import install
 
     install()
 

@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from triton_ext.commands.common import ShapeType, described_encoding, encoding_options
-from triton_ext.dump import encoding_linear_layout
-from triton_ext.encodings import NVMMAShared, SharedEncoding, parse_encoding
 from triton_ext.hardware.banks import (
     ACCESS_BYTES,
     BANK_BYTES,
@@ -25,8 +23,10 @@ from triton_ext.hardware.banks import (
     thread_layout,
     warp_access,
 )
-from triton_ext.linear_layout import LinearLayout
-from triton_ext.swizzle import Major
+from triton_ext.layouts.atoms import Major
+from triton_ext.layouts.dump import encoding_linear_layout
+from triton_ext.layouts.encodings import NVMMAShared, SharedEncoding, parse_encoding
+from triton_ext.layouts.linear_layout import LinearLayout
 
 if TYPE_CHECKING:
     _ParamType = click.ParamType[Any]

@@ -125,7 +125,7 @@ def _listening(kernel: str, emit: str | None) -> Any:
 
 def _run_idle(path: str, arguments: tuple[str, ...], target: str) -> None:
     """Run a script on a GPU that compiles what is launched, and executes nothing."""
-    from triton_ext.emulator.driver import emulate
+    from triton_ext.emulator.host.driver import emulate
 
     argv, sys.argv = sys.argv, [path, *arguments]
     sys.path.insert(0, str(Path(path).resolve().parent))

@@ -9,7 +9,7 @@ import click
 def demo() -> None:
     """Show a Blackwell layout, its checks, and a matmul compiled from it (needs Triton, torch)."""
     try:
-        from triton_ext.demo import run_demo
+        from triton_ext.commands.demonstration import run_demo
 
         passed = run_demo()
     except ImportError as error:

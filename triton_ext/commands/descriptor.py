@@ -9,15 +9,15 @@ from typing import Any
 import click
 
 from triton_ext.commands.common import ShapeType, described_encoding, encoding_options
-from triton_ext.encodings import NVMMAShared, SharedLinear, parse_encoding
 from triton_ext.errors import LayoutError
 from triton_ext.hardware.architecture import architecture
 from triton_ext.hardware.instruction_descriptor import KINDS, InstructionDescriptor
 from triton_ext.hardware.instruction_descriptor import raw_fields as instruction_fields
 from triton_ext.hardware.operand import INSTRUCTION_K_BYTES, MmaOperand, derive_operand
 from triton_ext.hardware.smem_descriptor import SmemDescriptor, problems, raw_fields
-from triton_ext.linear_layout import LinearLayout
-from triton_ext.nvmma_shared import nvmma_shared_to_linear_layout
+from triton_ext.layouts.encodings import NVMMAShared, SharedLinear, parse_encoding
+from triton_ext.layouts.linear_layout import LinearLayout
+from triton_ext.layouts.nvmma_shared import nvmma_shared_to_linear_layout
 
 
 @click.command()
@@ -226,8 +226,8 @@ def _derived_object(derived: MmaOperand) -> dict[str, Any]:
 
 
 def _cute_steps(derived: MmaOperand) -> str:
-    from triton_ext.cute import derive_steps
-    from triton_ext.swizzle import SwizzleAtom
+    from triton_ext.layouts.atoms import SwizzleAtom
+    from triton_ext.layouts.cute import derive_steps
 
     width = derived.descriptor.swizzle_byte_width
     atom = SwizzleAtom(derived.major, width, derived.element_bitwidth)

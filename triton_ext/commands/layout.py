@@ -15,8 +15,8 @@ from triton_ext.commands.common import (
     described_encoding,
     encoding_options,
 )
-from triton_ext.dump import LayoutDump, dump_encoding, dump_module, from_json, to_json
-from triton_ext.encodings import NVMMAShared, SharedEncoding, parse_encoding
+from triton_ext.layouts.dump import LayoutDump, dump_encoding, dump_module, from_json, to_json
+from triton_ext.layouts.encodings import NVMMAShared, SharedEncoding, parse_encoding
 from triton_ext.render.grid import draw_grid
 from triton_ext.render.text import dump_text, explain
 
@@ -145,7 +145,7 @@ def _read(path: Path) -> list[LayoutDump]:
 
 
 def _check(encoding: SharedEncoding, dump: LayoutDump, disable_swizzle: bool) -> None:
-    from triton_ext.checks import check_against_documented_atom, check_against_triton
+    from triton_ext.layouts.triton.checks import check_against_documented_atom, check_against_triton
 
     if not isinstance(encoding, NVMMAShared) or disable_swizzle:
         raise click.UsageError("--check is for nvmma_shared encodings with their swizzle")

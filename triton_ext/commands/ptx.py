@@ -9,9 +9,9 @@ from typing import Any
 import click
 
 from triton_ext.errors import LayoutError
-from triton_ext.ptx import Instruction, parse_ptx, split_operands
-from triton_ext.ptx_files import PtxText, ptx_of_bytes, read_ptx
-from triton_ext.ptx_listing import Listed, list_instructions
+from triton_ext.ptx.files import PtxText, ptx_of_bytes, read_ptx
+from triton_ext.ptx.listing import Listed, list_instructions
+from triton_ext.ptx.parse import Instruction, parse_ptx, split_operands
 
 _SHOWN_REGISTERS = 4
 

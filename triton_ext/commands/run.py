@@ -62,11 +62,11 @@ def run(
       triton-ext run --stats --format json matmul.py
     """
     try:
-        from triton_ext.emulator.driver import emulate
+        from triton_ext.emulator.host.driver import emulate
     except ImportError as error:
         raise click.ClickException(f"{error}; pip install 'triton-ext[kernels]'") from None
     from triton_ext.emulator.errors import EmulationError
-    from triton_ext.emulator.observers import Observer, Observers, Statistics, Trace
+    from triton_ext.emulator.schedule.observers import Observer, Observers, Statistics, Trace
 
     statistics = Statistics()
     parts: list[Observer] = [statistics] if stats else []

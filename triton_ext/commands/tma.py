@@ -8,10 +8,10 @@ from typing import Any
 import click
 
 from triton_ext.commands.common import ShapeType, described_encoding, encoding_options
-from triton_ext.encodings import NVMMAShared
 from triton_ext.hardware.tensor_map import TensorMap
 from triton_ext.hardware.tma_tile import TileCopies, TmaBox, tile_copies
-from triton_ext.swizzle import SwizzleAtom
+from triton_ext.layouts.atoms import SwizzleAtom
+from triton_ext.layouts.encodings import NVMMAShared
 
 
 def _integers(ctx: click.Context, param: click.Parameter, value: str | None) -> Any:

@@ -23,7 +23,7 @@ from triton_ext.hardware.tensor_memory import (
 )
 from triton_ext.hardware.tensor_memory_access import ACCESS_SHAPES, TmemTransfer, plan_transfer
 from triton_ext.hardware.tensor_memory_encoding import TensorMemoryEncoding
-from triton_ext.linear_layout import LinearLayout
+from triton_ext.layouts.linear_layout import LinearLayout
 
 JSON_VERSION = 1
 

@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from triton_ext.emulator.errors import EmulationError, UnsupportedInstruction
-from triton_ext.emulator.run import run_ptx
+from triton_ext.emulator.host.run import run_ptx
 
 __all__ = ["EmulationError", "UnsupportedInstruction", "run_ptx"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from triton_ext.ptx import Instruction
+from triton_ext.ptx.parse import Instruction
 
 
 class EmulationError(RuntimeError):

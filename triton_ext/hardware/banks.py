@@ -29,12 +29,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from triton_ext.encodings import CHUNK_BYTES, ELEMENT_BITWIDTHS, NVMMAShared, checked_shape
 from triton_ext.errors import LayoutError
 from triton_ext.hardware.architecture import WARP_THREADS
-from triton_ext.linear_layout import LinearLayout, is_power_of_two, powers_below
-from triton_ext.nvmma_shared import ATOM_ROWS
-from triton_ext.swizzle import Major, SwizzleAtom
+from triton_ext.layouts.atoms import Major, SwizzleAtom
+from triton_ext.layouts.encodings import CHUNK_BYTES, ELEMENT_BITWIDTHS, NVMMAShared, checked_shape
+from triton_ext.layouts.linear_layout import LinearLayout, is_power_of_two, powers_below
+from triton_ext.layouts.nvmma_shared import ATOM_ROWS
 
 BANKS = 32
 BANK_BYTES = 4

@@ -12,7 +12,7 @@ from typing import Any
 
 from triton_ext.errors import LayoutError
 from triton_ext.hardware.bit_fields import extract, insert
-from triton_ext.swizzle import Major
+from triton_ext.layouts.atoms import Major
 
 _F8F6F4 = {"e4m3": 0, "e5m2": 1, "e2m3": 3, "e3m2": 4, "e2m1": 5}
 

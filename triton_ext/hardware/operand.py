@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from triton_ext.encodings import CHUNK_BYTES
 from triton_ext.errors import LayoutError
 from triton_ext.hardware.architecture import architecture
 from triton_ext.hardware.smem_descriptor import (
@@ -21,8 +20,9 @@ from triton_ext.hardware.smem_descriptor import (
     SWIZZLE_CODES,
     SmemDescriptor,
 )
-from triton_ext.linear_layout import LinearLayout, is_power_of_two
-from triton_ext.swizzle import Major
+from triton_ext.layouts.atoms import Major
+from triton_ext.layouts.encodings import CHUNK_BYTES
+from triton_ext.layouts.linear_layout import LinearLayout, is_power_of_two
 
 INSTRUCTION_K_BYTES = 32
 """What a dense MMA instruction consumes along K (PTX ISA, wgmma and tcgen05.mma shapes)."""

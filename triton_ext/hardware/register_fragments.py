@@ -15,10 +15,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from triton_ext.encodings import CHUNK_BYTES
 from triton_ext.errors import LayoutError
-from triton_ext.linear_layout import Basis, LinearLayout, powers_below
-from triton_ext.nvmma_shared import ATOM_ROWS
+from triton_ext.layouts.encodings import CHUNK_BYTES
+from triton_ext.layouts.linear_layout import Basis, LinearLayout, powers_below
+from triton_ext.layouts.nvmma_shared import ATOM_ROWS
 
 Operand = Literal["a", "b"]
 _THREADS_OF_A_ROW = 4

@@ -11,12 +11,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from triton_ext.encodings import CHUNK_BYTES
 from triton_ext.errors import LayoutError
 from triton_ext.hardware.architecture import Architecture, architecture
 from triton_ext.hardware.bit_fields import extract, insert
-from triton_ext.nvmma_shared import ATOM_ROWS
-from triton_ext.swizzle import Major, Swizzle, address_swizzle
+from triton_ext.layouts.atoms import Major, Swizzle, address_swizzle
+from triton_ext.layouts.encodings import CHUNK_BYTES
+from triton_ext.layouts.nvmma_shared import ATOM_ROWS
 
 ADDRESS_LIMIT = 1 << 18
 """One past the largest address or stride that 14 bits of 16-byte units hold."""

@@ -19,11 +19,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from triton_ext.encodings import CHUNK_BYTES, MAX_RANK
 from triton_ext.errors import LayoutError
 from triton_ext.hardware.architecture import SHARED_MEMORY_PER_SM
-from triton_ext.nvmma_shared import TMA_BOX_LIMIT
-from triton_ext.swizzle import Swizzle, address_swizzle
+from triton_ext.layouts.atoms import Swizzle, address_swizzle
+from triton_ext.layouts.encodings import CHUNK_BYTES, MAX_RANK
+from triton_ext.layouts.nvmma_shared import TMA_BOX_LIMIT
 
 TENSOR_MAP_BYTES = 128
 """The size of an encoded tensor map (PTX ISA, "Tensor-map": an opaque 1024-bit object)."""

@@ -21,9 +21,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from triton_ext.encodings import checked_shape, standard_out_dims
 from triton_ext.errors import LayoutError
-from triton_ext.linear_layout import Basis, LinearLayout, is_power_of_two, powers_below
+from triton_ext.layouts.encodings import checked_shape, standard_out_dims
+from triton_ext.layouts.linear_layout import Basis, LinearLayout, is_power_of_two, powers_below
 
 TMEM_LANES = 128
 TMEM_COLUMNS = 512

@@ -25,7 +25,7 @@ from triton_ext.hardware.tensor_memory import (
     TmemAddress,
     matrix_bases,
 )
-from triton_ext.linear_layout import Basis, LinearLayout, is_power_of_two, powers_below
+from triton_ext.layouts.linear_layout import Basis, LinearLayout, is_power_of_two, powers_below
 
 MAX_REGISTERS = 128
 """The most registers of one instruction (PTX ISA, tcgen05.ld, the table of ``.num``)."""

@@ -5,13 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from triton_ext.encodings import (
-    add_cluster,
-    checked_cga_layout,
-    checked_shape,
-    shape_per_cta,
-    standard_out_dims,
-)
 from triton_ext.errors import LayoutError
 from triton_ext.hardware.tensor_memory import (
     COLUMN_BITS,
@@ -20,8 +13,15 @@ from triton_ext.hardware.tensor_memory import (
     data_path_layout,
     stack_instructions,
 )
-from triton_ext.linear_layout import Basis, LinearLayout, is_power_of_two, powers_below
-from triton_ext.mlir_text import parse_attribute
+from triton_ext.layouts.encodings import (
+    add_cluster,
+    checked_cga_layout,
+    checked_shape,
+    shape_per_cta,
+    standard_out_dims,
+)
+from triton_ext.layouts.linear_layout import Basis, LinearLayout, is_power_of_two, powers_below
+from triton_ext.mlir.attributes import parse_attribute
 
 _MNEMONIC = "tensor_memory_encoding"
 _REQUIRED = ("blockM", "blockN", "colStride")

@@ -12,13 +12,6 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from triton_ext.encodings import (
-    CHUNK_BYTES,
-    NVMMAShared,
-    checked_shape,
-    cluster_layout,
-    shape_per_cta,
-)
 from triton_ext.errors import LayoutError
 from triton_ext.hardware.architecture import SHARED_MEMORY_PER_BLOCK
 from triton_ext.hardware.tensor_map import (
@@ -29,12 +22,19 @@ from triton_ext.hardware.tensor_map import (
     TensorSwizzle,
     integers,
 )
-from triton_ext.nvmma_shared import (
+from triton_ext.layouts.atoms import SwizzleAtom
+from triton_ext.layouts.encodings import (
+    CHUNK_BYTES,
+    NVMMAShared,
+    checked_shape,
+    cluster_layout,
+    shape_per_cta,
+)
+from triton_ext.layouts.nvmma_shared import (
     TMA_BOX_LIMIT,
     nvmma_shared_to_linear_layout,
     tma_box_shape,
 )
-from triton_ext.swizzle import SwizzleAtom
 
 MAX_TILE_BYTES = 1 << (SHARED_MEMORY_PER_BLOCK.bit_length() - 1)
 """The largest power of two that fits the shared memory of a block."""

@@ -33,7 +33,7 @@ class Gpu:
         """The context in which kernels run on it."""
         if self.index is not None:
             return torch.cuda.device(self.index)
-        from triton_ext.emulator.driver import active_gpu, emulate
+        from triton_ext.emulator.host.driver import active_gpu, emulate
 
         return nullcontext() if active_gpu() else emulate(f"sm_{self.arch}")
 
@@ -49,7 +49,7 @@ def _cuda_gpu(index: int) -> Gpu | str:
 
 @functools.cache
 def _emulated_gpu(arch: Architecture) -> Gpu:
-    from triton_ext.emulator.machine import MULTIPROCESSORS
+    from triton_ext.emulator.schedule.machine import MULTIPROCESSORS
 
     return Gpu(arch, SimpleNamespace(multi_processor_count=MULTIPROCESSORS[arch]), None)
 
@@ -63,7 +63,7 @@ def find_gpu(device: torch.device) -> Gpu | str:
     if device.type == "cuda":
         return _cuda_gpu(torch.cuda.current_device() if device.index is None else device.index)
     if device.type == "cpu":
-        from triton_ext.emulator.driver import active_gpu  # imports the whole emulator
+        from triton_ext.emulator.host.driver import active_gpu  # imports the whole emulator
 
         gpu = active_gpu()
         if gpu is not None:

@@ -18,9 +18,9 @@ from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 from triton.runtime import driver
 
 from triton_ext.compat import DirectLaunch, needs_the_jit
-from triton_ext.interop import to_gluon
 from triton_ext.kernels.config import MatmulConfig
 from triton_ext.kernels.launch import launch_plan
+from triton_ext.layouts.triton.gluon import to_gluon
 from triton_ext.ops.device import Gpu
 from triton_ext.ops.operands import TmaView
 

@@ -51,7 +51,7 @@ def _takes(a: Tensor, b: Tensor, dims: int) -> bool:
     ):
         return False
     if a.device.type == "cpu":  # never an emulated GPU that nobody asked for
-        from triton_ext.emulator.driver import active_gpu
+        from triton_ext.emulator.host.driver import active_gpu
 
         if active_gpu() is None:
             return False
@@ -219,7 +219,7 @@ class DropIn:
         with _lock:
             if torch.cuda.is_available():
                 _install("CUDA")
-            from triton_ext.emulator.driver import active_gpu
+            from triton_ext.emulator.host.driver import active_gpu
 
             if active_gpu() is not None:
                 _install("CPU")

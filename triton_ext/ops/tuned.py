@@ -18,7 +18,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-import triton_ext
+from triton_ext._version import __version__
 from triton_ext.errors import LayoutError
 from triton_ext.kernels.config import ELEMENT_TYPES, Major, MatmulConfig
 
@@ -64,7 +64,7 @@ class Problem:
         """Its name in the file; other versions of this project have other kernels."""
         sizes = "x".join(map(str, (self.batch, self.m, self.n, self.k)))
         kind = f"{self.element_type} {self.a_major} {self.b_major} {self.out_type}"
-        return f"{triton_ext.__version__} | {self.gpu}, {self.processors} SMs | {kind} | {sizes}"
+        return f"{__version__} | {self.gpu}, {self.processors} SMs | {kind} | {sizes}"
 
 
 def path() -> Path:
@@ -153,7 +153,7 @@ def _read(file: Path) -> dict[str, Any]:
 
 def _configurations(entries: Mapping[str, Any]) -> dict[str, MatmulConfig]:
     found = {}
-    prefix = f"{triton_ext.__version__} | "
+    prefix = f"{__version__} | "
     for key, entry in entries.items():
         if key.startswith(prefix):
             try:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from triton_ext.encodings import CHUNK_BYTES
 from triton_ext.errors import LayoutError
 from triton_ext.hardware.banks import BANK_BYTES, LINE_BYTES
-from triton_ext.nvmma_shared import ATOM_ROWS
+from triton_ext.layouts.atoms import SwizzleAtom
+from triton_ext.layouts.encodings import CHUNK_BYTES
+from triton_ext.layouts.nvmma_shared import ATOM_ROWS
 from triton_ext.render.cells import unit_name
 from triton_ext.render.scene import (
     MARGIN,
@@ -16,7 +17,6 @@ from triton_ext.render.scene import (
     in_bytes,
     lines_of_text,
 )
-from triton_ext.swizzle import SwizzleAtom
 
 
 def atom_scene(atom: SwizzleAtom) -> Scene:

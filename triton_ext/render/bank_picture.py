@@ -7,7 +7,7 @@ from typing import Literal
 from triton_ext.errors import LayoutError
 from triton_ext.hardware.architecture import WARP_THREADS
 from triton_ext.hardware.banks import BANK_BYTES, BANKS, LINE_BYTES, BankReport
-from triton_ext.linear_layout import LinearLayout
+from triton_ext.layouts.linear_layout import LinearLayout
 from triton_ext.render.cells import Plane
 from triton_ext.render.scene import (
     FILLS,

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from triton_ext.encodings import CHUNK_BYTES, NVMMAShared, parse_encoding
 from triton_ext.errors import LayoutError
 from triton_ext.hardware.operand import INSTRUCTION_K_BYTES
-from triton_ext.linear_layout import LinearLayout, is_power_of_two
-from triton_ext.nvmma_shared import ATOM_ROWS
-from triton_ext.swizzle import SwizzleAtom
+from triton_ext.layouts.atoms import SwizzleAtom
+from triton_ext.layouts.encodings import CHUNK_BYTES, NVMMAShared, parse_encoding
+from triton_ext.layouts.linear_layout import LinearLayout, is_power_of_two
+from triton_ext.layouts.nvmma_shared import ATOM_ROWS
 
 MMA_ROWS = 64
 """The M extent of the instruction of seed 002, Sec. 2, and of every wgmma."""

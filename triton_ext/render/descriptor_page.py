@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from triton_ext.hardware.operand import MmaOperand
-from triton_ext.linear_layout import LinearLayout
+from triton_ext.layouts.linear_layout import LinearLayout
 from triton_ext.render.descriptor_picture import (
     Field,
     instruction_fields,

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import click
 
-from triton_ext.encodings import CHUNK_BYTES
-from triton_ext.linear_layout import LinearLayout
+from triton_ext.layouts.encodings import CHUNK_BYTES
+from triton_ext.layouts.linear_layout import LinearLayout
 
 _COLOURS = ("red", "green", "yellow", "blue", "magenta", "cyan", "white", "bright_black")
 """One for each group of 4 banks: the 8 chunks of 16 bytes in a 128-byte line."""

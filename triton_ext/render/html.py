@@ -11,16 +11,21 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from triton_ext.dump import LayoutDump
-from triton_ext.encodings import CHUNK_BYTES, SWIZZLE_BYTE_WIDTHS, NVMMAShared, checked_shape
 from triton_ext.errors import LayoutError
 from triton_ext.hardware.banks import BANK_BYTES, BANKS, LINE_BYTES
-from triton_ext.linear_layout import LinearLayout
-from triton_ext.nvmma_shared import ATOM_ROWS, nvmma_shared_to_linear_layout
+from triton_ext.layouts.atoms import SwizzleAtom
+from triton_ext.layouts.dump import LayoutDump
+from triton_ext.layouts.encodings import (
+    CHUNK_BYTES,
+    SWIZZLE_BYTE_WIDTHS,
+    NVMMAShared,
+    checked_shape,
+)
+from triton_ext.layouts.linear_layout import LinearLayout
+from triton_ext.layouts.nvmma_shared import ATOM_ROWS, nvmma_shared_to_linear_layout
 from triton_ext.render.cells import Plane, fits, operand_shape, unit_shape
 from triton_ext.render.scene import DARK, LIGHT, by, environment
 from triton_ext.render.svg import dump_atom, dump_plane
-from triton_ext.swizzle import SwizzleAtom
 
 EXPLORED_BITWIDTHS = (8, 16, 32)
 EXPLORED_SHAPES = ((64, 64), (128, 64), (128, 128), (64, 256))

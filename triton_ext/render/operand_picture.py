@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from triton_ext.encodings import CHUNK_BYTES
 from triton_ext.errors import LayoutError
 from triton_ext.hardware.operand import MmaOperand
-from triton_ext.linear_layout import LinearLayout
+from triton_ext.layouts.atoms import SwizzleAtom
+from triton_ext.layouts.encodings import CHUNK_BYTES
+from triton_ext.layouts.linear_layout import LinearLayout
 from triton_ext.render.cells import Plane, unit_name, unit_shape
 from triton_ext.render.descriptor_picture import matrix_scene
 from triton_ext.render.scene import (
@@ -28,7 +29,6 @@ from triton_ext.render.scene import (
     lines_of_text,
 )
 from triton_ext.render.tile_picture import tile_scene
-from triton_ext.swizzle import SwizzleAtom
 
 MAX_PARTS = 8
 """At most so many parts of a subtile are drawn down and across."""

@@ -10,13 +10,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from triton_ext.dump import layout_from_object
 from triton_ext.errors import LayoutError
 from triton_ext.hardware.banks import warp_access
 from triton_ext.hardware.operand import derive_operand
 from triton_ext.hardware.tensor_memory_encoding import TensorMemoryEncoding
-from triton_ext.linear_layout import LinearLayout
-from triton_ext.mlir_types import memory_type
+from triton_ext.layouts.atoms import SwizzleAtom
+from triton_ext.layouts.dump import layout_from_object
+from triton_ext.layouts.linear_layout import LinearLayout
+from triton_ext.mlir.types import memory_type
 from triton_ext.render.atom_picture import atom_scene
 from triton_ext.render.bank_picture import bank_access_scene
 from triton_ext.render.cells import Plane
@@ -25,7 +26,6 @@ from triton_ext.render.operand_picture import operand_scene
 from triton_ext.render.report_text import place_of, summary_lines, uses_of, value_headline
 from triton_ext.render.scene import DARK, FILLS, LIGHT, Scene, by, environment
 from triton_ext.render.tensor_memory_picture import tensor_memory_scene
-from triton_ext.swizzle import SwizzleAtom
 
 __all__ = ["report_html"]
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from triton_ext.dump import LayoutDump
 from triton_ext.errors import LayoutError
 from triton_ext.hardware.banks import BankReport
 from triton_ext.hardware.operand import MmaOperand
 from triton_ext.hardware.tensor_memory_access import TmemTransfer
-from triton_ext.linear_layout import LinearLayout
+from triton_ext.layouts.atoms import SwizzleAtom
+from triton_ext.layouts.dump import LayoutDump
+from triton_ext.layouts.linear_layout import LinearLayout
 from triton_ext.render.atom_picture import atom_scene
 from triton_ext.render.bank_picture import MAX_LINES, ColourBy, bank_access_scene, banks_scene
 from triton_ext.render.cells import Plane, atom_of, fits, operand_shape
@@ -15,7 +16,6 @@ from triton_ext.render.descriptor_picture import instruction_scene, matrix_scene
 from triton_ext.render.operand_picture import operand_scene
 from triton_ext.render.tensor_memory_picture import fragment_scene, tensor_memory_scene
 from triton_ext.render.tile_picture import tile_scene
-from triton_ext.swizzle import SwizzleAtom
 
 __all__ = [
     "atom_svg",

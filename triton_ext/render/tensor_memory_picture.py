@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from triton_ext.errors import LayoutError
 from triton_ext.hardware.tensor_memory import TMEM_LANES, WARP_LANES
 from triton_ext.hardware.tensor_memory_access import TmemTransfer
-from triton_ext.linear_layout import LinearLayout
+from triton_ext.layouts.linear_layout import LinearLayout
 from triton_ext.render.scene import (
     FILLS,
     MARGIN,

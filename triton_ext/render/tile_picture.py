@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from triton_ext.encodings import CHUNK_BYTES
 from triton_ext.errors import LayoutError
 from triton_ext.hardware.banks import BANK_BYTES, LINE_BYTES
-from triton_ext.linear_layout import LinearLayout, is_power_of_two
+from triton_ext.layouts.atoms import SwizzleAtom
+from triton_ext.layouts.encodings import CHUNK_BYTES
+from triton_ext.layouts.linear_layout import LinearLayout, is_power_of_two
 from triton_ext.render.cells import Plane, fits, unit_name, unit_shape
 from triton_ext.render.scene import FILLS, MARGIN, Box, Scene, Text, by, caption_width, in_bytes
-from triton_ext.swizzle import SwizzleAtom
 
 MAX_CELLS = 32
 """At most so many cells down and across are drawn."""

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from triton_ext.emulator.decode.operands import Operands
+from triton_ext.emulator.decode.program import Modifiers, Run, instruction
 from triton_ext.emulator.instructions import floating, integer
 from triton_ext.emulator.instructions.common import is_float
-from triton_ext.emulator.operands import Operands
-from triton_ext.emulator.program import Modifiers, Run, instruction
-from triton_ext.ptx import Instruction
+from triton_ext.ptx.parse import Instruction
 
 _BOTH = {
     "add": (integer.add_sub, floating.binary),

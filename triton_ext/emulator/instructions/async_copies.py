@@ -12,13 +12,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from triton_ext.emulator import lanes as lane_sets
-from triton_ext.emulator.clocks import Agents, Clock
-from triton_ext.emulator.cta import Cta
+from triton_ext.emulator.decode.operands import Operands, Reader
+from triton_ext.emulator.decode.program import Modifiers, Outcome, Run, Split, Wait, instruction
 from triton_ext.emulator.errors import BarrierFault, MemoryFault, UnsupportedInstruction
 from triton_ext.emulator.instructions.mbarriers import SHARED_SPACES
-from triton_ext.emulator.lanes import Lanes
-from triton_ext.emulator.mbarriers import (
+from triton_ext.emulator.schedule.cta import Cta
+from triton_ext.emulator.state import lanes as lane_sets
+from triton_ext.emulator.state.clocks import Agents, Clock
+from triton_ext.emulator.state.lanes import Lanes
+from triton_ext.emulator.state.memory import RANK_SHIFT, Bytes
+from triton_ext.emulator.state.types import DTYPES, bits_of
+from triton_ext.emulator.units.mbarriers import (
     OFFSET_MASK,
     by_address,
     find,
@@ -27,12 +31,8 @@ from triton_ext.emulator.mbarriers import (
     shared_addresses,
     signal,
 )
-from triton_ext.emulator.memory import RANK_SHIFT, Bytes
-from triton_ext.emulator.operands import Operands, Reader
-from triton_ext.emulator.program import Modifiers, Outcome, Run, Split, Wait, instruction
-from triton_ext.emulator.reductions import OPERATIONS, combiner
-from triton_ext.emulator.types import DTYPES, bits_of
-from triton_ext.ptx import Instruction, immediate
+from triton_ext.emulator.units.reductions import OPERATIONS, combiner
+from triton_ext.ptx.parse import Instruction, immediate
 
 _RING = 64
 """How many groups of a thread are remembered; wait_group may leave fewer pending."""

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 
-from triton_ext.emulator import lanes as lane_sets
-from triton_ext.emulator.barriers import NamedBarrier
-from triton_ext.emulator.cta import Cta
+from triton_ext.emulator.decode.operands import Operands
+from triton_ext.emulator.decode.program import Modifiers, Outcome, Run, Split, Wait, instruction
 from triton_ext.emulator.errors import BarrierFault
-from triton_ext.emulator.lanes import Lanes
-from triton_ext.emulator.operands import Operands
-from triton_ext.emulator.program import Modifiers, Outcome, Run, Split, Wait, instruction
+from triton_ext.emulator.schedule.cta import Cta
+from triton_ext.emulator.state import lanes as lane_sets
+from triton_ext.emulator.state.lanes import Lanes
+from triton_ext.emulator.units.barriers import NamedBarrier
 from triton_ext.hardware.architecture import WARP_THREADS
-from triton_ext.ptx import Instruction
+from triton_ext.ptx.parse import Instruction
 
 NUMBERED_BARRIERS = 16
 

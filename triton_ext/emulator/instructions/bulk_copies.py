@@ -8,9 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from triton_ext.emulator import lanes as lane_sets
-from triton_ext.emulator.clocks import Clock
-from triton_ext.emulator.cta import Cta
+from triton_ext.emulator.decode.operands import Operands, Reader
+from triton_ext.emulator.decode.program import Modifiers, Outcome, Run, Split, Wait, instruction
 from triton_ext.emulator.errors import (
     DescriptorFault,
     MemoryFault,
@@ -18,16 +17,17 @@ from triton_ext.emulator.errors import (
     UnsupportedInstruction,
 )
 from triton_ext.emulator.instructions.mbarriers import SHARED_SPACES
-from triton_ext.emulator.lanes import Lanes
-from triton_ext.emulator.mbarriers import OFFSET_MASK, issue, owner, shared_addresses, signal
-from triton_ext.emulator.memory import RANK_SHIFT, Bytes
-from triton_ext.emulator.operands import Operands, Reader
-from triton_ext.emulator.program import Modifiers, Outcome, Run, Split, Wait, instruction
-from triton_ext.emulator.reductions import OPERATIONS, Combine, combiner
-from triton_ext.emulator.tensor_map_memory import check_acquired, check_alignment, load
-from triton_ext.emulator.tma import ELEMENTS, GATHERED_ROWS, BoxCopy
-from triton_ext.emulator.types import DTYPES
-from triton_ext.ptx import Instruction, immediate, split_operands
+from triton_ext.emulator.schedule.cta import Cta
+from triton_ext.emulator.state import lanes as lane_sets
+from triton_ext.emulator.state.clocks import Clock
+from triton_ext.emulator.state.lanes import Lanes
+from triton_ext.emulator.state.memory import RANK_SHIFT, Bytes
+from triton_ext.emulator.state.tensor_map_memory import check_acquired, check_alignment, load
+from triton_ext.emulator.state.types import DTYPES
+from triton_ext.emulator.units.mbarriers import OFFSET_MASK, issue, owner, shared_addresses, signal
+from triton_ext.emulator.units.reductions import OPERATIONS, Combine, combiner
+from triton_ext.emulator.units.tma import ELEMENTS, GATHERED_ROWS, BoxCopy
+from triton_ext.ptx.parse import Instruction, immediate, split_operands
 
 BULK_ALIGNMENT = 16
 """Of addresses and sizes (PTX ISA, "cp.async.bulk")."""

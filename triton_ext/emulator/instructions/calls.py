@@ -12,15 +12,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from triton_ext.emulator import lanes as lane_sets
-from triton_ext.emulator.cta import Cta
+from triton_ext.emulator.decode.inlining import call_parts
+from triton_ext.emulator.decode.operands import Operands, Symbol
+from triton_ext.emulator.decode.program import Modifiers, Outcome, Run, instruction
 from triton_ext.emulator.errors import EmulationError, UnsupportedInstruction
-from triton_ext.emulator.inlining import call_parts
 from triton_ext.emulator.instructions.moves import load_bytes
-from triton_ext.emulator.lanes import Lanes
-from triton_ext.emulator.operands import Operands, Symbol
-from triton_ext.emulator.program import Modifiers, Outcome, Run, instruction
-from triton_ext.ptx import Instruction
+from triton_ext.emulator.schedule.cta import Cta
+from triton_ext.emulator.state import lanes as lane_sets
+from triton_ext.emulator.state.lanes import Lanes
+from triton_ext.ptx.parse import Instruction
 
 _CONVERSION = re.compile(
     r"%(?P<flags>[-+ #0]*)(?P<width>\*|\d*)(?P<precision>\.(?:\*|\d*))?"

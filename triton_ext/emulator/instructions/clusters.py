@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 
-from triton_ext.emulator import lanes as lane_sets
-from triton_ext.emulator.cta import Cta
+from triton_ext.emulator.decode.operands import Operands
+from triton_ext.emulator.decode.program import Modifiers, Outcome, Run, Wait, instruction
 from triton_ext.emulator.errors import MemoryFault, UnsupportedInstruction
 from triton_ext.emulator.instructions.mbarriers import SHARED_SPACES
-from triton_ext.emulator.lanes import Lanes
-from triton_ext.emulator.mbarriers import OFFSET_MASK, issue, owner, shared_addresses, signal
-from triton_ext.emulator.memory import RANK_SHIFT, SHARED_WINDOW
-from triton_ext.emulator.operands import Operands
-from triton_ext.emulator.program import Modifiers, Outcome, Run, Wait, instruction
-from triton_ext.ptx import Instruction
+from triton_ext.emulator.schedule.cta import Cta
+from triton_ext.emulator.state import lanes as lane_sets
+from triton_ext.emulator.state.lanes import Lanes
+from triton_ext.emulator.state.memory import RANK_SHIFT, SHARED_WINDOW
+from triton_ext.emulator.units.mbarriers import OFFSET_MASK, issue, owner, shared_addresses, signal
+from triton_ext.ptx.parse import Instruction
 
 RESPONSE_BYTES = 16
 _CANCELED = 1

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from triton_ext.emulator import lanes as lane_sets
-from triton_ext.emulator.cta import Cta
+from triton_ext.emulator.decode.operands import Operands
+from triton_ext.emulator.decode.program import Jump, Modifiers, Outcome, Run, instruction
 from triton_ext.emulator.errors import EmulationError, UnsupportedInstruction
-from triton_ext.emulator.lanes import Lanes
-from triton_ext.emulator.operands import Operands
-from triton_ext.emulator.program import Jump, Modifiers, Outcome, Run, instruction
-from triton_ext.ptx import Instruction
+from triton_ext.emulator.schedule.cta import Cta
+from triton_ext.emulator.state import lanes as lane_sets
+from triton_ext.emulator.state.lanes import Lanes
+from triton_ext.ptx.parse import Instruction
 
 
 def _target(label: str, at: Instruction, operands: Operands) -> int:

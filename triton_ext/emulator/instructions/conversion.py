@@ -11,18 +11,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from triton_ext.emulator import lanes as lane_sets
-from triton_ext.emulator import rounding
-from triton_ext.emulator.cta import Cta
+from triton_ext.emulator.decode.operands import Operands, Reader
+from triton_ext.emulator.decode.program import Modifiers, Run, instruction
 from triton_ext.emulator.errors import UnsupportedInstruction
 from triton_ext.emulator.instructions import floating
 from triton_ext.emulator.instructions.common import elementwise, reader
-from triton_ext.emulator.lanes import Lanes
-from triton_ext.emulator.operands import Operands, Reader
-from triton_ext.emulator.program import Modifiers, Run, instruction
-from triton_ext.emulator.rounding import FORMATS, encode, two_sum
-from triton_ext.emulator.types import DTYPES
-from triton_ext.ptx import Instruction
+from triton_ext.emulator.schedule.cta import Cta
+from triton_ext.emulator.state import lanes as lane_sets
+from triton_ext.emulator.state.lanes import Lanes
+from triton_ext.emulator.state.types import DTYPES
+from triton_ext.emulator.units import rounding
+from triton_ext.emulator.units.rounding import FORMATS, encode, two_sum
+from triton_ext.ptx.parse import Instruction
 
 Array = NDArray[Any]
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from triton_ext.emulator.cta import Cta
+from triton_ext.emulator.decode.operands import Operands
+from triton_ext.emulator.decode.program import Modifiers, Run, instruction
 from triton_ext.emulator.errors import UnsupportedInstruction
-from triton_ext.emulator.lanes import Lanes
-from triton_ext.emulator.operands import Operands
-from triton_ext.emulator.program import Modifiers, Run, instruction
-from triton_ext.emulator.tensor_map_memory import check_alignment
+from triton_ext.emulator.schedule.cta import Cta
+from triton_ext.emulator.state.lanes import Lanes
+from triton_ext.emulator.state.tensor_map_memory import check_alignment
 from triton_ext.hardware.tensor_map import TENSOR_MAP_BYTES
-from triton_ext.ptx import Instruction, immediate
+from triton_ext.ptx.parse import Instruction, immediate
 
 _SCOPES = ("cta", "cluster", "gpu", "sys", "gl")
 

@@ -15,13 +15,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from triton_ext.emulator import rounding
+from triton_ext.emulator.decode.operands import Operands
+from triton_ext.emulator.decode.program import Modifiers, Run, instruction
 from triton_ext.emulator.errors import UnsupportedInstruction
 from triton_ext.emulator.instructions.common import data_type, element, elementwise
-from triton_ext.emulator.operands import Operands
-from triton_ext.emulator.program import Modifiers, Run, instruction
-from triton_ext.emulator.rounding import FORMATS, encode, to_odd, two_sum
-from triton_ext.ptx import Instruction
+from triton_ext.emulator.units import rounding
+from triton_ext.emulator.units.rounding import FORMATS, encode, to_odd, two_sum
+from triton_ext.ptx.parse import Instruction
 
 Array = NDArray[Any]
 Function = Callable[..., Any]

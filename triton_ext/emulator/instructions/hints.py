@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from triton_ext.emulator.cta import Cta
+from triton_ext.emulator.decode.operands import Operands
+from triton_ext.emulator.decode.program import Modifiers, Outcome, Run, instruction
 from triton_ext.emulator.errors import EmulationError, UnsupportedInstruction
-from triton_ext.emulator.lanes import Lanes
-from triton_ext.emulator.operands import Operands
-from triton_ext.emulator.program import Modifiers, Outcome, Run, instruction
-from triton_ext.ptx import Instruction, immediate
+from triton_ext.emulator.schedule.cta import Cta
+from triton_ext.emulator.state.lanes import Lanes
+from triton_ext.ptx.parse import Instruction, immediate
 
 _LEVELS = ("L1", "L2", "L1::evict_normal", "L2::evict_last", "L2::evict_normal")
 _SPACES = ("global", "local", "param", "const")

@@ -12,22 +12,27 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from triton_ext.emulator import lanes as lane_sets
-from triton_ext.emulator.cta import Cta
+from triton_ext.emulator.decode.fragments import (
+    RegisterRows,
+    to_matrices,
+    to_registers,
+    whole_warps,
+)
+from triton_ext.emulator.decode.operands import Operands
+from triton_ext.emulator.decode.program import Modifiers, Run, instruction
 from triton_ext.emulator.errors import UnsupportedInstruction
-from triton_ext.emulator.fragments import RegisterRows, to_matrices, to_registers, whole_warps
 from triton_ext.emulator.instructions.moves import load_bytes, store_bytes
-from triton_ext.emulator.lanes import Lanes
-from triton_ext.emulator.matrix_product import (
+from triton_ext.emulator.schedule.cta import Cta
+from triton_ext.emulator.state import lanes as lane_sets
+from triton_ext.emulator.state.lanes import Lanes
+from triton_ext.emulator.state.types import DTYPES
+from triton_ext.emulator.units.matrix_product import (
     OPERAND_BITS,
     decode_elements,
     model_of,
     multiply_accumulate,
 )
-from triton_ext.emulator.operand_matrix import unpack_codes
-from triton_ext.emulator.operands import Operands
-from triton_ext.emulator.program import Modifiers, Run, instruction
-from triton_ext.emulator.types import DTYPES
+from triton_ext.emulator.units.operand_matrix import unpack_codes
 from triton_ext.hardware.architecture import WARP_THREADS
 from triton_ext.hardware.register_fragments import (
     LDMATRIX_M16N16,
@@ -39,7 +44,7 @@ from triton_ext.hardware.register_fragments import (
     core_fragment,
     operand_fragment,
 )
-from triton_ext.ptx import Instruction
+from triton_ext.ptx.parse import Instruction
 
 _COUNTS = ("x1", "x2", "x4")
 _CODE_TYPES = {8: np.uint8, 16: np.uint16, 32: np.uint32, 64: np.uint64}

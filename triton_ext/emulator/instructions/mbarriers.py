@@ -7,13 +7,15 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from triton_ext.emulator import lanes as lane_sets
-from triton_ext.emulator.barriers import COUNT_LIMIT, MBarrier
-from triton_ext.emulator.clocks import Clock
-from triton_ext.emulator.cta import Cta
+from triton_ext.emulator.decode.operands import Operands, Reader
+from triton_ext.emulator.decode.program import Modifiers, Outcome, Run, Split, Wait, instruction
 from triton_ext.emulator.errors import BarrierFault, UnsupportedInstruction
-from triton_ext.emulator.lanes import Lanes
-from triton_ext.emulator.mbarriers import (
+from triton_ext.emulator.schedule.cta import Cta
+from triton_ext.emulator.state import lanes as lane_sets
+from triton_ext.emulator.state.clocks import Clock
+from triton_ext.emulator.state.lanes import Lanes
+from triton_ext.emulator.units.barriers import COUNT_LIMIT, MBarrier
+from triton_ext.emulator.units.mbarriers import (
     Addresses,
     by_address,
     find,
@@ -21,9 +23,7 @@ from triton_ext.emulator.mbarriers import (
     invalidate,
     shared_addresses,
 )
-from triton_ext.emulator.operands import Operands, Reader
-from triton_ext.emulator.program import Modifiers, Outcome, Run, Split, Wait, instruction
-from triton_ext.ptx import Instruction
+from triton_ext.ptx.parse import Instruction
 
 SHARED_SPACES = ("shared::cta", "shared::cluster", "shared")
 _SCOPES = ("cta", "cluster")

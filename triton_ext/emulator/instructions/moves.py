@@ -5,12 +5,14 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from triton_ext.emulator import lanes as lane_sets
-from triton_ext.emulator import memory_order
-from triton_ext.emulator.cta import Cta
+from triton_ext.emulator.decode.operands import Operands
+from triton_ext.emulator.decode.program import Modifiers, Run, instruction
 from triton_ext.emulator.errors import MemoryFault, UnsupportedInstruction
-from triton_ext.emulator.lanes import Lanes
-from triton_ext.emulator.memory import (
+from triton_ext.emulator.schedule.cta import Cta
+from triton_ext.emulator.state import lanes as lane_sets
+from triton_ext.emulator.state import memory_order
+from triton_ext.emulator.state.lanes import Lanes
+from triton_ext.emulator.state.memory import (
     LOCAL_WINDOW,
     PARAM_WINDOW,
     RANK_SHIFT,
@@ -20,10 +22,8 @@ from triton_ext.emulator.memory import (
     Bytes,
     check_aligned,
 )
-from triton_ext.emulator.operands import Operands
-from triton_ext.emulator.program import Modifiers, Run, instruction
-from triton_ext.emulator.types import DTYPES, bits_of
-from triton_ext.ptx import Instruction
+from triton_ext.emulator.state.types import DTYPES, bits_of
+from triton_ext.ptx.parse import Instruction
 
 _SPACES = ("global", "shared", "shared::cta", "shared::cluster", "local", "param", "const",
            "param::entry", "param::func")  # fmt: skip

@@ -1,9 +1,9 @@
 """tcgen05.ld, st and their waits (PTX ISA, "Tensor Memory Load Instructions" and its neighbours).
 
 A load reads at once, in program order; a store writes at once. Both are late only in what others
-may rely on: see `triton_ext.emulator.tensor_memory`. A register that a load writes may be used
-before tcgen05.wait::ld (PTX ISA, "Register dependencies, same thread"; Triton's code does), and
-whoever uses it has its data: the load is then complete. By the letter of PTX the wait is needed
+may rely on: see `triton_ext.emulator.state.tensor_memory`. A register that a load writes may be
+used before tcgen05.wait::ld (PTX ISA, "Register dependencies, same thread"; Triton's code does),
+and whoever uses it has its data: the load is then complete. By the letter of PTX the wait is needed
 before others may overwrite or free the cells; NVIDIA's own kernels do without
 (CuTe DSL, ``fp16_gemm_1.py``).
 """
@@ -16,21 +16,21 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from triton_ext.emulator import lanes as lane_sets
-from triton_ext.emulator.cta import Arrival, Cta
+from triton_ext.emulator.decode.operands import Operands
+from triton_ext.emulator.decode.program import Modifiers, Run, instruction
 from triton_ext.emulator.errors import TensorMemoryFault, UnsupportedInstruction
 from triton_ext.emulator.instructions.tcgen05_allocation import sync_aligned
-from triton_ext.emulator.lanes import Lanes
-from triton_ext.emulator.operands import Operands
-from triton_ext.emulator.program import Modifiers, Run, instruction
-from triton_ext.emulator.tensor_core import same_in_warp, tensor_core, whole_warps
-from triton_ext.emulator.tensor_memory import Access, Cells, TensorMemory
-from triton_ext.emulator.tensor_memory_cells import AccessCells, access_cells
+from triton_ext.emulator.schedule.cta import Arrival, Cta
+from triton_ext.emulator.state import lanes as lane_sets
+from triton_ext.emulator.state.lanes import Lanes
+from triton_ext.emulator.state.tensor_memory import Access, Cells, TensorMemory
+from triton_ext.emulator.state.tensor_memory_cells import AccessCells, access_cells
+from triton_ext.emulator.units.tensor_core import same_in_warp, tensor_core, whole_warps
 from triton_ext.errors import LayoutError
 from triton_ext.hardware.architecture import WARP_THREADS
 from triton_ext.hardware.tensor_memory import TMEM_COLUMNS, WARP_LANES, WARPGROUP_WARPS
 from triton_ext.hardware.tensor_memory_access import ACCESS_SHAPES
-from triton_ext.ptx import Instruction, immediate
+from triton_ext.ptx.parse import Instruction, immediate
 
 _LOW = np.uint32(0xFFFF)
 _HALF = np.uint32(16)

@@ -9,29 +9,29 @@ from typing import cast
 import numpy as np
 from numpy.typing import NDArray
 
-from triton_ext.emulator import lanes as lane_sets
-from triton_ext.emulator.cta import Cta
+from triton_ext.emulator.decode.operands import Operands
+from triton_ext.emulator.decode.program import Modifiers, Outcome, Run, Split, Wait, instruction
 from triton_ext.emulator.errors import (
     EmulationError,
     TensorMemoryFault,
     UnsupportedInstruction,
 )
 from triton_ext.emulator.instructions.moves import store_bytes
-from triton_ext.emulator.lanes import Lanes
-from triton_ext.emulator.operands import Operands
-from triton_ext.emulator.program import Modifiers, Outcome, Run, Split, Wait, instruction
-from triton_ext.emulator.tensor_core import (
+from triton_ext.emulator.schedule.cta import Cta
+from triton_ext.emulator.state import lanes as lane_sets
+from triton_ext.emulator.state.lanes import Lanes
+from triton_ext.emulator.state.tensor_memory import TensorMemory
+from triton_ext.emulator.units.tensor_core import (
     blocks_of,
     same_in_warp,
     tensor_core,
     use_group,
     whole_warps,
 )
-from triton_ext.emulator.tensor_memory import TensorMemory
 from triton_ext.errors import LayoutError
 from triton_ext.hardware.architecture import WARP_THREADS
 from triton_ext.hardware.tensor_memory import check_allocation
-from triton_ext.ptx import Instruction
+from triton_ext.ptx.parse import Instruction
 
 
 def cta_group(at: Instruction, modifiers: Modifiers) -> int:

@@ -7,18 +7,18 @@ from collections.abc import Callable
 
 import numpy as np
 
-from triton_ext.emulator import lanes as lane_sets
-from triton_ext.emulator.clocks import Clock
-from triton_ext.emulator.cta import Cta
+from triton_ext.emulator.decode.operands import Operands
+from triton_ext.emulator.decode.program import Modifiers, Run, instruction
 from triton_ext.emulator.errors import BarrierFault, UnsupportedInstruction
 from triton_ext.emulator.instructions.tcgen05_allocation import cta_group
-from triton_ext.emulator.lanes import Lanes
-from triton_ext.emulator.mbarriers import OFFSET_MASK, find, shared_addresses
-from triton_ext.emulator.memory import RANK_SHIFT
-from triton_ext.emulator.operands import Operands
-from triton_ext.emulator.program import Modifiers, Run, instruction
-from triton_ext.emulator.tensor_core import issue_commit, per_thread
-from triton_ext.ptx import Instruction
+from triton_ext.emulator.schedule.cta import Cta
+from triton_ext.emulator.state import lanes as lane_sets
+from triton_ext.emulator.state.clocks import Clock
+from triton_ext.emulator.state.lanes import Lanes
+from triton_ext.emulator.state.memory import RANK_SHIFT
+from triton_ext.emulator.units.mbarriers import OFFSET_MASK, find, shared_addresses
+from triton_ext.emulator.units.tensor_core import issue_commit, per_thread
+from triton_ext.ptx.parse import Instruction
 
 
 @instruction("tcgen05.commit")

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import numpy as np
 
-from triton_ext.emulator import lanes as lane_sets
-from triton_ext.emulator.clocks import Clock
-from triton_ext.emulator.cta import Cta
+from triton_ext.emulator.decode.operands import Operands
+from triton_ext.emulator.decode.program import Modifiers, Run, instruction
 from triton_ext.emulator.errors import DescriptorFault, TensorMemoryFault, UnsupportedInstruction
 from triton_ext.emulator.instructions.tcgen05_allocation import cta_group
-from triton_ext.emulator.lanes import Lanes
-from triton_ext.emulator.memory import SHARED_BASE
-from triton_ext.emulator.operand_matrix import chunk_addresses, decode_descriptor, unpack_codes
-from triton_ext.emulator.operands import Operands
-from triton_ext.emulator.program import Modifiers, Run, instruction
-from triton_ext.emulator.tensor_core import UNIT, blocks_of, issue, per_thread, tensor_core
-from triton_ext.emulator.tensor_memory import Cells, stamp
-from triton_ext.emulator.tensor_memory_cells import copy_lanes
-from triton_ext.encodings import CHUNK_BYTES
+from triton_ext.emulator.schedule.cta import Cta
+from triton_ext.emulator.state import lanes as lane_sets
+from triton_ext.emulator.state.clocks import Clock
+from triton_ext.emulator.state.lanes import Lanes
+from triton_ext.emulator.state.memory import SHARED_BASE
+from triton_ext.emulator.state.tensor_memory import Cells, stamp
+from triton_ext.emulator.state.tensor_memory_cells import copy_lanes
+from triton_ext.emulator.units.operand_matrix import (
+    chunk_addresses,
+    decode_descriptor,
+    unpack_codes,
+)
+from triton_ext.emulator.units.tensor_core import UNIT, blocks_of, issue, per_thread, tensor_core
 from triton_ext.errors import LayoutError
 from triton_ext.hardware.tensor_memory import WARP_LANES
 from triton_ext.hardware.tensor_memory_copy import (
@@ -26,7 +29,8 @@ from triton_ext.hardware.tensor_memory_copy import (
     SHIFT_LANES,
     copy_shape,
 )
-from triton_ext.ptx import Instruction
+from triton_ext.layouts.encodings import CHUNK_BYTES
+from triton_ext.ptx.parse import Instruction
 
 SM_100 = 100
 PACKED_BITS = 6

@@ -11,21 +11,27 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
-from triton_ext.emulator import lanes as lane_sets
-from triton_ext.emulator.clocks import Clock
-from triton_ext.emulator.cta import Cta
+from triton_ext.emulator.decode.operands import Operands
+from triton_ext.emulator.decode.program import Modifiers, Run, instruction
 from triton_ext.emulator.errors import (
     DescriptorFault,
     TensorMemoryFault,
     UnsupportedInstruction,
 )
 from triton_ext.emulator.instructions.tcgen05_allocation import cta_group
-from triton_ext.emulator.lanes import Lanes
-from triton_ext.emulator.matrix_product import OPERAND_BITS, decode_elements, multiply_accumulate
-from triton_ext.emulator.operand_matrix import decode_descriptor, read_operand
-from triton_ext.emulator.operands import Operands
-from triton_ext.emulator.program import Modifiers, Run, instruction
-from triton_ext.emulator.tensor_core import (
+from triton_ext.emulator.schedule.cta import Cta
+from triton_ext.emulator.state import lanes as lane_sets
+from triton_ext.emulator.state.clocks import Clock
+from triton_ext.emulator.state.lanes import Lanes
+from triton_ext.emulator.state.tensor_memory import Cells, TensorMemory, stamp
+from triton_ext.emulator.state.tensor_memory_cells import DataPath, data_path
+from triton_ext.emulator.units.matrix_product import (
+    OPERAND_BITS,
+    decode_elements,
+    multiply_accumulate,
+)
+from triton_ext.emulator.units.operand_matrix import decode_descriptor, read_operand
+from triton_ext.emulator.units.tensor_core import (
     UNIT,
     TensorCore,
     blocks_of,
@@ -33,14 +39,12 @@ from triton_ext.emulator.tensor_core import (
     per_thread,
     tensor_core,
 )
-from triton_ext.emulator.tensor_memory import Cells, TensorMemory, stamp
-from triton_ext.emulator.tensor_memory_cells import DataPath, data_path
 from triton_ext.errors import LayoutError
 from triton_ext.hardware.instruction_descriptor import KINDS, InstructionDescriptor
 from triton_ext.hardware.smem_descriptor import SmemDescriptor
 from triton_ext.hardware.tensor_memory import COLUMN_BITS, TMEM_LANES
 from triton_ext.hardware.tensor_memory_scales import GROUPS, ScaleFactors, scale_vector
-from triton_ext.ptx import Instruction, immediate
+from triton_ext.ptx.parse import Instruction, immediate
 
 SM_100 = 100
 MAX_SCALE_D = 15

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import numpy as np
 
-from triton_ext.emulator import lanes as lane_sets
-from triton_ext.emulator.cta import Cta
+from triton_ext.emulator.decode.operands import Operands
+from triton_ext.emulator.decode.program import Modifiers, Run, instruction
 from triton_ext.emulator.errors import ConvergenceFault, UnsupportedInstruction
 from triton_ext.emulator.instructions.moves import load_bytes, store_bytes
-from triton_ext.emulator.lanes import Lanes
-from triton_ext.emulator.mbarriers import Addresses
-from triton_ext.emulator.memory import Bytes
-from triton_ext.emulator.operands import Operands
-from triton_ext.emulator.program import Modifiers, Run, instruction
-from triton_ext.emulator.tensor_map_memory import (
+from triton_ext.emulator.schedule.cta import Cta
+from triton_ext.emulator.state import lanes as lane_sets
+from triton_ext.emulator.state.lanes import Lanes
+from triton_ext.emulator.state.memory import Bytes
+from triton_ext.emulator.state.tensor_map_memory import (
     MadeTensorMap,
     check_alignment,
     replace_field,
 )
+from triton_ext.emulator.units.mbarriers import Addresses
 from triton_ext.hardware.tensor_map import TENSOR_MAP_BYTES
-from triton_ext.ptx import Instruction, immediate
+from triton_ext.ptx.parse import Instruction, immediate
 
 _FIELDS = {"global_address": False, "rank": False, "box_dim": True, "global_dim": True,
            "global_stride": True, "element_stride": True, "elemtype": False,

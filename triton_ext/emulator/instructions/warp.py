@@ -13,16 +13,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from triton_ext.emulator import lanes as lane_sets
-from triton_ext.emulator.cta import Cta
+from triton_ext.emulator.decode.operands import Operands, Reader
+from triton_ext.emulator.decode.program import Modifiers, Outcome, Park, Run, instruction
 from triton_ext.emulator.errors import ConvergenceFault, EmulationError, UnsupportedInstruction
 from triton_ext.emulator.instructions.floating import canonical, extreme, is_nan
-from triton_ext.emulator.lanes import Lanes
-from triton_ext.emulator.operands import Operands, Reader
-from triton_ext.emulator.program import Modifiers, Outcome, Park, Run, instruction
-from triton_ext.emulator.types import DTYPES
+from triton_ext.emulator.schedule.cta import Cta
+from triton_ext.emulator.state import lanes as lane_sets
+from triton_ext.emulator.state.lanes import Lanes
+from triton_ext.emulator.state.types import DTYPES
 from triton_ext.hardware.architecture import WARP_THREADS
-from triton_ext.ptx import Instruction, immediate
+from triton_ext.ptx.parse import Instruction, immediate
 
 Array = NDArray[Any]
 

@@ -13,32 +13,33 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from triton_ext.emulator import lanes as lane_sets
-from triton_ext.emulator import register_fences, warpgroup_products
-from triton_ext.emulator.clocks import Clock
-from triton_ext.emulator.cta import Cta
+from triton_ext.emulator.decode import register_fences
+from triton_ext.emulator.decode.fragments import RegisterRows, to_matrices, to_registers
+from triton_ext.emulator.decode.operands import Operands, Register
+from triton_ext.emulator.decode.program import Modifiers, Outcome, Run, Wait, instruction
 from triton_ext.emulator.errors import DescriptorFault, UnsupportedInstruction
-from triton_ext.emulator.fragments import RegisterRows, to_matrices, to_registers
-from triton_ext.emulator.lanes import Lanes
-from triton_ext.emulator.machine import AsyncOperation
-from triton_ext.emulator.matrix_product import (
+from triton_ext.emulator.schedule.cta import Cta
+from triton_ext.emulator.schedule.machine import AsyncOperation
+from triton_ext.emulator.state import lanes as lane_sets
+from triton_ext.emulator.state.clocks import Clock
+from triton_ext.emulator.state.lanes import Lanes
+from triton_ext.emulator.state.types import DTYPES
+from triton_ext.emulator.units import warpgroup_products
+from triton_ext.emulator.units.matrix_product import (
     OPERAND_BITS,
     decode_elements,
     model_of,
     multiply_accumulate,
 )
-from triton_ext.emulator.operand_matrix import decode_descriptor, read_operand
-from triton_ext.emulator.operands import Operands, Register
-from triton_ext.emulator.program import Modifiers, Outcome, Run, Wait, instruction
-from triton_ext.emulator.types import DTYPES
-from triton_ext.emulator.warpgroup_products import WARPGROUP_THREADS, Product, shared
+from triton_ext.emulator.units.operand_matrix import decode_descriptor, read_operand
+from triton_ext.emulator.units.warpgroup_products import WARPGROUP_THREADS, Product, shared
 from triton_ext.hardware.architecture import WARP_THREADS, architecture
 from triton_ext.hardware.operand import INSTRUCTION_K_BYTES
 from triton_ext.hardware.register_fragments import accumulator_fragment, operand_fragment
 from triton_ext.hardware.smem_descriptor import SmemDescriptor
 from triton_ext.hardware.tensor_memory import WARPGROUP_WARPS
-from triton_ext.ptx import Instruction, immediate
-from triton_ext.swizzle import Major
+from triton_ext.layouts.atoms import Major
+from triton_ext.ptx.parse import Instruction, immediate
 
 __all__ = ["Form", "legal_n", "register_fences"]
 

@@ -1,0 +1,322 @@
+"""What a compiler pass is: its name, its options, what it sees, and what it answers.
+
+A pass is a pure function from a `Compilation`, what Triton has made of a kernel so far, and the
+pass's options to an `Outcome`: a changed module, a report, diagnostics. It imports nothing of
+Triton, so it also runs on the files of Triton's cache. `triton_ext.passes.frame.hook` runs passes
+inside of Triton.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import inspect
+import linecache
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from types import MappingProxyType
+from typing import Any, ClassVar, Literal
+
+from triton_ext._version import __version__
+from triton_ext.errors import LayoutError, PassError
+from triton_ext.hardware.architecture import Architecture
+from triton_ext.mlir.module import Location, MlirModule
+from triton_ext.ptx.parse import Module as PtxModule
+from triton_ext.ptx.parse import parse_ptx
+
+Stage = Literal["ttgir", "llir", "ptx"]
+STAGES: tuple[Stage, ...] = ("ttgir", "llir", "ptx")
+Severity = Literal["error", "warning", "remark"]
+
+
+@dataclass(frozen=True)
+class Diagnostic:
+    """Something that a pass has to say about a place in the kernel.
+
+    Attributes:
+        severity: an error ends the compilation; a warning becomes a Python warning; a remark is
+            printed on stderr.
+        message: what is wrong.
+        help: what to do about it; "" if there is nothing to say.
+        location: in the kernel's source; None if it is not known.
+    """
+
+    severity: Severity
+    message: str
+    help: str = ""
+    location: Location | None = None
+
+    def __str__(self) -> str:
+        """The place, the message, the source line if it can be read, the help; as compilers do."""
+        place = f"{self.location}: " if self.location else ""
+        lines = [f"{place}{self.severity}: {self.message}"]
+        if self.location:
+            source = linecache.getline(self.location.file, self.location.line).rstrip()
+            if source:
+                blanks = "".join(
+                    c if c == "\t" else " " for c in source[: self.location.column - 1]
+                )
+                lines += [f"    {source}", f"    {blanks}^"]
+            lines += [f"  called at {caller}" for caller in self.location.callers]
+        if self.help:
+            lines.append(f"  help: {self.help}")
+        return "\n".join(lines)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a pass answers.
+
+    Attributes:
+        text: the changed module; None if it is as it was.
+        report: for a reporting pass: what it found, as JSON-able data; None for none.
+        diagnostics: errors, warnings and remarks.
+    """
+
+    text: str | None = None
+    report: Any = None
+    diagnostics: Sequence[Diagnostic] = ()
+
+
+@dataclass(frozen=True)
+class Compilation:
+    """A kernel on its way through the compiler, as a pass sees it.
+
+    Attributes:
+        kernel: its name.
+        arch: 90 or 100.
+        stage: after which the pass runs.
+        texts: of this stage and of the earlier ones; the TTGIR is that which was lowered.
+        metadata: what Triton knows for the launch: ``num_warps``, ``num_ctas``, ``tensordesc_meta``
+            (a dictionary for each TMA descriptor argument), and, after ``llir``, ``shared`` (bytes
+            of shared memory).
+    """
+
+    kernel: str
+    arch: Architecture
+    stage: Stage
+    texts: Mapping[str, str]
+    metadata: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+
+    @property
+    def text(self) -> str:
+        """The module of this stage, as text."""
+        return self.texts[self.stage]
+
+    @cached_property
+    def ttgir(self) -> MlirModule:
+        """The module in Triton's GPU dialect, parsed.
+
+        Raises:
+            PassError: the compilation began behind that stage.
+        """
+        if "ttgir" not in self.texts:
+            raise PassError(
+                f"{self.kernel}: the TTGIR is not known; compile from it or from source"
+            )
+        return _parsed_mlir(self.texts["ttgir"])
+
+    @cached_property
+    def ptx(self) -> PtxModule:
+        """The PTX, parsed."""
+        return parse_ptx(self.texts["ptx"])
+
+
+_last_parsed: tuple[str, MlirModule] | None = None
+
+
+def _parsed_mlir(text: str) -> MlirModule:
+    """Several passes in a row look at the same module: it is parsed once."""
+    global _last_parsed
+    last = _last_parsed
+    if last is None or last[0] != text:
+        last = _last_parsed = (text, MlirModule(text))
+    return last[1]
+
+
+@dataclass(frozen=True)
+class NoOptions:
+    """For a pass without options."""
+
+
+@dataclass(frozen=True)
+class ReportOptions:
+    """Options of passes that report.
+
+    Attributes:
+        format: ``text`` or ``json``.
+        output: a file, to which reports are appended, the first of a process replacing what was
+            there; ``{kernel}`` in its name stands for the kernel's; ``-`` for stdout; ``none`` for
+            nowhere (`triton_ext.passes.enabled` hands the reports out anyway).
+    """
+
+    format: str = "text"
+    output: str = "-"
+
+    FORMATS: ClassVar[tuple[str, ...]] = ("text", "json")
+
+    def __post_init__(self) -> None:
+        if self.format not in self.FORMATS:
+            raise LayoutError("format", self.format, f"must be one of {', '.join(self.FORMATS)}")
+
+
+Run = Callable[[Compilation, Any], "Outcome | None"]
+
+
+@dataclass(frozen=True)
+class CompilerPass:
+    """A pass, as it is registered.
+
+    Attributes:
+        name: under which it is turned on.
+        description: one line.
+        stage: after which it runs: ``ttgir``, ``llir`` or ``ptx``.
+        run: the function.
+        options: a frozen dataclass, whose fields are the options; all have defaults.
+        render: its report, for people: (kernel, report, options) -> text; None for the report as
+            JSON.
+        version: of what it does: part of the key of Triton's cache.
+    """
+
+    name: str
+    description: str
+    stage: Stage
+    run: Run
+    options: type[Any] = NoOptions
+    render: Callable[[str, Any, Any], str] | None = None
+    version: str = ""
+
+    def __call__(self, compilation: Compilation, options: Any = None) -> Outcome:
+        """Run the pass alone, as a function."""
+        return self.run(compilation, options or self.options()) or Outcome()
+
+    def configured(self, **options: Any) -> ConfiguredPass:
+        """The pass with options.
+
+        Raises:
+            LayoutError: there is no such option, or its value is illegal.
+        """
+        legal = [each.name for each in dataclasses.fields(self.options)]
+        for name in options:
+            if name not in legal:
+                known = f"its options are {', '.join(legal)}" if legal else "it has no options"
+                raise LayoutError(f"{self.name}.{name}", options[name], f"no such option; {known}")
+            default = getattr(self.options(), name)
+            if isinstance(default, (bool, int, float, str)):
+                numbers = (int, float) if isinstance(default, float) else type(default)
+                if not isinstance(options[name], numbers):
+                    rule = f"must be of type {type(default).__name__}, as {default!r} is"
+                    raise LayoutError(f"{self.name}.{name}", options[name], rule)
+        return ConfiguredPass(self, self.options(**options))
+
+
+@dataclass(frozen=True)
+class ConfiguredPass:
+    """A pass with the values of its options."""
+
+    compiler_pass: CompilerPass
+    options: Any
+
+    @property
+    def name(self) -> str:
+        """Of the pass."""
+        return self.compiler_pass.name
+
+    def __str__(self) -> str:
+        """In MLIR's notation for pipelines: ``name{option=value ...}``, options that are set."""
+        default = self.compiler_pass.options()
+        changed = [
+            f"{each.name}={value}"
+            for each in dataclasses.fields(self.options)
+            if (value := getattr(self.options, each.name)) != getattr(default, each.name)
+        ]
+        return f"{self.name}{{{' '.join(changed)}}}" if changed else self.name
+
+
+_registry: dict[str, CompilerPass] = {}
+_BUILT_IN = {
+    "report-layouts": "report_layouts",
+    "check-conversion": "check_conversion",
+    "nvmma-to-linear": "nvmma_to_linear.rewrite",
+    "verify-descriptors": "verify_descriptors.verify",
+    "widen-swizzle": "widen_swizzle.rewrite",
+    "lint-shared": "lint_shared",
+}
+"""The project's passes, and their modules, which are imported when they are needed."""
+
+
+def _own_version(run: Run) -> str:
+    """A pass that is not this project's is another one whenever its source changes."""
+    if (run.__module__ or "").startswith("triton_ext."):
+        return __version__
+    try:
+        source = inspect.getsource(run)
+    except (OSError, TypeError):
+        source = run.__code__.co_code.hex() if hasattr(run, "__code__") else repr(run)
+    return hashlib.sha256(source.encode()).hexdigest()[:16]
+
+
+def compiler_pass(
+    name: str,
+    *,
+    after: Stage,
+    options: type[Any] = NoOptions,
+    render: Callable[[str, Any, Any], str] | None = None,
+    version: str = "",
+) -> Callable[[Run], CompilerPass]:
+    """Register a function as a compiler pass.
+
+    Args:
+        name: words with hyphens.
+        after: the stage after which it runs.
+        options: a frozen dataclass of options, which all have defaults.
+        render: the pass's report for people.
+        version: for the cache; by default the project's version for its own passes, and a hash of
+            the function's source for others.
+
+    The function gets a `Compilation` and the options, and returns an `Outcome` or None. The first
+    line of its docstring is the description.
+
+    Raises:
+        LayoutError: the name or the stage is illegal.
+    """
+    if not isinstance(name, str) or not name.replace("-", "").replace("_", "").isalnum():
+        raise LayoutError("name", name, "must be letters, digits and hyphens")
+    if after not in STAGES:
+        raise LayoutError("after", after, f"must be one of {', '.join(STAGES)}")
+    if not dataclasses.is_dataclass(options):
+        raise LayoutError("options", options, "must be a dataclass, whose fields have defaults")
+
+    def register(run: Run) -> CompilerPass:
+        description = (inspect.getdoc(run) or name).splitlines()[0]
+        found = CompilerPass(
+            name, description, after, run, options, render, version or _own_version(run)
+        )
+        _registry[name] = found
+        return found
+
+    return register
+
+
+def get_pass(name: str) -> CompilerPass:
+    """The pass of that name.
+
+    Raises:
+        LayoutError: there is none.
+    """
+    if name not in _registry and name in _BUILT_IN:
+        module = f"triton_ext.passes.{_BUILT_IN[name]}"
+        try:
+            __import__(module)
+        except ImportError as error:
+            raise PassError(f"the pass {name} cannot be loaded: {error}") from error
+    if name not in _registry:
+        known = ", ".join(sorted({*_registry, *_BUILT_IN}))
+        raise LayoutError("pass", name, f"no such pass; there are {known}")
+    return _registry[name]
+
+
+def all_passes() -> list[CompilerPass]:
+    """Every pass that is known: the project's own, and those that were registered."""
+    return [get_pass(name) for name in {**_BUILT_IN, **_registry}]

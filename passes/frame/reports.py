@@ -1,0 +1,53 @@
+"""Where the reports and warnings of passes go."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import warnings
+from pathlib import Path
+
+from triton_ext.passes.frame.base import Diagnostic
+from triton_ext.passes.frame.pipeline import PassResult
+
+_begun: set[Path] = set()
+_lock = threading.Lock()
+
+
+class PassWarning(UserWarning):
+    """A compiler pass warns of something in a kernel."""
+
+
+def warn(diagnostic: Diagnostic) -> None:
+    """A Python warning at the kernel's source line, so that filters and ``-W`` apply."""
+    text = diagnostic.message + (f" (help: {diagnostic.help})" if diagnostic.help else "")
+    place = diagnostic.location
+    if place is None:
+        warnings.warn(text, PassWarning, stacklevel=2)
+    else:
+        warnings.warn_explicit(text, PassWarning, place.file, place.line)
+
+
+def present(result: PassResult) -> None:
+    """Show a result: warnings as such, remarks on stderr, the report where its options say."""
+    for diagnostic in result.diagnostics:
+        if diagnostic.severity == "remark":
+            print(diagnostic, file=sys.stderr)
+        else:
+            warn(diagnostic)
+    if result.report is None:
+        return
+    output = getattr(result.compiler_pass.options, "output", "-")
+    if output == "none":
+        return
+    text = result.report_text() + "\n"
+    if output == "-":
+        sys.stdout.write(text)
+        sys.stdout.flush()
+        return
+    path = Path(output.replace("{kernel}", result.kernel)).absolute()
+    with _lock:
+        mode = "a" if path in _begun else "w"
+        _begun.add(path)
+        with path.open(mode) as file:
+            file.write(text)

@@ -1,0 +1,1 @@
+"""The pass nvmma-to-linear: MMA operands get the generated shared-linear encoding."""

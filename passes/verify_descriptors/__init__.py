@@ -1,0 +1,1 @@
+"""The pass verify-descriptors: does the PTX say what the TTGIR means?"""

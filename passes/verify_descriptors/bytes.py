@@ -1,0 +1,100 @@
+"""What mbarriers are told to expect, and what TMA copies then bring them, by the TTGIR."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from triton_ext.mlir.module import Operation
+from triton_ext.passes.verify_descriptors.expected import Expected, predicate_of
+from triton_ext.passes.verify_descriptors.mlir_trace import Known, Trace
+
+
+@dataclass(frozen=True)
+class _Bytes:
+    """Bytes that a barrier is told to expect, or that a copy brings it.
+
+    Attributes:
+        partition: in which.
+        size: how many.
+        told: the operation that tells it; None for a copy.
+    """
+
+    partition: int
+    size: int
+    told: Operation | None
+
+
+def _rounds(items: Sequence[_Bytes]) -> list[tuple[int, int, Operation | None]]:
+    """(told, brought, the operation that tells) of a barrier, time after time."""
+    found: list[tuple[int, int, Operation | None]] = []
+    first, before = bool(items[0].told), False
+    for item in items:
+        begins = bool(item.told) == first
+        if not found or (begins and not before):
+            found.append((0, 0, None))
+        expected, brought, told = found[-1]
+        if item.told:
+            found[-1] = expected + item.size, brought, item.told
+        else:
+            found[-1] = expected, brought + item.size, told
+        before = begins
+    return found
+
+
+@dataclass(frozen=True)
+class BarrierFact:
+    """What one barrier expects and gets: in one of its rounds, or in all together.
+
+    Attributes:
+        expected: bytes that it is told.
+        brought: bytes that copies bring.
+        told: the last operation that told it.
+        is_sum: of all rounds, as several partitions tell it or copy for it. If one of them did not
+            run to its end, `brought` is -1.
+    """
+
+    expected: int
+    brought: int
+    told: Operation | None
+    is_sum: bool
+
+
+def expected_bytes(
+    traces: Sequence[Trace], expected: Mapping[int, Expected]
+) -> list[BarrierFact] | None:
+    """The rounds of all barriers; None if a place or a predicate is not known.
+
+    Args:
+        traces: of the partitions.
+        expected: by the `id` of the operation.
+    """
+    listed: dict[Known, list[_Bytes]] = {}
+    for number, trace in enumerate(traces):
+        for event in trace.events:
+            one = expected.get(id(event.operation))
+            if one is None or one.barrier is None:
+                continue
+            values = dict(zip(event.operation.operands, event.operands, strict=True))
+            predicate, place = predicate_of(event.operation), values.get(one.barrier)
+            holds = 1 if predicate is None else values.get(predicate)
+            if not isinstance(place, tuple) or holds is None:
+                return None
+            if holds:
+                size = one.bytes or sum(box.bytes for box in one.boxes)
+                told = event.operation if one.kind == "expect" else None
+                listed.setdefault(place, []).append(_Bytes(number, size, told))
+    return [fact for items in listed.values() for fact in _facts(items, traces)]
+
+
+def _facts(items: Sequence[_Bytes], traces: Sequence[Trace]) -> Iterator[BarrierFact]:
+    """Of one barrier; where its partition was cut off, the last round is left out."""
+    ended = not any(traces[item.partition].end for item in items)
+    if len({item.partition for item in items}) > 1:
+        told = sum(item.size for item in items if item.told)
+        brought = sum(item.size for item in items if not item.told)
+        yield BarrierFact(told, brought if ended else -1, None, True)
+        return
+    rounds = _rounds(items)
+    for each in rounds if ended else rounds[:-1]:
+        yield BarrierFact(*each, False)

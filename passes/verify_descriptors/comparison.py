@@ -1,0 +1,723 @@
+"""A group of PTX instructions against what an operation of the TTGIR must become.
+
+A comparison says where the two differ, counts what it proved, and what it could not; and it
+observes addresses: where, as the PTX has it, the operation's memory lies.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from triton_ext.hardware.architecture import Architecture
+from triton_ext.hardware.instruction_descriptor import BLOCK_SCALED_FIELDS, DENSE_FIELDS, KINDS
+from triton_ext.hardware.smem_descriptor import FIELDS, VERSION
+from triton_ext.layouts.encodings import CHUNK_BYTES
+from triton_ext.mlir.module import Value
+from triton_ext.passes.verify_descriptors.expected import (
+    WARP,
+    Expected,
+    ExpectedMatrix,
+    ExpectedMma,
+    value_constant,
+)
+from triton_ext.passes.verify_descriptors.groups import Group
+from triton_ext.passes.verify_descriptors.ptx_sums import Sum
+from triton_ext.ptx.parse import Instruction, immediate, split_operands
+
+_LOW = (1 << 32) - 1
+_START_BITS = 14
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Something in the PTX that is not as it must be.
+
+    Attributes:
+        instruction: where.
+        field: what: "SBO of A", "instruction descriptor: m", ...
+        expected, found: both sides, in words.
+    """
+
+    instruction: Instruction
+    field: str
+    expected: str
+    found: str
+
+    def __str__(self) -> str:
+        return f"{self.field} is {self.found}, and must be {self.expected}"
+
+
+@dataclass(frozen=True)
+class Observation:
+    """Where a value's memory begins, as an instruction of the PTX has it.
+
+    Attributes:
+        value: of the TTGIR.
+        address: of its first element; in bytes from the start of shared memory, or in tensor
+            memory; a constant if all of it is known.
+        instruction: that has it.
+        what: in words, for messages.
+    """
+
+    value: Value
+    address: Sum
+    instruction: Instruction
+    what: str
+
+
+@dataclass
+class Comparison:
+    """The outcome of comparing a group with an operation.
+
+    Attributes:
+        expected, group: the two.
+        differences: where they differ.
+        proven: how many of what is as it must be.
+        unproven: how many of what is not known at compile time.
+        observations: of addresses.
+    """
+
+    expected: Expected
+    group: Group
+    differences: list[Difference] = field(default_factory=list)
+    proven: Counter[str] = field(default_factory=Counter)
+    unproven: Counter[str] = field(default_factory=Counter)
+    observations: list[Observation] = field(default_factory=list)
+
+    def check(
+        self, instruction: Instruction, what: str, kind: str, expected: object, found: object
+    ) -> None:
+        """Count one thing that is known on both sides."""
+        if expected == found:
+            self.proven[kind] += 1
+        else:
+            self.differences.append(Difference(instruction, what, str(expected), str(found)))
+
+
+def compare(expected: Expected, group: Group, arch: Architecture) -> Comparison:
+    """Compare a group with an operation of the same kind.
+
+    Args:
+        expected: of the operation.
+        group: of the PTX.
+        arch: 90 or 100.
+    """
+    comparison = Comparison(expected, group)
+    if group.kind == "tma":
+        _boxes(comparison)
+    elif group.kind == "expect":
+        _expect(comparison)
+    else:
+        _Mma(comparison, arch).run(expected.instructions)
+        if comparison.differences and len(expected.instructions) == len(group.instructions):
+            for order in expected.orders:
+                other = Comparison(expected, group)
+                _Mma(other, arch).run([expected.instructions[index] for index in order])
+                if not other.differences:
+                    return other
+    return comparison
+
+
+# -------------------------------------------------------------------------------------- MMA
+
+
+class _Mma:
+    """wgmma, tcgen05.mma and tcgen05.cp."""
+
+    def __init__(self, comparison: Comparison, arch: Architecture) -> None:
+        self.comparison, self.arch = comparison, arch
+        self.sums = comparison.group.function.sums()
+        self.folder = self.sums.folder
+
+    def run(self, expected: Sequence[ExpectedMma]) -> None:
+        """Compare them in this order."""
+        found = self.comparison.group.instructions
+        self.comparison.check(
+            found[0], "the number of instructions", "instruction counts", len(expected), len(found)
+        )
+        for one, instruction in zip(expected, found, strict=False):
+            self.instruction(one, instruction)
+        self.same_unread_fields(list(zip(expected, found, strict=False)))
+        self.starts(list(zip(expected, found, strict=False)))
+        self.tensor_memory(list(zip(expected, found, strict=False)))
+        if self.comparison.group.kind == "wgmma":
+            self.accumulators(list(zip(expected, found, strict=False)))
+
+    def instruction(self, one: ExpectedMma, instruction: Instruction) -> None:
+        comparison, operands = self.comparison, instruction.operands
+        if re.fullmatch(one.opcode + r"(?:\.collector::[ab]::\w+)*", instruction.opcode):
+            comparison.proven["opcodes"] += 1
+        else:
+            comparison.differences.append(
+                Difference(instruction, "the opcode", one.opcode, instruction.opcode)
+            )
+        for place, matrix in one.matrices.items():
+            self.matrix(matrix, operands[place] if place < len(operands) else "", instruction)
+        if comparison.group.kind == "wgmma":
+            if 1 not in one.matrices:
+                comparison.check(
+                    instruction, "A", "operand kinds", "in registers",
+                    "in registers" if operands[1:2] and operands[1].startswith("{")
+                    else "a descriptor",
+                )  # fmt: skip
+            comparison.check(
+                instruction, "the immediates (signs, transpositions)", "immediates",
+                ", ".join(one.immediates), ", ".join(operands[4:]),
+            )  # fmt: skip
+            self.accumulates(one, operands[3] if len(operands) > 3 else "", instruction)
+        elif comparison.group.kind == "tcgen05.mma":
+            self.instruction_descriptor(one, instruction)
+            place = 6 if ".block_scale" in instruction.opcode else 4
+            if place < len(operands) and operands[place].startswith("{"):
+                place += 1
+            self.accumulates(one, operands[place] if place < len(operands) else "", instruction)
+
+    def accumulates(self, one: ExpectedMma, text: str, instruction: Instruction) -> None:
+        """wgmma's scale-d, tcgen05's enable-input-d."""
+        known = self.folder.operand(text, 1, instruction).field(0, 1) if text else None
+        if one.accumulates is None:
+            self.comparison.unproven["use of D, chosen at run time"] += 1
+        elif known is None:
+            self.comparison.unproven["use of D"] += 1
+        else:
+            words = {True: "added to", False: "overwritten"}
+            self.comparison.check(
+                instruction, "D", "uses of D", words[one.accumulates], words[bool(known)]
+            )
+
+    def matrix(self, matrix: ExpectedMatrix, text: str, instruction: Instruction) -> None:
+        """All of a descriptor but its start address."""
+        comparison = self.comparison
+        if not text or text.startswith(("{", "[")):
+            comparison.differences.append(
+                Difference(instruction, matrix.name, "a matrix descriptor", text or "missing")
+            )
+            return
+        bits = self.folder.operand(text, 64, instruction)
+        expected = matrix.operand.descriptor.encode()
+        fields = FIELDS[self.arch]
+        covered = 0
+        whole = True
+        for name, (first, width) in fields.items():
+            mask = ((1 << width) - 1) << first
+            covered |= mask
+            if name == "start_address":
+                continue
+            found = bits.field(first, width)
+            if found is None:
+                whole = False
+                continue
+            legal = [(expected & mask) >> first]
+            if name == "version":
+                legal = [VERSION[self.arch]]
+            legal += self._unread(name, matrix)
+            if found not in legal:
+                unit = CHUNK_BYTES if name.endswith("byte_offset") else 1
+                comparison.differences.append(
+                    Difference(
+                        instruction,
+                        f"the {name.replace('_', ' ')} of {matrix.name}",
+                        str(legal[0] * unit),
+                        str(found * unit),
+                    )
+                )
+        reserved = ~covered & ((1 << 64) - 1)
+        if bits.value & reserved:
+            comparison.differences.append(
+                Difference(
+                    instruction, f"the reserved bits of {matrix.name}", "0",
+                    f"{bits.value & reserved:#x}",
+                )
+            )  # fmt: skip
+        elif bits.known & reserved & ~(3 << _START_BITS) != reserved & ~(3 << _START_BITS):
+            whole = False
+        if whole:
+            comparison.proven["descriptors"] += 1
+        else:
+            comparison.unproven["descriptors"] += 1
+
+    def same_unread_fields(self, pairs: Sequence[tuple[ExpectedMma, Instruction]]) -> None:
+        """What an operand's descriptors say where nothing is read is the same for all of them."""
+        said: dict[tuple[str, str], int] = {}
+        for one, instruction in pairs:
+            for place, matrix in one.matrices.items():
+                text = instruction.operands[place] if place < len(instruction.operands) else ""
+                for name in ("leading_byte_offset", "stride_byte_offset"):
+                    if not self._unread(name, matrix):
+                        continue
+                    bits = self.folder.operand(text, 64, instruction)
+                    found = bits.field(*FIELDS[self.arch][name])
+                    if found is not None and said.setdefault((matrix.name, name), found) != found:
+                        self.comparison.differences.append(
+                            Difference(
+                                instruction, f"the {name.replace('_', ' ')} of {matrix.name}",
+                                f"{said[matrix.name, name]}, as in the first one", str(found),
+                            )
+                        )  # fmt: skip
+
+    def _unread(self, name: str, matrix: ExpectedMatrix) -> list[int]:
+        """What else a field may hold that the instruction does not read.
+
+        Without a stride from atom to atom the offsets do not matter: 0, or the 1 that the PTX ISA
+        says is assumed. Without a swizzle there is no pattern for the base offset to shift (wgmma
+        on an H100 ignores it), and Triton counts lines of 128 bytes there.
+        """
+        operand = matrix.operand
+        if name == "leading_byte_offset" and not operand.uses_leading:
+            return [0, 1]
+        if name == "stride_byte_offset" and not operand.uses_stride:
+            return [0, 1]
+        if name == "base_offset" and not operand.descriptor.swizzle_byte_width:
+            return [matrix.advance // 128 % 8]
+        return []
+
+    def instruction_descriptor(self, one: ExpectedMma, instruction: Instruction) -> None:
+        if one.descriptor is None or len(instruction.operands) < 4:
+            return
+        comparison = self.comparison
+        bits = self.folder.operand(instruction.operands[3], 32, instruction)
+        expected = one.descriptor.encode()
+        if (bits.value ^ expected) & bits.known & _LOW:
+            scaled = KINDS[one.descriptor.kind].block_scaled
+            fields = BLOCK_SCALED_FIELDS if scaled else DENSE_FIELDS
+            wrong = [
+                name
+                for name, (first, width) in fields.items()
+                if ((bits.value ^ expected) & bits.known) >> first & ((1 << width) - 1)
+            ]
+            comparison.differences.append(
+                Difference(
+                    instruction,
+                    f"the instruction descriptor ({', '.join(wrong) or 'a reserved bit'})",
+                    f"{expected:#010x}: {'; '.join(one.descriptor.describe())}",
+                    f"{bits.value & _LOW:#010x}",
+                )
+            )
+        elif bits.is_constant(32):
+            comparison.proven["instruction descriptors"] += 1
+        else:
+            comparison.unproven["instruction descriptors"] += 1
+
+    def starts(self, pairs: Sequence[tuple[ExpectedMma, Instruction]]) -> None:
+        """The start addresses: each operand's, less its advance, is the same for all."""
+        places = sorted({place for one, _ in pairs for place in one.matrices})
+        for place in places:
+            found = []
+            for one, instruction in pairs:
+                if place not in one.matrices or place >= len(instruction.operands):
+                    continue
+                matrix = one.matrices[place]
+                start = self.start(instruction.operands[place], instruction)
+                found.append((start, matrix, instruction))
+            self.same_start(found)
+
+    def start(self, text: str, instruction: Instruction) -> Sum:
+        """A start address in units of 16 bytes, modulo 2**14; or a sum that has it there."""
+        bits = self.folder.operand(text, 64, instruction)
+        value = bits.field(0, _START_BITS)
+        return self.sums.operand(text, instruction) if value is None else Sum((), value)
+
+    def same_start(self, found: Sequence[tuple[Sum, ExpectedMatrix, Instruction]]) -> None:
+        comparison = self.comparison
+        if not found:
+            return
+        first, matrix, _ = found[0]
+        origin = first.constant - matrix.advance // CHUNK_BYTES
+        mask = (1 << _START_BITS) - 1
+        for start, matrix, instruction in found[1:]:
+            if start.terms != first.terms:
+                comparison.unproven["advances of start addresses"] += 1
+                continue
+            expected = origin + matrix.advance // CHUNK_BYTES & mask
+            comparison.check(
+                instruction,
+                f"the start address of {matrix.name}, counted from the first instruction's",
+                "advances of start addresses",
+                CHUNK_BYTES * ((expected - first.constant) & mask),
+                CHUNK_BYTES * ((start.constant - first.constant) & mask),
+            )
+        start, matrix, instruction = found[0]
+        address = start.times(CHUNK_BYTES)
+        if start.is_constant:
+            address = Sum((), CHUNK_BYTES * (origin & mask))
+        comparison.observations.append(
+            Observation(matrix.value, address, instruction, f"operand {matrix.name}")
+        )
+
+    def tensor_memory(self, pairs: Sequence[tuple[ExpectedMma, Instruction]]) -> None:
+        """Addresses in tensor memory: each, less its offset, is the same for all."""
+        comparison = self.comparison
+        places = sorted({place for one, _ in pairs for place in one.tensor})
+        for place in places:
+            first: tuple[Sum, int] | None = None
+            for one, instruction in pairs:
+                if place not in one.tensor or place >= len(instruction.operands):
+                    continue
+                text = instruction.operands[place]
+                value, offset = one.tensor[place]
+                name = {0: "D", 1: "A", 4: "the scale factors of A", 5: "those of B"}[place]
+                if comparison.group.kind == "tcgen05.cp":
+                    name = "the destination"
+                if not text.startswith("["):
+                    comparison.differences.append(
+                        Difference(instruction, name, "an address in tensor memory", text)
+                    )
+                    continue
+                address = self.sums.address(text, instruction)
+                if first is None:
+                    first = address, offset
+                    comparison.observations.append(
+                        Observation(value, address - Sum((), offset), instruction, name)
+                    )
+                    continue
+                if address.terms != first[0].terms:
+                    comparison.unproven["addresses in tensor memory"] += 1
+                    continue
+                comparison.check(
+                    instruction,
+                    f"the tensor-memory address of {name}, counted from the first instruction's",
+                    "addresses in tensor memory",
+                    (offset - first[1]) & _LOW,
+                    (address.constant - first[0].constant) & _LOW,
+                )
+
+    def accumulators(self, pairs: Sequence[tuple[ExpectedMma, Instruction]]) -> None:
+        """wgmma: one set of registers for each accumulator."""
+        registers: dict[int, str] = {}
+        for one, instruction in pairs:
+            text = instruction.operands[0] if instruction.operands else ""
+            known = registers.setdefault(one.accumulator, text)
+            self.comparison.check(
+                instruction, "the accumulator", "accumulators", _short(known), _short(text)
+            )
+        if len(set(registers.values())) != len(registers):
+            self.comparison.differences.append(
+                Difference(
+                    pairs[0][1], "the number of accumulators", str(len(registers)),
+                    str(len(set(registers.values()))),
+                )
+            )  # fmt: skip
+
+
+def _short(registers: str) -> str:
+    parts = registers.strip("{}").split(",")
+    return registers if len(parts) < 4 else f"{{{parts[0].strip()}, ... {parts[-1].strip()}}}"
+
+
+# -------------------------------------------------------------------------------------- TMA
+
+
+def _shared_place(instruction: Instruction) -> tuple[str, str, str]:
+    """(shared address, tensor map and coordinates, mbarrier) of a TMA copy."""
+    operands = instruction.operands
+    tensor = next((text for text in operands[:2] if "{" in text), "")
+    others = [text for text in operands if text != tensor]
+    barrier = others[1] if len(others) > 1 and others[1].startswith("[") else ""
+    return (others[0] if others else ""), tensor, barrier
+
+
+_PARAMETER = re.compile(r"\[?\w+_param_(\d+)\]?")
+
+
+def _tensor_map(comparison: Comparison) -> None:
+    """The descriptor's place among the kernel's parameters."""
+    instruction = comparison.group.first
+    sums = comparison.group.function.sums()
+    _, tensor, _ = _shared_place(instruction)
+    found = sums.address(tensor, instruction)
+    names = [_PARAMETER.fullmatch(name) for name, _ in found.terms]
+    if comparison.expected.argument is None or len(names) != 1 or names[0] is None:
+        comparison.unproven["tensor maps"] += 1
+        return
+    comparison.check(
+        instruction, "the tensor map", "tensor maps",
+        f"parameter {comparison.expected.argument}", f"parameter {names[0][1]}",
+    )  # fmt: skip
+
+
+def _coordinates(tensor: str) -> tuple[str, ...]:
+    """The coordinates' registers in ``[map, {c0, c1}]``."""
+    inside = [*split_operands(tensor.strip("[]")), "", ""]
+    return split_operands(inside[1].strip("{}"))
+
+
+def _boxes(comparison: Comparison) -> None:
+    expected, group = comparison.expected, comparison.group
+    _tensor_map(comparison)
+    for instruction in group.instructions:
+        if re.fullmatch(expected.opcode, instruction.opcode):
+            comparison.proven["opcodes"] += 1
+        else:
+            pattern = re.sub(r"\\|\?|\(|\)", "", expected.opcode)
+            comparison.differences.append(
+                Difference(instruction, "the opcode", pattern, instruction.opcode)
+            )
+    if comparison.differences:
+        return
+    if expected.rows:
+        _gathered(comparison)
+        return
+    count, warps = len(expected.boxes), max(1, expected.warps)
+    comparison.check(
+        group.first, "the number of TMA instructions", "instruction counts",
+        -(-count // warps), len(group.instructions),
+    )  # fmt: skip
+    if comparison.differences:
+        return
+    starts: Sequence[int] = [0]
+    if min(count, warps) > 1:
+        starts = range(0, group.function.threads, WARP)
+    best: Comparison | None = None
+    for start in starts:
+        trial = Comparison(expected, group)
+        _issued(trial, start)
+        if best is None or len(trial.differences) < len(best.differences):
+            best = trial
+        if not best.differences:
+            break
+    if best is not None:
+        comparison.differences += best.differences
+        comparison.proven.update(best.proven)
+        comparison.unproven.update(best.unproven)
+        comparison.observations += best.observations
+
+
+def _issued(comparison: Comparison, start: int) -> None:
+    """The boxes as the warps of a partition that begins at thread `start` issue them."""
+    expected, group = comparison.expected, comparison.group
+    warps = max(1, expected.warps)
+    first: tuple[Sum, list[Sum], Sum] | None = None
+    for index, box in enumerate(expected.boxes):
+        instruction = group.instructions[index // warps]
+        sums = group.function.sums(start + WARP * (index % warps))
+        shared, tensor, barrier = _shared_place(instruction)
+        address = sums.address(shared, instruction) - Sum((), box.smem_offset)
+        found = [sums.operand(text, instruction) for text in _coordinates(tensor)]
+        if len(found) != len(box.coordinates):
+            comparison.differences.append(
+                Difference(
+                    instruction, "the number of coordinates", str(len(box.coordinates)),
+                    str(len(found)),
+                )
+            )  # fmt: skip
+            return
+        coordinates = [
+            coordinate - Sum((), offset)
+            for coordinate, offset in zip(found, box.coordinates, strict=True)
+        ]
+        where = sums.address(barrier, instruction) if barrier else Sum()
+        if first is None:
+            first = address, coordinates, where
+            _first_box(comparison, instruction, address, coordinates, barrier, where)
+            continue
+        _equal(
+            comparison, instruction, "the shared-memory address of a box, less its offset",
+            "box addresses", first[0], address,
+        )  # fmt: skip
+        for dim, (one, other) in enumerate(zip(first[1], coordinates, strict=True)):
+            _equal(
+                comparison, instruction,
+                f"coordinate {dim} of a box, less its offset from the first box",
+                "box coordinates", one, other,
+            )  # fmt: skip
+        if barrier:
+            _equal(comparison, instruction, "the mbarrier", "mbarriers", first[2], where)
+
+
+def _first_box(
+    comparison: Comparison,
+    instruction: Instruction,
+    address: Sum,
+    coordinates: Sequence[Sum],
+    barrier: str,
+    where: Sum,
+) -> None:
+    expected = comparison.expected
+    if expected.tile is not None:
+        comparison.observations.append(
+            Observation(expected.tile, address, instruction, "a TMA copy's shared memory")
+        )
+    if barrier and expected.barrier is not None:
+        comparison.observations.append(
+            Observation(expected.barrier, where, instruction, "a TMA copy's mbarrier")
+        )
+    comparison.check(
+        instruction, "the mbarrier operand", "operand kinds", expected.barrier is not None,
+        bool(barrier),
+    )  # fmt: skip
+    values = expected.coordinates[::-1]
+    for dim, (value, found) in enumerate(zip(values, coordinates, strict=False)):
+        known = value_constant(value)
+        factor = 2 if dim == 0 and expected.is_padded else 1
+        what, kind = f"coordinate {dim} of the first box", "coordinates of the first box"
+        if known is not None and found.is_constant:
+            comparison.check(
+                instruction, what, kind, _number(known * factor & _LOW),
+                _number(found.constant & _LOW),
+            )  # fmt: skip
+
+
+def _equal(
+    comparison: Comparison, instruction: Instruction, what: str, kind: str, one: Sum, other: Sum
+) -> None:
+    """Two 32-bit sums that must be equal."""
+    if one.terms != other.terms:
+        comparison.unproven[kind] += 1
+        return
+    comparison.check(
+        instruction, what, kind, _number(one.constant & _LOW), _number(other.constant & _LOW)
+    )
+
+
+def _number(value: int) -> int:
+    return value - (1 << 32) if value >> 31 else value
+
+
+def _gathered(comparison: Comparison) -> None:
+    """Gather and scatter: which rows an instruction moves depends on the layout of the indices; all
+    instructions of all warps together move each box of four rows, and nothing else."""
+    expected, group = comparison.expected, comparison.group
+    warps, count = max(1, expected.warps), len(group.instructions)
+    fits = len(expected.boxes) % count == 0 and count * warps >= len(expected.boxes)
+    comparison.check(
+        group.first, "the number of TMA instructions", "instruction counts",
+        "a part of the boxes for each warp", "a part of the boxes for each warp" if fits else count,
+    )  # fmt: skip
+    for instruction in group.instructions:
+        _, tensor, barrier = _shared_place(instruction)
+        comparison.check(
+            instruction, "the number of coordinates", "operand kinds", 5, len(_coordinates(tensor))
+        )
+        comparison.check(
+            instruction, "the mbarrier operand", "operand kinds", expected.barrier is not None,
+            bool(barrier),
+        )  # fmt: skip
+    if comparison.differences:
+        return
+    _gathered_mbarrier(comparison)
+    boxes = {(box.smem_offset, box.coordinates[0]) for box in expected.boxes}
+    wrong: Difference | None = None
+    for start in range(0, max(1, group.function.threads), WARP):
+        base, places = _gathered_places(comparison, start)
+        if base is None:
+            comparison.unproven["box addresses"] += len(group.instructions)
+            return
+        found = {place for place, _ in places}
+        if found == boxes:
+            comparison.proven["box addresses"] += len(group.instructions)
+            if expected.tile is not None:
+                comparison.observations.append(
+                    Observation(expected.tile, base, group.first, "a gather's shared memory")
+                )
+            return
+        if wrong is None:
+            odd = next((item for place, item in places if place not in boxes), group.first)
+            wrong = Difference(
+                odd, "the places of the boxes (shared memory, column)", str(sorted(boxes)[:8]),
+                str(sorted(found)[:8]),
+            )  # fmt: skip
+        if warps == 1 or start + WARP * warps >= group.function.threads:
+            break
+    if wrong is not None:
+        comparison.differences.append(wrong)
+
+
+def _gathered_mbarrier(comparison: Comparison) -> None:
+    """All instructions arrive at one mbarrier."""
+    expected, group = comparison.expected, comparison.group
+    sums = group.function.sums()
+    first: Sum | None = None
+    if expected.barrier is None:
+        return
+    for instruction in group.instructions:
+        found = sums.address(_shared_place(instruction)[2], instruction)
+        if first is None:
+            first = found
+            comparison.observations.append(
+                Observation(expected.barrier, found, instruction, "a gather's mbarrier")
+            )
+        else:
+            _equal(comparison, instruction, "the mbarrier", "mbarriers", first, found)
+
+
+def _gathered_places(
+    comparison: Comparison, start: int
+) -> tuple[Sum | None, list[tuple[tuple[int, int], Instruction]]]:
+    """Where each instruction of each warp moves its box, from the lowest one; None if unknown."""
+    group = comparison.group
+    found = []
+    for warp in range(max(1, comparison.expected.warps)):
+        sums = group.function.sums(start + WARP * warp)
+        for instruction in group.instructions:
+            shared, tensor, _ = _shared_place(instruction)
+            address = sums.address(shared, instruction)
+            found.append((address, sums.operand(_coordinates(tensor)[0], instruction), instruction))
+    if len({(address.terms, column.terms) for address, column, _ in found}) != 1:
+        return None, []
+    least = min(address.constant & _LOW for address, _, _ in found)
+    column = min(_number(column.constant & _LOW) for _, column, _ in found)
+    places = [
+        (
+            ((address.constant - least) & _LOW, (_number(other.constant & _LOW) - column) & _LOW),
+            instruction,
+        )
+        for address, other, instruction in found
+    ]
+    return Sum(found[0][0].terms, least), places
+
+
+# ----------------------------------------------------------------------------------- expect
+
+
+def _expect(comparison: Comparison) -> None:
+    expected, instruction = comparison.expected, comparison.group.first
+    sums = comparison.group.function.sums()
+    if re.fullmatch(expected.opcode, instruction.opcode):
+        comparison.proven["opcodes"] += 1
+    else:
+        pattern = re.sub(r"\\|\?|\(|\)", "", expected.opcode)
+        comparison.differences.append(
+            Difference(instruction, "the opcode", pattern, instruction.opcode)
+        )
+        return
+    operands = instruction.operands
+    found = immediate(operands[-1]) if operands else None
+    if found is None and operands:
+        known = sums.folder.operand(operands[-1], 32, instruction)
+        found = known.field(0, 32)
+    if found is None:
+        comparison.unproven["bytes of expect_tx"] += 1
+    else:
+        comparison.check(
+            instruction, "the bytes of expect_tx", "bytes of expect_tx", expected.bytes, found
+        )
+    place = next((text for text in operands if text.startswith("[")), "")
+    if place and expected.barrier is not None:
+        comparison.observations.append(
+            Observation(
+                expected.barrier, sums.address(place, instruction), instruction,
+                "the mbarrier of expect_tx",
+            )
+        )  # fmt: skip
+
+
+def grouped(differences: Sequence[Difference]) -> Iterator[tuple[Difference, int]]:
+    """The first difference of each field, and how many there are of it."""
+    counts = Counter(difference.field for difference in differences)
+    seen: set[str] = set()
+    for difference in differences:
+        if difference.field not in seen:
+            seen.add(difference.field)
+            yield difference, counts[difference.field]
+
+
+__all__ = [
+    "Comparison",
+    "Difference",
+    "Observation",
+    "compare",
+    "grouped",
+]

@@ -1,0 +1,108 @@
+"""The launch metadata of a kernel's TMA descriptors, and those that it makes itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from triton_ext.errors import LayoutError
+from triton_ext.hardware.tensor_map import TensorSwizzle
+from triton_ext.layouts.encodings import NVMMAShared, shape_per_cta
+from triton_ext.layouts.nvmma_shared import tma_box_shape
+from triton_ext.mlir.module import MlirModule, Value
+from triton_ext.mlir.types import memory_type
+from triton_ext.passes.verify_descriptors.expected import is_fp4_padded, shared_encoding
+
+ELEMENT_TYPES = {
+    "f16": 6, "f32": 7, "f64": 9, "bf16": 10, "si32": 3, "si64": 5, "i16": 1, "ui16": 1, "si16": 1,
+    "i32": 2, "ui32": 2, "i64": 4, "ui64": 4,
+}  # fmt: skip
+"""Triton's element types, as ``tensormap.replace.elemtype`` counts them (PTX ISA,
+"tensormap.replace"); a byte of any kind is 0. Triton's launcher maps them to CUDA's."""
+_FP4_PADDED = 14
+
+
+def element_type(element: str, *, is_padded: bool) -> int | None:
+    """The number of an element type, None for one that is not known."""
+    if is_padded:
+        return _FP4_PADDED
+    if element in ("i8", "ui8", "si8") or element.startswith("f8"):
+        return 0
+    return ELEMENT_TYPES.get(element)
+
+
+def metadata_differences(module: MlirModule, metadata: Mapping[str, Any]) -> Iterator[str]:
+    """What ``tensordesc_meta`` says otherwise than the encodings of the kernel's arguments.
+
+    Yields:
+        A sentence for each difference; ``checked ...`` for each field that is right.
+    """
+    entries = metadata.get("tensordesc_meta")
+    arguments = [value for value in _arguments(module) if _is_descriptor(value)]
+    if entries is None or not arguments:
+        return
+    if len(entries) != len(arguments):
+        yield f"tensordesc_meta has {len(entries)} entries for {len(arguments)} TMA descriptors"
+        return
+    for value, entry in zip(arguments, entries, strict=True):
+        if not isinstance(entry, Mapping):
+            continue
+        for name, expected in needed_fields(module, value).items():
+            if name not in entry:
+                continue
+            found = entry[name]
+            found = list(found) if isinstance(found, (list, tuple)) else found
+            if found == expected:
+                yield f"checked {name}"
+            else:
+                yield (
+                    f"the launch metadata of {value.name} says {name} = {found}, but its type"
+                    f" {value.type} needs {expected}"
+                )
+
+
+def _arguments(module: MlirModule) -> list[Value]:
+    for operation in module.operations:
+        if operation.name == "tt.func" and "public" in (token.text for token in operation.tokens):
+            return operation.regions[0].entry.arguments
+    return []
+
+
+def _is_descriptor(value: Value) -> bool:
+    return "tensordesc" in (value.type or "").partition("<")[0]
+
+
+def needed_fields(module: MlirModule, value: Value) -> dict[str, Any]:
+    """What the entry of a TMA descriptor in ``tensordesc_meta`` must be, by its type."""
+    is_im2col = "im2col" in (value.type or "")
+    plain = (value.type or "").replace("ttng.tensordesc_im2col<", "tt.tensordesc<")
+    kind = memory_type(plain, module.aliases)
+    if kind is None or "nvmma_shared" not in kind.encoding:
+        return {}
+    try:
+        encoding = shared_encoding(kind.encoding)
+        if not isinstance(encoding, NVMMAShared):
+            return {}
+        shape = kind.shape[-encoding.rank :]
+        padded = is_fp4_padded(kind.encoding)
+        found: dict[str, Any] = {
+            "swizzle": {0: 0, 32: 1, 64: 2, 128: 3}[TensorSwizzle.of_width(
+                encoding.swizzle_byte_width).span],
+            "elem_size": max(1, kind.element_bitwidth // 8),
+            "fp4_padded": padded,
+            "is_im2col": is_im2col,
+        }  # fmt: skip
+        number = element_type(kind.element, is_padded=padded)
+        if number is not None:
+            found["elem_type"] = number
+        if is_im2col:
+            # Pixels are not cut, but at the 1024 that a copy can have.
+            channels = tma_box_shape(shape, encoding)[1]
+            found["block_size"] = [min(shape[0], 1024), channels]
+        else:
+            box = list(tma_box_shape(shape_per_cta(encoding.cga_layout, shape), encoding))
+            box[encoding.contiguous_dim] *= 2 if padded else 1
+            found["block_size"] = box
+    except LayoutError:
+        return {}
+    return found

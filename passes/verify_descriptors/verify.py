@@ -1,0 +1,268 @@
+"""The pass verify-descriptors: does the PTX say what the TTGIR means?
+
+After PTX, every ``wgmma``, ``tcgen05.mma``, ``tcgen05.cp``, TMA copy and ``expect_tx`` is matched
+with the operation that it was lowered from, and every field of its descriptors, its opcode and
+immediates, the advances from subtile to subtile, the boxes, and the allocations' addresses are
+proven equal to what the operands' layouts say. Then both are run for some choice of arguments
+(`verify_traces`): what is executed, how often, with which coordinates, slots and barriers, what is
+stored in the tiles. What is not known at compile time is no error; the report counts it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from triton_ext.mlir.module import Location, Operation
+from triton_ext.passes.frame.base import (
+    Compilation,
+    Diagnostic,
+    Outcome,
+    ReportOptions,
+    compiler_pass,
+)
+from triton_ext.passes.verify_descriptors.addresses import Addresses, Views
+from triton_ext.passes.verify_descriptors.comparison import grouped
+from triton_ext.passes.verify_descriptors.expected import ModuleExpectations
+from triton_ext.passes.verify_descriptors.groups import Group, functions
+from triton_ext.passes.verify_descriptors.matching import Matching, match
+from triton_ext.passes.verify_descriptors.metadata import metadata_differences
+from triton_ext.passes.verify_descriptors.tensormaps import type_differences
+from triton_ext.passes.verify_descriptors.traces import Traces, compare_traces
+from triton_ext.ptx.parse import Instruction
+
+_REPORT_BUG = (
+    "the compiled kernel does not do what the TTGIR says; do not run it. Compile it with another"
+    " release of Triton or another layout, and report the difference upstream"
+)
+_MAX_DIAGNOSTICS = 20
+_ROWS_WITHOUT_SWIZZLE = (
+    " (a known fault: Triton 3.8 and 3.9 give a tile that is stored row by row, without a swizzle,"
+    " the descriptor of the 32-byte swizzle; the product is garbage)"
+)
+
+
+@dataclass(frozen=True)
+class VerifyOptions(ReportOptions):
+    """Options of verify-descriptors.
+
+    Attributes:
+        known_faults: ``error``, or ``warn`` where an operand has no descriptor at all but Triton is
+            known to emit one.
+    """
+
+    output: str = "none"
+    known_faults: str = "error"
+
+
+@compiler_pass(
+    "verify-descriptors", after="ptx", options=VerifyOptions, render=lambda *args: _render(*args)
+)
+def verify_descriptors(compilation: Compilation, options: VerifyOptions) -> Outcome:
+    """Prove that the descriptors, boxes and counts in the PTX are those of the TTGIR's layouts."""
+    module = compilation.ttgir
+    expectations = ModuleExpectations(module, compilation.arch)
+    found = functions(compilation.ptx)
+    groups = [group for function in found for group in function.groups()]
+    shared = compilation.metadata.get("shared")
+    addresses = Addresses(Views(module), shared if isinstance(shared, int) else None)
+    matching = match(expectations.found, groups, compilation.arch, addresses, expectations.open)
+    metadata = list(metadata_differences(module, compilation.metadata))
+    made = list(type_differences(module))
+    diagnostics = [
+        *_illegal(expectations, options),
+        *_differences(matching),
+        *_conflicts(matching),
+        *_uncovered(matching, expectations),
+        *(
+            Diagnostic("error", text, _REPORT_BUG)
+            for text in metadata
+            if not text.startswith("checked ")
+        ),
+        *(
+            Diagnostic("error", f"{operation.name}: {text}", _REPORT_BUG, operation.location)
+            for operation, text in made
+            if not text.startswith("checked ")
+        ),
+    ]
+    traces = Traces()
+    if not diagnostics:
+        ctas = int(compilation.metadata.get("num_ctas", 1))
+        for function in found:
+            if function.kernel.is_entry:
+                traces += compare_traces(module, expectations, function, matching, ctas)
+        diagnostics += _executions(traces)
+    metadata += [text for _, text in made]
+    report = _report(expectations, groups, matching, addresses, metadata, traces)
+    return Outcome(report=report, diagnostics=_limited(diagnostics))
+
+
+def _limited(diagnostics: Sequence[Diagnostic]) -> list[Diagnostic]:
+    if len(diagnostics) <= _MAX_DIAGNOSTICS:
+        return list(diagnostics)
+    rest = len(diagnostics) - _MAX_DIAGNOSTICS
+    return [*diagnostics[:_MAX_DIAGNOSTICS], Diagnostic("error", f"and {rest} more")]
+
+
+# ------------------------------------------------------------------------------ diagnostics
+
+
+def _place(operation: Operation | None, instruction: Instruction | None) -> Location | None:
+    if operation is not None and operation.location is not None:
+        return operation.location
+    if instruction is None or instruction.source is None:
+        return None
+    return Location(instruction.source.file, instruction.source.line, 1)
+
+
+def _shown(instruction: Instruction) -> str:
+    return f"PTX line {instruction.line}, {instruction.opcode}"
+
+
+def _illegal(expectations: ModuleExpectations, options: VerifyOptions) -> Iterator[Diagnostic]:
+    severity: Any = "error" if options.known_faults == "error" else "warning"
+    for operation, error in expectations.wrong:
+        kinds = [expectations.module.memory(value) for value in operation.operands[:2]]
+        rows = any(kind and "swizzlingByteWidth = 0" in kind.encoding for kind in kinds)
+        named = _ROWS_WITHOUT_SWIZZLE if rows else ""
+        yield Diagnostic(
+            severity,
+            f"{operation.name}: an operand that no matrix descriptor describes{named};"
+            f" {error.rule}",
+            "choose a layout of the canonical form, such as NVMMASharedLayout.get_default_for;"
+            " without a swizzle the tile must consist of core matrices",
+            operation.location,
+        )
+
+
+def _differences(matching: Matching) -> Iterator[Diagnostic]:
+    for comparison in matching.wrong:
+        operation = comparison.expected.operation
+        for difference, count in grouped(comparison.differences):
+            more = f" ({count} such differences)" if count > 1 else ""
+            yield Diagnostic(
+                "error",
+                f"{_shown(difference.instruction)}: {difference}, by {operation.name}{more}",
+                _REPORT_BUG,
+                _place(operation, difference.instruction),
+            )
+    for group in matching.unknown:
+        yield Diagnostic(
+            "error",
+            f"{_shown(group.first)}: no operation of the TTGIR is lowered to this instruction",
+            _REPORT_BUG,
+            _place(None, group.first),
+        )
+    for comparison in matching.matched:
+        group = comparison.group
+        if group.repeats is not None:
+            yield Diagnostic(
+                "error",
+                f"{_shown(group.first)}: it repeats that of PTX line {group.repeats.first.line}",
+                _REPORT_BUG,
+                _place(comparison.expected.operation, group.first),
+            )
+
+
+def _conflicts(matching: Matching) -> Iterator[Diagnostic]:
+    for found, earlier in matching.conflicts:
+        yield Diagnostic(
+            "error",
+            f"{_shown(found.instruction)}: {found.what} ({found.value.name}) would begin at"
+            f" {_at(found.address)}, but by {_shown(earlier.instruction)}, {earlier.what}"
+            f" ({earlier.value.name}) begins at {_at(earlier.address)}: they are views of one"
+            " allocation, and these addresses do not fit together",
+            _REPORT_BUG,
+            _place(None, found.instruction),
+        )
+
+
+def _executions(traces: Traces) -> Iterator[Diagnostic]:
+    for operation, difference in traces.differences:
+        by = f", by {operation.name}" if operation else ""
+        yield Diagnostic(
+            "error",
+            f"{_shown(difference.instruction)}: {difference}{by}",
+            _REPORT_BUG,
+            _place(operation, difference.instruction),
+        )
+
+
+def _at(address: Any) -> str:
+    terms = "".join(f"{name} + " for name, _ in address.terms)
+    return f"{terms}{address.constant & 0xFFFFFFFF:#x}"
+
+
+def _uncovered(matching: Matching, expectations: ModuleExpectations) -> Iterator[Diagnostic]:
+    for expected in matching.missing:
+        yield Diagnostic(
+            "error",
+            f"{expected.operation.name}: the PTX has no instructions for it",
+            _REPORT_BUG,
+            expected.operation.location,
+        )
+
+
+# ----------------------------------------------------------------------------------- report
+
+
+def _report(
+    expectations: ModuleExpectations,
+    groups: Sequence[Group],
+    matching: Matching,
+    addresses: Addresses,
+    metadata: Sequence[str],
+    traces: Traces,
+) -> dict[str, Any]:
+    proven, unproven = traces.proven.copy(), traces.unproven.copy()
+    for comparison in matching.matched:
+        proven += comparison.proven
+        unproven += comparison.unproven
+    final = addresses.copy()
+    for comparison in matching.matched:
+        for observation in comparison.observations:
+            said = final.add(observation)
+            if said == "agreed":
+                proven["allocation addresses"] += 1
+            elif said != "first":
+                unproven[f"allocation addresses: {said}"] += 1
+    proven["tensor map metadata"] += sum(text.startswith("checked ") for text in metadata)
+    refused = Counter(f"{operation.name}: {why}" for operation, why in expectations.refused)
+    total = sum(proven.values()) + sum(unproven.values())
+    return {
+        "operations": dict(Counter(one.operation.name for one in expectations.found)),
+        "operations_not_derived": dict(refused),
+        "instructions": dict(
+            Counter(item.opcode for group in groups for item in group.instructions)
+        ),
+        "groups": len(groups),
+        "groups_matched": len(matching.matched),
+        "groups_not_predicted": len(matching.unpredicted),
+        "proven": {name: count for name, count in sorted(proven.items()) if count},
+        "unproven": {name: count for name, count in sorted(unproven.items()) if count},
+        "not_looked_at": dict(traces.not_looked_at),
+        "proven_fraction": sum(proven.values()) / total if total else 1.0,
+    }
+
+
+def _render(kernel: str, report: Any, options: VerifyOptions) -> str:
+    import json
+
+    if options.format == "json":
+        return json.dumps({"kernel": kernel, "verify-descriptors": report})
+    lines = [f"{kernel}: descriptors verified"]
+    lines += [f"  {count:6} {name}" for name, count in report["operations"].items()]
+    lines += [f"  proven:   {count:6} {name}" for name, count in report["proven"].items()]
+    lines += [f"  unproven: {count:6} {name}" for name, count in report["unproven"].items()]
+    lines += [
+        f"  not looked at: {count} {name}"
+        for name, count in report["operations_not_derived"].items()
+    ]
+    lines += [f"  not looked at: {count} {name}" for name, count in report["not_looked_at"].items()]
+    lines.append(f"  {report['proven_fraction']:.1%} of what was looked at is proven")
+    return "\n".join(lines)
+
+
+__all__ = ["VerifyOptions", "verify_descriptors"]

@@ -1,0 +1,426 @@
+"""The benchmarks' own code, as far as it runs without a GPU."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import math
+import os
+import re
+import statistics
+import sys
+import time
+from types import SimpleNamespace
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from sites import ROOT
+
+import triton_ext
+from triton_ext.compat import LAUNCH_OPTIONS, TRITON_VERSION, compile_kernel
+from triton_ext.hardware.architecture import SHARED_MEMORY_PER_BLOCK
+from triton_ext.kernels.config import MatmulConfig
+from triton_ext.kernels.cost_model import predicted_seconds
+from triton_ext.kernels.launch import launch_plan
+
+sys.path.insert(0, str(ROOT))  # `benchmarks` is not installed
+
+from benchmarks import heuristics, matmul, plots, replay
+from benchmarks.gpu_state import GpuState, Watch
+from benchmarks.heuristics import Tile, compare, our_tile
+from benchmarks.inductor import Inductor, InductorError, arguments_of, without_triton
+from benchmarks.matmul import GOAL, summary
+from benchmarks.peers import (
+    GROUP_M,
+    Compilation,
+    TutorialConfig,
+    persistent_matmul,
+    tutorial_configs,
+)
+from benchmarks.problems import CLASSES, TYPES, Problem, peer_problems, problems
+from benchmarks.replay import launches_in_graph
+
+
+def test_problems_are_those_of_the_issue():
+    rows = problems()
+    assert len(set(rows)) == len(rows)
+    assert set(peer_problems()) <= set(rows)
+    assert {problem.shape_class for problem in rows} == set(CLASSES)
+    assert {p.m for p in rows if p.shape_class == "squares"} == {
+        1024, 2048, 4096, 8192, 16384
+    }  # fmt: skip
+    assert Problem(4096, 4096, 4096).shape_class == "squares"
+    assert Problem(4096, 4096, 4095).shape_class == "M >= 4096"
+    assert Problem(64, 8, 8).shape_class == "M <= 64"
+    assert Problem(65, 8, 8).shape_class == Problem(4095, 8, 8).shape_class == "64 < M < 4096"
+
+
+ratios = st.floats(0.5, 2.0)
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["bf16", "e4m3"]), st.sampled_from(CLASSES), ratios), min_size=1
+    )
+)
+def test_summary_counts_every_row_twice(found):
+    rows = [{"type": kind, "class": where, "ratio": ratio} for kind, where, ratio in found]
+    lines = summary(rows)
+    of_all = [line for line in lines if line["class"] == "all"]
+    assert sum(line["number"] for line in of_all) == len(rows)
+    assert sum(line["number"] for line in lines) == 2 * len(rows)
+    for line in lines:
+        own = [
+            row["ratio"]
+            for row in rows
+            if row["type"] == line["type"] and line["class"] in ("all", row["class"])
+        ]
+        assert line["geometric_mean"] == pytest.approx(math.prod(own) ** (1 / len(own)))
+        assert line["lowest"] == min(own)
+        assert line["below"] == len([ratio for ratio in own if ratio < GOAL])
+
+
+def test_a_graph_walks_through_all_input_sets_of_a_small_problem():
+    assert launches_in_graph(1e-5, 24) == 64
+    assert launches_in_graph(1e-4, 24) == 24
+    assert launches_in_graph(1e-2, 24) == 1
+
+
+@pytest.mark.parametrize("problem", {p.config(132): p for p in problems()}.values(), ids=str)
+def test_every_configuration_is_given_all_arguments(problem):
+    """On small operands of the same kind: tensors and descriptors where the plan asks for them."""
+    config = problem.config(132)
+    small = Problem(48, 64, 128, problem.element_type, problem.a_major, problem.b_major)
+    dtype = TYPES[problem.element_type]
+    a = torch.zeros(small.m, small.k).to(dtype)
+    b = torch.zeros(small.n, small.k).to(dtype).T
+    operands = (a, b.contiguous() if small.b_major == "MN" else b, torch.zeros(48, 64).bfloat16())
+    plan = launch_plan(config, 48, 64, 128, SimpleNamespace(multi_processor_count=132))
+    workspace = torch.zeros(1)
+    values = matmul.kernel_arguments(small, config, plan, operands, workspace)
+    given_values = dict(zip(plan.kernel.arg_names, values, strict=True))
+    for name in plan.arguments:
+        assert given_values[name] is not None, name
+    left, right = given_values["a_desc"].shape, given_values["b_desc"].shape
+    sides = ([48, 128], [64, 128] if small.b_major == "K" else [128, 64])
+    assert (list(left), list(right)) == (sides[::-1] if config.swap else sides)
+    assert given_values.keys() - plan.constants.keys() == set(plan.arguments)
+
+
+class SimulatedGpu:
+    """A time line on which graphs and events are put, in milliseconds."""
+
+    def __init__(self):
+        self.now = 0.0
+        self.replayed = []
+
+    def event(self, enable_timing):
+        assert enable_timing
+        return SimulatedEvent(self)
+
+
+class SimulatedEvent:
+    def __init__(self, gpu):
+        self.gpu = gpu
+
+    def record(self):
+        self.at = self.gpu.now
+
+    def elapsed_time(self, end):
+        return end.at - self.at
+
+
+class SimulatedGraph:
+    def __init__(self, gpu, name, durations):
+        self.gpu, self.name, self.durations = gpu, name, itertools.cycle(durations)
+
+    def replay(self):
+        self.gpu.now += next(self.durations)
+        self.gpu.replayed.append(self.name)
+
+
+def test_sides_are_replayed_in_turn_and_medians_are_of_one_launch(monkeypatch):
+    gpu = SimulatedGpu()
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    monkeypatch.setattr(torch.cuda, "Event", gpu.event)
+    counts = []
+
+    def graph_of(launch, count):
+        counts.append(count)
+        return SimulatedGraph(gpu, *launch)
+
+    monkeypatch.setattr(matmul, "graph_of", graph_of)
+    monkeypatch.setattr(matmul, "warm_up", lambda graphs: replay.warm_up(graphs, 0))
+    sides = {"a": ("a", [2.0]), "b": ("b", [3.0])}
+    others = []
+
+    def other():
+        others.append(len(gpu.replayed))
+        return 0.5
+
+    found = matmul.median_seconds(sides, 1e-4, 8, rounds=5, others={"c": other})
+    assert counts == [15, 15]
+    assert found == pytest.approx({"a": 2e-3 / 15, "b": 3e-3 / 15, "c": 0.5})
+    # Once each; then, for every turn of the other, a round untimed and a round, there and back.
+    assert "".join(gpu.replayed) == "ab" + ("abba" + "baab") * 5
+    assert others == [10, 18, 26, 34, 42]
+    gpu.replayed.clear()
+    seen = contextlib.nullcontext()
+    found = matmul.median_seconds(sides, 1.0, 2, rounds=1, watch=seen, shortest=0.01)
+    assert "".join(gpu.replayed[2:38]) == ("abba" + "baab") * 4 + "abba"
+    assert len(gpu.replayed) > 2 + 36
+    assert found["a"] == pytest.approx(2e-3)
+
+
+@pytest.mark.parametrize(
+    ("config", "k_major"),
+    [
+        (TutorialConfig(128, 64, 2, 4, True), True),
+        (TutorialConfig(128, 64, 2, 4, False), False),
+        (TutorialConfig(256, 64, 2, 8, False), True),
+    ],
+    ids=str,
+)
+def test_the_tutorial_kernel_multiplies(config, k_major):
+    """On the emulated GPU, more tiles than programs, none of them full."""
+    from triton.tools.tensor_descriptor import TensorDescriptor
+
+    torch.manual_seed(0)
+    m, n, k = 300, 328, 136
+    a = torch.randn(m, k).bfloat16()
+    b = torch.randn((n, k) if k_major else (k, n)).bfloat16()
+    c = torch.full((m, n), float("nan")).bfloat16()
+    with triton_ext.emulate("sm_90"):
+        descriptors = [
+            TensorDescriptor.from_tensor(matrix, block)
+            for matrix, block in zip((a, b, c), config.blocks(k_major), strict=True)
+        ]
+        persistent_matmul[(2,)](
+            *descriptors, m, n, k, **config.constants(k_major, 2), num_warps=config.warps,
+            num_stages=config.stages, **LAUNCH_OPTIONS,
+        )  # fmt: skip
+    expected = a.double() @ (b.T if k_major else b).double()
+    assert (c.double() - expected).norm() / expected.norm() < 2.0**-8
+
+
+def test_the_tutorial_has_48_configurations_of_which_some_are_too_large():
+    found = tutorial_configs()
+    assert len(set(found)) == 48
+    large = Compilation(TutorialConfig(256, 128, 4, 8, False), "bf16", True, 132)
+    assert large.compile() is None
+    kernel = Compilation(TutorialConfig(128, 64, 4, 4, True), "e4m3", True, 132).compile()
+    assert kernel.metadata.shared <= SHARED_MEMORY_PER_BLOCK
+    assert "wgmma.mma_async" in kernel.asm["ptx"]
+    assert "e4m3" in kernel.asm["ptx"]
+
+
+@pytest.mark.skipif(TRITON_VERSION != (3, 9), reason="the statement is about Triton 3.9")
+def test_automatic_warp_specialization_changes_nothing_on_hopper():
+    """Which is why the benchmark does not tune over it."""
+    config = TutorialConfig(128, 64, 3, 4, True)
+    texts = []
+    for specialize in (False, True):
+        constants = config.constants(True, 132) | {"SPECIALIZE": specialize}
+        signature = {
+            name: f"tensordesc<bf16{block}>".replace(" ", "")
+            for name, block in zip(("a_desc", "b_desc", "c_desc"), config.blocks(True), strict=True)
+        }
+        signature |= dict.fromkeys(("m", "n", "k"), "i32")
+        signature |= dict.fromkeys(constants, "constexpr")
+        kernel = compile_kernel(
+            persistent_matmul, signature, constants, target=90, num_warps=4, num_stages=3
+        )
+        texts.append(re.sub(r"^\s*(\.loc|\.file|\$L__tmp).*$", "", kernel.asm["ptx"], flags=re.M))
+    assert texts[0] == texts[1]
+    assert GROUP_M == 8
+
+
+def test_the_path_of_inductors_process_has_no_triton(tmp_path):
+    (tmp_path / "with" / "triton").mkdir(parents=True)
+    (tmp_path / "with" / "triton" / "__init__.py").touch()
+    (tmp_path / "without").mkdir()
+    given_path = os.pathsep.join([str(tmp_path / "with"), "", str(tmp_path / "without")])
+    assert without_triton(given_path) == str(tmp_path / "without")
+    assert without_triton("") == ""
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="what happens without a GPU")
+def test_inductors_process_answers_and_reports_errors(monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    with Inductor() as inductor:
+        assert inductor.ask("versions")["torch"] == torch.__version__
+        inductor.send("tune", **arguments_of(Problem(16, 16, 16)))
+        inductor.send("versions")
+        with pytest.raises(InductorError, match="CUDA"):
+            inductor.receive()
+        assert "triton" in inductor.receive()
+        with pytest.raises(InductorError, match="no_such"):
+            inductor.ask("no_such")
+    with pytest.raises(InductorError, match="has ended"):
+        inductor.receive()
+
+
+def test_choices_are_compared_by_tile_and_orientation():
+    problem = Problem(16, 8192, 8192)
+    config = problem.config(132)
+    ours = our_tile(config)
+    assert (ours.m, ours.n, ours.swap) == (config.block_m, config.block_n, config.swap)
+    other = Tile(72, 56, 64)
+    row = compare(problem, [(other, 1e-6), (ours, 2e-6)])
+    assert row["rank_of_ours"] == 2
+    assert row["cost"] is None  # none of our candidates
+    row = compare(problem, [(ours, 2e-6), (other, 2e-6)])
+    assert row["rank_of_ours"] == 1
+    assert row["cost"] == pytest.approx(1, abs=0.01)
+    row = compare(problem, [(Tile(ours.m, ours.n, ours.k, swap=not ours.swap), 1e-6)])
+    assert row["rank_of_ours"] is None
+    # An equal time is no better rank.
+    assert compare(problem, [(other, 2e-6), (ours, 2e-6)])["rank_of_ours"] == 1
+
+
+def test_what_a_counterpart_costs_is_what_the_model_says():
+    problem = Problem(8192, 8192, 8192)
+    row = compare(problem, [(Tile(128, 128, 64), 1e-3)])
+    narrow = MatmulConfig(90, "bf16", block_m=128, block_n=128, stages=6, consumers=1)
+    assert row["counterpart_predicted_us"] <= 1e6 * predicted_seconds(narrow, 8192, 8192, 8192, 132)
+    assert row["cost"] == pytest.approx(row["counterpart_predicted_us"] / row["ours_predicted_us"])
+    assert row["cost"] > 1
+
+
+def test_nvidias_package_is_asked_for_the_problem_and_its_transpose():
+    pytest.importorskip("nvMatmulHeuristics")
+    recommendations = heuristics.Recommendations()
+    for problem in (Problem(16, 8192, 8192), Problem(1024, 1024, 1024, b_major="MN")):
+        found = recommendations(problem)
+        assert {tile.swap for tile, _ in found} == {False, True}
+        times = [seconds for _, seconds in found]
+        assert times == sorted(times)
+        for tile, _ in found:
+            rows, columns = (tile.n, tile.m) if tile.swap else (tile.m, tile.n)
+            assert rows % 64 == 0
+            assert columns % 8 == 0
+    # The transpose of the problem is the problem of the transposes.
+    tall = {
+        (tile.m, tile.n, tile.k, tile.cluster) for tile, _ in recommendations(Problem(64, 512, 256))
+    }
+    wide = {
+        (tile.n, tile.m, tile.k, tile.cluster[::-1])
+        for tile, _ in recommendations(Problem(512, 64, 256))
+    }
+    assert tall == wide
+
+
+PAGE = (ROOT / "docs" / "performance.md").read_text(encoding="utf-8")
+
+
+def results(name):
+    return json.loads((plots.RESULTS / f"{name}.json").read_text())["rows"]
+
+
+def test_the_page_shows_the_ladder_as_it_was_measured():
+    for row in results("ladder_h100"):
+        cells = [
+            row["step"],
+            "x".join(map(str, row["tile"])),
+            str(row["tma_copies"] or "-"),
+            f"{row['tflops']:.1f}",
+            f"{row['ratio']:.3f}",
+        ]
+        assert f"| {' | '.join(cells)} |" in PAGE
+
+
+def test_the_page_says_what_the_heuristics_chose():
+    rows = results("heuristics")
+    assert {row["problem"] for row in rows} == {str(problem) for problem in problems()}
+    first = sum(row["rank_of_ours"] == 1 for row in rows)
+    among = sum(row["rank_of_ours"] is not None for row in rows)
+    assert (
+        f"Of {len(rows)} problems, our tile is its first in {first} and among its first five in"
+        f" {among}."
+    ) in PAGE
+    narrow = [row for row in rows if row["class"] == "M <= 64"]
+    costs = {
+        kind: [row["cost"] for row in narrow if row["type"] == kind and row["cost"]]
+        for kind in ("bf16", "e4m3")
+    }
+    median = {kind: statistics.median(values) for kind, values in costs.items()}
+    assert (
+        f"takes {median['bf16']:.2f} times as long in the median (bf16),"
+        f" {max(costs['bf16']):.1f} at most; e4m3 {median['e4m3']:.2f}."
+    ) in PAGE
+
+
+def test_the_page_leads_somewhere():
+    for target in re.findall(r"\]\((?!http)([^)#]+)", PAGE):
+        assert (ROOT / "docs" / target).exists(), target
+    for module in re.findall(r"python -m (benchmarks\.\w+)", PAGE):
+        assert (ROOT / f"{module.replace('.', '/')}.py").exists(), module
+
+
+class FakeNvml:
+    """An H100's memory; readings that change once, as if they lagged."""
+
+    NVML_CLOCK_SM, NVML_CLOCK_MEM, NVML_FI_DEV_POWER_INSTANT = 1, 2, 186
+
+    def nvmlDeviceGetMaxClockInfo(self, device, clock):
+        assert clock == self.NVML_CLOCK_MEM
+        return 2619
+
+    def nvmlDeviceGetMemoryBusWidth(self, device):
+        return 5120
+
+    def nvmlDeviceGetClockInfo(self, device, clock):
+        assert clock == self.NVML_CLOCK_SM
+        return 1500
+
+    def nvmlDeviceGetFieldValues(self, device, fields):
+        assert fields == [self.NVML_FI_DEV_POWER_INSTANT]
+        return [SimpleNamespace(value=SimpleNamespace(uiVal=700_500))]
+
+
+def test_clock_power_and_memory_are_read_from_nvml():
+    gpu = object.__new__(GpuState)
+    gpu._nvml, gpu._device = FakeNvml(), None
+    assert gpu.memory_bytes_per_second() == pytest.approx(3.35e12, rel=1e-3)
+    with Watch(gpu) as seen:
+        time.sleep(0.02)
+    assert (seen.clock_mhz, seen.power_watts) == (1500, 700.5)
+    seen._samples = [(1980, 100.0)] * 3 + [(1500, 700.0)] * 4
+    assert (seen.clock_mhz, seen.power_watts) == (1500, 700.0)
+
+
+def test_plots_show_the_results():
+    """`make plots` has been run since the results changed."""
+    assert plots.stale() == []
+    names = {plot.name for plot in plots.plots()}
+    assert {"ratios-h100", "ladder-h100", "latency-h100"} <= names
+
+
+def test_a_plot_of_other_numbers_is_stale(tmp_path, monkeypatch):
+    for path in plots.RESULTS.glob("ladder_h100.json"):
+        document = json.loads(path.read_text())
+        document["rows"][3]["ratio"] *= 1.01
+        (tmp_path / path.name).write_text(json.dumps(document))
+    changed = {plot.name: plot.digest for plot in plots.plots(tmp_path)}
+    assert set(changed) == {"ladder-h100"}
+    now = {plot.name: plot.digest for plot in plots.plots()}
+    assert now["ladder-h100"] != changed["ladder-h100"]
+    monkeypatch.setattr(plots, "PLOTS", tmp_path)  # where there is none
+    assert plots.stale() == sorted(f"{name}.svg" for name in now)
+
+
+def test_plots_are_drawn_alike_each_time(tmp_path, monkeypatch):
+    pytest.importorskip("matplotlib")
+    monkeypatch.setattr(plots, "PLOTS", tmp_path)
+    plots.write()
+    assert plots.stale() == []
+    first = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    (tmp_path / "old.svg").touch()
+    assert plots.stale() == ["old.svg"]
+    plots.write()
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == first
+    for text in map(bytes.decode, first.values()):
+        assert "<text" in text

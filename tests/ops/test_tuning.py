@@ -1,0 +1,299 @@
+"""`triton_ext.autotune`: what it measures and keeps, and who uses it then."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import types
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("triton")
+
+import triton_ext  # noqa: E402
+from triton_ext import LayoutError, UnsupportedDeviceError  # noqa: E402
+from triton_ext.commands.tune import as_object, table  # noqa: E402
+from triton_ext.commands.tune import tune as tune_command  # noqa: E402
+from triton_ext.kernels.config import MatmulConfig, choose_config  # noqa: E402
+from triton_ext.ops import device, products, tuned, tuning  # noqa: E402
+
+PROBLEM = tuned.Problem("NVIDIA H100", 132, "bf16", "K", "K", "bf16", 64, 512, 256)
+CONFIG = MatmulConfig(90, "bf16", block_m=64, block_n=64, consumers=1, stages=4, max_splits=2)
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    """An empty cache folder, and nothing known or prepared before and after."""
+    monkeypatch.setenv(tuned.FOLDER_VARIABLE, str(tmp_path / "cache"))
+    monkeypatch.setattr(products, "_launches", {})
+    tuned.forget()
+    yield tmp_path / "cache"
+    tuned.forget()
+
+
+# ---------------------------------------------------------------------------------- the file
+
+
+def test_where_the_file_is(monkeypatch, tmp_path):
+    assert tuned.path() == tmp_path / "cache" / "tuned.json"
+    monkeypatch.delenv(tuned.FOLDER_VARIABLE)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert tuned.path() == tmp_path / "triton_ext" / "tuned.json"
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert tuned.path() == tmp_path / ".cache" / "triton_ext" / "tuned.json"
+
+
+def test_what_is_stored_is_found_again():
+    assert tuned.lookup(PROBLEM) is None
+    file = tuned.store(PROBLEM, CONFIG, 1e-5)
+    assert tuned.lookup(PROBLEM) == CONFIG
+    tuned.forget()
+    assert tuned.lookup(PROBLEM) == CONFIG
+    for change in (
+        {"gpu": "NVIDIA H200"}, {"processors": 114}, {"element_type": "fp16"}, {"a_major": "MN"},
+        {"b_major": "MN"}, {"out_type": "fp32"}, {"m": 65}, {"n": 256}, {"k": 64}, {"batch": 2},
+    ):  # fmt: skip
+        assert tuned.lookup(replace(PROBLEM, **change)) is None
+    tuned.store(PROBLEM, replace(CONFIG, stages=5), 9e-6)
+    tuned.forget()
+    assert tuned.lookup(PROBLEM).stages == 5
+    assert [child.name for child in file.parent.iterdir() if child.suffix == ".new"] == []
+
+
+def test_another_process_finds_it():
+    tuned.store(PROBLEM, CONFIG, 1e-5)
+    code = f"from triton_ext.ops.tuned import *; print(lookup({PROBLEM!r}).max_splits)"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.split() == ["2"]
+
+
+def test_other_versions_have_their_own(monkeypatch):
+    tuned.store(PROBLEM, CONFIG, 1e-5)
+    tuned.forget()
+    monkeypatch.setattr(triton_ext, "__version__", "99.0")
+    assert tuned.lookup(PROBLEM) is None
+    tuned.store(PROBLEM, replace(CONFIG, stages=5), 1e-5)
+    monkeypatch.undo()
+
+
+def test_writers_lose_nothing_of_each_other():
+    """Threads, and processes."""
+    code = (
+        "import sys; from dataclasses import replace; from test_tuning import *;"
+        "[tuned.store(replace(PROBLEM, m=m), CONFIG, 1e-5) for m in range(*map(int, sys.argv[1:]))]"
+    )
+    writers = [
+        subprocess.Popen(
+            [sys.executable, "-c", code, str(first), str(first + 20)], cwd=Path(__file__).parent
+        )
+        for first in (100, 200)
+    ]
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda m: tuned.store(replace(PROBLEM, m=m), CONFIG, 1e-5), range(1, 30)))
+    assert [writer.wait() for writer in writers] == [0, 0]
+    tuned.forget()
+    for m in (*range(1, 30), *range(100, 120), *range(200, 220)):
+        assert tuned.lookup(replace(PROBLEM, m=m)) == CONFIG
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"{", b"\xff\xfe", b"[]", b"3", b"{}", b'{"format": 2, "tuned": {}}',
+     b'{"format": 1, "tuned": []}'],
+)  # fmt: skip
+def test_a_damaged_file_is_ignored_and_replaced(content):
+    tuned.path().parent.mkdir(parents=True)
+    tuned.path().write_bytes(content)
+    with pytest.warns(RuntimeWarning, match=r"tuned\.json is ignored: "):
+        assert tuned.lookup(PROBLEM) is None
+    assert tuned.lookup(PROBLEM) is None  # without a warning
+    with pytest.warns(RuntimeWarning, match="is ignored"):
+        tuned.store(PROBLEM, CONFIG, 1e-5)
+    tuned.forget()
+    assert tuned.lookup(PROBLEM) == CONFIG
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [None, {}, {"config": {"arch": 90}}, {"config": {"arch": 90, "element_type": "fp1"}},
+     {"config": {"arch": 90, "element_type": "bf16", "warps": 3}}, {"config": []}],
+)  # fmt: skip
+def test_a_damaged_entry_is_ignored(entry):
+    tuned.store(PROBLEM, CONFIG, 1e-5)
+    other = replace(PROBLEM, m=1)
+    content = json.loads(tuned.path().read_text())
+    content["tuned"][other.key] = entry
+    tuned.path().write_text(json.dumps(content))
+    tuned.forget()
+    with pytest.warns(RuntimeWarning, match="is ignored"):
+        assert tuned.lookup(PROBLEM) == CONFIG
+    assert tuned.lookup(other) is None
+
+
+def test_a_folder_that_cannot_be_written_to(folder):
+    folder.write_text("a file")
+    with (
+        pytest.warns(RuntimeWarning, match="is ignored"),
+        pytest.raises(OSError, match=f"cannot write .* set {tuned.FOLDER_VARIABLE}"),
+    ):
+        tuned.store(PROBLEM, CONFIG, 1e-5)
+    assert tuned.lookup(PROBLEM) == CONFIG
+
+
+# ---------------------------------------------------------------------------------- measuring
+
+
+@pytest.fixture
+def gpu(monkeypatch):
+    """An emulated Hopper that says that it is a GPU with a name."""
+    with triton_ext.emulate("sm_90"):
+        name = types.SimpleNamespace(name="Emulated", multi_processor_count=132)
+        named = device.Gpu(90, name, None)
+        monkeypatch.setattr(products, "require_gpu", lambda torch_device: named)
+        yield named
+
+
+def the_third_is_fastest(runs, sets, estimate):
+    assert sets >= 2
+    assert estimate > 0
+    runs[2](0)
+    runs[2](sets - 1)
+    return [3.0, 2.0, 1.0, 4.0]
+
+
+@pytest.mark.parametrize("shapes", [((64, 72), (72, 64)), ((2, 64, 72), (2, 72, 40))])
+def test_the_fastest_is_used_from_then_on(gpu, shapes):
+    a, b = (torch.randn(shape).bfloat16() for shape in shapes)
+    bias = torch.randn(b.shape[-1]).bfloat16()
+    triton_ext.matmul(a, b)
+    found = tuning.tune(gpu, a, b, None, 4, True, the_third_is_fastest)
+    assert [row.seconds for row in found.measured] == [1.0, 2.0, 3.0, 4.0]
+    batch = a.shape[0] if a.dim() == 3 else 1
+    m, n, k = a.shape[-2], b.shape[-1], a.shape[-1]
+    considered = [config for config, _ in tuning._considered(found.problem, 4)]
+    default = choose_config(90, "bf16", "K", "MN", m, n, k, 132, None, batch)
+    assert considered[0] == replace(default, batched=batch > 1)
+    assert len(set(considered)) == 4
+    assert found.config == considered[2]
+    assert found.file == tuned.path()
+    tuned.forget()  # as in a later process
+    made = triton_ext.matmul(a, b)
+    (launch,) = products._launches.values()
+    assert launch._config == found.config
+    exact = a.double() @ b.double()
+    assert (made.double() - exact).norm() < 2.0**-8 * exact.norm()
+    if batch == 1:
+        triton_ext.matmul(a, b, bias=bias, activation="relu")
+        assert list(products._launches.values())[1]._config == replace(
+            found.config, bias=True, activation="relu"
+        )
+    triton_ext.matmul(a[..., :32, :], b)
+    chosen = list(products._launches.values())[-1]._config
+    default = choose_config(90, "bf16", "K", "MN", 32, n, k, 132, None, batch)
+    assert chosen == replace(default, batched=batch > 1)
+
+
+def test_what_is_not_kept(gpu):
+    a, b = torch.randn(64, 72).half(), torch.randn(72, 40).half()
+    found = tuning.tune(gpu, a, b, torch.float32, 4, False, the_third_is_fastest)
+    assert found.file is None
+    assert not tuned.path().exists()
+    assert found.config.c_type == "fp32"
+    assert tuned.lookup(found.problem) is None
+
+
+def test_a_shared_operand_is_tuned_as_it_is_multiplied(gpu):
+    a, b = torch.randn(3, 64, 72).half(), torch.randn(72, 40).half()
+    found = tuning.tune(gpu, a, b.expand(3, 72, 40), None, 4, True, the_third_is_fastest)
+    assert (found.problem.batch, found.problem.m) == (1, 192)
+    triton_ext.matmul(a, b)
+    (launch,) = products._launches.values()
+    assert launch._config == found.config
+
+
+def test_operands_that_tma_cannot_read(gpu):
+    a, b = torch.randn(64, 73).half()[:, 1:], torch.randn(72, 13).half()
+    found = tuning.tune(gpu, a, b, None, 4, True, the_third_is_fastest)
+    triton_ext.matmul(a, b)
+    (launch,) = products._launches.values()
+    assert launch._config == found.config
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "count", "argument"),
+    [((8, 8), (8, 8), 0, "candidates"), ((8, 8), (9, 8), 1, "b.shape"),
+     ((0, 8), (8, 8), 1, "a.shape, b.shape"), ((8,), (8, 8), 1, "a.shape")],
+)  # fmt: skip
+def test_bad_arguments(gpu, a, b, count, argument):
+    with pytest.raises(LayoutError) as caught:
+        tuning.tune(
+            gpu, torch.ones(a).half(), torch.ones(b).half(), None, count, True, the_third_is_fastest
+        )
+    assert caught.value.argument == argument
+
+
+@pytest.mark.parametrize("arch", ["sm_90", "sm_100"])
+def test_an_emulated_gpu_has_no_time(arch):
+    a = torch.ones(8, 8).half()
+    with triton_ext.emulate(arch), pytest.raises(UnsupportedDeviceError, match="emulated"):
+        triton_ext.autotune(a, a)
+
+
+# --------------------------------------------------------------------------------- the command
+
+
+def test_the_command_without_a_gpu():
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU")
+    command = [sys.executable, "-m", "triton_ext", "tune", "64", "64", "64"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert done.stderr.strip() == (
+        "triton-ext: this needs a Hopper GPU, and torch sees no GPU here"
+    )
+
+
+def test_the_command(monkeypatch, gpu):
+    """With what it asks torch and `autotune` for replaced."""
+    asked = {}
+
+    def autotune(a, b, **options):
+        asked.update(a=a, b=b, **options)
+        return tuning.tune(gpu, a, b, options["out_dtype"], 4, True, the_third_is_fastest)
+
+    randn = torch.randn
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch, "randn", lambda shape, device: randn(shape))
+    monkeypatch.setattr(tuning, "autotune", autotune)
+    arguments = ["64", "40", "72", "--type", "fp16", "--candidates", "4", "--a-major", "MN"]
+    done = CliRunner().invoke(tune_command, arguments, catch_exceptions=False)
+    assert asked["a"].shape == (64, 72)
+    assert asked["a"].stride() == (1, 64)
+    assert asked["b"].stride() == (1, 72)
+    assert asked["candidates"] == 4
+    lines = done.output.splitlines()
+    assert lines[0] == "Emulated: 64 x 40 x 72, fp16 (MN- and K-major) -> fp16"
+    assert len(lines) == 2 + 4 + 1
+    assert lines[2].split()[:2] == ["1000000.0", "us"]
+    assert lines[-1] == f"the first is kept in {tuned.path()}"
+    done = CliRunner().invoke(
+        tune_command, [*arguments, "--batch", "2", "--format", "json"], catch_exceptions=False
+    )
+    found = json.loads(done.output)
+    assert found["problem"]["batch"] == 2
+    assert [row["seconds"] for row in found["measured"]] == [1, 2, 3, 4]
+
+
+def test_table_and_object_agree(gpu):
+    a = torch.ones(64, 64).half()
+    found = tuning.tune(gpu, a, a, None, 4, False, the_third_is_fastest)
+    assert list(table(found))[-1] == "not kept"
+    assert as_object(found)["file"] is None
+    assert len(as_object(found)["measured"]) == 4

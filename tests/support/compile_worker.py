@@ -1,0 +1,62 @@
+"""Compiles matmul kernels, each in a forked process, with whatever Triton can be imported.
+
+Reads a JSON list of jobs from stdin and writes one JSON result a line. A job is
+``{"config": {...}, "mutation": null | [operand, basis, dim, bit]}``. A result says what became of
+it: the PTX without debug lines, and the resources that the cubin uses, or the error. The first line
+of the output is Triton's version.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import tempfile
+
+import triton
+from forked import serve
+
+from triton_ext.kernels.config import MatmulConfig
+from triton_ext.kernels.launch import compile_matmul, kernel_constants
+from triton_ext.layouts.triton.gluon import to_gluon
+from triton_ext.ptx.text import without_debug_lines
+
+
+def mutated(config, constants, mutation):
+    """The kernel's constants with one bit of one basis of an operand's layout flipped."""
+    operand, index, dim, bit = mutation
+    linear = (config.a_layouts if operand == "A" else config.b_layouts).linear
+    bases = [list(basis) for basis in linear.offset_bases]
+    bases[index][dim] ^= bit
+    layout = to_gluon(linear)
+    layout.offset_bases[:] = bases
+    return constants | {f"{operand}_LAYOUT": layout}
+
+
+def resources(cubin):
+    """Registers, stack and local memory a thread, as NVIDIA's cuobjdump reports them."""
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(cubin)
+        file.flush()
+        tool = triton.knobs.nvidia.cuobjdump.path
+        report = subprocess.run(
+            [tool, "-res-usage", file.name], capture_output=True, text=True, check=True
+        ).stdout
+    return {name: int(value) for name, value in re.findall(r"\b(REG|STACK|LOCAL):(\d+)", report)}
+
+
+def run(job):
+    config = MatmulConfig(**job["config"])
+    constants = kernel_constants(config)
+    if job["mutation"]:
+        constants = mutated(config, constants, job["mutation"])
+    kernel = compile_matmul(config, constants)
+    result = {"ptx": without_debug_lines(kernel.asm["ptx"])}
+    if not job["mutation"]:
+        result["resources"] = resources(kernel.asm["cubin"])
+        nvmma = compile_matmul(config, kernel_constants(config, generated_layouts=False))
+        result["nvmma_ptx"] = without_debug_lines(nvmma.asm["ptx"])
+    return result
+
+
+if __name__ == "__main__":
+    serve(run)

@@ -1,0 +1,155 @@
+"""The configurations of the matmul kernels that several test files use, and their compilation."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import subprocess
+import sys
+
+from sites import SUPPORT
+
+MAJORS = list(itertools.product(("K", "MN"), repeat=2))
+ARCHES = [90, 100]
+
+
+def compile_jobs(site, jobs):
+    """The version of Triton at `site`, and what became of each job."""
+    environment = dict(os.environ)
+    if site:
+        environment["PYTHONPATH"] = str(site)
+    finished = subprocess.run(
+        [sys.executable, str(SUPPORT / "compile_worker.py")],
+        input=json.dumps(jobs),
+        capture_output=True,
+        text=True,
+        env=environment,
+    )
+    assert finished.returncode == 0, finished.stderr[-3000:]
+    version, *results = (json.loads(line) for line in finished.stdout.splitlines())
+    assert len(results) == len(jobs)
+    return tuple(map(int, version.split(".")[:2])), results
+
+
+def configurations(arch):
+    """Tiles, types, major-nesses and swizzles; each of the kernel's parameters at each value."""
+    for (a_major, b_major), element_type in zip(
+        MAJORS * 2, ["fp16", "bf16"] * len(MAJORS), strict=True
+    ):
+        yield {"element_type": element_type, "a_major": a_major, "b_major": b_major}
+    for a_major, b_major in (("K", "K"), ("MN", "MN")):
+        for swizzle in (32, 64, 128):
+            yield {
+                "element_type": "fp16",
+                "a_major": a_major,
+                "b_major": b_major,
+                "a_swizzle": swizzle,
+                "b_swizzle": swizzle,
+            }
+    yield {"element_type": "bf16", "a_swizzle": 32, "b_swizzle": 128, "b_major": "MN"}
+    yield {"element_type": "bf16", "block_n": 256, "num_warps": 8, "stages": 4}
+    yield {"element_type": "fp16", "block_n": 256, "num_warps": 8, "b_major": "MN"}
+    yield {"element_type": "fp16", "block_n": 64, "block_k": 128, "stages": 4}
+    yield {"element_type": "fp16", "block_n": 16, "block_k": 32, "stages": 8}
+    yield {"element_type": "bf16", "block_n": 32, "block_k": 16, "stages": 2, "b_major": "MN"}
+    if arch == 90:
+        yield {"element_type": "fp16", "block_m": 64, "block_n": 64}
+        yield {"element_type": "bf16", "block_m": 64, "block_n": 256, "a_major": "MN"}
+        yield {"element_type": "bf16", "consumers": 2, "block_n": 256, "c_parts": 2, "stages": 4,
+               "b_major": "MN", "max_splits": 4}  # fmt: skip
+        yield {"element_type": "fp16", "consumers": 3, "block_m": 128, "block_n": 192, "swap": True}
+        yield {"element_type": "bf16", "consumers": 2, "a_major": "MN", "cluster": 2}
+        yield {"element_type": "e4m3", "consumers": 1, "block_m": 64, "block_k": 128, "bias": True,
+               "out_type": "bf16", "a_scales": "each", "activation": "gelu"}  # fmt: skip
+        yield {"element_type": "fp16", "consumers": 2, "pingpong": True, "block_n": 192, "side": 64,
+               "block_m": 64, "c_parts": 2, "b_major": "MN", "prefetch": "a"}  # fmt: skip
+        yield {"element_type": "bf16", "consumers": 2, "block_n": 256, "c_parts": 2,
+               "residual": True, "bias": True}  # fmt: skip
+        yield {"element_type": "bf16", "consumers": 2, "cluster": 2, "b_major": "MN",
+               "batched": True, "residual": True, "activation": "relu"}  # fmt: skip
+
+
+# A configuration, M, N, K, and how many SMs there are: so many blocks stay.
+EMULATED = [
+    ({"block_n": 256, "stages": 4, "c_parts": 2, "consumers": 2}, 200, 520, 200, 3),
+    ({"block_m": 256, "c_parts": 2, "c_buffers": 2, "consumers": 2, "a_major": "MN"},
+     304, 264, 136, 2),
+    ({"block_m": 64, "block_k": 128, "consumers": 1, "b_major": "MN"}, 304, 264, 200, 3),
+    ({"block_n": 192, "consumers": 3, "swap": True, "group": 2}, 200, 400, 200, 2),
+    ({"block_m": 8, "block_n": 64, "block_k": 128, "consumers": 1, "swap": True}, 1, 264, 520, 3),
+    # the last wave cut along K: 6 tiles in 2 parts, 5 in 4; and a whole wave before
+    ({"block_n": 256, "c_parts": 2, "consumers": 2, "max_splits": 4}, 200, 520, 520, 13),
+    ({"block_m": 16, "block_n": 64, "consumers": 1, "swap": True, "max_splits": 8},
+     13, 264, 1000, 21),
+    ({"block_m": 64, "block_n": 64, "consumers": 1, "max_splits": 3}, 300, 200, 776, 15),
+    # clusters
+    ({"consumers": 2, "cluster": 2, "a_major": "MN", "b_major": "MN"}, 304, 264, 200, 4),
+    ({"block_n": 192, "consumers": 3, "cluster": 2, "swap": True}, 136, 520, 200, 4),
+    # two consumers in turn, the ring going round more than twice in a tile; the last tile in parts
+    ({"block_m": 64, "block_n": 64, "consumers": 2, "pingpong": True}, 200, 264, 600, 3),
+    ({"consumers": 2, "pingpong": True, "stages": 6, "c_parts": 2, "max_splits": 3, "swap": True},
+     136, 520, 1104, 13),
+    ({"block_m": 64, "block_n": 64, "consumers": 2, "pingpong": True, "cluster": 2,
+      "b_major": "MN"}, 264, 136, 600, 4),
+    # widths that are no powers of two
+    ({"block_m": 256, "block_n": 160, "side": 32, "c_parts": 4, "consumers": 2}, 264, 328, 136, 3),
+    ({"block_m": 64, "block_n": 48, "side": 16, "c_parts": 2, "c_buffers": 2, "consumers": 1,
+      "prefetch": "b", "max_splits": 4}, 56, 136, 1040, 8),
+    ({"block_m": 192, "block_n": 64, "side": 64, "c_parts": 2, "consumers": 1, "swap": True,
+      "a_major": "MN", "prefetch": "b"}, 328, 136, 136, 3),
+    ({"block_n": 192, "side": 64, "c_parts": 2, "consumers": 2, "pingpong": True,
+      "block_m": 64}, 136, 400, 400, 2),
+    # types, and what follows the product
+    ({"element_type": "e4m3", "block_k": 128, "block_n": 256, "c_parts": 2, "consumers": 2,
+      "out_type": "bf16", "a_scales": "one", "b_scales": "one"}, 200, 272, 208, 3),
+    ({"element_type": "e5m2", "block_m": 64, "block_k": 128, "consumers": 1, "out_type": "fp16",
+      "a_scales": "each", "b_scales": "each"}, 72, 144, 208, 3),
+    ({"element_type": "tf32", "block_k": 32, "consumers": 2}, 136, 144, 100, 3),
+    ({"element_type": "int8", "block_k": 128, "consumers": 2}, 136, 144, 208, 3),
+    ({"element_type": "int8", "block_k": 128, "block_m": 64, "consumers": 1, "b_scales": "each",
+      "bias": True, "out_type": "fp32", "max_splits": 4}, 40, 136, 1104, 9),
+    ({"block_m": 16, "block_n": 64, "consumers": 1, "swap": True, "bias": True, "alpha": True,
+      "activation": "gelu", "out_type": "fp32", "max_splits": 4}, 13, 136, 520, 11),
+    ({"block_m": 64, "consumers": 1, "activation": "relu", "bias": True}, 72, 136, 136, 3),
+    ({"consumers": 2, "cluster": 2, "activation": "silu", "a_scales": "each", "bias": True},
+     264, 136, 136, 4),
+    # several tiles a block, whose pieces are no multiple of the buffers
+    ({"block_m": 64, "block_n": 64, "c_parts": 4, "c_buffers": 3, "consumers": 1}, 136, 136, 72, 2),
+    ({"block_m": 64, "block_n": 48, "side": 16, "c_parts": 2, "c_buffers": 2, "consumers": 1},
+     136, 136, 72, 2),
+]  # fmt: skip
+# A matrix that is added comes by TMA into the buffers of C: with a buffer for each piece, for half
+# of them; a cluster; tiles in parts; swapped.
+WITH_RESIDUAL = [
+    ({"consumers": 2, "residual": True, "block_n": 256, "c_parts": 2, "activation": "relu"},
+     136, 520, 72, 2),
+    ({"consumers": 2, "residual": True, "c_parts": 4, "c_buffers": 3, "alpha": True}, 136, 264, 72,
+     2),
+    ({"consumers": 2, "residual": True, "cluster": 2, "c_parts": 2, "c_buffers": 2}, 264, 136, 72,
+     4),
+    ({"consumers": 1, "residual": True, "block_m": 64, "block_n": 64, "max_splits": 3,
+      "out_type": "fp32"}, 300, 200, 776, 15),
+    ({"consumers": 1, "residual": True, "block_m": 16, "block_n": 64, "swap": True, "bias": True,
+      "max_splits": 4}, 13, 264, 520, 11),
+    ({"consumers": 2, "residual": True, "pingpong": True, "block_m": 64, "block_n": 96, "side": 32,
+      "c_parts": 2}, 136, 264, 520, 2),
+]  # fmt: skip
+# Batches of three; which operand is the same for all.
+BATCHED = [
+    ({"consumers": 2, "block_n": 256, "c_parts": 2}, 200, 264, 136, 3, ""),
+    ({"consumers": 2, "cluster": 2, "a_major": "MN", "b_major": "MN"}, 136, 136, 72, 4, "b"),
+    ({"consumers": 1, "block_m": 16, "block_n": 64, "swap": True, "a_major": "MN"}, 24, 136, 72,
+     5, "a"),
+    ({"consumers": 1, "block_m": 64, "block_n": 64, "max_splits": 3, "residual": True,
+      "bias": True}, 72, 72, 776, 14, ""),
+    ({"consumers": 1, "block_m": 64, "block_n": 48, "side": 16, "c_parts": 2, "prefetch": "b"},
+     40, 72, 136, 4, ""),
+    ({"consumers": 1, "block_m": 64, "block_n": 64, "block_k": 128, "element_type": "e4m3"}, 72, 72,
+     144, 4, ""),
+]  # fmt: skip
+BATCHED = [({"batched": True} | fields, *rest) for fields, *rest in BATCHED]
+
+
+# All under the eager schedule, and under another one, in turn; but types, and what follows the
+# product, do not change the order of anything. What takes turns, under both.

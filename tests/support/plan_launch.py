@@ -1,0 +1,113 @@
+"""Launching a matmul kernel as `launch_plan` says, on tensors of the host or of a GPU."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import torch
+from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
+
+from triton_ext.kernels.launch import launch_plan
+from triton_ext.layouts.triton.gluon import to_gluon
+
+TORCH_TYPES = {
+    "fp16": torch.float16,
+    "bf16": torch.bfloat16,
+    "fp32": torch.float32,
+    "tf32": torch.float32,
+    "e4m3": torch.float8_e4m3fn,
+    "e5m2": torch.float8_e5m2,
+    "int8": torch.int8,
+    "int32": torch.int32,
+}
+# What a correctly rounded result may be off by, relative to its Frobenius norm.
+ROUNDING = {"fp16": 2.0**-11, "bf16": 2.0**-8, "fp32": 2.0**-22, "int32": 0.0}
+
+
+def problem(config, m, n, k, device="cpu", exact=True, seed=0, shared=""):
+    """A, B, what else the configuration takes, and C by definition, in float64.
+
+    A batch has 3 products, which share A or B ("a", "b") if asked to.
+    """
+    generator = torch.Generator().manual_seed(seed)
+
+    def numbers(*shape):
+        found = torch.randint(-3, 4, shape, generator=generator).float()
+        return found if exact else torch.randn(shape, generator=generator)
+
+    dtype = TORCH_TYPES[config.element_type]
+    lead = [(1 if name == shared else 3,) if config.batched else () for name in "ab"]
+    a = numbers(*lead[0], m, k).to(dtype).to(device)
+    b = numbers(*lead[1], k, n).to(dtype).to(device)
+    expected = a.double() @ b.double()
+    extras = {}
+    if config.alpha:
+        extras["alpha"] = 0.5
+        expected *= 0.5
+    if config.a_scales:
+        count = m if config.a_scales == "each" else 1
+        extras["a_scale"] = (torch.rand(count, generator=generator) + 0.5).to(device)
+        expected *= extras["a_scale"].double()[:, None]
+    if config.b_scales:
+        count = n if config.b_scales == "each" else 1
+        extras["b_scale"] = (torch.rand(count, generator=generator) + 0.5).to(device)
+        expected *= extras["b_scale"].double()
+    if config.bias:
+        bias = torch.randn(n, generator=generator).to(TORCH_TYPES[config.c_type])
+        extras["bias"] = bias.to(device)
+        expected += extras["bias"].double()
+    if config.residual:
+        residual = torch.randn(expected.shape, generator=generator)
+        extras["c0_desc"] = residual.to(TORCH_TYPES[config.c_type]).to(device)
+        extras["beta"] = 0.75
+        expected += 0.75 * extras["c0_desc"].double()
+    if config.activation:
+        expected = getattr(torch.nn.functional, config.activation)(expected)
+    return a, b, extras, expected
+
+
+def launch(config, a, b, extras, multiprocessors, workspace=None, in_place=False):
+    """C, with memory that was NaN before, or in place of the residual; the workspace is new and
+    zero if None.
+    """
+    return launch_compiled(config, a, b, extras, multiprocessors, workspace, in_place)[0]
+
+
+def launch_compiled(config, a, b, extras, multiprocessors, workspace=None, in_place=False):
+    """`launch`, and Triton's compiled kernel."""
+    (m, k), n = a.shape[-2:], b.shape[-1]
+    lead = (max(a.shape[0], b.shape[0]),) if config.batched else ()
+    properties = SimpleNamespace(multi_processor_count=multiprocessors)
+    plan = launch_plan(config, m, n, k, properties, *lead)
+    c_type = TORCH_TYPES[config.c_type]
+    poison = float("nan") if c_type.is_floating_point else -1
+    out = torch.full((*lead, m, n), poison, dtype=c_type, device=a.device)
+    if in_place:
+        out = extras["c0_desc"]
+    matrices = {
+        "a_desc": ((a if config.a_major == "K" else a.mT).contiguous(), plan.a_tile),
+        "b_desc": ((b.mT if config.b_major == "K" else b).contiguous(), plan.b_tile),
+        "c_desc": (out, plan.c_tile),
+        "c0_desc": (extras.get("c0_desc"), plan.c_tile),
+    }
+    matrices["side_desc"] = matrices["a_desc" if config.swap else "b_desc"][0], plan.side_tile
+    if workspace is None:
+        workspace = torch.zeros(plan.workspace_bytes, dtype=torch.uint8, device=a.device)
+    values = {"workspace": workspace, **extras}
+    if config.prefetch is not None:
+        values["prefetched"] = matrices[f"{config.prefetch}_desc"][0]
+    for name in plan.arguments:
+        if name in matrices:
+            matrix, tile = matrices[name]
+            layout = to_gluon(tile.tma_encoding)
+            values[name] = TensorDescriptor.from_tensor(matrix, list(tile.tma_shape), layout)
+    descriptors = [values[name] for name in plan.arguments[:3]]
+    others = {name: values[name] for name in plan.arguments[3:]}
+    compiled = plan.kernel[plan.grid](*descriptors, **others, **plan.constants, **plan.options)
+    return out, compiled
+
+
+def relative_error(found, expected):
+    found = found.double()
+    assert torch.isfinite(found).all(), "an element was not written"
+    return float((found - expected).norm() / expected.norm())

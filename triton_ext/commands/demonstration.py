@@ -1,0 +1,103 @@
+"""What ``make demo`` shows: a layout, its checks, and a kernel compiled from it and run."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+
+import click
+
+from triton_ext.layouts.dump import dump_encoding
+from triton_ext.layouts.encodings import NVMMAShared
+from triton_ext.layouts.triton.checks import (
+    CheckResult,
+    check_against_documented_atom,
+    check_against_triton,
+)
+from triton_ext.ptx.text import without_debug_lines
+from triton_ext.render.grid import draw_grid
+from triton_ext.render.text import dump_text, explain
+
+
+def _heading(text: str) -> None:
+    click.secho(f"\n{text}", bold=True)
+
+
+def _report(result: CheckResult) -> bool:
+    mark = click.style("ok", fg="green") if result.agrees else click.style("FAILED", fg="red")
+    click.echo(f"  {mark}: {result.message}")
+    return result.agrees
+
+
+def _show_layout(shape: tuple[int, int], encoding: NVMMAShared) -> None:
+    _heading(f"1. The layout of a {shape[0]}x{shape[1]} fp16 tile of A for tcgen05.mma")
+    tile = dump_encoding(encoding, shape)
+    click.echo(dump_text(tile))
+    click.echo("\n" + explain(tile))
+    _heading("2. Its 128-byte swizzle atom, as offsets")
+    atom = dump_encoding(encoding, core=True)
+    assert atom.layout is not None
+    click.echo(draw_grid(atom.layout, atom.element_bitwidth))
+
+
+def _compile() -> bool:
+    from triton_ext.kernels.config import MatmulConfig
+    from triton_ext.kernels.launch import compile_matmul, kernel_constants
+
+    config = MatmulConfig(100, "fp16", block_m=128, block_n=256, block_k=64, num_warps=8)
+    _heading("4. A Blackwell matmul compiled from it, with no GPU")
+    kernel = compile_matmul(config)
+    ptx = without_debug_lines(kernel.asm["ptx"])
+    for line in kernel.asm["ttgir"].splitlines():
+        if line.startswith("#shared") and "shared_linear" in line:
+            click.echo(f"  TTGIR: {line if len(line) < 100 else line[:97] + '...'}")
+    opcodes = Counter(re.findall(r"\b(?:tcgen05\.mma|cp\.async\.bulk\.tensor)[\w.:]*", ptx))
+    for opcode, count in sorted(opcodes.items()):
+        click.echo(f"  PTX: {count} x {opcode}")
+    click.echo(f"  cubin: {len(kernel.asm['cubin'])} bytes for sm_100a")
+    theirs = compile_matmul(config, kernel_constants(config, generated_layouts=False))
+    return _report(
+        CheckResult(
+            ptx == without_debug_lines(theirs.asm["ptx"]),
+            "the PTX of the kernel with our bases and of the one with Triton's own NVMMA encoding"
+            " are the same, line by line",
+        )
+    )
+
+
+def _run() -> bool:
+    import torch
+
+    from triton_ext.ops import matmul
+
+    found = torch.cuda.is_available()
+    name = torch.cuda.get_device_name() if found else "an emulated Blackwell GPU"
+    m, k, n = (1000, 776, 1234) if found else (200, 136, 168)
+    _heading(f"5. Run on {name}")
+    device = "cuda" if found else "cpu"
+    a = torch.randn((m, k), device=device, dtype=torch.float16)
+    b = torch.randn((k, n), device=device, dtype=torch.float16)
+    product = matmul(a, b)
+    exact = a.double() @ b.double()
+    error_norm = float((product.double() - exact).norm() / exact.norm())
+    return _report(
+        CheckResult(
+            error_norm < 2.0**-11,
+            f"matmul {m}x{k} @ {k}x{n} on {name}: relative error {error_norm:.1e} (float64)",
+        )
+    )
+
+
+def run_demo() -> bool:
+    """Print the demonstration; whether every check in it passed."""
+    shape, encoding = (128, 64), NVMMAShared(128, 16)
+    _show_layout(shape, encoding)
+    _heading("3. Checked")
+    passed = [
+        _report(check_against_documented_atom(encoding)),
+        _report(check_against_triton(shape, encoding)),
+        _compile(),
+        _run(),
+    ]
+    click.echo()
+    return all(passed)

@@ -1,0 +1,288 @@
+"""Operands of instructions -> functions that read or write them for a set of lanes."""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from triton_ext.emulator.decode.special import SPECIAL_REGISTERS
+from triton_ext.emulator.errors import UnsupportedInstruction
+from triton_ext.emulator.state.lanes import Lanes, count
+from triton_ext.emulator.state.types import DTYPES, bits_of, file_width
+from triton_ext.ptx.parse import (
+    Instruction,
+    Kernel,
+    Module,
+    Variable,
+    immediate,
+    split_operands,
+    type_bits,
+)
+
+if TYPE_CHECKING:
+    from triton_ext.emulator.schedule.cta import Cta
+
+Array = NDArray[Any]
+Reader = Callable[["Cta", Lanes], Array]
+"""The operand's value for each lane; one that all lanes share may have no dimensions."""
+Writer = Callable[["Cta", Lanes, Any], None]
+
+
+@dataclass(frozen=True)
+class Register:
+    """A row of a register file."""
+
+    width: int
+    row: int
+
+
+@dataclass(frozen=True)
+class Symbol:
+    """A variable in memory: its space, and its offset there; globals are placed at the launch."""
+
+    space: str
+    name: str
+    offset: int
+    variable: Variable
+
+
+class Operands:
+    """Resolves the names of one kernel.
+
+    Args:
+        kernel: whose instructions are decoded.
+        module: for the variables of the module.
+        symbols: by name and scope.
+        aliases: registers of inlined functions that are another one's, likewise.
+    """
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        module: Module,
+        symbols: dict[tuple[str, tuple[int, ...]], Symbol],
+        aliases: Mapping[tuple[str, tuple[int, ...]], tuple[str, tuple[int, ...]]] | None = None,
+    ) -> None:
+        self.kernel, self.module, self.symbols = kernel, module, symbols
+        self.counts: dict[int, int] = {}
+        self._named: dict[tuple[str, tuple[int, ...]], Register] = {}
+        self._ranges: dict[tuple[str, tuple[int, ...]], tuple[int, int, int]] = {}
+        for variable in kernel.variables:
+            if variable.space != "reg":
+                continue
+            width = file_width(type_bits(variable.type))
+            first = self.counts.setdefault(width, 0)
+            number = 1 if variable.count is None else variable.count
+            self.counts[width] = first + number
+            if variable.count is None:
+                self._named[variable.name, variable.scope] = Register(width, first)
+            else:
+                self._ranges[variable.name, variable.scope] = (width, first, number)
+        for name, source in (aliases or {}).items():
+            if source in self._named:
+                self._named[name] = self._named[source]
+        self.touched: set[Register] = set()
+        self.written: set[Register] = set()
+
+    def find(self, name: str, scope: tuple[int, ...]) -> Register | None:
+        """The register of that name, in the innermost scope that has one."""
+        for depth in range(len(scope), -1, -1):
+            found = self._named.get((name, scope[:depth]))
+            if found is not None:
+                return found
+        match = re.fullmatch(r"(%?[A-Za-z_$][\w$]*?)(\d+)", name)
+        while match:
+            for depth in range(len(scope), -1, -1):
+                width, first, number = self._ranges.get((match[1], scope[:depth]), (0, 0, 0))
+                if int(match[2]) < number:
+                    return Register(width, first + int(match[2]))
+            # %r12<5> may declare %r120 .. %r124: try a longer prefix
+            match = re.fullmatch(rf"({re.escape(match[1])}\d)(\d+)", name)
+        return None
+
+    def register(self, name: str, at: Instruction) -> Register:
+        """The register that `name` must be."""
+        found = self.find(name, at.scope)
+        if found is None:
+            raise UnsupportedInstruction(f"{name!r} is no register that is declared", at)
+        self.touched.add(found)
+        return found
+
+    def symbol(self, name: str, scope: tuple[int, ...]) -> Symbol | None:
+        """The variable in memory of that name."""
+        for depth in range(len(scope), -1, -1):
+            found = self.symbols.get((name, scope[:depth]))
+            if found is not None:
+                return found
+        return None
+
+    def reader(self, text: str, type_name: str, at: Instruction) -> Reader:
+        """Reads an operand as `type_name`: a register, an immediate, a symbol's address."""
+        bits = bits_of(type_name)
+        dtype = DTYPES.get(type_name, DTYPES.get(f"b{bits}"))
+        constant = self._constant(text, type_name, dtype)
+        if constant is not None:
+            return lambda cta, lanes: constant
+        if type_name == "pred" and text.startswith("!"):
+            row = self.register(text[1:], at).row
+            return lambda cta, lanes: ~cta.files["pred"][row, lanes]
+        special = SPECIAL_REGISTERS.get(text)
+        if special is not None:
+            wanted = dtype
+            return lambda cta, lanes: special(cta, lanes).astype(wanted)
+        if self.find(text, at.scope) is not None:
+            return self._register_reader(self.register(text, at), type_name, dtype, at)
+        symbol = self._symbol_operand(text, at)
+        if symbol is not None:
+            wanted = dtype
+            return lambda cta, lanes: np.asarray(symbol(cta), np.uint64).astype(wanted)
+        raise UnsupportedInstruction(f"operand {text!r} is not understood", at)
+
+    def _symbol_operand(self, text: str, at: Instruction) -> Callable[[Cta], int] | None:
+        name, _, offset = text.partition("+")
+        symbol = self.symbol(name.strip(), at.scope)
+        extra = immediate(offset.strip()) if offset else 0
+        if symbol is None or extra is None:
+            return None
+        found, more = symbol, extra
+        return lambda cta: cta.address_of(found) + more
+
+    @staticmethod
+    def _constant(text: str, type_name: str, dtype: np.dtype[Any] | None) -> Array | None:
+        match = re.fullmatch(r"([-+]?)0([fFdD])([0-9a-fA-F]{8,16})", text)
+        value: Any
+        if match:
+            raw = int(match[3], 16)
+            single = match[2] in "fF"
+            value = struct.unpack(
+                "<f" if single else "<d", struct.pack("<I" if single else "<Q", raw)
+            )
+            number = -value[0] if match[1] == "-" else value[0]
+            if type_name in ("b32", "u32", "b64", "u64") and not match[1]:
+                return np.asarray(raw, DTYPES[type_name])
+            return np.asarray(number).astype(dtype)
+        value = immediate(text)
+        if value is not None:
+            if type_name == "pred":
+                return np.asarray(bool(value))
+            if dtype is None or dtype.kind not in "iu":
+                return np.asarray(float(value)).astype(dtype)
+            bits = dtype.itemsize * 8
+            return np.asarray(value & ((1 << bits) - 1), f"u{bits // 8}").view(dtype)
+        if re.fullmatch(r"[-+]?(\d+\.\d*|\.\d+|\d+)([eE][-+]?\d+)?", text):
+            return np.asarray(float(text)).astype(dtype)
+        return None
+
+    @staticmethod
+    def _register_reader(
+        register: Register, type_name: str, dtype: np.dtype[Any] | None, at: Instruction
+    ) -> Reader:
+        row, width, bits = register.row, register.width, bits_of(type_name)
+        if width == 128 or bits == 128:
+            if width != bits:
+                raise UnsupportedInstruction(f"a {width}-bit register as .{type_name}", at)
+            return lambda cta, lanes: cta.files["b128"][row, lanes]
+        if type_name == "pred" or width == 1:
+            if type_name != "pred" or width != 1:
+                raise UnsupportedInstruction(f"a predicate and .{type_name} do not mix", at)
+            return lambda cta, lanes: cta.files["pred"][row, lanes]
+        if width == bits:
+            key = type_name if type_name in DTYPES else f"b{bits}"
+            return lambda cta, lanes: cta.files[key][row, lanes]
+        if width < bits:
+            raise UnsupportedInstruction(f"a {width}-bit register as .{type_name}", at)
+        key, low = f"b{width}", f"u{bits // 8}"
+        view = dtype or np.dtype(low)
+        return lambda cta, lanes: cta.files[key][row, lanes].astype(low).view(view)
+
+    def writer(self, text: str, type_name: str, at: Instruction) -> Writer:
+        """Writes a register as `type_name`; ``_`` drops the value.
+
+        A narrower value is extended by its sign if the type is signed, else by zeros.
+        """
+        if text == "_":
+            return lambda cta, lanes, value: None
+        register = self.register(text, at)
+        self.written.add(register)
+        row, width, bits = register.row, register.width, bits_of(type_name)
+        if width == 128 or bits == 128:
+            if width != bits:
+                raise UnsupportedInstruction(f"a {width}-bit register as .{type_name}", at)
+            key = "b128"
+        elif type_name == "pred" or width == 1:
+            if type_name != "pred" or width != 1:
+                raise UnsupportedInstruction(f"a predicate and .{type_name} do not mix", at)
+            key = "pred"
+        elif width == bits:
+            key = type_name if type_name in DTYPES else f"b{bits}"
+        elif width < bits:
+            raise UnsupportedInstruction(f"a {width}-bit register takes no .{type_name}", at)
+        elif DTYPES.get(type_name, DTYPES["b32"]).kind == "i":
+            key = f"s{width}"
+        elif DTYPES.get(type_name, DTYPES["b32"]).kind == "u":
+            key = f"u{width}"
+        else:  # a float's bits in a wider register
+            key, low = f"u{width}", f"u{bits // 8}"
+
+            def write_bits(cta: Cta, lanes: Lanes, value: Any) -> None:
+                cta.files[key][row, lanes] = np.asarray(value, DTYPES[type_name]).view(low)
+
+            return write_bits
+
+        def write(cta: Cta, lanes: Lanes, value: Any) -> None:
+            cta.files[key][row, lanes] = value
+
+        return write
+
+    def vector(self, text: str) -> tuple[str, ...]:
+        """The elements of ``{a, b}``; of anything else, itself."""
+        return split_operands(text[1:-1]) if text.startswith("{") else (text,)
+
+    def rows(
+        self, texts: Sequence[str], at: Instruction, *, written: bool = False
+    ) -> tuple[str, slice | NDArray[np.intp]]:
+        """Registers of one width: the file's key and their rows, to index with both at once."""
+        registers = [self.register(text, at) for text in texts]
+        if written:
+            self.written.update(registers)
+        widths = {register.width for register in registers}
+        if len(widths) != 1:
+            raise UnsupportedInstruction("registers of different widths in one vector", at)
+        rows = np.array([register.row for register in registers])
+        first = int(rows[0])
+        consecutive = bool((rows == np.arange(first, first + len(rows))).all())
+        key = f"b{widths.pop()}"
+        return key, slice(first, first + len(rows)) if consecutive else rows
+
+    def address(self, text: str, at: Instruction) -> Reader:
+        """Reads the address of ``[a]``, ``[a+4]``, ``[symbol]``: unsigned, 64 bits, a lane each."""
+        inside = text.strip().removeprefix("[").removesuffix("]").strip()
+        match = re.fullmatch(r"([^+\s]+?)\s*(?:\+\s*(-?\w+)|(-\s*\d+))?", inside)
+        if match is None:
+            raise UnsupportedInstruction(f"address {text!r} is not understood", at)
+        extra = immediate((match[2] or match[3] or "0").replace(" ", ""))
+        if extra is None:
+            raise UnsupportedInstruction(f"address {text!r} is not understood", at)
+        base = match[1]
+        register = self.find(base, at.scope)
+        if register is not None:
+            self.touched.add(register)
+            key, row = f"b{register.width}", register.row
+            if register.width == 32:  # 32-bit arithmetic wraps
+                more = np.uint32(extra & 0xFFFFFFFF)
+                return lambda cta, lanes: (cta.files[key][row, lanes] + more).astype(np.int64)
+            far = np.int64(extra)
+            return lambda cta, lanes: cta.files["s64"][row, lanes] + far
+        symbol = self._symbol_operand(base, at)
+        if symbol is None:
+            number = immediate(base)
+            if number is None:
+                raise UnsupportedInstruction(f"address {text!r} is not understood", at)
+            return lambda cta, lanes: np.full(count(lanes), number + extra, np.int64)
+        return lambda cta, lanes: np.full(count(lanes), symbol(cta) + extra, np.int64)

@@ -1,0 +1,1 @@
+"""Where kernels come from: `run_ptx`, the Triton driver, pytest, torch."""

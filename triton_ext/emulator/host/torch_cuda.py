@@ -1,0 +1,126 @@
+"""torch code that says ``device="cuda"``, on the host's memory: for scripts that are unmodified."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+from unittest import mock
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from triton_ext.emulator.schedule.machine import MULTIPROCESSORS
+from triton_ext.hardware.architecture import SHARED_MEMORY_PER_BLOCK, WARP_THREADS
+
+_HOST = torch.device("cpu")
+_IS_CUDA: Any = vars(torch.Tensor.__base__)["is_cuda"].__get__
+
+
+def _on_host(value: Any) -> Any:
+    """A device that means CUDA -> the host; anything else as it is."""
+    if isinstance(value, torch.device) and value.type == "cuda":
+        return _HOST
+    if isinstance(value, str) and (value == "cuda" or value.startswith("cuda:")):
+        return _HOST
+    return value
+
+
+class _Redirect(TorchFunctionMode):
+    """Sends what is asked for on a CUDA device to the host."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        if func is torch.Tensor.cuda:
+            return args[0]
+        if func == _IS_CUDA:
+            return True
+        if func is torch.Tensor.pin_memory:
+            return args[0]
+        if func is torch.device:
+            return func(*args, **(kwargs or {}))
+        kwargs = {key: _on_host(value) for key, value in (kwargs or {}).items()}
+        if isinstance(kwargs.get("device"), int):  # a CUDA device by its number
+            kwargs["device"] = _HOST
+        return func(*(_on_host(value) for value in args), **kwargs)
+
+
+class _Stream:
+    """Everything is done when a launch returns."""
+
+    cuda_stream = 0
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        pass
+
+    def synchronize(self) -> None:
+        pass
+
+    def wait_stream(self, other: Any) -> None:
+        pass
+
+    def __enter__(self) -> _Stream:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        pass
+
+
+class _NoTime:
+    """There is no time on the emulated GPU."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        pass
+
+    def record(self, stream: Any = None) -> None:
+        pass
+
+    def synchronize(self) -> None:
+        pass
+
+    def elapsed_time(self, end: Any) -> float:
+        raise RuntimeError(
+            "the emulated GPU has no time; triton.testing.do_bench counts its instructions"
+        )
+
+
+@contextlib.contextmanager
+def cuda_on_the_host(arch: int) -> Iterator[None]:
+    """Within it, torch's CUDA device is the host, and looks like one GPU of `arch`."""
+    capability = divmod(arch, 10)
+    properties = SimpleNamespace(
+        name=f"emulated sm_{arch}",
+        major=capability[0],
+        minor=capability[1],
+        multi_processor_count=MULTIPROCESSORS[arch],
+        warp_size=WARP_THREADS,
+        total_memory=64 << 30,
+        shared_memory_per_block_optin=SHARED_MEMORY_PER_BLOCK,
+        L2_cache_size=50 << 20,
+    )
+    stand_ins: dict[str, Any] = {
+        "is_available": lambda: True,
+        "device_count": lambda: 1,
+        "current_device": lambda: 0,
+        "set_device": lambda device: None,
+        "get_device_capability": lambda device=None: capability,
+        "get_device_properties": lambda device=None: properties,
+        "get_device_name": lambda device=None: properties.name,
+        "synchronize": lambda device=None: None,
+        "current_stream": lambda device=None: _Stream(),
+        "default_stream": lambda device=None: _Stream(),
+        "Stream": _Stream,
+        "stream": lambda stream: contextlib.nullcontext(),
+        "Event": _NoTime,
+        "empty_cache": lambda: None,
+        "device": lambda device=None: contextlib.nullcontext(),
+        "manual_seed": torch.default_generator.manual_seed,
+        "manual_seed_all": torch.default_generator.manual_seed,
+    }
+    with contextlib.ExitStack() as stack:
+        for name, stand_in in stand_ins.items():
+            stack.enter_context(mock.patch.object(torch.cuda, name, stand_in))
+        stack.enter_context(_Redirect())
+        yield

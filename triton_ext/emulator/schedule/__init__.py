@@ -1,0 +1,1 @@
+"""Who runs when: fibers, blocks, clusters, processes."""

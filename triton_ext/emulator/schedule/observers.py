@@ -1,0 +1,239 @@
+"""Watching a kernel run: what each warp and unit did, and how much of what."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from triton_ext.emulator.state import lanes as lane_sets
+from triton_ext.emulator.state.lanes import Lanes
+from triton_ext.hardware.architecture import WARP_THREADS
+from triton_ext.hardware.banks import LINE_BYTES, warp_access
+
+if TYPE_CHECKING:
+    from triton_ext.emulator.decode.program import Step
+    from triton_ext.emulator.schedule.cta import Cta
+    from triton_ext.emulator.schedule.machine import AsyncOperation
+
+
+class Observer:
+    """What the machine calls; does nothing."""
+
+    def instruction(self, cta: Cta, step: Step, lanes: Lanes) -> None:
+        """`lanes` of a block are about to execute `step`."""
+
+    def waits(self, cta: Cta, step: Step, lanes: Lanes) -> None:
+        """`lanes` cannot go on yet."""
+
+    def completed(self, operation: AsyncOperation) -> None:
+        """An asynchronous operation was done."""
+
+    def access(
+        self,
+        cta: Cta,
+        lanes: Lanes,
+        space: str,
+        addresses: NDArray[np.int64],
+        width: int,
+        kind: str,
+    ) -> None:
+        """Each lane accesses `width` bytes of `space`; `kind`: "load", "store" or "atomic"."""
+
+    def moved(self, cta: Cta, unit: str, kind: str, size: int) -> None:
+        """An asynchronous unit reads or writes `size` bytes of the block's shared memory."""
+
+
+class Observers(Observer):
+    """Several at once."""
+
+    def __init__(self, parts: Sequence[Observer]) -> None:
+        self.parts = tuple(parts)
+
+    def instruction(self, cta: Cta, step: Step, lanes: Lanes) -> None:
+        for part in self.parts:
+            part.instruction(cta, step, lanes)
+
+    def waits(self, cta: Cta, step: Step, lanes: Lanes) -> None:
+        for part in self.parts:
+            part.waits(cta, step, lanes)
+
+    def completed(self, operation: AsyncOperation) -> None:
+        for part in self.parts:
+            part.completed(operation)
+
+    def access(
+        self,
+        cta: Cta,
+        lanes: Lanes,
+        space: str,
+        addresses: NDArray[np.int64],
+        width: int,
+        kind: str,
+    ) -> None:
+        for part in self.parts:
+            part.access(cta, lanes, space, addresses, width, kind)
+
+    def moved(self, cta: Cta, unit: str, kind: str, size: int) -> None:
+        for part in self.parts:
+            part.moved(cta, unit, kind, size)
+
+
+class Trace(Observer):
+    """A line for each instruction and each asynchronous operation, in the order of execution.
+
+    Args:
+        write: takes a line.
+        pattern: only instructions whose text it matches somewhere (a regular expression).
+        blocks: only these blocks; None for all.
+    """
+
+    def __init__(
+        self,
+        write: Callable[[str], None],
+        pattern: str = "",
+        blocks: Sequence[tuple[int, int, int]] | None = None,
+    ) -> None:
+        self._write, self._pattern = write, re.compile(pattern)
+        self._blocks = None if blocks is None else set(blocks)
+
+    def _line(self, cta: Cta, step: Step | None, lanes: Lanes, what: str) -> None:
+        if step is None or (self._blocks is not None and cta.index not in self._blocks):
+            return
+        text = str(step.instruction)
+        if not self._pattern.search(text):
+            return
+        source = f"  [{step.instruction.source}]" if step.instruction.source else ""
+        where = f"{cta.describe(lanes)} ({lane_sets.count(lanes)} threads)"
+        self._write(f"{cta.machine.steps:>9}  {where}: {what}{text}{source}")
+
+    def instruction(self, cta: Cta, step: Step, lanes: Lanes) -> None:
+        self._line(cta, step, lanes, "")
+
+    def waits(self, cta: Cta, step: Step, lanes: Lanes) -> None:
+        self._line(cta, step, lanes, "waits at ")
+
+    def completed(self, operation: AsyncOperation) -> None:
+        self._line(operation.cta, operation.step, operation.lanes, "done: ")
+
+
+_KINDS = (
+    ("tensor core", re.compile(r"wgmma\.mma|tcgen05\.mma|mma\.sync")),
+    ("tensor memory", re.compile(r"tcgen05")),
+    ("TMA", re.compile(r"cp\.(?:reduce\.)?async\.bulk|tensormap")),
+    ("asynchronous copy", re.compile(r"cp\.async")),
+    ("barrier", re.compile(r"mbarrier|bar\.|barrier|fence|membar|wgmma|elect")),
+    ("matrix load or store", re.compile(r"ldmatrix|stmatrix|movmatrix")),
+    ("memory", re.compile(r"(?:ld|st|atom|red)\.")),
+    ("warp", re.compile(r"shfl|vote|match|redux|activemask")),
+    ("branch", re.compile(r"bra|brx|ret|exit|call")),
+    ("conversion", re.compile(r"cvt")),
+)
+
+
+def kind_of(opcode: str) -> str:
+    """What an instruction is about; "arithmetic" if nothing else."""
+    return next((name for name, pattern in _KINDS if pattern.match(opcode)), "arithmetic")
+
+
+class Statistics(Observer):
+    """Counts: instructions (of warps), bytes moved, products issued, bank conflicts, waits.
+
+    Attributes:
+        instructions: warps that executed an opcode, by opcode.
+        bytes: moved, by space and direction; of shared memory also by asynchronous unit.
+        wavefronts, ideal_wavefronts: of shared-memory loads and stores: what they take, and what
+            they would take without bank conflicts.
+        waited: how often lanes had to wait, by opcode.
+        done: asynchronous operations, by opcode.
+    """
+
+    def __init__(self) -> None:
+        self.instructions: Counter[str] = Counter()
+        self.bytes: Counter[str] = Counter()
+        self.waited: Counter[str] = Counter()
+        self.done: Counter[str] = Counter()
+        self.wavefronts = 0
+        self.ideal_wavefronts = 0
+        self._known: dict[tuple[bytes, int], tuple[int, int]] = {}
+
+    def instruction(self, cta: Cta, step: Step, lanes: Lanes) -> None:
+        self.instructions[step.instruction.opcode] += len(lane_sets.warps(lanes))
+
+    def waits(self, cta: Cta, step: Step, lanes: Lanes) -> None:
+        self.waited[step.instruction.opcode] += len(lane_sets.warps(lanes))
+
+    def completed(self, operation: AsyncOperation) -> None:
+        if operation.step is not None:
+            self.done[operation.step.instruction.opcode] += 1
+
+    def access(
+        self,
+        cta: Cta,
+        lanes: Lanes,
+        space: str,
+        addresses: NDArray[np.int64],
+        width: int,
+        kind: str,
+    ) -> None:
+        self.bytes[f"{space} {kind}"] += len(addresses) * width
+        if space != "shared" or kind == "atomic":
+            return
+        threads = lane_sets.indices(lanes)
+        line = int(addresses.min()) // LINE_BYTES * LINE_BYTES
+        for warp in np.unique(threads // WARP_THREADS):
+            offsets = np.full(WARP_THREADS, -1)
+            here = threads // WARP_THREADS == warp
+            offsets[threads[here] % WARP_THREADS] = addresses[here] - line
+            key = (offsets.tobytes(), width)
+            if key not in self._known:
+                found = warp_access([int(n) if n >= 0 else None for n in offsets], width)
+                self._known[key] = (found.wavefronts, found.ideal_wavefronts)
+            wavefronts, ideal = self._known[key]
+            self.wavefronts += wavefronts
+            self.ideal_wavefronts += ideal
+
+    def moved(self, cta: Cta, unit: str, kind: str, size: int) -> None:
+        self.bytes[f"shared {kind} by {unit}"] += size
+
+    def as_object(self) -> dict[str, Any]:
+        """For JSON."""
+        kinds: Counter[str] = Counter()
+        for opcode, number in self.instructions.items():
+            kinds[kind_of(opcode)] += number
+        return {
+            "warp_instructions": sum(self.instructions.values()),
+            "by_kind": dict(kinds.most_common()),
+            "by_opcode": dict(self.instructions.most_common()),
+            "bytes": dict(sorted(self.bytes.items())),
+            "shared_memory": {
+                "wavefronts": self.wavefronts,
+                "ideal_wavefronts": self.ideal_wavefronts,
+            },
+            "asynchronous_operations": dict(self.done.most_common()),
+            "waits": dict(self.waited.most_common()),
+        }
+
+    def lines(self) -> list[str]:
+        """In words, the largest first."""
+        found = self.as_object()
+        lines = [f"{found['warp_instructions']} warp instructions"]
+        lines += [f"  {number:>10}  {name}" for name, number in found["by_kind"].items()]
+        for title, key in (
+            ("bytes moved", "bytes"),
+            ("asynchronous operations", "asynchronous_operations"),
+            ("waits (of warps)", "waits"),
+        ):
+            if found[key]:
+                lines.append(title)
+                lines += [f"  {number:>10}  {name}" for name, number in found[key].items()]
+        if self.wavefronts:
+            lines.append(
+                f"shared-memory wavefronts: {self.wavefronts}, {self.ideal_wavefronts} without"
+                " bank conflicts"
+            )
+        return lines

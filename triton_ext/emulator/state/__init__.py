@@ -1,0 +1,1 @@
+"""What a running kernel has: memories, registers, clocks."""

@@ -1,0 +1,474 @@
+"""Memory that knows what may be touched: global, shared, local and parameter space.
+
+Addresses. Global addresses are those of the host's arrays. A shared address holds the rank of the
+block in its cluster in bits 24 and up, and the offset below, as the hardware's cluster window does
+(CUTLASS clears bit 24 of a barrier's address to name the one of the even block of a pair). Generic
+addresses of the other spaces lie in windows above all of the host's.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from triton_ext.emulator.errors import (
+    BarrierFault,
+    MemoryFault,
+    SynchronizationFault,
+    UninitializedRead,
+)
+from triton_ext.emulator.state.clocks import Agents, Clock, Clocks
+
+Bytes = NDArray[np.uint8]
+Offsets = NDArray[np.int64]
+
+WINDOW_SHIFT = 56
+SHARED_WINDOW = 1 << WINDOW_SHIFT
+LOCAL_WINDOW = 2 << WINDOW_SHIFT
+PARAM_WINDOW = 3 << WINDOW_SHIFT
+WINDOWS = {1: "shared", 2: "local", 3: "param"}
+RANK_SHIFT = 24
+SHARED_BASE = 1024
+"""The first dynamic shared byte: the system keeps 1 KiB of each block (sm_90 and later)."""
+
+
+GRANULE = 16
+"""Bytes of shared memory whose last reads are remembered together: a bulk copy's unit."""
+HELD = 1 << 62
+"""The "last read" of bytes that nothing may write: those of a live mbarrier."""
+
+
+def check_aligned(offsets: Offsets, width: int, space: str) -> None:
+    """PTX ISA, "ld": an address must be a multiple of the access size."""
+    wrong = offsets & (width - 1)
+    if wrong.any():
+        address = int(offsets.reshape(-1)[int(np.flatnonzero(wrong)[0])])
+        raise MemoryFault(
+            f"{space} address {address:#x} is not a multiple of the access' {width} bytes"
+        )
+
+
+def gather(data: Bytes, offsets: Offsets, width: int) -> Bytes:
+    """(n, width) bytes; aligned accesses take whole rows, which is much faster."""
+    if not (offsets & (width - 1)).any():
+        return data[: len(data) // width * width].reshape(-1, width)[offsets // width]
+    return data[offsets[:, None] + np.arange(width)]
+
+
+def scatter(data: NDArray[Any], offsets: Offsets, values: Any, width: int) -> None:
+    """The counterpart of `gather`; of equal offsets the last one wins."""
+    if not (offsets & (width - 1)).any():
+        data[: len(data) // width * width].reshape(-1, width)[offsets // width] = values
+    else:
+        data[offsets[:, None] + np.arange(width)] = values
+
+
+class GlobalMemory:
+    """The host's arrays that a kernel may touch, by their addresses.
+
+    Args:
+        find: asked for the allocation of an address that is not registered: its first address and
+            its bytes, or None. (A kernel may read pointers from memory.)
+    """
+
+    def __init__(self, find: Callable[[int], tuple[int, Bytes] | None] | None = None) -> None:
+        self._starts: list[int] = []
+        self._arrays: list[Bytes] = []
+        self.find = find
+        self.may_find = find is not None
+        self._keep: list[Any] = []
+
+    def register(self, array: NDArray[Any], owner: Any = None) -> int:
+        """Make an array's bytes accessible, and return its address.
+
+        `array` must be contiguous. Nested or repeated registration widens what is known.
+        """
+        data = array.reshape(-1).view(np.uint8)
+        address = int(array.__array_interface__["data"][0])
+        self._keep.append(array if owner is None else owner)
+        self._insert(address, data)
+        return address
+
+    @property
+    def arrays(self) -> list[Bytes]:
+        """The bytes of each allocation."""
+        return list(self._arrays)
+
+    def replace(self, arrays: list[Bytes]) -> list[Bytes]:
+        """Let the allocations be backed by other bytes; those that they had."""
+        before, self._arrays = self._arrays, arrays
+        return before
+
+    def _insert(self, address: int, data: Bytes) -> None:
+        at = bisect_right(self._starts, address)
+        if at and self._starts[at - 1] + len(self._arrays[at - 1]) >= address + len(data):
+            return  # inside of what is known
+        while at < len(self._starts) and self._starts[at] < address + len(data):
+            if self._starts[at] + len(self._arrays[at]) > address + len(data):
+                break
+            del self._starts[at], self._arrays[at]
+        if at and self._starts[at - 1] == address:
+            del self._starts[at - 1], self._arrays[at - 1]
+            at -= 1
+        self._starts.insert(at, address)
+        self._arrays.insert(at, data)
+
+    def locate(self, address: int, width: int = 1) -> tuple[int, Bytes]:
+        """The allocation that holds `width` bytes at `address`: its first address, its bytes.
+
+        Raises:
+            MemoryFault: there is none.
+        """
+        at = bisect_right(self._starts, address) - 1
+        if at >= 0 and address + width <= self._starts[at] + len(self._arrays[at]):
+            return self._starts[at], self._arrays[at]
+        found = self.find(address) if self.find else None
+        if found is not None and address + width <= found[0] + len(found[1]):
+            self._insert(*found)
+            return found
+        raise MemoryFault(self._describe(address, width))
+
+    def _describe(self, address: int, width: int) -> str:
+        at = bisect_right(self._starts, address) - 1
+        near = [i for i in (at, at + 1) if 0 <= i < len(self._starts)]
+        text = f"global address {address:#x} ({width} bytes) is in no allocation"
+        if near:
+            start, size = self._starts[near[0]], len(self._arrays[near[0]])
+            far = address - start - size
+            side = f"{far} bytes past the end" if far >= 0 else f"{address - start} bytes from"
+            text += f"; it is {side} of the one at {start:#x}, {size} bytes"
+        return text
+
+    def groups(self, addresses: Offsets, width: int) -> Any:
+        """The allocations that the addresses lie in, with the lanes of each."""
+        start, data = self.locate(int(addresses[0]), width)
+        inside = (addresses >= start) & (addresses + width <= start + len(data))
+        if inside.all():
+            yield start, data, slice(None)
+            return
+        rest = np.arange(len(addresses))
+        while len(rest):
+            start, data = self.locate(int(addresses[rest[0]]), width)
+            here = addresses[rest]
+            inside = (here >= start) & (here + width <= start + len(data))
+            yield start, data, rest[inside]
+            rest = rest[~inside]
+
+    def load(self, addresses: Offsets, width: int) -> Bytes:
+        """(n, width) bytes."""
+        check_aligned(addresses, width, "global")
+        values: Bytes = np.empty((len(addresses), width), np.uint8)
+        for start, data, lanes in self.groups(addresses, width):
+            values[lanes] = gather(data, addresses[lanes] - start, width)
+        return values
+
+    def store(self, addresses: Offsets, values: Bytes) -> None:
+        """Write (n, width) bytes."""
+        width = values.shape[1]
+        check_aligned(addresses, width, "global")
+        for start, data, lanes in self.groups(addresses, width):
+            scatter(data, addresses[lanes] - start, values[lanes], width)
+
+
+class SharedMemory:
+    """A block's shared memory, with the last writer of each byte, and its last bulk reader.
+
+    Args:
+        size: bytes, counted from address 0 of the block's window.
+        clocks: of the cluster.
+    """
+
+    def __init__(self, size: int, clocks: Clocks) -> None:
+        rounded = -(-size // 16) * 16
+        self.size = size
+        self.data: Bytes = np.zeros(rounded, np.uint8)
+        self.clocks = clocks
+        self.writer = np.full(rounded, -1, np.int16)
+        self.written: NDArray[np.int64] = np.zeros(rounded, np.int64)
+        self.reader = np.full(rounded, -1, np.int16)
+        self.read: NDArray[np.int64] = np.zeros(rounded, np.int64)
+        self.atomic: NDArray[np.int64] = np.zeros(rounded, np.int64)
+        """The event of the last atomic write; the last write was atomic if it is the same."""
+        self.plain_writer = np.full(rounded, -1, np.int16)
+        self.plain_written: NDArray[np.int64] = np.zeros(rounded, np.int64)
+        """The last write before the atomic ones."""
+        # What has been read: for each agent, the event of its last read of each 16 bytes.
+        # Who copies over them must have seen it. (calloc: what nobody reads takes no memory.)
+        self.last_load: NDArray[np.int64] = np.zeros((clocks.agents, rounded // GRANULE), np.int64)
+        self.has_loaded = np.zeros(clocks.agents, np.bool_)
+
+    def _check(self, offsets: Offsets, width: int) -> None:
+        check_aligned(offsets, width, "shared")
+        wrong = (offsets < SHARED_BASE) | (offsets + width > self.size)
+        if wrong.any():
+            offset = int(offsets[int(np.flatnonzero(wrong)[0])])
+            raise MemoryFault(
+                f"shared address {offset:#x} ({width} bytes) is outside of the block's"
+                f" {self.size - SHARED_BASE} bytes at {SHARED_BASE:#x}"
+            )
+
+    def _rows(self, array: NDArray[Any], offsets: Offsets, width: int) -> NDArray[Any]:
+        rows: NDArray[Any] = array[: len(array) // width * width].reshape(-1, width)
+        return rows[offsets // width]
+
+    def _no_writer(self, offsets: Offsets, writers: NDArray[np.int16]) -> None:
+        lane, byte = (int(n) for n in np.argwhere(writers < 0)[0])
+        raise UninitializedRead(
+            f"shared address {int(offsets[lane]) + byte:#x} is read, and nothing wrote it"
+        )
+
+    def _unordered(
+        self, offsets: Offsets, late: NDArray[Any], others: NDArray[Any], what: str
+    ) -> None:
+        lane, byte = (int(n) for n in np.argwhere(late)[0])
+        if self.read[int(offsets[lane]) + byte] == HELD and "written" in what:
+            raise BarrierFault(
+                f"shared address {int(offsets[lane]) + byte:#x} is written, and holds a live"
+                " mbarrier: mbarrier.inval must come first"
+            )
+        raise SynchronizationFault(
+            f"shared address {int(offsets[lane]) + byte:#x} {what}"
+            f" {self.agent_name(int(others[lane, byte]))}, and nothing orders the two"
+        )
+
+    moved: Callable[[str, str, int], None] | None = None
+    """Told of what asynchronous units move: their name, "load" or "store", and how many bytes."""
+
+    agent_name: Callable[[int], str] = staticmethod(lambda agent: f"agent {agent}")
+
+    def load(self, offsets: Offsets, width: int, agents: Agents) -> Bytes:
+        """(n, width) bytes, read through the generic proxy by the agent of each lane."""
+        self._check(offsets, width)
+        writers = self._rows(self.writer, offsets, width)
+        if (writers < 0).any():
+            self._no_writer(offsets, writers)
+        late = self._rows(self.written, offsets, width) > self.clocks.seen[agents[:, None], writers]
+        if late.any():
+            self._unordered(offsets, late, writers, "is read, and was written by")
+        self.last_load[agents, offsets // GRANULE] = self.clocks.tick(agents)
+        self.has_loaded[agents] = True
+        return self._rows(self.data, offsets, width)
+
+    def _check_loads(self, chunks: Any, clock: Clock, name: str) -> None:
+        """Raise if `name` writes 16-byte chunks that someone may still be reading."""
+        agents = np.flatnonzero(self.has_loaded)
+        if not len(agents):
+            return
+        rows = agents if isinstance(chunks, slice) else agents[:, None]
+        loads = self.last_load[rows, chunks]
+        late = loads > clock.seen[agents][:, None]
+        if late.any():
+            agent, chunk = (int(n) for n in np.argwhere(late)[0])
+            first = chunks.start + chunk if isinstance(chunks, slice) else int(chunks[chunk])
+            raise SynchronizationFault(
+                f"shared address {first * GRANULE:#x} is written by {name}, and may still be read"
+                f" by {self.agent_name(int(agents[agent]))}: nothing orders its read before (an"
+                " arrival at the mbarrier that the copy waits for, or a barrier)"
+            )
+
+    def store(self, offsets: Offsets, values: Bytes, agents: Agents, event: int) -> None:
+        """Write (n, width) bytes through the generic proxy, as `event` of the lanes' agents."""
+        width = values.shape[1]
+        self._check(offsets, width)
+        readers = self._rows(self.reader, offsets, width)
+        late = self._rows(self.read, offsets, width) > self.clocks.seen[agents[:, None], readers]
+        if late.any():
+            self._unordered(offsets, late, readers, "is written, and may still be read by")
+        scatter(self.data, offsets, values, width)
+        scatter(self.writer, offsets, agents[:, None], width)
+        scatter(self.written, offsets, event, width)
+
+    def bulk_load(
+        self, offsets: Offsets, width: int, clock: Clock, unit: int, *, name: str = "the unit"
+    ) -> Bytes:
+        """(n, width) bytes, read through the asynchronous proxy by `unit`.
+
+        Args:
+            clock: what the thread that issued the operation had seen.
+        """
+        self._check(offsets, width)
+        writers = self._rows(self.writer, offsets, width)
+        first = int(writers.min())
+        if first < 0:
+            self._no_writer(offsets, writers)
+        written = self._rows(self.written, offsets, width)
+        if first == int(writers.max()):  # one writer, as after a TMA copy: faster
+            ordered = int(written.max()) <= clock.fenced[first]
+        else:
+            ordered = bool((written <= clock.fenced[writers]).all())
+        if not ordered:
+            late = written > clock.fenced[writers]
+            lane, byte = (int(n) for n in np.argwhere(late)[0])
+            writer = int(writers[lane, byte])
+            missing = (
+                "a proxy fence (fence.proxy.async)"
+                if written[lane, byte] <= clock.seen[writer]
+                else "a barrier or wait"
+            )
+            raise SynchronizationFault(
+                f"{name} reads shared address {int(offsets[lane]) + byte:#x}, written by"
+                f" {self.agent_name(writer)}; between the two, {missing} is missing"
+            )
+        event = self.clocks.unit_event(unit)
+        scatter(self.reader, offsets, unit, width)
+        scatter(self.read, offsets, event, width)
+        self.last_load[unit, offsets // GRANULE] = event
+        self.has_loaded[unit] = True
+        if self.moved is not None:
+            self.moved(name, "load", len(offsets) * width)
+        return self._rows(self.data, offsets, width)
+
+    def bulk_store(
+        self, offsets: Offsets, values: Bytes, clock: Clock, unit: int, *, name: str = "the unit"
+    ) -> None:
+        """Write (n, width) bytes through the asynchronous proxy."""
+        width = values.shape[1]
+        self._check(offsets, width)
+        readers = self._rows(self.reader, offsets, width)
+        late = self._rows(self.read, offsets, width) > clock.seen[readers]
+        if late.any():
+            self._unordered(
+                offsets, late, readers, f"is written by {name}, and may still be read by"
+            )
+        writers = self._rows(self.writer, offsets, width)
+        late = self._rows(self.written, offsets, width) > clock.seen[writers]
+        if late.any():
+            self._unordered(offsets, late, writers, f"is written by {name}, and was written by")
+        self._check_loads(np.unique(offsets // GRANULE), clock, name)
+        event = self.clocks.unit_event(unit)
+        scatter(self.data, offsets, values, width)
+        scatter(self.writer, offsets, unit, width)
+        scatter(self.written, offsets, event, width)
+        if self.moved is not None:
+            self.moved(name, "store", values.size)
+
+    # ---------------------------------------------------------- atomic operations
+
+    def atomic_load(self, offsets: Offsets, width: int, agents: Agents) -> Bytes:
+        """(n, width) bytes, read by atomic operations: what another one wrote needs no order."""
+        self._check(offsets, width)
+        writers = self._rows(self.writer, offsets, width)
+        if (writers < 0).any():
+            self._no_writer(offsets, writers)
+        written = self._rows(self.written, offsets, width)
+        atomic = written == self._rows(self.atomic, offsets, width)
+        if atomic.any():  # what counts is the ordinary write before the atomic ones
+            written = np.where(atomic, self._rows(self.plain_written, offsets, width), written)
+            writers = np.where(atomic, self._rows(self.plain_writer, offsets, width), writers)
+        late = written > self.clocks.seen[agents[:, None], writers]
+        if late.any():
+            self._unordered(offsets, late, writers, "is read, and was written by")
+        return self._rows(self.data, offsets, width)
+
+    def atomic_store(self, offsets: Offsets, values: Bytes, agents: Agents, event: int) -> None:
+        """Write (n, width) bytes that `atomic_load` has just read."""
+        width = values.shape[1]
+        written = self._rows(self.written, offsets, width)
+        plain = written != self._rows(self.atomic, offsets, width)
+        if plain.any():
+            writers = self._rows(self.writer, offsets, width)
+            before = self._rows(self.plain_written, offsets, width)
+            by = self._rows(self.plain_writer, offsets, width)
+            scatter(self.plain_written, offsets, np.where(plain, written, before), width)
+            scatter(self.plain_writer, offsets, np.where(plain, writers, by), width)
+        self.store(offsets, values, agents, event)
+        scatter(self.atomic, offsets, event, width)
+
+    # ------------------------------------------------------ whole ranges of bytes
+
+    def _range(self, start: int, size: int) -> slice:
+        if start < SHARED_BASE or start + size > self.size:
+            raise MemoryFault(
+                f"shared addresses {start:#x} to {start + size - 1:#x} are not all inside of the"
+                f" block's {self.size - SHARED_BASE} bytes at {SHARED_BASE:#x}"
+            )
+        return slice(start, start + size)
+
+    @staticmethod
+    def _seen(agents: NDArray[Any], events: NDArray[Any], seen: NDArray[np.int64]) -> bool:
+        """Whether all of these events have been seen; fast where they are all the same."""
+        first = int(agents[0])
+        if (agents == first).all():
+            return bool(events.max() <= seen[first])
+        return not (events > seen[agents]).any()
+
+    def bulk_read(
+        self, start: int, size: int, clock: Clock, unit: int, *, name: str = "the unit"
+    ) -> Bytes:
+        """`size` bytes from `start` on, as `bulk_load` reads them."""
+        here = self._range(start, size)
+        writers = self.writer[here]
+        if int(writers.min()) < 0 or not self._seen(writers, self.written[here], clock.fenced):
+            offsets = np.arange(start, start + size)
+            return self.bulk_load(offsets, 1, clock, unit, name=name)[:, 0]
+        event = self.clocks.unit_event(unit)
+        self.reader[here], self.read[here] = unit, event
+        self.last_load[unit, start // GRANULE : -(-(start + size) // GRANULE)] = event
+        self.has_loaded[unit] = True
+        if self.moved is not None:
+            self.moved(name, "load", size)
+        return self.data[here].copy()
+
+    def bulk_write(
+        self, start: int, values: Bytes, clock: Clock, unit: int, *, name: str = "the unit"
+    ) -> None:
+        """Bytes from `start` on, as `bulk_store` writes them."""
+        here = self._range(start, len(values))
+        if not (
+            self._seen(self.reader[here], self.read[here], clock.seen)
+            and self._seen(self.writer[here], self.written[here], clock.seen)
+        ):
+            offsets = np.arange(start, start + len(values))
+            self.bulk_store(offsets, values[:, None], clock, unit, name=name)
+            return
+        chunks = slice(start // GRANULE, -(-(start + len(values)) // GRANULE))
+        self._check_loads(chunks, clock, name)
+        self.data[here] = values
+        self.writer[here] = unit
+        self.written[here] = self.clocks.unit_event(unit)
+        if self.moved is not None:
+            self.moved(name, "store", len(values))
+
+    def hold(self, offset: int, agent: int, event: int) -> None:
+        """An mbarrier begins to live at `offset`, made by an agent.
+
+        Raises:
+            SynchronizationFault: an asynchronous unit may still use the bytes.
+            BarrierFault: there is one already.
+        """
+        offsets = np.array([offset])
+        self.store(offsets, np.zeros((1, 8), np.uint8), np.array([agent]), event)
+        self.reader[offset : offset + 8] = agent
+        self.read[offset : offset + 8] = HELD
+
+    def give_up(self, offset: int) -> None:
+        """The mbarrier at `offset` is no more; what the bytes hold is undefined."""
+        self.reader[offset : offset + 8] = self.writer[offset : offset + 8] = -1
+        self.read[offset : offset + 8] = self.written[offset : offset + 8] = 0
+
+
+class LocalMemory:
+    """Each thread's own bytes."""
+
+    def __init__(self, threads: int, size: int) -> None:
+        self.data: NDArray[np.uint8] = np.zeros((threads, max(16, -(-size // 16) * 16)), np.uint8)
+        self.size = size
+
+    def _index(self, offsets: Offsets, width: int) -> NDArray[np.int64]:
+        check_aligned(offsets, width, "local")
+        if ((offsets < 0) | (offsets + width > self.size)).any():
+            raise MemoryFault(f"a local access is outside of the thread's {self.size} bytes")
+        index: NDArray[np.int64] = offsets[:, None] + np.arange(width)
+        return index
+
+    def load(self, threads: NDArray[np.intp], offsets: Offsets, width: int) -> Bytes:
+        """(n, width) bytes."""
+        return self.data[threads[:, None], self._index(offsets, width)]
+
+    def store(self, threads: NDArray[np.intp], offsets: Offsets, values: Bytes) -> None:
+        """Write (n, width) bytes."""
+        self.data[threads[:, None], self._index(offsets, values.shape[1])] = values

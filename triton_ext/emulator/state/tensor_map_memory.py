@@ -1,0 +1,213 @@
+"""A `TensorMap` as the 128 bytes that a kernel's parameter or memory holds.
+
+NVIDIA does not document its encoding; this one is the emulator's own. Its fields are those that
+``tensormap.replace`` names, with the values that the instruction takes (PTX ISA,
+"tensormap.replace"), so that 128 zero bytes are a map whose fields are all still to be set.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+from triton_ext.emulator.errors import DescriptorFault, MemoryFault, SynchronizationFault
+from triton_ext.emulator.state.memory import PARAM_WINDOW, WINDOW_SHIFT
+from triton_ext.errors import LayoutError
+from triton_ext.hardware.tensor_map import (
+    TENSOR_MAP_ALIGNMENT,
+    TENSOR_MAP_BYTES,
+    DataType,
+    L2Promotion,
+    OobFill,
+    TensorMap,
+    TensorSwizzle,
+)
+
+if TYPE_CHECKING:
+    from triton_ext.emulator.schedule.cta import Cta
+
+_FORMAT = struct.Struct("<Q4Q5Q5I5H7B7x4s")
+_MAGIC = b"TMAP"
+_MAX_DIMS = 5
+
+ELEMENT_TYPES = (
+    DataType.UINT8, DataType.UINT16, DataType.UINT32, DataType.INT32, DataType.UINT64,
+    DataType.INT64, DataType.FLOAT16, DataType.FLOAT32, DataType.FLOAT32_FTZ, DataType.FLOAT64,
+    DataType.BFLOAT16, DataType.TFLOAT32, DataType.TFLOAT32_FTZ, DataType.U4X16_ALIGN8B,
+    DataType.U4X16_ALIGN16B, DataType.U6X16_ALIGN16B,
+)  # fmt: skip
+"""By the number that ``.elemtype`` takes, which is not the driver's."""
+SWIZZLES = {
+    (0, 0): TensorSwizzle.NONE,
+    (1, 0): TensorSwizzle.BYTES_32,
+    (2, 0): TensorSwizzle.BYTES_64,
+    (3, 0): TensorSwizzle.BYTES_128,
+    (3, 1): TensorSwizzle.BYTES_128_ATOM_32B,
+    (3, 2): TensorSwizzle.BYTES_128_ATOM_32B_FLIP_8B,
+    (3, 3): TensorSwizzle.BYTES_128_ATOM_64B,
+}
+"""By ``.swizzle_mode`` and ``.swizzle_atomicity``."""
+
+_FIELDS: dict[str, tuple[int, int]] = {
+    "global_address": (0, 64),
+    "global_stride": (1, 64),
+    "global_dim": (5, 32),
+    "box_dim": (10, 32),
+    "element_stride": (15, 16),
+    "rank": (20, 8),
+    "elemtype": (21, 8),
+    "interleave_layout": (22, 8),
+    "swizzle_mode": (23, 8),
+    "swizzle_atomicity": (24, 8),
+    "fill_mode": (25, 8),
+}
+"""Where each field that can be replaced begins, in the order of `_FORMAT`, and its bits."""
+_L2_PROMOTION = 26
+
+
+def encode(tensor_map: TensorMap) -> bytes:
+    """The 128 bytes of a map."""
+
+    def padded(values: tuple[int, ...], length: int) -> tuple[int, ...]:
+        return values + (0,) * (length - len(values))
+
+    mode = next(key for key, value in SWIZZLES.items() if value == tensor_map.swizzle)
+    return _FORMAT.pack(
+        tensor_map.global_address,
+        *padded(tensor_map.global_strides, _MAX_DIMS - 1),
+        *padded(tensor_map.global_dims, _MAX_DIMS),
+        *padded(tensor_map.box_dims, _MAX_DIMS),
+        *padded(tensor_map.element_strides, _MAX_DIMS),
+        tensor_map.rank - 1,
+        ELEMENT_TYPES.index(tensor_map.data_type),
+        tensor_map.interleave,
+        *mode,
+        tensor_map.oob_fill,
+        tensor_map.l2_promotion,
+        _MAGIC,
+    )
+
+
+@lru_cache(maxsize=4096)
+def decode(data: bytes) -> TensorMap:
+    """The map that 128 bytes hold.
+
+    Raises:
+        DescriptorFault: they hold none, or fields that ``cuTensorMapEncodeTiled`` would refuse.
+    """
+    values = _unpack(data)
+    if values[-1] != _MAGIC:
+        raise DescriptorFault(
+            "the 128 bytes are no tensor map: neither an argument of the launch, nor made by"
+            " tensormap.replace"
+        )
+    rank = values[20] + 1
+    if rank > _MAX_DIMS:
+        raise DescriptorFault(f"tensor map: rank {rank} must be at most {_MAX_DIMS}")
+    if values[21] >= len(ELEMENT_TYPES):
+        raise DescriptorFault(f"tensor map: element type {values[21]} is not defined")
+    swizzle = SWIZZLES.get((values[23], values[24]))
+    if swizzle is None:
+        raise DescriptorFault(
+            f"tensor map: swizzle mode {values[23]} with atomicity {values[24]} is not defined"
+        )
+    try:
+        return TensorMap(
+            data_type=ELEMENT_TYPES[values[21]],
+            global_dims=values[5 : 5 + rank],
+            global_strides=values[1:rank],
+            box_dims=values[10 : 10 + rank],
+            element_strides=values[15 : 15 + rank],
+            interleave=values[22],
+            swizzle=swizzle,
+            l2_promotion=L2Promotion(values[_L2_PROMOTION]),
+            oob_fill=OobFill(values[25] & 1),
+            global_address=values[0],
+        )
+    except LayoutError as error:
+        raise DescriptorFault(f"tensor map: {error}") from None
+
+
+def replace_field(data: bytes, field: str, ordinal: int, value: int) -> bytes:
+    """``tensormap.replace``: the 128 bytes with another value of one field.
+
+    Args:
+        field: as the instruction names it.
+        ordinal: of the dimension (or stride), for fields that have several.
+        value: as the instruction takes it: the rank less one; strides in bytes.
+
+    Raises:
+        DescriptorFault: the bytes are neither zeros nor a map.
+    """
+    if any(data) and data[-len(_MAGIC) :] != _MAGIC:
+        raise DescriptorFault("tensormap.replace: the 128 bytes are no tensor map, nor zeros")
+    values = list(_unpack(data))
+    first, bits = _FIELDS[field]
+    if not 0 <= value < 1 << bits:
+        raise DescriptorFault(f"tensormap.replace: {field} = {value} is out of range")
+    values[first + ordinal] = value
+    values[-1] = _MAGIC
+    return _FORMAT.pack(*values)
+
+
+def _unpack(data: bytes) -> tuple[Any, ...]:
+    if len(data) != TENSOR_MAP_BYTES:
+        raise DescriptorFault(f"a tensor map has {TENSOR_MAP_BYTES} bytes, not {len(data)}")
+    return _FORMAT.unpack(data)
+
+
+@dataclass
+class MadeTensorMap:
+    """A tensor map in global memory that the kernel made (tensormap.cp_fenceproxy).
+
+    Attributes:
+        acquired: who has executed fence.proxy.tensormap::generic.acquire on it since: number of
+            the cluster, agent, event.
+    """
+
+    acquired: list[tuple[int, int, int]] = field(default_factory=list)
+
+
+def check_alignment(address: int) -> None:
+    """PTX ISA, "tensorMap": its address is a multiple of 64."""
+    if address % TENSOR_MAP_ALIGNMENT:
+        raise DescriptorFault(
+            f"tensor map address {address:#x} must be a multiple of {TENSOR_MAP_ALIGNMENT}"
+        )
+
+
+def check_acquired(cta: Cta, address: int, agent: int) -> None:
+    """Raise SynchronizationFault if `agent` uses a map that the kernel made, and cannot see it."""
+    made = cta.machine.tensor_maps.get(address)
+    if made is None:
+        return
+    seen = cta.cluster.clocks.seen[agent]
+    if not any(
+        number == cta.cluster.number and event <= seen[who] for number, who, event in made.acquired
+    ):
+        raise SynchronizationFault(
+            f"the tensor map at {address:#x} was made by this kernel; before its use,"
+            " fence.proxy.tensormap::generic.acquire is missing"
+        )
+
+
+def load(cta: Cta, address: int) -> TensorMap:
+    """The map at a generic address.
+
+    Raises:
+        DescriptorFault: there is none.
+        MemoryFault: an address that is neither of global nor of parameter memory.
+    """
+    window = address >> WINDOW_SHIFT
+    if window == PARAM_WINDOW >> WINDOW_SHIFT:
+        offset = address - PARAM_WINDOW
+        parameters = cta.launch.parameters
+        if offset + TENSOR_MAP_BYTES > len(parameters):
+            raise MemoryFault(f"a tensor map outside of the {len(parameters)} bytes of parameters")
+        return decode(bytes(parameters[offset : offset + TENSOR_MAP_BYTES]))
+    if window:
+        raise MemoryFault(f"tensor map address {address:#x} is not of global or parameter memory")
+    start, data = cta.launch.memory.locate(address, TENSOR_MAP_BYTES)
+    return decode(data[address - start : address - start + TENSOR_MAP_BYTES].tobytes())

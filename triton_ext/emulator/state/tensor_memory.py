@@ -1,0 +1,281 @@
+"""A block's tensor memory: what its cells hold, who wrote and who reads them, what is allocated.
+
+Every cell of 32 bits knows its last write and its last read, as *stamps*: the event and the agent
+in one integer. What a tcgen05.st wrote, or a tcgen05.ld reads, and its warp has not waited for is
+stamped with an event that no clock ever reaches, until the wait replaces it by an event of the
+warp. So whoever touches such a cell, or one of the tensor core's whose commit it has not waited
+for, is caught whatever the schedule does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from triton_ext.emulator.errors import (
+    SynchronizationFault,
+    TensorMemoryFault,
+    UninitializedRead,
+)
+from triton_ext.hardware.tensor_memory import ALLOCATION_UNIT, TMEM_COLUMNS, TMEM_LANES
+from triton_ext.ptx.parse import Instruction
+
+Words = NDArray[np.uint32]
+Stamps = NDArray[np.int64]
+Seen = NDArray[np.int64]
+"""(agents of the cluster,): the last event of each that an agent has seen."""
+Cells = tuple[Any, ...]
+"""Indexes the (lanes, columns) grid: a slice or an array for each; or one array of flat indices,
+``lane * TMEM_COLUMNS + column``, alone."""
+Access = Literal["load", "store"]
+
+AGENT_BITS = 12
+AGENT_MASK = (1 << AGENT_BITS) - 1
+NEVER = 1 << 50
+"""The event of what its warp has not waited for."""
+EMPTY = -1 << AGENT_BITS
+"""The stamp of a cell that nothing wrote: an event before all others."""
+
+
+def stamp(event: int, agent: Any) -> Any:
+    """An event and its agent, or an array of agents, in one integer."""
+    return (event << AGENT_BITS) | agent
+
+
+@dataclass(frozen=True)
+class Allocation:
+    """What one tcgen05.alloc gave.
+
+    Attributes:
+        column, columns: where.
+        instruction: the tcgen05.alloc.
+    """
+
+    column: int
+    columns: int
+    instruction: Instruction
+
+
+def _view(array: NDArray[Any], cells: Cells) -> Any:
+    return array.reshape(-1)[cells[0]] if len(cells) == 1 else array[cells]
+
+
+def _assign(array: NDArray[Any], cells: Cells, values: Any) -> None:
+    if len(cells) == 1:
+        array.reshape(-1)[cells[0]] = values
+    else:
+        array[cells] = values
+
+
+class TensorMemory:
+    """The tensor memory of one block.
+
+    Attributes:
+        data: the words, (lanes, columns).
+        allocations: by their first column.
+        relinquished: no more tcgen05.alloc.
+        smallest: columns of the last allocation; a later one may not be larger.
+    """
+
+    def __init__(self, agent_name: Callable[[int], str]) -> None:
+        self.agent_name = agent_name
+        grid = (TMEM_LANES, TMEM_COLUMNS)
+        self.data: Words = np.zeros(grid, np.uint32)
+        self.written: Stamps = np.full(grid, EMPTY, np.int64)
+        self.read: Stamps = np.zeros(grid, np.int64)
+        self.allocated = np.zeros(TMEM_COLUMNS, np.bool_)
+        self.allocations: dict[int, Allocation] = {}
+        self.relinquished = False
+        self.smallest = TMEM_COLUMNS
+        self._pending: dict[tuple[Access, int], list[Cells]] = {}
+
+    # -------------------------------------------------------------- allocation
+
+    @staticmethod
+    def free_column(allocated: NDArray[np.bool_], columns: int) -> int | None:
+        """The first column at which so many are free, or None."""
+        for first in range(0, TMEM_COLUMNS - columns + 1, ALLOCATION_UNIT):
+            if not allocated[first : first + columns].any():
+                return first
+        return None
+
+    def allocate(self, column: int, columns: int, instruction: Instruction) -> None:
+        """Take columns that are free; what they hold is undefined."""
+        self.allocations[column] = Allocation(column, columns, instruction)
+        self.allocated[column : column + columns] = True
+        self.smallest = columns
+
+    def find(self, address: int, columns: int) -> Allocation:
+        """The allocation that a tcgen05.dealloc names.
+
+        Raises:
+            TensorMemoryFault: it names none.
+        """
+        found = self.allocations.get(address)
+        if found is None or found.columns != columns:
+            raise TensorMemoryFault(
+                f"tcgen05.dealloc of {columns} columns at {address:#x}: that is no allocation;"
+                f" allocated are columns {self.held()}"
+            )
+        return found
+
+    def free(self, allocation: Allocation, seen: Seen) -> None:
+        """Give columns back.
+
+        Args:
+            seen: what the warp has seen.
+
+        Raises:
+            SynchronizationFault: something that the warp has not seen still uses them.
+        """
+        columns = slice(allocation.column, allocation.column + allocation.columns)
+        cells = (slice(None), columns)
+        self._ordered(cells, "store", seen, "freed")
+        self._ordered(cells, "load", seen, "freed")
+        del self.allocations[allocation.column]
+        self.allocated[columns] = False
+        self.written[:, columns] = EMPTY
+        self.read[:, columns] = 0
+
+    def check_allocated(self, first: int, columns: int, name: str) -> None:
+        """Raise TensorMemoryFault unless all of these columns are allocated."""
+        last = first + columns
+        if last > TMEM_COLUMNS or not self.allocated[first:last].all():
+            raise TensorMemoryFault(
+                f"{name} uses tensor memory columns {first} to {last - 1}; allocated are columns"
+                f" {self.held()}"
+            )
+
+    def held(self) -> str:
+        """The allocated columns, in words."""
+        parts = [
+            f"{each.column} to {each.column + each.columns - 1}"
+            for each in sorted(self.allocations.values(), key=lambda each: each.column)
+        ]
+        return ", ".join(parts) or "none"
+
+    # ------------------------------------------------------------------ access
+
+    def load(self, cells: Cells, seen: Seen, name: str) -> Words:
+        """What cells hold.
+
+        Args:
+            seen: what the reader has seen.
+            name: of the reader, in errors.
+
+        Raises:
+            UninitializedRead: nothing wrote one of them.
+            SynchronizationFault: nothing orders the write before.
+        """
+        self._ordered(cells, "store", seen, f"read by {name}", needs_value=True)
+        return self.peek(cells)
+
+    def settled(self, cells: Cells, seen: Seen) -> bool:
+        """Whether one event wrote all of the cells, and all readers have seen it.
+
+        Args:
+            seen: (readers, agents of the cluster)
+        """
+        here = _view(self.written, cells)
+        low = int(here.min())
+        if low < 0 or low != int(here.max()):
+            return False
+        return bool((seen[:, low & AGENT_MASK] >= low >> AGENT_BITS).all())
+
+    def peek(self, cells: Cells) -> Words:
+        """What cells hold; the caller has checked that it may read them."""
+        values: Words = _view(self.data, cells)
+        return values
+
+    def check_store(self, cells: Cells, seen: Seen, name: str, loaded: bool = False) -> None:
+        """Raise SynchronizationFault unless the writer has seen all that used the cells.
+
+        Args:
+            loaded: it has loaded them, and so seen who wrote them.
+        """
+        if not loaded:
+            self._ordered(cells, "store", seen, f"written by {name}")
+        self._ordered(cells, "load", seen, f"written by {name}")
+
+    def poke(self, cells: Cells, values: Any) -> None:
+        """Write cells; the caller has checked that it may."""
+        _assign(self.data, cells, values)
+
+    def note_store(self, cells: Cells, written: Any) -> None:
+        """The stamps of the writes."""
+        _assign(self.written, cells, written)
+
+    def note_load(self, cells: Cells, read: Any) -> None:
+        """The stamps of the reads."""
+        _assign(self.read, cells, read)
+
+    # ------------------------------------------------- what warps have to wait for
+
+    def issue(self, access: Access, agent: int, cells: Cells) -> None:
+        """A warp's tcgen05.ld or st of these cells is under way."""
+        table = self.written if access == "store" else self.read
+        _assign(table, cells, stamp(NEVER, agent))
+        self._pending.setdefault((access, agent), []).append(cells)
+
+    def complete(self, access: Access, agent: int, event: int) -> None:
+        """The warp has waited for its tcgen05.ld or st; that is `event`."""
+        for cells in self._pending.pop((access, agent), []):
+            self._settle(access, agent, event, cells)
+
+    def complete_load(self, agent: int, event: int, cells: Cells) -> None:
+        """The warp has used a register that one tcgen05.ld wrote: it has read its cells."""
+        pending = self._pending.get(("load", agent), [])
+        for number, each in enumerate(pending):
+            if each is cells:
+                del pending[number]
+                self._settle("load", agent, event, cells)
+                return
+
+    def _settle(self, access: Access, agent: int, event: int, cells: Cells) -> None:
+        table = self.written if access == "store" else self.read
+        pending, done = stamp(NEVER, agent), stamp(event, agent)
+        here = _view(table, cells)
+        _assign(table, cells, np.where(here == pending, done, here))
+
+    def _ordered(
+        self, cells: Cells, access: Access, seen: Seen, what: str, needs_value: bool = False
+    ) -> None:
+        here = _view(self.written if access == "store" else self.read, cells)
+        low, high = int(here.min()), int(here.max())
+        if low < 0 and needs_value:
+            lane, column = self._first(cells, here < 0)
+            raise UninitializedRead(
+                f"tensor memory lane {lane}, column {column} is {what}, and nothing wrote it"
+            )
+        if low == high and low >> AGENT_BITS <= seen[low & AGENT_MASK]:
+            return
+        late = here >> AGENT_BITS > seen[here & AGENT_MASK]
+        if late.any():
+            self._late(cells, here, late, access, what)
+
+    def _first(self, cells: Cells, wrong: NDArray[np.bool_]) -> tuple[int, int]:
+        numbers = _view(np.arange(TMEM_LANES * TMEM_COLUMNS).reshape(self.data.shape), cells)
+        lane, column = divmod(int(numbers[wrong][0]), TMEM_COLUMNS)
+        return lane, column
+
+    def _late(
+        self, cells: Cells, here: Stamps, late: NDArray[np.bool_], access: Access, what: str
+    ) -> None:
+        lane, column = self._first(cells, late)
+        first = int(here[late][0])
+        name = self.agent_name(first & AGENT_MASK)
+        verb = "was written by" if access == "store" else "may still be read by"
+        if first >> AGENT_BITS == NEVER:
+            wait = {"load": "ld", "store": "st"}[access]
+            why = f"that warp has not executed tcgen05.wait::{wait} yet"
+        elif name.startswith("the tensor core"):
+            why = "nothing waited for its completion (tcgen05.commit, then the mbarrier)"
+        else:
+            why = "nothing orders the two"
+        raise SynchronizationFault(
+            f"tensor memory lane {lane}, column {column} is {what}, and {verb} {name}: {why}"
+        )

@@ -1,0 +1,1 @@
+"""The asynchronous units: TMA, tensor cores, barriers; and the arithmetic that they do."""

@@ -1,0 +1,235 @@
+"""mbarriers, and the numbered barriers of a block."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from triton_ext.emulator.errors import BarrierFault
+from triton_ext.emulator.state import lanes as lane_sets
+from triton_ext.emulator.state.clocks import Clock
+from triton_ext.emulator.state.lanes import Lanes
+
+if TYPE_CHECKING:
+    from triton_ext.emulator.schedule.cta import Cta
+    from triton_ext.emulator.schedule.machine import Cluster
+
+TX_LIMIT = (1 << 20) - 1
+COUNT_LIMIT = (1 << 20) - 1
+"""PTX ISA, "Contents of the mbarrier object": ranges of the tx-count and the arrival count."""
+
+
+class NamedBarrier:
+    """One of a block's 16 barriers (PTX ISA, "bar").
+
+    Attributes:
+        expected: threads, or None for all of the block.
+        generation: how often it has completed.
+    """
+
+    def __init__(self, cta: Cta, number: int) -> None:
+        self.number = number
+        self.expected: int | None = None
+        self.arrived = np.zeros(cta.threads, np.bool_)
+        self.generation = 0
+        self.clock = cta.cluster.clocks.empty()
+        self.released = self.clock
+
+    def arrive(self, cta: Cta, lanes: Lanes, expected: int | None) -> int:
+        """Count the lanes in; the generation that they are part of.
+
+        Raises:
+            BarrierFault: another count than the others', or a thread that is in already.
+        """
+        if self.arrived.any() and expected != self.expected:
+            raise BarrierFault(
+                f"barrier {self.number} is used with {expected or 'all'} threads, while others"
+                f" arrived with {self.expected or 'all'}"
+            )
+        if self.arrived[lanes].any():
+            raise BarrierFault(f"a thread arrives twice at barrier {self.number}")
+        self.expected = expected
+        self.arrived[lanes] = True
+        clocks = cta.cluster.clocks
+        self.clock.absorb(clocks.snapshot(cta.agents(lanes)))
+        generation = self.generation
+        self._complete(cta)
+        return generation
+
+    def _complete(self, cta: Cta) -> None:
+        arrived = int(np.count_nonzero(self.arrived))
+        if self.expected is None:
+            full = arrived and not (cta.live & ~self.arrived).any()
+        else:
+            if arrived > self.expected:
+                raise BarrierFault(
+                    f"{arrived} threads arrive at barrier {self.number}, which expects"
+                    f" {self.expected}"
+                )
+            full = arrived == self.expected
+        if full:
+            self.generation += 1
+            self.arrived[:] = False
+            self.released, self.clock = self.clock, cta.cluster.clocks.empty()
+            cta.machine.progress += 1
+
+    def threads_left(self, cta: Cta) -> None:
+        """Threads of the block have exited: those that wait for all wait for fewer."""
+        if self.expected is None and self.arrived.any():
+            self._complete(cta)
+
+    def why(self, cta: Cta) -> str:
+        missing = np.flatnonzero(cta.live & ~self.arrived)
+        wanted = self.expected or cta.threads
+        text = (
+            f"barrier {self.number}: {np.count_nonzero(self.arrived)} of {wanted} threads arrived"
+        )
+        if self.expected is None and len(missing):
+            text += f"; missing: warps {', '.join(map(str, lane_sets.warps(missing)))}"
+        return text
+
+
+class ClusterBarrier:
+    """The barrier of a cluster (PTX ISA, "barrier.cluster").
+
+    Attributes:
+        generation: how often it has completed.
+    """
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+        self.generation = 0
+        self.arrived = [np.zeros(cta.threads, np.bool_) for cta in cluster.ctas]
+        self.owes_wait = [np.zeros(cta.threads, np.bool_) for cta in cluster.ctas]
+        self.clock = cluster.clocks.empty()
+        self.released = self.clock
+
+    def arrive(self, cta: Cta, lanes: Lanes, clock: Clock) -> None:
+        """Count threads in.
+
+        Raises:
+            BarrierFault: one of them has not waited since it arrived last.
+        """
+        if self.owes_wait[cta.rank][lanes].any():
+            raise BarrierFault("barrier.cluster.arrive twice without barrier.cluster.wait between")
+        self.arrived[cta.rank][lanes] = True
+        self.owes_wait[cta.rank][lanes] = True
+        self.clock.absorb(clock)
+        self.threads_left()
+
+    def threads_left(self) -> None:
+        """Complete, if all threads that have not exited have arrived."""
+        pairs = list(zip(self.cluster.ctas, self.arrived, strict=True))
+        if any((cta.live & ~arrived).any() for cta, arrived in pairs):
+            return
+        if not any(arrived.any() for _, arrived in pairs):
+            return
+        self.generation += 1
+        for _, arrived in pairs:
+            arrived[:] = False
+        self.released, self.clock = self.clock, self.cluster.clocks.empty()
+        self.cluster.machine.progress += 1
+
+    def wait(self, cta: Cta, lanes: Lanes) -> int:
+        """The generation that threads wait for.
+
+        Raises:
+            BarrierFault: one of them has not arrived.
+        """
+        if not self.owes_wait[cta.rank][lanes].all():
+            raise BarrierFault("barrier.cluster.wait without a barrier.cluster.arrive before")
+        pending = self.arrived[cta.rank][lanes]
+        return self.generation + 1 if pending.any() else self.generation
+
+    def why(self) -> str:
+        missing = [
+            f"block {cta.rank}, warps {', '.join(map(str, lane_sets.warps(threads)))}"
+            for cta, arrived in zip(self.cluster.ctas, self.arrived, strict=True)
+            if len(threads := np.flatnonzero(cta.live & ~arrived))
+        ]
+        return "the cluster's barrier; missing: " + "; ".join(missing)
+
+
+class MBarrier:
+    """An mbarrier object (PTX ISA, "mbarrier"): arrivals and transaction bytes, phase by phase.
+
+    Attributes:
+        count: arrivals that a phase expects.
+        pending: arrivals that are still missing.
+        tx: bytes that are expected and did not arrive yet; negative if they came first.
+        phase: how many phases have completed.
+        name: where it is, in errors.
+        made_by, made_at: the agent that initialised it, and its event.
+    """
+
+    def __init__(
+        self, count: int, clock: Clock, name: str = "", made_by: int = 0, made_at: int = 0
+    ) -> None:
+        if not 1 <= count <= COUNT_LIMIT:
+            raise BarrierFault(f"mbarrier.init with count {count}: must be in [1, {COUNT_LIMIT}]")
+        self.count = self.pending = count
+        self.tx = 0
+        self.phase = 0
+        self.clock = clock
+        self.released = clock.copy()
+        self.name, self.made_by, self.made_at = name, made_by, made_at
+
+    def expect_tx(self, size: int) -> None:
+        """The phase completes only after `size` more bytes."""
+        self.tx += size
+        if abs(self.tx) > TX_LIMIT:
+            raise BarrierFault(
+                f"{self.name or 'the mbarrier'}: its transaction count becomes {self.tx}: at most"
+                f" {TX_LIMIT}"
+            )
+
+    def complete_tx(self, size: int, clock: Clock) -> None:
+        """`size` bytes arrived."""
+        self.clock.absorb(clock)
+        self.expect_tx(-size)
+        self.advance()
+
+    def arrive(self, number: int, clock: Clock) -> int:
+        """Count arrivals in; the phase that they belong to."""
+        if number > self.pending:
+            raise BarrierFault(
+                f"{number} arrivals at {self.name or 'an mbarrier'} that expects {self.pending}"
+                f" more in phase {self.phase} (of {self.count}; {self.tx} bytes outstanding)"
+            )
+        phase = self.phase
+        self.clock.absorb(clock)
+        self.pending -= number
+        self.advance()
+        return phase
+
+    def drop(self, number: int) -> None:
+        """Later phases expect fewer arrivals (``arrive_drop``)."""
+        if number > self.count:
+            raise BarrierFault(f"{number} arrivals are dropped from {self.name}, of {self.count}")
+        self.count -= number
+
+    def expect_arrivals(self, number: int) -> None:
+        """The current phase expects `number` more (``cp.async.mbarrier.arrive``)."""
+        self.pending += number
+        if self.pending > COUNT_LIMIT:
+            raise BarrierFault(
+                f"{self.name} expects {self.pending} arrivals: at most {COUNT_LIMIT}"
+            )
+
+    def advance(self) -> None:
+        """Complete the phase, if nothing is missing."""
+        if self.pending == 0 and self.tx == 0:
+            self.phase += 1
+            self.pending = self.count
+            self.released = self.clock.copy()
+
+    def passed(self, parity: int) -> bool:
+        """Whether the phase of that parity has completed: the current one's differs from it."""
+        return self.phase & 1 != parity & 1
+
+    def __str__(self) -> str:
+        return (
+            f"phase {self.phase} (parity {self.phase & 1}), {self.pending} of {self.count} arrivals"
+            f" missing, {self.tx} bytes outstanding"
+        )

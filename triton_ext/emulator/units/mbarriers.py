@@ -1,0 +1,183 @@
+"""The mbarriers of a cluster, by their addresses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from triton_ext.emulator.errors import BarrierFault, MemoryFault, SynchronizationFault
+from triton_ext.emulator.schedule.cta import Cta
+from triton_ext.emulator.schedule.machine import AsyncOperation
+from triton_ext.emulator.state import lanes as lane_sets
+from triton_ext.emulator.state.clocks import Clock
+from triton_ext.emulator.state.lanes import Lanes
+from triton_ext.emulator.state.memory import RANK_SHIFT, SHARED_BASE, SHARED_WINDOW, WINDOW_SHIFT
+from triton_ext.emulator.units.barriers import MBarrier
+
+Addresses = NDArray[np.int64]
+
+OFFSET_MASK = (1 << RANK_SHIFT) - 1
+MBARRIER_BYTES = 8
+
+
+def shared_addresses(cta: Cta, space: str, addresses: Addresses) -> Addresses:
+    """Addresses of an operand as shared addresses, whose upper bits are a block's rank.
+
+    Args:
+        space: "shared", "shared::cta", "shared::cluster", or "" for generic addresses.
+
+    Raises:
+        MemoryFault: one of them is in another space, or of a block that the operand may not name.
+    """
+    if not space:
+        if (addresses >> WINDOW_SHIFT != SHARED_WINDOW >> WINDOW_SHIFT).any():
+            raise MemoryFault(f"generic address {int(addresses[0]):#x} is not in shared memory")
+        addresses = addresses - SHARED_WINDOW
+    ranks = addresses >> RANK_SHIFT
+    if space in ("shared", "shared::cta"):
+        if (ranks != cta.rank).any():
+            raise MemoryFault(
+                f"shared address {int(addresses[0]):#x} is not of this block (rank {cta.rank}):"
+                " .shared::cluster names other blocks'"
+            )
+    elif ((ranks < 0) | (ranks >= len(cta.cluster.ctas))).any():
+        raise MemoryFault(
+            f"shared address {int(addresses[0]):#x} is of block {int(ranks.max())} of a cluster of"
+            f" {len(cta.cluster.ctas)}"
+        )
+    return addresses
+
+
+def owner(cta: Cta, address: int) -> Cta:
+    """The block whose shared memory has the address; it must not have ended."""
+    found = cta.cluster.ctas[address >> RANK_SHIFT]
+    if found.finished:
+        raise SynchronizationFault(
+            f"shared address {address:#x} is of block {found.index}, which has ended: its cluster"
+            " must not let it end before the last access (barrier.cluster)"
+        )
+    return found
+
+
+def live(cta: Cta) -> dict[int, MBarrier]:
+    """A block's mbarriers that are initialised, by their offsets."""
+    barriers: dict[int, MBarrier] = cta.units.setdefault("mbarriers", {})
+    return barriers
+
+
+def name_of(cta: Cta, offset: int) -> str:
+    """An address in shared memory, in words: ``0x420 (smem + 32)``."""
+    text = f"{(cta.rank << RANK_SHIFT) + offset:#x}"
+    before = [
+        symbol
+        for symbol in cta.launch.program.symbols.values()
+        if symbol.space == "shared" and SHARED_BASE + symbol.offset <= offset
+    ]
+    if before:
+        nearest = max(before, key=lambda symbol: symbol.offset)
+        text += f" ({nearest.name} + {offset - SHARED_BASE - nearest.offset})"
+    return text
+
+
+def find(cta: Cta, address: int, agent: int | None = None) -> MBarrier:
+    """The mbarrier at a shared address.
+
+    Args:
+        agent: of the thread that uses it, which must have seen its initialisation.
+
+    Raises:
+        BarrierFault: there is none.
+        SynchronizationFault: nothing orders its initialisation before.
+    """
+    target = owner(cta, address)
+    barrier = live(target).get(address & OFFSET_MASK)
+    if barrier is None:
+        aligned = "" if address % MBARRIER_BYTES == 0 else ", which is no multiple of 8"
+        raise BarrierFault(
+            f"no mbarrier is initialised at shared address"
+            f" {name_of(target, address & OFFSET_MASK)}{aligned}"
+        )
+    if agent is not None and cta.cluster.clocks.seen[agent, barrier.made_by] < barrier.made_at:
+        where = " of the cluster (fence.mbarrier_init and barrier.cluster)"
+        raise SynchronizationFault(
+            f"{barrier.name} was initialised by {cta.cluster.agent_name(barrier.made_by)}, and"
+            f" nothing orders that before its use: a barrier{where if target is not cta else ''}"
+            " is missing"
+        )
+    return barrier
+
+
+def initialise(cta: Cta, address: int, count: int, agent: int) -> None:
+    """``mbarrier.init``.
+
+    Raises:
+        BarrierFault: there is an mbarrier already, or the count is out of range.
+        MemoryFault: a misaligned address, or none of the block.
+    """
+    offset = address & OFFSET_MASK
+    event = cta.cluster.clocks.tick(np.array([agent]))
+    barriers = live(cta)
+    for other in (offset - 4, offset, offset + 4):
+        if other in barriers:
+            raise BarrierFault(
+                f"mbarrier.init at {name_of(cta, offset)}, where one is live: mbarrier.inval must"
+                " come first"
+            )
+    name = f"the mbarrier at {name_of(cta, offset)}"
+    barrier = MBarrier(count, cta.cluster.clocks.empty(), name, agent, event)
+    cta.shared.hold(offset, agent, event)
+    barriers[offset] = barrier
+    if check_at_exit not in cta.machine.at_exit:
+        cta.machine.at_exit.append(check_at_exit)
+
+
+def invalidate(cta: Cta, address: int, agent: int) -> None:
+    """``mbarrier.inval``."""
+    find(cta, address, agent)
+    offset = address & OFFSET_MASK
+    del live(cta)[offset]
+    cta.shared.give_up(offset)
+
+
+def check_at_exit(cta: Cta) -> None:
+    """Raise BarrierFault if bytes are outstanding at a barrier of a block that has ended."""
+    for barrier in live(cta).values():
+        if barrier.tx:
+            late = "bytes are expected that never arrived"
+            extra = "bytes arrived that nothing expected (mbarrier.expect_tx)"
+            raise BarrierFault(
+                f"at the end of the block, {barrier.name} has {abs(barrier.tx)} bytes outstanding:"
+                f" {late if barrier.tx > 0 else extra}; {barrier}"
+            )
+
+
+def signal(cta: Cta, address: int, size: int, clock: Clock) -> None:
+    """``complete_tx``: an asynchronous unit has copied `size` bytes.
+
+    Args:
+        cta: the block of the unit.
+        clock: of what the unit did.
+    """
+    find(cta, address).complete_tx(size, clock)
+    cta.machine.progress += 1
+
+
+def issue(
+    cta: Cta, lanes: Lanes, queue: tuple[object, ...] | None, perform: Callable[[], None]
+) -> None:
+    """Hand work of the instruction that is being executed to an asynchronous unit."""
+    cta.machine.issue(AsyncOperation(queue, perform, cta.step, cta, lanes))
+
+
+def by_address(addresses: Addresses, lanes: Lanes) -> list[tuple[int, Lanes, NDArray[np.bool_]]]:
+    """The distinct addresses; for each, the lanes that name it, and which of all lanes they are."""
+    first = int(addresses[0])
+    same = addresses == first
+    if same.all():
+        return [(first, lanes, same)]
+    return [
+        (int(address), lane_sets.select(lanes, addresses == address), addresses == address)
+        for address in np.unique(addresses)
+    ]

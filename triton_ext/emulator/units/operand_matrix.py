@@ -1,0 +1,172 @@
+"""An operand of the tensor core, read from shared memory as its matrix descriptor says.
+
+The unit of reading is the chunk of 16 bytes, which every swizzle moves as a whole. Where each
+chunk lies, relative to the start address, depends on the descriptor, the shape and the element
+size alone, and on the start address modulo the period of the swizzle; it is computed once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from triton_ext.emulator.errors import DescriptorFault
+from triton_ext.emulator.state.clocks import Clock
+from triton_ext.emulator.state.memory import SHARED_BASE, Bytes, SharedMemory
+from triton_ext.emulator.units.matrix_product import OPERAND_BITS
+from triton_ext.hardware.smem_descriptor import SmemDescriptor, problems
+from triton_ext.layouts.atoms import Major
+from triton_ext.layouts.encodings import CHUNK_BYTES
+
+SWIZZLE_PERIOD = 1024
+"""Every swizzle pattern repeats after this many bytes, or a part of it."""
+_CODE_TYPES = {8: np.uint8, 16: np.uint16, 32: np.uint32}
+
+
+@lru_cache(4096)
+def decode_descriptor(value: int, arch: int) -> SmemDescriptor:
+    """The matrix descriptor that a 64-bit register holds.
+
+    Raises:
+        DescriptorFault: it is illegal, or uses the mode that is modelled nowhere.
+    """
+    wrong = problems(value, arch)
+    if wrong:
+        raise DescriptorFault(f"matrix descriptor {value:#018x}: {'; '.join(wrong)}")
+    descriptor = SmemDescriptor.decode(value, arch)
+    if descriptor.lbo_mode:
+        raise DescriptorFault(
+            f"matrix descriptor {value:#018x}: the leading dimension as an absolute address (bit"
+            " 52) is for K = 96 on sm_103a alone"
+        )
+    return descriptor
+
+
+@lru_cache(4096)
+def _chunk_offsets(
+    descriptor: SmemDescriptor, mn: int, k: int, bits: int, major: Major
+) -> NDArray[np.int64]:
+    """The address of each chunk: along the strided dimension, then along the contiguous one."""
+    strided, contiguous = (mn, k) if major == "K" else (k, mn)
+    each = CHUNK_BYTES * 8 // bits
+    row = np.arange(strided, dtype=np.int64)[:, None]
+    column = np.arange(0, contiguous, each, dtype=np.int64)[None, :]
+    rows, columns = (row, column) if major == "K" else (column, row)
+    # the formula is plain integer arithmetic, so that arrays go through it
+    addresses: Any = descriptor.element_address(cast(int, rows), cast(int, columns), bits, major)
+    offsets: NDArray[np.int64] = np.broadcast_to(addresses, (strided, column.shape[1])).reshape(-1)
+    offsets.flags.writeable = False
+    return offsets
+
+
+def chunk_addresses(
+    descriptor: SmemDescriptor, mn: int, k: int, bits: int, major: Major
+) -> NDArray[np.int64]:
+    """Where in shared memory the chunks of an operand lie: offsets in the block's window.
+
+    Args:
+        mn, k: the operand's extents, in elements; the one along `major` is a multiple of what a
+            chunk holds.
+        bits: of an element in memory: 4, 8, 16 or 32.
+        major: the contiguous dimension.
+
+    Returns:
+        A flat array: the chunks of the first row of the strided dimension, then the next.
+    """
+    phase = descriptor.start_address % SWIZZLE_PERIOD
+    relative = replace(descriptor, start_address=phase)
+    return _chunk_offsets(relative, mn, k, bits, major) + (descriptor.start_address - phase)
+
+
+@lru_cache(1024)
+def _placed(
+    descriptor: SmemDescriptor, mn: int, k: int, bits: int, major: Major
+) -> tuple[NDArray[np.int64], int, int]:
+    """`chunk_addresses`, the first of them, and the end of the last."""
+    addresses = chunk_addresses(descriptor, mn, k, bits, major)
+    addresses.flags.writeable = False
+    return addresses, int(addresses.min()), int(addresses.max()) + CHUNK_BYTES
+
+
+def unpack_codes(chunks: Bytes, bits: int) -> Bytes:
+    """Codes of 4 or 6 bits, a byte each, from (n, w) bytes; the lowest bits come first."""
+    if bits == 4:
+        pairs = np.stack([chunks & 15, chunks >> 4], axis=-1)
+        return pairs.reshape(len(chunks), -1)
+    words = chunks.reshape(len(chunks), -1, 3).astype(np.uint32)
+    joined = words[..., 0] | words[..., 1] << 8 | words[..., 2] << 16
+    codes = joined[..., None] >> np.arange(0, 24, 6, dtype=np.uint32) & 63
+    return codes.reshape(len(chunks), -1).astype(np.uint8)
+
+
+def codes_of_chunks(chunks: Bytes, type_name: str, *, packed: bool = False) -> NDArray[Any]:
+    """The codes of the elements in chunks of 16 bytes.
+
+    Args:
+        chunks: (n, 16) bytes.
+        type_name: of the elements. In memory, 16 elements of 4 bits take the first 8 bytes of a
+            chunk, and 16 of 6 bits the first 12; the rest is padding (PTX ISA, "Packing formats
+            used by tcgen05.mma ... .kind::f8f6f4").
+        packed: 4-bit elements fill the chunk, 32 of them (``.kind::mxf4``, ``.kind::mxf4nvf4``).
+
+    Returns:
+        (n, elements of a chunk), unsigned, a byte each for types of at most 8 bits.
+    """
+    bits = OPERAND_BITS[type_name]
+    if bits >= 8:
+        return np.ascontiguousarray(chunks).view(_CODE_TYPES[bits])
+    return unpack_codes(chunks if packed else chunks[:, : 2 * bits], bits)
+
+
+def read_operand(
+    shared: SharedMemory,
+    descriptor: SmemDescriptor,
+    mn: int,
+    k: int,
+    type_name: str,
+    major: Major,
+    clock: Clock,
+    unit: int,
+    *,
+    packed: bool = False,
+    name: str = "the tensor core",
+) -> NDArray[Any]:
+    """The codes of an operand, (mn, k), as `decode_elements` takes them.
+
+    Args:
+        shared: of the block whose window the descriptor's addresses lie in.
+        descriptor: where.
+        mn, k: extents in elements.
+        type_name: of the elements.
+        major: the contiguous dimension.
+        clock: what the thread that issued the instruction had seen.
+        unit: the agent that reads.
+        packed: 4-bit elements without padding.
+        name: of the operand, in errors.
+
+    Raises:
+        DescriptorFault: the operand leaves the block's shared memory.
+        SynchronizationFault, UninitializedRead: as `SharedMemory.bulk_load`.
+    """
+    bits = OPERAND_BITS[type_name]
+    in_memory = bits if packed or bits >= 8 else 8
+    addresses, low, high = _placed(descriptor, mn, k, in_memory, major)
+    if low < SHARED_BASE or high > shared.size:
+        raise DescriptorFault(
+            f"{name}'s descriptor ({'; '.join(descriptor.describe()[:4])}) makes it read shared"
+            f" addresses {low:#x} to {high - 1:#x}; the block's are {SHARED_BASE:#x} to"
+            f" {shared.size - 1:#x}"
+        )
+    # the padding behind elements of 4 and 6 bits is not read: nothing need have written it
+    piece = CHUNK_BYTES if in_memory == bits else 8 if bits == 4 else 4
+    pieces = np.arange(0, CHUNK_BYTES if piece == CHUNK_BYTES else 2 * bits, piece)
+    offsets = (addresses[:, None] + pieces).reshape(-1) if len(pieces) > 1 else addresses
+    chunks = shared.bulk_load(offsets, piece, clock, unit, name=name).reshape(len(addresses), -1)
+    codes = codes_of_chunks(chunks, type_name, packed=packed)
+    if major == "K":
+        return codes.reshape(mn, k)
+    return codes.reshape(k, -1)[:, :mn].T

@@ -1,0 +1,181 @@
+"""The fifth-generation tensor core of a block or pair: its state, and the order of its work.
+
+tcgen05.mma, cp, shift and commit of one block (or pair, with ``cta_group::2``) are done in the
+order of issue, as one queue. PTX promises less: only some pairs of these instructions are a
+pipeline (PTX ISA, "Pipelined tcgen05 Instructions").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from triton_ext.emulator.errors import (
+    ConvergenceFault,
+    LaunchError,
+    TensorMemoryFault,
+)
+from triton_ext.emulator.schedule.cta import Cta
+from triton_ext.emulator.schedule.machine import AsyncOperation
+from triton_ext.emulator.state import lanes as lane_sets
+from triton_ext.emulator.state.clocks import Clock
+from triton_ext.emulator.state.lanes import Lanes
+from triton_ext.emulator.state.tensor_memory import TensorMemory
+from triton_ext.hardware.architecture import WARP_THREADS
+
+UNIT = "tensor core"
+_STATE = "tcgen05"
+
+
+@dataclass
+class TensorCore:
+    """What the tcgen05 instructions of a block share.
+
+    Attributes:
+        memory: its tensor memory.
+        group: their ``cta_group``; 0 before the first.
+        done: for each thread, the last event of the operations that it issued.
+        collectors: what each collector buffer holds: which operand of which instruction.
+    """
+
+    memory: TensorMemory
+    group: int = 0
+    done: dict[int, int] = field(default_factory=dict)
+    collectors: dict[str, object] = field(default_factory=dict)
+
+
+def tensor_core(cta: Cta) -> TensorCore:
+    """The block's."""
+    core: TensorCore | None = cta.units.get(_STATE)
+    if core is None:
+        memory = TensorMemory(cta.cluster.agent_name)
+        core = cta.units[_STATE] = TensorCore(memory)
+        if _check_freed not in cta.machine.at_exit:
+            cta.machine.at_exit.append(_check_freed)
+    return core
+
+
+def _check_freed(cta: Cta) -> None:
+    core: TensorCore | None = cta.units.get(_STATE)
+    for allocation in core.memory.allocations.values() if core is not None else ():
+        raise TensorMemoryFault(
+            f"the block exits without tcgen05.dealloc of its {allocation.columns} columns at"
+            f" column {allocation.column}",
+            allocation.instruction,
+            f"block {cta.index}",
+        )
+
+
+def use_group(cta: Cta, group: int) -> TensorCore:
+    """The block's tensor core, for an instruction of that ``cta_group``.
+
+    Raises:
+        TensorMemoryFault: the block has used the other one before.
+        LaunchError: a pair, and the cluster has no pairs.
+    """
+    core = tensor_core(cta)
+    if core.group != group:
+        if core.group:
+            raise TensorMemoryFault(
+                f"cta_group::{group}, after an instruction with cta_group::{core.group}: all"
+                " tcgen05 instructions of a kernel must have the same"
+            )
+        if group == 2 and len(cta.cluster.ctas) % 2:
+            raise LaunchError(
+                f"cta_group::2 needs pairs of blocks; the cluster has {len(cta.cluster.ctas)}"
+            )
+        core.group = group
+    return core
+
+
+def blocks_of(cta: Cta, group: int) -> list[Cta]:
+    """The block alone, or its pair, the even one first."""
+    if group == 1:
+        return [cta]
+    even = cta.rank & ~1
+    return cta.cluster.ctas[even : even + 2]
+
+
+def whole_warps(cta: Cta, lanes: Lanes) -> NDArray[np.intp]:
+    """The warps of lanes that must be whole ones.
+
+    Raises:
+        ConvergenceFault: they are not.
+    """
+    number = lane_sets.count(lanes)
+    warps = lane_sets.warps(lanes)
+    if number != WARP_THREADS * len(warps):
+        raise ConvergenceFault(
+            "all 32 threads of a warp must execute this instruction; of some warps only a part does"
+        )
+    return warps
+
+
+def same_in_warp(values: NDArray[Any], warps: int, what: str) -> NDArray[Any]:
+    """(warps,): the value of each warp, whose threads must agree.
+
+    Raises:
+        ConvergenceFault: they do not.
+    """
+    rows = np.broadcast_to(values, warps * WARP_THREADS).reshape(warps, WARP_THREADS)
+    first = rows[:, 0]
+    if (rows != first[:, None]).any():
+        raise ConvergenceFault(f"the threads of a warp give different values for {what}")
+    return first
+
+
+def per_thread(values: NDArray[Any], threads: int) -> list[Any]:
+    """What a reader gave, as a Python number for each thread."""
+    if threads == 1:
+        return [values.item()]
+    found: list[Any] = np.broadcast_to(values, threads).tolist()
+    return found
+
+
+def _queue(cta: Cta, group: int) -> tuple[object, ...]:
+    return (_STATE, cta.cluster.number, cta.rank // group)
+
+
+def issue(cta: Cta, thread: int, group: int, work: Callable[[Clock], None]) -> None:
+    """Hand work of the instruction that is being executed to the tensor core.
+
+    Args:
+        thread: that issues it.
+        work: does it; takes what the thread had seen, and all earlier work of the unit.
+    """
+    core = use_group(cta, group)
+    clocks = cta.cluster.clocks
+    unit = cta.unit_agent(UNIT)
+    lanes = slice(thread, thread + 1)
+    clock = clocks.snapshot(cta.agents(lanes))
+
+    def perform() -> None:
+        clock.seen[unit] = clock.fenced[unit] = clocks.seen[unit, unit]
+        work(clock)
+        core.done[thread] = int(clocks.seen[unit, unit])
+
+    cta.machine.issue(AsyncOperation(_queue(cta, group), perform, cta.step, cta, lanes))
+
+
+def issue_commit(cta: Cta, thread: int, group: int, arrive: Callable[[Clock], None]) -> None:
+    """Call `arrive` when all earlier work that the thread issued is done.
+
+    It takes what an arrival of the thread would release, and the thread's own work: of what other
+    threads issued, a commit says nothing.
+    """
+    core = use_group(cta, group)
+    unit = cta.unit_agent(UNIT)
+    lanes = slice(thread, thread + 1)
+    clock = cta.cluster.clocks.snapshot(cta.agents(lanes))
+
+    def perform() -> None:
+        done = core.done.get(thread, 0)
+        clock.seen[unit] = max(int(clock.seen[unit]), done)
+        clock.fenced[unit] = max(int(clock.fenced[unit]), done)
+        arrive(clock)
+
+    cta.machine.issue(AsyncOperation(_queue(cta, group), perform, cta.step, cta, lanes))

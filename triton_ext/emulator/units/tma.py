@@ -1,0 +1,366 @@
+"""What the TMA unit copies: boxes of tensors between global and shared memory.
+
+Where the elements of a box lie in shared memory is `TensorMap.smem_address`; the copies here are
+whole-array, over units of 16 bytes (8 where a swizzle moves halves), whose places are computed
+once for each map.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+from numpy.typing import NDArray
+
+from triton_ext.emulator.errors import DescriptorFault, MemoryFault
+from triton_ext.emulator.schedule.cta import Cta
+from triton_ext.emulator.state.memory import Bytes
+from triton_ext.errors import LayoutError
+from triton_ext.hardware.tensor_map import (
+    OOB_NAN,
+    SMEM_ALIGNMENT,
+    DataType,
+    Interleave,
+    OobFill,
+    TensorMap,
+    TensorSwizzle,
+)
+from triton_ext.layouts.encodings import CHUNK_BYTES
+
+Index = NDArray[np.int64]
+
+GATHERED_ROWS = 4
+"""Of tile::gather4 and tile::scatter4 (PTX ISA, "Tiled mode": four rows of a 2D tensor)."""
+
+ELEMENTS: dict[DataType, Any] = {
+    DataType.UINT8: np.uint8, DataType.UINT16: np.uint16, DataType.UINT32: np.uint32,
+    DataType.INT32: np.int32, DataType.UINT64: np.uint64, DataType.INT64: np.int64,
+    DataType.FLOAT16: np.float16, DataType.FLOAT32: np.float32, DataType.FLOAT64: np.float64,
+    DataType.BFLOAT16: ml_dtypes.bfloat16, DataType.FLOAT32_FTZ: np.float32,
+    DataType.TFLOAT32: np.float32, DataType.TFLOAT32_FTZ: np.float32,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Box:
+    """The geometry of a map's box, at an address of a given alignment.
+
+    Attributes:
+        unit: bytes that move as a whole in shared memory.
+        place: for each unit of the box, row by row, its number from the box's address on.
+        outer: for each row, its index along each dimension but the first, (rows, rank - 1).
+        row_offsets: from the box's first element to each row, in global memory, in bytes.
+        row_bytes: of global memory.
+        smem_bytes: that the box takes.
+        filled: whether the box's units fill it without gaps.
+        gathered: if `filled`: for each unit of shared memory, its offset in global memory from
+            the first element, in units.
+    """
+
+    unit: int
+    place: Index
+    outer: Index
+    row_offsets: Index
+    row_bytes: int
+    smem_bytes: int
+    filled: bool
+    gathered: Index | None
+
+
+@lru_cache(maxsize=1024)
+def box_of(tensor_map: TensorMap, residue: int) -> Box:
+    """The geometry of a box whose address is `residue` modulo the swizzle's alignment.
+
+    Raises:
+        DescriptorFault: an interleaved tensor, which is not modelled.
+    """
+    if tensor_map.interleave != Interleave.NONE:
+        raise DescriptorFault("interleaved tensor maps are not modelled")
+    kind = tensor_map.data_type
+    unit = 8 if tensor_map.swizzle == TensorSwizzle.BYTES_128_ATOM_32B_FLIP_8B else CHUNK_BYTES
+    per_unit = CHUNK_BYTES if kind.is_padded else 8 * unit // kind.bits
+    columns, *outer_shape = tensor_map.copied_shape
+    outer: Index = np.zeros((1, 0), np.int64)
+    if outer_shape:
+        outer = np.indices(outer_shape[::-1], np.int64).reshape(len(outer_shape), -1)[::-1].T
+    column = np.arange(0, columns, per_unit)
+    try:
+        addresses = tensor_map.smem_address(
+            [column[None, :], *(outer[:, [i]] for i in range(len(outer_shape)))], residue
+        )
+    except LayoutError as error:
+        raise DescriptorFault(str(error)) from None
+    place = (np.broadcast_to(addresses, (len(outer), len(column))).reshape(-1) - residue) // unit
+    steps = np.array(tensor_map.element_strides[1:], np.int64)
+    strides = np.array(tensor_map.global_strides, np.int64)
+    row_offsets = (outer * (steps * strides)).sum(axis=1)
+    row_bytes = columns * kind.bits // 8
+    smem_bytes = tensor_map.smem_bytes
+    filled = len(place) * unit == smem_bytes
+    gathered = None
+    if filled and unit == CHUNK_BYTES and not kind.is_padded:
+        source = row_offsets[:, None] // CHUNK_BYTES + np.arange(len(column))
+        gathered = np.empty(len(place), np.int64)
+        gathered[place] = source.reshape(-1)
+    return Box(unit, place, outer, row_offsets, row_bytes, smem_bytes, filled, gathered)
+
+
+@dataclass(frozen=True)
+class Part:
+    """The part of a box that its tensor has.
+
+    Attributes:
+        origin: the global address of the box's first element (which may be outside).
+        rows: which rows; None for all.
+        first, last: the bytes of a row that are inside, [first, last).
+    """
+
+    origin: int
+    rows: Index | None
+    first: int
+    last: int
+
+    @property
+    def empty(self) -> bool:
+        return self.first >= self.last or (self.rows is not None and not len(self.rows))
+
+
+class BoxCopy:
+    """One box of a tensor, to be copied.
+
+    Args:
+        tensor_map: of the tensor.
+        coordinates: of the box's first element, innermost first; with `rows`, the innermost only.
+        address: the box's address in its block's shared memory.
+        rows: of a gather or scatter: the four rows.
+
+    Raises:
+        DescriptorFault: coordinates or an address that the hardware forbids.
+    """
+
+    def __init__(
+        self,
+        tensor_map: TensorMap,
+        coordinates: Sequence[int],
+        address: int,
+        rows: Sequence[int] | None = None,
+    ) -> None:
+        rank = 2 if rows is not None else len(coordinates)
+        if rank != tensor_map.rank:
+            raise DescriptorFault(
+                f"the instruction is for {rank} dimensions, the tensor map has {tensor_map.rank}"
+            )
+        if rows is not None:
+            if tensor_map.box_dims[1] != 1:
+                raise DescriptorFault(
+                    f"tile::gather4 and scatter4: the box's second dimension must be 1, not"
+                    f" {tensor_map.box_dims[1]}"
+                )
+            tensor_map = replace(tensor_map, box_dims=(tensor_map.box_dims[0], len(rows)))
+        self.map = tensor_map
+        self.rows = rows
+        self.coordinates = (coordinates[0], 0) if rows is not None else tuple(coordinates)
+        self._check(address)
+        self.box = box_of(tensor_map, address % tensor_map.swizzle.alignment)
+        self.address = address
+
+    def _check(self, address: int) -> None:
+        multiple = self.map.coordinate_multiple
+        if self.coordinates[0] % multiple:
+            raise DescriptorFault(
+                f"the innermost coordinate {self.coordinates[0]} must be a multiple of {multiple}"
+                f" elements of {self.map.data_type.name}: on an H100 the copy ends in an illegal"
+                " instruction"
+            )
+        if address % SMEM_ALIGNMENT:
+            raise DescriptorFault(
+                f"shared address {address:#x} of a box must be a multiple of {SMEM_ALIGNMENT}"
+            )
+
+    # --------------------------------------------------------- global memory
+
+    def _part(self) -> Part:
+        box, coordinates, dims = self.box, self.coordinates, self.map.global_dims
+        bits = self.map.data_type.bits
+        first = max(0, -coordinates[0]) * bits // 8
+        last = min(box.row_bytes, (dims[0] - coordinates[0]) * bits // 8)
+        origin = self.map.global_address + coordinates[0] * bits // 8
+        if self.rows is not None:
+            given = np.array(self.rows, np.int64)
+            return Part(origin, np.flatnonzero((given >= 0) & (given < dims[1])), first, last)
+        inside = True
+        for at, size, step, limit in zip(
+            coordinates[1:],
+            self.map.copied_shape[1:],
+            self.map.element_strides[1:],
+            dims[1:],
+            strict=True,
+        ):
+            inside = inside and at >= 0 and at + (size - 1) * step < limit
+        origin += sum(
+            at * stride for at, stride in zip(coordinates[1:], self.map.global_strides, strict=True)
+        )
+        if inside:
+            return Part(origin, None, first, last)
+        position = box.outer * np.array(self.map.element_strides[1:]) + np.array(coordinates[1:])
+        good = ((position >= 0) & (position < np.array(dims[1:]))).all(axis=1)
+        return Part(origin, np.flatnonzero(good), first, last)
+
+    def _offsets(self, part: Part) -> Index:
+        """From the origin to each of the rows that are inside, in bytes."""
+        if self.rows is not None:
+            return np.array(self.rows, np.int64)[part.rows] * self.map.global_strides[0]
+        return self.box.row_offsets if part.rows is None else self.box.row_offsets[part.rows]
+
+    def _locate(self, cta: Cta, part: Part, offsets: Index) -> tuple[int, Bytes]:
+        """The allocation that has the part, and the offset of the origin in it."""
+        low = part.origin + int(offsets.min()) + part.first
+        high = part.origin + int(offsets.max()) + part.last
+        start, data = cta.launch.memory.locate(self.map.global_address)
+        if low < start or high > start + len(data):
+            raise MemoryFault(
+                f"a box at {self.coordinates} of a tensor of {self.map.global_dims}"
+                f" {self.map.data_type.name} elements at {self.map.global_address:#x}, strides"
+                f" {self.map.global_strides} bytes, has addresses {low:#x} to {high - 1:#x}:"
+                f" outside of the tensor's allocation of {len(data)} bytes at {start:#x}"
+            )
+        return part.origin - start, data
+
+    def _lines(self, cta: Cta, part: Part) -> tuple[NDArray[Any] | None, Any]:
+        """For a box that is inside as a whole: 16-byte lines of memory, and those of the box."""
+        box = self.box
+        if (
+            box.gathered is None
+            or part.rows is not None
+            or part.first
+            or part.last != box.row_bytes
+        ):
+            return None, None
+        origin, data = self._locate(cta, part, box.row_offsets)
+        if origin % CHUNK_BYTES:
+            return None, None
+        lines = data[: len(data) // CHUNK_BYTES * CHUNK_BYTES].view(_LINE)
+        return lines, box.gathered + origin // CHUNK_BYTES
+
+    def read_global(self, cta: Cta) -> Bytes:
+        """The box's bytes as they lie in shared memory, gaps left out.
+
+        (`smem_bytes`,) if the box is filled, else (units, unit) in the order of `Box.place`.
+        """
+        box, part = self.box, self._part()
+        kind = self.map.data_type
+        lines, index = self._lines(cta, part)
+        if lines is not None:
+            return _converted(lines[index].view(np.uint8), kind)
+        rows = self._filling(len(box.row_offsets))
+        if not part.empty:
+            offsets = self._offsets(part)
+            origin, data = self._locate(cta, part, offsets)
+            index = (origin + offsets)[:, None] + np.arange(part.first, part.last)
+            which = slice(None) if part.rows is None else part.rows
+            rows[which, part.first : part.last] = _converted(data[index], kind)
+        return self._arranged(rows)
+
+    def _filling(self, rows: int) -> Bytes:
+        if self.map.oob_fill == OobFill.NONE:
+            return np.zeros((rows, self.box.row_bytes), np.uint8)
+        return np.full((rows, self.box.row_bytes // 2), OOB_NAN, np.uint16).view(np.uint8)
+
+    def _arranged(self, rows: Bytes) -> Bytes:
+        box = self.box
+        if self.map.data_type.is_padded:
+            used = 16 * self.map.data_type.bits // 8
+            padded = np.zeros((rows.size // used, CHUNK_BYTES), np.uint8)
+            padded[:, :used] = rows.reshape(-1, used)
+            rows = padded
+        units = rows.reshape(-1, box.unit)
+        if not box.filled:
+            return units
+        out = np.empty_like(units)
+        out[box.place] = units
+        return out.reshape(-1)
+
+    def _check_store(self) -> None:
+        if self.map.data_type.is_padded:
+            raise DescriptorFault(f"{self.map.data_type.name} elements cannot be stored")
+        coordinates = (*self.coordinates, *(self.rows or ()))
+        if min(coordinates) < 0:
+            raise DescriptorFault(
+                f"a store's coordinates must not be negative, here {coordinates}: on an H100 it"
+                " ends in an illegal instruction"
+            )
+
+    def write_global(self, cta: Cta, values: Bytes, combine: Any = None) -> None:
+        """Write what `read_shared` gave; elements outside of the tensor are left out.
+
+        Args:
+            combine: (old, new) elements -> elements, of a reduction.
+        """
+        self._check_store()
+        box, part = self.box, self._part()
+        if part.empty:
+            return
+        if combine is None:
+            lines, index = self._lines(cta, part)
+            if lines is not None:
+                lines[index] = values.view(_LINE)
+                return
+        # The hardware writes whole 16 bytes, also where the tensor ends within them (an H100).
+        part = replace(part, last=-(-part.last // CHUNK_BYTES) * CHUNK_BYTES)
+        units = values.reshape(-1, box.unit)[box.place] if box.filled else values
+        rows: Bytes = units.reshape(len(box.row_offsets), box.row_bytes)
+        if part.rows is not None:
+            rows = rows[part.rows]
+        rows = rows[:, part.first : part.last]
+        offsets = self._offsets(part)
+        origin, data = self._locate(cta, part, offsets)
+        index = (origin + offsets)[:, None] + np.arange(part.first, part.last)
+        if combine is None:
+            data[index] = rows
+            return
+        dtype = ELEMENTS[self.map.data_type]
+        for row, at in zip(rows, index, strict=True):  # rows may overlap: one after the other
+            old = np.ascontiguousarray(data[at]).view(dtype)
+            data[at] = combine(old, np.ascontiguousarray(row).view(dtype)).view(np.uint8)
+
+    # --------------------------------------------------------- shared memory
+
+    def write_shared(self, cta: Cta, values: Bytes, clock: Any, unit: int) -> None:
+        """Put what `read_global` gave into a block's shared memory."""
+        if self.box.filled:
+            cta.shared.bulk_write(self.address, values, clock, unit, name="TMA")
+            return
+        offsets = self.address + self.box.place * self.box.unit
+        cta.shared.bulk_store(offsets, values, clock, unit, name="TMA")
+
+    def read_shared(self, cta: Cta, clock: Any, unit: int) -> Bytes:
+        """Take the box out of a block's shared memory."""
+        if self.box.filled:
+            return cta.shared.bulk_read(self.address, self.box.smem_bytes, clock, unit, name="TMA")
+        offsets = self.address + self.box.place * self.box.unit
+        return cta.shared.bulk_load(offsets, self.box.unit, clock, unit, name="TMA")
+
+
+_LINE = np.dtype(np.complex128)  # 16 bytes that numpy moves as one
+
+
+_TF32_DROPPED = 13
+_TF32_NAN = np.uint32(0x7FFFE000)
+
+
+def _converted(values: Bytes, kind: DataType) -> Bytes:
+    """Elements as a load leaves them in shared memory (all of it seen on an H100).
+
+    TFLOAT32 is rounded to nearest even, any NaN becomes one; nothing flushes subnormal numbers.
+    """
+    if kind not in (DataType.TFLOAT32, DataType.TFLOAT32_FTZ):
+        return values
+    bits = np.ascontiguousarray(values).view(np.uint32)
+    odd = bits >> np.uint32(_TF32_DROPPED) & np.uint32(1)
+    rounded = bits + (np.uint32((1 << _TF32_DROPPED - 1) - 1) + odd)
+    rounded &= np.uint32((1 << 32) - (1 << _TF32_DROPPED))
+    return np.where(np.isnan(bits.view(np.float32)), _TF32_NAN, rounded).view(np.uint8)

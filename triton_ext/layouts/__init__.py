@@ -1,0 +1,1 @@
+"""Layouts of shared memory and of registers: Triton's encodings, linear layouts, CuTe's algebra."""

@@ -1,0 +1,1 @@
+"""Triton's MLIR as it prints it: operations, types, attributes, edits, memory flow."""

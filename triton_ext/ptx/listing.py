@@ -1,0 +1,50 @@
+"""The TMA, mbarrier, MMA and tensor-memory instructions of a PTX module, in order, explained."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from triton_ext.hardware.architecture import architecture
+from triton_ext.ptx.folding import Folder
+from triton_ext.ptx.notes import LISTED, Notes
+from triton_ext.ptx.parse import Instruction, Module
+
+
+@dataclass(frozen=True)
+class Listed:
+    """One instruction of the listing, with what its operands are known to be.
+
+    Attributes:
+        kernel: the function that it stands in.
+        instruction: as parsed.
+        notes: what was decoded, a line each.
+        values: the same for programs; addresses in bytes, None or a register's name where a value
+            is not known.
+    """
+
+    kernel: str
+    instruction: Instruction
+    notes: tuple[str, ...]
+    values: dict[str, Any]
+
+
+def list_instructions(module: Module) -> Iterator[Listed]:
+    """The asynchronous and tensor-core instructions of a module, in order, decoded.
+
+    Raises:
+        LayoutError: the module is for neither sm_90 nor sm_100.
+    """
+    arch = architecture(module.target.split(",")[0].strip())
+    for kernel in module.kernels:
+        folder = Folder(kernel, module.variables)
+        symbols = {
+            variable.name
+            for variable in (*module.variables, *kernel.variables)
+            if variable.space == "shared"
+        }
+        for instruction in kernel.instructions:
+            if instruction.opcode.startswith(LISTED):
+                notes = Notes(instruction, folder, arch, symbols)
+                yield Listed(kernel.name, instruction, tuple(notes.lines), notes.values)
