@@ -8,13 +8,14 @@ BIN := $(VENV)/bin
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 TREE := build/tree
 
-.PHONY: demo test setup lint types pytest oracle docs plots benchmark gpu-test gpu-benchmark clean
+.PHONY: demo test setup lint tree types layers pytest oracle docs api plots benchmark gpu-test \
+	gpu-benchmark clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.ready
 	@$(BIN)/triton-ext demo
 
-test: lint types pytest
+test: lint types layers pytest
 
 setup: $(VENV)/.ready $(OTHER_TRITONS:%=.tritons/%/.ready)
 
@@ -23,7 +24,7 @@ $(VENV)/.ready: constraints.txt pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(PIP_INSTALL) --constraint constraints.txt torch
 	$(PIP_INSTALL) --constraint constraints.txt triton==$(TRITON) setuptools build ruff mypy \
-		check-jsonschema --editable '.[test]'
+		import-linter check-jsonschema --editable '.[test]'
 	touch $@
 
 .tritons/%/.ready: | $(VENV)/.ready
@@ -37,13 +38,20 @@ lint: $(VENV)/.ready
 	$(BIN)/check-jsonschema --check-metaschema triton_ext/layouts/layout_dump.schema.json \
 		passes/layout_report.schema.json
 
-# The type checker knows no package-dir, so it is shown the packages as they are installed.
-types: $(VENV)/.ready
-	rm -rf $(TREE) && mkdir -p $(TREE)/triton_ext
-	ln -s $(CURDIR)/triton_ext/* $(CURDIR)/passes $(CURDIR)/kernels $(TREE)/triton_ext/
-	ln -s $(CURDIR)/benchmarks $(TREE)/
+# The type checker and the import linter know no package-dir, so they are shown the packages as they
+# are installed.
+tree:
+	@rm -rf $(TREE) && mkdir -p $(TREE)/triton_ext
+	@ln -s $(CURDIR)/triton_ext/* $(CURDIR)/passes $(CURDIR)/kernels $(TREE)/triton_ext/
+	@ln -s $(CURDIR)/benchmarks $(TREE)/
+
+types: $(VENV)/.ready tree
 	cd $(TREE) && $(CURDIR)/$(BIN)/mypy --config-file $(CURDIR)/pyproject.toml \
 		-p triton_ext -p benchmarks
+
+# Who may import whom: the contracts are in pyproject.toml.
+layers: $(VENV)/.ready tree
+	cd $(TREE) && PYTHONPATH=. $(CURDIR)/$(BIN)/lint-imports --config $(CURDIR)/pyproject.toml
 
 pytest: setup
 	$(BIN)/pytest -n auto $(PYTEST_ARGS)
@@ -52,14 +60,22 @@ pytest: setup
 # which `make test` skips; and the passes on every kernel of their corpus.
 oracle: $(VENV)/.ready
 	$(PIP_INSTALL) --constraint constraints.txt --editable '.[oracle]'
-	$(BIN)/pytest -n auto tests/layouts/test_atoms.py tests/layouts/test_cute.py tests/hardware/test_cute_descriptors.py \
-		tests/hardware/test_tensor_map.py tests/docs/test_seeds.py tests/emulator/test_cute.py \
-		tests/emulator/test_third_party.py $(PYTEST_ARGS)
-	CORPUS_TIER=3 $(BIN)/pytest -n auto tests/test_pass_*.py $(PYTEST_ARGS)
+	$(BIN)/pytest -n auto tests/layouts/test_atoms.py tests/layouts/test_cute.py \
+		tests/hardware/test_cute_descriptors.py tests/hardware/test_tensor_map.py \
+		tests/docs/test_seeds.py tests/emulator/test_cute.py tests/emulator/test_third_party.py \
+		$(PYTEST_ARGS)
+	CORPUS_TIER=3 $(BIN)/pytest -n auto tests/passes $(PYTEST_ARGS)
 
-# The pictures in docs/, and what its commands print; a test compares them with what is committed.
-docs: $(VENV)/.ready
+# The pictures in docs/, and what its commands print (a test compares them with what is committed);
+# and the reference of the Python API, as HTML in build/api.
+docs: $(VENV)/.ready api
 	$(BIN)/python docs/generate.py
+
+API := triton_ext triton_ext.layouts triton_ext.hardware triton_ext.ptx triton_ext.mlir \
+	triton_ext.emulator triton_ext.passes triton_ext.kernels triton_ext.ops
+api: $(VENV)/.ready
+	$(PIP_INSTALL) --constraint constraints.txt pdoc
+	$(BIN)/pdoc --docformat google --output-directory build/api $(API)
 
 # The plots of benchmarks/results; a test compares the numbers in them with what is committed.
 plots: $(VENV)/.ready
