@@ -6,8 +6,10 @@ input gives the same bytes.
 
 from __future__ import annotations
 
+import ast
 import re
 import shlex
+import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -18,10 +20,17 @@ from triton_ext.cli import main
 from triton_ext.layouts.atoms import Major, SwizzleAtom
 from triton_ext.layouts.encodings import SWIZZLE_BYTE_WIDTHS, SharedLinear
 from triton_ext.render.html import stacked_atoms
+from triton_ext.render.scene import MARGIN, Box, Scene, Text
 from triton_ext.render.svg import atom_svg
 from triton_ext.render.tile_picture import tile_scene
 
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
 DOCS = Path(__file__).resolve().parent
+ROOT = DOCS.parent
 PICTURES = DOCS / "pictures"
 PAGE = DOCS / "layouts.md"
 CONSOLE = re.compile(r"```\n\$ (triton-ext[^\n]*)\n(.*?)```", re.DOTALL)
@@ -78,11 +87,51 @@ def _example_3() -> str:
     return tile_scene(layout, 16, atom=atom, instruction=(128, 16)).to_svg()
 
 
+def _summary(module: str) -> str:
+    """The first line of a module's docstring; ``passes`` and ``kernels`` lie at the top."""
+    path = Path(*module.split("."))
+    if path.parts[1] in ("passes", "kernels"):
+        path = path.relative_to("triton_ext")
+    file = ROOT / path / "__init__.py"
+    text = (file if file.exists() else ROOT / path.with_suffix(".py")).read_text(encoding="utf-8")
+    return (ast.get_docstring(ast.parse(text)) or "").partition("\n")[0]
+
+
+def _layers(container: str, heading: str) -> str:
+    """The layers that the import linter enforces, from the top down, each with what it is."""
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    contracts = settings["tool"]["importlinter"]["contracts"]
+    (layers,) = (each["layers"] for each in contracts if each.get("containers") == [container])
+    plain = {
+        source.split(".")[1]
+        for each in contracts
+        if each["type"] == "forbidden"
+        for source in each["source_modules"]
+    }
+    width, height, gap = 150, 30, 8
+    boxes, texts = [], [Text(MARGIN, MARGIN + 8, heading, "heading")]
+    y = float(MARGIN + 28)
+    for layer in layers:
+        for name in layer.split(" | "):
+            kind = "chunk fill5" if name in plain else "chunk fill3"
+            boxes.append(Box(MARGIN, y, width, height, kind, label=name))
+            note = _summary(f"{container}.{name}").replace("`", "")
+            texts.append(Text(MARGIN + width + 14, y + height / 2, note, "note"))
+            y += height
+        y += gap
+    texts.append(Text(MARGIN, y + 8, "Green: imports neither Triton nor torch, enforced.", "note"))
+    y += 17 + MARGIN
+    return Scene(
+        heading, "Each imports only those below it.", 860, y, (*boxes,), (*texts,)
+    ).to_svg()
+
+
 def pictures() -> dict[str, Callable[[], str]]:
     """The name of each picture, without ``.svg``, and what draws it."""
     drawn: dict[str, Callable[[], str]] = {
         "stacking": _stacking,
         "example-3": _example_3,
+        "layers": partial(_layers, "triton_ext", "triton_ext: each imports only those below it"),
     }
     for name, command in COMMANDS.items():
         drawn[name] = partial(command_output, f"{command} --format svg")

@@ -1,6 +1,6 @@
 """What the reproductions share: a conversion, and a product of two tiles, in Triton alone.
 
-Nothing here needs a GPU. Each reproduction ends with a line that begins with ``wrong`` or ``right``:
+Nothing here needs a GPU. A reproduction ends with a line that begins with ``wrong`` or ``right``:
 what the release that was imported does.
 """
 
