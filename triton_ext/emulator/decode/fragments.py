@@ -5,21 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from triton_ext.emulator.decode.operands import Operands
 from triton_ext.emulator.errors import ConvergenceFault, UnsupportedInstruction
 from triton_ext.emulator.state import lanes as lane_sets
+from triton_ext.emulator.state.block import Cta
 from triton_ext.emulator.state.lanes import Lanes
 from triton_ext.hardware.architecture import WARP_THREADS
 from triton_ext.hardware.register_fragments import Fragment
 from triton_ext.ptx.parse import Instruction
-
-if TYPE_CHECKING:
-    from triton_ext.emulator.decode.operands import Operands
-    from triton_ext.emulator.schedule.cta import Cta
 
 Array = NDArray[Any]
 

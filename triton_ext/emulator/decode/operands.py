@@ -5,51 +5,29 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from triton_ext.emulator.decode.special import SPECIAL_REGISTERS
 from triton_ext.emulator.errors import UnsupportedInstruction
+from triton_ext.emulator.state.block import Cta
 from triton_ext.emulator.state.lanes import Lanes, count
-from triton_ext.emulator.state.types import DTYPES, bits_of, file_width
+from triton_ext.emulator.state.storage import Register, Symbol, file_width
+from triton_ext.emulator.state.types import DTYPES, bits_of
 from triton_ext.ptx.parse import (
     Instruction,
     Kernel,
-    Module,
-    Variable,
     immediate,
     split_operands,
     type_bits,
 )
 
-if TYPE_CHECKING:
-    from triton_ext.emulator.schedule.cta import Cta
-
 Array = NDArray[Any]
-Reader = Callable[["Cta", Lanes], Array]
+Reader = Callable[[Cta, Lanes], Array]
 """The operand's value for each lane; one that all lanes share may have no dimensions."""
-Writer = Callable[["Cta", Lanes, Any], None]
-
-
-@dataclass(frozen=True)
-class Register:
-    """A row of a register file."""
-
-    width: int
-    row: int
-
-
-@dataclass(frozen=True)
-class Symbol:
-    """A variable in memory: its space, and its offset there; globals are placed at the launch."""
-
-    space: str
-    name: str
-    offset: int
-    variable: Variable
+Writer = Callable[[Cta, Lanes, Any], None]
 
 
 class Operands:
@@ -57,7 +35,7 @@ class Operands:
 
     Args:
         kernel: whose instructions are decoded.
-        module: for the variables of the module.
+        arch: 90 or 100.
         symbols: by name and scope.
         aliases: registers of inlined functions that are another one's, likewise.
     """
@@ -65,11 +43,11 @@ class Operands:
     def __init__(
         self,
         kernel: Kernel,
-        module: Module,
+        arch: int,
         symbols: dict[tuple[str, tuple[int, ...]], Symbol],
         aliases: Mapping[tuple[str, tuple[int, ...]], tuple[str, tuple[int, ...]]] | None = None,
     ) -> None:
-        self.kernel, self.module, self.symbols = kernel, module, symbols
+        self.kernel, self.arch, self.symbols = kernel, arch, symbols
         self.counts: dict[int, int] = {}
         self._named: dict[tuple[str, tuple[int, ...]], Register] = {}
         self._ranges: dict[tuple[str, tuple[int, ...]], tuple[int, int, int]] = {}

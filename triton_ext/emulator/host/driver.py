@@ -18,9 +18,10 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from triton_ext.emulator.decode.program import Program, decode
+from triton_ext.emulator.decode.program import Program
 from triton_ext.emulator.errors import LaunchError
 from triton_ext.emulator.host.run import MAX_THREADS, prepare, storage_bytes
+from triton_ext.emulator.instructions import decode
 from triton_ext.emulator.schedule.machine import MULTIPROCESSORS, Machine, Schedule, clusters_of
 from triton_ext.emulator.schedule.observers import Observer
 from triton_ext.emulator.schedule.parallel import execute
@@ -93,6 +94,7 @@ class EmulatedGpu:
             memory=memory,
         )
         machine = Machine(
+            program,
             launch,
             Schedule(self.schedule, self.seed + self.launches),
             self.observer,

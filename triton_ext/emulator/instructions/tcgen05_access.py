@@ -16,12 +16,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from triton_ext.emulator.decode.decoder import Modifiers, instruction
 from triton_ext.emulator.decode.operands import Operands
-from triton_ext.emulator.decode.program import Modifiers, Run, instruction
+from triton_ext.emulator.decode.step import Run
 from triton_ext.emulator.errors import TensorMemoryFault, UnsupportedInstruction
 from triton_ext.emulator.instructions.tcgen05_allocation import sync_aligned
-from triton_ext.emulator.schedule.cta import Arrival, Cta
 from triton_ext.emulator.state import lanes as lane_sets
+from triton_ext.emulator.state.block import Cta
+from triton_ext.emulator.state.in_flight import Arrival
 from triton_ext.emulator.state.lanes import Lanes
 from triton_ext.emulator.state.tensor_memory import Access, Cells, TensorMemory
 from triton_ext.emulator.state.tensor_memory_cells import AccessCells, access_cells

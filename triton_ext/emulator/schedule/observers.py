@@ -5,20 +5,18 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from triton_ext.emulator.decode.step import Step
 from triton_ext.emulator.state import lanes as lane_sets
+from triton_ext.emulator.state.block import AsyncOperation, Cta
 from triton_ext.emulator.state.lanes import Lanes
 from triton_ext.hardware.architecture import WARP_THREADS
 from triton_ext.hardware.banks import LINE_BYTES, warp_access
-
-if TYPE_CHECKING:
-    from triton_ext.emulator.decode.program import Step
-    from triton_ext.emulator.schedule.cta import Cta
-    from triton_ext.emulator.schedule.machine import AsyncOperation
+from triton_ext.ptx.parse import Instruction
 
 
 class Observer:
@@ -101,24 +99,24 @@ class Trace(Observer):
         self._write, self._pattern = write, re.compile(pattern)
         self._blocks = None if blocks is None else set(blocks)
 
-    def _line(self, cta: Cta, step: Step | None, lanes: Lanes, what: str) -> None:
-        if step is None or (self._blocks is not None and cta.index not in self._blocks):
+    def _line(self, cta: Cta, at: Instruction | None, lanes: Lanes, what: str) -> None:
+        if at is None or (self._blocks is not None and cta.index not in self._blocks):
             return
-        text = str(step.instruction)
+        text = str(at)
         if not self._pattern.search(text):
             return
-        source = f"  [{step.instruction.source}]" if step.instruction.source else ""
+        source = f"  [{at.source}]" if at.source else ""
         where = f"{cta.describe(lanes)} ({lane_sets.count(lanes)} threads)"
         self._write(f"{cta.machine.steps:>9}  {where}: {what}{text}{source}")
 
     def instruction(self, cta: Cta, step: Step, lanes: Lanes) -> None:
-        self._line(cta, step, lanes, "")
+        self._line(cta, step.instruction, lanes, "")
 
     def waits(self, cta: Cta, step: Step, lanes: Lanes) -> None:
-        self._line(cta, step, lanes, "waits at ")
+        self._line(cta, step.instruction, lanes, "waits at ")
 
     def completed(self, operation: AsyncOperation) -> None:
-        self._line(operation.cta, operation.step, operation.lanes, "done: ")
+        self._line(operation.cta, operation.instruction, operation.lanes, "done: ")
 
 
 _KINDS = (
@@ -168,8 +166,8 @@ class Statistics(Observer):
         self.waited[step.instruction.opcode] += len(lane_sets.warps(lanes))
 
     def completed(self, operation: AsyncOperation) -> None:
-        if operation.step is not None:
-            self.done[operation.step.instruction.opcode] += 1
+        if operation.instruction is not None:
+            self.done[operation.instruction.opcode] += 1
 
     def access(
         self,
