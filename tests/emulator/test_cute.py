@@ -129,7 +129,7 @@ def run(text: str, task: dict[str, object], schedule: str) -> tuple[np.ndarray, 
         args=[mma, *maps, struct.pack("<Q", d.ctypes.data)], memory=memory,
         dynamic_smem_bytes=SHARED_BYTES,
     )  # fmt: skip
-    machine = Machine(program, launch, Schedule(schedule, 4), multiprocessors=148)
+    machine = Machine(program, launch, Schedule(schedule, 4))
     machine.run(clusters_of(launch.grid, launch.cluster))
     return d, values[0] @ values[1].T
 

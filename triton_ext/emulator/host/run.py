@@ -12,12 +12,7 @@ import numpy as np
 from triton_ext.emulator.decode.program import Program
 from triton_ext.emulator.errors import LaunchError
 from triton_ext.emulator.instructions import decode
-from triton_ext.emulator.schedule.machine import (
-    MULTIPROCESSORS,
-    Machine,
-    Schedule,
-    clusters_of,
-)
+from triton_ext.emulator.schedule.machine import Machine, Schedule
 from triton_ext.emulator.schedule.observers import Observer
 from triton_ext.emulator.schedule.parallel import execute
 from triton_ext.emulator.state.block import Launch
@@ -262,12 +257,6 @@ def run_ptx(
         cluster=cluster,
         dynamic_smem_bytes=dynamic_smem_bytes,
     )
-    machine = Machine(
-        program,
-        launch,
-        Schedule(schedule, seed),
-        observer,
-        multiprocessors=MULTIPROCESSORS[program.arch],
-    )
-    execute(machine, clusters_of(launch.grid, launch.cluster))
+    machine = Machine(program, launch, Schedule(schedule, seed), observer)
+    execute(machine)
     return machine

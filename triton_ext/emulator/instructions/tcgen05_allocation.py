@@ -23,7 +23,6 @@ from triton_ext.emulator.units.tensor_core import (
     same_in_warp,
     tensor_core,
     use_group,
-    whole_warps,
 )
 from triton_ext.errors import LayoutError
 from triton_ext.hardware.architecture import WARP_THREADS
@@ -94,7 +93,7 @@ def allocate(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     number = operands.reader(at.operands[1], "u32", at)
 
     def run(cta: Cta, lanes: Lanes) -> Outcome:
-        warps = whole_warps(cta, lanes)
+        warps = lane_sets.whole_warps(lanes)
         if len(warps) > 1:
             return Split(_by_warp(lanes))
         columns = int(same_in_warp(number(cta, lanes), 1, "nCols")[0])
@@ -151,7 +150,7 @@ def deallocate(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run
     number = operands.reader(at.operands[1], "u32", at)
 
     def run(cta: Cta, lanes: Lanes) -> Outcome:
-        warps = whole_warps(cta, lanes)
+        warps = lane_sets.whole_warps(lanes)
         if len(warps) > 1:
             return Split(_by_warp(lanes))
         columns = int(same_in_warp(number(cta, lanes), 1, "nCols")[0])

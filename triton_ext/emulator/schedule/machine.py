@@ -20,6 +20,7 @@ from triton_ext.emulator.state.tensor_map_memory import MadeTensorMap
 from triton_ext.emulator.units.mbarriers import check_complete
 from triton_ext.emulator.units.tensor_core import check_freed
 from triton_ext.emulator.units.tma import check_awaited
+from triton_ext.hardware.architecture import MULTIPROCESSORS
 
 QUANTUM = 4096
 """Instructions that a block runs before another one gets its turn."""
@@ -27,8 +28,6 @@ NO_PROGRESS_LIMIT = 20_000_000
 """Instructions without any change of memory or barriers, after which a kernel is called hung."""
 TIMEOUT_ROUNDS = 64
 """How often waits may give up in vain, one after the other, until that is called a deadlock."""
-MULTIPROCESSORS = {90: 132, 100: 148}
-"""Multiprocessors of the H100 SXM and the B200 (their data sheets), by architecture."""
 CHECKS_AT_EXIT = (check_freed, check_complete, check_awaited)
 """What must hold of a block when it has ended."""
 
@@ -93,13 +92,16 @@ class Machine:
     observer: Observer | None = None
     steps: int = 0
     progress: int = 0
-    multiprocessors: int = 132
     waiting: deque[tuple[int, list[Index]]] = field(default_factory=deque)
     tensor_maps: dict[int, MadeTensorMap] = field(default_factory=dict)
     pending: deque[AsyncOperation] = field(default_factory=deque)
     on_cluster: Callable[[], None] = lambda: None
+    multiprocessors: int = field(init=False)
     _timed_out_at: int = field(default=-1, init=False)
     _rounds: int = field(default=0, init=False)
+
+    def __post_init__(self) -> None:
+        self.multiprocessors = MULTIPROCESSORS[self.program.arch]
 
     def run(self, clusters: Sequence[list[Index]], first: int = 0) -> None:
         """Run clusters, given as the indices of their blocks.

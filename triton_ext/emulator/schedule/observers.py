@@ -12,14 +12,14 @@ from numpy.typing import NDArray
 
 from triton_ext.emulator.decode.step import Step
 from triton_ext.emulator.state import lanes as lane_sets
-from triton_ext.emulator.state.block import AsyncOperation, Cta
+from triton_ext.emulator.state.block import AccessObserver, AsyncOperation, Cta
 from triton_ext.emulator.state.lanes import Lanes
 from triton_ext.hardware.architecture import WARP_THREADS
 from triton_ext.hardware.banks import LINE_BYTES, warp_access
 from triton_ext.ptx.parse import Instruction
 
 
-class Observer:
+class Observer(AccessObserver):
     """What the machine calls; does nothing."""
 
     def instruction(self, cta: Cta, step: Step, lanes: Lanes) -> None:
@@ -31,54 +31,22 @@ class Observer:
     def completed(self, operation: AsyncOperation) -> None:
         """An asynchronous operation was done."""
 
-    def access(
-        self,
-        cta: Cta,
-        lanes: Lanes,
-        space: str,
-        addresses: NDArray[np.int64],
-        width: int,
-        kind: str,
-    ) -> None:
-        """Each lane accesses `width` bytes of `space`; `kind`: "load", "store" or "atomic"."""
-
-    def moved(self, cta: Cta, unit: str, kind: str, size: int) -> None:
-        """An asynchronous unit reads or writes `size` bytes of the block's shared memory."""
-
 
 class Observers(Observer):
-    """Several at once."""
+    """Several at once: each is told of everything, in their order."""
 
     def __init__(self, parts: Sequence[Observer]) -> None:
         self.parts = tuple(parts)
+        for name in ("instruction", "waits", "completed", "access", "moved"):
+            setattr(self, name, _each([getattr(part, name) for part in self.parts]))
 
-    def instruction(self, cta: Cta, step: Step, lanes: Lanes) -> None:
-        for part in self.parts:
-            part.instruction(cta, step, lanes)
 
-    def waits(self, cta: Cta, step: Step, lanes: Lanes) -> None:
-        for part in self.parts:
-            part.waits(cta, step, lanes)
+def _each(functions: Sequence[Callable[..., None]]) -> Callable[..., None]:
+    def call(*args: Any) -> None:
+        for function in functions:
+            function(*args)
 
-    def completed(self, operation: AsyncOperation) -> None:
-        for part in self.parts:
-            part.completed(operation)
-
-    def access(
-        self,
-        cta: Cta,
-        lanes: Lanes,
-        space: str,
-        addresses: NDArray[np.int64],
-        width: int,
-        kind: str,
-    ) -> None:
-        for part in self.parts:
-            part.access(cta, lanes, space, addresses, width, kind)
-
-    def moved(self, cta: Cta, unit: str, kind: str, size: int) -> None:
-        for part in self.parts:
-            part.moved(cta, unit, kind, size)
+    return call
 
 
 class Trace(Observer):

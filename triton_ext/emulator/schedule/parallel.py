@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from triton_ext.emulator.decode.program import Program
 from triton_ext.emulator.errors import EmulationError, MemoryFault
-from triton_ext.emulator.schedule.machine import Machine
+from triton_ext.emulator.schedule.machine import Machine, clusters_of
 from triton_ext.emulator.state.block import Index
 
 WORTH_FORKING = 0.05
@@ -44,12 +44,13 @@ def independent(program: Program) -> bool:
     )
 
 
-def execute(machine: Machine, clusters: Sequence[list[Index]]) -> None:
-    """Run a launch's clusters: the first one here, the rest in parallel if that is worth it.
+def execute(machine: Machine) -> None:
+    """Run a launch: its first cluster here, the rest in parallel if that is worth it.
 
     Raises:
         EmulationError: what the kernel does wrong.
     """
+    clusters = clusters_of(machine.launch.grid, machine.launch.cluster)
     progress = _Progress(machine.program.kernel.name, len(clusters))
     machine.on_cluster = progress.advance
     workers = min(len(os.sched_getaffinity(0)), len(clusters) - 1)

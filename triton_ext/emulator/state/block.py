@@ -100,8 +100,8 @@ class Launch:
         return -(-self.storage.static_smem_bytes // 16) * 16 + self.dynamic_smem_bytes
 
 
-class AccessObserver(Protocol):
-    """Told of accesses to memory; see `triton_ext.emulator.schedule.observers.Observer`."""
+class AccessObserver:
+    """Told of accesses to memory; does nothing."""
 
     def access(
         self,
@@ -111,9 +111,11 @@ class AccessObserver(Protocol):
         addresses: NDArray[np.int64],
         width: int,
         kind: str,
-    ) -> None: ...
+    ) -> None:
+        """Each lane accesses `width` bytes of `space`; `kind`: "load", "store" or "atomic"."""
 
-    def moved(self, cta: Cta, unit: str, kind: str, size: int) -> None: ...
+    def moved(self, cta: Cta, unit: str, kind: str, size: int) -> None:
+        """An asynchronous unit reads or writes `size` bytes of the block's shared memory."""
 
 
 class Gpu(Protocol):

@@ -18,11 +18,9 @@ from triton_ext.emulator.errors import (
     LaunchError,
     TensorMemoryFault,
 )
-from triton_ext.emulator.state import lanes as lane_sets
 from triton_ext.emulator.state.block import Cta
 from triton_ext.emulator.state.clocks import Clock
 from triton_ext.emulator.state.in_flight import TensorCore
-from triton_ext.emulator.state.lanes import Lanes
 from triton_ext.emulator.state.tensor_memory import TensorMemory
 from triton_ext.hardware.architecture import WARP_THREADS
 
@@ -77,21 +75,6 @@ def blocks_of(cta: Cta, group: int) -> list[Cta]:
         return [cta]
     even = cta.rank & ~1
     return cta.cluster.ctas[even : even + 2]
-
-
-def whole_warps(cta: Cta, lanes: Lanes) -> NDArray[np.intp]:
-    """The warps of lanes that must be whole ones.
-
-    Raises:
-        ConvergenceFault: they are not.
-    """
-    number = lane_sets.count(lanes)
-    warps = lane_sets.warps(lanes)
-    if number != WARP_THREADS * len(warps):
-        raise ConvergenceFault(
-            "all 32 threads of a warp must execute this instruction; of some warps only a part does"
-        )
-    return warps
 
 
 def same_in_warp(values: NDArray[Any], warps: int, what: str) -> NDArray[Any]:
