@@ -77,7 +77,7 @@ class Opcode:
         base: the opcode without the modifiers that the decoder takes.
         decode: its decoder.
         convergent: how many threads must execute it together, or 0.
-        in_flight: it may name registers that an asynchronous instruction still reads or writes.
+        in_flight: whether it may name registers that an asynchronous instruction still uses.
     """
 
     base: str
@@ -98,8 +98,9 @@ def instruction(
     """Mark a function as the decoder of opcodes that start with one of `bases`.
 
     Args:
-        convergent: all threads of a warp must execute it together; or of a group of so many.
-        in_flight: it may name registers that an asynchronous instruction still reads or writes.
+        convergent: whether all threads of a warp must execute it together; or of a larger group:
+            the number of its threads.
+        in_flight: whether it may name registers that an asynchronous instruction still uses.
     """
     size = WARP_THREADS if convergent is True else int(convergent)
 

@@ -1,4 +1,4 @@
-"""Operands of instructions -> functions that read or write them for a set of lanes."""
+"""The operands of instructions, as functions that read or write them for a set of lanes."""
 
 from __future__ import annotations
 
@@ -34,10 +34,16 @@ class Operands:
     """Resolves the names of one kernel.
 
     Args:
-        kernel: whose instructions are decoded.
+        kernel: the one whose instructions are decoded.
         arch: 90 or 100.
-        symbols: by name and scope.
-        aliases: registers of inlined functions that are another one's, likewise.
+        symbols: its variables in memory, by name and scope.
+        aliases: names of inlined functions that stand for another register or variable: both
+            with their scopes.
+
+    Attributes:
+        counts: number of registers, by width.
+        touched, written: the registers that readers and writers were asked for; to be emptied
+            before each instruction.
     """
 
     def __init__(
@@ -85,7 +91,11 @@ class Operands:
         return None
 
     def register(self, name: str, at: Instruction) -> Register:
-        """The register that `name` must be."""
+        """The register of that name.
+
+        Raises:
+            UnsupportedInstruction: there is none.
+        """
         found = self.find(name, at.scope)
         if found is None:
             raise UnsupportedInstruction(f"{name!r} is no register that is declared", at)
@@ -93,7 +103,7 @@ class Operands:
         return found
 
     def symbol(self, name: str, scope: tuple[int, ...]) -> Symbol | None:
-        """The variable in memory of that name."""
+        """The variable in memory of that name, in the innermost scope that has one."""
         for depth in range(len(scope), -1, -1):
             found = self.symbols.get((name, scope[:depth]))
             if found is not None:
@@ -101,7 +111,11 @@ class Operands:
         return None
 
     def reader(self, text: str, type_name: str, at: Instruction) -> Reader:
-        """Reads an operand as `type_name`: a register, an immediate, a symbol's address."""
+        """Reads an operand as `type_name`: a register, an immediate, a symbol's address.
+
+        Raises:
+            UnsupportedInstruction: it is none of them, or does not fit the type.
+        """
         bits = bits_of(type_name)
         dtype = DTYPES.get(type_name, DTYPES.get(f"b{bits}"))
         constant = self._constant(text, type_name, dtype)
@@ -211,13 +225,13 @@ class Operands:
         return write
 
     def vector(self, text: str) -> tuple[str, ...]:
-        """The elements of ``{a, b}``; of anything else, itself."""
+        """The elements of ``{a, b}``; any other operand is its own only element."""
         return split_operands(text[1:-1]) if text.startswith("{") else (text,)
 
     def rows(
         self, texts: Sequence[str], at: Instruction, *, written: bool = False
     ) -> tuple[str, slice | NDArray[np.intp]]:
-        """Registers of one width: the file's key and their rows, to index with both at once."""
+        """The file of registers of one width, and their rows in it."""
         registers = [self.register(text, at) for text in texts]
         if written:
             self.written.update(registers)
@@ -231,7 +245,7 @@ class Operands:
         return key, slice(first, first + len(rows)) if consecutive else rows
 
     def address(self, text: str, at: Instruction) -> Reader:
-        """Reads the address of ``[a]``, ``[a+4]``, ``[symbol]``: unsigned, 64 bits, a lane each."""
+        """Reads the address in ``[a]``, ``[a+4]``, ``[symbol]``: (lanes,), int64."""
         inside = text.strip().removeprefix("[").removesuffix("]").strip()
         match = re.fullmatch(r"([^+\s]+?)\s*(?:\+\s*(-?\w+)|(-\s*\d+))?", inside)
         if match is None:

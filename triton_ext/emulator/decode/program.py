@@ -17,10 +17,10 @@ from triton_ext.ptx.parse import Instruction, Kernel, Module
 
 @dataclass(frozen=True)
 class Program:
-    """An entry, ready to run.
+    """A kernel that is ready to run.
 
     Attributes:
-        kernel: as parsed, with the functions that it calls in line.
+        kernel: the entry, with the functions that it calls inlined.
         arch: 90 or 100.
         steps: the decoded instructions, in their order.
         storage: the registers and the memory that it declares.
@@ -41,10 +41,10 @@ def _align(offset: int, alignment: int) -> int:
     return -(-offset // alignment) * alignment
 
 
-def _place(
+def _allocate(
     kernel: Kernel, module: Module, aliases: dict[Key, Key]
 ) -> tuple[dict[Key, Symbol], dict[str, int]]:
-    """Where each variable lies in its space; and how much of each space is taken."""
+    """The offset of each variable in its space; and how much of each space is taken."""
     symbols: dict[Key, Symbol] = {}
     used = {"param": 0, "shared": 0, "local": 0}
     dynamic = []
@@ -91,7 +91,7 @@ def decode(module: Module, name: str | None, opcodes: Opcodes) -> Program:
         raise LaunchError(f"kernel {name!r}: the module's entries are: {names}")
     inlined = inline_calls(module, chosen[0])
     kernel = inlined.kernel
-    symbols, used = _place(kernel, module, inlined.aliases)
+    symbols, used = _allocate(kernel, module, inlined.aliases)
     arch = architecture(module.target.split(",")[0])
     operands = Operands(kernel, arch, symbols, inlined.aliases)
     steps = tuple(_step(each, operands, opcodes) for each in kernel.instructions)

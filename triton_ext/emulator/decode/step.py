@@ -68,12 +68,12 @@ class Step:
     """A decoded instruction.
 
     Attributes:
-        instruction: as it stands in the PTX.
+        instruction: the one that was decoded.
         run: executes it for lanes whose guard is true.
         guard: the row of the predicate, or -1.
         negated: whether the guard is ``@!p``.
         convergent: how many threads must execute it together: 32, a warp; 128, a warpgroup; or 0.
-        in_flight: it may name registers that are in flight.
+        in_flight: whether it may name registers that an asynchronous instruction still uses.
         touched: the registers that it names.
         written: those of them that it writes.
     """

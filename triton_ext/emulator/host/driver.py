@@ -57,7 +57,7 @@ class EmulatedGpu:
     Attributes:
         arch: 90 or 100.
         schedule: "eager", "lazy" or "random": when asynchronous work is done.
-        seed: of the random schedule.
+        seed: the random schedule's.
         observer: told of what happens.
         idle: kernels are compiled, and counted, but do not run.
         launches: how many kernels ran, or would have run.
@@ -135,7 +135,7 @@ class _Flattened:
         self._maps = iter(tensor_maps) if tensor_maps else None
 
     def add(self, value: Any, kind: Any) -> None:
-        """Append an argument of a type of Triton's signature."""
+        """Append an argument; `kind` is its type in Triton's signature."""
         if kind == "constexpr":
             return
         if isinstance(kind, tuple):
@@ -348,7 +348,7 @@ def _driver(gpu: EmulatedGpu) -> Any:
             return gpu.arch
 
         def set_current_device(self, device: int) -> None:
-            """There is one."""
+            """There is one device."""
 
         def get_current_stream(self, device: int) -> int:
             return 0
@@ -409,7 +409,7 @@ def emulate(
     Args:
         arch: "sm_90" or "sm_100".
         schedule: when asynchronous work is done: "eager", "lazy" or "random".
-        seed: of the random schedule.
+        seed: the random schedule's.
         observer: told of what happens, such as a `Trace` or `Statistics`.
         cuda_on_host: let torch code that says ``device="cuda"`` work, on the host's memory.
         idle: compile the kernels that are launched, but run none: outputs stay as they were.

@@ -158,7 +158,7 @@ def prepare(
     dynamic_smem_bytes: int = 0,
     memory: GlobalMemory | None = None,
 ) -> Launch:
-    """Check a launch, and put its parameters together.
+    """Check a launch, and lay out its parameters.
 
     Raises:
         LaunchError: what the kernel or the GPU does not allow.
@@ -230,7 +230,7 @@ def run_ptx(
         schedule: when asynchronous work is done: "eager" (as soon as it is issued), "lazy" (as
             late as the program allows) or "random" (at any legal moment). A correct kernel gives
             the same bits under all.
-        seed: of the random schedule.
+        seed: the random schedule's.
         observer: told of what happens, such as a `Trace` or `Statistics`.
 
     Returns:

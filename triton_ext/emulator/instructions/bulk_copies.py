@@ -37,14 +37,14 @@ from triton_ext.emulator.units.tma import (
 from triton_ext.ptx.parse import Instruction, immediate, split_operands
 
 BULK_ALIGNMENT = 16
-"""Of addresses and sizes (PTX ISA, "cp.async.bulk")."""
+"""Alignment of addresses and sizes (PTX ISA, "cp.async.bulk")."""
 
 
 # ------------------------------------------------------------------ bulk groups
 
 
 def _threads(cta: Cta, lanes: Lanes) -> list[int]:
-    """Those of the threads that have issued copies."""
+    """The threads among the lanes that have issued copies."""
     known = cta.bulk_groups
     if isinstance(lanes, slice):
         return [thread for thread in known if lanes.start <= thread < lanes.stop]
@@ -144,8 +144,8 @@ class _Targets:
     """Where a copy into shared memory goes, and which barriers it signals.
 
     Attributes:
-        addresses: of the data, one for each block.
-        barriers: as many.
+        addresses: where the data goes, an address for each block.
+        barriers: the mbarriers to signal, one for each block.
     """
 
     addresses: list[int]
@@ -153,12 +153,12 @@ class _Targets:
 
 
 def _targets(cta: Cta, address: int, barrier: int, mask: int | None, pair: bool) -> _Targets:
-    """PTX ISA, "cp.async.bulk.tensor": ``.multicast::cluster`` and ``.cta_group``.
+    """The targets of a copy (PTX ISA, "cp.async.bulk.tensor").
 
     Args:
-        mask: the blocks of a multicast, or None.
-        pair: ``.cta_group::2``: the barrier may be of the other block of the destination's pair;
-            which one, is said by the parity of the rank in its address.
+        mask: the blocks of a multicast (``.multicast::cluster``), or None.
+        pair: ``.cta_group::2``: the barrier may be that of the other block of the destination's
+            pair; the parity of the rank in its address says which one.
     """
     blocks = len(cta.cluster.ctas)
     if mask is None:
@@ -192,9 +192,9 @@ def _copy_in(
     """Issue a copy into shared memory that signals mbarriers.
 
     Args:
-        size: bytes that each barrier is told of.
-        read: what is copied.
-        write: puts it to a shared address, as a unit's agent.
+        size: number of bytes that each barrier is told of.
+        read: gives what is copied.
+        write: puts it at a shared address, as the agent of a unit.
     """
     clocks = cta.cluster.clocks
     clock = clocks.snapshot(cta.agents(lane))
@@ -215,7 +215,7 @@ def _copy_in(
 
 
 def _lanes_of(lanes: Lanes) -> list[tuple[int, Lanes]]:
-    """Position, and the set of that lane alone. One elected thread issues most copies."""
+    """Each lane's position, and the set of that lane alone. (Most have one elected thread.)"""
     return [
         (position, slice(thread, thread + 1))
         for position, thread in enumerate(lane_sets.indices(lanes).tolist())

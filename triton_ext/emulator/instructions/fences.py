@@ -66,7 +66,7 @@ def restricted_proxy(at: Instruction, modifiers: Modifiers, operands: Operands) 
 
 @instruction("fence.proxy.alias")
 def alias(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
-    """Between virtual aliases of one location, of which the emulator has none."""
+    """It orders accesses by virtual aliases of one location; the emulator has none."""
     return lambda cta, lanes: None
 
 

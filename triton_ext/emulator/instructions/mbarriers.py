@@ -29,7 +29,7 @@ from triton_ext.ptx.parse import Instruction
 SHARED_SPACES = ("shared::cta", "shared::cluster", "shared")
 _SCOPES = ("cta", "cluster")
 _PENDING_BITS = 20
-"""A state token, of the emulator's own: the phase above the arrivals that were missing."""
+"""Bits of a state token (the emulator's own) that hold the missing arrivals; the phase is above."""
 
 
 def _address(
@@ -78,7 +78,7 @@ def inval(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
 
 
 def _arrive(barrier: MBarrier, counts: NDArray[np.int64], clock: Clock) -> NDArray[np.uint64]:
-    """Arrivals of lanes, one after the other; the state before each."""
+    """Count lanes in, one after the other; the state before each arrival."""
     total = int(counts.sum())
     if total <= barrier.pending:
         before = barrier.pending - np.cumsum(counts) + counts

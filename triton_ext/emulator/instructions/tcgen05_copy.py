@@ -35,7 +35,7 @@ from triton_ext.ptx.parse import Instruction
 
 SM_100 = 100
 PACKED_BITS = 6
-"""Of an element of ``.b6x16_p32``, which takes the low bits of a byte of ``.b8x16`` (PTX ISA,
+"""Bits of an element of ``.b6x16_p32``, the low ones of a byte of ``.b8x16`` (PTX ISA,
 "Decompression of 6-bit floating point to 8-bit type", its figures)."""
 
 

@@ -84,7 +84,7 @@ class _Plan:
     """What the opcode and the instruction descriptor say together.
 
     Attributes:
-        factors: of the scales of A and B, or None.
+        factors: the scale factors of A and of B, or None.
     """
 
     descriptor: InstructionDescriptor
@@ -164,7 +164,7 @@ def _form(at: Instruction, modifiers: Modifiers) -> _Form:
 
 @dataclass(frozen=True)
 class _Issue:
-    """The operands of one issue."""
+    """The values of the operands of one thread."""
 
     d: int
     a: int
@@ -242,7 +242,7 @@ def _columns_of(plan: _Plan) -> int:
 
 
 class _Product:
-    """One product, from the issue on."""
+    """One product: its checks at the issue, and its computation later."""
 
     def __init__(self, cta: Cta, form: _Form, operation: _Issue) -> None:
         self.cta, self.form, self.operation = cta, form, operation

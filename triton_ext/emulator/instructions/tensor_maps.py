@@ -104,7 +104,7 @@ def copy_and_release(at: Instruction, modifiers: Modifiers, operands: Operands) 
 
 @instruction("prefetch.tensormap", "prefetch.param.tensormap", "prefetch.const.tensormap")
 def prefetch(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
-    """A hint; but the address must be one of a tensor map's alignment."""
+    """A hint; but the address must have a tensor map's alignment."""
     address = operands.address(at.operands[0], at)
 
     def run(cta: Cta, lanes: Lanes) -> None:

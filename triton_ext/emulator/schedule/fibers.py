@@ -52,10 +52,10 @@ class Fibers:
 
     Args:
         cta: the block.
-        steps: the kernel's.
+        steps: the decoded kernel.
         choose: says which of several fibers runs next.
-        complete: does what lanes of the block have issued to asynchronous units, now.
-        observer: told of what happens.
+        complete: performs at once what lanes of a block have issued to asynchronous units.
+        observer: told of everything that happens, or None.
     """
 
     def __init__(
@@ -183,7 +183,7 @@ class Fibers:
         return done
 
     def _follow(self, fiber: Fiber, outcome: Wait | Jump | Split | Park) -> bool:
-        """Do what the instruction asks for; whether the fiber stops running."""
+        """Do what the instruction answers; whether the fiber stops running."""
         if isinstance(outcome, Wait):
             if outcome.ready():
                 outcome.resume()
@@ -244,10 +244,13 @@ class Fibers:
         cta.machine.progress += 1
 
     def _converged(self, fiber: Fiber, size: int) -> NDArray[np.bool_] | None:
-        """Which groups of `size` threads the fiber has with all living threads; None: all it has.
+        """Which groups of threads the fiber has with all of their living threads.
 
         Args:
-            size: 32 for warps, 128 for warpgroups.
+            size: threads of a group: 32 for warps, 128 for warpgroups.
+
+        Returns:
+            (groups of the block,); None if the fiber has no other groups.
         """
         lanes = fiber.lanes
         if isinstance(lanes, slice) and not lanes.start % size:
@@ -263,10 +266,7 @@ class Fibers:
         return None if complete[ours > 0].all() else complete & (ours > 0)
 
     def _gather(self, fiber: Fiber, size: int) -> bool:
-        """Whether all groups of `size` threads are complete; else those that are not stay behind.
-
-        False if none is.
-        """
+        """Leave groups of `size` threads that are not complete behind; whether any is left."""
         complete = self._converged(fiber, size)
         if complete is None:
             return True

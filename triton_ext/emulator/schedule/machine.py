@@ -29,7 +29,7 @@ NO_PROGRESS_LIMIT = 20_000_000
 TIMEOUT_ROUNDS = 64
 """How often waits may give up in vain, one after the other, until that is called a deadlock."""
 CHECKS_AT_EXIT = (check_freed, check_complete, check_awaited)
-"""What must hold of a block when it has ended."""
+"""Called with each block that has ended: they raise what is wrong with it."""
 
 
 class Schedule:
@@ -37,7 +37,7 @@ class Schedule:
 
     Args:
         name: "eager": at once; "lazy": when nothing else can run; "random": at any moment.
-        seed: of the random one.
+        seed: the random schedule's.
     """
 
     def __init__(self, name: str = "eager", seed: int = 0) -> None:
@@ -78,8 +78,8 @@ class Machine:
     Attributes:
         program: the kernel.
         launch: what it is launched with.
-        schedule: in which order.
-        observer: told of what happens.
+        schedule: the order in which all runs.
+        observer: told of everything that happens, or None.
         steps, progress, multiprocessors, waiting, tensor_maps: see
             `triton_ext.emulator.state.block.Gpu`.
         pending: asynchronous operations that are issued, and not done.
@@ -110,7 +110,7 @@ class Machine:
         it waits for what only another one can do.
 
         Args:
-            first: the number of the first one in the grid.
+            first: the number in the grid of the first of `clusters`.
 
         Raises:
             EmulationError: what the kernel does wrong.
@@ -182,7 +182,7 @@ class Machine:
         return done
 
     def _complete_one(self) -> bool:
-        """Do one operation that its queue allows; whether there was one."""
+        """Perform one operation that its queue allows; whether there was one."""
         if not self.pending:
             return False
         chosen = 0
@@ -195,7 +195,7 @@ class Machine:
         return True
 
     def _complete(self, cta: Cta, lanes: Lanes) -> None:
-        """Do what a block's lanes have issued, now."""
+        """Perform at once what a block's lanes have issued."""
         threads = set(lane_sets.indices(lanes).tolist())
         number = 0
         while number < len(self.pending):

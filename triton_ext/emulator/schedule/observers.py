@@ -1,4 +1,4 @@
-"""Watching a kernel run: what each warp and unit did, and how much of what."""
+"""Observers of a running kernel: a trace of what each warp and unit did, and statistics."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from triton_ext.ptx.parse import Instruction
 
 
 class Observer(AccessObserver):
-    """What the machine calls; does nothing."""
+    """Told by the machine of what happens. This one does nothing: to be derived from."""
 
     def instruction(self, cta: Cta, step: Step, lanes: Lanes) -> None:
         """`lanes` of a block are about to execute `step`."""
@@ -54,7 +54,7 @@ class Trace(Observer):
 
     Args:
         write: takes a line.
-        pattern: only instructions whose text it matches somewhere (a regular expression).
+        pattern: a regular expression; only instructions in whose text it is found.
         blocks: only these blocks; None for all.
     """
 
@@ -110,12 +110,13 @@ class Statistics(Observer):
     """Counts: instructions (of warps), bytes moved, products issued, bank conflicts, waits.
 
     Attributes:
-        instructions: warps that executed an opcode, by opcode.
-        bytes: moved, by space and direction; of shared memory also by asynchronous unit.
-        wavefronts, ideal_wavefronts: of shared-memory loads and stores: what they take, and what
-            they would take without bank conflicts.
+        instructions: how many warps executed an opcode, by opcode.
+        bytes: how many were moved, by space and direction; in shared memory also by asynchronous
+            unit.
+        wavefronts, ideal_wavefronts: how many the loads and stores of shared memory take, and
+            would take without bank conflicts.
         waited: how often lanes had to wait, by opcode.
-        done: asynchronous operations, by opcode.
+        done: how many asynchronous operations were done, by opcode.
     """
 
     def __init__(self) -> None:
@@ -167,7 +168,7 @@ class Statistics(Observer):
         self.bytes[f"shared {kind} by {unit}"] += size
 
     def as_object(self) -> dict[str, Any]:
-        """For JSON."""
+        """All counts, as JSON's types."""
         kinds: Counter[str] = Counter()
         for opcode, number in self.instructions.items():
             kinds[kind_of(opcode)] += number
@@ -185,7 +186,7 @@ class Statistics(Observer):
         }
 
     def lines(self) -> list[str]:
-        """In words, the largest first."""
+        """All counts, in words, the largest first."""
         found = self.as_object()
         lines = [f"{found['warp_instructions']} warp instructions"]
         lines += [f"  {number:>10}  {name}" for name, number in found["by_kind"].items()]

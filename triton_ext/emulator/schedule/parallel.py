@@ -1,4 +1,4 @@
-"""Blocks that do not talk to each other, on all cores.
+"""Runs clusters that do not depend on each other on all cores.
 
 Worker processes are forks. They see the global memory through shared copies, which replace the
 original contents only when all of them are done: whatever goes wrong in a worker leaves no trace.
@@ -26,7 +26,7 @@ from triton_ext.emulator.schedule.machine import Machine, clusters_of
 from triton_ext.emulator.state.block import Index
 
 WORTH_FORKING = 0.05
-"""Seconds of work; below, forks cost more than they gain (10 to 20 ms in a process with torch)."""
+"""Seconds of work below which forks cost more than they gain (10 to 20 ms with torch)."""
 _TALKING = ("atom", "red", "griddepcontrol", "clusterlaunchcontrol", "multimem", "ld.volatile",
             "ld.acquire", "ld.relaxed", "cp.reduce", "call")  # fmt: skip
 

@@ -27,12 +27,12 @@ def indices(lanes: Lanes) -> NDArray[np.intp]:
 
 
 def count(lanes: Lanes) -> int:
-    """How many threads."""
+    """The number of threads."""
     return lanes.stop - lanes.start if isinstance(lanes, slice) else len(lanes)
 
 
 def select(lanes: Lanes, chosen: NDArray[Any]) -> Lanes:
-    """Those threads for which `chosen` is true; at least one must be."""
+    """The threads for which `chosen`, (lanes,), is true; it must be for one at least."""
     return pack(indices(lanes)[chosen])
 
 
@@ -44,7 +44,7 @@ def warps(lanes: Lanes) -> NDArray[np.intp]:
 
 
 def whole_warps(lanes: Lanes) -> NDArray[np.intp]:
-    """The numbers of the warps of lanes that must be whole ones.
+    """As `warps`, for an instruction that all threads of a warp must execute.
 
     Raises:
         ConvergenceFault: some threads of a warp are missing.

@@ -34,7 +34,7 @@ ELEMENT_TYPES = (
     DataType.BFLOAT16, DataType.TFLOAT32, DataType.TFLOAT32_FTZ, DataType.U4X16_ALIGN8B,
     DataType.U4X16_ALIGN16B, DataType.U6X16_ALIGN16B,
 )  # fmt: skip
-"""By the number that ``.elemtype`` takes, which is not the driver's."""
+"""Element types by the number that ``.elemtype`` takes, which is not the driver's."""
 SWIZZLES = {
     (0, 0): TensorSwizzle.NONE,
     (1, 0): TensorSwizzle.BYTES_32,
@@ -44,7 +44,7 @@ SWIZZLES = {
     (3, 2): TensorSwizzle.BYTES_128_ATOM_32B_FLIP_8B,
     (3, 3): TensorSwizzle.BYTES_128_ATOM_64B,
 }
-"""By ``.swizzle_mode`` and ``.swizzle_atomicity``."""
+"""Swizzles by ``.swizzle_mode`` and ``.swizzle_atomicity``."""
 
 _FIELDS: dict[str, tuple[int, int]] = {
     "global_address": (0, 64),
@@ -130,9 +130,9 @@ def replace_field(data: bytes, field: str, ordinal: int, value: int) -> bytes:
     """``tensormap.replace``: the 128 bytes with another value of one field.
 
     Args:
-        field: as the instruction names it.
-        ordinal: of the dimension (or stride), for fields that have several.
-        value: as the instruction takes it: the rank less one; strides in bytes.
+        field: the instruction's name of it.
+        ordinal: the number of the dimension (or stride), for fields that have several.
+        value: in the instruction's terms: the rank less one; strides in bytes.
 
     Raises:
         DescriptorFault: the bytes are neither zeros nor a map.
@@ -159,15 +159,15 @@ class MadeTensorMap:
     """A tensor map in global memory that the kernel made (tensormap.cp_fenceproxy).
 
     Attributes:
-        acquired: who has executed fence.proxy.tensormap::generic.acquire on it since: number of
-            the cluster, agent, event.
+        acquired: the threads that have executed fence.proxy.tensormap::generic.acquire on it
+            since, as (number of the cluster, agent, event).
     """
 
     acquired: list[tuple[int, int, int]] = field(default_factory=list)
 
 
 def check_alignment(address: int) -> None:
-    """PTX ISA, "tensorMap": its address is a multiple of 64."""
+    """Raise DescriptorFault unless a map may be at that address (PTX ISA, "tensorMap")."""
     if address % TENSOR_MAP_ALIGNMENT:
         raise DescriptorFault(
             f"tensor map address {address:#x} must be a multiple of {TENSOR_MAP_ALIGNMENT}"

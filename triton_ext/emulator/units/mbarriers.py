@@ -76,7 +76,7 @@ def find(cta: Cta, address: int, agent: int | None = None) -> MBarrier:
     """The mbarrier at a shared address.
 
     Args:
-        agent: of the thread that uses it, which must have seen its initialisation.
+        agent: that of the thread that uses it, which must have seen its initialisation.
 
     Raises:
         BarrierFault: there is none.
@@ -101,11 +101,11 @@ def find(cta: Cta, address: int, agent: int | None = None) -> MBarrier:
 
 
 def initialise(cta: Cta, address: int, count: int, agent: int) -> None:
-    """``mbarrier.init``.
+    """Make an mbarrier (``mbarrier.init``).
 
     Raises:
         BarrierFault: there is an mbarrier already, or the count is out of range.
-        MemoryFault: a misaligned address, or none of the block.
+        MemoryFault: the address is misaligned, or outside of the block's memory.
     """
     offset = address & OFFSET_MASK
     event = cta.cluster.clocks.tick(np.array([agent]))
@@ -123,7 +123,7 @@ def initialise(cta: Cta, address: int, count: int, agent: int) -> None:
 
 
 def invalidate(cta: Cta, address: int, agent: int) -> None:
-    """``mbarrier.inval``."""
+    """Unmake an mbarrier (``mbarrier.inval``); raises as `find` does."""
     find(cta, address, agent)
     offset = address & OFFSET_MASK
     del cta.mbarriers[offset]
@@ -143,11 +143,11 @@ def check_complete(cta: Cta) -> None:
 
 
 def signal(cta: Cta, address: int, size: int, clock: Clock) -> None:
-    """``complete_tx``: an asynchronous unit has copied `size` bytes.
+    """An asynchronous unit has copied `size` bytes (``complete_tx``).
 
     Args:
         cta: the block of the unit.
-        clock: of what the unit did.
+        clock: what a thread that waits for the copy has seen afterwards.
     """
     find(cta, address).complete_tx(size, clock)
     cta.machine.progress += 1

@@ -1,8 +1,8 @@
 """Release and acquire by flags in memory (PTX ISA, "Release and Acquire Patterns").
 
 Each shared memory of a cluster, and global memory as a whole, has one clock of what was released
-through it: who acquires from any flag there has seen all of it. That is more than the memory model
-promises (a reader may look at the wrong flag unnoticed), and never less.
+through it: a thread that acquires from any flag there has seen all of it. That is more than the
+memory model promises (a reader may look at the wrong flag unnoticed), and never less.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def read(cta: Cta, memory: int | str, agents: Agents, order: str) -> None:
 
     Args:
         memory: GLOBAL, or the rank of the block whose shared memory it is.
-        order: of STRONG.
+        order: one of STRONG.
     """
     released = cta.cluster.released.get(memory)
     if released is None:
@@ -33,7 +33,7 @@ def read(cta: Cta, memory: int | str, agents: Agents, order: str) -> None:
 
 
 def write(cta: Cta, memory: int | str, agents: Agents, order: str) -> None:
-    """A strong write by `agents`: releases what they did, or what they did before a fence."""
+    """A strong write by `agents`: releases what they did, or did before their last fence."""
     clocks = cta.cluster.clocks
     releases = order in ("release", "acq_rel")
     clock = clocks.snapshot(agents) if releases else clocks.published(agents)

@@ -78,7 +78,7 @@ def blocks_of(cta: Cta, group: int) -> list[Cta]:
 
 
 def same_in_warp(values: NDArray[Any], warps: int, what: str) -> NDArray[Any]:
-    """(warps,): the value of each warp, whose threads must agree.
+    """The value of each warp, (warps,), whose threads must agree.
 
     Raises:
         ConvergenceFault: they do not.
@@ -91,7 +91,7 @@ def same_in_warp(values: NDArray[Any], warps: int, what: str) -> NDArray[Any]:
 
 
 def per_thread(values: NDArray[Any], threads: int) -> list[Any]:
-    """What a reader gave, as a Python number for each thread."""
+    """The values that a reader gave, as a Python number for each thread."""
     if threads == 1:
         return [values.item()]
     found: list[Any] = np.broadcast_to(values, threads).tolist()
@@ -106,8 +106,9 @@ def issue(cta: Cta, thread: int, group: int, work: Callable[[Clock], None]) -> N
     """Hand work of the instruction that is being executed to the tensor core.
 
     Args:
-        thread: that issues it.
-        work: does it; takes what the thread had seen, and all earlier work of the unit.
+        thread: the one that issues it.
+        work: does it; takes what the thread had seen at the issue, with all earlier work of the
+            unit.
     """
     core = use_group(cta, group)
     clocks = cta.cluster.clocks
@@ -126,8 +127,8 @@ def issue(cta: Cta, thread: int, group: int, work: Callable[[Clock], None]) -> N
 def issue_commit(cta: Cta, thread: int, group: int, arrive: Callable[[Clock], None]) -> None:
     """Call `arrive` when all earlier work that the thread issued is done.
 
-    It takes what an arrival of the thread would release, and the thread's own work: of what other
-    threads issued, a commit says nothing.
+    `arrive` takes the clock that an arrival of the thread would release, with the work that the
+    thread issued. Work that other threads issued is not in it.
     """
     core = use_group(cta, group)
     unit = cta.unit_agent(UNIT)

@@ -42,7 +42,7 @@ def warpgroups(lanes: Lanes) -> list[slice]:
 
 
 def start(cta: Cta, lanes: slice, product: Product) -> None:
-    """A warpgroup has started a product: its registers are in flight.
+    """Note that a warpgroup has started a product: its registers are in flight.
 
     Raises:
         SynchronizationFault: it shares registers with a product in flight, and may not.
@@ -63,7 +63,7 @@ def start(cta: Cta, lanes: slice, product: Product) -> None:
 
 
 def commit(cta: Cta, warp: int) -> None:
-    """What the warp has started and not committed becomes a group."""
+    """The products that the warp has started and not committed become a group."""
     queue = cta.products[warp]
     queue.groups.append(queue.uncommitted)
     queue.uncommitted = []
@@ -76,7 +76,7 @@ def groups_before(cta: Cta, warp: int, keep: int) -> list[list[Product]]:
 
 
 def release(cta: Cta, warp: int, groups: list[list[Product]]) -> None:
-    """The warp has waited for its first groups: it has seen what they did, registers included."""
+    """The warp has waited for its first groups: it has seen their results, in registers too."""
     if not groups:
         return
     queue = cta.products[warp]
