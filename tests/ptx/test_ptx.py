@@ -519,7 +519,7 @@ def test_cute_dsl_on_hopper():
     copies = [item for item in found if "bulk.tensor" in item.instruction.opcode]
     assert {item.values["cache_policy"] for item in copies} == {0}
     assert {item.values["tensor_map"] for item in copies} == {"param_1", "param_2"}
-    assert {item.instruction.source.file for item in products} == {"tests/support/cute_worker.py"}
+    assert {item.instruction.source.file for item in products} == {"tests/cute_worker.py"}
     assert len({item.instruction.source.line for item in products}) == 1
 
 
