@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,11 +20,15 @@ from triton_ext.emulator.decode.operands import Operands, Register, Symbol
 from triton_ext.emulator.errors import LaunchError, UnsupportedInstruction
 from triton_ext.emulator.state.lanes import Lanes
 from triton_ext.emulator.state.types import DTYPES
+from triton_ext.errors import LayoutError
 from triton_ext.hardware.architecture import WARP_THREADS, architecture
+from triton_ext.ptx.forms import Form, read
 from triton_ext.ptx.parse import Instruction, Kernel, Module
 
 if TYPE_CHECKING:
     from triton_ext.emulator.schedule.cta import Cta
+
+F = TypeVar("F", bound=Form)
 
 
 @dataclass
@@ -112,6 +116,21 @@ class Modifiers:
                 self.parts.remove(part)
                 return part[len(prefix) :]
         return ""
+
+    def form(self, kind: type[F]) -> F:
+        """The instruction as its form, which accounts for all modifiers and operands.
+
+        Raises:
+            UnsupportedInstruction: the form has no such modifiers or operands.
+        """
+        try:
+            found = read(self.instruction)
+        except LayoutError as error:
+            raise UnsupportedInstruction(error.rule, self.instruction) from None
+        if not isinstance(found, kind):
+            raise UnsupportedInstruction("the opcode is not understood", self.instruction)
+        self.parts.clear()
+        return found
 
     def finish(self) -> None:
         """Raise for what is left."""

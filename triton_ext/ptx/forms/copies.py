@@ -11,9 +11,16 @@ from triton_ext.ptx.parse import split_operands
 
 _SPACE = r"shared(?:::cta|::cluster)?|global|L2"
 _REDUCTION = "add|min|max|inc|dec|and|or|xor"
-_COMPLETION = r"mbarrier::complete_tx::bytes|bulk_group"
+_COMPLETIONS = {
+    ("shared", "global"): "mbarrier::complete_tx::bytes",
+    ("shared", "shared"): "mbarrier::complete_tx::bytes",
+    ("global", "shared"): "bulk_group",
+    ("L2", "global"): "",
+}
+"""(destination, source) -> the completion mechanism."""
 GATHERED_ROWS = 4
-"""Rows of a ``.tile::gather4`` or ``.tile::scatter4``, each with a coordinate of its own."""
+"""Rows of a 2D tensor that ``.tile::gather4`` or ``.tile::scatter4`` moves, each with a coordinate of
+its own (PTX ISA, "Tiled mode")."""
 
 
 def _writes_shared(values: Mapping[str, Any]) -> bool:
@@ -41,16 +48,16 @@ class _Copy(Form):
 
     destination: str = modifier(_SPACE)
     source: str = modifier(_SPACE)
-    completion: str = modifier(_COMPLETION, missing="")
+    completion: str = modifier("mbarrier::complete_tx::bytes|bulk_group", missing="")
     reduction: str = modifier(_REDUCTION, missing="")
 
     def __post_init__(self) -> None:
-        loads = self.destination.startswith("shared")
-        wanted = "mbarrier::complete_tx::bytes" if loads else "bulk_group"
-        prefetches = "prefetch" in self.base
-        legal = self.destination == "L2" if prefetches else self.destination != "L2"
-        legal = legal and self.completion == ("" if prefetches else wanted)
-        if not legal or self.destination == self.source or self.source == "L2":
+        way = self.destination.split("::")[0], self.source.split("::")[0]
+        if (
+            _COMPLETIONS.get(way) != self.completion
+            or ("L2" in way) != ("prefetch" in self.base)
+            or self.source == "shared::cluster"
+        ):
             raise self.refuse("its state spaces and completion mechanism do not go together")
         if bool(self.reduction) != self.base.startswith("cp.reduce"):
             raise self.refuse("cp.reduce, and nothing else, has an operation such as .add")
@@ -102,14 +109,14 @@ class TensorCopy(_Copy):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        parts = split_operands(self.tensor.strip("[]"))
-        if len(parts) != 2:
+        if self.loads and self.source != "global":
+            raise self.refuse("a load has .global as its source")
+        if len(split_operands(self.tensor.strip("[]"))) != 2:
             raise self.refuse(f"{self.tensor!r} must be a tensor map and coordinates")
         rows = GATHERED_ROWS if self.moves_rows else 0
-        if rows and (self.rank != 2 or self.reduction or self.loads != ("gather" in self.mode)):
-            ways = "prefetches and loads gather rows of 2 dimensions, and stores scatter them"
-            if self.destination != "L2":
-                raise self.refuse(ways)
+        scatters = self.mode == "tile::scatter4"
+        if rows and (self.rank != 2 or self.reduction or scatters != bool(self.src_mem)):
+            raise self.refuse("loads and prefetches gather, stores scatter, rows of 2 dimensions")
         count, wanted = len(self.coordinates), 1 + rows if rows else self.rank
         if count != wanted:
             raise self.refuse(f"{count} coordinates, {wanted} expected")
