@@ -5,21 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from triton_ext.emulator.errors import ConvergenceFault, UnsupportedInstruction
-from triton_ext.emulator.state import lanes as lane_sets
+from triton_ext.emulator.decode.operands import Operands
+from triton_ext.emulator.errors import UnsupportedInstruction
+from triton_ext.emulator.state.block import Cta
 from triton_ext.emulator.state.lanes import Lanes
 from triton_ext.hardware.architecture import WARP_THREADS
 from triton_ext.hardware.register_fragments import Fragment
 from triton_ext.ptx.parse import Instruction
-
-if TYPE_CHECKING:
-    from triton_ext.emulator.decode.operands import Operands
-    from triton_ext.emulator.schedule.cta import Cta
 
 Array = NDArray[Any]
 
@@ -132,19 +129,3 @@ class RegisterRows:
         if not isinstance(lanes, slice) and not isinstance(rows, slice):
             rows = rows[:, None]
         cta.files[self.key][rows, lanes] = values
-
-
-def whole_warps(lanes: Lanes) -> int:
-    """How many warps the lanes are.
-
-    Raises:
-        ConvergenceFault: some threads of a warp are missing.
-    """
-    number = lane_sets.count(lanes)
-    warps = len(lane_sets.warps(lanes))
-    if number != warps * WARP_THREADS:
-        raise ConvergenceFault(
-            "all 32 threads of a warp must execute this instruction: some have exited, or their"
-            " guard is false"
-        )
-    return warps

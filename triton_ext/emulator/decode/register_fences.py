@@ -12,17 +12,14 @@ them.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
-from triton_ext.emulator.decode.operands import Register
-from triton_ext.emulator.decode.program import Outcome, Run, Step, after_decoding
+from triton_ext.emulator.decode.step import Outcome, Run, Step
 from triton_ext.emulator.errors import SynchronizationFault
 from triton_ext.emulator.state import lanes as lane_sets
+from triton_ext.emulator.state.block import Cta
 from triton_ext.emulator.state.lanes import Lanes
+from triton_ext.emulator.state.storage import Register
 from triton_ext.ptx.parse import Kernel
-
-if TYPE_CHECKING:
-    from triton_ext.emulator.schedule.cta import Cta
 
 _PRODUCT, _FENCE = "wgmma.mma_async", "wgmma.fence"
 _START = "start of the kernel"
@@ -112,8 +109,7 @@ def _suspicious(kernel: Kernel, steps: tuple[Step, ...], relevant: set[Register]
 
 
 def _writers(cta: Cta, warp: int) -> Writers:
-    warps: dict[int, Writers] = cta.units.setdefault("wgmma.fence", {})
-    return warps.setdefault(warp, {_START: ""})
+    return cta.unfenced.setdefault(warp, {_START: ""})
 
 
 def _tracked(step: Step, relevant: set[Register]) -> Run:
@@ -158,7 +154,6 @@ def _tracked(step: Step, relevant: set[Register]) -> Run:
     return product if _is(step, _PRODUCT) else write
 
 
-@after_decoding
 def check_fences(kernel: Kernel, steps: tuple[Step, ...]) -> tuple[Step, ...]:
     """Make a kernel in which a fence may be missing watch for it."""
     relevant = _relevant(steps)

@@ -18,14 +18,16 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from triton_ext.emulator.decode.program import Program, decode
+from triton_ext.emulator.decode.program import Program
 from triton_ext.emulator.errors import LaunchError
 from triton_ext.emulator.host.run import MAX_THREADS, prepare, storage_bytes
-from triton_ext.emulator.schedule.machine import MULTIPROCESSORS, Machine, Schedule, clusters_of
+from triton_ext.emulator.instructions import decode
+from triton_ext.emulator.schedule.machine import Machine, Schedule
 from triton_ext.emulator.schedule.observers import Observer
 from triton_ext.emulator.schedule.parallel import execute
 from triton_ext.emulator.state.memory import GlobalMemory
 from triton_ext.hardware.architecture import (
+    MULTIPROCESSORS,
     SHARED_MEMORY_PER_BLOCK,
     WARP_THREADS,
     Architecture,
@@ -92,15 +94,11 @@ class EmulatedGpu:
             dynamic_smem_bytes=dynamic_smem_bytes,
             memory=memory,
         )
-        machine = Machine(
-            launch,
-            Schedule(self.schedule, self.seed + self.launches),
-            self.observer,
-            multiprocessors=MULTIPROCESSORS[self.arch],
-        )
+        schedule = Schedule(self.schedule, self.seed + self.launches)
+        machine = Machine(program, launch, schedule, self.observer)
         self.launches += 1
         try:
-            execute(machine, clusters_of(launch.grid, launch.cluster))
+            execute(machine)
         finally:
             self.steps += machine.steps
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from triton_ext.emulator.decode.decoder import Modifiers, instruction
 from triton_ext.emulator.decode.operands import Operands
-from triton_ext.emulator.decode.program import Modifiers, Run, instruction
+from triton_ext.emulator.decode.step import Run
 from triton_ext.emulator.instructions import floating, integer
 from triton_ext.emulator.instructions.common import is_float
 from triton_ext.ptx.parse import Instruction

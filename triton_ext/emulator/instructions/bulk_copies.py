@@ -3,30 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from triton_ext.emulator.decode.decoder import Modifiers, instruction
 from triton_ext.emulator.decode.operands import Operands, Reader
-from triton_ext.emulator.decode.program import Modifiers, Outcome, Run, Split, Wait, instruction
+from triton_ext.emulator.decode.step import Outcome, Run, Split, Wait
 from triton_ext.emulator.errors import (
     DescriptorFault,
     MemoryFault,
-    SynchronizationFault,
     UnsupportedInstruction,
 )
-from triton_ext.emulator.schedule.cta import Cta
 from triton_ext.emulator.state import lanes as lane_sets
+from triton_ext.emulator.state.block import Cta
 from triton_ext.emulator.state.clocks import Clock
+from triton_ext.emulator.state.in_flight import BulkCopy
 from triton_ext.emulator.state.lanes import Lanes
 from triton_ext.emulator.state.memory import RANK_SHIFT, Bytes
-from triton_ext.emulator.state.tensor_map_memory import check_acquired, check_alignment, load
+from triton_ext.emulator.state.tensor_map_memory import check_alignment
 from triton_ext.emulator.state.types import DTYPES
-from triton_ext.emulator.units.mbarriers import OFFSET_MASK, issue, owner, shared_addresses, signal
+from triton_ext.emulator.units.mbarriers import OFFSET_MASK, owner, shared_addresses, signal
 from triton_ext.emulator.units.reductions import Combine, combiner
-from triton_ext.emulator.units.tma import ELEMENTS, BoxCopy
-from triton_ext.ptx.forms import BulkCopy, BulkGroup, TensorCopy
+from triton_ext.emulator.units.tma import (
+    ELEMENTS,
+    BoxCopy,
+    check_acquired,
+    tensor_map_at,
+)
+from triton_ext.ptx import forms
 from triton_ext.ptx.parse import Instruction, immediate
 
 BULK_ALIGNMENT = 16
@@ -36,37 +42,9 @@ BULK_ALIGNMENT = 16
 # ------------------------------------------------------------------ bulk groups
 
 
-@dataclass
-class _Copy:
-    """A copy out of shared memory, of a bulk group.
-
-    Attributes:
-        read: whether its source has been read.
-        done: whether its writes are made.
-        clock: what who waits for it has seen.
-    """
-
-    clock: Clock
-    read: bool = False
-    done: bool = False
-
-
-@dataclass
-class _Groups:
-    """A thread's copies: those of no group yet, and those of each group."""
-
-    open: list[_Copy] = field(default_factory=list)
-    committed: list[list[_Copy]] = field(default_factory=list)
-
-
-def _groups(cta: Cta) -> dict[int, _Groups]:
-    groups: dict[int, _Groups] = cta.units.setdefault("bulk groups", {})
-    return groups
-
-
 def _threads(cta: Cta, lanes: Lanes) -> list[int]:
     """Those of the threads that have issued copies."""
-    known = _groups(cta)
+    known = cta.bulk_groups
     if isinstance(lanes, slice):
         return [thread for thread in known if lanes.start <= thread < lanes.stop]
     return [thread for thread in known if thread in lanes]
@@ -74,11 +52,11 @@ def _threads(cta: Cta, lanes: Lanes) -> list[int]:
 
 @instruction("cp.async.bulk.commit_group")
 def commit(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
-    modifiers.form(BulkGroup)
+    modifiers.form(forms.BulkGroup)
 
     def run(cta: Cta, lanes: Lanes) -> None:
         for thread in _threads(cta, lanes):
-            groups = _groups(cta)[thread]
+            groups = cta.bulk_groups[thread]
             groups.committed.append(groups.open)
             groups.open = []
 
@@ -87,17 +65,17 @@ def commit(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
 
 @instruction("cp.async.bulk.wait_group")
 def wait_group(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
-    form = modifiers.form(BulkGroup)
+    form = modifiers.form(forms.BulkGroup)
     number = immediate(form.pending)
     if number is None or number < 0:
         raise UnsupportedInstruction("the number of groups must be a constant", at)
     pending = number
 
     def run(cta: Cta, lanes: Lanes) -> Outcome:
-        awaited: list[_Copy] = []
+        awaited: list[BulkCopy] = []
         threads = []
         for thread in _threads(cta, lanes):
-            committed = _groups(cta)[thread].committed
+            committed = cta.bulk_groups[thread].committed
             mine = [copy for group in committed[: len(committed) - pending] for copy in group]
             if mine:
                 awaited += mine
@@ -117,7 +95,7 @@ def wait_group(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run
             for copy in awaited:
                 cta.cluster.clocks.acquire(agents, copy.clock)
             for thread in threads:
-                groups = _groups(cta)[thread]
+                groups = cta.bulk_groups[thread]
                 keep = len(groups.committed) - pending
                 groups.committed[:keep] = [
                     left for group in groups.committed[:keep]
@@ -142,8 +120,8 @@ def _copy_out(
     clock = clocks.snapshot(cta.agents(lane))
     queue = ("bulk group", cta.index, thread)
     unit = cta.tma_agent(("bulk groups", thread // 32))
-    copy = _Copy(clocks.empty())
-    _groups(cta).setdefault(thread, _Groups()).open.append(copy)
+    copy = BulkCopy(clocks.empty())
+    cta.bulk_groups[thread].open.append(copy)
 
     def perform() -> None:
         values = read(clock, unit)
@@ -154,9 +132,9 @@ def _copy_out(
             write(values)
             copy.done = True
 
-        issue(cta, lane, queue, finish)
+        cta.issue(lane, queue, finish)
 
-    issue(cta, lane, queue, perform)
+    cta.issue(lane, queue, perform)
 
 
 # --------------------------------------------------------- where copies go to
@@ -221,8 +199,6 @@ def _copy_in(
     """
     clocks = cta.cluster.clocks
     clock = clocks.snapshot(cta.agents(lane))
-    if _check_awaited not in cta.machine.at_exit:
-        cta.machine.at_exit.append(_check_awaited)
 
     def perform() -> None:
         values = read(clock)
@@ -230,21 +206,10 @@ def _copy_in(
             unit = cta.tma_agent(barrier)
             write(address, values, clock, unit)
             event = int(clocks.seen[unit, unit])
-            cta.units.setdefault("copies in", {})[unit] = event
+            cta.copied_in[unit] = event
             signal(cta, barrier, size, clocks.of_event(unit, event))
 
-    issue(cta, lane, None, perform)
-
-
-def _check_awaited(cta: Cta) -> None:
-    """Raise SynchronizationFault if a block ends, and nobody has waited for its last copies."""
-    seen = cta.cluster.clocks.seen
-    for unit, event in cta.units.get("copies in", {}).items():
-        if (np.delete(seen[:, unit], unit) < event).all():
-            raise SynchronizationFault(
-                "the block ends, and no thread has waited for a copy that TMA has made into shared"
-                " memory: it could still be in flight when the memory belongs to another block"
-            )
+    cta.issue(lane, None, perform)
 
 
 # ------------------------------------------------------------------- operands
@@ -269,7 +234,9 @@ def _one_or_none(read: Reader | None, cta: Cta, lanes: Lanes) -> list[int | None
     return list(_values(read, cta, lanes))
 
 
-def _check_hint(at: Instruction, form: TensorCopy | BulkCopy, operands: Operands) -> None:
+def _check_hint(
+    at: Instruction, form: forms.TensorCopy | forms.BulkCopy, operands: Operands
+) -> None:
     """The cache policy changes no result; but it must be a register or a number."""
     if form.cache_policy:
         operands.reader(form.cache_policy, "b64", at)
@@ -303,7 +270,7 @@ class _Tensor:
         return boxes
 
 
-def _tensor(at: Instruction, form: TensorCopy, operands: Operands) -> _Tensor:
+def _tensor(at: Instruction, form: forms.TensorCopy, operands: Operands) -> _Tensor:
     if form.mode != "tile" and not form.moves_rows:
         raise UnsupportedInstruction(f".{form.mode} is not modelled", at)
     _check_hint(at, form, operands)
@@ -316,11 +283,11 @@ def _tensor(at: Instruction, form: TensorCopy, operands: Operands) -> _Tensor:
 
 @instruction("cp.async.bulk.tensor", "cp.reduce.async.bulk.tensor")
 def tensor_copy(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
-    form = modifiers.form(TensorCopy)
+    form = modifiers.form(forms.TensorCopy)
     return (_tensor_load if form.loads else _tensor_store)(at, form, operands)
 
 
-def _tensor_load(at: Instruction, form: TensorCopy, operands: Operands) -> Run:
+def _tensor_load(at: Instruction, form: forms.TensorCopy, operands: Operands) -> Run:
     space, pair = form.destination, form.cta_group == 2
     tensor = _tensor(at, form, operands)
     target_address = operands.address(form.dst_mem, at)
@@ -345,7 +312,7 @@ def _load_box(
     cta: Cta, lane: Lanes, where: int, coordinates: list[int], rows: list[int] | None,
     goals: _Targets
 ) -> None:  # fmt: skip
-    copy = BoxCopy(load(cta, where), coordinates, goals.addresses[0] & OFFSET_MASK, rows)
+    copy = BoxCopy(tensor_map_at(cta, where), coordinates, goals.addresses[0] & OFFSET_MASK, rows)
 
     def write(address: int, values: Bytes, clock: Clock, unit: int) -> None:
         copy.write_shared(owner(cta, address), values, clock, unit)
@@ -355,7 +322,7 @@ def _load_box(
     )
 
 
-def _tensor_store(at: Instruction, form: TensorCopy, operands: Operands) -> Run:
+def _tensor_store(at: Instruction, form: forms.TensorCopy, operands: Operands) -> Run:
     tensor = _tensor(at, form, operands)
     source_address = operands.address(form.src_mem, at)
 
@@ -374,7 +341,7 @@ def _store_box(
     cta: Cta, lane: Lanes, where: int, coordinates: list[int], rows: list[int] | None,
     offset: int, operation: str
 ) -> None:  # fmt: skip
-    copy = BoxCopy(load(cta, where), coordinates, offset, rows)
+    copy = BoxCopy(tensor_map_at(cta, where), coordinates, offset, rows)
     combine: Combine | None = None
     if operation:
         kind = copy.map.data_type
@@ -393,11 +360,11 @@ def _store_box(
 @instruction("cp.async.bulk.prefetch.tensor")
 def tensor_prefetch(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     """It moves nothing that a program could see; its box must be legal all the same."""
-    tensor = _tensor(at, modifiers.form(TensorCopy), operands)
+    tensor = _tensor(at, modifiers.form(forms.TensorCopy), operands)
 
     def run(cta: Cta, lanes: Lanes) -> None:
         for where, coordinates, rows in tensor.boxes(cta, lanes):
-            BoxCopy(load(cta, where), coordinates, 0, rows)
+            BoxCopy(tensor_map_at(cta, where), coordinates, 0, rows)
 
     return run
 
@@ -422,7 +389,7 @@ def _global_bytes(cta: Cta, address: int, size: int) -> Bytes:
 
 @instruction("cp.async.bulk", "cp.reduce.async.bulk")
 def bulk_copy(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
-    form = modifiers.form(BulkCopy)
+    form = modifiers.form(forms.BulkCopy)
     combine: Combine | None = None
     dtype: Any = DTYPES[form.type or "u8"]
     if form.reduction:
@@ -435,7 +402,7 @@ def bulk_copy(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
 
 
 def _bulk_in(
-    at: Instruction, form: BulkCopy, operands: Operands, combine: Combine | None, dtype: Any
+    at: Instruction, form: forms.BulkCopy, operands: Operands, combine: Combine | None, dtype: Any
 ) -> Run:
     to, origin = form.destination, form.source
     target_address = operands.address(form.dst_mem, at)
@@ -480,7 +447,7 @@ def _bulk_in(
 
 
 def _bulk_out(
-    at: Instruction, form: BulkCopy, operands: Operands, combine: Combine | None, dtype: Any
+    at: Instruction, form: forms.BulkCopy, operands: Operands, combine: Combine | None, dtype: Any
 ) -> Run:
     target_address = operands.address(form.dst_mem, at)
     source_address = operands.address(form.src_mem, at)
@@ -530,7 +497,7 @@ def _writer_of(
 
 @instruction("cp.async.bulk.prefetch")
 def bulk_prefetch(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
-    form = modifiers.form(BulkCopy)
+    form = modifiers.form(forms.BulkCopy)
     address, size = operands.address(form.src_mem, at), operands.reader(form.size, "u32", at)
     _check_hint(at, form, operands)
 

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from triton_ext.emulator.decode.decoder import Modifiers, instruction
 from triton_ext.emulator.decode.operands import Operands
-from triton_ext.emulator.decode.program import Modifiers, Run, instruction
+from triton_ext.emulator.decode.step import Run
 from triton_ext.emulator.errors import UnsupportedInstruction
 from triton_ext.emulator.instructions.common import (
     PACKED,
@@ -19,7 +20,7 @@ from triton_ext.emulator.instructions.common import (
     writer,
 )
 from triton_ext.emulator.instructions.floating import flush, is_nan, widen
-from triton_ext.emulator.schedule.cta import Cta
+from triton_ext.emulator.state.block import Cta
 from triton_ext.emulator.state.lanes import Lanes
 from triton_ext.emulator.state.types import DTYPES, bits_of
 from triton_ext.ptx.parse import Instruction

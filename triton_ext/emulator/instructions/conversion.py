@@ -11,13 +11,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from triton_ext.emulator.decode.decoder import Modifiers, instruction
 from triton_ext.emulator.decode.operands import Operands, Reader
-from triton_ext.emulator.decode.program import Modifiers, Run, instruction
+from triton_ext.emulator.decode.step import Run
 from triton_ext.emulator.errors import UnsupportedInstruction
 from triton_ext.emulator.instructions import floating
 from triton_ext.emulator.instructions.common import elementwise, reader
-from triton_ext.emulator.schedule.cta import Cta
 from triton_ext.emulator.state import lanes as lane_sets
+from triton_ext.emulator.state.block import Cta
 from triton_ext.emulator.state.lanes import Lanes
 from triton_ext.emulator.state.types import DTYPES
 from triton_ext.emulator.units import rounding

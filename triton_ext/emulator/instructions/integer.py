@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from triton_ext.emulator.decode.decoder import Modifiers, instruction
 from triton_ext.emulator.decode.operands import Operands
-from triton_ext.emulator.decode.program import Modifiers, Run, instruction
+from triton_ext.emulator.decode.step import Run
 from triton_ext.emulator.errors import UnsupportedInstruction
 from triton_ext.emulator.instructions.common import (
     data_type,
@@ -18,7 +19,7 @@ from triton_ext.emulator.instructions.common import (
     reader,
     writer,
 )
-from triton_ext.emulator.schedule.cta import Cta
+from triton_ext.emulator.state.block import Cta
 from triton_ext.emulator.state.lanes import Lanes
 from triton_ext.emulator.state.types import DTYPES
 from triton_ext.ptx.parse import Instruction
@@ -254,14 +255,6 @@ def dot_product(at: Instruction, modifiers: Modifiers, operands: Operands) -> Ru
 # ----------------------------------------------------------- carries, kept by each thread
 
 
-def _carry(cta: Cta) -> NDArray[np.bool_]:
-    """The condition code's carry flag of every thread."""
-    flags: NDArray[np.bool_] | None = cta.units.get("carry")
-    if flags is None:
-        flags = cta.units["carry"] = np.zeros(cta.threads, np.bool_)
-    return flags
-
-
 def _sum3(a: Array, b: Array, extra: Array) -> tuple[Array, Array]:
     """a + b + extra (0 or 1) of an unsigned type, and the carry."""
     first = a + b
@@ -279,7 +272,7 @@ def _with_carry(
     write = writer(at.operands[0], raw, at, operands)
 
     def run(cta: Cta, lanes: Lanes) -> None:
-        flags = _carry(cta)
+        flags = cta.carry
         a, b = read_a(cta, lanes), read_b(cta, lanes)
         extra = flags[lanes] if carry_in else np.asarray(subtract)
         total, carry = _sum3(a, ~b if subtract else b, extra)
@@ -319,7 +312,7 @@ def _multiply_add_carry(
     write = operands.writer(at.operands[0], type_name, at)
 
     def run(cta: Cta, lanes: Lanes) -> None:
-        flags = _carry(cta)
+        flags = cta.carry
         a, b, c = (read(cta, lanes) for read in reads)
         extra = flags[lanes] if carry_in else np.asarray(False)
         total, carry = _sum3(product(a, b).astype(raw), c.astype(raw), extra)

@@ -7,14 +7,15 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
+from triton_ext.emulator.decode.decoder import Modifiers, instruction
 from triton_ext.emulator.decode.operands import Operands, Reader
-from triton_ext.emulator.decode.program import Modifiers, Outcome, Run, Split, Wait, instruction
+from triton_ext.emulator.decode.step import Outcome, Run, Split, Wait
 from triton_ext.emulator.errors import BarrierFault
-from triton_ext.emulator.schedule.cta import Cta
 from triton_ext.emulator.state import lanes as lane_sets
+from triton_ext.emulator.state.barriers import COUNT_LIMIT, MBarrier
+from triton_ext.emulator.state.block import Cta
 from triton_ext.emulator.state.clocks import Clock
 from triton_ext.emulator.state.lanes import Lanes
-from triton_ext.emulator.units.barriers import COUNT_LIMIT, MBarrier
 from triton_ext.emulator.units.mbarriers import (
     Addresses,
     by_address,

@@ -11,16 +11,18 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
+from triton_ext.emulator.decode.decoder import Modifiers, instruction
 from triton_ext.emulator.decode.operands import Operands
-from triton_ext.emulator.decode.program import Modifiers, Run, instruction
+from triton_ext.emulator.decode.step import Run
 from triton_ext.emulator.errors import (
     DescriptorFault,
     TensorMemoryFault,
     UnsupportedInstruction,
 )
-from triton_ext.emulator.schedule.cta import Cta
 from triton_ext.emulator.state import lanes as lane_sets
+from triton_ext.emulator.state.block import Cta
 from triton_ext.emulator.state.clocks import Clock
+from triton_ext.emulator.state.in_flight import TensorCore
 from triton_ext.emulator.state.lanes import Lanes
 from triton_ext.emulator.state.tensor_memory import Cells, TensorMemory, stamp
 from triton_ext.emulator.state.tensor_memory_cells import DataPath, data_path
@@ -32,7 +34,6 @@ from triton_ext.emulator.units.matrix_product import (
 from triton_ext.emulator.units.operand_matrix import decode_descriptor, read_operand
 from triton_ext.emulator.units.tensor_core import (
     UNIT,
-    TensorCore,
     blocks_of,
     issue,
     per_thread,

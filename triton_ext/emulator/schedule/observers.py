@@ -5,23 +5,21 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from triton_ext.emulator.decode.step import Step
 from triton_ext.emulator.state import lanes as lane_sets
+from triton_ext.emulator.state.block import AccessObserver, AsyncOperation, Cta
 from triton_ext.emulator.state.lanes import Lanes
 from triton_ext.hardware.architecture import WARP_THREADS
 from triton_ext.hardware.banks import LINE_BYTES, warp_access
-
-if TYPE_CHECKING:
-    from triton_ext.emulator.decode.program import Step
-    from triton_ext.emulator.schedule.cta import Cta
-    from triton_ext.emulator.schedule.machine import AsyncOperation
+from triton_ext.ptx.parse import Instruction
 
 
-class Observer:
+class Observer(AccessObserver):
     """What the machine calls; does nothing."""
 
     def instruction(self, cta: Cta, step: Step, lanes: Lanes) -> None:
@@ -33,54 +31,22 @@ class Observer:
     def completed(self, operation: AsyncOperation) -> None:
         """An asynchronous operation was done."""
 
-    def access(
-        self,
-        cta: Cta,
-        lanes: Lanes,
-        space: str,
-        addresses: NDArray[np.int64],
-        width: int,
-        kind: str,
-    ) -> None:
-        """Each lane accesses `width` bytes of `space`; `kind`: "load", "store" or "atomic"."""
-
-    def moved(self, cta: Cta, unit: str, kind: str, size: int) -> None:
-        """An asynchronous unit reads or writes `size` bytes of the block's shared memory."""
-
 
 class Observers(Observer):
-    """Several at once."""
+    """Several at once: each is told of everything, in their order."""
 
     def __init__(self, parts: Sequence[Observer]) -> None:
         self.parts = tuple(parts)
+        for name in ("instruction", "waits", "completed", "access", "moved"):
+            setattr(self, name, _each([getattr(part, name) for part in self.parts]))
 
-    def instruction(self, cta: Cta, step: Step, lanes: Lanes) -> None:
-        for part in self.parts:
-            part.instruction(cta, step, lanes)
 
-    def waits(self, cta: Cta, step: Step, lanes: Lanes) -> None:
-        for part in self.parts:
-            part.waits(cta, step, lanes)
+def _each(functions: Sequence[Callable[..., None]]) -> Callable[..., None]:
+    def call(*args: Any) -> None:
+        for function in functions:
+            function(*args)
 
-    def completed(self, operation: AsyncOperation) -> None:
-        for part in self.parts:
-            part.completed(operation)
-
-    def access(
-        self,
-        cta: Cta,
-        lanes: Lanes,
-        space: str,
-        addresses: NDArray[np.int64],
-        width: int,
-        kind: str,
-    ) -> None:
-        for part in self.parts:
-            part.access(cta, lanes, space, addresses, width, kind)
-
-    def moved(self, cta: Cta, unit: str, kind: str, size: int) -> None:
-        for part in self.parts:
-            part.moved(cta, unit, kind, size)
+    return call
 
 
 class Trace(Observer):
@@ -101,24 +67,24 @@ class Trace(Observer):
         self._write, self._pattern = write, re.compile(pattern)
         self._blocks = None if blocks is None else set(blocks)
 
-    def _line(self, cta: Cta, step: Step | None, lanes: Lanes, what: str) -> None:
-        if step is None or (self._blocks is not None and cta.index not in self._blocks):
+    def _line(self, cta: Cta, at: Instruction | None, lanes: Lanes, what: str) -> None:
+        if at is None or (self._blocks is not None and cta.index not in self._blocks):
             return
-        text = str(step.instruction)
+        text = str(at)
         if not self._pattern.search(text):
             return
-        source = f"  [{step.instruction.source}]" if step.instruction.source else ""
+        source = f"  [{at.source}]" if at.source else ""
         where = f"{cta.describe(lanes)} ({lane_sets.count(lanes)} threads)"
         self._write(f"{cta.machine.steps:>9}  {where}: {what}{text}{source}")
 
     def instruction(self, cta: Cta, step: Step, lanes: Lanes) -> None:
-        self._line(cta, step, lanes, "")
+        self._line(cta, step.instruction, lanes, "")
 
     def waits(self, cta: Cta, step: Step, lanes: Lanes) -> None:
-        self._line(cta, step, lanes, "waits at ")
+        self._line(cta, step.instruction, lanes, "waits at ")
 
     def completed(self, operation: AsyncOperation) -> None:
-        self._line(operation.cta, operation.step, operation.lanes, "done: ")
+        self._line(operation.cta, operation.instruction, operation.lanes, "done: ")
 
 
 _KINDS = (
@@ -168,8 +134,8 @@ class Statistics(Observer):
         self.waited[step.instruction.opcode] += len(lane_sets.warps(lanes))
 
     def completed(self, operation: AsyncOperation) -> None:
-        if operation.step is not None:
-            self.done[operation.step.instruction.opcode] += 1
+        if operation.instruction is not None:
+            self.done[operation.instruction.opcode] += 1
 
     def access(
         self,

@@ -10,10 +10,9 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from triton_ext.emulator.errors import DescriptorFault, MemoryFault, SynchronizationFault
-from triton_ext.emulator.state.memory import PARAM_WINDOW, WINDOW_SHIFT
+from triton_ext.emulator.errors import DescriptorFault
 from triton_ext.errors import LayoutError
 from triton_ext.hardware.tensor_map import (
     TENSOR_MAP_ALIGNMENT,
@@ -24,9 +23,6 @@ from triton_ext.hardware.tensor_map import (
     TensorMap,
     TensorSwizzle,
 )
-
-if TYPE_CHECKING:
-    from triton_ext.emulator.schedule.cta import Cta
 
 _FORMAT = struct.Struct("<Q4Q5Q5I5H7B7x4s")
 _MAGIC = b"TMAP"
@@ -176,38 +172,3 @@ def check_alignment(address: int) -> None:
         raise DescriptorFault(
             f"tensor map address {address:#x} must be a multiple of {TENSOR_MAP_ALIGNMENT}"
         )
-
-
-def check_acquired(cta: Cta, address: int, agent: int) -> None:
-    """Raise SynchronizationFault if `agent` uses a map that the kernel made, and cannot see it."""
-    made = cta.machine.tensor_maps.get(address)
-    if made is None:
-        return
-    seen = cta.cluster.clocks.seen[agent]
-    if not any(
-        number == cta.cluster.number and event <= seen[who] for number, who, event in made.acquired
-    ):
-        raise SynchronizationFault(
-            f"the tensor map at {address:#x} was made by this kernel; before its use,"
-            " fence.proxy.tensormap::generic.acquire is missing"
-        )
-
-
-def load(cta: Cta, address: int) -> TensorMap:
-    """The map at a generic address.
-
-    Raises:
-        DescriptorFault: there is none.
-        MemoryFault: an address that is neither of global nor of parameter memory.
-    """
-    window = address >> WINDOW_SHIFT
-    if window == PARAM_WINDOW >> WINDOW_SHIFT:
-        offset = address - PARAM_WINDOW
-        parameters = cta.launch.parameters
-        if offset + TENSOR_MAP_BYTES > len(parameters):
-            raise MemoryFault(f"a tensor map outside of the {len(parameters)} bytes of parameters")
-        return decode(bytes(parameters[offset : offset + TENSOR_MAP_BYTES]))
-    if window:
-        raise MemoryFault(f"tensor map address {address:#x} is not of global or parameter memory")
-    start, data = cta.launch.memory.locate(address, TENSOR_MAP_BYTES)
-    return decode(data[address - start : address - start + TENSOR_MAP_BYTES].tobytes())

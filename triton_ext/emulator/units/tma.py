@@ -16,13 +16,15 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
-from triton_ext.emulator.errors import DescriptorFault, MemoryFault
-from triton_ext.emulator.schedule.cta import Cta
-from triton_ext.emulator.state.memory import Bytes
+from triton_ext.emulator.errors import DescriptorFault, MemoryFault, SynchronizationFault
+from triton_ext.emulator.state.block import Cta
+from triton_ext.emulator.state.memory import PARAM_WINDOW, WINDOW_SHIFT, Bytes
+from triton_ext.emulator.state.tensor_map_memory import decode
 from triton_ext.errors import LayoutError
 from triton_ext.hardware.tensor_map import (
     OOB_NAN,
     SMEM_ALIGNMENT,
+    TENSOR_MAP_BYTES,
     DataType,
     Interleave,
     OobFill,
@@ -40,6 +42,52 @@ ELEMENTS: dict[DataType, Any] = {
     DataType.BFLOAT16: ml_dtypes.bfloat16, DataType.FLOAT32_FTZ: np.float32,
     DataType.TFLOAT32: np.float32, DataType.TFLOAT32_FTZ: np.float32,
 }  # fmt: skip
+
+
+def check_acquired(cta: Cta, address: int, agent: int) -> None:
+    """Raise SynchronizationFault if `agent` uses a map that the kernel made, and cannot see it."""
+    made = cta.machine.tensor_maps.get(address)
+    if made is None:
+        return
+    seen = cta.cluster.clocks.seen[agent]
+    if not any(
+        number == cta.cluster.number and event <= seen[who] for number, who, event in made.acquired
+    ):
+        raise SynchronizationFault(
+            f"the tensor map at {address:#x} was made by this kernel; before its use,"
+            " fence.proxy.tensormap::generic.acquire is missing"
+        )
+
+
+def tensor_map_at(cta: Cta, address: int) -> TensorMap:
+    """The map at a generic address.
+
+    Raises:
+        DescriptorFault: there is none.
+        MemoryFault: an address that is neither of global nor of parameter memory.
+    """
+    window = address >> WINDOW_SHIFT
+    if window == PARAM_WINDOW >> WINDOW_SHIFT:
+        offset = address - PARAM_WINDOW
+        parameters = cta.launch.parameters
+        if offset + TENSOR_MAP_BYTES > len(parameters):
+            raise MemoryFault(f"a tensor map outside of the {len(parameters)} bytes of parameters")
+        return decode(bytes(parameters[offset : offset + TENSOR_MAP_BYTES]))
+    if window:
+        raise MemoryFault(f"tensor map address {address:#x} is not of global or parameter memory")
+    start, data = cta.launch.memory.locate(address, TENSOR_MAP_BYTES)
+    return decode(data[address - start : address - start + TENSOR_MAP_BYTES].tobytes())
+
+
+def check_awaited(cta: Cta) -> None:
+    """Raise SynchronizationFault if a block ends, and nobody has waited for its last copies."""
+    seen = cta.cluster.clocks.seen
+    for unit, event in cta.copied_in.items():
+        if (np.delete(seen[:, unit], unit) < event).all():
+            raise SynchronizationFault(
+                "the block ends, and no thread has waited for a copy that TMA has made into shared"
+                " memory: it could still be in flight when the memory belongs to another block"
+            )
 
 
 @dataclass(frozen=True)

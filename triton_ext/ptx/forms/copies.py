@@ -19,8 +19,7 @@ _COMPLETIONS = {
 }
 """(destination, source) -> the completion mechanism."""
 GATHERED_ROWS = 4
-"""Rows of a 2D tensor that ``.tile::gather4`` or ``.tile::scatter4`` moves, each with a coordinate of
-its own (PTX ISA, "Tiled mode")."""
+"""Rows that ``.tile::gather4`` and ``.tile::scatter4`` move (PTX ISA, "Tiled mode")."""
 
 
 def _writes_shared(values: Mapping[str, Any]) -> bool:
