@@ -126,6 +126,10 @@ class Form:
 
     base: str
 
+    def operand(self, name: str) -> str:
+        """The text of the operand in the field of that name."""
+        return str(getattr(self, name))
+
     def refuse(self, rule: str) -> LayoutError:
         """The error that the modifiers or operands do not go together."""
         return LayoutError("instruction", self.base, rule)
