@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
+from triton_ext.errors import LayoutError
 from triton_ext.hardware.architecture import Architecture
 from triton_ext.hardware.instruction_descriptor import BLOCK_SCALED_FIELDS, DENSE_FIELDS, KINDS
 from triton_ext.hardware.smem_descriptor import FIELDS, VERSION
@@ -25,10 +26,23 @@ from triton_ext.passes.verify_descriptors.expected import (
 )
 from triton_ext.passes.verify_descriptors.groups import Group
 from triton_ext.passes.verify_descriptors.ptx_sums import Sum
-from triton_ext.ptx.parse import Instruction, immediate, split_operands
+from triton_ext.ptx.forms import (
+    Form,
+    MbarrierOperation,
+    Tcgen05Product,
+    TensorCopy,
+    WgmmaProduct,
+    read,
+)
+from triton_ext.ptx.parse import Instruction
 
 _LOW = (1 << 32) - 1
 _START_BITS = 14
+_TENSOR_OPERANDS = {
+    "d": "D", "a": "A", "scale_a": "the scale factors of A", "scale_b": "those of B",
+    "address": "the destination",
+}  # fmt: skip
+"""Operands that are addresses in tensor memory, in words."""
 
 
 @dataclass(frozen=True)
@@ -87,6 +101,10 @@ class Comparison:
     unproven: Counter[str] = field(default_factory=Counter)
     observations: list[Observation] = field(default_factory=list)
 
+    def differ(self, instruction: Instruction, what: str, expected: object, found: object) -> None:
+        """Note one thing that is not as it must be."""
+        self.differences.append(Difference(instruction, what, str(expected), str(found)))
+
     def check(
         self, instruction: Instruction, what: str, kind: str, expected: object, found: object
     ) -> None:
@@ -94,15 +112,38 @@ class Comparison:
         if expected == found:
             self.proven[kind] += 1
         else:
-            self.differences.append(Difference(instruction, what, str(expected), str(found)))
+            self.differ(instruction, what, expected, found)
+
+    def read(self, instruction: Instruction, opcode: str, shown: str = "") -> Form | None:
+        """Compare the opcode with a regular expression, and read the operands.
+
+        Args:
+            opcode: the regular expression.
+            shown: the same, for people.
+
+        Returns:
+            None if the instruction is malformed.
+        """
+        matches = re.fullmatch(opcode, instruction.opcode) is not None
+        if matches:
+            self.proven["opcodes"] += 1
+        else:
+            shown = shown or re.sub(r"\\|\?|\(|\)", "", opcode)
+            self.differ(instruction, "the opcode", shown, instruction.opcode)
+        try:
+            return read(instruction)
+        except LayoutError as error:
+            if matches:
+                self.differ(instruction, "the instruction", "well-formed", error.rule)
+            return None
 
 
 def compare(expected: Expected, group: Group, arch: Architecture) -> Comparison:
     """Compare a group with an operation of the same kind.
 
     Args:
-        expected: of the operation.
-        group: of the PTX.
+        expected: what the operation must become.
+        group: what the PTX has.
         arch: 90 or 100.
     """
     comparison = Comparison(expected, group)
@@ -124,6 +165,15 @@ def compare(expected: Expected, group: Group, arch: Architecture) -> Comparison:
 # -------------------------------------------------------------------------------------- MMA
 
 
+@dataclass(frozen=True)
+class _Pair:
+    """An instruction that is expected, and the one that is found."""
+
+    expected: ExpectedMma
+    instruction: Instruction
+    form: Form
+
+
 class _Mma:
     """wgmma, tcgen05.mma and tcgen05.cp."""
 
@@ -134,50 +184,45 @@ class _Mma:
 
     def run(self, expected: Sequence[ExpectedMma]) -> None:
         """Compare them in this order."""
-        found = self.comparison.group.instructions
-        self.comparison.check(
+        comparison, found = self.comparison, self.comparison.group.instructions
+        comparison.check(
             found[0], "the number of instructions", "instruction counts", len(expected), len(found)
         )
+        pairs = []
         for one, instruction in zip(expected, found, strict=False):
-            self.instruction(one, instruction)
-        self.same_unread_fields(list(zip(expected, found, strict=False)))
-        self.starts(list(zip(expected, found, strict=False)))
-        self.tensor_memory(list(zip(expected, found, strict=False)))
-        if self.comparison.group.kind == "wgmma":
-            self.accumulators(list(zip(expected, found, strict=False)))
-
-    def instruction(self, one: ExpectedMma, instruction: Instruction) -> None:
-        comparison, operands = self.comparison, instruction.operands
-        if re.fullmatch(one.opcode + r"(?:\.collector::[ab]::\w+)*", instruction.opcode):
-            comparison.proven["opcodes"] += 1
-        else:
-            comparison.differences.append(
-                Difference(instruction, "the opcode", one.opcode, instruction.opcode)
-            )
-        for place, matrix in one.matrices.items():
-            self.matrix(matrix, operands[place] if place < len(operands) else "", instruction)
+            opcode = one.opcode + r"(?:\.collector::[ab]::\w+)*"
+            form = comparison.read(instruction, opcode, one.opcode)
+            if form is not None:
+                pairs.append(_Pair(one, instruction, form))
+                self.instruction(pairs[-1])
+        self.same_unread_fields(pairs)
+        self.starts(pairs)
+        self.tensor_memory(pairs)
         if comparison.group.kind == "wgmma":
-            if 1 not in one.matrices:
-                comparison.check(
+            self.accumulators(pairs)
+
+    def instruction(self, pair: _Pair) -> None:
+        one, instruction, form = pair.expected, pair.instruction, pair.form
+        for name, matrix in one.matrices.items():
+            self.matrix(matrix, form.operand(name), instruction)
+        if isinstance(form, WgmmaProduct):
+            if "a" not in one.matrices:
+                self.comparison.check(
                     instruction, "A", "operand kinds", "in registers",
-                    "in registers" if operands[1:2] and operands[1].startswith("{")
-                    else "a descriptor",
+                    "in registers" if form.a_in_registers else "a descriptor",
                 )  # fmt: skip
-            comparison.check(
+            self.comparison.check(
                 instruction, "the immediates (signs, transpositions)", "immediates",
-                ", ".join(one.immediates), ", ".join(operands[4:]),
+                ", ".join(one.immediates), ", ".join(form.immediates),
             )  # fmt: skip
-            self.accumulates(one, operands[3] if len(operands) > 3 else "", instruction)
-        elif comparison.group.kind == "tcgen05.mma":
-            self.instruction_descriptor(one, instruction)
-            place = 6 if ".block_scale" in instruction.opcode else 4
-            if place < len(operands) and operands[place].startswith("{"):
-                place += 1
-            self.accumulates(one, operands[place] if place < len(operands) else "", instruction)
+            self.accumulates(one, form.scale_d, instruction)
+        elif isinstance(form, Tcgen05Product):
+            self.instruction_descriptor(one, form.idesc, instruction)
+            self.accumulates(one, form.enable_input_d, instruction)
 
     def accumulates(self, one: ExpectedMma, text: str, instruction: Instruction) -> None:
         """wgmma's scale-d, tcgen05's enable-input-d."""
-        known = self.folder.operand(text, 1, instruction).field(0, 1) if text else None
+        known = self.folder.operand(text, 1, instruction).field(0, 1)
         if one.accumulates is None:
             self.comparison.unproven["use of D, chosen at run time"] += 1
         elif known is None:
@@ -191,10 +236,8 @@ class _Mma:
     def matrix(self, matrix: ExpectedMatrix, text: str, instruction: Instruction) -> None:
         """All of a descriptor but its start address."""
         comparison = self.comparison
-        if not text or text.startswith(("{", "[")):
-            comparison.differences.append(
-                Difference(instruction, matrix.name, "a matrix descriptor", text or "missing")
-            )
+        if text.startswith(("{", "[")):
+            comparison.differ(instruction, matrix.name, "a matrix descriptor", text)
             return
         bits = self.folder.operand(text, 64, instruction)
         expected = matrix.operand.descriptor.encode()
@@ -216,22 +259,12 @@ class _Mma:
             legal += self._unread(name, matrix)
             if found not in legal:
                 unit = CHUNK_BYTES if name.endswith("byte_offset") else 1
-                comparison.differences.append(
-                    Difference(
-                        instruction,
-                        f"the {name.replace('_', ' ')} of {matrix.name}",
-                        str(legal[0] * unit),
-                        str(found * unit),
-                    )
-                )
+                what = f"the {name.replace('_', ' ')} of {matrix.name}"
+                comparison.differ(instruction, what, legal[0] * unit, found * unit)
         reserved = ~covered & ((1 << 64) - 1)
         if bits.value & reserved:
-            comparison.differences.append(
-                Difference(
-                    instruction, f"the reserved bits of {matrix.name}", "0",
-                    f"{bits.value & reserved:#x}",
-                )
-            )  # fmt: skip
+            what = f"the reserved bits of {matrix.name}"
+            comparison.differ(instruction, what, 0, f"{bits.value & reserved:#x}")
         elif bits.known & reserved & ~(3 << _START_BITS) != reserved & ~(3 << _START_BITS):
             whole = False
         if whole:
@@ -239,23 +272,20 @@ class _Mma:
         else:
             comparison.unproven["descriptors"] += 1
 
-    def same_unread_fields(self, pairs: Sequence[tuple[ExpectedMma, Instruction]]) -> None:
-        """What an operand's descriptors say where nothing is read is the same for all of them."""
+    def same_unread_fields(self, pairs: Sequence[_Pair]) -> None:
+        """Fields that are not read have the same value in all descriptors of an operand."""
         said: dict[tuple[str, str], int] = {}
-        for one, instruction in pairs:
-            for place, matrix in one.matrices.items():
-                text = instruction.operands[place] if place < len(instruction.operands) else ""
+        for pair in pairs:
+            for operand, matrix in pair.expected.matrices.items():
                 for name in ("leading_byte_offset", "stride_byte_offset"):
                     if not self._unread(name, matrix):
                         continue
-                    bits = self.folder.operand(text, 64, instruction)
+                    bits = self.folder.operand(pair.form.operand(operand), 64, pair.instruction)
                     found = bits.field(*FIELDS[self.arch][name])
                     if found is not None and said.setdefault((matrix.name, name), found) != found:
-                        self.comparison.differences.append(
-                            Difference(
-                                instruction, f"the {name.replace('_', ' ')} of {matrix.name}",
-                                f"{said[matrix.name, name]}, as in the first one", str(found),
-                            )
+                        self.comparison.differ(
+                            pair.instruction, f"the {name.replace('_', ' ')} of {matrix.name}",
+                            f"{said[matrix.name, name]}, as in the first one", found,
                         )  # fmt: skip
 
     def _unread(self, name: str, matrix: ExpectedMatrix) -> list[int]:
@@ -274,11 +304,11 @@ class _Mma:
             return [matrix.advance // 128 % 8]
         return []
 
-    def instruction_descriptor(self, one: ExpectedMma, instruction: Instruction) -> None:
-        if one.descriptor is None or len(instruction.operands) < 4:
+    def instruction_descriptor(self, one: ExpectedMma, text: str, instruction: Instruction) -> None:
+        if one.descriptor is None:
             return
         comparison = self.comparison
-        bits = self.folder.operand(instruction.operands[3], 32, instruction)
+        bits = self.folder.operand(text, 32, instruction)
         expected = one.descriptor.encode()
         if (bits.value ^ expected) & bits.known & _LOW:
             scaled = KINDS[one.descriptor.kind].block_scaled
@@ -288,31 +318,28 @@ class _Mma:
                 for name, (first, width) in fields.items()
                 if ((bits.value ^ expected) & bits.known) >> first & ((1 << width) - 1)
             ]
-            comparison.differences.append(
-                Difference(
-                    instruction,
-                    f"the instruction descriptor ({', '.join(wrong) or 'a reserved bit'})",
-                    f"{expected:#010x}: {'; '.join(one.descriptor.describe())}",
-                    f"{bits.value & _LOW:#010x}",
-                )
+            comparison.differ(
+                instruction,
+                f"the instruction descriptor ({', '.join(wrong) or 'a reserved bit'})",
+                f"{expected:#010x}: {'; '.join(one.descriptor.describe())}",
+                f"{bits.value & _LOW:#010x}",
             )
         elif bits.is_constant(32):
             comparison.proven["instruction descriptors"] += 1
         else:
             comparison.unproven["instruction descriptors"] += 1
 
-    def starts(self, pairs: Sequence[tuple[ExpectedMma, Instruction]]) -> None:
+    def starts(self, pairs: Sequence[_Pair]) -> None:
         """The start addresses: each operand's, less its advance, is the same for all."""
-        places = sorted({place for one, _ in pairs for place in one.matrices})
-        for place in places:
-            found = []
-            for one, instruction in pairs:
-                if place not in one.matrices or place >= len(instruction.operands):
-                    continue
-                matrix = one.matrices[place]
-                start = self.start(instruction.operands[place], instruction)
-                found.append((start, matrix, instruction))
-            self.same_start(found)
+        for name in dict.fromkeys(name for pair in pairs for name in pair.expected.matrices):
+            self.same_start(
+                [
+                    (self.start(pair.form.operand(name), pair.instruction),
+                     pair.expected.matrices[name], pair.instruction)
+                    for pair in pairs
+                    if name in pair.expected.matrices
+                ]
+            )  # fmt: skip
 
     def start(self, text: str, instruction: Instruction) -> Sum:
         """A start address in units of 16 bytes, modulo 2**14; or a sum that has it there."""
@@ -322,8 +349,6 @@ class _Mma:
 
     def same_start(self, found: Sequence[tuple[Sum, ExpectedMatrix, Instruction]]) -> None:
         comparison = self.comparison
-        if not found:
-            return
         first, matrix, _ = found[0]
         origin = first.constant - matrix.advance // CHUNK_BYTES
         mask = (1 << _START_BITS) - 1
@@ -347,24 +372,19 @@ class _Mma:
             Observation(matrix.value, address, instruction, f"operand {matrix.name}")
         )
 
-    def tensor_memory(self, pairs: Sequence[tuple[ExpectedMma, Instruction]]) -> None:
+    def tensor_memory(self, pairs: Sequence[_Pair]) -> None:
         """Addresses in tensor memory: each, less its offset, is the same for all."""
         comparison = self.comparison
-        places = sorted({place for one, _ in pairs for place in one.tensor})
-        for place in places:
+        for operand in dict.fromkeys(name for pair in pairs for name in pair.expected.tensor):
             first: tuple[Sum, int] | None = None
-            for one, instruction in pairs:
-                if place not in one.tensor or place >= len(instruction.operands):
+            name = _TENSOR_OPERANDS[operand]
+            for pair in pairs:
+                if operand not in pair.expected.tensor:
                     continue
-                text = instruction.operands[place]
-                value, offset = one.tensor[place]
-                name = {0: "D", 1: "A", 4: "the scale factors of A", 5: "those of B"}[place]
-                if comparison.group.kind == "tcgen05.cp":
-                    name = "the destination"
+                text, instruction = pair.form.operand(operand), pair.instruction
+                value, offset = pair.expected.tensor[operand]
                 if not text.startswith("["):
-                    comparison.differences.append(
-                        Difference(instruction, name, "an address in tensor memory", text)
-                    )
+                    comparison.differ(instruction, name, "an address in tensor memory", text)
                     continue
                 address = self.sums.address(text, instruction)
                 if first is None:
@@ -384,22 +404,19 @@ class _Mma:
                     (address.constant - first[0].constant) & _LOW,
                 )
 
-    def accumulators(self, pairs: Sequence[tuple[ExpectedMma, Instruction]]) -> None:
+    def accumulators(self, pairs: Sequence[_Pair]) -> None:
         """wgmma: one set of registers for each accumulator."""
         registers: dict[int, str] = {}
-        for one, instruction in pairs:
-            text = instruction.operands[0] if instruction.operands else ""
-            known = registers.setdefault(one.accumulator, text)
+        for pair in pairs:
+            text = pair.form.operand("d")
+            known = registers.setdefault(pair.expected.accumulator, text)
             self.comparison.check(
-                instruction, "the accumulator", "accumulators", _short(known), _short(text)
+                pair.instruction, "the accumulator", "accumulators", _short(known), _short(text)
             )
-        if len(set(registers.values())) != len(registers):
-            self.comparison.differences.append(
-                Difference(
-                    pairs[0][1], "the number of accumulators", str(len(registers)),
-                    str(len(set(registers.values()))),
-                )
-            )  # fmt: skip
+        count = len(set(registers.values()))
+        if count != len(registers):
+            first = pairs[0].instruction
+            self.comparison.differ(first, "the number of accumulators", len(registers), count)
 
 
 def _short(registers: str) -> str:
@@ -410,24 +427,20 @@ def _short(registers: str) -> str:
 # -------------------------------------------------------------------------------------- TMA
 
 
-def _shared_place(instruction: Instruction) -> tuple[str, str, str]:
-    """(shared address, tensor map and coordinates, mbarrier) of a TMA copy."""
-    operands = instruction.operands
-    tensor = next((text for text in operands[:2] if "{" in text), "")
-    others = [text for text in operands if text != tensor]
-    barrier = others[1] if len(others) > 1 and others[1].startswith("[") else ""
-    return (others[0] if others else ""), tensor, barrier
+def _copy(instruction: Instruction) -> TensorCopy:
+    """The form of an instruction whose opcode is known to be that of a TMA copy."""
+    form = read(instruction)
+    assert isinstance(form, TensorCopy)
+    return form
 
 
 _PARAMETER = re.compile(r"\[?\w+_param_(\d+)\]?")
 
 
-def _tensor_map(comparison: Comparison) -> None:
-    """The descriptor's place among the kernel's parameters."""
+def _tensor_map(comparison: Comparison, form: TensorCopy) -> None:
+    """Which of the kernel's parameters the descriptor is."""
     instruction = comparison.group.first
-    sums = comparison.group.function.sums()
-    _, tensor, _ = _shared_place(instruction)
-    found = sums.address(tensor, instruction)
+    found = comparison.group.function.sums().address(form.map, instruction)
     names = [_PARAMETER.fullmatch(name) for name, _ in found.terms]
     if comparison.expected.argument is None or len(names) != 1 or names[0] is None:
         comparison.unproven["tensor maps"] += 1
@@ -438,23 +451,11 @@ def _tensor_map(comparison: Comparison) -> None:
     )  # fmt: skip
 
 
-def _coordinates(tensor: str) -> tuple[str, ...]:
-    """The coordinates' registers in ``[map, {c0, c1}]``."""
-    inside = [*split_operands(tensor.strip("[]")), "", ""]
-    return split_operands(inside[1].strip("{}"))
-
-
 def _boxes(comparison: Comparison) -> None:
     expected, group = comparison.expected, comparison.group
-    _tensor_map(comparison)
-    for instruction in group.instructions:
-        if re.fullmatch(expected.opcode, instruction.opcode):
-            comparison.proven["opcodes"] += 1
-        else:
-            pattern = re.sub(r"\\|\?|\(|\)", "", expected.opcode)
-            comparison.differences.append(
-                Difference(instruction, "the opcode", pattern, instruction.opcode)
-            )
+    forms = [comparison.read(each, expected.opcode) for each in group.instructions]
+    if isinstance(forms[0], TensorCopy):
+        _tensor_map(comparison, forms[0])
     if comparison.differences:
         return
     if expected.rows:
@@ -489,29 +490,20 @@ def _issued(comparison: Comparison, start: int) -> None:
     """The boxes as the warps of a partition that begins at thread `start` issue them."""
     expected, group = comparison.expected, comparison.group
     warps = max(1, expected.warps)
-    first: tuple[Sum, list[Sum], Sum] | None = None
+    first: tuple[Sum, list[Sum], Sum | None] | None = None
     for index, box in enumerate(expected.boxes):
         instruction = group.instructions[index // warps]
         sums = group.function.sums(start + WARP * (index % warps))
-        shared, tensor, barrier = _shared_place(instruction)
-        address = sums.address(shared, instruction) - Sum((), box.smem_offset)
-        found = [sums.operand(text, instruction) for text in _coordinates(tensor)]
-        if len(found) != len(box.coordinates):
-            comparison.differences.append(
-                Difference(
-                    instruction, "the number of coordinates", str(len(box.coordinates)),
-                    str(len(found)),
-                )
-            )  # fmt: skip
-            return
+        form = _copy(instruction)
+        address = sums.address(form.shared, instruction) - Sum((), box.smem_offset)
         coordinates = [
-            coordinate - Sum((), offset)
-            for coordinate, offset in zip(found, box.coordinates, strict=True)
+            sums.operand(text, instruction) - Sum((), offset)
+            for text, offset in zip(form.coordinates, box.coordinates, strict=True)
         ]
-        where = sums.address(barrier, instruction) if barrier else Sum()
+        where = sums.address(form.mbarrier, instruction) if form.mbarrier else None
         if first is None:
             first = address, coordinates, where
-            _first_box(comparison, instruction, address, coordinates, barrier, where)
+            _first_box(comparison, instruction, *first)
             continue
         _equal(
             comparison, instruction, "the shared-memory address of a box, less its offset",
@@ -523,7 +515,7 @@ def _issued(comparison: Comparison, start: int) -> None:
                 f"coordinate {dim} of a box, less its offset from the first box",
                 "box coordinates", one, other,
             )  # fmt: skip
-        if barrier:
+        if first[2] is not None and where is not None:
             _equal(comparison, instruction, "the mbarrier", "mbarriers", first[2], where)
 
 
@@ -532,21 +524,20 @@ def _first_box(
     instruction: Instruction,
     address: Sum,
     coordinates: Sequence[Sum],
-    barrier: str,
-    where: Sum,
+    barrier: Sum | None,
 ) -> None:
     expected = comparison.expected
     if expected.tile is not None:
         comparison.observations.append(
             Observation(expected.tile, address, instruction, "a TMA copy's shared memory")
         )
-    if barrier and expected.barrier is not None:
+    if barrier is not None and expected.barrier is not None:
         comparison.observations.append(
-            Observation(expected.barrier, where, instruction, "a TMA copy's mbarrier")
+            Observation(expected.barrier, barrier, instruction, "a TMA copy's mbarrier")
         )
     comparison.check(
         instruction, "the mbarrier operand", "operand kinds", expected.barrier is not None,
-        bool(barrier),
+        barrier is not None,
     )  # fmt: skip
     values = expected.coordinates[::-1]
     for dim, (value, found) in enumerate(zip(values, coordinates, strict=False)):
@@ -587,13 +578,13 @@ def _gathered(comparison: Comparison) -> None:
         "a part of the boxes for each warp", "a part of the boxes for each warp" if fits else count,
     )  # fmt: skip
     for instruction in group.instructions:
-        _, tensor, barrier = _shared_place(instruction)
+        form = _copy(instruction)
         comparison.check(
-            instruction, "the number of coordinates", "operand kinds", 5, len(_coordinates(tensor))
+            instruction, "the number of coordinates", "operand kinds", 5, len(form.coordinates)
         )
         comparison.check(
             instruction, "the mbarrier operand", "operand kinds", expected.barrier is not None,
-            bool(barrier),
+            bool(form.mbarrier),
         )  # fmt: skip
     if comparison.differences:
         return
@@ -633,7 +624,7 @@ def _gathered_mbarrier(comparison: Comparison) -> None:
     if expected.barrier is None:
         return
     for instruction in group.instructions:
-        found = sums.address(_shared_place(instruction)[2], instruction)
+        found = sums.address(_copy(instruction).mbarrier, instruction)
         if first is None:
             first = found
             comparison.observations.append(
@@ -652,9 +643,9 @@ def _gathered_places(
     for warp in range(max(1, comparison.expected.warps)):
         sums = group.function.sums(start + WARP * warp)
         for instruction in group.instructions:
-            shared, tensor, _ = _shared_place(instruction)
-            address = sums.address(shared, instruction)
-            found.append((address, sums.operand(_coordinates(tensor)[0], instruction), instruction))
+            form = _copy(instruction)
+            address = sums.address(form.shared, instruction)
+            found.append((address, sums.operand(form.coordinates[0], instruction), instruction))
     if len({(address.terms, column.terms) for address, column, _ in found}) != 1:
         return None, []
     least = min(address.constant & _LOW for address, _, _ in found)
@@ -674,34 +665,22 @@ def _gathered_places(
 
 def _expect(comparison: Comparison) -> None:
     expected, instruction = comparison.expected, comparison.group.first
-    sums = comparison.group.function.sums()
-    if re.fullmatch(expected.opcode, instruction.opcode):
-        comparison.proven["opcodes"] += 1
-    else:
-        pattern = re.sub(r"\\|\?|\(|\)", "", expected.opcode)
-        comparison.differences.append(
-            Difference(instruction, "the opcode", pattern, instruction.opcode)
-        )
+    form = comparison.read(instruction, expected.opcode)
+    if comparison.differences or not isinstance(form, MbarrierOperation):
         return
-    operands = instruction.operands
-    found = immediate(operands[-1]) if operands else None
-    if found is None and operands:
-        known = sums.folder.operand(operands[-1], 32, instruction)
-        found = known.field(0, 32)
+    sums = comparison.group.function.sums()
+    found = sums.folder.operand(form.bytes, 32, instruction).field(0, 32)
     if found is None:
         comparison.unproven["bytes of expect_tx"] += 1
     else:
         comparison.check(
             instruction, "the bytes of expect_tx", "bytes of expect_tx", expected.bytes, found
         )
-    place = next((text for text in operands if text.startswith("[")), "")
-    if place and expected.barrier is not None:
+    if expected.barrier is not None:
+        where = sums.address(form.barrier, instruction)
         comparison.observations.append(
-            Observation(
-                expected.barrier, sums.address(place, instruction), instruction,
-                "the mbarrier of expect_tx",
-            )
-        )  # fmt: skip
+            Observation(expected.barrier, where, instruction, "the mbarrier of expect_tx")
+        )
 
 
 def grouped(differences: Sequence[Difference]) -> Iterator[tuple[Difference, int]]:

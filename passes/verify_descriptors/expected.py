@@ -84,20 +84,20 @@ class ExpectedMma:
 
     Attributes:
         opcode: what its opcode must be; the tcgen05 forms may have a collector qualifier behind.
-        matrices: its shared-memory operands, by place among the PTX operands.
+        matrices: its shared-memory operands, by their names in the instruction's form.
         immediates: wgmma: the constants behind scale-d.
         descriptor: tcgen05.mma: the instruction descriptor.
-        tensor: addresses in tensor memory, by place among the PTX operands: the value, and the
-            offset from its start (lane << 16 | column).
+        tensor: addresses in tensor memory, by the operands' names: the value, and the offset from
+            its start (lane << 16 | column).
         accumulator: which of the operation's accumulators it adds to.
         accumulates: whether it adds to what is there: None if the operation decides at run time.
     """
 
     opcode: str
-    matrices: dict[int, ExpectedMatrix]
+    matrices: dict[str, ExpectedMatrix]
     immediates: tuple[str, ...] = ()
     descriptor: InstructionDescriptor | None = None
-    tensor: dict[int, tuple[Value, int]] = field(default_factory=dict)
+    tensor: dict[str, tuple[Value, int]] = field(default_factory=dict)
     accumulator: int = 0
     accumulates: bool | None = None
 
@@ -414,9 +414,9 @@ class ModuleExpectations:
                 matrices = {}
                 if a_operand:
                     row = i * groups[0]
-                    matrices[1] = ExpectedMatrix("A", a_operand, a_operand.advances[row][step], a)
+                    matrices["a"] = ExpectedMatrix("A", a_operand, a_operand.advances[row][step], a)
                 column = j * groups[1]
-                matrices[2] = ExpectedMatrix("B", b_operand, b_operand.advances[column][step], b)
+                matrices["b"] = ExpectedMatrix("B", b_operand, b_operand.advances[column][step], b)
                 instructions.append(
                     ExpectedMma(
                         opcode,
@@ -556,8 +556,8 @@ class ModuleExpectations:
             )  # fmt: skip
             a_columns, b_columns = ScaleFactors.columns(tiles.m), ScaleFactors.columns(tiles.n)
             scales = {
-                4: (a_scale, (i + word * tiles.reps[0]) * max(a_columns, 4)),
-                5: (b_scale, (j + word * tiles.reps[1]) * max(b_columns, 2)),
+                "scale_a": (a_scale, (i + word * tiles.reps[0]) * max(a_columns, 4)),
+                "scale_b": (b_scale, (j + word * tiles.reps[1]) * max(b_columns, 2)),
             }
             instructions.append(
                 ExpectedMma(
@@ -620,8 +620,8 @@ class ModuleExpectations:
         for i, j in itertools.product(range(blocks), range(words)):
             yield ExpectedMma(
                 f"tcgen05.cp.cta_group::{group}.warpx4.32x128b",
-                {1: ExpectedMatrix("source", operand, place(128 * i, 4 * j), source)},
-                tensor={0: (target, (j * blocks + i) * cells)},
+                {"descriptor": ExpectedMatrix("source", operand, place(128 * i, 4 * j), source)},
+                tensor={"address": (target, (j * blocks + i) * cells)},
             )
 
     def _matrix_copies(
@@ -651,11 +651,11 @@ class ModuleExpectations:
                 yield ExpectedMma(
                     f"tcgen05.cp.cta_group::{group}.{shape.name}",
                     {
-                        1: ExpectedMatrix(
+                        "descriptor": ExpectedMatrix(
                             "source", operand, operand.advances[0][column // step], source
                         )
                     },
-                    tensor={0: (target, offsets[0, column])},
+                    tensor={"address": (target, offsets[0, column])},
                 )
             return
         raise NotDerived("no shape of tcgen05.cp fits")
@@ -853,16 +853,17 @@ class _Tiles:
     d_offsets: dict[tuple[int, int], int]
     a_offsets: dict[tuple[int, int], int]
 
-    def matrices(self, a: Value, b: Value, i: int, j: int, step: int) -> dict[int, ExpectedMatrix]:
-        found = {2: ExpectedMatrix("B", self.b, self.b.advances[j][step], b)}
+    def matrices(self, a: Value, b: Value, i: int, j: int, step: int) -> dict[str, ExpectedMatrix]:
+        found = {}
         if self.a:
-            found[1] = ExpectedMatrix("A", self.a, self.a.advances[i][step], a)
+            found["a"] = ExpectedMatrix("A", self.a, self.a.advances[i][step], a)
+        found["b"] = ExpectedMatrix("B", self.b, self.b.advances[j][step], b)
         return found
 
-    def tensor(self, a: Value, d: Value, i: int, j: int, step: int) -> dict[int, tuple[Value, int]]:
-        found = {0: (d, self.d_offsets[i, j])}
+    def tensor(self, a: Value, d: Value, i: int, j: int, step: int) -> dict[str, tuple[Value, int]]:
+        found = {"d": (d, self.d_offsets[i, j])}
         if not self.a:
-            found[1] = (a, self.a_offsets[i, step])
+            found["a"] = (a, self.a_offsets[i, step])
         return found
 
 

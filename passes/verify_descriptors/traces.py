@@ -47,6 +47,7 @@ from triton_ext.passes.verify_descriptors.moves import (
 )
 from triton_ext.passes.verify_descriptors.tensormaps import CREATE, fields_of, is_part, written
 from triton_ext.ptx.folding import CTA_ADDRESS_BITS
+from triton_ext.ptx.forms import TensorCopy, read
 from triton_ext.ptx.parse import Instruction
 
 _PER_OPERATION = 30
@@ -657,8 +658,8 @@ class _Comparison:
         """The first instruction of a product; the others are as far from it as they must be."""
         first = _in_order(one, instance)
         event = instance[0]
-        for place, matrix in first.matrices.items():
-            bits = event.operands[place] if place < len(event.operands) else None
+        for name, matrix in first.matrices.items():
+            bits = _operand(event, name)
             start = None
             if isinstance(bits, int):
                 start = (bits & _START_MASK) * CHUNK_BYTES
@@ -666,8 +667,8 @@ class _Comparison:
                 one.operation, values.get(matrix.value), start, matrix.advance, event.instruction,
                 f"operand {matrix.name}",
             )  # fmt: skip
-        for place, (value, offset) in first.tensor.items():
-            found = event.operands[place] if place < len(event.operands) else None
+        for name, (value, offset) in first.tensor.items():
+            found = _operand(event, name)
             self.address(
                 one.operation, values.get(value), found if isinstance(found, int) else None, offset,
                 event.instruction, "the tensor memory of an operand",
@@ -825,21 +826,28 @@ class _Comparison:
 def _in_order(one: Expected, instance: Sequence[ptx_trace.Executed]) -> ExpectedMma:
     """What the first instruction is, in an order with which all addresses fit together."""
     for order in (range(len(one.instructions)), *one.orders):
-        places: dict[tuple[str, int], set[int]] = {}
+        places: dict[tuple[str, str], set[int]] = {}
         for index, event in zip(order, instance, strict=False):
             expected = one.instructions[index]
-            for place, matrix in expected.matrices.items():
-                bits = event.operands[place]
+            for name, matrix in expected.matrices.items():
+                bits = _operand(event, name)
                 if isinstance(bits, int):
                     start = (bits - matrix.advance // CHUNK_BYTES) & _START_MASK
-                    places.setdefault(("shared", place), set()).add(start)
-            for place, (_, offset) in expected.tensor.items():
-                address = event.operands[place]
+                    places.setdefault(("shared", name), set()).add(start)
+            for name, (_, offset) in expected.tensor.items():
+                address = _operand(event, name)
                 if isinstance(address, int):
-                    places.setdefault(("tensor", place), set()).add(address - offset)
+                    places.setdefault(("tensor", name), set()).add(address - offset)
         if all(len(found) == 1 for found in places.values()):
             return one.instructions[order[0]]
     return one.instructions[0]
+
+
+def _operand(event: ptx_trace.Executed, name: str) -> ptx_trace.Operand:
+    """The value of an operand that has this name in the instruction's form."""
+    form = read(event.instruction)
+    assert form is not None
+    return event.operands[event.instruction.operands.index(form.operand(name))]
 
 
 def _variety(traces: Sequence[mlir_trace.Trace]) -> tuple[int, int]:
@@ -852,23 +860,21 @@ def _parts(
     event: ptx_trace.Executed,
 ) -> tuple[int | None, int | None, tuple[int | None, ...], int | None]:
     """(shared address, descriptor, coordinates, mbarrier) of a TMA copy."""
-    operands = event.operands
-    tensor = next((i for i in (0, 1) if i < len(operands) and isinstance(operands[i], tuple)), None)
-    if tensor is None:
-        return None, None, (), None
-    inside = operands[tensor]
-    listed = inside[1] if isinstance(inside, tuple) and len(inside) > 1 else ()
+    form = read(event.instruction)
+    assert isinstance(form, TensorCopy)
+    inside = _operand(event, "tensor")
+    descriptor, listed = inside if isinstance(inside, tuple) and len(inside) == 2 else (None, ())
     coordinates = listed if isinstance(listed, tuple) else (listed,)
-    others = [value for i, value in enumerate(operands) if i != tensor]
-    numbers = [value if isinstance(value, int) else None for value in others]
-    barrier = numbers[1] if len(numbers) > 1 else None
-    descriptor = inside[0] if isinstance(inside, tuple) and inside else None
     return (
-        numbers[0] if numbers else None,
-        descriptor if isinstance(descriptor, int) else None,
-        tuple(value if isinstance(value, int) else None for value in coordinates),
-        barrier,
+        _number(_operand(event, "dst_mem" if form.loads else "src_mem")),
+        _number(descriptor),
+        tuple(_number(value) for value in coordinates),
+        _number(_operand(event, "mbarrier")) if form.mbarrier else None,
     )
+
+
+def _number(value: object) -> int | None:
+    return value if isinstance(value, int) else None
 
 
 __all__ = ["Traces", "compare_traces"]

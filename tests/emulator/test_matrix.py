@@ -760,6 +760,8 @@ def test_a_warpgroup_does_not_wait_for_another(schedule):
 def test_forms_that_are_refused():
     arguments = wgmma_inputs(8, "f32", "f16", "f16")[0]
     sparse = PRODUCT.replace("mma_async.sync", "mma_async.sp.sync")
+    sparse = sparse.replace("%p2, 1", "%r1, 0, %p2, 1")
+    assert "%r1, 0, %p2, 1" in sparse
     with pytest.raises(UnsupportedInstruction, match="sparse"):
         Case("", sparse, arguments, 1).run(launcher())
     with pytest.raises(UnsupportedInstruction, match=r"wgmma is of sm_90a alone"):

@@ -10,13 +10,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from types import ModuleType
+from typing import TypeVar
 
 from triton_ext.emulator.decode.operands import Operands
 from triton_ext.emulator.decode.step import Run
 from triton_ext.emulator.errors import UnsupportedInstruction
 from triton_ext.emulator.state.types import DTYPES
+from triton_ext.errors import LayoutError
 from triton_ext.hardware.architecture import WARP_THREADS
+from triton_ext.ptx.forms import Form, read
 from triton_ext.ptx.parse import Instruction
+
+F = TypeVar("F", bound=Form)
+FormType = type[F]
 
 
 class Modifiers:
@@ -57,6 +63,21 @@ class Modifiers:
                 self.parts.remove(part)
                 return part[len(prefix) :]
         return ""
+
+    def form(self, kind: FormType[F]) -> F:
+        """The instruction as its form, which accounts for all modifiers and operands.
+
+        Raises:
+            UnsupportedInstruction: the form has no such modifiers or operands.
+        """
+        try:
+            found = read(self.instruction)
+        except LayoutError as error:
+            raise UnsupportedInstruction(error.rule, self.instruction) from None
+        if not isinstance(found, kind):
+            raise UnsupportedInstruction("the opcode is not understood", self.instruction)
+        self.parts.clear()
+        return found
 
     def finish(self) -> None:
         """Raise for what is left."""

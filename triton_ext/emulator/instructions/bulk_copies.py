@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +16,6 @@ from triton_ext.emulator.errors import (
     MemoryFault,
     UnsupportedInstruction,
 )
-from triton_ext.emulator.instructions.mbarriers import SHARED_SPACES
 from triton_ext.emulator.state import lanes as lane_sets
 from triton_ext.emulator.state.block import Cta
 from triton_ext.emulator.state.clocks import Clock
@@ -26,15 +25,15 @@ from triton_ext.emulator.state.memory import RANK_SHIFT, Bytes
 from triton_ext.emulator.state.tensor_map_memory import check_alignment
 from triton_ext.emulator.state.types import DTYPES
 from triton_ext.emulator.units.mbarriers import OFFSET_MASK, owner, shared_addresses, signal
-from triton_ext.emulator.units.reductions import OPERATIONS, Combine, combiner
+from triton_ext.emulator.units.reductions import Combine, combiner
 from triton_ext.emulator.units.tma import (
     ELEMENTS,
-    GATHERED_ROWS,
     BoxCopy,
     check_acquired,
     tensor_map_at,
 )
-from triton_ext.ptx.parse import Instruction, immediate, split_operands
+from triton_ext.ptx import forms
+from triton_ext.ptx.parse import Instruction, immediate
 
 BULK_ALIGNMENT = 16
 """Alignment of addresses and sizes (PTX ISA, "cp.async.bulk")."""
@@ -53,6 +52,8 @@ def _threads(cta: Cta, lanes: Lanes) -> list[int]:
 
 @instruction("cp.async.bulk.commit_group")
 def commit(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
+    modifiers.form(forms.BulkGroup)
+
     def run(cta: Cta, lanes: Lanes) -> None:
         for thread in _threads(cta, lanes):
             groups = cta.bulk_groups[thread]
@@ -64,8 +65,8 @@ def commit(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
 
 @instruction("cp.async.bulk.wait_group")
 def wait_group(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
-    only_read = modifiers.flag("read")
-    number = immediate(at.operands[0])
+    form = modifiers.form(forms.BulkGroup)
+    number = immediate(form.pending)
     if number is None or number < 0:
         raise UnsupportedInstruction("the number of groups must be a constant", at)
     pending = number
@@ -83,7 +84,7 @@ def wait_group(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run
             return None
 
         def ready() -> bool:
-            return all(copy.done or (only_read and copy.read) for copy in awaited)
+            return all(copy.done or (form.reads_only and copy.read) for copy in awaited)
 
         agents = np.unique(cta.agents_of_lanes(np.array(threads)))
         waiting = np.isin(cta.agents_of_lanes(lanes), agents)
@@ -233,23 +234,12 @@ def _one_or_none(read: Reader | None, cta: Cta, lanes: Lanes) -> list[int | None
     return list(_values(read, cta, lanes))
 
 
-def _hints(at: Instruction, modifiers: Modifiers, rest: list[str], operands: Operands) -> None:
-    """Take ``.L2::cache_hint`` and its operand, the last one: it changes no result."""
-    if modifiers.flag("L2::cache_hint"):
-        if not rest:
-            raise UnsupportedInstruction("the cache policy is missing", at)
-        operands.reader(rest.pop(), "b64", at)
-    if rest:
-        raise UnsupportedInstruction(f"operand {rest[0]!r} is not understood", at)
-
-
-def _place(at: Instruction, text: str, operands: Operands) -> tuple[Reader, list[Reader]]:
-    """``[map, {c0, c1}]``: the address of the map, and the coordinates."""
-    parts = split_operands(text.strip()[1:-1])
-    if len(parts) != 2:
-        raise UnsupportedInstruction(f"{text!r} must be a tensor map and coordinates", at)
-    coordinates = [operands.reader(each, "s32", at) for each in operands.vector(parts[1])]
-    return operands.address(parts[0], at), coordinates
+def _check_hint(
+    at: Instruction, form: forms.TensorCopy | forms.BulkCopy, operands: Operands
+) -> None:
+    """The cache policy changes no result; but it must be a register or a number."""
+    if form.cache_policy:
+        operands.reader(form.cache_policy, "b64", at)
 
 
 @dataclass(frozen=True)
@@ -257,11 +247,9 @@ class _Tensor:
     """The tensor operand of an instruction.
 
     Attributes:
-        rank: of the instruction.
         rows: whether it gathers or scatters four rows.
     """
 
-    rank: int
     rows: bool
     map: Reader
     coordinates: list[Reader]
@@ -282,49 +270,29 @@ class _Tensor:
         return boxes
 
 
-def _tensor(
-    at: Instruction, modifiers: Modifiers, text: str, operands: Operands, four_rows: str
-) -> _Tensor:
-    rank = int((modifiers.one_of(("1d", "2d", "3d", "4d", "5d")) or "0d")[0])
-    rows = modifiers.flag(four_rows)
-    modifiers.flag("tile")
-    map_address, coordinates = _place(at, text, operands)
-    expected = 1 + GATHERED_ROWS if rows else rank
-    if not rank or len(coordinates) != expected or (rows and rank != 2):
-        raise UnsupportedInstruction(f"{len(coordinates)} coordinates, {expected} expected", at)
-    return _Tensor(rank, rows, map_address, coordinates)
+def _tensor(at: Instruction, form: forms.TensorCopy, operands: Operands) -> _Tensor:
+    if form.mode != "tile" and not form.moves_rows:
+        raise UnsupportedInstruction(f".{form.mode} is not modelled", at)
+    _check_hint(at, form, operands)
+    coordinates = [operands.reader(each, "s32", at) for each in form.coordinates]
+    return _Tensor(form.moves_rows, operands.address(form.map, at), coordinates)
 
 
 # ------------------------------------------------------------ tensor copies
 
 
-@instruction("cp.async.bulk.tensor")
+@instruction("cp.async.bulk.tensor", "cp.reduce.async.bulk.tensor")
 def tensor_copy(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
-    if modifiers.flag("bulk_group"):
-        return _tensor_store(at, modifiers, operands, "")
-    return _tensor_load(at, modifiers, operands)
+    form = modifiers.form(forms.TensorCopy)
+    return (_tensor_load if form.loads else _tensor_store)(at, form, operands)
 
 
-@instruction("cp.reduce.async.bulk.tensor")
-def tensor_reduce(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
-    operation = modifiers.one_of(OPERATIONS)
-    if not operation or not modifiers.flag("bulk_group"):
-        raise UnsupportedInstruction("its operation or .bulk_group is missing", at)
-    return _tensor_store(at, modifiers, operands, operation)
-
-
-def _tensor_load(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
-    target, place, barrier, *rest = at.operands
-    space = modifiers.one_of(SHARED_SPACES)
-    if not modifiers.flag("global") or not modifiers.flag("mbarrier::complete_tx::bytes"):
-        raise UnsupportedInstruction("it must copy from .global, and signal an mbarrier", at)
-    tensor = _tensor(at, modifiers, place, operands, "tile::gather4")
-    pair = modifiers.one_of(("cta_group::1", "cta_group::2")) == "cta_group::2"
-    multicast = modifiers.flag("multicast::cluster")
-    target_address = operands.address(target, at)
-    barrier_address = operands.address(barrier, at)
-    mask = operands.reader(rest.pop(0), "u16", at) if multicast else None
-    _hints(at, modifiers, rest, operands)
+def _tensor_load(at: Instruction, form: forms.TensorCopy, operands: Operands) -> Run:
+    space, pair = form.destination, form.cta_group == 2
+    tensor = _tensor(at, form, operands)
+    target_address = operands.address(form.dst_mem, at)
+    barrier_address = operands.address(form.mbarrier, at)
+    mask = operands.reader(form.cta_mask, "u16", at) if form.multicast else None
     barrier_space = "shared::cluster" if pair else space
 
     def run(cta: Cta, lanes: Lanes) -> None:
@@ -354,15 +322,9 @@ def _load_box(
     )
 
 
-def _tensor_store(at: Instruction, modifiers: Modifiers, operands: Operands, operation: str) -> Run:
-    place, source, *rest = at.operands
-    if not modifiers.flag("global") or not modifiers.one_of(("shared::cta", "shared")):
-        raise UnsupportedInstruction("it must copy from .shared::cta to .global", at)
-    tensor = _tensor(at, modifiers, place, operands, "tile::scatter4")
-    if operation and tensor.rows:
-        raise UnsupportedInstruction("no reduction scatters", at)
-    source_address = operands.address(source, at)
-    _hints(at, modifiers, rest, operands)
+def _tensor_store(at: Instruction, form: forms.TensorCopy, operands: Operands) -> Run:
+    tensor = _tensor(at, form, operands)
+    source_address = operands.address(form.src_mem, at)
 
     def run(cta: Cta, lanes: Lanes) -> None:
         sources = shared_addresses(cta, "shared::cta", source_address(cta, lanes)).tolist()
@@ -370,7 +332,7 @@ def _tensor_store(at: Instruction, modifiers: Modifiers, operands: Operands, ope
         for position, lane in _lanes_of(lanes):
             where, coordinates, rows = boxes[position]
             offset = sources[position] & OFFSET_MASK
-            _store_box(cta, lane, where, coordinates, rows, offset, operation)
+            _store_box(cta, lane, where, coordinates, rows, offset, form.reduction)
 
     return run
 
@@ -398,11 +360,7 @@ def _store_box(
 @instruction("cp.async.bulk.prefetch.tensor")
 def tensor_prefetch(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     """It moves nothing that a program could see; its box must be legal all the same."""
-    place, *rest = at.operands
-    modifiers.flag("L2")
-    modifiers.flag("global")
-    tensor = _tensor(at, modifiers, place, operands, "tile::gather4")
-    _hints(at, modifiers, rest, operands)
+    tensor = _tensor(at, modifiers.form(forms.TensorCopy), operands)
 
     def run(cta: Cta, lanes: Lanes) -> None:
         for where, coordinates, rows in tensor.boxes(cta, lanes):
@@ -431,43 +389,27 @@ def _global_bytes(cta: Cta, address: int, size: int) -> Bytes:
 
 @instruction("cp.async.bulk", "cp.reduce.async.bulk")
 def bulk_copy(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
-    operation = modifiers.one_of(OPERATIONS) if at.opcode.startswith("cp.reduce") else ""
+    form = modifiers.form(forms.BulkCopy)
     combine: Combine | None = None
-    dtype: Any = np.uint8
-    if at.opcode.startswith("cp.reduce"):
-        modifiers.flag("noftz")
-        type_name = modifiers.type()
-        dtype = DTYPES[type_name]
+    dtype: Any = DTYPES[form.type or "u8"]
+    if form.reduction:
         try:
-            combine = combiner(operation, dtype)
+            combine = combiner(form.reduction, dtype)
         except DescriptorFault as fault:
             raise UnsupportedInstruction(fault.message, at) from None
-    spaces = [part for part in modifiers.parts if part in ("global", *SHARED_SPACES)]
-    for part in spaces:
-        modifiers.flag(part)
-    if len(spaces) != 2:
-        raise UnsupportedInstruction("its state spaces are not understood", at)
-    if modifiers.flag("bulk_group"):
-        if spaces[0] != "global":
-            raise UnsupportedInstruction(".bulk_group is for copies to .global", at)
-        return _bulk_out(at, modifiers, operands, combine, dtype)
-    if not modifiers.flag("mbarrier::complete_tx::bytes") or spaces[0] == "global":
-        raise UnsupportedInstruction("its completion mechanism is not understood", at)
-    return _bulk_in(at, modifiers, operands, (spaces[0], spaces[1]), combine, dtype)
+    _check_hint(at, form, operands)
+    return (_bulk_in if form.loads else _bulk_out)(at, form, operands, combine, dtype)
 
 
 def _bulk_in(
-    at: Instruction, modifiers: Modifiers, operands: Operands, spaces: tuple[str, str],
-    combine: Combine | None, dtype: Any
-) -> Run:  # fmt: skip
-    target, source, size_text, barrier, *rest = at.operands
-    multicast = modifiers.flag("multicast::cluster")
-    to, origin = spaces
-    target_address, source_address = operands.address(target, at), operands.address(source, at)
-    size_of = operands.reader(size_text, "u32", at)
-    barrier_address = operands.address(barrier, at)
-    mask = operands.reader(rest.pop(0), "u16", at) if multicast else None
-    _hints(at, modifiers, rest, operands)
+    at: Instruction, form: forms.BulkCopy, operands: Operands, combine: Combine | None, dtype: Any
+) -> Run:
+    to, origin = form.destination, form.source
+    target_address = operands.address(form.dst_mem, at)
+    source_address = operands.address(form.src_mem, at)
+    size_of = operands.reader(form.size, "u32", at)
+    barrier_address = operands.address(form.mbarrier, at)
+    mask = operands.reader(form.cta_mask, "u16", at) if form.multicast else None
 
     def run(cta: Cta, lanes: Lanes) -> None:
         targets = shared_addresses(cta, to, target_address(cta, lanes)).tolist()
@@ -505,14 +447,12 @@ def _bulk_in(
 
 
 def _bulk_out(
-    at: Instruction, modifiers: Modifiers, operands: Operands, combine: Combine | None, dtype: Any
+    at: Instruction, form: forms.BulkCopy, operands: Operands, combine: Combine | None, dtype: Any
 ) -> Run:
-    target, source, size_text, *rest = at.operands
-    masked = modifiers.flag("cp_mask")
-    target_address, source_address = operands.address(target, at), operands.address(source, at)
-    size_of = operands.reader(size_text, "u32", at)
-    byte_mask = operands.reader(rest.pop(), "u16", at) if masked else None
-    _hints(at, modifiers, rest, operands)
+    target_address = operands.address(form.dst_mem, at)
+    source_address = operands.address(form.src_mem, at)
+    size_of = operands.reader(form.size, "u32", at)
+    byte_mask = operands.reader(form.byte_mask, "u16", at) if form.masked else None
 
     def run(cta: Cta, lanes: Lanes) -> None:
         targets = target_address(cta, lanes).tolist()
@@ -557,11 +497,9 @@ def _writer_of(
 
 @instruction("cp.async.bulk.prefetch")
 def bulk_prefetch(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
-    source, size_text, *rest = at.operands
-    modifiers.flag("L2")
-    modifiers.flag("global")
-    address, size = operands.address(source, at), operands.reader(size_text, "u32", at)
-    _hints(at, modifiers, rest, operands)
+    form = modifiers.form(forms.BulkCopy)
+    address, size = operands.address(form.src_mem, at), operands.reader(form.size, "u32", at)
+    _check_hint(at, form, operands)
 
     def run(cta: Cta, lanes: Lanes) -> None:
         for where, number in zip(
@@ -570,6 +508,3 @@ def bulk_prefetch(at: Instruction, modifiers: Modifiers, operands: Operands) -> 
             _check_bulk(number, source=where)
 
     return run
-
-
-__all__: Sequence[str] = ["bulk_copy", "tensor_copy", "tensor_reduce"]

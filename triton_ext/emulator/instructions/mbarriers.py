@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from triton_ext.emulator.decode.decoder import Modifiers, instruction
 from triton_ext.emulator.decode.operands import Operands, Reader
 from triton_ext.emulator.decode.step import Outcome, Run, Split, Wait
-from triton_ext.emulator.errors import BarrierFault, UnsupportedInstruction
+from triton_ext.emulator.errors import BarrierFault
 from triton_ext.emulator.state import lanes as lane_sets
 from triton_ext.emulator.state.barriers import COUNT_LIMIT, MBarrier
 from triton_ext.emulator.state.block import Cta
@@ -24,20 +24,20 @@ from triton_ext.emulator.units.mbarriers import (
     invalidate,
     shared_addresses,
 )
+from triton_ext.ptx.forms import MbarrierOperation
 from triton_ext.ptx.parse import Instruction
 
 SHARED_SPACES = ("shared::cta", "shared::cluster", "shared")
-_SCOPES = ("cta", "cluster")
 _PENDING_BITS = 20
 """Bits of a state token (the emulator's own) that hold the missing arrivals; the phase is above."""
 
 
 def _address(
-    at: Instruction, text: str, modifiers: Modifiers, operands: Operands
+    at: Instruction, form: MbarrierOperation, operands: Operands
 ) -> Callable[[Cta, Lanes], Addresses]:
-    space = modifiers.one_of(SHARED_SPACES)
-    read = operands.address(text, at)
-    return lambda cta, lanes: shared_addresses(cta, space, read(cta, lanes))
+    """Reads the barrier's address."""
+    read = operands.address(form.barrier, at)
+    return lambda cta, lanes: shared_addresses(cta, form.space, read(cta, lanes))
 
 
 def _numbers(read: Reader | None, cta: Cta, lanes: Lanes) -> NDArray[np.int64]:
@@ -50,9 +50,8 @@ def _numbers(read: Reader | None, cta: Cta, lanes: Lanes) -> NDArray[np.int64]:
 
 @instruction("mbarrier.init")
 def init(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
-    address = _address(at, at.operands[0], modifiers, operands)
-    modifiers.flag("b64")
-    count = operands.reader(at.operands[1], "u32", at)
+    form = modifiers.form(MbarrierOperation)
+    address, count = _address(at, form, operands), operands.reader(form.count, "u32", at)
 
     def run(cta: Cta, lanes: Lanes) -> None:
         counts = _numbers(count, cta, lanes)
@@ -66,8 +65,7 @@ def init(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
 
 @instruction("mbarrier.inval")
 def inval(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
-    address = _address(at, at.operands[0], modifiers, operands)
-    modifiers.flag("b64")
+    address = _address(at, modifiers.form(MbarrierOperation), operands)
 
     def run(cta: Cta, lanes: Lanes) -> None:
         agents = cta.agents_of_lanes(lanes)
@@ -95,24 +93,12 @@ def _arrive(barrier: MBarrier, counts: NDArray[np.int64], clock: Clock) -> NDArr
 @instruction("mbarrier.arrive", "mbarrier.arrive_drop")
 def arrive(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     """All forms: with a count or bytes to expect, not completing, dropping, remote."""
-    drops = at.opcode.startswith("mbarrier.arrive_drop")
-    expects = modifiers.flag("expect_tx")
-    may_not_complete = modifiers.flag("noComplete")
-    relaxed = modifiers.one_of(("relaxed", "release")) == "relaxed"
-    modifiers.one_of(_SCOPES)
-    if at.operands[0].startswith("["):  # no state at all, as CUTLASS writes remote arrivals
-        state_text, address_text, *rest = "_", *at.operands
-    else:
-        state_text, address_text, *rest = at.operands
-    if len(rest) > 1 or (expects and not rest):
-        raise UnsupportedInstruction("another number of operands", at)
-    remote = ".shared::cluster" in at.opcode
-    address = _address(at, address_text, modifiers, operands)
-    modifiers.flag("b64")
-    if remote and state_text != "_":
-        raise UnsupportedInstruction("an arrival at .shared::cluster returns no state", at)
-    write = operands.writer(state_text, "u64", at)
-    number = operands.reader(rest[0], "u32", at) if rest else None
+    form = modifiers.form(MbarrierOperation)
+    drops, expects = form.operation == "arrive_drop", form.expects
+    may_not_complete, relaxed = form.may_not_complete, form.semantics == "relaxed"
+    address, text = _address(at, form, operands), form.bytes or form.count
+    write = operands.writer(form.result or "_", "u64", at)
+    number = operands.reader(text, "u32", at) if text else None
 
     def run(cta: Cta, lanes: Lanes) -> None:
         numbers = _numbers(number, cta, lanes)
@@ -151,12 +137,9 @@ def _found(cta: Cta, address: int, agents: NDArray[np.intp]) -> MBarrier:
 
 @instruction("mbarrier.expect_tx", "mbarrier.complete_tx")
 def transaction(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
-    expects = at.opcode.startswith("mbarrier.expect_tx")
-    modifiers.flag("relaxed")
-    modifiers.one_of(_SCOPES)
-    address = _address(at, at.operands[0], modifiers, operands)
-    modifiers.flag("b64")
-    size = operands.reader(at.operands[1], "u32", at)
+    form = modifiers.form(MbarrierOperation)
+    expects = form.operation == "expect_tx"
+    address, size = _address(at, form, operands), operands.reader(form.bytes, "u32", at)
 
     def run(cta: Cta, lanes: Lanes) -> None:
         sizes = _numbers(size, cta, lanes)
@@ -175,9 +158,9 @@ def transaction(at: Instruction, modifiers: Modifiers, operands: Operands) -> Ru
 
 @instruction("mbarrier.pending_count")
 def pending_count(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
-    modifiers.flag("b64")
-    write = operands.writer(at.operands[0], "u32", at)
-    state = operands.reader(at.operands[1], "u64", at)
+    form = modifiers.form(MbarrierOperation)
+    write = operands.writer(form.result, "u32", at)
+    state = operands.reader(form.phase, "u64", at)
     mask = np.uint64((1 << _PENDING_BITS) - 1)
     return lambda cta, lanes: write(cta, lanes, (state(cta, lanes) & mask).astype(np.uint32))
 
@@ -207,20 +190,12 @@ def _why(barrier: MBarrier, token: int, by_parity: bool) -> str:
 @instruction("mbarrier.test_wait", "mbarrier.try_wait")
 def wait(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     """``try_wait`` blocks until the phase completes, or nothing else can go on."""
-    blocks = at.opcode.startswith("mbarrier.try_wait")
-    by_parity = modifiers.flag("parity")
-    relaxed = modifiers.one_of(("relaxed", "acquire")) == "relaxed"
-    modifiers.one_of(_SCOPES)
-    if ".shared::cluster" in at.opcode:
-        raise UnsupportedInstruction("a wait takes a barrier of its own block", at)
-    write = operands.writer(at.operands[0], "pred", at)
-    address = _address(at, at.operands[1], modifiers, operands)
-    modifiers.flag("b64")
-    token = operands.reader(at.operands[2], "u32" if by_parity else "u64", at)
-    if len(at.operands) > 3:
-        if not blocks or len(at.operands) > 4:
-            raise UnsupportedInstruction("another number of operands", at)
-        operands.reader(at.operands[3], "u32", at)  # how long it may take: a hint
+    form = modifiers.form(MbarrierOperation)
+    by_parity, relaxed = form.by_parity, form.semantics == "relaxed"
+    write, address = operands.writer(form.result, "pred", at), _address(at, form, operands)
+    token = operands.reader(form.phase, "u32" if by_parity else "u64", at)
+    if form.time_limit:
+        operands.reader(form.time_limit, "u32", at)  # a hint
 
     def acquire(cta: Cta, lanes: Lanes, barrier: MBarrier) -> None:
         clocks = cta.cluster.clocks
@@ -270,4 +245,4 @@ def wait(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
             lambda: write(cta, lanes, np.asarray(False)),
         )
 
-    return block if blocks else test
+    return block if form.operation == "try_wait" else test

@@ -20,7 +20,6 @@ from triton_ext.emulator.decode.decoder import Modifiers, instruction
 from triton_ext.emulator.decode.operands import Operands
 from triton_ext.emulator.decode.step import Run
 from triton_ext.emulator.errors import TensorMemoryFault, UnsupportedInstruction
-from triton_ext.emulator.instructions.tcgen05_allocation import sync_aligned
 from triton_ext.emulator.state import lanes as lane_sets
 from triton_ext.emulator.state.block import Cta
 from triton_ext.emulator.state.in_flight import Arrival
@@ -31,31 +30,29 @@ from triton_ext.emulator.units.tensor_core import same_in_warp, tensor_core
 from triton_ext.errors import LayoutError
 from triton_ext.hardware.architecture import WARP_THREADS
 from triton_ext.hardware.tensor_memory import TMEM_COLUMNS, WARP_LANES, WARPGROUP_WARPS
-from triton_ext.hardware.tensor_memory_access import ACCESS_SHAPES
+from triton_ext.ptx.forms import Tcgen05Order, TensorMemoryAccess
 from triton_ext.ptx.parse import Instruction, immediate
 
 _LOW = np.uint32(0xFFFF)
 _HALF = np.uint32(16)
 
 
-def _decode(
-    at: Instruction, modifiers: Modifiers, operands: Operands, packing: str, split_at: int
-) -> tuple[AccessCells, bool]:
-    """The cells that the instruction names, and whether it packs."""
-    sync_aligned(at, modifiers)
-    shape = modifiers.one_of(ACCESS_SHAPES)
-    repeat = modifiers.starting("x")
-    pack = modifiers.flag(packing)
-    modifiers.one_of(("b32",))
-    split = None
-    if shape == "16x32bx2":
-        split = immediate(at.operands[split_at])
-        if split is None:
-            raise UnsupportedInstruction("immHalfSplitoff must be a number", at)
+def _decode(at: Instruction, modifiers: Modifiers) -> tuple[TensorMemoryAccess, AccessCells]:
+    """The form of the instruction, and the cells that it names."""
+    form = modifiers.form(TensorMemoryAccess)
+    split = immediate(form.half_split) if form.half_split else None
+    if form.reduces or (form.half_split and split is None):
+        what = ".red" if form.reduces else "an immHalfSplitoff that is no number"
+        raise UnsupportedInstruction(f"{what} is not modelled", at)
     try:
-        return access_cells(shape, int(repeat), pack, split), pack
+        named = access_cells(form.shape, form.repeat, form.packs or form.unpacks, split)
     except LayoutError as error:
         raise UnsupportedInstruction(str(error), at) from None
+    if len(form.registers) != len(named.offsets):
+        raise UnsupportedInstruction(
+            f"{len(form.registers)} registers; the shape has {len(named.offsets)}", at
+        )
+    return form, named
 
 
 def _index(rows: Any, lanes: Lanes) -> tuple[Any, Any]:
@@ -147,15 +144,11 @@ def _second(cells: Cells) -> Cells:
 
 @instruction("tcgen05.ld", convergent=True)
 def load(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
-    named, pack = _decode(at, modifiers, operands, "pack::16b", 2)
-    targets = operands.vector(at.operands[0])
-    if len(targets) != len(named.offsets):
-        raise UnsupportedInstruction(
-            f"{len(targets)} registers; the shape has {len(named.offsets)}", at
-        )
-    key, rows = operands.rows(targets, at)
-    touched = frozenset(operands.register(target, at) for target in targets)
-    address = operands.address(at.operands[1], at)
+    form, named = _decode(at, modifiers)
+    pack = form.packs
+    key, rows = operands.rows(form.registers, at)
+    touched = frozenset(operands.register(target, at) for target in form.registers)
+    address = operands.address(form.address, at)
     name = "tcgen05.ld"
 
     def words_of(place: _Place, cells: Cells) -> NDArray[Any]:
@@ -197,14 +190,10 @@ def _arrive(cta: Cta, memory: TensorMemory, agent: int, parts: list[Cells]) -> N
 
 @instruction("tcgen05.st", convergent=True)
 def store(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
-    named, unpack = _decode(at, modifiers, operands, "unpack::16b", 1)
-    sources = operands.vector(at.operands[-1])
-    if len(sources) != len(named.offsets):
-        raise UnsupportedInstruction(
-            f"{len(sources)} registers; the shape has {len(named.offsets)}", at
-        )
-    key, rows = operands.rows(sources, at)
-    address = operands.address(at.operands[0], at)
+    form, named = _decode(at, modifiers)
+    unpack = form.unpacks
+    key, rows = operands.rows(form.registers, at)
+    address = operands.address(form.address, at)
     name = "tcgen05.st"
 
     def run(cta: Cta, lanes: Lanes) -> None:
@@ -245,11 +234,11 @@ def _wait(access: Access) -> Run:
 
 @instruction("tcgen05.wait::ld", convergent=True)
 def wait_for_loads(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
-    sync_aligned(at, modifiers)
+    modifiers.form(Tcgen05Order)
     return _wait("load")
 
 
 @instruction("tcgen05.wait::st", convergent=True)
 def wait_for_stores(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
-    sync_aligned(at, modifiers)
+    modifiers.form(Tcgen05Order)
     return _wait("store")

@@ -11,7 +11,6 @@ from triton_ext.emulator.decode.step import Outcome, Run, Split, Wait
 from triton_ext.emulator.errors import (
     EmulationError,
     TensorMemoryFault,
-    UnsupportedInstruction,
 )
 from triton_ext.emulator.instructions.moves import store_bytes
 from triton_ext.emulator.state import lanes as lane_sets
@@ -27,21 +26,8 @@ from triton_ext.emulator.units.tensor_core import (
 from triton_ext.errors import LayoutError
 from triton_ext.hardware.architecture import WARP_THREADS
 from triton_ext.hardware.tensor_memory import check_allocation
+from triton_ext.ptx.forms import TensorMemoryAllocation
 from triton_ext.ptx.parse import Instruction
-
-
-def cta_group(at: Instruction, modifiers: Modifiers) -> int:
-    """Take ``.cta_group``."""
-    found = modifiers.starting("cta_group::")
-    if found not in ("1", "2"):
-        raise UnsupportedInstruction("the opcode must have .cta_group::1 or ::2", at)
-    return int(found)
-
-
-def sync_aligned(at: Instruction, modifiers: Modifiers) -> None:
-    """Take ``.sync.aligned``, which must be there."""
-    if not (modifiers.flag("sync") and modifiers.flag("aligned")):
-        raise UnsupportedInstruction("the opcode must have .sync.aligned", at)
 
 
 def _checked_columns(cta: Cta, columns: int, group: int) -> None:
@@ -85,12 +71,10 @@ def _grant(cta: Cta, at: Instruction) -> None:
 
 @instruction("tcgen05.alloc", convergent=True)
 def allocate(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
-    group = cta_group(at, modifiers)
-    sync_aligned(at, modifiers)
-    space = "shared" if modifiers.flag("shared::cta") else ""
-    modifiers.one_of(("b32",))
-    address = operands.address(at.operands[0], at)
-    number = operands.reader(at.operands[1], "u32", at)
+    form = modifiers.form(TensorMemoryAllocation)
+    group, space = form.cta_group, "shared" if form.space else ""
+    address = operands.address(form.address, at)
+    number = operands.reader(form.columns, "u32", at)
 
     def run(cta: Cta, lanes: Lanes) -> Outcome:
         warps = lane_sets.whole_warps(lanes)
@@ -143,11 +127,10 @@ def allocate(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
 
 @instruction("tcgen05.dealloc", convergent=True)
 def deallocate(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
-    group = cta_group(at, modifiers)
-    sync_aligned(at, modifiers)
-    modifiers.one_of(("b32",))
-    address = operands.reader(at.operands[0].strip("[] "), "u32", at)
-    number = operands.reader(at.operands[1], "u32", at)
+    form = modifiers.form(TensorMemoryAllocation)
+    group = form.cta_group
+    address = operands.reader(form.address.strip("[] "), "u32", at)
+    number = operands.reader(form.columns, "u32", at)
 
     def run(cta: Cta, lanes: Lanes) -> Outcome:
         warps = lane_sets.whole_warps(lanes)
@@ -194,8 +177,7 @@ def _free_both(cta: Cta, at: Instruction) -> None:
 
 @instruction("tcgen05.relinquish_alloc_permit", convergent=True)
 def relinquish(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
-    group = cta_group(at, modifiers)
-    sync_aligned(at, modifiers)
+    group = modifiers.form(TensorMemoryAllocation).cta_group
 
     def run(cta: Cta, lanes: Lanes) -> None:
         use_group(cta, group).memory.relinquished = True

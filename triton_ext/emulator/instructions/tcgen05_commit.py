@@ -10,8 +10,7 @@ import numpy as np
 from triton_ext.emulator.decode.decoder import Modifiers, instruction
 from triton_ext.emulator.decode.operands import Operands
 from triton_ext.emulator.decode.step import Run
-from triton_ext.emulator.errors import BarrierFault, UnsupportedInstruction
-from triton_ext.emulator.instructions.tcgen05_allocation import cta_group
+from triton_ext.emulator.errors import BarrierFault
 from triton_ext.emulator.state import lanes as lane_sets
 from triton_ext.emulator.state.block import Cta
 from triton_ext.emulator.state.clocks import Clock
@@ -19,6 +18,7 @@ from triton_ext.emulator.state.lanes import Lanes
 from triton_ext.emulator.state.memory import RANK_SHIFT
 from triton_ext.emulator.units.mbarriers import OFFSET_MASK, find, shared_addresses
 from triton_ext.emulator.units.tensor_core import issue_commit, per_thread
+from triton_ext.ptx.forms import Tcgen05Order, TensorCoreCommit
 from triton_ext.ptx.parse import Instruction
 
 
@@ -29,16 +29,10 @@ def commit(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     An address of ``.shared::cluster`` that has no rank names the executing block's own barrier, as
     every shared address does here.
     """
-    group = cta_group(at, modifiers)
-    if not modifiers.flag("mbarrier::arrive::one"):
-        raise UnsupportedInstruction("tcgen05.commit must have .mbarrier::arrive::one", at)
-    space = modifiers.one_of(("shared::cluster",))
-    multicast = modifiers.flag("multicast::cluster")
-    modifiers.one_of(("b64",))
-    address = operands.address(at.operands[0], at)
-    if multicast != (len(at.operands) == 2):
-        raise UnsupportedInstruction(".multicast::cluster and ctaMask go together", at)
-    mask = operands.reader(at.operands[1], "u16", at) if multicast else None
+    form = modifiers.form(TensorCoreCommit)
+    group, space = form.cta_group, form.space
+    address = operands.address(form.mbarrier, at)
+    mask = operands.reader(form.cta_mask, "u16", at) if form.multicast else None
 
     def run(cta: Cta, lanes: Lanes) -> None:
         number = lane_sets.count(lanes)
@@ -80,4 +74,5 @@ def fence(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     Barriers that release and acquire order it by themselves here: compiled kernels leave the fence
     out (Triton always, CUTLASS at times). It matters to relaxed arrivals and waits, like ``fence``.
     """
+    modifiers.form(Tcgen05Order)
     return lambda cta, lanes: cta.cluster.clocks.fence(cta.agents(lanes))

@@ -8,7 +8,6 @@ from triton_ext.emulator.decode.decoder import Modifiers, instruction
 from triton_ext.emulator.decode.operands import Operands
 from triton_ext.emulator.decode.step import Run
 from triton_ext.emulator.errors import DescriptorFault, TensorMemoryFault, UnsupportedInstruction
-from triton_ext.emulator.instructions.tcgen05_allocation import cta_group
 from triton_ext.emulator.state import lanes as lane_sets
 from triton_ext.emulator.state.block import Cta
 from triton_ext.emulator.state.clocks import Clock
@@ -24,13 +23,9 @@ from triton_ext.emulator.units.operand_matrix import (
 from triton_ext.emulator.units.tensor_core import UNIT, blocks_of, issue, per_thread, tensor_core
 from triton_ext.errors import LayoutError
 from triton_ext.hardware.tensor_memory import WARP_LANES
-from triton_ext.hardware.tensor_memory_copy import (
-    COPY_SHAPES,
-    SHIFT_COLUMNS,
-    SHIFT_LANES,
-    copy_shape,
-)
+from triton_ext.hardware.tensor_memory_copy import SHIFT_COLUMNS, SHIFT_LANES, copy_shape
 from triton_ext.layouts.encodings import CHUNK_BYTES
+from triton_ext.ptx.forms import TensorMemoryCopy, TensorMemoryShift
 from triton_ext.ptx.parse import Instruction
 
 SM_100 = 100
@@ -42,21 +37,19 @@ PACKED_BITS = 6
 @instruction("tcgen05.cp")
 def copy(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     """``tcgen05.cp``: a matrix of rows of 16 or 32 bytes, in the K-major canonical layout."""
-    group = cta_group(at, modifiers)
-    name = modifiers.one_of({name for name, _ in COPY_SHAPES})
-    multicast = modifiers.one_of({multicast for _, multicast in COPY_SHAPES if multicast})
+    form = modifiers.form(TensorMemoryCopy)
+    group, name = form.cta_group, form.shape
     try:
-        shape = copy_shape(name, multicast)
+        shape = copy_shape(name, form.multicast)
     except LayoutError as error:
         raise UnsupportedInstruction(str(error), at) from None
-    source_format = modifiers.one_of(("b6x16_p32",))
-    if modifiers.flag("b8x16") != bool(source_format):
+    if form.source_format not in ("", "b6x16_p32"):
         raise UnsupportedInstruction(
             "of the decompressing copies, .b8x16.b6x16_p32 alone is modelled", at
         )
-    address = operands.address(at.operands[0], at)
-    descriptor = operands.reader(at.operands[1], "u64", at)
-    lanes_written, rows = copy_lanes(name, multicast)
+    address = operands.address(form.address, at)
+    descriptor = operands.reader(form.descriptor, "u64", at)
+    lanes_written, rows = copy_lanes(name, form.multicast)
     chunks_of_row = shape.bits // 8 // CHUNK_BYTES
 
     def run(cta: Cta, lanes: Lanes) -> None:
@@ -91,7 +84,7 @@ def copy(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
                 chunks = block.shared.bulk_load(
                     offsets, CHUNK_BYTES, clock, unit, name="tcgen05.cp"
                 )
-                if source_format:
+                if form.source_format:
                     chunks = unpack_codes(chunks[:, : PACKED_BITS * CHUNK_BYTES // 8], PACKED_BITS)
                 words = chunks.reshape(shape.rows, chunks_of_row * CHUNK_BYTES).view(np.uint32)
                 memory = tensor_core(block).memory
@@ -113,10 +106,8 @@ def shift(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     row"; that rows go to the lane below in number follows from tcgen05.cp.4x256b, which writes the
     lane that is left over: the last of each warp's (CUTLASS, ``SM100_UTCCP_4dp256bit``).
     """
-    group = cta_group(at, modifiers)
-    if not modifiers.flag("down"):
-        raise UnsupportedInstruction("tcgen05.shift must have .down", at)
-    address = operands.address(at.operands[0], at)
+    form = modifiers.form(TensorMemoryShift)
+    group, address = form.cta_group, operands.address(form.address, at)
 
     def run(cta: Cta, lanes: Lanes) -> None:
         targets = per_thread(address(cta, lanes), lane_sets.count(lanes))

@@ -19,7 +19,6 @@ from triton_ext.emulator.errors import (
     TensorMemoryFault,
     UnsupportedInstruction,
 )
-from triton_ext.emulator.instructions.tcgen05_allocation import cta_group
 from triton_ext.emulator.state import lanes as lane_sets
 from triton_ext.emulator.state.block import Cta
 from triton_ext.emulator.state.clocks import Clock
@@ -45,6 +44,7 @@ from triton_ext.hardware.instruction_descriptor import KINDS, InstructionDescrip
 from triton_ext.hardware.smem_descriptor import SmemDescriptor
 from triton_ext.hardware.tensor_memory import COLUMN_BITS, TMEM_LANES
 from triton_ext.hardware.tensor_memory_scales import GROUPS, ScaleFactors, scale_vector
+from triton_ext.ptx.forms import Tcgen05Product
 from triton_ext.ptx.parse import Instruction, immediate
 
 SM_100 = 100
@@ -60,23 +60,10 @@ _SCALABLE = ("f16", "tf32")
 """Kinds with ``scale-input-d``."""
 _PACKED_KINDS = ("mxf4", "mxf4nvf4")
 """Kinds whose 4-bit elements fill memory without padding."""
-_SCALE_VECTORS = ("scale_vec::1X", "scale_vec::2X", "scale_vec::4X", "block16", "block32")
-_COLLECTOR_USES = ("fill", "use", "lastuse", "discard")
 
 _UE8M0 = np.append(np.ldexp(1.0, np.arange(255) - 127), np.nan)
 _UE4M3 = (np.arange(256) & 127).astype(np.uint8).view(ml_dtypes.float8_e4m3fn).astype(np.float64)
 _SCALE_TABLES = {"ue8m0": _UE8M0, "ue4m3": _UE4M3}
-
-
-@dataclass(frozen=True)
-class _Form:
-    """What the opcode says."""
-
-    group: int
-    kind: str
-    weight_stationary: bool
-    vector: str | None
-    collector: tuple[str, str]
 
 
 @dataclass(frozen=True)
@@ -94,20 +81,24 @@ class _Plan:
 
 
 @lru_cache(1024)
-def _plan(value: int, form: _Form) -> _Plan:
+def _plan(value: int, kind: str, group: int, vector: str | None, *, stationary: bool) -> _Plan:
     """Read and check an instruction descriptor (PTX ISA, "Instruction descriptor", "Valid
     Combinations of Type-Size, Major-ness and Swizzling").
+
+    Args:
+        vector: the modifier that says which elements share a scale factor; None without scales.
+        stationary: ``.ws``.
 
     Raises:
         DescriptorFault: it is illegal, or not with this opcode.
     """
     try:
-        found = InstructionDescriptor.decode(value, form.kind)
-        found.check_shape(form.group, weight_stationary=form.weight_stationary)
-        path = data_path(found.m, form.group, form.weight_stationary)
+        found = InstructionDescriptor.decode(value, kind)
+        found.check_shape(group, weight_stationary=stationary)
+        path = data_path(found.m, group, stationary)
         factors = None
-        if form.vector is not None:
-            count = scale_vector(form.kind, form.vector, found.scale_type)
+        if vector is not None:
+            count = scale_vector(kind, vector, found.scale_type)
             factors = (
                 ScaleFactors(count, found.scale_factor_a_id),
                 ScaleFactors(count, found.scale_factor_b_id),
@@ -118,7 +109,7 @@ def _plan(value: int, form: _Form) -> _Plan:
         raise DescriptorFault(
             f"instruction descriptor {value:#010x}: A is sparse (bit 2); the opcode has no .sp"
         )
-    if found.k != KINDS[form.kind].k[0]:
+    if found.k != KINDS[kind].k[0]:
         raise DescriptorFault(
             f"instruction descriptor {value:#010x}: K = {found.k} is for sm_103a alone"
         )
@@ -131,35 +122,46 @@ def _plan(value: int, form: _Form) -> _Plan:
                 f"instruction descriptor {value:#010x}: operand {name} is {type_name} and MN-major;"
                 " elements of 4 and 6 bits must be K-major"
             )
-    step = TRANSPOSED_BYTES_N * form.group
+    step = TRANSPOSED_BYTES_N * group
     if found.b_major == "MN" and OPERAND_BITS[found.b_type] == 8 and found.n % step:
         raise DescriptorFault(
             f"instruction descriptor {value:#010x}: N = {found.n} must be a multiple of {step}"
             " where B has elements of 8 bits and is MN-major"
         )
-    return _Plan(found, path, factors, form.kind in _PACKED_KINDS)
+    return _Plan(found, path, factors, kind in _PACKED_KINDS)
 
 
-def _form(at: Instruction, modifiers: Modifiers) -> _Form:
-    weight_stationary = modifiers.flag("ws")
-    if modifiers.flag("sp"):
-        raise UnsupportedInstruction("sparse products (.sp) are not modelled", at)
-    group = cta_group(at, modifiers)
-    kind = modifiers.starting("kind::")
-    if kind not in KINDS:
-        raise UnsupportedInstruction(f".kind::{kind} is not known", at)
-    vector = None
-    if modifiers.flag("block_scale"):
-        vector = modifiers.one_of(_SCALE_VECTORS)
-    if (vector is not None) != KINDS[kind].block_scaled:
-        raise UnsupportedInstruction(f".kind::{kind} and .block_scale do not go together", at)
-    buffers = ("b0", "b1", "b2", "b3") if weight_stationary else ("a",)
-    buffer, _, use = modifiers.starting("collector::").partition("::")
-    if not buffer:
-        buffer, use = buffers[0], "discard"
-    if buffer not in buffers or use not in _COLLECTOR_USES:
-        raise UnsupportedInstruction(f".collector::{buffer}::{use} is not modelled", at)
-    return _Form(group, kind, weight_stationary, vector, (buffer, use))
+def _collector(form: Tcgen05Product) -> tuple[str, str]:
+    """The collector buffer, and what is done with it."""
+    default = "b0::discard" if form.weight_stationary else "a::discard"
+    buffer, _, use = (form.collectors or (default,))[0].partition("::")
+    return buffer, use
+
+
+def _check_modelled(at: Instruction, form: Tcgen05Product) -> None:
+    stationary = form.weight_stationary
+    buffers = ("b0", "b1", "b2", "b3") if stationary else ("a",)
+    refused = {
+        "a sparse product (.sp)": form.sparse,
+        ".ashift": form.shifts_a,
+        "A in tensor memory with .ws": form.a_in_tensor_memory and stationary,
+        "the zero-column mask of .ws": form.zero_column_mask,
+        "the collector buffer": len(form.collectors) > 1 or _collector(form)[0] not in buffers,
+    }
+    for what, found in refused.items():
+        if found:
+            raise UnsupportedInstruction(f"{what} is not modelled", at)
+
+
+def _scale_input_d(at: Instruction, form: Tcgen05Product) -> int:
+    if not form.scale_input_d:
+        return 0
+    found = immediate(form.scale_input_d)
+    if found is None or not 0 <= found <= MAX_SCALE_D or form.kind not in _SCALABLE:
+        raise UnsupportedInstruction(
+            f"scale-input-d is a number from 0 to {MAX_SCALE_D}, for kinds f16 and tf32", at
+        )
+    return found
 
 
 @dataclass(frozen=True)
@@ -180,51 +182,30 @@ class _Issue:
 
 @instruction("tcgen05.mma")
 def mma(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
-    form = _form(at, modifiers)
-    rest = list(at.operands)
-    d = operands.address(rest.pop(0), at)
-    a_text = rest.pop(0)
-    in_tensor_memory = a_text.startswith("[")
-    if in_tensor_memory and form.weight_stationary:
-        raise UnsupportedInstruction("A in tensor memory is not modelled with .ws", at)
-    a = operands.address(a_text, at) if in_tensor_memory else operands.reader(a_text, "u64", at)
-    b = operands.reader(rest.pop(0), "u64", at)
-    descriptor = operands.reader(rest.pop(0), "u32", at)
-    scales = None
-    if form.vector is not None:
-        scales = [operands.address(rest.pop(0), at) for _ in range(2)]
-    masks = []
-    if rest[0].startswith("{"):
-        masks = [operands.reader(each, "u32", at) for each in operands.vector(rest.pop(0))]
-        if len(masks) != 4 * form.group or scales or form.weight_stationary:
-            raise UnsupportedInstruction(
-                "disable-output-lane has 4 registers, 8 with cta_group::2; no scales, no .ws", at
-            )
-    enable = operands.reader(rest.pop(0), "pred", at)
-    scale_d = 0
-    if rest:
-        found = None if form.weight_stationary else immediate(rest.pop(0))
-        if found is None:
-            raise UnsupportedInstruction("the zero-column mask of .ws is not modelled", at)
-        if not 0 <= found <= MAX_SCALE_D or form.kind not in _SCALABLE:
-            raise UnsupportedInstruction(
-                f"scale-input-d is a number from 0 to {MAX_SCALE_D}, for kinds f16 and tf32", at
-            )
-        scale_d = found
-    if rest:
-        raise UnsupportedInstruction(f"operand {rest[0]} is too many", at)
+    form = modifiers.form(Tcgen05Product)
+    _check_modelled(at, form)
+    in_tensor_memory, scale_d = form.a_in_tensor_memory, _scale_input_d(at, form)
+    d, b = operands.address(form.d, at), operands.reader(form.b, "u64", at)
+    a = operands.address(form.a, at) if in_tensor_memory else operands.reader(form.a, "u64", at)
+    descriptor = operands.reader(form.idesc, "u32", at)
+    scales = [operands.address(text, at) for text in (form.scale_a, form.scale_b) if text]
+    masks = [operands.reader(text, "u32", at) for text in form.disable_output_lane]
+    enable = operands.reader(form.enable_input_d, "pred", at)
+    vector = form.scale_vector if form.block_scale else None
 
     def run(cta: Cta, lanes: Lanes) -> None:
         number = lane_sets.count(lanes)
-        readers = [d, a, b, descriptor, *(scales or ()), enable, *masks]
+        readers = [d, a, b, descriptor, *scales, enable, *masks]
         columns = [per_thread(read(cta, lanes), number) for read in readers]
         for thread, values in zip(
             lane_sets.indices(lanes), zip(*columns, strict=True), strict=True
         ):
             d_at, a_at, b_at, idesc = values[:4]
             scale_a, scale_b = values[4:6] if scales else (0, 0)
-            accumulate, *disabled = values[4 + len(scales or ()) :]
-            plan = _plan(idesc, form)
+            accumulate, *disabled = values[4 + len(scales) :]
+            plan = _plan(
+                idesc, form.kind, form.cta_group, vector, stationary=form.weight_stationary
+            )
             operation = _Issue(
                 d_at, a_at, in_tensor_memory, b_at, plan, scale_a, scale_b, bool(accumulate),
                 tuple(disabled), scale_d,
@@ -244,7 +225,7 @@ def _columns_of(plan: _Plan) -> int:
 class _Product:
     """One product: its checks at the issue, and its computation later."""
 
-    def __init__(self, cta: Cta, form: _Form, operation: _Issue) -> None:
+    def __init__(self, cta: Cta, form: Tcgen05Product, operation: _Issue) -> None:
         self.cta, self.form, self.operation = cta, form, operation
         self.plan = plan = operation.plan
         self.found = found = plan.descriptor
@@ -282,12 +263,12 @@ class _Product:
         return found
 
     def issue(self, thread: int) -> None:
-        issue(self.cta, thread, self.form.group, self._perform)
+        issue(self.cta, thread, self.form.cta_group, self._perform)
         self._use_collector(tensor_core(self.cta))
 
     def _use_collector(self, core: TensorCore) -> None:
         """Note what the collector buffer may hold; it never changes a product."""
-        buffer, use = self.form.collector
+        buffer, use = _collector(self.form)
         found, operation = self.found, self.operation
         if self.form.weight_stationary:
             key: object = (operation.b, found.b_type, found.b_major, found.n)
@@ -306,7 +287,7 @@ class _Product:
     # ------------------------------------------------------------- the product
 
     def _perform(self, clock: Clock) -> None:
-        blocks = blocks_of(self.cta, self.form.group)
+        blocks = blocks_of(self.cta, self.form.cta_group)
         found, path = self.found, self.plan.path
         b = self._operand_b(blocks, clock)
         for number, block in enumerate(blocks):

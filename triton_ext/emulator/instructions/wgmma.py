@@ -7,7 +7,6 @@ covers the group that it was committed to, its registers must not be touched.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -40,6 +39,7 @@ from triton_ext.hardware.register_fragments import accumulator_fragment, operand
 from triton_ext.hardware.smem_descriptor import SmemDescriptor
 from triton_ext.hardware.tensor_memory import WARPGROUP_WARPS
 from triton_ext.layouts.atoms import Major
+from triton_ext.ptx.forms import WgmmaGroup, WgmmaProduct
 from triton_ext.ptx.parse import Instruction, immediate
 
 M = 64
@@ -47,16 +47,16 @@ WARP_ROWS = M // WARPGROUP_WARPS
 TILE_COLUMNS = 8
 ARCH = 90
 
-# type of A -> types of the accumulator, and whether A and B may be MN-major
-_TYPES: dict[str, tuple[set[str], bool]] = {
-    "f16": ({"f16", "f32"}, True),
-    "bf16": ({"f32"}, True),
-    "tf32": ({"f32"}, False),
-    "e4m3": ({"f16", "f32"}, False),
-    "e5m2": ({"f16", "f32"}, False),
-    "s8": ({"s32"}, False),
-    "u8": ({"s32"}, False),
+_ACCUMULATORS = {
+    "f16": ("f16", "f32"),
+    "bf16": ("f32",),
+    "tf32": ("f32",),
+    "e4m3": ("f16", "f32"),
+    "e5m2": ("f16", "f32"),
+    "s8": ("s32",),
+    "u8": ("s32",),
 }
+"""The type of A -> the types of the accumulator."""
 _MIXED = ({"e4m3", "e5m2"}, {"s8", "u8"})
 
 
@@ -67,25 +67,24 @@ def legal_n(a_type: str) -> list[int]:
     return list(range(8, 257, 8))
 
 
-def _aligned(at: Instruction, modifiers: Modifiers, operands: Operands) -> None:
-    """Take what all of them have, and refuse other targets."""
+def _check_target(at: Instruction, operands: Operands) -> None:
     if operands.arch != ARCH:
         raise UnsupportedInstruction("wgmma is of sm_90a alone; this PTX is for another target", at)
-    modifiers.flag("sync")
-    modifiers.flag("aligned")
 
 
 @instruction("wgmma.fence", convergent=True, in_flight=True)
 def fence(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     """``wgmma.fence``: see `triton_ext.emulator.decode.register_fences`."""
-    _aligned(at, modifiers, operands)
+    _check_target(at, operands)
+    modifiers.form(WgmmaGroup)
     return lambda cta, lanes: None
 
 
 @instruction("wgmma.commit_group", convergent=True, in_flight=True)
 def commit(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     """``wgmma.commit_group``: the products that are not committed become a group."""
-    _aligned(at, modifiers, operands)
+    _check_target(at, operands)
+    modifiers.form(WgmmaGroup)
 
     def run(cta: Cta, lanes: Lanes) -> None:
         for warp in lane_sets.warps(lanes):
@@ -97,10 +96,11 @@ def commit(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
 @instruction("wgmma.wait_group", convergent=True, in_flight=True)
 def wait(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     """``wgmma.wait_group N``: until all but the latest N groups are done."""
-    _aligned(at, modifiers, operands)
-    keep = immediate(at.operands[0])
+    _check_target(at, operands)
+    pending = modifiers.form(WgmmaGroup).pending
+    keep = immediate(pending)
     if keep is None or keep < 0:
-        raise UnsupportedInstruction(f"{at.operands[0]} groups: must be a constant", at)
+        raise UnsupportedInstruction(f"{pending} groups: must be a constant", at)
     number = keep
 
     def run(cta: Cta, lanes: Lanes) -> Outcome:
@@ -123,65 +123,25 @@ def wait(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     return run
 
 
-@dataclass(frozen=True)
-class Form:
-    """What the opcode and the constants of a wgmma.mma_async say.
-
-    Attributes:
-        n, k: extents; M is 64.
-        d_type, a_type, b_type: of the elements.
-        saturate: integer sums are clamped.
-        a_sign, b_sign: 1 or -1.
-        a_major, b_major: "K" or "MN".
-    """
-
-    n: int
-    k: int
-    d_type: str
-    a_type: str
-    b_type: str
-    saturate: bool
-    a_sign: int = 1
-    b_sign: int = 1
-    a_major: Major = "K"
-    b_major: Major = "K"
-
-
-def _form(at: Instruction, modifiers: Modifiers) -> Form:
-    """Of an instruction.
-
-    Raises:
-        UnsupportedInstruction: the PTX ISA has no such form, or it is not modelled.
-    """
-    if modifiers.flag("sp"):
+def _check_modelled(at: Instruction, form: WgmmaProduct) -> None:
+    """Refuse products that the PTX ISA does not have, and sparse ones."""
+    if form.sparse:
         raise UnsupportedInstruction("sparse products are not modelled", at)
-    n, k = (int(part) for part in modifiers.starting("m64n").split("k"))
-    saturate = modifiers.flag("satfinite")
-    d_type, a_type, b_type = (modifiers.one_of((*OPERAND_BITS, "f32", "s32")) for _ in range(3))
-    accumulators, transposable = _TYPES.get(a_type, (set(), False))
-    mixed = any({a_type, b_type} <= pair for pair in _MIXED)
+    m, n, k = form.mnk
+    mixed = any({form.a_type, form.b_type} <= pair for pair in _MIXED)
     if (
-        d_type not in accumulators
-        or (a_type != b_type and not mixed)
-        or (saturate and d_type != "s32")
-        or n not in legal_n(a_type)
-        or k * OPERAND_BITS[a_type] != 8 * INSTRUCTION_K_BYTES
+        m != M
+        or form.d_type not in _ACCUMULATORS.get(form.a_type, ())
+        or (form.a_type != form.b_type and not mixed)
+        or (form.saturate and form.d_type != "s32")
+        or n not in legal_n(form.a_type)
+        or k * OPERAND_BITS[form.a_type] != 8 * INSTRUCTION_K_BYTES
     ):
         raise UnsupportedInstruction("a product of these types and shape is not modelled", at)
-    constants = [immediate(text) for text in at.operands[4:]]
-    signs = [1, 1]
-    if d_type != "s32":
-        signs = [1 if sign == 1 else -1 for sign in constants[:2] if sign in (1, -1)]
-        del constants[:2]
-    majors: list[Major] = ["K", "K"]
-    if transposable:
-        in_registers = at.operands[1].startswith("{")
-        majors = ["K"] if in_registers else []
-        majors += ["MN" if flag else "K" for flag in constants if flag in (0, 1)]
-        constants.clear()
-    if constants or len(signs) != 2 or len(majors) != 2:
+    signs = [immediate(text) for text in (form.scale_a, form.scale_b) if text]
+    majors = [immediate(text) for text in (form.transpose_a, form.transpose_b) if text]
+    if not set(signs) <= {1, -1} or not set(majors) <= {0, 1}:
         raise UnsupportedInstruction("its constants are not those that the form has", at)
-    return Form(n, k, d_type, a_type, b_type, saturate, signs[0], signs[1], majors[0], majors[1])
 
 
 def _common(values: NDArray[Any], what: str) -> Any:
@@ -207,26 +167,30 @@ class _Multiply:
     """A decoded wgmma.mma_async."""
 
     def __init__(self, at: Instruction, modifiers: Modifiers, operands: Operands) -> None:
-        _aligned(at, modifiers, operands)
-        self.at, self.form = at, _form(at, modifiers)
+        _check_target(at, operands)
+        self.at, self.form = at, modifiers.form(WgmmaProduct)
         form = self.form
-        d_text, a_text, b_text, scale_text = at.operands[:4]
+        _check_modelled(at, form)
+        _, self.n, self.k = form.mnk
+        self.a_major: Major = "MN" if immediate(form.transpose_a or "0") else "K"
+        self.b_major: Major = "MN" if immediate(form.transpose_b or "0") else "K"
+        self.signs = [immediate(text or "1") for text in (form.scale_a, form.scale_b)]
         self.d_fragment = accumulator_fragment(WARP_ROWS, int(form.d_type[1:]))
-        self.a_fragment = operand_fragment("a", WARP_ROWS, form.k, OPERAND_BITS[form.a_type])
-        self.tiles = form.n // TILE_COLUMNS
+        self.a_fragment = operand_fragment("a", WARP_ROWS, self.k, OPERAND_BITS[form.a_type])
+        self.tiles = self.n // TILE_COLUMNS
         count = self.tiles << len(self.d_fragment.registers)
-        self.d_rows = RegisterRows.of(operands, d_text, at, count, written=True)
-        self.accumulators = _registers(operands, d_text, at)
+        self.d_rows = RegisterRows.of(operands, form.d, at, count, written=True)
+        self.accumulators = _registers(operands, form.d, at)
         self.a_rows: RegisterRows | None = None
         self.inputs = shared(frozenset())
-        if a_text.startswith("{"):
+        if form.a_in_registers:
             count = 1 << len(self.a_fragment.registers)
-            self.a_rows = RegisterRows.of(operands, a_text, at, count)
-            self.inputs = _registers(operands, a_text, at)
+            self.a_rows = RegisterRows.of(operands, form.a, at, count)
+            self.inputs = _registers(operands, form.a, at)
         else:
-            self.read_a = operands.reader(a_text, "b64", at)
-        self.read_b = operands.reader(b_text, "b64", at)
-        self.read_scale = operands.reader(scale_text, "pred", at)
+            self.read_a = operands.reader(form.a, "b64", at)
+        self.read_b = operands.reader(form.b, "b64", at)
+        self.read_scale = operands.reader(form.scale_d, "pred", at)
         if self.accumulators & self.inputs:
             raise UnsupportedInstruction("a register is both of A and of D", at)
 
@@ -269,15 +233,15 @@ class _Multiply:
         if isinstance(a_source, RegisterRows):
             bits: Any = DTYPES[f"b{OPERAND_BITS[form.a_type]}"]
             words = a_source.read(cta, lanes)
-            codes = to_matrices(self.a_fragment, words, bits).reshape(M, form.k)
+            codes = to_matrices(self.a_fragment, words, bits).reshape(M, self.k)
         else:
             codes = read_operand(
-                cta.shared, a_source, M, form.k, form.a_type, form.a_major, clock, unit,
+                cta.shared, a_source, M, self.k, form.a_type, self.a_major, clock, unit,
                 name="operand A of wgmma",
             )  # fmt: skip
         a = decode_elements(codes, form.a_type)
         codes = read_operand(
-            cta.shared, b_source, form.n, form.k, form.b_type, form.b_major, clock, unit,
+            cta.shared, b_source, self.n, self.k, form.b_type, self.b_major, clock, unit,
             name="operand B of wgmma",
         )  # fmt: skip
         b = decode_elements(codes, form.b_type).T
@@ -285,16 +249,16 @@ class _Multiply:
         if scale:
             words = self.d_rows.read(cta, lanes)
             d = to_matrices(self.d_fragment, words, DTYPES[form.d_type], self.tiles)
-            d = d.reshape(M, form.n)
+            d = d.reshape(M, self.n)
         result = multiply_accumulate(
-            -a if form.a_sign < 0 else a,
-            -b if form.b_sign < 0 else b,
+            -a if self.signs[0] == -1 else a,
+            -b if self.signs[1] == -1 else b,
             d,
             form.d_type,
             saturate=form.saturate,
             model=model_of(ARCH, "wgmma", form.a_type, form.b_type),
         )
-        each = result.reshape(WARPGROUP_WARPS, WARP_ROWS, form.n)
+        each = result.reshape(WARPGROUP_WARPS, WARP_ROWS, self.n)
         words = to_registers(self.d_fragment, each, np.uint32, self.tiles)
         self.d_rows.write(cta, lanes, words)
         product.event = cta.cluster.clocks.unit_event(unit)

@@ -35,9 +35,6 @@ from triton_ext.layouts.encodings import CHUNK_BYTES
 
 Index = NDArray[np.int64]
 
-GATHERED_ROWS = 4
-"""Rows of tile::gather4 and tile::scatter4 (PTX ISA, "Tiled mode": four of a 2D tensor)."""
-
 ELEMENTS: dict[DataType, Any] = {
     DataType.UINT8: np.uint8, DataType.UINT16: np.uint16, DataType.UINT32: np.uint32,
     DataType.INT32: np.int32, DataType.UINT64: np.uint64, DataType.INT64: np.int64,
