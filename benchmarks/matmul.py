@@ -84,9 +84,9 @@ def kernel_arguments(
         values["workspace"] = workspace
     if config.prefetch is not None:
         values["prefetched"] = matrices[config.prefetch]
-    if plan.side_tile is not None:
+    if plan.narrow_tile is not None:
         right = matrices["a" if config.swap else "b"]
-        values["side_desc"] = descriptor(right, plan.side_tile)
+        values["narrow_desc"] = descriptor(right, plan.narrow_tile)
     return [values[name] for name in plan.kernel.arg_names]
 
 

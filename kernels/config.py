@@ -198,7 +198,7 @@ class MatmulConfig:
         for name, tile in (("a_swizzle", self.a_layouts), ("b_swizzle", self.b_layouts)):
             if tile.encoding.swizzle_byte_width == 0:
                 raise LayoutError(name, 0, "must be 32 at least, and the tile as wide as that")
-        if self.side_layouts is not None and not self.side_layouts.encoding.swizzle_byte_width:
+        if self.narrow_layouts is not None and not self.narrow_layouts.encoding.swizzle_byte_width:
             raise LayoutError("side", self.side, "must be 32 bytes wide at least if it is MN-major")
         _ = self.c_layouts  # raise if it does not fit
         if self.shared_memory_bytes > SHARED_MEMORY_PER_BLOCK:
@@ -369,7 +369,7 @@ class MatmulConfig:
         return operand(self.b_major == "K", self.b_swizzle)
 
     @functools.cached_property
-    def side_layouts(self) -> TileLayouts | None:
+    def narrow_layouts(self) -> TileLayouts | None:
         """Of the side of the right operand's tile, (block_k, side); its swizzle is the widest."""
         if not self.side:
             return None

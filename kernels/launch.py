@@ -26,7 +26,7 @@ PREFETCH_TILES = 4
 H100, 2 and 4 were the best, and 16 was slower than none: the other kernel waits for its own."""
 
 _OPTIONAL = (
-    "side_desc", "workspace", "bias", "a_scale", "b_scale", "alpha", "c0_desc", "beta",
+    "narrow_desc", "workspace", "bias", "a_scale", "b_scale", "alpha", "c0_desc", "beta",
     "prefetched",
 )  # fmt: skip
 """Arguments of the kernel with consumers that are None unless asked for."""
@@ -57,14 +57,14 @@ class LaunchPlan:
             ``workspace``: a pointer to `workspace_bytes` bytes, aligned to 16.
             ``bias``, ``a_scale``, ``b_scale``: pointers to contiguous vectors of N, M and N (or 1)
             elements, bias of any floating-point type, scales of fp32. ``alpha``, ``beta``: floats.
-            ``c0_desc``: as ``c_desc``, of the residual. ``side_desc``: of the right operand (B, or
+            ``c0_desc``: as ``c_desc``, of the residual. ``narrow_desc``: of the right operand (B, or
             A if they are swapped) once more, with its own box. ``prefetched``: the address of the
             operand that `MatmulConfig.prefetch` names.
             The order is the kernel's; the descriptors go by position, the others by name (the
             kernel's names of the operands are those of its left and right one).
         constants: compile-time arguments.
         options: compilation options.
-        a_tile, b_tile, c_tile, side_tile: ``tma_shape`` and ``tma_encoding`` are the descriptor's.
+        a_tile, b_tile, c_tile, narrow_tile: ``tma_shape`` and ``tma_encoding`` are the descriptor's.
         workspace_bytes: 0 if there is none. It must be zero before the first launch; every launch
             leaves it so that it serves the next launch of any plan (on the same stream).
     """
@@ -77,7 +77,7 @@ class LaunchPlan:
     a_tile: TileLayouts
     b_tile: TileLayouts
     c_tile: TileLayouts
-    side_tile: TileLayouts | None = None
+    narrow_tile: TileLayouts | None = None
     workspace_bytes: int = 0
 
 
@@ -114,7 +114,7 @@ def launch_plan(
         a_tile=config.a_layouts,
         b_tile=config.b_layouts,
         c_tile=config.c_layouts,
-        side_tile=config.side_layouts,
+        narrow_tile=config.narrow_layouts,
         workspace_bytes=workspace,
     )
 
@@ -122,7 +122,7 @@ def launch_plan(
 def _extra_arguments(config: MatmulConfig) -> tuple[str, ...]:
     """The run-time arguments besides descriptors that the kernel takes, in its order."""
     asked_for = {
-        "side_desc": config.side > 0,
+        "narrow_desc": config.side > 0,
         "workspace": config.max_splits > 1,
         "bias": config.bias,
         "a_scale": config.a_scales is not None,
@@ -175,8 +175,8 @@ def kernel_constants(config: MatmulConfig, *, generated_layouts: bool = True) ->
         **{name: None for name in _OPTIONAL if name not in _extra_arguments(config)},
         "BLOCK_M": config.cluster * config.rows,
         "BLOCK_N": config.columns - config.side,
-        "SIDE_N": config.side,
-        "SIDE_LAYOUT": layout(config.side_layouts) if config.side_layouts is not None else None,
+        "NARROW_N": config.side,
+        "NARROW_LAYOUT": layout(config.narrow_layouts) if config.narrow_layouts is not None else None,
         "CONSUMERS": config.consumers,
         "CONSUMER_REGISTERS": CONSUMER_REGISTERS[config.consumers],
         "C_PARTS": config.c_parts,
@@ -222,8 +222,8 @@ def compile_matmul(config: MatmulConfig, constants: dict[str, Any] | None = None
              "b_scale": "*fp32", "alpha": "fp32", "beta": "fp32", "prefetched": "*u8"}  # fmt: skip
     tiles = dict(zip(("a_desc", "b_desc"), (b, a) if config.swap else (a, b), strict=True))
     tiles |= {"c_desc": c, "c0_desc": c}
-    if config.side_layouts is not None:
-        tiles["side_desc"] = (config.side_layouts, config.element_type)
+    if config.narrow_layouts is not None:
+        tiles["narrow_desc"] = (config.narrow_layouts, config.element_type)
     for name, (tile, element_type) in tiles.items():
         block = ",".join(map(str, tile.tma_shape))
         layout = to_gluon(tile.tma_encoding)

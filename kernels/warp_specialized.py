@@ -19,7 +19,7 @@ Two consumers may also take turns (`SHARES` = 1, *ping-pong*): each multiplies a
 stores it while the other multiplies the next. The ring alone does not keep their order: a barrier's
 phase tells only odd turns of the ring from even ones, so a consumer also waits for its turn.
 
-A tile need not be as wide as a power of two: `SIDE_N` of its columns are a second tile of the right
+A tile need not be as wide as a power of two: `NARROW_N` of its columns are a second tile of the right
 operand, with accumulators of their own.
 
 Two blocks of a cluster may share the tile of B: one of them copies it to both (*multicast*), once
@@ -232,17 +232,17 @@ def prefetch(pointer, desc, matrix, mn, k, BLOCK_MN: gl.constexpr, K: gl.constex
 
 
 @gluon.jit
-def produce(a_desc, b_desc, side_desc, prefetched, ring, tiling,
-            BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, SIDE_N: gl.constexpr,
+def produce(a_desc, b_desc, narrow_desc, prefetched, ring, tiling,
+            BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, NARROW_N: gl.constexpr,
             BLOCK_K: gl.constexpr, SHARES: gl.constexpr, STAGES: gl.constexpr,
             GROUP_M: gl.constexpr, A_K_MAJOR: gl.constexpr, B_K_MAJOR: gl.constexpr,
             MAX_SPLITS: gl.constexpr, PREFETCH: gl.constexpr,
             PREFETCH_LEFT: gl.constexpr):  # fmt: skip
     """The producer warp: copy the tiles of A and B, as soon as their buffers are free."""
-    a_tiles, b_tiles, side_tiles, ready, free, free_everywhere, _turns = ring
+    a_tiles, b_tiles, narrow_tiles, ready, free, free_everywhere, _turns = ring
     tiles_m, tiles_n, num_k = tiling
     ROWS: gl.constexpr = BLOCK_M // SHARES
-    side_bytes: gl.constexpr = side_desc.nbytes_per_cta if SIDE_N > 0 else 0
+    side_bytes: gl.constexpr = narrow_desc.nbytes_per_cta if NARROW_N > 0 else 0
     tile_bytes: gl.constexpr = SHARES * a_desc.nbytes_per_cta + b_desc.nbytes_per_cta + side_bytes
     tiles = tiles_of_batch(tiles_m * tiles_n, a_desc, b_desc)
     stage = gl.to_tensor(0)
@@ -255,7 +255,7 @@ def produce(a_desc, b_desc, side_desc, prefetched, ring, tiling,
         if PREFETCH_LEFT:
             prefetch(prefetched, a_desc, matrix, tile_m * BLOCK_M, off_k, BLOCK_M, PREFETCH)
         else:
-            off_n = tile_n * (BLOCK_N + SIDE_N)
+            off_n = tile_n * (BLOCK_N + NARROW_N)
             prefetch(prefetched, b_desc, matrix, off_n, off_k, BLOCK_N, PREFETCH)
     gdc_wait()
     for step in range(step_count(tiles, num_k, MAX_SPLITS)):
@@ -263,7 +263,7 @@ def produce(a_desc, b_desc, side_desc, prefetched, ring, tiling,
         matrix, tile = matrix_of_tile(tile, tiles_m, tiles_n, a_desc)
         tile_m, tile_n = tile_position(tile, tiles_m, tiles_n, GROUP_M)
         off_m = tile_m * BLOCK_M
-        off_n = tile_n * (BLOCK_N + SIDE_N)
+        off_n = tile_n * (BLOCK_N + NARROW_N)
         for k in range(k_first, k_end):
             barrier = ready.index(stage)
             mbarrier.wait(free.index(stage), phase ^ 1)  # passes in the first turn
@@ -275,9 +275,9 @@ def produce(a_desc, b_desc, side_desc, prefetched, ring, tiling,
                           a_tiles.index(stage * SHARES + part), A_K_MAJOR)  # fmt: skip
             load_tile(b_desc, matrix, off_n, k * BLOCK_K, barrier, b_tiles.index(stage),
                       B_K_MAJOR)  # fmt: skip
-            if SIDE_N > 0:
-                load_tile(side_desc, matrix, off_n + BLOCK_N, k * BLOCK_K, barrier,
-                          side_tiles.index(stage), B_K_MAJOR)  # fmt: skip
+            if NARROW_N > 0:
+                load_tile(narrow_desc, matrix, off_n + BLOCK_N, k * BLOCK_K, barrier,
+                          narrow_tiles.index(stage), B_K_MAJOR)  # fmt: skip
             stage, phase = next_stage(stage, phase, STAGES)
 
 
@@ -291,16 +291,16 @@ def release(free, free_everywhere, stage, pred):
 
 @gluon.jit
 def multiply(ring, stage, phase, k_first, k_end, acc, side,
-             WHICH: gl.constexpr, SIDE_N: gl.constexpr, CONSUMERS: gl.constexpr,
+             WHICH: gl.constexpr, NARROW_N: gl.constexpr, CONSUMERS: gl.constexpr,
              SHARES: gl.constexpr, STAGES: gl.constexpr):  # fmt: skip
     """The products of one tile; each is issued while the one before it runs."""
-    a_tiles, b_tiles, side_tiles, ready, free, free_everywhere, turns = ring
+    a_tiles, b_tiles, narrow_tiles, ready, free, free_everywhere, turns = ring
     for k in range(k_first, k_end):
         mbarrier.wait(ready.index(stage), phase)
         a_tile = a_tiles.index(stage * SHARES + WHICH % SHARES)
         acc = warpgroup_mma(a_tile, b_tiles.index(stage), acc, is_async=True)
-        if SIDE_N > 0:
-            side = warpgroup_mma(a_tile, side_tiles.index(stage), side, is_async=True)
+        if NARROW_N > 0:
+            side = warpgroup_mma(a_tile, narrow_tiles.index(stage), side, is_async=True)
             acc, side = warpgroup_mma_wait(2, deps=(acc, side))
         else:
             acc = warpgroup_mma_wait(1, deps=(acc,))
@@ -308,7 +308,7 @@ def multiply(ring, stage, phase, k_first, k_end, acc, side,
         stage, phase = next_stage(stage, phase, STAGES)
     if SHARES < CONSUMERS:
         mbarrier.arrive(turns.index((WHICH + 1) % CONSUMERS), count=1)
-    if SIDE_N > 0:
+    if NARROW_N > 0:
         acc, side = warpgroup_mma_wait(0, deps=(acc, side))
     else:
         acc = warpgroup_mma_wait(0, deps=(acc,))
@@ -405,8 +405,8 @@ def leave_part(x, workspace, slot, column, TILE_COLUMNS: gl.constexpr, LAYOUT: g
 
 @gluon.jit
 def last_to_come(workspace, acc, side, splits, split, distance, SHARE: gl.constexpr,
-                 SHARES: gl.constexpr, SIDE_N: gl.constexpr, LAYOUT: gl.constexpr,
-                 SIDE_LAYOUT: gl.constexpr):  # fmt: skip
+                 SHARES: gl.constexpr, NARROW_N: gl.constexpr, LAYOUT: gl.constexpr,
+                 NARROW_LAYOUT: gl.constexpr):  # fmt: skip
     """Whether this consumer is the last that comes with a part of a tile.
 
     All others have left theirs in the workspace then. It waits for those alone that have said
@@ -424,11 +424,11 @@ def last_to_come(workspace, acc, side, splits, split, distance, SHARE: gl.conste
         gl.atomic_xchg(coming, 0, sem="relaxed", scope="gpu")  # for the next launch
         gl.atomic_xchg(there, 0, sem="relaxed", scope="gpu")
     else:
-        TILE_COLUMNS: gl.constexpr = acc.shape[1] + SIDE_N
+        TILE_COLUMNS: gl.constexpr = acc.shape[1] + NARROW_N
         slot = program * SHARES + SHARE
         leave_part(acc, workspace, slot, 0, TILE_COLUMNS, LAYOUT)
-        if SIDE_N > 0:
-            leave_part(side, workspace, slot, acc.shape[1], TILE_COLUMNS, SIDE_LAYOUT)
+        if NARROW_N > 0:
+            leave_part(side, workspace, slot, acc.shape[1], TILE_COLUMNS, NARROW_LAYOUT)
         gl.barrier()  # all threads have written before one of them says so
         gl.atomic_add(there, 1, sem="release", scope="gpu")
     return last
@@ -520,7 +520,7 @@ def store_tile(c_desc, c_tiles, workspace, extras, c0, matrix, off_m, off_n, pie
 @gluon.jit
 def consume(c_desc, c_tiles, workspace, extras, residual, ring, tiling,
             WHICH: gl.constexpr, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr,
-            SIDE_N: gl.constexpr, CONSUMERS: gl.constexpr, SHARES: gl.constexpr,
+            NARROW_N: gl.constexpr, CONSUMERS: gl.constexpr, SHARES: gl.constexpr,
             STAGES: gl.constexpr, GROUP_M: gl.constexpr, C_PARTS: gl.constexpr,
             C_BUFFERS: gl.constexpr, C_N_MAJOR: gl.constexpr, MAX_SPLITS: gl.constexpr,
             ACTIVATION: gl.constexpr, A_SCALES: gl.constexpr,
@@ -534,15 +534,15 @@ def consume(c_desc, c_tiles, workspace, extras, residual, ring, tiling,
     ROWS: gl.constexpr = BLOCK_M // SHARES
     TURNS: gl.constexpr = CONSUMERS // SHARES
     COLUMNS: gl.constexpr = BLOCK_N // C_PARTS
-    PARTS: gl.constexpr = C_PARTS + SIDE_N // COLUMNS
+    PARTS: gl.constexpr = C_PARTS + NARROW_N // COLUMNS
     ACCUMULATOR: gl.constexpr = gl.int32 if ring[0].dtype.is_int() else gl.float32
     INSTR_K: gl.constexpr = 256 // ring[0].dtype.primitive_bitwidth
     LAYOUT: gl.constexpr = gl.NVMMADistributedLayout(
         version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, BLOCK_N, INSTR_K],
         cga_layout=cluster_rows(gl.num_ctas()),
     )  # fmt: skip
-    SIDE_LAYOUT: gl.constexpr = gl.NVMMADistributedLayout(
-        version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, max(SIDE_N, 8), INSTR_K],
+    NARROW_LAYOUT: gl.constexpr = gl.NVMMADistributedLayout(
+        version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, max(NARROW_N, 8), INSTR_K],
         cga_layout=cluster_rows(gl.num_ctas()),
     )  # fmt: skip
     C_LAYOUT: gl.constexpr = gl.NVMMADistributedLayout(
@@ -564,35 +564,35 @@ def consume(c_desc, c_tiles, workspace, extras, residual, ring, tiling,
         matrix, tile = matrix_of_tile(tile, tiles_m, tiles_n, c_desc)
         tile_m, tile_n = tile_position(tile, tiles_m, tiles_n, GROUP_M)
         off_m = tile_m * BLOCK_M + WHICH % SHARES * ROWS
-        off_n = tile_n * (BLOCK_N + SIDE_N)
+        off_n = tile_n * (BLOCK_N + NARROW_N)
         if c0_desc is not None:  # noqa: SIM102 (known when the kernel is compiled)
             if splits == 1:
                 load_residual(c0_desc, c_tiles, c0_ready, matrix, off_m, off_n, 0, C_BUFFERS,
                               WHICH, COLUMNS, PARTS, C_BUFFERS, C_N_MAJOR)  # fmt: skip
         acc = gl.zeros((ROWS, BLOCK_N), ACCUMULATOR, LAYOUT)
         side = acc  # not used without a side
-        if SIDE_N > 0:
-            side = gl.zeros((ROWS, SIDE_N), ACCUMULATOR, SIDE_LAYOUT)
+        if NARROW_N > 0:
+            side = gl.zeros((ROWS, NARROW_N), ACCUMULATOR, NARROW_LAYOUT)
         if TURNS > 1:  # the first turn is the first consumer's
             mbarrier.wait(ring[6].index(WHICH), (step // TURNS & 1) ^ (WHICH == 0))
         acc, side, stage, phase = multiply(ring, stage, phase, k_first, k_end, acc, side, WHICH,
-                                           SIDE_N, CONSUMERS, SHARES, STAGES)  # fmt: skip
+                                           NARROW_N, CONSUMERS, SHARES, STAGES)  # fmt: skip
         if TURNS > 1:  # the others' tiles; a part of a tile is the last step
             stage, phase = stage_after(stage, phase, (TURNS - 1) * num_k, STAGES)
         complete = True
         if MAX_SPLITS > 1:  # noqa: SIM102 (known when the kernel is compiled; the next is not)
             if splits > 1:
                 complete = last_to_come(workspace, acc, side, splits, split, distance,
-                                        WHICH % SHARES, SHARES, SIDE_N, LAYOUT,
-                                        SIDE_LAYOUT)  # fmt: skip
+                                        WHICH % SHARES, SHARES, NARROW_N, LAYOUT,
+                                        NARROW_LAYOUT)  # fmt: skip
         if complete:
             if c0_desc is not None:  # noqa: SIM102
                 if splits > 1:  # not before it is known who stores the tile
                     load_residual(c0_desc, c_tiles, c0_ready, matrix, off_m, off_n, 0, C_BUFFERS,
                                   WHICH, COLUMNS, PARTS, C_BUFFERS, C_N_MAJOR)  # fmt: skip
             pieces = split_columns(acc, C_PARTS)
-            if SIDE_N > 0:
-                pieces += split_columns(side, SIDE_N // COLUMNS)
+            if NARROW_N > 0:
+                pieces += split_columns(side, NARROW_N // COLUMNS)
             store_tile(c_desc, c_tiles, workspace, extras, (c0_desc, c0_ready, c0_phase, beta),
                        matrix, off_m, off_n, pieces, splits, split, distance, WHICH, SHARES,
                        C_BUFFERS, C_N_MAJOR, MAX_SPLITS, ACTIVATION, A_SCALES, B_SCALES,
@@ -604,28 +604,28 @@ def consume(c_desc, c_tiles, workspace, extras, residual, ring, tiling,
 
 @gluon.jit
 def matmul_warp_specialized(
-        a_desc, b_desc, c_desc, side_desc, workspace, bias, a_scale, b_scale, alpha, c0_desc, beta,
-        prefetched, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, SIDE_N: gl.constexpr,
+        a_desc, b_desc, c_desc, narrow_desc, workspace, bias, a_scale, b_scale, alpha, c0_desc, beta,
+        prefetched, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, NARROW_N: gl.constexpr,
         BLOCK_K: gl.constexpr, CONSUMERS: gl.constexpr, SHARES: gl.constexpr,
         STAGES: gl.constexpr, GROUP_M: gl.constexpr,
         C_PARTS: gl.constexpr, C_BUFFERS: gl.constexpr,
         A_K_MAJOR: gl.constexpr, B_K_MAJOR: gl.constexpr, C_N_MAJOR: gl.constexpr,
         MAX_SPLITS: gl.constexpr, A_LAYOUT: gl.constexpr, B_LAYOUT: gl.constexpr,
-        SIDE_LAYOUT: gl.constexpr, C_LAYOUT: gl.constexpr, ACTIVATION: gl.constexpr,
+        NARROW_LAYOUT: gl.constexpr, C_LAYOUT: gl.constexpr, ACTIVATION: gl.constexpr,
         A_SCALES: gl.constexpr, B_SCALES: gl.constexpr, CONSUMER_REGISTERS: gl.constexpr,
         PREFETCH: gl.constexpr, PREFETCH_LEFT: gl.constexpr,
         num_warps: gl.constexpr):  # fmt: skip
     """The whole kernel: barriers and buffers, then a warp's task each."""
     ROWS: gl.constexpr = BLOCK_M // SHARES
     tiles_m = gl.cdiv(matrix_size(c_desc, 0 if C_N_MAJOR else 1), BLOCK_M)
-    tiles_n = gl.cdiv(matrix_size(c_desc, 1 if C_N_MAJOR else 0), BLOCK_N + SIDE_N)
+    tiles_n = gl.cdiv(matrix_size(c_desc, 1 if C_N_MAJOR else 0), BLOCK_N + NARROW_N)
     num_k = gl.cdiv(matrix_size(a_desc, 1 if A_K_MAJOR else 0), BLOCK_K)
 
     a_tiles = gl.allocate_shared_memory(a_desc.dtype, [STAGES * SHARES, ROWS, BLOCK_K], A_LAYOUT)
     b_tiles = gl.allocate_shared_memory(b_desc.dtype, [STAGES, BLOCK_K, BLOCK_N], B_LAYOUT)
-    side_tiles = b_tiles  # not used without a side
-    if SIDE_N > 0:
-        side_tiles = gl.allocate_shared_memory(b_desc.dtype, [STAGES, BLOCK_K, SIDE_N], SIDE_LAYOUT)
+    narrow_tiles = b_tiles  # not used without a side
+    if NARROW_N > 0:
+        narrow_tiles = gl.allocate_shared_memory(b_desc.dtype, [STAGES, BLOCK_K, NARROW_N], NARROW_LAYOUT)
     c_tiles = gl.allocate_shared_memory(
         c_desc.dtype, [CONSUMERS * C_BUFFERS, ROWS, BLOCK_N // C_PARTS], C_LAYOUT
     )
@@ -646,7 +646,7 @@ def matmul_warp_specialized(
         turns = mbarrier.allocate_mbarrier(batch=CONSUMERS)
         for each in gl.static_range(CONSUMERS):
             mbarrier.init(turns.index(each), count=1)
-    C0_PIECES: gl.constexpr = CONSUMERS * (C_PARTS + SIDE_N * C_PARTS // BLOCK_N)
+    C0_PIECES: gl.constexpr = CONSUMERS * (C_PARTS + NARROW_N * C_PARTS // BLOCK_N)
     if c0_desc is None:
         c0_ready: gl.constexpr = None
     else:
@@ -655,7 +655,7 @@ def matmul_warp_specialized(
             mbarrier.init(c0_ready.index(each), count=1)
     fence_async_shared()
 
-    ring = (a_tiles, b_tiles, side_tiles, ready, free, free_everywhere, turns)
+    ring = (a_tiles, b_tiles, narrow_tiles, ready, free, free_everywhere, turns)
     tiling = (tiles_m, tiles_n, num_k)
     gdc_launch_dependents()
     # Constants are written out: a tuple in a variable would turn them into values.
@@ -663,11 +663,11 @@ def matmul_warp_specialized(
         gl.warp_specialize(
             [
                 (consume, (c_desc, c_tiles, workspace, (bias, a_scale, b_scale, alpha),
-                           (c0_desc, beta, c0_ready), ring, tiling, 0, BLOCK_M, BLOCK_N, SIDE_N,
+                           (c0_desc, beta, c0_ready), ring, tiling, 0, BLOCK_M, BLOCK_N, NARROW_N,
                            CONSUMERS, SHARES, STAGES, GROUP_M, C_PARTS, C_BUFFERS, C_N_MAJOR,
                            MAX_SPLITS, ACTIVATION, A_SCALES, B_SCALES)),
-                (produce, (a_desc, b_desc, side_desc, prefetched, ring, tiling, BLOCK_M, BLOCK_N,
-                           SIDE_N, BLOCK_K, SHARES, STAGES, GROUP_M, A_K_MAJOR, B_K_MAJOR,
+                (produce, (a_desc, b_desc, narrow_desc, prefetched, ring, tiling, BLOCK_M, BLOCK_N,
+                           NARROW_N, BLOCK_K, SHARES, STAGES, GROUP_M, A_K_MAJOR, B_K_MAJOR,
                            MAX_SPLITS, PREFETCH, PREFETCH_LEFT)),
             ],
             [1],
@@ -677,15 +677,15 @@ def matmul_warp_specialized(
         gl.warp_specialize(
             [
                 (consume, (c_desc, c_tiles, workspace, (bias, a_scale, b_scale, alpha),
-                           (c0_desc, beta, c0_ready), ring, tiling, 0, BLOCK_M, BLOCK_N, SIDE_N,
+                           (c0_desc, beta, c0_ready), ring, tiling, 0, BLOCK_M, BLOCK_N, NARROW_N,
                            CONSUMERS, SHARES, STAGES, GROUP_M, C_PARTS, C_BUFFERS, C_N_MAJOR,
                            MAX_SPLITS, ACTIVATION, A_SCALES, B_SCALES)),
                 (consume, (c_desc, c_tiles, workspace, (bias, a_scale, b_scale, alpha),
-                           (c0_desc, beta, c0_ready), ring, tiling, 1, BLOCK_M, BLOCK_N, SIDE_N,
+                           (c0_desc, beta, c0_ready), ring, tiling, 1, BLOCK_M, BLOCK_N, NARROW_N,
                            CONSUMERS, SHARES, STAGES, GROUP_M, C_PARTS, C_BUFFERS, C_N_MAJOR,
                            MAX_SPLITS, ACTIVATION, A_SCALES, B_SCALES)),
-                (produce, (a_desc, b_desc, side_desc, prefetched, ring, tiling, BLOCK_M, BLOCK_N,
-                           SIDE_N, BLOCK_K, SHARES, STAGES, GROUP_M, A_K_MAJOR, B_K_MAJOR,
+                (produce, (a_desc, b_desc, narrow_desc, prefetched, ring, tiling, BLOCK_M, BLOCK_N,
+                           NARROW_N, BLOCK_K, SHARES, STAGES, GROUP_M, A_K_MAJOR, B_K_MAJOR,
                            MAX_SPLITS, PREFETCH, PREFETCH_LEFT)),
             ],
             [4, 1],
@@ -695,19 +695,19 @@ def matmul_warp_specialized(
         gl.warp_specialize(
             [
                 (consume, (c_desc, c_tiles, workspace, (bias, a_scale, b_scale, alpha),
-                           (c0_desc, beta, c0_ready), ring, tiling, 0, BLOCK_M, BLOCK_N, SIDE_N,
+                           (c0_desc, beta, c0_ready), ring, tiling, 0, BLOCK_M, BLOCK_N, NARROW_N,
                            CONSUMERS, SHARES, STAGES, GROUP_M, C_PARTS, C_BUFFERS, C_N_MAJOR,
                            MAX_SPLITS, ACTIVATION, A_SCALES, B_SCALES)),
                 (consume, (c_desc, c_tiles, workspace, (bias, a_scale, b_scale, alpha),
-                           (c0_desc, beta, c0_ready), ring, tiling, 1, BLOCK_M, BLOCK_N, SIDE_N,
+                           (c0_desc, beta, c0_ready), ring, tiling, 1, BLOCK_M, BLOCK_N, NARROW_N,
                            CONSUMERS, SHARES, STAGES, GROUP_M, C_PARTS, C_BUFFERS, C_N_MAJOR,
                            MAX_SPLITS, ACTIVATION, A_SCALES, B_SCALES)),
                 (consume, (c_desc, c_tiles, workspace, (bias, a_scale, b_scale, alpha),
-                           (c0_desc, beta, c0_ready), ring, tiling, 2, BLOCK_M, BLOCK_N, SIDE_N,
+                           (c0_desc, beta, c0_ready), ring, tiling, 2, BLOCK_M, BLOCK_N, NARROW_N,
                            CONSUMERS, SHARES, STAGES, GROUP_M, C_PARTS, C_BUFFERS, C_N_MAJOR,
                            MAX_SPLITS, ACTIVATION, A_SCALES, B_SCALES)),
-                (produce, (a_desc, b_desc, side_desc, prefetched, ring, tiling, BLOCK_M, BLOCK_N,
-                           SIDE_N, BLOCK_K, SHARES, STAGES, GROUP_M, A_K_MAJOR, B_K_MAJOR,
+                (produce, (a_desc, b_desc, narrow_desc, prefetched, ring, tiling, BLOCK_M, BLOCK_N,
+                           NARROW_N, BLOCK_K, SHARES, STAGES, GROUP_M, A_K_MAJOR, B_K_MAJOR,
                            MAX_SPLITS, PREFETCH, PREFETCH_LEFT)),
             ],
             [4, 4, 1],
