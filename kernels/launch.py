@@ -13,8 +13,9 @@ from triton.experimental.gluon._runtime import GluonASTSource
 
 from triton_ext.compat import LAUNCH_OPTIONS, gpu_target
 from triton_ext.kernels.config import MatmulConfig, TileLayouts
+from triton_ext.kernels.epilogue import COUNTER_BYTES
 from triton_ext.kernels.matmul import matmul_sm90, matmul_sm100
-from triton_ext.kernels.warp_specialized import COUNTER_BYTES, matmul_warp_specialized
+from triton_ext.kernels.warp_specialized import matmul_warp_specialized
 from triton_ext.layouts.triton.gluon import to_gluon
 
 CONSUMER_REGISTERS = {1: 240, 2: 240, 3: 160}

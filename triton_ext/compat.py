@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import sys
+import typing
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -62,6 +63,27 @@ else:
             memory.dtype, memory.shape, memory.layout, gl.num_warps()
         )
         return layout
+
+
+if TRITON_VERSION >= (3, 8):
+    from triton import aggregate
+else:
+    from triton.language import core
+
+    def aggregate(cls):
+        """A class whose objects are values of a kernel: its annotations name and type the fields,
+        which are given in this order. A field that may be None is of ``... | gl.constexpr``.
+        """
+        fields = typing.get_type_hints(cls)
+
+        def initialize(self, *values):
+            for name, value in zip(fields, values, strict=True):
+                known = isinstance(value, core.base_value)
+                setattr(self, name, value if known else gl.constexpr(value))
+
+        initialize.__triton_builtin__ = True
+        cls.__init__, cls.__annotations__ = initialize, fields
+        return core._aggregate(cls)
 
 
 if TRITON_VERSION >= (3, 9):
