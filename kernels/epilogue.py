@@ -26,7 +26,6 @@ COUNTER_BYTES = gl.constexpr(8192)
 partial tiles follow."""
 
 
-
 @gluon.jit
 def split_columns(x, COLUMNS: gl.constexpr):
     """A tile of registers as tiles of so many columns, side by side; no data moves."""
@@ -83,7 +82,7 @@ class Parts:
 
     @gluon.jit
     def addresses(self, x, program, SHARE: gl.constexpr, column):
-        """Where a block's part of a tile is, at the columns from `column` on, for each element of x.
+        """The addresses of a block's part of a tile, at the columns of x, which begin at `column`.
 
         Each 8x8 block of the tile is contiguous: a warp writes and reads one at a time.
         """
@@ -164,7 +163,7 @@ class Scaling:
 
     @gluon.jit
     def along(self, x, pointer, off, size, OF_N: gl.constexpr, EACH: gl.constexpr):
-        """A vector along N (or M) of C, fp32, to be combined with x, the piece of the tile at `off`.
+        """A vector along N (or M) of C, fp32, to be combined with x, a piece of the tile.
 
         EACH is 1 if every row or column has its own element, 0 if they share one.
         """

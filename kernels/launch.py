@@ -58,14 +58,15 @@ class LaunchPlan:
             ``workspace``: a pointer to `workspace_bytes` bytes, aligned to 16.
             ``bias``, ``a_scale``, ``b_scale``: pointers to contiguous vectors of N, M and N (or 1)
             elements, bias of any floating-point type, scales of fp32. ``alpha``, ``beta``: floats.
-            ``c0_desc``: as ``c_desc``, of the residual. ``narrow_desc``: of the right operand (B, or
-            A if they are swapped) once more, with its own box. ``prefetched``: the address of the
-            operand that `MatmulConfig.prefetch` names.
+            ``c0_desc``: as ``c_desc``, for the residual. ``narrow_desc``: of the right operand
+            (B, or A if they are swapped) once more, with the box of the narrow tile.
+            ``prefetched``: the address of the operand that `MatmulConfig.prefetch` names.
             The order is the kernel's; the descriptors go by position, the others by name (the
             kernel's names of the operands are those of its left and right one).
         constants: compile-time arguments.
         options: compilation options.
-        a_tile, b_tile, c_tile, narrow_tile: ``tma_shape`` and ``tma_encoding`` are the descriptor's.
+        a_tile, b_tile, c_tile, narrow_tile: their ``tma_shape`` and ``tma_encoding`` are those of
+            the descriptors.
         workspace_bytes: 0 if there is none. It must be zero before the first launch; every launch
             leaves it so that it serves the next launch of any plan (on the same stream).
     """
@@ -177,7 +178,9 @@ def kernel_constants(config: MatmulConfig, *, generated_layouts: bool = True) ->
         "BLOCK_M": config.cluster * config.rows,
         "BLOCK_N": config.columns - config.side,
         "NARROW_N": config.side,
-        "NARROW_LAYOUT": layout(config.narrow_layouts) if config.narrow_layouts is not None else None,
+        "NARROW_LAYOUT": layout(config.narrow_layouts)
+        if config.narrow_layouts is not None
+        else None,
         "CONSUMERS": config.consumers,
         "CONSUMER_REGISTERS": CONSUMER_REGISTERS[config.consumers],
         "C_PARTS": config.c_parts,

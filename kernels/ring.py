@@ -33,7 +33,7 @@ def shared_barrier(blocks):
 
 @gluon.jit
 def allocate_barriers(NUMBER: gl.constexpr, count: gl.constexpr):
-    """Barriers of this block, each of which expects `count` arrivals in a phase."""
+    """So many barriers of this block; a phase of each takes `count` arrivals."""
     barriers = mbarrier.allocate_mbarrier(batch=NUMBER)
     for each in gl.static_range(NUMBER):
         mbarrier.init(barriers.index(each), count=count)
@@ -42,7 +42,7 @@ def allocate_barriers(NUMBER: gl.constexpr, count: gl.constexpr):
 
 @gluon.jit
 def invalidate(barriers):
-    """End the use of all of these barriers."""
+    """End the use of these barriers."""
     NUMBER: gl.constexpr = barriers.shape[0]
     for each in gl.static_range(NUMBER):
         mbarrier.invalidate(barriers.index(each))
@@ -159,3 +159,31 @@ class Ring:
         mbarrier.arrive(self.free.index(index), count=1, pred=pred)
         if gl.num_ctas() > 1:
             mbarrier.arrive(self.free_everywhere.index(index), count=1, pred=pred)
+
+    @gluon.jit
+    def invalidate(self):
+        """End the use of this block's own barriers."""
+        for each in gl.static_range(self.STAGES):
+            mbarrier.invalidate(self.ready.index(each))
+            mbarrier.invalidate(self.free.index(each))
+
+
+@gluon.jit
+def ring_of(a_tiles, b_tiles, narrow_tiles, STAGES: gl.constexpr, SHARES: gl.constexpr,
+            NARROW: gl.constexpr):  # fmt: skip
+    """A ring of these buffers, with its barriers; see `Ring`."""
+    ready = mbarrier.allocate_mbarrier(batch=STAGES)
+    free = mbarrier.allocate_mbarrier(batch=STAGES)
+    free_everywhere = free
+    if gl.num_ctas() > 1:
+        free_everywhere = gl.allocate_shared_memory(
+            gl.int64, [STAGES, 1], shared_barrier(gl.num_ctas())
+        )
+    for each in gl.static_range(STAGES):
+        mbarrier.init(ready.index(each), count=1)
+        mbarrier.init(free.index(each), count=SHARES)
+        if gl.num_ctas() > 1:
+            mbarrier.init(free_everywhere.index(each), count=SHARES)
+    return Ring(
+        a_tiles, b_tiles, narrow_tiles, ready, free, free_everywhere, STAGES, SHARES, NARROW
+    )

@@ -82,8 +82,9 @@ class Tiling:
         programs = gl.num_programs(0)
         waves = tiles // programs
         left = tiles - waves * programs
-        most = gl.minimum(self.MAX_SPLITS, self.num_k // 4)
-        splits = gl.minimum(programs // gl.maximum(left, 1), most)
+        splits = gl.minimum(
+            programs // gl.maximum(left, 1), gl.minimum(self.MAX_SPLITS, self.num_k // 4)
+        )
         return waves, left, gl.maximum(splits, 1)
 
     @gluon.jit
@@ -98,8 +99,7 @@ class Tiling:
 
     @gluon.jit
     def work(self, step, tiles, BATCHED: gl.constexpr, ROW: gl.constexpr = 0):
-        """This block's `Work` in a step, of which the caller does the rows of the tile from ROW on.
-        """
+        """This block's `Work` in a step; off_m is that of row ROW of the tile."""
         program = gl.program_id(0)
         tile = program + step * gl.num_programs(0)
         k_first = 0

@@ -40,7 +40,7 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 from triton_ext.compat import aggregate
 from triton_ext.kernels.epilogue import Epilogue, Parts, Residual, Scaling
 from triton_ext.kernels.matrices import is_batched, matrix_size, prefetch
-from triton_ext.kernels.ring import Operands, Ring, invalidate, shared_barrier
+from triton_ext.kernels.ring import Operands, allocate_barriers, invalidate, ring_of
 from triton_ext.kernels.scheduler import Tiling
 
 
@@ -77,22 +77,24 @@ class Accumulator:
         """Start the product of a slot's tiles, and wait for the one before it."""
         a_tile = ring.a_tiles.index(slot.index * ring.SHARES + SHARE)
         wide = warpgroup_mma(a_tile, ring.b_tiles.index(slot.index), self.wide, is_async=True)
-        if self.narrow is None:
-            return Accumulator(warpgroup_mma_wait(1, deps=(wide,)), None)
+        narrow = self.narrow
+        if narrow is None:
+            wide = warpgroup_mma_wait(1, deps=(wide,))
         else:
             narrow_tile = ring.narrow_tiles.index(slot.index)
-            narrow = warpgroup_mma(a_tile, narrow_tile, self.narrow, is_async=True)
+            narrow = warpgroup_mma(a_tile, narrow_tile, narrow, is_async=True)
             wide, narrow = warpgroup_mma_wait(2, deps=(wide, narrow))
-            return Accumulator(wide, narrow)
+        return Accumulator(wide, narrow)
 
     @gluon.jit
     def wait(self):
         """Wait for the last product."""
-        if self.narrow is None:
-            return Accumulator(warpgroup_mma_wait(0, deps=(self.wide,)), None)
+        wide, narrow = self.wide, self.narrow
+        if narrow is None:
+            wide = warpgroup_mma_wait(0, deps=(wide,))
         else:
-            wide, narrow = warpgroup_mma_wait(0, deps=(self.wide, self.narrow))
-            return Accumulator(wide, narrow)
+            wide, narrow = warpgroup_mma_wait(0, deps=(wide, narrow))
+        return Accumulator(wide, narrow)
 
 
 @gluon.jit
@@ -131,7 +133,7 @@ class Turns:
 
 
 @gluon.jit
-def produce(operands, ring, turns, tiling, PREFETCH: gl.constexpr, PREFETCH_LEFT: gl.constexpr):
+def produce(operands, ring, tiling, PREFETCH: gl.constexpr, PREFETCH_LEFT: gl.constexpr):
     """The producer warp: copy the tiles of A and B, as soon as their buffers are free."""
     BATCHED: gl.constexpr = is_batched(operands.a)
     BLOCK_K: gl.constexpr = ring.a_tiles.shape[2]
@@ -242,47 +244,28 @@ def matmul_warp_specialized(
     c_tiles = gl.allocate_shared_memory(
         c_desc.dtype, [CONSUMERS * C_BUFFERS, ROWS, BLOCK_N // C_PARTS], C_LAYOUT
     )
-    ready = mbarrier.allocate_mbarrier(batch=STAGES)
-    free = mbarrier.allocate_mbarrier(batch=STAGES)
-    free_everywhere = free
-    if gl.num_ctas() > 1:
-        free_everywhere = gl.allocate_shared_memory(
-            gl.int64, [STAGES, 1], shared_barrier(gl.num_ctas())
-        )
-    for each in gl.static_range(STAGES):
-        mbarrier.init(ready.index(each), count=1)
-        mbarrier.init(free.index(each), count=SHARES)
-        if gl.num_ctas() > 1:
-            mbarrier.init(free_everywhere.index(each), count=SHARES)
-    turns_barriers = free
-    if SHARES < CONSUMERS:
-        turns_barriers = mbarrier.allocate_mbarrier(batch=CONSUMERS)
-        for each in gl.static_range(CONSUMERS):
-            mbarrier.init(turns_barriers.index(each), count=1)
+    ring = ring_of(a_tiles, b_tiles, narrow_tiles, STAGES, SHARES, NARROW_N > 0)
+    TURNS: gl.constexpr = CONSUMERS // SHARES
+    turns = Turns(allocate_barriers(CONSUMERS, 1) if TURNS > 1 else ring.free, TURNS)
     if c0_desc is None:
         c0_ready: gl.constexpr = None
     else:
-        c0_ready = mbarrier.allocate_mbarrier(batch=CONSUMERS * PIECES)
-        for each in gl.static_range(CONSUMERS * PIECES):
-            mbarrier.init(c0_ready.index(each), count=1)
+        c0_ready = allocate_barriers(CONSUMERS * PIECES, 1)
     fence_async_shared()
 
     operands = Operands(a_desc, b_desc, narrow_desc, prefetched, A_K_MAJOR, B_K_MAJOR)
-    ring = Ring(a_tiles, b_tiles, narrow_tiles, ready, free, free_everywhere, STAGES, SHARES,
-                NARROW_N > 0)  # fmt: skip
-    turns = Turns(turns_barriers, CONSUMERS // SHARES)
     epilogue = Epilogue(
         c_desc, c_tiles, Parts(workspace, SHARES, BLOCK_N + NARROW_N),
         Scaling(bias, a_scale, b_scale, alpha, A_SCALES, B_SCALES, C_N_MAJOR),
         Residual(c0_desc, beta, c0_ready), ACTIVATION, PIECES, C_BUFFERS, C_N_MAJOR,
     )  # fmt: skip
     gdc_launch_dependents()
-    # Constants are written out: a tuple in a variable would turn them into values.
+    # The arguments are written out: a tuple in a variable would turn constants into values.
     if CONSUMERS == 1:
         gl.warp_specialize(
             [
                 (consume, (epilogue, ring, turns, tiling, 0)),
-                (produce, (operands, ring, turns, tiling, PREFETCH, PREFETCH_LEFT)),
+                (produce, (operands, ring, tiling, PREFETCH, PREFETCH_LEFT)),
             ],
             [1],
             [24],
@@ -292,7 +275,7 @@ def matmul_warp_specialized(
             [
                 (consume, (epilogue, ring, turns, tiling, 0)),
                 (consume, (epilogue, ring, turns, tiling, 1)),
-                (produce, (operands, ring, turns, tiling, PREFETCH, PREFETCH_LEFT)),
+                (produce, (operands, ring, tiling, PREFETCH, PREFETCH_LEFT)),
             ],
             [4, 1],
             [CONSUMER_REGISTERS, 24],
@@ -303,15 +286,13 @@ def matmul_warp_specialized(
                 (consume, (epilogue, ring, turns, tiling, 0)),
                 (consume, (epilogue, ring, turns, tiling, 1)),
                 (consume, (epilogue, ring, turns, tiling, 2)),
-                (produce, (operands, ring, turns, tiling, PREFETCH, PREFETCH_LEFT)),
+                (produce, (operands, ring, tiling, PREFETCH, PREFETCH_LEFT)),
             ],
             [4, 4, 1],
             [CONSUMER_REGISTERS, CONSUMER_REGISTERS, 24],
         )
-    for each in gl.static_range(STAGES):
-        mbarrier.invalidate(ready.index(each))
-        mbarrier.invalidate(free.index(each))
+    ring.invalidate()
     if c0_desc is not None:
         invalidate(c0_ready)
-    if SHARES < CONSUMERS:
-        invalidate(turns_barriers)
+    if TURNS > 1:
+        invalidate(turns.barriers)
