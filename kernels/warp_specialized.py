@@ -50,7 +50,7 @@ def accumulator_layout(columns, element_type, blocks):
     cluster, which divide the rows among them.
 
     Args:
-        element_type: of the operands.
+        element_type: the operands' type.
     """
     return gl.NVMMADistributedLayout(
         version=[3, 0],
