@@ -26,7 +26,7 @@ PLOTS = ROOT / "docs" / "plots"
 INK = "#7d8590"
 COLOURS = ("#3b8fd6", "#d9822b", "#35a07b", "#b072c9")
 SIDES = {"triton_ext": "triton_ext", "tutorial": "Triton's tutorial", "inductor": "torch.compile"}
-"""Of the peers' plot, and what they are called."""
+"""The sides of the peers' plot, and what they are called."""
 LATENCY_SIDES = {
     "torch": "torch",
     "ours": "triton_ext",
@@ -40,7 +40,7 @@ class Plot:
     """One picture.
 
     Attributes:
-        name: of the file, without ``.svg``.
+        name: the file's, without ``.svg``.
         title: what it shows, on which GPU.
         data: the numbers.
         draw: (axes, data) -> draws them.
@@ -55,7 +55,7 @@ class Plot:
 
     @property
     def digest(self) -> str:
-        """Of what it shows."""
+        """A digest of what it shows."""
         text = json.dumps([self.title, self.data], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()
 
@@ -65,7 +65,7 @@ class Plot:
 
 
 def ratio_data(rows: list[dict[str, Any]]) -> dict[str, dict[str, list[float]]]:
-    """Of each type, the ratios to PyTorch's throughput, by class of shapes."""
+    """The ratios to PyTorch's throughput, by type and class of shapes."""
     found: dict[str, dict[str, list[float]]] = {}
     for row in rows:
         shape_class = Problem(row["m"], row["n"], row["k"]).shape_class
@@ -90,7 +90,7 @@ def draw_ratios(axes: Any, data: dict[str, dict[str, list[float]]]) -> None:
 
 
 def peers_data(rows: list[dict[str, Any]]) -> dict[str, dict[str, float]]:
-    """Of each problem with peers, the ratio of each side to PyTorch's throughput."""
+    """The ratio of each side to PyTorch's throughput, for each problem with peers."""
     return {
         f"{row['m']} x {row['n']} x {row['k']}"
         + f" {row['type']}" * (row["type"] != "bf16")
@@ -120,7 +120,7 @@ def draw_peers(axes: Any, data: dict[str, dict[str, float]]) -> None:
 
 
 def ladder_data(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """Of each step, the ratio to PyTorch's throughput, measured in turn, at the same clock."""
+    """The ratio of each step to PyTorch's throughput, measured in turn, at the same clock."""
     return {
         "steps": {row["step"]: round(row["ratio"], 4) for row in rows},
         "size": rows[0]["size"],
@@ -145,7 +145,7 @@ def draw_ladder(axes: Any, data: dict[str, Any]) -> None:
 
 
 def latency_data(rows: list[dict[str, Any]]) -> dict[str, dict[str, float]]:
-    """Of each side, the host's microseconds for each plain product."""
+    """The host's microseconds of each side for each plain product."""
     found: dict[str, dict[str, float]] = {}
     for side in LATENCY_SIDES:
         of = {

@@ -30,23 +30,16 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 
 from triton_ext.compat import async_load, async_store, load_accumulator, tma_view
+from triton_ext.kernels.scheduler import tile_position
 
 
 @gluon.jit
 def tile_origin(m, n, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, GROUP_M: gl.constexpr):
-    """The first row and column of this block's tile of C.
-
-    Blocks run through GROUP_M rows of tiles at a time, column by column, so that the tiles of A
-    and B that run at the same time fit the L2 cache.
-    """
+    """The first row and column of this block's tile of C."""
     program = gl.program_id(axis=0)
     tiles_m = gl.cdiv(m, BLOCK_M)
     tiles_n = gl.cdiv(n, BLOCK_N)
-    group = program // (GROUP_M * tiles_n)
-    rows_in_group = gl.minimum(tiles_m - group * GROUP_M, GROUP_M)
-    inside = program % (GROUP_M * tiles_n)
-    tile_m = group * GROUP_M + inside % rows_in_group
-    tile_n = inside // rows_in_group
+    tile_m, tile_n = tile_position(program, tiles_m, tiles_n, GROUP_M)
     return tile_m * BLOCK_M, tile_n * BLOCK_N
 
 

@@ -24,7 +24,7 @@ from triton_ext.compat import LAUNCH_OPTIONS, TRITON_VERSION, compile_kernel
 from triton_ext.hardware.architecture import SHARED_MEMORY_PER_BLOCK
 from triton_ext.kernels.config import MatmulConfig
 from triton_ext.kernels.cost_model import predicted_seconds
-from triton_ext.kernels.launch import launch_plan
+from triton_ext.kernels.launch import compiled_arguments, launch_arguments, launch_plan
 
 sys.path.insert(0, str(ROOT))  # `benchmarks` is not installed
 
@@ -100,7 +100,8 @@ def test_every_configuration_is_given_all_arguments(problem):
     operands = (a, b.contiguous() if small.b_major == "MN" else b, torch.zeros(48, 64).bfloat16())
     plan = launch_plan(config, 48, 64, 128, SimpleNamespace(multi_processor_count=132))
     workspace = torch.zeros(1)
-    values = matmul.kernel_arguments(small, config, plan, operands, workspace)
+    arguments = launch_arguments(config, plan, *operands, workspace=workspace)
+    values = compiled_arguments(plan, arguments)
     given_values = dict(zip(plan.kernel.arg_names, values, strict=True))
     for name in plan.arguments:
         assert given_values[name] is not None, name

@@ -26,7 +26,7 @@ from triton_ext.ops.operands import TmaView
 
 MAX_TENSOR_MAPS = 4096
 """How many tensor maps are kept (about 300 bytes each); the oldest is forgotten first."""
-DESCRIPTORS = ("a_desc", "b_desc", "c_desc", "c0_desc", "side_desc")
+DESCRIPTORS = ("a_desc", "b_desc", "c_desc", "c0_desc", "narrow_desc")
 
 _lock = threading.Lock()
 _numbers = itertools.count()
@@ -109,8 +109,8 @@ class PreparedLaunch:
         self._workspace_place = starts.pop("workspace", None)
         # Of which operand the side and the prefetch are, where, and the number of the side's map.
         self._side: tuple[int, int, int] | None = None
-        if "side_desc" in starts:
-            self._side = right, starts.pop("side_desc"), next(_numbers)
+        if "narrow_desc" in starts:
+            self._side = right, starts.pop("narrow_desc"), next(_numbers)
         self._prefetched: tuple[int, int] | None = None
         if "prefetched" in starts:
             self._prefetched = "ab".index(str(config.prefetch)), starts.pop("prefetched")
@@ -187,7 +187,7 @@ class PreparedLaunch:
         """Launch through the JIT, and prepare for doing without it."""
         plan = self._plan
         others = dict(zip(self.extras, extras, strict=True))
-        tiles = (plan.a_tile, plan.b_tile, plan.c_tile, plan.c_tile, plan.side_tile)
+        tiles = (plan.a_tile, plan.b_tile, plan.c_tile, plan.c_tile, plan.narrow_tile)
         matrices = (a, b, c, others.get("c0_desc"), a if self._config.swap else b)
         descriptors: dict[str, Any] = {
             name: TensorDescriptor(
