@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
+import dataclasses
 import itertools
 import subprocess
 import sys
@@ -26,9 +26,11 @@ from ops_models import (  # noqa: E402
 
 import triton_ext  # noqa: E402
 from triton_ext import LayoutError, UnsupportedDeviceError  # noqa: E402
-from triton_ext.kernels.config import MatmulConfig  # noqa: E402
-from triton_ext.ops import launches, overrides, repeated  # noqa: E402
-from triton_ext.ops.operands import aligned_matrix, readable, readable_copy  # noqa: E402
+from triton_ext.kernels.config import MatmulConfig, choose_config  # noqa: E402
+from triton_ext.ops import launches, plans, products  # noqa: E402
+from triton_ext.ops.device import Gpu  # noqa: E402
+from triton_ext.ops.epilogue import NOTHING, Epilogue  # noqa: E402
+from triton_ext.ops.operands import TmaView, aligned_empty, readable, readable_copy  # noqa: E402
 
 # forward_ad's decompositions use torch.jit.script, which torch has deprecated
 pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")
@@ -607,7 +609,7 @@ def test_which_operands_tma_can_read():
 
 def test_rows_of_new_memory_are_aligned():
     for rows, columns in ((3, 5), (1, 1), (4, 16)):
-        matrix = aligned_matrix(torch.empty(0).half(), rows, columns)
+        matrix = aligned_empty(torch.empty(0).half(), (rows, columns))
         assert matrix.shape == (rows, columns)
         assert readable(matrix, k_dim=1) is not None
 
@@ -893,36 +895,33 @@ def test_drop_in_takes_pytorchs_products(launched):
     a, b = torch.randn(8, 16).half(), torch.randn(16, 24).half()
     bias, out = torch.randn(24).half(), torch.empty(8, 24).half()
     batch_a, batch_b = torch.randn(2, 8, 16).half(), torch.randn(2, 16, 8).half()
-    with triton_ext.drop_in():
-        for call, kernels in (
-            (lambda: torch.mm(a, b), 1),
-            (lambda: a @ b, 1),
-            (lambda: torch.mm(a, b, out=out), 1),
-            (lambda: torch.addmm(bias, a, b), 1),
-            (lambda: torch.addmm(bias, a, b, beta=0.5, out=out), 1),
-            (lambda: torch.addmm(bias, a, b, alpha=0.5), 1),
-            (lambda: torch.addmm(out, a, b), 1),
-            (lambda: torch.nn.functional.linear(a, b.T, bias), 1),
-            (lambda: torch.nn.functional.linear(batch_a, b.T), 1),
-            (lambda: torch.nn.functional.linear(batch_a, b.T, bias), 1),
-            (lambda: torch.addmm(out, a, b, beta=0.5, alpha=2), 1),
-            (lambda: out.clone().addmm_(a, b, beta=0.5, alpha=2), 1),
-            (lambda: out.T.contiguous().T.addmm_(a, b), 1),
-            (lambda: torch.addmm(out.T.contiguous().T, a, b, beta=2), 1),
-            (lambda: torch.addmm(torch.full_like(out, torch.nan), a, b, beta=0), 1),
-            (lambda: torch.bmm(batch_a, batch_b), 1),
-            (lambda: torch.bmm(batch_a.expand(4, 2, 8, 16)[:, 1], batch_b[:1].expand(4, 16, 8)), 1),
-            (lambda: torch.matmul(batch_a, batch_b), 1),
-            (lambda: torch.bmm(batch_a, batch_b, out=torch.empty(2, 8, 8).half()), 1),
-        ):
+    for call, kernels in (
+        (lambda: torch.mm(a, b), 1),
+        (lambda: a @ b, 1),
+        (lambda: torch.mm(a, b, out=out), 1),
+        (lambda: torch.addmm(bias, a, b), 1),
+        (lambda: torch.addmm(bias, a, b, beta=0.5, out=out), 1),
+        (lambda: torch.addmm(bias, a, b, alpha=0.5), 1),
+        (lambda: torch.addmm(out, a, b), 1),
+        (lambda: torch.nn.functional.linear(a, b.T, bias), 1),
+        (lambda: torch.nn.functional.linear(batch_a, b.T), 1),
+        (lambda: torch.nn.functional.linear(batch_a, b.T, bias), 1),
+        (lambda: torch.addmm(out, a, b, beta=0.5, alpha=2), 1),
+        (lambda: out.clone().addmm_(a, b, beta=0.5, alpha=2), 1),
+        (lambda: out.T.contiguous().T.addmm_(a, b), 1),
+        (lambda: torch.addmm(out.T.contiguous().T, a, b, beta=2), 1),
+        (lambda: torch.addmm(torch.full_like(out, torch.nan), a, b, beta=0), 1),
+        (lambda: torch.bmm(batch_a, batch_b), 1),
+        (lambda: torch.bmm(batch_a.expand(4, 2, 8, 16)[:, 1], batch_b[:1].expand(4, 16, 8)), 1),
+        (lambda: torch.matmul(batch_a, batch_b), 1),
+        (lambda: torch.bmm(batch_a, batch_b, out=torch.empty(2, 8, 8).half()), 1),
+    ):
+        with triton_ext.drop_in():
             ours = call()
-            assert launched() == kernels
-            with contextlib.ExitStack() as stack:
-                stack.callback(setattr, overrides, "_depth", overrides._depth)
-                overrides._depth = 0
-                theirs = call()
-            assert launched() == 0
-            assert torch.allclose(ours, theirs, rtol=2e-3, atol=2e-3)
+        assert launched() == kernels
+        theirs = call()
+        assert launched() == 0
+        assert torch.allclose(ours, theirs, rtol=2e-3, atol=2e-3)
 
 
 def test_drop_in_leaves_the_rest_alone(launched):
@@ -1038,24 +1037,23 @@ class Recorder:
         self.starts.append(arguments)
 
 
-@pytest.fixture
-def direct(monkeypatch):
-    """A prepared launch of (40, 48) @ (48, 24) whose B is column-major, and its recorder."""
-    from triton_ext.kernels.config import choose_config
-    from triton_ext.ops.device import Gpu
-    from triton_ext.ops.operands import TmaView
-
+def recorded(config, views, k):
+    """A prepared launch on an imagined GPU, and its recorder."""
     gpu = Gpu(90, types.SimpleNamespace(multi_processor_count=132), 5)
-    config = choose_config(90, "fp16", "K", "K", 40, 24, 48)
+    launch = launches.PreparedLaunch(gpu, config, views, k)
+    launch.direct = Recorder()
+    return launch, launch.direct
+
+
+@pytest.fixture
+def direct():
+    """A prepared launch of (40, 48) @ (48, 24) whose B is column-major, and its recorder."""
     views = (
         TmaView((40, 48), (48, 1), "K"),
         TmaView((24, 48), (48, 1), "K"),
         TmaView((40, 24), (24, 1), "MN"),
     )
-    launch = launches.PreparedLaunch(gpu, config, views, 48)
-    launch._direct = recorder = Recorder()
-    monkeypatch.setattr(launches, "_tensor_maps", {})
-    return launch, recorder
+    return recorded(choose_config(90, "fp16", "K", "K", 40, 24, 48), views, 48)
 
 
 def three_matrices():
@@ -1066,7 +1064,7 @@ def three_matrices():
 def test_the_direct_launch_passes_what_the_kernel_takes(direct):
     """Which is the address of the prefetched operand, too."""
     launch, recorder = direct
-    assert launch._config.prefetch == "a"
+    assert launch.config.prefetch == "a"
     a, b, c = three_matrices()
     launch(a, b, c)
     launch(a, b, c)
@@ -1078,68 +1076,69 @@ def test_the_direct_launch_passes_what_the_kernel_takes(direct):
     first, second = recorder.starts
     assert first == second
     *grid, stream, fixed, arguments = first
-    assert (tuple(grid), stream, fixed) == (launch._plan.grid, 77, "fixed")
+    assert (tuple(grid), stream, fixed) == (launch.plan.grid, 77, "fixed")
     described = [x for m in recorder.maps for x in (m, *m[2], *m[3])]
     assert arguments == [*described, a.data_ptr()]
 
 
-@pytest.mark.parametrize("swap", [False, True])
-def test_the_direct_launch_with_a_side(monkeypatch, swap):
-    """A second map of the right operand, before what is not a descriptor."""
-    from triton_ext.kernels.config import MatmulConfig
-    from triton_ext.ops.device import Gpu
-    from triton_ext.ops.operands import TmaView
+def described(tensors):
+    """What a direct launch passes for descriptors of these tensors."""
+    return [
+        [(i, x.data_ptr(), tuple(x.shape), x.stride()), *x.shape, *x.stride()]
+        for i, x in enumerate(tensors)
+    ]
 
-    monkeypatch.setattr(launches, "_tensor_maps", {})
-    gpu = Gpu(90, types.SimpleNamespace(multi_processor_count=132), 5)
+
+@pytest.mark.parametrize("swap", [False, True])
+def test_the_direct_launch_with_a_side(swap):
+    """A second map of the right operand, before what is not a descriptor."""
     block = {"block_m": 48, "block_n": 64} if swap else {"block_m": 64, "block_n": 48}
     config = MatmulConfig(
         90, "fp16", **block, side=16, c_parts=2, consumers=1, swap=swap, alpha=True
     )
     tensors = [torch.empty(s).half() for s in ((40, 48), (24, 48), (40, 24))]
     views = tuple(TmaView(tuple(x.shape), x.stride(), "K") for x in tensors)
-    launch = launches.PreparedLaunch(gpu, config, views, 48)
-    launch._direct = recorder = Recorder()
-    assert launch.extras == ("alpha",)
+    launch, recorder = recorded(config, views, 48)
     for _ in range(2):
-        launch(*tensors, [2.0])
+        launch(*tensors, Epilogue(alpha=2.0))
     a, b, c = tensors
     left, right = (b, a) if swap else (a, b)
-    places = list(enumerate((left, right, c, right)))
-    described = [
-        [(i, x.data_ptr(), tuple(x.shape), x.stride()), *x.shape, *x.stride()] for i, x in places
-    ]
-    assert recorder.starts[0][-1] == [*itertools.chain.from_iterable(described), 2.0]
+    expected = described((left, right, c, right))
+    assert recorder.starts[0][-1] == [*itertools.chain.from_iterable(expected), 2.0]
     assert recorder.starts[0] == recorder.starts[1]
     assert len(recorder.maps) == 4
 
 
-def test_the_direct_launch_of_a_batch_with_a_residual(monkeypatch):
+def test_the_direct_launch_of_a_batch_with_a_residual():
     """Three dimensions, a fourth tensor map, and numbers between the descriptors."""
-    from triton_ext.ops.device import Gpu
-    from triton_ext.ops.operands import TmaView
-
-    monkeypatch.setattr(launches, "_tensor_maps", {})
-    gpu = Gpu(90, types.SimpleNamespace(multi_processor_count=132), 5)
     config = MatmulConfig(
         90, "fp16", block_m=64, block_n=64, consumers=1, batched=True, residual=True, alpha=True
     )
     tensors = [torch.empty(s).half() for s in ((3, 40, 48), (1, 24, 48), (3, 40, 24), (3, 40, 24))]
     views = tuple(TmaView(tuple(x.shape), x.stride(), "K") for x in tensors)
-    launch = launches.PreparedLaunch(gpu, config, views, 48)
-    launch._direct = recorder = Recorder()
-    assert launch.extras == ("alpha", "c0_desc", "beta")
-    a, b, c, c0 = tensors
+    launch, recorder = recorded(config, views, 48)
+    a, b, c, residual = tensors
     for alpha in (2.0, 3.0):
-        launch(a, b, c, [alpha, c0, 0.5])
-        described = [
-            [(i, x.data_ptr(), tuple(x.shape), x.stride()), *x.shape, *x.stride()]
-            for i, x in enumerate(tensors)
-        ]
-        a_map, b_map, c_map, c0_map = described
-        assert recorder.starts[-1][-1] == [*a_map, *b_map, *c_map, alpha, *c0_map, 0.5]
+        launch(a, b, c, Epilogue(residual=residual, beta=0.5, alpha=alpha))
+        a_map, b_map, c_map, residual_map = described(tensors)
+        assert recorder.starts[-1][-1] == [*a_map, *b_map, *c_map, alpha, *residual_map, 0.5]
     assert len(recorder.maps) == 4
-    assert launch._grid[0] >= 3
+    assert recorder.starts[0][0] >= 3
+
+
+def test_the_direct_launch_with_bias_and_scales():
+    config = MatmulConfig(
+        90, "e4m3", out_type="bf16", block_k=128, consumers=1, block_m=64,
+        bias=True, a_scales="each", b_scales="one",
+    )  # fmt: skip
+    tensors = [torch.empty(s).bfloat16() for s in ((40, 48), (24, 48), (40, 24))]
+    views = tuple(TmaView(tuple(x.shape), x.stride(), "K") for x in tensors)
+    launch, recorder = recorded(config, views, 48)
+    bias, scale_a, scale_b = torch.ones(24).bfloat16(), torch.ones(40), torch.ones(())
+    launch(*tensors, Epilogue(bias, scale_a=scale_a, scale_b=scale_b))
+    expected = [*itertools.chain.from_iterable(described(tensors))]
+    pointers = [x.data_ptr() for x in (bias, scale_a, scale_b)]
+    assert recorder.starts[-1][-1] == [*expected, *pointers]
 
 
 def test_tensor_maps_follow_the_addresses_and_are_forgotten(direct, monkeypatch):
@@ -1148,19 +1147,27 @@ def test_tensor_maps_follow_the_addresses_and_are_forgotten(direct, monkeypatch)
     kept = [three_matrices() for _ in range(5)]
     for matrices in kept:
         launch(*matrices)
-        place_a, place_b, place_c = launch._places
         arguments = recorder.starts[-1][-1]
-        for place, matrix in zip((place_a, place_b, place_c), matrices, strict=True):
-            assert arguments[place][1] == matrix.data_ptr()
-    assert len(launches._tensor_maps) <= 7
+        for position, matrix in zip((0, 5, 10), matrices, strict=True):
+            assert arguments[position][1] == matrix.data_ptr()
+    assert len(recorder.maps) == 15
+    launch(*kept[-1])
+    launch(*kept[-2])
+    assert len(recorder.maps) == 15
+    launch(*kept[0])
+    assert len(recorder.maps) == 18
 
 
 def test_installed_hooks_send_a_launch_through_triton(direct, monkeypatch):
+    """To the kernel of its plan."""
     launch, recorder = direct
     seen = []
-    monkeypatch.setattr(
-        launches.PreparedLaunch, "_launch_by_triton", lambda self, *matrices: seen.append(matrices)
-    )
+
+    class Kernel:
+        def __getitem__(self, grid):
+            return lambda *descriptors, **others: seen.append(descriptors)
+
+    launch.plan = dataclasses.replace(launch.plan, kernel=Kernel())
     hook = lambda metadata: None  # noqa: E731
     runtime = triton.knobs.runtime
     for chain in (runtime.launch_enter_hook, runtime.launch_exit_hook):
@@ -1178,176 +1185,303 @@ def test_installed_hooks_send_a_launch_through_triton(direct, monkeypatch):
     monkeypatch.setattr(runtime, "add_stages_inspection_hook", lambda *args: ("key", "hash"))
     launch(*three_matrices())
     assert len(seen) == 4
-
-
-def test_what_is_kept_is_bounded(monkeypatch):
-    monkeypatch.setattr(repeated, "MAX_PREPARED", 3)
-    cache = {}
-    for i in range(10):
-        assert repeated.keep(cache, (i,), i) == i
-    assert sorted(cache) == [(7,), (8,), (9,)]
-    assert repeated.keep(cache, (9,), "other") == 9
+    assert all(len(descriptors) == 3 for descriptors in seen)
 
 
 # ------------------------------------------------------------------------ repeated calls
 
 
-class FakeLaunch:
-    """Multiplies with torch, as a kernel would that TMA must be able to read for."""
+class ImaginedGpu:
+    """A Hopper whose memory is the host's, and whose kernels are torch's operations.
+
+    Attributes:
+        prepared: the launches that were prepared.
+        launched: the launches that were made, in order.
+        poisoned: tensors that no launch may be given.
+    """
 
     def __init__(self):
-        self.calls = 0
+        self.prepared, self.launched, self.poisoned = [], [], []
 
-    def __call__(self, a, b, c, extras=()):
-        self.calls += 1
-        assert a.dim() == 3 or readable(a, 1)
-        assert readable(b, 0) or readable(b.t(), 0)
-        b = b.t() if a.shape[-1] != b.shape[0] else b
-        c[..., : b.shape[1]] = a.float() @ b.float() + sum(x.float() for x in extras[:1])
+    def launch(self, launch, a, b, c, epilogue):
+        """What the kernel of a launch does: it looks at addresses, and sees what the views say."""
+        self.launched.append(launch)
+        fields = launch.config
+        read = {"bias": fields.bias, "residual": fields.residual,
+                "scale_a": fields.a_scales, "scale_b": fields.b_scales}  # fmt: skip
+        tensors = [getattr(epilogue, name) for name, asked in read.items() if asked]
+        for tensor in (a, b, c, *tensors):
+            assert tensor.data_ptr() % 16 == 0
+            assert all(tensor.data_ptr() != other.data_ptr() for other in self.poisoned)
+        matrices = []
+        for tensor, view in zip((a, b, c, epilogue.residual), launch.views, strict=False):
+            seen = tensor.as_strided(view.shape, view.strides)
+            matrices.append(seen.mT if view.major == "MN" and len(matrices) == 0 else seen)
+        a, b, c, *residual = matrices
+        b = b.mT if launch.views[1].major == "K" else b
+        made = a.double() @ b.double() * (epilogue.alpha if fields.alpha else 1)
+        made = made * epilogue.scale_a.view(-1, 1) if fields.a_scales else made
+        made = made * epilogue.scale_b.view(1, -1) if fields.b_scales else made
+        made = made + epilogue.bias if fields.bias else made
+        made = made + epilogue.beta * residual[0] if fields.residual else made
+        activation = {None: lambda x: x, "relu": torch.relu, "silu": torch.nn.functional.silu}
+        c.copy_(activation[fields.activation](made))
 
 
 @pytest.fixture
-def cache(monkeypatch):
-    """The caches of repeated products, empty, on the host."""
-    for name in ("_repeated", "_repeated_linear", "_repeated_scaled", "_repeated_out"):
-        monkeypatch.setattr(repeated, name, {})
+def imagined(monkeypatch):
+    """An imagined GPU that all tensors are on."""
+    gpu = ImaginedGpu()
+    properties = types.SimpleNamespace(multi_processor_count=132)
+
+    class Launch(launches.PreparedLaunch):
+        def __init__(self, *args):
+            super().__init__(*args)
+            gpu.prepared.append(self)
+
+        def __call__(self, a, b, c, epilogue=NOTHING):
+            gpu.launch(self, a, b, c, epilogue)
+
+    monkeypatch.setattr(products, "PreparedLaunch", Launch)
+    monkeypatch.setattr(products, "require_gpu", lambda device: Gpu(90, properties, -1))
     monkeypatch.setattr(torch.cuda, "current_device", lambda: -1)
+    monkeypatch.setattr(torch.Tensor, "is_cuda", True)
+    plans.forget()
+    yield gpu
+    plans.forget()
 
 
-def remembered(a, b, *, bias=None, scales=(None, None), copies=None, dtype=None):
-    launch = FakeLaunch()
-    c = aligned_matrix(a, a.shape[0], b.shape[1], dtype)
-    repeated.remember(launch, a, b, bias, None, scales, c, copies)
-    return launch
+def made_again(gpu, call):
+    """What the second call returns; it prepares nothing, and launches once, as the first does."""
+    first, prepared, before = call().clone(), len(gpu.prepared), len(gpu.launched)
+    second = call()
+    assert torch.equal(first, second)
+    assert len(gpu.prepared) == prepared
+    assert len(gpu.launched) == before + 1
+    return second
 
 
 @pytest.mark.parametrize("n", [24, 13])
-def test_a_repeated_product_takes_new_memory(cache, n):
+def test_a_repeated_product_takes_new_memory(imagined, n):
     a, b = torch.randn(9, 16).half(), torch.randn(16, 24).half()[:, :n]
-    assert repeated.repeated_product(a, b) is None
-    launch = remembered(a, b)
-    first, second = (repeated.repeated_product(a, b) for _ in range(2))
-    assert launch.calls == 2
+    first, second = triton_ext.matmul(a, b), triton_ext.matmul(a, b)
+    assert len(imagined.launched) == 2
     assert first.data_ptr() != second.data_ptr()
     assert first.is_contiguous()
     assert_close(first, a, b)
     other = torch.randn(9, 16).half()
-    assert_close(repeated.repeated_product(other, b), other, b)
-    for x, y in (
-        (a[:8], b), (a.bfloat16(), b), (a.t().contiguous().t(), b), (a, b.contiguous().flip(0)[:8]),
-        (torch.randn(9 * 16 + 1).half()[1:].view(9, 16), b),
-    ):  # fmt: skip
-        assert repeated.repeated_product(x, y) is None
-    assert repeated.repeated_product(a, b, torch.zeros(n).half()) is None
-    assert repeated.repeated_product(a, b, None, "relu") is None
+    assert_close(triton_ext.matmul(other, b), other, b)
+    assert len(imagined.prepared) == 1
+    for count, (x, y, options) in enumerate((
+        (a[:8], b, {}), (a.bfloat16(), b.bfloat16(), {}), (a.t().contiguous().t(), b, {}),
+        (torch.randn(9 * 16 + 1).half()[1:].view(9, 16), b, {}),
+        (a, b, {"bias": torch.zeros(n).half()}), (a, b, {"activation": "relu"}),
+        (a, b, {"out_dtype": torch.float32}), (a, b, {"residual": torch.zeros(9, n).half()}),
+    ), 2):  # fmt: skip
+        triton_ext.matmul(x, y, **options)
+        assert len(imagined.prepared) == count
 
 
-def test_a_repeated_product_copies_what_tma_cannot_read(cache):
+def test_a_repeated_product_copies_what_tma_cannot_read(imagined):
     a, b = torch.randn(9, 17).half()[:, 1:], torch.randn(16, 13).half()
-    remembered(a, b, copies=(True, True))
-    assert_close(repeated.repeated_product(a, b), a, b)
+    assert_close(made_again(imagined, lambda: triton_ext.matmul(a, b)), a, b)
+    stack = torch.randn(2, 9, 17).half()
+    assert_close(made_again(imagined, lambda: triton_ext.matmul(stack, b[:1].expand(17, 13))),
+                 stack, b[:1].expand(17, 13))  # fmt: skip
+    apart = torch.randn(3, 2, 9, 16).half().transpose(0, 2)  # rows that do not follow each other
+    assert_close(made_again(imagined, lambda: triton_ext.matmul(apart, b)), apart, b)
+    w = torch.randn(13, 15).half()[:, :11]
+    found = made_again(imagined, lambda: triton_ext.linear(a[:, :11], w))
+    assert_close(found, a[:, :11], w.t())
 
 
-def test_repeated_products_of_batches_and_transposed_weights(cache):
+def test_repeated_products_of_stacks_and_transposed_weights(imagined):
     a, w, bias = torch.randn(2, 5, 16).half(), torch.randn(24, 16).half(), torch.randn(24).half()
-    folded = a.reshape(10, 16)
-    remembered(folded, w.t(), bias=bias)
-    repeated.remember_folded(a, folded, w.t(), bias, None)
-    repeated.remember_linear(a, w, bias, None)
     expected = torch.nn.functional.linear(a.double(), w.double(), bias.double())
-    assert repeated.repeats(a, w, bias, linear=True)
-    for out in (
-        repeated.repeated_product(a, w.t(), bias),
-        repeated.repeated_product(a, w, bias, linear=True),
+    for call in (
+        lambda: triton_ext.matmul(a, w.t(), bias=bias),
+        lambda: triton_ext.linear(a, w, bias),
     ):
+        out = made_again(imagined, call)
         assert out.shape == (2, 5, 24)
         assert torch.allclose(out.double(), expected, rtol=2e-3, atol=2e-3)
-    assert repeated.repeated_product(a, w, linear=True) is None
-    repeated.remember_folded(a, folded.clone(), w.t(), None, None)  # a copy is no fold
-    assert not repeated.repeats(a, w.t(), None, linear=False)
+    assert len(imagined.prepared) == 1  # linear is the product with the transpose
+    assert triton_ext.linear(a, w, bias, activation="gelu_tanh").shape == (2, 5, 24)
+    made_again(imagined, lambda: triton_ext.linear(a, w, bias, activation="gelu_tanh"))
+    made_again(imagined, lambda: triton_ext.matmul(a, w.t(), residual=a[0, 0, :1]))
+    made_again(imagined, lambda: triton_ext.matmul(a, w.t(), residual=expected.half()))
+    assert triton_ext.linear(a, a[0, 0]).shape == (2, 5)
 
 
-def test_what_must_be_copied_is_not_remembered_for_other_shapes(cache):
-    a, w = torch.randn(2, 5, 16).half(), torch.randn(16, 13).half().t()
-    remembered(a.reshape(10, 16), w.t(), copies=(True, True))
-    repeated.remember_folded(a, a.reshape(10, 16), w.t(), None, None)
-    repeated.remember_linear(a.reshape(10, 16), w, None, None)
-    assert not repeated.repeats(a, w.t(), None, linear=False)
-    assert not repeated.repeats(a.reshape(10, 16), w, None, linear=True)
-
-
-def test_repeated_scaled_products(cache):
-    a, b = torch.randn(16, 32).to(torch.int8), torch.randn(24, 32).to(torch.int8).t()
-    scales = torch.zeros(16, 1), torch.zeros(())
-    remembered(a, b, scales=scales, dtype=torch.bfloat16)
-    out = repeated.repeated_scaled(a, b, *scales, None, torch.bfloat16)
+def test_repeated_scaled_products(imagined):
+    a, b = torch.ones(16, 32).to(torch.int8), torch.ones(24, 32).to(torch.int8).t()
+    scales = torch.rand(16, 1), torch.rand(())
+    bias = torch.randn(24).bfloat16()
+    out = made_again(imagined, lambda: triton_ext.scaled_mm(a, b, *scales))
     assert out.dtype == torch.bfloat16
-    assert out.shape == (16, 24)
-    for others in (
-        (scales[0], scales[0], None, torch.bfloat16),
-        (scales[0].double(), scales[1], None, torch.bfloat16),
-        (*scales, torch.zeros(24).bfloat16(), torch.bfloat16),
-        (*scales, None, torch.float16),
+    exact = 32 * scales[0].double() * scales[1].double()
+    assert relative_difference(out, exact.expand(16, 24)) < 2.0**-8
+    count = len(imagined.prepared)
+    for arguments, options in (
+        ((scales[0], torch.rand(1, 24)), {}),
+        ((scales[1], scales[1]), {}),
+        (scales, {"bias": bias}),
+        (scales, {"out_dtype": torch.float16}),
     ):
-        assert repeated.repeated_scaled(a, b, *others) is None
-    assert repeated.repeated_product(a, b) is None
+        made_again(imagined, lambda s=arguments, o=options: triton_ext.scaled_mm(a, b, *s, **o))
+        count += 1
+        assert len(imagined.prepared) == count
+    for bad in (scales[0].double(), 1.0, None):
+        with pytest.raises(LayoutError):
+            triton_ext.scaled_mm(a, b, bad, scales[1])
 
 
-def test_repeated_sums(cache, monkeypatch):
-    monkeypatch.setattr(repeated, "_repeated_sums", {})
+def test_repeated_sums(imagined):
     a, b = torch.randn(9, 16).half(), torch.randn(16, 13).half()
-    addend = torch.randn(9, 16).half()[:, :13]
-    seen = []
-
-    def launch(a, b, c, extras):
-        seen.append(extras)
-
-    c = aligned_matrix(a, 9, 13)
-    repeated.remember_sum(launch, addend, a, b, 1, c, None)
-    assert repeated.repeated_sum(addend, a, b, 2, 1).shape == (9, 13)
-    assert repeated.repeated_sum(addend, a, b, 2, 0.5) is None
-    repeated.remember_sum(launch, addend, a, b, 0.5, c, None)
-    assert repeated.repeated_sum(addend, a, b, 2, 3) is not None
-    assert seen == [(addend, 2.0), (3.0, addend, 2.0)]
-    for x, y, z in (
-        (addend.contiguous(), a, b), (addend[0], a, b), (addend.bfloat16(), a, b),
-        (addend, a[:8], b), (torch.randn(1 + 9 * 16).half()[1:].view(9, 16)[:, :13], a, b),
-    ):  # fmt: skip
-        assert repeated.repeated_sum(x, y, z, 2, 1) is None
+    wide = torch.randn(9, 16).half()
+    for count, addend in enumerate((
+        wide[:, :13], wide[0, :13], wide[:, :1], torch.randn(1 + 9 * 16).half()[1:].view(9, 16)[:, :13],
+    ), 1):  # fmt: skip
+        for beta, alpha in ((2, 1), (-1, 1), (2, 0.5), (3, 2)):
+            found = made_again(
+                imagined,
+                lambda x=addend, y=beta, z=alpha: triton_ext.addmm(x, a, b, beta=y, alpha=z),
+            )
+            assert relative_difference(found, exact_sum(addend, a, b, beta, alpha)) < 2.0**-10
+        assert len(imagined.prepared) == 2 * count  # with and without alpha
 
 
-def test_repeated_batches(cache):
+def test_repeated_batches(imagined):
     a, b = torch.randn(3, 9, 16).half(), torch.randn(3, 16, 13).half()
-    launch = FakeLaunch()
-    c = torch.empty(27, 16).half()[:, :13].unflatten(0, (3, 9))
-    repeated.remember(launch, a, b, None, None, (None, None), c, None)
-    (entry,) = repeated._repeated.values()
-    assert (entry.memory, entry.columns) == ((3, 9, 16), 13)
-    c = torch.empty(3, 16).half()[:, :13].unflatten(0, (3, 1))
-    repeated.remember(launch, a[:, :1], b, None, None, (None, None), c, None)
-    assert list(repeated._repeated.values())[1].memory == (3, 1, 16)
+    for x, y in ((a, b), (a[:, :1], b), (a, b[:1].expand(3, 16, 13)), (a[:1], b[:1]),
+                 (a[:1].expand(3, 9, 16), b[:1].expand(3, 16, 13))):  # fmt: skip
+        found = made_again(imagined, lambda x=x, y=y: triton_ext.bmm(x, y))
+        assert found.is_contiguous()
+        assert_close(found, x, y)
+    out = torch.empty(3, 9, 13).half()
+    made_again(imagined, lambda: triton_ext.bmm(a, b, out=out))
+    assert_close(out, a, b)
 
 
-def test_unaligned_extras_are_not_remembered(cache):
+def test_repeated_products_with_gradients(imagined):
+    a, w = torch.randn(2, 5, 16).half(), torch.randn(24, 16).half()
+    bias, addend = torch.randn(24).half(), torch.randn(5, 24).half()
+    for ours, theirs, tensors in (
+        (triton_ext.linear, torch.nn.functional.linear, (a, w, bias)),
+        (
+            lambda *x: triton_ext.linear(*x, activation="relu"),
+            lambda *x: torch.relu(torch.nn.functional.linear(*x)),
+            (a, w, bias),
+        ),
+        (triton_ext.matmul, torch.matmul, (a, w.t().contiguous())),
+        (
+            lambda *x: triton_ext.addmm(*x, beta=2, alpha=0.5),
+            lambda *x: torch.addmm(*x, beta=2, alpha=0.5),
+            (addend, a[0], w.t().contiguous()),
+        ),
+    ):
+        tensors = [x.detach().clone().requires_grad_() for x in tensors]
+        exact = [x.detach().double().requires_grad_() for x in tensors]
+        theirs(*exact).square().sum().backward()
+        for attempt in range(3):
+            count = len(imagined.prepared)
+            found = torch.autograd.grad(ours(*tensors).square().sum(), tensors)
+            for one, other in zip(found, exact, strict=True):
+                assert relative_difference(one, other.grad) < 4e-3
+            assert attempt == 0 or len(imagined.prepared) == count
+
+
+def test_unaligned_extras_are_copied(imagined):
     a, b = torch.randn(9, 16).half(), torch.randn(16, 24).half()
     for bias in (torch.randn(25).half()[1:], torch.randn(48).half()[::2]):
-        remembered(a, b, bias=bias)
-        assert repeated.repeated_product(a, b, bias) is None
+        found = made_again(imagined, lambda x=bias: triton_ext.matmul(a, b, bias=x))
+        assert relative_difference(found, a.double() @ b.double() + bias.double()) < 2.0**-10
 
 
-def test_a_repeated_product_into_memory_that_overlaps_no_operand(cache):
+def test_a_repeated_product_into_memory_that_overlaps_no_operand(imagined):
     base = torch.randn(64, 32).half()
     a, b, out = base[:16], base[16:48], base[48:64]
-    launch = FakeLaunch()
-    repeated.remember_into(launch, a, b, out)
-    exact_a, exact_b = a.clone(), b.clone()
-    assert repeated.repeated_into(a, b, out) is out
-    assert_close(out, exact_a, exact_b)
-    assert repeated.repeated_into(out, b, out) is None
-    assert repeated.repeated_into(a, base[:32], base[16:32]) is None
-    assert repeated.repeated_into(a, b, base[47:63]) is None
-    assert repeated.repeated_into(a, b, torch.empty(16, 32)) is None
-    assert launch.calls == 1
+    exact = a.double() @ b.double()
+
+    def written_directly(x, y, out, exact):
+        """Whether the kernel wrote the output itself."""
+        before = len(imagined.launched)
+        assert triton_ext.matmul(x, y, out=out) is out
+        assert relative_difference(out, exact) < 2.0**-10
+        (launch,) = imagined.launched[before:]
+        return launch
+
+    direct = written_directly(a, b, out, exact)
+    assert written_directly(a, b, out, exact) is direct
+    assert written_directly(a, b, torch.empty(16, 32).half(), exact) is direct
+    for x, y, z in ((out, b, out), (a, base[:32], base[16:32]), (a, b, base[47:63])):
+        assert written_directly(x, y, z, x.double() @ y.double()) is not direct
+
+
+def test_a_sum_in_place(imagined):
+    """One launch reads and writes the residual; memory that overlaps it otherwise is not shared."""
+    a, b = torch.randn(16, 16).half(), torch.randn(16, 32).half()
+    base = torch.randn(40, 32).half()
+    for addend, out, shared in (
+        (base[:16], base[:16], True), (base[:16], base[:16], True), (base[:16], base[1:17], False),
+        (base[:16], base[16:32], True), (base[0], base[:16], False),
+    ):  # fmt: skip
+        exact = exact_sum(addend, a, b, 0.5, 1)
+        triton_ext.addmm(addend, a, b, beta=0.5, out=out)
+        assert relative_difference(out, exact) < 2.0**-10
+        assert (imagined.launched[-1] is imagined.prepared[0]) == shared
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize("alpha", [1, 0.5])
+def test_with_beta_zero_the_input_is_not_read(imagined, dtype, alpha):
+    """Nor does its shape make another launch; those that cannot be broadcast are still refused."""
+    a, b = torch.randn(9, 16).to(dtype), torch.randn(16, 24).to(dtype)
+    exact = alpha * (a.double() @ b.double())
+    triton_ext.addmm(torch.ones(9, 24).to(dtype), a, b, beta=2, alpha=alpha)
+    for shape in ((9, 24), (24,), (1, 24), (9, 1), (1,), ()):
+        for arranged_as in ("plain", "transposed", "offset"):
+            nan = torch.full(shape, torch.nan).to(dtype)
+            nan = arranged(shape, dtype, arranged_as, None).copy_(nan)
+            imagined.poisoned = [nan]
+            before = len(imagined.launched)
+            for options in ({}, {}, {"out": torch.empty(9, 24).to(dtype)}):
+                found = triton_ext.addmm(nan, a, b, beta=0, alpha=alpha, **options)
+                assert relative_difference(found, exact) < 2 * UNIT_ROUNDOFF[dtype]
+            in_place = torch.full((9, 24), torch.nan).to(dtype)
+            triton_ext.addmm(in_place, a, b, beta=0, alpha=alpha, out=in_place)
+            assert relative_difference(in_place, exact) < 2 * UNIT_ROUNDOFF[dtype]
+            triton_ext.matmul(a, b, residual=nan, beta=0)
+            assert len(imagined.launched) == before + 5
+    for bad in (torch.ones(5), torch.ones(2, 9, 24)):
+        with pytest.raises(LayoutError, match=r"input\.shape"):
+            triton_ext.addmm(bad.to(dtype), a, b, beta=0, alpha=alpha)
+    with pytest.raises(LayoutError, match=r"input\.dtype"):
+        triton_ext.addmm(torch.ones(24).double(), a, b, beta=0, alpha=alpha)
+
+
+def test_tf32_is_checked_each_time(imagined):
+    a, b = torch.randn(8, 16), torch.randn(24, 16).t()
+    torch.set_float32_matmul_precision("high")
+    try:
+        triton_ext.matmul(a, b)
+        made_again(imagined, lambda: triton_ext.matmul(a, b))
+        assert len(imagined.prepared) == 1
+    finally:
+        torch.set_float32_matmul_precision("highest")
+    with pytest.raises(LayoutError, match="set_float32_matmul_precision"):
+        triton_ext.matmul(a, b)
+
+
+def test_what_is_kept_is_bounded(imagined, monkeypatch):
+    monkeypatch.setattr(plans, "MAX_PLANS", 3)
+    b = torch.randn(16, 24).half()
+    for m in range(8, 18):
+        triton_ext.matmul(torch.randn(m, 16).half(), b)
+    assert len(imagined.prepared) == 10
+    for m, found in ((17, True), (16, True), (15, True), (14, False), (8, False)):
+        plan = plans.find(torch.randn(m, 16).half(), b)
+        assert (plan is not None) == found
 
 
 def test_importing_the_package_imports_no_torch():

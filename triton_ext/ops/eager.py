@@ -14,20 +14,16 @@ from torch.autograd import forward_ad
 from torch.nn import Parameter
 
 from triton_ext.ops import registered
-from triton_ext.ops.epilogue import ACTIVATION_FUNCTIONS
-from triton_ext.ops.products import batched_product, product
-from triton_ext.ops.repeated import (
-    remember_linear,
-    repeated_product,
-    repeated_sum,
-    repeats,
-)
+from triton_ext.ops.epilogue import NOTHING, Epilogue, activated, epilogue_of
+from triton_ext.ops.plans import find
+from triton_ext.ops.products import product
 from triton_ext.ops.shapes import broadcast_product
 
 _TENSORS = frozenset((Tensor, Parameter))
+_TENSORS_OR_NONE = frozenset((Tensor, Parameter, type(None)))
 
 
-def is_bare(a: Any, b: Any, bias: Any = None, residual: Any = None) -> bool:
+def is_bare(a: Any, b: Any, epilogue: Epilogue = NOTHING) -> bool:
     """Whether tensors are what they are in memory: no subclass, mode, transformation, tracer,
     compiler or forward-mode derivative of torch is at work. Gradients and autocast may be asked
     for.
@@ -37,8 +33,15 @@ def is_bare(a: Any, b: Any, bias: Any = None, residual: Any = None) -> bool:
         and forward_ad._current_level < 0
         and type(a) in _TENSORS
         and type(b) in _TENSORS
-        and (bias is None or type(bias) in _TENSORS)
-        and (residual is None or type(residual) in _TENSORS)
+        and (
+            epilogue is NOTHING
+            or (
+                type(epilogue.bias) in _TENSORS_OR_NONE
+                and type(epilogue.residual) in _TENSORS_OR_NONE
+                and type(epilogue.scale_a) in _TENSORS_OR_NONE
+                and type(epilogue.scale_b) in _TENSORS_OR_NONE
+            )
+        )
         and not torch._C._len_torch_function_stack()
         and not torch._C._len_torch_dispatch_stack()
         and not torch._C._are_functorch_transforms_active()
@@ -46,10 +49,9 @@ def is_bare(a: Any, b: Any, bias: Any = None, residual: Any = None) -> bool:
     )
 
 
-def wants_gradient(
-    a: Tensor, b: Tensor, bias: Tensor | None = None, residual: Tensor | None = None
-) -> bool:
+def wants_gradient(a: Tensor, b: Tensor, epilogue: Epilogue) -> bool:
     """Whether autograd must know of a product."""
+    bias, residual = epilogue.bias, epilogue.residual
     return (
         a.requires_grad
         or b.requires_grad
@@ -58,14 +60,12 @@ def wants_gradient(
     ) and torch.is_grad_enabled()
 
 
-def quick_product(
-    a: Any, b: Any, bias: Any, activation: str | None, *, linear: bool
-) -> Tensor | None:
-    """``activation(a @ b + bias)``, or with ``b.T`` if `linear`, if that was made of such bare
-    tensors on their GPU before; else None. Of the arguments nothing is assumed.
+def quick_product(a: Any, b: Any, epilogue: Epilogue, *, linear: bool = False) -> Tensor | None:
+    """``epilogue(a @ b)``, or with ``b.T`` if `linear`, if that was made of such bare tensors on
+    their GPU before; else None. Nothing is assumed of the tensors.
     """
     if not (
-        is_bare(a, b, bias)
+        is_bare(a, b, epilogue)
         and a.is_cuda
         and b.is_cuda
         and a.layout is torch.strided
@@ -73,60 +73,40 @@ def quick_product(
         and not torch._C._is_any_autocast_enabled()
     ):
         return None
-    if not wants_gradient(a, b, bias):
-        return repeated_product(a, b, bias, activation, linear)
-    if b.dim() == 2 and repeats(a, b, bias, linear):
-        made: Tensor = Multiply.apply(a, b, bias, linear)
-        return made if activation is None else ACTIVATION_FUNCTIONS[activation](made)
+    if not wants_gradient(a, b, epilogue):
+        plan = find(a, b, epilogue, linear=linear)
+        return None if plan is None else plan.run(a, b, epilogue)
+    summed = without_activation(epilogue)
+    if b.dim() == 2 and find(a, b, summed, linear=linear) is not None:
+        return activated(with_gradient(a, b, summed, linear), epilogue.activation)
     return None
 
 
-def direct_product(
-    a: Tensor, b: Tensor, bias: Tensor | None = None, linear: bool = False
-) -> Tensor:
-    """``a @ b + bias``, or with ``b.T`` if `linear`, without gradient."""
-    other = b.t() if linear else b
-    if not is_bare(a, b, bias):
-        two_d, three_d = registered.mm, registered.bmm
-        return broadcast_product(a, other, bias, None, None, two_d, three_d)
-    if a.is_cuda and b.is_cuda:
-        repeated = repeated_product(a, b, bias, None, linear)
-        if repeated is not None:
-            return repeated
-    made = broadcast_product(a, other, bias, None, None, product, batched_product)
-    if linear and a.is_cuda:
-        remember_linear(a, b, bias, None)
-    return made
+def without_activation(epilogue: Epilogue) -> Epilogue:
+    """The same sum; the gradient of an activation is torch's own."""
+    if epilogue.activation is None:
+        return epilogue
+    bias, _, residual, beta, alpha, *_ = epilogue
+    return epilogue_of(bias, None, residual, beta, alpha)
+
+
+def without_gradient(a: Tensor, b: Tensor, epilogue: Epilogue, linear: bool = False) -> Tensor:
+    """``epilogue(a @ b)``, or with ``b.T`` if `linear`, of a matrix b."""
+    bare = is_bare(a, b, epilogue)
+    if bare and a.is_cuda and b.is_cuda:
+        plan = find(a, b, epilogue, linear=linear)
+        if plan is not None:
+            return plan.run(a, b, epilogue)
+    multiply = product if bare else registered.product
+    return broadcast_product(multiply, a, b.t() if linear else b, epilogue, None)
 
 
 class Multiply(torch.autograd.Function):
-    """`direct_product` of a (..., M, K) and a matrix b, and of a bias (N,), with gradients."""
+    """`without_gradient` of a (..., M, K), a matrix b, a bias (N,) and a residual, with gradients.
 
-    @staticmethod
-    def forward(ctx: Any, a: Tensor, b: Tensor, bias: Tensor | None, linear: bool) -> Tensor:
-        needs_a, needs_b, *_ = ctx.needs_input_grad
-        ctx.save_for_backward(a if needs_b else None, b if needs_a else None)
-        ctx.linear = linear
-        return direct_product(a, b, bias, linear)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        a, b = ctx.saved_tensors
-        grad_a = grad_b = grad_bias = None
-        if b is not None:
-            grad_a = _multiply(grad, b, linear=not ctx.linear)
-        rows = grad.flatten(0, -2)
-        if a is not None:
-            a = a.flatten(0, -2)
-            left, right = (rows, a) if ctx.linear else (a, rows)
-            grad_b = _multiply(left.t(), right, linear=False)
-        if ctx.needs_input_grad[2]:
-            grad_bias = rows.sum(0)
-        return grad_a, grad_b, grad_bias, None
-
-
-class MultiplyAdd(torch.autograd.Function):
-    """``alpha * (a @ b) + bias + beta * residual`` of matrices, and a bias (N,), with gradients."""
+    All but the activation and the scales of an `Epilogue` is an argument of its own: autograd looks
+    for tensors among these alone.
+    """
 
     @staticmethod
     def forward(
@@ -137,42 +117,42 @@ class MultiplyAdd(torch.autograd.Function):
         residual: Tensor | None,
         beta: float,
         alpha: float,
+        linear: bool,
     ) -> Tensor:
         needs_a, needs_b, *_ = ctx.needs_input_grad
         ctx.save_for_backward(a if needs_b else None, b if needs_a else None)
-        ctx.shape = None if residual is None else residual.shape
-        ctx.beta, ctx.alpha = beta, alpha
-        if bias is None and residual is not None and a.is_cuda and b.is_cuda:
-            repeated = repeated_sum(residual, a, b, beta, alpha)
-            if repeated is not None:
-                return repeated
-        return product(a, b, bias, None, None, residual, beta, alpha)
+        ctx.residual_shape = None if residual is None else residual.shape
+        ctx.beta, ctx.alpha, ctx.linear = beta, alpha, linear
+        return without_gradient(a, b, epilogue_of(bias, None, residual, beta, alpha), linear)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         a, b = ctx.saved_tensors
         _, _, needs_bias, needs_residual, *_ = ctx.needs_input_grad
-        return (
-            None if b is None else _scaled_product(grad, b.t(), ctx.alpha),
-            None if a is None else _scaled_product(a.t(), grad, ctx.alpha),
-            grad.sum(0) if needs_bias else None,
-            (ctx.beta * grad).sum_to_size(ctx.shape) if needs_residual else None,
-            None,
-            None,
-        )
+        scaling = epilogue_of(alpha=ctx.alpha)
+        grad_a = grad_b = grad_bias = grad_residual = None
+        if b is not None:
+            grad_a = _differentiable(grad, b, scaling, linear=not ctx.linear)
+        rows = grad.flatten(0, -2)
+        if a is not None:
+            a = a.flatten(0, -2)
+            left, right = (rows, a) if ctx.linear else (a, rows)
+            grad_b = _differentiable(left.t(), right, scaling)
+        if needs_bias:
+            grad_bias = rows.sum(0)
+        if needs_residual:
+            grad_residual = (ctx.beta * grad).sum_to_size(ctx.residual_shape)
+        return grad_a, grad_b, grad_bias, grad_residual, None, None, None
 
 
-def _scaled_product(a: Tensor, b: Tensor, alpha: float) -> Tensor:
-    """In a backward: with gradients if those of the gradients are asked for."""
-    if torch.is_grad_enabled():
-        made: Tensor = MultiplyAdd.apply(a, b, None, None, 1.0, alpha)
-        return made
-    return product(a, b, alpha=alpha) if alpha != 1 else direct_product(a, b)
+def with_gradient(a: Tensor, b: Tensor, epilogue: Epilogue, linear: bool = False) -> Tensor:
+    """`without_gradient`, with one; the epilogue has no activation."""
+    bias, _, residual, beta, alpha, *_ = epilogue
+    made: Tensor = Multiply.apply(a, b, bias, residual, beta, alpha, linear)
+    return made
 
 
-def _multiply(a: Tensor, b: Tensor, linear: bool) -> Tensor:
-    """In a backward: with gradients if those of the gradients are asked for."""
-    if torch.is_grad_enabled():
-        made: Tensor = Multiply.apply(a, b, None, linear)
-        return made
-    return direct_product(a, b, None, linear)
+def _differentiable(a: Tensor, b: Tensor, epilogue: Epilogue, linear: bool = False) -> Tensor:
+    """A product in a backward: with gradients if those of the gradients are asked for."""
+    multiply = with_gradient if torch.is_grad_enabled() else without_gradient
+    return multiply(a, b, epilogue, linear)

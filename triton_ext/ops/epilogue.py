@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
-
-from triton_ext.ops.operands import TMA_ALIGNMENT
 
 ACTIVATION_FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": torch.relu,
@@ -18,26 +15,74 @@ ACTIVATION_FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu_tanh": lambda x: torch.nn.functional.gelu(x, approximate="tanh"),
     "silu": torch.nn.functional.silu,
 }
-
-
 EPILOGUE_FIELDS = ("bias", "activation", "a_scales", "b_scales", "alpha", "residual")
-"""Of a `MatmulConfig`: what a product alone does not have."""
+"""The fields of a `MatmulConfig` that a product alone leaves at their defaults."""
 
 
-def aligned(tensor: Tensor) -> Tensor:
-    """The same values in contiguous memory at a multiple of 16 bytes."""
-    tensor = tensor.contiguous()
-    return tensor.clone() if tensor.data_ptr() % TMA_ALIGNMENT else tensor
+class Epilogue(NamedTuple):
+    """``activation(alpha * scale_a * scale_b * (a @ b) + bias + beta * residual)``.
 
+    Make one with `epilogue_of`, which never keeps a residual that must not be read.
 
-@dataclass(frozen=True)
-class Epilogue:
-    """What is done to a product before it is rounded and stored: values, and what a kernel is
-    specialised for.
+    Attributes:
+        bias: (N,), or what can be broadcast to the output.
+        activation: a key of `ACTIVATION_FUNCTIONS`.
+        residual: what can be broadcast to the output.
+        beta, alpha: floats.
+        scale_a, scale_b: fp32, of one element; or of M, and of N.
     """
 
-    values: dict[str, Any]
-    fields: dict[str, Any]
+    bias: Tensor | None = None
+    activation: str | None = None
+    residual: Tensor | None = None
+    beta: float = 1.0
+    alpha: float = 1.0
+    scale_a: Tensor | None = None
+    scale_b: Tensor | None = None
+
+    @property
+    def tensors(self) -> dict[str, Tensor]:
+        """The tensors by name, without those that are None."""
+        names = ("bias", "residual", "scale_a", "scale_b")
+        return {name: found for name in names if (found := getattr(self, name)) is not None}
+
+    def config_fields(self) -> dict[str, Any]:
+        """What the kernel of a `MatmulConfig` must be specialised for to apply it all."""
+        fields: dict[str, Any] = {
+            "bias": self.bias is not None,
+            "activation": self.activation,
+            "alpha": self.alpha != 1,
+            "residual": self.residual is not None,
+        }
+        for name, scale in (("a_scales", self.scale_a), ("b_scales", self.scale_b)):
+            if scale is not None:
+                fields[name] = "one" if scale.numel() == 1 else "each"
+        return fields
+
+
+NOTHING = Epilogue()
+
+
+def epilogue_of(
+    bias: Tensor | None = None,
+    activation: str | None = None,
+    residual: Tensor | None = None,
+    beta: float = 1,
+    alpha: float = 1,
+) -> Epilogue:
+    """The epilogue of a product; with beta 0 it has no residual, whose NaN must not spread."""
+    if residual is None or beta == 0:
+        if bias is None and activation is None and alpha == 1:
+            return NOTHING
+        return Epilogue(bias, activation, None, 1.0, float(alpha))
+    return Epilogue(bias, activation, residual, float(beta), float(alpha))
+
+
+def sum_epilogue(addend: Tensor, b: Tensor, beta: float, alpha: float) -> Epilogue:
+    """The epilogue that makes ``beta * addend + alpha * (a @ b)``: a bias, where it can be one."""
+    if beta == 1 and addend.shape == b.shape[1:]:
+        return epilogue_of(addend, alpha=alpha)
+    return epilogue_of(residual=addend, beta=beta, alpha=alpha)
 
 
 def broadcasts_to(tensor: Tensor, shape: Sequence[int]) -> bool:
@@ -48,42 +93,22 @@ def broadcasts_to(tensor: Tensor, shape: Sequence[int]) -> bool:
     )
 
 
-def epilogue_of(
-    bias: Tensor | None,
-    activation: str | None,
-    scale_a: Tensor | None,
-    scale_b: Tensor | None,
-    alpha: float,
-    residual: Tensor | None = None,
-    beta: float = 1,
-) -> Epilogue:
-    values: dict[str, Any] = {}
-    fields: dict[str, Any] = {}
-    if bias is not None:
-        values["bias"], fields["bias"] = aligned(bias), True
-    if activation is not None:
-        fields["activation"] = activation
-    for name, scale in (("a", scale_a), ("b", scale_b)):
-        if scale is not None:
-            values[f"{name}_scale"] = aligned(scale)
-            fields[f"{name}_scales"] = "one" if scale.numel() == 1 else "each"
-    if alpha != 1:
-        values["alpha"], fields["alpha"] = float(alpha), True
-    if residual is not None:
-        values["c0_desc"], values["beta"] = residual, float(beta)
-        fields["residual"] = True
-    return Epilogue(values, fields)
+def activated(made: Tensor, activation: str | None) -> Tensor:
+    """A product after an activation, by torch's own operation."""
+    return made if activation is None else ACTIVATION_FUNCTIONS[activation](made)
 
 
-def finished(
-    made: Tensor,
-    bias: Tensor | None,
-    activation: str | None,
-    residual: Tensor | None = None,
-    beta: float = 1,
-) -> Tensor:
-    """A new product with bias, residual and activation, by torch's own operations."""
-    for addend, factor in ((bias, 1.0), (residual, beta)):
+def finished(made: Tensor, epilogue: Epilogue) -> Tensor:
+    """A new product after all that an epilogue asks for, by torch's own operations."""
+    _, _, _, _, alpha, scale_a, scale_b = epilogue
+    if scale_a is not None or scale_b is not None or alpha != 1:
+        wide = made.float() * alpha
+        if scale_a is not None:
+            wide = wide * scale_a.reshape(-1, 1)
+        if scale_b is not None:
+            wide = wide * scale_b.reshape(1, -1)
+        made = wide.to(made.dtype)
+    for addend, factor in ((epilogue.bias, 1.0), (epilogue.residual, epilogue.beta)):
         if addend is None:
             continue
         gradient = torch.is_grad_enabled() and (made.requires_grad or addend.requires_grad)
@@ -91,15 +116,4 @@ def finished(
             made = torch.add(made, addend, alpha=factor)
         else:
             made = made.add_(addend, alpha=factor)
-    return made if activation is None else ACTIVATION_FUNCTIONS[activation](made)
-
-
-def scaled(made: Tensor, scale_a: Tensor | None, scale_b: Tensor | None, alpha: float) -> Tensor:
-    if scale_a is None and scale_b is None and alpha == 1:
-        return made
-    wide = made.float() * alpha
-    if scale_a is not None:
-        wide = wide * scale_a.reshape(-1, 1)
-    if scale_b is not None:
-        wide = wide * scale_b.reshape(1, -1)
-    return wide.to(made.dtype)
+    return activated(made, epilogue.activation)

@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from triton_ext.errors import LayoutError
+from triton_ext.ops.epilogue import Epilogue, epilogue_of
 
 
 def is_active() -> bool:
@@ -23,7 +24,7 @@ def is_active() -> bool:
 
 
 def has_tangent(*tensors: Any) -> bool:
-    """Whether any of them is a dual tensor; what is no tensor is none."""
+    """Whether there is a dual tensor among some values."""
     return is_active() and any(
         isinstance(each, Tensor) and forward_ad.unpack_dual(each).tangent is not None
         for each in tensors
@@ -38,33 +39,28 @@ def refuse_tangents(*tensors: Any) -> None:
 
 
 def dual_product(
-    multiply: Callable[..., Tensor],
-    a: Tensor,
-    b: Tensor,
-    bias: Tensor | None,
-    residual: Tensor | None,
-    beta: float,
-    alpha: float = 1,
+    multiply: Callable[[Tensor, Tensor, Epilogue], Tensor], a: Tensor, b: Tensor, epilogue: Epilogue
 ) -> Tensor:
-    """``alpha * (a @ b) + bias + beta * residual`` of dual tensors.
+    """``multiply(a, b, epilogue)`` of dual tensors, with bias, residual, alpha and beta.
 
     Args:
-        multiply: makes this of tensors without tangents, (a, b, bias, residual, beta, alpha).
+        multiply: does so with tensors that have no tangents.
     """
-    (a0, da), (b0, db), (bias0, dbias), (c0, dc) = map(_parts, (a, b, bias, residual))
-    made = multiply(a0, b0, bias0, c0, beta, alpha)
+    bias, _, residual, beta, alpha, *_ = epilogue
+    (a0, da), (b0, db), (bias0, dbias), (residual0, dresidual) = map(_parts, (a, b, bias, residual))
+    made = multiply(a0, b0, epilogue_of(bias0, None, residual0, beta, alpha))
     tangent = None
     for left, right in ((da, b0), (a0, db)):
         if left is not None and right is not None:
-            tangent = multiply(left, right, None, tangent, 1.0, alpha)
-    for addend, factor in ((dbias, 1.0), (dc, beta)):
+            tangent = multiply(left, right, epilogue_of(residual=tangent, alpha=alpha))
+    for addend, factor in ((dbias, 1.0), (dresidual, beta)):
         if addend is not None:
             start = torch.zeros_like(made) if tangent is None else tangent
             tangent = torch.add(start, addend, alpha=factor)
     return made if tangent is None else forward_ad.make_dual(made, tangent)
 
 
-def _parts(tensor: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
+def _parts(tensor: Tensor | None) -> tuple[Any, Tensor | None]:
     """A tensor's primal and tangent."""
     if tensor is None:
         return None, None

@@ -11,11 +11,25 @@ from triton_ext.errors import LayoutError
 from triton_ext.kernels.config import MatmulConfig
 from triton_ext.ops import registered
 from triton_ext.ops.device import Gpu, find_gpu
-from triton_ext.ops.eager import Multiply, MultiplyAdd, is_bare, quick_product, wants_gradient
-from triton_ext.ops.epilogue import ACTIVATION_FUNCTIONS, broadcasts_to, finished
-from triton_ext.ops.forward_mode import dual_product, has_tangent, is_active, refuse_tangents
-from triton_ext.ops.products import batched_product, product
-from triton_ext.ops.repeated import remember_linear, repeated_scaled, repeated_sum
+from triton_ext.ops.eager import (
+    is_bare,
+    quick_product,
+    wants_gradient,
+    with_gradient,
+    without_activation,
+)
+from triton_ext.ops.epilogue import (
+    ACTIVATION_FUNCTIONS,
+    Epilogue,
+    activated,
+    broadcasts_to,
+    epilogue_of,
+    finished,
+    sum_epilogue,
+)
+from triton_ext.ops.forward_mode import dual_product, has_tangent, refuse_tangents
+from triton_ext.ops.plans import find
+from triton_ext.ops.products import product
 from triton_ext.ops.shapes import broadcast_product
 from triton_ext.ops.types import output_type, unsupported
 
@@ -80,114 +94,87 @@ def matmul(
         UnsupportedDeviceError: the tensors are on another device.
         LayoutError: shapes, types, devices or strides do not fit.
     """
-    if beta == 0:
-        residual = None
-    if out is None and out_dtype is None and config is None and residual is None:
-        quick = quick_product(a, b, bias, activation, linear=False)
+    epilogue = epilogue_of(bias, activation, residual, beta)
+    if out is None and out_dtype is None and config is None:
+        quick = quick_product(a, b, epilogue)
         if quick is not None:
             return quick
-    return _matmul(a, b, bias, activation, out, out_dtype, config, fallback, residual, beta)
+    return _matmul(a, b, epilogue, out, out_dtype, config, fallback)
 
 
 def _matmul(
     a: Tensor,
     b: Tensor,
-    bias: Tensor | None,
-    activation: Activation | None,
+    epilogue: Epilogue,
     out: Tensor | None,
     out_dtype: torch.dtype | None,
     config: MatmulConfig | None,
     fallback: Fallback | None,
-    residual: Tensor | None = None,
-    beta: float = 1,
 ) -> Tensor:
-    _check(a, b, activation, fallback)
-    if _is_autocast(a):
-        a, b, bias = _autocast(a), _autocast(b), None if bias is None else _autocast(bias)
-        residual = None if residual is None else _autocast(residual)
+    _check(a, b, epilogue.activation, fallback)
+    a, b, epilogue = _autocast(a, b, epilogue)
     by_torch = fallback == "torch" and not _has_kernels(
         a.dtype, b.dtype, out_dtype, a.device, b.device
     )
     if not by_torch:
-        _check_output(out_dtype or output_type(a.dtype), a, b, bias, out, residual)
-    if is_active() and not by_torch and has_tangent(a, b, bias, residual):
+        _check_output(out_dtype or output_type(a.dtype), a, b, epilogue, out)
+    if not by_torch and has_tangent(a, b, epilogue.bias, epilogue.residual):
         if out is not None:
-            refuse_tangents(a, b, bias, residual)
+            refuse_tangents(a, b, epilogue.bias, epilogue.residual)
 
-        def multiply(
-            a: Tensor, b: Tensor, bias: Tensor | None, residual: Tensor | None,
-            beta: float, alpha: float,
-        ) -> Tensor:  # fmt: skip
-            return _matmul(a, b, bias, None, None, out_dtype, config, None, residual, beta)
+        def multiply(a: Tensor, b: Tensor, epilogue: Epilogue) -> Tensor:
+            return _matmul(a, b, epilogue, None, out_dtype, config, None)
 
-        made = dual_product(multiply, a, b, bias, residual, beta)
-        return made if activation is None else ACTIVATION_FUNCTIONS[activation](made)
-    no_gradient = not wants_gradient(a, b, bias, residual)
+        return activated(dual_product(multiply, a, b, epilogue), epilogue.activation)
+    matrices = a.dim() == b.dim() == 2
     if config is not None:
-        if torch.compiler.is_compiling() or not (no_gradient and a.dim() == b.dim() == 2):
+        eager = not torch.compiler.is_compiling()
+        if not (eager and matrices) or wants_gradient(a, b, epilogue):
             raise LayoutError("config", config, "only for 2-D tensors, in eager mode, no gradient")
-        result = product(a, b, out_dtype=out_dtype, config=config)
-        result = finished(result, bias, activation, residual, beta)
+        result = finished(product(a, b, out_dtype=out_dtype, config=config), epilogue)
     elif by_torch:
         result = torch.matmul(a, b)
-        result = result if out_dtype is None else result.to(out_dtype)
-        result = finished(result, bias, activation, residual, beta)
-    elif not is_bare(a, b, bias, residual):
-        result = _product_by_operators(a, b, bias, activation, out_dtype, residual, beta)
-    elif not no_gradient:
-        result = _product_with_gradient(a, b, bias, activation, out_dtype, residual, beta)
-    elif out is not None and a.dim() == b.dim() == 2 and (bias is None or bias.dim() == 1):
+        result = finished(result if out_dtype is None else result.to(out_dtype), epilogue)
+    elif not is_bare(a, b, epilogue):
+        result = _by_operators(a, b, epilogue, out_dtype)
+    elif wants_gradient(a, b, epilogue):
+        result = _by_autograd(a, b, epilogue, out_dtype)
+    elif out is not None and matrices and (epilogue.bias is None or epilogue.bias.dim() == 1):
         _resize(out, (a.shape[0], b.shape[1]))
-        result = product(a, b, bias, activation, out_dtype, residual, beta, out=out)
+        product(a, b, epilogue, out_dtype, out=out)
         torch.autograd.graph.increment_version(out)
+        return out
     else:
-        result = broadcast_product(
-            a, b, bias, activation, out_dtype, product, batched_product, residual, beta
-        )
-    if out is not None and result is not out:
-        _resize(out, result.shape)
-        out.copy_(result)
-    return result if out is None else out
+        result = broadcast_product(product, a, b, epilogue, out_dtype)
+    if out is None:
+        return result
+    _resize(out, result.shape)
+    return out.copy_(result)
 
 
-def _product_by_operators(
-    a: Tensor,
-    b: Tensor,
-    bias: Tensor | None,
-    activation: str | None,
-    out_dtype: torch.dtype | None,
-    residual: Tensor | None,
-    beta: float,
+def _by_operators(
+    a: Tensor, b: Tensor, epilogue: Epilogue, out_dtype: torch.dtype | None
 ) -> Tensor:
-    """By the operators that torch knows; the activation apart if it needs a gradient."""
-    ways = registered.mm, registered.bmm, residual, beta
-    if activation is None or not wants_gradient(a, b, bias, residual):
-        return broadcast_product(a, b, bias, activation, out_dtype, *ways)
-    made = broadcast_product(a, b, bias, None, out_dtype, *ways)
-    return ACTIVATION_FUNCTIONS[activation](made)
+    """The product by the operators that torch knows; the activation apart if it has a gradient."""
+    if epilogue.activation is None or not wants_gradient(a, b, epilogue):
+        return broadcast_product(registered.product, a, b, epilogue, out_dtype)
+    summed = without_activation(epilogue)
+    made = broadcast_product(registered.product, a, b, summed, out_dtype)
+    return activated(made, epilogue.activation)
 
 
-def _product_with_gradient(
-    a: Tensor,
-    b: Tensor,
-    bias: Tensor | None,
-    activation: str | None,
-    out_dtype: torch.dtype | None,
-    residual: Tensor | None,
-    beta: float,
-) -> Tensor:
-    """Of bare tensors; if b is a matrix, by an autograd function that costs the host little."""
-    converted = a.dtype != (out_dtype or output_type(a.dtype))
-    if a.dim() < 2 or b.dim() != 2 or residual is not None or converted:
-        return _product_by_operators(a, b, bias, activation, out_dtype, residual, beta)
-    if bias is None or bias.shape == b.shape[1:]:
-        made: Tensor = Multiply.apply(a, b, bias, False)
-        return finished(made, None, activation)
-    made = Multiply.apply(a, b, None, False)
-    if not broadcasts_to(bias, made.shape):
-        rule = f"must be broadcastable to {tuple(made.shape)}"
-        raise LayoutError("bias.shape", tuple(bias.shape), rule)
-    return finished(made, bias, activation)
+def _by_autograd(a: Tensor, b: Tensor, epilogue: Epilogue, out_dtype: torch.dtype | None) -> Tensor:
+    """The product of bare tensors, if b is a matrix by an autograd function that costs the host
+    little.
+    """
+    if a.dim() < 2 or b.dim() != 2 or a.dtype != (out_dtype or output_type(a.dtype)):
+        return _by_operators(a, b, epilogue, out_dtype)
+
+    def multiply(a: Tensor, b: Tensor, epilogue: Epilogue, _: torch.dtype | None) -> Tensor:
+        return with_gradient(a, b, epilogue)
+
+    made = broadcast_product(multiply, a, b, without_activation(epilogue), None)
+    return activated(made, epilogue.activation)
 
 
 def _check(a: Any, b: Any, activation: Any, fallback: Any) -> None:
@@ -212,16 +199,11 @@ def _check_activation(activation: Any) -> None:
 
 
 def _check_output(
-    dtype: torch.dtype,
-    a: Tensor,
-    b: Tensor,
-    bias: Tensor | None,
-    out: Tensor | None,
-    residual: Tensor | None = None,
+    dtype: torch.dtype, a: Tensor, b: Tensor, epilogue: Epilogue, out: Tensor | None
 ) -> None:
     """Raise LayoutError unless bias, residual and out are for an output of that type."""
-    addends = (("bias", bias), ("residual", residual))
-    for name, tensor in (*addends, ("out", out)):
+    others = {"bias": epilogue.bias, "residual": epilogue.residual, "out": out}
+    for name, tensor in others.items():
         if tensor is None:
             continue
         if not isinstance(tensor, Tensor):
@@ -232,7 +214,7 @@ def _check_output(
             rule = f"must be that of a, {a.device}"
             raise LayoutError(f"{name}.device", str(tensor.device), rule)
     if out is not None and torch.is_grad_enabled():
-        for name, tensor in (("a", a), ("b", b), *addends, ("out", out)):
+        for name, tensor in {"a": a, "b": b, **others}.items():
             if tensor is not None and tensor.requires_grad:
                 rule = "no gradient flows into out; call it under torch.no_grad(), or without out"
                 raise LayoutError(f"{name}.requires_grad", True, rule)
@@ -245,16 +227,19 @@ def _resize(out: Tensor, shape: tuple[int, ...]) -> None:
         out.resize_(shape)
 
 
-def _is_autocast(tensor: Tensor) -> bool:
-    kind = tensor.device.type
-    return kind in ("cuda", "cpu") and torch.is_autocast_enabled(kind)
+def _autocast(a: Tensor, b: Tensor, epilogue: Epilogue) -> tuple[Tensor, Tensor, Epilogue]:
+    """What torch's autocast gives to ``torch.matmul``, if it is active for the device of a."""
+    device = a.device.type
+    if device not in ("cuda", "cpu") or not torch.is_autocast_enabled(device):
+        return a, b, epilogue
+    dtype = torch.get_autocast_dtype(device)
 
+    def cast(tensor: Any) -> Any:
+        if not isinstance(tensor, Tensor) or not tensor.is_floating_point():
+            return tensor
+        return tensor if tensor.dtype == torch.float64 else tensor.to(dtype)
 
-def _autocast(tensor: Tensor) -> Tensor:
-    """What torch's autocast gives to ``torch.matmul``."""
-    if tensor.is_floating_point() and tensor.dtype != torch.float64:
-        return tensor.to(torch.get_autocast_dtype(tensor.device.type))
-    return tensor
+    return cast(a), cast(b), Epilogue(*map(cast, epilogue))
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
@@ -296,15 +281,12 @@ def linear(
         raise LayoutError("weight", type(weight).__name__, "must be a torch.Tensor")
     if weight.dim() > 2:
         raise LayoutError("weight.shape", tuple(weight.shape), "must have 1 or 2 dimensions")
+    epilogue = epilogue_of(bias, activation)
     if out_dtype is None:
-        quick = quick_product(input, weight, bias, activation, linear=True)
+        quick = quick_product(input, weight, epilogue, linear=True)
         if quick is not None:
             return quick
-    made = _matmul(input, weight.t(), bias, activation, None, out_dtype, None, fallback)
-    if out_dtype is None and is_bare(input, weight, bias) and input.is_cuda:
-        remember_linear(input, weight, bias, activation)
-        remember_linear(input, weight, bias, None)  # what a gradient is asked of
-    return made
+    return _matmul(input, weight.t(), epilogue, None, out_dtype, None, fallback)
 
 
 def addmm(
@@ -329,63 +311,28 @@ def addmm(
         b: (K, N).
         out, fallback: as for `matmul`; out may be the input.
     """
-    if (
-        out is None
-        and isinstance(input, Tensor)
-        and is_bare(a, b, None, input)
-        and input.is_cuda
-        and a.is_cuda
-        and b.is_cuda
-        and not wants_gradient(a, b, None, input)
-        and not torch._C._is_any_autocast_enabled()
-    ):
-        repeated = repeated_sum(input, a, b, beta, alpha)
-        if repeated is not None and beta != 0:
-            return repeated
+    if out is None and beta != 0 and isinstance(input, Tensor) and isinstance(b, Tensor):
+        quick = quick_product(a, b, sum_epilogue(input, b, beta, alpha))
+        if quick is not None:
+            return quick
     _check_dims(2, a=a, b=b)
     if not isinstance(input, Tensor):
         raise LayoutError("input", type(input).__name__, "must be a torch.Tensor")
-    if _is_autocast(a):
-        input, a, b = _autocast(input), _autocast(a), _autocast(b)
-    if input.dtype != a.dtype:
-        raise LayoutError("input.dtype", input.dtype, f"must be that of a, {a.dtype}")
+    a, b, with_input = _autocast(a, b, Epilogue(residual=input))
+    addend = with_input.residual
+    assert addend is not None
+    if addend.dtype != a.dtype:
+        raise LayoutError("input.dtype", addend.dtype, f"must be that of a, {a.dtype}")
     shape = (a.shape[0], b.shape[1])
-    if not broadcasts_to(input, shape):
-        raise LayoutError("input.shape", tuple(input.shape), f"must be broadcastable to {shape}")
+    if not broadcasts_to(addend, shape):
+        raise LayoutError("input.shape", tuple(addend.shape), f"must be broadcastable to {shape}")
     _check(a, b, None, fallback)
     if fallback == "torch" and not _has_kernels(a.dtype, b.dtype, a.dtype, a.device, b.device):
         if out is None:
-            return torch.addmm(input, a, b, beta=beta, alpha=alpha)
-        return torch.addmm(input, a, b, beta=beta, alpha=alpha, out=out)
-    _check_output(a.dtype, a, b, None, out, input)
-    addend = input if beta != 0 else None
-    if is_active() and has_tangent(addend, a, b):
-        if out is not None:
-            refuse_tangents(addend, a, b)
-        return dual_product(_sum, a, b, None, addend, beta, alpha)
-    if alpha == beta == 1 and input.shape == shape[1:]:
-        return matmul(a, b, bias=input, out=out)
-    if out is None:
-        return _sum(a, b, None, addend, beta, alpha)
-    _resize(out, shape)
-    if not is_bare(a, b, None, addend):
-        return out.copy_(_sum(a, b, None, addend, beta, alpha))
-    product(a, b, None, None, None, addend, beta, alpha, out=out)
-    torch.autograd.graph.increment_version(out)
-    return out
-
-
-def _sum(
-    a: Tensor, b: Tensor, bias: Tensor | None, addend: Tensor | None, beta: float, alpha: float
-) -> Tensor:
-    """``alpha * (a @ b) + bias + beta * addend`` of matrices, and a bias (N,)."""
-    if not is_bare(a, b, bias, addend):
-        made: Tensor = registered.mm(a, b, bias, None, None, addend, beta, alpha)
-    elif wants_gradient(a, b, bias, addend):
-        made = MultiplyAdd.apply(a, b, bias, addend, beta, alpha)
-    else:
-        made = product(a, b, bias, None, None, addend, beta, alpha)
-    return made
+            return torch.addmm(addend, a, b, beta=beta, alpha=alpha)
+        return torch.addmm(addend, a, b, beta=beta, alpha=alpha, out=out)
+    _check_output(a.dtype, a, b, with_input, out)
+    return _matmul(a, b, sum_epilogue(addend, b, beta, alpha), out, None, None, None)
 
 
 def bmm(
@@ -432,16 +379,18 @@ def scaled_mm(
         out_dtype: of the output.
         fallback: as for `matmul`.
     """
+    epilogue = Epilogue(bias, scale_a=scale_a, scale_b=scale_b)
     if (
-        is_bare(a, b, bias)
-        and is_bare(scale_a, scale_b)
+        scale_a is not None
+        and scale_b is not None
+        and is_bare(a, b, epilogue)
         and a.is_cuda
         and b.is_cuda
-        and not wants_gradient(a, b, bias)
+        and not wants_gradient(a, b, epilogue)
     ):
-        repeated = repeated_scaled(a, b, scale_a, scale_b, bias, out_dtype)
-        if repeated is not None:
-            return repeated
+        plan = find(a, b, epilogue, out_dtype)
+        if plan is not None:
+            return plan.run(a, b, epilogue)
     _check_dims(2, a=a, b=b)
     m, n = a.shape[0], b.shape[1]
     for name, scale, shape in (("scale_a", scale_a, (m, 1)), ("scale_b", scale_b, (1, n))):
@@ -453,7 +402,7 @@ def scaled_mm(
             raise LayoutError(f"{name}.shape", tuple(scale.shape), f"must be {shape}, or (1,)")
     if bias is not None and bias.shape != (n,):
         raise LayoutError("bias.shape", tuple(bias.shape), f"must be ({n},)")
-    if wants_gradient(a, b, bias):
+    if wants_gradient(a, b, epilogue):
         raise LayoutError("requires_grad", True, "scaled_mm has no gradient; detach its operands")
     if fallback == "torch" and not _has_kernels(a.dtype, b.dtype, out_dtype, a.device, b.device):
         scaled: Tensor = torch._scaled_mm(
@@ -462,11 +411,11 @@ def scaled_mm(
         return scaled
     if bias is not None:
         bias = bias.to(out_dtype)
+        epilogue = epilogue._replace(bias=bias)
     refuse_tangents(a, b, scale_a, scale_b, bias)
-    if is_bare(a, b, bias):
-        return product(a, b, bias, None, out_dtype, scale_a=scale_a, scale_b=scale_b)
-    made: Tensor = registered.scaled_mm(a, b, scale_a, scale_b, bias, out_dtype)
-    return made
+    if is_bare(a, b, epilogue):
+        return product(a, b, epilogue, out_dtype)
+    return registered.scaled_mm(a, b, scale_a, scale_b, bias, out_dtype)
 
 
 def _check_dims(dims: int, **tensors: Any) -> None:

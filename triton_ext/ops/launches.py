@@ -1,7 +1,7 @@
 """From a 2-D product to a running kernel; what serves the next call, too, is kept.
 
 The host's time for a small product is the time to launch it, so a launch that was prepared does
-only what depends on the addresses: it looks up three tensor maps and calls Triton's C launcher.
+only what depends on the addresses: it looks up the tensor maps and calls Triton's C launcher.
 Triton's JIT sees the first launch of each configuration alone, and every launch while hooks of
 launches or of the compiler (such as `triton_ext.passes`) are installed.
 """
@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -22,11 +21,22 @@ from triton_ext.kernels.config import MatmulConfig
 from triton_ext.kernels.launch import launch_plan
 from triton_ext.layouts.triton.gluon import to_gluon
 from triton_ext.ops.device import Gpu
+from triton_ext.ops.epilogue import NOTHING, Epilogue
 from triton_ext.ops.operands import TmaView
 
 MAX_TENSOR_MAPS = 4096
 """How many tensor maps are kept (about 300 bytes each); the oldest is forgotten first."""
-DESCRIPTORS = ("a_desc", "b_desc", "c_desc", "c0_desc", "narrow_desc")
+DESCRIPTORS = {"a_desc": 0, "b_desc": 1, "c_desc": 2, "c0_desc": 3}
+"""The kernel's descriptors by their matrix: A, B, C or the residual. ``narrow_desc``, another one of
+the right operand, comes besides."""
+FIELDS = {
+    "bias": Epilogue._fields.index("bias"),
+    "a_scale": Epilogue._fields.index("scale_a"),
+    "b_scale": Epilogue._fields.index("scale_b"),
+    "alpha": Epilogue._fields.index("alpha"),
+    "beta": Epilogue._fields.index("beta"),
+}
+"""Which field of the epilogue an argument of the kernel is."""
 
 _lock = threading.Lock()
 _numbers = itertools.count()
@@ -61,120 +71,100 @@ class PreparedLaunch:
     """C = A @ B for given types, shapes and strides on one GPU; only the addresses are open.
 
     Attributes:
-        extras: what else the launch takes, of "bias", "a_scale", "b_scale", "alpha", "c0_desc"
-            (the residual) and "beta", in order.
+        gpu: where it runs.
+        config: the configuration.
+        plan: its launch plan.
+        views: those of A, B, C, and the residual if there is one.
+        direct: the launch without Triton's JIT; None until that has compiled the kernel.
     """
 
     __slots__ = (
         "_arguments",
-        "_config",
-        "_direct",
-        "_extra_places",
-        "_gpu",
+        "_extras",
         "_grid",
-        "_numbers",
-        "_places",
-        "_plan",
+        "_maps",
         "_prefetched",
-        "_residual",
-        "_side",
-        "_views",
-        "_workspace_place",
-        "extras",
+        "_workspace_slot",
+        "config",
+        "direct",
+        "gpu",
+        "plan",
+        "views",
     )
 
     def __init__(self, gpu: Gpu, config: MatmulConfig, views: tuple[TmaView, ...], k: int) -> None:
-        """Of the views, those of A, B, C, and the residual if there is one; the last two are row
-        by row.
+        """Prepare it.
+
+        Args:
+            views: those of A, B, C, and the residual if there is one; the last two are row by row.
+            k: the extent of K.
         """
         *batch, m, n = views[2].shape
-        right = 0 if config.swap else 1
-        residual = views[3] if len(views) > 3 else None
-        self._gpu, self._config = gpu, config
-        self._views = (*views[:3], residual, views[right])
-        self._plan = launch_plan(config, m, n, k, gpu.properties, *batch)
-        self._grid = self._plan.grid
-        self._direct = _direct_launches.get((config, gpu.index))
-        # What the C launcher takes: of a descriptor its map, its shape and its strides.
+        self.gpu, self.config, self.views = gpu, config, views
+        self.plan = launch_plan(config, m, n, k, gpu.properties, *batch)
+        self._grid = self.plan.grid
+        self.direct: DirectLaunch | None = _direct_launches.get((config, gpu.index))
+        matrices = {**DESCRIPTORS, "narrow_desc": 0 if config.swap else 1}
+        # What the C launcher takes; a descriptor is its map, its shape and its strides.
         self._arguments: list[Any] = []
-        starts = {}
-        for name in self._plan.arguments:
-            starts[name] = len(self._arguments)
-            self._arguments.append(None)
-            if name in DESCRIPTORS:
-                view = self._views[DESCRIPTORS.index(name)]
-                assert view is not None  # the configuration has no residual, or there is one
-                self._arguments += [*view.shape, *view.strides]
-        self._places = tuple(starts.pop(name) for name in DESCRIPTORS[:3])
-        self._workspace_place = starts.pop("workspace", None)
-        # Of which operand the side and the prefetch are, where, and the number of the side's map.
-        self._side: tuple[int, int, int] | None = None
-        if "narrow_desc" in starts:
-            self._side = right, starts.pop("narrow_desc"), next(_numbers)
+        # The slot of each map among these, its matrix, a number for its geometry, and its name.
+        self._maps: list[tuple[int, int, int, str]] = []
+        self._extras: list[tuple[int, int]] = []
         self._prefetched: tuple[int, int] | None = None
-        if "prefetched" in starts:
-            self._prefetched = "ab".index(str(config.prefetch)), starts.pop("prefetched")
-        self.extras = tuple(starts)
-        self._extra_places = tuple(starts.values())
-        # A number for each geometry of a map, which is fast to look up.
-        self._numbers = tuple(next(_numbers) for _ in self._places)
-        # Which of the extras is the residual, and its map's number.
-        self._residual: tuple[int, int] | None = None
-        if "c0_desc" in starts:
-            self._residual = self.extras.index("c0_desc"), next(_numbers)
+        self._workspace_slot: int | None = None
+        for name in self.plan.arguments:
+            slot = len(self._arguments)
+            self._arguments.append(None)
+            if name in matrices:
+                self._maps.append((slot, matrices[name], next(_numbers), name))
+                view = views[matrices[name]]
+                self._arguments += [*view.shape, *view.strides]
+            elif name == "workspace":
+                self._workspace_slot = slot
+            elif name == "prefetched":
+                self._prefetched = slot, "ab".index(str(config.prefetch))
+            else:
+                self._extras.append((slot, FIELDS[name]))
 
     def __call__(
-        self, a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, extras: Sequence[Any] = ()
+        self, a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, epilogue: Epilogue = NOTHING
     ) -> None:
         """Launch on the current stream; the GPU must be the current one.
 
         Args:
-            extras: tensors at multiples of 16 bytes, and alpha as a number.
+            a, b, c: what lies at the addresses; shapes and strides are not looked at.
+            epilogue: what the configuration asks of it is used; tensors at multiples of 16 bytes.
         """
-        direct = self._direct
+        direct = self.direct
         if direct is None or needs_the_jit():
-            self._launch_by_triton(a, b, c, extras)
+            self._launch_by_triton(a, b, c, epilogue)
             return
-        index = self._gpu.index
+        index = self.gpu.index
         assert index is not None  # the emulated GPU has no direct launch
         stream = direct.current_stream(index)
         arguments = self._arguments.copy()
-        place_a, place_b, place_c = self._places
-        number_a, number_b, number_c = self._numbers
-        key = (number_a, a.data_ptr())
-        arguments[place_a] = _tensor_maps.get(key) or self._tensor_map(0, key)
-        key = (number_b, b.data_ptr())
-        arguments[place_b] = _tensor_maps.get(key) or self._tensor_map(1, key)
-        key = (number_c, c.data_ptr())
-        arguments[place_c] = _tensor_maps.get(key) or self._tensor_map(2, key)
-        if self._side is not None:
-            which, place, number = self._side
-            key = (number, (a, b)[which].data_ptr())
-            arguments[place] = _tensor_maps.get(key) or self._tensor_map(4, key)
+        residual = epilogue.residual
+        matrices = (a, b, c) if residual is None else (a, b, c, residual)
+        for slot, matrix, number, name in self._maps:
+            key = (number, matrices[matrix].data_ptr())
+            arguments[slot] = _tensor_maps.get(key) or self._tensor_map(name, matrix, key)
         if self._prefetched is not None:
-            which, place = self._prefetched
-            arguments[place] = (a, b)[which].data_ptr()
-        if self._workspace_place is not None:
-            memory = _workspace(self._plan.workspace_bytes, index, stream)
-            arguments[self._workspace_place] = memory.data_ptr()
-        if extras:
-            for place, extra in zip(self._extra_places, extras, strict=True):
-                arguments[place] = extra if isinstance(extra, float) else extra.data_ptr()
-            if self._residual is not None:
-                which, number = self._residual
-                key = (number, extras[which].data_ptr())
-                residual = _tensor_maps.get(key) or self._tensor_map(3, key)
-                arguments[self._extra_places[which]] = residual
+            slot, matrix = self._prefetched
+            arguments[slot] = (a, b)[matrix].data_ptr()
+        if self._workspace_slot is not None:
+            memory = _workspace(self.plan.workspace_bytes, index, stream)
+            arguments[self._workspace_slot] = memory.data_ptr()
+        for slot, field in self._extras:
+            extra: Any = epilogue[field]
+            arguments[slot] = extra if isinstance(extra, float) else extra.data_ptr()
         direct.start(*self._grid, stream, *direct.fixed, arguments)
 
-    def _tensor_map(self, operand: int, key: tuple[int, int]) -> Any:
+    def _tensor_map(self, name: str, matrix: int, key: tuple[int, int]) -> Any:
         """Make a map, and keep it under its key."""
-        assert self._direct is not None
-        view = self._views[operand]
-        assert view is not None
-        names = [name for name in self._plan.arguments if name in DESCRIPTORS]
-        position = names.index(DESCRIPTORS[operand])
-        made = self._direct.tensor_map(position, key[1], view.shape, view.strides)
+        assert self.direct is not None
+        position = [each for *_, each in self._maps].index(name)
+        view = self.views[matrix]
+        made = self.direct.tensor_map(position, key[1], view.shape, view.strides)
         with _lock:
             while len(_tensor_maps) >= MAX_TENSOR_MAPS:
                 del _tensor_maps[next(iter(_tensor_maps))]
@@ -182,45 +172,40 @@ class PreparedLaunch:
         return made
 
     def _launch_by_triton(
-        self, a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, extras: Sequence[Any]
+        self, a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, epilogue: Epilogue
     ) -> None:
         """Launch through the JIT, and prepare for doing without it."""
-        plan = self._plan
-        others = dict(zip(self.extras, extras, strict=True))
-        tiles = (plan.a_tile, plan.b_tile, plan.c_tile, plan.c_tile, plan.narrow_tile)
-        matrices = (a, b, c, others.get("c0_desc"), a if self._config.swap else b)
-        descriptors: dict[str, Any] = {
-            name: TensorDescriptor(
-                matrix,
+        plan = self.plan
+        tiles = {
+            "a_desc": plan.a_tile, "b_desc": plan.b_tile, "c_desc": plan.c_tile,
+            "c0_desc": plan.c_tile, "narrow_desc": plan.narrow_tile,
+        }  # fmt: skip
+        others: dict[str, Any] = {}
+        for _, matrix, _, name in self._maps:
+            view, tile = self.views[matrix], tiles[name]
+            assert tile is not None  # the plan asks for this descriptor
+            others[name] = TensorDescriptor(
+                (a, b, c, epilogue.residual)[matrix],
                 list(view.shape),
                 list(view.strides),
                 list(tile.tma_shape),
                 to_gluon(tile.tma_encoding),
             )
-            for name, matrix, view, tile in zip(
-                DESCRIPTORS, matrices, self._views, tiles, strict=True
-            )
-            if view is not None and tile is not None
+        # A kernel that swaps A and B has their descriptors swapped, too: they go by position.
+        descriptors = [others.pop(name) for name in plan.arguments[:3]]
+        others |= {
+            name: epilogue[field] for name, field in FIELDS.items() if name in plan.arguments
         }
-        index = self._gpu.index
-        for name in DESCRIPTORS[3:]:
-            if name in descriptors:
-                others[name] = descriptors.pop(name)
         if self._prefetched is not None:
-            others["prefetched"] = (a, b)[self._prefetched[0]]
-        if self._workspace_place is not None:
+            others["prefetched"] = (a, b)[self._prefetched[1]]
+        index = self.gpu.index
+        if self._workspace_slot is not None:
             if index is None:
                 memory = torch.zeros(plan.workspace_bytes, dtype=torch.uint8)
             else:
                 stream = driver.active.get_current_stream(index)
                 memory = _workspace(plan.workspace_bytes, index, stream)
             others["workspace"] = memory
-        # A kernel that swaps A and B has their descriptors swapped, too: they go by place.
-        compiled = plan.kernel[plan.grid](
-            *(descriptors[name] for name in plan.arguments if name in descriptors),
-            **others,
-            **plan.constants,
-            **plan.options,
-        )
-        if index is not None and self._direct is None and not needs_the_jit():
-            self._direct = _direct_launch(self._config, index, compiled)
+        compiled = plan.kernel[plan.grid](*descriptors, **others, **plan.constants, **plan.options)
+        if index is not None and self.direct is None and not needs_the_jit():
+            self.direct = _direct_launch(self.config, index, compiled)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 
@@ -42,37 +42,49 @@ def tma_strides(matrix: torch.Tensor) -> tuple[int, ...] | None:
     return batch_stride, row_stride, 1
 
 
-def aligned_matrix(
-    like: torch.Tensor, rows: int, columns: int, dtype: torch.dtype | None = None
-) -> torch.Tensor:
-    """An uninitialised matrix whose rows start at multiples of 16 bytes, as TMA needs."""
-    dtype = dtype or like.dtype
-    padded = _rounded_up(columns, TMA_ALIGNMENT // dtype.itemsize)
-    matrix = like.new_empty((rows, padded), dtype=dtype)
-    return matrix if padded == columns else matrix[:, :columns]
+def padded_columns(columns: int, dtype: torch.dtype) -> int:
+    """How many elements a row needs for the next one to start at a multiple of 16 bytes."""
+    return _rounded_up(columns, TMA_ALIGNMENT // dtype.itemsize)
 
 
 def aligned_empty(
     like: torch.Tensor, shape: Sequence[int], dtype: torch.dtype | None = None
 ) -> torch.Tensor:
-    """An `aligned_matrix`, or a batch of them."""
+    """An uninitialised matrix, or a batch of them, whose rows start at multiples of 16 bytes."""
     *lead, columns = shape
-    matrix = aligned_matrix(like, math.prod(lead), columns, dtype)
-    return matrix if len(lead) == 1 else matrix.unflatten(0, lead)
+    width = padded_columns(columns, dtype or like.dtype)
+    made = like.new_empty((*lead, width), dtype=dtype)
+    return made if width == columns else made[..., :columns]
 
 
+def aligned(tensor: torch.Tensor) -> torch.Tensor:
+    """The same values in contiguous memory at a multiple of 16 bytes."""
+    tensor = tensor.contiguous()
+    return tensor.clone() if tensor.data_ptr() % TMA_ALIGNMENT else tensor
+
+
+def memory_size(tensor: torch.Tensor) -> int:
+    """How many bytes lie from the start of a tensor's first element to the end of its last."""
+    steps = zip(tensor.shape, tensor.stride(), strict=True)
+    return (sum((size - 1) * step for size, step in steps) + 1) * tensor.element_size()
+
+
+@dataclass(frozen=True, slots=True)
 class TmaView:
     """How TMA sees a matrix, or a batch of them, with its contiguous dimension last.
 
     Attributes:
-        shape, strides: of the view, in elements.
+        shape, strides: the view's, in elements.
         major: "K" or "MN", the operand's contiguous dimension.
     """
 
-    __slots__ = ("major", "shape", "strides")
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    major: Major
 
-    def __init__(self, shape: tuple[int, ...], strides: tuple[int, ...], major: Major) -> None:
-        self.shape, self.strides, self.major = shape, strides, major
+    def one_matrix(self) -> TmaView:
+        """The view of one matrix of a batch."""
+        return TmaView(self.shape[1:], self.strides[1:], self.major)
 
 
 def readable(matrix: torch.Tensor, k_dim: int) -> TmaView | None:
@@ -100,7 +112,7 @@ def readable(matrix: torch.Tensor, k_dim: int) -> TmaView | None:
 def readable_copy(matrix: torch.Tensor, k_dim: int) -> torch.Tensor:
     """The same operand in memory that TMA can read: by rows, or along K if it must be so.
 
-    Of a batch whose matrices are all the same memory, one.
+    A batch whose matrices are all the same memory becomes a batch of one.
     """
     if k_dim == 0 and matrix.dtype not in EVERYWHERE:
         return readable_copy(matrix.mT, 1).mT

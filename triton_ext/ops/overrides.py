@@ -21,10 +21,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from triton_ext.ops.device import Gpu, find_gpu
-from triton_ext.ops.epilogue import broadcasts_to
-from triton_ext.ops.products import batched_product, product
-from triton_ext.ops.repeated import repeated_into, repeated_product, repeated_sum
+from triton_ext.ops.device import find_gpu
+from triton_ext.ops.epilogue import NOTHING, Epilogue, broadcasts_to, sum_epilogue
+from triton_ext.ops.plans import find
+from triton_ext.ops.products import product
 from triton_ext.ops.types import EVERYWHERE
 
 LOOP_MIN_FLOPS = 2**31
@@ -39,8 +39,15 @@ _installed: set[str] = set()
 _depth = 0
 
 
-def _takes(a: Tensor, b: Tensor, dims: int) -> bool:
-    """Whether there are kernels for the product of two tensors that PyTorch would multiply."""
+def _takes(
+    dims: int, a: Tensor, b: Tensor, addend: Tensor | None, alpha: float, out: Tensor | None
+) -> bool:
+    """Whether there are kernels for the product of two tensors that PyTorch would multiply.
+
+    An alpha may be there to keep the product in range, so it must be applied before the product is
+    rounded; with 0, PyTorch does not look at a and b. An output must not have to be resized or
+    converted.
+    """
     if not (
         a.dtype in EVERYWHERE
         and a.dtype == b.dtype
@@ -50,141 +57,78 @@ def _takes(a: Tensor, b: Tensor, dims: int) -> bool:
         and a.device == b.device
     ):
         return False
+    shape = (*a.shape[:-1], b.shape[-1])
+    for other in (addend, out):
+        if other is not None and (other.dtype != a.dtype or other.device != a.device):
+            return False
+    if addend is not None and not broadcasts_to(addend, shape):
+        return False
+    if out is not None and out.shape != shape:
+        return False
     if a.device.type == "cpu":  # never an emulated GPU that nobody asked for
         from triton_ext.emulator.host.driver import active_gpu
 
         if active_gpu() is None:
             return False
-    return not isinstance(find_gpu(a.device), str)
-
-
-def _takes_batch(a: Tensor, b: Tensor) -> bool:
-    if not _takes(a, b, 3):
+    gpu = find_gpu(a.device)
+    if isinstance(gpu, str):
         return False
-    if _is_hopper(a.device):
-        return True
-    (batch, m, k), n = a.shape, b.shape[2]
-    return batch <= LOOP_MAX_BATCH or 2 * m * n * k >= LOOP_MIN_FLOPS
+    if gpu.arch == 90:
+        return alpha != 0
+    *batch, m, n = shape
+    small = bool(batch) and batch[0] > LOOP_MAX_BATCH and 2 * m * n * a.shape[-1] < LOOP_MIN_FLOPS
+    return alpha == 1 and not small
 
 
-def _fits(out: Tensor, a: Tensor, b: Tensor) -> bool:
-    """Whether an output need not be resized or converted."""
-    return (
-        out.dtype == a.dtype
-        and out.device == a.device
-        and out.shape == (*a.shape[:-1], b.shape[-1])
-    )
+def _product(
+    dims: int,
+    a: Tensor,
+    b: Tensor,
+    epilogue: Epilogue = NOTHING,
+    addend: Tensor | None = None,
+    out: Tensor | None = None,
+) -> Tensor | None:
+    """A product by our kernels; None if it is left to PyTorch.
 
-
-def _takes_sum(addend: Tensor, a: Tensor, b: Tensor, alpha: Any) -> bool:
-    """Whether a sum of an addend and ``alpha * (a @ b)`` is taken.
-
-    An alpha may be there to keep the product in range, so it must be applied before the product is
-    rounded; with 0, PyTorch does not look at a and b.
+    Args:
+        addend: what the epilogue adds, or would add if beta were not 0.
     """
-    return (
-        _takes(a, b, 2)
-        and (alpha == 1 or (alpha != 0 and _is_hopper(a.device)))
-        and addend.dtype == a.dtype
-        and addend.device == a.device
-        and broadcasts_to(addend, (a.shape[0], b.shape[1]))
-    )
-
-
-def _is_hopper(device: torch.device) -> bool:
-    """Whether a GPU's kernels make batches in one launch, and do more than multiply."""
-    gpu = find_gpu(device)
-    return isinstance(gpu, Gpu) and gpu.arch == 90
-
-
-def _sum(
-    addend: Tensor, a: Tensor, b: Tensor, beta: Any, alpha: Any, out: Tensor | None = None
-) -> Tensor:
-    """``beta * addend + alpha * (a @ b)``."""
-    if beta == 1 and addend.shape == b.shape[1:]:
-        return product(a, b, addend, alpha=alpha, out=out)
-    return product(a, b, residual=addend, beta=beta, alpha=alpha, out=out)
-
-
-def _mm(original: Callable[..., Tensor], a: Tensor, b: Tensor) -> Tensor:
-    if a.dtype in EVERYWHERE:
-        made = repeated_product(a, b)
-        if made is not None:
-            return made
-    return product(a, b) if _takes(a, b, 2) else original(a, b)
-
-
-def _mm_out(original: Callable[..., Tensor], a: Tensor, b: Tensor, *, out: Tensor) -> Tensor:
-    made = repeated_into(a, b, out)
-    if made is not None:
-        return made
-    if _takes(a, b, 2) and _fits(out, a, b):
-        return product(a, b, out=out)
-    return original(a, b, out=out)
-
-
-def _bmm(original: Callable[..., Tensor], a: Tensor, b: Tensor) -> Tensor:
-    if a.dtype in EVERYWHERE:
-        made = repeated_product(a, b)
-        if made is not None:
-            return made
-    return batched_product(a, b) if _takes_batch(a, b) else original(a, b)
-
-
-def _bmm_out(original: Callable[..., Tensor], a: Tensor, b: Tensor, *, out: Tensor) -> Tensor:
-    if _takes_batch(a, b) and _fits(out, a, b):
-        return batched_product(a, b, out=out)
-    return original(a, b, out=out)
+    ignored = addend is not None and not epilogue.tensors
+    if a.dtype in EVERYWHERE and not ignored:
+        plan = find(a, b, epilogue, out=out)
+        if plan is not None and (out is None or not plan.overlaps(out, a, b, epilogue)):
+            return plan.run(a, b, epilogue, out)
+    if _takes(dims, a, b, addend, epilogue.alpha, out):
+        return product(a, b, epilogue, out=out)
+    return None
 
 
 def _addmm(
-    original: Callable[..., Tensor], addend: Tensor, a: Tensor, b: Tensor,
-    *, beta: Any = 1, alpha: Any = 1,
-) -> Tensor:  # fmt: skip
-    if alpha == beta == 1 and a.dtype in EVERYWHERE:
-        made = repeated_product(a, b, addend)
-        if made is not None:
-            return made
-    if addend.dim() == 2 and beta != 0 and a.dtype in EVERYWHERE:
-        made = repeated_sum(addend, a, b, beta, alpha)
-        if made is not None:
-            return made
-    if _takes_sum(addend, a, b, alpha):
-        return _sum(addend, a, b, beta, alpha)
-    return original(addend, a, b, beta=beta, alpha=alpha)
+    addend: Tensor, a: Tensor, b: Tensor,
+    *, beta: float = 1, alpha: float = 1, out: Tensor | None = None,
+) -> Tensor | None:  # fmt: skip
+    return _product(2, a, b, sum_epilogue(addend, b, beta, alpha), addend, out)
 
 
-def _addmm_out(
-    original: Callable[..., Tensor], addend: Tensor, a: Tensor, b: Tensor,
-    *, beta: Any = 1, alpha: Any = 1, out: Tensor,
-) -> Tensor:  # fmt: skip
-    if _takes_sum(addend, a, b, alpha) and _fits(out, a, b):
-        return _sum(addend, a, b, beta, alpha, out)
-    return original(addend, a, b, beta=beta, alpha=alpha, out=out)
+def _addmm_in_place(addend: Tensor, a: Tensor, b: Tensor, **factors: float) -> Tensor | None:
+    return _addmm(addend, a, b, out=addend, **factors)
 
 
-def _addmm_in_place(
-    original: Callable[..., Tensor], addend: Tensor, a: Tensor, b: Tensor,
-    *, beta: Any = 1, alpha: Any = 1,
-) -> Tensor:  # fmt: skip
-    if _takes_sum(addend, a, b, alpha) and _fits(addend, a, b):
-        return _sum(addend, a, b, beta, alpha, addend)
-    return original(addend, a, b, beta=beta, alpha=alpha)
-
-
-_OVERRIDES: dict[str, Callable[..., Tensor]] = {
+_mm, _bmm = (functools.partial(_product, dims) for dims in (2, 3))
+_OVERRIDES: dict[str, Callable[..., Tensor | None]] = {
     "mm": _mm,
-    "mm.out": _mm_out,
+    "mm.out": _mm,
     "bmm": _bmm,
-    "bmm.out": _bmm_out,
+    "bmm.out": _bmm,
     "addmm": _addmm,
-    "addmm.out": _addmm_out,
+    "addmm.out": _addmm,
     "addmm_": _addmm_in_place,
 }
+"""By the name of PyTorch's operator, with its arguments."""
 
 
 def _install(key: str) -> None:
-    """Replace the kernels of a device, once; they pass everything on while no drop-in is active.
+    """Replace the kernels of a device, once; while no drop-in is active, they call those replaced.
 
     They stay: taking them away would change the dispatcher's tables while other threads read them.
     """
@@ -199,13 +143,12 @@ def _install(key: str) -> None:
             def override(
                 keys: Any,
                 *args: Any,
-                _ours: Callable[..., Tensor] = ours,
+                _ours: Callable[..., Tensor | None] = ours,
                 _theirs: Callable[..., Tensor] = kernel.call_boxed,
                 **kwargs: Any,
             ) -> Tensor:
-                if not _depth:
-                    return _theirs(keys, *args, **kwargs)
-                return _ours(functools.partial(_theirs, keys), *args, **kwargs)
+                made = _ours(*args, **kwargs) if _depth else None
+                return _theirs(keys, *args, **kwargs) if made is None else made
 
             _library.impl(name, override, key, with_keyset=True)
 

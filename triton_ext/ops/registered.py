@@ -14,60 +14,47 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from triton_ext.ops.epilogue import finished
+from triton_ext.ops import products
+from triton_ext.ops.epilogue import Epilogue, epilogue_of, finished
 from triton_ext.ops.forward_mode import is_active, refuse_tangents
-from triton_ext.ops.products import batched_product, check_operands, product
 from triton_ext.ops.types import output_type
 
-
-def _guarded(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """Called directly, an operator would lose tangents without a word."""
-
-    @functools.wraps(function)
-    def call(*args: Any) -> Tensor:
-        if is_active():
-            refuse_tangents(*args)
-        return function(*args)
-
-    return call
-
-
-def _scaled(
-    a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor, bias: Tensor | None, dtype: torch.dtype
-) -> Tensor:
-    return product(a, b, bias, None, dtype, scale_a=scale_a, scale_b=scale_b)
-
-
 _library = torch.library.Library("triton_ext", "DEF")
-for _schema, _implementation in (
-    (
-        "mm(Tensor a, Tensor b, Tensor? bias=None, str? activation=None,"
-        " ScalarType? out_dtype=None, Tensor? residual=None, float beta=1, float alpha=1)"
-        " -> Tensor",
-        product,
-    ),
-    ("bmm(Tensor a, Tensor b, ScalarType? out_dtype=None) -> Tensor", batched_product),
-    (
-        "scaled_mm(Tensor a, Tensor b, Tensor scale_a, Tensor scale_b, Tensor? bias,"
-        " ScalarType out_dtype) -> Tensor",
-        _scaled,
-    ),
-):
-    _library.define(_schema, tags=(torch.Tag.pt2_compliant_tag,))
-    for _key in ("CUDA", "CPU"):  # on the host: emulated
-        _library.impl(_schema.partition("(")[0], _guarded(_implementation), _key)
-
-mm = torch.ops.triton_ext.mm.default
-bmm = torch.ops.triton_ext.bmm.default
-scaled_mm = torch.ops.triton_ext.scaled_mm.default
 
 
-def _fake(a: Tensor, b: Tensor, dims: int, dtype: torch.dtype | None) -> Tensor:
-    check_operands(a, b, dims)
-    return a.new_empty((*a.shape[:-1], b.shape[-1]), dtype=dtype or output_type(a.dtype))
+def _register(
+    schema: str, dims: int, implementation: Callable[..., Tensor], type_index: int
+) -> torch._ops.OpOverload[..., Tensor]:
+    """Define an operator, for the GPU, for the emulated one, and for tensors without memory.
+
+    Args:
+        dims: how many dimensions a and b have.
+        type_index: the position of the argument ``out_dtype``, which may be left out.
+    """
+    name = schema.partition("(")[0]
+
+    @functools.wraps(implementation)
+    def call(a: Tensor, b: Tensor, *others: Any) -> Tensor:
+        if is_active():  # called directly, an operator would lose tangents without a word
+            refuse_tangents(a, b, *others)
+        products.check_operands(a, b, dims)
+        return implementation(a, b, *others)
+
+    def fake(*args: Any, out_dtype: torch.dtype | None = None) -> Tensor:
+        a, b, *_ = args
+        products.check_operands(a, b, dims)
+        dtype = args[type_index] if len(args) > type_index else out_dtype
+        return a.new_empty((*a.shape[:-1], b.shape[-1]), dtype=dtype or output_type(a.dtype))
+
+    _library.define(schema, tags=(torch.Tag.pt2_compliant_tag,))
+    for key in ("CUDA", "CPU"):  # on the host: emulated
+        _library.impl(name, call, key)
+    operator: torch._ops.OpOverload[..., Tensor] = getattr(torch.ops.triton_ext, name).default
+    torch.library.register_fake(operator, fake, lib=_library)
+    return operator
 
 
-def _fake_mm(
+def _mm(
     a: Tensor,
     b: Tensor,
     bias: Tensor | None = None,
@@ -77,21 +64,46 @@ def _fake_mm(
     beta: float = 1,
     alpha: float = 1,
 ) -> Tensor:
-    return _fake(a, b, 2, out_dtype)
+    return products.product(a, b, epilogue_of(bias, activation, residual, beta, alpha), out_dtype)
 
 
-def _fake_bmm(a: Tensor, b: Tensor, out_dtype: torch.dtype | None = None) -> Tensor:
-    return _fake(a, b, 3, out_dtype)
+def _bmm(a: Tensor, b: Tensor, out_dtype: torch.dtype | None = None) -> Tensor:
+    return products.product(a, b, out_dtype=out_dtype)
 
 
-def _fake_scaled_mm(
+def _scaled_mm(
     a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor, bias: Tensor | None, dtype: torch.dtype
 ) -> Tensor:
-    return _fake(a, b, 2, dtype)
+    return products.product(a, b, Epilogue(bias, scale_a=scale_a, scale_b=scale_b), dtype)
 
 
-for _operator, _function in ((mm, _fake_mm), (bmm, _fake_bmm), (scaled_mm, _fake_scaled_mm)):
-    torch.library.register_fake(_operator, _function, lib=_library)
+mm = _register(
+    "mm(Tensor a, Tensor b, Tensor? bias=None, str? activation=None,"
+    " ScalarType? out_dtype=None, Tensor? residual=None, float beta=1, float alpha=1) -> Tensor",
+    2,
+    _mm,
+    4,
+)
+bmm = _register("bmm(Tensor a, Tensor b, ScalarType? out_dtype=None) -> Tensor", 3, _bmm, 2)
+scaled_mm = _register(
+    "scaled_mm(Tensor a, Tensor b, Tensor scale_a, Tensor scale_b, Tensor? bias,"
+    " ScalarType out_dtype) -> Tensor",
+    2,
+    _scaled_mm,
+    5,
+)
+
+
+def product(a: Tensor, b: Tensor, epilogue: Epilogue, out_dtype: torch.dtype | None) -> Tensor:
+    """`triton_ext.ops.products.product` by the operators; without scales."""
+    if b.dim() == 3:
+        return bmm(a, b, out_dtype)
+    bias, activation, residual, beta, alpha, *_ = epilogue
+    lead, n = a.shape[:-1], b.shape[1]
+    if residual is not None and len(lead) > 1:
+        residual = residual.expand(*lead, n).flatten(0, -2)
+    made = mm(a.flatten(0, -2), b, bias, activation, out_dtype, residual, beta, alpha)
+    return made if len(lead) == 1 else made.view(*lead, n)
 
 
 # ------------------------------------------------------------------------------- gradients
@@ -124,15 +136,12 @@ def _gradients(
 
 
 def _mm_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-    def multiply(a: Tensor, b: Tensor) -> Tensor:
-        made: Tensor = mm(a, b, alpha=ctx.alpha)
-        return made
-
-    # arguments that have their default are not passed on, and not counted
+    # arguments that have their default are not forwarded, and not counted
     needs = (*ctx.needs_input_grad, *(False,) * 8)
     grad_bias = grad.sum(0) if needs[2] else None
     grad_residual = (ctx.beta * grad).sum_to_size(ctx.residual_shape) if needs[5] else None
-    return *_gradients(ctx, grad, multiply), grad_bias, None, None, grad_residual, None, None
+    gradients = _gradients(ctx, grad, functools.partial(mm, alpha=ctx.alpha))
+    return *gradients, grad_bias, None, None, grad_residual, None, None
 
 
 def _bmm_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
@@ -153,32 +162,20 @@ def _mm_of_batch(
 ) -> tuple[Tensor, int]:  # fmt: skip
     """One product if only a has the new dimension, else `bmm`."""
     a_dim, b_dim, bias_dim, _, _, residual_dim, *_ = (*in_dims, *(None,) * 6)
-    if a_dim is not None:
-        a = a.movedim(a_dim, 0)
-    if residual is not None and residual_dim is not None:
-        residual = residual.movedim(residual_dim, 0)
-    if b_dim is None and a_dim is not None and bias_dim is None:
-        if residual is not None:
-            shape = (a.shape[1], b.shape[1])
-            residual = _matrices(residual, residual_dim, info.batch_size, shape).flatten(0, 1)
-        folded = mm(a.flatten(0, 1), b, bias, activation, out_dtype, residual, beta, alpha)
-        return folded.unflatten(0, a.shape[:2]), 0
-    a = a.expand(info.batch_size, *a.shape) if a_dim is None else a
-    b = b.expand(info.batch_size, *b.shape) if b_dim is None else b.movedim(b_dim, 0)
+    one_product = b_dim is None and a_dim is not None and bias_dim is None
+    a, b = _batch(info, a, a_dim), b if one_product else _batch(info, b, b_dim)
+    if residual is not None:
+        if residual_dim is not None:
+            residual = residual.movedim(residual_dim, 0)
+            ones = (1,) * (3 - residual.dim())
+            residual = residual.reshape(info.batch_size, *ones, *residual.shape[1:])
+        residual = residual.expand(info.batch_size, a.shape[1], b.shape[-1])
+    if one_product:
+        return product(a, b, Epilogue(bias, activation, residual, beta, alpha), out_dtype), 0
     if bias is not None and bias_dim is not None:
         bias = bias.movedim(bias_dim, 0).unsqueeze(1)
-    if residual is not None:
-        residual = _matrices(residual, residual_dim, info.batch_size, (a.shape[1], b.shape[2]))
     made = bmm(a, b, out_dtype)
-    return finished(made if alpha == 1 else made * alpha, bias, activation, residual, beta), 0
-
-
-def _matrices(tensor: Tensor, dim: int | None, count: int, shape: tuple[int, int]) -> Tensor:
-    """What is broadcast to a matrix, for each of a batch; a `dim` that is not None is the first."""
-    if dim is None:
-        return tensor.expand(count, *shape)
-    ones = (1,) * (3 - tensor.dim())
-    return tensor.reshape(count, *ones, *tensor.shape[1:]).expand(count, *shape)
+    return finished(made, Epilogue(bias, activation, residual, beta, alpha)), 0
 
 
 def _bmm_of_batch(
@@ -186,13 +183,13 @@ def _bmm_of_batch(
     out_dtype: torch.dtype | None = None,
 ) -> tuple[Tensor, int]:  # fmt: skip
     """A larger batch."""
-    count = info.batch_size
-    a, b = (
-        x.expand(count, *x.shape) if dim is None else x.movedim(dim, 0)
-        for x, dim in zip((a, b), in_dims, strict=False)
-    )
-    shape = a.shape[:2]
-    return bmm(a.flatten(0, 1), b.flatten(0, 1), out_dtype).unflatten(0, shape), 0
+    a, b = (_batch(info, x, dim) for x, dim in zip((a, b), in_dims, strict=False))
+    return bmm(a.flatten(0, 1), b.flatten(0, 1), out_dtype).unflatten(0, a.shape[:2]), 0
+
+
+def _batch(info: Any, tensor: Tensor, dim: int | None) -> Tensor:
+    """A tensor with the new dimension first."""
+    return tensor.expand(info.batch_size, *tensor.shape) if dim is None else tensor.movedim(dim, 0)
 
 
 torch.library.register_vmap(mm, _mm_of_batch, lib=_library)

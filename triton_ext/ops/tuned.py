@@ -33,16 +33,17 @@ _known: dict[str, MatmulConfig] | None = None
 
 @dataclass(frozen=True)
 class Problem:
-    """What a configuration was measured for.
+    """What a configuration is chosen, or was measured, for.
 
     Attributes:
-        gpu: its name, as ``torch.cuda.get_device_name``.
+        gpu: the name of the GPU, as ``torch.cuda.get_device_name``; None if it is emulated.
         processors: how many SMs it has.
-        element_type, a_major, b_major, out_type: as in `MatmulConfig`; out_type is C's.
+        element_type, a_major, b_major: as in `MatmulConfig`.
+        out_type: the type of C, as in `MatmulConfig`, but never None.
         m, n, k, batch: sizes.
     """
 
-    gpu: str
+    gpu: str | None
     processors: int
     element_type: str
     a_major: Major
@@ -54,10 +55,20 @@ class Problem:
     batch: int = 1
 
     @property
-    def config_out_type(self) -> str | None:
-        """``out_type`` of a `MatmulConfig` for it."""
+    def asked(self) -> tuple[str, Major, Major, int, int, int, int, str | None, int]:
+        """What `choose_config` asks for after the architecture."""
         default = self.element_type in ELEMENT_TYPES and self.out_type == self.element_type
-        return None if default else self.out_type
+        return (
+            self.element_type,
+            self.a_major,
+            self.b_major,
+            self.m,
+            self.n,
+            self.k,
+            self.processors,
+            None if default else self.out_type,
+            self.batch,
+        )
 
     @property
     def key(self) -> str:
@@ -79,6 +90,8 @@ def path() -> Path:
 def lookup(problem: Problem) -> MatmulConfig | None:
     """The configuration that was measured to be the fastest for a problem, if there is one."""
     global _known
+    if problem.gpu is None:
+        return None
     known = _known
     if known is None:
         with _lock:

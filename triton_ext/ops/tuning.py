@@ -14,11 +14,19 @@ from torch import Tensor
 from triton_ext.errors import LayoutError, UnsupportedDeviceError
 from triton_ext.kernels.config import MatmulConfig, choose_config
 from triton_ext.kernels.cost_model import predicted_seconds, ranked_configs
-from triton_ext.ops import launches, products, repeated, tuned
+from triton_ext.ops import plans, tuned
 from triton_ext.ops.device import Gpu, require_gpu
-from triton_ext.ops.operands import aligned_empty, readable, readable_copy
-from triton_ext.ops.products import check_operands
-from triton_ext.ops.types import output_type, unsupported
+from triton_ext.ops.epilogue import NOTHING
+from triton_ext.ops.operands import aligned_empty, memory_size, readable_copy
+from triton_ext.ops.products import (
+    check_operands,
+    check_types,
+    matrix_of_batch,
+    operand_view,
+    prepare,
+    problem_of,
+)
+from triton_ext.ops.types import output_type
 
 CANDIDATES = 12
 """How many configurations are measured unless asked for others."""
@@ -118,22 +126,19 @@ def tune(
     if candidates < 1:
         raise LayoutError("candidates", candidates, "must be at least 1")
     check_operands(a, b, 3 if a.dim() == 3 else 2)
-    error = unsupported(a.dtype, b.dtype, out_dtype, gpu.arch)
-    if error is not None:
-        raise error
+    check_types(a, b, out_dtype, gpu)
     shape = (*a.shape[:-1], b.shape[-1])
     if not math.prod((*shape, a.shape[-1])):
         raise LayoutError("a.shape, b.shape", (tuple(a.shape), tuple(b.shape)), "must not be empty")
-    if a.dim() == 3:
-        matrix = a[0] if len(a) == 1 else products.folded_batch(a, b)
-        if matrix is not None:  # as `matmul` would do
-            return tune(gpu, matrix, b[0], out_dtype, candidates, store, seconds)
-    a = a if readable(a, k_dim=1) else readable_copy(a, k_dim=1)
-    b = b if readable(b, k_dim=0) else readable_copy(b, k_dim=0)
-    dtype = out_dtype or output_type(a.dtype)
-    c = aligned_empty(a, shape, dtype)
-    problem = products.problem_of(gpu, a, b, c)
-    assert problem is not None  # the operands can be read, and this is no emulated GPU
+    matrix = matrix_of_batch(a, b)
+    if matrix is not None:  # as `matmul` would do
+        return tune(gpu, matrix, b[0], out_dtype, candidates, store, seconds)
+    a_view, a_copied = operand_view(a, 1, a.dim() == 3)
+    b_view, b_copied = operand_view(b, 0, b.dim() == 3)
+    a = readable_copy(a, 1) if a_copied else a
+    b = readable_copy(b, 0) if b_copied else b
+    c = aligned_empty(a, shape, out_dtype or output_type(a.dtype))
+    problem = problem_of(gpu, a, b, shape, c.dtype, (a_view.major, b_view.major))
     considered = _considered(problem, candidates)
     estimate = considered[0][1]
     sets = _input_sets(gpu, a, b, c)
@@ -144,8 +149,7 @@ def tune(
     file = None
     if store:
         file = tuned.store(problem, rows[0].config, rows[0].seconds)
-        products.forget_launches()
-        repeated.forget()
+        plans.forget()
     return Tuning(problem, tuple(rows), file)
 
 
@@ -153,24 +157,12 @@ def _considered(problem: tuned.Problem, count: int) -> list[tuple[MatmulConfig, 
     """The one that is used untuned, and others that are predicted to be the fastest, and for how
     long they take.
     """
-    batched = problem.batch > 1
-    sizes = (problem.m, problem.n, problem.k, problem.processors)
-    asked = (
-        problem.element_type,
-        problem.a_major,
-        problem.b_major,
-        *sizes,
-        problem.config_out_type,
-        problem.batch,
-    )
-    default = choose_config(90, *asked)
-    ranked = [default, *(config for config in ranked_configs(*asked) if config != default)]
+    default = choose_config(90, *problem.asked)
+    others = (config for config in ranked_configs(*problem.asked) if config != default)
+    sizes = (problem.m, problem.n, problem.k, problem.processors, problem.batch)
     return [
-        (
-            replace(config, batched=True) if batched else config,
-            predicted_seconds(config, *sizes, problem.batch),
-        )
-        for config in ranked[:count]
+        (replace(config, batched=problem.batch > 1), predicted_seconds(config, *sizes))
+        for config in [default, *others][:count]
     ]
 
 
@@ -187,15 +179,15 @@ def _input_sets(gpu: Gpu, a: Tensor, b: Tensor, c: Tensor) -> list[tuple[Tensor,
 
 def _copy(tensor: Tensor) -> Tensor:
     """The same values, under the same strides, in other memory."""
-    reach = sum((size - 1) * step for size, step in zip(tensor.shape, tensor.stride(), strict=True))
-    memory = tensor.new_empty(reach + 1)
+    memory = tensor.new_empty(memory_size(tensor) // tensor.element_size())
     return memory.as_strided(tensor.shape, tensor.stride()).copy_(tensor)
 
 
 def _launch_of(
     gpu: Gpu, config: MatmulConfig, sets: Sequence[tuple[Tensor, Tensor, Tensor]]
 ) -> Callable[[int], None]:
-    prepared: launches.PreparedLaunch = products.prepare(gpu, config, *sets[0])
+    a, b, c = sets[0]
+    prepared = prepare(gpu, a, b, NOTHING, c.dtype, c, config).launch
 
     def launch(i: int) -> None:
         prepared(*sets[i % len(sets)])

@@ -1,0 +1,215 @@
+"""How products are made, found by all that this depends on: the one cache of prepared products.
+
+A call that repeats another one, on tensors of the same types, shapes, strides and alignment, checks
+nothing and chooses nothing: it takes memory for the output and launches.
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, replace
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from triton_ext.ops.epilogue import NOTHING, Epilogue, finished
+from triton_ext.ops.launches import PreparedLaunch
+from triton_ext.ops.operands import TMA_ALIGNMENT, aligned, aligned_empty, readable, readable_copy
+
+MAX_PLANS = 4096
+"""How many products are kept prepared; the oldest is forgotten first."""
+
+Signature = tuple[Any, ...]
+Late = Literal["nothing", "activation", "all"]
+
+
+class Read(NamedTuple):
+    """A tensor that a launch reads.
+
+    Attributes:
+        position: where it is in ``(a, b, *epilogue)``.
+        size: how many bytes of memory it lies in.
+        may_be_out: whether the output may be written to the same elements.
+    """
+
+    position: int
+    size: int
+    may_be_out: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ProductPlan:
+    """How a product of tensors with a certain `signature` is made.
+
+    Attributes:
+        launch: the kernel's launch. To it a (..., M, K) is one matrix if b is a matrix.
+        index: CUDA's number of the GPU; None if it is emulated.
+        shape: the output's.
+        memory: the shape of the output's memory if that is new: rows may have to be longer.
+        dtype: the output's where it is not that of a; else None.
+        copies: those of "a", "b", "bias", "residual", "scale_a" and "scale_b" that must be copied
+            for the kernel to read them.
+        late: what of the epilogue torch applies after the launch.
+        one_by_one: whether the matrices of a batch are launched one after the other.
+        out_size: how many bytes of memory out lies in, if that is given.
+        reads: the tensors that out must not overlap.
+        linear: whether b is given as its transpose.
+    """
+
+    launch: PreparedLaunch
+    index: int | None
+    shape: tuple[int, ...]
+    memory: tuple[int, ...]
+    dtype: torch.dtype | None
+    copies: frozenset[str]
+    late: Late
+    one_by_one: bool
+    out_size: int
+    reads: tuple[Read, ...]
+    linear: bool = False
+
+    def run(self, a: Tensor, b: Tensor, epilogue: Epilogue, out: Tensor | None = None) -> Tensor:
+        """Make the product in new memory, or in out, which must not overlap what is read."""
+        if self.index is None or self.index != torch.cuda.current_device():
+            with self.launch.gpu.current():
+                return self._run(a, b, epilogue, out)
+        return self._run(a, b, epilogue, out)
+
+    def _run(self, a: Tensor, b: Tensor, epilogue: Epilogue, out: Tensor | None) -> Tensor:
+        if self.copies:
+            a, b, epilogue = self._copied(a, b, epilogue)
+        if out is not None:
+            c = out
+        elif self.dtype is None:
+            c = a.new_empty(self.memory)
+        else:
+            c = a.new_empty(self.memory, dtype=self.dtype)
+        if self.one_by_one:
+            for matrices in zip(a.unbind(), b.unbind(), c.unbind(), strict=True):
+                self.launch(*matrices, epilogue)
+        else:
+            self.launch(a, b, c, epilogue)
+        if out is None and self.memory is not self.shape:
+            c = c[..., : self.shape[-1]]
+        if self.late != "nothing":
+            late = epilogue if self.late == "all" else Epilogue(activation=epilogue.activation)
+            c = finished(c, late)
+        if out is None:
+            return c.contiguous()
+        return out if c is out else out.copy_(c)
+
+    def _copied(self, a: Tensor, b: Tensor, epilogue: Epilogue) -> tuple[Tensor, Tensor, Epilogue]:
+        """The same values where the kernel can read them."""
+        if "a" in self.copies:
+            rows = a if b.dim() == 3 else a.flatten(0, -2)
+            a = rows if readable(rows, 1) else readable_copy(rows, 1).expand(rows.shape)
+        if "b" in self.copies:
+            b = b.t() if self.linear else b
+            b = readable_copy(b, 0).expand(b.shape)
+        copied = {}
+        for name, tensor in epilogue.tensors.items():
+            if name == "residual" and name in self.copies:
+                copied[name] = aligned_empty(tensor, self.shape).copy_(tensor)
+            elif name in self.copies:
+                copied[name] = aligned(tensor)
+        return a, b, epilogue._replace(**copied)
+
+    def overlaps(self, out: Tensor, a: Tensor, b: Tensor, epilogue: Epilogue) -> bool:
+        """Whether out cannot be written while the others are read."""
+        tensors = (a, b, *epilogue)
+        start = out.data_ptr()
+        end = start + self.out_size
+        for position, size, may_be_out in self.reads:
+            address = tensors[position].data_ptr()
+            if address < end and start < address + size and not (may_be_out and address == start):
+                return True
+        return False
+
+
+_lock = threading.Lock()
+_plans: dict[Signature, ProductPlan] = {}
+
+
+def _described(tensor: Tensor | None) -> Signature | None:
+    """What a launch depends on of a tensor."""
+    if tensor is None:
+        return None
+    return (
+        tensor.shape,
+        tensor.stride(),
+        tensor.dtype,
+        tensor.get_device(),
+        tensor.data_ptr() % TMA_ALIGNMENT == 0,
+    )
+
+
+def signature(
+    a: Tensor,
+    b: Tensor,
+    epilogue: Epilogue,
+    out_dtype: torch.dtype | None = None,
+    out: Tensor | None = None,
+    linear: bool = False,
+) -> Signature:
+    """What a product depends on, but for the tensors' addresses if these are aligned.
+
+    The tensors must be in strided memory, on GPUs.
+    """
+    return (
+        _described(a),
+        _described(b),
+        None
+        if epilogue is NOTHING
+        else (
+            epilogue.activation,
+            epilogue.alpha == 1,
+            _described(epilogue.bias),
+            _described(epilogue.residual),
+            _described(epilogue.scale_a),
+            _described(epilogue.scale_b),
+        ),
+        out_dtype,
+        _described(out),
+        linear,
+    )
+
+
+def find(
+    a: Tensor,
+    b: Tensor,
+    epilogue: Epilogue = NOTHING,
+    out_dtype: torch.dtype | None = None,
+    *,
+    out: Tensor | None = None,
+    linear: bool = False,
+) -> ProductPlan | None:
+    """The plan for ``epilogue(a @ b)``, or with ``b.T`` if `linear`, if such a product was made on
+    its GPU before, and written to such an out, or to new memory.
+    """
+    key = signature(a, b, epilogue, out_dtype, out, linear)
+    plan = _plans.get(key)
+    if plan is None and linear and b.dim() == 2:
+        plan = _plans.get(signature(a, b.t(), epilogue, out_dtype))
+        if plan is not None:
+            plan = keep(key, replace(plan, linear=True))
+    return plan
+
+
+def recall(key: Signature) -> ProductPlan | None:
+    """The plan that was kept under a signature."""
+    return _plans.get(key)
+
+
+def keep(key: Signature, plan: ProductPlan) -> ProductPlan:
+    """Keep a plan; returns the one that is kept under this signature."""
+    with _lock:
+        while len(_plans) >= MAX_PLANS:
+            del _plans[next(iter(_plans))]
+        return _plans.setdefault(key, plan)
+
+
+def forget() -> None:
+    """Forget all plans: products may be made in another way from now on."""
+    with _lock:
+        _plans.clear()
