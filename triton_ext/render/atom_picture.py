@@ -9,16 +9,8 @@ from triton_ext.layouts.encodings import CHUNK_BYTES
 from triton_ext.layouts.nvmma_shared import ATOM_ROWS
 from triton_ext.render.cells import chunk_elements
 from triton_ext.render.parts import unit_name
-from triton_ext.render.scene import (
-    MARGIN,
-    Box,
-    Grid,
-    Scene,
-    Text,
-    caption_width,
-    figure,
-    in_bytes,
-)
+from triton_ext.render.scene import MARGIN, Box, Grid, Scene, Text, caption_width, figure
+from triton_ext.render.words import in_bytes
 
 _GROUPS = LINE_BYTES // CHUNK_BYTES
 """The groups of 4 banks, each of which a 16-byte chunk fills."""

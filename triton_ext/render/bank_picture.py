@@ -10,17 +10,8 @@ from triton_ext.hardware.architecture import WARP_THREADS
 from triton_ext.hardware.banks import BANK_BYTES, BANKS, LINE_BYTES, BankReport
 from triton_ext.layouts.linear_layout import LinearLayout
 from triton_ext.render.cells import Plane
-from triton_ext.render.scene import (
-    FILLS,
-    MARGIN,
-    Box,
-    Grid,
-    Scene,
-    figure,
-    fitting,
-    heading,
-    in_bytes,
-)
+from triton_ext.render.scene import FILLS, MARGIN, Box, Grid, Scene, figure, fitting, heading
+from triton_ext.render.words import in_bytes
 
 MAX_LINES = 32
 """At most so many 128-byte lines are drawn, unless told otherwise."""

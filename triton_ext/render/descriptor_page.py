@@ -11,7 +11,8 @@ from triton_ext.render.descriptor_picture import (
     matrix_scene,
 )
 from triton_ext.render.operand_picture import operand_scene
-from triton_ext.render.scene import by, rendered
+from triton_ext.render.scene import rendered
+from triton_ext.render.words import by
 
 __all__ = ["descriptor_html", "instruction_descriptor_html", "operand_html"]
 

@@ -20,7 +20,8 @@ from triton_ext.hardware.smem_descriptor import (
     problems,
     raw_fields,
 )
-from triton_ext.render.scene import FILLS, MARGIN, Box, Scene, Text, caption_width, in_bytes
+from triton_ext.render.scene import FILLS, MARGIN, Box, Scene, Text, caption_width
+from triton_ext.render.words import in_bytes
 
 ROW_BITS = 32
 """So many bits are drawn in a row, the highest on the left."""

@@ -25,7 +25,8 @@ from triton_ext.layouts.linear_layout import LinearLayout
 from triton_ext.layouts.nvmma_shared import ATOM_ROWS, nvmma_shared_to_linear_layout
 from triton_ext.render.cells import Plane, fits
 from triton_ext.render.parts import dump_atom, dump_plane, operand_shape, unit_shape
-from triton_ext.render.scene import FILLS, by, rendered
+from triton_ext.render.scene import FILLS, rendered
+from triton_ext.render.words import by
 
 EXPLORED_BITWIDTHS = (8, 16, 32)
 EXPLORED_SHAPES = ((64, 64), (128, 64), (128, 128), (64, 256))

@@ -18,19 +18,9 @@ from triton_ext.layouts.linear_layout import LinearLayout
 from triton_ext.render.cells import Plane, chunk_elements
 from triton_ext.render.descriptor_picture import matrix_scene
 from triton_ext.render.parts import atom_kind, unit_name, unit_shape
-from triton_ext.render.scene import (
-    FILLS,
-    MARGIN,
-    Arrow,
-    Box,
-    Grid,
-    Scene,
-    Text,
-    by,
-    figure,
-    in_bytes,
-)
+from triton_ext.render.scene import FILLS, MARGIN, Arrow, Box, Grid, Scene, Text, figure
 from triton_ext.render.tile_picture import tile_scene
+from triton_ext.render.words import by, in_bytes
 
 MAX_PARTS = 8
 """At most so many parts of a subtile are drawn down and across."""

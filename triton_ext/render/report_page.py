@@ -24,8 +24,9 @@ from triton_ext.render.cells import Plane
 from triton_ext.render.html import Configuration, tiles_html
 from triton_ext.render.operand_picture import operand_scene
 from triton_ext.render.report_text import place_of, summary_lines, uses_of, value_headline
-from triton_ext.render.scene import FILLS, Scene, by, rendered
+from triton_ext.render.scene import FILLS, Scene, rendered
 from triton_ext.render.tensor_memory_picture import tensor_memory_scene
+from triton_ext.render.words import by
 
 __all__ = ["report_html"]
 

@@ -275,16 +275,6 @@ def fitting(label: str, width: float) -> str:
     return label if len(label) * 6.2 < width else ""
 
 
-def in_bytes(count: int) -> str:
-    """``1 byte``, ``2 bytes``."""
-    return f"{count} byte" + ("s" if count != 1 else "")
-
-
-def by(shape: Iterable[int]) -> str:
-    """``128x64``."""
-    return "x".join(map(str, shape))
-
-
 def rendered(template: str, **values: Any) -> str:
     """What a template of this package makes of some values, which are escaped."""
     return environment().get_template(template).render(values)

@@ -8,18 +8,8 @@ from triton_ext.errors import LayoutError
 from triton_ext.hardware.tensor_memory import TMEM_LANES, WARP_LANES
 from triton_ext.hardware.tensor_memory_access import TmemTransfer
 from triton_ext.layouts.linear_layout import LinearLayout
-from triton_ext.render.scene import (
-    FILLS,
-    MARGIN,
-    Box,
-    Grid,
-    Scene,
-    Text,
-    by,
-    figure,
-    fitting,
-    heading,
-)
+from triton_ext.render.scene import FILLS, MARGIN, Box, Grid, Scene, Text, figure, fitting, heading
+from triton_ext.render.words import by
 
 MAX_CELLS = 1024
 """At most so many cells are drawn; columns beyond are cut."""

@@ -13,17 +13,8 @@ from triton_ext.layouts.encodings import CHUNK_BYTES
 from triton_ext.layouts.linear_layout import LinearLayout, is_power_of_two
 from triton_ext.render.cells import Plane, fits
 from triton_ext.render.parts import atom_kind, unit_name, unit_shape
-from triton_ext.render.scene import (
-    FILLS,
-    MARGIN,
-    Box,
-    Grid,
-    Scene,
-    Text,
-    by,
-    caption_width,
-    in_bytes,
-)
+from triton_ext.render.scene import FILLS, MARGIN, Box, Grid, Scene, Text, caption_width
+from triton_ext.render.words import by, in_bytes
 
 MAX_CELLS = 32
 """At most so many cells down and across are drawn."""
