@@ -1,10 +1,15 @@
-"""What the commands share: argument types, and errors on one line."""
+"""What the commands share: options and their types, output, errors on one line, scripts."""
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import json
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import wraps
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -17,6 +22,9 @@ if TYPE_CHECKING:
     _ParamType = click.ParamType[Any]
 else:
     _ParamType = click.ParamType  # no generic before click 8.3
+
+_Command = Callable[..., Any]
+_Decorator = Callable[[_Command], _Command]
 
 
 class CommandGroup(click.Group):
@@ -56,33 +64,90 @@ class CommandGroup(click.Group):
         sys.exit(status if isinstance(status, int) else 0)
 
 
-class ShapeType(_ParamType):
-    """``128x256`` -> (128, 256)."""
-
-    name = "SHAPE"
-
-    def convert(self, value: Any, param: Any, ctx: Any) -> tuple[int, ...]:
-        if isinstance(value, tuple):
-            return value
-        try:
-            return tuple(int(size) for size in value.split("x"))
-        except ValueError:
-            self.fail(f"{value!r} is no shape; write it as 128x256", param, ctx)
+# ------------------------------------------------------------------------ options
 
 
-class BasesType(_ParamType):
-    """``[[1, 0], [0, 1]]`` -> lists of integers."""
+class Parsed(_ParamType):
+    """The type of an option that one function reads.
 
-    name = "BASES"
+    Args:
+        name: what the help calls it, in capitals.
+        read: text -> value; raises ValueError.
+        wanted: ends the error message "'...' is no ...".
+    """
+
+    def __init__(self, name: str, read: Callable[[str], Any], wanted: str) -> None:
+        self.name = name
+        self.read = read
+        self.wanted = wanted
 
     def convert(self, value: Any, param: Any, ctx: Any) -> Any:
+        if not isinstance(value, str):
+            return value
         try:
-            return parse_value(value) if isinstance(value, str) else value
-        except LayoutError:
-            self.fail(f"{value!r} is no list of bases; write it as [[1, 0], [0, 1]]", param, ctx)
+            return self.read(value)
+        except ValueError:
+            self.fail(f"{value!r} is no {self.wanted}", param, ctx)
 
 
-_Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+def integers(base: int = 10, holes: bool = False) -> Callable[[str], tuple[int | None, ...]]:
+    """Reads ``0,128,256`` as (0, 128, 256); with `holes`, ``-`` as None."""
+    return lambda text: tuple(
+        None if holes and part.strip() == "-" else int(part, base) for part in text.split(",")
+    )
+
+
+SHAPE = Parsed("SHAPE", lambda text: tuple(map(int, text.split("x"))), "shape; write it as 128x256")
+"""``128x256`` -> (128, 256)."""
+BASES = Parsed("BASES", parse_value, "list of bases; write it as [[1, 0], [0, 1]]")
+"""``[[1, 0], [0, 1]]`` -> lists of integers."""
+
+
+def choices(values: Iterable[object]) -> click.Choice[str]:
+    """A choice among the texts of some values."""
+    return click.Choice([str(value) for value in values])
+
+
+def format_option(*forms: str, text: str | None = None) -> _Decorator:
+    """The option --format, "text" unless told otherwise; `text` is its help."""
+    return click.option(
+        "--format", "form", type=click.Choice(forms), default="text", show_default=True, help=text
+    )
+
+
+@dataclass(frozen=True)
+class Description:
+    """An NVMMA encoding as options describe it: --swizzle, --bits, --transposed, --fp4-padded.
+
+    Attributes:
+        swizzle: in bytes; None for the widest that fits.
+        bits: of an element; None where another argument says it.
+    """
+
+    swizzle: int | None
+    bits: int | None
+    transposed: bool
+    fp4_padded: bool = False
+
+    def given(self, *, bits: bool = False) -> dict[str, bool]:
+        """Which of the options are used; with `bits`, --bits among them."""
+        given = {"--swizzle": self.swizzle is not None, "--bits": self.bits is not None}
+        given |= {"--transposed": self.transposed, "--fp4-padded": self.fp4_padded}
+        return given if bits else {name: used for name, used in given.items() if name != "--bits"}
+
+    def encoding(self, shape: Sequence[int] | None, cga: Any = ()) -> NVMMAShared:
+        """The encoding of a tile of this shape; with None, of rank 2 and with the --swizzle given.
+
+        Raises:
+            LayoutError: the description is illegal.
+        """
+        swizzle, bits, flags = self.swizzle, self.bits, (self.transposed, self.fp4_padded)
+        assert bits is not None
+        if swizzle is not None:
+            rank = 2 if shape is None else len(shape)
+            return NVMMAShared(swizzle, bits, *flags, rank, cga)
+        assert shape is not None
+        return NVMMAShared.default_for(shape, bits, *flags, cga)
 
 
 def encoding_options(
@@ -91,27 +156,22 @@ def encoding_options(
     bits_required: bool = False,
     fp4_padded: bool = False,
 ) -> _Decorator:
-    """The options that describe an NVMMA encoding: --swizzle, --bits, --transposed.
+    """The options that describe an NVMMA encoding, given to the command as a `Description`.
 
     Args:
         bits: the element widths on offer.
         bits_required: whether there is no other way to give them.
         fp4_padded: --fp4-padded, too.
-
-    `described_encoding` makes an encoding of their values.
     """
     options = [
         click.option(
             "--swizzle",
-            type=click.Choice([str(width) for width in SWIZZLE_BYTE_WIDTHS]),
+            type=choices(SWIZZLE_BYTE_WIDTHS),
             help="Swizzle width in bytes; 0 stores the tile row by row. Left out: the widest that"
             " fits.",
         ),
         click.option(
-            "--bits",
-            type=click.Choice([str(width) for width in bits]),
-            required=bits_required,
-            help="Bits of an element.",
+            "--bits", type=choices(bits), required=bits_required, help="Bits of an element."
         ),
         click.option(
             "--transposed", is_flag=True, help="The first dimension is the contiguous one."
@@ -122,27 +182,81 @@ def encoding_options(
             click.option("--fp4-padded", is_flag=True, help="Padded 4-bit elements, two a byte.")
         )
 
-    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
+    def decorate(command: _Command) -> _Command:
+        @wraps(command)
+        def described(
+            swizzle: str | None, bits: str | None, transposed: bool, fp4_padded: bool = False,
+            **others: Any,
+        ) -> Any:  # fmt: skip
+            width, element = (None if text is None else int(text) for text in (swizzle, bits))
+            return command(Description(width, element, transposed, fp4_padded), **others)
+
         for option in reversed(options):
-            command = option(command)
-        return command
+            described = option(described)
+        return described
 
     return decorate
 
 
-def described_encoding(
-    shape: Sequence[int],
-    swizzle: str | None,
-    bits: str | int,
-    transposed: bool,
-    fp4_padded: bool = False,
-    cga: Any = (),
-) -> NVMMAShared:
-    """The encoding of a tile that `encoding_options` describe.
+def refuse(given: Mapping[str, bool], reason: str) -> None:
+    """Refuse the options that are given.
 
     Raises:
-        LayoutError: they are illegal.
+        click.UsageError: "--a, --b cannot be used `reason`".
     """
-    if swizzle is None:
-        return NVMMAShared.default_for(shape, int(bits), transposed, fp4_padded, cga)
-    return NVMMAShared(int(swizzle), int(bits), transposed, fp4_padded, len(shape), cga)
+    names = ", ".join(name for name, used in given.items() if used)
+    if names:
+        raise click.UsageError(f"{names} cannot be used {reason}")
+
+
+# ------------------------------------------------------------------------ output
+
+
+def show(form: str, *, err: bool = False, **renderers: Callable[[], Any]) -> None:
+    """Print a result in the form that is asked for.
+
+    Args:
+        form: "text", "json", ...
+        err: on stderr.
+        renderers: for each form, what makes the output: a text or its lines; for "json", a value
+            or its text. Only the one that is asked for is called.
+    """
+    found = renderers[form]()
+    if form == "json" and not isinstance(found, str):
+        found = json.dumps(found, indent=2)
+    click.echo(found if isinstance(found, str) else "\n".join(found), err=err)
+
+
+def rendering(function: str, *arguments: Any, **options: Any) -> Callable[[], str]:
+    """For `show`: a call of a function of `triton_ext.render`, such as ``svg.atom_svg``.
+
+    Its module is imported by the call: the template engine takes a while to import.
+    """
+    module, _, name = function.partition(".")
+
+    def call() -> str:
+        draw = getattr(importlib.import_module(f"triton_ext.render.{module}"), name)
+        return str(draw(*arguments, **options))
+
+    return call
+
+
+@contextlib.contextmanager
+def needing_kernels() -> Iterator[None]:
+    """For imports of torch and Triton: where they are missing, the error says what to install."""
+    try:
+        yield
+    except ImportError as error:
+        raise click.ClickException(f"{error}; pip install 'triton-ext[kernels]'") from None
+
+
+@contextlib.contextmanager
+def script_environment(path: str, arguments: Sequence[str] = ()) -> Iterator[None]:
+    """``sys.argv`` and ``sys.path`` as ``python path arguments`` sets them."""
+    argv, search = sys.argv, list(sys.path)
+    sys.argv = [path, *arguments]
+    sys.path.insert(0, str(Path(path).resolve().parent))
+    try:
+        yield
+    finally:
+        sys.argv, sys.path[:] = argv, search

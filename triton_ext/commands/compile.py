@@ -6,11 +6,13 @@ import contextlib
 import gc
 import runpy
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import click
 
+from triton_ext.commands.common import choices, needing_kernels, script_environment
 from triton_ext.errors import LayoutError, PassError
 from triton_ext.splitting import split_arguments
 
@@ -28,9 +30,7 @@ from triton_ext.splitting import split_arguments
 @click.option("--num-warps", type=int, default=4, show_default=True, help="With --signature.")
 @click.option("--num-ctas", type=int, default=1, show_default=True, help="With --signature.")
 @click.option("--num-stages", type=int, default=3, show_default=True, help="With --signature.")
-@click.option(
-    "--emit", type=click.Choice(["ttir", "ttgir", "llir", "ptx"]), help="Print this stage."
-)
+@click.option("--emit", type=choices(["ttir", "ttgir", "llir", "ptx"]), help="Print this stage.")
 @click.argument("script", required=False)
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def compile(
@@ -60,10 +60,8 @@ def compile(
       triton-ext compile add.py::add --signature '*fp32:16, *fp32:16, i32, 1024' --emit ptx
       triton-ext compile --list
     """
-    try:
+    with needing_kernels():
         from triton_ext.passes import all_passes, enabled
-    except ImportError as error:
-        raise click.ClickException(f"{error}; pip install 'triton-ext[kernels]'") from None
     if list_:
         for each in all_passes():
             click.echo(f"{each.configured()} (after {each.stage})\n    {each.description}")
@@ -91,7 +89,7 @@ def compile(
 
 
 @contextlib.contextmanager
-def _listening(kernel: str, emit: str | None) -> Any:
+def _listening(kernel: str, emit: str | None) -> Iterator[list[str]]:
     """Print a line for each kernel that is compiled, or the stage that is asked for."""
     from triton import knobs
 
@@ -127,29 +125,26 @@ def _run_idle(path: str, arguments: tuple[str, ...], target: str) -> None:
     """Run a script on a GPU that compiles what is launched, and executes nothing."""
     from triton_ext.emulator.host.driver import emulate
 
-    argv, sys.argv = sys.argv, [path, *arguments]
-    sys.path.insert(0, str(Path(path).resolve().parent))
-    try:
-        with emulate(target, cuda_on_host=True, idle=True) as gpu:
-            try:
-                runpy.run_path(path, run_name="__main__")
-            except (PassError, LayoutError):
-                raise
-            except (Exception, SystemExit) as error:
-                if isinstance(error, SystemExit) and not error.code:
-                    return
-                # A script that checks its results finds them wrong: nothing ran.
-                stopped = f"{type(error).__name__}: {error}"
-                if not gpu.launches:
-                    raise click.ClickException(f"{path} stopped: {stopped}") from error
-                click.echo(f"{path} stopped behind a kernel that did not run: {stopped}", err=True)
-            finally:
-                # Kernels of the script unload themselves through the driver, which must still be
-                # there; and not while Python 3.11 parses: that would break its parser.
-                gc.collect()
-    finally:
-        sys.argv = argv
-        sys.path.pop(0)
+    with (
+        script_environment(path, arguments),
+        emulate(target, cuda_on_host=True, idle=True) as gpu,
+    ):
+        try:
+            runpy.run_path(path, run_name="__main__")
+        except (PassError, LayoutError):
+            raise
+        except (Exception, SystemExit) as error:
+            if isinstance(error, SystemExit) and not error.code:
+                return
+            # A script that checks its results finds them wrong: nothing ran.
+            stopped = f"{type(error).__name__}: {error}"
+            if not gpu.launches:
+                raise click.ClickException(f"{path} stopped: {stopped}") from error
+            click.echo(f"{path} stopped behind a kernel that did not run: {stopped}", err=True)
+        finally:
+            # Kernels of the script unload themselves through the driver, which must still be
+            # there; and not while Python 3.11 parses: that would break its parser.
+            gc.collect()
 
 
 def _compile_one(
@@ -158,11 +153,8 @@ def _compile_one(
     """Compile one kernel of a script for the argument types of a signature."""
     from triton_ext.compat import compile_kernel
 
-    sys.path.insert(0, str(Path(path).resolve().parent))
-    try:
+    with script_environment(path, sys.argv[1:]):
         names = runpy.run_path(path, run_name="triton_ext_compile")
-    finally:
-        sys.path.pop(0)
     function = names.get(kernel)
     if function is None or not hasattr(function, "arg_names"):
         found = ", ".join(name for name, value in names.items() if hasattr(value, "arg_names"))

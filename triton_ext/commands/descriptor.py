@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import Any
 
 import click
 
-from triton_ext.commands.common import ShapeType, described_encoding, encoding_options
+from triton_ext.commands.common import (
+    SHAPE,
+    Description,
+    encoding_options,
+    format_option,
+    rendering,
+    show,
+)
 from triton_ext.errors import LayoutError
 from triton_ext.hardware.architecture import architecture
 from triton_ext.hardware.instruction_descriptor import KINDS, InstructionDescriptor
@@ -24,10 +30,8 @@ from triton_ext.layouts.nvmma_shared import nvmma_shared_to_linear_layout
 @click.argument("what", required=False, metavar="[VALUE | ATTRIBUTE]")
 @click.option("--arch", default="sm_100", show_default=True, help="sm_90 or sm_100.")
 @encoding_options(bits=(8, 16, 32))
-@click.option("--shape", type=ShapeType(), help="The tile: M x K of A, K x N of B.")
-@click.option(
-    "--instr", type=ShapeType(), help="The MMA's operand: M or N, then K. Default: 64 x K."
-)
+@click.option("--shape", type=SHAPE, help="The tile: M x K of A, K x N of B.")
+@click.option("--instr", type=SHAPE, help="The MMA's operand: M or N, then K. Default: 64 x K.")
 @click.option(
     "--operand", type=click.Choice(["a", "b"]), default="a", show_default=True, help="A or B."
 )
@@ -40,23 +44,14 @@ from triton_ext.layouts.nvmma_shared import nvmma_shared_to_linear_layout
     type=click.Choice(list(KINDS)),
     help="The value is a 32-bit instruction descriptor of tcgen05.mma, of this kind.",
 )
-@click.option(
-    "--format",
-    "form",
-    type=click.Choice(["text", "json", "svg", "html"]),
-    default="text",
-    show_default=True,
-    help="Text, JSON, a picture, or a page.",
-)
+@format_option("text", "json", "svg", "html", text="Text, JSON, a picture, or a page.")
 def descriptor(
+    described: Description,
     what: str | None,
     arch: str,
-    swizzle: str | None,
-    bits: str | None,
     shape: tuple[int, ...] | None,
     instr: tuple[int, ...] | None,
     operand: str,
-    transposed: bool,
     start: int,
     explained: bool,
     kind: str | None,
@@ -78,7 +73,7 @@ def descriptor(
       triton-ext descriptor 0x08200490 --kind f16
     """
     if what is not None and not what.lstrip().startswith("#"):
-        if shape is not None or swizzle is not None:
+        if shape is not None or described.swizzle is not None:
             raise click.UsageError("give a value to decode, or a layout, not both")
         if kind is not None:
             _decode_instruction(_number(what, 32), kind, form)
@@ -87,42 +82,38 @@ def descriptor(
         return
     if kind is not None:
         raise click.UsageError("--kind is for a value to decode")
+    bits = described.bits
     if bits is None:
         raise click.UsageError("give a value to decode, or a layout with --bits")
-    encoding, layout = _layout(what, swizzle, int(bits), shape, transposed)
+    encoding, layout = _layout(what, described, bits, shape)
     if instr is None:
-        instr = (64, 8 * INSTRUCTION_K_BYTES // int(bits))
+        instr = (64, 8 * INSTRUCTION_K_BYTES // bits)
     if len(instr) != 2:
         raise LayoutError("instr", instr, "must be M or N, then K, such as 64x16")
     mn_dim = 0 if operand == "a" else 1
     derived = derive_operand(
-        layout, int(bits), (instr[0], instr[1]), arch=arch, mn_dim=mn_dim, base_address=start
+        layout, bits, (instr[0], instr[1]), arch=arch, mn_dim=mn_dim, base_address=start
     )
-    if form == "json":
-        click.echo(json.dumps(_derived_object(derived), indent=2))
-    elif form in ("svg", "html"):
-        from triton_ext.render.descriptor_page import operand_html  # the template engine is slow
-        from triton_ext.render.svg import operand_svg
 
-        draw = operand_svg if form == "svg" else operand_html
-        click.echo(draw(layout, derived, mn_dim=mn_dim))
-    else:
-        click.echo(f"{encoding}\n")
-        click.echo("\n".join(_derived_lines(derived)))
-        if explained:
-            click.echo("\n" + _cute_steps(derived))
+    def text() -> list[str]:
+        steps = ["", _cute_steps(derived)] if explained else []
+        return [f"{encoding}\n", *_derived_lines(derived), *steps]
+
+    show(
+        form,
+        json=lambda: _derived_object(derived),
+        text=text,
+        svg=rendering("svg.operand_svg", layout, derived, mn_dim=mn_dim),
+        html=rendering("descriptor_page.operand_html", layout, derived, mn_dim=mn_dim),
+    )
 
 
 def _layout(
-    what: str | None,
-    swizzle: str | None,
-    bits: int,
-    shape: Sequence[int] | None,
-    transposed: bool,
+    what: str | None, described: Description, bits: int, shape: Sequence[int] | None
 ) -> tuple[NVMMAShared | SharedLinear, LinearLayout]:
     """The encoding and the layout that the arguments describe."""
     if what is not None:
-        if swizzle is not None or transposed:
+        if described.swizzle is not None or described.transposed:
             raise click.UsageError("give an attribute, or --swizzle and --transposed, not both")
         encoding = parse_encoding(what)
         if isinstance(encoding, SharedLinear):
@@ -132,7 +123,7 @@ def _layout(
     elif shape is None:
         raise click.UsageError("give --shape")
     else:
-        encoding = described_encoding(shape, swizzle, bits, transposed)
+        encoding = described.encoding(shape)
     if shape is None:
         raise click.UsageError("give --shape")
     if encoding.element_bitwidth != bits:
@@ -154,40 +145,42 @@ def _number(text: str, width: int) -> int:
 
 def _decode_instruction(value: int, kind: str, form: str) -> None:
     decoded = InstructionDescriptor.decode(value, kind)
-    if form == "json":
-        found = {"descriptor": f"{value:#010x}", "raw": instruction_fields(value, kind)}
-        click.echo(json.dumps({**found, "fields": vars(decoded)}, indent=2))
-    elif form in ("svg", "html"):
-        from triton_ext.render.descriptor_page import instruction_descriptor_html
-        from triton_ext.render.svg import instruction_descriptor_svg
+    said = f"{value:#010x}"
 
-        draw = instruction_descriptor_svg if form == "svg" else instruction_descriptor_html
-        click.echo(draw(value, kind))
-    else:
-        click.echo(f"{value:#010x}")
-        for line in decoded.describe():
-            click.echo(f"  {line}")
+    def found() -> dict[str, Any]:
+        return {"descriptor": said, "raw": instruction_fields(value, kind), "fields": vars(decoded)}
+
+    show(
+        form,
+        json=found,
+        text=lambda: [said, *(f"  {line}" for line in decoded.describe())],
+        svg=rendering("svg.instruction_descriptor_svg", value, kind),
+        html=rendering("descriptor_page.instruction_descriptor_html", value, kind),
+    )
 
 
 def _decode(value: int, arch: str, form: str) -> None:
     raw, wrong = raw_fields(value, arch), problems(value, arch)
     decoded = None if wrong else SmemDescriptor.decode(value, arch)
-    if form == "json":
-        fields = dict(vars(decoded)) if decoded else None
-        found = {"descriptor": f"{value:#018x}", "arch": f"sm_{architecture(arch)}"}
-        click.echo(json.dumps({**found, "raw": raw, "fields": fields, "problems": wrong}, indent=2))
-        return
-    if form in ("svg", "html"):
-        from triton_ext.render.descriptor_page import descriptor_html
-        from triton_ext.render.svg import descriptor_svg
+    said, name = f"{value:#018x}", f"sm_{architecture(arch)}"
 
-        click.echo(descriptor_svg(value, arch) if form == "svg" else descriptor_html(value, arch))
-        return
-    click.echo(f"{value:#018x} on sm_{architecture(arch)}")
-    for line in decoded.describe() if decoded else [f"{k} = {v:#x}" for k, v in raw.items()]:
-        click.echo(f"  {line}")
-    if wrong:
-        raise LayoutError("descriptor", f"{value:#018x}", "; ".join(wrong))
+    def found() -> dict[str, Any]:
+        fields = dict(vars(decoded)) if decoded else None
+        return {"descriptor": said, "arch": name, "raw": raw, "fields": fields, "problems": wrong}
+
+    def text() -> list[str]:
+        lines = decoded.describe() if decoded else [f"{k} = {v:#x}" for k, v in raw.items()]
+        return [f"{said} on {name}", *(f"  {line}" for line in lines)]
+
+    show(
+        form,
+        json=found,
+        text=text,
+        svg=rendering("svg.descriptor_svg", value, arch),
+        html=rendering("descriptor_page.descriptor_html", value, arch),
+    )
+    if wrong and form == "text":
+        raise LayoutError("descriptor", said, "; ".join(wrong))
 
 
 def _derived_lines(derived: MmaOperand) -> list[str]:

@@ -3,38 +3,41 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import click
 
 from triton_ext.commands.common import (
-    BasesType,
-    ShapeType,
-    described_encoding,
+    BASES,
+    SHAPE,
+    Description,
     encoding_options,
+    format_option,
+    refuse,
+    rendering,
+    show,
 )
 from triton_ext.layouts.dump import LayoutDump, dump_encoding, dump_module, from_json, to_json
 from triton_ext.layouts.encodings import NVMMAShared, SharedEncoding, parse_encoding
-from triton_ext.render.grid import draw_grid
 from triton_ext.render.text import dump_text, explain
 
 
 @click.command()
 @click.argument("what", required=False, metavar="[ATTRIBUTE | FILE]")
-@click.option("--shape", type=ShapeType(), help="The tensor's shape, such as 128x256.")
+@click.option("--shape", type=SHAPE, help="The tensor's shape, such as 128x256.")
 @encoding_options(fp4_padded=True)
-@click.option("--cga", type=BasesType(), help="Bases of the cluster's blocks, such as [[1, 0]].")
+@click.option("--cga", type=BASES, help="Bases of the cluster's blocks, such as [[1, 0]].")
 @click.option("--core", is_flag=True, help="The swizzle atom alone (getCoreMatrixLinearLayout).")
 @click.option("--disable-swizzle", is_flag=True, help="Leave the chunks of a row where they are.")
-@click.option(
-    "--format",
-    "form",
-    type=click.Choice(["text", "json", "grid", "svg", "html"]),
-    default="text",
-    show_default=True,
-    help="Bases as text or JSON (see the README), a table of offsets, a picture, or a page.",
+@format_option(
+    "text",
+    "json",
+    "grid",
+    "svg",
+    "html",
+    text="Bases as text or JSON (see the README), a table of offsets, a picture, or a page.",
 )
 @click.option("--explain", "explained", is_flag=True, help="Say what each basis means.")
 @click.option("--full", is_flag=True, help="Do not cut a large grid.")
@@ -44,12 +47,9 @@ from triton_ext.render.text import dump_text, explain
     help="Compare with the documented atom and with Triton's own conversion (needs Triton).",
 )
 def layout(
+    described: Description,
     what: str | None,
     shape: tuple[int, ...] | None,
-    swizzle: str | None,
-    bits: str | None,
-    transposed: bool,
-    fp4_padded: bool,
     cga: Any,
     core: bool,
     disable_swizzle: bool,
@@ -73,59 +73,74 @@ def layout(
                          elementBitWidth = 8}>' --shape 64x128 --explain
       triton-ext layout kernel.ttgir
     """
-    described = {
-        "--swizzle": swizzle is not None,
-        "--transposed": transposed,
-        "--fp4-padded": fp4_padded,
-        "--cga": cga is not None,
-    }
-    if what is not None and any(described.values()):
-        given = ", ".join(option for option, used in described.items() if used)
+    by_options = {**described.given(), "--cga": cga is not None}
+    if what is not None and any(by_options.values()):
+        given = ", ".join(option for option, used in by_options.items() if used)
         raise click.UsageError(f"give an attribute or file, or {given}, not both")
     if what is not None and not what.lstrip().startswith("#"):
         for_one = {"--shape": shape is not None, "--core": core, "--check": check}
-        for_one |= {"--disable-swizzle": disable_swizzle, "--bits": bits is not None}
-        if any(for_one.values()):
-            given = ", ".join(option for option, used in for_one.items() if used)
-            raise click.UsageError(f"{given} cannot be used with a file; it says its own")
+        for_one |= {"--disable-swizzle": disable_swizzle, "--bits": described.bits is not None}
+        refuse(for_one, "with a file; it says its own")
         dumps = _read(Path(what))
     else:
         if what is not None:
             encoding = parse_encoding(what)
         else:
-            encoding = _described_encoding(shape, swizzle, bits, transposed, fp4_padded, cga, core)
+            encoding = _described_encoding(described, shape, cga or (), core)
         dumps = [
             dump_encoding(
                 encoding,
                 shape,
                 core=core,
                 disable_swizzle=disable_swizzle,
-                element_bitwidth=None if bits is None else int(bits),
+                element_bitwidth=described.bits,
             )
         ]
         if check:
             _check(encoding, dumps[0], disable_swizzle)
-    _show(dumps, form, explained, full)
+    if form in ("svg", "html") and len(dumps) != 1:
+        raise click.UsageError(f"--format {form} shows one layout; this file has {len(dumps)}")
+
+    def grid(dump: LayoutDump) -> str:
+        if dump.layout is None:
+            return dump_text(dump)
+        from triton_ext.render.grid import draw_grid
+
+        rows, width = (None, None) if full else (16, shutil.get_terminal_size().columns)
+        table = draw_grid(dump.layout, dump.element_bitwidth, max_rows=rows, max_width=width)
+        name = f"{dump.alias or dump.encoding} at {dump.shape}\n" if len(dumps) > 1 else ""
+        return name + table
+
+    def blocks(shown: Callable[[LayoutDump], str]) -> str:
+        parts = []
+        for dump in dumps:
+            parts.append(shown(dump))
+            if explained and dump.layout is not None:
+                parts.append(explain(dump))
+        return "\n\n".join(parts)
+
+    show(
+        form,
+        text=lambda: blocks(dump_text),
+        json=lambda: to_json(dumps),
+        grid=lambda: blocks(grid),
+        svg=rendering("svg.dump_svg", *dumps),
+        html=rendering("html.dump_html", *dumps),
+    )
 
 
 def _described_encoding(
-    shape: Sequence[int] | None,
-    swizzle: str | None,
-    bits: str | None,
-    transposed: bool,
-    fp4_padded: bool,
-    cga: Any,
-    core: bool,
+    described: Description, shape: tuple[int, ...] | None, cga: Any, core: bool
 ) -> NVMMAShared:
-    if bits is None:
+    if described.bits is None:
         raise click.UsageError("give an attribute or a file, or describe the encoding with --bits")
-    if shape is None:
-        if swizzle is None:
-            raise click.UsageError("give --shape, or --swizzle and --core for the atom alone")
-        if not core:
-            raise click.UsageError("give --shape, or --core for the atom alone")
-        return NVMMAShared(int(swizzle), int(bits), transposed, fp4_padded, cga_layout=cga or ())
-    return described_encoding(shape, swizzle, bits, transposed, fp4_padded, cga or ())
+    if shape is not None:
+        return described.encoding(shape, cga)
+    if described.swizzle is None:
+        raise click.UsageError("give --shape, or --swizzle and --core for the atom alone")
+    if not core:
+        raise click.UsageError("give --shape, or --core for the atom alone")
+    return described.encoding(None, cga)
 
 
 def _read(path: Path) -> list[LayoutDump]:
@@ -159,36 +174,3 @@ def _check(encoding: SharedEncoding, dump: LayoutDump, disable_swizzle: bool) ->
         click.echo(f"{'ok' if result.agrees else 'FAILED'}: {result.message}", err=True)
     if not all(result.agrees for result in results):
         raise click.ClickException("the layout does not agree with the checks above")
-
-
-def _show_picture(dumps: list[LayoutDump], form: str) -> None:
-    from triton_ext.render.html import dump_html  # the template engine takes a while to import
-    from triton_ext.render.svg import dump_svg
-
-    if len(dumps) != 1:
-        raise click.UsageError(f"--format {form} shows one layout; this file has {len(dumps)}")
-    click.echo(dump_svg(dumps[0]) if form == "svg" else dump_html(dumps[0]))
-
-
-def _show(dumps: list[LayoutDump], form: str, explained: bool, full: bool) -> None:
-    if form == "json":
-        click.echo(to_json(dumps))
-        return
-    if form in ("svg", "html"):
-        _show_picture(dumps, form)
-        return
-    parts = []
-    for dump in dumps:
-        if form == "grid" and dump.layout is not None:
-            limits: dict[str, Any] = {"max_width": shutil.get_terminal_size().columns}
-            if full:
-                limits = {"max_rows": None, "max_width": None}
-            part = draw_grid(dump.layout, dump.element_bitwidth, **limits)
-            if len(dumps) > 1:
-                part = f"{dump.alias or dump.encoding} at {dump.shape}\n{part}"
-        else:
-            part = dump_text(dump)
-        if explained and dump.layout is not None:
-            part += "\n\n" + explain(dump)
-        parts.append(part)
-    click.echo("\n\n".join(parts))

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 import click
 
+from triton_ext.commands.common import format_option, show
 from triton_ext.errors import LayoutError
 from triton_ext.ptx.files import PtxText, ptx_of_bytes, read_ptx
 from triton_ext.ptx.listing import Listed, list_instructions
@@ -32,7 +33,7 @@ def _object(found: PtxText, listed: Listed) -> dict[str, Any]:
 
 
 def _listings(found: list[PtxText]) -> list[tuple[PtxText, list[Listed]]]:
-    """Of each module; of several, those for other architectures are left out."""
+    """The instructions of each module; modules for other architectures are left out, but one."""
     listings, refusal = [], None
     for module in found:
         try:
@@ -60,9 +61,7 @@ def _short(instruction: Instruction) -> str:
 
 @click.command()
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, allow_dash=True))
-@click.option(
-    "--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True
-)
+@format_option("text", "json")
 def ptx(file: str, form: str) -> None:
     """List the TMA, mbarrier, MMA and tensor-memory instructions of a kernel, explained.
 
@@ -83,20 +82,23 @@ def ptx(file: str, form: str) -> None:
     """
     found = ptx_of_bytes(sys.stdin.buffer.read(), "stdin") if file == "-" else read_ptx(file)
     listings = _listings(found)
-    if form == "json":
-        every = [_object(module, item) for module, items in listings for item in items]
-        click.echo(json.dumps(every, indent=2))
-        return
+    show(
+        form,
+        json=lambda: [_object(module, item) for module, items in listings for item in items],
+        text=lambda: _lines(listings),
+    )
+
+
+def _lines(listings: list[tuple[PtxText, list[Listed]]]) -> Iterator[str]:
     for module, items in listings:
         if module.origin:
-            click.echo(f"PTX: {module.origin}")
+            yield f"PTX: {module.origin}"
         kernel = None
         for item in items:
             if item.kernel != kernel:
                 kernel = item.kernel
-                click.echo(f"{kernel}:")
+                yield f"{kernel}:"
             instruction = item.instruction
             where = f"  [{instruction.source}]" if instruction.source else ""
-            click.echo(f"{instruction.line:6}  {_short(instruction)}{where}")
-            for note in item.notes:
-                click.echo(f"          {note}")
+            yield f"{instruction.line:6}  {_short(instruction)}{where}"
+            yield from (f"          {note}" for note in item.notes)

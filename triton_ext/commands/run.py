@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 import runpy
 import sys
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import click
 
-from triton_ext.commands.common import ShapeType
+from triton_ext.commands.common import (
+    SHAPE,
+    format_option,
+    needing_kernels,
+    script_environment,
+    show,
+)
 
 
 @click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
@@ -30,11 +33,9 @@ from triton_ext.commands.common import ShapeType
 @click.option(
     "--only", default="", metavar="REGEX", help="Trace only instructions that match, as PTX text."
 )
-@click.option("--block", type=ShapeType(), multiple=True, help="Trace only this block, as 0x0x0.")
+@click.option("--block", type=SHAPE, multiple=True, help="Trace only this block, as 0x0x0.")
 @click.option("--stats", is_flag=True, help="At the end, count what ran, on stderr.")
-@click.option(
-    "--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True
-)
+@format_option("text", "json")
 @click.argument("script", type=click.Path(exists=True, dir_okay=False))
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def run(
@@ -61,18 +62,19 @@ def run(
       triton-ext run --trace --only 'tcgen05|mbarrier' --block 0x0x0 matmul.py
       triton-ext run --stats --format json matmul.py
     """
-    try:
+    with needing_kernels():
         from triton_ext.emulator.host.driver import emulate
-    except ImportError as error:
-        raise click.ClickException(f"{error}; pip install 'triton-ext[kernels]'") from None
     from triton_ext.emulator.errors import EmulationError
     from triton_ext.emulator.schedule.observers import Observer, Observers, Statistics, Trace
+
+    def write(line: str) -> None:
+        click.echo(json.dumps({"trace": line}) if form == "json" else line, err=True)
 
     statistics = Statistics()
     parts: list[Observer] = [statistics] if stats else []
     if trace:
         blocks = [(x, y, z) for x, y, z in ((*each, 0, 0)[:3] for each in block)] or None
-        parts.append(Trace(_writer(form), only, blocks))
+        parts.append(Trace(write, only, blocks))
     with emulate(
         arch,
         schedule=schedule,
@@ -81,28 +83,15 @@ def run(
         cuda_on_host=True,
     ) as gpu:
         try:
-            _run_script(script, arguments)
+            with script_environment(script, arguments):
+                runpy.run_path(script, run_name="__main__")
         except EmulationError as error:
             click.echo(f"triton-ext: {type(error).__name__}: {error}", err=True)
             sys.exit(2)
     if stats:
-        found = {"launches": gpu.launches, **statistics.as_object()}
-        lines = [f"{gpu.launches} launches", *statistics.lines()]
-        click.echo(json.dumps(found, indent=2) if form == "json" else "\n".join(lines), err=True)
-
-
-def _writer(form: str) -> Callable[[str], None]:
-    if form == "json":
-        return lambda line: click.echo(json.dumps({"trace": line}), err=True)
-    return lambda line: click.echo(line, err=True)
-
-
-def _run_script(script: str, arguments: tuple[str, ...]) -> Any:
-    """As ``python script arguments`` would."""
-    argv, path = sys.argv, list(sys.path)
-    sys.argv = [script, *arguments]
-    sys.path.insert(0, str(Path(script).resolve().parent))
-    try:
-        return runpy.run_path(script, run_name="__main__")
-    finally:
-        sys.argv, sys.path[:] = argv, path
+        show(
+            form,
+            err=True,
+            json=lambda: {"launches": gpu.launches, **statistics.as_object()},
+            text=lambda: [f"{gpu.launches} launches", *statistics.lines()],
+        )

@@ -2,41 +2,34 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import click
 
-from triton_ext.commands.common import ShapeType, described_encoding, encoding_options
+from triton_ext.commands.common import (
+    SHAPE,
+    Description,
+    Parsed,
+    encoding_options,
+    format_option,
+    integers,
+    show,
+)
 from triton_ext.hardware.tensor_map import TensorMap
 from triton_ext.hardware.tma_tile import TileCopies, TmaBox, tile_copies
 from triton_ext.layouts.atoms import SwizzleAtom
 from triton_ext.layouts.encodings import NVMMAShared
+from triton_ext.render.words import by, counted
 
-
-def _integers(ctx: click.Context, param: click.Parameter, value: str | None) -> Any:
-    """``4096,1`` -> (4096, 1)."""
-    if value is None:
-        return None
-    try:
-        return tuple(int(number, 0) for number in value.split(","))
-    except ValueError:
-        raise click.BadParameter(f"{value!r} is no list of integers; write it as 4096,1") from None
-
-
-def _address(ctx: click.Context, param: click.Parameter, value: str) -> int:
-    try:
-        return int(value, 0)
-    except ValueError:
-        raise click.BadParameter(f"{value!r} is no address") from None
+_LIST = Parsed("text", integers(base=0), "list of integers; write it as 4096,1")
 
 
 @click.command()
-@click.option("--shape", type=ShapeType(), required=True, help="The tensor, such as 4096x4096.")
-@click.option("--block", type=ShapeType(), required=True, help="The tile, such as 128x256.")
+@click.option("--shape", type=SHAPE, required=True, help="The tensor, such as 4096x4096.")
+@click.option("--block", type=SHAPE, required=True, help="The tile, such as 128x256.")
 @encoding_options(bits_required=True, fp4_padded=True)
-@click.option("--strides", callback=_integers, help="Of the tensor, in elements: 4096,1.")
-@click.option("--at", callback=_integers, help="The tile's first element: 4000,0. Default: zeros.")
+@click.option("--strides", type=_LIST, help="Of the tensor, in elements: 4096,1.")
+@click.option("--at", type=_LIST, help="The tile's first element: 4000,0. Default: zeros.")
 @click.option(
     "--core-matrices",
     is_flag=True,
@@ -45,26 +38,16 @@ def _address(ctx: click.Context, param: click.Parameter, value: str) -> int:
 @click.option(
     "--address",
     default="0",
-    callback=_address,
+    type=Parsed("text", lambda text: int(text, 0), "address"),
     help="The tensor's address, such as 0x7f0000000000.",
 )
-@click.option(
-    "--format",
-    "form",
-    type=click.Choice(["text", "json"]),
-    default="text",
-    show_default=True,
-    help="Tables, or JSON.",
-)
+@format_option("text", "json", text="Tables, or JSON.")
 def tma(
+    described: Description,
     shape: tuple[int, ...],
     block: tuple[int, ...],
-    bits: str,
-    swizzle: str | None,
     strides: tuple[int, ...] | None,
     at: tuple[int, ...] | None,
-    transposed: bool,
-    fp4_padded: bool,
     core_matrices: bool,
     address: int,
     form: str,
@@ -84,17 +67,18 @@ def tma(
     """
     layout: NVMMAShared | SwizzleAtom
     if core_matrices:
-        if swizzle != "0":
+        if described.swizzle != 0:
             raise click.UsageError(
                 "--core-matrices is for --swizzle 0; other atoms have one layout"
             )
-        if fp4_padded:
+        if described.fp4_padded:
             raise click.UsageError("--core-matrices cannot be used with --fp4-padded")
-        layout = SwizzleAtom("MN" if transposed else "K", 0, int(bits))
+        assert described.bits is not None
+        layout = SwizzleAtom("MN" if described.transposed else "K", 0, described.bits)
     else:
-        layout = described_encoding(block, swizzle, bits, transposed, fp4_padded)
+        layout = described.encoding(block)
     copies = tile_copies(shape, block, layout, at=at, strides=strides, global_address=address)
-    click.echo(json.dumps(_as_json(copies), indent=2) if form == "json" else _as_text(copies))
+    show(form, json=lambda: _as_json(copies), text=lambda: _as_text(copies))
 
 
 def _tensor_map_fields(tensor_map: TensorMap) -> dict[str, Any]:
@@ -142,16 +126,8 @@ def _as_json(copies: TileCopies) -> dict[str, Any]:
     }
 
 
-def _dims(values: tuple[int, ...]) -> str:
-    return "x".join(map(str, values))
-
-
-def _plural(count: int, singular: str, plural: str) -> str:
-    return f"{count} {singular if count == 1 else plural}"
-
-
 def _outside(box: TmaBox) -> str:
-    """What of a box the tensor does not have, in words."""
+    """Which elements of a box lie outside of the tensor, in words."""
     if not box.elements_filled:
         return "-"
     if not box.elements_inside:
@@ -191,21 +167,21 @@ def _as_text(copies: TileCopies) -> str:
             ]
         )
     filled = sum(box.elements_filled for box in copies.boxes)
-    count = _plural(len(copies.boxes), "copy", "copies")
+    count = counted(len(copies.boxes), "copy", "copies")
     least = copies.tensor_map.min_architecture
     lines = [
         "tensor map (cuTensorMapEncodeTiled; the innermost dimension first, strides in bytes):",
         *_table(fields),
         *([f"  needs sm_{least} or later"] if least > 90 else []),
         "",
-        f"{count} of {_dims(copies.box_shape)} for a tile of {_dims(copies.tile_shape)},"
+        f"{count} of {by(copies.box_shape)} for a tile of {by(copies.tile_shape)},"
         f" {copies.layout}:",
         *(f"  {reason}" for reason in copies.reasons),
         "",
         *_table(rows),
         "",
         f"expect_tx: {copies.transaction_bytes} bytes"
-        + (f", {_plural(filled, 'element', 'elements')} out of bounds included" if filled else ""),
+        + (f", {counted(filled, 'element')} out of bounds included" if filled else ""),
         f"shared memory: {copies.smem_bytes} bytes, at a multiple of"
         f" {copies.tensor_map.swizzle.alignment};"
         f" a row of a box is {copies.tensor_map.row_bytes} contiguous bytes of global memory",

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import itertools
-import json
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import click
 
-from triton_ext.commands.common import ShapeType
+from triton_ext.commands.common import SHAPE, choices, format_option, rendering, show
 from triton_ext.errors import LayoutError
 from triton_ext.hardware.tensor_memory import (
     COLUMN_BITS,
@@ -23,6 +23,7 @@ from triton_ext.hardware.tensor_memory import (
 )
 from triton_ext.hardware.tensor_memory_access import ACCESS_SHAPES, TmemTransfer, plan_transfer
 from triton_ext.hardware.tensor_memory_encoding import TensorMemoryEncoding
+from triton_ext.layouts.dump import layout_object
 from triton_ext.layouts.linear_layout import LinearLayout
 
 JSON_VERSION = 1
@@ -55,12 +56,12 @@ def _address(value: str | None) -> TmemAddress | None:
 @click.option("--k", type=int, help="K of the operand: operand A in tensor memory.")
 @click.option(
     "--bits",
-    type=click.Choice([str(bits) for bits in TMEM_ELEMENT_BITWIDTHS]),
+    type=choices(TMEM_ELEMENT_BITWIDTHS),
     default="32",
     show_default=True,
     help="Bits of an element.",
 )
-@click.option("--cta-group", type=click.Choice(["1", "2"]), default="1", show_default=True)
+@click.option("--cta-group", type=choices([1, 2]), default="1", show_default=True)
 @click.option(
     "--packed/--unpacked",
     default=None,
@@ -69,23 +70,16 @@ def _address(value: str | None) -> TmemAddress | None:
 )
 @click.option("--ws", is_flag=True, help="The weight-stationary mode, tcgen05.mma.ws.")
 @click.option("--sparse", is_flag=True, help="A sparse operand A (layout C).")
-@click.option("--shape", type=ShapeType(), help="The whole matrix, of several instructions.")
+@click.option("--shape", type=SHAPE, help="The whole matrix, of several instructions.")
 @click.option(
     "--load",
-    type=click.Choice([name for name in ACCESS_SHAPES if name != "16x32bx2"]),
+    type=choices(name for name in ACCESS_SHAPES if name != "16x32bx2"),
     help="Load it with this shape of tcgen05.ld: which thread and register holds what.",
 )
 @click.option("--warps", type=int, default=4, show_default=True, help="Warps that load it.")
 @click.option("--element", metavar="ROW,COLUMN", help="Say where this element is.")
 @click.option("--address", metavar="ADDRESS", help="Say what lies at this offset of the matrix.")
-@click.option(
-    "--format",
-    "form",
-    type=click.Choice(["text", "json", "svg"]),
-    default="text",
-    show_default=True,
-    help="Text, JSON, or a picture.",
-)
+@format_option("text", "json", "svg", text="Text, JSON, or a picture.")
 def tmem(
     attribute: str | None,
     m: int | None,
@@ -124,8 +118,8 @@ def tmem(
             raise click.UsageError("give --m and --n, --m and --k, an attribute, or an --address")
         if form == "svg":
             raise click.UsageError("--format svg draws a matrix, not an --address alone")
-        report = {"version": JSON_VERSION, "address": _cell(at)}
-        click.echo(json.dumps(report, indent=2) if form == "json" else _cell_text(at))
+        cell = {"version": JSON_VERSION, "address": _cell(at)}
+        show(form, json=lambda: cell, text=lambda: _cell_text(at))
         return
     if attribute is not None:
         if described or packed is not None or cta_group != "1" or ws or sparse:
@@ -137,15 +131,12 @@ def tmem(
     else:
         title, layout = _described(m, n, k, int(bits), int(cta_group), packed, ws, sparse, shape)
     transfer = plan_transfer(layout, load, warps) if load else None
-    if form == "json":
-        click.echo(json.dumps(_json(title, layout, transfer, wanted, at), indent=2))
-    elif form == "svg":
-        from triton_ext.render.svg import tensor_memory_svg, transfer_svg  # the engine is slow
-
-        picture = transfer_svg(layout, transfer) if transfer else tensor_memory_svg(layout)
-        click.echo(picture)
+    view = _View(title, layout, transfer, wanted, at)
+    if transfer:
+        svg = rendering("svg.transfer_svg", layout, transfer)
     else:
-        click.echo("\n".join(_text(title, layout, transfer, wanted, at)))
+        svg = rendering("svg.tensor_memory_svg", layout)
+    show(form, json=view.as_object, text=view.lines, svg=svg)
 
 
 def _described(
@@ -190,7 +181,7 @@ def _described(
 
 
 def _inverse_images(layout: LinearLayout, point: tuple[int, int]) -> Iterator[dict[str, int]]:
-    """The inputs of a layout at which an element is: all of its copies, but no holes."""
+    """The inputs of a layout that hold an element: all of its copies, but no holes."""
     sizes = layout.out_dims
     for name, value in zip(sizes, point, strict=True):
         if not 0 <= value < sizes[name]:
@@ -207,13 +198,6 @@ def _inverse_images(layout: LinearLayout, point: tuple[int, int]) -> Iterator[di
         for (name, value), bit in zip(copies, chosen, strict=True):
             found[name] += value * bit
         yield found
-
-
-def _places(layout: LinearLayout, wanted: tuple[int, int]) -> list[dict[str, Any]]:
-    return [
-        {**found, "address": f"0x{TmemAddress(found['lane'], found['column']).encode():08x}"}
-        for found in _inverse_images(layout, wanted)
-    ]
 
 
 def _cell(at: TmemAddress) -> dict[str, Any]:
@@ -253,90 +237,92 @@ def _contents(layout: LinearLayout, at: TmemAddress) -> list[dict[str, int]]:
 # ------------------------------------------------------------------------ output
 
 
-def _layout_json(layout: LinearLayout) -> dict[str, Any]:
-    """In the form of the ``layout`` command's JSON."""
-    return {
-        "in_dims": [
-            {"name": name, "size": size, "bases": layout.bases[name]}
-            for name, size in layout.in_dims.items()
-        ],
-        "out_dims": [{"name": name, "size": size} for name, size in layout.out_dims.items()],
-    }
+@dataclass(frozen=True)
+class _View:
+    """What the command shows of a matrix.
 
+    Attributes:
+        transfer: the load that is asked for, or None.
+        wanted: the element whose cells are asked for, (row, column), or None.
+        at: the address whose elements are asked for, or None.
+    """
 
-def _json(
-    title: str,
-    layout: LinearLayout,
-    transfer: TmemTransfer | None,
-    wanted: tuple[int, int] | None,
-    at: TmemAddress | None,
-) -> dict[str, Any]:
-    used = tmem_footprint(layout)
-    report: dict[str, Any] = {
-        "version": JSON_VERSION,
-        "matrix": title,
-        "shape": list(layout.out_dims.values()),
-        "lanes": [[lanes.start, lanes.stop] for lanes in used.lanes],
-        "columns": used.columns,
-        "allocation_columns": used.allocation,
-        "layout": _layout_json(layout),
-    }
-    if transfer is not None:
-        report["load"] = {
-            "instruction": transfer.access.instruction(),
-            "half_split_offset": transfer.access.split,
-            "offsets": [f"0x{offset.encode():08x}" for offset in transfer.offsets],
-            "registers": transfer.registers,
-            "layout": _layout_json(transfer.elements),
-        }
-    if wanted is not None:
-        report["element"] = {"at": list(wanted), "cells": _places(layout, wanted)}
-        if transfer is not None:
-            report["element"]["held_by"] = list(_inverse_images(transfer.elements, wanted))
-    if at is not None:
-        report["address"] = {**_cell(at), "elements": _contents(layout, at)}
-    return report
+    title: str
+    layout: LinearLayout
+    transfer: TmemTransfer | None
+    wanted: tuple[int, int] | None
+    at: TmemAddress | None
 
-
-def _text(
-    title: str,
-    layout: LinearLayout,
-    transfer: TmemTransfer | None,
-    wanted: tuple[int, int] | None,
-    at: TmemAddress | None,
-) -> list[str]:
-    used = tmem_footprint(layout)
-    lanes = ", ".join(f"{part.start}-{part.stop - 1}" for part in used.lanes)
-    each = " of each CTA" if "block" in layout.in_dims else ""
-    lines = [
-        title,
-        f"lanes{each}: {lanes}",
-        f"columns: {used.columns} of {COLUMN_BITS} bits; tcgen05.alloc takes {used.allocation}",
-        "layout:",
-        str(layout),
-    ]
-    if transfer is not None:
-        access = transfer.access
-        split = f", immHalfSplitoff {access.split}" if access.split is not None else ""
-        count = len(transfer.offsets)
-        starts = ", ".join(f"0x{offset.encode():08x}" for offset in transfer.offsets)
-        lines += [
-            "",
-            f"load: {count} x {access.instruction()}{split} by each warp",
-            f"  from its own lanes, at + {starts}; {transfer.registers} registers a thread",
-            str(transfer.elements),
+    def cells(self) -> list[dict[str, Any]]:
+        """Each cell that holds the element that is asked for."""
+        if self.wanted is None:
+            return []
+        return [
+            {**found, "address": f"0x{TmemAddress(found['lane'], found['column']).encode():08x}"}
+            for found in _inverse_images(self.layout, self.wanted)
         ]
-    if wanted is not None:
-        lines += ["", f"element {wanted[0]}, {wanted[1]}:"]
-        lines += [f"  {_named(found)}" for found in _places(layout, wanted)]
+
+    def holders(self) -> list[dict[str, int]]:
+        """Each thread and register that holds the element after the load."""
+        if self.transfer is None or self.wanted is None:
+            return []
+        return list(_inverse_images(self.transfer.elements, self.wanted))
+
+    def as_object(self) -> dict[str, Any]:
+        """For ``--format json``."""
+        used, transfer = tmem_footprint(self.layout), self.transfer
+        report: dict[str, Any] = {
+            "version": JSON_VERSION,
+            "matrix": self.title,
+            "shape": list(self.layout.out_dims.values()),
+            "lanes": [[lanes.start, lanes.stop] for lanes in used.lanes],
+            "columns": used.columns,
+            "allocation_columns": used.allocation,
+            "layout": layout_object(self.layout),
+        }
         if transfer is not None:
-            found_in = _inverse_images(transfer.elements, wanted)
-            lines += [f"  held by {_named(found)}" for found in found_in]
-    if at is not None:
-        lines += ["", _cell_text(at)]
-        found_at = [f"  {_named(element)}" for element in _contents(layout, at)]
-        lines += found_at or ["  no element of the matrix"]
-    return lines
+            report["load"] = {
+                "instruction": transfer.access.instruction(),
+                "half_split_offset": transfer.access.split,
+                "offsets": [f"0x{offset.encode():08x}" for offset in transfer.offsets],
+                "registers": transfer.registers,
+                "layout": layout_object(transfer.elements),
+            }
+        if self.wanted is not None:
+            report["element"] = {"at": list(self.wanted), "cells": self.cells()}
+            if transfer is not None:
+                report["element"]["held_by"] = self.holders()
+        if self.at is not None:
+            elements = _contents(self.layout, self.at)
+            report["address"] = {**_cell(self.at), "elements": elements}
+        return report
+
+    def lines(self) -> Iterator[str]:
+        """For ``--format text``."""
+        used, transfer = tmem_footprint(self.layout), self.transfer
+        lanes = ", ".join(f"{part.start}-{part.stop - 1}" for part in used.lanes)
+        each = " of each CTA" if "block" in self.layout.in_dims else ""
+        yield self.title
+        yield f"lanes{each}: {lanes}"
+        size = f"{used.columns} of {COLUMN_BITS} bits"
+        yield f"columns: {size}; tcgen05.alloc takes {used.allocation}"
+        yield "layout:"
+        yield str(self.layout)
+        if transfer is not None:
+            access = transfer.access
+            split = f", immHalfSplitoff {access.split}" if access.split is not None else ""
+            starts = ", ".join(f"0x{offset.encode():08x}" for offset in transfer.offsets)
+            yield f"\nload: {len(transfer.offsets)} x {access.instruction()}{split} by each warp"
+            yield f"  from its own lanes, at + {starts}; {transfer.registers} registers a thread"
+            yield str(transfer.elements)
+        if self.wanted is not None:
+            yield f"\nelement {self.wanted[0]}, {self.wanted[1]}:"
+            yield from (f"  {_named(found)}" for found in self.cells())
+            yield from (f"  held by {_named(found)}" for found in self.holders())
+        if self.at is not None:
+            yield f"\n{_cell_text(self.at)}"
+            found_at = [f"  {_named(element)}" for element in _contents(self.layout, self.at)]
+            yield from found_at or ["  no element of the matrix"]
 
 
 def _named(values: dict[str, Any]) -> str:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import click
+
+from triton_ext.commands.common import choices, format_option, needing_kernels, show
 
 if TYPE_CHECKING:
     from triton_ext.ops.tuning import Measured, Tuning
@@ -23,33 +24,20 @@ TYPES = {
 OUT_TYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32", "int32": "int32"}
 
 
+def _major_option(name: str, text: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    return click.option(name, type=choices(["K", "MN"]), default="K", show_default=True, help=text)
+
+
 @click.command()
 @click.argument("m", type=click.IntRange(1))
 @click.argument("n", type=click.IntRange(1))
 @click.argument("k", type=click.IntRange(1))
 @click.option(
-    "--type",
-    "kind",
-    type=click.Choice(list(TYPES)),
-    default="bf16",
-    show_default=True,
-    help="Of A and B.",
+    "--type", "kind", type=choices(TYPES), default="bf16", show_default=True, help="Of A and B."
 )
-@click.option("--out-type", type=click.Choice(list(OUT_TYPES)), help="Of C, if not as by default.")
-@click.option(
-    "--a-major",
-    type=click.Choice(["K", "MN"]),
-    default="K",
-    show_default=True,
-    help="The contiguous dimension of A (M, K); MN: of its transpose.",
-)
-@click.option(
-    "--b-major",
-    type=click.Choice(["K", "MN"]),
-    default="K",
-    show_default=True,
-    help="Of B (K, N): K in a linear layer, MN in a @ b of contiguous tensors.",
-)
+@click.option("--out-type", type=choices(OUT_TYPES), help="Of C, if not as by default.")
+@_major_option("--a-major", "The contiguous dimension of A (M, K); MN: of its transpose.")
+@_major_option("--b-major", "Of B (K, N): K in a linear layer, MN in a @ b of contiguous tensors.")
 @click.option(
     "--batch", type=click.IntRange(1), default=1, show_default=True, help="How many products."
 )
@@ -61,9 +49,7 @@ OUT_TYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32", "int32": 
     help="How many of the cost model's best configurations to measure.",
 )
 @click.option("--store/--no-store", default=True, help="Keep the fastest for later processes.")
-@click.option(
-    "--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True
-)
+@format_option("text", "json")
 def tune(
     m: int,
     n: int,
@@ -88,13 +74,11 @@ def tune(
       triton-ext tune 16 28672 8192 --type e4m3 --out-type bf16
       triton-ext tune 128 128 64 --batch 256 --b-major MN --no-store
     """
-    try:
+    with needing_kernels():
         import torch
 
         from triton_ext.errors import UnsupportedDeviceError
         from triton_ext.ops.tuning import autotune
-    except ImportError as error:
-        raise click.ClickException(f"{error}; pip install 'triton-ext[kernels]'") from None
     if not torch.cuda.is_available():
         raise click.ClickException("this needs a Hopper GPU, and torch sees no GPU here")
     if kind == "tf32":
@@ -113,9 +97,7 @@ def tune(
         found = autotune(a, b, out_dtype=out_dtype, candidates=candidates, store=store)
     except (UnsupportedDeviceError, OSError) as error:
         raise click.ClickException(str(error)) from None
-    lines = [json.dumps(as_object(found), indent=2)] if form == "json" else table(found)
-    for line in lines:
-        click.echo(line)
+    show(form, json=lambda: as_object(found), text=lambda: table(found))
 
 
 def as_object(found: Tuning) -> dict[str, Any]:

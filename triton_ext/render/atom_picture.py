@@ -7,106 +7,84 @@ from triton_ext.hardware.banks import BANK_BYTES, LINE_BYTES
 from triton_ext.layouts.atoms import SwizzleAtom
 from triton_ext.layouts.encodings import CHUNK_BYTES
 from triton_ext.layouts.nvmma_shared import ATOM_ROWS
-from triton_ext.render.cells import unit_name
-from triton_ext.render.scene import (
-    MARGIN,
-    Box,
-    Scene,
-    Text,
-    caption_width,
-    in_bytes,
-    lines_of_text,
-)
+from triton_ext.render.cells import chunk_elements
+from triton_ext.render.parts import unit_name
+from triton_ext.render.scene import MARGIN, Box, Grid, Scene, Text, caption_width, figure
+from triton_ext.render.words import in_bytes
+
+_GROUPS = LINE_BYTES // CHUNK_BYTES
+"""The groups of 4 banks, each of which a 16-byte chunk fills."""
 
 
 def atom_scene(atom: SwizzleAtom) -> Scene:
-    """See `atom_svg`."""
+    """The scene of `triton_ext.render.svg.atom_svg`."""
     if not isinstance(atom, SwizzleAtom):
         raise LayoutError("atom", atom, "must be a SwizzleAtom")
-    cell_width, cell_height, gap = 40, 26, 72
     per_row = atom.row_bytes // CHUNK_BYTES
-    rows, columns = atom.shape
-    chunk = 8 * CHUNK_BYTES // atom.element_bitwidth
+    chunk = chunk_elements(atom.element_bitwidth)
     layout = atom.to_linear_layout()
-    chunk_at = [slot for line in atom.chunk_table() for slot in line]
+    chunk_at = [number for line in atom.chunk_table() for number in line]
     k_major = atom.major == "K"
     down, across = (ATOM_ROWS, per_row) if k_major else (per_row, ATOM_ROWS)
-    left, top = MARGIN + 44, MARGIN + 92
-    boxes, texts = [], []
+    row_step, column_step = (1, chunk) if k_major else (chunk, 1)
+    title_of_logical = "Logical: M or N down, K across"
+    logical = Grid(MARGIN + 44, MARGIN + 92, 40, 26, clearance=12)
+    gap = 72
+    left = max(logical.x(across), logical.left + caption_width("", [title_of_logical]) + 10) + gap
+    physical = Grid(left, logical.top, logical.width, logical.height, logical.clearance)
 
-    def place(slot: int) -> tuple[int, int]:
-        point = layout.apply(offset=slot * chunk)
-        return point["dim0"], point["dim1"]
-
-    def chunk_box(x: float, y: float, slot: int, view: str) -> Box:
-        number = chunk_at[slot]
-        row, column = place(slot)
-        address = slot * CHUNK_BYTES
+    def box(grid: Grid, row: int, column: int, slot: int, view: str) -> Box:
+        number, address = chunk_at[slot], slot * CHUNK_BYTES
+        mn, k = layout.apply(offset=slot * chunk).values()
         bank = address % LINE_BYTES // BANK_BYTES
         return Box(
-            x, y, cell_width, cell_height,
-            kind=f"chunk fill{number % per_row}",
-            title=f"chunk {number}: {atom.major} major, element ({row}, {column}) and the"
+            *grid.area(row, column),
+            f"chunk fill{number % per_row}",
+            f"chunk {number}: {atom.major} major, element ({mn}, {k}) and the"
             f" {chunk - 1} after it along {atom.major}; offset {slot * chunk} elements,"
             f" {in_bytes(address)}; banks {bank} to {bank + 3}",
-            label=str(number),
-            data=(("view", view), ("chunk", number), ("slot", slot),
-                  ("row", row), ("column", column)),
-        )  # fmt: skip
+            str(number),
+            data={"view": view, "chunk": number, "slot": slot, "row": mn, "column": k},
+        )
 
+    boxes = []
+    texts = [
+        *logical.row_labels(range(0, down * row_step, row_step)),
+        *logical.column_labels(range(0, across * column_step, column_step)),
+    ]
     for slot in range(len(chunk_at)):
-        row, column = place(slot)
-        i, j = (row, column // chunk) if k_major else (row // chunk, column)
-        boxes.append(chunk_box(left + j * cell_width, top + i * cell_height, slot, "logical"))
-    for i in range(down):
-        row = i if k_major else i * chunk
-        texts.append(Text(left - 8, top + (i + 0.5) * cell_height, str(row), anchor="end"))
-    for j in range(across):
-        column = j * chunk if k_major else j
-        texts.append(Text(left + (j + 0.5) * cell_width, top - 12, str(column), anchor="middle"))
-
-    heading = "Logical: M or N down, K across"
-    physical = left + max(across * cell_width, caption_width("", [heading]) + 10) + gap
+        mn, k = layout.apply(offset=slot * chunk).values()
+        boxes.append(box(logical, mn // row_step, k // column_step, slot, "logical"))
     for slot in range(len(chunk_at)):
-        line, position = divmod(slot, LINE_BYTES // CHUNK_BYTES)
-        x, y = physical + position * cell_width, top + line * cell_height
-        boxes.append(chunk_box(x, y, slot, "physical"))
+        line, position = divmod(slot, _GROUPS)
+        boxes.append(box(physical, line, position, slot, "physical"))
         if line == 0:
             bank = position * CHUNK_BYTES // BANK_BYTES
-            middle = x + cell_width / 2
-            texts.append(Text(middle, top - 12, f"{bank}-{bank + 3}", anchor="middle"))
+            texts.append(physical.column_label(position, f"{bank}-{bank + 3}"))
         if position == 0:
-            where = Text(x - 8, y + cell_height / 2, str(slot * CHUNK_BYTES), anchor="end")
-            texts.append(where)
-    lines = len(chunk_at) * CHUNK_BYTES // LINE_BYTES
+            texts.append(physical.row_label(line, slot * CHUNK_BYTES))
+    lines = len(chunk_at) // _GROUPS
 
     name = "no" if not atom.swizzle_byte_width else f"{atom.swizzle_byte_width}-byte"
     title = f"{atom.major}-major atom, {name} swizzle, {atom.element_bitwidth}-bit elements"
-    extent = f"{rows} x {columns} elements"
+    extent = " x ".join(map(str, atom.shape)) + " elements"
     texts += [
         Text(MARGIN, MARGIN + 10, title, "heading"),
-        Text(left, MARGIN + 44, heading, "subheading"),
-        Text(left, MARGIN + 61, f"{extent}; chunks of 16 bytes"),
-        Text(physical, MARGIN + 44, "Shared memory: lines of 128 bytes", "subheading"),
-        Text(physical, MARGIN + 61, "banks above, byte offsets on the left"),
+        Text(logical.left, MARGIN + 44, title_of_logical, "subheading"),
+        Text(logical.left, MARGIN + 61, f"{extent}; chunks of 16 bytes"),
+        Text(physical.left, MARGIN + 44, "Shared memory: lines of 128 bytes", "subheading"),
+        Text(physical.left, MARGIN + 61, "banks above, byte offsets on the left"),
     ]
-    groups = LINE_BYTES // CHUNK_BYTES
-    notes, bottom = lines_of_text(
-        MARGIN,
-        top + max(down, lines) * cell_height + 14,
+    return figure(
+        title,
+        boxes,
+        texts,
         [
             f"A colour is {'an' if k_major else 'a'} {unit_name(atom)} subtile: its 8 chunks lie",
-            f"in all {groups} groups of 4 banks, so that it is read in one go.",
+            f"in all {_GROUPS} groups of 4 banks, so that it is read in one go.",
         ],
-    )
-    width = physical + groups * cell_width + MARGIN
-    return Scene(
-        title,
-        f"On the left the {extent} of the atom as chunks of 16 bytes, numbered along"
+        (physical.x(_GROUPS), logical.y(max(down, lines)) + 2),
+        description=f"On the left the {extent} of the atom as chunks of 16 bytes, numbered along"
         f" {atom.major}; on the right the {lines} lines of 128 bytes in which they lie:"
         f" {'; '.join(' '.join(map(str, line)) for line in atom.chunk_table())}.",
-        width,
-        bottom + MARGIN,
-        tuple(boxes),
-        (*texts, *notes),
     )

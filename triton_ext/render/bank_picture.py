@@ -1,7 +1,8 @@
-"""The picture of the banks of shared memory: lines of 128 bytes."""
+"""The pictures of the banks of shared memory: lines of 128 bytes, 32 banks across."""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from typing import Literal
 
 from triton_ext.errors import LayoutError
@@ -9,21 +10,19 @@ from triton_ext.hardware.architecture import WARP_THREADS
 from triton_ext.hardware.banks import BANK_BYTES, BANKS, LINE_BYTES, BankReport
 from triton_ext.layouts.linear_layout import LinearLayout
 from triton_ext.render.cells import Plane
-from triton_ext.render.scene import (
-    FILLS,
-    MARGIN,
-    Box,
-    Scene,
-    Text,
-    caption_width,
-    in_bytes,
-    lines_of_text,
-)
+from triton_ext.render.scene import FILLS, MARGIN, Box, Grid, Scene, figure, fitting, heading
+from triton_ext.render.words import in_bytes
 
 MAX_LINES = 32
 """At most so many 128-byte lines are drawn, unless told otherwise."""
 
 ColourBy = Literal["row", "column"]
+
+_LEFT, _TOP = MARGIN + 48, MARGIN + 62
+
+
+def _cut(shown: int, lines: int) -> list[str]:
+    return [f"Cut: {shown} of {lines} lines are drawn."] if shown < lines else []
 
 
 def banks_scene(
@@ -33,21 +32,20 @@ def banks_scene(
     colour_by: ColourBy = "row",
     max_lines: int = MAX_LINES,
 ) -> Scene:
-    """See `banks_svg`."""
+    """The scene of `triton_ext.render.svg.banks_svg`."""
     if colour_by not in ("row", "column"):
         raise LayoutError("colour_by", colour_by, 'must be "row" or "column"')
     if not isinstance(max_lines, int) or max_lines < 1:
         raise LayoutError("max_lines", max_lines, "must be at least 1")
     plane = Plane(layout, element_bitwidth)
+    grid = Grid(_LEFT, _TOP, 20, 24)
     line_elements = 8 * LINE_BYTES // element_bitwidth
     run = plane.cell[0] * plane.cell[1]
-    bank_width, height = 20, 24
-    element_width = BANKS * bank_width / line_elements
     total = layout.in_dims["offset"]
     lines = -(-total // line_elements)
     shown = min(lines, max_lines)
-    left, top = MARGIN + 48, MARGIN + 62
-    boxes, texts = [], []
+    banks_of_cell = run * BANKS / line_elements
+    boxes = []
     for offset in range(0, min(total, shown * line_elements), run):
         line, position = divmod(offset, line_elements)
         point = plane.coordinates(offset)
@@ -56,96 +54,70 @@ def banks_scene(
         index = row // plane.cell[0] if colour_by == "row" else column // plane.cell[1]
         address = plane.byte(offset)
         bank = address % LINE_BYTES // BANK_BYTES
-        width = run * element_width
-        label = ",".join(map(str, point))
         boxes.append(
             Box(
-                left + position * element_width,
-                top + line * height,
-                width,
-                height,
+                *grid.area(line, position * BANKS / line_elements, columns=banks_of_cell),
                 f"chunk fill{index % FILLS}",
                 f"element ({', '.join(map(str, point))}): offset {offset} elements,"
                 f" {in_bytes(address)}; bank {bank}",
-                label if len(label) * 6.2 < width else "",
-                data=(("offset", offset), ("row", row), ("column", column), ("bank", bank)),
+                fitting(",".join(map(str, point)), banks_of_cell * grid.width),
+                data={"offset": offset, "row": row, "column": column, "bank": bank},
             )
         )
-    for bank in range(BANKS):
-        middle = left + (bank + 0.5) * bank_width
-        texts.append(Text(middle, top - 11, str(bank), anchor="middle"))
-    for line in range(shown):
-        middle = top + (line + 0.5) * height
-        texts.append(Text(left - 8, middle, str(line * LINE_BYTES), anchor="end"))
     title = f"Banks of shared memory, coloured by {colour_by}"
-    texts += [
-        Text(MARGIN, MARGIN + 10, title, "heading"),
-        Text(left, MARGIN + 32, "banks of 4 bytes across, byte offsets down"),
-    ]
     names = ", ".join(layout.out_dims)
     notes = [f"A number is the first element's ({names}); a colour repeats every {FILLS}."]
     if plane.blocks > 1:
         notes.append("Drawn for block 0.")
-    if shown < lines:
-        notes.append(f"Cut: {shown} of {lines} lines are drawn.")
-    drawn, bottom = lines_of_text(MARGIN, top + shown * height + 12, notes)
-    return Scene(
+    notes += _cut(shown, lines)
+    return figure(
         title,
-        f"{lines} lines of {LINE_BYTES} bytes, {BANKS} banks each. {' '.join(notes)}",
-        left + BANKS * bank_width + MARGIN,
-        bottom + MARGIN,
-        tuple(boxes),
-        (*texts, *drawn),
+        boxes,
+        (
+            *grid.column_labels(range(BANKS)),
+            *grid.row_labels(line * LINE_BYTES for line in range(shown)),
+            *heading(title, "banks of 4 bytes across, byte offsets down", _LEFT),
+        ),
+        notes,
+        (grid.x(BANKS), grid.y(shown)),
+        description=f"{lines} lines of {LINE_BYTES} bytes, {BANKS} banks each. {' '.join(notes)}",
     )
 
 
 def bank_access_scene(title: str, report: BankReport) -> Scene:
-    """See `triton_ext.render.svg.bank_access_svg`."""
-    width, height = 26, 26
-    left, top = MARGIN + 48, MARGIN + 62
+    """The scene of `triton_ext.render.svg.bank_access_svg`."""
+    grid = Grid(_LEFT, _TOP, 26, 26)
     group_lanes = min(WARP_THREADS, LINE_BYTES // report.access_bytes)
-    # What is touched: (word) -> the lanes, per group of lanes that is served together.
-    touched: dict[int, dict[int, list[int]]] = {}
+    lanes_of: dict[int, list[int]] = defaultdict(list)  # word -> the lanes that access it
     for lane, offset in enumerate(report.offsets):
-        if offset is None:
-            continue
-        for word in range(offset // BANK_BYTES, -(-(offset + report.access_bytes) // BANK_BYTES)):
-            touched.setdefault(word, {}).setdefault(lane // group_lanes, []).append(lane)
+        if offset is not None:
+            end = offset + report.access_bytes
+            for word in range(offset // BANK_BYTES, -(-end // BANK_BYTES)):
+                lanes_of[word].append(lane)
     collide = {word // BANK_BYTES for conflict in report.conflicts for word in conflict.words}
     several = report.ideal_wavefronts > 1
-    lines = sorted({word // BANKS for word in touched})
+    lines = sorted({word // BANKS for word in lanes_of})
     shown = lines[:MAX_LINES]
-    boxes, texts = [], []
+    boxes, outlines = [], []
     for row, line in enumerate(shown):
-        y = top + row * height
-        texts.append(Text(left - 8, y + height / 2, str(line * LINE_BYTES), anchor="end"))
-        boxes.append(Box(left, y, BANKS * width, height, "plain passive"))
+        boxes.append(Box(*grid.area(row, 0, columns=BANKS), "plain passive"))
         for bank in range(BANKS):
-            groups = touched.get(line * BANKS + bank, {})
-            lanes = [lane for found in groups.values() for lane in found]
-            if not lanes:
+            word = line * BANKS + bank
+            if word not in lanes_of:
                 continue
+            lanes = lanes_of[word]
             said = ", ".join(map(str, lanes))
             boxes.append(
                 Box(
-                    left + bank * width,
-                    y,
-                    width,
-                    height,
-                    f"chunk fill{(min(groups) if several else lanes[0]) % FILLS}",
-                    f"bank {bank}, byte {line * LINE_BYTES + bank * BANK_BYTES}: lane"
-                    f"{'s' * (len(lanes) > 1)} {said}",
+                    *grid.area(row, bank),
+                    f"chunk fill{lanes[0] // (group_lanes if several else 1) % FILLS}",
+                    f"bank {bank}, byte {word * BANK_BYTES}: lane{'s' * (len(lanes) > 1)} {said}",
                     str(lanes[0]) if len(lanes) == 1 else f"{lanes[0]}..",
-                    data=(("bank", bank), ("line", line), ("lanes", said)),
+                    data={"bank": bank, "line": line, "lanes": said},
                 )
             )
-    for row, line in enumerate(shown):
-        for bank in range(BANKS):
-            if line * BANKS + bank in collide:
-                corner = (left + bank * width + 1.5, top + row * height + 1.5)
-                boxes.append(Box(*corner, width - 3, height - 3, "bad passive"))
-    for bank in range(BANKS):
-        texts.append(Text(left + (bank + 0.5) * width, top - 11, str(bank), anchor="middle"))
+            if word in collide:
+                outlines.append(Box(*grid.area(row, bank, inset=1.5), "bad passive"))
     said = str(report)
     notes = [
         f"{said[0].upper()}{said[1:]}. A number is the first lane that accesses the bank's word"
@@ -155,18 +127,16 @@ def bank_access_scene(title: str, report: BankReport) -> Scene:
         notes.append(f"A colour: {group_lanes} lanes that are served together.")
     if report.conflicts:
         notes.append("Outlined: words of one bank that cannot be served in one go.")
-    if len(shown) < len(lines):
-        notes.append(f"Cut: {len(shown)} of {len(lines)} lines are drawn.")
-    drawn, bottom = lines_of_text(MARGIN, top + len(shown) * height + 12, notes)
-    texts += [
-        Text(MARGIN, MARGIN + 10, title, "heading"),
-        Text(left, MARGIN + 32, "banks of 4 bytes across; byte offsets of the lines touched, down"),
-    ]
-    return Scene(
+    notes += _cut(len(shown), len(lines))
+    caption = "banks of 4 bytes across; byte offsets of the lines touched, down"
+    return figure(
         title,
-        " ".join(notes),
-        max(left + BANKS * width, MARGIN + caption_width(title, notes)) + MARGIN,
-        bottom + MARGIN,
-        tuple(boxes),
-        (*texts, *drawn),
+        [*boxes, *outlines],
+        (
+            *grid.row_labels(line * LINE_BYTES for line in shown),
+            *grid.column_labels(range(BANKS)),
+            *heading(title, caption, _LEFT),
+        ),
+        notes,
+        (grid.x(BANKS), grid.y(len(shown))),
     )

@@ -4,17 +4,50 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING
 
 from triton_ext.errors import LayoutError
-from triton_ext.hardware.operand import INSTRUCTION_K_BYTES
-from triton_ext.layouts.atoms import SwizzleAtom
-from triton_ext.layouts.encodings import CHUNK_BYTES, NVMMAShared, parse_encoding
+from triton_ext.layouts.encodings import CHUNK_BYTES
 from triton_ext.layouts.linear_layout import LinearLayout, is_power_of_two
-from triton_ext.layouts.nvmma_shared import ATOM_ROWS
 
-MMA_ROWS = 64
-"""The M extent of the instruction of seed 002, Sec. 2, and of every wgmma."""
+if TYPE_CHECKING:
+    from triton_ext.layouts.atoms import SwizzleAtom
+
+
+def chunk_elements(element_bitwidth: int) -> int:
+    """Elements in a chunk of 16 bytes."""
+    return 8 * CHUNK_BYTES // element_bitwidth
+
+
+def contiguous_run(layout: LinearLayout, limit: int) -> tuple[str, int]:
+    """The dimension along which offsets count up by one, and for how many elements.
+
+    No basis behind the run moves an element by less than the run, which would permute the elements
+    within some of the runs.
+
+    Args:
+        layout: ``offset``, and perhaps ``block``, to at least one dimension.
+        limit: the most elements of a run.
+    """
+    names = list(layout.out_dims)
+    bases = [*layout.bases["offset"], *layout.bases.get("block", [])]
+    run, along = 1, len(names) - 1
+    for basis in layout.bases["offset"]:
+        moved = [dim for dim, step in enumerate(basis) if step]
+        if run >= limit or len(moved) != 1 or basis[moved[0]] != run:
+            break
+        if run > 1 and moved[0] != along:
+            break
+        along, run = moved[0], 2 * run
+    counted = run.bit_length() - 1
+    while any(basis[along] % run for basis in bases[counted:]):
+        run //= 2
+    return names[along], run
+
+
+def fits(part: tuple[int, int], whole: tuple[int, int]) -> bool:
+    """Whether copies of `part` fill `whole`."""
+    return all(size % extent == 0 for extent, size in zip(part, whole, strict=True))
 
 
 @dataclass(frozen=True)
@@ -53,6 +86,13 @@ class Plane:
         """Coordinates -> ``offset`` (and ``block``)."""
         return self.layout.pseudoinvert()
 
+    def inverse_bases(self, name: str) -> list[tuple[int, int]]:
+        """(offset, block) of the coordinates 1, 2, 4, ... along a dimension; none along ""."""
+        names = list(self.inverse.out_dims)
+        bases = self.inverse.bases.get(name, ())
+        found = [dict(zip(names, basis, strict=True)) for basis in bases]
+        return [(basis["offset"], basis.get("block", 0)) for basis in found]
+
     @property
     def leading(self) -> list[str]:
         """The dimensions that are held at 0."""
@@ -60,59 +100,43 @@ class Plane:
 
     @property
     def names(self) -> tuple[str, str]:
-        """The dimensions that run down and across; "" for a layout of one dimension."""
-        names = list(self.layout.out_dims)
-        return (names[-2] if len(names) > 1 else "", names[-1])
+        """The dimensions that run down and across; the first is "" if there is but one."""
+        *_, down, across = ("", *self.layout.out_dims)
+        return down, across
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Their sizes."""
-        sizes = list(self.layout.out_dims.values())
-        return (sizes[-2] if len(sizes) > 1 else 1, sizes[-1])
+        """How many elements there are down and across."""
+        *_, down, across = (1, *self.layout.out_dims.values())
+        return down, across
 
     @cached_property
     def cell(self) -> tuple[int, int]:
-        """Rows x columns of elements that lie in order in memory, at most 16 bytes of them.
-
-        Their offsets count up along one dimension; and no other basis moves an element by less
-        than the cell, which would permute the elements within some of the cells.
-        """
-        names = list(self.layout.out_dims)
-        bases = [*self.layout.bases["offset"], *self.layout.bases.get("block", [])]
-        best = (1, 1)
-        for along in {len(names) - 1, max(0, len(names) - 2)}:
-            run = 1
-            rest = bases
-            while run < self.chunk_elements and rest:
-                unit = tuple(run if i == along else 0 for i in range(len(names)))
-                if rest[0] != unit:
-                    break
-                run, rest = 2 * run, rest[1:]
-            while any(basis[along] % run for basis in rest):
-                run //= 2
-            if run > max(best):
-                best = (1, run) if along == len(names) - 1 else (run, 1)
-        return best
+        """Rows x columns of elements that lie in order in memory, at most 16 bytes of them."""
+        along, run = contiguous_run(self.layout, self.chunk_elements)
+        if along == self.names[1]:
+            return (1, run)
+        return (run, 1) if along == self.names[0] else (1, 1)
 
     @property
     def chunk_elements(self) -> int:
         """Elements in 16 bytes."""
-        return 8 * CHUNK_BYTES // self.element_bitwidth
+        return chunk_elements(self.element_bitwidth)
 
     @property
     def blocks(self) -> int:
         """How many blocks of a cluster share the tensor."""
         return self.layout.in_dims.get("block", 1)
 
-    def place(self, row: int, column: int) -> tuple[int, int]:
-        """The offset of an element, in elements, and the block that it lies in."""
+    def offset_and_block(self, row: int, column: int) -> tuple[int, int]:
+        """The offset of an element, in elements, and the block that holds it."""
         point = dict.fromkeys(self.leading, 0)
         point |= {name: at for name, at in zip(self.names, (row, column), strict=True) if name}
         found = self.inverse.apply(point)
         return found["offset"], found.get("block", 0)
 
     def byte(self, offset: int) -> int:
-        """The byte that an element starts in."""
+        """The byte in which the element at an offset starts."""
         return offset * self.element_bitwidth // 8
 
     def coordinates(self, offset: int) -> tuple[int, ...]:
@@ -128,54 +152,12 @@ class Plane:
             return False
         if self.shape[0] % rows or self.shape[1] % columns:
             return False
-        elements = rows * columns
         theirs = atom.to_linear_layout().invert().bases
-        own = self.inverse.sublayout([down, across], ["offset"]).bases
         for name, other, size in ((down, "dim0", rows), (across, "dim1", columns)):
             inside = size.bit_length() - 1
-            if own[name][:inside] != theirs[other]:
+            bases = self.inverse_bases(name)
+            if bases[:inside] != [(offset, 0) for (offset,) in theirs[other]]:
                 return False
-            if any(offset % elements for (offset,) in own[name][inside:]):
+            if any(offset % (rows * columns) for offset, _ in bases[inside:]):
                 return False
-        blocks = self.inverse.sublayout([down, across], list(self.layout.in_dims)[1:]).bases
-        return not any(
-            any(basis)
-            for name, size in ((down, rows), (across, columns))
-            for basis in blocks[name][: size.bit_length() - 1]
-        )
-
-
-def unit_shape(atom: SwizzleAtom) -> tuple[int, int]:
-    """The 8x16B (MN-major: 16Bx8) subtile that the tensor core reads at a time, in elements."""
-    chunk = 8 * CHUNK_BYTES // atom.element_bitwidth
-    return (ATOM_ROWS, chunk) if atom.major == "K" else (chunk, ATOM_ROWS)
-
-
-def unit_name(atom: SwizzleAtom) -> str:
-    """Its name: ``8x16B``, or ``16Bx8`` if MN-major (seed 003, Sec. 3)."""
-    sizes = (str(ATOM_ROWS), f"{CHUNK_BYTES}B")
-    return "x".join(sizes if atom.major == "K" else reversed(sizes))
-
-
-def operand_shape(atom: SwizzleAtom) -> tuple[int, int]:
-    """The operand of the worked examples' MMA: M = 64 by 32 bytes of K (seed 002, Sec. 2)."""
-    return (MMA_ROWS, 8 * INSTRUCTION_K_BYTES // atom.element_bitwidth)
-
-
-def atom_of(encoding: str, plane: Plane) -> SwizzleAtom | None:
-    """The swizzle atom of an encoding, if the layout is really made of it; else None."""
-    try:
-        parsed: Any = parse_encoding(encoding)
-        if not isinstance(parsed, NVMMAShared) or parsed.fp4_padded:
-            return None
-        atom = SwizzleAtom(
-            "MN" if parsed.transposed else "K", parsed.swizzle_byte_width, parsed.element_bitwidth
-        )
-    except LayoutError:
-        return None
-    return atom if plane.is_made_of(atom) else None
-
-
-def fits(part: tuple[int, int], whole: tuple[int, int]) -> bool:
-    """Whether copies of `part` fill `whole`."""
-    return all(size % extent == 0 for extent, size in zip(part, whole, strict=True))
+        return True

@@ -20,33 +20,20 @@ from triton_ext.hardware.smem_descriptor import (
     problems,
     raw_fields,
 )
-from triton_ext.render.scene import FILLS, MARGIN, Box, Scene, Text, caption_width, in_bytes
+from triton_ext.render.scene import FILLS, MARGIN, Box, Scene, Text, caption_width
+from triton_ext.render.words import in_bytes
 
 ROW_BITS = 32
 """So many bits are drawn in a row, the highest on the left."""
 _CELL, _HEIGHT = 26, 28
-_NAMES = {
-    "start_address": "start address",
-    "leading_byte_offset": "LBO",
-    "stride_byte_offset": "SBO",
-    "base_offset": "base offset",
-    "lbo_mode": "LBO mode",
-    "version": "version",
-    "swizzle": "swizzle",
-}
-_LONG_NAMES = {
-    "leading_byte_offset": "leading dimension byte offset (LBO)",
-    "stride_byte_offset": "stride dimension byte offset (SBO)",
-}
-# The colours of `Theme.fills`, so that neighbours differ.
-_FILLS = {
-    "start_address": 3,
-    "leading_byte_offset": 4,
-    "stride_byte_offset": 5,
-    "version": 7,
-    "base_offset": 2,
-    "lbo_mode": 6,
-    "swizzle": 1,
+_MATRIX_FIELDS = {  # key -> its name, its name in the explanation, its colour (neighbours differ)
+    "start_address": ("start address", "start address", 3),
+    "leading_byte_offset": ("LBO", "leading dimension byte offset (LBO)", 4),
+    "stride_byte_offset": ("SBO", "stride dimension byte offset (SBO)", 5),
+    "base_offset": ("base offset", "base offset", 2),
+    "lbo_mode": ("LBO mode", "LBO mode", 6),
+    "version": ("version", "version", 7),
+    "swizzle": ("swizzle", "swizzle", 1),
 }
 _INSTRUCTION_NAMES = {
     "m": "M",
@@ -64,16 +51,16 @@ _INSTRUCTION_NAMES = {
 
 @dataclass(frozen=True)
 class Field:
-    """A field of a number.
+    """A field of a descriptor.
 
     Attributes:
-        key: its name in the tables of `triton_ext.hardware`.
+        key: its name in the tables of `triton_ext.hardware`, or "reserved" for all other bits.
         name: in words, short enough to stand above its bits.
-        first, bits: where it lies.
+        first, bits: its lowest bit, and how many there are.
         raw: its value.
-        meaning: in words.
+        meaning: what the value means, in words.
         problem: what is illegal in it, or "".
-        fill: its colour.
+        fill: its colour, an index into `Theme.fills`.
     """
 
     key: str
@@ -82,8 +69,8 @@ class Field:
     bits: int
     raw: int
     meaning: str
-    problem: str
-    fill: int
+    problem: str = ""
+    fill: int = 0
 
     @property
     def positions(self) -> str:
@@ -92,6 +79,11 @@ class Field:
             return "other bits"
         last = self.first + self.bits - 1
         return f"bit {last}" if self.bits == 1 else f"bits {self.first}-{last}"
+
+    @property
+    def box_kind(self) -> str:
+        """The style classes of its bits."""
+        return "bit reserved" if self.key == "reserved" else f"bit fill{self.fill}"
 
 
 def matrix_fields(value: int, arch: int | str) -> list[Field]:
@@ -105,48 +97,37 @@ def matrix_fields(value: int, arch: int | str) -> list[Field]:
     legal = SmemDescriptor(number, 0, 0, 0, 0).encode()
     fields = []
     for key, (first, bits) in sorted(FIELDS[number].items(), key=lambda item: item[1]):
+        name, words, fill = _MATRIX_FIELDS[key]
         mask = ((1 << bits) - 1) << first
-        wrong = problems(legal & ~mask | value & mask, number)  # this field alone
-        fields.append(
-            Field(
-                key,
-                _NAMES[key],
-                first,
-                bits,
-                raw[key],
-                _meaning(key, raw[key], number),
-                "; ".join(wrong),
-                _FILLS[key],
-            )
-        )
-    wrong = problems(legal | raw["reserved"], number) if raw["reserved"] else []
-    fields.append(_reserved(raw["reserved"], "; ".join(wrong)))
-    return fields
+        wrong = "; ".join(problems(legal & ~mask | value & mask, number))  # this field alone
+        meaning = words + _explanation(key, raw[key], number)
+        fields.append(Field(key, name, first, bits, raw[key], meaning, wrong, fill))
+    wrong = "; ".join(problems(legal | raw["reserved"], number))
+    return [*fields, _reserved(raw["reserved"], wrong)]
 
 
-def _reserved(raw: int, problem: str) -> Field:
-    return Field("reserved", "reserved", 0, 64, raw, "reserved, must be 0", problem, 0)
+def _reserved(raw: int = 0, problem: str = "") -> Field:
+    return Field("reserved", "reserved", 0, 64, raw, "reserved, must be 0", problem)
 
 
-def _meaning(key: str, raw: int, arch: int) -> str:
-    name = _LONG_NAMES.get(key, _NAMES[key])
+def _explanation(key: str, raw: int, arch: int) -> str:
+    """What the value of a matrix descriptor's field means; "" if the field is illegal."""
     if key == "start_address":
-        return f"{name}: {raw} x 16 = {16 * raw:#x}"
+        return f": {raw} x 16 = {16 * raw:#x}"
     if key in ("leading_byte_offset", "stride_byte_offset"):
-        return f"{name}: {raw} x 16 = {in_bytes(16 * raw)}"
+        return f": {raw} x 16 = {in_bytes(16 * raw)}"
     if key == "swizzle":
         if raw not in SWIZZLE_CODES[arch]:
-            return name
+            return ""
         width, atomicity = SWIZZLE_CODES[arch][raw]
-        if not width:
-            return f"{name}: none"
-        return f"{name}: {width} bytes wide, {atomicity} bytes move as a whole"
+        return f": {width} bytes wide, {atomicity} bytes move as a whole" if width else ": none"
+    if key == "base_offset" and raw:
+        return f": the pattern starts {raw} x 128 bytes after a multiple of its size"
     if key == "base_offset":
-        start = f": the pattern starts {raw} x 128 bytes after a multiple of its size"
-        return f"{name}{start if raw else ': 0'}"
+        return ": 0"
     if key == "lbo_mode":
-        return f"{name}: the LBO is {'an address' if raw else 'relative to the start address'}"
-    return f"{name}: {raw}, a constant"
+        return f": the LBO is {'an address' if raw else 'relative to the start address'}"
+    return f": {raw}, a constant"
 
 
 def instruction_fields(value: int, kind: str) -> list[Field]:
@@ -158,7 +139,7 @@ def instruction_fields(value: int, kind: str) -> list[Field]:
     found = InstructionDescriptor.decode(value, kind)
     table = BLOCK_SCALED_FIELDS if KINDS[kind].block_scaled else DENSE_FIELDS
     raw = extract("instruction descriptor", value, 32, table)
-    said: Mapping[str, str] = {
+    said = {
         "m": f"M = {found.m}: {raw['m']} x 16",
         "n": f"N = {found.n}: {raw['n']} x 8",
         "a_type": f"type of A: {found.a_type}",
@@ -167,22 +148,13 @@ def instruction_fields(value: int, kind: str) -> list[Field]:
         "a_mn_major": f"A is {found.a_major}-major",
         "b_mn_major": f"B is {found.b_major}-major",
     }
-    fields = [
-        Field(
-            key,
-            _INSTRUCTION_NAMES.get(key, key.replace("_", " ")),
-            first,
-            bits,
-            raw[key],
-            said.get(key, f"{_INSTRUCTION_NAMES.get(key, key.replace('_', ' '))}: {raw[key]}"),
-            "",
-            index % FILLS,
-        )
-        for index, (key, (first, bits)) in enumerate(
-            sorted(table.items(), key=lambda item: item[1])
-        )
-    ]
-    return [*fields, _reserved(0, "")]
+    fields: list[Field] = []
+    for key, (first, bits) in sorted(table.items(), key=lambda item: item[1]):
+        name = _INSTRUCTION_NAMES.get(key, key.replace("_", " "))
+        meaning = said.get(key, f"{name}: {raw[key]}")
+        fill = len(fields) % FILLS
+        fields.append(Field(key, name, first, bits, raw[key], meaning, fill=fill))
+    return [*fields, _reserved()]
 
 
 def bits_scene(title: str, value: int, width: int, fields: list[Field]) -> Scene:
@@ -191,20 +163,11 @@ def bits_scene(title: str, value: int, width: int, fields: list[Field]) -> Scene
     Args:
         title: the heading.
         value: an unsigned number of `width` bits.
-        fields: what to name; all other bits are reserved.
+        fields: its named fields, then that of the reserved bits.
     """
-    owner = {
-        bit: field
-        for field in fields
-        if field.key != "reserved"
-        for bit in range(field.first, field.first + field.bits)
-    }
-    wrong_bits = {
-        bit
-        for field in fields
-        if field.problem
-        for bit in range(field.first, field.first + field.bits)
-        if field.key != "reserved" or field.raw >> bit & 1
+    *named, reserved = fields
+    owner = dict.fromkeys(range(width), reserved) | {
+        field.first + bit: field for field in named for bit in range(field.bits)
     }
     boxes: list[Box] = []
     texts = [Text(MARGIN, MARGIN + 10, title, "heading")]
@@ -213,32 +176,22 @@ def bits_scene(title: str, value: int, width: int, fields: list[Field]) -> Scene
     most = max(levels.values())
     top, pitch = MARGIN + 46 + 16 * most, 70 + 16 * most
 
-    def place(bit: int) -> tuple[float, float]:
+    def corner(bit: int) -> tuple[float, float]:
         row, column = divmod(width - 1 - bit, ROW_BITS)
         return MARGIN + column * _CELL, top + row * pitch
 
     marks = []
     for bit in reversed(range(width)):
-        x, y = place(bit)
-        field = owner.get(bit)
-        boxes.append(
-            Box(
-                x,
-                y,
-                _CELL,
-                _HEIGHT,
-                f"bit fill{field.fill}" if field else "bit reserved",
-                f"bit {bit}: {field.meaning if field else 'reserved, must be 0'}",
-                str(value >> bit & 1),
-                data=(("bit", bit), ("field", field.key if field else "reserved")),
-            )
-        )
-        if bit in wrong_bits:
+        (x, y), field, digit = corner(bit), owner[bit], value >> bit & 1
+        data: dict[str, str | int] = {"bit": bit, "field": field.key}
+        said = f"bit {bit}: {field.meaning}"
+        boxes.append(Box(x, y, _CELL, _HEIGHT, field.box_kind, said, str(digit), data=data))
+        if field.problem and (field is not reserved or digit):
             marks.append(Box(x + 1, y + 1, _CELL - 2, _HEIGHT - 2, "bad passive"))
     for run in runs:
-        (x, y), right = place(run.last), place(run.first)[0] + _CELL
+        (x, y), right = corner(run.last), corner(run.first)[0] + _CELL
         for bit in {run.first, run.last}:
-            middle = place(bit)[0] + _CELL / 2
+            middle = corner(bit)[0] + _CELL / 2
             texts.append(Text(middle, y + _HEIGHT + 11, str(bit), anchor="middle"))
         if not run.name:
             continue
@@ -250,24 +203,21 @@ def bits_scene(title: str, value: int, width: int, fields: list[Field]) -> Scene
             line = 16 * level - 5
             boxes.append(Box((x + right) / 2 - 0.5, y - 1 - line, 1, line, "leader"))
     y = top + -(-width // ROW_BITS) * pitch - 16 * most - 6
-    notes = []
     for field in fields:
-        kind = f"bit fill{field.fill}" if field.key != "reserved" else "bit reserved"
-        boxes.append(Box(MARGIN, y + 1, 16, 14, kind, data=(("legend", field.key),)))
+        boxes.append(Box(MARGIN, y + 1, 16, 14, field.box_kind, data={"legend": field.key}))
         texts.append(Text(MARGIN + 24, y + 8, field.positions, "note"))
-        if field.meaning:
-            texts.append(Text(MARGIN + 106, y + 8, field.meaning, "value"))
+        texts.append(Text(MARGIN + 106, y + 8, field.meaning, "value"))
         if field.problem:
-            y += 20 * bool(field.meaning)
+            y += 20
             texts.append(Text(MARGIN + 106, y + 8, field.problem, "problem"))
-        notes.append(f"{field.positions}: {field.meaning} {field.problem}".strip())
         y += 20
-    said = [field.meaning for field in fields] + [f"{field.problem:<}" for field in fields]
+    said_of = [f"{field.positions}: {field.meaning} {field.problem}".strip() for field in fields]
+    lines = [line for field in fields for line in (field.meaning, field.problem)]
     bits_wide = min(width, ROW_BITS) * _CELL
     return Scene(
         title,
-        ". ".join(notes) + ".",
-        max(bits_wide, caption_width(title, ()), caption_width("", said) + 106) + 2 * MARGIN,
+        ". ".join(said_of) + ".",
+        max(bits_wide, caption_width(title, ()), caption_width("", lines) + 106) + 2 * MARGIN,
         y + MARGIN,
         (*boxes, *marks),
         tuple(texts),
@@ -276,7 +226,7 @@ def bits_scene(title: str, value: int, width: int, fields: list[Field]) -> Scene
 
 @dataclass(frozen=True)
 class _Run:
-    """Bits of one row that belong to one field; those of none have no name."""
+    """Neighbouring bits of a row that belong to one field; reserved ones have no name."""
 
     first: int
     last: int
@@ -284,7 +234,7 @@ class _Run:
 
     @property
     def column(self) -> int:
-        """Of the highest bit."""
+        """The column of the highest bit."""
         return ROW_BITS - 1 - self.last % ROW_BITS
 
     @property
@@ -304,14 +254,15 @@ class _Run:
 
 
 def _runs(width: int, owner: Mapping[int, Field]) -> list[_Run]:
-    """The runs of a number, those of a row from left to right."""
+    """The runs of a number, the highest first."""
     runs: list[_Run] = []
     for bit in reversed(range(width)):
         same = owner.get(bit) == owner.get(bit + 1) and (bit + 1) % ROW_BITS
         if runs and same:
             runs[-1] = _Run(bit, runs[-1].last, runs[-1].name)
         else:
-            runs.append(_Run(bit, bit, owner[bit].name if bit in owner else ""))
+            named = owner[bit].key != "reserved"
+            runs.append(_Run(bit, bit, owner[bit].name if named else ""))
     return runs
 
 
@@ -332,13 +283,13 @@ def _levels(runs: list[_Run]) -> dict[_Run, int]:
 
 
 def matrix_scene(value: int, arch: int | str) -> Scene:
-    """See `triton_ext.render.svg.descriptor_svg`."""
+    """The scene of `triton_ext.render.svg.descriptor_svg`."""
     fields = matrix_fields(value, arch)
     title = f"Matrix descriptor {value:#018x} on sm_{architecture(arch)}"
     return bits_scene(title, value, 64, fields)
 
 
 def instruction_scene(value: int, kind: str) -> Scene:
-    """See `triton_ext.render.svg.instruction_descriptor_svg`."""
+    """The scene of `triton_ext.render.svg.instruction_descriptor_svg`."""
     fields = instruction_fields(value, kind)
     return bits_scene(f"Instruction descriptor {value:#010x}, kind::{kind}", value, 32, fields)

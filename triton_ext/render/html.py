@@ -23,9 +23,10 @@ from triton_ext.layouts.encodings import (
 )
 from triton_ext.layouts.linear_layout import LinearLayout
 from triton_ext.layouts.nvmma_shared import ATOM_ROWS, nvmma_shared_to_linear_layout
-from triton_ext.render.cells import Plane, fits, operand_shape, unit_shape
-from triton_ext.render.scene import DARK, LIGHT, by, environment
-from triton_ext.render.svg import dump_atom, dump_plane
+from triton_ext.render.cells import Plane, fits
+from triton_ext.render.parts import dump_atom, dump_plane, operand_shape, unit_shape
+from triton_ext.render.scene import FILLS, rendered
+from triton_ext.render.words import by
 
 EXPLORED_BITWIDTHS = (8, 16, 32)
 EXPLORED_SHAPES = ((64, 64), (128, 64), (128, 128), (64, 256))
@@ -68,8 +69,8 @@ class Configuration:
             "bits": plane.element_bitwidth,
             "offset": bases["offset"],
             "block": bases.get("block", []),
-            "rows": self._inverse_bases(plane.names[0]),
-            "columns": self._inverse_bases(plane.names[1]),
+            "rows": plane.inverse_bases(plane.names[0]),
+            "columns": plane.inverse_bases(plane.names[1]),
             "shape": plane.shape,
             "drawn": _drawn(plane),
             "cell": plane.cell,
@@ -78,14 +79,6 @@ class Configuration:
             "unit": unit_shape(atom) if atom else _unit(plane),
             "instruction": instruction,
         }
-
-    def _inverse_bases(self, name: str) -> list[tuple[int, int]]:
-        """(offset, block) of the coordinates 1, 2, 4, ... along one dimension."""
-        if not name:
-            return []
-        names = list(self.plane.inverse.out_dims)
-        found = [dict(zip(names, basis, strict=True)) for basis in self.plane.inverse.bases[name]]
-        return [(basis["offset"], basis.get("block", 0)) for basis in found]
 
 
 def _runs_down(plane: Plane) -> bool:
@@ -212,12 +205,9 @@ def _page(
         "configurations": [configuration.to_object() for configuration in shown],
         "selected": shown.index(selected),
         "memory": {"chunk": CHUNK_BYTES, "bank": BANK_BYTES, "banks": BANKS, "line": LINE_BYTES},
-        "fills": len(LIGHT.fills),
+        "fills": FILLS,
     }
-    template = environment().get_template("explorer.html")
-    return template.render(
-        title=title, subtitle=subtitle, controls=controls, data=data, light=LIGHT, dark=DARK
-    )
+    return rendered("explorer.html", title=title, subtitle=subtitle, controls=controls, data=data)
 
 
 def explorer_html(

@@ -6,34 +6,24 @@ the parts of a subtile (Sec. 3.3 and 4.3).
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+import itertools
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 
 from triton_ext.errors import LayoutError
 from triton_ext.hardware.operand import MmaOperand
 from triton_ext.layouts.atoms import SwizzleAtom
 from triton_ext.layouts.encodings import CHUNK_BYTES
 from triton_ext.layouts.linear_layout import LinearLayout
-from triton_ext.render.cells import Plane, unit_name, unit_shape
+from triton_ext.render.cells import Plane, chunk_elements
 from triton_ext.render.descriptor_picture import matrix_scene
-from triton_ext.render.scene import (
-    FILLS,
-    MARGIN,
-    Arrow,
-    Box,
-    Scene,
-    Text,
-    by,
-    caption_width,
-    in_bytes,
-    lines_of_text,
-)
+from triton_ext.render.parts import atom_kind, unit_name, unit_shape
+from triton_ext.render.scene import FILLS, MARGIN, Arrow, Box, Grid, Scene, Text, figure
 from triton_ext.render.tile_picture import tile_scene
+from triton_ext.render.words import by, in_bytes
 
 MAX_PARTS = 8
 """At most so many parts of a subtile are drawn down and across."""
-_TOP = MARGIN + 74
-_LEFT = MARGIN + 52
 
 
 @dataclass(frozen=True)
@@ -44,217 +34,211 @@ class _Operand:
     atom: SwizzleAtom
 
     @property
-    def unit(self) -> tuple[int, int]:
-        return unit_shape(self.atom)
-
-    @property
-    def by_atoms(self) -> bool:
-        """Whether LBO and SBO lead from atom to atom, not from chunk to chunk (seed 002, 4.3)."""
-        return self.atom.major == "MN"
+    def k_major(self) -> bool:
+        return self.atom.major == "K"
 
     @property
     def part(self) -> tuple[int, int]:
-        """What LBO and SBO step over."""
-        return self.atom.shape if self.by_atoms else self.unit
+        """What LBO and SBO step over: a chunk, or an atom if MN-major (seed 002, Sec. 4.3)."""
+        return unit_shape(self.atom) if self.k_major else self.atom.shape
 
     def address(self, row: int, column: int) -> int:
-        """Where an element of the first subtile lies, in bytes from the subtile's start."""
+        """The address of an element of the first subtile, in bytes from the subtile's start."""
         own = self.derived.descriptor
         found = own.element_address(row, column, self.atom.element_bitwidth, self.atom.major)
         return found - own.start_address
 
 
-def _frame(
+def _panel(
     title: str,
     subtitle: str,
     boxes: list[Box],
-    texts: list[Text],
+    texts: Iterable[Text],
     notes: list[str],
     size: tuple[float, float],
-    arrows: tuple[Arrow, ...] = (),
+    arrows: Iterable[Arrow] = (),
 ) -> Scene:
-    """A panel: its heading, what is drawn, and the notes below; `size` is that of the drawing."""
-    drawn, bottom = lines_of_text(MARGIN, size[1] + 12, notes)
-    width = max(size[0], caption_width(title, [subtitle, *notes]) + MARGIN)
-    heading = (
-        Text(MARGIN, MARGIN + 10, title, "heading"),
-        Text(MARGIN, MARGIN + 31, subtitle, "note"),
+    """A level with its heading and notes; `size` is that of the drawing."""
+    return figure(
+        title,
+        boxes,
+        (
+            Text(MARGIN, MARGIN + 10, title, "heading"),
+            Text(MARGIN, MARGIN + 31, subtitle, "note"),
+            *texts,
+        ),
+        notes,
+        size,
+        arrows=arrows,
+        description=" ".join([subtitle, *notes]),
+        captions=[subtitle],
     )
-    description = " ".join([subtitle, *notes])
-    everything = (*heading, *texts, *drawn)
-    return Scene(title, description, width + MARGIN, bottom, tuple(boxes), everything, arrows)
+
+
+@dataclass(frozen=True)
+class _Cells:
+    """The cells of a level, and the address of each.
+
+    Attributes:
+        level: its name in the ``data-level`` attribute.
+        words: the tooltip, with ``{}`` for the coordinates of a cell's first element.
+        width, height: the size of a cell, in CSS pixels.
+        counts: how many cells there are down and across.
+        step: the elements of a cell down and across.
+        address: element -> its byte.
+    """
+
+    level: str
+    words: str
+    width: float
+    height: float
+    counts: tuple[int, int]
+    step: tuple[int, int]
+    address: Callable[[int, int], int]
+
+    @property
+    def grid(self) -> Grid:
+        return Grid(MARGIN + 52, MARGIN + 74, self.width, self.height)
+
+    @property
+    def end(self) -> tuple[float, float]:
+        """The right and the bottom of the cells."""
+        return self.grid.x(self.counts[1]), self.grid.y(self.counts[0])
+
+    def boxes(self, look: Callable[[int, int, int], tuple[str, str]]) -> list[Box]:
+        """The cells; `look` makes (fill, label) of a cell's row, column and address."""
+        boxes = []
+        for i, j in itertools.product(*map(range, self.counts)):
+            row, column = i * self.step[0], j * self.step[1]
+            address = self.address(row, column)
+            fill, label = look(i, j, address)
+            title = f"{self.words.format(f'({row}, {column})')}: + {in_bytes(address)}"
+            data: dict[str, str | int] = {"level": self.level, "row": row, "column": column}
+            data["byte"] = address
+            boxes.append(Box(*self.grid.area(i, j), f"chunk {fill}", title, label, data=data))
+        return boxes
+
+    def labels(self) -> list[Text]:
+        """The first coordinate of each row and column of cells."""
+        rows, columns = (
+            range(0, count * step, step) for count, step in zip(self.counts, self.step, strict=True)
+        )
+        return self.grid.row_labels(rows) + self.grid.column_labels(columns)
 
 
 def _chunk_panel(operand: _Operand) -> Scene:
-    """Level 1: the elements of the first 8x16B chunk, and where its rows lie."""
-    rows, columns = operand.unit
-    k_major = operand.atom.major == "K"
+    """Level 1: the elements of the first 8x16B chunk, and the address of each of its rows."""
+    k_major = operand.k_major
+    rows, columns = unit_shape(operand.atom)
     width, height = (max(14, 176 // columns), 22) if k_major else (34, 176 // rows)
+    cells = _Cells("element", "element {}", width, height, (rows, columns), (1, 1), operand.address)
     dense = 2 if max(rows, columns) > 8 else 1  # every second number where there is no room
-    boxes, texts = [], []
-    for row in range(rows):
-        for column in range(columns):
-            address = operand.address(row, column)
-            along = column if k_major else row
-            boxes.append(
-                Box(
-                    _LEFT + column * width,
-                    _TOP + row * height,
-                    width,
-                    height,
-                    "chunk fill0",
-                    f"element ({row}, {column}): + {in_bytes(address)}",
-                    str(along) if along % dense == 0 else "",
-                    data=(("level", "element"), ("row", row), ("column", column),
-                          ("byte", address)),
-                )
-            )  # fmt: skip
-    right, bottom = _LEFT + columns * width, _TOP + rows * height
+
+    def look(i: int, j: int, address: int) -> tuple[str, str]:
+        along = j if k_major else i
+        return "fill0", str(along) if along % dense == 0 else ""
+
+    grid, (right, bottom) = cells.grid, cells.end
+    texts = []
     for line in range(8):
-        start = operand.address(line, 0) if k_major else operand.address(0, line)
         if k_major:
-            middle = _TOP + (line + 0.5) * height
-            texts.append(Text(right + 8, middle, f"+{start}", "value"))
-            texts.append(Text(_LEFT - 8, middle, str(line), anchor="end"))
+            start = f"+{operand.address(line, 0)}"
+            texts.append(Text(right + 8, grid.y(line + 0.5), start, "value"))
+            texts.append(grid.row_label(line, line))
         else:
-            middle = _LEFT + (line + 0.5) * width
-            texts.append(Text(middle, bottom + 12, f"+{start}", anchor="middle"))
-            texts.append(Text(middle, _TOP - 11, str(line), anchor="middle"))
-    name = unit_name(operand.atom)
-    size = (right + 52, bottom) if k_major else (right, bottom + 18)
+            start = f"+{operand.address(0, line)}"
+            texts.append(Text(grid.x(line + 0.5), bottom + 12, start, anchor="middle"))
+            texts.append(grid.column_label(line, line))
     lines = "row" if k_major else "column"
-    return _frame(
+    return _panel(
         "1. Chunk",
-        f"{name}: 8 {lines}s of 16 bytes; {by(operand.unit)} elements",
-        boxes,
+        f"{unit_name(operand.atom)}: 8 {lines}s of 16 bytes; {by((rows, columns))} elements",
+        cells.boxes(look),
         texts,
         [f"+ is the {lines}'s place in shared memory, in bytes:", "the swizzle included."],
-        size,
+        (right + 52, bottom) if k_major else (right, bottom + 18),
     )
 
 
-def _grid(
-    operand: _Operand,
-    counts: tuple[int, int],
-    cell: tuple[int, int],
-    box: Callable[[int, int, float, float], Box],
-    step: tuple[int, int],
-) -> tuple[list[Box], list[Text], tuple[float, float]]:
-    """Cells with their first coordinates beside them, and the size of it all."""
-    height, width = cell
-    boxes, texts = [], []
-    for i in range(counts[0]):
-        y = _TOP + i * height
-        texts.append(Text(_LEFT - 8, y + height / 2, str(i * step[0]), anchor="end"))
-        boxes += [box(i, j, _LEFT + j * width, y) for j in range(counts[1])]
-    for j in range(counts[1]):
-        middle = _LEFT + (j + 0.5) * width
-        texts.append(Text(middle, _TOP - 11, str(j * step[1]), anchor="middle"))
-    return boxes, texts, (_LEFT + counts[1] * width, _TOP + counts[0] * height)
-
-
 def _atom_panel(operand: _Operand) -> Scene:
-    """Level 2: the 16-byte pieces of the atom, and where they lie in it."""
-    atom = operand.atom
-    rows, columns = atom.shape
-    chunk = 8 * CHUNK_BYTES // atom.element_bitwidth
-    step = (1, chunk) if atom.major == "K" else (chunk, 1)
-    counts = (rows // step[0], columns // step[1])
-
-    def box(i: int, j: int, x: float, y: float) -> Box:
-        row, column = i * step[0], j * step[1]
-        address = atom.address(row, column)
-        fill = (j if atom.major == "K" else i) % FILLS
-        title = f"elements from ({row}, {column}) on: + {in_bytes(address)}"
-        data = (("level", "atom"), ("row", row), ("column", column), ("byte", address))
-        return Box(x, y, 40, 22, f"chunk fill{fill}", title, str(address), data=data)
-
-    boxes, texts, size = _grid(operand, counts, (22, 40), box, step)
-    if atom.major == "K":
-        first = Box(_LEFT + 1, _TOP + 1, 38, 8 * 22 - 2, "outline passive first")
-    else:
-        first = Box(_LEFT + 1, _TOP + 1, 8 * 40 - 2, 20, "outline passive first")
-    return _frame(
+    """Level 2: the 16-byte pieces of the atom, and the address of each."""
+    atom, k_major = operand.atom, operand.k_major
+    chunk = chunk_elements(atom.element_bitwidth)
+    step = (1, chunk) if k_major else (chunk, 1)
+    counts = (atom.shape[0] // step[0], atom.shape[1] // step[1])
+    cells = _Cells("atom", "elements from {} on", 40, 22, counts, step, atom.address)
+    boxes = cells.boxes(lambda i, j, byte: (f"fill{(j if k_major else i) % FILLS}", str(byte)))
+    first = cells.grid.area(0, 0, *((8, 1) if k_major else (1, 8)), inset=1)
+    return _panel(
         "2. Atom",
         f"{by(atom.shape)} elements, {in_bytes(8 * atom.row_bytes)} in one piece",
-        [*boxes, first],
-        texts,
+        [*boxes, Box(*first, "outline passive first")],
+        cells.labels(),
         [
             "The byte at which each 16-byte piece lies.",
             f"A colour: one {unit_name(atom)} chunk; outlined: the first.",
         ],
-        size,
+        cells.end,
     )
-
-
-def _atom_outline(box: Box, turn: int) -> Box:
-    kind = f"outline passive {'other-atom' if turn else 'atom'}"
-    return Box(box.x + 1.5, box.y + 1.5, box.width - 3, box.height - 3, kind)
 
 
 def _subtile_panel(operand: _Operand) -> Scene:
     """Level 3: the chunks or atoms of the first subtile, with LBO and SBO from one to the next."""
     derived, atom = operand.derived, operand.atom
-    part = operand.part
-    extent = derived.instruction
+    own, extent, part = derived.descriptor, derived.instruction, operand.part
     counts = (max(1, extent[0] // part[0]), max(1, extent[1] // part[1]))
     shown = (min(counts[0], MAX_PARTS), min(counts[1], MAX_PARTS))
-    parts = "atoms" if operand.by_atoms else f"{unit_name(atom)} chunks"
+    cells = _Cells("subtile", "from {} on", 70, 30, shown, part, operand.address)
+    grid, (right, bottom) = cells.grid, cells.end
 
-    def box(i: int, j: int, x: float, y: float) -> Box:
-        row, column = i * part[0], j * part[1]
-        address = operand.address(row, column)
-        kind = "chunk plain" if operand.by_atoms else f"chunk fill{address % atom.row_bytes // 16}"
-        title = f"from ({row}, {column}) on: + {in_bytes(address)}"
-        data = (("level", "subtile"), ("row", row), ("column", column), ("byte", address))
-        return Box(x, y, 70, 30, kind, title, f"+{address}", data=data)
+    def look(i: int, j: int, address: int) -> tuple[str, str]:
+        fill = f"fill{address % atom.row_bytes // CHUNK_BYTES}" if operand.k_major else "plain"
+        return fill, f"+{address}"
 
-    boxes, texts, (right, bottom) = _grid(operand, shown, (30, 70), box, part)
-    if operand.by_atoms:
-        boxes += [_atom_outline(box, sum(divmod(n, shown[1])) % 2) for n, box in enumerate(boxes)]
-    inside = (right - _LEFT, bottom - _TOP)
-    boxes.append(Box(_LEFT, _TOP, *inside, "outline passive subtile"))
-    names = ("LBO", "SBO")
+    boxes = cells.boxes(look)
+    if not operand.k_major:
+        every = itertools.product(*map(range, shown))
+        boxes += [Box(*grid.area(i, j, inset=1.5), atom_kind(i, j)) for i, j in every]
+    boxes.append(Box(*grid.area(0, 0, *shown), "outline passive subtile"))
+    lbo = ("LBO", own.leading_byte_offset, derived.uses_leading)
+    sbo = ("SBO", own.stride_byte_offset, derived.uses_stride)
     # Which of the two leads down (along M or N) and which across (along K).
-    down, across = ("SBO", "LBO") if atom.major == "K" else ("LBO", "SBO")
-    if atom.major == "MN" and not atom.swizzle_byte_width:
-        down, across = across, down
-    values = dict(
-        zip(
-            names,
-            (derived.descriptor.leading_byte_offset, derived.descriptor.stride_byte_offset),
-            strict=True,
-        )
-    )
-    used = dict(zip(names, (derived.uses_leading, derived.uses_stride), strict=True))
-    arrows = []
-    if counts[0] > 1:
-        x = right + 14
-        kind = "arrow" if used[down] else "arrow unused"
-        arrows.append(Arrow(x, _TOP + 15, x, _TOP + 45, kind))
-        texts.append(Text(x + 10, _TOP + 30, f"{down} {values[down]}", "field"))
-    if counts[1] > 1:
-        y = bottom + 14
-        kind = "arrow" if used[across] else "arrow unused"
-        arrows.append(Arrow(_LEFT + 35, y, _LEFT + 105, y, kind))
-        texts.append(Text(_LEFT + 115, y, f"{across} {values[across]}", "field"))
-    notes = [f"+ is the first byte of each of the {by(counts)} {parts}."]
-    for name, count, dimension in ((down, counts[0], "M or N"), (across, counts[1], "K")):
-        if not used[name]:
-            why = (
-                f"{dimension} stays in one atom" if count > 1 else f"there is one along {dimension}"
+    lbo_down = not operand.k_major and atom.swizzle_byte_width > 0
+    down, across = (lbo, sbo) if lbo_down else (sbo, lbo)
+    texts, arrows = cells.labels(), []
+    notes = [
+        f"+ is the first byte of each of the {by(counts)}"
+        f" {f'{unit_name(atom)} chunks' if operand.k_major else 'atoms'}."
+    ]
+    for (name, value, used), count, dimension in (
+        (down, counts[0], "M or N"),
+        (across, counts[1], "K"),
+    ):
+        if count > 1:
+            kind = "arrow" if used else "arrow unused"
+            if dimension == "K":
+                y = bottom + 14
+                arrows.append(Arrow(grid.x(0.5), y, grid.x(1.5), y, kind))
+                texts.append(Text(grid.x(1.5) + 10, y, f"{name} {value}", "field"))
+            else:
+                x = right + 14
+                arrows.append(Arrow(x, grid.y(0.5), x, grid.y(1.5), kind))
+                texts.append(Text(x + 10, grid.y(1), f"{name} {value}", "field"))
+        if not used:
+            one = f"there is one along {dimension}"
+            notes.append(
+                f"{name} is not used: {f'{dimension} stays in one atom' if count > 1 else one}."
             )
-            notes.append(f"{name} is not used: {why}.")
     if shown != counts:
         notes.append(f"Cut: the first {by(shown)} are drawn.")
-    return _frame(
+    return _panel(
         "3. MMA subtile",
         f"{by(extent)} elements, read by one instruction",
         boxes,
         texts,
         notes,
         (right + 110, bottom + 24),
-        tuple(arrows),
+        arrows,
     )
 
 
@@ -267,7 +251,7 @@ def _as_mn_by_k(layout: LinearLayout, derived: MmaOperand, mn_dim: int) -> Linea
 
 
 def operand_scene(layout: LinearLayout, derived: MmaOperand, *, mn_dim: int = 0) -> Scene:
-    """See `triton_ext.render.svg.operand_svg`."""
+    """The scene of `triton_ext.render.svg.operand_svg`."""
     own = derived.descriptor
     head = matrix_scene(own.encode(), own.arch)
     tile_layout = _as_mn_by_k(layout, derived, mn_dim)
@@ -278,6 +262,7 @@ def operand_scene(layout: LinearLayout, derived: MmaOperand, *, mn_dim: int = 0)
     atom = SwizzleAtom(derived.major, own.swizzle_byte_width, derived.element_bitwidth)
     operand = _Operand(derived, atom)
     levels = _chunk_panel(operand).beside(_atom_panel(operand)).beside(_subtile_panel(operand))
+    levels = replace(levels, height=levels.height - MARGIN)  # the tile has a margin of its own
     made_of_it = Plane(tile_layout, derived.element_bitwidth).is_made_of(atom)
     tile = tile_scene(
         tile_layout,

@@ -24,8 +24,9 @@ from triton_ext.render.cells import Plane
 from triton_ext.render.html import Configuration, tiles_html
 from triton_ext.render.operand_picture import operand_scene
 from triton_ext.render.report_text import place_of, summary_lines, uses_of, value_headline
-from triton_ext.render.scene import DARK, FILLS, LIGHT, Scene, by, environment
+from triton_ext.render.scene import FILLS, Scene, rendered
 from triton_ext.render.tensor_memory_picture import tensor_memory_scene
+from triton_ext.render.words import by
 
 __all__ = ["report_html"]
 
@@ -156,8 +157,8 @@ def report_html(report: Mapping[str, Any]) -> str:
     Args:
         report: as ``layout_report.schema.json`` describes it.
     """
-    template = environment().get_template("report.html")
-    return template.render(
+    return rendered(
+        "report.html",
         report=report,
         cards=_cards(report),
         tensor_pictures=list(_tensor_pictures(report)),
@@ -167,6 +168,4 @@ def report_html(report: Mapping[str, Any]) -> str:
         place_of=place_of,
         uses_of=uses_of,
         headline=value_headline,
-        light=LIGHT,
-        dark=DARK,
     )

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from triton_ext.render.scene import by
+from triton_ext.render.words import by
 
 __all__ = ["place_of", "report_text", "summary_lines", "uses_of", "value_headline"]
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
@@ -20,8 +20,8 @@ class Theme:
     """The colours of a picture under one colour scheme, as ``#rrggbb``.
 
     Attributes:
-        fills: what tells the 8 columns of 8x16B subtiles of an atom apart, in the order of seed
-            003 ("colored in grey, red, purple, and blue"), continued to 8.
+        fills: the colours of cells. They tell the 8 columns of 8x16B subtiles of an atom apart,
+            in the order of seed 003 ("colored in grey, red, purple, and blue"), continued to 8.
     """
 
     ground: str
@@ -36,29 +36,23 @@ class Theme:
     fills: tuple[str, ...]
 
 
-LIGHT = Theme(
-    ground="#ffffff",
-    panel="#f5f6f8",
-    ink="#1a1d21",
-    faint="#5a626d",
-    rule="#cfd4db",
-    atom="#1f6fd0",
-    other_atom="#b8610a",
-    subtile="#cf222e",
-    focus="#0b0d10",
-    fills=("#cdd2d9", "#f4a9a3", "#d0b8f2", "#a6c9f8", "#f9c88f", "#abdfb1", "#f0e28f", "#96dad5"),
+_COLOURS = {  # light, dark
+    "ground": ("#ffffff", "#14171c"),
+    "panel": ("#f5f6f8", "#1d2128"),
+    "ink": ("#1a1d21", "#eef1f5"),
+    "faint": ("#5a626d", "#a7b0bc"),
+    "rule": ("#cfd4db", "#3a414c"),
+    "atom": ("#1f6fd0", "#7ab5ff"),
+    "other_atom": ("#b8610a", "#f0a552"),
+    "subtile": ("#cf222e", "#ff7386"),
+    "focus": ("#0b0d10", "#ffffff"),
+}
+_FILLS = (
+    ("#cdd2d9", "#f4a9a3", "#d0b8f2", "#a6c9f8", "#f9c88f", "#abdfb1", "#f0e28f", "#96dad5"),
+    ("#565d68", "#953838", "#67489a", "#2d5c9b", "#8f5b1c", "#2c6f3d", "#736411", "#1e6f6c"),
 )
-DARK = Theme(
-    ground="#14171c",
-    panel="#1d2128",
-    ink="#eef1f5",
-    faint="#a7b0bc",
-    rule="#3a414c",
-    atom="#7ab5ff",
-    other_atom="#f0a552",
-    subtile="#ff7386",
-    focus="#ffffff",
-    fills=("#565d68", "#953838", "#67489a", "#2d5c9b", "#8f5b1c", "#2c6f3d", "#736411", "#1e6f6c"),
+LIGHT, DARK = (
+    Theme(**{name: pair[i] for name, pair in _COLOURS.items()}, fills=_FILLS[i]) for i in range(2)
 )
 FILLS = len(LIGHT.fills)
 
@@ -68,10 +62,11 @@ class Box:
     """A rectangle with a text in it and a tooltip.
 
     Attributes:
+        x, y, width, height: the rectangle, in CSS pixels.
         kind: its classes in the style sheet, such as ``chunk fill3``.
         title: the tooltip.
-        label: the text, at the place that `at` says: in the middle, or in a corner.
-        data: ``data-`` attributes: what the box stands for.
+        label: the text, in the middle of the box or in a corner, as `at` says.
+        data: ``data-`` attributes that name what the box stands for.
     """
 
     x: float
@@ -82,7 +77,7 @@ class Box:
     title: str = ""
     label: str = ""
     at: Literal["middle", "top", "bottom"] = "middle"
-    data: tuple[tuple[str, str | int], ...] = ()
+    data: Mapping[str, str | int] = field(default_factory=dict)
 
     @property
     def label_x(self) -> float:
@@ -180,7 +175,94 @@ class Scene:
 
     def to_svg(self) -> str:
         """The picture as a whole SVG document, which follows the reader's colour scheme."""
-        return environment().get_template("scene.svg").render(scene=self, light=LIGHT, dark=DARK)
+        return rendered("scene.svg", scene=self)
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Cells of one size, in rows and columns from a corner of the picture.
+
+    Attributes:
+        left, top: the corner.
+        width, height: the size of a cell.
+        clearance: between the cells and the middle of the labels above them.
+    """
+
+    left: float
+    top: float
+    width: float
+    height: float
+    clearance: float = 11
+
+    def x(self, column: float) -> float:
+        """The left edge of a column."""
+        return self.left + column * self.width
+
+    def y(self, row: float) -> float:
+        """The upper edge of a row."""
+        return self.top + row * self.height
+
+    def area(
+        self, row: float, column: float, rows: float = 1, columns: float = 1, inset: float = 0
+    ) -> tuple[float, float, float, float]:
+        """The x, y, width and height of some rows and columns, less `inset` on each side."""
+        x, y = self.x(column) + inset, self.y(row) + inset
+        return x, y, columns * self.width - 2 * inset, rows * self.height - 2 * inset
+
+    def row_label(self, row: float, label: object) -> Text:
+        """A text on the left of a row."""
+        return Text(self.left - 8, self.y(row + 0.5), str(label), anchor="end")
+
+    def column_label(self, column: float, label: object) -> Text:
+        """A text above a column."""
+        return Text(self.x(column + 0.5), self.top - self.clearance, str(label), anchor="middle")
+
+    def row_labels(self, labels: Iterable[object]) -> list[Text]:
+        """A text on the left of each of the first rows."""
+        return [self.row_label(row, label) for row, label in enumerate(labels)]
+
+    def column_labels(self, labels: Iterable[object]) -> list[Text]:
+        """A text above each of the first columns."""
+        return [self.column_label(column, label) for column, label in enumerate(labels)]
+
+
+def heading(title: str, caption: str, left: float = MARGIN) -> tuple[Text, Text]:
+    """The title of a figure, and under it what runs down and across."""
+    return Text(MARGIN, MARGIN + 10, title, "heading"), Text(left, MARGIN + 32, caption)
+
+
+def figure(
+    title: str,
+    boxes: Iterable[Box],
+    texts: Iterable[Text],
+    notes: Sequence[str],
+    size: tuple[float, float],
+    *,
+    arrows: Iterable[Arrow] = (),
+    description: str = "",
+    captions: Sequence[str] = (),
+) -> Scene:
+    """A drawing with notes below it.
+
+    Args:
+        texts: of the drawing, the title's included.
+        size: how far the drawing reaches, to the right and down.
+        description: left out: the notes.
+        captions: further lines that must fit into the width, besides the title and the notes.
+    """
+    right, bottom = size
+    drawn = []
+    for y, note in enumerate(notes):
+        drawn.append(Text(MARGIN, bottom + 20 + 17 * y, note, "note"))
+    return Scene(
+        title,
+        description or " ".join(notes),
+        max(right, MARGIN + caption_width(title, [*captions, *notes])) + MARGIN,
+        bottom + 12 + 17 * len(notes) + MARGIN,
+        tuple(boxes),
+        (*texts, *drawn),
+        tuple(arrows),
+    )
 
 
 def caption_width(title: str, notes: Iterable[str]) -> float:
@@ -188,31 +270,20 @@ def caption_width(title: str, notes: Iterable[str]) -> float:
     return max([9 * len(title), *(6.5 * len(note) for note in notes)])
 
 
-def in_bytes(count: int) -> str:
-    """``1 byte``, ``2 bytes``."""
-    return f"{count} byte" + ("s" if count != 1 else "")
+def fitting(label: str, width: float) -> str:
+    """A label, or "" where a box of this width has no room for it."""
+    return label if len(label) * 6.2 < width else ""
 
 
-def by(shape: Iterable[int]) -> str:
-    """``128x64``."""
-    return "x".join(map(str, shape))
-
-
-def lines_of_text(
-    x: float, y: float, lines: Iterable[str], kind: str = "note"
-) -> tuple[tuple[Text, ...], float]:
-    """Texts below each other, and the y below the last."""
-    texts = []
-    for line in lines:
-        texts.append(Text(x, y + 8, line, kind))
-        y += 17
-    return tuple(texts), y
+def rendered(template: str, **values: Any) -> str:
+    """What a template of this package makes of some values, which are escaped."""
+    return environment().get_template(template).render(values)
 
 
 @cache
 def environment() -> Environment:
-    """The templates of this package; what they are given is escaped."""
-    return Environment(
+    """The templates of this package, which know the two themes as ``light`` and ``dark``."""
+    found = Environment(
         loader=FileSystemLoader(TEMPLATES),
         autoescape=True,
         undefined=StrictUndefined,
@@ -220,3 +291,5 @@ def environment() -> Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
+    found.globals.update(light=LIGHT, dark=DARK)
+    return found

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from triton_ext.errors import LayoutError
 from triton_ext.hardware.banks import BankReport
 from triton_ext.hardware.operand import MmaOperand
 from triton_ext.hardware.tensor_memory_access import TmemTransfer
@@ -11,9 +10,10 @@ from triton_ext.layouts.dump import LayoutDump
 from triton_ext.layouts.linear_layout import LinearLayout
 from triton_ext.render.atom_picture import atom_scene
 from triton_ext.render.bank_picture import MAX_LINES, ColourBy, bank_access_scene, banks_scene
-from triton_ext.render.cells import Plane, atom_of, fits, operand_shape
+from triton_ext.render.cells import fits
 from triton_ext.render.descriptor_picture import instruction_scene, matrix_scene
 from triton_ext.render.operand_picture import operand_scene
+from triton_ext.render.parts import dump_atom, dump_plane, operand_shape
 from triton_ext.render.tensor_memory_picture import fragment_scene, tensor_memory_scene
 from triton_ext.render.tile_picture import tile_scene
 
@@ -171,28 +171,6 @@ def operand_svg(layout: LinearLayout, derived: MmaOperand, *, mn_dim: int = 0) -
         LayoutError: a swizzle with 32-byte atomicity.
     """
     return operand_scene(layout, derived, mn_dim=mn_dim).to_svg()
-
-
-def dump_plane(dump: LayoutDump) -> Plane:
-    """The drawable plane of a dump, or LayoutError that says why there is none."""
-    if dump.layout is None:
-        raise LayoutError("layout", dump.encoding, dump.error or "there is no layout to draw")
-    if dump.element_bitwidth is None:
-        raise LayoutError(
-            "element_bitwidth", None, f"must be given to draw {dump.encoding}; it does not say it"
-        )
-    return Plane(dump.layout, dump.element_bitwidth)
-
-
-def dump_atom(dump: LayoutDump, plane: Plane) -> SwizzleAtom | None:
-    """The atom that the dump's tile is made of, or that it is itself; else None."""
-    if dump.what == "tile":
-        return atom_of(dump.encoding, plane)
-    # An atom's dump has its rows as dim0, whatever the major-ness (core_matrix_linear_layout).
-    rows = atom_of(dump.encoding.replace("transposed = true", "transposed = false"), plane)
-    if rows is None or "transposed = true" not in dump.encoding:
-        return rows
-    return SwizzleAtom("MN", rows.swizzle_byte_width, rows.element_bitwidth)
 
 
 def dump_svg(dump: LayoutDump, *, instruction: tuple[int, int] | None = None) -> str:

@@ -8,22 +8,15 @@ from triton_ext.errors import LayoutError
 from triton_ext.hardware.tensor_memory import TMEM_LANES, WARP_LANES
 from triton_ext.hardware.tensor_memory_access import TmemTransfer
 from triton_ext.layouts.linear_layout import LinearLayout
-from triton_ext.render.scene import (
-    FILLS,
-    MARGIN,
-    Box,
-    Scene,
-    Text,
-    by,
-    caption_width,
-    lines_of_text,
-)
+from triton_ext.render.scene import FILLS, MARGIN, Box, Grid, Scene, Text, figure, fitting, heading
+from triton_ext.render.words import by
 
 MAX_CELLS = 1024
 """At most so many cells are drawn; columns beyond are cut."""
 FRAGMENT_COLUMNS = 8
 """So many columns of a warp's lanes are drawn with their threads and registers."""
-_LANE_HEIGHT = 5
+_LEFT, _TOP, _LANE_HEIGHT = MARGIN + 48, MARGIN + 62, 5
+_CAPTION = "lanes down, columns of 32 bits across"
 
 
 def _regular_bits(bases: Sequence[Sequence[int]], limit: int) -> tuple[int, int]:
@@ -100,7 +93,7 @@ class _Cells:
         return bool(lane & self.empty["lane"] or column & self.empty["column"])
 
 
-def _box(cells: _Cells, lane: int, column: int, x: float, y: float, width: float) -> Box:
+def _box(cells: _Cells, lane: int, column: int, grid: Grid) -> Box:
     first = cells.first(lane, column)
     ranges = [
         str(start) if count == 1 else f"{start}-{start + count - 1}"
@@ -110,46 +103,43 @@ def _box(cells: _Cells, lane: int, column: int, x: float, y: float, width: float
         f"{name} {span}" for name, span in zip(cells.layout.out_dims, ranges, strict=True)
     )
     free, hole = cells.is_free(lane, column), cells.is_hole(lane, column)
-    height = cells.lanes * _LANE_HEIGHT
-    label = "" if hole else ", ".join(ranges)
+    held = "nothing" if hole else parts + " (a copy)" * free
+    tall = cells.lanes * grid.height >= 12
     return Box(
-        x,
-        y,
-        width,
-        height,
+        *grid.area(lane, column // cells.columns, rows=cells.lanes),
         "chunk unused" if free else f"chunk fill{first[0] // cells.counts[0] % FILLS}",
         f"lanes {lane} to {lane + cells.lanes - 1},"
-        f" columns {column} to {column + cells.columns - 1}: "
-        + ("nothing" if hole else parts + " (a copy)" * free),
-        label if len(label) * 6.2 < width and height >= 12 else "",
-        data=(("lane", lane), ("column", column), ("first", ",".join(map(str, first)))),
+        f" columns {column} to {column + cells.columns - 1}: {held}",
+        fitting(", ".join(ranges), grid.width) if tall and not hole else "",
+        data={"lane": lane, "column": column, "first": ",".join(map(str, first))},
     )
 
 
 def tensor_memory_scene(layout: LinearLayout) -> Scene:
-    """See `triton_ext.render.svg.tensor_memory_svg`."""
+    """The scene of `triton_ext.render.svg.tensor_memory_svg`."""
     cells = _Cells(layout)
     sizes = layout.in_dims
+    lanes = sizes["lane"]
     shown = max(1, min(cells.across, MAX_CELLS // cells.down))
-    width = max(12, min(110, 880 // shown))
-    left, top = MARGIN + 48, MARGIN + 62
+    grid = Grid(_LEFT, _TOP, max(12, min(110, 880 // shown)), _LANE_HEIGHT)  # a row is a lane
     boxes, texts = [], []
-    for lane in range(0, sizes["lane"], cells.lanes):
-        y = top + lane * _LANE_HEIGHT
+
+    def lane_label(lane: int) -> Text:
+        return Text(grid.left - 8, grid.y(lane) + 7, str(lane), anchor="end")
+
+    for lane in range(0, lanes, cells.lanes):
         if lane % max(4, cells.lanes) == 0:
-            texts.append(Text(left - 8, y + 7, str(lane), anchor="end"))
-        for j in range(shown):
-            boxes.append(_box(cells, lane, j * cells.columns, left + j * width, y, width))
-    for j in range(0, shown, max(1, -(-30 // width))):
-        texts.append(Text(left + j * width + 2, top - 11, str(j * cells.columns)))
-    if sizes["lane"] < TMEM_LANES:
-        y = top + sizes["lane"] * _LANE_HEIGHT
-        height = (TMEM_LANES - sizes["lane"]) * _LANE_HEIGHT
-        said = f"lanes {sizes['lane']} to {TMEM_LANES - 1} are not used"
-        boxes.append(Box(left, y, shown * width, height, "chunk unused", said, "not used"))
-        texts.append(Text(left - 8, y + 7, str(sizes["lane"]), anchor="end"))
+            texts.append(lane_label(lane))
+        boxes += [_box(cells, lane, j * cells.columns, grid) for j in range(shown)]
+    for j in range(0, shown, max(1, -(-30 // int(grid.width)))):
+        texts.append(Text(grid.x(j) + 2, grid.top - 11, str(j * cells.columns)))
+    if lanes < TMEM_LANES:
+        rest = grid.area(lanes, 0, rows=TMEM_LANES - lanes, columns=shown)
+        said = f"lanes {lanes} to {TMEM_LANES - 1} are not used"
+        boxes.append(Box(*rest, "chunk unused", said, "not used"))
+        texts.append(lane_label(lanes))
     title = (
-        f"Tensor memory: {by(layout.out_dims.values())} over {sizes['lane']} lanes"
+        f"Tensor memory: {by(layout.out_dims.values())} over {lanes} lanes"
         f" x {sizes['column']} columns"
     )
     names = list(layout.out_dims)
@@ -169,23 +159,17 @@ def tensor_memory_scene(layout: LinearLayout) -> Scene:
     if shown < cells.across:
         drawn_columns = shown * cells.columns
         notes.append(f"Cut: the first {drawn_columns} of {sizes['column']} columns are drawn.")
-    drawn, bottom = lines_of_text(MARGIN, top + TMEM_LANES * _LANE_HEIGHT + 12, notes)
-    texts += [
-        Text(MARGIN, MARGIN + 10, title, "heading"),
-        Text(left, MARGIN + 32, "lanes down, columns of 32 bits across"),
-    ]
-    return Scene(
+    return figure(
         title,
-        " ".join(notes),
-        max(left + shown * width, MARGIN + caption_width(title, notes)) + MARGIN,
-        bottom + MARGIN,
-        tuple(boxes),
-        (*texts, *drawn),
+        boxes,
+        [*texts, *heading(title, _CAPTION, grid.left)],
+        notes,
+        (grid.x(shown), grid.y(TMEM_LANES)),
     )
 
 
 def fragment_scene(transfer: TmemTransfer) -> Scene:
-    """What of warp 0's lanes, in the first columns, each thread and register holds."""
+    """Which thread and register of warp 0 holds what of its lanes, in the first columns."""
     names = list(transfer.elements.out_dims)
     first = dict.fromkeys(transfer.layout.in_dims, 0)
     held: dict[tuple[int, int], tuple[int, int, dict[str, int]]] = {}
@@ -196,31 +180,19 @@ def fragment_scene(transfer: TmemTransfer) -> Scene:
             if cell["column"] < FRAGMENT_COLUMNS:
                 element = transfer.elements.apply(point)
                 held.setdefault((cell["lane"], cell["column"]), (thread, register, element))
-    width, height = 64, 20
-    left, top = MARGIN + 48, MARGIN + 62
+    grid = Grid(_LEFT, _TOP, 64, 20)
     lanes = sorted({lane for lane, _ in held})
     columns = sorted({column for _, column in held})
     boxes = [
         Box(
-            left + columns.index(column) * width,
-            top + lanes.index(lane) * height,
-            width,
-            height,
+            *grid.area(lanes.index(lane), columns.index(column)),
             f"chunk fill{thread % FILLS}",
             f"lane {lane}, column {column}: thread {thread}, register {register}; "
             + ", ".join(f"{name} {element[name]}" for name in names),
             f"T{thread} r{register}",
-            data=(("lane", lane), ("column", column), ("thread", thread), ("register", register)),
+            data={"lane": lane, "column": column, "thread": thread, "register": register},
         )
         for (lane, column), (thread, register, element) in sorted(held.items())
-    ]
-    texts = [
-        Text(left - 8, top + (row + 0.5) * height, str(lane), anchor="end")
-        for row, lane in enumerate(lanes)
-    ]
-    texts += [
-        Text(left + (index + 0.5) * width, top - 11, str(column), anchor="middle")
-        for index, column in enumerate(columns)
     ]
     title = f"{transfer.access.instruction()} by warp 0"
     notes = [
@@ -228,16 +200,11 @@ def fragment_scene(transfer: TmemTransfer) -> Scene:
     ]
     if len(held) < transfer.registers * WARP_LANES:
         notes.append(f"Cut: the first {len(columns)} columns are drawn.")
-    drawn, bottom = lines_of_text(MARGIN, top + len(lanes) * height + 12, notes)
-    texts += [
-        Text(MARGIN, MARGIN + 10, title, "heading"),
-        Text(left, MARGIN + 32, "lanes down, columns of 32 bits across"),
-    ]
-    return Scene(
+    labels = grid.row_labels(lanes) + grid.column_labels(columns)
+    return figure(
         title,
-        " ".join(notes),
-        max(left + len(columns) * width, MARGIN + caption_width(title, notes)) + MARGIN,
-        bottom + MARGIN,
-        tuple(boxes),
-        (*texts, *drawn),
+        boxes,
+        [*labels, *heading(title, _CAPTION, grid.left)],
+        notes,
+        (grid.x(len(columns)), grid.y(len(lanes))),
     )

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
+
 from triton_ext.errors import LayoutError
 from triton_ext.layouts.dump import LayoutDump
 from triton_ext.layouts.encodings import NVMMAShared, parse_encoding, shape_per_cta
 from triton_ext.layouts.nvmma_shared import ATOM_ROWS, core_matrix_linear_layout, tma_box_shape
+from triton_ext.render.words import by
 
 
 def dump_text(dump: LayoutDump) -> str:
@@ -83,15 +86,13 @@ def _summary(dump: LayoutDump, encoding: NVMMAShared | None) -> list[str]:
     if dump.what == "tile" and dump.shape is not None:
         per_cta = shape_per_cta(encoding.cga_layout, dump.shape)
         box = tma_box_shape(per_cta, encoding)
-        copies = 1
-        for size, extent in zip(per_cta, box, strict=True):
-            copies *= size // extent
-        lines.append(f"TMA box: {'x'.join(map(str, box))} elements; {copies} fill the tile.")
+        copies = math.prod(size // extent for size, extent in zip(per_cta, box, strict=True))
+        lines.append(f"TMA box: {by(box)} elements; {copies} fill the tile.")
     return lines
 
 
 def _meaning(bit: int, encoding: NVMMAShared) -> str:
-    """What a basis of ``offset`` is for, in an NVMMAShared layout."""
+    """What a basis of ``offset`` stands for in an NVMMAShared layout, behind a colon."""
     position = (1 << bit) * encoding.element_bitwidth // 8
     row_bytes = max(16, encoding.swizzle_byte_width)
     if position < 16:

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from triton_ext.errors import LayoutError
 from triton_ext.hardware.banks import BANK_BYTES, LINE_BYTES
 from triton_ext.layouts.atoms import SwizzleAtom
 from triton_ext.layouts.encodings import CHUNK_BYTES
 from triton_ext.layouts.linear_layout import LinearLayout, is_power_of_two
-from triton_ext.render.cells import Plane, fits, unit_name, unit_shape
-from triton_ext.render.scene import FILLS, MARGIN, Box, Scene, Text, by, caption_width, in_bytes
+from triton_ext.render.cells import Plane, fits
+from triton_ext.render.parts import atom_kind, unit_name, unit_shape
+from triton_ext.render.scene import FILLS, MARGIN, Box, Grid, Scene, Text, caption_width
+from triton_ext.render.words import by, in_bytes
 
 MAX_CELLS = 32
 """At most so many cells down and across are drawn."""
-_LEFT, _TOP = MARGIN + 44, MARGIN + 62
-_CELL_WIDTH = 46
 
 
 @dataclass(frozen=True)
@@ -29,8 +30,9 @@ class _Tile:
     cell: tuple[int, int]
 
     @property
-    def cell_height(self) -> int:
-        return 36 if self.atom or self.instruction else 22  # two texts in a cell, or one
+    def grid(self) -> Grid:
+        height = 36 if self.atom or self.instruction else 22  # two texts in a cell, or one
+        return Grid(MARGIN + 44, MARGIN + 62, 46, height)
 
     @property
     def drawn(self) -> tuple[int, int]:
@@ -38,45 +40,36 @@ class _Tile:
         rows, columns = self.plane.shape
         return (min(rows, MAX_CELLS * self.cell[0]), min(columns, MAX_CELLS * self.cell[1]))
 
-    def x(self, column: int) -> float:
-        return _LEFT + column / self.cell[1] * _CELL_WIDTH
-
-    def y(self, row: int) -> float:
-        return _TOP + row / self.cell[0] * self.cell_height
-
     def area(
         self, row: int, column: int, extent: tuple[int, int], inset: float = 0
     ) -> tuple[float, float, float, float]:
         """The rectangle of some rows and columns of elements: x, y, width, height."""
-        x, y = self.x(column), self.y(row)
-        right = self.x(min(column + extent[1], self.drawn[1]))
-        bottom = self.y(min(row + extent[0], self.drawn[0]))
-        return (x + inset, y + inset, right - x - 2 * inset, bottom - y - 2 * inset)
+        height, width = self.cell
+        rows = min(extent[0], self.drawn[0] - row)
+        columns = min(extent[1], self.drawn[1] - column)
+        return self.grid.area(row / height, column / width, rows / height, columns / width, inset)
 
     def starts(self, extent: tuple[int, int]) -> list[tuple[int, int]]:
         """The first element of each part of this extent that is drawn."""
-        return [
-            (row, column)
-            for row in range(0, self.drawn[0], extent[0])
-            for column in range(0, self.drawn[1], extent[1])
-        ]
+        rows, columns = self.drawn
+        down, across = extent
+        return list(itertools.product(range(0, rows, down), range(0, columns, across)))
 
     def byte(self, row: int, column: int) -> int:
-        return self.plane.byte(self.plane.place(row, column)[0])
+        """The byte in which an element starts."""
+        return self.plane.byte(self.plane.offset_and_block(row, column)[0])
 
 
 def _cell_box(tile: _Tile, row: int, column: int) -> Box:
     plane, atom = tile.plane, tile.atom
-    offset, block = plane.place(row, column)
+    offset, block = plane.offset_and_block(row, column)
     address = plane.byte(offset)
-    data: list[tuple[str, str | int]] = [
-        ("row", row), ("column", column), ("offset", offset), ("byte", address),
-    ]  # fmt: skip
+    data = {"row": row, "column": column, "offset": offset, "byte": address}
     where = f"({row}, {column})" if plane.names[0] else f"({column})"
     title = f"element {where}: offset {offset} elements, {in_bytes(address)}"
     if plane.blocks > 1:
         title += f" of block {block}"
-        data.append(("block", block))
+        data["block"] = block
     if atom:
         rows, columns = tile.cell
         if atom.major == "K":
@@ -92,37 +85,38 @@ def _cell_box(tile: _Tile, row: int, column: int) -> Box:
         fill = address % LINE_BYTES // CHUNK_BYTES
         title += f"; bank {address % LINE_BYTES // BANK_BYTES}"
         label = f"{block}:{offset}" if plane.blocks > 1 else str(offset)
-    area = tile.area(row, column, tile.cell)
-    kind = f"chunk fill{fill % FILLS}"
-    at: Literal["top", "middle"] = "top" if tile.instruction else "middle"
-    return Box(*area, kind=kind, title=title, label=label, at=at, data=tuple(data))
+    return Box(
+        *tile.area(row, column, tile.cell),
+        f"chunk fill{fill % FILLS}",
+        title,
+        label,
+        at="top" if tile.instruction else "middle",
+        data=data,
+    )
 
 
 def _atom_box(tile: _Tile, atom: SwizzleAtom, row: int, column: int) -> Box:
     rows, columns = atom.shape
-    offset, block = tile.plane.place(row, column)
+    offset, block = tile.plane.offset_and_block(row, column)
     address = tile.plane.byte(offset)
-    turn = (row // rows + column // columns) % 2
     return Box(
         *tile.area(row, column, atom.shape, inset=1.5),
-        kind=f"outline passive {'other-atom' if turn else 'atom'}",
+        atom_kind(row // rows, column // columns),
         label=f"{block}:{address}" if tile.plane.blocks > 1 else str(address),
         at="top",
-        data=(("atom-row", row), ("atom-column", column), ("byte", address)),
+        data={"atom-row": row, "atom-column": column, "byte": address},
     )
 
 
 def _subtile(tile: _Tile, extent: tuple[int, int], row: int, column: int) -> tuple[Box, Box]:
     """The outline of a subtile, and the tag with its index and the advance of its address."""
-    index = (row // extent[0], column // extent[1])
+    i, j = row // extent[0], column // extent[1]
     address = tile.byte(row, column)
     x, y, width, height = tile.area(row, column, extent)
-    label = f"({index[0]},{index[1]})"
-    if width > 80:
-        label += f" +{address}"
-    data = (("subtile-row", index[0]), ("subtile-column", index[1]), ("byte", address))
-    box = Box(x, y, width, height, kind="outline passive subtile", data=data)
-    return box, Box(x + 3, y + 20, 6.2 * len(label) + 6, 13, kind="tag passive", label=label)
+    label = f"({i},{j})" + (f" +{address}" if width > 80 else "")
+    data = {"subtile-row": i, "subtile-column": j, "byte": address}
+    box = Box(x, y, width, height, "outline passive subtile", data=data)
+    return box, Box(x + 3, y + 20, 6.2 * len(label) + 6, 13, "tag passive", label=label)
 
 
 def _notes(tile: _Tile) -> list[tuple[str, str]]:
@@ -161,15 +155,12 @@ def _notes(tile: _Tile) -> list[tuple[str, str]]:
 
 def _axes(tile: _Tile) -> list[Text]:
     down, across = tile.plane.names
-    texts = [
-        Text(_LEFT, MARGIN + 32, f"{down} down, {across} across" if down else f"{across} across")
+    caption = f"{down} down, {across} across" if down else f"{across} across"
+    return [
+        Text(tile.grid.left, MARGIN + 32, caption),
+        *tile.grid.row_labels(range(0, tile.drawn[0], tile.cell[0])),
+        *tile.grid.column_labels(range(0, tile.drawn[1], tile.cell[1])),
     ]
-    for row in range(0, tile.drawn[0], tile.cell[0]):
-        texts.append(Text(_LEFT - 8, tile.y(row) + tile.cell_height / 2, str(row), anchor="end"))
-    for column in range(0, tile.drawn[1], tile.cell[1]):
-        middle = tile.x(column) + _CELL_WIDTH / 2
-        texts.append(Text(middle, _TOP - 11, str(column), anchor="middle"))
-    return texts
 
 
 def _checked_instruction(instruction: Any, plane: Plane, cell: tuple[int, int]) -> tuple[int, int]:
@@ -196,7 +187,7 @@ def tile_scene(
     instruction: tuple[int, int] | None = None,
     number: str = "",
 ) -> Scene:
-    """See `triton_ext.render.svg.tile_svg`. `number` goes before the title."""
+    """The scene of `triton_ext.render.svg.tile_svg`, with `number` before the title."""
     plane = Plane(layout, element_bitwidth)
     if atom is not None and not plane.is_made_of(atom):
         raise LayoutError(
@@ -219,18 +210,19 @@ def tile_scene(
     texts.append(Text(MARGIN, MARGIN + 10, title, "heading"))
 
     notes = _notes(tile)
-    y = tile.y(tile.drawn[0]) + 14
+    x, y, width, height = tile.area(0, 0, tile.drawn)
+    bottom = y + height + 14
     for kind, note in notes:
         if kind:
-            boxes.append(Box(MARGIN, y + 2, 16, 12, kind))
-        texts.append(Text(MARGIN + 24, y + 8, note, "note"))
-        y += 19
+            boxes.append(Box(MARGIN, bottom + 2, 16, 12, kind))
+        texts.append(Text(MARGIN + 24, bottom + 8, note, "note"))
+        bottom += 19
     longest = max(caption_width(title, ()), 24 + caption_width("", [note for _, note in notes]))
     return Scene(
         title,
         " ".join(note for _, note in notes),
-        max(tile.x(tile.drawn[1]), longest) + MARGIN,
-        y + MARGIN,
+        max(x + width, longest) + MARGIN,
+        bottom + MARGIN,
         tuple(boxes),
         tuple(texts),
     )
