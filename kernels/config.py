@@ -104,8 +104,8 @@ class MatmulConfig:
 
     Args:
         arch: 90 (wgmma) or 100 (tcgen05).
-        element_type: the type of A and B: "fp16" or "bf16", the accumulator is fp32; with consumers also
-            "e4m3" and "e5m2" (fp8; on sm_90 the tensor cores keep 13 fraction bits below the
+        element_type: the type of A and B: "fp16" or "bf16", the accumulator is fp32; with consumers
+            also "e4m3" and "e5m2" (fp8; on sm_90 the tensor cores keep 13 fraction bits below the
             largest product when they add), "tf32", and "int8" (the accumulator is int32).
         a_major, b_major: the contiguous dimension of the operand: "K" or "MN".
         block_m, block_n, block_k: the tile of one thread block, in elements.
