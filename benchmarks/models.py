@@ -30,33 +30,28 @@ SIDES: dict[str, Callable[[], Any]] = {
 }
 
 
-def llama() -> tuple[Any, torch.Tensor]:
-    """Four layers with the sizes of a model of about a billion parameters; 2 x 2048 tokens."""
-    transformers = importlib.import_module("transformers")
-    config = transformers.LlamaConfig(
-        vocab_size=32000,
-        hidden_size=2048,
-        intermediate_size=5632,
-        num_hidden_layers=4,
-        num_attention_heads=16,
-        num_key_value_heads=4,
-    )
-    return transformers.LlamaForCausalLM(config), torch.randint(32000, (2, 2048))
+MODELS: dict[str, tuple[str, str, tuple[int, int], dict[str, Any]]] = {
+    "llama": ("Llama", "CausalLM", (2, 2048), {
+        "vocab_size": 32000, "hidden_size": 2048, "intermediate_size": 5632,
+        "num_hidden_layers": 4, "num_attention_heads": 16, "num_key_value_heads": 4,
+    }),
+    "bert": ("Bert", "MaskedLM", (16, 512), {
+        "vocab_size": 30522, "hidden_size": 1024, "intermediate_size": 4096,
+        "num_hidden_layers": 8, "num_attention_heads": 16,
+        "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0,
+    }),
+}  # fmt: skip
+"""Family and task in ``transformers``, (sequences, tokens), and the sizes: four layers of a model
+with about a billion parameters, and eight of BERT large."""
 
 
-def bert() -> tuple[Any, torch.Tensor]:
-    """Eight layers with the sizes of BERT large; 16 x 512 tokens."""
+def made(name: str) -> tuple[Any, torch.Tensor]:
+    """A model of `MODELS` with random weights, and random tokens for it."""
     transformers = importlib.import_module("transformers")
-    config = transformers.BertConfig(
-        vocab_size=30522,
-        hidden_size=1024,
-        intermediate_size=4096,
-        num_hidden_layers=8,
-        num_attention_heads=16,
-        hidden_dropout_prob=0.0,
-        attention_probs_dropout_prob=0.0,
-    )
-    return transformers.BertForMaskedLM(config), torch.randint(30522, (16, 512))
+    family, task, shape, sizes = MODELS[name]
+    config = getattr(transformers, f"{family}Config")(**sizes)
+    model = getattr(transformers, f"{family}For{task}")(config)
+    return model, torch.randint(sizes["vocab_size"], shape)
 
 
 def step(model: Any, tokens: torch.Tensor, backward: bool) -> float:
@@ -77,7 +72,7 @@ def gradient(model: Any) -> torch.Tensor:
 def measure(name: str, make: Callable[[], tuple[Any, torch.Tensor]], repeats: int) -> Iterator[Row]:
     """Two rows, forward and both, of the times, losses and gradients of one model."""
     torch.manual_seed(0)
-    model, tokens = make()
+    model, tokens = made(name)
     model, tokens = model.cuda().bfloat16(), tokens.cuda()
     losses, gradients = {}, {}
     for side, context in SIDES.items():
@@ -116,8 +111,7 @@ def main() -> None:
     parser = harness.options(__doc__)
     parser.add_argument("--repeats", type=int, default=20)
     arguments = parser.parse_args()
-    models = {"llama": llama, "bert": bert}
-    rows = (measure(name, make, arguments.repeats) for name, make in models.items())
+    rows = (measure(name, arguments.repeats) for name in MODELS)
     harness.report("models", itertools.chain.from_iterable(rows), TABLE, arguments.json)
 
 

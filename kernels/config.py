@@ -104,8 +104,8 @@ class MatmulConfig:
 
     Args:
         arch: 90 (wgmma) or 100 (tcgen05).
-        element_type: of A and B: "fp16" or "bf16", the accumulator is fp32; with consumers also
-            "e4m3" and "e5m2" (fp8; on sm_90 the tensor cores keep 13 fraction bits below the
+        element_type: the type of A and B: "fp16" or "bf16", the accumulator is fp32; with consumers
+            also "e4m3" and "e5m2" (fp8; on sm_90 the tensor cores keep 13 fraction bits below the
             largest product when they add), "tf32", and "int8" (the accumulator is int32).
         a_major, b_major: the contiguous dimension of the operand: "K" or "MN".
         block_m, block_n, block_k: the tile of one thread block, in elements.
@@ -118,8 +118,8 @@ class MatmulConfig:
             their SM (`kernels/warp_specialized.py`, sm_90); the remaining fields are for that
             kernel alone.
         swap: compute the transpose of C from those of B and A, which are the same bytes. The
-            tensor cores take 64 rows of the left operand at least, but 8 columns of the right one
-            are enough: the side for a C with few rows.
+            tensor cores take at least 64 rows of the left operand, but as few as 8 columns of the
+            right one, so this is for a C with few rows.
         cluster: 1, or 2 thread blocks that share the tile of the right operand (TMA multicast).
         max_splits: into how many parts along K the tiles of an incomplete last wave may be cut.
         c_parts: how many pieces of a consumer's part of the tile of C are stored one by one.
@@ -132,8 +132,8 @@ class MatmulConfig:
         prefetch: "a" or "b": while the kernel before it ends, a block asks for its first tiles of
             that operand, which is K-major, to be in the L2 cache.
         group: how many rows of tiles run together.
-        out_type: of C: "fp16", "bf16", "fp32" or "int32" (of int8 alone); None for that of A and B
-            where it is one of these, else fp32, or int32 for int8.
+        out_type: the type of C: "fp16", "bf16", "fp32" or "int32" (from int8 alone); None for that
+            of A and B where it is one of these, else fp32, or int32 for int8.
         bias: add a vector of N elements to each row of C.
         activation: apply "relu", "gelu" (with erf) or "silu" after the bias.
         a_scales, b_scales: multiply with a scale of A ("one" for all, "each" row its own), of B
@@ -141,8 +141,8 @@ class MatmulConfig:
         alpha: multiply with a number.
         residual: add beta (a number) times a matrix of the shape and type of C, before the
             activation. It may be C itself.
-        batched: A, B and C have a first dimension, of which each has its own product; one of A and
-            B may be shared by all.
+        batched: A, B and C have a first dimension that counts the products; one of A and B may be
+            shared by all.
 
     Raises:
         LayoutError: an illegal value, a swizzle that does not fit the block, or more shared

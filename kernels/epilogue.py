@@ -255,9 +255,9 @@ class Epilogue:
             target = tma_view(self.buffer(i, WHICH), desc)
             off_n = work.off_n + i * self.tiles.shape[2]
             if self.N_MAJOR:
-                load_block(desc, work.matrix, work.off_m, off_n, barrier, target)
+                load_block(desc, work.matrix, work.off_m, off_n, barrier, target, False)
             else:
-                load_block(desc, work.matrix, off_n, work.off_m, barrier, target)
+                load_block(desc, work.matrix, off_n, work.off_m, barrier, target, False)
 
     @gluon.jit
     def store(self, acc, work, phase, WHICH: gl.constexpr):

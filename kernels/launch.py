@@ -135,21 +135,17 @@ def launch_arguments(
             along their major dimension.
         others: the arguments that are no descriptor of these, of those that the plan has.
     """
-    a_memory = a if config.a_major == "K" else a.mT
-    b_memory = b.mT if config.b_major == "K" else b
-    found: dict[str, Any] = dict(others)
-    for name in plan.arguments:
-        if name == "a_desc":
-            found[name] = descriptor(a_memory, plan.a_tile)
-        elif name == "b_desc":
-            found[name] = descriptor(b_memory, plan.b_tile)
-        elif name == "c_desc":
-            found[name] = descriptor(c, plan.c_tile)
-        elif name == "narrow_desc" and plan.narrow_tile is not None:
-            found[name] = descriptor(a_memory if config.swap else b_memory, plan.narrow_tile)
-        elif name == "prefetched":
-            found[name] = a_memory if config.prefetch == "a" else b_memory
-    return {name: found[name] for name in plan.arguments}
+    stored = {"a": a if config.a_major == "K" else a.mT, "b": b.mT if config.b_major == "K" else b}
+    tiles: dict[str, tuple[Any, Any]] = {
+        "a_desc": (stored["a"], plan.a_tile),
+        "b_desc": (stored["b"], plan.b_tile),
+        "c_desc": (c, plan.c_tile),
+        "narrow_desc": (stored["a" if config.swap else "b"], plan.narrow_tile),
+    }
+    values = {"prefetched": stored[config.prefetch or "a"], **others}
+    return {
+        name: descriptor(*tiles[name]) if name in tiles else values[name] for name in plan.arguments
+    }
 
 
 def compiled_arguments(plan: LaunchPlan, arguments: Mapping[str, Any]) -> list[Any]:

@@ -24,13 +24,13 @@ def matrix_size(desc, dim: gl.constexpr):
 
 
 @gluon.jit
-def load_block(desc, matrix, first, second, barrier, target, multicast: gl.constexpr = False):
+def load_block(desc, matrix, first, second, barrier, target, multicast: gl.constexpr, pred=True):
     """Start the copy of a block of a matrix; of the only one, where all products share it."""
     if is_batched(desc):
         which = gl.minimum(matrix, desc.shape[0] - 1)
-        async_load(desc, [which, first, second], barrier, target, multicast=multicast)
+        async_load(desc, [which, first, second], barrier, target, pred=pred, multicast=multicast)
     else:
-        async_load(desc, [first, second], barrier, target, multicast=multicast)
+        async_load(desc, [first, second], barrier, target, pred=pred, multicast=multicast)
 
 
 @gluon.jit
@@ -43,13 +43,13 @@ def store_block(desc, matrix, first, second, source):
 
 
 @gluon.jit
-def load_tile(desc, matrix, mn, k, barrier, tile, K_MAJOR: gl.constexpr):
+def load_tile(desc, matrix, mn, k, barrier, tile, K_MAJOR: gl.constexpr, pred=True):
     """Start the copy of an operand's tile, once for all blocks of the cluster that share it."""
     target = tma_view(tile, desc)
-    if K_MAJOR:
-        load_block(desc, matrix, mn, k, barrier, target, gl.num_ctas() > 1)
-    else:
-        load_block(desc, matrix, k, mn, barrier, target, gl.num_ctas() > 1)
+    first, second = mn, k
+    if not K_MAJOR:
+        first, second = k, mn
+    load_block(desc, matrix, first, second, barrier, target, gl.num_ctas() > 1, pred)
 
 
 @gluon.jit

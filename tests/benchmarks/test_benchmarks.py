@@ -28,8 +28,9 @@ from triton_ext.kernels.launch import compiled_arguments, launch_arguments, laun
 
 sys.path.insert(0, str(ROOT))  # `benchmarks` is not installed
 
-from benchmarks import heuristics, matmul, plots, replay
+from benchmarks import harness, heuristics, matmul, plots, replay
 from benchmarks.gpu_state import GpuState, Watch
+from benchmarks.harness import Table
 from benchmarks.heuristics import Tile, compare, our_tile
 from benchmarks.inductor import Inductor, InductorError, arguments_of, without_triton
 from benchmarks.matmul import GOAL, summary
@@ -359,6 +360,26 @@ def test_the_page_leads_somewhere():
         assert (ROOT / "docs" / target).exists(), target
     for module in re.findall(r"python -m (benchmarks\.\w+)", PAGE):
         assert (ROOT / f"{module.replace('.', '/')}.py").exists(), module
+
+
+def test_a_report_prints_and_writes_its_rows(tmp_path, capsys):
+    table = Table(
+        ("case", "<6", "name"),
+        ("us", ">7.1f", "us"),
+        ("  twice", "", lambda row: f"  {2 * row['n']}"),
+    )
+    rows = [{"name": "a", "us": 1.25, "n": 1}, {"name": "b", "us": None, "n": 2}]
+    path = tmp_path / "new" / "rows.json"
+    assert harness.report("conversion", iter(rows), table, path, note="a note") == rows
+    machine, *printed = capsys.readouterr().out.splitlines()
+    assert machine.startswith("python 3.")
+    assert printed == ["a note", "case       us  twice", "a         1.2  2", "b           -  4"]
+    document = json.loads(path.read_text())
+    assert document["rows"] == rows
+    assert document["command"] == "python -m benchmarks.conversion"
+    assert document["environment"] == harness.environment()
+    arguments = harness.options("").parse_args(["--json", str(path)])
+    assert arguments.json == path
 
 
 class FakeNvml:
