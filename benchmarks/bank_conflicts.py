@@ -12,7 +12,6 @@ wavefronts these instructions take. Exit status 1 if a counter differs.
 
 from __future__ import annotations
 
-import argparse
 import csv
 import json
 import re
@@ -29,7 +28,8 @@ from typing import Any
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
-from benchmarks import record
+from benchmarks import harness
+from benchmarks.harness import Row, Table
 from triton_ext import LinearLayout, NVMMAShared, SwizzledShared
 from triton_ext.compat import LAUNCH_OPTIONS, compile_gluon
 from triton_ext.hardware.banks import (
@@ -317,11 +317,10 @@ def launch() -> None:
 
 def find_ncu() -> str:
     """Nsight Compute's command line: on the PATH, or with the CUDA toolkit."""
-    places = [shutil.which("ncu"), *map(str, sorted(Path("/usr/local").glob("cuda*/bin/ncu")))]
-    places += map(str, sorted(Path("/opt/nvidia/nsight-compute").glob("*/ncu")))
-    for place in places:
-        if place:
-            return place
+    candidates = [shutil.which("ncu"), *map(str, sorted(Path("/usr/local").glob("cuda*/bin/ncu")))]
+    candidates += map(str, sorted(Path("/opt/nvidia/nsight-compute").glob("*/ncu")))
+    for path in filter(None, candidates):
+        return path
     raise SystemExit("ncu (Nsight Compute) was not found; put it on the PATH")
 
 
@@ -394,9 +393,28 @@ def compare(
     return rows
 
 
+ACCESSES = Table(
+    ("requests", ">8", "requests"),
+    ("ideal", ">7", "ideal_wavefronts"),
+    ("predicted", ">11", "wavefronts"),
+    ("measured", ">10.0f", "measured_wavefronts"),
+    ("conflicts", ">11.0f", "measured_conflicts"),
+    ("", "", lambda own: f"  {own['instruction']}"),
+)
+
+
+def lines_of(row: Row) -> str:
+    """A case as it is printed: the verdict, then the stores and the loads."""
+    verdict = "ok" if row["agrees"] else "DIFFERS" if row["modelled"] else "differs, not modelled"
+    accesses = (ACCESSES.line(row[which]) for which in ("st", "ld"))
+    return "\n".join([f"{verdict}: {row['case']}", *accesses])
+
+
+TABLE = Table((ACCESSES.header, "", lines_of))
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--json", type=Path, help="write the rows here")
+    parser = harness.options(__doc__.partition("\n")[0])
     mode = parser.add_mutually_exclusive_group()
     mode.add_argument("--predict", action="store_true", help="print the predictions as JSON")
     mode.add_argument("--launch", action="store_true", help="run the kernels, without ncu")
@@ -409,21 +427,7 @@ def main() -> None:
         print(json.dumps(expected, indent=2))
         return
     rows = compare(expected, measure())
-    print(" ".join(f"{name} {value}" for name, value in record.environment().items()))
-    print(f"{'requests':>8}{'ideal':>7}{'predicted':>11}{'measured':>10}{'conflicts':>11}")
-    for row in rows:
-        verdict = (
-            "ok" if row["agrees"] else "DIFFERS" if row["modelled"] else "differs, not modelled"
-        )
-        print(f"{verdict}: {row['case']}")
-        for side in ("st", "ld"):
-            own = row[side]
-            print(
-                f"{own['requests']:>8}{own['ideal_wavefronts']:>7}{own['wavefronts']:>11}"
-                f"{own['measured_wavefronts']:>10.0f}{own['measured_conflicts']:>11.0f}"
-                f"  {own['instruction']}"
-            )
-    record.write(arguments.json, "bank_conflicts", rows)
+    harness.report("bank_conflicts", rows, TABLE, arguments.json)
     sys.exit(not all(row["agrees"] for row in rows if row["modelled"]))
 
 

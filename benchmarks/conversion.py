@@ -7,15 +7,14 @@ Triton is called through its Python binding, with the encoding already built; so
 
 from __future__ import annotations
 
-import argparse
 import functools
 import statistics
 import timeit
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Iterator
 from typing import Any
 
-from benchmarks import record
+from benchmarks import harness
+from benchmarks.harness import Row, Table
 from triton_ext import NVMMAShared, core_matrix_linear_layout, nvmma_shared_to_linear_layout
 from triton_ext.layouts.encodings import SharedEncoding
 
@@ -57,25 +56,32 @@ def triton_converter() -> Callable[[tuple[int, ...], SharedEncoding], Callable[[
     return make
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--json", type=Path, help="write the rows here")
-    arguments = parser.parse_args()
+TABLE = Table(
+    ("ours us", ">8.1f", "ours_us"),
+    ("core us", ">9.1f", "core_us"),
+    ("Triton us", ">11.1f", "triton_us"),
+    ("  case", "", lambda row: f"  {row['shape']} {row['encoding']}"),
+)
+
+
+def measured() -> Iterator[Row]:
+    """The rows."""
     theirs = triton_converter()
-    rows = []
-    print(" ".join(f"{name} {value}" for name, value in record.environment().items()))
-    print(f"{'ours us':>8}{'core us':>9}{'Triton us':>11}  case")
     for shape, encoding in CASES:
-        row: dict[str, Any] = {"shape": shape, "encoding": str(encoding)}
-        row["ours_us"] = median_microseconds(
-            functools.partial(nvmma_shared_to_linear_layout, shape, encoding)
-        )
-        row["core_us"] = median_microseconds(functools.partial(core_matrix_linear_layout, encoding))
-        row["triton_us"] = median_microseconds(theirs(shape, encoding)) if theirs else None
-        rows.append(row)
-        triton_us = "-" if row["triton_us"] is None else f"{row['triton_us']:.1f}"
-        print(f"{row['ours_us']:>8.1f}{row['core_us']:>9.1f}{triton_us:>11}  {shape} {encoding}")
-    record.write(arguments.json, "conversion", rows)
+        ours = functools.partial(nvmma_shared_to_linear_layout, shape, encoding)
+        core = functools.partial(core_matrix_linear_layout, encoding)
+        yield {
+            "shape": shape,
+            "encoding": str(encoding),
+            "ours_us": median_microseconds(ours),
+            "core_us": median_microseconds(core),
+            "triton_us": median_microseconds(theirs(shape, encoding)) if theirs else None,
+        }
+
+
+def main() -> None:
+    arguments = harness.options(__doc__).parse_args()
+    harness.report("conversion", measured(), TABLE, arguments.json)
 
 
 if __name__ == "__main__":

@@ -10,15 +10,16 @@ the process's peak beyond what it had before the first call.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from benchmarks import record
+from benchmarks import harness
+from benchmarks.harness import Row, Table
 
 _MEASURE = """
 import json, resource, statistics, sys, time
@@ -107,39 +108,44 @@ def measure(shape: tuple[int, int, int], define: str, cores: int, **variables: s
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--json", type=Path, help="write the rows here")
-    arguments = parser.parse_args()
+TABLE = Table(
+    ("M x N x K", ">16", lambda row: "x".join(map(str, row["shape"]))),
+    ("blocks", ">8", "blocks_of_128"),
+    ("emulated", ">10.2f", lambda row: row["emulated"]["seconds"]),
+    ("1 core", ">8.2f", lambda row: row["emulated_one_core"]["seconds"]),
+    ("interp.", ">9.2f", lambda row: row["interpreted"]["seconds"]),
+    ("ratio", ">7.2f", "ratio"),
+    ("first call", ">12.2f", lambda row: row["emulated"]["first_seconds"]),
+    ("peak MB", ">9.0f", lambda row: row["emulated"]["peak_mb"]),
+)
+
+
+def measured(cores: int) -> Iterator[Row]:
+    """A row for each shape."""
     build = Path("build/benchmarks")
     build.mkdir(parents=True, exist_ok=True)
     tutorial = build / "interpreted_matmul.py"
     tutorial.write_text(_TUTORIAL)
     interpreted = _INTERPRETED.format(path=str(tutorial))
-    cores = len(os.sched_getaffinity(0))
-    print(" ".join(f"{name} {value}" for name, value in record.environment().items()))
-    print(f"{cores} cores; seconds of a call; ratio: emulated / interpreted")
-    print(f"{'M x N x K':>16}{'blocks':>8}{'emulated':>10}{'1 core':>8}{'interp.':>9}{'ratio':>7}"
-          f"{'first call':>12}{'peak MB':>9}")  # fmt: skip
-    rows = []
     for shape in SHAPES:
         emulated = measure(shape, _EMULATED, cores)
         alone = measure(shape, _EMULATED, 1)
         theirs = measure(shape, interpreted, cores, TRITON_INTERPRET="1")
-        blocks = -(-shape[0] // 128) * -(-shape[1] // 128)
-        row = {
+        yield {
             "shape": shape,
-            "blocks_of_128": blocks,
+            "blocks_of_128": -(-shape[0] // 128) * -(-shape[1] // 128),
             "emulated": emulated,
             "emulated_one_core": alone,
             "interpreted": theirs,
             "ratio": emulated["seconds"] / theirs["seconds"],
         }
-        rows.append(row)
-        print(f"{'x'.join(map(str, shape)):>16}{blocks:>8}{emulated['seconds']:>10.2f}"
-              f"{alone['seconds']:>8.2f}{theirs['seconds']:>9.2f}{row['ratio']:>7.2f}"
-              f"{emulated['first_seconds']:>12.2f}{emulated['peak_mb']:>9.0f}")  # fmt: skip
-    record.write(arguments.json, "emulator", rows)
+
+
+def main() -> None:
+    arguments = harness.options(__doc__).parse_args()
+    cores = len(os.sched_getaffinity(0))
+    note = f"{cores} cores; seconds of a call; ratio: emulated / interpreted"
+    harness.report("emulator", measured(cores), TABLE, arguments.json, note)
 
 
 if __name__ == "__main__":

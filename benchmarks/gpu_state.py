@@ -28,11 +28,11 @@ class GpuState:
         self._device = self._nvml.nvmlDeviceGetHandleByUUID(f"GPU-{properties.uuid}")
 
     def clock_mhz(self) -> float:
-        """Of the SMs."""
+        """The clock of the SMs."""
         return float(self._nvml.nvmlDeviceGetClockInfo(self._device, self._nvml.NVML_CLOCK_SM))
 
     def power_watts(self) -> float:
-        """Of the whole board."""
+        """The power that the whole board takes."""
         wanted = self._nvml.NVML_FI_DEV_POWER_INSTANT
         [field] = self._nvml.nvmlDeviceGetFieldValues(self._device, [wanted])
         return float(field.value.uiVal) / 1e3
@@ -81,12 +81,12 @@ class Watch:
 
     @property
     def clock_mhz(self) -> float:
-        """Of the SMs."""
+        """The clock of the SMs."""
         return statistics.median(clock for clock, _ in self._later())
 
     @property
     def power_watts(self) -> float:
-        """Of the whole board."""
+        """The power that the whole board takes."""
         return statistics.median(power for _, power in self._later())
 
     def _later(self) -> list[tuple[float, float]]:

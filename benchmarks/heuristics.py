@@ -15,7 +15,6 @@ The package is no dependency of `triton_ext`.
 
 from __future__ import annotations
 
-import argparse
 import importlib
 import json
 import statistics
@@ -23,8 +22,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks import record
-from benchmarks.problems import Problem, problems
+from benchmarks import harness
+from benchmarks.harness import Row, Table
+from benchmarks.problems import Problem, problem_of, problems
 from triton_ext.kernels.config import MatmulConfig
 from triton_ext.kernels.cost_model import candidates, predicted_seconds
 
@@ -34,7 +34,7 @@ PRECISIONS = {"bf16": "TST", "fp16": "HSH", "e4m3": "QQTST"}
 ASKED = 24
 """How many kernels it is asked for; many differ in warp tiles or stages alone."""
 TOP = 5
-"""Of its tiles, how many are considered."""
+"""How many of its tiles are considered."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Tile:
     """A choice, of either side, on the product as it is stated: C (M, N) = A @ B.
 
     Attributes:
-        m, n, k: of a thread block.
+        m, n, k: the tile of a thread block.
         cluster: thread blocks of a cluster along M and along N.
         splits: parts along K; ours are at most so many, where tiles do not fill the GPU.
         swap: the transpose is computed, so that n, not m, is the side that has 64 rows at least.
@@ -116,7 +116,7 @@ class Recommendations:
         return tiles
 
 
-def compare(problem: Problem, recommended: list[tuple[Tile, float]]) -> dict[str, Any]:
+def compare(problem: Problem, recommended: list[tuple[Tile, float]]) -> Row:
     """One row: both choices, where ours is in the other's list, and what our model says of it."""
     config = problem.config(MULTIPROCESSORS)
     ours = our_tile(config)
@@ -154,14 +154,14 @@ def measured(path: Path) -> dict[str, dict[str, float]]:
         return {}
     rows = json.loads(path.read_text())["rows"]
     return {
-        str(Problem(row["m"], row["n"], row["k"], row["type"], row["a_major"], row["b_major"])): {
+        str(problem_of(row)): {
             "ours_measured_us": row["triton_ext_us"], "torch_measured_us": row["torch_us"]
         }
         for row in rows
     }  # fmt: skip
 
 
-def print_findings(rows: list[dict[str, Any]]) -> None:
+def print_findings(rows: list[Row]) -> None:
     """How often both agree, and how far each model's times are from what was measured."""
     first = sum(row["rank_of_ours"] == 1 for row in rows)
     among = sum(row["rank_of_ours"] is not None for row in rows)
@@ -182,9 +182,19 @@ def print_findings(rows: list[dict[str, Any]]) -> None:
             print(f"{name}: {middle:.2f} of what was measured in the median, off by {off:.0%}")
 
 
+TABLE = Table(
+    ("problem", "<28", "problem"),
+    ("ours", "<34", "ours"),
+    ("us", ">8.1f", "ours_predicted_us"),
+    ("  NVIDIA", "<36", lambda row: f"  {row['nvidia'][0]}"),
+    ("us", ">8.1f", "nvidia_predicted_us"),
+    ("rank", ">6", "rank_of_ours"),
+    ("cost", ">7.3f", "cost"),
+)
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--json", type=Path, help="write the rows here")
+    parser = harness.options(__doc__)
     parser.add_argument("--only", metavar="NAME", default="", help="of problems with this name")
     parser.add_argument(
         "--measured",
@@ -195,21 +205,12 @@ def main() -> None:
     arguments = parser.parse_args()
     recommendations = Recommendations()
     known = measured(arguments.measured)
-    rows = []
-    print(f"{'problem':<28}{'ours':<34}{'us':>8}  {'NVIDIA':<34}{'us':>8}{'rank':>6}{'cost':>7}")
-    for problem in problems():
-        if arguments.only not in str(problem):
-            continue
-        row = compare(problem, recommendations(problem)) | known.get(str(problem), {})
-        rows.append(row)
-        cost = "-" if row["cost"] is None else f"{row['cost']:.3f}"
-        print(
-            f"{row['problem']:<28}{row['ours']:<34}{row['ours_predicted_us']:>8.1f}  "
-            f"{row['nvidia'][0]:<34}{row['nvidia_predicted_us']:>8.1f}"
-            f"{row['rank_of_ours'] or '-':>6}{cost:>7}"
-        )
-    print_findings(rows)
-    record.write(arguments.json, "heuristics", rows)
+    rows = (
+        compare(problem, recommendations(problem)) | known.get(str(problem), {})
+        for problem in problems()
+        if arguments.only in str(problem)
+    )
+    print_findings(harness.report("heuristics", rows, TABLE, arguments.json))
 
 
 if __name__ == "__main__":

@@ -12,11 +12,8 @@ without swizzle would take 8.
 
 from __future__ import annotations
 
-import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 import torch
 from triton.experimental import gluon
@@ -30,14 +27,22 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
-from benchmarks import record
-from benchmarks.matmul import median_seconds
+from benchmarks import harness
+from benchmarks.harness import Row, Table
+from benchmarks.matmul import checked, median_seconds, torch_launches
+from benchmarks.problems import Problem
 from triton_ext import LinearLayout
 from triton_ext.compat import LAUNCH_OPTIONS, async_load, async_store, reinterpret, tma_view
 from triton_ext.hardware.banks import chunk_access
 from triton_ext.hardware.tma_tile import tile_copies
-from triton_ext.kernels.config import MatmulConfig, TileLayouts, tile_layouts
-from triton_ext.kernels.launch import compile_matmul, kernel_constants, launch_plan
+from triton_ext.kernels.config import MatmulConfig, tile_layouts
+from triton_ext.kernels.launch import (
+    compile_matmul,
+    compiled_arguments,
+    descriptor,
+    launch_arguments,
+    launch_plan,
+)
 from triton_ext.layouts.triton.gluon import to_gluon
 
 BLOCK = 64
@@ -129,12 +134,6 @@ class Step:
     a_wavefronts: int | None = None
 
 
-def descriptor(matrix: torch.Tensor, tile: TileLayouts) -> Any:
-    """Of a matrix whose rows are contiguous."""
-    layout = to_gluon(tile.tma_encoding)
-    return TensorDescriptor.from_tensor(matrix, list(tile.tma_shape), layout)
-
-
 def naive_step() -> Step:
     def launches(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> Callable[[], None]:
         m, n, k = a.shape[0], b.shape[1], a.shape[1]
@@ -188,13 +187,7 @@ def configured_step(name: str, config: MatmulConfig, *, persistent: bool = True)
         )
         grid = plan.grid if persistent else (tiles, 1, 1)
         compiled = compile_matmul(config)
-        values = {
-            **kernel_constants(config),
-            "a_desc": descriptor(a, plan.a_tile),
-            "b_desc": descriptor(b.T, plan.b_tile),
-            "c_desc": descriptor(c, plan.c_tile),
-        }
-        arguments = [values[argument] for argument in plan.kernel.arg_names]
+        arguments = compiled_arguments(plan, launch_arguments(config, plan, a, b, c))
         return lambda: compiled[grid](*arguments, stream=torch.cuda.current_stream().cuda_stream)
 
     a_boxes, b_boxes = (
@@ -231,63 +224,59 @@ def steps() -> list[Step]:
     ]
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--json", type=Path, help="write the rows here")
-    parser.add_argument("--size", type=int, default=4096, help="M, N and K; a multiple of 256")
-    parser.add_argument("--rounds", type=int, default=9)
-    arguments = parser.parse_args()
-    size = arguments.size
+TABLE = Table(
+    ("step", "<42", "step"),
+    ("tile", ">13", lambda row: "x".join(map(str, row["tile"]))),
+    ("us", ">10.1f", "us"),
+    ("TFLOP/s", ">9.1f", "tflops"),
+    ("cuBLAS", ">8.3f", "ratio"),
+    ("copies", ">8", "tma_copies"),
+    ("banks", ">7", "wavefronts_of_8_rows_of_a"),
+)
+
+
+def measured(size: int, rounds: int) -> Iterator[Row]:
+    """A row for each step."""
     torch.manual_seed(0)
-    print(" ".join(f"{name} {value}" for name, value in record.environment().items()))
     sets = []
     for _ in range(3):
         a, b = (torch.randn((size, size), device="cuda", dtype=torch.bfloat16) for _ in range(2))
         sets.append((a, b.T, torch.empty_like(a)))
-    expected = sets[0][0][:256].double() @ sets[0][1].double()
-
-    def torch_product(i: int) -> None:
-        a, b, c = sets[i % len(sets)]
-        torch.mm(a, b, out=c)
-
-    print(f"{'step':<42}{'tile':>13}{'us':>10}{'TFLOP/s':>9}{'cuBLAS':>8}{'copies':>8}{'banks':>7}")
-    rows = []
+    problem = Problem(size, size, size)
+    torch_product = torch_launches(problem, sets)
     for step in steps():
         calls = [step.launches(*each) for each in sets]
-        sets[0][2].fill_(float("nan"))
-        calls[0]()
-        error = float((sets[0][2][:256].double() - expected).norm() / expected.norm())
-        assert error < 2.0**-8, f"{step.name}: relative error {error}"
 
         def launch(i: int, calls: list[Callable[[], None]] = calls) -> None:
             calls[i % len(calls)]()
 
+        error = checked(problem, launch, sets[0])
+        assert error < 2.0**-8, f"{step.name}: relative error {error}"
         estimate = 0.1 if step.copies is None else 2e-4
         found = median_seconds(
-            {"step": launch, "torch": torch_product}, estimate, len(sets), arguments.rounds
+            {"step": launch, "torch": torch_product}, estimate, len(sets), rounds
         )
-        row = {
+        yield {
             "step": step.name,
             "size": size,
             "tile": step.tile,
             "us": found["step"] * 1e6,
             "torch_us": found["torch"] * 1e6,
-            "tflops": 2 * size**3 / found["step"] / 1e12,
+            "tflops": problem.flops / found["step"] / 1e12,
             "ratio": found["torch"] / found["step"],
             "tma_copies": step.copies,
             "wavefronts_of_8_rows_of_a": step.a_wavefronts,
             "error": error,
         }
-        rows.append(row)
-        copies, banks = (
-            "-" if value is None else str(value) for value in (step.copies, step.a_wavefronts)
-        )
-        print(
-            f"{step.name:<42}{'x'.join(map(str, step.tile)):>13}{row['us']:>10.1f}"
-            f"{row['tflops']:>9.1f}{row['ratio']:>8.3f}{copies:>8}{banks:>7}",
-            flush=True,
-        )
-    record.write(arguments.json, "ladder", rows)
+
+
+def main() -> None:
+    parser = harness.options(__doc__)
+    parser.add_argument("--size", type=int, default=4096, help="M, N and K; a multiple of 256")
+    parser.add_argument("--rounds", type=int, default=9)
+    arguments = parser.parse_args()
+    rows = measured(arguments.size, arguments.rounds)
+    harness.report("ladder", rows, TABLE, arguments.json)
 
 
 if __name__ == "__main__":

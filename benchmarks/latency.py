@@ -19,18 +19,17 @@ installed stay. Ratios are to torch's time in the same run.
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
 
 import triton_ext
-from benchmarks import record
+from benchmarks import harness
+from benchmarks.harness import Row, Table
 from benchmarks.peers import TutorialConfig, tutorial_product
 from triton_ext.kernels.config import MatmulConfig, choose_config
 from triton_ext.kernels.launch import launch_plan
@@ -46,6 +45,9 @@ SHAPES = [
 ]
 TUTORIAL_CONFIGS = [TutorialConfig(128, 64, 4, 4, False), TutorialConfig(256, 64, 3, 8, True)]
 """Two are enough for what the host does: the autotuner looks one up by the problem."""
+Times = tuple[float, float]
+"""Median microseconds until a call returns, and until it is done."""
+Call = Callable[[], Any]
 Product = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 
@@ -58,14 +60,15 @@ def launched_by_jit(m: int, n: int, k: int, config: MatmulConfig) -> Product:
     plan = launch_plan(config, m, n, k, torch.cuda.get_device_properties())
     workspace = torch.zeros(max(16, plan.workspace_bytes), dtype=torch.uint8, device="cuda")
     tiles = {"a_desc": plan.a_tile, "b_desc": plan.b_tile, "c_desc": plan.c_tile}
-    if plan.side_tile is not None:
-        tiles["side_desc"] = plan.side_tile
+    if plan.narrow_tile is not None:
+        tiles["narrow_desc"] = plan.narrow_tile
+    # Made before what is timed; `launch_arguments` would make them for each call.
     layouts = {name: to_gluon(tile.tma_encoding) for name, tile in tiles.items()}
     blocks = {name: list(tile.tma_shape) for name, tile in tiles.items()}
 
     def product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         out = a.new_empty((m, n))
-        matrices = {"a_desc": a, "b_desc": b, "c_desc": out, "side_desc": a if config.swap else b}
+        matrices = {"a_desc": a, "b_desc": b, "c_desc": out, "narrow_desc": a if config.swap else b}
         arguments: dict[str, Any] = {
             name: TensorDescriptor.from_tensor(matrices[name], blocks[name], layouts[name])
             for name in tiles
@@ -90,7 +93,7 @@ def step(product: Product, a: torch.Tensor, b: torch.Tensor) -> None:
     made.backward(made)
 
 
-def measure(sides: dict[str, Callable[[], Any]], repeats: int) -> dict[str, tuple[float, float]]:
+def measure(sides: Mapping[str, Call], repeats: int) -> dict[str, Times]:
     """Median microseconds of each side, interleaved: until it returns, and until it is done."""
     samples: dict[str, list[tuple[float, float]]] = {name: [] for name in sides}
     for _ in range(10):
@@ -114,13 +117,19 @@ def measure(sides: dict[str, Callable[[], Any]], repeats: int) -> dict[str, tupl
     }
 
 
-def rows_of(
-    title: str, times: dict[str, tuple[float, float]], torch_times: tuple[float, float]
-) -> list[dict[str, Any]]:
-    """A row for each side, printed."""
-    rows = []
+TABLE = Table(
+    ("problem", ">22", "problem"),
+    ("side", ">11", "side"),
+    ("host us", ">10.1f", "host_us"),
+    ("done us", ">10.1f", "done_us"),
+    ("  ratios to torch", "", lambda row: f" {row['host_ratio']:7.2f} {row['done_ratio']:7.2f}"),
+)
+
+
+def rows_of(title: str, times: Mapping[str, Times], torch_times: Times) -> Iterator[Row]:
+    """A row for each side."""
     for name, (host, done) in times.items():
-        row = {
+        yield {
             "problem": title,
             "side": name,
             "host_us": round(host, 2),
@@ -128,87 +137,79 @@ def rows_of(
             "host_ratio": round(host / torch_times[0], 3),
             "done_ratio": round(done / torch_times[1], 3),
         }
-        rows.append(row)
-        print(
-            f"{title:>22} {name:>10} {host:9.1f} {done:9.1f}"
-            f" {row['host_ratio']:7.2f} {row['done_ratio']:7.2f}",
-            flush=True,
-        )
-    return rows
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--json", type=Path, help="write the rows here")
-    parser.add_argument("--repeats", type=int, default=400)
-    arguments = parser.parse_args()
+def measured(repeats: int) -> Iterator[Row]:
+    """The rows of each problem; those of the drop-in come last."""
     torch.manual_seed(0)
     arch = 10 * torch.cuda.get_device_capability()[0]
-    print(" ".join(f"{name} {value}" for name, value in record.environment().items()))
-    print(f"{'problem':>22} {'side':>10} {'host us':>9} {'done us':>9}  ratios to torch")
+    torch_times: dict[str, Times] = {}
+
+    def compared(title: str, theirs: Call, ours: Call, **alone: Call) -> Iterator[Row]:
+        times = measure({"torch": theirs, "ours": ours}, repeats)
+        for name, call in alone.items():
+            times |= measure({name: call}, repeats)
+        torch_times[title] = times["torch"]
+        yield from rows_of(title, times, times["torch"])
+
     problems = []
     for m, n, k in SHAPES:
         a = torch.randn((m, k), device="cuda", dtype=torch.bfloat16)
         b = torch.randn((k, n), device="cuda", dtype=torch.bfloat16)
         problems.append((f"{m}x{n}x{k}", m, n, k, a, b))
-    rows, torch_times = [], {}
     tutorial = tutorial_product(TUTORIAL_CONFIGS)
     with torch.no_grad():
         for title, m, n, k, a, b in problems:
             jit = launched_by_jit(m, n, k, choose_config(arch, "bf16", "K", "MN", m, n, k))
-            sides: dict[str, Callable[[], Any]] = {
-                "torch": partial(torch.matmul, a, b),
-                "ours": partial(triton_ext.matmul, a, b),
-            }
-            times = measure(sides, arguments.repeats)
-            for name, product in (("jit", jit), ("tutorial", tutorial)):
-                times |= measure({name: partial(product, a, b)}, arguments.repeats)
-            torch_times[title] = times["torch"]
-            rows += rows_of(title, times, times["torch"])
+            yield from compared(
+                title,
+                partial(torch.matmul, a, b),
+                partial(triton_ext.matmul, a, b),
+                jit=partial(jit, a, b),
+                tutorial=partial(tutorial, a, b),
+            )
         x = torch.randn((4, 16, 1024), device="cuda", dtype=torch.bfloat16)
         w = torch.randn((1024, 1024), device="cuda", dtype=torch.bfloat16)
         bias = torch.randn(1024, device="cuda", dtype=torch.bfloat16)
+        linear = torch.nn.functional.linear
         for title, more in (("linear 4x16x1024", ()), ("linear with bias", (bias,))):
-            sides = {
-                "torch": partial(torch.nn.functional.linear, x, w, *more),
-                "ours": partial(triton_ext.linear, x, w, *more),
-            }
-            times = measure(sides, arguments.repeats)
-            torch_times[title] = times["torch"]
-            rows += rows_of(title, times, times["torch"])
+            yield from compared(
+                title, partial(linear, x, w, *more), partial(triton_ext.linear, x, w, *more)
+            )
         x8 = x.flatten(0, 1).to(torch.float8_e4m3fn)
         w8 = w.to(torch.float8_e4m3fn).t()
         one = torch.ones((), device="cuda")
-        sides = {
-            "torch": lambda: torch._scaled_mm(x8, w8, one, one, out_dtype=torch.bfloat16),
-            "ours": lambda: triton_ext.scaled_mm(x8, w8, one, one),
-        }
-        times = measure(sides, arguments.repeats)
-        rows += rows_of("fp8 64x1024x1024", times, times["torch"])
+        yield from compared(
+            "fp8 64x1024x1024",
+            lambda: torch._scaled_mm(x8, w8, one, one, out_dtype=torch.bfloat16),
+            lambda: triton_ext.scaled_mm(x8, w8, one, one),
+        )
+    title, _, _, _, a, b = problems[1]
+    back = f"{title} and back"
     with torch.enable_grad():
-        title, _, _, _, a, b = problems[1]
         b.requires_grad_()
-        sides = {
-            "torch": partial(step, torch.matmul, a, b),
-            "ours": partial(step, triton_ext.matmul, a, b),
-        }
-        times = measure(sides, arguments.repeats)
-        torch_times[f"{title} and back"] = times["torch"]
-        rows += rows_of(f"{title} and back", times, times["torch"])
+        yield from compared(
+            back, partial(step, torch.matmul, a, b), partial(step, triton_ext.matmul, a, b)
+        )
     with torch.no_grad():
-        calls: list[tuple[str, Callable[[], Any]]] = [
-            (title, partial(torch.matmul, a, b)) for title, _, _, _, a, b in problems
-        ]
-        calls.append(("linear 4x16x1024", partial(torch.nn.functional.linear, x, w)))
-        with_gradient = partial(step, torch.matmul, *problems[1][4:])
-        calls.append((f"{problems[1][0]} and back", torch.enable_grad()(with_gradient)))
-        calls.append(("linear with bias", partial(torch.nn.functional.linear, x, w, bias)))
-        for title, call in calls:
+        calls: dict[str, Call] = {
+            **{title: partial(torch.matmul, a, b) for title, _, _, _, a, b in problems},
+            "linear 4x16x1024": partial(linear, x, w),
+            back: torch.enable_grad()(partial(step, torch.matmul, a, b)),
+            "linear with bias": partial(linear, x, w, bias),
+        }
+        for title, call in calls.items():
             with triton_ext.drop_in():
-                times = measure({"drop_in": call}, arguments.repeats)
-            times |= measure({"outside": call}, arguments.repeats)
-            rows += rows_of(title, times, torch_times[title])
-    record.write(arguments.json, "latency", rows)
+                times = measure({"drop_in": call}, repeats)
+            times |= measure({"outside": call}, repeats)
+            yield from rows_of(title, times, torch_times[title])
+
+
+def main() -> None:
+    parser = harness.options(__doc__)
+    parser.add_argument("--repeats", type=int, default=400)
+    arguments = parser.parse_args()
+    harness.report("latency", measured(arguments.repeats), TABLE, arguments.json)
 
 
 if __name__ == "__main__":

@@ -17,77 +17,53 @@ takes minutes): Triton's tutorial kernel (`benchmarks.peers`), and what ``torch.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import math
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import torch
 from triton.errors import TritonError
-from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
-from benchmarks import record
+from benchmarks import harness
 from benchmarks.gpu_state import GpuState, Watch
+from benchmarks.harness import Row, Table
 from benchmarks.inductor import Inductor, InductorError, arguments_of
 from benchmarks.peers import Compilation, TutorialConfig, tutorial_configs, tutorial_launches
-from benchmarks.problems import CLASSES, TYPES, Operands, Problem, inputs, peer_problems, problems
+from benchmarks.problems import (
+    CLASSES,
+    TYPES,
+    Operands,
+    Problem,
+    inputs,
+    peer_problems,
+    problem_of,
+    problems,
+)
 from benchmarks.replay import graph_of, launches_in_graph, replayed_seconds, warm_up
-from triton_ext.kernels.config import MatmulConfig, TileLayouts
-from triton_ext.kernels.launch import LaunchPlan, compile_matmul, launch_plan
-from triton_ext.layouts.triton.gluon import to_gluon
+from triton_ext.kernels.config import MatmulConfig
+from triton_ext.kernels.launch import (
+    compile_matmul,
+    compiled_arguments,
+    launch_arguments,
+    launch_plan,
+)
 
 INPUT_BYTES = 200 << 20
 """What the input sets of one problem take together: four times the L2 cache."""
 FLOPS_PER_CLOCK = {2: 4096, 1: 8192}
-"""Of an SM's tensor cores, by the bytes of an element."""
+"""Operations of an SM's tensor cores in a clock cycle, by the bytes of an element."""
 GOAL = 0.97
 """No ratio should be lower."""
 ROUNDS = 8
-"""That are replayed without a pause."""
+"""How many rounds are replayed without a pause."""
 SHORTEST_SECONDS = 0.3
-"""Of replays, for a problem: NVML reads clock and power about every 100 ms."""
+"""How long a problem is replayed at least: NVML reads clock and power about every 100 ms."""
 MULTIPROCESSORS = 132
-"""Of an H100 SXM and of an H200."""
-
-
-def kernel_arguments(
-    problem: Problem, config: MatmulConfig, plan: LaunchPlan, operands: Operands, workspace: Any
-) -> list[Any]:
-    """What a plan's kernel is launched with, constants included, in its order."""
-    a, b, c = operands
-    matrices = {
-        "a": a.T if problem.a_major == "MN" else a,
-        "b": b if problem.b_major == "MN" else b.T,
-        "c": c,
-    }
-
-    def descriptor(matrix: torch.Tensor, tile: TileLayouts) -> Any:
-        layout = to_gluon(tile.tma_encoding)
-        return TensorDescriptor.from_tensor(matrix, list(tile.tma_shape), layout)
-
-    found = {
-        "a_desc": descriptor(matrices["a"], plan.a_tile),
-        "b_desc": descriptor(matrices["b"], plan.b_tile),
-        "c_desc": descriptor(matrices["c"], plan.c_tile),
-    }
-    # By position, the descriptors are the left and the right operand's, and C's.
-    values: dict[str, Any] = dict(plan.constants)
-    values |= {
-        name: found[by] for name, by in zip(found, plan.arguments[: len(found)], strict=True)
-    }
-    if plan.workspace_bytes:
-        values["workspace"] = workspace
-    if config.prefetch is not None:
-        values["prefetched"] = matrices[config.prefetch]
-    if plan.side_tile is not None:
-        right = matrices["a" if config.swap else "b"]
-        values["side_desc"] = descriptor(right, plan.side_tile)
-    return [values[name] for name in plan.kernel.arg_names]
+"""The SMs of an H100 SXM, and of an H200."""
 
 
 def kernel_launches(
@@ -98,7 +74,10 @@ def kernel_launches(
     plan = launch_plan(config, problem.m, problem.n, problem.k, gpu)
     compiled = compile_matmul(config)
     workspace = torch.zeros(plan.workspace_bytes, dtype=torch.uint8, device="cuda")
-    calls = [kernel_arguments(problem, config, plan, operands, workspace) for operands in sets]
+    calls = [
+        compiled_arguments(plan, launch_arguments(config, plan, *operands, workspace=workspace))
+        for operands in sets
+    ]
 
     def launch(i: int) -> None:
         stream = torch.cuda.current_stream().cuda_stream
@@ -136,7 +115,7 @@ def median_seconds(
     watch: Watch | None = None,
     shortest: float = 0,
 ) -> dict[str, float]:
-    """Of one launch of each side, replayed in turn.
+    """The median seconds of a launch of each side; the sides are replayed in turn.
 
     Args:
         estimate: about how long a launch takes, in seconds.
@@ -191,7 +170,7 @@ class Peers:
             inductor.send("tune", **arguments_of(problem))
 
     def compilations(self) -> list[Compilation]:
-        """Of the tutorial's kernel."""
+        """What is compiled of the tutorial's kernel."""
         kinds = dict.fromkeys((p.element_type, p.b_major == "K") for p in self._chosen)
         return [
             Compilation(config, element_type, b_k_major, MULTIPROCESSORS)
@@ -256,9 +235,7 @@ class Peers:
         return {f"inductor_{name}": value for name, value in self._tuned[problem].items()}
 
 
-def measure(
-    problem: Problem, rounds: int, state: GpuState, peers: Peers | None = None
-) -> dict[str, Any]:
+def measure(problem: Problem, rounds: int, state: GpuState, peers: Peers | None = None) -> Row:
     """One row: medians, ratio, the fraction of the limit, and the error."""
     sets = [inputs(problem) for _ in range(max(2, min(24, math.ceil(INPUT_BYTES / problem.bytes))))]
     gpu = torch.cuda.get_device_properties()
@@ -336,7 +313,7 @@ def geometric_mean(values: Sequence[float]) -> float:
 
 
 def summary(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Of each type, of each class of shapes and of all: geometric mean and lowest of the ratios.
+    """Geometric mean and lowest of the ratios, for each type and class of shapes, and for all.
 
     Returns:
         Dictionaries with "type", "class" ("all" for all of them), "number", "geometric_mean",
@@ -383,17 +360,20 @@ def print_summary(rows: Sequence[Mapping[str, Any]]) -> None:
             )
 
 
-def print_row(problem: Problem, row: Mapping[str, Any]) -> None:
-    peers = "".join(
-        f"{row[name]:>9.3f}" if name in row else f"{'-':>9}"
-        for name in ("tutorial_ratio", "inductor_ratio")
-    )
-    print(
-        f"{problem!s:<28}{row['triton_ext_us']:>9.1f}{row['torch_us']:>9.1f}"
-        f"{row['triton_ext_tflops']:>6.0f}{row['torch_tflops']:>14.0f}{row['ratio']:>7.3f}{peers}"
-        f"{row['limit']:>7.2f}{row['clock_mhz']:>6.0f}{row['power_watts']:>5.0f}  {row['config']}",
-        flush=True,
-    )
+TABLE = Table(
+    ("problem", "<28", lambda row: str(problem_of(row))),
+    ("ours us", ">9.1f", "triton_ext_us"),
+    ("torch us", ">9.1f", "torch_us"),
+    ("ours", ">6.0f", "triton_ext_tflops"),
+    ("torch TFLOP/s", ">14.0f", "torch_tflops"),
+    ("ratio", ">7.3f", "ratio"),
+    ("tutorial", ">9.3f", "tutorial_ratio"),
+    ("compile", ">9.3f", "inductor_ratio"),
+    ("limit", ">7.2f", "limit"),
+    ("MHz", ">6.0f", "clock_mhz"),
+    ("W", ">5.0f", "power_watts"),
+    ("  configuration", "", lambda row: f"  {row['config']}"),
+)
 
 
 def _compile(work: MatmulConfig | Compilation) -> None:
@@ -403,19 +383,8 @@ def _compile(work: MatmulConfig | Compilation) -> None:
         compile_matmul(work)
 
 
-def gpu_name() -> str:
-    """In a word, for file names: ``h100``, ``h200``."""
-    words = torch.cuda.get_device_name().lower().replace("nvidia", "").split()
-    return words[0]
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument(
-        "--json",
-        help="write the rows here; {gpu} stands for the GPU's name:"
-        " benchmarks/results/matmul_{gpu}.json",
-    )
+    parser = harness.options(__doc__)
     parser.add_argument("--rounds", type=int, default=15, help="at least so many")
     parser.add_argument(
         "--only", metavar="NAME", default="", help="of problems whose name contains this"
@@ -449,26 +418,11 @@ def main() -> None:
         print(f"{len(work)} kernels compiled in {time.perf_counter() - start:.1f} s")
         if peers:
             peers.wait()
-        rows = run(chosen, arguments.rounds, peers)
-    print_summary(rows)
-    path = arguments.json and Path(arguments.json.replace("{gpu}", gpu_name()))
-    record.write(path or None, "matmul", rows)
-
-
-def run(chosen: Sequence[Problem], rounds: int, peers: Peers | None) -> list[dict[str, Any]]:
-    """All rows, printed."""
-    torch.manual_seed(0)
-    state = GpuState()
-    print(" ".join(f"{name} {value}" for name, value in record.environment().items()))
-    print(
-        f"{'problem':<28}{'ours us':>9}{'torch us':>9}{'ours':>6}{'torch TFLOP/s':>14}{'ratio':>7}"
-        f"{'tutorial':>9}{'compile':>9}{'limit':>7}{'MHz':>6}{'W':>5}  configuration"
-    )
-    rows = []
-    for problem in chosen:
-        rows.append(measure(problem, rounds, state, peers))
-        print_row(problem, rows[-1])
-    return rows
+        torch.manual_seed(0)
+        state = GpuState()
+        rows = (measure(problem, arguments.rounds, state, peers) for problem in chosen)
+        found = harness.report("matmul", rows, TABLE, arguments.json)
+    print_summary(found)
 
 
 if __name__ == "__main__":

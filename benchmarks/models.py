@@ -10,19 +10,19 @@ apart (Frobenius norm, of all parameters together).
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import importlib
+import itertools
 import statistics
 import time
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 
 import triton_ext
-from benchmarks import record
+from benchmarks import harness
+from benchmarks.harness import Row, Table
 
 SIDES: dict[str, Callable[[], Any]] = {
     "torch": contextlib.nullcontext,
@@ -74,12 +74,12 @@ def gradient(model: Any) -> torch.Tensor:
     return torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
 
 
-def measure(name: str, make: Callable[[], tuple[Any, torch.Tensor]], repeats: int) -> Any:
-    """Rows of the times, losses and gradients of one model."""
+def measure(name: str, make: Callable[[], tuple[Any, torch.Tensor]], repeats: int) -> Iterator[Row]:
+    """Two rows, forward and both, of the times, losses and gradients of one model."""
     torch.manual_seed(0)
     model, tokens = make()
     model, tokens = model.cuda().bfloat16(), tokens.cuda()
-    rows, losses, gradients = [], {}, {}
+    losses, gradients = {}, {}
     for side, context in SIDES.items():
         with context():
             losses[side] = step(model, tokens, backward=True)
@@ -99,30 +99,26 @@ def measure(name: str, make: Callable[[], tuple[Any, torch.Tensor]], repeats: in
                 if repeat >= 3:
                     times[side].append((time.perf_counter() - start) * 1e3)
         medians = {side: statistics.median(values) for side, values in times.items()}
-        rows.append(
-            {
-                "model": name,
-                "step": "forward and backward" if backward else "forward",
-                **{f"{side}_ms": round(value, 3) for side, value in medians.items()},
-                "speedup": round(medians["torch"] / medians["drop_in"], 3),
-                **{f"{side}_loss": losses[side] for side in SIDES},
-                "gradient_difference": relative,
-            }
-        )
-        print(" ".join(f"{key} {value}" for key, value in rows[-1].items()), flush=True)
-    return rows
+        yield {
+            "model": name,
+            "step": "forward and backward" if backward else "forward",
+            **{f"{side}_ms": round(value, 3) for side, value in medians.items()},
+            "speedup": round(medians["torch"] / medians["drop_in"], 3),
+            **{f"{side}_loss": losses[side] for side in SIDES},
+            "gradient_difference": relative,
+        }
+
+
+TABLE = Table(("", "", lambda row: " ".join(f"{key} {value}" for key, value in row.items())))
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--json", type=Path, help="write the rows here")
+    parser = harness.options(__doc__)
     parser.add_argument("--repeats", type=int, default=20)
     arguments = parser.parse_args()
-    print(" ".join(f"{name} {value}" for name, value in record.environment().items()))
-    rows = []
-    for name, make in (("llama", llama), ("bert", bert)):
-        rows += measure(name, make, arguments.repeats)
-    record.write(arguments.json, "models", rows)
+    models = {"llama": llama, "bert": bert}
+    rows = (measure(name, make, arguments.repeats) for name, make in models.items())
+    harness.report("models", itertools.chain.from_iterable(rows), TABLE, arguments.json)
 
 
 if __name__ == "__main__":

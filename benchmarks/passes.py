@@ -19,7 +19,6 @@ in turn; each round begins with another one. The table gives medians over the ro
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import gc
 import itertools
@@ -29,14 +28,14 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import triton
 import triton.language as tl
 from triton.compiler import ASTSource
 
-from benchmarks import record
+from benchmarks import harness
+from benchmarks.harness import Row, Table
 from triton_ext import passes
 from triton_ext.compat import LAUNCH_OPTIONS, gpu_target
 from triton_ext.kernels.config import MatmulConfig
@@ -124,7 +123,7 @@ def no_ptxas() -> Iterator[None]:
 
 
 def processor_milliseconds() -> float:
-    """Of this process and of its children that have ended."""
+    """The processor time of this process and of its children that have ended."""
     spent = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return sum(each.ru_utime + each.ru_stime for each in spent) * 1e3
 
@@ -164,11 +163,11 @@ def passes_timed() -> Iterator[list[float]]:
 
 @dataclass(frozen=True)
 class Times:
-    """Of one compilation, in milliseconds.
+    """What one compilation took, in milliseconds.
 
     Attributes:
         wall: from start to end.
-        processor: of Triton, the passes and ptxas.
+        processor: processor time of Triton, the passes and ptxas.
         passes: processor time of the passes alone.
     """
 
@@ -178,7 +177,7 @@ class Times:
 
     @property
     def share(self) -> float:
-        """Of the passes, in the processor time of the rest."""
+        """The passes' time as a share of the processor time of the rest."""
         return self.passes / (self.processor - self.passes)
 
 
@@ -213,48 +212,48 @@ def measure(
     return found
 
 
+TABLE = Table(
+    ("wall ms", ">8.1f", "wall_ms"),
+    ("CPU ms", ">8.1f", "cpu_ms"),
+    ("in passes", ">10.2f", "in_passes_ms"),
+    ("of compile", ">11.2%", "share_of_compile"),
+    ("difference", ">11.1f", "added_cpu_ms"),
+    ("  kernel, passes", "", lambda row: f"  {row['kernel']} sm_{row['arch']}: "
+     + (", ".join(row["passes"]) or "no pass")),
+)  # fmt: skip
+
+
+def measured(alone: list[str], rounds: int, to: str) -> Iterator[Row]:
+    """A row for each kernel, architecture and set of passes; compiled to "ptx" or "cubin"."""
+    variants: list[tuple[str, ...]] = [(), TOGETHER, *((name,) for name in alone)]
+    kernels = {"tutorial": compile_tutorial, "gluon": compile_gluon_matmul}
+    for (name, kernel), arch in itertools.product(kernels.items(), (90, 100)):
+        with no_ptxas() if to == "ptx" else contextlib.nullcontext():
+            times = measure(kernel(arch), variants, rounds)
+        before = [each.processor for each in times[()]]
+        for variant, values in times.items():
+            # A round's compilations share the machine's load.
+            pairs = zip((each.processor for each in values), before, strict=True)
+            yield {
+                "kernel": name, "arch": arch, "to": to, "passes": list(variant),
+                "wall_ms": statistics.median(each.wall for each in values),
+                "cpu_ms": statistics.median(each.processor for each in values),
+                "in_passes_ms": statistics.median(each.passes for each in values),
+                "share_of_compile": statistics.median(each.share for each in values),
+                "added_cpu_ms": statistics.median(one - other for one, other in pairs),
+                "rounds": rounds,
+            }  # fmt: skip
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--json", type=Path, help="write the rows here")
+    parser = harness.options(__doc__)
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--passes", default=",".join(ALONE), help="those to measure alone")
     parser.add_argument("--ptx", action="store_true", help="stop at PTX, without ptxas")
     arguments = parser.parse_args()
-    alone = [(name,) for name in arguments.passes.split(",") if name]
-    variants: list[tuple[str, ...]] = [(), TOGETHER, *alone]
-    kernels = {"tutorial": compile_tutorial, "gluon": compile_gluon_matmul}
-    rows = []
-    print(" ".join(f"{name} {value}" for name, value in record.environment().items()))
-    print(
-        f"{'wall ms':>8}{'CPU ms':>8}{'in passes':>10}{'of compile':>11}{'difference':>11}"
-        "  kernel, passes"
-    )
-    for (name, kernel), arch in itertools.product(kernels.items(), (90, 100)):
-        with no_ptxas() if arguments.ptx else contextlib.nullcontext():
-            times = measure(kernel(arch), variants, arguments.rounds)
-        before = [each.processor for each in times[()]]
-        for variant, values in times.items():
-            wall = statistics.median(each.wall for each in values)
-            cpu = statistics.median(each.processor for each in values)
-            spent = statistics.median(each.passes for each in values)
-            share = statistics.median(each.share for each in values)
-            # A round's compilations share the machine's load.
-            pairs = zip((each.processor for each in values), before, strict=True)
-            added = statistics.median(one - other for one, other in pairs)
-            rows.append(
-                {
-                    "kernel": name, "arch": arch, "to": "ptx" if arguments.ptx else "cubin",
-                    "passes": list(variant), "wall_ms": wall, "cpu_ms": cpu,
-                    "in_passes_ms": spent, "share_of_compile": share, "added_cpu_ms": added,
-                    "rounds": arguments.rounds,
-                }
-            )  # fmt: skip
-            shown = ", ".join(variant) or "no pass"
-            print(
-                f"{wall:>8.1f}{cpu:>8.1f}{spent:>10.2f}{share:>11.2%}{added:>11.1f}"
-                f"  {name} sm_{arch}: {shown}"
-            )
-    record.write(arguments.json, "passes", rows)
+    alone = [name for name in arguments.passes.split(",") if name]
+    rows = measured(alone, arguments.rounds, "ptx" if arguments.ptx else "cubin")
+    harness.report("passes", rows, TABLE, arguments.json)
 
 
 if __name__ == "__main__":

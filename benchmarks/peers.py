@@ -26,16 +26,16 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 from benchmarks.problems import Operands, Problem
 from triton_ext.compat import LAUNCH_OPTIONS, compile_kernel
 from triton_ext.hardware.architecture import SHARED_MEMORY_PER_BLOCK
+from triton_ext.kernels.launch import TRITON_TYPES
 
 BLOCK_M = 128
 """Rows of the tile, in all of the tutorial's configurations."""
 GROUP_M = 8
 """Rows of tiles that run together, likewise."""
-TRITON_TYPES = {"bf16": "bf16", "fp16": "fp16", "e4m3": "fp8e4nv"}
 
 
 @triton.jit
-def _place(tile, columns_of_group, tiles_m, GROUP_M: tl.constexpr):
+def _position(tile, columns_of_group, tiles_m, GROUP_M: tl.constexpr):
     """Row and column of a tile, in the order of the tutorial: GROUP_M rows of tiles together."""
     first = tile // columns_of_group * GROUP_M
     rows = min(tiles_m - first, GROUP_M)
@@ -63,7 +63,7 @@ def persistent_matmul(
     for tile in tl.range(
         first, tiles_m * tiles_n, PROGRAMS, flatten=True, warp_specialize=SPECIALIZE
     ):
-        row, column = _place(tile, columns_of_group, tiles_m, GROUP_M)
+        row, column = _position(tile, columns_of_group, tiles_m, GROUP_M)
         acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
         for i in range(tl.cdiv(k, BLOCK_K)):
             a = a_desc.load([row * BLOCK_M, i * BLOCK_K])
@@ -73,7 +73,7 @@ def persistent_matmul(
                 b = b_desc.load([i * BLOCK_K, column * BLOCK_N])
             acc = tl.dot(a, b, acc)
         done += PROGRAMS
-        row, column = _place(done, columns_of_group, tiles_m, GROUP_M)
+        row, column = _position(done, columns_of_group, tiles_m, GROUP_M)
         if HALVES:
             both = tl.permute(tl.reshape(acc, (BLOCK_M, 2, BLOCK_N // 2)), (0, 2, 1))
             left, right = tl.split(both)
@@ -98,7 +98,7 @@ class TutorialConfig:
         return words + ", C in halves" * self.halves
 
     def blocks(self, b_k_major: bool) -> tuple[list[int], list[int], list[int]]:
-        """Of the descriptors of A, B and C."""
+        """The block shapes of the descriptors of A, B and C."""
         b = [self.block_n, self.block_k]
         return (
             [BLOCK_M, self.block_k],
@@ -149,7 +149,9 @@ class Compilation:
             (self.element_type, self.element_type, c_type),
             strict=True,
         ):
-            signature[name] = f"tensordesc<{TRITON_TYPES[element]}{block}>".replace(" ", "")
+            signature[name] = f"tensordesc<{TRITON_TYPES.get(element, element)}{block}>".replace(
+                " ", ""
+            )
         signature = {name: signature[name] for name in persistent_matmul.arg_names}
         kernel = compile_kernel(
             persistent_matmul, signature, constants, target=90, multiples_of_16=("n", "k"),

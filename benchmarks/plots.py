@@ -26,7 +26,7 @@ PLOTS = ROOT / "docs" / "plots"
 INK = "#7d8590"
 COLOURS = ("#3b8fd6", "#d9822b", "#35a07b", "#b072c9")
 SIDES = {"triton_ext": "triton_ext", "tutorial": "Triton's tutorial", "inductor": "torch.compile"}
-"""Of the peers' plot, and what they are called."""
+"""The sides of the peers' plot, and what they are called."""
 LATENCY_SIDES = {
     "torch": "torch",
     "ours": "triton_ext",
@@ -40,7 +40,7 @@ class Plot:
     """One picture.
 
     Attributes:
-        name: of the file, without ``.svg``.
+        name: the file's, without ``.svg``.
         title: what it shows, on which GPU.
         data: the numbers.
         draw: (axes, data) -> draws them.
@@ -55,7 +55,7 @@ class Plot:
 
     @property
     def digest(self) -> str:
-        """Of what it shows."""
+        """A digest of what it shows."""
         text = json.dumps([self.title, self.data], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()
 
@@ -65,7 +65,7 @@ class Plot:
 
 
 def ratio_data(rows: list[dict[str, Any]]) -> dict[str, dict[str, list[float]]]:
-    """Of each type, the ratios to PyTorch's throughput, by class of shapes."""
+    """The ratios to PyTorch's throughput, by type and class of shapes."""
     found: dict[str, dict[str, list[float]]] = {}
     for row in rows:
         shape_class = Problem(row["m"], row["n"], row["k"]).shape_class
@@ -78,10 +78,10 @@ def draw_ratios(axes: Any, data: dict[str, dict[str, list[float]]]) -> None:
     """A dot a shape, in a column for each class and type."""
     axes.axhline(1, color=INK, linewidth=0.8)
     for which, (element_type, classes) in enumerate(data.items()):
-        for place, ratios in enumerate(classes.values()):
-            middle = place + 0.26 * (which - (len(data) - 1) / 2)
+        for column, ratios in enumerate(classes.values()):
+            middle = column + 0.26 * (which - (len(data) - 1) / 2)
             across = [middle + 0.035 * (i % 5 - 2) for i in range(len(ratios))]
-            label = element_type if place == 0 else None
+            label = element_type if column == 0 else None
             axes.plot(across, ratios, "o", markersize=4, alpha=0.75, color=COLOURS[which],
                       markeredgewidth=0, label=label)  # fmt: skip
     axes.set_xticks(range(len(CLASSES)), CLASSES)
@@ -90,7 +90,7 @@ def draw_ratios(axes: Any, data: dict[str, dict[str, list[float]]]) -> None:
 
 
 def peers_data(rows: list[dict[str, Any]]) -> dict[str, dict[str, float]]:
-    """Of each problem with peers, the ratio of each side to PyTorch's throughput."""
+    """The ratio of each side to PyTorch's throughput, for each problem with peers."""
     return {
         f"{row['m']} x {row['n']} x {row['k']}"
         + f" {row['type']}" * (row["type"] != "bf16")
@@ -106,13 +106,13 @@ def peers_data(rows: list[dict[str, Any]]) -> dict[str, dict[str, float]]:
 
 def draw_peers(axes: Any, data: dict[str, dict[str, float]]) -> None:
     """A row a problem, a dot a side."""
-    places = range(len(data))
+    rows = range(len(data))
     axes.axvline(1, color=INK, linewidth=0.8)
     for which, (side, name) in enumerate(SIDES.items()):
-        found = [(of[side], place) for place, of in enumerate(data.values()) if side in of]
+        found = [(of[side], at) for at, of in enumerate(data.values()) if side in of]
         axes.plot(*zip(*found, strict=True), "osD"[which], markersize=5, color=COLOURS[which],
                   alpha=0.85, markeredgewidth=0, label=name)  # fmt: skip
-    axes.set_yticks(places, list(data))
+    axes.set_yticks(rows, list(data))
     axes.invert_yaxis()
     axes.grid(axis="y", color=INK, alpha=0.2, linewidth=0.6)
     axes.set_xlabel("throughput / cuBLAS")
@@ -120,7 +120,7 @@ def draw_peers(axes: Any, data: dict[str, dict[str, float]]) -> None:
 
 
 def ladder_data(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """Of each step, the ratio to PyTorch's throughput, measured in turn, at the same clock."""
+    """The ratio of each step to PyTorch's throughput, measured in turn, at the same clock."""
     return {
         "steps": {row["step"]: round(row["ratio"], 4) for row in rows},
         "size": rows[0]["size"],
@@ -131,10 +131,10 @@ def draw_ladder(axes: Any, data: dict[str, Any]) -> None:
     """A bar a step, from the naive kernel down."""
     names, values = list(data["steps"]), list(data["steps"].values())
     axes.barh(range(len(names)), values, color=COLOURS[0], height=0.66)
-    for place, value in enumerate(values):
+    for row, value in enumerate(values):
         text = f"{value:.4f}" if value < 0.01 else f"{value:.2f}"
         inside = value > 0.1
-        axes.annotate(text, (value, place), (-4 if inside else 4, 0), textcoords="offset points",
+        axes.annotate(text, (value, row), (-4 if inside else 4, 0), textcoords="offset points",
                       ha="right" if inside else "left", va="center",
                       color="white" if inside else INK, fontsize=8)  # fmt: skip
     axes.axvline(1, color=COLOURS[1], linewidth=1)
@@ -145,7 +145,7 @@ def draw_ladder(axes: Any, data: dict[str, Any]) -> None:
 
 
 def latency_data(rows: list[dict[str, Any]]) -> dict[str, dict[str, float]]:
-    """Of each side, the host's microseconds for each plain product."""
+    """The host's microseconds of each side for each plain product."""
     found: dict[str, dict[str, float]] = {}
     for side in LATENCY_SIDES:
         of = {
@@ -169,7 +169,7 @@ def draw_latency(axes: Any, data: dict[str, dict[str, float]]) -> None:
     names = list(data["torch"])
     width = 0.8 / len(data)
     for which, (side, values) in enumerate(data.items()):
-        left = [place + width * (which - (len(data) - 1) / 2) for place in range(len(names))]
+        left = [group + width * (which - (len(data) - 1) / 2) for group in range(len(names))]
         heights = [values[name] for name in names]
         axes.bar(left, heights, width, color=COLOURS[which], label=LATENCY_SIDES[side])
     axes.set_xticks(range(len(names)), [label_of(name) for name in names], fontsize=8)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -13,7 +15,7 @@ LLAMA_8B = [(6144, 4096), (4096, 4096), (28672, 4096), (4096, 14336)]
 """N, K of the projections of Llama-3 8B: q, k and v together; o; gate and up together; down."""
 LLAMA_70B = [(10240, 8192), (8192, 8192), (57344, 8192), (8192, 28672)]
 CLASSES = ("squares", "M <= 64", "64 < M < 4096", "M >= 4096")
-"""Of shapes; squares (M = N = K) are in no other."""
+"""The classes of shapes; squares (M = N = K) are in no other."""
 Operands = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 """A (M, K), B (K, N) and C (M, N)."""
 
@@ -41,7 +43,7 @@ class Problem:
 
     @property
     def out_type(self) -> str | None:
-        """Of C, where it is not that of A and B."""
+        """The type of C, where it is not that of A and B."""
         return "bf16" if self.element_type == "e4m3" else None
 
     @property
@@ -61,6 +63,11 @@ class Problem:
     def __str__(self) -> str:
         layout = "".join("N" if major == "MN" else "K" for major in (self.a_major, self.b_major))
         return f"{self.m}x{self.n}x{self.k} {self.element_type} {layout}"
+
+
+def problem_of(row: Mapping[str, Any]) -> Problem:
+    """The problem of a row that `benchmarks.matmul` has written."""
+    return Problem(row["m"], row["n"], row["k"], row["type"], row["a_major"], row["b_major"])
 
 
 def problems() -> list[Problem]:

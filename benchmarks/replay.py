@@ -10,8 +10,8 @@ import torch
 GRAPH_SECONDS = 1.5e-3
 """About how long one replay takes, if a launch is shorter than that."""
 WARM_SECONDS = 0.4
-"""Of replays before those that count. A GPU that was idle runs at its highest clock until its power
-control takes hold, and then finds a lower one (seen on an H100; a ratio moved by up to 15%)."""
+"""How long is replayed before what counts. A GPU that was idle runs at its highest clock until its
+power control takes hold, and then at a lower one (seen on an H100; a ratio moved by up to 15%)."""
 
 
 def launches_in_graph(estimate: float, sets: int) -> int:

@@ -14,7 +14,6 @@ import argparse
 import statistics
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -25,11 +24,11 @@ from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 import triton_ext
 import triton_ext.passes
-from benchmarks import record
+from benchmarks import harness
+from benchmarks.harness import Row, Table
 from triton_ext.compat import LAUNCH_OPTIONS, async_load, async_store
-from triton_ext.kernels.config import Major, MatmulConfig, TileLayouts
-from triton_ext.kernels.launch import launch_plan
-from triton_ext.layouts.triton.gluon import to_gluon
+from triton_ext.kernels.config import Major, MatmulConfig
+from triton_ext.kernels.launch import descriptor, launch_plan
 
 WIDE = 128
 INPUT_BYTES = 128 << 20
@@ -44,13 +43,13 @@ class Problem:
     """A kernel that can be written with any swizzle.
 
     Attributes:
-        name: of the kernel, with its problem.
+        name: the kernel's, with its problem.
         swizzles: the narrow ones to look at, in bytes.
         inputs: makes one set of inputs.
         output: makes the output.
         launch: from a swizzle to a function of inputs and output.
         work: floating-point operations, or bytes of global memory, in one launch.
-        unit: of `work` in a second: "TFLOP/s" or "TB/s".
+        unit: what `work` in a second is given in: "TFLOP/s" or "TB/s".
     """
 
     name: str
@@ -87,7 +86,7 @@ def matmul(size: tuple[int, int, int], a_major: Major, b_major: Major, **rest: A
 
         def run(inputs: list[torch.Tensor], output: torch.Tensor) -> None:
             tiles = (plan.a_tile, plan.b_tile, plan.c_tile)
-            descriptors = map(described, (*inputs, output), tiles)
+            descriptors = map(descriptor, (*inputs, output), tiles)
             plan.kernel[plan.grid](*descriptors, **plan.constants, **plan.options)
 
         return run
@@ -102,11 +101,6 @@ def matmul(size: tuple[int, int, int], a_major: Major, b_major: Major, **rest: A
         2.0 * m * n * k,
         "TFLOP/s",
     )
-
-
-def described(tensor: torch.Tensor, tile: TileLayouts) -> TensorDescriptor:
-    """A TMA descriptor for the boxes of a tile."""
-    return TensorDescriptor.from_tensor(tensor, list(tile.tma_shape), to_gluon(tile.tma_encoding))
 
 
 @gluon.jit
@@ -218,7 +212,7 @@ def facts(report: Any) -> dict[str, Any]:
     return found
 
 
-def measure(problem: Problem, swizzle: int, repeats: int) -> dict[str, Any]:
+def measure(problem: Problem, swizzle: int, repeats: int) -> Row:
     """Medians of the three kernels, interleaved, after a comparison of their results.
 
     Raises:
@@ -287,32 +281,30 @@ def timed(
     return {name: statistics.median(values) for name, values in times.items()}
 
 
+TABLE = Table(
+    ("kernel", ">62", "kernel"),
+    ("swizzle", ">8", "swizzle"),
+    ("as written", ">12.3g", "narrow_rate"),
+    ("widened", ">9.3g", "widened_rate"),
+    ("128 B", ">8.3g", "wide_rate"),
+    (" unit", "<8", lambda row: f" {row['unit']}"),
+    ("speed-up", ">9.2f", "speedup"),
+    ("TMA copies", ">14", lambda row: "{} -> {}".format(*row["tma_copies"])),
+    ("wavefronts", ">16", lambda row: "{} -> {}".format(*row["wavefronts"])),
+)
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--json", type=Path, help="write the rows here")
+    parser = harness.options(__doc__)
     parser.add_argument("--repeats", type=int, default=30)
     arguments = parser.parse_args()
     torch.manual_seed(0)
-    print(" ".join(f"{name} {value}" for name, value in record.environment().items()))
-    print(
-        f"{'kernel':>62}{'swizzle':>8}{'as written':>12}{'widened':>9}{'128 B':>8} {'unit':7}"
-        f"{'speed-up':>9}{'TMA copies':>14}{'wavefronts':>16}"
+    rows = (
+        measure(problem, swizzle, arguments.repeats)
+        for problem in problems(small=False)
+        for swizzle in problem.swizzles
     )
-    rows = []
-    for problem in problems(small=False):
-        for swizzle in problem.swizzles:
-            row = measure(problem, swizzle, arguments.repeats)
-            rows.append(row)
-            copies, wavefronts = (
-                f"{row[key][0]} -> {row[key][1]}" for key in ("tma_copies", "wavefronts")
-            )
-            print(
-                f"{row['kernel']:>62}{swizzle:>8}{row['narrow_rate']:>12.3g}"
-                f"{row['widened_rate']:>9.3g}{row['wide_rate']:>8.3g} {row['unit']:7}"
-                f"{row['speedup']:>9.2f}{copies:>14}{wavefronts:>16}",
-                flush=True,
-            )
-    record.write(arguments.json, "widen_swizzle", rows)
+    harness.report("widen_swizzle", rows, TABLE, arguments.json)
 
 
 if __name__ == "__main__":

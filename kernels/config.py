@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Literal
 
 from triton_ext.errors import LayoutError
@@ -22,8 +22,9 @@ Major = Literal["K", "MN"]
 ELEMENT_TYPES = ("fp16", "bf16")
 """Types of operands that every kernel takes."""
 ELEMENT_BYTES = {"fp16": 2, "bf16": 2, "e4m3": 1, "e5m2": 1, "tf32": 4, "int8": 1}
-"""Types of operands of the kernel with consumers. tf32 is fp32 in memory, of which the tensor cores
-read the upper 19 bits; only 16-bit operands may be MN-major (wgmma's rule)."""
+"""The size of each type of operand that the kernel with consumers takes. tf32 is fp32 in memory, of
+which the tensor cores read the upper 19 bits; only 16-bit operands may be MN-major (wgmma's rule).
+"""
 C_BYTES = {"fp16": 2, "bf16": 2, "fp32": 4, "int32": 4}
 ACTIVATIONS = ("relu", "gelu", "silu")
 
@@ -57,7 +58,7 @@ def tile_layouts(
     """The layouts of a 2-D tile.
 
     Args:
-        shape: of the tile, as the kernel sees it; over all blocks of a cluster.
+        shape: the tile's, as the kernel sees it; over all blocks of a cluster.
         contiguous_dim: 0 or 1, which of its dimensions is contiguous in global memory.
         swizzle: the swizzle width in bytes; None for the widest that fits.
         cga_layout: how the tile is divided among the blocks of a cluster, as in `NVMMAShared`.
@@ -94,7 +95,7 @@ def tile_layouts(
 
 
 INT8_MAX_COLUMNS = 224
-"""Of an integer wgmma in Triton 3.7 to 3.9 (``NVGPUToLLVMPass.cpp``); the PTX ISA allows 256."""
+"""The widest integer wgmma in Triton 3.7 to 3.9 (``NVGPUToLLVMPass.cpp``); PTX allows 256."""
 
 
 @dataclass(frozen=True)
@@ -103,8 +104,8 @@ class MatmulConfig:
 
     Args:
         arch: 90 (wgmma) or 100 (tcgen05).
-        element_type: of A and B: "fp16" or "bf16", the accumulator is fp32; with consumers also
-            "e4m3" and "e5m2" (fp8; on sm_90 the tensor cores keep 13 fraction bits below the
+        element_type: the type of A and B: "fp16" or "bf16", the accumulator is fp32; with consumers
+            also "e4m3" and "e5m2" (fp8; on sm_90 the tensor cores keep 13 fraction bits below the
             largest product when they add), "tf32", and "int8" (the accumulator is int32).
         a_major, b_major: the contiguous dimension of the operand: "K" or "MN".
         block_m, block_n, block_k: the tile of one thread block, in elements.
@@ -117,22 +118,22 @@ class MatmulConfig:
             their SM (`kernels/warp_specialized.py`, sm_90); the remaining fields are for that
             kernel alone.
         swap: compute the transpose of C from those of B and A, which are the same bytes. The
-            tensor cores take 64 rows of the left operand at least, but 8 columns of the right one
-            are enough: the side for a C with few rows.
+            tensor cores take at least 64 rows of the left operand, but as few as 8 columns of the
+            right one, so this is for a C with few rows.
         cluster: 1, or 2 thread blocks that share the tile of the right operand (TMA multicast).
         max_splits: into how many parts along K the tiles of an incomplete last wave may be cut.
         c_parts: how many pieces of a consumer's part of the tile of C are stored one by one.
         c_buffers: how many pieces are in shared memory at the same time.
         pingpong: two consumers take turns, a whole tile each, where they would share each tile:
             while one stores its tile, the other multiplies. For a short K.
-        side: how many of the tile's columns come as a second tile of the right operand, so that
-            their number is not a power of two: 192 is 128 and a side of 64. Fewer columns of tiles
-            stay empty, or fewer SMs idle.
+        side: how many of the tile's columns are a second, narrower tile of the right operand (the
+            *narrow* tile), so that their number need not be a power of two: 192 is 128 and a side
+            of 64. Then fewer columns of tiles stay empty, or fewer SMs idle.
         prefetch: "a" or "b": while the kernel before it ends, a block asks for its first tiles of
             that operand, which is K-major, to be in the L2 cache.
         group: how many rows of tiles run together.
-        out_type: of C: "fp16", "bf16", "fp32" or "int32" (of int8 alone); None for that of A and B
-            where it is one of these, else fp32, or int32 for int8.
+        out_type: the type of C: "fp16", "bf16", "fp32" or "int32" (from int8 alone); None for that
+            of A and B where it is one of these, else fp32, or int32 for int8.
         bias: add a vector of N elements to each row of C.
         activation: apply "relu", "gelu" (with erf) or "silu" after the bias.
         a_scales, b_scales: multiply with a scale of A ("one" for all, "each" row its own), of B
@@ -140,8 +141,8 @@ class MatmulConfig:
         alpha: multiply with a number.
         residual: add beta (a number) times a matrix of the shape and type of C, before the
             activation. It may be C itself.
-        batched: A, B and C have a first dimension, of which each has its own product; one of A and
-            B may be shared by all.
+        batched: A, B and C have a first dimension that counts the products; one of A and B may be
+            shared by all.
 
     Raises:
         LayoutError: an illegal value, a swizzle that does not fit the block, or more shared
@@ -182,15 +183,16 @@ class MatmulConfig:
         for name, values in self._legal_values().items():
             if getattr(self, name) not in values:
                 raise LayoutError(name, getattr(self, name), f"must be one of {list(values)}")
+        wide = "block_m" if self.swap else "block_n"
         if self.consumers == 3 and self.columns > 128:
             raise LayoutError(
-                "block_m" if self.swap else "block_n",
+                wide,
                 self.columns,
                 "must be at most 128 with 3 consumers: the accumulator would not fit the registers",
             )
         if self.element_type == "int8" and self.columns - self.side > INT8_MAX_COLUMNS:
             raise LayoutError(
-                "block_m" if self.swap else "block_n",
+                wide,
                 self.columns,
                 f"must be at most {INT8_MAX_COLUMNS} for int8: Triton's lowering of wgmma aborts"
                 " for wider integer instructions",
@@ -198,7 +200,7 @@ class MatmulConfig:
         for name, tile in (("a_swizzle", self.a_layouts), ("b_swizzle", self.b_layouts)):
             if tile.encoding.swizzle_byte_width == 0:
                 raise LayoutError(name, 0, "must be 32 at least, and the tile as wide as that")
-        if self.side_layouts is not None and not self.side_layouts.encoding.swizzle_byte_width:
+        if self.narrow_layouts is not None and not self.narrow_layouts.encoding.swizzle_byte_width:
             raise LayoutError("side", self.side, "must be 32 bytes wide at least if it is MN-major")
         _ = self.c_layouts  # raise if it does not fit
         if self.shared_memory_bytes > SHARED_MEMORY_PER_BLOCK:
@@ -210,40 +212,31 @@ class MatmulConfig:
             )
 
     def _legal_values(self) -> dict[str, Sequence[Any]]:
+        """The values that each field may have, given the others."""
+        boolean = (False, True)
+        majors = ("K", "MN") if self.element_type in ELEMENT_TYPES else ("K",)
+        swizzles = (None, 32, 64, 128)
+        exact = (None, "int32") if self.element_type == "int8" else (None,)
         anywhere: dict[str, Sequence[Any]] = {
             "arch": (90, 100),
             "element_type": tuple(ELEMENT_BYTES) if self.consumers else ELEMENT_TYPES,
-            "a_major": ("K",) if self.element_type not in ELEMENT_TYPES else ("K", "MN"),
-            "b_major": ("K",) if self.element_type not in ELEMENT_TYPES else ("K", "MN"),
-            "a_swizzle": (None, 32, 64, 128),
-            "b_swizzle": (None, 32, 64, 128),
+            "a_major": majors,
+            "b_major": majors,
+            "a_swizzle": swizzles,
+            "b_swizzle": swizzles,
             "group": range(1, 65),
             "consumers": (0, 1, 2, 3) if self.arch == 90 else (0,),
         }
         if self.consumers not in (1, 2, 3):
-            return anywhere | {
+            simple = anywhere | {
                 "block_m": (64, 128) if self.arch == 90 else (128,),
                 "block_n": (16, 32, 64, 128, 256),
                 "block_k": (16, 32, 64, 128),
                 "stages": range(2, 9),
                 "num_warps": (4, 8) if self.block_m >= 128 else (4,),
-                "swap": (False,),
-                "cluster": (1,),
-                "max_splits": (1,),
-                "c_parts": (1,),
-                "c_buffers": (1,),
-                "out_type": (None,),
-                "bias": (False,),
-                "activation": (None,),
-                "a_scales": (None,),
-                "b_scales": (None,),
-                "alpha": (False,),
-                "pingpong": (False,),
-                "side": (0,),
-                "prefetch": (None,),
-                "residual": (False,),
-                "batched": (False,),
             }
+            rest = (field for field in fields(self) if field.name not in simple)
+            return simple | {field.name: (field.default,) for field in rest}
         columns = [size + self.side for size in (8, 16, 32, 64, 128, 256) if size > self.side]
         main = self.columns - self.side
         rows: tuple[int, ...] = (64 * self.shares, 128 * self.shares)
@@ -255,7 +248,7 @@ class MatmulConfig:
             "block_k": (16, 32, 64, 128, 256),
             "stages": range(2, 17),
             "num_warps": (4,),
-            "swap": (False, True),
+            "swap": boolean,
             "cluster": (1, 2),
             # The parts of a cluster's tiles would need a counter that both of its blocks see.
             "max_splits": range(1, 33) if self.cluster == 1 else (1,),
@@ -265,24 +258,17 @@ class MatmulConfig:
                 if main // parts >= 8 and self.side % (main // parts) == 0
             ],
             "c_buffers": range(1, self.c_parts + 1),
-            "out_type": (
-                (None, "int32", "fp32", "fp16", "bf16")
-                if self.element_type == "int8"
-                else (None, "fp32", "fp16", "bf16")
-            ),
-            "bias": (False, True),
+            "out_type": (*exact, "fp32", "fp16", "bf16"),
+            "bias": boolean,
             "activation": (None, *ACTIVATIONS),
             "a_scales": (None, "one", "each"),
             "b_scales": (None, "one", "each"),
-            "alpha": (False, True),
-            "pingpong": (False, True) if self.consumers == 2 else (False,),
+            "alpha": boolean,
+            "pingpong": boolean if self.consumers == 2 else (False,),
             "side": (0, 8, 16, 32, 64, 128) if self.cluster == 1 else (0,),
-            "prefetch": [
-                None,
-                *(name for name in ("a", "b") if getattr(self, f"{name}_major", "K") == "K"),
-            ],
-            "residual": (False, True),
-            "batched": (False, True),
+            "prefetch": (None, *(name for name in "ab" if getattr(self, f"{name}_major") == "K")),
+            "residual": boolean,
+            "batched": boolean,
         }
 
     @property
@@ -292,7 +278,7 @@ class MatmulConfig:
 
     @property
     def c_type(self) -> str:
-        """Type of C."""
+        """The type of C's elements."""
         if self.out_type is not None:
             return self.out_type
         if self.element_type in C_BYTES:
@@ -301,29 +287,29 @@ class MatmulConfig:
 
     @property
     def shares(self) -> int:
-        """Among how many warpgroups a tile is divided."""
+        """Among how many consumers the rows of a tile are divided."""
         return 1 if self.pingpong else max(self.consumers, 1)
 
     @property
     def rows(self) -> int:
-        """Of the tile of the left operand: A, or the transpose of B if they are swapped."""
+        """Rows of the tile of the left operand: A, or B transposed if they are swapped."""
         return self.block_n if self.swap else self.block_m
 
     @property
     def columns(self) -> int:
-        """Of the tile of the right operand: B, or the transpose of A if they are swapped."""
+        """Columns of the tile of the right operand: B, or A transposed if they are swapped."""
         return self.block_m if self.swap else self.block_n
 
     @property
     def c_columns(self) -> int:
-        """Of the piece of C that a consumer stores at a time."""
+        """Columns of the piece of C that a consumer stores at a time."""
         return (self.columns - self.side) // self.c_parts
 
     @property
     def shared_memory_bytes(self) -> int:
         """What the tiles of A, B and C take, all stages, with 1 KiB for barriers.
 
-        Without consumers, the tile of C takes the place of the others when they are not needed.
+        Without consumers, the tile of C reuses the memory of the others when they are not needed.
         """
         operands = (self.block_m + self.block_n) * self.block_k * self.stages * self.element_bytes
         if self.consumers:
@@ -333,7 +319,7 @@ class MatmulConfig:
         return max(operands, self.block_m * self.block_n * C_BYTES[self.c_type]) + 1024
 
     def _left(self, k_major: bool, swizzle: int | None) -> TileLayouts:
-        """Of what one consumer reads of the left operand: (rows, block_k)."""
+        """The tile of the left operand that one consumer reads: (rows, block_k)."""
         shape = (self.cluster * self.rows // self.shares, self.block_k)
         bits = 8 * self.element_bytes
         return tile_layouts(
@@ -341,11 +327,11 @@ class MatmulConfig:
         )
 
     def _right(self, k_major: bool, swizzle: int | None) -> TileLayouts:
-        """Of the tile of the right operand without its side, which a cluster shares."""
+        """The tile of the right operand without its side, which a cluster shares."""
         return self._right_part(self.columns - self.side, k_major, swizzle)
 
     def _right_part(self, columns: int, k_major: bool, swizzle: int | None) -> TileLayouts:
-        """Of (block_k, columns) of the right operand."""
+        """A tile of the right operand: (block_k, columns)."""
         shape = (self.block_k, columns)
         bits = 8 * self.element_bytes
         shared = [[0, 0] for _ in self._row_bases]
@@ -358,19 +344,19 @@ class MatmulConfig:
 
     @functools.cached_property
     def a_layouts(self) -> TileLayouts:
-        """Of the tile of A; (block_m, block_k) if there is one consumer and no cluster."""
+        """The tile of A; (block_m, block_k) if there is one consumer and no cluster."""
         operand = self._right if self.swap else self._left
         return operand(self.a_major == "K", self.a_swizzle)
 
     @functools.cached_property
     def b_layouts(self) -> TileLayouts:
-        """Of the tile of B; (block_k, block_n), or its transpose if they are swapped; no side."""
+        """The tile of B; (block_k, block_n), or its transpose if they are swapped; no side."""
         operand = self._left if self.swap else self._right
         return operand(self.b_major == "K", self.b_swizzle)
 
     @functools.cached_property
-    def side_layouts(self) -> TileLayouts | None:
-        """Of the side of the right operand's tile, (block_k, side); its swizzle is the widest."""
+    def narrow_layouts(self) -> TileLayouts | None:
+        """The narrow tile of the right operand, (block_k, side); its swizzle is the widest."""
         if not self.side:
             return None
         return self._right_part(
@@ -379,11 +365,8 @@ class MatmulConfig:
 
     @functools.cached_property
     def c_layouts(self) -> TileLayouts:
-        """Of what is stored of C at a time; in memory C is N-major."""
-        shape = (
-            self.cluster * self.rows // self.shares,
-            self.c_columns,
-        )
+        """The piece of C that is stored at a time; in memory C is N-major."""
+        shape = (self.cluster * self.rows // self.shares, self.c_columns)
         bits = 8 * C_BYTES[self.c_type]
         return tile_layouts(shape, 0 if self.swap else 1, bits, None, self._row_bases, self.batched)
 

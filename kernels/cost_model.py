@@ -2,7 +2,7 @@
 
 The model knows these limits, of which it takes the longest, and what a launch costs besides:
 
-- the tensor cores, which a thread block can use one of its SM's share of;
+- the tensor cores of the SMs that have a thread block;
 - what an SM can load from the L2 cache: a tile of ROWS x COLUMNS needs (ROWS + COLUMNS) * K
   elements, less what a cluster shares;
 - what all SMs can load from the L2 cache, and from memory: A, B and C once;
@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -29,49 +28,53 @@ from triton_ext.errors import LayoutError
 from triton_ext.kernels.config import C_BYTES, ELEMENT_BYTES, Major, MatmulConfig
 
 TENSOR_FLOPS = 5.54e12
-"""Of an SM, a second, 16-bit operands: what is left of 7.5e12 at the power limit."""
+"""Operations of an SM in a second, with 16-bit operands: what the power limit leaves of 7.5e12."""
 LOAD_BYTES = 110e9
-"""What an SM loads from the L2 cache in a second, by TMA."""
+"""Bytes that an SM loads from the L2 cache in a second, by TMA."""
 CACHE_BYTES = 13.1e12
-"""What all SMs together load from the L2 cache in a second."""
+"""Bytes that all SMs together load from the L2 cache in a second."""
 OVERLAP_LOSS = 0.064
-"""Of the shorter limits, what they add to the longest."""
+"""The fraction of the shorter limits that adds to the longest."""
 PINGPONG_LOSS = 0.064
 """The same where two consumers take turns."""
 MEMORY_BYTES = 3.12e12
-"""What the GPU reads from memory in a second, when enough is in flight."""
+"""Bytes that the GPU reads from memory in a second, when enough is in flight."""
 REREAD = 0.089
-"""What the larger operand costs more if several blocks load the same of it, from the L2 cache."""
+"""The fraction by which reading the larger operand takes longer if several blocks load the same of
+it, from the L2 cache."""
 FLIGHT_BYTES = 1.57e6
-"""In flight, of all SMs, at which 1 - 1/e of that is reached; it approaches it exponentially."""
+"""Bytes in flight, of all SMs, at which 1 - 1/e of that rate is reached; it is approached
+exponentially."""
 CROWDED_BYTES = 7.7e6
-"""In flight beyond which more takes longer, where some SMs have no tile and the others wait."""
+"""Bytes in flight beyond which more takes longer, where some SMs have no tile and the others
+wait."""
 LAUNCH_SECONDS = 2.01e-6
 """From the end of the kernel before to the first product, and from the last product to the end."""
 TILE_SECONDS = 1.79e-6
 """From the last product of a tile of 64 rows to the first of the next; half of it with more."""
 STORE_BYTES = 524e9
-"""What an SM stores in a second, of the last tile, which nothing hides."""
+"""Bytes that an SM stores in a second, for the last tile, whose store nothing hides."""
 OUTSIDE_SECONDS = 30e-9
-"""What a row of 128 bytes outside the matrix adds to the time until a TMA copy arrives: the zeros
-come slower than data would."""
+"""What a row of 128 bytes outside the matrix adds to the time until a TMA copy arrives: zeros come
+slower than data."""
 PINGPONG_K = {1: 8192, 2: 2048}
 PINGPONG_FLOPS = 2.5e12
-"""Up to which two consumers take turns; K by the size of a cluster. In longer products the blocks
-drift apart, and do not find each other's tiles in the L2 cache any more: 0.55 to 0.95 of the speed
-of a shared tile."""
+"""The largest K (by the size of a cluster) and product for which two consumers take turns. In
+longer products the blocks drift apart, and do not find each other's tiles in the L2 cache any more:
+0.55 to 0.95 of the speed of a shared tile."""
 CLUSTER_SECONDS = 1.31e-6
 """What a launch takes longer if its blocks form clusters."""
 PART_BYTES = 24.6e9
-"""What an SM writes in a second of a part of a tile that others add up, and they read it back."""
+"""Bytes of a part of a tile that an SM writes in a second for others to add up, and that they read
+back."""
 PART_SECONDS = 1.15e-6
-"""To tell that a part is there, and to find out."""
+"""What it takes to tell that a part is there, and to find out."""
 
 
 def predicted_seconds(
     config: MatmulConfig, m: int, n: int, k: int, multiprocessors: int, batch: int = 1
 ) -> float:
-    """How long the product, or a batch of them, takes on a GPU with that many SMs."""
+    """The seconds that the product, or a batch of them, takes on a GPU with that many SMs."""
     rows, columns = (n, m) if config.swap else (m, n)
     tile_rows = config.rows * config.cluster
     tiles = batch * -(-rows // tile_rows) * -(-columns // config.columns)
@@ -107,20 +110,20 @@ def _suits(
 
 
 def _ring_seconds(config: MatmulConfig, rows: int, columns: int, fills: int) -> float:
-    """What the ring's turns take if each of its copies takes what its rows outside take."""
+    """The seconds of the ring's turns, if each copy takes what its rows outside the matrix take."""
     outside = max(0, config.rows - rows) + max(0, config.columns - columns)
     boxes = config.block_k * config.element_bytes // 128
     return fills / config.stages * outside * boxes * OUTSIDE_SECONDS
 
 
 def _tile_bytes(config: MatmulConfig) -> float:
-    """What a block loads for one product of tiles, of which a cluster shares the right one."""
-    sides = config.rows + config.columns / config.cluster
-    return config.block_k * sides * config.element_bytes
+    """Bytes that a block loads for one product of tiles; a cluster shares the right tile."""
+    length = config.rows + config.columns / config.cluster
+    return config.block_k * length * config.element_bytes
 
 
 def _compute_seconds(config: MatmulConfig, tiles: int, resident: int, k_tiles: int) -> float:
-    """The waves, of which each tile takes what its SM's tensor cores or loads take."""
+    """The seconds of the waves; a tile takes what its SM's tensor cores or its loads take."""
     # A wgmma reads 64 rows of the left operand for however few columns: 128 bytes a cycle.
     parts = (config.columns - config.side, config.side)
     width = sum(max(n, (64 + n) / 2) for n in parts if n)
@@ -142,7 +145,7 @@ def _compute_seconds(config: MatmulConfig, tiles: int, resident: int, k_tiles: i
 def _memory_seconds(
     config: MatmulConfig, m: int, n: int, k: int, working: int, resident: int, batch: int
 ) -> float:
-    """A, B and C once, at the rate that the loads in flight allow."""
+    """The seconds of moving A, B and C once, at the rate that the loads in flight allow."""
     rows, columns = (n, m) if config.swap else (m, n)
     tile_bytes = min(rows, config.rows) + min(columns, config.columns)
     flight = working * config.stages * config.block_k * tile_bytes * config.element_bytes
@@ -157,41 +160,39 @@ def _memory_seconds(
     return seconds
 
 
-def _shapes() -> Iterator[dict[str, int | bool]]:
-    """Tiles worth considering; block_k in units of 128 bytes; the better of equals first."""
-    for swap in (False, True):
-        for max_splits in (1, 8):
-            yield {"rows": 128, "columns": 256, "consumers": 2, "c_parts": 2, "stages": 4,
-                   "swap": swap, "max_splits": max_splits}  # fmt: skip
-        yield {"rows": 256, "columns": 128, "consumers": 2, "c_parts": 2, "stages": 4, "swap": swap}
-        # One consumer of 128 rows was 0 to 5% faster than two of 64, but not where it adds parts.
-        for consumers, max_splits in ((1, 1), (2, 8)):
-            yield {"rows": 128, "columns": 128, "consumers": consumers, "stages": 6, "swap": swap,
-                   "max_splits": max_splits}  # fmt: skip
-        for cluster in (1, 2):
-            yield {"rows": 128, "columns": 128, "consumers": 2, "pingpong": True, "stages": 6,
-                   "c_parts": 2, "swap": swap, "cluster": cluster,
-                   "group": 4 // cluster}  # fmt: skip
-        yield {"rows": 192, "columns": 128, "consumers": 3, "stages": 4, "swap": swap}
-        yield {"rows": 128, "columns": 192, "side": 64, "consumers": 2, "stages": 5, "c_parts": 2,
-               "swap": swap}  # fmt: skip
-        yield {"rows": 128, "columns": 96, "side": 32, "consumers": 2, "stages": 6, "c_parts": 2,
-               "swap": swap}  # fmt: skip
-        yield {"rows": 128, "columns": 320, "side": 64, "consumers": 2, "stages": 3, "c_parts": 4,
-               "swap": swap}  # fmt: skip
-        yield {"rows": 64, "columns": 128, "consumers": 1, "stages": 4, "block_k": 2,
-               "swap": swap}  # fmt: skip
-        for columns, depths in ((64, (5, 6)), (32, (5, 8)), (16, (5, 6, 7)), (8, (5, 6, 7))):
-            for stages in depths:
-                for max_splits in (1, 8):
-                    yield {"rows": 64, "columns": columns, "consumers": 1, "stages": stages,
-                           "block_k": 2, "swap": swap, "max_splits": max_splits}  # fmt: skip
-        for columns, side in ((48, 16), (80, 16), (96, 32)):
-            yield {"rows": 64, "columns": columns, "side": side, "consumers": 1, "stages": 5,
-                   "block_k": 2, "c_parts": (columns - side) // side, "swap": swap}  # fmt: skip
-    # The cluster shares the tile of A, which is the taller one.
-    yield {"rows": 128, "columns": 256, "consumers": 2, "c_parts": 2, "stages": 4, "swap": True,
-           "cluster": 2}  # fmt: skip
+def _tile(rows: int, columns: int, consumers: int, stages: int, **more: int) -> dict[str, int]:
+    """A tile of `_TILES`."""
+    return {"rows": rows, "columns": columns, "consumers": consumers, "stages": stages, **more}
+
+
+_TILES = [
+    *(_tile(128, 256, 2, 4, c_parts=2, max_splits=splits) for splits in (1, 8)),
+    _tile(256, 128, 2, 4, c_parts=2),
+    # One consumer of 128 rows was 0 to 5% faster than two of 64, but not where it adds parts.
+    _tile(128, 128, 1, 6),
+    _tile(128, 128, 2, 6, max_splits=8),
+    *(
+        _tile(128, 128, 2, 6, pingpong=True, c_parts=2, cluster=cluster, group=4 // cluster)
+        for cluster in (1, 2)
+    ),
+    _tile(192, 128, 3, 4),
+    _tile(128, 192, 2, 5, side=64, c_parts=2),
+    _tile(128, 96, 2, 6, side=32, c_parts=2),
+    _tile(128, 320, 2, 3, side=64, c_parts=4),
+    _tile(64, 128, 1, 4, block_k=2),
+    *(
+        _tile(64, columns, 1, stages, block_k=2, max_splits=splits)
+        for columns, depths in ((64, (5, 6)), (32, (5, 8)), (16, (5, 6, 7)), (8, (5, 6, 7)))
+        for stages in depths
+        for splits in (1, 8)
+    ),
+    *(
+        _tile(64, columns, 1, 5, side=side, block_k=2, c_parts=(columns - side) // side)
+        for columns, side in ((48, 16), (80, 16), (96, 32))
+    ),
+]
+"""Tiles worth considering, as they are and swapped: rows and columns of what is computed, and
+fields of `MatmulConfig`; block_k in units of 128 bytes; the better of equals first."""
 
 
 @functools.lru_cache(maxsize=64)
@@ -200,19 +201,22 @@ def candidates(
 ) -> tuple[MatmulConfig, ...]:
     """The configurations that are considered for sm_90, the better of equals first."""
     found = []
-    for shape in _shapes():
-        rows, columns = shape.pop("rows"), shape.pop("columns")
-        shape["block_m"], shape["block_n"] = (columns, rows) if shape["swap"] else (rows, columns)
-        shape["block_k"] = shape.get("block_k", 1) * 128 // ELEMENT_BYTES[element_type]
-        for more_parts in (1, 2):  # a wider C may have to be stored in smaller pieces
-            fields: dict[str, Any] = shape | {"c_parts": shape.get("c_parts", 1) * more_parts}
+    tiles = [(tile, swap) for swap in (False, True) for tile in _TILES]
+    # The cluster shares the tile of A, which is the taller one.
+    tiles.append((_tile(128, 256, 2, 4, c_parts=2, cluster=2), True))
+    for tile, swap in tiles:
+        fields: dict[str, Any] = {"block_k": 1, "c_parts": 1, **tile, "swap": swap}
+        left, right = ("block_n", "block_m") if swap else ("block_m", "block_n")
+        fields[left], fields[right] = fields.pop("rows"), fields.pop("columns")
+        fields["block_k"] *= 128 // ELEMENT_BYTES[element_type]
+        for _ in range(2):
             try:
                 found.append(
                     MatmulConfig(90, element_type, a_major, b_major, out_type=out_type, **fields)
                 )
                 break
             except LayoutError:  # also where a swizzle does not fit a narrow MN-major tile
-                continue
+                fields["c_parts"] *= 2  # a wider C may have to be stored in smaller pieces
     return tuple(found)
 
 

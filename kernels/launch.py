@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Protocol
 
-import triton
-from triton.experimental.gluon._runtime import GluonASTSource
+from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
-from triton_ext.compat import LAUNCH_OPTIONS, gpu_target
+from triton_ext.compat import LAUNCH_OPTIONS, compile_kernel
 from triton_ext.kernels.config import MatmulConfig, TileLayouts
+from triton_ext.kernels.epilogue import COUNTER_BYTES
 from triton_ext.kernels.matmul import matmul_sm90, matmul_sm100
-from triton_ext.kernels.warp_specialized import COUNTER_BYTES, matmul_warp_specialized
+from triton_ext.kernels.warp_specialized import matmul_warp_specialized
 from triton_ext.layouts.triton.gluon import to_gluon
 
 CONSUMER_REGISTERS = {1: 240, 2: 240, 3: 160}
@@ -25,11 +25,6 @@ PREFETCH_TILES = 4
 """How many K tiles a block asks for while the kernel before it ends. Of 1, 2, 4, 8 and 16, on an
 H100, 2 and 4 were the best, and 16 was slower than none: the other kernel waits for its own."""
 
-_OPTIONAL = (
-    "side_desc", "workspace", "bias", "a_scale", "b_scale", "alpha", "c0_desc", "beta",
-    "prefetched",
-)  # fmt: skip
-"""Arguments of the kernel with consumers that are None unless asked for."""
 TRITON_TYPES = {"e4m3": "fp8e4nv", "e5m2": "fp8e5", "tf32": "fp32", "int8": "i8", "int32": "i32"}
 """What Triton calls element types that it does not call as this project does."""
 
@@ -57,14 +52,15 @@ class LaunchPlan:
             ``workspace``: a pointer to `workspace_bytes` bytes, aligned to 16.
             ``bias``, ``a_scale``, ``b_scale``: pointers to contiguous vectors of N, M and N (or 1)
             elements, bias of any floating-point type, scales of fp32. ``alpha``, ``beta``: floats.
-            ``c0_desc``: as ``c_desc``, of the residual. ``side_desc``: of the right operand (B, or
-            A if they are swapped) once more, with its own box. ``prefetched``: the address of the
-            operand that `MatmulConfig.prefetch` names.
+            ``c0_desc``: as ``c_desc``, for the residual. ``narrow_desc``: of the right operand
+            (B, or A if they are swapped) once more, with the box of the narrow tile.
+            ``prefetched``: the address of the operand that `MatmulConfig.prefetch` names.
             The order is the kernel's; the descriptors go by position, the others by name (the
             kernel's names of the operands are those of its left and right one).
         constants: compile-time arguments.
         options: compilation options.
-        a_tile, b_tile, c_tile, side_tile: ``tma_shape`` and ``tma_encoding`` are the descriptor's.
+        a_tile, b_tile, c_tile, narrow_tile: their ``tma_shape`` and ``tma_encoding`` are those of
+            the descriptors.
         workspace_bytes: 0 if there is none. It must be zero before the first launch; every launch
             leaves it so that it serves the next launch of any plan (on the same stream).
     """
@@ -77,7 +73,7 @@ class LaunchPlan:
     a_tile: TileLayouts
     b_tile: TileLayouts
     c_tile: TileLayouts
-    side_tile: TileLayouts | None = None
+    narrow_tile: TileLayouts | None = None
     workspace_bytes: int = 0
 
 
@@ -105,24 +101,67 @@ def launch_plan(
             grid = resident
             workspace = COUNTER_BYTES.value + grid * config.block_m * config.block_n * 4
     operands = ("b_desc", "a_desc") if config.swap else ("a_desc", "b_desc")
+    optional = _optional_arguments(config)
     return LaunchPlan(
         kernel=kernel_for(config),
         grid=(grid, 1, 1),
-        arguments=(*operands, "c_desc", *_extra_arguments(config)),
+        arguments=(*operands, "c_desc", *(name for name, asked in optional.items() if asked)),
         constants=_constants(config),
         options=_options(config),
         a_tile=config.a_layouts,
         b_tile=config.b_layouts,
         c_tile=config.c_layouts,
-        side_tile=config.side_layouts,
+        narrow_tile=config.narrow_layouts,
         workspace_bytes=workspace,
     )
 
 
-def _extra_arguments(config: MatmulConfig) -> tuple[str, ...]:
-    """The run-time arguments besides descriptors that the kernel takes, in its order."""
-    asked_for = {
-        "side_desc": config.side > 0,
+def descriptor(matrix: Any, tile: TileLayouts) -> TensorDescriptor:
+    """The TMA descriptor of a tensor (a matrix, or a batch) for the box of a tile.
+
+    Its last dimension is contiguous.
+    """
+    layout = to_gluon(tile.tma_encoding)
+    return TensorDescriptor.from_tensor(matrix, list(tile.tma_shape), layout)
+
+
+def launch_arguments(
+    config: MatmulConfig, plan: LaunchPlan, a: Any, b: Any, c: Any, **others: Any
+) -> dict[str, Any]:
+    """The values of ``plan.arguments``, in their order.
+
+    Args:
+        a, b, c: tensors (M, K), (K, N) and (M, N), or batches of such, the operands contiguous
+            along their major dimension.
+        others: the arguments that are no descriptor of these, of those that the plan has.
+    """
+    stored = {"a": a if config.a_major == "K" else a.mT, "b": b.mT if config.b_major == "K" else b}
+    tiles: dict[str, tuple[Any, Any]] = {
+        "a_desc": (stored["a"], plan.a_tile),
+        "b_desc": (stored["b"], plan.b_tile),
+        "c_desc": (c, plan.c_tile),
+        "narrow_desc": (stored["a" if config.swap else "b"], plan.narrow_tile),
+    }
+    values = {"prefetched": stored[config.prefetch or "a"], **others}
+    return {
+        name: descriptor(*tiles[name]) if name in tiles else values[name] for name in plan.arguments
+    }
+
+
+def compiled_arguments(plan: LaunchPlan, arguments: Mapping[str, Any]) -> list[Any]:
+    """All arguments of the plan's compiled kernel, constants included, given `launch_arguments`."""
+    names = plan.kernel.arg_names
+    by_position = zip(names, list(arguments.values())[:3], strict=False)
+    values = {**plan.constants, **arguments, **dict(by_position)}
+    return [values[name] for name in names]
+
+
+def _optional_arguments(config: MatmulConfig) -> dict[str, bool]:
+    """The run-time arguments besides descriptors of the kernel with consumers, in its order, and
+    whether the configuration asks for them; those that it does not ask for are None.
+    """
+    return {
+        "narrow_desc": config.side > 0,
         "workspace": config.max_splits > 1,
         "bias": config.bias,
         "a_scale": config.a_scales is not None,
@@ -132,7 +171,6 @@ def _extra_arguments(config: MatmulConfig) -> tuple[str, ...]:
         "beta": config.residual,
         "prefetched": config.prefetch is not None,
     }
-    return tuple(name for name, asked in asked_for.items() if asked)
 
 
 def kernel_for(config: MatmulConfig) -> Any:
@@ -172,11 +210,13 @@ def kernel_constants(config: MatmulConfig, *, generated_layouts: bool = True) ->
     if not config.consumers:
         return common
     return common | {
-        **{name: None for name in _OPTIONAL if name not in _extra_arguments(config)},
+        **{name: None for name, asked in _optional_arguments(config).items() if not asked},
         "BLOCK_M": config.cluster * config.rows,
         "BLOCK_N": config.columns - config.side,
-        "SIDE_N": config.side,
-        "SIDE_LAYOUT": layout(config.side_layouts) if config.side_layouts is not None else None,
+        "NARROW_N": config.side,
+        "NARROW_LAYOUT": layout(config.narrow_layouts)
+        if config.narrow_layouts is not None
+        else None,
         "CONSUMERS": config.consumers,
         "CONSUMER_REGISTERS": CONSUMER_REGISTERS[config.consumers],
         "C_PARTS": config.c_parts,
@@ -222,8 +262,8 @@ def compile_matmul(config: MatmulConfig, constants: dict[str, Any] | None = None
              "b_scale": "*fp32", "alpha": "fp32", "beta": "fp32", "prefetched": "*u8"}  # fmt: skip
     tiles = dict(zip(("a_desc", "b_desc"), (b, a) if config.swap else (a, b), strict=True))
     tiles |= {"c_desc": c, "c0_desc": c}
-    if config.side_layouts is not None:
-        tiles["side_desc"] = (config.side_layouts, config.element_type)
+    if config.narrow_layouts is not None:
+        tiles["narrow_desc"] = (config.narrow_layouts, config.element_type)
     for name, (tile, element_type) in tiles.items():
         block = ",".join(map(str, tile.tma_shape))
         layout = to_gluon(tile.tma_encoding)
@@ -233,14 +273,12 @@ def compile_matmul(config: MatmulConfig, constants: dict[str, Any] | None = None
     signature = {
         name: "constexpr" if name in constants else types[name] for name in kernel.arg_names
     }
-    aligned = {
-        (place,): [["tt.divisibility", 16]]
-        for place, kind in enumerate(signature.values())
-        if kind.startswith("*")
-    }
-    options = {"num_warps": config.num_warps, **_options(config)}
-    return triton.compile(
-        GluonASTSource(kernel, signature, constants, aligned),
-        target=gpu_target(config.arch),
-        options=options,
+    return compile_kernel(
+        kernel,
+        signature,
+        constants,
+        target=config.arch,
+        multiples_of_16=[name for name, kind in signature.items() if kind.startswith("*")],
+        num_warps=config.num_warps,
+        **_options(config),
     )

@@ -29,35 +29,19 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-from triton_ext.compat import async_load, async_store, load_accumulator, tma_view
+from triton_ext.compat import async_store, load_accumulator, tma_view
+from triton_ext.kernels.matrices import load_tile
+from triton_ext.kernels.scheduler import tile_position
 
 
 @gluon.jit
 def tile_origin(m, n, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, GROUP_M: gl.constexpr):
-    """The first row and column of this block's tile of C.
-
-    Blocks run through GROUP_M rows of tiles at a time, column by column, so that the tiles of A
-    and B that run at the same time fit the L2 cache.
-    """
+    """The first row and column of this block's tile of C."""
     program = gl.program_id(axis=0)
     tiles_m = gl.cdiv(m, BLOCK_M)
     tiles_n = gl.cdiv(n, BLOCK_N)
-    group = program // (GROUP_M * tiles_n)
-    rows_in_group = gl.minimum(tiles_m - group * GROUP_M, GROUP_M)
-    inside = program % (GROUP_M * tiles_n)
-    tile_m = group * GROUP_M + inside % rows_in_group
-    tile_n = inside // rows_in_group
+    tile_m, tile_n = tile_position(program, tiles_m, tiles_n, GROUP_M)
     return tile_m * BLOCK_M, tile_n * BLOCK_N
-
-
-@gluon.jit
-def load_tile(desc, mn, k, barrier, tile, K_MAJOR: gl.constexpr, pred):
-    """Start the copy of the operand's tile at (mn, k) into a stage."""
-    target = tma_view(tile, desc)
-    if K_MAJOR:
-        async_load(desc, [mn, k], barrier, target, pred=pred)
-    else:
-        async_load(desc, [k, mn], barrier, target, pred=pred)
 
 
 @gluon.jit
@@ -66,8 +50,8 @@ def load_stage(a_desc, b_desc, a_tile, b_tile, barrier, off_m, off_n, k,
     """Start the copies of A's and B's tiles at k; `barrier` completes when both have arrived."""
     bytes_expected: gl.constexpr = a_desc.block_type.nbytes + b_desc.block_type.nbytes
     mbarrier.expect(barrier, bytes_expected, pred=pred)
-    load_tile(a_desc, off_m, k, barrier, a_tile, A_K_MAJOR, pred)
-    load_tile(b_desc, off_n, k, barrier, b_tile, B_K_MAJOR, pred)
+    load_tile(a_desc, 0, off_m, k, barrier, a_tile, A_K_MAJOR, pred)
+    load_tile(b_desc, 0, off_n, k, barrier, b_tile, B_K_MAJOR, pred)
 
 
 @gluon.jit

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import re
 import sys
+import typing
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import triton
 from triton import knobs
@@ -22,6 +23,7 @@ from triton.experimental.gluon.language.nvidia.hopper import tma
 
 from triton_ext.hardware.architecture import architecture
 
+T = TypeVar("T")
 SUPPORTED_TRITON = ((3, 7), (3, 8), (3, 9))
 _major, _minor = re.findall(r"\d+", triton.__version__)[:2]
 TRITON_VERSION = (int(_major), int(_minor))
@@ -62,6 +64,34 @@ else:
             memory.dtype, memory.shape, memory.layout, gl.num_warps()
         )
         return layout
+
+
+if TYPE_CHECKING:
+    from typing_extensions import dataclass_transform
+
+    @dataclass_transform()
+    def aggregate(cls: type[T]) -> type[T]:
+        """A class whose objects are values of a kernel: its annotations name and type the fields,
+        which are given in this order. A field that may be None is of ``... | gl.constexpr``.
+        """
+        return cls
+
+elif TRITON_VERSION >= (3, 8):
+    from triton import aggregate
+else:
+    from triton.language import core
+
+    def aggregate(cls):
+        fields = typing.get_type_hints(cls)
+
+        def initialize(self, *values):
+            for name, value in zip(fields, values, strict=True):
+                known = isinstance(value, core.base_value)
+                setattr(self, name, value if known else gl.constexpr(value))
+
+        initialize.__triton_builtin__ = True
+        cls.__init__, cls.__annotations__ = initialize, fields
+        return core._aggregate(cls)
 
 
 if TRITON_VERSION >= (3, 9):

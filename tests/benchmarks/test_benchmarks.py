@@ -24,12 +24,13 @@ from triton_ext.compat import LAUNCH_OPTIONS, TRITON_VERSION, compile_kernel
 from triton_ext.hardware.architecture import SHARED_MEMORY_PER_BLOCK
 from triton_ext.kernels.config import MatmulConfig
 from triton_ext.kernels.cost_model import predicted_seconds
-from triton_ext.kernels.launch import launch_plan
+from triton_ext.kernels.launch import compiled_arguments, launch_arguments, launch_plan
 
 sys.path.insert(0, str(ROOT))  # `benchmarks` is not installed
 
-from benchmarks import heuristics, matmul, plots, replay
+from benchmarks import harness, heuristics, matmul, plots, replay
 from benchmarks.gpu_state import GpuState, Watch
+from benchmarks.harness import Table
 from benchmarks.heuristics import Tile, compare, our_tile
 from benchmarks.inductor import Inductor, InductorError, arguments_of, without_triton
 from benchmarks.matmul import GOAL, summary
@@ -100,7 +101,8 @@ def test_every_configuration_is_given_all_arguments(problem):
     operands = (a, b.contiguous() if small.b_major == "MN" else b, torch.zeros(48, 64).bfloat16())
     plan = launch_plan(config, 48, 64, 128, SimpleNamespace(multi_processor_count=132))
     workspace = torch.zeros(1)
-    values = matmul.kernel_arguments(small, config, plan, operands, workspace)
+    arguments = launch_arguments(config, plan, *operands, workspace=workspace)
+    values = compiled_arguments(plan, arguments)
     given_values = dict(zip(plan.kernel.arg_names, values, strict=True))
     for name in plan.arguments:
         assert given_values[name] is not None, name
@@ -358,6 +360,26 @@ def test_the_page_leads_somewhere():
         assert (ROOT / "docs" / target).exists(), target
     for module in re.findall(r"python -m (benchmarks\.\w+)", PAGE):
         assert (ROOT / f"{module.replace('.', '/')}.py").exists(), module
+
+
+def test_a_report_prints_and_writes_its_rows(tmp_path, capsys):
+    table = Table(
+        ("case", "<6", "name"),
+        ("us", ">7.1f", "us"),
+        ("  twice", "", lambda row: f"  {2 * row['n']}"),
+    )
+    rows = [{"name": "a", "us": 1.25, "n": 1}, {"name": "b", "us": None, "n": 2}]
+    path = tmp_path / "new" / "rows.json"
+    assert harness.report("conversion", iter(rows), table, path, note="a note") == rows
+    machine, *printed = capsys.readouterr().out.splitlines()
+    assert machine.startswith("python 3.")
+    assert printed == ["a note", "case       us  twice", "a         1.2  2", "b           -  4"]
+    document = json.loads(path.read_text())
+    assert document["rows"] == rows
+    assert document["command"] == "python -m benchmarks.conversion"
+    assert document["environment"] == harness.environment()
+    arguments = harness.options("").parse_args(["--json", str(path)])
+    assert arguments.json == path
 
 
 class FakeNvml:

@@ -344,9 +344,9 @@ def test_tritons_descriptors_are_the_derived_ones(arch, site):
             if not instruction.opcode.startswith(("wgmma.mma_async", "tcgen05.mma")):
                 continue
             m, n, right = (64 if arch == 90 else 128), config.block_n, config.b_layouts
-            if config.side_layouts is not None:
+            if config.narrow_layouts is not None:
                 n = int(re.search(r"\.m64n(\d+)k", instruction.opcode)[1])
-                right = config.side_layouts if n == config.side else right
+                right = config.narrow_layouts if n == config.side else right
             for tile, operand, mn, mn_dim in (
                 (config.a_layouts, instruction.operands[1], m, 0),
                 (right, instruction.operands[2], n, 1),

@@ -257,7 +257,7 @@ def test_plans_of_one_configuration_differ_in_grid_and_workspace_alone():
     assert small.constants == large.constants
     assert small.options == large.options
     assert small.arguments == ("a_desc", "b_desc", "c_desc", "workspace")
-    assert small.side_tile is None
+    assert small.narrow_tile is None
     assert small.workspace_bytes == 8192 + 132 * 128 * 256 * 4
     config = MatmulConfig(90, "bf16", block_n=192, consumers=3, swap=True, cluster=2)
     plan = launch_plan(config, 300, 700, 64, gpu)

@@ -90,7 +90,7 @@ def launch_compiled(config, a, b, extras, multiprocessors, workspace=None, in_pl
         "c_desc": (out, plan.c_tile),
         "c0_desc": (extras.get("c0_desc"), plan.c_tile),
     }
-    matrices["side_desc"] = matrices["a_desc" if config.swap else "b_desc"][0], plan.side_tile
+    matrices["narrow_desc"] = matrices["a_desc" if config.swap else "b_desc"][0], plan.narrow_tile
     if workspace is None:
         workspace = torch.zeros(plan.workspace_bytes, dtype=torch.uint8, device=a.device)
     values = {"workspace": workspace, **extras}

@@ -27,7 +27,7 @@ from triton_ext.ops.operands import TmaView
 MAX_TENSOR_MAPS = 4096
 """How many tensor maps are kept (about 300 bytes each); the oldest is forgotten first."""
 DESCRIPTORS = {"a_desc": 0, "b_desc": 1, "c_desc": 2, "c0_desc": 3}
-"""The kernel's descriptors by their matrix: A, B, C or the residual. ``side_desc``, another one of
+"""The kernel's descriptors by their matrix: A, B, C or the residual. ``narrow_desc``, another one of
 the right operand, comes besides."""
 FIELDS = {
     "bias": Epilogue._fields.index("bias"),
@@ -104,7 +104,7 @@ class PreparedLaunch:
         self.plan = launch_plan(config, m, n, k, gpu.properties, *batch)
         self._grid = self.plan.grid
         self.direct: DirectLaunch | None = _direct_launches.get((config, gpu.index))
-        matrices = {**DESCRIPTORS, "side_desc": 0 if config.swap else 1}
+        matrices = {**DESCRIPTORS, "narrow_desc": 0 if config.swap else 1}
         # What the C launcher takes; a descriptor is its map, its shape and its strides.
         self._arguments: list[Any] = []
         # The slot of each map among these, its matrix, a number for its geometry, and its name.
@@ -178,7 +178,7 @@ class PreparedLaunch:
         plan = self.plan
         tiles = {
             "a_desc": plan.a_tile, "b_desc": plan.b_tile, "c_desc": plan.c_tile,
-            "c0_desc": plan.c_tile, "side_desc": plan.side_tile,
+            "c0_desc": plan.c_tile, "narrow_desc": plan.narrow_tile,
         }  # fmt: skip
         others: dict[str, Any] = {}
         for _, matrix, _, name in self._maps:

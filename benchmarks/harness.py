@@ -1,0 +1,128 @@
+"""What all benchmarks share: the option --json, the table that is printed, and the file of rows."""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import platform
+import re
+import subprocess
+from collections.abc import Callable, Iterable
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+Row = dict[str, Any]
+"""What one line of a benchmark measured, as it is written to the file."""
+
+
+class Table:
+    """The columns of a benchmark's table.
+
+    Args:
+        columns: title, format specification (the title has its alignment and width), and what is
+            shown of a row: a key, or a function of the row. None is shown as "-".
+    """
+
+    def __init__(self, *columns: tuple[str, str, str | Callable[[Row], Any]]) -> None:
+        self._columns = columns
+
+    @property
+    def header(self) -> str:
+        """The titles."""
+        return "".join(_aligned(title, spec) for title, spec, _ in self._columns)
+
+    def line(self, row: Row) -> str:
+        """A row as it is printed."""
+        cells = []
+        for _, spec, shown in self._columns:
+            value = shown(row) if callable(shown) else row.get(shown)
+            cells.append(_aligned("-", spec) if value is None else format(value, spec))
+        return "".join(cells)
+
+
+def _aligned(text: str, spec: str) -> str:
+    """A text in the alignment and width of a format specification."""
+    match = re.match(r"[<>]?\d*", spec)
+    return format(text, match[0] if match else "")
+
+
+def options(description: str | None) -> argparse.ArgumentParser:
+    """A parser of a benchmark's arguments, with --json."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument(
+        "--json", type=Path, help="write the rows here; {gpu} stands for the GPU's name: h100"
+    )
+    return parser
+
+
+def report(
+    benchmark: str,
+    rows: Iterable[Row],
+    table: Table,
+    path: Path | None,
+    note: str = "",
+) -> list[Row]:
+    """Print the machine, a note, and a benchmark's rows as they come; then write them.
+
+    Args:
+        benchmark: the module's name.
+        path: the JSON file; none is written if it is None.
+    """
+    machine = " ".join(f"{name} {value}" for name, value in environment().items())
+    for text in filter(None, (machine, note, table.header)):
+        print(text)
+    found = []
+    for row in rows:
+        found.append(row)
+        print(table.line(row), flush=True)
+    if path is not None:
+        write(path, benchmark, found)
+    return found
+
+
+def environment() -> dict[str, str]:
+    """The machine, the Python and the packages that a number depends on."""
+    found = {"python": platform.python_version(), "machine": platform.machine()}
+    for package in ("numpy", "torch"):
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            found[package] = "not installed"
+    try:
+        import triton
+
+        found["triton"] = triton.__version__
+    except ImportError:
+        found["triton"] = "not installed"
+    try:
+        import torch
+
+        if torch.cuda.is_available():
+            found["cuda"] = str(torch.version.cuda)
+            found["gpu"] = torch.cuda.get_device_name()
+            found["driver"] = subprocess.run(
+                ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"],
+                capture_output=True,
+                text=True,
+            ).stdout.split()[0]
+    except ImportError:
+        pass
+    return found
+
+
+def write(path: Path, benchmark: str, rows: list[Row]) -> None:
+    """Write a benchmark's rows as JSON, with the machine and the versions."""
+    found = environment()
+    gpu = found.get("gpu", "").lower().replace("nvidia", "").split()
+    path = Path(str(path).replace("{gpu}", gpu[0] if gpu else "no_gpu"))
+    document = {
+        "benchmark": benchmark,
+        "command": f"python -m benchmarks.{benchmark}",
+        "date": datetime.date.today().isoformat(),
+        "environment": found,
+        "rows": rows,
+    }
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(document, indent=2) + "\n")

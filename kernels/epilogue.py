@@ -1,0 +1,301 @@
+"""From the accumulators to C: the parts of a tile are added up, what follows the product is
+applied, and the tile is stored, a few columns (a *piece*) at a time.
+
+Each consumer (a warpgroup) has buffers of its own in shared memory, through which its pieces go: a
+residual matrix comes into them by TMA, and C leaves from them.
+
+In a C whose `N_MAJOR` is false, the caller has swapped A and B: C comes out transposed, and the
+pieces are stored with their first dimension contiguous. Rows and columns here are those of what the
+kernel computes.
+"""
+
+# Gluon functions: their arguments are values of the compiler, not of Python.
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
+
+from __future__ import annotations
+
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma
+
+from triton_ext.compat import aggregate, tma_view
+from triton_ext.kernels.matrices import load_block, matrix_size, store_block
+
+COUNTER_BYTES = gl.constexpr(8192)
+"""The size of the workspace's first section, the counters of tiles that several blocks share; the
+partial tiles follow."""
+
+
+@gluon.jit
+def split_columns(x, COLUMNS: gl.constexpr):
+    """A tile of registers as tiles of so many columns, side by side; no data moves."""
+    parts = (x,)
+    for _ in gl.static_range((x.shape[1] // COLUMNS).bit_length() - 1):
+        halves = ()
+        for i in gl.static_range(len(parts)):
+            part = parts[i]
+            halved = part.reshape(part.shape[0], 2, part.shape[1] // 2)
+            halves += halved.permute(0, 2, 1).split()
+        parts = halves  # type: ignore[assignment]
+    return parts
+
+
+@gluon.constexpr_function
+def piece_layout(accumulator, columns):
+    """The layout in registers of a piece of so many columns, given that of an accumulator."""
+    return gl.NVMMADistributedLayout(
+        version=accumulator.version,
+        warps_per_cta=accumulator.warps_per_cta,
+        instr_shape=[accumulator.instr_shape[0], columns, accumulator.instr_shape[2]],
+        cga_layout=accumulator.cga_layout,
+    )
+
+
+@gluon.jit
+def activated(x, ACTIVATION: gl.constexpr):
+    """The activation function of that name, as PyTorch defines it by default."""
+    if ACTIVATION == "relu":
+        x = gl.where(x < 0, 0.0, x)  # keeps NaN
+    elif ACTIVATION == "gelu":
+        x = 0.5 * x * (1.0 + gl.erf(x * 0.7071067811865476))
+    elif ACTIVATION == "silu":
+        x = x / (1.0 + gl.exp(-x))
+    return x
+
+
+@aggregate
+class Parts:
+    """The workspace through which blocks add up the parts of a tile that is cut along K.
+
+    All but the last block that comes leave their part there; the last adds all, in the order of K,
+    and stores the tile. The order is the same in every run, and with it the result.
+
+    Attributes:
+        workspace: its address; None if no tile is cut.
+        SHARES: how many consumers share a tile; each is on its own here.
+        COLUMNS: columns of a tile.
+    """
+
+    workspace: gl.tensor | gl.constexpr
+    SHARES: gl.constexpr
+    COLUMNS: gl.constexpr
+
+    @gluon.jit
+    def addresses(self, x, program, SHARE: gl.constexpr, column):
+        """The addresses of a block's part of a tile, at the columns of x, which begin at `column`.
+
+        Each 8x8 block of the tile is contiguous: a warp writes and reads one at a time.
+        """
+        LAYOUT: gl.constexpr = x.type.layout
+        slot = program * self.SHARES + SHARE
+        rows = gl.arange(0, x.shape[0], gl.SliceLayout(1, LAYOUT))
+        columns = column + gl.arange(0, x.shape[1], gl.SliceLayout(0, LAYOUT))
+        parts = self.workspace.to(gl.pointer_type(gl.int32)) + COUNTER_BYTES // 4
+        start = parts + slot.to(gl.int64) * (x.shape[0] * self.COLUMNS)
+        by_row = rows // 8 * (8 * self.COLUMNS) + rows % 8 * 8
+        by_column = columns // 8 * 64 + columns % 8
+        return start + by_row[:, None] + by_column[None, :]
+
+    @gluon.jit
+    def leave(self, x, SHARE: gl.constexpr, column):
+        """Write x, the columns from `column` on of this consumer's part, to the workspace."""
+        addresses = self.addresses(x, gl.program_id(0), SHARE, column)
+        gl.store(addresses, x.to(gl.int32, bitcast=True))
+
+    @gluon.jit
+    def last_to_come(self, acc, work, SHARE: gl.constexpr):
+        """Whether this consumer is the last that comes with a part of a tile; else it leaves it.
+
+        All others have left theirs in the workspace then. It waits for those alone that have said
+        that they are about to: they run, so it cannot wait for ever.
+        """
+        program = gl.program_id(0)
+        tile = program - work.split * work.distance
+        coming = self.workspace.to(gl.pointer_type(gl.int32)) + 2 * (tile * self.SHARES + SHARE)
+        there = coming + 1
+        last = gl.atomic_add(coming, 1, sem="relaxed", scope="gpu") == work.splits - 1
+        if last:
+            arrived = gl.atomic_add(there, 0, sem="acquire", scope="gpu")
+            while arrived < work.splits - 1:
+                arrived = gl.atomic_add(there, 0, sem="acquire", scope="gpu")
+            gl.atomic_xchg(coming, 0, sem="relaxed", scope="gpu")  # for the next launch
+            gl.atomic_xchg(there, 0, sem="relaxed", scope="gpu")
+        else:
+            self.leave(acc.wide, SHARE, 0)
+            if acc.narrow is not None:
+                self.leave(acc.narrow, SHARE, acc.wide.shape[1])
+            gl.barrier()  # all threads have written before one of them says so
+            gl.atomic_add(there, 1, sem="release", scope="gpu")
+        return last
+
+    @gluon.jit
+    def sum(self, x, work, SHARE: gl.constexpr, column):
+        """x, columns of this block's part, and what the others left of them; in the order of K."""
+        total = gl.zeros_like(x)
+        for other in range(work.splits):
+            program = gl.program_id(0) + (other - work.split) * work.distance
+            addresses = self.addresses(x, program, SHARE, column)
+            mask = gl.full(x.shape, 1, gl.int1, x.type.layout) & (other != work.split)
+            bits = gl.load(addresses, mask, x.to(gl.int32, bitcast=True), cache_modifier=".cg")
+            total += bits.to(x.dtype, bitcast=True)
+        return total
+
+
+@aggregate
+class Scaling:
+    """x * alpha * scales of A * scales of B + bias, as far as these are given.
+
+    Attributes:
+        bias, a_scale, b_scale: addresses of vectors along N, M and N of C, or None.
+        alpha: a number, or None.
+        A_SCALES, B_SCALES: 1 if every row of A, or column of B, has its own scale, 0 if they share
+            one.
+        N_IS_COLUMN: whether dimension 1 of x is N of C; else it is M.
+    """
+
+    bias: gl.tensor | gl.constexpr
+    a_scale: gl.tensor | gl.constexpr
+    b_scale: gl.tensor | gl.constexpr
+    alpha: gl.tensor | gl.constexpr
+    A_SCALES: gl.constexpr
+    B_SCALES: gl.constexpr
+    N_IS_COLUMN: gl.constexpr
+
+    @gluon.jit
+    def along(self, x, pointer, off, size, OF_N: gl.constexpr, EACH: gl.constexpr):
+        """A vector along N (or M) of C, fp32, to be combined with x, a piece of the tile.
+
+        EACH is 1 if every row or column has its own element, 0 if they share one.
+        """
+        DIM: gl.constexpr = 1 if OF_N == self.N_IS_COLUMN else 0
+        indices = off[DIM] + gl.arange(0, x.shape[DIM], gl.SliceLayout(1 - DIM, x.type.layout))
+        values = gl.load(pointer + indices * EACH, mask=indices < size[DIM], other=0.0)
+        return gl.expand_dims(values.to(gl.float32), 1 - DIM)
+
+    @gluon.jit
+    def apply(self, x, off, size):
+        """The piece of the tile at `off`, of a C of that size: (rows, columns)."""
+        if self.alpha is not None:
+            x = x.to(gl.float32) * self.alpha
+        if self.a_scale is not None:
+            scale = self.along(x, self.a_scale, off, size, False, self.A_SCALES)
+            x = x.to(gl.float32) * scale
+        if self.b_scale is not None:
+            scale = self.along(x, self.b_scale, off, size, True, self.B_SCALES)
+            x = x.to(gl.float32) * scale
+        if self.bias is not None:
+            x = x.to(gl.float32) + self.along(x, self.bias, off, size, True, 1)
+        return x
+
+
+@aggregate
+class Residual:
+    """A matrix of the shape and type of C, of which `beta` times is added before the activation.
+
+    Attributes:
+        desc, beta: its TMA descriptor and the factor; None if there is no residual.
+        ready: a barrier for each piece of each consumer, which completes when the residual's piece
+            is in the piece's buffer; or None.
+    """
+
+    desc: tma.tensor_descriptor | gl.constexpr
+    beta: gl.tensor | gl.constexpr
+    ready: gl.shared_memory_descriptor | gl.constexpr
+
+
+@gluon.constexpr_function
+def stores_since(piece, pieces, buffers):
+    """How many pieces are stored after the one whose buffer a piece takes: a tile is stored in so
+    many pieces, and each tile begins with the first buffer.
+    """
+    if piece >= buffers:
+        return buffers - 1
+    before = piece + (pieces - 1 - piece) // buffers * buffers  # of the tile before
+    return pieces - 1 - before + piece
+
+
+@aggregate
+class Epilogue:
+    """What becomes of a tile that has been multiplied.
+
+    Attributes:
+        desc: the TMA descriptor of C.
+        tiles: the buffers of the pieces, BUFFERS for each consumer.
+        parts, scaling, residual: what is done on the way.
+        ACTIVATION: "relu", "gelu", "silu" or None.
+        PIECES: how many pieces a consumer stores of a tile.
+        N_MAJOR: whether C is not transposed.
+    """
+
+    desc: tma.tensor_descriptor
+    tiles: gl.shared_memory_descriptor
+    parts: Parts
+    scaling: Scaling
+    residual: Residual
+    ACTIVATION: gl.constexpr
+    PIECES: gl.constexpr
+    BUFFERS: gl.constexpr
+    N_MAJOR: gl.constexpr
+
+    @gluon.jit
+    def buffer(self, piece: gl.constexpr, WHICH: gl.constexpr):
+        """The buffer through which a piece of a consumer goes."""
+        return self.tiles.index(WHICH * self.BUFFERS + piece % self.BUFFERS)
+
+    @gluon.jit
+    def load_residual(self, work, FIRST: gl.constexpr, END: gl.constexpr, WHICH: gl.constexpr):
+        """Start the copies of a consumer's pieces FIRST to END of the residual into their buffers,
+        once these were read.
+        """
+        desc = self.residual.desc
+        tma.store_wait(0)
+        for i in gl.static_range(FIRST, END):
+            barrier = self.residual.ready.index(WHICH * self.PIECES + i)
+            mbarrier.expect(barrier, desc.nbytes_per_cta)
+            target = tma_view(self.buffer(i, WHICH), desc)
+            off_n = work.off_n + i * self.tiles.shape[2]
+            if self.N_MAJOR:
+                load_block(desc, work.matrix, work.off_m, off_n, barrier, target, False)
+            else:
+                load_block(desc, work.matrix, off_n, work.off_m, barrier, target, False)
+
+    @gluon.jit
+    def store(self, acc, work, phase, WHICH: gl.constexpr):
+        """Registers -> swizzled shared memory -> C, a piece at a time, and do not wait.
+
+        Args:
+            acc: a consumer's accumulators, or those of its part of a tile.
+            phase: the phase of the residual's barriers.
+        """
+        COLUMNS: gl.constexpr = self.tiles.shape[2]
+        LAYOUT: gl.constexpr = piece_layout(acc.wide.type.layout, COLUMNS)
+        SHARE: gl.constexpr = WHICH % self.parts.SHARES
+        pieces = split_columns(acc.wide, COLUMNS)
+        if acc.narrow is not None:
+            pieces += split_columns(acc.narrow, COLUMNS)
+        M: gl.constexpr = 0 if self.N_MAJOR else 1
+        size = (matrix_size(self.desc, M), matrix_size(self.desc, 1 - M))
+        for i in gl.static_range(self.PIECES):
+            piece = gl.convert_layout(pieces[i], LAYOUT)
+            if self.parts.workspace is not None:
+                piece = self.parts.sum(piece, work, SHARE, i * COLUMNS)
+            off = (work.off_m, work.off_n + i * COLUMNS)
+            buffer = self.buffer(i, WHICH)
+            if self.residual.desc is not None:
+                if i >= self.BUFFERS:
+                    self.load_residual(work, i, i + 1, WHICH)
+                mbarrier.wait(self.residual.ready.index(WHICH * self.PIECES + i), phase)
+            piece = self.scaling.apply(piece, off, size)
+            if self.residual.desc is not None:
+                added = buffer.load(LAYOUT).to(gl.float32) * self.residual.beta
+                piece = piece.to(gl.float32) + added
+            piece = activated(piece, self.ACTIVATION)
+            if self.residual.desc is None:  # else the residual's load has waited
+                tma.store_wait(stores_since(i, self.PIECES, self.BUFFERS))
+            buffer.store(piece.to(self.desc.dtype))
+            fence_async_shared()
+            view = tma_view(buffer, self.desc)
+            if self.N_MAJOR:
+                store_block(self.desc, work.matrix, off[0], off[1], view)
+            else:
+                store_block(self.desc, work.matrix, off[1], off[0], view)

@@ -1,0 +1,80 @@
+"""A TMA descriptor of one matrix, or of a batch: its sizes, and the copies of a block of it."""
+
+# Gluon functions: their arguments are values of the compiler, not of Python.
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
+
+from __future__ import annotations
+
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+
+from triton_ext.compat import async_load, async_store, tma_view
+
+
+@gluon.constexpr_function
+def is_batched(desc):
+    """Whether a descriptor is that of a batch of matrices: (batch, rows, columns)."""
+    return len(desc.block_type.shape) == 3
+
+
+@gluon.jit
+def matrix_size(desc, dim: gl.constexpr):
+    """The size along dimension 0 or 1 of the matrix, or of each matrix of the batch."""
+    return desc.shape[dim + 1 if is_batched(desc) else dim]
+
+
+@gluon.jit
+def load_block(desc, matrix, first, second, barrier, target, multicast: gl.constexpr, pred=True):
+    """Start the copy of a block of a matrix; of the only one, where all products share it."""
+    if is_batched(desc):
+        which = gl.minimum(matrix, desc.shape[0] - 1)
+        async_load(desc, [which, first, second], barrier, target, pred=pred, multicast=multicast)
+    else:
+        async_load(desc, [first, second], barrier, target, pred=pred, multicast=multicast)
+
+
+@gluon.jit
+def store_block(desc, matrix, first, second, source):
+    """Start the copy of a block to a matrix."""
+    if is_batched(desc):
+        async_store(desc, [matrix, first, second], source)
+    else:
+        async_store(desc, [first, second], source)
+
+
+@gluon.jit
+def load_tile(desc, matrix, mn, k, barrier, tile, K_MAJOR: gl.constexpr, pred=True):
+    """Start the copy of an operand's tile, once for all blocks of the cluster that share it."""
+    target = tma_view(tile, desc)
+    first, second = mn, k
+    if not K_MAJOR:
+        first, second = k, mn
+    load_block(desc, matrix, first, second, barrier, target, gl.num_ctas() > 1, pred)
+
+
+@gluon.jit
+def prefetch(pointer, desc, matrix, mn, k, ROWS: gl.constexpr, K: gl.constexpr):
+    """Ask for ROWS rows from mn on of a K-major operand, K elements from k on, to be in the
+    L2 cache.
+
+    It changes nothing else: the kernel before this one may still write there.
+    """
+    BYTES: gl.constexpr = desc.dtype.primitive_bitwidth // 8
+    LANES: gl.constexpr = gl.BlockedLayout([1], [32], [1], [0])
+    last = matrix_size(desc, 0).to(gl.int32) - 1
+    rows = gl.minimum(mn + gl.arange(0, ROWS, LANES), last)
+    size = gl.minimum(matrix_size(desc, 1).to(gl.int32) - k, K) * BYTES // 16 * 16
+    if is_batched(desc):
+        offsets = rows * desc.strides[1] + gl.minimum(matrix, desc.shape[0] - 1) * desc.strides[0]
+    else:
+        offsets = rows * desc.strides[0]
+    addresses = pointer.to(gl.pointer_type(gl.int8)) + (offsets + k) * BYTES
+    gl.inline_asm_elementwise(
+        """{
+        .reg .pred some;
+        setp.gt.s32 some, $2, 0;
+        @some cp.async.bulk.prefetch.L2.global [$1], $2;
+        mov.b32 $0, 0;
+        }""",
+        "=r,l,r", [addresses, gl.zeros_like(rows) + size], gl.int32, is_pure=False, pack=1,
+    )  # fmt: skip

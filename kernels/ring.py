@@ -1,0 +1,189 @@
+"""The ring of buffers through which tiles of A and B come to the tensor cores.
+
+One role fills the buffers by TMA, others empty them. Two mbarriers a buffer connect them: `ready`
+(the copies have arrived) and `free` (all consumers have read them). A barrier's phase flips each
+time that it completes, so whoever waits keeps a `Slot`: the buffer and the phase of this turn.
+
+Two blocks of a cluster may share the tile of B: one of them copies it to both (*multicast*), once
+the consumers of both have read what was there before. Then there is a third barrier,
+`free_everywhere`.
+
+"A" is the left operand and "B" the right one, also where the caller has swapped them. A tile of B
+need not be as wide as a power of two: its last columns may be a second, narrower tile.
+"""
+
+# Gluon functions: their arguments are values of the compiler, not of Python.
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
+
+from __future__ import annotations
+
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma
+
+from triton_ext.compat import aggregate
+from triton_ext.kernels.matrices import load_tile
+
+
+@gluon.constexpr_function
+def shared_barrier(blocks):
+    """The layout of a barrier that the first block of a cluster has for all."""
+    return mbarrier.MBarrierLayout([[0]] * (blocks.bit_length() - 1))
+
+
+@gluon.jit
+def allocate_barriers(NUMBER: gl.constexpr, count: gl.constexpr):
+    """So many barriers of this block; a phase of each takes `count` arrivals."""
+    barriers = mbarrier.allocate_mbarrier(batch=NUMBER)
+    for each in gl.static_range(NUMBER):
+        mbarrier.init(barriers.index(each), count=count)
+    return barriers
+
+
+@gluon.jit
+def invalidate(barriers):
+    """End the use of these barriers."""
+    NUMBER: gl.constexpr = barriers.shape[0]
+    for each in gl.static_range(NUMBER):
+        mbarrier.invalidate(barriers.index(each))
+
+
+@aggregate
+class Operands:
+    """A and B in global memory.
+
+    Attributes:
+        a, b: TMA descriptors of their tiles.
+        narrow: that of the narrow tile of B, or None.
+        prefetched: the address of the operand to prefetch while the kernel before this one ends, or
+            None.
+        A_K_MAJOR, B_K_MAJOR: whether K is the contiguous dimension.
+    """
+
+    a: tma.tensor_descriptor
+    b: tma.tensor_descriptor
+    narrow: tma.tensor_descriptor | gl.constexpr
+    prefetched: gl.tensor | gl.constexpr
+    A_K_MAJOR: gl.constexpr
+    B_K_MAJOR: gl.constexpr
+
+
+@aggregate
+class Slot:
+    """A buffer of the ring, and the phase of its barriers in this turn."""
+
+    index: gl.tensor
+    phase: gl.tensor
+    STAGES: gl.constexpr
+
+    @gluon.jit
+    def next(self):
+        """The slot one buffer later."""
+        last = self.index == self.STAGES - 1
+        index = gl.where(last, 0, self.index + 1)
+        phase = gl.where(last, self.phase ^ 1, self.phase)
+        return Slot(index, phase, self.STAGES)
+
+    @gluon.jit
+    def after(self, count):
+        """The slot `count` buffers later."""
+        last = self.index + count
+        return Slot(last % self.STAGES, self.phase ^ (last // self.STAGES & 1), self.STAGES)
+
+    @gluon.jit
+    def previous(self):
+        """The index of the buffer before."""
+        return gl.where(self.index == 0, self.STAGES - 1, self.index - 1)
+
+
+@aggregate
+class Ring:
+    """The buffers and their barriers.
+
+    Attributes:
+        a_tiles, b_tiles, narrow_tiles: the buffers, a dimension of which counts them; each has
+            `SHARES` tiles of A, one for each warpgroup that shares the tile of C.
+        ready, free, free_everywhere: the barriers; without a cluster, the last is not used.
+        STAGES: how many buffers there are.
+        NARROW: whether there is a narrow tile of B; else `narrow_tiles` is not used.
+    """
+
+    a_tiles: gl.shared_memory_descriptor
+    b_tiles: gl.shared_memory_descriptor
+    narrow_tiles: gl.shared_memory_descriptor
+    ready: gl.shared_memory_descriptor
+    free: gl.shared_memory_descriptor
+    free_everywhere: gl.shared_memory_descriptor
+    STAGES: gl.constexpr
+    SHARES: gl.constexpr
+    NARROW: gl.constexpr
+
+    @gluon.jit
+    def first(self):
+        """The first slot of the first turn."""
+        return Slot(gl.to_tensor(0), gl.to_tensor(0), self.STAGES)
+
+    @gluon.jit
+    def fill(self, slot, operands, work, k):
+        """Wait until the slot is free, and start the copies of all its tiles, those of K tile k."""
+        ROWS: gl.constexpr = self.a_tiles.shape[1]
+        narrow_bytes: gl.constexpr = operands.narrow.nbytes_per_cta if self.NARROW else 0
+        tile_bytes: gl.constexpr = (
+            self.SHARES * operands.a.nbytes_per_cta + operands.b.nbytes_per_cta + narrow_bytes
+        )
+        off_k = k * self.a_tiles.shape[2]
+        barrier = self.ready.index(slot.index)
+        mbarrier.wait(self.free.index(slot.index), slot.phase ^ 1)  # passes in the first turn
+        if gl.num_ctas() > 1:
+            mbarrier.wait(self.free_everywhere.index(slot.index), slot.phase ^ 1)
+        mbarrier.expect(barrier, tile_bytes)
+        for part in gl.static_range(self.SHARES):
+            load_tile(operands.a, work.matrix, work.off_m + part * ROWS, off_k, barrier,
+                      self.a_tiles.index(slot.index * self.SHARES + part),
+                      operands.A_K_MAJOR)  # fmt: skip
+        load_tile(operands.b, work.matrix, work.off_n, off_k, barrier,
+                  self.b_tiles.index(slot.index), operands.B_K_MAJOR)  # fmt: skip
+        if self.NARROW:
+            load_tile(operands.narrow, work.matrix, work.off_n + self.b_tiles.shape[2], off_k,
+                      barrier, self.narrow_tiles.index(slot.index),
+                      operands.B_K_MAJOR)  # fmt: skip
+
+    @gluon.jit
+    def wait(self, slot):
+        """Wait until the slot's tiles have arrived."""
+        mbarrier.wait(self.ready.index(slot.index), slot.phase)
+
+    @gluon.jit
+    def release(self, index, pred):
+        """A consumer has read a buffer: tell the producers whose copies wait for it."""
+        mbarrier.arrive(self.free.index(index), count=1, pred=pred)
+        if gl.num_ctas() > 1:
+            mbarrier.arrive(self.free_everywhere.index(index), count=1, pred=pred)
+
+    @gluon.jit
+    def invalidate(self):
+        """End the use of this block's own barriers."""
+        for each in gl.static_range(self.STAGES):
+            mbarrier.invalidate(self.ready.index(each))
+            mbarrier.invalidate(self.free.index(each))
+
+
+@gluon.jit
+def ring_of(a_tiles, b_tiles, narrow_tiles, STAGES: gl.constexpr, SHARES: gl.constexpr,
+            NARROW: gl.constexpr):  # fmt: skip
+    """A ring of these buffers, with its barriers; see `Ring`."""
+    ready = mbarrier.allocate_mbarrier(batch=STAGES)
+    free = mbarrier.allocate_mbarrier(batch=STAGES)
+    free_everywhere = free
+    if gl.num_ctas() > 1:
+        free_everywhere = gl.allocate_shared_memory(
+            gl.int64, [STAGES, 1], shared_barrier(gl.num_ctas())
+        )
+    for each in gl.static_range(STAGES):
+        mbarrier.init(ready.index(each), count=1)
+        mbarrier.init(free.index(each), count=SHARES)
+        if gl.num_ctas() > 1:
+            mbarrier.init(free_everywhere.index(each), count=SHARES)
+    return Ring(
+        a_tiles, b_tiles, narrow_tiles, ready, free, free_everywhere, STAGES, SHARES, NARROW
+    )
