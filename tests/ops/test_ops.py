@@ -1338,10 +1338,9 @@ def test_repeated_scaled_products(imagined):
 
 def test_repeated_sums(imagined):
     a, b = torch.randn(9, 16).half(), torch.randn(16, 13).half()
-    wide = torch.randn(9, 16).half()
-    for count, addend in enumerate((
-        wide[:, :13], wide[0, :13], wide[:, :1], torch.randn(1 + 9 * 16).half()[1:].view(9, 16)[:, :13],
-    ), 1):  # fmt: skip
+    wide, unaligned = torch.randn(9, 16).half(), torch.randn(1 + 9 * 16).half()[1:].view(9, 16)
+    addends = wide[:, :13], wide[0, :13], wide[:, :1], unaligned[:, :13]
+    for count, addend in enumerate(addends, 1):
         for beta, alpha in ((2, 1), (-1, 1), (2, 0.5), (3, 2)):
             found = made_again(
                 imagined,
@@ -1388,7 +1387,7 @@ def test_repeated_products_with_gradients(imagined):
             found = torch.autograd.grad(ours(*tensors).square().sum(), tensors)
             for one, other in zip(found, exact, strict=True):
                 assert relative_difference(one, other.grad) < 4e-3
-            assert attempt == 0 or len(imagined.prepared) == count
+            assert attempt < 2 or len(imagined.prepared) == count  # linear begins as matmul
 
 
 def test_unaligned_extras_are_copied(imagined):

@@ -22,7 +22,8 @@ from ops_models import (  # noqa: E402
 )
 
 import triton_ext  # noqa: E402
-from triton_ext.ops import launches, products, repeated, tuned  # noqa: E402
+from triton_ext import compat  # noqa: E402
+from triton_ext.ops import launches, plans, products, tuned  # noqa: E402
 from triton_ext.ops.types import output_type  # noqa: E402
 
 pytestmark = pytest.mark.sm90
@@ -248,7 +249,7 @@ def test_the_direct_launch_is_the_launch_by_triton(monkeypatch):
     a, b = operands(304, 520, 712)
     first = triton_ext.matmul(a, b)
     second = triton_ext.matmul(a, b)
-    assert repeated.repeated_product(a, b) is not None
+    assert plans.find(a, b).launch.direct is not None
     monkeypatch.setattr(launches, "needs_the_jit", lambda: True)
     assert torch.equal(first, second)
     assert torch.equal(first, triton_ext.matmul(a, b))
@@ -265,10 +266,22 @@ def test_the_direct_launch_follows_the_addresses():
 
 
 def test_tensor_maps_are_forgotten(monkeypatch):
-    monkeypatch.setattr(launches, "MAX_TENSOR_MAPS", 4)
-    monkeypatch.setattr(launches, "_tensor_maps", {})
+    """And made again, for the right addresses."""
+    monkeypatch.setattr(launches, "MAX_TENSOR_MAPS", 2)
+    made = []
+    tensor_map = compat.DirectLaunch.tensor_map
+    monkeypatch.setattr(
+        compat.DirectLaunch, "tensor_map", lambda *args: made.append(1) or tensor_map(*args)
+    )
     test_the_direct_launch_follows_the_addresses()
-    assert len(launches._tensor_maps) <= 4
+    a, b = operands(128, 256, 192)
+    other = operands(128, 256, 192)
+    for _ in range(3):
+        for x, y in ((a, b), other):
+            before = len(made)
+            c = triton_ext.matmul(x, y)
+            assert_close(c, x, y)
+            assert len(made) > before
 
 
 def test_launch_hooks_are_called():
@@ -516,41 +529,48 @@ def test_repeated_calls_of_every_kind(monkeypatch):
     fp8, fp8_w = rows.repeat(2, 1)[:16].to(torch.float8_e4m3fn), w.to(torch.float8_e4m3fn)
     one = torch.ones((), device="cuda")
     linear, product = triton_ext.linear, triton_ext.matmul
-    slow = []
-    prepare = products._launch
-    monkeypatch.setattr(products, "_launch", lambda *args: slow.append(1) or prepare(*args))
-    for call, quick in (
-        (lambda: product(x, w.t()), True),
-        (lambda: product(rows, w.t()), True),
-        (lambda: product(rows, w.t(), bias=bias, activation="relu"), True),
-        (lambda: product(x[0, 0], w.t()), False),
-        (lambda: product(x[0, 0], w[0]), False),
-        (lambda: product(x, odd), True),  # b is copied for TMA
-        (lambda: product(rows, odd), True),
-        (lambda: product(rows[:, 1:], odd[1:]), True),
-        (lambda: linear(x, w), True),
-        (lambda: linear(x, w, bias), True),
-        (lambda: linear(x, w, bias, activation="silu"), True),
-        (lambda: linear(x, w, bias, activation="gelu_tanh"), False),
-        (lambda: linear(x, narrow), True),
-        (lambda: linear(x, odd.t()), False),
-        (lambda: product(rows, w.t(), out=out), True),
-        (lambda: triton_ext.addmm(bias, rows, w.t()), True),
-        (lambda: triton_ext.addmm(out, rows, w.t(), beta=0.5), True),
-        (lambda: triton_ext.addmm(out, rows, w.t(), beta=0.5, alpha=2), True),
-        (lambda: triton_ext.addmm(out.t().contiguous().t(), rows, w.t()), False),
-        (lambda: product(x, stack), True),
-        (lambda: product(x, stack[:, :, :13]), True),
-        (lambda: triton_ext.bmm(x[:1].expand(2, 5, 64), stack), True),
-        (lambda: product(x, stack, out=batches), True),
-        (lambda: triton_ext.scaled_mm(fp8, fp8_w.t(), one, one, bias=bias), True),
+    prepared = []
+
+    class Prepared(launches.PreparedLaunch):
+        def __init__(self, *args):
+            super().__init__(*args)
+            prepared.append(self)
+
+    monkeypatch.setattr(products, "PreparedLaunch", Prepared)
+    plans.forget()
+    for call in (
+        lambda: product(x, w.t()),
+        lambda: product(rows, w.t()),
+        lambda: product(rows, w.t(), bias=bias, activation="relu"),
+        lambda: product(x[0, 0], w.t()),
+        lambda: product(x[0, 0], w[0]),
+        lambda: product(x, odd),  # b is copied for TMA
+        lambda: product(rows, odd),
+        lambda: product(rows[:, 1:], odd[1:]),
+        lambda: linear(x, w),
+        lambda: linear(x, w, bias),
+        lambda: linear(x, w, bias, activation="silu"),
+        lambda: linear(x, w, bias, activation="gelu_tanh"),
+        lambda: linear(x, narrow),
+        lambda: linear(x, odd.t()),
+        lambda: product(rows, w.t(), out=out),
+        lambda: triton_ext.addmm(bias, rows, w.t()),
+        lambda: triton_ext.addmm(out, rows, w.t(), beta=0.5),
+        lambda: triton_ext.addmm(out, rows, w.t(), beta=0.5, alpha=2),
+        lambda: triton_ext.addmm(out.t().contiguous().t(), rows, w.t()),
+        lambda: product(x, stack),
+        lambda: product(x, stack[:, :, :13]),
+        lambda: triton_ext.bmm(x[:1].expand(2, 5, 64), stack),
+        lambda: product(x, stack, out=batches),
+        lambda: triton_ext.scaled_mm(fp8, fp8_w.t(), one, one, bias=bias),
     ):
         first = call().clone()
         assert first.isfinite().all()
-        slow.clear()
+        count = len(prepared)
         for _ in range(3):
             assert torch.equal(call(), first)
-        assert bool(slow) != quick
+        assert len(prepared) == count
+    assert prepared
 
 
 def test_autotune(tmp_path, monkeypatch):
@@ -559,8 +579,12 @@ def test_autotune(tmp_path, monkeypatch):
     tuned.forget()
     batch = tuple(x.expand(3, -1, -1).clone() for x in operands(64, 96, 128))
     used = []
-    prepare = products._launch
-    monkeypatch.setattr(products, "_launch", lambda *args: used.append(prepare(*args)) or used[-1])
+    launch = launches.PreparedLaunch.__call__
+    monkeypatch.setattr(
+        launches.PreparedLaunch,
+        "__call__",
+        lambda self, *args: used.append(self.config) or launch(self, *args),
+    )
     try:
         for a, b in (operands(512, 1024, 4096), batch):
             triton_ext.matmul(a, b)
@@ -571,15 +595,14 @@ def test_autotune(tmp_path, monkeypatch):
             assert 1e8 < 2 * a.numel() * b.shape[-1] / times[0] < 1e15
             used.clear()
             assert_close(triton_ext.matmul(a, b), a, b)
-            assert [launch._config for launch in used] == [found.config]
+            assert used == [found.config]
             assert found.file == tuned.path()
             code = f"from triton_ext.ops.tuned import *; print(lookup({found.problem!r}))"
             later = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
             assert later.stdout.strip() == str(found.config)
     finally:
         tuned.forget()
-        products.forget_launches()
-        repeated.forget()
+        plans.forget()
 
 
 # --------------------------------------------------------------------------- drop_in

@@ -21,7 +21,7 @@ from triton_ext import LayoutError, UnsupportedDeviceError  # noqa: E402
 from triton_ext.commands.tune import as_object, table  # noqa: E402
 from triton_ext.commands.tune import tune as tune_command  # noqa: E402
 from triton_ext.kernels.config import MatmulConfig, choose_config  # noqa: E402
-from triton_ext.ops import device, products, tuned, tuning  # noqa: E402
+from triton_ext.ops import device, launches, plans, products, tuned, tuning  # noqa: E402
 
 PROBLEM = tuned.Problem("NVIDIA H100", 132, "bf16", "K", "K", "bf16", 64, 512, 256)
 CONFIG = MatmulConfig(90, "bf16", block_m=64, block_n=64, consumers=1, stages=4, max_splits=2)
@@ -31,10 +31,25 @@ CONFIG = MatmulConfig(90, "bf16", block_m=64, block_n=64, consumers=1, stages=4,
 def folder(tmp_path, monkeypatch):
     """An empty cache folder, and nothing known or prepared before and after."""
     monkeypatch.setenv(tuned.FOLDER_VARIABLE, str(tmp_path / "cache"))
-    monkeypatch.setattr(products, "_launches", {})
     tuned.forget()
+    plans.forget()
     yield tmp_path / "cache"
     tuned.forget()
+    plans.forget()
+
+
+@pytest.fixture
+def used(monkeypatch):
+    """The configurations of the launches that were made, in order."""
+    configs = []
+    launch = launches.PreparedLaunch.__call__
+
+    def noted(self, *arguments):
+        configs.append(self.config)
+        launch(self, *arguments)
+
+    monkeypatch.setattr(launches.PreparedLaunch, "__call__", noted)
+    return configs
 
 
 # ---------------------------------------------------------------------------------- the file
@@ -169,7 +184,7 @@ def the_third_is_fastest(runs, sets, estimate):
 
 
 @pytest.mark.parametrize("shapes", [((64, 72), (72, 64)), ((2, 64, 72), (2, 72, 40))])
-def test_the_fastest_is_used_from_then_on(gpu, shapes):
+def test_the_fastest_is_used_from_then_on(gpu, used, shapes):
     a, b = (torch.randn(shape).bfloat16() for shape in shapes)
     bias = torch.randn(b.shape[-1]).bfloat16()
     triton_ext.matmul(a, b)
@@ -177,27 +192,24 @@ def test_the_fastest_is_used_from_then_on(gpu, shapes):
     assert [row.seconds for row in found.measured] == [1.0, 2.0, 3.0, 4.0]
     batch = a.shape[0] if a.dim() == 3 else 1
     m, n, k = a.shape[-2], b.shape[-1], a.shape[-1]
-    considered = [config for config, _ in tuning._considered(found.problem, 4)]
     default = choose_config(90, "bf16", "K", "MN", m, n, k, 132, None, batch)
-    assert considered[0] == replace(default, batched=batch > 1)
-    assert len(set(considered)) == 4
-    assert found.config == considered[2]
+    by_seconds = {row.seconds: row.config for row in found.measured}
+    assert by_seconds[3.0] == replace(default, batched=batch > 1)  # the first to be measured
+    assert len({row.config for row in found.measured}) == 4
+    assert found.config == by_seconds[1.0]
     assert found.file == tuned.path()
     tuned.forget()  # as in a later process
+    used.clear()
     made = triton_ext.matmul(a, b)
-    (launch,) = products._launches.values()
-    assert launch._config == found.config
+    assert used == [found.config]
     exact = a.double() @ b.double()
     assert (made.double() - exact).norm() < 2.0**-8 * exact.norm()
     if batch == 1:
         triton_ext.matmul(a, b, bias=bias, activation="relu")
-        assert list(products._launches.values())[1]._config == replace(
-            found.config, bias=True, activation="relu"
-        )
+        assert used[1:] == [replace(found.config, bias=True, activation="relu")]
     triton_ext.matmul(a[..., :32, :], b)
-    chosen = list(products._launches.values())[-1]._config
     default = choose_config(90, "bf16", "K", "MN", 32, n, k, 132, None, batch)
-    assert chosen == replace(default, batched=batch > 1)
+    assert used[-1] == replace(default, batched=batch > 1)
 
 
 def test_what_is_not_kept(gpu):
@@ -209,21 +221,21 @@ def test_what_is_not_kept(gpu):
     assert tuned.lookup(found.problem) is None
 
 
-def test_a_shared_operand_is_tuned_as_it_is_multiplied(gpu):
+def test_a_shared_operand_is_tuned_as_it_is_multiplied(gpu, used):
     a, b = torch.randn(3, 64, 72).half(), torch.randn(72, 40).half()
     found = tuning.tune(gpu, a, b.expand(3, 72, 40), None, 4, True, the_third_is_fastest)
     assert (found.problem.batch, found.problem.m) == (1, 192)
+    used.clear()
     triton_ext.matmul(a, b)
-    (launch,) = products._launches.values()
-    assert launch._config == found.config
+    assert used == [found.config]
 
 
-def test_operands_that_tma_cannot_read(gpu):
+def test_operands_that_tma_cannot_read(gpu, used):
     a, b = torch.randn(64, 73).half()[:, 1:], torch.randn(72, 13).half()
     found = tuning.tune(gpu, a, b, None, 4, True, the_third_is_fastest)
+    used.clear()
     triton_ext.matmul(a, b)
-    (launch,) = products._launches.values()
-    assert launch._config == found.config
+    assert used == [found.config]
 
 
 @pytest.mark.parametrize(

@@ -107,17 +107,18 @@ class ProductPlan:
         if "b" in self.copies:
             b = b.t() if self.linear else b
             b = readable_copy(b, 0).expand(b.shape)
-        copied = {}
-        for name, tensor in epilogue.tensors.items():
-            if name == "residual" and name in self.copies:
+        copied: dict[str, Any] = {}
+        for name in self.copies & epilogue.tensors.keys():
+            tensor = epilogue.tensors[name]
+            if name == "residual":
                 copied[name] = aligned_empty(tensor, self.shape).copy_(tensor)
-            elif name in self.copies:
+            else:
                 copied[name] = aligned(tensor)
         return a, b, epilogue._replace(**copied)
 
     def overlaps(self, out: Tensor, a: Tensor, b: Tensor, epilogue: Epilogue) -> bool:
         """Whether out cannot be written while the others are read."""
-        tensors = (a, b, *epilogue)
+        tensors: tuple[Any, ...] = (a, b, *epilogue)
         start = out.data_ptr()
         end = start + self.out_size
         for position, size, may_be_out in self.reads:

@@ -44,7 +44,10 @@ def _register(
         a, b, *_ = args
         products.check_operands(a, b, dims)
         dtype = args[type_index] if len(args) > type_index else out_dtype
-        return a.new_empty((*a.shape[:-1], b.shape[-1]), dtype=dtype or output_type(a.dtype))
+        made: Tensor = a.new_empty(
+            (*a.shape[:-1], b.shape[-1]), dtype=dtype or output_type(a.dtype)
+        )
+        return made
 
     _library.define(schema, tags=(torch.Tag.pt2_compliant_tag,))
     for key in ("CUDA", "CPU"):  # on the host: emulated
