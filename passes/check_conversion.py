@@ -22,9 +22,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from triton_ext.errors import LayoutError, PassError
-from triton_ext.layouts.encodings import NVMMAShared, SharedEncoding, SwizzledShared, parse_encoding
+from triton_ext.layouts.encodings import NVMMAShared, SharedEncoding, parse_encoding
 from triton_ext.layouts.linear_layout import Basis
-from triton_ext.layouts.nvmma_shared import nvmma_shared_to_linear_layout
 from triton_ext.layouts.triton.known_faults import KnownFault, expected_from_triton
 from triton_ext.mlir.module import Location, MlirModule, Value
 from triton_ext.passes.frame.base import (
@@ -83,22 +82,10 @@ def convert(encoding: SharedEncoding, shape: tuple[int, ...]) -> Converted:
     Raises:
         LayoutError: the shape has no linear layout, or one without bases.
     """
-    if isinstance(encoding, NVMMAShared):
-        layout, alignment = nvmma_shared_to_linear_layout(shape, encoding), encoding.alignment
-    elif isinstance(encoding, SwizzledShared):
-        layout, alignment = encoding.to_linear_layout(shape), _SWIZZLED_ALIGNMENT
-    else:
-        layout, alignment = encoding.to_linear_layout(), encoding.alignment
-        if tuple(layout.out_dims.values()) != shape:
-            raise LayoutError("shape", shape, "must be that of the shared-linear encoding")
-    bases = layout.bases
+    bases = encoding.to_linear_layout(shape).bases
     if not bases["offset"]:
         raise LayoutError("shape", shape, "is a single element: there are no bases to compare")
-    return Converted(tuple(bases["offset"]), tuple(bases.get("block", ())), alignment)
-
-
-_SWIZZLED_ALIGNMENT = 16
-"""Of swizzled encodings, whose attribute says none (Triton's ``getAlignment``)."""
+    return Converted(tuple(bases["offset"]), tuple(bases.get("block", ())), encoding.alignment)
 
 
 class _Triton:
@@ -107,16 +94,13 @@ class _Triton:
     def __init__(self) -> None:
         try:
             import triton
-            from triton._C.libtriton import gluon_ir, ir
-            from triton.backends.compiler import GPUTarget
-            from triton.compiler.compiler import make_backend
+
+            from triton_ext.layouts.triton.gluon import mlir_context, op_builder
         except ImportError as error:
             raise PassError(f"check-conversion asks Triton, which is not here: {error}") from error
         self.version = triton.__version__
-        self._context = ir.context()
-        ir.load_dialects(self._context)
-        make_backend(GPUTarget("cuda", 100, 32)).load_dialects(self._context)
-        self._builder = gluon_ir.GluonOpBuilder(self._context)
+        self._context = mlir_context()
+        self._builder = op_builder(self._context)
         self._lock = threading.Lock()
 
     @property
@@ -131,11 +115,10 @@ class _Triton:
         Raises:
             RuntimeError: its verifier refuses the encoding.
         """
-        from triton_ext.layouts.triton.gluon import to_gluon
+        from triton_ext.layouts.triton.gluon import linear_layout
 
         with self._lock:
-            attribute = to_gluon(encoding)._to_ir(self._builder)
-            layout = self._builder.to_linear_layout(attribute, list(shape))
+            layout = linear_layout(self._builder, encoding, shape)
         return Converted(
             tuple(map(tuple, layout.offset_bases)),
             tuple(map(tuple, layout.block_bases)),

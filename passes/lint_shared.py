@@ -17,8 +17,9 @@ from triton_ext.hardware.architecture import (
 )
 from triton_ext.hardware.banks import LINE_BYTES
 from triton_ext.hardware.register_moves import PlannedMove
+from triton_ext.layouts.cluster import shape_per_cta
 from triton_ext.layouts.distributed import Blocked, Linear, Slice, parse_distributed
-from triton_ext.layouts.encodings import CHUNK_BYTES, NVMMAShared, SwizzledShared, shape_per_cta
+from triton_ext.layouts.encodings import CHUNK_BYTES, NVMMAShared, SwizzledShared
 from triton_ext.layouts.linear_layout import powers_below
 from triton_ext.layouts.padded import PaddedShared
 from triton_ext.mlir.module import Location, MlirModule, Operation, Value
@@ -31,15 +32,12 @@ from triton_ext.passes.shared_accesses import (
     MoveUse,
     SharedAllocation,
     blocks_per_sm,
-    encoding_rank,
-    fixed_offset_bits,
     is_read,
     parsed_encoding,
     planned,
     register_layout,
     shared_allocations,
     tile_layout,
-    tile_shape,
     tma_boxes,
     warps_of,
 )
@@ -114,7 +112,7 @@ def _by(shape: Sequence[int]) -> str:
 
 def _flipped(encoding: Encoding) -> Encoding | None:
     """The encoding of the transposed view of a tile of two dimensions."""
-    if encoding_rank(encoding) != 2 or not isinstance(encoding, (NVMMAShared, SwizzledShared)):
+    if encoding.rank != 2 or not isinstance(encoding, (NVMMAShared, SwizzledShared)):
         return None
     if encoding.cga_layout:
         return None
@@ -143,23 +141,19 @@ class _Alternatives:
     def _move(self, use: MoveUse, encoding: Encoding) -> PlannedMove | None:
         own = self.allocation.encoding
         seen = parsed_encoding(use.memory.encoding)
+        other: Encoding | None = None
         if seen == own:
-            other: Encoding | None = encoding
+            other = encoding
         elif own is not None and seen == _flipped(own):
             other = _flipped(encoding)
-        else:
-            return None
         if other is None or use.planned is None:
             return None
         try:
             return planned(
                 register_layout(use.tensor, self.kernel.ttgir),
-                other,
-                tile_shape(use.memory),
-                use.memory.element_bitwidth,
+                replace(use.memory, encoding=str(other)),
                 use.direction,
                 self.kernel.arch,
-                fixed_offset_bits(replace(use.memory, encoding=str(other))),
             )
         except LayoutError:
             return None
@@ -297,13 +291,7 @@ def _better_registers(use: MoveUse, move: PlannedMove, kernel: Compilation) -> s
         fastest = next(dim for dim, value in enumerate(first) if value)
         other = _blocked(use, fastest, move.pattern.warps)
         better = planned(
-            other.to_linear_layout(use.tensor.shape),
-            parsed_encoding(use.memory.encoding),
-            tile_shape(use.memory),
-            use.memory.element_bitwidth,
-            use.direction,
-            kernel.arch,
-            fixed_offset_bits(use.memory),
+            other.to_linear_layout(use.tensor.shape), use.memory, use.direction, kernel.arch
         )
     except (LayoutError, StopIteration, IndexError):
         return _NOTHING_BETTER

@@ -12,6 +12,7 @@ import dataclasses
 import hashlib
 import inspect
 import linecache
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -116,6 +117,12 @@ class Compilation:
                 f"{self.kernel}: the TTGIR is not known; compile from it or from source"
             )
         return _parsed_mlir(self.texts["ttgir"])
+
+    @property
+    def release(self) -> tuple[int, int] | None:
+        """The release of Triton that compiles, (major, minor); None if it is not known."""
+        version = re.match(r"(\d+)\.(\d+)", str(self.metadata.get("triton_version", "")))
+        return (int(version[1]), int(version[2])) if version else None
 
     @cached_property
     def ptx(self) -> PtxModule:

@@ -18,7 +18,7 @@ from triton_ext.hardware.banks import (
     register_matrix_pattern,
     register_pattern,
 )
-from triton_ext.hardware.register_moves import block_bases, within_block
+from triton_ext.layouts.cluster import block_bases, within_block
 from triton_ext.layouts.linear_layout import LinearLayout
 from triton_ext.layouts.padded import PaddedShared
 from triton_ext.mlir.module import MlirModule, Operation, Value

@@ -11,7 +11,8 @@ from triton_ext.hardware.banks import (
     register_matrix_pattern,
     register_pattern,
 )
-from triton_ext.hardware.register_moves import plan_move, within_block
+from triton_ext.hardware.register_moves import plan_move
+from triton_ext.layouts.cluster import within_block
 from triton_ext.layouts.distributed import distributed_linear_layout
 from triton_ext.layouts.encodings import NVMMAShared, SwizzledShared
 from triton_ext.layouts.linear_layout import LinearLayout

@@ -24,7 +24,6 @@ from triton_ext.hardware.banks import (
     warp_access,
 )
 from triton_ext.layouts.atoms import Major
-from triton_ext.layouts.dump import encoding_linear_layout
 from triton_ext.layouts.encodings import NVMMAShared, SharedEncoding, parse_encoding
 from triton_ext.layouts.linear_layout import LinearLayout
 
@@ -159,7 +158,7 @@ def banks(
         )
     encoding = parse_encoding(what) if what else _described(shape, swizzle, bits, transposed)
     element_bitwidth = _element_bitwidth(encoding, bits)
-    layout = encoding_linear_layout(encoding, shape)
+    layout = encoding.to_linear_layout(shape)
     contiguous = _contiguous_dim(layout)
     head: dict[str, Any] = {
         "encoding": str(encoding),

@@ -15,8 +15,9 @@ from triton_ext.commands.common import (
     described_encoding,
     encoding_options,
 )
-from triton_ext.layouts.dump import LayoutDump, dump_encoding, dump_module, from_json, to_json
+from triton_ext.layouts.dump import LayoutDump, dump_encoding, from_json, to_json
 from triton_ext.layouts.encodings import NVMMAShared, SharedEncoding, parse_encoding
+from triton_ext.mlir.module_layouts import dump_module
 from triton_ext.render.grid import draw_grid
 from triton_ext.render.text import dump_text, explain
 

@@ -31,9 +31,11 @@ from typing import Any
 
 from triton_ext.errors import LayoutError
 from triton_ext.hardware.architecture import WARP_THREADS
-from triton_ext.layouts.atoms import Major, SwizzleAtom
-from triton_ext.layouts.encodings import CHUNK_BYTES, ELEMENT_BITWIDTHS, NVMMAShared, checked_shape
-from triton_ext.layouts.linear_layout import LinearLayout, is_power_of_two, powers_below
+from triton_ext.layouts.arguments import integers, is_power_of_two, one_of, power_of_two
+from triton_ext.layouts.atoms import MAJORS, Major, SwizzleAtom
+from triton_ext.layouts.cluster import checked_shape, standard_out_dims
+from triton_ext.layouts.encodings import CHUNK_BYTES, ELEMENT_BITWIDTHS, NVMMAShared
+from triton_ext.layouts.linear_layout import LinearLayout, powers_below
 from triton_ext.layouts.nvmma_shared import ATOM_ROWS
 
 BANKS = 32
@@ -149,11 +151,6 @@ class RegisterAccess:
         return max(self.requests, key=lambda request: request.wavefronts)
 
 
-def _one_of(argument: str, value: Any, legal: Sequence[int]) -> None:
-    if isinstance(value, bool) or value not in legal:
-        raise LayoutError(argument, value, f"must be one of {', '.join(map(str, legal))}")
-
-
 def _dim_index(argument: str, value: Any, rank: int) -> int:
     """A dimension by its number, counted from the end if negative, or LayoutError."""
     if isinstance(value, bool) or not isinstance(value, int) or not -rank <= value < rank:
@@ -200,7 +197,7 @@ def warp_access(
         LayoutError: no such access; or an offset that is no multiple of `access_bytes` (PTX ISA,
             "Addresses as Operands": an address must be naturally aligned).
     """
-    _one_of("access_bytes", access_bytes, ACCESS_BYTES)
+    one_of("access_bytes", access_bytes, ACCESS_BYTES)
     lanes = _lane_offsets(offsets)
     group_lanes = min(WARP_THREADS, LINE_BYTES // access_bytes)
     groups: dict[int, dict[int, dict[int, list[int]]]] = {}  # group -> bank -> word -> lanes
@@ -240,7 +237,7 @@ def _checked_tile(layout: Any, element_bitwidth: Any, rank: int | None = None) -
     """A layout of whole bytes of which each offset holds one element, or LayoutError."""
     if not isinstance(layout, LinearLayout):
         raise LayoutError("layout", layout, "must be a LinearLayout")
-    _one_of("element_bitwidth", element_bitwidth, ELEMENT_BITWIDTHS)
+    one_of("element_bitwidth", element_bitwidth, ELEMENT_BITWIDTHS)
     if list(layout.in_dims) != ["offset"]:
         raise LayoutError(
             "layout", list(layout.in_dims), "must have the one input dim 'offset', of one block"
@@ -264,8 +261,7 @@ def _chunk_offsets(
         row, column = map(operator.index, at)
     except (TypeError, ValueError):
         raise LayoutError("at", at, "must be a pair (row, column), in elements") from None
-    if major not in ("K", "MN"):
-        raise LayoutError("major", major, "must be one of ('K', 'MN')")
+    one_of("major", major, MAJORS)
     chunk = 8 * CHUNK_BYTES // element_bitwidth
     extents = (MATRIX_ROWS, chunk) if major == "K" else (chunk, MATRIX_ROWS)
     contiguous = 1 if major == "K" else 0
@@ -349,7 +345,7 @@ def matrix_access(
         matrices = list(at)
     except TypeError:
         raise LayoutError("at", at, "must be a sequence of (row, column) pairs") from None
-    _one_of("the number of matrices", len(matrices), MATRIX_COUNTS)
+    one_of("the number of matrices", len(matrices), MATRIX_COUNTS)
     major: Major = "MN" if trans else "K"
     offsets: list[int] = []
     for corner in matrices:
@@ -380,14 +376,10 @@ def thread_layout(
     Raises:
         LayoutError: an illegal argument, or rows shorter than `access_bytes`.
     """
-    try:
-        shape = checked_shape(shape, len(shape))
-    except TypeError:
-        raise LayoutError("shape", shape, "must be a sequence of integers") from None
-    _one_of("element_bitwidth", element_bitwidth, ELEMENT_BITWIDTHS)
-    _one_of("access_bytes", access_bytes, ACCESS_BYTES)
-    if not is_power_of_two(warps):
-        raise LayoutError("warps", warps, "must be a power of two, at least 1")
+    shape = checked_shape(shape, len(integers("shape", shape)))
+    one_of("element_bitwidth", element_bitwidth, ELEMENT_BITWIDTHS)
+    one_of("access_bytes", access_bytes, ACCESS_BYTES)
+    power_of_two("warps", warps)
     contiguous_dim = _dim_index("contiguous_dim", contiguous_dim, len(shape))
     row_bytes = shape[contiguous_dim] * element_bitwidth // 8
     if 8 * access_bytes < element_bitwidth or access_bytes > row_bytes:
@@ -413,7 +405,7 @@ def thread_layout(
         "lane": padded[vector:lanes],
         "warp": padded[lanes:end],
     }
-    return LinearLayout(bases, {f"dim{i}": size for i, size in enumerate(shape)})
+    return LinearLayout(bases, standard_out_dims(shape))
 
 
 def _vector_bits(bases: Sequence[int], others: Sequence[int], most: int) -> list[int]:
@@ -543,7 +535,7 @@ def register_pattern(
     possible = element_bitwidth // 8 << len(vector)
     if access_bytes is None:
         access_bytes = possible
-    _one_of("access_bytes", access_bytes, ACCESS_BYTES)
+    one_of("access_bytes", access_bytes, ACCESS_BYTES)
     if not element_bitwidth <= 8 * access_bytes <= 8 * possible:
         raise LayoutError(
             "access_bytes",
@@ -593,7 +585,7 @@ def register_matrix_pattern(
 ) -> RequestPattern:
     """The requests of `register_matrix_access`, which has the same arguments and errors."""
     own, lanes, warps = _register_offsets(registers, shared, element_bitwidth)
-    _one_of("element_bitwidth", element_bitwidth, (16,) if trans else (8, 16, 32))
+    one_of("element_bitwidth", element_bitwidth, (16,) if trans else (8, 16, 32))
     chunk = 8 * CHUNK_BYTES // element_bitwidth
     if trans:
         vector, rows, side_by_side = [0], [*own[:1], *lanes[:2]], lanes[2:]
@@ -716,8 +708,7 @@ def pick_atom(shape: Sequence[int], element_bitwidth: int, major: Major = "K") -
 
     Source: seed 003, Sec. 5; the choice is that of `NVMMAShared.default_for`.
     """
-    if major not in ("K", "MN"):
-        raise LayoutError("major", major, "must be one of ('K', 'MN')")
+    one_of("major", major, MAJORS)
     shape = checked_shape(shape, 2)
     encoding = NVMMAShared.default_for(shape, element_bitwidth, transposed=major == "MN")
     atom = SwizzleAtom(major, encoding.swizzle_byte_width, element_bitwidth)

@@ -21,12 +21,13 @@ from triton_ext.hardware.banks import (
     register_matrix_pattern,
     register_pattern,
 )
+from triton_ext.layouts.cluster import block_bases, within_block
 from triton_ext.layouts.encodings import CHUNK_BYTES
 from triton_ext.layouts.linear_layout import LinearLayout
 
 Direction = Literal["load", "store"]
 
-__all__ = ["Direction", "PlannedMove", "block_bases", "plan_move", "within_block"]
+__all__ = ["Direction", "PlannedMove", "plan_move"]
 
 
 @dataclass(frozen=True)
@@ -87,24 +88,6 @@ class PlannedMove:
         lanes = self.pattern.lanes
         wide = self.pattern.access_bytes > 4 and not self.is_matrix
         return not (self.direction == "load" and wide and len(set(lanes)) < len(lanes))
-
-
-def within_block(layout: LinearLayout) -> LinearLayout:
-    """What one block of the cluster holds: the layout without its ``block`` dimension."""
-    if "block" not in layout.in_dims:
-        return layout
-    names = list(layout.out_dims)
-    bases = {name: vectors for name, vectors in layout.bases.items() if name != "block"}
-    sizes = {
-        name: 1 << max((b[i].bit_length() for v in bases.values() for b in v), default=0)
-        for i, name in enumerate(names)
-    }
-    return LinearLayout(bases, sizes)
-
-
-def block_bases(layout: LinearLayout) -> list[tuple[int, ...]]:
-    """What the blocks of a cluster hold apart: the bases that are not 0."""
-    return [basis for basis in layout.bases.get("block", []) if any(basis)]
 
 
 def _is_transposed_b8(registers: LinearLayout, shared: LinearLayout) -> bool:

@@ -20,16 +20,11 @@ from triton_ext.hardware.tensor_map import (
     OobFill,
     TensorMap,
     TensorSwizzle,
-    integers,
 )
+from triton_ext.layouts.arguments import integers
 from triton_ext.layouts.atoms import SwizzleAtom
-from triton_ext.layouts.encodings import (
-    CHUNK_BYTES,
-    NVMMAShared,
-    checked_shape,
-    cluster_layout,
-    shape_per_cta,
-)
+from triton_ext.layouts.cluster import checked_shape, cluster_layout, shape_per_cta
+from triton_ext.layouts.encodings import CHUNK_BYTES, NVMMAShared
 from triton_ext.layouts.nvmma_shared import (
     TMA_BOX_LIMIT,
     nvmma_shared_to_linear_layout,

@@ -26,6 +26,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from triton_ext.errors import LayoutError
+from triton_ext.layouts.arguments import integers
 from triton_ext.layouts.atoms import Major, SwizzleAtom
 from triton_ext.layouts.encodings import CHUNK_BYTES
 from triton_ext.layouts.nvmma_shared import ATOM_ROWS
@@ -471,13 +472,9 @@ def blocked_product(block: Layout, tiler: Layout) -> Layout:
 
 def _integers(name: str, values: Any) -> tuple[int, ...]:
     """`values` as a tuple of integers of at least 0, or LayoutError."""
-    rule = "must be a sequence of integers >= 0"
-    try:
-        checked = tuple(operator.index(value) for value in values)
-    except TypeError:
-        raise LayoutError(name, values, rule) from None
+    checked = integers(name, values)
     if not checked or min(checked) < 0:
-        raise LayoutError(name, values, rule)
+        raise LayoutError(name, values, "must be a sequence of integers >= 0")
     return checked
 
 
@@ -715,10 +712,7 @@ def canonical_layout(operand: Layout, atom: SwizzleAtom) -> Layout:
 
 
 def _pair(name: str, value: Any) -> tuple[int, int]:
-    try:
-        first, second = (operator.index(entry) for entry in value)
-    except (TypeError, ValueError):
-        first, second = 0, 0
+    first, second = integers(name, value, 2, "(M or N, K)")
     if first < 1 or second < 1:
         raise LayoutError(name, value, "must be two integers >= 1: (M or N, K)")
     return first, second

@@ -8,9 +8,10 @@ from typing import Any
 
 from triton_ext.errors import LayoutError
 from triton_ext.hardware.operand import INSTRUCTION_K_BYTES
+from triton_ext.layouts.arguments import is_power_of_two
 from triton_ext.layouts.atoms import SwizzleAtom
 from triton_ext.layouts.encodings import CHUNK_BYTES, NVMMAShared, parse_encoding
-from triton_ext.layouts.linear_layout import LinearLayout, is_power_of_two
+from triton_ext.layouts.linear_layout import LinearLayout
 from triton_ext.layouts.nvmma_shared import ATOM_ROWS
 
 MMA_ROWS = 64
