@@ -43,7 +43,7 @@ class CheckConversionOptions(ReportOptions):
     Attributes:
         known_faults: ``warn`` or ``error``: what a known fault of this release of Triton is. The
             kernel may be right in spite of it.
-        output: as for all reports, but ``none`` unless it is set.
+        output: as in `ReportOptions`; ``none`` by default.
     """
 
     output: str = "none"
@@ -64,7 +64,7 @@ class Converted:
 
     Attributes:
         offset, block: the bases.
-        alignment: in bytes.
+        alignment: what the address of a tile is a multiple of, in bytes.
     """
 
     offset: tuple[Basis, ...]
@@ -138,7 +138,7 @@ class _Tile:
     """A distinct encoding and shape of a module, and where it first is.
 
     Attributes:
-        shape: of the allocation; a leading dimension more than the encoding's rank counts buffers.
+        shape: the allocation's; a leading dimension beyond the encoding's rank counts buffers.
     """
 
     encoding: str
@@ -148,14 +148,14 @@ class _Tile:
 
     @property
     def location(self) -> Location | None:
-        """Of the allocation or the view; of a kernel's argument, that of its first use."""
+        """Where the allocation or view stands; for a kernel's argument, its first use."""
         if self.value.definition:
             return self.value.definition.location
         return next((user.location for user, _ in self.value.uses if user.location), None)
 
 
 def _tiles(module: MlirModule) -> Iterator[_Tile]:
-    """Allocations first, so that theirs is the place that is named; TMA descriptors last."""
+    """Allocations first, so that diagnostics name their lines; TMA descriptors last."""
 
     def rank(value: Value) -> int:
         if value.definition and value.definition.name == "ttg.local_alloc":

@@ -174,9 +174,9 @@ class MmaUse:
     Attributes:
         operation: ``ttng.warp_group_dot``, ``ttng.tc_gen5_mma``, ...
         operand: "A" or "B".
-        memory: the type of the value that it takes.
-        derived: the operand as the tensor core reads it; None if `reason` says why not.
-        read: what the banks make of 8 rows of 16 bytes; None if 16 bytes do not stay together.
+        memory: the type of the value that the MMA takes.
+        derived: the operand as the tensor core reads it; None without a descriptor: see `reason`.
+        read: the bank accesses of 8 rows of 16 bytes; None if 16 bytes do not stay together.
     """
 
     operation: Operation
@@ -199,9 +199,9 @@ class CopyUse:
 
     Attributes:
         direction: ``load`` (from global memory), ``store``, ``reduce``, ``gather``, ``scatter``.
-        box: the extents of a box, in elements; None if `reason` says why it is not known.
-        boxes: how many instructions there are.
-        box_bytes: what each moves.
+        box: the extents of a box, in elements; None if they are not known: see `reason`.
+        boxes: how many boxes, and so instructions, the copy takes.
+        box_bytes: the bytes of each box.
     """
 
     operation: Operation
@@ -218,9 +218,9 @@ class MoveUse:
     """A tensor that is moved from registers to shared memory, or back.
 
     Attributes:
-        tensor: the type of the tensor.
-        memory: of the tile, or of the part of it that is moved.
-        planned: with which instructions; None if `reason` says why that is not predicted.
+        tensor: the type of the tensor in registers.
+        memory: the type of the tile, or of the part of it that is moved.
+        planned: the instructions of the move; None if they cannot be predicted: see `reason`.
     """
 
     operation: Operation
@@ -238,9 +238,10 @@ class SharedAllocation:
     Attributes:
         value: the result of ``ttg.local_alloc``, or an argument of a function.
         memory: its type.
-        encoding, layout: of one buffer; None if `reason` says why they are not known.
-        bytes: in one block of the cluster; all buffers.
-        alignment: in bytes.
+        encoding, layout: the encoding and the layout of one buffer; None if they are not known: see
+            `reason`.
+        bytes: the size of all buffers in one block of the cluster.
+        alignment: what its address is a multiple of, in bytes.
         mmas, copies, moves, others: what touches it, in textual order; an operation that takes it
             twice is there twice.
         is_barrier: whether mbarriers are made of it.
@@ -266,7 +267,7 @@ class SharedAllocation:
 
     @property
     def location(self) -> Location | None:
-        """Of the allocation in the kernel's source."""
+        """Where the allocation stands in the kernel's source."""
         return self.value.definition.location if self.value.definition else None
 
     @property
@@ -606,10 +607,10 @@ def _columns(encoding: TensorMemoryEncoding, memory: MemoryType) -> int:
 
 @dataclass(frozen=True)
 class Occupancy:
-    """How many blocks fit a multiprocessor, registers left out of account.
+    """How many blocks fit a multiprocessor, registers not considered.
 
     Attributes:
-        by_shared, by_threads: for which shared memory, and threads, are enough.
+        by_shared, by_threads: how many blocks shared memory, and threads, suffice for.
     """
 
     by_shared: int
@@ -623,7 +624,7 @@ def warps_of(module: MlirModule) -> int:
 
 
 def blocks_per_sm(shared: int, warps: int) -> Occupancy:
-    """For a kernel that takes `shared` bytes of shared memory a block."""
+    """The occupancy of a kernel that takes `shared` bytes of shared memory a block."""
     taken = shared + RESERVED_PER_BLOCK
     return Occupancy(
         SHARED_MEMORY_PER_SM // (-(-taken // BLOCK_GRANULARITY) * BLOCK_GRANULARITY),

@@ -48,7 +48,7 @@ class Memory:
     """Values that are, or may be, parts of the same memory, all with NVMMA encodings.
 
     Attributes:
-        values: in the order of `MlirModule.values`.
+        values: the values, in the order of `MlirModule.values`.
         obstacle: why they cannot all be converted; "" if they can.
         refusal: if so, why not even an MMA can read them through a shared-linear view.
     """
@@ -77,7 +77,7 @@ class Memory:
 
 
 def needs_nvmma(operation: Operation) -> bool:
-    """Whether an operation is to see NVMMA encodings: TMA copies, and all that is not known."""
+    """Whether an operation must see NVMMA encodings: TMA copies, and all unknown operations."""
     return operation.name not in (*ANY_ENCODING, *FUNCTIONS)
 
 
@@ -257,7 +257,7 @@ def _refusals(memory: Memory, conversion: Conversion) -> Iterator[str]:
 
 
 def judge(memory: Memory, conversion: Conversion) -> None:
-    """Say of memory why it cannot be converted."""
+    """Set the `obstacle` and the `refusal` of memory."""
     memory.refusal = next(_refusals(memory, conversion), "")
     packed = memory.refusal if "packs two fp4" in memory.refusal else ""
     memory.obstacle = memory.obstacle or packed or next(_reasons(memory, conversion), "")

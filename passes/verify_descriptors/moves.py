@@ -113,7 +113,7 @@ def _touched(
 
 def _places(pattern: RequestPattern) -> tuple[int, ...]:
     """Of the first lane of the first warp."""
-    return pattern.places(range(pattern.instructions))
+    return pattern.addresses(range(pattern.instructions))
 
 
 # -------------------------------------------------------------------------------- the PTX

@@ -47,7 +47,7 @@ class Target:
     """What the module is compiled for, and by what.
 
     Attributes:
-        release: of Triton, (major, minor); None if it is not known.
+        release: Triton's (major, minor) version; None if it is not known.
     """
 
     arch: Architecture
@@ -64,8 +64,8 @@ class Obstacle:
     """Why a class keeps its swizzle.
 
     Attributes:
-        reason: in words.
-        operation: where.
+        reason: why, in words.
+        operation: the operation that stands in the way, if it is one.
     """
 
     reason: str
@@ -77,9 +77,9 @@ class SwizzleClass:
     """Values that have one swizzle.
 
     Attributes:
-        module: theirs.
-        members: memory in shared memory, and TMA descriptors; each before its uses.
-        pointers: to the memory in which descriptors are made on the device.
+        module: the module of the values.
+        members: values of shared memory, and TMA descriptors; each before its uses.
+        pointers: pointers to the memory in which descriptors are made on the device.
     """
 
     module: MlirModule

@@ -142,7 +142,7 @@ class RegisterAccess:
 
     @cached_property
     def ideal_wavefronts(self) -> int:
-        """The same without a conflict."""
+        """How many wavefronts the requests would take without a conflict."""
         return sum(request.ideal_wavefronts for request in self.requests)
 
     @cached_property
@@ -366,7 +366,7 @@ def thread_layout(
     hold what another one does.
 
     Args:
-        shape: of the tile, powers of two.
+        shape: the tile's shape: powers of two.
         warps: how many, a power of two.
         contiguous_dim: along which dimension the threads lie first; then the last one first.
 
@@ -460,8 +460,8 @@ class RequestPattern:
         starts: for each instruction of each warp, what is XORed to the lanes' offsets, in elements;
             those of warp 0 come first.
         warps: how many warps.
-        element_bitwidth: of an element.
-        paddings: as in `register_access`.
+        element_bitwidth: bits of an element.
+        paddings: pairs (interval, padding), as in `register_access`.
     """
 
     access_bytes: int
@@ -479,11 +479,11 @@ class RequestPattern:
     def request(self, index: int = 0) -> BankReport:
         """What the banks make of one request."""
         start = self.starts[index]
-        return warp_access([self._place(start ^ lane) for lane in self.lanes], self.access_bytes)
+        return warp_access([self._byte(start ^ lane) for lane in self.lanes], self.access_bytes)
 
-    def places(self, requests: Iterable[int], lane: int = 0) -> tuple[int, ...]:
-        """Where a lane accesses shared memory with some of the requests, in bytes."""
-        return tuple(self._place(self.starts[index] ^ self.lanes[lane]) for index in requests)
+    def addresses(self, requests: Iterable[int], lane: int = 0) -> tuple[int, ...]:
+        """The byte offsets that a lane accesses with some of the requests."""
+        return tuple(self._byte(self.starts[index] ^ self.lanes[lane]) for index in requests)
 
     @cached_property
     def wavefronts(self) -> int:
@@ -498,7 +498,7 @@ class RequestPattern:
 
     @cached_property
     def ideal_wavefronts(self) -> int:
-        """The same without a conflict."""
+        """How many wavefronts the requests would take without a conflict."""
         return self.request().ideal_wavefronts * len(self.starts)
 
     @property
@@ -508,7 +508,7 @@ class RequestPattern:
             self.access_bytes, tuple(self.request(i) for i in range(len(self.starts)))
         )
 
-    def _place(self, offset: int) -> int:
+    def _byte(self, offset: int) -> int:
         padding = sum(offset // interval * extra for interval, extra in self.paddings)
         return (offset + padding) * self.element_bitwidth // 8
 
@@ -673,9 +673,9 @@ def global_runs(
     for start in range(0, tile.total_in_size, elements):
         rows: dict[tuple[int, ...], list[int]] = {}
         for offset in range(start, start + elements):
-            place = tile.apply(offset=offset)
-            column = place.pop(name)
-            rows.setdefault(tuple(place.values()), []).append(column)
+            element = tile.apply(offset=offset)
+            column = element.pop(name)
+            rows.setdefault(tuple(element.values()), []).append(column)
         runs = []
         for columns in rows.values():
             columns.sort()

@@ -165,16 +165,16 @@ class InstructionDescriptor:
     """An instruction descriptor.
 
     Args:
-        kind: of tcgen05.mma: f16, tf32, f8f6f4, i8, mxf8f6f4, mxf4 or mxf4nvf4.
-        m, n: of the product, over both CTAs with cta_group 2.
+        kind: the ``.kind`` of tcgen05.mma: f16, tf32, f8f6f4, i8, mxf8f6f4, mxf4 or mxf4nvf4.
+        m, n: the shape of the product, over both CTAs with cta_group 2.
         a_type, b_type: element types, such as "f16", "bf16", "e4m3".
-        d_type: of the accumulator; "f32" for block-scaled kinds.
+        d_type: the accumulator's element type; "f32" for block-scaled kinds.
         a_major, b_major: "K" or "MN".
         negate_a, negate_b: negate the operand.
         saturate: clamp the sum (i8 alone).
         sparse, sparsity_selector: A is 2:4 sparse.
-        max_shift: of the weight-stationary form, 0, 8, 16 or 32 columns.
-        scale_type: of the scale factors, for block-scaled kinds, else "".
+        max_shift: the largest shift of the weight-stationary form: 0, 8, 16 or 32 columns.
+        scale_type: the scale factors' type, for block-scaled kinds, else "".
         scale_factor_a_id, scale_factor_b_id: which byte of a TMEM word holds the scale factor.
         k: 0 for the kind's usual K; 96 for the long one of the mxf4 kinds.
 

@@ -35,9 +35,9 @@ class MmaOperand:
     """An operand tile in shared memory, and how the tensor core reads it.
 
     Attributes:
-        descriptor: of the first MMA subtile, at address 0 of the tile.
+        descriptor: the matrix descriptor of the first MMA subtile, for a tile at address 0.
         major: "K" or "MN", the contiguous dimension.
-        element_bitwidth: of an element.
+        element_bitwidth: bits of an element.
         tile: (M or N, K) of the whole tile, in elements.
         instruction: (M or N, K) of one MMA subtile, in elements.
         advances: ``advances[i][j]``: bytes to add to the start address for subtile (i, j).
@@ -125,14 +125,14 @@ def derive_operand(
     """The descriptors with which an MMA reads a tile.
 
     Args:
-        layout: ``offset`` (elements) -> two dimensions; a ``block`` dimension is left out of
-            account: each block reads its own part.
+        layout: ``offset`` (elements) -> two dimensions; a ``block`` dimension is ignored: each
+            block reads its own part.
         element_bitwidth: 8, 16 or 32.
         instruction: (M or N, K) of one MMA's operand, in elements. K is 32 bytes for dense MMAs.
         arch: 90 or 100.
         mn_dim: which output dimension of the layout is M or N: 0 for A as (M, K), 1 for B as
             (K, N).
-        base_address: of the tile in shared memory, in bytes.
+        base_address: the address of the tile in shared memory, in bytes.
 
     Raises:
         LayoutError: an illegal argument; or no descriptor exists, and the rule says why, for each

@@ -30,8 +30,8 @@ class Fragment:
 
     Attributes:
         parts: (row, column) of part 1, 2, ... of register 0 of thread 0.
-        registers: of register 1, 2, 4, ...
-        threads: of thread 1, 2, 4, 8, 16.
+        registers: (row, column) of part 0 of register 1, 2, 4, ... of thread 0.
+        threads: (row, column) of the first part of register 0 of thread 1, 2, 4, 8, 16.
     """
 
     parts: tuple[Basis, ...]

@@ -39,8 +39,8 @@ class PlannedMove:
         instruction: ``st.shared``, ``ld.shared``, ``stmatrix`` or ``ldmatrix``.
         trans: whether with ``.trans``.
         pattern: the requests, and what the banks make of them.
-        emitted_bytes: as `access_bytes`, of the instructions that Triton emits for a padded tile;
-            0 if it is the same. Where it is more, addresses are not aligned, and the kernel fails.
+        emitted_bytes: for a padded tile, the `access_bytes` of what Triton emits, if they are more:
+            addresses are then not aligned, and the kernel fails; else 0.
     """
 
     direction: Direction
@@ -51,7 +51,7 @@ class PlannedMove:
 
     @property
     def access_bytes(self) -> int:
-        """What one instruction moves for a thread, in bytes; of a matrix, 4 for each."""
+        """What one instruction moves for a thread, in bytes; 4 for each 8x8 matrix."""
         if self.is_matrix:
             return 4 * len(self.pattern.lanes) // 8
         return self.pattern.access_bytes
@@ -121,7 +121,7 @@ def plan_move(
         element_bitwidth: 8, 16, 32 or 64.
         arch: 90 or 100.
         fixed_bits: the bits of the offset at which the part that is moved may begin.
-        paddings: of a padded tile, as in `triton_ext.hardware.banks.register_access`.
+        paddings: the padding of the tile, as in `triton_ext.hardware.banks.register_access`.
 
     Raises:
         LayoutError: layouts that do not go together; or what is not modelled: a move between

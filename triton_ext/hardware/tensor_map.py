@@ -231,8 +231,8 @@ class TensorMap:
         global_dims: the tensor's extents, in elements, 1 to 2**32 each.
         global_strides: the strides of all but the first dimension, in bytes.
         box_dims: the extents of what one copy moves, in elements of the tensor, 1 to 256 each.
-        element_strides: of how many elements one is copied, 1 to 8; left out: every one. The
-            first is ignored without `interleave`.
+        element_strides: n copies every nth element along a dimension, 1 to 8; left out: every one.
+            The first is ignored without `interleave`.
         interleave: the tensor's interleaved layout.
         swizzle: how the rows of a box are swizzled in shared memory.
         l2_promotion: the granularity of L2 requests.

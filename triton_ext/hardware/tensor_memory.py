@@ -240,7 +240,7 @@ def stack_instructions(
     Args:
         lanes: the element at lane 1, 2, 4, ..., 64 of the first tile; None is a hole.
         columns: the element at its column 1, 2, 4, ..., counted in elements.
-        tile, shape: of one instruction's part and of the whole, in elements.
+        tile, shape: the extents of one instruction's part and of the whole, in elements.
         fill_holes: whether the second tile is put into the holes of the first.
 
     Returns:
@@ -311,7 +311,7 @@ def accumulator_layout(
             "Packing format for matrix D in Tensor Memory"); tcgen05.cp and tcgen05.st can pack.
         interleaved: whether the second tile fills the holes of the first (layouts C and F); not
             where A lies in TMEM, in the same lanes for every tile.
-        shape: of the whole accumulator, if it is made by several instructions.
+        shape: the whole accumulator's, if several instructions make it.
 
     Returns:
         ``lane``, ``slot``, ``column``, and ``block`` with cta_group 2, -> ``dim0``, ``dim1``.
@@ -351,9 +351,9 @@ def operand_a_layout(
 
     Args:
         m: the instruction's M, over both CTAs of a pair.
-        k: of the whole operand, a power of two; one instruction reads 32 bytes of a lane.
+        k: the whole operand's K, a power of two; one instruction reads 32 bytes of a lane.
         element_bitwidth: 8, 16 or 32.
-        shape: of the whole operand, if it has the rows of several instructions.
+        shape: the whole operand's, if it has the rows of several instructions.
 
     Returns:
         ``lane``, ``slot``, ``column``, and ``block`` with cta_group 2, -> ``dim0``, ``dim1``.

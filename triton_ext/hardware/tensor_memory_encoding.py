@@ -40,7 +40,7 @@ class TensorMemoryEncoding:
         block_m, block_n: one instruction's part in one CTA: 64 or 128 rows, columns.
         col_stride: how many elements apart neighbours in a row lie: 1 packed, 2 for unpacked
             16-bit elements.
-        cga_layout: as in `NVMMAShared`: what the blocks of a cluster hold.
+        cga_layout: the bases of the cluster's blocks, as in `NVMMAShared`.
         two_ctas: cta_group::2; the first basis of `cga_layout` is then (1, 0).
         fp4_padded: a byte of two fp4 elements is followed by a byte of padding (Triton 3.8 on).
 

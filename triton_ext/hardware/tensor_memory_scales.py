@@ -73,7 +73,7 @@ def scale_vector(kind: str, qualifier: str, scale_type: str) -> int:
     Args:
         kind: mxf8f6f4, mxf4 or mxf4nvf4.
         qualifier: ``.scale_vectorsize`` without the dot, or "".
-        scale_type: of the instruction descriptor.
+        scale_type: the scale factors' type in the instruction descriptor.
 
     Raises:
         LayoutError: the three do not go together.

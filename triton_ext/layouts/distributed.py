@@ -74,7 +74,7 @@ def _shared_along(
 
 
 def _grown(layout: LinearLayout, sizes: Mapping[str, int]) -> LinearLayout:
-    """Further registers, until every dimension has its size."""
+    """The layout with further registers, until every dimension has its size."""
     for name, size in layout.out_dims.items():
         if size < sizes[name]:
             repeats = LinearLayout.identity_1d(sizes[name] // size, "register", name)
@@ -85,7 +85,7 @@ def _grown(layout: LinearLayout, sizes: Mapping[str, int]) -> LinearLayout:
 def _trimmed(
     layout: LinearLayout, sizes: Mapping[str, int], *, keep_registers: bool = True
 ) -> LinearLayout:
-    """Without what lies beyond `sizes`: threads, and registers if they are kept, then repeat."""
+    """The layout cut to `sizes`: threads, and registers if kept, beyond it repeat others."""
     names = list(layout.out_dims)
     limits = [min(sizes[name], layout.out_dims[name]) for name in names]
     bases = {}
@@ -123,9 +123,9 @@ class Blocked:
     """``#ttg.blocked``: each thread holds a box of neighbours, boxes side by side, then warps.
 
     Attributes:
-        size_per_thread, threads_per_warp, warps_per_cta: extents, in each dimension.
+        size_per_thread, threads_per_warp, warps_per_cta: extents along each dimension.
         order: the dimensions from the fastest to the slowest.
-        cga_layout: as in `triton_ext.layouts.encodings.NVMMAShared`.
+        cga_layout: the bases of the cluster's blocks, as in `NVMMAShared`.
 
     Raises:
         LayoutError: extents that are no powers of two, or an order that is no permutation.
@@ -200,9 +200,9 @@ class NvidiaMma:
 
     Attributes:
         version: 2 or 3.
-        warps_per_cta: in each dimension.
+        warps_per_cta: the warps along each dimension.
         instr_shape: (..., M, N) of version 2, (M, N, K) of version 3, M being that of a warp.
-        cga_layout: as in `triton_ext.layouts.encodings.NVMMAShared`.
+        cga_layout: the bases of the cluster's blocks, as in `NVMMAShared`.
 
     Raises:
         LayoutError: another version, or extents that are no powers of two where they must be.
@@ -328,7 +328,7 @@ class Linear:
     """``#ttg.linear``: a distributed layout that is given by its bases.
 
     Attributes:
-        bases: of ``register``, ``lane``, ``warp`` and ``block``: the coordinates of 1, 2, 4, ...
+        bases: for each of ``register``, ``lane``, ``warp``, ``block`` the coordinates of 1, 2, ...
     """
 
     bases: tuple[tuple[str, tuple[Basis, ...]], ...]
@@ -395,8 +395,8 @@ def parse_distributed(
     """A distributed encoding from its MLIR attribute.
 
     Args:
-        attribute: as printed, such as ``#ttg.slice<{dim = 1, parent = #blocked}>``, or an alias.
-        aliases: of the module's attributes.
+        attribute: its text, such as ``#ttg.slice<{dim = 1, parent = #blocked}>``, or an alias.
+        aliases: the module's attribute aliases.
 
     Raises:
         LayoutError: another attribute, or an illegal one.
@@ -444,7 +444,7 @@ def distributed_linear_layout(
 
     Args:
         attribute, aliases: as in `parse_distributed`.
-        shape: of the tensor: powers of two.
+        shape: the tensor's shape: powers of two.
 
     Returns:
         ``register``, ``lane``, ``warp`` (and ``block`` with a cluster) -> ``dim0``, ``dim1``, ...

@@ -1,4 +1,4 @@
-"""A layout together with what it is the layout of: what the ``layout`` command shows.
+"""A linear layout and the encoding that it comes from: what the ``layout`` command shows.
 
 The JSON form is described by ``layout_dump.schema.json`` beside this file (JSON Schema 2020-12).
 """
@@ -27,8 +27,8 @@ class LayoutDump:
         what: "tile", the layout of a whole shape, or "atom", that of one swizzle atom.
         encoding: the MLIR attribute.
         layout: the linear layout; None with an `error`.
-        shape: of the tensor, or None where only the atom was asked for.
-        element_bitwidth: or None where it is not known.
+        shape: the tensor's shape; None where only the atom was asked for.
+        element_bitwidth: bits of an element; None where it is not known.
         alias: the name of the encoding in its module, or "".
         error: why there is no layout (an encoding that is not supported, an illegal shape), or "".
     """
@@ -56,7 +56,7 @@ def dump_encoding(
         shape: the tensor's; may be None with `core`, or for a `SharedLinear`.
         core: the swizzle atom alone (an NVMMAShared only).
         disable_swizzle: as in `core_matrix_linear_layout` (an NVMMAShared only).
-        element_bitwidth: for encodings that do not say it.
+        element_bitwidth: bits of an element, for encodings that do not say it.
 
     Raises:
         LayoutError: illegal, or not applicable to this encoding.

@@ -26,8 +26,8 @@ class OracleAnswer:
     """What Triton says of one case: bases and alignment, or why it gives none.
 
     Attributes:
-        offset_bases, block_bases: as Triton returns them.
-        alignment: of the tile, in bytes.
+        offset_bases, block_bases: the bases that Triton returns.
+        alignment: what the address of the tile is a multiple of, in bytes.
         error: the exception, or "aborted: ..." with what the dying process printed; else "".
     """
 
