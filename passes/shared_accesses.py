@@ -26,7 +26,7 @@ from triton_ext.hardware.operand import INSTRUCTION_K_BYTES, MmaOperand, derive_
 from triton_ext.hardware.register_moves import Direction, PlannedMove, plan_move
 from triton_ext.hardware.tensor_memory_encoding import TensorMemoryEncoding
 from triton_ext.layouts.cluster import shape_per_cta, within_block
-from triton_ext.layouts.distributed import parse_distributed
+from triton_ext.layouts.distributed import distributed_linear_layout, parse_distributed
 from triton_ext.layouts.encodings import (
     DEFAULT_ALIGNMENT,
     NVMMAShared,
@@ -427,7 +427,7 @@ def _copy_use(operation: Operation, memory: MemoryType) -> CopyUse:
 def _registers(
     encoding: str, shape: tuple[int, ...], aliases: tuple[tuple[str, str], ...]
 ) -> LinearLayout:
-    return parse_distributed(encoding, dict(aliases)).to_linear_layout(shape)
+    return distributed_linear_layout(encoding, shape, dict(aliases))
 
 
 @functools.lru_cache(maxsize=1024)

@@ -242,7 +242,8 @@ class ConfiguredPass:
         return f"{self.name}{{{' '.join(changed)}}}" if changed else self.name
 
 
-_registry: dict[str, CompilerPass] = {}
+registered: dict[str, CompilerPass] = {}
+"""The passes that are loaded, by name."""
 _BUILT_IN = {
     "report-layouts": "report_layouts",
     "check-conversion": "check_conversion",
@@ -301,7 +302,7 @@ def compiler_pass(
         found = CompilerPass(
             name, description, after, run, options, render, version or _own_version(run)
         )
-        _registry[name] = found
+        registered[name] = found
         return found
 
     return register
@@ -313,18 +314,18 @@ def get_pass(name: str) -> CompilerPass:
     Raises:
         LayoutError: there is none.
     """
-    if name not in _registry and name in _BUILT_IN:
+    if name not in registered and name in _BUILT_IN:
         module = f"triton_ext.passes.{_BUILT_IN[name]}"
         try:
             __import__(module)
         except ImportError as error:
             raise PassError(f"the pass {name} cannot be loaded: {error}") from error
-    if name not in _registry:
-        known = ", ".join(sorted({*_registry, *_BUILT_IN}))
+    if name not in registered:
+        known = ", ".join(sorted({*registered, *_BUILT_IN}))
         raise LayoutError("pass", name, f"no such pass; there are {known}")
-    return _registry[name]
+    return registered[name]
 
 
 def all_passes() -> list[CompilerPass]:
     """Every pass that is known: the project's own, and those that were registered."""
-    return [get_pass(name) for name in {**_BUILT_IN, **_registry}]
+    return [get_pass(name) for name in {**_BUILT_IN, **registered}]

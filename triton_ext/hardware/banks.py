@@ -53,7 +53,6 @@ __all__ = [
     "BankConflict",
     "BankReport",
     "RegisterAccess",
-    "RequestPattern",
     "chunk_access",
     "global_request_bytes",
     "global_runs",
@@ -61,8 +60,6 @@ __all__ = [
     "pick_atom",
     "register_access",
     "register_matrix_access",
-    "register_matrix_pattern",
-    "register_pattern",
     "thread_layout",
     "warp_access",
 ]
@@ -121,34 +118,6 @@ class BankReport:
         if not self.conflicts:
             return f"{count}, no bank conflict"
         return f"{count} instead of {self.ideal_wavefronts}: {self.degree}-way bank conflict"
-
-
-@dataclass(frozen=True)
-class RegisterAccess:
-    """A tensor in registers, stored to or loaded from shared memory by all warps.
-
-    Attributes:
-        access_bytes: how many bytes a lane accesses with one instruction.
-        requests: a report for each instruction of each warp; those of warp 0 come first.
-    """
-
-    access_bytes: int
-    requests: tuple[BankReport, ...]
-
-    @cached_property
-    def wavefronts(self) -> int:
-        """The wavefronts of all requests together."""
-        return sum(request.wavefronts for request in self.requests)
-
-    @cached_property
-    def ideal_wavefronts(self) -> int:
-        """How many wavefronts the requests would take without a conflict."""
-        return sum(request.ideal_wavefronts for request in self.requests)
-
-    @cached_property
-    def worst(self) -> BankReport:
-        """The first of the requests with the most wavefronts."""
-        return max(self.requests, key=lambda request: request.wavefronts)
 
 
 def _dim_index(argument: str, value: Any, rank: int) -> int:
@@ -451,8 +420,8 @@ def _register_offsets(
 
 
 @dataclass(frozen=True)
-class RequestPattern:
-    """The requests by which a tensor in registers is stored or loaded: all alike but for a start.
+class RegisterAccess:
+    """The requests by which all warps store or load a tensor: all alike but for a start.
 
     Attributes:
         access_bytes: how many bytes a lane accesses with one instruction.
@@ -494,65 +463,26 @@ class RequestPattern:
         """
         if not self.paddings:
             return self.request().wavefronts * len(self.starts)
-        return sum(self.request(i).wavefronts for i in range(len(self.starts)))
+        return sum(request.wavefronts for request in self.requests)
 
     @cached_property
     def ideal_wavefronts(self) -> int:
         """How many wavefronts the requests would take without a conflict."""
         return self.request().ideal_wavefronts * len(self.starts)
 
+    @cached_property
+    def requests(self) -> tuple[BankReport, ...]:
+        """A report for each instruction of each warp; those of warp 0 come first."""
+        return tuple(map(self.request, range(len(self.starts))))
+
     @property
-    def access(self) -> RegisterAccess:
-        """All requests."""
-        return RegisterAccess(
-            self.access_bytes, tuple(self.request(i) for i in range(len(self.starts)))
-        )
+    def worst(self) -> BankReport:
+        """The first of the requests with the most wavefronts."""
+        return max(self.requests, key=lambda request: request.wavefronts)
 
     def _byte(self, offset: int) -> int:
         padding = sum(offset // interval * extra for interval, extra in self.paddings)
         return (offset + padding) * self.element_bitwidth // 8
-
-
-def register_pattern(
-    registers: LinearLayout,
-    shared: LinearLayout,
-    element_bitwidth: int,
-    access_bytes: int | None = None,
-    paddings: Sequence[tuple[int, int]] = (),
-) -> RequestPattern:
-    """The requests of `register_access`, which has the same arguments and errors."""
-    own, lanes, warps = _register_offsets(registers, shared, element_bitwidth)
-    try:
-        legal = all(len(pair) == 2 and all(map(is_power_of_two, pair)) for pair in paddings)
-    except TypeError:
-        legal = False
-    if not legal:
-        raise LayoutError("paddings", paddings, "must be pairs of powers of two, in elements")
-    most = min([8 * max(ACCESS_BYTES) // element_bitwidth, *(n for pair in paddings for n in pair)])
-    vector = _vector_bits(own, [*lanes, *warps], most)
-    if paddings:  # Triton does not permute registers then
-        vector = [bit for i, bit in enumerate(vector) if vector[: i + 1] == list(range(i + 1))]
-    possible = element_bitwidth // 8 << len(vector)
-    if access_bytes is None:
-        access_bytes = possible
-    one_of("access_bytes", access_bytes, ACCESS_BYTES)
-    if not element_bitwidth <= 8 * access_bytes <= 8 * possible:
-        raise LayoutError(
-            "access_bytes",
-            access_bytes,
-            f"must be from {element_bitwidth // 8} (an element) to {possible}: what a thread has"
-            " side by side in shared memory",
-        )
-    vector = vector[: (8 * access_bytes // element_bitwidth).bit_length() - 1]
-    repeated = [offset for bit, offset in enumerate(own) if bit not in vector]
-    return RequestPattern(
-        access_bytes,
-        tuple(_span(lanes)),
-        tuple(_span(repeated + warps)),
-        1 << len(warps),
-        element_bitwidth,
-        tuple((interval, extra) for interval, extra in paddings),
-    )
 
 
 def register_access(
@@ -577,38 +507,37 @@ def register_access(
     Raises:
         LayoutError: layouts that do not go together; a wider access than the layouts allow.
     """
-    return register_pattern(registers, shared, element_bitwidth, access_bytes, paddings).access
-
-
-def register_matrix_pattern(
-    registers: LinearLayout, shared: LinearLayout, element_bitwidth: int, trans: bool = False
-) -> RequestPattern:
-    """The requests of `register_matrix_access`, which has the same arguments and errors."""
     own, lanes, warps = _register_offsets(registers, shared, element_bitwidth)
-    one_of("element_bitwidth", element_bitwidth, (16,) if trans else (8, 16, 32))
-    chunk = 8 * CHUNK_BYTES // element_bitwidth
-    if trans:
-        vector, rows, side_by_side = [0], [*own[:1], *lanes[:2]], lanes[2:]
-        rest = [*own, *lanes[:2], *warps]
-    else:
-        vector = _vector_bits(own, [*lanes, *warps], 32 // element_bitwidth)
-        rows, side_by_side = lanes[2:], [*(own[bit] for bit in vector), *lanes[:2]]
-        rest = [o for bit, o in enumerate(own) if bit not in vector] + rows + warps
-    if side_by_side != list(powers_below(chunk)) or any(o % chunk for o in rest) or len(rows) < 3:
-        held = "lanes 0, 4, 8, ... 28 an element each" if trans else "4 lanes 4 bytes each"
+    try:
+        legal = all(len(pair) == 2 and all(map(is_power_of_two, pair)) for pair in paddings)
+    except TypeError:
+        legal = False
+    if not legal:
+        raise LayoutError("paddings", paddings, "must be pairs of powers of two, in elements")
+    most = min([8 * max(ACCESS_BYTES) // element_bitwidth, *(n for pair in paddings for n in pair)])
+    vector = _vector_bits(own, [*lanes, *warps], most)
+    if paddings:  # Triton does not permute registers then
+        vector = [bit for i, bit in enumerate(vector) if vector[: i + 1] == list(range(i + 1))]
+    possible = element_bitwidth // 8 << len(vector)
+    if access_bytes is None:
+        access_bytes = possible
+    one_of("access_bytes", access_bytes, ACCESS_BYTES)
+    if not element_bitwidth <= 8 * access_bytes <= 8 * possible:
         raise LayoutError(
-            "registers",
-            registers,
-            f"of each 16 bytes in shared memory, {held} must be held, in order",
+            "access_bytes",
+            access_bytes,
+            f"must be from {element_bitwidth // 8} (an element) to {possible}: what a thread has"
+            " side by side in shared memory",
         )
+    vector = vector[: (8 * access_bytes // element_bitwidth).bit_length() - 1]
     repeated = [offset for bit, offset in enumerate(own) if bit not in vector]
-    matrices = min(max(MATRIX_COUNTS), 1 << len(repeated)).bit_length() - 1
-    return RequestPattern(
-        CHUNK_BYTES,
-        tuple(_span(rows + repeated[:matrices])),
-        tuple(_span(repeated[matrices:] + warps)),
+    return RegisterAccess(
+        access_bytes,
+        tuple(_span(lanes)),
+        tuple(_span(repeated + warps)),
         1 << len(warps),
         element_bitwidth,
+        tuple((interval, extra) for interval, extra in paddings),
     )
 
 
@@ -628,7 +557,32 @@ def register_matrix_access(
     Raises:
         LayoutError: layouts that do not go together, or not with these instructions.
     """
-    return register_matrix_pattern(registers, shared, element_bitwidth, trans).access
+    own, lanes, warps = _register_offsets(registers, shared, element_bitwidth)
+    one_of("element_bitwidth", element_bitwidth, (16,) if trans else (8, 16, 32))
+    chunk = 8 * CHUNK_BYTES // element_bitwidth
+    if trans:
+        vector, rows, side_by_side = [0], [*own[:1], *lanes[:2]], lanes[2:]
+        rest = [*own, *lanes[:2], *warps]
+    else:
+        vector = _vector_bits(own, [*lanes, *warps], 32 // element_bitwidth)
+        rows, side_by_side = lanes[2:], [*(own[bit] for bit in vector), *lanes[:2]]
+        rest = [o for bit, o in enumerate(own) if bit not in vector] + rows + warps
+    if side_by_side != list(powers_below(chunk)) or any(o % chunk for o in rest) or len(rows) < 3:
+        held = "lanes 0, 4, 8, ... 28 an element each" if trans else "4 lanes 4 bytes each"
+        raise LayoutError(
+            "registers",
+            registers,
+            f"of each 16 bytes in shared memory, {held} must be held, in order",
+        )
+    repeated = [offset for bit, offset in enumerate(own) if bit not in vector]
+    matrices = min(max(MATRIX_COUNTS), 1 << len(repeated)).bit_length() - 1
+    return RegisterAccess(
+        CHUNK_BYTES,
+        tuple(_span(rows + repeated[:matrices])),
+        tuple(_span(repeated[matrices:] + warps)),
+        1 << len(warps),
+        element_bitwidth,
+    )
 
 
 def _span(bases: Sequence[int]) -> Iterator[int]:

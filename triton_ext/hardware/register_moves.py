@@ -17,9 +17,9 @@ from typing import Literal
 from triton_ext.errors import LayoutError
 from triton_ext.hardware.architecture import Architecture
 from triton_ext.hardware.banks import (
-    RequestPattern,
-    register_matrix_pattern,
-    register_pattern,
+    RegisterAccess,
+    register_access,
+    register_matrix_access,
 )
 from triton_ext.layouts.cluster import block_bases, within_block
 from triton_ext.layouts.encodings import CHUNK_BYTES
@@ -46,7 +46,7 @@ class PlannedMove:
     direction: Direction
     instruction: str
     trans: bool
-    pattern: RequestPattern
+    pattern: RegisterAccess
     emitted_bytes: int = 0
 
     @property
@@ -136,18 +136,18 @@ def plan_move(
     if not paddings and not fixed_bits & (chunk - 1):
         for trans in (False, True):
             try:
-                pattern = register_matrix_pattern(registers, shared, element_bitwidth, trans)
+                pattern = register_matrix_access(registers, shared, element_bitwidth, trans)
             except LayoutError:
                 continue
             matrix = "stmatrix" if direction == "store" else "ldmatrix"
             return PlannedMove(direction, matrix, trans, pattern)
         if arch == 100 and element_bitwidth == 8 and _is_transposed_b8(registers, shared):
             raise LayoutError("registers", registers.bases, "ldmatrix.trans.b8 is not modelled")
-    pattern = register_pattern(registers, shared, element_bitwidth, paddings=paddings)
+    pattern = register_access(registers, shared, element_bitwidth, paddings=paddings)
     emitted = 0
     if paddings:  # Triton looks at the intervals alone
         intervals = [(interval, interval) for interval, _ in paddings]
-        wide = register_pattern(registers, shared, element_bitwidth, paddings=intervals)
+        wide = register_access(registers, shared, element_bitwidth, paddings=intervals)
         emitted = wide.access_bytes if wide.access_bytes > pattern.access_bytes else 0
     name = "st.shared" if direction == "store" else "ld.shared"
     return PlannedMove(direction, name, False, pattern, emitted)

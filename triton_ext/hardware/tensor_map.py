@@ -21,7 +21,7 @@ from typing import Any
 
 from triton_ext.errors import LayoutError
 from triton_ext.hardware.architecture import SHARED_MEMORY_PER_SM
-from triton_ext.layouts.arguments import integers
+from triton_ext.layouts.arguments import index_or_array, integers
 from triton_ext.layouts.atoms import Swizzle, address_swizzle
 from triton_ext.layouts.encodings import CHUNK_BYTES, MAX_RANK
 from triton_ext.layouts.nvmma_shared import TMA_BOX_LIMIT
@@ -199,27 +199,6 @@ def _require(legal: bool, argument: str, value: Any, parameter: str, rule: str) 
         raise LayoutError(argument, value, f"cuTensorMapEncodeTiled, {parameter}: {rule}")
 
 
-def _checked_index(argument: str, value: Any, size: int) -> Any:
-    """`value` as an integer or an int64 array whose elements lie in [0, size)."""
-    low, high = 0, 0
-    if getattr(value, "shape", ()):
-        if value.dtype.kind not in "iu":
-            raise LayoutError(argument, value, "must be an integer or an array of integers")
-        if value.size:
-            low, high = int(value.min()), int(value.max())
-        value = value.astype("int64", copy=False)
-    else:
-        try:
-            value = low = high = operator.index(value)
-        except TypeError:
-            raise LayoutError(
-                argument, value, "must be an integer or an array of integers"
-            ) from None
-    if low < 0 or high >= size:
-        raise LayoutError(argument, value, f"must lie in [0, {size})")
-    return value
-
-
 @dataclass(frozen=True)
 class TensorMap:
     """The arguments of ``cuTensorMapEncodeTiled``, each rule of its documentation checked.
@@ -357,7 +336,7 @@ class TensorMap:
         if len(coordinates) != len(shape):
             raise LayoutError("coordinates", coordinates, f"must be {len(shape)} integers")
         column, *outer = (
-            _checked_index(f"coordinates[{i}]", value, size)
+            index_or_array(f"coordinates[{i}]", value, size)
             for i, (value, size) in enumerate(zip(coordinates, shape, strict=True))
         )
         row: Any = 0

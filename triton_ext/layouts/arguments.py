@@ -53,6 +53,27 @@ def integer(name: str, value: Any, low: int, high: int) -> int:
     return number
 
 
+def index_or_array(name: str, value: Any, size: int) -> Any:
+    """An integer of [0, size), or an array of such integers as int64."""
+    if getattr(value, "shape", ()):
+        import numpy as np  # here, since importing numpy takes longer than a whole dump
+
+        value = np.asarray(value)
+        if value.dtype.kind not in "iu":
+            raise LayoutError(name, value, "must be an integer or an array of integers")
+        in_range = value.size == 0 or (value.min() >= 0 and value.max() < size)
+        value = value.astype(np.int64, copy=False)
+    else:
+        try:
+            value = operator.index(value)
+        except TypeError:
+            raise LayoutError(name, value, "must be an integer or an array of integers") from None
+        in_range = 0 <= value < size
+    if not in_range:
+        raise LayoutError(name, value, f"must lie in [0, {size})")
+    return value
+
+
 def integers(name: str, values: Any, length: int | None = None, what: str = "") -> tuple[int, ...]:
     """A tuple of integers.
 

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from triton_ext.errors import LayoutError
-from triton_ext.layouts.arguments import power_of_two
+from triton_ext.layouts.arguments import index_or_array, power_of_two
 
 Basis = tuple[int, ...]
 
@@ -363,7 +363,8 @@ class LinearLayout:
         """
         values = {**(ins or {}), **named}
         _check_names("ins", values, self._bases)
-        values = {name: self._checked_coordinate(name, values[name]) for name in self._bases}
+        sizes = self.in_dims
+        values = {name: index_or_array(name, values[name], sizes[name]) for name in sizes}
         out: list[Any] = [0] * len(self._out_dims)
         arrays = [value for value in values.values() if not isinstance(value, int)]
         if arrays:
@@ -378,29 +379,6 @@ class LinearLayout:
                     if coordinate:
                         out[i] = out[i] ^ selected * coordinate
         return dict(zip(self._out_dims, out, strict=True))
-
-    def _checked_coordinate(self, name: str, value: Any) -> Any:
-        """An input coordinate as an int or an int64 array, within its dimension's size."""
-        size = 1 << len(self._bases[name])
-        if hasattr(value, "shape") and value.shape:
-            import numpy as np  # here, since importing numpy takes longer than a whole dump
-
-            value = np.asarray(value)
-            if not np.issubdtype(value.dtype, np.integer):
-                raise LayoutError(name, value, "must be an integer or an array of integers")
-            in_range = value.size == 0 or (value.min() >= 0 and value.max() < size)
-            value = value.astype(np.int64, copy=False)
-        else:
-            try:
-                value = operator.index(value)
-            except TypeError:
-                raise LayoutError(
-                    name, value, "must be an integer or an array of integers"
-                ) from None
-            in_range = 0 <= value < size
-        if not in_range:
-            raise LayoutError(name, value, f"must lie in [0, {size})")
-        return value
 
     # ------------------------------------------------------------- combining
 
