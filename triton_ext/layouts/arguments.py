@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, TypeGuard
 
 from triton_ext.errors import LayoutError
 
 
-def is_power_of_two(value: Any) -> bool:
+def is_power_of_two(value: Any) -> TypeGuard[int]:
     """Whether `value` is an integer of the form 2**k, k >= 0."""
     return (
         isinstance(value, int)
@@ -26,7 +26,7 @@ def power_of_two(name: str, value: Any) -> int:
     """A power of two, at least 1."""
     if not is_power_of_two(value):
         raise LayoutError(name, value, "must be a power of two, at least 1")
-    return int(value)
+    return value
 
 
 def flag(name: str, value: Any) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from triton_ext.errors import LayoutError
-from triton_ext.layouts.arguments import integers, is_power_of_two, power_of_two, vectors
+from triton_ext.layouts.arguments import integers, is_power_of_two, vectors
 from triton_ext.layouts.attributes import Attribute
 from triton_ext.layouts.linear_layout import Basis, LinearLayout
 
@@ -18,11 +18,7 @@ SPLIT_KEYS = ("CTAsPerCGA", "CTASplitNum", "CTAOrder")
 
 def standard_out_dims(shape: Sequence[int]) -> dict[str, int]:
     """Triton's names of a tensor's dimensions, with their sizes: ``dim0``, ``dim1``, ..."""
-    return dict(zip(_names(len(shape)), shape, strict=True))
-
-
-def _names(rank: int) -> list[str]:
-    return [f"dim{i}" for i in range(rank)]
+    return {f"dim{i}": size for i, size in enumerate(shape)}
 
 
 def checked_shape(shape: Any, rank: int) -> tuple[int, ...]:
@@ -33,7 +29,9 @@ def checked_shape(shape: Any, rank: int) -> tuple[int, ...]:
     if len(sizes) != rank:
         raise LayoutError("shape", sizes, f"must have {rank} dimensions, the encoding's rank")
     for i, size in enumerate(sizes):
-        if power_of_two(f"shape[{i}]", size).bit_length() > 31:
+        if not is_power_of_two(size):
+            raise LayoutError(f"shape[{i}]", size, "must be a power of two, at least 1")
+        if size.bit_length() > 31:
             raise LayoutError(f"shape[{i}]", size, "must be less than 2**31")
     return sizes
 
@@ -112,8 +110,8 @@ def block_bases(layout: LinearLayout) -> list[Basis]:
 def memory_layout(offset_bases: Sequence[Basis], block_bases: Sequence[Basis]) -> LinearLayout:
     """The layout with these bases; a ``block`` dimension only if there are block bases."""
     bases = {"offset": offset_bases, "block": block_bases}
-    rank = len((*offset_bases, *block_bases)[0])
-    return LinearLayout(bases if block_bases else {"offset": offset_bases}, _names(rank))
+    names = list(standard_out_dims((*offset_bases, *block_bases)[0]))
+    return LinearLayout(bases if block_bases else {"offset": offset_bases}, names)
 
 
 def add_cluster(

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from triton_ext.errors import LayoutError
-from triton_ext.layouts.arguments import index_or_array, power_of_two
+from triton_ext.layouts.arguments import index_or_array, is_power_of_two, power_of_two
 
 Basis = tuple[int, ...]
 
@@ -160,7 +160,8 @@ class LinearLayout:
                 for i, name in enumerate(names)
             }
         for name, size in sizes.items():
-            power_of_two(f"out_dims[{name!r}]", size)
+            if not is_power_of_two(size):
+                power_of_two(f"out_dims[{name!r}]", size)
         limits = tuple(sizes.values())
         for in_dim, vectors in own.items():
             for basis in vectors:
@@ -592,7 +593,9 @@ class LinearLayout:
     def _check_reshape(argument: str, dims: Mapping[str, int], total: int) -> None:
         product = 1
         for name, size in dims.items():
-            product *= power_of_two(f"{argument}[{name!r}]", size)
+            if not is_power_of_two(size):
+                power_of_two(f"{argument}[{name!r}]", size)
+            product *= size
         if product != total:
             raise LayoutError(argument, dict(dims), f"sizes must multiply to {total}")
 
