@@ -38,7 +38,6 @@ from triton_ext.hardware.banks import (
     register_matrix_access,
     thread_layout,
 )
-from triton_ext.layouts.dump import encoding_linear_layout
 from triton_ext.layouts.triton.gluon import to_gluon
 
 NUM_WARPS = 4
@@ -126,7 +125,7 @@ class Case:
             raise RuntimeError(f"{self.name}: not one kind of instruction: {sorted(mnemonics)}")
         mnemonic = mnemonics[0]
         registers = self.write if mnemonic.startswith("st") else self.read
-        shared = encoding_linear_layout(self.shared, self.shape)
+        shared = self.shared.to_linear_layout(self.shape)
         if "matrix" in mnemonic:
             access = register_matrix_access(
                 registers, shared, self.element_bitwidth, trans=".trans" in mnemonic

@@ -69,7 +69,7 @@ def gradient(model: Any) -> torch.Tensor:
     return torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
 
 
-def measure(name: str, make: Callable[[], tuple[Any, torch.Tensor]], repeats: int) -> Iterator[Row]:
+def measure(name: str, repeats: int) -> Iterator[Row]:
     """Two rows, forward and both, of the times, losses and gradients of one model."""
     torch.manual_seed(0)
     model, tokens = made(name)

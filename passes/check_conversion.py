@@ -22,9 +22,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from triton_ext.errors import LayoutError, PassError
-from triton_ext.layouts.encodings import NVMMAShared, SharedEncoding, SwizzledShared, parse_encoding
+from triton_ext.layouts.encodings import NVMMAShared, SharedEncoding, parse_encoding
 from triton_ext.layouts.linear_layout import Basis
-from triton_ext.layouts.nvmma_shared import nvmma_shared_to_linear_layout
 from triton_ext.layouts.triton.known_faults import KnownFault, expected_from_triton
 from triton_ext.mlir.module import Location, MlirModule, Value
 from triton_ext.passes.frame.base import (
@@ -44,7 +43,7 @@ class CheckConversionOptions(ReportOptions):
     Attributes:
         known_faults: ``warn`` or ``error``: what a known fault of this release of Triton is. The
             kernel may be right in spite of it.
-        output: as for all reports, but ``none`` unless it is set.
+        output: as in `ReportOptions`; ``none`` by default.
     """
 
     output: str = "none"
@@ -65,7 +64,7 @@ class Converted:
 
     Attributes:
         offset, block: the bases.
-        alignment: in bytes.
+        alignment: what the address of a tile is a multiple of, in bytes.
     """
 
     offset: tuple[Basis, ...]
@@ -83,22 +82,10 @@ def convert(encoding: SharedEncoding, shape: tuple[int, ...]) -> Converted:
     Raises:
         LayoutError: the shape has no linear layout, or one without bases.
     """
-    if isinstance(encoding, NVMMAShared):
-        layout, alignment = nvmma_shared_to_linear_layout(shape, encoding), encoding.alignment
-    elif isinstance(encoding, SwizzledShared):
-        layout, alignment = encoding.to_linear_layout(shape), _SWIZZLED_ALIGNMENT
-    else:
-        layout, alignment = encoding.to_linear_layout(), encoding.alignment
-        if tuple(layout.out_dims.values()) != shape:
-            raise LayoutError("shape", shape, "must be that of the shared-linear encoding")
-    bases = layout.bases
+    bases = encoding.to_linear_layout(shape).bases
     if not bases["offset"]:
         raise LayoutError("shape", shape, "is a single element: there are no bases to compare")
-    return Converted(tuple(bases["offset"]), tuple(bases.get("block", ())), alignment)
-
-
-_SWIZZLED_ALIGNMENT = 16
-"""Of swizzled encodings, whose attribute says none (Triton's ``getAlignment``)."""
+    return Converted(tuple(bases["offset"]), tuple(bases.get("block", ())), encoding.alignment)
 
 
 class _Triton:
@@ -107,16 +94,13 @@ class _Triton:
     def __init__(self) -> None:
         try:
             import triton
-            from triton._C.libtriton import gluon_ir, ir
-            from triton.backends.compiler import GPUTarget
-            from triton.compiler.compiler import make_backend
+
+            from triton_ext.layouts.triton.gluon import mlir_context, op_builder
         except ImportError as error:
             raise PassError(f"check-conversion asks Triton, which is not here: {error}") from error
         self.version = triton.__version__
-        self._context = ir.context()
-        ir.load_dialects(self._context)
-        make_backend(GPUTarget("cuda", 100, 32)).load_dialects(self._context)
-        self._builder = gluon_ir.GluonOpBuilder(self._context)
+        self._context = mlir_context()
+        self._builder = op_builder(self._context)
         self._lock = threading.Lock()
 
     @property
@@ -131,11 +115,10 @@ class _Triton:
         Raises:
             RuntimeError: its verifier refuses the encoding.
         """
-        from triton_ext.layouts.triton.gluon import to_gluon
+        from triton_ext.layouts.triton.gluon import linear_layout
 
         with self._lock:
-            attribute = to_gluon(encoding)._to_ir(self._builder)
-            layout = self._builder.to_linear_layout(attribute, list(shape))
+            layout = linear_layout(self._builder, encoding, shape)
         return Converted(
             tuple(map(tuple, layout.offset_bases)),
             tuple(map(tuple, layout.block_bases)),
@@ -155,7 +138,7 @@ class _Tile:
     """A distinct encoding and shape of a module, and where it first is.
 
     Attributes:
-        shape: of the allocation; a leading dimension more than the encoding's rank counts buffers.
+        shape: the allocation's; a leading dimension beyond the encoding's rank counts buffers.
     """
 
     encoding: str
@@ -165,14 +148,14 @@ class _Tile:
 
     @property
     def location(self) -> Location | None:
-        """Of the allocation or the view; of a kernel's argument, that of its first use."""
+        """Where the allocation or view stands; for a kernel's argument, its first use."""
         if self.value.definition:
             return self.value.definition.location
         return next((user.location for user, _ in self.value.uses if user.location), None)
 
 
 def _tiles(module: MlirModule) -> Iterator[_Tile]:
-    """Allocations first, so that theirs is the place that is named; TMA descriptors last."""
+    """Allocations first, so that diagnostics name their lines; TMA descriptors last."""
 
     def rank(value: Value) -> int:
         if value.definition and value.definition.name == "ttg.local_alloc":

@@ -17,8 +17,9 @@ from triton_ext.hardware.architecture import (
 )
 from triton_ext.hardware.banks import LINE_BYTES
 from triton_ext.hardware.register_moves import PlannedMove
+from triton_ext.layouts.cluster import shape_per_cta
 from triton_ext.layouts.distributed import Blocked, Linear, Slice, parse_distributed
-from triton_ext.layouts.encodings import CHUNK_BYTES, NVMMAShared, SwizzledShared, shape_per_cta
+from triton_ext.layouts.encodings import CHUNK_BYTES, NVMMAShared, SwizzledShared
 from triton_ext.layouts.linear_layout import powers_below
 from triton_ext.layouts.padded import PaddedShared
 from triton_ext.mlir.module import Location, MlirModule, Operation, Value
@@ -31,15 +32,12 @@ from triton_ext.passes.shared_accesses import (
     MoveUse,
     SharedAllocation,
     blocks_per_sm,
-    encoding_rank,
-    fixed_offset_bits,
     is_read,
     parsed_encoding,
     planned,
     register_layout,
     shared_allocations,
     tile_layout,
-    tile_shape,
     tma_boxes,
     warps_of,
 )
@@ -63,12 +61,13 @@ class LintOptions:
     """Options of `lint-shared`.
 
     Attributes:
-        min_conflict: how many times the wavefronts that it needs a move must take to be told of.
-        min_wavefronts: how many wavefronts a block must lose by it, in all warps together.
-        near_limit: from which part of the largest shared memory of a block on it is told of.
-        few_blocks: up to how many blocks on a multiprocessor one more is worth telling of.
-        block_margin: which part of its shared memory a kernel may be asked to save for one more
-            block on a multiprocessor.
+        min_conflict: a move is reported if it takes at least this many times the wavefronts that it
+            needs.
+        min_wavefronts: ... and costs a block, in all its warps, at least this many more wavefronts.
+        near_limit: shared memory is reported from this fraction of a block's largest on.
+        few_blocks: one more block on a multiprocessor is suggested up to this many blocks.
+        block_margin: the largest fraction of its shared memory that a kernel is asked to save for
+            one more block on a multiprocessor.
     """
 
     min_conflict: float = 2.0
@@ -80,13 +79,14 @@ class LintOptions:
 
 @dataclass(frozen=True)
 class Finding:
-    """Something to mend.
+    """A conflict or a waste, and how to mend it.
 
     Attributes:
-        kind: of the finding; it ends the message, in brackets.
-        value: the name of the value of shared memory, or "".
-        message, help: with numbers: what is wrong, and the change that mends it.
-        location: in the kernel's source.
+        kind: the kind of the finding, which ends the message, in brackets.
+        value: the name of the shared-memory value, or "".
+        message: what is wrong, with numbers.
+        help: the change that mends it, with numbers.
+        location: the line in the kernel's source; None if it is not known.
     """
 
     kind: Kind
@@ -114,7 +114,7 @@ def _by(shape: Sequence[int]) -> str:
 
 def _flipped(encoding: Encoding) -> Encoding | None:
     """The encoding of the transposed view of a tile of two dimensions."""
-    if encoding_rank(encoding) != 2 or not isinstance(encoding, (NVMMAShared, SwizzledShared)):
+    if encoding.rank != 2 or not isinstance(encoding, (NVMMAShared, SwizzledShared)):
         return None
     if encoding.cga_layout:
         return None
@@ -125,13 +125,13 @@ def _flipped(encoding: Encoding) -> Encoding | None:
 
 @dataclass(frozen=True)
 class _Alternatives:
-    """How the moves of an allocation fare with another encoding of it."""
+    """The moves of an allocation, as they would be with another encoding."""
 
     allocation: SharedAllocation
     kernel: Compilation
 
     def moves(self, encoding: Encoding) -> list[PlannedMove] | None:
-        """The moves with that encoding; None if one of them cannot be told."""
+        """The moves with another encoding; None if one of them cannot be predicted."""
         found = []
         for use in self.allocation.moves:
             move = self._move(use, encoding)
@@ -143,29 +143,25 @@ class _Alternatives:
     def _move(self, use: MoveUse, encoding: Encoding) -> PlannedMove | None:
         own = self.allocation.encoding
         seen = parsed_encoding(use.memory.encoding)
+        other: Encoding | None = None
         if seen == own:
-            other: Encoding | None = encoding
+            other = encoding
         elif own is not None and seen == _flipped(own):
             other = _flipped(encoding)
-        else:
-            return None
         if other is None or use.planned is None:
             return None
         try:
             return planned(
                 register_layout(use.tensor, self.kernel.ttgir),
-                other,
-                tile_shape(use.memory),
-                use.memory.element_bitwidth,
+                replace(use.memory, encoding=str(other)),
                 use.direction,
                 self.kernel.arch,
-                fixed_offset_bits(replace(use.memory, encoding=str(other))),
             )
         except LayoutError:
             return None
 
     def wavefronts(self, encoding: Encoding) -> int | None:
-        """Of all moves together, once each."""
+        """The wavefronts of all moves together, each counted once."""
         moves = self.moves(encoding)
         return None if moves is None else sum(move.pattern.wavefronts for move in moves)
 
@@ -219,7 +215,7 @@ def _best(
 
 
 def _candidates(allocation: SharedAllocation) -> Iterator[Encoding]:
-    """The encodings that an allocation may have for what touches it."""
+    """The encodings that all users of an allocation would accept."""
     seen = _tma_encoding(allocation)
     if seen is not None and seen.rank == len(allocation.tile):
         yield from _nvmma_candidates(allocation, seen)
@@ -297,13 +293,7 @@ def _better_registers(use: MoveUse, move: PlannedMove, kernel: Compilation) -> s
         fastest = next(dim for dim, value in enumerate(first) if value)
         other = _blocked(use, fastest, move.pattern.warps)
         better = planned(
-            other.to_linear_layout(use.tensor.shape),
-            parsed_encoding(use.memory.encoding),
-            tile_shape(use.memory),
-            use.memory.element_bitwidth,
-            use.direction,
-            kernel.arch,
-            fixed_offset_bits(use.memory),
+            other.to_linear_layout(use.tensor.shape), use.memory, use.direction, kernel.arch
         )
     except (LayoutError, StopIteration, IndexError):
         return _NOTHING_BETTER
@@ -401,7 +391,7 @@ class _Change:
 def _change(
     allocation: SharedAllocation, kernel: Compilation, present: NVMMAShared, other: NVMMAShared
 ) -> _Change | None:
-    """What another NVMMA encoding would do; None if that cannot be told."""
+    """What another NVMMA encoding would do; None if that cannot be predicted."""
     boxes = (
         _boxes(allocation.copies, present),
         _boxes(allocation.copies, other),
@@ -521,39 +511,24 @@ def _constant(value: Value) -> int | None:
     return int(found[1]) if found else None
 
 
-def _indices(uses: Sequence[Operation]) -> set[int] | None:
-    """Which buffers are taken; None if that is not known."""
-    found = set()
-    for use in uses:
-        if use.name != "ttg.memdesc_index" or len(use.operands) < 2:
-            return None
-        index = _constant(use.operands[1])
-        if index is None:
-            return None
-        found.add(index)
-    return found
-
-
 _OFFSETS = re.compile(r"ttg\.memdesc_subslice\s+%[\w$.\-#]+\s*\[([\d,\s]*)\]")
 
 
-def _taken(uses: Sequence[Operation], module: MlirModule) -> list[tuple[range, ...]] | None:
-    """The parts that ``memdesc_subslice`` takes; None if that is not known."""
-    parts = []
-    for use in uses:
-        match = _OFFSETS.search(use.text)
-        memory = module.memory(use.results[0]) if use.results else None
-        if use.name != "ttg.memdesc_subslice" or match is None or memory is None:
-            return None
-        starts = [int(start) for start in match[1].split(",")]
-        if len(starts) != len(memory.shape):
-            return None
-        parts.append(
-            tuple(
-                range(start, start + size) for start, size in zip(starts, memory.shape, strict=True)
-            )
-        )
-    return parts
+def _part(use: Operation, module: MlirModule) -> tuple[range, ...] | None:
+    """The buffer, or the part of a tile, that a view takes; None if that is not known."""
+    memory = module.memory(use.results[0]) if use.results else None
+    if memory is None:
+        return None
+    if use.name == "ttg.memdesc_index" and len(use.operands) > 1:
+        index = _constant(use.operands[1])
+        return None if index is None else (range(index, index + 1), *map(range, memory.shape))
+    match = _OFFSETS.search(use.text) if use.name == "ttg.memdesc_subslice" else None
+    starts = [int(start) for start in match[1].split(",")] if match else []
+    if len(starts) != len(memory.shape):
+        return None
+    return tuple(
+        range(start, start + size) for start, size in zip(starts, memory.shape, strict=True)
+    )
 
 
 def _covered(parts: Sequence[tuple[range, ...]]) -> int:
@@ -579,15 +554,16 @@ def _idle(allocation: SharedAllocation, module: MlirModule) -> Iterator[Finding]
     uses = [use for use, _ in allocation.value.uses if not _is_dealloc(use)]
     if alloc is None or alloc.name != "ttg.local_alloc" or alloc.operands or not uses:
         return
-    shape, what = allocation.memory.shape, ""
-    taken = _indices(uses)
-    parts = _taken(uses, module)
-    used = math.prod(shape)
-    if taken is not None:
-        used = used // shape[0] * len(taken)
-        what = f"of its {shape[0]} buffers, {_list(sorted(taken))} alone"
-    elif parts:
-        used = _covered(parts)
+    shape = allocation.memory.shape
+    parts = [part for use in uses if (part := _part(use, module)) is not None]
+    kinds = {use.name for use in uses}
+    if len(parts) < len(uses) or len(kinds) > 1:
+        return
+    used = _covered(parts)
+    if kinds == {"ttg.memdesc_index"}:
+        buffers = sorted({part[0].start for part in parts})
+        what = f"of its {shape[0]} buffers, {_list(buffers)} alone"
+    else:
         what = f"of its {_by(shape)} elements, {used} alone"
     idle = allocation.bytes * (math.prod(shape) - used) // math.prod(shape)
     if idle:
@@ -672,7 +648,7 @@ def _limits(
 
 
 def findings(compilation: Compilation, options: LintOptions | None = None) -> list[Finding]:
-    """What `lint-shared` says of a kernel; of the sum, too, if the metadata has ``shared``."""
+    """The findings of a kernel; those about its total need ``shared`` in the metadata."""
     options = options or LintOptions()
     module = compilation.ttgir
     allocations = shared_allocations(module, compilation.arch)

@@ -213,8 +213,8 @@ def layout_report(compilation: Compilation, *, ptx: bool = True) -> dict[str, An
     """What `report-layouts` reports, as ``layout_report.schema.json`` describes it.
 
     Args:
-        compilation: at any stage; its PTX is used if it is there.
-        ptx: whether to look at it.
+        compilation: a kernel at any stage; its PTX is used if it is there.
+        ptx: whether to report the MMA instructions of the PTX.
     """
     module = compilation.ttgir
     allocations = shared_allocations(module, compilation.arch)

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from triton_ext.errors import LayoutError
@@ -23,42 +23,32 @@ from triton_ext.hardware.architecture import (
 )
 from triton_ext.hardware.banks import BankReport, chunk_access
 from triton_ext.hardware.operand import INSTRUCTION_K_BYTES, MmaOperand, derive_operand
-from triton_ext.hardware.register_moves import Direction, PlannedMove, plan_move, within_block
+from triton_ext.hardware.register_moves import Direction, PlannedMove, plan_move
 from triton_ext.hardware.tensor_memory_encoding import TensorMemoryEncoding
-from triton_ext.layouts.distributed import parse_distributed
-from triton_ext.layouts.dump import encoding_linear_layout
+from triton_ext.layouts.cluster import shape_per_cta, within_block
+from triton_ext.layouts.distributed import distributed_linear_layout, parse_distributed
 from triton_ext.layouts.encodings import (
+    DEFAULT_ALIGNMENT,
     NVMMAShared,
     SharedEncoding,
-    SharedLinear,
     parse_encoding,
-    shape_per_cta,
 )
 from triton_ext.layouts.linear_layout import LinearLayout
 from triton_ext.layouts.nvmma_shared import tma_box_shape
 from triton_ext.layouts.padded import PaddedShared
 from triton_ext.mlir.memory_flow import VIEWS, MemoryFlow
 from triton_ext.mlir.module import Location, MlirModule, Operation, Value
+from triton_ext.mlir.operations import CONTROL_FLOW, MMAS, TMA_COPIES, CopyDirection
 from triton_ext.mlir.types import MemoryType, TensorType, tensor_type
 
 Encoding = SharedEncoding | PaddedShared
-CopyDirection = Literal["load", "store", "reduce", "gather", "scatter"]
 
 WGMMA_ROWS = 64
 """M of every wgmma (PTX ISA, "wgmma.mma_async")."""
 GATHERED_ROWS = 4
 """Rows that one TMA gather or scatter moves (PTX ISA, ``.tile::gather4``)."""
-DEFAULT_ALIGNMENT = 16
-"""Of an allocation that asks for none, in bytes (Triton, ``getAlignmentOrDefault``)."""
 
-_TMA_COPIES: dict[str, CopyDirection] = {
-    "ttng.async_tma_copy_global_to_local": "load",
-    "ttng.async_tma_copy_local_to_global": "store",
-    "ttng.async_tma_reduce": "reduce",
-    "ttng.async_tma_gather": "gather",
-    "ttng.async_tma_scatter": "scatter",
-}
-_MMAS = ("ttng.warp_group_dot", "ttng.tc_gen5_mma", "ttng.tc_gen5_mma_scaled")
+_INIT_BARRIER = "ttng.init_barrier"
 _WRITERS = frozenset(
     (
         "ttg.local_store", "ttg.async_copy_global_to_local", "ttng.async_tma_copy_global_to_local",
@@ -96,22 +86,12 @@ def parsed_encoding(text: str) -> Encoding:
 
 @functools.lru_cache(maxsize=1024)
 def _tile_layout(encoding: Encoding, shape: tuple[int, ...]) -> LinearLayout:
-    if isinstance(encoding, PaddedShared):
-        return encoding.to_linear_layout()
-    return encoding_linear_layout(encoding, shape)
-
-
-def encoding_rank(encoding: Encoding) -> int:
-    """How many dimensions an encoding lays out; further, leading ones count buffers."""
-    if isinstance(encoding, PaddedShared):
-        return len((encoding.offset_bases + encoding.block_bases)[0])
-    return encoding.rank
+    return encoding.to_linear_layout(shape)
 
 
 def tile_shape(memory: MemoryType) -> tuple[int, ...]:
     """The shape of one buffer of the allocation that a memory value is, or is a part of."""
-    rank = encoding_rank(parsed_encoding(memory.encoding))
-    return memory.allocated[-rank:]
+    return memory.allocated[-parsed_encoding(memory.encoding).rank :]
 
 
 def tile_layout(memory: MemoryType) -> LinearLayout:
@@ -125,10 +105,7 @@ def tile_layout(memory: MemoryType) -> LinearLayout:
 
 @functools.lru_cache(maxsize=1024)
 def _part(layout: LinearLayout, shape: tuple[int, ...]) -> LinearLayout:
-    names = list(layout.out_dims)
-    identity = LinearLayout.empty()
-    for name, size in zip(names, shape, strict=True):
-        identity = identity * LinearLayout.identity_1d(size, name, name)
+    sizes = dict(zip(layout.out_dims, shape, strict=True))
     bases = {
         in_dim: [
             tuple(value & (size - 1) for value, size in zip(basis, shape, strict=True))
@@ -136,8 +113,8 @@ def _part(layout: LinearLayout, shape: tuple[int, ...]) -> LinearLayout:
         ]
         for in_dim, vectors in layout.bases.items()
     }
-    part = LinearLayout(bases, dict(zip(names, shape, strict=True)))
-    if part.pseudoinvert().bases != identity.invert_and_compose(layout).bases:
+    part = LinearLayout(bases, sizes)
+    if part.pseudoinvert().bases != LinearLayout.identity(sizes).invert_and_compose(layout).bases:
         raise LayoutError("shape", shape, "cuts the swizzle of the tile that it is a part of")
     return part
 
@@ -175,29 +152,16 @@ def allocated_bytes(memory: MemoryType) -> int:
 
     Source: Triton, ``AllocationAnalysis::getExplicitValueSize``, ``getAllocationShapePerCTA``.
     """
-    encoding = parsed_encoding(memory.encoding)
     shape = tile_shape(memory)
     buffers = math.prod(memory.allocated[: -len(shape)])
-    if isinstance(encoding, PaddedShared):
-        own = within_block(encoding.to_linear_layout())
-        elements = encoding.padded_elements(tuple(own.out_dims.values()))
-    elif isinstance(encoding, SharedLinear):
-        elements = within_block(encoding.to_linear_layout()).total_out_size
-    else:
-        elements = math.prod(shape_per_cta(encoding.cga_layout, shape))
-        if isinstance(encoding, NVMMAShared) and encoding.fp4_padded:
-            elements *= 2
+    elements = parsed_encoding(memory.encoding).stored_elements(shape)
     return buffers * elements * memory.element_bitwidth // 8
 
 
 def alignment_of(operation: Operation | None, encoding: Encoding) -> int:
     """What the address of an allocation must be a multiple of, in bytes."""
     own = operation.attributes.get("alignment") if operation else None
-    if isinstance(own, int):
-        return own
-    if isinstance(encoding, (NVMMAShared, SharedLinear)):
-        return encoding.alignment
-    return DEFAULT_ALIGNMENT
+    return own if isinstance(own, int) else encoding.alignment
 
 
 # ------------------------------------------------------------------------------------- accesses
@@ -210,9 +174,9 @@ class MmaUse:
     Attributes:
         operation: ``ttng.warp_group_dot``, ``ttng.tc_gen5_mma``, ...
         operand: "A" or "B".
-        memory: the type of the value that it takes.
-        derived: the operand as the tensor core reads it; None if `reason` says why not.
-        read: what the banks make of 8 rows of 16 bytes; None if 16 bytes do not stay together.
+        memory: the type of the value that the MMA takes.
+        derived: the operand as the tensor core reads it; None without a descriptor: see `reason`.
+        read: the bank accesses of 8 rows of 16 bytes; None if 16 bytes do not stay together.
     """
 
     operation: Operation
@@ -235,9 +199,9 @@ class CopyUse:
 
     Attributes:
         direction: ``load`` (from global memory), ``store``, ``reduce``, ``gather``, ``scatter``.
-        box: the extents of a box, in elements; None if `reason` says why it is not known.
-        boxes: how many instructions there are.
-        box_bytes: what each moves.
+        box: the extents of a box, in elements; None if they are not known: see `reason`.
+        boxes: how many boxes, and so instructions, the copy takes.
+        box_bytes: the bytes of each box.
     """
 
     operation: Operation
@@ -254,9 +218,9 @@ class MoveUse:
     """A tensor that is moved from registers to shared memory, or back.
 
     Attributes:
-        tensor: the type of the tensor.
-        memory: of the tile, or of the part of it that is moved.
-        planned: with which instructions; None if `reason` says why that is not predicted.
+        tensor: the type of the tensor in registers.
+        memory: the type of the tile, or of the part of it that is moved.
+        planned: the instructions of the move; None if they cannot be predicted: see `reason`.
     """
 
     operation: Operation
@@ -274,9 +238,10 @@ class SharedAllocation:
     Attributes:
         value: the result of ``ttg.local_alloc``, or an argument of a function.
         memory: its type.
-        encoding, layout: of one buffer; None if `reason` says why they are not known.
-        bytes: in one block of the cluster; all buffers.
-        alignment: in bytes.
+        encoding, layout: the encoding and the layout of one buffer; None if they are not known: see
+            `reason`.
+        bytes: the size of all buffers in one block of the cluster.
+        alignment: what its address is a multiple of, in bytes.
         mmas, copies, moves, others: what touches it, in textual order; an operation that takes it
             twice is there twice.
         is_barrier: whether mbarriers are made of it.
@@ -302,7 +267,7 @@ class SharedAllocation:
 
     @property
     def location(self) -> Location | None:
-        """Of the allocation in the kernel's source."""
+        """Where the allocation stands in the kernel's source."""
         return self.value.definition.location if self.value.definition else None
 
     @property
@@ -445,7 +410,7 @@ def tma_boxes(
 
 
 def _copy_use(operation: Operation, memory: MemoryType) -> CopyUse:
-    direction = _TMA_COPIES[operation.name]
+    direction = TMA_COPIES[operation.name]
     try:
         encoding = parsed_encoding(memory.encoding)
         if not isinstance(encoding, NVMMAShared):
@@ -462,28 +427,27 @@ def _copy_use(operation: Operation, memory: MemoryType) -> CopyUse:
 def _registers(
     encoding: str, shape: tuple[int, ...], aliases: tuple[tuple[str, str], ...]
 ) -> LinearLayout:
-    return parse_distributed(encoding, dict(aliases)).to_linear_layout(shape)
+    return distributed_linear_layout(encoding, shape, dict(aliases))
 
 
 @functools.lru_cache(maxsize=1024)
 def planned(
-    registers: LinearLayout,
-    encoding: Encoding,
-    shape: tuple[int, ...],
-    bits: int,
-    direction: Direction,
-    arch: Architecture,
-    fixed_bits: int = 0,
+    registers: LinearLayout, memory: MemoryType, direction: Direction, arch: Architecture
 ) -> PlannedMove:
-    """`plan_move` for a tile of `shape` in an encoding.
+    """`plan_move` for a tensor and the tile, or the part of a tile, that it is moved to or from.
 
     Raises:
         LayoutError: as `plan_move`.
     """
-    paddings = encoding.paddings if isinstance(encoding, PaddedShared) else ()
-    layout = _tile_layout(encoding, shape)
+    encoding = parsed_encoding(memory.encoding)
     return plan_move(
-        registers, layout, bits, direction, arch=arch, fixed_bits=fixed_bits, paddings=paddings
+        registers,
+        tile_layout(memory),
+        memory.element_bitwidth,
+        direction,
+        arch=arch,
+        fixed_bits=fixed_offset_bits(memory),
+        paddings=encoding.paddings if isinstance(encoding, PaddedShared) else (),
     )
 
 
@@ -514,107 +478,93 @@ def _move_use(
     if tensor is None:
         return None
     try:
-        move = planned(
-            register_layout(tensor, module),
-            parsed_encoding(memory.encoding),
-            tile_shape(memory),
-            memory.element_bitwidth,
-            direction,
-            arch,
-            fixed_offset_bits(memory),
-        )
+        move = planned(register_layout(tensor, module), memory, direction, arch)
     except LayoutError as error:
         return MoveUse(operation, direction, tensor, memory, None, str(error))
     return MoveUse(operation, direction, tensor, memory, move)
 
 
-_HANDED_ON = frozenset(
+_FORWARDING = frozenset(
     (
-        *VIEWS, "scf.for", "scf.while", "scf.if", "scf.yield", "scf.condition", "cf.br",
-        "cf.cond_br", "tt.call", "tt.return", "arith.select", "ttg.warp_specialize",
-        "ttg.warp_yield", "ttng.warp_group_dot_wait", "ttg.local_dealloc",
+        *VIEWS, *CONTROL_FLOW, "tt.call", "tt.return", "ttng.warp_group_dot_wait",
+        "ttg.local_dealloc",
     )
 )  # fmt: skip
 """Operations that touch no element of the memory that they take."""
 
 
-@dataclass
-class _Uses:
-    mmas: list[MmaUse] = field(default_factory=list)
-    copies: list[CopyUse] = field(default_factory=list)
-    moves: list[MoveUse] = field(default_factory=list)
-    others: list[Operation] = field(default_factory=list)
+def _use(
+    operation: Operation, index: int, memory: MemoryType, module: MlirModule, arch: Architecture
+) -> MmaUse | CopyUse | MoveUse | Operation:
+    """What an operation does with the memory that is its operand `index`."""
+    if operation.name in MMAS and index < 2:
+        return _mma_use(operation, "B" if index else "A", memory, module, arch)
+    if operation.name in TMA_COPIES:
+        return _copy_use(operation, memory)
+    move = None
+    if operation.name == "ttg.local_load":
+        move = _move_use(operation, "load", operation.results[0], memory, module, arch)
+    elif operation.name == "ttg.local_store":
+        move = _move_use(operation, "store", operation.operands[0], memory, module, arch)
+    return move or operation
 
 
-def _uses(source: Value, flow: MemoryFlow, module: MlirModule, arch: Architecture) -> _Uses:
-    found = _Uses()
-    alloc = source.definition
-    memory = module.memory(source)
+def _uses(
+    source: Value, flow: MemoryFlow, module: MlirModule, arch: Architecture
+) -> Iterator[MmaUse | CopyUse | MoveUse | Operation]:
+    """What touches the memory of a value, in textual order; of barriers, the operations alone."""
+    alloc, memory = source.definition, module.memory(source)
     if alloc is not None and alloc.name == "ttg.local_alloc" and alloc.operands and memory:
         move = _move_use(alloc, "store", alloc.operands[0], memory, module, arch)
         if move:
-            found.moves.append(move)
+            yield move
     uses = sorted(flow.uses(source), key=lambda use: use[0].start)
-    is_barrier = any(operation.name == "ttng.init_barrier" for operation, _ in uses)
+    is_barrier = any(operation.name == _INIT_BARRIER for operation, _ in uses)
     for operation, index in uses:
         memory = module.memory(operation.operands[index])
-        if operation.name in _HANDED_ON or memory is None:
-            continue
-        if is_barrier:
-            found.others.append(operation)
-        elif operation.name in _MMAS and index < 2:
-            operand: Literal["A", "B"] = "A" if index == 0 else "B"
-            found.mmas.append(_mma_use(operation, operand, memory, module, arch))
-        elif operation.name in _TMA_COPIES:
-            found.copies.append(_copy_use(operation, memory))
-        elif operation.name in ("ttg.local_load", "ttg.local_store"):
-            stores = operation.name == "ttg.local_store"
-            value = operation.operands[0] if stores else operation.results[0]
-            move = _move_use(operation, "store" if stores else "load", value, memory, module, arch)
-            if move:
-                found.moves.append(move)
-            else:
-                found.others.append(operation)
-        else:
-            found.others.append(operation)
-    return found
+        if operation.name not in _FORWARDING and memory is not None:
+            yield operation if is_barrier else _use(operation, index, memory, module, arch)
+
+
+def _allocation(
+    value: Value, memory: MemoryType, flow: MemoryFlow, arch: Architecture
+) -> SharedAllocation:
+    uses = list(_uses(value, flow, flow.module, arch))
+    others = tuple(use for use in uses if isinstance(use, Operation))
+    size, alignment, reason = 0, DEFAULT_ALIGNMENT, ""
+    encoding: Encoding | None = None
+    layout: LinearLayout | None = None
+    try:
+        encoding = parsed_encoding(memory.encoding)
+        alignment = alignment_of(value.definition, encoding)
+        size = allocated_bytes(memory)
+        layout = tile_layout(memory)
+    except LayoutError as error:
+        reason = str(error)
+    return SharedAllocation(
+        value,
+        memory,
+        encoding,
+        layout,
+        size,
+        alignment,
+        tuple(use for use in uses if isinstance(use, MmaUse)),
+        tuple(use for use in uses if isinstance(use, CopyUse)),
+        tuple(use for use in uses if isinstance(use, MoveUse)),
+        others,
+        any(operation.name == _INIT_BARRIER for operation in others),
+        reason,
+    )
 
 
 def shared_allocations(module: MlirModule, arch: Architecture) -> list[SharedAllocation]:
     """The shared memory of a module, the largest values first."""
     flow = MemoryFlow(module)
-    found = []
-    for value in flow.shared_sources:
-        memory = module.memory(value)
-        if memory is None:
-            continue
-        uses = _uses(value, flow, module, arch)
-        size, alignment, reason = 0, DEFAULT_ALIGNMENT, ""
-        encoding: Encoding | None = None
-        layout: LinearLayout | None = None
-        try:
-            encoding = parsed_encoding(memory.encoding)
-            alignment = alignment_of(value.definition, encoding)
-            size = allocated_bytes(memory)
-            layout = tile_layout(memory)
-        except LayoutError as error:
-            reason = str(error)
-        found.append(
-            SharedAllocation(
-                value,
-                memory,
-                encoding,
-                layout,
-                size,
-                alignment,
-                tuple(uses.mmas),
-                tuple(uses.copies),
-                tuple(uses.moves),
-                tuple(uses.others),
-                any(operation.name == "ttng.init_barrier" for operation in uses.others),
-                reason,
-            )
-        )
+    found = [
+        _allocation(value, memory, flow, arch)
+        for value in flow.shared_sources
+        if (memory := module.memory(value)) is not None
+    ]
     return sorted(found, key=lambda each: -each.bytes)
 
 
@@ -652,30 +602,15 @@ def _columns(encoding: TensorMemoryEncoding, memory: MemoryType) -> int:
     return layout.in_dims["column"] * math.prod(memory.shape[:-2])
 
 
-def conflicting(moves: Iterable[MoveUse], least: int = 2) -> list[MoveUse]:
-    """The moves whose requests take at least `least` times the wavefronts that they need."""
-    return [
-        move
-        for move in moves
-        if move.planned
-        and move.planned.pattern.wavefronts >= least * move.planned.pattern.ideal_wavefronts
-    ]
-
-
-def total_wavefronts(moves: Sequence[PlannedMove]) -> int:
-    """Of all warps."""
-    return sum(move.pattern.wavefronts for move in moves)
-
-
 # ------------------------------------------------------------------------------------ occupancy
 
 
 @dataclass(frozen=True)
 class Occupancy:
-    """How many blocks fit a multiprocessor, registers left out of account.
+    """How many blocks fit a multiprocessor, registers not considered.
 
     Attributes:
-        by_shared, by_threads: for which shared memory, and threads, are enough.
+        by_shared, by_threads: how many blocks shared memory, and threads, suffice for.
     """
 
     by_shared: int
@@ -689,7 +624,7 @@ def warps_of(module: MlirModule) -> int:
 
 
 def blocks_per_sm(shared: int, warps: int) -> Occupancy:
-    """For a kernel that takes `shared` bytes of shared memory a block."""
+    """The occupancy of a kernel that takes `shared` bytes of shared memory a block."""
     taken = shared + RESERVED_PER_BLOCK
     return Occupancy(
         SHARED_MEMORY_PER_SM // (-(-taken // BLOCK_GRANULARITY) * BLOCK_GRANULARITY),

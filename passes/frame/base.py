@@ -12,6 +12,7 @@ import dataclasses
 import hashlib
 import inspect
 import linecache
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -32,14 +33,14 @@ Severity = Literal["error", "warning", "remark"]
 
 @dataclass(frozen=True)
 class Diagnostic:
-    """Something that a pass has to say about a place in the kernel.
+    """Something that a pass has to say about a line of the kernel.
 
     Attributes:
         severity: an error ends the compilation; a warning becomes a Python warning; a remark is
             printed on stderr.
         message: what is wrong.
         help: what to do about it; "" if there is nothing to say.
-        location: in the kernel's source; None if it is not known.
+        location: the line in the kernel's source; None if it is not known.
     """
 
     severity: Severity
@@ -48,9 +49,9 @@ class Diagnostic:
     location: Location | None = None
 
     def __str__(self) -> str:
-        """The place, the message, the source line if it can be read, the help; as compilers do."""
-        place = f"{self.location}: " if self.location else ""
-        lines = [f"{place}{self.severity}: {self.message}"]
+        """Location, message, source line if it can be read, and help, as compilers print them."""
+        location = f"{self.location}: " if self.location else ""
+        lines = [f"{location}{self.severity}: {self.message}"]
         if self.location:
             source = linecache.getline(self.location.file, self.location.line).rstrip()
             if source:
@@ -70,7 +71,7 @@ class Outcome:
 
     Attributes:
         text: the changed module; None if it is as it was.
-        report: for a reporting pass: what it found, as JSON-able data; None for none.
+        report: what the pass found, as JSON-able data; None if it reports nothing.
         diagnostics: errors, warnings and remarks.
     """
 
@@ -86,8 +87,9 @@ class Compilation:
     Attributes:
         kernel: its name.
         arch: 90 or 100.
-        stage: after which the pass runs.
-        texts: of this stage and of the earlier ones; the TTGIR is that which was lowered.
+        stage: the stage after which the pass runs.
+        texts: the modules of this stage and of the earlier ones, as text; the TTGIR is the one that
+            was lowered.
         metadata: what Triton knows for the launch: ``num_warps``, ``num_ctas``, ``tensordesc_meta``
             (a dictionary for each TMA descriptor argument), and, after ``llir``, ``shared`` (bytes
             of shared memory).
@@ -116,6 +118,12 @@ class Compilation:
                 f"{self.kernel}: the TTGIR is not known; compile from it or from source"
             )
         return _parsed_mlir(self.texts["ttgir"])
+
+    @property
+    def release(self) -> tuple[int, int] | None:
+        """The release of Triton that compiles, (major, minor); None if it is not known."""
+        version = re.match(r"(\d+)\.(\d+)", str(self.metadata.get("triton_version", "")))
+        return (int(version[1]), int(version[2])) if version else None
 
     @cached_property
     def ptx(self) -> PtxModule:
@@ -169,14 +177,14 @@ class CompilerPass:
     """A pass, as it is registered.
 
     Attributes:
-        name: under which it is turned on.
+        name: the name under which users turn it on.
         description: one line.
-        stage: after which it runs: ``ttgir``, ``llir`` or ``ptx``.
+        stage: the stage after which it runs: ``ttgir``, ``llir`` or ``ptx``.
         run: the function.
         options: a frozen dataclass, whose fields are the options; all have defaults.
         render: its report, for people: (kernel, report, options) -> text; None for the report as
             JSON.
-        version: of what it does: part of the key of Triton's cache.
+        version: the version of its behaviour, part of the key of Triton's cache.
     """
 
     name: str
@@ -220,7 +228,7 @@ class ConfiguredPass:
 
     @property
     def name(self) -> str:
-        """Of the pass."""
+        """The name of the pass."""
         return self.compiler_pass.name
 
     def __str__(self) -> str:
@@ -234,7 +242,8 @@ class ConfiguredPass:
         return f"{self.name}{{{' '.join(changed)}}}" if changed else self.name
 
 
-_registry: dict[str, CompilerPass] = {}
+registered: dict[str, CompilerPass] = {}
+"""The passes that are loaded, by name."""
 _BUILT_IN = {
     "report-layouts": "report_layouts",
     "check-conversion": "check_conversion",
@@ -272,8 +281,8 @@ def compiler_pass(
         after: the stage after which it runs.
         options: a frozen dataclass of options, which all have defaults.
         render: the pass's report for people.
-        version: for the cache; by default the project's version for its own passes, and a hash of
-            the function's source for others.
+        version: part of the cache key; by default the project's version for its own passes, and a
+            hash of the function's source for others.
 
     The function gets a `Compilation` and the options, and returns an `Outcome` or None. The first
     line of its docstring is the description.
@@ -293,7 +302,7 @@ def compiler_pass(
         found = CompilerPass(
             name, description, after, run, options, render, version or _own_version(run)
         )
-        _registry[name] = found
+        registered[name] = found
         return found
 
     return register
@@ -305,18 +314,18 @@ def get_pass(name: str) -> CompilerPass:
     Raises:
         LayoutError: there is none.
     """
-    if name not in _registry and name in _BUILT_IN:
+    if name not in registered and name in _BUILT_IN:
         module = f"triton_ext.passes.{_BUILT_IN[name]}"
         try:
             __import__(module)
         except ImportError as error:
             raise PassError(f"the pass {name} cannot be loaded: {error}") from error
-    if name not in _registry:
-        known = ", ".join(sorted({*_registry, *_BUILT_IN}))
+    if name not in registered:
+        known = ", ".join(sorted({*registered, *_BUILT_IN}))
         raise LayoutError("pass", name, f"no such pass; there are {known}")
-    return _registry[name]
+    return registered[name]
 
 
 def all_passes() -> list[CompilerPass]:
     """Every pass that is known: the project's own, and those that were registered."""
-    return [get_pass(name) for name in {**_BUILT_IN, **_registry}]
+    return [get_pass(name) for name in {**_BUILT_IN, **registered}]

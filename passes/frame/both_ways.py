@@ -78,9 +78,9 @@ def compile_to_ptx(
 
     Args:
         source: what ``triton.compile`` takes (``ASTSource``, ``GluonASTSource``), or TTGIR as text.
-        passes: as for `triton_ext.passes.enabled`.
+        passes: names or passes, as `triton_ext.passes.enabled` takes them.
         arch: 90 or 100.
-        options: for ``triton.compile``, such as ``num_warps``.
+        options: the options of ``triton.compile``, such as ``num_warps``.
 
     Returns:
         The PTX, and what the passes said.

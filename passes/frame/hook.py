@@ -52,7 +52,7 @@ class Results:
 
     @property
     def diagnostics(self) -> list[Diagnostic]:
-        """Of all passes."""
+        """The diagnostics of all passes."""
         return [diagnostic for result in self.all for diagnostic in result.diagnostics]
 
 

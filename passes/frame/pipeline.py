@@ -112,7 +112,7 @@ class Pipeline:
         return cls(()).extended(found)
 
     def extended(self, passes: Iterable[ConfiguredPass]) -> Pipeline:
-        """With more passes behind; one that is there already gets the new options, in place."""
+        """The pipeline with more passes at its end; one that it has gets the new options."""
         found = {each.name: each for each in self.passes}
         found.update({each.name: each for each in passes})
         return Pipeline(tuple(found.values()))
@@ -150,7 +150,7 @@ def run_stage(
     """Run the passes of a stage, one after the other.
 
     Args:
-        compilation: at that stage.
+        compilation: the kernel at that stage.
         check: called with each changed module: verifies it, and returns it as the compiler prints
             it.
 

@@ -21,11 +21,11 @@ class PassWarning(UserWarning):
 def warn(diagnostic: Diagnostic) -> None:
     """A Python warning at the kernel's source line, so that filters and ``-W`` apply."""
     text = diagnostic.message + (f" (help: {diagnostic.help})" if diagnostic.help else "")
-    place = diagnostic.location
-    if place is None:
+    location = diagnostic.location
+    if location is None:
         warnings.warn(text, PassWarning, stacklevel=2)
     else:
-        warnings.warn_explicit(text, PassWarning, place.file, place.line)
+        warnings.warn_explicit(text, PassWarning, location.file, location.line)
 
 
 def present(result: PassResult) -> None:

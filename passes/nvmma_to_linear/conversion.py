@@ -6,8 +6,6 @@ infer the types of views from (``lib/Dialect/TritonGPU/IR``, ``lib/Dialect/Trito
 
 from __future__ import annotations
 
-import itertools
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -16,24 +14,20 @@ from triton_ext.layouts.encodings import NVMMAShared, SharedLinear
 from triton_ext.layouts.linear_layout import LinearLayout
 from triton_ext.layouts.nvmma_shared import nvmma_shared_to_linear_layout
 from triton_ext.layouts.triton.known_faults import expected_from_triton
-from triton_ext.mlir.memory_flow import forwarded
+from triton_ext.mlir.memory_flow import components, forwarded
 from triton_ext.mlir.module import MlirModule, Operation, Value
+from triton_ext.mlir.operations import CONTROL_FLOW, MMAS
 from triton_ext.mlir.types import MemoryType
 from triton_ext.passes.frame.base import Compilation
 
-MMA = ("ttng.warp_group_dot", "ttng.tc_gen5_mma", "ttng.tc_gen5_mma_scaled")
-"""Their first two operands are A and B."""
 VIEWS = ("ttg.memdesc_index", "ttg.memdesc_subslice", "ttg.memdesc_trans", "ttg.memdesc_reshape")
 """Views whose encoding Triton infers from that of what they view."""
 ANY_ENCODING = (
-    *MMA, *VIEWS, "ttng.warp_group_dot_wait", "ttng.tmem_copy",
+    *MMAS, *VIEWS, *CONTROL_FLOW, "ttng.warp_group_dot_wait", "ttng.tmem_copy",
     "ttg.local_alloc", "ttg.local_load", "ttg.local_store", "ttg.local_dealloc",
     "ttg.async_copy_global_to_local", "ttg.memdesc_reinterpret",
-    "scf.for", "scf.while", "scf.if", "scf.yield", "scf.condition",
-    "cf.br", "cf.cond_br", "arith.select",
-    "ttg.warp_specialize", "ttg.warp_yield",
 )  # fmt: skip
-"""Operations that go by a tile's linear layout, whatever its encoding, or only hand it on."""
+"""Operations that go by a tile's linear layout, whatever its encoding, or only forward it."""
 FUNCTIONS = ("tt.func", "tt.call", "tt.return")
 
 
@@ -54,7 +48,7 @@ class Memory:
     """Values that are, or may be, parts of the same memory, all with NVMMA encodings.
 
     Attributes:
-        values: in no order.
+        values: the values, in the order of `MlirModule.values`.
         obstacle: why they cannot all be converted; "" if they can.
         refusal: if so, why not even an MMA can read them through a shared-linear view.
     """
@@ -70,7 +64,7 @@ class Memory:
             MmaOperand(user, index, value)
             for value in self.values
             for user, index in value.uses
-            if user.name in MMA and index < 2
+            if user.name in MMAS and index < 2
         ]
 
     @property
@@ -83,26 +77,8 @@ class Memory:
 
 
 def needs_nvmma(operation: Operation) -> bool:
-    """Whether an operation is to see NVMMA encodings: TMA copies, and all that is not known."""
+    """Whether an operation must see NVMMA encodings: TMA copies, and all unknown operations."""
     return operation.name not in (*ANY_ENCODING, *FUNCTIONS)
-
-
-class _Classes:
-    """Union-find over values."""
-
-    def __init__(self) -> None:
-        self._parent: dict[Value, Value] = {}
-
-    def find(self, value: Value) -> Value:
-        root = value
-        while (above := self._parent.get(root, root)) is not root:
-            root = above
-        while value is not root:
-            self._parent[value], value = root, self._parent.get(value, value)
-        return root
-
-    def join(self, first: Value, second: Value) -> None:
-        self._parent[self.find(first)] = self.find(second)
 
 
 def _is_nvmma(kind: MemoryType | None) -> bool:
@@ -114,35 +90,32 @@ def nvmma_memories(module: MlirModule) -> list[Memory]:
 
     A ``ttg.memdesc_reinterpret`` begins another memory: its result may have any encoding.
     """
-    values = [value for value in module.values if _is_nvmma(module.memory(value))]
-    known = set(values)
-    classes, odd = _Classes(), []
-    views = (
+    number = {value: i for i, value in enumerate(module.values) if _is_nvmma(module.memory(value))}
+    carried = list(forwarded(module))
+    views = [
         (operation.operands[0], operation.results[0])
         for operation in module.operations
         if operation.name in VIEWS
-    )
-    for source, target in itertools.chain(forwarded(module), views):
-        if source in known and target in known:
-            classes.join(source, target)
-    for source, target in forwarded(module):
-        if (source in known) != (target in known):
-            odd.append(source if source in known else target)
-    found: dict[Value, Memory] = {}
-    for value in values:
-        found.setdefault(classes.find(value), Memory()).values.append(value)
-    for value in odd:
-        found[classes.find(value)].obstacle = "control flow hands it on as a value of another type"
-    return list(found.values())
+    ]
+    edges = [edge for edge in (*carried, *views) if edge[0] in number and edge[1] in number]
+    odd = {
+        value for edge in carried for value in edge if (edge[0] in number) != (edge[1] in number)
+    }
+    found = []
+    for component in components(number, edges):
+        memory = Memory(sorted(component, key=number.__getitem__))
+        if not odd.isdisjoint(component):
+            memory.obstacle = "control flow hands it on as a value of another type"
+        found.append(memory)
+    return found
 
 
 class Conversion:
-    """Of one module: the linear encoding of each NVMMA encoding and shape."""
+    """The linear encoding of each NVMMA encoding and shape of one module."""
 
     def __init__(self, compilation: Compilation) -> None:
         self.module = compilation.ttgir
-        version = re.match(r"(\d+)\.(\d+)", str(compilation.metadata.get("triton_version", "")))
-        self.version = (int(version[1]), int(version[2])) if version else None
+        self.release = compilation.release
         self._known: dict[tuple[str, tuple[int, ...]], SharedLinear | LayoutError] = {}
 
     def type_of(self, value: Value) -> MemoryType:
@@ -173,8 +146,8 @@ class Conversion:
         encoding = NVMMAShared.parse(kind.encoding)
         shape = kind.allocated[-encoding.rank :]  # without buffers
         layout = nvmma_shared_to_linear_layout(shape, encoding)
-        if self.version:
-            _, fault = expected_from_triton(self.version, shape, encoding)
+        if self.release:
+            _, fault = expected_from_triton(self.release, shape, encoding)
             if fault:
                 rule = f"this release of Triton converts it wrongly ({fault.title})"
                 raise LayoutError("encoding", kind.encoding, rule)
@@ -284,7 +257,7 @@ def _refusals(memory: Memory, conversion: Conversion) -> Iterator[str]:
 
 
 def judge(memory: Memory, conversion: Conversion) -> None:
-    """Say of memory why it cannot be converted."""
+    """Set the `obstacle` and the `refusal` of memory."""
     memory.refusal = next(_refusals(memory, conversion), "")
     packed = memory.refusal if "packs two fp4" in memory.refusal else ""
     memory.obstacle = memory.obstacle or packed or next(_reasons(memory, conversion), "")

@@ -24,6 +24,7 @@ from triton_ext.mlir.edits import Edits
 from triton_ext.mlir.module import MlirModule, Operation, Value
 from triton_ext.mlir.printed_types import PrintedType, printed_memory_types, with_encoding
 from triton_ext.passes.frame.base import Compilation, Outcome, ReportOptions, compiler_pass
+from triton_ext.passes.frame.rewriting import described, printed_location, touched
 from triton_ext.passes.nvmma_to_linear.conversion import (
     Conversion,
     Memory,
@@ -53,21 +54,9 @@ class NvmmaToLinearOptions(ReportOptions):
             raise LayoutError("scope", self.scope, f"must be one of {', '.join(self.SCOPES)}")
 
 
-def _touched(module: MlirModule, values: Set[Value]) -> list[Operation]:
-    """The operations that take, make or carry values, in the order of the text."""
-    seen: set[Operation] = set()
-    for value in values:
-        if value.definition:
-            seen.add(value.definition)
-        elif value.block:
-            seen.add(value.block.region.parent)
-        seen.update(user for user, _ in value.uses)
-    return [operation for operation in module.operations if operation in seen]
-
-
 def _ambiguous(module: MlirModule, values: Set[Value]) -> Iterator[tuple[Operation, PrintedType]]:
     """Printed types that are those of several values, of which some are in `values`, some not."""
-    for operation in _touched(module, values):
+    for operation in touched(module, values):
         if not needs_nvmma(operation):
             for printed in printed_memory_types(operation):
                 if len({value in values for value in printed.values}) > 1:
@@ -102,7 +91,7 @@ class _Rewriter:
 
     def convert(self, values: Set[Value]) -> None:
         """Give values the shared-linear encoding, and what cannot take it, an NVMMA view."""
-        for operation in _touched(self.conversion.module, values):
+        for operation in touched(self.conversion.module, values):
             if not needs_nvmma(operation):
                 for printed in printed_memory_types(operation):
                     if printed.values and printed.values[0] in values:
@@ -133,31 +122,16 @@ class _Rewriter:
         """Reinterpret a value in front of an operation; the name of the view."""
         name = self.edits.fresh_name("view")
         line = f"{name} = ttg.memdesc_reinterpret {value.name} : {source} -> {result}"
-        self.edits.insert_before(operation, line + _location(operation))
+        self.edits.insert_before(operation, line + printed_location(operation))
         self.views += 1
         return name
-
-
-def _location(operation: Operation) -> str:
-    """`` loc(...)``, as an operation prints it; "" if it does not."""
-    for token in reversed(operation.tokens):
-        if token.kind == "word" and token.text == "loc":
-            return " " + operation.module.text[token.start : operation.tokens[-1].stop]
-    return ""
 
 
 def _described(memory: Memory, conversion: Conversion) -> dict[str, Any]:
     source, operands = memory.source, memory.operands
     kind = conversion.type_of(source)
-    place = source.definition.location if source.definition else None
-    found: dict[str, Any] = {
-        "value": source.name,
-        "location": str(place) if place else "",
-        "operands": sorted({str(operand) for operand in operands}),
-        "shape": list(kind.shape),
-        "element": kind.element,
-        "encoding": kind.encoding,
-    }
+    found = described(source, kind, operands=sorted({str(operand) for operand in operands}))
+    found["encoding"] = kind.encoding
     if not memory.obstacle:
         return {**found, "linear": str(conversion.linear(source))}
     if memory.refusal:
@@ -214,10 +188,10 @@ def nvmma_to_linear(compilation: Compilation, options: NvmmaToLinearOptions) -> 
         if memory.obstacle and not memory.refusal:
             for operand in memory.operands:
                 rewriter.convert_for_mma(operand)
-    described = [_described(memory, conversion) for memory in memories]
+    entries = [_described(memory, conversion) for memory in memories]
     report = {
-        "converted": [each for each in described if "linear" in each],
-        "left_alone": [each for each in described if "linear" not in each],
+        "converted": [each for each in entries if "linear" in each],
+        "left_alone": [each for each in entries if "linear" not in each],
         "views": rewriter.views,
     }
     return Outcome(rewriter.edits.apply() if rewriter.edits else None, report)

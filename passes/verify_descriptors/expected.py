@@ -23,10 +23,10 @@ from triton_ext.hardware.tensor_memory_copy import COPY_SHAPES, copy_shape
 from triton_ext.hardware.tensor_memory_encoding import TensorMemoryEncoding
 from triton_ext.hardware.tensor_memory_scales import ScaleFactors, scale_vector
 from triton_ext.hardware.tma_tile import TileCopies, tile_copies
+from triton_ext.layouts.attributes import parse_attribute
 from triton_ext.layouts.encodings import CHUNK_BYTES, NVMMAShared, SharedLinear, parse_encoding
 from triton_ext.layouts.linear_layout import LinearLayout
 from triton_ext.layouts.nvmma_shared import nvmma_shared_to_linear_layout
-from triton_ext.mlir.attributes import parse_attribute
 from triton_ext.mlir.memory_flow import forwarded
 from triton_ext.mlir.module import MlirModule, Operation, Value
 from triton_ext.mlir.types import MemoryType

@@ -7,7 +7,8 @@ from typing import Any
 
 from triton_ext.errors import LayoutError
 from triton_ext.hardware.tensor_map import TensorSwizzle
-from triton_ext.layouts.encodings import NVMMAShared, shape_per_cta
+from triton_ext.layouts.cluster import shape_per_cta
+from triton_ext.layouts.encodings import NVMMAShared
 from triton_ext.layouts.nvmma_shared import tma_box_shape
 from triton_ext.mlir.module import MlirModule, Value
 from triton_ext.mlir.types import memory_type

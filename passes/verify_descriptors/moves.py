@@ -14,11 +14,11 @@ from functools import lru_cache
 
 from triton_ext.errors import LayoutError
 from triton_ext.hardware.banks import (
-    RequestPattern,
-    register_matrix_pattern,
-    register_pattern,
+    RegisterAccess,
+    register_access,
+    register_matrix_access,
 )
-from triton_ext.hardware.register_moves import block_bases, within_block
+from triton_ext.layouts.cluster import block_bases, within_block
 from triton_ext.layouts.linear_layout import LinearLayout
 from triton_ext.layouts.padded import PaddedShared
 from triton_ext.mlir.module import MlirModule, Operation, Value
@@ -100,20 +100,20 @@ def _touched(
         return None
     registers, shared = within_block(registers), within_block(shared)
     paddings = encoding.paddings if isinstance(encoding, PaddedShared) else ()
-    pattern = register_pattern(registers, shared, bits, paddings=paddings)
+    pattern = register_access(registers, shared, bits, paddings=paddings)
     rows: tuple[int, ...] = ()
     for trans in (False, True) if by_matrix and not paddings else ():
         try:
-            rows = _places(register_matrix_pattern(registers, shared, bits, trans))
+            rows = _places(register_matrix_access(registers, shared, bits, trans))
             break
         except LayoutError:
             continue
     return Touched(_places(pattern), pattern.access_bytes, rows)
 
 
-def _places(pattern: RequestPattern) -> tuple[int, ...]:
+def _places(pattern: RegisterAccess) -> tuple[int, ...]:
     """Of the first lane of the first warp."""
-    return pattern.places(range(pattern.instructions))
+    return pattern.addresses(range(pattern.instructions))
 
 
 # -------------------------------------------------------------------------------- the PTX

@@ -15,7 +15,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from triton_ext.layouts.encodings import CHUNK_BYTES, NVMMAShared, shape_per_cta
+from triton_ext.layouts.cluster import shape_per_cta
+from triton_ext.layouts.encodings import CHUNK_BYTES, NVMMAShared
 from triton_ext.mlir.module import MlirModule, Operation, Value
 from triton_ext.passes.verify_descriptors import mlir_trace, ptx_trace
 from triton_ext.passes.verify_descriptors.addresses import Views, buffer_stride

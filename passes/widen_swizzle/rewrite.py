@@ -9,7 +9,7 @@ with them what the launch needs to know of the descriptors.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +20,7 @@ from triton_ext.mlir.edits import Edits
 from triton_ext.mlir.module import MlirModule, Operation, Value
 from triton_ext.mlir.printed_types import printed_memory_types, with_encoding
 from triton_ext.passes.frame.base import Compilation, Outcome, ReportOptions, compiler_pass
+from triton_ext.passes.frame.rewriting import described, printed_location, source_line, touched
 from triton_ext.passes.shared_accesses import SharedAllocation, shared_allocations
 from triton_ext.passes.widen_swizzle.swizzle_classes import (
     Obstacle,
@@ -82,7 +83,7 @@ class _Rewriter:
         return with_encoding(value.type, self.edits.alias(str(new), "shared"))
 
     def rewrite(self) -> str:
-        for operation in _touched(self.types):
+        for operation in touched(self.module, self.types.keys()):
             for printed in printed_memory_types(operation):
                 if printed.values and printed.values[0] in self.types:
                     new = self.types[printed.values[0]]
@@ -103,7 +104,7 @@ class _Rewriter:
                 continue
             name = self.edits.fresh_name("box")
             self.edits.insert_before(
-                maker, f"{name} = arith.constant {extent} : i32{_location(maker)}"
+                maker, f"{name} = arith.constant {extent} : i32{printed_location(maker)}"
             )
             self.edits.replace_operand(maker, 2, name)
             token = maker.tokens[_attribute(maker, "swizzle_mode")]
@@ -115,26 +116,6 @@ def _attribute(operation: Operation, name: str) -> int:
     """The index of the token of an attribute's value."""
     texts = [token.text for token in operation.tokens]
     return texts.index(name) + 2
-
-
-def _location(operation: Operation) -> str:
-    """`` loc(...)`` as an operation prints it; "" if it prints none."""
-    for token in reversed(operation.tokens):
-        if token.kind == "word" and token.text == "loc":
-            return " " + operation.module.text[token.start : operation.tokens[-1].stop]
-    return ""
-
-
-def _touched(values: Iterable[Value]) -> Iterator[Operation]:
-    """The operations that take, make or carry values, once each."""
-    seen: dict[Operation, None] = {}
-    for value in values:
-        if value.definition:
-            seen[value.definition] = None
-        elif value.block:
-            seen[value.block.region.parent] = None
-        seen.update((user, None) for user, _ in value.uses)
-    yield from seen
 
 
 def _fits_in_shared_memory(before: Iterable[SharedAllocation], choices: Iterable[_Choice]) -> bool:
@@ -153,23 +134,6 @@ def _fits_in_shared_memory(before: Iterable[SharedAllocation], choices: Iterable
 
 
 # ------------------------------------------------------------------------------------- report
-
-
-def _place(operation: Operation | None) -> str:
-    location = operation.location if operation else None
-    return str(location) if location else ""
-
-
-def _memory(choice: _Choice) -> list[dict[str, Any]]:
-    return [
-        {
-            "value": value.name,
-            "location": _place(value.definition),
-            "shape": list(choice.found.kind(value).shape),
-            "element": choice.found.kind(value).element,
-        }
-        for value in choice.found.allocations
-    ]
 
 
 def _descriptors(choice: _Choice) -> list[dict[str, Any]]:
@@ -201,7 +165,7 @@ def _accesses(
         for was, now in zip(old.copies, new.copies, strict=True):
             copies[was.operation] = {
                 "operation": was.operation.name,
-                "location": _place(was.operation),
+                "location": source_line(was.operation),
                 "before": was.boxes,
                 "after": now.boxes,
             }
@@ -209,7 +173,7 @@ def _accesses(
             if one.planned and other.planned:
                 moves[one.operation] = {
                     "operation": one.operation.name,
-                    "location": _place(one.operation),
+                    "location": source_line(one.operation),
                     "instructions": [one.planned.mnemonic, other.planned.mnemonic],
                     "before": one.planned.pattern.wavefronts,
                     "after": other.planned.pattern.wavefronts,
@@ -243,14 +207,15 @@ def _sums(items: list[dict[str, Any]]) -> tuple[int, int]:
 
 
 def _reported(choice: _Choice, accesses: dict[str, Any]) -> dict[str, Any]:
-    found: dict[str, Any] = {"memory": _memory(choice), "from": choice.found.width}
+    memory = [described(value, choice.found.kind(value)) for value in choice.found.allocations]
+    found: dict[str, Any] = {"memory": memory, "from": choice.found.width}
     if choice.is_changed:
         found |= {"to": choice.width, "descriptors": _descriptors(choice), **accesses}
     if choice.obstacle:
         found |= {
             "fits": choice.found.widest,
             "remark": choice.obstacle.reason,
-            "location": _place(choice.obstacle.operation),
+            "location": source_line(choice.obstacle.operation),
         }
     return found
 
@@ -325,9 +290,9 @@ def widen_swizzle(compilation: Compilation, options: ReportOptions) -> Outcome |
             _Choice(choice.found, choice.found.width, loss) if loss else choice
             for choice, loss in zip(choices, losses, strict=True)
         ]
-    described = [_reported(*each) for each in zip(choices, accesses, strict=True)]
+    entries = [_reported(*each) for each in zip(choices, accesses, strict=True)]
     report = {
-        "widened": [each for each in described if "to" in each],
-        "left_alone": [each for each in described if "to" not in each],
+        "widened": [each for each in entries if "to" in each],
+        "left_alone": [each for each in entries if "to" not in each],
     }
     return Outcome(text, report)

@@ -9,43 +9,30 @@ coordinates, or is derived from the layout by the compiler.
 from __future__ import annotations
 
 import functools
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from triton_ext.errors import LayoutError
 from triton_ext.hardware.architecture import Architecture
 from triton_ext.hardware.operand import INSTRUCTION_K_BYTES, derive_operand
-from triton_ext.layouts.encodings import (
-    SWIZZLE_BYTE_WIDTHS,
-    NVMMAShared,
-    SharedLinear,
-    shape_per_cta,
-)
+from triton_ext.layouts.cluster import shape_per_cta
+from triton_ext.layouts.encodings import SWIZZLE_BYTE_WIDTHS, NVMMAShared, SharedLinear
 from triton_ext.layouts.linear_layout import LinearLayout
 from triton_ext.layouts.nvmma_shared import ATOM_ROWS, nvmma_shared_to_linear_layout
 from triton_ext.layouts.triton.known_faults import expected_from_triton
-from triton_ext.mlir.memory_flow import VIEWS, forwarded
+from triton_ext.mlir.memory_flow import VIEWS, components, forwarded
 from triton_ext.mlir.module import MlirModule, Operation, Value
+from triton_ext.mlir.operations import CONTROL_FLOW, MMAS, TMA_COPIES
 from triton_ext.mlir.types import MemoryType
 from triton_ext.passes.frame.base import Compilation
 from triton_ext.passes.shared_accesses import mma_extent, operand_layout
 
-TMA_LOADS_AND_STORES = (
-    "ttng.async_tma_copy_global_to_local", "ttng.async_tma_copy_local_to_global",
-    "ttng.async_tma_reduce", "ttng.async_tma_gather", "ttng.async_tma_scatter",
-)  # fmt: skip
-"""Their first operand is the descriptor; Triton wants its encoding to be that of the tile."""
-_MMAS = ("ttng.warp_group_dot", "ttng.tc_gen5_mma", "ttng.tc_gen5_mma_scaled")
-"""Their first two operands are A and B."""
 _ORDERED = ("ttng.wait_barrier", "ttng.tc_gen5_commit", "ttng.warp_group_dot_wait")
 """Operations that take tiles to say in which order things happen."""
 _BY_COORDINATES = (
-    *VIEWS, *TMA_LOADS_AND_STORES, *_MMAS, *_ORDERED,
+    *VIEWS, *TMA_COPIES, *MMAS, *_ORDERED,
     "ttg.local_alloc", "ttg.local_load", "ttg.local_store", "ttg.local_dealloc",
-    "ttg.async_copy_global_to_local",
-    "scf.for", "scf.while", "scf.if", "scf.yield", "scf.condition",
-    "cf.br", "cf.cond_br", "arith.select", "ttg.warp_specialize", "ttg.warp_yield",
+    "ttg.async_copy_global_to_local", *CONTROL_FLOW,
 )  # fmt: skip
 """Operations that take memory or descriptors and do not depend on where an element lies."""
 _OF_DESCRIPTORS_IN_MEMORY = (
@@ -60,7 +47,7 @@ class Target:
     """What the module is compiled for, and by what.
 
     Attributes:
-        release: of Triton, (major, minor); None if it is not known.
+        release: Triton's (major, minor) version; None if it is not known.
     """
 
     arch: Architecture
@@ -69,8 +56,7 @@ class Target:
     @classmethod
     def of(cls, compilation: Compilation) -> Target:
         """From what Triton says in the metadata."""
-        version = re.match(r"(\d+)\.(\d+)", str(compilation.metadata.get("triton_version", "")))
-        return cls(compilation.arch, (int(version[1]), int(version[2])) if version else None)
+        return cls(compilation.arch, compilation.release)
 
 
 @dataclass(frozen=True)
@@ -78,8 +64,8 @@ class Obstacle:
     """Why a class keeps its swizzle.
 
     Attributes:
-        reason: in words.
-        operation: where.
+        reason: why, in words.
+        operation: the operation that stands in the way, if it is one.
     """
 
     reason: str
@@ -91,9 +77,9 @@ class SwizzleClass:
     """Values that have one swizzle.
 
     Attributes:
-        module: theirs.
-        members: memory in shared memory, and TMA descriptors; each before its uses.
-        pointers: to the memory in which descriptors are made on the device.
+        module: the module of the values.
+        members: values of shared memory, and TMA descriptors; each before its uses.
+        pointers: pointers to the memory in which descriptors are made on the device.
     """
 
     module: MlirModule
@@ -252,7 +238,7 @@ def _edges(module: MlirModule) -> Iterator[tuple[Value, Value]]:
     for operation in module.operations:
         if operation.name in VIEWS and operation.results:
             yield operation.operands[0], operation.results[0]
-        elif operation.name in TMA_LOADS_AND_STORES and _is_node(module, operation.operands[0]):
+        elif operation.name in TMA_COPIES and _is_node(module, operation.operands[0]):
             for value in operation.operands[1:]:
                 kind = module.memory(value)
                 if kind is not None and kind.mnemonic == "nvmma_shared":
@@ -261,24 +247,18 @@ def _edges(module: MlirModule) -> Iterator[tuple[Value, Value]]:
 
 def swizzle_classes(module: MlirModule) -> list[SwizzleClass]:
     """The classes of a module that have a member with an NVMMA encoding, in textual order."""
-    neighbours: dict[Value, list[Value]] = {}
-    for first, second in _edges(module):
-        if _is_node(module, first) or _is_node(module, second):
-            neighbours.setdefault(first, []).append(second)
-            neighbours.setdefault(second, []).append(first)
-    found: list[SwizzleClass] = []
-    seen: set[Value] = set()
-    for start in module.values:
-        kind = module.memory(start)
-        if start in seen or kind is None or kind.mnemonic != "nvmma_shared":
-            continue
-        reached, pending = {start: None}, [start]
-        while pending:
-            for other in neighbours.get(pending.pop(), ()):
-                if other not in reached:
-                    reached[other] = None
-                    pending.append(other)
-        seen.update(reached)
+    edges = [
+        (first, second)
+        for first, second in _edges(module)
+        if _is_node(module, first) or _is_node(module, second)
+    ]
+    starts = [
+        value
+        for value in module.values
+        if (kind := module.memory(value)) is not None and kind.mnemonic == "nvmma_shared"
+    ]
+    found = []
+    for reached in components(starts, edges):
         members = tuple(value for value in reached if _is_node(module, value))
         pointers = tuple(value for value in reached if not _is_node(module, value))
         found.append(SwizzleClass(module, members, pointers))
@@ -411,10 +391,10 @@ def _of_use(
         yield Obstacle(f"{user.name} takes it, which may see where elements lie", user)
     elif user.name in VIEWS and index == 0:
         yield from _of_view(found, value, user, width)
-    elif user.name in TMA_LOADS_AND_STORES:
+    elif user.name in TMA_COPIES:
         if user.operands[0] not in found.encodings:
             yield Obstacle(f"{user.name} takes a descriptor that is not known here", user)
-    elif user.name in _MMAS:
+    elif user.name in MMAS:
         yield from _of_mma(found, value, user, index, width, target.arch)
 
 

@@ -41,7 +41,7 @@ def test_the_example(arch, tmp_path, monkeypatch):
 
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     base.all_passes()  # whose modules register them once, in the registry of that moment
-    monkeypatch.setattr(base, "_registry", dict(base._registry))
+    monkeypatch.setattr(base, "registered", dict(base.registered))
     (example,) = re.findall(r"```python\n(from triton_ext import passes\n.*?)```", PAGE, re.DOTALL)
     path = tmp_path / "example.py"
     path.write_text(example)

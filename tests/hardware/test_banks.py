@@ -41,7 +41,6 @@ from triton_ext.hardware.banks import (
     warp_access,
 )
 from triton_ext.layouts.atoms import SwizzleAtom
-from triton_ext.layouts.dump import encoding_linear_layout
 from triton_ext.layouts.encodings import ELEMENT_BITWIDTHS, SWIZZLE_BYTE_WIDTHS
 
 ATOMS = [
@@ -520,7 +519,7 @@ def random_cases(count):
                 mixed[i] = tuple(a ^ b for a, b in zip(mixed[i], mixed[j], strict=True))
             encoding = SharedLinear(tuple(mixed), (), 128)
         try:
-            shared = encoding_linear_layout(encoding, shape)
+            shared = encoding.to_linear_layout(shape)
         except LayoutError:
             continue
         first = [(0, 1 << i) for i in range(randomness.randint(0, 3)) if 1 << i < shape[1]]

@@ -8,10 +8,9 @@ from triton_ext.errors import LayoutError
 from triton_ext.hardware.banks import (
     register_access,
     register_matrix_access,
-    register_matrix_pattern,
-    register_pattern,
 )
-from triton_ext.hardware.register_moves import plan_move, within_block
+from triton_ext.hardware.register_moves import plan_move
+from triton_ext.layouts.cluster import within_block
 from triton_ext.layouts.distributed import distributed_linear_layout
 from triton_ext.layouts.encodings import NVMMAShared, SwizzledShared
 from triton_ext.layouts.linear_layout import LinearLayout
@@ -87,22 +86,19 @@ def test_transposed_bytes_on_blackwell_are_not_modelled():
         plan_move(registers, columns, 8, "load", arch=100)
 
 
-def test_a_pattern_is_all_its_requests():
+def test_an_access_is_all_its_requests():
     """One request and how many there are, against each of them."""
     for shared, bits in ((nvmma(128), 16), (nvmma(0), 16), (nvmma(32, 32), 32)):
         registers = distributed_linear_layout(ROWS, (64, 64))
-        pattern, access = (
-            make(registers, shared, bits) for make in (register_pattern, register_access)
-        )
-        assert pattern.wavefronts == access.wavefronts
-        assert pattern.ideal_wavefronts == access.ideal_wavefronts
-        assert pattern.instructions * pattern.warps == len(access.requests)
+        access = register_access(registers, shared, bits)
+        assert access.wavefronts == sum(each.wavefronts for each in access.requests)
+        assert access.ideal_wavefronts == sum(each.ideal_wavefronts for each in access.requests)
+        assert access.instructions * access.warps == len(access.requests)
     accumulator = distributed_linear_layout(ACCUMULATOR, (64, 64))
     for width in (0, 32, 64, 128):
-        pattern = register_matrix_pattern(accumulator, nvmma(width), 16)
         access = register_matrix_access(accumulator, nvmma(width), 16)
-        assert pattern.wavefronts == access.wavefronts
-        assert pattern.request() == access.requests[0]
+        assert access.wavefronts == sum(each.wavefronts for each in access.requests)
+        assert access.request() == access.requests[0]
 
 
 def test_loads_of_the_same_16_bytes_are_not_certain():
@@ -121,7 +117,7 @@ def test_padded_encodings():
     assert rows.paddings == ((64, 4),)
     assert rows.to_linear_layout() == SwizzledShared(1, 1, 1, (1, 0)).to_linear_layout((32, 64))
     # Behind the last row there is no padding.
-    assert rows.padded_elements((32, 64)) == 32 * 64 + 31 * 4
+    assert rows.stored_elements((32, 64)) == 32 * 64 + 31 * 4
     based = PaddedShared.parse(
         "#ttg.padded_shared<[32:+8, 128:+4] {offset = [[0, 1], [0, 2], [1, 0]], block = []}>"
     )

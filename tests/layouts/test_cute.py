@@ -184,7 +184,7 @@ def test_complement(layout, cotarget):
     assert indices == sorted(set(indices))
     assert not set(indices[1:]) & set(values(layout))
     filtered = Layout(
-        tuple(1 if d == 0 else s for s, d in C._flat_modes(layout)), tuple(C._leaves(layout.stride))
+        tuple(1 if d == 0 else s for s, d in C.flat_modes(layout)), tuple(C.leaves(layout.stride))
     )
     both = C.concatenate(filtered, rest)
     assert is_injective(both)
@@ -262,7 +262,7 @@ def test_tile_to_shape_adds_modes():
 def test_recast(layout, bits):
     """The wide elements that are touched are those of the result."""
     ratio = 128 // bits
-    strides = [d for s, d in C._flat_modes(layout)]
+    strides = [d for s, d in C.flat_modes(layout)]
     if any(d % ratio and ratio % d for d in strides if d):
         with pytest.raises(LayoutError, match=r"must divide .* or be multiples of it"):
             C.recast(layout, bits, 128)
@@ -667,8 +667,8 @@ def test_seed_002_3_5_k_major_steps():
     assert values(canonical) == values(operand)
     # 3.5.2 and 3.5.3: strides in bytes
     advance = K_MAJOR.steps[1].layout.modes[1]
-    assert [2 * d for d in C._leaves(advance.stride)] == [8192, 32, 16384]
-    assert [16 * d for d in C._leaves(K_MAJOR.advance.stride)] == [8192, 32, 16384]
+    assert [2 * d for d in C.leaves(advance.stride)] == [8192, 32, 16384]
+    assert [16 * d for d in C.leaves(K_MAJOR.advance.stride)] == [8192, 32, 16384]
     # 3.5.4: SBO is stride_01, LBO stride_11; CuTe C++ divides by (8, 2), and LBO is stride_10
     strides = K_MAJOR.steps[3].layout.stride
     assert (16 * strides[0][1], 16 * strides[1][1]) == (1024, 16)
@@ -723,7 +723,7 @@ def test_seed_002_4_5_mn_major_steps():
     # 4.5: ((T,SW,m),(8,k)):((1,T,LBO),(T SW,SBO)) with T = 8, SW = 4, m = k = 2
     canonical = parse("((8,4,2),(8,2)):((1,8,4096),(32,256))")
     assert values(canonical) == values(MN_MAJOR.steps[1].layout.modes[0])
-    assert [16 * d for d in C._leaves(MN_MAJOR.advance.stride)] == [16384, 1024]
+    assert [16 * d for d in C.leaves(MN_MAJOR.advance.stride)] == [16384, 1024]
     strides = MN_MAJOR.steps[3].layout.stride
     assert (16 * strides[0][1], 16 * strides[1][1]) == (8192, 512)
 
@@ -1009,7 +1009,7 @@ def breaks_its_law(operation, arguments, result):
     if operation == "recast":  # CUTLASS asserts this condition (upcast); the DSL does not
         layout, old, new = arguments
         ratio = new // old
-        return any(d % ratio and ratio % d for d in C._leaves(layout.stride) if d)
+        return any(d % ratio and ratio % d for d in C.leaves(layout.stride) if d)
     if operation == "logical_product":
         block, tiler = arguments
         copies = C.complement(block, C.size(block) * C.cosize(tiler))

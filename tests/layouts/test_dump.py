@@ -19,14 +19,8 @@ from triton_ext import (
     nvmma_shared_to_linear_layout,
 )
 from triton_ext.layouts.atoms import SwizzleAtom
-from triton_ext.layouts.dump import (
-    LayoutDump,
-    dump_encoding,
-    dump_module,
-    encoding_linear_layout,
-    from_json,
-    to_json,
-)
+from triton_ext.layouts.dump import LayoutDump, dump_encoding, from_json, to_json
+from triton_ext.mlir.module_layouts import dump_module
 from triton_ext.render.grid import draw_grid
 from triton_ext.render.text import dump_text, explain
 
@@ -235,7 +229,7 @@ def test_grid_colours_are_bank_groups():
 def test_grid_cells_are_the_offsets(encoding, data):
     shape = data.draw(shapes(encoding.rank, max_bits=7))
     try:
-        layout = encoding_linear_layout(encoding, shape)
+        layout = encoding.to_linear_layout(shape)
     except LayoutError:
         return
     text = uncoloured(draw_grid(layout, encoding.element_bitwidth, max_rows=None, max_width=None))
@@ -266,7 +260,7 @@ def test_grid_cells_are_the_offsets(encoding, data):
     ],
 )
 def test_grid_cells_stand_for_consecutive_offsets(encoding, run):
-    layout = encoding_linear_layout(encoding, (8, 64))
+    layout = encoding.to_linear_layout((8, 64))
     text = uncoloured(draw_grid(layout, 16, max_width=None))
     assert (f"of the first of {run} along dim1" in text) == (run > 1)
     inverse = layout.pseudoinvert()
@@ -284,7 +278,7 @@ def test_grid_is_cut():
     assert all(len(line) <= 60 for line in table)
     assert notes[-2] == "... dim0 0 to 3 of 128 (--full shows all)"
     assert notes[-1].startswith("... dim1 0 to ")
-    deep = uncoloured(draw_grid(encoding_linear_layout(NVMMAShared(0, 8, rank=3), (4, 2, 8)), 8))
+    deep = uncoloured(draw_grid(NVMMAShared(0, 8, rank=3).to_linear_layout((4, 2, 8)), 8))
     assert "at dim0 = 0" in deep
 
 

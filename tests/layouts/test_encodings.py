@@ -14,7 +14,8 @@ from sites import triton_sites
 from strategies import cga_layouts, nvmma_encodings, shapes, surjective_layouts
 
 from triton_ext import LayoutError, NVMMAShared, SharedLinear, SwizzledShared, parse_encoding
-from triton_ext.layouts.encodings import ELEMENT_BITWIDTHS, cluster_layout, shape_per_cta
+from triton_ext.layouts.cluster import cluster_layout, shape_per_cta
+from triton_ext.layouts.encodings import ELEMENT_BITWIDTHS
 
 SEED = "#ttg.nvmma_shared<{swizzlingByteWidth = 128, transposed = false, elementBitWidth = 16}>"
 

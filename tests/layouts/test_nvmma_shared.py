@@ -19,7 +19,8 @@ from triton_ext import (
     core_matrix_linear_layout,
     nvmma_shared_to_linear_layout,
 )
-from triton_ext.layouts.encodings import ELEMENT_BITWIDTHS, SWIZZLE_BYTE_WIDTHS, shape_per_cta
+from triton_ext.layouts.cluster import shape_per_cta
+from triton_ext.layouts.encodings import ELEMENT_BITWIDTHS, SWIZZLE_BYTE_WIDTHS
 from triton_ext.layouts.nvmma_shared import tma_box_shape
 from triton_ext.layouts.triton.known_faults import KNOWN_FAULTS, expected_from_triton
 from triton_ext.layouts.triton.oracle import TritonOracle

@@ -220,17 +220,17 @@ def half_boxes(monkeypatch):
 
 def boxes_by_rows_last(monkeypatch):
     """Tiling: boxes stacked along the last dimension first."""
-    right = nvmma._swizzled_box
+    right = nvmma.swizzled_box
 
     def wrong(box, *rest):
         layout = right(box, *rest)
         return layout.transpose_outs(list(reversed(layout.out_dims)))
 
-    monkeypatch.setattr(nvmma, "_swizzled_box", wrong)
+    monkeypatch.setattr(nvmma, "swizzled_box", wrong)
 
 
 def untransposed(monkeypatch):
-    right = nvmma._swizzled_box
+    right = nvmma.swizzled_box
 
     def wrong(box, encoding, *rest):
         flipped_encoding = replace(encoding, transposed=False)
@@ -238,11 +238,11 @@ def untransposed(monkeypatch):
             return right((box[1], box[0]), flipped_encoding, *rest).transpose_outs(["dim1", "dim0"])
         return right(box, encoding, *rest)
 
-    monkeypatch.setattr(nvmma, "_swizzled_box", wrong)
+    monkeypatch.setattr(nvmma, "swizzled_box", wrong)
 
 
 def unpacked_fp4(monkeypatch):
-    monkeypatch.setattr(nvmma, "_pack_fp4", lambda column: column % 64)
+    monkeypatch.setattr(nvmma, "pack_fp4", lambda column: column % 64)
 
 
 def no_cluster(monkeypatch):
@@ -262,12 +262,12 @@ def wrong_alignment(monkeypatch):
 
 
 def columns_first_unswizzled(monkeypatch):
-    right = nvmma._unswizzled_box
+    right = nvmma.unswizzled_box
 
     def wrong(box, encoding):
         return right(box, replace(encoding, transposed=not encoding.transposed))
 
-    monkeypatch.setattr(nvmma, "_unswizzled_box", wrong)
+    monkeypatch.setattr(nvmma, "unswizzled_box", wrong)
 
 
 def swizzled_order(monkeypatch):

@@ -37,7 +37,7 @@ def own_cache(tmp_path, monkeypatch):
 
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "cache"))
     base.all_passes()  # whose modules register them once, in the registry of that moment
-    monkeypatch.setattr(base, "_registry", dict(base._registry))
+    monkeypatch.setattr(base, "registered", dict(base.registered))
     yield
     assert knobs.runtime.add_stages_inspection_hook is None
     assert knobs.compilation.listener is None

@@ -497,8 +497,8 @@ def copy_jobs() -> Iterator[Job]:
 
 
 def product_jobs() -> Iterator[Job]:
-    """Bare products of `test_compiled_descriptors.py`: all types, major-nesses and swizzles."""
-    import test_compiled_descriptors as products
+    """Bare products of `mma_products`: all types, major-nesses and swizzles."""
+    import mma_products as products
 
     for arch, group in products.TARGETS:
         for i, each in enumerate(products.products(arch, group)):

@@ -34,7 +34,6 @@ from triton_ext.hardware.banks import (
     warp_access,
 )
 from triton_ext.layouts.atoms import Major
-from triton_ext.layouts.dump import encoding_linear_layout
 from triton_ext.layouts.encodings import NVMMAShared, SharedEncoding, parse_encoding
 from triton_ext.layouts.linear_layout import LinearLayout
 from triton_ext.render.words import by, counted
@@ -140,7 +139,7 @@ def banks(
     else:
         encoding = described.encoding(shape)
     element_bitwidth = _element_bitwidth(encoding, described.bits)
-    layout = encoding_linear_layout(encoding, shape)
+    layout = encoding.to_linear_layout(shape)
     contiguous = _contiguous_dim(layout)
     head: dict[str, Any] = {
         "encoding": str(encoding),

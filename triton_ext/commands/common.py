@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from triton_ext.errors import LayoutError
+from triton_ext.layouts.attributes import parse_value
 from triton_ext.layouts.encodings import ELEMENT_BITWIDTHS, SWIZZLE_BYTE_WIDTHS, NVMMAShared
-from triton_ext.mlir.attributes import parse_value
 
 if TYPE_CHECKING:
     _ParamType = click.ParamType[Any]

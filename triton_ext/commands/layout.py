@@ -19,7 +19,7 @@ from triton_ext.commands.common import (
     rendering,
     show,
 )
-from triton_ext.layouts.dump import LayoutDump, dump_encoding, dump_module, from_json, to_json
+from triton_ext.layouts.dump import LayoutDump, dump_encoding, from_json, to_json
 from triton_ext.layouts.encodings import NVMMAShared, SharedEncoding, parse_encoding
 from triton_ext.render.text import dump_text, explain
 
@@ -153,6 +153,8 @@ def _read(path: Path) -> list[LayoutDump]:
         ) from None
     if path.suffix == ".json":
         return from_json(text)
+    from triton_ext.mlir.module_layouts import dump_module
+
     dumps = dump_module(text)
     if not dumps:
         raise click.UsageError(f"{str(path)!r} uses no shared-memory encoding")

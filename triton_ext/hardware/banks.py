@@ -31,9 +31,11 @@ from typing import Any
 
 from triton_ext.errors import LayoutError
 from triton_ext.hardware.architecture import WARP_THREADS
-from triton_ext.layouts.atoms import Major, SwizzleAtom
-from triton_ext.layouts.encodings import CHUNK_BYTES, ELEMENT_BITWIDTHS, NVMMAShared, checked_shape
-from triton_ext.layouts.linear_layout import LinearLayout, is_power_of_two, powers_below
+from triton_ext.layouts.arguments import integers, is_power_of_two, one_of, power_of_two
+from triton_ext.layouts.atoms import MAJORS, Major, SwizzleAtom
+from triton_ext.layouts.cluster import checked_shape, standard_out_dims
+from triton_ext.layouts.encodings import CHUNK_BYTES, ELEMENT_BITWIDTHS, NVMMAShared
+from triton_ext.layouts.linear_layout import LinearLayout, powers_below
 from triton_ext.layouts.nvmma_shared import ATOM_ROWS
 
 BANKS = 32
@@ -51,7 +53,6 @@ __all__ = [
     "BankConflict",
     "BankReport",
     "RegisterAccess",
-    "RequestPattern",
     "chunk_access",
     "global_request_bytes",
     "global_runs",
@@ -59,8 +60,6 @@ __all__ = [
     "pick_atom",
     "register_access",
     "register_matrix_access",
-    "register_matrix_pattern",
-    "register_pattern",
     "thread_layout",
     "warp_access",
 ]
@@ -121,39 +120,6 @@ class BankReport:
         return f"{count} instead of {self.ideal_wavefronts}: {self.degree}-way bank conflict"
 
 
-@dataclass(frozen=True)
-class RegisterAccess:
-    """A tensor in registers, stored to or loaded from shared memory by all warps.
-
-    Attributes:
-        access_bytes: how many bytes a lane accesses with one instruction.
-        requests: a report for each instruction of each warp; those of warp 0 come first.
-    """
-
-    access_bytes: int
-    requests: tuple[BankReport, ...]
-
-    @cached_property
-    def wavefronts(self) -> int:
-        """The wavefronts of all requests together."""
-        return sum(request.wavefronts for request in self.requests)
-
-    @cached_property
-    def ideal_wavefronts(self) -> int:
-        """The same without a conflict."""
-        return sum(request.ideal_wavefronts for request in self.requests)
-
-    @cached_property
-    def worst(self) -> BankReport:
-        """The first of the requests with the most wavefronts."""
-        return max(self.requests, key=lambda request: request.wavefronts)
-
-
-def _one_of(argument: str, value: Any, legal: Sequence[int]) -> None:
-    if isinstance(value, bool) or value not in legal:
-        raise LayoutError(argument, value, f"must be one of {', '.join(map(str, legal))}")
-
-
 def _dim_index(argument: str, value: Any, rank: int) -> int:
     """A dimension by its number, counted from the end if negative, or LayoutError."""
     if isinstance(value, bool) or not isinstance(value, int) or not -rank <= value < rank:
@@ -200,7 +166,7 @@ def warp_access(
         LayoutError: no such access; or an offset that is no multiple of `access_bytes` (PTX ISA,
             "Addresses as Operands": an address must be naturally aligned).
     """
-    _one_of("access_bytes", access_bytes, ACCESS_BYTES)
+    one_of("access_bytes", access_bytes, ACCESS_BYTES)
     lanes = _lane_offsets(offsets)
     group_lanes = min(WARP_THREADS, LINE_BYTES // access_bytes)
     groups: dict[int, dict[int, dict[int, list[int]]]] = {}  # group -> bank -> word -> lanes
@@ -240,7 +206,7 @@ def _checked_tile(layout: Any, element_bitwidth: Any, rank: int | None = None) -
     """A layout of whole bytes of which each offset holds one element, or LayoutError."""
     if not isinstance(layout, LinearLayout):
         raise LayoutError("layout", layout, "must be a LinearLayout")
-    _one_of("element_bitwidth", element_bitwidth, ELEMENT_BITWIDTHS)
+    one_of("element_bitwidth", element_bitwidth, ELEMENT_BITWIDTHS)
     if list(layout.in_dims) != ["offset"]:
         raise LayoutError(
             "layout", list(layout.in_dims), "must have the one input dim 'offset', of one block"
@@ -264,8 +230,7 @@ def _chunk_offsets(
         row, column = map(operator.index, at)
     except (TypeError, ValueError):
         raise LayoutError("at", at, "must be a pair (row, column), in elements") from None
-    if major not in ("K", "MN"):
-        raise LayoutError("major", major, "must be one of ('K', 'MN')")
+    one_of("major", major, MAJORS)
     chunk = 8 * CHUNK_BYTES // element_bitwidth
     extents = (MATRIX_ROWS, chunk) if major == "K" else (chunk, MATRIX_ROWS)
     contiguous = 1 if major == "K" else 0
@@ -349,7 +314,7 @@ def matrix_access(
         matrices = list(at)
     except TypeError:
         raise LayoutError("at", at, "must be a sequence of (row, column) pairs") from None
-    _one_of("the number of matrices", len(matrices), MATRIX_COUNTS)
+    one_of("the number of matrices", len(matrices), MATRIX_COUNTS)
     major: Major = "MN" if trans else "K"
     offsets: list[int] = []
     for corner in matrices:
@@ -370,7 +335,7 @@ def thread_layout(
     hold what another one does.
 
     Args:
-        shape: of the tile, powers of two.
+        shape: the tile's shape: powers of two.
         warps: how many, a power of two.
         contiguous_dim: along which dimension the threads lie first; then the last one first.
 
@@ -380,14 +345,10 @@ def thread_layout(
     Raises:
         LayoutError: an illegal argument, or rows shorter than `access_bytes`.
     """
-    try:
-        shape = checked_shape(shape, len(shape))
-    except TypeError:
-        raise LayoutError("shape", shape, "must be a sequence of integers") from None
-    _one_of("element_bitwidth", element_bitwidth, ELEMENT_BITWIDTHS)
-    _one_of("access_bytes", access_bytes, ACCESS_BYTES)
-    if not is_power_of_two(warps):
-        raise LayoutError("warps", warps, "must be a power of two, at least 1")
+    shape = checked_shape(shape, len(integers("shape", shape)))
+    one_of("element_bitwidth", element_bitwidth, ELEMENT_BITWIDTHS)
+    one_of("access_bytes", access_bytes, ACCESS_BYTES)
+    power_of_two("warps", warps)
     contiguous_dim = _dim_index("contiguous_dim", contiguous_dim, len(shape))
     row_bytes = shape[contiguous_dim] * element_bitwidth // 8
     if 8 * access_bytes < element_bitwidth or access_bytes > row_bytes:
@@ -413,7 +374,7 @@ def thread_layout(
         "lane": padded[vector:lanes],
         "warp": padded[lanes:end],
     }
-    return LinearLayout(bases, {f"dim{i}": size for i, size in enumerate(shape)})
+    return LinearLayout(bases, standard_out_dims(shape))
 
 
 def _vector_bits(bases: Sequence[int], others: Sequence[int], most: int) -> list[int]:
@@ -459,8 +420,8 @@ def _register_offsets(
 
 
 @dataclass(frozen=True)
-class RequestPattern:
-    """The requests by which a tensor in registers is stored or loaded: all alike but for a start.
+class RegisterAccess:
+    """The requests by which all warps store or load a tensor: all alike but for a start.
 
     Attributes:
         access_bytes: how many bytes a lane accesses with one instruction.
@@ -468,8 +429,8 @@ class RequestPattern:
         starts: for each instruction of each warp, what is XORed to the lanes' offsets, in elements;
             those of warp 0 come first.
         warps: how many warps.
-        element_bitwidth: of an element.
-        paddings: as in `register_access`.
+        element_bitwidth: bits of an element.
+        paddings: pairs (interval, padding), as in `register_access`.
     """
 
     access_bytes: int
@@ -487,11 +448,11 @@ class RequestPattern:
     def request(self, index: int = 0) -> BankReport:
         """What the banks make of one request."""
         start = self.starts[index]
-        return warp_access([self._place(start ^ lane) for lane in self.lanes], self.access_bytes)
+        return warp_access([self._byte(start ^ lane) for lane in self.lanes], self.access_bytes)
 
-    def places(self, requests: Iterable[int], lane: int = 0) -> tuple[int, ...]:
-        """Where a lane accesses shared memory with some of the requests, in bytes."""
-        return tuple(self._place(self.starts[index] ^ self.lanes[lane]) for index in requests)
+    def addresses(self, requests: Iterable[int], lane: int = 0) -> tuple[int, ...]:
+        """The byte offsets that a lane accesses with some of the requests."""
+        return tuple(self._byte(self.starts[index] ^ self.lanes[lane]) for index in requests)
 
     @cached_property
     def wavefronts(self) -> int:
@@ -502,65 +463,26 @@ class RequestPattern:
         """
         if not self.paddings:
             return self.request().wavefronts * len(self.starts)
-        return sum(self.request(i).wavefronts for i in range(len(self.starts)))
+        return sum(request.wavefronts for request in self.requests)
 
     @cached_property
     def ideal_wavefronts(self) -> int:
-        """The same without a conflict."""
+        """How many wavefronts the requests would take without a conflict."""
         return self.request().ideal_wavefronts * len(self.starts)
 
-    @property
-    def access(self) -> RegisterAccess:
-        """All requests."""
-        return RegisterAccess(
-            self.access_bytes, tuple(self.request(i) for i in range(len(self.starts)))
-        )
+    @cached_property
+    def requests(self) -> tuple[BankReport, ...]:
+        """A report for each instruction of each warp; those of warp 0 come first."""
+        return tuple(map(self.request, range(len(self.starts))))
 
-    def _place(self, offset: int) -> int:
+    @property
+    def worst(self) -> BankReport:
+        """The first of the requests with the most wavefronts."""
+        return max(self.requests, key=lambda request: request.wavefronts)
+
+    def _byte(self, offset: int) -> int:
         padding = sum(offset // interval * extra for interval, extra in self.paddings)
         return (offset + padding) * self.element_bitwidth // 8
-
-
-def register_pattern(
-    registers: LinearLayout,
-    shared: LinearLayout,
-    element_bitwidth: int,
-    access_bytes: int | None = None,
-    paddings: Sequence[tuple[int, int]] = (),
-) -> RequestPattern:
-    """The requests of `register_access`, which has the same arguments and errors."""
-    own, lanes, warps = _register_offsets(registers, shared, element_bitwidth)
-    try:
-        legal = all(len(pair) == 2 and all(map(is_power_of_two, pair)) for pair in paddings)
-    except TypeError:
-        legal = False
-    if not legal:
-        raise LayoutError("paddings", paddings, "must be pairs of powers of two, in elements")
-    most = min([8 * max(ACCESS_BYTES) // element_bitwidth, *(n for pair in paddings for n in pair)])
-    vector = _vector_bits(own, [*lanes, *warps], most)
-    if paddings:  # Triton does not permute registers then
-        vector = [bit for i, bit in enumerate(vector) if vector[: i + 1] == list(range(i + 1))]
-    possible = element_bitwidth // 8 << len(vector)
-    if access_bytes is None:
-        access_bytes = possible
-    _one_of("access_bytes", access_bytes, ACCESS_BYTES)
-    if not element_bitwidth <= 8 * access_bytes <= 8 * possible:
-        raise LayoutError(
-            "access_bytes",
-            access_bytes,
-            f"must be from {element_bitwidth // 8} (an element) to {possible}: what a thread has"
-            " side by side in shared memory",
-        )
-    vector = vector[: (8 * access_bytes // element_bitwidth).bit_length() - 1]
-    repeated = [offset for bit, offset in enumerate(own) if bit not in vector]
-    return RequestPattern(
-        access_bytes,
-        tuple(_span(lanes)),
-        tuple(_span(repeated + warps)),
-        1 << len(warps),
-        element_bitwidth,
-        tuple((interval, extra) for interval, extra in paddings),
-    )
 
 
 def register_access(
@@ -585,38 +507,37 @@ def register_access(
     Raises:
         LayoutError: layouts that do not go together; a wider access than the layouts allow.
     """
-    return register_pattern(registers, shared, element_bitwidth, access_bytes, paddings).access
-
-
-def register_matrix_pattern(
-    registers: LinearLayout, shared: LinearLayout, element_bitwidth: int, trans: bool = False
-) -> RequestPattern:
-    """The requests of `register_matrix_access`, which has the same arguments and errors."""
     own, lanes, warps = _register_offsets(registers, shared, element_bitwidth)
-    _one_of("element_bitwidth", element_bitwidth, (16,) if trans else (8, 16, 32))
-    chunk = 8 * CHUNK_BYTES // element_bitwidth
-    if trans:
-        vector, rows, side_by_side = [0], [*own[:1], *lanes[:2]], lanes[2:]
-        rest = [*own, *lanes[:2], *warps]
-    else:
-        vector = _vector_bits(own, [*lanes, *warps], 32 // element_bitwidth)
-        rows, side_by_side = lanes[2:], [*(own[bit] for bit in vector), *lanes[:2]]
-        rest = [o for bit, o in enumerate(own) if bit not in vector] + rows + warps
-    if side_by_side != list(powers_below(chunk)) or any(o % chunk for o in rest) or len(rows) < 3:
-        held = "lanes 0, 4, 8, ... 28 an element each" if trans else "4 lanes 4 bytes each"
+    try:
+        legal = all(len(pair) == 2 and all(map(is_power_of_two, pair)) for pair in paddings)
+    except TypeError:
+        legal = False
+    if not legal:
+        raise LayoutError("paddings", paddings, "must be pairs of powers of two, in elements")
+    most = min([8 * max(ACCESS_BYTES) // element_bitwidth, *(n for pair in paddings for n in pair)])
+    vector = _vector_bits(own, [*lanes, *warps], most)
+    if paddings:  # Triton does not permute registers then
+        vector = [bit for i, bit in enumerate(vector) if vector[: i + 1] == list(range(i + 1))]
+    possible = element_bitwidth // 8 << len(vector)
+    if access_bytes is None:
+        access_bytes = possible
+    one_of("access_bytes", access_bytes, ACCESS_BYTES)
+    if not element_bitwidth <= 8 * access_bytes <= 8 * possible:
         raise LayoutError(
-            "registers",
-            registers,
-            f"of each 16 bytes in shared memory, {held} must be held, in order",
+            "access_bytes",
+            access_bytes,
+            f"must be from {element_bitwidth // 8} (an element) to {possible}: what a thread has"
+            " side by side in shared memory",
         )
+    vector = vector[: (8 * access_bytes // element_bitwidth).bit_length() - 1]
     repeated = [offset for bit, offset in enumerate(own) if bit not in vector]
-    matrices = min(max(MATRIX_COUNTS), 1 << len(repeated)).bit_length() - 1
-    return RequestPattern(
-        CHUNK_BYTES,
-        tuple(_span(rows + repeated[:matrices])),
-        tuple(_span(repeated[matrices:] + warps)),
+    return RegisterAccess(
+        access_bytes,
+        tuple(_span(lanes)),
+        tuple(_span(repeated + warps)),
         1 << len(warps),
         element_bitwidth,
+        tuple((interval, extra) for interval, extra in paddings),
     )
 
 
@@ -636,7 +557,32 @@ def register_matrix_access(
     Raises:
         LayoutError: layouts that do not go together, or not with these instructions.
     """
-    return register_matrix_pattern(registers, shared, element_bitwidth, trans).access
+    own, lanes, warps = _register_offsets(registers, shared, element_bitwidth)
+    one_of("element_bitwidth", element_bitwidth, (16,) if trans else (8, 16, 32))
+    chunk = 8 * CHUNK_BYTES // element_bitwidth
+    if trans:
+        vector, rows, side_by_side = [0], [*own[:1], *lanes[:2]], lanes[2:]
+        rest = [*own, *lanes[:2], *warps]
+    else:
+        vector = _vector_bits(own, [*lanes, *warps], 32 // element_bitwidth)
+        rows, side_by_side = lanes[2:], [*(own[bit] for bit in vector), *lanes[:2]]
+        rest = [o for bit, o in enumerate(own) if bit not in vector] + rows + warps
+    if side_by_side != list(powers_below(chunk)) or any(o % chunk for o in rest) or len(rows) < 3:
+        held = "lanes 0, 4, 8, ... 28 an element each" if trans else "4 lanes 4 bytes each"
+        raise LayoutError(
+            "registers",
+            registers,
+            f"of each 16 bytes in shared memory, {held} must be held, in order",
+        )
+    repeated = [offset for bit, offset in enumerate(own) if bit not in vector]
+    matrices = min(max(MATRIX_COUNTS), 1 << len(repeated)).bit_length() - 1
+    return RegisterAccess(
+        CHUNK_BYTES,
+        tuple(_span(rows + repeated[:matrices])),
+        tuple(_span(repeated[matrices:] + warps)),
+        1 << len(warps),
+        element_bitwidth,
+    )
 
 
 def _span(bases: Sequence[int]) -> Iterator[int]:
@@ -681,9 +627,9 @@ def global_runs(
     for start in range(0, tile.total_in_size, elements):
         rows: dict[tuple[int, ...], list[int]] = {}
         for offset in range(start, start + elements):
-            place = tile.apply(offset=offset)
-            column = place.pop(name)
-            rows.setdefault(tuple(place.values()), []).append(column)
+            element = tile.apply(offset=offset)
+            column = element.pop(name)
+            rows.setdefault(tuple(element.values()), []).append(column)
         runs = []
         for columns in rows.values():
             columns.sort()
@@ -716,8 +662,7 @@ def pick_atom(shape: Sequence[int], element_bitwidth: int, major: Major = "K") -
 
     Source: seed 003, Sec. 5; the choice is that of `NVMMAShared.default_for`.
     """
-    if major not in ("K", "MN"):
-        raise LayoutError("major", major, "must be one of ('K', 'MN')")
+    one_of("major", major, MAJORS)
     shape = checked_shape(shape, 2)
     encoding = NVMMAShared.default_for(shape, element_bitwidth, transposed=major == "MN")
     atom = SwizzleAtom(major, encoding.swizzle_byte_width, element_bitwidth)

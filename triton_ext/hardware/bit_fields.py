@@ -15,7 +15,7 @@ def extract(name: str, value: int, width: int, fields: Fields) -> dict[str, int]
 
     Args:
         name: what the word is, for the error.
-        width: of the word, in bits.
+        width: the size of the word, in bits.
 
     Raises:
         LayoutError: not an unsigned integer of this width.

@@ -6,12 +6,14 @@ Sources: PTX ISA, "Instruction descriptor" and "Matrix Shape" of tcgen05; CUTLAS
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from triton_ext.errors import LayoutError
-from triton_ext.hardware.bit_fields import extract, insert
+from triton_ext.hardware.bit_fields import Fields, extract, insert
+from triton_ext.layouts.arguments import one_of
 from triton_ext.layouts.atoms import Major
 
 _F8F6F4 = {"e4m3": 0, "e5m2": 1, "e2m3": 3, "e3m2": 4, "e2m1": 5}
@@ -83,10 +85,8 @@ def legal_n(kind: str, m: int, cta_group: int, *, weight_stationary: bool = Fals
     Raises:
         LayoutError: an unknown kind or CTA group, or an M that the two do not have.
     """
-    if kind not in KINDS:
-        raise LayoutError("kind", kind, f"must be one of {', '.join(KINDS)}")
-    if cta_group not in (1, 2):
-        raise LayoutError("cta_group", cta_group, "must be 1 or 2")
+    one_of("kind", kind, KINDS)
+    one_of("cta_group", cta_group, (1, 2))
     rows: dict[int, dict[int, Sequence[int]]]
     if weight_stationary:
         if KINDS[kind].block_scaled:
@@ -115,16 +115,49 @@ def legal_n(kind: str, m: int, cta_group: int, *, weight_stationary: bool = Fals
     return legal[m]
 
 
+def _fields(kind: str) -> Fields:
+    one_of("kind", kind, KINDS)
+    return BLOCK_SCALED_FIELDS if KINDS[kind].block_scaled else DENSE_FIELDS
+
+
+@functools.cache
+def _codes(kind: str) -> dict[str, tuple[str, dict[Any, int]]]:
+    """Attribute of an `InstructionDescriptor` -> (field, value -> code), for one kind."""
+    found = KINDS[kind]
+    flag, number, major = {False: 0, True: 1}, {i: i for i in range(4)}, {"K": 0, "MN": 1}
+    codes: dict[str, tuple[str, dict[Any, int]]] = {
+        "m": ("m", {16 * code: code for code in range(32)}),
+        "n": ("n", {8 * code: code for code in range(64)}),
+        "a_type": ("a_type", found.operands),
+        "b_type": ("b_type", found.operands),
+        "a_major": ("a_mn_major", major),
+        "b_major": ("b_mn_major", major),
+        "negate_a": ("negate_a", flag),
+        "negate_b": ("negate_b", flag),
+        "sparse": ("sparse", flag),
+        "sparsity_selector": ("sparsity_selector", number),
+    }
+    if found.block_scaled:
+        return codes | {
+            "scale_type": ("scale_type", found.scales),
+            "scale_factor_a_id": ("scale_factor_a_id", number),
+            "scale_factor_b_id": ("scale_factor_b_id", number),
+            "k": ("long_k", {k: code for code, k in enumerate(found.k)}),
+        }
+    return codes | {
+        "d_type": ("d_type", found.accumulators),
+        "saturate": ("saturate", flag),
+        "max_shift": ("max_shift", {0: 0, 8: 1, 16: 2, 32: 3}),
+    }
+
+
 def raw_fields(value: int, kind: str) -> dict[str, int]:
     """Every field as its bits say, and under ``reserved`` what else is set.
 
     Raises:
         LayoutError: not an unsigned 32-bit integer, or an unknown kind.
     """
-    if kind not in KINDS:
-        raise LayoutError("kind", kind, f"must be one of {', '.join(KINDS)}")
-    fields = BLOCK_SCALED_FIELDS if KINDS[kind].block_scaled else DENSE_FIELDS
-    return extract("instruction descriptor", value, 32, fields)
+    return extract("instruction descriptor", value, 32, _fields(kind))
 
 
 @dataclass(frozen=True)
@@ -132,16 +165,16 @@ class InstructionDescriptor:
     """An instruction descriptor.
 
     Args:
-        kind: of tcgen05.mma: f16, tf32, f8f6f4, i8, mxf8f6f4, mxf4 or mxf4nvf4.
-        m, n: of the product, over both CTAs with cta_group 2.
+        kind: the ``.kind`` of tcgen05.mma: f16, tf32, f8f6f4, i8, mxf8f6f4, mxf4 or mxf4nvf4.
+        m, n: the shape of the product, over both CTAs with cta_group 2.
         a_type, b_type: element types, such as "f16", "bf16", "e4m3".
-        d_type: of the accumulator; "f32" for block-scaled kinds.
+        d_type: the accumulator's element type; "f32" for block-scaled kinds.
         a_major, b_major: "K" or "MN".
         negate_a, negate_b: negate the operand.
         saturate: clamp the sum (i8 alone).
         sparse, sparsity_selector: A is 2:4 sparse.
-        max_shift: of the weight-stationary form, 0, 8, 16 or 32 columns.
-        scale_type: of the scale factors, for block-scaled kinds, else "".
+        max_shift: the largest shift of the weight-stationary form: 0, 8, 16 or 32 columns.
+        scale_type: the scale factors' type, for block-scaled kinds, else "".
         scale_factor_a_id, scale_factor_b_id: which byte of a TMEM word holds the scale factor.
         k: 0 for the kind's usual K; 96 for the long one of the mxf4 kinds.
 
@@ -169,8 +202,7 @@ class InstructionDescriptor:
     k: int = 0
 
     def __post_init__(self) -> None:
-        if self.kind not in KINDS:
-            raise LayoutError("kind", self.kind, f"must be one of {', '.join(KINDS)}")
+        one_of("kind", self.kind, KINDS)
         kind = KINDS[self.kind]
         if not self.k:
             object.__setattr__(self, "k", kind.k[0])
@@ -218,35 +250,9 @@ class InstructionDescriptor:
 
     def encode(self) -> int:
         """The 32-bit value."""
-        kind = KINDS[self.kind]
-        values = {
-            "sparsity_selector": self.sparsity_selector,
-            "sparse": int(self.sparse),
-            "a_type": kind.operands[self.a_type],
-            "b_type": kind.operands[self.b_type],
-            "negate_a": int(self.negate_a),
-            "negate_b": int(self.negate_b),
-            "a_mn_major": int(self.a_major == "MN"),
-            "b_mn_major": int(self.b_major == "MN"),
-            "n": self.n >> 3,
-            "m": self.m >> 4,
-        }
-        if kind.block_scaled:
-            fields = BLOCK_SCALED_FIELDS
-            values |= {
-                "scale_factor_b_id": self.scale_factor_b_id,
-                "scale_type": kind.scales[self.scale_type],
-                "scale_factor_a_id": self.scale_factor_a_id,
-                "long_k": kind.k.index(self.k),
-            }
-        else:
-            fields = DENSE_FIELDS
-            values |= {
-                "saturate": int(self.saturate),
-                "d_type": kind.accumulators[self.d_type],
-                "max_shift": (0, 8, 16, 32).index(self.max_shift),
-            }
-        return insert(values, fields)
+        codes = _codes(self.kind)
+        values = {field: table[getattr(self, name)] for name, (field, table) in codes.items()}
+        return insert(values, _fields(self.kind))
 
     @classmethod
     def decode(cls, value: int, kind: str) -> InstructionDescriptor:
@@ -263,45 +269,15 @@ class InstructionDescriptor:
                 f"{value:#010x}",
                 f"the reserved bits {', '.join(map(str, bits))} are set; they must be 0",
             )
-        found = KINDS[kind]
-
-        def name(table: dict[str, int], field: str) -> str:
-            for key, code in table.items():
-                if code == raw[field]:
-                    return key
-            raise LayoutError(
-                field, raw[field], f"must be one of {sorted(table.values())} for kind {kind}"
-            )
-
-        arguments: dict[str, Any] = {
-            "kind": kind,
-            "m": raw["m"] << 4,
-            "n": raw["n"] << 3,
-            "a_type": name(found.operands, "a_type"),
-            "b_type": name(found.operands, "b_type"),
-            "a_major": "MN" if raw["a_mn_major"] else "K",
-            "b_major": "MN" if raw["b_mn_major"] else "K",
-            "negate_a": bool(raw["negate_a"]),
-            "negate_b": bool(raw["negate_b"]),
-            "sparse": bool(raw["sparse"]),
-            "sparsity_selector": raw["sparsity_selector"],
-        }
-        if found.block_scaled:
-            if raw["long_k"] >= len(found.k):
-                raise LayoutError("long_k", 1, f"kind {kind} has one K extent; bit 31 must be 0")
-            arguments |= {
-                "scale_type": name(found.scales, "scale_type"),
-                "scale_factor_a_id": raw["scale_factor_a_id"],
-                "scale_factor_b_id": raw["scale_factor_b_id"],
-                "k": found.k[raw["long_k"]],
-            }
-        else:
-            arguments |= {
-                "d_type": name(found.accumulators, "d_type"),
-                "saturate": bool(raw["saturate"]),
-                "max_shift": (0, 8, 16, 32)[raw["max_shift"]],
-            }
-        return cls(**arguments)
+        arguments: dict[str, Any] = {}
+        for name, (field, table) in _codes(kind).items():
+            values = {code: each for each, code in table.items()}
+            if raw[field] not in values:
+                raise LayoutError(
+                    field, raw[field], f"must be one of {sorted(values)} for kind {kind}"
+                )
+            arguments[name] = values[raw[field]]
+        return cls(kind, **arguments)
 
     def describe(self) -> list[str]:
         """Each field in words, a line each."""

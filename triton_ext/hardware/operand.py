@@ -20,9 +20,11 @@ from triton_ext.hardware.smem_descriptor import (
     SWIZZLE_CODES,
     SmemDescriptor,
 )
-from triton_ext.layouts.atoms import Major
+from triton_ext.layouts.arguments import is_power_of_two, one_of
+from triton_ext.layouts.atoms import MAJORS, Major
+from triton_ext.layouts.cluster import within_block
 from triton_ext.layouts.encodings import CHUNK_BYTES
-from triton_ext.layouts.linear_layout import LinearLayout, is_power_of_two
+from triton_ext.layouts.linear_layout import LinearLayout
 
 INSTRUCTION_K_BYTES = 32
 """What a dense MMA instruction consumes along K (PTX ISA, wgmma and tcgen05.mma shapes)."""
@@ -33,9 +35,9 @@ class MmaOperand:
     """An operand tile in shared memory, and how the tensor core reads it.
 
     Attributes:
-        descriptor: of the first MMA subtile, at address 0 of the tile.
+        descriptor: the matrix descriptor of the first MMA subtile, for a tile at address 0.
         major: "K" or "MN", the contiguous dimension.
-        element_bitwidth: of an element.
+        element_bitwidth: bits of an element.
         tile: (M or N, K) of the whole tile, in elements.
         instruction: (M or N, K) of one MMA subtile, in elements.
         advances: ``advances[i][j]``: bytes to add to the start address for subtile (i, j).
@@ -123,35 +125,27 @@ def derive_operand(
     """The descriptors with which an MMA reads a tile.
 
     Args:
-        layout: ``offset`` (elements) -> two dimensions; a ``block`` dimension is left out of
-            account: each block reads its own part.
+        layout: ``offset`` (elements) -> two dimensions; a ``block`` dimension is ignored: each
+            block reads its own part.
         element_bitwidth: 8, 16 or 32.
         instruction: (M or N, K) of one MMA's operand, in elements. K is 32 bytes for dense MMAs.
         arch: 90 or 100.
         mn_dim: which output dimension of the layout is M or N: 0 for A as (M, K), 1 for B as
             (K, N).
-        base_address: of the tile in shared memory, in bytes.
+        base_address: the address of the tile in shared memory, in bytes.
 
     Raises:
         LayoutError: an illegal argument; or no descriptor exists, and the rule says why, for each
             swizzle that was tried.
     """
     arch = architecture(arch)
-    if element_bitwidth not in (8, 16, 32):
-        raise LayoutError("element_bitwidth", element_bitwidth, "must be 8, 16 or 32")
+    one_of("element_bitwidth", element_bitwidth, (8, 16, 32))
     out_dims = list(layout.out_dims)
     if len(out_dims) != 2 or "offset" not in layout.in_dims:
         raise LayoutError("layout", layout, "must map 'offset' to two dimensions")
-    if mn_dim not in (0, 1):
-        raise LayoutError("mn_dim", mn_dim, "must be 0 or 1")
-    within = layout.sublayout(["offset"], out_dims)
-    per_cta = layout.out_dims
-    if "block" in layout.in_dims:  # what one block holds
-        per_cta = {
-            name: 1 << max((basis[i].bit_length() for basis in within.bases["offset"]), default=0)
-            for i, name in enumerate(out_dims)
-        }
-    within = LinearLayout(within.bases, per_cta)
+    one_of("mn_dim", mn_dim, (0, 1))
+    within = within_block(layout).sublayout(["offset"], out_dims)
+    per_cta = within.out_dims
     if not within.is_surjective():
         raise LayoutError("layout", layout, "must reach every element of the tile")
     inverse = within.pseudoinvert()
@@ -170,13 +164,11 @@ def derive_operand(
             )
     element_bytes = element_bitwidth // 8
     addresses = {
-        name: [offset * element_bytes for (offset,) in _columns(inverse, name)]
-        for name in (mn_name, k_name)
+        name: [element_bytes * offset for (offset,) in inverse.bases[name]] for name in per_cta
     }
     reasons = []
-    majors: tuple[Major, ...] = ("K", "MN")
     for width, atomicity in SWIZZLE_CODES[arch].values():
-        for major in majors:
+        for major in MAJORS:
             name = f"{width}-byte swizzle" if width else "no swizzle"
             try:
                 return _derive(
@@ -192,11 +184,6 @@ def derive_operand(
             except _NotCanonical as reason:
                 reasons.append(f"{name}, {major}-major: {reason}")
     raise LayoutError("layout", str(layout), "no matrix descriptor exists. " + "; ".join(reasons))
-
-
-def _columns(inverse: LinearLayout, name: str) -> list[tuple[int]]:
-    index = list(inverse.out_dims).index("offset")
-    return [(basis[index],) for basis in inverse.bases[name]]
 
 
 def _derive(

@@ -13,9 +13,9 @@ For the 8-bit forms of sm_100 the figures are confirmed by CUTLASS ``cute/atom/c
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
-from triton_ext.errors import LayoutError
+from triton_ext.layouts.arguments import one_of
 from triton_ext.layouts.encodings import CHUNK_BYTES
 from triton_ext.layouts.linear_layout import Basis, LinearLayout, powers_below
 from triton_ext.layouts.nvmma_shared import ATOM_ROWS
@@ -30,8 +30,8 @@ class Fragment:
 
     Attributes:
         parts: (row, column) of part 1, 2, ... of register 0 of thread 0.
-        registers: of register 1, 2, 4, ...
-        threads: of thread 1, 2, 4, 8, 16.
+        registers: (row, column) of part 0 of register 1, 2, 4, ... of thread 0.
+        threads: (row, column) of the first part of register 0 of thread 1, 2, 4, 8, 16.
     """
 
     parts: tuple[Basis, ...]
@@ -64,11 +64,6 @@ class Fragment:
         return Fragment(swap(self.parts), swap(self.registers), swap(self.threads))
 
 
-def _check(argument: str, value: Any, legal: tuple[Any, ...]) -> None:
-    if type(value) not in (int, str) or value not in legal:
-        raise LayoutError(argument, value, f"must be {' or '.join(map(str, legal))}")
-
-
 def _threads(columns_each: int) -> tuple[Basis, ...]:
     """Four threads along a row, `columns_each` apart; eight rows."""
     along = [(0, columns_each * step) for step in powers_below(_THREADS_OF_A_ROW)]
@@ -88,7 +83,7 @@ def core_fragment(element_bitwidth: int) -> Fragment:
     Raises:
         LayoutError: another width.
     """
-    _check("element_bitwidth", element_bitwidth, (8, 16, 32))
+    one_of("element_bitwidth", element_bitwidth, (8, 16, 32))
     each = 32 // element_bitwidth
     return Fragment(_parts(each), (), _threads(each))
 
@@ -105,12 +100,12 @@ def operand_fragment(operand: Operand, rows: int, k: int, element_bitwidth: int)
     Raises:
         LayoutError: no such operand.
     """
-    _check("operand", operand, ("a", "b"))
-    _check("rows", rows, (8, 16) if operand == "a" else (8,))
-    _check("element_bitwidth", element_bitwidth, (8, 16, 32, 64))
+    one_of("operand", operand, ("a", "b"))
+    one_of("rows", rows, (8, 16) if operand == "a" else (8,))
+    one_of("element_bitwidth", element_bitwidth, (8, 16, 32, 64))
     each = max(1, 32 // element_bitwidth)
     span = each * _THREADS_OF_A_ROW
-    _check("k", k, (span, 2 * span, 4 * span) if element_bitwidth == 64 else (span, 2 * span))
+    one_of("k", k, (span, 2 * span, 4 * span) if element_bitwidth == 64 else (span, 2 * span))
     more_rows = tuple((step, 0) for step in powers_below(rows) if step >= ATOM_ROWS)
     more_columns = tuple((0, step) for step in powers_below(k) if step >= span)
     fragment = Fragment(_parts(each), (*more_rows, *more_columns), _threads(each))
@@ -129,8 +124,8 @@ def accumulator_fragment(rows: int, element_bitwidth: int) -> Fragment:
     Raises:
         LayoutError: no such accumulator.
     """
-    _check("rows", rows, (8, 16))
-    _check("element_bitwidth", element_bitwidth, (16, 32, 64))
+    one_of("rows", rows, (8, 16))
+    one_of("element_bitwidth", element_bitwidth, (16, 32, 64))
     pair: tuple[Basis, ...] = ((0, 1),)
     more_rows = tuple((step, 0) for step in powers_below(rows) if step >= ATOM_ROWS)
     parts, registers = (pair, more_rows) if element_bitwidth == 16 else ((), (*pair, *more_rows))

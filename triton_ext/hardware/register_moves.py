@@ -17,16 +17,17 @@ from typing import Literal
 from triton_ext.errors import LayoutError
 from triton_ext.hardware.architecture import Architecture
 from triton_ext.hardware.banks import (
-    RequestPattern,
-    register_matrix_pattern,
-    register_pattern,
+    RegisterAccess,
+    register_access,
+    register_matrix_access,
 )
+from triton_ext.layouts.cluster import block_bases, within_block
 from triton_ext.layouts.encodings import CHUNK_BYTES
 from triton_ext.layouts.linear_layout import LinearLayout
 
 Direction = Literal["load", "store"]
 
-__all__ = ["Direction", "PlannedMove", "block_bases", "plan_move", "within_block"]
+__all__ = ["Direction", "PlannedMove", "plan_move"]
 
 
 @dataclass(frozen=True)
@@ -38,19 +39,19 @@ class PlannedMove:
         instruction: ``st.shared``, ``ld.shared``, ``stmatrix`` or ``ldmatrix``.
         trans: whether with ``.trans``.
         pattern: the requests, and what the banks make of them.
-        emitted_bytes: as `access_bytes`, of the instructions that Triton emits for a padded tile;
-            0 if it is the same. Where it is more, addresses are not aligned, and the kernel fails.
+        emitted_bytes: for a padded tile, the `access_bytes` of what Triton emits, if they are more:
+            addresses are then not aligned, and the kernel fails; else 0.
     """
 
     direction: Direction
     instruction: str
     trans: bool
-    pattern: RequestPattern
+    pattern: RegisterAccess
     emitted_bytes: int = 0
 
     @property
     def access_bytes(self) -> int:
-        """What one instruction moves for a thread, in bytes; of a matrix, 4 for each."""
+        """What one instruction moves for a thread, in bytes; 4 for each 8x8 matrix."""
         if self.is_matrix:
             return 4 * len(self.pattern.lanes) // 8
         return self.pattern.access_bytes
@@ -89,24 +90,6 @@ class PlannedMove:
         return not (self.direction == "load" and wide and len(set(lanes)) < len(lanes))
 
 
-def within_block(layout: LinearLayout) -> LinearLayout:
-    """What one block of the cluster holds: the layout without its ``block`` dimension."""
-    if "block" not in layout.in_dims:
-        return layout
-    names = list(layout.out_dims)
-    bases = {name: vectors for name, vectors in layout.bases.items() if name != "block"}
-    sizes = {
-        name: 1 << max((b[i].bit_length() for v in bases.values() for b in v), default=0)
-        for i, name in enumerate(names)
-    }
-    return LinearLayout(bases, sizes)
-
-
-def block_bases(layout: LinearLayout) -> list[tuple[int, ...]]:
-    """What the blocks of a cluster hold apart: the bases that are not 0."""
-    return [basis for basis in layout.bases.get("block", []) if any(basis)]
-
-
 def _is_transposed_b8(registers: LinearLayout, shared: LinearLayout) -> bool:
     """Whether 8 lanes and 2 registers hold each 16 bytes, so that ``.trans.b8`` might do."""
     bases = registers.invert_and_compose(shared).bases
@@ -138,7 +121,7 @@ def plan_move(
         element_bitwidth: 8, 16, 32 or 64.
         arch: 90 or 100.
         fixed_bits: the bits of the offset at which the part that is moved may begin.
-        paddings: of a padded tile, as in `triton_ext.hardware.banks.register_access`.
+        paddings: the padding of the tile, as in `triton_ext.hardware.banks.register_access`.
 
     Raises:
         LayoutError: layouts that do not go together; or what is not modelled: a move between
@@ -153,18 +136,18 @@ def plan_move(
     if not paddings and not fixed_bits & (chunk - 1):
         for trans in (False, True):
             try:
-                pattern = register_matrix_pattern(registers, shared, element_bitwidth, trans)
+                pattern = register_matrix_access(registers, shared, element_bitwidth, trans)
             except LayoutError:
                 continue
             matrix = "stmatrix" if direction == "store" else "ldmatrix"
             return PlannedMove(direction, matrix, trans, pattern)
         if arch == 100 and element_bitwidth == 8 and _is_transposed_b8(registers, shared):
             raise LayoutError("registers", registers.bases, "ldmatrix.trans.b8 is not modelled")
-    pattern = register_pattern(registers, shared, element_bitwidth, paddings=paddings)
+    pattern = register_access(registers, shared, element_bitwidth, paddings=paddings)
     emitted = 0
     if paddings:  # Triton looks at the intervals alone
         intervals = [(interval, interval) for interval, _ in paddings]
-        wide = register_pattern(registers, shared, element_bitwidth, paddings=intervals)
+        wide = register_access(registers, shared, element_bitwidth, paddings=intervals)
         emitted = wide.access_bytes if wide.access_bytes > pattern.access_bytes else 0
     name = "st.shared" if direction == "store" else "ld.shared"
     return PlannedMove(direction, name, False, pattern, emitted)

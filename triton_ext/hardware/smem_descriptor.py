@@ -79,7 +79,7 @@ class SmemDescriptor:
 
     Args:
         arch: 90 or 100, or as "sm_90", "sm_100".
-        start_address: of the operand in shared memory, in bytes, a multiple of 16.
+        start_address: the operand's address in shared memory, in bytes, a multiple of 16.
         leading_byte_offset: LBO, in bytes. Swizzled, MN-major: from one atom to the next along
             M or N. Swizzled, K-major: not used, by convention 16. Without swizzle: from one core
             matrix to the next along K.
@@ -172,7 +172,7 @@ class SmemDescriptor:
 
     @property
     def swizzle(self) -> Swizzle:
-        """Of byte addresses: ``Swizzle<B, 4, 3>``; ``Swizzle<2, 5, 2>`` with 32-byte atomicity."""
+        """The swizzle of byte addresses: ``<B, 4, 3>``; ``<2, 5, 2>`` with 32-byte atomicity."""
         return address_swizzle(self.swizzle_byte_width, self.atomicity)
 
     @property

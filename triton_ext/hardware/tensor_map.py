@@ -21,6 +21,7 @@ from typing import Any
 
 from triton_ext.errors import LayoutError
 from triton_ext.hardware.architecture import SHARED_MEMORY_PER_SM
+from triton_ext.layouts.arguments import index_or_array, integers
 from triton_ext.layouts.atoms import Swizzle, address_swizzle
 from triton_ext.layouts.encodings import CHUNK_BYTES, MAX_RANK
 from triton_ext.layouts.nvmma_shared import TMA_BOX_LIMIT
@@ -182,40 +183,20 @@ class OobFill(_CudaEnum):
     NAN_REQUEST_ZERO_FMA = 1
 
 
-def _rule(parameter: str, rule: str) -> str:
-    return f"cuTensorMapEncodeTiled, {parameter}: {rule}"
+_ENUMS: dict[str, type[_CudaEnum]] = {
+    "data_type": DataType,
+    "interleave": Interleave,
+    "swizzle": TensorSwizzle,
+    "l2_promotion": L2Promotion,
+    "oob_fill": OobFill,
+}
+"""The fields of a `TensorMap` that are enumerators."""
 
 
-def integers(argument: str, values: Any, length: int | None, what: str) -> tuple[int, ...]:
-    """`values` as a tuple of integers, of `length` if that is given, or LayoutError."""
-    try:
-        checked = tuple(operator.index(value) for value in values)
-    except TypeError:
-        raise LayoutError(argument, values, "must be a sequence of integers") from None
-    if length is not None and len(checked) != length:
-        raise LayoutError(argument, checked, f"must have {length} values, {what}")
-    return checked
-
-
-def _checked_index(argument: str, value: Any, size: int) -> Any:
-    """`value` as an integer or an int64 array whose elements lie in [0, size)."""
-    low, high = 0, 0
-    if getattr(value, "shape", ()):
-        if value.dtype.kind not in "iu":
-            raise LayoutError(argument, value, "must be an integer or an array of integers")
-        if value.size:
-            low, high = int(value.min()), int(value.max())
-        value = value.astype("int64", copy=False)
-    else:
-        try:
-            value = low = high = operator.index(value)
-        except TypeError:
-            raise LayoutError(
-                argument, value, "must be an integer or an array of integers"
-            ) from None
-    if low < 0 or high >= size:
-        raise LayoutError(argument, value, f"must lie in [0, {size})")
-    return value
+def _require(legal: bool, argument: str, value: Any, parameter: str, rule: str) -> None:
+    """LayoutError with a rule of the documentation and CUDA's parameter, unless it is kept."""
+    if not legal:
+        raise LayoutError(argument, value, f"cuTensorMapEncodeTiled, {parameter}: {rule}")
 
 
 @dataclass(frozen=True)
@@ -229,8 +210,8 @@ class TensorMap:
         global_dims: the tensor's extents, in elements, 1 to 2**32 each.
         global_strides: the strides of all but the first dimension, in bytes.
         box_dims: the extents of what one copy moves, in elements of the tensor, 1 to 256 each.
-        element_strides: of how many elements one is copied, 1 to 8; left out: every one. The
-            first is ignored without `interleave`.
+        element_strides: n copies every nth element along a dimension, 1 to 8; left out: every one.
+            The first is ignored without `interleave`.
         interleave: the tensor's interleaved layout.
         swizzle: how the rows of a box are swizzled in shared memory.
         l2_promotion: the granularity of L2 requests.
@@ -355,7 +336,7 @@ class TensorMap:
         if len(coordinates) != len(shape):
             raise LayoutError("coordinates", coordinates, f"must be {len(shape)} integers")
         column, *outer = (
-            _checked_index(f"coordinates[{i}]", value, size)
+            index_or_array(f"coordinates[{i}]", value, size)
             for i, (value, size) in enumerate(zip(coordinates, shape, strict=True))
         )
         row: Any = 0
@@ -378,84 +359,51 @@ class TensorMap:
         times (the extent and a padding). The driver does not insist (nor does this class): tensors
         whose dimensions are permuted or broadcast are in use, and are read as their strides say.
         """
-        if not self.global_strides:
-            return
-        row = -(-self.global_dims[0] * self.data_type.bits // 8)
-        if self.global_strides[0] < row:
-            raise LayoutError(
-                "global_strides[0]",
-                self.global_strides[0],
-                _rule("globalStrides", f"must be at least {row}, the bytes of a row, to nest"),
-            )
-        for i in range(1, len(self.global_strides)):
-            inner, extent = self.global_strides[i - 1], self.global_dims[i]
-            if self.global_strides[i] % inner or self.global_strides[i] < inner * extent:
-                raise LayoutError(
-                    f"global_strides[{i}]",
-                    self.global_strides[i],
-                    _rule(
-                        "globalStrides",
-                        f"must be a multiple of {inner}, and at least {inner * extent}, to nest",
-                    ),
-                )
+        inner, extent = -(-self.global_dims[0] * self.data_type.bits // 8), 1
+        for i, stride in enumerate(self.global_strides):
+            least = inner * extent
+            rule = f"must be at least {least}, the bytes of a row, to nest"
+            if i:
+                rule = f"must be a multiple of {inner}, and at least {least}, to nest"
+            legal = stride >= least and not (i and stride % inner)
+            _require(legal, f"global_strides[{i}]", stride, "globalStrides", rule)
+            inner, extent = stride, self.global_dims[i + 1]
 
     # ------------------------------------------------------------- the rules
 
     def _coerce(self) -> None:
         """Enumerators from their values, tuples from sequences; ranks that agree."""
-        enums = (
-            ("data_type", DataType),
-            ("interleave", Interleave),
-            ("swizzle", TensorSwizzle),
-            ("l2_promotion", L2Promotion),
-            ("oob_fill", OobFill),
-        )
-        for name, kind in enums:
+        for name, kind in _ENUMS.items():
             value = getattr(self, name)
             try:
                 object.__setattr__(self, name, kind(value))
             except ValueError:
                 names = ", ".join(member.name for member in kind)
                 raise LayoutError(name, value, f"must be one of {names}") from None
-        dims = integers("global_dims", self.global_dims, None, "")
-        if not 1 <= len(dims) <= MAX_RANK:
-            raise LayoutError(
-                "global_dims", dims, _rule("tensorRank", f"must be 1 to {MAX_RANK} dimensions")
-            )
+        dims = integers("global_dims", self.global_dims)
         rank = len(dims)
-        of_rank = "one a dimension"
-        fields = {
-            "global_dims": dims,
-            "global_strides": integers(
-                "global_strides", self.global_strides, rank - 1, "one a dimension but the first"
-            ),
-            "box_dims": integers("box_dims", self.box_dims, rank, of_rank),
-            "element_strides": integers(
-                "element_strides", self.element_strides or (1,) * rank, rank, of_rank
-            ),
-        }
-        for name, values in fields.items():
+        rule = f"must be 1 to {MAX_RANK} dimensions"
+        _require(1 <= rank <= MAX_RANK, "global_dims", dims, "tensorRank", rule)
+        object.__setattr__(self, "global_dims", dims)
+        object.__setattr__(self, "element_strides", self.element_strides or (1,) * rank)
+        for name, length, what in (
+            ("global_strides", rank - 1, "one a dimension but the first"),
+            ("box_dims", rank, "one a dimension"),
+            ("element_strides", rank, "one a dimension"),
+        ):
+            values = integers(name, getattr(self, name), length, what)
             object.__setattr__(self, name, values)
-        if self.interleave != Interleave.NONE and rank < 3:
-            raise LayoutError(
-                "global_dims", dims, _rule("tensorRank", "must be at least 3 with interleave")
-            )
-
-    @property
-    def _wide_alignment(self) -> str:
-        """What makes addresses and strides multiples of 32, if anything does."""
-        if self.interleave == Interleave.BYTES_32:
-            return "interleave 32B"
-        return self.data_type.name if self.data_type.is_padded else ""
+        legal = self.interleave == Interleave.NONE or rank >= 3
+        _require(legal, "global_dims", dims, "tensorRank", "must be at least 3 with interleave")
 
     def _check_aligned(self, argument: str, parameter: str, value: int) -> None:
-        wide = self._wide_alignment
+        """32-byte interleave, and padded elements, make addresses and strides multiples of 32."""
+        wide = self.data_type.name if self.data_type.is_padded else ""
+        if self.interleave == Interleave.BYTES_32:
+            wide = "interleave 32B"
         alignment = 32 if wide else 16
-        if value % alignment:
-            because = f" with {wide}" if wide else ""
-            raise LayoutError(
-                argument, value, _rule(parameter, f"must be a multiple of {alignment}{because}")
-            )
+        rule = f"must be a multiple of {alignment}" + (f" with {wide}" if wide else "")
+        _require(value % alignment == 0, argument, value, parameter, rule)
 
     def _check_address(self) -> None:
         try:
@@ -468,45 +416,30 @@ class TensorMap:
 
     def _check_dims(self) -> None:
         for i, size in enumerate(self.global_dims):
-            if not 1 <= size <= _MAX_EXTENT:
-                raise LayoutError(
-                    f"global_dims[{i}]", size, _rule("globalDim", "must be 1 to 2**32")
-                )
-        multiple = 128 if self.data_type.is_padded else 2 if self.data_type.is_packed else 1
-        if self.global_dims[0] % multiple:
-            raise LayoutError(
-                "global_dims[0]",
-                self.global_dims[0],
-                _rule("globalDim", f"must be a multiple of {multiple} for {self.data_type.name}"),
-            )
+            legal = 1 <= size <= _MAX_EXTENT
+            _require(legal, f"global_dims[{i}]", size, "globalDim", "must be 1 to 2**32")
+        kind, size = self.data_type, self.global_dims[0]
+        multiple = 128 if kind.is_padded else 2 if kind.is_packed else 1
+        rule = f"must be a multiple of {multiple} for {kind.name}"
+        _require(size % multiple == 0, "global_dims[0]", size, "globalDim", rule)
 
     def _check_strides(self) -> None:
         for i, stride in enumerate(self.global_strides):
-            argument = f"global_strides[{i}]"
-            if not 0 <= stride < _STRIDE_LIMIT:
-                raise LayoutError(
-                    argument, stride, _rule("globalStrides", "must be 0 to 2**40 - 1 bytes")
-                )
+            argument, legal = f"global_strides[{i}]", 0 <= stride < _STRIDE_LIMIT
+            _require(legal, argument, stride, "globalStrides", "must be 0 to 2**40 - 1 bytes")
             self._check_aligned(argument, "globalStrides", stride)
         for i, stride in enumerate(self.element_strides):
-            if not 1 <= stride <= _MAX_ELEMENT_STRIDE:
-                raise LayoutError(
-                    f"element_strides[{i}]",
-                    stride,
-                    _rule("elementStrides", f"must be 1 to {_MAX_ELEMENT_STRIDE}"),
-                )
+            argument, legal = f"element_strides[{i}]", 1 <= stride <= _MAX_ELEMENT_STRIDE
+            rule = f"must be 1 to {_MAX_ELEMENT_STRIDE}"
+            _require(legal, argument, stride, "elementStrides", rule)
 
     def _check_box(self) -> None:
         for i, size in enumerate(self.box_dims):
-            if not 1 <= size <= TMA_BOX_LIMIT:
-                raise LayoutError(
-                    f"box_dims[{i}]", size, _rule("boxDim", f"must be 1 to {TMA_BOX_LIMIT}")
-                )
-        inner = self.box_dims[0]
-        if self.data_type.is_padded and inner != 128:
-            raise LayoutError(
-                "box_dims[0]", inner, _rule("boxDim", f"must be 128 for {self.data_type.name}")
-            )
+            legal = 1 <= size <= TMA_BOX_LIMIT
+            _require(legal, f"box_dims[{i}]", size, "boxDim", f"must be 1 to {TMA_BOX_LIMIT}")
+        kind, inner = self.data_type, self.box_dims[0]
+        legal = inner == 128 or not kind.is_padded
+        _require(legal, "box_dims[0]", inner, "boxDim", f"must be 128 for {kind.name}")
         if self.transaction_bytes > _MAX_BOX_BYTES:
             raise LayoutError(
                 "box_dims",
@@ -515,59 +448,34 @@ class TensorMap:
                 " thread block has more shared memory",
             )
         # Documented without interleave; the driver (CUDA 13.0) insists on it with interleave, too.
-        inner_bits = inner * self.data_type.bits
-        if inner_bits % (8 * CHUNK_BYTES):
-            raise LayoutError(
-                "box_dims[0]",
-                inner,
-                _rule(
-                    "boxDim",
-                    f"the inner dimension must be a multiple of 16 bytes, here of"
-                    f" {8 * CHUNK_BYTES // self.data_type.bits} elements",
-                ),
-            )
+        inner_bits, chunk = inner * kind.bits, 8 * CHUNK_BYTES
+        rule = (
+            "the inner dimension must be a multiple of 16 bytes, here of"
+            f" {chunk // kind.bits} elements"
+        )
+        _require(inner_bits % chunk == 0, "box_dims[0]", inner, "boxDim", rule)
         span = self.swizzle.span
-        if self.interleave == Interleave.NONE and span and inner_bits > 8 * span:
-            raise LayoutError(
-                "box_dims[0]",
-                inner,
-                _rule(
-                    "interleave",
-                    f"the inner dimension of a box must be at most {span} bytes, the swizzle size,"
-                    f" here {8 * span // self.data_type.bits} elements",
-                ),
-            )
+        rule = (
+            f"the inner dimension of a box must be at most {span} bytes, the swizzle size,"
+            f" here {8 * span // kind.bits} elements"
+        )
+        legal = self.interleave != Interleave.NONE or not span or inner_bits <= 8 * span
+        _require(legal, "box_dims[0]", inner, "interleave", rule)
 
     def _check_modes(self) -> None:
-        swizzle, kind = self.swizzle, self.data_type
-        if self.interleave == Interleave.BYTES_32 and swizzle != TensorSwizzle.BYTES_32:
-            raise LayoutError(
-                "swizzle", swizzle.name, _rule("swizzle", "must be 32B with interleave 32B")
-            )
-        if kind == DataType.U6X16_ALIGN16B and self.interleave != Interleave.NONE:
-            raise LayoutError(
-                "interleave",
-                self.interleave.name,
-                _rule("interleave", f"must be NONE for {kind.name}"),
-            )
+        swizzle, interleave, kind = self.swizzle, self.interleave, self.data_type
+        legal = interleave != Interleave.BYTES_32 or swizzle == TensorSwizzle.BYTES_32
+        rule = "must be 32B with interleave 32B"
+        _require(legal, "swizzle", swizzle.name, "swizzle", rule)
+        legal = kind != DataType.U6X16_ALIGN16B or interleave == Interleave.NONE
+        rule = f"must be NONE for {kind.name}"
+        _require(legal, "interleave", interleave.name, "interleave", rule)
         if kind.is_padded:
-            legal = [
-                TensorSwizzle.NONE,
-                TensorSwizzle.BYTES_128,
-                TensorSwizzle.BYTES_128_ATOM_32B,
-            ]
+            modes = [TensorSwizzle.NONE, TensorSwizzle.BYTES_128, TensorSwizzle.BYTES_128_ATOM_32B]
             if kind == DataType.U6X16_ALIGN16B:
-                legal.append(TensorSwizzle.BYTES_128_ATOM_64B)
-            if swizzle not in legal:
-                names = ", ".join(mode.name for mode in legal)
-                raise LayoutError(
-                    "swizzle",
-                    swizzle.name,
-                    _rule("swizzle", f"must be one of {names} for {kind.name}"),
-                )
-        if self.oob_fill != OobFill.NONE and not kind.is_floating_point:
-            raise LayoutError(
-                "oob_fill",
-                self.oob_fill.name,
-                _rule("oobFill", f"NaN needs a floating-point type, not {kind.name}"),
-            )
+                modes.append(TensorSwizzle.BYTES_128_ATOM_64B)
+            rule = f"must be one of {', '.join(mode.name for mode in modes)} for {kind.name}"
+            _require(swizzle in modes, "swizzle", swizzle.name, "swizzle", rule)
+        legal = self.oob_fill == OobFill.NONE or kind.is_floating_point
+        rule = f"NaN needs a floating-point type, not {kind.name}"
+        _require(legal, "oob_fill", self.oob_fill.name, "oobFill", rule)

@@ -16,14 +16,14 @@ stands at ``tensorMemoryToLinearLayout``.)
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from triton_ext.errors import LayoutError
-from triton_ext.layouts.encodings import checked_shape, standard_out_dims
-from triton_ext.layouts.linear_layout import Basis, LinearLayout, is_power_of_two, powers_below
+from triton_ext.layouts.arguments import integer, is_power_of_two, one_of
+from triton_ext.layouts.cluster import checked_shape, standard_out_dims
+from triton_ext.layouts.linear_layout import Basis, LinearLayout, powers_below
 
 TMEM_LANES = 128
 TMEM_COLUMNS = 512
@@ -53,22 +53,6 @@ __all__ = [
 ]
 
 
-def _integer(name: str, value: Any, low: int, high: int) -> int:
-    """`value` as an integer of [low, high), or LayoutError."""
-    try:
-        number = operator.index(value)
-    except TypeError:
-        raise LayoutError(name, value, "must be an integer") from None
-    if not low <= number < high:
-        raise LayoutError(name, value, f"must lie in [{low}, {high})")
-    return number
-
-
-def _one_of(name: str, value: Any, legal: Sequence[int]) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value not in legal:
-        raise LayoutError(name, value, f"must be one of {', '.join(map(str, legal))}")
-
-
 # ------------------------------------------------------------------- cells and allocation
 
 
@@ -86,8 +70,8 @@ class TmemAddress:
     column: int
 
     def __post_init__(self) -> None:
-        _integer("lane", self.lane, 0, TMEM_LANES)
-        _integer("column", self.column, 0, TMEM_COLUMNS)
+        integer("lane", self.lane, 0, TMEM_LANES)
+        integer("column", self.column, 0, TMEM_COLUMNS)
 
     def encode(self) -> int:
         """The 32-bit address, as ``taddr`` of the tcgen05 instructions."""
@@ -100,7 +84,7 @@ class TmemAddress:
         Raises:
             LayoutError: not 32 bits, or a lane or column outside of TMEM.
         """
-        address = _integer("address", address, 0, 1 << 32)
+        address = integer("address", address, 0, 1 << 32)
         return cls(address >> 16, address & 0xFFFF)
 
     @property
@@ -117,7 +101,7 @@ def warp_lanes(warp: int) -> range:
 
     Source: PTX ISA, tcgen05.ld, "Access restrictions".
     """
-    first = _integer("warp", warp, 0, 64) % WARPGROUP_WARPS * WARP_LANES
+    first = integer("warp", warp, 0, 64) % WARPGROUP_WARPS * WARP_LANES
     return range(first, first + WARP_LANES)
 
 
@@ -143,7 +127,7 @@ def allocation_columns(columns: int) -> int:
     Raises:
         LayoutError: no columns, or more than TMEM has.
     """
-    columns = _integer("columns", columns, 1, TMEM_COLUMNS + 1)
+    columns = integer("columns", columns, 1, TMEM_COLUMNS + 1)
     return max(ALLOCATION_UNIT, 1 << (columns - 1).bit_length())
 
 
@@ -219,8 +203,8 @@ def data_path_layout(
     Raises:
         LayoutError: no instruction has these M, cta_group and mode.
     """
-    _one_of("cta_group", cta_group, (1, 2))
-    m = _integer("m", m, 0, 1 << 31)
+    one_of("cta_group", cta_group, (1, 2))
+    m = integer("m", m, 0, 1 << 31)
     fitting = [
         layout
         for layout in DATA_PATH_LAYOUTS
@@ -256,7 +240,7 @@ def stack_instructions(
     Args:
         lanes: the element at lane 1, 2, 4, ..., 64 of the first tile; None is a hole.
         columns: the element at its column 1, 2, 4, ..., counted in elements.
-        tile, shape: of one instruction's part and of the whole, in elements.
+        tile, shape: the extents of one instruction's part and of the whole, in elements.
         fill_holes: whether the second tile is put into the holes of the first.
 
     Returns:
@@ -327,7 +311,7 @@ def accumulator_layout(
             "Packing format for matrix D in Tensor Memory"); tcgen05.cp and tcgen05.st can pack.
         interleaved: whether the second tile fills the holes of the first (layouts C and F); not
             where A lies in TMEM, in the same lanes for every tile.
-        shape: of the whole accumulator, if it is made by several instructions.
+        shape: the whole accumulator's, if several instructions make it.
 
     Returns:
         ``lane``, ``slot``, ``column``, and ``block`` with cta_group 2, -> ``dim0``, ``dim1``.
@@ -336,7 +320,7 @@ def accumulator_layout(
         LayoutError: no such instruction, or no room in TMEM.
     """
     path = data_path_layout(m, cta_group, sparse=sparse, weight_stationary=weight_stationary)
-    _one_of("element_bitwidth", element_bitwidth, TMEM_ELEMENT_BITWIDTHS)
+    one_of("element_bitwidth", element_bitwidth, TMEM_ELEMENT_BITWIDTHS)
     if not is_power_of_two(n) or not 8 <= n <= MAX_INSTRUCTION_N:
         raise LayoutError(
             "n", n, f"a linear layout needs a power of two, from 8 to {MAX_INSTRUCTION_N}"
@@ -367,9 +351,9 @@ def operand_a_layout(
 
     Args:
         m: the instruction's M, over both CTAs of a pair.
-        k: of the whole operand, a power of two; one instruction reads 32 bytes of a lane.
+        k: the whole operand's K, a power of two; one instruction reads 32 bytes of a lane.
         element_bitwidth: 8, 16 or 32.
-        shape: of the whole operand, if it has the rows of several instructions.
+        shape: the whole operand's, if it has the rows of several instructions.
 
     Returns:
         ``lane``, ``slot``, ``column``, and ``block`` with cta_group 2, -> ``dim0``, ``dim1``.
@@ -381,7 +365,7 @@ def operand_a_layout(
     for matrix A"; CUTLASS, ``mma_traits_sm100_frag.hpp``, ``TmemAllocMode``.
     """
     path = data_path_layout(m, cta_group)
-    _one_of("element_bitwidth", element_bitwidth, TMEM_ELEMENT_BITWIDTHS)
+    one_of("element_bitwidth", element_bitwidth, TMEM_ELEMENT_BITWIDTHS)
     if not is_power_of_two(k) or k * element_bitwidth < COLUMN_BITS:
         raise LayoutError("k", k, "must be a power of two that fills at least one column")
     tile, whole = _checked_tile(path, k, shape)

@@ -25,7 +25,8 @@ from triton_ext.hardware.tensor_memory import (
     TmemAddress,
     matrix_bases,
 )
-from triton_ext.layouts.linear_layout import Basis, LinearLayout, is_power_of_two, powers_below
+from triton_ext.layouts.arguments import flag, is_power_of_two, one_of
+from triton_ext.layouts.linear_layout import Basis, LinearLayout, powers_below
 
 MAX_REGISTERS = 128
 """The most registers of one instruction (PTX ISA, tcgen05.ld, the table of ``.num``)."""
@@ -110,8 +111,7 @@ class TmemAccess:
                 f"must be a power of two from 1 to {shape.max_repeat} for .{shape.name}:"
                 f" {MAX_REGISTERS} registers",
             )
-        if not isinstance(self.pack, bool):
-            raise LayoutError("pack", self.pack, "must be True or False")
+        flag("pack", self.pack)
         if shape.name != "16x32bx2":
             if self.split is not None:
                 raise LayoutError("split", self.split, "is for .16x32bx2 alone")
@@ -159,10 +159,7 @@ class TmemAccess:
         Raises:
             LayoutError: `pack` with elements that are not of 16 bits.
         """
-        if not isinstance(element_bitwidth, int) or element_bitwidth not in TMEM_ELEMENT_BITWIDTHS:
-            raise LayoutError(
-                "element_bitwidth", element_bitwidth, f"must be one of {TMEM_ELEMENT_BITWIDTHS}"
-            )
+        one_of("element_bitwidth", element_bitwidth, TMEM_ELEMENT_BITWIDTHS)
         if self.pack and element_bitwidth != 16:
             raise LayoutError("element_bitwidth", element_bitwidth, "must be 16 with pack")
         registers, threads = self.bases()

@@ -22,12 +22,12 @@ class CopyShape:
     """What one tcgen05.cp moves.
 
     Attributes:
-        name: rows of the source x bits of each.
-        multicast: the qualifier that it needs, or "".
-        rows: of the matrix in shared memory.
-        bits: of each row.
-        copies: for each lane stride, how many lanes follow each other: (count, lane stride, row
-            stride), the fastest first; a row stride of 0 is a copy.
+        name: the instruction's shape: rows of the source x bits of each.
+        multicast: the ``.multicast`` qualifier that it needs, or "".
+        rows: the rows of the matrix in shared memory.
+        bits: the bits of each row.
+        copies: how rows go to lanes, as nested loops (count, lane stride, row stride), the
+            innermost first; a row stride of 0 repeats rows on further lanes.
     """
 
     name: str
@@ -38,7 +38,7 @@ class CopyShape:
 
     @property
     def columns(self) -> int:
-        """Of TMEM."""
+        """How many columns of TMEM a row fills."""
         return self.bits // COLUMN_BITS
 
     def destinations(self) -> list[tuple[int, int]]:

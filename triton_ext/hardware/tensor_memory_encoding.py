@@ -13,17 +13,19 @@ from triton_ext.hardware.tensor_memory import (
     data_path_layout,
     stack_instructions,
 )
-from triton_ext.layouts.encodings import (
+from triton_ext.layouts.arguments import flag, is_power_of_two, one_of
+from triton_ext.layouts.attributes import parse_attribute
+from triton_ext.layouts.cluster import (
     add_cluster,
+    bases_text,
     checked_cga_layout,
     checked_shape,
     shape_per_cta,
     standard_out_dims,
 )
-from triton_ext.layouts.linear_layout import Basis, LinearLayout, is_power_of_two, powers_below
-from triton_ext.mlir.attributes import parse_attribute
+from triton_ext.layouts.linear_layout import Basis, LinearLayout, powers_below
 
-_MNEMONIC = "tensor_memory_encoding"
+_NAME = "ttng.tensor_memory_encoding"
 _REQUIRED = ("blockM", "blockN", "colStride")
 _OPTIONAL = ("CGALayout", "CTASplitM", "CTASplitN", "twoCTAs", "fp4Padded")
 
@@ -38,7 +40,7 @@ class TensorMemoryEncoding:
         block_m, block_n: one instruction's part in one CTA: 64 or 128 rows, columns.
         col_stride: how many elements apart neighbours in a row lie: 1 packed, 2 for unpacked
             16-bit elements.
-        cga_layout: as in `NVMMAShared`: what the blocks of a cluster hold.
+        cga_layout: the bases of the cluster's blocks, as in `NVMMAShared`.
         two_ctas: cta_group::2; the first basis of `cga_layout` is then (1, 0).
         fp4_padded: a byte of two fp4 elements is followed by a byte of padding (Triton 3.8 on).
 
@@ -54,18 +56,12 @@ class TensorMemoryEncoding:
     fp4_padded: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("block_m", "col_stride"):
-            if isinstance(getattr(self, name), bool) or not isinstance(getattr(self, name), int):
-                raise LayoutError(name, getattr(self, name), "must be an integer")
-        if self.block_m not in (64, 128):
-            raise LayoutError("block_m", self.block_m, "must be 64 or 128")
+        one_of("block_m", self.block_m, (64, 128))
         if not is_power_of_two(self.block_n) or self.block_n > TMEM_COLUMNS:
             raise LayoutError("block_n", self.block_n, f"must be a power of two to {TMEM_COLUMNS}")
-        if self.col_stride not in (1, 2, 4):
-            raise LayoutError("col_stride", self.col_stride, "must be 1, 2 or 4")
-        for name in ("two_ctas", "fp4_padded"):
-            if not isinstance(getattr(self, name), bool):
-                raise LayoutError(name, getattr(self, name), "must be True or False")
+        one_of("col_stride", self.col_stride, (1, 2, 4))
+        flag("two_ctas", self.two_ctas)
+        flag("fp4_padded", self.fp4_padded)
         if self.fp4_padded and self.col_stride != 1:
             raise LayoutError("col_stride", self.col_stride, "must be 1 with fp4_padded")
         cga_layout = checked_cga_layout(self.cga_layout, 2)
@@ -84,15 +80,8 @@ class TensorMemoryEncoding:
             LayoutError: not such an attribute, or an illegal one.
         """
         attribute = parse_attribute(text)
-        if attribute.name.split(".")[-1] != _MNEMONIC:
-            raise LayoutError("attribute", text, f"must be a #ttng.{_MNEMONIC}<...>")
+        block_m, block_n, col_stride = attribute.checked(_NAME, _REQUIRED, _OPTIONAL)
         parameters = attribute.parameters
-        for key in parameters:
-            if key not in _REQUIRED + _OPTIONAL:
-                raise LayoutError("attribute", text, f"unknown key {key!r}")
-        for key in _REQUIRED:
-            if key not in parameters:
-                raise LayoutError("attribute", text, f"the key {key!r} is missing")
         cga_layout = parameters.get("CGALayout", [])
         splits = [parameters.get(key, 1) for key in ("CTASplitM", "CTASplitN")]
         if splits != [1, 1]:
@@ -103,9 +92,9 @@ class TensorMemoryEncoding:
             cga_layout = [(part, 0) for part in powers_below(splits[0])]
             cga_layout += [(0, part) for part in powers_below(splits[1])]
         return cls(
-            parameters["blockM"],
-            parameters["blockN"],
-            parameters["colStride"],
+            block_m,
+            block_n,
+            col_stride,
             cga_layout,
             parameters.get("twoCTAs", False),
             parameters.get("fp4Padded", False),
@@ -115,12 +104,12 @@ class TensorMemoryEncoding:
         """The MLIR attribute, as Triton 3.8 and 3.9 print it."""
         text = f"blockM = {self.block_m}, blockN = {self.block_n}, colStride = {self.col_stride}"
         if self.cga_layout:
-            text += f", CGALayout = {[list(basis) for basis in self.cga_layout]}"
+            text += f", CGALayout = {bases_text(self.cga_layout)}"
         if self.two_ctas:
             text += ", twoCTAs = true"
         if self.fp4_padded:
             text += ", fp4Padded = true"
-        return f"#ttng.{_MNEMONIC}<{text}>"
+        return f"#{_NAME}<{text}>"
 
     def to_linear_layout(
         self, shape: Sequence[int], element_bitwidth: int = COLUMN_BITS
@@ -137,10 +126,7 @@ class TensorMemoryEncoding:
         Source: Triton, ``tensorMemoryToLinearLayout`` (``LinearLayoutConversions.cpp``).
         """
         shape = checked_shape(shape, 2)
-        if not isinstance(element_bitwidth, int) or element_bitwidth not in TMEM_ELEMENT_BITWIDTHS:
-            raise LayoutError(
-                "element_bitwidth", element_bitwidth, f"must be one of {TMEM_ELEMENT_BITWIDTHS}"
-            )
+        one_of("element_bitwidth", element_bitwidth, TMEM_ELEMENT_BITWIDTHS)
         if element_bitwidth * self.col_stride > COLUMN_BITS:
             raise LayoutError(
                 "col_stride",

@@ -15,8 +15,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from triton_ext.errors import LayoutError
-from triton_ext.hardware.instruction_descriptor import KINDS
 from triton_ext.hardware.tensor_memory import TMEM_LANES, WARP_LANES
+from triton_ext.layouts.arguments import one_of
 
 _VECTORS: dict[str, dict[str, int]] = {
     "mxf8f6f4": {"": 1, "scale_vec::1X": 1, "block32": 1},
@@ -43,8 +43,7 @@ class ScaleFactors:
     first_byte: int
 
     def __post_init__(self) -> None:
-        if self.count not in (1, 2, 4):
-            raise LayoutError("count", self.count, "must be 1, 2 or 4 factors of a row")
+        one_of("count", self.count, (1, 2, 4))
         legal = range(0, 4, self.count)
         if self.first_byte not in legal:
             raise LayoutError(
@@ -74,14 +73,13 @@ def scale_vector(kind: str, qualifier: str, scale_type: str) -> int:
     Args:
         kind: mxf8f6f4, mxf4 or mxf4nvf4.
         qualifier: ``.scale_vectorsize`` without the dot, or "".
-        scale_type: of the instruction descriptor.
+        scale_type: the scale factors' type in the instruction descriptor.
 
     Raises:
         LayoutError: the three do not go together.
     """
-    vectors = _VECTORS.get(kind)
-    if vectors is None or not KINDS[kind].block_scaled:
-        raise LayoutError("kind", kind, f"must be one of {', '.join(_VECTORS)}")
+    one_of("kind", kind, _VECTORS)
+    vectors = _VECTORS[kind]
     if qualifier not in vectors:
         legal = ", ".join(name or "none" for name in vectors)
         raise LayoutError("scale_vectorsize", qualifier, f"must be one of {legal} for kind {kind}")

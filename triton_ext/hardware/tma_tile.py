@@ -1,4 +1,4 @@
-"""The TMA copies that fill a tile: how many boxes and why, their places, and what is out of bounds.
+"""The TMA copies that fill a tile: how many boxes and why, their addresses, what is out of bounds.
 
 A box is at most 256 elements along each dimension and, swizzled, one swizzle width along the
 contiguous one; so a tile may take several copies (seed 002, Sec. 3.1 and 4.1; seed 004, "1 -
@@ -20,16 +20,11 @@ from triton_ext.hardware.tensor_map import (
     OobFill,
     TensorMap,
     TensorSwizzle,
-    integers,
 )
+from triton_ext.layouts.arguments import integers
 from triton_ext.layouts.atoms import SwizzleAtom
-from triton_ext.layouts.encodings import (
-    CHUNK_BYTES,
-    NVMMAShared,
-    checked_shape,
-    cluster_layout,
-    shape_per_cta,
-)
+from triton_ext.layouts.cluster import checked_shape, cluster_layout, shape_per_cta
+from triton_ext.layouts.encodings import CHUNK_BYTES, NVMMAShared
 from triton_ext.layouts.nvmma_shared import (
     TMA_BOX_LIMIT,
     nvmma_shared_to_linear_layout,
@@ -53,7 +48,7 @@ class TmaBox:
             tensor map (4-bit ones for fp4_padded, else the same).
         smem_offset: where the box lies in the tile's shared memory, in bytes.
         transaction_bytes: what the copy adds to the mbarrier, wherever the box lies.
-        inside: for each dimension the part of the box, [first, end), that the tensor has.
+        inside: for each dimension, the part [first, end) of the box that lies in the tensor.
     """
 
     start: tuple[int, ...]
@@ -83,7 +78,7 @@ class TileCopies:
         layout: the tile's layout in shared memory.
         tile_shape: what one block of the cluster copies, in the tensor's order.
         start: the tensor's coordinates of the tile's first element.
-        boxes: in the order in which Triton issues them, the first dimension fastest.
+        boxes: the copies in the order in which Triton issues them, the first dimension fastest.
     """
 
     tensor_map: TensorMap
@@ -205,7 +200,7 @@ def tile_copies(
             along its strided dimension first (dimensions: M or N, then K). They differ without a
             swizzle: an NVMMA tile is then stored row by row, stacked atoms are core matrices.
         at: the tensor's coordinates of the tile's first element; left out: zeros.
-        strides: of the tensor, in elements; left out: a dense tensor, contiguous along the
+        strides: the tensor's strides, in elements; left out: a dense tensor, contiguous along the
             layout's contiguous dimension.
         data_type: left out: the unsigned integer of the layout's element width.
         cta: which block of the cluster copies its part.
@@ -265,9 +260,9 @@ def tile_copies(
         oob_fill=oob_fill,
         global_address=global_address,
     )
-    place_units, unit = [0] * rank, tensor_map.smem_bytes
+    box_strides, unit = [0] * rank, tensor_map.smem_bytes
     for dim in _stacking_order(layout, rank):
-        place_units[dim] = unit
+        box_strides[dim] = unit
         unit *= tile[dim] // box[dim]
     boxes = []
     for offset in _box_starts(tile, box):
@@ -280,8 +275,8 @@ def tile_copies(
                 shape=box,
                 coordinates=coordinates,
                 smem_offset=sum(
-                    step // extent * place
-                    for step, extent, place in zip(offset, box, place_units, strict=True)
+                    step // extent * stride
+                    for step, extent, stride in zip(offset, box, box_strides, strict=True)
                 ),
                 transaction_bytes=tensor_map.transaction_bytes,
                 inside=tuple(map(_inside, first, box, sizes)),

@@ -12,10 +12,12 @@ from dataclasses import dataclass
 from typing import Literal
 
 from triton_ext.errors import LayoutError
+from triton_ext.layouts.arguments import one_of
 from triton_ext.layouts.encodings import CHUNK_BYTES, ELEMENT_BITWIDTHS, SWIZZLE_BYTE_WIDTHS
 from triton_ext.layouts.linear_layout import LinearLayout, powers_below
 
 Major = Literal["K", "MN"]
+MAJORS: tuple[Major, ...] = ("K", "MN")
 _LINE_BITS = 7  # log2 of 128 bytes
 
 
@@ -78,13 +80,9 @@ class SwizzleAtom:
     element_bitwidth: int
 
     def __post_init__(self) -> None:
-        for name, legal in (
-            ("major", ("K", "MN")),
-            ("swizzle_byte_width", SWIZZLE_BYTE_WIDTHS),
-            ("element_bitwidth", ELEMENT_BITWIDTHS),
-        ):
-            if getattr(self, name) not in legal:
-                raise LayoutError(name, getattr(self, name), f"must be one of {legal}")
+        one_of("major", self.major, MAJORS)
+        one_of("swizzle_byte_width", self.swizzle_byte_width, SWIZZLE_BYTE_WIDTHS)
+        one_of("element_bitwidth", self.element_bitwidth, ELEMENT_BITWIDTHS)
 
     @property
     def row_bytes(self) -> int:

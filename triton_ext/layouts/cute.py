@@ -26,6 +26,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from triton_ext.errors import LayoutError
+from triton_ext.layouts.arguments import integers
 from triton_ext.layouts.atoms import Major, SwizzleAtom
 from triton_ext.layouts.encodings import CHUNK_BYTES
 from triton_ext.layouts.nvmma_shared import ATOM_ROWS
@@ -63,12 +64,13 @@ def _congruent(a: IntTuple, b: IntTuple) -> bool:
     return len(a) == len(b) and all(map(_congruent, a, b))
 
 
-def _leaves(value: IntTuple) -> Iterator[int]:
+def leaves(value: IntTuple) -> Iterator[int]:
+    """The integers of nested tuples, from left to right."""
     if isinstance(value, int):
         yield value
     else:
         for entry in value:
-            yield from _leaves(entry)
+            yield from leaves(entry)
 
 
 def _entries(value: IntTuple) -> tuple[IntTuple, ...]:
@@ -97,7 +99,7 @@ def _index(coordinate: IntTuple, shape: IntTuple, stride: IntTuple) -> int:
         return sum(map(_index, coordinate, parts, stride))
     index = 0
     for part, step in zip(parts[:-1], stride[:-1], strict=True):
-        coordinate, inner = divmod(coordinate, math.prod(_leaves(part)))
+        coordinate, inner = divmod(coordinate, math.prod(leaves(part)))
         index += _index(inner, part, step)
     return index + _index(coordinate, parts[-1], stride[-1])
 
@@ -221,7 +223,7 @@ class Layout:
 
 def size(layout: Layout) -> int:
     """How many coordinates there are. Post-condition: the product of the shape."""
-    return math.prod(_leaves(layout.shape))
+    return math.prod(leaves(layout.shape))
 
 
 def cosize(layout: Layout) -> int:
@@ -242,8 +244,9 @@ def concatenate(*layouts: Layout) -> Layout:
     return Layout(tuple(part.shape for part in layouts), tuple(part.stride for part in layouts))
 
 
-def _flat_modes(layout: Layout) -> list[tuple[int, int]]:
-    return list(zip(_leaves(layout.shape), _leaves(layout.stride), strict=True))
+def flat_modes(layout: Layout) -> list[tuple[int, int]]:
+    """(shape, stride) of each mode without nested ones, the fastest first."""
+    return list(zip(leaves(layout.shape), leaves(layout.stride), strict=True))
 
 
 def _from_modes(modes: Sequence[tuple[int, int]]) -> Layout:
@@ -270,7 +273,7 @@ def flatten(layout: Layout) -> Layout:
     """Without nested modes. Post-condition: depth at most 1, the same function of integers."""
     if isinstance(layout.shape, int):
         return layout
-    return Layout(tuple(_leaves(layout.shape)), tuple(_leaves(layout.stride)))
+    return Layout(tuple(leaves(layout.shape)), tuple(leaves(layout.stride)))
 
 
 def coalesce(layout: Layout) -> Layout:
@@ -278,7 +281,7 @@ def coalesce(layout: Layout) -> Layout:
 
     Post-condition: depth at most 1, and ``result(i) == layout(i)`` for all i below the size.
     """
-    return _from_modes(_merged([mode for mode in _flat_modes(layout) if mode[0] > 1]))
+    return _from_modes(_merged([mode for mode in flat_modes(layout) if mode[0] > 1]))
 
 
 def _compose_mode(modes: Sequence[tuple[int, int]], right: Layout, shape: int, step: int) -> Layout:
@@ -326,7 +329,7 @@ def _check_no_carry(modes: Sequence[tuple[int, int]], right: Layout) -> None:
     for extent, _ in modes[:-1]:
         boundary *= extent
         highest = 0
-        for shape, step in _flat_modes(right):
+        for shape, step in flat_modes(right):
             inside = shape if step == 0 else min(shape, _ceil_div(boundary, step))
             highest += (inside - 1) * step
         if highest >= boundary:
@@ -355,7 +358,7 @@ def composition(left: Layout, right: Tiler) -> Layout:
             raise LayoutError("right", right, f"must have the {rank(left)} modes of {left}")
         return concatenate(*map(composition, left.modes, right))
     right = _tiler_layout("right", right)
-    flat = _flat_modes(left)
+    flat = flat_modes(left)
     modes = _merged([mode for mode in flat[:-1] if mode[0] > 1] + flat[-1:])
     result = _compose(modes, right)
     _check_no_carry(modes, right)
@@ -384,7 +387,7 @@ def complement(layout: Layout, cotarget: int) -> Layout:
         raise LayoutError("cotarget", cotarget, "must be an integer >= 1")
     result: list[tuple[int, int]] = []
     filled = 1
-    for shape, stride in sorted(_flat_modes(layout), key=lambda mode: mode[1]):
+    for shape, stride in sorted(flat_modes(layout), key=lambda mode: mode[1]):
         if shape == 1 or stride == 0:
             continue
         if stride < filled:
@@ -471,13 +474,9 @@ def blocked_product(block: Layout, tiler: Layout) -> Layout:
 
 def _integers(name: str, values: Any) -> tuple[int, ...]:
     """`values` as a tuple of integers of at least 0, or LayoutError."""
-    rule = "must be a sequence of integers >= 0"
-    try:
-        checked = tuple(operator.index(value) for value in values)
-    except TypeError:
-        raise LayoutError(name, values, rule) from None
+    checked = integers(name, values)
     if not checked or min(checked) < 0:
-        raise LayoutError(name, values, rule)
+        raise LayoutError(name, values, "must be a sequence of integers >= 0")
     return checked
 
 
@@ -715,10 +714,7 @@ def canonical_layout(operand: Layout, atom: SwizzleAtom) -> Layout:
 
 
 def _pair(name: str, value: Any) -> tuple[int, int]:
-    try:
-        first, second = (operator.index(entry) for entry in value)
-    except (TypeError, ValueError):
-        first, second = 0, 0
+    first, second = integers(name, value, 2, "(M or N, K)")
     if first < 1 or second < 1:
         raise LayoutError(name, value, "must be two integers >= 1: (M or N, K)")
     return first, second

@@ -16,16 +16,18 @@ from dataclasses import dataclass
 from typing import Any
 
 from triton_ext.errors import LayoutError
-from triton_ext.layouts.encodings import (
+from triton_ext.layouts.arguments import is_power_of_two, one_of, permutation, vectors
+from triton_ext.layouts.attributes import Attribute, parse_attribute
+from triton_ext.layouts.cluster import (
     add_cluster,
+    bases_text,
     cga_from_attribute,
     checked_cga_layout,
     checked_shape,
     shape_per_cta,
     standard_out_dims,
 )
-from triton_ext.layouts.linear_layout import Basis, LinearLayout, is_power_of_two
-from triton_ext.mlir.attributes import Attribute, parse_attribute
+from triton_ext.layouts.linear_layout import Basis, LinearLayout
 
 __all__ = [
     "Blocked",
@@ -40,6 +42,7 @@ __all__ = [
 
 _ACCUMULATOR_K_WIDTH = 2  # neighbours of a row that a thread holds
 _MAX_NESTING = 16  # of slices of slices
+_LINEAR_DIMS = ("register", "lane", "warp", "block")
 
 
 def _matrix_order(rank: int, row_major: bool) -> tuple[int, ...]:
@@ -54,18 +57,15 @@ def _named(dim: int) -> str:
     return f"dim{dim}"
 
 
-def _identity(in_dim: str, sizes: Sequence[int], order: Sequence[int]) -> LinearLayout:
+def _counted(in_dim: str, sizes: Sequence[int], order: Sequence[int]) -> LinearLayout:
     """One input dimension over all of a box of `sizes`, the dimension ``order[0]`` fastest."""
-    layout = LinearLayout.empty()
-    for dim in order:
-        layout = layout * LinearLayout.identity_1d(sizes[dim], in_dim, _named(dim))
-    return layout
+    return LinearLayout.box(in_dim, {_named(dim): sizes[dim] for dim in order})
 
 
 def _shared_along(
     in_dim: str, sizes: Sequence[int], order: Sequence[int], k_dim: int
 ) -> LinearLayout:
-    """As `_identity`, but those that differ along `k_dim` alone hold the same."""
+    """As `_counted`, but those that differ along `k_dim` alone hold the same."""
     layout = LinearLayout.empty()
     for dim in order:
         make = LinearLayout.zeros_1d if dim == k_dim else LinearLayout.identity_1d
@@ -74,7 +74,7 @@ def _shared_along(
 
 
 def _grown(layout: LinearLayout, sizes: Mapping[str, int]) -> LinearLayout:
-    """Further registers, until every dimension has its size."""
+    """The layout with further registers, until every dimension has its size."""
     for name, size in layout.out_dims.items():
         if size < sizes[name]:
             repeats = LinearLayout.identity_1d(sizes[name] // size, "register", name)
@@ -85,17 +85,17 @@ def _grown(layout: LinearLayout, sizes: Mapping[str, int]) -> LinearLayout:
 def _trimmed(
     layout: LinearLayout, sizes: Mapping[str, int], *, keep_registers: bool = True
 ) -> LinearLayout:
-    """Without what lies beyond `sizes`: threads, and registers if they are kept, then repeat."""
+    """The layout cut to `sizes`: threads, and registers if kept, beyond it repeat others."""
     names = list(layout.out_dims)
     limits = [min(sizes[name], layout.out_dims[name]) for name in names]
     bases = {}
-    for in_dim, vectors in layout.bases.items():
+    for in_dim, own in layout.bases.items():
         fitting = [
             tuple(value if value < limit else 0 for value, limit in zip(basis, limits, strict=True))
-            for basis in vectors
+            for basis in own
         ]
         if in_dim == "register" and not keep_registers:
-            fitting = [cut for cut, basis in zip(fitting, vectors, strict=True) if cut == basis]
+            fitting = [cut for cut, basis in zip(fitting, own, strict=True) if cut == basis]
         bases[in_dim] = fitting
     return LinearLayout(bases, dict(zip(names, limits, strict=True)))
 
@@ -123,9 +123,9 @@ class Blocked:
     """``#ttg.blocked``: each thread holds a box of neighbours, boxes side by side, then warps.
 
     Attributes:
-        size_per_thread, threads_per_warp, warps_per_cta: extents, in each dimension.
+        size_per_thread, threads_per_warp, warps_per_cta: extents along each dimension.
         order: the dimensions from the fastest to the slowest.
-        cga_layout: as in `triton_ext.layouts.encodings.NVMMAShared`.
+        cga_layout: the bases of the cluster's blocks, as in `NVMMAShared`.
 
     Raises:
         LayoutError: extents that are no powers of two, or an order that is no permutation.
@@ -138,10 +138,7 @@ class Blocked:
     cga_layout: tuple[Basis, ...] = ()
 
     def __post_init__(self) -> None:
-        order = tuple(self.order)
-        if sorted(order) != list(range(len(order))):
-            raise LayoutError("order", self.order, "must be a permutation of 0, 1, ..., rank - 1")
-        object.__setattr__(self, "order", order)
+        object.__setattr__(self, "order", permutation("order", self.order))
         for name in ("size_per_thread", "threads_per_warp", "warps_per_cta"):
             object.__setattr__(self, name, _powers(name, getattr(self, name), self.rank))
         object.__setattr__(self, "cga_layout", checked_cga_layout(self.cga_layout, self.rank))
@@ -152,11 +149,11 @@ class Blocked:
         return len(self.order)
 
     def to_linear_layout(self, shape: Sequence[int]) -> LinearLayout:
-        """Of a tensor of `shape`."""
+        """The layout of a tensor of `shape`."""
         layout = (
-            _identity("register", self.size_per_thread, self.order)
-            * _identity("lane", self.threads_per_warp, self.order)
-            * _identity("warp", self.warps_per_cta, self.order)
+            _counted("register", self.size_per_thread, self.order)
+            * _counted("lane", self.threads_per_warp, self.order)
+            * _counted("warp", self.warps_per_cta, self.order)
         )
         return _filled(layout, self.cga_layout, shape)
 
@@ -168,7 +165,7 @@ class Blocked:
             f" warpsPerCTA = {list(self.warps_per_cta)}, order = {list(self.order)}"
         )
         if self.cga_layout:
-            text += f", CGALayout = {[list(basis) for basis in self.cga_layout]}"
+            text += f", CGALayout = {bases_text(self.cga_layout)}"
         return f"#ttg.blocked<{{{text}}}>"
 
 
@@ -185,7 +182,7 @@ def _mma_tile(tile: Sequence[int], k_width: int, order: Sequence[int]) -> Linear
         raise LayoutError(
             "tile", tuple(tile), f"must hold 8 rows of 4 threads, {k_width} elements each"
         )
-    layout = _identity("register", (1,) * len(tile), order)
+    layout = _counted("register", (1,) * len(tile), order)
     for size, in_dim, dim in (
         (k_width, "register", inner),
         (4, "lane", inner),
@@ -203,9 +200,9 @@ class NvidiaMma:
 
     Attributes:
         version: 2 or 3.
-        warps_per_cta: in each dimension.
+        warps_per_cta: the warps along each dimension.
         instr_shape: (..., M, N) of version 2, (M, N, K) of version 3, M being that of a warp.
-        cga_layout: as in `triton_ext.layouts.encodings.NVMMAShared`.
+        cga_layout: the bases of the cluster's blocks, as in `NVMMAShared`.
 
     Raises:
         LayoutError: another version, or extents that are no powers of two where they must be.
@@ -244,7 +241,7 @@ class NvidiaMma:
         return _matrix_order(self.rank, row_major=not self.is_hopper)
 
     def to_linear_layout(self, shape: Sequence[int]) -> LinearLayout:
-        """Of a tensor of `shape`.
+        """The layout of a tensor of `shape`.
 
         Raises:
             LayoutError: an instruction's N that is no power of two, which linear layouts cannot
@@ -253,7 +250,7 @@ class NvidiaMma:
         tile = _powers("instr_shape", self.instr_shape[:2] if self.is_hopper else self.instr_shape)
         order = _matrix_order(self.rank, row_major=True)
         layout = _mma_tile(tile, _ACCUMULATOR_K_WIDTH, order)
-        warps = _identity("warp", self.warps_per_cta, self.warp_order)
+        warps = _counted("warp", self.warps_per_cta, self.warp_order)
         return _filled(layout * warps.transpose_outs(list(layout.out_dims)), self.cga_layout, shape)
 
 
@@ -272,8 +269,7 @@ class DotOperand:
     k_width: int = 0
 
     def __post_init__(self) -> None:
-        if self.operand not in (0, 1):
-            raise LayoutError("operand", self.operand, "must be 0 (A) or 1 (B)")
+        one_of("operand", self.operand, (0, 1))
         if isinstance(self.parent, NvidiaMma):
             _powers("k_width", (self.k_width,))
             if self.operand and self.parent.is_hopper:
@@ -298,7 +294,7 @@ class DotOperand:
         )
 
     def to_linear_layout(self, shape: Sequence[int]) -> LinearLayout:
-        """Of a tensor of `shape`."""
+        """The layout of a tensor of `shape`."""
         if isinstance(self.parent, Blocked):
             layout = self._of_blocked(self.parent, shape)
         else:
@@ -310,7 +306,7 @@ class DotOperand:
         each[self.k_dim] = shape[self.k_dim]
         order = parent.order
         return (
-            _identity("register", each, order)
+            _counted("register", each, order)
             * _shared_along("lane", parent.threads_per_warp, order, self.k_dim)
             * _shared_along("warp", parent.warps_per_cta, order, self.k_dim)
         )
@@ -332,7 +328,7 @@ class Linear:
     """``#ttg.linear``: a distributed layout that is given by its bases.
 
     Attributes:
-        bases: of ``register``, ``lane``, ``warp`` and ``block``: the coordinates of 1, 2, 4, ...
+        bases: for each of ``register``, ``lane``, ``warp``, ``block`` the coordinates of 1, 2, ...
     """
 
     bases: tuple[tuple[str, tuple[Basis, ...]], ...]
@@ -350,7 +346,7 @@ class Linear:
         return list(dict.fromkeys([*stepped, *reversed(range(self.rank))]))
 
     def to_linear_layout(self, shape: Sequence[int]) -> LinearLayout:
-        """Of a tensor of `shape`."""
+        """The layout of a tensor of `shape`."""
         standard = list(standard_out_dims(shape))
         bases = {name: vectors for name, vectors in self.bases if name != "block" or vectors}
         layout = LinearLayout(bases, standard)
@@ -382,7 +378,7 @@ class Slice:
         return self.parent.rank - 1
 
     def to_linear_layout(self, shape: Sequence[int]) -> LinearLayout:
-        """Of a tensor of `shape`."""
+        """The layout of a tensor of `shape`."""
         whole = [*shape[: self.dim], 1, *shape[self.dim :]]
         layout = self.parent.to_linear_layout(whole)
         names = [name for name in layout.out_dims if name != _named(self.dim)]
@@ -393,20 +389,14 @@ class Slice:
 DistributedEncoding = Blocked | NvidiaMma | DotOperand | Linear | Slice
 
 
-def _parameter(attribute: Attribute, key: str) -> Any:
-    if key not in attribute.parameters:
-        raise LayoutError("attribute", attribute.text, f"the key {key!r} is missing")
-    return attribute.parameters[key]
-
-
 def parse_distributed(
     attribute: str | Attribute, aliases: Mapping[str, str] | None = None
 ) -> DistributedEncoding:
     """A distributed encoding from its MLIR attribute.
 
     Args:
-        attribute: as printed, such as ``#ttg.slice<{dim = 1, parent = #blocked}>``, or an alias.
-        aliases: of the module's attributes.
+        attribute: its text, such as ``#ttg.slice<{dim = 1, parent = #blocked}>``, or an alias.
+        aliases: the module's attribute aliases.
 
     Raises:
         LayoutError: another attribute, or an illegal one.
@@ -419,39 +409,27 @@ def _parse(given: str | Attribute, aliases: Mapping[str, str], depth: int) -> Di
         raise LayoutError("attribute", str(given), "is nested too deeply")
     if isinstance(given, str):
         given = parse_attribute(aliases.get(given, given))
-    kind = given.name.split(".")[-1]
+    kind, required = given.mnemonic, given.required
     if kind == "blocked":
-        return Blocked(
-            _parameter(given, "sizePerThread"),
-            _parameter(given, "threadsPerWarp"),
-            _parameter(given, "warpsPerCTA"),
-            _parameter(given, "order"),
-            cga_from_attribute(given),
+        size, threads, warps, order = required(
+            "sizePerThread", "threadsPerWarp", "warpsPerCTA", "order"
         )
+        return Blocked(size, threads, warps, order, cga_from_attribute(given))
     if kind == "nvidia_mma":
-        return NvidiaMma(
-            _parameter(given, "versionMajor"),
-            _parameter(given, "warpsPerCTA"),
-            _parameter(given, "instrShape"),
-            cga_from_attribute(given),
-        )
+        version, warps, shape = required("versionMajor", "warpsPerCTA", "instrShape")
+        return NvidiaMma(version, warps, shape, cga_from_attribute(given))
     if kind == "linear":
-        names = ("register", "lane", "warp", "block")
-        return Linear(
-            tuple(
-                (name, tuple(tuple(basis) for basis in given.parameters.get(name, ())))
-                for name in names
-            )
-        )
+        bases = {name: given.parameters.get(name, ()) for name in _LINEAR_DIMS}
+        return Linear(tuple((name, vectors(name, values)) for name, values in bases.items()))
     if kind == "slice":
-        return Slice(
-            _parameter(given, "dim"), _parse(_parameter(given, "parent"), aliases, depth + 1)
-        )
+        dim, inner = required("dim", "parent")
+        return Slice(dim, _parse(inner, aliases, depth + 1))
     if kind == "dot_op":
-        parent = _parse(_parameter(given, "parent"), aliases, depth + 1)
+        index, inner = required("opIdx", "parent")
+        parent = _parse(inner, aliases, depth + 1)
         if not isinstance(parent, (Blocked, NvidiaMma)):
             raise LayoutError("parent", given.text, "must be a blocked or an nvidia_mma layout")
-        return DotOperand(_parameter(given, "opIdx"), parent, given.parameters.get("kWidth", 0))
+        return DotOperand(index, parent, given.parameters.get("kWidth", 0))
     raise LayoutError(
         "attribute",
         given.text,
@@ -466,7 +444,7 @@ def distributed_linear_layout(
 
     Args:
         attribute, aliases: as in `parse_distributed`.
-        shape: of the tensor: powers of two.
+        shape: the tensor's shape: powers of two.
 
     Returns:
         ``register``, ``lane``, ``warp`` (and ``block`` with a cluster) -> ``dim0``, ``dim1``, ...

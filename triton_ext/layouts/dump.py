@@ -1,4 +1,4 @@
-"""A layout together with what it is the layout of: what the ``layout`` command shows.
+"""A linear layout and the encoding that it comes from: what the ``layout`` command shows.
 
 The JSON form is described by ``layout_dump.schema.json`` beside this file (JSON Schema 2020-12).
 """
@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from triton_ext.errors import LayoutError
-from triton_ext.layouts.encodings import NVMMAShared, SharedEncoding, SharedLinear, parse_encoding
+from triton_ext.layouts.cluster import checked_shape
+from triton_ext.layouts.encodings import NVMMAShared, SharedEncoding
 from triton_ext.layouts.linear_layout import LinearLayout
 from triton_ext.layouts.nvmma_shared import core_matrix_linear_layout, nvmma_shared_to_linear_layout
-from triton_ext.mlir.attributes import SharedType, shared_types
 
 JSON_VERSION = 1
 
@@ -27,8 +27,8 @@ class LayoutDump:
         what: "tile", the layout of a whole shape, or "atom", that of one swizzle atom.
         encoding: the MLIR attribute.
         layout: the linear layout; None with an `error`.
-        shape: of the tensor, or None where only the atom was asked for.
-        element_bitwidth: or None where it is not known.
+        shape: the tensor's shape; None where only the atom was asked for.
+        element_bitwidth: bits of an element; None where it is not known.
         alias: the name of the encoding in its module, or "".
         error: why there is no layout (an encoding that is not supported, an illegal shape), or "".
     """
@@ -42,28 +42,6 @@ class LayoutDump:
     error: str = ""
 
 
-def encoding_linear_layout(encoding: SharedEncoding, shape: Sequence[int] | None) -> LinearLayout:
-    """The linear layout of a tile in any shared encoding.
-
-    Args:
-        shape: may be None for a `SharedLinear`, which has its own.
-
-    Raises:
-        LayoutError: an illegal shape.
-    """
-    if isinstance(encoding, SharedLinear):
-        layout = encoding.to_linear_layout()
-        own = tuple(layout.out_dims.values())
-        if shape is not None and tuple(shape) != own:
-            raise LayoutError("shape", tuple(shape), f"must be {own}, what the bases span")
-        return layout
-    if shape is None:
-        raise LayoutError("shape", shape, f"is needed, with {encoding.rank} dimensions")
-    if isinstance(encoding, NVMMAShared):
-        return nvmma_shared_to_linear_layout(shape, encoding)
-    return encoding.to_linear_layout(shape)
-
-
 def dump_encoding(
     encoding: SharedEncoding,
     shape: Sequence[int] | None = None,
@@ -75,28 +53,25 @@ def dump_encoding(
     """The dump of one encoding.
 
     Args:
-        shape: of the tensor; may be None with `core`, or for a `SharedLinear`.
+        shape: the tensor's; may be None with `core`, or for a `SharedLinear`.
         core: the swizzle atom alone (an NVMMAShared only).
         disable_swizzle: as in `core_matrix_linear_layout` (an NVMMAShared only).
-        element_bitwidth: for encodings that do not say it.
+        element_bitwidth: bits of an element, for encodings that do not say it.
 
     Raises:
         LayoutError: illegal, or not applicable to this encoding.
     """
     if isinstance(encoding, NVMMAShared):
         element_bitwidth = encoding.element_bitwidth
+        if core:
+            layout = core_matrix_linear_layout(encoding, disable_swizzle)
+        else:
+            sizes = checked_shape(shape, encoding.rank)
+            layout = nvmma_shared_to_linear_layout(sizes, encoding, disable_swizzle)
     elif core or disable_swizzle:
         raise LayoutError("encoding", str(encoding), "only an nvmma_shared has a swizzle atom")
-    if core:
-        assert isinstance(encoding, NVMMAShared)
-        layout = core_matrix_linear_layout(encoding, disable_swizzle)
-    elif disable_swizzle:
-        assert isinstance(encoding, NVMMAShared)
-        if shape is None:
-            raise LayoutError("shape", shape, f"is needed, with {encoding.rank} dimensions")
-        layout = nvmma_shared_to_linear_layout(shape, encoding, disable_swizzle)
     else:
-        layout = encoding_linear_layout(encoding, shape)
+        layout = encoding.to_linear_layout(shape)
     if shape is None and not core:
         shape = tuple(layout.out_dims.values())
     return LayoutDump(
@@ -106,40 +81,6 @@ def dump_encoding(
         shape=None if shape is None else tuple(shape),
         element_bitwidth=element_bitwidth,
     )
-
-
-def _element_bitwidth(element: str) -> int | None:
-    """The bits of an MLIR element type: ``f16``, ``bf16``, ``i8``, ``f8E4M3FN``, ``tf32`` ..."""
-    digits = ""
-    for character in element.lstrip("bfiuts"):
-        if not character.isdigit():
-            break
-        digits += character
-    return int(digits) if digits and not element.startswith("!") else None
-
-
-def _dump_type(use: SharedType) -> LayoutDump:
-    bits = _element_bitwidth(use.element)
-    shape = use.shape
-    try:
-        encoding = parse_encoding(use.encoding)
-        shape = shape[len(shape) - encoding.rank :]  # leading dimensions count buffers
-        layout: LinearLayout | None = encoding_linear_layout(encoding, shape)
-        error = ""
-    except LayoutError as problem:
-        layout, error = None, str(problem)
-    return LayoutDump("tile", use.encoding, layout, shape, bits, use.alias, error)
-
-
-def dump_module(text: str) -> list[LayoutDump]:
-    """A dump for each shared encoding and shape in a printed module, in order of appearance.
-
-    What cannot be converted (another vendor's encoding, say) has its `error` set.
-
-    Raises:
-        LayoutError: a type in the module cannot be read.
-    """
-    return list(dict.fromkeys(_dump_type(use) for use in shared_types(text)))
 
 
 def to_json(dumps: Iterable[LayoutDump]) -> str:

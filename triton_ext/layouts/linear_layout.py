@@ -15,25 +15,17 @@ in the least significant bits; a layout is then a list of such integers, one a b
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from triton_ext.errors import LayoutError
+from triton_ext.layouts.arguments import index_or_array, is_power_of_two, power_of_two
 
 Basis = tuple[int, ...]
 
 __all__ = ["LinearLayout"]
-
-
-def is_power_of_two(value: Any) -> bool:
-    """Whether `value` is an integer of the form 2**k, k >= 0."""
-    return (
-        isinstance(value, int)
-        and not isinstance(value, bool)
-        and value > 0
-        and not value & (value - 1)
-    )
 
 
 def powers_below(size: int) -> Iterator[int]:
@@ -169,7 +161,7 @@ class LinearLayout:
             }
         for name, size in sizes.items():
             if not is_power_of_two(size):
-                raise LayoutError(f"out_dims[{name!r}]", size, "must be a power of two, at least 1")
+                power_of_two(f"out_dims[{name!r}]", size)
         limits = tuple(sizes.values())
         for in_dim, vectors in own.items():
             for basis in vectors:
@@ -239,21 +231,37 @@ class LinearLayout:
         return cls.strided_1d(size, 1, in_dim, out_dim)
 
     @classmethod
+    def identity(cls, sizes: Mapping[str, int]) -> LinearLayout:
+        """The identity of several dimensions, each under its own name."""
+        layout = cls.empty()
+        for name, size in sizes.items():
+            layout = layout * cls.identity_1d(size, name, name)
+        return layout
+
+    @classmethod
     def strided_1d(cls, size: int, stride: int, in_dim: str, out_dim: str) -> LinearLayout:
         """``L(x) = stride * x`` for x in [0, size); the output has size ``stride * size``."""
-        for name, value in (("size", size), ("stride", stride)):
-            if not is_power_of_two(value):
-                raise LayoutError(name, value, "must be a power of two, at least 1")
+        power_of_two("size", size)
+        power_of_two("stride", stride)
         vectors = tuple((stride * power,) for power in powers_below(size))
         return cls._trusted({in_dim: vectors}, {out_dim: stride * size})
 
     @classmethod
     def zeros_1d(cls, size: int, in_dim: str, out_dim: str, out_dim_size: int = 1) -> LinearLayout:
         """``L(x) = 0`` for x in [0, size): a broadcast."""
-        for name, value in (("size", size), ("out_dim_size", out_dim_size)):
-            if not is_power_of_two(value):
-                raise LayoutError(name, value, "must be a power of two, at least 1")
+        power_of_two("size", size)
+        power_of_two("out_dim_size", out_dim_size)
         return cls._trusted({in_dim: ((0,),) * (size.bit_length() - 1)}, {out_dim: out_dim_size})
+
+    @classmethod
+    def box(cls, in_dim: str, sizes: Mapping[str, int]) -> LinearLayout:
+        """One input dimension that counts the points of a box, the first output dim fastest."""
+        bases = tuple(
+            tuple(power if name == counted else 0 for name in sizes)
+            for counted, size in sizes.items()
+            for power in powers_below(power_of_two(counted, size))
+        )
+        return cls._trusted({in_dim: bases}, dict(sizes))
 
     # ----------------------------------------------------------- what it has
 
@@ -280,10 +288,7 @@ class LinearLayout:
     @property
     def total_out_size(self) -> int:
         """The number of output coordinates."""
-        total = 1
-        for size in self._out_dims.values():
-            total *= size
-        return total
+        return math.prod(self._out_dims.values())
 
     @property
     def rank(self) -> int:
@@ -359,7 +364,8 @@ class LinearLayout:
         """
         values = {**(ins or {}), **named}
         _check_names("ins", values, self._bases)
-        values = {name: self._checked_coordinate(name, values[name]) for name in self._bases}
+        sizes = self.in_dims
+        values = {name: index_or_array(name, values[name], sizes[name]) for name in sizes}
         out: list[Any] = [0] * len(self._out_dims)
         arrays = [value for value in values.values() if not isinstance(value, int)]
         if arrays:
@@ -374,29 +380,6 @@ class LinearLayout:
                     if coordinate:
                         out[i] = out[i] ^ selected * coordinate
         return dict(zip(self._out_dims, out, strict=True))
-
-    def _checked_coordinate(self, name: str, value: Any) -> Any:
-        """An input coordinate as an int or an int64 array, within its dimension's size."""
-        size = 1 << len(self._bases[name])
-        if hasattr(value, "shape") and value.shape:
-            import numpy as np  # here, since importing numpy takes longer than a whole dump
-
-            value = np.asarray(value)
-            if not np.issubdtype(value.dtype, np.integer):
-                raise LayoutError(name, value, "must be an integer or an array of integers")
-            in_range = value.size == 0 or (value.min() >= 0 and value.max() < size)
-            value = value.astype(np.int64, copy=False)
-        else:
-            try:
-                value = operator.index(value)
-            except TypeError:
-                raise LayoutError(
-                    name, value, "must be an integer or an array of integers"
-                ) from None
-            in_range = 0 <= value < size
-        if not in_range:
-            raise LayoutError(name, value, f"must lie in [0, {size})")
-        return value
 
     # ------------------------------------------------------------- combining
 
@@ -553,10 +536,7 @@ class LinearLayout:
 
     def pseudoinvert(self) -> LinearLayout:
         """A right inverse P of a surjective layout: ``self(P(y)) == y``, free bits 0."""
-        identity = LinearLayout.empty()
-        for name, size in self._out_dims.items():
-            identity = identity * LinearLayout.identity_1d(size, name, name)
-        return identity.invert_and_compose(self)
+        return LinearLayout.identity(self._out_dims).invert_and_compose(self)
 
     # ------------------------------------------------- reshaping, restricting
 
@@ -614,9 +594,7 @@ class LinearLayout:
         product = 1
         for name, size in dims.items():
             if not is_power_of_two(size):
-                raise LayoutError(
-                    f"{argument}[{name!r}]", size, "must be a power of two, at least 1"
-                )
+                power_of_two(f"{argument}[{name!r}]", size)
             product *= size
         if product != total:
             raise LayoutError(argument, dict(dims), f"sizes must multiply to {total}")

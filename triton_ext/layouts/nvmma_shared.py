@@ -1,4 +1,4 @@
-"""Triton's NVMMAShared encoding -> linear layout: where each element lies in shared memory.
+"""Triton's NVMMAShared encoding, and its linear layout: where each element lies in shared memory.
 
 A reimplementation of ``getCoreMatrixLinearLayout`` and ``nvmmaSharedToLinearLayout``
 (Triton, ``lib/Dialect/TritonGPU/IR/LinearLayoutConversions.cpp``; seed 001). A tile is built from
@@ -16,25 +16,202 @@ last dimension first.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from triton_ext.errors import LayoutError
-from triton_ext.layouts.encodings import (
-    CHUNK_BYTES,
-    NVMMAShared,
+from triton_ext.layouts.arguments import flag, integers, one_of
+from triton_ext.layouts.attributes import Attribute, parse_attribute
+from triton_ext.layouts.cluster import (
+    SPLIT_KEYS,
     add_cluster,
+    bases_text,
+    cga_from_attribute,
+    checked_cga_layout,
     checked_shape,
     shape_per_cta,
     standard_out_dims,
 )
-from triton_ext.layouts.linear_layout import LinearLayout, powers_below
+from triton_ext.layouts.linear_layout import Basis, LinearLayout, powers_below
 
+SWIZZLE_BYTE_WIDTHS = (0, 32, 64, 128)
+ELEMENT_BITWIDTHS = (8, 16, 32, 64)
+MAX_RANK = 5
+"""A TMA tensor map has at most 5 dimensions (PTX ISA, "Tensors")."""
+CHUNK_BYTES = 16
+"""What a swizzle moves as a whole: 16-byte atomicity (seed 003)."""
 ATOM_ROWS = 8
 """Rows of a swizzle atom (PTX ISA, "Shared memory matrix layout"; seed 001, "Swizzle Atom")."""
 TMA_BOX_LIMIT = 256
 """The largest extent of a TMA box along one dimension (``cuTensorMapEncodeTiled``, boxDim)."""
 
-__all__ = ["core_matrix_linear_layout", "nvmma_shared_to_linear_layout", "tma_box_shape"]
+
+@dataclass(frozen=True)
+class NVMMAShared:
+    """Triton's ``#ttg.nvmma_shared``: the layouts that wgmma, tcgen05.mma and TMA read and write.
+
+    Args:
+        swizzle_byte_width: 0, 32, 64 or 128: the width of the swizzle atom in bytes.
+        element_bitwidth: 8, 16, 32 or 64.
+        transposed: the first dimension is the contiguous one, rather than the last.
+        fp4_padded: two 4-bit elements a byte, each group of 8 bytes followed by 8 bytes of padding
+            in shared memory (PTX ISA, "Packing format used for matrix A and B by
+            .kind::mxf8f6f4"). 8-bit elements with the 128-byte swizzle only.
+        rank: how many dimensions, 1 to 5; at least 2 with a swizzle.
+        cga_layout: the bases of the ``block`` dimension: block 1, 2, 4, ... of the cluster holds
+            the part of the tensor at this multiple of the block's own part. Zero is a broadcast.
+
+    Raises:
+        LayoutError: an argument is illegal; the message names it and what would be legal.
+    """
+
+    swizzle_byte_width: int
+    element_bitwidth: int
+    transposed: bool = False
+    fp4_padded: bool = False
+    rank: int = 2
+    cga_layout: tuple[Basis, ...] = ()
+
+    def __post_init__(self) -> None:
+        one_of("swizzle_byte_width", self.swizzle_byte_width, SWIZZLE_BYTE_WIDTHS)
+        one_of("element_bitwidth", self.element_bitwidth, ELEMENT_BITWIDTHS)
+        flag("transposed", self.transposed)
+        flag("fp4_padded", self.fp4_padded)
+        one_of("rank", self.rank, range(1, MAX_RANK + 1))
+        if self.swizzle_byte_width and self.rank < 2:
+            raise LayoutError("rank", self.rank, "a swizzle needs at least 2 dimensions")
+        if self.fp4_padded and self.swizzle_byte_width != 128:
+            raise LayoutError(
+                "swizzle_byte_width", self.swizzle_byte_width, "must be 128 with fp4_padded"
+            )
+        if self.fp4_padded and self.element_bitwidth != 8:
+            raise LayoutError(
+                "element_bitwidth", self.element_bitwidth, "must be 8 with fp4_padded"
+            )
+        object.__setattr__(self, "cga_layout", checked_cga_layout(self.cga_layout, self.rank))
+
+    @classmethod
+    def parse(cls, text: str) -> NVMMAShared:
+        """From an MLIR attribute, in any spelling that Triton prints.
+
+        ``transposed`` and ``fp4Padded`` default to false, ``rank`` to that of the CGA layout or
+        to 2, as in Triton's own parser.
+
+        Raises:
+            LayoutError: not such an attribute, or an illegal one.
+        """
+        return cls.from_attribute(parse_attribute(text))
+
+    @classmethod
+    def from_attribute(cls, attribute: Attribute) -> NVMMAShared:
+        """As `parse`, from an attribute that was read."""
+        swizzle, bits = attribute.checked(
+            "ttg.nvmma_shared",
+            ("swizzlingByteWidth", "elementBitWidth"),
+            ("transposed", "fp4Padded", "rank", "CGALayout", *SPLIT_KEYS),
+        )
+        parameters, cga_layout = attribute.parameters, cga_from_attribute(attribute)
+        implied = 2
+        if isinstance(cga_layout, list) and cga_layout and isinstance(cga_layout[0], list):
+            implied = len(cga_layout[0])
+        elif isinstance(parameters.get("CTAOrder"), list):
+            implied = len(parameters["CTAOrder"])
+        return cls(
+            swizzle_byte_width=swizzle,
+            element_bitwidth=bits,
+            transposed=parameters.get("transposed", False),
+            fp4_padded=parameters.get("fp4Padded", False),
+            rank=parameters.get("rank", implied),
+            cga_layout=cga_layout,
+        )
+
+    @classmethod
+    def default_for(
+        cls,
+        shape: Sequence[int],
+        element_bitwidth: int,
+        transposed: bool = False,
+        fp4_padded: bool = False,
+        cga_layout: Sequence[Sequence[int]] = (),
+    ) -> NVMMAShared:
+        """The largest swizzle that fits a tile: Gluon's ``NVMMASharedLayout.get_default_for``.
+
+        The widest atom whose row fits the contiguous dimension of what one block holds, provided
+        that the other dimensions together have the 8 rows of an atom; otherwise none.
+
+        Raises:
+            LayoutError: illegal arguments; among them `fp4_padded` where 128 bytes do not fit.
+        """
+        one_of("element_bitwidth", element_bitwidth, ELEMENT_BITWIDTHS)
+        flag("transposed", transposed)
+        flag("fp4_padded", fp4_padded)
+        rank = len(integers("shape", shape))
+        one_of("rank (length of shape)", rank, range(1, MAX_RANK + 1))
+        bases = checked_cga_layout(cga_layout, rank)
+        shape = checked_shape(shape, rank)
+        for i, size in enumerate(shape):
+            parts = max((2 * basis[i] for basis in bases), default=1)
+            if size < parts:
+                raise LayoutError(
+                    f"shape[{i}]", size, f"must be at least {parts}, its parts in the CGA layout"
+                )
+        per_cta = shape_per_cta(bases, shape)
+        contiguous = per_cta[0] if transposed else per_cta[-1]
+        rows = math.prod(per_cta) // contiguous
+        row_bytes = contiguous * (2 if fp4_padded else 1) * element_bitwidth // 8
+        swizzle = 0
+        if rank >= 2 and rows >= 8:
+            swizzle = max(width for width in SWIZZLE_BYTE_WIDTHS if width <= row_bytes)
+        return cls(swizzle, element_bitwidth, transposed, fp4_padded, rank, bases)
+
+    @property
+    def vec(self) -> int:
+        """Elements in the 16-byte chunk that a swizzle moves as a whole; 1 without a swizzle."""
+        return 8 * CHUNK_BYTES // self.element_bitwidth if self.swizzle_byte_width else 1
+
+    @property
+    def per_phase(self) -> int:
+        """Consecutive rows that are swizzled alike: as many as share one 128-byte line."""
+        return 128 // self.swizzle_byte_width if self.swizzle_byte_width else 1
+
+    @property
+    def max_phase(self) -> int:
+        """How many different swizzles of a row there are: the chunks of an atom's row."""
+        return max(1, self.swizzle_byte_width // CHUNK_BYTES)
+
+    @property
+    def alignment(self) -> int:
+        """What the address of a tile must be a multiple of, in bytes: one atom of 8 rows."""
+        return 128 * self.max_phase
+
+    @property
+    def contiguous_dim(self) -> int:
+        """The index of the dimension whose elements lie side by side."""
+        return 0 if self.transposed else self.rank - 1
+
+    def to_linear_layout(self, shape: Sequence[int] | None) -> LinearLayout:
+        """The linear layout of a tile: `nvmma_shared_to_linear_layout`."""
+        return nvmma_shared_to_linear_layout(checked_shape(shape, self.rank), self)
+
+    def stored_elements(self, shape: Sequence[int]) -> int:
+        """How many elements of shared memory a tile takes in one block, padding included."""
+        return math.prod(shape_per_cta(self.cga_layout, shape)) * (2 if self.fp4_padded else 1)
+
+    def __str__(self) -> str:
+        """The MLIR attribute, as Triton 3.7 to 3.9 print it."""
+        text = (
+            f"swizzlingByteWidth = {self.swizzle_byte_width},"
+            f" transposed = {str(self.transposed).lower()},"
+            f" elementBitWidth = {self.element_bitwidth}"
+        )
+        if self.fp4_padded:
+            text += ", fp4Padded = true"
+        if self.cga_layout:
+            text += f", CGALayout = {bases_text(self.cga_layout)}"
+        elif self.rank != 2:
+            text += f", rank = {self.rank}"
+        return f"#ttg.nvmma_shared<{{{text}}}>"
 
 
 def _check_encoding(encoding: NVMMAShared) -> None:
@@ -42,7 +219,7 @@ def _check_encoding(encoding: NVMMAShared) -> None:
         raise LayoutError("encoding", encoding, "must be an NVMMAShared")
 
 
-def _pack_fp4(column: int) -> int:
+def pack_fp4(column: int) -> int:
     """The packed column of a padded one: each 16 bytes hold 8 of data, then 8 of padding."""
     return column // 16 * 8 + column % 8
 
@@ -65,7 +242,7 @@ def core_matrix_linear_layout(encoding: NVMMAShared, disable_swizzle: bool = Fal
     """
     _check_encoding(encoding)
     columns = 8 * max(CHUNK_BYTES, encoding.swizzle_byte_width) // encoding.element_bitwidth
-    pack = _pack_fp4 if encoding.fp4_padded else int
+    pack = pack_fp4 if encoding.fp4_padded else int
     bases = [(0, pack(column)) for column in powers_below(columns)]
     for row in powers_below(ATOM_ROWS):
         phase = 0 if disable_swizzle else row // encoding.per_phase % encoding.max_phase
@@ -107,20 +284,18 @@ def _stack(layout: LinearLayout, count: int, out_dim: str) -> LinearLayout:
     return layout * LinearLayout.identity_1d(count, "offset", out_dim)
 
 
-def _unswizzled_box(box: Sequence[int], encoding: NVMMAShared) -> LinearLayout:
+def unswizzled_box(box: Sequence[int], encoding: NVMMAShared) -> LinearLayout:
     """A box row by row; if transposed, with the first dimension moved to the end.
 
     Its output dimensions are in the order in which boxes are stacked: the last one first.
     """
     dims = list(standard_out_dims(box).items())
     rows = [*dims[1:], dims[0]] if encoding.transposed else dims
-    layout = LinearLayout.empty()
-    for name, size in reversed(rows):
-        layout = layout * LinearLayout.identity_1d(size, "offset", name)
+    layout = LinearLayout.box("offset", dict(reversed(rows)))
     return layout.transpose_outs([name for name, _ in reversed(dims)])
 
 
-def _swizzled_box(box: Sequence[int], encoding: NVMMAShared, disable_swizzle: bool) -> LinearLayout:
+def swizzled_box(box: Sequence[int], encoding: NVMMAShared, disable_swizzle: bool) -> LinearLayout:
     """A box as a stack of swizzle atoms, with the outer dimensions collapsed into rows.
 
     If transposed, Triton collapses all but the last dimension into the columns, and reads the
@@ -128,9 +303,7 @@ def _swizzled_box(box: Sequence[int], encoding: NVMMAShared, disable_swizzle: bo
     For higher ranks the rows of an atom are then elements of the last dimensions that lie
     ``shape[1]`` apart, which no TMA copy writes; all releases agree on it, so we do too.
     """
-    outer = 1
-    for size in box[:-1]:
-        outer *= size
+    outer = math.prod(box[:-1])
     rows, columns = (box[-1], outer) if encoding.transposed else (outer, box[-1])
     if rows < ATOM_ROWS:
         raise LayoutError(
@@ -178,9 +351,9 @@ def nvmma_shared_to_linear_layout(
     per_cta = shape_per_cta(encoding.cga_layout, shape) if encoding.cga_layout else shape
     box = tma_box_shape(per_cta, encoding)
     if encoding.swizzle_byte_width:
-        layout = _swizzled_box(box, encoding, disable_swizzle)
+        layout = swizzled_box(box, encoding, disable_swizzle)
     else:
-        layout = _unswizzled_box(box, encoding)
+        layout = unswizzled_box(box, encoding)
     whole = standard_out_dims(per_cta)
     for name, size in layout.out_dims.items():
         layout = _stack(layout, whole[name] // size, name)

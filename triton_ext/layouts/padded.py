@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from triton_ext.errors import LayoutError
-from triton_ext.layouts.encodings import standard_out_dims
-from triton_ext.layouts.linear_layout import Basis, LinearLayout, is_power_of_two
-from triton_ext.mlir.attributes import parse_attribute
+from triton_ext.layouts.arguments import is_power_of_two, vectors
+from triton_ext.layouts.attributes import parse_attribute
+from triton_ext.layouts.cluster import memory_layout, standard_out_dims, within_block
+from triton_ext.layouts.encodings import DEFAULT_ALIGNMENT
+from triton_ext.layouts.linear_layout import Basis, LinearLayout
 
 _ATTRIBUTE = re.compile(r"#?(?:ttg\.)?padded_shared<\[([^\]]*)\]\s*(\{.*\})\s*>", re.DOTALL)
 _PAIR = re.compile(r"\s*(\d+)\s*:\s*\+\s*(\d+)\s*")
@@ -49,25 +50,32 @@ class PaddedShared:
             return cls(paddings, _rows(parameters["shape"], parameters["order"]))
         if "offset" not in parameters:
             raise LayoutError("attribute", text, "must have an order and a shape, or offset bases")
-        offset, block = (
-            tuple(tuple(basis) for basis in parameters.get(key, ())) for key in ("offset", "block")
-        )
+        offset, block = (vectors(key, parameters.get(key, ())) for key in ("offset", "block"))
         return cls(paddings, offset, block)
 
-    def to_linear_layout(self) -> LinearLayout:
-        """The layout before padding: ``offset`` (and ``block`` with a cluster) -> coordinates."""
-        bases = {"offset": self.offset_bases}
-        if self.block_bases:
-            bases["block"] = self.block_bases
-        rank = len((self.offset_bases + self.block_bases)[0])
-        return LinearLayout(bases, [f"dim{i}" for i in range(rank)])
+    @property
+    def rank(self) -> int:
+        """How many dimensions."""
+        return len((self.offset_bases + self.block_bases)[0])
 
-    def padded_elements(self, shape: Sequence[int]) -> int:
-        """How many elements a tile of what one block holds takes; none are unused at its end.
+    @property
+    def alignment(self) -> int:
+        """What the address of a tile must be a multiple of, in bytes."""
+        return DEFAULT_ALIGNMENT
+
+    def to_linear_layout(self, shape: Sequence[int] | None = None) -> LinearLayout:
+        """The layout before padding: ``offset`` (and ``block`` with a cluster) -> coordinates.
+
+        It has a shape of its own; one that is given is not looked at.
+        """
+        return memory_layout(self.offset_bases, self.block_bases)
+
+    def stored_elements(self, shape: Sequence[int] | None = None) -> int:
+        """How many elements of shared memory the tile takes in one block; the last is in use.
 
         Source: Triton, ``PaddedSharedEncodingAttr::getPaddedSize``.
         """
-        elements = math.prod(shape)
+        elements = within_block(self.to_linear_layout()).total_out_size
         return elements + sum(
             (-(-elements // interval) - 1) * padding for interval, padding in self.paddings
         )
@@ -76,8 +84,5 @@ class PaddedShared:
 def _rows(shape: Sequence[int], order: Sequence[int]) -> tuple[Basis, ...]:
     """The bases of a tile in rows, the dimension ``order[0]`` fastest."""
     sizes = standard_out_dims(shape)
-    layout = LinearLayout.empty()
-    for dim in order:
-        name = f"dim{dim}"
-        layout = layout * LinearLayout.identity_1d(sizes[name], "offset", name)
+    layout = LinearLayout.box("offset", {f"dim{dim}": shape[dim] for dim in order})
     return tuple(layout.transpose_outs(list(sizes)).bases["offset"])

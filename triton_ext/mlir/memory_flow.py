@@ -1,13 +1,13 @@
 """Which memory a value of a module may be: from allocations through views, loops and branches.
 
 A value of type ``!ttg.memdesc`` or ``!tt.tensordesc`` is an allocation (or an argument of the
-function), a view of another one, or one that control flow hands on: an argument of a loop, of a
+function), a view of another one, or one that control flow forwards: an argument of a loop, of a
 block or of a partition, or the result of an ``if``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cached_property
 
 from triton_ext.mlir.module import Block, MlirModule, Operation, Value
@@ -114,6 +114,32 @@ def forwarded(module: MlirModule) -> Iterator[tuple[Value, Value]]:
                     yield from _pairs(end.operands, operation.results)
 
 
+def components(
+    starts: Iterable[Value], edges: Iterable[tuple[Value, Value]]
+) -> Iterator[list[Value]]:
+    """The values that edges connect with each start, start first; no value twice."""
+    neighbours: dict[Value, list[Value]] = {}
+    for first, second in edges:
+        neighbours.setdefault(first, []).append(second)
+        neighbours.setdefault(second, []).append(first)
+    seen: set[Value] = set()
+    for start in starts:
+        if start not in seen:
+            reached = _reached(start, neighbours)
+            seen.update(reached)
+            yield list(reached)
+
+
+def _reached(start: Value, edges: dict[Value, list[Value]]) -> dict[Value, None]:
+    seen, pending = {start: None}, [start]
+    while pending:
+        for other in edges.get(pending.pop(), ()):
+            if other not in seen:
+                seen[other] = None
+                pending.append(other)
+    return seen
+
+
 class MemoryFlow:
     """The sources of every memory value of a module.
 
@@ -138,34 +164,19 @@ class MemoryFlow:
                 yield operation.operands[0], operation.results[0]
 
     def sources(self, value: Value) -> list[Value]:
-        """The allocations and arguments that a value may be, or be a part of; in textual order."""
-        return self._reached(value, self._before, ends_only=True)
+        """The allocations and arguments that a value may be, or be a part of."""
+        return [each for each in _reached(value, self._before) if not self._before.get(each)]
 
     def uses(self, source: Value) -> list[tuple[Operation, int]]:
         """The operations that touch the memory of a value, or of what is made from it.
 
-        Views and control flow, which only hand it on, are among them.
+        Views and control flow, which only forward it, are among them.
         """
-        values = self._reached(source, self._after, ends_only=False)
-        return [use for value in values for use in value.uses]
+        return [use for value in _reached(source, self._after) for use in value.uses]
 
     def views(self, source: Value) -> list[Value]:
         """A value, and all values that may be the same memory, or a part of it."""
-        return self._reached(source, self._after, ends_only=False)
-
-    @staticmethod
-    def _reached(start: Value, edges: dict[Value, list[Value]], *, ends_only: bool) -> list[Value]:
-        seen, ends, pending = {start: None}, [], [start]
-        while pending:
-            value = pending.pop()
-            following = edges.get(value, [])
-            if not following:
-                ends.append(value)
-            for other in following:
-                if other not in seen:
-                    seen[other] = None
-                    pending.append(other)
-        return ends if ends_only else list(seen)
+        return list(_reached(source, self._after))
 
     @cached_property
     def shared_sources(self) -> list[Value]:

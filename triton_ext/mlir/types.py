@@ -17,6 +17,12 @@ _MEMORY = re.compile(r"!(?:ttg|ttng|tt)\.(memdesc|tensordesc)<(.*)>", re.DOTALL)
 _BITS = re.compile(r"[a-z]+(\d+)")
 
 
+def bits_of(element: str) -> int | None:
+    """Bits of an element type: 16 for ``f16``, 8 for ``f8E4M3FN``; None if its name has none."""
+    found = _BITS.match(element)
+    return int(found[1]) if found else None
+
+
 @dataclass(frozen=True)
 class MemoryType:
     """The type of a tile in shared or tensor memory, or of a TMA descriptor.
@@ -44,10 +50,10 @@ class MemoryType:
     @property
     def element_bitwidth(self) -> int:
         """Bits of an element: 16 for ``f16``, 8 for ``f8E4M3FN``."""
-        found = _BITS.match(self.element)
-        if found is None:
+        bits = bits_of(self.element)
+        if bits is None:
             raise LayoutError("element", self.element, "must be a type with a width, such as f16")
-        return int(found[1])
+        return bits
 
     @property
     def mnemonic(self) -> str:
@@ -125,8 +131,7 @@ class TensorType:
     @property
     def element_bitwidth(self) -> int | None:
         """Bits of an element; None for a type without a width in its name, such as a pointer."""
-        found = _BITS.match(self.element)
-        return int(found[1]) if found else None
+        return bits_of(self.element)
 
 
 def tensor_type(text: str, aliases: Mapping[str, str]) -> TensorType | None:

@@ -7,8 +7,9 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from triton_ext.errors import LayoutError
+from triton_ext.layouts.arguments import is_power_of_two
 from triton_ext.layouts.encodings import CHUNK_BYTES
-from triton_ext.layouts.linear_layout import LinearLayout, is_power_of_two
+from triton_ext.layouts.linear_layout import LinearLayout
 
 if TYPE_CHECKING:
     from triton_ext.layouts.atoms import SwizzleAtom

@@ -14,13 +14,9 @@ from typing import Any
 from triton_ext.errors import LayoutError
 from triton_ext.hardware.banks import BANK_BYTES, BANKS, LINE_BYTES
 from triton_ext.layouts.atoms import SwizzleAtom
+from triton_ext.layouts.cluster import checked_shape
 from triton_ext.layouts.dump import LayoutDump
-from triton_ext.layouts.encodings import (
-    CHUNK_BYTES,
-    SWIZZLE_BYTE_WIDTHS,
-    NVMMAShared,
-    checked_shape,
-)
+from triton_ext.layouts.encodings import CHUNK_BYTES, SWIZZLE_BYTE_WIDTHS, NVMMAShared
 from triton_ext.layouts.linear_layout import LinearLayout
 from triton_ext.layouts.nvmma_shared import ATOM_ROWS, nvmma_shared_to_linear_layout
 from triton_ext.render.cells import Plane, fits

@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 
 from triton_ext.errors import LayoutError
+from triton_ext.layouts.cluster import shape_per_cta
 from triton_ext.layouts.dump import LayoutDump
-from triton_ext.layouts.encodings import NVMMAShared, parse_encoding, shape_per_cta
+from triton_ext.layouts.encodings import NVMMAShared, parse_encoding
 from triton_ext.layouts.nvmma_shared import ATOM_ROWS, core_matrix_linear_layout, tma_box_shape
 from triton_ext.render.words import by
 

@@ -8,9 +8,10 @@ from typing import Any
 
 from triton_ext.errors import LayoutError
 from triton_ext.hardware.banks import BANK_BYTES, LINE_BYTES
+from triton_ext.layouts.arguments import is_power_of_two
 from triton_ext.layouts.atoms import SwizzleAtom
 from triton_ext.layouts.encodings import CHUNK_BYTES
-from triton_ext.layouts.linear_layout import LinearLayout, is_power_of_two
+from triton_ext.layouts.linear_layout import LinearLayout
 from triton_ext.render.cells import Plane, fits
 from triton_ext.render.parts import atom_kind, unit_name, unit_shape
 from triton_ext.render.scene import FILLS, MARGIN, Box, Grid, Scene, Text, caption_width

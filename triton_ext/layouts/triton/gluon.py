@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from triton._C.libtriton import gluon_ir, ir
+from triton.backends.compiler import GPUTarget
+from triton.compiler.compiler import make_backend
 from triton.experimental.gluon import language as gl
 
 from triton_ext.errors import LayoutError
@@ -75,3 +78,27 @@ def from_gluon(layout: Any) -> SharedEncoding:
     raise LayoutError(
         "layout", layout, "must be a Gluon NVMMA, swizzled or linear shared-memory layout"
     )
+
+
+def mlir_context() -> Any:
+    """An MLIR context that knows Triton's dialects; what is made in it must not outlive it."""
+    context = ir.context()
+    ir.load_dialects(context)
+    make_backend(GPUTarget("cuda", 100, 32)).load_dialects(context)
+    return context
+
+
+def op_builder(context: Any) -> Any:
+    """A builder of Gluon's operations, which converts layouts."""
+    return gluon_ir.GluonOpBuilder(context)
+
+
+def linear_layout(builder: Any, encoding: SharedEncoding, shape: Sequence[int]) -> Any:
+    """What Triton's C++ makes of an encoding: an object with offset and block bases.
+
+    For an illegal shape it may abort the process.
+
+    Raises:
+        RuntimeError: Triton's verifier refuses the encoding.
+    """
+    return builder.to_linear_layout(to_gluon(encoding)._to_ir(builder), list(shape))

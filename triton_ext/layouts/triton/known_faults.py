@@ -9,12 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from triton_ext.layouts.encodings import (
-    NVMMAShared,
-    cluster_layout,
-    shape_per_cta,
-    standard_out_dims,
-)
+from triton_ext.layouts.cluster import cluster_layout, shape_per_cta, standard_out_dims
+from triton_ext.layouts.encodings import NVMMAShared
 from triton_ext.layouts.linear_layout import LinearLayout
 from triton_ext.layouts.nvmma_shared import nvmma_shared_to_linear_layout, tma_box_shape
 
@@ -55,9 +51,7 @@ def _permutes_backwards(shape: Sequence[int], encoding: NVMMAShared) -> LinearLa
     per_cta = dict(zip(names, shape_per_cta(encoding.cga_layout, shape), strict=True))
     sizes = tma_box_shape(tuple(per_cta.values()), encoding)
     rows = [*sizes[1:], sizes[0]]
-    layout = LinearLayout.empty()
-    for name, size in zip(reversed(names), reversed(rows), strict=True):
-        layout = layout * LinearLayout.identity_1d(size, "offset", name)
+    layout = LinearLayout.box("offset", dict(reversed([*zip(names, rows, strict=True)])))
     order = [len(names) - 1, *range(len(names) - 1)]
     layout = LinearLayout(
         {"offset": [[basis[i] for i in order] for basis in layout.bases["offset"]]},

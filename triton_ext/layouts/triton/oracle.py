@@ -26,8 +26,8 @@ class OracleAnswer:
     """What Triton says of one case: bases and alignment, or why it gives none.
 
     Attributes:
-        offset_bases, block_bases: as Triton returns them.
-        alignment: of the tile, in bytes.
+        offset_bases, block_bases: the bases that Triton returns.
+        alignment: what the address of the tile is a multiple of, in bytes.
         error: the exception, or "aborted: ..." with what the dying process printed; else "".
     """
 
@@ -85,11 +85,10 @@ class TritonOracle:
 
 
 def _answer(builder: Any, shape: list[int], text: str) -> Any:
-    from triton_ext.layouts.triton.gluon import to_gluon
+    from triton_ext.layouts.triton.gluon import linear_layout
 
     try:
-        layout = to_gluon(parse_encoding(text))
-        linear = builder.to_linear_layout(layout._to_ir(builder), shape)
+        linear = linear_layout(builder, parse_encoding(text), shape)
     except Exception as error:
         return f"{type(error).__name__}: {error}"
     return [linear.offset_bases, linear.block_bases, linear.alignment]
@@ -97,15 +96,12 @@ def _answer(builder: Any, shape: list[int], text: str) -> Any:
 
 def _serve() -> None:
     import triton
-    from triton._C.libtriton import gluon_ir, ir
-    from triton.backends.compiler import GPUTarget
-    from triton.compiler.compiler import make_backend
+
+    from triton_ext.layouts.triton.gluon import mlir_context, op_builder
 
     cases = json.load(sys.stdin)["cases"]
     print(json.dumps(triton.__version__), flush=True)
-    context = ir.context()
-    ir.load_dialects(context)
-    make_backend(GPUTarget("cuda", 100, 32)).load_dialects(context)
+    context = mlir_context()
     done = 0
     while done < len(cases):
         reader, writer = os.pipe()
@@ -113,7 +109,7 @@ def _serve() -> None:
             worker = os.fork()
             if not worker:
                 os.dup2(stderr.fileno(), 2)
-                builder = gluon_ir.GluonOpBuilder(context)
+                builder = op_builder(context)
                 with os.fdopen(writer, "w", buffering=1) as out:
                     for shape, text in cases[done:]:
                         out.write(json.dumps(_answer(builder, shape, text)) + "\n")

@@ -1,0 +1,166 @@
+"""The text of an MLIR attribute, as a value: how Triton prints its encodings.
+
+Attributes have the form ``#ttg.name<{key = value, ...}>``, with further ``key = value`` pairs
+before or after the braces; values are integers, booleans, words, nested lists and attributes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from triton_ext.errors import LayoutError
+
+_TOKEN = re.compile(r"\s*([#!]?[A-Za-z_][\w.$]*|[-+]?\d+|\S)")
+
+
+@dataclass(frozen=True)
+class Attribute:
+    """An attribute: its name (``ttg.nvmma_shared``), its parameters, and its text."""
+
+    name: str
+    parameters: dict[str, Any]
+    text: str
+
+    @property
+    def mnemonic(self) -> str:
+        """The name without the dialect: ``nvmma_shared``."""
+        return self.name.split(".")[-1]
+
+    def required(self, *keys: str) -> list[Any]:
+        """The values of parameters that must be there.
+
+        Raises:
+            LayoutError: one is missing.
+        """
+        for key in keys:
+            if key not in self.parameters:
+                raise LayoutError("attribute", self.text, f"the key {key!r} is missing")
+        return [self.parameters[key] for key in keys]
+
+    def checked(self, name: str, required: Sequence[str], optional: Sequence[str]) -> list[Any]:
+        """The values of the required parameters of an attribute that may have no unknown ones.
+
+        Args:
+            name: what its name must be, but for the dialect: ``ttg.nvmma_shared``.
+
+        Raises:
+            LayoutError: another attribute, an unknown key, or one that is missing.
+        """
+        if self.mnemonic != name.split(".")[-1]:
+            raise LayoutError("attribute", self.text, f"must be a #{name}<...>")
+        legal = [*required, *optional]
+        for key in self.parameters:
+            if key not in legal:
+                raise LayoutError("attribute", self.text, f"unknown key {key!r}; legal: {legal}")
+        return self.required(*required)
+
+
+class _Cursor:
+    """The tokens of an attribute, read from left to right."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.tokens = _TOKEN.findall(text)
+        self.at = 0
+
+    def fail(self, expected: str) -> LayoutError:
+        found = self.tokens[self.at] if self.at < len(self.tokens) else "the end"
+        return LayoutError("attribute", self.text, f"expected {expected}, found {found!r}")
+
+    def peek(self) -> str:
+        return self.tokens[self.at] if self.at < len(self.tokens) else ""
+
+    def accept(self, token: str) -> bool:
+        if self.peek() != token:
+            return False
+        self.at += 1
+        return True
+
+    def expect(self, token: str) -> None:
+        if not self.accept(token):
+            raise self.fail(repr(token))
+
+    def word(self, expected: str) -> str:
+        token = self.peek()
+        if not re.match(r"[#!]?[A-Za-z_]", token):
+            raise self.fail(expected)
+        self.at += 1
+        return token
+
+    def value(self) -> Any:
+        if self.accept("["):
+            items: list[Any] = []
+            while not self.accept("]"):
+                if items:
+                    self.expect(",")
+                items.append(self.value())
+            return items
+        token = self.peek()
+        if re.fullmatch(r"[-+]?\d+", token):
+            self.at += 1
+            if self.accept(":"):  # a typed integer, such as 16 : i32
+                self.word("a type")
+            return int(token)
+        token = self.word("a value")
+        if token.startswith("#") and self.accept("<"):
+            return self.attribute(token)
+        return {"true": True, "false": False}.get(token, token)
+
+    def attribute(self, name: str) -> Attribute:
+        """An attribute inside of another one, from behind its ``<``."""
+        start = self.at
+        parameters: dict[str, Any] = {}
+        self.pairs(parameters, ">")
+        return Attribute(name[1:], parameters, f"{name}<{' '.join(self.tokens[start : self.at])}")
+
+    def pairs(self, parameters: dict[str, Any], end: str) -> None:
+        """``key = value`` pairs and braces of them, up to the token `end`."""
+        while not self.accept(end):
+            if self.accept("{"):
+                self.pairs(parameters, "}")
+            else:
+                key = self.word("a key")
+                if key in parameters:
+                    raise LayoutError("attribute", self.text, f"the key {key!r} is given twice")
+                self.expect("=")
+                parameters[key] = self.value()
+            if self.peek() != end:
+                self.expect(",")
+
+
+def parse_attribute(text: str) -> Attribute:
+    """Parse ``#ttg.name<{key = value, ...}>``.
+
+    Raises:
+        LayoutError: the text is not of this form; the message says what was expected where.
+    """
+    if not isinstance(text, str):
+        raise LayoutError("attribute", text, "must be a string, such as '#ttg.nvmma_shared<{...}>'")
+    cursor = _Cursor(text)
+    name = cursor.word("an attribute, such as '#ttg.nvmma_shared<{...}>'")
+    if not name.startswith("#"):
+        raise LayoutError(
+            "attribute", text, "must start with '#', as in '#ttg.nvmma_shared<{...}>'"
+        )
+    parameters: dict[str, Any] = {}
+    cursor.expect("<")
+    cursor.pairs(parameters, ">")
+    if cursor.peek():
+        raise cursor.fail("the end")
+    return Attribute(name[1:], parameters, text.strip())
+
+
+def parse_value(text: str) -> Any:
+    """Parse an integer, a boolean, a word, or a nested list of them, such as ``[[1, 0], [0, 1]]``.
+
+    Raises:
+        LayoutError: none of these.
+    """
+    cursor = _Cursor(text)
+    value = cursor.value()
+    if cursor.peek():
+        raise cursor.fail("the end")
+    return value

@@ -1,0 +1,23 @@
+"""What operations of Triton's dialects do with memory: the names that several passes ask for."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+CopyDirection = Literal["load", "store", "reduce", "gather", "scatter"]
+
+MMAS = ("ttng.warp_group_dot", "ttng.tc_gen5_mma", "ttng.tc_gen5_mma_scaled")
+"""Their first two operands are A and B."""
+TMA_COPIES: dict[str, CopyDirection] = {
+    "ttng.async_tma_copy_global_to_local": "load",
+    "ttng.async_tma_copy_local_to_global": "store",
+    "ttng.async_tma_reduce": "reduce",
+    "ttng.async_tma_gather": "gather",
+    "ttng.async_tma_scatter": "scatter",
+}
+"""Their first operand is the descriptor; Triton wants its encoding to be that of the tile."""
+CONTROL_FLOW = (
+    "scf.for", "scf.while", "scf.if", "scf.yield", "scf.condition",
+    "cf.br", "cf.cond_br", "arith.select", "ttg.warp_specialize", "ttg.warp_yield",
+)  # fmt: skip
+"""Operations within a function that forward values."""
