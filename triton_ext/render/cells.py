@@ -22,8 +22,8 @@ def chunk_elements(element_bitwidth: int) -> int:
 def contiguous_run(layout: LinearLayout, limit: int) -> tuple[str, int]:
     """The dimension along which offsets count up by one, and for how many elements.
 
-    No basis behind the run moves an element by less than the run, which would permute the elements
-    within some of the runs.
+    The run is cut where a later basis moves elements by less than the run, which would permute the
+    elements of some runs.
 
     Args:
         layout: ``offset``, and perhaps ``block``, to at least one dimension.
@@ -95,7 +95,7 @@ class Plane:
 
     @property
     def leading(self) -> list[str]:
-        """The dimensions that are held at 0."""
+        """The dimensions before the last two, which are held at 0."""
         return list(self.layout.out_dims)[:-2]
 
     @property

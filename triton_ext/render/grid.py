@@ -39,8 +39,8 @@ def draw_grid(
     """The last two dimensions of a layout as a table of offsets, with ANSI colours.
 
     A cell stands for a run of elements with consecutive offsets, at most 16 bytes, and shows the
-    offset of the first, in elements (``block:offset`` with a cluster). Its colour is the group of
-    4 shared-memory banks that it lies in. Leading dimensions are shown at 0.
+    offset of the first, in elements (``block:offset`` with a cluster). Its colour stands for
+    4 banks of shared memory. Leading dimensions are shown at 0.
 
     Args:
         layout: ``offset``, and perhaps ``block``, to coordinates.

@@ -33,7 +33,7 @@ def _regular_bits(bases: Sequence[Sequence[int]], limit: int) -> tuple[int, int]
 
 
 def _zero_bits(bases: Sequence[Sequence[int]]) -> int:
-    """The bits whose basis is zero, as a mask."""
+    """A mask of the bits whose basis is zero."""
     return sum(1 << bit for bit, basis in enumerate(bases) if not any(basis))
 
 
@@ -85,11 +85,11 @@ class _Cells:
         return tuple(self.layout.apply(point).values())
 
     def is_free(self, lane: int, column: int) -> bool:
-        """Whether other cells have the same coordinates, so that this is a copy or a hole."""
+        """Whether another cell has the same coordinates: this one is a copy or a hole."""
         return bool(lane & self.free["lane"] or column & self.free["column"])
 
     def is_hole(self, lane: int, column: int) -> bool:
-        """Whether there is no element."""
+        """Whether the cell holds no element."""
         return bool(lane & self.empty["lane"] or column & self.empty["column"])
 
 
