@@ -43,7 +43,7 @@ def draw_grid(
     4 banks of shared memory. Leading dimensions are shown at 0.
 
     Args:
-        layout: ``offset``, and perhaps ``block``, to coordinates.
+        layout: ``offset``, and perhaps ``block`` -> coordinates.
         element_bitwidth: bits of an element; left out, there are no colours.
         max_rows, max_width: how many lines of cells and how many characters a line to draw; None
             for no limit. What is left out is said below the table.

@@ -44,7 +44,7 @@ class Configuration:
 
     Attributes:
         choices: (control, value) for each of the page's controls.
-        title: one line that describes it.
+        title: a line that describes it.
         plane: the layout.
         names: the output dimensions, as the page calls them.
         atom: the swizzle atom that the tile is made of, or None.

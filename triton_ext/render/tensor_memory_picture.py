@@ -8,6 +8,7 @@ from triton_ext.errors import LayoutError
 from triton_ext.hardware.tensor_memory import TMEM_LANES, WARP_LANES
 from triton_ext.hardware.tensor_memory_access import TmemTransfer
 from triton_ext.layouts.linear_layout import LinearLayout
+from triton_ext.render.cells import unit_run
 from triton_ext.render.scene import FILLS, MARGIN, Box, Grid, Scene, Text, figure, fitting, heading
 from triton_ext.render.words import by
 
@@ -17,19 +18,6 @@ FRAGMENT_COLUMNS = 8
 """So many columns of a warp's lanes are drawn with their threads and registers."""
 _LEFT, _TOP, _LANE_HEIGHT = MARGIN + 48, MARGIN + 62, 5
 _CAPTION = "lanes down, columns of 32 bits across"
-
-
-def _regular_bits(bases: Sequence[Sequence[int]], limit: int) -> tuple[int, int]:
-    """How many of the first bases are 1, 2, 4, ... along one dimension, and which one (or -1)."""
-    along = -1
-    for bit, basis in enumerate(bases):
-        moved = [i for i, value in enumerate(basis) if value]
-        if bit >= limit or len(moved) != 1 or basis[moved[0]] != 1 << bit:
-            return bit, along
-        if along not in (-1, moved[0]):
-            return bit, along
-        along = moved[0]
-    return len(bases), along
 
 
 def _zero_bits(bases: Sequence[Sequence[int]]) -> int:
@@ -59,16 +47,13 @@ class _Cells:
         slots = bases.get("slot", [])
         within = [*slots, *bases["column"]]
         # At most the lanes that a warp can reach, and an eighth of the columns.
-        lane_bits, lane_dim = _regular_bits(bases["lane"], WARP_LANES.bit_length() - 1)
-        bits, column_dim = _regular_bits(within, max(len(slots), len(within) - 3))
-        if lane_bits and lane_dim == column_dim:
-            bits = 0
-        self.whole_columns = bits >= len(slots)
-        self.lanes = 1 << lane_bits
-        self.columns = 1 << max(0, bits - len(slots))
-        counts = {lane_dim: self.lanes}
-        if bits:
-            counts[column_dim] = 1 << bits
+        lane_dim, self.lanes = unit_run(bases["lane"], WARP_LANES)
+        column_dim, run = unit_run(within, 1 << max(len(slots), len(within) - 3))
+        if self.lanes > 1 and lane_dim == column_dim:
+            run = 1
+        self.whole_columns = run >= 1 << len(slots)
+        self.columns = max(1, run >> len(slots))
+        counts = {lane_dim: self.lanes} | ({column_dim: run} if run > 1 else {})
         self.counts = [counts.get(dim, 1) for dim in range(2)]
         self.down = sizes["lane"] // self.lanes
         self.across = sizes["column"] // self.columns
