@@ -107,7 +107,7 @@ def test_examples():
 
 
 def test_named_tests_exist():
-    named = re.findall(r"`(tests/\w+\.py)::(\w+)`", PAGE)
+    named = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", PAGE)
     assert len(named) >= 18
     for file, function in named:
         tree = ast.parse((ROOT / file).read_text(encoding="utf-8"))
