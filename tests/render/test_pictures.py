@@ -34,6 +34,7 @@ from triton_ext.render.descriptor_page import (
     instruction_descriptor_html,
     operand_html,
 )
+from triton_ext.render.grid import draw_grid
 from triton_ext.render.html import configurations, dump_html, explorer_html, stacked_atoms
 from triton_ext.render.scene import DARK, LIGHT
 from triton_ext.render.svg import (
@@ -285,6 +286,17 @@ def test_random_layouts_raise_only_layout_errors(layout, bits):
     for draw in (lambda: tile_svg(layout, bits), lambda: tensor_memory_svg(layout)):
         with contextlib.suppress(LayoutError):
             Picture(draw())
+
+
+def test_a_cell_stays_in_one_block():
+    """Two blocks of 2 elements each: no cell has elements of both, in a picture or on a page."""
+    layout = LinearLayout({"offset": [(0, 1)], "block": [(0, 2)]}, {"dim0": 1, "dim1": 4})
+    boxes = [box for box in Picture(tile_svg(layout, 8)).of("chunk") if "offset" in box]
+    assert [(box["column"], box["block"]) for box in boxes] == [(0, 0), (2, 1)]
+    assert "of the first of 2 along dim1" in draw_grid(layout, 8)
+    # A basis of the block that moves by less than a run permutes the elements of some runs.
+    mixed = LinearLayout({"offset": [(1, 0), (2, 0)], "block": [(1, 1)]}, {"dim0": 4, "dim1": 2})
+    assert "of the first" not in draw_grid(mixed, 8)
 
 
 def test_large_tile_is_cut_with_a_note():
@@ -950,18 +962,18 @@ def browser():
 
 
 @pytest.fixture(scope="module")
-def explorer(tmp_path_factory):
-    path = tmp_path_factory.mktemp("html") / "explorer.html"
-    path.write_text(explorer_html(), encoding="utf-8")
-    return path
+def explorer():
+    return explorer_html()
 
 
 @pytest.fixture
-def open_page(browser):
-    """Opens a file offline; afterwards: nothing was asked of a network, no script failed."""
+def open_page(browser, tmp_path):
+    """Opens a page or picture offline; afterwards: no network was asked, no script failed."""
     contexts, requests, problems = [], [], []
 
-    def open_file(path, width=1280, scheme="light"):
+    def open_text(text, width=1280, scheme="light"):
+        path = tmp_path / f"{len(contexts)}.{'svg' if text.startswith('<svg') else 'html'}"
+        path.write_text(text, encoding="utf-8")
         context = browser.new_context(
             viewport={"width": width, "height": 900}, color_scheme=scheme, offline=True
         )
@@ -973,7 +985,7 @@ def open_page(browser):
         page.goto(path.as_uri())
         return page
 
-    yield open_file
+    yield open_text
     for context in contexts:
         context.close()
     assert all(url.startswith(("file://", "data:")) for url in requests)
@@ -1243,7 +1255,7 @@ def rgb(colour):
 
 
 @pytest.mark.parametrize(("scheme", "theme"), [("light", LIGHT), ("dark", DARK)])
-def test_colour_schemes(open_page, explorer, tmp_path, scheme, theme):
+def test_colour_schemes(open_page, explorer, scheme, theme):
     page = open_page(explorer, scheme=scheme)
     style = "(node) => [getComputedStyle(node).backgroundColor, getComputedStyle(node).color]"
     assert page.locator("html").evaluate(style) == [rgb(theme.ground), rgb(theme.ink)]
@@ -1251,9 +1263,7 @@ def test_colour_schemes(open_page, explorer, tmp_path, scheme, theme):
     fill_of = "(node) => getComputedStyle(node).fill"
     page.locator(cell("tile", 0, 8)).hover()
     assert page.locator(cell("atom", 0, 8)).evaluate(fill_of) == rgb(theme.fills[1])
-    path = tmp_path / "atom.svg"
-    path.write_text(atom_svg(SwizzleAtom("K", 128, 16)), encoding="utf-8")
-    picture = open_page(path, scheme=scheme)
+    picture = open_page(atom_svg(SwizzleAtom("K", 128, 16)), scheme=scheme)
     assert picture.locator(".ground").evaluate(fill_of) == rgb(theme.ground)
     chunk = picture.locator('[data-view="physical"][data-chunk="9"]')
     assert chunk.locator("rect").evaluate(fill_of) == rgb(theme.fills[1])
@@ -1297,11 +1307,9 @@ def access_pictures():
         *access_pictures(),
     ],
 )
-def test_texts_stay_inside_and_apart(open_page, tmp_path, svg):
+def test_texts_stay_inside_and_apart(open_page, svg):
     """No text leaves the picture or its box, and none lies over another."""
-    path = tmp_path / "picture.svg"
-    path.write_text(svg, encoding="utf-8")
-    page = open_page(path)
+    page = open_page(svg)
     outside, over = page.evaluate(
         """() => {
           const view = document.documentElement.viewBox.baseVal;
@@ -1332,14 +1340,12 @@ def test_texts_stay_inside_and_apart(open_page, tmp_path, svg):
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_descriptor_page(open_page, tmp_path, scheme):
+def test_descriptor_page(open_page, scheme):
     """Pointing at a field marks its bits, and at a bit its field; likewise subtiles."""
     atom, tile, instruction = OPERANDS["MN-major, 64B"]
     layout = stacked_atoms(atom, tile)
     derived = derive_operand(layout, 16, instruction, arch=100)
-    path = tmp_path / "operand.html"
-    path.write_text(operand_html(layout, derived), encoding="utf-8")
-    page = open_page(path, scheme=scheme)
+    page = open_page(operand_html(layout, derived), scheme=scheme)
 
     def marked(kind):
         return page.locator(kind).evaluate_all("(all) => all.map((one) => ({...one.dataset}))")
@@ -1372,22 +1378,18 @@ def test_descriptor_page(open_page, tmp_path, scheme):
         *operand_pictures(operand_html),
     ],
 )
-def test_descriptor_pages_fit(open_page, tmp_path, text):
-    path = tmp_path / "page.html"
-    path.write_text(text, encoding="utf-8")
-    page = open_page(path)
+def test_descriptor_pages_fit(open_page, text):
+    page = open_page(text)
     for width in (1280, 400):
         page.set_viewport_size({"width": width, "height": 900})
         assert page.evaluate("document.documentElement.scrollWidth") <= width
 
 
-def test_dump_page_of_a_cluster(open_page, tmp_path):
+def test_dump_page_of_a_cluster(open_page):
     """A layout that the explorer does not know: no controls, all dimensions and blocks said."""
     encoding = NVMMAShared(64, 16, rank=3, cga_layout=((0, 1, 0),))
     dump = dump_encoding(encoding, (2, 64, 64))
-    path = tmp_path / "dump.html"
-    path.write_text(dump_html(dump), encoding="utf-8")
-    page = open_page(path)
+    page = open_page(dump_html(dump))
     assert page.locator("h1").text_content() == str(encoding)
     assert page.locator(".controls").is_hidden()
     inverse = dump.layout.invert()
@@ -1401,11 +1403,9 @@ def test_dump_page_of_a_cluster(open_page, tmp_path):
         assert shown["bank"] == str(place["offset"] * 2 % 128 // 4)
 
 
-def test_dump_page_compares_with_other_swizzles(open_page, tmp_path):
+def test_dump_page_compares_with_other_swizzles(open_page):
     dump = dump_encoding(NVMMAShared(32, 16, transposed=True), (64, 64))
-    path = tmp_path / "dump.html"
-    path.write_text(dump_html(dump), encoding="utf-8")
-    page = open_page(path)
+    page = open_page(dump_html(dump))
     assert field(page, "title") == "64x64, MN-major, 32-byte swizzle, 16-bit elements"
     assert memory_numbers(page) == CHUNK_PICTURES[32]
     choose(page, swizzle=128)

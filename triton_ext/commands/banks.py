@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -24,7 +25,6 @@ from triton_ext.commands.common import (
 from triton_ext.hardware.banks import (
     ACCESS_BYTES,
     BANK_BYTES,
-    BankConflict,
     BankReport,
     chunk_access,
     global_runs,
@@ -197,7 +197,7 @@ def _element_bitwidth(encoding: SharedEncoding, bits: int | None) -> int:
 
 
 def _contiguous_dim(layout: LinearLayout) -> int:
-    """The dimension along which the second element of a tile lies; else the last one."""
+    """The dimension along which offset 1 steps; the last one where it does not step."""
     bases = layout.bases.get("offset", [])
     moved = [dim for dim, step in enumerate(bases[0]) if step] if bases else []
     return moved[0] if moved else len(layout.out_dims) - 1
@@ -257,23 +257,18 @@ def _short(title: str) -> str:
     return re.sub(r"of #\S+<.*> at", "of a tile of", title)
 
 
-def _collisions(report: BankReport) -> list[str]:
-    """The conflicts in words; neighbouring banks in which the same lanes collide on one line."""
-    runs: list[list[BankConflict]] = []
-    for conflict in report.conflicts:
-        last = runs[-1][-1] if runs else None
-        neighbour = (conflict.group, conflict.bank - 1, conflict.lanes)
-        if last is not None and (last.group, last.bank, last.lanes) == neighbour:
-            runs[-1].append(conflict)
-        else:
-            runs.append([conflict])
-    lines = []
-    for run in runs:
-        first, last_bank = run[0], run[-1].bank
-        numbers = f"bank {first.bank}" if len(run) == 1 else f"banks {first.bank}-{last_bank}"
+def _collisions(report: BankReport) -> Iterator[str]:
+    """The conflicts in words; neighbouring banks with the same lanes in conflict share a line."""
+    neighbours = itertools.groupby(
+        enumerate(report.conflicts),
+        lambda item: (item[1].group, item[1].bank - item[0], item[1].lanes),
+    )
+    for _, found in neighbours:
+        run = [conflict for _, conflict in found]
+        first, last = run[0], run[-1]
+        numbers = f"bank {first.bank}" if len(run) == 1 else f"banks {first.bank}-{last.bank}"
         words = ", ".join(
             f"lane{'s' * (len(lanes) > 1)} {'+'.join(map(str, lanes))} at {word}"
             for word, lanes in zip(first.words, first.lanes, strict=True)
         )
-        lines.append(f"{numbers}, {len(first.words)}-way: {words}")
-    return lines
+        yield f"{numbers}, {len(first.words)}-way: {words}"

@@ -120,8 +120,10 @@ class Description:
     """An NVMMA encoding as options describe it: --swizzle, --bits, --transposed, --fp4-padded.
 
     Attributes:
-        swizzle: in bytes; None for the widest that fits.
-        bits: of an element; None where another argument says it.
+        swizzle: the swizzle width in bytes; None for the widest that fits the tile.
+        bits: the width of an element; None where another argument says it.
+        transposed: whether the first dimension is the contiguous one.
+        fp4_padded: whether the elements have 4 bits, padded.
     """
 
     swizzle: int | None
@@ -130,13 +132,17 @@ class Description:
     fp4_padded: bool = False
 
     def given(self, *, bits: bool = False) -> dict[str, bool]:
-        """Which of the options are used; with `bits`, --bits among them."""
+        """Whether each of the options is used; --bits is among them only on request."""
         given = {"--swizzle": self.swizzle is not None, "--bits": self.bits is not None}
         given |= {"--transposed": self.transposed, "--fp4-padded": self.fp4_padded}
         return given if bits else {name: used for name, used in given.items() if name != "--bits"}
 
     def encoding(self, shape: Sequence[int] | None, cga: Any = ()) -> NVMMAShared:
-        """The encoding of a tile of this shape; with None, of rank 2 and with the --swizzle given.
+        """The encoding of a tile.
+
+        Args:
+            shape: the tile's; None for rank 2, which needs a swizzle.
+            cga: bases of the cluster's blocks.
 
         Raises:
             LayoutError: the description is illegal.

@@ -1,4 +1,4 @@
-"""``triton-ext tmem``: where a matrix lies in Blackwell's tensor memory, and who can load it."""
+"""``triton-ext tmem``: the lanes and columns of a matrix in Blackwell's tensor memory."""
 
 from __future__ import annotations
 
@@ -218,7 +218,7 @@ def _cell_text(at: TmemAddress) -> str:
 
 
 def _contents(layout: LinearLayout, at: TmemAddress) -> list[dict[str, int]]:
-    """The elements of a cell, of the first block; none in a hole or behind the matrix."""
+    """The elements of a cell, in the first block; none in a hole or past the matrix."""
     sizes = layout.in_dims
     bases = layout.bases
     lane_holes = sum(1 << bit for bit in range(5) if not any(bases["lane"][bit]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -20,28 +21,41 @@ def chunk_elements(element_bitwidth: int) -> int:
     return 8 * CHUNK_BYTES // element_bitwidth
 
 
-def contiguous_run(layout: LinearLayout, limit: int) -> tuple[str, int]:
-    """The dimension along which offsets count up by one, and for how many elements.
-
-    No basis behind the run moves an element by less than the run, which would permute the elements
-    within some of the runs.
+def unit_run(bases: Sequence[Sequence[int]], limit: int) -> tuple[int, int]:
+    """The dimension along which the first bases are 1, 2, 4, ..., and the length of that run.
 
     Args:
-        layout: ``offset``, and perhaps ``block``, to at least one dimension.
         limit: the most elements of a run.
+
+    Returns:
+        (dimension, elements); (-1, 1) where the first basis is no step of 1.
     """
-    names = list(layout.out_dims)
-    bases = [*layout.bases["offset"], *layout.bases.get("block", [])]
-    run, along = 1, len(names) - 1
-    for basis in layout.bases["offset"]:
+    along, run = -1, 1
+    for basis in bases:
         moved = [dim for dim, step in enumerate(basis) if step]
         if run >= limit or len(moved) != 1 or basis[moved[0]] != run:
             break
-        if run > 1 and moved[0] != along:
+        if along not in (-1, moved[0]):
             break
         along, run = moved[0], 2 * run
-    counted = run.bit_length() - 1
-    while any(basis[along] % run for basis in bases[counted:]):
+    return along, run
+
+
+def contiguous_run(layout: LinearLayout, limit: int) -> tuple[str, int]:
+    """The dimension along which offsets count up by one, and for how many elements.
+
+    The run is cut where a later basis moves elements by less than the run, which would permute the
+    elements of some runs.
+
+    Args:
+        layout: ``offset``, and perhaps ``block`` -> at least one dimension.
+        limit: the most elements of a run.
+    """
+    names = list(layout.out_dims)
+    bases = layout.bases["offset"]
+    along, run = unit_run(bases, limit)
+    later = [*bases[run.bit_length() - 1 :], *layout.bases.get("block", [])]
+    while any(basis[along] % run for basis in later):
         run //= 2
     return names[along], run
 
@@ -56,7 +70,7 @@ class Plane:
     """The last two dimensions of a shared-memory layout, with the others at 0.
 
     Args:
-        layout: ``offset`` (elements), and with a cluster ``block``, to at least one dimension.
+        layout: ``offset`` (elements), and with a cluster ``block`` -> at least one dimension.
         element_bitwidth: bits of an element, a power of two, at most 128.
 
     Raises:
@@ -96,7 +110,7 @@ class Plane:
 
     @property
     def leading(self) -> list[str]:
-        """The dimensions that are held at 0."""
+        """The dimensions before the last two, which are held at 0."""
         return list(self.layout.out_dims)[:-2]
 
     @property

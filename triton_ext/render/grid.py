@@ -39,11 +39,11 @@ def draw_grid(
     """The last two dimensions of a layout as a table of offsets, with ANSI colours.
 
     A cell stands for a run of elements with consecutive offsets, at most 16 bytes, and shows the
-    offset of the first, in elements (``block:offset`` with a cluster). Its colour is the group of
-    4 shared-memory banks that it lies in. Leading dimensions are shown at 0.
+    offset of the first, in elements (``block:offset`` with a cluster). Its colour stands for
+    4 banks of shared memory. Leading dimensions are shown at 0.
 
     Args:
-        layout: ``offset``, and perhaps ``block``, to coordinates.
+        layout: ``offset``, and perhaps ``block`` -> coordinates.
         element_bitwidth: bits of an element; left out, there are no colours.
         max_rows, max_width: how many lines of cells and how many characters a line to draw; None
             for no limit. What is left out is said below the table.

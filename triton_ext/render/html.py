@@ -29,7 +29,7 @@ EXPLORED_SHAPES = ((64, 64), (128, 64), (128, 128), (64, 256))
 ONE_ATOM = "atom"
 ROWS = "rows"
 MAX_DRAWN_CELLS = 4096
-"""Of a tile, at most so many cells are drawn; the page says what was cut."""
+"""At most so many cells of a tile are drawn; the page says what was cut."""
 
 __all__ = ["Configuration", "dump_html", "explorer_html", "tiles_html"]
 
@@ -39,9 +39,10 @@ class Configuration:
     """One layout that a page can show.
 
     Attributes:
-        choices: the state of the page's controls that shows it.
-        title: in a line.
-        names: of the output dimensions, as the page calls them.
+        choices: (control, value) for each of the page's controls.
+        title: a line that describes it.
+        plane: the layout.
+        names: the output dimensions, as the page calls them.
         atom: the swizzle atom that the tile is made of, or None.
     """
 
@@ -52,7 +53,7 @@ class Configuration:
     atom: SwizzleAtom | None
 
     def to_object(self) -> dict[str, Any]:
-        """What the page's script is given."""
+        """The JSON value that the page's script reads."""
         plane, atom = self.plane, self.atom
         instruction = operand_shape(atom) if atom else None
         if instruction and not fits(instruction, plane.shape):
@@ -84,22 +85,19 @@ def _runs_down(plane: Plane) -> bool:
 
 def _drawn(plane: Plane) -> tuple[int, int]:
     """The part of the tile that is drawn: the first rows, or columns if memory runs down."""
-    rows, columns = plane.shape
-
-    def cells() -> int:
-        return (rows // plane.cell[0]) * (columns // plane.cell[1])
-
-    while cells() > MAX_DRAWN_CELLS and rows > plane.cell[0] and not _runs_down(plane):
+    (rows, columns), cell = plane.shape, plane.cell
+    limit = MAX_DRAWN_CELLS * cell[0] * cell[1]
+    while rows * columns > limit and rows > cell[0] and not _runs_down(plane):
         rows //= 2
-    while cells() > MAX_DRAWN_CELLS and columns > plane.cell[1]:
+    while rows * columns > limit and columns > cell[1]:
         columns //= 2
-    while cells() > MAX_DRAWN_CELLS:
+    while rows * columns > limit:
         rows //= 2
     return rows, columns
 
 
 def _window(plane: Plane) -> tuple[int, int]:
-    """What is drawn in detail where there is no atom: 8 by 8 cells."""
+    """The part that is drawn in detail where there is no atom: 8 by 8 cells."""
     rows, columns = plane.shape
     return (
         min(rows, ATOM_ROWS * plane.cell[0]),
@@ -124,11 +122,11 @@ def _pair(shape: Sequence[int]) -> tuple[int, int]:
 def stacked_atoms(
     atom: SwizzleAtom, shape: Sequence[int], order: tuple[int, int] | None = None
 ) -> LinearLayout:
-    """A tile of atoms behind each other.
+    """The layout of a tile whose atoms follow one another in memory.
 
     Args:
-        atom: also one without a swizzle, of which Triton makes no tiles.
-        shape: of the tile, a multiple of the atom's.
+        atom: may be without a swizzle, although Triton makes no tiles of such atoms.
+        shape: the tile's, a multiple of the atom's, in elements.
         order: ``(0, 1)`` stacks along the first dimension first, ``(1, 0)`` along the second. Left
             out: along the strided dimension first, the order of seed 002 ("we stack the swizzle
             atom along M first, then along K"; MN-major: "along K first, then along M").
@@ -179,15 +177,19 @@ def configurations(shapes: Iterable[Sequence[int]]) -> Iterator[Configuration]:
             )
 
 
+def _control(name: str, label: str, options: list[tuple[str, str]]) -> dict[str, Any]:
+    return {"name": name, "label": label, "options": options}
+
+
 def _controls(shapes: Iterable[Sequence[int]]) -> list[dict[str, Any]]:
     swizzles = [("0", "none")] + [(str(width), f"{width} B") for width in SWIZZLE_BYTE_WIDTHS[1:]]
-    tables: list[tuple[str, str, list[tuple[str, str]]]] = [
-        ("swizzle", "Swizzle", [*swizzles, (ROWS, "plain rows")]),
-        ("bits", "Element", [(str(bits), f"{bits} bits") for bits in EXPLORED_BITWIDTHS]),
-        ("major", "Major", [("K", "K"), ("MN", "MN")]),
-        ("shape", "Tile (M/N x K)", [(ONE_ATOM, "one atom")] + [(by(s), by(s)) for s in shapes]),
+    tiles = [(ONE_ATOM, "one atom")] + [(by(shape), by(shape)) for shape in shapes]
+    return [
+        _control("swizzle", "Swizzle", [*swizzles, (ROWS, "plain rows")]),
+        _control("bits", "Element", [(str(bits), f"{bits} bits") for bits in EXPLORED_BITWIDTHS]),
+        _control("major", "Major", [("K", "K"), ("MN", "MN")]),
+        _control("shape", "Tile (M/N x K)", tiles),
     ]
-    return [{"name": name, "label": label, "options": options} for name, label, options in tables]
 
 
 def _page(
@@ -250,8 +252,7 @@ def tiles_html(title: str, subtitle: str, shown: Sequence[Configuration]) -> str
         shown: at least one; the choices of each are one pair, ("value", its name).
     """
     options = [(value, f"{value}: {one.title}") for one in shown for _, value in one.choices]
-    controls = [{"name": "value", "label": "Value", "options": options}]
-    return _page(title, subtitle, shown, controls, shown[0])
+    return _page(title, subtitle, shown, [_control("value", "Value", options)], shown[0])
 
 
 def dump_html(dump: LayoutDump) -> str:
@@ -269,10 +270,7 @@ def dump_html(dump: LayoutDump) -> str:
     shapes = [plane.shape] if dump.what == "tile" and len(plane.layout.out_dims) == 2 else []
     shown = list(configurations(shapes)) if shapes else []
     for one in shown:
-        if (
-            one.plane.layout == plane.layout
-            and one.plane.element_bitwidth == plane.element_bitwidth
-        ):
+        if one.plane == plane:
             return _page(title, subtitle, shown, _controls(shapes), one)
     # An atom's dump has its rows as dim0, whatever the major-ness: as a K-major atom.
     atom = dump_atom(dump, plane)

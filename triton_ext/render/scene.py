@@ -111,7 +111,7 @@ class Arrow:
 
     @property
     def head(self) -> tuple[tuple[float, float], ...]:
-        """The corners of its head: the tip, and two beside the line, 7 behind the tip."""
+        """The corners of its head: the tip, and one on each side of the line, 7 pixels back."""
         dx, dy = self.to_x - self.x, self.to_y - self.y
         length = (dx * dx + dy * dy) ** 0.5
         dx, dy = dx / length, dy / length
@@ -245,10 +245,12 @@ def figure(
     """A drawing with notes below it.
 
     Args:
-        texts: of the drawing, the title's included.
-        size: how far the drawing reaches, to the right and down.
-        description: left out: the notes.
-        captions: further lines that must fit into the width, besides the title and the notes.
+        title: one line that describes it, among `texts` as well.
+        boxes, texts, arrows: the drawing.
+        notes: the lines below it.
+        size: the right and the lower end of the drawing.
+        description: in more words; the notes, unless it is given.
+        captions: lines that must fit into the width, besides the title and the notes.
     """
     right, bottom = size
     drawn = []

@@ -1,4 +1,4 @@
-"""Pictures as SVG: an atom, a tile, the banks, tensor memory, descriptors, a dump."""
+"""The pictures as SVG documents: atom, tile, banks, tensor memory, descriptor, operand, dump."""
 
 from __future__ import annotations
 
@@ -57,8 +57,8 @@ def tile_svg(
             dimensions are drawn, the others at 0.
         element_bitwidth: bits of an element, a power of two.
         atom: the swizzle atom that the tile is made of. A cell is then an 8x16B chunk; atoms are
-            outlined and labelled with their byte offset. Without one a cell is what lies side by
-            side in memory, at most 16 bytes, and its colour is its group of 4 banks.
+            outlined and labelled with their byte offset. Without an atom, a cell is a run of
+            elements in order in memory, at most 16 bytes, and its colour stands for 4 banks.
         instruction: the operand shape of one MMA, (M or N, K) in elements; outlined in red, with
             the advance of the start address in bytes.
 
@@ -82,12 +82,12 @@ def banks_svg(
 
     Args:
         layout, element_bitwidth: as in `tile_svg`.
-        colour_by: the logical row or column that a cell's colour stands for (of cells, along the
-            dimension that is contiguous in memory).
+        colour_by: whether a cell's colour stands for its logical row or its column. Along the
+            dimension that is contiguous in memory, cells are counted, not elements.
         max_lines: how many lines to draw; a note says if there are more.
 
     Raises:
-        LayoutError: as `tile_svg`.
+        LayoutError: a layout that `tile_svg` refuses, or an illegal option.
     """
     scene = banks_scene(layout, element_bitwidth, colour_by=colour_by, max_lines=max_lines)
     return scene.to_svg()
@@ -111,27 +111,28 @@ def tensor_memory_svg(layout: LinearLayout) -> str:
 def transfer_svg(layout: LinearLayout, transfer: TmemTransfer) -> str:
     """Tensor memory as `tensor_memory_svg` draws it, and who holds what after a tcgen05.ld.
 
-    Below the matrix: the first piece of warp 0, element by element, with the thread and the
-    registers that hold it, as the figures of the PTX ISA ("Matrix fragments for shape ...").
+    Below the matrix: the first columns of warp 0's lanes, element by element, with the thread and
+    the register that hold each, as in the figures of the PTX ISA ("Matrix fragments for shape
+    ...").
 
     Args:
-        layout: of the matrix in tensor memory.
-        transfer: `plan_transfer` of that layout.
+        layout: the layout of the matrix in tensor memory.
+        transfer: what `plan_transfer` plans for that layout.
 
     Raises:
-        LayoutError: as `tensor_memory_svg`.
+        LayoutError: a layout that `tensor_memory_svg` refuses.
     """
     return tensor_memory_scene(layout).above(fragment_scene(transfer)).to_svg()
 
 
 def bank_access_svg(title: str, report: BankReport) -> str:
-    """One access of a warp: which lane touches which bank of which 128-byte line.
+    """One access of a warp: which lane accesses which bank of which 128-byte line.
 
     Banks in which lanes collide are outlined; lanes that are served together have one colour.
 
     Args:
         title: the heading.
-        report: what the banks make of the access.
+        report: the access and its conflicts, as `triton_ext.hardware.banks` predicts them.
     """
     return bank_access_scene(title, report).to_svg()
 
@@ -163,8 +164,8 @@ def operand_svg(layout: LinearLayout, derived: MmaOperand, *, mn_dim: int = 0) -
     address for every subtile.
 
     Args:
-        layout: of the tile, as given to `derive_operand`.
-        derived: what `derive_operand` found.
+        layout: the layout of the tile that was given to `derive_operand`.
+        derived: the operand that it found.
         mn_dim: as given to `derive_operand`. M or N is drawn down, K across.
 
     Raises:
@@ -179,7 +180,7 @@ def dump_svg(dump: LayoutDump, *, instruction: tuple[int, int] | None = None) ->
     An atom as `atom_svg` draws it; a tile as `tile_svg` does, with its banks below.
 
     Args:
-        dump: with a layout and an element width.
+        dump: a dump with a layout and an element width.
         instruction: the operand shape of one MMA, as in `tile_svg`. Left out: that of seed 002,
             64 rows of 32 bytes of K, if the tile is made of atoms and it divides the tile.
 

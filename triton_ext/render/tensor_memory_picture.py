@@ -8,6 +8,7 @@ from triton_ext.errors import LayoutError
 from triton_ext.hardware.tensor_memory import TMEM_LANES, WARP_LANES
 from triton_ext.hardware.tensor_memory_access import TmemTransfer
 from triton_ext.layouts.linear_layout import LinearLayout
+from triton_ext.render.cells import unit_run
 from triton_ext.render.scene import FILLS, MARGIN, Box, Grid, Scene, Text, figure, fitting, heading
 from triton_ext.render.words import by
 
@@ -19,21 +20,8 @@ _LEFT, _TOP, _LANE_HEIGHT = MARGIN + 48, MARGIN + 62, 5
 _CAPTION = "lanes down, columns of 32 bits across"
 
 
-def _regular_bits(bases: Sequence[Sequence[int]], limit: int) -> tuple[int, int]:
-    """How many of the first bases are 1, 2, 4, ... along one dimension, and which one (or -1)."""
-    along = -1
-    for bit, basis in enumerate(bases):
-        moved = [i for i, value in enumerate(basis) if value]
-        if bit >= limit or len(moved) != 1 or basis[moved[0]] != 1 << bit:
-            return bit, along
-        if along not in (-1, moved[0]):
-            return bit, along
-        along = moved[0]
-    return len(bases), along
-
-
 def _zero_bits(bases: Sequence[Sequence[int]]) -> int:
-    """The bits whose basis is zero, as a mask."""
+    """A mask of the bits whose basis is zero."""
     return sum(1 << bit for bit, basis in enumerate(bases) if not any(basis))
 
 
@@ -59,16 +47,13 @@ class _Cells:
         slots = bases.get("slot", [])
         within = [*slots, *bases["column"]]
         # At most the lanes that a warp can reach, and an eighth of the columns.
-        lane_bits, lane_dim = _regular_bits(bases["lane"], WARP_LANES.bit_length() - 1)
-        bits, column_dim = _regular_bits(within, max(len(slots), len(within) - 3))
-        if lane_bits and lane_dim == column_dim:
-            bits = 0
-        self.whole_columns = bits >= len(slots)
-        self.lanes = 1 << lane_bits
-        self.columns = 1 << max(0, bits - len(slots))
-        counts = {lane_dim: self.lanes}
-        if bits:
-            counts[column_dim] = 1 << bits
+        lane_dim, self.lanes = unit_run(bases["lane"], WARP_LANES)
+        column_dim, run = unit_run(within, 1 << max(len(slots), len(within) - 3))
+        if self.lanes > 1 and lane_dim == column_dim:
+            run = 1
+        self.whole_columns = run >= 1 << len(slots)
+        self.columns = max(1, run >> len(slots))
+        counts = {lane_dim: self.lanes} | ({column_dim: run} if run > 1 else {})
         self.counts = [counts.get(dim, 1) for dim in range(2)]
         self.down = sizes["lane"] // self.lanes
         self.across = sizes["column"] // self.columns
@@ -85,11 +70,11 @@ class _Cells:
         return tuple(self.layout.apply(point).values())
 
     def is_free(self, lane: int, column: int) -> bool:
-        """Whether other cells have the same coordinates, so that this is a copy or a hole."""
+        """Whether another cell has the same coordinates: this one is a copy or a hole."""
         return bool(lane & self.free["lane"] or column & self.free["column"])
 
     def is_hole(self, lane: int, column: int) -> bool:
-        """Whether there is no element."""
+        """Whether the cell holds no element."""
         return bool(lane & self.empty["lane"] or column & self.empty["column"])
 
 
