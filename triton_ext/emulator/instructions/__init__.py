@@ -1,7 +1,6 @@
 """Decoders of PTX instructions: importing a module registers those that it has."""
 
 from triton_ext.emulator.instructions import (
-    arithmetic,
     async_copies,
     atomics,
     barriers,
@@ -12,7 +11,9 @@ from triton_ext.emulator.instructions import (
     control,
     conversion,
     fences,
+    floating,
     hints,
+    integer,
     logic,
     matrix,
     mbarriers,
@@ -28,7 +29,6 @@ from triton_ext.emulator.instructions import (
 )
 
 __all__ = [
-    "arithmetic",
     "async_copies",
     "atomics",
     "barriers",
@@ -39,7 +39,9 @@ __all__ = [
     "control",
     "conversion",
     "fences",
+    "floating",
     "hints",
+    "integer",
     "logic",
     "matrix",
     "mbarriers",

@@ -53,6 +53,7 @@ class Format:
         return 1 << self.bits - 1
 
 
+F64 = Format(64, 52, -1022, 0x7FEFFFFFFFFFFFFF, 0x7FF0000000000000, 0xFFF8000000000000)
 F32 = Format(32, 23, -126, 0x7F7FFFFF, 0x7F800000, 0x7FFFFFFF)
 F16 = Format(16, 10, -14, 0x7BFF, 0x7C00, 0x7FFF)
 BF16 = Format(16, 7, -126, 0x7F7F, 0x7F80, 0x7FFF)
@@ -65,6 +66,7 @@ E3M2 = Format(6, 2, -2, 0x1F, None, 0x1F)
 """The formats without NaN turn it into their largest number (PTX ISA, "cvt", .satfinite)."""
 
 FORMATS = {
+    "f64": F64,
     "f32": F32,
     "f16": F16,
     "bf16": BF16,
