@@ -18,8 +18,8 @@ from sites import SUPPORT
 
 pytest.importorskip("cutlass", reason="needs the extra 'oracle'")
 
-from triton_ext.emulator.decode.program import decode
 from triton_ext.emulator.host.run import prepare
+from triton_ext.emulator.instructions import decode
 from triton_ext.emulator.schedule.machine import Machine, Schedule, clusters_of
 from triton_ext.emulator.state.memory import GlobalMemory
 from triton_ext.hardware.tensor_map import DataType, TensorMap, TensorSwizzle
@@ -129,7 +129,7 @@ def run(text: str, task: dict[str, object], schedule: str) -> tuple[np.ndarray, 
         args=[mma, *maps, struct.pack("<Q", d.ctypes.data)], memory=memory,
         dynamic_smem_bytes=SHARED_BYTES,
     )  # fmt: skip
-    machine = Machine(launch, Schedule(schedule, 4), multiprocessors=148)
+    machine = Machine(program, launch, Schedule(schedule, 4))
     machine.run(clusters_of(launch.grid, launch.cluster))
     return d, values[0] @ values[1].T
 

@@ -37,7 +37,6 @@ from sites import ROOT, SUPPORT
 from triton_ext import LayoutError, LinearLayout, NVMMAShared, nvmma_shared_to_linear_layout
 from triton_ext.emulator import run_ptx
 from triton_ext.emulator.decode.fragments import to_matrices, to_registers
-from triton_ext.emulator.decode.program import decode
 from triton_ext.emulator.errors import (
     ConvergenceFault,
     DescriptorFault,
@@ -47,6 +46,7 @@ from triton_ext.emulator.errors import (
     UnsupportedInstruction,
 )
 from triton_ext.emulator.host.run import prepare
+from triton_ext.emulator.instructions import decode
 from triton_ext.emulator.schedule.machine import Machine, Schedule, clusters_of
 from triton_ext.emulator.state.clocks import Clock, Clocks
 from triton_ext.emulator.state.memory import SHARED_BASE, SharedMemory
@@ -85,10 +85,11 @@ def launcher(schedule="eager", seed=0):
     """As `run_ptx`, but each text is decoded once."""
 
     def launch(ptx, name, grid, block, args, dynamic_smem_bytes):
+        program = decoded(ptx)
         prepared = prepare(
-            decoded(ptx), grid=grid, block=block, args=args, dynamic_smem_bytes=dynamic_smem_bytes
+            program, grid=grid, block=block, args=args, dynamic_smem_bytes=dynamic_smem_bytes
         )
-        machine = Machine(prepared, Schedule(schedule, seed))
+        machine = Machine(program, prepared, Schedule(schedule, seed))
         machine.run(clusters_of(prepared.grid, prepared.cluster))
 
     return launch

@@ -21,8 +21,8 @@ from silicon.scalar_cases import kernel, operand, scalar_cases, width
 from sites import DATA
 
 from triton_ext.emulator import EmulationError, UnsupportedInstruction, run_ptx
-from triton_ext.emulator.decode.program import decode
 from triton_ext.emulator.errors import ConvergenceFault, MemoryFault, SynchronizationFault
+from triton_ext.emulator.instructions import decode
 from triton_ext.ptx.parse import parse_ptx
 
 LANES = 64

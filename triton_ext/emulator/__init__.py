@@ -2,7 +2,20 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 from triton_ext.emulator.errors import EmulationError, UnsupportedInstruction
-from triton_ext.emulator.host.run import run_ptx
+
+if TYPE_CHECKING:
+    from triton_ext.emulator.host.run import run_ptx
 
 __all__ = ["EmulationError", "UnsupportedInstruction", "run_ptx"]
+
+
+def __getattr__(name: str) -> Any:
+    """`run_ptx`, which loads the emulator, when it is asked for."""
+    if name != "run_ptx":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from triton_ext.emulator.host.run import run_ptx
+
+    return run_ptx

@@ -1,4 +1,4 @@
-"""What the emulator refuses, and what it catches in a running kernel."""
+"""The errors of the emulator: what it refuses, and what it catches in a running kernel."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ class EmulationError(RuntimeError):
 
     Attributes:
         message: what is wrong, with the rule that it breaks.
-        instruction: the PTX instruction, if one is to blame.
-        where: block and warps, such as ``block (0, 0, 0), warp 3, lane 0``.
+        instruction: the PTX instruction that is to blame, if one is.
+        where: the block and the warps, such as ``block (0, 0, 0), warp 3, lane 0``.
     """
 
     def __init__(

@@ -14,6 +14,8 @@ SHARED_MEMORY_PER_BLOCK = 227 * 1024
 SHARED_MEMORY_PER_SM = 228 * 1024
 """What a multiprocessor has; 1 KB of it is reserved for each block (likewise; seed 004, "Shared
 memory")."""
+MULTIPROCESSORS: dict[int, int] = {90: 132, 100: 148}
+"""Multiprocessors of the H100 SXM and of the B200, by architecture (their data sheets)."""
 
 
 def architecture(arch: Any) -> Architecture:

@@ -49,7 +49,7 @@ def _cuda_gpu(index: int) -> Gpu | str:
 
 @functools.cache
 def _emulated_gpu(arch: Architecture) -> Gpu:
-    from triton_ext.emulator.schedule.machine import MULTIPROCESSORS
+    from triton_ext.hardware.architecture import MULTIPROCESSORS
 
     return Gpu(arch, SimpleNamespace(multi_processor_count=MULTIPROCESSORS[arch]), None)
 

@@ -1,32 +1,29 @@
-"""Registers of warps <-> matrices, by the fragments of `triton_ext.hardware.register_fragments`."""
+"""Registers of warps <-> matrices, by the layouts of `triton_ext.hardware.register_fragments`."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from triton_ext.emulator.errors import ConvergenceFault, UnsupportedInstruction
-from triton_ext.emulator.state import lanes as lane_sets
+from triton_ext.emulator.decode.operands import Operands
+from triton_ext.emulator.errors import UnsupportedInstruction
+from triton_ext.emulator.state.block import Cta
 from triton_ext.emulator.state.lanes import Lanes
 from triton_ext.hardware.architecture import WARP_THREADS
 from triton_ext.hardware.register_fragments import Fragment
 from triton_ext.ptx.parse import Instruction
-
-if TYPE_CHECKING:
-    from triton_ext.emulator.decode.operands import Operands
-    from triton_ext.emulator.schedule.cta import Cta
 
 Array = NDArray[Any]
 
 
 @lru_cache(256)
 def _orders(fragment: Fragment, tiles: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Of each element of the matrix its place in the registers; and the other way round."""
+    """For each element of a matrix, its number among the parts of registers; and the inverse."""
     layout = fragment.layout
     sizes = layout.in_dims
     coordinates = layout.apply(
@@ -36,8 +33,8 @@ def _orders(fragment: Fragment, tiles: int) -> tuple[NDArray[np.intp], NDArray[n
     )
     _, columns = fragment.shape
     tile = np.arange(tiles)[:, None, None, None] * columns
-    places = coordinates["row"] * (columns * tiles) + coordinates["column"] + tile
-    scatter = places.reshape(-1).astype(np.intp)
+    numbers = coordinates["row"] * (columns * tiles) + coordinates["column"] + tile
+    scatter = numbers.reshape(-1).astype(np.intp)
     gather = np.empty_like(scatter)
     gather[scatter] = np.arange(len(scatter))
     return gather, scatter
@@ -48,7 +45,7 @@ def to_matrices(fragment: Fragment, words: Array, dtype: Any, tiles: int = 1) ->
 
     Args:
         words: (registers, threads) of whole warps; `tiles` fragments, one after the other.
-        dtype: of the elements.
+        dtype: the elements' type.
         tiles: how many fragments lie side by side along the columns.
 
     Returns:
@@ -85,9 +82,9 @@ class RegisterRows:
     """The registers of a vector operand, read and written together.
 
     Attributes:
-        key: of the register file.
-        rows: in it.
-        count: how many.
+        key: their register file.
+        rows: their rows in it.
+        count: their number.
     """
 
     key: str
@@ -105,7 +102,7 @@ class RegisterRows:
         *,
         written: bool = False,
     ) -> RegisterRows:
-        """Those that `text` names, ``{a, b, ...}`` or a single one.
+        """The registers that `text` names, ``{a, b, ...}`` or a single one.
 
         Raises:
             UnsupportedInstruction: not `count` registers, or not of `bits` bits.
@@ -119,7 +116,7 @@ class RegisterRows:
         return cls(key, rows, count)
 
     def read(self, cta: Cta, lanes: Lanes) -> Array:
-        """(registers, lanes)."""
+        """Their values, (registers, lanes)."""
         file = cta.files[self.key]
         values: Array = (
             file[self.rows, lanes] if isinstance(lanes, slice) else file[self.rows][:, lanes]
@@ -127,24 +124,8 @@ class RegisterRows:
         return values
 
     def write(self, cta: Cta, lanes: Lanes, values: Array) -> None:
-        """From (registers, lanes)."""
+        """Set their values, (registers, lanes)."""
         rows = self.rows
         if not isinstance(lanes, slice) and not isinstance(rows, slice):
             rows = rows[:, None]
         cta.files[self.key][rows, lanes] = values
-
-
-def whole_warps(lanes: Lanes) -> int:
-    """How many warps the lanes are.
-
-    Raises:
-        ConvergenceFault: some threads of a warp are missing.
-    """
-    number = lane_sets.count(lanes)
-    warps = len(lane_sets.warps(lanes))
-    if number != warps * WARP_THREADS:
-        raise ConvergenceFault(
-            "all 32 threads of a warp must execute this instruction: some have exited, or their"
-            " guard is false"
-        )
-    return warps

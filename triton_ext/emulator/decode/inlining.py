@@ -1,4 +1,4 @@
-"""Calls of a module's functions, put in line: a kernel that is decoded calls nothing of its own.
+"""Calls of a module's functions, inlined: a kernel that is decoded has none left.
 
 Each call gets a copy of the function's body, whose names live in a scope of their own. Parameters
 that are passed through parameter space share the caller's bytes.
@@ -21,8 +21,8 @@ class Inlined:
     """A kernel without calls of the module's functions.
 
     Attributes:
-        kernel: with the bodies in line.
-        aliases: variables that lie where another one does.
+        kernel: the kernel, with the functions' bodies inlined.
+        aliases: variables and registers that stand for another one, which each names.
     """
 
     kernel: Kernel
@@ -75,13 +75,13 @@ class _Inliner:
         suffix = f"@{self.calls}" if scope else ""
         for label, targets in function.branch_targets.items():
             self.targets[label + suffix] = targets
-        places = []
+        starts = []
         for each in function.instructions:
-            places.append(len(self.instructions))
+            starts.append(len(self.instructions))
             self._instruction(each, scope, suffix, stack)
-        places.append(len(self.instructions))
-        for (label, inner), place in function.labels.items():
-            self.labels[label, scope + inner] = places[place]
+        starts.append(len(self.instructions))
+        for (label, inner), target in function.labels.items():
+            self.labels[label, scope + inner] = starts[target]
 
     def _instruction(
         self, each: Instruction, scope: Scope, suffix: str, stack: tuple[str, ...]
@@ -161,7 +161,7 @@ class _Inliner:
 
 
 def inline_calls(module: Module, kernel: Kernel) -> Inlined:
-    """Put the functions that a kernel calls in its place.
+    """Inline the functions that a kernel calls.
 
     Raises:
         UnsupportedInstruction: recursion, or arguments that do not fit the function.

@@ -1,75 +1,59 @@
-"""Operands of instructions -> functions that read or write them for a set of lanes."""
+"""The operands of instructions, as functions that read or write them for a set of lanes."""
 
 from __future__ import annotations
 
 import re
 import struct
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from triton_ext.emulator.decode.special import SPECIAL_REGISTERS
 from triton_ext.emulator.errors import UnsupportedInstruction
+from triton_ext.emulator.state.block import Cta
 from triton_ext.emulator.state.lanes import Lanes, count
-from triton_ext.emulator.state.types import DTYPES, bits_of, file_width
+from triton_ext.emulator.state.storage import Register, Symbol, file_width
+from triton_ext.emulator.state.types import DTYPES, bits_of
 from triton_ext.ptx.parse import (
     Instruction,
     Kernel,
-    Module,
-    Variable,
     immediate,
     split_operands,
     type_bits,
 )
 
-if TYPE_CHECKING:
-    from triton_ext.emulator.schedule.cta import Cta
-
 Array = NDArray[Any]
-Reader = Callable[["Cta", Lanes], Array]
+Reader = Callable[[Cta, Lanes], Array]
 """The operand's value for each lane; one that all lanes share may have no dimensions."""
-Writer = Callable[["Cta", Lanes, Any], None]
-
-
-@dataclass(frozen=True)
-class Register:
-    """A row of a register file."""
-
-    width: int
-    row: int
-
-
-@dataclass(frozen=True)
-class Symbol:
-    """A variable in memory: its space, and its offset there; globals are placed at the launch."""
-
-    space: str
-    name: str
-    offset: int
-    variable: Variable
+Writer = Callable[[Cta, Lanes, Any], None]
 
 
 class Operands:
     """Resolves the names of one kernel.
 
     Args:
-        kernel: whose instructions are decoded.
-        module: for the variables of the module.
-        symbols: by name and scope.
-        aliases: registers of inlined functions that are another one's, likewise.
+        kernel: the one whose instructions are decoded.
+        arch: 90 or 100.
+        symbols: its variables in memory, by name and scope.
+        aliases: names of inlined functions that stand for another register or variable: both
+            with their scopes.
+
+    Attributes:
+        counts: number of registers, by width.
+        touched, written: the registers that readers and writers were asked for; to be emptied
+            before each instruction.
     """
 
     def __init__(
         self,
         kernel: Kernel,
-        module: Module,
+        arch: int,
         symbols: dict[tuple[str, tuple[int, ...]], Symbol],
         aliases: Mapping[tuple[str, tuple[int, ...]], tuple[str, tuple[int, ...]]] | None = None,
     ) -> None:
-        self.kernel, self.module, self.symbols = kernel, module, symbols
+        self.kernel, self.arch, self.symbols = kernel, arch, symbols
         self.counts: dict[int, int] = {}
         self._named: dict[tuple[str, tuple[int, ...]], Register] = {}
         self._ranges: dict[tuple[str, tuple[int, ...]], tuple[int, int, int]] = {}
@@ -107,7 +91,11 @@ class Operands:
         return None
 
     def register(self, name: str, at: Instruction) -> Register:
-        """The register that `name` must be."""
+        """The register of that name.
+
+        Raises:
+            UnsupportedInstruction: there is none.
+        """
         found = self.find(name, at.scope)
         if found is None:
             raise UnsupportedInstruction(f"{name!r} is no register that is declared", at)
@@ -115,7 +103,7 @@ class Operands:
         return found
 
     def symbol(self, name: str, scope: tuple[int, ...]) -> Symbol | None:
-        """The variable in memory of that name."""
+        """The variable in memory of that name, in the innermost scope that has one."""
         for depth in range(len(scope), -1, -1):
             found = self.symbols.get((name, scope[:depth]))
             if found is not None:
@@ -123,7 +111,11 @@ class Operands:
         return None
 
     def reader(self, text: str, type_name: str, at: Instruction) -> Reader:
-        """Reads an operand as `type_name`: a register, an immediate, a symbol's address."""
+        """Reads an operand as `type_name`: a register, an immediate, a symbol's address.
+
+        Raises:
+            UnsupportedInstruction: it is none of them, or does not fit the type.
+        """
         bits = bits_of(type_name)
         dtype = DTYPES.get(type_name, DTYPES.get(f"b{bits}"))
         constant = self._constant(text, type_name, dtype)
@@ -180,26 +172,30 @@ class Operands:
         return None
 
     @staticmethod
-    def _register_reader(
-        register: Register, type_name: str, dtype: np.dtype[Any] | None, at: Instruction
-    ) -> Reader:
-        row, width, bits = register.row, register.width, bits_of(type_name)
-        if width == 128 or bits == 128:
-            if width != bits:
-                raise UnsupportedInstruction(f"a {width}-bit register as .{type_name}", at)
-            return lambda cta, lanes: cta.files["b128"][row, lanes]
-        if type_name == "pred" or width == 1:
-            if type_name != "pred" or width != 1:
-                raise UnsupportedInstruction(f"a predicate and .{type_name} do not mix", at)
-            return lambda cta, lanes: cta.files["pred"][row, lanes]
-        if width == bits:
-            key = type_name if type_name in DTYPES else f"b{bits}"
-            return lambda cta, lanes: cta.files[key][row, lanes]
-        if width < bits:
+    def _file(register: Register, type_name: str, at: Instruction) -> str | None:
+        """The register file to access as that type; None if the register is wider than the type.
+
+        Raises:
+            UnsupportedInstruction: the type is wider, or does not mix with the register.
+        """
+        width, bits = register.width, bits_of(type_name)
+        if (type_name == "pred") != (width == 1):
+            raise UnsupportedInstruction(f"a predicate and .{type_name} do not mix", at)
+        if width < bits or (width == 128) != (bits == 128):
             raise UnsupportedInstruction(f"a {width}-bit register as .{type_name}", at)
-        key, low = f"b{width}", f"u{bits // 8}"
+        if width != bits:
+            return None
+        return type_name if type_name in DTYPES else f"b{bits}"
+
+    def _register_reader(
+        self, register: Register, type_name: str, dtype: np.dtype[Any] | None, at: Instruction
+    ) -> Reader:
+        row, key = register.row, self._file(register, type_name, at)
+        if key is not None:
+            return lambda cta, lanes: cta.files[key][row, lanes]
+        whole, low = f"b{register.width}", f"u{bits_of(type_name) // 8}"
         view = dtype or np.dtype(low)
-        return lambda cta, lanes: cta.files[key][row, lanes].astype(low).view(view)
+        return lambda cta, lanes: cta.files[whole][row, lanes].astype(low).view(view)
 
     def writer(self, text: str, type_name: str, at: Instruction) -> Writer:
         """Writes a register as `type_name`; ``_`` drops the value.
@@ -210,44 +206,32 @@ class Operands:
             return lambda cta, lanes, value: None
         register = self.register(text, at)
         self.written.add(register)
-        row, width, bits = register.row, register.width, bits_of(type_name)
-        if width == 128 or bits == 128:
-            if width != bits:
-                raise UnsupportedInstruction(f"a {width}-bit register as .{type_name}", at)
-            key = "b128"
-        elif type_name == "pred" or width == 1:
-            if type_name != "pred" or width != 1:
-                raise UnsupportedInstruction(f"a predicate and .{type_name} do not mix", at)
-            key = "pred"
-        elif width == bits:
-            key = type_name if type_name in DTYPES else f"b{bits}"
-        elif width < bits:
-            raise UnsupportedInstruction(f"a {width}-bit register takes no .{type_name}", at)
-        elif DTYPES.get(type_name, DTYPES["b32"]).kind == "i":
-            key = f"s{width}"
-        elif DTYPES.get(type_name, DTYPES["b32"]).kind == "u":
-            key = f"u{width}"
-        else:  # a float's bits in a wider register
-            key, low = f"u{width}", f"u{bits // 8}"
+        row, key = register.row, self._file(register, type_name, at)
+        if key is None:
+            kind = DTYPES.get(type_name, DTYPES["b32"]).kind
+            key = f"{'s' if kind == 'i' else 'u'}{register.width}"
+            if kind not in "iu":  # a float's bits in a wider register
+                whole, low = key, f"u{bits_of(type_name) // 8}"
 
-            def write_bits(cta: Cta, lanes: Lanes, value: Any) -> None:
-                cta.files[key][row, lanes] = np.asarray(value, DTYPES[type_name]).view(low)
+                def write_bits(cta: Cta, lanes: Lanes, value: Any) -> None:
+                    cta.files[whole][row, lanes] = np.asarray(value, DTYPES[type_name]).view(low)
 
-            return write_bits
+                return write_bits
+        file = key
 
         def write(cta: Cta, lanes: Lanes, value: Any) -> None:
-            cta.files[key][row, lanes] = value
+            cta.files[file][row, lanes] = value
 
         return write
 
     def vector(self, text: str) -> tuple[str, ...]:
-        """The elements of ``{a, b}``; of anything else, itself."""
+        """The elements of ``{a, b}``; any other operand is its own only element."""
         return split_operands(text[1:-1]) if text.startswith("{") else (text,)
 
     def rows(
         self, texts: Sequence[str], at: Instruction, *, written: bool = False
     ) -> tuple[str, slice | NDArray[np.intp]]:
-        """Registers of one width: the file's key and their rows, to index with both at once."""
+        """The file of registers of one width, and their rows in it."""
         registers = [self.register(text, at) for text in texts]
         if written:
             self.written.update(registers)
@@ -261,7 +245,7 @@ class Operands:
         return key, slice(first, first + len(rows)) if consecutive else rows
 
     def address(self, text: str, at: Instruction) -> Reader:
-        """Reads the address of ``[a]``, ``[a+4]``, ``[symbol]``: unsigned, 64 bits, a lane each."""
+        """Reads the address in ``[a]``, ``[a+4]``, ``[symbol]``: (lanes,), int64."""
         inside = text.strip().removeprefix("[").removesuffix("]").strip()
         match = re.fullmatch(r"([^+\s]+?)\s*(?:\+\s*(-?\w+)|(-\s*\d+))?", inside)
         if match is None:

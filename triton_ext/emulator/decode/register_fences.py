@@ -1,33 +1,30 @@
-"""wgmma.fence: which registers of a product other instructions have written since the last one.
+"""wgmma.fence: finds products whose registers were written after the last one.
 
 PTX ISA, "wgmma.fence": it must come before the first product, and wherever registers of A or D
 were modified by anything but a product. A dataflow pass over the kernel finds the products that
 some path reaches without one; only where there are such is anything done when the kernel runs.
 
 A ``mov`` of a register counts as a write only if its source does, and that of a constant not at
-all: LLVM places such copies of inline assembly's operands after the fence, where ptxas removes
+all: LLVM puts such copies of inline assembly's operands after the fence, where ptxas removes
 them.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
-from triton_ext.emulator.decode.operands import Register
-from triton_ext.emulator.decode.program import Outcome, Run, Step, after_decoding
+from triton_ext.emulator.decode.step import Outcome, Run, Step
 from triton_ext.emulator.errors import SynchronizationFault
 from triton_ext.emulator.state import lanes as lane_sets
+from triton_ext.emulator.state.block import Cta
 from triton_ext.emulator.state.lanes import Lanes
+from triton_ext.emulator.state.storage import Register
 from triton_ext.ptx.parse import Kernel
-
-if TYPE_CHECKING:
-    from triton_ext.emulator.schedule.cta import Cta
 
 _PRODUCT, _FENCE = "wgmma.mma_async", "wgmma.fence"
 _START = "start of the kernel"
 Writers = dict[Register | str, str]
-"""Registers, and `_START` if there was no fence yet -> the line that wrote them."""
+"""The PTX line that wrote each register since the last fence; `_START` if there was none yet."""
 
 
 def _is(step: Step, opcode: str) -> bool:
@@ -75,7 +72,7 @@ def _successors(kernel: Kernel, steps: tuple[Step, ...]) -> list[list[int]]:
 
 
 def _suspicious(kernel: Kernel, steps: tuple[Step, ...], relevant: set[Register]) -> bool:
-    """Whether a product may use a register that was written since the last fence."""
+    """Whether a product may use a register that was written after the last fence."""
     bit = {register: 2 << number for number, register in enumerate(relevant)}
 
     def mask(registers: frozenset[Register]) -> int:
@@ -112,12 +109,11 @@ def _suspicious(kernel: Kernel, steps: tuple[Step, ...], relevant: set[Register]
 
 
 def _writers(cta: Cta, warp: int) -> Writers:
-    warps: dict[int, Writers] = cta.units.setdefault("wgmma.fence", {})
-    return warps.setdefault(warp, {_START: ""})
+    return cta.unfenced.setdefault(warp, {_START: ""})
 
 
 def _tracked(step: Step, relevant: set[Register]) -> Run:
-    """The step, noting what it means for fences."""
+    """A function that runs the step, and notes what it means for fences."""
     run, line = step.run, step.instruction.line
     written = step.written & relevant
     sources = step.touched - step.written
@@ -158,9 +154,8 @@ def _tracked(step: Step, relevant: set[Register]) -> Run:
     return product if _is(step, _PRODUCT) else write
 
 
-@after_decoding
 def check_fences(kernel: Kernel, steps: tuple[Step, ...]) -> tuple[Step, ...]:
-    """Make a kernel in which a fence may be missing watch for it."""
+    """The steps; where a fence may be missing, they watch for it when they run."""
     relevant = _relevant(steps)
     if not relevant or not _suspicious(kernel, steps, relevant):
         return steps

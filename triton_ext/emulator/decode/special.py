@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from triton_ext.emulator.state.block import Cta
 from triton_ext.emulator.state.lanes import Lanes
 from triton_ext.hardware.architecture import WARP_THREADS
 
-if TYPE_CHECKING:
-    from triton_ext.emulator.schedule.cta import Cta
-
-Value = Callable[["Cta", Lanes], NDArray[Any]]
+Value = Callable[[Cta, Lanes], NDArray[Any]]
 
 _AXES = "xyz"
 

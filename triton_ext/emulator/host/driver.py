@@ -18,14 +18,16 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from triton_ext.emulator.decode.program import Program, decode
+from triton_ext.emulator.decode.program import Program
 from triton_ext.emulator.errors import LaunchError
 from triton_ext.emulator.host.run import MAX_THREADS, prepare, storage_bytes
-from triton_ext.emulator.schedule.machine import MULTIPROCESSORS, Machine, Schedule, clusters_of
+from triton_ext.emulator.instructions import decode
+from triton_ext.emulator.schedule.machine import Machine, Schedule
 from triton_ext.emulator.schedule.observers import Observer
 from triton_ext.emulator.schedule.parallel import execute
 from triton_ext.emulator.state.memory import GlobalMemory
 from triton_ext.hardware.architecture import (
+    MULTIPROCESSORS,
     SHARED_MEMORY_PER_BLOCK,
     WARP_THREADS,
     Architecture,
@@ -55,7 +57,7 @@ class EmulatedGpu:
     Attributes:
         arch: 90 or 100.
         schedule: "eager", "lazy" or "random": when asynchronous work is done.
-        seed: of the random schedule.
+        seed: the random schedule's.
         observer: told of what happens.
         idle: kernels are compiled, and counted, but do not run.
         launches: how many kernels ran, or would have run.
@@ -92,15 +94,11 @@ class EmulatedGpu:
             dynamic_smem_bytes=dynamic_smem_bytes,
             memory=memory,
         )
-        machine = Machine(
-            launch,
-            Schedule(self.schedule, self.seed + self.launches),
-            self.observer,
-            multiprocessors=MULTIPROCESSORS[self.arch],
-        )
+        schedule = Schedule(self.schedule, self.seed + self.launches)
+        machine = Machine(program, launch, schedule, self.observer)
         self.launches += 1
         try:
-            execute(machine, clusters_of(launch.grid, launch.cluster))
+            execute(machine)
         finally:
             self.steps += machine.steps
 
@@ -137,7 +135,7 @@ class _Flattened:
         self._maps = iter(tensor_maps) if tensor_maps else None
 
     def add(self, value: Any, kind: Any) -> None:
-        """Append an argument of a type of Triton's signature."""
+        """Append an argument; `kind` is its type in Triton's signature."""
         if kind == "constexpr":
             return
         if isinstance(kind, tuple):
@@ -350,7 +348,7 @@ def _driver(gpu: EmulatedGpu) -> Any:
             return gpu.arch
 
         def set_current_device(self, device: int) -> None:
-            """There is one."""
+            """There is one device."""
 
         def get_current_stream(self, device: int) -> int:
             return 0
@@ -411,7 +409,7 @@ def emulate(
     Args:
         arch: "sm_90" or "sm_100".
         schedule: when asynchronous work is done: "eager", "lazy" or "random".
-        seed: of the random schedule.
+        seed: the random schedule's.
         observer: told of what happens, such as a `Trace` or `Statistics`.
         cuda_on_host: let torch code that says ``device="cuda"`` work, on the host's memory.
         idle: compile the kernels that are launched, but run none: outputs stay as they were.

@@ -4,23 +4,20 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from triton_ext.emulator.decode.program import Program, decode
+from triton_ext.emulator.decode.program import Program
 from triton_ext.emulator.errors import LaunchError
-from triton_ext.emulator.schedule.machine import (
-    MULTIPROCESSORS,
-    Launch,
-    Machine,
-    Schedule,
-    clusters_of,
-)
+from triton_ext.emulator.instructions import decode
+from triton_ext.emulator.schedule.machine import Machine, Schedule
 from triton_ext.emulator.schedule.observers import Observer
 from triton_ext.emulator.schedule.parallel import execute
+from triton_ext.emulator.state.block import Launch
 from triton_ext.emulator.state.memory import GlobalMemory
+from triton_ext.emulator.state.tensor_map_memory import encode
 from triton_ext.emulator.state.types import DTYPES
 from triton_ext.hardware.architecture import SHARED_MEMORY_PER_BLOCK
 from triton_ext.hardware.tensor_map import TensorMap
@@ -71,7 +68,6 @@ def pack_arguments(
     program: Program,
     args: Sequence[Any],
     memory: GlobalMemory,
-    encode_map: Callable[[TensorMap], bytes],
 ) -> bytes:
     """The bytes of the parameter space.
 
@@ -83,10 +79,10 @@ def pack_arguments(
         raise LaunchError(
             f"{len(args)} arguments for the {len(parameters)} parameters of {program.kernel.name}"
         )
-    space = bytearray(program.parameter_bytes)
+    space = bytearray(program.storage.parameter_bytes)
     for value, symbol in zip(args, parameters, strict=True):
         variable = symbol.variable
-        data = _argument_bytes(value, variable, memory, encode_map)
+        data = _argument_bytes(value, variable, memory)
         if len(data) != variable.bytes:
             raise LaunchError(
                 f"argument {variable.name}: {len(data)} bytes for a parameter of {variable.bytes}"
@@ -95,13 +91,11 @@ def pack_arguments(
     return bytes(space)
 
 
-def _argument_bytes(
-    value: Any, variable: Variable, memory: GlobalMemory, encode_map: Callable[[TensorMap], bytes]
-) -> bytes:
+def _argument_bytes(value: Any, variable: Variable, memory: GlobalMemory) -> bytes:
     if isinstance(value, (bytes, bytearray)):
         return bytes(value)
     if isinstance(value, TensorMap):
-        return encode_map(value)
+        return encode(value)
     if value is None:
         return bytes(variable.bytes)
     array = _array(value)
@@ -164,14 +158,12 @@ def prepare(
     dynamic_smem_bytes: int = 0,
     memory: GlobalMemory | None = None,
 ) -> Launch:
-    """Check a launch, and put its parameters together.
+    """Check a launch, and lay out its parameters.
 
     Raises:
         LaunchError: what the kernel or the GPU does not allow.
     """
-    from triton_ext.emulator.state.tensor_map_memory import encode
-
-    directives = program.kernel.directives
+    directives, storage = program.kernel.directives, program.storage
     if cluster is None:
         cluster = directives.get("reqnctapercluster", (1, 1, 1))
     grid, block, cluster = (
@@ -192,20 +184,20 @@ def prepare(
         raise LaunchError(f"cluster {cluster}: a cluster has at most {MAX_CLUSTER} blocks")
     if (
         dynamic_smem_bytes < 0
-        or dynamic_smem_bytes + program.static_smem_bytes > SHARED_MEMORY_PER_BLOCK
+        or dynamic_smem_bytes + storage.static_smem_bytes > SHARED_MEMORY_PER_BLOCK
     ):
         raise LaunchError(
-            f"dynamic_smem_bytes = {dynamic_smem_bytes}: with the {program.static_smem_bytes}"
+            f"dynamic_smem_bytes = {dynamic_smem_bytes}: with the {storage.static_smem_bytes}"
             f" static bytes it must be in [0, {SHARED_MEMORY_PER_BLOCK}]"
         )
     memory = memory or GlobalMemory()
     addresses = {
         symbol.name: memory.register(_initial_bytes(symbol.variable))
-        for symbol in program.symbols.values()
+        for symbol in storage.symbols.values()
         if symbol.space == "global"
     }
-    parameters = pack_arguments(program, args, memory, encode)
-    return Launch(program, grid, cluster, block, dynamic_smem_bytes, parameters, addresses, memory)
+    parameters = pack_arguments(program, args, memory)
+    return Launch(storage, grid, cluster, block, dynamic_smem_bytes, parameters, addresses, memory)
 
 
 def run_ptx(
@@ -238,7 +230,7 @@ def run_ptx(
         schedule: when asynchronous work is done: "eager" (as soon as it is issued), "lazy" (as
             late as the program allows) or "random" (at any legal moment). A correct kernel gives
             the same bits under all.
-        seed: of the random schedule.
+        seed: the random schedule's.
         observer: told of what happens, such as a `Trace` or `Statistics`.
 
     Returns:
@@ -265,8 +257,6 @@ def run_ptx(
         cluster=cluster,
         dynamic_smem_bytes=dynamic_smem_bytes,
     )
-    machine = Machine(
-        launch, Schedule(schedule, seed), observer, multiprocessors=MULTIPROCESSORS[program.arch]
-    )
-    execute(machine, clusters_of(launch.grid, launch.cluster))
+    machine = Machine(program, launch, Schedule(schedule, seed), observer)
+    execute(machine)
     return machine

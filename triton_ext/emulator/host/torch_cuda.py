@@ -11,8 +11,11 @@ from unittest import mock
 import torch
 from torch.overrides import TorchFunctionMode
 
-from triton_ext.emulator.schedule.machine import MULTIPROCESSORS
-from triton_ext.hardware.architecture import SHARED_MEMORY_PER_BLOCK, WARP_THREADS
+from triton_ext.hardware.architecture import (
+    MULTIPROCESSORS,
+    SHARED_MEMORY_PER_BLOCK,
+    WARP_THREADS,
+)
 
 _HOST = torch.device("cpu")
 _IS_CUDA: Any = vars(torch.Tensor.__base__)["is_cuda"].__get__

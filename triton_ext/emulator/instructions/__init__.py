@@ -1,5 +1,9 @@
-"""Decoders of PTX instructions: importing a module registers those that it has."""
+"""The instructions that are modelled: a decoder for each opcode."""
 
+from __future__ import annotations
+
+from triton_ext.emulator.decode import program
+from triton_ext.emulator.decode.decoder import opcodes_of
 from triton_ext.emulator.instructions import (
     async_copies,
     atomics,
@@ -10,6 +14,7 @@ from triton_ext.emulator.instructions import (
     comparison,
     control,
     conversion,
+    elementwise,
     fences,
     floating,
     hints,
@@ -27,31 +32,26 @@ from triton_ext.emulator.instructions import (
     warp,
     wgmma,
 )
+from triton_ext.ptx.parse import Module
 
-__all__ = [
-    "async_copies",
-    "atomics",
-    "barriers",
-    "bulk_copies",
-    "calls",
-    "clusters",
-    "comparison",
-    "control",
-    "conversion",
-    "fences",
-    "floating",
-    "hints",
-    "integer",
-    "logic",
-    "matrix",
-    "mbarriers",
-    "moves",
-    "tcgen05_access",
-    "tcgen05_allocation",
-    "tcgen05_commit",
-    "tcgen05_copy",
-    "tcgen05_mma",
-    "tensor_maps",
-    "warp",
-    "wgmma",
-]
+OPCODES = {
+    **opcodes_of(
+        (async_copies, atomics, barriers, bulk_copies, calls, clusters, control, fences, hints,
+         matrix, mbarriers, moves, tcgen05_access, tcgen05_allocation, tcgen05_commit,
+         tcgen05_copy, tcgen05_mma, tensor_maps, warp, wgmma)
+    ),
+    **elementwise.opcodes(
+        (*comparison.ROWS, *conversion.ROWS, *floating.ROWS, *integer.ROWS, *logic.ROWS)
+    ),
+}  # fmt: skip
+"""The opcodes that have a decoder, without the modifiers that it takes."""
+
+
+def decode(module: Module, name: str | None = None) -> program.Program:
+    """Decode an entry of a module: the only one, or the one of that name.
+
+    Raises:
+        LaunchError: there is no such entry, or more than one and no name.
+        UnsupportedInstruction: an instruction, modifier or operand is not modelled.
+    """
+    return program.decode(module, name, OPCODES)

@@ -6,19 +6,20 @@ seen them who has not waited for them. The copies of a block are done in the ord
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from triton_ext.emulator.decode.decoder import Modifiers, instruction
 from triton_ext.emulator.decode.operands import Operands, Reader
-from triton_ext.emulator.decode.program import Modifiers, Outcome, Run, Split, Wait, instruction
+from triton_ext.emulator.decode.step import Outcome, Run, Split, Wait
 from triton_ext.emulator.errors import BarrierFault, MemoryFault, UnsupportedInstruction
 from triton_ext.emulator.instructions.mbarriers import SHARED_SPACES
-from triton_ext.emulator.schedule.cta import Cta
 from triton_ext.emulator.state import lanes as lane_sets
+from triton_ext.emulator.state.block import Cta
 from triton_ext.emulator.state.clocks import Agents, Clock
+from triton_ext.emulator.state.in_flight import RING
 from triton_ext.emulator.state.lanes import Lanes
 from triton_ext.emulator.state.memory import RANK_SHIFT, Bytes
 from triton_ext.emulator.state.types import DTYPES, bits_of
@@ -26,49 +27,12 @@ from triton_ext.emulator.units.mbarriers import (
     OFFSET_MASK,
     by_address,
     find,
-    issue,
     owner,
     shared_addresses,
     signal,
 )
 from triton_ext.emulator.units.reductions import OPERATIONS, combiner
 from triton_ext.ptx.parse import Instruction, immediate
-
-_RING = 64
-"""How many groups of a thread are remembered; wait_group may leave fewer pending."""
-
-
-@dataclass
-class _Copies:
-    """The ``cp.async`` operations of a block.
-
-    Attributes:
-        issued, done: how many there were, and how many of them are done.
-        events: of each one that is done.
-        last: of each thread, the number of its last operation (counted from 1).
-        groups: how many groups each thread has committed.
-        ends: (threads, ring): the last operation of each of these groups.
-    """
-
-    last: NDArray[np.int64]
-    groups: NDArray[np.int64]
-    ends: NDArray[np.int64]
-    issued: int = 0
-    done: int = 0
-    events: list[int] = field(default_factory=lambda: [0])
-
-
-def _copies(cta: Cta) -> _Copies:
-    found = cta.units.get("cp.async")
-    if found is None:
-        threads = cta.threads
-        found = cta.units["cp.async"] = _Copies(
-            np.zeros(threads, np.int64),
-            np.zeros(threads, np.int64),
-            np.zeros((threads, _RING), np.int64),
-        )
-    copies: _Copies = found
-    return copies
 
 
 def _queue(cta: Cta) -> tuple[object, ...]:
@@ -115,7 +79,7 @@ def copy(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
         lengths = np.broadcast_to(length(cta, lanes), number).astype(np.int64)
         if (lengths > width).any():
             raise MemoryFault(f"cp.async: src-size {int(lengths.max())} is more than {width}")
-        copies = _copies(cta)
+        copies = cta.thread_copies
         copies.issued += 1
         copies.last[lanes] = copies.issued
         agents = cta.agents(lanes)
@@ -130,7 +94,7 @@ def copy(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
             copies.done += 1
             copies.events.append(event)
 
-        issue(cta, lanes, _queue(cta), perform)
+        cta.issue(lanes, _queue(cta), perform)
 
     return run
 
@@ -166,9 +130,9 @@ def _source(cta: Cta, sources: NDArray[np.int64], lengths: NDArray[np.int64], wi
 @instruction("cp.async.commit_group")
 def commit_group(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     def run(cta: Cta, lanes: Lanes) -> None:
-        copies = _copies(cta)
+        copies = cta.thread_copies
         threads = lane_sets.indices(lanes)
-        copies.ends[threads, copies.groups[threads] % _RING] = copies.last[threads]
+        copies.ends[threads, copies.groups[threads] % RING] = copies.last[threads]
         copies.groups[threads] += 1
 
     return run
@@ -176,7 +140,7 @@ def commit_group(at: Instruction, modifiers: Modifiers, operands: Operands) -> R
 
 def _await(cta: Cta, lanes: Lanes, targets: NDArray[np.int64]) -> Outcome:
     """Wait until the operation of that number, of each lane, is done (0: none)."""
-    copies = _copies(cta)
+    copies = cta.thread_copies
     latest = int(targets.max())
     if not latest:
         return None
@@ -202,15 +166,15 @@ def _await(cta: Cta, lanes: Lanes, targets: NDArray[np.int64]) -> Outcome:
 @instruction("cp.async.wait_group")
 def wait_group(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     number = immediate(at.operands[0])
-    if number is None or not 0 <= number < _RING:
-        raise UnsupportedInstruction(f"the number of groups must be in [0, {_RING})", at)
+    if number is None or not 0 <= number < RING:
+        raise UnsupportedInstruction(f"the number of groups must be in [0, {RING})", at)
     pending = number
 
     def run(cta: Cta, lanes: Lanes) -> Outcome:
-        copies = _copies(cta)
+        copies = cta.thread_copies
         threads = lane_sets.indices(lanes)
         group = copies.groups[threads] - 1 - pending
-        targets = np.where(group >= 0, copies.ends[threads, group % _RING], 0)
+        targets = np.where(group >= 0, copies.ends[threads, group % RING], 0)
         return _await(cta, lanes, targets)
 
     return run
@@ -218,7 +182,7 @@ def wait_group(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run
 
 @instruction("cp.async.wait_all")
 def wait_all(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
-    return lambda cta, lanes: _await(cta, lanes, _copies(cta).last[lanes])
+    return lambda cta, lanes: _await(cta, lanes, cta.thread_copies.last[lanes])
 
 
 @instruction("cp.async.mbarrier.arrive")
@@ -238,7 +202,7 @@ def arrive(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
                 barrier = find(cta, where, agent)
             if not counted:
                 barrier.expect_arrivals(lane_sets.count(group))
-        copies = _copies(cta)
+        copies = cta.thread_copies
         before = copies.issued
 
         def perform() -> None:
@@ -251,7 +215,7 @@ def arrive(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
                 find(cta, where).arrive(lane_sets.count(group), clock)
 
         if agents.size:
-            issue(cta, lanes, _queue(cta), perform)
+            cta.issue(lanes, _queue(cta), perform)
 
     return run
 
@@ -314,6 +278,6 @@ def store(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
                 clock = clocks.of_event(own, event, fenced=False)
                 signal(cta, where, width * int(chosen.sum()), clock)
 
-        issue(cta, lanes, None, perform)
+        cta.issue(lanes, None, perform)
 
     return run

@@ -14,18 +14,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from triton_ext.emulator.decode.decoder import Modifiers, instruction
 from triton_ext.emulator.decode.operands import Operands
-from triton_ext.emulator.decode.program import Modifiers, Run, instruction
+from triton_ext.emulator.decode.step import Run
 from triton_ext.emulator.errors import MemoryFault, UnsupportedInstruction
 from triton_ext.emulator.instructions.elementwise import PACKED, element, reader, writer
 from triton_ext.emulator.instructions.moves import peer, split_generic, split_shared
-from triton_ext.emulator.schedule.cta import Cta
 from triton_ext.emulator.state import lanes as lane_sets
-from triton_ext.emulator.state import memory_order
+from triton_ext.emulator.state.block import Cta
 from triton_ext.emulator.state.clocks import Agents
 from triton_ext.emulator.state.lanes import Lanes
 from triton_ext.emulator.state.memory import Bytes
 from triton_ext.emulator.state.types import DTYPES, bits_of
+from triton_ext.emulator.units import memory_order
 from triton_ext.emulator.units.floats import KINDS, flush
 from triton_ext.emulator.units.reductions import INTEGER, OPERATIONS, update
 from triton_ext.ptx.parse import Instruction

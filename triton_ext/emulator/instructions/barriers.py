@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
+from triton_ext.emulator.decode.decoder import Modifiers, instruction
 from triton_ext.emulator.decode.operands import Operands
-from triton_ext.emulator.decode.program import Modifiers, Outcome, Run, Split, Wait, instruction
+from triton_ext.emulator.decode.step import Outcome, Run, Split, Wait
 from triton_ext.emulator.errors import BarrierFault
-from triton_ext.emulator.schedule.cta import Cta
 from triton_ext.emulator.state import lanes as lane_sets
+from triton_ext.emulator.state.barriers import NamedBarrier
+from triton_ext.emulator.state.block import Cta
 from triton_ext.emulator.state.lanes import Lanes
-from triton_ext.emulator.units.barriers import NamedBarrier
 from triton_ext.hardware.architecture import WARP_THREADS
 from triton_ext.ptx.parse import Instruction
 
@@ -41,15 +42,17 @@ def numbered_barrier(at: Instruction, modifiers: Modifiers, operands: Operands) 
                 raise BarrierFault(f"barrier {chosen}: {expected} threads are not whole warps")
         barrier = cta.barriers.get(chosen)
         if barrier is None:
-            barrier = cta.barriers[chosen] = NamedBarrier(cta, chosen)
-        generation = barrier.arrive(cta, lanes, expected)
+            barrier = cta.barriers[chosen] = NamedBarrier(chosen, cta.live, cta.cluster.clocks)
+        agents = cta.agents(lanes)
+        generation = barrier.arrive(lanes, agents, expected)
+        if barrier.generation > generation:
+            cta.machine.progress += 1
         if not waits:
             return None
-        agents = cta.agents(lanes)
 
         def resume() -> None:
             cta.cluster.clocks.acquire(agents, barrier.released)
 
-        return Wait(lambda: barrier.generation > generation, lambda: barrier.why(cta), resume)
+        return Wait(lambda: barrier.generation > generation, barrier.why, resume)
 
     return run

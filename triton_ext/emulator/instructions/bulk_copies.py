@@ -3,70 +3,49 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from triton_ext.emulator.decode.decoder import Modifiers, instruction
 from triton_ext.emulator.decode.operands import Operands, Reader
-from triton_ext.emulator.decode.program import Modifiers, Outcome, Run, Split, Wait, instruction
+from triton_ext.emulator.decode.step import Outcome, Run, Split, Wait
 from triton_ext.emulator.errors import (
     DescriptorFault,
     MemoryFault,
-    SynchronizationFault,
     UnsupportedInstruction,
 )
 from triton_ext.emulator.instructions.mbarriers import SHARED_SPACES
-from triton_ext.emulator.schedule.cta import Cta
 from triton_ext.emulator.state import lanes as lane_sets
+from triton_ext.emulator.state.block import Cta
 from triton_ext.emulator.state.clocks import Clock
+from triton_ext.emulator.state.in_flight import BulkCopy
 from triton_ext.emulator.state.lanes import Lanes
 from triton_ext.emulator.state.memory import RANK_SHIFT, Bytes
-from triton_ext.emulator.state.tensor_map_memory import check_acquired, check_alignment, load
+from triton_ext.emulator.state.tensor_map_memory import check_alignment
 from triton_ext.emulator.state.types import DTYPES
-from triton_ext.emulator.units.mbarriers import OFFSET_MASK, issue, owner, shared_addresses, signal
+from triton_ext.emulator.units.mbarriers import OFFSET_MASK, owner, shared_addresses, signal
 from triton_ext.emulator.units.reductions import OPERATIONS, Combine, combiner
-from triton_ext.emulator.units.tma import ELEMENTS, GATHERED_ROWS, BoxCopy
+from triton_ext.emulator.units.tma import (
+    ELEMENTS,
+    GATHERED_ROWS,
+    BoxCopy,
+    check_acquired,
+    tensor_map_at,
+)
 from triton_ext.ptx.parse import Instruction, immediate, split_operands
 
 BULK_ALIGNMENT = 16
-"""Of addresses and sizes (PTX ISA, "cp.async.bulk")."""
+"""Alignment of addresses and sizes (PTX ISA, "cp.async.bulk")."""
 
 
 # ------------------------------------------------------------------ bulk groups
 
 
-@dataclass
-class _Copy:
-    """A copy out of shared memory, of a bulk group.
-
-    Attributes:
-        read: whether its source has been read.
-        done: whether its writes are made.
-        clock: what who waits for it has seen.
-    """
-
-    clock: Clock
-    read: bool = False
-    done: bool = False
-
-
-@dataclass
-class _Groups:
-    """A thread's copies: those of no group yet, and those of each group."""
-
-    open: list[_Copy] = field(default_factory=list)
-    committed: list[list[_Copy]] = field(default_factory=list)
-
-
-def _groups(cta: Cta) -> dict[int, _Groups]:
-    groups: dict[int, _Groups] = cta.units.setdefault("bulk groups", {})
-    return groups
-
-
 def _threads(cta: Cta, lanes: Lanes) -> list[int]:
-    """Those of the threads that have issued copies."""
-    known = _groups(cta)
+    """The threads among the lanes that have issued copies."""
+    known = cta.bulk_groups
     if isinstance(lanes, slice):
         return [thread for thread in known if lanes.start <= thread < lanes.stop]
     return [thread for thread in known if thread in lanes]
@@ -76,7 +55,7 @@ def _threads(cta: Cta, lanes: Lanes) -> list[int]:
 def commit(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     def run(cta: Cta, lanes: Lanes) -> None:
         for thread in _threads(cta, lanes):
-            groups = _groups(cta)[thread]
+            groups = cta.bulk_groups[thread]
             groups.committed.append(groups.open)
             groups.open = []
 
@@ -92,10 +71,10 @@ def wait_group(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run
     pending = number
 
     def run(cta: Cta, lanes: Lanes) -> Outcome:
-        awaited: list[_Copy] = []
+        awaited: list[BulkCopy] = []
         threads = []
         for thread in _threads(cta, lanes):
-            committed = _groups(cta)[thread].committed
+            committed = cta.bulk_groups[thread].committed
             mine = [copy for group in committed[: len(committed) - pending] for copy in group]
             if mine:
                 awaited += mine
@@ -115,7 +94,7 @@ def wait_group(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run
             for copy in awaited:
                 cta.cluster.clocks.acquire(agents, copy.clock)
             for thread in threads:
-                groups = _groups(cta)[thread]
+                groups = cta.bulk_groups[thread]
                 keep = len(groups.committed) - pending
                 groups.committed[:keep] = [
                     left for group in groups.committed[:keep]
@@ -140,8 +119,8 @@ def _copy_out(
     clock = clocks.snapshot(cta.agents(lane))
     queue = ("bulk group", cta.index, thread)
     unit = cta.tma_agent(("bulk groups", thread // 32))
-    copy = _Copy(clocks.empty())
-    _groups(cta).setdefault(thread, _Groups()).open.append(copy)
+    copy = BulkCopy(clocks.empty())
+    cta.bulk_groups[thread].open.append(copy)
 
     def perform() -> None:
         values = read(clock, unit)
@@ -152,9 +131,9 @@ def _copy_out(
             write(values)
             copy.done = True
 
-        issue(cta, lane, queue, finish)
+        cta.issue(lane, queue, finish)
 
-    issue(cta, lane, queue, perform)
+    cta.issue(lane, queue, perform)
 
 
 # --------------------------------------------------------- where copies go to
@@ -165,8 +144,8 @@ class _Targets:
     """Where a copy into shared memory goes, and which barriers it signals.
 
     Attributes:
-        addresses: of the data, one for each block.
-        barriers: as many.
+        addresses: where the data goes, an address for each block.
+        barriers: the mbarriers to signal, one for each block.
     """
 
     addresses: list[int]
@@ -174,12 +153,12 @@ class _Targets:
 
 
 def _targets(cta: Cta, address: int, barrier: int, mask: int | None, pair: bool) -> _Targets:
-    """PTX ISA, "cp.async.bulk.tensor": ``.multicast::cluster`` and ``.cta_group``.
+    """The targets of a copy (PTX ISA, "cp.async.bulk.tensor").
 
     Args:
-        mask: the blocks of a multicast, or None.
-        pair: ``.cta_group::2``: the barrier may be of the other block of the destination's pair;
-            which one, is said by the parity of the rank in its address.
+        mask: the blocks of a multicast (``.multicast::cluster``), or None.
+        pair: ``.cta_group::2``: the barrier may be that of the other block of the destination's
+            pair; the parity of the rank in its address says which one.
     """
     blocks = len(cta.cluster.ctas)
     if mask is None:
@@ -213,14 +192,12 @@ def _copy_in(
     """Issue a copy into shared memory that signals mbarriers.
 
     Args:
-        size: bytes that each barrier is told of.
-        read: what is copied.
-        write: puts it to a shared address, as a unit's agent.
+        size: number of bytes that each barrier is told of.
+        read: gives what is copied.
+        write: puts it at a shared address, as the agent of a unit.
     """
     clocks = cta.cluster.clocks
     clock = clocks.snapshot(cta.agents(lane))
-    if _check_awaited not in cta.machine.at_exit:
-        cta.machine.at_exit.append(_check_awaited)
 
     def perform() -> None:
         values = read(clock)
@@ -228,28 +205,17 @@ def _copy_in(
             unit = cta.tma_agent(barrier)
             write(address, values, clock, unit)
             event = int(clocks.seen[unit, unit])
-            cta.units.setdefault("copies in", {})[unit] = event
+            cta.copied_in[unit] = event
             signal(cta, barrier, size, clocks.of_event(unit, event))
 
-    issue(cta, lane, None, perform)
-
-
-def _check_awaited(cta: Cta) -> None:
-    """Raise SynchronizationFault if a block ends, and nobody has waited for its last copies."""
-    seen = cta.cluster.clocks.seen
-    for unit, event in cta.units.get("copies in", {}).items():
-        if (np.delete(seen[:, unit], unit) < event).all():
-            raise SynchronizationFault(
-                "the block ends, and no thread has waited for a copy that TMA has made into shared"
-                " memory: it could still be in flight when the memory belongs to another block"
-            )
+    cta.issue(lane, None, perform)
 
 
 # ------------------------------------------------------------------- operands
 
 
 def _lanes_of(lanes: Lanes) -> list[tuple[int, Lanes]]:
-    """Position, and the set of that lane alone. One elected thread issues most copies."""
+    """Each lane's position, and the set of that lane alone. (Most have one elected thread.)"""
     return [
         (position, slice(thread, thread + 1))
         for position, thread in enumerate(lane_sets.indices(lanes).tolist())
@@ -378,7 +344,7 @@ def _load_box(
     cta: Cta, lane: Lanes, where: int, coordinates: list[int], rows: list[int] | None,
     goals: _Targets
 ) -> None:  # fmt: skip
-    copy = BoxCopy(load(cta, where), coordinates, goals.addresses[0] & OFFSET_MASK, rows)
+    copy = BoxCopy(tensor_map_at(cta, where), coordinates, goals.addresses[0] & OFFSET_MASK, rows)
 
     def write(address: int, values: Bytes, clock: Clock, unit: int) -> None:
         copy.write_shared(owner(cta, address), values, clock, unit)
@@ -413,7 +379,7 @@ def _store_box(
     cta: Cta, lane: Lanes, where: int, coordinates: list[int], rows: list[int] | None,
     offset: int, operation: str
 ) -> None:  # fmt: skip
-    copy = BoxCopy(load(cta, where), coordinates, offset, rows)
+    copy = BoxCopy(tensor_map_at(cta, where), coordinates, offset, rows)
     combine: Combine | None = None
     if operation:
         kind = copy.map.data_type
@@ -440,7 +406,7 @@ def tensor_prefetch(at: Instruction, modifiers: Modifiers, operands: Operands) -
 
     def run(cta: Cta, lanes: Lanes) -> None:
         for where, coordinates, rows in tensor.boxes(cta, lanes):
-            BoxCopy(load(cta, where), coordinates, 0, rows)
+            BoxCopy(tensor_map_at(cta, where), coordinates, 0, rows)
 
     return run
 

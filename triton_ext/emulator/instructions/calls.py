@@ -12,14 +12,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from triton_ext.emulator.decode.decoder import Modifiers, instruction
 from triton_ext.emulator.decode.inlining import call_parts
-from triton_ext.emulator.decode.operands import Operands, Symbol
-from triton_ext.emulator.decode.program import Modifiers, Outcome, Run, instruction
+from triton_ext.emulator.decode.operands import Operands
+from triton_ext.emulator.decode.step import Outcome, Run
 from triton_ext.emulator.errors import EmulationError, UnsupportedInstruction
 from triton_ext.emulator.instructions.moves import load_bytes
-from triton_ext.emulator.schedule.cta import Cta
 from triton_ext.emulator.state import lanes as lane_sets
+from triton_ext.emulator.state.block import Cta
 from triton_ext.emulator.state.lanes import Lanes
+from triton_ext.emulator.state.storage import Symbol
 from triton_ext.ptx.parse import Instruction
 
 _CONVERSION = re.compile(

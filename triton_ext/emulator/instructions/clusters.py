@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 
+from triton_ext.emulator.decode.decoder import Modifiers, instruction
 from triton_ext.emulator.decode.operands import Operands
-from triton_ext.emulator.decode.program import Modifiers, Outcome, Run, Wait, instruction
+from triton_ext.emulator.decode.step import Outcome, Run, Wait
 from triton_ext.emulator.errors import MemoryFault, UnsupportedInstruction
 from triton_ext.emulator.instructions.mbarriers import SHARED_SPACES
-from triton_ext.emulator.schedule.cta import Cta
 from triton_ext.emulator.state import lanes as lane_sets
+from triton_ext.emulator.state.block import Cta
 from triton_ext.emulator.state.lanes import Lanes
 from triton_ext.emulator.state.memory import RANK_SHIFT, SHARED_WINDOW
-from triton_ext.emulator.units.mbarriers import OFFSET_MASK, issue, owner, shared_addresses, signal
+from triton_ext.emulator.units.mbarriers import OFFSET_MASK, owner, shared_addresses, signal
 from triton_ext.ptx.parse import Instruction
 
 RESPONSE_BYTES = 16
@@ -36,7 +37,7 @@ def cluster_arrive(at: Instruction, modifiers: Modifiers, operands: Operands) ->
     def run(cta: Cta, lanes: Lanes) -> None:
         clocks, agents = cta.cluster.clocks, cta.agents(lanes)
         clock = clocks.published(agents) if relaxed else clocks.snapshot(agents)
-        cta.cluster.barrier.arrive(cta, lanes, clock)
+        cta.cluster.barrier.arrive(cta.rank, lanes, clock)
         cta.machine.progress += 1
 
     return run
@@ -52,7 +53,7 @@ def cluster_wait(at: Instruction, modifiers: Modifiers, operands: Operands) -> R
 
     def run(cta: Cta, lanes: Lanes) -> Outcome:
         barrier = cta.cluster.barrier
-        generation = barrier.wait(cta, lanes)
+        generation = barrier.wait(cta.rank, lanes)
 
         def resume() -> None:
             barrier.owes_wait[cta.rank][lanes] = False
@@ -138,7 +139,7 @@ def try_cancel(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run
                     done = cta.cluster.clocks.of_event(unit, event)
                     signal(cta, there, RESPONSE_BYTES, done)
 
-        issue(cta, lanes, None, perform)
+        cta.issue(lanes, None, perform)
 
     return run
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from triton_ext.emulator.instructions.elementwise import PACKED, Form, Row, element, table
+from triton_ext.emulator.instructions.elementwise import PACKED, Form, Row, element
 from triton_ext.emulator.state.types import DTYPES
 from triton_ext.emulator.units.floats import KINDS, flush, is_nan, widen
 
@@ -133,4 +133,4 @@ def _rows(join: str, third: str) -> Iterator[Row]:
 
 
 # PTX ISA 9.7.6, "Comparison and Selection Instructions"; 9.7.7, "Half Precision Comparison ..."
-table(*_rows("", ""), *_rows("and|or|xor", ", pred"))
+ROWS = (*_rows("", ""), *_rows("and|or|xor", ", pred"))

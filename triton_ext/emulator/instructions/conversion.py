@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from triton_ext.emulator.instructions.elementwise import Form, Row, element, table
+from triton_ext.emulator.instructions.elementwise import Form, Row, element
 from triton_ext.emulator.state.types import DTYPES, bits_of
 from triton_ext.emulator.units import floats, rounding
 from triton_ext.emulator.units.rounding import FORMATS, encode, two_sum
@@ -257,7 +257,7 @@ _RND, _RNI = "rn|rz|rm|rp", "rni|rzi|rmi|rpi"
 _INTEGERS = "u8 u16 u32 u64 s8 s16 s32 s64"
 _BYTES, _SMALL = "e4m3x2 e5m2x2", "e2m1x2 e2m3x2 e3m2x2"
 
-table(
+ROWS = (
     Row("cvt", "sat?", _INTEGERS, "t = s", second=_INTEGERS, make=_integer_to_integer),
     Row("cvt", f"{_RND}? sat?", "f16 bf16 f64", "t = s", second=_INTEGERS, make=_integer_to_float),
     Row("cvt", f"{_RND}? ftz? sat?", "f32", "t = s", second=_INTEGERS, make=_integer_to_float),

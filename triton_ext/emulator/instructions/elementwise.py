@@ -15,11 +15,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from triton_ext.emulator.decode.decoder import Modifiers, Opcode
 from triton_ext.emulator.decode.operands import Operands, Reader, Writer
-from triton_ext.emulator.decode.program import Modifiers, Run, instruction
+from triton_ext.emulator.decode.step import Run
 from triton_ext.emulator.errors import UnsupportedInstruction
-from triton_ext.emulator.schedule.cta import Cta
 from triton_ext.emulator.state import lanes as lane_sets
+from triton_ext.emulator.state.block import Cta
 from triton_ext.emulator.state.lanes import Lanes
 from triton_ext.emulator.state.types import DTYPES, bits_of
 from triton_ext.ptx.parse import Instruction, immediate
@@ -173,29 +174,31 @@ class Row:
         return any(part in names for names in (*self.kinds, *modifiers))
 
 
-_ROWS: dict[str, list[Row]] = {}
-
-
-def table(*rows: Row) -> None:
-    """Add rows; the first one that an instruction fits decodes it."""
-    for row in rows:
-        for opcode in row.opcodes.split():
-            if opcode not in _ROWS:
-                instruction(opcode)(functools.partial(_decode, opcode))
-            _ROWS.setdefault(opcode, []).append(row)
-
-
 # ------------------------------------------------------------------------- the decoder
 
 
-def _decode(opcode: str, at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
-    for row in _ROWS[opcode]:
+def opcodes(rows: Iterable[Row]) -> dict[str, Opcode]:
+    """The opcodes that have rows; the first row that an instruction fits decodes it."""
+    found: dict[str, list[Row]] = {}
+    for row in rows:
+        for name in row.opcodes.split():
+            found.setdefault(name, []).append(row)
+    return {
+        name: Opcode(name, functools.partial(_decode, name, mine), 0, in_flight=False)
+        for name, mine in found.items()
+    }
+
+
+def _decode(
+    opcode: str, rows: Sequence[Row], at: Instruction, modifiers: Modifiers, operands: Operands
+) -> Run:
+    for row in rows:
         form = row.form(opcode, modifiers.parts, at.operands)
         if form is not None:
             modifiers.parts.clear()
             return _elementwise(at, operands, row, form)
     for part in modifiers.parts:
-        if not any(row.knows(part) for row in _ROWS[opcode]):
+        if not any(row.knows(part) for row in rows):
             raise UnsupportedInstruction(f"modifier .{part} is not modelled", at)
     raise UnsupportedInstruction(
         f"{opcode} has no form with these modifiers, types and number of operands", at
@@ -289,17 +292,9 @@ def _dtype(type_name: str) -> np.dtype[Any]:
     return DTYPES["b16" if type_name == "bf16" else type_name]
 
 
-def _carry(cta: Cta) -> NDArray[np.bool_]:
-    """The condition code's carry flag of every thread."""
-    flags: NDArray[np.bool_] | None = cta.units.get("carry")
-    if flags is None:
-        flags = cta.units["carry"] = np.zeros(cta.threads, np.bool_)
-    return flags
-
-
 def _read_carry(cta: Cta, lanes: Lanes) -> Array:
-    return _carry(cta)[lanes]
+    return cta.carry[lanes]
 
 
 def _write_carry(cta: Cta, lanes: Lanes, value: Any) -> None:
-    _carry(cta)[lanes] = value
+    cta.carry[lanes] = value

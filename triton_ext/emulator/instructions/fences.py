@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
+from triton_ext.emulator.decode.decoder import Modifiers, instruction
 from triton_ext.emulator.decode.operands import Operands
-from triton_ext.emulator.decode.program import Modifiers, Run, instruction
+from triton_ext.emulator.decode.step import Run
 from triton_ext.emulator.errors import UnsupportedInstruction
-from triton_ext.emulator.schedule.cta import Cta
+from triton_ext.emulator.state.block import Cta
 from triton_ext.emulator.state.lanes import Lanes
 from triton_ext.emulator.state.tensor_map_memory import check_alignment
 from triton_ext.hardware.tensor_map import TENSOR_MAP_BYTES
@@ -65,7 +66,7 @@ def restricted_proxy(at: Instruction, modifiers: Modifiers, operands: Operands) 
 
 @instruction("fence.proxy.alias")
 def alias(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
-    """Between virtual aliases of one location, of which the emulator has none."""
+    """It orders accesses by virtual aliases of one location; the emulator has none."""
     return lambda cta, lanes: None
 
 

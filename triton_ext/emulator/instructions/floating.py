@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from triton_ext.emulator.instructions.elementwise import Form, Row, table
+from triton_ext.emulator.instructions.elementwise import Form, Row
 from triton_ext.emulator.units import floats
 from triton_ext.emulator.units.floats import KINDS, bits, from_bits, narrow, widen
 
@@ -168,7 +168,7 @@ _RND = "rn|rz|rm|rp"
 _PROPERTY = "finite|infinite|number|notanumber|normal|subnormal"
 _EXTREME = "NaN? xorsign.abs?"
 
-table(
+ROWS = (
     # PTX ISA 9.7.3, "Floating Point Instructions"
     Row("testp", _PROPERTY, "f32 f64", "pred = t", make=_property),
     Row("copysign", "", "f32 f64", "t = t, t", make=_copysign),

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import numpy as np
 
+from triton_ext.emulator.decode.decoder import Modifiers, instruction
 from triton_ext.emulator.decode.operands import Operands
-from triton_ext.emulator.decode.program import Modifiers, Outcome, Run, instruction
+from triton_ext.emulator.decode.step import Outcome, Run
 from triton_ext.emulator.errors import EmulationError, UnsupportedInstruction
-from triton_ext.emulator.schedule.cta import Cta
+from triton_ext.emulator.state.block import Cta
 from triton_ext.emulator.state.lanes import Lanes
 from triton_ext.ptx.parse import Instruction, immediate
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from triton_ext.emulator.instructions.elementwise import Form, Row, table
+from triton_ext.emulator.instructions.elementwise import Form, Row
 
 Array = NDArray[Any]
 Function = Callable[..., Any]
@@ -303,7 +303,7 @@ _INTEGERS = f"u16 u32 u64 {_SIGNED}"
 _WORDS = "u32 u64 s32 s64"
 _PAIRS = "u16x2 s16x2"
 
-table(
+ROWS = (
     # PTX ISA 9.7.1, "Integer Arithmetic Instructions"
     Row("add", "", f"{_INTEGERS} {_PAIRS}", "t = t, t", np.add),
     Row("sub", "", f"{_INTEGERS} {_PAIRS}", "t = t, t", np.subtract),

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from triton_ext.emulator.instructions.elementwise import Form, Row, table
+from triton_ext.emulator.instructions.elementwise import Form, Row
 
 Array = NDArray[Any]
 Function = Callable[..., Any]
@@ -192,7 +192,7 @@ def _select_by_sign(form: Form) -> Function:
 _BITS = "b16 b32 b64"
 _NUMBERS = "u16 u32 u64 s16 s32 s64"
 
-table(
+ROWS = (
     # PTX ISA 9.7.6, "Comparison and Selection Instructions" (the others: `comparison`)
     Row("selp", "", f"{_BITS} {_NUMBERS} f32 f64", "t = t, t, pred",
         lambda a, b, p: np.where(p, a, b)),

@@ -12,18 +12,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from triton_ext.emulator.decode.decoder import Modifiers, instruction
 from triton_ext.emulator.decode.fragments import (
     RegisterRows,
     to_matrices,
     to_registers,
-    whole_warps,
 )
 from triton_ext.emulator.decode.operands import Operands
-from triton_ext.emulator.decode.program import Modifiers, Run, instruction
+from triton_ext.emulator.decode.step import Run
 from triton_ext.emulator.errors import UnsupportedInstruction
 from triton_ext.emulator.instructions.moves import load_bytes, store_bytes
-from triton_ext.emulator.schedule.cta import Cta
 from triton_ext.emulator.state import lanes as lane_sets
+from triton_ext.emulator.state.block import Cta
 from triton_ext.emulator.state.lanes import Lanes
 from triton_ext.emulator.state.types import DTYPES
 from triton_ext.emulator.units.matrix_product import (
@@ -95,7 +95,7 @@ def load_matrix(at: Instruction, modifiers: Modifiers, operands: Operands) -> Ru
     columns = MATRIX_ROW_BYTES // element.itemsize
 
     def run(cta: Cta, lanes: Lanes) -> None:
-        warps = whole_warps(lanes)
+        warps = len(lane_sets.whole_warps(lanes))
         naming = _row_lanes(lanes, number * rows)
         chunks = load_bytes(cta, naming, space, address(cta, naming), MATRIX_ROW_BYTES)
         if source_bits:
@@ -134,7 +134,7 @@ def store_matrix(at: Instruction, modifiers: Modifiers, operands: Operands) -> R
     element = DTYPES[type_name]
 
     def run(cta: Cta, lanes: Lanes) -> None:
-        warps = whole_warps(lanes)
+        warps = len(lane_sets.whole_warps(lanes))
         naming = _row_lanes(lanes, number * rows)
         words = source.read(cta, lanes).reshape(number, warps, WARP_THREADS).swapaxes(0, 1)
         flat = np.ascontiguousarray(words).reshape(1, -1)
@@ -156,7 +156,7 @@ def move_matrix(at: Instruction, modifiers: Modifiers, operands: Operands) -> Ru
     fragment = core_fragment(16)
 
     def run(cta: Cta, lanes: Lanes) -> None:
-        whole_warps(lanes)
+        lane_sets.whole_warps(lanes)
         matrices = to_matrices(fragment, source.read(cta, lanes), np.uint16)
         target.write(cta, lanes, to_registers(fragment.transposed, matrices, np.uint32))
 
@@ -223,12 +223,13 @@ def multiply(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
         codes = _CODE_TYPES[OPERAND_BITS[type_name]]
         return decode_elements(to_matrices(fragment, registers.read(cta, lanes), codes), type_name)
 
+    model = model_of(operands.arch, "mma", a_type, b_type)
+
     def run(cta: Cta, lanes: Lanes) -> None:
-        whole_warps(lanes)
+        lane_sets.whole_warps(lanes)
         a = operand(cta, lanes, a_rows, a_fragment, a_type)
         b = operand(cta, lanes, b_rows, b_fragment, b_type)
         c = to_matrices(d_fragment, c_rows.read(cta, lanes), d_dtype)
-        model = model_of(cta.launch.program.arch, "mma", a_type, b_type)
         d = multiply_accumulate(a, b, c, d_type, saturate=saturate, model=model)
         d_rows.write(cta, lanes, to_registers(d_fragment, d, word_type))
 

@@ -7,14 +7,15 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
+from triton_ext.emulator.decode.decoder import Modifiers, instruction
 from triton_ext.emulator.decode.operands import Operands, Reader
-from triton_ext.emulator.decode.program import Modifiers, Outcome, Run, Split, Wait, instruction
+from triton_ext.emulator.decode.step import Outcome, Run, Split, Wait
 from triton_ext.emulator.errors import BarrierFault, UnsupportedInstruction
-from triton_ext.emulator.schedule.cta import Cta
 from triton_ext.emulator.state import lanes as lane_sets
+from triton_ext.emulator.state.barriers import COUNT_LIMIT, MBarrier
+from triton_ext.emulator.state.block import Cta
 from triton_ext.emulator.state.clocks import Clock
 from triton_ext.emulator.state.lanes import Lanes
-from triton_ext.emulator.units.barriers import COUNT_LIMIT, MBarrier
 from triton_ext.emulator.units.mbarriers import (
     Addresses,
     by_address,
@@ -28,7 +29,7 @@ from triton_ext.ptx.parse import Instruction
 SHARED_SPACES = ("shared::cta", "shared::cluster", "shared")
 _SCOPES = ("cta", "cluster")
 _PENDING_BITS = 20
-"""A state token, of the emulator's own: the phase above the arrivals that were missing."""
+"""Bits of a state token (the emulator's own) that hold the missing arrivals; the phase is above."""
 
 
 def _address(
@@ -77,7 +78,7 @@ def inval(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
 
 
 def _arrive(barrier: MBarrier, counts: NDArray[np.int64], clock: Clock) -> NDArray[np.uint64]:
-    """Arrivals of lanes, one after the other; the state before each."""
+    """Count lanes in, one after the other; the state before each arrival."""
     total = int(counts.sum())
     if total <= barrier.pending:
         before = barrier.pending - np.cumsum(counts) + counts

@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from triton_ext.emulator.decode.decoder import Modifiers, instruction
 from triton_ext.emulator.decode.operands import Operands
-from triton_ext.emulator.decode.program import Modifiers, Run, instruction
+from triton_ext.emulator.decode.step import Run
 from triton_ext.emulator.errors import MemoryFault, UnsupportedInstruction
-from triton_ext.emulator.schedule.cta import Cta
 from triton_ext.emulator.state import lanes as lane_sets
-from triton_ext.emulator.state import memory_order
+from triton_ext.emulator.state.block import Cta
 from triton_ext.emulator.state.lanes import Lanes
 from triton_ext.emulator.state.memory import (
     LOCAL_WINDOW,
@@ -23,6 +23,7 @@ from triton_ext.emulator.state.memory import (
     check_aligned,
 )
 from triton_ext.emulator.state.types import DTYPES, bits_of
+from triton_ext.emulator.units import memory_order
 from triton_ext.ptx.parse import Instruction
 
 _SPACES = ("global", "shared", "shared::cta", "shared::cluster", "local", "param", "const",

@@ -16,16 +16,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from triton_ext.emulator.decode.decoder import Modifiers, instruction
 from triton_ext.emulator.decode.operands import Operands
-from triton_ext.emulator.decode.program import Modifiers, Run, instruction
+from triton_ext.emulator.decode.step import Run
 from triton_ext.emulator.errors import TensorMemoryFault, UnsupportedInstruction
 from triton_ext.emulator.instructions.tcgen05_allocation import sync_aligned
-from triton_ext.emulator.schedule.cta import Arrival, Cta
 from triton_ext.emulator.state import lanes as lane_sets
+from triton_ext.emulator.state.block import Cta
+from triton_ext.emulator.state.in_flight import Arrival
 from triton_ext.emulator.state.lanes import Lanes
 from triton_ext.emulator.state.tensor_memory import Access, Cells, TensorMemory
 from triton_ext.emulator.state.tensor_memory_cells import AccessCells, access_cells
-from triton_ext.emulator.units.tensor_core import same_in_warp, tensor_core, whole_warps
+from triton_ext.emulator.units.tensor_core import same_in_warp, tensor_core
 from triton_ext.errors import LayoutError
 from triton_ext.hardware.architecture import WARP_THREADS
 from triton_ext.hardware.tensor_memory import TMEM_COLUMNS, WARP_LANES, WARPGROUP_WARPS
@@ -76,7 +78,7 @@ class _Place:
     def __init__(
         self, cta: Cta, lanes: Lanes, named: AccessCells, addresses: NDArray[Any], what: str
     ) -> None:
-        warps = whole_warps(cta, lanes)
+        warps = lane_sets.whole_warps(lanes)
         number = len(warps)
         base = same_in_warp(addresses, number, "the address of tensor memory")
         lane, column = base >> 16, base & 0xFFFF
@@ -228,7 +230,7 @@ def store(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
 
 def _wait(access: Access) -> Run:
     def run(cta: Cta, lanes: Lanes) -> None:
-        whole_warps(cta, lanes)
+        lane_sets.whole_warps(lanes)
         memory = tensor_core(cta).memory
         agents = cta.agents(lanes)
         event = cta.cluster.clocks.tick(agents)

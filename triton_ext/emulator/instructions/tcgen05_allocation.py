@@ -3,22 +3,19 @@ Management Instructions")."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import cast
-
 import numpy as np
-from numpy.typing import NDArray
 
+from triton_ext.emulator.decode.decoder import Modifiers, instruction
 from triton_ext.emulator.decode.operands import Operands
-from triton_ext.emulator.decode.program import Modifiers, Outcome, Run, Split, Wait, instruction
+from triton_ext.emulator.decode.step import Outcome, Run, Split, Wait
 from triton_ext.emulator.errors import (
     EmulationError,
     TensorMemoryFault,
     UnsupportedInstruction,
 )
 from triton_ext.emulator.instructions.moves import store_bytes
-from triton_ext.emulator.schedule.cta import Cta
 from triton_ext.emulator.state import lanes as lane_sets
+from triton_ext.emulator.state.block import Cta
 from triton_ext.emulator.state.lanes import Lanes
 from triton_ext.emulator.state.tensor_memory import TensorMemory
 from triton_ext.emulator.units.tensor_core import (
@@ -26,7 +23,6 @@ from triton_ext.emulator.units.tensor_core import (
     same_in_warp,
     tensor_core,
     use_group,
-    whole_warps,
 )
 from triton_ext.errors import LayoutError
 from triton_ext.hardware.architecture import WARP_THREADS
@@ -48,28 +44,6 @@ def sync_aligned(at: Instruction, modifiers: Modifiers) -> None:
         raise UnsupportedInstruction("the opcode must have .sync.aligned", at)
 
 
-@dataclass
-class _Pair:
-    """What the two blocks of a pair have asked for together, by rank.
-
-    Attributes:
-        wanted: columns that a tcgen05.alloc waits for.
-        granted: the column that it got.
-        leaving: (address, columns, what its warp has seen) of a tcgen05.dealloc that waits.
-        freed: how many tcgen05.dealloc the pair has done.
-    """
-
-    wanted: dict[int, int] = field(default_factory=dict)
-    granted: dict[int, int] = field(default_factory=dict)
-    leaving: dict[int, tuple[int, int, NDArray[np.int64]]] = field(default_factory=dict)
-    freed: int = 0
-
-
-def _pair(cta: Cta) -> _Pair:
-    found = cta.cluster.units.setdefault(f"tcgen05 pair {cta.rank // 2}", _Pair())
-    return cast(_Pair, found)
-
-
 def _checked_columns(cta: Cta, columns: int, group: int) -> None:
     core = use_group(cta, group)
     try:
@@ -89,7 +63,7 @@ def _checked_columns(cta: Cta, columns: int, group: int) -> None:
 
 def _grant(cta: Cta, at: Instruction) -> None:
     """Give the pair what it asks for, if both blocks ask and it is free in both."""
-    pair, blocks = _pair(cta), blocks_of(cta, 2)
+    pair, blocks = cta.cluster.pairs[cta.rank // 2], blocks_of(cta, 2)
     if len(pair.wanted) < 2:
         return
     if len(set(pair.wanted.values())) > 1:
@@ -119,14 +93,14 @@ def allocate(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     number = operands.reader(at.operands[1], "u32", at)
 
     def run(cta: Cta, lanes: Lanes) -> Outcome:
-        warps = whole_warps(cta, lanes)
+        warps = lane_sets.whole_warps(lanes)
         if len(warps) > 1:
             return Split(_by_warp(lanes))
         columns = int(same_in_warp(number(cta, lanes), 1, "nCols")[0])
         target = same_in_warp(address(cta, lanes), 1, "the address")
         one = slice(int(warps[0]) * WARP_THREADS, int(warps[0]) * WARP_THREADS + 1)
         _checked_columns(cta, columns, group)
-        memory, pair = tensor_core(cta).memory, _pair(cta)
+        memory, pair = tensor_core(cta).memory, cta.cluster.pairs[cta.rank // 2]
 
         def finish(column: int) -> None:
             value = np.array([[column]], np.uint32).view(np.uint8)
@@ -176,7 +150,7 @@ def deallocate(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run
     number = operands.reader(at.operands[1], "u32", at)
 
     def run(cta: Cta, lanes: Lanes) -> Outcome:
-        warps = whole_warps(cta, lanes)
+        warps = lane_sets.whole_warps(lanes)
         if len(warps) > 1:
             return Split(_by_warp(lanes))
         columns = int(same_in_warp(number(cta, lanes), 1, "nCols")[0])
@@ -188,7 +162,7 @@ def deallocate(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run
             memory.free(found, seen)
             cta.machine.progress += 1
             return None
-        pair = _pair(cta)
+        pair = cta.cluster.pairs[cta.rank // 2]
         pair.leaving[cta.rank] = (first, columns, seen.copy())
         before = pair.freed
         if len(pair.leaving) == 2:
@@ -203,7 +177,7 @@ def deallocate(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run
 
 def _free_both(cta: Cta, at: Instruction) -> None:
     """Free what both blocks of the pair give back; each has seen what either has."""
-    pair = _pair(cta)
+    pair = cta.cluster.pairs[cta.rank // 2]
     named = {(first, columns) for first, columns, _ in pair.leaving.values()}
     if len(named) > 1:
         raise TensorMemoryFault(f"the two blocks of a pair free different allocations: {named}")

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
+from triton_ext.emulator.decode.decoder import Modifiers, instruction
 from triton_ext.emulator.decode.operands import Operands
-from triton_ext.emulator.decode.program import Modifiers, Run, instruction
+from triton_ext.emulator.decode.step import Run
 from triton_ext.emulator.errors import DescriptorFault, TensorMemoryFault, UnsupportedInstruction
 from triton_ext.emulator.instructions.tcgen05_allocation import cta_group
-from triton_ext.emulator.schedule.cta import Cta
 from triton_ext.emulator.state import lanes as lane_sets
+from triton_ext.emulator.state.block import Cta
 from triton_ext.emulator.state.clocks import Clock
 from triton_ext.emulator.state.lanes import Lanes
 from triton_ext.emulator.state.memory import SHARED_BASE
@@ -34,7 +35,7 @@ from triton_ext.ptx.parse import Instruction
 
 SM_100 = 100
 PACKED_BITS = 6
-"""Of an element of ``.b6x16_p32``, which takes the low bits of a byte of ``.b8x16`` (PTX ISA,
+"""Bits of an element of ``.b6x16_p32``, the low ones of a byte of ``.b8x16`` (PTX ISA,
 "Decompression of 6-bit floating point to 8-bit type", its figures)."""
 
 

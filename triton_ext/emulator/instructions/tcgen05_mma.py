@@ -11,17 +11,19 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
+from triton_ext.emulator.decode.decoder import Modifiers, instruction
 from triton_ext.emulator.decode.operands import Operands
-from triton_ext.emulator.decode.program import Modifiers, Run, instruction
+from triton_ext.emulator.decode.step import Run
 from triton_ext.emulator.errors import (
     DescriptorFault,
     TensorMemoryFault,
     UnsupportedInstruction,
 )
 from triton_ext.emulator.instructions.tcgen05_allocation import cta_group
-from triton_ext.emulator.schedule.cta import Cta
 from triton_ext.emulator.state import lanes as lane_sets
+from triton_ext.emulator.state.block import Cta
 from triton_ext.emulator.state.clocks import Clock
+from triton_ext.emulator.state.in_flight import TensorCore
 from triton_ext.emulator.state.lanes import Lanes
 from triton_ext.emulator.state.tensor_memory import Cells, TensorMemory, stamp
 from triton_ext.emulator.state.tensor_memory_cells import DataPath, data_path
@@ -33,7 +35,6 @@ from triton_ext.emulator.units.matrix_product import (
 from triton_ext.emulator.units.operand_matrix import decode_descriptor, read_operand
 from triton_ext.emulator.units.tensor_core import (
     UNIT,
-    TensorCore,
     blocks_of,
     issue,
     per_thread,
@@ -83,7 +84,7 @@ class _Plan:
     """What the opcode and the instruction descriptor say together.
 
     Attributes:
-        factors: of the scales of A and B, or None.
+        factors: the scale factors of A and of B, or None.
     """
 
     descriptor: InstructionDescriptor
@@ -163,7 +164,7 @@ def _form(at: Instruction, modifiers: Modifiers) -> _Form:
 
 @dataclass(frozen=True)
 class _Issue:
-    """The operands of one issue."""
+    """The values of the operands of one thread."""
 
     d: int
     a: int
@@ -241,7 +242,7 @@ def _columns_of(plan: _Plan) -> int:
 
 
 class _Product:
-    """One product, from the issue on."""
+    """One product: its checks at the issue, and its computation later."""
 
     def __init__(self, cta: Cta, form: _Form, operation: _Issue) -> None:
         self.cta, self.form, self.operation = cta, form, operation

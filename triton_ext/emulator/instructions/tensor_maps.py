@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
+from triton_ext.emulator.decode.decoder import Modifiers, instruction
 from triton_ext.emulator.decode.operands import Operands
-from triton_ext.emulator.decode.program import Modifiers, Run, instruction
+from triton_ext.emulator.decode.step import Run
 from triton_ext.emulator.errors import ConvergenceFault, UnsupportedInstruction
 from triton_ext.emulator.instructions.moves import load_bytes, store_bytes
-from triton_ext.emulator.schedule.cta import Cta
 from triton_ext.emulator.state import lanes as lane_sets
+from triton_ext.emulator.state.block import Cta
 from triton_ext.emulator.state.lanes import Lanes
 from triton_ext.emulator.state.memory import Bytes
 from triton_ext.emulator.state.tensor_map_memory import (
@@ -103,7 +104,7 @@ def copy_and_release(at: Instruction, modifiers: Modifiers, operands: Operands) 
 
 @instruction("prefetch.tensormap", "prefetch.param.tensormap", "prefetch.const.tensormap")
 def prefetch(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
-    """A hint; but the address must be one of a tensor map's alignment."""
+    """A hint; but the address must have a tensor map's alignment."""
     address = operands.address(at.operands[0], at)
 
     def run(cta: Cta, lanes: Lanes) -> None:

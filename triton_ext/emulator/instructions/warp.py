@@ -13,11 +13,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from triton_ext.emulator.decode.decoder import Modifiers, instruction
 from triton_ext.emulator.decode.operands import Operands, Reader, Writer
-from triton_ext.emulator.decode.program import Modifiers, Outcome, Park, Run, instruction
+from triton_ext.emulator.decode.step import Outcome, Park, Run
 from triton_ext.emulator.errors import ConvergenceFault, EmulationError, UnsupportedInstruction
-from triton_ext.emulator.schedule.cta import Cta
 from triton_ext.emulator.state import lanes as lane_sets
+from triton_ext.emulator.state.block import Cta
 from triton_ext.emulator.state.lanes import Lanes
 from triton_ext.emulator.state.types import DTYPES
 from triton_ext.emulator.units.floats import canonical, extreme, is_nan

@@ -13,16 +13,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from triton_ext.emulator.decode import register_fences
+from triton_ext.emulator.decode.decoder import Modifiers, instruction
 from triton_ext.emulator.decode.fragments import RegisterRows, to_matrices, to_registers
-from triton_ext.emulator.decode.operands import Operands, Register
-from triton_ext.emulator.decode.program import Modifiers, Outcome, Run, Wait, instruction
+from triton_ext.emulator.decode.operands import Operands
+from triton_ext.emulator.decode.step import Outcome, Run, Wait
 from triton_ext.emulator.errors import DescriptorFault, UnsupportedInstruction
-from triton_ext.emulator.schedule.cta import Cta
-from triton_ext.emulator.schedule.machine import AsyncOperation
 from triton_ext.emulator.state import lanes as lane_sets
+from triton_ext.emulator.state.block import Cta
 from triton_ext.emulator.state.clocks import Clock
+from triton_ext.emulator.state.in_flight import Product
 from triton_ext.emulator.state.lanes import Lanes
+from triton_ext.emulator.state.storage import Register
 from triton_ext.emulator.state.types import DTYPES
 from triton_ext.emulator.units import warpgroup_products
 from triton_ext.emulator.units.matrix_product import (
@@ -32,16 +33,14 @@ from triton_ext.emulator.units.matrix_product import (
     multiply_accumulate,
 )
 from triton_ext.emulator.units.operand_matrix import decode_descriptor, read_operand
-from triton_ext.emulator.units.warpgroup_products import WARPGROUP_THREADS, Product, shared
-from triton_ext.hardware.architecture import WARP_THREADS, architecture
+from triton_ext.emulator.units.warpgroup_products import WARPGROUP_THREADS, shared
+from triton_ext.hardware.architecture import WARP_THREADS
 from triton_ext.hardware.operand import INSTRUCTION_K_BYTES
 from triton_ext.hardware.register_fragments import accumulator_fragment, operand_fragment
 from triton_ext.hardware.smem_descriptor import SmemDescriptor
 from triton_ext.hardware.tensor_memory import WARPGROUP_WARPS
 from triton_ext.layouts.atoms import Major
 from triton_ext.ptx.parse import Instruction, immediate
-
-__all__ = ["Form", "legal_n", "register_fences"]
 
 M = 64
 WARP_ROWS = M // WARPGROUP_WARPS
@@ -70,7 +69,7 @@ def legal_n(a_type: str) -> list[int]:
 
 def _aligned(at: Instruction, modifiers: Modifiers, operands: Operands) -> None:
     """Take what all of them have, and refuse other targets."""
-    if architecture(operands.module.target.split(",")[0]) != ARCH:
+    if operands.arch != ARCH:
         raise UnsupportedInstruction("wgmma is of sm_90a alone; this PTX is for another target", at)
     modifiers.flag("sync")
     modifiers.flag("aligned")
@@ -78,7 +77,7 @@ def _aligned(at: Instruction, modifiers: Modifiers, operands: Operands) -> None:
 
 @instruction("wgmma.fence", convergent=True, in_flight=True)
 def fence(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
-    """``wgmma.fence``: see `register_fences`."""
+    """``wgmma.fence``: see `triton_ext.emulator.decode.register_fences`."""
     _aligned(at, modifiers, operands)
     return lambda cta, lanes: None
 
@@ -247,14 +246,10 @@ class _Multiply:
         clock = Clock(clocks.seen[agents].min(axis=0), clocks.fenced[agents].min(axis=0))
         product = Product(self.accumulators, self.inputs, self.at.opcode)
         warpgroup_products.start(cta, lanes, product)
-        cta.machine.issue(
-            AsyncOperation(
-                ("wgmma", cta.index, lanes.start),
-                lambda: self.perform(cta, lanes, a_source, b_source, scale, clock, product),
-                cta.step,
-                cta,
-                lanes,
-            )
+        cta.issue(
+            lanes,
+            ("wgmma", cta.index, lanes.start),
+            lambda: self.perform(cta, lanes, a_source, b_source, scale, clock, product),
         )
 
     def perform(

@@ -1,28 +1,26 @@
-"""Watching a kernel run: what each warp and unit did, and how much of what."""
+"""Observers of a running kernel: a trace of what each warp and unit did, and statistics."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from triton_ext.emulator.decode.step import Step
 from triton_ext.emulator.state import lanes as lane_sets
+from triton_ext.emulator.state.block import AccessObserver, AsyncOperation, Cta
 from triton_ext.emulator.state.lanes import Lanes
 from triton_ext.hardware.architecture import WARP_THREADS
 from triton_ext.hardware.banks import LINE_BYTES, warp_access
-
-if TYPE_CHECKING:
-    from triton_ext.emulator.decode.program import Step
-    from triton_ext.emulator.schedule.cta import Cta
-    from triton_ext.emulator.schedule.machine import AsyncOperation
+from triton_ext.ptx.parse import Instruction
 
 
-class Observer:
-    """What the machine calls; does nothing."""
+class Observer(AccessObserver):
+    """Told by the machine of what happens. This one does nothing: to be derived from."""
 
     def instruction(self, cta: Cta, step: Step, lanes: Lanes) -> None:
         """`lanes` of a block are about to execute `step`."""
@@ -33,54 +31,22 @@ class Observer:
     def completed(self, operation: AsyncOperation) -> None:
         """An asynchronous operation was done."""
 
-    def access(
-        self,
-        cta: Cta,
-        lanes: Lanes,
-        space: str,
-        addresses: NDArray[np.int64],
-        width: int,
-        kind: str,
-    ) -> None:
-        """Each lane accesses `width` bytes of `space`; `kind`: "load", "store" or "atomic"."""
-
-    def moved(self, cta: Cta, unit: str, kind: str, size: int) -> None:
-        """An asynchronous unit reads or writes `size` bytes of the block's shared memory."""
-
 
 class Observers(Observer):
-    """Several at once."""
+    """Several at once: each is told of everything, in their order."""
 
     def __init__(self, parts: Sequence[Observer]) -> None:
         self.parts = tuple(parts)
+        for name in ("instruction", "waits", "completed", "access", "moved"):
+            setattr(self, name, _each([getattr(part, name) for part in self.parts]))
 
-    def instruction(self, cta: Cta, step: Step, lanes: Lanes) -> None:
-        for part in self.parts:
-            part.instruction(cta, step, lanes)
 
-    def waits(self, cta: Cta, step: Step, lanes: Lanes) -> None:
-        for part in self.parts:
-            part.waits(cta, step, lanes)
+def _each(functions: Sequence[Callable[..., None]]) -> Callable[..., None]:
+    def call(*args: Any) -> None:
+        for function in functions:
+            function(*args)
 
-    def completed(self, operation: AsyncOperation) -> None:
-        for part in self.parts:
-            part.completed(operation)
-
-    def access(
-        self,
-        cta: Cta,
-        lanes: Lanes,
-        space: str,
-        addresses: NDArray[np.int64],
-        width: int,
-        kind: str,
-    ) -> None:
-        for part in self.parts:
-            part.access(cta, lanes, space, addresses, width, kind)
-
-    def moved(self, cta: Cta, unit: str, kind: str, size: int) -> None:
-        for part in self.parts:
-            part.moved(cta, unit, kind, size)
+    return call
 
 
 class Trace(Observer):
@@ -88,7 +54,7 @@ class Trace(Observer):
 
     Args:
         write: takes a line.
-        pattern: only instructions whose text it matches somewhere (a regular expression).
+        pattern: a regular expression; only instructions in whose text it is found.
         blocks: only these blocks; None for all.
     """
 
@@ -101,24 +67,24 @@ class Trace(Observer):
         self._write, self._pattern = write, re.compile(pattern)
         self._blocks = None if blocks is None else set(blocks)
 
-    def _line(self, cta: Cta, step: Step | None, lanes: Lanes, what: str) -> None:
-        if step is None or (self._blocks is not None and cta.index not in self._blocks):
+    def _line(self, cta: Cta, at: Instruction | None, lanes: Lanes, what: str) -> None:
+        if at is None or (self._blocks is not None and cta.index not in self._blocks):
             return
-        text = str(step.instruction)
+        text = str(at)
         if not self._pattern.search(text):
             return
-        source = f"  [{step.instruction.source}]" if step.instruction.source else ""
+        source = f"  [{at.source}]" if at.source else ""
         where = f"{cta.describe(lanes)} ({lane_sets.count(lanes)} threads)"
         self._write(f"{cta.machine.steps:>9}  {where}: {what}{text}{source}")
 
     def instruction(self, cta: Cta, step: Step, lanes: Lanes) -> None:
-        self._line(cta, step, lanes, "")
+        self._line(cta, step.instruction, lanes, "")
 
     def waits(self, cta: Cta, step: Step, lanes: Lanes) -> None:
-        self._line(cta, step, lanes, "waits at ")
+        self._line(cta, step.instruction, lanes, "waits at ")
 
     def completed(self, operation: AsyncOperation) -> None:
-        self._line(operation.cta, operation.step, operation.lanes, "done: ")
+        self._line(operation.cta, operation.instruction, operation.lanes, "done: ")
 
 
 _KINDS = (
@@ -144,12 +110,13 @@ class Statistics(Observer):
     """Counts: instructions (of warps), bytes moved, products issued, bank conflicts, waits.
 
     Attributes:
-        instructions: warps that executed an opcode, by opcode.
-        bytes: moved, by space and direction; of shared memory also by asynchronous unit.
-        wavefronts, ideal_wavefronts: of shared-memory loads and stores: what they take, and what
-            they would take without bank conflicts.
+        instructions: how many warps executed an opcode, by opcode.
+        bytes: how many were moved, by space and direction; in shared memory also by asynchronous
+            unit.
+        wavefronts, ideal_wavefronts: how many the loads and stores of shared memory take, and
+            would take without bank conflicts.
         waited: how often lanes had to wait, by opcode.
-        done: asynchronous operations, by opcode.
+        done: how many asynchronous operations were done, by opcode.
     """
 
     def __init__(self) -> None:
@@ -168,8 +135,8 @@ class Statistics(Observer):
         self.waited[step.instruction.opcode] += len(lane_sets.warps(lanes))
 
     def completed(self, operation: AsyncOperation) -> None:
-        if operation.step is not None:
-            self.done[operation.step.instruction.opcode] += 1
+        if operation.instruction is not None:
+            self.done[operation.instruction.opcode] += 1
 
     def access(
         self,
@@ -201,7 +168,7 @@ class Statistics(Observer):
         self.bytes[f"shared {kind} by {unit}"] += size
 
     def as_object(self) -> dict[str, Any]:
-        """For JSON."""
+        """All counts, as JSON's types."""
         kinds: Counter[str] = Counter()
         for opcode, number in self.instructions.items():
             kinds[kind_of(opcode)] += number
@@ -219,7 +186,7 @@ class Statistics(Observer):
         }
 
     def lines(self) -> list[str]:
-        """In words, the largest first."""
+        """All counts, in words, the largest first."""
         found = self.as_object()
         lines = [f"{found['warp_instructions']} warp instructions"]
         lines += [f"  {number:>10}  {name}" for name, number in found["by_kind"].items()]

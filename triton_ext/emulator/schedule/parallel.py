@@ -1,4 +1,4 @@
-"""Blocks that do not talk to each other, on all cores.
+"""Runs clusters that do not depend on each other on all cores.
 
 Worker processes are forks. They see the global memory through shared copies, which replace the
 original contents only when all of them are done: whatever goes wrong in a worker leaves no trace.
@@ -22,12 +22,11 @@ from numpy.typing import NDArray
 
 from triton_ext.emulator.decode.program import Program
 from triton_ext.emulator.errors import EmulationError, MemoryFault
-from triton_ext.emulator.schedule.machine import Machine
-
-Index = tuple[int, int, int]
+from triton_ext.emulator.schedule.machine import Machine, clusters_of
+from triton_ext.emulator.state.block import Index
 
 WORTH_FORKING = 0.05
-"""Seconds of work; below, forks cost more than they gain (10 to 20 ms in a process with torch)."""
+"""Seconds of work below which forks cost more than they gain (10 to 20 ms with torch)."""
 _TALKING = ("atom", "red", "griddepcontrol", "clusterlaunchcontrol", "multimem", "ld.volatile",
             "ld.acquire", "ld.relaxed", "cp.reduce", "call")  # fmt: skip
 
@@ -45,13 +44,14 @@ def independent(program: Program) -> bool:
     )
 
 
-def execute(machine: Machine, clusters: Sequence[list[Index]]) -> None:
-    """Run a launch's clusters: the first one here, the rest in parallel if that is worth it.
+def execute(machine: Machine) -> None:
+    """Run a launch: its first cluster here, the rest in parallel if that is worth it.
 
     Raises:
         EmulationError: what the kernel does wrong.
     """
-    progress = _Progress(machine.launch.program.kernel.name, len(clusters))
+    clusters = clusters_of(machine.launch.grid, machine.launch.cluster)
+    progress = _Progress(machine.program.kernel.name, len(clusters))
     machine.on_cluster = progress.advance
     workers = min(len(os.sched_getaffinity(0)), len(clusters) - 1)
     try:
@@ -59,7 +59,7 @@ def execute(machine: Machine, clusters: Sequence[list[Index]]) -> None:
             workers < 2
             or not hasattr(os, "fork")
             or machine.observer is not None
-            or not independent(machine.launch.program)
+            or not independent(machine.program)
         ):
             machine.run(clusters)
             return

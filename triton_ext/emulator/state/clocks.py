@@ -25,7 +25,7 @@ class Clock:
     fenced: NDArray[np.int64]
 
     def absorb(self, other: Clock) -> None:
-        """Whoever acquires this clock has seen what the other had, too."""
+        """From now on this clock includes what the other has seen."""
         np.maximum(self.seen, other.seen, out=self.seen)
         np.maximum(self.fenced, other.fenced, out=self.fenced)
 
@@ -45,22 +45,22 @@ class Clocks:
         self._observed: dict[int, Clock] = {}
 
     def tick(self, agents: Agents) -> int:
-        """A new event, of all of `agents`."""
+        """A new event, the same for all of `agents`; its number."""
         self.events += 1
         self.seen[agents, agents] = self.events
         return self.events
 
     def unit_event(self, agent: int) -> int:
-        """A new event of an asynchronous unit: its own proxy needs no fence to see it."""
+        """A new event of an asynchronous unit, whose proxy needs no fence to see it; its number."""
         self.events += 1
         self.seen[agent, agent] = self.fenced[agent, agent] = self.events
         return self.events
 
     def of_event(self, agents: Agents | int, event: int, *, fenced: bool = True) -> Clock:
-        """What who waits for an event of `agents` (and for nothing else) has seen.
+        """The clock of a thread that has waited for one event of `agents`, and for nothing else.
 
         Args:
-            fenced: the event is one of the asynchronous proxy.
+            fenced: the asynchronous proxy has seen the event, too.
         """
         clock = self.empty()
         clock.seen[agents] = event
@@ -83,7 +83,7 @@ class Clocks:
         self.fenced[agents] = np.maximum(self.fenced[agents], clock.fenced)
 
     def proxy_fence(self, agents: Agents) -> None:
-        """What `agents` have seen is visible to the asynchronous proxy, for who acquires it."""
+        """The asynchronous proxy sees what `agents` have seen, once it acquires their clock."""
         self.fenced[agents] = np.maximum(self.fenced[agents], self.seen[agents])
 
     # ------------------------------------------------- fences with relaxed accesses

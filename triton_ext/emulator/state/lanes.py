@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from triton_ext.emulator.errors import ConvergenceFault
 from triton_ext.hardware.architecture import WARP_THREADS
 
 Lanes = slice | NDArray[np.intp]
@@ -26,12 +27,12 @@ def indices(lanes: Lanes) -> NDArray[np.intp]:
 
 
 def count(lanes: Lanes) -> int:
-    """How many threads."""
+    """The number of threads."""
     return lanes.stop - lanes.start if isinstance(lanes, slice) else len(lanes)
 
 
 def select(lanes: Lanes, chosen: NDArray[Any]) -> Lanes:
-    """Those threads for which `chosen` is true; at least one must be."""
+    """The threads for which `chosen`, (lanes,), is true; it must be for one at least."""
     return pack(indices(lanes)[chosen])
 
 
@@ -40,3 +41,18 @@ def warps(lanes: Lanes) -> NDArray[np.intp]:
     if isinstance(lanes, slice):
         return np.arange(lanes.start // WARP_THREADS, (lanes.stop - 1) // WARP_THREADS + 1)
     return np.unique(lanes // WARP_THREADS)
+
+
+def whole_warps(lanes: Lanes) -> NDArray[np.intp]:
+    """As `warps`, for an instruction that all threads of a warp must execute.
+
+    Raises:
+        ConvergenceFault: some threads of a warp are missing.
+    """
+    found = warps(lanes)
+    if count(lanes) != len(found) * WARP_THREADS:
+        raise ConvergenceFault(
+            "all 32 threads of a warp must execute this instruction: some have exited, or their"
+            " guard is false"
+        )
+    return found

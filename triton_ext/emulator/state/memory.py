@@ -43,7 +43,7 @@ HELD = 1 << 62
 
 
 def check_aligned(offsets: Offsets, width: int, space: str) -> None:
-    """PTX ISA, "ld": an address must be a multiple of the access size."""
+    """Raise MemoryFault unless the offsets are multiples of the access size (PTX ISA, "ld")."""
     wrong = offsets & (width - 1)
     if wrong.any():
         address = int(offsets.reshape(-1)[int(np.flatnonzero(wrong)[0])])
@@ -53,14 +53,14 @@ def check_aligned(offsets: Offsets, width: int, space: str) -> None:
 
 
 def gather(data: Bytes, offsets: Offsets, width: int) -> Bytes:
-    """(n, width) bytes; aligned accesses take whole rows, which is much faster."""
+    """The `width` bytes at each offset, (n, width); fast if all offsets are aligned."""
     if not (offsets & (width - 1)).any():
         return data[: len(data) // width * width].reshape(-1, width)[offsets // width]
     return data[offsets[:, None] + np.arange(width)]
 
 
 def scatter(data: NDArray[Any], offsets: Offsets, values: Any, width: int) -> None:
-    """The counterpart of `gather`; of equal offsets the last one wins."""
+    """Write (n, width) bytes; where offsets are equal, the last row stays."""
     if not (offsets & (width - 1)).any():
         data[: len(data) // width * width].reshape(-1, width)[offsets // width] = values
     else:
@@ -99,7 +99,7 @@ class GlobalMemory:
         return list(self._arrays)
 
     def replace(self, arrays: list[Bytes]) -> list[Bytes]:
-        """Let the allocations be backed by other bytes; those that they had."""
+        """Back the allocations by other bytes; returns the arrays that backed them before."""
         before, self._arrays = self._arrays, arrays
         return before
 
@@ -144,7 +144,7 @@ class GlobalMemory:
         return text
 
     def groups(self, addresses: Offsets, width: int) -> Any:
-        """The allocations that the addresses lie in, with the lanes of each."""
+        """For each allocation that has some of the addresses: its start, its bytes, the lanes."""
         start, data = self.locate(int(addresses[0]), width)
         inside = (addresses >= start) & (addresses + width <= start + len(data))
         if inside.all():
@@ -178,8 +178,8 @@ class SharedMemory:
     """A block's shared memory, with the last writer of each byte, and its last bulk reader.
 
     Args:
-        size: bytes, counted from address 0 of the block's window.
-        clocks: of the cluster.
+        size: the first offset past the end, in the block's window; the system's part counts.
+        clocks: the cluster's.
     """
 
     def __init__(self, size: int, clocks: Clocks) -> None:
@@ -196,8 +196,8 @@ class SharedMemory:
         self.plain_writer = np.full(rounded, -1, np.int16)
         self.plain_written: NDArray[np.int64] = np.zeros(rounded, np.int64)
         """The last write before the atomic ones."""
-        # What has been read: for each agent, the event of its last read of each 16 bytes.
-        # Who copies over them must have seen it. (calloc: what nobody reads takes no memory.)
+        # (agents, granules): the event of the agent's last read of each 16 bytes, which whoever
+        # copies over them must have seen. (calloc: what nobody reads takes no memory.)
         self.last_load: NDArray[np.int64] = np.zeros((clocks.agents, rounded // GRANULE), np.int64)
         self.has_loaded = np.zeros(clocks.agents, np.bool_)
 
@@ -285,10 +285,16 @@ class SharedMemory:
     def bulk_load(
         self, offsets: Offsets, width: int, clock: Clock, unit: int, *, name: str = "the unit"
     ) -> Bytes:
-        """(n, width) bytes, read through the asynchronous proxy by `unit`.
+        """(n, width) bytes, read through the asynchronous proxy.
 
         Args:
             clock: what the thread that issued the operation had seen.
+            unit: the agent that reads.
+            name: that of the unit, in errors.
+
+        Raises:
+            UninitializedRead: nothing wrote one of the bytes.
+            SynchronizationFault: the writer is not ordered before, or its proxy not fenced.
         """
         self._check(offsets, width)
         writers = self._rows(self.writer, offsets, width)
@@ -325,7 +331,7 @@ class SharedMemory:
     def bulk_store(
         self, offsets: Offsets, values: Bytes, clock: Clock, unit: int, *, name: str = "the unit"
     ) -> None:
-        """Write (n, width) bytes through the asynchronous proxy."""
+        """Write (n, width) bytes through the asynchronous proxy; arguments as of `bulk_load`."""
         width = values.shape[1]
         self._check(offsets, width)
         readers = self._rows(self.reader, offsets, width)
@@ -390,7 +396,7 @@ class SharedMemory:
 
     @staticmethod
     def _seen(agents: NDArray[Any], events: NDArray[Any], seen: NDArray[np.int64]) -> bool:
-        """Whether all of these events have been seen; fast where they are all the same."""
+        """Whether all of these events have been seen; fast if all have the same agent."""
         first = int(agents[0])
         if (agents == first).all():
             return bool(events.max() <= seen[first])
@@ -399,7 +405,7 @@ class SharedMemory:
     def bulk_read(
         self, start: int, size: int, clock: Clock, unit: int, *, name: str = "the unit"
     ) -> Bytes:
-        """`size` bytes from `start` on, as `bulk_load` reads them."""
+        """(size,): bytes from `start` on; as `bulk_load`, and faster."""
         here = self._range(start, size)
         writers = self.writer[here]
         if int(writers.min()) < 0 or not self._seen(writers, self.written[here], clock.fenced):
@@ -416,7 +422,7 @@ class SharedMemory:
     def bulk_write(
         self, start: int, values: Bytes, clock: Clock, unit: int, *, name: str = "the unit"
     ) -> None:
-        """Bytes from `start` on, as `bulk_store` writes them."""
+        """Write bytes from `start` on; as `bulk_store`, and faster."""
         here = self._range(start, len(values))
         if not (
             self._seen(self.reader[here], self.read[here], clock.seen)
@@ -434,7 +440,7 @@ class SharedMemory:
             self.moved(name, "store", len(values))
 
     def hold(self, offset: int, agent: int, event: int) -> None:
-        """An mbarrier begins to live at `offset`, made by an agent.
+        """The 8 bytes at `offset` become an mbarrier, initialised by `agent` as `event`.
 
         Raises:
             SynchronizationFault: an asynchronous unit may still use the bytes.
@@ -446,7 +452,7 @@ class SharedMemory:
         self.read[offset : offset + 8] = HELD
 
     def give_up(self, offset: int) -> None:
-        """The mbarrier at `offset` is no more; what the bytes hold is undefined."""
+        """The 8 bytes at `offset` are an mbarrier no longer; what they hold is undefined."""
         self.reader[offset : offset + 8] = self.writer[offset : offset + 8] = -1
         self.read[offset : offset + 8] = self.written[offset : offset + 8] = 0
 

@@ -10,10 +10,9 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from triton_ext.emulator.errors import DescriptorFault, MemoryFault, SynchronizationFault
-from triton_ext.emulator.state.memory import PARAM_WINDOW, WINDOW_SHIFT
+from triton_ext.emulator.errors import DescriptorFault
 from triton_ext.errors import LayoutError
 from triton_ext.hardware.tensor_map import (
     TENSOR_MAP_ALIGNMENT,
@@ -25,9 +24,6 @@ from triton_ext.hardware.tensor_map import (
     TensorSwizzle,
 )
 
-if TYPE_CHECKING:
-    from triton_ext.emulator.schedule.cta import Cta
-
 _FORMAT = struct.Struct("<Q4Q5Q5I5H7B7x4s")
 _MAGIC = b"TMAP"
 _MAX_DIMS = 5
@@ -38,7 +34,7 @@ ELEMENT_TYPES = (
     DataType.BFLOAT16, DataType.TFLOAT32, DataType.TFLOAT32_FTZ, DataType.U4X16_ALIGN8B,
     DataType.U4X16_ALIGN16B, DataType.U6X16_ALIGN16B,
 )  # fmt: skip
-"""By the number that ``.elemtype`` takes, which is not the driver's."""
+"""Element types by the number that ``.elemtype`` takes, which is not the driver's."""
 SWIZZLES = {
     (0, 0): TensorSwizzle.NONE,
     (1, 0): TensorSwizzle.BYTES_32,
@@ -48,7 +44,7 @@ SWIZZLES = {
     (3, 2): TensorSwizzle.BYTES_128_ATOM_32B_FLIP_8B,
     (3, 3): TensorSwizzle.BYTES_128_ATOM_64B,
 }
-"""By ``.swizzle_mode`` and ``.swizzle_atomicity``."""
+"""Swizzles by ``.swizzle_mode`` and ``.swizzle_atomicity``."""
 
 _FIELDS: dict[str, tuple[int, int]] = {
     "global_address": (0, 64),
@@ -134,9 +130,9 @@ def replace_field(data: bytes, field: str, ordinal: int, value: int) -> bytes:
     """``tensormap.replace``: the 128 bytes with another value of one field.
 
     Args:
-        field: as the instruction names it.
-        ordinal: of the dimension (or stride), for fields that have several.
-        value: as the instruction takes it: the rank less one; strides in bytes.
+        field: the instruction's name of it.
+        ordinal: the number of the dimension (or stride), for fields that have several.
+        value: in the instruction's terms: the rank less one; strides in bytes.
 
     Raises:
         DescriptorFault: the bytes are neither zeros nor a map.
@@ -163,51 +159,16 @@ class MadeTensorMap:
     """A tensor map in global memory that the kernel made (tensormap.cp_fenceproxy).
 
     Attributes:
-        acquired: who has executed fence.proxy.tensormap::generic.acquire on it since: number of
-            the cluster, agent, event.
+        acquired: the threads that have executed fence.proxy.tensormap::generic.acquire on it
+            since, as (number of the cluster, agent, event).
     """
 
     acquired: list[tuple[int, int, int]] = field(default_factory=list)
 
 
 def check_alignment(address: int) -> None:
-    """PTX ISA, "tensorMap": its address is a multiple of 64."""
+    """Raise DescriptorFault unless a map may be at that address (PTX ISA, "tensorMap")."""
     if address % TENSOR_MAP_ALIGNMENT:
         raise DescriptorFault(
             f"tensor map address {address:#x} must be a multiple of {TENSOR_MAP_ALIGNMENT}"
         )
-
-
-def check_acquired(cta: Cta, address: int, agent: int) -> None:
-    """Raise SynchronizationFault if `agent` uses a map that the kernel made, and cannot see it."""
-    made = cta.machine.tensor_maps.get(address)
-    if made is None:
-        return
-    seen = cta.cluster.clocks.seen[agent]
-    if not any(
-        number == cta.cluster.number and event <= seen[who] for number, who, event in made.acquired
-    ):
-        raise SynchronizationFault(
-            f"the tensor map at {address:#x} was made by this kernel; before its use,"
-            " fence.proxy.tensormap::generic.acquire is missing"
-        )
-
-
-def load(cta: Cta, address: int) -> TensorMap:
-    """The map at a generic address.
-
-    Raises:
-        DescriptorFault: there is none.
-        MemoryFault: an address that is neither of global nor of parameter memory.
-    """
-    window = address >> WINDOW_SHIFT
-    if window == PARAM_WINDOW >> WINDOW_SHIFT:
-        offset = address - PARAM_WINDOW
-        parameters = cta.launch.parameters
-        if offset + TENSOR_MAP_BYTES > len(parameters):
-            raise MemoryFault(f"a tensor map outside of the {len(parameters)} bytes of parameters")
-        return decode(bytes(parameters[offset : offset + TENSOR_MAP_BYTES]))
-    if window:
-        raise MemoryFault(f"tensor map address {address:#x} is not of global or parameter memory")
-    start, data = cta.launch.memory.locate(address, TENSOR_MAP_BYTES)
-    return decode(data[address - start : address - start + TENSOR_MAP_BYTES].tobytes())

@@ -27,7 +27,7 @@ from triton_ext.ptx.parse import Instruction
 Words = NDArray[np.uint32]
 Stamps = NDArray[np.int64]
 Seen = NDArray[np.int64]
-"""(agents of the cluster,): the last event of each that an agent has seen."""
+"""(agents of the cluster,): the last event of each of them that some agent has seen."""
 Cells = tuple[Any, ...]
 """Indexes the (lanes, columns) grid: a slice or an array for each; or one array of flat indices,
 ``lane * TMEM_COLUMNS + column``, alone."""
@@ -36,7 +36,7 @@ Access = Literal["load", "store"]
 AGENT_BITS = 12
 AGENT_MASK = (1 << AGENT_BITS) - 1
 NEVER = 1 << 50
-"""The event of what its warp has not waited for."""
+"""The event in the stamp of an access that its warp has not waited for."""
 EMPTY = -1 << AGENT_BITS
 """The stamp of a cell that nothing wrote: an event before all others."""
 
@@ -48,10 +48,10 @@ def stamp(event: int, agent: Any) -> Any:
 
 @dataclass(frozen=True)
 class Allocation:
-    """What one tcgen05.alloc gave.
+    """Columns that one tcgen05.alloc took.
 
     Attributes:
-        column, columns: where.
+        column, columns: the first one, and their number.
         instruction: the tcgen05.alloc.
     """
 
@@ -76,8 +76,8 @@ class TensorMemory:
 
     Attributes:
         data: the words, (lanes, columns).
-        allocations: by their first column.
-        relinquished: no more tcgen05.alloc.
+        allocations: those that are not freed, by their first column.
+        relinquished: whether the block has given up the right to allocate.
         smallest: columns of the last allocation; a later one may not be larger.
     """
 
@@ -97,7 +97,11 @@ class TensorMemory:
 
     @staticmethod
     def free_column(allocated: NDArray[np.bool_], columns: int) -> int | None:
-        """The first column at which so many are free, or None."""
+        """The first column at which `columns` columns are free, or None.
+
+        Args:
+            allocated: (TMEM_COLUMNS,): which columns are taken.
+        """
         for first in range(0, TMEM_COLUMNS - columns + 1, ALLOCATION_UNIT):
             if not allocated[first : first + columns].any():
                 return first
@@ -165,7 +169,7 @@ class TensorMemory:
 
         Args:
             seen: what the reader has seen.
-            name: of the reader, in errors.
+            name: the reader's name, in errors.
 
         Raises:
             UninitializedRead: nothing wrote one of them.
@@ -178,7 +182,7 @@ class TensorMemory:
         """Whether one event wrote all of the cells, and all readers have seen it.
 
         Args:
-            seen: (readers, agents of the cluster)
+            seen: (readers, agents of the cluster): what each has seen.
         """
         here = _view(self.written, cells)
         low = int(here.min())
@@ -195,7 +199,7 @@ class TensorMemory:
         """Raise SynchronizationFault unless the writer has seen all that used the cells.
 
         Args:
-            loaded: it has loaded them, and so seen who wrote them.
+            loaded: the writer has loaded the cells, and so has seen their last write.
         """
         if not loaded:
             self._ordered(cells, "store", seen, f"written by {name}")
@@ -206,17 +210,17 @@ class TensorMemory:
         _assign(self.data, cells, values)
 
     def note_store(self, cells: Cells, written: Any) -> None:
-        """The stamps of the writes."""
+        """Stamp the cells as written."""
         _assign(self.written, cells, written)
 
     def note_load(self, cells: Cells, read: Any) -> None:
-        """The stamps of the reads."""
+        """Stamp the cells as read."""
         _assign(self.read, cells, read)
 
     # ------------------------------------------------- what warps have to wait for
 
     def issue(self, access: Access, agent: int, cells: Cells) -> None:
-        """A warp's tcgen05.ld or st of these cells is under way."""
+        """A warp has executed a tcgen05.ld or st of these cells, and not waited for it."""
         table = self.written if access == "store" else self.read
         _assign(table, cells, stamp(NEVER, agent))
         self._pending.setdefault((access, agent), []).append(cells)

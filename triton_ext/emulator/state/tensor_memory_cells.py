@@ -34,9 +34,9 @@ class AccessCells:
     """The cells of one tcgen05.ld or st of a warp.
 
     Attributes:
-        offsets: flat indices, (registers, 32 threads), relative to the address; the first of the
-            two columns with ``.pack::16b``.
-        columns: from the first to the last.
+        offsets: (registers, 32 threads): flat indices, relative to the address; with
+            ``.pack::16b`` those of the first of the two columns.
+        columns: the number of columns from the first to the last.
         rectangle: register r of thread t is lane t, column r (shape 32x32b, not packed).
         first_lanes: at which lanes of the warp's 32 the address may start.
     """
@@ -52,14 +52,14 @@ def access_cells(shape: str, repeat: int, pack: bool, split: int | None) -> Acce
     """The cells that a warp's tcgen05.ld or st names.
 
     Args:
-        shape, repeat, pack: of the instruction.
+        shape, repeat, pack: the instruction's ``.shape``, ``.num`` and ``.pack::16b``.
         split: immHalfSplitoff of shape 16x32bx2: any number of columns.
 
     Raises:
         LayoutError: an illegal combination.
     """
-    # The hardware takes any split, a `TmemAccess` powers of two alone: threads 16-31 are placed by
-    # hand.
+    # The hardware takes any split, a `TmemAccess` powers of two alone: those of threads
+    # 16-31 are computed here.
     legal = None if shape != "16x32bx2" else TMEM_COLUMNS // 2
     registers, threads = TmemAccess(shape, repeat, pack, legal).bases()
     if legal is not None:
@@ -80,10 +80,10 @@ class DataPath:
     """The lanes of an MMA's accumulator.
 
     Attributes:
-        rows: that one block holds.
-        parts: into how many N is split.
-        lanes: (parts * rows) of them, as a slice or an array: row r of part p is at p * rows + r.
-        first_lanes: at which the address may start.
+        rows: the number of rows of D that one block holds.
+        parts: into how many parts N is split.
+        lanes: a slice, or (parts * rows,): the lane of row r of part p is at p * rows + r.
+        first_lanes: the lanes at which the address may start.
     """
 
     rows: int
@@ -92,14 +92,14 @@ class DataPath:
     first_lanes: tuple[int, ...]
 
     def cells(self, first_lane: int, column: int, columns: int) -> Cells:
-        """Those of `columns` columns of every lane."""
+        """The cells of `columns` columns, from `column` on, of every lane."""
         lanes = self.lanes
         if first_lane:
             lanes = lanes + first_lane
         return lanes, slice(column, column + columns)
 
     def lane_numbers(self, first_lane: int) -> NDArray[np.int64]:
-        """(parts * rows,)"""
+        """(parts * rows,): `lanes` as an array, counted from `first_lane`."""
         numbers: NDArray[np.int64] = np.arange(TMEM_LANES)[self.lanes] + first_lane
         return numbers
 

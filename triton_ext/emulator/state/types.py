@@ -1,8 +1,4 @@
-"""PTX types as numpy dtypes, and the register files that hold them.
-
-A register file is one array per register width, a row for each register and a column for each
-thread; typed views of the same bytes serve the typed instructions.
-"""
+"""PTX types as numpy dtypes."""
 
 from __future__ import annotations
 
@@ -12,7 +8,6 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
-from numpy.typing import NDArray
 
 DTYPES: dict[str, np.dtype[Any]] = {
     "pred": np.dtype(np.bool_),
@@ -36,8 +31,6 @@ DTYPES: dict[str, np.dtype[Any]] = {
 }
 """Scalar types. Packed ones (``f16x2``, ``bf16x2``, ``e4m3x2`` ...) are bits to their register."""
 
-_FILES = {16: ("u16", "s16", "f16", "bf16"), 32: ("u32", "s32", "f32"), 64: ("u64", "s64", "f64")}
-
 
 @cache
 def bits_of(name: str) -> int:
@@ -53,25 +46,3 @@ def bits_of(name: str) -> int:
         packed = re.search(r"x(\d+)$", name)
         return bits * int(packed[1]) if packed else bits
     return int(found[1]) * int(found[2] or 1)
-
-
-def file_width(bits: int) -> int:
-    """The register file of a declared width: 1 (predicates), 16, 32, 64 or 128."""
-    return 1 if bits == 1 else max(16, bits)
-
-
-def register_file(counts: dict[int, int], threads: int) -> dict[str, NDArray[Any]]:
-    """Zeroed registers, by type; the views of one width share their bytes.
-
-    Args:
-        counts: how many registers of each width.
-    """
-    files: dict[str, NDArray[Any]] = {"pred": np.zeros((counts.get(1, 0), threads), np.bool_)}
-    for width, names in _FILES.items():
-        unsigned = np.zeros((counts.get(width, 0), threads), f"u{width // 8}")
-        files[f"b{width}"] = unsigned
-        for name in names:
-            files[name] = unsigned.view(DTYPES[name])
-    files["tf32"] = files["f32"]
-    files["b128"] = np.zeros((counts.get(128, 0), threads, 2), np.uint64)
-    return files

@@ -72,9 +72,9 @@ _TABLES = {
 
 _CANONICAL_NAN = {"f32": (np.uint32, 0x7FFFFFFF), "f16": (np.uint16, 0x7FFF)}
 _FORMATS = {2: (np.uint16, 10, 15), 4: (np.uint32, 23, 127)}
-"""Of fp16 and fp32, by their bytes: their codes' type, bits of mantissa, bias of the exponent."""
+"""fp16 and fp32 by their size: type of their codes, bits of mantissa, bias of the exponent."""
 _NO_EXPONENT = -8192
-"""Of zero: below every exponent, and below every sum of two."""
+"""The exponent of zero: below every other, and below every sum of two others."""
 _LOWEST_SUM = -400
 """Below the exponent of every product."""
 _SINGLE_THREAD_SIZE = 1 << 18
@@ -109,7 +109,7 @@ def decode_elements(codes: NDArray[Any], type_name: str) -> Values:
 
 
 def canonical(values: Values, d_type: str) -> Values:
-    """Every NaN as the one that the tensor core writes; in place."""
+    """The values, with every NaN replaced (in place) by the one that the tensor core writes."""
     if d_type in _CANONICAL_NAN:
         nan = np.isnan(values)
         if nan.any():
@@ -145,7 +145,7 @@ EXACT: Model = exact_sum
 
 
 def _exponents(values: Values) -> NDArray[np.int16]:
-    """Of each value's leading bit, subnormals like the smallest normal; far below all for zero."""
+    """The exponent of each value's leading bit; subnormals count like the smallest normal."""
     code, mantissa_bits, bias = _FORMATS[values.dtype.itemsize]
     codes = values.view(code) << 1  # without the sign
     exponents = (codes >> mantissa_bits + 1).astype(np.int16)
@@ -258,9 +258,9 @@ def aligned_sum(
     """What the tensor core does with one group of K; see the module's docstring.
 
     Args:
-        types: of A and B.
+        types: the element types of A and B.
         fraction: bits that count below the largest exponent.
-        bits: of the fp32 result's mantissa.
+        bits: size of the fp32 result's mantissa.
     """
     if d is None:
         d = np.zeros((*a.shape[:-1], b.shape[-1]), DTYPES[d_type])
@@ -306,9 +306,9 @@ def model_of(arch: int, family: str, a_type: str, b_type: str, *, published: boo
 
     Args:
         arch: 90 or 100.
-        family: of instructions: "mma" (of warps), "wgmma", or "tcgen05" (not block-scaled).
-        a_type, b_type: of the operands.
-        published: sm_100 as Xie et al. describe it, where they do.
+        family: the kind of instruction: "mma" (of warps), "wgmma", or "tcgen05" (not block-scaled).
+        a_type, b_type: the element types of A and B.
+        published: follow Xie et al. for sm_100, where they describe it.
     """
     if a_type == "f64":
         return chain_sum
@@ -340,7 +340,7 @@ def multiply_accumulate(
         d: (..., M, N) of `d_type`, or None for zeros.
         d_type: "f32", "f16", "f64" or "s32".
         saturate: clamp the integer sum to 32 bits (``.satfinite``) instead of wrapping.
-        model: of the floating-point accumulation.
+        model: how floating-point products are summed.
 
     Returns:
         (..., M, N) of `d_type`.

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 from numpy.typing import NDArray
 
 from triton_ext.emulator.errors import BarrierFault, MemoryFault, SynchronizationFault
-from triton_ext.emulator.schedule.cta import Cta
-from triton_ext.emulator.schedule.machine import AsyncOperation
 from triton_ext.emulator.state import lanes as lane_sets
+from triton_ext.emulator.state.barriers import MBarrier
+from triton_ext.emulator.state.block import Cta
 from triton_ext.emulator.state.clocks import Clock
 from triton_ext.emulator.state.lanes import Lanes
 from triton_ext.emulator.state.memory import RANK_SHIFT, SHARED_BASE, SHARED_WINDOW, WINDOW_SHIFT
-from triton_ext.emulator.units.barriers import MBarrier
 
 Addresses = NDArray[np.int64]
 
@@ -61,18 +58,12 @@ def owner(cta: Cta, address: int) -> Cta:
     return found
 
 
-def live(cta: Cta) -> dict[int, MBarrier]:
-    """A block's mbarriers that are initialised, by their offsets."""
-    barriers: dict[int, MBarrier] = cta.units.setdefault("mbarriers", {})
-    return barriers
-
-
 def name_of(cta: Cta, offset: int) -> str:
     """An address in shared memory, in words: ``0x420 (smem + 32)``."""
     text = f"{(cta.rank << RANK_SHIFT) + offset:#x}"
     before = [
         symbol
-        for symbol in cta.launch.program.symbols.values()
+        for symbol in cta.launch.storage.symbols.values()
         if symbol.space == "shared" and SHARED_BASE + symbol.offset <= offset
     ]
     if before:
@@ -85,14 +76,14 @@ def find(cta: Cta, address: int, agent: int | None = None) -> MBarrier:
     """The mbarrier at a shared address.
 
     Args:
-        agent: of the thread that uses it, which must have seen its initialisation.
+        agent: that of the thread that uses it, which must have seen its initialisation.
 
     Raises:
         BarrierFault: there is none.
         SynchronizationFault: nothing orders its initialisation before.
     """
     target = owner(cta, address)
-    barrier = live(target).get(address & OFFSET_MASK)
+    barrier = target.mbarriers.get(address & OFFSET_MASK)
     if barrier is None:
         aligned = "" if address % MBARRIER_BYTES == 0 else ", which is no multiple of 8"
         raise BarrierFault(
@@ -110,15 +101,15 @@ def find(cta: Cta, address: int, agent: int | None = None) -> MBarrier:
 
 
 def initialise(cta: Cta, address: int, count: int, agent: int) -> None:
-    """``mbarrier.init``.
+    """Make an mbarrier (``mbarrier.init``).
 
     Raises:
         BarrierFault: there is an mbarrier already, or the count is out of range.
-        MemoryFault: a misaligned address, or none of the block.
+        MemoryFault: the address is misaligned, or outside of the block's memory.
     """
     offset = address & OFFSET_MASK
     event = cta.cluster.clocks.tick(np.array([agent]))
-    barriers = live(cta)
+    barriers = cta.mbarriers
     for other in (offset - 4, offset, offset + 4):
         if other in barriers:
             raise BarrierFault(
@@ -129,21 +120,19 @@ def initialise(cta: Cta, address: int, count: int, agent: int) -> None:
     barrier = MBarrier(count, cta.cluster.clocks.empty(), name, agent, event)
     cta.shared.hold(offset, agent, event)
     barriers[offset] = barrier
-    if check_at_exit not in cta.machine.at_exit:
-        cta.machine.at_exit.append(check_at_exit)
 
 
 def invalidate(cta: Cta, address: int, agent: int) -> None:
-    """``mbarrier.inval``."""
+    """Unmake an mbarrier (``mbarrier.inval``); raises as `find` does."""
     find(cta, address, agent)
     offset = address & OFFSET_MASK
-    del live(cta)[offset]
+    del cta.mbarriers[offset]
     cta.shared.give_up(offset)
 
 
-def check_at_exit(cta: Cta) -> None:
+def check_complete(cta: Cta) -> None:
     """Raise BarrierFault if bytes are outstanding at a barrier of a block that has ended."""
-    for barrier in live(cta).values():
+    for barrier in cta.mbarriers.values():
         if barrier.tx:
             late = "bytes are expected that never arrived"
             extra = "bytes arrived that nothing expected (mbarrier.expect_tx)"
@@ -154,21 +143,14 @@ def check_at_exit(cta: Cta) -> None:
 
 
 def signal(cta: Cta, address: int, size: int, clock: Clock) -> None:
-    """``complete_tx``: an asynchronous unit has copied `size` bytes.
+    """An asynchronous unit has copied `size` bytes (``complete_tx``).
 
     Args:
         cta: the block of the unit.
-        clock: of what the unit did.
+        clock: what a thread that waits for the copy has seen afterwards.
     """
     find(cta, address).complete_tx(size, clock)
     cta.machine.progress += 1
-
-
-def issue(
-    cta: Cta, lanes: Lanes, queue: tuple[object, ...] | None, perform: Callable[[], None]
-) -> None:
-    """Hand work of the instruction that is being executed to an asynchronous unit."""
-    cta.machine.issue(AsyncOperation(queue, perform, cta.step, cta, lanes))
 
 
 def by_address(addresses: Addresses, lanes: Lanes) -> list[tuple[int, Lanes, NDArray[np.bool_]]]:

@@ -71,7 +71,7 @@ def chunk_addresses(
     Args:
         mn, k: the operand's extents, in elements; the one along `major` is a multiple of what a
             chunk holds.
-        bits: of an element in memory: 4, 8, 16 or 32.
+        bits: size of an element in memory: 4, 8, 16 or 32.
         major: the contiguous dimension.
 
     Returns:
@@ -83,7 +83,7 @@ def chunk_addresses(
 
 
 @lru_cache(1024)
-def _placed(
+def _with_extent(
     descriptor: SmemDescriptor, mn: int, k: int, bits: int, major: Major
 ) -> tuple[NDArray[np.int64], int, int]:
     """`chunk_addresses`, the first of them, and the end of the last."""
@@ -108,7 +108,7 @@ def codes_of_chunks(chunks: Bytes, type_name: str, *, packed: bool = False) -> N
 
     Args:
         chunks: (n, 16) bytes.
-        type_name: of the elements. In memory, 16 elements of 4 bits take the first 8 bytes of a
+        type_name: the elements' type. In memory, 16 elements of 4 bits take the first 8 bytes of a
             chunk, and 16 of 6 bits the first 12; the rest is padding (PTX ISA, "Packing formats
             used by tcgen05.mma ... .kind::f8f6f4").
         packed: 4-bit elements fill the chunk, 32 of them (``.kind::mxf4``, ``.kind::mxf4nvf4``).
@@ -138,23 +138,23 @@ def read_operand(
     """The codes of an operand, (mn, k), as `decode_elements` takes them.
 
     Args:
-        shared: of the block whose window the descriptor's addresses lie in.
-        descriptor: where.
+        shared: the memory that the descriptor's addresses lie in.
+        descriptor: the operand's matrix descriptor.
         mn, k: extents in elements.
-        type_name: of the elements.
+        type_name: the elements' type.
         major: the contiguous dimension.
         clock: what the thread that issued the instruction had seen.
         unit: the agent that reads.
         packed: 4-bit elements without padding.
-        name: of the operand, in errors.
+        name: the operand's name, in errors.
 
     Raises:
         DescriptorFault: the operand leaves the block's shared memory.
-        SynchronizationFault, UninitializedRead: as `SharedMemory.bulk_load`.
+        SynchronizationFault, UninitializedRead: see `SharedMemory.bulk_load`.
     """
     bits = OPERAND_BITS[type_name]
     in_memory = bits if packed or bits >= 8 else 8
-    addresses, low, high = _placed(descriptor, mn, k, in_memory, major)
+    addresses, low, high = _with_extent(descriptor, mn, k, in_memory, major)
     if low < SHARED_BASE or high > shared.size:
         raise DescriptorFault(
             f"{name}'s descriptor ({'; '.join(descriptor.describe()[:4])}) makes it read shared"

@@ -8,7 +8,6 @@ pipeline (PTX ISA, "Pipelined tcgen05 Instructions").
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -19,49 +18,27 @@ from triton_ext.emulator.errors import (
     LaunchError,
     TensorMemoryFault,
 )
-from triton_ext.emulator.schedule.cta import Cta
-from triton_ext.emulator.schedule.machine import AsyncOperation
-from triton_ext.emulator.state import lanes as lane_sets
+from triton_ext.emulator.state.block import Cta
 from triton_ext.emulator.state.clocks import Clock
-from triton_ext.emulator.state.lanes import Lanes
+from triton_ext.emulator.state.in_flight import TensorCore
 from triton_ext.emulator.state.tensor_memory import TensorMemory
 from triton_ext.hardware.architecture import WARP_THREADS
 
 UNIT = "tensor core"
-_STATE = "tcgen05"
-
-
-@dataclass
-class TensorCore:
-    """What the tcgen05 instructions of a block share.
-
-    Attributes:
-        memory: its tensor memory.
-        group: their ``cta_group``; 0 before the first.
-        done: for each thread, the last event of the operations that it issued.
-        collectors: what each collector buffer holds: which operand of which instruction.
-    """
-
-    memory: TensorMemory
-    group: int = 0
-    done: dict[int, int] = field(default_factory=dict)
-    collectors: dict[str, object] = field(default_factory=dict)
 
 
 def tensor_core(cta: Cta) -> TensorCore:
-    """The block's."""
-    core: TensorCore | None = cta.units.get(_STATE)
-    if core is None:
-        memory = TensorMemory(cta.cluster.agent_name)
-        core = cta.units[_STATE] = TensorCore(memory)
-        if _check_freed not in cta.machine.at_exit:
-            cta.machine.at_exit.append(_check_freed)
-    return core
+    """The block's tensor core, with its tensor memory."""
+    if cta.tensor_core is None:
+        cta.tensor_core = TensorCore(TensorMemory(cta.cluster.agent_name))
+    return cta.tensor_core
 
 
-def _check_freed(cta: Cta) -> None:
-    core: TensorCore | None = cta.units.get(_STATE)
-    for allocation in core.memory.allocations.values() if core is not None else ():
+def check_freed(cta: Cta) -> None:
+    """Raise TensorMemoryFault if a block that has ended still holds columns."""
+    if cta.tensor_core is None:
+        return
+    for allocation in cta.tensor_core.memory.allocations.values():
         raise TensorMemoryFault(
             f"the block exits without tcgen05.dealloc of its {allocation.columns} columns at"
             f" column {allocation.column}",
@@ -100,23 +77,8 @@ def blocks_of(cta: Cta, group: int) -> list[Cta]:
     return cta.cluster.ctas[even : even + 2]
 
 
-def whole_warps(cta: Cta, lanes: Lanes) -> NDArray[np.intp]:
-    """The warps of lanes that must be whole ones.
-
-    Raises:
-        ConvergenceFault: they are not.
-    """
-    number = lane_sets.count(lanes)
-    warps = lane_sets.warps(lanes)
-    if number != WARP_THREADS * len(warps):
-        raise ConvergenceFault(
-            "all 32 threads of a warp must execute this instruction; of some warps only a part does"
-        )
-    return warps
-
-
 def same_in_warp(values: NDArray[Any], warps: int, what: str) -> NDArray[Any]:
-    """(warps,): the value of each warp, whose threads must agree.
+    """The value of each warp, (warps,), whose threads must agree.
 
     Raises:
         ConvergenceFault: they do not.
@@ -129,7 +91,7 @@ def same_in_warp(values: NDArray[Any], warps: int, what: str) -> NDArray[Any]:
 
 
 def per_thread(values: NDArray[Any], threads: int) -> list[Any]:
-    """What a reader gave, as a Python number for each thread."""
+    """The values that a reader gave, as a Python number for each thread."""
     if threads == 1:
         return [values.item()]
     found: list[Any] = np.broadcast_to(values, threads).tolist()
@@ -137,15 +99,16 @@ def per_thread(values: NDArray[Any], threads: int) -> list[Any]:
 
 
 def _queue(cta: Cta, group: int) -> tuple[object, ...]:
-    return (_STATE, cta.cluster.number, cta.rank // group)
+    return ("tcgen05", cta.cluster.number, cta.rank // group)
 
 
 def issue(cta: Cta, thread: int, group: int, work: Callable[[Clock], None]) -> None:
     """Hand work of the instruction that is being executed to the tensor core.
 
     Args:
-        thread: that issues it.
-        work: does it; takes what the thread had seen, and all earlier work of the unit.
+        thread: the one that issues it.
+        work: does it; takes what the thread had seen at the issue, with all earlier work of the
+            unit.
     """
     core = use_group(cta, group)
     clocks = cta.cluster.clocks
@@ -158,14 +121,14 @@ def issue(cta: Cta, thread: int, group: int, work: Callable[[Clock], None]) -> N
         work(clock)
         core.done[thread] = int(clocks.seen[unit, unit])
 
-    cta.machine.issue(AsyncOperation(_queue(cta, group), perform, cta.step, cta, lanes))
+    cta.issue(lanes, _queue(cta, group), perform)
 
 
 def issue_commit(cta: Cta, thread: int, group: int, arrive: Callable[[Clock], None]) -> None:
     """Call `arrive` when all earlier work that the thread issued is done.
 
-    It takes what an arrival of the thread would release, and the thread's own work: of what other
-    threads issued, a commit says nothing.
+    `arrive` takes the clock that an arrival of the thread would release, with the work that the
+    thread issued. Work that other threads issued is not in it.
     """
     core = use_group(cta, group)
     unit = cta.unit_agent(UNIT)
@@ -178,4 +141,4 @@ def issue_commit(cta: Cta, thread: int, group: int, arrive: Callable[[Clock], No
         clock.fenced[unit] = max(int(clock.fenced[unit]), done)
         arrive(clock)
 
-    cta.machine.issue(AsyncOperation(_queue(cta, group), perform, cta.step, cta, lanes))
+    cta.issue(lanes, _queue(cta, group), perform)

@@ -1,7 +1,7 @@
 """What the TMA unit copies: boxes of tensors between global and shared memory.
 
 Where the elements of a box lie in shared memory is `TensorMap.smem_address`; the copies here are
-whole-array, over units of 16 bytes (8 where a swizzle moves halves), whose places are computed
+whole-array, over units of 16 bytes (8 where a swizzle moves halves), whose offsets are computed
 once for each map.
 """
 
@@ -16,13 +16,15 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
-from triton_ext.emulator.errors import DescriptorFault, MemoryFault
-from triton_ext.emulator.schedule.cta import Cta
-from triton_ext.emulator.state.memory import Bytes
+from triton_ext.emulator.errors import DescriptorFault, MemoryFault, SynchronizationFault
+from triton_ext.emulator.state.block import Cta
+from triton_ext.emulator.state.memory import PARAM_WINDOW, WINDOW_SHIFT, Bytes
+from triton_ext.emulator.state.tensor_map_memory import decode
 from triton_ext.errors import LayoutError
 from triton_ext.hardware.tensor_map import (
     OOB_NAN,
     SMEM_ALIGNMENT,
+    TENSOR_MAP_BYTES,
     DataType,
     Interleave,
     OobFill,
@@ -34,7 +36,7 @@ from triton_ext.layouts.encodings import CHUNK_BYTES
 Index = NDArray[np.int64]
 
 GATHERED_ROWS = 4
-"""Of tile::gather4 and tile::scatter4 (PTX ISA, "Tiled mode": four rows of a 2D tensor)."""
+"""Rows of tile::gather4 and tile::scatter4 (PTX ISA, "Tiled mode": four of a 2D tensor)."""
 
 ELEMENTS: dict[DataType, Any] = {
     DataType.UINT8: np.uint8, DataType.UINT16: np.uint16, DataType.UINT32: np.uint32,
@@ -45,24 +47,71 @@ ELEMENTS: dict[DataType, Any] = {
 }  # fmt: skip
 
 
+def check_acquired(cta: Cta, address: int, agent: int) -> None:
+    """Raise SynchronizationFault if `agent` uses a map that the kernel made, and cannot see it."""
+    made = cta.machine.tensor_maps.get(address)
+    if made is None:
+        return
+    seen = cta.cluster.clocks.seen[agent]
+    if not any(
+        number == cta.cluster.number and event <= seen[who] for number, who, event in made.acquired
+    ):
+        raise SynchronizationFault(
+            f"the tensor map at {address:#x} was made by this kernel; before its use,"
+            " fence.proxy.tensormap::generic.acquire is missing"
+        )
+
+
+def tensor_map_at(cta: Cta, address: int) -> TensorMap:
+    """The map at a generic address.
+
+    Raises:
+        DescriptorFault: there is none.
+        MemoryFault: an address that is neither of global nor of parameter memory.
+    """
+    window = address >> WINDOW_SHIFT
+    if window == PARAM_WINDOW >> WINDOW_SHIFT:
+        offset = address - PARAM_WINDOW
+        parameters = cta.launch.parameters
+        if offset + TENSOR_MAP_BYTES > len(parameters):
+            raise MemoryFault(f"a tensor map outside of the {len(parameters)} bytes of parameters")
+        return decode(bytes(parameters[offset : offset + TENSOR_MAP_BYTES]))
+    if window:
+        raise MemoryFault(f"tensor map address {address:#x} is not of global or parameter memory")
+    start, data = cta.launch.memory.locate(address, TENSOR_MAP_BYTES)
+    return decode(data[address - start : address - start + TENSOR_MAP_BYTES].tobytes())
+
+
+def check_awaited(cta: Cta) -> None:
+    """Raise SynchronizationFault if a block has ended, and nobody waited for its last copies."""
+    seen = cta.cluster.clocks.seen
+    for unit, event in cta.copied_in.items():
+        if (np.delete(seen[:, unit], unit) < event).all():
+            raise SynchronizationFault(
+                "the block ends, and no thread has waited for a copy that TMA has made into shared"
+                " memory: it could still be in flight when the memory belongs to another block"
+            )
+
+
 @dataclass(frozen=True)
 class Box:
     """The geometry of a map's box, at an address of a given alignment.
 
     Attributes:
         unit: bytes that move as a whole in shared memory.
-        place: for each unit of the box, row by row, its number from the box's address on.
+        numbers: for each unit of the box, row by row, its number in shared memory, counted from
+            the box's address.
         outer: for each row, its index along each dimension but the first, (rows, rank - 1).
-        row_offsets: from the box's first element to each row, in global memory, in bytes.
-        row_bytes: of global memory.
-        smem_bytes: that the box takes.
+        row_offsets: in global memory, from the box's first element to each row, in bytes.
+        row_bytes: size of a row in global memory.
+        smem_bytes: size of the box in shared memory, gaps included.
         filled: whether the box's units fill it without gaps.
         gathered: if `filled`: for each unit of shared memory, its offset in global memory from
             the first element, in units.
     """
 
     unit: int
-    place: Index
+    numbers: Index
     outer: Index
     row_offsets: Index
     row_bytes: int
@@ -94,19 +143,19 @@ def box_of(tensor_map: TensorMap, residue: int) -> Box:
         )
     except LayoutError as error:
         raise DescriptorFault(str(error)) from None
-    place = (np.broadcast_to(addresses, (len(outer), len(column))).reshape(-1) - residue) // unit
+    numbers = (np.broadcast_to(addresses, (len(outer), len(column))).reshape(-1) - residue) // unit
     steps = np.array(tensor_map.element_strides[1:], np.int64)
     strides = np.array(tensor_map.global_strides, np.int64)
     row_offsets = (outer * (steps * strides)).sum(axis=1)
     row_bytes = columns * kind.bits // 8
     smem_bytes = tensor_map.smem_bytes
-    filled = len(place) * unit == smem_bytes
+    filled = len(numbers) * unit == smem_bytes
     gathered = None
     if filled and unit == CHUNK_BYTES and not kind.is_padded:
         source = row_offsets[:, None] // CHUNK_BYTES + np.arange(len(column))
-        gathered = np.empty(len(place), np.int64)
-        gathered[place] = source.reshape(-1)
-    return Box(unit, place, outer, row_offsets, row_bytes, smem_bytes, filled, gathered)
+        gathered = np.empty(len(numbers), np.int64)
+        gathered[numbers] = source.reshape(-1)
+    return Box(unit, numbers, outer, row_offsets, row_bytes, smem_bytes, filled, gathered)
 
 
 @dataclass(frozen=True)
@@ -133,10 +182,11 @@ class BoxCopy:
     """One box of a tensor, to be copied.
 
     Args:
-        tensor_map: of the tensor.
-        coordinates: of the box's first element, innermost first; with `rows`, the innermost only.
+        tensor_map: describes the tensor.
+        coordinates: those of the box's first element, innermost first; with `rows`, the innermost
+            alone.
         address: the box's address in its block's shared memory.
-        rows: of a gather or scatter: the four rows.
+        rows: the four rows of a gather or scatter.
 
     Raises:
         DescriptorFault: coordinates or an address that the hardware forbids.
@@ -211,7 +261,7 @@ class BoxCopy:
         return Part(origin, np.flatnonzero(good), first, last)
 
     def _offsets(self, part: Part) -> Index:
-        """From the origin to each of the rows that are inside, in bytes."""
+        """Offsets from the origin to each of the rows that are inside, in bytes."""
         if self.rows is not None:
             return np.array(self.rows, np.int64)[part.rows] * self.map.global_strides[0]
         return self.box.row_offsets if part.rows is None else self.box.row_offsets[part.rows]
@@ -249,7 +299,7 @@ class BoxCopy:
     def read_global(self, cta: Cta) -> Bytes:
         """The box's bytes as they lie in shared memory, gaps left out.
 
-        (`smem_bytes`,) if the box is filled, else (units, unit) in the order of `Box.place`.
+        (`smem_bytes`,) if the box is filled, else (units, unit) in the order of `Box.numbers`.
         """
         box, part = self.box, self._part()
         kind = self.map.data_type
@@ -281,7 +331,7 @@ class BoxCopy:
         if not box.filled:
             return units
         out = np.empty_like(units)
-        out[box.place] = units
+        out[box.numbers] = units
         return out.reshape(-1)
 
     def _check_store(self) -> None:
@@ -298,7 +348,7 @@ class BoxCopy:
         """Write what `read_shared` gave; elements outside of the tensor are left out.
 
         Args:
-            combine: (old, new) elements -> elements, of a reduction.
+            combine: (old, new) elements -> elements, for a reduction.
         """
         self._check_store()
         box, part = self.box, self._part()
@@ -311,7 +361,7 @@ class BoxCopy:
                 return
         # The hardware writes whole 16 bytes, also where the tensor ends within them (an H100).
         part = replace(part, last=-(-part.last // CHUNK_BYTES) * CHUNK_BYTES)
-        units = values.reshape(-1, box.unit)[box.place] if box.filled else values
+        units = values.reshape(-1, box.unit)[box.numbers] if box.filled else values
         rows: Bytes = units.reshape(len(box.row_offsets), box.row_bytes)
         if part.rows is not None:
             rows = rows[part.rows]
@@ -334,14 +384,14 @@ class BoxCopy:
         if self.box.filled:
             cta.shared.bulk_write(self.address, values, clock, unit, name="TMA")
             return
-        offsets = self.address + self.box.place * self.box.unit
+        offsets = self.address + self.box.numbers * self.box.unit
         cta.shared.bulk_store(offsets, values, clock, unit, name="TMA")
 
     def read_shared(self, cta: Cta, clock: Any, unit: int) -> Bytes:
         """Take the box out of a block's shared memory."""
         if self.box.filled:
             return cta.shared.bulk_read(self.address, self.box.smem_bytes, clock, unit, name="TMA")
-        offsets = self.address + self.box.place * self.box.unit
+        offsets = self.address + self.box.numbers * self.box.unit
         return cta.shared.bulk_load(offsets, self.box.unit, clock, unit, name="TMA")
 
 

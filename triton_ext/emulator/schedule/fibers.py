@@ -1,4 +1,4 @@
-"""A block and its threads: registers, memory, and the groups that run together.
+"""The threads of a block: which of them run together, and what they wait for.
 
 Threads that stand at the same instruction run it together, as one numpy operation over their
 lanes: a *fiber*. A branch that they do not all take splits a fiber; fibers that meet at the same
@@ -7,50 +7,19 @@ instruction merge. The one that is furthest behind goes first, so that they meet
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from triton_ext.emulator.decode.operands import Register, Symbol
-from triton_ext.emulator.decode.program import Jump, Park, Split, Step, Wait
+from triton_ext.emulator.decode.step import Jump, Park, Split, Step, Wait
 from triton_ext.emulator.errors import ConvergenceFault, EmulationError, SynchronizationFault
+from triton_ext.emulator.schedule.observers import Observer
 from triton_ext.emulator.state import lanes as lane_sets
-from triton_ext.emulator.state.clocks import Agents
+from triton_ext.emulator.state.block import Cta
 from triton_ext.emulator.state.lanes import Lanes
-from triton_ext.emulator.state.memory import RANK_SHIFT, SHARED_BASE, LocalMemory, SharedMemory
-from triton_ext.emulator.state.types import register_file
-from triton_ext.emulator.units.barriers import NamedBarrier
 from triton_ext.hardware.architecture import WARP_THREADS
-from triton_ext.hardware.tensor_memory import WARPGROUP_WARPS
-
-if TYPE_CHECKING:
-    from triton_ext.emulator.schedule.machine import Cluster, Launch, Machine
-
-TMA_CHANNELS = 8
-UNITS = ("tensor core", *("tma" for _ in range(TMA_CHANNELS)))
-"""The asynchronous units of a block: agents of their own. The TMA unit has several, so that who
-waits for one barrier has not seen what another one tracks. Each warp's own asynchronous copies
-(``cp.async``, ``st.async``) have an agent, too, and each warpgroup's products (``wgmma``)."""
-
-
-def agents_of_block(warps: int) -> int:
-    """How many agents a block has: warps, copies of each, units, products of each warpgroup."""
-    return 2 * warps + len(UNITS) - (-warps // WARPGROUP_WARPS)
-
-
-def agent_name(own: int, warps: int) -> str:
-    """In words, from the agent's number in its block."""
-    if own < warps:
-        return f"warp {own}"
-    if own < 2 * warps:
-        return f"the asynchronous copies of warp {own - warps}"
-    own -= 2 * warps
-    if own < len(UNITS):
-        return f"the {UNITS[own]} unit"
-    return f"a product of warpgroup {own - len(UNITS)}"
+from triton_ext.ptx.parse import Instruction
 
 
 class Fiber:
@@ -71,122 +40,36 @@ class Fiber:
         self.wait: Wait | None = None
         self.parked = self.apart = False
 
+    def go_on(self, then: Callable[[], None]) -> None:
+        """End a wait: do `then`, and go to the next instruction."""
+        self.wait = None
+        then()
+        self.pc += 1
 
-class Arrival(NamedTuple):
-    """A load that completes when its warp names one of its registers, or waits for it.
 
-    Attributes:
-        registers: that it writes.
-        complete: called once.
+class Fibers:
+    """All fibers of one block.
+
+    Args:
+        cta: the block.
+        steps: the decoded kernel.
+        choose: says which of several fibers runs next.
+        complete: performs at once what lanes of a block have issued to asynchronous units.
+        observer: told of everything that happens, or None.
     """
 
-    registers: frozenset[Register]
-    complete: Callable[[], None]
-
-
-class Cta:
-    """One thread block.
-
-    Attributes:
-        machine, cluster, launch: what it runs in.
-        index: (x, y, z) in the grid.
-        rank: in the cluster.
-        threads: of the block.
-        files: the registers, by type: rows of threads.
-        shared, local: its memory.
-        in_flight: registers that asynchronous instructions still read or write, by warp.
-        arriving: loads whose registers may be named at any time, by warp; that completes them.
-    """
-
-    machine: Machine
-    cluster: Cluster
-    index: tuple[int, int, int]
-    rank: int
-    threads: int
-    multiprocessor: int
-    shared: SharedMemory
-    thread_number: NDArray[np.intp]
-
-    def __init__(self, cluster: Cluster, index: tuple[int, int, int], rank: int) -> None:
-        self.cluster, self.index, self.rank = cluster, index, rank
-        self.machine = cluster.machine
-        self.launch: Launch = self.machine.launch
-        program = self.launch.program
-        self.steps = program.steps
-        self.threads = self.launch.threads
-        self.warps = -(-self.threads // WARP_THREADS)
-        self.multiprocessor = cluster.number * len(cluster.indices) % self.machine.multiprocessors
-        self.first_agent = rank * agents_of_block(self.warps)
-        self._channels: dict[object, int] = {}
-        self.files = register_file(program.counts, self.threads)
-        self.shared = SharedMemory(SHARED_BASE + self.launch.shared_bytes, cluster.clocks)
-        self.shared.agent_name = cluster.agent_name
-        if self.machine.observer is not None:
-            self.shared.moved = functools.partial(self.machine.observer.moved, self)
-        self.local = LocalMemory(self.threads, program.local_bytes)
-        self.thread_number = np.arange(self.threads)
-        x, y, _ = self.launch.block
-        self.thread_index = (
-            self.thread_number % x,
-            self.thread_number // x % y,
-            self.thread_number // (x * y),
-        )
-        self.barriers: dict[int, NamedBarrier] = {}
-        self.in_flight: dict[int, set[Register]] = {}
-        self.arriving: dict[int, list[Arrival]] = {}
-        self.live = np.ones(self.threads, np.bool_)
-        self.fibers = [Fiber(0, slice(0, self.threads))]
-        self.units: dict[str, Any] = {}
-        """State of the instruction modules, each under its own name."""
-        self.step: Step | None = None
-        """The step that is being executed."""
-        self.polled: dict[int, str] = {}
-        """What each warp asked for in vain, by ``mbarrier.test_wait``."""
-        self.active: Lanes | None = None
-        """The lanes that execute it."""
-
-    # ------------------------------------------------------------------ agents
-
-    def agents_of_lanes(self, lanes: Lanes) -> Agents:
-        """The agent of each lane."""
-        return self.first_agent + lane_sets.indices(lanes) // WARP_THREADS
-
-    def agents(self, lanes: Lanes) -> Agents:
-        """The agents that have a lane in the set."""
-        return self.first_agent + lane_sets.warps(lanes)
-
-    def unit_agent(self, unit: str) -> int:
-        """The agent of an asynchronous unit."""
-        return self.first_agent + 2 * self.warps + UNITS.index(unit)
-
-    def tma_agent(self, key: object) -> int:
-        """The agent of the TMA unit for what `key` (a barrier, a thread's bulk groups) tracks."""
-        channel = self._channels.setdefault(key, len(self._channels) % TMA_CHANNELS)
-        return self.unit_agent("tma") + channel
-
-    def warpgroup_agent(self, warp: int) -> int:
-        """The agent of the asynchronous products of a warp's warpgroup."""
-        return self.first_agent + 2 * self.warps + len(UNITS) + warp // WARPGROUP_WARPS
-
-    def copy_agents(self, agents: Agents) -> Agents:
-        """The agents of these warps' asynchronous copies."""
-        return agents + self.warps
-
-    # ----------------------------------------------------------------- symbols
-
-    def address_of(self, symbol: Symbol) -> int:
-        """Of a variable, in its own space."""
-        if symbol.space == "shared":
-            return (self.rank << RANK_SHIFT) + SHARED_BASE + symbol.offset
-        if symbol.space == "global":
-            return self.launch.globals[symbol.name]
-        return symbol.offset
-
-    # --------------------------------------------------------------- execution
-
-    @property
-    def finished(self) -> bool:
-        return not self.fibers
+    def __init__(
+        self,
+        cta: Cta,
+        steps: Sequence[Step],
+        choose: Callable[[Sequence[Fiber]], Fiber],
+        complete: Callable[[Cta, Lanes], None],
+        observer: Observer | None,
+    ) -> None:
+        self.cta, self.steps = cta, steps
+        self._choose_among, self._complete, self._observer = choose, complete, observer
+        self.fibers = [Fiber(0, slice(0, cta.threads))]
+        self._active: Lanes | None = None  # the lanes that execute an instruction now
 
     def run(self, budget: int) -> int:
         """Run until every fiber waits, or `budget` instructions are done; how many were."""
@@ -205,28 +88,15 @@ class Cta:
         if error.instruction is None and fiber.pc < len(self.steps):
             error.instruction = self.steps[fiber.pc].instruction
         if not error.where:
-            error.where = self.describe(fiber.lanes if self.active is None else self.active)
+            error.where = self.cta.describe(fiber.lanes if self._active is None else self._active)
         return error
-
-    def describe(self, lanes: Lanes) -> str:
-        """``block (0, 0, 0), warps 0 to 3``."""
-        warps = lane_sets.warps(lanes)
-        text = f"block {self.index}, "
-        if len(warps) == 1:
-            text += f"warp {warps[0]}"
-            if lane_sets.count(lanes) == 1:
-                text += f", lane {int(lane_sets.indices(lanes)[0]) % WARP_THREADS}"
-            return text
-        return text + f"warps {', '.join(map(str, warps))}"
 
     def _choose(self) -> tuple[Fiber | None, int]:
         """The fiber to run, and the instruction at which another one may join it."""
         runnable = []
         for fiber in self.fibers:
             if fiber.wait is not None and fiber.wait.ready():
-                wait, fiber.wait = fiber.wait, None
-                wait.resume()
-                fiber.pc += 1
+                fiber.go_on(fiber.wait.resume)
             if fiber.wait is None:
                 runnable.append(fiber)
         if len(runnable) > 1:
@@ -234,7 +104,7 @@ class Cta:
         ready = [fiber for fiber in runnable if not fiber.parked]
         if not ready:
             return None, 0
-        chosen = self.machine.schedule.choose(ready)
+        chosen = self._choose_among(ready)
         others = [fiber.pc for fiber in runnable if fiber.pc > chosen.pc]
         return chosen, min(others, default=len(self.steps) + 1)
 
@@ -260,8 +130,8 @@ class Cta:
 
     def _run_fiber(self, fiber: Fiber, stop: int, budget: int) -> int:
         """Run a fiber until it waits, splits or reaches `stop`; the number of instructions."""
-        steps, pred = self.steps, self.files["pred"]
-        machine, end = self.machine, len(self.steps)
+        steps, cta, observer = self.steps, self.cta, self._observer
+        machine, pred, end = cta.machine, cta.files["pred"], len(self.steps)
         done = 0
         while done < budget:
             pc = fiber.pc
@@ -275,9 +145,9 @@ class Cta:
                 fiber.parked = True
                 return done
             lanes = fiber.lanes
-            if self.in_flight and not step.in_flight:
+            if cta.in_flight and not step.in_flight:
                 self._check_in_flight(step, lanes)
-            if self.arriving:
+            if cta.arriving:
                 self._settle(step, lanes)
             done += 1
             machine.steps += 1
@@ -291,11 +161,11 @@ class Cta:
                     continue
                 if number < len(taken):
                     lanes = lane_sets.select(lanes, taken)
-            if machine.observer is not None:
-                machine.observer.instruction(self, step, lanes)
-            self.step, self.active = step, lanes
-            outcome = step.run(self, lanes)
-            self.active = None
+            if observer is not None:
+                observer.instruction(cta, step, lanes)
+            cta.instruction, self._active = step.instruction, lanes
+            outcome = step.run(cta, lanes)
+            self._active = None
             fiber.apart = False
             if outcome is None:
                 fiber.pc = pc + 1
@@ -313,15 +183,15 @@ class Cta:
         return done
 
     def _follow(self, fiber: Fiber, outcome: Wait | Jump | Split | Park) -> bool:
-        """Do what the instruction asks for; whether the fiber stops running."""
+        """Do what the instruction answers; whether the fiber stops running."""
         if isinstance(outcome, Wait):
             if outcome.ready():
                 outcome.resume()
                 fiber.pc += 1
                 return False
             fiber.wait = outcome
-            if self.machine.observer is not None:
-                self.machine.observer.waits(self, self.steps[fiber.pc], fiber.lanes)
+            if self._observer is not None:
+                self._observer.waits(self.cta, self.steps[fiber.pc], fiber.lanes)
             return True
         if isinstance(outcome, Split):
             self.fibers.remove(fiber)
@@ -363,38 +233,40 @@ class Cta:
 
     def _exit(self, fiber: Fiber) -> None:
         self.fibers.remove(fiber)
-        self.live[fiber.lanes] = False
+        cta = self.cta
+        cta.live[fiber.lanes] = False
+        cta.finished = not cta.live.any()
         for other in self.fibers:
             other.parked = False
-        for barrier in self.barriers.values():
-            barrier.threads_left(self)
-        self.cluster.barrier.threads_left()
-        self.machine.progress += 1
+        for barrier in cta.barriers.values():
+            barrier.threads_left()
+        cta.cluster.barrier.threads_left()
+        cta.machine.progress += 1
 
     def _converged(self, fiber: Fiber, size: int) -> NDArray[np.bool_] | None:
-        """Which groups of `size` threads the fiber has with all living threads; None: all it has.
+        """Which groups of threads the fiber has with all of their living threads.
 
         Args:
-            size: 32 for warps, 128 for warpgroups.
+            size: threads of a group: 32 for warps, 128 for warpgroups.
+
+        Returns:
+            (groups of the block,); None if the fiber has no other groups.
         """
         lanes = fiber.lanes
         if isinstance(lanes, slice) and not lanes.start % size:
-            whole = not lanes.stop % size or lanes.stop == self.threads
+            whole = not lanes.stop % size or lanes.stop == self.cta.threads
             if whole:
                 return None
         threads = lane_sets.indices(lanes)
-        living = np.flatnonzero(self.live)
-        number = -(-self.threads // size)
+        living = np.flatnonzero(self.cta.live)
+        number = -(-self.cta.threads // size)
         ours = np.bincount(threads // size, minlength=number)
         all_of = np.bincount(living // size, minlength=number)
         complete: NDArray[np.bool_] = ours == all_of
         return None if complete[ours > 0].all() else complete & (ours > 0)
 
     def _gather(self, fiber: Fiber, size: int) -> bool:
-        """Whether all groups of `size` threads are complete; else those that are not stay behind.
-
-        False if none is.
-        """
+        """Leave groups of `size` threads that are not complete behind; whether any is left."""
         complete = self._converged(fiber, size)
         if complete is None:
             return True
@@ -407,11 +279,68 @@ class Cta:
         fiber.lanes = lane_sets.select(fiber.lanes, inside)
         return True
 
-    def check_parked(self) -> None:
-        """Raise if threads stand at a convergent instruction, and the rest never comes.
+    def _settle(self, step: Step, lanes: Lanes) -> None:
+        """Complete the loads whose registers the step names."""
+        for warp in lane_sets.warps(lanes).tolist():
+            loads = self.cta.arriving.get(warp)
+            if not loads:
+                continue
+            left = [load for load in loads if step.touched.isdisjoint(load.registers)]
+            if len(left) == len(loads):
+                continue
+            for load in loads:
+                if load not in left:
+                    load.complete()
+            self.cta.arriving[warp] = left
+            if not left:
+                del self.cta.arriving[warp]
 
-        Called when nothing else in the machine can go on.
+    def _check_in_flight(self, step: Step, lanes: Lanes) -> None:
+        for warp in lane_sets.warps(lanes):
+            busy = self.cta.in_flight.get(int(warp))
+            if not busy or step.touched.isdisjoint(busy):
+                continue
+            if step.copies and step.written.isdisjoint(busy):
+                # Triton copies an accumulator that is in flight (tests/emulator/test_kernels.py):
+                # ptxas gives both one register, or waits; so the copy has the final value.
+                self._complete(self.cta, lanes)
+                continue
+            raise SynchronizationFault(
+                "names a register that an asynchronous instruction still reads or writes; wait"
+                " for it first (wgmma.wait_group, tcgen05.wait)"
+            )
+
+    # ----------------------------------------------- when nothing in the machine can go on
+
+    def time_out(self) -> bool:
+        """End the waits that may give up; whether there were any."""
+        ended = False
+        for fiber in self.fibers:
+            if fiber.wait is not None and fiber.wait.timeout is not None:
+                fiber.go_on(fiber.wait.timeout)
+                ended = True
+        return ended
+
+    def stuck(self) -> list[tuple[Instruction, str]]:
+        """Where each fiber stands, and why it does not go on.
+
+        Raises:
+            ConvergenceFault: threads stand at a convergent instruction, and the rest never comes.
         """
+        self._check_parked()
+        found = []
+        for fiber in self.fibers:
+            at = self.steps[min(fiber.pc, len(self.steps) - 1)].instruction
+            why = fiber.wait.why() if fiber.wait else "runs without end"
+            if fiber.wait is None:
+                asked = {self.cta.polled.get(int(warp)) for warp in lane_sets.warps(fiber.lanes)}
+                why += "".join(f"; it {each}" for each in sorted(asked - {None}, key=str))
+            source = f" [{at.source}]" if at.source else ""
+            where = f"{self.cta.describe(fiber.lanes)} at PTX line {at.line}{source}"
+            found.append((at, f"{where}: {why}"))
+        return found
+
+    def _check_parked(self) -> None:
         for fiber in self.fibers:
             if not fiber.parked or fiber.wait is not None:
                 continue
@@ -422,36 +351,5 @@ class Cta:
                     f"a {group}'s threads must execute this instruction together; some of them are"
                     " elsewhere",
                     step.instruction,
-                    self.describe(fiber.lanes),
+                    self.cta.describe(fiber.lanes),
                 )
-
-    def _settle(self, step: Step, lanes: Lanes) -> None:
-        """Complete the loads whose registers the step names."""
-        for warp in lane_sets.warps(lanes).tolist():
-            loads = self.arriving.get(warp)
-            if not loads:
-                continue
-            left = [load for load in loads if step.touched.isdisjoint(load.registers)]
-            if len(left) == len(loads):
-                continue
-            for load in loads:
-                if load not in left:
-                    load.complete()
-            self.arriving[warp] = left
-            if not left:
-                del self.arriving[warp]
-
-    def _check_in_flight(self, step: Step, lanes: Lanes) -> None:
-        for warp in lane_sets.warps(lanes):
-            busy = self.in_flight.get(int(warp))
-            if not busy or step.touched.isdisjoint(busy):
-                continue
-            if step.copies and step.written.isdisjoint(busy):
-                # Triton copies an accumulator that is in flight (tests/emulator/test_kernels.py):
-                # ptxas gives both one register, or waits; so the copy has the final value.
-                self.machine.complete(self, lanes)
-                continue
-            raise SynchronizationFault(
-                "names a register that an asynchronous instruction still reads or writes; wait"
-                " for it first (wgmma.wait_group, tcgen05.wait)"
-            )

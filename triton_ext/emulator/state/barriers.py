@@ -1,19 +1,14 @@
-"""mbarriers, and the numbered barriers of a block."""
+"""mbarriers, and the numbered barriers of a block and of a cluster."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
+from numpy.typing import NDArray
 
 from triton_ext.emulator.errors import BarrierFault
 from triton_ext.emulator.state import lanes as lane_sets
-from triton_ext.emulator.state.clocks import Clock
+from triton_ext.emulator.state.clocks import Agents, Clock, Clocks
 from triton_ext.emulator.state.lanes import Lanes
-
-if TYPE_CHECKING:
-    from triton_ext.emulator.schedule.cta import Cta
-    from triton_ext.emulator.schedule.machine import Cluster
 
 TX_LIMIT = (1 << 20) - 1
 COUNT_LIMIT = (1 << 20) - 1
@@ -23,21 +18,30 @@ COUNT_LIMIT = (1 << 20) - 1
 class NamedBarrier:
     """One of a block's 16 barriers (PTX ISA, "bar").
 
+    Args:
+        number: 0 to 15.
+        live: (threads,): which threads of the block have not exited; kept up to date.
+        clocks: the cluster's.
+
     Attributes:
         expected: threads, or None for all of the block.
         generation: how often it has completed.
+        released: what the threads of the last generation had seen together.
     """
 
-    def __init__(self, cta: Cta, number: int) -> None:
-        self.number = number
+    def __init__(self, number: int, live: NDArray[np.bool_], clocks: Clocks) -> None:
+        self.number, self._live, self._clocks = number, live, clocks
         self.expected: int | None = None
-        self.arrived = np.zeros(cta.threads, np.bool_)
+        self.arrived = np.zeros(len(live), np.bool_)
         self.generation = 0
-        self.clock = cta.cluster.clocks.empty()
+        self.clock = clocks.empty()
         self.released = self.clock
 
-    def arrive(self, cta: Cta, lanes: Lanes, expected: int | None) -> int:
+    def arrive(self, lanes: Lanes, agents: Agents, expected: int | None) -> int:
         """Count the lanes in; the generation that they are part of.
+
+        Args:
+            agents: those of the lanes.
 
         Raises:
             BarrierFault: another count than the others', or a thread that is in already.
@@ -51,16 +55,15 @@ class NamedBarrier:
             raise BarrierFault(f"a thread arrives twice at barrier {self.number}")
         self.expected = expected
         self.arrived[lanes] = True
-        clocks = cta.cluster.clocks
-        self.clock.absorb(clocks.snapshot(cta.agents(lanes)))
+        self.clock.absorb(self._clocks.snapshot(agents))
         generation = self.generation
-        self._complete(cta)
+        self._complete()
         return generation
 
-    def _complete(self, cta: Cta) -> None:
+    def _complete(self) -> None:
         arrived = int(np.count_nonzero(self.arrived))
         if self.expected is None:
-            full = arrived and not (cta.live & ~self.arrived).any()
+            full = arrived and not (self._live & ~self.arrived).any()
         else:
             if arrived > self.expected:
                 raise BarrierFault(
@@ -71,17 +74,17 @@ class NamedBarrier:
         if full:
             self.generation += 1
             self.arrived[:] = False
-            self.released, self.clock = self.clock, cta.cluster.clocks.empty()
-            cta.machine.progress += 1
+            self.released, self.clock = self.clock, self._clocks.empty()
 
-    def threads_left(self, cta: Cta) -> None:
+    def threads_left(self) -> None:
         """Threads of the block have exited: those that wait for all wait for fewer."""
         if self.expected is None and self.arrived.any():
-            self._complete(cta)
+            self._complete()
 
-    def why(self, cta: Cta) -> str:
-        missing = np.flatnonzero(cta.live & ~self.arrived)
-        wanted = self.expected or cta.threads
+    def why(self) -> str:
+        """Who is missing, in words."""
+        missing = np.flatnonzero(self._live & ~self.arrived)
+        wanted = self.expected or len(self._live)
         text = (
             f"barrier {self.number}: {np.count_nonzero(self.arrived)} of {wanted} threads arrived"
         )
@@ -93,60 +96,66 @@ class NamedBarrier:
 class ClusterBarrier:
     """The barrier of a cluster (PTX ISA, "barrier.cluster").
 
+    Args:
+        live: for each block, (threads,): which threads have not exited; kept up to date.
+        clocks: the cluster's.
+
     Attributes:
+        owes_wait: for each block, which threads have arrived, and not waited since.
         generation: how often it has completed.
+        released: what the threads of the last generation had seen together.
     """
 
-    def __init__(self, cluster: Cluster) -> None:
-        self.cluster = cluster
+    def __init__(self, live: list[NDArray[np.bool_]], clocks: Clocks) -> None:
+        self._live, self._clocks = live, clocks
         self.generation = 0
-        self.arrived = [np.zeros(cta.threads, np.bool_) for cta in cluster.ctas]
-        self.owes_wait = [np.zeros(cta.threads, np.bool_) for cta in cluster.ctas]
-        self.clock = cluster.clocks.empty()
+        self.arrived = [np.zeros(len(each), np.bool_) for each in live]
+        self.owes_wait = [np.zeros(len(each), np.bool_) for each in live]
+        self.clock = clocks.empty()
         self.released = self.clock
 
-    def arrive(self, cta: Cta, lanes: Lanes, clock: Clock) -> None:
-        """Count threads in.
+    def arrive(self, rank: int, lanes: Lanes, clock: Clock) -> None:
+        """Count threads of the block of that rank in.
 
         Raises:
             BarrierFault: one of them has not waited since it arrived last.
         """
-        if self.owes_wait[cta.rank][lanes].any():
+        if self.owes_wait[rank][lanes].any():
             raise BarrierFault("barrier.cluster.arrive twice without barrier.cluster.wait between")
-        self.arrived[cta.rank][lanes] = True
-        self.owes_wait[cta.rank][lanes] = True
+        self.arrived[rank][lanes] = True
+        self.owes_wait[rank][lanes] = True
         self.clock.absorb(clock)
         self.threads_left()
 
     def threads_left(self) -> None:
         """Complete, if all threads that have not exited have arrived."""
-        pairs = list(zip(self.cluster.ctas, self.arrived, strict=True))
-        if any((cta.live & ~arrived).any() for cta, arrived in pairs):
+        pairs = list(zip(self._live, self.arrived, strict=True))
+        if any((live & ~arrived).any() for live, arrived in pairs):
             return
-        if not any(arrived.any() for _, arrived in pairs):
+        if not any(arrived.any() for arrived in self.arrived):
             return
         self.generation += 1
-        for _, arrived in pairs:
+        for arrived in self.arrived:
             arrived[:] = False
-        self.released, self.clock = self.clock, self.cluster.clocks.empty()
-        self.cluster.machine.progress += 1
+        self.released, self.clock = self.clock, self._clocks.empty()
 
-    def wait(self, cta: Cta, lanes: Lanes) -> int:
-        """The generation that threads wait for.
+    def wait(self, rank: int, lanes: Lanes) -> int:
+        """The generation that threads of the block of that rank wait for.
 
         Raises:
             BarrierFault: one of them has not arrived.
         """
-        if not self.owes_wait[cta.rank][lanes].all():
+        if not self.owes_wait[rank][lanes].all():
             raise BarrierFault("barrier.cluster.wait without a barrier.cluster.arrive before")
-        pending = self.arrived[cta.rank][lanes]
+        pending = self.arrived[rank][lanes]
         return self.generation + 1 if pending.any() else self.generation
 
     def why(self) -> str:
+        """Who is missing, in words."""
         missing = [
-            f"block {cta.rank}, warps {', '.join(map(str, lane_sets.warps(threads)))}"
-            for cta, arrived in zip(self.cluster.ctas, self.arrived, strict=True)
-            if len(threads := np.flatnonzero(cta.live & ~arrived))
+            f"block {rank}, warps {', '.join(map(str, lane_sets.warps(threads)))}"
+            for rank, (live, arrived) in enumerate(zip(self._live, self.arrived, strict=True))
+            if len(threads := np.flatnonzero(live & ~arrived))
         ]
         return "the cluster's barrier; missing: " + "; ".join(missing)
 
@@ -159,7 +168,7 @@ class MBarrier:
         pending: arrivals that are still missing.
         tx: bytes that are expected and did not arrive yet; negative if they came first.
         phase: how many phases have completed.
-        name: where it is, in errors.
+        name: how errors name it, with its address.
         made_by, made_at: the agent that initialised it, and its event.
     """
 

@@ -1,14 +1,14 @@
 """Release and acquire by flags in memory (PTX ISA, "Release and Acquire Patterns").
 
 Each shared memory of a cluster, and global memory as a whole, has one clock of what was released
-through it: who acquires from any flag there has seen all of it. That is more than the memory model
-promises (a reader may look at the wrong flag unnoticed), and never less.
+through it: a thread that acquires from any flag there has seen all of it. That is more than the
+memory model promises (a reader may look at the wrong flag unnoticed), and never less.
 """
 
 from __future__ import annotations
 
-from triton_ext.emulator.schedule.cta import Cta
-from triton_ext.emulator.state.clocks import Agents, Clock
+from triton_ext.emulator.state.block import Cta
+from triton_ext.emulator.state.clocks import Agents
 
 GLOBAL = "global"
 
@@ -16,18 +16,14 @@ STRONG = ("relaxed", "acquire", "release", "acq_rel", "volatile", "mmio")
 """Accesses that may race with each other. The last two order as relaxed ones do."""
 
 
-def _clocks(cta: Cta) -> dict[object, Clock]:
-    return cta.cluster.units.setdefault("memory order", {})  # type: ignore[return-value]
-
-
-def read(cta: Cta, memory: object, agents: Agents, order: str) -> None:
+def read(cta: Cta, memory: int | str, agents: Agents, order: str) -> None:
     """A strong read by `agents`: acquires now, or at their next fence.
 
     Args:
         memory: GLOBAL, or the rank of the block whose shared memory it is.
-        order: of STRONG.
+        order: one of STRONG.
     """
-    released = _clocks(cta).get(memory)
+    released = cta.cluster.released.get(memory)
     if released is None:
         return
     if order in ("acquire", "acq_rel"):
@@ -36,12 +32,12 @@ def read(cta: Cta, memory: object, agents: Agents, order: str) -> None:
         cta.cluster.clocks.observe(agents, released)
 
 
-def write(cta: Cta, memory: object, agents: Agents, order: str) -> None:
-    """A strong write by `agents`: releases what they did, or what they did before a fence."""
+def write(cta: Cta, memory: int | str, agents: Agents, order: str) -> None:
+    """A strong write by `agents`: releases what they did, or did before their last fence."""
     clocks = cta.cluster.clocks
     releases = order in ("release", "acq_rel")
     clock = clocks.snapshot(agents) if releases else clocks.published(agents)
-    kept = _clocks(cta)
+    kept = cta.cluster.released
     if memory in kept:
         kept[memory].absorb(clock)
     elif clock.seen.any():

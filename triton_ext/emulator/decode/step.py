@@ -1,0 +1,93 @@
+"""A decoded instruction, and what it may answer when it is executed."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from triton_ext.emulator.state.block import Cta
+from triton_ext.emulator.state.lanes import Lanes
+from triton_ext.emulator.state.storage import Register
+from triton_ext.ptx.parse import Instruction
+
+
+@dataclass
+class Wait:
+    """The lanes stay at the instruction until `ready`; then `resume` runs, and they go on.
+
+    Attributes:
+        ready: asked often; without side effects.
+        why: says what is waited for, in a deadlock's message.
+        resume: what the instruction does at the end of the wait.
+        timeout: for instructions that may give up, such as ``mbarrier.try_wait``: called instead
+            of `resume` when nothing in the machine can go on; the lanes go on, too.
+    """
+
+    ready: Callable[[], bool]
+    why: Callable[[], str]
+    resume: Callable[[], None] = lambda: None
+    timeout: Callable[[], None] | None = None
+
+
+@dataclass
+class Jump:
+    """The lanes go to another instruction: one for all, or one for each (-1: the lane exits)."""
+
+    target: int | NDArray[np.intp]
+
+
+@dataclass
+class Split:
+    """The lanes cannot execute the instruction together: the given sets do it one by one."""
+
+    parts: list[Lanes]
+
+
+@dataclass
+class Park:
+    """Lanes stay at the instruction until others that it names come to it, too.
+
+    Attributes:
+        lanes: those that stay; the others have executed it.
+    """
+
+    lanes: Lanes
+
+
+Outcome = Wait | Jump | Split | Park | None
+"""None: the lanes have executed it, and go on to the next one."""
+Run = Callable[[Cta, Lanes], Outcome]
+
+
+@dataclass(frozen=True)
+class Step:
+    """A decoded instruction.
+
+    Attributes:
+        instruction: the one that was decoded.
+        run: executes it for lanes whose guard is true.
+        guard: the row of the predicate, or -1.
+        negated: whether the guard is ``@!p``.
+        convergent: how many threads must execute it together: 32, a warp; 128, a warpgroup; or 0.
+        in_flight: whether it may name registers that an asynchronous instruction still uses.
+        touched: the registers that it names.
+        written: those of them that it writes.
+    """
+
+    instruction: Instruction
+    run: Run
+    guard: int
+    negated: bool
+    convergent: int
+    in_flight: bool
+    touched: frozenset[Register]
+    written: frozenset[Register] = frozenset()
+
+    @functools.cached_property
+    def copies(self) -> bool:
+        """Whether it does nothing but copy registers."""
+        return self.instruction.opcode.startswith("mov.")

@@ -1,0 +1,317 @@
+"""A launch, its clusters and their blocks: the state that instructions read and change.
+
+Which threads run next is not decided here, but in `triton_ext.emulator.schedule`; a block knows of
+it what `Gpu` says.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections import defaultdict, deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from triton_ext.emulator.state import lanes as lane_sets
+from triton_ext.emulator.state.barriers import ClusterBarrier, MBarrier, NamedBarrier
+from triton_ext.emulator.state.clocks import Agents, Clock, Clocks
+from triton_ext.emulator.state.in_flight import (
+    Arrival,
+    BulkGroups,
+    PairAllocation,
+    TensorCore,
+    ThreadCopies,
+    WarpProducts,
+)
+from triton_ext.emulator.state.lanes import Lanes
+from triton_ext.emulator.state.memory import (
+    RANK_SHIFT,
+    SHARED_BASE,
+    GlobalMemory,
+    LocalMemory,
+    SharedMemory,
+)
+from triton_ext.emulator.state.storage import Register, Storage, Symbol, register_file
+from triton_ext.emulator.state.tensor_map_memory import MadeTensorMap
+from triton_ext.hardware.architecture import WARP_THREADS
+from triton_ext.hardware.tensor_memory import WARPGROUP_WARPS
+from triton_ext.ptx.parse import Instruction
+
+Index = tuple[int, int, int]
+"""(x, y, z) of a block in its grid, or their number along each axis."""
+
+TMA_CHANNELS = 8
+UNITS = ("tensor core", *("tma" for _ in range(TMA_CHANNELS)))
+"""The asynchronous units of a block: agents of their own. The TMA unit has several, so that who
+waits for one barrier has not seen what another one tracks. Each warp's own asynchronous copies
+(``cp.async``, ``st.async``) have an agent, too, and each warpgroup's products (``wgmma``)."""
+
+
+def agents_of_block(warps: int) -> int:
+    """How many agents a block has: warps, copies of each, units, products of each warpgroup."""
+    return 2 * warps + len(UNITS) - (-warps // WARPGROUP_WARPS)
+
+
+def agent_name(own: int, warps: int) -> str:
+    """In words, from the agent's number in its block."""
+    if own < warps:
+        return f"warp {own}"
+    if own < 2 * warps:
+        return f"the asynchronous copies of warp {own - warps}"
+    own -= 2 * warps
+    if own < len(UNITS):
+        return f"the {UNITS[own]} unit"
+    return f"a product of warpgroup {own - len(UNITS)}"
+
+
+@dataclass(frozen=True)
+class Launch:
+    """What a kernel is launched with.
+
+    Attributes:
+        storage: the registers and the memory that the kernel declares.
+        grid, cluster, block: (x, y, z): blocks, blocks of a cluster, threads of a block.
+        dynamic_smem_bytes: asked for at the launch.
+        parameters: the bytes of all parameters.
+        globals: the addresses of the module's variables.
+        memory: the global memory that may be touched.
+    """
+
+    storage: Storage
+    grid: Index
+    cluster: Index
+    block: Index
+    dynamic_smem_bytes: int
+    parameters: bytes
+    globals: dict[str, int]
+    memory: GlobalMemory
+
+    @property
+    def threads(self) -> int:
+        """Number of threads of a block."""
+        return self.block[0] * self.block[1] * self.block[2]
+
+    @property
+    def shared_bytes(self) -> int:
+        """Size of a block's shared memory, static and dynamic."""
+        return -(-self.storage.static_smem_bytes // 16) * 16 + self.dynamic_smem_bytes
+
+
+class AccessObserver:
+    """Told of accesses to memory; does nothing."""
+
+    def access(
+        self,
+        cta: Cta,
+        lanes: Lanes,
+        space: str,
+        addresses: NDArray[np.int64],
+        width: int,
+        kind: str,
+    ) -> None:
+        """Each lane accesses `width` bytes of `space`; `kind`: "load", "store" or "atomic"."""
+
+    def moved(self, cta: Cta, unit: str, kind: str, size: int) -> None:
+        """An asynchronous unit reads or writes `size` bytes of the block's shared memory."""
+
+
+class Gpu(Protocol):
+    """The machine that runs a launch, as its blocks and their instructions see it.
+
+    Attributes:
+        launch: what is running.
+        steps: instructions executed so far: the clock that a kernel can read.
+        progress: to be increased with every change that another thread could wait for.
+        multiprocessors: their number.
+        waiting: the clusters that have not started: their numbers, and their blocks' indices.
+        tensor_maps: those that the kernel has made, by address.
+    """
+
+    launch: Launch
+    steps: int
+    progress: int
+    multiprocessors: int
+    waiting: deque[tuple[int, list[Index]]]
+    tensor_maps: dict[int, MadeTensorMap]
+
+    @property
+    def observer(self) -> AccessObserver | None:
+        """Told of what happens."""
+
+    def issue(self, operation: AsyncOperation) -> None:
+        """Take an operation over; it is performed now or later, as the schedule says."""
+
+
+@dataclass
+class AsyncOperation:
+    """Work of an asynchronous unit, issued and not yet done.
+
+    Attributes:
+        queue: operations of the same queue are done in order; None is for no order.
+        perform: does it.
+        instruction: the one that issued it.
+        cta: its block.
+        lanes: its threads.
+    """
+
+    queue: tuple[object, ...] | None
+    perform: Callable[[], None]
+    instruction: Instruction | None
+    cta: Cta
+    lanes: Lanes
+
+
+class Cluster:
+    """Blocks that run at the same time and see each other's shared memory.
+
+    Attributes:
+        number: in the grid, in the order of launch.
+        indices: those of its blocks.
+        clocks: what each agent of its blocks has seen.
+        barrier: ``barrier.cluster``.
+        released: what was released through flags in global memory, or in a block's shared memory
+            (by its rank): see `triton_ext.emulator.units.memory_order`.
+        pairs: allocations of tensor memory by pairs of blocks, by the rank of the first, halved.
+    """
+
+    def __init__(self, machine: Gpu, number: int, indices: list[Index]) -> None:
+        self.machine, self.number, self.indices = machine, number, indices
+        self._warps = -(-machine.launch.threads // WARP_THREADS)
+        self._agents_each = agents_of_block(self._warps)
+        self.clocks = Clocks(len(indices) * self._agents_each)
+        self.ctas = [Cta(self, index, rank) for rank, index in enumerate(indices)]
+        self.barrier = ClusterBarrier([cta.live for cta in self.ctas], self.clocks)
+        self.released: dict[int | str, Clock] = {}
+        self.pairs: defaultdict[int, PairAllocation] = defaultdict(PairAllocation)
+
+    def agent_name(self, agent: int) -> str:
+        """In words."""
+        rank, own = divmod(agent, self._agents_each)
+        where = f" of block {rank} of the cluster" if len(self.indices) > 1 else ""
+        return agent_name(own, self._warps) + where
+
+
+class Cta:
+    """One thread block: its registers, its memory, and what its asynchronous units are doing.
+
+    Attributes:
+        machine, cluster, launch: what it runs in.
+        index: (x, y, z) in the grid.
+        rank: in the cluster.
+        threads, warps: their number.
+        thread_number, thread_index: (threads,): 0, 1, ...; and (x, y, z) of these arrays.
+        live: (threads,): which threads have not exited; `finished`: none is left.
+        files: the registers, by type: rows of threads.
+        carry: (threads,): the carry flags of extended-precision arithmetic.
+        shared, local: its memory.
+        barriers: the numbered barriers in use.
+        mbarriers: those in its shared memory that are initialised, by their offsets.
+        in_flight: registers that asynchronous instructions still read or write, by warp.
+        arriving: loads whose registers may be named at any time, by warp; that completes them.
+        products: each warp's products (wgmma).
+        unfenced: the registers that each warp has written since its last wgmma.fence, and the PTX
+            line that wrote them: see `triton_ext.emulator.decode.register_fences`.
+        bulk_groups: the copies out of shared memory of each thread that has issued one.
+        copied_in: the last event of each TMA agent that has copied into the cluster's memory.
+        thread_copies: cp.async.
+        tensor_core: what tcgen05 instructions share; None before the first.
+        instruction: the one that is being executed.
+        polled: what each warp has asked for in vain, by ``mbarrier.test_wait``.
+    """
+
+    def __init__(self, cluster: Cluster, index: Index, rank: int) -> None:
+        self.cluster, self.index, self.rank = cluster, index, rank
+        self.machine = cluster.machine
+        self.launch = self.machine.launch
+        storage = self.launch.storage
+        self.threads = self.launch.threads
+        self.warps = -(-self.threads // WARP_THREADS)
+        self.multiprocessor = cluster.number * len(cluster.indices) % self.machine.multiprocessors
+        self.thread_number: NDArray[np.intp] = np.arange(self.threads)
+        x, y, _ = self.launch.block
+        self.thread_index = (
+            self.thread_number % x,
+            self.thread_number // x % y,
+            self.thread_number // (x * y),
+        )
+        self.live = np.ones(self.threads, np.bool_)
+        self.finished = False
+        self.first_agent = rank * agents_of_block(self.warps)
+        self._channels: dict[object, int] = {}
+        self.files = register_file(storage.counts, self.threads)
+        self.carry = np.zeros(self.threads, np.bool_)
+        self.shared = SharedMemory(SHARED_BASE + self.launch.shared_bytes, cluster.clocks)
+        self.shared.agent_name = cluster.agent_name
+        if self.machine.observer is not None:
+            self.shared.moved = functools.partial(self.machine.observer.moved, self)
+        self.local = LocalMemory(self.threads, storage.local_bytes)
+        self.barriers: dict[int, NamedBarrier] = {}
+        self.mbarriers: dict[int, MBarrier] = {}
+        self.in_flight: dict[int, set[Register]] = {}
+        self.arriving: dict[int, list[Arrival]] = {}
+        self.products: defaultdict[int, WarpProducts] = defaultdict(WarpProducts)
+        self.unfenced: dict[int, dict[Register | str, str]] = {}
+        self.bulk_groups: defaultdict[int, BulkGroups] = defaultdict(BulkGroups)
+        self.copied_in: dict[int, int] = {}
+        self.tensor_core: TensorCore | None = None
+        self.instruction: Instruction | None = None
+        self.polled: dict[int, str] = {}
+
+    @functools.cached_property
+    def thread_copies(self) -> ThreadCopies:
+        return ThreadCopies(self.threads)
+
+    def issue(
+        self, lanes: Lanes, queue: tuple[object, ...] | None, perform: Callable[[], None]
+    ) -> None:
+        """Hand work of the instruction that is being executed to an asynchronous unit."""
+        self.machine.issue(AsyncOperation(queue, perform, self.instruction, self, lanes))
+
+    def describe(self, lanes: Lanes) -> str:
+        """``block (0, 0, 0), warps 0 to 3``."""
+        warps = lane_sets.warps(lanes)
+        text = f"block {self.index}, "
+        if len(warps) == 1:
+            text += f"warp {warps[0]}"
+            if lane_sets.count(lanes) == 1:
+                text += f", lane {int(lane_sets.indices(lanes)[0]) % WARP_THREADS}"
+            return text
+        return text + f"warps {', '.join(map(str, warps))}"
+
+    def address_of(self, symbol: Symbol) -> int:
+        """The address of a variable, in its own space."""
+        if symbol.space == "shared":
+            return (self.rank << RANK_SHIFT) + SHARED_BASE + symbol.offset
+        if symbol.space == "global":
+            return self.launch.globals[symbol.name]
+        return symbol.offset
+
+    # ------------------------------------------------------------------ agents
+
+    def agents_of_lanes(self, lanes: Lanes) -> Agents:
+        """The agent of each lane."""
+        return self.first_agent + lane_sets.indices(lanes) // WARP_THREADS
+
+    def agents(self, lanes: Lanes) -> Agents:
+        """The agents that have a lane in the set."""
+        return self.first_agent + lane_sets.warps(lanes)
+
+    def unit_agent(self, unit: str) -> int:
+        """The agent of an asynchronous unit."""
+        return self.first_agent + 2 * self.warps + UNITS.index(unit)
+
+    def tma_agent(self, key: object) -> int:
+        """The agent of the TMA unit for what `key` (a barrier, a thread's bulk groups) tracks."""
+        channel = self._channels.setdefault(key, len(self._channels) % TMA_CHANNELS)
+        return self.unit_agent("tma") + channel
+
+    def warpgroup_agent(self, warp: int) -> int:
+        """The agent of the asynchronous products of a warp's warpgroup."""
+        return self.first_agent + 2 * self.warps + len(UNITS) + warp // WARPGROUP_WARPS
+
+    def copy_agents(self, agents: Agents) -> Agents:
+        """The agents of these warps' asynchronous copies."""
+        return agents + self.warps

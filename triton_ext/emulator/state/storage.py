@@ -1,0 +1,77 @@
+"""What a kernel keeps where: its registers, and its variables in memory.
+
+A register file is one array per register width, a row for each register and a column for each
+thread; typed views of the same bytes serve the typed instructions.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from triton_ext.emulator.state.types import DTYPES
+from triton_ext.ptx.parse import Variable
+
+_FILES = {16: ("u16", "s16", "f16", "bf16"), 32: ("u32", "s32", "f32"), 64: ("u64", "s64", "f64")}
+
+
+@dataclass(frozen=True)
+class Register:
+    """A row of a register file: that of the registers of `width` bits."""
+
+    width: int
+    row: int
+
+
+@dataclass(frozen=True)
+class Symbol:
+    """A variable in memory: its space, and its offset there (a global's is given at the launch)."""
+
+    space: str
+    name: str
+    offset: int
+    variable: Variable
+
+
+@dataclass(frozen=True)
+class Storage:
+    """The registers and the memory that a kernel declares.
+
+    Attributes:
+        counts: number of registers, by width.
+        symbols: variables in memory, by name and scope.
+        static_smem_bytes: size of the kernel's own shared variables, per block.
+        local_bytes: size of the local variables, per thread.
+        parameter_bytes: size of the parameter space.
+    """
+
+    counts: dict[int, int]
+    symbols: dict[tuple[str, tuple[int, ...]], Symbol]
+    static_smem_bytes: int
+    local_bytes: int
+    parameter_bytes: int
+
+
+def file_width(bits: int) -> int:
+    """The register file of a declared width: 1 (predicates), 16, 32, 64 or 128."""
+    return 1 if bits == 1 else max(16, bits)
+
+
+def register_file(counts: dict[int, int], threads: int) -> dict[str, NDArray[Any]]:
+    """Zeroed registers, by type; the views of one width share their bytes.
+
+    Args:
+        counts: how many registers of each width.
+    """
+    files: dict[str, NDArray[Any]] = {"pred": np.zeros((counts.get(1, 0), threads), np.bool_)}
+    for width, names in _FILES.items():
+        unsigned = np.zeros((counts.get(width, 0), threads), f"u{width // 8}")
+        files[f"b{width}"] = unsigned
+        for name in names:
+            files[name] = unsigned.view(DTYPES[name])
+    files["tf32"] = files["f32"]
+    files["b128"] = np.zeros((counts.get(128, 0), threads, 2), np.uint64)
+    return files
