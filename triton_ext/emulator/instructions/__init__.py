@@ -41,7 +41,8 @@ OPCODES = {
          tcgen05_copy, tcgen05_mma, tensor_maps, warp, wgmma)
     ),
     **elementwise.opcodes(
-        (*comparison.ROWS, *conversion.ROWS, *floating.ROWS, *integer.ROWS, *logic.ROWS)
+        (*comparison.ROWS, *conversion.ROWS, *floating.ROWS, *integer.ROWS, *logic.ROWS,
+         *moves.ROWS)
     ),
 }  # fmt: skip
 """The opcodes that have a decoder, without the modifiers that it takes."""

@@ -17,8 +17,14 @@ from numpy.typing import NDArray
 from triton_ext.emulator.decode.decoder import Modifiers, instruction
 from triton_ext.emulator.decode.operands import Operands
 from triton_ext.emulator.decode.step import Run
+from triton_ext.emulator.decode.values import (
+    PACKED,
+    dtype_of,
+    element,
+    vector_reader,
+    vector_writer,
+)
 from triton_ext.emulator.errors import MemoryFault, UnsupportedInstruction
-from triton_ext.emulator.instructions.elementwise import PACKED, element, reader, writer
 from triton_ext.emulator.instructions.moves import peer, split_generic, split_shared
 from triton_ext.emulator.state import lanes as lane_sets
 from triton_ext.emulator.state.block import Cta
@@ -198,29 +204,6 @@ class _Atomic:
         return old
 
 
-def _values(
-    texts: tuple[str, ...], type_name: str, at: Instruction, operands: Operands
-) -> Callable[[Cta, Lanes], Array]:
-    """Reads registers as (lanes, elements)."""
-    if type_name == "b128":
-        read_wide = operands.reader(texts[0], "b128", at)
-        return lambda cta, lanes: np.ascontiguousarray(read_wide(cta, lanes)).view("V16")
-    reads = [reader(text, type_name, at, operands) for text in texts]
-
-    def values(cta: Cta, lanes: Lanes) -> Array:
-        number = lane_sets.count(lanes)
-        parts = [read(cta, lanes) for read in reads]
-        return np.concatenate(
-            [
-                (np.full(number, part) if part.ndim == 0 else part).reshape(number, -1)
-                for part in parts
-            ],
-            axis=1,
-        )
-
-    return values
-
-
 @instruction("atom", "red")
 def atomic(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     returns = at.opcode.startswith("atom")
@@ -241,14 +224,14 @@ def atomic(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     address = operands.address(texts.pop(0), at)
     if len(texts) != (2 if operation == "cas" else 1):
         raise UnsupportedInstruction("another number of operands is expected", at)
-    sources = [_values(operands.vector(text), type_name, at, operands) for text in texts]
-    kind = element(type_name)
+    sources = [vector_reader(operands.vector(text), type_name, at, operands) for text in texts]
+    kind, dtype = element(type_name), dtype_of(type_name)
     wanted = target != "_"
     unit = _Atomic(
         space.split("::")[0],
         order,
         _update(operation, kind, at),
-        np.dtype("V16") if kind == "b128" else DTYPES["b16" if kind == "bf16" else kind],
+        np.dtype("V16") if kind == "b128" else dtype,
         bits_of(type_name) // 8 * number,
         INTEGER.get(operation) if kind not in KINDS and not wanted else None,
         kind if operation == "add" else "",
@@ -256,19 +239,12 @@ def atomic(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     targets = operands.vector(target) if wanted else ()
     if wanted and len(targets) != number:
         raise UnsupportedInstruction(f"{len(targets)} registers for a vector of {number}", at)
-    writers = [
-        operands.writer(text, "b128", at)
-        if type_name == "b128"
-        else writer(text, type_name, at, operands)
-        for text in targets
-    ]
+    write = vector_writer(targets, type_name, at, operands)
 
     def run(cta: Cta, lanes: Lanes) -> None:
-        values = [read(cta, lanes) for read in sources]
+        values = [np.ascontiguousarray(read(cta, lanes)).view(unit.dtype) for read in sources]
         old = unit.apply(cta, lanes, address(cta, lanes), values[0], values[-1])
-        each = old.shape[1] // number
-        for position, write in enumerate(writers):
-            part = np.ascontiguousarray(old[:, position * each : (position + 1) * each])
-            write(cta, lanes, part.view(np.uint64) if type_name == "b128" else part.reshape(-1))
+        if wanted:
+            write(cta, lanes, old.view(dtype))
 
     return run

@@ -1,21 +1,18 @@
-"""Comparisons (PTX ISA 9.7.6, 9.7.7: "setp" and "set")."""
+"""Comparisons and selections (PTX ISA 9.7.6, 9.7.7)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from triton_ext.emulator.instructions.elementwise import PACKED, Form, Row, element
+from triton_ext.emulator.decode.values import PACKED, element
+from triton_ext.emulator.instructions.elementwise import Array, Form, Function, Row
 from triton_ext.emulator.state.types import DTYPES
 from triton_ext.emulator.units.floats import KINDS, flush, is_nan, widen
 
-Array = NDArray[Any]
-Compare = Callable[..., Any]
-
-_ORDERED: dict[str, Compare] = {
+_ORDERED: dict[str, Function] = {
     "eq": np.equal,
     "ne": np.not_equal,
     "lt": np.less,
@@ -26,14 +23,14 @@ _ORDERED: dict[str, Compare] = {
 _UNSIGNED = {"lo": "lt", "ls": "le", "hi": "gt", "hs": "ge"}
 _UNORDERED = {f"{name}u": name for name in _ORDERED}
 _NAMES = (*_ORDERED, *_UNSIGNED, *_UNORDERED, "num", "nan")
-_JOINS: dict[str, Compare] = {
+_JOINS: dict[str, Function] = {
     "and": np.logical_and,
     "or": np.logical_or,
     "xor": np.logical_xor,
 }
 
 
-def _float_comparison(name: str, kind: str) -> Compare:
+def _float_comparison(name: str, kind: str) -> Function:
     if name in ("num", "nan"):
 
         def unordered(a: Any, b: Any) -> Any:
@@ -59,7 +56,7 @@ def _float_comparison(name: str, kind: str) -> Compare:
     return ordered
 
 
-def _comparison(form: Form, type_name: str) -> Compare:
+def _comparison(form: Form, type_name: str) -> Function:
     name, kind = form.one_of(_NAMES), element(type_name)
     if kind not in KINDS:
         return _ORDERED[_UNSIGNED.get(name, name)]
@@ -69,7 +66,7 @@ def _comparison(form: Form, type_name: str) -> Compare:
     return lambda a, b: compare(flush(a, kind), flush(b, kind))
 
 
-def _set_predicates(form: Form) -> Compare:
+def _set_predicates(form: Form) -> Function:
     """``setp``: p = compare [op c], and q = !compare [op c]; packed: p and q are the halves'."""
     compare, packed = _comparison(form, form.type), form.type in PACKED
     join = _JOINS.get(form.one_of(_JOINS))
@@ -85,7 +82,7 @@ def _set_predicates(form: Form) -> Compare:
     return function
 
 
-def _set_value(form: Form) -> Compare:
+def _set_value(form: Form) -> Function:
     """``set``: all ones, or 1.0 of a float type, where the comparison holds; else 0."""
     compare, packed = _comparison(form, form.second), form.second in PACKED
     join = _JOINS.get(form.one_of(_JOINS))
@@ -103,6 +100,22 @@ def _set_value(form: Form) -> Compare:
         if join:
             result = join(result, *(np.repeat(each, 2) if packed else each for each in third))
         return np.where(result, yes, no)
+
+    return function
+
+
+# --------------------------------------------------------------------------- selections
+
+
+def _select_by_sign(form: Form) -> Function:
+    """``slct``: a where c >= 0, else b; a NaN counts as negative, -0 does not."""
+    tiny = np.float32(2.0**-126 if "ftz" in form else 0)
+
+    def function(a: Array, b: Array, c: Array) -> Array:
+        chosen = c >= 0
+        if "ftz" in form:
+            chosen = chosen | (np.abs(c) < tiny)
+        return np.where(chosen, a, b)
 
     return function
 
@@ -132,5 +145,13 @@ def _rows(join: str, third: str) -> Iterator[Row]:
         yield Row("set", form, "u32 s32", f"u16x2 = s, s{third}", second=pair, make=_set_value)
 
 
-# PTX ISA 9.7.6, "Comparison and Selection Instructions"; 9.7.7, "Half Precision Comparison ..."
-ROWS = (*_rows("", ""), *_rows("and|or|xor", ", pred"))
+_ALL = "b16 b32 b64 u16 u32 u64 s16 s32 s64 f32 f64"
+
+ROWS = (
+    # PTX ISA 9.7.6, "Comparison and Selection Instructions"; 9.7.7, "Half Precision Comparison ..."
+    *_rows("", ""),
+    *_rows("and|or|xor", ", pred"),
+    Row("selp", "", _ALL, "t = t, t, pred", lambda a, b, p: np.where(p, a, b)),
+    Row("slct", "", _ALL, "b = b, b, s", second="s32 f32", make=_select_by_sign),
+    Row("slct", "ftz", _ALL, "b = b, b, s", second="f32", make=_select_by_sign),
+)

@@ -5,19 +5,15 @@ Not modelled: stochastic rounding (.rs: NVIDIA draws the layout of its random bi
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from triton_ext.emulator.instructions.elementwise import Form, Row, element
+from triton_ext.emulator.decode.values import element
+from triton_ext.emulator.instructions.elementwise import Array, Form, Function, Row
 from triton_ext.emulator.state.types import DTYPES, bits_of
 from triton_ext.emulator.units import floats, rounding
 from triton_ext.emulator.units.rounding import FORMATS, encode, two_sum
-
-Array = NDArray[Any]
-Function = Callable[..., Any]
 
 _TO_INTEGER = {"rni": "rn", "rzi": "rz", "rmi": "rm", "rpi": "rp"}
 

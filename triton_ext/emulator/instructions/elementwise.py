@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from triton_ext.emulator.decode.decoder import Modifiers, Opcode
 from triton_ext.emulator.decode.operands import Operands, Reader, Writer
 from triton_ext.emulator.decode.step import Run
+from triton_ext.emulator.decode.values import element, reader, writer
 from triton_ext.emulator.errors import UnsupportedInstruction
-from triton_ext.emulator.state import lanes as lane_sets
 from triton_ext.emulator.state.block import Cta
 from triton_ext.emulator.state.lanes import Lanes
 from triton_ext.emulator.state.types import DTYPES, bits_of
@@ -31,20 +31,6 @@ Function = Callable[..., Any]
 
 Packed types come and go as their elements side by side, and bf16 as its bits.
 """
-
-PACKED = {
-    "f16x2": ("b32", "f16"),
-    "bf16x2": ("b32", "bf16"),
-    "f32x2": ("b64", "f32"),
-    "u16x2": ("b32", "u16"),
-    "s16x2": ("b32", "s16"),
-}
-"""Packed types: the register that holds them, and the type of an element."""
-
-
-def element(type_name: str) -> str:
-    """The type of an element: ``f16x2`` -> ``f16``."""
-    return PACKED[type_name][1] if type_name in PACKED else type_name
 
 
 # --------------------------------------------------------------------------- the table
@@ -91,13 +77,9 @@ class Form:
 
     def operand_type(self, name: str) -> str:
         """The type that an operand of a row has: see `Row.operands`."""
-        letters: dict[str, Callable[[], str]] = {
-            "t": lambda: self.type,
-            "s": lambda: self.second,
-            "b": lambda: f"b{self.bits}",
-            "w": lambda: f"{self.type[0]}{2 * self.bits}",
-        }
-        return letters[name]() if name in letters else name
+        if name in ("b", "w"):
+            return f"b{self.bits}" if name == "b" else f"{self.type[0]}{2 * self.bits}"
+        return {"t": self.type, "s": self.second}.get(name, name)
 
 
 @dataclass(frozen=True)
@@ -108,7 +90,7 @@ class Row:
         opcodes: the names of the instructions.
         modifiers: what their opcodes have besides the types, in any order: ``a|b`` is one of two,
             ``a.b`` both of them, and ``a?`` may be missing.
-        types: those that the instruction has; it takes one.
+        types: those that the instruction has; it takes one. (None: it has no type.)
         operands: the types of the destination and the sources, ``t = t, u32``. ``t`` is the type
             of the instruction, ``s`` its second type, ``w`` one of twice the width of ``t``, ``b``
             its bits without a sign. ``b32|pred`` are two destinations, and the second one of
@@ -164,7 +146,7 @@ class Row:
             return None
         if not all(part in names for part, names in zip(rest, self.kinds, strict=True)):
             return None
-        first, second = rest if self.second else (*rest, "")
+        first, second, *_ = (*rest, "", "")
         constants = tuple(immediate(text) for text in texts[1:])
         return Form(opcode, first, second, frozenset(parts), constants)
 
@@ -249,47 +231,6 @@ def _single(function: Function, reads: Sequence[Reader], write: Writer) -> Run:
         first, second = reads
         return lambda cta, lanes: write(cta, lanes, function(first(cta, lanes), second(cta, lanes)))
     return lambda cta, lanes: write(cta, lanes, function(*[read(cta, lanes) for read in reads]))
-
-
-# --------------------------------------------------------------------------- operands
-
-
-def reader(text: str, type_name: str, at: Instruction, operands: Operands) -> Reader:
-    """Reads an operand of a scalar or packed type; the elements of a packed one side by side.
-
-    bf16 comes as its bits.
-    """
-    if type_name == "bf16":
-        if operands.find(text, at.scope) is not None:
-            return operands.reader(text, "b16", at)
-        constant = operands.reader(text, "bf16", at)
-        return lambda cta, lanes: constant(cta, lanes).view(np.uint16)
-    if type_name not in PACKED:
-        return operands.reader(text, type_name, at)
-    register, each = PACKED[type_name]
-    read, dtype = operands.reader(text, register, at), _dtype(each)
-
-    def elements(cta: Cta, lanes: Lanes) -> Array:
-        value = read(cta, lanes)
-        if value.ndim == 0:
-            value = np.full(lane_sets.count(lanes), value)
-        return value.view(dtype)
-
-    return elements
-
-
-def writer(text: str, type_name: str, at: Instruction, operands: Operands) -> Writer:
-    """Writes what `reader` reads."""
-    if type_name not in PACKED:
-        return operands.writer(text, "b16" if type_name == "bf16" else type_name, at)
-    register, _ = PACKED[type_name]
-    write, dtype = operands.writer(text, register, at), DTYPES[register]
-    return lambda cta, lanes, value: write(cta, lanes, np.ascontiguousarray(value).view(dtype))
-
-
-def _dtype(type_name: str) -> np.dtype[Any]:
-    """bf16 is read and written as its bits: numpy has no arithmetic on it."""
-    return DTYPES["b16" if type_name == "bf16" else type_name]
 
 
 def _read_carry(cta: Cta, lanes: Lanes) -> Array:

@@ -8,18 +8,13 @@ rounded: the hardware's lie within the error bounds that PTX ISA states, but are
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from triton_ext.emulator.instructions.elementwise import Form, Row
+from triton_ext.emulator.instructions.elementwise import Array, Form, Function, Row
 from triton_ext.emulator.units import floats
 from triton_ext.emulator.units.floats import KINDS, bits, from_bits, narrow, widen
-
-Array = NDArray[Any]
-Function = Callable[..., Any]
 
 ROUNDINGS = ("rn", "rz", "rm", "rp")
 

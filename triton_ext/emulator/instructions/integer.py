@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from triton_ext.emulator.instructions.elementwise import Form, Row
-
-Array = NDArray[Any]
-Function = Callable[..., Any]
+from triton_ext.emulator.instructions.elementwise import Array, Form, Function, Row
 
 
 def _clamp(value: Array, dtype: np.dtype[Any]) -> Array:

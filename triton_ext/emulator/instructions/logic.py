@@ -1,4 +1,4 @@
-"""Logic, shifts and selections (PTX ISA 9.7.6, 9.7.8, and "prmt" of 9.7.9)."""
+"""Logic and shifts (PTX ISA 9.7.8, and "prmt" of 9.7.9)."""
 
 from __future__ import annotations
 
@@ -6,12 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from triton_ext.emulator.instructions.elementwise import Form, Row
-
-Array = NDArray[Any]
-Function = Callable[..., Any]
+from triton_ext.emulator.instructions.elementwise import Array, Form, Function, Row
 
 # ---------------------------------------------------------------------------- shifts
 
@@ -173,33 +169,10 @@ def _fixed_bytes(low: Array, high: Array, selector: int) -> Array:
     return whole
 
 
-# --------------------------------------------------------------------------- selections
-
-
-def _select_by_sign(form: Form) -> Function:
-    """``slct``: a where c >= 0, else b; a NaN counts as negative, -0 does not."""
-    tiny = np.float32(2.0**-126 if "ftz" in form else 0)
-
-    def function(a: Array, b: Array, c: Array) -> Array:
-        chosen = c >= 0
-        if "ftz" in form:
-            chosen = chosen | (np.abs(c) < tiny)
-        return np.where(chosen, a, b)
-
-    return function
-
-
 _BITS = "b16 b32 b64"
 _NUMBERS = "u16 u32 u64 s16 s32 s64"
 
 ROWS = (
-    # PTX ISA 9.7.6, "Comparison and Selection Instructions" (the others: `comparison`)
-    Row("selp", "", f"{_BITS} {_NUMBERS} f32 f64", "t = t, t, pred",
-        lambda a, b, p: np.where(p, a, b)),
-    Row("slct", "", f"{_BITS} {_NUMBERS} f32 f64", "b = b, b, s", second="s32 f32",
-        make=_select_by_sign),
-    Row("slct", "ftz", f"{_BITS} {_NUMBERS} f32 f64", "b = b, b, s", second="f32",
-        make=_select_by_sign),
     # PTX ISA 9.7.8, "Logic and Shift Instructions"
     Row("and", "", f"pred {_BITS}", "t = t, t", np.bitwise_and),
     Row("or", "", f"pred {_BITS}", "t = t, t", np.bitwise_or),

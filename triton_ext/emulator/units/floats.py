@@ -45,19 +45,16 @@ class Kind:
     least: float
 
 
-def _kind(format: Format, number: Any) -> Kind:
+def _kind(name: str, number: Any) -> Kind:
+    format = FORMATS[name]
     code = format.dtype.type
     sign, lowest = code(format.sign), code(1 << format.mantissa)
     least = 2.0**format.emin
     return Kind(format, code, number, sign, ~sign, code(format.infinity), lowest, least)
 
 
-KINDS = {
-    "f16": _kind(rounding.F16, np.float16),
-    "bf16": _kind(rounding.BF16, np.uint16),
-    "f32": _kind(rounding.F32, np.float32),
-    "f64": _kind(rounding.F64, np.float64),
-}
+_NUMBERS = {"f16": np.float16, "bf16": np.uint16, "f32": np.float32, "f64": np.float64}
+KINDS = {name: _kind(name, number) for name, number in _NUMBERS.items()}
 
 
 def bits(value: Any, kind: str) -> Array:
@@ -137,7 +134,7 @@ def quiet(result: Any, *sources: Any) -> Array:
     wrong = np.isnan(result)
     if not np.any(wrong):
         return np.asarray(result)
-    code = np.full(result.shape, np.uint64(rounding.F64.nan))
+    code = np.full(result.shape, np.uint64(FORMATS["f64"].nan))
     for source in reversed(sources):
         raw = np.broadcast_to(np.asarray(source), result.shape)
         code = np.where(np.isnan(raw), raw.view(np.uint64) | np.uint64(1 << 51), code)
