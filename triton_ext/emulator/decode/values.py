@@ -79,13 +79,13 @@ def vector_reader(
         return operands.reader(text, "b128", at)
     register, dtype = PACKED.get(type_name, (type_name, ""))[0], dtype_of(type_name)
     reads = [reader(text, register, at, operands) for text in texts]
-    whole = dtype_of(register)
+    whole, scalar = dtype_of(register), register == type_name
 
     def values(cta: Cta, lanes: Lanes) -> Array:
         result = np.empty((lane_sets.count(lanes), len(reads)), whole)
         for position, read in enumerate(reads):
             result[:, position] = read(cta, lanes)
-        return result.view(dtype)
+        return result if scalar else result.view(dtype)
 
     return values
 
@@ -99,10 +99,11 @@ def vector_writer(
         return operands.writer(text, "b128", at)
     register = PACKED.get(type_name, (type_name, ""))[0]
     writes = [writer(text, register, at, operands) for text in texts]
-    whole = dtype_of(register)
+    whole, packed = dtype_of(register), register != type_name
 
     def write_all(cta: Cta, lanes: Lanes, values: Any) -> None:
-        values = values.view(whole)
+        if packed:
+            values = values.view(whole)
         for position, write in enumerate(writes):
             write(cta, lanes, values[:, position])
 

@@ -70,14 +70,17 @@ def _set_predicates(form: Form) -> Function:
     """``setp``: p = compare [op c], and q = !compare [op c]; packed: p and q are the halves'."""
     compare, packed = _comparison(form, form.type), form.type in PACKED
     join = _JOINS.get(form.one_of(_JOINS))
+    if not form.pair and not packed:
+        return (lambda a, b, third: join(compare(a, b), third)) if join else compare
 
-    def function(a: Array, b: Array, *third: Array) -> tuple[Any, Any]:
+    def function(a: Array, b: Array, *third: Array) -> Any:
         first = compare(a, b)
         if packed:
             first, second = np.asarray(first).reshape(-1, 2).T
         else:
             second = np.logical_not(first)
-        return (join(first, *third), join(second, *third)) if join else (first, second)
+        results = [join(each, *third) if join else each for each in (first, second)]
+        return results if form.pair else results[0]
 
     return function
 

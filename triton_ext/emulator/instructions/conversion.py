@@ -224,11 +224,12 @@ def _from_narrow(form: Form) -> Function:
         if "relu" in form:
             values = np.where(np.signbit(values) & ~np.isnan(values), 0.0, values)
         table = floats.bits(floats.narrow(values, half), half)
-    mask = np.uint16((1 << bits) - 1)
+    mask = (1 << bits) - 1
 
     def function(code: Array) -> Array:
-        pair = np.stack((code & mask, code >> bits & mask), axis=-1)
-        return np.asarray(table[pair].reshape(-1))
+        pair = np.empty((code.size, 2), table.dtype)
+        pair[:, 0], pair[:, 1] = table[code & mask], table[code >> bits & mask]
+        return pair.reshape(-1)
 
     return function
 

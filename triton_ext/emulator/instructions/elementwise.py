@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from triton_ext.emulator.decode.decoder import Modifiers, Opcode
+from triton_ext.emulator.decode.decoder import Decoder, Modifiers, Opcode
 from triton_ext.emulator.decode.operands import Operands, Reader, Writer
 from triton_ext.emulator.decode.step import Run
 from triton_ext.emulator.decode.values import element, reader, writer
@@ -27,7 +27,7 @@ from triton_ext.ptx.parse import Instruction, immediate
 
 Array = NDArray[Any]
 Function = Callable[..., Any]
-"""(an array, or a scalar for all lanes, of each source) -> the result; of two destinations, both.
+"""(an array, or a scalar for all lanes, of each source) -> the result; of a pair, both results.
 
 Packed types come and go as their elements side by side, and bf16 as its bits.
 """
@@ -45,13 +45,15 @@ class Form:
         type: its type, or the first of two.
         second: the other one, or "".
         constants: the value of each source that is an integer constant, None for the others.
+        pair: whether it writes two destinations.
     """
 
     opcode: str
     type: str
     second: str
     modifiers: frozenset[str]
-    constants: tuple[int | None, ...]
+    constants: tuple[int | None, ...] = ()
+    pair: bool = False
 
     def __contains__(self, modifier: str) -> bool:
         return modifier in self.modifiers
@@ -109,10 +111,10 @@ class Row:
     second: str = ""
 
     @functools.cached_property
-    def choices(self) -> list[tuple[list[set[str]], bool]]:
-        """Of each of the modifiers: the alternatives, and whether it must be there."""
+    def choices(self) -> list[tuple[list[list[str]], bool]]:
+        """The alternatives of each of the modifiers, and whether it must be there."""
         return [
-            ([set(each.split(".")) for each in word.rstrip("?").split("|")], word[-1] != "?")
+            ([each.split(".") for each in word.rstrip("?").split("|")], word[-1] != "?")
             for word in self.modifiers.split()
         ]
 
@@ -120,6 +122,12 @@ class Row:
     def kinds(self) -> list[list[str]]:
         """The types to choose from, for the first one and the second."""
         return [names.split() for names in (self.types, self.second) if names]
+
+    @functools.cached_property
+    def known(self) -> frozenset[str]:
+        """All modifiers and types."""
+        modifiers = (choice for choices, _ in self.choices for choice in choices)
+        return frozenset(part for parts in (*self.kinds, *modifiers) for part in parts)
 
     @functools.cached_property
     def targets(self) -> list[str]:
@@ -131,13 +139,19 @@ class Row:
         """The types of the sources."""
         return self.operands.partition(" = ")[2].split(", ")
 
-    def form(self, opcode: str, parts: Sequence[str], texts: Sequence[str]) -> Form | None:
-        """What an instruction says if it fits: its name, the rest of its opcode, its operands."""
-        if len(texts) != 1 + len(self.sources) - self.sources.count("cc"):
+    def form(self, opcode: str, parts: Sequence[str], number: int) -> Form | None:
+        """What an instruction says if it fits: its name, the rest of its opcode.
+
+        Args:
+            number: how many operands it has.
+        """
+        if not self.known.issuperset(parts):
+            return None
+        if number != 1 + len(self.sources) - self.sources.count("cc"):
             return None
         rest = list(parts)
         for choices, required in self.choices:
-            found = next((each for each in choices if each.issubset(rest)), set())
+            found = next((each for each in choices if all(part in rest for part in each)), [])
             if required and not found:
                 return None
             for part in found:
@@ -147,13 +161,7 @@ class Row:
         if not all(part in names for part, names in zip(rest, self.kinds, strict=True)):
             return None
         first, second, *_ = (*rest, "", "")
-        constants = tuple(immediate(text) for text in texts[1:])
-        return Form(opcode, first, second, frozenset(parts), constants)
-
-    def knows(self, part: str) -> bool:
-        """Whether a part of an opcode is one of the types or modifiers."""
-        modifiers = (choice for choices, _ in self.choices for choice in choices)
-        return any(part in names for names in (*self.kinds, *modifiers))
+        return Form(opcode, first, second, frozenset(parts))
 
 
 # ------------------------------------------------------------------------- the decoder
@@ -166,28 +174,33 @@ def opcodes(rows: Iterable[Row]) -> dict[str, Opcode]:
         for name in row.opcodes.split():
             found.setdefault(name, []).append(row)
     return {
-        name: Opcode(name, functools.partial(_decode, name, mine), 0, in_flight=False)
-        for name, mine in found.items()
+        name: Opcode(name, _decoder(name, mine), 0, in_flight=False) for name, mine in found.items()
     }
 
 
-def _decode(
-    opcode: str, rows: Sequence[Row], at: Instruction, modifiers: Modifiers, operands: Operands
-) -> Run:
-    for row in rows:
-        form = row.form(opcode, modifiers.parts, at.operands)
-        if form is not None:
+def _decoder(opcode: str, rows: Sequence[Row]) -> Decoder:
+    @functools.cache
+    def fitting(parts: tuple[str, ...], number: int) -> tuple[Row, Form] | None:
+        forms = ((row, row.form(opcode, parts, number)) for row in rows)
+        return next(((row, form) for row, form in forms if form is not None), None)
+
+    def decode(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
+        found = fitting(tuple(modifiers.parts), len(at.operands))
+        if found is not None:
             modifiers.parts.clear()
-            return _elementwise(at, operands, row, form)
-    for part in modifiers.parts:
-        if not any(row.knows(part) for row in rows):
-            raise UnsupportedInstruction(f"modifier .{part} is not modelled", at)
-    raise UnsupportedInstruction(
-        f"{opcode} has no form with these modifiers, types and number of operands", at
-    )
+            return _elementwise(at, operands, *found)
+        for part in modifiers.parts:
+            if not any(part in row.known for row in rows):
+                raise UnsupportedInstruction(f"modifier .{part} is not modelled", at)
+        raise UnsupportedInstruction(
+            f"{opcode} has no form with these modifiers, types and number of operands", at
+        )
+
+    return decode
 
 
 def _elementwise(at: Instruction, operands: Operands, row: Row, form: Form) -> Run:
+    writes = _targets(at, operands, row, form)
     sources = iter(at.operands[1:])
     reads = [
         _read_carry
@@ -195,31 +208,39 @@ def _elementwise(at: Instruction, operands: Operands, row: Row, form: Form) -> R
         else reader(next(sources), form.operand_type(each), at, operands)
         for each in row.sources
     ]
-    targets = iter(at.operands[0].split("|"))
+    function = row.function
+    if row.make:
+        constants = tuple(immediate(text) for text in at.operands[1:])
+        function = row.make(replace(form, constants=constants, pair=len(writes) == 2))
+    if function is None:
+        raise TypeError(f"the row of {row.opcodes} computes nothing")
+    if len(writes) == 1:
+        return _single(function, reads, writes[0])
+    results, (first, second) = function, writes
+
+    def run(cta: Cta, lanes: Lanes) -> None:
+        values = results(*[read(cta, lanes) for read in reads])
+        first(cta, lanes, values[0])
+        second(cta, lanes, values[1])
+
+    return run
+
+
+def _targets(at: Instruction, operands: Operands, row: Row, form: Form) -> list[Writer]:
+    """Writes the destination, or two of them."""
+    texts = iter(at.operands[0].split("|"))
     writes: list[Writer] = []
     for each in row.targets:
         if each == "cc":
             if "cc" in form:
                 writes.append(_write_carry)
             continue
-        text = next(targets, "").strip()
+        text = next(texts, "").strip()
         if text or not each.endswith("?"):
             writes.append(writer(text, form.operand_type(each.rstrip("?")), at, operands))
-    if next(targets, ""):
+    if next(texts, ""):
         raise UnsupportedInstruction("it has more destinations than are expected", at)
-    function = row.make(form) if row.make else row.function
-    if function is None:
-        raise TypeError(f"the row of {row.opcodes} computes nothing")
-    if len(row.targets) == 1:
-        return _single(function, reads, writes[0])
-    results = function
-
-    def run(cta: Cta, lanes: Lanes) -> None:
-        values = results(*[read(cta, lanes) for read in reads])
-        for write, value in zip(writes, values, strict=False):
-            write(cta, lanes, value)
-
-    return run
+    return writes
 
 
 def _single(function: Function, reads: Sequence[Reader], write: Writer) -> Run:
@@ -230,6 +251,11 @@ def _single(function: Function, reads: Sequence[Reader], write: Writer) -> Run:
     if len(reads) == 2:
         first, second = reads
         return lambda cta, lanes: write(cta, lanes, function(first(cta, lanes), second(cta, lanes)))
+    if len(reads) == 3:
+        first, second, third = reads
+        return lambda cta, lanes: write(
+            cta, lanes, function(first(cta, lanes), second(cta, lanes), third(cta, lanes))
+        )
     return lambda cta, lanes: write(cta, lanes, function(*[read(cta, lanes) for read in reads]))
 
 

@@ -113,7 +113,7 @@ def _remainder(a: Array, b: Array) -> Array:
 # ----------------------------------------------------------------------------- carries
 
 
-_NO_CARRY, _CARRY = np.asarray(False), np.asarray(True)
+_NO_CARRY = np.asarray(False)
 
 
 def _sum_with_carry(a: Array, b: Array, carry: Array) -> tuple[Array, Array]:
@@ -125,17 +125,23 @@ def _sum_with_carry(a: Array, b: Array, carry: Array) -> tuple[Array, Array]:
 
 def _carrying(form: Form) -> Function:
     """Sums with the carry flag; a subtraction's flag is set when it does not borrow."""
-    if not form.opcode.startswith("sub"):
-        return lambda a, b, carry=_NO_CARRY: _sum_with_carry(a, b, carry)
-    return lambda a, b, carry=_CARRY: _sum_with_carry(a, ~b, carry)
+    subtract = form.opcode.startswith("sub")
+    initial = np.asarray(subtract)
+
+    def function(a: Array, b: Array, carry: Array = initial) -> Any:
+        results = _sum_with_carry(a, ~b if subtract else b, carry)
+        return results if form.pair else results[0]
+
+    return function
 
 
 def _multiply_add_carrying(form: Form) -> Function:
     raw, product = np.dtype(f"u{form.dtype.itemsize}"), _product(form)
 
-    def function(a: Array, b: Array, c: Array, carry: Array = _NO_CARRY) -> tuple[Array, Array]:
+    def function(a: Array, b: Array, c: Array, carry: Array = _NO_CARRY) -> Any:
         total, out = _sum_with_carry(product(a, b).astype(raw), c.astype(raw), carry)
-        return total.view(form.dtype), out
+        total = total.view(form.dtype)
+        return (total, out) if form.pair else total
 
     return function
 

@@ -59,9 +59,9 @@ def move(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
         return unpack
     if source.startswith("{"):
         read = vector_reader(parts, f"b{each}", at, operands)
-        write = vector_writer((target,), f"b{bits}", at, operands)
-        dtype = dtype_of(f"b{bits}")
-        return lambda cta, lanes: write(cta, lanes, read(cta, lanes).view(dtype))
+        write, dtype = operands.writer(target, f"b{bits}", at), dtype_of(f"b{bits}")
+        chosen = slice(None) if bits == 128 else 0
+        return lambda cta, lanes: write(cta, lanes, read(cta, lanes).view(dtype)[:, chosen])
     read, write = operands.reader(source, type_name, at), operands.writer(target, type_name, at)
     return lambda cta, lanes: write(cta, lanes, read(cta, lanes))
 
@@ -72,7 +72,8 @@ def _convert_address(form: Form) -> Function:
     if form.type == "u32" and window:
         raise ValueError("generic addresses have 64 bits")
     offset = np.asarray(-window & _ADDRESS if "to" in form else window, np.uint64)
-    return lambda address: address + offset.astype(form.dtype)
+    offset = offset.astype(form.dtype)
+    return lambda address: address + offset
 
 
 def _is_space(form: Form) -> Function:
