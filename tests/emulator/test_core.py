@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from types import ModuleType
+
 import numpy as np
 import pytest
 
 from triton_ext.emulator import run_ptx
+from triton_ext.emulator.decode.decoder import instruction, opcodes_of
 from triton_ext.emulator.errors import (
     BarrierFault,
     ConvergenceFault,
@@ -385,3 +390,33 @@ def test_traces_and_statistics():
 def test_errors_are_one_family():
     for kind in (MemoryFault, Deadlock, LaunchError, UnsupportedInstruction):
         assert issubclass(kind, EmulationError)
+
+
+# ------------------------------------------------------------------- the package
+
+
+@pytest.mark.parametrize("module", ["errors", "host.pytest_plugin"])
+def test_what_every_process_imports_does_not_load_the_emulator(module):
+    script = f"""
+import sys
+import triton_ext.emulator.{module}
+print(*(name for name in sys.modules if name.startswith("triton_ext.emulator.")))
+"""
+    command = [sys.executable, "-c", script]
+    loaded = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+    rooms = {name.split(".")[2] for name in loaded}
+    assert rooms == {"errors", module.split(".")[0]}
+
+
+def test_an_opcode_has_one_decoder():
+    module = ModuleType("a module with two decoders")
+
+    def decode(at, modifiers, operands):
+        raise AssertionError("not called")
+
+    decode.__module__ = module.__name__
+    instruction("frob.once")(decode)
+    assert set(opcodes_of([module])) == {"frob.once"}
+    instruction("frob.once", convergent=True)(decode)
+    with pytest.raises(ValueError, match=r"frob\.once has two decoders"):
+        opcodes_of([module])

@@ -1,4 +1,13 @@
-"""The emulated GPU: runs compiled PTX of Hopper and Blackwell kernels on any machine."""
+"""The emulated GPU: runs compiled PTX of Hopper and Blackwell kernels on any machine.
+
+From the bottom up, each package importing only those below it:
+
+- `state`: a block's registers, memories, barriers and clocks; sets of lanes.
+- `units`: what TMA, tensor cores and mbarriers do with them; and `decode`: PTX, its operands and
+  modifiers, as steps.
+- `instructions`: a decoder for each opcode; and `schedule`: which threads run next.
+- `host`: `run_ptx`, the Triton driver, pytest, torch.
+"""
 
 from __future__ import annotations
 

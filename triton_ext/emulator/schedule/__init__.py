@@ -1,1 +1,1 @@
-"""Who runs when: fibers, blocks, clusters, processes."""
+"""Which threads run when, and when asynchronous work is done: fibers, the machine, processes."""

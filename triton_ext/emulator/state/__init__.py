@@ -1,1 +1,1 @@
-"""What a running kernel has: memories, registers, clocks."""
+"""What a running kernel has: registers, memories, barriers, clocks; and the blocks that hold it."""

@@ -1,1 +1,1 @@
-"""The asynchronous units: TMA, tensor cores, barriers; and the arithmetic that they do."""
+"""The asynchronous units: TMA, tensor cores, mbarriers; and the arithmetic that they do."""
