@@ -92,7 +92,7 @@ class Row:
         opcodes: the names of the instructions.
         modifiers: what their opcodes have besides the types, in any order: ``a|b`` is one of two,
             ``a.b`` both of them, and ``a?`` may be missing.
-        types: those that the instruction has; it takes one. (None: it has no type.)
+        types: those that the instruction has, of which it takes one; "" if it has no type.
         operands: the types of the destination and the sources, ``t = t, u32``. ``t`` is the type
             of the instruction, ``s`` its second type, ``w`` one of twice the width of ``t``, ``b``
             its bits without a sign. ``b32|pred`` are two destinations, and the second one of

@@ -86,7 +86,7 @@ def _approximate(form: Form) -> Function:
 
 
 def _coarse64(form: Form) -> Function:
-    """``.approx.ftz.f64``: of the upper 32 bits of the operand; the lower ones of the result are 0.
+    """``.approx.ftz.f64``: reads the operand's upper 32 bits; the result's lower ones are 0.
 
     NaN becomes 0x7fffffff00000000 (PTX ISA, "rcp.approx.ftz.f64").
     """

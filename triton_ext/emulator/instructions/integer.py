@@ -50,7 +50,7 @@ def _product(form: Form) -> Function:
 
 
 def _low_product(form: Form) -> Function:
-    """Of the low 24 bits of both factors: bits 0 to 31 (lo) or 16 to 47 (hi) of the product."""
+    """``mul24``: bits 0 to 31 (lo) or 16 to 47 (hi) of the product of the low 24 bits."""
     dtype, up, down = form.dtype, np.int64(40), np.int64(16 if "hi" in form else 0)
 
     def low24(value: Array) -> Array:
@@ -70,7 +70,7 @@ def _multiply_add(form: Form) -> Function:
 
 
 def _dot_product(form: Form) -> Function:
-    """``dp4a``: c + the dot product of four bytes; ``dp2a``: of two halves and two bytes."""
+    """c + the dot product of four bytes and four (``dp4a``), or two halves and two (``dp2a``)."""
     signed = {"s32": "i", "u32": "u"}
     wide = signed[form.type] + ("1" if form.opcode == "dp4a" else "2")
     narrow = signed[form.second] + "1"

@@ -99,7 +99,7 @@ def load_bytes(
     """(lanes, width) bytes from a space ("" is generic), through the generic proxy.
 
     Args:
-        order: of a strong access: one of `memory_order.STRONG`.
+        order: one of `memory_order.STRONG`, or "" for a weak access.
     """
     values: Bytes
     if space == "":
@@ -148,7 +148,7 @@ def store_bytes(
     """Write (lanes, width) bytes to a space ("" is generic), through the generic proxy.
 
     Args:
-        order: of a strong access: one of `memory_order.STRONG`.
+        order: one of `memory_order.STRONG`, or "" for a weak access.
     """
     cta.machine.progress += 1
     if space and cta.machine.observer is not None:

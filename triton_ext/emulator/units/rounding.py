@@ -27,11 +27,11 @@ class Format:
     """A binary floating-point format.
 
     Attributes:
-        bits: of the whole, without padding.
-        mantissa: stored bits of the significand.
+        bits: the width of a code, without padding.
+        mantissa: how many bits of the significand are stored.
         emin: the exponent of the smallest normal number.
         largest: the code of the largest finite number.
-        infinity: its code, or None if the format has none.
+        infinity: the code of infinity, or None if the format has none.
         nan: the code that the hardware makes for NaN.
     """
 
@@ -44,7 +44,7 @@ class Format:
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Of the codes."""
+        """numpy's type of the codes."""
         return np.dtype(f"u{max(8, 1 << (self.bits - 1).bit_length()) // 8}")
 
     @property
