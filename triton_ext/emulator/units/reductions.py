@@ -75,7 +75,11 @@ def combiner(operation: str, dtype: Any) -> Combine:
         legal = integer and size >= 4 and dtype != np.int64
     if not legal:
         raise DescriptorFault(f"there is no reduction .{operation} of {dtype.name} elements")
-    function = update(operation, _KINDS.get(dtype.name, dtype.name))
+    kind = _KINDS.get(dtype.name, dtype.name)
+    if kind == "f64":  # .add alone is legal; of two NaNs, the operand's stays
+        add: Combine = exact("add", kind)
+        return add
+    function = update(operation, kind)
     if dtype.name != "bfloat16":
         return function
     return lambda old, new: function(old.view(np.uint16), new.view(np.uint16)).view(dtype)
