@@ -5,7 +5,6 @@ from __future__ import annotations
 from triton_ext.emulator.decode import program
 from triton_ext.emulator.decode.decoder import opcodes_of
 from triton_ext.emulator.instructions import (
-    arithmetic,
     async_copies,
     atomics,
     barriers,
@@ -15,6 +14,7 @@ from triton_ext.emulator.instructions import (
     comparison,
     control,
     conversion,
+    elementwise,
     fences,
     floating,
     hints,
@@ -34,12 +34,17 @@ from triton_ext.emulator.instructions import (
 )
 from triton_ext.ptx.parse import Module
 
-OPCODES = opcodes_of(
-    (arithmetic, async_copies, atomics, barriers, bulk_copies, calls, clusters, comparison,
-     control, conversion, fences, floating, hints, integer, logic, matrix, mbarriers, moves,
-     tcgen05_access, tcgen05_allocation, tcgen05_commit, tcgen05_copy, tcgen05_mma, tensor_maps,
-     warp, wgmma)
-)  # fmt: skip
+OPCODES = {
+    **opcodes_of(
+        (async_copies, atomics, barriers, bulk_copies, calls, clusters, control, fences, hints,
+         matrix, mbarriers, moves, tcgen05_access, tcgen05_allocation, tcgen05_commit,
+         tcgen05_copy, tcgen05_mma, tensor_maps, warp, wgmma)
+    ),
+    **elementwise.opcodes(
+        (*comparison.ROWS, *conversion.ROWS, *floating.ROWS, *integer.ROWS, *logic.ROWS,
+         *moves.ROWS)
+    ),
+}  # fmt: skip
 """The opcodes that have a decoder, without the modifiers that it takes."""
 
 

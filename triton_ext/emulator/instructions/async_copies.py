@@ -6,14 +6,13 @@ seen them who has not waited for them. The copies of a block are done in the ord
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
 from triton_ext.emulator.decode.decoder import Modifiers, instruction
 from triton_ext.emulator.decode.operands import Operands, Reader
 from triton_ext.emulator.decode.step import Outcome, Run, Split, Wait
+from triton_ext.emulator.decode.values import vector_reader
 from triton_ext.emulator.errors import BarrierFault, MemoryFault, UnsupportedInstruction
 from triton_ext.emulator.instructions.mbarriers import SHARED_SPACES
 from triton_ext.emulator.state import lanes as lane_sets
@@ -239,15 +238,12 @@ def store(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     texts = operands.vector(at.operands[1])
     if len(texts) != vector or (at.opcode.startswith("red") and not operation):
         raise UnsupportedInstruction("its operands are not understood", at)
-    readers = [operands.reader(text, type_name, at) for text in texts]
-    dtype: np.dtype[Any] = DTYPES[type_name]
+    read, dtype = vector_reader(texts, type_name, at, operands), DTYPES[type_name]
     width = vector * bits_of(type_name) // 8
     combine = combiner(operation, dtype) if operation else None
 
     def run(cta: Cta, lanes: Lanes) -> None:
-        values = np.empty((lane_sets.count(lanes), vector), dtype)
-        for position, read in enumerate(readers):
-            values[:, position] = read(cta, lanes)
+        values = read(cta, lanes).view(dtype)
         targets = shared_addresses(cta, space, to(cta, lanes))
         barriers = shared_addresses(cta, space, barrier(cta, lanes))
         if (targets >> RANK_SHIFT != barriers >> RANK_SHIFT).any():
@@ -269,14 +265,14 @@ def store(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
                     shared.store(offsets, raw[here], by_lane[here], event)
                     continue
                 for offset, new, agent in zip(offsets, values[here], by_lane[here], strict=True):
-                    place, who = np.array([offset]), np.array([agent])
-                    old = shared.load(place, width, who)[0].view(dtype)
+                    where, who = np.array([offset]), np.array([agent])
+                    old = shared.load(where, width, who)[0].view(dtype)
                     both = combine(old, new).view(np.uint8)[None]
-                    shared.store(place, both, who, event)
-            for where, group, chosen in by_address(barriers, lanes):
+                    shared.store(where, both, who, event)
+            for barrier_at, group, chosen in by_address(barriers, lanes):
                 own = cta.copy_agents(cta.agents(group))
                 clock = clocks.of_event(own, event, fenced=False)
-                signal(cta, where, width * int(chosen.sum()), clock)
+                signal(cta, barrier_at, width * int(chosen.sum()), clock)
 
         cta.issue(lanes, None, perform)
 

@@ -66,7 +66,7 @@ def cluster_wait(at: Instruction, modifiers: Modifiers, operands: Operands) -> R
 
 @instruction("mapa")
 def map_address(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
-    """The address of the same place in another block's shared memory."""
+    """The address at the same offset in another block's shared memory."""
     space = modifiers.one_of(SHARED_SPACES)
     type_name = modifiers.type()
     write = operands.writer(at.operands[0], type_name, at)

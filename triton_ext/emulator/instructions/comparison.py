@@ -1,34 +1,18 @@
-"""Comparisons (PTX ISA, "Comparison and Selection Instructions")."""
+"""Comparisons and selections (PTX ISA 9.7.6, 9.7.7)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from triton_ext.emulator.decode.decoder import Modifiers, instruction
-from triton_ext.emulator.decode.operands import Operands
-from triton_ext.emulator.decode.step import Run
-from triton_ext.emulator.errors import UnsupportedInstruction
-from triton_ext.emulator.instructions.common import (
-    PACKED,
-    data_type,
-    element,
-    reader,
-    writer,
-)
-from triton_ext.emulator.instructions.floating import flush, is_nan, widen
-from triton_ext.emulator.state.block import Cta
-from triton_ext.emulator.state.lanes import Lanes
-from triton_ext.emulator.state.types import DTYPES, bits_of
-from triton_ext.ptx.parse import Instruction
+from triton_ext.emulator.decode.values import PACKED, element
+from triton_ext.emulator.instructions.elementwise import Array, Form, Function, Row
+from triton_ext.emulator.state.types import DTYPES
+from triton_ext.emulator.units.floats import KINDS, flush, is_nan, widen
 
-Array = NDArray[Any]
-Compare = Callable[[Any, Any], Any]
-
-_ORDERED: dict[str, Compare] = {
+_ORDERED: dict[str, Function] = {
     "eq": np.equal,
     "ne": np.not_equal,
     "lt": np.less,
@@ -39,14 +23,14 @@ _ORDERED: dict[str, Compare] = {
 _UNSIGNED = {"lo": "lt", "ls": "le", "hi": "gt", "hs": "ge"}
 _UNORDERED = {f"{name}u": name for name in _ORDERED}
 _NAMES = (*_ORDERED, *_UNSIGNED, *_UNORDERED, "num", "nan")
-_JOINS: dict[str, Compare] = {
+_JOINS: dict[str, Function] = {
     "and": np.logical_and,
     "or": np.logical_or,
     "xor": np.logical_xor,
 }
 
 
-def _float_comparison(name: str, kind: str) -> Compare:
+def _float_comparison(name: str, kind: str) -> Function:
     if name in ("num", "nan"):
 
         def unordered(a: Any, b: Any) -> Any:
@@ -72,94 +56,105 @@ def _float_comparison(name: str, kind: str) -> Compare:
     return ordered
 
 
-def _comparison(at: Instruction, modifiers: Modifiers) -> tuple[str, bool, str]:
-    """The comparison's name, whether it flushes, and the boolean operator, if any."""
-    name = modifiers.one_of(_NAMES)
-    if not name:
-        raise UnsupportedInstruction("the comparison is missing", at)
-    join = modifiers.one_of(_JOINS)
-    ftz = modifiers.flag("ftz")
-    return name, ftz, join
-
-
-def _function(name: str, type_name: str, ftz: bool, at: Instruction) -> Compare:
-    kind = element(type_name)
-    if kind not in ("f16", "bf16", "f32", "f64"):
-        found = _ORDERED.get(_UNSIGNED.get(name, name))
-        if found is None:
-            raise UnsupportedInstruction(f".{name} does not go with .{type_name}", at)
-        return found
+def _comparison(form: Form, type_name: str) -> Function:
+    name, kind = form.one_of(_NAMES), element(type_name)
+    if kind not in KINDS:
+        return _ORDERED[_UNSIGNED.get(name, name)]
     compare = _float_comparison(name, kind)
-    if not ftz:
+    if "ftz" not in form:
         return compare
     return lambda a, b: compare(flush(a, kind), flush(b, kind))
 
 
-@instruction("setp")
-def set_predicate(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
+def _set_predicates(form: Form) -> Function:
     """``setp``: p = compare [op c], and q = !compare [op c]; packed: p and q are the halves'."""
-    name, ftz, join = _comparison(at, modifiers)
-    type_name = data_type(at, modifiers)
-    compare = _function(name, type_name, ftz, at)
-    first, _, second = (part.strip() for part in at.operands[0].partition("|"))
-    read_a, read_b = (reader(text, type_name, at, operands) for text in at.operands[1:3])
-    write = operands.writer(first, "pred", at)
-    write_other = operands.writer(second, "pred", at) if second else None
-    if bool(join) != (len(at.operands) == 4):
-        raise UnsupportedInstruction("a boolean operator goes with a third source", at)
-    combine = _JOINS.get(join)
-    read_c = operands.reader(at.operands[3], "pred", at) if join else None
-    packed = type_name in PACKED
+    compare, packed = _comparison(form, form.type), form.type in PACKED
+    join = _JOINS.get(form.one_of(_JOINS))
+    if not form.pair and not packed:
+        return (lambda a, b, third: join(compare(a, b), third)) if join else compare
 
-    def run(cta: Cta, lanes: Lanes) -> None:
-        result = compare(read_a(cta, lanes), read_b(cta, lanes))
+    def function(a: Array, b: Array, *third: Array) -> Any:
+        first = compare(a, b)
         if packed:
-            pairs = np.asarray(result).reshape(-1, 2)
-            result, other = pairs[:, 0], pairs[:, 1]
+            first, second = np.asarray(first).reshape(-1, 2).T
         else:
-            other = np.logical_not(result)
-        if combine is not None and read_c is not None:
-            third = read_c(cta, lanes)
-            result, other = combine(result, third), combine(other, third)
-        write(cta, lanes, result)
-        if write_other is not None:
-            write_other(cta, lanes, other)
+            second = np.logical_not(first)
+        results = [join(each, *third) if join else each for each in (first, second)]
+        return results if form.pair else results[0]
 
-    return run
+    return function
 
 
-@instruction("set")
-def set_value(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
+def _set_value(form: Form) -> Function:
     """``set``: all ones, or 1.0 of a float type, where the comparison holds; else 0."""
-    name, ftz, join = _comparison(at, modifiers)
-    to, type_name = data_type(at, modifiers), data_type(at, modifiers)
-    compare = _function(name, type_name, ftz, at)
-    read_a, read_b = (reader(text, type_name, at, operands) for text in at.operands[1:3])
-    write = writer(at.operands[0], to, at, operands)
-    combine = _JOINS.get(join)
-    read_c = operands.reader(at.operands[3], "pred", at) if join else None
-    kind = element(to)
+    compare, packed = _comparison(form, form.second), form.second in PACKED
+    join = _JOINS.get(form.one_of(_JOINS))
     yes: Any
-    if kind == "bf16":
+    if form.element == "bf16":
         yes = np.uint16(0x3F80)
-    elif kind in ("f16", "f32", "f64"):
-        yes = DTYPES[kind].type(1.0)
-    else:
-        yes = np.asarray((1 << bits_of(kind)) - 1, f"u{bits_of(kind) // 8}").view(DTYPES[kind])[()]
-    if element(type_name) != type_name and to not in PACKED:  # a mask for each half
-        yes = np.uint16(0xFFFF)
-        write_bits = operands.writer(at.operands[0], "b32", at)
+    elif form.element in KINDS:
+        yes = form.dtype.type(1.0)
+    else:  # of each half, if the comparison has two
+        yes = np.full((), -1, np.int64).astype(DTYPES["u16"] if packed else form.dtype)[()]
+    no = yes.dtype.type(0)
 
-        def write(cta: Cta, lanes: Lanes, value: Any) -> None:
-            write_bits(cta, lanes, np.ascontiguousarray(value).view(np.uint32))
+    def function(a: Array, b: Array, *third: Array) -> Array:
+        result = compare(a, b)
+        if join:
+            result = join(result, *(np.repeat(each, 2) if packed else each for each in third))
+        return np.where(result, yes, no)
 
-    def run(cta: Cta, lanes: Lanes) -> None:
-        result = compare(read_a(cta, lanes), read_b(cta, lanes))
-        if combine is not None and read_c is not None:
-            third = read_c(cta, lanes)
-            if type_name in PACKED:
-                third = np.repeat(third, 2)
-            result = combine(result, third)
-        write(cta, lanes, np.where(result, yes, yes.dtype.type(0)))
+    return function
 
-    return run
+
+# --------------------------------------------------------------------------- selections
+
+
+def _select_by_sign(form: Form) -> Function:
+    """``slct``: a where c >= 0, else b; a NaN counts as negative, -0 does not."""
+    tiny = np.float32(2.0**-126 if "ftz" in form else 0)
+
+    def function(a: Array, b: Array, c: Array) -> Array:
+        chosen = c >= 0
+        if "ftz" in form:
+            chosen = chosen | (np.abs(c) < tiny)
+        return np.where(chosen, a, b)
+
+    return function
+
+
+_SIGNED = "eq|ne|lt|le|gt|ge"
+_FLOAT = f"{_SIGNED}|equ|neu|ltu|leu|gtu|geu|num|nan"
+_SCALARS = (
+    ("eq|ne", "b16 b32 b64"),
+    (_SIGNED, "s16 s32 s64"),
+    (f"{_SIGNED}|lo|ls|hi|hs", "u16 u32 u64"),
+    (f"{_FLOAT} ftz?", "f32 f16"),
+    (_FLOAT, "f64 bf16"),
+)
+"""Comparisons with their modifier, and the types that have them."""
+
+
+def _rows(join: str, third: str) -> Iterator[Row]:
+    """The rows with or without a boolean operator, and its operand."""
+    for compare, types in _SCALARS:
+        form = f"{compare} {join}"
+        yield Row("setp", form, types, f"pred|pred? = t, t{third}", make=_set_predicates)
+        targets = "u32 s32 f32 f16 bf16" + (" u16 s16" if "16" in types else "")
+        yield Row("set", form, targets, f"t = s, s{third}", second=types, make=_set_value)
+    for form, pair in ((f"{_FLOAT} ftz? {join}", "f16x2"), (f"{_FLOAT} {join}", "bf16x2")):
+        yield Row("setp", form, pair, f"pred|pred? = t, t{third}", make=_set_predicates)
+        yield Row("set", form, pair, f"t = s, s{third}", second=pair, make=_set_value)
+        yield Row("set", form, "u32 s32", f"u16x2 = s, s{third}", second=pair, make=_set_value)
+
+
+_ALL = "b16 b32 b64 u16 u32 u64 s16 s32 s64 f32 f64"
+
+ROWS = (
+    # PTX ISA 9.7.6, "Comparison and Selection Instructions"; 9.7.7, "Half Precision Comparison ..."
+    *_rows("", ""),
+    *_rows("and|or|xor", ", pred"),
+    Row("selp", "", _ALL, "t = t, t, pred", lambda a, b, p: np.where(p, a, b)),
+    Row("slct", "", _ALL, "b = b, b, s", second="s32 f32", make=_select_by_sign),
+    Row("slct", "ftz", _ALL, "b = b, b, s", second="f32", make=_select_by_sign),
+)

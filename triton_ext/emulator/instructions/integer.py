@@ -1,35 +1,12 @@
-"""Integer arithmetic (PTX ISA, "Integer Arithmetic Instructions", "Extended-Precision ...")."""
+"""Integer arithmetic and bit fields (PTX ISA 9.7.1, 9.7.2)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from triton_ext.emulator.decode.decoder import Modifiers, instruction
-from triton_ext.emulator.decode.operands import Operands
-from triton_ext.emulator.decode.step import Run
-from triton_ext.emulator.errors import UnsupportedInstruction
-from triton_ext.emulator.instructions.common import (
-    data_type,
-    element,
-    elementwise,
-    reader,
-    writer,
-)
-from triton_ext.emulator.state.block import Cta
-from triton_ext.emulator.state.lanes import Lanes
-from triton_ext.emulator.state.types import DTYPES
-from triton_ext.ptx.parse import Instruction
-
-Array = NDArray[Any]
-
-
-def _wider(type_name: str) -> str:
-    """The type of twice the width."""
-    return f"{type_name[0]}{2 * int(type_name[1:])}"
+from triton_ext.emulator.instructions.elementwise import Array, Form, Function, Row
 
 
 def _clamp(value: Array, dtype: np.dtype[Any]) -> Array:
@@ -38,25 +15,15 @@ def _clamp(value: Array, dtype: np.dtype[Any]) -> Array:
     return np.clip(value, info.min, info.max).astype(dtype)
 
 
-def add_sub(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
-    carry_out = modifiers.flag("cc")
-    saturate = modifiers.flag("sat")
-    type_name = data_type(at, modifiers)
-    if carry_out:
-        return _with_carry(at, type_name, operands, carry_in=False, carry_out=True)
-    subtract = at.opcode.startswith("sub")
-    plain: Callable[..., Any] = np.subtract if subtract else np.add
-    if not saturate:
-        return elementwise(at, operands, type_name, [type_name] * 2, plain)
-    dtype = DTYPES[element(type_name)]
-
-    def function(a: Array, b: Array) -> Array:
-        return _clamp(plain(a.astype(np.int64), b.astype(np.int64)), dtype)
-
-    return elementwise(at, operands, type_name, [type_name] * 2, function)
+def _saturated_sum(form: Form) -> Function:
+    plain: Function = np.subtract if form.opcode == "sub" else np.add
+    return lambda a, b: _clamp(plain(a.astype(np.int64), b.astype(np.int64)), form.dtype)
 
 
-def high_product(a: Array, b: Array) -> Array:
+# --------------------------------------------------------------------------- products
+
+
+def _high_product(a: Array, b: Array) -> Array:
     """The upper half of the product of two arrays of one type."""
     bits = a.dtype.itemsize * 8
     if bits < 64:
@@ -75,100 +42,52 @@ def high_product(a: Array, b: Array) -> Array:
     return np.asarray(high.astype(a.dtype))
 
 
-_PRODUCTS: dict[str, Callable[..., Any]] = {"lo": np.multiply, "hi": high_product}
+def _product(form: Form) -> Function:
+    if "wide" in form:
+        wide = np.dtype(f"{form.dtype.kind}{2 * form.dtype.itemsize}")
+        return lambda a, b: a.astype(wide) * b.astype(wide)
+    return _high_product if "hi" in form else np.multiply
 
 
-def multiply(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
-    half = modifiers.one_of(("lo", "hi", "wide"))
-    type_name = modifiers.type()
-    if half == "wide":
-        wide = DTYPES[_wider(type_name)]
-        return elementwise(
-            at,
-            operands,
-            _wider(type_name),
-            [type_name] * 2,
-            lambda a, b: a.astype(wide) * b.astype(wide),
-        )
-    function = _PRODUCTS.get(half)
-    if function is None:
-        raise UnsupportedInstruction(".lo, .hi or .wide is missing", at)
-    return elementwise(at, operands, type_name, [type_name] * 2, function)
-
-
-def multiply_add(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
-    half = modifiers.one_of(("lo", "hi", "wide"))
-    saturate, carry_out = modifiers.flag("sat"), modifiers.flag("cc")
-    type_name = modifiers.type()
-    if carry_out:
-        return _multiply_add_carry(at, half, type_name, operands, carry_in=False, carry_out=True)
-    if half == "wide":
-        wide = DTYPES[_wider(type_name)]
-        return elementwise(
-            at,
-            operands,
-            _wider(type_name),
-            [type_name, type_name, _wider(type_name)],
-            lambda a, b, c: a.astype(wide) * b.astype(wide) + c,
-        )
-    product = _PRODUCTS.get(half)
-    if product is None:
-        raise UnsupportedInstruction(".lo, .hi or .wide is missing", at)
-    multiplied = product
-    if saturate:
-        if half != "hi" or type_name != "s32":
-            raise UnsupportedInstruction(".sat goes with .hi.s32", at)
-        dtype = DTYPES[type_name]
-        return elementwise(
-            at,
-            operands,
-            type_name,
-            [type_name] * 3,
-            lambda a, b, c: _clamp(multiplied(a, b).astype(np.int64) + c.astype(np.int64), dtype),
-        )
-    return elementwise(
-        at, operands, type_name, [type_name] * 3, lambda a, b, c: multiplied(a, b) + c
-    )
-
-
-@instruction("mul24", "mad24")
-def narrow_multiply(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
-    """The low 24 bits of both factors: bits 0 to 31 (lo) or 16 to 47 (hi) of the product."""
-    half = modifiers.one_of(("lo", "hi"))
-    saturate = modifiers.flag("sat")
-    type_name = modifiers.type()
-    dtype = DTYPES[type_name]
-    up = np.int64(40)
-    down = np.int64(16 if half == "hi" else 0)
-    adds = at.opcode.startswith("mad24")
+def _low_product(form: Form) -> Function:
+    """``mul24``: bits 0 to 31 (lo) or 16 to 47 (hi) of the product of the low 24 bits."""
+    dtype, up, down = form.dtype, np.int64(40), np.int64(16 if "hi" in form else 0)
 
     def low24(value: Array) -> Array:
         if dtype.kind == "i":
             return value.astype(np.int64) << up >> up
         return value.astype(np.int64) & 0xFFFFFF
 
-    def function(a: Array, b: Array, *more: Array) -> Array:
-        product = (low24(a) * low24(b) >> down).astype(dtype)
-        if not more:
-            return product
-        if saturate:
-            return _clamp(product.astype(np.int64) + more[0].astype(np.int64), dtype)
-        return product + more[0]
-
-    return elementwise(at, operands, type_name, [type_name] * (3 if adds else 2), function)
+    return lambda a, b: (low24(a) * low24(b) >> down).astype(dtype)
 
 
-@instruction("sad")
-def absolute_difference(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
-    """``sad``: c + |a - b|, modulo the width."""
-    type_name = modifiers.type()
-    return elementwise(
-        at,
-        operands,
-        type_name,
-        [type_name] * 3,
-        lambda a, b, c: c + (np.maximum(a, b) - np.minimum(a, b)),
-    )
+def _multiply_add(form: Form) -> Function:
+    product = (_low_product if form.opcode == "mad24" else _product)(form)
+    if "sat" in form:
+        wide = np.int64
+        return lambda a, b, c: _clamp(product(a, b).astype(wide) + c.astype(wide), form.dtype)
+    return lambda a, b, c: product(a, b) + c
+
+
+def _dot_product(form: Form) -> Function:
+    """c + the dot product of four bytes and four (``dp4a``), or two halves and two (``dp2a``)."""
+    signed = {"s32": "i", "u32": "u"}
+    wide = signed[form.type] + ("1" if form.opcode == "dp4a" else "2")
+    narrow = signed[form.second] + "1"
+    chosen = {"lo": slice(0, 2), "hi": slice(2, 4)}.get(form.one_of(("lo", "hi")), slice(0, 4))
+
+    def parts(value: Array, kind: str) -> Any:
+        raw = np.ascontiguousarray(value).reshape(-1, 1).view(kind).astype(np.int64)
+        return raw.reshape(*np.shape(value), -1)
+
+    def function(a: Array, b: Array, c: Array) -> Array:
+        products = parts(a, wide) * parts(b, narrow)[..., chosen]
+        return np.asarray((products.sum(axis=-1) + c.astype(np.int64)).astype(c.dtype))
+
+    return function
+
+
+# --------------------------------------------------------------------------- quotients
 
 
 def _quotient(a: Array, b: Array) -> Array:
@@ -185,139 +104,247 @@ def _quotient(a: Array, b: Array) -> Array:
     return np.where(special, np.where(b == 0, a.dtype.type(-1), a), truncated)
 
 
-def divide(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
-    type_name = modifiers.type()
-    return elementwise(at, operands, type_name, [type_name] * 2, _quotient)
+def _remainder(a: Array, b: Array) -> Array:
+    """It has the dividend's sign; the hardware's division by zero gives all ones."""
+    rest = a - _quotient(a, b) * b
+    return np.where(b == 0, ~np.zeros_like(rest), rest)
 
 
-@instruction("rem")
-def remainder(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
-    """``rem``: has the dividend's sign; of a division by zero, the hardware gives all ones."""
-    type_name = modifiers.type()
-
-    def function(a: Array, b: Array) -> Array:
-        rest = a - _quotient(a, b) * b
-        return np.where(b == 0, ~np.zeros_like(rest), rest)
-
-    return elementwise(at, operands, type_name, [type_name] * 2, function)
+# ----------------------------------------------------------------------------- carries
 
 
-def absolute(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
-    type_name = data_type(at, modifiers)
-    return elementwise(at, operands, type_name, [type_name], np.abs)
+_NO_CARRY = np.asarray(False)
 
 
-def negate(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
-    type_name = data_type(at, modifiers)
-    return elementwise(at, operands, type_name, [type_name], np.negative)
-
-
-def extremum(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
-    relu = modifiers.flag("relu")
-    type_name = data_type(at, modifiers)
-    choose: Callable[..., Any] = np.minimum if at.opcode.startswith("min") else np.maximum
-    zero = DTYPES[element(type_name)].type(0)
-    if relu:
-        return elementwise(
-            at,
-            operands,
-            type_name,
-            [type_name] * 2,
-            lambda a, b: np.maximum(choose(a, b), zero),
-        )
-    return elementwise(at, operands, type_name, [type_name] * 2, choose)
-
-
-@instruction("dp4a", "dp2a")
-def dot_product(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
-    """``dp4a``: c + the dot product of four bytes; ``dp2a``: of two halves and two bytes."""
-    quarter = at.opcode.startswith("dp4a")
-    half = "" if quarter else modifiers.one_of(("lo", "hi"))
-    left, right = modifiers.type(), modifiers.type()
-    result = "u32" if left == right == "u32" else "s32"
-    signed = {"s32": "i", "u32": "u"}
-    wide = signed[left] + ("1" if quarter else "2")
-    narrow = signed[right] + "1"
-    chosen = slice(0, 4) if quarter else slice(0, 2) if half == "lo" else slice(2, 4)
-
-    def parts(value: Array, kind: str) -> Any:
-        shape = np.shape(value)
-        raw = np.ascontiguousarray(value).reshape(-1, 1).view(kind).astype(np.int64)
-        return raw.reshape(*shape, -1)
-
-    def function(a: Array, b: Array, c: Array) -> Array:
-        products = parts(a, wide) * parts(b, narrow)[..., chosen]
-        return np.asarray((products.sum(axis=-1) + c.astype(np.int64)).astype(DTYPES[result]))
-
-    return elementwise(at, operands, result, ["b32", "b32", result], function)
-
-
-# ----------------------------------------------------------- carries, kept by each thread
-
-
-def _sum3(a: Array, b: Array, extra: Array) -> tuple[Array, Array]:
-    """a + b + extra (0 or 1) of an unsigned type, and the carry."""
+def _sum_with_carry(a: Array, b: Array, carry: Array) -> tuple[Array, Array]:
+    """a + b + carry of an unsigned type, and the new carry."""
     first = a + b
-    total = first + extra.astype(first.dtype)
+    total = first + carry.astype(first.dtype)
     return total, (first < a) | (total < first)
 
 
-def _with_carry(
-    at: Instruction, type_name: str, operands: Operands, *, carry_in: bool, carry_out: bool
-) -> Run:
-    """``add``, ``sub`` with the carry flag; a subtraction's flag is set when it does not borrow."""
-    subtract = at.opcode.startswith("sub")
-    raw = f"b{type_name[1:]}"
-    read_a, read_b = (reader(text, raw, at, operands) for text in at.operands[1:3])
-    write = writer(at.operands[0], raw, at, operands)
+def _carrying(form: Form) -> Function:
+    """Sums with the carry flag; a subtraction's flag is set when it does not borrow."""
+    subtract = form.opcode.startswith("sub")
+    initial = np.asarray(subtract)
 
-    def run(cta: Cta, lanes: Lanes) -> None:
-        flags = cta.carry
-        a, b = read_a(cta, lanes), read_b(cta, lanes)
-        extra = flags[lanes] if carry_in else np.asarray(subtract)
-        total, carry = _sum3(a, ~b if subtract else b, extra)
-        write(cta, lanes, total)
-        if carry_out:
-            flags[lanes] = carry
+    def function(a: Array, b: Array, carry: Array = initial) -> Any:
+        results = _sum_with_carry(a, ~b if subtract else b, carry)
+        return results if form.pair else results[0]
 
-    return run
+    return function
 
 
-@instruction("addc", "subc")
-def add_sub_carry(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
-    carry_out = modifiers.flag("cc")
-    return _with_carry(at, modifiers.type(), operands, carry_in=True, carry_out=carry_out)
+def _multiply_add_carrying(form: Form) -> Function:
+    raw, product = np.dtype(f"u{form.dtype.itemsize}"), _product(form)
+
+    def function(a: Array, b: Array, c: Array, carry: Array = _NO_CARRY) -> Any:
+        total, out = _sum_with_carry(product(a, b).astype(raw), c.astype(raw), carry)
+        total = total.view(form.dtype)
+        return (total, out) if form.pair else total
+
+    return function
 
 
-@instruction("madc")
-def multiply_add_with_carry(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
-    half = modifiers.one_of(("lo", "hi"))
-    carry_out = modifiers.flag("cc")
-    type_name = modifiers.type()
-    return _multiply_add_carry(at, half, type_name, operands, carry_in=True, carry_out=carry_out)
+# -------------------------------------------------------------------- bits and bit fields
 
 
-def _multiply_add_carry(
-    at: Instruction,
-    half: str,
-    type_name: str,
-    operands: Operands,
-    *,
-    carry_in: bool,
-    carry_out: bool,
-) -> Run:
-    raw = np.dtype(f"u{DTYPES[type_name].itemsize}")
-    product = _PRODUCTS[half]
-    reads = [operands.reader(text, type_name, at) for text in at.operands[1:4]]
-    write = operands.writer(at.operands[0], type_name, at)
+def _popcount(value: Array) -> Array:
+    raw = np.ascontiguousarray(value).reshape(-1, 1).view(np.uint8)
+    counts: Array = np.unpackbits(raw, axis=1).sum(axis=1, dtype=np.uint32)
+    return counts.reshape(np.shape(value))
 
-    def run(cta: Cta, lanes: Lanes) -> None:
-        flags = cta.carry
-        a, b, c = (read(cta, lanes) for read in reads)
-        extra = flags[lanes] if carry_in else np.asarray(False)
-        total, carry = _sum3(product(a, b).astype(raw), c.astype(raw), extra)
-        write(cta, lanes, total.view(DTYPES[type_name]))
-        if carry_out:
-            flags[lanes] = carry
 
-    return run
+def _reverse(value: Array) -> Array:
+    raw = np.ascontiguousarray(value).reshape(-1, 1).view(np.uint8)
+    turned = np.packbits(np.unpackbits(raw, axis=1)[:, ::-1], axis=1)
+    return turned.view(value.dtype).reshape(np.shape(value))
+
+
+def _highest(value: Array) -> Array:
+    """The position of the highest bit that is set, as int64; -1 if none is."""
+    wide = value.astype(np.uint64)
+    _, high = np.frexp((wide >> np.uint64(32)).astype(np.float64))
+    _, low = np.frexp((wide & np.uint64(0xFFFFFFFF)).astype(np.float64))
+    return np.where(high > 0, high + 31, low - 1).astype(np.int64)
+
+
+def _leading_zeros(value: Array) -> Array:
+    return (value.dtype.itemsize * 8 - 1 - _highest(value)).astype(np.uint32)
+
+
+def _find_highest(form: Form) -> Function:
+    """``bfind``: the highest bit that differs from the sign; 0xffffffff if there is none."""
+    unsigned = np.dtype(f"u{form.dtype.itemsize}")
+
+    def function(value: Array) -> Array:
+        if form.dtype.kind == "i":
+            value = np.where(value < 0, ~value, value)
+        position = _highest(value.astype(unsigned))
+        if "shiftamt" in form:
+            position = np.where(position < 0, -1, form.bits - 1 - position)
+        return (position & 0xFFFFFFFF).astype(np.uint32)
+
+    return function
+
+
+def _find_nth(mask: Array, base: Array, number: Array) -> Array:
+    """``fns``: the n-th set bit from a base on, up (n > 0) or down (n < 0); n = 0: the base's own.
+
+    0xffffffff if there is none.
+    """
+    mask, base, number = np.broadcast_arrays(mask, base, number)
+    positions = np.arange(32)
+    isset = (mask[..., None] >> positions.astype(np.uint32) & np.uint32(1)).astype(bool)
+    start = base.astype(np.int64)[..., None]
+    wanted = number[..., None]
+    up = isset & (positions >= start)
+    down = isset & (positions <= start)
+    found = np.where(
+        wanted > 0,
+        up & (np.cumsum(up, axis=-1) == wanted),
+        np.where(
+            wanted < 0,
+            down & (np.cumsum(down[..., ::-1], axis=-1)[..., ::-1] == -wanted),
+            isset & (positions == start),
+        ),
+    )
+    return np.where(found.any(axis=-1), found.argmax(axis=-1), 0xFFFFFFFF).astype(np.uint32)
+
+
+def _ones(count: Array, dtype: np.dtype[Any]) -> Array:
+    """As many low ones as `count` says, which is at most the width."""
+    bits = np.uint64(dtype.itemsize * 8)
+    every = np.uint64((1 << int(bits)) - 1)
+    count = count.astype(np.uint64)
+    short = np.where(count > 0, bits - count, np.uint64(0))
+    return np.where(count > 0, every >> short, np.uint64(0)).astype(dtype)
+
+
+def _field(value: Array, bits: int) -> Array:
+    """A position or length: PTX takes its low 8 bits; for 64-bit fields, an H100 clamps it."""
+    return value & np.uint32(0xFF) if bits == 32 else np.minimum(value, np.uint32(0xFF))
+
+
+def _extract(form: Form) -> Function:
+    """``bfe``: `length` bits from `position` on; beyond the top come zeros, or the sign."""
+    dtype, bits = form.dtype, form.bits
+    _, start, size = form.constants
+    if start is not None and size is not None and start + size <= bits and start >= 0 < size:
+        up, down = dtype.type(bits - start - size), dtype.type(bits - size)
+        return lambda value, position, length: value << up >> down
+    unsigned, last = np.dtype(f"u{dtype.itemsize}"), np.uint32(bits - 1)
+
+    def function(value: Array, position: Array, length: Array) -> Array:
+        position, length = _field(position, bits), _field(length, bits)
+        start = np.minimum(position, last)
+        beyond = position > last
+        size = np.minimum(length, np.uint32(bits))
+        ones = _ones(size, unsigned)
+        shifted = np.right_shift(value, start.astype(dtype)).view(unsigned)
+        if dtype.kind != "i":
+            return np.where(beyond, unsigned.type(0), shifted & ones)
+        # The sign is that of the field's top bit, or the value's if the field reaches beyond it.
+        top = np.minimum(position + np.maximum(size, np.uint32(1)) - np.uint32(1), last)
+        sign = (np.right_shift(value, top.astype(dtype)) & dtype.type(1)).astype(np.bool_)
+        filled = np.where(sign, unsigned.type((1 << bits) - 1), unsigned.type(0))
+        field = np.where(beyond, filled, shifted) & ones | filled & ~ones
+        return np.where(size == 0, unsigned.type(0), field).view(dtype)
+
+    return function
+
+
+def _insert(form: Form) -> Function:
+    """``bfi``: the low `length` bits of a, put into b from `position` on."""
+    dtype, bits = form.dtype, form.bits
+
+    def function(a: Array, b: Array, position: Array, length: Array) -> Array:
+        start = _field(position, bits)
+        size = np.minimum(_field(length, bits), np.uint32(bits))
+        amount = np.minimum(start, np.uint32(bits - 1)).astype(dtype)
+        mask = np.where(start > bits - 1, dtype.type(0), _ones(size, dtype) << amount)
+        return np.asarray((a << amount) & mask | b & ~mask)
+
+    return function
+
+
+def _limited(value: Array, form: Form) -> Array:
+    """A position or length, clamped to 32 or taken modulo 32."""
+    return np.minimum(value, np.uint32(32)) if "clamp" in form else value & np.uint32(31)
+
+
+def _mask(form: Form) -> Function:
+    """``bmsk``: `length` ones from `position` on."""
+
+    def function(position: Array, length: Array) -> Array:
+        ones = _ones(_limited(length, form), np.dtype(np.uint64))
+        return (ones << _limited(position, form).astype(np.uint64)).astype(np.uint32)
+
+    return function
+
+
+def _extend(form: Form) -> Function:
+    """``szext``: the low b bits of a, extended by their sign or by zeros."""
+
+    def function(value: Array, count: Array) -> Array:
+        size = _limited(count, form)
+        ones = _ones(size, np.dtype(np.uint32))
+        low = value.view(np.uint32) & ones
+        if form.dtype.kind == "i":
+            top = np.maximum(size, np.uint32(1)) - np.uint32(1)
+            negative = (low >> top & np.uint32(1)).astype(np.bool_)
+            low = np.where(negative, low | ~ones, low)
+        return low.view(form.dtype)
+
+    return function
+
+
+_SIGNED = "s16 s32 s64"
+_INTEGERS = f"u16 u32 u64 {_SIGNED}"
+_WORDS = "u32 u64 s32 s64"
+_PAIRS = "u16x2 s16x2"
+
+ROWS = (
+    # PTX ISA 9.7.1, "Integer Arithmetic Instructions"
+    Row("add", "", f"{_INTEGERS} {_PAIRS}", "t = t, t", np.add),
+    Row("sub", "", f"{_INTEGERS} {_PAIRS}", "t = t, t", np.subtract),
+    Row("add sub", "sat", "s32", "t = t, t", make=_saturated_sum),
+    Row("add", "sat", f"u32 {_PAIRS}", "t = t, t", make=_saturated_sum),
+    Row("mul", "lo|hi", _INTEGERS, "t = t, t", make=_product),
+    Row("mul", "wide", "u16 u32 s16 s32", "w = t, t", make=_product),
+    Row("mad", "lo|hi", _INTEGERS, "t = t, t, t", make=_multiply_add),
+    Row("mad", "hi sat", "s32", "t = t, t, t", make=_multiply_add),
+    Row("mad", "wide", "u16 u32 s16 s32", "w = t, t, w", make=_multiply_add),
+    Row("mul24", "lo|hi", "u32 s32", "t = t, t", make=_low_product),
+    Row("mad24", "lo|hi", "u32 s32", "t = t, t, t", make=_multiply_add),
+    Row("mad24", "hi sat", "s32", "t = t, t, t", make=_multiply_add),
+    Row("sad", "", _INTEGERS, "t = t, t, t",
+        lambda a, b, c: c + (np.maximum(a, b) - np.minimum(a, b))),
+    Row("div", "", _INTEGERS, "t = t, t", _quotient),
+    Row("rem", "", _INTEGERS, "t = t, t", _remainder),
+    Row("abs", "", _SIGNED, "t = t", np.abs),
+    Row("neg", "", _SIGNED, "t = t", np.negative),
+    Row("min", "", f"{_INTEGERS} {_PAIRS}", "t = t, t", np.minimum),
+    Row("max", "", f"{_INTEGERS} {_PAIRS}", "t = t, t", np.maximum),
+    Row("min", "relu", "s32 s16x2", "t = t, t", lambda a, b: np.maximum(np.minimum(a, b), 0)),
+    Row("max", "relu", "s32 s16x2", "t = t, t", lambda a, b: np.maximum(np.maximum(a, b), 0)),
+    Row("popc", "", "b32 b64", "u32 = t", _popcount),
+    Row("clz", "", "b32 b64", "u32 = t", _leading_zeros),
+    Row("bfind", "shiftamt?", _WORDS, "u32 = t", make=_find_highest),
+    Row("fns", "", "b32", "t = t, u32, s32", _find_nth),
+    Row("brev", "", "b32 b64", "t = t", _reverse),
+    Row("bfe", "", _WORDS, "t = t, u32, u32", make=_extract),
+    Row("bfi", "", "b32 b64", "t = t, t, u32, u32", make=_insert),
+    Row("szext", "clamp|wrap", "u32 s32", "t = t, u32", make=_extend),
+    Row("bmsk", "clamp|wrap", "b32", "t = t, t", make=_mask),
+    Row("dp4a", "", "u32", "u32 = b32, b32, u32", second="u32", make=_dot_product),
+    Row("dp4a", "", "u32 s32", "s32 = b32, b32, s32", second="u32 s32", make=_dot_product),
+    Row("dp2a", "lo|hi", "u32", "u32 = b32, b32, u32", second="u32", make=_dot_product),
+    Row("dp2a", "lo|hi", "u32 s32", "s32 = b32, b32, s32", second="u32 s32", make=_dot_product),
+    # PTX ISA 9.7.2, "Extended-Precision Integer Arithmetic Instructions"
+    Row("add sub", "cc", _WORDS, "b|cc = b, b", make=_carrying),
+    Row("addc subc", "cc?", f"u16 s16 {_WORDS}", "b|cc = b, b, cc", make=_carrying),
+    Row("mad", "lo|hi cc", _WORDS, "t|cc = t, t, t", make=_multiply_add_carrying),
+    Row("madc", "lo|hi cc?", f"u16 s16 {_WORDS}", "t|cc = t, t, t, cc",
+        make=_multiply_add_carrying),
+)  # fmt: skip

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 from numpy.typing import NDArray
 
 from triton_ext.emulator.decode.decoder import Modifiers, instruction
-from triton_ext.emulator.decode.operands import Operands
+from triton_ext.emulator.decode.operands import Operands, Reader
 from triton_ext.emulator.decode.step import Run
+from triton_ext.emulator.decode.values import dtype_of, vector_reader, vector_writer
 from triton_ext.emulator.errors import MemoryFault, UnsupportedInstruction
+from triton_ext.emulator.instructions.elementwise import Form, Function, Row
 from triton_ext.emulator.state import lanes as lane_sets
 from triton_ext.emulator.state.block import Cta
 from triton_ext.emulator.state.lanes import Lanes
@@ -28,6 +32,7 @@ from triton_ext.ptx.parse import Instruction
 
 _SPACES = ("global", "shared", "shared::cta", "shared::cluster", "local", "param", "const",
            "param::entry", "param::func")  # fmt: skip
+_ADDRESS = (1 << 64) - 1
 _WINDOW_OF = {"shared": SHARED_WINDOW, "local": LOCAL_WINDOW, "param": PARAM_WINDOW}
 _HINTS = ("ca", "cg", "cs", "lu", "cv", "wb", "wt", "nc", "weak", "gpu", "cta", "sys", "cluster",
           "unified")  # fmt: skip
@@ -39,66 +44,48 @@ def move(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     type_name = modifiers.one_of((*DTYPES, "b128"))
     target, source = at.operands
     bits = bits_of(type_name)
+    parts = operands.vector(target if target.startswith("{") else source)
+    each = bits // len(parts)
     if target.startswith("{"):
-        parts = operands.vector(target)
-        each = bits // len(parts)
         read = operands.reader(source, f"b{bits}", at)
-        writers = [operands.writer(part, f"b{each}", at) for part in parts]
+        write = vector_writer(parts, f"b{each}", at, operands)
 
         def unpack(cta: Cta, lanes: Lanes) -> None:
             number = lane_sets.count(lanes)
             whole = np.broadcast_to(read(cta, lanes), (number, 2) if bits == 128 else number)
-            split = np.ascontiguousarray(whole).view(f"u{each // 8}").reshape(number, -1)
-            for position, write in enumerate(writers):
-                write(cta, lanes, split[:, position])
+            split = np.ascontiguousarray(whole).view(f"u{each // 8}")
+            write(cta, lanes, split.reshape(number, -1))
 
         return unpack
     if source.startswith("{"):
-        parts = operands.vector(source)
-        each = bits // len(parts)
-        readers = [operands.reader(part, f"b{each}", at) for part in parts]
-        write = operands.writer(target, f"b{bits}", at)
-        whole_type = "u8" if bits == 128 else f"u{bits // 8}"
-
-        def pack(cta: Cta, lanes: Lanes) -> None:
-            packed = np.empty((lane_sets.count(lanes), len(readers)), f"u{each // 8}")
-            for position, part in enumerate(readers):
-                packed[:, position] = part(cta, lanes)
-            write(
-                cta,
-                lanes,
-                packed.view(whole_type) if bits == 128 else packed.view(whole_type)[:, 0],
-            )
-
-        return pack
+        read = vector_reader(parts, f"b{each}", at, operands)
+        write, dtype = operands.writer(target, f"b{bits}", at), dtype_of(f"b{bits}")
+        chosen = slice(None) if bits == 128 else 0
+        return lambda cta, lanes: write(cta, lanes, read(cta, lanes).view(dtype)[:, chosen])
     read, write = operands.reader(source, type_name, at), operands.writer(target, type_name, at)
     return lambda cta, lanes: write(cta, lanes, read(cta, lanes))
 
 
-@instruction("cvta")
-def convert_address(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
+def _convert_address(form: Form) -> Function:
     """``cvta``: between the addresses of a space and generic ones."""
-    to_space = modifiers.flag("to")
-    space = modifiers.one_of(_SPACES).split("::")[0]
-    type_name = modifiers.type()
-    window = _WINDOW_OF.get(space, 0)
-    target, source = at.operands
-    read, write = operands.reader(source, type_name, at), operands.writer(target, type_name, at)
-    offset = np.asarray((-window if to_space else window) & 0xFFFFFFFFFFFFFFFF, np.uint64)
-    if type_name == "u32" and window:
-        raise UnsupportedInstruction("generic addresses have 64 bits", at)
-    return lambda cta, lanes: write(cta, lanes, read(cta, lanes) + offset.astype(DTYPES[type_name]))
+    window = _WINDOW_OF.get(form.one_of(_SPACES).split("::")[0], 0)
+    if form.type == "u32" and window:
+        raise ValueError("generic addresses have 64 bits")
+    offset = np.asarray(-window & _ADDRESS if "to" in form else window, np.uint64)
+    offset = offset.astype(form.dtype)
+    return lambda address: address + offset
 
 
-@instruction("isspacep")
-def is_space(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
-    space = modifiers.one_of(_SPACES).split("::")[0]
-    target, source = at.operands
-    read, write = operands.reader(source, "u64", at), operands.writer(target, "pred", at)
-    wanted = {name: number for number, name in WINDOWS.items()}.get(space, 0)
-    return lambda cta, lanes: write(
-        cta, lanes, read(cta, lanes) >> np.uint64(WINDOW_SHIFT) == wanted
-    )
+def _is_space(form: Form) -> Function:
+    numbers = {name: np.uint64(number) for number, name in WINDOWS.items()}
+    wanted = numbers.get(form.one_of(_SPACES).split("::")[0], np.uint64(0))
+    return lambda address: address >> np.uint64(WINDOW_SHIFT) == wanted
+
+
+ROWS = (
+    Row("cvta", f"{'|'.join(_SPACES)} to?", "u32 u64", "t = t", make=_convert_address),
+    Row("isspacep", "|".join(_SPACES), "", "pred = u64", make=_is_space),
+)
 
 
 def load_bytes(
@@ -112,7 +99,7 @@ def load_bytes(
     """(lanes, width) bytes from a space ("" is generic), through the generic proxy.
 
     Args:
-        order: of a strong access: one of `memory_order.STRONG`.
+        order: one of `memory_order.STRONG`, or "" for a weak access.
     """
     values: Bytes
     if space == "":
@@ -130,14 +117,15 @@ def load_bytes(
     if space == "shared":
         ranks, offsets = split_shared(addresses)
         agents = cta.agents_of_lanes(lanes)
-        if order:
-            return _strong_load(cta, ranks, offsets, agents, width, order)
-        if (ranks == cta.rank).all():
+        if not order and (ranks == cta.rank).all():
             return cta.shared.load(offsets, width, agents)
         values = np.empty((len(addresses), width), np.uint8)
         for rank in np.unique(ranks):
-            here = ranks == rank
-            values[here] = peer(cta, int(rank)).shared.load(offsets[here], width, agents[here])
+            here, shared = ranks == rank, peer(cta, int(rank)).shared
+            if order:  # it may race with strong writes and atomic operations
+                memory_order.read(cta, int(rank), np.unique(agents[here]), order)
+            load = shared.atomic_load if order else shared.load
+            values[here] = load(offsets[here], width, agents[here])
         return values
     if space == "local":
         return cta.local.load(lane_sets.indices(lanes), addresses, width)
@@ -146,24 +134,6 @@ def load_bytes(
     if ((addresses < 0) | (addresses + width > len(data))).any():
         raise MemoryFault(f"an access outside of the {len(data)} bytes of the parameters")
     values = data[addresses[:, None] + np.arange(width)]
-    return values
-
-
-def _strong_load(
-    cta: Cta,
-    ranks: NDArray[np.int64],
-    offsets: NDArray[np.int64],
-    agents: NDArray[np.intp],
-    width: int,
-    order: str,
-) -> Bytes:
-    """From shared memory; it may race with strong writes and atomic operations."""
-    values: Bytes = np.empty((len(offsets), width), np.uint8)
-    for rank in np.unique(ranks):
-        here = ranks == rank
-        memory_order.read(cta, int(rank), np.unique(agents[here]), order)
-        target = peer(cta, int(rank)).shared
-        values[here] = target.atomic_load(offsets[here], width, agents[here])
     return values
 
 
@@ -178,7 +148,7 @@ def store_bytes(
     """Write (lanes, width) bytes to a space ("" is generic), through the generic proxy.
 
     Args:
-        order: of a strong access: one of `memory_order.STRONG`.
+        order: one of `memory_order.STRONG`, or "" for a weak access.
     """
     cta.machine.progress += 1
     if space and cta.machine.observer is not None:
@@ -200,9 +170,8 @@ def store_bytes(
             target = peer(cta, int(rank)).shared
             if order:
                 memory_order.write(cta, int(rank), np.unique(agents[here]), order)
-                target.atomic_store(offsets[here], values[here], agents[here], event)
-                continue
-            target.store(offsets[here], values[here], agents[here], event)
+            store = target.atomic_store if order else target.store
+            store(offsets[here], values[here], agents[here], event)
     elif space == "local":
         cta.local.store(lane_sets.indices(lanes), addresses, values)
     else:
@@ -232,8 +201,28 @@ def split_generic(addresses: NDArray[np.int64]) -> list[tuple[str, int, NDArray[
     ]
 
 
-def _access(at: Instruction, modifiers: Modifiers) -> tuple[str, str, int, str]:
-    """The space, the element type, the length of the vector, and the order if it is strong."""
+@dataclass(frozen=True)
+class _Access:
+    """What an ``ld`` or ``st`` says.
+
+    Attributes:
+        space: the state space, "" for generic addresses.
+        type: the type of an element.
+        order: one of `memory_order.STRONG`, or "" for a weak access.
+        registers: an element each.
+        address: reads the address.
+    """
+
+    space: str
+    type: str
+    order: str
+    registers: tuple[str, ...]
+    address: Reader
+
+
+def _access(
+    at: Instruction, modifiers: Modifiers, operands: Operands, address: str, registers: str
+) -> _Access:
     space = modifiers.one_of(_SPACES).split("::")[0]
     order = ""
     while found := modifiers.one_of(memory_order.STRONG):
@@ -247,62 +236,37 @@ def _access(at: Instruction, modifiers: Modifiers) -> tuple[str, str, int, str]:
     type_name = modifiers.one_of((*DTYPES, "b128"))
     if not type_name:
         raise UnsupportedInstruction("the opcode has no type that is known", at)
-    return space, type_name, vector, order
+    texts = operands.vector(registers)
+    if len(texts) != vector:
+        raise UnsupportedInstruction(f"{len(texts)} registers for a vector of {vector}", at)
+    symbol = operands.symbol(address.strip("[] ").partition("+")[0].strip(), at.scope)
+    if space == "param" and symbol is not None:
+        space = symbol.space
+    return _Access(space, type_name, order, texts, operands.address(address, at))
 
 
 @instruction("ld", "ldu")
 def load(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
-    space, type_name, vector, order = _access(at, modifiers)
-    targets = operands.vector(at.operands[0])
-    if len(targets) != vector:
-        raise UnsupportedInstruction(f"{len(targets)} registers for a vector of {vector}", at)
-    address = operands.address(at.operands[1], at)
-    if space == "param" and operands.symbol(_name(at.operands[1]), at.scope) is not None:
-        space = operands.symbol(_name(at.operands[1]), at.scope).space  # type: ignore[union-attr]
-    each = bits_of(type_name) // 8
-    width = each * vector
-    raw = f"u{each}" if each <= 8 else "u8"
-    kind = DTYPES.get(type_name)
-    writers = [operands.writer(target, type_name, at) for target in targets]
+    access = _access(at, modifiers, operands, at.operands[1], at.operands[0])
+    space, order, address = access.space, access.order, access.address
+    width, dtype = bits_of(access.type) // 8 * len(access.registers), dtype_of(access.type)
+    write = vector_writer(access.registers, access.type, at, operands)
 
     def run(cta: Cta, lanes: Lanes) -> None:
         values = load_bytes(cta, lanes, space, address(cta, lanes), width, order)
-        if each == 16:
-            writers[0](cta, lanes, np.ascontiguousarray(values).view(np.uint64))
-            return
-        elements = np.ascontiguousarray(values).view(kind if kind is not None else raw)
-        for position, write in enumerate(writers):
-            write(cta, lanes, elements[:, position])
+        write(cta, lanes, np.ascontiguousarray(values).view(dtype))
 
     return run
 
 
 @instruction("st")
 def store(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
-    space, type_name, vector, order = _access(at, modifiers)
-    sources = operands.vector(at.operands[1])
-    if len(sources) != vector:
-        raise UnsupportedInstruction(f"{len(sources)} registers for a vector of {vector}", at)
-    address = operands.address(at.operands[0], at)
-    symbol = operands.symbol(_name(at.operands[0]), at.scope)
-    if space == "param" and symbol is not None:
-        space = symbol.space
-    each = bits_of(type_name) // 8
-    readers = [operands.reader(source, type_name, at) for source in sources]
-    dtype = DTYPES.get(type_name, np.dtype(np.uint64))
+    access = _access(at, modifiers, operands, at.operands[0], at.operands[1])
+    space, order, address = access.space, access.order, access.address
+    read = vector_reader(access.registers, access.type, at, operands)
 
     def run(cta: Cta, lanes: Lanes) -> None:
-        number = lane_sets.count(lanes)
-        values = np.empty((number, vector * (2 if each == 16 else 1)), dtype)
-        for position, read in enumerate(readers):
-            if each == 16:
-                values[:] = read(cta, lanes)
-            else:
-                values[:, position] = read(cta, lanes)
-        store_bytes(cta, lanes, space, address(cta, lanes), values.view(np.uint8), order)
+        values = np.ascontiguousarray(read(cta, lanes)).view(np.uint8)
+        store_bytes(cta, lanes, space, address(cta, lanes), values, order)
 
     return run
-
-
-def _name(text: str) -> str:
-    return text.strip("[] ").partition("+")[0].strip()

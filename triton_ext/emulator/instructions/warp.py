@@ -14,14 +14,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from triton_ext.emulator.decode.decoder import Modifiers, instruction
-from triton_ext.emulator.decode.operands import Operands, Reader
+from triton_ext.emulator.decode.operands import Operands, Reader, Writer
 from triton_ext.emulator.decode.step import Outcome, Park, Run
 from triton_ext.emulator.errors import ConvergenceFault, EmulationError, UnsupportedInstruction
-from triton_ext.emulator.instructions.floating import canonical, extreme, is_nan
 from triton_ext.emulator.state import lanes as lane_sets
 from triton_ext.emulator.state.block import Cta
 from triton_ext.emulator.state.lanes import Lanes
 from triton_ext.emulator.state.types import DTYPES
+from triton_ext.emulator.units.floats import canonical, extreme, is_nan
+from triton_ext.emulator.units.reductions import INTEGER
 from triton_ext.hardware.architecture import WARP_THREADS
 from triton_ext.ptx.parse import Instruction, immediate
 
@@ -30,6 +31,15 @@ Array = NDArray[Any]
 _ALL = np.uint32(0xFFFFFFFF)
 _LANE = np.arange(WARP_THREADS)
 _BIT = (np.uint32(1) << _LANE.astype(np.uint32)).astype(np.uint32)
+
+
+def _whole_warps(lanes: Lanes) -> bool:
+    """Whether the lanes are consecutive whole warps."""
+    return (
+        isinstance(lanes, slice)
+        and not lanes.start % WARP_THREADS
+        and not lanes.stop % WARP_THREADS
+    )
 
 
 class Rows:
@@ -41,11 +51,7 @@ class Rows:
 
     def __init__(self, lanes: Lanes) -> None:
         threads = lane_sets.indices(lanes)
-        if (
-            isinstance(lanes, slice)
-            and not lanes.start % WARP_THREADS
-            and not lanes.stop % WARP_THREADS
-        ):
+        if _whole_warps(lanes):
             self.count = len(threads) // WARP_THREADS
             self._at = None
             self.present = np.ones((self.count, WARP_THREADS), np.bool_)
@@ -124,6 +130,13 @@ class Members:
         self.masks = self.rows.of(read(cta, self.lanes))
 
 
+def _targets(at: Instruction, operands: Operands) -> tuple[Writer, Writer | None]:
+    """Writes ``d|p``: 32 bits, and a predicate, which may be missing."""
+    target, _, predicate = (part.strip() for part in at.operands[0].partition("|"))
+    write = operands.writer(target, "b32", at)
+    return write, operands.writer(predicate, "pred", at) if predicate else None
+
+
 def _everyone(mask: str) -> bool:
     """Whether a member mask is a constant that names all lanes."""
     value = immediate(mask)
@@ -142,12 +155,7 @@ def _by_members(
     """
 
     def run(cta: Cta, lanes: Lanes) -> Outcome:
-        if (
-            quick is not None
-            and isinstance(lanes, slice)
-            and not lanes.start % WARP_THREADS
-            and not lanes.stop % WARP_THREADS
-        ):
+        if quick is not None and _whole_warps(lanes):
             quick(cta, lanes)
             return None
         members = Members(read, cta, lanes)
@@ -185,11 +193,9 @@ def shuffle(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     """
     mode = modifiers.one_of(("up", "down", "bfly", "idx"))
     modifiers.type()
-    target, _, predicate = (part.strip() for part in at.operands[0].partition("|"))
     read, read_b, read_c = (operands.reader(text, "b32", at) for text in at.operands[1:4])
     read_mask = operands.reader(at.operands[4], "b32", at)
-    write = operands.writer(target, "b32", at)
-    write_p = operands.writer(predicate, "pred", at) if predicate else None
+    write, write_p = _targets(at, operands)
 
     def execute(cta: Cta, lanes: Lanes, rows: Rows, masks: Array) -> None:
         values = rows.of(read(cta, lanes))
@@ -244,7 +250,7 @@ _VOTES: dict[str, Callable[[Array, Array], Array]] = {
     "all": lambda yes, here: yes == here,
     "uni": lambda yes, here: (yes == here) | (yes == 0),
 }
-"""Of the lanes that say yes, and all that take part."""
+"""The result, from the mask of lanes that say yes and that of all which take part."""
 
 
 @instruction("vote.sync")
@@ -278,11 +284,9 @@ def match(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     """``match``: the lanes of the mask with the same value; or the mask, if all have it."""
     every = at.opcode.startswith("match.all")
     type_name = modifiers.type()
-    target, _, predicate = (part.strip() for part in at.operands[0].partition("|"))
     read = operands.reader(at.operands[1], type_name, at)
     read_mask = operands.reader(at.operands[2], "b32", at)
-    write = operands.writer(target, "b32", at)
-    write_p = operands.writer(predicate, "pred", at) if predicate else None
+    write, write_p = _targets(at, operands)
 
     def execute(cta: Cta, lanes: Lanes, rows: Rows, masks: Array) -> None:
         values = rows.of(read(cta, lanes))
@@ -301,10 +305,10 @@ def match(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
 @instruction("elect.sync")
 def elect(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     """``elect.sync d|p, mask``: the lowest lane of the mask that is there is the leader."""
-    target, _, predicate = (part.strip() for part in at.operands[0].partition("|"))
     read_mask = operands.reader(at.operands[1], "b32", at)
-    write = operands.writer(target, "b32", at)
-    write_p = operands.writer(predicate, "pred", at)
+    write, write_p = _targets(at, operands)
+    if write_p is None:
+        raise UnsupportedInstruction("its predicate is missing", at)
 
     def execute(cta: Cta, lanes: Lanes, rows: Rows, masks: Array) -> None:
         candidates = rows.present & ((masks & _BIT) != 0)
@@ -322,72 +326,63 @@ def elect(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     return _by_members(read_mask, execute, quick)
 
 
-_REDUCTIONS: dict[str, Any] = {
-    "add": np.add,
-    "min": np.minimum,
-    "max": np.maximum,
-    "and": np.bitwise_and,
-    "or": np.bitwise_or,
-    "xor": np.bitwise_xor,
-}
-
-
 @instruction("redux.sync")
 def reduce(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
-    """``redux.sync``: of the lanes of the mask; f32 has min and max alone, on sm_100a."""
-    operation = modifiers.one_of(_REDUCTIONS)
+    """``redux.sync``: over the lanes of the mask; f32 has min and max alone, on sm_100a."""
+    operation = modifiers.one_of(INTEGER)
     magnitudes, propagate = modifiers.flag("abs"), modifiers.flag("NaN")
     type_name = modifiers.type()
     read = operands.reader(at.operands[1], type_name, at)
     read_mask = operands.reader(at.operands[2], "b32", at)
     write = operands.writer(at.operands[0], type_name, at)
-    if type_name == "f32" and operation not in ("min", "max"):
-        raise UnsupportedInstruction("redux.sync of .f32 has min and max", at)
     if type_name != "f32" and (magnitudes or propagate):
         raise UnsupportedInstruction(".abs and .NaN go with .f32", at)
-    function = _REDUCTIONS[operation]
-    identity = _identity(operation, DTYPES[type_name]) if type_name != "f32" else None
+    combine: Callable[[Array, Array], Array]
+    if type_name == "f32":
+        if operation not in ("min", "max"):
+            raise UnsupportedInstruction("redux.sync of .f32 has min and max", at)
+        combine = _float_reduction(operation == "max", magnitudes, propagate)
+    else:
+        combine = _integer_reduction(operation, DTYPES[type_name])
 
     def execute(cta: Cta, lanes: Lanes, rows: Rows, masks: Array) -> None:
         values = rows.of(read(cta, lanes))
         if (masks != masks[:, :1])[rows.present].any():
             raise EmulationError("redux.sync: the lanes of a warp give different member masks")
-        taking_part = rows.present & ((masks & _BIT) != 0)
-        if identity is None:
-            result = _reduce_floats(
-                values, taking_part, largest=operation == "max", magnitudes=magnitudes,
-                propagate=propagate,
-            )  # fmt: skip
-        else:
-            chosen = np.where(taking_part, values, identity)
-            result = function.reduce(chosen, axis=1, dtype=DTYPES[type_name])[:, None]
-        write(cta, lanes, rows.lanes(result))
+        write(cta, lanes, rows.lanes(combine(values, rows.present & ((masks & _BIT) != 0))))
 
     return _by_members(read_mask, execute)
 
 
-def _identity(operation: str, dtype: np.dtype[Any]) -> Any:
-    info = np.iinfo(dtype)
-    every = np.asarray(-1).astype(dtype)[()]
-    return {"min": dtype.type(info.max), "max": dtype.type(info.min), "and": every}.get(
-        operation, dtype.type(0)
-    )
+def _integer_reduction(operation: str, dtype: np.dtype[Any]) -> Callable[[Array, Array], Array]:
+    """(values, who takes part), both (warps, 32) -> (warps, 1)."""
+    info, function = np.iinfo(dtype), INTEGER[operation]
+    identities = {"min": info.max, "max": info.min, "and": np.asarray(-1).astype(dtype)[()]}
+    identity = dtype.type(identities.get(operation, 0))
+
+    def combine(values: Array, members: Array) -> Array:
+        chosen = np.where(members, values, identity)
+        return np.asarray(function.reduce(chosen, axis=1, dtype=dtype)[:, None])
+
+    return combine
 
 
-def _reduce_floats(
-    values: Array, taking_part: Array, *, largest: bool, magnitudes: bool, propagate: bool
-) -> Array:
-    if magnitudes:
-        values = np.abs(values)
-    # A NaN loses to any number, so it may stand for those who do not take part.
-    result = np.where(taking_part, values, np.float32(np.nan))
-    while result.shape[1] > 1:
-        half = result.shape[1] // 2
-        result = extreme(
-            result[:, :half].copy(), result[:, half:].copy(), "f32", largest=largest,
-            propagate=False,
-        )  # fmt: skip
-    if propagate:
-        any_nan = (is_nan(values, "f32") & taking_part).any(axis=1, keepdims=True)
-        result = np.where(any_nan, np.float32(np.nan), result)
-    return canonical(result, "f32")
+def _float_reduction(
+    largest: bool, magnitudes: bool, propagate: bool
+) -> Callable[[Array, Array], Array]:
+    """(values, who takes part), both (warps, 32) -> (warps, 1)."""
+
+    def combine(values: Array, members: Array) -> Array:
+        if magnitudes:
+            values = np.abs(values)
+        # A NaN loses to any number, so it may stand for those who do not take part.
+        result = np.where(members, values, np.float32(np.nan))
+        while result.shape[1] > 1:
+            left, right = (half.copy() for half in np.split(result, 2, axis=1))
+            result = extreme(left, right, "f32", largest=largest)
+        if propagate:
+            any_nan = (is_nan(values, "f32") & members).any(axis=1, keepdims=True)
+            result = np.where(any_nan, np.float32(np.nan), result)
+        return canonical(result, "f32")
+
+    return combine

@@ -1,4 +1,7 @@
-"""The operations of bulk reductions (PTX ISA, "cp.reduce.async.bulk", "red.async")."""
+"""What atomic operations and reductions do to memory.
+
+Sources: PTX ISA, "atom", "red", "red.async", "cp.reduce.async.bulk".
+"""
 
 from __future__ import annotations
 
@@ -9,11 +12,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from triton_ext.emulator.errors import DescriptorFault
+from triton_ext.emulator.units.floats import KINDS, exact, extreme
 
 Combine = Callable[[NDArray[Any], NDArray[Any]], NDArray[Any]]
+"""(what memory has, the operand) -> what memory has then."""
 
 OPERATIONS = ("add", "min", "max", "inc", "dec", "and", "or", "xor")
-_BITWISE = {"and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor}
+INTEGER: dict[str, Any] = {
+    "add": np.add,
+    "min": np.minimum,
+    "max": np.maximum,
+    "and": np.bitwise_and,
+    "or": np.bitwise_or,
+    "xor": np.bitwise_xor,
+}
+"""The associative operations on integers: ufuncs, which can reduce an axis."""
+_KINDS = {"float16": "f16", "bfloat16": "bf16", "float32": "f32", "float64": "f64"}
+"""numpy's names of the floating-point types, and PTX's."""
 
 
 def _increment(old: NDArray[Any], limit: NDArray[Any]) -> NDArray[Any]:
@@ -24,42 +39,24 @@ def _decrement(old: NDArray[Any], limit: NDArray[Any]) -> NDArray[Any]:
     return np.where((old == 0) | (old > limit), limit, old - 1).astype(old.dtype)
 
 
-def _canonical(values: NDArray[Any]) -> NDArray[Any]:
-    """Floats whose NaNs are the hardware's: all bits of exponent and mantissa set, no sign."""
-    size = values.dtype.itemsize
-    if size == 8:
-        return values
-    nan = np.array((1 << 8 * size - 1) - 1, f"u{size}").view(values.dtype)
-    wide = values if size == 4 else values.astype(np.float32)
-    return np.where(np.isnan(wide), nan, values)
+def update(operation: str, kind: str) -> Combine:
+    """An operation on register values of a type; bf16 as its bits.
 
-
-def _add(old: NDArray[Any], new: NDArray[Any]) -> NDArray[Any]:
-    if old.dtype.kind in "iu":
-        return np.asarray(old + new)
-    if old.dtype.itemsize >= 4:
-        return _canonical(np.asarray(old + new))
-    # fp32 has more than twice the bits: rounding twice is rounding once
-    return _canonical((old.astype(np.float32) + new.astype(np.float32)).astype(old.dtype))
-
-
-def _extreme(function: Any) -> Combine:
-    def combine(old: NDArray[Any], new: NDArray[Any]) -> NDArray[Any]:
-        if old.dtype.kind in "iu":
-            return np.asarray(function(old, new)).astype(old.dtype)
-        first, second = (value.astype(np.float32) for value in (old, new))
-        for each in (first, second):  # a number beats any NaN, a signaling one too
-            each[np.isnan(each)] = np.nan
-        both_zero = (first == 0) & (second == 0)  # and +0 is more than -0
-        zero = np.where(function is np.fmax, first + second, -(-first - second))
-        chosen = np.where(both_zero, zero, function(first, second))
-        return _canonical(chosen.astype(old.dtype))
-
-    return combine
+    Raises:
+        KeyError: the type has no such operation.
+    """
+    if kind not in KINDS:
+        functions: dict[str, Combine] = {**INTEGER, "inc": _increment, "dec": _decrement}
+        return functions[operation]
+    if operation == "add":
+        add = exact("add", kind)
+        return lambda old, new: np.asarray(add(new, old))  # of two NaNs in f64, the old one stays
+    largest = {"min": False, "max": True}[operation]
+    return lambda old, new: extreme(old, new, kind, largest=largest)
 
 
 def combiner(operation: str, dtype: Any) -> Combine:
-    """(what memory has, what comes) -> what memory has then.
+    """An operation on elements of a numpy type, as bulk and asynchronous reductions have it.
 
     An H100 stops at what is refused here, with an illegal instruction.
 
@@ -78,10 +75,11 @@ def combiner(operation: str, dtype: Any) -> Combine:
         legal = integer and size >= 4 and dtype != np.int64
     if not legal:
         raise DescriptorFault(f"there is no reduction .{operation} of {dtype.name} elements")
-    if operation == "add":
-        return _add
-    if operation in ("min", "max"):
-        return _extreme(np.fmin if operation == "min" else np.fmax)
-    if operation in ("inc", "dec"):
-        return _increment if operation == "inc" else _decrement
-    return _BITWISE[operation]
+    kind = _KINDS.get(dtype.name, dtype.name)
+    if kind == "f64":  # .add alone is legal; of two NaNs, the operand's stays
+        add: Combine = exact("add", kind)
+        return add
+    function = update(operation, kind)
+    if dtype.name != "bfloat16":
+        return function
+    return lambda old, new: function(old.view(np.uint16), new.view(np.uint16)).view(dtype)

@@ -27,11 +27,11 @@ class Format:
     """A binary floating-point format.
 
     Attributes:
-        bits: of the whole, without padding.
-        mantissa: stored bits of the significand.
+        bits: the width of a code, without padding.
+        mantissa: how many bits of the significand are stored.
         emin: the exponent of the smallest normal number.
         largest: the code of the largest finite number.
-        infinity: its code, or None if the format has none.
+        infinity: the code of infinity, or None if the format has none.
         nan: the code that the hardware makes for NaN.
     """
 
@@ -44,7 +44,7 @@ class Format:
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Of the codes."""
+        """numpy's type of the codes."""
         return np.dtype(f"u{max(8, 1 << (self.bits - 1).bit_length()) // 8}")
 
     @property
@@ -53,28 +53,19 @@ class Format:
         return 1 << self.bits - 1
 
 
-F32 = Format(32, 23, -126, 0x7F7FFFFF, 0x7F800000, 0x7FFFFFFF)
-F16 = Format(16, 10, -14, 0x7BFF, 0x7C00, 0x7FFF)
-BF16 = Format(16, 7, -126, 0x7F7F, 0x7F80, 0x7FFF)
-TF32 = Format(19, 10, -126, 0x3FBFF, 0x3FC00, 0x3FFFF)
-E4M3 = Format(8, 3, -6, 0x7E, None, 0x7F)
-E5M2 = Format(8, 2, -14, 0x7B, 0x7C, 0x7F)
-E2M1 = Format(4, 1, 0, 0x7, None, 0x7)
-E2M3 = Format(6, 3, 0, 0x1F, None, 0x1F)
-E3M2 = Format(6, 2, -2, 0x1F, None, 0x1F)
-"""The formats without NaN turn it into their largest number (PTX ISA, "cvt", .satfinite)."""
-
 FORMATS = {
-    "f32": F32,
-    "f16": F16,
-    "bf16": BF16,
-    "tf32": TF32,
-    "e4m3": E4M3,
-    "e5m2": E5M2,
-    "e2m1": E2M1,
-    "e2m3": E2M3,
-    "e3m2": E3M2,
+    "f64": Format(64, 52, -1022, 0x7FEFFFFFFFFFFFFF, 0x7FF0000000000000, 0xFFF8000000000000),
+    "f32": Format(32, 23, -126, 0x7F7FFFFF, 0x7F800000, 0x7FFFFFFF),
+    "f16": Format(16, 10, -14, 0x7BFF, 0x7C00, 0x7FFF),
+    "bf16": Format(16, 7, -126, 0x7F7F, 0x7F80, 0x7FFF),
+    "tf32": Format(19, 10, -126, 0x3FBFF, 0x3FC00, 0x3FFFF),
+    "e4m3": Format(8, 3, -6, 0x7E, None, 0x7F),
+    "e5m2": Format(8, 2, -14, 0x7B, 0x7C, 0x7F),
+    "e2m1": Format(4, 1, 0, 0x7, None, 0x7),
+    "e2m3": Format(6, 3, 0, 0x1F, None, 0x1F),
+    "e3m2": Format(6, 2, -2, 0x1F, None, 0x1F),
 }
+"""The formats without NaN turn it into their largest number (PTX ISA, "cvt", .satfinite)."""
 
 
 def two_sum(a: Array, b: Array) -> tuple[Array, Array]:
