@@ -14,6 +14,7 @@ from functools import cached_property
 
 from triton_ext.hardware.tensor_memory_encoding import TensorMemoryEncoding
 from triton_ext.layouts.encodings import NVMMAShared, SharedLinear
+from triton_ext.mlir.arith import integer_constant
 from triton_ext.mlir.memory_flow import forwarded
 from triton_ext.mlir.module import MlirModule, Operation, Value
 from triton_ext.mlir.types import MemoryType
@@ -24,7 +25,6 @@ from triton_ext.passes.verify_descriptors.expected import (
     is_fp4_padded,
     shared_encoding,
     tile_layout,
-    value_constant,
 )
 
 _SAME = ("ttg.memdesc_trans", "ttg.memdesc_reshape", "ttg.memdesc_reinterpret")
@@ -101,7 +101,7 @@ class Views:
             stride = buffer_stride(result)
             if stride is None:
                 return None
-            index = value_constant(operation.operands[1])
+            index = integer_constant(operation.operands[1])
             return [stride * i for i in (range(source.shape[0]) if index is None else [index])]
         try:
             if operation.name == "ttg.memdesc_subslice":

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from triton_ext.mlir.module import Operation
 from triton_ext.passes.verify_descriptors.expected import Expected, predicate_of
-from triton_ext.passes.verify_descriptors.mlir_trace import Known, Trace
+from triton_ext.passes.verify_descriptors.mlir_trace import PartitionTrace, RunValue
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class BarrierFact:
 
 
 def expected_bytes(
-    traces: Sequence[Trace], expected: Mapping[int, Expected]
+    traces: Sequence[PartitionTrace], expected: Mapping[int, Expected]
 ) -> list[BarrierFact] | None:
     """The rounds of all barriers; None if a place or a predicate is not known.
 
@@ -69,7 +69,7 @@ def expected_bytes(
         traces: of the partitions.
         expected: by the `id` of the operation.
     """
-    listed: dict[Known, list[_Bytes]] = {}
+    listed: dict[RunValue, list[_Bytes]] = {}
     for number, trace in enumerate(traces):
         for event in trace.events:
             one = expected.get(id(event.operation))
@@ -87,9 +87,9 @@ def expected_bytes(
     return [fact for items in listed.values() for fact in _facts(items, traces)]
 
 
-def _facts(items: Sequence[_Bytes], traces: Sequence[Trace]) -> Iterator[BarrierFact]:
+def _facts(items: Sequence[_Bytes], traces: Sequence[PartitionTrace]) -> Iterator[BarrierFact]:
     """Of one barrier; where its partition was cut off, the last round is left out."""
-    ended = not any(traces[item.partition].end for item in items)
+    ended = not any(traces[item.partition].end.is_early for item in items)
     if len({item.partition for item in items}) > 1:
         told = sum(item.size for item in items if item.told)
         brought = sum(item.size for item in items if not item.told)

@@ -11,17 +11,16 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from triton_ext.hardware.architecture import Architecture
+from triton_ext.hardware.architecture import WARP_THREADS, Architecture
 from triton_ext.hardware.instruction_descriptor import BLOCK_SCALED_FIELDS, DENSE_FIELDS, KINDS
 from triton_ext.hardware.smem_descriptor import FIELDS, VERSION
 from triton_ext.layouts.encodings import CHUNK_BYTES
+from triton_ext.mlir.arith import integer_constant
 from triton_ext.mlir.module import Value
 from triton_ext.passes.verify_descriptors.expected import (
-    WARP,
     Expected,
     ExpectedMatrix,
     ExpectedMma,
-    value_constant,
 )
 from triton_ext.passes.verify_descriptors.groups import Group
 from triton_ext.passes.verify_descriptors.ptx_sums import Sum
@@ -469,7 +468,7 @@ def _boxes(comparison: Comparison) -> None:
         return
     starts: Sequence[int] = [0]
     if min(count, warps) > 1:
-        starts = range(0, group.function.threads, WARP)
+        starts = range(0, group.function.threads, WARP_THREADS)
     best: Comparison | None = None
     for start in starts:
         trial = Comparison(expected, group)
@@ -492,7 +491,7 @@ def _issued(comparison: Comparison, start: int) -> None:
     first: tuple[Sum, list[Sum], Sum] | None = None
     for index, box in enumerate(expected.boxes):
         instruction = group.instructions[index // warps]
-        sums = group.function.sums(start + WARP * (index % warps))
+        sums = group.function.sums(start + WARP_THREADS * (index % warps))
         shared, tensor, barrier = _shared_place(instruction)
         address = sums.address(shared, instruction) - Sum((), box.smem_offset)
         found = [sums.operand(text, instruction) for text in _coordinates(tensor)]
@@ -550,7 +549,7 @@ def _first_box(
     )  # fmt: skip
     values = expected.coordinates[::-1]
     for dim, (value, found) in enumerate(zip(values, coordinates, strict=False)):
-        known = value_constant(value)
+        known = integer_constant(value)
         factor = 2 if dim == 0 and expected.is_padded else 1
         what, kind = f"coordinate {dim} of the first box", "coordinates of the first box"
         if known is not None and found.is_constant:
@@ -600,7 +599,7 @@ def _gathered(comparison: Comparison) -> None:
     _gathered_mbarrier(comparison)
     boxes = {(box.smem_offset, box.coordinates[0]) for box in expected.boxes}
     wrong: Difference | None = None
-    for start in range(0, max(1, group.function.threads), WARP):
+    for start in range(0, max(1, group.function.threads), WARP_THREADS):
         base, places = _gathered_places(comparison, start)
         if base is None:
             comparison.unproven["box addresses"] += len(group.instructions)
@@ -619,7 +618,7 @@ def _gathered(comparison: Comparison) -> None:
                 odd, "the places of the boxes (shared memory, column)", str(sorted(boxes)[:8]),
                 str(sorted(found)[:8]),
             )  # fmt: skip
-        if warps == 1 or start + WARP * warps >= group.function.threads:
+        if warps == 1 or start + WARP_THREADS * warps >= group.function.threads:
             break
     if wrong is not None:
         comparison.differences.append(wrong)
@@ -650,7 +649,7 @@ def _gathered_places(
     group = comparison.group
     found = []
     for warp in range(max(1, comparison.expected.warps)):
-        sums = group.function.sums(start + WARP * warp)
+        sums = group.function.sums(start + WARP_THREADS * warp)
         for instruction in group.instructions:
             shared, tensor, _ = _shared_place(instruction)
             address = sums.address(shared, instruction)

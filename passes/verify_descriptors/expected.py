@@ -26,13 +26,13 @@ from triton_ext.hardware.tma_tile import TileCopies, tile_copies
 from triton_ext.layouts.encodings import CHUNK_BYTES, NVMMAShared, SharedLinear, parse_encoding
 from triton_ext.layouts.linear_layout import LinearLayout
 from triton_ext.layouts.nvmma_shared import nvmma_shared_to_linear_layout
+from triton_ext.mlir.arith import constant, integer_constant
 from triton_ext.mlir.attributes import parse_attribute
 from triton_ext.mlir.memory_flow import forwarded
 from triton_ext.mlir.module import MlirModule, Operation, Value
 from triton_ext.mlir.types import MemoryType
 from triton_ext.passes.verify_descriptors.mlir_scalars import Scalars
 
-WARP = 32
 WARPGROUP_WARPS = 4
 MMA_ELEMENTS = {
     "f16": "f16", "bf16": "bf16", "f32": "tf32", "f8E4M3FN": "e4m3", "f8E5M2": "e5m2", "i8": "s8",
@@ -406,7 +406,7 @@ class ModuleExpectations:
         opcode = f"wgmma.mma_async.sync.aligned.m{m}n{n}k{k}.{d_type}.{types[0]}.{types[1]}"
         # wgmma reads c where use-c says so; a zero constant makes the first of each sum not read.
         first = _flag(operation.operands[3]) if len(operation.operands) > 3 else True
-        if first is not False and _is_zero(operation.operands[2]):
+        if first is not False and constant(operation.operands[2]) == 0:
             first = False
         instructions = []
         for i, j in itertools.product(range(reps[0]), range(reps[1])):
@@ -966,11 +966,8 @@ def _accumulator(module: MlirModule, value: Value) -> _Accumulator:
 
 def _flag(value: Value) -> bool | None:
     """A boolean constant, or None."""
-    definition = value.definition
-    if definition is None or definition.name != "arith.constant":
-        return None
-    words = [token.text for token in definition.tokens if token.kind == "word"]
-    return {"true": True, "false": False}.get(words[1] if len(words) > 1 else "")
+    number = integer_constant(value) if value.type == "i1" else None
+    return None if number is None else bool(number)
 
 
 _PREDICATED = (
@@ -995,23 +992,4 @@ def _is_dead(operation: Operation, scalars: Scalars) -> bool:
     """Whether the operation is never executed, or its predicate is never true."""
     predicate = predicate_of(operation)
     never = predicate is not None and scalars.condition(predicate) is False
-    return never or scalars.is_executed(operation) is False
-
-
-def _is_zero(value: Value) -> bool:
-    definition = value.definition
-    if definition is None or definition.name != "arith.constant":
-        return False
-    return bool(re.search(r"dense<0(?:\.0+e\+00)?>", definition.text))
-
-
-def value_constant(value: Value) -> int | None:
-    """An integer constant, or None."""
-    definition = value.definition
-    if definition is None or definition.name != "arith.constant":
-        return None
-    match = re.search(r"arith\.constant (-?\d+) :", definition.text)
-    if match:
-        return int(match[1])
-    flag = _flag(value)
-    return None if flag is None else int(flag)
+    return never or not scalars.is_executed(operation)

@@ -3,13 +3,42 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 from triton_ext.mlir.module import MlirModule, Operation
-from triton_ext.passes.verify_descriptors.ptx_sums import Launch
+from triton_ext.ptx.parse import Kernel
 
 
-def launches(module: MlirModule) -> list[Launch]:
-    """Choices of arguments, each of which the next one may help out.
+@dataclass(frozen=True)
+class TrialLaunch:
+    """One block of one launch, with values for what the kernel is given.
+
+    Attributes:
+        arguments: integers, by the index of the kernel's parameter.
+        program: the block's index in the grid: ``%ctaid``.
+        programs: the size of the grid: ``%nctaid``.
+    """
+
+    arguments: Mapping[int, int]
+    program: tuple[int, int, int]
+    programs: tuple[int, int, int]
+
+    def numbers(self, kernel: Kernel) -> dict[str, int]:
+        """The numbers by their names in the kernel's PTX: ``%ctaid.x``, ``[kernel_param_0]``."""
+        found = {
+            f"%{name}.{axis}": values[i]
+            for name, values in (("ctaid", self.program), ("nctaid", self.programs))
+            for i, axis in enumerate("xyz")
+        }
+        for index, number in self.arguments.items():
+            if index < len(kernel.parameters):
+                found[f"[{kernel.parameters[index]}]"] = number
+        return found
+
+
+def launches(module: MlirModule) -> list[TrialLaunch]:
+    """Choices of arguments; where the first does not reach all instructions, a later one may.
 
     First tensors of a few tiles, so that loops run a few times; then integers that are how often
     loops run, but for those that are known to be multiples of 16; then large tensors.
@@ -27,14 +56,14 @@ def launches(module: MlirModule) -> list[Launch]:
             elif (value.type or "").startswith("!tt.ptr"):
                 short[at] = counts[at] = large[at] = (at + 1) << 40
     return [
-        Launch(short, (2, 3, 1), (4, 7, 5)),
-        Launch(counts, (2, 3, 1), (4, 7, 5)),
-        Launch(large, (37, 3, 2), (61, 7, 5)),
+        TrialLaunch(short, (2, 3, 1), (4, 7, 5)),
+        TrialLaunch(counts, (2, 3, 1), (4, 7, 5)),
+        TrialLaunch(large, (37, 3, 2), (61, 7, 5)),
     ]
 
 
 def _multiples(function: Operation) -> set[str]:
-    """The arguments of which the function says that they are multiples of something."""
+    """The arguments with a ``tt.divisibility``."""
     found, name = set(), ""
     for before, token in itertools.pairwise(function.tokens):
         if before.kind == "value" and token.text == ":":
@@ -44,4 +73,4 @@ def _multiples(function: Operation) -> set[str]:
     return found
 
 
-__all__ = ["launches"]
+__all__ = ["TrialLaunch", "launches"]

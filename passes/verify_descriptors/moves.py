@@ -30,7 +30,7 @@ from triton_ext.passes.shared_accesses import (
     tile_shape,
 )
 from triton_ext.passes.shared_accesses import tile_layout as shared_tile_layout
-from triton_ext.passes.verify_descriptors.mlir_trace import Known
+from triton_ext.passes.verify_descriptors.mlir_trace import RunValue
 from triton_ext.ptx.parse import Instruction, Kernel, immediate
 
 MOVES = ("ttg.local_store", "ttg.local_alloc", "ttg.async_copy_global_to_local")
@@ -190,7 +190,7 @@ class Move:
     """
 
     operation: Operation
-    place: Known
+    place: RunValue
     when: int
 
 

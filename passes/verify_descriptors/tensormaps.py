@@ -12,10 +12,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
+from triton_ext.mlir.arith import integer_constant
 from triton_ext.mlir.module import MlirModule, Operation, Value
-from triton_ext.passes.verify_descriptors.expected import value_constant
 from triton_ext.passes.verify_descriptors.metadata import needed_fields
-from triton_ext.passes.verify_descriptors.ptx_trace import Executed
+from triton_ext.passes.verify_descriptors.ptx_trace import ExecutedInstruction
 
 CREATE = "ttng.tensormap_create"
 _FIELD = re.compile(r"tensormap\.replace\.tile\.(\w+)\.")
@@ -77,7 +77,7 @@ def fields_of(operation: Operation) -> Fields:
     return Fields(operation.operands[1], values, numbers)
 
 
-def written(events: Sequence[Executed]) -> dict[Field, int | None]:
+def written(events: Sequence[ExecutedInstruction]) -> dict[Field, int | None]:
     """What instructions write into the fields; `("global", 0)` is where the descriptor goes."""
     found: dict[Field, int | None] = {}
     for event in events:
@@ -111,7 +111,7 @@ def type_differences(module: MlirModule) -> Iterator[tuple[Operation, str]]:
             fields = fields_of(maker)
             for name, must in _needed(needed).items():
                 value = fields.values.get(name)
-                found = fields.numbers.get(name) if value is None else value_constant(value)
+                found = fields.numbers.get(name) if value is None else integer_constant(value)
                 if found == must:
                     yield maker, f"checked {name[0]}"
                 elif found is not None:

@@ -15,6 +15,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from triton_ext.hardware.architecture import CTA_ADDRESS_MASK, WARP_THREADS
+from triton_ext.hardware.smem_descriptor import START_ADDRESS_MASK
 from triton_ext.layouts.encodings import CHUNK_BYTES, NVMMAShared, shape_per_cta
 from triton_ext.mlir.module import MlirModule, Operation, Value
 from triton_ext.passes.verify_descriptors import mlir_trace, ptx_trace
@@ -22,7 +24,6 @@ from triton_ext.passes.verify_descriptors.addresses import Views, buffer_stride
 from triton_ext.passes.verify_descriptors.bytes import expected_bytes
 from triton_ext.passes.verify_descriptors.comparison import Difference
 from triton_ext.passes.verify_descriptors.expected import (
-    WARP,
     Expected,
     ExpectedMma,
     ModuleExpectations,
@@ -32,7 +33,7 @@ from triton_ext.passes.verify_descriptors.expected import (
 from triton_ext.passes.verify_descriptors.groups import Function, Group, kind_of
 from triton_ext.passes.verify_descriptors.launches import launches
 from triton_ext.passes.verify_descriptors.matching import Matching
-from triton_ext.passes.verify_descriptors.mlir_trace import Known
+from triton_ext.passes.verify_descriptors.mlir_trace import RunValue
 from triton_ext.passes.verify_descriptors.moves import (
     Move,
     Stored,
@@ -46,14 +47,12 @@ from triton_ext.passes.verify_descriptors.moves import (
     touched,
 )
 from triton_ext.passes.verify_descriptors.tensormaps import CREATE, fields_of, is_part, written
-from triton_ext.ptx.folding import CTA_ADDRESS_BITS
+from triton_ext.passes.verify_descriptors.trace_end import Why
 from triton_ext.ptx.parse import Instruction
 
 _PER_OPERATION = 30
 """Executions that are looked at, on average."""
-_START_MASK = (1 << 14) - 1
 _LOW = (1 << 32) - 1
-_CTA_MASK = (1 << CTA_ADDRESS_BITS) - 1
 
 
 @dataclass
@@ -123,7 +122,7 @@ class _Comparison:
         self.result = Traces()
         self.launch = launches(module)[0]
         self.moves = {id(operation): operation for operation in moves(module)}
-        self.done: list[tuple[list[Move], ptx_trace.Trace]] = []
+        self.done: list[tuple[list[Move], ptx_trace.ThreadTrace]] = []
         self.is_trial = False
         self.rank = 0
         self.unseen = set(self.allowed)
@@ -141,7 +140,7 @@ class _Comparison:
         chosen += self.function.wanted
         stores = list(observed(self.function.kernel)) if self.moves else []
         traces = self.traced(wanted, limit)
-        if any(trace.is_cut for trace in traces):
+        if any(trace.end.why is Why.LONG for trace in traces):
             short, self.launch = self.launch, launches(self.module)[1]
             others = self.traced(wanted, limit)
             if _variety(others) > _variety(traces):
@@ -161,7 +160,7 @@ class _Comparison:
 
     def of_launch(
         self,
-        traces: Sequence[mlir_trace.Trace],
+        traces: Sequence[mlir_trace.PartitionTrace],
         chosen: Sequence[Instruction],
         stores: Sequence[tuple[Instruction, str]],
     ) -> None:
@@ -182,14 +181,14 @@ class _Comparison:
             if not result.differences:
                 self.block(traces, [one for one in chosen if kind_of(one) == "tma"], [])
 
-    def traced(self, wanted: Sequence[Operation], limit: int) -> list[mlir_trace.Trace]:
+    def traced(self, wanted: Sequence[Operation], limit: int) -> list[mlir_trace.PartitionTrace]:
         """What each partition of the module executes."""
         modules = mlir_trace.ModuleTracer(self.module, self.launch, wanted, self.offset, limit)
         return [modules.main(), *modules.others()]
 
     def block(
         self,
-        traces: Sequence[mlir_trace.Trace],
+        traces: Sequence[mlir_trace.PartitionTrace],
         chosen: Sequence[Instruction],
         stores: Sequence[tuple[Instruction, str]],
     ) -> None:
@@ -229,7 +228,7 @@ class _Comparison:
             self.is_compared(one) for one in self.expected.values() if id(one) in allowed
         )
 
-    def bytes(self, traces: Sequence[mlir_trace.Trace]) -> None:
+    def bytes(self, traces: Sequence[mlir_trace.PartitionTrace]) -> None:
         """What a barrier is told to expect is what the copies then bring it, or nothing at all.
 
         (A pipeline may leave out its last copies, but tell the barrier, which nobody waits for.)
@@ -262,7 +261,7 @@ class _Comparison:
             group.first for group, _ in self.place.values() if one in self.allowed[id(group)]
         )
 
-    def instructions(self, trace: mlir_trace.Trace) -> int:
+    def instructions(self, trace: mlir_trace.PartitionTrace) -> int:
         """At most how many instructions the events of a trace are."""
         return 64 + sum(
             max(len(one.instructions), len(one.boxes), 1)
@@ -272,26 +271,28 @@ class _Comparison:
             if id(event.operation) not in self.moves
         )
 
-    def partitions(self, traces: Sequence[mlir_trace.Trace], tracer: ptx_trace.Tracer) -> None:
+    def partitions(
+        self, traces: Sequence[mlir_trace.PartitionTrace], tracer: ptx_trace.Tracer
+    ) -> None:
         """The other partitions: the first thread of each is found by what it executes."""
         left = [trace for trace in traces if any(self.is_followed(each) for each in trace.events)]
         limit = max(map(self.instructions, left), default=0)
-        thread = WARP * int(self.module.attributes.get("ttg.num-warps", 4))
+        thread = WARP_THREADS * int(self.module.attributes.get("ttg.num-warps", 4))
         while left and thread < self.function.threads:
             found = tracer.run(thread, limit)
             chosen = self.chosen(left, found)
-            thread += WARP
+            thread += WARP_THREADS
             if chosen is not None:
                 warps = self.warps(chosen)
                 self.partition(chosen, found)
                 left.remove(chosen)
-                thread += WARP * (warps - 1)
+                thread += WARP_THREADS * (warps - 1)
         if left:
             self.result.unproven["partitions whose threads are not found"] += len(left)
 
     def chosen(
-        self, left: Sequence[mlir_trace.Trace], found: ptx_trace.Trace
-    ) -> mlir_trace.Trace | None:
+        self, left: Sequence[mlir_trace.PartitionTrace], found: ptx_trace.ThreadTrace
+    ) -> mlir_trace.PartitionTrace | None:
         """The partition that a thread is of: one that agrees, or at least begins as the thread."""
         first = next((each for each in found.events if self.followed(each.instruction)), None)
         if first is None:
@@ -314,10 +315,10 @@ class _Comparison:
         self.result, self.is_trial = kept, False
         return chosen
 
-    def is_followed(self, event: mlir_trace.Executed) -> bool:
+    def is_followed(self, event: mlir_trace.ExecutedOperation) -> bool:
         return self.is_compared(self.expected.get(id(event.operation)))
 
-    def warps(self, trace: mlir_trace.Trace) -> int:
+    def warps(self, trace: mlir_trace.PartitionTrace) -> int:
         """Of a partition."""
         followed = (self.expected.get(id(each.operation)) for each in trace.events)
         return max(1, *(one.warps for one in followed if one))
@@ -342,7 +343,7 @@ class _Comparison:
 
     # ----------------------------------------------------------------------------- addresses
 
-    def offset(self, operation: Operation, operands: Sequence[Known]) -> int | None:
+    def offset(self, operation: Operation, operands: Sequence[RunValue]) -> int | None:
         """By how much a view is further than what it is a view of."""
         if operation.name == "ttg.memdesc_index":
             kind = self.module.memory(operation.results[0])
@@ -354,7 +355,7 @@ class _Comparison:
 
     # ------------------------------------------------------------------------------ sequences
 
-    def partition(self, expected: mlir_trace.Trace, found: ptx_trace.Trace) -> None:
+    def partition(self, expected: mlir_trace.PartitionTrace, found: ptx_trace.ThreadTrace) -> None:
         """One partition's operations, one after the other."""
         result = self.result
         places = [i for i, each in enumerate(found.events) if self.followed(each.instruction)]
@@ -367,7 +368,7 @@ class _Comparison:
                 (instruction, address, bisect_left(places, when))
                 for instruction, address, when in found.accesses
             ]
-            self.done.append((executed, ptx_trace.Trace(events, accesses, found.end)))
+            self.done.append((executed, ptx_trace.ThreadTrace(events, accesses, found.end)))
         for event in expected.events:
             one = self.expected.get(id(event.operation))
             if event.operation.name == CREATE and self.rank:
@@ -419,13 +420,13 @@ class _Comparison:
             result.proven["executions"] += 1
             executed += pending
             pending = []
-        if not expected.end and not found.end:
+        if not expected.end.is_early and not found.end.is_early:
             executed += pending
             pending = []
         if pending:
             result.unproven["stores: executed after the end of the trace"] += len(pending)
-        if expected.end:
-            result.unproven[f"executions after the first ones: {expected.end}"] += 1
+        if expected.end.is_early:
+            result.unproven[f"executions after the first ones: {expected.end.words}"] += 1
         elif at < len(events):
             self.result.differences.append(
                 (
@@ -437,17 +438,17 @@ class _Comparison:
                     ),
                 )
             )  # fmt: skip
-        elif found.end:
-            result.unproven[f"the end of the PTX: {found.end}"] += 1
+        elif found.end.is_early:
+            result.unproven[f"the end of the PTX: {found.end.words}"] += 1
 
     @staticmethod
-    def target(event: mlir_trace.Executed) -> Known:
+    def target(event: mlir_trace.ExecutedOperation) -> RunValue:
         """The place of what a move writes."""
         if event.operation.name == "ttg.local_alloc":
             return event.operation.results[0], 0
         return event.operands[1]
 
-    def stores(self, executed: Sequence[Move], trace: ptx_trace.Trace) -> None:
+    def stores(self, executed: Sequence[Move], trace: ptx_trace.ThreadTrace) -> None:
         """The bytes that a thread stores: all of those that the operations store."""
         result = self.result
         moves_ = [(move, touched(move.operation, self.module)) for move in executed]
@@ -493,7 +494,7 @@ class _Comparison:
         move: Move,
         start: int,
         what: Touched,
-        trace: ptx_trace.Trace,
+        trace: ptx_trace.ThreadTrace,
         found: Stored,
         counts: Stored,
     ) -> bool:
@@ -529,13 +530,15 @@ class _Comparison:
                     starts.add(by - at)
         return starts
 
-    def odd(self, trace: ptx_trace.Trace, counts: Stored) -> Instruction:
+    def odd(self, trace: ptx_trace.ThreadTrace, counts: Stored) -> Instruction:
         """The first store to a place that no operation stores to; else the last one."""
         accesses = trace.accesses or [(self.function.kernel.instructions[-1], None, 0)]
         odd = (access[0] for access in accesses if not is_counted(access, counts))
         return next(odd, accesses[-1][0])
 
-    def descriptor(self, event: mlir_trace.Executed, events: Sequence[ptx_trace.Executed]) -> int:
+    def descriptor(
+        self, event: mlir_trace.ExecutedOperation, events: Sequence[ptx_trace.ExecutedInstruction]
+    ) -> int:
         """A TMA descriptor that the kernel makes: how many instructions do so; 0 if it is wrong."""
         count = next(
             (i for i, each in enumerate(events) if not is_part(each.instruction.opcode)),
@@ -553,7 +556,7 @@ class _Comparison:
         operation, last = event.operation, events[count - 1].instruction
         found, fields = written(events[:count]), fields_of(operation)
         values = dict(zip(operation.operands, event.operands, strict=True))
-        expected: dict[tuple[str, int], Known] = {
+        expected: dict[tuple[str, int], RunValue] = {
             name: values.get(value) for name, value in fields.values.items()
         }
         expected.update(fields.numbers)
@@ -584,13 +587,15 @@ class _Comparison:
         return count
 
     @staticmethod
-    def writer(events: Sequence[ptx_trace.Executed], field_: str) -> Instruction | None:
+    def writer(events: Sequence[ptx_trace.ExecutedInstruction], field_: str) -> Instruction | None:
         found = (each.instruction for each in events if f".{field_}." in each.instruction.opcode)
         return next(found, None)
 
-    def stopped(self, found: ptx_trace.Trace, event: mlir_trace.Executed, one: Expected) -> None:
+    def stopped(
+        self, found: ptx_trace.ThreadTrace, event: mlir_trace.ExecutedOperation, one: Expected
+    ) -> None:
         """The PTX executes no more, but the module does."""
-        end = found.end
+        end = found.end.words
         if not end and any(each.name == "tt.assert" for each in self.module.operations):
             end = "an assertion may fail"
         if end:
@@ -602,7 +607,9 @@ class _Comparison:
             "as often as its operation", "less often",
         )  # fmt: skip
 
-    def instance(self, events: Sequence[ptx_trace.Executed], at: int) -> list[ptx_trace.Executed]:
+    def instance(
+        self, events: Sequence[ptx_trace.ExecutedInstruction], at: int
+    ) -> list[ptx_trace.ExecutedInstruction]:
         """The events of one execution of a group."""
         group, index = self.place[id(events[at].instruction)]
         found = [events[at]]
@@ -624,9 +631,9 @@ class _Comparison:
     def compare(
         self,
         one: Expected,
-        values: Mapping[Value, Known],
+        values: Mapping[Value, RunValue],
         group: Group,
-        instance: Sequence[ptx_trace.Executed],
+        instance: Sequence[ptx_trace.ExecutedInstruction],
     ) -> None:
         """One execution of an operation."""
         if one.kind == "tma":
@@ -650,9 +657,9 @@ class _Comparison:
     def product(
         self,
         one: Expected,
-        values: Mapping[Value, Known],
+        values: Mapping[Value, RunValue],
         group: Group,
-        instance: Sequence[ptx_trace.Executed],
+        instance: Sequence[ptx_trace.ExecutedInstruction],
     ) -> None:
         """The first instruction of a product; the others are as far from it as they must be."""
         first = _in_order(one, instance)
@@ -661,7 +668,7 @@ class _Comparison:
             bits = event.operands[place] if place < len(event.operands) else None
             start = None
             if isinstance(bits, int):
-                start = (bits & _START_MASK) * CHUNK_BYTES
+                start = (bits & START_ADDRESS_MASK) * CHUNK_BYTES
             self.address(
                 one.operation, values.get(matrix.value), start, matrix.advance, event.instruction,
                 f"operand {matrix.name}",
@@ -676,8 +683,8 @@ class _Comparison:
     def copy(
         self,
         one: Expected,
-        values: Mapping[Value, Known],
-        instance: Sequence[ptx_trace.Executed],
+        values: Mapping[Value, RunValue],
+        instance: Sequence[ptx_trace.ExecutedInstruction],
     ) -> None:
         """A TMA copy."""
         warps = max(1, one.warps)
@@ -723,8 +730,8 @@ class _Comparison:
     def gathered(
         self,
         one: Expected,
-        values: Mapping[Value, Known],
-        event: ptx_trace.Executed,
+        values: Mapping[Value, RunValue],
+        event: ptx_trace.ExecutedInstruction,
         shared: int | None,
         coordinates: Sequence[int | None],
     ) -> None:
@@ -735,7 +742,7 @@ class _Comparison:
         if not isinstance(place, tuple) or start is None or shared is None or self.ctas > 1:
             unproven["coordinates"] += len(coordinates)
             return
-        offset = (shared & _CTA_MASK) - start - place[1]
+        offset = (shared & CTA_ADDRESS_MASK) - start - place[1]
         box = next((box for box in one.boxes if box.smem_offset == offset), None)
         if box is None:
             self.differ(
@@ -790,7 +797,7 @@ class _Comparison:
     def address(
         self,
         operation: Operation,
-        place: Known,
+        place: RunValue,
         found: int | None,
         offset: int,
         instruction: Instruction,
@@ -806,7 +813,7 @@ class _Comparison:
         elif "tensor memory" in what:
             found &= _LOW
         else:
-            found &= _CTA_MASK
+            found &= CTA_ADDRESS_MASK
         start = found - at - offset
         if root not in self.result.starts:
             self.result.starts[root] = start, instruction
@@ -822,7 +829,7 @@ class _Comparison:
             )  # fmt: skip
 
 
-def _in_order(one: Expected, instance: Sequence[ptx_trace.Executed]) -> ExpectedMma:
+def _in_order(one: Expected, instance: Sequence[ptx_trace.ExecutedInstruction]) -> ExpectedMma:
     """What the first instruction is, in an order with which all addresses fit together."""
     for order in (range(len(one.instructions)), *one.orders):
         places: dict[tuple[str, int], set[int]] = {}
@@ -831,7 +838,7 @@ def _in_order(one: Expected, instance: Sequence[ptx_trace.Executed]) -> Expected
             for place, matrix in expected.matrices.items():
                 bits = event.operands[place]
                 if isinstance(bits, int):
-                    start = (bits - matrix.advance // CHUNK_BYTES) & _START_MASK
+                    start = (bits - matrix.advance // CHUNK_BYTES) & START_ADDRESS_MASK
                     places.setdefault(("shared", place), set()).add(start)
             for place, (_, offset) in expected.tensor.items():
                 address = event.operands[place]
@@ -842,14 +849,14 @@ def _in_order(one: Expected, instance: Sequence[ptx_trace.Executed]) -> Expected
     return one.instructions[0]
 
 
-def _variety(traces: Sequence[mlir_trace.Trace]) -> tuple[int, int]:
+def _variety(traces: Sequence[mlir_trace.PartitionTrace]) -> tuple[int, int]:
     """(how many operations are executed, how many partitions end)."""
     executed = {event.operation for trace in traces for event in trace.events}
-    return len(executed), sum(not trace.end for trace in traces)
+    return len(executed), sum(not trace.end.is_early for trace in traces)
 
 
 def _parts(
-    event: ptx_trace.Executed,
+    event: ptx_trace.ExecutedInstruction,
 ) -> tuple[int | None, int | None, tuple[int | None, ...], int | None]:
     """(shared address, descriptor, coordinates, mbarrier) of a TMA copy."""
     operands = event.operands

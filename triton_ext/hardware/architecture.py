@@ -14,6 +14,10 @@ SHARED_MEMORY_PER_BLOCK = 227 * 1024
 SHARED_MEMORY_PER_SM = 228 * 1024
 """What a multiprocessor has; 1 KB of it is reserved for each block (likewise; seed 004, "Shared
 memory")."""
+CTA_ADDRESS_BITS = 24
+"""The bits of a shared address that say where in its CTA it is; those above are the CTA's rank in
+its cluster. (CUTLASS clears bit 24 to name the leading CTA of a pair: ``Sm100MmaPeerBitMask``.)"""
+CTA_ADDRESS_MASK = (1 << CTA_ADDRESS_BITS) - 1
 
 
 def architecture(arch: Any) -> Architecture:

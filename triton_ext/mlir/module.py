@@ -92,6 +92,9 @@ class Value:
     index: int
     uses: list[tuple[Operation, int]] = field(default_factory=list, repr=False)
 
+    def __str__(self) -> str:
+        return self.name
+
 
 @dataclass(eq=False)
 class Block:
