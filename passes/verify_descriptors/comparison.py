@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from triton_ext.hardware.architecture import WARP_THREADS, Architecture
 from triton_ext.hardware.instruction_descriptor import BLOCK_SCALED_FIELDS, DENSE_FIELDS, KINDS
-from triton_ext.hardware.smem_descriptor import FIELDS, VERSION
+from triton_ext.hardware.smem_descriptor import FIELDS, START_ADDRESS_MASK, VERSION
 from triton_ext.layouts.encodings import CHUNK_BYTES
 from triton_ext.mlir.arith import integer_constant
 from triton_ext.mlir.module import Value
@@ -27,7 +27,14 @@ from triton_ext.passes.verify_descriptors.ptx_sums import Sum
 from triton_ext.ptx.parse import Instruction, immediate, split_operands
 
 _LOW = (1 << 32) - 1
-_START_BITS = 14
+_START_BITS = START_ADDRESS_MASK.bit_length()
+OPCODE = "the opcode"
+COUNTS = tuple(
+    f"the number of {what}"
+    for what in ("instructions", "TMA instructions", "coordinates", "accumulators")
+)
+_INSTRUCTIONS, _TMA_INSTRUCTIONS, _COORDINATES, _ACCUMULATORS = COUNTS
+"""What two groups of another shape differ in."""
 
 
 @dataclass(frozen=True)
@@ -135,7 +142,7 @@ class _Mma:
         """Compare them in this order."""
         found = self.comparison.group.instructions
         self.comparison.check(
-            found[0], "the number of instructions", "instruction counts", len(expected), len(found)
+            found[0], _INSTRUCTIONS, "instruction counts", len(expected), len(found)
         )
         for one, instruction in zip(expected, found, strict=False):
             self.instruction(one, instruction)
@@ -151,7 +158,7 @@ class _Mma:
             comparison.proven["opcodes"] += 1
         else:
             comparison.differences.append(
-                Difference(instruction, "the opcode", one.opcode, instruction.opcode)
+                Difference(instruction, OPCODE, one.opcode, instruction.opcode)
             )
         for place, matrix in one.matrices.items():
             self.matrix(matrix, operands[place] if place < len(operands) else "", instruction)
@@ -395,7 +402,7 @@ class _Mma:
         if len(set(registers.values())) != len(registers):
             self.comparison.differences.append(
                 Difference(
-                    pairs[0][1], "the number of accumulators", str(len(registers)),
+                    pairs[0][1], _ACCUMULATORS, str(len(registers)),
                     str(len(set(registers.values()))),
                 )
             )  # fmt: skip
@@ -452,7 +459,7 @@ def _boxes(comparison: Comparison) -> None:
         else:
             pattern = re.sub(r"\\|\?|\(|\)", "", expected.opcode)
             comparison.differences.append(
-                Difference(instruction, "the opcode", pattern, instruction.opcode)
+                Difference(instruction, OPCODE, pattern, instruction.opcode)
             )
     if comparison.differences:
         return
@@ -461,7 +468,7 @@ def _boxes(comparison: Comparison) -> None:
         return
     count, warps = len(expected.boxes), max(1, expected.warps)
     comparison.check(
-        group.first, "the number of TMA instructions", "instruction counts",
+        group.first, _TMA_INSTRUCTIONS, "instruction counts",
         -(-count // warps), len(group.instructions),
     )  # fmt: skip
     if comparison.differences:
@@ -498,7 +505,7 @@ def _issued(comparison: Comparison, start: int) -> None:
         if len(found) != len(box.coordinates):
             comparison.differences.append(
                 Difference(
-                    instruction, "the number of coordinates", str(len(box.coordinates)),
+                    instruction, _COORDINATES, str(len(box.coordinates)),
                     str(len(found)),
                 )
             )  # fmt: skip
@@ -582,14 +589,12 @@ def _gathered(comparison: Comparison) -> None:
     warps, count = max(1, expected.warps), len(group.instructions)
     fits = len(expected.boxes) % count == 0 and count * warps >= len(expected.boxes)
     comparison.check(
-        group.first, "the number of TMA instructions", "instruction counts",
+        group.first, _TMA_INSTRUCTIONS, "instruction counts",
         "a part of the boxes for each warp", "a part of the boxes for each warp" if fits else count,
     )  # fmt: skip
     for instruction in group.instructions:
         _, tensor, barrier = _shared_place(instruction)
-        comparison.check(
-            instruction, "the number of coordinates", "operand kinds", 5, len(_coordinates(tensor))
-        )
+        comparison.check(instruction, _COORDINATES, "operand kinds", 5, len(_coordinates(tensor)))
         comparison.check(
             instruction, "the mbarrier operand", "operand kinds", expected.barrier is not None,
             bool(barrier),
@@ -678,9 +683,7 @@ def _expect(comparison: Comparison) -> None:
         comparison.proven["opcodes"] += 1
     else:
         pattern = re.sub(r"\\|\?|\(|\)", "", expected.opcode)
-        comparison.differences.append(
-            Difference(instruction, "the opcode", pattern, instruction.opcode)
-        )
+        comparison.differences.append(Difference(instruction, OPCODE, pattern, instruction.opcode))
         return
     operands = instruction.operands
     found = immediate(operands[-1]) if operands else None

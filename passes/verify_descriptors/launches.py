@@ -71,6 +71,3 @@ def _multiples(function: Operation) -> set[str]:
         elif token.text == "tt.divisibility":
             found.add(name)
     return found
-
-
-__all__ = ["TrialLaunch", "launches"]

@@ -14,7 +14,13 @@ from dataclasses import dataclass, field
 from triton_ext.hardware.architecture import Architecture
 from triton_ext.mlir.module import Operation
 from triton_ext.passes.verify_descriptors.addresses import Addresses
-from triton_ext.passes.verify_descriptors.comparison import Comparison, Observation, compare
+from triton_ext.passes.verify_descriptors.comparison import (
+    COUNTS,
+    OPCODE,
+    Comparison,
+    Observation,
+    compare,
+)
 from triton_ext.passes.verify_descriptors.expected import Expected
 from triton_ext.passes.verify_descriptors.groups import Group
 
@@ -94,13 +100,9 @@ def match(
 
 def _distance(comparison: Comparison, group: Group) -> tuple[bool, int, bool]:
     """How far a group is from an operation: one of another length last."""
-    lengths = any(found.field.startswith("the number of") for found in comparison.differences)
-    opcode = any(found.field == "the opcode" for found in comparison.differences)
-    return (
-        lengths or opcode,
-        len({found.field for found in comparison.differences}),
-        not _same_line(comparison.expected, group),
-    )
+    fields = {found.field for found in comparison.differences}
+    has_another_shape = not fields.isdisjoint((OPCODE, *COUNTS))
+    return has_another_shape, len(fields), not _same_line(comparison.expected, group)
 
 
 def _same_line(expected: Expected, group: Group) -> bool:

@@ -386,6 +386,3 @@ def _yielded(block: Block, known: Mapping[Value, RunValue]) -> tuple[RunValue, .
 def _bind(values: Sequence[Value], numbers: Sequence[RunValue], known: Values) -> None:
     for value, number in zip(values, numbers, strict=False):
         known[value] = number
-
-
-__all__ = ["Address", "ExecutedOperation", "ModuleTracer", "PartitionTrace", "RunValue", "contents"]

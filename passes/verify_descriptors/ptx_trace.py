@@ -534,6 +534,3 @@ def _applied(
         registers[target] = function(*[registers[slot] for slot in slots])
 
     return run
-
-
-__all__ = ["ExecutedInstruction", "SharedMemory", "ThreadTrace", "Tracer"]

@@ -14,7 +14,7 @@ from functools import lru_cache
 
 from triton_ext.mlir.arith import integer_constant
 from triton_ext.mlir.module import MlirModule, Operation, Value
-from triton_ext.passes.verify_descriptors.metadata import needed_fields
+from triton_ext.passes.verify_descriptors.metadata import FieldCheck, needed_fields
 from triton_ext.passes.verify_descriptors.ptx_trace import ExecutedInstruction
 
 CREATE = "ttng.tensormap_create"
@@ -92,33 +92,26 @@ def written(events: Sequence[ExecutedInstruction]) -> dict[Field, int | None]:
     return found
 
 
-def type_differences(module: MlirModule) -> Iterator[tuple[Operation, str]]:
-    """What operations write that is not what the type of the descriptor needs.
-
-    Yields:
-        The operation and a sentence; ``checked ...`` for each field that is right.
-    """
+def type_checks(module: MlirModule) -> Iterator[FieldCheck]:
+    """What operations write, against what the type of the descriptor needs, field by field."""
     for operation in module.operations:
         if operation.name != "ttng.reinterpret_tensor_descriptor":
             continue
-        makers = [
-            user
-            for user, position in operation.operands[0].uses
-            if user.name == CREATE and position == 0
-        ]
-        needed = needed_fields(module, operation.results[0])
-        for maker in makers:
+        needed = _needed(needed_fields(module, operation.results[0]))
+        for maker, position in operation.operands[0].uses:
+            if maker.name != CREATE or position:
+                continue
             fields = fields_of(maker)
-            for name, must in _needed(needed).items():
+            for name, must in needed.items():
                 value = fields.values.get(name)
                 found = fields.numbers.get(name) if value is None else integer_constant(value)
                 if found == must:
-                    yield maker, f"checked {name[0]}"
+                    yield FieldCheck(maker=maker)
                 elif found is not None:
-                    yield (
-                        maker,
+                    yield FieldCheck(
                         f"{name[0]} {name[1]} of the TMA descriptor is {found}, but its type"
                         f" {operation.results[0].type} needs {must}",
+                        maker,
                     )
 
 
@@ -133,6 +126,3 @@ def _needed(metadata: dict[str, object]) -> dict[Field, int]:
         found.update({("box_dim", i): size for i, size in enumerate(reversed(box))})
         found["rank", 0] = len(box) - 1
     return found
-
-
-__all__ = ["CREATE", "Fields", "fields_of", "is_part", "type_differences", "written"]
