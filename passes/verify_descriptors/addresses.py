@@ -16,12 +16,12 @@ from functools import cached_property
 from triton_ext.hardware.tensor_memory_encoding import TensorMemoryEncoding
 from triton_ext.layouts.encodings import NVMMAShared, SharedLinear
 from triton_ext.mlir.arith import integer_constant
-from triton_ext.mlir.memory_flow import forwarded
+from triton_ext.mlir.memory_flow import forwarded_sources
 from triton_ext.mlir.module import MlirModule, Operation, Value
 from triton_ext.mlir.types import MemoryType
 from triton_ext.passes.verify_descriptors.comparison import Observation
-from triton_ext.passes.verify_descriptors.expected import (
-    NotDerived,
+from triton_ext.passes.verify_descriptors.expected import NotDerived
+from triton_ext.passes.verify_descriptors.tiles import (
     encoding_rank,
     is_fp4_padded,
     shared_encoding,
@@ -47,11 +47,7 @@ class Views:
 
     @cached_property
     def _before(self) -> dict[Value, list[Value]]:
-        found: dict[Value, list[Value]] = {}
-        for source, target in forwarded(self.module):
-            if self.module.memory(target) is not None:
-                found.setdefault(target, []).append(source)
-        return found
+        return forwarded_sources(self.module, self.module.memory)
 
     def offsets_of(self, value: Value) -> Offsets | None:
         """The allocations and offsets that a value may be; None if they cannot be told."""

@@ -16,12 +16,13 @@ from triton_ext.integers import Number
 from triton_ext.layouts.encodings import CHUNK_BYTES, NVMMAShared, shape_per_cta
 from triton_ext.mlir.module import MlirModule, Value
 from triton_ext.passes.verify_descriptors.addresses import Addresses
-from triton_ext.passes.verify_descriptors.expected import Expected, ExpectedMma, shared_encoding
+from triton_ext.passes.verify_descriptors.expected import Expected, ExpectedMma
 from triton_ext.passes.verify_descriptors.findings import LOW_WORD, Findings
 from triton_ext.passes.verify_descriptors.groups import Group
 from triton_ext.passes.verify_descriptors.mlir_trace import ExecutedOperation, RunValue
 from triton_ext.passes.verify_descriptors.ptx_trace import ExecutedInstruction, Operand
 from triton_ext.passes.verify_descriptors.tensormaps import fields_of, is_part, written
+from triton_ext.passes.verify_descriptors.tiles import shared_encoding
 from triton_ext.ptx.parse import Instruction
 
 _DOUBLE_WORD = (1 << 64) - 1

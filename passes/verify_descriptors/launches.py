@@ -44,17 +44,15 @@ def launches(module: MlirModule) -> list[TrialLaunch]:
     loops run, but for those that are known to be multiples of 16; then large tensors.
     """
     short, counts, large = {}, {}, {}
-    for operation in module.operations:
-        if operation.name != "tt.func" or "public" not in {t.text for t in operation.tokens}:
-            continue
-        multiples = _multiples(operation)
-        for value in operation.regions[0].entry.arguments:
-            at = value.index
-            if value.type in ("i32", "i64"):
-                short[at], large[at] = 16 * (21 + at), 16 * (257 + 6 * at)
-                counts[at] = short[at] if value.name in multiples else 4 + at % 4
-            elif (value.type or "").startswith("!tt.ptr"):
-                short[at] = counts[at] = large[at] = (at + 1) << 40
+    kernel = module.kernel
+    multiples = _multiples(kernel) if kernel else set()
+    for value in kernel.regions[0].entry.arguments if kernel else ():
+        at = value.index
+        if value.type in ("i32", "i64"):
+            short[at], large[at] = 16 * (21 + at), 16 * (257 + 6 * at)
+            counts[at] = short[at] if value.name in multiples else 4 + at % 4
+        elif (value.type or "").startswith("!tt.ptr"):
+            short[at] = counts[at] = large[at] = (at + 1) << 40
     return [
         TrialLaunch(short, (2, 3, 1), (4, 7, 5)),
         TrialLaunch(counts, (2, 3, 1), (4, 7, 5)),

@@ -12,7 +12,7 @@ from triton_ext.layouts.encodings import NVMMAShared, shape_per_cta
 from triton_ext.layouts.nvmma_shared import tma_box_shape
 from triton_ext.mlir.module import MlirModule, Operation, Value
 from triton_ext.mlir.types import memory_type
-from triton_ext.passes.verify_descriptors.expected import is_fp4_padded, shared_encoding
+from triton_ext.passes.verify_descriptors.tiles import is_fp4_padded, shared_encoding
 
 ELEMENT_TYPES = {
     "f16": 6, "f32": 7, "f64": 9, "bf16": 10, "si32": 3, "si64": 5, "i16": 1, "ui16": 1, "si16": 1,
@@ -48,7 +48,8 @@ class FieldCheck:
 def metadata_checks(module: MlirModule, metadata: Mapping[str, Any]) -> Iterator[FieldCheck]:
     """``tensordesc_meta`` against the encodings of the kernel's arguments, field by field."""
     entries = metadata.get("tensordesc_meta")
-    arguments = [value for value in _arguments(module) if _is_descriptor(value)]
+    values = module.kernel.regions[0].entry.arguments if module.kernel else []
+    arguments = [value for value in values if _is_descriptor(value)]
     if entries is None or not arguments:
         return
     if len(entries) != len(arguments):
@@ -71,13 +72,6 @@ def metadata_checks(module: MlirModule, metadata: Mapping[str, Any]) -> Iterator
                     f"the launch metadata of {value.name} says {name} = {found}, but its type"
                     f" {value.type} needs {expected}"
                 )
-
-
-def _arguments(module: MlirModule) -> list[Value]:
-    for operation in module.operations:
-        if operation.name == "tt.func" and "public" in (token.text for token in operation.tokens):
-            return operation.regions[0].entry.arguments
-    return []
 
 
 def _is_descriptor(value: Value) -> bool:

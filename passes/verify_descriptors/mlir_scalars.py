@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from triton_ext.integers import IntegerOperation, evaluate, signed
 from triton_ext.mlir.arith import integer_constant, integer_operation
-from triton_ext.mlir.memory_flow import forwarded
+from triton_ext.mlir.memory_flow import forwarded_sources
 from triton_ext.mlir.module import MlirModule, Operation, Value
 from triton_ext.passes.verify_descriptors.sums import AnySum, LinearSum, SumDomain
 
@@ -22,9 +22,7 @@ class Scalars:
 
     def __init__(self, module: MlirModule) -> None:
         self._known: dict[Value, Sum] = {}
-        self._sources: dict[Value, list[Value]] = {}
-        for source, target in forwarded(module):
-            self._sources.setdefault(target, []).append(source)
+        self._sources = forwarded_sources(module)
 
     def sum(self, value: Value, depth: int = 0) -> Sum:
         """An integer as a sum."""

@@ -112,20 +112,19 @@ class ModuleTracer:
 
     def main(self) -> PartitionTrace:
         """What the warps execute with which the kernel begins."""
-        for operation in self.module.operations:
-            if operation.name == "tt.func" and "public" in (t.text for t in operation.tokens):
-                if len(operation.regions[0].blocks) != 1:
-                    return PartitionTrace(end=End(Why.UNKNOWN, "the function has several blocks"))
-                block = operation.regions[0].entry
-                given = self.launch.arguments
-                return self._trace(
-                    block,
-                    [
-                        (value, 0) if "tensordesc" in (value.type or "") else given.get(i)
-                        for i, value in enumerate(block.arguments)
-                    ],
-                )
-        return PartitionTrace(end=End(Why.UNKNOWN, "there is no kernel"))
+        kernel = self.module.kernel
+        if kernel is None:
+            return PartitionTrace(end=End(Why.UNKNOWN, "there is no kernel"))
+        if len(kernel.regions[0].blocks) != 1:
+            return PartitionTrace(end=End(Why.UNKNOWN, "the function has several blocks"))
+        block, given = kernel.regions[0].entry, self.launch.arguments
+        return self._trace(
+            block,
+            [
+                (value, 0) if "tensordesc" in (value.type or "") else given.get(i)
+                for i, value in enumerate(block.arguments)
+            ],
+        )
 
     def others(self) -> list[PartitionTrace]:
         """The other partitions, in the order of the text; after `main`."""

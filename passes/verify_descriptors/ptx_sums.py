@@ -104,10 +104,9 @@ class Sums:
         if operation is None or index or len(operands) - 1 != len(operation.source_widths):
             return None
         if operation.name in ("or", "xor"):
-            bits = (
-                self.folder.operand(text, operation.width, instruction) for text in operands[1:]
-            )
-            if are_disjoint(*bits, operation.width):
+            width = operation.width
+            left, right = (self.folder.operand(text, width, instruction) for text in operands[1:])
+            if are_disjoint(left, right, width):
                 operation = replace(operation, name="add")
         if operation.name not in _SUMS.rules:
             return None

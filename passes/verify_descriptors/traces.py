@@ -17,12 +17,8 @@ from triton_ext.mlir.module import MlirModule, Operation
 from triton_ext.passes.verify_descriptors.addresses import Views, buffer_stride
 from triton_ext.passes.verify_descriptors.bytes import expected_bytes
 from triton_ext.passes.verify_descriptors.executions import Block, Execution
-from triton_ext.passes.verify_descriptors.expected import (
-    Expected,
-    ModuleExpectations,
-    predicate_of,
-    shared_encoding,
-)
+from triton_ext.passes.verify_descriptors.expectations import ModuleExpectations
+from triton_ext.passes.verify_descriptors.expected import Expected, predicate_of
 from triton_ext.passes.verify_descriptors.findings import Findings
 from triton_ext.passes.verify_descriptors.groups import Function, Group, kind_of
 from triton_ext.passes.verify_descriptors.launches import launches
@@ -36,6 +32,7 @@ from triton_ext.passes.verify_descriptors.mlir_trace import (
 from triton_ext.passes.verify_descriptors.ptx_trace import ExecutedInstruction, ThreadTrace, Tracer
 from triton_ext.passes.verify_descriptors.stores import Move, compare_stores, moves, observed
 from triton_ext.passes.verify_descriptors.tensormaps import CREATE, is_part
+from triton_ext.passes.verify_descriptors.tiles import shared_encoding
 from triton_ext.passes.verify_descriptors.trace_end import Why
 from triton_ext.ptx.parse import Instruction
 

@@ -25,7 +25,7 @@ from triton_ext.passes.frame.base import (
 )
 from triton_ext.passes.verify_descriptors.addresses import Addresses, Observed, Views
 from triton_ext.passes.verify_descriptors.comparison import grouped
-from triton_ext.passes.verify_descriptors.expected import ModuleExpectations
+from triton_ext.passes.verify_descriptors.expectations import ModuleExpectations
 from triton_ext.passes.verify_descriptors.findings import Findings
 from triton_ext.passes.verify_descriptors.groups import Group, functions
 from triton_ext.passes.verify_descriptors.matching import Matching, match

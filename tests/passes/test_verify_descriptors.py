@@ -17,7 +17,7 @@ from sites import triton_sites
 
 from triton_ext.mlir.module import MlirModule
 from triton_ext.passes import Compilation, Outcome, get_pass
-from triton_ext.passes.verify_descriptors.expected import ModuleExpectations
+from triton_ext.passes.verify_descriptors.expectations import ModuleExpectations
 from triton_ext.passes.verify_descriptors.launches import TrialLaunch
 from triton_ext.passes.verify_descriptors.mlir_scalars import Scalars
 from triton_ext.passes.verify_descriptors.mlir_trace import ModuleTracer, contents

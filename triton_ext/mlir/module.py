@@ -329,8 +329,16 @@ class MlirModule:
         return list(self.root.walk())
 
     @cached_property
+    def kernel(self) -> Operation | None:
+        """The function that the host launches: the first public ``tt.func``."""
+        for operation in self.operations:
+            if operation.name == "tt.func" and any(t.text == "public" for t in operation.tokens):
+                return operation
+        return None
+
+    @cached_property
     def attributes(self) -> dict[str, Any]:
-        """Of the module: ``ttg.num-warps``, ``ttg.target``, ..."""
+        """Attributes of the module: ``ttg.num-warps``, ``ttg.target``, ..."""
         return self.root.attributes
 
     @cached_property
