@@ -179,7 +179,7 @@ class Addresses:
     """The allocations' addresses, as far as observations have told.
 
     Args:
-        views: of the module.
+        views: those of the module.
         shared: bytes of shared memory that the kernel has, if that is known.
     """
 

@@ -34,10 +34,10 @@ class Block:
 
     Attributes:
         module: the TTGIR.
-        addresses: of the allocations, as far as they are known at compile time.
+        addresses: those of the allocations, as far as they are known at compile time.
         ctas: the number of blocks in the cluster.
         rank: which of them it is.
-        ptx_version: of the PTX module, such as ``8.7``.
+        ptx_version: the version of the PTX module, such as ``8.7``.
         index_of: the index of an instruction in its group.
     """
 
@@ -243,9 +243,9 @@ class Execution:
         Args:
             value: the operand that it is the address of.
             found: the address in the PTX.
-            offset: of the address from that of the operand's first element.
-            instruction: that has the address.
-            what: has the address, in words.
+            offset: how far the address is from that of the operand's first element.
+            instruction: the instruction that has the address.
+            what: the operand of the instruction, in words.
             mask: the bits of `found` that are the address.
         """
         address, starts = self.values.get(value), self.findings.starts

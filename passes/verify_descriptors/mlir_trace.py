@@ -41,7 +41,7 @@ def contents(address: int, size: int) -> int:
 
     Args:
         address: in bytes.
-        size: of what is loaded, in bytes.
+        size: bytes that are loaded.
     """
     found = 0
     for i in range(-address % 4, size, 4):

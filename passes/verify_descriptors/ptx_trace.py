@@ -211,8 +211,8 @@ class Tracer:
         """What a thread executes.
 
         Args:
-            thread: of the block; the first one of a warp.
-            limit: of events.
+            thread: its number in the block; the first one of a warp.
+            limit: the most events.
         """
         trace = ThreadTrace()
         self._loads = {}

@@ -40,7 +40,7 @@ class Fields:
     """What ``ttng.tensormap_create`` writes.
 
     Attributes:
-        address: of the tensor.
+        address: that of the tensor.
         values: the fields that are given as values, innermost dimension first.
         numbers: those that are constants.
     """

@@ -28,10 +28,10 @@ _ZERO_REGISTERS = ("%tid.", "%ctaid.", "%laneid", "%warpid", "%cluster_ctaid.", 
 _Key = tuple[str, tuple[int, ...]]
 """A register's name, and the block ``{ ... }`` that declares it."""
 _Value = tuple[Bits, frozenset[str]]
-"""What is known, and what that hangs on (`Folder.origins`)."""
+"""What is known, and what that depends on (`Folder.origins`)."""
 _Operand = tuple[int | None, _Key | None, bool, str]
 """What an operand is: a number, or a register that is perhaps negated, or nothing that is known;
-and what the number hangs on."""
+and what the number depends on."""
 _State = dict[_Key, _Value]
 """What the registers hold that are assigned more than once."""
 
@@ -76,8 +76,8 @@ class Folder:
     memory, is taken as 0: shared addresses are relative to it. Loads and parameters are unknown.
 
     Args:
-        kernel: whose registers.
-        variables: of the module; symbols of other state spaces than shared are unknown.
+        kernel: the kernel.
+        variables: those of the module; symbols of other state spaces than shared are unknown.
     """
 
     def __init__(self, kernel: Kernel, variables: Iterable[Variable] = ()) -> None:
@@ -123,7 +123,7 @@ class Folder:
         return other
 
     def _changed(self, given: Iterable[str]) -> frozenset[int]:
-        """The instructions whose results hang on some special registers or parameters."""
+        """The instructions whose results depend on some special registers or parameters."""
         if self._readers is None:
             self._readers = {}
             for number, instruction in enumerate(self.kernel.instructions):
@@ -288,7 +288,7 @@ class Folder:
         return base.strip(), immediate(offset.strip()) if plus else 0
 
     def origins(self, text: str, at: Instruction | None = None) -> frozenset[str]:
-        """What the known bits of an operand or address hang on.
+        """What the known bits of an operand or address depend on.
 
         Returns:
             The shared symbols and special registers (``%tid.x``) that count as 0, and the
@@ -410,7 +410,7 @@ def _has_destination(opcode: str) -> bool:
 
 
 def destinations(instruction: Instruction) -> tuple[tuple[int, str], ...]:
-    """The registers that an instruction writes, with their place in its first operand."""
+    """The registers that an instruction writes, with their index in its first operand."""
     operands = instruction.operands
     if not operands or operands[0][:1] == "[" or not _has_destination(instruction.opcode):
         return ()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import re
 
-from triton_ext.integers import IntegerOperation
+from triton_ext.integers import COMPARISONS, IntegerOperation
 
 _WIDTH = re.compile(r"\.[usbf](8|16|32|64)\b")
 _FLOAT = re.compile(r"\.(?:b?f16|t?f32|f64|e\dm\d)")
@@ -16,7 +16,7 @@ _SAME_NAME = frozenset(
 )  # fmt: skip
 _COPIES = {"mov": "copy", "cvta": "copy", "selp": "select"}
 """Instructions that take floating-point numbers as the bits that they are."""
-_COMPARISONS = {name: name for name in ("eq", "ne", "lt", "le", "gt", "ge")} | {
+_COMPARISONS = {name: name for name in COMPARISONS} | {
     "lo": "lt", "ls": "le", "hi": "gt", "hs": "ge",
 }  # fmt: skip
 
