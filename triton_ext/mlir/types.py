@@ -51,7 +51,7 @@ class MemoryType:
 
     @property
     def mnemonic(self) -> str:
-        """The encoding's name: ``nvmma_shared``, ``swizzled_shared``, ``tensor_memory_encoding``."""
+        """Its encoding: ``nvmma_shared``, ``swizzled_shared``, ``tensor_memory_encoding``."""
         return self.encoding.partition("<")[0].split(".")[-1]
 
 
