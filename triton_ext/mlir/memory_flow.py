@@ -1,13 +1,13 @@
 """Which memory a value of a module may be: from allocations through views, loops and branches.
 
 A value of type ``!ttg.memdesc`` or ``!tt.tensordesc`` is an allocation (or an argument of the
-function), a view of another one, or one that control flow hands on: an argument of a loop, of a
+function), a view of another one, or one that control flow forwards: an argument of a loop, of a
 block or of a partition, or the result of an ``if``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cached_property
 
 from triton_ext.mlir.module import Block, MlirModule, Operation, Value
@@ -114,6 +114,17 @@ def forwarded(module: MlirModule) -> Iterator[tuple[Value, Value]]:
                     yield from _pairs(end.operands, operation.results)
 
 
+def forwarded_sources(
+    module: MlirModule, is_wanted: Callable[[Value], object] = lambda value: True
+) -> dict[Value, list[Value]]:
+    """The sources of each wanted value to which control flow forwards any (`forwarded`)."""
+    found: dict[Value, list[Value]] = {}
+    for source, target in forwarded(module):
+        if is_wanted(target):
+            found.setdefault(target, []).append(source)
+    return found
+
+
 class MemoryFlow:
     """The sources of every memory value of a module.
 
@@ -144,7 +155,7 @@ class MemoryFlow:
     def uses(self, source: Value) -> list[tuple[Operation, int]]:
         """The operations that touch the memory of a value, or of what is made from it.
 
-        Views and control flow, which only hand it on, are among them.
+        Views and control flow, which only forward it, are among them.
         """
         values = self._reached(source, self._after, ends_only=False)
         return [use for value in values for use in value.uses]
