@@ -1,4 +1,4 @@
-"""Where the compiler put each allocation: one place, that all instructions agree on.
+"""Where the compiler put each allocation: one address, on which all instructions agree.
 
 The TTGIR does not say at which address an allocation lies, but it says how far each view is from
 its allocation's start. So every TMA copy, MMA operand and barrier that names a view observes the
@@ -10,30 +10,31 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import Enum
 from functools import cached_property
 
 from triton_ext.hardware.tensor_memory_encoding import TensorMemoryEncoding
 from triton_ext.layouts.encodings import NVMMAShared, SharedLinear
-from triton_ext.mlir.memory_flow import forwarded
+from triton_ext.mlir.arith import integer_constant
+from triton_ext.mlir.memory_flow import forwarded_sources
 from triton_ext.mlir.module import MlirModule, Operation, Value
 from triton_ext.mlir.types import MemoryType
 from triton_ext.passes.verify_descriptors.comparison import Observation
-from triton_ext.passes.verify_descriptors.expected import (
-    NotDerived,
+from triton_ext.passes.verify_descriptors.expected import NotDerived
+from triton_ext.passes.verify_descriptors.tiles import (
     encoding_rank,
     is_fp4_padded,
     shared_encoding,
     tile_layout,
-    value_constant,
 )
 
 _SAME = ("ttg.memdesc_trans", "ttg.memdesc_reshape", "ttg.memdesc_reinterpret")
 _ALLOCATIONS = ("ttg.local_alloc", "ttng.tmem_alloc")
-_MAX_PLACES = 64
+_MAX_OFFSETS = 64
 _LOW = (1 << 32) - 1
 
-Places = frozenset[tuple[Value, int]]
-"""What a view may be: an allocation, and how far from its start (bytes; in tensor memory, lanes
+Offsets = frozenset[tuple[Value, int]]
+"""What a view may be: an allocation, and the offset from its start (bytes; in tensor memory, lanes
 and columns)."""
 
 
@@ -42,27 +43,23 @@ class Views:
 
     def __init__(self, module: MlirModule) -> None:
         self.module = module
-        self._known: dict[Value, Places | None] = {}
+        self._known: dict[Value, Offsets | None] = {}
 
     @cached_property
     def _before(self) -> dict[Value, list[Value]]:
-        found: dict[Value, list[Value]] = {}
-        for source, target in forwarded(self.module):
-            if self.module.memory(target) is not None:
-                found.setdefault(target, []).append(source)
-        return found
+        return forwarded_sources(self.module, self.module.memory)
 
-    def places(self, value: Value) -> Places | None:
-        """The places that a value may be; None if they cannot be told."""
+    def offsets_of(self, value: Value) -> Offsets | None:
+        """The allocations and offsets that a value may be; None if they cannot be told."""
         if value not in self._known:
             self._known[value] = frozenset()  # of a loop that is being looked at
             found = self._found(value)
-            if found is not None and len(found) > _MAX_PLACES:
+            if found is not None and len(found) > _MAX_OFFSETS:
                 found = None
             self._known[value] = found
         return self._known[value]
 
-    def _found(self, value: Value) -> Places | None:
+    def _found(self, value: Value) -> Offsets | None:
         definition = value.definition
         if value in self._before:
             return self._union(self._before[value])
@@ -73,18 +70,18 @@ class Views:
         offsets = self.offsets(definition)
         if offsets is None:
             return None
-        source = self.places(definition.operands[0])
+        source = self.offsets_of(definition.operands[0])
         if source is None:
             return None
         return frozenset((root, at + offset) for root, at in source for offset in offsets)
 
-    def _union(self, sources: Sequence[Value]) -> Places | None:
+    def _union(self, sources: Sequence[Value]) -> Offsets | None:
         found: set[tuple[Value, int]] = set()
         for source in sources:
-            places = self.places(source)
-            if places is None:
+            offsets = self.offsets_of(source)
+            if offsets is None:
                 return None
-            found |= places
+            found |= offsets
         return frozenset(found)
 
     def offsets(self, operation: Operation) -> list[int] | None:
@@ -101,7 +98,7 @@ class Views:
             stride = buffer_stride(result)
             if stride is None:
                 return None
-            index = value_constant(operation.operands[1])
+            index = integer_constant(operation.operands[1])
             return [stride * i for i in (range(source.shape[0]) if index is None else [index])]
         try:
             if operation.name == "ttg.memdesc_subslice":
@@ -156,8 +153,8 @@ Starts = frozenset[tuple[tuple[tuple[str, int], ...], int]]
 
 
 @dataclass(frozen=True)
-class Known:
-    """What is known of an allocation.
+class KnownStart:
+    """What is known of where an allocation begins.
 
     Attributes:
         starts: where it may begin.
@@ -168,17 +165,27 @@ class Known:
     first: Observation
 
 
+class Observed(Enum):
+    """What an observation says of its allocation."""
+
+    AGREED = "what an earlier one said"
+    FIRST = "its address, for the first time"
+    SEVERAL = "one of several allocations"
+    NO_ALLOCATION = "an allocation that is not known"
+    NO_ADDRESS = "an address that is not known at compile time"
+
+
 class Addresses:
     """The allocations' addresses, as far as observations have told.
 
     Args:
-        views: of the module.
+        views: those of the module.
         shared: bytes of shared memory that the kernel has, if that is known.
     """
 
     def __init__(self, views: Views, shared: int | None) -> None:
         self.views, self.shared = views, shared
-        self.known: dict[Value, Known] = {}
+        self.known: dict[Value, KnownStart] = {}
         self._observed: dict[int, tuple[Value, Starts] | None] = {}
 
     def copy(self) -> Addresses:
@@ -195,13 +202,13 @@ class Addresses:
         return self._observed[key]
 
     def _starts(self, observation: Observation) -> tuple[Value, Starts] | None:
-        places = self.views.places(observation.value)
-        roots = {root for root, _ in places} if places else set()
-        if not places or len(roots) != 1:
+        offsets = self.views.offsets_of(observation.value)
+        roots = {root for root, _ in offsets} if offsets else set()
+        if not offsets or len(roots) != 1:
             return None
         (root,) = roots
         address = observation.address
-        starts = {(address.terms, (address.constant - offset) & _LOW) for _, offset in places}
+        starts = {(address.terms, (address.constant - offset) & _LOW) for _, offset in offsets}
         if address.is_constant:
             starts = {start for start in starts if self._is_legal(root, start[1])}
         return root, frozenset(starts)
@@ -229,9 +236,9 @@ class Addresses:
 
     def _none_of_several(self, observation: Observation) -> Observation | None:
         """One of several allocations: it must be where one of them is, if all are known."""
-        places = self.views.places(observation.value) or frozenset()
+        offsets = self.views.offsets_of(observation.value) or frozenset()
         address, first = observation.address, None
-        for root, offset in places:
+        for root, offset in offsets:
             known = self.known.get(root)
             if known is None or _terms(known.starts) != {address.terms}:
                 return None
@@ -240,28 +247,23 @@ class Addresses:
             first = known.first
         return first
 
-    def add(self, observation: Observation) -> str:
-        """Take an observation into account that conflicts with none.
-
-        Returns:
-            "agreed" if it confirms another one, "first" for the first of its allocation; else why
-            it proves nothing.
-        """
+    def add(self, observation: Observation) -> Observed:
+        """Take an observation into account that conflicts with none."""
         found = self.starts(observation)
         if found is None:
-            places = self.views.places(observation.value)
-            return "one of several allocations" if places else "an allocation that is not known"
+            offsets = self.views.offsets_of(observation.value)
+            return Observed.SEVERAL if offsets else Observed.NO_ALLOCATION
         root, starts = found
         known = self.known.get(root)
         if known is None:
-            self.known[root] = Known(starts, observation)
-            return "first"
+            self.known[root] = KnownStart(starts, observation)
+            return Observed.FIRST
         if _terms(known.starts) != _terms(starts):
             if not known.first.address.is_constant and observation.address.is_constant:
-                self.known[root] = Known(starts, observation)
-            return "an address that is not known at compile time"
-        self.known[root] = Known(known.starts & starts, known.first)
-        return "agreed"
+                self.known[root] = KnownStart(starts, observation)
+            return Observed.NO_ADDRESS
+        self.known[root] = KnownStart(known.starts & starts, known.first)
+        return Observed.AGREED
 
 
 def _terms(starts: Starts) -> set[tuple[tuple[str, int], ...]]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from triton_ext.mlir.module import Operation
 from triton_ext.passes.verify_descriptors.expected import Expected, predicate_of
-from triton_ext.passes.verify_descriptors.mlir_trace import Known, Trace
+from triton_ext.passes.verify_descriptors.mlir_trace import PartitionTrace, RunValue
 
 
 @dataclass(frozen=True)
@@ -15,7 +15,7 @@ class _Bytes:
     """Bytes that a barrier is told to expect, or that a copy brings it.
 
     Attributes:
-        partition: in which.
+        partition: the number of the partition that does it.
         size: how many.
         told: the operation that tells it; None for a copy.
     """
@@ -50,8 +50,8 @@ class BarrierFact:
         expected: bytes that it is told.
         brought: bytes that copies bring.
         told: the last operation that told it.
-        is_sum: of all rounds, as several partitions tell it or copy for it. If one of them did not
-            run to its end, `brought` is -1.
+        is_sum: the numbers are those of all rounds, as several partitions tell it or copy for it;
+            if one of them did not run to its end, `brought` is -1.
     """
 
     expected: int
@@ -61,35 +61,35 @@ class BarrierFact:
 
 
 def expected_bytes(
-    traces: Sequence[Trace], expected: Mapping[int, Expected]
+    traces: Sequence[PartitionTrace], expected: Mapping[int, Expected]
 ) -> list[BarrierFact] | None:
-    """The rounds of all barriers; None if a place or a predicate is not known.
+    """The rounds of all barriers; None if an address or a predicate is not known.
 
     Args:
-        traces: of the partitions.
-        expected: by the `id` of the operation.
+        traces: those of the partitions.
+        expected: what each operation must become, by its `id`.
     """
-    listed: dict[Known, list[_Bytes]] = {}
+    listed: dict[RunValue, list[_Bytes]] = {}
     for number, trace in enumerate(traces):
         for event in trace.events:
             one = expected.get(id(event.operation))
             if one is None or one.barrier is None:
                 continue
             values = dict(zip(event.operation.operands, event.operands, strict=True))
-            predicate, place = predicate_of(event.operation), values.get(one.barrier)
+            predicate, address = predicate_of(event.operation), values.get(one.barrier)
             holds = 1 if predicate is None else values.get(predicate)
-            if not isinstance(place, tuple) or holds is None:
+            if not isinstance(address, tuple) or holds is None:
                 return None
             if holds:
                 size = one.bytes or sum(box.bytes for box in one.boxes)
                 told = event.operation if one.kind == "expect" else None
-                listed.setdefault(place, []).append(_Bytes(number, size, told))
+                listed.setdefault(address, []).append(_Bytes(number, size, told))
     return [fact for items in listed.values() for fact in _facts(items, traces)]
 
 
-def _facts(items: Sequence[_Bytes], traces: Sequence[Trace]) -> Iterator[BarrierFact]:
-    """Of one barrier; where its partition was cut off, the last round is left out."""
-    ended = not any(traces[item.partition].end for item in items)
+def _facts(items: Sequence[_Bytes], traces: Sequence[PartitionTrace]) -> Iterator[BarrierFact]:
+    """The rounds of one barrier; without the last one where its partition was cut off."""
+    ended = not any(traces[item.partition].end.is_early for item in items)
     if len({item.partition for item in items}) > 1:
         told = sum(item.size for item in items if item.told)
         brought = sum(item.size for item in items if not item.told)

@@ -12,17 +12,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from triton_ext.errors import LayoutError
-from triton_ext.hardware.architecture import Architecture
+from triton_ext.hardware.architecture import WARP_THREADS, Architecture
 from triton_ext.hardware.instruction_descriptor import BLOCK_SCALED_FIELDS, DENSE_FIELDS, KINDS
-from triton_ext.hardware.smem_descriptor import FIELDS, VERSION
+from triton_ext.hardware.smem_descriptor import FIELDS, START_ADDRESS_MASK, VERSION
 from triton_ext.layouts.encodings import CHUNK_BYTES
+from triton_ext.mlir.arith import integer_constant
 from triton_ext.mlir.module import Value
 from triton_ext.passes.verify_descriptors.expected import (
-    WARP,
     Expected,
     ExpectedMatrix,
     ExpectedMma,
-    value_constant,
 )
 from triton_ext.passes.verify_descriptors.groups import Group
 from triton_ext.passes.verify_descriptors.ptx_sums import Sum
@@ -37,7 +36,14 @@ from triton_ext.ptx.forms import (
 from triton_ext.ptx.parse import Instruction
 
 _LOW = (1 << 32) - 1
-_START_BITS = 14
+_START_BITS = START_ADDRESS_MASK.bit_length()
+OPCODE = "the opcode"
+COUNTS = tuple(
+    f"the number of {what}"
+    for what in ("instructions", "TMA instructions", "coordinates", "accumulators")
+)
+_INSTRUCTIONS, _TMA_INSTRUCTIONS, _COORDINATES, _ACCUMULATORS = COUNTS
+"""What two groups of another shape differ in."""
 _TENSOR_OPERANDS = {
     "d": "D", "a": "A", "scale_a": "the scale factors of A", "scale_b": "those of B",
     "address": "the destination",
@@ -129,7 +135,7 @@ class Comparison:
             self.proven["opcodes"] += 1
         else:
             shown = shown or re.sub(r"\\|\?|\(|\)", "", opcode)
-            self.differ(instruction, "the opcode", shown, instruction.opcode)
+            self.differ(instruction, OPCODE, shown, instruction.opcode)
         try:
             return read(instruction)
         except LayoutError as error:
@@ -185,9 +191,7 @@ class _Mma:
     def run(self, expected: Sequence[ExpectedMma]) -> None:
         """Compare them in this order."""
         comparison, found = self.comparison, self.comparison.group.instructions
-        comparison.check(
-            found[0], "the number of instructions", "instruction counts", len(expected), len(found)
-        )
+        comparison.check(found[0], _INSTRUCTIONS, "instruction counts", len(expected), len(found))
         pairs = []
         for one, instruction in zip(expected, found, strict=False):
             opcode = one.opcode + r"(?:\.collector::[ab]::\w+)*"
@@ -375,9 +379,8 @@ class _Mma:
     def tensor_memory(self, pairs: Sequence[_Pair]) -> None:
         """Addresses in tensor memory: each, less its offset, is the same for all."""
         comparison = self.comparison
-        for operand in dict.fromkeys(name for pair in pairs for name in pair.expected.tensor):
+        for operand, name in _TENSOR_OPERANDS.items():
             first: tuple[Sum, int] | None = None
-            name = _TENSOR_OPERANDS[operand]
             for pair in pairs:
                 if operand not in pair.expected.tensor:
                     continue
@@ -416,7 +419,7 @@ class _Mma:
         count = len(set(registers.values()))
         if count != len(registers):
             first = pairs[0].instruction
-            self.comparison.differ(first, "the number of accumulators", len(registers), count)
+            self.comparison.differ(first, _ACCUMULATORS, len(registers), count)
 
 
 def _short(registers: str) -> str:
@@ -463,14 +466,14 @@ def _boxes(comparison: Comparison) -> None:
         return
     count, warps = len(expected.boxes), max(1, expected.warps)
     comparison.check(
-        group.first, "the number of TMA instructions", "instruction counts",
+        group.first, _TMA_INSTRUCTIONS, "instruction counts",
         -(-count // warps), len(group.instructions),
     )  # fmt: skip
     if comparison.differences:
         return
     starts: Sequence[int] = [0]
     if min(count, warps) > 1:
-        starts = range(0, group.function.threads, WARP)
+        starts = range(0, group.function.threads, WARP_THREADS)
     best: Comparison | None = None
     for start in starts:
         trial = Comparison(expected, group)
@@ -493,7 +496,7 @@ def _issued(comparison: Comparison, start: int) -> None:
     first: tuple[Sum, list[Sum], Sum | None] | None = None
     for index, box in enumerate(expected.boxes):
         instruction = group.instructions[index // warps]
-        sums = group.function.sums(start + WARP * (index % warps))
+        sums = group.function.sums(start + WARP_THREADS * (index % warps))
         form = _copy(instruction)
         address = sums.address(form.shared, instruction) - Sum((), box.smem_offset)
         coordinates = [
@@ -541,7 +544,7 @@ def _first_box(
     )  # fmt: skip
     values = expected.coordinates[::-1]
     for dim, (value, found) in enumerate(zip(values, coordinates, strict=False)):
-        known = value_constant(value)
+        known = integer_constant(value)
         factor = 2 if dim == 0 and expected.is_padded else 1
         what, kind = f"coordinate {dim} of the first box", "coordinates of the first box"
         if known is not None and found.is_constant:
@@ -574,14 +577,12 @@ def _gathered(comparison: Comparison) -> None:
     warps, count = max(1, expected.warps), len(group.instructions)
     fits = len(expected.boxes) % count == 0 and count * warps >= len(expected.boxes)
     comparison.check(
-        group.first, "the number of TMA instructions", "instruction counts",
+        group.first, _TMA_INSTRUCTIONS, "instruction counts",
         "a part of the boxes for each warp", "a part of the boxes for each warp" if fits else count,
     )  # fmt: skip
     for instruction in group.instructions:
         form = _copy(instruction)
-        comparison.check(
-            instruction, "the number of coordinates", "operand kinds", 5, len(form.coordinates)
-        )
+        comparison.check(instruction, _COORDINATES, "operand kinds", 5, len(form.coordinates))
         comparison.check(
             instruction, "the mbarrier operand", "operand kinds", expected.barrier is not None,
             bool(form.mbarrier),
@@ -591,7 +592,7 @@ def _gathered(comparison: Comparison) -> None:
     _gathered_mbarrier(comparison)
     boxes = {(box.smem_offset, box.coordinates[0]) for box in expected.boxes}
     wrong: Difference | None = None
-    for start in range(0, max(1, group.function.threads), WARP):
+    for start in range(0, max(1, group.function.threads), WARP_THREADS):
         base, places = _gathered_places(comparison, start)
         if base is None:
             comparison.unproven["box addresses"] += len(group.instructions)
@@ -610,7 +611,7 @@ def _gathered(comparison: Comparison) -> None:
                 odd, "the places of the boxes (shared memory, column)", str(sorted(boxes)[:8]),
                 str(sorted(found)[:8]),
             )  # fmt: skip
-        if warps == 1 or start + WARP * warps >= group.function.threads:
+        if warps == 1 or start + WARP_THREADS * warps >= group.function.threads:
             break
     if wrong is not None:
         comparison.differences.append(wrong)
@@ -641,7 +642,7 @@ def _gathered_places(
     group = comparison.group
     found = []
     for warp in range(max(1, comparison.expected.warps)):
-        sums = group.function.sums(start + WARP * warp)
+        sums = group.function.sums(start + WARP_THREADS * warp)
         for instruction in group.instructions:
             form = _copy(instruction)
             address = sums.address(form.shared, instruction)

@@ -11,7 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
-from triton_ext.passes.verify_descriptors.ptx_sums import Sums, slice_kernel
+from triton_ext.passes.verify_descriptors.ptx_sums import Sums
+from triton_ext.passes.verify_descriptors.slices import slice_kernel
 from triton_ext.ptx.control_flow import blocks_in_order
 from triton_ext.ptx.parse import Instruction, Kernel, Module
 

@@ -3,38 +3,65 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 from triton_ext.mlir.module import MlirModule, Operation
-from triton_ext.passes.verify_descriptors.ptx_sums import Launch
+from triton_ext.ptx.parse import Kernel
 
 
-def launches(module: MlirModule) -> list[Launch]:
-    """Choices of arguments, each of which the next one may help out.
+@dataclass(frozen=True)
+class TrialLaunch:
+    """One block of one launch, with values for what the kernel is given.
+
+    Attributes:
+        arguments: integers, by the index of the kernel's parameter.
+        program: the block's index in the grid: ``%ctaid``.
+        programs: the size of the grid: ``%nctaid``.
+    """
+
+    arguments: Mapping[int, int]
+    program: tuple[int, int, int]
+    programs: tuple[int, int, int]
+
+    def numbers(self, kernel: Kernel) -> dict[str, int]:
+        """The numbers by their names in the kernel's PTX: ``%ctaid.x``, ``[kernel_param_0]``."""
+        found = {
+            f"%{name}.{axis}": values[i]
+            for name, values in (("ctaid", self.program), ("nctaid", self.programs))
+            for i, axis in enumerate("xyz")
+        }
+        for index, number in self.arguments.items():
+            if index < len(kernel.parameters):
+                found[f"[{kernel.parameters[index]}]"] = number
+        return found
+
+
+def launches(module: MlirModule) -> list[TrialLaunch]:
+    """Choices of arguments; where the first does not reach all instructions, a later one may.
 
     First tensors of a few tiles, so that loops run a few times; then integers that are how often
     loops run, but for those that are known to be multiples of 16; then large tensors.
     """
     short, counts, large = {}, {}, {}
-    for operation in module.operations:
-        if operation.name != "tt.func" or "public" not in {t.text for t in operation.tokens}:
-            continue
-        multiples = _multiples(operation)
-        for value in operation.regions[0].entry.arguments:
-            at = value.index
-            if value.type in ("i32", "i64"):
-                short[at], large[at] = 16 * (21 + at), 16 * (257 + 6 * at)
-                counts[at] = short[at] if value.name in multiples else 4 + at % 4
-            elif (value.type or "").startswith("!tt.ptr"):
-                short[at] = counts[at] = large[at] = (at + 1) << 40
+    kernel = module.kernel
+    multiples = _multiples(kernel) if kernel else set()
+    for value in kernel.regions[0].entry.arguments if kernel else ():
+        at = value.index
+        if value.type in ("i32", "i64"):
+            short[at], large[at] = 16 * (21 + at), 16 * (257 + 6 * at)
+            counts[at] = short[at] if value.name in multiples else 4 + at % 4
+        elif (value.type or "").startswith("!tt.ptr"):
+            short[at] = counts[at] = large[at] = (at + 1) << 40
     return [
-        Launch(short, (2, 3, 1), (4, 7, 5)),
-        Launch(counts, (2, 3, 1), (4, 7, 5)),
-        Launch(large, (37, 3, 2), (61, 7, 5)),
+        TrialLaunch(short, (2, 3, 1), (4, 7, 5)),
+        TrialLaunch(counts, (2, 3, 1), (4, 7, 5)),
+        TrialLaunch(large, (37, 3, 2), (61, 7, 5)),
     ]
 
 
 def _multiples(function: Operation) -> set[str]:
-    """The arguments of which the function says that they are multiples of something."""
+    """The arguments with a ``tt.divisibility``."""
     found, name = set(), ""
     for before, token in itertools.pairwise(function.tokens):
         if before.kind == "value" and token.text == ":":
@@ -42,6 +69,3 @@ def _multiples(function: Operation) -> set[str]:
         elif token.text == "tt.divisibility":
             found.add(name)
     return found
-
-
-__all__ = ["launches"]

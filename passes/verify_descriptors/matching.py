@@ -14,7 +14,13 @@ from dataclasses import dataclass, field
 from triton_ext.hardware.architecture import Architecture
 from triton_ext.mlir.module import Operation
 from triton_ext.passes.verify_descriptors.addresses import Addresses
-from triton_ext.passes.verify_descriptors.comparison import Comparison, Observation, compare
+from triton_ext.passes.verify_descriptors.comparison import (
+    COUNTS,
+    OPCODE,
+    Comparison,
+    Observation,
+    compare,
+)
 from triton_ext.passes.verify_descriptors.expected import Expected
 from triton_ext.passes.verify_descriptors.groups import Group
 
@@ -36,7 +42,7 @@ class Matching:
         missing: operations without a group.
         candidates: for each group, all operations that it agrees with.
         conflicts: addresses that do not fit together: (observation, an earlier one).
-        addresses: of the allocations.
+        addresses: those of the allocations.
     """
 
     matched: list[Comparison] = field(default_factory=list)
@@ -59,10 +65,10 @@ def match(
     """Match groups with operations.
 
     Args:
-        operations: what is expected of them.
-        groups: of the PTX.
+        operations: what is expected of each.
+        groups: those of the PTX.
         arch: 90 or 100.
-        addresses: of a module of which nothing is known yet.
+        addresses: those of the module, of which nothing is known yet.
         open_operations: those of which nothing could be predicted, with their kinds of instruction.
     """
     result = Matching()
@@ -94,13 +100,9 @@ def match(
 
 def _distance(comparison: Comparison, group: Group) -> tuple[bool, int, bool]:
     """How far a group is from an operation: one of another length last."""
-    lengths = any(found.field.startswith("the number of") for found in comparison.differences)
-    opcode = any(found.field == "the opcode" for found in comparison.differences)
-    return (
-        lengths or opcode,
-        len({found.field for found in comparison.differences}),
-        not _same_line(comparison.expected, group),
-    )
+    fields = {found.field for found in comparison.differences}
+    has_another_shape = not fields.isdisjoint((OPCODE, *COUNTS))
+    return has_another_shape, len(fields), not _same_line(comparison.expected, group)
 
 
 def _same_line(expected: Expected, group: Group) -> bool:
@@ -112,10 +114,8 @@ def _is_at(operation: Operation, group: Group) -> bool:
     location, source = operation.location, group.first.source
     if location is None or source is None:
         return False
-    places = [location, *location.callers]
-    return any(
-        place.line == source.line and _same_file(place.file, source.file) for place in places
-    )
+    lines = [location, *location.callers]
+    return any(one.line == source.line and _same_file(one.file, source.file) for one in lines)
 
 
 def _same_file(one: str, other: str) -> bool:
@@ -239,17 +239,17 @@ class _Assignment:
         owner: dict[int, Expected] = {}
         used: dict[int, Comparison] = {}
 
-        def place(operation: Expected, seen: set[int]) -> bool:
+        def assign(operation: Expected, seen: set[int]) -> bool:
             for index, comparison in fitting.get(id(operation), ()):
                 if index in seen:
                     continue
                 seen.add(index)
-                if index not in owner or place(owner[index], seen):
+                if index not in owner or assign(owner[index], seen):
                     owner[index], used[index] = operation, comparison
                     return True
             return False
 
-        missing = [one for one in self.needed if not place(one, set())]
+        missing = [one for one in self.needed if not assign(one, set())]
         return used, missing
 
 

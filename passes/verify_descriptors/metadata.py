@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from triton_ext.errors import LayoutError
@@ -10,9 +11,9 @@ from triton_ext.hardware.tensor_map import TensorSwizzle
 from triton_ext.layouts.cluster import shape_per_cta
 from triton_ext.layouts.encodings import NVMMAShared
 from triton_ext.layouts.nvmma_shared import tma_box_shape
-from triton_ext.mlir.module import MlirModule, Value
+from triton_ext.mlir.module import MlirModule, Operation, Value
 from triton_ext.mlir.types import memory_type
-from triton_ext.passes.verify_descriptors.expected import is_fp4_padded, shared_encoding
+from triton_ext.passes.verify_descriptors.tiles import is_fp4_padded, shared_encoding
 
 ELEMENT_TYPES = {
     "f16": 6, "f32": 7, "f64": 9, "bf16": 10, "si32": 3, "si64": 5, "i16": 1, "ui16": 1, "si16": 1,
@@ -32,18 +33,30 @@ def element_type(element: str, *, is_padded: bool) -> int | None:
     return ELEMENT_TYPES.get(element)
 
 
-def metadata_differences(module: MlirModule, metadata: Mapping[str, Any]) -> Iterator[str]:
-    """What ``tensordesc_meta`` says otherwise than the encodings of the kernel's arguments.
+@dataclass(frozen=True)
+class FieldCheck:
+    """A field of a TMA descriptor, against what the descriptor's type needs.
 
-    Yields:
-        A sentence for each difference; ``checked ...`` for each field that is right.
+    Attributes:
+        difference: in words; "" if the field is right.
+        maker: the operation that writes it; None for launch metadata.
     """
+
+    difference: str = ""
+    maker: Operation | None = None
+
+
+def metadata_checks(module: MlirModule, metadata: Mapping[str, Any]) -> Iterator[FieldCheck]:
+    """``tensordesc_meta`` against the encodings of the kernel's arguments, field by field."""
     entries = metadata.get("tensordesc_meta")
-    arguments = [value for value in _arguments(module) if _is_descriptor(value)]
+    values = module.kernel.regions[0].entry.arguments if module.kernel else []
+    arguments = [value for value in values if _is_descriptor(value)]
     if entries is None or not arguments:
         return
     if len(entries) != len(arguments):
-        yield f"tensordesc_meta has {len(entries)} entries for {len(arguments)} TMA descriptors"
+        yield FieldCheck(
+            f"tensordesc_meta has {len(entries)} entries for {len(arguments)} TMA descriptors"
+        )
         return
     for value, entry in zip(arguments, entries, strict=True):
         if not isinstance(entry, Mapping):
@@ -54,19 +67,12 @@ def metadata_differences(module: MlirModule, metadata: Mapping[str, Any]) -> Ite
             found = entry[name]
             found = list(found) if isinstance(found, (list, tuple)) else found
             if found == expected:
-                yield f"checked {name}"
+                yield FieldCheck()
             else:
-                yield (
+                yield FieldCheck(
                     f"the launch metadata of {value.name} says {name} = {found}, but its type"
                     f" {value.type} needs {expected}"
                 )
-
-
-def _arguments(module: MlirModule) -> list[Value]:
-    for operation in module.operations:
-        if operation.name == "tt.func" and "public" in (token.text for token in operation.tokens):
-            return operation.regions[0].entry.arguments
-    return []
 
 
 def _is_descriptor(value: Value) -> bool:

@@ -1,106 +1,57 @@
 """Integers of a module as sums of what is not known: which conditions never hold.
 
 The compiler folds a condition such as ``first + 192 < first + 128``, or one that no iteration of a
-loop fulfils, and leaves out what hangs on it. Integers are taken not to overflow, as the compiler
-takes them (Triton's arithmetic on ``i32`` is signed; its index computations carry ``nsw``).
+loop fulfils, and leaves out what depends on it.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
-from dataclasses import dataclass
-
-from triton_ext.mlir.memory_flow import forwarded
+from triton_ext.integers import IntegerOperation, evaluate, signed
+from triton_ext.mlir.arith import integer_constant, integer_operation
+from triton_ext.mlir.memory_flow import forwarded_sources
 from triton_ext.mlir.module import MlirModule, Operation, Value
+from triton_ext.passes.verify_descriptors.sums import AnySum, LinearSum, SumDomain
 
-_CASTS = ("arith.extsi", "arith.extui", "arith.trunci", "arith.index_cast")
+Sum = LinearSum[Value]
+_SUMS: SumDomain[Value] = SumDomain()
 _MAX_DEPTH = 64
-
-
-@dataclass(frozen=True)
-class Linear:
-    """A constant, and multiples of values that are not known."""
-
-    terms: Mapping[Value, int]
-    constant: int
-
-    def plus(self, other: Linear, factor: int = 1) -> Linear:
-        """The sum with a multiple of another one."""
-        terms = dict(self.terms)
-        for value, count in other.terms.items():
-            terms[value] = terms.get(value, 0) + factor * count
-        kept = {value: count for value, count in terms.items() if count}
-        return Linear(kept, self.constant + factor * other.constant)
 
 
 class Scalars:
     """The integers and conditions of a module."""
 
     def __init__(self, module: MlirModule) -> None:
-        self.module = module
-        self._known: dict[Value, Linear] = {}
-        self._handed: dict[Value, list[Value]] = {}
-        for source, target in forwarded(module):
-            self._handed.setdefault(target, []).append(source)
+        self._known: dict[Value, Sum] = {}
+        self._sources = forwarded_sources(module)
 
-    def constant(self, value: Value) -> int | None:
-        """An integer that is always the same, or None."""
-        found = self.linear(value)
-        return None if found.terms else found.constant
-
-    def linear(self, value: Value, depth: int = 0) -> Linear:
+    def sum(self, value: Value, depth: int = 0) -> Sum:
         """An integer as a sum."""
         if value not in self._known:
-            own = Linear({value: 1}, 0)
-            self._known[value] = own
+            self._known[value] = own = LinearSum(((value, 1),))  # while its sources are looked at
             if depth < _MAX_DEPTH:
-                found = self._linear(value, depth + 1)
+                found = self._sum(value, depth + 1)
                 self._known[value] = own if found is None else found
         return self._known[value]
 
-    def _linear(self, value: Value, depth: int) -> Linear | None:
+    def _sum(self, value: Value, depth: int) -> AnySum[Value]:
         operation = value.definition
         if operation is None:
-            sources = self._handed.get(value, [])
+            sources = self._sources.get(value, [])
             # What a partition captures is one value; what a loop carries is several.
-            return self.linear(sources[0], depth) if len(sources) == 1 else None
-        operands, name = operation.operands, operation.name
-        if name == "arith.constant":
-            number = _constant(operation)
-            return None if number is None else Linear({}, number)
-        if name in _CASTS:
-            return self.linear(operands[0], depth)
-        if name in ("arith.addi", "arith.subi"):
-            left, right = (self.linear(operand, depth) for operand in operands[:2])
-            return left.plus(right, 1 if name == "arith.addi" else -1)
-        if name in ("arith.muli", "arith.remsi", "arith.divsi", "arith.andi", "arith.xori"):
-            return self._binary(name, *(self.linear(operand, depth) for operand in operands[:2]))
-        if name == "arith.cmpi":
+            return self.sum(sources[0], depth) if len(sources) == 1 else None
+        if operation.name == "arith.constant":
+            number = integer_constant(value)
+            return None if number is None else Sum.of({}, number)
+        if operation.name == "arith.cmpi":
             known = self.condition(value)
-            return None if known is None else Linear({}, int(known))
-        if name == "arith.select" and (chosen := self.condition(operands[0])) is not None:
-            return self.linear(operands[1 if chosen else 2], depth)
-        return None
-
-    @staticmethod
-    def _binary(name: str, left: Linear, right: Linear) -> Linear | None:
-        if name == "arith.muli":
-            for one, other in ((left, right), (right, left)):
-                if not other.terms:
-                    return Linear({}, 0).plus(one, other.constant)
+            return None if known is None else Sum.of({}, known)
+        if operation.name == "arith.select":
+            chosen = self.condition(operation.operands[0])
+            return None if chosen is None else self.sum(operation.operands[2 - chosen], depth)
+        integer = integer_operation(operation)
+        if integer is None:
             return None
-        if left.terms or right.terms:
-            return None
-        a, b = left.constant, right.constant
-        if name == "arith.andi":
-            return Linear({}, a & b)
-        if name == "arith.xori":
-            return Linear({}, a ^ b)
-        if not b:
-            return None
-        quotient = abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)
-        return Linear({}, quotient if name == "arith.divsi" else a - quotient * b)
+        return evaluate(_SUMS, integer, [self.sum(each, depth) for each in operation.operands])
 
     # -------------------------------------------------------------------------- conditions
 
@@ -108,10 +59,10 @@ class Scalars:
         """Whether a condition always holds (True), never (False), or one cannot tell (None)."""
         operation = value.definition
         if operation is None:
-            sources = self._handed.get(value, [])
+            sources = self._sources.get(value, [])
             return self.condition(sources[0]) if len(sources) == 1 else None
         if operation.name == "arith.constant":
-            number = _constant(operation)
+            number = integer_constant(value)
             return None if number is None else bool(number)
         if operation.name in ("arith.andi", "arith.ori"):
             decisive = operation.name == "arith.ori"
@@ -119,77 +70,62 @@ class Scalars:
             if decisive in sides:
                 return decisive
             return None if None in sides else not decisive
-        if operation.name == "arith.cmpi":
-            return self._compared(operation)
-        return None
+        integer = integer_operation(operation) if operation.name == "arith.cmpi" else None
+        return None if integer is None else self._compared(integer, *operation.operands)
 
-    def _compared(self, operation: Operation) -> bool | None:
-        words = [token.text for token in operation.tokens if token.kind == "word"]
-        predicate = words[1] if len(words) > 1 else ""
-        left, right = (self.linear(operand) for operand in operation.operands[:2])
-        if predicate in ("sgt", "sge"):
-            left, right, predicate = right, left, {"sgt": "slt", "sge": "sle"}[predicate]
-        if predicate not in ("slt", "sle", "eq", "ne"):
+    def _compared(self, of: IntegerOperation, left: Value, right: Value) -> bool | None:
+        if not of.is_signed and of.name not in ("eq", "ne"):
             return None
-        least, most = self._bounds(right.plus(left, -1))
-        if predicate in ("slt", "sle"):
-            limit = 1 if predicate == "slt" else 0
-            if least is not None and least >= limit:
-                return True
-            return False if most is not None and most < limit else None
-        if least is not None and least == most == 0:
-            return predicate == "eq"
-        if (least is not None and least > 0) or (most is not None and most < 0):
-            return predicate == "ne"
-        return None
+        least, most = self._bounds(self.sum(right) - self.sum(left))
+        if of.name in ("lt", "ge"):
+            known = _decided(least is not None and least > 0, most is not None and most <= 0)
+        elif of.name in ("le", "gt"):
+            known = _decided(least is not None and least >= 0, most is not None and most < 0)
+        else:
+            apart = (least is not None and least > 0) or (most is not None and most < 0)
+            known = _decided(least == most == 0, apart)
+        return known if known is None or of.name in ("lt", "le", "eq") else not known
 
-    def _bounds(self, difference: Linear) -> tuple[int | None, int | None]:
-        """(least, most) of a sum, counters of loops between their bounds."""
-        if not difference.terms:
-            return difference.constant, difference.constant
-        ends: list[int | None] = []
-        for want_most in (False, True):
-            bound = difference
-            for _ in range(4):
-                counters = [value for value in bound.terms if _loop_of(value) is not None]
-                if not counters:
-                    break
-                value = counters[0]
-                loop, factor = _loop_of(value), bound.terms[value]
-                assert loop is not None
-                lower, upper, step = (self.linear(operand) for operand in loop.operands[:3])
-                if step.terms or step.constant <= 0:
-                    break
-                reached = upper.plus(Linear({}, -1)) if (factor > 0) == want_most else lower
-                if not upper.plus(lower, -1).terms and (factor > 0) == want_most:
-                    count = -(-(upper.plus(lower, -1).constant) // step.constant)
-                    reached = lower.plus(Linear({}, (count - 1) * step.constant))
-                bound = bound.plus(Linear({value: 1}, 0), -factor).plus(reached, factor)
-            ends.append(None if bound.terms else bound.constant)
-        return ends[0], ends[1]
+    def _bounds(self, difference: Sum) -> tuple[int | None, int | None]:
+        """(least, most) of a sum, counters of loops between their bounds; None if not known."""
+        return self._bound(difference, want_most=False), self._bound(difference, want_most=True)
 
-    def is_executed(self, operation: Operation) -> bool | None:
-        """Whether control flow comes to an operation: False if never, None if one cannot tell."""
-        certain: bool | None = True
+    def _bound(self, bound: Sum, *, want_most: bool) -> int | None:
+        for _ in range(4):  # counters of nested loops
+            found = next((item for item in bound.terms if _loop_of(item[0])), None)
+            if found is None:
+                break
+            counter, factor = found
+            loop = _loop_of(counter)
+            assert loop is not None
+            lower, upper, step = (self.sum(operand) for operand in loop.operands[:3])
+            step_number, extent = step.number, (upper - lower).number
+            if step_number is None or step_number <= 0:
+                break
+            if (signed(factor, 64) > 0) != want_most:
+                reached = lower
+            elif extent is None:
+                reached = upper - Sum.of({}, 1)
+            else:
+                reached = lower + Sum.of({}, (-(-extent // step_number) - 1) * step_number)
+            bound += (reached - LinearSum(((counter, 1),))).times(factor)
+        return bound.number
+
+    def is_executed(self, operation: Operation) -> bool:
+        """Whether control flow may come to an operation; False if it never does."""
         inner, around = operation, operation.parent
         while around is not None:
             if around.name == "scf.if":
-                known = self.condition(around.operands[0])
-                if inner.block is not None and around.regions.index(inner.block.region) == 1:
-                    known = None if known is None else not known
-                if known is False:
+                is_else = inner.block is not None and around.regions.index(inner.block.region) == 1
+                if self.condition(around.operands[0]) is is_else:
                     return False
-                certain = certain if known else None
             elif around.name == "scf.for":
-                lower, upper = (self.linear(operand) for operand in around.operands[:2])
-                _, most = self._bounds(upper.plus(lower, -1))
+                lower, upper = (self.sum(operand) for operand in around.operands[:2])
+                most = self._bound(upper - lower, want_most=True)
                 if most is not None and most <= 0:
                     return False
-                certain = None
-            elif around.name == "scf.while":
-                certain = None
             inner, around = around, around.parent
-        return certain
+        return True
 
 
 def _loop_of(value: Value) -> Operation | None:
@@ -200,10 +136,5 @@ def _loop_of(value: Value) -> Operation | None:
     return parent if parent.name == "scf.for" else None
 
 
-def _constant(operation: Operation) -> int | None:
-    match = re.search(
-        r"arith\.constant\s+(?:\{.*?\}\s+)?(-?\d+|true|false)\b(?!\.)", operation.text
-    )
-    if match is None:
-        return None
-    return {"true": 1, "false": 0}.get(match[1]) if match[1][0] in "tf" else int(match[1])
+def _decided(holds: bool, fails: bool) -> bool | None:
+    return True if holds else False if fails else None

@@ -2,8 +2,8 @@
 
 `trace` runs the integers and the memory views of a module, through loops, branches and partitions,
 and says which of some chosen operations are executed, in order, and with what. Integers that are
-loaded from global memory are `contents`. Tensors are not run; a loop or a branch that hangs on them
-ends the trace. The rows that a TMA gather or scatter moves are worked out when it is executed.
+loaded from global memory are `contents`. Tensors are not run; a loop or a branch that depends on
+one ends the trace. The rows that a TMA gather or scatter moves are computed when it is executed.
 """
 
 from __future__ import annotations
@@ -13,67 +13,74 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from triton_ext.integers import Number, on_numbers, signed
+from triton_ext.mlir.arith import element_type, integer_constant, integer_operation, integer_width
 from triton_ext.mlir.module import Block, MlirModule, Operation, Value
-from triton_ext.passes.verify_descriptors.mlir_evaluation import contents, element_type, evaluated
-from triton_ext.passes.verify_descriptors.ptx_sums import Launch
+from triton_ext.passes.verify_descriptors.launches import TrialLaunch
+from triton_ext.passes.verify_descriptors.trace_end import ENOUGH, End, Stopped, Why
 
-Place: TypeAlias = "tuple[Value, int]"
-"""An allocation, and how far from its start (bytes; in tensor memory, lane << 16 | column)."""
-Known: TypeAlias = "int | Place | list[int | None] | None"
-"""A number, a place in memory, or the elements of a tensor."""
+Address: TypeAlias = "tuple[Value, int]"
+"""An allocation, and the offset from its start (bytes; in tensor memory, lane << 16 | column)."""
+RunValue: TypeAlias = "int | Address | list[Number] | None"
+"""What a value is when it is used: a number, an address, or the elements of a tensor; None if that
+is not known."""
+Values: TypeAlias = "dict[Value, RunValue]"
 _GATHERS = ("ttng.async_tma_gather", "ttng.async_tma_scatter")
 _MAX_DEPTH = 100
-_SAME_ELEMENTS = ("ttg.convert_layout", "tt.bitcast")
+_SAME_ELEMENTS = ("tt.splat", "ttg.convert_layout", "tt.bitcast")
 _MAX_VISITS = 12_000
 _AXES = {"x": 0, "y": 1, "z": 2}
 _ALLOCATIONS = ("ttg.local_alloc", "ttng.tmem_alloc", "ttg.global_scratch_alloc")
 _SAME = ("ttng.reinterpret_tensor_descriptor", "tt.bitcast")
-_INTEGER = re.compile(r"i(\d+)")
 _LENGTH = re.compile(r"tensor<(\d+)x(?!\d+x)")
 _POINTER = re.compile(r"!tt\.ptr<[a-z]+(\d+)\w*(?:, \d+)?>")
 
 
+def contents(address: int, size: int) -> int:
+    """What global memory is taken to hold: small numbers, another one in each of 61 words.
+
+    Args:
+        address: in bytes.
+        size: bytes that are loaded.
+    """
+    found = 0
+    for i in range(-address % 4, size, 4):
+        found |= ((address + i) // 4 * 37 + 11) % 61 << 8 * i
+    return found
+
+
 @dataclass(frozen=True)
-class Executed:
+class ExecutedOperation:
     """One execution of one of the chosen operations.
 
     Attributes:
-        operation: which.
-        operands: what it takes: integers, places in memory, or None for what is not known.
+        operation: the operation.
+        operands: their values, in printed order.
     """
 
     operation: Operation
-    operands: tuple[Known, ...]
+    operands: tuple[RunValue, ...]
 
 
 @dataclass
-class Trace:
+class PartitionTrace:
     """What the warps of a partition execute.
 
     Attributes:
         events: in order.
-        end: why there are no more: "" if the partition ends, else in words.
+        end: why there are no more.
     """
 
-    events: list[Executed] = field(default_factory=list)
-    end: str = ""
-
-    @property
-    def is_cut(self) -> bool:
-        """Whether it ended only because it is long."""
-        return self.end.startswith("after enough")
-
-
-class _Ended(Exception):
-    """The trace cannot go on; says why."""
+    events: list[ExecutedOperation] = field(default_factory=list)
+    end: End = field(default_factory=End)
 
 
 @dataclass(frozen=True)
 class _Partition:
-    """A region of ``ttg.warp_specialize``, with what it is given."""
+    """A region of ``ttg.warp_specialize``, with the values that it captures."""
 
     block: Block
-    captured: tuple[Known, ...]
+    captured: tuple[RunValue, ...]
 
 
 class ModuleTracer:
@@ -91,58 +98,57 @@ class ModuleTracer:
     def __init__(
         self,
         module: MlirModule,
-        launch: Launch,
+        launch: TrialLaunch,
         wanted: Collection[Operation],
-        offset: Callable[[Operation, Sequence[Known]], int | None],
+        offset: Callable[[Operation, Sequence[RunValue]], int | None],
         limit: int,
     ) -> None:
         self.module, self.launch, self.offset, self.limit = module, launch, offset, limit
         self.wanted = {id(operation) for operation in wanted}
         self.partitions: list[_Partition] = []
         self._visits = 0
-        self._constants: dict[Operation, Known] = {}
+        self._functions: dict[Operation, Callable[..., Number]] = {}
         self._loops: dict[Operation, bool] = {}
 
-    def main(self) -> Trace:
+    def main(self) -> PartitionTrace:
         """What the warps execute with which the kernel begins."""
-        for operation in self.module.operations:
-            if operation.name == "tt.func" and "public" in (t.text for t in operation.tokens):
-                if len(operation.regions[0].blocks) != 1:
-                    return Trace(end="the function has several blocks")
-                block = operation.regions[0].entry
-                given = self.launch.arguments
-                return self._trace(
-                    block,
-                    [
-                        (value, 0) if "tensordesc" in (value.type or "") else given.get(i)
-                        for i, value in enumerate(block.arguments)
-                    ],
-                )
-        return Trace(end="there is no kernel")
+        kernel = self.module.kernel
+        if kernel is None:
+            return PartitionTrace(end=End(Why.UNKNOWN, "there is no kernel"))
+        if len(kernel.regions[0].blocks) != 1:
+            return PartitionTrace(end=End(Why.UNKNOWN, "the function has several blocks"))
+        block, given = kernel.regions[0].entry, self.launch.arguments
+        return self._trace(
+            block,
+            [
+                (value, 0) if "tensordesc" in (value.type or "") else given.get(i)
+                for i, value in enumerate(block.arguments)
+            ],
+        )
 
-    def others(self) -> list[Trace]:
+    def others(self) -> list[PartitionTrace]:
         """The other partitions, in the order of the text; after `main`."""
         return [self._trace(each.block, each.captured) for each in self.partitions]
 
-    def _trace(self, block: Block, arguments: Sequence[Known]) -> Trace:
-        found = Trace()
-        environment: dict[Value, Known] = dict(zip(block.arguments, arguments, strict=False))
+    def _trace(self, block: Block, arguments: Sequence[RunValue]) -> PartitionTrace:
+        found = PartitionTrace()
+        environment: Values = dict(zip(block.arguments, arguments, strict=False))
         self._visits = 0
         try:
             for event in self._block(block, environment):
                 found.events.append(event)
                 if len(found.events) >= self.limit:
-                    found.end = "after enough of them"
+                    found.end = ENOUGH
                     break
-        except _Ended as reason:
-            found.end = str(reason)
+        except Stopped as reason:
+            found.end = reason.end
         return found
 
-    def _block(self, block: Block, known: dict[Value, Known]) -> Iterator[Executed]:
+    def _block(self, block: Block, known: Values) -> Iterator[ExecutedOperation]:
         for operation in block.operations:
             self._visits += 1
             if self._visits > _MAX_VISITS:
-                raise _Ended("after enough operations")
+                raise Stopped("after enough operations", Why.LONG)
             if id(operation) in self.wanted:
                 operands = tuple(known.get(value) for value in operation.operands)
                 if operation.name in _GATHERS:
@@ -150,17 +156,17 @@ class ModuleTracer:
                         self._elements(value, known) if _is_list(value) else number
                         for value, number in zip(operation.operands, operands, strict=True)
                     )
-                yield Executed(operation, operands)
+                yield ExecutedOperation(operation, operands)
             if operation.regions:
                 yield from self._regions(operation, known)
             elif operation.results:
                 self._results(operation, known)
             elif operation.name in ("tt.call", "cf.br", "cf.cond_br"):
-                raise _Ended(f"{operation.name} is not followed")
+                raise Stopped(f"{operation.name} is not followed")
 
     # ------------------------------------------------------------------------ control flow
 
-    def _regions(self, operation: Operation, known: dict[Value, Known]) -> Iterator[Executed]:
+    def _regions(self, operation: Operation, known: Values) -> Iterator[ExecutedOperation]:
         if operation.name == "scf.for":
             yield from self._loop(operation, known)
         elif operation.name == "scf.if":
@@ -174,18 +180,18 @@ class ModuleTracer:
             yield from self._block(operation.regions[0].entry, known)
             _bind(operation.results, _yielded(operation.regions[0].entry, known), known)
         elif any(id(inner) in self.wanted for inner in operation.walk()):
-            raise _Ended(f"{operation.name} is not followed")
+            raise Stopped(f"{operation.name} is not followed")
 
-    def _loop(self, operation: Operation, known: dict[Value, Known]) -> Iterator[Executed]:
+    def _loop(self, operation: Operation, known: Values) -> Iterator[ExecutedOperation]:
         lower, upper, step = (known.get(value) for value in operation.operands[:3])
         block = operation.regions[0].entry
         carried = tuple(known.get(value) for value in operation.operands[3:])
         if not (isinstance(lower, int) and isinstance(upper, int) and isinstance(step, int)):
             if self._matters(operation):
-                raise _Ended("how often a loop runs is not known")
+                raise Stopped("how often a loop runs is not known")
             return
         if step <= 0:
-            raise _Ended("a loop with a step that is not positive")
+            raise Stopped("a loop with a step that is not positive")
         if not self._matters(operation):
             return
         for counter in range(lower, upper, step):
@@ -206,11 +212,11 @@ class ModuleTracer:
             )
         return self._loops[operation]
 
-    def _branch(self, operation: Operation, known: dict[Value, Known]) -> Iterator[Executed]:
+    def _branch(self, operation: Operation, known: Values) -> Iterator[ExecutedOperation]:
         condition = known.get(operation.operands[0])
         if not isinstance(condition, int):
             if any(id(inner) in self.wanted for inner in operation.walk()):
-                raise _Ended("a condition is not known")
+                raise Stopped("a condition is not known")
             return
         index = 0 if condition else 1
         if index < len(operation.regions):
@@ -218,58 +224,54 @@ class ModuleTracer:
             yield from self._block(block, known)
             _bind(operation.results, _yielded(block, known), known)
 
-    def _while(self, operation: Operation, known: dict[Value, Known]) -> Iterator[Executed]:
+    def _while(self, operation: Operation, known: Values) -> Iterator[ExecutedOperation]:
         before, after = (region.entry for region in operation.regions)
         carried = tuple(known.get(value) for value in operation.operands)
         while True:
             _bind(before.arguments, carried, known)
             yield from self._block(before, known)
             end = before.operations[-1]
-            condition, *handed = (known.get(value) for value in end.operands)
+            condition, *forwarded = (known.get(value) for value in end.operands)
             if not isinstance(condition, int):
-                raise _Ended("how often a loop runs is not known")
+                raise Stopped("how often a loop runs is not known")
             if not condition:
-                _bind(operation.results, handed, known)
+                _bind(operation.results, forwarded, known)
                 return
-            _bind(after.arguments, handed, known)
+            _bind(after.arguments, forwarded, known)
             yield from self._block(after, known)
             carried = _yielded(after, known)
 
     # ------------------------------------------------------------------- single operations
 
-    def _results(self, operation: Operation, known: dict[Value, Known]) -> None:
-        result = operation.results[0]
-        kind = result.type
-        if kind is not None and kind.startswith("tensor<"):
+    def _results(self, operation: Operation, known: Values) -> None:
+        result, name = operation.results[0], operation.name
+        kind = result.type or ""
+        operands = [known.get(value) for value in operation.operands]
+        if kind.startswith("tensor<"):
             return
-        name = operation.name
         if name in _ALLOCATIONS:
             known[result] = result, 0
         elif name in _SAME:
-            known[result] = known.get(operation.operands[0])
-        elif name == "tt.addptr":
-            known[result] = _moved(operation, [known.get(v) for v in operation.operands])
-        elif name == "tt.load":
-            known[result] = _loaded(operation, [known.get(v) for v in operation.operands])
+            known[result] = operands[0]
         elif name in ("tt.get_program_id", "tt.get_num_programs"):
             axis = next((t.text for t in operation.tokens if t.text in _AXES), "x")
-            of = self.launch.program if name.endswith("id") else self.launch.programs
-            known[result] = of[_AXES[axis]]
-        elif name.startswith("arith."):
-            known[result] = self._arithmetic(operation, known)
-        elif kind is not None and kind.startswith("!ttg.memdesc") and operation.operands:
-            operands = [known.get(value) for value in operation.operands]
-            by = self.offset(operation, operands)
-            source = operands[0]
-            if by is not None and isinstance(source, tuple):
-                known[result] = source[0], source[1] + by
-            else:
+            indices = self.launch.program if name.endswith("id") else self.launch.programs
+            known[result] = indices[_AXES[axis]]
+        elif kind.startswith("!ttg.memdesc") and operands and name != "arith.select":
+            offset, source = self.offset(operation, operands), operands[0]
+            if offset is None or not isinstance(source, tuple):
                 known[result] = None
+            else:
+                known[result] = source[0], source[1] + offset
+        elif name == "arith.constant":
+            known[result] = integer_constant(result)
+        else:
+            known[result] = self._computed(operation, operands)
 
-    def _elements(self, value: Value, known: Mapping[Value, Known]) -> list[int | None]:
+    def _elements(self, value: Value, known: Mapping[Value, RunValue]) -> list[int | None]:
         """The elements of a one-dimensional tensor of integers."""
         length = _length(value) or 0
-        seen: dict[tuple[Value, int], Known] = {}
+        seen: dict[tuple[Value, int], RunValue] = {}
         found = (self._element(value, i, known, seen, 0) for i in range(length))
         return [number if isinstance(number, int) else None for number in found]
 
@@ -277,10 +279,10 @@ class ModuleTracer:
         self,
         value: Value,
         index: int,
-        known: Mapping[Value, Known],
-        seen: dict[tuple[Value, int], Known],
+        known: Mapping[Value, RunValue],
+        seen: dict[tuple[Value, int], RunValue],
         depth: int,
-    ) -> Known:
+    ) -> RunValue:
         """One element, from the operations that it comes from."""
         if not (value.type or "").startswith("tensor<"):
             return known.get(value)
@@ -289,57 +291,57 @@ class ModuleTracer:
             return None
         if (value, index) not in seen:
             seen[value, index] = None
-            seen[value, index] = self._computed(operation, index, known, seen, depth + 1)
+            seen[value, index] = self._element_result(operation, index, known, seen, depth + 1)
         return seen[value, index]
 
-    def _computed(
+    def _element_result(
         self,
         operation: Operation,
         index: int,
-        known: Mapping[Value, Known],
-        seen: dict[tuple[Value, int], Known],
+        known: Mapping[Value, RunValue],
+        seen: dict[tuple[Value, int], RunValue],
         depth: int,
-    ) -> Known:
-        name = operation.name
-        if name == "tt.make_range":
+    ) -> RunValue:
+        if operation.name == "tt.make_range":
             return int(operation.attributes.get("start", 0)) + index
-        if name == "arith.constant":
-            same = re.search(r"dense<(-?\d+)>", operation.text)
-            return int(same[1]) if same else None
-        operands = [self._element(each, index, known, seen, depth) for each in operation.operands]
-        if name == "tt.splat" or name in _SAME_ELEMENTS:
-            return operands[0]
-        if name == "tt.addptr":
-            return _moved(operation, operands)
-        if name == "tt.load":
-            return _loaded(operation, operands)
-        if not name.startswith("arith."):
-            return None
-        if name == "arith.select":
-            choice = operands[0]
-            return operands[1 if choice else 2] if isinstance(choice, int) else None
-        numbers = [number for number in operands if isinstance(number, int)]
-        return evaluated(operation, numbers) if len(numbers) == len(operands) else None
-
-    def _arithmetic(self, operation: Operation, known: Mapping[Value, Known]) -> Known:
         if operation.name == "arith.constant":
-            if operation not in self._constants:
-                self._constants[operation] = _constant(operation)
-            return self._constants[operation]
-        operands = [known.get(value) for value in operation.operands]
+            return integer_constant(operation.results[0])
+        operands = [self._element(each, index, known, seen, depth) for each in operation.operands]
+        if operation.name in _SAME_ELEMENTS:
+            return operands[0]
+        return self._computed(operation, operands)
+
+    def _computed(self, operation: Operation, operands: Sequence[RunValue]) -> RunValue:
+        """The result of an operation on scalars, or on one element of each tensor."""
+        if operation.name == "tt.addptr":
+            return _moved(operation, operands)
+        if operation.name == "tt.load":
+            return _loaded(operation, operands)
         if operation.name == "arith.select":
             choice = operands[0]
             return operands[1 if choice else 2] if isinstance(choice, int) else None
-        if operation.name in ("arith.andi", "arith.ori") and len(operands) == 2:
-            decisive = _decisive(operation, operands)
-            if decisive is not None:
-                return decisive
-        numbers = [value for value in operands if isinstance(value, int)]
-        return evaluated(operation, numbers) if len(numbers) == len(operands) else None
+        if operation not in self._functions:
+            self._functions[operation] = _function(operation)
+        numbers = [value if isinstance(value, int) else None for value in operands]
+        return self._functions[operation](*numbers)
 
 
-def _moved(operation: Operation, operands: Sequence[Known]) -> Known:
-    """A pointer, so many elements further."""
+def _function(operation: Operation) -> Callable[..., Number]:
+    """What an operation on integers makes of signed numbers; a condition is 0 or 1."""
+    integer = integer_operation(operation)
+    if integer is None:
+        return lambda *values: None
+    function, width = on_numbers(integer), integer.result
+
+    def run(*values: Number) -> Number:
+        found = function(*values)
+        return found if found is None or width == 1 else signed(found, width)
+
+    return run
+
+
+def _moved(operation: Operation, operands: Sequence[RunValue]) -> RunValue:
+    """A pointer, moved by a number of elements."""
     pointer, by = operands
     bits = _POINTER.fullmatch(element_type(operation.results[0].type) or "")
     if bits is None or not isinstance(by, int):
@@ -350,9 +352,9 @@ def _moved(operation: Operation, operands: Sequence[Known]) -> Known:
     return pointer + step if isinstance(pointer, int) else None
 
 
-def _loaded(operation: Operation, operands: Sequence[Known]) -> int | None:
-    """An integer in global memory: of a load with a mask, whose condition is known."""
-    width = _INTEGER.fullmatch(element_type(operation.results[0].type) or "")
+def _loaded(operation: Operation, operands: Sequence[RunValue]) -> int | None:
+    """An integer in global memory; with a mask, if the condition is known."""
+    width = integer_width(operation.results[0].type)
     pointer, *rest = operands
     if width is None or not isinstance(pointer, int):
         return None
@@ -360,13 +362,12 @@ def _loaded(operation: Operation, operands: Sequence[Known]) -> int | None:
         return None
     if rest and not rest[0]:
         return rest[1] if len(rest) > 1 and isinstance(rest[1], int) else None
-    bits = int(width[1])
-    number = contents(pointer, max(1, bits // 8))
-    return number - (1 << bits) if bits > 1 and number >> (bits - 1) else number
+    number = contents(pointer, max(1, width // 8))
+    return number if width == 1 else signed(number, width)
 
 
 def _length(value: Value) -> int | None:
-    """Of a tensor of one dimension; None if it is none."""
+    """The length of a tensor of one dimension; None for another type."""
     found = _LENGTH.match(value.type or "")
     return int(found[1]) if found else None
 
@@ -376,31 +377,11 @@ def _is_list(value: Value) -> bool:
     return _length(value) is not None
 
 
-def _decisive(operation: Operation, operands: Sequence[Known]) -> int | None:
-    """A condition that one operand decides."""
-    if operation.results[0].type != "i1":
-        return None
-    found = 0 if operation.name == "arith.andi" else 1
-    return found if found in operands else None
-
-
-def _constant(operation: Operation) -> int | None:
-    match = re.search(
-        r"arith\.constant\s+(?:\{.*?\}\s+)?(-?\d+|true|false)\b(?!\.)", operation.text
-    )
-    if match is None:
-        return None
-    return {"true": 1, "false": 0}.get(match[1]) if match[1][0] in "tf" else int(match[1])
-
-
-def _yielded(block: Block, known: Mapping[Value, Known]) -> tuple[Known, ...]:
+def _yielded(block: Block, known: Mapping[Value, RunValue]) -> tuple[RunValue, ...]:
     end = block.operations[-1:]  # an else without operations has none
     return tuple(known.get(value) for operation in end for value in operation.operands)
 
 
-def _bind(values: Sequence[Value], numbers: Sequence[Known], known: dict[Value, Known]) -> None:
+def _bind(values: Sequence[Value], numbers: Sequence[RunValue], known: Values) -> None:
     for value, number in zip(values, numbers, strict=False):
         known[value] = number
-
-
-__all__ = ["Executed", "Known", "ModuleTracer", "Place", "Trace"]

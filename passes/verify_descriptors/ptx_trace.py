@@ -1,4 +1,4 @@
-"""What one thread of a PTX kernel executes, with numbers in place of what the kernel is given.
+"""What one thread of a PTX kernel executes, with numbers for its parameters and special registers.
 
 `Tracer` runs the part of a kernel that branches and some chosen instructions depend on, and says
 which of these are executed, in order, and what their operands are. Loads from global memory
@@ -7,26 +7,27 @@ is over at once: ``mbarrier.try_wait`` is true. The thread is the first one of i
 ``elect.sync`` chooses it.
 
 Shared memory holds what the thread has stored there, and what an earlier trace left: the threads of
-a partition of a warp-specialized kernel read there which partition they are, and what it is given.
-The n-th load of a place gets the n-th value that was stored there; what other threads store is not
-known.
+a partition of a warp-specialized kernel read there which partition they are, and what it captures.
+The n-th load of an address gets the n-th value that was stored there; what other threads store is
+not known.
 """
 
 from __future__ import annotations
 
 import copy
-import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import TypeAlias
 
-from triton_ext.passes.verify_descriptors.mlir_evaluation import contents
-from triton_ext.passes.verify_descriptors.ptx_sums import slice_kernel
+from triton_ext.hardware.architecture import CTA_ADDRESS_BITS, CTA_ADDRESS_MASK, WARP_THREADS
+from triton_ext.integers import Number, on_numbers
+from triton_ext.passes.verify_descriptors.mlir_trace import contents
+from triton_ext.passes.verify_descriptors.slices import slice_kernel
+from triton_ext.passes.verify_descriptors.trace_end import ENOUGH, End, Stopped, Why
 from triton_ext.ptx.folding import destinations
+from triton_ext.ptx.integer_operations import integer_operation, opcode_width
 from triton_ext.ptx.parse import Instruction, Kernel, Variable, immediate, split_operands
 
-Number: TypeAlias = "int | None"
 Registers: TypeAlias = "list[Number]"
 Operand: TypeAlias = "Number | tuple[Operand, ...]"
 """A number, or what stands in brackets: ``[%rd1, {%r2, %r3}]`` is ((base, (c0, c1)))."""
@@ -35,16 +36,15 @@ _PARAMETERS = 1 << 28
 _PARAMETER_SIZE = 1 << 12
 """Where parameters lie, for what computes with their addresses; apart from shared memory, at 0."""
 _ENDS = ("ret", "exit", "trap")
-_WIDTH = re.compile(r"\.[usb](8|16|32|64)\b")
 _MAX_STEPS = 20_000
 
 
 @dataclass(frozen=True)
-class Executed:
+class ExecutedInstruction:
     """One execution of one of the chosen instructions.
 
     Attributes:
-        instruction: which.
+        instruction: the instruction.
         operands: their values, in order; None for what is not known.
     """
 
@@ -53,7 +53,7 @@ class Executed:
 
 
 @dataclass
-class Trace:
+class ThreadTrace:
     """What a thread executes.
 
     Attributes:
@@ -61,12 +61,12 @@ class Trace:
         accesses: the executions of what is observed: the instruction, its address (None if that is
             not known), and how many events came before. A condition that is not known counts as
             true.
-        end: why there are no more: "" if the thread ends, else in words.
+        end: why there are no more.
     """
 
-    events: list[Executed] = field(default_factory=list)
+    events: list[ExecutedInstruction] = field(default_factory=list)
     accesses: list[tuple[Instruction, Operand, int]] = field(default_factory=list)
-    end: str = ""
+    end: End = field(default_factory=End)
 
 
 @dataclass
@@ -82,31 +82,17 @@ class SharedMemory:
             self.written.setdefault(address + i, []).append(byte)
 
 
-@lru_cache(maxsize=4096)
-def _width(opcode: str) -> int:
-    found = _WIDTH.findall(opcode)
-    return int(found[0]) if found else 1 if ".pred" in opcode else 32
-
-
-def _signed(value: int, width: int) -> int:
-    return value - (1 << width) if value >> (width - 1) else value
-
-
-class _Unknown(Exception):
-    """The trace cannot go on; says why."""
-
-
 class Tracer:
     """Runs a kernel for one thread after the other.
 
     Args:
-        kernel: to run.
+        kernel: the whole.
         wanted: the instructions whose executions are recorded.
-        observed: pairs of an instruction and one of its operands, an address.
-        operands: the numbers of wanted instructions of which only some operands are read, and
-            these; others are None.
         given: numbers for special registers and parameters: ``{"%ctaid.x": 2, "[k_param_1]": 64}``.
-        variables: of the module: those in shared memory begin at 0.
+        variables: those of the module; in shared memory they begin at 0.
+        observed: pairs of an instruction and one of its operands, an address.
+        operands: of wanted instructions of which only some operands are read, these operands, by
+            the number of the instruction; the others are None.
     """
 
     def __init__(
@@ -127,7 +113,7 @@ class Tracer:
                 addressed[number] = addresses[id(each)]
             if each.opcode.startswith(("bra", "brx")):
                 seeds.append(each)
-            elif each.opcode.startswith("tcgen05.alloc") or _is_handed_on(each):
+            elif each.opcode.startswith("tcgen05.alloc") or _is_for_partitions(each):
                 stores.append(each)
         part = slice_kernel(kernel, seeds, addressed)
         loads = any(
@@ -135,11 +121,11 @@ class Tracer:
             for each in part.instructions
         )
         if loads:
-            handed = {id(each) for each in stores}
+            stored = {id(each) for each in stores}
             whole = {
                 number: text
                 for number, text in addressed.items()
-                if id(kernel.instructions[number]) not in handed
+                if id(kernel.instructions[number]) not in stored
             }
             part = slice_kernel(kernel, seeds + stores, whole)
         self.observed, self.partly = addresses, partly
@@ -221,16 +207,16 @@ class Tracer:
 
     # ----------------------------------------------------------------------------- running
 
-    def run(self, thread: int, limit: int) -> Trace:
+    def run(self, thread: int, limit: int) -> ThreadTrace:
         """What a thread executes.
 
         Args:
-            thread: of the block; the first one of a warp.
-            limit: of events.
+            thread: its number in the block; the first one of a warp.
+            limit: the most events.
         """
-        trace = Trace()
+        trace = ThreadTrace()
         self._loads = {}
-        special = {"%tid.x": thread, "%laneid": thread % 32, "%tid.y": 0, "%tid.z": 0}
+        special = {"%tid.x": thread, "%laneid": thread % WARP_THREADS, "%tid.y": 0, "%tid.z": 0}
         for name, value in special.items():
             self._initial[self._slot(name, ())] = value
         self.registers = list(self._initial)
@@ -248,7 +234,7 @@ class Tracer:
                     holds = registers[guard]
                     if holds is None and step.kind != "access":
                         if step.kind != "plain":
-                            raise _Unknown(f"the condition of PTX line {step.line} is not known")
+                            raise Stopped(f"the condition of PTX line {step.line} is not known")
                         for slot in step.targets:
                             registers[slot] = None
                         at += 1
@@ -269,9 +255,9 @@ class Tracer:
                     at += 1
                 elif kind == "event":
                     values = tuple(read(registers) for read in step.readers)
-                    trace.events.append(Executed(instructions[at], values))
+                    trace.events.append(ExecutedInstruction(instructions[at], values))
                     if len(trace.events) >= limit:
-                        trace.end = "after enough of them"
+                        trace.end = ENOUGH
                         return trace
                     at += 1
                 elif kind == "branch":
@@ -281,11 +267,11 @@ class Tracer:
                 else:  # brx.idx
                     index = step.readers[0](registers)
                     if not isinstance(index, int) or index >= len(step.goes_to):
-                        raise _Unknown(f"where PTX line {step.line} branches to is not known")
+                        raise Stopped(f"where PTX line {step.line} branches to is not known")
                     at = step.goes_to[index]
-            trace.end = "after enough instructions"
-        except _Unknown as reason:
-            trace.end = str(reason)
+            trace.end = End(Why.LONG, "after enough instructions")
+        except Stopped as reason:
+            trace.end = reason.end
         return trace
 
     def _step(self, instruction: Instruction) -> _Step:
@@ -340,10 +326,8 @@ class Tracer:
             return self._store(instruction)
         if opcode.startswith("tcgen05.alloc"):
             return self._allocation(instruction)
-        if opcode.startswith("ld.shared"):
+        if opcode.startswith(("ld.shared", "ld.global")):
             return self._load(instruction, targets)
-        if opcode.startswith("ld.global"):
-            return self._global_load(instruction, targets)
         if opcode.startswith("elect.sync"):
             return _constants(dict(zip(targets[-1:], (1,), strict=False)), targets)
         if "_wait" in opcode and base == "mbarrier":
@@ -353,20 +337,22 @@ class Tracer:
         if base in ("mov", "cvta") and len(operands) == 2 and "{" in operands[0] + operands[1]:
             return self._packed(instruction, targets)
         if base == "ld" and ".param" in opcode and len(targets) == 1 and ".v" not in opcode:
-            return _unary(targets[0], self._slot(operands[1].replace(" ", ""), ()), lambda a: a)
+            return _applied(targets, [self._slot(operands[1].replace(" ", ""), ())], lambda a: a)
         if opcode.startswith("shfl.sync.idx"):
             return self._first_lane(instruction, targets)
-        function = _arithmetic(opcode, len(operands))
+        slots = [
+            self._slot(text, scope) for text in operands[1:] if text[:1] not in ("[", "{", "!")
+        ]
+        operation = integer_operation(opcode)
+        if base == "mapa" and len(slots) == 2:
+            return _applied(targets, slots, _mapped)
         if (
-            function is None
+            operation is None
             or (len(targets) > 1 and base != "setp")
-            or any(text[:1] in ("[", "{", "!") for text in operands[1:])
+            or not len(slots) == len(operands) - 1 == len(operation.source_widths)
         ):
             return _constants({}, targets)
-        slots = [self._slot(text, scope) for text in operands[1:]]
-        if base == "setp" and len(targets) == 2:
-            return _comparison(targets, slots, function)
-        return _applied(targets[0], slots, function)
+        return _applied(targets, slots, on_numbers(operation))
 
     def _first_lane(
         self, instruction: Instruction, targets: list[int]
@@ -385,11 +371,11 @@ class Tracer:
     def _packed(self, instruction: Instruction, targets: list[int]) -> Callable[[Registers], None]:
         """``mov.b64 %rd1, {%r1, %r2}``, and back."""
         target, origin = instruction.operands
-        width = _width(instruction.opcode)
+        width = opcode_width(instruction.opcode)
         if target.startswith("{"):
             names = [name.strip() for name in target.strip("{}").split(",")]
             each = width // len(names)
-            places = {
+            shifts = {
                 self._slot(name, instruction.scope): each * i
                 for i, name in enumerate(names)
                 if name != "_"
@@ -398,7 +384,7 @@ class Tracer:
 
             def unpack(registers: Registers) -> None:
                 value = registers[source]
-                for slot, shift in places.items():
+                for slot, shift in shifts.items():
                     registers[slot] = None if value is None else value >> shift & ((1 << each) - 1)
 
             return unpack
@@ -419,15 +405,15 @@ class Tracer:
 
     def _store(self, instruction: Instruction) -> Callable[[Registers], None]:
         address, source = (self._reader(text, instruction.scope) for text in instruction.operands)
-        size = _width(instruction.opcode) // 8
+        size = opcode_width(instruction.opcode) // 8
 
         def store(registers: Registers) -> None:
-            place, found = address(registers), source(registers)
-            if isinstance(place, int):
+            start, found = address(registers), source(registers)
+            if isinstance(start, int):
                 values = found if isinstance(found, tuple) else (found,)
                 for i, value in enumerate(values):
                     number = value if isinstance(value, int) else None
-                    self.shared.store(place + i * size, size, number)
+                    self.shared.store(start + i * size, size, number)
 
         return store
 
@@ -436,52 +422,40 @@ class Tracer:
         address = self._reader(instruction.operands[0], instruction.scope)
 
         def allocate(registers: Registers) -> None:
-            place = address(registers)
-            if isinstance(place, int):
-                self.shared.store(place, 4, 0)
+            start = address(registers)
+            if isinstance(start, int):
+                self.shared.store(start, 4, 0)
 
         return allocate
 
     def _load(self, instruction: Instruction, targets: list[int]) -> Callable[[Registers], None]:
+        """From shared memory, or from global memory, which holds `contents`."""
         address = self._reader(instruction.operands[1], instruction.scope)
-        size, is_named = _width(instruction.opcode) // 8, _is_named(instruction.operands[1])
+        size, is_named = opcode_width(instruction.opcode) // 8, _is_named(instruction.operands[1])
+        is_global = instruction.opcode.startswith("ld.global")
 
         def load(registers: Registers) -> None:
-            place = address(registers)
+            start = address(registers)
             for i, slot in enumerate(targets):
-                registers[slot] = (
-                    self._loaded(place + i * size, size, is_named)
-                    if isinstance(place, int)
-                    else None
-                )
+                if not isinstance(start, int):
+                    registers[slot] = None
+                elif is_global:
+                    registers[slot] = contents(start + i * size, size)
+                else:
+                    registers[slot] = self._loaded(start + i * size, size, is_named)
 
         return load
 
-    def _global_load(
-        self, instruction: Instruction, targets: list[int]
-    ) -> Callable[[Registers], None]:
-        address = self._reader(instruction.operands[1], instruction.scope)
-        size = max(1, _width(instruction.opcode) // 8)
-
-        def load(registers: Registers) -> None:
-            place = address(registers)
-            for i, slot in enumerate(targets):
-                registers[slot] = (
-                    contents(place + i * size, size) if isinstance(place, int) else None
-                )
-
-        return load
-
-    def _loaded(self, place: int, size: int, is_named: bool) -> Number:
-        """A number; a place that the text names keeps the last one that is stored there."""
-        count = self._loads.get(place, 0)
-        self._loads[place] = count + 1
+    def _loaded(self, address: int, size: int, is_named: bool) -> Number:
+        """A number; where the text names the address, the last one is loaded again and again."""
+        count = self._loads.get(address, 0)
+        self._loads[address] = count + 1
         total = 0
         for i in range(size):
-            stored = self.shared.written.get(place + i)
-            last = len(stored) - 1 if stored else -1
+            values = self.shared.written.get(address + i)
+            last = len(values) - 1 if values else -1
             at = min(count, last) if is_named else count
-            byte = stored[at] if stored and at <= last else None
+            byte = values[at] if values and at <= last else None
             if byte is None:
                 return None
             total |= byte << 8 * i
@@ -502,15 +476,13 @@ class _Step:
     goes_to: list[int] = field(default_factory=list)
 
 
-def _is_handed_on(instruction: Instruction) -> bool:
-    """Whether it stores at a place that the text names: what partitions are told."""
-    if not instruction.opcode.startswith("st.shared"):
-        return False
-    return _is_named(instruction.operands[0])
+def _is_for_partitions(instruction: Instruction) -> bool:
+    """Whether it stores at an address that the text names: what other partitions load."""
+    return instruction.opcode.startswith("st.shared") and _is_named(instruction.operands[0])
 
 
 def _is_named(address: str) -> bool:
-    """Whether the text says where in shared memory something is."""
+    """Whether the text itself, not a register, says where in shared memory something is."""
     return not address.startswith(("[%", "[ %"))
 
 
@@ -530,19 +502,26 @@ def _constants(known: Mapping[int, int], targets: list[int]) -> Callable[[Regist
     return set_all
 
 
-def _unary(target: int, slot: int, function: Callable[..., Number]) -> Callable[[Registers], None]:
-    def run(registers: Registers) -> None:
-        value = registers[slot]
-        registers[target] = None if value is None else function(value)
-
-    return run
+def _mapped(address: Number, rank: Number) -> Number:
+    """``mapa``: the address in another CTA of the cluster."""
+    if address is None or rank is None:
+        return None
+    return address & CTA_ADDRESS_MASK | rank << CTA_ADDRESS_BITS
 
 
 def _applied(
-    target: int, slots: list[int], function: Callable[..., Number]
+    targets: list[int], slots: list[int], function: Callable[..., Number]
 ) -> Callable[[Registers], None]:
-    if len(slots) == 1:
-        return _unary(target, slots[0], function)
+    """Write what a function makes of registers; of ``setp``'s second predicate, the opposite."""
+    target = targets[0]
+    if len(targets) == 2:
+
+        def compare(registers: Registers) -> None:
+            found = function(*[registers[slot] for slot in slots])
+            registers[target] = found
+            registers[targets[1]] = None if found is None else 1 - found
+
+        return compare
     if len(slots) == 2:
         first, second = slots
 
@@ -555,211 +534,3 @@ def _applied(
         registers[target] = function(*[registers[slot] for slot in slots])
 
     return run
-
-
-def _comparison(
-    targets: list[int], slots: list[int], function: Callable[..., Number]
-) -> Callable[[Registers], None]:
-    """``setp`` with a second predicate: the opposite."""
-
-    def run(registers: Registers) -> None:
-        found = function(*[registers[slot] for slot in slots])
-        registers[targets[0]] = found
-        registers[targets[1]] = None if found is None else 1 - found
-
-    return run
-
-
-# ------------------------------------------------------------------------------- arithmetic
-
-
-_COMPARISONS: dict[str, Callable[[int, int], bool]] = {
-    "eq": lambda a, b: a == b, "ne": lambda a, b: a != b,
-    "lt": lambda a, b: a < b, "le": lambda a, b: a <= b,
-    "gt": lambda a, b: a > b, "ge": lambda a, b: a >= b,
-    "lo": lambda a, b: a < b, "ls": lambda a, b: a <= b,
-    "hi": lambda a, b: a > b, "hs": lambda a, b: a >= b,
-}  # fmt: skip
-
-
-@lru_cache(maxsize=1024)
-def _arithmetic(opcode: str, operands: int) -> Callable[..., Number] | None:
-    """What an instruction makes of its sources' values; None for one that is not followed."""
-    if re.search(r"\.(?:f16|f32|f64|bf16|f16x2|bf16x2|tf32|e4m3|e5m2)", opcode):
-        return None
-    parts = opcode.split(".")
-    base, width = parts[0], _width(opcode)
-    mask = (1 << width) - 1
-    is_signed = bool(re.search(r"\.s(8|16|32|64)", opcode))
-
-    def number(value: int) -> int:
-        return _signed(value & mask, width) if is_signed else value & mask
-
-    def known(function: Callable[..., int | None]) -> Callable[..., Number]:
-        return _masked(function, mask)
-
-    if base in ("mov", "cvta") and operands == 2:
-        return lambda a: a & mask
-    simple: dict[str, Callable[..., int | None]] = {
-        "add": lambda a, b: a + b,
-        "sub": lambda a, b: a - b,
-        "neg": lambda a: -a,
-        "not": lambda a: ~a,
-        "xor": lambda a, b: a ^ b,
-        "abs": lambda a: abs(number(a)),
-        "min": lambda a, b: min(number(a), number(b)),
-        "max": lambda a, b: max(number(a), number(b)),
-        "shl": lambda a, b: a << min(b & 0xFFFFFFFF, width),
-        "shr": lambda a, b: number(a) >> min(b & 0xFFFFFFFF, width),
-        "div": lambda a, b: _divided(number(a), number(b))[0],
-        "rem": lambda a, b: _divided(number(a), number(b))[1],
-        "mapa": lambda a, b: a & ((1 << 24) - 1) | b << 24,
-    }
-    if base in ("and", "or"):
-        return _bitwise(base, mask)
-    if base in simple and ".cc" not in opcode:
-        return known(simple[base])
-    if base in ("mul", "mad"):
-        wide = 2 * width if "wide" in parts else width
-        return _masked(_product(parts, width, number), (1 << wide) - 1)
-    if base == "cvt":
-        return _conversion(opcode)
-    if base == "selp":
-        return _selected(mask)
-    if base == "setp":
-        return _compared(parts, width, number)
-    if base == "bfe":
-        return known(_extracted_signed(width) if is_signed else _extracted)
-    if base == "bfi":
-        return known(_inserted)
-    if base == "lop3":
-        return known(_table)
-    if base == "prmt" and len(parts) == 2:
-        return known(_permuted)
-    return None
-
-
-def _masked(function: Callable[..., int | None], mask: int) -> Callable[..., Number]:
-    """Of numbers that are all known; so many bits of the result."""
-
-    def run(*values: Number) -> Number:
-        if None in values:
-            return None
-        found = function(*values)
-        return None if found is None else found & mask
-
-    return run
-
-
-def _divided(a: int, b: int) -> tuple[int | None, int | None]:
-    """Quotient and remainder, towards zero."""
-    if not b:
-        return None, None
-    quotient = abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)
-    return quotient, a - quotient * b
-
-
-def _bitwise(base: str, mask: int) -> Callable[..., Number]:
-    """``and``, ``or``: one operand may be enough."""
-
-    def run(a: Number, b: Number) -> Number:
-        if a is not None and b is not None:
-            return (a & b if base == "and" else a | b) & mask
-        decisive = 0 if base == "and" else mask
-        for value in (a, b):
-            if value is not None and value & mask == decisive:
-                return decisive
-        return None
-
-    return run
-
-
-def _product(
-    parts: list[str], width: int, number: Callable[[int], int]
-) -> Callable[..., int | None]:
-    high = "hi" in parts
-
-    def run(a: int, b: int, c: int = 0) -> int:
-        product = number(a) * number(b)
-        return (product >> width if high else product) + c
-
-    return run
-
-
-def _conversion(opcode: str) -> Callable[..., Number] | None:
-    widths = [int(width) for width in _WIDTH.findall(opcode)]
-    if len(widths) != 2:
-        return None
-    to, of = widths
-    is_signed = opcode.endswith(f".s{of}")
-
-    def run(a: int) -> int:
-        value = a & ((1 << of) - 1)
-        return (_signed(value, of) if is_signed else value) & ((1 << to) - 1)
-
-    return run
-
-
-def _selected(mask: int) -> Callable[..., Number]:
-    def run(a: Number, b: Number, choice: Number) -> Number:
-        if choice is None:
-            return a if a == b else None
-        found = a if choice else b
-        return None if found is None else found & mask
-
-    return run
-
-
-def _compared(
-    parts: list[str], width: int, number: Callable[[int], int]
-) -> Callable[..., Number] | None:
-    if len(parts) != 3 or parts[1] not in _COMPARISONS:
-        return None
-    compare = _COMPARISONS[parts[1]]
-
-    def run(a: Number, b: Number) -> Number:
-        return None if a is None or b is None else int(compare(number(a), number(b)))
-
-    return run
-
-
-def _extracted(a: int, start: int, length: int) -> int:
-    return a >> (start & 0xFF) & ((1 << (length & 0xFF)) - 1)
-
-
-def _extracted_signed(width: int) -> Callable[[int, int, int], int]:
-    def run(a: int, start: int, length: int) -> int:
-        if not length & 0xFF:
-            return 0
-        length = min(length & 0xFF, max(1, width - (start & 0xFF)))
-        return _signed(_extracted(_signed(a & ((1 << width) - 1), width), start, length), length)
-
-    return run
-
-
-def _inserted(field_: int, into: int, start: int, length: int) -> int:
-    mask = ((1 << (length & 0xFF)) - 1) << (start & 0xFF)
-    return into & ~mask | field_ << (start & 0xFF) & mask
-
-
-def _table(a: int, b: int, c: int, table: int) -> int:
-    found = 0
-    for row in range(8):
-        if table >> row & 1:
-            found |= (a if row & 4 else ~a) & (b if row & 2 else ~b) & (c if row & 1 else ~c)
-    return found
-
-
-def _permuted(a: int, b: int, selector: int) -> int:
-    whole = (a & 0xFFFFFFFF) | (b & 0xFFFFFFFF) << 32
-    found = 0
-    for i in range(4):
-        nibble = selector >> 4 * i & 0xF
-        byte = whole >> 8 * (nibble & 7) & 0xFF
-        if nibble & 8:
-            byte = 0xFF if byte & 0x80 else 0
-        found |= byte << 8 * i
-    return found
-
-
-__all__ = ["Executed", "SharedMemory", "Trace", "Tracer"]

@@ -12,10 +12,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
+from triton_ext.mlir.arith import integer_constant
 from triton_ext.mlir.module import MlirModule, Operation, Value
-from triton_ext.passes.verify_descriptors.expected import value_constant
-from triton_ext.passes.verify_descriptors.metadata import needed_fields
-from triton_ext.passes.verify_descriptors.ptx_trace import Executed
+from triton_ext.passes.verify_descriptors.metadata import FieldCheck, needed_fields
+from triton_ext.passes.verify_descriptors.ptx_trace import ExecutedInstruction
 
 CREATE = "ttng.tensormap_create"
 _FIELD = re.compile(r"tensormap\.replace\.tile\.(\w+)\.")
@@ -40,7 +40,7 @@ class Fields:
     """What ``ttng.tensormap_create`` writes.
 
     Attributes:
-        address: of the tensor.
+        address: that of the tensor.
         values: the fields that are given as values, innermost dimension first.
         numbers: those that are constants.
     """
@@ -77,7 +77,7 @@ def fields_of(operation: Operation) -> Fields:
     return Fields(operation.operands[1], values, numbers)
 
 
-def written(events: Sequence[Executed]) -> dict[Field, int | None]:
+def written(events: Sequence[ExecutedInstruction]) -> dict[Field, int | None]:
     """What instructions write into the fields; `("global", 0)` is where the descriptor goes."""
     found: dict[Field, int | None] = {}
     for event in events:
@@ -92,33 +92,26 @@ def written(events: Sequence[Executed]) -> dict[Field, int | None]:
     return found
 
 
-def type_differences(module: MlirModule) -> Iterator[tuple[Operation, str]]:
-    """What operations write that is not what the type of the descriptor needs.
-
-    Yields:
-        The operation and a sentence; ``checked ...`` for each field that is right.
-    """
+def type_checks(module: MlirModule) -> Iterator[FieldCheck]:
+    """What operations write, against what the type of the descriptor needs, field by field."""
     for operation in module.operations:
         if operation.name != "ttng.reinterpret_tensor_descriptor":
             continue
-        makers = [
-            user
-            for user, position in operation.operands[0].uses
-            if user.name == CREATE and position == 0
-        ]
-        needed = needed_fields(module, operation.results[0])
-        for maker in makers:
+        needed = _needed(needed_fields(module, operation.results[0]))
+        for maker, position in operation.operands[0].uses:
+            if maker.name != CREATE or position:
+                continue
             fields = fields_of(maker)
-            for name, must in _needed(needed).items():
+            for name, must in needed.items():
                 value = fields.values.get(name)
-                found = fields.numbers.get(name) if value is None else value_constant(value)
+                found = fields.numbers.get(name) if value is None else integer_constant(value)
                 if found == must:
-                    yield maker, f"checked {name[0]}"
+                    yield FieldCheck(maker=maker)
                 elif found is not None:
-                    yield (
-                        maker,
+                    yield FieldCheck(
                         f"{name[0]} {name[1]} of the TMA descriptor is {found}, but its type"
                         f" {operation.results[0].type} needs {must}",
+                        maker,
                     )
 
 
@@ -133,6 +126,3 @@ def _needed(metadata: dict[str, object]) -> dict[Field, int]:
         found.update({("box_dim", i): size for i, size in enumerate(reversed(box))})
         found["rank", 0] = len(box) - 1
     return found
-
-
-__all__ = ["CREATE", "Fields", "fields_of", "is_part", "type_differences", "written"]

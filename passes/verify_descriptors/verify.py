@@ -4,7 +4,7 @@ After PTX, every ``wgmma``, ``tcgen05.mma``, ``tcgen05.cp``, TMA copy and ``expe
 with the operation that it was lowered from, and every field of its descriptors, its opcode and
 immediates, the advances from subtile to subtile, the boxes, and the allocations' addresses are
 proven equal to what the operands' layouts say. Then both are run for some choice of arguments
-(`verify_traces`): what is executed, how often, with which coordinates, slots and barriers, what is
+(`traces`): what is executed, how often, with which coordinates, slots and barriers, what is
 stored in the tiles. What is not known at compile time is no error; the report counts it.
 """
 
@@ -23,14 +23,15 @@ from triton_ext.passes.frame.base import (
     ReportOptions,
     compiler_pass,
 )
-from triton_ext.passes.verify_descriptors.addresses import Addresses, Views
+from triton_ext.passes.verify_descriptors.addresses import Addresses, Observed, Views
 from triton_ext.passes.verify_descriptors.comparison import grouped
-from triton_ext.passes.verify_descriptors.expected import ModuleExpectations
+from triton_ext.passes.verify_descriptors.expectations import ModuleExpectations
+from triton_ext.passes.verify_descriptors.findings import Findings
 from triton_ext.passes.verify_descriptors.groups import Group, functions
 from triton_ext.passes.verify_descriptors.matching import Matching, match
-from triton_ext.passes.verify_descriptors.metadata import metadata_differences
-from triton_ext.passes.verify_descriptors.tensormaps import type_differences
-from triton_ext.passes.verify_descriptors.traces import Traces, compare_traces
+from triton_ext.passes.verify_descriptors.metadata import FieldCheck, metadata_checks
+from triton_ext.passes.verify_descriptors.tensormaps import type_checks
+from triton_ext.passes.verify_descriptors.traces import compare_traces
 from triton_ext.ptx.parse import Instruction
 
 _REPORT_BUG = (
@@ -69,33 +70,22 @@ def verify_descriptors(compilation: Compilation, options: VerifyOptions) -> Outc
     shared = compilation.metadata.get("shared")
     addresses = Addresses(Views(module), shared if isinstance(shared, int) else None)
     matching = match(expectations.found, groups, compilation.arch, addresses, expectations.open)
-    metadata = list(metadata_differences(module, compilation.metadata))
-    made = list(type_differences(module))
+    fields = [*metadata_checks(module, compilation.metadata), *type_checks(module)]
     diagnostics = [
         *_illegal(expectations, options),
         *_differences(matching),
         *_conflicts(matching),
-        *_uncovered(matching, expectations),
-        *(
-            Diagnostic("error", text, _REPORT_BUG)
-            for text in metadata
-            if not text.startswith("checked ")
-        ),
-        *(
-            Diagnostic("error", f"{operation.name}: {text}", _REPORT_BUG, operation.location)
-            for operation, text in made
-            if not text.startswith("checked ")
-        ),
+        *_uncovered(matching),
+        *_wrong_fields(fields),
     ]
-    traces = Traces()
+    traces = Findings()
     if not diagnostics:
         ctas = int(compilation.metadata.get("num_ctas", 1))
         for function in found:
             if function.kernel.is_entry:
                 traces += compare_traces(module, expectations, function, matching, ctas)
         diagnostics += _executions(traces)
-    metadata += [text for _, text in made]
-    report = _report(expectations, groups, matching, addresses, metadata, traces)
+    report = _report(expectations, groups, matching, addresses, fields, traces)
     return Outcome(report=report, diagnostics=_limited(diagnostics))
 
 
@@ -109,7 +99,7 @@ def _limited(diagnostics: Sequence[Diagnostic]) -> list[Diagnostic]:
 # ------------------------------------------------------------------------------ diagnostics
 
 
-def _place(operation: Operation | None, instruction: Instruction | None) -> Location | None:
+def _location(operation: Operation | None, instruction: Instruction | None) -> Location | None:
     if operation is not None and operation.location is not None:
         return operation.location
     if instruction is None or instruction.source is None:
@@ -146,14 +136,14 @@ def _differences(matching: Matching) -> Iterator[Diagnostic]:
                 "error",
                 f"{_shown(difference.instruction)}: {difference}, by {operation.name}{more}",
                 _REPORT_BUG,
-                _place(operation, difference.instruction),
+                _location(operation, difference.instruction),
             )
     for group in matching.unknown:
         yield Diagnostic(
             "error",
             f"{_shown(group.first)}: no operation of the TTGIR is lowered to this instruction",
             _REPORT_BUG,
-            _place(None, group.first),
+            _location(None, group.first),
         )
     for comparison in matching.matched:
         group = comparison.group
@@ -162,7 +152,7 @@ def _differences(matching: Matching) -> Iterator[Diagnostic]:
                 "error",
                 f"{_shown(group.first)}: it repeats that of PTX line {group.repeats.first.line}",
                 _REPORT_BUG,
-                _place(comparison.expected.operation, group.first),
+                _location(comparison.expected.operation, group.first),
             )
 
 
@@ -175,18 +165,18 @@ def _conflicts(matching: Matching) -> Iterator[Diagnostic]:
             f" ({earlier.value.name}) begins at {_at(earlier.address)}: they are views of one"
             " allocation, and these addresses do not fit together",
             _REPORT_BUG,
-            _place(None, found.instruction),
+            _location(None, found.instruction),
         )
 
 
-def _executions(traces: Traces) -> Iterator[Diagnostic]:
+def _executions(traces: Findings) -> Iterator[Diagnostic]:
     for operation, difference in traces.differences:
         by = f", by {operation.name}" if operation else ""
         yield Diagnostic(
             "error",
             f"{_shown(difference.instruction)}: {difference}{by}",
             _REPORT_BUG,
-            _place(operation, difference.instruction),
+            _location(operation, difference.instruction),
         )
 
 
@@ -195,7 +185,15 @@ def _at(address: Any) -> str:
     return f"{terms}{address.constant & 0xFFFFFFFF:#x}"
 
 
-def _uncovered(matching: Matching, expectations: ModuleExpectations) -> Iterator[Diagnostic]:
+def _wrong_fields(fields: Sequence[FieldCheck]) -> Iterator[Diagnostic]:
+    for field in fields:
+        if field.difference:
+            by = f"{field.maker.name}: " if field.maker else ""
+            location = field.maker.location if field.maker else None
+            yield Diagnostic("error", f"{by}{field.difference}", _REPORT_BUG, location)
+
+
+def _uncovered(matching: Matching) -> Iterator[Diagnostic]:
     for expected in matching.missing:
         yield Diagnostic(
             "error",
@@ -213,8 +211,8 @@ def _report(
     groups: Sequence[Group],
     matching: Matching,
     addresses: Addresses,
-    metadata: Sequence[str],
-    traces: Traces,
+    fields: Sequence[FieldCheck],
+    traces: Findings,
 ) -> dict[str, Any]:
     proven, unproven = traces.proven.copy(), traces.unproven.copy()
     for comparison in matching.matched:
@@ -224,11 +222,11 @@ def _report(
     for comparison in matching.matched:
         for observation in comparison.observations:
             said = final.add(observation)
-            if said == "agreed":
+            if said is Observed.AGREED:
                 proven["allocation addresses"] += 1
-            elif said != "first":
-                unproven[f"allocation addresses: {said}"] += 1
-    proven["tensor map metadata"] += sum(text.startswith("checked ") for text in metadata)
+            elif said is not Observed.FIRST:
+                unproven[f"allocation addresses: {said.value}"] += 1
+    proven["tensor map metadata"] += sum(not field.difference for field in fields)
     refused = Counter(f"{operation.name}: {why}" for operation, why in expectations.refused)
     total = sum(proven.values()) + sum(unproven.values())
     return {

@@ -17,12 +17,14 @@ from sites import triton_sites
 
 from triton_ext.mlir.module import MlirModule
 from triton_ext.passes import Compilation, Outcome, get_pass
-from triton_ext.passes.verify_descriptors.expected import ModuleExpectations
-from triton_ext.passes.verify_descriptors.mlir_evaluation import contents
+from triton_ext.passes.verify_descriptors.expectations import ModuleExpectations
+from triton_ext.passes.verify_descriptors.launches import TrialLaunch
 from triton_ext.passes.verify_descriptors.mlir_scalars import Scalars
-from triton_ext.passes.verify_descriptors.mlir_trace import ModuleTracer
-from triton_ext.passes.verify_descriptors.ptx_sums import Launch, Sum, Sums, slice_kernel
+from triton_ext.passes.verify_descriptors.mlir_trace import ModuleTracer, contents
+from triton_ext.passes.verify_descriptors.ptx_sums import Sum, Sums
 from triton_ext.passes.verify_descriptors.ptx_trace import Tracer
+from triton_ext.passes.verify_descriptors.slices import slice_kernel
+from triton_ext.passes.verify_descriptors.trace_end import Why
 from triton_ext.ptx.parse import parse_ptx
 
 VERIFY = get_pass("verify-descriptors")
@@ -323,7 +325,7 @@ def test_sums():
 def test_a_thread_of_a_launch():
     (kernel,) = parse_ptx(PTX).kernels
     store = next(each for each in kernel.instructions if each.opcode.startswith("st."))
-    launch = Launch({0: 1000}, (7, 0, 0), (9, 1, 1))
+    launch = TrialLaunch({0: 1000}, (7, 0, 0), (9, 1, 1))
     sums = Sums(kernel).given({"%tid.x": 96, **launch.numbers(kernel)})
     values = {name: sums.operand(f"%r{name}", store).constant for name in (2, 5, 10, 11, 12, 13)}
     assert values == {2: 96, 5: 8007, 10: 8000 // 7, 11: 8000 % 7, 12: 666, 13: 100}
@@ -480,13 +482,13 @@ def test_a_trace_of_ptx():
     ]
     given_ = {"[kernel_param_0]": 5, "[kernel_param_1]": 1 << 20}
     trace = Tracer(kernel, copy, given_, observed=store).run(32, 99)
-    assert trace.end == ""
+    assert trace.end.why is Why.FINISHED
     assert [each.operands for each in trace.events] == [
         (i % 3 * 4096 + 80, (1 << 20, (i, contents((1 << 20) + 4 * i, 4)))) for i in range(5)
     ]
     assert [(address, before) for _, address, before in trace.accesses] == [(4168, 2), (4168, 5)]
-    assert Tracer(kernel, copy, given_).run(32, 3).end == "after enough of them"
-    assert "is not known" in Tracer(kernel, copy, {}).run(0, 9).end
+    assert Tracer(kernel, copy, given_).run(32, 3).end.why is Why.LONG
+    assert "is not known" in Tracer(kernel, copy, {}).run(0, 9).end.words
 
 
 def test_a_trace_of_a_module():
@@ -519,13 +521,16 @@ module attributes {"ttg.num-warps" = 4 : i32, ttg.target = "cuda:90"} {
     uses = [each for each in module.operations if each.name == "test.use"]
     (memory,) = [each.results[0] for each in module.operations if each.name == "ttg.local_alloc"]
 
-    def traced(launch: Launch, limit: int = 99):
+    def traced(launch: TrialLaunch, limit: int = 99):
         return ModuleTracer(module, launch, uses, lambda *_: None, limit).main()
 
-    trace = traced(Launch({0: 1 << 20, 1: 5}, (0, 0, 0), (1, 1, 1)))
-    assert trace.end == ""
+    trace = traced(TrialLaunch({0: 1 << 20, 1: 5}, (0, 0, 0), (1, 1, 1)))
+    assert trace.end.why is Why.FINISHED
     assert [each.operands for each in trace.events] == [
         (0, 0, contents(1 << 20, 4)), (3, 2, contents((1 << 20) + 12, 4)), (1, 1, (memory, 0)),
     ]  # fmt: skip
-    assert traced(Launch({}, (0, 0, 0), (1, 1, 1))).end == "how often a loop runs is not known"
-    assert len(traced(Launch({0: 0, 1: 5}, (0, 0, 0), (1, 1, 1)), 2).events) == 2
+    assert (
+        traced(TrialLaunch({}, (0, 0, 0), (1, 1, 1))).end.words
+        == "how often a loop runs is not known"
+    )
+    assert len(traced(TrialLaunch({0: 0, 1: 5}, (0, 0, 0), (1, 1, 1)), 2).events) == 2

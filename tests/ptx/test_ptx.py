@@ -319,6 +319,19 @@ CASES = [
     (90, "cp.async.bulk.global.shared::cta.bulk_group.L2::cache_hint [%rd1], [a+16], %r3, %rd2;",
      ["bulk copy, %r3 bytes: shared memory +16 -> global memory %rd1", "cache policy %rd2"],
      {"bytes": "%r3"}),
+    (100, "cp.async.bulk.global.shared::cta.bulk_group.L2::cache_hint.cp_mask [%rd1], [a+16], 32,"
+     " %rd2, 255;",
+     ["bulk copy, 32 bytes: shared memory +16 -> global memory %rd1", "cache policy %rd2"],
+     {"bytes": 32, "cache_policy": "%rd2"}),
+    (90, "cp.async.bulk.tensor.3d.global.shared::cta.im2col_no_offs.bulk_group [m, {1, 2, 3}],"
+     " [a];",
+     ["TMA copy, 3 dimensions, im2col_no_offs: shared memory +0 -> tensor map m at {1, 2, 3}"],
+     {"mode": "im2col_no_offs"}),
+    (100, "tcgen05.mma.cta_group::1.kind::f16.unheard_of [%r1], %rd1, %rd2, 0, p;",
+     ["not understood: tcgen05.mma has no modifier .unheard_of here; legal are .ws, .sp,"
+      " .cta_group::([12]), .kind::(f16|tf32|f8f6f4|i8|mxf8f6f4|mxf4|mxf4nvf4), .block_scale,"
+      " .scale_vec::[124]X|block(?:16|32), .ashift,"
+      " .collector::((?:a|b|b[0-3])::(?:fill|use|lastuse|discard))"], {}),
     (90, "cp.async.bulk.prefetch.L2.global [%rd1], 128;",
      ["bulk copy, 128 bytes: global memory %rd1 -> the L2 cache"], {}),
     (90, "cp.reduce.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes.add.u64"

@@ -16,6 +16,10 @@ SHARED_MEMORY_PER_SM = 228 * 1024
 memory")."""
 MULTIPROCESSORS: dict[int, int] = {90: 132, 100: 148}
 """Multiprocessors of the H100 SXM and of the B200, by architecture (their data sheets)."""
+CTA_ADDRESS_BITS = 24
+"""The bits of a shared address that say where in its CTA it is; those above are the CTA's rank in
+its cluster. (CUTLASS clears bit 24 to name the leading CTA of a pair: ``Sm100MmaPeerBitMask``.)"""
+CTA_ADDRESS_MASK = (1 << CTA_ADDRESS_BITS) - 1
 
 
 def architecture(arch: Any) -> Architecture:

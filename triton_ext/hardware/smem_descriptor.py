@@ -20,6 +20,8 @@ from triton_ext.layouts.nvmma_shared import ATOM_ROWS
 
 ADDRESS_LIMIT = 1 << 18
 """One past the largest address or stride that 14 bits of 16-byte units hold."""
+START_ADDRESS_MASK = ADDRESS_LIMIT // CHUNK_BYTES - 1
+"""The bits of a descriptor that hold the start address, in units of 16 bytes."""
 
 # name -> (first bit, bits)
 _COMMON_FIELDS = {

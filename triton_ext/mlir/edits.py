@@ -1,4 +1,4 @@
-"""Changes to a printed module, each at exactly the place of a token that was read."""
+"""Changes to a printed module, each of exactly the text of a token that was read."""
 
 from __future__ import annotations
 
@@ -60,9 +60,9 @@ class Edits:
 
     def _pieces(self) -> Iterator[str]:
         text, at = self.module.text, 0
-        places = [(start, start, lines) for start, lines in self._insertions.items()]
-        places += [(start, stop, [new]) for (start, stop), new in self._changes.items()]
-        for start, stop, new in sorted(places, key=lambda place: place[:2]):
+        changes = [(start, start, lines) for start, lines in self._insertions.items()]
+        changes += [(start, stop, [new]) for (start, stop), new in self._changes.items()]
+        for start, stop, new in sorted(changes, key=lambda change: change[:2]):
             if start < at:
                 raise LayoutError("edit", text[start:stop], "two changes overlap")
             yield text[at:start]

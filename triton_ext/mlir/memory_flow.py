@@ -7,7 +7,7 @@ block or of a partition, or the result of an ``if``.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property
 
 from triton_ext.mlir.module import Block, MlirModule, Operation, Value
@@ -138,6 +138,17 @@ def _reached(start: Value, edges: dict[Value, list[Value]]) -> dict[Value, None]
                 seen[other] = None
                 pending.append(other)
     return seen
+
+
+def forwarded_sources(
+    module: MlirModule, is_wanted: Callable[[Value], object] = lambda value: True
+) -> dict[Value, list[Value]]:
+    """The sources of each wanted value to which control flow forwards any (`forwarded`)."""
+    found: dict[Value, list[Value]] = {}
+    for source, target in forwarded(module):
+        if is_wanted(target):
+            found.setdefault(target, []).append(source)
+    return found
 
 
 class MemoryFlow:

@@ -1,10 +1,10 @@
 """A reader of MLIR modules as Triton prints them: operations, values, regions, source locations.
 
-Triton's Python bindings walk a module, but give away neither most attributes nor the values that
+Triton's Python bindings walk a module, but show neither most attributes nor the values that
 regions receive, and cannot replace one operand. What is missing is read here from the printed
 form, by its grammar: an operation ends with its line, unless a bracket is open or a region follows;
 a ``{`` that ends a line opens a region, any other one a dictionary (MLIR's ``AsmPrinter``). Each
-token keeps its place in the text, so that a change is an edit of exactly that place
+token keeps its position in the text, so that a change edits exactly that token
 (`triton_ext.mlir.edits`).
 
 Types are known for what the printed form says: every result whose type stands behind the operation,
@@ -59,8 +59,8 @@ class Location:
     """Where in the source an operation comes from.
 
     Attributes:
-        file, line, column: the innermost place; line and column count from 1.
-        callers: the places from which the function around it was called, the innermost first.
+        file, line, column: the innermost one; line and column count from 1.
+        callers: where the function around it was called, the innermost first.
     """
 
     file: str
@@ -91,6 +91,9 @@ class Value:
     block: Block | None
     index: int
     uses: list[tuple[Operation, int]] = field(default_factory=list, repr=False)
+
+    def __str__(self) -> str:
+        return self.name
 
 
 @dataclass(eq=False)
@@ -326,8 +329,16 @@ class MlirModule:
         return list(self.root.walk())
 
     @cached_property
+    def kernel(self) -> Operation | None:
+        """The function that the host launches: the first public ``tt.func``."""
+        for operation in self.operations:
+            if operation.name == "tt.func" and any(t.text == "public" for t in operation.tokens):
+                return operation
+        return None
+
+    @cached_property
     def attributes(self) -> dict[str, Any]:
-        """Of the module: ``ttg.num-warps``, ``ttg.target``, ..."""
+        """Attributes of the module: ``ttg.num-warps``, ``ttg.target``, ..."""
         return self.root.attributes
 
     @cached_property
@@ -372,35 +383,35 @@ class MlirModule:
 
     def location(self, text: str) -> Location | None:
         """Read ``loc(...)``."""
-        places = self._places(text.strip(), 0)
-        if not places:
+        positions = self._positions(text.strip(), 0)
+        if not positions:
             return None
-        first, *callers = places
+        first, *callers = positions
         return Location(*first, tuple(Location(*caller) for caller in callers))
 
-    def _places(self, text: str, depth: int) -> list[tuple[str, int, int]]:
-        """The places of a location, the innermost first."""
+    def _positions(self, text: str, depth: int) -> list[tuple[str, int, int]]:
+        """(file, line, column) of a location and its callers, the innermost first."""
         if depth > 64:
             return []
         inside = re.fullmatch(r"loc\((.*)\)", text, re.DOTALL)
         if inside:
             text = inside[1].strip()
         if text in self._locations:
-            return self._places(self._locations[text], depth + 1)
-        place = re.match(r'"((?:[^"\\]|\\.)*)":(\d+):(\d+)', text)
-        if place:
-            return [(place[1], int(place[2]), int(place[3]))]
+            return self._positions(self._locations[text], depth + 1)
+        position = re.match(r'"((?:[^"\\]|\\.)*)":(\d+):(\d+)', text)
+        if position:
+            return [(position[1], int(position[2]), int(position[3]))]
         call = re.fullmatch(r"callsite\((.*) at (#loc\d*|\".*)\)", text, re.DOTALL)
         if call:
-            return self._places(call[1], depth + 1) + self._places(call[2], depth + 1)
+            return self._positions(call[1], depth + 1) + self._positions(call[2], depth + 1)
         named = re.fullmatch(r'"(?:[^"\\]|\\.)*"\((.*)\)', text, re.DOTALL)
         if named:
-            return self._places(named[1], depth + 1)
+            return self._positions(named[1], depth + 1)
         fused = re.fullmatch(r"fused(?:<.*>)?\[(.*)\]", text, re.DOTALL)
         if fused:
             for part in split_arguments(fused[1]):
-                if places := self._places(part, depth + 1):
-                    return places
+                if positions := self._positions(part, depth + 1):
+                    return positions
         return []
 
 

@@ -69,7 +69,7 @@ def _text(operation: Operation, tokens: Sequence[Token], first: int, last: int) 
 def _arguments(
     operation: Operation, tokens: Sequence[Token], values: Sequence[Value]
 ) -> dict[int, Value]:
-    """The arguments of blocks that ``%name: type`` declares, by the place of that type."""
+    """The arguments of blocks that ``%name: type`` declares, by the position of that type."""
     taken = {token.start for token in operation.operand_tokens}
     pending = list(values)
     found = {}
@@ -110,18 +110,18 @@ def printed_memory_types(operation: Operation) -> list[PrintedType]:
             found.append(PrintedType(start, stop, text, (declared[start],)))
         else:
             others.setdefault(text, []).append((start, stop))
-    for text, places in others.items():
+    for text, spans in others.items():
         whole = text if text.startswith("!") else f"!ttg.memdesc{text}"
         operands = [value for value in operation.operands if value.type == whole]
         results = [value for value in operation.results if value.type == whole]
-        each: list[tuple[Value, ...]] = [(*operands, *results)] * len(places)
+        each: list[tuple[Value, ...]] = [(*operands, *results)] * len(spans)
         for values in ([*operands, *results], results, operands):
-            if len(values) == len(places):
+            if len(values) == len(spans):
                 each = [(value,) for value in values]
                 break
         found += [
             PrintedType(start, stop, text, values)
-            for (start, stop), values in zip(places, each, strict=True)
+            for (start, stop), values in zip(spans, each, strict=True)
         ]
     for region in operation.regions:
         for block in region.blocks:

@@ -29,7 +29,7 @@ class MemoryType:
 
     Attributes:
         kind: ``memdesc`` or ``tensordesc``.
-        shape: of the tile; a leading dimension more than the encoding's rank counts buffers.
+        shape: that of the tile; a leading dimension more than the encoding's rank counts buffers.
         element: the element type, such as ``f16`` or ``f8E4M3FN``.
         encoding: the text of the encoding, alias resolved; "" if there is none.
         alias: the alias under which the encoding was printed (``#shared``), or "".
@@ -57,7 +57,7 @@ class MemoryType:
 
     @property
     def mnemonic(self) -> str:
-        """Of the encoding: ``nvmma_shared``, ``swizzled_shared``, ``tensor_memory_encoding``."""
+        """Its encoding: ``nvmma_shared``, ``swizzled_shared``, ``tensor_memory_encoding``."""
         return self.encoding.partition("<")[0].split(".")[-1]
 
 
@@ -77,7 +77,7 @@ def memory_type(text: str, aliases: Mapping[str, str]) -> MemoryType | None:
 
     Args:
         text: a type, as printed.
-        aliases: of the module's attributes.
+        aliases: the module's attribute aliases.
 
     Returns:
         None if it is another type.
@@ -118,7 +118,7 @@ class TensorType:
     """The type of a tensor in registers.
 
     Attributes:
-        shape: of the tensor.
+        shape: that of the tensor.
         element: the element type, such as ``f16``.
         encoding: the text of its distributed encoding, the outermost alias resolved; "" if it has
             none.

@@ -16,8 +16,8 @@ class Block:
 
     Attributes:
         start, stop: the numbers of the instructions, `stop` excluded.
-        before: the blocks that control comes from, as places in `blocks_in_order`'s result; without
-            the edges that go back to the head of a loop.
+        before: the blocks that control comes from, as indices into `blocks_in_order`'s result;
+            without the edges that go back to the head of a loop.
         is_irregular: the block is the target of a loop's edge, and some loop of the kernel has two
             entries: control may come here first from a block that is not among those before.
     """
@@ -44,12 +44,12 @@ def blocks_in_order(kernel: Kernel) -> tuple[Block, ...]:
         if targets[number] or _is_end(instruction)
     )
     ordered = sorted(start for start in starts if start < len(instructions))
-    place = {start: i for i, start in enumerate(ordered)}
+    index = {start: i for i, start in enumerate(ordered)}
     stops = [*ordered[1:], len(instructions)]
     successors = []
     for i, stop in enumerate(stops):
         last = instructions[stop - 1]
-        found = [place[target] for target in targets[stop - 1] if target in place]
+        found = [index[target] for target in targets[stop - 1] if target in index]
         goes_on = last.predicate or not (targets[stop - 1] or _is_end(last))
         if goes_on and i + 1 < len(ordered):
             found.append(i + 1)

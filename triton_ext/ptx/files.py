@@ -36,8 +36,8 @@ class PtxText:
     """One PTX module.
 
     Attributes:
-        text: of the module.
-        origin: where it was found, in words; "" for a file that is PTX.
+        text: the text of the module.
+        origin: where it was found, in words; "" for a file that is PTX itself.
     """
 
     text: str
@@ -75,8 +75,8 @@ def ptx_of_bytes(data: bytes, name: str = "file") -> list[PtxText]:
     """The PTX of what was read from a file, or from stdin.
 
     Args:
-        data: PTX, an ELF file or a fatbin.
-        name: what to call it in errors.
+        data: the bytes of PTX text, of an ELF file or of a fatbin.
+        name: the name of the file, for errors.
 
     Raises:
         LayoutError: a binary that is broken, or has no PTX.

@@ -12,43 +12,26 @@ import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Iterable, Mapping
 
+from triton_ext.hardware.architecture import CTA_ADDRESS_BITS
+from triton_ext.integers import evaluate, signed
 from triton_ext.ptx.control_flow import blocks_in_order
-from triton_ext.ptx.known_bits import (
-    Bits,
-    add,
-    agreed,
-    complement,
-    conjunction,
-    disjunction,
-    truth_table,
-)
+from triton_ext.ptx.integer_operations import integer_operation, is_float, opcode_width
+from triton_ext.ptx.known_bits import KNOWN_BITS, Bits, add, agreed, complement, joined
 from triton_ext.ptx.parse import Instruction, Kernel, Variable, immediate, split_operands
 
-_WIDTH = re.compile(r"\.[usbf](8|16|32|64)\b")
 _SYMBOL = re.compile(r"[A-Za-z_$][\w$.]*")
 _MAX_COPIES = 4_000_000  # entries of states: real kernels need a thousandth
 _MAX_ORIGINS = 64
 _ZERO_REGISTERS = ("%tid.", "%ctaid.", "%laneid", "%warpid", "%cluster_ctaid.", "%cluster_ctarank")
 
 
-@functools.lru_cache(maxsize=4096)
-def _width(opcode: str) -> int:
-    found = _WIDTH.findall(opcode)
-    return int(found[0]) if found else 1 if ".pred" in opcode else 32
-
-
-CTA_ADDRESS_BITS = 24
-"""Of a shared address: where in its CTA; the bits above say which CTA of the cluster. (CUTLASS
-clears bit 24 to name the leading CTA of a pair: ``Sm100MmaPeerBitMask``.)
-"""
-
 _Key = tuple[str, tuple[int, ...]]
 """A register's name, and the block ``{ ... }`` that declares it."""
 _Value = tuple[Bits, frozenset[str]]
-"""What is known, and what that hangs on (`Folder.origins`)."""
+"""What is known, and what that depends on (`Folder.origins`)."""
 _Operand = tuple[int | None, _Key | None, bool, str]
 """What an operand is: a number, or a register that is perhaps negated, or nothing that is known;
-and what the number hangs on."""
+and what the number depends on."""
 _State = dict[_Key, _Value]
 """What the registers hold that are assigned more than once."""
 
@@ -93,8 +76,8 @@ class Folder:
     memory, is taken as 0: shared addresses are relative to it. Loads and parameters are unknown.
 
     Args:
-        kernel: whose registers.
-        variables: of the module; symbols of other state spaces than shared are unknown.
+        kernel: the kernel.
+        variables: those of the module; symbols of other state spaces than shared are unknown.
     """
 
     def __init__(self, kernel: Kernel, variables: Iterable[Variable] = ()) -> None:
@@ -140,7 +123,7 @@ class Folder:
         return other
 
     def _changed(self, given: Iterable[str]) -> frozenset[int]:
-        """The instructions whose results hang on some special registers or parameters."""
+        """The instructions whose results depend on some special registers or parameters."""
         if self._readers is None:
             self._readers = {}
             for number, instruction in enumerate(self.kernel.instructions):
@@ -305,7 +288,7 @@ class Folder:
         return base.strip(), immediate(offset.strip()) if plus else 0
 
     def origins(self, text: str, at: Instruction | None = None) -> frozenset[str]:
-        """What the known bits of an operand or address hang on.
+        """What the known bits of an operand or address depend on.
 
         Returns:
             The shared symbols and special registers (``%tid.x``) that count as 0, and the
@@ -348,7 +331,7 @@ class Folder:
     def _step(self, instruction: Instruction) -> tuple[str, int] | None:
         """The one operand, and the constant added to it, that an instruction's result is."""
         base, operands = instruction.opcode.split(".")[0], instruction.operands
-        if len(operands) < 2 or operands[1].startswith("{") or _is_float(instruction.opcode):
+        if len(operands) < 2 or operands[1].startswith("{") or is_float(instruction.opcode):
             return None
         if base == "ld" and ".param" in instruction.opcode:
             name, offset = self._split_address(operands[1])
@@ -360,10 +343,10 @@ class Folder:
             for one, other in ((1, 2), (2, 1))[: 2 if base == "add" else 1]:
                 bits = self.operand(operands[other], 32, instruction)
                 if bits.is_constant(32):
-                    width = _width(instruction.opcode)
+                    width = opcode_width(instruction.opcode)
                     whole = self.operand(operands[other], width, instruction)
                     if whole.is_constant(width):
-                        return operands[one], sign * _signed(whole.value, width)
+                        return operands[one], sign * signed(whole.value, width)
         return None
 
     def _collect(self, names: Iterable[str]) -> None:
@@ -371,203 +354,45 @@ class Folder:
             self._collected[-1].update(names)
 
     def _evaluate(self, instruction: Instruction, index: int) -> Bits:
+        """What is known of the register at `index` of an instruction's first operand."""
         opcode, operands = instruction.opcode, instruction.operands
-        width = _width(opcode)
-        base = opcode.partition(".")[0]
-
-        def source(position: int, bits: int = width) -> Bits:
-            return self.operand(operands[position], bits, instruction)
-
-        try:
-            if base in ("mov", "cvta"):
-                return self._move(instruction, index, width)
-            if base == "setp":
-                return self._compare(instruction, index)
-            if base == "shfl":
-                return source(1, 32) if not index else Bits.unknown()  # the first thread's own
-            if index:
-                return Bits.unknown()
-            if base == "cvt":
-                return self._convert(opcode, source(1, 64))
-            if base in ("add", "sub", "neg") and not _is_float(opcode):
-                right = source(1 if base == "neg" else 2)
-                if base != "add":
-                    if not right.is_constant(width):
-                        return Bits.unknown()
-                    right = Bits.constant(-right.value, width)
-                return right if base == "neg" else add(source(1), right, width)
-            if base == "not":
-                return complement(source(1), width)
-            if base == "and":
-                return conjunction(source(1), source(2))
-            if base == "or":
-                return disjunction(source(1), source(2))
-            if base == "xor":
-                left, right = source(1), source(2)
-                known = left.known & right.known
-                return Bits((left.value ^ right.value) & known, known)
-            if base in ("shl", "shr"):
-                return self._shift(base, opcode, source(1), source(2, 32), width)
-            if base in ("mul", "mad") and not _is_float(opcode):
-                return self._multiply(opcode, [source(i) for i in range(1, len(operands))], width)
-            if base in _PAIRWISE and not _is_float(opcode):
-                return self._pairwise(base, opcode, source(1), source(2), width)
-            if base == "mapa":
-                mask, address = (1 << CTA_ADDRESS_BITS) - 1, source(1)
-                return Bits(address.value & mask, address.known & mask)
-            if base == "selp":
-                left, right, choice = source(1), source(2), source(3, 1)
-                if choice.is_constant(1):
-                    return left if choice.value else right
-                return agreed(left, right)
-            if base in ("bfe", "bfi"):
-                return self._bit_field(base, opcode, operands, instruction)
-            if base == "ld":
-                is_one = ".param" in opcode and ".v" not in opcode
-                number = self._given.get(operands[1]) if is_one else None
-                return Bits.unknown() if number is None else Bits.constant(number, width)
-            if base == "lop3":
-                return truth_table([source(i) for i in range(1, 5)], width)
-        except IndexError:
+        base, width = opcode.partition(".")[0], opcode_width(opcode)
+        if base in ("mov", "cvta") and len(operands) == 2 and "{" in operands[0] + operands[1]:
+            return self._move(instruction, index, width)
+        if base == "ld" and not index and len(operands) > 1:
+            is_one = ".param" in opcode and ".v" not in opcode
+            number = self._given.get(operands[1]) if is_one else None
+            return Bits.unknown() if number is None else Bits.constant(number, width)
+        if base == "mapa" and not index and len(operands) > 1:
+            mask, address = (1 << CTA_ADDRESS_BITS) - 1, self.operand(operands[1], 64, instruction)
+            return Bits(address.value & mask, address.known & mask)
+        if base == "shfl" and not index and len(operands) > 1:
+            return self.operand(operands[1], 32, instruction)  # the first thread's own
+        operation = integer_operation(opcode)
+        if (
+            operation is None
+            or len(operands) - 1 != len(operation.source_widths)
+            or (index and base != "setp")
+        ):
             return Bits.unknown()
-        return Bits.unknown()
+        sources = [
+            self.operand(text, bits, instruction)
+            for text, bits in zip(operands[1:], operation.source_widths, strict=True)
+        ]
+        found = evaluate(KNOWN_BITS, operation, sources)
+        return complement(found, 1) if index else found
 
     def _move(self, instruction: Instruction, index: int, width: int) -> Bits:
-        target, origin = instruction.operands[0], instruction.operands[1]
-        if target.startswith("{"):  # unpack
+        """``mov.b64 {%r1, %r2}, %rd1``, and back."""
+        target, origin = instruction.operands
+        if target.startswith("{"):
             each = width // max(1, len(split_operands(target[1:-1])))
             whole = self.operand(origin, width, instruction)
             mask = (1 << each) - 1
             return Bits(whole.value >> each * index & mask, whole.known >> each * index & mask)
-        if origin.startswith("{"):  # pack
-            parts_text = split_operands(origin[1:-1])
-            each = width // max(1, len(parts_text))
-            value = known = 0
-            for i, part in enumerate(parts_text):
-                bits = self.operand(part, each, instruction)
-                mask = (1 << each) - 1
-                value |= (bits.value & mask) << each * i
-                known |= (bits.known & mask) << each * i
-            return Bits(value, known)
-        return self.operand(origin, width, instruction)
-
-    def _compare(self, instruction: Instruction, index: int) -> Bits:
-        """A predicate: of two integers that are known; without a boolean operator."""
-        parts, width = instruction.opcode.split("."), _width(instruction.opcode)
-        operation = parts[1] if len(parts) == 3 else ""
-        left, right = (self.operand(instruction.operands[i], width, instruction) for i in (1, 2))
-        if operation in ("eq", "ne") and (left.value ^ right.value) & left.known & right.known:
-            return Bits(int((operation == "ne") ^ bool(index)), 1)  # one bit differs
-        if not (left.is_constant(width) and right.is_constant(width)) or parts[-1].startswith("f"):
-            return Bits.unknown()
-        a, b = left.value, right.value
-        if parts[-1].startswith("s"):
-            a, b = _signed(a, width), _signed(b, width)
-        results = {
-            "eq": a == b, "ne": a != b, "lt": a < b, "le": a <= b, "gt": a > b, "ge": a >= b,
-            "lo": a < b, "ls": a <= b, "hi": a > b, "hs": a >= b,
-        }  # fmt: skip
-        if operation not in results:
-            return Bits.unknown()
-        return Bits(int(results[operation] ^ bool(index)), 1)
-
-    @staticmethod
-    def _convert(opcode: str, origin: Bits) -> Bits:
-        widths = [int(width) for width in _WIDTH.findall(opcode)]
-        if len(widths) != 2 or _is_float(opcode):
-            return Bits.unknown()
-        to, of = widths
-        narrow = (1 << min(to, of)) - 1
-        value, known = origin.value & narrow, origin.known & narrow
-        if to > of:
-            extension = ((1 << to) - 1) & ~narrow
-            sign = 1 << (of - 1)
-            if not opcode.endswith(f".s{of}"):
-                known |= extension
-            elif known & sign:
-                known |= extension
-                value |= extension if value & sign else 0
-        return Bits(value, known)
-
-    @staticmethod
-    def _shift(base: str, opcode: str, value: Bits, by: Bits, width: int) -> Bits:
-        if not by.is_constant(32):
-            return Bits.unknown()
-        mask, count = (1 << width) - 1, min(by.value, width)
-        filled = (1 << count) - 1
-        if base == "shl":
-            return Bits(value.value << count & mask, (value.known << count | filled) & mask)
-        top = filled << (width - count)
-        if ".s" in opcode:
-            sign = 1 << (width - 1)
-            if not value.known & sign:
-                return Bits(value.value >> count, value.known >> count & ~top)
-            high = top if value.value & sign else 0
-            return Bits(value.value >> count | high, value.known >> count | top)
-        return Bits(value.value >> count, (value.known & mask) >> count | top)
-
-    @staticmethod
-    def _multiply(opcode: str, sources: list[Bits], width: int) -> Bits:
-        wide = 2 * width if ".wide" in opcode else width
-        if not all(bits.is_constant(width) for bits in sources[:2]):
-            return Bits.unknown()
-        factors = [_signed(bits.value, width) if ".s" in opcode else bits.value for bits in sources]
-        shift = width if ".hi" in opcode else 0
-        product = Bits.constant(factors[0] * factors[1] >> shift, wide)
-        return add(product, sources[2], wide) if len(sources) > 2 else product
-
-    @staticmethod
-    def _pairwise(base: str, opcode: str, left: Bits, right: Bits, width: int) -> Bits:
-        """Quotients, remainders and extremes of two integers that are known."""
-        if not (left.is_constant(width) and right.is_constant(width)):
-            return Bits.unknown()
-        mask = (1 << width) - 1
-        a, b = left.value & mask, right.value & mask
-        if ".s" in opcode:
-            a, b = _signed(a, width), _signed(b, width)
-        if base in ("min", "max"):
-            return Bits.constant(min(a, b) if base == "min" else max(a, b), width)
-        if not b:
-            return Bits.unknown()
-        quotient = abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)  # towards zero
-        return Bits.constant(quotient if base == "div" else a - quotient * b, width)
-
-    def _bit_field(
-        self, base: str, opcode: str, operands: tuple[str, ...], at: Instruction
-    ) -> Bits:
-        width = _width(opcode)
-        sources = [self.operand(text, width, at) for text in operands[1:]]
-        if len(sources) != {"bfe": 3, "bfi": 4}[base]:
-            return Bits.unknown()
-        *values, start, length = sources
-        if not (start.is_constant(32) and length.is_constant(32)):
-            return Bits.unknown()
-        first = min(start.value & 0xFF, width)
-        mask = (1 << min(length.value & 0xFF, width - first)) - 1
-        if base == "bfe":
-            if ".s" in opcode:
-                return Bits.unknown()
-            rest = ((1 << width) - 1) & ~mask
-            field = values[0]
-            return Bits(field.value >> first & mask, field.known >> first & mask | rest)
-        inserted, into = values
-        hole = mask << first
-        return Bits(
-            into.value & ~hole | (inserted.value & mask) << first,
-            into.known & ~hole | (inserted.known & mask) << first,
-        )
-
-
-_PAIRWISE = ("div", "rem", "min", "max")
-
-
-def _signed(value: int, width: int) -> int:
-    return value - (1 << width) if value >> (width - 1) & 1 else value
-
-
-@functools.lru_cache(maxsize=4096)
-def _is_float(opcode: str) -> bool:
-    return bool(re.search(r"\.(?:f16|f32|f64|bf16|f16x2|bf16x2|tf32)", opcode))
+        parts = split_operands(origin[1:-1])
+        each = width // max(1, len(parts))
+        return joined([self.operand(part, each, instruction) for part in parts], each)
 
 
 _NO_DESTINATION = (
@@ -585,7 +410,7 @@ def _has_destination(opcode: str) -> bool:
 
 
 def destinations(instruction: Instruction) -> tuple[tuple[int, str], ...]:
-    """The registers that an instruction writes, with their place in its first operand."""
+    """The registers that an instruction writes, with their index in its first operand."""
     operands = instruction.operands
     if not operands or operands[0][:1] == "[" or not _has_destination(instruction.opcode):
         return ()

@@ -14,14 +14,14 @@ from triton_ext.ptx.parse import Instruction, Module
 
 @dataclass(frozen=True)
 class Listed:
-    """One instruction of the listing, with what its operands are known to be.
+    """One instruction of the listing, with what is known about its operands.
 
     Attributes:
-        kernel: the function that it stands in.
-        instruction: as parsed.
-        notes: what was decoded, a line each.
-        values: the same for programs; addresses in bytes, None or a register's name where a value
-            is not known.
+        kernel: the name of the function that contains it.
+        instruction: the parsed instruction.
+        notes: what was decoded, one line each.
+        values: the same for programs: addresses are in bytes; a value that is not known is None or
+            the name of the register, parameter or symbol that it is computed from.
     """
 
     kernel: str

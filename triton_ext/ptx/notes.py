@@ -12,6 +12,7 @@ from functools import singledispatch
 from typing import Any
 
 from triton_ext.errors import LayoutError
+from triton_ext.hardware.architecture import CTA_ADDRESS_BITS
 from triton_ext.hardware.instruction_descriptor import (
     BLOCK_SCALED_FIELDS,
     DENSE_FIELDS,
@@ -22,7 +23,7 @@ from triton_ext.hardware.smem_descriptor import FIELDS, SWIZZLE_CODES, SmemDescr
 from triton_ext.hardware.tensor_memory import check_allocation
 from triton_ext.hardware.tensor_memory_access import TmemAccess
 from triton_ext.layouts.encodings import CHUNK_BYTES
-from triton_ext.ptx.folding import CTA_ADDRESS_BITS, Folder
+from triton_ext.ptx.folding import Folder
 from triton_ext.ptx.forms import (
     BulkCopy,
     BulkGroup,

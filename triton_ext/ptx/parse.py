@@ -27,12 +27,13 @@ class Instruction:
     """One PTX instruction.
 
     Attributes:
-        opcode: with its modifiers, such as ``add.s32``.
-        operands: as text, split at the top level: ``%r1``, ``[%r2+16]``, ``{%r1, %r2}``, ``7``.
-        predicate: ``%p1`` or ``!%p1``, or "".
-        line: of the PTX text, from 1.
-        source: where it comes from, if the PTX says so.
-        scope: the blocks ``{ ... }`` it stands in, as numbers; names declared there are local.
+        opcode: the opcode with its modifiers, such as ``add.s32``.
+        operands: their texts, split at the top level: ``%r1``, ``[%r2+16]``, ``{%r1, %r2}``, ``7``.
+        predicate: the guard: ``%p1`` or ``!%p1``, or "" if there is none.
+        line: the line of the PTX text, counted from 1.
+        source: the line of the program that it was compiled from, if the PTX says so.
+        scope: the numbers of the blocks ``{ ... }`` around it, outermost first; names that are
+            declared in a block are local to it.
     """
 
     opcode: str
@@ -43,7 +44,7 @@ class Instruction:
     scope: tuple[int, ...] = ()
 
     def __hash__(self) -> int:
-        """Equal ones have the same line and opcode."""
+        """Equal instructions have the same line and opcode."""
         return hash((self.line, self.opcode))
 
     def __str__(self) -> str:
@@ -56,14 +57,15 @@ class Variable:
     """A declared register, parameter, or variable in memory.
 
     Attributes:
-        name: without the count: ``%r`` for ``%r<5>``.
+        name: the name without the count: ``%r`` for ``%r<5>``.
         space: "reg", "param", "shared", "local", "global" or "const".
-        type: of an element, such as ``b32``.
-        count: of registers ``%r0`` .. ``%r<count-1>``, or None for one that is named.
-        elements: of an array; 1 for a scalar; None if the size is left open (``[]``).
-        alignment: in bytes; the element's size if none is said.
-        initializer: as text, or "".
-        scope: as of an instruction.
+        type: the type of an element, such as ``b32``.
+        count: the number of registers ``%r0`` .. ``%r<count-1>``; None for a register with a name
+            of its own.
+        elements: the length of an array; 1 for a scalar; None if the size is left open (``[]``).
+        alignment: in bytes; the element's size if the declaration has none.
+        initializer: the text of the initial value, or "".
+        scope: as in `Instruction`.
     """
 
     name: str
@@ -77,7 +79,7 @@ class Variable:
 
     @property
     def bytes(self) -> int:
-        """What it takes in memory; 0 if the size is left open."""
+        """Its size in memory; 0 if the size is left open."""
         return (self.elements or 0) * type_bits(self.type) // 8
 
 
@@ -86,14 +88,14 @@ class Kernel:
     """The body of an entry or function.
 
     Attributes:
-        name: of the function.
-        parameters: names, in order.
-        instructions: in the order of the text.
-        labels: for each label and its scope, the number of the instruction it stands before.
-        variables: parameters (in order) and what the body declares.
+        name: the name of the function.
+        parameters: the parameters' names, in order.
+        instructions: all instructions, in the order of the text.
+        labels: (label, scope) -> the index of the instruction that follows the label.
+        variables: the parameters, in order, and then the variables that the body declares.
         is_entry: whether the host can launch it.
-        branch_targets: the lists that ``brx.idx`` chooses from, by label.
-        directives: what stands between the parameters and the body, such as
+        branch_targets: label -> the list of labels that ``brx.idx`` chooses from.
+        directives: the performance directives between the parameters and the body, such as
             ``{"reqntid": (128,)}``.
     """
 
@@ -107,7 +109,7 @@ class Kernel:
     directives: dict[str, tuple[int, ...]] = field(default_factory=dict)
 
     def target(self, label: str, scope: tuple[int, ...]) -> int | None:
-        """Where a branch to `label` goes from within `scope`: the innermost one of that name."""
+        """The index that a branch from `scope` to `label` goes to; inner labels hide outer ones."""
         for depth in range(len(scope), -1, -1):
             if (label, scope[:depth]) in self.labels:
                 return self.labels[label, scope[:depth]]

@@ -22,6 +22,7 @@ from triton_ext.emulator.errors import (
     UninitializedRead,
 )
 from triton_ext.emulator.state.clocks import Agents, Clock, Clocks
+from triton_ext.hardware.architecture import CTA_ADDRESS_BITS
 
 Bytes = NDArray[np.uint8]
 Offsets = NDArray[np.int64]
@@ -31,7 +32,7 @@ SHARED_WINDOW = 1 << WINDOW_SHIFT
 LOCAL_WINDOW = 2 << WINDOW_SHIFT
 PARAM_WINDOW = 3 << WINDOW_SHIFT
 WINDOWS = {1: "shared", 2: "local", 3: "param"}
-RANK_SHIFT = 24
+RANK_SHIFT = CTA_ADDRESS_BITS
 SHARED_BASE = 1024
 """The first dynamic shared byte: the system keeps 1 KiB of each block (sm_90 and later)."""
 

@@ -1,0 +1,327 @@
+"""One execution of an operation in the TTGIR, against the instructions that the PTX executes.
+
+Both are given as numbers: the values of the operation's operands, and those of the instructions'
+registers. Where allocations begin is not said in the TTGIR: the first instruction that names one
+says it, and all others must agree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from triton_ext.hardware.architecture import CTA_ADDRESS_MASK
+from triton_ext.hardware.smem_descriptor import START_ADDRESS_MASK
+from triton_ext.integers import Number
+from triton_ext.layouts.cluster import shape_per_cta
+from triton_ext.layouts.encodings import CHUNK_BYTES, NVMMAShared
+from triton_ext.mlir.module import MlirModule, Value
+from triton_ext.passes.verify_descriptors.addresses import Addresses
+from triton_ext.passes.verify_descriptors.expected import Expected, ExpectedMma
+from triton_ext.passes.verify_descriptors.findings import LOW_WORD, Findings
+from triton_ext.passes.verify_descriptors.groups import Group
+from triton_ext.passes.verify_descriptors.mlir_trace import ExecutedOperation, RunValue
+from triton_ext.passes.verify_descriptors.ptx_trace import ExecutedInstruction, Operand
+from triton_ext.passes.verify_descriptors.tensormaps import fields_of, is_part, written
+from triton_ext.passes.verify_descriptors.tiles import shared_encoding
+from triton_ext.ptx.forms import TensorCopy, read
+from triton_ext.ptx.parse import Instruction
+
+_DOUBLE_WORD = (1 << 64) - 1
+
+
+@dataclass
+class Block:
+    """One block of a cluster, for one choice of arguments.
+
+    Attributes:
+        module: the TTGIR.
+        addresses: those of the allocations, as far as they are known at compile time.
+        ctas: the number of blocks in the cluster.
+        rank: which of them it is.
+        ptx_version: the version of the PTX module, such as ``8.7``.
+        index_of: the index of an instruction in its group.
+    """
+
+    module: MlirModule
+    addresses: Addresses | None
+    ctas: int
+    rank: int
+    ptx_version: str
+    index_of: Callable[[Instruction], int]
+
+    def start_of(self, root: Value, findings: Findings) -> int | None:
+        """Where an allocation begins, if that is known."""
+        if root in findings.starts:
+            return findings.starts[root][0]
+        known = self.addresses.known.get(root) if self.addresses else None
+        if known is None or len(known.starts) != 1:
+            return None
+        ((terms, start),) = known.starts
+        return None if terms else start
+
+    def offset(self, one: Expected, dim: int) -> int:
+        """How far the block's part of a tile begins along a coordinate, the innermost being 0."""
+        memory = self.module.memory(one.tile) if one.tile else None
+        if not self.rank or memory is None:
+            return 0
+        encoding = shared_encoding(memory.encoding)
+        if not isinstance(encoding, NVMMAShared):
+            return 0
+        axis = encoding.rank - 1 - dim
+        part = shape_per_cta(encoding.cga_layout, memory.shape[-encoding.rank :])[axis]
+        bits = enumerate(encoding.cga_layout)
+        return sum(basis[axis] * part for bit, basis in bits if self.rank >> bit & 1)
+
+
+class Execution:
+    """One execution of one operation.
+
+    Args:
+        block: the block that executes it.
+        findings: what is found is added to them.
+        event: the operation, and the values of its operands.
+    """
+
+    def __init__(self, block: Block, findings: Findings, event: ExecutedOperation) -> None:
+        self.block, self.findings, self.operation = block, findings, event.operation
+        self.values = dict(zip(event.operation.operands, event.operands, strict=True))
+
+    def compare(self, one: Expected, group: Group, instance: Sequence[ExecutedInstruction]) -> None:
+        """Against one execution of a group.
+
+        Args:
+            one: what is expected of the operation.
+            group: the instructions in the text.
+            instance: those of them that are executed.
+        """
+        first = instance[0]
+        if one.kind == "tma":
+            for event in instance:
+                self._copy(one, event)
+        elif one.kind == "expect":
+            address = next((v for v in first.operands[:2] if isinstance(v, int)), None)
+            barrier = self.operation.operands[0]
+            self._address(barrier, address, 0, first.instruction, "the mbarrier")
+        elif len(instance) == len(group.instructions):
+            self._product(_in_order(one, instance), first)
+        else:
+            self.findings.differ(
+                self.operation, first.instruction, "the number of instructions that are executed",
+                len(group.instructions), len(instance),
+            )  # fmt: skip
+
+    def _product(self, first: ExpectedMma, event: ExecutedInstruction) -> None:
+        """The first instruction of a product; the others are as far from it as they must be."""
+        for name, matrix in first.matrices.items():
+            bits = _number(_operand(event, name))
+            start = None if bits is None else (bits & START_ADDRESS_MASK) * CHUNK_BYTES
+            what = f"operand {matrix.name}"
+            self._address(matrix.value, start, matrix.advance, event.instruction, what)
+        for name, (value, offset) in first.tensor.items():
+            what = "the tensor memory of an operand"
+            address = _number(_operand(event, name))
+            self._address(value, address, offset, event.instruction, what, LOW_WORD)
+
+    def _copy(self, one: Expected, event: ExecutedInstruction) -> None:
+        """One instruction of a TMA copy."""
+        instruction, operands = event.instruction, _copy_operands(event)
+        self._descriptor_address(operands.descriptor, instruction)
+        if one.barrier is not None:
+            self._address(one.barrier, operands.barrier, 0, instruction, "the mbarrier")
+        if one.rows:
+            self._gathered(one, instruction, operands)
+            return
+        box = one.boxes[self.block.index_of(instruction) * max(1, one.warps)]
+        if one.tile is not None:
+            what = "the shared memory of a TMA copy"
+            self._address(one.tile, operands.shared, box.smem_offset, instruction, what)
+        for dim, value in enumerate(one.coordinates[::-1]):
+            start = self.values.get(value)
+            must = None
+            if isinstance(start, int):
+                factor = 2 if dim == 0 and one.is_padded else 1
+                must = start * factor + box.coordinates[dim] + self.block.offset(one, dim)
+            found = operands.coordinates[dim] if dim < len(operands.coordinates) else None
+            self._coordinate(dim, must, found, instruction)
+
+    def _coordinate(self, dim: int, must: Number, found: Number, instruction: Instruction) -> None:
+        what = f"coordinate {dim}, in one execution for one choice of arguments,"
+        self.findings.check("coordinates", self.operation, instruction, what, must, found)
+
+    def _gathered(self, one: Expected, instruction: Instruction, operands: _CopyOperands) -> None:
+        """One instruction of a gather or scatter: a column, and four rows by their indices."""
+        address = self.values.get(one.tile) if one.tile else None
+        start = None
+        if isinstance(address, tuple) and self.block.ctas == 1:
+            start = self.block.start_of(address[0], self.findings)
+        if start is None or not isinstance(address, tuple) or operands.shared is None:
+            self.findings.unproven["coordinates"] += len(operands.coordinates)
+            return
+        offset = (operands.shared & CTA_ADDRESS_MASK) - start - address[1]
+        box = next((box for box in one.boxes if box.smem_offset == offset), None)
+        if box is None:
+            self.findings.differ(
+                self.operation, instruction,
+                "the shared memory of a TMA copy, from the start of its tile,",
+                "that of four rows", f"{offset:#x}",
+            )  # fmt: skip
+            return
+        indices = next((each for each in self.values.values() if isinstance(each, list)), [])
+        column, row = self.values.get(one.coordinates[-1]), box.coordinates[1]
+        factor = 2 if one.is_padded else 1
+        expected = [
+            column * factor + box.coordinates[0] if isinstance(column, int) else None,
+            *indices[row : row + one.rows],
+        ]
+        for dim, found in enumerate(operands.coordinates):
+            must = expected[dim] if dim < len(expected) else None
+            self._coordinate(dim, must, found, instruction)
+
+    def make_descriptor(self, events: Sequence[ExecutedInstruction]) -> int:
+        """``ttng.tensormap_create``, against the instructions that make a TMA descriptor.
+
+        Returns:
+            How many of `events` do so; 0 if they do not, or something else.
+        """
+        findings, operation = self.findings, self.operation
+        count = 0
+        for i, event in enumerate(events):
+            if not is_part(event.instruction.opcode):
+                break
+            if event.instruction.opcode.startswith("tensormap.cp"):
+                count = i + 1
+                break
+        if not count:
+            findings.unproven["descriptors that the kernel makes"] += 1
+            return 0
+        last = events[count - 1].instruction
+        found, fields = written(events[:count]), fields_of(operation)
+        expected: dict[tuple[str, int], RunValue] = {
+            name: self.values.get(value) for name, value in fields.values.items()
+        }
+        expected.update(fields.numbers)
+        expected["global_address", 0] = self.values.get(fields.address)
+        # ptxas of CUDA 12.5 and before takes strides in units of 16 bytes (Triton).
+        shifted = tuple(map(int, self.block.ptx_version.split(".")[:2])) <= (8, 5)
+        for entry in dict.fromkeys([*expected, *found]):
+            name, index = entry
+            if name == "global":
+                continue
+            must, is_ = expected.get(entry, 0), found.get(entry, 0)
+            number = must if isinstance(must, int) else None
+            if shifted and name == "global_stride" and number is not None:
+                number >>= 4
+            if not findings.check(
+                "fields of descriptors that the kernel makes", operation,
+                _writer(events[:count], name) or last,
+                f"{name} {index} of the TMA descriptor, for one choice of arguments,", number, is_,
+                _DOUBLE_WORD if name in ("global_address", "global_stride") else LOW_WORD,
+            ):  # fmt: skip
+                return 0
+        self._descriptor_address(found.get(("global", 0)), last)
+        return count
+
+    def _descriptor_address(self, found: Number, instruction: Instruction) -> None:
+        """The address of a TMA descriptor: in global memory, or a parameter."""
+        value = self.operation.operands[0]
+        self._address(value, found, 0, instruction, "a TMA descriptor", _DOUBLE_WORD)
+
+    def _address(
+        self,
+        value: Value,
+        found: Number,
+        offset: int,
+        instruction: Instruction,
+        what: str,
+        mask: int = CTA_ADDRESS_MASK,
+    ) -> None:
+        """An address in an allocation, against where the allocation begins.
+
+        Args:
+            value: the operand that it is the address of.
+            found: the address in the PTX.
+            offset: how far the address is from that of the operand's first element.
+            instruction: the instruction that has the address.
+            what: the operand of the instruction, in words.
+            mask: the bits of `found` that are the address.
+        """
+        address, starts = self.values.get(value), self.findings.starts
+        if not isinstance(address, tuple) or found is None:
+            self.findings.unproven["addresses"] += 1
+            return
+        root, at = address
+        start = (found & mask) - at - offset
+        if root not in starts:
+            starts[root] = start, instruction
+            return
+        known, first = starts[root]
+        if known == start:
+            self.findings.proven["addresses"] += 1
+            return
+        self.findings.differ(
+            self.operation, instruction,
+            f"the address of {what}, in one execution for one choice of arguments,",
+            f"{known + at + offset:#x}, as PTX line {first.line} has its allocation",
+            f"{found & mask:#x}",
+        )  # fmt: skip
+
+
+def _writer(events: Sequence[ExecutedInstruction], name: str) -> Instruction | None:
+    """The first instruction that writes a field of a TMA descriptor."""
+    found = (each.instruction for each in events if f".{name}." in each.instruction.opcode)
+    return next(found, None)
+
+
+def _in_order(one: Expected, instance: Sequence[ExecutedInstruction]) -> ExpectedMma:
+    """What the first instruction is, in an order with which all addresses fit together."""
+    for order in (range(len(one.instructions)), *one.orders):
+        starts: dict[tuple[str, str], set[int]] = {}
+        for index, event in zip(order, instance, strict=False):
+            expected = one.instructions[index]
+            for name, matrix in expected.matrices.items():
+                bits = _operand(event, name)
+                if isinstance(bits, int):
+                    start = (bits - matrix.advance // CHUNK_BYTES) & START_ADDRESS_MASK
+                    starts.setdefault(("shared", name), set()).add(start)
+            for name, (_, offset) in expected.tensor.items():
+                address = _operand(event, name)
+                if isinstance(address, int):
+                    starts.setdefault(("tensor", name), set()).add(address - offset)
+        if all(len(found) == 1 for found in starts.values()):
+            return one.instructions[order[0]]
+    return one.instructions[0]
+
+
+@dataclass(frozen=True)
+class _CopyOperands:
+    """The operands of a TMA copy: addresses in shared memory, and of the descriptor."""
+
+    shared: Number
+    descriptor: Number
+    coordinates: tuple[Number, ...]
+    barrier: Number
+
+
+def _operand(event: ExecutedInstruction, name: str) -> Operand:
+    """The value of the operand that has this name in the instruction's form."""
+    form = read(event.instruction)
+    assert form is not None
+    return event.operands[event.instruction.operands.index(form.operand(name))]
+
+
+def _number(value: Operand) -> Number:
+    return value if isinstance(value, int) else None
+
+
+def _copy_operands(event: ExecutedInstruction) -> _CopyOperands:
+    form, inside = read(event.instruction), _operand(event, "tensor")
+    assert isinstance(form, TensorCopy)
+    descriptor, listed = inside if isinstance(inside, tuple) and len(inside) == 2 else (None, ())
+    coordinates = listed if isinstance(listed, tuple) else (listed,)
+    return _CopyOperands(
+        _number(_operand(event, "dst_mem" if form.loads else "src_mem")),
+        _number(descriptor),
+        tuple(map(_number, coordinates)),
+        _number(_operand(event, "mbarrier")) if form.mbarrier else None,
+    )

@@ -1,0 +1,72 @@
+"""What comparing executions finds: differences, and how much is proven or is not known."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from triton_ext.integers import Number
+from triton_ext.mlir.module import Operation, Value
+from triton_ext.passes.verify_descriptors.comparison import Difference
+from triton_ext.ptx.parse import Instruction
+
+LOW_WORD = (1 << 32) - 1
+
+
+@dataclass
+class Findings:
+    """The outcome.
+
+    Attributes:
+        differences: where the PTX differs, with the operation; None if no operation is executed.
+        proven: how many executions, and how many facts about them, are as they must be.
+        unproven: how many are not known.
+        not_looked_at: what the PTX executes of which the TTGIR says nothing.
+        starts: where allocations begin, as the PTX has it, and the instruction that says so.
+    """
+
+    differences: list[tuple[Operation | None, Difference]] = field(default_factory=list)
+    proven: Counter[str] = field(default_factory=Counter)
+    unproven: Counter[str] = field(default_factory=Counter)
+    not_looked_at: Counter[str] = field(default_factory=Counter)
+    starts: dict[Value, tuple[int, Instruction]] = field(default_factory=dict)
+
+    def __iadd__(self, other: Findings) -> Findings:
+        self.differences += other.differences
+        self.proven += other.proven
+        self.unproven += other.unproven
+        self.not_looked_at += other.not_looked_at
+        self.starts |= other.starts
+        return self
+
+    def differ(
+        self,
+        operation: Operation | None,
+        instruction: Instruction,
+        what: str,
+        expected: object,
+        found: object,
+    ) -> None:
+        """Note a difference."""
+        difference = Difference(instruction, what, str(expected), str(found))
+        self.differences.append((operation, difference))
+
+    def check(
+        self,
+        kind: str,
+        operation: Operation,
+        instruction: Instruction,
+        what: str,
+        expected: Number,
+        found: Number,
+        mask: int = LOW_WORD,
+    ) -> bool:
+        """Count a number, of which the bits of `mask` matter; whether it does not differ."""
+        if expected is None or found is None:
+            self.unproven[kind] += 1
+        elif expected & mask == found & mask:
+            self.proven[kind] += 1
+        else:
+            self.differ(operation, instruction, what, expected & mask, found & mask)
+            return False
+        return True

@@ -1,0 +1,43 @@
+"""Why a trace, of PTX or of a module, ends."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+
+class Why(Enum):
+    """Why there are no more executions."""
+
+    FINISHED = "the thread or partition ends"
+    LONG = "the trace is long enough"
+    UNKNOWN = "what comes next depends on what is not known"
+
+
+@dataclass(frozen=True)
+class End:
+    """The end of a trace.
+
+    Attributes:
+        why: the sort of reason.
+        words: the reason, for the report; "" if the thread or partition ends.
+    """
+
+    why: Why = Why.FINISHED
+    words: str = ""
+
+    @property
+    def is_early(self) -> bool:
+        """Whether more would be executed."""
+        return self.why is not Why.FINISHED
+
+
+class Stopped(Exception):
+    """The trace cannot go on, or need not."""
+
+    def __init__(self, words: str, why: Why = Why.UNKNOWN) -> None:
+        super().__init__(words)
+        self.end = End(why, words)
+
+
+ENOUGH = End(Why.LONG, "after enough of them")
