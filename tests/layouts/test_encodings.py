@@ -13,9 +13,18 @@ from hypothesis import strategies as st
 from sites import triton_sites
 from strategies import cga_layouts, nvmma_encodings, shapes, surjective_layouts
 
-from triton_ext import LayoutError, NVMMAShared, SharedLinear, SwizzledShared, parse_encoding
+from triton_ext import (
+    LayoutError,
+    LinearLayout,
+    NVMMAShared,
+    SharedLinear,
+    SwizzledShared,
+    nvmma_shared_to_linear_layout,
+    parse_encoding,
+)
 from triton_ext.layouts.cluster import cluster_layout, shape_per_cta
 from triton_ext.layouts.encodings import ELEMENT_BITWIDTHS
+from triton_ext.layouts.padded import PaddedShared
 
 SEED = "#ttg.nvmma_shared<{swizzlingByteWidth = 128, transposed = false, elementBitWidth = 16}>"
 
@@ -257,3 +266,43 @@ def test_default_for_is_gluons(interop, data):
         return
     ours = NVMMAShared.default_for(shape, bits, transposed, fp4_padded, cga_layout)
     assert ours == interop.from_gluon(theirs)
+
+
+# --------------------------------------------------------------------- what every encoding knows
+
+
+def test_every_encoding_knows_its_layout():
+    nvmma = NVMMAShared(128, 16, cga_layout=((1, 0),))
+    layout = nvmma_shared_to_linear_layout((128, 64), nvmma)
+    linear = SharedLinear.from_linear_layout(layout, 1024)
+    rows = SwizzledShared(1, 1, 1, (1, 0))
+    padded = PaddedShared.parse("#ttg.padded_shared<[64:+4] {order = [1, 0], shape = [128, 64]}>")
+    for encoding, expected, stored, alignment in (
+        (nvmma, layout, 64 * 64, 1024),
+        (linear, layout, 64 * 64, 1024),
+        (rows, rows.to_linear_layout((128, 64)), 128 * 64, 16),
+        (padded, rows.to_linear_layout((128, 64)), 128 * 64 + 127 * 4, 16),
+    ):
+        assert encoding.rank == 2
+        assert encoding.to_linear_layout((128, 64)) == expected
+        assert encoding.stored_elements((128, 64)) == stored
+        assert encoding.alignment == alignment
+    assert NVMMAShared(128, 8, fp4_padded=True).stored_elements((8, 64)) == 2 * 8 * 64
+
+
+def test_a_layout_needs_a_shape_of_its_own():
+    for encoding in (NVMMAShared(128, 16), SwizzledShared(1, 1, 1, (1, 0))):
+        with pytest.raises(LayoutError, match="is needed, with 2 dimensions"):
+            encoding.to_linear_layout(None)
+    linear = SharedLinear(((0, 1), (1, 0)))
+    assert linear.to_linear_layout() == linear.to_linear_layout((2, 2))
+    with pytest.raises(LayoutError, match=r"must be \(2, 2\), what the bases span"):
+        linear.to_linear_layout((4, 1))
+
+
+def test_a_box_counts_its_points():
+    layout = LinearLayout.box("offset", {"dim1": 4, "dim0": 2})
+    points = [tuple(layout.apply(offset=offset).values()) for offset in range(8)]
+    assert points == [(column, row) for row in range(2) for column in range(4)]
+    with pytest.raises(LayoutError, match="power of two"):
+        LinearLayout.box("offset", {"dim0": 3})
