@@ -27,8 +27,8 @@ from triton_ext.ops.operands import TmaView
 MAX_TENSOR_MAPS = 4096
 """How many tensor maps are kept (about 300 bytes each); the oldest is forgotten first."""
 DESCRIPTORS = {"a_desc": 0, "b_desc": 1, "c_desc": 2, "c0_desc": 3}
-"""The kernel's descriptors by their matrix: A, B, C or the residual. ``narrow_desc``, another one of
-the right operand, comes besides."""
+"""The matrix of each descriptor: A, B, C or the residual. ``narrow_desc``, another one of the right
+operand, comes besides."""
 FIELDS = {
     "bias": Epilogue._fields.index("bias"),
     "a_scale": Epilogue._fields.index("scale_a"),
