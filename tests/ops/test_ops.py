@@ -1090,7 +1090,7 @@ def described(tensors):
 
 
 @pytest.mark.parametrize("swap", [False, True])
-def test_the_direct_launch_with_a_side(swap):
+def test_the_direct_launch_with_a_narrow_tile(swap):
     """A second map of the right operand, before what is not a descriptor."""
     block = {"block_m": 48, "block_n": 64} if swap else {"block_m": 64, "block_n": 48}
     config = MatmulConfig(

@@ -92,7 +92,7 @@ def test_another_process_finds_it():
 def test_other_versions_have_their_own(monkeypatch):
     tuned.store(PROBLEM, CONFIG, 1e-5)
     tuned.forget()
-    monkeypatch.setattr(triton_ext, "__version__", "99.0")
+    monkeypatch.setattr(tuned, "__version__", "99.0")
     assert tuned.lookup(PROBLEM) is None
     tuned.store(PROBLEM, replace(CONFIG, stages=5), 1e-5)
     monkeypatch.undo()

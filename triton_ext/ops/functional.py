@@ -20,6 +20,7 @@ from triton_ext.ops.eager import (
 )
 from triton_ext.ops.epilogue import (
     ACTIVATION_FUNCTIONS,
+    NOTHING,
     Epilogue,
     activated,
     broadcasts_to,
@@ -94,7 +95,9 @@ def matmul(
         UnsupportedDeviceError: the tensors are on another device.
         LayoutError: shapes, types, devices or strides do not fit.
     """
-    epilogue = epilogue_of(bias, activation, residual, beta)
+    epilogue = NOTHING
+    if bias is not None or activation is not None or residual is not None:
+        epilogue = epilogue_of(bias, activation, residual, beta)
     if out is None and out_dtype is None and config is None:
         quick = quick_product(a, b, epilogue)
         if quick is not None:

@@ -27,8 +27,8 @@ from triton_ext.ops.operands import TmaView
 MAX_TENSOR_MAPS = 4096
 """How many tensor maps are kept (about 300 bytes each); the oldest is forgotten first."""
 DESCRIPTORS = {"a_desc": 0, "b_desc": 1, "c_desc": 2, "c0_desc": 3}
-"""The kernel's descriptors by their matrix: A, B, C or the residual. ``narrow_desc``, a second one
-of the right operand, comes besides."""
+"""The matrix of each descriptor: A, B, C or the residual. ``narrow_desc``, another one of the right
+operand, comes besides."""
 FIELDS = {
     "bias": Epilogue._fields.index("bias"),
     "a_scale": Epilogue._fields.index("scale_a"),
@@ -79,6 +79,7 @@ class PreparedLaunch:
     """
 
     __slots__ = (
+        "_always",
         "_arguments",
         "_extras",
         "_grid",
@@ -125,6 +126,8 @@ class PreparedLaunch:
                 self._prefetched = slot, "ab".index(str(config.prefetch))
             else:
                 self._extras.append((slot, FIELDS[name]))
+        a, b, c = sorted(self._maps[:3], key=lambda each: each[1])
+        self._always = (a[0], a[2], b[0], b[2], c[0], c[2])
 
     def __call__(
         self, a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, epilogue: Epilogue = NOTHING
@@ -143,10 +146,18 @@ class PreparedLaunch:
         assert index is not None  # the emulated GPU has no direct launch
         stream = direct.current_stream(index)
         arguments = self._arguments.copy()
-        residual = epilogue.residual
-        matrices = (a, b, c) if residual is None else (a, b, c, residual)
-        for slot, matrix, number, name in self._maps:
-            key = (number, matrices[matrix].data_ptr())
+        # Written out for the three that every launch has: a loop over them takes 0.3 us longer.
+        slot_a, number_a, slot_b, number_b, slot_c, number_c = self._always
+        key = (number_a, a.data_ptr())
+        arguments[slot_a] = _tensor_maps.get(key) or self._tensor_map("a_desc", 0, key)
+        key = (number_b, b.data_ptr())
+        arguments[slot_b] = _tensor_maps.get(key) or self._tensor_map("b_desc", 1, key)
+        key = (number_c, c.data_ptr())
+        arguments[slot_c] = _tensor_maps.get(key) or self._tensor_map("c_desc", 2, key)
+        for slot, matrix, number, name in self._maps[3:]:
+            tensor = (a, b, c, epilogue.residual)[matrix]
+            assert tensor is not None
+            key = (number, tensor.data_ptr())
             arguments[slot] = _tensor_maps.get(key) or self._tensor_map(name, matrix, key)
         if self._prefetched is not None:
             slot, matrix = self._prefetched

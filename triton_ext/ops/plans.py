@@ -69,14 +69,18 @@ class ProductPlan:
     reads: tuple[Read, ...]
     linear: bool = False
 
-    def run(self, a: Tensor, b: Tensor, epilogue: Epilogue, out: Tensor | None = None) -> Tensor:
-        """Make the product in new memory, or in out, which must not overlap what is read."""
-        if self.index is None or self.index != torch.cuda.current_device():
-            with self.launch.gpu.current():
-                return self._run(a, b, epilogue, out)
-        return self._run(a, b, epilogue, out)
+    def run(
+        self, a: Tensor, b: Tensor, epilogue: Epilogue, out: Tensor | None = None,
+        *, is_current: bool = False,
+    ) -> Tensor:  # fmt: skip
+        """Make the product in new memory, or in out, which must not overlap what is read.
 
-    def _run(self, a: Tensor, b: Tensor, epilogue: Epilogue, out: Tensor | None) -> Tensor:
+        Args:
+            is_current: the GPU is the current one, which is looked up otherwise.
+        """
+        if not is_current and (self.index is None or self.index != torch.cuda.current_device()):
+            with self.launch.gpu.current():
+                return self.run(a, b, epilogue, out, is_current=True)
         if self.copies:
             a, b, epilogue = self._copied(a, b, epilogue)
         if out is not None:
@@ -90,14 +94,14 @@ class ProductPlan:
                 self.launch(*matrices, epilogue)
         else:
             self.launch(a, b, c, epilogue)
-        if out is None and self.memory is not self.shape:
-            c = c[..., : self.shape[-1]]
-        if self.late != "nothing":
-            late = epilogue if self.late == "all" else Epilogue(activation=epilogue.activation)
-            c = finished(c, late)
-        if out is None:
-            return c.contiguous()
-        return out if c is out else out.copy_(c)
+        if self.memory is not self.shape:
+            c = c[..., : self.shape[-1]].contiguous()
+        if self.late == "nothing":
+            return c
+        made = finished(
+            c, epilogue if self.late == "all" else Epilogue(activation=epilogue.activation)
+        )
+        return made if out is None or made is out else out.copy_(made)
 
     def _copied(self, a: Tensor, b: Tensor, epilogue: Epilogue) -> tuple[Tensor, Tensor, Epilogue]:
         """The same values where the kernel can read them."""
@@ -107,13 +111,15 @@ class ProductPlan:
         if "b" in self.copies:
             b = b.t() if self.linear else b
             b = readable_copy(b, 0).expand(b.shape)
-        copied: dict[str, Any] = {}
-        for name in self.copies & epilogue.tensors.keys():
-            tensor = epilogue.tensors[name]
-            if name == "residual":
-                copied[name] = aligned_empty(tensor, self.shape).copy_(tensor)
-            else:
-                copied[name] = aligned(tensor)
+        if epilogue is NOTHING:
+            return a, b, epilogue
+        tensors = epilogue.tensors
+        copied: dict[str, Any] = {
+            name: aligned(tensors[name]) for name in self.copies & tensors.keys() - {"residual"}
+        }
+        if "residual" in self.copies:
+            residual = tensors["residual"]
+            copied["residual"] = aligned_empty(residual, self.shape).copy_(residual)
         return a, b, epilogue._replace(**copied)
 
     def overlaps(self, out: Tensor, a: Tensor, b: Tensor, epilogue: Epilogue) -> bool:
@@ -157,22 +163,32 @@ def signature(
 
     The tensors must be in strided memory, on GPUs.
     """
-    return (
-        _described(a),
-        _described(b),
-        None
-        if epilogue is NOTHING
-        else (
-            epilogue.activation,
-            epilogue.alpha == 1,
-            _described(epilogue.bias),
-            _described(epilogue.residual),
-            _described(epilogue.scale_a),
-            _described(epilogue.scale_b),
-        ),
-        out_dtype,
-        _described(out),
+    plain = (
+        a.get_device(),
+        a.dtype,
+        a.shape,
+        a.stride(),
+        a.data_ptr() % TMA_ALIGNMENT == 0,
+        b.get_device(),
+        b.dtype,
+        b.shape,
+        b.stride(),
+        b.data_ptr() % TMA_ALIGNMENT == 0,
         linear,
+        out_dtype,
+    )
+    if epilogue is NOTHING:
+        return plain if out is None else (*plain, _described(out))
+    bias, activation, residual, _, alpha, scale_a, scale_b = epilogue
+    return (
+        *plain,
+        _described(out),
+        activation,
+        alpha == 1,
+        _described(bias),
+        _described(residual),
+        _described(scale_a),
+        _described(scale_b),
     )
 
 

@@ -25,7 +25,7 @@ from triton_ext.kernels.config import ELEMENT_TYPES, Major, MatmulConfig
 FOLDER_VARIABLE = "TRITON_EXT_CACHE_DIR"
 """The environment variable with the folder, in place of ``~/.cache/triton_ext``."""
 FORMAT = 1
-"""Of the file; others are ignored."""
+"""The format of the file; files of another one are ignored."""
 
 _lock = threading.Lock()
 _known: dict[str, MatmulConfig] | None = None
