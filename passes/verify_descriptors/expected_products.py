@@ -93,19 +93,20 @@ class _Tiles:
         found = []
         for i, j, step in itertools.product(*map(range, self.reps)):
             one = template(i, j, step)
-            matrices, tensor = {}, dict(one.tensor)
+            advance = self.b_operand.advances[j * self.steps[1]][step]
+            matrices = {2: ExpectedMatrix("B", self.b_operand, advance, self.b)}
             if self.a_operand:
                 advance = self.a_operand.advances[i * self.steps[0]][step]
-                matrices[1] = ExpectedMatrix("A", self.a_operand, advance, self.a)
-            advance = self.b_operand.advances[j * self.steps[1]][step]
-            matrices[2] = ExpectedMatrix("B", self.b_operand, advance, self.b)
+                a = {1: ExpectedMatrix("A", self.a_operand, advance, self.a)}
+                matrices = matrices | a if self.d_offsets else a | matrices
+            tensor: dict[int, tuple[Value, int]] = {}
             if self.d_offsets:
                 tensor[0] = self.d, self.d_offsets[i, j]
             if self.a_offsets:
                 tensor[1] = self.a, self.a_offsets[i, step]
             found.append(
                 replace(
-                    one, matrices=matrices, tensor=tensor, accumulator=i * self.reps[1] + j,
+                    one, matrices=matrices, tensor=tensor | one.tensor, accumulator=i * self.reps[1] + j,
                     accumulates=True if step else first,
                 )
             )  # fmt: skip
