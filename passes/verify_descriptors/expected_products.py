@@ -106,8 +106,8 @@ class _Tiles:
                 tensor[1] = self.a, self.a_offsets[i, step]
             found.append(
                 replace(
-                    one, matrices=matrices, tensor=tensor | one.tensor, accumulator=i * self.reps[1] + j,
-                    accumulates=True if step else first,
+                    one, matrices=matrices, tensor=tensor | one.tensor,
+                    accumulator=i * self.reps[1] + j, accumulates=True if step else first,
                 )
             )  # fmt: skip
         return tuple(found)
