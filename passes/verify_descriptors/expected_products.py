@@ -93,20 +93,21 @@ class _Tiles:
         found = []
         for i, j, step in itertools.product(*map(range, self.reps)):
             one = template(i, j, step)
-            matrices, tensor = {}, dict(one.tensor)
+            advance = self.b_operand.advances[j * self.steps[1]][step]
+            matrices = {"b": ExpectedMatrix("B", self.b_operand, advance, self.b)}
             if self.a_operand:
                 advance = self.a_operand.advances[i * self.steps[0]][step]
-                matrices["a"] = ExpectedMatrix("A", self.a_operand, advance, self.a)
-            advance = self.b_operand.advances[j * self.steps[1]][step]
-            matrices["b"] = ExpectedMatrix("B", self.b_operand, advance, self.b)
+                a = {"a": ExpectedMatrix("A", self.a_operand, advance, self.a)}
+                matrices = matrices | a if self.d_offsets else a | matrices
+            tensor: dict[str, tuple[Value, int]] = {}
             if self.d_offsets:
                 tensor["d"] = self.d, self.d_offsets[i, j]
             if self.a_offsets:
                 tensor["a"] = self.a, self.a_offsets[i, step]
             found.append(
                 replace(
-                    one, matrices=matrices, tensor=tensor, accumulator=i * self.reps[1] + j,
-                    accumulates=True if step else first,
+                    one, matrices=matrices, tensor=tensor | one.tensor,
+                    accumulator=i * self.reps[1] + j, accumulates=True if step else first,
                 )
             )  # fmt: skip
         return tuple(found)
