@@ -742,8 +742,8 @@ def cluster_wgmma(dtype="float16", block=(128, 64, 64)):
 
 
 def copies(kernel, arch, **arguments):
-    """A kernel of `test_emulator_gluon_copies.py`."""
-    import test_emulator_gluon_copies as tests
+    """A kernel of `gluon_copy_kernels.py`."""
+    import gluon_copy_kernels as tests
 
     if kernel == "multicast":
         tests.multicast_kernel[(1,)](

@@ -85,8 +85,8 @@ def kernel(job):
 
 
 def third_party(job):
-    """A test of `emulator/test_third_party.py`; as nothing runs, its results are wrong."""
-    tests = importlib.import_module("test_third_party")
+    """A test of `third_party_kernels.py`; as nothing runs, its results are wrong."""
+    tests = importlib.import_module("third_party_kernels")
     instance = getattr(tests, job["group"])()
     try:
         getattr(instance, job["test"])(f"sm_{job['arch']}")

@@ -511,11 +511,11 @@ def product_jobs() -> Iterator[Job]:
 
 
 THIRD_PARTY = {
-    "TestLiger": (
+    "LigerKernels": (
         "test_rms_norm", "test_layer_norm", "test_swiglu", "test_geglu", "test_cross_entropy",
         "test_softmax", "test_rope", "test_group_norm",
     ),
-    "TestFlashLinearAttention": (
+    "FlashLinearAttentionKernels": (
         "test_attention", "test_linear_attention", "test_gated_linear_attention", "test_delta_rule",
     ),
 }  # fmt: skip
@@ -523,7 +523,7 @@ THIRD_PARTY = {
 
 def third_party_jobs() -> Iterator[Job]:
     """Kernels of the packages liger-kernel and fla-core, where they are installed."""
-    packages = {"TestLiger": "liger_kernel", "TestFlashLinearAttention": "fla"}
+    packages = {"LigerKernels": "liger_kernel", "FlashLinearAttentionKernels": "fla"}
     for group, names in THIRD_PARTY.items():
         if importlib.util.find_spec(packages[group]):
             for name in names:
