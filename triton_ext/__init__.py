@@ -69,13 +69,12 @@ _MODULES = {
 
 def __getattr__(name: str) -> Any:
     if name in _OPS:  # imports torch and Triton
-        from triton_ext import ops
-
-        return getattr(ops, name)
-    if name in _MODULES:
-        return importlib.import_module(_MODULES[name])
-    if name == "emulate":
-        from triton_ext.emulator.host.driver import emulate
-
-        return emulate
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        found = getattr(importlib.import_module("triton_ext.ops"), name)
+    elif name in _MODULES:
+        found = importlib.import_module(_MODULES[name])
+    elif name == "emulate":
+        found = importlib.import_module("triton_ext.emulator.host.driver").emulate
+    else:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    globals()[name] = found  # the next time, Python finds it without this function
+    return found

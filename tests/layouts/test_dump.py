@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 
-import jsonschema
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -24,6 +23,7 @@ from triton_ext.mlir.module_layouts import dump_module
 from triton_ext.render.grid import draw_grid
 from triton_ext.render.text import dump_text, explain
 
+jsonschema = pytest.importorskip("jsonschema")
 SCHEMA = json.loads(
     (ROOT / "triton_ext/layouts/layout_dump.schema.json").read_text(encoding="utf-8")
 )

@@ -80,7 +80,7 @@ def epilogue_of(
 
 def sum_epilogue(addend: Tensor, b: Tensor, beta: float, alpha: float) -> Epilogue:
     """The epilogue that makes ``beta * addend + alpha * (a @ b)``: a bias, where it can be one."""
-    if beta == 1 and addend.shape == b.shape[1:]:
+    if beta == 1 and addend.dim() == 1 and addend.shape == b.shape[1:]:
         return epilogue_of(addend, alpha=alpha)
     return epilogue_of(residual=addend, beta=beta, alpha=alpha)
 

@@ -124,11 +124,7 @@ def _matmul(
     if not by_torch and has_tangent(a, b, epilogue.bias, epilogue.residual):
         if out is not None:
             refuse_tangents(a, b, epilogue.bias, epilogue.residual)
-
-        def multiply(a: Tensor, b: Tensor, epilogue: Epilogue) -> Tensor:
-            return _matmul(a, b, epilogue, None, out_dtype, config, None)
-
-        return activated(dual_product(multiply, a, b, epilogue), epilogue.activation)
+        return _with_tangents(a, b, epilogue, out_dtype, config)
     matrices = a.dim() == b.dim() == 2
     if config is not None:
         eager = not torch.compiler.is_compiling()
@@ -153,6 +149,19 @@ def _matmul(
         return result
     _resize(out, result.shape)
     return out.copy_(result)
+
+
+def _with_tangents(
+    a: Tensor,
+    b: Tensor,
+    epilogue: Epilogue,
+    out_dtype: torch.dtype | None,
+    config: MatmulConfig | None,
+) -> Tensor:
+    def multiply(a: Tensor, b: Tensor, epilogue: Epilogue) -> Tensor:
+        return _matmul(a, b, epilogue, None, out_dtype, config, None)
+
+    return activated(dual_product(multiply, a, b, epilogue), epilogue.activation)
 
 
 def _by_operators(
@@ -205,8 +214,8 @@ def _check_output(
     dtype: torch.dtype, a: Tensor, b: Tensor, epilogue: Epilogue, out: Tensor | None
 ) -> None:
     """Raise LayoutError unless bias, residual and out are for an output of that type."""
-    others = {"bias": epilogue.bias, "residual": epilogue.residual, "out": out}
-    for name, tensor in others.items():
+    others = (("bias", epilogue.bias), ("residual", epilogue.residual), ("out", out))
+    for name, tensor in others:
         if tensor is None:
             continue
         if not isinstance(tensor, Tensor):
@@ -217,7 +226,7 @@ def _check_output(
             rule = f"must be that of a, {a.device}"
             raise LayoutError(f"{name}.device", str(tensor.device), rule)
     if out is not None and torch.is_grad_enabled():
-        for name, tensor in {"a": a, "b": b, **others}.items():
+        for name, tensor in (("a", a), ("b", b), *others):
             if tensor is not None and tensor.requires_grad:
                 rule = "no gradient flows into out; call it under torch.no_grad(), or without out"
                 raise LayoutError(f"{name}.requires_grad", True, rule)

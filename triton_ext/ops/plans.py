@@ -7,7 +7,7 @@ nothing and chooses nothing: it takes memory for the output and launches.
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -55,6 +55,7 @@ class ProductPlan:
         out_size: how many bytes of memory out lies in, if that is given.
         reads: the tensors that out must not overlap.
         linear: whether b is given as its transpose.
+        plain: whether the launch alone makes it, on the tensors as they are.
     """
 
     launch: PreparedLaunch
@@ -68,6 +69,11 @@ class ProductPlan:
     out_size: int
     reads: tuple[Read, ...]
     linear: bool = False
+    plain: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        plain = not self.copies and not self.one_by_one and self.late == "nothing"
+        object.__setattr__(self, "plain", plain and self.memory is self.shape)
 
     def run(
         self, a: Tensor, b: Tensor, epilogue: Epilogue, out: Tensor | None = None,
@@ -81,14 +87,17 @@ class ProductPlan:
         if not is_current and (self.index is None or self.index != torch.cuda.current_device()):
             with self.launch.gpu.current():
                 return self.run(a, b, epilogue, out, is_current=True)
-        if self.copies:
-            a, b, epilogue = self._copied(a, b, epilogue)
         if out is not None:
             c = out
         elif self.dtype is None:
             c = a.new_empty(self.memory)
         else:
             c = a.new_empty(self.memory, dtype=self.dtype)
+        if self.plain:
+            self.launch(a, b, c, epilogue)
+            return c
+        if self.copies:
+            a, b, epilogue = self._copied(a, b, epilogue)
         if self.one_by_one:
             for matrices in zip(a.unbind(), b.unbind(), c.unbind(), strict=True):
                 self.launch(*matrices, epilogue)
@@ -138,16 +147,14 @@ _lock = threading.Lock()
 _plans: dict[Signature, ProductPlan] = {}
 
 
-def _described(tensor: Tensor | None) -> Signature | None:
+def _described(tensor: Tensor) -> Signature:
     """What a launch depends on of a tensor."""
-    if tensor is None:
-        return None
     return (
         tensor.shape,
         tensor.stride(),
         tensor.dtype,
         tensor.get_device(),
-        tensor.data_ptr() % TMA_ALIGNMENT == 0,
+        tensor.data_ptr() % TMA_ALIGNMENT,
     )
 
 
@@ -168,27 +175,27 @@ def signature(
         a.dtype,
         a.shape,
         a.stride(),
-        a.data_ptr() % TMA_ALIGNMENT == 0,
+        a.data_ptr() % TMA_ALIGNMENT,
         b.get_device(),
         b.dtype,
         b.shape,
         b.stride(),
-        b.data_ptr() % TMA_ALIGNMENT == 0,
+        b.data_ptr() % TMA_ALIGNMENT,
         linear,
         out_dtype,
     )
     if epilogue is NOTHING:
-        return plain if out is None else (*plain, _described(out))
+        return plain if out is None else (plain, _described(out))
     bias, activation, residual, _, alpha, scale_a, scale_b = epilogue
     return (
-        *plain,
-        _described(out),
+        plain,
+        out if out is None else _described(out),
         activation,
         alpha == 1,
-        _described(bias),
-        _described(residual),
-        _described(scale_a),
-        _described(scale_b),
+        bias if bias is None else _described(bias),
+        residual if residual is None else _described(residual),
+        scale_a if scale_a is None else _described(scale_a),
+        scale_b if scale_b is None else _described(scale_b),
     )
 
 
