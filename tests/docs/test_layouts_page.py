@@ -68,7 +68,9 @@ def test_blocks_by_the_installed_command(index):
 
 
 def test_every_picture_is_shown_with_a_text():
-    shown = dict(re.findall(r"!\[([^\]]*)\]\(pictures/([\w-]+)\.svg\)", PAGE))
+    """On this page; the picture of the layers is on the page on architecture."""
+    pages = PAGE + (DOCS / "architecture.md").read_text(encoding="utf-8")
+    shown = dict(re.findall(r"!\[([^\]]*)\]\(pictures/([\w-]+)\.svg\)", pages))
     assert sorted(shown.values()) == sorted(path.stem for path in (DOCS / "pictures").iterdir())
     assert all(len(text) > 8 for text in shown)
 
