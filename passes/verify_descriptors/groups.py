@@ -29,7 +29,7 @@ _BARRIERS = ("bar.", "barrier.", "mbarrier.")
 
 
 def kind_of(instruction: Instruction) -> str:
-    """Of the instructions that are verified; "" for others."""
+    """The kind of an instruction that is verified; "" for others."""
     return _kind(instruction.opcode)
 
 
@@ -98,7 +98,7 @@ class Function:
 
     @cached_property
     def threads(self) -> int:
-        """Of a block, as far as the PTX says; else 1024."""
+        """The threads of a block, if the PTX says; else 1024, the most there may be."""
         sizes = self.kernel.directives.get("reqntid") or self.kernel.directives.get("maxntid")
         return sizes[0] if sizes else 1024
 

@@ -68,7 +68,7 @@ class Row:
 
 @pytest.fixture(scope="module")
 def rows():
-    """Of each seed, in order."""
+    """The rows of each seed, in order."""
     found = {}
     for part in re.split(r"^## Seed ", (ROOT / "docs/seeds.md").read_text(), flags=re.M)[1:]:
         lines = [line for line in part.splitlines() if line.startswith("|")][2:]
@@ -83,7 +83,7 @@ def all_rows(rows):
 
 
 def docstrings():
-    """Of every test function, under its name in the list."""
+    """The docstring of every test function, under its name in the list."""
     return {
         f"{path.relative_to(TESTS)}::{node.name}": ast.get_docstring(node) or ""
         for path in sorted(TESTS.glob("*/test_*.py"))

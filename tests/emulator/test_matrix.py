@@ -111,7 +111,7 @@ def triton_layouts():
 
 
 def bases_of(fragment):
-    """Of registers, with their parts; and of threads."""
+    """The bases of registers, with their parts; and those of threads."""
     return [[*fragment.parts, *fragment.registers], list(fragment.threads)]
 
 

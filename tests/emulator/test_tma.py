@@ -111,7 +111,7 @@ def swizzled(address, mode):
 
 
 def elements(tensor_map):
-    """Of a box: the index of each element, and where it lies, unswizzled, row by row."""
+    """The index of each element of a box, and where it lies, unswizzled, row by row."""
     shape = [
         -(-box // (step if i else 1))
         for i, (box, step) in enumerate(

@@ -60,7 +60,7 @@ def poisoned_output():
 
 
 def descriptor(matrix, tile):
-    """Of a matrix whose rows are contiguous."""
+    """A descriptor of a matrix whose rows are contiguous."""
     layout = to_gluon(tile.tma_encoding)
     return TensorDescriptor.from_tensor(matrix, list(tile.tma_shape), layout)
 

@@ -30,7 +30,7 @@ pytestmark = pytest.mark.sm90
 HALF_TYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
 TYPES = [pytest.param(dtype, id=name) for name, dtype in HALF_TYPES.items()]
 ROUNDING = {torch.float16: 2.0**-11, torch.bfloat16: 2.0**-8, torch.float32: 0.0, torch.int32: 0.0}
-"""Of an output, relative to it."""
+"""The error of an output, relative to it."""
 SUMMING = {
     torch.float16: 2.0**-15,
     torch.bfloat16: 2.0**-15,
@@ -39,7 +39,7 @@ SUMMING = {
     torch.float32: 2.0**-8,  # tf32: 10 fraction bits of each operand
     torch.int8: 0.0,
 }
-"""Of operands, relative to the sum of the products' magnitudes."""
+"""The error of a sum, relative to the sum of the products' magnitudes."""
 ALL_TYPES = [pytest.param(dtype, id=str(dtype).removeprefix("torch.")) for dtype in SUMMING]
 PROBLEMS, PARTS = 500, 5
 MAX_ELEMENTS, MAX_FLOPS = 2**26, 2**34

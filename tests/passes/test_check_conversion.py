@@ -465,7 +465,7 @@ def fault_of(name):
 
 @pytest.mark.parametrize("name", KERNELS)
 def test_known_faults_are_named(name):
-    """Of the release that has it; a Gluon kernel, at the line of the allocation."""
+    """The release that has the fault names it, at the line of the allocation in a Gluon kernel."""
     kernel, layout, fault = fault_of(name)
     if fault is None:
         _, results = compile_faulty(kernel, layout, "check-conversion{known_faults=error}")

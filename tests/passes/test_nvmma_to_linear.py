@@ -303,7 +303,7 @@ def run(text, scope="operands", version=None):
 
 
 def encodings(module, name):
-    """Of the memory that operations of a name take and make."""
+    """The encodings of the memory that operations of a name take and make."""
     return [
         module.memory(value).mnemonic
         for operation in module.operations

@@ -29,7 +29,7 @@ from triton_ext.ptx.parse import parse_ptx
 
 VERIFY = get_pass("verify-descriptors")
 PROVEN = 0.97
-"""Of what is looked at in the corpus; the rest is not known before the kernel runs."""
+"""The least part of the corpus that is proven; the rest is not known before the kernel runs."""
 
 
 def verified(kernel: Compiled, change: Corruption | None = None) -> Outcome:

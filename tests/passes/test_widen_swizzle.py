@@ -147,7 +147,7 @@ def test_verify_descriptors_accepts_them(name, arch, monkeypatch):
 @pytest.mark.usefixtures("no_binaries")
 @pytest.mark.parametrize("way", ["transposed", "half", "whole"])
 def test_the_report_predicts_the_wavefronts(way):
-    """Of moves between registers and shared memory; the emulator counts what really happens."""
+    """Moves between registers and shared memory; the emulator counts what really happens."""
     counted = []
     run = widen_kernels.through("float32", way, 32)
     for passes in ((), (PASS,)):
@@ -263,7 +263,7 @@ CHANGED_JOBS = (
     "matmul-fp16-K-MN-32-generated", "matmul-bf16-MN-MN-32-nvmma", "views-carried_buffers-bf16-32",
     "specialized-warp_specialized-bf16-64",
 )  # fmt: skip
-"""Of the corpus (`pass_corpus.py`), without the architecture: kernels that are changed."""
+"""The kernels of the corpus (`pass_corpus.py`) that are changed, without the architecture."""
 OTHER_JOBS = (
     "dot-matmul_by_pointers-fp16", "dot-tma-matmul_by_device_descriptors-fp16",
     "scaled-scaled_matmul_by_descriptors-nvfp4", "tma-gather_scatter-fp16",

@@ -168,7 +168,7 @@ def executed(steps, generator):
 @settings(max_examples=500)
 @given(programs(), st.randoms(use_true_random=False))
 def test_known_bits_are_those_of_every_execution(steps, generator):
-    """Of the first time through each loop: at each instruction, for each register."""
+    """Register values at each instruction, the first time through each loop."""
     text = HEADER.format(target="sm_90a") + ".entry k()\n{\n" + ptx_of(steps) + "\n}\n"
     kernel = parse_ptx(text).kernels[0]
     folder = Folder(kernel)
@@ -486,7 +486,7 @@ def test_notes(arch, instruction, notes, values):
 
 
 def families(name):
-    """Of a file of real PTX: how often each kind of instruction is listed."""
+    """How often each kind of instruction is listed in a file of real PTX."""
     found = listing((DATA / name).read_text())
     return found, collections.Counter(item.instruction.opcode.split(".sync")[0] for item in found)
 

@@ -62,7 +62,7 @@ def blocks(dtype: str, shape, block, swizzle: int | None = None, **layout):
 
 
 def accumulator_layout(m: int, n: int, k_bits: int, warps: int = 4):
-    """Of wgmma."""
+    """An accumulator of wgmma."""
     return gl.NVMMADistributedLayout([3, 0], [warps, 1], [16, n, 256 // k_bits])
 
 

@@ -100,7 +100,7 @@ class Operand:
 
     @property
     def encoding(self):
-        """Of the tile over all CTAs."""
+        """The encoding of the tile over all CTAs."""
         peer = [0, 0]
         peer[self.mn_dim] = 1
         if self.as_nvmma:

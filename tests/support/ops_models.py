@@ -83,12 +83,12 @@ def loss_and_gradients(model, *inputs):
 
 
 def relative_difference(one, other):
-    """Of two tensors, in the Frobenius norm."""
+    """How much two tensors differ, in the Frobenius norm."""
     return float((one.double() - other.double()).norm() / other.double().norm())
 
 
 def difference_of_all(found, expected):
-    """Of two sets of gradients, all parameters together (some are zero but for rounding)."""
+    """The difference of two sets of gradients, together (some are zero but for rounding)."""
     return relative_difference(
         torch.cat([found[name].flatten() for name in expected]),
         torch.cat([expected[name].flatten() for name in expected]),

@@ -589,7 +589,7 @@ NAMED = (
 
 
 def thinned(found: Sequence[Job]) -> Iterator[Job]:
-    """Of the kinds with many variants, every second one waits for tier 3."""
+    """The jobs; of the kinds with many variants, every second one waits for tier 3."""
     numbers: Counter[str] = Counter()
     for each in found:
         if each["tier"] == 2 and each["kind"] in MANY and each["name"] not in NAMED:

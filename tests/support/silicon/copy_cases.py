@@ -18,7 +18,7 @@ from triton_ext.hardware.tensor_map import DataType, OobFill, TensorMap, TensorS
 
 SMEM = 33 * 1024
 HEADER_BYTES = 1024
-"""Of the dynamic shared memory: the mbarriers. The box lies in the rest."""
+"""Bytes of dynamic shared memory for the mbarriers. The box lies in the rest."""
 THREADS = 128
 POISON = 0xA5
 

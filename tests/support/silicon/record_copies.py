@@ -34,7 +34,7 @@ def _launch_emulated(
 
 
 def digest(results: list[np.ndarray]) -> str:
-    """Of the results of a case, to compare with what a GPU recorded."""
+    """A digest of the results of a case, to compare with what a GPU recorded."""
     return hashlib.sha256(b"".join(each.tobytes() for each in results)).hexdigest()[:16]
 
 

@@ -32,7 +32,7 @@ def all_cases() -> list[Case]:
 
 
 def digest(output: np.ndarray) -> str:
-    """Of every bit."""
+    """A digest of every bit."""
     return hashlib.sha256(np.ascontiguousarray(output).tobytes()).hexdigest()[:16]
 
 

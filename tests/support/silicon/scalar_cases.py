@@ -16,7 +16,7 @@ from silicon.cases import Case
 
 THREADS = 256
 BLOCK = 1024
-"""Of the sweeps, which have more than `THREADS` values."""
+"""Threads of the sweeps, which have more than `THREADS` values."""
 
 NOTES = [
     "Read off the H100, and modelled so, where PTX ISA says something else or nothing:",
