@@ -22,7 +22,6 @@ from triton import knobs  # noqa: E402
 from triton.backends.compiler import GPUTarget  # noqa: E402
 from triton.compiler import ASTSource  # noqa: E402
 
-import triton_ext  # noqa: E402
 from triton_ext import LayoutError, passes  # noqa: E402
 from triton_ext.passes import Diagnostic, Outcome, PassError, compiler_pass  # noqa: E402
 
