@@ -22,7 +22,8 @@ from triton_ext.layouts.distributed import Blocked, Linear, Slice, parse_distrib
 from triton_ext.layouts.encodings import CHUNK_BYTES, NVMMAShared, SwizzledShared
 from triton_ext.layouts.linear_layout import powers_below
 from triton_ext.layouts.padded import PaddedShared
-from triton_ext.mlir.module import Location, MlirModule, Operation, Value
+from triton_ext.mlir.arith import integer_constant
+from triton_ext.mlir.module import Location, MlirModule, Operation
 from triton_ext.passes.frame.base import Compilation, Diagnostic, Outcome, compiler_pass
 from triton_ext.passes.shared_accesses import (
     BLOCK_GRANULARITY,
@@ -502,15 +503,6 @@ def _is_dealloc(operation: Operation) -> bool:
     return operation.name == "ttg.local_dealloc"
 
 
-def _constant(value: Value) -> int | None:
-    """The value of an ``arith.constant``."""
-    operation = value.definition
-    if operation is None or operation.name != "arith.constant":
-        return None
-    found = re.search(r"arith\.constant (?:\{[^}]*\} )?(-?\d+) : i\d+", operation.text)
-    return int(found[1]) if found else None
-
-
 _OFFSETS = re.compile(r"ttg\.memdesc_subslice\s+%[\w$.\-#]+\s*\[([\d,\s]*)\]")
 
 
@@ -520,7 +512,7 @@ def _part(use: Operation, module: MlirModule) -> tuple[range, ...] | None:
     if memory is None:
         return None
     if use.name == "ttg.memdesc_index" and len(use.operands) > 1:
-        index = _constant(use.operands[1])
+        index = integer_constant(use.operands[1])
         return None if index is None else (range(index, index + 1), *map(range, memory.shape))
     match = _OFFSETS.search(use.text) if use.name == "ttg.memdesc_subslice" else None
     starts = [int(start) for start in match[1].split(",")] if match else []

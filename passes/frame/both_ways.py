@@ -46,7 +46,7 @@ class BothWays:
 
 
 @contextlib.contextmanager
-def _up_to_ptx() -> Iterator[None]:
+def up_to_ptx() -> Iterator[None]:
     """Compilations of Triton leave ptxas out: their cubin is empty."""
     runtime = triton.knobs.runtime
     previous = runtime.add_stages_inspection_hook
@@ -88,7 +88,7 @@ def compile_to_ptx(
     Raises:
         PassCompilationError: a pass found an error, or made an illegal module.
     """
-    with tempfile.TemporaryDirectory() as folder, _up_to_ptx(), enabled(*passes) as results:
+    with tempfile.TemporaryDirectory() as folder, up_to_ptx(), enabled(*passes) as results:
         if isinstance(source, str):
             # Triton names the module after its file, and keeps what it compiles by the content.
             path = Path(folder) / "kernel.ttgir"

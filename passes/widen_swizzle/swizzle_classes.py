@@ -20,6 +20,7 @@ from triton_ext.layouts.encodings import SWIZZLE_BYTE_WIDTHS, NVMMAShared, Share
 from triton_ext.layouts.linear_layout import LinearLayout
 from triton_ext.layouts.nvmma_shared import ATOM_ROWS, nvmma_shared_to_linear_layout
 from triton_ext.layouts.triton.known_faults import expected_from_triton
+from triton_ext.mlir.arith import integer_constant
 from triton_ext.mlir.memory_flow import VIEWS, components, forwarded
 from triton_ext.mlir.module import MlirModule, Operation, Value
 from triton_ext.mlir.operations import CONTROL_FLOW, MMAS, TMA_COPIES
@@ -359,11 +360,7 @@ def _of_pointer(found: SwizzleClass, pointer: Value) -> Iterator[Obstacle]:
 
 def box_width(maker: Operation) -> int | None:
     """The innermost extent of the box of a ``ttng.tensormap_create``; None if not a constant."""
-    box = maker.operands[2].definition
-    if box is None or box.name != "arith.constant":
-        return None
-    numbers = [token.text for token in box.tokens if token.kind == "number"]
-    return int(numbers[0]) if numbers else None
+    return integer_constant(maker.operands[2])
 
 
 def _expected_box(found: SwizzleClass, pointer: Value) -> int | None:

@@ -25,9 +25,10 @@ from triton_ext.kernels.config import MatmulConfig, choose_config, tile_layouts
 @pytest.mark.parametrize("site", triton_sites())
 @pytest.mark.parametrize("arch", ARCHES)
 def test_generated_layouts_give_the_ptx_of_nvmma_encodings(arch, site):
-    configs = [{"arch": arch, **config} for config in configurations(arch)]
+    """All configurations by the installed release, every third one by the others."""
+    configs = [{"arch": arch, **config} for config in configurations(arch)][:: 3 if site else 1]
     _, results = compile_jobs(site, [{"config": config, "mutation": None} for config in configs])
-    assert len(results) >= 20
+    assert len(results) >= (7 if site else 20)
     mma = {90: r"wgmma\.mma_async", 100: r"tcgen05\.mma\."}[arch]
     for config, result in zip(configs, results, strict=True):
         assert "error" not in result, f"{config}: {result}"
@@ -70,9 +71,15 @@ UNNOTICED_BY_3_7 = {
 }
 
 
-@pytest.mark.parametrize("site", triton_sites())
+@pytest.mark.parametrize(
+    ("majors", "site"),
+    [
+        pytest.param((major, major), *each.values, id=f"{major}-{each.id}", marks=each.marks)
+        for each in triton_sites()
+        for major in (("MN",) if each.values[0] else ("K", "MN"))
+    ],
+)
 @pytest.mark.parametrize("arch", ARCHES)
-@pytest.mark.parametrize("majors", [("K", "K"), ("MN", "MN")])
 def test_every_basis_matters(arch, majors, site):
     """A single wrong bit in a single basis: the compilation fails, or the PTX is another."""
     fields = {"arch": arch, "element_type": "fp16", "block_n": 64, "stages": 2}

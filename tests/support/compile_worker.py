@@ -18,6 +18,7 @@ from forked import serve
 from triton_ext.kernels.config import MatmulConfig
 from triton_ext.kernels.launch import compile_matmul, kernel_constants
 from triton_ext.layouts.triton.gluon import to_gluon
+from triton_ext.passes.frame.both_ways import up_to_ptx
 from triton_ext.ptx.text import without_debug_lines
 
 
@@ -44,18 +45,22 @@ def resources(cubin):
     return {name: int(value) for name, value in re.findall(r"\b(REG|STACK|LOCAL):(\d+)", report)}
 
 
+def ptx_of(config, constants):
+    with up_to_ptx():
+        return without_debug_lines(compile_matmul(config, constants).asm["ptx"])
+
+
 def run(job):
     config = MatmulConfig(**job["config"])
     constants = kernel_constants(config)
     if job["mutation"]:
-        constants = mutated(config, constants, job["mutation"])
+        return {"ptx": ptx_of(config, mutated(config, constants, job["mutation"]))}
     kernel = compile_matmul(config, constants)
-    result = {"ptx": without_debug_lines(kernel.asm["ptx"])}
-    if not job["mutation"]:
-        result["resources"] = resources(kernel.asm["cubin"])
-        nvmma = compile_matmul(config, kernel_constants(config, generated_layouts=False))
-        result["nvmma_ptx"] = without_debug_lines(nvmma.asm["ptx"])
-    return result
+    return {
+        "ptx": without_debug_lines(kernel.asm["ptx"]),
+        "nvmma_ptx": ptx_of(config, kernel_constants(config, generated_layouts=False)),
+        "resources": resources(kernel.asm["cubin"]),
+    }
 
 
 if __name__ == "__main__":

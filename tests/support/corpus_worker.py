@@ -33,6 +33,7 @@ from forked import forked
 from triton import knobs
 
 import triton_ext
+from triton_ext.passes.frame.both_ways import up_to_ptx
 
 
 def idle_launcher(source, metadata):
@@ -45,15 +46,6 @@ def set_active_but_idle(driver, set_active=triton.runtime.driver.set_active):
     if driver is not None:
         driver.launcher_cls = idle_launcher
     set_active(driver)
-
-
-def stop_at_ptx(*arguments):
-    """Triton's hook into its list of stages: an empty cubin in place of a run of ptxas."""
-    if not arguments:
-        return "stop at PTX", "stop at PTX"
-    _, stages, *_ = arguments
-    stages["cubin"] = lambda ptx, metadata: b""
-    return None
 
 
 def case(job):
@@ -114,12 +106,11 @@ def run(job):
     """The kernels that a job compiles, as they lie in Triton's cache; why it failed, or None."""
     groups = []
     knobs.compilation.listener = lambda **told: groups.append(told["metadata_group"])
-    if not job.get("cubin"):
-        knobs.runtime.add_stages_inspection_hook = stop_at_ptx
     torch.manual_seed(0)
     error = None
     try:
         with (
+            nullcontext() if job.get("cubin") else up_to_ptx(),
             redirect_stdout(sys.stderr),  # passes may print reports
             enabled(job.get("passes")),
         ):

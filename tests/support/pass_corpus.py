@@ -8,8 +8,8 @@ needed, and ptxas does not run.
 and NAME.json for each kernel.
 
 A job is JSON data with a name, a kind, an architecture, and a tier: 1 is a few jobs of every kind,
-2 is all of the project's own, 3 adds the kernels of other packages, where they are installed. A job
-whose kernel needs a later release of Triton says so with ``since``.
+2 some variants of each, 3 is all of them, and the kernels of other packages where they are
+installed. A job whose kernel needs a later release of Triton says so with ``since``.
 """
 
 from __future__ import annotations
@@ -548,7 +548,6 @@ def jobs(tier: int = 2, release: tuple[int, int] | None = None) -> list[Job]:
     ]
 
 
-MANY = ("dot", "matmul", "product")
 NAMED = (
     "attention-attention-registers-64-causal-sm90",
     "attention-attention-shared-128-causal-bf16-sm90",
@@ -588,13 +587,18 @@ NAMED = (
 """Kernels that tests ask for by name."""
 
 
+MANY, ONE_OF = 20, 3
+
+
 def thinned(found: Sequence[Job]) -> Iterator[Job]:
-    """The jobs; of the kinds with many variants, every second one waits for tier 3."""
+    """The jobs; of a kind with many variants, one of three stays, and the others are of tier 3."""
     numbers: Counter[str] = Counter()
+    variants = Counter(each["kind"] for each in found if each["tier"] == 2)
     for each in found:
-        if each["tier"] == 2 and each["kind"] in MANY and each["name"] not in NAMED:
-            numbers[each["kind"]] += 1
-            if numbers[each["kind"]] % 2:
+        kind = each["kind"]
+        if each["tier"] == 2 and variants[kind] > MANY and each["name"] not in NAMED:
+            numbers[kind] += 1
+            if numbers[kind] % ONE_OF:
                 yield each | {"tier": 3}
                 continue
         yield each
