@@ -117,15 +117,8 @@ def integers(base: int = 10, holes: bool = False) -> Callable[[str], tuple[int |
     )
 
 
-def _pair(text: str) -> tuple[int, int]:
-    row, column = (int(part) for part in text.split(","))
-    return row, column
-
-
 SHAPE = Parsed("SHAPE", lambda text: tuple(map(int, text.split("x"))), "shape; write it as 128x256")
 """``128x256`` -> (128, 256)."""
-ELEMENT = Parsed("ROW,COLUMN", _pair, "element; write it as 5,17")
-"""``5,17`` -> (5, 17)."""
 BASES = Parsed("BASES", parse_value, "list of bases; write it as [[1, 0], [0, 1]]")
 """``[[1, 0], [0, 1]]`` -> lists of integers."""
 
@@ -271,14 +264,14 @@ def time_limited(command: _Command) -> _Command:
         help="Stop after so many seconds; 0: never.",
     )
     @wraps(command)
-    def limited(timeout: float, **others: Any) -> Any:
+    def limited(*arguments: Any, timeout: float, **others: Any) -> Any:
         def expired(number: int, frame: FrameType | None) -> None:
             raise LayoutError("timeout", timeout, "the input takes longer; allow it more seconds")
 
         previous = signal.signal(signal.SIGALRM, expired)
         signal.setitimer(signal.ITIMER_REAL, timeout)
         try:
-            return command(**others)
+            return command(*arguments, **others)
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)
             signal.signal(signal.SIGALRM, previous)

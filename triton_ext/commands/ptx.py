@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from triton_ext.commands.common import format_option, show
+from triton_ext.commands.common import format_option, show, time_limited
 from triton_ext.errors import LayoutError
 from triton_ext.ptx.files import MAX_FILE_BYTES, PtxText, ptx_of_bytes, read_ptx
 from triton_ext.ptx.listing import Listed, list_instructions
@@ -63,6 +63,7 @@ def _short(instruction: Instruction) -> str:
 @click.command()
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, allow_dash=True))
 @format_option("text", "json")
+@time_limited
 def ptx(file: str, form: str) -> None:
     """List the TMA, mbarrier, MMA and tensor-memory instructions of a kernel, explained.
 

@@ -204,8 +204,8 @@ def derive_operand(
     if rows:
         rule += (
             ". Without a swizzle the tensor core reads core matrices, 8 rows of 16 bytes each that"
-            " follow one another; these are whole rows: swizzle them by 32, 64 or 128 bytes, or store"
-            " core matrices"
+            " follow one another; these are whole rows: swizzle them by 32, 64 or 128 bytes, or"
+            " store core matrices"
         )
     raise LayoutError("layout", _in_short(layout), rule)
 
