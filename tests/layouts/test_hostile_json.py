@@ -61,14 +61,13 @@ def test_mutated_documents():
     """The package jsonschema agrees; what is accepted can be shown in every form, or is refused."""
     generator = random.Random(13)
     legal = accepted = 0
-    for _ in range(some(3000)):
+    for _ in range(some(600)):
         document = mutated(generator.choice(DOCUMENTS), generator)
         legal += is_legal(document)
         assert is_legal(document) == by_jsonschema().is_valid(document), document
         try:
             dumps = from_json(json.dumps(document))
-        except (LayoutError, ValueError) as error:
-            assert isinstance(error, LayoutError) or "integer string" in str(error), document
+        except LayoutError:
             continue
         accepted += 1
         for dump in dumps:
@@ -78,8 +77,8 @@ def test_mutated_documents():
                     shown(dump)
                 except LayoutError:
                     assert shown in (dump_svg, dump_html, in_a_grid)
-    assert accepted > some(100)
-    assert legal > accepted + some(50), "what the schema cannot say is refused, too"
+    assert accepted > some(20)
+    assert legal > accepted + some(10), "what the schema cannot say is refused, too"
 
 
 def in_a_grid(dump):
@@ -108,7 +107,7 @@ def broken(change):
         (broken(lambda one: one.update(shape=[16, 128])), "shape = .16, 128.: must be that of"),
         (broken(lambda one: one["layout"]["in_dims"][0]["bases"].reverse()),
          "is not that of its encoding"),
-        (broken(lambda one: one.update(alias="\x1b[2J")), r"json.layouts\[0\].alias = .*must match"),
+        (broken(lambda one: one.update(alias="\x1b[2J")), r"layouts\[0\].alias = .*must match"),
         (broken(lambda one: one.update(what="tree")), "what = 'tree': must be"),
     ],
 )  # fmt: skip

@@ -20,9 +20,9 @@ def junk(generator):
     for _ in range(generator.choice([1, 3, 90])):
         nested = [nested]
     return generator.choice(
-        [None, True, False, 0, 1, -1, 2, 3, 64, 1 << 31, 1 << 62, 1 << 70, 10**4200, 0.5, 1.0, 1e300,
-         float("nan"), "", "x", "offset", "dim0", "dim1", "\x1b[31m\x07", "\u202e", "tile", "atom", [],
-         [0, 0], [[1]], {}, {"name": "dim0"}, nested, "#ttg.nvmma_shared<{", "9" * 5000]
+        [None, True, False, 0, 1, -1, 2, 3, 64, 1 << 31, 1 << 62, 1 << 70, 10**4200, 0.5, 1.0,
+         1e300, float("nan"), "", "x", "offset", "dim0", "dim1", "\x1b[31m\x07", "\u202e", "tile",
+         "atom", [], [0, 0], [[1]], {}, {"name": "dim0"}, nested, "#ttg.nvmma_shared<{", "9" * 5000]
     )  # fmt: skip
 
 
