@@ -82,7 +82,7 @@ def epilogue_of(
     ):
         rule = f"must be one of {sorted(ACTIVATION_FUNCTIONS)}"
         raise LayoutError("activation", activation, rule)
-    beta, alpha = _number("beta", beta), _number("alpha", alpha)
+    beta, alpha = number("beta", beta), number("alpha", alpha)
     if residual is None or beta == 0:
         if bias is None and activation is None and alpha == 1:
             return NOTHING
@@ -90,7 +90,8 @@ def epilogue_of(
     return Epilogue(bias, activation, residual, beta, alpha)
 
 
-def _number(name: str, value: Any) -> float:
+def number(name: str, value: Any) -> float:
+    """A factor, or LayoutError."""
     try:
         return float(value)
     except (TypeError, ValueError, OverflowError, RuntimeError):  # of a tensor: RuntimeError

@@ -25,6 +25,7 @@ from triton_ext.ops.epilogue import (
     broadcasts_to,
     epilogue_of,
     finished,
+    number,
     sum_epilogue,
 )
 from triton_ext.ops.forward_mode import dual_product, has_tangent, refuse_tangents
@@ -202,8 +203,6 @@ def _by_autograd(a: Tensor, b: Tensor, epilogue: Epilogue, out_dtype: torch.dtyp
 def _check(a: Any, b: Any, fallback: Any) -> None:
     for name, tensor in (("a", a), ("b", b)):
         _check_kind(name, tensor, Tensor)
-        if tensor.layout is not torch.strided:
-            raise LayoutError(f"{name}.layout", tensor.layout, "must be torch.strided")
         if tensor.dim() == 0:
             raise LayoutError(f"{name}.shape", (), "must have at least one dimension")
     if fallback is not None and not (isinstance(fallback, str) and fallback == "torch"):
@@ -213,6 +212,8 @@ def _check(a: Any, b: Any, fallback: Any) -> None:
 def _check_kind(name: str, value: Any, kind: type, *, optional: bool = False) -> None:
     if not (isinstance(value, kind) or (optional and value is None)):
         raise LayoutError(name, type(value).__name__, f"must be a torch.{kind.__name__}")
+    if isinstance(value, Tensor) and value.layout is not torch.strided:
+        raise LayoutError(f"{name}.layout", value.layout, "must be torch.strided")
 
 
 def _check_output(
@@ -325,12 +326,14 @@ def addmm(
         b: (K, N).
         out, fallback: as for `matmul`; out may be the input.
     """
+    beta, alpha = number("beta", beta), number("alpha", alpha)
     if out is None and beta != 0 and isinstance(input, Tensor) and isinstance(b, Tensor):
         quick = quick_product(a, b, sum_epilogue(input, b, beta, alpha))
         if quick is not None:
             return quick
     _check_dims(2, a=a, b=b)
     _check_kind("input", input, Tensor)
+    _check_kind("out", out, Tensor, optional=True)
     a, b, with_input = _autocast(a, b, Epilogue(residual=input))
     addend = with_input.residual
     assert addend is not None
