@@ -22,7 +22,10 @@ class LayoutError(ValueError):
         self.rule = rule
 
     def __str__(self) -> str:
-        shown = repr(self.value)
+        try:
+            shown = repr(self.value)
+        except ValueError:  # Python prints no integer of thousands of digits
+            shown = f"(a {type(self.value).__name__} too long to print)"
         if len(shown) > 200:
             shown = shown[:197] + "..."
         return f"{self.argument} = {shown}: {self.rule}"

@@ -981,6 +981,31 @@ def test_drop_in_nests_and_ends(launched):
     assert launched() == 0
 
 
+def test_a_drop_in_may_be_entered_again(launched):
+    a = torch.randn(8, 8).half()
+
+    def taken():
+        a @ a
+        return launched() == 1
+
+    again = triton_ext.drop_in()
+    assert taken(), "from the start"
+    for _ in range(3):
+        with again:
+            assert taken()
+            with again as same:
+                assert taken()
+            assert taken(), "the outer block goes on"
+        assert same is again
+        assert not taken()
+    with again:
+        again.close()
+        assert not taken()
+        with again, triton_ext.drop_in():
+            assert taken()
+    assert not taken()
+
+
 def test_drop_in_holds_for_all_threads(launched):
     a = torch.randn(8, 8).half()
     entered, leave = threading.Event(), threading.Event()

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import os
+import random
 import subprocess
 import sys
 import types
+import warnings
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
+import mutations
 import pytest
 from click.testing import CliRunner
+from mutations import mutated, some
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("triton")
@@ -106,7 +112,9 @@ def test_writers_lose_nothing_of_each_other():
     )
     writers = [
         subprocess.Popen(
-            [sys.executable, "-c", code, str(first), str(first + 20)], cwd=Path(__file__).parent
+            [sys.executable, "-c", code, str(first), str(first + 20)],
+            cwd=Path(__file__).parent,
+            env={**os.environ, "PYTHONPATH": str(Path(mutations.__file__).parent)},
         )
         for first in (100, 200)
     ]
@@ -120,8 +128,8 @@ def test_writers_lose_nothing_of_each_other():
 
 @pytest.mark.parametrize(
     "content",
-    [b"", b"{", b"\xff\xfe", b"[]", b"3", b"{}", b'{"format": 2, "tuned": {}}',
-     b'{"format": 1, "tuned": []}'],
+    [b"", b"{", b"\xff\xfe", b"[]", b"3", b"{}", b'{"format": 1, "tuned": []}', b"[" * 100_000,
+     b'{"format": 1, "tuned": ' + b"9" * 5000 + b"}", b" " * (tuned.MAX_BYTES + 1)],
 )  # fmt: skip
 def test_a_damaged_file_is_ignored_and_replaced(content):
     tuned.path().parent.mkdir(parents=True)
@@ -129,10 +137,85 @@ def test_a_damaged_file_is_ignored_and_replaced(content):
     with pytest.warns(RuntimeWarning, match=r"tuned\.json is ignored: "):
         assert tuned.lookup(PROBLEM) is None
     assert tuned.lookup(PROBLEM) is None  # without a warning
-    with pytest.warns(RuntimeWarning, match="is ignored"):
-        tuned.store(PROBLEM, CONFIG, 1e-5)
+    tuned.store(PROBLEM, CONFIG, 1e-5)
+    assert Path(f"{tuned.path()}.damaged").read_bytes() == content
     tuned.forget()
     assert tuned.lookup(PROBLEM) == CONFIG
+
+
+@pytest.mark.parametrize("form", [0, 2, 3.5, "2", None, [1]])
+def test_a_file_of_another_format_is_kept(form):
+    tuned.path().parent.mkdir(parents=True)
+    content = json.dumps({"format": form, "of a later version": {"x": 1}})
+    tuned.path().write_text(content)
+    with pytest.warns(RuntimeWarning, match=r"is ignored: its format is .*knows 1"):
+        assert tuned.lookup(PROBLEM) is None
+    with pytest.raises(OSError, match=f"its format is .* set {tuned.FOLDER_VARIABLE}"):
+        tuned.store(PROBLEM, CONFIG, 1e-5)
+    assert tuned.lookup(PROBLEM) == CONFIG, "this process knows it all the same"
+    assert tuned.path().read_text() == content
+
+
+def test_without_a_home(monkeypatch):
+    monkeypatch.delenv(tuned.FOLDER_VARIABLE)
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+
+    def homeless():
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "home", homeless)
+    assert tuned.lookup(PROBLEM) is None
+    with pytest.raises(OSError, match=f"home directory.* set {tuned.FOLDER_VARIABLE}"):
+        tuned.store(PROBLEM, CONFIG, 1e-5)
+    assert tuned.lookup(PROBLEM) == CONFIG
+
+
+def test_a_pipe_is_no_cache(folder):
+    folder.mkdir()
+    os.mkfifo(tuned.path())
+    with pytest.warns(RuntimeWarning, match="must be a regular file"):
+        assert tuned.lookup(PROBLEM) is None
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"element_type": "fp16"}, {"a_major": "MN"}, {"b_major": "MN"}, {"out_type": "fp32"},
+     {"batched": True}, {"bias": True}, {"activation": "relu"}, {"residual": True},
+     {"alpha": True}, {"a_scales": "one"}],
+)  # fmt: skip
+def test_an_entry_for_another_product_is_ignored(change):
+    """An entry under the key of a product that its configuration does not make."""
+    tuned.store(PROBLEM, CONFIG, 1e-5)
+    content = json.loads(tuned.path().read_text())
+    content["tuned"][PROBLEM.key]["config"] |= change
+    tuned.path().write_text(json.dumps(content))
+    tuned.forget()
+    with pytest.warns(RuntimeWarning, match=r"of tuned\.json is ignored: config"):
+        assert tuned.lookup(PROBLEM) is None
+    assert tuned.lookup(PROBLEM) is None  # without a warning
+
+
+def test_nothing_in_the_file_stops_a_product(gpu, used):
+    """Mutations of a whole file: the product is made, and is right."""
+    generator = random.Random(11)
+    a, b = torch.ones(64, 256).bfloat16(), torch.ones(256, 512).bfloat16().T.contiguous().T
+    problem = replace(PROBLEM, gpu="Emulated")
+    legal = {key: value for key, value in dataclasses.asdict(CONFIG).items() if value is not None}
+    document = {"format": 1, "tuned": {problem.key: {"config": legal, "seconds": 1e-5}}}
+    tuned.path().parent.mkdir(parents=True)
+    kept = 0
+    for _ in range(some(300)):
+        tuned.path().write_text(json.dumps(mutated(document, generator)))
+        tuned.forget()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            kept += tuned.lookup(problem) is not None
+            tuned.lookup(problem)
+    assert some(20) < kept < some(280)
+    plans.forget()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        assert triton_ext.matmul(a, b)[0, 0] == 256
 
 
 @pytest.mark.parametrize(

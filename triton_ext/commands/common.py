@@ -1,22 +1,34 @@
-"""What the commands share: options and their types, output, errors on one line, scripts."""
+"""What the commands share: options and their types, output, errors on one line, scripts.
+
+Exit status: 0; 1 for a fault that was found (`click.ClickException`); 2 for a command that cannot
+be carried out as it was given (`click.UsageError`, `LayoutError`).
+"""
 
 from __future__ import annotations
 
 import contextlib
 import importlib
+import importlib.util
 import json
+import os
+import runpy
+import signal
 import sys
+import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import FrameType
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
+from click.shell_completion import CompletionItem
 
 from triton_ext.errors import LayoutError
 from triton_ext.layouts.attributes import parse_value
 from triton_ext.layouts.encodings import ELEMENT_BITWIDTHS, SWIZZLE_BYTE_WIDTHS, NVMMAShared
+from triton_ext.render.words import plain
 
 if TYPE_CHECKING:
     _ParamType = click.ParamType[Any]
@@ -33,7 +45,7 @@ class CommandGroup(click.Group):
     Args:
         modules: for each command, the module that has it, under the command's name.
 
-    Errors go to stderr, with exit status 2.
+    Errors go to stderr.
     """
 
     def __init__(self, *args: Any, modules: Mapping[str, str], **kwargs: Any) -> None:
@@ -55,13 +67,20 @@ class CommandGroup(click.Group):
         try:
             status = super().main(*args, **kwargs)
         except click.Abort:
-            click.echo("triton-ext: aborted", err=True)
-            sys.exit(130)
-        except (click.ClickException, LayoutError) as error:
-            said = error.format_message() if isinstance(error, click.ClickException) else str(error)
-            click.echo(f"triton-ext: {' '.join(said.split())}", err=True)
-            sys.exit(2)
+            _stop("aborted", 130)
+        except click.ClickException as error:
+            _stop(error.format_message(), error.exit_code)
+        except LayoutError as error:
+            _stop(str(error), 2)
+        except OSError as error:  # a full disk: what was not written must not be tried again
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            _stop(f"cannot write the output: {error.strerror}", 2)
         sys.exit(status if isinstance(status, int) else 0)
+
+
+def _stop(message: str, status: int) -> NoReturn:
+    say(f"triton-ext: {' '.join(message.split())}", err=True)
+    sys.exit(status)
 
 
 # ------------------------------------------------------------------------ options
@@ -87,7 +106,8 @@ class Parsed(_ParamType):
         try:
             return self.read(value)
         except ValueError:
-            self.fail(f"{value!r} is no {self.wanted}", param, ctx)
+            shown = value if len(value) <= 80 else f"{value[:77]}..."
+            self.fail(f"{shown!r} is no {self.wanted}", param, ctx)
 
 
 def integers(base: int = 10, holes: bool = False) -> Callable[[str], tuple[int | None, ...]]:
@@ -101,6 +121,24 @@ SHAPE = Parsed("SHAPE", lambda text: tuple(map(int, text.split("x"))), "shape; w
 """``128x256`` -> (128, 256)."""
 BASES = Parsed("BASES", parse_value, "list of bases; write it as [[1, 0], [0, 1]]")
 """``[[1, 0], [0, 1]]`` -> lists of integers."""
+
+
+class Target(_ParamType):
+    """The type of an option that names an architecture to run or compile for."""
+
+    name = "ARCH"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> Any:
+        from triton_ext.hardware.architecture import architecture
+
+        arch = architecture(value)
+        if str(arch) not in value:
+            raise LayoutError("arch", value, f"is not compiled for, although sm_{arch} is")
+        return f"sm_{arch}"
+
+    def shell_complete(self, ctx: Any, param: Any, incomplete: str) -> list[CompletionItem]:
+        names = ("sm_90", "sm_100")
+        return [CompletionItem(name) for name in names if name.startswith(incomplete)]
 
 
 def choices(values: Iterable[object]) -> click.Choice[str]:
@@ -215,7 +253,44 @@ def refuse(given: Mapping[str, bool], reason: str) -> None:
         raise click.UsageError(f"{names} cannot be used {reason}")
 
 
+def time_limited(command: _Command) -> _Command:
+    """The option --timeout: how long a command may take."""
+
+    @click.option(
+        "--timeout",
+        type=click.FloatRange(min=0),
+        default=120,
+        show_default=True,
+        help="Stop after so many seconds; 0: never.",
+    )
+    @wraps(command)
+    def limited(*arguments: Any, timeout: float, **others: Any) -> Any:
+        def expired(number: int, frame: FrameType | None) -> None:
+            raise LayoutError("timeout", timeout, "the input takes longer; allow it more seconds")
+
+        previous = signal.signal(signal.SIGALRM, expired)
+        signal.setitimer(signal.ITIMER_REAL, timeout)
+        try:
+            return command(*arguments, **others)
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, previous)
+
+    return limited
+
+
 # ------------------------------------------------------------------------ output
+
+
+def say(text: str, *, err: bool = False, coloured: bool = False) -> None:
+    """Print a text of any origin: escape sequences and other control characters are shown.
+
+    Args:
+        coloured: the text has colours of ours, and control characters of nobody else; NO_COLOR
+            switches them off.
+    """
+    colour = False if os.environ.get("NO_COLOR") else None
+    click.echo(text if coloured else plain(text), err=err, color=colour)
 
 
 def show(form: str, *, err: bool = False, **renderers: Callable[[], Any]) -> None:
@@ -230,7 +305,8 @@ def show(form: str, *, err: bool = False, **renderers: Callable[[], Any]) -> Non
     found = renderers[form]()
     if form == "json" and not isinstance(found, str):
         found = json.dumps(found, indent=2)
-    click.echo(found if isinstance(found, str) else "\n".join(found), err=err)
+    text = found if isinstance(found, str) else "\n".join(found)
+    say(text, err=err, coloured=form == "grid")
 
 
 def rendering(function: str, *arguments: Any, **options: Any) -> Callable[[], str]:
@@ -253,7 +329,8 @@ def needing_kernels() -> Iterator[None]:
     try:
         yield
     except ImportError as error:
-        raise click.ClickException(f"{error}; pip install 'triton-ext[kernels]'") from None
+        rule = "install them with: pip install 'triton-ext[kernels]' (or 'triton' and 'torch')"
+        raise click.UsageError(f"this command needs Triton and torch: {error}; {rule}") from None
 
 
 @contextlib.contextmanager
@@ -266,3 +343,42 @@ def script_environment(path: str, arguments: Sequence[str] = ()) -> Iterator[Non
         yield
     finally:
         sys.argv, sys.path[:] = argv, search
+
+
+def run_script(path: str, arguments: Sequence[str] = (), name: str = "__main__") -> dict[str, Any]:
+    """Run a Python script as ``python path arguments`` would; returns its names.
+
+    Raises:
+        click.UsageError: it is no text.
+        Exception: whatever it raises.
+    """
+    try:
+        source = importlib.util.decode_source(Path(path).read_bytes())
+    except (UnicodeDecodeError, SyntaxError):  # the latter: of its encoding
+        source = "\0"
+    if "\0" in source:
+        raise click.UsageError(f"{path} is no Python script, but a binary file")
+    with script_environment(path, arguments):
+        return runpy.run_path(path, run_name=name)
+
+
+def script_traceback(error: BaseException, path: str) -> str:
+    """The traceback of what a script raised, from the script's own frame on.
+
+    Frames of this package, below what the script called, are left out, too.
+    """
+    whole = traceback.TracebackException.from_exception(error)
+    package = str(Path(__file__).parents[1])
+    todo: list[traceback.TracebackException | None] = [whole]
+    while todo:
+        one = todo.pop()
+        if one is not None:
+            names = [frame.filename for frame in one.stack]
+            first = names.index(path) if path in names else 0
+            one.stack[:] = [
+                frame
+                for frame in one.stack[first:]
+                if not frame.filename.startswith((package, "<frozen runpy>"))
+            ]
+            todo += [one.__cause__, one.__context__]
+    return "".join(whole.format()).rstrip()

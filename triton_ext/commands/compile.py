@@ -4,17 +4,35 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import runpy
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import click
 
-from triton_ext.commands.common import choices, needing_kernels, script_environment
+from triton_ext.commands.common import (
+    Target,
+    choices,
+    needing_kernels,
+    run_script,
+    say,
+    script_traceback,
+)
 from triton_ext.errors import LayoutError, PassError
 from triton_ext.splitting import split_arguments
+
+_WARPS = choices([1, 2, 4, 8, 16, 32])
+_CTAS = choices([1, 2, 4, 8, 16])
+
+
+def _complete_passes(context: Any, option: Any, typed: str) -> list[str]:
+    """The passes that may stand behind the last comma."""
+    with needing_kernels():
+        from triton_ext.passes import all_passes
+    before, comma, begun = typed.rpartition(",")
+    names = [each.name for each in all_passes()]
+    return [f"{before}{comma}{name}" for name in names if name.startswith(begun)]
 
 
 @click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": True})
@@ -23,13 +41,22 @@ from triton_ext.splitting import split_arguments
     default="",
     metavar="PASSES",
     help="Such as 'report-layouts{format=json},lint-shared'.",
+    shell_complete=_complete_passes,
 )
 @click.option("--list", "list_", is_flag=True, help="List the passes and their options.")
-@click.option("--target", default="sm_100", show_default=True, help="sm_90 or sm_100.")
+@click.option(
+    "--target", type=Target(), default="sm_100", show_default=True, help="sm_90 or sm_100."
+)
 @click.option("--signature", help="Types and constants of the kernel's arguments; see below.")
-@click.option("--num-warps", type=int, default=4, show_default=True, help="With --signature.")
-@click.option("--num-ctas", type=int, default=1, show_default=True, help="With --signature.")
-@click.option("--num-stages", type=int, default=3, show_default=True, help="With --signature.")
+@click.option("--num-warps", type=_WARPS, default="4", show_default=True, help="With --signature.")
+@click.option("--num-ctas", type=_CTAS, default="1", show_default=True, help="With --signature.")
+@click.option(
+    "--num-stages",
+    type=click.IntRange(min=1),
+    default=3,
+    show_default=True,
+    help="With --signature.",
+)
 @click.option("--emit", type=choices(["ttir", "ttgir", "llir", "ptx"]), help="Print this stage.")
 @click.argument("script", required=False)
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
@@ -38,8 +65,8 @@ def compile(
     list_: bool,
     target: str,
     signature: str | None,
-    num_warps: int,
-    num_ctas: int,
+    num_warps: str,
+    num_ctas: str,
     num_stages: int,
     emit: str | None,
     script: str | None,
@@ -75,17 +102,19 @@ def compile(
         raise click.BadParameter(f"there is no file {path}", param_hint="SCRIPT")
     if signature is not None and not kernel:
         raise click.UsageError("--signature needs SCRIPT::KERNEL")
-    options = {"num_warps": num_warps, "num_ctas": num_ctas, "num_stages": num_stages}
+    options = {
+        "num_warps": int(num_warps), "num_ctas": int(num_ctas), "num_stages": num_stages
+    }  # fmt: skip
     try:
         with enabled(*([passes] if passes else [])), _listening(kernel, emit) as seen:
             if signature is None:
                 _run_idle(path, arguments, target)
             else:
                 _compile_one(path, kernel, signature, target, options)
-    except (PassError, LayoutError) as error:
+    except PassError as error:
         raise click.ClickException(str(error)) from None
     if not seen:
-        raise click.ClickException(f"{path} launches no kernel" + f" {kernel}" * bool(kernel))
+        raise click.UsageError(f"{path} launches no kernel" + f" {kernel}" * bool(kernel))
 
 
 @contextlib.contextmanager
@@ -106,9 +135,9 @@ def _listening(kernel: str, emit: str | None) -> Iterator[list[str]]:
         seen.append(name)
         text = [Path(path).read_text() for file, path in files.items() if file.endswith(f".{emit}")]
         if emit:
-            click.echo("".join(text))
+            say("".join(text))
         target = metadata["target"]
-        click.echo(
+        say(
             f"{name}: sm_{getattr(target, 'arch', None) or target['arch']},"
             f" {metadata['num_warps']} warps, {metadata['shared']} bytes of shared memory",
             err=bool(emit),
@@ -123,24 +152,26 @@ def _listening(kernel: str, emit: str | None) -> Iterator[list[str]]:
 
 def _run_idle(path: str, arguments: tuple[str, ...], target: str) -> None:
     """Run a script on a GPU that compiles what is launched, and executes nothing."""
+    from triton.compiler.errors import CompilationError
+
     from triton_ext.emulator.host.driver import emulate
 
-    with (
-        script_environment(path, arguments),
-        emulate(target, cuda_on_host=True, idle=True) as gpu,
-    ):
+    with emulate(target, cuda_on_host=True, idle=True) as gpu:
         try:
-            runpy.run_path(path, run_name="__main__")
-        except (PassError, LayoutError):
+            run_script(path, arguments)
+        except (PassError, click.UsageError):
             raise
+        except CompilationError as error:
+            _refused(error)
         except (Exception, SystemExit) as error:
             if isinstance(error, SystemExit) and not error.code:
                 return
             # A script that checks its results finds them wrong: nothing ran.
             stopped = f"{type(error).__name__}: {error}"
             if not gpu.launches:
-                raise click.ClickException(f"{path} stopped: {stopped}") from error
-            click.echo(f"{path} stopped behind a kernel that did not run: {stopped}", err=True)
+                say(script_traceback(error, path), err=True)
+                raise SystemExit(1) from None
+            say(f"{path} stopped behind a kernel that did not run: {stopped}", err=True)
         finally:
             # Kernels of the script unload themselves through the driver, which must still be
             # there; and not while Python 3.11 parses: that would break its parser.
@@ -151,10 +182,12 @@ def _compile_one(
     path: str, kernel: str, signature: str, target: str, options: dict[str, Any]
 ) -> None:
     """Compile one kernel of a script for the argument types of a signature."""
+    from triton.compiler.errors import CompilationError
+    from triton.language import str_to_ty
+
     from triton_ext.compat import compile_kernel
 
-    with script_environment(path, sys.argv[1:]):
-        names = runpy.run_path(path, run_name="triton_ext_compile")
+    names = run_script(path, sys.argv[1:], "triton_ext_compile")
     function = names.get(kernel)
     if function is None or not hasattr(function, "arg_names"):
         found = ", ".join(name for name, value in names.items() if hasattr(value, "arg_names"))
@@ -167,21 +200,35 @@ def _compile_one(
     constants: dict[str, Any] = {}
     multiples: list[str] = []
     for name, item in zip(function.arg_names, items, strict=True):
-        type_, _, multiple = item.partition(":")
+        type_, _, multiple = (item, "", "") if "tensordesc" in item else item.partition(":")
         if item.startswith("=") or item in ("True", "False", "None") or _is_number(item):
             try:
                 constants[name] = eval(item.removeprefix("="), names)
             except Exception as error:
                 raise LayoutError(f"signature.{name}", item, f"is no expression: {error}") from None
             types[name] = "constexpr"
-        elif item.startswith("tensordesc"):
-            types[name] = item
         else:
             if multiple not in ("", "1", "16"):
                 raise LayoutError(f"signature.{name}", item, "behind ':' there may be 16")
             types[name] = type_.strip()
             multiples += [name] * (multiple == "16")
-    compile_kernel(function, types, constants, target=target, multiples_of_16=multiples, **options)
+            try:
+                str_to_ty(types[name], None)
+            except Exception:
+                rule = "is no type that Triton knows, such as *fp16, i32 or fp32"
+                raise LayoutError(f"signature.{name}", item, rule) from None
+    try:
+        compile_kernel(
+            function, types, constants, target=target, multiples_of_16=multiples, **options
+        )
+    except CompilationError as error:
+        _refused(error)
+
+
+def _refused(error: Exception) -> NoReturn:
+    """Say what Triton's compiler says: its lines, and the caret below the one that is wrong."""
+    say(f"triton-ext: the kernel does not compile: {error}", err=True)
+    raise SystemExit(1) from None
 
 
 def _is_number(text: str) -> bool:

@@ -28,7 +28,7 @@ from triton_ext.layouts.nvmma_shared import nvmma_shared_to_linear_layout
 
 @click.command()
 @click.argument("what", required=False, metavar="[VALUE | ATTRIBUTE]")
-@click.option("--arch", default="sm_100", show_default=True, help="sm_90 or sm_100.")
+@click.option("--arch", default="sm_100", show_default=True, help="sm_90, sm_100 or sm_103.")
 @encoding_options(bits=(8, 16, 32))
 @click.option("--shape", type=SHAPE, help="The tile: M x K of A, K x N of B.")
 @click.option("--instr", type=SHAPE, help="The MMA's operand: M or N, then K. Default: 64 x K.")

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import shutil
+import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import click
@@ -18,14 +18,20 @@ from triton_ext.commands.common import (
     refuse,
     rendering,
     show,
+    time_limited,
 )
+from triton_ext.errors import LayoutError
 from triton_ext.layouts.dump import LayoutDump, dump_encoding, from_json, to_json
 from triton_ext.layouts.encodings import NVMMAShared, SharedEncoding, parse_encoding
+from triton_ext.reading import read_file, read_stream
 from triton_ext.render.text import dump_text, explain
+from triton_ext.render.words import plain
+
+MAX_FILE_BYTES = 1 << 26
 
 
 @click.command()
-@click.argument("what", required=False, metavar="[ATTRIBUTE | FILE]")
+@click.argument("what", required=False, metavar="[ATTRIBUTE | FILE | -]")
 @click.option("--shape", type=SHAPE, help="The tensor's shape, such as 128x256.")
 @encoding_options(fp4_padded=True)
 @click.option("--cga", type=BASES, help="Bases of the cluster's blocks, such as [[1, 0]].")
@@ -46,6 +52,7 @@ from triton_ext.render.text import dump_text, explain
     is_flag=True,
     help="Compare with the documented atom and with Triton's own conversion (needs Triton).",
 )
+@time_limited
 def layout(
     described: Description,
     what: str | None,
@@ -63,7 +70,7 @@ def layout(
     The encoding is an MLIR attribute ('#ttg.nvmma_shared<{...}>', '#ttg.shared_linear<...>',
     '#ttg.swizzled_shared<...>'), or is given by --swizzle, --bits and so on. A .ttgir or .mlir
     file dumps every shared encoding in it with the shapes that it is used at; a .json file, what
-    --format json wrote.
+    --format json wrote. "-" is stdin: either.
 
     \b
     Examples:
@@ -81,7 +88,7 @@ def layout(
         for_one = {"--shape": shape is not None, "--core": core, "--check": check}
         for_one |= {"--disable-swizzle": disable_swizzle, "--bits": described.bits is not None}
         refuse(for_one, "with a file; it says its own")
-        dumps = _read(Path(what))
+        dumps = _read(what)
     else:
         if what is not None:
             encoding = parse_encoding(what)
@@ -103,20 +110,20 @@ def layout(
 
     def grid(dump: LayoutDump) -> str:
         if dump.layout is None:
-            return dump_text(dump)
+            return plain(dump_text(dump))
         from triton_ext.render.grid import draw_grid
 
         rows, width = (None, None) if full else (16, shutil.get_terminal_size().columns)
         table = draw_grid(dump.layout, dump.element_bitwidth, max_rows=rows, max_width=width)
         name = f"{dump.alias or dump.encoding} at {dump.shape}\n" if len(dumps) > 1 else ""
-        return name + table
+        return plain(name) + table
 
     def blocks(shown: Callable[[LayoutDump], str]) -> str:
         parts = []
         for dump in dumps:
             parts.append(shown(dump))
             if explained and dump.layout is not None:
-                parts.append(explain(dump))
+                parts.append(plain(explain(dump)))
         return "\n\n".join(parts)
 
     show(
@@ -143,21 +150,28 @@ def _described_encoding(
     return described.encoding(None, cga)
 
 
-def _read(path: Path) -> list[LayoutDump]:
+def _read(name: str) -> list[LayoutDump]:
+    """The dumps of a file of MLIR, or of one that --format json wrote; "-" is stdin."""
     try:
-        text = path.read_text()
-    except (OSError, UnicodeDecodeError) as error:
+        if name == "-":
+            data = read_stream(sys.stdin.buffer, MAX_FILE_BYTES)
+        else:
+            data = read_file(name, MAX_FILE_BYTES)
+        text = data.decode()
+    except (OSError, ValueError) as error:
+        if isinstance(error, LayoutError):
+            raise
         reason = error.strerror if isinstance(error, OSError) else "not a text file"
         raise click.UsageError(
-            f"{str(path)!r} is neither an attribute ('#ttg...<...>') nor a readable file: {reason}"
+            f"{name!r} is neither an attribute ('#ttg...<...>') nor a readable file: {reason}"
         ) from None
-    if path.suffix == ".json":
+    if name.endswith(".json") or text.lstrip().startswith("{"):
         return from_json(text)
     from triton_ext.mlir.module_layouts import dump_module
 
     dumps = dump_module(text)
     if not dumps:
-        raise click.UsageError(f"{str(path)!r} uses no shared-memory encoding")
+        raise click.UsageError(f"{name!r} uses no shared-memory encoding")
     return dumps
 
 
@@ -171,7 +185,7 @@ def _check(encoding: SharedEncoding, dump: LayoutDump, disable_swizzle: bool) ->
         try:
             results.append(check_against_triton(dump.shape, encoding))
         except RuntimeError as error:
-            raise click.ClickException(str(error)) from None
+            raise click.UsageError(f"--check needs Triton: {error}") from None
     for result in results:
         click.echo(f"{'ok' if result.agrees else 'FAILED'}: {result.message}", err=True)
     if not all(result.agrees for result in results):

@@ -8,11 +8,12 @@ from typing import Any
 
 import click
 
-from triton_ext.commands.common import format_option, show
+from triton_ext.commands.common import format_option, show, time_limited
 from triton_ext.errors import LayoutError
-from triton_ext.ptx.files import PtxText, ptx_of_bytes, read_ptx
+from triton_ext.ptx.files import MAX_FILE_BYTES, PtxText, ptx_of_bytes, read_ptx
 from triton_ext.ptx.listing import Listed, list_instructions
 from triton_ext.ptx.parse import Instruction, parse_ptx, split_operands
+from triton_ext.reading import read_stream
 
 _SHOWN_REGISTERS = 4
 
@@ -62,6 +63,7 @@ def _short(instruction: Instruction) -> str:
 @click.command()
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, allow_dash=True))
 @format_option("text", "json")
+@time_limited
 def ptx(file: str, form: str) -> None:
     """List the TMA, mbarrier, MMA and tensor-memory instructions of a kernel, explained.
 
@@ -80,7 +82,10 @@ def ptx(file: str, form: str) -> None:
       triton-ext ptx ~/.triton/cache/<hash>/kernel.cubin
       triton-ext ptx - --format json < kernel.ptx
     """
-    found = ptx_of_bytes(sys.stdin.buffer.read(), "stdin") if file == "-" else read_ptx(file)
+    if file == "-":
+        found = ptx_of_bytes(read_stream(sys.stdin.buffer, MAX_FILE_BYTES), "stdin")
+    else:
+        found = read_ptx(file)
     listings = _listings(found)
     show(
         form,

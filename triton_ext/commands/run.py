@@ -3,23 +3,39 @@
 from __future__ import annotations
 
 import json
-import runpy
-import sys
+import re
 
 import click
 
 from triton_ext.commands.common import (
     SHAPE,
+    Parsed,
+    Target,
     format_option,
     needing_kernels,
-    script_environment,
+    run_script,
+    say,
+    script_traceback,
     show,
 )
 
 
+def _pattern(text: str) -> str:
+    try:
+        re.compile(text)
+    except (re.error, RecursionError, OverflowError) as error:
+        raise ValueError(str(error)) from error
+    return text
+
+
 @click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
 @click.option(
-    "--emulate", "arch", default="sm_100", show_default=True, help="The GPU: sm_90 or sm_100."
+    "--emulate",
+    "arch",
+    type=Target(),
+    default="sm_100",
+    show_default=True,
+    help="The GPU: sm_90 or sm_100.",
 )
 @click.option(
     "--schedule",
@@ -31,7 +47,11 @@ from triton_ext.commands.common import (
 @click.option("--seed", type=int, default=0, show_default=True, help="Of the random schedule.")
 @click.option("--trace", is_flag=True, help="Print each instruction as it runs, on stderr.")
 @click.option(
-    "--only", default="", metavar="REGEX", help="Trace only instructions that match, as PTX text."
+    "--only",
+    type=Parsed("REGEX", _pattern, "regular expression"),
+    default="",
+    metavar="REGEX",
+    help="Trace only instructions that match, as PTX text.",
 )
 @click.option("--block", type=SHAPE, multiple=True, help="Trace only this block, as 0x0x0.")
 @click.option("--stats", is_flag=True, help="At the end, count what ran, on stderr.")
@@ -68,7 +88,7 @@ def run(
     from triton_ext.emulator.schedule.observers import Observer, Observers, Statistics, Trace
 
     def write(line: str) -> None:
-        click.echo(json.dumps({"trace": line}) if form == "json" else line, err=True)
+        say(json.dumps({"trace": line}) if form == "json" else line, err=True)
 
     statistics = Statistics()
     parts: list[Observer] = [statistics] if stats else []
@@ -83,11 +103,15 @@ def run(
         cuda_on_host=True,
     ) as gpu:
         try:
-            with script_environment(script, arguments):
-                runpy.run_path(script, run_name="__main__")
+            run_script(script, arguments)
         except EmulationError as error:
-            click.echo(f"triton-ext: {type(error).__name__}: {error}", err=True)
-            sys.exit(2)
+            say(f"triton-ext: {type(error).__name__}: {error}", err=True)
+            raise SystemExit(1) from None
+        except click.UsageError:
+            raise
+        except Exception as error:
+            say(script_traceback(error, script), err=True)
+            raise SystemExit(1) from None
     if stats:
         show(
             form,

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from triton_ext.commands.common import SHAPE, choices, format_option, rendering, show
+from triton_ext.commands.common import SHAPE, Parsed, choices, format_option, rendering, show
 from triton_ext.errors import LayoutError
 from triton_ext.hardware.tensor_memory import (
     COLUMN_BITS,
@@ -29,30 +29,15 @@ from triton_ext.layouts.linear_layout import LinearLayout
 JSON_VERSION = 1
 
 
-def _element(value: str | None) -> tuple[int, int] | None:
-    if value is None:
-        return None
-    try:
-        row, column = (int(part) for part in value.split(","))
-    except ValueError:
-        raise click.UsageError(f"{value!r} is no element; write it as 5,17") from None
+def _element(text: str) -> tuple[int, int]:
+    row, column = (int(part) for part in text.split(","))
     return row, column
-
-
-def _address(value: str | None) -> TmemAddress | None:
-    if value is None:
-        return None
-    try:
-        number = int(value, 0)
-    except ValueError:
-        raise click.UsageError(f"{value!r} is no address; write it as 0x00200010") from None
-    return TmemAddress.decode(number)
 
 
 @click.command()
 @click.argument("attribute", required=False)
 @click.option("--m", type=int, help="M of the MMA instruction, over both CTAs of a pair.")
-@click.option("--n", type=int, help="N of the MMA instruction: an accumulator.")
+@click.option("--n", type=click.IntRange(8, 256), help="N of the MMA instruction: an accumulator.")
 @click.option("--k", type=int, help="K of the operand: operand A in tensor memory.")
 @click.option(
     "--bits",
@@ -77,8 +62,17 @@ def _address(value: str | None) -> TmemAddress | None:
     help="Load it with this shape of tcgen05.ld: which thread and register holds what.",
 )
 @click.option("--warps", type=int, default=4, show_default=True, help="Warps that load it.")
-@click.option("--element", metavar="ROW,COLUMN", help="Say where this element is.")
-@click.option("--address", metavar="ADDRESS", help="Say what lies at this offset of the matrix.")
+@click.option(
+    "--element",
+    "wanted",
+    type=Parsed("ROW,COLUMN", _element, "element; write it as 5,17"),
+    help="Say where this element is.",
+)
+@click.option(
+    "--address",
+    type=Parsed("ADDRESS", lambda text: int(text, 0), "address; write it as 0x00200010"),
+    help="Say what lies at this offset of the matrix.",
+)
 @format_option("text", "json", "svg", text="Text, JSON, or a picture.")
 def tmem(
     attribute: str | None,
@@ -93,8 +87,8 @@ def tmem(
     shape: tuple[int, ...] | None,
     load: str | None,
     warps: int,
-    element: str | None,
-    address: str | None,
+    wanted: tuple[int, int] | None,
+    address: int | None,
     form: str,
 ) -> None:
     """Show where a matrix lies in Blackwell's tensor memory: its lanes and columns.
@@ -111,7 +105,7 @@ def tmem(
       triton-ext tmem --address 0x00200010
       triton-ext tmem --m 64 --n 64 --load 16x256b --format svg
     """
-    wanted, at = _element(element), _address(address)
+    at = None if address is None else TmemAddress.decode(address)
     described = any(value is not None for value in (m, n, k))
     if attribute is None and not described:
         if at is None or wanted is not None or load is not None or shape is not None:
@@ -130,8 +124,16 @@ def tmem(
         title, layout = str(encoding), encoding.to_linear_layout(shape, int(bits))
     else:
         title, layout = _described(m, n, k, int(bits), int(cta_group), packed, ws, sparse, shape)
+    partial = n if n is not None and n & (n - 1) else None
+    if partial:
+        if load or form == "svg":
+            raise click.UsageError(
+                f"--load and --format svg need an N that is a power of two, not {n}"
+            )
+        if wanted is not None and wanted[1] >= partial:
+            raise LayoutError("element", wanted, f"its column must be less than N = {partial}")
     transfer = plan_transfer(layout, load, warps) if load else None
-    view = _View(title, layout, transfer, wanted, at)
+    view = _View(title, layout, transfer, wanted, at, partial)
     if transfer:
         svg = rendering("svg.transfer_svg", layout, transfer)
     else:
@@ -157,9 +159,17 @@ def _described(
     organization = path.organization + (", half of the lanes" if path.half else "")
     title = f"{bits}-bit elements{group}: data path layout {path.name} ({organization})"
     if n is not None:
+        power = 1 << (n - 1).bit_length()
+        if n != power:
+            if n % 8 or path.column_parts > 1 or shape is not None:
+                rule = (
+                    "must be a multiple of 8; with --shape, and where the columns are split among"
+                )
+                raise LayoutError("n", n, f"{rule} the lanes, a power of two")
+            title += f"; the first {n} columns of the layout of N = {power}, which is linear"
         layout = accumulator_layout(
             m,
-            n,
+            power,
             bits,
             cta_group=cta_group,
             sparse=sparse,
@@ -245,6 +255,7 @@ class _View:
         transfer: the load that is asked for, or None.
         wanted: the element whose cells are asked for, (row, column), or None.
         at: the address whose elements are asked for, or None.
+        n: N of an accumulator where that is no power of two: the layout is that of the next one.
     """
 
     title: str
@@ -252,6 +263,17 @@ class _View:
     transfer: TmemTransfer | None
     wanted: tuple[int, int] | None
     at: TmemAddress | None
+    n: int | None = None
+
+    def columns(self) -> int:
+        """How many columns the matrix takes."""
+        used = tmem_footprint(self.layout).columns
+        return used if self.n is None else -(-used * self.n // (1 << (self.n - 1).bit_length()))
+
+    def contents(self) -> list[dict[str, int]]:
+        """The elements at the address that is asked for."""
+        found = [] if self.at is None else _contents(self.layout, self.at)
+        return [element for element in found if self.n is None or element["dim1"] < self.n]
 
     def cells(self) -> list[dict[str, Any]]:
         """Each cell that holds the element that is asked for."""
@@ -276,7 +298,7 @@ class _View:
             "matrix": self.title,
             "shape": list(self.layout.out_dims.values()),
             "lanes": [[lanes.start, lanes.stop] for lanes in used.lanes],
-            "columns": used.columns,
+            "columns": self.columns(),
             "allocation_columns": used.allocation,
             "layout": layout_object(self.layout),
         }
@@ -293,8 +315,7 @@ class _View:
             if transfer is not None:
                 report["element"]["held_by"] = self.holders()
         if self.at is not None:
-            elements = _contents(self.layout, self.at)
-            report["address"] = {**_cell(self.at), "elements": elements}
+            report["address"] = {**_cell(self.at), "elements": self.contents()}
         return report
 
     def lines(self) -> Iterator[str]:
@@ -304,7 +325,7 @@ class _View:
         each = " of each CTA" if "block" in self.layout.in_dims else ""
         yield self.title
         yield f"lanes{each}: {lanes}"
-        size = f"{used.columns} of {COLUMN_BITS} bits"
+        size = f"{self.columns()} of {COLUMN_BITS} bits"
         yield f"columns: {size}; tcgen05.alloc takes {used.allocation}"
         yield "layout:"
         yield str(self.layout)
@@ -321,7 +342,7 @@ class _View:
             yield from (f"  held by {_named(found)}" for found in self.holders())
         if self.at is not None:
             yield f"\n{_cell_text(self.at)}"
-            found_at = [f"  {_named(element)}" for element in _contents(self.layout, self.at)]
+            found_at = [f"  {_named(element)}" for element in self.contents()]
             yield from found_at or ["  no element of the matrix"]
 
 

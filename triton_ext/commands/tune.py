@@ -80,7 +80,7 @@ def tune(
         from triton_ext.errors import UnsupportedDeviceError
         from triton_ext.ops.tuning import autotune
     if not torch.cuda.is_available():
-        raise click.ClickException("this needs a Hopper GPU, and torch sees no GPU here")
+        raise click.UsageError("this needs a Hopper GPU, and torch sees no GPU here")
     if kind == "tf32":
         torch.set_float32_matmul_precision("high")
     dtype = getattr(torch, TYPES[kind])
@@ -96,7 +96,7 @@ def tune(
     try:
         found = autotune(a, b, out_dtype=out_dtype, candidates=candidates, store=store)
     except (UnsupportedDeviceError, OSError) as error:
-        raise click.ClickException(str(error)) from None
+        raise click.UsageError(str(error)) from None
     show(form, json=lambda: as_object(found), text=lambda: table(found))
 
 

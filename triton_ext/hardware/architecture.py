@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any, Literal
 
 from triton_ext.errors import LayoutError
@@ -22,15 +23,20 @@ its cluster. (CUTLASS clears bit 24 to name the leading CTA of a pair: ``Sm100Mm
 CTA_ADDRESS_MASK = (1 << CTA_ADDRESS_BITS) - 1
 
 
+_NAME = re.compile(r"(?:(?:sm|compute)_?)?(\d+)[af]?", re.IGNORECASE)
+
+
 def architecture(arch: Any) -> Architecture:
-    """90 (Hopper, wgmma) or 100 (Blackwell, tcgen05) from ``90``, ``"sm_90"``, ``"sm_100a"`` ...
+    """90 (Hopper, wgmma) or 100 (Blackwell, tcgen05) from ``90``, ``"sm90"``, ``"sm_100a"`` ...
+
+    ``sm_103`` is taken for ``sm_100``, whose tensor cores, descriptors and PTX it has.
 
     Raises:
         LayoutError: neither.
     """
-    text = str(arch).lower().removeprefix("sm_").rstrip("af")
-    if text == "90":
+    name = _NAME.fullmatch(str(arch).strip())
+    if name and name[1] == "90":
         return 90
-    if text in ("100", "103"):  # the same tensor cores
+    if name and name[1] in ("100", "103"):
         return 100
     raise LayoutError("arch", arch, "must be sm_90 (wgmma) or sm_100 (tcgen05)")

@@ -78,7 +78,15 @@ class MmaOperand:
 
 
 class _NotCanonical(Exception):
-    """The layout is not of the canonical form for one swizzle; says where."""
+    """The layout is not of the canonical form for one swizzle; says where.
+
+    Attributes:
+        fits: how much of the form was found before: the more, the closer the layout is to it.
+    """
+
+    def __init__(self, message: str, fits: int = 0) -> None:
+        super().__init__(message)
+        self.fits = fits
 
 
 def _is_doubling(values: Sequence[int]) -> bool:
@@ -86,7 +94,12 @@ def _is_doubling(values: Sequence[int]) -> bool:
 
 
 def _single(
-    values: Sequence[int], instruction_bits: int, atom_bits: int, expected: Sequence[int], what: str
+    values: Sequence[int],
+    instruction_bits: int,
+    atom_bits: int,
+    expected: Sequence[int],
+    what: str,
+    fits: int,
 ) -> int | None:
     """The stride between atoms along one dimension, or None if the instruction needs none.
 
@@ -100,7 +113,8 @@ def _single(
     if inside != list(expected[: len(inside)]):
         raise _NotCanonical(
             f"within an atom, steps of 1, 2, 4, ... along {what} must be {list(expected)} bytes"
-            f" apart, and are {inside}"
+            f" apart, and are {inside}",
+            fits,
         )
     beyond = values[atom_bits:instruction_bits]
     if not beyond:
@@ -108,7 +122,8 @@ def _single(
     if not _is_doubling(beyond):
         raise _NotCanonical(
             f"the stride between atoms along {what} must be constant; 1, 2, 4, ... atoms on, the"
-            f" layout is at {list(beyond)} bytes"
+            f" layout is at {list(beyond)} bytes",
+            fits,
         )
     return beyond[0]
 
@@ -135,8 +150,8 @@ def derive_operand(
         base_address: the address of the tile in shared memory, in bytes.
 
     Raises:
-        LayoutError: an illegal argument; or no descriptor exists, and the rule says why, for each
-            swizzle that was tried.
+        LayoutError: an illegal argument; or no descriptor exists, and the rule says where the
+            layout leaves the form that it is closest to.
     """
     arch = architecture(arch)
     one_of("element_bitwidth", element_bitwidth, (8, 16, 32))
@@ -166,10 +181,9 @@ def derive_operand(
     addresses = {
         name: [element_bytes * offset for (offset,) in inverse.bases[name]] for name in per_cta
     }
-    reasons = []
+    closest, where, rows = _NotCanonical("", -1), "", False
     for width, atomicity in SWIZZLE_CODES[arch].values():
         for major in MAJORS:
-            name = f"{width}-byte swizzle" if width else "no swizzle"
             try:
                 return _derive(
                     addresses[mn_name],
@@ -182,8 +196,23 @@ def derive_operand(
                     base_address,
                 )
             except _NotCanonical as reason:
-                reasons.append(f"{name}, {major}-major: {reason}")
-    raise LayoutError("layout", str(layout), "no matrix descriptor exists. " + "; ".join(reasons))
+                if reason.fits > closest.fits:
+                    name = f"a {width}-byte swizzle" if width else "no swizzle"
+                    closest, where = reason, f"{name}, {major}-major"
+                    rows = not width and reason.fits == 2
+    rule = f"no matrix descriptor exists; the closest form is {where}, where {closest}"
+    if rows:
+        rule += (
+            ". Without a swizzle the tensor core reads core matrices, 8 rows of 16 bytes each that"
+            " follow one another; these are whole rows: swizzle them by 32, 64 or 128 bytes, or"
+            " store core matrices"
+        )
+    raise LayoutError("layout", _in_short(layout), rule)
+
+
+def _in_short(layout: LinearLayout) -> str:
+    """The bases of ``offset`` on one line."""
+    return " ".join(str(basis).replace(" ", "") for basis in layout.bases["offset"])
 
 
 def _derive(
@@ -235,14 +264,21 @@ def _derive(
         row_bits,
         [element_bytes << i for i in range(row_bits)],
         names[0],
+        fits=1,
     )
     stride = _single(
-        strided, strided_bits, atom_bits, [row_bytes << i for i in range(atom_bits)], names[1]
+        strided,
+        strided_bits,
+        atom_bits,
+        [row_bytes << i for i in range(atom_bits)],
+        names[1],
+        fits=2,
     )
     if width and major == "K" and leading is not None:
         raise _NotCanonical(
             f"the instruction's K must fit one row of the atom, {row_elements} elements: a swizzled"
-            " K-major operand has no stride from atom to atom along K"
+            " K-major operand has no stride from atom to atom along K",
+            fits=3,
         )
     uses_leading, uses_stride = leading is not None, stride is not None
     leading_offset = leading if leading is not None else CHUNK_BYTES
@@ -253,7 +289,8 @@ def _derive(
     for offset in (leading_offset, stride_offset):
         if offset % CHUNK_BYTES or offset >= ADDRESS_LIMIT:
             raise _NotCanonical(
-                f"a stride of {offset} bytes must be a multiple of 16 below {ADDRESS_LIMIT}"
+                f"a stride of {offset} bytes must be a multiple of 16 below {ADDRESS_LIMIT}",
+                fits=4,
             )
     descriptor = SmemDescriptor(
         empty.arch, 0, leading_offset, stride_offset, width, empty.atomicity
@@ -266,7 +303,7 @@ def _derive(
         for i in range(tile[0] // instruction[0])
     )
     if any(advance % CHUNK_BYTES for row in advances for advance in row):
-        raise _NotCanonical("a subtile does not start at a multiple of 16 bytes")
+        raise _NotCanonical("a subtile does not start at a multiple of 16 bytes", fits=4)
     return MmaOperand(
         descriptor.advanced(base_address),
         major,

@@ -6,6 +6,7 @@ before or after the braces; values are integers, booleans, words, nested lists a
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,7 +14,15 @@ from typing import Any
 
 from triton_ext.errors import LayoutError
 
+MAX_TEXT = 1 << 20
+"""The longest attribute, in characters."""
+MAX_DEPTH = 32
+"""How deep brackets may nest."""
+_MAX_DIGITS = 19
 _TOKEN = re.compile(r"\s*([#!]?[A-Za-z_][\w.$]*|[-+]?\d+|\S)")
+
+
+_DEPTH = {**dict.fromkeys("[{<", 1), **dict.fromkeys("]}>", -1)}
 
 
 @dataclass(frozen=True)
@@ -62,13 +71,18 @@ class _Cursor:
     """The tokens of an attribute, read from left to right."""
 
     def __init__(self, text: str) -> None:
+        if len(text) > MAX_TEXT:
+            raise LayoutError("attribute", text[:40], f"must have at most {MAX_TEXT} characters")
         self.text = text
         self.tokens = _TOKEN.findall(text)
         self.at = 0
+        depths = itertools.accumulate(_DEPTH.get(token, 0) for token in self.tokens)
+        if max(depths, default=0) > MAX_DEPTH:
+            raise LayoutError("attribute", text, f"must nest at most {MAX_DEPTH} deep")
 
     def fail(self, expected: str) -> LayoutError:
         found = self.tokens[self.at] if self.at < len(self.tokens) else "the end"
-        return LayoutError("attribute", self.text, f"expected {expected}, found {found!r}")
+        return LayoutError("attribute", self.text, f"expected {expected}, found {found[:40]!r}")
 
     def peek(self) -> str:
         return self.tokens[self.at] if self.at < len(self.tokens) else ""
@@ -100,6 +114,8 @@ class _Cursor:
             return items
         token = self.peek()
         if re.fullmatch(r"[-+]?\d+", token):
+            if len(token) > _MAX_DIGITS:
+                raise self.fail(f"an integer of at most {_MAX_DIGITS} characters")
             self.at += 1
             if self.accept(":"):  # a typed integer, such as 16 : i32
                 self.word("a type")

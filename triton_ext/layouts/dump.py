@@ -8,15 +8,18 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 from triton_ext.errors import LayoutError
 from triton_ext.layouts.cluster import checked_shape
-from triton_ext.layouts.encodings import NVMMAShared, SharedEncoding
+from triton_ext.layouts.encodings import NVMMAShared, SharedEncoding, parse_encoding
 from triton_ext.layouts.linear_layout import LinearLayout
 from triton_ext.layouts.nvmma_shared import core_matrix_linear_layout, nvmma_shared_to_linear_layout
+from triton_ext.layouts.schema import read_json
 
 JSON_VERSION = 1
+SCHEMA = Path(__file__).parent / "layout_dump.schema.json"
 
 
 @dataclass(frozen=True)
@@ -101,7 +104,19 @@ def layout_object(layout: LinearLayout) -> dict[str, Any]:
 
 
 def layout_from_object(item: Mapping[str, Any]) -> LinearLayout:
-    """The layout of `layout_object`."""
+    """The layout of `layout_object`.
+
+    Raises:
+        LayoutError: a name is there twice, or a size is not that of the bases.
+    """
+    for key in ("in_dims", "out_dims"):
+        names = [dim["name"] for dim in item[key]]
+        if len(set(names)) != len(names):
+            raise LayoutError(key, names, "names must be distinct")
+    for dim in item["in_dims"]:
+        if dim["size"] != 1 << len(dim["bases"]):
+            rule = f"must be {1 << len(dim['bases'])}, as there are {len(dim['bases'])} bases"
+            raise LayoutError(f"in_dims[{dim['name']!r}].size", dim["size"], rule)
     return LinearLayout(
         {dim["name"]: dim["bases"] for dim in item["in_dims"]},
         {dim["name"]: dim["size"] for dim in item["out_dims"]},
@@ -125,24 +140,14 @@ def from_json(text: str) -> list[LayoutDump]:
     """The dumps that `to_json` wrote.
 
     Raises:
-        LayoutError: not such a text.
+        LayoutError: not such a text (`SCHEMA`), or one that contradicts itself.
     """
-    try:
-        document = json.loads(text)
-        if document["version"] != JSON_VERSION:
-            raise LayoutError("version", document["version"], f"must be {JSON_VERSION}")
-        return [_from_object(item) for item in document["layouts"]]
-    except (KeyError, TypeError, ValueError) as problem:
-        if isinstance(problem, LayoutError):
-            raise
-        raise LayoutError(
-            "json", text[:40], f"is not a layout dump ({type(problem).__name__}: {problem})"
-        ) from None
+    return [_from_object(item) for item in read_json(text, SCHEMA)["layouts"]]
 
 
 def _from_object(item: dict[str, Any]) -> LayoutDump:
     layout = None if item["layout"] is None else layout_from_object(item["layout"])
-    return LayoutDump(
+    dump = LayoutDump(
         what=item["what"],
         encoding=item["encoding"],
         layout=layout,
@@ -151,3 +156,24 @@ def _from_object(item: dict[str, Any]) -> LayoutDump:
         alias=item["alias"],
         error=item["error"],
     )
+    if layout is not None:
+        if dump.what == "tile" and dump.shape != tuple(layout.out_dims.values()):
+            raise LayoutError("shape", dump.shape, f"must be that of the layout, {layout.out_dims}")
+        if layout not in (_layouts_of(dump) or [layout]):
+            raise LayoutError(
+                "layout", str(layout), f"is not that of its encoding, {dump.encoding}"
+            )
+    return dump
+
+
+def _layouts_of(dump: LayoutDump) -> list[LinearLayout]:
+    """What the layout of a dump may be, with and without swizzle; none if that is not known."""
+    try:
+        encoding = parse_encoding(dump.encoding)
+    except LayoutError:
+        return []
+    core, flags = dump.what == "atom", (False, True)
+    if not isinstance(encoding, NVMMAShared):
+        flags = flags[:1]
+    found = (dump_encoding(encoding, dump.shape, core=core, disable_swizzle=flag) for flag in flags)
+    return [each.layout for each in found if each.layout is not None]

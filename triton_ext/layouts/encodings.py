@@ -177,6 +177,8 @@ class SharedLinear:
         cls, layout: LinearLayout, alignment: int = DEFAULT_ALIGNMENT
     ) -> SharedLinear:
         """From a layout with the input dimensions ``offset`` and, with a cluster, ``block``."""
+        if not isinstance(layout, LinearLayout):
+            raise LayoutError("layout", layout, "must be a LinearLayout")
         bases = layout.bases
         if not set(bases) <= {"offset", "block"}:
             raise LayoutError("layout", list(bases), "input dims must be 'offset' and 'block'")

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from triton_ext.errors import LayoutError
-from triton_ext.layouts.arguments import index_or_array, is_power_of_two, power_of_two
+from triton_ext.layouts.arguments import index_or_array, integers, is_power_of_two, power_of_two
 
 Basis = tuple[int, ...]
 
@@ -93,10 +93,45 @@ def _supremum(first: Sequence[str], second: Sequence[str]) -> list[str]:
     return result
 
 
-def _check_names(argument: str, given: Iterable[str], expected: Iterable[str]) -> None:
-    given, expected = list(given), list(expected)
-    if len(set(given)) != len(given) or set(given) != set(expected):
-        raise LayoutError(argument, given, f"must name each of {expected} once, in any order")
+def _name(argument: str, given: Any) -> None:
+    if not isinstance(given, str):
+        raise LayoutError(argument, given, "must be the name of a dimension")
+
+
+def _names(argument: str, given: Any) -> list[str]:
+    """Names of dimensions, each once."""
+    try:
+        names = [] if isinstance(given, str) else list(given)
+        legal = not isinstance(given, str) and len(set(names)) == len(names)
+    except TypeError:
+        names, legal = [], False
+    if not legal or not all(isinstance(name, str) for name in names):
+        raise LayoutError(argument, given, "must be distinct names of dimensions, in a sequence")
+    return names
+
+
+def _check_names(argument: str, given: Any, expected: Iterable[str]) -> list[str]:
+    """The names that are given, which must be those that are expected."""
+    names, expected = _names(argument, given), list(expected)
+    if set(names) != set(expected):
+        raise LayoutError(argument, names, f"must name each of {expected} once, in any order")
+    return names
+
+
+def _sizes(argument: str, given: Any) -> dict[str, int]:
+    """Dimensions and their sizes."""
+    if not isinstance(given, Mapping):
+        raise LayoutError(argument, given, "must be a mapping of names to sizes")
+    for name in _names(argument, given):
+        if not is_power_of_two(given[name]):
+            power_of_two(f"{argument}[{name!r}]", given[name])
+    return dict(given)
+
+
+def _layout(argument: str, given: Any) -> LinearLayout:
+    if not isinstance(given, LinearLayout):
+        raise LayoutError(argument, given, "must be a LinearLayout")
+    return given
 
 
 class LinearLayout:
@@ -127,7 +162,7 @@ class LinearLayout:
     ) -> None:
         try:
             own = {
-                str(name): tuple(
+                name: tuple(
                     tuple(operator.index(coordinate) for coordinate in basis) for basis in vectors
                 )
                 for name, vectors in bases.items()
@@ -139,13 +174,10 @@ class LinearLayout:
                 "must be a mapping of input dimensions to sequences of integer vectors,"
                 ' such as {"offset": [(0, 1), (0, 2)]}',
             ) from None
-        sizes: dict[str, int]
+        _names("bases", own)
         if isinstance(out_dims, Mapping):
-            sizes = dict(out_dims)
+            sizes = _sizes("out_dims", out_dims)
         else:
-            names = list(out_dims)
-            if len(set(names)) != len(names):
-                raise LayoutError("out_dims", names, "names must be distinct")
             sizes = {
                 name: 1
                 << max(
@@ -157,11 +189,8 @@ class LinearLayout:
                     ),
                     default=0,
                 )
-                for i, name in enumerate(names)
+                for i, name in enumerate(_names("out_dims", out_dims))
             }
-        for name, size in sizes.items():
-            if not is_power_of_two(size):
-                power_of_two(f"out_dims[{name!r}]", size)
         limits = tuple(sizes.values())
         for in_dim, vectors in own.items():
             for basis in vectors:
@@ -204,13 +233,17 @@ class LinearLayout:
         Raises:
             LayoutError: as the constructor, and if `require_surjective` and it is not.
         """
-        names = list(out_dim_names)
-        if out_dim_sizes is not None and len(out_dim_sizes) != len(names):
-            raise LayoutError(
-                "out_dim_sizes", out_dim_sizes, f"must have one size for each of {names}"
-            )
-        sizes = names if out_dim_sizes is None else dict(zip(names, out_dim_sizes, strict=True))
-        layout = cls(dict(bases), sizes)
+        names = _names("out_dim_names", out_dim_names)
+        dims: list[str] | dict[str, int] = names
+        if out_dim_sizes is not None:
+            sizes = integers("out_dim_sizes", out_dim_sizes, len(names), f"for each of {names}")
+            dims = dict(zip(names, sizes, strict=True))
+        try:
+            layout = cls(dict(bases), dims)
+        except (TypeError, ValueError) as error:
+            if isinstance(error, LayoutError):
+                raise
+            raise LayoutError("bases", bases, "must be a mapping, or pairs") from None
         if require_surjective and not layout.is_surjective():
             raise LayoutError(
                 "bases",
@@ -234,13 +267,15 @@ class LinearLayout:
     def identity(cls, sizes: Mapping[str, int]) -> LinearLayout:
         """The identity of several dimensions, each under its own name."""
         layout = cls.empty()
-        for name, size in sizes.items():
+        for name, size in _sizes("sizes", sizes).items():
             layout = layout * cls.identity_1d(size, name, name)
         return layout
 
     @classmethod
     def strided_1d(cls, size: int, stride: int, in_dim: str, out_dim: str) -> LinearLayout:
         """``L(x) = stride * x`` for x in [0, size); the output has size ``stride * size``."""
+        _name("in_dim", in_dim)
+        _name("out_dim", out_dim)
         power_of_two("size", size)
         power_of_two("stride", stride)
         vectors = tuple((stride * power,) for power in powers_below(size))
@@ -249,6 +284,8 @@ class LinearLayout:
     @classmethod
     def zeros_1d(cls, size: int, in_dim: str, out_dim: str, out_dim_size: int = 1) -> LinearLayout:
         """``L(x) = 0`` for x in [0, size): a broadcast."""
+        _name("in_dim", in_dim)
+        _name("out_dim", out_dim)
         power_of_two("size", size)
         power_of_two("out_dim_size", out_dim_size)
         return cls._trusted({in_dim: ((0,),) * (size.bit_length() - 1)}, {out_dim: out_dim_size})
@@ -256,12 +293,14 @@ class LinearLayout:
     @classmethod
     def box(cls, in_dim: str, sizes: Mapping[str, int]) -> LinearLayout:
         """One input dimension that counts the points of a box, the first output dim fastest."""
+        _name("in_dim", in_dim)
+        sizes = _sizes("sizes", sizes)
         bases = tuple(
             tuple(power if name == counted else 0 for name in sizes)
             for counted, size in sizes.items()
-            for power in powers_below(power_of_two(counted, size))
+            for power in powers_below(size)
         )
-        return cls._trusted({in_dim: bases}, dict(sizes))
+        return cls._trusted({in_dim: bases}, sizes)
 
     # ----------------------------------------------------------- what it has
 
@@ -362,6 +401,8 @@ class LinearLayout:
         Raises:
             LayoutError: a dimension is missing or unknown, or a coordinate is out of range.
         """
+        if not isinstance(ins, Mapping | None):
+            raise LayoutError("ins", ins, "must be a mapping of dimensions to coordinates")
         values = {**(ins or {}), **named}
         _check_names("ins", values, self._bases)
         sizes = self.in_dims
@@ -371,7 +412,11 @@ class LinearLayout:
         if arrays:
             import numpy as np
 
-            shape = np.broadcast_shapes(*(array.shape for array in arrays))
+            shapes = [array.shape for array in arrays]
+            try:
+                shape = np.broadcast_shapes(*shapes)
+            except ValueError:
+                raise LayoutError("ins", shapes, "the arrays must broadcast") from None
             out = [np.zeros(shape, np.int64) for _ in out]
         for name, vectors in self._bases.items():
             for bit, basis in enumerate(vectors):
@@ -422,7 +467,7 @@ class LinearLayout:
             LayoutError: the output dims of `self` are not the input dims of `outer` (in any
                 order), or one of them is larger.
         """
-        _check_names("outer", outer._bases, self._out_dims)
+        _check_names("outer", _layout("outer", outer)._bases, self._out_dims)
         for name, size in self._out_dims.items():
             if size > 1 << len(outer._bases[name]):
                 raise LayoutError(
@@ -458,7 +503,7 @@ class LinearLayout:
             LayoutError: the output dims differ, or `self` reaches a coordinate that `outer` does
                 not.
         """
-        _check_names("outer", outer._out_dims, self._out_dims)
+        _check_names("outer", _layout("outer", outer)._out_dims, self._out_dims)
         names = list(self._out_dims)
         target = outer.transpose_outs(names)
         for name, size in self._out_dims.items():
@@ -542,15 +587,14 @@ class LinearLayout:
 
     def transpose_ins(self, names: Sequence[str]) -> LinearLayout:
         """The same map with its input dimensions in another order."""
-        _check_names("names", names, self._bases)
+        names = _check_names("names", names, self._bases)
         return LinearLayout._trusted({name: self._bases[name] for name in names}, self._out_dims)
 
     def transpose_outs(self, names: Sequence[str]) -> LinearLayout:
         """The same map with its output dimensions in another order."""
-        names = list(names)
-        if names == list(self._out_dims):
+        if type(names) is list and names == list(self._out_dims):
             return self
-        _check_names("names", names, self._out_dims)
+        names = _check_names("names", names, self._out_dims)
         order = [list(self._out_dims).index(name) for name in names]
         bases = {
             in_dim: tuple(tuple(basis[i] for i in order) for basis in vectors)
@@ -564,7 +608,7 @@ class LinearLayout:
         Raises:
             LayoutError: a size is no power of two, or their product is not `total_in_size`.
         """
-        self._check_reshape("dims", dims, self.total_in_size)
+        dims = self._checked_reshape(dims, self.total_in_size)
         flat = [basis for vectors in self._bases.values() for basis in vectors]
         bases, start = {}, 0
         for name, size in dims.items():
@@ -579,25 +623,22 @@ class LinearLayout:
         Raises:
             LayoutError: a size is no power of two, or their product is not `total_out_size`.
         """
-        self._check_reshape("dims", dims, self.total_out_size)
+        dims = self._checked_reshape(dims, self.total_out_size)
         old, new = tuple(self._out_dims.values()), tuple(dims.values())
         if old == new:  # other names alone
-            return LinearLayout._trusted(self._bases, dict(dims))
+            return LinearLayout._trusted(self._bases, dims)
         bases = {
             name: tuple(self._unpack(self._pack(basis, old), new) for basis in vectors)
             for name, vectors in self._bases.items()
         }
-        return LinearLayout._trusted(bases, dict(dims))
+        return LinearLayout._trusted(bases, dims)
 
     @staticmethod
-    def _check_reshape(argument: str, dims: Mapping[str, int], total: int) -> None:
-        product = 1
-        for name, size in dims.items():
-            if not is_power_of_two(size):
-                power_of_two(f"{argument}[{name!r}]", size)
-            product *= size
-        if product != total:
-            raise LayoutError(argument, dict(dims), f"sizes must multiply to {total}")
+    def _checked_reshape(dims: Any, total: int) -> dict[str, int]:
+        sizes = _sizes("dims", dims)
+        if math.prod(sizes.values()) != total:
+            raise LayoutError("dims", sizes, f"sizes must multiply to {total}")
+        return sizes
 
     def flatten_ins(self) -> LinearLayout:
         """All input dimensions as one, under the name of the first."""
@@ -609,12 +650,13 @@ class LinearLayout:
 
     def sublayout(self, in_dims: Sequence[str], out_dims: Sequence[str]) -> LinearLayout:
         """The map restricted to some input and some output dimensions, in their own order."""
+        in_dims, out_dims = _names("in_dims", in_dims), _names("out_dims", out_dims)
         for argument, names, own in (
-            ("in_dims", in_dims, self._bases),
-            ("out_dims", out_dims, self._out_dims),
+            ("in_dims", in_dims, list(self._bases)),
+            ("out_dims", out_dims, list(self._out_dims)),
         ):
             if not set(names) <= set(own):
-                raise LayoutError(argument, list(names), f"must be among {list(own)}")
+                raise LayoutError(argument, names, f"must be among {own}")
         kept = [i for i, name in enumerate(self._out_dims) if name in out_dims]
         bases = {
             name: tuple(tuple(basis[i] for i in kept) for basis in vectors)
@@ -632,7 +674,7 @@ class LinearLayout:
 
     def remove_zero_bases(self, in_dim: str) -> LinearLayout:
         """The layout without the broadcast (all-zero) bases of one input dimension."""
-        if in_dim not in self._bases:
+        if not isinstance(in_dim, str) or in_dim not in self._bases:
             raise LayoutError("in_dim", in_dim, f"must be among {list(self._bases)}")
         bases = dict(self._bases)
         bases[in_dim] = tuple(basis for basis in bases[in_dim] if any(basis))

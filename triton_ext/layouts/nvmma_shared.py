@@ -241,6 +241,7 @@ def core_matrix_linear_layout(encoding: NVMMAShared, disable_swizzle: bool = Fal
     of 16-bit elements.
     """
     _check_encoding(encoding)
+    flag("disable_swizzle", disable_swizzle)
     columns = 8 * max(CHUNK_BYTES, encoding.swizzle_byte_width) // encoding.element_bitwidth
     pack = pack_fp4 if encoding.fp4_padded else int
     bases = [(0, pack(column)) for column in powers_below(columns)]
@@ -347,6 +348,7 @@ def nvmma_shared_to_linear_layout(
     along strided dim first up to a TMA block").
     """
     _check_encoding(encoding)
+    flag("disable_swizzle", disable_swizzle)
     shape = checked_shape(shape, encoding.rank)
     per_cta = shape_per_cta(encoding.cga_layout, shape) if encoding.cga_layout else shape
     box = tma_box_shape(per_cta, encoding)

@@ -20,26 +20,30 @@ from triton_ext.ops.products import product
 from triton_ext.ops.shapes import broadcast_product
 
 _TENSORS = frozenset((Tensor, Parameter))
-_TENSORS_OR_NONE = frozenset((Tensor, Parameter, type(None)))
+
+
+def _is_plain(tensor: Any) -> bool:
+    """Whether it is a tensor whose values are those in its memory."""
+    return type(tensor) in _TENSORS and not tensor.is_neg()
 
 
 def is_bare(a: Any, b: Any, epilogue: Epilogue = NOTHING) -> bool:
-    """Whether tensors are what they are in memory: no subclass, mode, transformation, tracer,
-    compiler or forward-mode derivative of torch is at work. Gradients and autocast may be asked
-    for.
+    """Whether tensors are what they are in memory: no subclass, negated view, mode, transformation,
+    tracer, compiler or forward-mode derivative of torch is at work. Gradients and autocast may be
+    asked for.
     """
     return (
         not torch.compiler.is_compiling()
         and forward_ad._current_level < 0
-        and type(a) in _TENSORS
-        and type(b) in _TENSORS
+        and _is_plain(a)
+        and _is_plain(b)
         and (
             epilogue is NOTHING
             or (
-                type(epilogue.bias) in _TENSORS_OR_NONE
-                and type(epilogue.residual) in _TENSORS_OR_NONE
-                and type(epilogue.scale_a) in _TENSORS_OR_NONE
-                and type(epilogue.scale_b) in _TENSORS_OR_NONE
+                (epilogue.bias is None or _is_plain(epilogue.bias))
+                and (epilogue.residual is None or _is_plain(epilogue.residual))
+                and (epilogue.scale_a is None or _is_plain(epilogue.scale_a))
+                and (epilogue.scale_b is None or _is_plain(epilogue.scale_b))
             )
         )
         and not torch._C._len_torch_function_stack()

@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
+from triton_ext.errors import LayoutError
+
 ACTIVATION_FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": torch.relu,
     "gelu": torch.nn.functional.gelu,
@@ -70,12 +72,30 @@ def epilogue_of(
     beta: float = 1,
     alpha: float = 1,
 ) -> Epilogue:
-    """The epilogue of a product; with beta 0 it has no residual, whose NaN must not spread."""
+    """The epilogue of a product; with beta 0 it has no residual, whose NaN must not spread.
+
+    Raises:
+        LayoutError: an activation that is not known, or a factor that is no number.
+    """
+    if activation is not None and not (
+        isinstance(activation, str) and activation in ACTIVATION_FUNCTIONS
+    ):
+        rule = f"must be one of {sorted(ACTIVATION_FUNCTIONS)}"
+        raise LayoutError("activation", activation, rule)
+    beta, alpha = number("beta", beta), number("alpha", alpha)
     if residual is None or beta == 0:
         if bias is None and activation is None and alpha == 1:
             return NOTHING
-        return Epilogue(bias, activation, None, 1.0, float(alpha))
-    return Epilogue(bias, activation, residual, float(beta), float(alpha))
+        return Epilogue(bias, activation, None, 1.0, alpha)
+    return Epilogue(bias, activation, residual, beta, alpha)
+
+
+def number(name: str, value: Any) -> float:
+    """A factor, or LayoutError."""
+    try:
+        return float(value)
+    except (TypeError, ValueError, OverflowError, RuntimeError):  # of a tensor: RuntimeError
+        raise LayoutError(name, value, "must be a number") from None
 
 
 def sum_epilogue(addend: Tensor, b: Tensor, beta: float, alpha: float) -> Epilogue:

@@ -19,13 +19,13 @@ from triton_ext.ops.eager import (
     without_activation,
 )
 from triton_ext.ops.epilogue import (
-    ACTIVATION_FUNCTIONS,
     NOTHING,
     Epilogue,
     activated,
     broadcasts_to,
     epilogue_of,
     finished,
+    number,
     sum_epilogue,
 )
 from triton_ext.ops.forward_mode import dual_product, has_tangent, refuse_tangents
@@ -114,7 +114,12 @@ def _matmul(
     config: MatmulConfig | None,
     fallback: Fallback | None,
 ) -> Tensor:
-    _check(a, b, epilogue.activation, fallback)
+    _check(a, b, fallback)
+    _check_kind("out_dtype", out_dtype, torch.dtype, optional=True)
+    if config is not None and not isinstance(config, MatmulConfig):
+        raise LayoutError("config", config, "must be a MatmulConfig")
+    for name, tensor in (("bias", epilogue.bias), ("residual", epilogue.residual), ("out", out)):
+        _check_kind(name, tensor, Tensor, optional=True)
     a, b, epilogue = _autocast(a, b, epilogue)
     by_torch = fallback == "torch" and not _has_kernels(
         a.dtype, b.dtype, out_dtype, a.device, b.device
@@ -130,6 +135,7 @@ def _matmul(
         eager = not torch.compiler.is_compiling()
         if not (eager and matrices) or wants_gradient(a, b, epilogue):
             raise LayoutError("config", config, "only for 2-D tensors, in eager mode, no gradient")
+        a, b = a.resolve_neg(), b.resolve_neg()
         result = finished(product(a, b, out_dtype=out_dtype, config=config), epilogue)
     elif by_torch:
         result = torch.matmul(a, b)
@@ -138,7 +144,12 @@ def _matmul(
         result = _by_operators(a, b, epilogue, out_dtype)
     elif wants_gradient(a, b, epilogue):
         result = _by_autograd(a, b, epilogue, out_dtype)
-    elif out is not None and matrices and (epilogue.bias is None or epilogue.bias.dim() == 1):
+    elif (
+        out is not None
+        and matrices
+        and not out.is_neg()
+        and (epilogue.bias is None or epilogue.bias.dim() == 1)
+    ):
         _resize(out, (a.shape[0], b.shape[1]))
         product(a, b, epilogue, out_dtype, out=out)
         torch.autograd.graph.increment_version(out)
@@ -189,25 +200,20 @@ def _by_autograd(a: Tensor, b: Tensor, epilogue: Epilogue, out_dtype: torch.dtyp
     return activated(made, epilogue.activation)
 
 
-def _check(a: Any, b: Any, activation: Any, fallback: Any) -> None:
+def _check(a: Any, b: Any, fallback: Any) -> None:
     for name, tensor in (("a", a), ("b", b)):
-        if not isinstance(tensor, Tensor):
-            raise LayoutError(name, type(tensor).__name__, "must be a torch.Tensor")
-        if tensor.layout is not torch.strided:
-            raise LayoutError(f"{name}.layout", tensor.layout, "must be torch.strided")
+        _check_kind(name, tensor, Tensor)
         if tensor.dim() == 0:
             raise LayoutError(f"{name}.shape", (), "must have at least one dimension")
-    if activation is not None:
-        _check_activation(activation)
-    if fallback not in (None, "torch"):
+    if fallback is not None and not (isinstance(fallback, str) and fallback == "torch"):
         raise LayoutError("fallback", fallback, 'must be "torch", or None for an error')
 
 
-def _check_activation(activation: Any) -> None:
-    if activation not in ACTIVATION_FUNCTIONS:
-        raise LayoutError(
-            "activation", activation, f"must be one of {sorted(ACTIVATION_FUNCTIONS)}"
-        )
+def _check_kind(name: str, value: Any, kind: type, *, optional: bool = False) -> None:
+    if not (isinstance(value, kind) or (optional and value is None)):
+        raise LayoutError(name, type(value).__name__, f"must be a torch.{kind.__name__}")
+    if isinstance(value, Tensor) and value.layout is not torch.strided:
+        raise LayoutError(f"{name}.layout", value.layout, "must be torch.strided")
 
 
 def _check_output(
@@ -218,8 +224,6 @@ def _check_output(
     for name, tensor in others:
         if tensor is None:
             continue
-        if not isinstance(tensor, Tensor):
-            raise LayoutError(name, type(tensor).__name__, "must be a torch.Tensor")
         if tensor.dtype != dtype:
             raise LayoutError(f"{name}.dtype", tensor.dtype, f"must be the output's, {dtype}")
         if tensor.device != a.device:
@@ -289,8 +293,7 @@ def linear(
     Returns:
         (..., N); (...) if weight is a vector.
     """
-    if not isinstance(weight, Tensor):
-        raise LayoutError("weight", type(weight).__name__, "must be a torch.Tensor")
+    _check_kind("weight", weight, Tensor)
     if weight.dim() > 2:
         raise LayoutError("weight.shape", tuple(weight.shape), "must have 1 or 2 dimensions")
     epilogue = epilogue_of(bias, activation)
@@ -323,13 +326,14 @@ def addmm(
         b: (K, N).
         out, fallback: as for `matmul`; out may be the input.
     """
+    beta, alpha = number("beta", beta), number("alpha", alpha)
     if out is None and beta != 0 and isinstance(input, Tensor) and isinstance(b, Tensor):
         quick = quick_product(a, b, sum_epilogue(input, b, beta, alpha))
         if quick is not None:
             return quick
     _check_dims(2, a=a, b=b)
-    if not isinstance(input, Tensor):
-        raise LayoutError("input", type(input).__name__, "must be a torch.Tensor")
+    _check_kind("input", input, Tensor)
+    _check_kind("out", out, Tensor, optional=True)
     a, b, with_input = _autocast(a, b, Epilogue(residual=input))
     addend = with_input.residual
     assert addend is not None
@@ -338,7 +342,7 @@ def addmm(
     shape = (a.shape[0], b.shape[1])
     if not broadcasts_to(addend, shape):
         raise LayoutError("input.shape", tuple(addend.shape), f"must be broadcastable to {shape}")
-    _check(a, b, None, fallback)
+    _check(a, b, fallback)
     if fallback == "torch" and not _has_kernels(a.dtype, b.dtype, a.dtype, a.device, b.device):
         if out is None:
             return torch.addmm(addend, a, b, beta=beta, alpha=alpha)
@@ -391,6 +395,7 @@ def scaled_mm(
         out_dtype: of the output.
         fallback: as for `matmul`.
     """
+    _check_kind("out_dtype", out_dtype, torch.dtype)
     epilogue = Epilogue(bias, scale_a=scale_a, scale_b=scale_b)
     if (
         scale_a is not None
@@ -406,12 +411,12 @@ def scaled_mm(
     _check_dims(2, a=a, b=b)
     m, n = a.shape[0], b.shape[1]
     for name, scale, shape in (("scale_a", scale_a, (m, 1)), ("scale_b", scale_b, (1, n))):
-        if not isinstance(scale, Tensor):
-            raise LayoutError(name, type(scale).__name__, "must be a torch.Tensor")
+        _check_kind(name, scale, Tensor)
         if scale.dtype != torch.float32:
             raise LayoutError(f"{name}.dtype", scale.dtype, "must be torch.float32")
         if scale.numel() != 1 and scale.shape != shape:
             raise LayoutError(f"{name}.shape", tuple(scale.shape), f"must be {shape}, or (1,)")
+    _check_kind("bias", bias, Tensor, optional=True)
     if bias is not None and bias.shape != (n,):
         raise LayoutError("bias.shape", tuple(bias.shape), f"must be ({n},)")
     if wants_gradient(a, b, epilogue):
@@ -432,7 +437,6 @@ def scaled_mm(
 
 def _check_dims(dims: int, **tensors: Any) -> None:
     for name, tensor in tensors.items():
-        if not isinstance(tensor, Tensor):
-            raise LayoutError(name, type(tensor).__name__, "must be a torch.Tensor")
+        _check_kind(name, tensor, Tensor)
         if tensor.dim() != dims:
             raise LayoutError(f"{name}.shape", tuple(tensor.shape), f"must have {dims} dimensions")

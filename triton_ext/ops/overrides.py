@@ -107,6 +107,8 @@ def _addmm(
     addend: Tensor, a: Tensor, b: Tensor,
     *, beta: float = 1, alpha: float = 1, out: Tensor | None = None,
 ) -> Tensor | None:  # fmt: skip
+    if a.dtype not in EVERYWHERE:  # factors of complex tensors are complex
+        return None
     return _product(2, a, b, sum_epilogue(addend, b, beta, alpha), addend, out)
 
 
@@ -154,11 +156,17 @@ def _install(key: str) -> None:
 
 
 class DropIn:
-    """What `drop_in` returns: a context manager that is entered already."""
+    """What `drop_in` returns: active from the start, and a context manager that may be entered
+    again, also within itself.
+    """
 
     def __init__(self) -> None:
+        self._holds = 0
+        self._entered = False
+        self._hold()
+
+    def _hold(self) -> None:
         global _depth
-        self._active = True
         with _lock:
             if torch.cuda.is_available():
                 _install("CUDA")
@@ -166,16 +174,23 @@ class DropIn:
 
             if active_gpu() is not None:
                 _install("CPU")
+            self._holds += 1
             _depth += 1
+
+    def _release(self, holds: int) -> None:
+        global _depth
+        with _lock:
+            self._holds -= holds
+            _depth -= holds
 
     def close(self) -> None:
         """End it, unless that was done; other drop-ins stay active."""
-        global _depth
-        with _lock:
-            _depth -= self._active
-            self._active = False
+        self._release(self._holds)
 
     def __enter__(self) -> DropIn:
+        if self._entered or not self._holds:  # the first block has what the call began
+            self._hold()
+        self._entered = True
         return self
 
     def __exit__(
@@ -184,7 +199,7 @@ class DropIn:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self.close()
+        self._release(min(self._holds, 1))
 
 
 def drop_in() -> DropIn:

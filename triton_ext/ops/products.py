@@ -12,7 +12,7 @@ from torch import Tensor
 from triton_ext.errors import LayoutError
 from triton_ext.kernels.config import ACTIVATIONS, Major, MatmulConfig, choose_config
 from triton_ext.ops.device import Gpu, require_gpu
-from triton_ext.ops.epilogue import EPILOGUE_FIELDS, NOTHING, Epilogue, broadcasts_to, finished
+from triton_ext.ops.epilogue import NOTHING, Epilogue, broadcasts_to, finished
 from triton_ext.ops.launches import PreparedLaunch
 from triton_ext.ops.operands import (
     TMA_ALIGNMENT,
@@ -284,21 +284,12 @@ def problem_of(
 def _configuration(gpu: Gpu, problem: Problem, given: MatmulConfig | None) -> MatmulConfig:
     """The configuration that is given, if it suits a problem; else the tuned or predicted one."""
     if given is None:
-        tuned = lookup(problem)
+        tuned = lookup(problem, gpu.arch)
         if tuned is not None:
             return tuned
         chosen = choose_config(gpu.arch, *problem.asked)
         return replace(chosen, batched=True) if problem.batch > 1 else chosen
-    asked = (gpu.arch, *problem.asked[:3])
-    if (given.arch, given.element_type, given.a_major, given.b_major) != asked:
-        raise LayoutError("config", given, f"(arch, type, a_major, b_major) must be {asked}")
-    if given.c_type != problem.out_type or any(
-        getattr(given, name) not in (None, False) for name in EPILOGUE_FIELDS
-    ):
-        rule = f"must be for an output in {problem.out_type}, and for a product alone"
-        raise LayoutError("config", given, rule)
-    if given.batched != (problem.batch > 1):
-        raise LayoutError("config.batched", given.batched, f"must be {problem.batch > 1} here")
+    problem.check(given, gpu.arch)
     return given
 
 

@@ -6,6 +6,7 @@ choice; the file is read when the first product is prepared, and never waited fo
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import functools
 import json
@@ -21,14 +22,26 @@ from typing import Any
 from triton_ext._version import __version__
 from triton_ext.errors import LayoutError
 from triton_ext.kernels.config import ELEMENT_TYPES, Major, MatmulConfig
+from triton_ext.ops.epilogue import EPILOGUE_FIELDS
+from triton_ext.reading import read_file
 
 FOLDER_VARIABLE = "TRITON_EXT_CACHE_DIR"
 """The environment variable with the folder, in place of ``~/.cache/triton_ext``."""
 FORMAT = 1
-"""The format of the file; files of another one are ignored."""
+"""The format of the file; files of another one are ignored, and kept."""
+MAX_BYTES = 1 << 24
+"""A larger file is taken for damaged: an entry has about 300 bytes."""
 
 _lock = threading.Lock()
 _known: dict[str, MatmulConfig] | None = None
+
+
+class _Unreadable(Exception):
+    """A file of entries that is damaged, or of another format."""
+
+    def __init__(self, reason: str, damaged: bool = True) -> None:
+        super().__init__(reason)
+        self.damaged = damaged
 
 
 @dataclass(frozen=True)
@@ -77,52 +90,86 @@ class Problem:
         kind = f"{self.element_type} {self.a_major} {self.b_major} {self.out_type}"
         return f"{__version__} | {self.gpu}, {self.processors} SMs | {kind} | {sizes}"
 
+    def check(self, config: MatmulConfig, arch: int) -> None:
+        """Raise LayoutError unless a configuration makes this product on `arch`, and no more."""
+        asked = (arch, *self.asked[:3])
+        if (config.arch, config.element_type, config.a_major, config.b_major) != asked:
+            raise LayoutError("config", config, f"(arch, type, a_major, b_major) must be {asked}")
+        if config.c_type != self.out_type or any(
+            getattr(config, name) not in (None, False) for name in EPILOGUE_FIELDS
+        ):
+            rule = f"must be for an output in {self.out_type}, and for a product alone"
+            raise LayoutError("config", config, rule)
+        if config.batched != (self.batch > 1):
+            raise LayoutError("config.batched", config.batched, f"must be {self.batch > 1} here")
+
 
 def path() -> Path:
-    """The file."""
+    """The file.
+
+    Raises:
+        OSError: no folder is named, and the user has no home.
+    """
     folder = os.environ.get(FOLDER_VARIABLE)
     if folder is None:
-        caches = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+        try:
+            caches = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+        except RuntimeError as error:
+            raise OSError(str(error)) from None
         folder = str(Path(caches) / "triton_ext")
     return Path(folder) / "tuned.json"
 
 
-def lookup(problem: Problem) -> MatmulConfig | None:
-    """The configuration that was measured to be the fastest for a problem, if there is one."""
+def lookup(problem: Problem, arch: int = 90) -> MatmulConfig | None:
+    """The configuration that was measured to be the fastest for a problem, if there is one.
+
+    What is wrong with the file, or with the entry, is a warning, given once; never an error.
+    """
     global _known
     if problem.gpu is None:
         return None
     known = _known
     if known is None:
         with _lock:
-            known = _known = _configurations(_read(path()))
-    return known.get(problem.key)
+            _known = known = {}
+            with contextlib.suppress(OSError):  # no home, no file
+                _known = known = _configurations(path())
+    config = known.get(problem.key)
+    try:
+        if config is not None:
+            problem.check(config, arch)
+    except LayoutError as error:
+        _known = {key: other for key, other in known.items() if key != problem.key}
+        _warn(f"{problem.key} of tuned.json is ignored: {error}")
+        return None
+    return config
 
 
 def store(problem: Problem, config: MatmulConfig, seconds: float) -> Path:
     """Keep a configuration for this process and later ones; returns the file.
 
     The file is replaced at once, and writers wait for each other, so none loses what another wrote.
+    A damaged file is kept beside it, as ``tuned.json.damaged``.
 
     Raises:
-        OSError: the file cannot be written; the configuration is known to this process all the
-            same.
+        OSError: the file cannot be written, or has a format that this version does not know; the
+            configuration is known to this process all the same.
     """
     global _known
     lookup(problem)
     with _lock:
         _known = {**(_known or {}), problem.key: config}
-        file = path()
         try:
+            file = path()
             file.parent.mkdir(parents=True, exist_ok=True)
             with open(file.with_suffix(".lock"), "w") as other_writers:
                 fcntl.flock(other_writers, fcntl.LOCK_EX)  # until it is closed
-                entries = _read(file)
+                entries = _kept(file)
                 entries[problem.key] = {"config": _described(config), "seconds": seconds}
                 _replace(file, {"format": FORMAT, "tuned": entries})
         except OSError as error:
             raise OSError(
-                f"cannot write tuned configurations to {file}: {error}; set {FOLDER_VARIABLE} to a"
+                f"cannot write tuned configurations: {error}; set {FOLDER_VARIABLE} to a"
                 " folder that can be written to"
             ) from error
     return file
@@ -148,36 +195,57 @@ def _replace(file: Path, content: Mapping[str, Any]) -> None:
 
 
 def _read(file: Path) -> dict[str, Any]:
-    """The entries of the file; none, and a warning, if it is damaged."""
+    """The entries of the file.
+
+    Raises:
+        _Unreadable: it is damaged, or has another format.
+    """
     try:
-        content = json.loads(file.read_bytes())
-        if content["format"] == FORMAT:
-            entries = content["tuned"]
-            if isinstance(entries, dict):
-                return entries
-        reason = f"its format is not {FORMAT}"
+        content = json.loads(read_file(file, MAX_BYTES))
+        if content["format"] != FORMAT:
+            reason = f"its format is {content['format']!r}, and this version knows {FORMAT}"
+            raise _Unreadable(reason, damaged=False)
+        if not isinstance(content["tuned"], dict):
+            raise _Unreadable("its entries are no object")
+        entries: dict[str, Any] = content["tuned"]
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        reason = f"{type(error).__name__}: {error}"
-    _warn(file, reason)
-    return {}
+    except (LayoutError, ValueError, KeyError, TypeError, RecursionError) as error:
+        raise _Unreadable(f"{type(error).__name__}: {error}") from None
+    return entries
 
 
-def _configurations(entries: Mapping[str, Any]) -> dict[str, MatmulConfig]:
+def _kept(file: Path) -> dict[str, Any]:
+    """The entries that a writer must keep."""
+    try:
+        return _read(file)
+    except _Unreadable as error:
+        if not error.damaged:
+            raise OSError(f"{file}: {error}") from None
+        os.replace(file, f"{file}.damaged")
+        return {}
+
+
+def _configurations(file: Path) -> dict[str, MatmulConfig]:
+    """The configurations in the file of this version of the project."""
     found = {}
     prefix = f"{__version__} | "
+    try:
+        entries = _read(file)
+    except (_Unreadable, OSError) as error:
+        _warn(f"{file} is ignored: {error}")
+        return {}
     for key, entry in entries.items():
         if key.startswith(prefix):
             try:
                 found[key] = MatmulConfig(**entry["config"])
-            except (LayoutError, KeyError, TypeError) as error:
-                _warn(path(), f"{key}: {error}")
+            except Exception as error:  # whatever its values do to the checks
+                _warn(f"{file} is ignored: {key}: {error}")
     return found
 
 
-def _warn(file: Path, reason: str) -> None:
-    warnings.warn(f"{file} is ignored: {reason}", RuntimeWarning, stacklevel=2)
+def _warn(message: str) -> None:
+    warnings.warn(message, RuntimeWarning, stacklevel=2)
 
 
 @functools.cache

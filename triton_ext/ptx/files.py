@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 import importlib
+import io
 import itertools
 import struct
 from collections.abc import Iterator
@@ -19,16 +20,44 @@ from pathlib import Path
 
 from triton_ext.errors import LayoutError
 from triton_ext.ptx.text import without_debug_lines
+from triton_ext.reading import read_file
 
+MAX_FILE_BYTES = 1 << 28
+"""A larger file is refused."""
+MAX_CONTENT_BYTES = 1 << 26
+"""How much PTX, and cubins that may have some, is unpacked from a file, all together."""
+_MAX_WINDOW_BYTES = 1 << 27  # what Zstandard itself takes unasked
+_MAX_NAME_BYTES = 64
 _ELF_MAGIC = b"\x7fELF"
 _FATBIN_MAGIC = struct.pack("<I", 0xBA55ED50)
 _FATBIN_HEADER = struct.Struct("<IHHQ")  # magic, version, bytes of the header, bytes of the entries
 _ENTRY = struct.Struct("<HHIQI20xQ8xQ")  # kind, version, header, size, compressed, flags, original
 _PTX_ENTRY, _CUBIN_ENTRY = 1, 2
 _LZ4, _ZSTD = 0x2000, 0x8000  # of an entry's flags
-_MAX_PTX_BYTES = 1 << 28
 _FATBIN_SECTIONS = (".nv_fatbin", "__nv_relfatbin")
 _DEBUG_SECTION = ".nv_debug_ptx_txt"
+
+
+@dataclass
+class _Binary:
+    """A file that is being read, and how much more may be unpacked from it."""
+
+    name: str
+    left: int = MAX_CONTENT_BYTES
+
+    def broken(self, why: str) -> LayoutError:
+        return LayoutError("file", self.name, f"is broken: {why}")
+
+    def unpacking(self, size: int) -> None:
+        """Take note of some bytes that are to be unpacked.
+
+        Raises:
+            LayoutError: they are too many.
+        """
+        self.left -= size
+        if self.left < 0:
+            rule = f"holds more than {MAX_CONTENT_BYTES} bytes of PTX and cubins, unpacked"
+            raise LayoutError("file", self.name, f"{rule}; extract the kernel with cuobjdump")
 
 
 @dataclass(frozen=True)
@@ -51,13 +80,16 @@ def read_ptx(path: str | Path) -> list[PtxText]:
     if none is embedded, that is what is returned.
 
     Raises:
-        LayoutError: the file cannot be read, is broken, or has no PTX; the rule says what to do.
+        LayoutError: the file cannot be read, is too large (`MAX_FILE_BYTES`,
+            `MAX_CONTENT_BYTES`), broken, or has no PTX; the rule says what to do.
     """
     path = Path(path)
+    cached = ""
     try:
-        data = path.read_bytes()
+        data = read_file(path, MAX_FILE_BYTES)
         beside = path.with_suffix(".ptx")
-        cached = beside.read_text(errors="replace") if _is_binary(data) and beside.exists() else ""
+        if _is_binary(data) and beside.exists():
+            cached = read_file(beside, MAX_CONTENT_BYTES).decode(errors="replace")
     except OSError as error:
         raise LayoutError("file", str(path), f"cannot be read: {error.strerror}") from None
     if not cached:
@@ -79,12 +111,14 @@ def ptx_of_bytes(data: bytes, name: str = "file") -> list[PtxText]:
         name: the name of the file, for errors.
 
     Raises:
-        LayoutError: a binary that is broken, or has no PTX.
+        LayoutError: a binary that is broken, or has no PTX; or more PTX than `MAX_CONTENT_BYTES`.
     """
+    binary = _Binary(name)
     if not _is_binary(data):
+        binary.unpacking(len(data))
         return [PtxText(data.decode(errors="replace"))]
     try:
-        found = list(_of_binary(data, name))
+        found = list(_of_binary(data, binary))
     except (struct.error, OverflowError):
         raise LayoutError("file", name, "is cut short or broken") from None
     if not found:
@@ -108,38 +142,43 @@ def _code(text: str) -> list[list[str]]:
     return list(itertools.takewhile(lambda line: line[0] != ".section", words))
 
 
-def _of_binary(data: bytes, name: str) -> Iterator[PtxText]:
+def _of_binary(data: bytes, binary: _Binary) -> Iterator[PtxText]:
     if data.startswith(_FATBIN_MAGIC):
-        yield from _of_fatbins(data, name)
+        yield from _of_fatbins(data, binary)
         return
-    for section, content in _sections(data, name):
+    for section, content in _sections(data, binary, (_DEBUG_SECTION, *_FATBIN_SECTIONS)):
         if section == _DEBUG_SECTION:
-            yield PtxText(
-                content.replace(b"\0", b"\n").decode(errors="replace"), f"section {section}"
-            )
-        elif section in _FATBIN_SECTIONS:
-            yield from _of_fatbins(content, name)
+            yield _debug_text(content, f"section {section}")
+        else:
+            yield from _of_fatbins(content, binary)
 
 
-def _sections(data: bytes, name: str) -> Iterator[tuple[str, bytes]]:
-    """Name and content of each section of an ELF file (ELF specification, "Sections")."""
+def _debug_text(content: bytes, origin: str) -> PtxText:
+    return PtxText(content.replace(b"\0", b"\n").decode(errors="replace"), origin)
+
+
+def _sections(data: bytes, binary: _Binary, wanted: tuple[str, ...]) -> Iterator[tuple[str, bytes]]:
+    """Name and content of some sections of an ELF file (ELF specification, "Sections")."""
     if data[4:6] != b"\x02\x01":
-        raise LayoutError("file", name, "must be a 64-bit little-endian ELF file")
+        raise LayoutError("file", binary.name, "must be a 64-bit little-endian ELF file")
     (table,) = struct.unpack_from("<Q", data, 40)
     size, count, names_index = struct.unpack_from("<HHH", data, 58)
     headers = [struct.unpack_from("<I20xQQ", data, table + size * i) for i in range(count)]
     if not headers:
         return
     if names_index >= count:
-        raise LayoutError("file", name, "is a broken ELF file: no section names")
+        raise LayoutError("file", binary.name, "is a broken ELF file: no section names")
     _, names_offset, names_size = headers[names_index]
     names = data[names_offset : names_offset + names_size]
     for label, offset, length in headers:
-        section = names[label : max(names.find(b"\0", label), 0)]
-        yield section.decode(errors="replace"), data[offset : offset + length]
+        name = names[label : label + _MAX_NAME_BYTES].partition(b"\0")[0].decode(errors="replace")
+        if name in wanted:
+            content = data[offset : offset + length]
+            binary.unpacking(len(content))
+            yield name, content
 
 
-def _of_fatbins(data: bytes, name: str) -> Iterator[PtxText]:
+def _of_fatbins(data: bytes, binary: _Binary) -> Iterator[PtxText]:
     """The PTX of each fatbin in a row; linkers align them."""
     start = data.find(_FATBIN_MAGIC)
     while start >= 0:
@@ -149,37 +188,36 @@ def _of_fatbins(data: bytes, name: str) -> Iterator[PtxText]:
         while position < end:
             kind, _, skip, size, compressed, flags, original = _ENTRY.unpack_from(data, position)
             if skip < _ENTRY.size:
-                raise LayoutError("file", name, "is a broken fatbin: an entry without a header")
+                raise binary.broken("an entry of a fatbin without a header")
             content = data[position + skip : position + skip + size]
             position += skip + size
             if kind in (_PTX_ENTRY, _CUBIN_ENTRY):
-                yield from _of_entry(kind, content, compressed, flags, original, name)
+                yield from _of_entry(kind, content, compressed, flags, original, binary)
         start = data.find(_FATBIN_MAGIC, end)
 
 
 def _of_entry(
-    kind: int, content: bytes, compressed: int, flags: int, original: int, name: str
+    kind: int, content: bytes, compressed: int, flags: int, original: int, binary: _Binary
 ) -> Iterator[PtxText]:
     if flags & (_LZ4 | _ZSTD):
-        if original > _MAX_PTX_BYTES:
-            raise LayoutError("file", name, f"is broken: an entry of {original} bytes")
+        binary.unpacking(original)
         unpack = _lz4_block if flags & _LZ4 else _zstd
         try:
-            content = unpack(content[:compressed], original, name)
+            content = unpack(content[:compressed], original, binary)
         except LayoutError:
             if kind == _PTX_ENTRY:
                 raise
             return  # a cubin need not have PTX
+    elif kind == _PTX_ENTRY:
+        binary.unpacking(len(content))
     if kind == _PTX_ENTRY:
         yield PtxText(content.rstrip(b"\0").decode(errors="replace"), "fatbin")
     elif content.startswith(_ELF_MAGIC):
-        for section, text in _sections(content, name):
-            if section == _DEBUG_SECTION:
-                decoded = text.replace(b"\0", b"\n").decode(errors="replace")
-                yield PtxText(decoded, f"section {section} of a cubin in the fatbin")
+        for section, text in _sections(content, binary, (_DEBUG_SECTION,)):
+            yield _debug_text(text, f"section {section} of a cubin in the fatbin")
 
 
-def _lz4_block(data: bytes, size: int, name: str) -> bytes:
+def _lz4_block(data: bytes, size: int, binary: _Binary) -> bytes:
     """Decompress an LZ4 block of `size` bytes (LZ4 Block Format Description)."""
     out = bytearray()
     position = 0
@@ -211,26 +249,37 @@ def _lz4_block(data: bytes, size: int, name: str) -> bytes:
             repeated = out[-distance:] * (count // distance + 1)
             out += repeated[:count]
     except IndexError:
-        raise LayoutError("file", name, "is broken: LZ4 data that cannot be read") from None
+        raise binary.broken("LZ4 data that cannot be read") from None
     if len(out) != size:
-        raise LayoutError("file", name, f"is broken: {len(out)} of {size} bytes of PTX")
+        raise binary.broken(f"{len(out)} of {size} bytes of PTX")
     return bytes(out)
 
 
-def _zstd(data: bytes, size: int, name: str) -> bytes:
-    """Decompress Zstandard, with Python's own module (3.14) or the package ``zstandard``."""
+def _zstd(data: bytes, size: int, binary: _Binary) -> bytes:
+    """Decompress Zstandard, with Python's own module (3.14) or the package ``zstandard``.
+
+    What the data say of their size is not believed: no more than `size` bytes are made.
+    """
     for module in ("compression.zstd", "zstandard"):
         try:
             zstd = importlib.import_module(module)
         except ImportError:
             continue
         try:
-            return bytes(zstd.decompress(data))[:size]
+            if module == "zstandard":
+                unpacker = zstd.ZstdDecompressor(max_window_size=_MAX_WINDOW_BYTES)
+                content = unpacker.stream_reader(io.BytesIO(data)).read(size)
+            else:
+                window = {
+                    zstd.DecompressionParameter.window_log_max: _MAX_WINDOW_BYTES.bit_length() - 1
+                }
+                content = zstd.ZstdDecompressor(options=window).decompress(data, max_length=size)
         except (zstd.ZstdError, EOFError) as error:
-            raise LayoutError("file", name, f"is broken: Zstandard: {error}") from None
+            raise binary.broken(f"Zstandard: {error}") from None
+        return bytes(content)
     raise LayoutError(
         "file",
-        name,
+        binary.name,
         "its PTX is compressed with Zstandard. Install the package zstandard (or use Python 3.14),"
         " compile with nvcc --compress-mode=none (or speed), or give the output of"
         " cuobjdump -ptx",

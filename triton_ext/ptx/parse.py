@@ -192,12 +192,14 @@ def parse_ptx(text: str) -> Module:
         raise LayoutError("ptx", text[:60], "must be PTX: with a .version and a .target directive")
     newlines = [match.start() for match in re.finditer("\n", text)]
     kernels, between = [], []
-    position = end = 0
+    position = end = opening = declaration_end = 0
     while match := _FUNCTION.search(text, position):
         between.append(text[end : match.start()])
         position = end = match.end()
-        opening = text.find("{", position)
-        declaration_end = text.find(";", position)
+        if 0 <= opening < position:  # else it is the next one still, or there is none
+            opening = text.find("{", position)
+        if 0 <= declaration_end < position:
+            declaration_end = text.find(";", position)
         if opening < 0 or 0 <= declaration_end < opening:
             end = declaration_end + 1 if declaration_end >= 0 else len(text)
             continue  # a declaration without a body

@@ -6,10 +6,13 @@ from dataclasses import dataclass
 
 import click
 
+from triton_ext.errors import LayoutError
 from triton_ext.layouts.encodings import CHUNK_BYTES
 from triton_ext.layouts.linear_layout import LinearLayout
 from triton_ext.render.cells import chunk_elements, contiguous_run
 
+MAX_CELLS = 1 << 21
+"""A table of more cells is refused."""
 _COLOURS = ("red", "green", "yellow", "blue", "magenta", "cyan", "white", "bright_black")
 """One for each group of 4 banks: the 8 chunks of 16 bytes in a 128-byte line."""
 
@@ -47,6 +50,9 @@ def draw_grid(
         element_bitwidth: bits of an element; left out, there are no colours.
         max_rows, max_width: how many lines of cells and how many characters a line to draw; None
             for no limit. What is left out is said below the table.
+
+    Raises:
+        LayoutError: more than `MAX_CELLS` cells, or a layout that misses some coordinates.
     """
     if not layout.out_dims or "offset" not in layout.in_dims:
         return "(nothing to draw: the layout has no offsets or no dimensions)"
@@ -56,11 +62,11 @@ def draw_grid(
     row_name = leading.pop() if leading else ""
     blocks = layout.in_dims.get("block", 1)
 
-    def offset_and_text(row: int, column: int) -> tuple[int, str]:
-        point = dict.fromkeys(leading, 0) | ({row_name: row} if row_name else {})
-        found = inverse.apply(point | {column_name: column})
-        offset = found["offset"]
-        return offset, f"{found['block']}:{offset}" if blocks > 1 else str(offset)
+    def places(name: str, starts: range) -> list[tuple[int, int]]:
+        """(offset, block) of some coordinates along a dimension: XORs of the inverse's bases."""
+        point = dict.fromkeys(layout.out_dims, 0)
+        found = [inverse.apply(point | ({name: at} if name else {})) for at in starts]
+        return [(each["offset"], each.get("block", 0)) for each in found]
 
     def axis(name: str, room: int | None) -> _Axis:
         size, step = layout.out_dims.get(name, 1), run if name == along else 1
@@ -73,13 +79,19 @@ def draw_grid(
     room = None if max_width is None else max(1, (max_width - label_width) // cell_width)
     down, across = axis(row_name, max_rows), axis(column_name, room)
 
+    if down.count * across.count > MAX_CELLS:
+        cells = f"{down.count} x {across.count} cells"
+        raise LayoutError("grid", cells, f"must be at most {MAX_CELLS}; leave --full out")
     labels = "".join(str(column).rjust(cell_width) for column in across.starts)
     lines = [corner.rjust(label_width) + labels]
-    for row in down.starts:
+    columns = places(column_name, across.starts)
+    for row, (row_offset, row_block) in zip(
+        down.starts, places(row_name, down.starts), strict=True
+    ):
         line = str(row).rjust(label_width)
-        for column in across.starts:
-            offset, text = offset_and_text(row, column)
-            text = text.rjust(cell_width)
+        for column_offset, column_block in columns:
+            offset, block = row_offset ^ column_offset, row_block ^ column_block
+            text = (f"{block}:{offset}" if blocks > 1 else str(offset)).rjust(cell_width)
             if element_bitwidth:
                 bank_group = offset * element_bitwidth // 8 // CHUNK_BYTES % len(_COLOURS)
                 text = click.style(text, fg=_COLOURS[bank_group])

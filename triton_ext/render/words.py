@@ -1,8 +1,12 @@
-"""Shapes and counts in words."""
+"""Shapes and counts in words, and words that are safe to print."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
+
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+"""Control characters but for tab and newline; and those that turn the direction of a line."""
 
 
 def by(shape: Iterable[int]) -> str:
@@ -18,3 +22,8 @@ def counted(number: int, noun: str, plural: str = "") -> str:
 def in_bytes(number: int) -> str:
     """``1 byte``, ``2 bytes``."""
     return counted(number, "byte")
+
+
+def plain(text: str) -> str:
+    """A text without control characters: ``\\x1b`` in words for an escape, and so on."""
+    return _CONTROL.sub(lambda found: ascii(found[0])[1:-1], text)

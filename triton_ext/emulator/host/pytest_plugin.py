@@ -18,6 +18,8 @@ from typing import Any
 
 import pytest
 
+from triton_ext.emulator.errors import EmulationError
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("triton_ext", "the emulated GPU of triton_ext")
@@ -42,3 +44,16 @@ def emulated_gpu(request: pytest.FixtureRequest) -> Iterator[Any]:
     seed = config.getoption("--emulate-seed")
     with emulate(arch, schedule=schedule, seed=seed, cuda_on_host=True) as gpu:
         yield gpu
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> None:
+    """Leave the frames of the emulator, and of Triton above it, out of what a test shows."""
+    if call.excinfo is None or "emulated_gpu" not in getattr(item, "fixturenames", ()):
+        return
+    hidden = ("triton_ext.emulator", "triton.runtime", "triton.experimental")
+    kept = call.excinfo.traceback.filter(
+        lambda entry: not str(entry.frame.f_globals.get("__name__", "")).startswith(hidden)
+    )
+    if isinstance(call.excinfo.value, EmulationError) and kept:
+        call.excinfo.traceback = kept
