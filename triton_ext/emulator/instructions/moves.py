@@ -131,7 +131,7 @@ def load_bytes(
         return cta.local.load(lane_sets.indices(lanes), addresses, width)
     check_aligned(addresses, width, "parameter")
     data = np.frombuffer(cta.launch.parameters, np.uint8)
-    if ((addresses < 0) | (addresses + width > len(data))).any():
+    if ((addresses < 0) | (addresses > len(data) - width)).any():
         raise MemoryFault(f"an access outside of the {len(data)} bytes of the parameters")
     values = data[addresses[:, None] + np.arange(width)]
     return values

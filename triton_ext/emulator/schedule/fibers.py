@@ -21,6 +21,12 @@ from triton_ext.emulator.state.lanes import Lanes
 from triton_ext.hardware.architecture import WARP_THREADS
 from triton_ext.ptx.parse import Instruction
 
+MANY_LAPS = 256
+"""Rounds of a loop without a change of memory after which a fiber is taken to wait for others."""
+CHECKED_LAPS = 4
+"""From the 1024th round on, at powers of two: rounds among which a fiber may show that it repeats
+itself."""
+
 
 class Fiber:
     """Threads of a block that stand at the same instruction.
@@ -31,20 +37,51 @@ class Fiber:
         wait: what they wait for, or None.
         parked: they wait for the rest of their warps.
         apart: they must execute the instruction without others that stand there.
+        laps: how often they went back in the text since memory or barriers changed last.
+        endless: they do again and again the same, unless memory or barriers change.
     """
 
-    __slots__ = ("apart", "lanes", "parked", "pc", "wait")
+    __slots__ = ("apart", "endless", "lanes", "laps", "parked", "pc", "seen", "since", "wait")
 
     def __init__(self, pc: int, lanes: Lanes) -> None:
         self.pc, self.lanes = pc, lanes
         self.wait: Wait | None = None
-        self.parked = self.apart = False
+        self.parked = self.apart = self.endless = False
+        self.laps, self.since, self.seen = 0, -1, (-1, 0)
+
+    def part(self, pc: int, lanes: Lanes) -> Fiber:
+        """A fiber of some of its threads, or of some more, which has gone round as often."""
+        part = Fiber(pc, lanes)
+        part.laps, part.since, part.seen = self.laps, self.since, self.seen
+        return part
 
     def go_on(self, then: Callable[[], None]) -> None:
         """End a wait: do `then`, and go to the next instruction."""
         self.wait = None
         then()
         self.pc += 1
+
+    def lap(self, cta: Cta) -> None:
+        """The fiber went back in the text: a loop. Does it only repeat itself?
+
+        While memory and barriers stay, what it does next follows from its registers alone: if they
+        are those of an earlier round, all further rounds are the same.
+        """
+        progress = cta.machine.progress
+        if self.since != progress:
+            self.since, self.laps, self.endless = progress, 0, False
+        self.laps += 1
+        past = self.laps - (1 << self.laps.bit_length() - 1)
+        if self.laps < 4 * MANY_LAPS or past > CHECKED_LAPS:
+            return
+        state = self.pc, hash(tuple(cta.files[name][..., self.lanes].tobytes() for name in _FILES))
+        if not past:
+            self.seen = state
+        elif state == self.seen:
+            self.endless = True
+
+
+_FILES = ("pred", "b16", "b32", "b64", "b128")
 
 
 class Fibers:
@@ -120,7 +157,8 @@ class Fibers:
             merged += [fiber for fiber in standing if fiber.apart]
             if len(together) > 1:
                 threads = np.concatenate([lane_sets.indices(each.lanes) for each in together])
-                fiber = Fiber(pc, lane_sets.pack(np.sort(threads)))
+                most = max(together, key=lambda each: (each.since, each.laps))
+                fiber = most.part(pc, lane_sets.pack(np.sort(threads)))
                 for each in together:
                     self.fibers.remove(each)
                 self.fibers.append(fiber)
@@ -132,6 +170,7 @@ class Fibers:
         """Run a fiber until it waits, splits or reaches `stop`; the number of instructions."""
         steps, cta, observer = self.steps, self.cta, self._observer
         machine, pred, end = cta.machine, cta.files["pred"], len(self.steps)
+        counts = machine.counts
         done = 0
         while done < budget:
             pc = fiber.pc
@@ -151,6 +190,7 @@ class Fibers:
                 self._settle(step, lanes)
             done += 1
             machine.steps += 1
+            counts[pc] += 1
             if step.guard >= 0:
                 taken = pred[step.guard, lanes]
                 if step.negated:
@@ -172,14 +212,16 @@ class Fibers:
                 continue
             if lanes is not fiber.lanes:
                 rest = np.setdiff1d(lane_sets.indices(fiber.lanes), lane_sets.indices(lanes))
-                self.fibers.append(Fiber(pc + 1, lane_sets.pack(rest)))
+                self.fibers.append(fiber.part(pc + 1, lane_sets.pack(rest)))
                 fiber.lanes = lanes
                 self._follow(fiber, outcome)
                 return done
             if self._follow(fiber, outcome):
                 return done
-            if fiber.pc < pc and len(self.fibers) > 1:
-                return done  # a loop: the others may have got behind
+            if fiber.pc <= pc:
+                fiber.lap(cta)
+                if len(self.fibers) > 1 or fiber.endless:
+                    return done  # a loop: the others may have got behind
         return done
 
     def _follow(self, fiber: Fiber, outcome: Wait | Jump | Split | Park) -> bool:
@@ -196,7 +238,7 @@ class Fibers:
         if isinstance(outcome, Split):
             self.fibers.remove(fiber)
             for lanes in outcome.parts:
-                part = Fiber(fiber.pc, lanes)
+                part = fiber.part(fiber.pc, lanes)
                 part.apart = True
                 self.fibers.append(part)
             return True
@@ -211,7 +253,7 @@ class Fibers:
         self.fibers.remove(fiber)
         threads = lane_sets.indices(fiber.lanes)
         for target in np.unique(outcome.target):
-            part = Fiber(int(target), lane_sets.pack(threads[outcome.target == target]))
+            part = fiber.part(int(target), lane_sets.pack(threads[outcome.target == target]))
             self.fibers.append(part)
             if target < 0:
                 self._exit(part)
@@ -321,6 +363,17 @@ class Fibers:
                 ended = True
         return ended
 
+    @property
+    def runnable(self) -> list[Fiber]:
+        """The fibers that wait for nothing."""
+        return [fiber for fiber in self.fibers if fiber.wait is None and not fiber.parked]
+
+    @property
+    def endless(self) -> bool:
+        """Whether every fiber that waits for nothing does again and again the same."""
+        progress = self.cta.machine.progress
+        return all(fiber.endless and fiber.since == progress for fiber in self.runnable)
+
     def stuck(self) -> list[tuple[Instruction, str]]:
         """Where each fiber stands, and why it does not go on.
 
@@ -328,6 +381,10 @@ class Fibers:
             ConvergenceFault: threads stand at a convergent instruction, and the rest never comes.
         """
         self._check_parked()
+        return self.standing()
+
+    def standing(self) -> list[tuple[Instruction, str]]:
+        """Where each fiber stands, and what it waits for."""
         found = []
         for fiber in self.fibers:
             at = self.steps[min(fiber.pc, len(self.steps) - 1)].instruction
