@@ -119,6 +119,8 @@ class Fibers:
                 done += self._run_fiber(fiber, stop, budget - done)
             except EmulationError as error:
                 raise self._located(error, fiber) from None
+            if fiber.endless and self.endless:
+                break
         return done
 
     def _located(self, error: EmulationError, fiber: Fiber) -> EmulationError:
