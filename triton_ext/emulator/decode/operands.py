@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from triton_ext.emulator.decode.special import SPECIAL_REGISTERS
-from triton_ext.emulator.errors import UnsupportedInstruction
+from triton_ext.emulator.errors import LaunchError, UnsupportedInstruction
 from triton_ext.emulator.state.block import Cta
 from triton_ext.emulator.state.lanes import Lanes, count
 from triton_ext.emulator.state.storage import Register, Symbol, file_width
@@ -24,6 +24,8 @@ from triton_ext.ptx.parse import (
     type_bits,
 )
 
+MAX_REGISTERS = 1 << 20
+"""Of a width, that a kernel may declare: an own limit."""
 Array = NDArray[Any]
 Reader = Callable[[Cta, Lanes], Array]
 """The operand's value for each lane; one that all lanes share may have no dimensions."""
@@ -64,6 +66,10 @@ class Operands:
             first = self.counts.setdefault(width, 0)
             number = 1 if variable.count is None else variable.count
             self.counts[width] = first + number
+            if self.counts[width] > MAX_REGISTERS:
+                raise LaunchError(
+                    f"{variable.name}: a kernel has at most {MAX_REGISTERS} registers"
+                )
             if variable.count is None:
                 self._named[variable.name, variable.scope] = Register(width, first)
             else:

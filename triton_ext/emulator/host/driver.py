@@ -141,7 +141,9 @@ class _Flattened:
         elif kind.startswith("tensordesc"):
             self._descriptor(name, value)
         elif kind.startswith("*"):
-            self.values.append(self._pointer(name, value).to_bytes(8, "little"))
+            given = isinstance(value, int)
+            pointer = value if given else self._pointer(name, value).to_bytes(8, "little")
+            self.values.append(pointer)
         elif kind in _FLOATS:
             self.values.append(np.asarray(value).astype(_FLOATS[kind]).tobytes())
         else:
@@ -150,8 +152,6 @@ class _Flattened:
     def _pointer(self, name: str, value: Any) -> int:
         if value is None:
             return 0
-        if isinstance(value, int):
-            return value
         tensor = getattr(value, "base", value)  # Triton's reinterpreted tensors have a base
         if hasattr(tensor, "untyped_storage"):
             memory = allocation(tensor, f"argument {name}")

@@ -63,7 +63,8 @@ class Reachable:
     """Finds the tensors that the memory of a launch points at: see `GlobalMemory`.
 
     Args:
-        values: the launch's parameters, in which pointers lie, too: integers and bytes.
+        values: the launch's parameters, of which integers may be addresses. (That of a tensor leads
+            to no other one: it says itself how much of its storage it spans.)
     """
 
     def __init__(self, values: Sequence[Any]) -> None:
@@ -75,8 +76,8 @@ class Reachable:
         if not any(each.start <= address < each.start + each.size for each in living):
             return []
         low, high = living[0].start, max(each.end for each in living)
-        given = [np.frombuffer(each, np.uint8) for each in map(_packed, self._values) if each]
-        unread = [(data, 0) for data in given]
+        numbers = [n for n in self._values if isinstance(n, int) and 0 <= n < 1 << 63]
+        unread = [(np.array(numbers, np.uint64).view(np.uint8), 0)]
         unread += [(each.data, each.start) for each in memory.allocations]
         found: list[Allocation] = []
         while unread and living:
@@ -91,12 +92,3 @@ class Reachable:
             unread = [(each.data, each.start) for each in reached]
             found += reached
         return found
-
-
-def _packed(value: Any) -> bytes:
-    """The bytes of a parameter that may hold pointers."""
-    if isinstance(value, (bytes, bytearray)):
-        return bytes(value)
-    if isinstance(value, int) and 0 <= value < 1 << 64:
-        return value.to_bytes(8, "little")
-    return b""

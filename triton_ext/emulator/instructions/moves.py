@@ -32,6 +32,8 @@ from triton_ext.ptx.parse import Instruction
 
 _SPACES = ("global", "shared", "shared::cta", "shared::cluster", "local", "param", "const",
            "param::entry", "param::func")  # fmt: skip
+_VECTOR_BITS = 128
+"""PTX ISA, "ld": what ``.v8``, and ``.v4`` of 64 bits, need: ``.global``, and sm_100."""
 _ADDRESS = (1 << 64) - 1
 _WINDOW_OF = {"shared": SHARED_WINDOW, "local": LOCAL_WINDOW, "param": PARAM_WINDOW}
 _HINTS = ("ca", "cg", "cs", "lu", "cv", "wb", "wt", "nc", "weak", "gpu", "cta", "sys", "cluster",
@@ -239,6 +241,12 @@ def _access(
     texts = operands.vector(registers)
     if len(texts) != vector:
         raise UnsupportedInstruction(f"{len(texts)} registers for a vector of {vector}", at)
+    if vector * bits_of(type_name) > _VECTOR_BITS and (operands.arch < 100 or space != "global"):
+        raise UnsupportedInstruction(
+            f"a vector of {vector * bits_of(type_name)} bits: at most {_VECTOR_BITS}, and 256 bits"
+            " in global memory from sm_100 on",
+            at,
+        )
     symbol = operands.symbol(address.strip("[] ").partition("+")[0].strip(), at.scope)
     if space == "param" and symbol is not None:
         space = symbol.space

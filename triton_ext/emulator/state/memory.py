@@ -200,14 +200,21 @@ class GlobalMemory:
 
     def _describe(self, address: int, width: int) -> str:
         text = f"global address {address:#x} ({width} bytes) is in no allocation of this launch"
-        at = bisect_right(self._starts, address) - 1
-        if self.allocations:
-            found = self.allocations[max(at, 0)]
-            far = address - found.start - found.size
-            side = f"{far} bytes past the end of" if far >= 0 else f"{far + found.size} bytes from"
-            text += (
-                f"; it is {side} {found.name or 'the one'} at {found.start:#x}, {found.size} bytes"
-            )
+        at = bisect_right(self._starts, address)
+        near = []
+        for found in self.allocations[max(at - 1, 0) : at + 1]:
+            offset = address - found.start
+            if offset < 0:
+                side = f"{-offset} bytes before"
+            elif offset < found.size:
+                side = f"{found.size - offset} bytes before the end of"
+            else:
+                side = f"{offset - found.size} bytes past the end of"
+            near.append((max(-offset, offset - found.size, 0), side, found))
+        if near:
+            _, side, found = min(near, key=lambda each: each[0])
+            place = f"{found.name or 'the one'} at {found.start:#x}, {found.size} bytes"
+            text += f"; it is {side} {place}"
         return text
 
     def groups(
