@@ -32,6 +32,11 @@ Reader = Callable[[Cta, Lanes], Array]
 Writer = Callable[[Cta, Lanes, Any], None]
 
 
+def _wrapped(number: int) -> np.int64:
+    """As 64-bit arithmetic of addresses wraps."""
+    return np.int64((number + (1 << 63)) % (1 << 64) - (1 << 63))
+
+
 class Operands:
     """Resolves the names of one kernel.
 
@@ -267,12 +272,15 @@ class Operands:
             if register.width == 32:  # 32-bit arithmetic wraps
                 more = np.uint32(extra & 0xFFFFFFFF)
                 return lambda cta, lanes: (cta.files[key][row, lanes] + more).astype(np.int64)
-            far = np.int64(extra)
+            if register.width != 64:
+                raise UnsupportedInstruction(f"a {register.width}-bit register as an address", at)
+            far = _wrapped(extra)
             return lambda cta, lanes: cta.files["s64"][row, lanes] + far
         symbol = self._symbol_operand(base, at)
         if symbol is None:
             number = immediate(base)
             if number is None:
                 raise UnsupportedInstruction(f"address {text!r} is not understood", at)
-            return lambda cta, lanes: np.full(count(lanes), number + extra, np.int64)
-        return lambda cta, lanes: np.full(count(lanes), symbol(cta) + extra, np.int64)
+            constant = _wrapped(number + extra)
+            return lambda cta, lanes: np.full(count(lanes), constant)
+        return lambda cta, lanes: np.full(count(lanes), _wrapped(symbol(cta) + extra))

@@ -53,6 +53,8 @@ def _allocate(
         if variable.space == "reg":
             continue
         key = (variable.name, variable.scope)
+        if variable.alignment < 1 or variable.alignment & (variable.alignment - 1):
+            raise LaunchError(f"variable {variable.name}: .align must be a power of two")
         space = variable.space
         if space == "param" and (variable.name not in own or variable.scope):
             space = "local"  # the arguments of a call

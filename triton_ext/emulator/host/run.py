@@ -298,6 +298,8 @@ def run_ptx(
             what the kernel does wrong: see `triton_ext.emulator.errors`.
     """
     limits = Limits(max_steps, timeout)
+    if kernel is not None and not isinstance(kernel, str):
+        raise LaunchError(f"kernel = {kernel!r}: must be the name of an entry, or None")
     program = decode(parse_ptx(ptx), kernel)
     memory = GlobalMemory()
     register_buffers(memory, buffers)

@@ -182,7 +182,7 @@ def store_bytes(
 
 def peer(cta: Cta, rank: int) -> Cta:
     """The block of that rank in the cluster."""
-    if rank >= len(cta.cluster.ctas):
+    if not 0 <= rank < len(cta.cluster.ctas):
         raise MemoryFault(
             f"a shared address of block {rank} of a cluster of {len(cta.cluster.ctas)}"
         )

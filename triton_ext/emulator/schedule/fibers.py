@@ -8,6 +8,7 @@ instruction merge. The one that is furthest behind goes first, so that they meet
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,9 +24,10 @@ from triton_ext.ptx.parse import Instruction
 
 MANY_LAPS = 256
 """Rounds of a loop without a change of memory after which a fiber is taken to wait for others."""
-CHECKED_LAPS = 4
-"""From the 1024th round on, at powers of two: rounds among which a fiber may show that it repeats
-itself."""
+WATCHED_LAPS = 1024
+"""Rounds after which its warps are watched: do they repeat themselves?"""
+COMPARED_LAPS = 16
+"""How many states in a row are compared with an earlier one."""
 
 
 class Fiber:
@@ -37,22 +39,22 @@ class Fiber:
         wait: what they wait for, or None.
         parked: they wait for the rest of their warps.
         apart: they must execute the instruction without others that stand there.
-        laps: how often they went back in the text since memory or barriers changed last.
-        endless: they do again and again the same, unless memory or barriers change.
+        laps: how often they went back in the text since memory or barriers changed last, which
+            was the machine's change number `since`.
     """
 
-    __slots__ = ("apart", "endless", "lanes", "laps", "parked", "pc", "seen", "since", "wait")
+    __slots__ = ("apart", "lanes", "laps", "parked", "pc", "since", "wait")
 
     def __init__(self, pc: int, lanes: Lanes) -> None:
         self.pc, self.lanes = pc, lanes
         self.wait: Wait | None = None
-        self.parked = self.apart = self.endless = False
-        self.laps, self.since, self.seen = 0, -1, (-1, 0)
+        self.parked = self.apart = False
+        self.laps, self.since = 0, -1
 
     def part(self, pc: int, lanes: Lanes) -> Fiber:
         """A fiber of some of its threads, or of some more, which has gone round as often."""
         part = Fiber(pc, lanes)
-        part.laps, part.since, part.seen = self.laps, self.since, self.seen
+        part.laps, part.since = self.laps, self.since
         return part
 
     def go_on(self, then: Callable[[], None]) -> None:
@@ -61,27 +63,14 @@ class Fiber:
         then()
         self.pc += 1
 
-    def lap(self, cta: Cta) -> None:
-        """The fiber went back in the text: a loop. Does it only repeat itself?
 
-        While memory and barriers stay, what it does next follows from its registers alone: if they
-        are those of an earlier round, all further rounds are the same.
-        """
-        progress = cta.machine.progress
-        if self.since != progress:
-            self.since, self.laps, self.endless = progress, 0, False
-        self.laps += 1
-        past = self.laps - (1 << self.laps.bit_length() - 1)
-        if self.laps < 4 * MANY_LAPS or past > CHECKED_LAPS:
-            return
-        state = self.pc, hash(tuple(cta.files[name][..., self.lanes].tobytes() for name in _FILES))
-        if not past:
-            self.seen = state
-        elif state == self.seen:
-            self.endless = True
+@dataclass
+class _Watch:
+    """Warps that go round in a loop while nothing changes: is a state of theirs there again?"""
 
-
-_FILES = ("pred", "b16", "b32", "b64", "b128")
+    progress: int
+    laps: int = 0
+    state: int = 0
 
 
 class Fibers:
@@ -107,6 +96,8 @@ class Fibers:
         self._choose_among, self._complete, self._observer = choose, complete, observer
         self.fibers = [Fiber(0, slice(0, cta.threads))]
         self._active: Lanes | None = None  # the lanes that execute an instruction now
+        self._watched: dict[tuple[int, ...], _Watch] = {}
+        self._repeating: dict[int, int] = {}  # warps that repeat themselves, and since what change
 
     def run(self, budget: int) -> int:
         """Run until every fiber waits, or `budget` instructions are done; how many were."""
@@ -119,7 +110,7 @@ class Fibers:
                 done += self._run_fiber(fiber, stop, budget - done)
             except EmulationError as error:
                 raise self._located(error, fiber) from None
-            if fiber.endless and self.endless:
+            if self._repeating and self.endless:
                 break
         return done
 
@@ -221,10 +212,45 @@ class Fibers:
             if self._follow(fiber, outcome):
                 return done
             if fiber.pc <= pc:
-                fiber.lap(cta)
-                if len(self.fibers) > 1 or fiber.endless:
+                self._lap(fiber)
+                if len(self.fibers) > 1 or self._repeating:
                     return done  # a loop: the others may have got behind
         return done
+
+    def _lap(self, fiber: Fiber) -> None:
+        """A fiber went back in the text: a loop. Do its warps only repeat themselves?
+
+        While memory and barriers stay, what they do next follows from where their threads stand and
+        from their registers: if those are as they were once, all further rounds are the same.
+        """
+        progress = self.cta.machine.progress
+        if fiber.since != progress:
+            fiber.since, fiber.laps = progress, 0
+        fiber.laps += 1
+        if fiber.laps < WATCHED_LAPS:
+            return
+        warps = tuple(lane_sets.warps(fiber.lanes).tolist())
+        watch = self._watched.get(warps)
+        if watch is None or watch.progress != progress:
+            watch = self._watched[warps] = _Watch(progress)
+        watch.laps += 1
+        past = watch.laps - (1 << watch.laps.bit_length() - 1)
+        if past > COMPARED_LAPS:
+            return
+        state = self._state(warps)
+        if not past:
+            watch.state = state
+        elif state == watch.state:
+            self._repeating.update(dict.fromkeys(warps, progress))
+
+    def _state(self, warps: tuple[int, ...]) -> int:
+        """A number for where the threads of some warps stand, and what their registers hold."""
+        chosen = np.isin(np.arange(self.cta.threads) // WARP_THREADS, warps)
+        where = np.full(self.cta.threads, -1)
+        for fiber in self.fibers:
+            where[fiber.lanes] = 2 * fiber.pc + (fiber.wait is not None)
+        files = (self.cta.files[name][:, chosen] for name in ("pred", "b16", "b32", "b64", "b128"))
+        return hash(tuple(each.tobytes() for each in (where[chosen], *files)))
 
     def _follow(self, fiber: Fiber, outcome: Wait | Jump | Split | Park) -> bool:
         """Do what the instruction answers; whether the fiber stops running."""
@@ -373,8 +399,12 @@ class Fibers:
     @property
     def endless(self) -> bool:
         """Whether every fiber that waits for nothing does again and again the same."""
-        progress = self.cta.machine.progress
-        return all(fiber.endless and fiber.since == progress for fiber in self.runnable)
+        progress, repeating = self.cta.machine.progress, self._repeating
+        return all(
+            repeating.get(warp) == progress
+            for fiber in self.runnable
+            for warp in lane_sets.warps(fiber.lanes).tolist()
+        )
 
     def stuck(self) -> list[tuple[Instruction, str]]:
         """Where each fiber stands, and why it does not go on.

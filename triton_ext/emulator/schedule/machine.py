@@ -48,9 +48,11 @@ class Schedule:
     """
 
     def __init__(self, name: str = "eager", seed: int = 0) -> None:
-        if name not in ("eager", "lazy", "random"):
+        if not isinstance(name, str) or name not in ("eager", "lazy", "random"):
             raise LaunchError(f"schedule {name!r}: must be 'eager', 'lazy' or 'random'")
-        self.name, self.random = name, random.Random(seed)
+        if not isinstance(seed, (int, np.integer)):
+            raise LaunchError(f"seed = {seed!r}: must be an integer")
+        self.name, self.random = name, random.Random(int(seed))
 
     def choose(self, ready: Sequence[Fiber]) -> Fiber:
         """The fiber that is furthest behind, so that it can meet the others; or any.
