@@ -330,7 +330,8 @@ class _Entered:
         program starts inside of its ``with``."""
         entered, own = self._all, threading.get_ident()
         mine = [gpu for thread, gpu in entered if thread == own]
-        return (mine or [gpu for _, gpu in entered] or [None])[-1]
+        every = mine or [gpu for _, gpu in entered]
+        return every[-1] if every else None
 
     @contextlib.contextmanager
     def __call__(self, gpu: EmulatedGpu) -> Iterator[None]:

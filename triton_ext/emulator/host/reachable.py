@@ -56,7 +56,7 @@ def _words(data: Bytes, start: int, low: int, high: int) -> Iterable[int]:
     """The aligned 64-bit words in some memory that are in [low, high)."""
     words = data[-start % 8 :]
     words = words[: len(words) // 8 * 8].view(np.uint64)
-    return np.unique(words[(words >= low) & (words < high)]).tolist()
+    return map(int, np.unique(words[(words >= low) & (words < high)]))
 
 
 class Reachable:

@@ -132,7 +132,9 @@ def host_bytes(address: int, size: int) -> Bytes:
     """The memory of this process from an address on, without a copy."""
     if not size:
         return np.zeros(0, np.uint8)
-    return np.frombuffer((ctypes.c_uint8 * size).from_address(address), np.uint8)
+    buffer: Any = (ctypes.c_uint8 * size).from_address(address)
+    data: Bytes = np.frombuffer(buffer, np.uint8)
+    return data
 
 
 class GlobalMemory:
