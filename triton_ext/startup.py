@@ -7,59 +7,71 @@ program, or never: until then nothing is.
 
 from __future__ import annotations
 
+import functools
+import importlib
 import importlib.abc
 import importlib.machinery
 import os
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
 from types import ModuleType
 
 ENVIRONMENT = "TRITON_EXT_PASSES"
 
 
 class _WhenTritonIsImported(importlib.abc.MetaPathFinder):
-    """Finds nothing itself; sees to it that the passes are installed behind ``import triton``."""
+    """Finds what the other finders find; sees to it that passes are installed behind an import.
+
+    Programs look Triton up without importing it (``importlib.util.find_spec``), import it again,
+    or in several threads: so this one stays, and keeps nothing of what it was asked.
+    """
+
+    def __init__(self) -> None:
+        self._asking = threading.local()
 
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        if name != "triton":
+        if name != "triton" or getattr(self._asking, "now", False):
             return None
-        sys.meta_path.remove(self)
-        spec = importlib.machinery.PathFinder.find_spec(name, path, target)
+        self._asking.now = True  # another finder of this kind may ask all of them, too
+        try:
+            others = [each for each in sys.meta_path if each is not self]
+            specs = (each.find_spec(name, path, target) for each in others)
+            spec = next((each for each in specs if each is not None), None)
+        finally:
+            self._asking.now = False
         if spec is not None and spec.loader is not None:
-            spec.loader = _Loader(spec.loader)
+            # The loader stays what it is: importlib.resources and inspect ask it for much more.
+            load = functools.partial(_load, spec.loader.exec_module)
+            spec.loader.exec_module = load  # type: ignore[method-assign]
         return spec
 
 
-class _Loader(importlib.abc.Loader):
-    """Loads as another loader does, and then installs the passes."""
-
-    def __init__(self, loader: importlib.abc.Loader) -> None:
-        self._loader = loader
-
-    def __getattr__(self, name: str) -> object:
-        return getattr(self._loader, name)
-
-    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
-        return self._loader.create_module(spec)
-
-    def exec_module(self, module: ModuleType) -> None:
-        self._loader.exec_module(module)
-        _install()
+def _load(load: Callable[[ModuleType], None], module: ModuleType) -> None:
+    load(module)
+    _install()
 
 
 def _install() -> None:
-    from triton_ext.passes.frame.hook import install
-
-    install()
+    try:
+        hook = importlib.import_module("triton_ext.passes.frame.hook")
+    except RuntimeError as error:
+        # Another thread is importing it, and waits for this one's import of Triton. It will install
+        # them itself.
+        if type(error).__name__ == "_DeadlockError":
+            return
+        raise
+    if hasattr(hook, "install"):
+        hook.install()
 
 
 def begin() -> None:
     """Install the passes of the environment, now or once Triton is imported."""
     if not os.environ.get(ENVIRONMENT):
         return
+    if not any(isinstance(finder, _WhenTritonIsImported) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _WhenTritonIsImported())
     if "triton" in sys.modules:
         _install()
-    elif not any(isinstance(finder, _WhenTritonIsImported) for finder in sys.meta_path):
-        sys.meta_path.insert(0, _WhenTritonIsImported())

@@ -9,14 +9,16 @@ inside of Triton.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import inspect
 import linecache
+import pickle
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from types import MappingProxyType
+from types import CellType, FunctionType, MappingProxyType, MethodType
 from typing import Any, ClassVar, Literal
 
 from triton_ext._version import __version__
@@ -256,14 +258,44 @@ _BUILT_IN = {
 
 
 def _own_version(run: Run) -> str:
-    """A pass that is not this project's is another one whenever its source changes."""
-    if (run.__module__ or "").startswith("triton_ext."):
+    """A pass that is not this project's is another one whenever its source changes, or what the
+    function closes over."""
+    if (getattr(run, "__module__", "") or "").startswith("triton_ext."):
         return __version__
-    try:
-        source = inspect.getsource(run)
-    except (OSError, TypeError):
-        source = run.__code__.co_code.hex() if hasattr(run, "__code__") else repr(run)
-    return hashlib.sha256(source.encode()).hexdigest()[:16]
+    return hashlib.sha256(_identity(run, ())).hexdigest()[:16]
+
+
+def _identity(value: Any, within: tuple[int, ...]) -> bytes:
+    """Bytes that differ wherever a function, or a value that it uses, behaves differently.
+
+    Args:
+        within: the ids of the functions whose parts are looked at: they may name themselves.
+    """
+    if id(value) in within:
+        return b"itself"
+    within = (*within, id(value))
+    if isinstance(value, functools.partial):
+        parts: list[Any] = [value.func, value.args, value.keywords]
+    elif isinstance(value, MethodType):
+        parts = [value.__func__, value.__self__]
+    elif isinstance(value, FunctionType):
+        try:
+            source: Any = inspect.getsource(value)
+        except (OSError, TypeError):
+            source = (value.__code__.co_code, repr(value.__code__.co_consts))
+        cells = [cell for cell in value.__closure__ or () if cell != CellType()]
+        closed = [cell.cell_contents for cell in cells]
+        parts = [source, value.__defaults__, value.__kwdefaults__, *closed]
+    elif isinstance(value, (tuple, list)):
+        parts = list(value)
+    elif isinstance(value, dict):
+        parts = [part for pair in value.items() for part in pair]
+    else:
+        try:
+            return pickle.dumps(value)
+        except Exception:  # of a value that is alive, such as a lock: it is like no other
+            return repr((type(value), id(value))).encode()
+    return b"".join(hashlib.sha256(_identity(part, within)).digest() for part in parts)
 
 
 def compiler_pass(
@@ -282,7 +314,7 @@ def compiler_pass(
         options: a frozen dataclass of options, which all have defaults.
         render: the pass's report for people.
         version: part of the cache key; by default the project's version for its own passes, and a
-            hash of the function's source for others.
+            hash of the function's source, and of what it closes over, for others.
 
     The function gets a `Compilation` and the options, and returns an `Outcome` or None. The first
     line of its docstring is the description.

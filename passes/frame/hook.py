@@ -16,13 +16,14 @@ import functools
 import os
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextvars import ContextVar
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import triton
+import triton.knobs
 from triton.errors import TritonError
 
 from triton_ext.errors import LayoutError, PassError
@@ -83,21 +84,45 @@ def active_pipeline() -> Pipeline:
     return _parsed(os.environ.get(ENVIRONMENT, "")).extended(_active.get().pipeline.passes)
 
 
-class _Hook:
-    """Triton's stages hook; what was there before is called first."""
+class _Around:
+    """What is put into one of Triton's knobs; what was there before is called first.
+
+    Others may put theirs around it, and leave it there, so that it is called within a later one of
+    its kind: of those only the outermost acts.
+    """
+
+    _outer: ClassVar[ContextVar[frozenset[type]]] = ContextVar("outer", default=frozenset())
 
     def __init__(self, previous: Any) -> None:
         self.previous = previous
 
-    def __call__(self, *arguments: Any) -> Any:
+    def __call__(self, *arguments: Any, **event: Any) -> Any:
+        outer = self._outer.get()
+        token = self._outer.set(outer | {type(self)})
+        try:
+            before = self.previous(*arguments, **event) if self.previous else None
+        finally:
+            self._outer.reset(token)
+        if type(self) in outer:
+            return before or (None if arguments or event else ("", ""))
+        return self.act(before, *arguments, **event)
+
+    def act(self, before: Any, *arguments: Any, **event: Any) -> Any:
+        """Do the work; `before` is what the one before answered."""
+        raise NotImplementedError
+
+
+class _Hook(_Around):
+    """Triton's stages hook."""
+
+    def act(self, before: Any, *arguments: Any, **_: Any) -> Any:
         if not arguments:
-            key, digest = self.previous() if self.previous else ("", "")
+            key, digest = before or ("", "")
             own = active_pipeline().key
             if own:
                 _refuse_other_threads()
+                _put(triton.knobs.compilation, "listener", _Listener)  # if somebody replaced it
             return key + own, digest + own.replace('"', "'")
-        if self.previous:
-            self.previous(*arguments)
         _, stages, _, _, capability = arguments
         pipeline = active_pipeline()
         if pipeline and (arch := _supported(capability, pipeline)) is not None:
@@ -130,27 +155,24 @@ def _refuse_other_threads() -> None:
         )
 
 
-class _Listener:
-    """Triton's compilation listener: shows what passes found, also where the cache had it."""
+class _Listener(_Around):
+    """Triton's compilation listener: shows what passes found where the cache had it."""
 
-    def __init__(self, previous: Any) -> None:
-        self.previous = previous
+    def act(self, before: Any, *_: Any, **event: Any) -> None:
+        if event["cache_hit"]:
+            _deliver(event["metadata"].get(_METADATA, ()))
 
-    def __call__(self, **event: Any) -> None:
-        if self.previous:
-            self.previous(**event)
-        pipeline = active_pipeline()
-        if not pipeline:
-            return
-        metadata = event["metadata"]
-        configured = {each.name: each for each in pipeline.passes}
-        for stored in metadata.get(_METADATA, ()):
-            if stored["pass"] not in configured:
-                continue
-            result = _restored(stored, configured[stored["pass"]])
-            for results in _active.get().results:
-                results.all.append(result)
-            present(result)
+
+def _deliver(stored: Iterable[dict[str, Any]]) -> None:
+    """Show what passes said, and hand it to those who asked."""
+    configured = {each.name: each for each in active_pipeline().passes}
+    for each in stored:
+        if each["pass"] not in configured:
+            continue
+        result = _restored(each, configured[each["pass"]])
+        for results in _active.get().results:
+            results.all.append(result)
+        present(result)
 
 
 def _stored(result: PassResult) -> dict[str, Any]:
@@ -239,7 +261,9 @@ class _Stages:
         except PassError as error:
             raise PassCompilationError(str(error), error.diagnostics) from error
         self.texts[stage] = text
-        metadata[_METADATA] = [*metadata.get(_METADATA, ()), *map(_stored, results)]
+        stored = list(map(_stored, results))
+        metadata[_METADATA] = [*metadata.get(_METADATA, ()), *stored]
+        _deliver(stored)
         return text
 
 
@@ -273,20 +297,27 @@ def parse_module(text: str, context: Any, name: str, kernel: str) -> Any:
 def install() -> None:
     """Put the hook and the listener into Triton's knobs, around those that are there."""
     with _lock:
-        runtime, compilation = triton.knobs.runtime, triton.knobs.compilation
-        if not isinstance(runtime.add_stages_inspection_hook, _Hook):
-            runtime.add_stages_inspection_hook = _Hook(runtime.add_stages_inspection_hook)
-        if not isinstance(compilation.listener, _Listener):
-            compilation.listener = _Listener(compilation.listener)
+        for knobs, name, kind in _knobs():
+            _put(knobs, name, kind)
+
+
+def _knobs() -> list[tuple[Any, str, type[_Around]]]:
+    return [
+        (triton.knobs.runtime, "add_stages_inspection_hook", _Hook),
+        (triton.knobs.compilation, "listener", _Listener),
+    ]
+
+
+def _put(knobs: Any, name: str, kind: type[_Around]) -> None:
+    if not isinstance(getattr(knobs, name), kind):
+        setattr(knobs, name, kind(getattr(knobs, name)))
 
 
 def _uninstall() -> None:
     """Take them out again, unless somebody has put another one around them."""
-    runtime, compilation = triton.knobs.runtime, triton.knobs.compilation
-    if isinstance(runtime.add_stages_inspection_hook, _Hook):
-        runtime.add_stages_inspection_hook = runtime.add_stages_inspection_hook.previous
-    if isinstance(compilation.listener, _Listener):
-        compilation.listener = compilation.listener.previous
+    for knobs, name, kind in _knobs():
+        if isinstance(found := getattr(knobs, name), kind):
+            setattr(knobs, name, found.previous)
 
 
 @contextlib.contextmanager
@@ -332,3 +363,7 @@ def enabled(*passes: PassLike) -> Iterator[Results]:
             _users -= 1
             if not _users and not os.environ.get(ENVIRONMENT):
                 _uninstall()
+
+
+if os.environ.get(ENVIRONMENT):
+    install()

@@ -246,7 +246,7 @@ def test_unsupported_is_said_before_anything_runs():
 def test_launch_rules():
     b = np.zeros(64, np.uint32)
     for arguments, match in (
-        ({"block": 1025}, "at most 1024"),
+        ({"block": 1025}, r"at most \(1024, 1024, 64\)"),
         ({"block": 0}, "positive integers"),
         ({"block": 64, "directives": ".reqntid 128, 1, 1"}, "reqntid"),
         ({"smem": 1 << 20}, "dynamic_smem_bytes"),

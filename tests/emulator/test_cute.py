@@ -20,7 +20,7 @@ pytest.importorskip("cutlass", reason="needs the extra 'oracle'")
 
 from triton_ext.emulator.host.run import prepare
 from triton_ext.emulator.instructions import decode
-from triton_ext.emulator.schedule.machine import Machine, Schedule, clusters_of
+from triton_ext.emulator.schedule.machine import Machine, Schedule
 from triton_ext.emulator.state.memory import GlobalMemory
 from triton_ext.hardware.tensor_map import DataType, TensorMap, TensorSwizzle
 from triton_ext.ptx.parse import parse_ptx
@@ -130,7 +130,7 @@ def run(text: str, task: dict[str, object], schedule: str) -> tuple[np.ndarray, 
         dynamic_smem_bytes=SHARED_BYTES,
     )  # fmt: skip
     machine = Machine(program, launch, Schedule(schedule, 4))
-    machine.run(clusters_of(launch.grid, launch.cluster))
+    machine.run()
     return d, values[0] @ values[1].T
 
 

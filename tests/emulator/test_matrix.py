@@ -47,7 +47,7 @@ from triton_ext.emulator.errors import (
 )
 from triton_ext.emulator.host.run import prepare
 from triton_ext.emulator.instructions import decode
-from triton_ext.emulator.schedule.machine import Machine, Schedule, clusters_of
+from triton_ext.emulator.schedule.machine import Machine, Schedule
 from triton_ext.emulator.state.clocks import Clock, Clocks
 from triton_ext.emulator.state.memory import SHARED_BASE, SharedMemory
 from triton_ext.emulator.units.matrix_product import (
@@ -90,7 +90,7 @@ def launcher(schedule="eager", seed=0):
             program, grid=grid, block=block, args=args, dynamic_smem_bytes=dynamic_smem_bytes
         )
         machine = Machine(program, prepared, Schedule(schedule, seed))
-        machine.run(clusters_of(prepared.grid, prepared.cluster))
+        machine.run()
 
     return launch
 

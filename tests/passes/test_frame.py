@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import subprocess
@@ -451,6 +452,79 @@ def test_a_hook_that_replaces_ours():
     knobs.runtime.add_stages_inspection_hook = None
 
 
+def test_a_hook_around_ours_that_stays():
+    """Whatever is put around ours in one block: in the next one, each pass runs once."""
+    runs = counting()
+
+    def around(previous):
+        def call(*arguments, **event):
+            return previous(*arguments, **event)
+
+        return call
+
+    for _ in range(3):
+        with passes.enabled("count") as results:
+            ours = knobs.runtime.add_stages_inspection_hook, knobs.compilation.listener
+            knobs.runtime.add_stages_inspection_hook = around(ours[0])
+            knobs.compilation.listener = around(ours[1])
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", passes.PassWarning)
+                with passes.enabled("count") as inside:
+                    alone = compiled().metadata.hash
+        assert (len(results.all), len(inside.all)) == (1, 1)
+        assert len(runs) == 1  # the same key each time: the kernel comes from the cache
+    assert compiled().metadata.hash != alone
+    knobs.runtime.add_stages_inspection_hook = knobs.compilation.listener = None
+
+
+@pytest.mark.parametrize("restores", [False, True])
+def test_a_listener_that_replaces_ours(restores):
+    """What passes say is not lost."""
+    counting()
+    for _ in range(2):  # compiled, and from the cache
+        with passes.enabled("count") as results:
+            ours, knobs.compilation.listener = knobs.compilation.listener, lambda **event: None
+            knobs.runtime.add_stages_inspection_hook()  # as a launch does, before it compiles
+            compiled()
+            if restores:
+                knobs.compilation.listener = ours
+        assert [result.report for result in results.all] == [1]
+        knobs.compilation.listener = None
+
+
+def test_passes_of_one_factory():
+    """What a function closes over, and its defaults, are part of what it is."""
+
+    def finds(number, kind):
+        def function(compilation, options, more=number):
+            """Reports a number."""
+            return Outcome(report=number)
+
+        lock = threading.Lock()
+        return {
+            "closure": lambda compilation, options: Outcome(report=number),
+            "default": lambda compilation, options, found=number: Outcome(report=found),
+            "partial": functools.partial(function, more=number),
+            "nested": lambda compilation, options: function(compilation, options),
+            "alive": lambda compilation, options: Outcome(report=number) if lock else None,
+        }[kind]
+
+    def key(number, kind):
+        compiler_pass("made", after="ttgir")(finds(number, kind))
+        return passes.Pipeline.of(["made"]).key
+
+    for kind in ("closure", "default", "partial", "nested", "alive"):
+        assert key(1, kind) != key(2, kind), kind
+        assert (key(1, kind) == key(1, kind)) == (kind != "alive")
+    seen = []
+    for number in (1, 2):
+        key(number, "closure")
+        with passes.enabled("made") as results:
+            compiled()
+        seen += [result.report for result in results.all]
+    assert seen == [1, 2]
+
+
 def test_threads():
     counting("one")
     counting("two")
@@ -540,12 +614,48 @@ def test_the_environment(tmp_path):
     assert environment_run(tmp_path, "no-such-pass", "").returncode == 0
 
 
+LOOK_UPS = {
+    "find_spec": "find_spec('triton'); find_spec('triton.language'); import triton",
+    "import_module": "importlib.import_module('triton.language')",
+    "reload": "import triton; importlib.reload(triton)",
+    "resources": "assert importlib.resources.files('triton').joinpath('knobs.py').is_file()",
+    "loader": "assert find_spec('triton').loader.get_source('triton'); import triton",
+    "pkgutil": "assert list(pkgutil.iter_modules(find_spec('triton').submodule_search_locations))",
+    "torch": "import torch; torch.cuda._register_triton_kernels()",
+    "finders": "sys.meta_path.insert(0, type(sys.meta_path[0])()); import triton",
+    "threads": """
+names = ["triton", "triton_ext.passes.frame.hook", "triton", "triton_ext.passes"]
+with ThreadPoolExecutor(4) as pool:
+    list(pool.map(importlib.import_module, names))
+""",
+}
+
+
+@pytest.mark.parametrize("look_up", LOOK_UPS.values(), ids=LOOK_UPS)
+def test_the_environment_survives_other_look_ups(look_up):
+    """However a program looks for Triton before it imports it, or imports it."""
+    program = f"""
+import importlib, importlib.resources, pkgutil, sys
+from concurrent.futures import ThreadPoolExecutor
+from importlib.util import find_spec
+import triton_ext
+{look_up}
+import triton
+triton.knobs.runtime.add_stages_inspection_hook()
+"""
+    run = subprocess.run(
+        [sys.executable, "-c", program], env={**os.environ, "TRITON_EXT_PASSES": "no-such-pass"},
+        capture_output=True, text=True,
+    )  # fmt: skip
+    assert "TRITON_EXT_PASSES: pass = 'no-such-pass': no such pass" in run.stderr, run.stderr
+
+
 @pytest.mark.parametrize("site", [each for each in triton_sites() if each.values[0] is not None])
 def test_other_releases(site):
     """This file, with another release of Triton."""
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", __file__]
     run = subprocess.run(
-        [*command, "--deselect", f"{__file__}::test_other_releases", "-k", "not other_releases"],
+        [*command, "--deselect", f"{__file__}::test_other_releases", "-k", "not other_"],
         env={**os.environ, "PYTHONPATH": f"{site}{os.pathsep}{SUPPORT}"},
         cwd=ROOT, capture_output=True, text=True,
     )  # fmt: skip

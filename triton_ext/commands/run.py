@@ -45,6 +45,18 @@ def _pattern(text: str) -> str:
     help="When asynchronous work is done: at once, as late as possible, at any moment.",
 )
 @click.option("--seed", type=int, default=0, show_default=True, help="Of the random schedule.")
+@click.option(
+    "--max-steps",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="End a launch after so many instructions, with an error. [default: 100 million]",
+)
+@click.option(
+    "--timeout",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="SECONDS",
+    help="End a launch after so many seconds, with an error.",
+)
 @click.option("--trace", is_flag=True, help="Print each instruction as it runs, on stderr.")
 @click.option(
     "--only",
@@ -62,6 +74,8 @@ def run(
     arch: str,
     schedule: str,
     seed: int,
+    max_steps: int | None,
+    timeout: float | None,
     trace: bool,
     only: str,
     block: tuple[tuple[int, ...], ...],
@@ -85,6 +99,7 @@ def run(
     with needing_kernels():
         from triton_ext.emulator.host.driver import emulate
     from triton_ext.emulator.errors import EmulationError
+    from triton_ext.emulator.schedule.machine import MAX_STEPS
     from triton_ext.emulator.schedule.observers import Observer, Observers, Statistics, Trace
 
     def write(line: str) -> None:
@@ -101,6 +116,8 @@ def run(
         seed=seed,
         observer=Observers(parts) if parts else None,
         cuda_on_host=True,
+        max_steps=max_steps or MAX_STEPS,
+        timeout=timeout,
     ) as gpu:
         try:
             run_script(script, arguments)

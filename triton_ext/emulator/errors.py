@@ -69,3 +69,7 @@ class ConvergenceFault(EmulationError):
 
 class Deadlock(EmulationError):
     """No thread can go on; says who waits for what."""
+
+
+class LimitReached(EmulationError):
+    """`max_steps` or `timeout` is reached; says where the instructions went."""

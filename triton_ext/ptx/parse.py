@@ -127,6 +127,7 @@ class Module:
 
 
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?(?:\*/|\Z)", re.DOTALL)
+_INLINE_ASM = re.compile(r"// (begin|end) inline asm|^[ \t]*\.loc\b[^\n]*", re.MULTILINE)
 _MAX_DEPTH = 64
 _LONG_NUMBER = re.compile(r"\d{100}")
 _FUNCTION = re.compile(r"\.(entry|func)\b")
@@ -174,6 +175,23 @@ def _blank(match: re.Match[str]) -> str:
     return re.sub(r"[^\n]", " ", match[0])
 
 
+def _without_counted_lines(text: str) -> str:
+    """A text without the ``.loc`` inside of inline assembly: blanks in their place.
+
+    LLVM gives the lines of an assembly text consecutive lines of the program, whatever stands
+    there; the one before the text is that of the statement.
+    """
+    inside = False
+
+    def keep(match: re.Match[str]) -> str:
+        nonlocal inside
+        if match[1]:
+            inside = match[1] == "begin"
+        return _blank(match) if inside and not match[1] else match[0]
+
+    return _INLINE_ASM.sub(keep, text)
+
+
 def parse_ptx(text: str) -> Module:
     """Read a PTX module.
 
@@ -185,7 +203,7 @@ def parse_ptx(text: str) -> Module:
     if _LONG_NUMBER.search(text):
         raise LayoutError("ptx", text[:60], "must be PTX: no number has a hundred digits")
     files = {int(number): name for number, name in _FILE.findall(text)}
-    text = _COMMENT.sub(_blank, text)
+    text = _COMMENT.sub(_blank, _without_counted_lines(text))
     version = re.search(r"^[ \t]*\.version\s+([\d.]+)", text, re.MULTILINE)
     target = re.search(r"^[ \t]*\.target\s+([\w, ]+)", text, re.MULTILINE)
     if version is None or target is None:

@@ -12,6 +12,10 @@ from dataclasses import dataclass, field, replace
 from triton_ext.emulator.errors import UnsupportedInstruction
 from triton_ext.ptx.parse import Instruction, Kernel, Module, Variable, split_operands
 
+MAX_INLINED = 1 << 18
+"""Instructions and calls that a kernel may have with its functions in line: an own limit."""
+MAX_DEPTH = 64
+"""Calls within calls."""
 Scope = tuple[int, ...]
 Key = tuple[str, Scope]
 
@@ -109,6 +113,11 @@ class _Inliner:
     ) -> None:
         if function.name in stack:
             raise UnsupportedInstruction("recursive calls are not modelled", at)
+        if len(stack) > MAX_DEPTH or len(self.instructions) + self.calls > MAX_INLINED:
+            raise UnsupportedInstruction(
+                f"calls are put in line: at most {MAX_DEPTH} deep, and {MAX_INLINED} instructions",
+                at,
+            )
         actual = [*results, *arguments]
         if len(actual) != len(function.parameters):
             raise UnsupportedInstruction(

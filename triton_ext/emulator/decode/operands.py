@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from triton_ext.emulator.decode.special import SPECIAL_REGISTERS
-from triton_ext.emulator.errors import UnsupportedInstruction
+from triton_ext.emulator.errors import LaunchError, UnsupportedInstruction
 from triton_ext.emulator.state.block import Cta
 from triton_ext.emulator.state.lanes import Lanes, count
 from triton_ext.emulator.state.storage import Register, Symbol, file_width
@@ -24,10 +24,17 @@ from triton_ext.ptx.parse import (
     type_bits,
 )
 
+MAX_REGISTERS = 1 << 20
+"""Of a width, that a kernel may declare: an own limit."""
 Array = NDArray[Any]
 Reader = Callable[[Cta, Lanes], Array]
 """The operand's value for each lane; one that all lanes share may have no dimensions."""
 Writer = Callable[[Cta, Lanes, Any], None]
+
+
+def _wrapped(number: int) -> np.int64:
+    """As 64-bit arithmetic of addresses wraps."""
+    return np.int64((number + (1 << 63)) % (1 << 64) - (1 << 63))
 
 
 class Operands:
@@ -64,6 +71,10 @@ class Operands:
             first = self.counts.setdefault(width, 0)
             number = 1 if variable.count is None else variable.count
             self.counts[width] = first + number
+            if self.counts[width] > MAX_REGISTERS:
+                raise LaunchError(
+                    f"{variable.name}: a kernel has at most {MAX_REGISTERS} registers"
+                )
             if variable.count is None:
                 self._named[variable.name, variable.scope] = Register(width, first)
             else:
@@ -261,12 +272,15 @@ class Operands:
             if register.width == 32:  # 32-bit arithmetic wraps
                 more = np.uint32(extra & 0xFFFFFFFF)
                 return lambda cta, lanes: (cta.files[key][row, lanes] + more).astype(np.int64)
-            far = np.int64(extra)
+            if register.width != 64:
+                raise UnsupportedInstruction(f"a {register.width}-bit register as an address", at)
+            far = _wrapped(extra)
             return lambda cta, lanes: cta.files["s64"][row, lanes] + far
         symbol = self._symbol_operand(base, at)
         if symbol is None:
             number = immediate(base)
             if number is None:
                 raise UnsupportedInstruction(f"address {text!r} is not understood", at)
-            return lambda cta, lanes: np.full(count(lanes), number + extra, np.int64)
-        return lambda cta, lanes: np.full(count(lanes), symbol(cta) + extra, np.int64)
+            constant = _wrapped(number + extra)
+            return lambda cta, lanes: np.full(count(lanes), constant)
+        return lambda cta, lanes: np.full(count(lanes), _wrapped(symbol(cta) + extra))

@@ -46,18 +46,21 @@ def _allocate(
 ) -> tuple[dict[Key, Symbol], dict[str, int]]:
     """The offset of each variable in its space; and how much of each space is taken."""
     symbols: dict[Key, Symbol] = {}
-    used = {"param": 0, "shared": 0, "local": 0}
+    used = {"param": 0, "shared": 0, "local": 0, "global": 0}
     dynamic = []
     own = set(kernel.parameters)
     for variable in (*module.variables, *kernel.variables):
         if variable.space == "reg":
             continue
         key = (variable.name, variable.scope)
+        if variable.alignment < 1 or variable.alignment & (variable.alignment - 1):
+            raise LaunchError(f"variable {variable.name}: .align must be a power of two")
         space = variable.space
         if space == "param" and (variable.name not in own or variable.scope):
             space = "local"  # the arguments of a call
         if space in ("global", "const"):
             symbols[key] = Symbol("global", variable.name, 0, variable)
+            used["global"] += variable.bytes
         elif variable.elements is None:
             dynamic.append((key, variable))
         else:
@@ -95,7 +98,9 @@ def decode(module: Module, name: str | None, opcodes: Opcodes) -> Program:
     arch = architecture(module.target.split(",")[0])
     operands = Operands(kernel, arch, symbols, inlined.aliases)
     steps = tuple(_step(each, operands, opcodes) for each in kernel.instructions)
-    storage = Storage(operands.counts, symbols, used["shared"], used["local"], used["param"])
+    storage = Storage(
+        operands.counts, symbols, used["shared"], used["local"], used["param"], used["global"]
+    )
     return Program(kernel, arch, check_fences(kernel, steps), storage)
 
 

@@ -8,7 +8,8 @@ Triton is avoided: the launcher flattens the arguments itself.
 from __future__ import annotations
 
 import contextlib
-import gc
+import functools
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,9 +21,10 @@ import numpy as np
 
 from triton_ext.emulator.decode.program import Program
 from triton_ext.emulator.errors import LaunchError
-from triton_ext.emulator.host.run import MAX_THREADS, prepare, storage_bytes
+from triton_ext.emulator.host.reachable import Reachable
+from triton_ext.emulator.host.run import MAX_THREADS, allocation, prepare, register_buffers
 from triton_ext.emulator.instructions import decode
-from triton_ext.emulator.schedule.machine import Machine, Schedule
+from triton_ext.emulator.schedule.machine import MAX_STEPS, Limits, Machine, Schedule
 from triton_ext.emulator.schedule.observers import Observer
 from triton_ext.emulator.schedule.parallel import execute
 from triton_ext.emulator.state.memory import GlobalMemory
@@ -60,6 +62,8 @@ class EmulatedGpu:
         seed: the random schedule's.
         observer: told of what happens.
         idle: kernels are compiled, and counted, but do not run.
+        buffers: tensors and arrays that every kernel may reach, besides its arguments.
+        limits: how long a launch may take.
         launches: how many kernels ran, or would have run.
         steps: instructions executed, each for all threads of a block that were at it together.
     """
@@ -69,6 +73,8 @@ class EmulatedGpu:
     seed: int = 0
     observer: Observer | None = None
     idle: bool = False
+    buffers: Sequence[Any] = ()
+    limits: Limits = field(default_factory=Limits)
     launches: int = 0
     steps: int = 0
     _programs: dict[str, Program] = field(default_factory=dict, repr=False)
@@ -82,8 +88,10 @@ class EmulatedGpu:
         args: Sequence[Any],
         dynamic_smem_bytes: int,
         memory: GlobalMemory,
+        names: Sequence[str],
     ) -> None:
         """Run a kernel to its end; its PTX says how many threads a block has."""
+        register_buffers(memory, self.buffers)
         block = (*program.kernel.directives.get("reqntid", (WARP_THREADS,)), 1, 1)[:3]
         launch = prepare(
             program,
@@ -93,9 +101,10 @@ class EmulatedGpu:
             args=args,
             dynamic_smem_bytes=dynamic_smem_bytes,
             memory=memory,
+            names=names,
         )
         schedule = Schedule(self.schedule, self.seed + self.launches)
-        machine = Machine(program, launch, schedule, self.observer)
+        machine = Machine(program, launch, schedule, self.observer, self.limits)
         self.launches += 1
         try:
             execute(machine)
@@ -109,71 +118,59 @@ class EmulatedGpu:
         return self._programs[ptx]
 
 
-def find_tensor(address: int) -> tuple[int, Any] | None:
-    """The storage of the living torch CPU tensor that holds an address, or None.
-
-    For pointers that a kernel reads from memory: tensors are not registered anywhere.
-    """
-    import torch
-
-    for candidate in gc.get_objects():
-        if type(candidate) is not torch.Tensor or candidate.device.type != "cpu":
-            continue
-        storage = candidate.untyped_storage()
-        first = storage.data_ptr()
-        if first <= address < first + storage.nbytes():
-            return first, storage_bytes(candidate)
-    return None
-
-
 class _Flattened:
     """The arguments of a launch, one for each parameter of the PTX kernel."""
 
     def __init__(self, tensor_maps: Sequence[Any] | None) -> None:
-        self.memory = GlobalMemory(find_tensor)
         self.values: list[Any] = []
+        self.names: list[str] = []
+        self.memory = GlobalMemory(Reachable(self.values))
         self._maps = iter(tensor_maps) if tensor_maps else None
 
-    def add(self, value: Any, kind: Any) -> None:
+    def add(self, name: str, value: Any, kind: Any) -> None:
         """Append an argument; `kind` is its type in Triton's signature."""
+        self._add(name, value, kind)
+        self.names += [name] * (len(self.values) - len(self.names))
+
+    def _add(self, name: str, value: Any, kind: Any) -> None:
         if kind == "constexpr":
             return
         if isinstance(kind, tuple):
             for each, its_kind in zip(value, kind, strict=True):
-                self.add(each, its_kind)
+                self._add(name, each, its_kind)
         elif kind.startswith("tensordesc"):
-            self._descriptor(value)
+            self._descriptor(name, value)
         elif kind.startswith("*"):
-            self.values.append(self._pointer(value).to_bytes(8, "little"))
+            given = isinstance(value, int)
+            pointer = value if given else self._pointer(name, value).to_bytes(8, "little")
+            self.values.append(pointer)
         elif kind in _FLOATS:
             self.values.append(np.asarray(value).astype(_FLOATS[kind]).tobytes())
         else:
             self.values.append(int(value))
 
-    def _pointer(self, value: Any) -> int:
+    def _pointer(self, name: str, value: Any) -> int:
         if value is None:
             return 0
-        if isinstance(value, int):
-            return value
         tensor = getattr(value, "base", value)  # Triton's reinterpreted tensors have a base
         if hasattr(tensor, "untyped_storage"):
-            data = storage_bytes(tensor)
-            if len(data):
-                self.memory.register(data, owner=tensor)
+            memory = allocation(tensor, f"argument {name}")
+            assert memory is not None
+            self.memory.add(memory)
         return int(value.data_ptr())
 
-    def _descriptor(self, value: Any) -> None:
+    def _descriptor(self, name: str, value: Any) -> None:
         """A host-side TensorDescriptor: the map, or its parts, then the shape and the strides."""
         shape, strides = [int(n) for n in value.shape], [int(n) for n in value.strides]
         if self._maps is None:
-            self.values.append(self._pointer(value.base).to_bytes(8, "little"))
+            self.values.append(self._pointer(name, value.base).to_bytes(8, "little"))
             round_tf32 = getattr(value, "round_f32_to_tf32", False)
             self.values += [*shape, *strides, int(value.padding == "nan"), int(round_tf32)]
         else:
-            self.values.append(self._map(value, next(self._maps)))
+            self.values.append(self._map(name, value, next(self._maps)))
         self.values += [*shape, *strides]
 
-    def _map(self, value: Any, meta: dict[str, Any]) -> TensorMap:
+    def _map(self, name: str, value: Any, meta: dict[str, Any]) -> TensorMap:
         if meta.get("is_im2col"):
             raise LaunchError("im2col tensor descriptors are not modelled")
         shape = [int(n) for n in value.shape]
@@ -190,7 +187,7 @@ class _Flattened:
             tuple(int(n) for n in reversed(meta["block_size"])),
             swizzle=_SWIZZLES[meta["swizzle"]],
             oob_fill=OobFill.NAN_REQUEST_ZERO_FMA if value.padding == "nan" else OobFill.NONE,
-            global_address=self._pointer(value.base),
+            global_address=self._pointer(name, value.base),
         )
 
 
@@ -210,7 +207,7 @@ class _Launcher:
     """What Triton calls for each launch of a compiled kernel."""
 
     def __init__(self, src: Any, metadata: Any) -> None:
-        self._signature = list(src.signature.values())
+        self._signature = [(str(name), kind) for name, kind in src.signature.items()]
         self._metadata = metadata
         self._maps = getattr(metadata, "tensordesc_meta", None)
         self._ptx = _cached_ptx(src, metadata)
@@ -232,19 +229,18 @@ class _Launcher:
         if not blocks:
             return
         # Triton keeps launchers: this one may have been made while another GPU was active
-        gpu = active_gpu()
-        if gpu is None:
-            raise LaunchError("the emulated GPU that this kernel was compiled for is not active")
+        gpu = current_gpu()
         if gpu.idle:
             gpu.launches += 1
             return
         metadata, program = self._metadata, gpu.program(self._ptx)
         flat = _Flattened(self._maps)
-        for value, kind in zip(args, self._signature, strict=True):
-            flat.add(value, kind)
+        for value, (name, kind) in zip(args, self._signature, strict=True):
+            flat.add(name, value, kind)
         for name in ("global_scratch", "profile_scratch"):
             if len(flat.values) < len(program.parameters):
                 flat.values.append(self._scratch(name, blocks))
+                flat.names.append(name)
         if enter_hook is not None:
             enter_hook(launch_metadata)
         gpu.launch(
@@ -254,6 +250,7 @@ class _Launcher:
             args=flat.values,
             dynamic_smem_bytes=metadata.shared,
             memory=flat.memory,
+            names=flat.names,
         )
         if exit_hook is not None:
             exit_hook(launch_metadata)
@@ -289,14 +286,11 @@ class _Event:
 class _Utilities:
     """The part of the driver that looks at devices and loads binaries."""
 
-    def __init__(self, gpu: EmulatedGpu) -> None:
-        self._gpu = gpu
-
     def get_device_properties(self, device: int) -> dict[str, int]:
         return {
             "max_shared_mem": SHARED_MEMORY_PER_BLOCK,
             "max_num_regs": 65536,
-            "multiprocessor_count": MULTIPROCESSORS[self._gpu.arch],
+            "multiprocessor_count": MULTIPROCESSORS[current_gpu().arch],
             "warpSize": WARP_THREADS,
             "sm_clock_rate": 1_000_000,
             "mem_clock_rate": 1_000_000,
@@ -319,16 +313,65 @@ class _Utilities:
         return False
 
 
-def _driver(gpu: EmulatedGpu) -> Any:
-    """A Triton driver for the emulated GPU."""
+class _Emulated:
+    """What marks the driver of the emulated GPU."""
+
+
+class _Entered:
+    """The emulated GPUs that are entered now, in whatever order threads enter and leave them."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._all: list[tuple[int, EmulatedGpu]] = []
+        self._restore = contextlib.ExitStack()
+
+    def current(self) -> EmulatedGpu | None:
+        """The one that this thread entered last; else the last of any thread, for threads that a
+        program starts inside of its ``with``."""
+        entered, own = self._all, threading.get_ident()
+        mine = [gpu for thread, gpu in entered if thread == own]
+        every = mine or [gpu for _, gpu in entered]
+        return every[-1] if every else None
+
+    @contextlib.contextmanager
+    def __call__(self, gpu: EmulatedGpu) -> Iterator[None]:
+        """Within it `gpu` is entered. The first one installs the driver, the last one leaves it."""
+        entry = threading.get_ident(), gpu
+        with self._lock:
+            if not self._all:
+                config, emulated = triton_driver(), _driver()
+                self._restore.callback(config.set_active, config._active)
+                config.set_active(emulated)
+            self._all = [*self._all, entry]
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._all = [each for each in self._all if each is not entry]
+                if not self._all:
+                    self._restore.close()
+
+
+_entered = _Entered()
+
+
+def triton_driver() -> Any:
+    """Triton's record of the driver in use; its ``active`` would look for a real GPU."""
+    import triton
+
+    return triton.runtime.driver
+
+
+@functools.cache
+def _driver() -> Any:
+    """A Triton driver for the emulated GPU that is current."""
     import torch
     from triton.backends.compiler import GPUTarget
     from triton.backends.driver import DriverBase
 
-    class EmulatedDriver(DriverBase):  # type: ignore[misc]  # Triton is not typed
+    class EmulatedDriver(_Emulated, DriverBase):  # type: ignore[misc]  # Triton is not typed
         def __init__(self) -> None:
-            self.gpu = gpu
-            self.utils = _Utilities(gpu)
+            self.utils = _Utilities()
 
         def launcher_cls(self, src: Any, metadata: Any) -> _Launcher:
             return _Launcher(src, metadata)
@@ -341,11 +384,11 @@ def _driver(gpu: EmulatedGpu) -> Any:
             raise NotImplementedError("no C++ launcher is built for the emulated GPU")
 
         def get_current_target(self) -> Any:
-            return GPUTarget("cuda", gpu.arch, WARP_THREADS)
+            return GPUTarget("cuda", current_gpu().arch, WARP_THREADS)
 
         def get_current_device(self) -> int:
             # Triton keeps what it compiled by device: the architecture keeps them apart
-            return gpu.arch
+            return current_gpu().arch
 
         def set_current_device(self, device: int) -> None:
             """There is one device."""
@@ -354,16 +397,16 @@ def _driver(gpu: EmulatedGpu) -> Any:
             return 0
 
         def get_device_capability(self, device: Any = None) -> tuple[int, int]:
-            return divmod(gpu.arch, 10)
+            return divmod(current_gpu().arch, 10)
 
         def get_active_torch_device(self) -> Any:
             return torch.device("cpu")
 
         def get_device_interface(self) -> Any:
             return SimpleNamespace(
-                Event=lambda enable_timing=False: _Event(gpu),
+                Event=lambda enable_timing=False: _Event(current_gpu()),
                 synchronize=lambda device=None: None,
-                current_device=lambda: gpu.arch,
+                current_device=lambda: current_gpu().arch,
             )
 
         def get_empty_cache_for_benchmark(self) -> Any:
@@ -377,6 +420,7 @@ def _driver(gpu: EmulatedGpu) -> Any:
 
     def _benchmark(kernel_call: Callable[[], Any], quantiles: Any = None, **_: Any) -> Any:
         """The emulator's own count of instructions; the same each time, so once is enough."""
+        gpu = current_gpu()
         before = gpu.steps
         kernel_call()
         count = float(gpu.steps - before)
@@ -386,10 +430,20 @@ def _driver(gpu: EmulatedGpu) -> Any:
 
 
 def active_gpu() -> EmulatedGpu | None:
-    """The emulated GPU that Triton's kernels run on now, or None."""
-    import triton
+    """The emulated GPU that this thread's Triton kernels run on now, or None."""
+    return _entered.current() if isinstance(triton_driver()._active, _Emulated) else None
 
-    return getattr(triton.runtime.driver._active, "gpu", None)
+
+def current_gpu() -> EmulatedGpu:
+    """As `active_gpu`.
+
+    Raises:
+        LaunchError: none is active.
+    """
+    gpu = _entered.current()
+    if gpu is None:
+        raise LaunchError("no emulated GPU is active: `with triton_ext.emulate(...)` is left")
+    return gpu
 
 
 @contextlib.contextmanager
@@ -401,10 +455,15 @@ def emulate(
     observer: Observer | None = None,
     cuda_on_host: bool = False,
     idle: bool = False,
+    buffers: Sequence[Any] = (),
+    max_steps: int = MAX_STEPS,
+    timeout: float | None = None,
 ) -> Iterator[EmulatedGpu]:
     """Make an emulated GPU the one that Triton and Gluon kernels run on.
 
-    Kernels are compiled by the real compiler for the target, and work on CPU tensors.
+    Kernels are compiled by the real compiler for the target, and work on CPU tensors. A kernel
+    reaches the memory that its arguments span, and that of tensors whose addresses lie in it.
+    Emulated GPUs may be nested, and threads may each have their own.
 
     Args:
         arch: "sm_90" or "sm_100".
@@ -413,22 +472,22 @@ def emulate(
         observer: told of what happens, such as a `Trace` or `Statistics`.
         cuda_on_host: let torch code that says ``device="cuda"`` work, on the host's memory.
         idle: compile the kernels that are launched, but run none: outputs stay as they were.
+        buffers: tensors and arrays that every kernel may reach, besides.
+        max_steps, timeout: instructions, and seconds, after which a launch ends in `LimitReached`:
+            see `triton_ext.emulator.run_ptx`.
 
     Raises:
         LayoutError: another architecture.
-        LaunchError: another schedule.
+        LaunchError: another schedule, or an illegal limit or buffer.
     """
-    import triton
-
     from triton_ext.emulator.host.torch_cuda import cuda_on_the_host
 
-    gpu = EmulatedGpu(architecture(arch), schedule, seed, observer, idle)
+    limits = Limits(max_steps, timeout)
+    gpu = EmulatedGpu(architecture(arch), schedule, seed, observer, idle, buffers, limits)
     Schedule(schedule, seed)
-    config = triton.runtime.driver
-    previous = config._active  # `active` would look for a real GPU
-    config.set_active(_driver(gpu))
-    try:
-        with cuda_on_the_host(gpu.arch) if cuda_on_host else contextlib.nullcontext():
-            yield gpu
-    finally:
-        config.set_active(previous)
+    register_buffers(GlobalMemory(), buffers)
+    with (
+        _entered(gpu),
+        cuda_on_the_host(current_gpu) if cuda_on_host else contextlib.nullcontext(),
+    ):
+        yield gpu

@@ -31,18 +31,34 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--emulate-seed", default=0, type=int, help="of the random schedule of the emulated GPU"
     )
+    group.addoption(
+        "--emulate-max-steps", type=int, help="instructions after which a launch ends in an error"
+    )
+    group.addoption(
+        "--emulate-timeout", type=float, help="seconds after which a launch ends in an error"
+    )
 
 
 @pytest.fixture
 def emulated_gpu(request: pytest.FixtureRequest) -> Iterator[Any]:
     """An emulated GPU that is active during the test: `EmulatedGpu`."""
     from triton_ext.emulator.host.driver import emulate
+    from triton_ext.emulator.schedule.machine import MAX_STEPS
 
     config = request.config
     arch = getattr(request, "param", config.getoption("--emulate"))
     schedule = config.getoption("--emulate-schedule")
     seed = config.getoption("--emulate-seed")
-    with emulate(arch, schedule=schedule, seed=seed, cuda_on_host=True) as gpu:
+    max_steps = config.getoption("--emulate-max-steps") or MAX_STEPS
+    timeout = config.getoption("--emulate-timeout")
+    with emulate(
+        arch,
+        schedule=schedule,
+        seed=seed,
+        cuda_on_host=True,
+        max_steps=max_steps,
+        timeout=timeout,
+    ) as gpu:
         yield gpu
 
 

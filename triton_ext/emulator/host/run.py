@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import struct
 from collections.abc import Sequence
@@ -11,12 +12,13 @@ import numpy as np
 
 from triton_ext.emulator.decode.program import Program
 from triton_ext.emulator.errors import LaunchError
+from triton_ext.emulator.host.reachable import tensor_memory
 from triton_ext.emulator.instructions import decode
-from triton_ext.emulator.schedule.machine import Machine, Schedule
+from triton_ext.emulator.schedule.machine import MAX_STEPS, Limits, Machine, Schedule
 from triton_ext.emulator.schedule.observers import Observer
 from triton_ext.emulator.schedule.parallel import execute
 from triton_ext.emulator.state.block import Launch
-from triton_ext.emulator.state.memory import GlobalMemory
+from triton_ext.emulator.state.memory import Allocation, GlobalMemory, host_bytes
 from triton_ext.emulator.state.tensor_map_memory import encode
 from triton_ext.emulator.state.types import DTYPES
 from triton_ext.hardware.architecture import SHARED_MEMORY_PER_BLOCK
@@ -25,64 +27,83 @@ from triton_ext.ptx.parse import Variable, immediate, parse_ptx
 
 MAX_THREADS = 1024
 MAX_CLUSTER = 16
+MAX_GRID = ((1 << 31) - 1, (1 << 16) - 1, (1 << 16) - 1)
+MAX_BLOCK = (1024, 1024, 64)
+MAX_LOCAL = 512 << 10
+"""CUDA C++ Programming Guide, "Technical Specifications per Compute Capability"."""
+MAX_PARAMETERS = 32764
+"""Bytes (PTX ISA, "Kernel Function Parameters")."""
+MAX_VARIABLES = 1 << 30
+"""Bytes of a module's own variables that the emulator gives: its own limit."""
 
 
-def _triple(name: str, value: Any) -> tuple[int, int, int]:
-    values = (value,) if isinstance(value, int) else tuple(value)
+def _triple(name: str, value: Any, most: Sequence[int]) -> tuple[int, int, int]:
+    """An integer, or up to three, as x, y and z, none above `most`."""
+    values = value if isinstance(value, (tuple, list)) else (value,)
     if not 1 <= len(values) <= 3 or any(
-        isinstance(n, bool) or not isinstance(n, (int, np.integer)) or n < 1 for n in values
+        isinstance(n, (bool, np.bool_)) or not isinstance(n, (int, np.integer)) or n < 1
+        for n in values
     ):
         raise LaunchError(f"{name} = {value!r}: must be one to three positive integers")
     x, y, z = (*(int(n) for n in values), 1, 1)[:3]
+    if any(n > limit for n, limit in zip((x, y, z), most, strict=True)):
+        raise LaunchError(f"{name} = {(x, y, z)}: must be at most {tuple(most)}")
     return x, y, z
 
 
-def _array(value: Any) -> np.ndarray[Any, Any] | None:
-    """The bytes of a numpy array or a torch CPU tensor, without a copy."""
-    if isinstance(value, np.ndarray):
-        array = value
-    elif hasattr(value, "untyped_storage"):  # a torch tensor of any type
-        array = storage_bytes(value)
-    else:
+def allocation(value: Any, name: str) -> Allocation | None:
+    """The memory of a numpy array or a torch CPU tensor, without a copy; None if it is neither.
+
+    Raises:
+        LaunchError: its elements do not lie one after the other in the host's memory.
+    """
+    if hasattr(value, "untyped_storage"):
+        if value.device.type != "cpu":
+            raise LaunchError(
+                f"{name}: a tensor on {value.device}; the emulated GPU's memory is the host's"
+            )
+        try:
+            return tensor_memory(value, name) or Allocation(value.data_ptr(), 0, host_bytes(0, 0))
+        except (RuntimeError, TypeError) as error:  # a sparse one, say
+            raise LaunchError(f"{name}: a tensor without memory of its own ({error})") from None
+    if not isinstance(value, np.ndarray):
         return None
+    array = np.asarray(value)
     if not array.flags.c_contiguous:
-        raise LaunchError("an array argument must be contiguous; pass .copy() of this one")
-    return array
-
-
-def storage_bytes(tensor: Any) -> np.ndarray[Any, Any]:
-    """All bytes of a torch CPU tensor's storage."""
-    import ctypes
-
-    if tensor.device.type != "cpu":
-        raise LaunchError(f"a tensor on {tensor.device}: the emulated GPU's memory is the host's")
-    storage = tensor.untyped_storage()
-    size = storage.nbytes()
-    if not size:
-        return np.zeros(0, np.uint8)
-    buffer = (ctypes.c_uint8 * size).from_address(storage.data_ptr())
-    return np.frombuffer(buffer, np.uint8)
+        raise LaunchError(f"{name}: an array must be contiguous; pass .copy() of this one")
+    if array.dtype.hasobject or not array.dtype.itemsize:
+        raise LaunchError(f"{name}: an array of {array.dtype} has no bytes that a kernel can read")
+    data = array.reshape(-1).view(np.uint8)
+    address = int(array.__array_interface__["data"][0])
+    return Allocation(address, len(data), data, name, bool(array.flags.writeable), value)
 
 
 def pack_arguments(
     program: Program,
     args: Sequence[Any],
     memory: GlobalMemory,
+    names: Sequence[str] = (),
 ) -> bytes:
     """The bytes of the parameter space.
+
+    Args:
+        names: what errors call the arguments; by default, the names of the parameters.
 
     Raises:
         LaunchError: another number of arguments than parameters, or one that does not fit.
     """
     parameters = program.parameters
+    names = names or [symbol.name for symbol in parameters]
+    if not isinstance(args, (list, tuple)):
+        raise LaunchError(f"args = {args!r}: must be a list, with a value for each parameter")
     if len(args) != len(parameters):
         raise LaunchError(
             f"{len(args)} arguments for the {len(parameters)} parameters of {program.kernel.name}"
         )
     space = bytearray(program.storage.parameter_bytes)
-    for value, symbol in zip(args, parameters, strict=True):
+    for value, symbol, name in zip(args, parameters, names, strict=True):
         variable = symbol.variable
-        data = _argument_bytes(value, variable, memory)
+        data = _argument_bytes(value, variable, memory, name)
         if len(data) != variable.bytes:
             raise LaunchError(
                 f"argument {variable.name}: {len(data)} bytes for a parameter of {variable.bytes}"
@@ -91,26 +112,22 @@ def pack_arguments(
     return bytes(space)
 
 
-def _argument_bytes(value: Any, variable: Variable, memory: GlobalMemory) -> bytes:
+def _argument_bytes(value: Any, variable: Variable, memory: GlobalMemory, name: str) -> bytes:
     if isinstance(value, (bytes, bytearray)):
         return bytes(value)
     if isinstance(value, TensorMap):
         return encode(value)
     if value is None:
         return bytes(variable.bytes)
-    array = _array(value)
-    if array is not None and array.ndim:
+    found = allocation(value, f"argument {name}")
+    if found is not None:
         if variable.bytes != 8:
-            raise LaunchError(
-                f"argument {variable.name}: an array for a parameter of .{variable.type}"
-            )
-        address = memory.register(array, owner=value)
-        if hasattr(value, "data_ptr"):
-            address = value.data_ptr()
-        return struct.pack("<Q", address)
+            raise LaunchError(f"argument {name}: an array for a parameter of .{variable.type}")
+        memory.add(found)
+        return struct.pack("<Q", found.start)
     if isinstance(value, (bool, int, np.bool_, np.integer)):
         size = variable.bytes
-        if not -(1 << 8 * size - 1) <= int(value) < 1 << 8 * size:
+        if size > 8 or not -(1 << 8 * size - 1) <= int(value) < 1 << 8 * size:
             raise LaunchError(f"argument {variable.name} = {value}: does not fit .{variable.type}")
         number = int(value) & ((1 << 8 * size) - 1)
         if variable.type in ("f32", "f64"):
@@ -133,9 +150,15 @@ def _initial_bytes(variable: Variable) -> np.ndarray[Any, Any]:
     text = variable.initializer
     if not text:
         return data
-    dtype = DTYPES[variable.type]
+    dtype = DTYPES.get(variable.type)
+    parts = re.findall(r"[^{},\s]+", text)
+    if dtype is None or len(parts) * dtype.itemsize > variable.bytes:
+        raise LaunchError(
+            f"variable {variable.name}: {len(parts)} initial values for {variable.bytes} bytes of"
+            f" .{variable.type}"
+        )
     values = []
-    for part in re.findall(r"[^{},\s]+", text):
+    for part in parts:
         number = immediate(part)
         if number is None:
             float_bits = re.fullmatch(r"0[fFdD]([0-9a-fA-F]+)", part)
@@ -157,8 +180,12 @@ def prepare(
     cluster: Any = None,
     dynamic_smem_bytes: int = 0,
     memory: GlobalMemory | None = None,
+    names: Sequence[str] = (),
 ) -> Launch:
     """Check a launch, and lay out its parameters.
+
+    Args:
+        names: what errors call the arguments.
 
     Raises:
         LaunchError: what the kernel or the GPU does not allow.
@@ -166,24 +193,31 @@ def prepare(
     directives, storage = program.kernel.directives, program.storage
     if cluster is None:
         cluster = directives.get("reqnctapercluster", (1, 1, 1))
-    grid, block, cluster = (
-        _triple("grid", grid),
-        _triple("block", block),
-        _triple("cluster", cluster),
-    )
-    threads = block[0] * block[1] * block[2]
+    grid, block = _triple("grid", grid, MAX_GRID), _triple("block", block, MAX_BLOCK)
+    cluster = _triple("cluster", cluster, (MAX_CLUSTER,) * 3)
+    threads = math.prod(block)
     if threads > MAX_THREADS:
         raise LaunchError(f"block {block}: a block has at most {MAX_THREADS} threads")
     required = directives.get("reqntid")
-    if required and _triple("reqntid", required) != block:
+    if required and _triple("reqntid", required, MAX_BLOCK) != block:
         raise LaunchError(f"block {block}: the kernel says .reqntid {required}")
     most = directives.get("maxntid")
-    if most and threads > int(np.prod(most)):
+    if most and threads > math.prod(most):
         raise LaunchError(f"block {block}: the kernel says .maxntid {most}")
-    if cluster[0] * cluster[1] * cluster[2] > MAX_CLUSTER:
+    if math.prod(cluster) > MAX_CLUSTER:
         raise LaunchError(f"cluster {cluster}: a cluster has at most {MAX_CLUSTER} blocks")
+    if any(g % c for g, c in zip(grid, cluster, strict=True)):
+        raise LaunchError(f"grid {grid} is not a multiple of the cluster {cluster}")
+    for what, size, limit in (
+        ("parameters", storage.parameter_bytes, MAX_PARAMETERS),
+        ("local variables of a thread", storage.local_bytes, MAX_LOCAL),
+        ("variables of the module", storage.global_bytes, MAX_VARIABLES),
+    ):
+        if size > limit:
+            raise LaunchError(f"the {what} take {size} bytes: at most {limit}")
     if (
-        dynamic_smem_bytes < 0
+        not isinstance(dynamic_smem_bytes, (int, np.integer))
+        or dynamic_smem_bytes < 0
         or dynamic_smem_bytes + storage.static_smem_bytes > SHARED_MEMORY_PER_BLOCK
     ):
         raise LaunchError(
@@ -192,12 +226,29 @@ def prepare(
         )
     memory = memory or GlobalMemory()
     addresses = {
-        symbol.name: memory.register(_initial_bytes(symbol.variable))
+        symbol.name: memory.register(
+            _initial_bytes(symbol.variable), name=f"variable {symbol.name}"
+        )
         for symbol in storage.symbols.values()
         if symbol.space == "global"
     }
-    parameters = pack_arguments(program, args, memory)
+    parameters = pack_arguments(program, args, memory, names)
     return Launch(storage, grid, cluster, block, dynamic_smem_bytes, parameters, addresses, memory)
+
+
+def register_buffers(memory: GlobalMemory, buffers: Any) -> None:
+    """Let a launch reach arrays and tensors that are no arguments.
+
+    Raises:
+        LaunchError: not a list of them.
+    """
+    if not isinstance(buffers, (list, tuple)):
+        raise LaunchError(f"buffers = {buffers!r}: must be a list of arrays and tensors")
+    for number, buffer in enumerate(buffers):
+        found = allocation(buffer, f"buffers[{number}]")
+        if found is None:
+            raise LaunchError(f"buffers: {type(buffer).__name__} is no array and no tensor")
+        memory.add(found)
 
 
 def run_ptx(
@@ -213,6 +264,8 @@ def run_ptx(
     schedule: str = "eager",
     seed: int = 0,
     observer: Observer | None = None,
+    max_steps: int = MAX_STEPS,
+    timeout: float | None = None,
 ) -> Machine:
     """Run a kernel of a PTX module on the emulated GPU, until all of its blocks are done.
 
@@ -232,6 +285,9 @@ def run_ptx(
             the same bits under all.
         seed: the random schedule's.
         observer: told of what happens, such as a `Trace` or `Statistics`.
+        max_steps: instructions after which the launch ends in `LimitReached`, each for all threads
+            of a block that are at it together; on each core, if the blocks run on several.
+        timeout: seconds after which it does; None for no such limit.
 
     Returns:
         The machine, as it stands at the end.
@@ -241,13 +297,12 @@ def run_ptx(
         EmulationError: unsupported instructions (before anything runs), an illegal launch, or
             what the kernel does wrong: see `triton_ext.emulator.errors`.
     """
+    limits = Limits(max_steps, timeout)
+    if kernel is not None and not isinstance(kernel, str):
+        raise LaunchError(f"kernel = {kernel!r}: must be the name of an entry, or None")
     program = decode(parse_ptx(ptx), kernel)
     memory = GlobalMemory()
-    for buffer in buffers:
-        array = _array(buffer)
-        if array is None:
-            raise LaunchError(f"buffers: {type(buffer).__name__} is no array and no tensor")
-        memory.register(array, owner=buffer)
+    register_buffers(memory, buffers)
     launch = prepare(
         program,
         memory=memory,
@@ -257,6 +312,6 @@ def run_ptx(
         cluster=cluster,
         dynamic_smem_bytes=dynamic_smem_bytes,
     )
-    machine = Machine(program, launch, Schedule(schedule, seed), observer)
+    machine = Machine(program, launch, Schedule(schedule, seed), observer, limits)
     execute(machine)
     return machine

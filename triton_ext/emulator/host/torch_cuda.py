@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 from unittest import mock
@@ -89,28 +90,42 @@ class _NoTime:
         )
 
 
-@contextlib.contextmanager
-def cuda_on_the_host(arch: int) -> Iterator[None]:
-    """Within it, torch's CUDA device is the host, and looks like one GPU of `arch`."""
-    capability = divmod(arch, 10)
-    properties = SimpleNamespace(
+def _properties(arch: int) -> SimpleNamespace:
+    return SimpleNamespace(
         name=f"emulated sm_{arch}",
-        major=capability[0],
-        minor=capability[1],
+        major=arch // 10,
+        minor=arch % 10,
         multi_processor_count=MULTIPROCESSORS[arch],
         warp_size=WARP_THREADS,
         total_memory=64 << 30,
         shared_memory_per_block_optin=SHARED_MEMORY_PER_BLOCK,
         L2_cache_size=50 << 20,
     )
+
+
+_lock = threading.Lock()
+_users = 0
+_patches = contextlib.ExitStack()
+
+
+@contextlib.contextmanager
+def cuda_on_the_host(current: Callable[[], Any]) -> Iterator[None]:
+    """Within it, torch's CUDA device is the host, and looks like one emulated GPU.
+
+    Of several that overlap, in whatever order they end, the last one puts torch's own back.
+
+    Args:
+        current: the GPU of the calling thread, which has an ``arch``.
+    """
+    global _users
     stand_ins: dict[str, Any] = {
         "is_available": lambda: True,
         "device_count": lambda: 1,
         "current_device": lambda: 0,
         "set_device": lambda device: None,
-        "get_device_capability": lambda device=None: capability,
-        "get_device_properties": lambda device=None: properties,
-        "get_device_name": lambda device=None: properties.name,
+        "get_device_capability": lambda device=None: divmod(current().arch, 10),
+        "get_device_properties": lambda device=None: _properties(current().arch),
+        "get_device_name": lambda device=None: _properties(current().arch).name,
         "synchronize": lambda device=None: None,
         "current_stream": lambda device=None: _Stream(),
         "default_stream": lambda device=None: _Stream(),
@@ -122,8 +137,16 @@ def cuda_on_the_host(arch: int) -> Iterator[None]:
         "manual_seed": torch.default_generator.manual_seed,
         "manual_seed_all": torch.default_generator.manual_seed,
     }
-    with contextlib.ExitStack() as stack:
-        for name, stand_in in stand_ins.items():
-            stack.enter_context(mock.patch.object(torch.cuda, name, stand_in))
-        stack.enter_context(_Redirect())
-        yield
+    with _lock:
+        _users += 1
+        if _users == 1:
+            for name, stand_in in stand_ins.items():
+                _patches.enter_context(mock.patch.object(torch.cuda, name, stand_in))
+    try:
+        with _Redirect():
+            yield
+    finally:
+        with _lock:
+            _users -= 1
+            if not _users:
+                _patches.close()

@@ -381,10 +381,10 @@ def _check_bulk(size: int, **addresses: int) -> None:
             )
 
 
-def _global_bytes(cta: Cta, address: int, size: int) -> Bytes:
+def _global_bytes(cta: Cta, address: int, size: int, *, writes: bool = False) -> Bytes:
     """A view of global memory."""
-    start, data = cta.launch.memory.locate(address, size)
-    return data[address - start : address - start + size]
+    found = cta.launch.memory.locate(address, size, writes=writes)
+    return found.data[address - found.start : address - found.start + size]
 
 
 @instruction("cp.async.bulk", "cp.reduce.async.bulk")
@@ -481,7 +481,7 @@ def _writer_of(
     cta: Cta, goal: int, mask: int | None, combine: Combine | None, dtype: Any
 ) -> Callable[[Bytes], None]:
     def write(values: Bytes) -> None:
-        memory = _global_bytes(cta, goal, len(values))
+        memory = _global_bytes(cta, goal, len(values), writes=True)
         if combine is not None:
             old = memory.copy().view(dtype)
             memory[:] = combine(old, values.view(dtype)).view(np.uint8)

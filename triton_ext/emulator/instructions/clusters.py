@@ -125,9 +125,9 @@ def try_cancel(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run
                 if where % RESPONSE_BYTES:
                     raise MemoryFault(f"response address {where:#x} is no multiple of 16")
                 answer = np.zeros(4, np.uint32)
-                if cta.machine.waiting:
-                    _, indices = cta.machine.waiting.popleft()
-                    answer[0], answer[1:] = _CANCELED, indices[0]
+                number = cta.machine.take_cluster()
+                if number is not None:
+                    answer[0], answer[1:] = _CANCELED, cta.launch.blocks(number)[0]
                 ranks = range(len(cta.cluster.ctas)) if everywhere else [where >> RANK_SHIFT]
                 for rank in ranks:
                     there = (rank << RANK_SHIFT) + (signals & OFFSET_MASK)

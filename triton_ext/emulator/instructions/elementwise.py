@@ -37,7 +37,7 @@ Packed types come and go as their elements side by side, and bf16 as its bits.
 
 
 @dataclass(frozen=True)
-class Form:
+class Variant:
     """An instruction that fits a row: what its opcode and operands say.
 
     Attributes:
@@ -107,7 +107,7 @@ class Row:
     types: str
     operands: str
     function: Function | None = None
-    make: Callable[[Form], Function] | None = None
+    make: Callable[[Variant], Function] | None = None
     second: str = ""
 
     @functools.cached_property
@@ -139,7 +139,7 @@ class Row:
         """The types of the sources."""
         return self.operands.partition(" = ")[2].split(", ")
 
-    def form(self, opcode: str, parts: Sequence[str], number: int) -> Form | None:
+    def variant(self, opcode: str, parts: Sequence[str], number: int) -> Variant | None:
         """What an instruction says if it fits: its name, the rest of its opcode.
 
         Args:
@@ -161,7 +161,7 @@ class Row:
         if not all(part in names for part, names in zip(rest, self.kinds, strict=True)):
             return None
         first, second, *_ = (*rest, "", "")
-        return Form(opcode, first, second, frozenset(parts))
+        return Variant(opcode, first, second, frozenset(parts))
 
 
 # ------------------------------------------------------------------------- the decoder
@@ -180,9 +180,9 @@ def opcodes(rows: Iterable[Row]) -> dict[str, Opcode]:
 
 def _decoder(opcode: str, rows: Sequence[Row]) -> Decoder:
     @functools.cache
-    def fitting(parts: tuple[str, ...], number: int) -> tuple[Row, Form] | None:
-        forms = ((row, row.form(opcode, parts, number)) for row in rows)
-        return next(((row, form) for row, form in forms if form is not None), None)
+    def fitting(parts: tuple[str, ...], number: int) -> tuple[Row, Variant] | None:
+        variants = ((row, row.variant(opcode, parts, number)) for row in rows)
+        return next(((row, variant) for row, variant in variants if variant is not None), None)
 
     def decode(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
         found = fitting(tuple(modifiers.parts), len(at.operands))
@@ -199,19 +199,19 @@ def _decoder(opcode: str, rows: Sequence[Row]) -> Decoder:
     return decode
 
 
-def _elementwise(at: Instruction, operands: Operands, row: Row, form: Form) -> Run:
-    writes = _targets(at, operands, row, form)
+def _elementwise(at: Instruction, operands: Operands, row: Row, variant: Variant) -> Run:
+    writes = _targets(at, operands, row, variant)
     sources = iter(at.operands[1:])
     reads = [
         _read_carry
         if each == "cc"
-        else reader(next(sources), form.operand_type(each), at, operands)
+        else reader(next(sources), variant.operand_type(each), at, operands)
         for each in row.sources
     ]
     function = row.function
     if row.make:
         constants = tuple(immediate(text) for text in at.operands[1:])
-        function = row.make(replace(form, constants=constants, pair=len(writes) == 2))
+        function = row.make(replace(variant, constants=constants, pair=len(writes) == 2))
     if function is None:
         raise TypeError(f"the row of {row.opcodes} computes nothing")
     if len(writes) == 1:
@@ -226,18 +226,18 @@ def _elementwise(at: Instruction, operands: Operands, row: Row, form: Form) -> R
     return run
 
 
-def _targets(at: Instruction, operands: Operands, row: Row, form: Form) -> list[Writer]:
+def _targets(at: Instruction, operands: Operands, row: Row, variant: Variant) -> list[Writer]:
     """Writes the destination, or two of them."""
     texts = iter(at.operands[0].split("|"))
     writes: list[Writer] = []
     for each in row.targets:
         if each == "cc":
-            if "cc" in form:
+            if "cc" in variant:
                 writes.append(_write_carry)
             continue
         text = next(texts, "").strip()
         if text or not each.endswith("?"):
-            writes.append(writer(text, form.operand_type(each.rstrip("?")), at, operands))
+            writes.append(writer(text, variant.operand_type(each.rstrip("?")), at, operands))
     if next(texts, ""):
         raise UnsupportedInstruction("it has more destinations than are expected", at)
     return writes

@@ -12,7 +12,7 @@ from triton_ext.emulator.decode.operands import Operands, Reader
 from triton_ext.emulator.decode.step import Run
 from triton_ext.emulator.decode.values import dtype_of, vector_reader, vector_writer
 from triton_ext.emulator.errors import MemoryFault, UnsupportedInstruction
-from triton_ext.emulator.instructions.elementwise import Form, Function, Row
+from triton_ext.emulator.instructions.elementwise import Function, Row, Variant
 from triton_ext.emulator.state import lanes as lane_sets
 from triton_ext.emulator.state.block import Cta
 from triton_ext.emulator.state.lanes import Lanes
@@ -32,6 +32,8 @@ from triton_ext.ptx.parse import Instruction
 
 _SPACES = ("global", "shared", "shared::cta", "shared::cluster", "local", "param", "const",
            "param::entry", "param::func")  # fmt: skip
+_VECTOR_BITS = 128
+"""PTX ISA, "ld": what ``.v8``, and ``.v4`` of 64 bits, need: ``.global``, and sm_100."""
 _ADDRESS = (1 << 64) - 1
 _WINDOW_OF = {"shared": SHARED_WINDOW, "local": LOCAL_WINDOW, "param": PARAM_WINDOW}
 _HINTS = ("ca", "cg", "cs", "lu", "cv", "wb", "wt", "nc", "weak", "gpu", "cta", "sys", "cluster",
@@ -66,19 +68,19 @@ def move(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     return lambda cta, lanes: write(cta, lanes, read(cta, lanes))
 
 
-def _convert_address(form: Form) -> Function:
+def _convert_address(variant: Variant) -> Function:
     """``cvta``: between the addresses of a space and generic ones."""
-    window = _WINDOW_OF.get(form.one_of(_SPACES).split("::")[0], 0)
-    if form.type == "u32" and window:
+    window = _WINDOW_OF.get(variant.one_of(_SPACES).split("::")[0], 0)
+    if variant.type == "u32" and window:
         raise ValueError("generic addresses have 64 bits")
-    offset = np.asarray(-window & _ADDRESS if "to" in form else window, np.uint64)
-    offset = offset.astype(form.dtype)
+    offset = np.asarray(-window & _ADDRESS if "to" in variant else window, np.uint64)
+    offset = offset.astype(variant.dtype)
     return lambda address: address + offset
 
 
-def _is_space(form: Form) -> Function:
+def _is_space(variant: Variant) -> Function:
     numbers = {name: np.uint64(number) for number, name in WINDOWS.items()}
-    wanted = numbers.get(form.one_of(_SPACES).split("::")[0], np.uint64(0))
+    wanted = numbers.get(variant.one_of(_SPACES).split("::")[0], np.uint64(0))
     return lambda address: address >> np.uint64(WINDOW_SHIFT) == wanted
 
 
@@ -131,7 +133,7 @@ def load_bytes(
         return cta.local.load(lane_sets.indices(lanes), addresses, width)
     check_aligned(addresses, width, "parameter")
     data = np.frombuffer(cta.launch.parameters, np.uint8)
-    if ((addresses < 0) | (addresses + width > len(data))).any():
+    if ((addresses < 0) | (addresses > len(data) - width)).any():
         raise MemoryFault(f"an access outside of the {len(data)} bytes of the parameters")
     values = data[addresses[:, None] + np.arange(width)]
     return values
@@ -180,7 +182,7 @@ def store_bytes(
 
 def peer(cta: Cta, rank: int) -> Cta:
     """The block of that rank in the cluster."""
-    if rank >= len(cta.cluster.ctas):
+    if not 0 <= rank < len(cta.cluster.ctas):
         raise MemoryFault(
             f"a shared address of block {rank} of a cluster of {len(cta.cluster.ctas)}"
         )
@@ -239,6 +241,12 @@ def _access(
     texts = operands.vector(registers)
     if len(texts) != vector:
         raise UnsupportedInstruction(f"{len(texts)} registers for a vector of {vector}", at)
+    if vector * bits_of(type_name) > _VECTOR_BITS and (operands.arch < 100 or space != "global"):
+        raise UnsupportedInstruction(
+            f"a vector of {vector * bits_of(type_name)} bits: at most {_VECTOR_BITS}, and 256 bits"
+            " in global memory from sm_100 on",
+            at,
+        )
     symbol = operands.symbol(address.strip("[] ").partition("+")[0].strip(), at.scope)
     if space == "param" and symbol is not None:
         space = symbol.space

@@ -211,7 +211,8 @@ def shuffle(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     constants = [immediate(text) for text in at.operands[2:4]]
     if constants[0] is None or constants[1] is None or not _everyone(at.operands[4]):
         return _by_members(read_mask, execute)
-    sources, valids = _shuffle_source(mode, np.asarray(constants[0]), np.asarray(constants[1]))
+    step, control = (np.asarray(number & 0xFFFFFFFF) for number in (constants[0], constants[1]))
+    sources, valids = _shuffle_source(mode, step, control)
 
     def quick(cta: Cta, lanes: Lanes) -> None:
         value = read(cta, lanes)

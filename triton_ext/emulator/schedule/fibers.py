@@ -8,6 +8,7 @@ instruction merge. The one that is furthest behind goes first, so that they meet
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +22,13 @@ from triton_ext.emulator.state.lanes import Lanes
 from triton_ext.hardware.architecture import WARP_THREADS
 from triton_ext.ptx.parse import Instruction
 
+MANY_LAPS = 256
+"""Rounds of a loop without a change of memory after which a fiber is taken to wait for others."""
+WATCHED_LAPS = 1024
+"""Rounds after which its warps are watched: do they repeat themselves?"""
+COMPARED_LAPS = 16
+"""How many states in a row are compared with an earlier one."""
+
 
 class Fiber:
     """Threads of a block that stand at the same instruction.
@@ -31,20 +39,38 @@ class Fiber:
         wait: what they wait for, or None.
         parked: they wait for the rest of their warps.
         apart: they must execute the instruction without others that stand there.
+        laps: how often they went back in the text since memory or barriers changed last, which
+            was the machine's change number `since`.
     """
 
-    __slots__ = ("apart", "lanes", "parked", "pc", "wait")
+    __slots__ = ("apart", "lanes", "laps", "parked", "pc", "since", "wait")
 
     def __init__(self, pc: int, lanes: Lanes) -> None:
         self.pc, self.lanes = pc, lanes
         self.wait: Wait | None = None
         self.parked = self.apart = False
+        self.laps, self.since = 0, -1
+
+    def part(self, pc: int, lanes: Lanes) -> Fiber:
+        """A fiber of some of its threads, or of some more, which has gone round as often."""
+        part = Fiber(pc, lanes)
+        part.laps, part.since = self.laps, self.since
+        return part
 
     def go_on(self, then: Callable[[], None]) -> None:
         """End a wait: do `then`, and go to the next instruction."""
         self.wait = None
         then()
         self.pc += 1
+
+
+@dataclass
+class _Watch:
+    """Warps that go round in a loop while nothing changes: is a state of theirs there again?"""
+
+    progress: int
+    laps: int = 0
+    state: int = 0
 
 
 class Fibers:
@@ -70,6 +96,8 @@ class Fibers:
         self._choose_among, self._complete, self._observer = choose, complete, observer
         self.fibers = [Fiber(0, slice(0, cta.threads))]
         self._active: Lanes | None = None  # the lanes that execute an instruction now
+        self._watched: dict[tuple[int, ...], _Watch] = {}
+        self._repeating: dict[int, int] = {}  # warps that repeat themselves, and since what change
 
     def run(self, budget: int) -> int:
         """Run until every fiber waits, or `budget` instructions are done; how many were."""
@@ -82,6 +110,8 @@ class Fibers:
                 done += self._run_fiber(fiber, stop, budget - done)
             except EmulationError as error:
                 raise self._located(error, fiber) from None
+            if self._repeating and self.endless:
+                break
         return done
 
     def _located(self, error: EmulationError, fiber: Fiber) -> EmulationError:
@@ -120,7 +150,8 @@ class Fibers:
             merged += [fiber for fiber in standing if fiber.apart]
             if len(together) > 1:
                 threads = np.concatenate([lane_sets.indices(each.lanes) for each in together])
-                fiber = Fiber(pc, lane_sets.pack(np.sort(threads)))
+                most = max(together, key=lambda each: (each.since, each.laps))
+                fiber = most.part(pc, lane_sets.pack(np.sort(threads)))
                 for each in together:
                     self.fibers.remove(each)
                 self.fibers.append(fiber)
@@ -132,6 +163,7 @@ class Fibers:
         """Run a fiber until it waits, splits or reaches `stop`; the number of instructions."""
         steps, cta, observer = self.steps, self.cta, self._observer
         machine, pred, end = cta.machine, cta.files["pred"], len(self.steps)
+        counts = machine.counts
         done = 0
         while done < budget:
             pc = fiber.pc
@@ -151,6 +183,7 @@ class Fibers:
                 self._settle(step, lanes)
             done += 1
             machine.steps += 1
+            counts[pc] += 1
             if step.guard >= 0:
                 taken = pred[step.guard, lanes]
                 if step.negated:
@@ -172,15 +205,52 @@ class Fibers:
                 continue
             if lanes is not fiber.lanes:
                 rest = np.setdiff1d(lane_sets.indices(fiber.lanes), lane_sets.indices(lanes))
-                self.fibers.append(Fiber(pc + 1, lane_sets.pack(rest)))
+                self.fibers.append(fiber.part(pc + 1, lane_sets.pack(rest)))
                 fiber.lanes = lanes
                 self._follow(fiber, outcome)
                 return done
             if self._follow(fiber, outcome):
                 return done
-            if fiber.pc < pc and len(self.fibers) > 1:
-                return done  # a loop: the others may have got behind
+            if fiber.pc <= pc:
+                self._lap(fiber)
+                if len(self.fibers) > 1 or self._repeating:
+                    return done  # a loop: the others may have got behind
         return done
+
+    def _lap(self, fiber: Fiber) -> None:
+        """A fiber went back in the text: a loop. Do its warps only repeat themselves?
+
+        While memory and barriers stay, what they do next follows from where their threads stand and
+        from their registers: if those are as they were once, all further rounds are the same.
+        """
+        progress = self.cta.machine.progress
+        if fiber.since != progress:
+            fiber.since, fiber.laps = progress, 0
+        fiber.laps += 1
+        if fiber.laps < WATCHED_LAPS:
+            return
+        warps = tuple(lane_sets.warps(fiber.lanes).tolist())
+        watch = self._watched.get(warps)
+        if watch is None or watch.progress != progress:
+            watch = self._watched[warps] = _Watch(progress)
+        watch.laps += 1
+        past = watch.laps - (1 << watch.laps.bit_length() - 1)
+        if past > COMPARED_LAPS:
+            return
+        state = self._state(warps)
+        if not past:
+            watch.state = state
+        elif state == watch.state:
+            self._repeating.update(dict.fromkeys(warps, progress))
+
+    def _state(self, warps: tuple[int, ...]) -> int:
+        """A number for where the threads of some warps stand, and what their registers hold."""
+        chosen = np.isin(np.arange(self.cta.threads) // WARP_THREADS, warps)
+        where = np.full(self.cta.threads, -1)
+        for fiber in self.fibers:
+            where[fiber.lanes] = 2 * fiber.pc + (fiber.wait is not None)
+        files = (self.cta.files[name][:, chosen] for name in ("pred", "b16", "b32", "b64", "b128"))
+        return hash(tuple(each.tobytes() for each in (where[chosen], *files)))
 
     def _follow(self, fiber: Fiber, outcome: Wait | Jump | Split | Park) -> bool:
         """Do what the instruction answers; whether the fiber stops running."""
@@ -196,7 +266,7 @@ class Fibers:
         if isinstance(outcome, Split):
             self.fibers.remove(fiber)
             for lanes in outcome.parts:
-                part = Fiber(fiber.pc, lanes)
+                part = fiber.part(fiber.pc, lanes)
                 part.apart = True
                 self.fibers.append(part)
             return True
@@ -211,7 +281,7 @@ class Fibers:
         self.fibers.remove(fiber)
         threads = lane_sets.indices(fiber.lanes)
         for target in np.unique(outcome.target):
-            part = Fiber(int(target), lane_sets.pack(threads[outcome.target == target]))
+            part = fiber.part(int(target), lane_sets.pack(threads[outcome.target == target]))
             self.fibers.append(part)
             if target < 0:
                 self._exit(part)
@@ -321,6 +391,21 @@ class Fibers:
                 ended = True
         return ended
 
+    @property
+    def runnable(self) -> list[Fiber]:
+        """The fibers that wait for nothing."""
+        return [fiber for fiber in self.fibers if fiber.wait is None and not fiber.parked]
+
+    @property
+    def endless(self) -> bool:
+        """Whether every fiber that waits for nothing does again and again the same."""
+        progress, repeating = self.cta.machine.progress, self._repeating
+        return all(
+            repeating.get(warp) == progress
+            for fiber in self.runnable
+            for warp in lane_sets.warps(fiber.lanes).tolist()
+        )
+
     def stuck(self) -> list[tuple[Instruction, str]]:
         """Where each fiber stands, and why it does not go on.
 
@@ -328,6 +413,10 @@ class Fibers:
             ConvergenceFault: threads stand at a convergent instruction, and the rest never comes.
         """
         self._check_parked()
+        return self.standing()
+
+    def standing(self) -> list[tuple[Instruction, str]]:
+        """Where each fiber stands, and what it waits for."""
         found = []
         for fiber in self.fibers:
             at = self.steps[min(fiber.pc, len(self.steps) - 1)].instruction

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import math
 import random
-from collections import deque
+import time
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from triton_ext.emulator.decode.program import Program
-from triton_ext.emulator.errors import Deadlock, EmulationError, LaunchError
-from triton_ext.emulator.schedule.fibers import Fiber, Fibers
+from triton_ext.emulator.errors import Deadlock, EmulationError, LaunchError, LimitReached
+from triton_ext.emulator.schedule.fibers import MANY_LAPS, Fiber, Fibers
 from triton_ext.emulator.schedule.observers import Observer
 from triton_ext.emulator.state import lanes as lane_sets
-from triton_ext.emulator.state.block import AsyncOperation, Cluster, Cta, Index, Launch
+from triton_ext.emulator.state.block import AsyncOperation, Cluster, Cta, Launch
 from triton_ext.emulator.state.lanes import Lanes
 from triton_ext.emulator.state.tensor_map_memory import MadeTensorMap
 from triton_ext.emulator.units.mbarriers import check_complete
@@ -26,8 +28,13 @@ QUANTUM = 4096
 """Instructions that a block runs before another one gets its turn."""
 NO_PROGRESS_LIMIT = 20_000_000
 """Instructions without any change of memory or barriers, after which a kernel is called hung."""
+SHOWN_PLACES = 8
+"""How many lines of each list the error says that a limit is reached."""
 TIMEOUT_ROUNDS = 64
 """How often waits may give up in vain, one after the other, until that is called a deadlock."""
+MAX_STEPS = 100_000_000
+"""Where a launch ends by default: some minutes, in which far larger kernels than one would emulate
+are done."""
 CHECKS_AT_EXIT = (check_freed, check_complete, check_awaited)
 """Called with each block that has ended: they raise what is wrong with it."""
 
@@ -41,15 +48,20 @@ class Schedule:
     """
 
     def __init__(self, name: str = "eager", seed: int = 0) -> None:
-        if name not in ("eager", "lazy", "random"):
+        if not isinstance(name, str) or name not in ("eager", "lazy", "random"):
             raise LaunchError(f"schedule {name!r}: must be 'eager', 'lazy' or 'random'")
-        self.name, self.random = name, random.Random(seed)
+        if not isinstance(seed, (int, np.integer)):
+            raise LaunchError(f"seed = {seed!r}: must be an integer")
+        self.name, self.random = name, random.Random(int(seed))
 
     def choose(self, ready: Sequence[Fiber]) -> Fiber:
-        """The fiber that is furthest behind, so that it can meet the others; or any."""
+        """The fiber that is furthest behind, so that it can meet the others; or any.
+
+        One that may wait in a loop for what others do lets them go first.
+        """
         if self.name == "random" and len(ready) > 1:
             return self.random.choice(ready)
-        return min(ready, key=lambda fiber: fiber.pc)
+        return min(ready, key=lambda fiber: (fiber.laps // MANY_LAPS, fiber.pc))
 
     def due(self) -> bool:
         """Whether an operation that could be done now is done."""
@@ -57,6 +69,32 @@ class Schedule:
 
     def quantum(self) -> int:
         return self.random.randrange(1, 64) if self.name == "random" else QUANTUM
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How long a launch may take.
+
+    Args:
+        max_steps: instructions, each for all threads of a block that are at it together; on each
+            core, if the blocks run on several.
+        timeout: seconds, or None.
+
+    Raises:
+        LaunchError: not a positive number.
+    """
+
+    max_steps: int = MAX_STEPS
+    timeout: float | None = None
+
+    def __post_init__(self) -> None:
+        for name, value, kinds in (
+            ("max_steps", self.max_steps, int),
+            ("timeout", self.timeout, (int, float, type(None))),
+        ):
+            good = isinstance(value, kinds) and not isinstance(value, bool)
+            if not good or (value is not None and not value > 0):
+                raise LaunchError(f"{name} = {value!r}: must be a positive number")
 
 
 @dataclass
@@ -80,7 +118,8 @@ class Machine:
         launch: what it is launched with.
         schedule: the order in which all runs.
         observer: told of everything that happens, or None.
-        steps, progress, multiprocessors, waiting, tensor_maps: see
+        limits: how long it may take.
+        steps, progress, multiprocessors, counts, tensor_maps: see
             `triton_ext.emulator.state.block.Gpu`.
         pending: asynchronous operations that are issued, and not done.
         on_cluster: called when a cluster is done.
@@ -90,40 +129,45 @@ class Machine:
     launch: Launch
     schedule: Schedule = field(default_factory=Schedule)
     observer: Observer | None = None
+    limits: Limits = field(default_factory=Limits)
     steps: int = 0
     progress: int = 0
-    waiting: deque[tuple[int, list[Index]]] = field(default_factory=deque)
     tensor_maps: dict[int, MadeTensorMap] = field(default_factory=dict)
     pending: deque[AsyncOperation] = field(default_factory=deque)
     on_cluster: Callable[[], None] = lambda: None
     multiprocessors: int = field(init=False)
+    counts: list[int] = field(init=False)
+    _waiting: range = field(default=range(0), init=False)
     _timed_out_at: int = field(default=-1, init=False)
     _rounds: int = field(default=0, init=False)
 
     def __post_init__(self) -> None:
         self.multiprocessors = MULTIPROCESSORS[self.program.arch]
+        self.counts = [0] * len(self.program.steps)
+        timeout = self.limits.timeout
+        self._deadline = float("inf") if timeout is None else time.monotonic() + timeout
 
-    def run(self, clusters: Sequence[list[Index]], first: int = 0) -> None:
-        """Run clusters, given as the indices of their blocks.
+    def run(self, numbers: range | None = None) -> None:
+        """Run clusters, given by their numbers in the grid; by default all.
 
         One cluster runs at a time as long as it can; the next one starts when it is done, or when
         it waits for what only another one can do.
 
-        Args:
-            first: the number in the grid of the first of `clusters`.
-
         Raises:
             EmulationError: what the kernel does wrong.
         """
-        waiting = self.waiting = deque(enumerate(clusters, first))
+        self._waiting = range(self.launch.clusters) if numbers is None else numbers
         resident: list[_Resident] = []
-        limit = max(1, self.multiprocessors // max(1, len(clusters[0]))) if clusters else 1
+        limit = max(1, self.multiprocessors // math.prod(self.launch.cluster))
         idle_since, idle_progress = 0, -1
         with np.errstate(all="ignore"):
-            while waiting or resident:
+            while self._waiting or resident:
                 if not resident:
-                    resident.append(self._start(*waiting.popleft()))
+                    resident.append(self._start())
                 done = self._turn(resident)
+                over = self.steps >= self.limits.max_steps or time.monotonic() > self._deadline
+                if over and (self._waiting or any(not each.finished for each in resident)):
+                    raise self._limit_reached(resident)
                 for each in [each for each in resident if each.finished]:
                     self._finish(each.cluster)
                     resident.remove(each)
@@ -131,21 +175,32 @@ class Machine:
                 if self.progress != idle_progress:
                     idle_progress, idle_since = self.progress, self.steps
                     done += 1  # what the last turn completed may have made others ready
+                elif all(block.endless for each in resident for block in each.blocks):
+                    done = 0
                 if done and self.steps - idle_since < 8 * QUANTUM:
                     continue
                 if self._complete_one():
                     continue
                 if not done and self._time_out(resident):
                     continue
-                if waiting and len(resident) < limit:
-                    resident.append(self._start(*waiting.popleft()))
+                if self._waiting and len(resident) < limit:
+                    resident.append(self._start())
                     continue
                 if done and self.steps - idle_since < NO_PROGRESS_LIMIT:
                     continue
-                raise self._deadlock(resident, spinning=bool(done))
+                raise self._deadlock(resident)
 
-    def _start(self, number: int, indices: list[Index]) -> _Resident:
-        cluster = Cluster(self, number, indices)
+    def take_cluster(self) -> int | None:
+        """Take the next cluster that has not started off the grid: its number, if there is one."""
+        if not self._waiting:
+            return None
+        number, self._waiting = self._waiting[0], self._waiting[1:]
+        return number
+
+    def _start(self) -> _Resident:
+        number = self.take_cluster()
+        assert number is not None
+        cluster = Cluster(self, number)
         choose, steps = self.schedule.choose, self.program.steps
         blocks = [Fibers(cta, steps, choose, self._complete, self.observer) for cta in cluster.ctas]
         return _Resident(cluster, blocks)
@@ -154,7 +209,8 @@ class Machine:
         done = 0
         for block in (block for each in resident for block in each.blocks):
             if not block.cta.finished:
-                done += block.run(self.schedule.quantum())
+                left = self.limits.max_steps - self.steps
+                done += block.run(min(self.schedule.quantum(), left))
             done += self._complete_due()
         return done
 
@@ -231,30 +287,34 @@ class Machine:
         return any(ended)
 
     @staticmethod
-    def _deadlock(resident: list[_Resident], spinning: bool) -> EmulationError:
-        stuck = [found for each in resident for block in each.blocks for found in block.stuck()]
+    def _deadlock(resident: list[_Resident]) -> EmulationError:
+        blocks = [block for each in resident for block in each.blocks]
+        stuck = [found for block in blocks for found in block.stuck()]
+        spinning = any(block.runnable for block in blocks)
         what = "no memory or barrier changes any more" if spinning else "no thread can go on"
         lines = [line for _, line in stuck]
         return Deadlock(f"{what}:\n  " + "\n  ".join(lines), stuck[0][0] if stuck else None)
 
-
-def clusters_of(grid: Index, cluster: Index) -> list[list[Index]]:
-    """The blocks of each cluster of a grid, in the order of launch (x fastest).
-
-    Raises:
-        LaunchError: the grid is not a multiple of the cluster.
-    """
-    if any(g % c for g, c in zip(grid, cluster, strict=True)):
-        raise LaunchError(f"grid {grid} is not a multiple of the cluster {cluster}")
-    counts = [g // c for g, c in zip(grid, cluster, strict=True)]
-    return [
-        [
-            (cx * cluster[0] + x, cy * cluster[1] + y, cz * cluster[2] + z)
-            for z in range(cluster[2])
-            for y in range(cluster[1])
-            for x in range(cluster[0])
+    def _limit_reached(self, resident: list[_Resident]) -> LimitReached:
+        limits, counts = self.limits, self.counts
+        what = f"timeout = {limits.timeout} s is over"
+        if self.steps >= limits.max_steps:
+            what = f"max_steps = {limits.max_steps} instructions are done"
+        places: Counter[str] = Counter()
+        for step, count in zip(self.program.steps, counts, strict=True):
+            at = step.instruction
+            places[str(at.source) if at.source else f"PTX line {at.line}: {at}"] += count
+        total = max(1, sum(counts))
+        lines = [
+            f"{count / total:4.0%}  {place} ({count} instructions)"
+            for place, count in places.most_common(SHOWN_PLACES)
         ]
-        for cz in range(counts[2])
-        for cy in range(counts[1])
-        for cx in range(counts[0])
-    ]
+        standing = [
+            line for each in resident for block in each.blocks for _, line in block.standing()
+        ]
+        more = len(standing) - SHOWN_PLACES
+        tail = [f"and {more} more"] if more > 0 else []
+        text = f"{what}, and the kernel has not ended; the time went to:\n  " + "\n  ".join(lines)
+        text += "\nnow:\n  " + "\n  ".join(standing[:SHOWN_PLACES] + tail)
+        hottest = self.program.steps[counts.index(max(counts))].instruction
+        return LimitReached(text, hottest)

@@ -6,24 +6,25 @@ original contents only when all of them are done: whatever goes wrong in a worke
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import mmap
 import os
 import pickle
 import select
+import signal
 import sys
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from triton_ext.emulator.decode.program import Program
 from triton_ext.emulator.errors import EmulationError, MemoryFault
-from triton_ext.emulator.schedule.machine import Machine, clusters_of
-from triton_ext.emulator.state.block import Index
+from triton_ext.emulator.schedule.machine import Machine
 
 WORTH_FORKING = 0.05
 """Seconds of work below which forks cost more than they gain (10 to 20 ms with torch)."""
@@ -50,25 +51,21 @@ def execute(machine: Machine) -> None:
     Raises:
         EmulationError: what the kernel does wrong.
     """
-    clusters = clusters_of(machine.launch.grid, machine.launch.cluster)
+    clusters = range(machine.launch.clusters)
     progress = _Progress(machine.program.kernel.name, len(clusters))
     machine.on_cluster = progress.advance
-    workers = min(len(os.sched_getaffinity(0)), len(clusters) - 1)
+    cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else 1
+    workers = min(cores, len(clusters) - 1)
     try:
-        if (
-            workers < 2
-            or not hasattr(os, "fork")
-            or machine.observer is not None
-            or not independent(machine.program)
-        ):
-            machine.run(clusters)
+        if workers < 2 or machine.observer is not None or not independent(machine.program):
+            machine.run()
             return
         began = time.perf_counter()
         machine.run(clusters[:1])
         rest = clusters[1:]
         worth = (time.perf_counter() - began) * len(rest) >= WORTH_FORKING
         if not worth or not _fork(machine, rest, workers, progress):
-            machine.run(rest, first=1)
+            machine.run(rest)
     finally:
         progress.close()
 
@@ -115,31 +112,28 @@ class _Answer:
     error: EmulationError | None = None
 
 
-def _fork(
-    machine: Machine, clusters: Sequence[list[Index]], workers: int, progress: _Progress
-) -> bool:
+def _fork(machine: Machine, clusters: range, workers: int, progress: _Progress) -> bool:
     """Run clusters in forks; False if that cannot be done, with nothing changed."""
-    memory = machine.launch.memory
-    originals = memory.replace([_shared_copy(data) for data in memory.arrays])
-    sys.stdout.flush()
     finished = np.frombuffer(mmap.mmap(-1, 8 * workers), np.int64)
-    children = {}
-    for number in range(workers):
-        progress.advances = finished[number : number + 1]
-        process, reader = _start(machine, clusters[number::workers])
-        children[reader] = process
-    progress.here()
+    children: dict[int, int] = {}
     answers = []
-    while children:
-        for reader in select.select(list(children), [], [], 0.5)[0]:
-            answers.append(_answer(children.pop(reader), reader))
-        progress.show(1 + int(finished.sum()))
-    copies = memory.replace(originals)
-    if not all(answer.complete for answer in answers):
+    sys.stdout.flush()
+    with _shared(machine) as write_back, _reaped(children):
+        for number in range(workers):
+            progress.advances = finished[number : number + 1]
+            process, reader = _start(machine, clusters[number::workers])
+            children[reader] = process
+        progress.here()
+        while children:
+            for reader in select.select(list(children), [], [], 0.5)[0]:
+                answers.append(_answer(reader))
+                _end(children, reader)
+            progress.show(1 + int(finished.sum()))
+        complete = all(answer.complete for answer in answers)
+        if complete:
+            write_back()
+    if not complete:
         return False
-    for original, copy in zip(originals, copies, strict=True):
-        if original.flags.writeable:
-            original[:] = copy
     machine.steps += sum(answer.steps for answer in answers)
     for answer in answers:
         if answer.error is not None:
@@ -147,17 +141,56 @@ def _fork(
     return True
 
 
-def _shared_copy(data: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    if not len(data):
-        return data
-    copy = np.frombuffer(mmap.mmap(-1, len(data)), np.uint8)
-    copy[:] = data
-    return copy
+@contextlib.contextmanager
+def _shared(machine: Machine) -> Iterator[Callable[[], None]]:
+    """Global memory in copies that forks share, but for what is read-only; yields what puts the
+    copies' contents back."""
+    originals = [each for each in machine.launch.memory.allocations if each.writable]
+    kept = [each.data for each in originals]
+    for each in originals:
+        copy = np.frombuffer(mmap.mmap(-1, len(each.data)), np.uint8)
+        copy[:] = each.data
+        each.data = copy
+
+    def write_back() -> None:
+        for each, data in zip(originals, kept, strict=True):
+            data[:] = each.data
+
+    try:
+        yield write_back
+    finally:
+        for each, data in zip(originals, kept, strict=True):
+            each.data = data
 
 
-def _start(machine: Machine, clusters: Sequence[list[Index]]) -> tuple[int, int]:
+@contextlib.contextmanager
+def _reaped(children: dict[int, int]) -> Iterator[None]:
+    """Whatever happens, no child is left: those that still run are killed."""
+    try:
+        yield
+    finally:
+        for reader, process in list(children.items()):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process, signal.SIGKILL)
+            _end(children, reader)
+
+
+def _end(children: dict[int, int], reader: int) -> None:
+    """Wait for a child that has answered, or was killed."""
+    with contextlib.suppress(ChildProcessError):  # a handler of the program was faster
+        os.waitpid(children[reader], 0)
+    del children[reader]
+    os.close(reader)
+
+
+_LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
+
+
+def _start(machine: Machine, clusters: range) -> tuple[int, int]:
     """Fork a worker; its process and the pipe on which it answers."""
     reader, writer = os.pipe()
+    parent = os.getpid()
     with warnings.catch_warnings():
         # Python 3.12 warns in a process with threads, such as torch's: a fork must not wait for
         # one of them. This one calls numpy alone, and leaves by os._exit.
@@ -166,28 +199,40 @@ def _start(machine: Machine, clusters: Sequence[list[Index]]) -> tuple[int, int]
     if process:
         os.close(writer)
         return process, reader
-    os.close(reader)
+    try:
+        # It dies with its parent, and leaves the terminal's Ctrl-C to that.
+        if _LIBC is not None:
+            _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        if os.getppid() == parent:
+            os.close(reader)
+            _work(machine, clusters, writer)
+    finally:
+        os._exit(0)
+
+
+def _work(machine: Machine, clusters: range, writer: int) -> None:
+    """What a worker does: run clusters, and answer."""
     before = machine.steps
     answer = _Answer()
     memory = machine.launch.memory
+    may_find, memory.find = memory.find is not None, None  # what it finds would not be shared
     try:
-        memory.find = None  # what a worker finds by itself would not be shared
         machine.run(clusters)
         answer = _Answer(True, machine.steps - before)
     except EmulationError as error:
-        unknown = isinstance(error, MemoryFault) and memory.may_find
+        unknown = isinstance(error, MemoryFault) and may_find
         answer = _Answer(not unknown, machine.steps - before, error)
     finally:
         sys.stdout.flush()
         with os.fdopen(writer, "wb") as out:
             pickle.dump(answer, out)
-        os._exit(0)
 
 
-def _answer(process: int, reader: int) -> _Answer:
-    with os.fdopen(reader, "rb") as source:
+def _answer(reader: int) -> _Answer:
+    with os.fdopen(reader, "rb", closefd=False) as source:
         data = source.read()
-    os.waitpid(process, 0)
     answer = pickle.loads(data) if data else _Answer()
     assert isinstance(answer, _Answer)
     return answer

@@ -7,7 +7,8 @@ it what `Gpu` says.
 from __future__ import annotations
 
 import functools
-from collections import defaultdict, deque
+import math
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
@@ -90,6 +91,25 @@ class Launch:
     memory: GlobalMemory
 
     @property
+    def clusters(self) -> int:
+        """Number of clusters of the grid."""
+        return math.prod(self._clusters)
+
+    @property
+    def _clusters(self) -> Index:
+        x, y, z = (g // c for g, c in zip(self.grid, self.cluster, strict=True))
+        return x, y, z
+
+    def blocks(self, number: int) -> list[Index]:
+        """The indices of a cluster's blocks, x fastest; `number`: its own, in order of launch."""
+        across, high, _ = self._clusters
+        at = (number % across, number // across % high, number // (across * high))
+        x, y, z = (
+            range(c * size, (c + 1) * size) for c, size in zip(at, self.cluster, strict=True)
+        )
+        return [(i, j, k) for k in z for j in y for i in x]
+
+    @property
     def threads(self) -> int:
         """Number of threads of a block."""
         return self.block[0] * self.block[1] * self.block[2]
@@ -126,7 +146,7 @@ class Gpu(Protocol):
         steps: instructions executed so far: the clock that a kernel can read.
         progress: to be increased with every change that another thread could wait for.
         multiprocessors: their number.
-        waiting: the clusters that have not started: their numbers, and their blocks' indices.
+        counts: how often each instruction of the program was executed.
         tensor_maps: those that the kernel has made, by address.
     """
 
@@ -134,7 +154,7 @@ class Gpu(Protocol):
     steps: int
     progress: int
     multiprocessors: int
-    waiting: deque[tuple[int, list[Index]]]
+    counts: list[int]
     tensor_maps: dict[int, MadeTensorMap]
 
     @property
@@ -143,6 +163,9 @@ class Gpu(Protocol):
 
     def issue(self, operation: AsyncOperation) -> None:
         """Take an operation over; it is performed now or later, as the schedule says."""
+
+    def take_cluster(self) -> int | None:
+        """Take the next cluster that has not started off the grid: its number, if there is one."""
 
 
 @dataclass
@@ -177,8 +200,9 @@ class Cluster:
         pairs: allocations of tensor memory by pairs of blocks, by the rank of the first, halved.
     """
 
-    def __init__(self, machine: Gpu, number: int, indices: list[Index]) -> None:
-        self.machine, self.number, self.indices = machine, number, indices
+    def __init__(self, machine: Gpu, number: int) -> None:
+        self.machine, self.number = machine, number
+        self.indices = indices = machine.launch.blocks(number)
         self._warps = -(-machine.launch.threads // WARP_THREADS)
         self._agents_each = agents_of_block(self._warps)
         self.clocks = Clocks(len(indices) * self._agents_each)

@@ -8,8 +8,10 @@ addresses of the other spaces lie in windows above all of the host's.
 
 from __future__ import annotations
 
+import ctypes
 from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -53,111 +55,187 @@ def check_aligned(offsets: Offsets, width: int, space: str) -> None:
         )
 
 
+def _as_rows(
+    data: NDArray[Any], offsets: Offsets, width: int
+) -> tuple[NDArray[Any], Offsets] | None:
+    """`data` as rows of `width` bytes, and which rows lie at the offsets; None if none do."""
+    if (offsets & (width - 1)).any():
+        first = int(offsets[0]) & (width - 1)  # a view need not begin where its storage does
+        data, offsets = data[first:], offsets - first
+        if (offsets & (width - 1)).any():
+            return None
+    return data[: len(data) // width * width].reshape(-1, width), offsets // width
+
+
 def gather(data: Bytes, offsets: Offsets, width: int) -> Bytes:
-    """The `width` bytes at each offset, (n, width); fast if all offsets are aligned."""
-    if not (offsets & (width - 1)).any():
-        return data[: len(data) // width * width].reshape(-1, width)[offsets // width]
-    return data[offsets[:, None] + np.arange(width)]
+    """The `width` bytes at each offset, (n, width); fast if their distances are multiples of it."""
+    found = _as_rows(data, offsets, width)
+    if found is None:
+        return data[offsets[:, None] + np.arange(width)]
+    rows, numbers = found
+    return rows[numbers]
 
 
 def scatter(data: NDArray[Any], offsets: Offsets, values: Any, width: int) -> None:
     """Write (n, width) bytes; where offsets are equal, the last row stays."""
-    if not (offsets & (width - 1)).any():
-        data[: len(data) // width * width].reshape(-1, width)[offsets // width] = values
-    else:
+    found = _as_rows(data, offsets, width)
+    if found is None:
         data[offsets[:, None] + np.arange(width)] = values
+    else:
+        rows, numbers = found
+        rows[numbers] = values
+
+
+@dataclass
+class Allocation:
+    """Memory of the host that a kernel may touch.
+
+    Attributes:
+        start: its first address.
+        size: its bytes.
+        data: them; and up to 15 more, of the same storage, which belong to TMA stores alone: those
+            write whole 16 bytes, also where a tensor ends within them (an H100).
+        name: what the user knows it by, such as ``argument x``.
+        writable: False if it was given as an array that is read-only.
+        owner: what must live as long as it is in use.
+    """
+
+    start: int
+    size: int
+    data: Bytes
+    name: str = ""
+    writable: bool = True
+    owner: Any = None
+
+    @property
+    def end(self) -> int:
+        """The first address past the end of `data`."""
+        return self.start + len(self.data)
+
+    def joined(self, other: Allocation) -> Allocation:
+        """Both, where they overlap: they are views of the same memory."""
+        start = min(self.start, other.start)
+        size = max(self.start + self.size, other.start + other.size) - start
+        data = host_bytes(start, max(self.end, other.end) - start)
+        names = dict.fromkeys(name for name in (self.name, other.name) if name)
+        return Allocation(
+            start,
+            size,
+            data,
+            " and ".join(names),
+            self.writable or other.writable,
+            (self.owner, other.owner),
+        )
+
+
+def host_bytes(address: int, size: int) -> Bytes:
+    """The memory of this process from an address on, without a copy."""
+    if not size:
+        return np.zeros(0, np.uint8)
+    buffer: Any = (ctypes.c_uint8 * size).from_address(address)
+    data: Bytes = np.frombuffer(buffer, np.uint8)
+    return data
 
 
 class GlobalMemory:
-    """The host's arrays that a kernel may touch, by their addresses.
+    """The host's memory that a kernel may touch, by addresses.
 
     Args:
-        find: asked for the allocation of an address that is not registered: its first address and
-            its bytes, or None. (A kernel may read pointers from memory.)
+        find: asked for the allocations that an address which is not registered may be in. (A kernel
+            may read pointers from memory.)
     """
 
-    def __init__(self, find: Callable[[int], tuple[int, Bytes] | None] | None = None) -> None:
+    def __init__(
+        self, find: Callable[[GlobalMemory, int], Iterable[Allocation]] | None = None
+    ) -> None:
         self._starts: list[int] = []
-        self._arrays: list[Bytes] = []
+        self.allocations: list[Allocation] = []
         self.find = find
-        self.may_find = find is not None
-        self._keep: list[Any] = []
 
-    def register(self, array: NDArray[Any], owner: Any = None) -> int:
-        """Make an array's bytes accessible, and return its address.
-
-        `array` must be contiguous. Nested or repeated registration widens what is known.
-        """
+    def register(self, array: NDArray[Any], owner: Any = None, name: str = "") -> int:
+        """Make a contiguous array's bytes accessible, and return its address."""
         data = array.reshape(-1).view(np.uint8)
         address = int(array.__array_interface__["data"][0])
-        self._keep.append(array if owner is None else owner)
-        self._insert(address, data)
+        owner = array if owner is None else owner
+        self.add(Allocation(address, len(data), data, name, bool(array.flags.writeable), owner))
         return address
 
-    @property
-    def arrays(self) -> list[Bytes]:
-        """The bytes of each allocation."""
-        return list(self._arrays)
-
-    def replace(self, arrays: list[Bytes]) -> list[Bytes]:
-        """Back the allocations by other bytes; returns the arrays that backed them before."""
-        before, self._arrays = self._arrays, arrays
-        return before
-
-    def _insert(self, address: int, data: Bytes) -> None:
-        at = bisect_right(self._starts, address)
-        if at and self._starts[at - 1] + len(self._arrays[at - 1]) >= address + len(data):
-            return  # inside of what is known
-        while at < len(self._starts) and self._starts[at] < address + len(data):
-            if self._starts[at] + len(self._arrays[at]) > address + len(data):
-                break
-            del self._starts[at], self._arrays[at]
-        if at and self._starts[at - 1] == address:
-            del self._starts[at - 1], self._arrays[at - 1]
+    def add(self, new: Allocation) -> None:
+        """Make an allocation accessible. Those that overlap, views of one storage, become one."""
+        if not new.size:
+            return
+        at = bisect_right(self._starts, new.start)
+        if at and self.allocations[at - 1].end > new.start:
             at -= 1
-        self._starts.insert(at, address)
-        self._arrays.insert(at, data)
+        while at < len(self._starts) and self._starts[at] < new.end:
+            new = new.joined(self.allocations[at])
+            del self._starts[at], self.allocations[at]
+        self._starts.insert(at, new.start)
+        self.allocations.insert(at, new)
 
-    def locate(self, address: int, width: int = 1) -> tuple[int, Bytes]:
-        """The allocation that holds `width` bytes at `address`: its first address, its bytes.
+    def locate(self, address: int, width: int = 1, *, writes: bool = False) -> Allocation:
+        """The allocation that holds `width` bytes at `address`.
 
         Raises:
-            MemoryFault: there is none.
+            MemoryFault: there is none, or it is written and read-only.
         """
+        found = self._known(address, width)
+        if found is None and self.find is not None:
+            for each in self.find(self, address):
+                self.add(each)
+            found = self._known(address, width)
+        if found is None:
+            raise MemoryFault(self._describe(address, width))
+        if writes and not found.writable:
+            raise MemoryFault(
+                f"global address {address:#x} ({width} bytes) is written, and {found.name or 'it'}"
+                " is a read-only array: pass a copy of it, or one that is writable"
+            )
+        return found
+
+    def _known(self, address: int, width: int) -> Allocation | None:
         at = bisect_right(self._starts, address) - 1
-        if at >= 0 and address + width <= self._starts[at] + len(self._arrays[at]):
-            return self._starts[at], self._arrays[at]
-        found = self.find(address) if self.find else None
-        if found is not None and address + width <= found[0] + len(found[1]):
-            self._insert(*found)
-            return found
-        raise MemoryFault(self._describe(address, width))
+        if at < 0:
+            return None
+        found = self.allocations[at]
+        return found if address + width <= found.start + found.size else None
 
     def _describe(self, address: int, width: int) -> str:
-        at = bisect_right(self._starts, address) - 1
-        near = [i for i in (at, at + 1) if 0 <= i < len(self._starts)]
-        text = f"global address {address:#x} ({width} bytes) is in no allocation"
+        text = f"global address {address:#x} ({width} bytes) is in no allocation of this launch"
+        at = bisect_right(self._starts, address)
+        near = []
+        for found in self.allocations[max(at - 1, 0) : at + 1]:
+            offset = address - found.start
+            if offset < 0:
+                side = f"{-offset} bytes before"
+            elif offset < found.size:
+                side = f"{found.size - offset} bytes before the end of"
+            else:
+                side = f"{offset - found.size} bytes past the end of"
+            near.append((max(-offset, offset - found.size, 0), side, found))
         if near:
-            start, size = self._starts[near[0]], len(self._arrays[near[0]])
-            far = address - start - size
-            side = f"{far} bytes past the end" if far >= 0 else f"{address - start} bytes from"
-            text += f"; it is {side} of the one at {start:#x}, {size} bytes"
+            _, side, found = min(near, key=lambda each: each[0])
+            place = f"{found.name or 'the one'} at {found.start:#x}, {found.size} bytes"
+            text += f"; it is {side} {place}"
         return text
 
-    def groups(self, addresses: Offsets, width: int) -> Any:
+    def groups(
+        self, addresses: Offsets, width: int, *, writes: bool = False
+    ) -> Iterator[tuple[int, Bytes, Any]]:
         """For each allocation that has some of the addresses: its start, its bytes, the lanes."""
-        start, data = self.locate(int(addresses[0]), width)
-        inside = (addresses >= start) & (addresses + width <= start + len(data))
-        if inside.all():
-            yield start, data, slice(None)
-            return
-        rest = np.arange(len(addresses))
-        while len(rest):
-            start, data = self.locate(int(addresses[rest[0]]), width)
+        rest: Any = slice(None)
+        while True:
             here = addresses[rest]
-            inside = (here >= start) & (here + width <= start + len(data))
-            yield start, data, rest[inside]
-            rest = rest[~inside]
+            if not len(here):
+                return
+            found = self.locate(int(here[0]), width, writes=writes)
+            inside = (here >= found.start) & (here - found.start <= found.size - width)
+            if inside.all():
+                yield found.start, found.data, rest
+                return
+            numbers = np.arange(len(addresses))[rest]
+            yield found.start, found.data, numbers[inside]
+            rest = numbers[~inside]
 
     def load(self, addresses: Offsets, width: int) -> Bytes:
         """(n, width) bytes."""
@@ -171,7 +249,7 @@ class GlobalMemory:
         """Write (n, width) bytes."""
         width = values.shape[1]
         check_aligned(addresses, width, "global")
-        for start, data, lanes in self.groups(addresses, width):
+        for start, data, lanes in self.groups(addresses, width, writes=True):
             scatter(data, addresses[lanes] - start, values[lanes], width)
 
 
@@ -467,7 +545,7 @@ class LocalMemory:
 
     def _index(self, offsets: Offsets, width: int) -> NDArray[np.int64]:
         check_aligned(offsets, width, "local")
-        if ((offsets < 0) | (offsets + width > self.size)).any():
+        if ((offsets < 0) | (offsets > self.size - width)).any():
             raise MemoryFault(f"a local access is outside of the thread's {self.size} bytes")
         index: NDArray[np.int64] = offsets[:, None] + np.arange(width)
         return index

@@ -46,6 +46,7 @@ class Storage:
         static_smem_bytes: size of the kernel's own shared variables, per block.
         local_bytes: size of the local variables, per thread.
         parameter_bytes: size of the parameter space.
+        global_bytes: size of the module's variables in global and constant memory.
     """
 
     counts: dict[int, int]
@@ -53,6 +54,7 @@ class Storage:
     static_smem_bytes: int
     local_bytes: int
     parameter_bytes: int
+    global_bytes: int
 
 
 def file_width(bits: int) -> int:

@@ -75,8 +75,9 @@ def tensor_map_at(cta: Cta, address: int) -> TensorMap:
         return decode(bytes(parameters[offset : offset + TENSOR_MAP_BYTES]))
     if window:
         raise MemoryFault(f"tensor map address {address:#x} is not of global or parameter memory")
-    start, data = cta.launch.memory.locate(address, TENSOR_MAP_BYTES)
-    return decode(data[address - start : address - start + TENSOR_MAP_BYTES].tobytes())
+    found = cta.launch.memory.locate(address, TENSOR_MAP_BYTES)
+    first = address - found.start
+    return decode(found.data[first : first + TENSOR_MAP_BYTES].tobytes())
 
 
 def check_awaited(cta: Cta) -> None:
@@ -263,21 +264,26 @@ class BoxCopy:
             return np.array(self.rows, np.int64)[part.rows] * self.map.global_strides[0]
         return self.box.row_offsets if part.rows is None else self.box.row_offsets[part.rows]
 
-    def _locate(self, cta: Cta, part: Part, offsets: Index) -> tuple[int, Bytes]:
+    def _locate(
+        self, cta: Cta, part: Part, offsets: Index, *, writes: bool = False
+    ) -> tuple[int, Bytes]:
         """The allocation that has the part, and the offset of the origin in it."""
         low = part.origin + int(offsets.min()) + part.first
         high = part.origin + int(offsets.max()) + part.last
-        start, data = cta.launch.memory.locate(self.map.global_address)
-        if low < start or high > start + len(data):
+        found = cta.launch.memory.locate(self.map.global_address, writes=writes)
+        if low < found.start or high > (found.end if writes else found.start + found.size):
             raise MemoryFault(
                 f"a box at {self.coordinates} of a tensor of {self.map.global_dims}"
                 f" {self.map.data_type.name} elements at {self.map.global_address:#x}, strides"
                 f" {self.map.global_strides} bytes, has addresses {low:#x} to {high - 1:#x}:"
-                f" outside of the tensor's allocation of {len(data)} bytes at {start:#x}"
+                f" outside of {found.name or 'its allocation'}, {found.size} bytes at"
+                f" {found.start:#x}"
             )
-        return part.origin - start, data
+        return part.origin - found.start, found.data
 
-    def _lines(self, cta: Cta, part: Part) -> tuple[NDArray[Any] | None, Any]:
+    def _lines(
+        self, cta: Cta, part: Part, *, writes: bool = False
+    ) -> tuple[NDArray[Any] | None, Any]:
         """For a box that is inside as a whole: 16-byte lines of memory, and those of the box."""
         box = self.box
         if (
@@ -287,7 +293,7 @@ class BoxCopy:
             or part.last != box.row_bytes
         ):
             return None, None
-        origin, data = self._locate(cta, part, box.row_offsets)
+        origin, data = self._locate(cta, part, box.row_offsets, writes=writes)
         if origin % CHUNK_BYTES:
             return None, None
         lines = data[: len(data) // CHUNK_BYTES * CHUNK_BYTES].view(_LINE)
@@ -352,7 +358,7 @@ class BoxCopy:
         if part.empty:
             return
         if combine is None:
-            lines, index = self._lines(cta, part)
+            lines, index = self._lines(cta, part, writes=True)
             if lines is not None:
                 lines[index] = values.view(_LINE)
                 return
@@ -364,7 +370,7 @@ class BoxCopy:
             rows = rows[part.rows]
         rows = rows[:, part.first : part.last]
         offsets = self._offsets(part)
-        origin, data = self._locate(cta, part, offsets)
+        origin, data = self._locate(cta, part, offsets, writes=True)
         index = (origin + offsets)[:, None] + np.arange(part.first, part.last)
         if combine is None:
             data[index] = rows

@@ -1,0 +1,87 @@
+"""The source lines that errors name are lines of the program."""
+
+from __future__ import annotations
+
+import ast
+import functools
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+triton = pytest.importorskip("triton")
+
+import kernel_cases  # noqa: E402
+import triton.language as tl  # noqa: E402
+from triton import knobs  # noqa: E402
+
+import triton_ext  # noqa: E402
+from triton_ext.emulator.errors import MemoryFault  # noqa: E402
+from triton_ext.ptx.parse import parse_ptx  # noqa: E402
+
+
+@functools.cache
+def code_lines(file):
+    """The lines of a Python file on which something begins."""
+    return {getattr(node, "lineno", 0) for node in ast.walk(ast.parse(Path(file).read_text()))}
+
+
+def line_of(text):
+    lines = Path(__file__).read_text().splitlines()
+    return next(number for number, line in enumerate(lines, 1) if text in line)
+
+
+@pytest.fixture
+def compiled(monkeypatch, tmp_path):
+    """The PTX of what is compiled."""
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    texts = []
+
+    def listen(metadata_group, **_):
+        texts.extend(Path(p).read_text() for n, p in metadata_group.items() if n.endswith(".ptx"))
+
+    monkeypatch.setattr(knobs.compilation, "listener", listen)
+    return texts
+
+
+SOME = ("dot-64x64x64-64", "sum-float", "descriptor-64x208")
+
+
+@pytest.mark.parametrize("arch", ["sm_90", "sm_100"])
+def test_every_instruction_has_a_line_of_the_program(arch, compiled):
+    """Also those in inline assembly, whose lines LLVM counts on."""
+    every = list(kernel_cases.all_cases())
+    cases = [next(case for case in every if case.name.startswith(name)) for name in SOME]
+    with triton_ext.emulate(arch, cuda_on_host=True, idle=True):
+        for case in cases:
+            case.run("cuda", True)
+    assert len(compiled) == len(SOME)
+    sources = {
+        each.source for text in compiled for k in parse_ptx(text).kernels for each in k.instructions
+    }
+    found = [source for source in sources - {None} if Path(source.file).is_file()]
+    assert len(found) > 10
+    assert [str(each) for each in found if each.line not in code_lines(each.file)] == []
+
+
+@triton.jit
+def spread(x, y, n):
+
+    at = tl.program_id(0) * 256 + tl.arange(0, 256)
+
+    a = tl.load(x + at, mask=at < n)  # the first load
+
+    # a line without code
+    b = tl.load(y + at, mask=at < n)  # the second load
+
+    tl.store(y + at, a + b, mask=at < n)  # the store
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "n", "line"),
+    [(128, 256, 256, "# the first load"), (256, 128, 256, "# the second load")],
+)
+def test_a_fault_names_its_line(x, y, n, line):
+    with triton_ext.emulate("sm_100"), pytest.raises(MemoryFault) as caught:
+        spread[(1,)](torch.zeros(x), torch.zeros(y), n)
+    assert caught.value.instruction.source.line == line_of(line)
