@@ -23,6 +23,7 @@ class Findings:
         unproven: how many are not known.
         not_looked_at: what the PTX executes of which the TTGIR says nothing.
         starts: where allocations begin, as the PTX has it, and the instruction that says so.
+        constants: operands that no execution may change, by the `id` of the instruction.
     """
 
     differences: list[tuple[Operation | None, Difference]] = field(default_factory=list)
@@ -30,6 +31,7 @@ class Findings:
     unproven: Counter[str] = field(default_factory=Counter)
     not_looked_at: Counter[str] = field(default_factory=Counter)
     starts: dict[Value, tuple[int, Instruction]] = field(default_factory=dict)
+    constants: dict[tuple[int, str], Number] = field(default_factory=dict)
 
     def __iadd__(self, other: Findings) -> Findings:
         self.differences += other.differences
@@ -37,6 +39,7 @@ class Findings:
         self.unproven += other.unproven
         self.not_looked_at += other.not_looked_at
         self.starts |= other.starts
+        self.constants |= other.constants
         return self
 
     def differ(

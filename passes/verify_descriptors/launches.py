@@ -11,6 +11,19 @@ from triton_ext.ptx.parse import Kernel
 
 
 @dataclass(frozen=True)
+class Bases:
+    """Where memory begins that the compiler does not place.
+
+    Attributes:
+        shared: the first dynamic byte of shared memory.
+        tensor: the first column of the tensor memory that the kernel allocates.
+    """
+
+    shared: int = 0
+    tensor: int = 0
+
+
+@dataclass(frozen=True)
 class TrialLaunch:
     """One block of one launch, with values for what the kernel is given.
 

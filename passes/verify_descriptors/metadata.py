@@ -46,6 +46,25 @@ class FieldCheck:
     maker: Operation | None = None
 
 
+@dataclass(frozen=True)
+class LaunchedWith:
+    """What the launch metadata say of a block.
+
+    Attributes:
+        ctas: blocks of a cluster.
+        shared: bytes of shared memory; None if they are not known.
+    """
+
+    ctas: int
+    shared: int | None
+
+    @classmethod
+    def of(cls, metadata: Mapping[str, Any]) -> LaunchedWith:
+        """Those of Triton's metadata."""
+        shared = metadata.get("shared")
+        return cls(int(metadata.get("num_ctas", 1)), shared if isinstance(shared, int) else None)
+
+
 def metadata_checks(module: MlirModule, metadata: Mapping[str, Any]) -> Iterator[FieldCheck]:
     """``tensordesc_meta`` against the encodings of the kernel's arguments, field by field."""
     entries = metadata.get("tensordesc_meta")

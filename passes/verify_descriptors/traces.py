@@ -20,9 +20,15 @@ from triton_ext.passes.verify_descriptors.executions import Block, Execution
 from triton_ext.passes.verify_descriptors.expectations import ModuleExpectations
 from triton_ext.passes.verify_descriptors.expected import Expected, predicate_of
 from triton_ext.passes.verify_descriptors.findings import Findings
-from triton_ext.passes.verify_descriptors.groups import Function, Group, kind_of
-from triton_ext.passes.verify_descriptors.launches import launches
+from triton_ext.passes.verify_descriptors.groups import (
+    BY_EACH_THREAD,
+    Function,
+    Group,
+    kind_of,
+)
+from triton_ext.passes.verify_descriptors.launches import Bases, launches
 from triton_ext.passes.verify_descriptors.matching import Matching
+from triton_ext.passes.verify_descriptors.metadata import LaunchedWith
 from triton_ext.passes.verify_descriptors.mlir_trace import (
     ExecutedOperation,
     ModuleTracer,
@@ -36,6 +42,9 @@ from triton_ext.passes.verify_descriptors.tiles import shared_encoding
 from triton_ext.passes.verify_descriptors.trace_end import Why
 from triton_ext.ptx.parse import Instruction
 
+BASES = Bases(1024, 64)
+"""Where memory begins in the first run: shared memory as on the hardware, whose first KiB is the
+system's."""
 _PER_OPERATION = 30
 """Executions that are looked at, on average."""
 _THIS_ONE = "the operation that is executed here, for one choice of arguments,"
@@ -46,8 +55,9 @@ def compare_traces(
     module: MlirModule,
     expectations: ModuleExpectations,
     function: Function,
+    groups: Sequence[Group],
     matching: Matching,
-    ctas: int,
+    launched: LaunchedWith,
 ) -> Findings:
     """Run both, and compare.
 
@@ -55,10 +65,11 @@ def compare_traces(
         module: the TTGIR.
         expectations: what its operations must become.
         function: the kernel in the PTX.
-        matching: its groups of instructions with the operations, without a fault.
-        ctas: the number of blocks in a cluster.
+        groups: those of its instructions.
+        matching: of the groups that are compared in the text, with the operations, without a fault.
+        launched: what the launch metadata say.
     """
-    return _Comparison(module, expectations, function, matching, ctas).run()
+    return _Comparison(module, expectations, function, groups, matching, launched).run()
 
 
 @dataclass
@@ -97,10 +108,12 @@ class _Comparison:
         module: MlirModule,
         expectations: ModuleExpectations,
         function: Function,
+        groups: Sequence[Group],
         matching: Matching,
-        ctas: int,
+        launched: LaunchedWith,
     ) -> None:
-        self.module, self.function, self.ctas = module, function, ctas
+        self.module, self.function, self.ctas = module, function, launched.ctas
+        self.launched = launched
         self.views = Views(module)
         self.expected = {id(one.operation): one for one in expectations.found}
         self.allowed = {
@@ -111,6 +124,12 @@ class _Comparison:
             for group, _ in matching.candidates
             for index, instruction in enumerate(group.instructions)
         }
+        for group in groups:
+            if group.is_in_order:
+                self.position[id(group.first)] = group, 0
+                self.allowed[id(group)] = {
+                    id(one) for one in expectations.found if group.kind in _kinds_of(one)
+                }
         self.result = Findings()
         self.launches = launches(module)
         self.launch = self.launches[0]
@@ -123,8 +142,8 @@ class _Comparison:
         self.chosen = [each for each in function.kernel.instructions if is_part(each.opcode)]
         self.chosen += function.wanted
         self.block = Block(
-            module, matching.addresses, ctas, 0, function.module.version,
-            lambda instruction: self.position[id(instruction)][1],
+            module, matching.addresses, self.ctas, 0, function.module.version,
+            lambda instruction: self.position[id(instruction)][1], BASES.shared,
         )  # fmt: skip
         self.unseen = set(self.allowed)
         self.tracers: dict[bool, Tracer] = {}
@@ -195,10 +214,8 @@ class _Comparison:
                 self.function.kernel, chosen, {}, self.function.module.variables, stores,
                 self.function.operands,
             )  # fmt: skip
-        tracer = self.tracers[is_other].with_given(self.given())
-        first = self.partition(traces[0], tracer.run(0, self.instructions(traces[0])))
-        self.result += first.found
-        done = [first]
+        tracer = self.tracers[is_other].with_given(self.given(), BASES)
+        done = self.threads(tracer, 0, traces[0])
         left = [
             trace
             for trace in traces[1:]
@@ -207,45 +224,57 @@ class _Comparison:
         limit = max(map(self.instructions, left), default=0)
         thread = WARP_THREADS * int(self.module.attributes.get("ttg.num-warps", 4))
         while left and thread < self.function.threads:
-            chosen_one = self.choose(left, tracer.run(thread, limit))
-            thread += WARP_THREADS
-            if chosen_one is not None:
-                trace, compared = chosen_one
-                self.result += compared.found
-                done.append(compared)
+            trace = self.choose(left, tracer.run(thread, limit))
+            if trace is not None:
+                done += self.threads(tracer, thread, trace)
                 left.remove(trace)
-                thread += WARP_THREADS * (self.warps(trace) - 1)
+            thread += WARP_THREADS * (self.warps(trace) if trace else 1)
         if left:
             self.result.unproven["partitions whose threads are not found"] += len(left)
         return done
 
-    def choose(
-        self, left: Sequence[PartitionTrace], found: ThreadTrace
-    ) -> tuple[PartitionTrace, _Partition] | None:
+    def threads(self, tracer: Tracer, first: int, trace: PartitionTrace) -> list[_Partition]:
+        """Some threads of a partition: the first two, and the first of the second and last warps.
+
+        Returns:
+            The outcome for the first one.
+        """
+        limit, warps = self.instructions(trace), self.warps(trace)
+        leader = self.partition(trace, tracer.run(first, limit))
+        self.result += leader.found
+        for warp, lane in dict.fromkeys([(0, 1), (1, 0), (warps - 1, 0)]):
+            if warp < warps and (warp or lane) and not self.result.differences:
+                self.block = replace(self.block, warp=warp, lane=lane)
+                thread = first + WARP_THREADS * warp + lane
+                found = tracer.run(thread, limit, stores=False)
+                self.result += self.partition(trace, found).found
+                self.block = replace(self.block, warp=0, lane=0)
+        return [leader]
+
+    def choose(self, left: Sequence[PartitionTrace], found: ThreadTrace) -> PartitionTrace | None:
         """The partition that a thread is of: one that agrees, or at least begins as the thread."""
         followed = (each for each in found.events if self.is_followed(each.instruction))
         group = next((self.position.get(id(each.instruction)) for each in followed), None)
         if group is None:
             return None
         allowed = self.allowed[id(group[0])]
-        begins: tuple[PartitionTrace, _Partition] | None = None
+        begins: PartitionTrace | None = None
         for trace in left:
             if any(id(self.expected.get(id(each.operation))) in allowed for each in trace.events):
-                compared = trace, self.partition(trace, found)
-                if not compared[1].found.differences:
-                    return compared
-                begins = begins or compared
+                if not self.partition(trace, found).found.differences:
+                    return trace
+                begins = begins or trace
         return begins
 
     def warps(self, trace: PartitionTrace) -> int:
         """The number of warps of a partition."""
         followed = (self.expected.get(id(each.operation)) for each in trace.events)
-        return max(1, *(one.warps for one in followed if one))
+        return max((one.warps for one in followed if one), default=1)
 
     def instructions(self, trace: PartitionTrace) -> int:
         """At most how many instructions the events of a trace are."""
         return 64 + sum(
-            max(len(one.instructions), len(one.boxes), 1)
+            max(len(one.instructions), len(one.boxes), 1) + len(one.after)
             if (one := self.expected.get(id(event.operation))) is not None
             else 40
             for event in trace.events
@@ -287,10 +316,17 @@ class _Comparison:
     def is_followed(self, instruction: Instruction) -> bool:
         """Whether an instruction is looked at in this block."""
         if is_part(instruction.opcode):
-            return not self.block.rank
+            return not (self.block.rank or self.block.warp or self.block.lane)
         if id(instruction) not in self.position:
             return False
-        allowed = self.allowed[id(self.position[id(instruction)][0])]
+        group = self.position[id(instruction)][0]
+        allowed = self.allowed[id(group)]
+        if self.block.warp and any(
+            one.rows for one in self.expected.values() if id(one) in allowed
+        ):
+            return False
+        if self.block.rank and group.is_in_order:
+            return False
         return not self.block.rank or all(
             self.is_compared(one) for one in self.expected.values() if id(one) in allowed
         )
@@ -331,10 +367,13 @@ class _Comparison:
         """The next operation; whether the rest can be compared, too."""
         findings, operation = result.found, event.operation
         execution = Execution(self.block, findings, event)
+        block = self.block
         if operation.name == CREATE:
-            count = 0 if self.block.rank else execution.make_descriptor(left.events[left.at :])
+            if block.rank or block.warp or block.lane:
+                return True
+            count = execution.make_descriptor(left.events[left.at :])
             left.at += count
-            return bool(count or self.block.rank)
+            return bool(count)
         one = self.expected.get(id(operation))
         if one is None:
             is_new = operation.name == "ttg.local_alloc"
@@ -350,26 +389,45 @@ class _Comparison:
             return False
         if not holds:
             return True
-        if left.at >= len(left.events):
-            self.stopped(result, operation)
-            return False
-        first = left.events[left.at].instruction
-        if is_part(first.opcode):
-            findings.differ(operation, first, _THIS_ONE, operation.name, CREATE)
-            return False
-        instance = self.instance(left.events, left.at)
-        group = self.position[id(first)][0]
-        if id(one) not in self.allowed[id(group)]:
-            findings.differ(operation, first, _THIS_ONE, operation.name, "another one")
-            return False
-        execution.compare(one, group, instance)
+        if block.takes_part(one):
+            group = self.next_group(one, one.kind, left, result)
+            if group is None:
+                return False
+            instance = self.instance(left.events, left.at)
+            execution.compare(one, group, instance)
+            left.at += len(instance)
+        for kind, barrier, condition in one.after:
+            holds = 1 if condition is None else execution.values.get(condition)
+            if not isinstance(holds, int):
+                findings.unproven["executions: a predicate is not known"] += 1
+                return False
+            if block.rank or not holds or not (kind in BY_EACH_THREAD or block.takes_part(one)):
+                continue
+            if self.next_group(one, kind, left, result) is None:
+                return False
+            execution.barrier(barrier, left.events[left.at])
+            left.at += 1
         if findings.differences:
             return False
-        left.at += len(instance)
         findings.proven["executions"] += 1
         result.moves += left.pending
         left.pending = []
         return True
+
+    def next_group(
+        self, one: Expected, kind: str, left: _Sequence, result: _Partition
+    ) -> Group | None:
+        """The group of the next event, which must be of an operation; None if it is not."""
+        if left.at >= len(left.events):
+            self.stopped(result, one.operation)
+            return None
+        first = left.events[left.at].instruction
+        group = None if is_part(first.opcode) else self.position[id(first)][0]
+        if group is None or group.kind != kind or id(one) not in self.allowed[id(group)]:
+            is_ = CREATE if group is None else "another one"
+            result.found.differ(one.operation, first, _THIS_ONE, one.operation.name, is_)
+            return None
+        return group
 
     def instance(self, events: Sequence[ExecutedInstruction], at: int) -> list[ExecutedInstruction]:
         """The events of one execution of a group."""
@@ -399,9 +457,10 @@ class _Comparison:
     def first_of(self, operation: Operation) -> Instruction:
         """An instruction that an operation may have become."""
         one = id(self.expected[id(operation)])
-        return next(
+        found = (
             group.first for group, _ in self.position.values() if one in self.allowed[id(group)]
         )
+        return next(found, self.function.kernel.instructions[-1])
 
     def bytes(self, traces: Sequence[PartitionTrace]) -> None:
         """What a barrier is told to expect is what the copies then bring it, or nothing at all.
@@ -426,6 +485,11 @@ class _Comparison:
                     f"{fact.brought} bytes, as its copies bring", fact.expected,
                 )  # fmt: skip
                 return
+
+
+def _kinds_of(one: Expected) -> set[str]:
+    """The kinds of instruction that an operation becomes."""
+    return {one.kind, *(kind for kind, *_ in one.after)}
 
 
 def _variety(traces: Sequence[PartitionTrace]) -> tuple[int, int]:

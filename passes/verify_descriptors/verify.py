@@ -27,9 +27,13 @@ from triton_ext.passes.verify_descriptors.addresses import Addresses, Observed, 
 from triton_ext.passes.verify_descriptors.comparison import grouped
 from triton_ext.passes.verify_descriptors.expectations import ModuleExpectations
 from triton_ext.passes.verify_descriptors.findings import Findings
-from triton_ext.passes.verify_descriptors.groups import Group, functions
+from triton_ext.passes.verify_descriptors.groups import IN_ORDER, Group, functions
 from triton_ext.passes.verify_descriptors.matching import Matching, match
-from triton_ext.passes.verify_descriptors.metadata import FieldCheck, metadata_checks
+from triton_ext.passes.verify_descriptors.metadata import (
+    FieldCheck,
+    LaunchedWith,
+    metadata_checks,
+)
 from triton_ext.passes.verify_descriptors.tensormaps import type_checks
 from triton_ext.passes.verify_descriptors.traces import compare_traces
 from triton_ext.ptx.parse import Instruction
@@ -67,9 +71,13 @@ def verify_descriptors(compilation: Compilation, options: VerifyOptions) -> Outc
     expectations = ModuleExpectations(module, compilation.arch)
     found = functions(compilation.ptx)
     groups = [group for function in found for group in function.groups()]
-    shared = compilation.metadata.get("shared")
-    addresses = Addresses(Views(module), shared if isinstance(shared, int) else None)
-    matching = match(expectations.found, groups, compilation.arch, addresses, expectations.open)
+    launched = LaunchedWith.of(compilation.metadata)
+    addresses = Addresses(Views(module), launched.shared)
+    matching = match(
+        [one for one in expectations.found if one.kind not in IN_ORDER],
+        [group for group in groups if not group.is_in_order],
+        compilation.arch, addresses, expectations.open,
+    )  # fmt: skip
     fields = [*metadata_checks(module, compilation.metadata), *type_checks(module)]
     diagnostics = [
         *_illegal(expectations, options),
@@ -80,10 +88,11 @@ def verify_descriptors(compilation: Compilation, options: VerifyOptions) -> Outc
     ]
     traces = Findings()
     if not diagnostics:
-        ctas = int(compilation.metadata.get("num_ctas", 1))
         for function in found:
             if function.kernel.is_entry:
-                traces += compare_traces(module, expectations, function, matching, ctas)
+                traces += compare_traces(
+                    module, expectations, function, groups, matching, launched
+                )
         diagnostics += _executions(traces)
     report = _report(expectations, groups, matching, addresses, fields, traces)
     return Outcome(report=report, diagnostics=_limited(diagnostics))

@@ -1,0 +1,456 @@
+"""Faults of compiled kernels, made by machine: which of them are real, and which a pass finds.
+
+`mutations` changes every operand of every instruction that reaches a TMA copy, an MMA, an mbarrier
+or an address in shared or tensor memory, in each way that fits: a constant is another one, a
+register is exchanged, the base of an address is dropped, an instruction is left out or issued
+twice, a modifier is another one, a guard is inverted. `Launched` runs one cluster of a launch on
+the emulated GPU, with the PTX as it is and as it was changed: a change is a real fault if the
+result is another one, or the emulator catches it.
+
+``python tests/support/ptx_faults.py [--seed N] [--each N] [--only PART]`` judges faults of many
+kernels of the corpus, and prints how many of each kind verify-descriptors finds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import hashlib
+import json
+import os
+import random
+import re
+import signal
+import sys
+import tempfile
+import time
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from triton_ext.ptx.folding import destinations, mentioned
+from triton_ext.ptx.parse import Instruction, Kernel, immediate, parse_ptx
+
+# ------------------------------------------------------------------------------- mutations
+
+WHOLE = (
+    "cp.async.bulk", "cp.reduce.async.bulk", "wgmma.mma_async", "tcgen05.mma", "tcgen05.cp",
+    "tcgen05.alloc", "tcgen05.commit", "mbarrier.", "tensormap.", "st.async", "red.async",
+)  # fmt: skip
+"""Instructions all of whose operands count, but for lists of registers with data."""
+ADDRESSED = (
+    "st.shared", "ld.shared", "stmatrix", "ldmatrix", "cp.async.ca", "cp.async.cg", "tcgen05.ld",
+    "tcgen05.st",
+)  # fmt: skip
+"""Instructions of which the address counts."""
+
+
+@dataclass(frozen=True)
+class Mutation:
+    """One change of the text of a PTX module.
+
+    Attributes:
+        kind: what sort of change.
+        line: of the instruction that is changed.
+        opcode: that instruction's.
+        start, stop: the part of the text that is replaced.
+        text: what stands there instead.
+        reaches: the opcodes of the instructions that the changed one reaches.
+        lines: their lines.
+    """
+
+    kind: str
+    line: int
+    opcode: str
+    start: int
+    stop: int
+    text: str
+    reaches: tuple[str, ...] = ()
+    lines: tuple[int, ...] = ()
+
+    def of(self, ptx: str) -> str:
+        """The changed module."""
+        return ptx[: self.start] + self.text + ptx[self.stop :]
+
+
+def _counted(instruction: Instruction) -> list[str]:
+    """The operands of a sink that count; [] for an instruction that is none."""
+    operands = list(instruction.operands)
+    if instruction.opcode.startswith(WHOLE):
+        return [each for each in operands if each[:1] != "{"]
+    if instruction.opcode.startswith(ADDRESSED):
+        return [each for each in operands if each[:1] == "["]
+    return []
+
+
+def reached(kernel: Kernel) -> dict[int, set[int]]:
+    """For each instruction that reaches a sink, by its number, the numbers of the sinks."""
+    writers: dict[str, list[int]] = {}
+    for number, each in enumerate(kernel.instructions):
+        for _, name in destinations(each):
+            writers.setdefault(name, []).append(number)
+    found: dict[int, set[int]] = {}
+    for sink, each in enumerate(kernel.instructions):
+        counted = _counted(each)
+        if not counted and not each.opcode.startswith(("bra", "brx")):
+            continue
+        seen, pending = {sink}, [sink]
+        while pending:
+            number = pending.pop()
+            found.setdefault(number, set()).add(sink)
+            instruction = kernel.instructions[number]
+            if number == sink and counted:
+                instruction = dataclasses.replace(instruction, operands=tuple(counted))
+            for name in mentioned(instruction):
+                for other in writers.get(name, ()):
+                    if other not in seen:
+                        seen.add(other)
+                        pending.append(other)
+    return found
+
+
+MODIFIERS = (
+    (".lt", ".le"), (".gt", ".ge"), (".eq", ".ne"), ("add.", "sub."), ("and.", "or."),
+    ("xor.", "or."), ("shl.", "shr."), ("min.", "max."), (".lo", ".hi"), (".s32", ".u32"),
+    (".s64", ".u64"), (".x4", ".x2"), (".x2", ".x4"), (".v4", ".v2"), (".b32", ".b64"),
+    (".parity", ""), ("cta_group::1", "cta_group::2"), ("shared::cta", "shared::cluster"),
+    (".param", ""), (".trans", ""), (".expect_tx", ""), ("1d", "2d"), ("2d", "3d"), ("3d", "2d"),
+    (".multicast::cluster", ""), ("kind::f16", "kind::tf32"), ("kind::f8f6f4", "kind::f16"),
+    ("e4m3", "e5m2"), ("bf16", "f16"), ("m64n64", "m64n32"), ("n128", "n64"), ("128x256b", "128x128b"),
+    (".test_wait", ".try_wait"), (".arrive", ".arrive.noComplete"), ("up.", "down."),
+    (".idx", ".bfly"), (".wide", ".lo"), ("scale_vec::2X", "scale_vec::4X"), (".add", ".max"),
+    (".release", ".relaxed"), (".acquire", ".relaxed"), (".cta.", ".cluster."),
+)  # fmt: skip
+_REGISTER = re.compile(r"%(?:rd|rs|r|p)\d+")
+_NUMBER = re.compile(r"(?<![\w%.])-?(?:0[xX][0-9a-fA-F]+|\d+)(?![\w.])")
+
+
+class Mutator:
+    """The mutations of one PTX module."""
+
+    def __init__(self, ptx: str) -> None:
+        self.ptx = ptx
+        self.starts = [0, *(match.end() for match in re.finditer("\n", ptx))]
+        (self.kernel,) = [each for each in parse_ptx(ptx).kernels if each.is_entry]
+        self.reached = reached(self.kernel)
+        self.written: dict[str, list[tuple[int, str]]] = {}
+        for number, each in enumerate(self.kernel.instructions):
+            for _, name in destinations(each):
+                kind = _REGISTER.fullmatch(name)
+                if kind:
+                    self.written.setdefault(name.rstrip("0123456789"), []).append((number, name))
+
+    def span(self, instruction: Instruction) -> tuple[int, int] | None:
+        """Where an instruction stands, with its guard; None if that is not clear."""
+        begin = self.starts[instruction.line - 1]
+        at = self.ptx.find(instruction.opcode, begin)
+        line_end = self.ptx.find("\n", begin)
+        if not begin <= at < line_end or instruction.opcode in self.ptx[at + 1 : line_end]:
+            return None
+        stop = self.ptx.find(";", at) + 1
+        guard = f"@{instruction.predicate}"
+        if instruction.predicate:
+            at = self.ptx.rfind(guard, begin, at)
+            if at < 0:
+                return None
+        return at, stop
+
+    def all(self, random_: random.Random) -> Iterator[Mutation]:
+        """One mutation of each kind at each place, in the order of the text."""
+        for number in sorted(self.reached):
+            instruction = self.kernel.instructions[number]
+            span = self.span(instruction)
+            if span is None:
+                continue
+            sinks = [self.kernel.instructions[i] for i in sorted(self.reached[number])]
+            names = tuple(sorted({".".join(each.opcode.split(".")[:3]) for each in sinks}))
+            lines = tuple(each.line for each in sinks)
+            for kind, text in self.changes(number, instruction, *span, random_):
+                if text != self.ptx[span[0] : span[1]]:
+                    yield Mutation(kind, instruction.line, instruction.opcode, *span, text, names, lines)
+
+    def changes(
+        self, number: int, instruction: Instruction, start: int, stop: int, random_: random.Random
+    ) -> Iterator[tuple[str, str]]:
+        text = self.ptx[start:stop]
+        at = text.index(instruction.opcode)
+        guard, rest = text[:at], text[at + len(instruction.opcode) :]
+        opcode = instruction.opcode
+        counted = "".join(_counted(instruction)) or rest
+        whole = opcode.startswith((*WHOLE, *ADDRESSED))
+        # ------ constants
+        for match in _NUMBER.finditer(rest):
+            if whole and match[0] not in counted:
+                continue
+            value = int(match[0], 0)
+            other = random_.choice(
+                [value + 1, value - 1, value ^ 16, value + 1024, value * 2, 0, value ^ 64]
+            )
+            if other != value:
+                yield "constant", f"{guard}{opcode}{rest[: match.start()]}{other}{rest[match.end() :]}"
+        # ------ registers
+        for match in _REGISTER.finditer(rest):
+            name = match[0]
+            if (whole and name not in counted) or (
+                not whole and name in rest[: rest.find(",")] and match.start() < rest.find(",")
+            ):
+                continue
+            known = self.written.get(name.rstrip("0123456789"), [])
+            upto = bisect_left(known, (number, ""))
+            near = [other for _, other in known[max(0, upto - 40) : upto] if other != name]
+            if near:
+                other = random_.choice(near)
+                yield "register", f"{guard}{opcode}{rest[: match.start()]}{other}{rest[match.end() :]}"
+        # ------ bases
+        parts = instruction.operands
+        if opcode.startswith(("add.", "or.b")) and len(parts) == 3:
+            width = opcode.rpartition(".")[2]
+            for kept in parts[1:]:
+                yield "base dropped", f"{guard}mov.b{width[1:]} {parts[0]}, {kept};"
+        for match in re.finditer(r"\[(%\w+)\s*\+\s*-?\d+\]", rest):
+            yield "offset dropped", f"{guard}{opcode}{rest[: match.start()]}[{match[1]}]{rest[match.end() :]}"
+        if "global_smem" in rest:
+            yield "symbol dropped", f"{guard}{opcode}{re.sub('global_smem', '0', rest)}"
+            yield "symbol doubled", text + f"\n\tadd.s{64 if '64' in opcode else 32} {parts[0]}, {parts[0]}, {parts[1]};" if opcode.startswith("mov") else text
+        # ------ instructions
+        base = opcode.partition(".")[0]
+        if base in ("mov", "cvta", "cvt") and len(parts) == 2 and base == "cvta":
+            yield "deleted", f"{guard}mov.b64 {parts[0]}, {parts[1]};"
+        elif base not in ("bra", "brx") or not instruction.predicate:
+            yield "deleted", ""
+        if base not in ("bra", "brx"):
+            yield "duplicated", f"{text}\n\t{text}"
+        # ------ modifiers
+        for one, other in MODIFIERS:
+            for old, new in ((one, other), (other, one)):
+                if old and old in opcode and opcode.replace(old, new, 1) != opcode:
+                    if new and new in opcode and not old.startswith((".", "add", "sub")):
+                        continue
+                    yield "modifier", f"{guard}{opcode.replace(old, new, 1)}{rest}"
+        # ------ guards
+        if instruction.predicate:
+            inverted = instruction.predicate
+            inverted = inverted[1:] if inverted[0] == "!" else f"!{inverted}"
+            yield "guard inverted", f"@{inverted} {opcode}{rest}"
+            if base not in ("bra", "brx"):
+                yield "guard dropped", f"{opcode}{rest}"
+
+
+def sample(ptx: str, count: int, seed: int) -> list[Mutation]:
+    """So many mutations of a module: first an instruction is chosen, then one of its changes."""
+    random_ = random.Random(seed)
+    by_place: dict[int, list[Mutation]] = {}
+    for each in Mutator(ptx).all(random_):
+        by_place.setdefault(each.start, []).append(each)
+    places = sorted(by_place)
+    random_.shuffle(places)
+    found = []
+    while places and len(found) < count:
+        for place in list(places):
+            changes = by_place[place]
+            found.append(changes.pop(random_.randrange(len(changes))))
+            if not changes:
+                places.remove(place)
+            if len(found) >= count:
+                break
+    return found
+
+
+# -------------------------------------------------------------------------------- the judge
+
+
+@dataclass
+class Launched:
+    """One launch of a corpus kernel, to run again and again on the emulated GPU.
+
+    Attributes:
+        name: of the job.
+        kernel: of the function.
+        arch: 90 or 100.
+        ttgir, ptx, metadata: what Triton compiled.
+        run: runs the PTX that it is given in place of the compiled one on the launch's arguments;
+            raises what the emulator says.
+        seconds: that the unchanged kernel takes.
+    """
+
+    name: str
+    kernel: str
+    arch: int
+    ttgir: str
+    ptx: str
+    metadata: dict[str, Any]
+    run: Callable[[str, str], str]
+    seconds: float = 0.0
+    results: dict[str, str] = dataclasses.field(default_factory=dict)
+
+    def outcome(self, ptx: str, schedule: str, limit: float) -> str:
+        """A digest of all memory after a run, or what went wrong; in a fork, which changes nothing.
+        """
+        reader, writer = os.pipe()
+        child = os.fork()
+        if not child:
+            os.close(reader)
+            signal.signal(signal.SIGVTALRM, signal.SIG_DFL)
+            signal.setitimer(signal.ITIMER_VIRTUAL, limit)
+            try:
+                text = self.run(ptx, schedule)
+            except BaseException as error:
+                text = f"{type(error).__name__}: {error}"
+            os.write(writer, text[:4000].encode())
+            os._exit(0)
+        os.close(writer)
+        with os.fdopen(reader) as answer:
+            text = answer.read()
+        os.waitpid(child, 0)
+        return text or "Timeout: it does not end"
+
+    def judge(self, mutation: Mutation) -> str:
+        """What a change does: "harmless", "not PTX", or what is wrong."""
+        for schedule in ("eager", "random"):
+            if schedule not in self.results:
+                began = time.process_time(), os.times().children_user
+                self.results[schedule] = self.outcome(self.ptx, schedule, 120)
+                self.seconds = max(self.seconds, os.times().children_user - began[1])
+                if ":" in self.results[schedule]:
+                    raise RuntimeError(f"{self.name}: {self.results[schedule]}")
+            found = self.outcome(mutation.of(self.ptx), schedule, 3 * self.seconds + 1)
+            if found.startswith(("UnsupportedInstruction", "LayoutError", "PtxError")):
+                return "not PTX"
+            if found != self.results[schedule]:
+                return found if ":" in found else "another result"
+        return "harmless"
+
+
+def capture(job: dict[str, Any]) -> list[Launched]:
+    """The kernels that a job launches, compiled here, on inputs with numbers in them."""
+    import corpus_worker
+    import torch
+    from triton import knobs
+
+    import triton_ext
+    from triton_ext.emulator.host.driver import EmulatedGpu
+    from triton_ext.emulator.host.run import prepare
+    from triton_ext.emulator.instructions import decode
+    from triton_ext.emulator.schedule.machine import Machine, Schedule, clusters_of
+
+    generator = torch.Generator().manual_seed(0)
+
+    def filled(shape: Any, *rest: Any, dtype: Any = None, device: Any = None, **_: Any) -> Any:
+        shape = (shape, *rest) if isinstance(shape, int) else tuple(shape)
+        dtype = dtype or torch.float32
+        if dtype.is_floating_point:
+            return torch.randn(shape, generator=generator).to(dtype)
+        return torch.randint(0, 4, shape, generator=generator).to(dtype)
+
+    groups: list[Any] = []
+    found: dict[str, Launched] = {}
+
+    def launch(gpu: Any, program: Any, *, grid: Any, cluster: Any, args: Any,
+               dynamic_smem_bytes: int, memory: Any) -> None:  # fmt: skip
+        text = next(text for text, known in gpu._programs.items() if known is program)
+        if text in found:
+            return
+
+        def run(ptx: str, schedule: str) -> str:
+            changed = decode(parse_ptx(ptx))
+            block = (*changed.kernel.directives.get("reqntid", (32,)), 1, 1)[:3]
+            launched = prepare(
+                changed, grid=grid, block=block, cluster=cluster, args=args,
+                dynamic_smem_bytes=dynamic_smem_bytes, memory=memory,
+            )  # fmt: skip
+            clusters = clusters_of(launched.grid, launched.cluster)
+            at = len(clusters) // 3
+            Machine(changed, launched, Schedule(schedule, 1)).run(clusters[at : at + 1], at)
+            digest = hashlib.sha256()
+            for array in memory.arrays:
+                digest.update(array.tobytes())
+            return digest.hexdigest()
+
+        files = corpus_worker.read_kernel(groups[-1])
+        assert files["ptx"] == text
+        found[text] = Launched(job["name"], files["kernel"], job["arch"], files["ttgir"], text,
+                               files["metadata"], run)  # fmt: skip
+
+    before = EmulatedGpu.launch, torch.empty
+    knobs.compilation.listener = lambda **told: groups.append(told["metadata_group"])
+    knobs.runtime.add_stages_inspection_hook = corpus_worker.stop_at_ptx
+    EmulatedGpu.launch = launch
+    torch.empty = filled
+    try:
+        if job["do"] == "matmul":
+            import plan_launch
+
+            from triton_ext.kernels.config import MatmulConfig
+
+            config = MatmulConfig(job["arch"], **job["config"])
+            a, b, extras, _ = plan_launch.problem(config, 256, 256, 256)
+            with triton_ext.emulate(job["arch"], cuda_on_host=True):
+                plan_launch.launch(config, a, b, extras, 4)
+        else:
+            corpus_worker.DO[job["do"]](job)
+    finally:
+        EmulatedGpu.launch, torch.empty = before
+    return list(found.values())
+
+
+# ----------------------------------------------------------------------------------- judging
+
+
+def judged(jobs: Sequence[dict[str, Any]], each: int, seed: int, budget: float, keep: Path) -> None:
+    """Judge mutations of each job's kernel, and append them to a file, a line each."""
+    os.environ["TRITON_DEFAULT_FP_FUSION"] = "1"
+    with keep.open("a") as out, tempfile.TemporaryDirectory() as cache:
+        os.environ["TRITON_CACHE_DIR"] = cache
+        for job in jobs:
+            child = os.fork()
+            if not child:
+                try:
+                    _judge_job(job, each, seed, budget, out)
+                except BaseException as error:
+                    print(f"{job['name']}: {type(error).__name__}: {str(error)[:300]}", file=sys.stderr)
+                out.flush()
+                os._exit(0)
+            os.waitpid(child, 0)
+
+
+def _judge_job(job: Any, each: int, seed: int, budget: float, out: Any) -> None:
+    from contextlib import redirect_stdout
+
+    with redirect_stdout(sys.stderr):
+        launched = capture(job)
+    for one in launched[:1]:
+        texts = {"ttgir": one.ttgir, "ptx": one.ptx, "metadata": one.metadata,
+                 "kernel": one.kernel, "arch": one.arch}
+        faults, began = [], time.time()
+        for number, mutation in enumerate(sample(one.ptx, each, seed)):
+            verdict = one.judge(mutation)
+            faults.append({**dataclasses.asdict(mutation), "verdict": verdict})
+            if time.time() - began > budget and number > 5:
+                break
+        print(f"{one.name}: {len(faults)} in {time.time() - began:.1f} s, {one.seconds:.2f} s a run,"
+              f" {sum(each['verdict'] not in ('harmless', 'not PTX') for each in faults)} real", flush=True)
+        out.write(json.dumps({"name": one.name, **texts, "faults": faults}) + "\n")
+
+
+def main() -> None:
+    sys.path.insert(0, str(Path(__file__).parent))
+    import pass_corpus
+
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--each", type=int, default=40, help="mutations of a kernel")
+    parser.add_argument("--budget", type=float, default=20, help="seconds for a kernel")
+    parser.add_argument("--only", default="", help="a regular expression of jobs")
+    parser.add_argument("--keep", type=Path)
+    chosen = parser.parse_args()
+    jobs = [each for each in pass_corpus.jobs(2) if each["do"] in ("kernel", "matmul")]
+    random.Random(chosen.seed).shuffle(jobs)
+    jobs = [each for each in jobs if re.search(chosen.only, each["name"])]
+    judged(jobs, chosen.each, chosen.seed, chosen.budget, chosen.keep)
+
+
+if __name__ == "__main__":
+    main()
