@@ -7,6 +7,7 @@ says it, and all others must agree.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -23,6 +24,7 @@ from triton_ext.passes.verify_descriptors.expected_products import WARPGROUP_WAR
 from triton_ext.passes.verify_descriptors.groups import BY_EACH_THREAD, Group
 from triton_ext.passes.verify_descriptors.mlir_trace import ExecutedOperation, RunValue
 from triton_ext.passes.verify_descriptors.ptx_trace import ExecutedInstruction, Operand
+from triton_ext.passes.verify_descriptors.strange import Strange
 from triton_ext.passes.verify_descriptors.tensormaps import fields_of, is_part, written
 from triton_ext.passes.verify_descriptors.tiles import shared_encoding
 from triton_ext.ptx.forms import Tcgen05Product, TensorCopy, WgmmaProduct, read
@@ -151,6 +153,9 @@ class Execution:
             found = event.operands[-1] if len(event.operands) > (one.kind != "store wait") else 1
             if one.kind == "arrive" and event.instruction.operands[-1][:1] == "[":
                 found = 1
+            if self.block.ctas > 1:  # arrivals of several blocks
+                self.findings.unproven["counts"] += 1
+                return
             self.findings.check(
                 "counts", self.operation, event.instruction, "the count", one.number, _number(found)
             )
@@ -189,7 +194,7 @@ class Execution:
             self.findings.check(
                 "uses of D", self.operation, event.instruction, "whether the product adds to D",
                 int(bool(must)) if isinstance(must, int) else None,
-                None if found is None else int(bool(found)),
+                int(bool(found)) if isinstance(found, int) else found,
             )  # fmt: skip
         for name, (value, offset) in first.tensor.items():
             what = "the tensor memory of an operand"
@@ -309,6 +314,13 @@ class Execution:
         self._descriptor_address(found.get(("global", 0)), last)
         return count
 
+    @staticmethod
+    def ending(events: Sequence[ExecutedInstruction]) -> int:
+        """How many of `events` wait for the descriptor's bytes to be copied."""
+        ends = ("cp.async.bulk.commit_group", "cp.async.bulk.wait_group")
+        kinds = (event.instruction.opcode.startswith(ends) for event in events)
+        return len(list(itertools.takewhile(bool, kinds)))
+
     def _descriptor_address(self, found: Number, instruction: Instruction) -> None:
         """The address of a TMA descriptor: in global memory, or a parameter."""
         value = self.operation.operands[0]
@@ -333,6 +345,11 @@ class Execution:
             what: the operand of the instruction, in words.
             mask: the bits of `found` that are the address; those of one in shared memory if 0.
         """
+        if isinstance(found, Strange):
+            self.findings.differ(
+                self.operation, instruction, f"the address of {what}", "one of its memory", found
+            )
+            return
         mask = mask or (CTA_ADDRESS_MASK if self.block.ctas > 1 else LOW_WORD)
         address, starts = self.values.get(value), self.findings.starts
         if not isinstance(address, tuple) or found is None:
@@ -341,11 +358,9 @@ class Execution:
         root, at = address
         start = (found & mask) - at - offset
         if root not in starts:
-            placed = self.block.start_of(root, self.findings)
             here = start & mask if mask == _DESCRIPTOR_ADDRESS else start
-            starts[root] = here if placed is None else placed, instruction
-            if placed is None:
-                return
+            starts[root] = here, instruction
+            return
         known, first = starts[root]
         if not (known - start) & mask:
             self.findings.proven["addresses"] += 1
@@ -402,7 +417,7 @@ def _operand(event: ExecutedInstruction, name: str) -> Operand:
 
 
 def _number(value: Operand) -> Number:
-    return value if isinstance(value, int) else None
+    return value if isinstance(value, (int, Strange)) else None
 
 
 def _copy_operands(event: ExecutedInstruction) -> _CopyOperands:

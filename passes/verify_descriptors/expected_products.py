@@ -119,7 +119,10 @@ class _Tiles:
         first = index * self.steps[axis]
         advance = operand.advances[first][step]
         further = [
-            operand.advances[first + (group % rows, group // rows)[axis]][step] - advance
+            operand.advances[(first + (group % rows, group // rows)[axis]) % len(operand.advances)][
+                step
+            ]
+            - advance
             for group in range(rows * columns)
         ]
         return ExpectedMatrix(name, operand, advance, value, tuple(further))

@@ -15,6 +15,7 @@ not known.
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
@@ -24,9 +25,15 @@ from triton_ext.integers import Number, on_numbers
 from triton_ext.passes.verify_descriptors.launches import Bases
 from triton_ext.passes.verify_descriptors.mlir_trace import contents
 from triton_ext.passes.verify_descriptors.slices import slice_kernel
+from triton_ext.passes.verify_descriptors.strange import (
+    OF_SOME_LANES,
+    OF_TENSORS,
+    UNWRITTEN,
+    Strange,
+)
 from triton_ext.passes.verify_descriptors.trace_end import ENOUGH, End, Stopped, Why
 from triton_ext.ptx.folding import destinations
-from triton_ext.ptx.integer_operations import integer_operation, opcode_width
+from triton_ext.ptx.integer_operations import integer_operation, is_float, opcode_width
 from triton_ext.ptx.parse import Instruction, Kernel, Variable, immediate, split_operands
 
 Registers: TypeAlias = "list[Number]"
@@ -39,6 +46,8 @@ _PARAMETER_SIZE = 1 << 12
 """Where parameters lie, for what computes with their addresses; apart from shared memory, at 0."""
 _GENERIC = 1 << 60
 """What ``cvta.param`` adds to the address of a parameter."""
+_REGISTER = re.compile(r"%[a-z]+\d+")
+_TENSORS = ("mma.", "wgmma.", "tcgen05.ld", "ldmatrix")
 _ENDS = ("ret", "exit", "trap")
 _MAX_STEPS = 20_000
 
@@ -66,8 +75,10 @@ class ThreadTrace:
             not known), and how many events came before. A condition that is not known counts as
             true.
         end: why there are no more.
+        strange: the last instruction whose condition is no condition of the kernel's, and that.
     """
 
+    strange: tuple[Instruction, Strange] | None = None
     events: list[ExecutedInstruction] = field(default_factory=list)
     accesses: list[tuple[Instruction, Operand, int]] = field(default_factory=list)
     end: End = field(default_factory=End)
@@ -190,7 +201,7 @@ class Tracer:
         extra = immediate(offset.strip()) if plus else 0
         if self._elsewhere.get(symbol.strip()) == "shared" and extra is not None:
             return self.bases.shared + extra
-        return None
+        return UNWRITTEN if _REGISTER.fullmatch(text) else None
 
     def _reader(self, text: str, scope: tuple[int, ...]) -> Callable[[Registers], Operand]:
         """A function that gives an operand's value: a register, an address, a list."""
@@ -245,6 +256,9 @@ class Tracer:
                 guard = step.guard
                 if guard is not None:
                     holds = registers[guard]
+                    if isinstance(holds, Strange):
+                        trace.strange = instructions[at], holds
+                        holds = None
                     if holds is None and step.kind != "access":
                         if step.kind != "plain":
                             raise Stopped(f"the condition of PTX line {step.line} is not known")
@@ -371,7 +385,8 @@ class Tracer:
             or (len(targets) > 1 and base != "setp")
             or not len(slots) == len(operands) - 1 == len(operation.source_widths)
         ):
-            return _constants({}, targets)
+            is_data = is_float(opcode) or opcode.startswith(_TENSORS)
+            return _constants(dict.fromkeys(targets, OF_TENSORS) if is_data else {}, targets)
         return _applied(targets, slots, on_numbers(operation))
 
     def _elected(
@@ -383,7 +398,7 @@ class Tracer:
         def elect(registers: Registers) -> None:
             for slot in targets:
                 registers[slot] = None
-            registers[targets[-1]] = int(not self._lane) if is_whole else None
+            registers[targets[-1]] = int(not self._lane) if is_whole else OF_SOME_LANES
 
         return elect
 
@@ -397,7 +412,8 @@ class Tracer:
         key = id(instruction)
 
         def run(registers: Registers) -> None:
-            value = registers[source] if registers[lane] == 0 and is_whole else None
+            value = registers[source] if registers[lane] == 0 else None
+            value = value if is_whole else OF_SOME_LANES
             for slot in targets:
                 registers[slot] = None
             said = self._shuffled.setdefault(key, [])

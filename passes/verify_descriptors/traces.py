@@ -342,7 +342,9 @@ class _Comparison:
             for instruction, address, when in found.accesses
         ]
         findings = Findings(starts=dict(self.result.starts))
-        result = _Partition(findings, [], ThreadTrace(events, accesses, found.end))
+        result = _Partition(
+            findings, [], ThreadTrace(found.strange, events, accesses, found.end)
+        )
         left = _Sequence(events)
         if not all(self.execution(event, left, result) for event in expected.events):
             return result
@@ -359,6 +361,10 @@ class _Comparison:
                 None, events[left.at].instruction, _HOW_OFTEN, "as often as its operation",
                 "more often",
             )  # fmt: skip
+        elif found.strange is not None:
+            findings.differ(
+                None, found.strange[0], "its condition", "one of the kernel's", found.strange[1]
+            )
         elif found.end.is_early:
             findings.unproven[f"the end of the PTX: {found.end.words}"] += 1
         return result
@@ -369,11 +375,13 @@ class _Comparison:
         execution = Execution(self.block, findings, event)
         block = self.block
         if operation.name == CREATE:
-            if block.rank or block.warp or block.lane:
-                return True
-            count = execution.make_descriptor(left.events[left.at :])
-            left.at += count
-            return bool(count)
+            if not (block.rank or block.warp or block.lane):
+                count = execution.make_descriptor(left.events[left.at :])
+                left.at += count
+                if not count:
+                    return False
+            left.at += execution.ending(left.events[left.at :])
+            return True
         one = self.expected.get(id(operation))
         if one is None:
             is_new = operation.name == "ttg.local_alloc"
@@ -394,6 +402,10 @@ class _Comparison:
             if group is None:
                 return False
             instance = self.instance(left.events, left.at)
+            is_last = left.at + len(instance) == len(left.events)
+            if is_last and result.thread.end.is_early and len(instance) < len(group.instructions):
+                self.stopped(result, operation)
+                return False
             execution.compare(one, group, instance)
             left.at += len(instance)
         for kind, barrier, condition in one.after:
@@ -403,6 +415,10 @@ class _Comparison:
                 return False
             if block.rank or not holds or not (kind in BY_EACH_THREAD or block.takes_part(one)):
                 continue
+            if one.rows and (
+                left.at >= len(left.events) or kind_of(left.events[left.at].instruction) != kind
+            ):
+                continue  # of a scatter, only the threads that copy wait for it
             if self.next_group(one, kind, left, result) is None:
                 return False
             execution.barrier(barrier, left.events[left.at])
@@ -444,6 +460,12 @@ class _Comparison:
     def stopped(self, result: _Partition, operation: Operation) -> None:
         """The PTX executes no more, but the module does."""
         end = result.thread.end.words
+        if result.thread.strange is not None:
+            instruction, strange = result.thread.strange
+            result.found.differ(
+                operation, instruction, "its condition", "one of the kernel's", strange
+            )
+            return
         if not end and any(each.name == "tt.assert" for each in self.module.operations):
             end = "an assertion may fail"
         if end:
