@@ -23,6 +23,10 @@ class Bases:
     tensor: int = 0
 
 
+BASES, MOVED = Bases(1024, 64), Bases(21 * 1024, 128)
+"""Two choices: the first is that of the hardware, where the system keeps the first KiB."""
+
+
 @dataclass(frozen=True)
 class TrialLaunch:
     """One block of one launch, with values for what the kernel is given.

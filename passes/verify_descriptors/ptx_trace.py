@@ -22,7 +22,7 @@ from typing import TypeAlias
 
 from triton_ext.hardware.architecture import CTA_ADDRESS_BITS, CTA_ADDRESS_MASK, WARP_THREADS
 from triton_ext.integers import Number, on_numbers
-from triton_ext.passes.verify_descriptors.launches import Bases
+from triton_ext.passes.verify_descriptors.launches import BASES, Bases
 from triton_ext.passes.verify_descriptors.mlir_trace import contents
 from triton_ext.passes.verify_descriptors.slices import slice_kernel
 from triton_ext.passes.verify_descriptors.strange import (
@@ -131,10 +131,10 @@ class Tracer:
             elif each.opcode.startswith("tcgen05.alloc") or _is_for_partitions(each):
                 stores.append(each)
         part = slice_kernel(kernel, seeds, addressed)
-        loads = any(
-            each.opcode.startswith("ld.shared") and id(each) not in addresses
-            for each in part.instructions
-        )
+        unobserved = slice_kernel(
+            kernel, seeds, {i: text for i, text in addressed.items() if id(kernel.instructions[i]) in partly}
+        ) if observed else part
+        loads = any(each.opcode.startswith("ld.shared") for each in unobserved.instructions)
         if loads:
             stored = {id(each) for each in stores}
             whole = {
@@ -145,9 +145,11 @@ class Tracer:
             part = slice_kernel(kernel, seeds + stores, whole)
         self.observed, self.partly = addresses, partly
         self.stores = {id(each) for each in stores} if loads else set()
-        self.kernel, self.given, self.bases = part, given, Bases()
+        self.kernel, self.given = part, given
         self.wanted = {id(each) for each in chosen}
-        self.shared = SharedMemory()
+        self.bases, self.shared = Bases(), SharedMemory()
+        self._memories = {self.bases: self.shared}
+        self._symbols: dict[int, int] = {}
         self._loads: dict[int, int] = {}
         self._shuffled: dict[int, list[Number]] = {}
         self._shuffles: dict[int, int] = {}
@@ -163,11 +165,11 @@ class Tracer:
         self._steps: list[_Step | None] = [None] * len(part.instructions)
         self.registers: Registers = []
 
-    def with_given(self, given: Mapping[str, int], bases: Bases) -> Tracer:
-        """The same, with other numbers given, and with memory elsewhere."""
+    def with_given(self, given: Mapping[str, int]) -> Tracer:
+        """The same, with other numbers given."""
         other = copy.copy(self)
-        other.given, other.bases, other._shuffled = given, bases, {}
-        other.shared, other._loads = SharedMemory(), {}
+        other.given, other._shuffled, other._symbols = given, {}, {}
+        other._memories, other._loads = {}, {}
         other._slots, other._initial, other.registers = {}, [], []
         other._steps = [None] * len(self.kernel.instructions)
         return other
@@ -200,6 +202,7 @@ class Tracer:
         symbol, plus, offset = text.partition("+")
         extra = immediate(offset.strip()) if plus else 0
         if self._elsewhere.get(symbol.strip()) == "shared" and extra is not None:
+            self._symbols[self._slots[text, ()]] = extra
             return self.bases.shared + extra
         return UNWRITTEN if _REGISTER.fullmatch(text) else None
 
@@ -225,17 +228,23 @@ class Tracer:
 
     # ----------------------------------------------------------------------------- running
 
-    def run(self, thread: int, limit: int, *, stores: bool = True) -> ThreadTrace:
+    def run(
+        self, thread: int, limit: int, bases: Bases = BASES, *, stores: bool = True
+    ) -> ThreadTrace:
         """What a thread executes.
 
         Args:
             thread: its number in the block. For another than the first one of its warp, that one
                 must have been run last.
             limit: the most events.
+            bases: where memory begins.
             stores: whether what it stores is kept for the threads that are run later.
         """
         trace = ThreadTrace()
-        self._keeps = stores
+        self._keeps, self.bases = stores, bases
+        self.shared = self._memories.setdefault(bases, SharedMemory())
+        for slot, extra in self._symbols.items():
+            self._initial[slot] = bases.shared + extra
         self._loads, self._shuffles = {}, {}
         self._lane = thread % WARP_THREADS
         if not self._lane:
@@ -559,6 +568,11 @@ def _constants(known: Mapping[int, int], targets: list[int]) -> Callable[[Regist
             registers[slot] = known.get(slot)
 
     return set_all
+
+
+def generic_address(index: int) -> int:
+    """The generic address of a kernel's parameter."""
+    return _PARAMETERS + _PARAMETER_SIZE * index + _GENERIC
 
 
 def _generic(address: Number) -> Number:

@@ -137,11 +137,16 @@ def _first_lane(pattern: RegisterAccess) -> tuple[int, ...]:
 # ------------------------------------------------------------------------------------ the PTX
 
 
+_LOADS = ("ld.shared", "ldmatrix.", "tcgen05.ld", "tcgen05.st")
+
+
 def observed(kernel: Kernel) -> Iterator[tuple[Instruction, str]]:
-    """The stores to shared memory, each with the operand that is its address."""
+    """What reads or writes shared or tensor memory, each with the operand that is its address."""
     for instruction in kernel.instructions:
-        if instruction.opcode.startswith(_STORES) and instruction.operands:
-            yield instruction, instruction.operands[0]
+        if instruction.opcode.startswith((*_STORES, *_LOADS)):
+            found = next((text for text in instruction.operands if text[:1] == "["), None)
+            if found is not None:
+                yield instruction, found
 
 
 Counts = dict[Method, Counter[int]]
@@ -215,7 +220,8 @@ class _Stores:
         last: Instruction,
     ) -> None:
         self.block, self.findings, self.executed = block, findings, executed
-        self.accesses, self.last = trace.accesses, last
+        self.accesses = [each for each in trace.accesses if each[0].opcode.startswith(_STORES)]
+        self.last = last
         kinds = (block.module.memory(_target_of(move.operation)) for move in executed)
         self.unit = min((max(1, kind.element_bitwidth // 8) for kind in kinds if kind), default=1)
         self.stored: Counts = {}

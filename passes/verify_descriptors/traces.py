@@ -9,12 +9,13 @@ of buffers, the barriers and the tensor memory that the operation names this tim
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from triton_ext.hardware.architecture import WARP_THREADS
-from triton_ext.mlir.module import MlirModule, Operation
+from triton_ext.mlir.module import MlirModule, Operation, Value
 from triton_ext.passes.verify_descriptors.addresses import Views, buffer_stride
+from triton_ext.passes.verify_descriptors.allocations import compare_places
 from triton_ext.passes.verify_descriptors.bytes import expected_bytes
 from triton_ext.passes.verify_descriptors.executions import Block, Execution
 from triton_ext.passes.verify_descriptors.expectations import ModuleExpectations
@@ -26,7 +27,7 @@ from triton_ext.passes.verify_descriptors.groups import (
     Group,
     kind_of,
 )
-from triton_ext.passes.verify_descriptors.launches import Bases, launches
+from triton_ext.passes.verify_descriptors.launches import BASES, MOVED, launches
 from triton_ext.passes.verify_descriptors.matching import Matching
 from triton_ext.passes.verify_descriptors.metadata import LaunchedWith
 from triton_ext.passes.verify_descriptors.mlir_trace import (
@@ -35,16 +36,19 @@ from triton_ext.passes.verify_descriptors.mlir_trace import (
     PartitionTrace,
     RunValue,
 )
-from triton_ext.passes.verify_descriptors.ptx_trace import ExecutedInstruction, ThreadTrace, Tracer
+from triton_ext.passes.verify_descriptors.moved import compare_moved
+from triton_ext.passes.verify_descriptors.ptx_trace import (
+    ExecutedInstruction,
+    ThreadTrace,
+    Tracer,
+    generic_address,
+)
 from triton_ext.passes.verify_descriptors.stores import Move, compare_stores, moves, observed
 from triton_ext.passes.verify_descriptors.tensormaps import CREATE, is_part
 from triton_ext.passes.verify_descriptors.tiles import shared_encoding
 from triton_ext.passes.verify_descriptors.trace_end import Why
 from triton_ext.ptx.parse import Instruction
 
-BASES = Bases(1024, 64)
-"""Where memory begins in the first run: shared memory as on the hardware, whose first KiB is the
-system's."""
 _PER_OPERATION = 30
 """Executions that are looked at, on average."""
 _THIS_ONE = "the operation that is executed here, for one choice of arguments,"
@@ -131,6 +135,9 @@ class _Comparison:
                     id(one) for one in expectations.found if group.kind in _kinds_of(one)
                 }
         self.result = Findings()
+        first = function.kernel.instructions[0]
+        for value, start in self.parameters():
+            self.result.starts[value] = start, first
         self.launches = launches(module)
         self.launch = self.launches[0]
         self.moves = {id(operation): operation for operation in moves(module)}
@@ -157,6 +164,7 @@ class _Comparison:
                 traces = others
             else:
                 self.launch = self.launches[0]
+                traces = self.traced()
         self.cluster(traces)
         for launch in self.launches[1:]:
             # Another choice of arguments, if with these some instructions are not executed.
@@ -170,7 +178,17 @@ class _Comparison:
     def traced(self) -> list[PartitionTrace]:
         """What each partition of the module executes."""
         tracer = ModuleTracer(self.module, self.launch, self.wanted, self.offset, self.limit)
-        return [tracer.main(), *tracer.others()]
+        found = [tracer.main(), *tracer.others()]
+        self.lives = tracer.lives
+        return found
+
+    def parameters(self) -> Iterator[tuple[Value, int]]:
+        """The TMA descriptors that the kernel is given by value, and their addresses."""
+        kernel, entry = self.function.kernel, self.module.kernel
+        for value in entry.regions[0].entry.arguments if entry else ():
+            if "tensordesc" in (value.type or "") and value.index < len(kernel.parameters):
+                if kernel.variables[value.index].bytes > 8:
+                    yield value, generic_address(value.index)
 
     def offset(self, operation: Operation, operands: Sequence[RunValue]) -> int | None:
         """By how much a view is further than what it is a view of."""
@@ -199,6 +217,10 @@ class _Comparison:
                     if id(event.instruction) in self.position
                 )
                 compare_stores(self.block, result, each.moves, each.thread, last)
+            if not result.differences:
+                compare_places(
+                    self.module, result, self.lives, result.starts, self.launched.shared
+                )
             self.bytes(traces)
 
     def partitions(self, traces: Sequence[PartitionTrace]) -> list[_Partition]:
@@ -209,12 +231,12 @@ class _Comparison:
         is_other = self.block.rank > 0
         if is_other not in self.tracers:
             chosen = [one for one in self.chosen if not is_other or kind_of(one) == "tma"]
-            stores = list(observed(self.function.kernel)) if self.moves and not is_other else []
+            stores = [] if is_other else list(observed(self.function.kernel))
             self.tracers[is_other] = Tracer(
                 self.function.kernel, chosen, {}, self.function.module.variables, stores,
                 self.function.operands,
             )  # fmt: skip
-        tracer = self.tracers[is_other].with_given(self.given(), BASES)
+        tracer = self.tracers[is_other].with_given(self.given())
         done = self.threads(tracer, 0, traces[0])
         left = [
             trace
@@ -240,8 +262,11 @@ class _Comparison:
             The outcome for the first one.
         """
         limit, warps = self.instructions(trace), self.warps(trace)
-        leader = self.partition(trace, tracer.run(first, limit))
+        thread = tracer.run(first, limit)
+        leader = self.partition(trace, thread)
         self.result += leader.found
+        if not self.result.differences:
+            compare_moved(self.result, thread, tracer.run(first, limit, MOVED))
         for warp, lane in dict.fromkeys([(0, 1), (1, 0), (warps - 1, 0)]):
             if warp < warps and (warp or lane) and not self.result.differences:
                 self.block = replace(self.block, warp=warp, lane=lane)
