@@ -17,21 +17,19 @@ from triton_ext.ptx.parse import Instruction
 
 @dataclass(frozen=True)
 class _Place:
-    """A part of a memory: bytes, or columns of some lanes."""
+    """A part of a memory: bytes, or columns of all lanes or of half of them (`half`: 0 or 16)."""
 
     space: str
     first: int
     size: int
-    lane: int = 0
-    lanes: int = 1
+    half: int | None = None
 
     def overlaps(self, other: _Place) -> bool:
         return (
             self.space == other.space
             and self.first < other.first + other.size
             and other.first < self.first + self.size
-            and self.lane < other.lane + other.lanes
-            and other.lane < self.lane + self.lanes
+            and (self.half is None or other.half is None or self.half == other.half)
         )
 
 
@@ -46,10 +44,9 @@ def _place(module: MlirModule, root: Value, start: int) -> _Place | None:
         if stride is None:
             return None
         encoding = TensorMemoryEncoding.parse(kind.encoding)
-        layout = encoding.to_linear_layout(kind.allocated[-2:], kind.element_bitwidth)
         buffers = kind.shape[0] if len(kind.shape) > 2 else 1
-        lane, column = start >> 16, start & 0xFFFF
-        return _Place("tensor", column, buffers * stride, lane, layout.in_dims["lane"])
+        half = start >> 16 & 16 if encoding.block_m == 64 else None
+        return _Place("tensor", start & 0xFFFF, buffers * stride, half)
     except LayoutError:
         return None
 

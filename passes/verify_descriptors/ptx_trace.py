@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -204,6 +204,8 @@ class Tracer:
         if self._elsewhere.get(symbol.strip()) == "shared" and extra is not None:
             self._symbols[self._slots[text, ()]] = extra
             return self.bases.shared + extra
+        if text[:2] in ("0f", "0F", "0d", "0D"):
+            return OF_TENSORS
         return UNWRITTEN if _REGISTER.fullmatch(text) else None
 
     def _reader(self, text: str, scope: tuple[int, ...]) -> Callable[[Registers], Operand]:
@@ -406,7 +408,7 @@ class Tracer:
 
         def elect(registers: Registers) -> None:
             for slot in targets:
-                registers[slot] = None
+                registers[slot] = 0  # the lane that is elected
             registers[targets[-1]] = int(not self._lane) if is_whole else OF_SOME_LANES
 
         return elect
@@ -596,6 +598,8 @@ def _applied(
 
         def compare(registers: Registers) -> None:
             found = function(*[registers[slot] for slot in slots])
+            if found is None:
+                found = _unknown(registers, slots)
             registers[target] = found
             registers[targets[1]] = None if found is None else 1 - found
 
@@ -604,11 +608,18 @@ def _applied(
         first, second = slots
 
         def binary(registers: Registers) -> None:
-            registers[target] = function(registers[first], registers[second])
+            found = function(registers[first], registers[second])
+            registers[target] = _unknown(registers, slots) if found is None else found
 
         return binary
 
     def run(registers: Registers) -> None:
-        registers[target] = function(*[registers[slot] for slot in slots])
+        found = function(*[registers[slot] for slot in slots])
+        registers[target] = _unknown(registers, slots) if found is None else found
 
     return run
+
+
+def _unknown(registers: Registers, slots: Sequence[int]) -> Number:
+    """What is made of sources that are not all known: strange, if one of them is."""
+    return next((value for slot in slots if isinstance(value := registers[slot], Strange)), None)

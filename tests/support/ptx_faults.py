@@ -82,7 +82,7 @@ def _counted(instruction: Instruction) -> list[str]:
     if instruction.opcode.startswith(WHOLE):
         return [each for each in operands if each[:1] != "{"]
     if instruction.opcode.startswith(ADDRESSED):
-        return [each for each in operands if each[:1] == "["]
+        return [each for each in operands if each[:1] == "["][:1]
     return []
 
 
@@ -422,6 +422,8 @@ def _judge_job(job: Any, each: int, seed: int, budget: float, out: Any) -> None:
     with redirect_stdout(sys.stderr):
         launched = capture(job)
     for one in launched[:1]:
+        if not any(each.opcode.startswith(WHOLE) for each in Mutator(one.ptx).kernel.instructions):
+            continue
         texts = {"ttgir": one.ttgir, "ptx": one.ptx, "metadata": one.metadata,
                  "kernel": one.kernel, "arch": one.arch}
         faults, began = [], time.time()
