@@ -88,8 +88,10 @@ def _target_of(operation: Operation) -> Value:
     return operation.results[0] if operation.name == "ttg.local_alloc" else operation.operands[1]
 
 
-def _pattern(operation: Operation, module: MlirModule) -> StorePattern | None:
-    """What the first thread stores; None where it is not known here.
+def _pattern(
+    operation: Operation, module: MlirModule, warp: int, lane: int
+) -> StorePattern | None:
+    """What a thread stores; None where it is not known here.
 
     Not known are parts of tiles, and what is spread over a cluster otherwise than the tensor.
     """
@@ -105,6 +107,7 @@ def _pattern(operation: Operation, module: MlirModule) -> StorePattern | None:
         return _pattern_of_layouts(
             register_layout(tensor, module), shared_tile_layout(memory), encoding,
             memory.element_bitwidth, operation.name != "ttg.async_copy_global_to_local",
+            warp, lane,
         )  # fmt: skip
     except LayoutError:
         return None
@@ -112,8 +115,9 @@ def _pattern(operation: Operation, module: MlirModule) -> StorePattern | None:
 
 @lru_cache(maxsize=1024)
 def _pattern_of_layouts(
-    registers: LinearLayout, shared: LinearLayout, encoding: Encoding, bits: int, by_matrix: bool
-) -> StorePattern | None:
+    registers: LinearLayout, shared: LinearLayout, encoding: Encoding, bits: int, by_matrix: bool,
+    warp: int, lane: int,
+) -> StorePattern | None:  # fmt: skip
     if block_bases(registers) != block_bases(shared):
         return None
     registers, shared = within_block(registers), within_block(shared)
@@ -122,16 +126,22 @@ def _pattern_of_layouts(
     rows: tuple[int, ...] = ()
     for trans in (False, True) if by_matrix and not paddings else ():
         try:
-            rows = _first_lane(register_matrix_access(registers, shared, bits, trans))
+            rows = _of_thread(
+                register_matrix_access(registers, shared, bits, trans), warp, lane
+            )
             break
         except LayoutError:
             continue
-    return StorePattern(_first_lane(pattern), pattern.access_bytes, rows)
+    starts = _of_thread(pattern, warp, lane)
+    return StorePattern(starts, pattern.access_bytes, rows) if starts else None
 
 
-def _first_lane(pattern: RegisterAccess) -> tuple[int, ...]:
-    """The offsets of the first lane of the first warp."""
-    return pattern.addresses(range(pattern.instructions))
+def _of_thread(pattern: RegisterAccess, warp: int, lane: int) -> tuple[int, ...]:
+    """The offsets of a thread; () for one that may leave it to another."""
+    first, count = warp * pattern.instructions, pattern.instructions
+    if first >= len(pattern.starts) or ((warp or lane) and pattern.starts[first:][:count] == pattern.starts[:count] and pattern.lanes[lane] == pattern.lanes[0]):
+        return ()
+    return pattern.addresses(range(first, first + count), lane)
 
 
 # ------------------------------------------------------------------------------------ the PTX
@@ -232,7 +242,12 @@ class _Stores:
         known = [
             (move, move.target, pattern)
             for move in self.executed
-            if (pattern := _pattern(move.operation, self.block.module)) is not None
+            if (
+                pattern := _pattern(
+                    move.operation, self.block.module, self.block.warp, self.block.lane
+                )
+            )
+            is not None
             and isinstance(move.target, tuple)
         ]
         if len(known) < len(self.executed):

@@ -47,6 +47,12 @@ from triton_ext.passes.verify_descriptors.stores import Move, compare_stores, mo
 from triton_ext.passes.verify_descriptors.tensormaps import CREATE, is_part
 from triton_ext.passes.verify_descriptors.tiles import shared_encoding
 from triton_ext.passes.verify_descriptors.trace_end import Why
+from triton_ext.passes.verify_descriptors.transfers import (
+    Transfer,
+    compare_transfers,
+    memory_of,
+    transfers,
+)
 from triton_ext.ptx.parse import Instruction
 
 _PER_OPERATION = 30
@@ -84,11 +90,16 @@ class _Partition:
         found: what the comparison found.
         moves: the executed operations that store tensors.
         thread: the instructions that are looked at.
+        warp, lane: which thread of the partition it is.
+        transfers: the executed operations on tensor memory.
     """
 
     found: Findings
     moves: list[Move]
     thread: ThreadTrace
+    warp: int = 0
+    lane: int = 0
+    transfers: list[Transfer] = field(default_factory=list)
 
 
 @dataclass
@@ -143,9 +154,10 @@ class _Comparison:
         self.moves = {id(operation): operation for operation in moves(module)}
         makers = [each for each in module.operations if each.name == CREATE]
         operations = [one.operation for one in expectations.found]
-        self.wanted = [*operations, *self.moves.values(), *makers]
+        self.transfers = {id(operation): operation for operation in transfers(module)}
+        self.wanted = [*operations, *self.moves.values(), *makers, *self.transfers.values()]
         self.limit = max(60, _PER_OPERATION * len(operations))
-        self.limit += _PER_OPERATION * (len(self.moves) + len(makers))
+        self.limit += _PER_OPERATION * (len(self.moves) + len(self.transfers) + len(makers))
         self.chosen = [each for each in function.kernel.instructions if is_part(each.opcode)]
         self.chosen += function.wanted
         self.block = Block(
@@ -216,7 +228,14 @@ class _Comparison:
                     for event in each.thread.events
                     if id(event.instruction) in self.position
                 )
-                compare_stores(self.block, result, each.moves, each.thread, last)
+                self.block = replace(self.block, warp=each.warp, lane=each.lane)
+                if not result.differences:
+                    compare_stores(self.block, result, each.moves, each.thread, last)
+                if not result.differences and not each.lane:
+                    compare_transfers(
+                        self.block, result, each.transfers, each.thread.accesses
+                    )
+            self.block = replace(self.block, warp=0, lane=0)
             if not result.differences:
                 compare_places(
                     self.module, result, self.lives, result.starts, self.launched.shared
@@ -256,25 +275,23 @@ class _Comparison:
         return done
 
     def threads(self, tracer: Tracer, first: int, trace: PartitionTrace) -> list[_Partition]:
-        """Some threads of a partition: the first two, and the first of the second and last warps.
-
-        Returns:
-            The outcome for the first one.
-        """
+        """Some threads of a partition: the first two, and the first ones of some other warps."""
         limit, warps = self.instructions(trace), self.warps(trace)
         thread = tracer.run(first, limit)
         leader = self.partition(trace, thread)
         self.result += leader.found
         if not self.result.differences:
             compare_moved(self.result, thread, tracer.run(first, limit, MOVED))
-        for warp, lane in dict.fromkeys([(0, 1), (1, 0), (warps - 1, 0)]):
+        done = [leader]
+        for warp, lane in dict.fromkeys([(0, 1), (1, 0), (2, 0), (4, 0), (warps - 1, 0)]):
             if warp < warps and (warp or lane) and not self.result.differences:
                 self.block = replace(self.block, warp=warp, lane=lane)
                 thread = first + WARP_THREADS * warp + lane
                 found = tracer.run(thread, limit, stores=False)
-                self.result += self.partition(trace, found).found
-                self.block = replace(self.block, warp=0, lane=0)
-        return [leader]
+                done.append(self.partition(trace, found))
+                self.result += done[-1].found
+        self.block = replace(self.block, warp=0, lane=0)
+        return done
 
     def choose(self, left: Sequence[PartitionTrace], found: ThreadTrace) -> PartitionTrace | None:
         """The partition that a thread is of: one that agrees, or at least begins as the thread."""
@@ -304,6 +321,7 @@ class _Comparison:
             else 40
             for event in trace.events
             if id(event.operation) not in self.moves
+            and id(event.operation) not in self.transfers
         )
 
     def given(self) -> dict[str, int]:
@@ -368,8 +386,9 @@ class _Comparison:
         ]
         findings = Findings(starts=dict(self.result.starts))
         result = _Partition(
-            findings, [], ThreadTrace(found.strange, events, accesses, found.end)
-        )
+            findings, [], ThreadTrace(found.strange, events, accesses, found.end),
+            self.block.warp, self.block.lane,
+        )  # fmt: skip
         left = _Sequence(events)
         if not all(self.execution(event, left, result) for event in expected.events):
             return result
@@ -408,6 +427,14 @@ class _Comparison:
             left.at += execution.ending(left.events[left.at :])
             return True
         one = self.expected.get(id(operation))
+        if id(operation) in self.transfers:
+            *_, last = event.operands or (1,)
+            if operation.name != "ttng.tmem_store" or last == 1:
+                target = memory_of(operation)
+                is_new = target in operation.results
+                address = (target, 0) if is_new else execution.values.get(target)
+                result.transfers.append(Transfer(operation, address))
+            return True
         if one is None:
             is_new = operation.name == "ttg.local_alloc"
             target = (operation.results[0], 0) if is_new else event.operands[1]
