@@ -206,7 +206,8 @@ class Tracer:
             return self.bases.shared + extra
         if text[:2] in ("0f", "0F", "0d", "0D"):
             return OF_TENSORS
-        return UNWRITTEN if _REGISTER.fullmatch(text) else None
+        is_register = _REGISTER.fullmatch(text) or self._elsewhere.get(text) == "reg"
+        return UNWRITTEN if is_register else None
 
     def _reader(self, text: str, scope: tuple[int, ...]) -> Callable[[Registers], Operand]:
         """A function that gives an operand's value: a register, an address, a list."""

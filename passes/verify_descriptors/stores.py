@@ -139,7 +139,8 @@ def _pattern_of_layouts(
 def _of_thread(pattern: RegisterAccess, warp: int, lane: int) -> tuple[int, ...]:
     """The offsets of a thread; () for one that may leave it to another."""
     first, count = warp * pattern.instructions, pattern.instructions
-    if first >= len(pattern.starts) or ((warp or lane) and pattern.starts[first:][:count] == pattern.starts[:count] and pattern.lanes[lane] == pattern.lanes[0]):
+    each_once = all(len(set(offsets)) == len(offsets) for offsets in (pattern.starts, pattern.lanes))
+    if (warp or lane) and (first >= len(pattern.starts) or not each_once):
         return ()
     return pattern.addresses(range(first, first + count), lane)
 

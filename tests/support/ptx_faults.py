@@ -115,7 +115,7 @@ def reached(kernel: Kernel) -> dict[int, set[int]]:
 MODIFIERS = (
     (".lt", ".le"), (".gt", ".ge"), (".eq", ".ne"), ("add.", "sub."), ("and.", "or."),
     ("xor.", "or."), ("shl.", "shr."), ("min.", "max."), (".lo", ".hi"), (".s32", ".u32"),
-    (".s64", ".u64"), (".x4", ".x2"), (".x2", ".x4"), (".v4", ".v2"), (".b32", ".b64"),
+    (".x4", ".x2"), (".x2", ".x4"), (".v4", ".v2"),
     (".parity", ""), ("cta_group::1", "cta_group::2"), ("shared::cta", "shared::cluster"),
     (".param", ""), (".trans", ""), (".expect_tx", ""), ("1d", "2d"), ("2d", "3d"), ("3d", "2d"),
     (".multicast::cluster", ""), ("kind::f16", "kind::tf32"), ("kind::f8f6f4", "kind::f16"),
