@@ -6,8 +6,6 @@ nothing.
 
 from __future__ import annotations
 
-from itertools import zip_longest
-
 from triton_ext.hardware.smem_descriptor import START_ADDRESS_MASK
 from triton_ext.layouts.encodings import CHUNK_BYTES
 from triton_ext.passes.verify_descriptors.findings import Findings
@@ -33,11 +31,10 @@ def _moved(instruction: Instruction, text: str, value: int) -> int:
 
 def compare_moved(findings: Findings, here: ThreadTrace, there: ThreadTrace) -> None:
     """The two runs of a thread, `there` with memory at `MOVED`."""
-    for one, other in zip_longest(here.events, there.events):
-        if one is None or other is None or one.instruction is not other.instruction:
-            odd = (one or other).instruction
+    for one, other in zip(here.events, there.events, strict=False):
+        if one.instruction is not other.instruction:
             findings.differ(
-                None, odd, "its execution", "the same wherever memory begins", "not"
+                None, one.instruction, "its execution", "the same wherever memory begins", "not"
             )
             return
         for text, first, second in zip(

@@ -55,8 +55,10 @@ from triton_ext.passes.verify_descriptors.transfers import (
 )
 from triton_ext.ptx.parse import Instruction
 
-_PER_OPERATION = 30
+_PER_OPERATION = 16
 """Executions that are looked at, on average."""
+_SHORTER = 3
+"""How much less is looked at of what other threads do, or the same thread with memory elsewhere."""
 _THIS_ONE = "the operation that is executed here, for one choice of arguments,"
 _HOW_OFTEN = "how often it is executed, for one choice of arguments,"
 
@@ -281,14 +283,15 @@ class _Comparison:
         leader = self.partition(trace, thread)
         self.result += leader.found
         if not self.result.differences:
-            compare_moved(self.result, thread, tracer.run(first, limit, MOVED))
+            compare_moved(self.result, thread, tracer.run(first, limit // _SHORTER, MOVED))
         done = [leader]
         for warp, lane in dict.fromkeys([(0, 1), (1, 0), (2, 0), (4, 0), (warps - 1, 0)]):
             if warp < warps and (warp or lane) and not self.result.differences:
                 self.block = replace(self.block, warp=warp, lane=lane)
                 thread = first + WARP_THREADS * warp + lane
-                found = tracer.run(thread, limit, stores=False)
+                found = tracer.run(thread, limit // _SHORTER, stores=False)
                 done.append(self.partition(trace, found))
+                done[-1].found.unproven.clear()
                 self.result += done[-1].found
         self.block = replace(self.block, warp=0, lane=0)
         return done
