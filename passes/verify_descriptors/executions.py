@@ -215,6 +215,7 @@ class Execution:
         self._descriptor_address(operands.descriptor, instruction)
         if one.barrier is not None:
             self._address(one.barrier, operands.barrier, 0, instruction, "the mbarrier")
+        self._multicast(one, event)
         if one.rows:
             self._gathered(one, instruction, operands)
             return
@@ -236,6 +237,22 @@ class Execution:
                 must = start * factor + box.coordinates[dim] + self.block.offset(one, dim)
             found = operands.coordinates[dim] if dim < len(operands.coordinates) else None
             self._coordinate(dim, must, found, instruction)
+
+    def _multicast(self, one: Expected, event: ExecutedInstruction) -> None:
+        """The blocks that a copy goes to: those that hold the same part of the tile."""
+        form = read(event.instruction)
+        memory = self.block.module.memory(one.tile) if one.tile else None
+        if not isinstance(form, TensorCopy) or not form.cta_mask or memory is None:
+            return
+        bits = getattr(shared_encoding(memory.encoding), "cga_layout", ())
+        same, rank = [self.block.rank], self.block.rank
+        for bit, basis in enumerate(bits):
+            if not any(basis):
+                same += [other ^ 1 << bit for other in same]
+        self.findings.check(
+            "multicast masks", self.operation, event.instruction, f"block {rank}'s multicast mask",
+            sum(1 << other for other in same), _number(_operand(event, "cta_mask")), 0xFFFF,
+        )  # fmt: skip
 
     def _coordinate(self, dim: int, must: Number, found: Number, instruction: Instruction) -> None:
         what = f"coordinate {dim}, in one execution for one choice of arguments,"

@@ -20,6 +20,8 @@ _WITH_DESCRIPTORS = ("wgmma.mma", "tcgen05.mma", "tcgen05.cp")
 
 def _moved(instruction: Instruction, text: str, value: int) -> int:
     """What an operand is when memory has moved."""
+    if instruction.opcode.startswith("tcgen05.dealloc") and text == instruction.operands[0]:
+        return value + _TENSOR
     if text[:1] == "[" and not value >> 32:
         is_tensor = instruction.opcode.startswith(_IN_TENSOR_MEMORY)
         return value + (_TENSOR if is_tensor else _SHARED)

@@ -60,6 +60,7 @@ _PER_OPERATION = 16
 _SHORTER = 3
 """How much less is looked at of what other threads do, or the same thread with memory elsewhere."""
 _THIS_ONE = "the operation that is executed here, for one choice of arguments,"
+ALLOCATION = ("tcgen05.alloc", "tcgen05.dealloc")
 _HOW_OFTEN = "how often it is executed, for one choice of arguments,"
 
 
@@ -162,6 +163,9 @@ class _Comparison:
         self.limit += _PER_OPERATION * (len(self.moves) + len(self.transfers) + len(makers))
         self.chosen = [each for each in function.kernel.instructions if is_part(each.opcode)]
         self.chosen += function.wanted
+        self.chosen += [
+            each for each in function.kernel.instructions if each.opcode.startswith(ALLOCATION)
+        ]
         self.block = Block(
             module, matching.addresses, self.ctas, 0, function.module.version,
             lambda instruction: self.position[id(instruction)][1], BASES.shared,
@@ -280,6 +284,7 @@ class _Comparison:
         """Some threads of a partition: the first two, and the first ones of some other warps."""
         limit, warps = self.instructions(trace), self.warps(trace)
         thread = tracer.run(first, limit)
+        self.allocation(first, thread)
         leader = self.partition(trace, thread)
         self.result += leader.found
         if not self.result.differences:
@@ -290,11 +295,36 @@ class _Comparison:
                 self.block = replace(self.block, warp=warp, lane=lane)
                 thread = first + WARP_THREADS * warp + lane
                 found = tracer.run(thread, limit // _SHORTER, stores=False)
+                self.allocation(first, found)
                 done.append(self.partition(trace, found))
                 done[-1].found.unproven.clear()
                 self.result += done[-1].found
         self.block = replace(self.block, warp=0, lane=0)
         return done
+
+    def allocation(self, first: int, found: ThreadTrace) -> None:
+        """Tensor memory is allocated and freed once, by all threads of the first warp."""
+        events = [each for each in found.events if each.instruction.opcode.startswith(ALLOCATION)]
+        must = [] if first or self.block.warp else list(ALLOCATION)
+        if self.block.rank or not any(each.opcode.startswith(ALLOCATION) for each in self.chosen):
+            return
+        if found.end.is_early:
+            must = must[: max(len(events), 1)]
+        is_ = [next(name for name in ALLOCATION if each.instruction.opcode.startswith(name))
+               for each in events]  # fmt: skip
+        columns = {each.operands[-1] for each in events}
+        if self.launched.columns is not None:
+            columns |= {self.launched.columns} if events else set()
+        addresses = [each.operands[0] for each in events if each.operands and must[1:] == is_[1:]]
+        if is_ != must or len(columns) > 1 or (len(is_) > 1 and addresses[-1] != BASES.tensor):
+            last = events[-1].instruction if events else self.function.kernel.instructions[-1]
+            sizes = ", ".join(map(str, columns))
+            self.result.differ(
+                None, last, "the allocation of tensor memory", " and ".join(must) or "none",
+                f"{' and '.join(is_) or 'none'} ({sizes} columns)",
+            )  # fmt: skip
+        elif events:
+            self.result.proven["allocations of tensor memory"] += 1
 
     def choose(self, left: Sequence[PartitionTrace], found: ThreadTrace) -> PartitionTrace | None:
         """The partition that a thread is of: one that agrees, or at least begins as the thread."""

@@ -32,6 +32,7 @@ from triton_ext.passes.verify_descriptors.matching import Matching, match
 from triton_ext.passes.verify_descriptors.metadata import (
     FieldCheck,
     LaunchedWith,
+    launch_checks,
     metadata_checks,
 )
 from triton_ext.passes.verify_descriptors.tensormaps import type_checks
@@ -79,6 +80,9 @@ def verify_descriptors(compilation: Compilation, options: VerifyOptions) -> Outc
         compilation.arch, addresses, expectations.open,
     )  # fmt: skip
     fields = [*metadata_checks(module, compilation.metadata), *type_checks(module)]
+    for function in found:
+        if function.kernel.is_entry:
+            fields += launch_checks(module, compilation.metadata, function.kernel.directives)
     diagnostics = [
         *_illegal(expectations, options),
         *_differences(matching),
