@@ -22,7 +22,9 @@ class Findings:
         differences: where the PTX differs, with the operation; None if no operation is executed.
         proven: how many executions, and how many facts about them, are as they must be.
         unproven: how many are not known.
-        not_looked_at: what the PTX executes of which the TTGIR says nothing.
+        of_the_kernel: what the module itself has wrong: the operation, and words.
+        compared: the PTX lines of stores that are those of operations.
+        left_out: the PTX lines of instructions that are not compared, each with the reason.
         starts: where allocations begin, as the PTX has it, and the instruction that says so.
         constants: operands that no execution may change, by the `id` of the instruction.
     """
@@ -30,7 +32,9 @@ class Findings:
     differences: list[tuple[Operation | None, Difference]] = field(default_factory=list)
     proven: Counter[str] = field(default_factory=Counter)
     unproven: Counter[str] = field(default_factory=Counter)
-    not_looked_at: Counter[str] = field(default_factory=Counter)
+    of_the_kernel: list[tuple[Operation, str]] = field(default_factory=list)
+    compared: set[int] = field(default_factory=set)
+    left_out: dict[int, str] = field(default_factory=dict)
     starts: dict[Value, tuple[int, Instruction]] = field(default_factory=dict)
     constants: dict[tuple[int, str], Number] = field(default_factory=dict)
 
@@ -38,7 +42,9 @@ class Findings:
         self.differences += other.differences
         self.proven += other.proven
         self.unproven += other.unproven
-        self.not_looked_at += other.not_looked_at
+        self.of_the_kernel += other.of_the_kernel
+        self.compared |= other.compared
+        self.left_out |= other.left_out
         self.starts |= other.starts
         self.constants |= other.constants
         return self

@@ -77,6 +77,14 @@ def launches(module: MlirModule) -> list[TrialLaunch]:
     ]
 
 
+def another(module: MlirModule) -> TrialLaunch:
+    """One more choice: sizes that are multiples of all tiles."""
+    given = dict(launches(module)[0].arguments)
+    values = module.kernel.regions[0].entry.arguments if module.kernel else ()
+    sizes = {each.index: 128 * (3 + each.index % 5) for each in values if each.type == "i32"}
+    return TrialLaunch(given | sizes, (1, 2, 0), (6, 3, 2))
+
+
 def _multiples(function: Operation) -> set[str]:
     """The arguments with a ``tt.divisibility``."""
     found, name = set(), ""

@@ -276,9 +276,9 @@ class _Stores:
             if not all(self.is_stored(move, start + at, pattern) for move, at, pattern in ones):
                 return
             self.findings.starts[root] = start, self.unclaimed()
-        others = sum(not self.is_claimed(address, when) for _, address, when in self.accesses)
-        if others:
-            self.findings.not_looked_at["stores into scratch memory"] += others
+        self.findings.compared.update(
+            each.line for each, address, when in self.accesses if self.is_claimed(address, when)
+        )
 
     def ways(
         self, move: Move, start: int, pattern: StorePattern

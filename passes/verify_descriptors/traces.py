@@ -27,7 +27,7 @@ from triton_ext.passes.verify_descriptors.groups import (
     Group,
     kind_of,
 )
-from triton_ext.passes.verify_descriptors.launches import BASES, MOVED, launches
+from triton_ext.passes.verify_descriptors.launches import BASES, MOVED, another, launches
 from triton_ext.passes.verify_descriptors.matching import Matching
 from triton_ext.passes.verify_descriptors.metadata import LaunchedWith
 from triton_ext.passes.verify_descriptors.mlir_trace import (
@@ -61,6 +61,10 @@ _SHORTER = 3
 """How much less is looked at of what other threads do, or the same thread with memory elsewhere."""
 _THIS_ONE = "the operation that is executed here, for one choice of arguments,"
 ALLOCATION = ("tcgen05.alloc", "tcgen05.dealloc")
+_OTHERS = (
+    "cp.async.bulk", "mbarrier.", "tcgen05.shift", "st.async", "red.async", "tensormap.",
+    "clusterlaunchcontrol", "atom.shared", "red.shared",
+)  # fmt: skip
 _HOW_OFTEN = "how often it is executed, for one choice of arguments,"
 
 
@@ -170,7 +174,7 @@ class _Comparison:
             module, matching.addresses, self.ctas, 0, function.module.version,
             lambda instruction: self.position[id(instruction)][1], BASES.shared,
         )  # fmt: skip
-        self.unseen = set(self.allowed)
+        self.unseen, self.is_again = set(self.allowed), False
         self.tracers: dict[bool, Tracer] = {}
 
     def run(self) -> Findings:
@@ -184,6 +188,7 @@ class _Comparison:
                 self.launch = self.launches[0]
                 traces = self.traced()
         self.cluster(traces)
+        self.again()
         for launch in self.launches[1:]:
             # Another choice of arguments, if with these some instructions are not executed.
             if self.unseen and not result.differences and launch != self.launch:
@@ -191,7 +196,49 @@ class _Comparison:
                 self.cluster(self.traced())
         if self.unseen and not result.differences:
             result.unproven["executions: never, for all choices of arguments"] += len(self.unseen)
+        self.leave_out()
         return result
+
+    def again(self) -> None:
+        """The first threads once more, with other arguments: a coincidence does not happen twice.
+
+        What is not proven was counted the first time.
+        """
+        result, before, launch = self.result, self.result.unproven.copy(), self.launch
+        if not result.differences:
+            kept = {value for value, _ in self.parameters()}
+            result.starts = {
+                root: start for root, start in result.starts.items()
+                if "memdesc<" in (root.type or "") or root in kept
+            }  # fmt: skip
+            self.launch, self.is_again = another(self.module), True
+            self.cluster(self.traced())
+            self.launch, self.is_again, result.unproven = launch, False, before
+
+    def leave_out(self) -> None:
+        """List the instructions that are not compared with an operation."""
+        left = self.result.left_out
+        for group, _ in self.position.values():
+            if id(group) in self.unseen:
+                left.update((each.line, "instructions that are never executed")
+                            for each in group.instructions)  # fmt: skip
+            elif self.ctas > 1:
+                left.update((each.line, "which blocks of a cluster an instruction is about")
+                            for each in group.instructions)  # fmt: skip
+        transfers_left = self.result.unproven["transfers of tensor memory"]
+        for instruction, _ in observed(self.function.kernel):
+            if instruction.opcode.startswith(("ld.shared", "ldmatrix")):
+                left[instruction.line] = "loads from shared memory"
+            elif instruction.opcode.startswith("tcgen05.") and transfers_left:
+                left[instruction.line] = "transfers of tensor memory"
+            elif instruction.line not in self.result.compared and not instruction.opcode.startswith(
+                "tcgen05."
+            ):
+                left[instruction.line] = "stores into scratch memory"
+        known = {each.line for each in self.chosen} | left.keys()
+        for each in self.function.kernel.instructions:
+            if each.opcode.startswith(_OTHERS) and each.line not in known:
+                left[each.line] = f"other instructions: {each.opcode.partition('::')[0]}"
 
     def traced(self) -> list[PartitionTrace]:
         """What each partition of the module executes."""
@@ -283,15 +330,18 @@ class _Comparison:
     def threads(self, tracer: Tracer, first: int, trace: PartitionTrace) -> list[_Partition]:
         """Some threads of a partition: the first two, and the first ones of some other warps."""
         limit, warps = self.instructions(trace), self.warps(trace)
+        limit //= _SHORTER if self.is_again else 1
         thread = tracer.run(first, limit)
         self.allocation(first, thread)
         leader = self.partition(trace, thread)
         self.result += leader.found
-        if not self.result.differences:
+        if not self.result.differences and not self.is_again:
             compare_moved(self.result, thread, tracer.run(first, limit // _SHORTER, MOVED))
         done = [leader]
         for warp, lane in dict.fromkeys([(0, 1), (1, 0), (2, 0), (4, 0), (warps - 1, 0)]):
-            if warp < warps and (warp or lane) and not self.result.differences:
+            if self.is_again or self.result.differences:
+                break
+            if warp < warps and (warp or lane):
                 self.block = replace(self.block, warp=warp, lane=lane)
                 thread = first + WARP_THREADS * warp + lane
                 found = tracer.run(thread, limit // _SHORTER, stores=False)
@@ -586,12 +636,30 @@ class _Comparison:
                 # Other blocks, or other means than TMA, may take their part.
                 result.unproven[kind] += 1
             else:
-                result.differ(
-                    fact.told, self.first_of(fact.told),
-                    "what the mbarrier expects, in one execution for one choice of arguments,",
-                    f"{fact.brought} bytes, as its copies bring", fact.expected,
-                )  # fmt: skip
+                lines = listed([_line(each) for each in fact.copies])
+                copies = "copy" if len(fact.copies) == 1 else "copies"
+                bring = "brings" if len(fact.copies) == 1 else "bring"
+                result.of_the_kernel.append(
+                    (
+                        fact.told,
+                        f"{_line(fact.told)} expects {fact.expected} bytes; the {copies} at {lines}"
+                        f" {bring} {fact.brought}",
+                    )
+                )
                 return
+
+
+def _line(operation: Operation) -> str:
+    location = operation.location
+    return f"line {location.line}" if location else operation.name
+
+
+def listed(words: Sequence[str]) -> str:
+    """``line 1``, ``lines 1 and 2``, ``lines 1, 2 and 3``; each once."""
+    words = list(dict.fromkeys(words))
+    if len(words) > 1 and all(word.startswith("line ") for word in words):
+        words = [f"lines {words[0][5:]}", *(word[5:] for word in words[1:])]
+    return " and ".join([", ".join(words[:-1]), words[-1]] if words[1:] else words)
 
 
 def _kinds_of(one: Expected) -> set[str]:

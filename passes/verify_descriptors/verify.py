@@ -97,7 +97,7 @@ def verify_descriptors(compilation: Compilation, options: VerifyOptions) -> Outc
                 traces += compare_traces(
                     module, expectations, function, groups, matching, launched
                 )
-        diagnostics += _executions(traces)
+        diagnostics += [*_executions(traces), *_of_the_kernel(traces)]
     report = _report(expectations, groups, matching, addresses, fields, traces)
     return Outcome(report=report, diagnostics=_limited(diagnostics))
 
@@ -193,6 +193,17 @@ def _executions(traces: Findings) -> Iterator[Diagnostic]:
         )
 
 
+def _of_the_kernel(traces: Findings) -> Iterator[Diagnostic]:
+    for operation, words in traces.of_the_kernel:
+        yield Diagnostic(
+            "error",
+            f"{operation.name}: {words}",
+            "expect what the copies to the mbarrier bring: its phase would not complete, or too"
+            " early",
+            operation.location,
+        )
+
+
 def _at(address: Any) -> str:
     terms = "".join(f"{name} + " for name, _ in address.terms)
     return f"{terms}{address.constant & 0xFFFFFFFF:#x}"
@@ -253,7 +264,8 @@ def _report(
         "groups_not_predicted": len(matching.unpredicted),
         "proven": {name: count for name, count in sorted(proven.items()) if count},
         "unproven": {name: count for name, count in sorted(unproven.items()) if count},
-        "not_looked_at": dict(traces.not_looked_at),
+        "not_looked_at": dict(Counter(traces.left_out.values())),
+        "not_looked_at_lines": sorted(traces.left_out),
         "proven_fraction": sum(proven.values()) / total if total else 1.0,
     }
 
@@ -263,7 +275,13 @@ def _render(kernel: str, report: Any, options: VerifyOptions) -> str:
 
     if options.format == "json":
         return json.dumps({"kernel": kernel, "verify-descriptors": report})
-    lines = [f"{kernel}: descriptors verified"]
+    facts, open_facts = sum(report["proven"].values()), sum(report["unproven"].values())
+    executions = report["proven"].get("executions", 0)
+    lines = [
+        f"{kernel}: proven: {sum(report['operations'].values())} operations are what"
+        f" {sum(report['instructions'].values())} instructions of the PTX do, in {executions}"
+        f" executions; {facts} facts, {open_facts} more are not proven"
+    ]
     lines += [f"  {count:6} {name}" for name, count in report["operations"].items()]
     lines += [f"  proven:   {count:6} {name}" for name, count in report["proven"].items()]
     lines += [f"  unproven: {count:6} {name}" for name, count in report["unproven"].items()]
