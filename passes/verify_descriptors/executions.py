@@ -19,8 +19,8 @@ from triton_ext.layouts.encodings import CHUNK_BYTES, NVMMAShared
 from triton_ext.mlir.module import MlirModule, Value
 from triton_ext.passes.verify_descriptors.addresses import Addresses
 from triton_ext.passes.verify_descriptors.expected import Expected, ExpectedMma
-from triton_ext.passes.verify_descriptors.findings import LOW_WORD, Findings
 from triton_ext.passes.verify_descriptors.expected_products import WARPGROUP_WARPS
+from triton_ext.passes.verify_descriptors.findings import LOW_WORD, Findings
 from triton_ext.passes.verify_descriptors.groups import BY_EACH_THREAD, Group
 from triton_ext.passes.verify_descriptors.mlir_trace import ExecutedOperation, RunValue
 from triton_ext.passes.verify_descriptors.ptx_trace import ExecutedInstruction, Operand
@@ -264,6 +264,9 @@ class Execution:
         start = None
         if isinstance(address, tuple) and self.block.ctas == 1:
             start = self.block.start_of(address[0], self.findings)
+        if isinstance(operands.shared, Strange) and one.tile is not None:
+            self._address(one.tile, operands.shared, 0, instruction, "a TMA copy")
+            return
         if start is None or not isinstance(address, tuple) or operands.shared is None:
             self.findings.unproven["coordinates"] += len(operands.coordinates)
             return

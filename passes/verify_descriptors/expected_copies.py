@@ -149,9 +149,7 @@ def barrier(kind: str) -> Callable[[Lowering, Operation], Expected]:
 
 def store_wait(lowering: Lowering, operation: Operation) -> Expected:
     """``async_tma_store_wait``."""
-    return Expected(
-        operation, "store wait", number=int(operation.attributes.get("pendings", 0))
-    )
+    return Expected(operation, "store wait", number=int(operation.attributes.get("pendings", 0)))
 
 
 def _coordinates(operation: Operation) -> tuple[Value, ...]:

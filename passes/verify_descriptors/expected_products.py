@@ -110,7 +110,6 @@ class _Tiles:
             )  # fmt: skip
         return tuple(found)
 
-
     def matrix(
         self, name: str, operand: MmaOperand, value: Value, index: int, step: int, axis: int
     ) -> ExpectedMatrix:
@@ -274,8 +273,10 @@ def _commits(
     return tuple(
         ("commit", value, other if other and other.type == "i1" else None)
         for value, other in itertools.pairwise(operands)
-        if value and (kind := lowering.module.memory(value)) is not None
-        and kind.element == "i64" and kind.space == "shared"
+        if value
+        and (kind := lowering.module.memory(value)) is not None
+        and kind.element == "i64"
+        and kind.space == "shared"
     )
 
 
@@ -315,9 +316,7 @@ def tensor_memory_copy(lowering: Lowering, operation: Operation) -> Expected:
     else:
         found, blocks = tuple(_matrix_copies(lowering, source, target, kind, to, group)), 1
     orders = _loop_orders((1, blocks, len(found) // blocks))
-    return Expected(
-        operation, "tcgen05.cp", found, orders, after=_commits(lowering, operation)
-    )
+    return Expected(operation, "tcgen05.cp", found, orders, after=_commits(lowering, operation))
 
 
 def _scale_copies(

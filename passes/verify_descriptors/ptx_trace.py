@@ -131,9 +131,15 @@ class Tracer:
             elif each.opcode.startswith("tcgen05.alloc") or _is_for_partitions(each):
                 stores.append(each)
         part = slice_kernel(kernel, seeds, addressed)
-        unobserved = slice_kernel(
-            kernel, seeds, {i: text for i, text in addressed.items() if id(kernel.instructions[i]) in partly}
-        ) if observed else part
+        unobserved = (
+            slice_kernel(
+                kernel,
+                seeds,
+                {i: text for i, text in addressed.items() if id(kernel.instructions[i]) in partly},
+            )
+            if observed
+            else part
+        )
         loads = any(each.opcode.startswith("ld.shared") for each in unobserved.instructions)
         if loads:
             stored = {id(each) for each in stores}
@@ -401,9 +407,7 @@ class Tracer:
             return _constants(dict.fromkeys(targets, OF_TENSORS) if is_data else {}, targets)
         return _applied(targets, slots, on_numbers(operation))
 
-    def _elected(
-        self, targets: list[int], instruction: Instruction
-    ) -> Callable[[Registers], None]:
+    def _elected(self, targets: list[int], instruction: Instruction) -> Callable[[Registers], None]:
         """``elect.sync`` of a whole warp."""
         is_whole = immediate(instruction.operands[-1]) in (-1, _ALL_LANES)
 

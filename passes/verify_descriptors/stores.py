@@ -88,9 +88,7 @@ def _target_of(operation: Operation) -> Value:
     return operation.results[0] if operation.name == "ttg.local_alloc" else operation.operands[1]
 
 
-def _pattern(
-    operation: Operation, module: MlirModule, warp: int, lane: int
-) -> StorePattern | None:
+def _pattern(operation: Operation, module: MlirModule, warp: int, lane: int) -> StorePattern | None:
     """What a thread stores; None where it is not known here.
 
     Not known are parts of tiles, and what is spread over a cluster otherwise than the tensor.
@@ -126,9 +124,7 @@ def _pattern_of_layouts(
     rows: tuple[int, ...] = ()
     for trans in (False, True) if by_matrix and not paddings else ():
         try:
-            rows = _of_thread(
-                register_matrix_access(registers, shared, bits, trans), warp, lane
-            )
+            rows = _of_thread(register_matrix_access(registers, shared, bits, trans), warp, lane)
             break
         except LayoutError:
             continue
@@ -139,7 +135,9 @@ def _pattern_of_layouts(
 def _of_thread(pattern: RegisterAccess, warp: int, lane: int) -> tuple[int, ...]:
     """The offsets of a thread; () for one that may leave it to another."""
     first, count = warp * pattern.instructions, pattern.instructions
-    each_once = all(len(set(offsets)) == len(offsets) for offsets in (pattern.starts, pattern.lanes))
+    each_once = all(
+        len(set(offsets)) == len(offsets) for offsets in (pattern.starts, pattern.lanes)
+    )
     if (warp or lane) and (first >= len(pattern.starts) or not each_once):
         return ()
     return pattern.addresses(range(first, first + count), lane)

@@ -251,9 +251,9 @@ class _Comparison:
         """The TMA descriptors that the kernel is given by value, and their addresses."""
         kernel, entry = self.function.kernel, self.module.kernel
         for value in entry.regions[0].entry.arguments if entry else ():
-            if "tensordesc" in (value.type or "") and value.index < len(kernel.parameters):
-                if kernel.variables[value.index].bytes > 8:
-                    yield value, generic_address(value.index)
+            is_given = "tensordesc" in (value.type or "") and value.index < len(kernel.parameters)
+            if is_given and kernel.variables[value.index].bytes > 8:
+                yield value, generic_address(value.index)
 
     def offset(self, operation: Operation, operands: Sequence[RunValue]) -> int | None:
         """By how much a view is further than what it is a view of."""
@@ -285,14 +285,10 @@ class _Comparison:
                 if not result.differences:
                     compare_stores(self.block, result, each.moves, each.thread, last)
                 if not result.differences and not each.lane:
-                    compare_transfers(
-                        self.block, result, each.transfers, each.thread.accesses
-                    )
+                    compare_transfers(self.block, result, each.transfers, each.thread.accesses)
             self.block = replace(self.block, warp=0, lane=0)
             if not result.differences:
-                compare_places(
-                    self.module, result, self.lives, result.starts, self.launched.shared
-                )
+                compare_places(self.module, result, self.lives, result.starts, self.launched.shared)
             self.bytes(traces)
 
     def partitions(self, traces: Sequence[PartitionTrace]) -> list[_Partition]:
@@ -403,8 +399,7 @@ class _Comparison:
             if (one := self.expected.get(id(event.operation))) is not None
             else 40
             for event in trace.events
-            if id(event.operation) not in self.moves
-            and id(event.operation) not in self.transfers
+            if id(event.operation) not in self.moves and id(event.operation) not in self.transfers
         )
 
     def given(self) -> dict[str, int]:

@@ -94,9 +94,7 @@ def verify_descriptors(compilation: Compilation, options: VerifyOptions) -> Outc
     if not diagnostics:
         for function in found:
             if function.kernel.is_entry:
-                traces += compare_traces(
-                    module, expectations, function, groups, matching, launched
-                )
+                traces += compare_traces(module, expectations, function, groups, matching, launched)
         diagnostics += [*_executions(traces), *_of_the_kernel(traces)]
     report = _report(expectations, groups, matching, addresses, fields, traces)
     return Outcome(report=report, diagnostics=_limited(diagnostics))
@@ -259,7 +257,7 @@ def _report(
         "instructions": dict(
             Counter(item.opcode for group in groups for item in group.instructions)
         ),
-        "groups": len(groups),
+        "groups": sum(not group.is_in_order for group in groups),
         "groups_matched": len(matching.matched),
         "groups_not_predicted": len(matching.unpredicted),
         "proven": {name: count for name, count in sorted(proven.items()) if count},

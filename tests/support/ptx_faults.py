@@ -26,13 +26,14 @@ import tempfile
 import time
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
+from contextlib import redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from triton_ext.ptx.folding import destinations, mentioned
-from triton_ext.ptx.parse import Instruction, Kernel, immediate, parse_ptx
+from triton_ext.ptx.parse import Instruction, Kernel, parse_ptx
 
 # ------------------------------------------------------------------------------- mutations
 
@@ -119,7 +120,8 @@ MODIFIERS = (
     (".parity", ""), ("cta_group::1", "cta_group::2"), ("shared::cta", "shared::cluster"),
     (".param", ""), (".trans", ""), (".expect_tx", ""), ("1d", "2d"), ("2d", "3d"), ("3d", "2d"),
     (".multicast::cluster", ""), ("kind::f16", "kind::tf32"), ("kind::f8f6f4", "kind::f16"),
-    ("e4m3", "e5m2"), ("bf16", "f16"), ("m64n64", "m64n32"), ("n128", "n64"), ("128x256b", "128x128b"),
+    ("e4m3", "e5m2"), ("bf16", "f16"), ("m64n64", "m64n32"), ("n128", "n64"),
+    ("128x256b", "128x128b"),
     (".test_wait", ".try_wait"), (".arrive", ".arrive.noComplete"), ("up.", "down."),
     (".idx", ".bfly"), (".wide", ".lo"), ("scale_vec::2X", "scale_vec::4X"), (".add", ".max"),
     (".release", ".relaxed"), (".acquire", ".relaxed"), (".cta.", ".cluster."),
@@ -170,7 +172,9 @@ class Mutator:
             lines = tuple(each.line for each in sinks)
             for kind, text in self.changes(number, instruction, *span, random_):
                 if text != self.ptx[span[0] : span[1]]:
-                    yield Mutation(kind, instruction.line, instruction.opcode, *span, text, names, lines)
+                    yield Mutation(
+                        kind, instruction.line, instruction.opcode, *span, text, names, lines
+                    )
 
     def changes(
         self, number: int, instruction: Instruction, start: int, stop: int, random_: random.Random
@@ -190,7 +194,10 @@ class Mutator:
                 [value + 1, value - 1, value ^ 16, value + 1024, value * 2, 0, value ^ 64]
             )
             if other != value:
-                yield "constant", f"{guard}{opcode}{rest[: match.start()]}{other}{rest[match.end() :]}"
+                yield (
+                    "constant",
+                    f"{guard}{opcode}{rest[: match.start()]}{other}{rest[match.end() :]}",
+                )
         # ------ registers
         for match in _REGISTER.finditer(rest):
             name = match[0]
@@ -203,7 +210,10 @@ class Mutator:
             near = [other for _, other in known[max(0, upto - 40) : upto] if other != name]
             if near:
                 other = random_.choice(near)
-                yield "register", f"{guard}{opcode}{rest[: match.start()]}{other}{rest[match.end() :]}"
+                yield (
+                    "register",
+                    f"{guard}{opcode}{rest[: match.start()]}{other}{rest[match.end() :]}",
+                )
         # ------ bases
         parts = instruction.operands
         if opcode.startswith(("add.", "or.b")) and len(parts) == 3:
@@ -211,10 +221,19 @@ class Mutator:
             for kept in parts[1:]:
                 yield "base dropped", f"{guard}mov.b{width[1:]} {parts[0]}, {kept};"
         for match in re.finditer(r"\[(%\w+)\s*\+\s*-?\d+\]", rest):
-            yield "offset dropped", f"{guard}{opcode}{rest[: match.start()]}[{match[1]}]{rest[match.end() :]}"
+            yield (
+                "offset dropped",
+                f"{guard}{opcode}{rest[: match.start()]}[{match[1]}]{rest[match.end() :]}",
+            )
         if "global_smem" in rest:
             yield "symbol dropped", f"{guard}{opcode}{re.sub('global_smem', '0', rest)}"
-            yield "symbol doubled", text + f"\n\tadd.s{64 if '64' in opcode else 32} {parts[0]}, {parts[0]}, {parts[1]};" if opcode.startswith("mov") else text
+            yield (
+                "symbol doubled",
+                text
+                + f"\n\tadd.s{64 if '64' in opcode else 32} {parts[0]}, {parts[0]}, {parts[1]};"
+                if opcode.startswith("mov")
+                else text,
+            )
         # ------ instructions
         base = opcode.partition(".")[0]
         if base in ("mov", "cvta", "cvt") and len(parts) == 2 and base == "cvta":
@@ -287,8 +306,7 @@ class Launched:
     results: dict[str, str] = dataclasses.field(default_factory=dict)
 
     def outcome(self, ptx: str, schedule: str, limit: float) -> str:
-        """A digest of all memory after a run, or what went wrong; in a fork, which changes nothing.
-        """
+        """A digest of all memory after a run in a fork, or what went wrong."""
         reader, writer = os.pipe()
         child = os.fork()
         if not child:
@@ -396,62 +414,166 @@ def capture(job: dict[str, Any]) -> list[Launched]:
     return list(found.values())
 
 
-# ----------------------------------------------------------------------------------- judging
+# ------------------------------------------------------------------------------- a measurement
 
 
-def judged(jobs: Sequence[dict[str, Any]], each: int, seed: int, budget: float, keep: Path) -> None:
-    """Judge mutations of each job's kernel, and append them to a file, a line each."""
-    os.environ["TRITON_DEFAULT_FP_FUSION"] = "1"
-    with keep.open("a") as out, tempfile.TemporaryDirectory() as cache:
-        os.environ["TRITON_CACHE_DIR"] = cache
-        for job in jobs:
-            child = os.fork()
-            if not child:
-                try:
-                    _judge_job(job, each, seed, budget, out)
-                except BaseException as error:
-                    print(f"{job['name']}: {type(error).__name__}: {str(error)[:300]}", file=sys.stderr)
-                out.flush()
-                os._exit(0)
-            os.waitpid(child, 0)
-
-
-def _judge_job(job: Any, each: int, seed: int, budget: float, out: Any) -> None:
-    from contextlib import redirect_stdout
-
+def judge_job(job: dict[str, Any], each: int, seed: int, budget: float) -> list[dict[str, Any]]:
+    """The kernels of a job, each with the judged mutations that fit into so many seconds."""
     with redirect_stdout(sys.stderr):
         launched = capture(job)
+    found = []
     for one in launched[:1]:
         if not any(each.opcode.startswith(WHOLE) for each in Mutator(one.ptx).kernel.instructions):
             continue
-        texts = {"ttgir": one.ttgir, "ptx": one.ptx, "metadata": one.metadata,
-                 "kernel": one.kernel, "arch": one.arch}
         faults, began = [], time.time()
-        for number, mutation in enumerate(sample(one.ptx, each, seed)):
-            verdict = one.judge(mutation)
-            faults.append({**dataclasses.asdict(mutation), "verdict": verdict})
-            if time.time() - began > budget and number > 5:
+        for mutation in sample(one.ptx, each, seed):
+            faults.append({**dataclasses.asdict(mutation), "verdict": one.judge(mutation)})
+            if time.time() - began > budget and len(faults) > 5:
                 break
-        print(f"{one.name}: {len(faults)} in {time.time() - began:.1f} s, {one.seconds:.2f} s a run,"
-              f" {sum(each['verdict'] not in ('harmless', 'not PTX') for each in faults)} real", flush=True)
-        out.write(json.dumps({"name": one.name, **texts, "faults": faults}) + "\n")
+        found.append({
+            "name": one.name, "kernel": one.kernel, "arch": one.arch, "ttgir": one.ttgir,
+            "ptx": one.ptx, "metadata": one.metadata, "faults": faults,
+        })  # fmt: skip
+    return found
+
+
+def in_fork(work: Callable[[], Any]) -> Any:
+    """What a function returns in a forked process; None if it raises, which is printed."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if not child:
+        os.close(reader)
+        with os.fdopen(writer, "w") as out:
+            try:
+                json.dump(work(), out)
+            except BaseException as error:
+                print(f"{type(error).__name__}: {str(error)[:300]}", file=sys.stderr)
+                out.write("null")
+        os._exit(0)
+    os.close(writer)
+    with os.fdopen(reader) as answer:
+        text = answer.read()
+    os.waitpid(child, 0)
+    return json.loads(text or "null")
+
+
+HARMLESS = ("harmless", "not PTX")
+MOVES = ("st.shared", "ld.shared", "ldmatrix", "stmatrix")
+
+
+def classes(kernel: dict[str, Any]) -> Iterator[tuple[tuple[str, str], Mutation]]:
+    """What verify-descriptors says of each judged mutation: (what it reaches, the class).
+
+    Not found, but not claimed either is a fault if the report of the changed kernel has more
+    unproven than that of the kernel itself, if that one already says that not all executions were
+    compared, or if all that the changed instruction reaches stands among what is not looked at.
+    """
+    from triton_ext.passes import Compilation, get_pass
+
+    def verified(ptx: str) -> Any:
+        texts = {"ttgir": kernel["ttgir"], "ptx": ptx}
+        given = kernel["kernel"], kernel["arch"], "ptx", texts, kernel["metadata"]
+        return get_pass("verify-descriptors")(Compilation(*given))
+
+    before = verified(kernel["ptx"])
+    assert not before.diagnostics, (kernel["name"], str(before.diagnostics[0]))
+    unproven = before.report["unproven"]
+    in_part = any(
+        name.startswith(("executions", "the end of the PTX", "partitions")) for name in unproven
+    )
+    listed = set(before.report["not_looked_at_lines"])
+    branches = {
+        each.line for each in Mutator(kernel["ptx"]).kernel.instructions
+        if each.opcode.startswith(("bra", "brx"))
+    }  # fmt: skip
+    for fault in kernel["faults"]:
+        verdict = fault["verdict"]
+        mutation = Mutation(**{name: value for name, value in fault.items() if name != "verdict"})
+        if verdict == "not PTX":
+            continue
+        place = "moves between registers and shared memory"
+        reaches = [each for each in mutation.reaches if not each.startswith(("bra", "brx"))]
+        if not reaches or not all(each.startswith(MOVES) for each in reaches):
+            place = "TMA copies, MMAs, mbarriers, tensor memory, branches"
+        outcome = verified(mutation.of(kernel["ptx"]))
+        if outcome.diagnostics:
+            found = "found"
+        elif (
+            sum(outcome.report["unproven"].values()) > sum(unproven.values())
+            or in_part
+            or set(mutation.lines) <= listed | branches
+        ):
+            found = "unproven"
+        else:
+            found = "claimed"
+        yield (place, found if verdict not in HARMLESS else f"harmless, {found}"), mutation
+
+
+def table(counts: Counter[tuple[str, str]]) -> str:
+    """As Markdown."""
+    lines = [
+        "| reaches | real | found | unproven | claimed |",
+        "| --- | ---: | ---: | ---: | ---: |",
+    ]
+    for place in sorted({place for place, _ in counts}, reverse=True):
+        numbers = [counts[place, name] for name in ("found", "unproven", "claimed")]
+        share = f"{numbers[0] / max(1, sum(numbers)):.1%}"
+        lines.append(
+            f"| {place} | {sum(numbers)} | {numbers[0]} ({share}) | {numbers[1]} | {numbers[2]} |"
+        )
+    return "\n".join(lines)
+
+
+def chosen_jobs(only: str, seed: int) -> list[dict[str, Any]]:
+    """The jobs of the corpus that launch a kernel, in an order by the seed."""
+    import pass_corpus
+
+    jobs = [each for each in pass_corpus.jobs(2) if each["do"] in ("kernel", "matmul")]
+    jobs = [each for each in jobs if each["kind"] != "simple" and re.search(only, each["name"])]
+    random.Random(seed).shuffle(jobs)
+    return jobs
 
 
 def main() -> None:
-    sys.path.insert(0, str(Path(__file__).parent))
-    import pass_corpus
-
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--each", type=int, default=40, help="mutations of a kernel")
-    parser.add_argument("--budget", type=float, default=20, help="seconds for a kernel")
+    parser.add_argument("--each", type=int, default=12, help="mutations of a kernel")
+    parser.add_argument("--budget", type=float, default=5, help="seconds to judge a kernel's")
+    parser.add_argument("--kernels", type=int, default=1000, help="at most so many")
     parser.add_argument("--only", default="", help="a regular expression of jobs")
-    parser.add_argument("--keep", type=Path)
+    parser.add_argument("--keep", type=Path, help="a file for what is judged, a line a kernel")
+    parser.add_argument("--judged", type=Path, nargs="*", help="such files, in place of judging")
     chosen = parser.parse_args()
-    jobs = [each for each in pass_corpus.jobs(2) if each["do"] in ("kernel", "matmul")]
-    random.Random(chosen.seed).shuffle(jobs)
-    jobs = [each for each in jobs if re.search(chosen.only, each["name"])]
-    judged(jobs, chosen.each, chosen.seed, chosen.budget, chosen.keep)
+    os.environ["TRITON_DEFAULT_FP_FUSION"] = "1"
+    counts: Counter[tuple[str, str]] = Counter()
+    with tempfile.TemporaryDirectory() as cache:
+        os.environ["TRITON_CACHE_DIR"] = cache
+        if chosen.judged:
+            lines = [line for path in chosen.judged for line in path.read_text().splitlines()]
+            kernels: Iterator[Any] = map(json.loads, lines)
+        else:
+            kernels = (
+                kernel
+                for job in chosen_jobs(chosen.only, chosen.seed)[: chosen.kernels]
+                for kernel in in_fork(
+                    lambda job=job: judge_job(job, chosen.each, chosen.seed, chosen.budget)
+                ) or ()
+            )  # fmt: skip
+        names = []
+        for kernel in kernels:
+            names.append(kernel["name"])
+            if chosen.keep:
+                with chosen.keep.open("a") as out:
+                    out.write(json.dumps(kernel) + "\n")
+            for what, mutation in classes(kernel):
+                counts[what] += 1
+                if what[1] in ("claimed", "unproven"):
+                    change = " ".join(mutation.text.split())[:80]
+                    print(f"{what[1]}: {kernel['name']}, PTX line {mutation.line}: {mutation.kind}:"
+                          f" {change}", file=sys.stderr)  # fmt: skip
+    harmless = sum(count for (_, name), count in counts.items() if name.startswith("harmless"))
+    print(f"seed {chosen.seed}: {len(names)} kernels, {harmless} harmless mutations")
+    print(table(counts))
 
 
 if __name__ == "__main__":
