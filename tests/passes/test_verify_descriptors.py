@@ -5,8 +5,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
-import os
-import random
 import re
 import subprocess
 import sys
@@ -257,18 +255,17 @@ QUICK = (
 def test_faults_made_by_machine():
     """Judged by the emulator: none of the real ones is claimed to be proven, most are found.
 
-    With CORPUS_TIER=3 of more kernels, from a new seed, which is printed.
+    `make oracle` does it with more kernels, from a new seed.
     """
-    is_large = os.environ.get("CORPUS_TIER") == "3"
-    seed = random.randrange(1 << 30) if is_large else 6
-    wanted = ["--kernels", "40"] if is_large else ["--only", QUICK, "--each", "10"]
     told = subprocess.run(
-        [sys.executable, str(SUPPORT / "ptx_faults.py"), "--seed", str(seed), *wanted],
+        [
+            sys.executable, str(SUPPORT / "ptx_faults.py"), "--seed", "6", "--only", QUICK,
+            "--each", "10",
+        ],
         capture_output=True, text=True, env=environment(None),
     )  # fmt: skip
     print(told.stdout, told.stderr)
     assert not told.returncode
-    assert f"seed {seed}: " in told.stdout
     rows = re.findall(r"\| (\d+) \| (\d+) \([\d.]+%\) \| (\d+) \| (\d+) \|", told.stdout)
     real, found, unproven, claimed = (sum(map(int, column)) for column in zip(*rows, strict=True))
     assert real == found + unproven + claimed
