@@ -57,7 +57,8 @@ pytest: setup
 	$(BIN)/pytest -n auto $(PYTEST_ARGS)
 
 # The comparisons with NVIDIA's CuTe DSL, and the kernels of other packages on the emulated GPUs,
-# which `make test` skips; and the passes on every kernel of their corpus.
+# which `make test` skips; the passes on every kernel of their corpus, and on faults in them that are
+# made from a new seed.
 oracle: $(VENV)/.ready
 	$(PIP_INSTALL) --constraint constraints.txt --editable '.[oracle]'
 	$(BIN)/pytest -n auto tests/layouts/test_atoms.py tests/layouts/test_cute.py \
@@ -65,6 +66,7 @@ oracle: $(VENV)/.ready
 		tests/docs/test_seeds.py tests/emulator/test_cute.py tests/emulator/test_third_party.py \
 		$(PYTEST_ARGS)
 	CORPUS_TIER=3 $(BIN)/pytest -n auto tests/passes $(PYTEST_ARGS)
+	$(BIN)/python tests/support/ptx_faults.py --kernels 40 --seed $$(date +%s)
 
 # The pictures in docs/, and what its commands print (a test compares them with what is committed);
 # and the reference of the Python API, as HTML in build/api.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from triton_ext.mlir.module import Operation
 from triton_ext.passes.verify_descriptors.expected import Expected, predicate_of
@@ -17,27 +17,25 @@ class _Bytes:
     Attributes:
         partition: the number of the partition that does it.
         size: how many.
-        told: the operation that tells it; None for a copy.
+        operation: the operation that tells it, or copies.
+        tells: whether it tells.
     """
 
     partition: int
     size: int
-    told: Operation | None
+    operation: Operation
+    tells: bool
 
 
-def _rounds(items: Sequence[_Bytes]) -> list[tuple[int, int, Operation | None]]:
-    """(told, brought, the operation that tells) of a barrier, time after time."""
-    found: list[tuple[int, int, Operation | None]] = []
-    first, before = bool(items[0].told), False
+def _rounds(items: Sequence[_Bytes]) -> list[list[_Bytes]]:
+    """What a barrier is told and brought, time after time."""
+    found: list[list[_Bytes]] = []
+    before = False
     for item in items:
-        begins = bool(item.told) == first
+        begins = item.tells == items[0].tells
         if not found or (begins and not before):
-            found.append((0, 0, None))
-        expected, brought, told = found[-1]
-        if item.told:
-            found[-1] = expected + item.size, brought, item.told
-        else:
-            found[-1] = expected, brought + item.size, told
+            found.append([])
+        found[-1].append(item)
         before = begins
     return found
 
@@ -50,6 +48,7 @@ class BarrierFact:
         expected: bytes that it is told.
         brought: bytes that copies bring.
         told: the last operation that told it.
+        copies: the operations that bring the bytes.
         is_sum: the numbers are those of all rounds, as several partitions tell it or copy for it;
             if one of them did not run to its end, `brought` is -1.
     """
@@ -57,6 +56,7 @@ class BarrierFact:
     expected: int
     brought: int
     told: Operation | None
+    copies: tuple[Operation, ...]
     is_sum: bool
 
 
@@ -73,7 +73,7 @@ def expected_bytes(
     for number, trace in enumerate(traces):
         for event in trace.events:
             one = expected.get(id(event.operation))
-            if one is None or one.barrier is None:
+            if one is None or one.barrier is None or one.kind not in ("expect", "tma"):
                 continue
             values = dict(zip(event.operation.operands, event.operands, strict=True))
             predicate, address = predicate_of(event.operation), values.get(one.barrier)
@@ -82,8 +82,8 @@ def expected_bytes(
                 return None
             if holds:
                 size = one.bytes or sum(box.bytes for box in one.boxes)
-                told = event.operation if one.kind == "expect" else None
-                listed.setdefault(address, []).append(_Bytes(number, size, told))
+                found = _Bytes(number, size, event.operation, one.kind == "expect")
+                listed.setdefault(address, []).append(found)
     return [fact for items in listed.values() for fact in _facts(items, traces)]
 
 
@@ -91,10 +91,19 @@ def _facts(items: Sequence[_Bytes], traces: Sequence[PartitionTrace]) -> Iterato
     """The rounds of one barrier; without the last one where its partition was cut off."""
     ended = not any(traces[item.partition].end.is_early for item in items)
     if len({item.partition for item in items}) > 1:
-        told = sum(item.size for item in items if item.told)
-        brought = sum(item.size for item in items if not item.told)
-        yield BarrierFact(told, brought if ended else -1, None, True)
+        fact = _fact(items, is_sum=True)
+        yield fact if ended else replace(fact, brought=-1)
         return
     rounds = _rounds(items)
     for each in rounds if ended else rounds[:-1]:
-        yield BarrierFact(*each, False)
+        yield _fact(each, is_sum=False)
+
+
+def _fact(items: Sequence[_Bytes], *, is_sum: bool) -> BarrierFact:
+    tellers = [item for item in items if item.tells]
+    copies = [item for item in items if not item.tells]
+    return BarrierFact(
+        sum(item.size for item in tellers), sum(item.size for item in copies),
+        tellers[-1].operation if tellers else None,
+        tuple(dict.fromkeys(item.operation for item in copies)), is_sum,
+    )  # fmt: skip

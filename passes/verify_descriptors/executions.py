@@ -7,6 +7,7 @@ says it, and all others must agree.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -18,16 +19,21 @@ from triton_ext.layouts.encodings import CHUNK_BYTES, NVMMAShared
 from triton_ext.mlir.module import MlirModule, Value
 from triton_ext.passes.verify_descriptors.addresses import Addresses
 from triton_ext.passes.verify_descriptors.expected import Expected, ExpectedMma
+from triton_ext.passes.verify_descriptors.expected_products import WARPGROUP_WARPS
 from triton_ext.passes.verify_descriptors.findings import LOW_WORD, Findings
-from triton_ext.passes.verify_descriptors.groups import Group
+from triton_ext.passes.verify_descriptors.groups import BY_EACH_THREAD, Group
 from triton_ext.passes.verify_descriptors.mlir_trace import ExecutedOperation, RunValue
 from triton_ext.passes.verify_descriptors.ptx_trace import ExecutedInstruction, Operand
+from triton_ext.passes.verify_descriptors.strange import Strange
 from triton_ext.passes.verify_descriptors.tensormaps import fields_of, is_part, written
 from triton_ext.passes.verify_descriptors.tiles import shared_encoding
-from triton_ext.ptx.forms import TensorCopy, read
+from triton_ext.ptx.forms import Tcgen05Product, TensorCopy, WgmmaProduct, read
 from triton_ext.ptx.parse import Instruction
 
 _DOUBLE_WORD = (1 << 64) - 1
+_DESCRIPTOR_ADDRESS = START_ADDRESS_MASK * CHUNK_BYTES
+"""The bits of an address that a matrix descriptor has."""
+_EXECUTED = "the number of instructions that are executed"
 
 
 @dataclass
@@ -41,6 +47,9 @@ class Block:
         rank: which of them it is.
         ptx_version: the version of the PTX module, such as ``8.7``.
         index_of: the index of an instruction in its group.
+        base: where shared memory begins, of which the addresses of allocations are counted.
+        warp: the number of the thread's warp in its partition.
+        lane: the number of the thread in its warp.
     """
 
     module: MlirModule
@@ -49,6 +58,17 @@ class Block:
     rank: int
     ptx_version: str
     index_of: Callable[[Instruction], int]
+    base: int = 0
+    warp: int = 0
+    lane: int = 0
+
+    def takes_part(self, one: Expected) -> bool:
+        """Whether the thread executes instructions of an operation."""
+        if one.kind in BY_EACH_THREAD:
+            return True
+        if self.lane:
+            return False
+        return not self.warp or (one.kind == "tma" and not one.rows and self.warp < len(one.boxes))
 
     def start_of(self, root: Value, findings: Findings) -> int | None:
         """Where an allocation begins, if that is known."""
@@ -58,7 +78,10 @@ class Block:
         if known is None or len(known.starts) != 1:
             return None
         ((terms, start),) = known.starts
-        return None if terms else start
+        if terms:
+            return None
+        kind = self.module.memory(root)
+        return start + self.base if kind is not None and kind.space == "shared" else None
 
     def offset(self, one: Expected, dim: int) -> int:
         """How far the block's part of a tile begins along a coordinate, the innermost being 0."""
@@ -99,29 +122,92 @@ class Execution:
         if one.kind == "tma":
             for event in instance:
                 self._copy(one, event)
-        elif one.kind == "expect":
-            address = next((v for v in first.operands[:2] if isinstance(v, int)), None)
-            barrier = self.operation.operands[0]
-            self._address(barrier, address, 0, first.instruction, "the mbarrier")
+            warps = max(1, one.warps)
+            count = len(range(self.block.warp, len(one.boxes), warps))
+            if not one.rows and len(instance) != count:
+                self.findings.differ(
+                    self.operation, first.instruction, _EXECUTED, count, len(instance)
+                )
+        elif group.is_in_order or one.kind == "expect":
+            self.barrier(one.barrier, first)
+            self._numbers(one, first)
         elif len(instance) == len(group.instructions):
-            self._product(_in_order(one, instance), first)
+            for expected, event in zip(_in_order(one, instance), instance, strict=True):
+                self._product(one, expected, event)
         else:
             self.findings.differ(
-                self.operation, first.instruction, "the number of instructions that are executed",
-                len(group.instructions), len(instance),
+                self.operation, first.instruction, _EXECUTED, len(group.instructions), len(instance)
+            )
+
+    def barrier(self, value: Value | None, event: ExecutedInstruction) -> None:
+        """The mbarrier of an instruction, which is its only address."""
+        if value is None:
+            return
+        places = [i for i, text in enumerate(event.instruction.operands) if text[:1] == "["]
+        address = _number(event.operands[places[0]]) if places else None
+        self._address(value, address, 0, event.instruction, "the mbarrier")
+
+    def _numbers(self, one: Expected, event: ExecutedInstruction) -> None:
+        """Arrivals, pending groups, and the phase of a wait: what stands behind the address."""
+        if one.number is not None:
+            found = event.operands[-1] if len(event.operands) > (one.kind != "store wait") else 1
+            if one.kind == "arrive" and event.instruction.operands[-1][:1] == "[":
+                found = 1
+            if self.block.ctas > 1:  # arrivals of several blocks
+                self.findings.unproven["counts"] += 1
+                return
+            self.findings.check(
+                "counts", self.operation, event.instruction, "the count", one.number, _number(found)
+            )
+        if one.phase is not None:
+            phase = self.values.get(one.phase)
+            self.findings.check(
+                "phases", self.operation, event.instruction,
+                "the phase, in one execution for one choice of arguments,",
+                phase if isinstance(phase, int) else None, _number(event.operands[2]),
             )  # fmt: skip
 
-    def _product(self, first: ExpectedMma, event: ExecutedInstruction) -> None:
-        """The first instruction of a product; the others are as far from it as they must be."""
+    def _product(self, one: Expected, first: ExpectedMma, event: ExecutedInstruction) -> None:
+        """One instruction of a product."""
         for name, matrix in first.matrices.items():
             bits = _number(_operand(event, name))
             start = None if bits is None else (bits & START_ADDRESS_MASK) * CHUNK_BYTES
             what = f"operand {matrix.name}"
-            self._address(matrix.value, start, matrix.advance, event.instruction, what)
+            group = self.block.warp // WARPGROUP_WARPS if one.kind == "wgmma" else 0
+            advance = matrix.advance + matrix.further[group % len(matrix.further)]
+            self._address(
+                matrix.value, start, advance, event.instruction, what, _DESCRIPTOR_ADDRESS
+            )
+            self._constant(
+                f"the descriptor of {matrix.name} without its address", name, event,
+                None if bits is None else bits & ~START_ADDRESS_MASK,
+            )  # fmt: skip
+        form = read(event.instruction)
+        if isinstance(form, Tcgen05Product):
+            number = _number(_operand(event, "idesc"))
+            self._constant("the instruction descriptor", "idesc", event, number)
+        if isinstance(form, (Tcgen05Product, WgmmaProduct)):
+            adds = self.values.get(one.adds) if one.adds else None
+            must = adds if first.accumulates is None else first.accumulates
+            name = "enable_input_d" if isinstance(form, Tcgen05Product) else "scale_d"
+            found = _number(_operand(event, name))
+            self.findings.check(
+                "uses of D", self.operation, event.instruction, "whether the product adds to D",
+                int(bool(must)) if isinstance(must, int) else None,
+                int(bool(found)) if isinstance(found, int) else found,
+            )  # fmt: skip
         for name, (value, offset) in first.tensor.items():
             what = "the tensor memory of an operand"
             address = _number(_operand(event, name))
             self._address(value, address, offset, event.instruction, what, LOW_WORD)
+
+    def _constant(self, what: str, name: str, event: ExecutedInstruction, found: Number) -> None:
+        """What is the same in each execution of an instruction: the text was compared with it."""
+        known = self.findings.constants.setdefault((id(event.instruction), name), found)
+        self.findings.check(
+            "descriptors in later executions", self.operation, event.instruction, what, known,
+            found, _DOUBLE_WORD,
+        )  # fmt: skip
 
     def _copy(self, one: Expected, event: ExecutedInstruction) -> None:
         """One instruction of a TMA copy."""
@@ -129,10 +215,17 @@ class Execution:
         self._descriptor_address(operands.descriptor, instruction)
         if one.barrier is not None:
             self._address(one.barrier, operands.barrier, 0, instruction, "the mbarrier")
+        self._multicast(one, event)
         if one.rows:
             self._gathered(one, instruction, operands)
             return
-        box = one.boxes[self.block.index_of(instruction) * max(1, one.warps)]
+        index = self.block.index_of(instruction) * max(1, one.warps) + self.block.warp
+        if index >= len(one.boxes):
+            self.findings.differ(
+                self.operation, instruction, f"warp {self.block.warp}", "idle here", "not"
+            )
+            return
+        box = one.boxes[index]
         if one.tile is not None:
             what = "the shared memory of a TMA copy"
             self._address(one.tile, operands.shared, box.smem_offset, instruction, what)
@@ -145,6 +238,22 @@ class Execution:
             found = operands.coordinates[dim] if dim < len(operands.coordinates) else None
             self._coordinate(dim, must, found, instruction)
 
+    def _multicast(self, one: Expected, event: ExecutedInstruction) -> None:
+        """The blocks that a copy goes to: those that hold the same part of the tile."""
+        form = read(event.instruction)
+        memory = self.block.module.memory(one.tile) if one.tile else None
+        if not isinstance(form, TensorCopy) or not form.cta_mask or memory is None:
+            return
+        bits = getattr(shared_encoding(memory.encoding), "cga_layout", ())
+        same, rank = [self.block.rank], self.block.rank
+        for bit, basis in enumerate(bits):
+            if not any(basis):
+                same += [other ^ 1 << bit for other in same]
+        self.findings.check(
+            "multicast masks", self.operation, event.instruction, f"block {rank}'s multicast mask",
+            sum(1 << other for other in same), _number(_operand(event, "cta_mask")), 0xFFFF,
+        )  # fmt: skip
+
     def _coordinate(self, dim: int, must: Number, found: Number, instruction: Instruction) -> None:
         what = f"coordinate {dim}, in one execution for one choice of arguments,"
         self.findings.check("coordinates", self.operation, instruction, what, must, found)
@@ -155,6 +264,9 @@ class Execution:
         start = None
         if isinstance(address, tuple) and self.block.ctas == 1:
             start = self.block.start_of(address[0], self.findings)
+        if isinstance(operands.shared, Strange) and one.tile is not None:
+            self._address(one.tile, operands.shared, 0, instruction, "a TMA copy")
+            return
         if start is None or not isinstance(address, tuple) or operands.shared is None:
             self.findings.unproven["coordinates"] += len(operands.coordinates)
             return
@@ -222,6 +334,13 @@ class Execution:
         self._descriptor_address(found.get(("global", 0)), last)
         return count
 
+    @staticmethod
+    def ending(events: Sequence[ExecutedInstruction]) -> int:
+        """How many of `events` wait for the descriptor's bytes to be copied."""
+        ends = ("cp.async.bulk.commit_group", "cp.async.bulk.wait_group")
+        kinds = (event.instruction.opcode.startswith(ends) for event in events)
+        return len(list(itertools.takewhile(bool, kinds)))
+
     def _descriptor_address(self, found: Number, instruction: Instruction) -> None:
         """The address of a TMA descriptor: in global memory, or a parameter."""
         value = self.operation.operands[0]
@@ -234,7 +353,7 @@ class Execution:
         offset: int,
         instruction: Instruction,
         what: str,
-        mask: int = CTA_ADDRESS_MASK,
+        mask: int = 0,
     ) -> None:
         """An address in an allocation, against where the allocation begins.
 
@@ -244,8 +363,14 @@ class Execution:
             offset: how far the address is from that of the operand's first element.
             instruction: the instruction that has the address.
             what: the operand of the instruction, in words.
-            mask: the bits of `found` that are the address.
+            mask: the bits of `found` that are the address; those of one in shared memory if 0.
         """
+        if isinstance(found, Strange):
+            self.findings.differ(
+                self.operation, instruction, f"the address of {what}", "one of its memory", found
+            )
+            return
+        mask = mask or (CTA_ADDRESS_MASK if self.block.ctas > 1 else LOW_WORD)
         address, starts = self.values.get(value), self.findings.starts
         if not isinstance(address, tuple) or found is None:
             self.findings.unproven["addresses"] += 1
@@ -253,10 +378,11 @@ class Execution:
         root, at = address
         start = (found & mask) - at - offset
         if root not in starts:
-            starts[root] = start, instruction
+            here = start & mask if mask == _DESCRIPTOR_ADDRESS else start
+            starts[root] = here, instruction
             return
         known, first = starts[root]
-        if known == start:
+        if not (known - start) & mask:
             self.findings.proven["addresses"] += 1
             return
         self.findings.differ(
@@ -273,8 +399,8 @@ def _writer(events: Sequence[ExecutedInstruction], name: str) -> Instruction | N
     return next(found, None)
 
 
-def _in_order(one: Expected, instance: Sequence[ExecutedInstruction]) -> ExpectedMma:
-    """What the first instruction is, in an order with which all addresses fit together."""
+def _in_order(one: Expected, instance: Sequence[ExecutedInstruction]) -> Sequence[ExpectedMma]:
+    """What the instructions are, in an order with which all addresses fit together."""
     for order in (range(len(one.instructions)), *one.orders):
         starts: dict[tuple[str, str], set[int]] = {}
         for index, event in zip(order, instance, strict=False):
@@ -289,8 +415,8 @@ def _in_order(one: Expected, instance: Sequence[ExecutedInstruction]) -> Expecte
                 if isinstance(address, int):
                     starts.setdefault(("tensor", name), set()).add(address - offset)
         if all(len(found) == 1 for found in starts.values()):
-            return one.instructions[order[0]]
-    return one.instructions[0]
+            return [one.instructions[index] for index in order]
+    return one.instructions
 
 
 @dataclass(frozen=True)
@@ -311,7 +437,7 @@ def _operand(event: ExecutedInstruction, name: str) -> Operand:
 
 
 def _number(value: Operand) -> Number:
-    return value if isinstance(value, int) else None
+    return value if isinstance(value, (int, Strange)) else None
 
 
 def _copy_operands(event: ExecutedInstruction) -> _CopyOperands:

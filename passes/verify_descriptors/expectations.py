@@ -36,6 +36,13 @@ _RULES: dict[str, tuple[str, Callable[[Lowering, Operation], Expected]]] = {
     "ttng.async_tma_gather": ("tma", expected_copies.gather),
     "ttng.async_tma_scatter": ("tma", expected_copies.scatter),
     "ttng.barrier_expect": ("expect", expected_copies.expect),
+    "ttng.init_barrier": ("init", expected_copies.barrier("init")),
+    "ttng.inval_barrier": ("inval", expected_copies.barrier("inval")),
+    "ttng.arrive_barrier": ("arrive", expected_copies.barrier("arrive")),
+    "ttng.async_copy_mbarrier_arrive": ("copy arrive", expected_copies.barrier("copy arrive")),
+    "ttng.wait_barrier": ("wait", expected_copies.barrier("wait")),
+    "ttng.tc_gen5_commit": ("commit", expected_copies.barrier("commit")),
+    "ttng.async_tma_store_wait": ("store wait", expected_copies.store_wait),
 }
 """The operations that are looked at: the kind of instruction that each becomes, and how."""
 

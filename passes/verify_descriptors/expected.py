@@ -25,12 +25,14 @@ class ExpectedMatrix:
         operand: the tile and its descriptor; only the fields that the instruction reads count.
         advance: bytes from the start address of the tile's first element to this one.
         value: the TTGIR value that the instruction reads.
+        further: how much further each warpgroup's part is than the first one's, in bytes.
     """
 
     name: str
     operand: MmaOperand
     advance: int
     value: Value
+    further: tuple[int, ...] = (0,)
 
 
 @dataclass(frozen=True)
@@ -88,6 +90,10 @@ class Expected:
         barrier: the value of the mbarrier, if there is one.
         warps: how many the partition has that the operation stands in.
         bytes: the number that ``expect_tx`` names.
+        number: of arrivals that an mbarrier is told, or of groups of stores that may be pending.
+        phase: of a wait, the parity that it names.
+        adds: of a product, whether its first instructions add to D; None if that is constant.
+        after: what follows the instructions: the kind, the mbarrier, and under which condition.
         coordinates: the operation's coordinates, outermost first.
         rows: how many each instruction of a gather or scatter moves; 0 for other operations.
         is_padded: coordinates along the innermost dimension count padded fp4 (two a byte).
@@ -105,6 +111,10 @@ class Expected:
     barrier: Value | None = None
     warps: int = 0
     bytes: int = 0
+    number: int | None = None
+    phase: Value | None = None
+    adds: Value | None = None
+    after: tuple[tuple[str, Value | None, Value | None], ...] = ()
     coordinates: tuple[Value, ...] = ()
     rows: int = 0
     is_padded: bool = False
@@ -141,7 +151,8 @@ class Lowering:
 
 _PREDICATED = (
     "ttng.tc_gen5_mma", "ttng.tc_gen5_mma_scaled", "ttng.async_tma_copy_global_to_local",
-    "ttng.async_tma_gather", "ttng.barrier_expect",
+    "ttng.async_tma_gather", "ttng.barrier_expect", "ttng.arrive_barrier", "ttng.tc_gen5_commit",
+    "ttng.wait_barrier",
 )  # fmt: skip
 
 
@@ -154,7 +165,11 @@ def predicate_of(operation: Operation) -> Value | None:
     """The condition under which an operation does something."""
     if operation.name not in _PREDICATED:
         return None
-    if not operation.name.startswith("ttng.tc_gen5"):
+    if operation.name in ("ttng.arrive_barrier", "ttng.tc_gen5_commit", "ttng.wait_barrier"):
+        place = 2 if operation.name == "ttng.wait_barrier" else 1
+        conditions = [each for each in operation.operands[place : place + 1] if each.type == "i1"]
+        return conditions[0] if conditions else None
+    if not operation.name.startswith("ttng.tc_gen5_mma"):
         return operation.operands[-1]
     # Whether D is read, the predicate, then barriers with their predicates.
     operands = without_tokens(operation)[5 if operation.name.endswith("scaled") else 3 :]

@@ -7,6 +7,7 @@ order.
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from functools import lru_cache
 
 from triton_ext.hardware.tma_tile import TileCopies, tile_copies
@@ -70,6 +71,7 @@ def _store(lowering: Lowering, operation: Operation, base: str, kind: str) -> Ex
     return Expected(
         operation, "tma", opcode=rf"{base}\.async\.bulk\.tensor{to_global}{kind}{_STORED}",
         boxes=_tile_boxes(lowering.memory(tile), rank), tile=tile, coordinates=coordinates,
+        after=(("store commit", None, None),),
     )  # fmt: skip
 
 
@@ -108,6 +110,7 @@ def _rows(
     return Expected(
         operation, "tma", opcode=opcode, boxes=boxes, tile=tile, barrier=barrier,
         coordinates=_coordinates(operation), rows=4,
+        after=() if barrier else (("store commit", None, None),),
     )  # fmt: skip
 
 
@@ -124,6 +127,29 @@ def expect(lowering: Lowering, operation: Operation) -> Expected:
         operation, "expect", opcode=r"mbarrier\.arrive\.expect_tx\.shared::(cta|cluster)\.b64",
         barrier=operation.operands[0], bytes=numbers[0],
     )  # fmt: skip
+
+
+def barrier(kind: str) -> Callable[[Lowering, Operation], Expected]:
+    """Operations on an mbarrier alone; the number of arrivals stands behind a comma."""
+
+    def rule(lowering: Lowering, operation: Operation) -> Expected:
+        numbers = [
+            int(token.text)
+            for before, token in itertools.pairwise(operation.tokens)
+            if token.kind == "number" and before.text == ","
+        ]
+        return Expected(
+            operation, kind, barrier=operation.operands[0],
+            number=numbers[0] if numbers and kind != "wait" else None,
+            phase=operation.operands[1] if kind == "wait" else None,
+        )  # fmt: skip
+
+    return rule
+
+
+def store_wait(lowering: Lowering, operation: Operation) -> Expected:
+    """``async_tma_store_wait``."""
+    return Expected(operation, "store wait", number=int(operation.attributes.get("pendings", 0)))
 
 
 def _coordinates(operation: Operation) -> tuple[Value, ...]:

@@ -93,11 +93,9 @@ class _Tiles:
         found = []
         for i, j, step in itertools.product(*map(range, self.reps)):
             one = template(i, j, step)
-            advance = self.b_operand.advances[j * self.steps[1]][step]
-            matrices = {"b": ExpectedMatrix("B", self.b_operand, advance, self.b)}
+            matrices = {"b": self.matrix("B", self.b_operand, self.b, j, step, 1)}
             if self.a_operand:
-                advance = self.a_operand.advances[i * self.steps[0]][step]
-                a = {"a": ExpectedMatrix("A", self.a_operand, advance, self.a)}
+                a = {"a": self.matrix("A", self.a_operand, self.a, i, step, 0)}
                 matrices = matrices | a if self.d_offsets else a | matrices
             tensor: dict[str, tuple[Value, int]] = {}
             if self.d_offsets:
@@ -111,6 +109,22 @@ class _Tiles:
                 )
             )  # fmt: skip
         return tuple(found)
+
+    def matrix(
+        self, name: str, operand: MmaOperand, value: Value, index: int, step: int, axis: int
+    ) -> ExpectedMatrix:
+        """One operand; warpgroups lie along M, then along N."""
+        rows, columns = self.steps
+        first = index * self.steps[axis]
+        advance = operand.advances[first][step]
+        further = [
+            operand.advances[(first + (group % rows, group // rows)[axis]) % len(operand.advances)][
+                step
+            ]
+            - advance
+            for group in range(rows * columns)
+        ]
+        return ExpectedMatrix(name, operand, advance, value, tuple(further))
 
 
 # ------------------------------------------------------------------------------------- wgmma
@@ -143,7 +157,10 @@ def wgmma(lowering: Lowering, operation: Operation) -> Expected:
     if first is not False and constant(operation.operands[2]) == 0:
         first = False
     one = ExpectedMma(opcode, {}, tuple(immediates))
-    return Expected(operation, "wgmma", tiles.instructions(first, lambda i, j, step: one))
+    adds = operation.operands[3] if len(operation.operands) > 3 and first is None else None
+    return Expected(
+        operation, "wgmma", tiles.instructions(first, lambda i, j, step: one), adds=adds
+    )
 
 
 def _tensor(module: MlirModule, value: Value) -> TensorType:
@@ -191,7 +208,10 @@ def dense(lowering: Lowering, operation: Operation) -> Expected:
     )  # fmt: skip
     one = ExpectedMma(f"tcgen05.mma.cta_group::{group}.kind::{kind}", {}, descriptor=descriptor)
     found = tiles.instructions(_flag(without_tokens(operation)[3]), lambda i, j, step: one)
-    return Expected(operation, "tcgen05.mma", found, _loop_orders(tiles.reps))
+    return Expected(
+        operation, "tcgen05.mma", found, _loop_orders(tiles.reps),
+        after=_commits(lowering, operation), adds=without_tokens(operation)[3],
+    )  # fmt: skip
 
 
 def scaled(lowering: Lowering, operation: Operation) -> Expected:
@@ -239,7 +259,25 @@ def scaled(lowering: Lowering, operation: Operation) -> Expected:
         return ExpectedMma(opcode, {}, descriptor=descriptor, tensor=scales)
 
     found = tiles.instructions(_flag(operands[5]), template)
-    return Expected(operation, "tcgen05.mma", found, _loop_orders(tiles.reps))
+    return Expected(
+        operation, "tcgen05.mma", found, _loop_orders(tiles.reps),
+        after=_commits(lowering, operation), adds=operands[5],
+    )  # fmt: skip
+
+
+def _commits(
+    lowering: Lowering, operation: Operation
+) -> tuple[tuple[str, Value | None, Value | None], ...]:
+    """The mbarriers that an operation names, each with the condition behind it."""
+    operands = [*without_tokens(operation)[2:], None]
+    return tuple(
+        ("commit", value, other if other and other.type == "i1" else None)
+        for value, other in itertools.pairwise(operands)
+        if value
+        and (kind := lowering.module.memory(value)) is not None
+        and kind.element == "i64"
+        and kind.space == "shared"
+    )
 
 
 def _tcgen05_tiles(
@@ -278,7 +316,7 @@ def tensor_memory_copy(lowering: Lowering, operation: Operation) -> Expected:
     else:
         found, blocks = tuple(_matrix_copies(lowering, source, target, kind, to, group)), 1
     orders = _loop_orders((1, blocks, len(found) // blocks))
-    return Expected(operation, "tcgen05.cp", found, orders)
+    return Expected(operation, "tcgen05.cp", found, orders, after=_commits(lowering, operation))
 
 
 def _scale_copies(

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from triton_ext.integers import Number
 from triton_ext.mlir.module import Operation, Value
 from triton_ext.passes.verify_descriptors.comparison import Difference
+from triton_ext.passes.verify_descriptors.strange import Strange
 from triton_ext.ptx.parse import Instruction
 
 LOW_WORD = (1 << 32) - 1
@@ -21,22 +22,31 @@ class Findings:
         differences: where the PTX differs, with the operation; None if no operation is executed.
         proven: how many executions, and how many facts about them, are as they must be.
         unproven: how many are not known.
-        not_looked_at: what the PTX executes of which the TTGIR says nothing.
+        of_the_kernel: what the module itself has wrong: the operation, and words.
+        compared: the PTX lines of stores that are those of operations.
+        left_out: the PTX lines of instructions that are not compared, each with the reason.
         starts: where allocations begin, as the PTX has it, and the instruction that says so.
+        constants: operands that no execution may change, by the `id` of the instruction.
     """
 
     differences: list[tuple[Operation | None, Difference]] = field(default_factory=list)
     proven: Counter[str] = field(default_factory=Counter)
     unproven: Counter[str] = field(default_factory=Counter)
-    not_looked_at: Counter[str] = field(default_factory=Counter)
+    of_the_kernel: list[tuple[Operation, str]] = field(default_factory=list)
+    compared: set[int] = field(default_factory=set)
+    left_out: dict[int, str] = field(default_factory=dict)
     starts: dict[Value, tuple[int, Instruction]] = field(default_factory=dict)
+    constants: dict[tuple[int, str], Number] = field(default_factory=dict)
 
     def __iadd__(self, other: Findings) -> Findings:
         self.differences += other.differences
         self.proven += other.proven
         self.unproven += other.unproven
-        self.not_looked_at += other.not_looked_at
+        self.of_the_kernel += other.of_the_kernel
+        self.compared |= other.compared
+        self.left_out |= other.left_out
         self.starts |= other.starts
+        self.constants |= other.constants
         return self
 
     def differ(
@@ -62,6 +72,11 @@ class Findings:
         mask: int = LOW_WORD,
     ) -> bool:
         """Count a number, of which the bits of `mask` matter; whether it does not differ."""
+        if isinstance(found, Strange):
+            if expected is not None:
+                self.differ(operation, instruction, what, expected, found)
+                return False
+            found = None
         if expected is None or found is None:
             self.unproven[kind] += 1
         elif expected & mask == found & mask:

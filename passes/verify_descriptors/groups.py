@@ -24,7 +24,22 @@ _KINDS = (
     ("cp.reduce.async.bulk.tensor", "tma"),
     ("mbarrier.arrive.expect_tx", "expect"),
     ("mbarrier.expect_tx", "expect"),
+    ("mbarrier.init", "init"),
+    ("mbarrier.inval", "inval"),
+    ("mbarrier.arrive", "arrive"),
+    ("mbarrier.try_wait", "wait"),
+    ("mbarrier.test_wait", "wait"),
+    ("cp.async.mbarrier.arrive", "copy arrive"),
+    ("tcgen05.commit", "commit"),
+    ("cp.async.bulk.commit_group", "store commit"),
+    ("cp.async.bulk.wait_group", "store wait"),
 )
+IN_ORDER = frozenset(
+    ("init", "inval", "arrive", "wait", "copy arrive", "commit", "store commit", "store wait")
+)
+"""Kinds that are compared as they are executed, and not in the text."""
+BY_EACH_THREAD = frozenset(("wgmma", "wait", "copy arrive", "store commit", "store wait"))
+"""Kinds that all threads of a partition execute; the others one thread, or one of each warp."""
 _BARRIERS = ("bar.", "barrier.", "mbarrier.")
 
 
@@ -58,6 +73,11 @@ class Group:
     elected: str
     block: int
     repeats: Group | None = None
+
+    @property
+    def is_in_order(self) -> bool:
+        """Whether the group is compared as it is executed, and not in the text."""
+        return self.kind in IN_ORDER
 
     @property
     def first(self) -> Instruction:
@@ -118,15 +138,16 @@ class Function:
             opcode = instruction.opcode
             if opcode.startswith("wgmma.commit_group"):
                 current = None
-            elif opcode.startswith(_BARRIERS) and not kind_of(instruction):
-                since_barrier = {}
             kind = kind_of(instruction)
+            if opcode.startswith(_BARRIERS) and kind != "expect":
+                since_barrier = {}
             if not kind:
                 continue
             elected = "" if kind == "wgmma" else self._elected(instruction)
             if (
                 current is not None
                 and kind != "expect"
+                and kind not in IN_ORDER
                 and current.kind == kind
                 and current.elected == elected
                 and (kind != "tma" or current.first.opcode == opcode)

@@ -11,6 +11,23 @@ from triton_ext.ptx.parse import Kernel
 
 
 @dataclass(frozen=True)
+class Bases:
+    """Where memory begins that the compiler does not place.
+
+    Attributes:
+        shared: the first dynamic byte of shared memory.
+        tensor: the first column of the tensor memory that the kernel allocates.
+    """
+
+    shared: int = 0
+    tensor: int = 0
+
+
+BASES, MOVED = Bases(1024, 64), Bases(21 * 1024, 128)
+"""Two choices: the first is that of the hardware, where the system keeps the first KiB."""
+
+
+@dataclass(frozen=True)
 class TrialLaunch:
     """One block of one launch, with values for what the kernel is given.
 
@@ -58,6 +75,14 @@ def launches(module: MlirModule) -> list[TrialLaunch]:
         TrialLaunch(counts, (2, 3, 1), (4, 7, 5)),
         TrialLaunch(large, (37, 3, 2), (61, 7, 5)),
     ]
+
+
+def another(module: MlirModule) -> TrialLaunch:
+    """One more choice: sizes that are multiples of all tiles."""
+    given = dict(launches(module)[0].arguments)
+    values = module.kernel.regions[0].entry.arguments if module.kernel else ()
+    sizes = {each.index: 128 * (3 + each.index % 5) for each in values if each.type == "i32"}
+    return TrialLaunch(given | sizes, (1, 2, 0), (6, 3, 2))
 
 
 def _multiples(function: Operation) -> set[str]:

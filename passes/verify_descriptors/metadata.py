@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from triton_ext.errors import LayoutError
+from triton_ext.hardware.architecture import WARP_THREADS
 from triton_ext.hardware.tensor_map import TensorSwizzle
 from triton_ext.layouts.cluster import shape_per_cta
 from triton_ext.layouts.encodings import NVMMAShared
@@ -44,6 +47,63 @@ class FieldCheck:
 
     difference: str = ""
     maker: Operation | None = None
+
+
+@dataclass(frozen=True)
+class LaunchedWith:
+    """What the launch metadata say of a block.
+
+    Attributes:
+        ctas: blocks of a cluster.
+        shared: bytes of shared memory; None if they are not known.
+        columns: of tensor memory; None if they are not known.
+    """
+
+    ctas: int
+    shared: int | None
+    columns: int | None = None
+
+    @classmethod
+    def of(cls, metadata: Mapping[str, Any]) -> LaunchedWith:
+        """Those of Triton's metadata."""
+        shared = metadata.get("shared")
+        return cls(
+            int(metadata.get("num_ctas", 1)), shared if isinstance(shared, int) else None,
+            metadata.get("tmem_size") or None,
+        )  # fmt: skip
+
+
+def launch_checks(
+    module: MlirModule, metadata: Mapping[str, Any], directives: Mapping[str, tuple[int, ...]]
+) -> Iterator[FieldCheck]:
+    """Threads and clusters: the metadata and the PTX's directives against the module."""
+    warps = int(module.attributes.get("ttg.num-warps", 4))
+    blocks = int(module.attributes.get("ttg.num-ctas", 1))
+    partitions = [each for each in module.operations if each.name == "ttg.warp_specialize"]
+    told = int(metadata.get("num_warps", warps))
+    most = max((sum(_partition_warps(each)) for each in partitions), default=0)
+    needed = range(warps + most, 33) if partitions else range(warps, warps + 1)
+    # Idle warps fill the last warpgroup of a kernel with partitions.
+    found = [
+        ("num_warps", told in needed, told, f"{warps + most}{' or more' * bool(partitions)}"),
+        ("num_ctas", metadata.get("num_ctas", 1) == blocks, metadata.get("num_ctas"), blocks),
+    ]
+    for name in ("reqntid", "maxntid"):
+        if name in directives:
+            threads, size = math.prod(directives[name]), WARP_THREADS * told
+            fits = threads == size if name == "reqntid" else threads >= size
+            found.append((f".{name}", fits, threads, size))
+    if "reqnctapercluster" in directives or blocks > 1:
+        size = math.prod(directives.get("reqnctapercluster", (0,)))
+        found.append((".reqnctapercluster", size == blocks, size, blocks))
+    for name, fits, is_, must in found:
+        difference = f"the launch says {name} = {is_}, but the module needs {must}"
+        yield FieldCheck("" if fits else difference)
+
+
+def _partition_warps(operation: Operation) -> list[int]:
+    words = "".join(token.text for token in operation.tokens)
+    return [int(number) for number in re.findall(r"num_warps\((\d+)\)", words)]
 
 
 def metadata_checks(module: MlirModule, metadata: Mapping[str, Any]) -> Iterator[FieldCheck]:

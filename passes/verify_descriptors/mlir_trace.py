@@ -27,6 +27,14 @@ is not known."""
 Values: TypeAlias = "dict[Value, RunValue]"
 _GATHERS = ("ttng.async_tma_gather", "ttng.async_tma_scatter")
 _MAX_DEPTH = 100
+_NO_USES = frozenset(
+    (
+        "ttg.memdesc_index", "ttg.memdesc_subslice", "ttg.memdesc_trans", "ttg.memdesc_reshape",
+        "ttg.memdesc_reinterpret", "ttng.tmem_subslice", "ttg.local_dealloc", "arith.select",
+        "scf.yield", "ttg.warp_specialize", "scf.for", "scf.if", "scf.while", "scf.condition",
+    )
+)  # fmt: skip
+"""Operations that name memory, and leave it alone."""
 _SAME_ELEMENTS = ("tt.splat", "ttg.convert_layout", "tt.bitcast")
 _MAX_VISITS = 12_000
 _AXES = {"x": 0, "y": 1, "z": 2}
@@ -75,12 +83,28 @@ class PartitionTrace:
     end: End = field(default_factory=End)
 
 
+@dataclass
+class Life:
+    """When the memory of one execution of an allocation is used.
+
+    Attributes:
+        root: the allocation.
+        first, last: counted in operations; `last` is less where it is never used.
+    """
+
+    root: Value
+    first: int = 1 << 40
+    last: int = -1
+
+
 @dataclass(frozen=True)
 class _Partition:
-    """A region of ``ttg.warp_specialize``, with the values that it captures."""
+    """A region of ``ttg.warp_specialize``, with the values that it captures, and from when to when
+    the operation is executed."""
 
     block: Block
     captured: tuple[RunValue, ...]
+    window: list[int]
 
 
 class ModuleTracer:
@@ -109,6 +133,10 @@ class ModuleTracer:
         self._visits = 0
         self._functions: dict[Operation, Callable[..., Number]] = {}
         self._loops: dict[Operation, bool] = {}
+        self.lives: list[Life] = []
+        self._tick, self._window = 0, None
+        self._current: dict[Value, Life] = {}
+        self._memories: dict[Operation, list[Value]] = {}
 
     def main(self) -> PartitionTrace:
         """What the warps execute with which the kernel begins."""
@@ -128,7 +156,25 @@ class ModuleTracer:
 
     def others(self) -> list[PartitionTrace]:
         """The other partitions, in the order of the text; after `main`."""
-        return [self._trace(each.block, each.captured) for each in self.partitions]
+        found = []
+        for each in self.partitions:
+            self._window = each.window
+            found.append(self._trace(each.block, each.captured))
+        return found
+
+    def _use(self, operation: Operation, known: Values) -> None:
+        """Remember when the memory is used that an operation takes."""
+        if operation not in self._memories:
+            self._memories[operation] = [
+                value for value in operation.operands if "memdesc<" in (value.type or "")
+            ]
+        for value in self._memories[operation]:
+            address = known.get(value)
+            if not isinstance(address, tuple) or address[0] not in self._current:
+                continue
+            life = self._current[address[0]]
+            first, last = self._window or (self._tick, self._tick)
+            life.first, life.last = min(life.first, first), max(life.last, last)
 
     def _trace(self, block: Block, arguments: Sequence[RunValue]) -> PartitionTrace:
         found = PartitionTrace()
@@ -147,6 +193,9 @@ class ModuleTracer:
     def _block(self, block: Block, known: Values) -> Iterator[ExecutedOperation]:
         for operation in block.operations:
             self._visits += 1
+            self._tick += 1
+            if operation.name not in _NO_USES:
+                self._use(operation, known)
             if self._visits > _MAX_VISITS:
                 raise Stopped("after enough operations", Why.LONG)
             if id(operation) in self.wanted:
@@ -175,9 +224,11 @@ class ModuleTracer:
             yield from self._while(operation, known)
         elif operation.name == "ttg.warp_specialize":
             captured = tuple(known.get(value) for value in operation.operands)
+            window = [self._tick, _MAX_VISITS]
             for region in operation.regions[1:]:
-                self.partitions.append(_Partition(region.entry, captured))
+                self.partitions.append(_Partition(region.entry, captured, window))
             yield from self._block(operation.regions[0].entry, known)
+            window[1] = self._tick
             _bind(operation.results, _yielded(operation.regions[0].entry, known), known)
         elif any(id(inner) in self.wanted for inner in operation.walk()):
             raise Stopped(f"{operation.name} is not followed")
@@ -251,6 +302,12 @@ class ModuleTracer:
             return
         if name in _ALLOCATIONS:
             known[result] = result, 0
+            if self._window is None and name != "ttg.global_scratch_alloc":
+                life = Life(result)
+                if operation.operands:
+                    life.first = life.last = self._tick
+                self._current[result] = life
+                self.lives.append(life)
         elif name in _SAME:
             known[result] = operands[0]
         elif name in ("tt.get_program_id", "tt.get_num_programs"):

@@ -3,8 +3,8 @@
 `Tracer` runs the part of a kernel that branches and some chosen instructions depend on, and says
 which of these are executed, in order, and what their operands are. Loads from global memory
 give `contents`; what is not followed is unknown, and a branch on it ends the trace. Waiting
-is over at once: ``mbarrier.try_wait`` is true. The thread is the first one of its warp, so
-``elect.sync`` chooses it.
+is over at once: ``mbarrier.try_wait`` is true. ``elect.sync`` chooses the first thread of a warp;
+``shfl.sync.idx`` from lane 0 gives another thread what it gave that one, which was run before.
 
 Shared memory holds what the thread has stored there, and what an earlier trace left: the threads of
 a partition of a warp-specialized kernel read there which partition they are, and what it captures.
@@ -15,26 +15,39 @@ not known.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Mapping
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from triton_ext.hardware.architecture import CTA_ADDRESS_BITS, CTA_ADDRESS_MASK, WARP_THREADS
 from triton_ext.integers import Number, on_numbers
+from triton_ext.passes.verify_descriptors.launches import BASES, Bases
 from triton_ext.passes.verify_descriptors.mlir_trace import contents
 from triton_ext.passes.verify_descriptors.slices import slice_kernel
+from triton_ext.passes.verify_descriptors.strange import (
+    OF_SOME_LANES,
+    OF_TENSORS,
+    UNWRITTEN,
+    Strange,
+)
 from triton_ext.passes.verify_descriptors.trace_end import ENOUGH, End, Stopped, Why
 from triton_ext.ptx.folding import destinations
-from triton_ext.ptx.integer_operations import integer_operation, opcode_width
+from triton_ext.ptx.integer_operations import integer_operation, is_float, opcode_width
 from triton_ext.ptx.parse import Instruction, Kernel, Variable, immediate, split_operands
 
 Registers: TypeAlias = "list[Number]"
 Operand: TypeAlias = "Number | tuple[Operand, ...]"
 """A number, or what stands in brackets: ``[%rd1, {%r2, %r3}]`` is ((base, (c0, c1)))."""
 
+_ALL_LANES = (1 << WARP_THREADS) - 1
 _PARAMETERS = 1 << 28
 _PARAMETER_SIZE = 1 << 12
 """Where parameters lie, for what computes with their addresses; apart from shared memory, at 0."""
+_GENERIC = 1 << 60
+"""What ``cvta.param`` adds to the address of a parameter."""
+_REGISTER = re.compile(r"%[a-z]+\d+")
+_TENSORS = ("mma.", "wgmma.", "tcgen05.ld", "ldmatrix")
 _ENDS = ("ret", "exit", "trap")
 _MAX_STEPS = 20_000
 
@@ -62,8 +75,10 @@ class ThreadTrace:
             not known), and how many events came before. A condition that is not known counts as
             true.
         end: why there are no more.
+        strange: the last instruction whose condition is no condition of the kernel's, and that.
     """
 
+    strange: tuple[Instruction, Strange] | None = None
     events: list[ExecutedInstruction] = field(default_factory=list)
     accesses: list[tuple[Instruction, Operand, int]] = field(default_factory=list)
     end: End = field(default_factory=End)
@@ -89,7 +104,7 @@ class Tracer:
         kernel: the whole.
         wanted: the instructions whose executions are recorded.
         given: numbers for special registers and parameters: ``{"%ctaid.x": 2, "[k_param_1]": 64}``.
-        variables: those of the module; in shared memory they begin at 0.
+        variables: those of the module; in shared memory they begin at `Bases.shared`.
         observed: pairs of an instruction and one of its operands, an address.
         operands: of wanted instructions of which only some operands are read, these operands, by
             the number of the instruction; the others are None.
@@ -116,10 +131,16 @@ class Tracer:
             elif each.opcode.startswith("tcgen05.alloc") or _is_for_partitions(each):
                 stores.append(each)
         part = slice_kernel(kernel, seeds, addressed)
-        loads = any(
-            each.opcode.startswith("ld.shared") and id(each) not in addresses
-            for each in part.instructions
+        unobserved = (
+            slice_kernel(
+                kernel,
+                seeds,
+                {i: text for i, text in addressed.items() if id(kernel.instructions[i]) in partly},
+            )
+            if observed
+            else part
         )
+        loads = any(each.opcode.startswith("ld.shared") for each in unobserved.instructions)
         if loads:
             stored = {id(each) for each in stores}
             whole = {
@@ -132,8 +153,13 @@ class Tracer:
         self.stores = {id(each) for each in stores} if loads else set()
         self.kernel, self.given = part, given
         self.wanted = {id(each) for each in chosen}
-        self.shared = SharedMemory()
+        self.bases, self.shared = Bases(), SharedMemory()
+        self._memories = {self.bases: self.shared}
+        self._symbols: dict[int, int] = {}
         self._loads: dict[int, int] = {}
+        self._shuffled: dict[int, list[Number]] = {}
+        self._shuffles: dict[int, int] = {}
+        self._lane, self._keeps = 0, True
         self._elsewhere = {
             variable.name: variable.space for variable in (*variables, *part.variables)
         }
@@ -148,8 +174,8 @@ class Tracer:
     def with_given(self, given: Mapping[str, int]) -> Tracer:
         """The same, with other numbers given."""
         other = copy.copy(self)
-        other.given = given
-        other.shared, other._loads = SharedMemory(), {}
+        other.given, other._shuffled, other._symbols = given, {}, {}
+        other._memories, other._loads = {}, {}
         other._slots, other._initial, other.registers = {}, [], []
         other._steps = [None] * len(self.kernel.instructions)
         return other
@@ -182,8 +208,12 @@ class Tracer:
         symbol, plus, offset = text.partition("+")
         extra = immediate(offset.strip()) if plus else 0
         if self._elsewhere.get(symbol.strip()) == "shared" and extra is not None:
-            return extra
-        return None
+            self._symbols[self._slots[text, ()]] = extra
+            return self.bases.shared + extra
+        if text[:2] in ("0f", "0F", "0d", "0D"):
+            return OF_TENSORS
+        is_register = _REGISTER.fullmatch(text) or self._elsewhere.get(text) == "reg"
+        return UNWRITTEN if is_register else None
 
     def _reader(self, text: str, scope: tuple[int, ...]) -> Callable[[Registers], Operand]:
         """A function that gives an operand's value: a register, an address, a list."""
@@ -207,15 +237,27 @@ class Tracer:
 
     # ----------------------------------------------------------------------------- running
 
-    def run(self, thread: int, limit: int) -> ThreadTrace:
+    def run(
+        self, thread: int, limit: int, bases: Bases = BASES, *, stores: bool = True
+    ) -> ThreadTrace:
         """What a thread executes.
 
         Args:
-            thread: its number in the block; the first one of a warp.
+            thread: its number in the block. For another than the first one of its warp, that one
+                must have been run last.
             limit: the most events.
+            bases: where memory begins.
+            stores: whether what it stores is kept for the threads that are run later.
         """
         trace = ThreadTrace()
-        self._loads = {}
+        self._keeps, self.bases = stores, bases
+        self.shared = self._memories.setdefault(bases, SharedMemory())
+        for slot, extra in self._symbols.items():
+            self._initial[slot] = bases.shared + extra
+        self._loads, self._shuffles = {}, {}
+        self._lane = thread % WARP_THREADS
+        if not self._lane:
+            self._shuffled = {}
         special = {"%tid.x": thread, "%laneid": thread % WARP_THREADS, "%tid.y": 0, "%tid.z": 0}
         for name, value in special.items():
             self._initial[self._slot(name, ())] = value
@@ -232,6 +274,9 @@ class Tracer:
                 guard = step.guard
                 if guard is not None:
                     holds = registers[guard]
+                    if isinstance(holds, Strange):
+                        trace.strange = instructions[at], holds
+                        holds = None
                     if holds is None and step.kind != "access":
                         if step.kind != "plain":
                             raise Stopped(f"the condition of PTX line {step.line} is not known")
@@ -256,6 +301,8 @@ class Tracer:
                 elif kind == "event":
                     values = tuple(read(registers) for read in step.readers)
                     trace.events.append(ExecutedInstruction(instructions[at], values))
+                    if step.run is not None:
+                        step.run(registers)
                     if len(trace.events) >= limit:
                         trace.end = ENOUGH
                         return trace
@@ -289,6 +336,9 @@ class Tracer:
                 _unread if is_partly and text[:1] == "{" else self._reader(text, scope)
                 for text in operands
             ]
+            step.targets = [self._slot(name, scope) for _, name in destinations(instruction)]
+            if step.targets or opcode.startswith("tcgen05.alloc"):
+                step.run = self._compiled(instruction, step.targets)
         elif id(instruction) in self.observed:
             step.kind = "access"
             step.readers = [self._reader(self.observed[id(instruction)], scope)]
@@ -329,7 +379,7 @@ class Tracer:
         if opcode.startswith(("ld.shared", "ld.global")):
             return self._load(instruction, targets)
         if opcode.startswith("elect.sync"):
-            return _constants(dict(zip(targets[-1:], (1,), strict=False)), targets)
+            return self._elected(targets, instruction)
         if "_wait" in opcode and base == "mbarrier":
             return _constants(dict.fromkeys(targets[:1], 1), targets)
         if not targets:
@@ -344,6 +394,8 @@ class Tracer:
             self._slot(text, scope) for text in operands[1:] if text[:1] not in ("[", "{", "!")
         ]
         operation = integer_operation(opcode)
+        if opcode.startswith("cvta.param") and len(slots) == 1:
+            return _applied(targets, slots, _generic)
         if base == "mapa" and len(slots) == 2:
             return _applied(targets, slots, _mapped)
         if (
@@ -351,19 +403,42 @@ class Tracer:
             or (len(targets) > 1 and base != "setp")
             or not len(slots) == len(operands) - 1 == len(operation.source_widths)
         ):
-            return _constants({}, targets)
+            is_data = is_float(opcode) or opcode.startswith(_TENSORS)
+            return _constants(dict.fromkeys(targets, OF_TENSORS) if is_data else {}, targets)
         return _applied(targets, slots, on_numbers(operation))
+
+    def _elected(self, targets: list[int], instruction: Instruction) -> Callable[[Registers], None]:
+        """``elect.sync`` of a whole warp."""
+        is_whole = immediate(instruction.operands[-1]) in (-1, _ALL_LANES)
+
+        def elect(registers: Registers) -> None:
+            for slot in targets:
+                registers[slot] = 0  # the lane that is elected
+            registers[targets[-1]] = int(not self._lane) if is_whole else OF_SOME_LANES
+
+        return elect
 
     def _first_lane(
         self, instruction: Instruction, targets: list[int]
     ) -> Callable[[Registers], None]:
-        """``shfl.sync.idx`` from lane 0, which this thread is."""
+        """``shfl.sync.idx`` of a whole warp from lane 0."""
         source, lane = (self._slot(text, instruction.scope) for text in instruction.operands[1:3])
+        is_whole = immediate(instruction.operands[-1]) in (-1, _ALL_LANES)
+        is_whole &= immediate(instruction.operands[3]) == WARP_THREADS - 1
+        key = id(instruction)
 
         def run(registers: Registers) -> None:
             value = registers[source] if registers[lane] == 0 else None
+            value = value if is_whole else OF_SOME_LANES
             for slot in targets:
                 registers[slot] = None
+            said = self._shuffled.setdefault(key, [])
+            if not self._lane:
+                said.append(value)
+            else:
+                at = self._shuffles.get(key, 0)
+                self._shuffles[key] = at + 1
+                value = said[at] if at < len(said) else None
             registers[targets[0]] = value
 
         return run
@@ -409,7 +484,7 @@ class Tracer:
 
         def store(registers: Registers) -> None:
             start, found = address(registers), source(registers)
-            if isinstance(start, int):
+            if isinstance(start, int) and self._keeps:
                 values = found if isinstance(found, tuple) else (found,)
                 for i, value in enumerate(values):
                     number = value if isinstance(value, int) else None
@@ -418,13 +493,13 @@ class Tracer:
         return store
 
     def _allocation(self, instruction: Instruction) -> Callable[[Registers], None]:
-        """``tcgen05.alloc``: tensor memory begins at 0."""
+        """``tcgen05.alloc``: where tensor memory begins."""
         address = self._reader(instruction.operands[0], instruction.scope)
 
         def allocate(registers: Registers) -> None:
             start = address(registers)
-            if isinstance(start, int):
-                self.shared.store(start, 4, 0)
+            if isinstance(start, int) and self._keeps:
+                self.shared.store(start, 4, self.bases.tensor)
 
         return allocate
 
@@ -502,6 +577,16 @@ def _constants(known: Mapping[int, int], targets: list[int]) -> Callable[[Regist
     return set_all
 
 
+def generic_address(index: int) -> int:
+    """The generic address of a kernel's parameter."""
+    return _PARAMETERS + _PARAMETER_SIZE * index + _GENERIC
+
+
+def _generic(address: Number) -> Number:
+    """``cvta.param``."""
+    return None if address is None else address + _GENERIC
+
+
 def _mapped(address: Number, rank: Number) -> Number:
     """``mapa``: the address in another CTA of the cluster."""
     if address is None or rank is None:
@@ -518,6 +603,8 @@ def _applied(
 
         def compare(registers: Registers) -> None:
             found = function(*[registers[slot] for slot in slots])
+            if found is None:
+                found = _unknown(registers, slots)
             registers[target] = found
             registers[targets[1]] = None if found is None else 1 - found
 
@@ -526,11 +613,18 @@ def _applied(
         first, second = slots
 
         def binary(registers: Registers) -> None:
-            registers[target] = function(registers[first], registers[second])
+            found = function(registers[first], registers[second])
+            registers[target] = _unknown(registers, slots) if found is None else found
 
         return binary
 
     def run(registers: Registers) -> None:
-        registers[target] = function(*[registers[slot] for slot in slots])
+        found = function(*[registers[slot] for slot in slots])
+        registers[target] = _unknown(registers, slots) if found is None else found
 
     return run
+
+
+def _unknown(registers: Registers, slots: Sequence[int]) -> Number:
+    """What is made of sources that are not all known: strange, if one of them is."""
+    return next((value for slot in slots if isinstance(value := registers[slot], Strange)), None)

@@ -88,8 +88,8 @@ def _target_of(operation: Operation) -> Value:
     return operation.results[0] if operation.name == "ttg.local_alloc" else operation.operands[1]
 
 
-def _pattern(operation: Operation, module: MlirModule) -> StorePattern | None:
-    """What the first thread stores; None where it is not known here.
+def _pattern(operation: Operation, module: MlirModule, warp: int, lane: int) -> StorePattern | None:
+    """What a thread stores; None where it is not known here.
 
     Not known are parts of tiles, and what is spread over a cluster otherwise than the tensor.
     """
@@ -105,6 +105,7 @@ def _pattern(operation: Operation, module: MlirModule) -> StorePattern | None:
         return _pattern_of_layouts(
             register_layout(tensor, module), shared_tile_layout(memory), encoding,
             memory.element_bitwidth, operation.name != "ttg.async_copy_global_to_local",
+            warp, lane,
         )  # fmt: skip
     except LayoutError:
         return None
@@ -112,8 +113,9 @@ def _pattern(operation: Operation, module: MlirModule) -> StorePattern | None:
 
 @lru_cache(maxsize=1024)
 def _pattern_of_layouts(
-    registers: LinearLayout, shared: LinearLayout, encoding: Encoding, bits: int, by_matrix: bool
-) -> StorePattern | None:
+    registers: LinearLayout, shared: LinearLayout, encoding: Encoding, bits: int, by_matrix: bool,
+    warp: int, lane: int,
+) -> StorePattern | None:  # fmt: skip
     if block_bases(registers) != block_bases(shared):
         return None
     registers, shared = within_block(registers), within_block(shared)
@@ -122,26 +124,38 @@ def _pattern_of_layouts(
     rows: tuple[int, ...] = ()
     for trans in (False, True) if by_matrix and not paddings else ():
         try:
-            rows = _first_lane(register_matrix_access(registers, shared, bits, trans))
+            rows = _of_thread(register_matrix_access(registers, shared, bits, trans), warp, lane)
             break
         except LayoutError:
             continue
-    return StorePattern(_first_lane(pattern), pattern.access_bytes, rows)
+    starts = _of_thread(pattern, warp, lane)
+    return StorePattern(starts, pattern.access_bytes, rows) if starts else None
 
 
-def _first_lane(pattern: RegisterAccess) -> tuple[int, ...]:
-    """The offsets of the first lane of the first warp."""
-    return pattern.addresses(range(pattern.instructions))
+def _of_thread(pattern: RegisterAccess, warp: int, lane: int) -> tuple[int, ...]:
+    """The offsets of a thread; () for one that may leave it to another."""
+    first, count = warp * pattern.instructions, pattern.instructions
+    each_once = all(
+        len(set(offsets)) == len(offsets) for offsets in (pattern.starts, pattern.lanes)
+    )
+    if (warp or lane) and (first >= len(pattern.starts) or not each_once):
+        return ()
+    return pattern.addresses(range(first, first + count), lane)
 
 
 # ------------------------------------------------------------------------------------ the PTX
 
 
+_LOADS = ("ld.shared", "ldmatrix.", "tcgen05.ld", "tcgen05.st")
+
+
 def observed(kernel: Kernel) -> Iterator[tuple[Instruction, str]]:
-    """The stores to shared memory, each with the operand that is its address."""
+    """What reads or writes shared or tensor memory, each with the operand that is its address."""
     for instruction in kernel.instructions:
-        if instruction.opcode.startswith(_STORES) and instruction.operands:
-            yield instruction, instruction.operands[0]
+        if instruction.opcode.startswith((*_STORES, *_LOADS)):
+            found = next((text for text in instruction.operands if text[:1] == "["), None)
+            if found is not None:
+                yield instruction, found
 
 
 Counts = dict[Method, Counter[int]]
@@ -215,7 +229,8 @@ class _Stores:
         last: Instruction,
     ) -> None:
         self.block, self.findings, self.executed = block, findings, executed
-        self.accesses, self.last = trace.accesses, last
+        self.accesses = [each for each in trace.accesses if each[0].opcode.startswith(_STORES)]
+        self.last = last
         kinds = (block.module.memory(_target_of(move.operation)) for move in executed)
         self.unit = min((max(1, kind.element_bitwidth // 8) for kind in kinds if kind), default=1)
         self.stored: Counts = {}
@@ -226,7 +241,12 @@ class _Stores:
         known = [
             (move, move.target, pattern)
             for move in self.executed
-            if (pattern := _pattern(move.operation, self.block.module)) is not None
+            if (
+                pattern := _pattern(
+                    move.operation, self.block.module, self.block.warp, self.block.lane
+                )
+            )
+            is not None
             and isinstance(move.target, tuple)
         ]
         if len(known) < len(self.executed):
@@ -254,9 +274,9 @@ class _Stores:
             if not all(self.is_stored(move, start + at, pattern) for move, at, pattern in ones):
                 return
             self.findings.starts[root] = start, self.unclaimed()
-        others = sum(not self.is_claimed(address, when) for _, address, when in self.accesses)
-        if others:
-            self.findings.not_looked_at["stores into scratch memory"] += others
+        self.findings.compared.update(
+            each.line for each, address, when in self.accesses if self.is_claimed(address, when)
+        )
 
     def ways(
         self, move: Move, start: int, pattern: StorePattern

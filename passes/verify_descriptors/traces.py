@@ -9,36 +9,62 @@ of buffers, the barriers and the tensor memory that the operation names this tim
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from triton_ext.hardware.architecture import WARP_THREADS
-from triton_ext.mlir.module import MlirModule, Operation
+from triton_ext.mlir.module import MlirModule, Operation, Value
 from triton_ext.passes.verify_descriptors.addresses import Views, buffer_stride
+from triton_ext.passes.verify_descriptors.allocations import compare_places
 from triton_ext.passes.verify_descriptors.bytes import expected_bytes
 from triton_ext.passes.verify_descriptors.executions import Block, Execution
 from triton_ext.passes.verify_descriptors.expectations import ModuleExpectations
 from triton_ext.passes.verify_descriptors.expected import Expected, predicate_of
 from triton_ext.passes.verify_descriptors.findings import Findings
-from triton_ext.passes.verify_descriptors.groups import Function, Group, kind_of
-from triton_ext.passes.verify_descriptors.launches import launches
+from triton_ext.passes.verify_descriptors.groups import (
+    BY_EACH_THREAD,
+    Function,
+    Group,
+    kind_of,
+)
+from triton_ext.passes.verify_descriptors.launches import BASES, MOVED, another, launches
 from triton_ext.passes.verify_descriptors.matching import Matching
+from triton_ext.passes.verify_descriptors.metadata import LaunchedWith
 from triton_ext.passes.verify_descriptors.mlir_trace import (
     ExecutedOperation,
     ModuleTracer,
     PartitionTrace,
     RunValue,
 )
-from triton_ext.passes.verify_descriptors.ptx_trace import ExecutedInstruction, ThreadTrace, Tracer
+from triton_ext.passes.verify_descriptors.moved import compare_moved
+from triton_ext.passes.verify_descriptors.ptx_trace import (
+    ExecutedInstruction,
+    ThreadTrace,
+    Tracer,
+    generic_address,
+)
 from triton_ext.passes.verify_descriptors.stores import Move, compare_stores, moves, observed
 from triton_ext.passes.verify_descriptors.tensormaps import CREATE, is_part
 from triton_ext.passes.verify_descriptors.tiles import shared_encoding
 from triton_ext.passes.verify_descriptors.trace_end import Why
+from triton_ext.passes.verify_descriptors.transfers import (
+    Transfer,
+    compare_transfers,
+    memory_of,
+    transfers,
+)
 from triton_ext.ptx.parse import Instruction
 
-_PER_OPERATION = 30
+_PER_OPERATION = 16
 """Executions that are looked at, on average."""
+_SHORTER = 3
+"""How much less is looked at of what other threads do, or the same thread with memory elsewhere."""
 _THIS_ONE = "the operation that is executed here, for one choice of arguments,"
+ALLOCATION = ("tcgen05.alloc", "tcgen05.dealloc")
+_OTHERS = (
+    "cp.async.bulk", "mbarrier.", "tcgen05.shift", "st.async", "red.async", "tensormap.",
+    "clusterlaunchcontrol", "atom.shared", "red.shared",
+)  # fmt: skip
 _HOW_OFTEN = "how often it is executed, for one choice of arguments,"
 
 
@@ -46,8 +72,9 @@ def compare_traces(
     module: MlirModule,
     expectations: ModuleExpectations,
     function: Function,
+    groups: Sequence[Group],
     matching: Matching,
-    ctas: int,
+    launched: LaunchedWith,
 ) -> Findings:
     """Run both, and compare.
 
@@ -55,10 +82,11 @@ def compare_traces(
         module: the TTGIR.
         expectations: what its operations must become.
         function: the kernel in the PTX.
-        matching: its groups of instructions with the operations, without a fault.
-        ctas: the number of blocks in a cluster.
+        groups: those of its instructions.
+        matching: of the groups that are compared in the text, with the operations, without a fault.
+        launched: what the launch metadata say.
     """
-    return _Comparison(module, expectations, function, matching, ctas).run()
+    return _Comparison(module, expectations, function, groups, matching, launched).run()
 
 
 @dataclass
@@ -69,11 +97,16 @@ class _Partition:
         found: what the comparison found.
         moves: the executed operations that store tensors.
         thread: the instructions that are looked at.
+        warp, lane: which thread of the partition it is.
+        transfers: the executed operations on tensor memory.
     """
 
     found: Findings
     moves: list[Move]
     thread: ThreadTrace
+    warp: int = 0
+    lane: int = 0
+    transfers: list[Transfer] = field(default_factory=list)
 
 
 @dataclass
@@ -97,10 +130,12 @@ class _Comparison:
         module: MlirModule,
         expectations: ModuleExpectations,
         function: Function,
+        groups: Sequence[Group],
         matching: Matching,
-        ctas: int,
+        launched: LaunchedWith,
     ) -> None:
-        self.module, self.function, self.ctas = module, function, ctas
+        self.module, self.function, self.ctas = module, function, launched.ctas
+        self.launched = launched
         self.views = Views(module)
         self.expected = {id(one.operation): one for one in expectations.found}
         self.allowed = {
@@ -111,22 +146,35 @@ class _Comparison:
             for group, _ in matching.candidates
             for index, instruction in enumerate(group.instructions)
         }
+        for group in groups:
+            if group.is_in_order:
+                self.position[id(group.first)] = group, 0
+                self.allowed[id(group)] = {
+                    id(one) for one in expectations.found if group.kind in _kinds_of(one)
+                }
         self.result = Findings()
+        first = function.kernel.instructions[0]
+        for value, start in self.parameters():
+            self.result.starts[value] = start, first
         self.launches = launches(module)
         self.launch = self.launches[0]
         self.moves = {id(operation): operation for operation in moves(module)}
         makers = [each for each in module.operations if each.name == CREATE]
         operations = [one.operation for one in expectations.found]
-        self.wanted = [*operations, *self.moves.values(), *makers]
+        self.transfers = {id(operation): operation for operation in transfers(module)}
+        self.wanted = [*operations, *self.moves.values(), *makers, *self.transfers.values()]
         self.limit = max(60, _PER_OPERATION * len(operations))
-        self.limit += _PER_OPERATION * (len(self.moves) + len(makers))
+        self.limit += _PER_OPERATION * (len(self.moves) + len(self.transfers) + len(makers))
         self.chosen = [each for each in function.kernel.instructions if is_part(each.opcode)]
         self.chosen += function.wanted
+        self.chosen += [
+            each for each in function.kernel.instructions if each.opcode.startswith(ALLOCATION)
+        ]
         self.block = Block(
-            module, matching.addresses, ctas, 0, function.module.version,
-            lambda instruction: self.position[id(instruction)][1],
+            module, matching.addresses, self.ctas, 0, function.module.version,
+            lambda instruction: self.position[id(instruction)][1], BASES.shared,
         )  # fmt: skip
-        self.unseen = set(self.allowed)
+        self.unseen, self.is_again = set(self.allowed), False
         self.tracers: dict[bool, Tracer] = {}
 
     def run(self) -> Findings:
@@ -138,7 +186,9 @@ class _Comparison:
                 traces = others
             else:
                 self.launch = self.launches[0]
+                traces = self.traced()
         self.cluster(traces)
+        self.again()
         for launch in self.launches[1:]:
             # Another choice of arguments, if with these some instructions are not executed.
             if self.unseen and not result.differences and launch != self.launch:
@@ -146,12 +196,64 @@ class _Comparison:
                 self.cluster(self.traced())
         if self.unseen and not result.differences:
             result.unproven["executions: never, for all choices of arguments"] += len(self.unseen)
+        self.leave_out()
         return result
+
+    def again(self) -> None:
+        """The first threads once more, with other arguments: a coincidence does not happen twice.
+
+        What is not proven was counted the first time.
+        """
+        result, before, launch = self.result, self.result.unproven.copy(), self.launch
+        if not result.differences:
+            kept = {value for value, _ in self.parameters()}
+            result.starts = {
+                root: start for root, start in result.starts.items()
+                if "memdesc<" in (root.type or "") or root in kept
+            }  # fmt: skip
+            self.launch, self.is_again = another(self.module), True
+            self.cluster(self.traced())
+            self.launch, self.is_again, result.unproven = launch, False, before
+
+    def leave_out(self) -> None:
+        """List the instructions that are not compared with an operation."""
+        left = self.result.left_out
+        for group, _ in self.position.values():
+            if id(group) in self.unseen:
+                left.update((each.line, "instructions that are never executed")
+                            for each in group.instructions)  # fmt: skip
+            elif self.ctas > 1:
+                left.update((each.line, "which blocks of a cluster an instruction is about")
+                            for each in group.instructions)  # fmt: skip
+        transfers_left = self.result.unproven["transfers of tensor memory"]
+        for instruction, _ in observed(self.function.kernel):
+            if instruction.opcode.startswith(("ld.shared", "ldmatrix")):
+                left[instruction.line] = "loads from shared memory"
+            elif instruction.opcode.startswith("tcgen05.") and transfers_left:
+                left[instruction.line] = "transfers of tensor memory"
+            elif instruction.line not in self.result.compared and not instruction.opcode.startswith(
+                "tcgen05."
+            ):
+                left[instruction.line] = "stores into scratch memory"
+        known = {each.line for each in self.chosen} | left.keys()
+        for each in self.function.kernel.instructions:
+            if each.opcode.startswith(_OTHERS) and each.line not in known:
+                left[each.line] = f"other instructions: {each.opcode.partition('::')[0]}"
 
     def traced(self) -> list[PartitionTrace]:
         """What each partition of the module executes."""
         tracer = ModuleTracer(self.module, self.launch, self.wanted, self.offset, self.limit)
-        return [tracer.main(), *tracer.others()]
+        found = [tracer.main(), *tracer.others()]
+        self.lives = tracer.lives
+        return found
+
+    def parameters(self) -> Iterator[tuple[Value, int]]:
+        """The TMA descriptors that the kernel is given by value, and their addresses."""
+        kernel, entry = self.function.kernel, self.module.kernel
+        for value in entry.regions[0].entry.arguments if entry else ():
+            is_given = "tensordesc" in (value.type or "") and value.index < len(kernel.parameters)
+            if is_given and kernel.variables[value.index].bytes > 8:
+                yield value, generic_address(value.index)
 
     def offset(self, operation: Operation, operands: Sequence[RunValue]) -> int | None:
         """By how much a view is further than what it is a view of."""
@@ -179,7 +281,14 @@ class _Comparison:
                     for event in each.thread.events
                     if id(event.instruction) in self.position
                 )
-                compare_stores(self.block, result, each.moves, each.thread, last)
+                self.block = replace(self.block, warp=each.warp, lane=each.lane)
+                if not result.differences:
+                    compare_stores(self.block, result, each.moves, each.thread, last)
+                if not result.differences and not each.lane:
+                    compare_transfers(self.block, result, each.transfers, each.thread.accesses)
+            self.block = replace(self.block, warp=0, lane=0)
+            if not result.differences:
+                compare_places(self.module, result, self.lives, result.starts, self.launched.shared)
             self.bytes(traces)
 
     def partitions(self, traces: Sequence[PartitionTrace]) -> list[_Partition]:
@@ -190,15 +299,13 @@ class _Comparison:
         is_other = self.block.rank > 0
         if is_other not in self.tracers:
             chosen = [one for one in self.chosen if not is_other or kind_of(one) == "tma"]
-            stores = list(observed(self.function.kernel)) if self.moves and not is_other else []
+            stores = [] if is_other else list(observed(self.function.kernel))
             self.tracers[is_other] = Tracer(
                 self.function.kernel, chosen, {}, self.function.module.variables, stores,
                 self.function.operands,
             )  # fmt: skip
         tracer = self.tracers[is_other].with_given(self.given())
-        first = self.partition(traces[0], tracer.run(0, self.instructions(traces[0])))
-        self.result += first.found
-        done = [first]
+        done = self.threads(tracer, 0, traces[0])
         left = [
             trace
             for trace in traces[1:]
@@ -207,49 +314,92 @@ class _Comparison:
         limit = max(map(self.instructions, left), default=0)
         thread = WARP_THREADS * int(self.module.attributes.get("ttg.num-warps", 4))
         while left and thread < self.function.threads:
-            chosen_one = self.choose(left, tracer.run(thread, limit))
-            thread += WARP_THREADS
-            if chosen_one is not None:
-                trace, compared = chosen_one
-                self.result += compared.found
-                done.append(compared)
+            trace = self.choose(left, tracer.run(thread, limit))
+            if trace is not None:
+                done += self.threads(tracer, thread, trace)
                 left.remove(trace)
-                thread += WARP_THREADS * (self.warps(trace) - 1)
+            thread += WARP_THREADS * (self.warps(trace) if trace else 1)
         if left:
             self.result.unproven["partitions whose threads are not found"] += len(left)
         return done
 
-    def choose(
-        self, left: Sequence[PartitionTrace], found: ThreadTrace
-    ) -> tuple[PartitionTrace, _Partition] | None:
+    def threads(self, tracer: Tracer, first: int, trace: PartitionTrace) -> list[_Partition]:
+        """Some threads of a partition: the first two, and the first ones of some other warps."""
+        limit, warps = self.instructions(trace), self.warps(trace)
+        limit //= _SHORTER if self.is_again else 1
+        thread = tracer.run(first, limit)
+        self.allocation(first, thread)
+        leader = self.partition(trace, thread)
+        self.result += leader.found
+        if not self.result.differences and not self.is_again:
+            compare_moved(self.result, thread, tracer.run(first, limit // _SHORTER, MOVED))
+        done = [leader]
+        for warp, lane in dict.fromkeys([(0, 1), (1, 0), (2, 0), (4, 0), (warps - 1, 0)]):
+            if self.is_again or self.result.differences:
+                break
+            if warp < warps and (warp or lane):
+                self.block = replace(self.block, warp=warp, lane=lane)
+                thread = first + WARP_THREADS * warp + lane
+                found = tracer.run(thread, limit // _SHORTER, stores=False)
+                self.allocation(first, found)
+                done.append(self.partition(trace, found))
+                done[-1].found.unproven.clear()
+                self.result += done[-1].found
+        self.block = replace(self.block, warp=0, lane=0)
+        return done
+
+    def allocation(self, first: int, found: ThreadTrace) -> None:
+        """Tensor memory is allocated and freed once, by all threads of the first warp."""
+        events = [each for each in found.events if each.instruction.opcode.startswith(ALLOCATION)]
+        must = [] if first or self.block.warp else list(ALLOCATION)
+        if self.block.rank or not any(each.opcode.startswith(ALLOCATION) for each in self.chosen):
+            return
+        if found.end.is_early:
+            must = must[: max(len(events), 1)]
+        is_ = [next(name for name in ALLOCATION if each.instruction.opcode.startswith(name))
+               for each in events]  # fmt: skip
+        columns = {each.operands[-1] for each in events}
+        if self.launched.columns is not None:
+            columns |= {self.launched.columns} if events else set()
+        addresses = [each.operands[0] for each in events if each.operands and must[1:] == is_[1:]]
+        if is_ != must or len(columns) > 1 or (len(is_) > 1 and addresses[-1] != BASES.tensor):
+            last = events[-1].instruction if events else self.function.kernel.instructions[-1]
+            sizes = ", ".join(map(str, columns))
+            self.result.differ(
+                None, last, "the allocation of tensor memory", " and ".join(must) or "none",
+                f"{' and '.join(is_) or 'none'} ({sizes} columns)",
+            )  # fmt: skip
+        elif events:
+            self.result.proven["allocations of tensor memory"] += 1
+
+    def choose(self, left: Sequence[PartitionTrace], found: ThreadTrace) -> PartitionTrace | None:
         """The partition that a thread is of: one that agrees, or at least begins as the thread."""
         followed = (each for each in found.events if self.is_followed(each.instruction))
         group = next((self.position.get(id(each.instruction)) for each in followed), None)
         if group is None:
             return None
         allowed = self.allowed[id(group[0])]
-        begins: tuple[PartitionTrace, _Partition] | None = None
+        begins: PartitionTrace | None = None
         for trace in left:
             if any(id(self.expected.get(id(each.operation))) in allowed for each in trace.events):
-                compared = trace, self.partition(trace, found)
-                if not compared[1].found.differences:
-                    return compared
-                begins = begins or compared
+                if not self.partition(trace, found).found.differences:
+                    return trace
+                begins = begins or trace
         return begins
 
     def warps(self, trace: PartitionTrace) -> int:
         """The number of warps of a partition."""
         followed = (self.expected.get(id(each.operation)) for each in trace.events)
-        return max(1, *(one.warps for one in followed if one))
+        return max((one.warps for one in followed if one), default=1)
 
     def instructions(self, trace: PartitionTrace) -> int:
         """At most how many instructions the events of a trace are."""
         return 64 + sum(
-            max(len(one.instructions), len(one.boxes), 1)
+            max(len(one.instructions), len(one.boxes), 1) + len(one.after)
             if (one := self.expected.get(id(event.operation))) is not None
             else 40
             for event in trace.events
-            if id(event.operation) not in self.moves
+            if id(event.operation) not in self.moves and id(event.operation) not in self.transfers
         )
 
     def given(self) -> dict[str, int]:
@@ -287,10 +437,17 @@ class _Comparison:
     def is_followed(self, instruction: Instruction) -> bool:
         """Whether an instruction is looked at in this block."""
         if is_part(instruction.opcode):
-            return not self.block.rank
+            return not (self.block.rank or self.block.warp or self.block.lane)
         if id(instruction) not in self.position:
             return False
-        allowed = self.allowed[id(self.position[id(instruction)][0])]
+        group = self.position[id(instruction)][0]
+        allowed = self.allowed[id(group)]
+        if self.block.warp and any(
+            one.rows for one in self.expected.values() if id(one) in allowed
+        ):
+            return False
+        if self.block.rank and group.is_in_order:
+            return False
         return not self.block.rank or all(
             self.is_compared(one) for one in self.expected.values() if id(one) in allowed
         )
@@ -306,7 +463,10 @@ class _Comparison:
             for instruction, address, when in found.accesses
         ]
         findings = Findings(starts=dict(self.result.starts))
-        result = _Partition(findings, [], ThreadTrace(events, accesses, found.end))
+        result = _Partition(
+            findings, [], ThreadTrace(found.strange, events, accesses, found.end),
+            self.block.warp, self.block.lane,
+        )  # fmt: skip
         left = _Sequence(events)
         if not all(self.execution(event, left, result) for event in expected.events):
             return result
@@ -323,6 +483,10 @@ class _Comparison:
                 None, events[left.at].instruction, _HOW_OFTEN, "as often as its operation",
                 "more often",
             )  # fmt: skip
+        elif found.strange is not None:
+            findings.differ(
+                None, found.strange[0], "its condition", "one of the kernel's", found.strange[1]
+            )
         elif found.end.is_early:
             findings.unproven[f"the end of the PTX: {found.end.words}"] += 1
         return result
@@ -331,11 +495,24 @@ class _Comparison:
         """The next operation; whether the rest can be compared, too."""
         findings, operation = result.found, event.operation
         execution = Execution(self.block, findings, event)
+        block = self.block
         if operation.name == CREATE:
-            count = 0 if self.block.rank else execution.make_descriptor(left.events[left.at :])
-            left.at += count
-            return bool(count or self.block.rank)
+            if not (block.rank or block.warp or block.lane):
+                count = execution.make_descriptor(left.events[left.at :])
+                left.at += count
+                if not count:
+                    return False
+            left.at += execution.ending(left.events[left.at :])
+            return True
         one = self.expected.get(id(operation))
+        if id(operation) in self.transfers:
+            *_, last = event.operands or (1,)
+            if operation.name != "ttng.tmem_store" or last == 1:
+                target = memory_of(operation)
+                is_new = target in operation.results
+                address = (target, 0) if is_new else execution.values.get(target)
+                result.transfers.append(Transfer(operation, address))
+            return True
         if one is None:
             is_new = operation.name == "ttg.local_alloc"
             target = (operation.results[0], 0) if is_new else event.operands[1]
@@ -350,26 +527,53 @@ class _Comparison:
             return False
         if not holds:
             return True
-        if left.at >= len(left.events):
-            self.stopped(result, operation)
-            return False
-        first = left.events[left.at].instruction
-        if is_part(first.opcode):
-            findings.differ(operation, first, _THIS_ONE, operation.name, CREATE)
-            return False
-        instance = self.instance(left.events, left.at)
-        group = self.position[id(first)][0]
-        if id(one) not in self.allowed[id(group)]:
-            findings.differ(operation, first, _THIS_ONE, operation.name, "another one")
-            return False
-        execution.compare(one, group, instance)
+        if block.takes_part(one):
+            group = self.next_group(one, one.kind, left, result)
+            if group is None:
+                return False
+            instance = self.instance(left.events, left.at)
+            is_last = left.at + len(instance) == len(left.events)
+            if is_last and result.thread.end.is_early and len(instance) < len(group.instructions):
+                self.stopped(result, operation)
+                return False
+            execution.compare(one, group, instance)
+            left.at += len(instance)
+        for kind, barrier, condition in one.after:
+            holds = 1 if condition is None else execution.values.get(condition)
+            if not isinstance(holds, int):
+                findings.unproven["executions: a predicate is not known"] += 1
+                return False
+            if block.rank or not holds or not (kind in BY_EACH_THREAD or block.takes_part(one)):
+                continue
+            if one.rows and (
+                left.at >= len(left.events) or kind_of(left.events[left.at].instruction) != kind
+            ):
+                continue  # of a scatter, only the threads that copy wait for it
+            if self.next_group(one, kind, left, result) is None:
+                return False
+            execution.barrier(barrier, left.events[left.at])
+            left.at += 1
         if findings.differences:
             return False
-        left.at += len(instance)
         findings.proven["executions"] += 1
         result.moves += left.pending
         left.pending = []
         return True
+
+    def next_group(
+        self, one: Expected, kind: str, left: _Sequence, result: _Partition
+    ) -> Group | None:
+        """The group of the next event, which must be of an operation; None if it is not."""
+        if left.at >= len(left.events):
+            self.stopped(result, one.operation)
+            return None
+        first = left.events[left.at].instruction
+        group = None if is_part(first.opcode) else self.position[id(first)][0]
+        if group is None or group.kind != kind or id(one) not in self.allowed[id(group)]:
+            is_ = CREATE if group is None else "another one"
+            result.found.differ(one.operation, first, _THIS_ONE, one.operation.name, is_)
+            return None
+        return group
 
     def instance(self, events: Sequence[ExecutedInstruction], at: int) -> list[ExecutedInstruction]:
         """The events of one execution of a group."""
@@ -386,6 +590,12 @@ class _Comparison:
     def stopped(self, result: _Partition, operation: Operation) -> None:
         """The PTX executes no more, but the module does."""
         end = result.thread.end.words
+        if result.thread.strange is not None:
+            instruction, strange = result.thread.strange
+            result.found.differ(
+                operation, instruction, "its condition", "one of the kernel's", strange
+            )
+            return
         if not end and any(each.name == "tt.assert" for each in self.module.operations):
             end = "an assertion may fail"
         if end:
@@ -399,9 +609,10 @@ class _Comparison:
     def first_of(self, operation: Operation) -> Instruction:
         """An instruction that an operation may have become."""
         one = id(self.expected[id(operation)])
-        return next(
+        found = (
             group.first for group, _ in self.position.values() if one in self.allowed[id(group)]
         )
+        return next(found, self.function.kernel.instructions[-1])
 
     def bytes(self, traces: Sequence[PartitionTrace]) -> None:
         """What a barrier is told to expect is what the copies then bring it, or nothing at all.
@@ -409,6 +620,8 @@ class _Comparison:
         (A pipeline may leave out its last copies, but tell the barrier, which nobody waits for.)
         """
         result, kind = self.result, "bytes that barriers expect"
+        if result.of_the_kernel:
+            return
         facts = expected_bytes(traces, self.expected)
         if facts is None:
             result.unproven[kind] += 1
@@ -420,12 +633,35 @@ class _Comparison:
                 # Other blocks, or other means than TMA, may take their part.
                 result.unproven[kind] += 1
             else:
-                result.differ(
-                    fact.told, self.first_of(fact.told),
-                    "what the mbarrier expects, in one execution for one choice of arguments,",
-                    f"{fact.brought} bytes, as its copies bring", fact.expected,
-                )  # fmt: skip
+                lines = listed([_line(each) for each in fact.copies])
+                copies = "copy" if len(fact.copies) == 1 else "copies"
+                bring = "brings" if len(fact.copies) == 1 else "bring"
+                result.of_the_kernel.append(
+                    (
+                        fact.told,
+                        f"{_line(fact.told)} expects {fact.expected} bytes; the {copies} at {lines}"
+                        f" {bring} {fact.brought}",
+                    )
+                )
                 return
+
+
+def _line(operation: Operation) -> str:
+    location = operation.location
+    return f"line {location.line}" if location else operation.name
+
+
+def listed(words: Sequence[str]) -> str:
+    """``line 1``, ``lines 1 and 2``, ``lines 1, 2 and 3``; each once."""
+    words = list(dict.fromkeys(words))
+    if len(words) > 1 and all(word.startswith("line ") for word in words):
+        words = [f"lines {words[0][5:]}", *(word[5:] for word in words[1:])]
+    return " and ".join([", ".join(words[:-1]), words[-1]] if words[1:] else words)
+
+
+def _kinds_of(one: Expected) -> set[str]:
+    """The kinds of instruction that an operation becomes."""
+    return {one.kind, *(kind for kind, *_ in one.after)}
 
 
 def _variety(traces: Sequence[PartitionTrace]) -> tuple[int, int]:

@@ -27,9 +27,14 @@ from triton_ext.passes.verify_descriptors.addresses import Addresses, Observed, 
 from triton_ext.passes.verify_descriptors.comparison import grouped
 from triton_ext.passes.verify_descriptors.expectations import ModuleExpectations
 from triton_ext.passes.verify_descriptors.findings import Findings
-from triton_ext.passes.verify_descriptors.groups import Group, functions
+from triton_ext.passes.verify_descriptors.groups import IN_ORDER, Group, functions
 from triton_ext.passes.verify_descriptors.matching import Matching, match
-from triton_ext.passes.verify_descriptors.metadata import FieldCheck, metadata_checks
+from triton_ext.passes.verify_descriptors.metadata import (
+    FieldCheck,
+    LaunchedWith,
+    launch_checks,
+    metadata_checks,
+)
 from triton_ext.passes.verify_descriptors.tensormaps import type_checks
 from triton_ext.passes.verify_descriptors.traces import compare_traces
 from triton_ext.ptx.parse import Instruction
@@ -67,10 +72,17 @@ def verify_descriptors(compilation: Compilation, options: VerifyOptions) -> Outc
     expectations = ModuleExpectations(module, compilation.arch)
     found = functions(compilation.ptx)
     groups = [group for function in found for group in function.groups()]
-    shared = compilation.metadata.get("shared")
-    addresses = Addresses(Views(module), shared if isinstance(shared, int) else None)
-    matching = match(expectations.found, groups, compilation.arch, addresses, expectations.open)
+    launched = LaunchedWith.of(compilation.metadata)
+    addresses = Addresses(Views(module), launched.shared)
+    matching = match(
+        [one for one in expectations.found if one.kind not in IN_ORDER],
+        [group for group in groups if not group.is_in_order],
+        compilation.arch, addresses, expectations.open,
+    )  # fmt: skip
     fields = [*metadata_checks(module, compilation.metadata), *type_checks(module)]
+    for function in found:
+        if function.kernel.is_entry:
+            fields += launch_checks(module, compilation.metadata, function.kernel.directives)
     diagnostics = [
         *_illegal(expectations, options),
         *_differences(matching),
@@ -80,11 +92,10 @@ def verify_descriptors(compilation: Compilation, options: VerifyOptions) -> Outc
     ]
     traces = Findings()
     if not diagnostics:
-        ctas = int(compilation.metadata.get("num_ctas", 1))
         for function in found:
             if function.kernel.is_entry:
-                traces += compare_traces(module, expectations, function, matching, ctas)
-        diagnostics += _executions(traces)
+                traces += compare_traces(module, expectations, function, groups, matching, launched)
+        diagnostics += [*_executions(traces), *_of_the_kernel(traces)]
     report = _report(expectations, groups, matching, addresses, fields, traces)
     return Outcome(report=report, diagnostics=_limited(diagnostics))
 
@@ -180,6 +191,17 @@ def _executions(traces: Findings) -> Iterator[Diagnostic]:
         )
 
 
+def _of_the_kernel(traces: Findings) -> Iterator[Diagnostic]:
+    for operation, words in traces.of_the_kernel:
+        yield Diagnostic(
+            "error",
+            f"{operation.name}: {words}",
+            "expect what the copies to the mbarrier bring: its phase would not complete, or too"
+            " early",
+            operation.location,
+        )
+
+
 def _at(address: Any) -> str:
     terms = "".join(f"{name} + " for name, _ in address.terms)
     return f"{terms}{address.constant & 0xFFFFFFFF:#x}"
@@ -235,12 +257,13 @@ def _report(
         "instructions": dict(
             Counter(item.opcode for group in groups for item in group.instructions)
         ),
-        "groups": len(groups),
+        "groups": sum(not group.is_in_order for group in groups),
         "groups_matched": len(matching.matched),
         "groups_not_predicted": len(matching.unpredicted),
         "proven": {name: count for name, count in sorted(proven.items()) if count},
         "unproven": {name: count for name, count in sorted(unproven.items()) if count},
-        "not_looked_at": dict(traces.not_looked_at),
+        "not_looked_at": dict(Counter(traces.left_out.values())),
+        "not_looked_at_lines": sorted(traces.left_out),
         "proven_fraction": sum(proven.values()) / total if total else 1.0,
     }
 
@@ -250,7 +273,13 @@ def _render(kernel: str, report: Any, options: VerifyOptions) -> str:
 
     if options.format == "json":
         return json.dumps({"kernel": kernel, "verify-descriptors": report})
-    lines = [f"{kernel}: descriptors verified"]
+    facts, open_facts = sum(report["proven"].values()), sum(report["unproven"].values())
+    executions = report["proven"].get("executions", 0)
+    lines = [
+        f"{kernel}: proven: {sum(report['operations'].values())} operations are what"
+        f" {sum(report['instructions'].values())} instructions of the PTX do, in {executions}"
+        f" executions; {facts} facts, {open_facts} more are not proven"
+    ]
     lines += [f"  {count:6} {name}" for name, count in report["operations"].items()]
     lines += [f"  proven:   {count:6} {name}" for name, count in report["proven"].items()]
     lines += [f"  unproven: {count:6} {name}" for name, count in report["unproven"].items()]
