@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from triton_ext.kernels.config import Major
-from triton_ext.ops.types import EVERYWHERE
+from triton_ext.ops.types import HALF_TYPES
 
 TMA_ALIGNMENT = 16
 """Bytes that a tensor's address, and its strides but the last, must be multiples of for TMA
@@ -82,10 +82,6 @@ class TmaView:
     strides: tuple[int, ...]
     major: Major
 
-    def one_matrix(self) -> TmaView:
-        """The view of one matrix of a batch."""
-        return TmaView(self.shape[1:], self.strides[1:], self.major)
-
 
 def readable(matrix: torch.Tensor, k_dim: int) -> TmaView | None:
     """How TMA reads an operand as it lies in memory; None if it can neither by rows nor by columns,
@@ -100,7 +96,7 @@ def readable(matrix: torch.Tensor, k_dim: int) -> TmaView | None:
     if matrix.dim() == 3 and matrix.stride(0) == 0:
         matrix = matrix[:1]
     for candidate, contiguous_dim in ((matrix, 1), (matrix.mT, 0)):
-        if contiguous_dim != k_dim and matrix.dtype not in EVERYWHERE:
+        if contiguous_dim != k_dim and matrix.dtype not in HALF_TYPES:
             continue
         strides = tma_strides(candidate)
         if strides is not None:
@@ -114,7 +110,7 @@ def readable_copy(matrix: torch.Tensor, k_dim: int) -> torch.Tensor:
 
     A batch whose matrices are all the same memory becomes a batch of one.
     """
-    if k_dim == 0 and matrix.dtype not in EVERYWHERE:
+    if k_dim == 0 and matrix.dtype not in HALF_TYPES:
         return readable_copy(matrix.mT, 1).mT
     if matrix.dim() == 3 and matrix.stride(0) == 0:
         matrix = matrix[:1]

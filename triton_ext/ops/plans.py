@@ -51,7 +51,6 @@ class ProductPlan:
         copies: those of "a", "b", "bias", "residual", "scale_a" and "scale_b" that must be copied
             for the kernel to read them.
         late: what of the epilogue torch applies after the launch.
-        one_by_one: whether the matrices of a batch are launched one after the other.
         out_size: how many bytes of memory out lies in, if that is given.
         reads: the tensors that out must not overlap.
         linear: whether b is given as its transpose.
@@ -65,14 +64,13 @@ class ProductPlan:
     dtype: torch.dtype | None
     copies: frozenset[str]
     late: Late
-    one_by_one: bool
     out_size: int
     reads: tuple[Read, ...]
     linear: bool = False
     plain: bool = field(init=False)
 
     def __post_init__(self) -> None:
-        plain = not self.copies and not self.one_by_one and self.late == "nothing"
+        plain = not self.copies and self.late == "nothing"
         object.__setattr__(self, "plain", plain and self.memory is self.shape)
 
     def run(
@@ -98,11 +96,7 @@ class ProductPlan:
             return c
         if self.copies:
             a, b, epilogue = self._copied(a, b, epilogue)
-        if self.one_by_one:
-            for matrices in zip(a.unbind(), b.unbind(), c.unbind(), strict=True):
-                self.launch(*matrices, epilogue)
-        else:
-            self.launch(a, b, c, epilogue)
+        self.launch(a, b, c, epilogue)
         if self.memory is not self.shape:
             c = c[..., : self.shape[-1]].contiguous()
         if self.late == "nothing":
