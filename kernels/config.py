@@ -132,6 +132,8 @@ class MatmulConfig:
         pair: on sm_100, the tensor cores of every two blocks of a cluster multiply together
             (``cta_group::2``): each has its rows of the left operand, and half of the right one's
             columns.
+        asked: on sm_100, the blocks ask for tiles (cluster launch control); else each makes every
+            so-manieth. Needs Triton 3.8.
         max_splits: into how many parts along K the tiles of an incomplete last wave may be cut.
         c_parts: how many pieces of a consumer's part of the tile of C are stored one by one.
         c_buffers: how many pieces are in shared memory at the same time.
@@ -190,6 +192,7 @@ class MatmulConfig:
     residual: bool = False
     batched: bool = False
     pair: bool = False
+    asked: bool = False
 
     def __post_init__(self) -> None:
         for name, values in self._legal_values().items():
@@ -270,7 +273,8 @@ class MatmulConfig:
             "cluster": (1, 2) if on_hopper else (1, 2, 4),
             "pair": (False,) if on_hopper or self.cluster == 1 else boolean,
             # The parts of a cluster's tiles would need a counter that both of its blocks see.
-            "max_splits": range(1, 33) if self.cluster == 1 else (1,),
+            "max_splits": range(1, 33) if self.cluster == 1 and not self.asked else (1,),
+            "asked": (False,) if on_hopper else boolean,
             "c_parts": [
                 parts
                 for parts in (1, 2, 4, 8)

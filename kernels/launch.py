@@ -96,7 +96,9 @@ def launch_plan(
     grid, workspace = tiles, 0
     if config.consumers:
         resident = device_properties.multi_processor_count // config.cluster
-        if config.max_splits == 1:
+        if config.asked:
+            grid = tiles
+        elif config.max_splits == 1:
             grid = min(tiles, resident)
         else:
             grid = resident
@@ -221,7 +223,11 @@ def kernel_constants(config: MatmulConfig, *, generated_layouts: bool = True) ->
             "SHARES": config.shares,
         }
     else:
-        common |= {"ACCUMULATORS": config.accumulators, "PAIR": config.pair}
+        common |= {
+            "ACCUMULATORS": config.accumulators,
+            "PAIR": config.pair,
+            "ASKED": config.asked,
+        }
     return common | {
         **{name: None for name, asked in _optional_arguments(config).items() if not asked},
         "BLOCK_M": config.cluster * config.rows,

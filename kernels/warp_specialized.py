@@ -165,22 +165,28 @@ class Turns:
 
 
 @gluon.jit
-def produce(operands, ring, tiling, PREFETCH: gl.constexpr, PREFETCH_LEFT: gl.constexpr):
-    """The producer warp: copy the tiles of A and B, as soon as their buffers are free."""
-    BATCHED: gl.constexpr = is_batched(operands.a)
-    BLOCK_K: gl.constexpr = ring.a_tiles.shape[2]
-    tiles = tiling.tiles_m * tiling.tiles_n
-    if BATCHED:  # one operand may be shared by all
-        tiles *= gl.maximum(operands.a.shape[0], operands.b.shape[0])
+def prefetch_operand(operands, ring, tiling, work, PREFETCH: gl.constexpr,
+                     PREFETCH_LEFT: gl.constexpr):  # fmt: skip
+    """Ask for the first tiles of one operand to be in the L2 cache, if there is one to prefetch."""
     if operands.prefetched is not None:
-        work = tiling.work(0, tiles, BATCHED)
-        off_k = work.k_first * BLOCK_K
+        off_k = work.k_first * ring.a_tiles.shape[2]
         if PREFETCH_LEFT:
             prefetch(operands.prefetched, operands.a, work.matrix, work.off_m, off_k,
                      tiling.BLOCK_M, PREFETCH)  # fmt: skip
         else:
             prefetch(operands.prefetched, operands.b, work.matrix, work.off_n, off_k,
                      ring.b_tiles.shape[2], PREFETCH)  # fmt: skip
+
+
+@gluon.jit
+def produce(operands, ring, tiling, PREFETCH: gl.constexpr, PREFETCH_LEFT: gl.constexpr):
+    """The producer warp: copy the tiles of A and B, as soon as their buffers are free."""
+    BATCHED: gl.constexpr = is_batched(operands.a)
+    tiles = tiling.tiles_m * tiling.tiles_n
+    if BATCHED:  # one operand may be shared by all
+        tiles *= gl.maximum(operands.a.shape[0], operands.b.shape[0])
+    first = tiling.work(0, tiles, BATCHED)
+    prefetch_operand(operands, ring, tiling, first, PREFETCH, PREFETCH_LEFT)
     gdc_wait()
     slot = ring.first()
     for step in range(tiling.steps(tiles)):

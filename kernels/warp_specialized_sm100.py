@@ -22,7 +22,6 @@ from __future__ import annotations
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.blackwell import (
-    TensorMemoryLayout,
     allocate_tensor_memory,
     tcgen05_commit,
     tcgen05_mma,
@@ -31,12 +30,16 @@ from triton.experimental.gluon.language.nvidia.blackwell import (
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from triton_ext.compat import aggregate, load_accumulator
+from triton_ext.compat import aggregate, load_accumulator, sums_layout
 from triton_ext.kernels.epilogue import Epilogue, Parts, Residual, Scaling
+from triton_ext.kernels.launch_control import ask, turns_of
 from triton_ext.kernels.matrices import is_batched, matrix_size
 from triton_ext.kernels.ring import Operands, Ring, Slot, allocate_barriers
 from triton_ext.kernels.scheduler import Tiling
-from triton_ext.kernels.warp_specialized import produce
+from triton_ext.kernels.warp_specialized import prefetch_operand
+
+ONE_WARP = gl.constexpr(24)
+"""Registers of a thread of the roles that are one warp."""
 
 
 @aggregate
@@ -113,22 +116,29 @@ class Accumulators:
 
 
 @gluon.jit
-def number_of_tiles(tiling, desc):
-    """Tiles of all matrices of the batch, given the descriptor of C."""
-    tiles = tiling.tiles_m * tiling.tiles_n
-    if is_batched(desc):
-        tiles *= desc.shape[0]
-    return tiles
+def load(operands, ring, turns, PREFETCH: gl.constexpr, PREFETCH_LEFT: gl.constexpr):
+    """The warp that copies the tiles of A and B, as soon as their buffers are free."""
+    slot = ring.first()
+    turn = turns.first()
+    prefetch_operand(operands, ring, turns.tiling, turns.work(turn), PREFETCH, PREFETCH_LEFT)
+    gdc_wait()
+    while turn.more:
+        work = turns.work(turn)
+        for k in range(work.k_first, work.k_end):
+            ring.fill(slot, operands, work, k)
+            slot = slot.next()
+        turn = turns.next(turn)
 
 
 @gluon.jit
-def multiply(ring, accumulators, tiling, tiles, BATCHED: gl.constexpr):
+def multiply(ring, accumulators, turns):
     """The warp that issues the products of all tiles, as their operands arrive."""
     slot = ring.first()
-    turn = accumulators.first()
-    for step in range(tiling.steps(tiles)):
-        work = tiling.work(step, tiles, BATCHED)
-        sums = accumulators.empty(turn)
+    which = accumulators.first()
+    turn = turns.first()
+    while turn.more:
+        work = turns.work(turn)
+        sums = accumulators.empty(which)
         for k in range(work.k_first, work.k_end):
             ring.wait(slot)
             tcgen05_mma(
@@ -137,23 +147,24 @@ def multiply(ring, accumulators, tiling, tiles, BATCHED: gl.constexpr):
                 mbarriers=[ring.free.index(slot.index)],
             )  # fmt: skip
             slot = slot.next()
-        tcgen05_commit(accumulators.ready.index(turn.index))
-        turn = turn.next()
+        tcgen05_commit(accumulators.ready.index(which.index))
+        which = which.next()
+        turn = turns.next(turn)
 
 
 @gluon.jit
-def store(epilogue, accumulators, tiling):
+def store(epilogue, accumulators, turns):
     """The warpgroup that stores the tiles, each while the next one is multiplied."""
-    BATCHED: gl.constexpr = is_batched(epilogue.desc)
-    tiles = number_of_tiles(tiling, epilogue.desc)
-    turn = accumulators.first()
+    which = accumulators.first()
+    turn = turns.first()
     residual_phase = gl.to_tensor(0)
     gdc_wait()
-    for step in range(tiling.steps(tiles)):
-        work = tiling.work(step, tiles, BATCHED)
+    while turn.more:
+        work = turns.work(turn)
         epilogue.begin(work, 0)
-        residual_phase = epilogue.finish(accumulators.full(turn), work, residual_phase, 0)
-        turn = turn.next()
+        residual_phase = epilogue.finish(accumulators.full(which), work, residual_phase, 0)
+        which = which.next()
+        turn = turns.next(turn)
     tma.store_wait(0)
 
 
@@ -161,7 +172,7 @@ def store(epilogue, accumulators, tiling):
 def matmul_warp_specialized_sm100(
         a_desc, b_desc, c_desc, narrow_desc, workspace, bias, a_scale, b_scale, alpha, c0_desc,
         beta, prefetched, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr,
-        STAGES: gl.constexpr, ACCUMULATORS: gl.constexpr, PAIR: gl.constexpr,
+        STAGES: gl.constexpr, ACCUMULATORS: gl.constexpr, PAIR: gl.constexpr, ASKED: gl.constexpr,
         GROUP_M: gl.constexpr, C_PARTS: gl.constexpr, C_BUFFERS: gl.constexpr,
         A_K_MAJOR: gl.constexpr, B_K_MAJOR: gl.constexpr, C_N_MAJOR: gl.constexpr,
         MAX_SPLITS: gl.constexpr, A_LAYOUT: gl.constexpr, B_LAYOUT: gl.constexpr,
@@ -173,6 +184,10 @@ def matmul_warp_specialized_sm100(
     tiles_n = gl.cdiv(matrix_size(c_desc, 1 if C_N_MAJOR else 0), BLOCK_N)
     num_k = gl.cdiv(matrix_size(a_desc, 1 if A_K_MAJOR else 0), BLOCK_K)
     tiling = Tiling(tiles_m, tiles_n, num_k, BLOCK_M, BLOCK_N, GROUP_M, MAX_SPLITS)
+    BATCHED: gl.constexpr = is_batched(c_desc)
+    tiles = tiles_m * tiles_n
+    if BATCHED:
+        tiles *= c_desc.shape[0]
 
     a_tiles = gl.allocate_shared_memory(a_desc.dtype, [STAGES, BLOCK_M, BLOCK_K], A_LAYOUT)
     b_tiles = gl.allocate_shared_memory(b_desc.dtype, [STAGES, BLOCK_K, BLOCK_N], B_LAYOUT)
@@ -181,6 +196,7 @@ def matmul_warp_specialized_sm100(
     )
     ring = ring_of(a_tiles, b_tiles, STAGES, PAIR)
     accumulators = accumulators_of(a_desc.dtype, BLOCK_M, BLOCK_N, ACCUMULATORS, PAIR)
+    turns = turns_of(tiling, tiles, 3, ASKED, BATCHED)
     if c0_desc is None:
         c0_ready: gl.constexpr = None
     else:
@@ -194,16 +210,28 @@ def matmul_warp_specialized_sm100(
         Residual(c0_desc, beta, c0_ready), ACTIVATION, C_PARTS, C_BUFFERS, C_N_MAJOR,
     )  # fmt: skip
     gdc_launch_dependents()
-    tiles = number_of_tiles(tiling, c_desc)
-    gl.warp_specialize(
-        [
-            (store, (epilogue, accumulators, tiling)),
-            (multiply, (ring, accumulators, tiling, tiles, is_batched(c_desc))),
-            (produce, (operands, ring, tiling, PREFETCH, PREFETCH_LEFT)),
-        ],
-        [1, 1],
-        [24, 24],
-    )
+    # The arguments are written out: a tuple in a variable would turn constants into values.
+    if ASKED:
+        gl.warp_specialize(
+            [
+                (store, (epilogue, accumulators, turns)),
+                (multiply, (ring, accumulators, turns)),
+                (load, (operands, ring, turns, PREFETCH, PREFETCH_LEFT)),
+                (ask, (turns,)),
+            ],
+            [1, 1, 1],
+            [ONE_WARP, ONE_WARP, ONE_WARP],
+        )
+    else:
+        gl.warp_specialize(
+            [
+                (store, (epilogue, accumulators, turns)),
+                (multiply, (ring, accumulators, turns)),
+                (load, (operands, ring, turns, PREFETCH, PREFETCH_LEFT)),
+            ],
+            [1, 1],
+            [ONE_WARP, ONE_WARP],
+        )
 
 
 @gluon.jit
@@ -220,17 +248,6 @@ def ring_of(a_tiles, b_tiles, STAGES: gl.constexpr, PAIR: gl.constexpr):
         mbarrier.init(ready.index(each), count=1)
         mbarrier.init(free.index(each), count=COMMITS)
     return Ring(a_tiles, b_tiles, b_tiles, ready, free, None, STAGES, 1, False)
-
-
-@gluon.constexpr_function
-def sums_layout(rows, columns, blocks, pair):
-    """Tensor memory of a tile of sums, whose rows the blocks of a cluster divide among them."""
-    if blocks == 1:
-        return TensorMemoryLayout([rows, columns], col_stride=1)
-    bases = [[1 << i, 0] for i in range(blocks.bit_length() - 1)]
-    return TensorMemoryLayout(
-        [rows // blocks, columns], col_stride=1, cga_layout=bases, two_ctas=pair
-    )
 
 
 @gluon.jit
