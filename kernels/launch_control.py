@@ -114,6 +114,7 @@ def ask(turns):
         clc.try_cancel(answer, ready)
         mbarrier.wait(ready, slot.phase)
         more = clc.load_result(answer).is_canceled()
+        mbarrier.arrive(turns.free.index(slot.index), count=1)
         slot = slot.next()
 
 
@@ -122,7 +123,7 @@ def turns_of(tiling, tiles, ROLES: gl.constexpr, ASKED: gl.constexpr, BATCHED: g
     """The turns of a block, counted out or asked for, with what that takes; see `Turns`.
 
     Args:
-        ROLES: how many roles of the block read each answer.
+        ROLES: how many roles of the block read each answer, the one that asks among them.
     """
     if ASKED:
         answers = gl.allocate_shared_memory(gl.int64, [ANSWERS, 2], answer_layout(gl.num_ctas()))

@@ -196,7 +196,7 @@ def matmul_warp_specialized_sm100(
     )
     ring = ring_of(a_tiles, b_tiles, STAGES, PAIR)
     accumulators = accumulators_of(a_desc.dtype, BLOCK_M, BLOCK_N, ACCUMULATORS, PAIR)
-    turns = turns_of(tiling, tiles, 3, ASKED, BATCHED)
+    turns = turns_of(tiling, tiles, 4, ASKED, BATCHED)
     if c0_desc is None:
         c0_ready: gl.constexpr = None
     else:
