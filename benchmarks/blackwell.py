@@ -48,6 +48,7 @@ class Counts:
     Attributes:
         shared_bytes: shared memory of a block.
         tensor_columns: columns of tensor memory of a block.
+        fetched: bytes that the blocks ask the L2 cache for, by the shapes of their tiles.
         loaded: bytes that TMA copies brought to shared memory of all blocks.
         copies: TMA copies that were issued.
         products: ``tcgen05.mma`` instructions.
@@ -59,6 +60,7 @@ class Counts:
 
     shared_bytes: int
     tensor_columns: int
+    fetched: int
     loaded: int
     copies: int
     products: int
@@ -106,6 +108,10 @@ def count(fields: dict[str, Any]) -> Counts:
     return Counts(
         compiled.metadata.shared,
         compiled.metadata.tmem_size,
+        SIZE**3
+        * 2
+        * (config.rows + config.columns // config.cluster)
+        // (config.rows * config.columns),
         moved["shared store by TMA"],
         instructions("cp.async.bulk.tensor"),
         instructions("tcgen05.mma"),

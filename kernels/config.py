@@ -230,8 +230,9 @@ class MatmulConfig:
     def _legal_values(self) -> dict[str, Sequence[Any]]:
         """The values that each field may have, given the others."""
         boolean = (False, True)
-        majors = ("K", "MN") if self.element_type in ELEMENT_TYPES else ("K",)
         on_hopper = self.arch == 90
+        wide = ELEMENT_BYTES.get(self.element_type, 2)
+        majors = ("K", "MN") if wide == 2 or (wide == 1 and not on_hopper) else ("K",)
         swizzles = (None, 32, 64, 128)
         exact = (None, "int32") if self.element_type == "int8" else (None,)
         anywhere: dict[str, Sequence[Any]] = {

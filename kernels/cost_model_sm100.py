@@ -16,8 +16,10 @@ products of the next; of the last tile it adds to the time.
 from __future__ import annotations
 
 import functools
+from contextlib import suppress
 from typing import Any
 
+from triton_ext.errors import LayoutError
 from triton_ext.kernels.config import C_BYTES, ELEMENT_BYTES, Major, MatmulConfig
 
 CLOCK = 1.85e9
@@ -132,11 +134,18 @@ def candidates(
             fields[left], fields[right] = fields.pop("rows"), fields.pop("columns")
             fields["block_k"] *= 128 // ELEMENT_BYTES[element_type]
             fields |= {"c_parts": pieces, "c_buffers": min(pieces, 2), "swap": swap}
-            found.append(
-                MatmulConfig(
-                    100, element_type, a_major, b_major, out_type=out_type, consumers=1, **fields
+            with suppress(LayoutError):  # a swizzle does not fit a narrow MN-major tile of 8 bits
+                found.append(
+                    MatmulConfig(
+                        100,
+                        element_type,
+                        a_major,
+                        b_major,
+                        out_type=out_type,
+                        consumers=1,
+                        **fields,
+                    )
                 )
-            )
     return tuple(found)
 
 

@@ -42,9 +42,12 @@ def edits(line):
         yield "no commit", ""
         mask = re.search(r", (%rs\d+);", line)
         if mask:
-            wrong = f"{{ .reg .b16 wrong; {{}} {line.replace(mask[1], 'wrong')} }}"
-            yield "a mask one off", wrong.format(f"shl.b16 wrong, {mask[1]}, 1;")
-            yield "a mask without the other blocks", wrong.format(f"and.b16 wrong, {mask[1]}, 1;")
+            for what, operation in (
+                ("a mask one off", f"shl.b16 wrong, {mask[1]}, 1;"),
+                ("a mask of the first block alone", f"and.b16 wrong, {mask[1]}, 1;"),
+            ):
+                changed = line.replace(mask[1], "wrong")
+                yield what, f"{{ .reg .b16 wrong; {operation} {changed} }}"
     if re.search(r"mbarrier\.arrive\.shared", line):
         yield "no arrival", ""
     expected = re.search(r"expect_tx.*, (\d+);", line)

@@ -63,7 +63,7 @@ def matmul(
 
     Memory beyond the output: a copy of an operand that TMA can read neither by rows nor by columns
     (rows or columns, and matrices of a batch, must start at multiples of 16 bytes, rows or columns
-    be contiguous; of fp8, int8 and fp32 the K dimension must be contiguous); of a batch that is
+    be contiguous; of fp32, on sm_90 also of fp8 and int8, the K dimension); of a batch that is
     broadcast along some of several dimensions; of a residual that is not of the output's shape, or
     whose rows TMA cannot read; of the output where its rows are no multiple of 16 bytes; for
     split-K, a workspace that is kept for each stream. No call waits for the GPU. The first call for
@@ -374,9 +374,9 @@ def scaled_mm(
 ) -> Tensor:
     """``(scale_a * a) @ (scale_b * b) + bias``, as ``torch._scaled_mm``.
 
-    Scales and bias are applied in fp32 before the output is rounded. There is no gradient. Of fp8,
-    an operand whose K dimension is not contiguous is copied; Hopper's tensor cores keep 13 fraction
-    bits below the largest product when they add.
+    Scales and bias are applied in fp32 before the output is rounded. There is no gradient. On
+    Hopper, an operand of fp8 whose K dimension is not contiguous is copied, and the tensor cores
+    keep 13 fraction bits below the largest product when they add.
 
     Args:
         a: (M, K), fp8 (e4m3 or e5m2), int8, fp16 or bf16.

@@ -110,10 +110,11 @@ class ProductPlan:
         """The same values where the kernel can read them."""
         if "a" in self.copies:
             rows = a if b.dim() == 3 else a.flatten(0, -2)
-            a = rows if readable(rows, 1) else readable_copy(rows, 1).expand(rows.shape)
+            readable_rows = readable(rows, 1, self.launch.gpu.arch)
+            a = rows if readable_rows else readable_copy(rows, 1).expand(rows.shape)
         if "b" in self.copies:
             b = b.t() if self.linear else b
-            b = readable_copy(b, 0).expand(b.shape)
+            b = readable_copy(b, 0, self.launch.gpu.arch).expand(b.shape)
         if epilogue is NOTHING:
             return a, b, epilogue
         tensors = epilogue.tensors

@@ -190,8 +190,8 @@ def prepare(
         memory = (*shape[:-1], padded_columns(shape[-1], dtype))
     new = torch.empty(memory, dtype=dtype, device="meta")[..., : shape[-1]]
     c_view = _view_by_rows(new if out is None else out, batched)
-    a_view, a_copied = operand_view(a, 1, batched)
-    b_view, b_copied = operand_view(b, 0, batched)
+    a_view, a_copied = operand_view(a, 1, batched, gpu.arch)
+    b_view, b_copied = operand_view(b, 0, batched, gpu.arch)
     copied = {name: aligned(each) is not each for name, each in applied.tensors.items()}
     copied |= {"a": a_copied, "b": b_copied}
     views = [a_view, b_view, c_view]
@@ -223,7 +223,7 @@ def prepare(
     )
 
 
-def operand_view(tensor: Tensor, k_dim: int, batched: bool) -> tuple[TmaView, bool]:
+def operand_view(tensor: Tensor, k_dim: int, batched: bool, arch: int) -> tuple[TmaView, bool]:
     """How TMA reads an operand, and whether it must be copied for that.
 
     Args:
@@ -231,13 +231,13 @@ def operand_view(tensor: Tensor, k_dim: int, batched: bool) -> tuple[TmaView, bo
         batched: whether the kernel sees a batch; else a (..., M, K) is one matrix.
     """
     matrix = tensor if batched else tensor.flatten(0, -2)
-    view = readable(matrix, k_dim)
+    view = readable(matrix, k_dim, arch)
     copied = view is None or matrix.data_ptr() != tensor.data_ptr()
     if view is None:
         alike = torch.empty_strided(
             matrix.shape, matrix.stride(), dtype=matrix.dtype, device="meta"
         )
-        view = readable(readable_copy(alike, k_dim), k_dim)
+        view = readable(readable_copy(alike, k_dim, arch), k_dim, arch)
     assert view is not None
     return view, copied
 

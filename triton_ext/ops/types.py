@@ -26,7 +26,12 @@ OPERAND_NAMES = {dtype: name for dtype, name in _OPERANDS.items() if name in ELE
 OUTPUT_NAMES = {dtype: name for dtype, name in _OUTPUTS.items() if name in C_BYTES}
 """What they call the types of outputs."""
 HALF_TYPES = frozenset(dtype for dtype, name in OPERAND_NAMES.items() if name in ELEMENT_TYPES)
-"""The types of 16 bits: the only operands that need not be K-major."""
+"""The types of 16 bits: the only operands that need not be K-major on sm_90."""
+
+
+def has_both_majors(dtype: torch.dtype, arch: int) -> bool:
+    """Whether an architecture's tensor cores read operands of a type that are MN-major, too."""
+    return dtype in HALF_TYPES or (arch == 100 and dtype.itemsize == 1)
 
 
 def output_type(operands: torch.dtype) -> torch.dtype:
