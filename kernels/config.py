@@ -15,6 +15,8 @@ from typing import Any, Literal
 
 from triton_ext.errors import LayoutError
 from triton_ext.hardware.architecture import SHARED_MEMORY_PER_BLOCK
+from triton_ext.hardware.instruction_descriptor import legal_n
+from triton_ext.hardware.tensor_memory import TMEM_COLUMNS
 from triton_ext.layouts.encodings import NVMMAShared, SharedLinear
 from triton_ext.layouts.nvmma_shared import nvmma_shared_to_linear_layout
 
@@ -25,6 +27,10 @@ ELEMENT_BYTES = {"fp16": 2, "bf16": 2, "e4m3": 1, "e5m2": 1, "tf32": 4, "int8": 
 """The size of each type of operand that the kernel with consumers takes. tf32 is fp32 in memory, of
 which the tensor cores read the upper 19 bits; only 16-bit operands may be MN-major (wgmma's rule).
 """
+MMA_KINDS = {
+    "fp16": "f16", "bf16": "f16", "e4m3": "f8f6f4", "e5m2": "f8f6f4", "tf32": "tf32", "int8": "i8",
+}  # fmt: skip
+"""What ``tcgen05.mma`` calls the types of its operands."""
 C_BYTES = {"fp16": 2, "bf16": 2, "fp32": 4, "int32": 4}
 ACTIVATIONS = ("relu", "gelu", "silu")
 
@@ -113,14 +119,21 @@ class MatmulConfig:
         num_warps: 4 (one warpgroup) or 8; 4 with consumers.
         a_swizzle, b_swizzle: 32, 64 or 128 bytes; None for the widest that fits. (The rows of a
             tile without swizzle are not the core matrices that the tensor cores read.)
-        consumers: 0 for the kernel in which all warps do everything (`kernels/matmul.py`). 1, 2 or
-            3 warpgroups that multiply, next to a warp that copies, in thread blocks that stay on
-            their SM (`kernels/warp_specialized.py`, sm_90); the remaining fields are for that
-            kernel alone.
+        consumers: 0 for the kernel in which all warps do everything (`kernels/matmul.py`). On sm_90
+            1, 2 or 3 warpgroups that multiply, next to a warp that copies, in thread blocks that
+            stay on their SM (`kernels/warp_specialized.py`). On sm_100 1, the warpgroup that takes
+            the sums, next to warps that copy and multiply
+            (`kernels/warp_specialized_sm100.py`). The remaining fields are for those kernels alone.
         swap: compute the transpose of C from those of B and A, which are the same bytes. The
             tensor cores take at least 64 rows of the left operand, but as few as 8 columns of the
             right one, so this is for a C with few rows.
-        cluster: 1, or 2 thread blocks that share the tile of the right operand (TMA multicast).
+        cluster: 1, or 2 thread blocks that share the tile of the right operand (TMA multicast); on
+            sm_100 also 4.
+        pair: on sm_100, the tensor cores of every two blocks of a cluster multiply together
+            (``cta_group::2``): each has its rows of the left operand, and half of the right one's
+            columns.
+        asked: on sm_100, the blocks ask for tiles (cluster launch control); else each makes every
+            so-manieth. Needs Triton 3.8.
         max_splits: into how many parts along K the tiles of an incomplete last wave may be cut.
         c_parts: how many pieces of a consumer's part of the tile of C are stored one by one.
         c_buffers: how many pieces are in shared memory at the same time.
@@ -178,6 +191,8 @@ class MatmulConfig:
     prefetch: str | None = None
     residual: bool = False
     batched: bool = False
+    pair: bool = False
+    asked: bool = False
 
     def __post_init__(self) -> None:
         for name, values in self._legal_values().items():
@@ -190,7 +205,8 @@ class MatmulConfig:
                 self.columns,
                 "must be at most 128 with 3 consumers: the accumulator would not fit the registers",
             )
-        if self.element_type == "int8" and self.columns - self.side > INT8_MAX_COLUMNS:
+        hopper_int8 = self.arch == 90 and self.element_type == "int8"
+        if hopper_int8 and self.columns - self.side > INT8_MAX_COLUMNS:
             raise LayoutError(
                 wide,
                 self.columns,
@@ -214,7 +230,9 @@ class MatmulConfig:
     def _legal_values(self) -> dict[str, Sequence[Any]]:
         """The values that each field may have, given the others."""
         boolean = (False, True)
-        majors = ("K", "MN") if self.element_type in ELEMENT_TYPES else ("K",)
+        on_hopper = self.arch == 90
+        wide = ELEMENT_BYTES.get(self.element_type, 2)
+        majors = ("K", "MN") if wide == 2 or (wide == 1 and not on_hopper) else ("K",)
         swizzles = (None, 32, 64, 128)
         exact = (None, "int32") if self.element_type == "int8" else (None,)
         anywhere: dict[str, Sequence[Any]] = {
@@ -225,11 +243,11 @@ class MatmulConfig:
             "a_swizzle": swizzles,
             "b_swizzle": swizzles,
             "group": range(1, 65),
-            "consumers": (0, 1, 2, 3) if self.arch == 90 else (0,),
+            "consumers": (0, 1, 2, 3) if on_hopper else (0, 1),
         }
-        if self.consumers not in (1, 2, 3):
+        if self.consumers not in anywhere["consumers"][1:]:
             simple = anywhere | {
-                "block_m": (64, 128) if self.arch == 90 else (128,),
+                "block_m": (64, 128) if on_hopper else (128,),
                 "block_n": (16, 32, 64, 128, 256),
                 "block_k": (16, 32, 64, 128),
                 "stages": range(2, 9),
@@ -240,8 +258,12 @@ class MatmulConfig:
         columns = [size + self.side for size in (8, 16, 32, 64, 128, 256) if size > self.side]
         main = self.columns - self.side
         rows: tuple[int, ...] = (64 * self.shares, 128 * self.shares)
-        if self.columns > 160 or self.consumers == 3:
+        if on_hopper and (self.columns > 160 or self.consumers == 3):
             rows = rows[:1]  # 160 registers of accumulator a thread are what there is room for
+        if not on_hopper and self.rows in rows:
+            blocks = 2 if self.pair else 1
+            shapes = legal_n(MMA_KINDS[self.element_type], blocks * self.rows, blocks)
+            columns = [size for size in columns if size in shapes]
         return anywhere | {
             "block_m": columns if self.swap else rows,
             "block_n": rows if self.swap else columns,
@@ -249,9 +271,11 @@ class MatmulConfig:
             "stages": range(2, 17),
             "num_warps": (4,),
             "swap": boolean,
-            "cluster": (1, 2),
+            "cluster": (1, 2) if on_hopper else (1, 2, 4),
+            "pair": (False,) if on_hopper or self.cluster == 1 else boolean,
             # The parts of a cluster's tiles would need a counter that both of its blocks see.
-            "max_splits": range(1, 33) if self.cluster == 1 else (1,),
+            "max_splits": range(1, 33) if self.cluster == 1 and not self.asked else (1,),
+            "asked": (False,) if on_hopper else boolean,
             "c_parts": [
                 parts
                 for parts in (1, 2, 4, 8)
@@ -265,7 +289,7 @@ class MatmulConfig:
             "b_scales": (None, "one", "each"),
             "alpha": boolean,
             "pingpong": boolean if self.consumers == 2 else (False,),
-            "side": (0, 8, 16, 32, 64, 128) if self.cluster == 1 else (0,),
+            "side": (0, 8, 16, 32, 64, 128) if on_hopper and self.cluster == 1 else (0,),
             "prefetch": (None, *(name for name in "ab" if getattr(self, f"{name}_major") == "K")),
             "residual": boolean,
             "batched": boolean,
@@ -311,7 +335,8 @@ class MatmulConfig:
 
         Without consumers, the tile of C reuses the memory of the others when they are not needed.
         """
-        operands = (self.block_m + self.block_n) * self.block_k * self.stages * self.element_bytes
+        rows_of_both = self.rows + self.columns // (1 + self.pair)
+        operands = rows_of_both * self.block_k * self.stages * self.element_bytes
         if self.consumers:
             c_rows = self.rows * self.consumers // self.shares
             c = c_rows * self.c_columns * self.c_buffers * C_BYTES[self.c_type]
@@ -335,12 +360,19 @@ class MatmulConfig:
         shape = (self.block_k, columns)
         bits = 8 * self.element_bytes
         shared = [[0, 0] for _ in self._row_bases]
+        if self.pair:
+            shared[0] = [0, 1]
         return tile_layouts(shape, 0 if k_major else 1, bits, swizzle, shared, self.batched)
 
     @property
     def _row_bases(self) -> list[list[int]]:
         """How the blocks of a cluster divide the rows of a tile."""
-        return [[1, 0]] if self.cluster == 2 else []
+        return [[1 << i, 0] for i in range(self.cluster.bit_length() - 1)]
+
+    @property
+    def accumulators(self) -> int:
+        """How many tiles of sums are in tensor memory at a time (sm_100)."""
+        return 2 if 2 * self.columns <= TMEM_COLUMNS else 1
 
     @functools.cached_property
     def a_layouts(self) -> TileLayouts:
@@ -386,9 +418,8 @@ def choose_config(
 ) -> MatmulConfig:
     """The configuration for a problem.
 
-    On sm_90 the one whose predicted time is the shortest (`triton_ext.kernels.cost_model`). On
-    sm_100 the largest tile that is not mostly padding: 128x256 keeps the tensor cores busiest,
-    narrower ones waste less on a narrow C.
+    The one whose predicted time is the shortest, by `triton_ext.kernels.cost_model` (sm_90) or
+    `triton_ext.kernels.cost_model_sm100`.
 
     Args:
         multiprocessors: how many SMs the GPU has.
@@ -397,17 +428,8 @@ def choose_config(
     """
     if arch == 90:
         from triton_ext.kernels.cost_model import ranked_configs
-
-        return ranked_configs(
-            element_type, a_major, b_major, m, n, k, multiprocessors, out_type, batch
-        )[0]
-    block_n = 256 if n > 128 and m > 64 else 128 if n > 64 else 64
-    return MatmulConfig(
-        arch,
-        element_type,
-        a_major,
-        b_major,
-        block_n=block_n,
-        stages=4,
-        num_warps=8 if block_n == 256 else 4,
-    )
+    else:
+        from triton_ext.kernels.cost_model_sm100 import ranked_configs
+    return ranked_configs(
+        element_type, a_major, b_major, m, n, k, multiprocessors, out_type, batch
+    )[0]

@@ -103,7 +103,7 @@ class Parts:
         gl.store(addresses, x.to(gl.int32, bitcast=True))
 
     @gluon.jit
-    def last_to_come(self, acc, work, SHARE: gl.constexpr):
+    def last_to_come(self, acc, work, SHARE: gl.constexpr, COLUMNS: gl.constexpr):
         """Whether this consumer is the last that comes with a part of a tile; else it leaves it.
 
         All others have left theirs in the workspace then. It waits for those alone that have said
@@ -121,9 +121,7 @@ class Parts:
             gl.atomic_xchg(coming, 0, sem="relaxed", scope="gpu")  # for the next launch
             gl.atomic_xchg(there, 0, sem="relaxed", scope="gpu")
         else:
-            self.leave(acc.wide, SHARE, 0)
-            if acc.narrow is not None:
-                self.leave(acc.narrow, SHARE, acc.wide.shape[1])
+            acc.leave(self, SHARE, COLUMNS)
             gl.barrier()  # all threads have written before one of them says so
             gl.atomic_add(there, 1, sem="release", scope="gpu")
         return last
@@ -260,23 +258,50 @@ class Epilogue:
                 load_block(desc, work.matrix, off_n, work.off_m, barrier, target, False)
 
     @gluon.jit
-    def store(self, acc, work, phase, WHICH: gl.constexpr):
-        """Registers -> swizzled shared memory -> C, a piece at a time, and do not wait.
+    def begin(self, work, WHICH: gl.constexpr):
+        """While a tile is multiplied: start the copies of its residual."""
+        if self.residual.desc is not None:  # noqa: SIM102 (known when the kernel is compiled)
+            if work.splits == 1:  # else it is not known yet who stores the tile
+                self.load_residual(work, 0, self.BUFFERS, WHICH)
+
+    @gluon.jit
+    def finish(self, acc, work, phase, WHICH: gl.constexpr):
+        """Store a tile that has been multiplied, or leave a part of it to who stores it.
 
         Args:
             acc: a consumer's accumulators, or those of its part of a tile.
             phase: the phase of the residual's barriers.
+
+        Returns:
+            Their phase after it.
         """
+        complete = True
+        if self.parts.workspace is not None:  # noqa: SIM102
+            if work.splits > 1:
+                complete = self.parts.last_to_come(
+                    acc, work, WHICH % self.parts.SHARES, self.tiles.shape[2]
+                )
+        if complete:
+            if self.residual.desc is not None:  # noqa: SIM102
+                if work.splits > 1:
+                    self.load_residual(work, 0, self.BUFFERS, WHICH)
+            self.store(acc, work, phase, WHICH)
+            if self.residual.desc is not None:
+                phase ^= 1
+        return phase
+
+    @gluon.jit
+    def store(self, acc, work, phase, WHICH: gl.constexpr):
+        """Registers -> swizzled shared memory -> C, a piece at a time, and do not wait."""
         COLUMNS: gl.constexpr = self.tiles.shape[2]
-        LAYOUT: gl.constexpr = piece_layout(acc.wide.type.layout, COLUMNS)
         SHARE: gl.constexpr = WHICH % self.parts.SHARES
-        pieces = split_columns(acc.wide, COLUMNS)
-        if acc.narrow is not None:
-            pieces += split_columns(acc.narrow, COLUMNS)
+        pieces = acc.pieces(COLUMNS)
         M: gl.constexpr = 0 if self.N_MAJOR else 1
         size = (matrix_size(self.desc, M), matrix_size(self.desc, 1 - M))
         for i in gl.static_range(self.PIECES):
-            piece = gl.convert_layout(pieces[i], LAYOUT)
+            piece = acc.read(pieces[i])
+            if i == self.PIECES - 1:
+                acc.release()
             if self.parts.workspace is not None:
                 piece = self.parts.sum(piece, work, SHARE, i * COLUMNS)
             off = (work.off_m, work.off_n + i * COLUMNS)
@@ -287,7 +312,7 @@ class Epilogue:
                 mbarrier.wait(self.residual.ready.index(WHICH * self.PIECES + i), phase)
             piece = self.scaling.apply(piece, off, size)
             if self.residual.desc is not None:
-                added = buffer.load(LAYOUT).to(gl.float32) * self.residual.beta
+                added = buffer.load(piece.type.layout).to(gl.float32) * self.residual.beta
                 piece = piece.to(gl.float32) + added
             piece = activated(piece, self.ACTIVATION)
             if self.residual.desc is None:  # else the residual's load has waited

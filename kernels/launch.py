@@ -15,6 +15,7 @@ from triton_ext.kernels.config import MatmulConfig, TileLayouts
 from triton_ext.kernels.epilogue import COUNTER_BYTES
 from triton_ext.kernels.matmul import matmul_sm90, matmul_sm100
 from triton_ext.kernels.warp_specialized import matmul_warp_specialized
+from triton_ext.kernels.warp_specialized_sm100 import matmul_warp_specialized_sm100
 from triton_ext.layouts.triton.gluon import to_gluon
 
 CONSUMER_REGISTERS = {1: 240, 2: 240, 3: 160}
@@ -95,7 +96,9 @@ def launch_plan(
     grid, workspace = tiles, 0
     if config.consumers:
         resident = device_properties.multi_processor_count // config.cluster
-        if config.max_splits == 1:
+        if config.asked:
+            grid = tiles
+        elif config.max_splits == 1:
             grid = min(tiles, resident)
         else:
             grid = resident
@@ -176,7 +179,7 @@ def _optional_arguments(config: MatmulConfig) -> dict[str, bool]:
 def kernel_for(config: MatmulConfig) -> Any:
     """The Gluon kernel of a configuration."""
     if config.consumers:
-        return matmul_warp_specialized
+        return {90: matmul_warp_specialized, 100: matmul_warp_specialized_sm100}[config.arch]
     return {90: matmul_sm90, 100: matmul_sm100}[config.arch]
 
 
@@ -209,16 +212,26 @@ def kernel_constants(config: MatmulConfig, *, generated_layouts: bool = True) ->
     }
     if not config.consumers:
         return common
+    if config.arch == 90:
+        common |= {
+            "NARROW_N": config.side,
+            "NARROW_LAYOUT": layout(config.narrow_layouts)
+            if config.narrow_layouts is not None
+            else None,
+            "CONSUMERS": config.consumers,
+            "CONSUMER_REGISTERS": CONSUMER_REGISTERS[config.consumers],
+            "SHARES": config.shares,
+        }
+    else:
+        common |= {
+            "ACCUMULATORS": config.accumulators,
+            "PAIR": config.pair,
+            "ASKED": config.asked,
+        }
     return common | {
         **{name: None for name, asked in _optional_arguments(config).items() if not asked},
         "BLOCK_M": config.cluster * config.rows,
         "BLOCK_N": config.columns - config.side,
-        "NARROW_N": config.side,
-        "NARROW_LAYOUT": layout(config.narrow_layouts)
-        if config.narrow_layouts is not None
-        else None,
-        "CONSUMERS": config.consumers,
-        "CONSUMER_REGISTERS": CONSUMER_REGISTERS[config.consumers],
         "C_PARTS": config.c_parts,
         "C_BUFFERS": config.c_buffers,
         "C_N_MAJOR": not config.swap,
@@ -226,7 +239,6 @@ def kernel_constants(config: MatmulConfig, *, generated_layouts: bool = True) ->
         "ACTIVATION": config.activation,
         "A_SCALES": int(config.a_scales == "each"),
         "B_SCALES": int(config.b_scales == "each"),
-        "SHARES": config.shares,
         "PREFETCH": PREFETCH_TILES * config.block_k,
         "PREFETCH_LEFT": config.prefetch == ("b" if config.swap else "a"),
     }

@@ -4,9 +4,9 @@ One role fills the buffers by TMA, others empty them. Two mbarriers a buffer con
 (the copies have arrived) and `free` (all consumers have read them). A barrier's phase flips each
 time that it completes, so whoever waits keeps a `Slot`: the buffer and the phase of this turn.
 
-Two blocks of a cluster may share the tile of B: one of them copies it to both (*multicast*), once
-the consumers of both have read what was there before. Then there is a third barrier,
-`free_everywhere`.
+The blocks of a cluster may share the tile of B: one of them copies it to all (*multicast*), once
+the consumers of all have read what was there before. Hopper's consumers tell so by a third barrier,
+`free_everywhere`; on Blackwell, the tensor cores' own arrivals reach `free` of every block.
 
 "A" is the left operand and "B" the right one, also where the caller has swapped them. A tile of B
 need not be as wide as a power of two: its last columns may be a second, narrower tile.
@@ -103,7 +103,7 @@ class Ring:
     Attributes:
         a_tiles, b_tiles, narrow_tiles: the buffers, a dimension of which counts them; each has
             `SHARES` tiles of A, one for each warpgroup that shares the tile of C.
-        ready, free, free_everywhere: the barriers; without a cluster, the last is not used.
+        ready, free, free_everywhere: the barriers; the last is None where `free` says it all.
         STAGES: how many buffers there are.
         NARROW: whether there is a narrow tile of B; else `narrow_tiles` is not used.
     """
@@ -113,7 +113,7 @@ class Ring:
     narrow_tiles: gl.shared_memory_descriptor
     ready: gl.shared_memory_descriptor
     free: gl.shared_memory_descriptor
-    free_everywhere: gl.shared_memory_descriptor
+    free_everywhere: gl.shared_memory_descriptor | gl.constexpr
     STAGES: gl.constexpr
     SHARES: gl.constexpr
     NARROW: gl.constexpr
@@ -134,7 +134,7 @@ class Ring:
         off_k = k * self.a_tiles.shape[2]
         barrier = self.ready.index(slot.index)
         mbarrier.wait(self.free.index(slot.index), slot.phase ^ 1)  # passes in the first turn
-        if gl.num_ctas() > 1:
+        if self.free_everywhere is not None:
             mbarrier.wait(self.free_everywhere.index(slot.index), slot.phase ^ 1)
         mbarrier.expect(barrier, tile_bytes)
         for part in gl.static_range(self.SHARES):
@@ -157,7 +157,7 @@ class Ring:
     def release(self, index, pred):
         """A consumer has read a buffer: tell the producers whose copies wait for it."""
         mbarrier.arrive(self.free.index(index), count=1, pred=pred)
-        if gl.num_ctas() > 1:
+        if self.free_everywhere is not None:
             mbarrier.arrive(self.free_everywhere.index(index), count=1, pred=pred)
 
     @gluon.jit
@@ -174,11 +174,12 @@ def ring_of(a_tiles, b_tiles, narrow_tiles, STAGES: gl.constexpr, SHARES: gl.con
     """A ring of these buffers, with its barriers; see `Ring`."""
     ready = mbarrier.allocate_mbarrier(batch=STAGES)
     free = mbarrier.allocate_mbarrier(batch=STAGES)
-    free_everywhere = free
     if gl.num_ctas() > 1:
         free_everywhere = gl.allocate_shared_memory(
             gl.int64, [STAGES, 1], shared_barrier(gl.num_ctas())
         )
+    else:
+        free_everywhere: gl.constexpr = None
     for each in gl.static_range(STAGES):
         mbarrier.init(ready.index(each), count=1)
         mbarrier.init(free.index(each), count=SHARES)

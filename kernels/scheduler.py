@@ -98,9 +98,12 @@ class Tiling:
         return steps
 
     @gluon.jit
-    def work(self, step, tiles, BATCHED: gl.constexpr, ROW: gl.constexpr = 0):
-        """This block's `Work` in a step; off_m is that of row ROW of the tile."""
-        program = gl.program_id(0)
+    def work(self, step, tiles, BATCHED: gl.constexpr, ROW: gl.constexpr = 0, program=None):
+        """The `Work` of a block (this one, if no other is given) in a step; off_m is that of row
+        ROW of the tile.
+        """
+        if program is None:
+            program = gl.program_id(0)
         tile = program + step * gl.num_programs(0)
         k_first = 0
         k_end = self.num_k

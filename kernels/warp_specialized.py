@@ -38,7 +38,14 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from triton_ext.compat import aggregate
-from triton_ext.kernels.epilogue import Epilogue, Parts, Residual, Scaling
+from triton_ext.kernels.epilogue import (
+    Epilogue,
+    Parts,
+    Residual,
+    Scaling,
+    piece_layout,
+    split_columns,
+)
 from triton_ext.kernels.matrices import is_batched, matrix_size, prefetch
 from triton_ext.kernels.ring import Operands, allocate_barriers, invalidate, ring_of
 from triton_ext.kernels.scheduler import Tiling
@@ -96,6 +103,31 @@ class Accumulator:
             wide, narrow = warpgroup_mma_wait(0, deps=(wide, narrow))
         return Accumulator(wide, narrow)
 
+    @gluon.jit
+    def pieces(self, COLUMNS: gl.constexpr):
+        """It, so many columns at a time; see `read`."""
+        pieces = split_columns(self.wide, COLUMNS)
+        if self.narrow is not None:
+            pieces += split_columns(self.narrow, COLUMNS)
+        return pieces
+
+    @gluon.jit
+    def read(self, piece):
+        """One of its pieces, in a layout that wide and narrow ones have in common."""
+        LAYOUT: gl.constexpr = piece_layout(self.wide.type.layout, piece.shape[1])
+        return gl.convert_layout(piece, LAYOUT)
+
+    @gluon.jit
+    def leave(self, parts, SHARE: gl.constexpr, COLUMNS: gl.constexpr):
+        """Leave it to the block that stores the tile."""
+        parts.leave(self.wide, SHARE, 0)
+        if self.narrow is not None:
+            parts.leave(self.narrow, SHARE, self.wide.shape[1])
+
+    @gluon.jit
+    def release(self):
+        """It has been read: registers need no more."""
+
 
 @gluon.jit
 def zeros(a_tiles, b_tiles):
@@ -133,22 +165,28 @@ class Turns:
 
 
 @gluon.jit
-def produce(operands, ring, tiling, PREFETCH: gl.constexpr, PREFETCH_LEFT: gl.constexpr):
-    """The producer warp: copy the tiles of A and B, as soon as their buffers are free."""
-    BATCHED: gl.constexpr = is_batched(operands.a)
-    BLOCK_K: gl.constexpr = ring.a_tiles.shape[2]
-    tiles = tiling.tiles_m * tiling.tiles_n
-    if BATCHED:  # one operand may be shared by all
-        tiles *= gl.maximum(operands.a.shape[0], operands.b.shape[0])
+def prefetch_operand(operands, ring, tiling, work, PREFETCH: gl.constexpr,
+                     PREFETCH_LEFT: gl.constexpr):  # fmt: skip
+    """Ask for the first tiles of one operand to be in the L2 cache, if there is one to prefetch."""
     if operands.prefetched is not None:
-        work = tiling.work(0, tiles, BATCHED)
-        off_k = work.k_first * BLOCK_K
+        off_k = work.k_first * ring.a_tiles.shape[2]
         if PREFETCH_LEFT:
             prefetch(operands.prefetched, operands.a, work.matrix, work.off_m, off_k,
                      tiling.BLOCK_M, PREFETCH)  # fmt: skip
         else:
             prefetch(operands.prefetched, operands.b, work.matrix, work.off_n, off_k,
                      ring.b_tiles.shape[2], PREFETCH)  # fmt: skip
+
+
+@gluon.jit
+def produce(operands, ring, tiling, PREFETCH: gl.constexpr, PREFETCH_LEFT: gl.constexpr):
+    """The producer warp: copy the tiles of A and B, as soon as their buffers are free."""
+    BATCHED: gl.constexpr = is_batched(operands.a)
+    tiles = tiling.tiles_m * tiling.tiles_n
+    if BATCHED:  # one operand may be shared by all
+        tiles *= gl.maximum(operands.a.shape[0], operands.b.shape[0])
+    first = tiling.work(0, tiles, BATCHED)
+    prefetch_operand(operands, ring, tiling, first, PREFETCH, PREFETCH_LEFT)
     gdc_wait()
     slot = ring.first()
     for step in range(tiling.steps(tiles)):
@@ -192,24 +230,12 @@ def consume(epilogue, ring, turns, tiling, WHICH: gl.constexpr):
     gdc_wait()
     for step in range(FIRST, tiling.steps(tiles), turns.NUMBER):
         work = tiling.work(step, tiles, BATCHED, SHARE * ring.a_tiles.shape[1])
-        if epilogue.residual.desc is not None:  # noqa: SIM102 (known when the kernel is compiled)
-            if work.splits == 1:
-                epilogue.load_residual(work, 0, epilogue.BUFFERS, WHICH)
+        epilogue.begin(work, WHICH)
         turns.wait(step, WHICH)
         acc, slot = multiply(ring, turns, slot, work, WHICH)
         if turns.NUMBER > 1:  # the others' tiles; a part of a tile is the last step
             slot = slot.after((turns.NUMBER - 1) * tiling.num_k)
-        complete = True
-        if tiling.MAX_SPLITS > 1:  # noqa: SIM102 (known when it is compiled; the next is not)
-            if work.splits > 1:
-                complete = epilogue.parts.last_to_come(acc, work, SHARE)
-        if complete:
-            if epilogue.residual.desc is not None:  # noqa: SIM102
-                if work.splits > 1:  # not before it is known who stores the tile
-                    epilogue.load_residual(work, 0, epilogue.BUFFERS, WHICH)
-            epilogue.store(acc, work, residual_phase, WHICH)
-            if epilogue.residual.desc is not None:
-                residual_phase ^= 1
+        residual_phase = epilogue.finish(acc, work, residual_phase, WHICH)
     tma.store_wait(0)
 
 

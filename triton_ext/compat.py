@@ -21,6 +21,11 @@ from triton.experimental.gluon._runtime import GluonASTSource
 from triton.experimental.gluon.language.nvidia import blackwell
 from triton.experimental.gluon.language.nvidia.hopper import tma
 
+try:
+    from triton.experimental.gluon.language.nvidia.blackwell import clc
+except ImportError:  # 3.7 has no cluster launch control
+    clc = None
+
 from triton_ext.hardware.architecture import architecture
 from triton_ext.layouts.triton import gluon as _  # noqa: F401 -- which ends without a word
 
@@ -65,6 +70,23 @@ else:
             memory.dtype, memory.shape, memory.layout, gl.num_warps()
         )
         return layout
+
+
+@gluon.constexpr_function
+def sums_layout(rows, columns, blocks, pair):
+    """The layout in tensor memory of a tile of sums; the blocks of a cluster divide its rows.
+
+    Args:
+        rows, columns: of the whole tile.
+        pair: whether every two blocks multiply together.
+    """
+    if TRITON_VERSION >= (3, 8):
+        divided = {"cga_layout": [[1 << i, 0] for i in range(blocks.bit_length() - 1)]}
+    else:
+        divided = {"cta_split_num": (blocks, 1)}
+    return blackwell.TensorMemoryLayout(
+        [rows // blocks, columns], col_stride=1, two_ctas=pair, **divided
+    )
 
 
 if TYPE_CHECKING:

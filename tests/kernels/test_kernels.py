@@ -11,6 +11,7 @@ from kernel_configurations import (
     ARCHES,
     BATCHED,
     EMULATED,
+    EMULATED_SM100,
     MAJORS,
     WITH_RESIDUAL,
     compile_jobs,
@@ -39,6 +40,7 @@ def test_generated_layouts_give_the_ptx_of_nvmma_encodings(arch, site):
         scope = "cluster" if config.get("cluster", 1) > 1 else "cta"
         rank = 3 if config.get("batched") else 2
         assert f"cp.async.bulk.tensor.{rank}d.shared::{scope}.global" in result["ptx"]
+        assert (".cta_group::2" in result["ptx"]) == config.get("pair", False)
         assert f"cp.async.bulk.tensor.{rank}d.global.shared::cta" in result["ptx"]
         assert result["resources"]["REG"] > 16
         assert result["resources"]["STACK"] == result["resources"]["LOCAL"] == 0, "spills"
@@ -134,6 +136,12 @@ def test_ptx_without_debug_lines_keeps_the_code():
         ({"block_n": 256, "block_k": 128, "stages": 3}, "stages"),
         ({"consumers": 4}, "consumers"),
         ({"consumers": 2, "arch": 100}, "consumers"),
+        ({"consumers": 1, "arch": 100, "block_n": 8}, "block_n"),
+        ({"consumers": 1, "arch": 100, "block_n": 64, "side": 32}, "side"),
+        ({"consumers": 1, "arch": 100, "pair": True}, "pair"),
+        ({"consumers": 1, "arch": 100, "asked": True, "max_splits": 2}, "max_splits"),
+        ({"consumers": 2, "pair": True, "cluster": 2}, "pair"),
+        ({"consumers": 2, "cluster": 4}, "cluster"),
         ({"consumers": 2, "block_m": 64}, "block_m"),
         ({"consumers": 2, "block_m": 256, "block_n": 256}, "block_m"),
         ({"consumers": 3, "block_m": 192, "block_n": 256}, "block_n"),
@@ -202,11 +210,25 @@ def test_the_cost_model_chooses_what_was_measured_to_be_fast(m, n, k, tiles):
     assert (config.block_m, config.block_n) in tiles
 
 
+@pytest.mark.parametrize(
+    ("m", "n", "k", "tile"),
+    [
+        (8192, 8192, 8192, (128, 256, True, False)),  # pairs share what they load
+        (16, 8192, 8192, (16, 128, False, True)),  # few rows: swapped, and cut along K
+        (8192, 16, 8192, (128, 16, False, False)),
+    ],
+)
+def test_the_cost_model_of_blackwell_where_there_is_little_doubt(m, n, k, tile):
+    config = choose_config(100, "bf16", "K", "K", m, n, k, 148)
+    assert (config.block_m, config.block_n, config.pair, config.swap) == tile
+
+
+@pytest.mark.parametrize("arch", ARCHES)
 @pytest.mark.parametrize("element_type", ["fp16", "bf16", "e4m3", "e5m2", "tf32", "int8"])
 @pytest.mark.parametrize("out_type", [None, "fp32", "bf16"])
-def test_every_type_has_configurations(element_type, out_type):
+def test_every_type_has_configurations(arch, element_type, out_type):
     for m, n, k in ((1, 1, 1), (64, 4096, 4096), (4096, 4096, 4096)):
-        config = choose_config(90, element_type, "K", "K", m, n, k, 132, out_type)
+        config = choose_config(arch, element_type, "K", "K", m, n, k, 132, out_type)
         assert (config.element_type, config.out_type) == (element_type, out_type)
 
 
@@ -219,6 +241,9 @@ for number, case in enumerate(OTHERS):
     both = ("lazy", "random")
     chosen = both if case[0].get("pingpong") else both[number % 2 :][:1]
     SCHEDULED += [(*case, schedule) for schedule in chosen]
+SCHEDULED += [
+    (*case, schedule) for case in EMULATED_SM100 for schedule in ("eager", "lazy", "random")
+]
 
 
 @pytest.mark.parametrize(
@@ -237,7 +262,7 @@ def test_the_kernel_with_consumers(fields, m, n, k, multiprocessors, shared, sch
     config = MatmulConfig(**({"arch": 90, "element_type": "bf16"} | fields))
     a, b, extras, expected = plan_launch.problem(config, m, n, k, shared=shared)
     workspace = torch.zeros(1 << 25, dtype=torch.uint8)
-    with triton_ext.emulate("sm_90", schedule=schedule):
+    with triton_ext.emulate(f"sm_{config.arch}", schedule=schedule):
         first = plan_launch.launch(config, a, b, extras, multiprocessors, workspace)
         if config.max_splits > 1 or config.residual:
             second = plan_launch.launch(

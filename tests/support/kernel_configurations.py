@@ -68,6 +68,18 @@ def configurations(arch):
                "residual": True, "bias": True}  # fmt: skip
         yield {"element_type": "bf16", "consumers": 2, "cluster": 2, "b_major": "MN",
                "batched": True, "residual": True, "activation": "relu"}  # fmt: skip
+        return
+    several = {"consumers": 1, "block_n": 64, "stages": 2}
+    yield several | {"element_type": "bf16", "b_major": "MN", "max_splits": 4, "residual": True}
+    yield several | {"element_type": "fp16", "swap": True, "block_n": 128, "block_m": 16,
+                     "a_major": "MN", "batched": True}  # fmt: skip
+    yield several | {"element_type": "e4m3", "block_k": 128, "bias": True, "out_type": "bf16",
+                     "a_scales": "each", "activation": "gelu"}  # fmt: skip
+    yield several | {"element_type": "int8", "block_m": 64, "block_k": 128}
+    yield several | {"element_type": "tf32", "block_k": 32, "cluster": 2}
+    yield {"element_type": "bf16", "consumers": 1, "block_n": 256, "stages": 6, "cluster": 2,
+           "pair": True, "c_parts": 4, "c_buffers": 2, "prefetch": "a"}  # fmt: skip
+    yield several | {"element_type": "fp16", "cluster": 4, "pair": True, "b_major": "MN"}
 
 
 # A configuration, M, N, K, and how many SMs there are: so many blocks stay.
@@ -149,6 +161,28 @@ BATCHED = [
      144, 4, ""),
 ]  # fmt: skip
 BATCHED = [({"batched": True} | fields, *rest) for fields, *rest in BATCHED]
+
+
+# The same on sm_100.
+EMULATED_SM100 = [
+    ({"block_n": 128, "c_parts": 4, "c_buffers": 3, "a_major": "MN", "bias": True}, 200, 136, 200,
+     2, ""),
+    ({"block_m": 64, "block_n": 64, "b_major": "MN", "prefetch": "a"}, 200, 136, 200, 3, ""),
+    ({"block_m": 16, "block_n": 128, "swap": True, "max_splits": 4, "residual": True,
+      "alpha": True}, 13, 264, 520, 13, ""),
+    ({"element_type": "e4m3", "block_n": 16, "block_k": 128, "out_type": "fp32", "batched": True,
+      "a_scales": "one", "b_scales": "each", "activation": "relu"}, 40, 24, 208, 2, "b"),
+    ({"element_type": "int8", "block_n": 32, "block_k": 128}, 136, 40, 208, 2, ""),
+    ({"element_type": "tf32", "block_n": 32, "block_k": 32, "cluster": 2}, 264, 72, 100, 4, ""),
+    ({"block_n": 64, "cluster": 2, "pair": True, "residual": True, "c_parts": 2}, 304, 136, 200, 2,
+     ""),
+    ({"block_n": 32, "cluster": 4, "pair": True, "asked": True, "b_major": "MN"}, 530, 72, 136, 4,
+     ""),
+    ({"block_n": 32, "asked": True, "batched": True}, 136, 40, 72, 2, ""),
+]  # fmt: skip
+EMULATED_SM100 = [
+    ({"arch": 100, "consumers": 1} | fields, *rest) for fields, *rest in EMULATED_SM100
+]
 
 
 # All under the eager schedule, and under another one, in turn; but types, and what follows the

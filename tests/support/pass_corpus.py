@@ -136,6 +136,16 @@ def matmul_jobs() -> Iterator[Job]:
         rest = {"element_type": name.partition("-")[0], **config}
         yield matmul(f"consumers-{name}", 90, True, **rest)
     yield matmul("consumers-fp16", 90, False, element_type="fp16", **large)
+    blackwell = {"block_n": 64, "stages": 2, "consumers": 1}
+    for name, config in {
+        "e4m3-scales": blackwell | {"block_k": 128, "a_scales": "each", "a_major": "MN"},
+        "fp16-splits": blackwell
+        | {"max_splits": 4, "residual": True, "swap": True, "block_m": 64, "block_n": 128},
+        "bf16-multicast": blackwell | {"b_major": "MN", "cluster": 4},
+        "bf16-pair": blackwell | {"cluster": 2, "pair": True, "batched": True},
+    }.items():
+        rest = {"element_type": name.partition("-")[0], **config}
+        yield matmul(f"roles-{name}", 100, True, **rest)
 
 
 def kernel_jobs(

@@ -62,12 +62,19 @@ def _show_layout(shape: tuple[int, int], encoding: NVMMAShared) -> None:
     click.echo(draw_grid(atom.layout, atom.element_bitwidth))
 
 
+PAIRS = {
+    "block_n": 256, "block_k": 64, "stages": 6, "consumers": 1, "cluster": 2, "pair": True,
+    "c_parts": 4, "c_buffers": 2,
+}  # fmt: skip
+"""Tiles of 256x256, which the tensor cores of two blocks multiply together."""
+
+
 def _compile() -> bool:
     from triton_ext.kernels.config import MatmulConfig
     from triton_ext.kernels.launch import compile_matmul, kernel_constants
 
-    config = MatmulConfig(100, "fp16", block_m=128, block_n=256, block_k=64, num_warps=8)
-    _heading("4. A Blackwell matmul compiled from it, with no GPU")
+    config = MatmulConfig(100, "fp16", b_major="MN", **PAIRS)
+    _heading("4. A Blackwell matmul compiled from it, with no GPU: roles of warps, pairs of blocks")
     kernel = compile_matmul(config)
     ptx = without_debug_lines(kernel.asm["ptx"])
     for line in kernel.asm["ttgir"].splitlines():
@@ -88,6 +95,7 @@ def _compile() -> bool:
 def _multiply() -> bool:
     import torch
 
+    from triton_ext.kernels.config import MatmulConfig
     from triton_ext.ops import matmul
 
     found = torch.cuda.is_available()
@@ -97,7 +105,8 @@ def _multiply() -> bool:
     device = "cuda" if found else "cpu"
     a = torch.randn((m, k), device=device, dtype=torch.float16)
     b = torch.randn((k, n), device=device, dtype=torch.float16)
-    product = matmul(a, b)
+    config = None if found else MatmulConfig(100, "fp16", b_major="MN", **PAIRS)
+    product = matmul(a, b, config=config)
     exact = a.double() @ b.double()
     error_norm = float((product.double() - exact).norm() / exact.norm())
     return _report(

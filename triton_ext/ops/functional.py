@@ -54,27 +54,27 @@ def matmul(
     """``activation(a @ b + bias + beta * residual)`` on the tensor cores, with fp32 accumulation.
 
     Shapes follow ``torch.matmul``: vectors, matrices, and batches that are broadcast. One launch
-    makes the whole product; on sm_100 one for each matrix of the batch, where b is a batch.
+    makes the whole product.
 
-    On sm_90, where b is a matrix, the kernel adds a bias (N,) and a residual, and applies "relu",
-    "gelu" and "silu", in fp32, before the output is rounded. An activation that a gradient is asked
-    of, "gelu_tanh", other biases (and a residual beside them), and everything on sm_100 are torch's
-    own operations after the kernel, on the product as it was rounded to the output's type.
+    Where b is a matrix, the kernel adds a bias (N,) and a residual, and applies "relu", "gelu" and
+    "silu", in fp32, before the output is rounded. An activation that a gradient is asked of,
+    "gelu_tanh", and other biases (and a residual beside them) are torch's own operations after the
+    kernel, on the product as it was rounded to the output's type.
 
     Memory beyond the output: a copy of an operand that TMA can read neither by rows nor by columns
     (rows or columns, and matrices of a batch, must start at multiples of 16 bytes, rows or columns
-    be contiguous; of fp8, int8 and fp32 the K dimension must be contiguous); of a batch that is
+    be contiguous; of fp32, on sm_90 also of fp8 and int8, the K dimension); of a batch that is
     broadcast along some of several dimensions; of a residual that is not of the output's shape, or
     whose rows TMA cannot read; of the output where its rows are no multiple of 16 bytes; for
     split-K, a workspace that is kept for each stream. No call waits for the GPU. The first call for
     a new configuration compiles it.
 
     Args:
-        a: (..., M, K) or (K,), fp16 or bf16, on a Hopper or Blackwell GPU, with any strides. On
-            sm_90 also fp8 (e4m3, e5m2), int8, and fp32, which is multiplied as tf32 where
-            ``torch.set_float32_matmul_precision`` allows it. On the host: on the emulated GPU that
-            is active (`triton_ext.emulate`), or, where there is no GPU, on an emulated Blackwell;
-            exact, and slow.
+        a: (..., M, K) or (K,), fp16, bf16, fp8 (e4m3, e5m2), int8, or fp32, which is multiplied as
+            tf32 where ``torch.set_float32_matmul_precision`` allows it; with any strides, on a
+            Hopper or Blackwell GPU. On the host: on the emulated GPU that is active
+            (`triton_ext.emulate`), or, where there is no GPU, on an emulated Blackwell; exact, and
+            slow.
         b: (..., K, N) or (K,), likewise.
         bias: what can be broadcast to the output, of its type.
         activation: "relu", "gelu" (with erf), "gelu_tanh" or "silu".
@@ -83,7 +83,7 @@ def matmul(
         out: where to write the output, of its shape (or empty) and type. No gradient flows then. It
             may be the residual.
         out_dtype: of the output; None for the operands' type if it has 16 bits, else fp32, or int32
-            for int8. On sm_90 also fp32, fp16 or bf16.
+            for int8. Any type may have fp32, fp16 or bf16.
         config: the tile; chosen from the problem's size if None. Its architecture, type and
             major-nesses must be those of the problem.
         fallback: "torch" to leave to PyTorch what there are no kernels for (types, devices).
@@ -268,9 +268,7 @@ def _has_kernels(
 ) -> bool:
     """Whether there are kernels for these types on this device."""
     gpu = find_gpu(device)
-    return (
-        device == other_device and isinstance(gpu, Gpu) and unsupported(a, b, out, gpu.arch) is None
-    )
+    return device == other_device and isinstance(gpu, Gpu) and unsupported(a, b, out) is None
 
 
 def linear(
@@ -316,8 +314,7 @@ def addmm(
 ) -> Tensor:
     """``beta * input + alpha * (a @ b)``, as ``torch.addmm``.
 
-    On sm_90 all of it is done before the output is rounded; else torch's own operations follow the
-    product, which is rounded to its type before. An input that is neither (M, N), nor (N,) with
+    All of it is done before the output is rounded. An input that is neither (M, N), nor (N,) with
     beta 1, is copied.
 
     Args:
@@ -381,10 +378,9 @@ def scaled_mm(
 ) -> Tensor:
     """``(scale_a * a) @ (scale_b * b) + bias``, as ``torch._scaled_mm``.
 
-    On sm_90 scales and bias are applied in fp32 before the output is rounded; elsewhere by torch's
-    own operations, after it. There is no gradient. Of fp8, an operand whose K dimension is not
-    contiguous is copied; Hopper's tensor cores keep 13 fraction bits below the largest product
-    when they add.
+    Scales and bias are applied in fp32 before the output is rounded. There is no gradient. On
+    Hopper, an operand of fp8 whose K dimension is not contiguous is copied, and the tensor cores
+    keep 13 fraction bits below the largest product when they add.
 
     Args:
         a: (M, K), fp8 (e4m3 or e5m2), int8, fp16 or bf16.

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from triton_ext.kernels.config import Major
-from triton_ext.ops.types import EVERYWHERE
+from triton_ext.ops.types import has_both_majors
 
 TMA_ALIGNMENT = 16
 """Bytes that a tensor's address, and its strides but the last, must be multiples of for TMA
@@ -82,12 +82,8 @@ class TmaView:
     strides: tuple[int, ...]
     major: Major
 
-    def one_matrix(self) -> TmaView:
-        """The view of one matrix of a batch."""
-        return TmaView(self.shape[1:], self.strides[1:], self.major)
 
-
-def readable(matrix: torch.Tensor, k_dim: int) -> TmaView | None:
+def readable(matrix: torch.Tensor, k_dim: int, arch: int = 90) -> TmaView | None:
     """How TMA reads an operand as it lies in memory; None if it can neither by rows nor by columns,
     or if its K dimension must be contiguous and is not.
 
@@ -96,11 +92,12 @@ def readable(matrix: torch.Tensor, k_dim: int) -> TmaView | None:
     Args:
         matrix: (rows, columns), or (batch, rows, columns).
         k_dim: which of rows (0) and columns (1) is K.
+        arch: for what; 90 is the one that asks for more.
     """
     if matrix.dim() == 3 and matrix.stride(0) == 0:
         matrix = matrix[:1]
     for candidate, contiguous_dim in ((matrix, 1), (matrix.mT, 0)):
-        if contiguous_dim != k_dim and matrix.dtype not in EVERYWHERE:
+        if contiguous_dim != k_dim and not has_both_majors(matrix.dtype, arch):
             continue
         strides = tma_strides(candidate)
         if strides is not None:
@@ -109,12 +106,12 @@ def readable(matrix: torch.Tensor, k_dim: int) -> TmaView | None:
     return None
 
 
-def readable_copy(matrix: torch.Tensor, k_dim: int) -> torch.Tensor:
+def readable_copy(matrix: torch.Tensor, k_dim: int, arch: int = 90) -> torch.Tensor:
     """The same operand in memory that TMA can read: by rows, or along K if it must be so.
 
     A batch whose matrices are all the same memory becomes a batch of one.
     """
-    if k_dim == 0 and matrix.dtype not in EVERYWHERE:
+    if k_dim == 0 and not has_both_majors(matrix.dtype, arch):
         return readable_copy(matrix.mT, 1).mT
     if matrix.dim() == 3 and matrix.stride(0) == 0:
         matrix = matrix[:1]

@@ -25,13 +25,7 @@ from triton_ext.ops.device import find_gpu
 from triton_ext.ops.epilogue import NOTHING, Epilogue, broadcasts_to, sum_epilogue
 from triton_ext.ops.plans import find
 from triton_ext.ops.products import product
-from triton_ext.ops.types import EVERYWHERE
-
-LOOP_MIN_FLOPS = 2**31
-"""Where a batch takes a launch for each of its products, it is taken if each has that many
-operations: the GPU then takes as long for one as the host takes to launch the next."""
-LOOP_MAX_BATCH = 4
-"""A batch of so few is taken there, whatever its size."""
+from triton_ext.ops.types import HALF_TYPES
 
 _lock = threading.Lock()
 _library = torch.library.Library("aten", "IMPL")
@@ -49,7 +43,7 @@ def _takes(
     converted.
     """
     if not (
-        a.dtype in EVERYWHERE
+        a.dtype in HALF_TYPES
         and a.dtype == b.dtype
         and a.dim() == b.dim() == dims
         and a.shape[:-2] == b.shape[:-2]
@@ -70,14 +64,7 @@ def _takes(
 
         if active_gpu() is None:
             return False
-    gpu = find_gpu(a.device)
-    if isinstance(gpu, str):
-        return False
-    if gpu.arch == 90:
-        return alpha != 0
-    *batch, m, n = shape
-    small = bool(batch) and batch[0] > LOOP_MAX_BATCH and 2 * m * n * a.shape[-1] < LOOP_MIN_FLOPS
-    return alpha == 1 and not small
+    return alpha != 0 and not isinstance(find_gpu(a.device), str)
 
 
 def _product(
@@ -94,7 +81,7 @@ def _product(
         addend: what the epilogue adds, or would add if beta were not 0.
     """
     ignored = addend is not None and not epilogue.tensors
-    if a.dtype in EVERYWHERE and not ignored:
+    if a.dtype in HALF_TYPES and not ignored:
         plan = find(a, b, epilogue, out=out)
         if plan is not None and (out is None or not plan.overlaps(out, a, b, epilogue)):
             return plan.run(a, b, epilogue, out)
@@ -213,8 +200,7 @@ def drop_in() -> DropIn:
     captured.
 
     Products of other types than fp16 and bf16, and on devices without kernels, go where they went
-    before; so do, on sm_100, batches of many small products (`LOOP_MIN_FLOPS`). On sm_90 addends,
-    alpha and beta are applied within the kernel; on sm_100, after the product was rounded. Tensors
-    on the host are taken while an emulated GPU is active (`triton_ext.emulate`).
+    before. Addends, alpha and beta are applied within the kernel. Tensors on the host are taken
+    while an emulated GPU is active (`triton_ext.emulate`).
     """
     return DropIn()

@@ -51,7 +51,6 @@ class ProductPlan:
         copies: those of "a", "b", "bias", "residual", "scale_a" and "scale_b" that must be copied
             for the kernel to read them.
         late: what of the epilogue torch applies after the launch.
-        one_by_one: whether the matrices of a batch are launched one after the other.
         out_size: how many bytes of memory out lies in, if that is given.
         reads: the tensors that out must not overlap.
         linear: whether b is given as its transpose.
@@ -65,14 +64,13 @@ class ProductPlan:
     dtype: torch.dtype | None
     copies: frozenset[str]
     late: Late
-    one_by_one: bool
     out_size: int
     reads: tuple[Read, ...]
     linear: bool = False
     plain: bool = field(init=False)
 
     def __post_init__(self) -> None:
-        plain = not self.copies and not self.one_by_one and self.late == "nothing"
+        plain = not self.copies and self.late == "nothing"
         object.__setattr__(self, "plain", plain and self.memory is self.shape)
 
     def run(
@@ -98,11 +96,7 @@ class ProductPlan:
             return c
         if self.copies:
             a, b, epilogue = self._copied(a, b, epilogue)
-        if self.one_by_one:
-            for matrices in zip(a.unbind(), b.unbind(), c.unbind(), strict=True):
-                self.launch(*matrices, epilogue)
-        else:
-            self.launch(a, b, c, epilogue)
+        self.launch(a, b, c, epilogue)
         if self.memory is not self.shape:
             c = c[..., : self.shape[-1]].contiguous()
         if self.late == "nothing":
@@ -116,10 +110,11 @@ class ProductPlan:
         """The same values where the kernel can read them."""
         if "a" in self.copies:
             rows = a if b.dim() == 3 else a.flatten(0, -2)
-            a = rows if readable(rows, 1) else readable_copy(rows, 1).expand(rows.shape)
+            readable_rows = readable(rows, 1, self.launch.gpu.arch)
+            a = rows if readable_rows else readable_copy(rows, 1).expand(rows.shape)
         if "b" in self.copies:
             b = b.t() if self.linear else b
-            b = readable_copy(b, 0).expand(b.shape)
+            b = readable_copy(b, 0, self.launch.gpu.arch).expand(b.shape)
         if epilogue is NOTHING:
             return a, b, epilogue
         tensors = epilogue.tensors

@@ -45,8 +45,8 @@ def product(
     """The product of (..., M, K) and (K, N) with an epilogue, or of (batch, M, K) and (batch, K, N)
     alone.
 
-    The kernel of sm_90 does it all before it rounds the output (but for "gelu_tanh"); after other
-    kernels come torch's own operations. A batch is one launch; on sm_100 one for each matrix.
+    The kernel does it all before it rounds the output (but for "gelu_tanh"); after a kernel without
+    consumers, which only a `config` asks for, come torch's own operations. A batch is one launch.
 
     Args:
         epilogue: with a bias (N,) and a residual of the output's type. A residual that does not
@@ -107,9 +107,9 @@ def check_operands(a: Tensor, b: Tensor, dims: int | None = None) -> None:
         raise LayoutError("b.shape", tuple(b.shape), rule)
 
 
-def check_types(a: Tensor, b: Tensor, out_dtype: torch.dtype | None, gpu: Gpu) -> None:
+def check_types(a: Tensor, b: Tensor, out_dtype: torch.dtype | None) -> None:
     """Raise LayoutError unless there are kernels for these types."""
-    error = unsupported(a.dtype, b.dtype, out_dtype, gpu.arch)
+    error = unsupported(a.dtype, b.dtype, out_dtype)
     if error is not None:
         raise error
 
@@ -118,7 +118,7 @@ def _check(a: Tensor, b: Tensor, epilogue: Epilogue, out_dtype: torch.dtype | No
     """Raise LayoutError unless all fits; returns the tensors' GPU."""
     check_operands(a, b)
     gpu = require_gpu(a.device)
-    check_types(a, b, out_dtype, gpu)
+    check_types(a, b, out_dtype)
     dtype = out_dtype or output_type(a.dtype)
     shape = (*a.shape[:-1], b.shape[-1])
     k, n = b.shape[-2:]
@@ -178,8 +178,7 @@ def prepare(
     """
     shape = (*a.shape[:-1], b.shape[-1])
     batched = b.dim() == 3
-    one_by_one = batched and gpu.arch != 90
-    fused = gpu.arch == 90 and (config is None or config.consumers > 0)
+    fused = config is None or config.consumers > 0
     late: Late = "nothing" if fused or epilogue is NOTHING else "all"
     applied = epilogue if fused else NOTHING
     if applied.activation not in (None, *ACTIVATIONS):
@@ -191,8 +190,8 @@ def prepare(
         memory = (*shape[:-1], padded_columns(shape[-1], dtype))
     new = torch.empty(memory, dtype=dtype, device="meta")[..., : shape[-1]]
     c_view = _view_by_rows(new if out is None else out, batched)
-    a_view, a_copied = operand_view(a, 1, batched)
-    b_view, b_copied = operand_view(b, 0, batched)
+    a_view, a_copied = operand_view(a, 1, batched, gpu.arch)
+    b_view, b_copied = operand_view(b, 0, batched, gpu.arch)
     copied = {name: aligned(each) is not each for name, each in applied.tensors.items()}
     copied |= {"a": a_copied, "b": b_copied}
     views = [a_view, b_view, c_view]
@@ -200,7 +199,7 @@ def prepare(
         where_it_is = applied.residual.shape == shape and _view_by_rows(applied.residual, batched)
         copied["residual"] = not where_it_is
         views.append(where_it_is or _view_by_rows(aligned_empty(new, shape), batched))
-    launched = tuple(view.one_matrix() if one_by_one else view for view in views if view)
+    launched = tuple(view for view in views if view)
     assert len(launched) == len(views)  # what is new, copied or writable suits TMA
 
     majors = a_view.major, b_view.major
@@ -219,13 +218,12 @@ def prepare(
         None if dtype == a.dtype else dtype,
         frozenset(name for name, is_copied in copied.items() if is_copied),
         late,
-        one_by_one,
         0 if out is None else memory_size(out),
         reads,
     )
 
 
-def operand_view(tensor: Tensor, k_dim: int, batched: bool) -> tuple[TmaView, bool]:
+def operand_view(tensor: Tensor, k_dim: int, batched: bool, arch: int) -> tuple[TmaView, bool]:
     """How TMA reads an operand, and whether it must be copied for that.
 
     Args:
@@ -233,13 +231,13 @@ def operand_view(tensor: Tensor, k_dim: int, batched: bool) -> tuple[TmaView, bo
         batched: whether the kernel sees a batch; else a (..., M, K) is one matrix.
     """
     matrix = tensor if batched else tensor.flatten(0, -2)
-    view = readable(matrix, k_dim)
+    view = readable(matrix, k_dim, arch)
     copied = view is None or matrix.data_ptr() != tensor.data_ptr()
     if view is None:
         alike = torch.empty_strided(
             matrix.shape, matrix.stride(), dtype=matrix.dtype, device="meta"
         )
-        view = readable(readable_copy(alike, k_dim), k_dim)
+        view = readable(readable_copy(alike, k_dim, arch), k_dim, arch)
     assert view is not None
     return view, copied
 

@@ -126,15 +126,15 @@ def tune(
     if candidates < 1:
         raise LayoutError("candidates", candidates, "must be at least 1")
     check_operands(a, b, 3 if a.dim() == 3 else 2)
-    check_types(a, b, out_dtype, gpu)
+    check_types(a, b, out_dtype)
     shape = (*a.shape[:-1], b.shape[-1])
     if not math.prod((*shape, a.shape[-1])):
         raise LayoutError("a.shape, b.shape", (tuple(a.shape), tuple(b.shape)), "must not be empty")
     matrix = matrix_of_batch(a, b)
     if matrix is not None:  # as `matmul` would do
         return tune(gpu, matrix, b[0], out_dtype, candidates, store, seconds)
-    a_view, a_copied = operand_view(a, 1, a.dim() == 3)
-    b_view, b_copied = operand_view(b, 0, b.dim() == 3)
+    a_view, a_copied = operand_view(a, 1, a.dim() == 3, gpu.arch)
+    b_view, b_copied = operand_view(b, 0, b.dim() == 3, gpu.arch)
     a = readable_copy(a, 1) if a_copied else a
     b = readable_copy(b, 0) if b_copied else b
     c = aligned_empty(a, shape, out_dtype or output_type(a.dtype))

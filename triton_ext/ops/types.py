@@ -22,28 +22,30 @@ _OUTPUTS = {
     torch.int32: "int32",
 }
 OPERAND_NAMES = {dtype: name for dtype, name in _OPERANDS.items() if name in ELEMENT_BYTES}
-"""What the kernels call the types of operands; all of them on sm_90."""
+"""What the kernels call the types of operands."""
 OUTPUT_NAMES = {dtype: name for dtype, name in _OUTPUTS.items() if name in C_BYTES}
 """What they call the types of outputs."""
-EVERYWHERE = frozenset(dtype for dtype, name in OPERAND_NAMES.items() if name in ELEMENT_TYPES)
-"""Types of operands on all architectures; the only ones that need not be K-major."""
+HALF_TYPES = frozenset(dtype for dtype, name in OPERAND_NAMES.items() if name in ELEMENT_TYPES)
+"""The types of 16 bits: the only operands that need not be K-major on sm_90."""
+
+
+def has_both_majors(dtype: torch.dtype, arch: int) -> bool:
+    """Whether an architecture's tensor cores read operands of a type that are MN-major, too."""
+    return dtype in HALF_TYPES or (arch == 100 and dtype.itemsize == 1)
 
 
 def output_type(operands: torch.dtype) -> torch.dtype:
     """The type of the output if none is asked for."""
-    if operands in EVERYWHERE:
+    if operands in HALF_TYPES:
         return operands
     return torch.float32 if operands.is_floating_point else torch.int32
 
 
-def unsupported(
-    a: torch.dtype, b: torch.dtype, out: torch.dtype | None, arch: int
-) -> LayoutError | None:
-    """What is wrong with a combination of types on an architecture, or None."""
-    known = OPERAND_NAMES if arch == 90 else EVERYWHERE
+def unsupported(a: torch.dtype, b: torch.dtype, out: torch.dtype | None) -> LayoutError | None:
+    """What is wrong with a combination of types, or None."""
     for name, dtype in (("a", a), ("b", b)):
-        if dtype not in known:
-            rule = f"must be one of {sorted(map(str, known))} on sm_{arch}"
+        if dtype not in OPERAND_NAMES:
+            rule = f"must be one of {sorted(map(str, OPERAND_NAMES))}"
         elif dtype == torch.float32 and torch.get_float32_matmul_precision() == "highest":
             rule = 'is multiplied as tf32, which torch.set_float32_matmul_precision("high") allows'
         else:
@@ -53,7 +55,7 @@ def unsupported(
         return LayoutError("b.dtype", b, f"must be that of a, {a}")
     if out is None or out == output_type(a):
         return None
-    outputs = set(OUTPUT_NAMES) if arch == 90 else {a}
+    outputs = set(OUTPUT_NAMES)
     if a.is_floating_point:
         outputs.discard(torch.int32)
     if out not in outputs:

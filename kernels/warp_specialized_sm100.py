@@ -1,0 +1,265 @@
+"""C = A @ B on Blackwell: a warp for the copies, a warp for the products, a warpgroup for C.
+
+As on Hopper (`warp_specialized`), a thread block stays on its SM and makes tile after tile, and a
+producer warp fills the `ring`. What Hopper's consumers do is divided: products need one thread,
+which tells the tensor cores what to multiply (`tcgen05.mma`); the sums are in tensor memory, not in
+registers, so whoever stores them need not be who multiplies. There is room for two tiles of sums
+(`Accumulators`): while the `epilogue` stores one, the tensor cores are at the next.
+
+Two blocks of a cluster can be one pair (`PAIR`, ``cta_group::2``): the tensor cores of both make a
+tile of twice the rows together. Each block has its rows of A, half of the columns of B, and its
+rows of C. The first block of the pair alone issues the products.
+
+A barrier tells that tensor cores are done: who issued products *commits* it, and it completes when
+they are. In a cluster the commit reaches the barriers of all blocks that share an operand.
+"""
+
+# Gluon functions: their arguments are values of the compiler, not of Python.
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
+
+from __future__ import annotations
+
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.blackwell import (
+    allocate_tensor_memory,
+    tcgen05_commit,
+    tcgen05_mma,
+    tensor_memory_descriptor,
+)
+from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
+
+from triton_ext.compat import aggregate, load_accumulator, sums_layout
+from triton_ext.kernels.epilogue import Epilogue, Parts, Residual, Scaling
+from triton_ext.kernels.launch_control import ask, turns_of
+from triton_ext.kernels.matrices import is_batched, matrix_size
+from triton_ext.kernels.ring import Operands, Ring, Slot, allocate_barriers
+from triton_ext.kernels.scheduler import Tiling
+from triton_ext.kernels.warp_specialized import prefetch_operand
+
+ONE_WARP = gl.constexpr(24)
+"""Registers of a thread of the roles that are one warp."""
+
+
+@aggregate
+class Accumulator:
+    """The sums of a tile of C in tensor memory.
+
+    Attributes:
+        memory: where they are.
+        free: the barrier that completes when they have been read.
+    """
+
+    memory: tensor_memory_descriptor
+    free: gl.shared_memory_descriptor
+
+    @gluon.jit
+    def pieces(self, COLUMNS: gl.constexpr):
+        """It, so many columns at a time; see `read`."""
+        END: gl.constexpr = self.memory.shape[1]
+        pieces = ()
+        for column in gl.static_range(0, END, COLUMNS):
+            pieces += (self.memory.slice(column, COLUMNS),)
+        return pieces
+
+    @gluon.jit
+    def read(self, piece):
+        """One of its pieces in registers: a row a thread."""
+        return load_accumulator(piece)
+
+    @gluon.jit
+    def leave(self, parts, SHARE: gl.constexpr, COLUMNS: gl.constexpr):
+        """Leave it to the block that stores the tile."""
+        pieces = self.pieces(COLUMNS)
+        for i in gl.static_range(len(pieces)):
+            parts.leave(self.read(pieces[i]), SHARE, i * COLUMNS)
+        self.release()
+
+    @gluon.jit
+    def release(self):
+        """It has been read: the next products may overwrite it."""
+        mbarrier.arrive(self.free, count=1)
+
+
+@aggregate
+class Accumulators:
+    """Tensor memory for the sums of some tiles, which take turns.
+
+    Attributes:
+        memory: its first dimension counts them.
+        ready, free: the barriers that complete when a tile has been multiplied, and read.
+        NUMBER: how many there are.
+    """
+
+    memory: tensor_memory_descriptor
+    ready: gl.shared_memory_descriptor
+    free: gl.shared_memory_descriptor
+    NUMBER: gl.constexpr
+
+    @gluon.jit
+    def first(self):
+        """The first one's turn."""
+        return Slot(gl.to_tensor(0), gl.to_tensor(0), self.NUMBER)
+
+    @gluon.jit
+    def empty(self, turn):
+        """Wait until one has been read, and return its memory."""
+        mbarrier.wait(self.free.index(turn.index), turn.phase ^ 1)  # passes in the first turn
+        return self.memory.index(turn.index)
+
+    @gluon.jit
+    def full(self, turn):
+        """Wait until one's tile has been multiplied, and return it."""
+        mbarrier.wait(self.ready.index(turn.index), turn.phase)
+        return Accumulator(self.memory.index(turn.index), self.free.index(turn.index))
+
+
+@gluon.jit
+def load(operands, ring, turns, PREFETCH: gl.constexpr, PREFETCH_LEFT: gl.constexpr):
+    """The warp that copies the tiles of A and B, as soon as their buffers are free."""
+    slot = ring.first()
+    turn = turns.first()
+    prefetch_operand(operands, ring, turns.tiling, turns.work(turn), PREFETCH, PREFETCH_LEFT)
+    gdc_wait()
+    while turn.more:
+        work = turns.work(turn)
+        for k in range(work.k_first, work.k_end):
+            ring.fill(slot, operands, work, k)
+            slot = slot.next()
+        turn = turns.next(turn)
+
+
+@gluon.jit
+def multiply(ring, accumulators, turns):
+    """The warp that issues the products of all tiles, as their operands arrive."""
+    slot = ring.first()
+    which = accumulators.first()
+    turn = turns.first()
+    while turn.more:
+        work = turns.work(turn)
+        sums = accumulators.empty(which)
+        for k in range(work.k_first, work.k_end):
+            ring.wait(slot)
+            tcgen05_mma(
+                ring.a_tiles.index(slot.index), ring.b_tiles.index(slot.index), sums,
+                use_acc=k > work.k_first, multicast=gl.num_ctas() > 1,
+                mbarriers=[ring.free.index(slot.index)],
+            )  # fmt: skip
+            slot = slot.next()
+        tcgen05_commit(accumulators.ready.index(which.index))
+        which = which.next()
+        turn = turns.next(turn)
+
+
+@gluon.jit
+def store(epilogue, accumulators, turns):
+    """The warpgroup that stores the tiles, each while the next one is multiplied."""
+    which = accumulators.first()
+    turn = turns.first()
+    residual_phase = gl.to_tensor(0)
+    gdc_wait()
+    while turn.more:
+        work = turns.work(turn)
+        epilogue.begin(work, 0)
+        residual_phase = epilogue.finish(accumulators.full(which), work, residual_phase, 0)
+        which = which.next()
+        turn = turns.next(turn)
+    tma.store_wait(0)
+
+
+@gluon.jit
+def matmul_warp_specialized_sm100(
+        a_desc, b_desc, c_desc, narrow_desc, workspace, bias, a_scale, b_scale, alpha, c0_desc,
+        beta, prefetched, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr,
+        STAGES: gl.constexpr, ACCUMULATORS: gl.constexpr, PAIR: gl.constexpr, ASKED: gl.constexpr,
+        GROUP_M: gl.constexpr, C_PARTS: gl.constexpr, C_BUFFERS: gl.constexpr,
+        A_K_MAJOR: gl.constexpr, B_K_MAJOR: gl.constexpr, C_N_MAJOR: gl.constexpr,
+        MAX_SPLITS: gl.constexpr, A_LAYOUT: gl.constexpr, B_LAYOUT: gl.constexpr,
+        C_LAYOUT: gl.constexpr, ACTIVATION: gl.constexpr,
+        A_SCALES: gl.constexpr, B_SCALES: gl.constexpr, PREFETCH: gl.constexpr,
+        PREFETCH_LEFT: gl.constexpr, num_warps: gl.constexpr):  # fmt: skip
+    """The whole kernel: barriers, buffers and tensor memory, then a warp's task each."""
+    tiles_m = gl.cdiv(matrix_size(c_desc, 0 if C_N_MAJOR else 1), BLOCK_M)
+    tiles_n = gl.cdiv(matrix_size(c_desc, 1 if C_N_MAJOR else 0), BLOCK_N)
+    num_k = gl.cdiv(matrix_size(a_desc, 1 if A_K_MAJOR else 0), BLOCK_K)
+    tiling = Tiling(tiles_m, tiles_n, num_k, BLOCK_M, BLOCK_N, GROUP_M, MAX_SPLITS)
+    BATCHED: gl.constexpr = is_batched(c_desc)
+    tiles = tiles_m * tiles_n
+    if BATCHED:
+        tiles *= c_desc.shape[0]
+
+    a_tiles = gl.allocate_shared_memory(a_desc.dtype, [STAGES, BLOCK_M, BLOCK_K], A_LAYOUT)
+    b_tiles = gl.allocate_shared_memory(b_desc.dtype, [STAGES, BLOCK_K, BLOCK_N], B_LAYOUT)
+    c_tiles = gl.allocate_shared_memory(
+        c_desc.dtype, [C_BUFFERS, BLOCK_M, BLOCK_N // C_PARTS], C_LAYOUT
+    )
+    ring = ring_of(a_tiles, b_tiles, STAGES, PAIR)
+    accumulators = accumulators_of(a_desc.dtype, BLOCK_M, BLOCK_N, ACCUMULATORS, PAIR)
+    turns = turns_of(tiling, tiles, 4, ASKED, BATCHED)
+    if c0_desc is None:
+        c0_ready: gl.constexpr = None
+    else:
+        c0_ready = allocate_barriers(C_PARTS, 1)
+    fence_async_shared()
+
+    operands = Operands(a_desc, b_desc, None, prefetched, A_K_MAJOR, B_K_MAJOR)
+    epilogue = Epilogue(
+        c_desc, c_tiles, Parts(workspace, 1, BLOCK_N),
+        Scaling(bias, a_scale, b_scale, alpha, A_SCALES, B_SCALES, C_N_MAJOR),
+        Residual(c0_desc, beta, c0_ready), ACTIVATION, C_PARTS, C_BUFFERS, C_N_MAJOR,
+    )  # fmt: skip
+    gdc_launch_dependents()
+    # The arguments are written out: a tuple in a variable would turn constants into values.
+    if ASKED:
+        gl.warp_specialize(
+            [
+                (store, (epilogue, accumulators, turns)),
+                (multiply, (ring, accumulators, turns)),
+                (load, (operands, ring, turns, PREFETCH, PREFETCH_LEFT)),
+                (ask, (turns,)),
+            ],
+            [1, 1, 1],
+            [ONE_WARP, ONE_WARP, ONE_WARP],
+        )
+    else:
+        gl.warp_specialize(
+            [
+                (store, (epilogue, accumulators, turns)),
+                (multiply, (ring, accumulators, turns)),
+                (load, (operands, ring, turns, PREFETCH, PREFETCH_LEFT)),
+            ],
+            [1, 1],
+            [ONE_WARP, ONE_WARP],
+        )
+
+
+@gluon.jit
+def ring_of(a_tiles, b_tiles, STAGES: gl.constexpr, PAIR: gl.constexpr):
+    """A ring of these buffers, which tensor cores free, with its barriers; see `Ring`.
+
+    The products of a pair wait for the tiles of both of its blocks. A buffer is free when all have
+    read it who share one of its tiles: the blocks of the cluster, or its pairs.
+    """
+    COMMITS: gl.constexpr = gl.num_ctas() // 2 if PAIR else gl.num_ctas()
+    ready = mbarrier.allocate_mbarrier(batch=STAGES, two_ctas=PAIR)
+    free = mbarrier.allocate_mbarrier(batch=STAGES)
+    for each in gl.static_range(STAGES):
+        mbarrier.init(ready.index(each), count=1)
+        mbarrier.init(free.index(each), count=COMMITS)
+    return Ring(a_tiles, b_tiles, b_tiles, ready, free, None, STAGES, 1, False)
+
+
+@gluon.jit
+def accumulators_of(element_type: gl.constexpr, ROWS: gl.constexpr, COLUMNS: gl.constexpr,
+                    NUMBER: gl.constexpr, PAIR: gl.constexpr):  # fmt: skip
+    """Accumulators for products of that type, with their barriers; see `Accumulators`."""
+    TYPE: gl.constexpr = gl.int32 if element_type.is_int() else gl.float32
+    LAYOUT: gl.constexpr = sums_layout(ROWS, COLUMNS, gl.num_ctas(), PAIR)
+    memory = allocate_tensor_memory(TYPE, [NUMBER, ROWS, COLUMNS], LAYOUT)
+    ready = mbarrier.allocate_mbarrier(batch=NUMBER)
+    free = mbarrier.allocate_mbarrier(batch=NUMBER, two_ctas=PAIR)
+    for each in gl.static_range(NUMBER):
+        mbarrier.init(ready.index(each), count=1)
+        mbarrier.init(free.index(each), count=1)
+    return Accumulators(memory, ready, free, NUMBER)

@@ -1,0 +1,124 @@
+"""Faults that are put into the PTX of the kernel of sm_100, one at a time: the emulator notices.
+
+Each is what a programmer could have forgotten or got wrong: a wait, the phase it waits for, an
+arrival, a commit, its multicast mask, the bytes that a barrier expects, a fence, a barrier's count,
+whether a product adds to the sums. A few of one kernel; ``FAULTS=all`` runs all of all three.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import Counter
+
+import pytest
+
+pytest.importorskip("triton")
+torch = pytest.importorskip("torch")
+
+import plan_launch  # noqa: E402
+
+import triton_ext  # noqa: E402
+from triton_ext.emulator.errors import EmulationError  # noqa: E402
+from triton_ext.kernels.config import MatmulConfig  # noqa: E402
+
+ALL = os.environ.get("FAULTS") == "all"
+KERNELS = {
+    "pair": ({"block_n": 32, "cluster": 2, "pair": True, "asked": True}, (530, 40, 200), 4),
+    "four": ({"block_n": 32, "cluster": 4, "pair": True}, (530, 72, 200), 4),
+    "shared": ({"block_n": 32, "cluster": 2}, (530, 40, 200), 2),
+}
+# What the emulator does not see: that barriers were initialised before others use them where no
+# thread arrives from another block, or only hardware does; a fence that Triton puts before a
+# request; stores that are under way when the block ends.
+UNNOTICED = {
+    "pair": {"no proxy fence": 2, "no wait for the stores": 1},
+    "four": {"no proxy fence": 1, "no wait for the stores": 1},
+    "shared": {"no proxy fence": 1, "no wait for the stores": 1, "no fence of the barriers": 1},
+}
+WAIT = re.compile(r"mbarrier\.try_wait\.parity\.shared::cta\.b64 complete, \[%r\d+\], (%r\d+);")
+
+
+def edits(line):
+    """What may be wrong in a line: a name, and the line as it would be."""
+    wait = WAIT.search(line)
+    if wait:
+        yield "no wait", WAIT.sub("setp.eq.u32 complete, 0, 0;", line)
+        other = f"{{ .reg .b32 other; xor.b32 other, {wait[1]}, 1; "
+        changed = other + wait[0].replace(wait[1], "other") + " }"
+        yield "the other phase", line.replace(wait[0], changed)
+    if "tcgen05.commit" in line:
+        yield "no commit", ""
+        mask = re.search(r", (%rs\d+);", line)
+        if mask:
+            for what, operation in (
+                ("a mask one off", f"shl.b16 wrong, {mask[1]}, 1;"),
+                ("a mask of the first block alone", f"and.b16 wrong, {mask[1]}, 1;"),
+            ):
+                changed = line.replace(mask[1], "wrong")
+                yield what, f"{{ .reg .b16 wrong; {operation} {changed} }}"
+    if re.search(r"mbarrier\.arrive\.shared", line):
+        yield "no arrival", ""
+    expected = re.search(r"expect_tx.*, (\d+);", line)
+    if expected:
+        yield "too few bytes", line.replace(expected[1], str(int(expected[1]) - 128))
+        yield "too many bytes", line.replace(expected[1], str(int(expected[1]) + 128))
+    count = re.search(r"mbarrier\.init.*, (\d+);", line)
+    if count:
+        yield "another count", line.replace(f", {count[1]};", f", {int(count[1]) + 1};")
+    if "tcgen05.mma" in line:
+        yield "no product", ""
+        yield "not added", re.sub(r", %p\d+;", ", 0;", line)
+    for name, pattern in {
+        "no proxy fence": r"fence\.proxy\.async",
+        "no wait for the sums": r"tcgen05\.wait::ld",
+        "no fence of the barriers": r"fence\.mbarrier_init",
+        "no copy": r"cp\.async\.bulk\.tensor",
+        "no request": r"clusterlaunchcontrol\.try_cancel",
+        "no wait for the stores": r"cp\.async\.bulk\.wait_group",
+    }.items():
+        if re.search(pattern, line):
+            yield name, ""
+
+
+def faults(ptx):
+    """All: the line's number, what is wrong there, and the PTX with it."""
+    lines = ptx.splitlines()
+    body = next(i for i, line in enumerate(lines) if ".entry" in line)
+    for number in range(body, len(lines)):
+        for name, changed in edits(lines[number]):
+            yield number + 1, name, "\n".join([*lines[:number], changed, *lines[number + 1 :]])
+
+
+def launch(name, monkeypatch, change=lambda ptx: ptx):
+    """Whether the kernel's result is right, with its PTX changed."""
+    fields, sizes, multiprocessors = KERNELS[name]
+    config = MatmulConfig(100, "bf16", consumers=1, **fields)
+    a, b, extras, expected = plan_launch.problem(config, *sizes)
+    with triton_ext.emulate("sm_100", schedule="lazy") as gpu:
+        decode = gpu.program
+        monkeypatch.setattr(gpu, "program", lambda ptx: decode(change(ptx)))
+        found = plan_launch.launch(config, a, b, extras, multiprocessors)
+    return torch.equal(found, expected.to(found.dtype))
+
+
+def noticed(name, monkeypatch, ptx):
+    """What became of the kernel with this PTX: the error's name, or that the result is wrong."""
+    try:
+        return None if launch(name, monkeypatch, lambda _: ptx) else "wrong result"
+    except EmulationError as error:
+        return type(error).__name__
+
+
+@pytest.mark.parametrize("name", KERNELS if ALL else ["pair"])
+def test_faults_are_noticed(name, monkeypatch):
+    seen = []
+    assert launch(name, monkeypatch, lambda ptx: seen.append(ptx) or ptx)
+    all_of_them = list(faults(seen[0]))
+    assert len(all_of_them) >= 40
+    step = 1 if ALL else len(all_of_them) // 8
+    chosen = all_of_them[::step]
+    found = Counter((fault, noticed(name, monkeypatch, ptx)) for _, fault, ptx in chosen)
+    print(found)
+    missed = Counter({fault: number for (fault, by), number in found.items() if by is None})
+    assert missed <= Counter(UNNOTICED[name])
