@@ -26,6 +26,11 @@ ELEMENT_BYTES = {"fp16": 2, "bf16": 2, "e4m3": 1, "e5m2": 1, "tf32": 4, "int8": 
 which the tensor cores read the upper 19 bits; only 16-bit operands may be MN-major (wgmma's rule).
 """
 C_BYTES = {"fp16": 2, "bf16": 2, "fp32": 4, "int32": 4}
+LEAST_K = 4
+"""How many products of tiles a part of a tile has at least, or about, if it begins or ends in it."""
+MOST_K = 65536
+"""The products of a tile from which on their number times that of the blocks squared would not fit
+32 bits."""
 ACTIVATIONS = ("relu", "gelu", "silu")
 
 
@@ -265,7 +270,7 @@ class MatmulConfig:
             "b_scales": (None, "one", "each"),
             "alpha": boolean,
             "pingpong": boolean if self.consumers == 2 else (False,),
-            "side": (0, 8, 16, 32, 64, 128) if self.cluster == 1 else (0,),
+            "side": (0, 8, 16, 32, 64, 128),
             "prefetch": (None, *(name for name in "ab" if getattr(self, f"{name}_major") == "K")),
             "residual": boolean,
             "batched": boolean,
