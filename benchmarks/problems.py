@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import math
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -16,6 +18,7 @@ LLAMA_8B = [(6144, 4096), (4096, 4096), (28672, 4096), (4096, 14336)]
 LLAMA_70B = [(10240, 8192), (8192, 8192), (57344, 8192), (8192, 28672)]
 CLASSES = ("squares", "M <= 64", "64 < M < 4096", "M >= 4096")
 """The classes of shapes; squares (M = N = K) are in no other."""
+MAJORS: tuple[Major, Major] = ("K", "MN")
 Operands = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 """A (M, K), B (K, N) and C (M, N)."""
 
@@ -30,6 +33,7 @@ class Problem:
     element_type: str = "bf16"
     a_major: Major = "K"
     b_major: Major = "K"
+    drawn_from: str | None = field(default=None, compare=False)
 
     @property
     def flops(self) -> int:
@@ -48,7 +52,9 @@ class Problem:
 
     @property
     def shape_class(self) -> str:
-        """One of `CLASSES`."""
+        """The one that it was drawn from; else one of `CLASSES`."""
+        if self.drawn_from is not None:
+            return self.drawn_from
         if self.m == self.n == self.k:
             return CLASSES[0]
         return CLASSES[1 if self.m <= 64 else 2 if self.m < 4096 else 3]
@@ -104,3 +110,94 @@ def inputs(problem: Problem) -> Operands:
         b if problem.b_major == "MN" else b.T,
         torch.empty((m, n), device="cuda", dtype=c_type),
     )
+
+
+# ----------------------------------------------------------------- problems that nobody has chosen
+
+
+def _between(draw: random.Random, low: int, high: int, multiple: int = 1) -> int:
+    """A whole number, log-uniform from low to high, rounded to a multiple."""
+    value = math.exp(draw.uniform(math.log(low), math.log(high)))
+    return max(multiple, round(value / multiple) * multiple)
+
+
+def _any(draw: random.Random) -> Problem:
+    a_major, b_major = draw.choice(MAJORS), draw.choice(MAJORS)
+    m = _between(draw, 8, 16384, 8 if a_major == "MN" else 1)
+    n, k = (_between(draw, 128, 16384, 8) for _ in "nk")
+    return Problem(m, n, k, draw.choice(("bf16", "fp16")), a_major, b_major, "random")
+
+
+def _medium(draw: random.Random) -> Problem:
+    n, k = (_between(draw, 2048, 11008, 64) for _ in "nk")
+    return Problem(_between(draw, 96, 1536), n, k, drawn_from="medium")
+
+
+def _layers(name: str, *sizes: tuple[int, int]) -> Callable[[random.Random], Problem]:
+    """Problems of a model's layers, N and K, for 1 to 8192 tokens."""
+
+    def drawn(draw: random.Random) -> Problem:
+        return Problem(_between(draw, 1, 8192), *draw.choice(sizes), drawn_from=name)
+
+    return drawn
+
+
+def _lora(draw: random.Random) -> Problem:
+    width = _between(draw, 1024, 8192, 64)
+    n, k = draw.choice(((16, width), (width, 16)))
+    return Problem(_between(draw, 64, 8192), n, k, drawn_from="LoRA")
+
+
+def _encoder(draw: random.Random) -> Problem:
+    """ViT-H on images of 257 tokens, BERT on 128 to 512, GPT-2 (whose weights are N-major)."""
+    tokens, width, b_major = draw.choice(
+        ((257, 1280, "K"), (2 ** draw.randint(7, 9), draw.choice((768, 1024)), "K"),
+         (1024, 768, "MN"))
+    )  # fmt: skip
+    n, k = draw.choice(((3, 1), (1, 1), (4, 1), (1, 4)))
+    m = tokens * 2 ** draw.randint(0, 5)
+    return Problem(m, n * width, k * width, b_major=b_major, drawn_from="encoders")
+
+
+def _gradient(draw: random.Random) -> Problem:
+    """A weight's gradient over 512 to 16384 tokens, or Llama's head over 1 to 512."""
+    if draw.random() < 0.3:
+        return Problem(_between(draw, 1, 512), 128256, 4096, drawn_from="gradients, head")
+    m, n = draw.choice(LLAMA_8B + [(4608, 3584), (1280, 5120)])
+    return Problem(m, n, _between(draw, 512, 16384, 8), "bf16", "MN", "MN", "gradients, head")
+
+
+def _fp8(draw: random.Random) -> Problem:
+    n, k = draw.choice(((4608, 3584), (5120, 5120), (7168, 2048), (24576, 1536)))
+    return Problem(_between(draw, 16, 8192), n, k, "e4m3", drawn_from="e4m3")
+
+
+DRAWN: Mapping[str, tuple[int, Callable[[random.Random], Problem]]] = {
+    "random": (60, _any),
+    "medium": (18, _medium),
+    "Qwen2.5-7B": (15, _layers("Qwen2.5-7B", (4608, 3584), (3584, 18944), (37888, 3584))),
+    "DeepSeek-V3": (
+        20, _layers("DeepSeek-V3", (1536, 7168), (32768, 512), (7168, 16384), (7168, 2048))
+    ),
+    "LoRA": (10, _lora),
+    "encoders": (20, _encoder),
+    "gradients, head": (10, _gradient),
+    "e4m3": (28, _fp8),
+}  # fmt: skip
+"""The classes that `drawn_problems` draws from, with their weights.
+
+Sizes are log-uniform. *random*: M from 8 to 16384, N and K from 128 to 16384 in multiples of 8, fp16
+or bf16, every major-ness. *medium*: M from 96 to 1536, N and K from 2048 to 11008. Layers of models:
+1 to 8192 tokens. *LoRA*: N or K is 16. *encoders*: ViT-H, BERT, GPT-2. *gradients, head*: of weights
+(both operands MN-major), and Llama's head of 128256 columns. *e4m3*: layers of models in fp8.
+"""
+
+
+def drawn_problems(seed: int, number: int) -> list[Problem]:
+    """So many distinct problems of the classes `DRAWN`; the same for the same seed."""
+    draw = random.Random(seed)
+    names, weights = list(DRAWN), [weight for weight, _ in DRAWN.values()]
+    found: dict[Problem, None] = {}
+    while len(found) < number:
+        found[DRAWN[draw.choices(names, weights)[0]][1](draw)] = None
+    return list(found)

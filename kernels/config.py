@@ -32,6 +32,11 @@ MMA_KINDS = {
 }  # fmt: skip
 """What ``tcgen05.mma`` calls the types of its operands."""
 C_BYTES = {"fp16": 2, "bf16": 2, "fp32": 4, "int32": 4}
+LEAST_K = 4
+"""How many products of tiles a part of a tile has at least, or about, if it begins or ends in it."""
+MOST_K = 65536
+"""The products of a tile from which on their number times that of the blocks squared would not fit
+32 bits."""
 ACTIVATIONS = ("relu", "gelu", "silu")
 
 
@@ -289,7 +294,7 @@ class MatmulConfig:
             "b_scales": (None, "one", "each"),
             "alpha": boolean,
             "pingpong": boolean if self.consumers == 2 else (False,),
-            "side": (0, 8, 16, 32, 64, 128) if on_hopper and self.cluster == 1 else (0,),
+            "side": (0, 8, 16, 32, 64, 128) if on_hopper else (0,),
             "prefetch": (None, *(name for name in "ab" if getattr(self, f"{name}_major") == "K")),
             "residual": boolean,
             "batched": boolean,

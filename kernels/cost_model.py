@@ -1,163 +1,314 @@
 """Which configuration to use for a problem: the one with the shortest predicted time.
 
-The model knows these limits, of which it takes the longest, and what a launch costs besides:
+The model knows these limits, and what a launch costs besides:
 
-- the tensor cores of the SMs that have a thread block;
+- the tensor cores of the SMs that have a thread block, and what the power limit leaves of all;
 - what an SM can load from the L2 cache: a tile of ROWS x COLUMNS needs (ROWS + COLUMNS) * K
   elements, less what a cluster shares;
-- what all SMs can load from the L2 cache, and from memory: A, B and C once;
-- the turns of the ring of tiles, where the TMA unit fills in much that is outside of the matrix;
+- what all SMs can load from the L2 cache, in lines of 128 bytes. Where rows do not begin at lines,
+  the 128 bytes of a tile's row are in two of them; and rows of a tile outside of the matrix take the
+  time of several inside;
+- what all SMs can load from memory: A, B and C once;
 - the waves: tiles come in groups of as many as there are SMs, and the last group takes as long as a
   full one, unless its tiles are cut along K.
 
 What is minimised is the time of a product in a stream of others, on an otherwise idle GPU. The
-constants were fitted, within what was measured for each alone, to 1,200 timings (a problem with a
-configuration) of 103 problems on H100 SXMs (132 SMs, 700 W): what the model chooses is 1.0% slower
-than the best candidate in the mean. They are no data-sheet values: the tensor cores of a busy H100
-are slowed by its power limit.
+constants are fitted by ``python -m benchmarks.fit``.
 """
 
 from __future__ import annotations
 
 import functools
+import itertools
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from triton_ext.errors import LayoutError
-from triton_ext.kernels.config import C_BYTES, ELEMENT_BYTES, Major, MatmulConfig
+from triton_ext.hardware.architecture import SHARED_MEMORY_PER_BLOCK as SHARED_BYTES
+from triton_ext.kernels.config import (
+    C_BYTES,
+    ELEMENT_BYTES,
+    LEAST_K,
+    MOST_K,
+    Major,
+    MatmulConfig,
+)
 
-TENSOR_FLOPS = 5.54e12
-"""Operations of an SM in a second, with 16-bit operands: what the power limit leaves of 7.5e12."""
-LOAD_BYTES = 110e9
-"""Bytes that an SM loads from the L2 cache in a second, by TMA."""
-CACHE_BYTES = 13.1e12
-"""Bytes that all SMs together load from the L2 cache in a second."""
-OVERLAP_LOSS = 0.064
-"""The fraction of the shorter limits that adds to the longest."""
-PINGPONG_LOSS = 0.064
-"""The same where two consumers take turns."""
-MEMORY_BYTES = 3.12e12
-"""Bytes that the GPU reads from memory in a second, when enough is in flight."""
-REREAD = 0.089
-"""The fraction by which reading the larger operand takes longer if several blocks load the same of
-it, from the L2 cache."""
-FLIGHT_BYTES = 1.57e6
-"""Bytes in flight, of all SMs, at which 1 - 1/e of that rate is reached; it is approached
-exponentially."""
-CROWDED_BYTES = 7.7e6
-"""Bytes in flight beyond which more takes longer, where some SMs have no tile and the others
-wait."""
-LAUNCH_SECONDS = 2.01e-6
-"""From the end of the kernel before to the first product, and from the last product to the end."""
-TILE_SECONDS = 1.79e-6
-"""From the last product of a tile of 64 rows to the first of the next; half of it with more."""
-STORE_BYTES = 524e9
-"""Bytes that an SM stores in a second, for the last tile, whose store nothing hides."""
-OUTSIDE_SECONDS = 30e-9
-"""What a row of 128 bytes outside the matrix adds to the time until a TMA copy arrives: zeros come
-slower than data."""
+LINE_BYTES = 128
+"""Of the L2 cache; and what a row of a tile in shared memory has at most."""
+
+
+@dataclass(frozen=True)
+class Constants:
+    """What is fitted; seconds, and quantities a second.
+
+    Attributes:
+        tensor_flops: operations of an SM's tensor cores, with 16-bit operands.
+        power_flops: of all SMs, as far as the power limit lets them.
+        power_flops_8: the same with 8-bit operands.
+        load_bytes: that an SM loads from the L2 cache, by TMA.
+        cache_bytes: that all SMs together load from the L2 cache.
+        misaligned: the fraction by which a row of a tile in two lines takes longer.
+        outside: what 128 bytes of a tile outside of the matrix add to the time of all SMs.
+        k_outside: what 128 bytes beyond the end of K add to the time of a tile.
+        k_partial: the same of a row that ends within 128 bytes.
+        memory_bytes: that the GPU reads from memory, when enough is in flight.
+        reread: the fraction by which reading the larger operand takes longer if several blocks load
+            the same of it, from the L2 cache.
+        flight_bytes: in flight, of all SMs, at which 1 - 1/e of the memory's rate is reached.
+        norm: the limits' power mean of so high a power is what they take together.
+        launch: from the end of the kernel before to the first product, and from the last product to
+            the end.
+        full: what it takes longer if not all blocks fit beside those of the kernel before.
+        tile: from the last product of a tile to the first of the next, if consumers share it and it
+            has 128x128 elements at least.
+        store_bytes: that an SM stores, for the last tile, whose store nothing hides.
+        cluster: what a launch takes longer if its blocks form clusters.
+        part: what it takes to tell that a part of a tile is there, and to find out.
+        part_bytes: of parts of a tile, that an SM writes and reads.
+    """
+
+    tensor_flops: float = 6.87e12
+    power_flops: float = 820e12
+    power_flops_8: float = 1700e12
+    load_bytes: float = 118e9
+    cache_bytes: float = 22.8e12
+    misaligned: float = 0.98
+    outside: float = 6.4e-11
+    k_outside: float = 3.8e-9
+    k_partial: float = 1.8e-9
+    memory_bytes: float = 4.7e12
+    reread: float = 0.58
+    flight_bytes: float = 5.3e6
+    norm: float = 3.5
+    launch: float = 1.04e-6
+    full: float = 0.62e-6
+    tile: float = 3.4e-6
+    store_bytes: float = 32e9
+    cluster: float = 2.6e-6
+    part: float = 2.1e-6
+    part_bytes: float = 63e9
+
+
+FITTED = Constants()
+"""To an H200."""
 PINGPONG_K = {1: 8192, 2: 2048}
 PINGPONG_FLOPS = 2.5e12
 """The largest K (by the size of a cluster) and product for which two consumers take turns. In
 longer products the blocks drift apart, and do not find each other's tiles in the L2 cache any more:
 0.55 to 0.95 of the speed of a shared tile."""
-CLUSTER_SECONDS = 1.31e-6
-"""What a launch takes longer if its blocks form clusters."""
-PART_BYTES = 24.6e9
-"""Bytes of a part of a tile that an SM writes in a second for others to add up, and that they read
-back."""
-PART_SECONDS = 1.15e-6
-"""What it takes to tell that a part is there, and to find out."""
+
+
+@dataclass(frozen=True)
+class _Work:
+    """A problem as a configuration divides it; rows and columns of what is computed.
+
+    Attributes:
+        rows, columns: of C, or of its transpose.
+        tiles: of all clusters.
+        k_tiles: of a tile of C.
+        programs: how many clusters run at a time.
+        waves: of whole tiles.
+        part: of a tile, that a block makes after them; 0 if nothing is left.
+        parts: how many parts the blocks of a tile wait for: 0 if it is whole, negative if the last
+            block adds up all.
+        overlap: whether the last tiles overlap others.
+    """
+
+    rows: int
+    columns: int
+    tiles: int
+    k_tiles: int
+    programs: int
+    waves: int
+    part: float
+    parts: int
+    overlap: bool
+
+
+def _divided(
+    config: MatmulConfig, m: int, n: int, k: int, multiprocessors: int, batch: int
+) -> _Work:
+    """As `kernels.scheduler` does it."""
+    rows, columns = (n, m) if config.swap else (m, n)
+    tiles_m = -(-rows // (config.rows * config.cluster))
+    tiles_n = -(-columns // config.columns)
+    tiles = batch * tiles_m * tiles_n
+    programs, k_tiles = multiprocessors // config.cluster, -(-k // config.block_k)
+    waves, left = divmod(tiles, programs)
+    part, parts, even = float(left > 0), 0, True
+    if left and config.max_splits > 1:
+        most = max(min(config.max_splits, k_tiles // LEAST_K), 1)
+        splits = min(programs // left, most)
+        blocks = min(programs, left * most)
+        if min(tiles_m, tiles_n) == 1 and k_tiles < MOST_K and 8 * left * splits < 7 * blocks:
+            part, parts, even = left / blocks, -math.ceil(blocks / left) - 1, False
+        else:
+            part, parts = 1 / splits, splits if splits > 1 else 0
+    overlap = config.max_splits == 1 or not left or (not waves and even)
+    overlap = overlap and not config.residual
+    return _Work(rows, columns, tiles, k_tiles, programs, waves, part, parts, overlap)
 
 
 def predicted_seconds(
-    config: MatmulConfig, m: int, n: int, k: int, multiprocessors: int, batch: int = 1
+    config: MatmulConfig,
+    m: int,
+    n: int,
+    k: int,
+    multiprocessors: int,
+    batch: int = 1,
+    constants: Constants = FITTED,
 ) -> float:
     """The seconds that the product, or a batch of them, takes on a GPU with that many SMs."""
-    rows, columns = (n, m) if config.swap else (m, n)
-    tile_rows = config.rows * config.cluster
-    tiles = batch * -(-rows // tile_rows) * -(-columns // config.columns)
-    resident = multiprocessors // config.cluster
-    k_tiles = -(-k // config.block_k)
+    work = _divided(config, m, n, k, multiprocessors, batch)
+    loaded = config.block_k * config.element_bytes * sum(_lines(config, m, n, k, constants))
     limits = (
-        _compute_seconds(config, tiles, resident, k_tiles),
-        _memory_seconds(config, m, n, k, min(tiles, resident), resident, batch),
-        tiles * k_tiles * _tile_bytes(config) * config.cluster / CACHE_BYTES,
-        _ring_seconds(config, rows, columns, k_tiles * -(-tiles // resident)),
+        _compute_seconds(config, work, loaded, constants),
+        _power_seconds(config, work, constants),
+        _memory_seconds(config, work, m, n, k, batch, constants),
+        _cache_seconds(config, work, loaded, constants),
     )
+    whole, partial = _beyond_k(config, m, n, k, work.k_tiles)
+    turns = math.ceil(work.waves + work.part)
     return (
-        LAUNCH_SECONDS
-        + CLUSTER_SECONDS * (config.cluster > 1)
+        constants.launch
+        + constants.full * _crowded(config, work, multiprocessors)
+        + constants.cluster * (config.cluster > 1)
         + max(limits)
-        + (PINGPONG_LOSS if config.pingpong else OVERLAP_LOSS) * (sum(limits) - max(limits))
-        + config.rows * config.columns * C_BYTES[config.c_type] / STORE_BYTES
+        * sum((limit / max(limits)) ** constants.norm for limit in limits) ** (1 / constants.norm)
+        + turns * (whole * constants.k_outside + partial * constants.k_partial)
+        + config.rows * config.columns * C_BYTES[config.c_type] / constants.store_bytes
+        + _parts_seconds(config, work, constants)
     )
 
 
-def _suits(
+def suits(
     config: MatmulConfig, m: int, n: int, k: int, multiprocessors: int, batch: int = 1
 ) -> bool:
-    """Whether the limits above are what a configuration's time for a problem depends on.
-
-    Not if a ping-pong kernel's blocks drift apart; and tiles of more than 256 columns were slower
-    than all others wherever there was more than one wave of them.
+    """Whether the limits above are what a configuration's time for a problem depends on: not if a
+    ping-pong kernel's blocks drift apart.
     """
     if config.pingpong:
         return k <= PINGPONG_K[config.cluster] and 2.0 * batch * m * n * k <= PINGPONG_FLOPS
-    tiles = batch * -(-m // config.block_m) * -(-n // config.block_n)
-    return config.columns <= 256 or tiles <= multiprocessors
+    return True
 
 
-def _ring_seconds(config: MatmulConfig, rows: int, columns: int, fills: int) -> float:
-    """The seconds of the ring's turns, if each copy takes what its rows outside the matrix take."""
-    outside = max(0, config.rows - rows) + max(0, config.columns - columns)
-    boxes = config.block_k * config.element_bytes // 128
-    return fills / config.stages * outside * boxes * OUTSIDE_SECONDS
+def _lines(
+    config: MatmulConfig, m: int, n: int, k: int, constants: Constants
+) -> tuple[float, float]:
+    """The rows of the left and of the right tile that a block loads, each as many times as it takes
+    longer for lying in two lines; a cluster shares the right tile. Of operands whose rows follow one
+    another.
+    """
+
+    def factor(major: Major, size: int) -> float:
+        stride = (k if major == "K" else size) * config.element_bytes
+        aligned = math.gcd(stride, LINE_BYTES) / LINE_BYTES  # the fraction of rows in one line
+        return 1 + constants.misaligned * (1 - aligned)
+
+    factors = [factor(config.a_major, m), factor(config.b_major, n)]
+    if config.swap:
+        factors.reverse()
+    return config.rows * factors[0], config.columns / config.cluster * factors[1]
 
 
-def _tile_bytes(config: MatmulConfig) -> float:
-    """Bytes that a block loads for one product of tiles; a cluster shares the right tile."""
-    length = config.rows + config.columns / config.cluster
-    return config.block_k * length * config.element_bytes
+def _beyond_k(
+    config: MatmulConfig, m: int, n: int, k: int, k_tiles: int
+) -> tuple[float, float]:
+    """Of a tile's last product: how many rows of 128 bytes lie beyond K, and how many partly do."""
+    elements = LINE_BYTES // config.element_bytes
+    whole = partial = 0.0
+    for major, rows in ((config.a_major, min(config.block_m, m)),
+                        (config.b_major, min(config.block_n, n))):  # fmt: skip
+        if major == "K":
+            whole += (k_tiles * config.block_k // elements - -(-k // elements)) * rows
+            partial += rows * (k % elements > 0)
+        else:
+            whole += (k_tiles * config.block_k - k) * math.ceil(rows / elements)
+    return whole, partial
 
 
-def _compute_seconds(config: MatmulConfig, tiles: int, resident: int, k_tiles: int) -> float:
-    """The seconds of the waves; a tile takes what its SM's tensor cores or its loads take."""
-    # A wgmma reads 64 rows of the left operand for however few columns: 128 bytes a cycle.
-    parts = (config.columns - config.side, config.side)
-    width = sum(max(n, (64 + n) / 2) for n in parts if n)
+def _crowded(config: MatmulConfig, work: _Work, multiprocessors: int) -> float:
+    """The fraction of the blocks that wait for one of the kernel before to end."""
+    slots = multiprocessors * min(4, max(1, SHARED_BYTES // config.shared_memory_bytes))
+    blocks = min(work.tiles * config.cluster * max(1, work.parts), multiprocessors)
+    if work.parts < 0 or (work.parts and work.waves):
+        blocks = multiprocessors
+    return min(1.0, max(0.0, (2 * blocks - slots) / blocks))
+
+
+def _compute_seconds(
+    config: MatmulConfig, work: _Work, loaded: float, constants: Constants
+) -> float:
+    """The seconds of the waves; a tile takes what its SM's tensor cores or its loads take.
+
+    A wgmma reads 64 rows of the left operand for however few columns: 128 bytes a cycle.
+    """
+    columns = (config.columns - config.side, config.side)
+    width = sum(max(n, (64 + n) / 2) for n in columns if n)
     flops = 2 * config.rows * width * config.block_k
-    rate = TENSOR_FLOPS * 2 / config.element_bytes
-    tile = k_tiles * max(flops / rate, _tile_bytes(config) / LOAD_BYTES)
-    waves, left = divmod(tiles, resident)
-    seconds = waves * tile
+    rate = constants.tensor_flops * 2 / config.element_bytes
+    tile = work.k_tiles * max(flops / rate, loaded / constants.load_bytes)
+    seconds = (work.waves + work.part) * tile
     if not config.pingpong:
-        seconds += (waves + bool(left) - 1) * TILE_SECONDS / min(config.rows // 64, 2)
-    if left:
-        splits = max(1, min(resident // left, config.max_splits, k_tiles // 4))
-        seconds += tile / splits
-        if splits > 1:
-            seconds += PART_SECONDS + 2 * 4 * config.rows * config.columns / PART_BYTES
+        turns = work.waves + (work.part > 0) + (work.parts < 0) - 1
+        size = min(1.0, config.columns * min(config.rows, 128) / (128 * 128))
+        seconds += turns * constants.tile * size
     return seconds
+
+
+def _power_seconds(config: MatmulConfig, work: _Work, constants: Constants) -> float:
+    """The seconds that the operations take at the clock that the power limit leaves."""
+    size = config.rows * config.cluster * config.columns * config.block_k * config.element_bytes
+    rate = constants.power_flops_8 if config.element_bytes == 1 else 2 * constants.power_flops
+    return 2.0 * size * work.tiles * work.k_tiles / rate
 
 
 def _memory_seconds(
-    config: MatmulConfig, m: int, n: int, k: int, working: int, resident: int, batch: int
+    config: MatmulConfig, work: _Work, m: int, n: int, k: int, batch: int, constants: Constants
 ) -> float:
     """The seconds of moving A, B and C once, at the rate that the loads in flight allow."""
-    rows, columns = (n, m) if config.swap else (m, n)
-    tile_bytes = min(rows, config.rows) + min(columns, config.columns)
-    flight = working * config.stages * config.block_k * tile_bytes * config.element_bytes
-    rate = MEMORY_BYTES * (1 - math.exp(-flight / FLIGHT_BYTES))
+    blocks = work.programs * config.cluster
+    if work.parts >= 0 and not work.waves:
+        blocks = min(blocks, work.tiles * config.cluster * max(1, work.parts))
+    tile_bytes = min(work.rows, config.rows) + min(work.columns, config.columns)
+    flight = blocks * config.stages * config.block_k * tile_bytes * config.element_bytes
+    rate = constants.memory_bytes * (1 - math.exp(-flight / constants.flight_bytes))
     read = float(m * k + k * n)
     if (-(-m // config.block_m) if n >= m else -(-n // config.block_n)) > 1:
-        read += REREAD * max(m, n) * k
+        read += constants.reread * max(m, n) * k
     moved = config.element_bytes * read + C_BYTES[config.c_type] * m * n
-    seconds = batch * moved / rate
-    if working < 0.8 * resident:
-        seconds += max(0.0, flight - CROWDED_BYTES) / MEMORY_BYTES
-    return seconds
+    return batch * moved / rate
+
+
+def _cache_seconds(
+    config: MatmulConfig, work: _Work, loaded: float, constants: Constants
+) -> float:
+    """The seconds of all loads from the L2 cache, and of what lies outside of the matrix."""
+    rows, columns = config.rows * config.cluster, config.columns
+    tiles_m, tiles_n = -(-work.rows // rows), -(-work.columns // columns)
+    outside = 0.0
+    if not work.overlap or tiles_m == 1:
+        outside += (tiles_m * rows - work.rows) * tiles_n
+    if not work.overlap or tiles_n == 1:
+        outside += (tiles_n * columns - work.columns) * tiles_m
+    outside *= work.tiles / (tiles_m * tiles_n)
+    outside *= math.ceil(config.block_k * config.element_bytes / LINE_BYTES)
+    inside = work.tiles * loaded * config.cluster / constants.cache_bytes
+    return work.k_tiles * (inside + outside * constants.outside)
+
+
+def _parts_seconds(config: MatmulConfig, work: _Work, constants: Constants) -> float:
+    """The seconds of adding up the parts of a tile."""
+    if not work.parts:
+        return 0.0
+    tile_bytes = 4.0 * config.rows * config.columns
+    pieces = config.columns // config.c_columns
+    read = -work.parts
+    if work.parts > 0:
+        read = work.parts * math.ceil(pieces / work.parts) / pieces
+    return constants.part + (1 + read) * tile_bytes / constants.part_bytes
 
 
 def _tile(rows: int, columns: int, consumers: int, stages: int, **more: int) -> dict[str, int]:
@@ -165,31 +316,46 @@ def _tile(rows: int, columns: int, consumers: int, stages: int, **more: int) -> 
     return {"rows": rows, "columns": columns, "consumers": consumers, "stages": stages, **more}
 
 
+_SMALL = {8: (7,), 16: (6,), 32: (8,), 48: (5,), 64: (6,), 80: (5,), 96: (5,), 128: (4,)}
+_SIDES = {48: 16, 80: 16, 96: 32, 160: 32, 192: 64, 320: 64}
 _TILES = [
-    *(_tile(128, 256, 2, 4, c_parts=2, max_splits=splits) for splits in (1, 8)),
-    _tile(256, 128, 2, 4, c_parts=2),
-    # One consumer of 128 rows was 0 to 5% faster than two of 64, but not where it adds parts.
+    *(_tile(64, columns, 1, *stages, block_k=2) for columns, stages in _SMALL.items()),
+    *(
+        _tile(64, columns, 1, *_SMALL[columns], block_k=2, max_splits=16, c_parts=parts)
+        for columns, parts in ((8, 1), (16, 2), (32, 4), (64, 4), (96, 2), (128, 4))
+    ),
+    _tile(64, 160, 1, 7, c_parts=4),
+    *(_tile(64, 256, 1, 5, c_parts=parts, max_splits=s) for parts, s in ((2, 1), (8, 16))),
+    *(
+        _tile(64, columns, 2, 7, pingpong=True, c_parts=columns // 96 + 1)
+        for columns in (64, 96, 128, 192)
+    ),
+    _tile(64, 256, 2, 5, pingpong=True, c_parts=4),
+    _tile(64, 128, 2, 7, pingpong=True, c_parts=4, max_splits=16),
     _tile(128, 128, 1, 6),
-    _tile(128, 128, 2, 6, max_splits=8),
     *(
         _tile(128, 128, 2, 6, pingpong=True, c_parts=2, cluster=cluster, group=4 // cluster)
         for cluster in (1, 2)
     ),
-    _tile(192, 128, 3, 4),
-    _tile(128, 192, 2, 5, side=64, c_parts=2),
-    _tile(128, 96, 2, 6, side=32, c_parts=2),
-    _tile(128, 320, 2, 3, side=64, c_parts=4),
-    _tile(64, 128, 1, 4, block_k=2),
+    _tile(128, 128, 2, 6, pingpong=True, c_parts=4, max_splits=16, group=4),
     *(
-        _tile(64, columns, 1, stages, block_k=2, max_splits=splits)
-        for columns, depths in ((64, (5, 6)), (32, (5, 8)), (16, (5, 6, 7)), (8, (5, 6, 7)))
-        for stages in depths
-        for splits in (1, 8)
+        _tile(128, columns, 2, stages, c_parts=parts, cluster=cluster)
+        for columns, stages, parts in ((96, 7, 2), (160, 6, 4), (192, 5, 2), (256, 4, 2),
+                                       (320, 3, 4))
+        for cluster in (1, 2)
+        if (columns, cluster) != (96, 2)
     ),
+    _tile(128, 128, 2, 6, cluster=2),
     *(
-        _tile(64, columns, 1, 5, side=side, block_k=2, c_parts=(columns - side) // side)
-        for columns, side in ((48, 16), (80, 16), (96, 32))
+        _tile(128, columns, 2, stages, c_parts=parts, max_splits=16)
+        for columns, stages, parts in ((64, 7, 4), (96, 7, 2), (128, 6, 4), (192, 5, 4),
+                                       (256, 4, 8))
     ),
+    *(_tile(192, 64, 3, 6, max_splits=s, c_parts=p) for s, p in ((1, 1), (16, 4))),
+    *(_tile(192, 128, 3, 4, cluster=cluster) for cluster in (1, 2)),
+    _tile(192, 128, 3, 4, c_parts=4, max_splits=16),
+    *(_tile(256, 128, 2, 4, c_parts=2, cluster=cluster) for cluster in (1, 2)),
+    _tile(256, 128, 2, 4, c_parts=4, max_splits=16),
 ]
 """Tiles worth considering, as they are and swapped: rows and columns of what is computed, and
 fields of `MatmulConfig`; block_k in units of 128 bytes; the better of equals first."""
@@ -201,15 +367,13 @@ def candidates(
 ) -> tuple[MatmulConfig, ...]:
     """The configurations that are considered for sm_90, the better of equals first."""
     found = []
-    tiles = [(tile, swap) for swap in (False, True) for tile in _TILES]
-    # The cluster shares the tile of A, which is the taller one.
-    tiles.append((_tile(128, 256, 2, 4, c_parts=2, cluster=2), True))
-    for tile, swap in tiles:
+    for tile, swap in itertools.product(_TILES, (False, True)):
         fields: dict[str, Any] = {"block_k": 1, "c_parts": 1, **tile, "swap": swap}
+        fields["side"] = _SIDES.get(tile["columns"], 0)
         left, right = ("block_n", "block_m") if swap else ("block_m", "block_n")
         fields[left], fields[right] = fields.pop("rows"), fields.pop("columns")
         fields["block_k"] *= 128 // ELEMENT_BYTES[element_type]
-        for _ in range(2):
+        for _ in range(3):
             try:
                 found.append(
                     MatmulConfig(90, element_type, a_major, b_major, out_type=out_type, **fields)
@@ -238,8 +402,9 @@ def ranked_configs(
     multiprocessors: int,
     out_type: str | None = None,
     batch: int = 1,
+    every: bool = False,
 ) -> list[MatmulConfig]:
-    """The candidates, those with the shortest predicted time first.
+    """The candidates, those with the shortest predicted time first; every one, or those that suit.
 
     Of equals one that loads the larger operand fewer times, then a swapped one for a wide C.
     """
@@ -247,7 +412,7 @@ def ranked_configs(
         (
             config
             for config in candidates(element_type, a_major, b_major, out_type)
-            if _suits(config, m, n, k, multiprocessors, batch)
+            if every or suits(config, m, n, k, multiprocessors, batch)
         ),
         key=lambda config: (
             predicted_seconds(config, m, n, k, multiprocessors, batch),

@@ -22,8 +22,12 @@ from triton_ext.compat import aggregate, tma_view
 from triton_ext.kernels.matrices import load_block, matrix_size, store_block
 
 COUNTER_BYTES = gl.constexpr(8192)
-"""The size of the workspace's first section, the counters of tiles that several blocks share; the
-partial tiles follow."""
+"""The size of the workspace's first section, a counter for each consumer of each tile that several
+blocks share; the partial tiles follow, two for each block."""
+
+
+LOADS = gl.constexpr(4)
+"""How many parts of a tile are read at a time."""
 
 
 @gluon.jit
@@ -67,8 +71,15 @@ def activated(x, ACTIVATION: gl.constexpr):
 class Parts:
     """The workspace through which blocks add up the parts of a tile that is cut along K.
 
-    All but the last block that comes leave their part there; the last adds all, in the order of K,
-    and stores the tile. The order is the same in every run, and with it the result.
+    Every block leaves its part there. Where all tiles are cut evenly, the blocks of a tile then wait
+    for each other, and each adds up some pieces of it; but they wait only if all have begun: then all
+    run, so that none waits for ever. Those that come earlier leave their pieces to the others.
+    Where blocks have another tile to make, the last that comes adds up all pieces. In either case
+    the parts are added in the order of K: the result is the same in every run.
+
+    A consumer's counter has four fields of 8 bits: how many blocks have begun a part of the tile;
+    how many have left one; 1 + how many had left one when the last began; how many have done their
+    pieces. It is zero between launches.
 
     Attributes:
         workspace: its address; None if no tile is cut.
@@ -81,13 +92,20 @@ class Parts:
     COLUMNS: gl.constexpr
 
     @gluon.jit
-    def addresses(self, x, program, SHARE: gl.constexpr, column):
-        """The addresses of a block's part of a tile, at the columns of x, which begin at `column`.
+    def counter(self, work, SHARE: gl.constexpr):
+        """The address of this consumer's counter of a tile."""
+        return self.workspace.to(gl.pointer_type(gl.int32)) + work.tail * self.SHARES + SHARE
 
-        Each 8x8 block of the tile is contiguous: a warp writes and reads one at a time.
+    @gluon.jit
+    def addresses(self, x, work, split, SHARE: gl.constexpr, column):
+        """The addresses of a part of a tile, at the columns of x, which begin at `column`.
+
+        Each 8x8 block of the tile is contiguous: a warp writes and reads one at a time. A block has
+        two parts at most, of which one begins its tile.
         """
+        program = gl.program_id(0) + split - work.split
+        slot = (2 * program + (split == 0).to(gl.int32)) * self.SHARES + SHARE
         LAYOUT: gl.constexpr = x.type.layout
-        slot = program * self.SHARES + SHARE
         rows = gl.arange(0, x.shape[0], gl.SliceLayout(1, LAYOUT))
         columns = column + gl.arange(0, x.shape[1], gl.SliceLayout(0, LAYOUT))
         parts = self.workspace.to(gl.pointer_type(gl.int32)) + COUNTER_BYTES // 4
@@ -97,45 +115,68 @@ class Parts:
         return start + by_row[:, None] + by_column[None, :]
 
     @gluon.jit
-    def leave(self, x, SHARE: gl.constexpr, column):
+    def begin(self, work, SHARE: gl.constexpr):
+        """Say that a part is begun."""
+        if work.even:
+            counter = self.counter(work, SHARE)
+            before = gl.atomic_add(counter, 1, sem="relaxed", scope="gpu")
+            if before % 256 == work.splits - 1:
+                left = before // 256 % 256
+                gl.atomic_add(counter, (left + 1) << 16, sem="relaxed", scope="gpu")
+
+    @gluon.jit
+    def leave(self, x, work, SHARE: gl.constexpr, column):
         """Write x, the columns from `column` on of this consumer's part, to the workspace."""
-        addresses = self.addresses(x, gl.program_id(0), SHARE, column)
+        addresses = self.addresses(x, work, work.split, SHARE, column)
         gl.store(addresses, x.to(gl.int32, bitcast=True))
 
     @gluon.jit
-    def last_to_come(self, acc, work, SHARE: gl.constexpr, COLUMNS: gl.constexpr):
-        """Whether this consumer is the last that comes with a part of a tile; else it leaves it.
+    def arrive(self, acc, work, SHARE: gl.constexpr, COLUMNS: gl.constexpr):
+        """Leave this part in the workspace, and find out which pieces to add up.
 
-        All others have left theirs in the workspace then. It waits for those alone that have said
-        that they are about to: they run, so it cannot wait for ever.
+        Returns:
+            The number of the first piece, how many blocks divide the pieces among them, and whether
+            this block is one of them; all parts are there then.
         """
-        program = gl.program_id(0)
-        tile = program - work.split * work.distance
-        coming = self.workspace.to(gl.pointer_type(gl.int32)) + 2 * (tile * self.SHARES + SHARE)
-        there = coming + 1
-        last = gl.atomic_add(coming, 1, sem="relaxed", scope="gpu") == work.splits - 1
-        if last:
-            arrived = gl.atomic_add(there, 0, sem="acquire", scope="gpu")
-            while arrived < work.splits - 1:
-                arrived = gl.atomic_add(there, 0, sem="acquire", scope="gpu")
-            gl.atomic_xchg(coming, 0, sem="relaxed", scope="gpu")  # for the next launch
-            gl.atomic_xchg(there, 0, sem="relaxed", scope="gpu")
-        else:
-            acc.leave(self, SHARE, COLUMNS)
-            gl.barrier()  # all threads have written before one of them says so
-            gl.atomic_add(there, 1, sem="release", scope="gpu")
-        return last
+        acc.leave(self, work, SHARE, COLUMNS)
+        gl.barrier()  # all threads have written before one of them says so
+        counter = self.counter(work, SHARE)
+        state = gl.atomic_add(counter, 256, sem="acq_rel", scope="gpu")
+        place = state // 256 % 256
+        first = 0
+        among = 1
+        stays = place == work.splits - 1
+        if work.even:
+            stays = state % 256 == work.splits
+            if stays:
+                while (state // 256 % 256 < work.splits) | (state // 65536 % 256 == 0):
+                    state = gl.atomic_add(counter, 0, sem="acquire", scope="gpu")
+                left = state // 65536 % 256 - 1
+                first = place - left
+                among = work.splits - left
+        return first, among, stays
 
     @gluon.jit
-    def sum(self, x, work, SHARE: gl.constexpr, column):
-        """x, columns of this block's part, and what the others left of them; in the order of K."""
-        total = gl.zeros_like(x)
-        for other in range(work.splits):
-            program = gl.program_id(0) + (other - work.split) * work.distance
-            addresses = self.addresses(x, program, SHARE, column)
-            mask = gl.full(x.shape, 1, gl.int1, x.type.layout) & (other != work.split)
-            bits = gl.load(addresses, mask, x.to(gl.int32, bitcast=True), cache_modifier=".cg")
-            total += bits.to(x.dtype, bitcast=True)
+    def end(self, work, among, SHARE: gl.constexpr):
+        """The pieces are done; the last block leaves the counter zero for the next launch."""
+        counter = self.counter(work, SHARE)
+        done = gl.atomic_add(counter, 1 << 24, sem="relaxed", scope="gpu") // (1 << 24)
+        if done == among - 1:
+            gl.atomic_xchg(counter, 0, sem="relaxed", scope="gpu")
+
+    @gluon.jit
+    def sum(self, total, work, SHARE: gl.constexpr, column):
+        """The sum of all parts, in the order of K; total is zero, and as wide as what is added."""
+        for some in range(0, work.splits, LOADS):
+            parts = ()
+            for i in gl.static_range(LOADS):  # all are asked for before one is added
+                addresses = self.addresses(total, work, some + i, SHARE, column)
+                mask = gl.full(total.shape, 1, gl.int1, total.type.layout) & (
+                    some + i < work.splits
+                )
+                parts += (gl.load(addresses, mask, 0, cache_modifier=".cg"),)
+            for i in gl.static_range(LOADS):
+                total += parts[i].to(total.dtype, bitcast=True)
         return total
 
 
@@ -259,68 +300,104 @@ class Epilogue:
 
     @gluon.jit
     def begin(self, work, WHICH: gl.constexpr):
-        """While a tile is multiplied: start the copies of its residual."""
+        """While a tile is multiplied: start the copies of its residual, or say that a part of it is
+        begun, of which it is not known yet who stores it.
+        """
         if self.residual.desc is not None:  # noqa: SIM102 (known when the kernel is compiled)
-            if work.splits == 1:  # else it is not known yet who stores the tile
+            if work.splits == 1:
                 self.load_residual(work, 0, self.BUFFERS, WHICH)
+        if self.parts.workspace is not None:  # noqa: SIM102
+            if work.splits > 1:
+                self.parts.begin(work, WHICH % self.parts.SHARES)
 
     @gluon.jit
     def finish(self, acc, work, phase, WHICH: gl.constexpr):
-        """Store a tile that has been multiplied, or leave a part of it to who stores it.
+        """Store a tile that has been multiplied, or a part of one, and do not wait.
 
         Args:
-            acc: a consumer's accumulators, or those of its part of a tile.
+            acc: a consumer's accumulators.
             phase: the phase of the residual's barriers.
 
         Returns:
-            Their phase after it.
+            Their next phase.
         """
-        complete = True
-        if self.parts.workspace is not None:  # noqa: SIM102
+        if self.parts.workspace is not None:
             if work.splits > 1:
-                complete = self.parts.last_to_come(
-                    acc, work, WHICH % self.parts.SHARES, self.tiles.shape[2]
-                )
-        if complete:
-            if self.residual.desc is not None:  # noqa: SIM102
-                if work.splits > 1:
-                    self.load_residual(work, 0, self.BUFFERS, WHICH)
-            self.store(acc, work, phase, WHICH)
-            if self.residual.desc is not None:
-                phase ^= 1
+                phase = self.store_parts(acc, work, phase, WHICH)
+            else:
+                phase = self.store(acc, work, phase, WHICH)
+        else:
+            phase = self.store(acc, work, phase, WHICH)
         return phase
 
     @gluon.jit
     def store(self, acc, work, phase, WHICH: gl.constexpr):
-        """Registers -> swizzled shared memory -> C, a piece at a time, and do not wait."""
-        COLUMNS: gl.constexpr = self.tiles.shape[2]
-        SHARE: gl.constexpr = WHICH % self.parts.SHARES
-        pieces = acc.pieces(COLUMNS)
-        M: gl.constexpr = 0 if self.N_MAJOR else 1
-        size = (matrix_size(self.desc, M), matrix_size(self.desc, 1 - M))
+        """Registers -> swizzled shared memory -> C, a piece at a time; see `finish`."""
+        pieces = acc.pieces(self.tiles.shape[2])
         for i in gl.static_range(self.PIECES):
-            piece = acc.read(pieces[i])
-            if i == self.PIECES - 1:
-                acc.release()
-            if self.parts.workspace is not None:
-                piece = self.parts.sum(piece, work, SHARE, i * COLUMNS)
-            off = (work.off_m, work.off_n + i * COLUMNS)
-            buffer = self.buffer(i, WHICH)
             if self.residual.desc is not None:
                 if i >= self.BUFFERS:
                     self.load_residual(work, i, i + 1, WHICH)
-                mbarrier.wait(self.residual.ready.index(WHICH * self.PIECES + i), phase)
-            piece = self.scaling.apply(piece, off, size)
-            if self.residual.desc is not None:
-                added = buffer.load(piece.type.layout).to(gl.float32) * self.residual.beta
-                piece = piece.to(gl.float32) + added
-            piece = activated(piece, self.ACTIVATION)
-            if self.residual.desc is None:  # else the residual's load has waited
-                tma.store_wait(stores_since(i, self.PIECES, self.BUFFERS))
-            buffer.store(piece.to(self.desc.dtype))
-            fence_async_shared()
-            view = tma_view(buffer, self.desc)
-            if self.N_MAJOR:
-                store_block(self.desc, work.matrix, off[0], off[1], view)
-            else:
-                store_block(self.desc, work.matrix, off[1], off[0], view)
+            piece = acc.read(pieces[i])
+            if i == self.PIECES - 1:
+                acc.release()
+            self.store_piece(
+                piece, i, work, phase, stores_since(i, self.PIECES, self.BUFFERS), WHICH
+            )
+        return self.next_phase(phase)
+
+    @gluon.jit
+    def store_parts(self, acc, work, phase, WHICH: gl.constexpr):
+        """The same for a part of a tile: with the other blocks' parts, as far as it is this block
+        that adds them up.
+        """
+        SHARE: gl.constexpr = WHICH % self.parts.SHARES
+        COLUMNS: gl.constexpr = self.tiles.shape[2]
+        first, among, stays = self.parts.arrive(acc, work, SHARE, COLUMNS)
+        if stays:
+            for i in gl.static_range(self.PIECES):
+                if i % among == first:
+                    if self.residual.desc is not None:
+                        self.load_residual(work, i, i + 1, WHICH)
+                    piece = self.parts.sum(acc.zeros(COLUMNS), work, SHARE, i * COLUMNS)
+                    self.store_piece(piece, i, work, phase, 0, WHICH)
+            self.parts.end(work, among, SHARE)
+            phase = self.next_phase(phase)
+        return phase
+
+    @gluon.jit
+    def next_phase(self, phase):
+        """That of the residual's barriers, once its pieces were read."""
+        if self.residual.desc is not None:
+            phase ^= 1
+        return phase
+
+    @gluon.jit
+    def store_piece(self, piece, i: gl.constexpr, work, phase, PENDING: gl.constexpr,
+                    WHICH: gl.constexpr):  # fmt: skip
+        """Piece i of a tile: what follows the product, and the store.
+
+        Args:
+            PENDING: how many stores may still read their buffers.
+        """
+        COLUMNS: gl.constexpr = self.tiles.shape[2]
+        M: gl.constexpr = 0 if self.N_MAJOR else 1
+        size = (matrix_size(self.desc, M), matrix_size(self.desc, 1 - M))
+        off = (work.off_m, work.off_n + i * COLUMNS)
+        buffer = self.buffer(i, WHICH)
+        if self.residual.desc is not None:
+            mbarrier.wait(self.residual.ready.index(WHICH * self.PIECES + i), phase)
+        piece = self.scaling.apply(piece, off, size)
+        if self.residual.desc is not None:
+            added = buffer.load(piece.type.layout).to(gl.float32) * self.residual.beta
+            piece = piece.to(gl.float32) + added
+        piece = activated(piece, self.ACTIVATION)
+        if self.residual.desc is None:  # else the residual's load has waited
+            tma.store_wait(PENDING)
+        buffer.store(piece.to(self.desc.dtype))
+        fence_async_shared()
+        view = tma_view(buffer, self.desc)
+        if self.N_MAJOR:
+            store_block(self.desc, work.matrix, off[0], off[1], view)
+        else:
+            store_block(self.desc, work.matrix, off[1], off[0], view)

@@ -4,10 +4,20 @@ Blocks run through `GROUP_M` rows of tiles at a time, column by column, so that 
 that are read at the same time fit the L2 cache.
 
 With `MAX_SPLITS` above 1, the tiles of a last wave that would leave blocks idle are cut along K
-into parts (`epilogue.Parts` adds them up). All blocks of the wave walk through K at the same pace
-and find each other's tiles of A and B in the L2 cache. (A finer division, "stream-K", was measured:
-where blocks are at different positions in K, B comes from memory several times, and a product of
-512x6144x4096 took 2.3 times as long.)
+(`epilogue.Parts` adds the parts up). There are two ways:
+
+- *evenly*: every tile into as many parts as there are blocks for. All blocks walk through K at the
+  same pace and find each other's tiles of A and B in the L2 cache.
+- *end to end* ("stream-K"), where there is but one row or column of tiles: their products lie one
+  after the other, and every block takes as many of them, beginning in one tile and ending in the
+  next. No block is idle, but the blocks are at different positions in K; where several need the same
+  tile of A or B, it comes from memory several times then. (1028x1280x5120 took 1.6 times as long as
+  with whole tiles, 512x6144x4096 2.3 times.)
+
+The last row and the last column of tiles end where the matrix does, and overlap those before: what
+lies outside of a matrix comes seven times slower from the TMA unit than what lies inside. Elements
+that two tiles share are written twice with the same bits; where that would not be so (a residual
+that is C itself, parts along K of some tiles alone), the last tiles do not overlap others.
 """
 
 # Gluon functions: their arguments are values of the compiler, not of Python.
@@ -19,6 +29,10 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
 from triton_ext.compat import aggregate
+from triton_ext.kernels import config
+
+SHORTEST = gl.constexpr(config.LEAST_K)
+LONGEST = gl.constexpr(config.MOST_K)
 
 
 @gluon.jit
@@ -38,9 +52,10 @@ class Work:
         matrix: which of the batch the tile belongs to.
         off_m, off_n: the tile's first row and column.
         k_first, k_end: the range of K, in tiles.
-        splits: into how many parts the tile is cut along K.
+        splits: into how many parts the tile is cut along K, made by successive blocks.
         split: which of them this is.
-        distance: how far apart the program numbers of the blocks are that make successive parts.
+        tail: the tile's number among those of the last wave, if it is cut.
+        even: whether all tiles are cut into as many parts, so that this is the block's last step.
     """
 
     matrix: gl.tensor
@@ -50,7 +65,8 @@ class Work:
     k_end: gl.tensor
     splits: gl.tensor
     split: gl.tensor
-    distance: gl.tensor
+    tail: gl.tensor
+    even: gl.tensor
 
 
 @aggregate
@@ -58,13 +74,17 @@ class Tiling:
     """The problem in tiles, and the order in which the blocks make them.
 
     Attributes:
+        size_m, size_n: rows and columns of C.
         tiles_m, tiles_n: tiles of C, of one matrix.
         num_k: tiles along K.
         BLOCK_M, BLOCK_N: rows and columns of a tile.
         GROUP_M: how many rows of tiles run together.
-        MAX_SPLITS: into how many parts along K a tile of an incomplete wave may be cut.
+        MAX_SPLITS: into how many parts along K a tile of an incomplete wave may be cut evenly.
+        OVERLAP: whether the last tiles may overlap others.
     """
 
+    size_m: gl.tensor
+    size_n: gl.tensor
     tiles_m: gl.tensor
     tiles_n: gl.tensor
     num_k: gl.tensor
@@ -72,27 +92,43 @@ class Tiling:
     BLOCK_N: gl.constexpr
     GROUP_M: gl.constexpr
     MAX_SPLITS: gl.constexpr
+    OVERLAP: gl.constexpr
 
     @gluon.jit
     def last_wave(self, tiles):
-        """How the tiles that do not fill a wave are divided: (whole waves, tiles left, parts).
+        """How the tiles that do not fill a wave are divided among the blocks.
 
-        A part has at least 4 products of tiles.
+        `kernels.cost_model` computes the same.
+
+        Returns:
+            The whole waves; the blocks that share the tiles left; whether evenly; and two numbers:
+            block p makes the products p * products // among to (p + 1) * products // among of all
+            that are left, where each tile has num_k.
         """
         programs = gl.num_programs(0)
         waves = tiles // programs
-        left = tiles - waves * programs
-        splits = gl.minimum(
-            programs // gl.maximum(left, 1), gl.minimum(self.MAX_SPLITS, self.num_k // 4)
-        )
-        return waves, left, gl.maximum(splits, 1)
+        left = gl.maximum(tiles - waves * programs, 1)
+        most = gl.maximum(gl.minimum(self.MAX_SPLITS, self.num_k // SHORTEST), 1)
+        splits = gl.minimum(programs // left, most)
+        streams = gl.minimum(self.tiles_m, self.tiles_n) == 1
+        streams &= self.num_k < LONGEST
+        blocks = gl.minimum(programs, left * most)
+        streams &= 8 * left * splits < 7 * blocks
+        blocks = gl.where(streams, blocks, left * splits)
+        products = gl.where(streams, left * self.num_k, self.num_k)
+        among = gl.where(streams, blocks, splits)
+        return waves, gl.where(tiles > waves * programs, blocks, 0), products, among, ~streams
 
     @gluon.jit
     def steps(self, tiles):
         """How many tiles, or parts of tiles, this block makes of all `tiles` of the batch."""
         if self.MAX_SPLITS > 1:
-            waves, left, splits = self.last_wave(tiles)
-            steps = waves + gl.where(gl.program_id(0) < left * splits, 1, 0)
+            program = gl.program_id(0)
+            waves, blocks, products, among, _ = self.last_wave(tiles)
+            first = program * products // among
+            last = (program + 1) * products // among - 1
+            parts = last // self.num_k - first // self.num_k + 1
+            steps = waves + gl.where(program < blocks, parts, 0)
         else:
             steps = gl.cdiv(gl.maximum(tiles - gl.program_id(0), 0), gl.num_programs(0))
         return steps
@@ -109,21 +145,36 @@ class Tiling:
         k_end = self.num_k
         splits = 1
         split = 0
-        distance = 1
+        tail = 0
+        even = gl.to_tensor(True)
+        overlap = gl.to_tensor(True)
         if self.MAX_SPLITS > 1:
-            waves, left, parts = self.last_wave(tiles)
-            distance = gl.maximum(left, 1)
-            whole = (step < waves) | (parts == 1)
-            splits = gl.where(whole, 1, parts)
-            split = gl.where(whole, 0, program // distance)
-            tile = gl.where(whole, tile, waves * gl.num_programs(0) + program % distance)
-            k_first = split * self.num_k // splits
-            k_end = (split + 1) * self.num_k // splits
+            waves, blocks, products, among, even = self.last_wave(tiles)
+            whole = step < waves
+            first = program * products // among
+            tail = first // self.num_k + step - waves
+            start = tail * self.num_k
+            end = (program + 1) * products // among
+            k_first = gl.where(whole, 0, gl.maximum(first - start, 0))
+            k_end = gl.where(whole, self.num_k, gl.minimum(end - start, self.num_k))
+            # Product x is that of block ((x + 1) * among - 1) // products.
+            first_block = ((start + 1) * among - 1) // products
+            last_block = ((start + self.num_k) * among - 1) // products
+            splits = gl.where(whole, 1, last_block - first_block + 1)
+            split = gl.where(whole, 0, program - first_block)
+            tile = gl.where(whole, tile, waves * gl.num_programs(0) + tail)
+            overlap = (blocks == 0) | (waves == 0) & even  # every tile is made in the same way
         matrix = 0
         if BATCHED:
             matrix = tile // (self.tiles_m * self.tiles_n)
             tile = tile % (self.tiles_m * self.tiles_n)
         tile_m, tile_n = tile_position(tile, self.tiles_m, self.tiles_n, self.GROUP_M)
-        off_m = tile_m * self.BLOCK_M + ROW
+        off_m = tile_m * self.BLOCK_M
         off_n = tile_n * self.BLOCK_N
-        return Work(matrix, off_m, off_n, k_first, k_end, splits, split, distance)
+        if self.OVERLAP:
+            last_m = gl.where(overlap, gl.maximum(self.size_m - self.BLOCK_M, 0), off_m)
+            last_n = gl.where(overlap, gl.maximum(self.size_n - self.BLOCK_N, 0), off_n)
+            off_m = gl.minimum(off_m, last_m)
+            off_n = gl.minimum(off_n, last_n)
+        off_m += ROW
+        return Work(matrix, off_m, off_n, k_first, k_end, splits, split, tail, even)

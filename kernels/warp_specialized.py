@@ -118,11 +118,17 @@ class Accumulator:
         return gl.convert_layout(piece, LAYOUT)
 
     @gluon.jit
-    def leave(self, parts, SHARE: gl.constexpr, COLUMNS: gl.constexpr):
-        """Leave it to the block that stores the tile."""
-        parts.leave(self.wide, SHARE, 0)
+    def zeros(self, COLUMNS: gl.constexpr):
+        """Zeros in the place of a piece that was read."""
+        LAYOUT: gl.constexpr = piece_layout(self.wide.type.layout, COLUMNS)
+        return gl.zeros((self.wide.shape[0], COLUMNS), self.wide.dtype, LAYOUT)
+
+    @gluon.jit
+    def leave(self, parts, work, SHARE: gl.constexpr, COLUMNS: gl.constexpr):
+        """Leave it in the workspace, for who stores the tile."""
+        parts.leave(self.wide, work, SHARE, 0)
         if self.narrow is not None:
-            parts.leave(self.narrow, SHARE, self.wide.shape[1])
+            parts.leave(self.narrow, work, SHARE, self.wide.shape[1])
 
     @gluon.jit
     def release(self):
@@ -213,6 +219,16 @@ def multiply(ring, turns, slot, work, WHICH: gl.constexpr):
 
 
 @gluon.jit
+def others_products(tiling, step, tiles):
+    """Products of tiles that the other consumer makes in the step after this one, in its turn."""
+    products = tiling.num_k
+    if tiling.MAX_SPLITS > 1:
+        work = tiling.work(step + 1, tiles, False)
+        products = work.k_end - work.k_first
+    return products
+
+
+@gluon.jit
 def consume(epilogue, ring, turns, tiling, WHICH: gl.constexpr):
     """A consumer warpgroup: its rows of each tile of C, or all rows of every other tile, if
     consumers take turns.
@@ -226,15 +242,15 @@ def consume(epilogue, ring, turns, tiling, WHICH: gl.constexpr):
     slot = ring.first()
     residual_phase = gl.to_tensor(0)
     if FIRST > 0:
-        slot = slot.after(FIRST * tiling.num_k)
+        slot = slot.after(others_products(tiling, -1, tiles))
     gdc_wait()
     for step in range(FIRST, tiling.steps(tiles), turns.NUMBER):
         work = tiling.work(step, tiles, BATCHED, SHARE * ring.a_tiles.shape[1])
         epilogue.begin(work, WHICH)
         turns.wait(step, WHICH)
         acc, slot = multiply(ring, turns, slot, work, WHICH)
-        if turns.NUMBER > 1:  # the others' tiles; a part of a tile is the last step
-            slot = slot.after((turns.NUMBER - 1) * tiling.num_k)
+        if turns.NUMBER > 1:
+            slot = slot.after(others_products(tiling, step, tiles))
         residual_phase = epilogue.finish(acc, work, residual_phase, WHICH)
     tma.store_wait(0)
 
@@ -255,10 +271,13 @@ def matmul_warp_specialized(
     """The whole kernel: barriers and buffers, then a warp's task each."""
     ROWS: gl.constexpr = BLOCK_M // SHARES
     PIECES: gl.constexpr = C_PARTS + NARROW_N * C_PARTS // BLOCK_N
-    tiles_m = gl.cdiv(matrix_size(c_desc, 0 if C_N_MAJOR else 1), BLOCK_M)
-    tiles_n = gl.cdiv(matrix_size(c_desc, 1 if C_N_MAJOR else 0), BLOCK_N + NARROW_N)
+    size_m = matrix_size(c_desc, 0 if C_N_MAJOR else 1).to(gl.int32)
+    size_n = matrix_size(c_desc, 1 if C_N_MAJOR else 0).to(gl.int32)
     num_k = gl.cdiv(matrix_size(a_desc, 1 if A_K_MAJOR else 0), BLOCK_K)
-    tiling = Tiling(tiles_m, tiles_n, num_k, BLOCK_M, BLOCK_N + NARROW_N, GROUP_M, MAX_SPLITS)
+    tiling = Tiling(
+        size_m, size_n, gl.cdiv(size_m, BLOCK_M), gl.cdiv(size_n, BLOCK_N + NARROW_N), num_k,
+        BLOCK_M, BLOCK_N + NARROW_N, GROUP_M, MAX_SPLITS, c0_desc is None,
+    )  # fmt: skip
 
     a_tiles = gl.allocate_shared_memory(a_desc.dtype, [STAGES * SHARES, ROWS, BLOCK_K], A_LAYOUT)
     b_tiles = gl.allocate_shared_memory(b_desc.dtype, [STAGES, BLOCK_K, BLOCK_N], B_LAYOUT)

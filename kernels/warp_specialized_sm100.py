@@ -30,7 +30,7 @@ from triton.experimental.gluon.language.nvidia.blackwell import (
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from triton_ext.compat import aggregate, load_accumulator, sums_layout
+from triton_ext.compat import aggregate, load_accumulator, register_layout, sums_layout
 from triton_ext.kernels.epilogue import Epilogue, Parts, Residual, Scaling
 from triton_ext.kernels.launch_control import ask, turns_of
 from triton_ext.kernels.matrices import is_batched, matrix_size
@@ -69,11 +69,17 @@ class Accumulator:
         return load_accumulator(piece)
 
     @gluon.jit
-    def leave(self, parts, SHARE: gl.constexpr, COLUMNS: gl.constexpr):
-        """Leave it to the block that stores the tile."""
+    def zeros(self, COLUMNS: gl.constexpr):
+        """Zeros in the place of a piece that was read."""
+        LAYOUT: gl.constexpr = register_layout(self.memory.slice(0, COLUMNS))
+        return gl.zeros((self.memory.shape[0], COLUMNS), self.memory.dtype, LAYOUT)
+
+    @gluon.jit
+    def leave(self, parts, work, SHARE: gl.constexpr, COLUMNS: gl.constexpr):
+        """Leave it in the workspace, for who stores the tile."""
         pieces = self.pieces(COLUMNS)
         for i in gl.static_range(len(pieces)):
-            parts.leave(self.read(pieces[i]), SHARE, i * COLUMNS)
+            parts.leave(self.read(pieces[i]), work, SHARE, i * COLUMNS)
         self.release()
 
     @gluon.jit
@@ -180,12 +186,15 @@ def matmul_warp_specialized_sm100(
         A_SCALES: gl.constexpr, B_SCALES: gl.constexpr, PREFETCH: gl.constexpr,
         PREFETCH_LEFT: gl.constexpr, num_warps: gl.constexpr):  # fmt: skip
     """The whole kernel: barriers, buffers and tensor memory, then a warp's task each."""
-    tiles_m = gl.cdiv(matrix_size(c_desc, 0 if C_N_MAJOR else 1), BLOCK_M)
-    tiles_n = gl.cdiv(matrix_size(c_desc, 1 if C_N_MAJOR else 0), BLOCK_N)
+    size_m = matrix_size(c_desc, 0 if C_N_MAJOR else 1).to(gl.int32)
+    size_n = matrix_size(c_desc, 1 if C_N_MAJOR else 0).to(gl.int32)
     num_k = gl.cdiv(matrix_size(a_desc, 1 if A_K_MAJOR else 0), BLOCK_K)
-    tiling = Tiling(tiles_m, tiles_n, num_k, BLOCK_M, BLOCK_N, GROUP_M, MAX_SPLITS)
+    tiling = Tiling(
+        size_m, size_n, gl.cdiv(size_m, BLOCK_M), gl.cdiv(size_n, BLOCK_N), num_k, BLOCK_M,
+        BLOCK_N, GROUP_M, MAX_SPLITS, c0_desc is None,
+    )  # fmt: skip
     BATCHED: gl.constexpr = is_batched(c_desc)
-    tiles = tiles_m * tiles_n
+    tiles = tiling.tiles_m * tiling.tiles_n
     if BATCHED:
         tiles *= c_desc.shape[0]
 

@@ -95,7 +95,17 @@ EMULATED = [
     ({"block_m": 16, "block_n": 64, "consumers": 1, "swap": True, "max_splits": 8},
      13, 264, 1000, 21),
     ({"block_m": 64, "block_n": 64, "consumers": 1, "max_splits": 3}, 300, 200, 776, 15),
+    # cut end to end: 5 tiles among 8 blocks, 3 among 5 after a whole wave, in turn, two-fold
+    ({"block_m": 16, "block_n": 64, "consumers": 1, "swap": True, "max_splits": 8},
+     13, 264, 1000, 8),
+    ({"block_n": 256, "c_parts": 2, "consumers": 2, "max_splits": 4}, 456, 520, 520, 7),
+    ({"block_m": 64, "block_n": 64, "consumers": 2, "pingpong": True, "max_splits": 8},
+     136, 264, 1000, 13),
+    ({"block_m": 64, "block_n": 48, "side": 16, "c_parts": 2, "consumers": 1, "max_splits": 8},
+     56, 136, 1040, 5),
     # clusters
+    ({"consumers": 2, "cluster": 2, "block_n": 96, "side": 32, "c_parts": 2, "b_major": "MN"},
+     304, 200, 200, 4),
     ({"consumers": 2, "cluster": 2, "a_major": "MN", "b_major": "MN"}, 304, 264, 200, 4),
     ({"block_n": 192, "consumers": 3, "cluster": 2, "swap": True}, 136, 520, 200, 4),
     # two consumers in turn, the ring going round more than twice in a tile; the last tile in parts

@@ -1,0 +1,160 @@
+"""Fit the cost model's constants to measured times of many configurations.
+
+    python -m benchmarks.survey --random 1 2 3 --number 60 --json survey.json   # on the GPU
+    python -m benchmarks.fit survey.json [--folds N]                             # anywhere
+
+What is minimised is what the choice costs: the expected time, over the best one's, of a choice that
+takes a configuration with a probability that falls exponentially with its predicted time; and, with
+a small weight, the squared errors of the logarithms. Problems, not rows, are divided for the
+cross-validation: the constants fitted to all others predict those left out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+
+from benchmarks.matmul import geometric_mean
+from triton_ext.kernels.config import MatmulConfig
+from triton_ext.kernels.cost_model import FITTED, Constants, predicted_seconds, suits
+
+SHARPNESS = 30.0
+"""How fast the probability falls: by 1/e where a time is longer by 1/30."""
+ERROR_WEIGHT = 0.3
+STEPS = (1.3, 1.1, 1.03)
+"""By which factors a constant is changed, one after the other."""
+
+
+@dataclass(frozen=True)
+class Timed:
+    """What was measured of a problem: m, n, k, cuBLAS's seconds, each configuration and its."""
+
+    sizes: tuple[int, int, int]
+    name: str
+    torch: float
+    configs: tuple[MatmulConfig, ...]
+    seconds: tuple[float, ...]
+
+    def predicted(self, constants: Constants, multiprocessors: int = 132) -> list[float]:
+        return [
+            predicted_seconds(config, *self.sizes, multiprocessors, constants=constants)
+            for config in self.configs
+        ]
+
+
+def read(path: Path) -> list[Timed]:
+    """The rows of `benchmarks.survey`, without what the model never chooses."""
+    found = []
+    for row in json.loads(path.read_text())["rows"]:
+        sizes = (row["m"], row["n"], row["k"])
+        pairs = [
+            (config, each["seconds"])
+            for each in row["configs"]
+            if suits(config := MatmulConfig(**each["config"]), *sizes, 132)
+        ]
+        configs, seconds = zip(*pairs, strict=True)
+        found.append(Timed(sizes, row["problem"], row["torch_us"] * 1e-6, configs, seconds))
+    return found
+
+
+def loss(timed: Sequence[Timed], constants: Constants) -> float:
+    """See above; the mean over the problems."""
+    total = 0.0
+    for each in timed:
+        best = min(each.seconds)
+        logs = [math.log(x) for x in each.predicted(constants)]
+        least = min(logs)
+        weights = [math.exp(-SHARPNESS * (x - least)) for x in logs]
+        costs = [seconds / best - 1 for seconds in each.seconds]
+        total += sum(w * c for w, c in zip(weights, costs, strict=True)) / sum(weights)
+        errors = [
+            (x - math.log(seconds)) ** 2 / (1 + 10 * cost)
+            for x, seconds, cost in zip(logs, each.seconds, costs, strict=True)
+        ]
+        total += ERROR_WEIGHT * statistics.fmean(errors)
+    return total / len(timed)
+
+
+def fit(timed: Sequence[Timed], start: Constants = FITTED, rounds: int = 4) -> Constants:
+    """Change one constant after the other, as long as it helps."""
+    constants, least = start, loss(timed, start)
+    for step in STEPS:
+        for _ in range(rounds):
+            before = least
+            for field in fields(Constants):
+                for factor in (step, 1 / step):
+                    while True:
+                        changed = replace(
+                            constants, **{field.name: getattr(constants, field.name) * factor}
+                        )
+                        found = loss(timed, changed)
+                        if found >= least * (1 - 1e-5):
+                            break
+                        constants, least = changed, found
+            if least > before * 0.998:
+                break
+    return constants
+
+
+def costs(timed: Sequence[Timed], constants: Constants) -> list[float]:
+    """How much longer the model's choice takes than the best of what was measured."""
+    found = []
+    for each in timed:
+        predicted = each.predicted(constants)
+        choice = predicted.index(min(predicted))
+        found.append(each.seconds[choice] / min(each.seconds))
+    return found
+
+
+def errors(timed: Sequence[Timed], constants: Constants) -> list[float]:
+    """|predicted / measured - 1| of all configurations."""
+    return [
+        abs(p / s - 1)
+        for each in timed
+        for p, s in zip(each.predicted(constants), each.seconds, strict=True)
+    ]
+
+
+def report(title: str, timed: Sequence[Timed], found: Sequence[float], off: float) -> None:
+    ratios = [
+        each.torch / (min(each.seconds) * cost) for each, cost in zip(timed, found, strict=True)
+    ]
+    print(
+        f"{title}: choice {statistics.fmean(found) - 1:.1%} slower than the best in the mean,"
+        f" {max(found) - 1:.0%} at most; off by {off:.1%} in the median;"
+        f" {geometric_mean(ratios):.3f} of cuBLAS, lowest {min(ratios):.3f}"
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("files", nargs="+", type=Path, help="of benchmarks.survey")
+    parser.add_argument("--folds", type=int, default=5, help="of the cross-validation; 0: none")
+    arguments = parser.parse_args()
+    timed = [each for path in arguments.files for each in read(path)]
+    off = statistics.median(errors(timed, FITTED))
+    report(f"{len(timed)} problems, constants as they are", timed, costs(timed, FITTED), off)
+    constants = fit(timed)
+    off = statistics.median(errors(timed, constants))
+    report("fitted to all", timed, costs(timed, constants), off)
+    held, held_costs, held_errors = [], [], []
+    for fold in range(arguments.folds):
+        part = timed[fold :: arguments.folds]
+        others = [each for i, each in enumerate(timed) if i % arguments.folds != fold]
+        trained = fit(others, constants, rounds=1)
+        held += part
+        held_costs += costs(part, trained)
+        held_errors += errors(part, trained)
+    if held:
+        report("cross-validated", held, held_costs, statistics.median(held_errors))
+    for name, value in asdict(constants).items():
+        print(f"    {name}: float = {value:.3g}")
+
+
+if __name__ == "__main__":
+    main()

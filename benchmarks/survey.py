@@ -1,0 +1,158 @@
+"""Times of many configurations of drawn problems, for `benchmarks.fit`; on a Hopper GPU.
+
+    python -m benchmarks.survey --random 1 2 3 --number 60 --json FILE [--candidates 24]
+
+For each problem: the cost model's candidates that it predicts to be the fastest, the fastest two of
+each kind (rows, consumers, turns, clusters, swapping, parts), and cuBLAS, in turn as in
+`benchmarks.matmul`, but for fewer rounds. All results are compared with float64.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import os
+import statistics
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import fields, replace
+from typing import Any
+
+import torch
+
+from benchmarks import harness
+from benchmarks.harness import Row, Table
+from benchmarks.matmul import (
+    INPUT_BYTES,
+    MULTIPROCESSORS,
+    checked,
+    describe,
+    kernel_launches,
+    torch_launches,
+)
+from benchmarks.problems import Problem, drawn_problems, inputs
+from benchmarks.replay import graph_of, launches_in_graph, replayed_seconds
+from triton_ext.kernels.config import MatmulConfig
+from triton_ext.kernels.cost_model import ranked_configs
+from triton_ext.kernels.launch import compile_matmul
+
+ROUNDS = 3
+DEFAULTS = {field.name: field.default for field in fields(MatmulConfig)}
+compiled = functools.cache(compile_matmul)
+
+
+def kind(config: MatmulConfig) -> tuple[Any, ...]:
+    parts = config.max_splits > 1
+    return config.rows, config.consumers, config.pingpong, config.cluster, config.swap, parts
+
+
+def considered(problem: Problem, number: int) -> list[MatmulConfig]:
+    """The configurations to measure, the cost model's choice first."""
+    ranked = ranked_configs(
+        problem.element_type, problem.a_major, problem.b_major, problem.m, problem.n, problem.k,
+        MULTIPROCESSORS, problem.out_type, every=True,
+    )  # fmt: skip
+    seen: Counter[tuple[Any, ...]] = Counter()
+    found = ranked[: number // 2]
+    for config in ranked:
+        seen[kind(config)] += 1
+        if seen[kind(config)] <= 2 and config not in found:
+            found.append(config)
+    return [problem.config(), *(c for c in found if c != problem.config())][:number]
+
+
+def measure(problem: Problem, configs: Sequence[MatmulConfig]) -> Row:
+    """The seconds of a launch of each configuration, and of cuBLAS."""
+    sets = [inputs(problem) for _ in range(max(2, min(24, math.ceil(INPUT_BYTES / problem.bytes))))]
+    estimate = 2e-6 + max(problem.flops / 700e12, problem.bytes / 4e12)
+    count = launches_in_graph(estimate, len(sets))
+    sides: dict[str, Callable[[int], None]] = {"torch": torch_launches(problem, sets)}
+    sides |= {
+        str(i): kernel_launches(problem, config, sets, compiled(config))
+        for i, config in enumerate(configs)
+    }
+    limit = 1.5 * checked(problem, sides["torch"], sets[0]) + 1e-3
+    for name, launch in sides.items():
+        error = checked(problem, launch, sets[0])
+        if not error <= limit:
+            raise AssertionError(f"{problem}, {configs[int(name)]}: error {error}")
+    graphs = {name: graph_of(launch, count) for name, launch in sides.items()}
+    for graph in graphs.values():
+        graph.replay()
+    rounds = replayed_seconds(graphs, ROUNDS if problem.flops < 3e11 else 2)
+    seconds = {name: statistics.median(times) / count for name, times in rounds.items()}
+    found = [
+        {"config": described(config), "seconds": seconds[str(i)]}
+        for i, config in enumerate(configs)
+    ]
+    best = min(found, key=lambda each: each["seconds"])
+    return {
+        "m": problem.m, "n": problem.n, "k": problem.k, "type": problem.element_type,
+        "a_major": problem.a_major, "b_major": problem.b_major, "class": problem.shape_class,
+        "problem": str(problem),
+        "torch_us": seconds["torch"] * 1e6,
+        "choice": seconds["torch"] / seconds["0"],
+        "best": seconds["torch"] / best["seconds"],
+        "best_config": describe(MatmulConfig(**best["config"])),
+        "configs": found,
+    }  # fmt: skip
+
+
+def described(config: MatmulConfig) -> dict[str, Any]:
+    """The fields that do not have their defaults."""
+    return {n: v for n, d in DEFAULTS.items() if (v := getattr(config, n)) != d}
+
+
+def _compile(config: MatmulConfig) -> None:
+    compile_matmul(config)
+
+
+def rows(work: Sequence[tuple[Problem, list[MatmulConfig]]], seconds: float) -> Iterator[Row]:
+    """The measured rows, as long as there is time."""
+    begin = time.perf_counter()
+    for problem, configs in work:
+        if time.perf_counter() - begin > seconds:
+            print(f"stopped after {seconds} s")
+            return
+        yield measure(problem, configs)
+
+
+TABLE = Table(
+    ("problem", "<28", "problem"),
+    ("class", "<16", "class"),
+    ("torch us", ">9.1f", "torch_us"),
+    ("choice", ">8.3f", "choice"),
+    ("best", ">8.3f", "best"),
+    ("  configuration", "", lambda row: f"  {row['best_config']}"),
+)
+
+
+def main() -> None:
+    parser = harness.options(__doc__)
+    parser.add_argument("--random", type=int, nargs="+", metavar="SEED", default=[1])
+    parser.add_argument("--number", type=int, default=60, help="of problems of each seed")
+    parser.add_argument("--candidates", type=int, default=24)
+    parser.add_argument("--seconds", type=float, default=300, help="to measure for, at most")
+    arguments = parser.parse_args()
+    problems = [
+        replace(problem, element_type="bf16") if problem.element_type == "fp16" else problem
+        for seed in arguments.random
+        for problem in drawn_problems(seed, arguments.number)
+    ]  # fp16 takes the time of bf16, so that fewer kernels are compiled
+    work = []
+    for problem in problems:
+        number = arguments.candidates // (2 if problem.flops > 8e11 else 1)
+        work.append((problem, considered(problem, number)))
+    kernels = list(dict.fromkeys(config for _, configs in work for config in configs))
+    begin = time.perf_counter()
+    with ProcessPoolExecutor(os.cpu_count()) as pool:
+        list(pool.map(_compile, kernels, chunksize=2))
+    print(f"{len(kernels)} kernels compiled in {time.perf_counter() - begin:.0f} s")
+    torch.manual_seed(0)
+    harness.report("survey", rows(work, arguments.seconds), TABLE, arguments.json)
+
+
+if __name__ == "__main__":
+    main()
