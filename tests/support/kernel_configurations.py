@@ -80,6 +80,7 @@ def configurations(arch):
     yield {"element_type": "bf16", "consumers": 1, "block_n": 256, "stages": 6, "cluster": 2,
            "pair": True, "c_parts": 4, "c_buffers": 2, "prefetch": "a"}  # fmt: skip
     yield several | {"element_type": "fp16", "cluster": 4, "pair": True, "b_major": "MN"}
+    yield several | {"element_type": "bf16", "block_n": 96, "side": 32, "c_parts": 2, "asked": True}
 
 
 # A configuration, M, N, K, and how many SMs there are: so many blocks stay.
