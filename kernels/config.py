@@ -260,15 +260,16 @@ class MatmulConfig:
             }
             rest = (field for field in fields(self) if field.name not in simple)
             return simple | {field.name: (field.default,) for field in rest}
-        columns = [size + self.side for size in (8, 16, 32, 64, 128, 256) if size > self.side]
+        shapes: Sequence[int] = (8, 16, 32, 64, 128, 256)
         main = self.columns - self.side
         rows: tuple[int, ...] = (64 * self.shares, 128 * self.shares)
         if on_hopper and (self.columns > 160 or self.consumers == 3):
             rows = rows[:1]  # 160 registers of accumulator a thread are what there is room for
         if not on_hopper and self.rows in rows:
-            blocks = 2 if self.pair else 1
-            shapes = legal_n(MMA_KINDS[self.element_type], blocks * self.rows, blocks)
-            columns = [size for size in columns if size in shapes]
+            kind, blocks = MMA_KINDS.get(self.element_type, "f16"), 2 if self.pair else 1
+            legal = legal_n(kind, blocks * self.rows, blocks)
+            shapes = [size for size in shapes if size in legal]
+        columns = [size + self.side for size in shapes if size > self.side]
         return anywhere | {
             "block_m": columns if self.swap else rows,
             "block_n": rows if self.swap else columns,
@@ -294,7 +295,7 @@ class MatmulConfig:
             "b_scales": (None, "one", "each"),
             "alpha": boolean,
             "pingpong": boolean if self.consumers == 2 else (False,),
-            "side": (0, 8, 16, 32, 64, 128) if on_hopper else (0,),
+            "side": (0, *(n for n in shapes if n < 256)) if on_hopper or self.cluster == 1 else (0,),
             "prefetch": (None, *(name for name in "ab" if getattr(self, f"{name}_major") == "K")),
             "residual": boolean,
             "batched": boolean,

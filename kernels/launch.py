@@ -214,10 +214,6 @@ def kernel_constants(config: MatmulConfig, *, generated_layouts: bool = True) ->
         return common
     if config.arch == 90:
         common |= {
-            "NARROW_N": config.side,
-            "NARROW_LAYOUT": layout(config.narrow_layouts)
-            if config.narrow_layouts is not None
-            else None,
             "CONSUMERS": config.consumers,
             "CONSUMER_REGISTERS": CONSUMER_REGISTERS[config.consumers],
             "SHARES": config.shares,
@@ -232,6 +228,10 @@ def kernel_constants(config: MatmulConfig, *, generated_layouts: bool = True) ->
         **{name: None for name, asked in _optional_arguments(config).items() if not asked},
         "BLOCK_M": config.cluster * config.rows,
         "BLOCK_N": config.columns - config.side,
+        "NARROW_N": config.side,
+        "NARROW_LAYOUT": layout(config.narrow_layouts)
+        if config.narrow_layouts is not None
+        else None,
         "C_PARTS": config.c_parts,
         "C_BUFFERS": config.c_buffers,
         "C_N_MAJOR": not config.swap,

@@ -42,25 +42,36 @@ ONE_WARP = gl.constexpr(24)
 """Registers of a thread of the roles that are one warp."""
 
 
+@gluon.jit
+def slices(memory, COLUMNS: gl.constexpr):
+    """Tensor memory, so many columns at a time."""
+    END: gl.constexpr = memory.shape[1]
+    found = ()
+    for column in gl.static_range(0, END, COLUMNS):
+        found += (memory.slice(column, COLUMNS),)
+    return found
+
+
 @aggregate
 class Accumulator:
     """The sums of a tile of C in tensor memory.
 
     Attributes:
-        memory: where they are.
+        wide: where those of the tile of B are.
+        narrow: those of the narrow tile of B, or None.
         free: the barrier that completes when they have been read.
     """
 
-    memory: tensor_memory_descriptor
+    wide: tensor_memory_descriptor
+    narrow: tensor_memory_descriptor | gl.constexpr
     free: gl.shared_memory_descriptor
 
     @gluon.jit
     def pieces(self, COLUMNS: gl.constexpr):
         """It, so many columns at a time; see `read`."""
-        END: gl.constexpr = self.memory.shape[1]
-        pieces = ()
-        for column in gl.static_range(0, END, COLUMNS):
-            pieces += (self.memory.slice(column, COLUMNS),)
+        pieces = slices(self.wide, COLUMNS)
+        if self.narrow is not None:
+            pieces += slices(self.narrow, COLUMNS)
         return pieces
 
     @gluon.jit
@@ -71,8 +82,8 @@ class Accumulator:
     @gluon.jit
     def zeros(self, COLUMNS: gl.constexpr):
         """Zeros in the place of a piece that was read."""
-        LAYOUT: gl.constexpr = register_layout(self.memory.slice(0, COLUMNS))
-        return gl.zeros((self.memory.shape[0], COLUMNS), self.memory.dtype, LAYOUT)
+        LAYOUT: gl.constexpr = register_layout(self.wide.slice(0, COLUMNS))
+        return gl.zeros((self.wide.shape[0], COLUMNS), self.wide.dtype, LAYOUT)
 
     @gluon.jit
     def leave(self, parts, work, SHARE: gl.constexpr, COLUMNS: gl.constexpr):
@@ -93,12 +104,13 @@ class Accumulators:
     """Tensor memory for the sums of some tiles, which take turns.
 
     Attributes:
-        memory: its first dimension counts them.
+        wide, narrow: their first dimension counts them; see `Accumulator`.
         ready, free: the barriers that complete when a tile has been multiplied, and read.
         NUMBER: how many there are.
     """
 
-    memory: tensor_memory_descriptor
+    wide: tensor_memory_descriptor
+    narrow: tensor_memory_descriptor | gl.constexpr
     ready: gl.shared_memory_descriptor
     free: gl.shared_memory_descriptor
     NUMBER: gl.constexpr
@@ -109,16 +121,25 @@ class Accumulators:
         return Slot(gl.to_tensor(0), gl.to_tensor(0), self.NUMBER)
 
     @gluon.jit
+    def at(self, turn):
+        """The one whose turn it is."""
+        if self.narrow is None:
+            narrow: gl.constexpr = None
+        else:
+            narrow = self.narrow.index(turn.index)
+        return Accumulator(self.wide.index(turn.index), narrow, self.free.index(turn.index))
+
+    @gluon.jit
     def empty(self, turn):
-        """Wait until one has been read, and return its memory."""
+        """Wait until one has been read, and return it."""
         mbarrier.wait(self.free.index(turn.index), turn.phase ^ 1)  # passes in the first turn
-        return self.memory.index(turn.index)
+        return self.at(turn)
 
     @gluon.jit
     def full(self, turn):
         """Wait until one's tile has been multiplied, and return it."""
         mbarrier.wait(self.ready.index(turn.index), turn.phase)
-        return Accumulator(self.memory.index(turn.index), self.free.index(turn.index))
+        return self.at(turn)
 
 
 @gluon.jit
@@ -147,8 +168,12 @@ def multiply(ring, accumulators, turns):
         sums = accumulators.empty(which)
         for k in range(work.k_first, work.k_end):
             ring.wait(slot)
+            a_tile = ring.a_tiles.index(slot.index)
+            if ring.NARROW:
+                narrow_tile = ring.narrow_tiles.index(slot.index)
+                tcgen05_mma(a_tile, narrow_tile, sums.narrow, use_acc=k > work.k_first)
             tcgen05_mma(
-                ring.a_tiles.index(slot.index), ring.b_tiles.index(slot.index), sums,
+                a_tile, ring.b_tiles.index(slot.index), sums.wide,
                 use_acc=k > work.k_first, multicast=gl.num_ctas() > 1,
                 mbarriers=[ring.free.index(slot.index)],
             )  # fmt: skip
@@ -177,21 +202,23 @@ def store(epilogue, accumulators, turns):
 @gluon.jit
 def matmul_warp_specialized_sm100(
         a_desc, b_desc, c_desc, narrow_desc, workspace, bias, a_scale, b_scale, alpha, c0_desc,
-        beta, prefetched, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr,
+        beta, prefetched, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, NARROW_N: gl.constexpr,
+        BLOCK_K: gl.constexpr,
         STAGES: gl.constexpr, ACCUMULATORS: gl.constexpr, PAIR: gl.constexpr, ASKED: gl.constexpr,
         GROUP_M: gl.constexpr, C_PARTS: gl.constexpr, C_BUFFERS: gl.constexpr,
         A_K_MAJOR: gl.constexpr, B_K_MAJOR: gl.constexpr, C_N_MAJOR: gl.constexpr,
         MAX_SPLITS: gl.constexpr, A_LAYOUT: gl.constexpr, B_LAYOUT: gl.constexpr,
-        C_LAYOUT: gl.constexpr, ACTIVATION: gl.constexpr,
+        NARROW_LAYOUT: gl.constexpr, C_LAYOUT: gl.constexpr, ACTIVATION: gl.constexpr,
         A_SCALES: gl.constexpr, B_SCALES: gl.constexpr, PREFETCH: gl.constexpr,
         PREFETCH_LEFT: gl.constexpr, num_warps: gl.constexpr):  # fmt: skip
     """The whole kernel: barriers, buffers and tensor memory, then a warp's task each."""
+    PIECES: gl.constexpr = C_PARTS + NARROW_N * C_PARTS // BLOCK_N
     size_m = matrix_size(c_desc, 0 if C_N_MAJOR else 1).to(gl.int32)
     size_n = matrix_size(c_desc, 1 if C_N_MAJOR else 0).to(gl.int32)
     num_k = gl.cdiv(matrix_size(a_desc, 1 if A_K_MAJOR else 0), BLOCK_K)
     tiling = Tiling(
-        size_m, size_n, gl.cdiv(size_m, BLOCK_M), gl.cdiv(size_n, BLOCK_N), num_k, BLOCK_M,
-        BLOCK_N, GROUP_M, MAX_SPLITS, c0_desc is None,
+        size_m, size_n, gl.cdiv(size_m, BLOCK_M), gl.cdiv(size_n, BLOCK_N + NARROW_N), num_k,
+        BLOCK_M, BLOCK_N + NARROW_N, GROUP_M, MAX_SPLITS, c0_desc is None,
     )  # fmt: skip
     BATCHED: gl.constexpr = is_batched(c_desc)
     tiles = tiling.tiles_m * tiling.tiles_n
@@ -203,20 +230,25 @@ def matmul_warp_specialized_sm100(
     c_tiles = gl.allocate_shared_memory(
         c_desc.dtype, [C_BUFFERS, BLOCK_M, BLOCK_N // C_PARTS], C_LAYOUT
     )
-    ring = ring_of(a_tiles, b_tiles, STAGES, PAIR)
-    accumulators = accumulators_of(a_desc.dtype, BLOCK_M, BLOCK_N, ACCUMULATORS, PAIR)
+    narrow_tiles = b_tiles  # not used without a narrow tile
+    if NARROW_N > 0:
+        narrow_tiles = gl.allocate_shared_memory(
+            b_desc.dtype, [STAGES, BLOCK_K, NARROW_N], NARROW_LAYOUT
+        )
+    ring = ring_of(a_tiles, b_tiles, narrow_tiles, STAGES, NARROW_N > 0, PAIR)
+    accumulators = accumulators_of(a_desc.dtype, BLOCK_M, BLOCK_N, NARROW_N, ACCUMULATORS, PAIR)
     turns = turns_of(tiling, tiles, 4, ASKED, BATCHED)
     if c0_desc is None:
         c0_ready: gl.constexpr = None
     else:
-        c0_ready = allocate_barriers(C_PARTS, 1)
+        c0_ready = allocate_barriers(PIECES, 1)
     fence_async_shared()
 
-    operands = Operands(a_desc, b_desc, None, prefetched, A_K_MAJOR, B_K_MAJOR)
+    operands = Operands(a_desc, b_desc, narrow_desc, prefetched, A_K_MAJOR, B_K_MAJOR)
     epilogue = Epilogue(
-        c_desc, c_tiles, Parts(workspace, 1, BLOCK_N),
+        c_desc, c_tiles, Parts(workspace, 1, BLOCK_N + NARROW_N),
         Scaling(bias, a_scale, b_scale, alpha, A_SCALES, B_SCALES, C_N_MAJOR),
-        Residual(c0_desc, beta, c0_ready), ACTIVATION, C_PARTS, C_BUFFERS, C_N_MAJOR,
+        Residual(c0_desc, beta, c0_ready), ACTIVATION, PIECES, C_BUFFERS, C_N_MAJOR,
     )  # fmt: skip
     gdc_launch_dependents()
     # The arguments are written out: a tuple in a variable would turn constants into values.
@@ -244,7 +276,8 @@ def matmul_warp_specialized_sm100(
 
 
 @gluon.jit
-def ring_of(a_tiles, b_tiles, STAGES: gl.constexpr, PAIR: gl.constexpr):
+def ring_of(a_tiles, b_tiles, narrow_tiles, STAGES: gl.constexpr, NARROW: gl.constexpr,
+            PAIR: gl.constexpr):  # fmt: skip
     """A ring of these buffers, which tensor cores free, with its barriers; see `Ring`.
 
     The products of a pair wait for the tiles of both of its blocks. A buffer is free when all have
@@ -256,19 +289,25 @@ def ring_of(a_tiles, b_tiles, STAGES: gl.constexpr, PAIR: gl.constexpr):
     for each in gl.static_range(STAGES):
         mbarrier.init(ready.index(each), count=1)
         mbarrier.init(free.index(each), count=COMMITS)
-    return Ring(a_tiles, b_tiles, b_tiles, ready, free, None, STAGES, 1, False)
+    return Ring(a_tiles, b_tiles, narrow_tiles, ready, free, None, STAGES, 1, NARROW)
 
 
 @gluon.jit
 def accumulators_of(element_type: gl.constexpr, ROWS: gl.constexpr, COLUMNS: gl.constexpr,
-                    NUMBER: gl.constexpr, PAIR: gl.constexpr):  # fmt: skip
+                    NARROW_COLUMNS: gl.constexpr, NUMBER: gl.constexpr,
+                    PAIR: gl.constexpr):  # fmt: skip
     """Accumulators for products of that type, with their barriers; see `Accumulators`."""
     TYPE: gl.constexpr = gl.int32 if element_type.is_int() else gl.float32
     LAYOUT: gl.constexpr = sums_layout(ROWS, COLUMNS, gl.num_ctas(), PAIR)
-    memory = allocate_tensor_memory(TYPE, [NUMBER, ROWS, COLUMNS], LAYOUT)
+    wide = allocate_tensor_memory(TYPE, [NUMBER, ROWS, COLUMNS], LAYOUT)
+    if NARROW_COLUMNS > 0:
+        NARROW_LAYOUT: gl.constexpr = sums_layout(ROWS, NARROW_COLUMNS, gl.num_ctas(), PAIR)
+        narrow = allocate_tensor_memory(TYPE, [NUMBER, ROWS, NARROW_COLUMNS], NARROW_LAYOUT)
+    else:
+        narrow: gl.constexpr = None
     ready = mbarrier.allocate_mbarrier(batch=NUMBER)
     free = mbarrier.allocate_mbarrier(batch=NUMBER, two_ctas=PAIR)
     for each in gl.static_range(NUMBER):
         mbarrier.init(ready.index(each), count=1)
         mbarrier.init(free.index(each), count=1)
-    return Accumulators(memory, ready, free, NUMBER)
+    return Accumulators(wide, narrow, ready, free, NUMBER)

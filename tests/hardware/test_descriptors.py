@@ -349,7 +349,7 @@ def test_tritons_descriptors_are_the_derived_ones(arch, site):
         {"arch": arch, **fields}
         for fields in configurations(arch)
         if fields["element_type"] in ELEMENT_TYPES
-        and not (fields.get("swap") or fields.get("pair"))
+        and not any(fields.get(name) for name in ("swap", "pair", "asked"))
     ]
     configs = [fields for i, fields in enumerate(configs) if i % 2 == 0 or fields.get("side")]
     _, results = compile_jobs(site, [{"config": fields, "mutation": None} for fields in configs])

@@ -28,6 +28,8 @@ from triton_ext.kernels.config import MatmulConfig, choose_config, tile_layouts
 def test_generated_layouts_give_the_ptx_of_nvmma_encodings(arch, site):
     """All configurations by the installed release, every third one by the others."""
     configs = [{"arch": arch, **config} for config in configurations(arch)][:: 3 if site else 1]
+    if site is not None and site.name.startswith("3.7"):  # it cannot ask for tiles
+        configs = [config for config in configs if not config.get("asked")]
     _, results = compile_jobs(site, [{"config": config, "mutation": None} for config in configs])
     assert len(results) >= (7 if site else 20)
     mma = {90: r"wgmma\.mma_async", 100: r"tcgen05\.mma\."}[arch]
@@ -137,7 +139,7 @@ def test_ptx_without_debug_lines_keeps_the_code():
         ({"consumers": 4}, "consumers"),
         ({"consumers": 2, "arch": 100}, "consumers"),
         ({"consumers": 1, "arch": 100, "block_n": 8}, "block_n"),
-        ({"consumers": 1, "arch": 100, "block_n": 64, "side": 32}, "side"),
+        ({"consumers": 1, "arch": 100, "block_n": 96, "side": 32, "cluster": 2}, "side"),
         ({"consumers": 1, "arch": 100, "pair": True}, "pair"),
         ({"consumers": 1, "arch": 100, "asked": True, "max_splits": 2}, "max_splits"),
         ({"consumers": 2, "pair": True, "cluster": 2}, "pair"),

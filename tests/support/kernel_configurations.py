@@ -80,6 +80,7 @@ def configurations(arch):
     yield {"element_type": "bf16", "consumers": 1, "block_n": 256, "stages": 6, "cluster": 2,
            "pair": True, "c_parts": 4, "c_buffers": 2, "prefetch": "a"}  # fmt: skip
     yield several | {"element_type": "fp16", "cluster": 4, "pair": True, "b_major": "MN"}
+    yield several | {"element_type": "bf16", "block_n": 96, "side": 32, "c_parts": 2, "asked": True}
 
 
 # A configuration, M, N, K, and how many SMs there are: so many blocks stay.
@@ -182,7 +183,8 @@ EMULATED_SM100 = [
       "alpha": True}, 13, 264, 520, 13, ""),
     ({"element_type": "e4m3", "block_n": 16, "block_k": 128, "out_type": "fp32", "batched": True,
       "a_scales": "one", "b_scales": "each", "activation": "relu"}, 40, 24, 208, 2, "b"),
-    ({"element_type": "int8", "block_n": 32, "block_k": 128}, 136, 40, 208, 2, ""),
+    ({"element_type": "int8", "block_n": 48, "side": 16, "c_parts": 2, "block_k": 128,
+      "max_splits": 2}, 136, 88, 1104, 3, ""),
     ({"element_type": "tf32", "block_n": 32, "block_k": 32, "cluster": 2}, 264, 72, 100, 4, ""),
     ({"block_n": 64, "cluster": 2, "pair": True, "residual": True, "c_parts": 2}, 304, 136, 200, 2,
      ""),
