@@ -79,7 +79,7 @@ def _address(value: str | None) -> TmemAddress | None:
 @click.option("--warps", type=int, default=4, show_default=True, help="Warps that load it.")
 @click.option("--element", metavar="ROW,COLUMN", help="Say where this element is.")
 @click.option("--address", metavar="ADDRESS", help="Say what lies at this offset of the matrix.")
-@format_option("text", "json", "svg", text="Text, JSON, or a picture.")
+@format_option("text", "json", "svg", "html", text="Text, JSON, a picture, or a page.")
 def tmem(
     attribute: str | None,
     m: int | None,
@@ -116,8 +116,8 @@ def tmem(
     if attribute is None and not described:
         if at is None or wanted is not None or load is not None or shape is not None:
             raise click.UsageError("give --m and --n, --m and --k, an attribute, or an --address")
-        if form == "svg":
-            raise click.UsageError("--format svg draws a matrix, not an --address alone")
+        if form in ("svg", "html"):
+            raise click.UsageError(f"--format {form} draws a matrix, not an --address alone")
         cell = {"version": JSON_VERSION, "address": _cell(at)}
         show(form, json=lambda: cell, text=lambda: _cell_text(at))
         return
@@ -136,7 +136,8 @@ def tmem(
         svg = rendering("svg.transfer_svg", layout, transfer)
     else:
         svg = rendering("svg.tensor_memory_svg", layout)
-    show(form, json=view.as_object, text=view.lines, svg=svg)
+    html = rendering("html.tmem_html", title, layout, load or "")
+    show(form, json=view.as_object, text=view.lines, svg=svg, html=html)
 
 
 def _described(
