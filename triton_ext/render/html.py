@@ -83,6 +83,8 @@ _STATE = {
     "load": "32x32b", "shape2": "", "type2": "", "swizzle2": ROWS, "major2": "",
 }  # fmt: skip
 """What the page shows first; all of it can be changed there, and stands behind the # then."""
+_LOADS = tuple(name for name in ACCESS_SHAPES if name != "16x32bx2")
+"""The shapes that one chooses; ``16x32bx2`` is what ``32x32b`` becomes on a matrix with holes."""
 _SCRIPTS = (
     "linear", "shared", "hardware", "draw", "plane", "banks", "operand", "fragments", "tma", "tmem",
     "app",
@@ -136,7 +138,7 @@ def _descriptor(arch: int) -> dict[str, Any]:
 def _loads(layout: LinearLayout) -> dict[str, Any]:
     """For each shape of tcgen05.ld: who holds which cell of a warp's lanes, or why nobody does."""
     found: dict[str, Any] = {}
-    for name in ACCESS_SHAPES:
+    for name in _LOADS:
         try:
             transfer = plan_transfer(layout, name)
         except LayoutError as error:
@@ -269,7 +271,7 @@ def explore_html(
         accesses=list(_accesses()),
         matrices=[(name, name) for name in dict.fromkeys(one["name"] for one in matrices)],
         columns=[(n, n) for n in dict.fromkeys(one["columns"] for one in matrices) if n],
-        loads=[("", "none"), *((name, f".{name}") for name in ACCESS_SHAPES if "x2" not in name)],
+        loads=[("", "none"), *((name, f".{name}") for name in _LOADS)],
     )
 
 

@@ -22,11 +22,11 @@ function banksView(root, onSelect) {
     shown = elementsOf(state);
     const report = warpAccess(shown.offsets, shown.bytes);
     const lines = [...new Set([...report.lanesOf.keys()].map((word) => Math.floor(word / BANKS)))].sort((a, b) => a - b);
-    const left = 58, top = 22, size = 26, drawn = lines.slice(0, MAX_LINES);
+    const left = 48, top = 22, size = 24, drawn = lines.slice(0, MAX_LINES);
     begin(svg, left + BANKS * size + 4, top + drawn.length * size + 4, 1.3);
     drawn.forEach((line, i) => {
       add(svg, "rect", { class: "plain", x: left, y: top + i * size, width: BANKS * size, height: size });
-      label(svg, left - 28, top + (i + 0.5) * size, line * LINE);
+      label(svg, left - 24, top + (i + 0.5) * size, line * LINE);
       for (let bank = 0; bank < BANKS; bank += 1) {
         const lanes = report.lanesOf.get(line * BANKS + bank);
         if (!lanes) continue;
@@ -36,22 +36,22 @@ function banksView(root, onSelect) {
       }
     });
     for (let bank = 0; bank < BANKS; bank += 1) label(svg, left + (bank + 0.5) * size, 11, bank);
+    outline(svg, left, 2, size, top + drawn.length * size - 1, "bank-column");
     const words = wavefrontWords(report);
     sayAll(root, {
       "access-report": words, "access-note": `${shown.bytes} bytes a lane; ${report.together === 32 ? "all lanes" : `${report.together} lanes`} at a time${drawn.length < lines.length ? `; cut: ${drawn.length} of ${lines.length} lines` : ""}`,
       "access-key": report.ideal > 1 ? `A number is a lane; a colour, the ${report.together} lanes that are served together; a red frame, words that collide.` : "A number is a lane; a red frame, words that collide in their bank.",
     });
     $("[data-field=access-report]", root).classList.toggle("wrong", report.degree > 1);
+    const read = new Set((shown.elements || []).map((pair) => keyOf(plane.start(pair, plane.cell))));
+    ringCells($("[data-view=tile]", root), ({ row, column }) => read.has(`${row},${column}`));
     describe($(".cell", svg));
   }
   function describe(rect) {
     const word = Number(rect.dataset.word), lanes = rect.dataset.lanes.split(" ").map(Number);
     const [lane] = lanes, bank = word % BANKS, pair = shown.elements?.[lane];
-    $$(".cell", svg).forEach((node) => {
-      const own = node.dataset.lanes.split(" ").map(Number);
-      node.classList.toggle("same", own.some((one) => lanes.includes(one)));
-      node.classList.toggle("column", Number(node.dataset.word) % BANKS === bank);
-    });
+    ringCells(svg, (data) => data.lanes.split(" ").some((one) => lanes.includes(Number(one))));
+    $(".bank-column", svg).setAttribute("x", 48 + bank * 24);
     focusable(svg, rect);
     sayAll(root, {
       lane: lanes.join(", "), "lane-bank": `${bank}`, "lane-byte": `${word * BANK} (${hex(word * BANK, 1)})`,

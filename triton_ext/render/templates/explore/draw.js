@@ -14,13 +14,13 @@ function add(parent, tag, attributes, text) {
   parent.append(node);
   return node;
 }
-// An empty picture; `grow`: how much larger than drawn it may be shown.
-function begin(svg, width, height, grow = 1.6) {
+// An empty picture; `grow` and `shrink`: how much larger and smaller than drawn it may be shown.
+function begin(svg, width, height, grow = 1.6, shrink = 0.85) {
   svg.replaceChildren();
   svg.setAttribute("preserveAspectRatio", "xMinYMin meet");
   svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
-  svg.style.maxWidth = `${Math.max(200, grow * width)}px`;
-  svg.style.minWidth = `${Math.min(width * 0.6, 1400)}px`;
+  svg.style.maxWidth = `${Math.max(100, grow * width)}px`;
+  svg.style.minWidth = `${width * shrink}px`;
   return svg;
 }
 function label(svg, x, y, text, kind = "axis") {
@@ -44,6 +44,22 @@ function say(root, field, text) {
 function speak(text) { $("#spoken").textContent = text; }
 function sayAll(root, values) {
   Object.entries(values).forEach(([field, text]) => say(root, field, text));
+}
+// Rings the cells that `belongs` takes.
+function ringCells(svg, belongs) {
+  $$(".ring", svg).forEach((node) => node.remove());
+  for (const rect of $$(".cell", svg)) {
+    const on = belongs(rect.dataset);
+    rect.classList.toggle("same", on);
+    if (on) add(svg, "rect", { class: "ring", ...Object.fromEntries(["x", "y", "width", "height"].map((name) => [name, rect.getAttribute(name)])) });
+  }
+}
+// A table's row of texts.
+function tableRow(texts, data = {}) {
+  const line = document.createElement("tr");
+  Object.assign(line.dataset, data);
+  line.append(...texts.map((text) => Object.assign(document.createElement("td"), { textContent: text })));
+  return line;
 }
 // One Tab stop in a picture, which the arrow keys move to the nearest cell in their direction.
 function focusable(svg, cell) {

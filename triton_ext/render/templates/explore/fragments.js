@@ -28,17 +28,12 @@ function fragmentView(root) {
   }
   function choose(lane, register, part) {
     const held = every(lane), [row, column] = held[register][part];
-    $$(".cell", svg).forEach((rect) => rect.classList.toggle("same", Number(rect.dataset.lane) === lane));
-    $$(".cell", lanes).forEach((rect) => rect.classList.toggle("same", Number(rect.dataset.lane) === lane));
+    for (const picture of [svg, lanes]) ringCells(picture, (data) => Number(data.lane) === lane);
     focusable(lanes, $$(".cell", lanes)[lane]);
     focusable(svg, $(`.cell[data-row="${row}"][data-column="${column}"]`, svg));
     sayAll(root, { "held-lane": `${lane}`, "held-register": `${register} of ${held.length}`, "held-part": held[0].length > 1 ? `${part} of ${held[0].length}` : "all 32 bits", "held-element": `(${row}, ${column})` });
-    body.replaceChildren(...held.map((parts, i) => {
-      const line = document.createElement("tr");
-      line.classList.toggle("on", i === register);
-      for (const text of [`r${i}`, parts.map((pair) => `(${pair.join(", ")})`).join(" ")]) line.append(Object.assign(document.createElement("td"), { textContent: text }));
-      return line;
-    }));
+    body.replaceChildren(...held.map((parts, i) => tableRow([`r${i}`, parts.map((pair) => `(${pair.join(", ")})`).join(" ")])));
+    body.children[register].classList.add("on");
     speak(`lane ${lane}, register ${register}: ${fragment.names[0]} ${row}, ${fragment.names[1]} ${column}`);
   }
   choosing(svg, ({ dataset }) => choose(Number(dataset.lane), Number(dataset.register), Number(dataset.part)));

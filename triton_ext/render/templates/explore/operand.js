@@ -71,17 +71,9 @@ function operandView(root, onSelect) {
     say(root, "parts-note", `the first ${instruction.join("x")}, read by one instruction: ${counts.join("x")} ${isK ? "chunks of 8x16 bytes" : width ? "atoms" : "core matrices"}${drawn.some((count, i) => count < counts[i]) ? "; cut" : ""}`);
   }
   function listSubtiles() {
-    list.replaceChildren(...derived.advances.flatMap((row, i) => row.map((advance, j) => {
-      const line = document.createElement("tr");
-      line.tabIndex = 0;
-      line.dataset.subtile = `${i},${j}`;
-      for (const text of [`(${i}, ${j})`, `+${advance}`, hex(derived.encoded(Number(state.start) + advance), 16)]) {
-        const cell = document.createElement("td");
-        cell.textContent = text;
-        line.append(cell);
-      }
-      return line;
-    })));
+    list.replaceChildren(...derived.advances.flatMap((row, i) => row.map((advance, j) =>
+      tableRow([`(${i}, ${j})`, `+${advance}`, hex(derived.encoded(Number(state.start) + advance), 16)], { subtile: `${i},${j}` }))));
+    for (const line of list.children) line.tabIndex = 0;
   }
   function showSubtile(i, j) {
     const start = Number(state.start) + derived.advances[i][j], value = derived.encoded(start);

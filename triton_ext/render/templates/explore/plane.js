@@ -99,7 +99,7 @@ function planeView(root, onSelect) {
 
   function start(name, width, height) {
     drawn[name] = new Map();
-    return begin(view[name], width, height);
+    return begin(view[name], width, height, name === "tile" ? 1.6 : 2.2, name === "tile" ? 0.3 : 0.7);
   }
   function drawCell(name, pair, x, y, width, height, fill, more = {}) {
     const rect = cellBox(view[name], x, y, width, height, fill, "", { row: pair[0], column: pair[1], ...more });
@@ -133,11 +133,11 @@ function planeView(root, onSelect) {
       for (let value = 0; value < extent_; value += part) {
         if (place(value) - last < spacing) continue;
         last = place(value);
-        if (spacing > 12) label(svg, last + 2, 9, value, "axis start"); else label(svg, left - 15, last + 5, value);
+        if (spacing > 20) label(svg, last + 2, 9, value, "axis edge start"); else label(svg, left - 16, last + 6, value, "axis edge");
       }
     };
-    ticks(columns, plane.window[1], x, 24);
-    ticks(rows, Math.min(plane.window[0], plane.shape[0]), y, 11);
+    ticks(columns, plane.window[1], x, 34);
+    ticks(rows, Math.min(plane.window[0], plane.shape[0]), y, 15);
     drawn.tile.x = x; drawn.tile.y = y;
   }
   function drawWindow() {
@@ -191,6 +191,7 @@ function planeView(root, onSelect) {
   function drawBases() {
     const list = $(".bases-list", root);
     if (!list) return;
+    list.style.setProperty("--basis", `${16 + 4 * plane.sizes.length}ch`);
     list.replaceChildren(...["offset", "block"].flatMap((name) => plane[name].map((basis, bit) => {
       const item = document.createElement("li");
       item.textContent = `${name}=${2 ** bit} → (${basis.join(", ")})`;

@@ -16,7 +16,7 @@ function tmaView(root) {
     const [rows, columns] = plane.drawn, [height, width] = plane.cell, zero = plane.sizes.map(() => 0);
     const size = plane.down ? [18, 7] : [7, 18], left = 30, top = 18;
     const x = (column) => left + (column / width) * size[1], y = (row) => top + (row / height) * size[0];
-    begin(from, x(columns) + 4, y(rows) + 4, 1.3);
+    begin(from, x(columns) + 4, y(rows) + 4, 1.3, 0.5);
     const cellBytes = (plane.run * plane.bits) / 8, found = plane.cells([0, 0], plane.drawn).map((pair) => {
       const number = boxOf(pair), byte = plane.byte(plane.place(plane.at(pair, zero)).offset);
       return { pair, number, byte, step: 0, outside: outOfBounds(pair, boxes[number]) };
@@ -26,10 +26,10 @@ function tmaView(root) {
     steps = keys.length;
     const stepOf = new Map(keys.map((key, i) => [key, i]));
     const bytes = boxes[0].bytes, columnsWide = LINE / CHUNK, boxLines = Math.max(1, bytes / LINE), gap = 10, tw = 18, th = 7;
-    const drawnBoxes = [...new Set(found.map(({ number }) => number))].sort((a, b) => a - b), across = Math.min(drawnBoxes.length, 4);
+    const drawnBoxes = [...new Set(found.map(({ number }) => number))].sort((a, b) => a - b), across = Math.min(drawnBoxes.length, 3);
     const place = (number) => drawnBoxes.indexOf(number);
     const boxX = (number) => left + 24 + (place(number) % across) * (columnsWide * tw + gap + 36), boxY = (number) => top + 4 + Math.floor(place(number) / across) * (boxLines * th + gap + 16);
-    begin(to, left + 24 + across * (columnsWide * tw + gap + 36), boxY(drawnBoxes[drawnBoxes.length - 1]) + boxLines * th + 4, 1.3);
+    begin(to, left + 24 + across * (columnsWide * tw + gap + 36), boxY(drawnBoxes[drawnBoxes.length - 1]) + boxLines * th + 4, 1.3, 0.6);
     for (const one of found) {
       one.step = stepOf.get(one.number * 2 ** 24 + Math.floor(one.byte / (8 * LINE)));
       const { pair, number, byte } = one, inBox = byte - boxes[number].offset;
@@ -41,7 +41,8 @@ function tmaView(root) {
       const { within, shape, offset } = boxes[number], [row, column] = plane.axes.map((axis) => (axis === null ? 0 : within[axis]));
       const [tall, wide] = plane.axes.map((axis) => (axis === null ? 1 : shape[axis]));
       outline(from, x(column), y(row), Math.min(x(column + wide), x(columns)) - x(column), Math.min(y(row + tall), y(rows)) - y(row), "atom-outline");
-      label(from, (x(column) + Math.min(x(column + wide), x(columns))) / 2, 9, row ? "" : `box ${number}`, "field");
+      if (!row) label(from, (x(column) + Math.min(x(column + wide), x(columns))) / 2, 9, `box ${number}`, "field");
+      if (row && !column) label(from, left - 12, (y(row) + Math.min(y(row + tall), y(rows))) / 2, number, "field");
       outline(to, boxX(number), boxY(number), columnsWide * tw, boxLines * th, "atom-outline");
       label(to, boxX(number) + (columnsWide * tw) / 2, boxY(number) - 8, `box ${number}, from +${offset}`, "field");
       for (let line = 0; line < boxLines; line += Math.max(8, boxLines / 8)) label(to, boxX(number) - 18, boxY(number) + (line + 0.5) * th, offset + line * LINE);
@@ -52,12 +53,7 @@ function tmaView(root) {
       "tma-note": `${boxes.length} ${boxes.length === 1 ? "copy" : "copies"} of ${boxes[0].shape.join("x")}; the mbarrier expects ${boxes.length * bytes} bytes${filled ? `; ${filled} elements out of bounds become 0` : ""}`,
       "tensor-note": found.length * plane.run < product(plane.sizes) ? `cut: the first ${plane.drawn.join("x")}` : `${plane.sizes.join("x")} elements`,
     });
-    $(".boxes tbody", root).replaceChildren(...boxes.map((box, i) => {
-      const line = document.createElement("tr");
-      line.dataset.box = i;
-      for (const text of [i, `{${box.coordinates.join(", ")}}`, `+${box.offset}`, box.bytes]) line.append(Object.assign(document.createElement("td"), { textContent: text }));
-      return line;
-    }));
+    $(".boxes tbody", root).replaceChildren(...boxes.map((box, i) => tableRow([i, `{${box.coordinates.join(", ")}}`, `+${box.offset}`, box.bytes], { box: i })));
   }
   function showStep(step) {
     slider.value = step;
@@ -89,9 +85,9 @@ function tmaView(root) {
   function choose({ dataset }) {
     const pair = [Number(dataset.row), Number(dataset.column)], box = boxes[Number(dataset.box)], byte = Number(dataset.byte);
     const point = plane.at(pair, plane.sizes.map(() => 0));
-    for (const svg of [from, to]) $$(".cell", svg).forEach((rect) => rect.classList.toggle("same", rect.dataset.byte === dataset.byte));
+    for (const svg of [from, to]) ringCells(svg, (data) => data.byte === dataset.byte);
     sayAll(root, {
-      "moved-element": `(${point.join(", ")})`, "moved-global": `(${point.map((value, dim) => value - box.within[dim] + box.first[dim]).join(", ")})${outOfBounds(pair, box) ? ", out of bounds: 0" : ""}`,
+      "moved-element": `(${point.join(", ")})`, "moved-global": `(${point.map((value, dim) => value - box.within[dim] + box.first[dim]).join(", ")})${outOfBounds(pair, box) ? ": zero" : ""}`,
       "moved-box": dataset.box, "moved-byte": `${byte} (${hex(byte, 1)})`, "moved-bank": `${Math.floor((byte % LINE) / BANK)}`,
     });
     speak(`element ${point.join(", ")}, box ${dataset.box}, byte ${byte}`);

@@ -10,9 +10,11 @@ function tmemView(root) {
   const isHole = (lane, column) => Boolean((lane & free(matrix.bases.lane.slice(0, 5))) || (column & free(matrix.bases.column)));
   const isCopy = (lane) => Boolean(lane & free(matrix.bases.lane) & ~31);
 
+  // A cell of the picture: 8 lanes by so many columns.
+  const stepOf = () => Math.max(1, 2 ** (matrix.bases.column.length - 3));
+
   function draw() {
-    const columns = 2 ** matrix.bases.column.length, step = Math.max(1, columns / 16), left = 36, top = 20, cw = 52, ch = 5;
-    const lanes = 8;
+    const columns = 2 ** matrix.bases.column.length, step = stepOf(), left = 36, top = 20, cw = 58, ch = 5, lanes = 8;
     begin(svg, left + (columns / step) * cw + 4, top + 128 * ch + 4, 1.2);
     for (let lane = 0; lane < 128; lane += lanes)
       for (let column = 0; column < columns; column += step) {
@@ -37,7 +39,7 @@ function tmemView(root) {
         const key = keyOf(at(register, thread));
         if (!holders.has(key)) holders.set(key, [thread, register]);
       }
-    const left = 36, top = 22, cw = 58, ch = 20, columns = Math.min(16, 2 ** matrix.bases.column.length);
+    const left = 36, top = 22, cw = 58, ch = 20, columns = Math.min(8, 2 ** matrix.bases.column.length);
     begin(load, left + columns * cw + 4, top + 32 * ch + 4, 1.2);
     for (let lane = 0; lane < 32; lane += 1) {
       label(load, left - 16, top + (lane + 0.5) * ch, lane);
@@ -54,7 +56,7 @@ function tmemView(root) {
     $$(".cursor", svg).forEach((node) => node.remove());
     const own = $$(".cell", svg).filter((rect) => Number(rect.dataset.lane) <= lane && Number(rect.dataset.column) <= column).pop();
     if (own) add(svg, "rect", { class: "cursor", ...Object.fromEntries(["x", "y", "width", "height"].map((name) => [name, own.getAttribute(name)])) });
-    $$(".cell", load).forEach((rect) => rect.classList.toggle("same", Boolean(held) && keyOf(holders.get(`${rect.dataset.lane},${rect.dataset.column}`) || []).split(",")[0] === `${held[0]}`));
+    ringCells(load, (data) => Boolean(held) && holders.get(`${data.lane},${data.column}`)?.[0] === held[0]);
     const last = elementAt(lane, column, slots - 1);
     sayAll(root, {
       "tmem-lane": `${lane}`, "tmem-column": `${column}`, "tmem-address": hex(lane * 65536 + column, 8), "tmem-warp": `${Math.floor(lane / 32)} of its warpgroup`,
@@ -64,7 +66,7 @@ function tmemView(root) {
     speak(`lane ${lane}, column ${column}: element ${found.join(", ")}`);
   }
   const fine = (event, rect) => {
-    const box = rect.getBoundingClientRect(), columns = 2 ** matrix.bases.column.length, step = Math.max(1, columns / 16);
+    const box = rect.getBoundingClientRect(), step = stepOf();
     const inside = (value, low, size, count) => (event ? clamp(((value - low) / size) * count, count) : 0);
     return [Number(rect.dataset.lane) + inside(event?.clientY, box.top, box.height, 8), Number(rect.dataset.column) + inside(event?.clientX, box.left, box.width, step)];
   };
