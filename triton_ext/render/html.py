@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
+from functools import cache
 from typing import Any
 
 from triton_ext.errors import LayoutError
@@ -161,8 +162,10 @@ def _matrix(name: str, title: str, layout: LinearLayout, columns: int = 0) -> di
     return {**shown, "given": not columns, "bases": layout.bases, "loads": _loads(layout)}
 
 
-def _matrices() -> Iterator[dict[str, Any]]:
+@cache
+def _matrices() -> list[dict[str, Any]]:
     """Accumulators and operands A of every M, over one CTA and a pair."""
+    found = []
     paths = ((64, 1), (128, 1), (128, 2), (256, 2))
     for (m, group), n in itertools.product(paths, (16, 32, 64, 128, 256)):
         pair = ", pair of CTAs" * (group == 2)
@@ -174,7 +177,8 @@ def _matrices() -> Iterator[dict[str, Any]]:
             else:
                 layout = operand_a_layout(m, n, bits, cta_group=group)
                 title = f"Operand A {m}x{n}, {bits} bits{pair}"
-            yield _matrix(kind + pair, title + ", in tensor memory", layout, n)
+            found.append(_matrix(kind + pair, title + ", in tensor memory", layout, n))
+    return found
 
 
 def given_tile(
