@@ -37,7 +37,9 @@ def _shown(
 def _matrix_moves() -> Iterator[dict[str, Any]]:
     """ldmatrix and stmatrix of 8x8 matrices, and their 8-bit forms of sm_100."""
     core = core_fragment(16)
-    for move, count, trans in itertools.product(("ldmatrix", "stmatrix"), (1, 2, 4), ("", ".trans")):
+    for move, count, trans in itertools.product(
+        ("ldmatrix", "stmatrix"), (1, 2, 4), ("", ".trans")
+    ):
         one = core.transposed if trans else core
         registers = ((ATOM_ROWS, 0), (0, ATOM_ROWS))[: count.bit_length() - 1]
         last = 8 * count - 1
@@ -49,7 +51,9 @@ def _matrix_moves() -> Iterator[dict[str, Any]]:
     for name, fragment in (("ldmatrix.m16n16.x1.trans", LDMATRIX_M16N16),
                            ("stmatrix.m16n8.x1.trans", STMATRIX_M16N8)):  # fmt: skip
         move, rest = name.split(".", 1)
-        yield _shown(move, f"{name}.b8", f"{move}.sync.aligned.{rest}.shared.b8", fragment, "sm_100.")
+        yield _shown(
+            move, f"{name}.b8", f"{move}.sync.aligned.{rest}.shared.b8", fragment, "sm_100."
+        )
 
 
 def _products() -> Iterator[dict[str, Any]]:

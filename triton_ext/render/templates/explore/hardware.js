@@ -90,14 +90,14 @@ function meaningOf({ key }, raw, arch) {
 
 // How an MMA reads a tile (triton_ext.hardware.operand.derive_operand). `mn` and `k`: the byte of
 // the elements 1, 2, 4, ... along each dimension; `tile` and `instruction` are (M or N, K).
-function deriveOperand(mn, k, elementBytes, tile, instruction, arch) {
+function deriveOperand(mn, k, elementBytes, tile, instruction, arch, start = 0) {
   instruction.forEach((size, i) => {
     if (!isPower(size) || size > tile[i]) throw new Error(`The instruction ${instruction.join("x")}: powers of two within the tile, ${tile.join("x")}.`);
   });
   const reasons = [];
   for (const [code, width, atomicity] of DATA.descriptor[arch].codes)
     for (const major of ["K", "MN"]) {
-      const found = derivedAs(mn, k, elementBytes, instruction, width, atomicity, major);
+      const found = derivedAs(mn, k, elementBytes, instruction, { arch, start, width, atomicity, major });
       if (typeof found === "string") { reasons.push(`${width ? `${width}-byte` : "no"} swizzle, ${major}-major: ${found}`); continue; }
       const at = (bases, value) => xorBases(bases.map((byte) => [byte]), value, [0])[0];
       const advances = Array.from({ length: tile[0] / instruction[0] }, (_, i) =>
@@ -105,13 +105,19 @@ function deriveOperand(mn, k, elementBytes, tile, instruction, arch) {
       const values = { leading_byte_offset: found.lbo / CHUNK, stride_byte_offset: found.sbo / CHUNK, swizzle: code };
       const version = DATA.descriptor[arch].fields.find(({ key }) => key === "version");
       if (version) values.version = version.legal[0];
-      const encoded = (start) => encodeFields({ ...values, start_address: start / CHUNK }, arch);
+      const encoded = (address) => encodeFields({ ...values, start_address: address / CHUNK }, arch);
       return { ...found, major, width, atomicity, advances, tile, instruction, encoded };
     }
   throw new Error(`No matrix descriptor reads this tile. ${reasons.join("; ")}.`);
 }
 // LBO and SBO for one swizzle and major-ness, or why there is none.
-function derivedAs(mnSwizzled, kSwizzled, elementBytes, instruction, width, atomicity, major) {
+function derivedAs(mnSwizzled, kSwizzled, elementBytes, instruction, { arch, start, width, atomicity, major }) {
+  const isK = major === "K", rows = atomicity === 32 ? ATOM_ROWS / 2 : ATOM_ROWS, rowBytes = Math.max(CHUNK, width), row = rowBytes / elementBytes;
+  if (atomicity === 32 && isK) return "32-byte atomicity is for MN-major operands alone";
+  if (!isK && Number(arch) === 90 && elementBytes !== 2) return "wgmma reads MN-major operands of 16-bit elements alone";
+  if (!isK && elementBytes === 4 && atomicity !== 32) return "tcgen05 reads MN-major tf32 with 32-byte atomicity alone";
+  const size = width ? rowBytes * rows : CHUNK;
+  if (start % size) return `the tile's address must be a multiple of ${size} bytes`;
   const [mn, k] = [mnSwizzled, kSwizzled].map((all) => all.map((byte) => swizzled(byte, width, atomicity)));
   const bits = instruction.map(log2);
   let covered = 0;
@@ -120,7 +126,6 @@ function derivedAs(mnSwizzled, kSwizzled, elementBytes, instruction, width, atom
     covered |= byte;
   }
   if ([...mn.slice(bits[0]), ...k.slice(bits[1])].some((byte) => covered & byte)) return "a step to the next subtile changes the address within a subtile";
-  const isK = major === "K", rowBytes = Math.max(CHUNK, width), row = rowBytes / elementBytes;
   const [contiguous, strided] = isK ? [k, mn] : [mn, k], [along, across] = isK ? [bits[1], bits[0]] : bits;
   if (2 ** along < Math.min(row, CHUNK / elementBytes)) return "the instruction must span 16 bytes along the contiguous dimension";
   const stride = (bytes, count, size, step) => {
@@ -129,7 +134,6 @@ function derivedAs(mnSwizzled, kSwizzled, elementBytes, instruction, width, atom
     if (beyond.some((byte, bit) => bit && byte !== 2 * beyond[bit - 1])) return "the stride between atoms is not constant";
     return beyond.length ? beyond[0] : null;
   };
-  const rows = atomicity === 32 ? ATOM_ROWS / 2 : ATOM_ROWS;
   const leading = stride(contiguous, along, row, elementBytes), step = stride(strided, across, rows, rowBytes);
   for (const one of [leading, step]) if (typeof one === "string") return one;
   if (width && isK && leading !== null) return "the instruction's K must fit one row of the atom";

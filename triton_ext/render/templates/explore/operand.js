@@ -118,7 +118,7 @@ function operandView(root, onSelect) {
       const instruction = state.instr ? readShape(state.instr) : [Math.min(DATA.mmaRows, perBlock[0]), (8 * DATA.instructionBytes) / tile.bits];
       if (instruction.length !== 2) throw new Error("The instruction: M or N, then K, such as 64x16.");
       if (!(Number(state.start) >= 0) || Number(state.start) % 16) throw new Error("The start address must be a multiple of 16 bytes.");
-      derived = deriveOperand(within[0], within[1], bytes, perBlock, instruction, state.arch);
+      derived = deriveOperand(within[0], within[1], bytes, perBlock, instruction, state.arch, Number(state.start));
       drawParts();
       listSubtiles();
       ofPoint(tileView.point);

@@ -99,7 +99,7 @@ function planeView(root, onSelect) {
 
   function start(name, width, height) {
     drawn[name] = new Map();
-    return begin(view[name], width, height, name === "tile" ? 1.6 : 2.2, name === "tile" ? 0.3 : 0.7);
+    return begin(view[name], width, height, name === "tile" ? 1.6 : 2.2, name === "tile" ? 0.6 : 0.72);
   }
   function drawCell(name, pair, x, y, width, height, fill, more = {}) {
     const rect = cellBox(view[name], x, y, width, height, fill, "", { row: pair[0], column: pair[1], ...more });

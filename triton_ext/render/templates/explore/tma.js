@@ -16,7 +16,7 @@ function tmaView(root) {
     const [rows, columns] = plane.drawn, [height, width] = plane.cell, zero = plane.sizes.map(() => 0);
     const size = plane.down ? [18, 7] : [7, 18], left = 30, top = 18;
     const x = (column) => left + (column / width) * size[1], y = (row) => top + (row / height) * size[0];
-    begin(from, x(columns) + 4, y(rows) + 4, 1.3, 0.5);
+    begin(from, x(columns) + 4, y(rows) + 4, 1.3, 0.72);
     const cellBytes = (plane.run * plane.bits) / 8, found = plane.cells([0, 0], plane.drawn).map((pair) => {
       const number = boxOf(pair), byte = plane.byte(plane.place(plane.at(pair, zero)).offset);
       return { pair, number, byte, step: 0, outside: outOfBounds(pair, boxes[number]) };
@@ -29,7 +29,7 @@ function tmaView(root) {
     const drawnBoxes = [...new Set(found.map(({ number }) => number))].sort((a, b) => a - b), across = Math.min(drawnBoxes.length, 3);
     const place = (number) => drawnBoxes.indexOf(number);
     const boxX = (number) => left + 24 + (place(number) % across) * (columnsWide * tw + gap + 36), boxY = (number) => top + 4 + Math.floor(place(number) / across) * (boxLines * th + gap + 16);
-    begin(to, left + 24 + across * (columnsWide * tw + gap + 36), boxY(drawnBoxes[drawnBoxes.length - 1]) + boxLines * th + 4, 1.3, 0.6);
+    begin(to, left + 24 + across * (columnsWide * tw + gap + 36), boxY(drawnBoxes[drawnBoxes.length - 1]) + boxLines * th + 4, 1.3, 0.72);
     for (const one of found) {
       one.step = stepOf.get(one.number * 2 ** 24 + Math.floor(one.byte / (8 * LINE)));
       const { pair, number, byte } = one, inBox = byte - boxes[number].offset;

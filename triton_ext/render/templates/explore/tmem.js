@@ -59,7 +59,7 @@ function tmemView(root) {
     ringCells(load, (data) => Boolean(held) && holders.get(`${data.lane},${data.column}`)?.[0] === held[0]);
     const last = elementAt(lane, column, slots - 1);
     sayAll(root, {
-      "tmem-lane": `${lane}`, "tmem-column": `${column}`, "tmem-address": hex(lane * 65536 + column, 8), "tmem-warp": `${Math.floor(lane / 32)} of its warpgroup`,
+      "tmem-lane": `${lane}`, "tmem-column": `${column}`, "tmem-address": hex(lane * 65536 + column, 8), "tmem-warp": `${Math.floor(lane / 32)}`,
       "tmem-element": isHole(lane, column) ? "none" : `(${found.join(", ")})${slots > 1 ? ` to (${last.join(", ")})` : ""}${isCopy(lane) ? ", a copy" : ""}`,
       "tmem-held": held ? `thread ${held[0]}, register ${held[1]}` : "-",
     });
