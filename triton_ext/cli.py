@@ -16,6 +16,7 @@ from triton_ext.commands.common import CommandGroup
             "compile",
             "demo",
             "descriptor",
+            "explore",
             "layout",
             "ptx",
             "run",

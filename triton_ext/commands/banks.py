@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -84,7 +84,8 @@ _LIST = "list of integers; write it as 0,128,256"
     "text",
     "json",
     "svg",
-    text="Text, JSON, or a picture of the banks: of the access, or with fill of the whole tile.",
+    "html",
+    text="Text, JSON, a picture of the banks (with fill: of the whole tile), or a page.",
 )
 def banks(
     described: Description,
@@ -121,7 +122,8 @@ def banks(
         layout_only |= {"an attribute": what is not None, "--trans": trans}
         refuse(layout_only, "with --offsets, which names the addresses itself")
         report = warp_access(offsets, int(width or BANK_BYTES))
-        _show({"access": "offsets"}, "a warp's access", [report], form)
+        html = rendering("html.explore_html", "banks", **_given_lanes(report))
+        _show({"access": "offsets"}, "a warp's access", [report], form, html)
         return
     access = access or "chunk"
     if access not in ("ldmatrix", "stmatrix"):
@@ -157,10 +159,22 @@ def banks(
         registers = thread_layout(head["shape"], element_bitwidth, lane_bytes, warps or 1, first)
         requests = register_access(registers, layout, element_bitwidth, lane_bytes).requests
         title = f"{access} of {lane_bytes} bytes a lane"
+        shown = _given_lanes(requests[0])
     else:
         title, report = _subtile(access, layout, element_bitwidth, contiguous, at, trans)
         requests = (report,)
-    _show(head, f"{title} {where}", requests, form)
+        shown = _given_lanes(report)
+        if len(at) < 2 and trans == (access != "chunk" and not contiguous):
+            name = access if access == "chunk" else f"{access}.x1"
+            shown = {"access": name, "at": ",".join(map(str, (at or ((0, 0),))[0]))}
+    html = rendering("html.banks_html", encoding, shape, element_bitwidth, **shown)
+    _show(head, f"{title} {where}", requests, form, html)
+
+
+def _given_lanes(report: BankReport) -> dict[str, str]:
+    """The state of the page that shows an access by the offset of each lane."""
+    offsets = ("-" if offset is None else str(offset) for offset in report.offsets)
+    return {"offsets": ",".join(offsets), "width": str(report.access_bytes)}
 
 
 def _subtile(
@@ -222,10 +236,18 @@ def _show_fill(
             f" for each of {counted(len(runs), 'line')} of shared memory",
         ]
 
+    if form == "html":
+        raise click.UsageError("--format html shows an access of a warp, not fill")
     show(form, json=found, text=text, svg=rendering("svg.banks_svg", layout, bits))
 
 
-def _show(head: dict[str, Any], title: str, requests: Sequence[BankReport], form: str) -> None:
+def _show(
+    head: dict[str, Any],
+    title: str,
+    requests: Sequence[BankReport],
+    form: str,
+    html: Callable[[], str],
+) -> None:
     """Totals, and in detail the first of the requests with the most wavefronts."""
     worst = max(requests, key=lambda request: request.wavefronts)
     totals = {
@@ -249,6 +271,7 @@ def _show(head: dict[str, Any], title: str, requests: Sequence[BankReport], form
         json=lambda: {"version": JSON_VERSION, **head, **totals, "worst_request": asdict(worst)},
         text=text,
         svg=rendering("svg.bank_access_svg", _short(title), worst),
+        html=html,
     )
 
 

@@ -104,7 +104,7 @@ def descriptor(
         json=lambda: _derived_object(derived),
         text=text,
         svg=rendering("svg.operand_svg", layout, derived, mn_dim=mn_dim),
-        html=rendering("descriptor_page.operand_html", layout, derived, mn_dim=mn_dim),
+        html=rendering("html.operand_html", layout, derived, mn_dim=mn_dim),
     )
 
 
@@ -155,7 +155,7 @@ def _decode_instruction(value: int, kind: str, form: str) -> None:
         json=found,
         text=lambda: [said, *(f"  {line}" for line in decoded.describe())],
         svg=rendering("svg.instruction_descriptor_svg", value, kind),
-        html=rendering("descriptor_page.instruction_descriptor_html", value, kind),
+        html=rendering("html.instruction_descriptor_html", value, kind),
     )
 
 
@@ -177,7 +177,7 @@ def _decode(value: int, arch: str, form: str) -> None:
         json=found,
         text=text,
         svg=rendering("svg.descriptor_svg", value, arch),
-        html=rendering("descriptor_page.descriptor_html", value, arch),
+        html=rendering("html.descriptor_html", value, arch),
     )
     if wrong and form == "text":
         raise LayoutError("descriptor", said, "; ".join(wrong))

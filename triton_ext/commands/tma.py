@@ -13,6 +13,7 @@ from triton_ext.commands.common import (
     encoding_options,
     format_option,
     integers,
+    rendering,
     show,
 )
 from triton_ext.hardware.tensor_map import TensorMap
@@ -41,7 +42,7 @@ _LIST = Parsed("text", integers(base=0), "list of integers; write it as 4096,1")
     type=Parsed("text", lambda text: int(text, 0), "address"),
     help="The tensor's address, such as 0x7f0000000000.",
 )
-@format_option("text", "json", text="Tables, or JSON.")
+@format_option("text", "json", "html", text="Tables, JSON, or a page that plays the copies.")
 def tma(
     described: Description,
     shape: tuple[int, ...],
@@ -78,7 +79,12 @@ def tma(
     else:
         layout = described.encoding(block)
     copies = tile_copies(shape, block, layout, at=at, strides=strides, global_address=address)
-    show(form, json=lambda: _as_json(copies), text=lambda: _as_text(copies))
+    show(
+        form,
+        json=lambda: _as_json(copies),
+        text=lambda: _as_text(copies),
+        html=rendering("html.tma_html", copies, shape),
+    )
 
 
 def _tensor_map_fields(tensor_map: TensorMap) -> dict[str, Any]:

@@ -73,7 +73,7 @@ def _element(text: str) -> tuple[int, int]:
     type=Parsed("ADDRESS", lambda text: int(text, 0), "address; write it as 0x00200010"),
     help="Say what lies at this offset of the matrix.",
 )
-@format_option("text", "json", "svg", text="Text, JSON, or a picture.")
+@format_option("text", "json", "svg", "html", text="Text, JSON, a picture, or a page.")
 def tmem(
     attribute: str | None,
     m: int | None,
@@ -110,8 +110,8 @@ def tmem(
     if attribute is None and not described:
         if at is None or wanted is not None or load is not None or shape is not None:
             raise click.UsageError("give --m and --n, --m and --k, an attribute, or an --address")
-        if form == "svg":
-            raise click.UsageError("--format svg draws a matrix, not an --address alone")
+        if form in ("svg", "html"):
+            raise click.UsageError(f"--format {form} draws a matrix, not an --address alone")
         cell = {"version": JSON_VERSION, "address": _cell(at)}
         show(form, json=lambda: cell, text=lambda: _cell_text(at))
         return
@@ -138,7 +138,8 @@ def tmem(
         svg = rendering("svg.transfer_svg", layout, transfer)
     else:
         svg = rendering("svg.tensor_memory_svg", layout)
-    show(form, json=view.as_object, text=view.lines, svg=svg)
+    html = rendering("html.tmem_html", title, layout, load or "")
+    show(form, json=view.as_object, text=view.lines, svg=svg, html=html)
 
 
 def _described(

@@ -1,122 +1,98 @@
-"""Layouts as one HTML file to explore: no server, no network, nothing beside the file.
+"""The page to explore: layouts, banks, descriptors, fragments, TMA copies and tensor memory.
 
-Every configuration that the page can show is computed here and embedded as the bases of its linear
-layout and of the inverse. The page's script XORs bases; it knows no swizzle.
+One HTML file, with no server, no network and nothing beside it. What Python knows is embedded as
+data: the bases of every swizzle atom, fragment and matrix of tensor memory, and the fields of the
+descriptors. The page's scripts (``templates/explore``) XOR bases; a shape that is typed in they
+stack from the atoms as `triton_ext.layouts.nvmma_shared` does, which a test compares.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from functools import cache
 from typing import Any
 
 from triton_ext.errors import LayoutError
-from triton_ext.hardware.banks import BANK_BYTES, BANKS, LINE_BYTES
+from triton_ext.hardware.architecture import SHARED_MEMORY_PER_BLOCK, architecture
+from triton_ext.hardware.banks import ACCESS_BYTES, BANK_BYTES, BANKS, LINE_BYTES, MATRIX_COUNTS
+from triton_ext.hardware.operand import INSTRUCTION_K_BYTES, MmaOperand
+from triton_ext.hardware.smem_descriptor import FIELDS, SWIZZLE_CODES, VERSION
+from triton_ext.hardware.tensor_memory import accumulator_layout, operand_a_layout
+from triton_ext.hardware.tensor_memory_access import ACCESS_SHAPES, plan_transfer
+from triton_ext.hardware.tma_tile import TileCopies
 from triton_ext.layouts.atoms import SwizzleAtom
-from triton_ext.layouts.cluster import checked_shape
-from triton_ext.layouts.dump import LayoutDump
-from triton_ext.layouts.encodings import CHUNK_BYTES, SWIZZLE_BYTE_WIDTHS, NVMMAShared
+from triton_ext.layouts.cluster import bases_text
+from triton_ext.layouts.dump import LayoutDump, dump_encoding
+from triton_ext.layouts.encodings import (
+    CHUNK_BYTES,
+    ELEMENT_BITWIDTHS,
+    MAX_RANK,
+    SWIZZLE_BYTE_WIDTHS,
+    NVMMAShared,
+    SharedEncoding,
+    SharedLinear,
+    parse_encoding,
+)
 from triton_ext.layouts.linear_layout import LinearLayout
-from triton_ext.layouts.nvmma_shared import ATOM_ROWS, nvmma_shared_to_linear_layout
-from triton_ext.render.cells import Plane, fits
-from triton_ext.render.parts import dump_atom, dump_plane, operand_shape, unit_shape
+from triton_ext.layouts.nvmma_shared import ATOM_ROWS, TMA_BOX_LIMIT, core_matrix_linear_layout
+from triton_ext.render.descriptor_picture import instruction_fields, matrix_fields
+from triton_ext.render.fragments import fragments
+from triton_ext.render.parts import MMA_ROWS, dump_atom, dump_plane
 from triton_ext.render.scene import FILLS, rendered
 from triton_ext.render.words import by
 
-EXPLORED_BITWIDTHS = (8, 16, 32)
-EXPLORED_SHAPES = ((64, 64), (128, 64), (128, 128), (64, 256))
-ONE_ATOM = "atom"
-ROWS = "rows"
-MAX_DRAWN_CELLS = 4096
-"""At most so many cells of a tile are drawn; the page says what was cut."""
+__all__ = [
+    "banks_html",
+    "descriptor_html",
+    "dump_html",
+    "explore_html",
+    "given_tile",
+    "instruction_descriptor_html",
+    "operand_html",
+    "stacked_atoms",
+    "tma_html",
+    "tmem_html",
+]
 
-__all__ = ["Configuration", "dump_html", "explorer_html", "tiles_html"]
-
-
-@dataclass(frozen=True)
-class Configuration:
-    """One layout that a page can show.
-
-    Attributes:
-        choices: (control, value) for each of the page's controls.
-        title: a line that describes it.
-        plane: the layout.
-        names: the output dimensions, as the page calls them.
-        atom: the swizzle atom that the tile is made of, or None.
-    """
-
-    choices: tuple[tuple[str, str], ...]
-    title: str
-    plane: Plane
-    names: tuple[str, ...]
-    atom: SwizzleAtom | None
-
-    def to_object(self) -> dict[str, Any]:
-        """The JSON value that the page's script reads."""
-        plane, atom = self.plane, self.atom
-        instruction = operand_shape(atom) if atom else None
-        if instruction and not fits(instruction, plane.shape):
-            instruction = None
-        bases = plane.layout.bases
-        return {
-            "choices": dict(self.choices),
-            "title": self.title,
-            "names": self.names,
-            "bits": plane.element_bitwidth,
-            "offset": bases["offset"],
-            "block": bases.get("block", []),
-            "rows": plane.inverse_bases(plane.names[0]),
-            "columns": plane.inverse_bases(plane.names[1]),
-            "shape": plane.shape,
-            "drawn": _drawn(plane),
-            "cell": plane.cell,
-            "atom": atom.shape if atom else None,
-            "window": atom.shape if atom else _window(plane),
-            "unit": unit_shape(atom) if atom else _unit(plane),
-            "instruction": instruction,
-        }
+VIEWS = {
+    "layout": "Layout",
+    "banks": "Banks",
+    "descriptor": "Descriptor",
+    "fragments": "Registers",
+    "tma": "TMA",
+    "tmem": "Tensor memory",
+    "compare": "Side by side",
+}
+ROWS, CORES = "rows", "0"
+"""Two ways to have no swizzle: the rows of Triton's swizzle 0, and stacked core matrices."""
+FP4 = "fp4-padded"
+TYPES = {
+    **{str(bits): bits for bits in ELEMENT_BITWIDTHS},
+    **dict.fromkeys(("f8", "fp8", "e4m3", "e5m2", "f8e4m3fn", "f8e5m2", "i8", "int8", "uint8"), 8),
+    **dict.fromkeys(("f16", "fp16", "bf16", "float16", "bfloat16", "i16", "int16"), 16),
+    **dict.fromkeys(("f32", "fp32", "tf32", "float32", "i32", "int32"), 32),
+    **dict.fromkeys(("f64", "fp64", "float64", "i64", "int64"), 64),
+    FP4: 8,
+}
+"""The names of element types that can be typed in, and their bits."""
+_STATE = {
+    "view": "layout", "given": "", "shape": "128x128", "type": "bf16", "swizzle": "128",
+    "major": "K", "part": "tile", "cga": "", "at": "", "access": "chunk", "offsets": "",
+    "width": "4", "arch": "100", "instr": "", "start": "0", "value": "", "fragment": "ldmatrix.x4",
+    "tensor": "", "start_at": "", "play": "1", "matrix": "D, M = 128, f32", "n": "64",
+    "load": "32x32b", "shape2": "", "type2": "", "swizzle2": ROWS, "major2": "",
+}  # fmt: skip
+"""What the page shows first; all of it can be changed there, and stands behind the # then."""
+_LOADS = tuple(name for name in ACCESS_SHAPES if name != "16x32bx2")
+"""The shapes that one chooses; ``16x32bx2`` is what ``32x32b`` becomes on a matrix with holes."""
+_SCRIPTS = (
+    "linear", "shared", "hardware", "draw", "plane", "banks", "operand", "fragments", "tma", "tmem",
+    "app",
+)  # fmt: skip
 
 
-def _runs_down(plane: Plane) -> bool:
-    """Whether memory is contiguous along the rows' dimension."""
-    return plane.cell[0] > 1
-
-
-def _drawn(plane: Plane) -> tuple[int, int]:
-    """The part of the tile that is drawn: the first rows, or columns if memory runs down."""
-    (rows, columns), cell = plane.shape, plane.cell
-    limit = MAX_DRAWN_CELLS * cell[0] * cell[1]
-    while rows * columns > limit and rows > cell[0] and not _runs_down(plane):
-        rows //= 2
-    while rows * columns > limit and columns > cell[1]:
-        columns //= 2
-    while rows * columns > limit:
-        rows //= 2
-    return rows, columns
-
-
-def _window(plane: Plane) -> tuple[int, int]:
-    """The part that is drawn in detail where there is no atom: 8 by 8 cells."""
-    rows, columns = plane.shape
-    return (
-        min(rows, ATOM_ROWS * plane.cell[0]),
-        min(columns, LINE_BYTES // CHUNK_BYTES * plane.cell[1]),
-    )
-
-
-def _unit(plane: Plane) -> tuple[int, int] | None:
-    """The 8x16B subtile where there is no atom; None where 16 bytes do not stay together."""
-    rows, columns = plane.cell
-    if rows * columns != plane.chunk_elements:
-        return None
-    unit = (rows, ATOM_ROWS) if _runs_down(plane) else (ATOM_ROWS, columns)
-    return unit if fits(unit, plane.shape) else None
-
-
-def _pair(shape: Sequence[int]) -> tuple[int, int]:
-    rows, columns = checked_shape(shape, 2)
-    return rows, columns
+# ------------------------------------------------------------------------ what Python knows
 
 
 def stacked_atoms(
@@ -139,144 +115,278 @@ def stacked_atoms(
     return layout
 
 
-def configurations(shapes: Iterable[Sequence[int]]) -> Iterator[Configuration]:
-    """Every legal combination of swizzle, element width, major-ness and shape.
-
-    The swizzle "rows" is the linear layout of seed 003, Sec. 4: what Triton's swizzle 0 makes.
-    """
-    widths = [*map(str, SWIZZLE_BYTE_WIDTHS), ROWS]
-    checked = [_pair(shape) for shape in shapes]
-    for width, bits, shape in itertools.product(widths, EXPLORED_BITWIDTHS, [None, *checked]):
-        for major in ("K", "MN"):
-            atom = None
-            if width != ROWS:
-                atom = SwizzleAtom("MN" if major == "MN" else "K", int(width), bits)
-                tile = shape or atom.shape
-                if not fits(atom.shape, tile):
-                    continue
-                layout = stacked_atoms(atom, tile)
-                name = "no swizzle" if width == "0" else f"{width}-byte swizzle"
-            elif shape is not None:
-                tile = shape
-                encoding = NVMMAShared(0, bits, transposed=major == "MN")
-                layout = nvmma_shared_to_linear_layout(tile, encoding)
-                name = "plain rows, no atoms"
-            else:
-                continue
-            yield Configuration(
-                (
-                    ("swizzle", width),
-                    ("bits", str(bits)),
-                    ("major", major),
-                    ("shape", by(shape) if shape else ONE_ATOM),
-                ),
-                f"{by(tile)}, {major}-major, {name}, {bits}-bit elements",
-                Plane(layout, bits),
-                ("M/N", "K"),
-                atom,
-            )
-
-
-def _control(name: str, label: str, options: list[tuple[str, str]]) -> dict[str, Any]:
-    return {"name": name, "label": label, "options": options}
-
-
-def _controls(shapes: Iterable[Sequence[int]]) -> list[dict[str, Any]]:
-    swizzles = [("0", "none")] + [(str(width), f"{width} B") for width in SWIZZLE_BYTE_WIDTHS[1:]]
-    tiles = [(ONE_ATOM, "one atom")] + [(by(shape), by(shape)) for shape in shapes]
-    return [
-        _control("swizzle", "Swizzle", [*swizzles, (ROWS, "plain rows")]),
-        _control("bits", "Element", [(str(bits), f"{bits} bits") for bits in EXPLORED_BITWIDTHS]),
-        _control("major", "Major", [("K", "K"), ("MN", "MN")]),
-        _control("shape", "Tile (M/N x K)", tiles),
-    ]
-
-
-def _page(
-    title: str,
-    subtitle: str,
-    shown: Sequence[Configuration],
-    controls: list[dict[str, Any]],
-    selected: Configuration,
-) -> str:
-    data = {
-        "configurations": [configuration.to_object() for configuration in shown],
-        "selected": shown.index(selected),
-        "memory": {"chunk": CHUNK_BYTES, "bank": BANK_BYTES, "banks": BANKS, "line": LINE_BYTES},
-        "fills": FILLS,
+def _atoms() -> dict[str, Any]:
+    found = {
+        f"{bits},{width}": core_matrix_linear_layout(NVMMAShared(width, bits)).bases["offset"]
+        for bits, width in itertools.product(ELEMENT_BITWIDTHS, SWIZZLE_BYTE_WIDTHS)
     }
-    return rendered("explorer.html", title=title, subtitle=subtitle, controls=controls, data=data)
+    padded = core_matrix_linear_layout(NVMMAShared(128, 8, fp4_padded=True))
+    return {**found, FP4: padded.bases["offset"]}
 
 
-def explorer_html(
-    shapes: Sequence[Sequence[int]] = EXPLORED_SHAPES,
-    *,
-    swizzle_byte_width: int = 128,
-    element_bitwidth: int = 16,
-    major: str = "K",
-    shape: Sequence[int] | None = (128, 128),
-) -> str:
-    """One self-contained HTML file to explore the layouts of operand tiles.
+def _descriptor(arch: int) -> dict[str, Any]:
+    """The fields of a matrix descriptor, with the legal values of those that have few."""
+    legal = {"swizzle": list(SWIZZLE_CODES[arch]), "version": [VERSION[arch]]}
+    fields = [
+        {"key": one.key, "name": one.name, "first": one.first, "bits": one.bits, "fill": one.fill,
+         "legal": legal.get(one.key)}
+        for one in matrix_fields(0, arch) if one.key != "reserved"
+    ]  # fmt: skip
+    codes = [[code, *widths] for code, widths in SWIZZLE_CODES[arch].items()]
+    return {"fields": fields, "codes": codes}
+
+
+def _loads(layout: LinearLayout) -> dict[str, Any]:
+    """For each shape of tcgen05.ld: who holds which cell of a warp's lanes, or why nobody does."""
+    found: dict[str, Any] = {}
+    for name in _LOADS:
+        try:
+            transfer = plan_transfer(layout, name)
+        except LayoutError as error:
+            found[name] = error.rule
+            continue
+        bases = transfer.layout.bases
+        found[name] = {
+            "instruction": transfer.access.instruction(),
+            **{dim: [(at[0], at[2]) for at in bases[dim]] for dim in ("register", "thread")},
+        }
+    return found
+
+
+def _matrix(name: str, title: str, layout: LinearLayout, columns: int = 0) -> dict[str, Any]:
+    sizes = list(layout.out_dims.values())
+    about = f"{by(sizes)} in {layout.in_dims['column']} columns"
+    if "block" in layout.in_dims:
+        about += " of each CTA of a pair (the first one is drawn)"
+    shown = {"name": name, "title": title, "about": about, "columns": columns}
+    return {**shown, "given": not columns, "bases": layout.bases, "loads": _loads(layout)}
+
+
+@cache
+def _matrices() -> list[dict[str, Any]]:
+    """Accumulators and operands A of every M, over one CTA and a pair."""
+    found = []
+    paths = ((64, 1), (128, 1), (128, 2), (256, 2))
+    for (m, group), n in itertools.product(paths, (16, 32, 64, 128, 256)):
+        pair = ", pair of CTAs" * (group == 2)
+        for name, bits in (("D", 32), ("D", 16), ("A", 16), ("A", 8)):
+            kind = f"{name}, M = {m}, {'f' if name == 'D' else ''}{bits}{' bits' * (name == 'A')}"
+            if name == "D":
+                layout = accumulator_layout(m, n, bits, cta_group=group)
+                title = f"Accumulator {m}x{n}, f{bits}{pair}"
+            else:
+                layout = operand_a_layout(m, n, bits, cta_group=group)
+                title = f"Operand A {m}x{n}, {bits} bits{pair}"
+            found.append(_matrix(kind + pair, title + ", in tensor memory", layout, n))
+    return found
+
+
+def given_tile(
+    name: str,
+    title: str,
+    attribute: str,
+    layout: LinearLayout,
+    element_bitwidth: int,
+    atom: SwizzleAtom | None = None,
+) -> dict[str, Any]:
+    """A layout that no choice of the controls makes, as the page's data.
 
     Args:
-        shapes: the tiles to choose from, (M or N, K) in elements, besides one atom alone.
-        swizzle_byte_width, element_bitwidth, major, shape: what it shows first; the shape None is
-            one atom. They must be among what the page can show.
+        name: what the control that chooses it calls it.
+        title: the heading.
+        attribute: the text that can be copied.
+        layout: ``offset`` and perhaps ``block`` -> at least one dimension.
+        atom: what the tile is made of; the page checks it.
+    """
+    own = {"bases": _atoms()[f"{element_bitwidth},{atom.swizzle_byte_width}"],
+           "transposed": atom.major == "MN"} if atom else None  # fmt: skip
+    return {
+        "given": True, "name": name, "title": title, "attribute": attribute,
+        "names": list(layout.out_dims), "sizes": list(layout.out_dims.values()),
+        "bits": element_bitwidth, "atom": own, "offset": layout.bases["offset"],
+        "block": layout.bases.get("block", []),
+    }  # fmt: skip
+
+
+# ------------------------------------------------------------------------ the page
+
+
+def explore_html(
+    view: str = "layout",
+    *,
+    title: str = "triton-ext explore",
+    subtitle: str = "",
+    tiles: Sequence[dict[str, Any]] = (),
+    given_matrix: dict[str, Any] | None = None,
+    instruction: dict[str, Any] | None = None,
+    **state: str,
+) -> str:
+    """One self-contained HTML file that shows, and lets one change, all that the project draws.
+
+    Args:
+        view: a key of `VIEWS`: what it shows first.
+        title: its heading until the script runs.
+        subtitle: a line below the heading.
+        tiles: of `given_tile`, to choose from besides those that the controls describe.
+        given_matrix: a matrix of tensor memory, likewise.
+        instruction: an instruction descriptor: its ``value``, ``kind`` and ``fields``.
+        state: what else it shows first: keys of the page's state, as they stand behind the #.
 
     Raises:
-        LayoutError: a shape that is not two powers of two, or a first choice that does not exist.
+        LayoutError: no such view or state.
     """
-    shown = list(configurations(shapes))
-    wanted = {
-        "swizzle": str(swizzle_byte_width),
-        "bits": str(element_bitwidth),
-        "major": str(major),
-        "shape": by(shape) if shape is not None else ONE_ATOM,
+    if view not in VIEWS:
+        raise LayoutError("view", view, f"must be one of {', '.join(VIEWS)}")
+    unknown = sorted(set(state) - set(_STATE))
+    if unknown:
+        raise LayoutError("state", unknown, f"must be among {', '.join(_STATE)}")
+    first = {"given": tiles[0]["name"]} if tiles else {}
+    if given_matrix:
+        first["matrix"] = given_matrix["name"]
+    matrices = [*([given_matrix] if given_matrix else []), *_matrices()]
+    data = {
+        "memory": {"chunk": CHUNK_BYTES, "bank": BANK_BYTES, "banks": BANKS, "line": LINE_BYTES},
+        "fills": FILLS,
+        "atomRows": ATOM_ROWS,
+        "boxLimit": TMA_BOX_LIMIT,
+        "maxRank": MAX_RANK,
+        "maxElements": 8 * SHARED_MEMORY_PER_BLOCK,
+        "mmaRows": MMA_ROWS,
+        "instructionBytes": INSTRUCTION_K_BYTES,
+        "types": TYPES,
+        "fp4": FP4,
+        "atoms": _atoms(),
+        "descriptor": {arch: _descriptor(arch) for arch in FIELDS},
+        "fragments": list(fragments()),
+        "matrices": matrices,
+        "given": list(tiles),
+        "instruction": instruction,
+        "state": {**_STATE, "view": view, **first, **state},
     }
-    selected = next((one for one in shown if dict(one.choices) == wanted), None)
-    if selected is None:
-        raise LayoutError("selected", wanted, "is not a legal tile among the page's choices")
-    return _page(
-        "Shared-memory layouts",
-        "What wgmma and tcgen05.mma read: operand A (M x K) or B (N x K).",
-        shown,
-        _controls(shapes),
-        selected,
+    widths = [(str(width), f"{width} B") for width in SWIZZLE_BYTE_WIDTHS[1:]]
+    return rendered(
+        "explore.html",
+        title=title,
+        subtitle=subtitle,
+        data=data,
+        views=VIEWS.items(),
+        scripts=_SCRIPTS,
+        swizzles=[("auto", "widest"), *widths, (CORES, "core matrices"), (ROWS, "none: rows")],
+        accesses=list(_accesses()),
+        matrices=[(name, name) for name in dict.fromkeys(one["name"] for one in matrices)],
+        columns=[(n, n) for n in dict.fromkeys(one["columns"] for one in matrices) if n],
+        loads=[("", "none"), *((name, f".{name}") for name in _LOADS)],
     )
 
 
-def tiles_html(title: str, subtitle: str, shown: Sequence[Configuration]) -> str:
-    """The page of `explorer_html` for some tiles, with one control that chooses among them.
-
-    Args:
-        shown: at least one; the choices of each are one pair, ("value", its name).
-    """
-    options = [(value, f"{value}: {one.title}") for one in shown for _, value in one.choices]
-    return _page(title, subtitle, shown, [_control("value", "Value", options)], shown[0])
+def _accesses() -> Iterator[tuple[str, str]]:
+    yield "chunk", "tensor core: 8 x 16 bytes"
+    for name, count in itertools.product(("ldmatrix", "stmatrix"), MATRIX_COUNTS):
+        yield f"{name}.x{count}", f"{name}.x{count}"
+    for name, size in itertools.product(("ld", "st"), ACCESS_BYTES[2:]):
+        yield f"{name}.shared {size}", f"{name}.shared, {size} bytes a lane"
 
 
-def dump_html(dump: LayoutDump) -> str:
-    """What ``triton-ext layout --format html`` prints: the page of `explorer_html` for one dump.
+def _of_dump(dump: LayoutDump) -> tuple[dict[str, str], list[dict[str, Any]]]:
+    """The state that shows a dump; and the dump itself where no controls make its layout."""
+    encoding = parse_encoding(dump.encoding) if dump.encoding.startswith("#ttg.nvmma") else None
+    atom = dump.what == "atom"
+    if isinstance(encoding, NVMMAShared):
+        again = dump_encoding(encoding, dump.shape, core=atom)
+        if again.layout == dump.layout:
+            return _described(encoding, dump.shape, atom), []
+    return {}, [_given(dump, dump.alias or "given")]
 
-    If the dump's layout is one that the explorer knows at the dump's shape, the page has its
-    controls, to compare with the other swizzles, widths and major-nesses.
+
+def _given(dump: LayoutDump, name: str) -> dict[str, Any]:
+    plane = dump_plane(dump)
+    title = f"{by(plane.layout.out_dims.values())}, {plane.element_bitwidth}-bit elements"
+    bits, atom = plane.element_bitwidth, dump_atom(dump, plane)
+    return given_tile(name, title, dump.encoding, plane.layout, bits, atom)
+
+
+def _described(
+    encoding: NVMMAShared, shape: Sequence[int] | None, atom: bool = False
+) -> dict[str, str]:
+    """The state whose controls describe an encoding at a shape."""
+    width, cga = encoding.swizzle_byte_width, encoding.cga_layout
+    state = {
+        "type": FP4 if encoding.fp4_padded else str(encoding.element_bitwidth),
+        "swizzle": str(width) if width else CORES if atom else ROWS,
+        "major": "MN" if encoding.transposed else "K",
+        "part": "atom" if atom else "tile",
+        "cga": bases_text(cga) if cga else "",
+    }
+    return state if shape is None else {**state, "shape": by(shape)}
+
+
+def dump_html(*dumps: LayoutDump) -> str:
+    """What ``triton-ext layout --format html`` prints: the page, with the dumps to choose from.
 
     Raises:
         LayoutError: a dump with an error or without an element width.
     """
-    plane = dump_plane(dump)
-    title = f"{dump.alias or dump.encoding}"
-    subtitle = dump.encoding if dump.alias else f"A {dump.what} in shared memory."
-    shapes = [plane.shape] if dump.what == "tile" and len(plane.layout.out_dims) == 2 else []
-    shown = list(configurations(shapes)) if shapes else []
-    for one in shown:
-        if one.plane == plane:
-            return _page(title, subtitle, shown, _controls(shapes), one)
-    # An atom's dump has its rows as dim0, whatever the major-ness: as a K-major atom.
-    atom = dump_atom(dump, plane)
-    if dump.what == "atom" and atom is not None:
-        atom = SwizzleAtom("K", atom.swizzle_byte_width, atom.element_bitwidth)
-    names = tuple(plane.layout.out_dims)
-    heading = f"{by(plane.layout.out_dims.values())}, {plane.element_bitwidth}-bit elements"
-    alone = Configuration((), heading, plane, names, atom)
-    return _page(title, subtitle, [alone], [], alone)
+    if len(dumps) == 1:
+        dump_plane(dumps[0])  # or LayoutError
+        state, tiles = _of_dump(dumps[0])
+        return explore_html(title=dumps[0].alias or dumps[0].encoding, tiles=tiles, **state)
+    tiles = [_given(dump, f"{i}: {dump.alias or dump.what}") for i, dump in enumerate(dumps)]
+    return explore_html(tiles=tiles)
+
+
+def banks_html(
+    encoding: SharedEncoding, shape: Sequence[int] | None, element_bitwidth: int, **state: str
+) -> str:
+    """The page of an access to a tile: ``access`` and ``at``, or ``offsets`` and ``width``."""
+    dump = dump_encoding(encoding, shape, element_bitwidth=element_bitwidth)
+    own, tiles = _of_dump(dump)
+    return explore_html("banks", tiles=tiles, **own, **state)
+
+
+def tma_html(copies: TileCopies, shape: Sequence[int]) -> str:
+    """The page of the copies that fill a tile of a tensor of `shape`."""
+    layout = copies.layout
+    if isinstance(layout, NVMMAShared):
+        state = _described(layout, copies.tile_shape)
+    else:
+        state = {"type": str(layout.element_bitwidth), "swizzle": CORES, "major": layout.major}
+        state["shape"] = by(copies.tile_shape)
+    start = ",".join(map(str, copies.start))
+    return explore_html("tma", tensor=by(shape), start_at=start, **state)
+
+
+def tmem_html(title: str, layout: LinearLayout, load: str) -> str:
+    """The page of a matrix in tensor memory, and of the ``tcgen05.ld`` that loads it."""
+    return explore_html("tmem", given_matrix=_matrix("given", title, layout), load=load)
+
+
+def descriptor_html(value: int, arch: int | str) -> str:
+    """The page of a 64-bit matrix descriptor; see `triton_ext.render.svg.descriptor_svg`."""
+    matrix_fields(value, arch)  # or LayoutError
+    return explore_html("descriptor", value=f"{value:#018x}", arch=str(architecture(arch)))
+
+
+def instruction_descriptor_html(value: int, kind: str) -> str:
+    """The page of a 32-bit instruction descriptor."""
+    fields = [vars(field) for field in instruction_fields(value, kind)]
+    said = f"{value:#010x}"
+    own = {"value": said, "kind": kind, "fields": fields}
+    return explore_html("descriptor", value=said, instruction=own)
+
+
+def operand_html(layout: LinearLayout, derived: MmaOperand, *, mn_dim: int = 0) -> str:
+    """The page of a derived descriptor; see `triton_ext.render.svg.operand_svg`."""
+    own, bits = derived.descriptor, derived.element_bitwidth
+    names = list(layout.out_dims)
+    seen = layout.transpose_outs([names[mn_dim], names[1 - mn_dim]])
+    seen = LinearLayout(seen.bases, dict(zip(("M/N", "K"), seen.out_dims.values(), strict=True)))
+    atom = SwizzleAtom(derived.major, own.swizzle_byte_width, bits)
+    attribute = str(SharedLinear.from_linear_layout(seen))
+    title = f"{by(seen.out_dims.values())}, {derived.major}-major, {bits}-bit elements"
+    return explore_html(
+        "descriptor",
+        tiles=[given_tile("given", title, attribute, seen, bits, atom)],
+        arch=str(own.arch),
+        instr=by(derived.instruction),
+        start=str(own.start_address),
+    )

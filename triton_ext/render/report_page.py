@@ -21,7 +21,7 @@ from triton_ext.mlir.types import memory_type
 from triton_ext.render.atom_picture import atom_scene
 from triton_ext.render.bank_picture import bank_access_scene
 from triton_ext.render.cells import Plane
-from triton_ext.render.html import Configuration, tiles_html
+from triton_ext.render.html import explore_html, given_tile
 from triton_ext.render.operand_picture import operand_scene
 from triton_ext.render.report_text import place_of, summary_lines, uses_of, value_headline
 from triton_ext.render.scene import FILLS, Scene, rendered
@@ -114,25 +114,24 @@ def _tensor_pictures(report: Mapping[str, Any]) -> Iterator[tuple[str, Scene]]:
 
 
 def _explorer(report: Mapping[str, Any]) -> str:
-    """The page of the hardware view, with a control that chooses among the values; "" for none."""
-    shown: dict[tuple[str, str], Configuration] = {}
+    """The page to explore, with the kernel's values to choose from; "" for none."""
+    shown: dict[tuple[str, str], dict[str, Any]] = {}
     for value in report["values"]:
         layout = _layout(value)
         if value["barrier"] or layout is None:
             continue
         try:
-            plane = Plane(layout, value["element_bitwidth"])
+            Plane(layout, value["element_bitwidth"])
         except LayoutError:
             continue
-        title = f"{by(value['shape'])} {value['element']}"
-        key = (value["encoding"], title)
-        if key not in shown:
-            choice = (("value", value["name"]),)
-            names = tuple(layout.out_dims)
-            shown[key] = Configuration(choice, title, plane, names, _atom(value))
-    if not shown:
-        return ""
-    return tiles_html("Tiles", f"of {report['kernel']}", list(shown.values()))
+        title, encoding = f"{by(value['shape'])} {value['element']}", value["encoding"]
+        shown.setdefault(
+            (encoding, title),
+            given_tile(
+                value["name"], title, encoding, layout, value["element_bitwidth"], _atom(value)
+            ),
+        )
+    return explore_html(tiles=list(shown.values())) if shown else ""
 
 
 def _segments(report: Mapping[str, Any]) -> list[dict[str, Any]]:
