@@ -37,7 +37,7 @@ class _WhenTritonIsImported(importlib.abc.MetaPathFinder):
             return None
         self._asking.now = True  # another finder of this kind may ask all of them, too
         try:
-            others = [each for each in sys.meta_path if each is not self]
+            others = [e for e in sys.meta_path if e is not self and hasattr(e, "find_spec")]
             specs = (each.find_spec(name, path, target) for each in others)
             spec = next((each for each in specs if each is not None), None)
         finally:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
 torch = pytest.importorskip("torch")
 triton = pytest.importorskip("triton")
@@ -11,6 +12,7 @@ triton = pytest.importorskip("triton")
 import triton.language as tl  # noqa: E402
 
 import triton_ext  # noqa: E402
+from triton_ext.cli import main  # noqa: E402
 from triton_ext.emulator.errors import LaunchError, MemoryFault  # noqa: E402
 
 
@@ -113,7 +115,7 @@ def test_pointers_in_memory(when):
     assert torch.equal(out, torch.stack(rows))
     with pytest.raises(MemoryFault, match="no allocation"):
         copy[(1,)](out, out, (secret.data_ptr() - out.data_ptr()) // 4, 64)
-    with pytest.raises(MemoryFault, match="past the end of"):
+    with pytest.raises(MemoryFault, match="no allocation"):
         copy_rows[(6,)](pointers + 256 * 4 * 64, out, 64)
 
 
@@ -189,3 +191,27 @@ def test_tma_stores_whole_16_bytes():
     fill[(1,)](TensorDescriptor.from_tensor(view, [16, 16]), 16)
     assert (padded[:16] == 7).all()
     assert not padded[16].any()
+
+
+ENDLESS = """
+import torch, triton, triton.language as tl
+
+@triton.jit
+def forever(x, n):
+    i = n
+    while i >= n:
+        tl.store(x, i)  # again and again
+
+forever[(1,)](torch.zeros(1, dtype=torch.int32, device="cuda"), 3)
+"""
+
+
+@pytest.mark.parametrize("limit", ["--max-steps=3000", "--timeout=0.3"])
+def test_a_script_that_never_ends(limit, tmp_path):
+    script = tmp_path / "endless.py"
+    script.write_text(ENDLESS)
+    found = CliRunner().invoke(main, ["run", limit, str(script)])
+    assert found.exit_code == 2
+    line = ENDLESS.splitlines().index("        tl.store(x, i)  # again and again") + 1
+    assert "LimitReached" in found.output
+    assert f"endless.py:{line} (" in found.output

@@ -442,7 +442,7 @@ def test_too_few_bytes_expected_are_outstanding_at_exit():
         ({}, {"place": 64}, DescriptorFault, "shared address 0x840 of a box must be a multiple"),
         ({}, {"place": 16}, DescriptorFault, "must be a multiple of 128"),
         ({"global_dims": (64, 80)}, {"at": (0, 72)}, MemoryFault, r"a box at \(0, 72\) of"),
-        ({"global_strides": (256,)}, {"at": (0, 40)}, MemoryFault, "outside of the tensor's"),
+        ({"global_strides": (256,)}, {"at": (0, 40)}, MemoryFault, "outside of argument data"),
         ({}, {"place": SMEM - HEADER_BYTES - 128}, MemoryFault, "are not all inside of the block"),
         (
             {"global_dims": (64, 64, 1), "global_strides": (128, 8192), "box_dims": (32, 8, 1)},

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from triton_ext.emulator.errors import UnsupportedInstruction
 from triton_ext.ptx.parse import Instruction, Kernel, Module, Variable, split_operands
 
-MAX_INLINED = 1 << 18
+MAX_INLINED = 1 << 17
 """Instructions and calls that a kernel may have with its functions in line: an own limit."""
 MAX_DEPTH = 64
 """Calls within calls."""

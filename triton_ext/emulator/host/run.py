@@ -194,7 +194,7 @@ def prepare(
     if cluster is None:
         cluster = directives.get("reqnctapercluster", (1, 1, 1))
     grid, block = _triple("grid", grid, MAX_GRID), _triple("block", block, MAX_BLOCK)
-    cluster = _triple("cluster", cluster, (MAX_CLUSTER,) * 3)
+    cluster = _triple("cluster", cluster, MAX_GRID)
     threads = math.prod(block)
     if threads > MAX_THREADS:
         raise LaunchError(f"block {block}: a block has at most {MAX_THREADS} threads")

@@ -56,21 +56,21 @@ def _float_comparison(name: str, kind: str) -> Function:
     return ordered
 
 
-def _comparison(variant: Variant, type_name: str) -> Function:
-    name, kind = variant.one_of(_NAMES), element(type_name)
+def _comparison(form: Variant, type_name: str) -> Function:
+    name, kind = form.one_of(_NAMES), element(type_name)
     if kind not in KINDS:
         return _ORDERED[_UNSIGNED.get(name, name)]
     compare = _float_comparison(name, kind)
-    if "ftz" not in variant:
+    if "ftz" not in form:
         return compare
     return lambda a, b: compare(flush(a, kind), flush(b, kind))
 
 
-def _set_predicates(variant: Variant) -> Function:
+def _set_predicates(form: Variant) -> Function:
     """``setp``: p = compare [op c], and q = !compare [op c]; packed: p and q are the halves'."""
-    compare, packed = _comparison(variant, variant.type), variant.type in PACKED
-    join = _JOINS.get(variant.one_of(_JOINS))
-    if not variant.pair and not packed:
+    compare, packed = _comparison(form, form.type), form.type in PACKED
+    join = _JOINS.get(form.one_of(_JOINS))
+    if not form.pair and not packed:
         return (lambda a, b, third: join(compare(a, b), third)) if join else compare
 
     def function(a: Array, b: Array, *third: Array) -> Any:
@@ -80,22 +80,22 @@ def _set_predicates(variant: Variant) -> Function:
         else:
             second = np.logical_not(first)
         results = [join(each, *third) if join else each for each in (first, second)]
-        return results if variant.pair else results[0]
+        return results if form.pair else results[0]
 
     return function
 
 
-def _set_value(variant: Variant) -> Function:
+def _set_value(form: Variant) -> Function:
     """``set``: all ones, or 1.0 of a float type, where the comparison holds; else 0."""
-    compare, packed = _comparison(variant, variant.second), variant.second in PACKED
-    join = _JOINS.get(variant.one_of(_JOINS))
+    compare, packed = _comparison(form, form.second), form.second in PACKED
+    join = _JOINS.get(form.one_of(_JOINS))
     yes: Any
-    if variant.element == "bf16":
+    if form.element == "bf16":
         yes = np.uint16(0x3F80)
-    elif variant.element in KINDS:
-        yes = variant.dtype.type(1.0)
+    elif form.element in KINDS:
+        yes = form.dtype.type(1.0)
     else:  # of each half, if the comparison has two
-        yes = np.full((), -1, np.int64).astype(DTYPES["u16"] if packed else variant.dtype)[()]
+        yes = np.full((), -1, np.int64).astype(DTYPES["u16"] if packed else form.dtype)[()]
     no = yes.dtype.type(0)
 
     def function(a: Array, b: Array, *third: Array) -> Array:
@@ -110,13 +110,13 @@ def _set_value(variant: Variant) -> Function:
 # --------------------------------------------------------------------------- selections
 
 
-def _select_by_sign(variant: Variant) -> Function:
+def _select_by_sign(form: Variant) -> Function:
     """``slct``: a where c >= 0, else b; a NaN counts as negative, -0 does not."""
-    tiny = np.float32(2.0**-126 if "ftz" in variant else 0)
+    tiny = np.float32(2.0**-126 if "ftz" in form else 0)
 
     def function(a: Array, b: Array, c: Array) -> Array:
         chosen = c >= 0
-        if "ftz" in variant:
+        if "ftz" in form:
             chosen = chosen | (np.abs(c) < tiny)
         return np.where(chosen, a, b)
 
@@ -138,14 +138,14 @@ _SCALARS = (
 def _rows(join: str, third: str) -> Iterator[Row]:
     """The rows with or without a boolean operator, and its operand."""
     for compare, types in _SCALARS:
-        modifiers = f"{compare} {join}"
-        yield Row("setp", modifiers, types, f"pred|pred? = t, t{third}", make=_set_predicates)
+        form = f"{compare} {join}"
+        yield Row("setp", form, types, f"pred|pred? = t, t{third}", make=_set_predicates)
         targets = "u32 s32 f32 f16 bf16" + (" u16 s16" if "16" in types else "")
-        yield Row("set", modifiers, targets, f"t = s, s{third}", second=types, make=_set_value)
-    for modifiers, pair in ((f"{_FLOAT} ftz? {join}", "f16x2"), (f"{_FLOAT} {join}", "bf16x2")):
-        yield Row("setp", modifiers, pair, f"pred|pred? = t, t{third}", make=_set_predicates)
-        yield Row("set", modifiers, pair, f"t = s, s{third}", second=pair, make=_set_value)
-        yield Row("set", modifiers, "u32 s32", f"u16x2 = s, s{third}", second=pair, make=_set_value)
+        yield Row("set", form, targets, f"t = s, s{third}", second=types, make=_set_value)
+    for form, pair in ((f"{_FLOAT} ftz? {join}", "f16x2"), (f"{_FLOAT} {join}", "bf16x2")):
+        yield Row("setp", form, pair, f"pred|pred? = t, t{third}", make=_set_predicates)
+        yield Row("set", form, pair, f"t = s, s{third}", second=pair, make=_set_value)
+        yield Row("set", form, "u32 s32", f"u16x2 = s, s{third}", second=pair, make=_set_value)
 
 
 _ALL = "b16 b32 b64 u16 u32 u64 s16 s32 s64 f32 f64"

@@ -18,18 +18,18 @@ from triton_ext.emulator.units.rounding import FORMATS, encode, two_sum
 _TO_INTEGER = {"rni": "rn", "rzi": "rz", "rmi": "rm", "rpi": "rp"}
 
 
-def _rounding(variant: Variant) -> str:
+def _rounding(form: Variant) -> str:
     """The mode of a rounding to a float's precision."""
-    return variant.one_of(rounding.MODES, "rn")
+    return form.one_of(rounding.MODES, "rn")
 
 
 # ------------------------------------------------------------------------- scalars
 
 
-def _float_to_float(variant: Variant) -> Function:
-    to, source, mode = variant.type, variant.second, _rounding(variant)
-    integral = _TO_INTEGER.get(variant.one_of(_TO_INTEGER))
-    ftz = "ftz" in variant and to != "f16"  # an H100 flushes nothing on the way to f16
+def _float_to_float(form: Variant) -> Function:
+    to, source, mode = form.type, form.second, _rounding(form)
+    integral = _TO_INTEGER.get(form.one_of(_TO_INTEGER))
+    ftz = "ftz" in form and to != "f16"  # an H100 flushes nothing on the way to f16
 
     def function(value: Array) -> Any:
         if ftz and source == "f32":
@@ -42,7 +42,7 @@ def _float_to_float(variant: Variant) -> Function:
             result = _keep_payload(result, value, source, to)
         if ftz and to == "f32":
             result = floats.flush(result, to)
-        return floats.saturate(result, to) if "sat" in variant else result
+        return floats.saturate(result, to) if "sat" in form else result
 
     return function
 
@@ -74,15 +74,15 @@ def _keep_payload(result: Any, value: Any, source: str, to: str) -> Array:
     return floats.from_bits(np.where(nan, made.astype(codes.dtype), codes), to)
 
 
-def _float_to_integer(variant: Variant) -> Function:
+def _float_to_integer(form: Variant) -> Function:
     """Rounded, and clamped to the range of the type."""
-    source, mode, dtype = variant.second, _TO_INTEGER[variant.one_of(_TO_INTEGER)], variant.dtype
+    source, mode, dtype = form.second, _TO_INTEGER[form.one_of(_TO_INTEGER)], form.dtype
     info = np.iinfo(dtype)
-    of_nan = 1 << variant.bits - 1 if source == "f64" or variant.bits == 64 else 0
+    of_nan = 1 << form.bits - 1 if source == "f64" or form.bits == 64 else 0
     nan_code = np.asarray(of_nan, f"u{dtype.itemsize}").view(dtype)
 
     def function(value: Array) -> Array:
-        if "ftz" in variant and source == "f32":
+        if "ftz" in form and source == "f32":
             value = floats.flush(value, source)
         number = rounding.to_integer(floats.widen(value, source), mode)
         if dtype.itemsize <= 4:  # the bounds are float64 numbers
@@ -110,9 +110,9 @@ def _exact_sum(value: Array) -> tuple[Array, Array]:
     return two_sum(high, low)
 
 
-def _integer_to_float(variant: Variant) -> Function:
-    to, mode, dtype = variant.type, _rounding(variant), variant.dtype
-    if mode == "rn" and to in ("f32", "f64") and "sat" not in variant:
+def _integer_to_float(form: Variant) -> Function:
+    to, mode, dtype = form.type, _rounding(form), form.dtype
+    if mode == "rn" and to in ("f32", "f64") and "sat" not in form:
         return lambda value: np.asarray(value).astype(dtype)
 
     def function(value: Array) -> Any:
@@ -121,14 +121,14 @@ def _integer_to_float(variant: Variant) -> Function:
             result = rounding.directed(total, rest, mode)
         else:
             result = floats.narrow(rounding.to_odd(total, rest), to, mode)
-        return floats.saturate(result, to) if "sat" in variant else result
+        return floats.saturate(result, to) if "sat" in form else result
 
     return function
 
 
-def _integer_to_integer(variant: Variant) -> Function:
-    dtype, source = variant.dtype, DTYPES[variant.second]
-    if "sat" not in variant:
+def _integer_to_integer(form: Variant) -> Function:
+    dtype, source = form.dtype, DTYPES[form.second]
+    if "sat" not in form:
         return lambda value: np.asarray(value).astype(dtype)
     info, of = np.iinfo(dtype), np.iinfo(source)
     low, high = source.type(max(info.min, of.min)), source.type(min(info.max, of.max))
@@ -138,26 +138,24 @@ def _integer_to_integer(variant: Variant) -> Function:
 # ------------------------------------------- codes of formats, alone or two in a register
 
 
-def _codes(value: Array, kind: str, variant: Variant) -> Array:
-    """Codes of a format from float64 values, with the variant's rounding and clamping."""
+def _codes(value: Array, kind: str, form: Variant) -> Array:
+    """Codes of a format from float64 values, with the form's rounding and clamping."""
     to = FORMATS[kind]
-    code = encode(value, to, _rounding(variant), saturate="satfinite" in variant)
-    if "relu" in variant:  # a negative number, and -0, becomes +0; NaN stays
+    code = encode(value, to, _rounding(form), saturate="satfinite" in form)
+    if "relu" in form:  # a negative number, and -0, becomes +0; NaN stays
         code = np.where(np.signbit(value) & ~np.isnan(value), to.dtype.type(0), code)
     return code
 
 
-def _to_code(variant: Variant) -> Function:
+def _to_code(form: Variant) -> Function:
     """One f32 to f16 or bf16, with the modifiers that only these have."""
-    return lambda value: _codes(floats.widen(value, "f32"), variant.type, variant)
+    return lambda value: _codes(floats.widen(value, "f32"), form.type, form)
 
 
-def _to_tf32(variant: Variant) -> Function:
+def _to_tf32(form: Variant) -> Function:
     def function(value: Array) -> Array:
-        single = _codes(floats.widen(value, "f32"), "tf32", variant).astype(np.uint32) << np.uint32(
-            13
-        )
-        if "rna" not in variant:
+        single = _codes(floats.widen(value, "f32"), "tf32", form).astype(np.uint32) << np.uint32(13)
+        if "rna" not in form:
             return single
         # An H100 cuts a NaN off here, with no regard to what remains.
         return np.where(np.isnan(value), value.view(np.uint32) & np.uint32(0xFFFFE000), single)
@@ -165,57 +163,57 @@ def _to_tf32(variant: Variant) -> Function:
     return function
 
 
-def _pair(sources: tuple[Array, ...], variant: Variant) -> Array:
+def _pair(sources: tuple[Array, ...], form: Variant) -> Array:
     """The source's values as floats, side by side; of two f32 operands, the second one first."""
-    if variant.second != "f32":
-        return floats.widen(sources[0], element(variant.second))
+    if form.second != "f32":
+        return floats.widen(sources[0], element(form.second))
     pair = np.empty((max(map(np.size, sources)), 2), np.float32)
     pair[:, 1], pair[:, 0] = sources
     return pair.reshape(-1)
 
 
-def _to_halves(variant: Variant) -> Function:
+def _to_halves(form: Variant) -> Function:
     """``cvt.rn.f16x2.f32 d, a, b``: a becomes the upper half."""
-    kind, mode = variant.element, _rounding(variant)
-    if "relu" in variant or "satfinite" in variant:
-        return lambda *sources: _codes(_pair(sources, variant), kind, variant).astype(np.uint16)
-    return lambda *sources: floats.narrow(_pair(sources, variant), kind, mode)
+    kind, mode = form.element, _rounding(form)
+    if "relu" in form or "satfinite" in form:
+        return lambda *sources: _codes(_pair(sources, form), kind, form).astype(np.uint16)
+    return lambda *sources: floats.narrow(_pair(sources, form), kind, mode)
 
 
-def _to_narrow(variant: Variant) -> Function:
+def _to_narrow(form: Variant) -> Function:
     """Two values to 8 bits each (4 of e2m1): the first one, or the upper half, above."""
-    kind, half = variant.type.removesuffix("x2"), variant.bits // 2
+    kind, half = form.type.removesuffix("x2"), form.bits // 2
 
     def function(*sources: Array) -> Array:
-        values = _pair(sources, variant)
-        code = _scale_codes(values, variant) if kind == "ue8m0" else _codes(values, kind, variant)
+        values = _pair(sources, form)
+        code = _scale_codes(values, form) if kind == "ue8m0" else _codes(values, kind, form)
         wide = code.reshape(-1, 2).astype(np.uint16)
         return wide[:, 1] << np.uint16(half) | wide[:, 0]
 
     return function
 
 
-def _scale_codes(value: Array, variant: Variant) -> Array:
+def _scale_codes(value: Array, form: Variant) -> Array:
     """ue8m0: the exponent of the magnitude, 2**(code - 127); 255 is NaN.
 
     Source: CUDA's ``cuda_fp8.hpp``, ``__nv_cvt_bfloat16raw_to_e8m0``.
     """
     code = np.abs(value).astype(np.float32).view(np.uint32)
     exponent = code >> np.uint32(23)
-    if "rp" in variant:  # 2**-127 has code 0, and is subnormal in f32
+    if "rp" in form:  # 2**-127 has code 0, and is subnormal in f32
         above = (code & np.uint32(0x7FFFFF)) != 0
         up = above & (code > np.uint32(0x00400000)) & (code < np.uint32(0x7F800000))
         exponent = exponent + up.astype(np.uint32)
-    if "satfinite" in variant:
+    if "satfinite" in form:
         number = code <= np.uint32(0x7F800000)
         exponent = np.where(number & (exponent == 255), np.uint32(254), exponent)
     return exponent.astype(np.uint8)
 
 
-def _from_narrow(variant: Variant) -> Function:
+def _from_narrow(form: Variant) -> Function:
     """Two codes to f16 or bf16: each by a table."""
-    kind, half = variant.second.removesuffix("x2"), variant.element
-    bits = bits_of(variant.second) // 2
+    kind, half = form.second.removesuffix("x2"), form.element
+    bits = bits_of(form.second) // 2
     if kind == "ue8m0":
         codes = np.arange(256, dtype=np.uint32)
         table = np.where(codes == 0, 0x40, codes << np.uint32(7))
@@ -223,7 +221,7 @@ def _from_narrow(variant: Variant) -> Function:
     else:
         of = FORMATS[kind]
         values = rounding.decode(np.arange(256) & ((1 << of.bits) - 1), of)
-        if "relu" in variant:
+        if "relu" in form:
             values = np.where(np.signbit(values) & ~np.isnan(values), 0.0, values)
         table = floats.bits(floats.narrow(values, half), half)
     mask = (1 << bits) - 1
@@ -236,9 +234,9 @@ def _from_narrow(variant: Variant) -> Function:
     return function
 
 
-def _packed_integers(variant: Variant) -> Function:
+def _packed_integers(form: Variant) -> Function:
     """``cvt.pack.sat``: two integers, saturated and put together, below the bits of c."""
-    bits, signed = int(variant.type[1:]), variant.type[0] == "s"
+    bits, signed = int(form.type[1:]), form.type[0] == "s"
     low, high = (-(1 << bits - 1), (1 << bits - 1) - 1) if signed else (0, (1 << bits) - 1)
     mask = np.uint32((1 << bits) - 1)
 

@@ -139,7 +139,7 @@ class Row:
         """The types of the sources."""
         return self.operands.partition(" = ")[2].split(", ")
 
-    def variant(self, opcode: str, parts: Sequence[str], number: int) -> Variant | None:
+    def form(self, opcode: str, parts: Sequence[str], number: int) -> Variant | None:
         """What an instruction says if it fits: its name, the rest of its opcode.
 
         Args:
@@ -181,8 +181,8 @@ def opcodes(rows: Iterable[Row]) -> dict[str, Opcode]:
 def _decoder(opcode: str, rows: Sequence[Row]) -> Decoder:
     @functools.cache
     def fitting(parts: tuple[str, ...], number: int) -> tuple[Row, Variant] | None:
-        variants = ((row, row.variant(opcode, parts, number)) for row in rows)
-        return next(((row, variant) for row, variant in variants if variant is not None), None)
+        forms = ((row, row.form(opcode, parts, number)) for row in rows)
+        return next(((row, form) for row, form in forms if form is not None), None)
 
     def decode(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
         found = fitting(tuple(modifiers.parts), len(at.operands))
@@ -199,19 +199,19 @@ def _decoder(opcode: str, rows: Sequence[Row]) -> Decoder:
     return decode
 
 
-def _elementwise(at: Instruction, operands: Operands, row: Row, variant: Variant) -> Run:
-    writes = _targets(at, operands, row, variant)
+def _elementwise(at: Instruction, operands: Operands, row: Row, form: Variant) -> Run:
+    writes = _targets(at, operands, row, form)
     sources = iter(at.operands[1:])
     reads = [
         _read_carry
         if each == "cc"
-        else reader(next(sources), variant.operand_type(each), at, operands)
+        else reader(next(sources), form.operand_type(each), at, operands)
         for each in row.sources
     ]
     function = row.function
     if row.make:
         constants = tuple(immediate(text) for text in at.operands[1:])
-        function = row.make(replace(variant, constants=constants, pair=len(writes) == 2))
+        function = row.make(replace(form, constants=constants, pair=len(writes) == 2))
     if function is None:
         raise TypeError(f"the row of {row.opcodes} computes nothing")
     if len(writes) == 1:
@@ -226,18 +226,18 @@ def _elementwise(at: Instruction, operands: Operands, row: Row, variant: Variant
     return run
 
 
-def _targets(at: Instruction, operands: Operands, row: Row, variant: Variant) -> list[Writer]:
+def _targets(at: Instruction, operands: Operands, row: Row, form: Variant) -> list[Writer]:
     """Writes the destination, or two of them."""
     texts = iter(at.operands[0].split("|"))
     writes: list[Writer] = []
     for each in row.targets:
         if each == "cc":
-            if "cc" in variant:
+            if "cc" in form:
                 writes.append(_write_carry)
             continue
         text = next(texts, "").strip()
         if text or not each.endswith("?"):
-            writes.append(writer(text, variant.operand_type(each.rstrip("?")), at, operands))
+            writes.append(writer(text, form.operand_type(each.rstrip("?")), at, operands))
     if next(texts, ""):
         raise UnsupportedInstruction("it has more destinations than are expected", at)
     return writes

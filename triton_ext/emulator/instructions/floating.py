@@ -19,45 +19,43 @@ from triton_ext.emulator.units.floats import KINDS, bits, from_bits, narrow, wid
 ROUNDINGS = ("rn", "rz", "rm", "rp")
 
 
-def _modified(function: Function, variant: Variant) -> Function:
+def _modified(function: Function, form: Variant) -> Function:
     """A function whose operands and results are flushed with ``.ftz``, and clamped by ``.sat``."""
-    kind = variant.element
-    if "ftz" in variant:
+    kind = form.element
+    if "ftz" in form:
         plain = function
 
         def function(*sources: Any) -> Any:
             return floats.flush(plain(*(floats.flush(each, kind) for each in sources)), kind)
 
-    return _clamped(function, variant)
+    return _clamped(function, form)
 
 
-def _clamped(function: Function, variant: Variant) -> Function:
+def _clamped(function: Function, form: Variant) -> Function:
     """A function whose results ``.sat`` or ``.relu`` clamps."""
-    kind = variant.element
+    kind = form.element
     for name, clamp in (("sat", floats.saturate), ("relu", floats.relu)):
-        if name in variant:
+        if name in form:
             return lambda *sources: clamp(function(*sources), kind)
     return function
 
 
-def _rounded(variant: Variant) -> Function:
+def _rounded(form: Variant) -> Function:
     """The operation that the opcode names, rounded once; f32's ``.approx`` and ``.full``, too."""
-    operation = (
-        "fma" if variant.opcode == "mad" else variant.opcode
-    )  # PTX ISA, "mad": sm_20 and later
-    compute = floats.flushing if "ftz" in variant else floats.exact
-    return _clamped(compute(operation, variant.element, variant.one_of(ROUNDINGS, "rn")), variant)
+    operation = "fma" if form.opcode == "mad" else form.opcode  # PTX ISA, "mad": sm_20 and later
+    compute = floats.flushing if "ftz" in form else floats.exact
+    return _clamped(compute(operation, form.element, form.one_of(ROUNDINGS, "rn")), form)
 
 
-def _mixed(variant: Variant) -> Function:
+def _mixed(form: Variant) -> Function:
     """f32 results of half-precision factors and an f32 addend, which comes last."""
-    compute = floats.exact(variant.opcode, "f32", variant.one_of(ROUNDINGS, "rn"))
+    compute = floats.exact(form.opcode, "f32", form.one_of(ROUNDINGS, "rn"))
 
     def function(*sources: Any) -> Any:
-        factors = [widen(each, variant.second).astype(np.float32) for each in sources[:-1]]
+        factors = [widen(each, form.second).astype(np.float32) for each in sources[:-1]]
         return compute(*factors, sources[-1])
 
-    return _clamped(function, variant)
+    return _clamped(function, form)
 
 
 # ------------------------------------------------------------------------ approximations
@@ -82,17 +80,17 @@ _APPROXIMATE: dict[str, Function] = {
 }
 
 
-def _approximate(variant: Variant) -> Function:
-    compute, kind = _APPROXIMATE[variant.opcode], variant.element
-    return _modified(lambda a: narrow(compute(widen(a, kind)), kind), variant)
+def _approximate(form: Variant) -> Function:
+    compute, kind = _APPROXIMATE[form.opcode], form.element
+    return _modified(lambda a: narrow(compute(widen(a, kind)), kind), form)
 
 
-def _coarse64(variant: Variant) -> Function:
+def _coarse64(form: Variant) -> Function:
     """``.approx.ftz.f64``: reads the operand's upper 32 bits; the result's lower ones are 0.
 
     NaN becomes 0x7fffffff00000000 (PTX ISA, "rcp.approx.ftz.f64").
     """
-    upper, compute = np.uint64(0xFFFFFFFF00000000), _APPROXIMATE[variant.opcode]
+    upper, compute = np.uint64(0xFFFFFFFF00000000), _APPROXIMATE[form.opcode]
 
     def function(a: Array) -> Array:
         source = floats.flush(from_bits(bits(a, "f64") & upper, "f64"), "f64")
@@ -107,49 +105,47 @@ def _coarse64(variant: Variant) -> Function:
 # ------------------------------------------------------------------------- sign and order
 
 
-def _sign(variant: Variant) -> Function:
+def _sign(form: Variant) -> Function:
     """``abs`` clears the sign, ``neg`` turns it; NaN becomes the canonical one, or quiet in f64."""
-    kind, of = variant.element, KINDS[variant.element]
+    kind, of = form.element, KINDS[form.element]
 
     def function(a: Array) -> Array:
         code = bits(a, kind)
-        changed = from_bits(
-            code & of.magnitude if variant.opcode == "abs" else code ^ of.sign, kind
-        )
+        changed = from_bits(code & of.magnitude if form.opcode == "abs" else code ^ of.sign, kind)
         return floats.quiet(changed, a) if kind == "f64" else floats.canonical(changed, kind)
 
-    return _modified(function, variant)
+    return _modified(function, form)
 
 
-def _copysign(variant: Variant) -> Function:
+def _copysign(form: Variant) -> Function:
     """The magnitude of b with the sign of a."""
-    kind, of = variant.type, KINDS[variant.type]
+    kind, of = form.type, KINDS[form.type]
     return lambda a, b: from_bits(bits(a, kind) & of.sign | bits(b, kind) & of.magnitude, kind)
 
 
-def _extremum(variant: Variant) -> Function:
+def _extremum(form: Variant) -> Function:
     """``min``, ``max`` of two or three; of magnitudes, and with the sign of a product."""
-    kind, of = variant.element, KINDS[variant.element]
-    largest, propagate = variant.opcode == "max", "NaN" in variant
+    kind, of = form.element, KINDS[form.element]
+    largest, propagate = form.opcode == "max", "NaN" in form
 
     def function(*sources: Any) -> Array:
         values = sources
-        if "abs" in variant:
+        if "abs" in form:
             values = tuple(from_bits(bits(each, kind) & of.magnitude, kind) for each in sources)
         result = values[0]
         for other in values[1:]:
             result = floats.extreme(result, other, kind, largest=largest, propagate=propagate)
-        if "xorsign" in variant:
+        if "xorsign" in form:
             sign = (bits(sources[0], kind) ^ bits(sources[1], kind)) & of.sign
             code = bits(result, kind)
             result = from_bits(np.where(floats.is_nan(result, kind), code, code | sign), kind)
         return np.asarray(result)
 
-    return _modified(function, variant)
+    return _modified(function, form)
 
 
-def _property(variant: Variant) -> Function:
-    of = KINDS[variant.type]
+def _property(form: Variant) -> Function:
+    of = KINDS[form.type]
     field, below = of.infinity, of.lowest - of.code(1)
     tests: dict[str, Function] = {
         "finite": lambda e, m: e != field,
@@ -159,8 +155,8 @@ def _property(variant: Variant) -> Function:
         "normal": lambda e, m: (e != field) & ((e != 0) | (m == 0)),  # zeros, too
         "subnormal": lambda e, m: (e == 0) & (m != 0),
     }
-    test = tests[variant.one_of(tests)]
-    return lambda a: test(bits(a, variant.type) & field, bits(a, variant.type) & below)
+    test = tests[form.one_of(tests)]
+    return lambda a: test(bits(a, form.type) & field, bits(a, form.type) & below)
 
 
 _RND = "rn|rz|rm|rp"
@@ -178,7 +174,7 @@ ROWS = (
     Row("fma", f"{_RND} ftz?", "f32x2", "t = t, t, t", make=_rounded),
     Row("fma mad", f"{_RND}", "f64", "t = t, t, t", make=_rounded),
     Row("div", "approx ftz?", "f32", "t = t, t",
-        make=lambda variant: _modified(_approximate_quotient, variant)),
+        make=lambda form: _modified(_approximate_quotient, form)),
     Row("div", f"full|{_RND} ftz?", "f32", "t = t, t", make=_rounded),
     Row("div", _RND, "f64", "t = t, t", make=_rounded),
     Row("rcp sqrt", f"approx|{_RND} ftz?", "f32", "t = t", make=_rounded),

@@ -15,9 +15,9 @@ def _clamp(value: Array, dtype: np.dtype[Any]) -> Array:
     return np.clip(value, info.min, info.max).astype(dtype)
 
 
-def _saturated_sum(variant: Variant) -> Function:
-    plain: Function = np.subtract if variant.opcode == "sub" else np.add
-    return lambda a, b: _clamp(plain(a.astype(np.int64), b.astype(np.int64)), variant.dtype)
+def _saturated_sum(form: Variant) -> Function:
+    plain: Function = np.subtract if form.opcode == "sub" else np.add
+    return lambda a, b: _clamp(plain(a.astype(np.int64), b.astype(np.int64)), form.dtype)
 
 
 # --------------------------------------------------------------------------- products
@@ -42,16 +42,16 @@ def _high_product(a: Array, b: Array) -> Array:
     return np.asarray(high.astype(a.dtype))
 
 
-def _product(variant: Variant) -> Function:
-    if "wide" in variant:
-        wide = np.dtype(f"{variant.dtype.kind}{2 * variant.dtype.itemsize}")
+def _product(form: Variant) -> Function:
+    if "wide" in form:
+        wide = np.dtype(f"{form.dtype.kind}{2 * form.dtype.itemsize}")
         return lambda a, b: a.astype(wide) * b.astype(wide)
-    return _high_product if "hi" in variant else np.multiply
+    return _high_product if "hi" in form else np.multiply
 
 
-def _low_product(variant: Variant) -> Function:
+def _low_product(form: Variant) -> Function:
     """``mul24``: bits 0 to 31 (lo) or 16 to 47 (hi) of the product of the low 24 bits."""
-    dtype, up, down = variant.dtype, np.int64(40), np.int64(16 if "hi" in variant else 0)
+    dtype, up, down = form.dtype, np.int64(40), np.int64(16 if "hi" in form else 0)
 
     def low24(value: Array) -> Array:
         if dtype.kind == "i":
@@ -61,20 +61,20 @@ def _low_product(variant: Variant) -> Function:
     return lambda a, b: (low24(a) * low24(b) >> down).astype(dtype)
 
 
-def _multiply_add(variant: Variant) -> Function:
-    product = (_low_product if variant.opcode == "mad24" else _product)(variant)
-    if "sat" in variant:
+def _multiply_add(form: Variant) -> Function:
+    product = (_low_product if form.opcode == "mad24" else _product)(form)
+    if "sat" in form:
         wide = np.int64
-        return lambda a, b, c: _clamp(product(a, b).astype(wide) + c.astype(wide), variant.dtype)
+        return lambda a, b, c: _clamp(product(a, b).astype(wide) + c.astype(wide), form.dtype)
     return lambda a, b, c: product(a, b) + c
 
 
-def _dot_product(variant: Variant) -> Function:
+def _dot_product(form: Variant) -> Function:
     """c + the dot product of four bytes and four (``dp4a``), or two halves and two (``dp2a``)."""
     signed = {"s32": "i", "u32": "u"}
-    wide = signed[variant.type] + ("1" if variant.opcode == "dp4a" else "2")
-    narrow = signed[variant.second] + "1"
-    chosen = {"lo": slice(0, 2), "hi": slice(2, 4)}.get(variant.one_of(("lo", "hi")), slice(0, 4))
+    wide = signed[form.type] + ("1" if form.opcode == "dp4a" else "2")
+    narrow = signed[form.second] + "1"
+    chosen = {"lo": slice(0, 2), "hi": slice(2, 4)}.get(form.one_of(("lo", "hi")), slice(0, 4))
 
     def parts(value: Array, kind: str) -> Any:
         raw = np.ascontiguousarray(value).reshape(-1, 1).view(kind).astype(np.int64)
@@ -123,25 +123,25 @@ def _sum_with_carry(a: Array, b: Array, carry: Array) -> tuple[Array, Array]:
     return total, (first < a) | (total < first)
 
 
-def _carrying(variant: Variant) -> Function:
+def _carrying(form: Variant) -> Function:
     """Sums with the carry flag; a subtraction's flag is set when it does not borrow."""
-    subtract = variant.opcode.startswith("sub")
+    subtract = form.opcode.startswith("sub")
     initial = np.asarray(subtract)
 
     def function(a: Array, b: Array, carry: Array = initial) -> Any:
         results = _sum_with_carry(a, ~b if subtract else b, carry)
-        return results if variant.pair else results[0]
+        return results if form.pair else results[0]
 
     return function
 
 
-def _multiply_add_carrying(variant: Variant) -> Function:
-    raw, product = np.dtype(f"u{variant.dtype.itemsize}"), _product(variant)
+def _multiply_add_carrying(form: Variant) -> Function:
+    raw, product = np.dtype(f"u{form.dtype.itemsize}"), _product(form)
 
     def function(a: Array, b: Array, c: Array, carry: Array = _NO_CARRY) -> Any:
         total, out = _sum_with_carry(product(a, b).astype(raw), c.astype(raw), carry)
-        total = total.view(variant.dtype)
-        return (total, out) if variant.pair else total
+        total = total.view(form.dtype)
+        return (total, out) if form.pair else total
 
     return function
 
@@ -173,16 +173,16 @@ def _leading_zeros(value: Array) -> Array:
     return (value.dtype.itemsize * 8 - 1 - _highest(value)).astype(np.uint32)
 
 
-def _find_highest(variant: Variant) -> Function:
+def _find_highest(form: Variant) -> Function:
     """``bfind``: the highest bit that differs from the sign; 0xffffffff if there is none."""
-    unsigned = np.dtype(f"u{variant.dtype.itemsize}")
+    unsigned = np.dtype(f"u{form.dtype.itemsize}")
 
     def function(value: Array) -> Array:
-        if variant.dtype.kind == "i":
+        if form.dtype.kind == "i":
             value = np.where(value < 0, ~value, value)
         position = _highest(value.astype(unsigned))
-        if "shiftamt" in variant:
-            position = np.where(position < 0, -1, variant.bits - 1 - position)
+        if "shiftamt" in form:
+            position = np.where(position < 0, -1, form.bits - 1 - position)
         return (position & 0xFFFFFFFF).astype(np.uint32)
 
     return function
@@ -226,10 +226,10 @@ def _field(value: Array, bits: int) -> Array:
     return value & np.uint32(0xFF) if bits == 32 else np.minimum(value, np.uint32(0xFF))
 
 
-def _extract(variant: Variant) -> Function:
+def _extract(form: Variant) -> Function:
     """``bfe``: `length` bits from `position` on; beyond the top come zeros, or the sign."""
-    dtype, bits = variant.dtype, variant.bits
-    _, start, size = variant.constants
+    dtype, bits = form.dtype, form.bits
+    _, start, size = form.constants
     if start is not None and size is not None and start + size <= bits and start >= 0 < size:
         up, down = dtype.type(bits - start - size), dtype.type(bits - size)
         return lambda value, position, length: value << up >> down
@@ -254,9 +254,9 @@ def _extract(variant: Variant) -> Function:
     return function
 
 
-def _insert(variant: Variant) -> Function:
+def _insert(form: Variant) -> Function:
     """``bfi``: the low `length` bits of a, put into b from `position` on."""
-    dtype, bits = variant.dtype, variant.bits
+    dtype, bits = form.dtype, form.bits
 
     def function(a: Array, b: Array, position: Array, length: Array) -> Array:
         start = _field(position, bits)
@@ -268,33 +268,33 @@ def _insert(variant: Variant) -> Function:
     return function
 
 
-def _limited(value: Array, variant: Variant) -> Array:
+def _limited(value: Array, form: Variant) -> Array:
     """A position or length, clamped to 32 or taken modulo 32."""
-    return np.minimum(value, np.uint32(32)) if "clamp" in variant else value & np.uint32(31)
+    return np.minimum(value, np.uint32(32)) if "clamp" in form else value & np.uint32(31)
 
 
-def _mask(variant: Variant) -> Function:
+def _mask(form: Variant) -> Function:
     """``bmsk``: `length` ones from `position` on."""
 
     def function(position: Array, length: Array) -> Array:
-        ones = _ones(_limited(length, variant), np.dtype(np.uint64))
-        return (ones << _limited(position, variant).astype(np.uint64)).astype(np.uint32)
+        ones = _ones(_limited(length, form), np.dtype(np.uint64))
+        return (ones << _limited(position, form).astype(np.uint64)).astype(np.uint32)
 
     return function
 
 
-def _extend(variant: Variant) -> Function:
+def _extend(form: Variant) -> Function:
     """``szext``: the low b bits of a, extended by their sign or by zeros."""
 
     def function(value: Array, count: Array) -> Array:
-        size = _limited(count, variant)
+        size = _limited(count, form)
         ones = _ones(size, np.dtype(np.uint32))
         low = value.view(np.uint32) & ones
-        if variant.dtype.kind == "i":
+        if form.dtype.kind == "i":
             top = np.maximum(size, np.uint32(1)) - np.uint32(1)
             negative = (low >> top & np.uint32(1)).astype(np.bool_)
             low = np.where(negative, low | ~ones, low)
-        return low.view(variant.dtype)
+        return low.view(form.dtype)
 
     return function
 

@@ -12,11 +12,11 @@ from triton_ext.emulator.instructions.elementwise import Array, Function, Row, V
 # ---------------------------------------------------------------------------- shifts
 
 
-def _shift(variant: Variant) -> Function:
+def _shift(form: Variant) -> Function:
     """Counts are clamped to the width: all bits go, or all become the sign."""
-    dtype, bits = variant.dtype, variant.bits
-    move: Function = np.left_shift if variant.opcode == "shl" else np.right_shift
-    constant = variant.constants[1]
+    dtype, bits = form.dtype, form.bits
+    move: Function = np.left_shift if form.opcode == "shl" else np.right_shift
+    constant = form.constants[1]
     if constant is not None and 0 <= constant < bits:
         by = dtype.type(constant)
         return lambda value, count: move(value, by)
@@ -24,19 +24,19 @@ def _shift(variant: Variant) -> Function:
 
     def function(value: Array, count: Array) -> Array:
         shifted = move(value, np.minimum(count, last).astype(dtype))
-        if variant.opcode == "shr" and dtype.kind == "i":
+        if form.opcode == "shr" and dtype.kind == "i":
             return np.asarray(shifted)
         return np.where(count > last, dtype.type(0), shifted)
 
     return function
 
 
-def _funnel_shift(variant: Variant) -> Function:
+def _funnel_shift(form: Variant) -> Function:
     """``shf``: the upper (left) or lower (right) 32 bits of ``{b, a}``, shifted."""
-    word, left = np.uint64(32), "l" in variant
+    word, left = np.uint64(32), "l" in form
 
     def function(low: Array, high: Array, count: Array) -> Array:
-        amount = np.minimum(count, np.uint32(32)) if "clamp" in variant else count & np.uint32(31)
+        amount = np.minimum(count, np.uint32(32)) if "clamp" in form else count & np.uint32(31)
         both = high.astype(np.uint64) << word | low.astype(np.uint64)
         wide = amount.astype(np.uint64)
         return ((both << wide) >> word if left else both >> wide).astype(np.uint32)
@@ -87,15 +87,15 @@ def _of_three(table: int) -> Callable[[Array, Array, Array], Array]:
     return lambda a, b, c: np.asarray((a & one(b, c)) | (~a & zero(b, c)))
 
 
-def _lookup(variant: Variant) -> Function:
+def _lookup(form: Variant) -> Function:
     """``lop3``: any function of three bits, as a table of 8; or its test against zero, too."""
-    number = variant.constants[3]
+    number = form.constants[3]
     if number is None:
         raise ValueError("the table must be a constant")
     function = _of_three(number & 0xFF)
-    if not variant.one_of(("and", "or")):
+    if not form.one_of(("and", "or")):
         return lambda a, b, c, _: function(a, b, c)
-    join = np.logical_or if "or" in variant else np.logical_and
+    join = np.logical_or if "or" in form else np.logical_and
 
     def combined(a: Array, b: Array, c: Array, _: Array, other: Array) -> tuple[Array, Array]:
         value = function(a, b, c)
@@ -117,9 +117,9 @@ _PRMT_MODES: dict[str, Callable[[int], list[int]]] = {
 }
 
 
-def _permute(variant: Variant) -> Function:
+def _permute(form: Variant) -> Function:
     """``prmt``: four of the eight bytes of ``{b, a}``; bit 3 of a selector takes its sign."""
-    mode, selector = variant.one_of(_PRMT_MODES), variant.constants[2]
+    mode, selector = form.one_of(_PRMT_MODES), form.constants[2]
     if selector is not None and not mode:
         return lambda low, high, _: _fixed_bytes(low, high, selector)
     byte, sign, eight = np.uint64(0xFF), np.uint32(0x80), np.uint64(8)

@@ -68,19 +68,19 @@ def move(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     return lambda cta, lanes: write(cta, lanes, read(cta, lanes))
 
 
-def _convert_address(variant: Variant) -> Function:
+def _convert_address(form: Variant) -> Function:
     """``cvta``: between the addresses of a space and generic ones."""
-    window = _WINDOW_OF.get(variant.one_of(_SPACES).split("::")[0], 0)
-    if variant.type == "u32" and window:
+    window = _WINDOW_OF.get(form.one_of(_SPACES).split("::")[0], 0)
+    if form.type == "u32" and window:
         raise ValueError("generic addresses have 64 bits")
-    offset = np.asarray(-window & _ADDRESS if "to" in variant else window, np.uint64)
-    offset = offset.astype(variant.dtype)
+    offset = np.asarray(-window & _ADDRESS if "to" in form else window, np.uint64)
+    offset = offset.astype(form.dtype)
     return lambda address: address + offset
 
 
-def _is_space(variant: Variant) -> Function:
+def _is_space(form: Variant) -> Function:
     numbers = {name: np.uint64(number) for number, name in WINDOWS.items()}
-    wanted = numbers.get(variant.one_of(_SPACES).split("::")[0], np.uint64(0))
+    wanted = numbers.get(form.one_of(_SPACES).split("::")[0], np.uint64(0))
     return lambda address: address >> np.uint64(WINDOW_SHIFT) == wanted
 
 

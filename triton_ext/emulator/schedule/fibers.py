@@ -226,6 +226,8 @@ class Fibers:
         progress = self.cta.machine.progress
         if fiber.since != progress:
             fiber.since, fiber.laps = progress, 0
+            repeating = self._repeating.items()
+            self._repeating = {warp: since for warp, since in repeating if since == progress}
         fiber.laps += 1
         if fiber.laps < WATCHED_LAPS:
             return

@@ -290,6 +290,8 @@ class Machine:
     def _deadlock(resident: list[_Resident]) -> EmulationError:
         blocks = [block for each in resident for block in each.blocks]
         stuck = [found for block in blocks for found in block.stuck()]
+        # Who stands at bar.sync mostly waits for those that wait for an mbarrier: these come first.
+        stuck.sort(key=lambda found: not found[0].opcode.startswith("mbarrier"))
         spinning = any(block.runnable for block in blocks)
         what = "no memory or barrier changes any more" if spinning else "no thread can go on"
         lines = [line for _, line in stuck]
