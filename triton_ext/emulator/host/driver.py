@@ -35,6 +35,7 @@ from triton_ext.hardware.architecture import (
 )
 from triton_ext.hardware.tensor_map import DataType, OobFill, TensorMap, TensorSwizzle
 from triton_ext.layouts.encodings import SWIZZLE_BYTE_WIDTHS
+from triton_ext.layouts.triton.ending import end_quietly
 from triton_ext.ptx.parse import parse_ptx
 
 _FLOATS: dict[str, Any] = {
@@ -421,6 +422,8 @@ def emulate(
     import triton
 
     from triton_ext.emulator.host.torch_cuda import cuda_on_the_host
+
+    end_quietly()
 
     gpu = EmulatedGpu(architecture(arch), schedule, seed, observer, idle)
     Schedule(schedule, seed)
