@@ -16,7 +16,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import layouts, surjective_layouts
 
-from triton_ext import LayoutError, LinearLayout, NVMMAShared, nvmma_shared_to_linear_layout
+from triton_ext import (
+    LayoutError,
+    LinearLayout,
+    NVMMAShared,
+    nvmma_shared_to_linear_layout,
+    parse_encoding,
+)
 from triton_ext.commands.banks import banks
 from triton_ext.commands.descriptor import descriptor
 from triton_ext.commands.tmem import tmem
@@ -1410,6 +1416,35 @@ def test_dump_page_compares_with_other_swizzles(open_page):
     assert memory_numbers(page) == CHUNK_PICTURES[32]
     choose(page, swizzle=128)
     assert memory_numbers(page) == CHUNK_PICTURES[128]
+
+
+def test_page_says_what_it_shows(open_page, tmp_path):
+    """Heading, tab and attribute follow a switch; the address brings the same state back."""
+    encoding = NVMMAShared(32, 16, transposed=True)
+    page = open_page(dump_html(dump_encoding(encoding, (64, 64))))
+    assert page.title() == page.locator("h1").text_content() == str(encoding)
+    assert field(page, "attribute") == str(encoding)
+    for choices, attribute in (
+        ({"swizzle": 128}, str(NVMMAShared(128, 16, transposed=True))),
+        ({"swizzle": "rows", "major": "K"}, str(NVMMAShared(0, 16))),
+        ({"bits": 8}, str(NVMMAShared(0, 8))),
+    ):
+        choose(page, **choices)
+        assert field(page, "attribute") == attribute
+        assert page.title() == page.locator("h1").text_content() == field(page, "title")
+    choose(page, swizzle=0)
+    shown = parse_encoding(field(page, "attribute"))
+    assert shown == SharedLinear.from_linear_layout(stacked_atoms(SwizzleAtom("K", 0, 8), (64, 64)))
+    page.locator(cell("tile", 9, 16)).hover()
+    page.wait_for_function("location.hash.includes('at=9')")
+    assert page.url.split("#")[1].startswith("bits=8&major=K&shape=64x64&swizzle=0&at=9%2C")
+    before = (field(page, "title"), fields(page))
+    page.reload()
+    assert (field(page, "title"), fields(page)) == before
+    page.evaluate("location.hash = '#swizzle=7&at=x'")
+    assert (field(page, "title"), fields(page)) == before, "an address that is not legal"
+    page.locator("#copy").click()
+    assert page.evaluate("getSelection().toString()") == field(page, "attribute")
 
 
 def test_every_configuration_has_one_set_of_choices():

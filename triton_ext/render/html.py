@@ -16,7 +16,12 @@ from triton_ext.hardware.banks import BANK_BYTES, BANKS, LINE_BYTES
 from triton_ext.layouts.atoms import SwizzleAtom
 from triton_ext.layouts.cluster import checked_shape
 from triton_ext.layouts.dump import LayoutDump
-from triton_ext.layouts.encodings import CHUNK_BYTES, SWIZZLE_BYTE_WIDTHS, NVMMAShared
+from triton_ext.layouts.encodings import (
+    CHUNK_BYTES,
+    SWIZZLE_BYTE_WIDTHS,
+    NVMMAShared,
+    SharedLinear,
+)
 from triton_ext.layouts.linear_layout import LinearLayout
 from triton_ext.layouts.nvmma_shared import ATOM_ROWS, nvmma_shared_to_linear_layout
 from triton_ext.render.cells import Plane, fits
@@ -44,6 +49,7 @@ class Configuration:
         plane: the layout.
         names: the output dimensions, as the page calls them.
         atom: the swizzle atom that the tile is made of, or None.
+        attribute: the MLIR attribute of the layout.
     """
 
     choices: tuple[tuple[str, str], ...]
@@ -51,6 +57,7 @@ class Configuration:
     plane: Plane
     names: tuple[str, ...]
     atom: SwizzleAtom | None
+    attribute: str
 
     def to_object(self) -> dict[str, Any]:
         """The JSON value that the page's script reads."""
@@ -62,6 +69,7 @@ class Configuration:
         return {
             "choices": dict(self.choices),
             "title": self.title,
+            "attribute": self.attribute,
             "names": self.names,
             "bits": plane.element_bitwidth,
             "offset": bases["offset"],
@@ -174,7 +182,19 @@ def configurations(shapes: Iterable[Sequence[int]]) -> Iterator[Configuration]:
                 Plane(layout, bits),
                 ("M/N", "K"),
                 atom,
+                _attribute(layout, 0 if atom is None else int(width), bits, major == "MN"),
             )
+
+
+def _attribute(layout: LinearLayout, swizzle: int, bits: int, transposed: bool) -> str:
+    """The NVMMA encoding of a layout, if Triton makes it of one; else its bases."""
+    encoding = NVMMAShared(swizzle, bits, transposed)
+    try:
+        if nvmma_shared_to_linear_layout(tuple(layout.out_dims.values()), encoding) == layout:
+            return str(encoding)
+    except LayoutError:  # no tile of that encoding
+        pass
+    return str(SharedLinear.from_linear_layout(layout))
 
 
 def _control(name: str, label: str, options: list[tuple[str, str]]) -> dict[str, Any]:
@@ -202,6 +222,7 @@ def _page(
     data = {
         "configurations": [configuration.to_object() for configuration in shown],
         "selected": shown.index(selected),
+        "heading": title,
         "memory": {"chunk": CHUNK_BYTES, "bank": BANK_BYTES, "banks": BANKS, "line": LINE_BYTES},
         "fills": FILLS,
     }
@@ -278,5 +299,5 @@ def dump_html(dump: LayoutDump) -> str:
         atom = SwizzleAtom("K", atom.swizzle_byte_width, atom.element_bitwidth)
     names = tuple(plane.layout.out_dims)
     heading = f"{by(plane.layout.out_dims.values())}, {plane.element_bitwidth}-bit elements"
-    alone = Configuration((), heading, plane, names, atom)
+    alone = Configuration((), heading, plane, names, atom, dump.encoding)
     return _page(title, subtitle, [alone], [], alone)

@@ -129,7 +129,7 @@ def _explorer(report: Mapping[str, Any]) -> str:
         if key not in shown:
             choice = (("value", value["name"]),)
             names = tuple(layout.out_dims)
-            shown[key] = Configuration(choice, title, plane, names, _atom(value))
+            shown[key] = Configuration(choice, title, plane, names, _atom(value), value["encoding"])
     if not shown:
         return ""
     return tiles_html("Tiles", f"of {report['kernel']}", list(shown.values()))

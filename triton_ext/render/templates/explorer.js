@@ -250,7 +250,39 @@ function select(point) {
   const peers = peersOf(cell);
   VIEWS.forEach((name) => mark(name, cell, peers));
   describe(point, cell, peers);
+  if (ready) rememberSoon();
 }
+
+// ---------------------------------------------------------------- the state, in the address
+
+let ready = false, pending = 0;
+function remember() {
+  clearTimeout(pending);
+  const state = Object.entries({ ...current.choices, at: keyOf(selected) }).map(([name, value]) => `${name}=${encodeURIComponent(value)}`);
+  try { history.replaceState(null, "", `#${state.join("&")}`); } catch { /* a document without an address */ }
+}
+function rememberSoon() {
+  clearTimeout(pending);
+  pending = setTimeout(remember, 300);
+}
+// What the address asks for, if it is legal.
+function recall() {
+  const wanted = Object.fromEntries(new URLSearchParams(location.hash.slice(1)));
+  const found = DATA.configurations.find((one) => same(one.choices, wanted, Object.keys(one.choices)));
+  if (!location.hash || !found) return;
+  const [row, column] = (wanted.at || "").split(",").map(Number);
+  show(found, "");
+  const point = { row, column };
+  if (Number.isInteger(row) && Number.isInteger(column) && inside(point)) select(point);
+}
+window.addEventListener("hashchange", recall);
+document.getElementById("copy").addEventListener("click", async (event) => {
+  const code = document.querySelector('[data-field="attribute"]');
+  getSelection().selectAllChildren(code);  // to be copied by hand, where a page may not
+  try { await navigator.clipboard.writeText(code.textContent); } catch { return; }
+  event.target.textContent = "Copied";
+  setTimeout(() => { event.target.textContent = "Copy"; }, 1500);
+});
 
 function describe({ row, column }, cell, peers) {
   const { offset, block } = place(row, column);
@@ -385,6 +417,7 @@ form.addEventListener("change", (event) => {
   const exact = find(wanted, ["swizzle", "bits", "major", "shape"]);
   const near = exact || find(wanted, ["swizzle", "bits", "major"]);
   show(near, exact ? "" : `A tile of ${wanted.shape} does not hold whole atoms of this kind; shown: ${near.choices.shape}.`);
+  remember();
 });
 
 function show(configuration, status) {
@@ -398,7 +431,11 @@ function show(configuration, status) {
   }
   const [height, width] = current.shape, cut = current.drawn[0] < height || current.drawn[1] < width;
   const [rowName, columnName] = current.names.length > 1 ? current.names.slice(-2) : ["", current.names[0]];
+  const heading = current === DATA.configurations[DATA.selected] ? DATA.heading : current.title;
+  say("heading", heading);
+  document.title = heading;
   say("title", current.title);
+  say("attribute", current.attribute);
   say("status", status);
   say("tile-note", `${rowName ? `${rowName} down, ` : ""}${columnName} across${cut ? `; cut: the first ${current.drawn.join("x")}` : ""}`);
   say("window-name", current.atom ? "Atom" : "Part of the tile");
@@ -412,3 +449,5 @@ function show(configuration, status) {
   select(inside(kept) ? selected : { row: 0, column: 0 });
 }
 show(current, "");
+recall();
+ready = true;
