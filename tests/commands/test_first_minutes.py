@@ -149,7 +149,6 @@ COMPLETIONS = [
     ("triton-ext compile --target ", {"sm_90", "sm_100"}),
     ("triton-ext run --emulate sm_9", {"sm_90"}),
     ("triton-ext compile --passes lint-shared,ver", {"lint-shared,verify-descriptors"}),
-    ("triton-ext compile --passes ", {"lint-shared", "widen-swizzle", "verify-descriptors"}),
 ]
 
 
