@@ -9,7 +9,7 @@ PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 TREE := build/tree
 
 .PHONY: demo test setup lint tree types layers pytest oracle docs api plots benchmark gpu-test \
-	gpu-benchmark clean
+	gpu-benchmark wheel clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.ready
@@ -34,7 +34,7 @@ $(VENV)/.ready: constraints.txt pyproject.toml
 lint: $(VENV)/.ready
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/ci.yml
+	$(BIN)/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
 	$(BIN)/check-jsonschema --check-metaschema triton_ext/layouts/layout_dump.schema.json \
 		passes/layout_report.schema.json
 
@@ -97,6 +97,10 @@ gpu-test: $(VENV)/.ready
 gpu-benchmark: $(VENV)/.ready
 	$(BIN)/python -m benchmarks.conversion --json build/benchmarks/conversion.json
 	$(BIN)/python -m benchmarks.matmul --json build/benchmarks/matmul.json
+
+# What `pip install dist/*.whl` installs; .github/workflows/release.yml builds the same.
+wheel: $(VENV)/.ready
+	$(BIN)/python -m build --wheel --no-isolation --outdir dist
 
 clean:
 	rm -rf $(VENV) .tritons build dist *.egg-info

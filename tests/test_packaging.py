@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import zipfile
@@ -12,6 +13,29 @@ import pytest
 from sites import ROOT
 
 pytest.importorskip("build")
+
+WORKFLOWS = sorted((ROOT / ".github/workflows").glob("*.yml"))
+
+
+def test_actions_are_pinned_by_commit():
+    """A tag can be moved, a commit cannot; behind it stands the release that it is."""
+    used = [line.split("uses:")[1].strip() for path in WORKFLOWS
+            for line in path.read_text().splitlines() if "uses:" in line]  # fmt: skip
+    assert len(used) > 10
+    for action in used:
+        assert re.fullmatch(r"[\w.-]+/[\w.-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+", action), action
+
+
+def test_a_release_is_built_from_files_with_hashes():
+    (release,) = [path.read_text() for path in WORKFLOWS if path.stem == "release"]
+    requirements = (ROOT / ".github/release-requirements.txt").read_text()
+    assert "--require-hashes --requirement .github/release-requirements.txt" in release
+    assert "--no-isolation" in release
+    pinned = re.findall(
+        r"^([\w-]+)==\S+ \\\n    --hash=sha256:[0-9a-f]{64}$", requirements, re.MULTILINE
+    )
+    assert set(pinned) == {"build", "packaging", "pyproject_hooks", "setuptools"}
+    assert "PUBLISH == 'true'" in release, "it is not switched on by itself"
 
 
 @pytest.fixture(scope="module")

@@ -27,8 +27,9 @@ except ImportError:  # 3.7 has no cluster launch control
     clc = None
 
 from triton_ext.hardware.architecture import architecture
-from triton_ext.layouts.triton import gluon as _  # noqa: F401 -- which ends without a word
+from triton_ext.layouts.triton.ending import end_quietly
 
+end_quietly()
 T = TypeVar("T")
 SUPPORTED_TRITON = ((3, 7), (3, 8), (3, 9))
 _major, _minor = re.findall(r"\d+", triton.__version__)[:2]

@@ -126,4 +126,4 @@ def test_errors(invoke, arguments, words):
 
 def test_a_script_that_stops_early(invoke, tmp_path):
     (tmp_path / "broken.py").write_text("import none_such_module")
-    assert "ModuleNotFoundError" in invoke("broken.py", status=2).output
+    assert "ModuleNotFoundError" in invoke("broken.py", status=1).output

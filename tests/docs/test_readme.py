@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 from pages import assert_prints, console_blocks
@@ -17,7 +21,27 @@ def test_console_blocks(command, output):
     assert_prints(command, output)
 
 
+COMMANDS = re.findall(r"^(triton-ext .*?)(?:  +#.*)?$", README, re.MULTILINE)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_commands_run_as_written(command):
+    """From the root of the checkout, in a shell, without an error."""
+    if "compile" in command:
+        pytest.importorskip("triton", minversion="3.8")
+    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    finished = subprocess.run(
+        ["bash", "-o", "pipefail", "-c", command],
+        cwd=ROOT, env=environment, capture_output=True, text=True,
+    )  # fmt: skip
+    assert finished.returncode == 0, finished.stderr
+    assert finished.stdout
+    assert "Traceback" not in finished.stderr
+    assert "nanobind" not in finished.stderr
+
+
 def test_there_are_blocks():
+    assert len(COMMANDS) == 7
     assert len(console_blocks(README)) == 1
     assert len(PYTHON) == 4
 

@@ -61,7 +61,7 @@ def test_mutated_documents():
     """The package jsonschema agrees; what is accepted can be shown in every form, or is refused."""
     generator = random.Random(13)
     legal = accepted = 0
-    for _ in range(some(600)):
+    for _ in range(some(250)):
         document = mutated(generator.choice(DOCUMENTS), generator)
         legal += is_legal(document)
         assert is_legal(document) == by_jsonschema().is_valid(document), document
@@ -77,8 +77,8 @@ def test_mutated_documents():
                     shown(dump)
                 except LayoutError:
                     assert shown in (dump_svg, dump_html, in_a_grid)
-    assert accepted > some(20)
-    assert legal > accepted + some(10), "what the schema cannot say is refused, too"
+    assert accepted > some(8)
+    assert legal > accepted + some(4), "what the schema cannot say is refused, too"
 
 
 def in_a_grid(dump):

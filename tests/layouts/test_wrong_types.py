@@ -52,7 +52,7 @@ def argument(generator):
 def test_methods(method):
     generator = random.Random(method)
     made, lengths = 0, []
-    for _ in range(some(1000)):
+    for _ in range(some(300)):
         layout = generator.choice([TILE, CLUSTER])
         given = [argument(generator) for _ in range(generator.choice(COUNTS.get(method, (1,))))]
         try:
@@ -68,7 +68,7 @@ def test_methods(method):
 def test_makers(maker):
     generator = random.Random(maker.__qualname__)
     lengths = []
-    for _ in range(some(1000)):
+    for _ in range(some(300)):
         given = [argument(generator) for _ in range(generator.choice(ARITY[maker]))]
         try:
             maker(*given)
@@ -79,7 +79,7 @@ def test_makers(maker):
 
 def test_operators():
     generator = random.Random(1)
-    for _ in range(some(500)):
+    for _ in range(some(200)):
         other = argument(generator)
         assert isinstance(other == TILE, (bool, np.ndarray))
         if not isinstance(other, LinearLayout):

@@ -45,7 +45,7 @@ def test_arguments_of_any_type(name):
     generator = random.Random(name)
     function, legal = getattr(triton_ext, name), CALLS[name]
     made = refused = 0
-    for _ in range(some(60)):
+    for _ in range(some(30)):
         changed = generator.choice(list(legal))
         value = generator.choice(TENSORS) if generator.random() < 0.7 else junk(generator)
         if isinstance(value, torch.Tensor) and changed == "out":
@@ -55,7 +55,7 @@ def test_arguments_of_any_type(name):
         except (LayoutError, UnsupportedDeviceError):
             refused += 1
     assert made
-    assert refused > some(20)
+    assert refused > some(8)
 
 
 NEGATED = torch._neg_view

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 else:
     _ParamType = click.ParamType  # no generic before click 8.3
 
+INSTALL = "install both: pip install triton torch (or, from a checkout, pip install '.[kernels]')"
 _Command = Callable[..., Any]
 _Decorator = Callable[[_Command], _Command]
 
@@ -329,8 +330,7 @@ def needing_kernels() -> Iterator[None]:
     try:
         yield
     except ImportError as error:
-        rule = "install them with: pip install 'triton-ext[kernels]' (or 'triton' and 'torch')"
-        raise click.UsageError(f"this command needs Triton and torch: {error}; {rule}") from None
+        raise click.UsageError(f"this command needs Triton and torch: {error}; {INSTALL}") from None
 
 
 @contextlib.contextmanager
@@ -363,22 +363,19 @@ def run_script(path: str, arguments: Sequence[str] = (), name: str = "__main__")
 
 
 def script_traceback(error: BaseException, path: str) -> str:
-    """The traceback of what a script raised, from the script's own frame on.
-
-    Frames of this package, below what the script called, are left out, too.
-    """
+    """The traceback of what a script raised, with the frames of the files in its folder alone."""
     whole = traceback.TracebackException.from_exception(error)
-    package = str(Path(__file__).parents[1])
+    folder = f"{Path(path).resolve().parent}{os.sep}"
+
+    def is_own(file: str) -> bool:
+        where = str(Path(file).resolve())
+        return where.startswith(folder) and f"{os.sep}site-packages{os.sep}" not in where
+
     todo: list[traceback.TracebackException | None] = [whole]
     while todo:
         one = todo.pop()
         if one is not None:
-            names = [frame.filename for frame in one.stack]
-            first = names.index(path) if path in names else 0
-            one.stack[:] = [
-                frame
-                for frame in one.stack[first:]
-                if not frame.filename.startswith((package, "<frozen runpy>"))
-            ]
+            own = [frame for frame in one.stack if is_own(frame.filename)]
+            one.stack[:] = own or one.stack
             todo += [one.__cause__, one.__context__]
     return "".join(whole.format()).rstrip()

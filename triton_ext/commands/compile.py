@@ -167,7 +167,7 @@ def _run_idle(path: str, arguments: tuple[str, ...], target: str) -> None:
             if isinstance(error, SystemExit) and not error.code:
                 return
             # A script that checks its results finds them wrong: nothing ran.
-            stopped = f"{type(error).__name__}: {error}"
+            stopped = f"{type(error).__name__}: {error}".splitlines()[0]
             if not gpu.launches:
                 say(script_traceback(error, path), err=True)
                 raise SystemExit(1) from None

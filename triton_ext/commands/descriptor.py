@@ -180,7 +180,7 @@ def _decode(value: int, arch: str, form: str) -> None:
         html=rendering("html.descriptor_html", value, arch),
     )
     if wrong and form == "text":
-        raise LayoutError("descriptor", said, "; ".join(wrong))
+        raise click.ClickException(f"descriptor = {said}: {'; '.join(wrong)}")
 
 
 def _derived_lines(derived: MmaOperand) -> list[str]:

@@ -11,6 +11,7 @@ import click
 
 from triton_ext.commands.common import (
     BASES,
+    INSTALL,
     SHAPE,
     Description,
     encoding_options,
@@ -185,7 +186,8 @@ def _check(encoding: SharedEncoding, dump: LayoutDump, disable_swizzle: bool) ->
         try:
             results.append(check_against_triton(dump.shape, encoding))
         except RuntimeError as error:
-            raise click.UsageError(f"--check needs Triton: {error}") from None
+            said = str(error).splitlines()[-1]
+            raise click.UsageError(f"--check needs Triton: {said}; {INSTALL}") from None
     for result in results:
         click.echo(f"{'ok' if result.agrees else 'FAILED'}: {result.message}", err=True)
     if not all(result.agrees for result in results):

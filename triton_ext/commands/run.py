@@ -97,6 +97,8 @@ def run(
       triton-ext run --stats --format json matmul.py
     """
     with needing_kernels():
+        import triton  # noqa: F401
+
         from triton_ext.emulator.host.driver import emulate
     from triton_ext.emulator.errors import EmulationError
     from triton_ext.emulator.schedule.machine import MAX_STEPS

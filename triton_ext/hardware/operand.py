@@ -226,12 +226,6 @@ def _derive(
     base_address: int,
 ) -> MmaOperand:
     """Try one swizzle and one major-ness."""
-    if empty.atomicity == 32 and major == "K":
-        raise _NotCanonical("32-byte atomicity is for MN-major operands alone")
-    if major == "MN" and empty.arch == 90 and element_bytes != 2:
-        raise _NotCanonical("wgmma reads MN-major operands of 16-bit elements alone")
-    if major == "MN" and element_bytes == 4 and empty.atomicity != 32:
-        raise _NotCanonical("tcgen05 reads MN-major tf32 with 32-byte atomicity alone")
     width = empty.swizzle_byte_width
     row_bytes = max(CHUNK_BYTES, width)
     size = row_bytes * empty.atom_rows if width else CHUNK_BYTES
@@ -304,6 +298,13 @@ def _derive(
     )
     if any(advance % CHUNK_BYTES for row in advances for advance in row):
         raise _NotCanonical("a subtile does not start at a multiple of 16 bytes", fits=4)
+    # It has the form; is it one that the hardware reads?
+    if empty.atomicity == 32 and major == "K":
+        raise _NotCanonical("32-byte atomicity is for MN-major operands alone", fits=5)
+    if major == "MN" and empty.arch == 90 and element_bytes != 2:
+        raise _NotCanonical("wgmma reads MN-major operands of 16-bit elements alone", fits=5)
+    if major == "MN" and element_bytes == 4 and empty.atomicity != 32:
+        raise _NotCanonical("tcgen05 reads MN-major tf32 with 32-byte atomicity alone", fits=5)
     return MmaOperand(
         descriptor.advanced(base_address),
         major,

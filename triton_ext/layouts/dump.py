@@ -172,8 +172,7 @@ def _layouts_of(dump: LayoutDump) -> list[LinearLayout]:
         encoding = parse_encoding(dump.encoding)
     except LayoutError:
         return []
-    core, flags = dump.what == "atom", (False, True)
-    if not isinstance(encoding, NVMMAShared):
-        flags = flags[:1]
+    core = dump.what == "atom"
+    flags = (False, True) if isinstance(encoding, NVMMAShared) else (False,)
     found = (dump_encoding(encoding, dump.shape, core=core, disable_swizzle=flag) for flag in flags)
     return [each.layout for each in found if each.layout is not None]

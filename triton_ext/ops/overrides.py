@@ -155,7 +155,7 @@ class DropIn:
     def _hold(self) -> None:
         global _depth
         with _lock:
-            if torch.cuda.is_available():
+            if torch.cuda.is_available() and torch.backends.cuda.is_built():  # not on the host
                 _install("CUDA")
             from triton_ext.emulator.host.driver import active_gpu
 

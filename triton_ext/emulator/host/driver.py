@@ -37,6 +37,7 @@ from triton_ext.hardware.architecture import (
 )
 from triton_ext.hardware.tensor_map import DataType, OobFill, TensorMap, TensorSwizzle
 from triton_ext.layouts.encodings import SWIZZLE_BYTE_WIDTHS
+from triton_ext.layouts.triton.ending import end_quietly
 from triton_ext.ptx.parse import parse_ptx
 
 _FLOATS: dict[str, Any] = {
@@ -482,6 +483,7 @@ def emulate(
     """
     from triton_ext.emulator.host.torch_cuda import cuda_on_the_host
 
+    end_quietly()
     limits = Limits(max_steps, timeout)
     gpu = EmulatedGpu(architecture(arch), schedule, seed, observer, idle, buffers, limits)
     Schedule(schedule, seed)

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
-import contextlib
-import sys
 from typing import TYPE_CHECKING, Any
 
 from triton._C.libtriton import gluon_ir, ir
@@ -14,28 +11,13 @@ from triton.experimental.gluon import language as gl
 
 from triton_ext.errors import LayoutError
 from triton_ext.layouts.encodings import NVMMAShared, SharedEncoding, SharedLinear, SwizzledShared
+from triton_ext.layouts.triton.ending import end_quietly
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
-def _let_go() -> None:
-    """Empty Gluon's layout classes, at the end of the process.
-
-    The first conversion takes a reference to each of these classes that Triton's C++ never gives
-    back. By what their methods refer to, all of Triton's bindings would outlive the interpreter,
-    and nanobind (Triton 3.9) would list them on stderr.
-    """
-    for name, module in list(sys.modules.items()):
-        if name.startswith("triton.experimental.gluon.language."):
-            for kind in vars(module).values():
-                if isinstance(kind, type) and kind.__module__ == name and "Layout" in kind.__name__:
-                    for attribute in list(vars(kind)):
-                        with contextlib.suppress(AttributeError, TypeError):
-                            delattr(kind, attribute)
-
-
-atexit.register(_let_go)
+end_quietly()
 
 
 def _lists(bases: Sequence[Sequence[int]]) -> list[list[int]]:

@@ -1,0 +1,109 @@
+"""The examples run as they say, and each fault that is built into one is found."""
+
+from __future__ import annotations
+
+import ast
+import re
+import shlex
+import subprocess
+import sys
+
+import pytest
+from click.testing import CliRunner
+from sites import ROOT
+
+pytest.importorskip("torch")
+pytest.importorskip("triton", minversion="3.8")
+
+from triton_ext.cli import main
+
+EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+COMMAND = re.compile(r"^ *triton-ext (.*?)(?:  +#.*)?$", re.MULTILINE)
+
+
+def commands(text):
+    return [match[1] for match in COMMAND.finditer(text)]
+
+
+def faults(path):
+    """The names in FAULTS, without importing the example."""
+    for node in ast.parse(path.read_text()).body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "FAULTS":
+            return list(ast.literal_eval(node.value))
+    return []
+
+
+@pytest.fixture
+def run(monkeypatch):
+    """A command, in this process and from the root of the checkout."""
+    monkeypatch.chdir(ROOT)
+    return lambda command: CliRunner().invoke(main, shlex.split(command))
+
+
+SHOWN = [
+    (path, line)
+    for path in EXAMPLES
+    for line in commands(ast.get_docstring(ast.parse(path.read_text())))
+]
+BROKEN = [(path, name) for path in EXAMPLES for name in faults(path)]
+EXPECTED = {
+    "no-wait": "SynchronizationFault", "no-wgmma-wait": "SynchronizationFault",
+    "few-bytes": "SynchronizationFault", "same-phase": "Deadlock", "wrong-phase": "Deadlock",
+    "no-mma-wait": "SynchronizationFault", "no-commit": "Deadlock", "old-sum": "UninitializedRead",
+    "early-load": "SynchronizationFault",
+}  # fmt: skip
+
+
+def test_there_are_examples():
+    assert {path.stem for path in EXAMPLES} == {
+        "blackwell_matmul", "drop_in", "hopper_matmul", "own_pass"
+    }  # fmt: skip
+    assert len(BROKEN) == 10
+    assert {path for path, _ in SHOWN} == set(EXAMPLES), "each says how to run it"
+
+
+@pytest.mark.parametrize(("path", "command"), SHOWN, ids=[line for _, line in SHOWN])
+def test_commands_of_the_examples(run, path, command):
+    """Without an error, but for the faults; these are tested below."""
+    assert path.name in command
+    if command.split()[-1] in faults(path):
+        return
+    finished = run(command)
+    assert finished.exit_code == 0, finished.stderr
+    assert finished.stdout or "own_pass" in command
+
+
+@pytest.mark.parametrize(("path", "fault"), BROKEN, ids=[f"{p.stem}-{name}" for p, name in BROKEN])
+def test_faults_are_found(run, path, fault):
+    """By the emulator, in the example's own lines; nothing else is said."""
+    arch = "sm_90" if "hopper" in path.name else "sm_100"
+    finished = run(f"run --emulate {arch} examples/{path.name} {fault}")
+    assert finished.exit_code == 1
+    assert not finished.stdout
+    assert finished.stderr.startswith(f"triton-ext: {EXPECTED[fault]}: ")
+    assert f"source: examples/{path.name}:" in finished.stderr
+
+
+def test_a_process_ends_without_noise():
+    """Nothing behind the last line of ours: no list of what a binding leaked."""
+    command = "run --emulate sm_100 examples/blackwell_matmul.py early-load"
+    finished = subprocess.run(
+        [sys.executable, "-m", "triton_ext", *command.split()],
+        cwd=ROOT, capture_output=True, text=True,
+    )  # fmt: skip
+    printed = finished.stdout + finished.stderr
+    assert printed.count("\n") == 4, printed
+
+
+WALK = (ROOT / "docs/debugging.md").read_text(encoding="utf-8")
+
+
+def test_the_walk_shows_what_happens(run):
+    """docs/debugging.md: each command prints what stands below it; `...` leaves something out."""
+    blocks = re.findall(r"```\n\$ triton-ext (.*)\n((?:(?!```).*\n)*)```", WALK)
+    assert len(blocks) >= 4
+    for command, shown in blocks:
+        finished = run(command)
+        printed = finished.stdout + finished.stderr
+        parts = [re.escape(part) for part in shown.strip().split("...")]
+        assert re.fullmatch(r"[\s\S]*?".join(parts), printed.strip()), (command, printed)

@@ -1,0 +1,42 @@
+"""What a test that fails on the emulated GPU shows: its own lines, and the fault."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("triton")
+
+FAILING = """
+import torch, triton, triton.language as tl
+
+@triton.jit
+def copy(a, b, N: tl.constexpr):
+    r = tl.arange(0, N)
+    tl.store(b + r, tl.load(a + r + 1))
+
+def launch(x, y):
+    copy[(1,)](x, y, 64)
+
+def test_copy(emulated_gpu):
+    launch(torch.zeros(64), torch.zeros(64))
+
+def test_of_its_own(emulated_gpu):
+    raise ValueError("not the emulator's")
+"""
+
+
+def test_the_frames_of_the_emulator_are_hidden(tmp_path):
+    (tmp_path / "test_failing.py").write_text(FAILING)
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_failing.py"]
+    finished = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    shown = finished.stdout
+    assert "2 failed" in shown, shown
+    assert "MemoryFault" in shown
+    assert "copy[(1,)](x, y, 64)" in shown
+    assert "not the emulator's" in shown
+    for hidden in ("triton_ext/emulator", "triton/runtime"):
+        assert hidden not in shown
