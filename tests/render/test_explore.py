@@ -787,6 +787,27 @@ def test_descriptor_view(open_page):
     assert "N = 256" in shown or "N = 64" in shown or "N = " in shown
 
 
+def test_what_is_not_drawn_is_said(open_page):
+    page = open_page(PAGE)
+    for state, said in (
+        ("view=tma&type=fp4-padded", "padded fp4 left out"),
+        ("view=descriptor&type=fp4-padded", "for 8, 16 or 32 bits"),
+        ("view=descriptor&shape=2x64x64", "for two dimensions"),
+        ("view=tma&cga=[[1,0]]", "leave the cluster out"),
+        ("view=tmem&matrix=no", "No no has 64 columns"),
+        ("view=banks&swizzle=rows&offsets=3", "multiples of 4"),
+        ("shape=64x63", "powers of two"),
+        ("type=f12", "one of 8, 16"),
+        ("shape=4x128", "8 rows"),
+        ("cga=[[3,0]]", "each once"),
+        ("shape=65536x65536", "at most"),
+    ):
+        go(page, state)
+        assert said in status(page), state
+    choose(page, shape="64x64")
+    assert heading(page).startswith("64x64, K-major")
+
+
 def test_registers_view(open_page):
     page = open_page(PAGE, state="view=fragments")
     page.locator(cell("fragment", 9, 11, "#fragments")).hover()

@@ -80,7 +80,7 @@ _STATE = {
     "view": "layout", "given": "", "shape": "128x128", "type": "bf16", "swizzle": "128",
     "major": "K", "part": "tile", "cga": "", "at": "", "access": "chunk", "offsets": "",
     "width": "4", "arch": "100", "instr": "", "start": "0", "value": "", "fragment": "ldmatrix.x4",
-    "tensor": "", "start_at": "", "play": "1", "matrix": "D, M = 128, f32", "n": "64",
+    "tensor": "", "start_at": "", "matrix": "D, M = 128, f32", "n": "64",
     "load": "32x32b", "shape2": "", "type2": "", "swizzle2": ROWS, "major2": "",
 }  # fmt: skip
 """What the page shows first; all of it can be changed there, and stands behind the # then."""

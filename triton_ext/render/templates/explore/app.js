@@ -129,9 +129,8 @@ document.addEventListener("change", ({ target }) => {
   show(target);
 });
 document.addEventListener("click", ({ target }) => {
-  const tab = target.closest("[role=tab]"), preset = target.closest("[data-preset]");
+  const tab = target.closest("[role=tab]");
   if (tab) { state.view = tab.dataset.viewName; show(); }
-  if (preset) { Object.assign(state, JSON.parse(preset.dataset.preset)); show(); }
 });
 $("[role=tablist]").addEventListener("keydown", (event) => {
   const tabs = $$("[role=tab]"), step = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
