@@ -16,10 +16,10 @@ function writeAddress() {
 }
 // The tile of the controls; `suffix` "2": the one on the right when two are compared.
 function tileOf(suffix = "") {
-  const given = !suffix && DATA.given.find(({ name }) => name === state.given);
-  if (given) return given;
-  const own = { ...state };
-  if (suffix) for (const name of TILE_CONTROLS) if (state[name + suffix] !== undefined) own[name] = state[name + suffix] || state[name];
+  const given = DATA.given.find(({ name }) => name === state.given);
+  if (given && !suffix) return given;
+  const own = { ...state, ...(given && { shape: given.sizes.join("x"), type: `${given.bits}`, cga: "" }) };
+  if (suffix) for (const name of TILE_CONTROLS) if (state[name + suffix] !== undefined) own[name] = state[name + suffix] || own[name];
   return describedTile(own);
 }
 
