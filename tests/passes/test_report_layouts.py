@@ -366,7 +366,7 @@ def test_the_page(browser, tmp_path, scheme):
     page.locator("summary").first.click()
     assert page.locator("details[open] svg").first.is_visible()
     frame = page.frames[1]
-    frame.wait_for_selector("#tile rect")
+    frame.wait_for_selector("#layout [data-view=tile] rect")
     assert frame.locator("form input").count() >= 2
     ground = page.evaluate("getComputedStyle(document.documentElement).backgroundColor")
     dark = sum(map(int, re.findall(r"\d+", ground)[:3])) < 3 * 128

@@ -187,7 +187,7 @@ def test_bad_arguments_of_pages():
     for draw, argument in (
         (lambda: dump_html(LayoutDump("tile", "#x", None, error="no such encoding")), "layout"),
         (lambda: explore_html("everything"), "view"),
-        (lambda: explore_html(colour="red"), "state"),
+        (lambda: explore_html(state={"colour": "red"}), "state"),
         (lambda: descriptor_html(1 << 64, 90), "descriptor"),
     ):
         with pytest.raises(LayoutError) as caught:
@@ -580,11 +580,11 @@ def expected_fields(layout, atom, point, instruction):
 @pytest.mark.parametrize(
     ("swizzle", "bits", "major", "points"),
     [
-        (128, 16, "K", [(0, 0), (1, 8), (77, 40), (127, 120)]),
-        (64, 16, "MN", [(0, 0), (8, 1), (104, 77), (120, 127)]),
-        (32, 8, "K", [(3, 16), (66, 112)]),
-        (128, 32, "MN", [(12, 5), (124, 90)]),
-        (0, 16, "K", [(9, 24), (100, 64)]),
+        (128, 16, "K", [(0, 0), (77, 40)]),
+        (64, 16, "MN", [(8, 1), (104, 77)]),
+        (32, 8, "K", [(66, 112)]),
+        (128, 32, "MN", [(124, 90)]),
+        (0, 16, "K", [(9, 24)]),
     ],
 )
 def test_hover_says_what_python_computes(open_page, swizzle, bits, major, points):
@@ -609,13 +609,13 @@ def test_hover_says_what_python_computes(open_page, swizzle, bits, major, points
         for name in ("tile", "atom", "memory", "banks"):
             ring = page.locator(view(name) + " .cursor").bounding_box()
             parts = [part.bounding_box() for part in page.locator(cell(name, row, column)).all()]
-            assert ring["x"] == pytest.approx(parts[0]["x"], abs=2)
-            assert ring["y"] == pytest.approx(parts[0]["y"], abs=2)
+            assert ring["x"] == pytest.approx(parts[0]["x"], abs=4)
+            assert ring["y"] == pytest.approx(parts[0]["y"], abs=4)
             total = sum(part["width"] for part in parts)
-            assert ring["width"] == pytest.approx(total, abs=4)
+            assert ring["width"] == pytest.approx(total, abs=8)
         assert page.locator(view("atom") + " .peer").count() == 8
         assert page.locator(view("memory") + " .peer").count() == 8
-        for name, index in itertools.product(("atom", "memory"), (0, chunk // 2, chunk - 1)):
+        for name, index in itertools.product(("atom", "memory"), (0, chunk - 1)):
             element = (row, column + index) if major == "K" else (row + index, column)
             hover(page, name, element, atom)
             assert fields(page) == expected_fields(layout, atom, element, instruction)
@@ -646,7 +646,7 @@ def test_a_switch_changes_heading_attribute_and_address(open_page):
     page = open_page(PAGE)
     choose(page, shape="64x256")
     seen = set()
-    for major, bits, swizzle in itertools.product(("K", "MN"), (8, 16), (0, 64, 128)):
+    for major, bits, swizzle in itertools.product(("K", "MN"), (8, 16), (0, 128)):
         choose(page, major=major, type=bits, swizzle=swizzle)
         atom = SwizzleAtom(major, swizzle, bits)
         if 64 % atom.shape[0]:
@@ -669,7 +669,7 @@ def test_a_switch_changes_heading_attribute_and_address(open_page):
         ]
         assert f"swizzle={swizzle}" in page.url or swizzle == 128
         seen.add(heading(page))
-    assert len(seen) == 11  # all but 8 bits, MN-major, 128 B: an atom is 128 x 8
+    assert len(seen) == 7  # all but 8 bits, MN-major, 128 B: an atom is 128 x 8
     choose(page, swizzle=64, major="K")
     page.locator(cell("tile", 5, 16)).hover()
     before = (heading(page), attribute(page), fields(page))
@@ -785,6 +785,27 @@ def test_descriptor_view(open_page):
     shown = instruction.locator("#descriptor .fields").inner_text()
     assert "M = 128: 8 x 16" in shown
     assert "N = 256" in shown or "N = 64" in shown or "N = " in shown
+
+
+def test_what_is_not_drawn_is_said(open_page):
+    page = open_page(PAGE)
+    for state, said in (
+        ("view=tma&type=fp4-padded", "padded fp4 left out"),
+        ("view=descriptor&type=fp4-padded", "for 8, 16 or 32 bits"),
+        ("view=descriptor&shape=2x64x64", "for two dimensions"),
+        ("view=tma&cga=[[1,0]]", "leave the cluster out"),
+        ("view=tmem&matrix=no", "No no has 64 columns"),
+        ("view=banks&swizzle=rows&offsets=3", "multiples of 4"),
+        ("shape=64x63", "powers of two"),
+        ("type=f12", "one of 8, 16"),
+        ("shape=4x128", "8 rows"),
+        ("cga=[[3,0]]", "each once"),
+        ("shape=65536x65536", "at most"),
+    ):
+        go(page, state)
+        assert said in status(page), state
+    choose(page, shape="64x64")
+    assert heading(page).startswith("64x64, K-major")
 
 
 def test_registers_view(open_page):
@@ -911,6 +932,15 @@ FAULTS = """() => {
 }"""
 
 
+def rgb(colour):
+    return f"rgb({', '.join(str(int(colour[i : i + 2], 16)) for i in (1, 3, 5))})"
+
+
+INKS = """() => [...document.querySelectorAll("svg .inside, svg .tag, dd, td, h2")]
+  .filter((node) => node.getClientRects().length)
+  .map((node) => getComputedStyle(node)[node.matches("svg *") ? "fill" : "color"])"""
+
+
 def go(page, state):
     """Shows another state, as an address that is followed does."""
     page.evaluate(
@@ -934,30 +964,20 @@ def test_every_view_on_every_screen(open_page, width):
         assert status(page) == ""
         faults = {kind: found for kind, found in page.evaluate(FAULTS).items() if found}
         assert not faults, state
-
-
-def rgb(colour):
-    return f"rgb({', '.join(str(int(colour[i : i + 2], 16)) for i in (1, 3, 5))})"
+        for scheme, theme in (("light", LIGHT), ("dark", DARK)):
+            page.emulate_media(color_scheme=scheme)
+            assert set(page.evaluate(INKS)) <= {rgb(theme.ink), rgb(theme.ground)}, state
 
 
 @pytest.mark.parametrize(("scheme", "theme"), [("light", LIGHT), ("dark", DARK)])
-@pytest.mark.parametrize("width", [400, 1200, 2500])
-def test_colour_schemes(open_page, scheme, theme, width):
-    page = open_page(PAGE, scheme=scheme, width=width)
+def test_colour_schemes(open_page, scheme, theme):
+    page = open_page(PAGE, scheme=scheme)
     style = "(node) => [getComputedStyle(node).backgroundColor, getComputedStyle(node).color]"
     assert page.locator("html").evaluate(style) == [rgb(theme.ground), rgb(theme.ink)]
-    assert page.locator("#layout section.tile").evaluate(style) == [
-        rgb(theme.panel),
-        rgb(theme.ink),
-    ]
+    section = page.locator("#layout section.tile")
+    assert section.evaluate(style) == [rgb(theme.panel), rgb(theme.ink)]
     fill_of = "(node) => getComputedStyle(node).fill"
     assert page.locator(cell("atom", 0, 8)).evaluate(fill_of) == rgb(theme.fills[1])
-    for name in VIEWS:
-        go(page, f"view={name}")
-        inks = page.locator(f"#{name} svg text.inside").evaluate_all(
-            "(all) => [...new Set(all.map((one) => getComputedStyle(one).fill))]"
-        )
-        assert inks in ([], [rgb(theme.ink)])
 
 
 @pytest.mark.parametrize("width", [400, 1600])

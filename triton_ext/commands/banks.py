@@ -122,7 +122,7 @@ def banks(
         layout_only |= {"an attribute": what is not None, "--trans": trans}
         refuse(layout_only, "with --offsets, which names the addresses itself")
         report = warp_access(offsets, int(width or BANK_BYTES))
-        html = rendering("html.explore_html", "banks", **_given_lanes(report))
+        html = rendering("html.explore_html", "banks", _given_lanes(report))
         _show({"access": "offsets"}, "a warp's access", [report], form, html)
         return
     access = access or "chunk"
@@ -167,7 +167,7 @@ def banks(
         if len(at) < 2 and trans == (access != "chunk" and not contiguous):
             name = access if access == "chunk" else f"{access}.x1"
             shown = {"access": name, "at": ",".join(map(str, (at or ((0, 0),))[0]))}
-    html = rendering("html.banks_html", encoding, shape, element_bitwidth, **shown)
+    html = rendering("html.banks_html", encoding, shape, element_bitwidth, shown)
     _show(head, f"{title} {where}", requests, form, html)
 
 

@@ -94,7 +94,7 @@ def _tensor_loads() -> Iterator[dict[str, Any]]:
 
 
 def fragments() -> Iterator[dict[str, Any]]:
-    """Each with its name, group, PTX instruction, shape, and the bases of part, register, thread."""
+    """Each with its name, group, PTX instruction, shape, and its bases."""
     yield from _matrix_moves()
     yield from _products()
     yield from _tensor_loads()

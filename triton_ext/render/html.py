@@ -9,7 +9,7 @@ stack from the atoms as `triton_ext.layouts.nvmma_shared` does, which a test com
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -80,7 +80,7 @@ _STATE = {
     "view": "layout", "given": "", "shape": "128x128", "type": "bf16", "swizzle": "128",
     "major": "K", "part": "tile", "cga": "", "at": "", "access": "chunk", "offsets": "",
     "width": "4", "arch": "100", "instr": "", "start": "0", "value": "", "fragment": "ldmatrix.x4",
-    "tensor": "", "start_at": "", "play": "1", "matrix": "D, M = 128, f32", "n": "64",
+    "tensor": "", "start_at": "", "matrix": "D, M = 128, f32", "n": "64",
     "load": "32x32b", "shape2": "", "type2": "", "swizzle2": ROWS, "major2": "",
 }  # fmt: skip
 """What the page shows first; all of it can be changed there, and stands behind the # then."""
@@ -213,31 +213,31 @@ def given_tile(
 
 def explore_html(
     view: str = "layout",
+    state: Mapping[str, str] | None = None,
     *,
     title: str = "triton-ext explore",
     subtitle: str = "",
     tiles: Sequence[dict[str, Any]] = (),
     given_matrix: dict[str, Any] | None = None,
     instruction: dict[str, Any] | None = None,
-    **state: str,
 ) -> str:
     """One self-contained HTML file that shows, and lets one change, all that the project draws.
 
     Args:
         view: a key of `VIEWS`: what it shows first.
+        state: what else it shows first: parts of the page's state, as they stand behind the #.
         title: its heading until the script runs.
         subtitle: a line below the heading.
         tiles: of `given_tile`, to choose from besides those that the controls describe.
         given_matrix: a matrix of tensor memory, likewise.
         instruction: an instruction descriptor: its ``value``, ``kind`` and ``fields``.
-        state: what else it shows first: keys of the page's state, as they stand behind the #.
 
     Raises:
         LayoutError: no such view or state.
     """
     if view not in VIEWS:
         raise LayoutError("view", view, f"must be one of {', '.join(VIEWS)}")
-    unknown = sorted(set(state) - set(_STATE))
+    unknown = sorted(set(state or {}) - set(_STATE))
     if unknown:
         raise LayoutError("state", unknown, f"must be among {', '.join(_STATE)}")
     first = {"given": tiles[0]["name"]} if tiles else {}
@@ -261,7 +261,7 @@ def explore_html(
         "matrices": matrices,
         "given": list(tiles),
         "instruction": instruction,
-        "state": {**_STATE, "view": view, **first, **state},
+        "state": {**_STATE, "view": view, **first, **(state or {})},
     }
     widths = [(str(width), f"{width} B") for width in SWIZZLE_BYTE_WIDTHS[1:]]
     return rendered(
@@ -329,18 +329,23 @@ def dump_html(*dumps: LayoutDump) -> str:
     if len(dumps) == 1:
         dump_plane(dumps[0])  # or LayoutError
         state, tiles = _of_dump(dumps[0])
-        return explore_html(title=dumps[0].alias or dumps[0].encoding, tiles=tiles, **state)
+        title = dumps[0].alias or dumps[0].encoding
+        return explore_html("layout", state, title=title, tiles=tiles)
     tiles = [_given(dump, f"{i}: {dump.alias or dump.what}") for i, dump in enumerate(dumps)]
     return explore_html(tiles=tiles)
 
 
 def banks_html(
-    encoding: SharedEncoding, shape: Sequence[int] | None, element_bitwidth: int, **state: str
+    encoding: SharedEncoding, shape: Sequence[int] | None, bits: int, state: dict[str, str]
 ) -> str:
-    """The page of an access to a tile: ``access`` and ``at``, or ``offsets`` and ``width``."""
-    dump = dump_encoding(encoding, shape, element_bitwidth=element_bitwidth)
+    """The page of an access to a tile of elements of `bits` bits.
+
+    Args:
+        state: ``access`` and ``at``, or ``offsets`` and ``width``.
+    """
+    dump = dump_encoding(encoding, shape, element_bitwidth=bits)
     own, tiles = _of_dump(dump)
-    return explore_html("banks", tiles=tiles, **own, **state)
+    return explore_html("banks", own | state, tiles=tiles)
 
 
 def tma_html(copies: TileCopies, shape: Sequence[int]) -> str:
@@ -352,18 +357,19 @@ def tma_html(copies: TileCopies, shape: Sequence[int]) -> str:
         state = {"type": str(layout.element_bitwidth), "swizzle": CORES, "major": layout.major}
         state["shape"] = by(copies.tile_shape)
     start = ",".join(map(str, copies.start))
-    return explore_html("tma", tensor=by(shape), start_at=start, **state)
+    return explore_html("tma", state | {"tensor": by(shape), "start_at": start})
 
 
 def tmem_html(title: str, layout: LinearLayout, load: str) -> str:
     """The page of a matrix in tensor memory, and of the ``tcgen05.ld`` that loads it."""
-    return explore_html("tmem", given_matrix=_matrix("given", title, layout), load=load)
+    return explore_html("tmem", {"load": load}, given_matrix=_matrix("given", title, layout))
 
 
 def descriptor_html(value: int, arch: int | str) -> str:
     """The page of a 64-bit matrix descriptor; see `triton_ext.render.svg.descriptor_svg`."""
     matrix_fields(value, arch)  # or LayoutError
-    return explore_html("descriptor", value=f"{value:#018x}", arch=str(architecture(arch)))
+    state = {"value": f"{value:#018x}", "arch": str(architecture(arch))}
+    return explore_html("descriptor", state)
 
 
 def instruction_descriptor_html(value: int, kind: str) -> str:
@@ -371,7 +377,7 @@ def instruction_descriptor_html(value: int, kind: str) -> str:
     fields = [vars(field) for field in instruction_fields(value, kind)]
     said = f"{value:#010x}"
     own = {"value": said, "kind": kind, "fields": fields}
-    return explore_html("descriptor", value=said, instruction=own)
+    return explore_html("descriptor", {"value": said}, instruction=own)
 
 
 def operand_html(layout: LinearLayout, derived: MmaOperand, *, mn_dim: int = 0) -> str:
@@ -383,10 +389,7 @@ def operand_html(layout: LinearLayout, derived: MmaOperand, *, mn_dim: int = 0) 
     atom = SwizzleAtom(derived.major, own.swizzle_byte_width, bits)
     attribute = str(SharedLinear.from_linear_layout(seen))
     title = f"{by(seen.out_dims.values())}, {derived.major}-major, {bits}-bit elements"
-    return explore_html(
-        "descriptor",
-        tiles=[given_tile("given", title, attribute, seen, bits, atom)],
-        arch=str(own.arch),
-        instr=by(derived.instruction),
-        start=str(own.start_address),
-    )
+    tile = given_tile("given", title, attribute, seen, bits, atom)
+    state = {"arch": str(own.arch), "instr": by(derived.instruction)}
+    state["start"] = str(own.start_address)
+    return explore_html("descriptor", state, tiles=[tile])

@@ -16,10 +16,10 @@ function writeAddress() {
 }
 // The tile of the controls; `suffix` "2": the one on the right when two are compared.
 function tileOf(suffix = "") {
-  const given = !suffix && DATA.given.find(({ name }) => name === state.given);
-  if (given) return given;
-  const own = { ...state };
-  if (suffix) for (const name of TILE_CONTROLS) if (state[name + suffix] !== undefined) own[name] = state[name + suffix] || state[name];
+  const given = DATA.given.find(({ name }) => name === state.given);
+  if (given && !suffix) return given;
+  const own = { ...state, ...(given && { shape: given.sizes.join("x"), type: `${given.bits}`, cga: "" }) };
+  if (suffix) for (const name of TILE_CONTROLS) if (state[name + suffix] !== undefined) own[name] = state[name + suffix] || own[name];
   return describedTile(own);
 }
 
@@ -129,9 +129,8 @@ document.addEventListener("change", ({ target }) => {
   show(target);
 });
 document.addEventListener("click", ({ target }) => {
-  const tab = target.closest("[role=tab]"), preset = target.closest("[data-preset]");
+  const tab = target.closest("[role=tab]");
   if (tab) { state.view = tab.dataset.viewName; show(); }
-  if (preset) { Object.assign(state, JSON.parse(preset.dataset.preset)); show(); }
 });
 $("[role=tablist]").addEventListener("keydown", (event) => {
   const tabs = $$("[role=tab]"), step = { ArrowLeft: -1, ArrowRight: 1 }[event.key];

@@ -51,7 +51,7 @@ function laneElements(plane, kind, at) {
   }
   const runs = plane.cell[1 - along] === 1 && plane.cell[along] * plane.bits >= 8 * bytes;
   if (!runs) throw new Error(`${bytes} bytes do not stay together in this layout.`);
-  return { bytes, elements: found.filter(([row, column]) => row < rows && column < columns), outside: found.some(([row, column]) => row >= rows || column >= columns), lines };
+  return { bytes, elements: found.filter(([row, column]) => row < rows && column < columns), outside: found.some(([row, column]) => row >= rows || column >= columns) };
 }
 
 // ---------------------------------------------------------------- matrix descriptors

@@ -121,7 +121,7 @@ function describedTile(state) {
   const encoding = { swizzle: chosen, bits, transposed, fp4, atom };
   const words = cores ? "no swizzle" : chosen ? `${chosen}-byte swizzle` : "plain rows, no atoms";
   const rest = `${transposed ? "MN" : "K"}-major, ${words}, ${fp4 ? "padded 4" : bits}-bit elements`;
-  const own = { bits, transposed, swizzle: chosen, cores, words, atom: chosen || cores ? { bases: atom, transposed } : null };
+  const own = { bits, transposed, swizzle: chosen, cores, fp4, atom: chosen || cores ? { bases: atom, transposed } : null };
   if (state.part === "atom") {
     const offset = atom.map(([row, column]) => (transposed ? [column, row] : [row, column]));
     const sizes = [0, 1].map((dim) => extent(offset, dim));

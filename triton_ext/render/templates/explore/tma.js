@@ -41,8 +41,8 @@ function tmaView(root) {
       const { within, shape, offset } = boxes[number], [row, column] = plane.axes.map((axis) => (axis === null ? 0 : within[axis]));
       const [tall, wide] = plane.axes.map((axis) => (axis === null ? 1 : shape[axis]));
       outline(from, x(column), y(row), Math.min(x(column + wide), x(columns)) - x(column), Math.min(y(row + tall), y(rows)) - y(row), "atom-outline");
-      if (!row) label(from, (x(column) + Math.min(x(column + wide), x(columns))) / 2, 9, `box ${number}`, "field");
-      if (row && !column) label(from, left - 12, (y(row) + Math.min(y(row + tall), y(rows))) / 2, number, "field");
+      if (!row && wide < columns) label(from, (x(column) + Math.min(x(column + wide), x(columns))) / 2, 9, `box ${number}`, "field");
+      if (!column && (row || wide >= columns)) label(from, left - 12, (y(row) + Math.min(y(row + tall), y(rows))) / 2, number, "field");
       outline(to, boxX(number), boxY(number), columnsWide * tw, boxLines * th, "atom-outline");
       label(to, boxX(number) + (columnsWide * tw) / 2, boxY(number) - 8, `box ${number}, from +${offset}`, "field");
       for (let line = 0; line < boxLines; line += Math.max(8, boxLines / 8)) label(to, boxX(number) - 18, boxY(number) + (line + 0.5) * th, offset + line * LINE);
@@ -97,7 +97,7 @@ function tmaView(root) {
   return {
     show(tile, state) {
       stop();
-      if (tile.fp4 || tile.given || tile.part) throw new Error("TMA copies are drawn for whole tiles that the controls describe, but padded fp4.");
+      if (tile.fp4 || tile.given) throw new Error("TMA copies are drawn for the tiles that the controls describe, padded fp4 left out.");
       const numbers = (text) => text.trim().split(/\s*[x×,]\s*/).map(Number), tensor = numbers(state.tensor || tile.sizes.join("x")), at = numbers(state.start_at || tile.sizes.map(() => 0).join(","));
       if (![...tensor, ...at].every(Number.isInteger) || tensor.some((size) => size < 1)) throw new Error("The tensor as 4096x4096, the start as 0,0.");
       boxes = tmaBoxes(tile, tensor, at);
@@ -105,7 +105,7 @@ function tmaView(root) {
       draw();
       choose($(".cell", from));
       showStep(steps);
-      if (!still.matches && state.play) start();
+      if (!still.matches) start();
     },
     hide: stop,
   };
