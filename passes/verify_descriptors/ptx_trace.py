@@ -18,6 +18,7 @@ import copy
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TypeAlias
 
 from triton_ext.hardware.architecture import CTA_ADDRESS_BITS, CTA_ADDRESS_MASK, WARP_THREADS
@@ -213,7 +214,8 @@ class Tracer:
         if text[:2] in ("0f", "0F", "0d", "0D"):
             return OF_TENSORS
         is_register = _REGISTER.fullmatch(text) or self._elsewhere.get(text) == "reg"
-        return UNWRITTEN if is_register else None
+        unknown: Number = UNWRITTEN if is_register else None
+        return unknown
 
     def _reader(self, text: str, scope: tuple[int, ...]) -> Callable[[Registers], Operand]:
         """A function that gives an operand's value: a register, an address, a list."""
@@ -405,7 +407,10 @@ class Tracer:
         ):
             is_data = is_float(opcode) or opcode.startswith(_TENSORS)
             return _constants(dict.fromkeys(targets, OF_TENSORS) if is_data else {}, targets)
-        return _applied(targets, slots, on_numbers(operation))
+        function = on_numbers(operation)
+        if operation.name == "select":
+            return _applied(targets, slots, partial(_chosen, function))
+        return _applied(targets, slots, function)
 
     def _elected(self, targets: list[int], instruction: Instruction) -> Callable[[Registers], None]:
         """``elect.sync`` of a whole warp."""
@@ -623,6 +628,11 @@ def _applied(
         registers[target] = _unknown(registers, slots) if found is None else found
 
     return run
+
+
+def _chosen(function: Callable[..., Number], a: Number, b: Number, choice: Number) -> Number:
+    """``selp``."""
+    return choice if isinstance(choice, Strange) else function(a, b, choice)
 
 
 def _unknown(registers: Registers, slots: Sequence[int]) -> Number:

@@ -339,8 +339,8 @@ class _Comparison:
                 break
             if warp < warps and (warp or lane):
                 self.block = replace(self.block, warp=warp, lane=lane)
-                thread = first + WARP_THREADS * warp + lane
-                found = tracer.run(thread, limit // _SHORTER, stores=False)
+                number = first + WARP_THREADS * warp + lane
+                found = tracer.run(number, limit // _SHORTER, stores=False)
                 self.allocation(first, found)
                 done.append(self.partition(trace, found))
                 done[-1].found.unproven.clear()
@@ -508,9 +508,9 @@ class _Comparison:
         if id(operation) in self.transfers:
             *_, last = event.operands or (1,)
             if operation.name != "ttng.tmem_store" or last == 1:
-                target = memory_of(operation)
-                is_new = target in operation.results
-                address = (target, 0) if is_new else execution.values.get(target)
+                memory = memory_of(operation)
+                is_new = memory in operation.results
+                address = (memory, 0) if is_new else execution.values.get(memory)
                 result.transfers.append(Transfer(operation, address))
             return True
         if one is None:
