@@ -14,7 +14,6 @@ not known.
 
 from __future__ import annotations
 
-import copy
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -172,14 +171,15 @@ class Tracer:
         self._steps: list[_Step | None] = [None] * len(part.instructions)
         self.registers: Registers = []
 
-    def with_given(self, given: Mapping[str, int]) -> Tracer:
-        """The same, with other numbers given."""
-        other = copy.copy(self)
-        other.given, other._shuffled, other._symbols = given, {}, {}
-        other._memories, other._loads = {}, {}
-        other._slots, other._initial, other.registers = {}, [], []
-        other._steps = [None] * len(self.kernel.instructions)
-        return other
+    def give(self, given: Mapping[str, int]) -> None:
+        """Go on with other numbers given, and nothing stored."""
+        changed = self.given.keys() | given.keys()
+        self.given = given
+        self._memories.clear()
+        self._shuffled = {}
+        for (text, _), slot in self._slots.items():
+            if text in changed:
+                self._initial[slot] = self._value_of(text)
 
     # ------------------------------------------------------------------------- operands
 

@@ -27,7 +27,7 @@ from triton_ext.passes.verify_descriptors.groups import (
     Group,
     kind_of,
 )
-from triton_ext.passes.verify_descriptors.launches import BASES, MOVED, another, launches
+from triton_ext.passes.verify_descriptors.launches import BASES, MOVED, launches, others
 from triton_ext.passes.verify_descriptors.matching import Matching
 from triton_ext.passes.verify_descriptors.metadata import LaunchedWith
 from triton_ext.passes.verify_descriptors.mlir_trace import (
@@ -205,15 +205,17 @@ class _Comparison:
         What is not proven was counted the first time.
         """
         result, before, launch = self.result, self.result.unproven.copy(), self.launch
-        if not result.differences:
+        self.is_again = True
+        for each in others(self.module):
+            self.launch = each
             kept = {value for value, _ in self.parameters()}
             result.starts = {
                 root: start for root, start in result.starts.items()
                 if "memdesc<" in (root.type or "") or root in kept
             }  # fmt: skip
-            self.launch, self.is_again = another(self.module), True
-            self.cluster(self.traced())
-            self.launch, self.is_again, result.unproven = launch, False, before
+            if not result.differences:
+                self.cluster(self.traced())
+        self.launch, self.is_again, result.unproven = launch, False, before
 
     def leave_out(self) -> None:
         """List the instructions that are not compared with an operation."""
@@ -304,7 +306,8 @@ class _Comparison:
                 self.function.kernel, chosen, {}, self.function.module.variables, stores,
                 self.function.operands,
             )  # fmt: skip
-        tracer = self.tracers[is_other].with_given(self.given())
+        tracer = self.tracers[is_other]
+        tracer.give(self.given())
         done = self.threads(tracer, 0, traces[0])
         left = [
             trace
