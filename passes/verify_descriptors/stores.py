@@ -158,6 +158,14 @@ def observed(kernel: Kernel) -> Iterator[tuple[Instruction, str]]:
                 yield instruction, found
 
 
+def unclaimed(instruction: Instruction) -> str:
+    """What an access is that is not compared with an operation, in words."""
+    if instruction.opcode.startswith("tcgen05."):
+        return "transfers of tensor memory"
+    is_load = instruction.opcode.startswith(_LOADS)
+    return "loads from shared memory" if is_load else "stores into scratch memory"
+
+
 Counts = dict[Method, Counter[int]]
 """How often each `_key` is stored."""
 

@@ -43,7 +43,13 @@ from triton_ext.passes.verify_descriptors.ptx_trace import (
     Tracer,
     generic_address,
 )
-from triton_ext.passes.verify_descriptors.stores import Move, compare_stores, moves, observed
+from triton_ext.passes.verify_descriptors.stores import (
+    Move,
+    compare_stores,
+    moves,
+    observed,
+    unclaimed,
+)
 from triton_ext.passes.verify_descriptors.tensormaps import CREATE, is_part
 from triton_ext.passes.verify_descriptors.tiles import shared_encoding
 from triton_ext.passes.verify_descriptors.trace_end import Why
@@ -138,6 +144,7 @@ class _Comparison:
         self.launched = launched
         self.views = Views(module)
         self.expected = {id(one.operation): one for one in expectations.found}
+        self.gathers = {id(one) for one in expectations.found if one.rows}
         self.allowed = {
             id(group): {id(one.expected) for one in found} for group, found in matching.candidates
         }
@@ -229,14 +236,9 @@ class _Comparison:
                             for each in group.instructions)  # fmt: skip
         transfers_left = self.result.unproven["transfers of tensor memory"]
         for instruction, _ in observed(self.function.kernel):
-            if instruction.opcode.startswith(("ld.shared", "ldmatrix")):
-                left[instruction.line] = "loads from shared memory"
-            elif instruction.opcode.startswith("tcgen05.") and transfers_left:
-                left[instruction.line] = "transfers of tensor memory"
-            elif instruction.line not in self.result.compared and not instruction.opcode.startswith(
-                "tcgen05."
-            ):
-                left[instruction.line] = "stores into scratch memory"
+            is_transfer = instruction.opcode.startswith("tcgen05.")
+            if transfers_left if is_transfer else instruction.line not in self.result.compared:
+                left[instruction.line] = unclaimed(instruction)
         known = {each.line for each in self.chosen} | left.keys()
         for each in self.function.kernel.instructions:
             if each.opcode.startswith(_OTHERS) and each.line not in known:
@@ -445,9 +447,7 @@ class _Comparison:
             return False
         group = self.position[id(instruction)][0]
         allowed = self.allowed[id(group)]
-        if self.block.warp and any(
-            one.rows for one in self.expected.values() if id(one) in allowed
-        ):
+        if self.block.warp and not allowed.isdisjoint(self.gathers):
             return False
         if self.block.rank and group.is_in_order:
             return False
