@@ -187,13 +187,13 @@ class _Comparison:
     def run(self) -> Findings:
         result, traces = self.result, self.traced()
         if any(trace.end.why is Why.LONG for trace in traces):
+            first, lives = self.launch, self.lives
             self.launch = self.launches[1]
-            others = self.traced()
-            if _variety(others) > _variety(traces):
-                traces = others
+            second = self.traced()
+            if _variety(second) > _variety(traces):
+                traces = second
             else:
-                self.launch = self.launches[0]
-                traces = self.traced()
+                self.launch, self.lives = first, lives
         self.cluster(traces)
         self.again()
         for launch in self.launches[1:]:
