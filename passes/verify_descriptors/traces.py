@@ -8,6 +8,7 @@ of buffers, the barriers and the tensor memory that the operation names this tim
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -71,6 +72,7 @@ _OTHERS = (
     "cp.async.bulk", "mbarrier.", "tcgen05.shift", "st.async", "red.async", "tensormap.",
     "clusterlaunchcontrol", "atom.shared", "red.shared",
 )  # fmt: skip
+_CTA_GROUP = re.compile(r"cta_group::\d")
 _HOW_OFTEN = "how often it is executed, for one choice of arguments,"
 
 
@@ -184,8 +186,17 @@ class _Comparison:
         self.unseen, self.is_again = set(self.allowed), False
         self.tracers: dict[bool, Tracer] = {}
 
+    def cta_groups(self) -> None:
+        """All tcgen05 instructions of a kernel have one ``.cta_group`` (PTX ISA, "tcgen05")."""
+        first = ""
+        for each in self.function.kernel.instructions:
+            group = _CTA_GROUP.search(each.opcode) if each.opcode.startswith("tcgen05.") else None
+            if group is not None and group[0] != (first := first or group[0]):
+                self.result.differ(None, each, "its CTA group", first, group[0])
+
     def run(self) -> Findings:
         result, traces = self.result, self.traced()
+        self.cta_groups()
         if any(trace.end.why is Why.LONG for trace in traces):
             first, lives = self.launch, self.lives
             self.launch = self.launches[1]
@@ -339,7 +350,10 @@ class _Comparison:
         if not self.result.differences and not self.is_again:
             compare_moved(self.result, thread, tracer.run(first, limit // _SHORTER, MOVED))
         done = [leader]
-        for warp, lane in dict.fromkeys([(0, 1), (1, 0), (2, 0), (4, 0), (warps - 1, 0)]):
+        others = [(0, 1), (1, 0), (2, 0), (4, 0), (warps - 1, 0)]
+        if self.moves:  # each bit of a thread's number has its part in the addresses of a tile
+            others += [(0, 2), (0, 4), (0, 8), (0, 16), (warps - 1, WARP_THREADS - 1)]
+        for warp, lane in dict.fromkeys(others):
             if self.is_again or self.result.differences:
                 break
             if warp < warps and (warp or lane):
