@@ -65,7 +65,8 @@ from triton_ext.ptx.parse import Instruction
 _PER_OPERATION = 16
 """Executions that are looked at, on average."""
 _SHORTER = 3
-"""How much less is looked at of what other threads do, or the same thread with memory elsewhere."""
+"""How much less is looked at of what most other threads do, of the same one with memory elsewhere,
+and with further arguments."""
 _THIS_ONE = "the operation that is executed here, for one choice of arguments,"
 ALLOCATION = ("tcgen05.alloc", "tcgen05.dealloc")
 _OTHERS = (
@@ -350,16 +351,19 @@ class _Comparison:
         if not self.result.differences and not self.is_again:
             compare_moved(self.result, thread, tracer.run(first, limit // _SHORTER, MOVED))
         done = [leader]
-        others = [(0, 1), (1, 0), (2, 0), (4, 0), (warps - 1, 0)]
-        if self.moves:  # each bit of a thread's number has its part in the addresses of a tile
-            others += [(0, 2), (0, 4), (0, 8), (0, 16), (warps - 1, WARP_THREADS - 1)]
-        for warp, lane in dict.fromkeys(others):
+        # Each bit of a thread's number has its part in the addresses of a tile. A warp's other
+        # lanes follow its first one, which tells them what it shuffles.
+        lanes = (1, 2, 4, 8, 16) if self.moves else (1,)
+        threads = [*((0, lane) for lane in lanes), (1, 0), (2, 0), (4, 0), (warps - 1, 0)]
+        threads += [(warps - 1, WARP_THREADS - 1)] if self.moves else []
+        for warp, lane in dict.fromkeys(threads):
             if self.is_again or self.result.differences:
                 break
             if warp < warps and (warp or lane):
                 self.block = replace(self.block, warp=warp, lane=lane)
                 number = first + WARP_THREADS * warp + lane
-                found = tracer.run(number, limit // _SHORTER, stores=False)
+                most = limit if warp + lane == 1 else limit // _SHORTER
+                found = tracer.run(number, most, stores=False)
                 self.allocation(first, found)
                 done.append(self.partition(trace, found))
                 done[-1].found.unproven.clear()
