@@ -77,12 +77,17 @@ def launches(module: MlirModule) -> list[TrialLaunch]:
     ]
 
 
-def another(module: MlirModule) -> TrialLaunch:
-    """One more choice: sizes that are multiples of all tiles."""
+def others(module: MlirModule) -> list[TrialLaunch]:
+    """More choices: a block far from the first, of sizes that are multiples of all tiles; and sizes
+    less than those of most tiles."""
     given = dict(launches(module)[0].arguments)
     values = module.kernel.regions[0].entry.arguments if module.kernel else ()
-    sizes = {each.index: 128 * (3 + each.index % 5) for each in values if each.type == "i32"}
-    return TrialLaunch(given | sizes, (1, 2, 0), (6, 3, 2))
+    sizes = [each.index for each in values if each.type == "i32"]
+    large, small = ({at: unit * (5 + at % 3) for at in sizes} for unit in (256, 16))
+    return [
+        TrialLaunch(given | large, (187, 2, 1), (211, 3, 2)),
+        TrialLaunch(given | small, (0, 0, 0), (2, 1, 1)),
+    ]
 
 
 def _multiples(function: Operation) -> set[str]:

@@ -134,7 +134,8 @@ class ModuleTracer:
         self._functions: dict[Operation, Callable[..., Number]] = {}
         self._loops: dict[Operation, bool] = {}
         self.lives: list[Life] = []
-        self._tick, self._window = 0, None
+        self._tick = 0
+        self._window: list[int] | None = None
         self._current: dict[Value, Life] = {}
         self._memories: dict[Operation, list[Value]] = {}
 

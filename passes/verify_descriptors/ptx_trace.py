@@ -14,10 +14,10 @@ not known.
 
 from __future__ import annotations
 
-import copy
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TypeAlias
 
 from triton_ext.hardware.architecture import CTA_ADDRESS_BITS, CTA_ADDRESS_MASK, WARP_THREADS
@@ -171,14 +171,15 @@ class Tracer:
         self._steps: list[_Step | None] = [None] * len(part.instructions)
         self.registers: Registers = []
 
-    def with_given(self, given: Mapping[str, int]) -> Tracer:
-        """The same, with other numbers given."""
-        other = copy.copy(self)
-        other.given, other._shuffled, other._symbols = given, {}, {}
-        other._memories, other._loads = {}, {}
-        other._slots, other._initial, other.registers = {}, [], []
-        other._steps = [None] * len(self.kernel.instructions)
-        return other
+    def give(self, given: Mapping[str, int]) -> None:
+        """Go on with other numbers given, and nothing stored."""
+        changed = self.given.keys() | given.keys()
+        self.given = given
+        self._memories.clear()
+        self._shuffled = {}
+        for (text, _), slot in self._slots.items():
+            if text in changed:
+                self._initial[slot] = self._value_of(text)
 
     # ------------------------------------------------------------------------- operands
 
@@ -213,7 +214,8 @@ class Tracer:
         if text[:2] in ("0f", "0F", "0d", "0D"):
             return OF_TENSORS
         is_register = _REGISTER.fullmatch(text) or self._elsewhere.get(text) == "reg"
-        return UNWRITTEN if is_register else None
+        unknown: Number = UNWRITTEN if is_register else None
+        return unknown
 
     def _reader(self, text: str, scope: tuple[int, ...]) -> Callable[[Registers], Operand]:
         """A function that gives an operand's value: a register, an address, a list."""
@@ -405,7 +407,10 @@ class Tracer:
         ):
             is_data = is_float(opcode) or opcode.startswith(_TENSORS)
             return _constants(dict.fromkeys(targets, OF_TENSORS) if is_data else {}, targets)
-        return _applied(targets, slots, on_numbers(operation))
+        function = on_numbers(operation)
+        if operation.name == "select":
+            return _applied(targets, slots, partial(_chosen, function))
+        return _applied(targets, slots, function)
 
     def _elected(self, targets: list[int], instruction: Instruction) -> Callable[[Registers], None]:
         """``elect.sync`` of a whole warp."""
@@ -623,6 +628,11 @@ def _applied(
         registers[target] = _unknown(registers, slots) if found is None else found
 
     return run
+
+
+def _chosen(function: Callable[..., Number], a: Number, b: Number, choice: Number) -> Number:
+    """``selp``."""
+    return choice if isinstance(choice, Strange) else function(a, b, choice)
 
 
 def _unknown(registers: Registers, slots: Sequence[int]) -> Number:

@@ -124,7 +124,10 @@ def _pattern_of_layouts(
     rows: tuple[int, ...] = ()
     for trans in (False, True) if by_matrix and not paddings else ():
         try:
-            rows = _of_thread(register_matrix_access(registers, shared, bits, trans), warp, lane)
+            matrices = register_matrix_access(registers, shared, bits, trans)
+            rows = _of_thread(matrices, warp, lane)
+            if not rows:
+                return None  # a thread that names no row, or none of its own
             break
         except LayoutError:
             continue
@@ -138,7 +141,8 @@ def _of_thread(pattern: RegisterAccess, warp: int, lane: int) -> tuple[int, ...]
     each_once = all(
         len(set(offsets)) == len(offsets) for offsets in (pattern.starts, pattern.lanes)
     )
-    if (warp or lane) and (first >= len(pattern.starts) or not each_once):
+    is_idle = first >= len(pattern.starts) or lane >= len(pattern.lanes)
+    if (warp or lane) and (is_idle or not each_once):
         return ()
     return pattern.addresses(range(first, first + count), lane)
 
@@ -156,6 +160,14 @@ def observed(kernel: Kernel) -> Iterator[tuple[Instruction, str]]:
             found = next((text for text in instruction.operands if text[:1] == "["), None)
             if found is not None:
                 yield instruction, found
+
+
+def unclaimed(instruction: Instruction) -> str:
+    """What an access is that is not compared with an operation, in words."""
+    if instruction.opcode.startswith("tcgen05."):
+        return "transfers of tensor memory"
+    is_load = instruction.opcode.startswith(_LOADS)
+    return "loads from shared memory" if is_load else "stores into scratch memory"
 
 
 Counts = dict[Method, Counter[int]]

@@ -8,6 +8,7 @@ of buffers, the barriers and the tensor memory that the operation names this tim
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -27,7 +28,7 @@ from triton_ext.passes.verify_descriptors.groups import (
     Group,
     kind_of,
 )
-from triton_ext.passes.verify_descriptors.launches import BASES, MOVED, another, launches
+from triton_ext.passes.verify_descriptors.launches import BASES, MOVED, launches, others
 from triton_ext.passes.verify_descriptors.matching import Matching
 from triton_ext.passes.verify_descriptors.metadata import LaunchedWith
 from triton_ext.passes.verify_descriptors.mlir_trace import (
@@ -43,7 +44,13 @@ from triton_ext.passes.verify_descriptors.ptx_trace import (
     Tracer,
     generic_address,
 )
-from triton_ext.passes.verify_descriptors.stores import Move, compare_stores, moves, observed
+from triton_ext.passes.verify_descriptors.stores import (
+    Move,
+    compare_stores,
+    moves,
+    observed,
+    unclaimed,
+)
 from triton_ext.passes.verify_descriptors.tensormaps import CREATE, is_part
 from triton_ext.passes.verify_descriptors.tiles import shared_encoding
 from triton_ext.passes.verify_descriptors.trace_end import Why
@@ -58,13 +65,15 @@ from triton_ext.ptx.parse import Instruction
 _PER_OPERATION = 16
 """Executions that are looked at, on average."""
 _SHORTER = 3
-"""How much less is looked at of what other threads do, or the same thread with memory elsewhere."""
+"""How much less is looked at of what most other threads do, of the same one with memory elsewhere,
+and with further arguments."""
 _THIS_ONE = "the operation that is executed here, for one choice of arguments,"
 ALLOCATION = ("tcgen05.alloc", "tcgen05.dealloc")
 _OTHERS = (
     "cp.async.bulk", "mbarrier.", "tcgen05.shift", "st.async", "red.async", "tensormap.",
     "clusterlaunchcontrol", "atom.shared", "red.shared",
 )  # fmt: skip
+_CTA_GROUP = re.compile(r"cta_group::\d")
 _HOW_OFTEN = "how often it is executed, for one choice of arguments,"
 
 
@@ -138,6 +147,7 @@ class _Comparison:
         self.launched = launched
         self.views = Views(module)
         self.expected = {id(one.operation): one for one in expectations.found}
+        self.gathers = {id(one) for one in expectations.found if one.rows}
         self.allowed = {
             id(group): {id(one.expected) for one in found} for group, found in matching.candidates
         }
@@ -177,16 +187,25 @@ class _Comparison:
         self.unseen, self.is_again = set(self.allowed), False
         self.tracers: dict[bool, Tracer] = {}
 
+    def cta_groups(self) -> None:
+        """All tcgen05 instructions of a kernel have one ``.cta_group`` (PTX ISA, "tcgen05")."""
+        first = ""
+        for each in self.function.kernel.instructions:
+            group = _CTA_GROUP.search(each.opcode) if each.opcode.startswith("tcgen05.") else None
+            if group is not None and group[0] != (first := first or group[0]):
+                self.result.differ(None, each, "its CTA group", first, group[0])
+
     def run(self) -> Findings:
         result, traces = self.result, self.traced()
+        self.cta_groups()
         if any(trace.end.why is Why.LONG for trace in traces):
+            first, lives = self.launch, self.lives
             self.launch = self.launches[1]
-            others = self.traced()
-            if _variety(others) > _variety(traces):
-                traces = others
+            second = self.traced()
+            if _variety(second) > _variety(traces):
+                traces = second
             else:
-                self.launch = self.launches[0]
-                traces = self.traced()
+                self.launch, self.lives = first, lives
         self.cluster(traces)
         self.again()
         for launch in self.launches[1:]:
@@ -205,15 +224,17 @@ class _Comparison:
         What is not proven was counted the first time.
         """
         result, before, launch = self.result, self.result.unproven.copy(), self.launch
-        if not result.differences:
+        self.is_again = True
+        for each in others(self.module):
+            self.launch = each
             kept = {value for value, _ in self.parameters()}
             result.starts = {
                 root: start for root, start in result.starts.items()
                 if "memdesc<" in (root.type or "") or root in kept
             }  # fmt: skip
-            self.launch, self.is_again = another(self.module), True
-            self.cluster(self.traced())
-            self.launch, self.is_again, result.unproven = launch, False, before
+            if not result.differences:
+                self.cluster(self.traced())
+        self.launch, self.is_again, result.unproven = launch, False, before
 
     def leave_out(self) -> None:
         """List the instructions that are not compared with an operation."""
@@ -227,14 +248,9 @@ class _Comparison:
                             for each in group.instructions)  # fmt: skip
         transfers_left = self.result.unproven["transfers of tensor memory"]
         for instruction, _ in observed(self.function.kernel):
-            if instruction.opcode.startswith(("ld.shared", "ldmatrix")):
-                left[instruction.line] = "loads from shared memory"
-            elif instruction.opcode.startswith("tcgen05.") and transfers_left:
-                left[instruction.line] = "transfers of tensor memory"
-            elif instruction.line not in self.result.compared and not instruction.opcode.startswith(
-                "tcgen05."
-            ):
-                left[instruction.line] = "stores into scratch memory"
+            is_transfer = instruction.opcode.startswith("tcgen05.")
+            if transfers_left if is_transfer else instruction.line not in self.result.compared:
+                left[instruction.line] = unclaimed(instruction)
         known = {each.line for each in self.chosen} | left.keys()
         for each in self.function.kernel.instructions:
             if each.opcode.startswith(_OTHERS) and each.line not in known:
@@ -304,7 +320,8 @@ class _Comparison:
                 self.function.kernel, chosen, {}, self.function.module.variables, stores,
                 self.function.operands,
             )  # fmt: skip
-        tracer = self.tracers[is_other].with_given(self.given())
+        tracer = self.tracers[is_other]
+        tracer.give(self.given())
         done = self.threads(tracer, 0, traces[0])
         left = [
             trace
@@ -334,13 +351,19 @@ class _Comparison:
         if not self.result.differences and not self.is_again:
             compare_moved(self.result, thread, tracer.run(first, limit // _SHORTER, MOVED))
         done = [leader]
-        for warp, lane in dict.fromkeys([(0, 1), (1, 0), (2, 0), (4, 0), (warps - 1, 0)]):
+        # Each bit of a thread's number has its part in the addresses of a tile. A warp's other
+        # lanes follow its first one, which tells them what it shuffles.
+        lanes = (1, 2, 4, 8, 16) if self.moves else (1,)
+        threads = [*((0, lane) for lane in lanes), (1, 0), (2, 0), (4, 0), (warps - 1, 0)]
+        threads += [(warps - 1, WARP_THREADS - 1)] if self.moves else []
+        for warp, lane in dict.fromkeys(threads):
             if self.is_again or self.result.differences:
                 break
             if warp < warps and (warp or lane):
                 self.block = replace(self.block, warp=warp, lane=lane)
-                thread = first + WARP_THREADS * warp + lane
-                found = tracer.run(thread, limit // _SHORTER, stores=False)
+                number = first + WARP_THREADS * warp + lane
+                most = limit if warp + lane == 1 else limit // _SHORTER
+                found = tracer.run(number, most, stores=False)
                 self.allocation(first, found)
                 done.append(self.partition(trace, found))
                 done[-1].found.unproven.clear()
@@ -442,9 +465,7 @@ class _Comparison:
             return False
         group = self.position[id(instruction)][0]
         allowed = self.allowed[id(group)]
-        if self.block.warp and any(
-            one.rows for one in self.expected.values() if id(one) in allowed
-        ):
+        if self.block.warp and not allowed.isdisjoint(self.gathers):
             return False
         if self.block.rank and group.is_in_order:
             return False
@@ -508,9 +529,9 @@ class _Comparison:
         if id(operation) in self.transfers:
             *_, last = event.operands or (1,)
             if operation.name != "ttng.tmem_store" or last == 1:
-                target = memory_of(operation)
-                is_new = target in operation.results
-                address = (target, 0) if is_new else execution.values.get(target)
+                memory = memory_of(operation)
+                is_new = memory in operation.results
+                address = (memory, 0) if is_new else execution.values.get(memory)
                 result.transfers.append(Transfer(operation, address))
             return True
         if one is None:

@@ -35,6 +35,7 @@ from triton_ext.passes.verify_descriptors.metadata import (
     launch_checks,
     metadata_checks,
 )
+from triton_ext.passes.verify_descriptors.stores import observed, unclaimed
 from triton_ext.passes.verify_descriptors.tensormaps import type_checks
 from triton_ext.passes.verify_descriptors.traces import compare_traces
 from triton_ext.ptx.parse import Instruction
@@ -95,6 +96,10 @@ def verify_descriptors(compilation: Compilation, options: VerifyOptions) -> Outc
         for function in found:
             if function.kernel.is_entry:
                 traces += compare_traces(module, expectations, function, groups, matching, launched)
+        looked_at = {id(function.kernel) for function in found}
+        for kernel in compilation.ptx.kernels:
+            if id(kernel) not in looked_at:
+                traces.left_out.update((each.line, unclaimed(each)) for each, _ in observed(kernel))
         diagnostics += [*_executions(traces), *_of_the_kernel(traces)]
     report = _report(expectations, groups, matching, addresses, fields, traces)
     return Outcome(report=report, diagnostics=_limited(diagnostics))

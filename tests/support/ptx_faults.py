@@ -34,7 +34,7 @@ from pathlib import Path
 from typing import Any
 
 from triton_ext.ptx.folding import destinations, mentioned
-from triton_ext.ptx.parse import Instruction, Kernel, parse_ptx
+from triton_ext.ptx.parse import Instruction, Kernel, parse_ptx, split_operands
 
 # ------------------------------------------------------------------------------- mutations
 
@@ -172,10 +172,21 @@ class Mutator:
             names = tuple(sorted({".".join(each.opcode.split(".")[:3]) for each in sinks}))
             lines = tuple(each.line for each in sinks)
             for kind, text in self.changes(number, instruction, *span, random_):
-                if text != self.ptx[span[0] : span[1]]:
+                if self.matters(instruction, text):
                     yield Mutation(
                         kind, instruction.line, instruction.opcode, *span, text, names, lines
                     )
+
+    @staticmethod
+    def matters(instruction: Instruction, text: str) -> bool:
+        """Whether a change is one of what counts of an instruction."""
+        guard, _, rest = text.partition(instruction.opcode)
+        counted = _counted(instruction)
+        if not counted or not rest or text.count(instruction.opcode) > 1:
+            return True
+        operands = tuple(split_operands(rest.strip().rstrip(";")))
+        same = _counted(dataclasses.replace(instruction, operands=operands)) == counted
+        return not same or guard.strip("@ \t") != instruction.predicate
 
     def changes(
         self, number: int, instruction: Instruction, start: int, stop: int, random_: random.Random
@@ -476,6 +487,8 @@ def classes(kernel: dict[str, Any]) -> Iterator[tuple[tuple[str, str], Mutation]
         given = kernel["kernel"], kernel["arch"], "ptx", texts, kernel["metadata"]
         return get_pass("verify-descriptors")(Compilation(*given))
 
+    mutator = Mutator(kernel["ptx"])
+    at = {each.line: each for each in mutator.kernel.instructions}
     before = verified(kernel["ptx"])
     assert not before.diagnostics, (kernel["name"], str(before.diagnostics[0]))
     unproven = before.report["unproven"]
@@ -484,13 +497,13 @@ def classes(kernel: dict[str, Any]) -> Iterator[tuple[tuple[str, str], Mutation]
     )
     listed = set(before.report["not_looked_at_lines"])
     branches = {
-        each.line for each in Mutator(kernel["ptx"]).kernel.instructions
+        each.line for each in mutator.kernel.instructions
         if each.opcode.startswith(("bra", "brx"))
     }  # fmt: skip
     for fault in kernel["faults"]:
         verdict = fault["verdict"]
         mutation = Mutation(**{name: value for name, value in fault.items() if name != "verdict"})
-        if verdict == "not PTX":
+        if verdict == "not PTX" or not mutator.matters(at[mutation.line], mutation.text):
             continue
         place = "moves between registers and shared memory"
         reaches = [each for each in mutation.reaches if not each.startswith(("bra", "brx"))]
