@@ -125,15 +125,15 @@ def tickets_of(tiling, tiles, ROLES: gl.constexpr, ASKED: gl.constexpr, BATCHED:
     Args:
         ROLES: how many roles of the block read each answer, the one that asks among them.
     """
-    if ASKED:
+    if not ASKED:
+        answers: gl.constexpr = None
+        ready: gl.constexpr = None
+        free: gl.constexpr = None
+    else:
         answers = gl.allocate_shared_memory(gl.int64, [ANSWERS, 2], answer_layout(gl.num_ctas()))
         ready = mbarrier.allocate_mbarrier(batch=ANSWERS)
         free = gl.allocate_shared_memory(gl.int64, [ANSWERS, 1], shared_barrier(gl.num_ctas()))
         for each in gl.static_range(ANSWERS):
             mbarrier.init(ready.index(each), count=1)
             mbarrier.init(free.index(each), count=ROLES)
-    else:
-        answers: gl.constexpr = None
-        ready: gl.constexpr = None
-        free: gl.constexpr = None
     return Tickets(tiling, tiles, answers, ready, free, BATCHED)

@@ -48,7 +48,7 @@ def slices(memory, COLUMNS: gl.constexpr):
     END: gl.constexpr = memory.shape[1]
     found = ()
     for column in gl.static_range(0, END, COLUMNS):
-        found += (memory.slice(column, COLUMNS),)
+        found += (memory.slice(column, COLUMNS),)  # type: ignore[assignment]
     return found
 
 
@@ -291,11 +291,11 @@ def accumulators_of(element_type: gl.constexpr, ROWS: gl.constexpr, COLUMNS: gl.
     TYPE: gl.constexpr = gl.int32 if element_type.is_int() else gl.float32
     LAYOUT: gl.constexpr = sums_layout(ROWS, COLUMNS, gl.num_ctas(), PAIR)
     wide = allocate_tensor_memory(TYPE, [NUMBER, ROWS, COLUMNS], LAYOUT)
-    if NARROW_COLUMNS > 0:
+    if NARROW_COLUMNS == 0:
+        narrow: gl.constexpr = None
+    else:
         NARROW_LAYOUT: gl.constexpr = sums_layout(ROWS, NARROW_COLUMNS, gl.num_ctas(), PAIR)
         narrow = allocate_tensor_memory(TYPE, [NUMBER, ROWS, NARROW_COLUMNS], NARROW_LAYOUT)
-    else:
-        narrow: gl.constexpr = None
     ready = mbarrier.allocate_mbarrier(batch=NUMBER)
     free = mbarrier.allocate_mbarrier(batch=NUMBER, two_ctas=PAIR)
     for each in gl.static_range(NUMBER):

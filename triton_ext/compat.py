@@ -22,7 +22,7 @@ from triton.experimental.gluon.language.nvidia import blackwell
 from triton.experimental.gluon.language.nvidia.hopper import tma
 
 try:
-    from triton.experimental.gluon.language.nvidia.blackwell import clc
+    from triton.experimental.gluon.language.nvidia.blackwell import clc as clc
 except ImportError:  # 3.7 has no cluster launch control
     clc = None
 
