@@ -132,7 +132,10 @@ def test_ptx_without_debug_lines_keeps_the_code():
         ({"consumers": 4}, "consumers"),
         ({"consumers": 2, "arch": 100}, "consumers"),
         ({"consumers": 1, "arch": 100, "block_n": 8}, "block_n"),
-        ({"consumers": 1, "arch": 100, "block_n": 96, "side": 32, "cluster": 2}, "side"),
+        (
+            {"consumers": 1, "arch": 100, "block_n": 96, "side": 32, "c_parts": 2, "cluster": 2},
+            "side",
+        ),
         ({"consumers": 1, "arch": 100, "pair": True}, "pair"),
         ({"consumers": 1, "arch": 100, "asked": True, "max_splits": 2}, "max_splits"),
         ({"consumers": 2, "pair": True, "cluster": 2}, "pair"),
