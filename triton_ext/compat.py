@@ -79,10 +79,9 @@ def sums_layout(rows, columns, blocks, pair):
         rows, columns: of the whole tile.
         pair: whether every two blocks multiply together.
     """
+    divided: dict[str, Any] = {"cta_split_num": (blocks, 1)}
     if TRITON_VERSION >= (3, 8):
         divided = {"cga_layout": [[1 << i, 0] for i in range(blocks.bit_length() - 1)]}
-    else:
-        divided = {"cta_split_num": (blocks, 1)}
     return blackwell.TensorMemoryLayout(
         [rows // blocks, columns], col_stride=1, two_ctas=pair, **divided
     )
