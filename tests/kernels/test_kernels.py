@@ -155,6 +155,7 @@ def test_ptx_without_debug_lines_keeps_the_code():
         ({"consumers": 2, "block_n": 192, "side": 64, "c_parts": 2, "cluster": 2}, "side"),
         ({"consumers": 2, "block_n": 72, "side": 8, "c_parts": 8, "b_major": "MN"}, "side"),
         ({"consumers": 2, "prefetch": "b", "b_major": "MN"}, "prefetch"),
+        ({"consumers": 2, "prefetch": "a", "cluster": 2}, "prefetch"),
         ({"bias": True}, "bias"),
         ({"swap": True}, "swap"),
     ],
