@@ -27,8 +27,11 @@ from triton_ext.kernels.config import MatmulConfig, choose_config, tile_layouts
 @pytest.mark.parametrize("arch", ARCHES)
 def test_generated_layouts_give_the_ptx_of_nvmma_encodings(arch, site):
     configs = [{"arch": arch, **config} for config in configurations(arch)]
-    if site is not None and site.name.startswith("3.7"):  # it cannot ask for tiles
-        configs = [config for config in configs if not config.get("asked")]
+    if arch == 100 and site is not None and site.name.startswith("3.7"):
+        newer = [c for c in configs if c.get("asked") or c["element_type"] == "int8"]
+        configs = [config for config in configs if config not in newer]
+        _, results = compile_jobs(site, [{"config": config, "mutation": None} for config in newer])
+        assert all("needs Triton 3.8" in result["error"] for result in results)
     _, results = compile_jobs(site, [{"config": config, "mutation": None} for config in configs])
     assert len(results) >= 20
     mma = {90: r"wgmma\.mma_async", 100: r"tcgen05\.mma\."}[arch]
