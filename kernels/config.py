@@ -148,7 +148,7 @@ class MatmulConfig:
             *narrow* tile), so that their number need not be a power of two: 192 is 128 and a side
             of 64. Then fewer columns of tiles stay empty, or fewer SMs idle.
         prefetch: "a" or "b": while the kernel before it ends, a block asks for its first tiles of
-            that operand, which is K-major, to be in the L2 cache.
+            that operand, which is K-major, to be in the L2 cache; not in a cluster.
         group: how many rows of tiles run together.
         out_type: the type of C: "fp16", "bf16", "fp32" or "int32" (from int8 alone); None for that
             of A and B where it is one of these, else fp32, or int32 for int8.
@@ -239,6 +239,7 @@ class MatmulConfig:
         wide = ELEMENT_BYTES.get(self.element_type, 2)
         majors = ("K", "MN") if wide == 2 or (wide == 1 and not on_hopper) else ("K",)
         swizzles = (None, 32, 64, 128)
+        prefetched = "ab" if self.cluster == 1 else ""
         exact = (None, "int32") if self.element_type == "int8" else (None,)
         anywhere: dict[str, Sequence[Any]] = {
             "arch": (90, 100),
@@ -295,8 +296,13 @@ class MatmulConfig:
             "b_scales": (None, "one", "each"),
             "alpha": boolean,
             "pingpong": boolean if self.consumers == 2 else (False,),
-            "side": (0, *(n for n in shapes if n < 256)) if on_hopper or self.cluster == 1 else (0,),
-            "prefetch": (None, *(name for name in "ab" if getattr(self, f"{name}_major") == "K")),
+            "side": [
+                n for n in (0, *shapes) if n < 256 and (on_hopper or self.cluster == 1 or not n)
+            ],
+            "prefetch": [
+                None,
+                *(name for name in prefetched if getattr(self, f"{name}_major") == "K"),
+            ],
             "residual": boolean,
             "batched": boolean,
         }

@@ -10,7 +10,8 @@ from typing import Any, Protocol
 
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
-from triton_ext.compat import LAUNCH_OPTIONS, compile_kernel
+from triton_ext.compat import LAUNCH_OPTIONS, TRITON_VERSION, compile_kernel
+from triton_ext.errors import LayoutError
 from triton_ext.kernels.config import MatmulConfig, TileLayouts
 from triton_ext.kernels.epilogue import COUNTER_BYTES
 from triton_ext.kernels.matmul import matmul_sm90, matmul_sm100
@@ -177,7 +178,11 @@ def _optional_arguments(config: MatmulConfig) -> dict[str, bool]:
 
 
 def kernel_for(config: MatmulConfig) -> Any:
-    """The Gluon kernel of a configuration."""
+    """The Gluon kernel of a configuration; LayoutError if this Triton lacks what it takes."""
+    if config.arch == 100 and TRITON_VERSION < (3, 8):
+        newer = {"asked": config.asked, "element_type": config.element_type == "int8"}
+        for name in (name for name, needed in newer.items() if needed):
+            raise LayoutError(name, getattr(config, name), "needs Triton 3.8 on sm_100")
     if config.consumers:
         return {90: matmul_warp_specialized, 100: matmul_warp_specialized_sm100}[config.arch]
     return {90: matmul_sm90, 100: matmul_sm100}[config.arch]

@@ -35,7 +35,7 @@ def answer_layout(blocks):
 
 
 @aggregate
-class Turn:
+class Ticket:
     """A tile that is this block's to make.
 
     Attributes:
@@ -52,8 +52,8 @@ class Turn:
 
 
 @aggregate
-class Turns:
-    """All turns of a block.
+class Tickets:
+    """All tickets of a block, in order.
 
     Attributes:
         tiling: the problem in tiles.
@@ -77,12 +77,12 @@ class Turns:
         if self.answers is None:
             more = self.tiling.steps(self.tiles) > 0
         slot = Slot(gl.to_tensor(0), gl.to_tensor(0), ANSWERS)
-        return Turn(gl.program_id(0), gl.to_tensor(0), more, slot)
+        return Ticket(gl.program_id(0), gl.to_tensor(0), more, slot)
 
     @gluon.jit
-    def next(self, turn):
+    def next(self, ticket):
         """The one after this."""
-        program, step, slot = turn.program, turn.step, turn.slot
+        program, step, slot = ticket.program, ticket.step, ticket.slot
         if self.answers is None:
             step += 1
             more = step < self.tiling.steps(self.tiles)
@@ -94,46 +94,46 @@ class Turns:
                 program = answer.program_id(0)
             mbarrier.arrive(self.free.index(slot.index), count=1)
             slot = slot.next()
-        return Turn(program, step, more, slot)
+        return Ticket(program, step, more, slot)
 
     @gluon.jit
-    def work(self, turn):
-        """What is to be done in a turn."""
-        return self.tiling.work(turn.step, self.tiles, self.BATCHED, 0, turn.program)
+    def work(self, ticket):
+        """What a ticket is for."""
+        return self.tiling.work(ticket.step, self.tiles, self.BATCHED, 0, ticket.program)
 
 
 @gluon.jit
-def ask(turns):
+def ask(tickets):
     """The warp that asks for tiles, until there are no more."""
-    slot = turns.first().slot
+    slot = tickets.first().slot
     more = gl.to_tensor(True)
     while more:
-        answer, ready = turns.answers.index(slot.index), turns.ready.index(slot.index)
-        mbarrier.wait(turns.free.index(slot.index), slot.phase ^ 1)  # passes in the first turn
+        answer, ready = tickets.answers.index(slot.index), tickets.ready.index(slot.index)
+        mbarrier.wait(tickets.free.index(slot.index), slot.phase ^ 1)  # passes in the first turn
         mbarrier.expect(ready, ANSWER_BYTES)
         clc.try_cancel(answer, ready)
         mbarrier.wait(ready, slot.phase)
         more = clc.load_result(answer).is_canceled()
-        mbarrier.arrive(turns.free.index(slot.index), count=1)
+        mbarrier.arrive(tickets.free.index(slot.index), count=1)
         slot = slot.next()
 
 
 @gluon.jit
-def turns_of(tiling, tiles, ROLES: gl.constexpr, ASKED: gl.constexpr, BATCHED: gl.constexpr):
-    """The turns of a block, counted out or asked for, with what that takes; see `Turns`.
+def tickets_of(tiling, tiles, ROLES: gl.constexpr, ASKED: gl.constexpr, BATCHED: gl.constexpr):
+    """The tickets of a block, counted out or asked for, with what that takes; see `Tickets`.
 
     Args:
         ROLES: how many roles of the block read each answer, the one that asks among them.
     """
-    if ASKED:
+    if not ASKED:
+        answers: gl.constexpr = None
+        ready: gl.constexpr = None
+        free: gl.constexpr = None
+    else:
         answers = gl.allocate_shared_memory(gl.int64, [ANSWERS, 2], answer_layout(gl.num_ctas()))
         ready = mbarrier.allocate_mbarrier(batch=ANSWERS)
         free = gl.allocate_shared_memory(gl.int64, [ANSWERS, 1], shared_barrier(gl.num_ctas()))
         for each in gl.static_range(ANSWERS):
             mbarrier.init(ready.index(each), count=1)
             mbarrier.init(free.index(each), count=ROLES)
-    else:
-        answers: gl.constexpr = None
-        ready: gl.constexpr = None
-        free: gl.constexpr = None
-    return Turns(tiling, tiles, answers, ready, free, BATCHED)
+    return Tickets(tiling, tiles, answers, ready, free, BATCHED)

@@ -174,12 +174,12 @@ def ring_of(a_tiles, b_tiles, narrow_tiles, STAGES: gl.constexpr, SHARES: gl.con
     """A ring of these buffers, with its barriers; see `Ring`."""
     ready = mbarrier.allocate_mbarrier(batch=STAGES)
     free = mbarrier.allocate_mbarrier(batch=STAGES)
-    if gl.num_ctas() > 1:
+    if gl.num_ctas() == 1:
+        free_everywhere: gl.constexpr = None
+    else:
         free_everywhere = gl.allocate_shared_memory(
             gl.int64, [STAGES, 1], shared_barrier(gl.num_ctas())
         )
-    else:
-        free_everywhere: gl.constexpr = None
     for each in gl.static_range(STAGES):
         mbarrier.init(ready.index(each), count=1)
         mbarrier.init(free.index(each), count=SHARES)

@@ -32,7 +32,7 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from triton_ext.compat import aggregate, load_accumulator, register_layout, sums_layout
 from triton_ext.kernels.epilogue import Epilogue, Parts, Residual, Scaling
-from triton_ext.kernels.launch_control import ask, turns_of
+from triton_ext.kernels.launch_control import ask, tickets_of
 from triton_ext.kernels.matrices import is_batched, matrix_size
 from triton_ext.kernels.ring import Operands, Ring, Slot, allocate_barriers
 from triton_ext.kernels.scheduler import Tiling
@@ -48,7 +48,7 @@ def slices(memory, COLUMNS: gl.constexpr):
     END: gl.constexpr = memory.shape[1]
     found = ()
     for column in gl.static_range(0, END, COLUMNS):
-        found += (memory.slice(column, COLUMNS),)
+        found += (memory.slice(column, COLUMNS),)  # type: ignore[assignment]
     return found
 
 
@@ -143,28 +143,28 @@ class Accumulators:
 
 
 @gluon.jit
-def load(operands, ring, turns, PREFETCH: gl.constexpr, PREFETCH_LEFT: gl.constexpr):
+def load(operands, ring, tickets, PREFETCH: gl.constexpr, PREFETCH_LEFT: gl.constexpr):
     """The warp that copies the tiles of A and B, as soon as their buffers are free."""
     slot = ring.first()
-    turn = turns.first()
-    prefetch_operand(operands, ring, turns.tiling, turns.work(turn), PREFETCH, PREFETCH_LEFT)
+    ticket = tickets.first()
+    prefetch_operand(operands, ring, tickets.tiling, tickets.work(ticket), PREFETCH, PREFETCH_LEFT)
     gdc_wait()
-    while turn.more:
-        work = turns.work(turn)
+    while ticket.more:
+        work = tickets.work(ticket)
         for k in range(work.k_first, work.k_end):
             ring.fill(slot, operands, work, k)
             slot = slot.next()
-        turn = turns.next(turn)
+        ticket = tickets.next(ticket)
 
 
 @gluon.jit
-def multiply(ring, accumulators, turns):
+def multiply(ring, accumulators, tickets):
     """The warp that issues the products of all tiles, as their operands arrive."""
     slot = ring.first()
     which = accumulators.first()
-    turn = turns.first()
-    while turn.more:
-        work = turns.work(turn)
+    ticket = tickets.first()
+    while ticket.more:
+        work = tickets.work(ticket)
         sums = accumulators.empty(which)
         for k in range(work.k_first, work.k_end):
             ring.wait(slot)
@@ -180,22 +180,22 @@ def multiply(ring, accumulators, turns):
             slot = slot.next()
         tcgen05_commit(accumulators.ready.index(which.index))
         which = which.next()
-        turn = turns.next(turn)
+        ticket = tickets.next(ticket)
 
 
 @gluon.jit
-def store(epilogue, accumulators, turns):
+def store(epilogue, accumulators, tickets):
     """The warpgroup that stores the tiles, each while the next one is multiplied."""
     which = accumulators.first()
-    turn = turns.first()
+    ticket = tickets.first()
     residual_phase = gl.to_tensor(0)
     gdc_wait()
-    while turn.more:
-        work = turns.work(turn)
+    while ticket.more:
+        work = tickets.work(ticket)
         epilogue.begin(work, 0)
         residual_phase = epilogue.finish(accumulators.full(which), work, residual_phase, 0)
         which = which.next()
-        turn = turns.next(turn)
+        ticket = tickets.next(ticket)
     tma.store_wait(0)
 
 
@@ -237,7 +237,7 @@ def matmul_warp_specialized_sm100(
         )
     ring = ring_of(a_tiles, b_tiles, narrow_tiles, STAGES, NARROW_N > 0, PAIR)
     accumulators = accumulators_of(a_desc.dtype, BLOCK_M, BLOCK_N, NARROW_N, ACCUMULATORS, PAIR)
-    turns = turns_of(tiling, tiles, 4, ASKED, BATCHED)
+    tickets = tickets_of(tiling, tiles, 4, ASKED, BATCHED)
     if c0_desc is None:
         c0_ready: gl.constexpr = None
     else:
@@ -255,10 +255,10 @@ def matmul_warp_specialized_sm100(
     if ASKED:
         gl.warp_specialize(
             [
-                (store, (epilogue, accumulators, turns)),
-                (multiply, (ring, accumulators, turns)),
-                (load, (operands, ring, turns, PREFETCH, PREFETCH_LEFT)),
-                (ask, (turns,)),
+                (store, (epilogue, accumulators, tickets)),
+                (multiply, (ring, accumulators, tickets)),
+                (load, (operands, ring, tickets, PREFETCH, PREFETCH_LEFT)),
+                (ask, (tickets,)),
             ],
             [1, 1, 1],
             [ONE_WARP, ONE_WARP, ONE_WARP],
@@ -266,9 +266,9 @@ def matmul_warp_specialized_sm100(
     else:
         gl.warp_specialize(
             [
-                (store, (epilogue, accumulators, turns)),
-                (multiply, (ring, accumulators, turns)),
-                (load, (operands, ring, turns, PREFETCH, PREFETCH_LEFT)),
+                (store, (epilogue, accumulators, tickets)),
+                (multiply, (ring, accumulators, tickets)),
+                (load, (operands, ring, tickets, PREFETCH, PREFETCH_LEFT)),
             ],
             [1, 1],
             [ONE_WARP, ONE_WARP],
@@ -300,11 +300,11 @@ def accumulators_of(element_type: gl.constexpr, ROWS: gl.constexpr, COLUMNS: gl.
     TYPE: gl.constexpr = gl.int32 if element_type.is_int() else gl.float32
     LAYOUT: gl.constexpr = sums_layout(ROWS, COLUMNS, gl.num_ctas(), PAIR)
     wide = allocate_tensor_memory(TYPE, [NUMBER, ROWS, COLUMNS], LAYOUT)
-    if NARROW_COLUMNS > 0:
+    if NARROW_COLUMNS == 0:
+        narrow: gl.constexpr = None
+    else:
         NARROW_LAYOUT: gl.constexpr = sums_layout(ROWS, NARROW_COLUMNS, gl.num_ctas(), PAIR)
         narrow = allocate_tensor_memory(TYPE, [NUMBER, ROWS, NARROW_COLUMNS], NARROW_LAYOUT)
-    else:
-        narrow: gl.constexpr = None
     ready = mbarrier.allocate_mbarrier(batch=NUMBER)
     free = mbarrier.allocate_mbarrier(batch=NUMBER, two_ctas=PAIR)
     for each in gl.static_range(NUMBER):

@@ -22,7 +22,7 @@ from triton.experimental.gluon.language.nvidia import blackwell
 from triton.experimental.gluon.language.nvidia.hopper import tma
 
 try:
-    from triton.experimental.gluon.language.nvidia.blackwell import clc
+    from triton.experimental.gluon.language.nvidia.blackwell import clc as clc
 except ImportError:  # 3.7 has no cluster launch control
     clc = None
 
@@ -38,6 +38,13 @@ TRITON_VERSION = (int(_major), int(_minor))
 if SUPPORTED_TRITON[0] > TRITON_VERSION:
     supported = ", ".join(f"{major}.{minor}" for major, minor in SUPPORTED_TRITON)
     raise ImportError(f"triton_ext's kernels need Triton {supported}; found {triton.__version__}")
+
+
+@gluon.constexpr_function
+def row_bases(blocks):
+    """How the blocks of a cluster divide the rows of a tile among them."""
+    return [[1 << i, 0] for i in range(blocks.bit_length() - 1)]
+
 
 if TRITON_VERSION >= (3, 8):
     async_load, async_store = tma.async_load, tma.async_store
@@ -60,8 +67,9 @@ else:
     def load_accumulator(accumulator):
         """Tensor memory -> registers, in the layout that a warp can load in one instruction."""
         layout: gl.constexpr = blackwell.get_tmem_reg_layout(
-            accumulator.dtype, accumulator.shape, accumulator.layout, gl.num_warps()
-        )
+            accumulator.dtype, accumulator.shape, accumulator.layout, gl.num_warps(),
+            cga_layout=row_bases(gl.num_ctas()),
+        )  # fmt: skip
         return accumulator.load(layout)
 
     @gluon.jit
@@ -81,10 +89,9 @@ def sums_layout(rows, columns, blocks, pair):
         rows, columns: of the whole tile.
         pair: whether every two blocks multiply together.
     """
+    divided: dict[str, Any] = {"cta_split_num": (blocks, 1)}
     if TRITON_VERSION >= (3, 8):
-        divided = {"cga_layout": [[1 << i, 0] for i in range(blocks.bit_length() - 1)]}
-    else:
-        divided = {"cta_split_num": (blocks, 1)}
+        divided = {"cga_layout": row_bases(blocks)}
     return blackwell.TensorMemoryLayout(
         [rows // blocks, columns], col_stride=1, two_ctas=pair, **divided
     )

@@ -10,7 +10,12 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("triton")
 
 import plan_launch  # noqa: E402
-from kernel_configurations import BATCHED, EMULATED, WITH_RESIDUAL  # noqa: E402
+from kernel_configurations import (  # noqa: E402
+    BATCHED,
+    EMULATED,
+    EMULATED_SM100,
+    WITH_RESIDUAL,
+)
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor  # noqa: E402
 
 import triton_ext  # noqa: E402
@@ -190,12 +195,16 @@ def on_the_gpu(config, m, n, k, exact, seed=0, workspace=None, shared=""):
     return out, expected
 
 
-@pytest.mark.sm90
 @pytest.mark.parametrize(
     ("fields", "shared"),
-    [(fields, "") for fields, *_ in EMULATED + WITH_RESIDUAL]
-    + [(fields, shared) for fields, *_, shared in BATCHED],
-    ids=lambda f: str(sorted(f)),
+    [
+        pytest.param(fields, *shared or [""], marks=mark, id=str(sorted(fields)))
+        for mark, cases in (
+            (pytest.mark.sm90, EMULATED + WITH_RESIDUAL + BATCHED),
+            (pytest.mark.sm100, EMULATED_SM100),
+        )
+        for fields, _, _, _, _, *shared in cases
+    ],
 )
 @pytest.mark.parametrize("shape", [(8, 64, 64), (264, 520, 1104), (1000, 2048, 4096)])
 def test_configurations_with_consumers(fields, shared, shape):
@@ -210,9 +219,9 @@ def test_configurations_with_consumers(fields, shared, shape):
         assert plan_launch.relative_error(out, expected) <= bound
 
 
-@pytest.mark.sm90
+@pytest.mark.parametrize("arch", BOTH_GPUS)
 @pytest.mark.parametrize("element_type", ["bf16", "fp16", "e4m3", "e5m2", "tf32", "int8"])
-def test_random_problems(element_type):
+def test_random_problems(arch, element_type):
     """100 shapes, as the cost model serves them; exact inputs: C is the rounded exact result."""
     generator = random.Random(element_type)
     out_type = "bf16" if element_type in ("e4m3", "e5m2") else None
@@ -222,7 +231,7 @@ def test_random_problems(element_type):
         majors = ("K", "K")
         if element_type in ("bf16", "fp16") and m % 8 == 0:
             majors = generator.choice(MAJORS)
-        config = choose_config(90, element_type, *majors, m, n, k, 132, out_type)
+        config = choose_config(arch, element_type, *majors, m, n, k, 132, out_type)
         out, expected = on_the_gpu(config, m, n, k, True, seed)
         assert torch.equal(out, expected.to(out.dtype)), (m, n, k, config)
 

@@ -70,7 +70,8 @@ def configurations(arch):
                "batched": True, "residual": True, "activation": "relu"}  # fmt: skip
         return
     several = {"consumers": 1, "block_n": 64, "stages": 2}
-    yield several | {"element_type": "bf16", "b_major": "MN", "max_splits": 4, "residual": True}
+    yield several | {"element_type": "bf16", "b_major": "MN", "max_splits": 4, "residual": True,
+                     "prefetch": "a"}  # fmt: skip
     yield several | {"element_type": "fp16", "swap": True, "block_n": 128, "block_m": 16,
                      "a_major": "MN", "batched": True}  # fmt: skip
     yield several | {"element_type": "e4m3", "block_k": 128, "bias": True, "out_type": "bf16",
@@ -78,7 +79,7 @@ def configurations(arch):
     yield several | {"element_type": "int8", "block_m": 64, "block_k": 128}
     yield several | {"element_type": "tf32", "block_k": 32, "cluster": 2}
     yield {"element_type": "bf16", "consumers": 1, "block_n": 256, "stages": 6, "cluster": 2,
-           "pair": True, "c_parts": 4, "c_buffers": 2, "prefetch": "a"}  # fmt: skip
+           "pair": True, "c_parts": 4, "c_buffers": 2}  # fmt: skip
     yield several | {"element_type": "fp16", "cluster": 4, "pair": True, "b_major": "MN"}
     yield several | {"element_type": "bf16", "block_n": 96, "side": 32, "c_parts": 2, "asked": True}
 

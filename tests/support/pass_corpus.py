@@ -142,7 +142,7 @@ def matmul_jobs() -> Iterator[Job]:
         "fp16-splits": blackwell
         | {"max_splits": 4, "residual": True, "swap": True, "block_m": 64, "block_n": 128},
         "bf16-multicast": blackwell | {"b_major": "MN", "cluster": 4},
-        "bf16-pair": blackwell | {"cluster": 2, "pair": True, "batched": True},
+        "bf16-pair": blackwell | {"cluster": 2, "pair": True, "batched": True, "c_parts": 2},
     }.items():
         rest = {"element_type": name.partition("-")[0], **config}
         yield matmul(f"roles-{name}", 100, True, **rest)

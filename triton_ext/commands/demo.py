@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from typing import Any
 
 import click
 
@@ -63,7 +64,7 @@ def _show_layout(shape: tuple[int, int], encoding: NVMMAShared) -> None:
     click.echo(draw_grid(atom.layout, atom.element_bitwidth))
 
 
-PAIRS = {
+PAIRS: dict[str, Any] = {
     "block_n": 256, "block_k": 64, "stages": 6, "consumers": 1, "cluster": 2, "pair": True,
     "c_parts": 4, "c_buffers": 2,
 }  # fmt: skip
