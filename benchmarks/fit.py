@@ -25,7 +25,7 @@ from triton_ext.kernels.cost_model import FITTED, Constants, predicted_seconds, 
 
 SHARPNESS = 30.0
 """How fast the probability falls: by 1/e where a time is longer by 1/30."""
-ERROR_WEIGHT = 0.3
+ERROR_WEIGHT = 1.0
 STEPS = (1.3, 1.1, 1.03)
 """By which factors a constant is changed, one after the other."""
 
