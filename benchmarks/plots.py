@@ -89,6 +89,27 @@ def draw_ratios(axes: Any, data: dict[str, dict[str, list[float]]]) -> None:
     axes.legend(frameon=False, labelcolor=INK, ncols=len(data))
 
 
+def histogram_data(rows: list[dict[str, Any]]) -> dict[str, list[float]]:
+    """The ratios to PyTorch's throughput, of 16-bit operands and of the others."""
+    found: dict[str, list[float]] = {}
+    for row in rows:
+        kind = "16 bits" if row["type"] in ("bf16", "fp16") else row["type"]
+        found.setdefault(kind, []).append(round(row["ratio"], 3))
+    return found
+
+
+def draw_histogram(axes: Any, data: dict[str, list[float]]) -> None:
+    """How many problems have which ratio; those beyond the ends are counted at the ends."""
+    low, high, width = 0.7, 1.4, 0.02
+    edges = [low + width * i for i in range(round((high - low) / width) + 1)]
+    clipped = [[min(max(x, low), high - 1e-6) for x in ratios] for ratios in data.values()]
+    axes.hist(clipped, edges, stacked=True, color=COLOURS[: len(data)], label=list(data))
+    axes.axvline(1, color=INK, linewidth=0.8)
+    axes.set_xlabel("throughput / cuBLAS")
+    axes.set_ylabel("problems")
+    axes.legend(frameon=False, labelcolor=INK)
+
+
 def peers_data(rows: list[dict[str, Any]]) -> dict[str, dict[str, float]]:
     """The ratio of each side to PyTorch's throughput, for each problem with peers."""
     return {
@@ -181,6 +202,9 @@ def draw_latency(axes: Any, data: dict[str, dict[str, float]]) -> None:
 KINDS: dict[str, list[tuple[str, str, Callable[..., Any], Callable[..., None], Any]]] = {
     "matmul": [
         ("ratios", "Device time: a dot a shape", ratio_data, draw_ratios, (8, 3.4)),
+    ],
+    "random": [
+        ("random", "Drawn problems", histogram_data, draw_histogram, (8, 2.8)),
     ],
     "peers": [("peers", "Device time, all sides in one run", peers_data, draw_peers, (8, 4))],
     "ladder": [("ladder", "Step by step", ladder_data, draw_ladder, (8, 3.2))],

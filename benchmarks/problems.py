@@ -163,7 +163,7 @@ def _gradient(draw: random.Random) -> Problem:
     """A weight's gradient over 512 to 16384 tokens, or Llama's head over 1 to 512."""
     if draw.random() < 0.3:
         return Problem(_between(draw, 1, 512), 128256, 4096, drawn_from="gradients, head")
-    m, n = draw.choice(LLAMA_8B + [(4608, 3584), (1280, 5120)])
+    m, n = draw.choice([*LLAMA_8B, (4608, 3584), (1280, 5120)])
     return Problem(m, n, _between(draw, 512, 16384, 8), "bf16", "MN", "MN", "gradients, head")
 
 
@@ -186,10 +186,11 @@ DRAWN: Mapping[str, tuple[int, Callable[[random.Random], Problem]]] = {
 }  # fmt: skip
 """The classes that `drawn_problems` draws from, with their weights.
 
-Sizes are log-uniform. *random*: M from 8 to 16384, N and K from 128 to 16384 in multiples of 8, fp16
-or bf16, every major-ness. *medium*: M from 96 to 1536, N and K from 2048 to 11008. Layers of models:
-1 to 8192 tokens. *LoRA*: N or K is 16. *encoders*: ViT-H, BERT, GPT-2. *gradients, head*: of weights
-(both operands MN-major), and Llama's head of 128256 columns. *e4m3*: layers of models in fp8.
+Sizes are log-uniform. *random*: M from 8 to 16384, N and K from 128 to 16384 in multiples of 8,
+fp16 or bf16, every major-ness. *medium*: M from 96 to 1536, N and K from 2048 to 11008. Layers of
+models: 1 to 8192 tokens. *LoRA*: N or K is 16. *encoders*: ViT-H, BERT, GPT-2. *gradients, head*:
+of weights (both operands MN-major), and Llama's head of 128256 columns. *e4m3*: layers of models in
+fp8.
 """
 
 

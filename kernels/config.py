@@ -33,7 +33,7 @@ MMA_KINDS = {
 """What ``tcgen05.mma`` calls the types of its operands."""
 C_BYTES = {"fp16": 2, "bf16": 2, "fp32": 4, "int32": 4}
 LEAST_K = 4
-"""How many products of tiles a part of a tile has at least, or about, if it begins or ends in it."""
+"""How many products of tiles a part of a tile has at least, or about, if a block has two parts."""
 MOST_K = 65536
 """The products of a tile from which on their number times that of the blocks squared would not fit
 32 bits."""

@@ -6,8 +6,8 @@ The model knows these limits, and what a launch costs besides:
 - what an SM can load from the L2 cache: a tile of ROWS x COLUMNS needs (ROWS + COLUMNS) * K
   elements, less what a cluster shares;
 - what all SMs can load from the L2 cache, in lines of 128 bytes. Where rows do not begin at lines,
-  the 128 bytes of a tile's row are in two of them; and rows of a tile outside of the matrix take the
-  time of several inside;
+  the 128 bytes of a tile's row are in two of them; and rows of a tile outside of the matrix take
+  the time of several inside;
 - what all SMs can load from memory: A, B and C once;
 - the waves: tiles come in groups of as many as there are SMs, and the last group takes as long as a
   full one, unless its tiles are cut along K.
@@ -47,6 +47,7 @@ class Constants:
         tensor_flops: operations of an SM's tensor cores, with 16-bit operands.
         power_flops: of all SMs, as far as the power limit lets them.
         power_flops_8: the same with 8-bit operands.
+        step: what a product of tiles takes longer than its operations.
         load_bytes: that an SM loads from the L2 cache, by TMA.
         cache_bytes: that all SMs together load from the L2 cache.
         misaligned: the fraction by which a row of a tile in two lines takes longer.
@@ -69,35 +70,36 @@ class Constants:
         part_bytes: of parts of a tile, that an SM writes and reads.
     """
 
-    tensor_flops: float = 6.87e12
-    power_flops: float = 820e12
-    power_flops_8: float = 1700e12
-    load_bytes: float = 118e9
-    cache_bytes: float = 22.8e12
-    misaligned: float = 0.98
-    outside: float = 6.4e-11
-    k_outside: float = 3.8e-9
-    k_partial: float = 1.8e-9
-    memory_bytes: float = 4.7e12
-    reread: float = 0.58
-    flight_bytes: float = 5.3e6
-    norm: float = 3.5
-    launch: float = 1.04e-6
-    full: float = 0.62e-6
-    tile: float = 3.4e-6
-    store_bytes: float = 32e9
-    cluster: float = 2.6e-6
-    part: float = 2.1e-6
-    part_bytes: float = 63e9
+    tensor_flops: float = 6.5e12
+    power_flops: float = 8.2e14
+    power_flops_8: float = 1.7e15
+    step: float = 2.1e-08
+    load_bytes: float = 1.18e11
+    cache_bytes: float = 2.24e13
+    misaligned: float = 1.06
+    outside: float = 8.1e-11
+    k_outside: float = 2.2e-09
+    k_partial: float = 1.8e-09
+    memory_bytes: float = 4.8e12
+    reread: float = 0.38
+    flight_bytes: float = 5.5e06
+    norm: float = 4.2
+    launch: float = 1.26e-06
+    full: float = 8.1e-07
+    tile: float = 3.15e-06
+    store_bytes: float = 3.65e10
+    cluster: float = 8.4e-07
+    part: float = 2.3e-06
+    part_bytes: float = 7e10
 
 
 FITTED = Constants()
 """To an H200."""
-PINGPONG_K = {1: 8192, 2: 2048}
+PINGPONG_K = {1: 6144, 2: 2048}
 PINGPONG_FLOPS = 2.5e12
-"""The largest K (by the size of a cluster) and product for which two consumers take turns. In
-longer products the blocks drift apart, and do not find each other's tiles in the L2 cache any more:
-0.55 to 0.95 of the speed of a shared tile."""
+"""The largest K (by the size of a cluster) and product for which two consumers take turns, where
+there is more than one wave. In longer products the blocks drift apart, and do not find each other's
+tiles in the L2 cache any more: 0.55 to 0.95 of the speed of a shared tile."""
 
 
 @dataclass(frozen=True)
@@ -186,20 +188,25 @@ def predicted_seconds(
 def suits(
     config: MatmulConfig, m: int, n: int, k: int, multiprocessors: int, batch: int = 1
 ) -> bool:
-    """Whether the limits above are what a configuration's time for a problem depends on: not if a
-    ping-pong kernel's blocks drift apart.
+    """Whether the limits above are what a configuration's time for a problem depends on.
+
+    Not if a ping-pong kernel's blocks drift apart; and tiles of more than 256 columns were 6 to
+    30 % slower than predicted wherever there was more than one wave of them.
     """
+    work = _divided(config, m, n, k, multiprocessors, batch)
+    if work.tiles <= work.programs:
+        return True
     if config.pingpong:
         return k <= PINGPONG_K[config.cluster] and 2.0 * batch * m * n * k <= PINGPONG_FLOPS
-    return True
+    return config.columns <= 256
 
 
 def _lines(
     config: MatmulConfig, m: int, n: int, k: int, constants: Constants
 ) -> tuple[float, float]:
     """The rows of the left and of the right tile that a block loads, each as many times as it takes
-    longer for lying in two lines; a cluster shares the right tile. Of operands whose rows follow one
-    another.
+    longer for lying in two lines; a cluster shares the right tile. In memory, the operands' rows
+    follow one another.
     """
 
     def factor(major: Major, size: int) -> float:
@@ -213,9 +220,7 @@ def _lines(
     return config.rows * factors[0], config.columns / config.cluster * factors[1]
 
 
-def _beyond_k(
-    config: MatmulConfig, m: int, n: int, k: int, k_tiles: int
-) -> tuple[float, float]:
+def _beyond_k(config: MatmulConfig, m: int, n: int, k: int, k_tiles: int) -> tuple[float, float]:
     """Of a tile's last product: how many rows of 128 bytes lie beyond K, and how many partly do."""
     elements = LINE_BYTES // config.element_bytes
     whole = partial = 0.0
@@ -249,7 +254,8 @@ def _compute_seconds(
     width = sum(max(n, (64 + n) / 2) for n in columns if n)
     flops = 2 * config.rows * width * config.block_k
     rate = constants.tensor_flops * 2 / config.element_bytes
-    tile = work.k_tiles * max(flops / rate, loaded / constants.load_bytes)
+    step = flops / rate + constants.step
+    tile = work.k_tiles * max(step, loaded / constants.load_bytes)
     seconds = (work.waves + work.part) * tile
     if not config.pingpong:
         turns = work.waves + (work.part > 0) + (work.parts < 0) - 1
@@ -282,9 +288,7 @@ def _memory_seconds(
     return batch * moved / rate
 
 
-def _cache_seconds(
-    config: MatmulConfig, work: _Work, loaded: float, constants: Constants
-) -> float:
+def _cache_seconds(config: MatmulConfig, work: _Work, loaded: float, constants: Constants) -> float:
     """The seconds of all loads from the L2 cache, and of what lies outside of the matrix."""
     rows, columns = config.rows * config.cluster, config.columns
     tiles_m, tiles_n = -(-work.rows // rows), -(-work.columns // columns)
@@ -316,46 +320,58 @@ def _tile(rows: int, columns: int, consumers: int, stages: int, **more: int) -> 
     return {"rows": rows, "columns": columns, "consumers": consumers, "stages": stages, **more}
 
 
-_SMALL = {8: (7,), 16: (6,), 32: (8,), 48: (5,), 64: (6,), 80: (5,), 96: (5,), 128: (4,)}
+_SMALL = {8: 7, 16: 6, 32: 8, 48: 5, 64: 6, 80: 5, 96: 5, 128: 4}
 _SIDES = {48: 16, 80: 16, 96: 32, 160: 32, 192: 64, 320: 64}
 _TILES = [
-    *(_tile(64, columns, 1, *stages, block_k=2) for columns, stages in _SMALL.items()),
+    *(_tile(64, columns, 1, stages, block_k=2) for columns, stages in _SMALL.items()),
     *(
-        _tile(64, columns, 1, *_SMALL[columns], block_k=2, max_splits=16, c_parts=parts)
-        for columns, parts in ((8, 1), (16, 2), (32, 4), (64, 4), (96, 2), (128, 4))
+        _tile(64, columns, 1, _SMALL[columns], block_k=2, max_splits=16, c_parts=parts)
+        for columns, parts in ((8, 1), (16, 1), (32, 1), (64, 1), (96, 2), (128, 2))
     ),
     _tile(64, 160, 1, 7, c_parts=4),
-    *(_tile(64, 256, 1, 5, c_parts=parts, max_splits=s) for parts, s in ((2, 1), (8, 16))),
+    *(_tile(64, 256, 1, 5, c_parts=parts, max_splits=s) for parts, s in ((2, 1), (4, 16))),
     *(
         _tile(64, columns, 2, 7, pingpong=True, c_parts=columns // 96 + 1)
-        for columns in (64, 96, 128, 192)
+        for columns in (64, 96, 128)
     ),
+    _tile(64, 192, 2, 6, pingpong=True, c_parts=2),
     _tile(64, 256, 2, 5, pingpong=True, c_parts=4),
-    _tile(64, 128, 2, 7, pingpong=True, c_parts=4, max_splits=16),
+    _tile(64, 128, 2, 7, pingpong=True, c_parts=2, max_splits=16),
     _tile(128, 128, 1, 6),
     *(
         _tile(128, 128, 2, 6, pingpong=True, c_parts=2, cluster=cluster, group=4 // cluster)
         for cluster in (1, 2)
     ),
-    _tile(128, 128, 2, 6, pingpong=True, c_parts=4, max_splits=16, group=4),
+    _tile(128, 128, 2, 6, pingpong=True, c_parts=2, max_splits=16, group=4),
     *(
         _tile(128, columns, 2, stages, c_parts=parts, cluster=cluster)
-        for columns, stages, parts in ((96, 7, 2), (160, 6, 4), (192, 5, 2), (256, 4, 2),
-                                       (320, 3, 4))
+        for columns, stages, parts in (
+            (96, 7, 2),
+            (160, 6, 4),
+            (192, 5, 2),
+            (256, 4, 2),
+            (320, 3, 4),
+        )
         for cluster in (1, 2)
         if (columns, cluster) != (96, 2)
     ),
     _tile(128, 128, 2, 6, cluster=2),
     *(
-        _tile(128, columns, 2, stages, c_parts=parts, max_splits=16)
-        for columns, stages, parts in ((64, 7, 4), (96, 7, 2), (128, 6, 4), (192, 5, 4),
-                                       (256, 4, 8))
+        _tile(128, columns, 2, stages, c_parts=parts, c_buffers=buffers, max_splits=16)
+        for columns, stages, parts, buffers in (
+            (64, 7, 2, 2),
+            (96, 7, 2, 1),
+            (128, 6, 2, 2),
+            (192, 5, 4, 1),
+            (256, 4, 4, 1),
+        )
     ),
-    *(_tile(192, 64, 3, 6, max_splits=s, c_parts=p) for s, p in ((1, 1), (16, 4))),
+    *(_tile(192, 64, 3, 6, max_splits=s, c_parts=p) for s, p in ((1, 1), (16, 2))),
     *(_tile(192, 128, 3, 4, cluster=cluster) for cluster in (1, 2)),
-    _tile(192, 128, 3, 4, c_parts=4, max_splits=16),
+    _tile(192, 128, 3, 4, c_parts=2, c_buffers=2, max_splits=16),
+    *(_tile(256, 96, 2, 4, c_parts=2, max_splits=s) for s in (1, 16)),
     *(_tile(256, 128, 2, 4, c_parts=2, cluster=cluster) for cluster in (1, 2)),
-    _tile(256, 128, 2, 4, c_parts=4, max_splits=16),
+    _tile(256, 128, 2, 4, c_parts=2, max_splits=16),
 ]
 """Tiles worth considering, as they are and swapped: rows and columns of what is computed, and
 fields of `MatmulConfig`; block_k in units of 128 bytes; the better of equals first."""

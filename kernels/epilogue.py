@@ -71,9 +71,10 @@ def activated(x, ACTIVATION: gl.constexpr):
 class Parts:
     """The workspace through which blocks add up the parts of a tile that is cut along K.
 
-    Every block leaves its part there. Where all tiles are cut evenly, the blocks of a tile then wait
-    for each other, and each adds up some pieces of it; but they wait only if all have begun: then all
-    run, so that none waits for ever. Those that come earlier leave their pieces to the others.
+    Every block leaves its part there. Where all tiles are cut evenly, the blocks of a tile then
+    wait for each other, and each adds up some pieces of it; but they wait only if all have begun:
+    then all run, so that none waits for ever. Those that come earlier leave their pieces to the
+    others.
     Where blocks have another tile to make, the last that comes adds up all pieces. In either case
     the parts are added in the order of K: the result is the same in every run.
 
@@ -335,7 +336,7 @@ class Epilogue:
         """Registers -> swizzled shared memory -> C, a piece at a time; see `finish`."""
         pieces = acc.pieces(self.tiles.shape[2])
         for i in gl.static_range(self.PIECES):
-            if self.residual.desc is not None:
+            if self.residual.desc is not None:  # noqa: SIM102 (both are known when it is compiled)
                 if i >= self.BUFFERS:
                     self.load_residual(work, i, i + 1, WHICH)
             piece = acc.read(pieces[i])
@@ -355,12 +356,15 @@ class Epilogue:
         COLUMNS: gl.constexpr = self.tiles.shape[2]
         first, among, stays = self.parts.arrive(acc, work, SHARE, COLUMNS)
         if stays:
+            tma.store_wait(0)
             for i in gl.static_range(self.PIECES):
                 if i % among == first:
                     if self.residual.desc is not None:
                         self.load_residual(work, i, i + 1, WHICH)
                     piece = self.parts.sum(acc.zeros(COLUMNS), work, SHARE, i * COLUMNS)
-                    self.store_piece(piece, i, work, phase, 0, WHICH)
+                    # Which pieces were stored before is not known when this is compiled.
+                    PENDING: gl.constexpr = 0 if i >= self.BUFFERS else self.PIECES
+                    self.store_piece(piece, i, work, phase, PENDING, WHICH)
             self.parts.end(work, among, SHARE)
             phase = self.next_phase(phase)
         return phase

@@ -10,9 +10,9 @@ With `MAX_SPLITS` above 1, the tiles of a last wave that would leave blocks idle
   same pace and find each other's tiles of A and B in the L2 cache.
 - *end to end* ("stream-K"), where there is but one row or column of tiles: their products lie one
   after the other, and every block takes as many of them, beginning in one tile and ending in the
-  next. No block is idle, but the blocks are at different positions in K; where several need the same
-  tile of A or B, it comes from memory several times then. (1028x1280x5120 took 1.6 times as long as
-  with whole tiles, 512x6144x4096 2.3 times.)
+  next. No block is idle, but the blocks are at different positions in K; where several need the
+  same tile of A or B, it comes from memory several times then. (1028x1280x5120 took 1.6 times as
+  long as with whole tiles, 512x6144x4096 2.3 times.)
 
 The last row and the last column of tiles end where the matrix does, and overlap those before: what
 lies outside of a matrix comes seven times slower from the TMA unit than what lies inside. Elements
@@ -80,7 +80,8 @@ class Tiling:
         BLOCK_M, BLOCK_N: rows and columns of a tile.
         GROUP_M: how many rows of tiles run together.
         MAX_SPLITS: into how many parts along K a tile of an incomplete wave may be cut evenly.
-        OVERLAP: whether the last tiles may overlap others.
+        OVERLAP_M, OVERLAP_N: at multiples of how many rows and columns the last tiles begin, to
+            overlap others; 0 if they must not.
     """
 
     size_m: gl.tensor
@@ -92,7 +93,8 @@ class Tiling:
     BLOCK_N: gl.constexpr
     GROUP_M: gl.constexpr
     MAX_SPLITS: gl.constexpr
-    OVERLAP: gl.constexpr
+    OVERLAP_M: gl.constexpr
+    OVERLAP_N: gl.constexpr
 
     @gluon.jit
     def last_wave(self, tiles):
@@ -171,10 +173,10 @@ class Tiling:
         tile_m, tile_n = tile_position(tile, self.tiles_m, self.tiles_n, self.GROUP_M)
         off_m = tile_m * self.BLOCK_M
         off_n = tile_n * self.BLOCK_N
-        if self.OVERLAP:
-            last_m = gl.where(overlap, gl.maximum(self.size_m - self.BLOCK_M, 0), off_m)
-            last_n = gl.where(overlap, gl.maximum(self.size_n - self.BLOCK_N, 0), off_n)
-            off_m = gl.minimum(off_m, last_m)
-            off_n = gl.minimum(off_n, last_n)
+        if self.OVERLAP_M > 0:
+            last_m = gl.cdiv(gl.maximum(self.size_m - self.BLOCK_M, 0), self.OVERLAP_M)
+            last_n = gl.cdiv(gl.maximum(self.size_n - self.BLOCK_N, 0), self.OVERLAP_N)
+            off_m = gl.minimum(off_m, gl.where(overlap, last_m * self.OVERLAP_M, off_m))
+            off_n = gl.minimum(off_n, gl.where(overlap, last_n * self.OVERLAP_N, off_n))
         off_m += ROW
         return Work(matrix, off_m, off_n, k_first, k_end, splits, split, tail, even)

@@ -67,6 +67,19 @@ def accumulator_layout(columns, element_type, blocks):
     )
 
 
+@gluon.constexpr_function
+def overlap(rows, allowed):
+    """Of how many rows or columns a tile that overlaps others begins at a multiple, or 0.
+
+    Copies of boxes that begin at other than a multiple of 16 bytes along the contiguous dimension
+    end in an illegal instruction.
+
+    Args:
+        rows: they are rows of all matrices in memory: none is contiguous along this dimension.
+    """
+    return (1 if rows else 8) if allowed else 0
+
+
 @aggregate
 class Accumulator:
     """A consumer's part of a tile of C, in registers.
@@ -276,7 +289,9 @@ def matmul_warp_specialized(
     num_k = gl.cdiv(matrix_size(a_desc, 1 if A_K_MAJOR else 0), BLOCK_K)
     tiling = Tiling(
         size_m, size_n, gl.cdiv(size_m, BLOCK_M), gl.cdiv(size_n, BLOCK_N + NARROW_N), num_k,
-        BLOCK_M, BLOCK_N + NARROW_N, GROUP_M, MAX_SPLITS, c0_desc is None,
+        BLOCK_M, BLOCK_N + NARROW_N, GROUP_M, MAX_SPLITS,
+        overlap(A_K_MAJOR and C_N_MAJOR, c0_desc is None),
+        overlap(B_K_MAJOR and not C_N_MAJOR, c0_desc is None),
     )  # fmt: skip
 
     a_tiles = gl.allocate_shared_memory(a_desc.dtype, [STAGES * SHARES, ROWS, BLOCK_K], A_LAYOUT)

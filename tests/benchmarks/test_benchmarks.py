@@ -23,17 +23,17 @@ import triton_ext
 from triton_ext.compat import LAUNCH_OPTIONS, TRITON_VERSION, compile_kernel
 from triton_ext.hardware.architecture import SHARED_MEMORY_PER_BLOCK
 from triton_ext.kernels.config import MatmulConfig
-from triton_ext.kernels.cost_model import predicted_seconds
+from triton_ext.kernels.cost_model import FITTED, Constants, candidates, predicted_seconds
 from triton_ext.kernels.launch import compiled_arguments, launch_arguments, launch_plan
 
 sys.path.insert(0, str(ROOT))  # `benchmarks` is not installed
 
-from benchmarks import harness, heuristics, matmul, plots, replay
+from benchmarks import fit, harness, heuristics, matmul, plots, replay
 from benchmarks.gpu_state import GpuState, Watch
 from benchmarks.harness import Table
 from benchmarks.heuristics import Tile, compare, our_tile
 from benchmarks.inductor import Inductor, InductorError, arguments_of, without_triton
-from benchmarks.matmul import GOAL, summary
+from benchmarks.matmul import GOAL, LOWEST, summary
 from benchmarks.peers import (
     GROUP_M,
     Compilation,
@@ -41,7 +41,15 @@ from benchmarks.peers import (
     persistent_matmul,
     tutorial_configs,
 )
-from benchmarks.problems import CLASSES, TYPES, Problem, peer_problems, problems
+from benchmarks.problems import (
+    CLASSES,
+    DRAWN,
+    TYPES,
+    Problem,
+    drawn_problems,
+    peer_problems,
+    problems,
+)
 from benchmarks.replay import launches_in_graph
 
 
@@ -64,7 +72,8 @@ ratios = st.floats(0.5, 2.0)
 
 @given(
     st.lists(
-        st.tuples(st.sampled_from(["bf16", "e4m3"]), st.sampled_from(CLASSES), ratios), min_size=1
+        st.tuples(st.sampled_from(["bf16", "e4m3"]), st.sampled_from([*CLASSES, *DRAWN]), ratios),
+        min_size=1,
     )
 )
 def test_summary_counts_every_row_twice(found):
@@ -82,6 +91,34 @@ def test_summary_counts_every_row_twice(found):
         assert line["geometric_mean"] == pytest.approx(math.prod(own) ** (1 / len(own)))
         assert line["lowest"] == min(own)
         assert line["below"] == len([ratio for ratio in own if ratio < GOAL])
+        assert line["far_below"] == len([ratio for ratio in own if ratio < LOWEST])
+
+
+@given(st.integers(0, 2**32))
+def test_problems_are_drawn_by_their_seed(seed):
+    drawn = drawn_problems(seed, 40)
+    assert drawn == drawn_problems(seed, 40) != drawn_problems(seed + 1, 40)
+    assert len(set(drawn)) == 40
+    for problem in drawn:
+        assert problem.shape_class in DRAWN
+        contiguous = [problem.k if problem.a_major == "K" else problem.m,
+                      problem.k if problem.b_major == "K" else problem.n, problem.n]  # fmt: skip
+        assert all(size % 8 == 0 for size in contiguous)  # what TMA reads without a copy
+
+
+def test_constants_are_fitted_to_times():
+    """To times of a GPU with other constants; then the choice is the fastest."""
+    gpu = Constants(launch=4e-6, part=9e-6, memory_bytes=3e12)
+    timed = []
+    for m, n, k in ((16, 4608, 3584), (512, 1024, 4096), (3000, 700, 500), (2048, 2048, 2048)):
+        configs = tuple(candidates("bf16", "K", "K")[::9])
+        sizes = (m, n, k)
+        seconds = tuple(predicted_seconds(c, *sizes, 132, constants=gpu) for c in configs)
+        timed.append(fit.Timed(sizes, f"{m}x{n}x{k}", 1e-5, configs, seconds))
+    fitted = fit.fit(timed, rounds=1)
+    assert statistics.median(fit.errors(timed, fitted)) < 0.05
+    assert statistics.median(fit.errors(timed, FITTED)) > 0.1
+    assert max(fit.costs(timed, fitted)) < 1.02
 
 
 def test_a_graph_walks_through_all_input_sets_of_a_small_problem():

@@ -97,14 +97,12 @@ EMULATED = [
     ({"block_m": 16, "block_n": 64, "consumers": 1, "swap": True, "max_splits": 8},
      13, 264, 1000, 21),
     ({"block_m": 64, "block_n": 64, "consumers": 1, "max_splits": 3}, 300, 200, 776, 15),
-    # cut end to end: 5 tiles among 8 blocks, 3 among 5 after a whole wave, in turn, two-fold
+    # cut end to end: 5 tiles among 8 blocks, 5 among 7 after a whole wave, in turn
     ({"block_m": 16, "block_n": 64, "consumers": 1, "swap": True, "max_splits": 8},
      13, 264, 1000, 8),
-    ({"block_n": 256, "c_parts": 2, "consumers": 2, "max_splits": 4}, 456, 520, 520, 7),
+    ({"block_m": 64, "block_n": 64, "consumers": 1, "max_splits": 4}, 40, 712, 520, 7),
     ({"block_m": 64, "block_n": 64, "consumers": 2, "pingpong": True, "max_splits": 8},
-     136, 264, 1000, 13),
-    ({"block_m": 64, "block_n": 48, "side": 16, "c_parts": 2, "consumers": 1, "max_splits": 8},
-     56, 136, 1040, 5),
+     40, 264, 1000, 8),
     # clusters
     ({"consumers": 2, "cluster": 2, "block_n": 96, "side": 32, "c_parts": 2, "b_major": "MN"},
      304, 200, 200, 4),
