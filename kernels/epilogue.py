@@ -178,7 +178,7 @@ class Parts:
             for i in gl.static_range(LOADS):  # all are asked for before one is added
                 addresses = self.addresses(work, some + i, SHARE, column, ROWS, COLUMNS, LAYOUT)
                 mask = gl.full((ROWS, COLUMNS), 1, gl.int1, LAYOUT) & (some + i < work.splits)
-                parts += (gl.load(addresses, mask, 0, cache_modifier=".cg"),)
+                parts += (gl.load(addresses, mask, 0, cache_modifier=".cg"),)  # type: ignore[assignment]
             for i in gl.static_range(LOADS):
                 total += parts[i].to(TYPE, bitcast=True)
         return total
