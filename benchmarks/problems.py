@@ -150,10 +150,12 @@ def _lora(draw: random.Random) -> Problem:
 
 def _encoder(draw: random.Random) -> Problem:
     """ViT-H on images of 257 tokens, BERT on 128 to 512, GPT-2 (whose weights are N-major)."""
-    tokens, width, b_major = draw.choice(
-        ((257, 1280, "K"), (2 ** draw.randint(7, 9), draw.choice((768, 1024)), "K"),
-         (1024, 768, "MN"))
-    )  # fmt: skip
+    choices: tuple[tuple[int, int, Major], ...] = (
+        (257, 1280, "K"),
+        (2 ** draw.randint(7, 9), draw.choice((768, 1024)), "K"),
+        (1024, 768, "MN"),
+    )
+    tokens, width, b_major = draw.choice(choices)
     n, k = draw.choice(((3, 1), (1, 1), (4, 1), (1, 4)))
     m = tokens * 2 ** draw.randint(0, 5)
     return Problem(m, n * width, k * width, b_major=b_major, drawn_from="encoders")

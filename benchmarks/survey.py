@@ -83,7 +83,7 @@ def measure(problem: Problem, configs: Sequence[MatmulConfig]) -> Row:
         graph.replay()
     rounds = replayed_seconds(graphs, ROUNDS if problem.flops < 3e11 else 2)
     seconds = {name: statistics.median(times) / count for name, times in rounds.items()}
-    found = [
+    found: list[dict[str, Any]] = [
         {"config": described(config), "seconds": seconds[str(i)]}
         for i, config in enumerate(configs)
     ]

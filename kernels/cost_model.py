@@ -173,12 +173,13 @@ def predicted_seconds(
     )
     whole, partial = _beyond_k(config, m, n, k, work.k_tiles)
     turns = math.ceil(work.waves + work.part)
-    return (
+    longest = max(limits)
+    together = sum((limit / longest) ** constants.norm for limit in limits)
+    return float(
         constants.launch
         + constants.full * _crowded(config, work, multiprocessors)
         + constants.cluster * (config.cluster > 1)
-        + max(limits)
-        * sum((limit / max(limits)) ** constants.norm for limit in limits) ** (1 / constants.norm)
+        + longest * together ** (1 / constants.norm)
         + turns * (whole * constants.k_outside + partial * constants.k_partial)
         + config.rows * config.columns * C_BYTES[config.c_type] / constants.store_bytes
         + _parts_seconds(config, work, constants)
@@ -309,7 +310,7 @@ def _parts_seconds(config: MatmulConfig, work: _Work, constants: Constants) -> f
         return 0.0
     tile_bytes = 4.0 * config.rows * config.columns
     pieces = config.columns // config.c_columns
-    read = -work.parts
+    read = float(-work.parts)
     if work.parts > 0:
         read = work.parts * math.ceil(pieces / work.parts) / pieces
     return constants.part + (1 + read) * tile_bytes / constants.part_bytes

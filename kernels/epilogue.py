@@ -175,7 +175,7 @@ class Parts:
                 mask = gl.full(total.shape, 1, gl.int1, total.type.layout) & (
                     some + i < work.splits
                 )
-                parts += (gl.load(addresses, mask, 0, cache_modifier=".cg"),)
+                parts += (gl.load(addresses, mask, 0, cache_modifier=".cg"),)  # type: ignore[assignment]
             for i in gl.static_range(LOADS):
                 total += parts[i].to(total.dtype, bitcast=True)
         return total

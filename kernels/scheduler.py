@@ -15,9 +15,9 @@ With `MAX_SPLITS` above 1, the tiles of a last wave that would leave blocks idle
   long as with whole tiles, 512x6144x4096 2.3 times.)
 
 The last row and the last column of tiles end where the matrix does, and overlap those before: what
-lies outside of a matrix comes seven times slower from the TMA unit than what lies inside. Elements
-that two tiles share are written twice with the same bits; where that would not be so (a residual
-that is C itself, parts along K of some tiles alone), the last tiles do not overlap others.
+lies outside of a matrix comes about ten times slower from the TMA unit than what lies inside.
+Elements that two tiles share are written twice with the same bits; where that would not be so (a
+residual that is C itself, parts along K of some tiles alone), the last tiles do not overlap others.
 """
 
 # Gluon functions: their arguments are values of the compiler, not of Python.

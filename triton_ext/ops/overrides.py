@@ -94,7 +94,7 @@ def _addmm(
     addend: Tensor, a: Tensor, b: Tensor,
     *, beta: float = 1, alpha: float = 1, out: Tensor | None = None,
 ) -> Tensor | None:  # fmt: skip
-    if a.dtype not in EVERYWHERE:  # factors of complex tensors are complex
+    if a.dtype not in HALF_TYPES:  # factors of complex tensors are complex
         return None
     return _product(2, a, b, sum_epilogue(addend, b, beta, alpha), addend, out)
 
