@@ -438,10 +438,9 @@ def choose_config(
         out_type: as in `MatmulConfig`.
         batch: how many such products are made at once; the field ``batched`` is left to the caller.
     """
-    if arch == 90:
-        from triton_ext.kernels.cost_model import ranked_configs
-    else:
-        from triton_ext.kernels.cost_model_sm100 import ranked_configs
-    return ranked_configs(
+    from triton_ext.kernels import cost_model, cost_model_sm100
+
+    model = cost_model if arch == 90 else cost_model_sm100
+    return model.ranked_configs(
         element_type, a_major, b_major, m, n, k, multiprocessors, out_type, batch
     )[0]

@@ -218,7 +218,7 @@ def matmul_warp_specialized_sm100(
     num_k = gl.cdiv(matrix_size(a_desc, 1 if A_K_MAJOR else 0), BLOCK_K)
     tiling = Tiling(
         size_m, size_n, gl.cdiv(size_m, BLOCK_M), gl.cdiv(size_n, BLOCK_N + NARROW_N), num_k,
-        BLOCK_M, BLOCK_N + NARROW_N, GROUP_M, MAX_SPLITS, c0_desc is None,
+        BLOCK_M, BLOCK_N + NARROW_N, GROUP_M, MAX_SPLITS, 0, 0,
     )  # fmt: skip
     BATCHED: gl.constexpr = is_batched(c_desc)
     tiles = tiling.tiles_m * tiling.tiles_n

@@ -212,7 +212,8 @@ class Tracer:
             self._symbols[self._slots[text, ()]] = extra
             return self.bases.shared + extra
         if text[:2] in ("0f", "0F", "0d", "0D"):
-            return OF_TENSORS
+            tensors: Number = OF_TENSORS
+            return tensors
         is_register = _REGISTER.fullmatch(text) or self._elsewhere.get(text) == "reg"
         unknown: Number = UNWRITTEN if is_register else None
         return unknown

@@ -33,6 +33,7 @@ from triton_ext.passes.verify_descriptors.matching import Matching
 from triton_ext.passes.verify_descriptors.metadata import LaunchedWith
 from triton_ext.passes.verify_descriptors.mlir_trace import (
     ExecutedOperation,
+    Life,
     ModuleTracer,
     PartitionTrace,
     RunValue,
@@ -168,6 +169,7 @@ class _Comparison:
             self.result.starts[value] = start, first
         self.launches = launches(module)
         self.launch = self.launches[0]
+        self.lives: list[Life] = []
         self.moves = {id(operation): operation for operation in moves(module)}
         makers = [each for each in module.operations if each.name == CREATE]
         operations = [one.operation for one in expectations.found]
