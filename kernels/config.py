@@ -441,6 +441,7 @@ def choose_config(
     from triton_ext.kernels import cost_model, cost_model_sm100
 
     model = cost_model if arch == 90 else cost_model_sm100
-    return model.ranked_configs(
+    best: MatmulConfig = model.ranked_configs(
         element_type, a_major, b_major, m, n, k, multiprocessors, out_type, batch
     )[0]
+    return best
