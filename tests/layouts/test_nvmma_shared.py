@@ -212,10 +212,10 @@ JUNK = st.one_of(
 )
 
 
-@settings(max_examples=5000)
+@settings(max_examples=1500)
 @given(st.data())
 def test_nothing_but_layout_error_is_raised(data):
-    """5,000 random inputs, legal and not."""
+    """1,500 random inputs, legal and not."""
 
     def mostly(legal):
         return st.one_of(legal, legal, legal, JUNK)
