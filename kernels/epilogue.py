@@ -26,8 +26,10 @@ COUNTER_BYTES = gl.constexpr(8192)
 blocks share; the partial tiles follow, two for each block."""
 
 
-LOADS = gl.constexpr(4)
-"""How many parts of a tile are read at a time."""
+@gluon.constexpr_function
+def parts_at_a_time(rows, columns):
+    """How many parts of a piece a consumer reads at a time: 128 registers of a thread, or one."""
+    return 4 if rows * columns <= 32 * 128 else 1
 
 
 @gluon.jit
@@ -172,6 +174,7 @@ class Parts:
     def sum(self, work, SHARE: gl.constexpr, column, ROWS: gl.constexpr, COLUMNS: gl.constexpr,
             TYPE: gl.constexpr, LAYOUT: gl.constexpr):  # fmt: skip
         """The sum of all parts of COLUMNS columns from `column` on, in the order of K."""
+        LOADS: gl.constexpr = parts_at_a_time(ROWS, COLUMNS)
         total = gl.zeros((ROWS, COLUMNS), TYPE, LAYOUT)
         for some in range(0, work.splits, LOADS):
             parts = ()
