@@ -26,8 +26,10 @@ COUNTER_BYTES = gl.constexpr(8192)
 blocks share; the partial tiles follow, two for each block."""
 
 
-LOADS = gl.constexpr(4)
-"""How many parts of a tile are read at a time."""
+@gluon.constexpr_function
+def parts_at_a_time(rows, columns):
+    """How many parts of a piece a consumer reads at a time: 128 registers of a thread, or one."""
+    return 4 if rows * columns <= 32 * 128 else 1
 
 
 @gluon.jit
@@ -168,6 +170,7 @@ class Parts:
     @gluon.jit
     def sum(self, total, work, SHARE: gl.constexpr, column):
         """The sum of all parts, in the order of K; total is zero, and as wide as what is added."""
+        LOADS: gl.constexpr = parts_at_a_time(total.shape[0], total.shape[1])
         for some in range(0, work.splits, LOADS):
             parts = ()
             for i in gl.static_range(LOADS):  # all are asked for before one is added
