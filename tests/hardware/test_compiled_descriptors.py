@@ -339,14 +339,11 @@ def enters_an_atom(operand):
 
 
 def reason_against(operand):
-    """Why the operand has no descriptor with its own swizzle and major-ness, or ""."""
+    """Where the layout of the operand leaves the form that it is closest to, or ""."""
     try:
         assert operand.derived
     except LayoutError as error:
-        swizzle = f"{operand.swizzle}-byte" if operand.swizzle else "no"
-        own = f"{swizzle} swizzle, {operand.major}-major: "
-        *_, reason = (part for part in error.rule.split("; ") if own in part)
-        return reason.rpartition(own)[2]
+        return error.rule.partition(", where ")[2]
     return ""
 
 

@@ -7,7 +7,6 @@ import functools
 import json
 import random
 
-import jsonschema
 import pytest
 from click.testing import CliRunner
 from mutations import mutated, some
@@ -20,6 +19,8 @@ from triton_ext.render.grid import MAX_CELLS, draw_grid
 from triton_ext.render.html import dump_html
 from triton_ext.render.svg import dump_svg
 from triton_ext.render.text import dump_text, explain
+
+jsonschema = pytest.importorskip("jsonschema")
 
 CLUSTER = ((1, 0), (0, 1))
 DUMPS = [
