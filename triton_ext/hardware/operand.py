@@ -228,9 +228,6 @@ def _derive(
     """Try one swizzle and one major-ness."""
     width = empty.swizzle_byte_width
     row_bytes = max(CHUNK_BYTES, width)
-    size = row_bytes * empty.atom_rows if width else CHUNK_BYTES
-    if base_address % size:
-        raise _NotCanonical(f"the address {base_address} must be a multiple of {size} bytes")
     # The swizzle is linear and its own inverse: undone, the canonical layout remains.
     mn = [empty.swizzle(address) for address in mn_addresses]
     k = [empty.swizzle(address) for address in k_addresses]
@@ -305,6 +302,11 @@ def _derive(
         raise _NotCanonical("wgmma reads MN-major operands of 16-bit elements alone", fits=5)
     if major == "MN" and element_bytes == 4 and empty.atomicity != 32:
         raise _NotCanonical("tcgen05 reads MN-major tf32 with 32-byte atomicity alone", fits=5)
+    size = row_bytes * empty.atom_rows if width else CHUNK_BYTES
+    if base_address % size:
+        raise _NotCanonical(
+            f"the address {base_address} must be a multiple of {size} bytes", fits=6
+        )
     return MmaOperand(
         descriptor.advanced(base_address),
         major,
