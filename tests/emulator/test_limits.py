@@ -308,12 +308,13 @@ def test_vector_widths(access, sm_90, sm_100):
 # ------------------------------------------------------------------------------ interruptions
 
 PROGRAM = """
-import os, sys
+import os, signal, sys
 import numpy as np
 from triton_ext.emulator import run_ptx
 from triton_ext.emulator.schedule import parallel
 parallel.WORTH_FORKING = -1
 os.sched_getaffinity = lambda pid: {0, 1}
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
 print("ready", flush=True)
 run_ptx(sys.stdin.read(), grid=4, block=32, args=[np.zeros(64, np.uint32)])
 """
@@ -347,14 +348,17 @@ def test_workers_end_with_their_parent(sent):
         [sys.executable, "-c", PROGRAM], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
         stderr=subprocess.PIPE, text=True, cwd=ROOT,
     ) as parent:  # fmt: skip
-        parent.stdin.write(ptx(body))
-        parent.stdin.close()
-        assert until(lambda: len(children_of(parent.pid)) == 2, 60)
-        workers = children_of(parent.pid)
-        parent.send_signal(sent)
-        assert until(lambda: all(gone(worker) for worker in workers), 5)
-        parent.wait(timeout=20)
-        said = parent.stderr.read()
+        try:
+            parent.stdin.write(ptx(body))
+            parent.stdin.close()
+            assert until(lambda: len(children_of(parent.pid)) == 2, 60)
+            workers = children_of(parent.pid)
+            parent.send_signal(sent)
+            assert until(lambda: all(gone(worker) for worker in workers), 5)
+            parent.wait(timeout=20)
+            said = parent.stderr.read()
+        finally:
+            parent.kill()
     assert "BrokenPipe" not in said
     assert ("KeyboardInterrupt" in said) == (sent == signal.SIGINT)
 
