@@ -211,7 +211,7 @@ def test_a_script_that_never_ends(limit, tmp_path):
     script = tmp_path / "endless.py"
     script.write_text(ENDLESS)
     found = CliRunner().invoke(main, ["run", limit, str(script)])
-    assert found.exit_code == 2
+    assert found.exit_code == 1
     line = ENDLESS.splitlines().index("        tl.store(x, i)  # again and again") + 1
     assert "LimitReached" in found.output
     assert f"endless.py:{line} (" in found.output
