@@ -82,8 +82,9 @@ class Accumulator:
     @gluon.jit
     def zeros(self, COLUMNS: gl.constexpr):
         """Zeros in the place of a piece that was read."""
+        ROWS: gl.constexpr = self.wide.shape[0]
         LAYOUT: gl.constexpr = register_layout(self.wide.slice(0, COLUMNS))
-        return gl.zeros((self.wide.shape[0], COLUMNS), self.wide.dtype, LAYOUT)
+        return gl.zeros((ROWS, COLUMNS), self.wide.dtype, LAYOUT)
 
     @gluon.jit
     def leave(self, parts, work, SHARE: gl.constexpr, COLUMNS: gl.constexpr):

@@ -102,7 +102,7 @@ def case_jobs() -> Iterator[Job]:
             continue
         kind = "dot" if each.name.startswith(("dot", "attention")) else "simple"
         tier = 1 if each.name in ("atomics", "histogram-int32-512-4", "scan-float32-512-4") else 2
-        for arch in ARCHES if kind == "dot" else (ARCHES[i % 2],):
+        for arch in ARCHES if kind == "dot" or tier == 1 else (ARCHES[i % 2],):
             yield job(kind, f"case-{each.name}", arch, "case", case=each.name, tier=tier)
 
 
@@ -569,6 +569,7 @@ NAMED = (
     "dot-batched_dot-fp16-sm90",
     "dot-case-dot-128x128x64-64-float8_e5m2-tf32-8-sm90",
     "dot-matmul_by_pointers-fp16-sm90",
+    "dot-tma-matmul_by_device_descriptors-e5m2-sm90",
     "dot-tma-matmul_by_descriptors-int8-K-K-sm90",
     "dot-tma-matmul_by_descriptors-stages4-sm100",
     "dot-tma-matmul_by_descriptors-tf32-sm90",
@@ -578,10 +579,12 @@ NAMED = (
     "matmul-fp16-K-MN-128-generated-sm100",
     "matmul-fp16-K-MN-128-generated-sm90",
     "product-bf16-bf16-MN-MN-64-0-1-56-sm90",
+    "product-f16-f16-K-MN-64-0-1-24-sm90",
     "product-f16-f16-K-MN-64-0-2-24-sm100",
     "scaled-block_scaled-e2m1-e2m1-16-sm100",
     "scaled-scaled_matmul_by_descriptors-nvfp4-sm100",
     "shared-mma_sync-padded-sm90",
+    "shared-mma_sync-padded-sm100",
     "shared-mma_sync-rows-sm90",
     "shared-mma_sync-swizzled-sm90",
     "shared-through_shared-padded-fp32-sm90",
@@ -592,9 +595,11 @@ NAMED = (
     "tma-descriptor_reduce-fp32-add-sm90",
     "tma-gather_scatter-fp16-sm100",
     "views-carried_buffers-fp16-sm90",
+    "views-views-reshape-sm100",
+    "views-views-reshape-sm90",
     "views-views-transpose-b-sm90",
 )  # fmt: skip
-"""Kernels that tests ask for by name."""
+"""Kernels that tests ask for by name, or that alone have what one of them asks for."""
 
 
 MANY, ONE_OF = 20, 3

@@ -364,7 +364,7 @@ def capture(job: dict[str, Any]) -> list[Launched]:
     from triton_ext.emulator.host.driver import EmulatedGpu
     from triton_ext.emulator.host.run import prepare
     from triton_ext.emulator.instructions import decode
-    from triton_ext.emulator.schedule.machine import Machine, Schedule, clusters_of
+    from triton_ext.emulator.schedule.machine import Machine, Schedule
 
     generator = torch.Generator().manual_seed(0)
 
@@ -391,9 +391,8 @@ def capture(job: dict[str, Any]) -> list[Launched]:
                 changed, grid=grid, block=block, cluster=cluster, args=args,
                 dynamic_smem_bytes=dynamic_smem_bytes, memory=memory,
             )  # fmt: skip
-            clusters = clusters_of(launched.grid, launched.cluster)
-            at = len(clusters) // 3
-            Machine(changed, launched, Schedule(schedule, 1)).run(clusters[at : at + 1], at)
+            at = launched.clusters // 3
+            Machine(changed, launched, Schedule(schedule, 1)).run(range(at, at + 1))
             digest = hashlib.sha256()
             for array in memory.arrays:
                 digest.update(array.tobytes())

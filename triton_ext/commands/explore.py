@@ -30,5 +30,6 @@ def explore(file: str | None) -> None:
         try:
             Path(file).write_text(page, encoding="utf-8")
         except OSError as error:
-            raise click.FileError(file, error.strerror or str(error)) from None
+            reason = error.strerror or str(error)
+            raise click.BadParameter(f"{file}: {reason}", param_hint="FILE") from None
         click.echo(f"wrote {file}: open it in a browser", err=True)
