@@ -515,7 +515,8 @@ def test_arithmetic(a, b):
         if known.is_constant(width):
             assert found == known.value & ((1 << width) - 1), name
         else:
-            assert found is None or b == 0 or name == "%r94", name
+            # %r90 is chosen by a predicate that nothing writes
+            assert found is None or b == 0 or name in ("%r90", "%r94"), name
 
 
 LOOP = """

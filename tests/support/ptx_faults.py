@@ -365,6 +365,7 @@ def capture(job: dict[str, Any]) -> list[Launched]:
     from triton_ext.emulator.host.run import prepare
     from triton_ext.emulator.instructions import decode
     from triton_ext.emulator.schedule.machine import Machine, Schedule
+    from triton_ext.passes.frame.both_ways import up_to_ptx
 
     generator = torch.Generator().manual_seed(0)
 
@@ -379,7 +380,7 @@ def capture(job: dict[str, Any]) -> list[Launched]:
     found: dict[str, Launched] = {}
 
     def launch(gpu: Any, program: Any, *, grid: Any, cluster: Any, args: Any,
-               dynamic_smem_bytes: int, memory: Any) -> None:  # fmt: skip
+               dynamic_smem_bytes: int, memory: Any, names: Any) -> None:  # fmt: skip
         text = next(text for text, known in gpu._programs.items() if known is program)
         if text in found:
             return
@@ -389,13 +390,13 @@ def capture(job: dict[str, Any]) -> list[Launched]:
             block = (*changed.kernel.directives.get("reqntid", (32,)), 1, 1)[:3]
             launched = prepare(
                 changed, grid=grid, block=block, cluster=cluster, args=args,
-                dynamic_smem_bytes=dynamic_smem_bytes, memory=memory,
+                dynamic_smem_bytes=dynamic_smem_bytes, memory=memory, names=names,
             )  # fmt: skip
             at = launched.clusters // 3
             Machine(changed, launched, Schedule(schedule, 1)).run(range(at, at + 1))
             digest = hashlib.sha256()
-            for array in memory.arrays:
-                digest.update(array.tobytes())
+            for each in memory.allocations:
+                digest.update(each.data.tobytes())
             return digest.hexdigest()
 
         files = corpus_worker.read_kernel(groups[-1])
@@ -405,21 +406,21 @@ def capture(job: dict[str, Any]) -> list[Launched]:
 
     before = EmulatedGpu.launch, torch.empty
     knobs.compilation.listener = lambda **told: groups.append(told["metadata_group"])
-    knobs.runtime.add_stages_inspection_hook = corpus_worker.stop_at_ptx
     EmulatedGpu.launch = launch
     torch.empty = filled
     try:
-        if job["do"] == "matmul":
-            import plan_launch
+        with up_to_ptx():
+            if job["do"] == "matmul":
+                import plan_launch
 
-            from triton_ext.kernels.config import MatmulConfig
+                from triton_ext.kernels.config import MatmulConfig
 
-            config = MatmulConfig(job["arch"], **job["config"])
-            a, b, extras, _ = plan_launch.problem(config, 256, 256, 256)
-            with triton_ext.emulate(job["arch"], cuda_on_host=True):
-                plan_launch.launch(config, a, b, extras, 4)
-        else:
-            corpus_worker.DO[job["do"]](job)
+                config = MatmulConfig(job["arch"], **job["config"])
+                a, b, extras, _ = plan_launch.problem(config, 256, 256, 256)
+                with triton_ext.emulate(job["arch"], cuda_on_host=True):
+                    plan_launch.launch(config, a, b, extras, 4)
+            else:
+                corpus_worker.DO[job["do"]](job)
     finally:
         EmulatedGpu.launch, torch.empty = before
     return list(found.values())
