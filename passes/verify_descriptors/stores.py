@@ -185,14 +185,18 @@ def _counts(accesses: Iterable[tuple[Instruction, object, int]], unit: int) -> C
     for instruction, address, when in accesses:
         if not isinstance(address, int):
             return None
-        first = _key(address, when)
-        if instruction.opcode.startswith("stmatrix"):
-            found[Method.MATRIX][first] += 1
+        first, method = _key(address, when), _method(instruction)
+        if method is Method.MATRIX:
+            found[method][first] += 1
         else:
-            is_copy = instruction.opcode.startswith("cp.")
-            counted = found[Method.COPY if is_copy else Method.STORE]
-            counted.update(range(first, first + _access_bytes(instruction), unit))
+            found[method].update(range(first, first + _access_bytes(instruction), unit))
     return found
+
+
+def _method(instruction: Instruction) -> Method:
+    if instruction.opcode.startswith("stmatrix"):
+        return Method.MATRIX
+    return Method.COPY if instruction.opcode.startswith("cp.") else Method.STORE
 
 
 def _access_bytes(instruction: Instruction) -> int:
@@ -286,9 +290,9 @@ class _Stores:
             if not all(self.is_stored(move, start + at, pattern) for move, at, pattern in ones):
                 return
             self.findings.starts[root] = start, self.unclaimed()
-        self.findings.compared.update(
-            each.line for each, address, when in self.accesses if self.is_claimed(address, when)
-        )
+        lines = {access[0].line for access in self.accesses}
+        odd = {access[0].line for access in self.accesses if not self.is_claimed(*access)}
+        self.findings.compared.update(lines - odd)
 
     def ways(
         self, move: Move, start: int, pattern: StorePattern
@@ -339,13 +343,14 @@ class _Stores:
                     starts.add(by - offset)
         return starts
 
-    def is_claimed(self, address: object, when: int) -> bool:
-        """Whether an operation stores at an address."""
+    def is_claimed(self, instruction: Instruction, address: object, when: int) -> bool:
+        """Whether an operation stores this: all that is stored there, if there is more than one."""
         if not isinstance(address, int):
             return False
-        return any(_key(address, when) in claimed for claimed in self.claimed.values())
+        method, key = _method(instruction), _key(address, when)
+        return 0 < self.stored[method][key] <= self.claimed[method][key]
 
     def unclaimed(self) -> Instruction:
-        """The first store to an address that no operation stores to; else the last one."""
-        odd = (each for each, address, when in self.accesses if not self.is_claimed(address, when))
+        """The first store that is no operation's; else the last one."""
+        odd = (access[0] for access in self.accesses if not self.is_claimed(*access))
         return next(odd, self.accesses[-1][0] if self.accesses else self.last)
