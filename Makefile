@@ -9,7 +9,7 @@ PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 TREE := build/tree
 
 .PHONY: demo test setup lint tree types layers pytest oracle docs api plots benchmark gpu-test \
-	gpu-benchmark wheel clean
+	gpu-benchmark wheel lock clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.ready
@@ -20,16 +20,33 @@ test: lint types layers pytest
 setup: $(VENV)/.ready $(OTHER_TRITONS:%=.tritons/%/.ready)
 
 # torch comes first: some builds of it insist on another Triton, which the next line then replaces.
+# With LOCKED=1, as in CI, all but torch comes from files with known hashes.
+LOCKED ?=
+LOCKS := .github/locks
+TOOLS := setuptools build ruff mypy import-linter check-jsonschema
 $(VENV)/.ready: constraints.txt pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(PIP_INSTALL) --constraint constraints.txt torch
-	$(PIP_INSTALL) --constraint constraints.txt triton==$(TRITON) setuptools build ruff mypy \
-		import-linter check-jsonschema --editable '.[test]'
+ifdef LOCKED
+	$(PIP_INSTALL) --require-hashes --requirement $(LOCKS)/test.txt
+	$(PIP_INSTALL) --no-deps --no-build-isolation --editable .
+else
+	$(PIP_INSTALL) --constraint constraints.txt triton==$(TRITON) $(TOOLS) --editable '.[test]'
+endif
 	touch $@
 
 .tritons/%/.ready: | $(VENV)/.ready
-	$(PIP_INSTALL) --no-deps --upgrade --target $(@D) triton==$*
+	$(PIP_INSTALL) --no-deps --upgrade --target $(@D) \
+		$(if $(LOCKED),--require-hashes --requirement $(LOCKS)/triton-$*.txt,triton==$*)
 	touch $@
+
+# The files of LOCKED, for this machine's Python.
+REPORT := $(PIP_INSTALL) --dry-run --ignore-installed --report -
+lock: $(VENV)/.ready
+	$(REPORT) --constraint constraints.txt torch triton==$(TRITON) $(TOOLS) '.[test]' \
+		| $(BIN)/python $(LOCKS)/lock.py > $(LOCKS)/test.txt
+	for release in $(OTHER_TRITONS); do $(REPORT) --no-deps triton==$$release \
+		| $(BIN)/python $(LOCKS)/lock.py > $(LOCKS)/triton-$$release.txt; done
 
 lint: $(VENV)/.ready
 	$(BIN)/ruff check .
@@ -66,6 +83,7 @@ oracle: $(VENV)/.ready
 		tests/docs/test_seeds.py tests/emulator/test_cute.py tests/emulator/test_third_party.py \
 		$(PYTEST_ARGS)
 	CORPUS_TIER=3 $(BIN)/pytest -n auto tests/passes $(PYTEST_ARGS)
+	FUZZ=2000 $(BIN)/pytest tests/emulator/test_limits.py -k only_typed_errors $(PYTEST_ARGS)
 	$(BIN)/python tests/support/ptx_faults.py --kernels 40 --seed $$(date +%s)
 
 # The pictures in docs/, and what its commands print (a test compares them with what is committed);

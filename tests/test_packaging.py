@@ -28,14 +28,33 @@ def test_actions_are_pinned_by_commit():
 
 def test_a_release_is_built_from_files_with_hashes():
     (release,) = [path.read_text() for path in WORKFLOWS if path.stem == "release"]
-    requirements = (ROOT / ".github/release-requirements.txt").read_text()
-    assert "--require-hashes --requirement .github/release-requirements.txt" in release
+    requirements = (ROOT / ".github/locks/release.txt").read_text()
+    assert "--require-hashes --requirement .github/locks/release.txt" in release
     assert "--no-isolation" in release
     pinned = re.findall(
         r"^([\w-]+)==\S+ \\\n    --hash=sha256:[0-9a-f]{64}$", requirements, re.MULTILINE
     )
     assert set(pinned) == {"build", "packaging", "pyproject_hooks", "setuptools"}
     assert "PUBLISH == 'true'" in release, "it is not switched on by itself"
+
+
+def test_ci_installs_files_with_hashes():
+    """All that the test job installs, but torch; the versions are those of constraints.txt."""
+    (ci,) = [path.read_text() for path in WORKFLOWS if path.stem == "ci"]
+    assert "make test LOCKED=1" in ci
+    pinned: dict[str, set[str]] = {}
+    for path in (ROOT / ".github/locks").glob("t*.txt"):
+        text = path.read_text()
+        found = re.findall(
+            r"^([\w.-]+)==(\S+) \\\n    --hash=sha256:[0-9a-f]{64}$", text, re.MULTILINE
+        )
+        assert len(found) == text.count("==")
+        for name, version in found:
+            pinned.setdefault(name.lower(), set()).add(version)
+    assert pinned["triton"] == {"3.7.1", "3.8.0", "3.9.0"}
+    known = dict(re.findall(r"^([\w.-]+)==(\S+)$", (ROOT / "constraints.txt").read_text(), re.M))
+    assert len(known.keys() & pinned.keys()) >= 15
+    assert all(pinned[name] == {known[name]} for name in known.keys() & pinned.keys())
 
 
 @pytest.fixture(scope="module")

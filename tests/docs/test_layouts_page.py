@@ -174,7 +174,7 @@ def test_triton_writes_0_where_lbo_is_unused(arch, site):
         for fields in configurations(arch)
         if (fields["a_major"], fields["b_major"]) == ("K", "K")
     )
-    _, (result,) = compile_jobs(site, [{"config": {"arch": arch, **fields}, "mutation": None}])
+    _, (result,) = compile_jobs(site, [{"config": {"arch": arch, **fields}}])
     notes = [
         note
         for instruction in list_instructions(parse_ptx(result["ptx"]))

@@ -352,7 +352,7 @@ def test_tritons_descriptors_are_the_derived_ones(arch, site):
         and not any(fields.get(name) for name in ("swap", "pair", "asked"))
     ]
     configs = [fields for i, fields in enumerate(configs) if i % 2 == 0 or fields.get("side")]
-    _, results = compile_jobs(site, [{"config": fields, "mutation": None} for fields in configs])
+    _, results = compile_jobs(site, [{"config": fields} for fields in configs])
     checked = 0
     for fields, result in zip(configs, results, strict=True):
         config = MatmulConfig(**fields)

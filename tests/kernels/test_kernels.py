@@ -31,10 +31,10 @@ def test_generated_layouts_give_the_ptx_of_nvmma_encodings(arch, site):
     if arch == 100 and site is not None and site.name.startswith("3.7"):
         newer = [c for c in configs if c.get("asked") or c["element_type"] == "int8"]
         configs = [config for config in configs if config not in newer]
-        _, results = compile_jobs(site, [{"config": config, "mutation": None} for config in newer])
+        _, results = compile_jobs(site, [{"config": config} for config in newer])
         assert all("needs Triton 3.8" in result["error"] for result in results)
     configs = [c for i, c in enumerate(configs) if not site or c.get("consumers") or i % 3 == 0]
-    _, results = compile_jobs(site, [{"config": config, "mutation": None} for config in configs])
+    _, results = compile_jobs(site, [{"config": config, "compared": True} for config in configs])
     assert len(results) >= (7 if site else 20)
     mma = {90: r"wgmma\.mma_async", 100: r"tcgen05\.mma\."}[arch]
     for config, result in zip(configs, results, strict=True):

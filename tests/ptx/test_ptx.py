@@ -576,7 +576,7 @@ def test_nvcc():
 def test_every_triton(arch, site):
     """Nothing of a matmul's MMAs, copies and barriers stays unknown but tiles' coordinates."""
     config = {"arch": arch, "element_type": "fp16", "block_n": 64, "stages": 2, "b_major": "MN"}
-    _, [result] = compile_jobs(site, [{"config": config, "mutation": None}])
+    _, [result] = compile_jobs(site, [{"config": config}])
     found = listing(result["ptx"])
     products = [item for item in found if "A" in item.values]
     assert len(products) == 8

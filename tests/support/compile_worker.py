@@ -1,9 +1,9 @@
 """Compiles matmul kernels, each in a forked process, with whatever Triton can be imported.
 
-Reads a JSON list of jobs from stdin and writes one JSON result a line. A job is
-``{"config": {...}, "mutation": null | [operand, basis, dim, bit]}``. A result says what became of
-it: the PTX without debug lines, and the resources that the cubin uses, or the error. The first line
-of the output is Triton's version.
+Reads a JSON list of jobs from stdin and writes one JSON result a line; the first line of the output
+is Triton's version. A job is ``{"config": {...}}``; with ``"mutation": [operand, basis, dim, bit]``
+one bit of a layout is flipped. A result says what became of it: the PTX without debug lines, or the
+error; with ``"compared": true`` the PTX of Triton's encodings, too, and the cubin's resources.
 """
 
 from __future__ import annotations
@@ -53,8 +53,10 @@ def ptx_of(config, constants):
 def run(job):
     config = MatmulConfig(**job["config"])
     constants = kernel_constants(config)
-    if job["mutation"]:
-        return {"ptx": ptx_of(config, mutated(config, constants, job["mutation"]))}
+    if job.get("mutation"):
+        constants = mutated(config, constants, job["mutation"])
+    if not job.get("compared"):
+        return {"ptx": ptx_of(config, constants)}
     kernel = compile_matmul(config, constants)
     return {
         "ptx": without_debug_lines(kernel.asm["ptx"]),
