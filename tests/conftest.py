@@ -1,8 +1,9 @@
-"""Settings of hypothesis, and the GPU markers."""
+"""Settings of hypothesis, the GPU markers, and headless Chromium, where there is one."""
 
 from __future__ import annotations
 
 import functools
+import shutil
 
 import pytest
 from hypothesis import settings
@@ -30,3 +31,47 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for arch in (90, 100):
             if item.get_closest_marker(f"sm{arch}") and gpu_architecture() != arch:
                 item.add_marker(pytest.mark.skip(reason=f"needs an sm_{arch} GPU"))
+
+
+@pytest.fixture(scope="session")
+def browser():
+    api = pytest.importorskip("playwright.sync_api", reason="needs playwright")
+    program = next(filter(None, map(shutil.which, ("chromium", "google-chrome"))), None)
+    if program is None:
+        pytest.skip("needs Chromium")
+    flags = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
+    flags += ["--disable-component-update", "--disable-sync"]
+    with api.sync_playwright() as playwright:
+        started = playwright.chromium.launch(executable_path=program, args=flags)
+        yield started
+        started.close()
+
+
+@pytest.fixture
+def open_page(browser, tmp_path):
+    """Opens a page or picture offline; afterwards: no network was asked, no script failed."""
+    contexts, requests, problems = [], [], []
+
+    def open_text(text, width=1280, scheme="light", state=""):
+        path = tmp_path / f"{len(contexts)}.{'svg' if text.startswith('<svg') else 'html'}"
+        path.write_text(text, encoding="utf-8")
+        context = browser.new_context(
+            viewport={"width": width, "height": 900},
+            color_scheme=scheme,
+            offline=True,
+            reduced_motion="reduce",
+        )
+        context.set_default_timeout(4000)
+        contexts.append(context)
+        page = context.new_page()
+        page.on("request", lambda request: requests.append(request.url))
+        page.on("pageerror", lambda error: problems.append(str(error)))
+        page.on("console", lambda said: problems.append(said.text))
+        page.goto(path.as_uri() + (f"#{state}" if state else ""))
+        return page
+
+    yield open_text
+    for context in contexts:
+        context.close()
+    assert all(url.startswith(("file://", "about:", "data:")) for url in requests)
+    assert not problems
