@@ -275,14 +275,16 @@ def compile_matmul(config: MatmulConfig, constants: dict[str, Any] | None = None
     constants = kernel_constants(config) if constants is None else constants
     a, b = (config.a_layouts, config.element_type), (config.b_layouts, config.element_type)
     c = (config.c_layouts, config.c_type)
+    element = TRITON_TYPES.get(config.element_type, config.element_type)
     types = {"workspace": "*u8", "bias": f"*{config.c_type}", "a_scale": "*fp32",
-             "b_scale": "*fp32", "alpha": "fp32", "beta": "fp32", "prefetched": "*u8"}  # fmt: skip
+             "b_scale": "*fp32", "alpha": "fp32", "beta": "fp32",
+             "prefetched": f"*{element}"}  # fmt: skip
     tiles = dict(zip(("a_desc", "b_desc"), (b, a) if config.swap else (a, b), strict=True))
     tiles |= {"c_desc": c, "c0_desc": c}
     if config.narrow_layouts is not None:
         tiles["narrow_desc"] = (config.narrow_layouts, config.element_type)
     for name, (tile, element_type) in tiles.items():
-        block = ",".join(map(str, tile.tma_shape))
+        block = ", ".join(map(str, tile.tma_shape))  # as Triton's JIT writes it
         layout = to_gluon(tile.tma_encoding)
         element = TRITON_TYPES.get(element_type, element_type)
         types[name] = f"tensordesc<{element}[{block}],{layout!r}>"

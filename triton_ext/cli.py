@@ -18,6 +18,7 @@ from triton_ext.commands.common import CommandGroup
             "descriptor",
             "explore",
             "layout",
+            "precompile",
             "ptx",
             "run",
             "tma",

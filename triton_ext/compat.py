@@ -182,8 +182,11 @@ def compile_kernel(
     Returns:
         Triton's compiled kernel.
     """
+    # As Triton's JIT writes them, so that both find the same kernel in its cache.
     attributes = {
-        (kernel.arg_names.index(name),): [["tt.divisibility", 16]] for name in multiples_of_16
+        (i,): [["tt.divisibility", 16]] if name in multiples_of_16 else []
+        for i, name in enumerate(kernel.arg_names)
+        if not signature[name].startswith(("tensordesc", "fp"))
     }
     source_type = GluonASTSource if kernel.is_gluon() else ASTSource
     source = source_type(kernel, dict(signature), dict(constexprs), attributes)

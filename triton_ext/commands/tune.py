@@ -24,7 +24,7 @@ TYPES = {
 OUT_TYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32", "int32": "int32"}
 
 
-def _major_option(name: str, text: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def major_option(name: str, text: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     return click.option(name, type=choices(["K", "MN"]), default="K", show_default=True, help=text)
 
 
@@ -36,8 +36,8 @@ def _major_option(name: str, text: str) -> Callable[[Callable[..., Any]], Callab
     "--type", "kind", type=choices(TYPES), default="bf16", show_default=True, help="Of A and B."
 )
 @click.option("--out-type", type=choices(OUT_TYPES), help="Of C, if not as by default.")
-@_major_option("--a-major", "The contiguous dimension of A (M, K); MN: of its transpose.")
-@_major_option("--b-major", "Of B (K, N): K in a linear layer, MN in a @ b of contiguous tensors.")
+@major_option("--a-major", "The contiguous dimension of A (M, K); MN: of its transpose.")
+@major_option("--b-major", "Of B (K, N): K in a linear layer, MN in a @ b of contiguous tensors.")
 @click.option(
     "--batch", type=click.IntRange(1), default=1, show_default=True, help="How many products."
 )

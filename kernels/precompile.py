@@ -1,0 +1,102 @@
+"""Kernels compiled ahead of their first launch, on any machine, into Triton's cache."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass, replace
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+from triton_ext.kernels.config import Major, MatmulConfig, choose_config
+
+
+@dataclass(frozen=True)
+class Precompiled:
+    """What became of one configuration.
+
+    Attributes:
+        config: the configuration.
+        seconds: that it took.
+        was_there: it lay in the cache already.
+        error: why it does not compile, or None.
+    """
+
+    config: MatmulConfig
+    seconds: float
+    was_there: bool
+    error: str | None
+
+
+def configurations(
+    arch: int,
+    element_type: str,
+    majors: tuple[Major, Major],
+    sizes: Iterable[tuple[int, int, int]],
+    *,
+    multiprocessors: int = 132,
+    out_type: str | None = None,
+    **epilogue: Any,
+) -> list[MatmulConfig]:
+    """The different configurations that `choose_config` chooses for problems.
+
+    Args:
+        arch: 90 or 100.
+        element_type, out_type: as in `MatmulConfig`.
+        majors: those of A and B.
+        sizes: (M, N, K) of each problem.
+        multiprocessors: how many SMs the GPU has.
+        epilogue: fields of `MatmulConfig`, such as ``bias`` and ``activation``.
+    """
+    found = (
+        choose_config(arch, element_type, *majors, m, n, k, multiprocessors, out_type)
+        for m, n, k in sizes
+    )
+    return list(dict.fromkeys(replace(config, **epilogue) for config in found))
+
+
+def precompile(
+    configs: Iterable[MatmulConfig], folder: Path | None = None, jobs: int | None = None
+) -> Iterator[Precompiled]:
+    """Compile configurations in processes of their own; yields each when it is done.
+
+    A launch by Triton's JIT, and so `triton_ext.matmul`, finds the kernels by Triton's own key: its
+    version, the source, the compilation's options. Needs no GPU.
+
+    Args:
+        folder: what ``TRITON_CACHE_DIR`` names when they are used; by default what it names now.
+        jobs: how many processes; by default as many as there are cores.
+    """
+    workers = ProcessPoolExecutor(
+        jobs or os.cpu_count(), get_context("spawn"), _use, (folder and str(folder.resolve()),)
+    )
+    try:
+        yield from (
+            done.result()
+            for done in as_completed([*(workers.submit(_compile, each) for each in configs)])
+        )
+    finally:
+        workers.shutdown(cancel_futures=True)
+
+
+def _use(folder: str | None) -> None:
+    if folder is not None:
+        os.environ["TRITON_CACHE_DIR"] = folder
+
+
+def _compile(config: MatmulConfig) -> Precompiled:
+    from triton import knobs
+
+    from triton_ext.kernels.launch import compile_matmul
+
+    hits: list[bool] = []
+    knobs.compilation.listener = lambda *, cache_hit, **_: hits.append(cache_hit)
+    began, error = time.perf_counter(), None
+    try:
+        compile_matmul(config)
+    except Exception as raised:  # a release that lacks what a kernel takes, a full disk
+        error = f"{type(raised).__name__}: {raised}"
+    return Precompiled(config, time.perf_counter() - began, any(hits), error)

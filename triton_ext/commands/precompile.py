@@ -1,0 +1,156 @@
+"""``triton-ext precompile``: the matmul's kernels, compiled before anyone waits for them."""
+
+from __future__ import annotations
+
+import itertools
+import re
+import sys
+from collections.abc import Iterator
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import click
+
+from triton_ext.commands.common import Parsed, Target, choices, format_option, needing_kernels, show
+from triton_ext.commands.tune import OUT_TYPES, TYPES, major_option
+
+SIZES = (512, 1024, 2048, 4096, 8192, 16384)
+ROWS = (1, 16, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
+SMS = {"sm_90": 132, "sm_100": 148}
+
+
+def _weights(text: str) -> tuple[int, int]:
+    found = re.fullmatch(r"([1-9]\d{0,8})x([1-9]\d{0,8})", text)
+    if found is None:
+        raise ValueError
+    return int(found[1]), int(found[2])
+
+
+def _list(text: str, one: Any = str) -> tuple[Any, ...]:
+    return tuple(one(each) for each in text.split(","))
+
+
+def _types(text: str) -> tuple[str, ...]:
+    if not set(found := _list(text)) <= TYPES.keys():
+        raise ValueError
+    return found
+
+
+def _rows(text: str) -> tuple[int, ...]:
+    if min(found := _list(text, int)) < 1:
+        raise ValueError
+    return found
+
+
+@click.command()
+@click.argument(
+    "weights", nargs=-1, type=Parsed("NxK", _weights, "size NxK of a weight, such as 6144x4096")
+)
+@click.option("--arch", type=Target(), default="sm_90", show_default=True, help="sm_90 or sm_100.")
+@click.option(
+    "--types",
+    type=Parsed("TYPES", _types, f"list of {', '.join(TYPES)}"),
+    default="bf16",
+    show_default=True,
+    help="Of A and B, separated by commas.",
+)
+@click.option("--out-type", type=choices(OUT_TYPES), help="Of C, if not as by default.")
+@click.option(
+    "--rows",
+    type=Parsed("M,M,...", _rows, "list of positive integers"),
+    default=",".join(map(str, ROWS)),
+    show_default=True,
+    help="The rows of A.",
+)
+@major_option("--a-major", "The contiguous dimension of A (M, K); MN: of its transpose.")
+@major_option("--b-major", "Of B (K, N): K in a linear layer, MN in a @ b of contiguous tensors.")
+@click.option("--bias", is_flag=True, help="With a bias of C's columns.")
+@click.option("--activation", type=choices(["relu", "gelu", "silu"]), help="With an activation.")
+@click.option("--sms", type=click.IntRange(1), help="SMs of the GPU.  [default: 132, or 148]")
+@click.option(
+    "--out", type=click.Path(file_okay=False), help="A folder, if not Triton's own cache."
+)
+@click.option("--jobs", type=click.IntRange(1), help="Processes.  [default: one a core]")
+@format_option("text", "json")
+def precompile(
+    weights: tuple[tuple[int, int], ...],
+    arch: str,
+    types: tuple[str, ...],
+    out_type: str | None,
+    rows: tuple[int, ...],
+    a_major: Any,
+    b_major: Any,
+    bias: bool,
+    activation: str | None,
+    sms: int | None,
+    out: str | None,
+    jobs: int | None,
+    form: str,
+) -> int:
+    """Compile the kernels that products C (M, N) = A (M, K) @ B (K, N) will ask for.
+
+    Needs no GPU. WEIGHTS are the sizes NxK of B, those of a model's linear layers; without any, a
+    grid of sizes. For each of them and each number of rows the cost model chooses a configuration,
+    and what is new is compiled into Triton's cache, or into --out, which TRITON_CACHE_DIR names
+    where it is used. A program that finds its kernels there compiles nothing; another version of
+    Triton, of this project or of ptxas finds none, and compiles as ever.
+
+    \b
+    Examples:
+      triton-ext precompile 6144x4096 4096x4096 28672x4096 4096x14336
+      triton-ext precompile --types bf16,e4m3 --out-type bf16 --out kernels.cache
+      triton-ext precompile 4096x4096 --rows 1,16,64 --bias --activation gelu
+    """
+    with needing_kernels():
+        from triton_ext.kernels import precompile as kernels
+    sizes = [
+        (m, n, k)
+        for m, (n, k) in itertools.product(rows, weights or itertools.product(SIZES, SIZES))
+    ]
+    asked = {"bias": bias, "activation": activation}
+    configs = [
+        config
+        for kind in types
+        for config in kernels.configurations(
+            int(arch[3:]), kind, (a_major, b_major), sizes,
+            multiprocessors=sms or SMS[arch], out_type=out_type, **asked,
+        )
+    ]  # fmt: skip
+    done = []
+    with click.progressbar(
+        kernels.precompile(configs, out and Path(out), jobs),
+        len(configs),
+        "compiling",
+        file=sys.stderr,
+    ) as results:
+        done.extend(results)
+    failed = [each for each in done if each.error]
+    found = {
+        "arch": arch, "types": list(types), "problems": len(sizes) * len(types),
+        "kernels": len(configs), "compiled": sum(not each.was_there for each in done) - len(failed),
+        "found": sum(each.was_there for each in done), "folder": out,
+        "seconds": sum(each.seconds for each in done),
+        "failed": [{"config": described(each.config), "error": each.error} for each in failed],
+    }  # fmt: skip
+    show(form, json=lambda: found, text=lambda: lines(found))
+    return int(bool(failed))
+
+
+def described(config: Any) -> str:
+    """What of a configuration is not as by default."""
+    values = ((each.name, getattr(config, each.name), each.default) for each in fields(config))
+    return ", ".join(f"{name} = {value!r}" for name, value, default in values if value != default)
+
+
+def lines(found: dict[str, Any]) -> Iterator[str]:
+    """The same in words."""
+    yield (
+        f"{found['arch']}, {', '.join(found['types'])}: {found['kernels']} kernels for"
+        f" {found['problems']} problems; {found['compiled']} compiled,"
+        f" {found['found']} found, {len(found['failed'])} failed"
+    )
+    for each in found["failed"]:
+        yield f"{each['config']}: {each['error']}"
+    if found["folder"] and len(found["failed"]) < found["kernels"]:
+        yield f"to use them: TRITON_CACHE_DIR={found['folder']}"
