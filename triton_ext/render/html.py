@@ -82,8 +82,8 @@ _STATE = {
     "major": "K", "part": "tile", "cga": "", "at": "", "access": "chunk", "offsets": "",
     "width": "4", "arch": "100", "instr": "", "start": "0", "value": "", "fragment": "ldmatrix.x4",
     "tensor": "", "start_at": "", "strides": "", "address": "", "cta": "",
-    "matrix": "D, M = 128, f32", "n": "64", "load": "32x32b", "shape2": "", "type2": "", "swizzle2": ROWS,
-    "major2": "",
+    "matrix": "D, M = 128, f32", "n": "64", "load": "32x32b", "shape2": "", "type2": "",
+    "swizzle2": ROWS, "major2": "",
 }  # fmt: skip
 """What the page shows first; all of it can be changed there, and stands behind the # then."""
 _LOADS = tuple(name for name in ACCESS_SHAPES if name != "16x32bx2")
