@@ -1,6 +1,6 @@
-"""Takes ``docs/pictures/explore.jpg``, the page of ``triton-ext explore``, in headless Chromium.
+"""Takes ``docs/explore.jpg``, the page of ``triton-ext explore``, in headless Chromium.
 
-Not part of ``make docs``, since fonts differ from machine to machine: ``python docs/screenshot.py``.
+Not part of ``make docs``, since fonts differ from machine to machine. Run it by itself.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from playwright.sync_api import sync_playwright
 
 from triton_ext.render.html import explore_html
 
-PICTURE = Path(__file__).resolve().parent / "pictures" / "explore.jpg"
+PICTURE = Path(__file__).resolve().parent / "explore.jpg"
 STATE = {"shape": "64x128", "at": "9,72", "tensor": "4096x4096", "start_at": "4064,0"}
 
 
