@@ -102,7 +102,8 @@ EXHIBITS = [
         "B300: acc = tl.dot(a1, b1, acc); acc = tl.dot(a2, b2, acc) in a loop is wrong by 50 to 70 "
         "where values are about 25, the same in every run (Triton 3.6.0, 3.7.1).",
         "Triton's pipeliner took two products that share an accumulator for independent ones, and "
-        "did not wait for the second.",
+        "did not wait for the second. (A kernel like the issue's, compiled by Triton 3.7.1 and "
+        "3.8.0, ends in the same fault; by 3.9.0 it is right.)",
         _two, instead(_two, (f"{tcgen05_mma(1)}\n{COMMIT}", f"{COMMIT}\n{tcgen05_mma(1)}")),
         _sums(32), SynchronizationFault, "nothing waited for its completion",
     ),
