@@ -6,9 +6,12 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
+from typing import TYPE_CHECKING
 
 from triton_ext.layouts.dump import LayoutDump
-from triton_ext.render.descriptor_picture import Field, instruction_fields, matrix_fields
+
+if TYPE_CHECKING:
+    from triton_ext.render.descriptor_picture import Field
 
 BEFORE, AFTER = 3, 6
 """Lines of a listing that are shown around its first difference."""
@@ -107,6 +110,8 @@ def compare_descriptors(left: int, right: int, arch: int | str) -> Comparison:
     Raises:
         LayoutError: no unsigned 64-bit integers, or an unknown architecture.
     """
+    from triton_ext.render.descriptor_picture import matrix_fields  # with the template engine
+
     rows = _rows(_fields(matrix_fields(left, arch)), _fields(matrix_fields(right, arch)))
     return Comparison("descriptor", rows)
 
@@ -117,6 +122,8 @@ def compare_instruction_descriptors(left: int, right: int, kind: str) -> Compari
     Raises:
         LayoutError: an illegal descriptor, or an unknown kind.
     """
+    from triton_ext.render.descriptor_picture import instruction_fields
+
     rows = _rows(_fields(instruction_fields(left, kind)), _fields(instruction_fields(right, kind)))
     return Comparison("instruction descriptor", rows)
 
