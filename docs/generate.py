@@ -1,4 +1,6 @@
-"""Draws ``docs/pictures`` and writes what the commands in ``docs/layouts.md`` print: ``make docs``.
+"""Draws ``docs/pictures``, writes what the commands in ``docs/layouts.md`` print, and the museum.
+
+Run by ``make docs``.
 
 Every picture is what a command prints, or what a function of `triton_ext.render` returns; the same
 input gives the same bytes.
@@ -7,6 +9,7 @@ input gives the same bytes.
 from __future__ import annotations
 
 import ast
+import importlib
 import re
 import shlex
 import sys
@@ -150,8 +153,15 @@ def refreshed(page: str) -> str:
     )
 
 
+def museum() -> str:
+    """``docs/museum.md``: each exhibit is run for it."""
+    sys.path.insert(0, str(ROOT / "tests" / "support"))
+    page: Callable[[], str] = importlib.import_module("museum.exhibits").page
+    return page()
+
+
 def write() -> None:
-    """Write all pictures and the page; remove pictures that are drawn no more."""
+    """Write all pictures and pages; remove pictures that are drawn no more."""
     PICTURES.mkdir(exist_ok=True)
     drawn = pictures()
     for stale in PICTURES.glob("*.svg"):
@@ -160,6 +170,7 @@ def write() -> None:
     for name, draw in drawn.items():
         (PICTURES / f"{name}.svg").write_text(draw(), encoding="utf-8")
     PAGE.write_text(refreshed(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+    (DOCS / "museum.md").write_text(museum(), encoding="utf-8")
 
 
 if __name__ == "__main__":

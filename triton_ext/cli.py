@@ -16,6 +16,7 @@ from triton_ext.commands.common import CommandGroup
             "compile",
             "demo",
             "descriptor",
+            "diff",
             "explore",
             "layout",
             "precompile",

@@ -56,9 +56,9 @@ EXPECTED = {
 
 def test_there_are_examples():
     assert {path.stem for path in EXAMPLES} == {
-        "blackwell_matmul", "drop_in", "hopper_matmul", "own_pass"
+        "blackwell_matmul", "cute_dsl", "drop_in", "hopper_matmul", "own_pass"
     }  # fmt: skip
-    assert len(BROKEN) == 10
+    assert len(BROKEN) == 11
     assert {path for path, _ in SHOWN} == set(EXAMPLES), "each says how to run it"
 
 
@@ -68,6 +68,8 @@ def test_commands_of_the_examples(run, path, command):
     assert path.name in command
     if command.split()[-1] in faults(path):
         return
+    if path.stem == "cute_dsl" and not command.endswith(".ptx"):
+        pytest.importorskip("cutlass", reason="needs the extra 'oracle'")
     finished = run(command)
     assert finished.exit_code == 0, finished.stderr
     assert finished.stdout or "own_pass" in command
@@ -76,12 +78,31 @@ def test_commands_of_the_examples(run, path, command):
 @pytest.mark.parametrize(("path", "fault"), BROKEN, ids=[f"{p.stem}-{name}" for p, name in BROKEN])
 def test_faults_are_found(run, path, fault):
     """By the emulator, in the example's own lines; nothing else is said."""
-    arch = "sm_90" if "hopper" in path.name else "sm_100"
+    if path.stem == "cute_dsl":
+        pytest.importorskip("cutlass", reason="needs the extra 'oracle'")
+    arch = "sm_100" if "blackwell" in path.name else "sm_90"
     finished = run(f"run --emulate {arch} examples/{path.name} {fault}")
     assert finished.exit_code == 1
     assert not finished.stdout
     assert finished.stderr.startswith(f"triton-ext: {EXPECTED[fault]}: ")
     assert f"source: examples/{path.name}:" in finished.stderr
+
+
+def test_cute_dsl_without_the_dsl(run, monkeypatch, tmp_path):
+    """It says what to install; PTX that was compiled elsewhere runs, and its faults are found."""
+    monkeypatch.setitem(sys.modules, "cutlass", None)
+    script = "run examples/cute_dsl.py"
+    missing = run(script)
+    assert missing.exit_code == 1
+    assert "pip install nvidia-cutlass-dsl" in missing.output
+    assert run(f"{script} examples/cute_copy.ptx").stdout == "right\n"
+    text = (ROOT / "examples/cute_copy.ptx").read_text()
+    waiting = re.compile(r"LAB_WAIT:.*?DONE: *\n", re.DOTALL)
+    broken = tmp_path / "broken.ptx"
+    broken.write_text(waiting.sub("\n", text))
+    found = run(f"{script} {broken}")
+    assert found.exit_code == 1
+    assert "written by the tma unit, and nothing orders the two" in found.stderr
 
 
 def test_a_process_ends_without_noise():

@@ -35,6 +35,7 @@ from triton_ext.hardware.tensor_memory import (
 )
 from triton_ext.hardware.tensor_memory_access import ACCESS_SHAPES, TmemAccess, plan_transfer
 from triton_ext.hardware.tensor_memory_encoding import TensorMemoryEncoding
+from triton_ext.hardware.tensor_memory_scales import scale_factor_layout
 
 # ------------------------------------------------------------------ cells and allocation
 
@@ -433,12 +434,12 @@ def sweep():
             yield encoding, shape, bits, encoding.to_linear_layout(shape, bits)
 
 
-def ask_triton(site: Path | None, cases):
+def ask_triton(site: Path | None, cases, loads=LOADS):
     """What a release says of the cases, in a child process: (version, answers)."""
     paths = [str(site)] if site else []
     finished = subprocess.run(
         [sys.executable, str(SUPPORT / "tmem_worker.py")],
-        input=json.dumps([[str(e), list(shape), bits, LOADS] for e, shape, bits, _ in cases]),
+        input=json.dumps([[str(e), list(shape), bits, loads] for e, shape, bits, _ in cases]),
         capture_output=True,
         text=True,
         env={**os.environ, "PYTHONPATH": os.pathsep.join([*paths, str(ROOT)])},
@@ -482,6 +483,17 @@ def test_layouts_and_loads_are_tritons(site):
             seen["equal"] += 1
     assert seen["equal"] > 1000
     assert seen["refused"] > 500
+
+
+@pytest.mark.parametrize("site", triton_sites())
+def test_scale_factors_are_tritons(site):
+    encoding = "#ttng.tensor_memory_scales_encoding<>"
+    shapes = itertools.product((64, 128, 256), (4, 8, 16, 32))
+    cases = [(encoding, shape, 8, scale_factor_layout(shape)) for shape in shapes]
+    _, answers = ask_triton(site, cases, loads=[])
+    for (_, shape, _, layout), (rows, cols, _) in zip(cases, answers, strict=True):
+        assert as_lists(layout.bases["lane"]) == rows
+        assert as_lists(layout.bases["slot"] + layout.bases["column"]) == cols, shape
 
 
 def test_loads_are_those_of_compiled_kernels(tmp_path):
@@ -662,6 +674,23 @@ def test_command_shows_every_copy():
     assert [holder["warp"] for holder in report["element"]["held_by"]] == [0, 2]
 
 
+def test_command_takes_an_instruction_of_128_rows_a_cta():
+    for short, whole in (
+        (["--n", "192"], ["--m", "128", "--n", "192"]),
+        (["--k", "64", "--cta-group", "2"], ["--m", "256", "--k", "64", "--cta-group", "2"]),
+    ):
+        assert run(*short).output == run(*whole).output
+
+
+def test_command_shows_scale_factors():
+    """PTX ISA, "Scale Factor A Layout 1X/2X/4X": row 70 is in lane 6 of each group, column 2."""
+    given = ("--shape", "128x16", "--element", "70,1", "--format", "json")
+    report = json.loads(run("--scales", *given).output)
+    assert report == json.loads(run("#ttng.tensor_memory_scales_encoding<>", *given).output)
+    cells = {(cell["lane"], cell["column"], cell["slot"]) for cell in report["element"]["cells"]}
+    assert cells == {(lane, 2, 1) for lane in (6, 38, 70, 102)}
+
+
 def test_command_reads_an_attribute():
     attribute = "#ttng.tensor_memory_encoding<blockM = 64, blockN = 64, colStride = 2>"
     result = run(attribute, "--shape", "128x64", "--bits", "16", "--load", "32x32b")
@@ -672,9 +701,14 @@ def test_command_reads_an_attribute():
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
-        ([], "give --m and --n"),
-        (["--m", "128"], "give --m with --n"),
-        (["--m", "128", "--n", "64", "--k", "64"], "give --m with --n"),
+        ([], "give --n, --k, --scales"),
+        (["--m", "128"], "give --n (accumulator) or --k"),
+        (["--m", "128", "--n", "64", "--k", "64"], "give --n (accumulator) or --k"),
+        (["--scales"], "--scales needs --shape"),
+        (["--scales", "--shape", "16x4"], "must be at least 32"),
+        (["--scales", "--shape", "64x4", "--bits", "16"], "have 8 bits"),
+        (["--scales", "--shape", "64x4", "--n", "8"], "--scales none"),
+        (["#ttng.tensor_memory_scales_encoding<>", "--scales", "--shape", "64x4"], "not both"),
         (["--m", "96", "--n", "64"], "must be 64 or 128"),
         (["--address", "zz"], "no address"),
         (["--address", "0x00800000"], "lane = 128"),

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import operator
 import random
 import re
 
@@ -147,7 +148,11 @@ COMMANDS = {
     "descriptor --swizzle 64 --bits 8 --shape 128x128 --transposed --operand b": {"arch": "100"},
     "tma --shape 512x512 --bits 16 --block 128x256 --at 64,0": {"view": "tma", "start_at": "64,0"},
     "tma --shape 256x256 --bits 16 --block 64x64 --swizzle 0 --core-matrices": {"swizzle": "0"},
+    "tma --shape 512x512 --bits 8 --block 128x128 --fp4-padded": {"type": "fp4-padded"},
+    "tma --shape 512x512 --bits 16 --block 128x64 --cga [[1,0]] --cta 1 --strides 520,1"
+    " --address 0x400": {"cga": "[[1, 0]]", "cta": "1", "strides": "520,1", "address": "0x400"},
     "tmem --m 128 --n 32 --load 32x32b": {"view": "tmem", "load": "32x32b", "matrix": "given"},
+    "tmem --scales --shape 128x16": {"view": "tmem", "matrix": "given"},
     "explore": {"view": "layout", "shape": "128x128"},
 }  # fmt: skip
 
@@ -444,7 +449,13 @@ def test_tma_copies_are_those_of_the_conversion(scripts):
         )
     ]  # fmt: skip
     cases.append((NVMMAShared(128, 16, rank=3), (2, 64, 128), (8, 256, 256), (6, 0, 64)))
-    copies = "(state, tensor, at) => tmaBoxes(describedTile(state), tensor, at)"
+    cases += [
+        (NVMMAShared(128, 8, transposed, fp4_padded=True), (128, 128), tensor, at)
+        for transposed, tensor, at in itertools.product(
+            (False, True), ((1024, 512), (1000, 520)), ((0, 0), (64, 64), (-64, 128), (32, 0))
+        )
+    ]
+    copies = "(state, tensor, at, strides) => tmaBoxes(describedTile(state), tensor, at, strides)"
     arguments = []
     for layout, block, tensor, at in cases:
         if isinstance(layout, SwizzleAtom):
@@ -452,17 +463,15 @@ def test_tma_copies_are_those_of_the_conversion(scripts):
             state = described(encoding, block, swizzle="0")
         else:
             state = described(layout, block)
-        arguments.append([state, tensor, at])
-    compared = 0
-    for case, found in zip(cases, scripts(copies, arguments), strict=True):
-        layout, block, tensor, at = case
-        rows = 1040 * 8 // layout.element_bitwidth  # strides of whole 16 bytes
+        rows = 1088 * 8 // layout.element_bitwidth  # strides of whole 32 bytes
         transposed = layout.major == "MN" if isinstance(layout, SwizzleAtom) else layout.transposed
-        strides = (1, rows) if transposed else (rows, 1)
+        strides = ((1, rows) if transposed else (rows, 1)) if len(block) == 2 else None
+        arguments.append([state, tensor, at, strides])
+    compared = 0
+    for case, given_, found in zip(cases, arguments, scripts(copies, arguments), strict=True):
+        layout, block, tensor, at = case
         try:
-            wanted = tile_copies(
-                tensor, block, layout, at=at, strides=strides if len(block) == 2 else None
-            )
+            wanted = tile_copies(tensor, block, layout, at=at, strides=given_[3])
         except LayoutError:
             assert "error" in found, case
             continue
@@ -472,7 +481,46 @@ def test_tma_copies_are_those_of_the_conversion(scripts):
             )  # fmt: skip
             assert (box["offset"], box["bytes"]) == (own.smem_offset, own.transaction_bytes)
         compared += 1
-    assert compared > 150
+    assert compared > 155
+
+
+def test_each_block_of_a_cluster_copies_its_part(scripts):
+    """And the strides and address that no tensor map takes are refused."""
+    part = """(state, tensor, at, cta, strides, address) => {
+      const {own, first} = partOf(describedTile(state), state, cta);
+      return tmaBoxes(own, tensor, at.map((value, dim) => value + first[dim]), strides, address)
+        .map((box) => [box.first, box.offset, box.globalAt(box.first)]);
+    }"""
+    cases = [
+        (NVMMAShared(128, 16, major, cga_layout=cga), cta, strides, address)
+        for major, cga, cta, strides, address in itertools.product(
+            (False, True),
+            ([(1, 0)], [(0, 1), (1, 0)], [(0, 0), (0, 1)]),
+            range(5),
+            (None, (520, 1), (1, 520), (516, 1)),
+            (0, 1 << 20, 24),
+        )
+    ]
+    tensor, block, at = (512, 512), (256, 256), (64, -64)
+    arguments = [[described(encoding, block), tensor, at, *others] for encoding, *others in cases]
+    legal = 0
+    for (encoding, cta, strides, address), found in zip(
+        cases, scripts(part, arguments), strict=True
+    ):
+        try:
+            wanted = tile_copies(
+                tensor, block, encoding, at=at, cta=cta, strides=strides, global_address=address
+            )
+        except LayoutError:
+            assert "error" in found
+            continue
+        steps = strides or ((1, 512) if encoding.transposed else (512, 1))
+        assert tuples(found) == tuple(
+            (box.start, box.smem_offset, address + 2 * sum(map(operator.mul, box.start, steps)))
+            for box in wanted.boxes
+        )
+        legal += 1
+    assert 50 < legal < len(cases) / 2
 
 
 # ------------------------------------------------------------------- what the page shows
@@ -790,10 +838,12 @@ def test_descriptor_view(open_page):
 def test_what_is_not_drawn_is_said(open_page):
     page = open_page(PAGE)
     for state, said in (
-        ("view=tma&type=fp4-padded", "padded fp4 left out"),
+        ("view=tma&strides=1,128", "1 along dim1"),
+        ("view=tma&strides=100,1", "multiples of 16 bytes"),
+        ("view=tma&address=0x8", "multiple of 16"),
         ("view=descriptor&type=fp4-padded", "for 8, 16 or 32 bits"),
         ("view=descriptor&shape=2x64x64", "for two dimensions"),
-        ("view=tma&cga=[[1,0]]", "leave the cluster out"),
+        ("view=tma&cga=[[1,0]]&cta=2", "0 to 1"),
         ("view=tmem&matrix=no", "No no has 64 columns"),
         ("view=banks&swizzle=rows&offsets=3", "multiples of 4"),
         ("shape=64x63", "powers of two"),
@@ -870,6 +920,7 @@ def test_tma_view(open_page):
     byte = 2 * layout.apply(dim0=9, dim1=72)["offset"]
     assert fields(page, "#tma") == {
         "moved-element": "(9, 72)", "moved-global": "(4073, 72)", "moved-box": "1",
+        "moved-address": hex(2 * (4073 * 4096 + 72)),
         "moved-byte": f"{byte} ({byte:#x})", "moved-bank": str(byte % 128 // 4),
     }  # fmt: skip
     slider = page.locator("#tma .steps")
@@ -957,7 +1008,9 @@ def test_every_view_on_every_screen(open_page, width):
     states = [f"view={name}" for name in VIEWS]
     states += ["view=layout&major=MN", "view=layout&shape=128x128&cga=[[1,0],[0,1]]",
                "view=layout&shape=2x2x64x64&swizzle=64", "view=descriptor&major=MN&swizzle=64",
-               "view=tma&tensor=100x100&swizzle=32&start_at=-8,0&major=MN",
+               "view=tma&tensor=104x100&swizzle=32&start_at=-8,0&major=MN",
+               "view=tma&type=fp4-padded", "view=tma&cga=[[1,0]]&cta=1&strides=136,1",
+               "view=tmem&matrix=Scale+factors,+128+rows",
                "view=banks&access=ldmatrix.x4&swizzle=rows"]  # fmt: skip
     for state in states:
         go(page, state)

@@ -21,10 +21,14 @@ from triton.experimental.gluon.language.nvidia import blackwell
 from triton_ext.hardware.tensor_memory_encoding import TensorMemoryEncoding
 
 TYPES = {8: gl.uint8, 16: gl.float16, 32: gl.float32}
+SCALES = "#ttng.tensor_memory_scales_encoding<>"
 OLD = triton.__version__.startswith("3.7")
 
 
-def to_gluon(encoding):
+def to_gluon(text):
+    if text == SCALES:
+        return blackwell.TensorMemoryScalesLayout()
+    encoding = TensorMemoryEncoding.parse(text)
     block = (encoding.block_m, encoding.block_n)
     if OLD:
         return blackwell.TensorMemoryLayout(block, encoding.col_stride)
@@ -71,7 +75,7 @@ def main():
     builder = gluon_ir.GluonOpBuilder(context)
     print(json.dumps(triton.__version__))
     for text, shape, bits, loads in json.load(sys.stdin):
-        layout = to_gluon(TensorMemoryEncoding.parse(text))
+        layout = to_gluon(text)
         linear = builder.to_linear_layout(layout._to_ir(builder), shape)
         ask = guarded if OLD else load
         answers = [ask(layout, shape, bits, *one) for one in loads]

@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from triton_ext.commands.common import (
+    BASES,
     SHAPE,
     Description,
     Parsed,
@@ -42,6 +43,8 @@ _LIST = Parsed("text", integers(base=0), "list of integers; write it as 4096,1")
     type=Parsed("text", lambda text: int(text, 0), "address"),
     help="The tensor's address, such as 0x7f0000000000.",
 )
+@click.option("--cga", type=BASES, help="Bases of the cluster's blocks, such as [[1, 0]].")
+@click.option("--cta", type=int, default=0, help="Which block of the cluster copies its part.")
 @format_option("text", "json", "html", text="Tables, JSON, or a page that plays the copies.")
 def tma(
     described: Description,
@@ -51,6 +54,8 @@ def tma(
     at: tuple[int, ...] | None,
     core_matrices: bool,
     address: int,
+    cga: Any,
+    cta: int,
     form: str,
 ) -> None:
     """Show the tensor map of a tensor, and the TMA copies that fill one tile of it.
@@ -65,6 +70,7 @@ def tma(
       triton-ext tma --shape 4096x4096 --bits 16 --block 128x128 --at 4000,-64
       triton-ext tma --shape 1000x1000 --strides 1008,1 --bits 8 --block 64x128 --swizzle 64
       triton-ext tma --shape 4096x4096 --bits 16 --block 64x64 --swizzle 0 --core-matrices
+      triton-ext tma --shape 4096x4096 --bits 16 --block 256x64 --cga '[[1, 0]]' --cta 1
     """
     layout: NVMMAShared | SwizzleAtom
     if core_matrices:
@@ -74,16 +80,20 @@ def tma(
             )
         if described.fp4_padded:
             raise click.UsageError("--core-matrices cannot be used with --fp4-padded")
+        if cga is not None:
+            raise click.UsageError("--core-matrices cannot be used with --cga")
         assert described.bits is not None
         layout = SwizzleAtom("MN" if described.transposed else "K", 0, described.bits)
     else:
-        layout = described.encoding(block)
-    copies = tile_copies(shape, block, layout, at=at, strides=strides, global_address=address)
+        layout = described.encoding(block, cga or ())
+    copies = tile_copies(
+        shape, block, layout, at=at, strides=strides, cta=cta, global_address=address
+    )
     show(
         form,
         json=lambda: _as_json(copies),
         text=lambda: _as_text(copies),
-        html=rendering("html.tma_html", copies, shape),
+        html=rendering("html.tma_html", copies, block, shape, at, strides, cta),
     )
 
 

@@ -23,10 +23,13 @@ from triton_ext.hardware.tensor_memory import (
 )
 from triton_ext.hardware.tensor_memory_access import ACCESS_SHAPES, TmemTransfer, plan_transfer
 from triton_ext.hardware.tensor_memory_encoding import TensorMemoryEncoding
+from triton_ext.hardware.tensor_memory_scales import scale_factor_layout
+from triton_ext.layouts.attributes import parse_attribute
 from triton_ext.layouts.dump import layout_object
 from triton_ext.layouts.linear_layout import LinearLayout
 
 JSON_VERSION = 1
+_SCALES = "ttng.tensor_memory_scales_encoding"
 
 
 def _element(text: str) -> tuple[int, int]:
@@ -36,15 +39,15 @@ def _element(text: str) -> tuple[int, int]:
 
 @click.command()
 @click.argument("attribute", required=False)
-@click.option("--m", type=int, help="M of the MMA instruction, over both CTAs of a pair.")
+@click.option(
+    "--m", type=int, help="M of the MMA instruction, over both CTAs of a pair [default: 128 a CTA]."
+)
 @click.option("--n", type=click.IntRange(8, 256), help="N of the MMA instruction: an accumulator.")
 @click.option("--k", type=int, help="K of the operand: operand A in tensor memory.")
 @click.option(
     "--bits",
     type=choices(TMEM_ELEMENT_BITWIDTHS),
-    default="32",
-    show_default=True,
-    help="Bits of an element.",
+    help="Bits of an element [default: 32; scale factors have 8].",
 )
 @click.option("--cta-group", type=choices([1, 2]), default="1", show_default=True)
 @click.option(
@@ -55,6 +58,7 @@ def _element(text: str) -> tuple[int, int]:
 )
 @click.option("--ws", is_flag=True, help="The weight-stationary mode, tcgen05.mma.ws.")
 @click.option("--sparse", is_flag=True, help="A sparse operand A (layout C).")
+@click.option("--scales", is_flag=True, help="Block scale factors: --shape says rows x factors.")
 @click.option("--shape", type=SHAPE, help="The whole matrix, of several instructions.")
 @click.option(
     "--load",
@@ -79,11 +83,12 @@ def tmem(
     m: int | None,
     n: int | None,
     k: int | None,
-    bits: str,
+    bits: str | None,
     cta_group: str,
     packed: bool | None,
     ws: bool,
     sparse: bool,
+    scales: bool,
     shape: tuple[int, ...] | None,
     load: str | None,
     warps: int,
@@ -93,8 +98,9 @@ def tmem(
 ) -> None:
     """Show where a matrix lies in Blackwell's tensor memory: its lanes and columns.
 
-    The matrix is an accumulator (--m, --n), an operand A (--m, --k), or a tensor in Triton's
-    encoding ('#ttng.tensor_memory_encoding<...>' and --shape). --address alone decodes an address.
+    The matrix is an accumulator (--n), an operand A (--k), block scale factors (--scales), or a
+    tensor in one of Triton's encodings ('#ttng.tensor_memory_encoding<...>' or
+    '#ttng.tensor_memory_scales_encoding<>', and --shape). --address alone decodes an address.
 
     \b
     Examples:
@@ -102,28 +108,31 @@ def tmem(
       triton-ext tmem --m 64 --n 64 --load 16x256b --element 5,17
       triton-ext tmem --m 256 --n 256 --cta-group 2 --format json
       triton-ext tmem --m 128 --k 64 --bits 16
+      triton-ext tmem --scales --shape 128x16 --element 70,5
       triton-ext tmem --address 0x00200010
       triton-ext tmem --m 64 --n 64 --load 16x256b --format svg
     """
     at = None if address is None else TmemAddress.decode(address)
     described = any(value is not None for value in (m, n, k))
-    if attribute is None and not described:
+    if attribute is None and not described and not scales:
         if at is None or wanted is not None or load is not None or shape is not None:
-            raise click.UsageError("give --m and --n, --m and --k, an attribute, or an --address")
+            raise click.UsageError("give --n, --k, --scales, an attribute, or an --address")
         if form in ("svg", "html"):
             raise click.UsageError(f"--format {form} draws a matrix, not an --address alone")
         cell = {"version": JSON_VERSION, "address": _cell(at)}
         show(form, json=lambda: cell, text=lambda: _cell_text(at))
         return
-    if attribute is not None:
+    if attribute is not None or scales:
         if described or packed is not None or cta_group != "1" or ws or sparse:
-            raise click.UsageError("an attribute says M, N, packing and mode itself")
+            raise click.UsageError("an attribute says M, N, packing and mode itself; --scales none")
+        if attribute is not None and scales:
+            raise click.UsageError("give an attribute or --scales, not both")
         if shape is None:
-            raise click.UsageError("an attribute needs --shape")
-        encoding = TensorMemoryEncoding.parse(attribute)
-        title, layout = str(encoding), encoding.to_linear_layout(shape, int(bits))
+            raise click.UsageError(f"{'--scales' if scales else 'an attribute'} needs --shape")
+        title, layout = _encoded(attribute, shape, bits)
     else:
-        title, layout = _described(m, n, k, int(bits), int(cta_group), packed, ws, sparse, shape)
+        mode = int(bits or 32), int(cta_group), packed, ws, sparse
+        title, layout = _described(m, n, k, *mode, shape)
     partial = n if n is not None and n & (n - 1) else None
     if partial:
         if load or form == "svg":
@@ -142,6 +151,22 @@ def tmem(
     show(form, json=view.as_object, text=view.lines, svg=svg, html=html)
 
 
+def _encoded(
+    attribute: str | None, shape: tuple[int, ...], bits: str | None
+) -> tuple[str, LinearLayout]:
+    """A tensor in one of Triton's encodings; scale factors without an attribute."""
+    name = None if attribute is None else parse_attribute(attribute)
+    if attribute is not None and name is not None and name.mnemonic != _SCALES.split(".")[-1]:
+        encoding = TensorMemoryEncoding.parse(attribute)
+        return str(encoding), encoding.to_linear_layout(shape, int(bits or 32))
+    if name is not None:
+        name.checked(_SCALES, (), ())
+    if bits not in (None, "8"):
+        raise LayoutError("bits", int(bits), "scale factors have 8 bits")
+    said = "Scale factors of " + " x ".join(map(str, shape)) + " (rows, factors of a row)"
+    return said, scale_factor_layout(shape)
+
+
 def _described(
     m: int | None,
     n: int | None,
@@ -153,8 +178,9 @@ def _described(
     sparse: bool,
     shape: tuple[int, ...] | None,
 ) -> tuple[str, LinearLayout]:
-    if m is None or (n is None) == (k is None):
-        raise click.UsageError("give --m with --n (accumulator) or with --k (operand A)")
+    if (n is None) == (k is None):
+        raise click.UsageError("give --n (accumulator) or --k (operand A), with --m or without")
+    m = 128 * cta_group if m is None else m
     group = f", cta_group::{cta_group}" + (", .ws" if ws else "") + (", sparse A" if sparse else "")
     path = data_path_layout(m, cta_group, sparse=sparse, weight_stationary=ws)
     organization = path.organization + (", half of the lanes" if path.half else "")

@@ -12,11 +12,14 @@ CUTLASS ``cute/atom/mma_traits_sm100_frag.hpp``, ``tmem_sf_frg``.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from triton_ext.errors import LayoutError
-from triton_ext.hardware.tensor_memory import TMEM_LANES, WARP_LANES
+from triton_ext.hardware.tensor_memory import TMEM_LANES, WARP_LANES, stack_instructions
 from triton_ext.layouts.arguments import one_of
+from triton_ext.layouts.cluster import checked_shape
+from triton_ext.layouts.linear_layout import LinearLayout, powers_below
 
 _VECTORS: dict[str, dict[str, int]] = {
     "mxf8f6f4": {"": 1, "scale_vec::1X": 1, "block32": 1},
@@ -65,6 +68,30 @@ class ScaleFactors:
 
 GROUPS = TMEM_LANES // WARP_LANES
 """Groups of lanes that each hold the factors."""
+
+
+def scale_factor_layout(shape: Sequence[int]) -> LinearLayout:
+    """Where a matrix of scale factors lies in TMEM.
+
+    Args:
+        shape: rows of A (or columns of B), at least 32, and factors of each, at least 4; powers
+            of two.
+
+    Returns:
+        ``lane``, ``slot`` (byte), ``column`` -> ``dim0``, ``dim1``. Lane 32 and 64 are copies. The
+        rows follow each other along the columns, then the next 4 factors: Triton's order
+        (``tensorMemoryScalesToLinearLayout``).
+
+    Raises:
+        LayoutError: another shape, or more columns than TMEM has.
+    """
+    sizes = checked_shape(shape, 2)
+    for i, least in enumerate((WARP_LANES, 4)):
+        if sizes[i] < least:
+            raise LayoutError(f"shape[{i}]", sizes[i], f"must be at least {least}")
+    lanes = [(row, 0) for row in powers_below(WARP_LANES)] + [(0, 0)] * 2
+    columns = [(0, factor) for factor in powers_below(4)]
+    return stack_instructions(lanes, columns, (WARP_LANES, 4), (sizes[0], sizes[1]), 8)
 
 
 def scale_vector(kind: str, qualifier: str, scale_type: str) -> int:

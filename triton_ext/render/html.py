@@ -20,6 +20,7 @@ from triton_ext.hardware.operand import INSTRUCTION_K_BYTES, MmaOperand
 from triton_ext.hardware.smem_descriptor import FIELDS, SWIZZLE_CODES, VERSION
 from triton_ext.hardware.tensor_memory import accumulator_layout, operand_a_layout
 from triton_ext.hardware.tensor_memory_access import ACCESS_SHAPES, plan_transfer
+from triton_ext.hardware.tensor_memory_scales import scale_factor_layout
 from triton_ext.hardware.tma_tile import TileCopies
 from triton_ext.layouts.atoms import SwizzleAtom
 from triton_ext.layouts.cluster import bases_text
@@ -80,8 +81,9 @@ _STATE = {
     "view": "layout", "given": "", "shape": "128x128", "type": "bf16", "swizzle": "128",
     "major": "K", "part": "tile", "cga": "", "at": "", "access": "chunk", "offsets": "",
     "width": "4", "arch": "100", "instr": "", "start": "0", "value": "", "fragment": "ldmatrix.x4",
-    "tensor": "", "start_at": "", "matrix": "D, M = 128, f32", "n": "64",
-    "load": "32x32b", "shape2": "", "type2": "", "swizzle2": ROWS, "major2": "",
+    "tensor": "", "start_at": "", "strides": "", "address": "", "cta": "",
+    "matrix": "D, M = 128, f32", "n": "64", "load": "32x32b", "shape2": "", "type2": "",
+    "swizzle2": ROWS, "major2": "",
 }  # fmt: skip
 """What the page shows first; all of it can be changed there, and stands behind the # then."""
 _LOADS = tuple(name for name in ACCESS_SHAPES if name != "16x32bx2")
@@ -164,7 +166,7 @@ def _matrix(name: str, title: str, layout: LinearLayout, columns: int = 0) -> di
 
 @cache
 def _matrices() -> list[dict[str, Any]]:
-    """Accumulators and operands A of every M, over one CTA and a pair."""
+    """Accumulators and operands A of every M, over one CTA and a pair; scale factors."""
     found = []
     paths = ((64, 1), (128, 1), (128, 2), (256, 2))
     for (m, group), n in itertools.product(paths, (16, 32, 64, 128, 256)):
@@ -178,6 +180,10 @@ def _matrices() -> list[dict[str, Any]]:
                 layout = operand_a_layout(m, n, bits, cta_group=group)
                 title = f"Operand A {m}x{n}, {bits} bits{pair}"
             found.append(_matrix(kind + pair, title + ", in tensor memory", layout, n))
+    for rows, factors in itertools.product((64, 128, 256), (4, 8, 16, 32, 64)):
+        title = f"Scale factors {rows}x{factors}, in tensor memory"
+        layout = scale_factor_layout((rows, factors))
+        found.append(_matrix(f"Scale factors, {rows} rows", title, layout, factors))
     return found
 
 
@@ -274,7 +280,7 @@ def explore_html(
         swizzles=[("auto", "widest"), *widths, (CORES, "core matrices"), (ROWS, "none: rows")],
         accesses=list(_accesses()),
         matrices=[(name, name) for name in dict.fromkeys(one["name"] for one in matrices)],
-        columns=[(n, n) for n in dict.fromkeys(one["columns"] for one in matrices) if n],
+        columns=[(n, n) for n in sorted({one["columns"] for one in matrices}) if n],
         loads=[("", "none"), *((name, f".{name}") for name in _LOADS)],
     )
 
@@ -348,16 +354,26 @@ def banks_html(
     return explore_html("banks", own | state, tiles=tiles)
 
 
-def tma_html(copies: TileCopies, shape: Sequence[int]) -> str:
-    """The page of the copies that fill a tile of a tensor of `shape`."""
+def tma_html(
+    copies: TileCopies,
+    block: Sequence[int],
+    shape: Sequence[int],
+    at: Sequence[int] | None,
+    strides: Sequence[int] | None,
+    cta: int,
+) -> str:
+    """The page of the copies that fill a tile; see `triton_ext.hardware.tma_tile.tile_copies`."""
     layout = copies.layout
     if isinstance(layout, NVMMAShared):
-        state = _described(layout, copies.tile_shape)
+        state = _described(layout, block)
     else:
         state = {"type": str(layout.element_bitwidth), "swizzle": CORES, "major": layout.major}
-        state["shape"] = by(copies.tile_shape)
-    start = ",".join(map(str, copies.start))
-    return explore_html("tma", state | {"tensor": by(shape), "start_at": start})
+        state["shape"] = by(block)
+    address = copies.tensor_map.global_address
+    state |= {"tensor": by(shape), "cta": str(cta), "address": hex(address) if address else ""}
+    for name, values in (("start_at", at), ("strides", strides)):
+        state[name] = ",".join(map(str, values or ()))
+    return explore_html("tma", state)
 
 
 def tmem_html(title: str, layout: LinearLayout, load: str) -> str:

@@ -146,22 +146,30 @@ function derivedAs(mnSwizzled, kSwizzled, elementBytes, instruction, { arch, sta
 // ---------------------------------------------------------------- TMA
 
 // The copies that fill a tile at `start` of a tensor (triton_ext.hardware.tma_tile.tile_copies).
-function tmaBoxes(tile, tensor, start) {
+// `strides`: of the tensor, in elements; none: dense. `address`: of the tensor.
+function tmaBoxes(tile, tensor, start, strides = null, address = 0) {
   const rank = tile.sizes.length, dims = tile.sizes.map((_, dim) => dim), contiguous = tile.transposed ? 0 : rank - 1;
-  if (tile.block.length) throw new Error("The copies of one block are drawn; leave the cluster out.");
   if (tensor.length !== rank || start.length !== rank) throw new Error(`The tensor and the start need ${rank} dimensions, as the tile.`);
   if (tile.transposed && tile.swizzle && rank > 2) throw new Error("No TMA copy writes a swizzled, transposed tile of 3 or more dimensions.");
-  if ((start[contiguous] * tile.bits) % (8 * CHUNK)) throw new Error(`The innermost coordinate must be a multiple of ${CHUNK} bytes.`);
+  const order = [contiguous, ...dims.filter((dim) => dim !== contiguous).reverse()];
+  const packing = tile.fp4 ? 2 : 1, multiple = tile.fp4 ? 2 * CHUNK : CHUNK;  // of strides and address
+  const steps = strides || order.reduce(({ found, unit_ }, dim) => { found[dim] = unit_; return { found, unit_: unit_ * tensor[dim] }; }, { found: [], unit_: 1 }).found;
+  if (steps.length !== rank || steps[contiguous] !== 1) throw new Error(`The strides need ${rank} numbers, 1 along dim${contiguous}: TMA reads the innermost dimension contiguously.`);
+  if (steps.some((step, dim) => dim !== contiguous && (step * tile.bits) % (8 * multiple))) throw new Error(`The strides ${steps.join(",")}: multiples of ${multiple} bytes, but for the innermost.`);
+  if (address % multiple) throw new Error(`The address must be a multiple of ${multiple}.`);
+  if (tile.fp4 && tensor[contiguous] % 64) throw new Error("Of padded fp4, a tensor's row is a multiple of 64 bytes (128 elements).");
+  const most = tile.fp4 ? 4 * CHUNK : CHUNK;
+  if ((start[contiguous] * tile.bits) % (8 * most)) throw new Error(`The innermost coordinate must be a multiple of ${most} bytes.`);
   const box = tile.sizes.map((size) => Math.min(size, DATA.boxLimit));
   if (tile.atom) box[contiguous] = extent(tile.atom.bases, 1);
-  const bytes = (product(box) * tile.bits) / 8, strides = dims.map(() => 0);
-  let unitBytes = bytes;
+  const bytes = (product(box) * tile.bits) / 8, places = dims.map(() => 0);
+  let unitBytes = bytes * packing;
   for (const dim of tile.cores ? [1 - contiguous, contiguous] : dims) {
-    strides[dim] = unitBytes;
+    places[dim] = unitBytes;
     unitBytes *= tile.sizes[dim] / box[dim];
   }
   const counts = tile.sizes.map((size, dim) => size / box[dim]);
-  const order = [contiguous, ...dims.filter((dim) => dim !== contiguous).reverse()];
+  const globalAt = (point) => address + point.reduce((sum, value, dim) => sum + (value * steps[dim] * tile.bits) / 8, 0);
   return Array.from({ length: product(counts) }, (_, number) => {
     const index = unravel(number, [...counts].reverse()).reverse();  // the first dimension fastest
     const within = index.map((value, dim) => value * box[dim]);
@@ -170,6 +178,8 @@ function tmaBoxes(tile, tensor, start) {
       const begin = Math.min(Math.max(0, -from), box[dim]);
       return [begin, Math.max(begin, Math.min(box[dim], tensor[dim] - from))];
     });
-    return { within, first, shape: box, coordinates: order.map((dim) => first[dim]), offset: index.reduce((sum, value, dim) => sum + value * strides[dim], 0), bytes, inside };
+    const coordinates = order.map((dim) => first[dim] * (dim === contiguous ? packing : 1));
+    const offset = index.reduce((sum, value, dim) => sum + value * places[dim], 0);
+    return { within, first, shape: box, coordinates, offset, bytes, smemBytes: bytes * packing, inside, globalAt };
   });
 }

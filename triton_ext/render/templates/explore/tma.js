@@ -1,5 +1,15 @@
 // The TMA copies of a tile, box by box: from the tensor in global memory to the lines of shared memory.
 
+// What one block of the cluster copies: a tile of its own, and where in the whole it begins.
+function partOf(tile, state, block) {
+  const blocks = 2 ** tile.block.length;
+  if (block < 0 || block >= blocks) throw new Error(`The block: 0 to ${blocks - 1}, the blocks of the cluster.`);
+  if (!tile.block.length) return { own: tile, first: tile.sizes.map(() => 0) };
+  const { perBlock } = cluster(readCluster(state.cga, tile.sizes.length), tile.sizes);
+  const own = describedTile({ ...state, shape: perBlock.join("x"), swizzle: tile.swizzle ? `${tile.swizzle}` : "rows", cga: "" });
+  return { own, first: xorBases(tile.block, block, tile.sizes.map(() => 0)) };
+}
+
 function tmaView(root) {
   const from = $("[data-view=tensor]", root), to = $("[data-view=filled]", root), slider = $(".steps", root), play = $(".play", root);
   let plane, boxes, steps, timer = 0;
@@ -25,7 +35,7 @@ function tmaView(root) {
     const keys = [...new Set(found.map(({ number, byte }) => number * 2 ** 24 + Math.floor(byte / (8 * LINE))))].sort((a, b) => a - b);
     steps = keys.length;
     const stepOf = new Map(keys.map((key, i) => [key, i]));
-    const bytes = boxes[0].bytes, columnsWide = LINE / CHUNK, boxLines = Math.max(1, bytes / LINE), gap = 10, tw = 18, th = 7;
+    const { bytes, smemBytes } = boxes[0], columnsWide = LINE / CHUNK, boxLines = Math.max(1, smemBytes / LINE), gap = 10, tw = 18, th = 7;
     const drawnBoxes = [...new Set(found.map(({ number }) => number))].sort((a, b) => a - b), across = Math.min(drawnBoxes.length, 3);
     const place = (number) => drawnBoxes.indexOf(number);
     const boxX = (number) => left + 24 + (place(number) % across) * (columnsWide * tw + gap + 36), boxY = (number) => top + 4 + Math.floor(place(number) / across) * (boxLines * th + gap + 16);
@@ -51,7 +61,7 @@ function tmaView(root) {
     const filled = boxes.reduce((sum, { shape, inside }) => sum + product(shape) - product(inside.map(([begin_, end]) => end - begin_)), 0);
     sayAll(root, {
       "tma-note": `${boxes.length} ${boxes.length === 1 ? "copy" : "copies"} of ${boxes[0].shape.join("x")}; the mbarrier expects ${boxes.length * bytes} bytes${filled ? `; ${filled} elements out of bounds become 0` : ""}`,
-      "tensor-note": found.length * plane.run < product(plane.sizes) ? `cut: the first ${plane.drawn.join("x")}` : `${plane.sizes.join("x")} elements`,
+      "tensor-note": found.length * plane.run < product(plane.sizes) ? `cut: the first ${plane.drawn.join("x")}` : `${plane.sizes.join("x")} ${plane.fp4 ? "bytes, of two fp4 each" : "elements"}`,
     });
     $(".boxes tbody", root).replaceChildren(...boxes.map((box, i) => tableRow([i, `{${box.coordinates.join(", ")}}`, `+${box.offset}`, box.bytes], { box: i })));
   }
@@ -84,10 +94,11 @@ function tmaView(root) {
   slider.addEventListener("input", () => { stop(); showStep(Number(slider.value)); });
   function choose({ dataset }) {
     const pair = [Number(dataset.row), Number(dataset.column)], box = boxes[Number(dataset.box)], byte = Number(dataset.byte);
-    const point = plane.at(pair, plane.sizes.map(() => 0));
+    const point = plane.at(pair, plane.sizes.map(() => 0)), outside = outOfBounds(pair, box);
+    const global_ = point.map((value, dim) => value - box.within[dim] + box.first[dim]);
     for (const svg of [from, to]) ringCells(svg, (data) => data.byte === dataset.byte);
     sayAll(root, {
-      "moved-element": `(${point.join(", ")})`, "moved-global": `(${point.map((value, dim) => value - box.within[dim] + box.first[dim]).join(", ")})${outOfBounds(pair, box) ? ": zero" : ""}`,
+      "moved-element": `(${point.join(", ")})`, "moved-global": `(${global_.join(", ")})${outside ? ": zero" : ""}`, "moved-address": outside ? "-" : hex(box.globalAt(global_), 1),
       "moved-box": dataset.box, "moved-byte": `${byte} (${hex(byte, 1)})`, "moved-bank": `${Math.floor((byte % LINE) / BANK)}`,
     });
     speak(`element ${point.join(", ")}, box ${dataset.box}, byte ${byte}`);
@@ -97,11 +108,14 @@ function tmaView(root) {
   return {
     show(tile, state) {
       stop();
-      if (tile.fp4 || tile.given) throw new Error("TMA copies are drawn for the tiles that the controls describe, padded fp4 left out.");
-      const numbers = (text) => text.trim().split(/\s*[x×,]\s*/).map(Number), tensor = numbers(state.tensor || tile.sizes.join("x")), at = numbers(state.start_at || tile.sizes.map(() => 0).join(","));
-      if (![...tensor, ...at].every(Number.isInteger) || tensor.some((size) => size < 1)) throw new Error("The tensor as 4096x4096, the start as 0,0.");
-      boxes = tmaBoxes(tile, tensor, at);
-      plane = planeOf(tile);
+      if (tile.given) throw new Error("TMA copies are drawn for the tiles that the controls describe.");
+      const numbers = (text, otherwise) => (text.trim() ? text : otherwise.join(",")).split(/[x×,]/).map(Number);
+      const tensor = numbers(state.tensor, tile.sizes), at = numbers(state.start_at, tile.sizes.map(() => 0));
+      const strides = state.strides.trim() ? numbers(state.strides, []) : null, address = Number(state.address || 0), block = Number(state.cta || 0);
+      if (![...tensor, ...at, ...(strides || []), address, block].every(Number.isSafeInteger) || tensor.some((size) => size < 1) || address < 0) throw new Error("The tensor as 4096x4096, the start and strides as 4096,1, the address as 0x7f00.");
+      const { own, first } = partOf(tile, state, block);
+      boxes = tmaBoxes(own, tensor, at.map((value, dim) => value + first[dim]), strides, address);
+      plane = planeOf(own);
       draw();
       choose($(".cell", from));
       showStep(steps);

@@ -1,0 +1,153 @@
+"""Barriers with the wrong count, phase, or owner; blocks of a cluster that leave or reuse."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from museum.exhibit import Exhibit, expect, instead
+from museum.ptx import (
+    BLOCK,
+    CLUSTER,
+    bulk_load,
+    download,
+    expect_bytes,
+    init,
+    kernel,
+    launch,
+    wait,
+)
+from triton_ext.emulator.errors import (
+    BarrierFault,
+    Deadlock,
+    SynchronizationFault,
+    UninitializedRead,
+)
+
+SOURCE = np.arange(512, dtype=np.uint32)
+
+
+def _copy(text: str, schedule: str) -> None:
+    out = np.zeros(512, np.uint32)
+    launch(text, [out, SOURCE], schedule)
+    expect(out, SOURCE)
+
+
+def _runs(grid: int = 1, threads: int = 128):
+    def run(text: str, schedule: str) -> None:
+        launch(text, [], schedule, grid=grid, cluster=grid, block=threads)
+
+    return run
+
+
+def _in_a_pair(text: str, schedule: str) -> None:
+    out = np.zeros(512, np.uint32)
+    launch(text, [out, SOURCE], schedule, grid=2, cluster=2)
+    expect(out, SOURCE)
+
+
+_load = kernel("out source", init(1), expect_bytes(2048), bulk_load(), wait("FULL"), download())
+_EXPECT_ALONE = "  @%first mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%bar], 2048;"
+_NAMED = """\
+  setp.lt.u32 %p2, %warp, 4;
+  @%p2 bra LOAD;
+  bar.sync 1, 160;
+  bra END;
+LOAD:
+  bar.arrive 1, 160;
+END:"""
+_named = kernel("", _NAMED)
+_fresh = kernel(
+    "out source", init(1, 1), expect_bytes(2048), bulk_load(), wait("FIRST", 0, 0), BLOCK,
+    expect_bytes(2048, 1), bulk_load(2048, 2048, 1), wait("SECOND", 0, 1), download("%mine+2048"),
+)  # fmt: skip
+_RANK = """\
+  mov.u32 %r1, %cluster_ctarank;
+  xor.b32 %r2, %r1, 1;
+  mapa.shared::cluster.u32 %r3, %bar, %r2;
+  setp.eq.u32 %p2, %r1, 0;
+  and.pred %p3, %p2, %first;"""
+_TRY_CANCEL = (
+    "  @%p3 clusterlaunchcontrol.try_cancel.async.shared::cta.mbarrier::complete_tx::bytes"
+    ".multicast::cluster::all.b128 [%data], [%bar];"
+)
+_cancel = kernel(
+    "", init(1, meet=CLUSTER), _RANK, expect_bytes(16), _TRY_CANCEL, wait("ANSWER"), CLUSTER,
+    target="sm_100a",
+)  # fmt: skip
+_MULTICAST = """\
+  mov.b16 %h1, 3;
+  @%p3 cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster
+      [%data], [%source], 2048, [%bar], %h1;"""
+_multicast = kernel(
+    "out source", init(1, meet=CLUSTER), _RANK, expect_bytes(2048), _MULTICAST, wait("FULL"),
+    download(), CLUSTER, expect_bytes(2048), _MULTICAST, wait("AGAIN", 1), CLUSTER,
+)  # fmt: skip
+_LATE = """\
+  @%p2 bra END;
+  mov.u32 %r4, 0;
+SPIN:
+  add.u32 %r4, %r4, 1;
+  setp.lt.u32 %p4, %r4, 3000;
+  @%p4 bra SPIN;
+  @%first mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%r3];
+END:"""
+_exit = kernel("", init(1, meet=CLUSTER), _RANK, _LATE, CLUSTER)
+
+EXHIBITS = [
+    Exhibit(
+        "A barrier expects bytes, and nobody arrives",
+        ("tile-ai/tilelang#2566",),
+        "H100 and GB300: a pipelined loop of a single iteration never returns.",
+        "With one iteration the copy becomes a plain bulk copy, for which TileLang 0.1.11 emits "
+        "expect_tx instead of arrive.expect_tx: the bytes come, the one arrival never does.",
+        _load, instead(_load, (expect_bytes(2048), _EXPECT_ALONE)), _copy, Deadlock,
+        "1 of 1 arrivals missing, 0 bytes outstanding",
+    ),
+    Exhibit(
+        "A named barrier counts fewer warps than arrive",
+        ("Dao-AILab/quack#146",),
+        "SM100: the epilogue's load warp hangs when A is gathered.",
+        "Two warps are written into the barrier's count; with a gathered A four warps load, and "
+        "five take part.",
+        _named, instead(_named, ("bar.sync 1, 160", "bar.sync 1, 64"),
+                        ("bar.arrive 1, 160", "bar.arrive 1, 64")),
+        _runs(threads=160), BarrierFault, "which expects 64",
+    ),
+    Exhibit(
+        "The parity of the loop, for a barrier that is fresh",
+        ("tile-ai/tilelang#2927",),
+        "H200: silent corruption from the second copy on.",
+        "The wait's parity was derived from the iteration, although each iteration has a barrier "
+        "of its own. Waiting for parity 1 of a barrier in its phase 0 returns at once. (Under the "
+        "schedule in which the copy is quicker than the wait it is a deadlock.)",
+        _fresh, instead(_fresh, (wait("SECOND", 0, 1), wait("SECOND", 1, 1))), _copy,
+        UninitializedRead, "nothing wrote it", "lazy",
+    ),
+    Exhibit(
+        "A multicast answers both blocks, and one of them expects it",
+        ("facebookexperimental/triton#908",),
+        "Blackwell: every odd block of the clusters hung.",
+        "clusterlaunchcontrol.try_cancel with multicast completes bytes at the barrier of each "
+        "block; only block 0 announced them.",
+        _cancel, instead(_cancel, ("  @%first mbarrier.arrive", "  @%p3 mbarrier.arrive")),
+        _runs(2), Deadlock, "block (1, 0, 0)",
+    ),
+    Exhibit(
+        "A multicast overwrites what the peer still uses",
+        ("inclusionAI/humming#56",),
+        "H100 and H200: 5.0 to 18.5 % of the elements wrong at M = 512 and 4096, none at 64.",
+        "The leader multicasts the next tile after its own epilogue; the peer's may not be done. "
+        "Mended by a barrier over both blocks.",
+        _multicast, instead(_multicast, (f"{download()}\n{CLUSTER}", f"{download()}\n{BLOCK}")),
+        _in_a_pair, SynchronizationFault, "nothing orders the two",
+    ),
+    Exhibit(
+        "A block leaves while its peer still arrives there",
+        ("sgl-project/sglang#32907", "sgl-project/sglang#32954"),
+        "B300: Xid 13, \"CTA Not Present\", eight times in a day under load.",
+        "Arrivals, commits and deallocations go to the peer until the end of the kernel; the "
+        "cluster met at its start alone. Mended by a cluster barrier before the exit.",
+        _exit, instead(_exit, (f"END:\n{CLUSTER}", "END:")), _runs(2), SynchronizationFault,
+        "which has ended",
+    ),
+]  # fmt: skip

@@ -1,0 +1,154 @@
+"""Tensor memory: read too early, written or freed too early."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from museum.exhibit import Exhibit, expect, instead
+from museum.ptx import (
+    AFTER,
+    ALLOCATE,
+    BEFORE,
+    BLOCK,
+    COMMIT,
+    DEALLOCATE,
+    LOAD_SUMS,
+    LOADED,
+    ONES,
+    OPERANDS,
+    PUBLISH,
+    TENSOR_SUMS_OUT,
+    arrive,
+    init,
+    kernel,
+    launch,
+    tcgen05_mma,
+    wait,
+)
+from triton_ext.emulator.errors import SynchronizationFault, TensorMemoryFault
+
+
+def _blackwell(*body: str, parameters: str = "out") -> str:
+    return kernel(parameters, *body, target="sm_100a")
+
+
+def _sums(each: float):
+    def run(text: str, schedule: str) -> None:
+        out = np.zeros(512, np.float32)
+        launch(text, [out], schedule)
+        expect(out, np.full_like(out, each))
+
+    return run
+
+
+def _two_warpgroups(text: str, schedule: str) -> None:
+    launch(text, [], schedule, block=256)
+
+
+_READY = (ALLOCATE, ONES, PUBLISH, OPERANDS)
+_FREED = (BLOCK, DEALLOCATE)
+_one = _blackwell(
+    init(1), *_READY, tcgen05_mma(), COMMIT, wait("DONE"), AFTER, LOAD_SUMS, LOADED,
+    TENSOR_SUMS_OUT, *_FREED,
+)  # fmt: skip
+_two = _blackwell(
+    init(1), *_READY, tcgen05_mma(), tcgen05_mma(1), COMMIT, wait("DONE"), AFTER, LOAD_SUMS, LOADED,
+    TENSOR_SUMS_OUT, *_FREED,
+)  # fmt: skip
+_reused = _blackwell(
+    init(1, 128), *_READY, tcgen05_mma(), COMMIT, wait("DONE"), AFTER, LOAD_SUMS, LOADED, BEFORE,
+    arrive(1), wait("EMPTY", 0, 1), AFTER, tcgen05_mma(), COMMIT, wait("AGAIN", 1),
+    TENSOR_SUMS_OUT, *_FREED,
+)  # fmt: skip
+_ALIASED = """\
+  setp.ge.u32 %p3, %warp, 4;
+  @!%p3 tcgen05.st.sync.aligned.32x32b.x1.b32 [%r22], {%thread};
+  tcgen05.wait::st.sync.aligned;
+  tcgen05.fence::before_thread_sync;
+  bar.sync 0;
+  tcgen05.fence::after_thread_sync;
+  @%p3 bra SECOND;
+  tcgen05.ld.sync.aligned.32x32b.x1.b32 {%v0}, [%r22];
+  tcgen05.wait::ld.sync.aligned;
+  tcgen05.fence::before_thread_sync;
+  bar.arrive 1, 256;
+  bra END;
+SECOND:
+  bar.sync 1, 256;
+  tcgen05.fence::after_thread_sync;
+  tcgen05.st.sync.aligned.32x32b.x1.b32 [%r22], {%thread};
+  tcgen05.wait::st.sync.aligned;
+END:"""
+_aliased = _blackwell(ALLOCATE, _ALIASED, *_FREED, parameters="")
+_published = """\
+  setp.ge.u32 %p3, %warp, 4;
+  @%p3 bra READER;
+  tcgen05.st.sync.aligned.32x32b.x1.b32 [%r22], {%thread};
+  tcgen05.wait::st.sync.aligned;
+  tcgen05.fence::before_thread_sync;
+  mbarrier.arrive.shared::cta.b64 _, [%bar];
+  bra END;
+READER:
+""" + "\n".join([wait("READY"), AFTER])
+_statistics = _blackwell(
+    init(128), ALLOCATE, _published, "  tcgen05.ld.sync.aligned.32x32b.x1.b32 {%v0}, [%r22];",
+    LOADED, "END:", *_FREED, parameters="",
+)  # fmt: skip
+
+EXHIBITS = [
+    Exhibit(
+        "Two products into one accumulator, and one of them is waited for",
+        ("triton-lang/triton#10821", "triton-lang/triton#10988"),
+        "B300: acc = tl.dot(a1, b1, acc); acc = tl.dot(a2, b2, acc) in a loop is wrong by 50 to 70 "
+        "where values are about 25, the same in every run (Triton 3.6.0, 3.7.1).",
+        "Triton's pipeliner took two products that share an accumulator for independent ones, and "
+        "did not wait for the second. (A kernel like the issue's, compiled by Triton 3.7.1 and "
+        "3.8.0, ends in the same fault; by 3.9.0 it is right.)",
+        _two, instead(_two, (f"{tcgen05_mma(1)}\n{COMMIT}", f"{COMMIT}\n{tcgen05_mma(1)}")),
+        _sums(32), SynchronizationFault, "nothing waited for its completion",
+    ),
+    Exhibit(
+        "A fast warp stores over what a slow one has yet to load",
+        ("facebookexperimental/triton#1992", "facebookexperimental/triton#1993"),
+        "Blackwell: 44 of 380 runs of a flash-attention backward pass had blocks of 32 wrong rows.",
+        "P is stored over a part of S in tensor memory. The compiler's barrier analysis knew "
+        "shared memory alone, and put none between the warps' loads and stores.",
+        _aliased, instead(_aliased, ("  bar.arrive 1, 256;\n", ""), ("  bar.sync 1, 256;\n", "")),
+        _two_warpgroups, SynchronizationFault, "may still be read by warp 0",
+    ),
+    Exhibit(
+        "The commit is for a pair of CTAs, the product for one",
+        ("tile-ai/tilelang#2287",),
+        "Blackwell: CUDA_ERROR_ILLEGAL_INSTRUCTION.",
+        "With A in tensor memory the flag for a pair was not passed on to the product.",
+        _one, instead(_one, ("commit.cta_group::1", "commit.cta_group::2")), _sums(16),
+        TensorMemoryFault, "cta_group::2, after an instruction with cta_group::1",
+    ),
+    Exhibit(
+        "Tensor memory is handed back while tcgen05.ld is in flight",
+        ("flashinfer-ai/flashinfer#5334", "hao-ai-lab/FastVideo#1819"),
+        "Latent: the machine code arrives at the barrier before it waits for the load; nobody "
+        "caught a wrong number.",
+        "tcgen05.wait::ld stands behind the arrival, or nowhere. The next product may overwrite "
+        "what is being loaded.",
+        _reused, instead(_reused, (f"{LOADED}\n{BEFORE}", BEFORE),
+                         (TENSOR_SUMS_OUT, f"{LOADED}\n{TENSOR_SUMS_OUT}")),
+        _sums(16), SynchronizationFault, "has not executed tcgen05.wait::ld yet",
+    ),
+    Exhibit(
+        "Tensor memory is freed while another warp loads",
+        ("mlc-ai/TIRx-kernels#19",),
+        "Latent: found by a checker; the B200 gave right numbers.",
+        "One warp deallocates when its own work is done. Mended by a barrier of the four warps.",
+        _one, instead(_one, (f"{BLOCK}\n{DEALLOCATE}", DEALLOCATE)), _sums(16),
+        SynchronizationFault, "is freed, and may still be read by warp 1",
+    ),
+    Exhibit(
+        "A store to tensor memory is announced before it is done",
+        ("NVIDIA/cutlass#3653",),
+        "Latent, and disputed: reported from a formal check of the FMHA example's PTX.",
+        "tcgen05.st, then an arrival, without tcgen05.wait::st between.",
+        _statistics, instead(_statistics, ("  tcgen05.wait::st.sync.aligned;\n", "")),
+        _two_warpgroups, SynchronizationFault, "has not executed tcgen05.wait::st yet",
+    ),
+]  # fmt: skip

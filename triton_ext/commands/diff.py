@@ -1,0 +1,161 @@
+"""``triton-ext diff``: two layouts, descriptors, kernels or traces side by side."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import click
+
+from triton_ext.commands.common import SHAPE, format_option, show, time_limited
+from triton_ext.errors import LayoutError
+from triton_ext.hardware.instruction_descriptor import KINDS
+from triton_ext.layouts.dump import LayoutDump, dump_encoding, from_json
+from triton_ext.layouts.encodings import parse_encoding
+from triton_ext.ptx.files import MAX_FILE_BYTES, ptx_of_bytes
+from triton_ext.reading import read_file, read_stream
+from triton_ext.render.difference import (
+    Comparison,
+    Row,
+    compare_descriptors,
+    compare_instruction_descriptors,
+    compare_layouts,
+    compare_listings,
+    listing_kind,
+)
+
+JSON_VERSION = 1
+_LISTINGS = {"ptx": "PTX", "mlir": "TTGIR", "trace": "trace"}
+_Thing = tuple[str, Any]
+"""What is compared: "layout" and a dump, "descriptor" and a number, or a listing and its text."""
+
+
+@click.command()
+@click.argument("a", metavar="A")
+@click.argument("b", metavar="B")
+@click.option("--shape", type=SHAPE, help="Of attributes: the tensor's shape, such as 128x64.")
+@click.option("--arch", default="sm_100", show_default=True, help="Of matrix descriptors.")
+@click.option(
+    "--kind", type=click.Choice(list(KINDS)), help="They are instruction descriptors, of this kind."
+)
+@format_option("text", "json")
+@time_limited
+@click.pass_context
+def diff(
+    context: click.Context,
+    a: str,
+    b: str,
+    shape: tuple[int, ...] | None,
+    arch: str,
+    kind: str | None,
+    form: str,
+) -> None:
+    """Show the first difference of two of a kind, side by side.
+
+    A and B are encodings (MLIR attributes, or what `layout --format json` wrote), descriptors
+    (numbers), or files: PTX (or a cubin with it), TTGIR, or what `run --trace` printed. "-" is
+    stdin. Layouts are compared by their bases, however the encodings spell them; listings line by
+    line, without comments and source locations, where the names of registers and values may differ
+    one to one.
+
+    Exit status: 0 if they are the same, 1 if they differ, 2 if they cannot be compared.
+
+    \b
+    Examples:
+      triton-ext diff 0x4000404000010000 0x4000404000020000
+      triton-ext diff '#ttg.nvmma_shared<{swizzlingByteWidth = 128, transposed = false,
+                       elementBitWidth = 16}>' other.json --shape 64x64
+      triton-ext diff old.ptx new.ptx
+    """
+    left, right = (_thing(what, shape) for what in (a, b))
+    if left[0] != right[0]:
+        raise click.UsageError(f"{a!r} is of kind {left[0]}, {b!r} of kind {right[0]}")
+    if (kind is not None or arch != "sm_100") and left[0] != "descriptor":
+        raise click.UsageError("--arch and --kind are for descriptors")
+    found = _compared(left, right, arch, kind)
+    show(form, json=lambda: _as_json(found), text=lambda: _as_text(found, a, b))
+    if found.first is not None:
+        context.exit(1)
+
+
+def _compared(left: _Thing, right: _Thing, arch: str, kind: str | None) -> Comparison:
+    what, one, other = *left, right[1]
+    if what == "layout":
+        return compare_layouts(one, other)
+    if what != "descriptor":
+        return compare_listings(one, other, what)
+    if kind is not None:
+        return compare_instruction_descriptors(one, other, kind)
+    return compare_descriptors(one, other, arch)
+
+
+def _thing(what: str, shape: tuple[int, ...] | None) -> _Thing:
+    """What an argument names."""
+    if what.lstrip().startswith("#"):
+        return "layout", _legal(dump_encoding(parse_encoding(what), shape), what)
+    try:
+        return "descriptor", int(what, 0)
+    except ValueError:
+        pass
+    try:
+        data = (
+            read_stream(sys.stdin.buffer, MAX_FILE_BYTES)
+            if what == "-"
+            else read_file(what, MAX_FILE_BYTES)
+        )
+    except OSError as error:
+        raise click.UsageError(
+            f"{what!r} is no attribute ('#ttg...'), no number and no readable file:"
+            f" {error.strerror}"
+        ) from None
+    modules = ptx_of_bytes(data, what)
+    if len(modules) != 1:
+        raise click.UsageError(f"{what!r} has {len(modules)} PTX modules: extract one")
+    text = modules[0].text
+    if text.lstrip().startswith("{"):
+        dumps = from_json(text)
+        if len(dumps) != 1:
+            raise click.UsageError(f"{what!r} has {len(dumps)} layouts: write one into the file")
+        return "layout", _legal(dumps[0], what)
+    if not (kind := listing_kind(text)):
+        raise click.UsageError(f"{what!r} is neither PTX, nor TTGIR, nor a trace, nor a layout")
+    return kind, text
+
+
+def _legal(dump: LayoutDump, what: str) -> LayoutDump:
+    if dump.layout is None:
+        raise LayoutError("layout", what, dump.error)
+    return dump
+
+
+def _as_json(found: Comparison) -> dict[str, Any]:
+    first = found.first
+    return {
+        "version": JSON_VERSION,
+        "kind": found.kind,
+        "same": first is None,
+        "first": None if first is None else {**vars(first), "says": found.says},
+        "rows": [vars(row) for row in found.rows],
+    }
+
+
+def _as_text(found: Comparison, a: str, b: str) -> Iterator[str]:
+    first = found.first
+    kind = _LISTINGS.get(found.kind, found.kind)
+    if first is None:
+        yield f"the same {kind}"
+        return
+    where = "line" if found.kind in _LISTINGS else "at"
+    yield f"not the same {kind}, first {where} {first.name}" + found.says
+    rows = [Row("", a, b, True), *found.rows]
+    widths = [max(len(getattr(row, side)) for row in rows) for side in ("name", "left", "right")]
+    room = max(24, (shutil.get_terminal_size().columns - widths[0] - 7) // 2)
+    width = min(room, max(widths[1:]))
+    for row in rows:
+        for i in range(0, max(len(row.left), len(row.right), 1), width):
+            name = row.name if i == 0 else ""
+            mark = " " if row.same else "|"
+            left, right = row.left[i : i + width], row.right[i : i + width]
+            yield f"  {name:{widths[0]}}  {left:{width}} {mark} {right}".rstrip()
