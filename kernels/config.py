@@ -53,7 +53,8 @@ SCALE_BLOCK = (128, 4)
 """Rows and columns of a block of scales, whose 512 bytes are contiguous (cuBLAS, "1D Block Scaling
 Factors Layout"); in tensor memory it takes 4 columns."""
 ELEMENT_BYTES = {
-    "fp16": 2, "bf16": 2, "e4m3": 1, "e5m2": 1, "tf32": 4, "int8": 1, **dict.fromkeys(BLOCK_SCALED, 1)
+    "fp16": 2, "bf16": 2, "e4m3": 1, "e5m2": 1, "tf32": 4, "int8": 1,
+    **dict.fromkeys(BLOCK_SCALED, 1),
 }  # fmt: skip
 """The size of each type of operand that the kernel with consumers takes. tf32 is fp32 in memory, of
 which the tensor cores read the upper 19 bits; only 16-bit operands may be MN-major (wgmma's rule).
@@ -140,9 +141,7 @@ def tile_layouts(
     return TileLayouts(encoding, linear, tma_shape, tma_encoding)
 
 
-def scale_layouts(
-    rows: int, columns: int, cga_layout: Sequence[Sequence[int]] = ()
-) -> TileLayouts:
+def scale_layouts(rows: int, columns: int, cga_layout: Sequence[Sequence[int]] = ()) -> TileLayouts:
     """The layouts of the scales of a tile, (row, scale), in whole blocks of `SCALE_BLOCK`.
 
     In a block, the 4 bytes of row r begin at byte 16 * (r % 32) + 4 * (r // 32). The `encoding` is
@@ -409,6 +408,11 @@ class MatmulConfig:
         if self.element_type in ELEMENT_TYPES:
             return self.element_type
         return "int32" if self.element_type == "int8" else "fp32"
+
+    @property
+    def bias_type(self) -> str:
+        """The type of the bias: C's, but bf16 for a C of fp8."""
+        return "bf16" if C_BYTES[self.c_type] == 1 else self.c_type
 
     @property
     def shares(self) -> int:

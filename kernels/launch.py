@@ -56,7 +56,7 @@ class LaunchPlan:
             descriptors of A, B and C with the boxes below, the contiguous dimension last.
             ``workspace``: a pointer to `workspace_bytes` bytes, aligned to 16.
             ``bias``, ``a_scale``, ``b_scale``: pointers to contiguous vectors of N, M and N (or 1)
-            elements, bias of any floating-point type, scales of fp32. ``alpha``, ``beta``: floats.
+            elements, bias of `MatmulConfig.bias_type`, scales of fp32. ``alpha``, ``beta``: floats.
             ``c0_desc``: as ``c_desc``, for the residual. ``narrow_desc``: of the right operand
             (B, or A if they are swapped) once more, with the box of the narrow tile.
             ``prefetched``: the address of the operand that `MatmulConfig.prefetch` names.
@@ -289,7 +289,7 @@ def compile_matmul(config: MatmulConfig, constants: dict[str, Any] | None = None
     constants = kernel_constants(config) if constants is None else constants
     a, b = (config.a_layouts, config.element_type), (config.b_layouts, config.element_type)
     c = (config.c_layouts, config.c_type)
-    types = {"workspace": "*u8", "bias": f"*{config.c_type}", "a_scale": "*fp32",
+    types = {"workspace": "*u8", "bias": f"*{config.bias_type}", "a_scale": "*fp32",
              "b_scale": "*fp32", "alpha": "fp32", "beta": "fp32", "prefetched": "*u8"}  # fmt: skip
     tiles = dict(zip(("a_desc", "b_desc"), (b, a) if config.swap else (a, b), strict=True))
     tiles |= {"c_desc": c, "c0_desc": c}

@@ -209,8 +209,8 @@ def store(epilogue, accumulators, tickets):
 @gluon.jit
 def matmul_warp_specialized_sm100(
         a_desc, b_desc, c_desc, narrow_desc, workspace, bias, a_scale, b_scale, alpha, c0_desc,
-        beta, prefetched, left_scales, right_scales, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, NARROW_N: gl.constexpr,
-        BLOCK_K: gl.constexpr,
+        beta, prefetched, left_scales, right_scales, BLOCK_M: gl.constexpr,
+        BLOCK_N: gl.constexpr, NARROW_N: gl.constexpr, BLOCK_K: gl.constexpr,
         STAGES: gl.constexpr, ACCUMULATORS: gl.constexpr, PAIR: gl.constexpr, ASKED: gl.constexpr,
         GROUP_M: gl.constexpr, C_PARTS: gl.constexpr, C_BUFFERS: gl.constexpr,
         A_K_MAJOR: gl.constexpr, B_K_MAJOR: gl.constexpr, C_N_MAJOR: gl.constexpr,

@@ -26,7 +26,8 @@ TORCH_TYPES = {
 }
 # What a correctly rounded result may be off by, relative to its Frobenius norm.
 ROUNDING = {
-    "fp16": 2.0**-11, "bf16": 2.0**-8, "fp32": 2.0**-22, "int32": 0.0, "e4m3": 2.0**-4, "e5m2": 2.0**-3
+    "fp16": 2.0**-11, "bf16": 2.0**-8, "fp32": 2.0**-22, "int32": 0.0,
+    "e4m3": 2.0**-4, "e5m2": 2.0**-3,
 }  # fmt: skip
 # By their codes (OCP Microscaling Formats 1.0, 5.3.3).
 E2M1 = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6], dtype=torch.float64)
@@ -37,7 +38,7 @@ def to_blocked(scales):
     """Scales (rows, columns) in blocks of 128 x 4, padded with zeros (cuBLAS, "1D Block Scaling
     Factors Layout"): what torch's own tests make for ``torch._scaled_mm``.
     """
-    rows, columns = (-(-size // unit) * unit for size, unit in zip(scales.shape, (128, 4)))
+    rows, columns = -(-scales.shape[0] // 128) * 128, -(-scales.shape[1] // 4) * 4
     padded = torch.zeros((rows, columns), dtype=torch.uint8)
     padded[: scales.shape[0], : scales.shape[1]] = scales.view(torch.uint8)
     blocks = padded.view(rows // 128, 4, 32, columns // 4, 4).permute(0, 3, 2, 1, 4)
@@ -110,7 +111,7 @@ def problem(config, m, n, k, device="cpu", exact=True, seed=0, shared=""):
         extras["b_scale"] = (torch.rand(count, generator=generator) + 0.5).to(device)
         expected *= extras["b_scale"].double()
     if config.bias:
-        bias = torch.randn(n, generator=generator).to(TORCH_TYPES[config.c_type])
+        bias = torch.randn(n, generator=generator).to(TORCH_TYPES[config.bias_type])
         extras["bias"] = bias.to(device)
         expected += extras["bias"].double()
     if config.residual:
