@@ -76,10 +76,11 @@ class BlockScales:
 def block_scales_of(a_desc, b_desc, STAGES: gl.constexpr, A_LAYOUT: gl.constexpr,
                     B_LAYOUT: gl.constexpr, FORMAT: gl.constexpr):  # fmt: skip
     """The scales of a ring of so many stages, with their memory; see `BlockScales`."""
-    A_SHAPE: gl.constexpr = [ROWS * a_desc.block_type.shape[0], 4 * a_desc.block_type.shape[1]]
-    B_SHAPE: gl.constexpr = [ROWS * b_desc.block_type.shape[0], 4 * b_desc.block_type.shape[1]]
-    a_tiles = gl.allocate_shared_memory(a_desc.dtype, [STAGES, *A_SHAPE], A_LAYOUT)
-    b_tiles = gl.allocate_shared_memory(b_desc.dtype, [STAGES, *B_SHAPE], B_LAYOUT)
-    a = allocate_tensor_memory(a_desc.dtype, A_SHAPE, scales_layout(gl.num_ctas(), True))
-    b = allocate_tensor_memory(b_desc.dtype, B_SHAPE, scales_layout(gl.num_ctas(), False))
+    A: gl.constexpr = ROWS * a_desc.block_type.shape[0]
+    B: gl.constexpr = ROWS * b_desc.block_type.shape[0]
+    COLUMNS: gl.constexpr = 4 * a_desc.block_type.shape[1]
+    a_tiles = gl.allocate_shared_memory(a_desc.dtype, [STAGES, A, COLUMNS], A_LAYOUT)
+    b_tiles = gl.allocate_shared_memory(b_desc.dtype, [STAGES, B, COLUMNS], B_LAYOUT)
+    a = allocate_tensor_memory(a_desc.dtype, [A, COLUMNS], scales_layout(gl.num_ctas(), True))
+    b = allocate_tensor_memory(b_desc.dtype, [B, COLUMNS], scales_layout(gl.num_ctas(), False))
     return BlockScales(a_desc, b_desc, a_tiles, b_tiles, a, b, FORMAT)

@@ -62,9 +62,8 @@ Two elements of 4 bits count as one here, and wherever K is counted, as in torch
 """
 MMA_KINDS = {
     "fp16": "f16", "bf16": "f16", "e4m3": "f8f6f4", "e5m2": "f8f6f4", "tf32": "tf32", "int8": "i8",
-    "mxfp8": "mxf8f6f4", "mxfp8_e5m2": "mxf8f6f4", "mxfp4": "mxf4", "nvfp4": "mxf4nvf4",
 }  # fmt: skip
-"""What ``tcgen05.mma`` calls the types of its operands."""
+"""What ``tcgen05.mma`` calls the types of its operands without scales."""
 C_BYTES = {"fp16": 2, "bf16": 2, "fp32": 4, "int32": 4, "e4m3": 1, "e5m2": 1}
 SCALED_COLUMNS = (128, 256)
 """How wide tiles of block-scaled types may be."""
@@ -159,7 +158,8 @@ def scale_layouts(rows: int, columns: int, cga_layout: Sequence[Sequence[int]] =
     shares = tuple((own_rows * basis[0], 0) for basis in cga_layout)
     tma_shape = (rows // SCALE_BLOCK[0], columns // SCALE_BLOCK[1], 2, 256)
     encoding = NVMMAShared(0, 8, rank=4, cga_layout=tuple((b[0], 0, 0, 0) for b in cga_layout))
-    return TileLayouts(encoding, SharedLinear(tuple(bases), shares), tma_shape, encoding)
+    linear = SharedLinear(tuple(bases), shares, encoding.alignment)
+    return TileLayouts(encoding, linear, tma_shape, encoding)
 
 
 INT8_MAX_COLUMNS = 224
@@ -331,12 +331,12 @@ class MatmulConfig:
         rows: tuple[int, ...] = (64 * self.shares, 128 * self.shares)
         if on_hopper and (self.columns > 160 or self.consumers == 3):
             rows = rows[:1]  # 160 registers of accumulator a thread are what there is room for
-        if not on_hopper and self.rows in rows:
+        if scaled:  # whole blocks of scales; and products of 64 rows have none
+            rows, shapes = rows[1:], SCALED_COLUMNS
+        elif not on_hopper and self.rows in rows:
             kind, blocks = MMA_KINDS.get(self.element_type, "f16"), 2 if self.pair else 1
             legal = legal_n(kind, blocks * self.rows, blocks)
             shapes = [size for size in shapes if size in legal]
-        if scaled:  # whole blocks of scales; and products of 64 rows have no scales
-            rows, shapes = rows[1:], SCALED_COLUMNS
         columns = [size + self.side for size in shapes if size > self.side]
         least = 16 if C_BYTES.get(self.c_type) == 1 and not self.swap else 8  # TMA: 16 bytes
         return anywhere | {

@@ -273,8 +273,9 @@ def _has_kernels(
 ) -> bool:
     """Whether there are kernels for these types on this device."""
     gpu = find_gpu(device)
-    known = device == other_device and isinstance(gpu, Gpu)
-    return known and unsupported(a, b, out, gpu.arch, scales) is None
+    if device != other_device or not isinstance(gpu, Gpu):
+        return False
+    return unsupported(a, b, out, gpu.arch, scales) is None
 
 
 def linear(
@@ -412,7 +413,7 @@ def scaled_mm(
         scale_b: fp32, of one element, or (1, N). Or of blocks, likewise.
         bias: (N,).
         out_dtype: of the output.
-        fallback: as for `matmul`; torch takes no two scales of an operand here.
+        fallback: as for `matmul`; but not where an operand has two scales.
     """
     _check_kind("out_dtype", out_dtype, torch.dtype)
     (blocks_a, whole_a), (blocks_b, whole_b) = _scales("a", scale_a), _scales("b", scale_b)
@@ -452,7 +453,12 @@ def scaled_mm(
         raise LayoutError("requires_grad", True, "scaled_mm has no gradient; detach its operands")
     scales = None if blocks_a is None else blocks_a.dtype
     kinds = (a.dtype, b.dtype, out_dtype, a.device, b.device, scales)
-    if fallback == "torch" and not _has_kernels(*kinds):
+    if (
+        fallback == "torch"
+        and isinstance(scale_a, Tensor)
+        and isinstance(scale_b, Tensor)
+        and not _has_kernels(*kinds)
+    ):
         scaled: Tensor = torch._scaled_mm(
             a, b, scale_a=scale_a, scale_b=scale_b, bias=bias, out_dtype=out_dtype
         )

@@ -191,7 +191,8 @@ def signature(
         residual if residual is None else _described(residual),
         scale_a if scale_a is None else _described(scale_a),
         scale_b if scale_b is None else _described(scale_b),
-        blocks_a if blocks_a is None else (_described(blocks_a), _described(blocks_b)),
+        blocks_a if blocks_a is None else _described(blocks_a),
+        blocks_b if blocks_b is None else _described(blocks_b),
     )
 
 

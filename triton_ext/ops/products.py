@@ -208,13 +208,14 @@ def prepare(
     copied = {name: aligned(each) is not each for name, each in applied.tensors.items()}
     copied |= {"a": a_copied, "b": b_copied}
     assert c_view is not None  # what is new, copied or writable suits TMA
-    views: list[TmaView | None] = [a_view, b_view, c_view, None]
+    views: list[TmaView | None] = [a_view, b_view, c_view]
     if applied.residual is not None:
         where_it_is = applied.residual.shape == shape and _view_by_rows(applied.residual, batched)
         copied["residual"] = not where_it_is
-        views[3] = where_it_is or _view_by_rows(aligned_empty(new, shape), batched)
-        assert views[3] is not None
+        views.append(where_it_is or _view_by_rows(aligned_empty(new, shape), batched))
+        assert views[-1] is not None
     if blocks_a is not None and blocks_b is not None:
+        views += [None] * (4 - len(views))
         views += scale_view(blocks_a, shape[0]), scale_view(blocks_b, shape[1])
 
     majors = a_view.major, b_view.major
