@@ -197,7 +197,7 @@ EMULATED_SM100 = [
     # scales of blocks; of 256 columns, tensor memory has the sums of but one tile
     ({"element_type": "mxfp8", "block_k": 128, "cluster": 2, "pair": True}, 264, 136, 400, 2, ""),
     ({"element_type": "nvfp4", "block_m": 256, "swap": True, "c_parts": 4, "max_splits": 2,
-      "alpha": True}, 264, 136, 528, 6, ""),
+      "alpha": True}, 136, 136, 528, 5, ""),
 ]  # fmt: skip
 EMULATED_SM100 = [
     ({"arch": 100, "consumers": 1} | fields, *rest) for fields, *rest in EMULATED_SM100

@@ -497,6 +497,7 @@ def _check_blocks(
             assert other is not None
             rule = f"must be of blocks and of {other.dtype}, as that of the other operand"
             raise LayoutError(f"scale_{name}.dtype", "no blocks", rule)
+        _check_kind(f"scale_{name}", blocks, Tensor)
         if blocks.dtype not in SCALE_LENGTHS:
             rule = f"must be one of {sorted(map(str, SCALE_LENGTHS))}, or torch.float32"
             raise LayoutError(f"scale_{name}.dtype", blocks.dtype, rule)
