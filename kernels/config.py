@@ -23,15 +23,50 @@ from triton_ext.layouts.nvmma_shared import nvmma_shared_to_linear_layout
 Major = Literal["K", "MN"]
 ELEMENT_TYPES = ("fp16", "bf16")
 """Types of operands that every kernel takes."""
-ELEMENT_BYTES = {"fp16": 2, "bf16": 2, "e4m3": 1, "e5m2": 1, "tf32": 4, "int8": 1}
+
+
+@dataclass(frozen=True)
+class BlockScaling:
+    """How elements are stored of which so many along K share a scale (sm_100).
+
+    Attributes:
+        element: the type of an element.
+        packed: how many a byte has.
+        scale: the type of a scale, of one byte.
+        length: how many elements have one.
+    """
+
+    element: str
+    packed: int
+    scale: str
+    length: int
+
+
+BLOCK_SCALED = {
+    "mxfp8": BlockScaling("e4m3", 1, "ue8m0", 32),
+    "mxfp8_e5m2": BlockScaling("e5m2", 1, "ue8m0", 32),
+    "mxfp4": BlockScaling("e2m1", 2, "ue8m0", 32),
+    "nvfp4": BlockScaling("e2m1", 2, "e4m3", 16),
+}
+"""(OCP Microscaling Formats 1.0, 5.2; PTX ISA, "Valid Tensor Shapes for scale_vec_size")"""
+SCALE_BLOCK = (128, 4)
+"""Rows and columns of a block of scales, whose 512 bytes are contiguous (cuBLAS, "1D Block Scaling
+Factors Layout"); in tensor memory it takes 4 columns."""
+ELEMENT_BYTES = {
+    "fp16": 2, "bf16": 2, "e4m3": 1, "e5m2": 1, "tf32": 4, "int8": 1,
+    **dict.fromkeys(BLOCK_SCALED, 1),
+}  # fmt: skip
 """The size of each type of operand that the kernel with consumers takes. tf32 is fp32 in memory, of
 which the tensor cores read the upper 19 bits; only 16-bit operands may be MN-major (wgmma's rule).
+Two elements of 4 bits count as one here, and wherever K is counted, as in torch.
 """
 MMA_KINDS = {
     "fp16": "f16", "bf16": "f16", "e4m3": "f8f6f4", "e5m2": "f8f6f4", "tf32": "tf32", "int8": "i8",
 }  # fmt: skip
-"""What ``tcgen05.mma`` calls the types of its operands."""
-C_BYTES = {"fp16": 2, "bf16": 2, "fp32": 4, "int32": 4}
+"""What ``tcgen05.mma`` calls the types of its operands without scales."""
+C_BYTES = {"fp16": 2, "bf16": 2, "fp32": 4, "int32": 4, "e4m3": 1, "e5m2": 1}
+SCALED_COLUMNS = (128, 256)
+"""How wide tiles of block-scaled types may be."""
 LEAST_K = 4
 """How many products of tiles a part of a tile has at least, or about, if a block has two parts."""
 MOST_K = 65536
@@ -105,6 +140,28 @@ def tile_layouts(
     return TileLayouts(encoding, linear, tma_shape, tma_encoding)
 
 
+def scale_layouts(rows: int, columns: int, cga_layout: Sequence[Sequence[int]] = ()) -> TileLayouts:
+    """The layouts of the scales of a tile, (row, scale), in whole blocks of `SCALE_BLOCK`.
+
+    In a block, the 4 bytes of row r begin at byte 16 * (r % 32) + 4 * (r // 32). The `encoding` is
+    that of the TMA view, (row of blocks, column of blocks, 2, 256 bytes).
+
+    Args:
+        rows, columns: over all blocks of a cluster.
+        cga_layout: as for `tile_layouts`.
+    """
+    own_rows = rows // max([1, *(2 * basis[0] for basis in cga_layout)])
+    powers = [1 << i for i in range(max(own_rows, columns).bit_length())]
+    bases = [(0, 1), (0, 2), (32, 0), (64, 0), *((power, 0) for power in powers[:5])]
+    bases += [(0, power) for power in powers if SCALE_BLOCK[1] <= power < columns]
+    bases += [(power, 0) for power in powers if SCALE_BLOCK[0] <= power < own_rows]
+    shares = tuple((own_rows * basis[0], 0) for basis in cga_layout)
+    tma_shape = (rows // SCALE_BLOCK[0], columns // SCALE_BLOCK[1], 2, 256)
+    encoding = NVMMAShared(0, 8, rank=4, cga_layout=tuple((b[0], 0, 0, 0) for b in cga_layout))
+    linear = SharedLinear(tuple(bases), shares, encoding.alignment)
+    return TileLayouts(encoding, linear, tma_shape, encoding)
+
+
 INT8_MAX_COLUMNS = 224
 """The widest integer wgmma in Triton 3.7 to 3.9 (``NVGPUToLLVMPass.cpp``); PTX allows 256."""
 
@@ -117,7 +174,8 @@ class MatmulConfig:
         arch: 90 (wgmma) or 100 (tcgen05).
         element_type: the type of A and B: "fp16" or "bf16", the accumulator is fp32; with consumers
             also "e4m3" and "e5m2" (fp8; on sm_90 the tensor cores keep 13 fraction bits below the
-            largest product when they add), "tf32", and "int8" (the accumulator is int32).
+            largest product when they add), "tf32", and "int8" (the accumulator is int32); on sm_100
+            those of `BLOCK_SCALED`, whose scales come as torch and cuBLAS store them.
         a_major, b_major: the contiguous dimension of the operand: "K" or "MN".
         block_m, block_n, block_k: the tile of one thread block, in elements.
         stages: how many tiles of A and B are in flight.
@@ -150,8 +208,9 @@ class MatmulConfig:
         prefetch: "a" or "b": while the kernel before it ends, a block asks for its first tiles of
             that operand, which is K-major, to be in the L2 cache; not in a cluster.
         group: how many rows of tiles run together.
-        out_type: the type of C: "fp16", "bf16", "fp32" or "int32" (from int8 alone); None for that
-            of A and B where it is one of these, else fp32, or int32 for int8.
+        out_type: the type of C: "fp16", "bf16", "fp32", "e4m3", "e5m2" (both saturated) or "int32"
+            (from int8 alone); None for that of A and B where it has 16 bits, else fp32, or int32
+            for int8.
         bias: add a vector of N elements to each row of C.
         activation: apply "relu", "gelu" (with erf) or "silu" after the bias.
         a_scales, b_scales: multiply with a scale of A ("one" for all, "each" row its own), of B
@@ -237,13 +296,19 @@ class MatmulConfig:
         boolean = (False, True)
         on_hopper = self.arch == 90
         wide = ELEMENT_BYTES.get(self.element_type, 2)
-        majors = ("K", "MN") if wide == 2 or (wide == 1 and not on_hopper) else ("K",)
+        scaled = self.scaling is not None
+        both = wide == 2 or (wide == 1 and not on_hopper and not scaled)
+        majors = ("K", "MN") if both else ("K",)
         swizzles = (None, 32, 64, 128)
         prefetched = "ab" if self.cluster == 1 else ""
         exact = (None, "int32") if self.element_type == "int8" else (None,)
         anywhere: dict[str, Sequence[Any]] = {
             "arch": (90, 100),
-            "element_type": tuple(ELEMENT_BYTES) if self.consumers else ELEMENT_TYPES,
+            "element_type": (
+                [name for name in ELEMENT_BYTES if not (on_hopper and name in BLOCK_SCALED)]
+                if self.consumers
+                else ELEMENT_TYPES
+            ),
             "a_major": majors,
             "b_major": majors,
             "a_swizzle": swizzles,
@@ -266,15 +331,22 @@ class MatmulConfig:
         rows: tuple[int, ...] = (64 * self.shares, 128 * self.shares)
         if on_hopper and (self.columns > 160 or self.consumers == 3):
             rows = rows[:1]  # 160 registers of accumulator a thread are what there is room for
-        if not on_hopper and self.rows in rows:
+        if scaled:  # whole blocks of scales; and products of 64 rows have none
+            rows, shapes = rows[1:], SCALED_COLUMNS
+        elif not on_hopper and self.rows in rows:
             kind, blocks = MMA_KINDS.get(self.element_type, "f16"), 2 if self.pair else 1
             legal = legal_n(kind, blocks * self.rows, blocks)
             shapes = [size for size in shapes if size in legal]
         columns = [size + self.side for size in shapes if size > self.side]
+        least = 16 if C_BYTES.get(self.c_type) == 1 and not self.swap else 8  # TMA: 16 bytes
         return anywhere | {
             "block_m": columns if self.swap else rows,
             "block_n": rows if self.swap else columns,
-            "block_k": (16, 32, 64, 128, 256),
+            "block_k": [
+                size
+                for size in (16, 32, 64, 128, 256)
+                if not scaled or self._scales(size) % SCALE_BLOCK[1] == 0
+            ],
             "stages": range(2, 17),
             "num_warps": (4,),
             "swap": boolean,
@@ -286,10 +358,10 @@ class MatmulConfig:
             "c_parts": [
                 parts
                 for parts in (1, 2, 4, 8)
-                if main // parts >= 8 and self.side % (main // parts) == 0
+                if main // parts >= least and self.side % (main // parts) == 0
             ],
             "c_buffers": range(1, self.c_parts + 1),
-            "out_type": (*exact, "fp32", "fp16", "bf16"),
+            "out_type": (*exact, "fp32", "fp16", "bf16", "e4m3", "e5m2"),
             "bias": boolean,
             "activation": (None, *ACTIVATIONS),
             "a_scales": (None, "one", "each"),
@@ -297,14 +369,16 @@ class MatmulConfig:
             "alpha": boolean,
             "pingpong": boolean if self.consumers == 2 else (False,),
             "side": [
-                n for n in (0, *shapes) if n < 256 and (on_hopper or self.cluster == 1 or not n)
+                n
+                for n in (0, *(shapes if on_hopper or not (self.cluster > 1 or scaled) else ()))
+                if n < 256
             ],
             "prefetch": [
                 None,
                 *(name for name in prefetched if getattr(self, f"{name}_major") == "K"),
             ],
             "residual": boolean,
-            "batched": boolean,
+            "batched": (False,) if scaled else boolean,
         }
 
     @property
@@ -313,13 +387,32 @@ class MatmulConfig:
         return ELEMENT_BYTES[self.element_type]
 
     @property
+    def scaling(self) -> BlockScaling | None:
+        """How A and B are block-scaled, if they are."""
+        return BLOCK_SCALED.get(self.element_type)
+
+    def _scales(self, block_k: int) -> int:
+        """How many scales so many elements along K have."""
+        return block_k * self.scaling.packed // self.scaling.length if self.scaling else 0
+
+    @property
+    def scales(self) -> int:
+        """How many scales each row of a tile of A has, and each column of B."""
+        return self._scales(self.block_k)
+
+    @property
     def c_type(self) -> str:
         """The type of C's elements."""
         if self.out_type is not None:
             return self.out_type
-        if self.element_type in C_BYTES:
+        if self.element_type in ELEMENT_TYPES:
             return self.element_type
         return "int32" if self.element_type == "int8" else "fp32"
+
+    @property
+    def bias_type(self) -> str:
+        """The type of the bias: C's, but bf16 for a C of fp8."""
+        return "bf16" if C_BYTES[self.c_type] == 1 else self.c_type
 
     @property
     def shares(self) -> int:
@@ -349,6 +442,7 @@ class MatmulConfig:
         """
         rows_of_both = self.rows + self.columns // (1 + self.pair)
         operands = rows_of_both * self.block_k * self.stages * self.element_bytes
+        operands += (self.rows + self.columns) * self.scales * self.stages
         if self.consumers:
             c_rows = self.rows * self.consumers // self.shares
             c = c_rows * self.c_columns * self.c_buffers * C_BYTES[self.c_type]
@@ -383,8 +477,9 @@ class MatmulConfig:
 
     @property
     def accumulators(self) -> int:
-        """How many tiles of sums are in tensor memory at a time (sm_100)."""
-        return 2 if 2 * self.columns <= TMEM_COLUMNS else 1
+        """How many tiles of sums are in tensor memory at a time (sm_100), next to scales."""
+        scales = self.scales * (self.rows + self.columns) // SCALE_BLOCK[0]
+        return 2 if 2 * self.columns + scales <= TMEM_COLUMNS else 1
 
     @functools.cached_property
     def a_layouts(self) -> TileLayouts:
@@ -406,6 +501,17 @@ class MatmulConfig:
         return self._right_part(
             self.side, (self.a_major if self.swap else self.b_major) == "K", None
         )
+
+    @functools.cached_property
+    def scale_layouts(self) -> tuple[TileLayouts, TileLayouts] | None:
+        """The scales of the tiles of the left and the right operand; all blocks of a cluster have
+        those of all columns.
+        """
+        if self.scaling is None:
+            return None
+        left = scale_layouts(self.cluster * self.rows, self.scales, self._row_bases)
+        shared = [[0, 0] for _ in self._row_bases]
+        return left, scale_layouts(self.columns, self.scales, shared)
 
     @functools.cached_property
     def c_layouts(self) -> TileLayouts:

@@ -16,18 +16,24 @@ products of the next; of the last tile it adds to the time.
 from __future__ import annotations
 
 import functools
-from contextlib import suppress
 from typing import Any
 
 from triton_ext.errors import LayoutError
-from triton_ext.kernels.config import C_BYTES, ELEMENT_BYTES, Major, MatmulConfig
+from triton_ext.kernels.config import (
+    C_BYTES,
+    ELEMENT_BYTES,
+    ELEMENT_TYPES,
+    Major,
+    MatmulConfig,
+)
 
 CLOCK = 1.85e9
 """Cycles a second under load: what the rates of NVIDIA's data sheet of the HGX B200 (2.25e15 dense
 operations of 16 bits a second for 148 SMs) come to at `MMA_FLOPS`."""
 MMA_FLOPS = 8192
 """Operations of an SM's tensor cores in a cycle, with 16-bit operands; with 8-bit ones twice that,
-with tf32 half (the same data sheet: 4.5e15, 1.1e15)."""
+with tf32 half, with 4-bit ones, two of which count as one, four times as many (the same data sheet:
+4.5e15, 1.1e15, 9e15)."""
 MMA_ROWS = 128
 """A product of 64 rows takes as long as one of 128 (PTX ISA, "Data path layout": it uses half of
 the lanes)."""
@@ -63,7 +69,9 @@ def predicted_seconds(
     k_tiles = -(-k // config.block_k)
     tile = k_tiles * max(_multiply_cycles(config), _load_bytes(config) / LOAD_BYTES) / CLOCK
     waves, left = divmod(tiles, resident)
-    seconds = waves * tile + (waves + bool(left) - 1) * TILE_SECONDS
+    stored = config.rows * config.columns * C_BYTES[config.c_type] / STORE_BYTES
+    between = TILE_SECONDS if config.accumulators > 1 else TILE_SECONDS + stored
+    seconds = waves * tile + (waves + bool(left) - 1) * between
     if left:
         splits = max(1, min(resident // left, config.max_splits, k_tiles // 4))
         seconds += tile / splits
@@ -71,12 +79,11 @@ def predicted_seconds(
             seconds += PART_SECONDS + 2 * 4 * config.rows * config.columns / PART_BYTES
     operands = config.element_bytes * (m * k + k * n)
     moved = batch * (operands + C_BYTES[config.c_type] * m * n)
-    stored = config.rows * config.columns * C_BYTES[config.c_type]
     return (
         LAUNCH_SECONDS
         + CLUSTER_SECONDS * (config.cluster > 1)
         + max(seconds, moved / MEMORY_BYTES)
-        + stored / STORE_BYTES
+        + stored
     )
 
 
@@ -92,7 +99,7 @@ def _multiply_cycles(config: MatmulConfig) -> float:
 def _load_bytes(config: MatmulConfig) -> float:
     """Bytes that a block loads for that; the blocks of a cluster share the right tile."""
     length = config.rows + config.columns / config.cluster
-    return config.block_k * length * config.element_bytes
+    return (config.block_k * config.element_bytes + config.scales) * length
 
 
 def _tile(rows: int, columns: int, stages: int, **more: Any) -> dict[str, Any]:
@@ -127,7 +134,7 @@ def candidates(
     element_type: str, a_major: Major, b_major: Major, out_type: str | None = None
 ) -> tuple[MatmulConfig, ...]:
     """The configurations that are considered for sm_100, the better of equals first."""
-    c_bytes = C_BYTES[out_type] if out_type else C_BYTES.get(element_type, 4)
+    c_bytes = C_BYTES[out_type or (element_type if element_type in ELEMENT_TYPES else "fp32")]
     found = []
     for swap in (False, True):
         for tile in _TILES:
@@ -139,18 +146,24 @@ def candidates(
             fields[left], fields[right] = fields.pop("rows"), fields.pop("columns")
             fields["block_k"] *= 128 // ELEMENT_BYTES[element_type]
             fields |= {"c_parts": pieces, "c_buffers": min(pieces, 2), "swap": swap}
-            with suppress(LayoutError):  # a swizzle does not fit a narrow MN-major tile of 8 bits
-                found.append(
-                    MatmulConfig(
+            for stages in range(fields.pop("stages"), 1, -1):  # as many as there is room for
+                try:
+                    config = MatmulConfig(
                         100,
                         element_type,
                         a_major,
                         b_major,
                         out_type=out_type,
                         consumers=1,
+                        stages=stages,
                         **fields,
                     )
-                )
+                except LayoutError as error:
+                    if error.argument != "stages":
+                        break  # a swizzle does not fit a narrow MN-major tile of 8 bits
+                else:
+                    found.append(config)
+                    break
     return tuple(found)
 
 

@@ -27,7 +27,10 @@ PREFETCH_TILES = 4
 """How many K tiles a block asks for while the kernel before it ends. Of 1, 2, 4, 8 and 16, on an
 H100, 2 and 4 were the best, and 16 was slower than none: the other kernel waits for its own."""
 
-TRITON_TYPES = {"e4m3": "fp8e4nv", "e5m2": "fp8e5", "tf32": "fp32", "int8": "i8", "int32": "i32"}
+TRITON_TYPES = {
+    "e4m3": "fp8e4nv", "e5m2": "fp8e5", "tf32": "fp32", "int8": "i8", "int32": "i32",
+    "mxfp8": "fp8e4nv", "mxfp8_e5m2": "fp8e5", "mxfp4": "u8", "nvfp4": "u8", "ue8m0": "u8",
+}  # fmt: skip
 """What Triton calls element types that it does not call as this project does."""
 
 
@@ -53,16 +56,18 @@ class LaunchPlan:
             descriptors of A, B and C with the boxes below, the contiguous dimension last.
             ``workspace``: a pointer to `workspace_bytes` bytes, aligned to 16.
             ``bias``, ``a_scale``, ``b_scale``: pointers to contiguous vectors of N, M and N (or 1)
-            elements, bias of any floating-point type, scales of fp32. ``alpha``, ``beta``: floats.
+            elements, bias of `MatmulConfig.bias_type`, scales of fp32. ``alpha``, ``beta``: floats.
             ``c0_desc``: as ``c_desc``, for the residual. ``narrow_desc``: of the right operand
             (B, or A if they are swapped) once more, with the box of the narrow tile.
             ``prefetched``: the address of the operand that `MatmulConfig.prefetch` names.
+            ``left_scales``, ``right_scales``: the block scales, with the boxes of `scale_tiles`.
             The order is the kernel's; the descriptors go by position, the others by name (the
             kernel's names of the operands are those of its left and right one).
         constants: compile-time arguments.
         options: compilation options.
         a_tile, b_tile, c_tile, narrow_tile: their ``tma_shape`` and ``tma_encoding`` are those of
             the descriptors.
+        scale_tiles: of the left and the right operand's scales, if they are block-scaled.
         workspace_bytes: 0 if there is none. It must be zero before the first launch; every launch
             leaves it so that it serves the next launch of any plan (on the same stream).
     """
@@ -76,6 +81,7 @@ class LaunchPlan:
     b_tile: TileLayouts
     c_tile: TileLayouts
     narrow_tile: TileLayouts | None = None
+    scale_tiles: tuple[TileLayouts, TileLayouts] | None = None
     workspace_bytes: int = 0
 
 
@@ -116,6 +122,7 @@ def launch_plan(
         b_tile=config.b_layouts,
         c_tile=config.c_layouts,
         narrow_tile=config.narrow_layouts,
+        scale_tiles=config.scale_layouts,
         workspace_bytes=workspace,
     )
 
@@ -164,6 +171,7 @@ def _optional_arguments(config: MatmulConfig) -> dict[str, bool]:
     """The run-time arguments besides descriptors of the kernel with consumers, in its order, and
     whether the configuration asks for them; those that it does not ask for are None.
     """
+    scaled = config.scaling is not None
     return {
         "narrow_desc": config.side > 0,
         "workspace": config.max_splits > 1,
@@ -174,13 +182,15 @@ def _optional_arguments(config: MatmulConfig) -> dict[str, bool]:
         "c0_desc": config.residual,
         "beta": config.residual,
         "prefetched": config.prefetch is not None,
+        **({"left_scales": scaled, "right_scales": scaled} if config.arch == 100 else {}),
     }
 
 
 def kernel_for(config: MatmulConfig) -> Any:
     """The Gluon kernel of a configuration; LayoutError if this Triton lacks what it takes."""
     if config.arch == 100 and TRITON_VERSION < (3, 8):
-        newer = {"asked": config.asked, "element_type": config.element_type == "int8"}
+        newer_type = config.element_type == "int8" or config.scaling is not None
+        newer = {"asked": config.asked, "element_type": newer_type}
         for name in (name for name, needed in newer.items() if needed):
             raise LayoutError(name, getattr(config, name), "needs Triton 3.8 on sm_100")
     if config.consumers:
@@ -228,7 +238,11 @@ def kernel_constants(config: MatmulConfig, *, generated_layouts: bool = True) ->
             "ACCUMULATORS": config.accumulators,
             "PAIR": config.pair,
             "ASKED": config.asked,
+            "FORMAT": config.scaling.element if config.scaling else None,
         }
+        tiles = config.scale_layouts or (None, None)
+        for name, tile in zip(("LEFT_SCALES", "RIGHT_SCALES"), tiles, strict=True):
+            common[name] = to_gluon(tile.linear) if tile else None
     return common | {
         **{name: None for name, asked in _optional_arguments(config).items() if not asked},
         "BLOCK_M": config.cluster * config.rows,
@@ -276,13 +290,16 @@ def compile_matmul(config: MatmulConfig, constants: dict[str, Any] | None = None
     a, b = (config.a_layouts, config.element_type), (config.b_layouts, config.element_type)
     c = (config.c_layouts, config.c_type)
     element = TRITON_TYPES.get(config.element_type, config.element_type)
-    types = {"workspace": "*u8", "bias": f"*{config.c_type}", "a_scale": "*fp32",
+    types = {"workspace": "*u8", "bias": f"*{config.bias_type}", "a_scale": "*fp32",
              "b_scale": "*fp32", "alpha": "fp32", "beta": "fp32",
              "prefetched": f"*{element}"}  # fmt: skip
     tiles = dict(zip(("a_desc", "b_desc"), (b, a) if config.swap else (a, b), strict=True))
     tiles |= {"c_desc": c, "c0_desc": c}
     if config.narrow_layouts is not None:
         tiles["narrow_desc"] = (config.narrow_layouts, config.element_type)
+    if config.scaling is not None and config.scale_layouts is not None:
+        scales = ((tile, config.scaling.scale) for tile in config.scale_layouts)
+        tiles |= zip(("left_scales", "right_scales"), scales, strict=True)
     for name, (tile, element_type) in tiles.items():
         block = ", ".join(map(str, tile.tma_shape))  # as Triton's JIT writes it
         layout = to_gluon(tile.tma_encoding)

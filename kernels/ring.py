@@ -22,6 +22,7 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma
 
 from triton_ext.compat import aggregate
+from triton_ext.kernels.block_scales import BlockScales
 from triton_ext.kernels.matrices import load_tile
 
 
@@ -106,6 +107,7 @@ class Ring:
         ready, free, free_everywhere: the barriers; the last is None where `free` says it all.
         STAGES: how many buffers there are.
         NARROW: whether there is a narrow tile of B; else `narrow_tiles` is not used.
+        scales: those of the tiles, which come with them; None if they are not block-scaled.
     """
 
     a_tiles: gl.shared_memory_descriptor
@@ -117,6 +119,7 @@ class Ring:
     STAGES: gl.constexpr
     SHARES: gl.constexpr
     NARROW: gl.constexpr
+    scales: BlockScales | gl.constexpr
 
     @gluon.jit
     def first(self):
@@ -127,16 +130,20 @@ class Ring:
     def fill(self, slot, operands, work, k):
         """Wait until the slot is free, and start the copies of all its tiles, those of K tile k."""
         ROWS: gl.constexpr = self.a_tiles.shape[1]
+        scales = self.scales
         narrow_bytes: gl.constexpr = operands.narrow.nbytes_per_cta if self.NARROW else 0
-        tile_bytes: gl.constexpr = (
-            self.SHARES * operands.a.nbytes_per_cta + operands.b.nbytes_per_cta + narrow_bytes
+        scale_bytes: gl.constexpr = (
+            0 if scales is None else scales.a_desc.nbytes_per_cta + scales.b_desc.nbytes_per_cta
+        )
+        operand_bytes: gl.constexpr = (
+            self.SHARES * operands.a.nbytes_per_cta + operands.b.nbytes_per_cta
         )
         off_k = k * self.a_tiles.shape[2]
         barrier = self.ready.index(slot.index)
         mbarrier.wait(self.free.index(slot.index), slot.phase ^ 1)  # passes in the first turn
         if self.free_everywhere is not None:
             mbarrier.wait(self.free_everywhere.index(slot.index), slot.phase ^ 1)
-        mbarrier.expect(barrier, tile_bytes)
+        mbarrier.expect(barrier, operand_bytes + narrow_bytes + scale_bytes)
         for part in gl.static_range(self.SHARES):
             load_tile(operands.a, work.matrix, work.off_m + part * ROWS, off_k, barrier,
                       self.a_tiles.index(slot.index * self.SHARES + part),
@@ -147,6 +154,8 @@ class Ring:
             load_tile(operands.narrow, work.matrix, work.off_n + self.b_tiles.shape[2], off_k,
                       barrier, self.narrow_tiles.index(slot.index),
                       operands.B_K_MAJOR)  # fmt: skip
+        if scales is not None:
+            scales.fill(slot.index, work, k, barrier)
 
     @gluon.jit
     def wait(self, slot):
@@ -186,5 +195,5 @@ def ring_of(a_tiles, b_tiles, narrow_tiles, STAGES: gl.constexpr, SHARES: gl.con
         if gl.num_ctas() > 1:
             mbarrier.init(free_everywhere.index(each), count=SHARES)
     return Ring(
-        a_tiles, b_tiles, narrow_tiles, ready, free, free_everywhere, STAGES, SHARES, NARROW
+        a_tiles, b_tiles, narrow_tiles, ready, free, free_everywhere, STAGES, SHARES, NARROW, None
     )

@@ -31,6 +31,7 @@ from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared,
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from triton_ext.compat import aggregate, load_accumulator, register_layout, sums_layout
+from triton_ext.kernels.block_scales import block_scales_of
 from triton_ext.kernels.epilogue import Epilogue, Parts, Residual, Scaling
 from triton_ext.kernels.launch_control import ask, tickets_of
 from triton_ext.kernels.matrices import is_batched, matrix_size
@@ -173,11 +174,16 @@ def multiply(ring, accumulators, tickets):
             if ring.NARROW:
                 narrow_tile = ring.narrow_tiles.index(slot.index)
                 tcgen05_mma(a_tile, narrow_tile, sums.narrow, use_acc=k > work.k_first)
-            tcgen05_mma(
-                a_tile, ring.b_tiles.index(slot.index), sums.wide,
-                use_acc=k > work.k_first, multicast=gl.num_ctas() > 1,
-                mbarriers=[ring.free.index(slot.index)],
-            )  # fmt: skip
+            b_tile, free = ring.b_tiles.index(slot.index), ring.free.index(slot.index)
+            if ring.scales is not None:
+                ring.scales.multiply(
+                    slot.index, a_tile, b_tile, sums.wide, k > work.k_first, free
+                )  # fmt: skip
+            else:
+                tcgen05_mma(
+                    a_tile, b_tile, sums.wide, use_acc=k > work.k_first,
+                    multicast=gl.num_ctas() > 1, mbarriers=[free],
+                )  # fmt: skip
             slot = slot.next()
         tcgen05_commit(accumulators.ready.index(which.index))
         which = which.next()
@@ -203,15 +209,16 @@ def store(epilogue, accumulators, tickets):
 @gluon.jit
 def matmul_warp_specialized_sm100(
         a_desc, b_desc, c_desc, narrow_desc, workspace, bias, a_scale, b_scale, alpha, c0_desc,
-        beta, prefetched, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, NARROW_N: gl.constexpr,
-        BLOCK_K: gl.constexpr,
+        beta, prefetched, left_scales, right_scales, BLOCK_M: gl.constexpr,
+        BLOCK_N: gl.constexpr, NARROW_N: gl.constexpr, BLOCK_K: gl.constexpr,
         STAGES: gl.constexpr, ACCUMULATORS: gl.constexpr, PAIR: gl.constexpr, ASKED: gl.constexpr,
         GROUP_M: gl.constexpr, C_PARTS: gl.constexpr, C_BUFFERS: gl.constexpr,
         A_K_MAJOR: gl.constexpr, B_K_MAJOR: gl.constexpr, C_N_MAJOR: gl.constexpr,
         MAX_SPLITS: gl.constexpr, A_LAYOUT: gl.constexpr, B_LAYOUT: gl.constexpr,
         NARROW_LAYOUT: gl.constexpr, C_LAYOUT: gl.constexpr, ACTIVATION: gl.constexpr,
         A_SCALES: gl.constexpr, B_SCALES: gl.constexpr, PREFETCH: gl.constexpr,
-        PREFETCH_LEFT: gl.constexpr, num_warps: gl.constexpr):  # fmt: skip
+        PREFETCH_LEFT: gl.constexpr, FORMAT: gl.constexpr, LEFT_SCALES: gl.constexpr,
+        RIGHT_SCALES: gl.constexpr, num_warps: gl.constexpr):  # fmt: skip
     """The whole kernel: barriers, buffers and tensor memory, then a warp's task each."""
     PIECES: gl.constexpr = C_PARTS + NARROW_N * C_PARTS // BLOCK_N
     size_m = matrix_size(c_desc, 0 if C_N_MAJOR else 1).to(gl.int32)
@@ -236,7 +243,13 @@ def matmul_warp_specialized_sm100(
         narrow_tiles = gl.allocate_shared_memory(
             b_desc.dtype, [STAGES, BLOCK_K, NARROW_N], NARROW_LAYOUT
         )
-    ring = ring_of(a_tiles, b_tiles, narrow_tiles, STAGES, NARROW_N > 0, PAIR)
+    if FORMAT is None:
+        scales: gl.constexpr = None
+    else:
+        scales = block_scales_of(
+            left_scales, right_scales, STAGES, LEFT_SCALES, RIGHT_SCALES, FORMAT
+        )
+    ring = ring_of(a_tiles, b_tiles, narrow_tiles, scales, STAGES, NARROW_N > 0, PAIR)
     accumulators = accumulators_of(a_desc.dtype, BLOCK_M, BLOCK_N, NARROW_N, ACCUMULATORS, PAIR)
     tickets = tickets_of(tiling, tiles, 4, ASKED, BATCHED)
     if c0_desc is None:
@@ -277,7 +290,7 @@ def matmul_warp_specialized_sm100(
 
 
 @gluon.jit
-def ring_of(a_tiles, b_tiles, narrow_tiles, STAGES: gl.constexpr, NARROW: gl.constexpr,
+def ring_of(a_tiles, b_tiles, narrow_tiles, scales, STAGES: gl.constexpr, NARROW: gl.constexpr,
             PAIR: gl.constexpr):  # fmt: skip
     """A ring of these buffers, which tensor cores free, with its barriers; see `Ring`.
 
@@ -290,7 +303,7 @@ def ring_of(a_tiles, b_tiles, narrow_tiles, STAGES: gl.constexpr, NARROW: gl.con
     for each in gl.static_range(STAGES):
         mbarrier.init(ready.index(each), count=1)
         mbarrier.init(free.index(each), count=COMMITS)
-    return Ring(a_tiles, b_tiles, narrow_tiles, ready, free, None, STAGES, 1, NARROW)
+    return Ring(a_tiles, b_tiles, narrow_tiles, ready, free, None, STAGES, 1, NARROW, scales)
 
 
 @gluon.jit
@@ -298,7 +311,7 @@ def accumulators_of(element_type: gl.constexpr, ROWS: gl.constexpr, COLUMNS: gl.
                     NARROW_COLUMNS: gl.constexpr, NUMBER: gl.constexpr,
                     PAIR: gl.constexpr):  # fmt: skip
     """Accumulators for products of that type, with their barriers; see `Accumulators`."""
-    TYPE: gl.constexpr = gl.int32 if element_type.is_int() else gl.float32
+    TYPE: gl.constexpr = gl.int32 if element_type == gl.int8 else gl.float32
     LAYOUT: gl.constexpr = sums_layout(ROWS, COLUMNS, gl.num_ctas(), PAIR)
     wide = allocate_tensor_memory(TYPE, [NUMBER, ROWS, COLUMNS], LAYOUT)
     if NARROW_COLUMNS == 0:

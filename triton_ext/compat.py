@@ -97,6 +97,15 @@ def sums_layout(rows, columns, blocks, pair):
     )
 
 
+@gluon.constexpr_function
+def scales_layout(blocks, divided):
+    """The layout in tensor memory of a tile's scales; the blocks of a cluster divide the rows, or
+    each has all. Needs Triton 3.8.
+    """
+    bases = row_bases(blocks) if divided else [[0, 0] for _ in row_bases(blocks)]
+    return blackwell.TensorMemoryScalesLayout(cga_layout=bases)
+
+
 if TYPE_CHECKING:
     from typing_extensions import dataclass_transform
 

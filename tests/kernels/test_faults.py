@@ -27,7 +27,10 @@ KERNELS = {
     "pair": ({"block_n": 32, "cluster": 2, "pair": True, "asked": True}, (530, 40, 200), 4),
     "four": ({"block_n": 32, "cluster": 4, "pair": True}, (530, 72, 200), 4),
     "shared": ({"block_n": 32, "cluster": 2}, (530, 40, 200), 2),
-}
+    "scaled": (
+        {"element_type": "mxfp8", "block_k": 128, "cluster": 2, "pair": True}, (264, 136, 400), 2
+    ),
+}  # fmt: skip
 # What the emulator does not see: that barriers were initialised before others use them where no
 # thread arrives from another block, or only hardware does; a fence that Triton puts before a
 # request; stores that are under way when the block ends.
@@ -35,6 +38,7 @@ UNNOTICED = {
     "pair": {"no proxy fence": 2, "no wait for the stores": 1},
     "four": {"no proxy fence": 1, "no wait for the stores": 1},
     "shared": {"no proxy fence": 1, "no wait for the stores": 1, "no fence of the barriers": 1},
+    "scaled": {"no proxy fence": 1, "no wait for the stores": 1},
 }
 WAIT = re.compile(r"mbarrier\.try_wait\.parity\.shared::cta\.b64 complete, \[%r\d+\], (%r\d+);")
 
@@ -69,6 +73,21 @@ def edits(line):
     if "tcgen05.mma" in line:
         yield "no product", ""
         yield "not added", re.sub(r", %p\d+;", ", 0;", line)
+    scaled = re.search(r"(%r\d+), (\[[^]]+\]), (\[[^]]+\]), %p\d+;", line)
+    if scaled:
+        a, b = scaled[2], scaled[3]
+        yield "each other's scales", line.replace(f"{a}, {b}", f"{b}, {a}")
+        for name, bit in (("another scale of A", 1 << 29), ("another scale of B", 1 << 4)):
+            changed = line.replace(scaled[1], "wrong")
+            yield name, f"{{ .reg .b32 wrong; xor.b32 wrong, {scaled[1]}, {bit}; {changed} }}"
+    copied = re.search(r"tcgen05\.cp.*, (%rd\d+);", line)
+    if copied:
+        yield "no copy of scales", ""
+        changed = line.replace(copied[1], "wrong")
+        yield (
+            "scales one row on",
+            f"{{ .reg .b64 wrong; add.s64 wrong, {copied[1]}, 1; {changed} }}",
+        )
     for name, pattern in {
         "no proxy fence": r"fence\.proxy\.async",
         "no wait for the sums": r"tcgen05\.wait::ld",
@@ -93,7 +112,7 @@ def faults(ptx):
 def launch(name, monkeypatch, change=lambda ptx: ptx):
     """Whether the kernel's result is right, with its PTX changed."""
     fields, sizes, multiprocessors = KERNELS[name]
-    config = MatmulConfig(100, "bf16", consumers=1, **fields)
+    config = MatmulConfig(100, **{"element_type": "bf16", "consumers": 1} | fields)
     a, b, extras, expected = plan_launch.problem(config, *sizes)
     with triton_ext.emulate("sm_100", schedule="lazy") as gpu:
         decode = gpu.program
@@ -110,13 +129,15 @@ def noticed(name, monkeypatch, ptx):
         return type(error).__name__
 
 
-@pytest.mark.parametrize("name", KERNELS if ALL else ["pair"])
+@pytest.mark.parametrize("name", KERNELS if ALL else ["pair", "scaled"])
 def test_faults_are_noticed(name, monkeypatch):
     seen = []
     assert launch(name, monkeypatch, lambda ptx: seen.append(ptx) or ptx)
     all_of_them = list(faults(seen[0]))
     assert len(all_of_them) >= 40
-    step = 1 if ALL else len(all_of_them) // 8
+    if name == "scaled" and not ALL:  # the others are those of a pair
+        all_of_them = [each for each in all_of_them if "scale" in each[1]]
+    step = 1 if ALL else len(all_of_them) // (4 if name == "scaled" else 8)
     chosen = all_of_them[::step]
     found = Counter((fault, noticed(name, monkeypatch, ptx)) for _, fault, ptx in chosen)
     print(found)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import random
 import re
 
@@ -20,7 +21,13 @@ from kernel_configurations import (
 from sites import triton_sites
 
 from triton_ext import LayoutError, NVMMAShared
-from triton_ext.kernels.config import MatmulConfig, choose_config, tile_layouts
+from triton_ext.kernels.config import (
+    BLOCK_SCALED,
+    MatmulConfig,
+    choose_config,
+    scale_layouts,
+    tile_layouts,
+)
 
 
 @pytest.mark.parametrize("site", triton_sites())
@@ -29,7 +36,7 @@ def test_generated_layouts_give_the_ptx_of_nvmma_encodings(arch, site):
     """All configurations by the installed release; by the others all roles, else every third."""
     configs = [{"arch": arch, **config} for config in configurations(arch)]
     if arch == 100 and site is not None and site.name.startswith("3.7"):
-        newer = [c for c in configs if c.get("asked") or c["element_type"] == "int8"]
+        newer = [c for c in configs if c.get("asked") or c["element_type"] in ("int8", "nvfp4")]
         configs = [config for config in configs if config not in newer]
         _, results = compile_jobs(site, [{"config": config} for config in newer])
         assert all("needs Triton 3.8" in result["error"] for result in results)
@@ -167,6 +174,24 @@ def test_ptx_without_debug_lines_keeps_the_code():
         ({"consumers": 2, "block_n": 72, "side": 8, "c_parts": 8, "b_major": "MN"}, "side"),
         ({"consumers": 2, "prefetch": "b", "b_major": "MN"}, "prefetch"),
         ({"consumers": 2, "prefetch": "a", "cluster": 2}, "prefetch"),
+        ({"consumers": 2, "out_type": "e4m3", "c_parts": 16}, "c_parts"),
+        ({"consumers": 1, "block_m": 64, "block_n": 8, "out_type": "e4m3"}, "c_parts"),
+        ({"consumers": 2, "element_type": "mxfp8"}, "element_type"),
+        ({"consumers": 1, "arch": 100, "element_type": "mxfp8"}, "block_k"),
+        *(
+            (
+                {"consumers": 1, "arch": 100, "element_type": "nvfp4", "stages": 2} | fields,
+                next(iter(fields)),
+            )
+            for fields in (
+                {"block_n": 64},
+                {"block_m": 64},
+                {"block_k": 16},
+                {"a_major": "MN"},
+                {"batched": True},
+                {"side": 32, "block_n": 160, "c_parts": 4},
+            )
+        ),
         ({"bias": True}, "bias"),
         ({"swap": True}, "swap"),
     ],
@@ -189,6 +214,24 @@ def test_layouts_of_a_tile():
     assert tile.tma_encoding == NVMMAShared(128, 16)
     assert tile.linear.offset_bases[0] == (1, 0)
     assert tile.linear.alignment == 1024
+
+
+@pytest.mark.parametrize(("rows", "columns", "blocks"), [(128, 4, 1), (256, 16, 1), (512, 8, 2)])
+def test_scales_lie_as_torch_stores_them(rows, columns, blocks):
+    pytest.importorskip("triton")
+    torch = pytest.importorskip("torch")
+    from plan_launch import to_blocked
+
+    tile = scale_layouts(rows, columns, [[1, 0]] if blocks == 2 else [])
+    linear = tile.linear.to_linear_layout()
+    coordinates = torch.cartesian_prod(torch.arange(rows), torch.arange(columns))
+    stored = [to_blocked(each.view(rows, columns).to(torch.uint8)) for each in coordinates.T]
+    own = rows * columns // blocks
+    for block, offset in itertools.product(range(blocks), range(0, own, 3)):
+        place = linear.apply(offset=offset, **({"block": block} if blocks > 1 else {}))
+        found = [place[dim] % 256 for dim in ("dim0", "dim1")]
+        assert found == [int(each[block * own + offset]) for each in stored]
+    assert math.prod(tile.tma_shape) == rows * columns
 
 
 @pytest.mark.parametrize("arch", ARCHES)
@@ -233,9 +276,14 @@ def test_the_cost_model_of_blackwell_where_there_is_little_doubt(m, n, k, tile):
     assert (config.block_m, config.block_n, config.pair, config.swap) == tile
 
 
-@pytest.mark.parametrize("arch", ARCHES)
-@pytest.mark.parametrize("element_type", ["fp16", "bf16", "e4m3", "e5m2", "tf32", "int8"])
-@pytest.mark.parametrize("out_type", [None, "fp32", "bf16"])
+@pytest.mark.parametrize(
+    ("arch", "element_type"),
+    [
+        *itertools.product(ARCHES, ["fp16", "bf16", "e4m3", "e5m2", "tf32", "int8"]),
+        *itertools.product([100], BLOCK_SCALED),
+    ],
+)
+@pytest.mark.parametrize("out_type", [None, "fp32", "bf16", "e4m3"])
 def test_every_type_has_configurations(arch, element_type, out_type):
     for m, n, k in ((1, 1, 1), (64, 4096, 4096), (4096, 4096, 4096)):
         config = choose_config(arch, element_type, "K", "K", m, n, k, 132, out_type)
@@ -279,7 +327,7 @@ def test_the_kernel_with_consumers(fields, m, n, k, multiprocessors, shared, sch
                 config, a, b, extras, multiprocessors, workspace, config.residual
             )
             assert torch.equal(first, second)
-    if extras or config.activation:
+    if extras.keys() - {"left_scales", "right_scales"} or config.activation:
         error = plan_launch.relative_error(first, expected)
         assert error <= plan_launch.ROUNDING[config.c_type]
     else:

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 torch = pytest.importorskip("torch")
 triton = pytest.importorskip("triton")
 
+import plan_launch  # noqa: E402
 from ops_models import (  # noqa: E402
     MODELS,
     LanguageModel,
@@ -178,6 +179,7 @@ def blackwell_cases():
     scale_a, scale_b = torch.rand(9, 1) + 1, torch.rand(1, 24) + 1
     scaled = exact * scale_a.double() * scale_b.double() + bias.double()
     yield lambda: triton_ext.scaled_mm(a, b, scale_a, scale_b, bias=bias), scaled, 2.0**-8
+    yield from block_scaled_cases()
     wide = torch.randn(9, 48), torch.randn(48, 24)
     yield lambda: triton_ext.matmul(*wide), wide[0].double() @ wide[1].double(), 2.0**-9
     of_weight = x.double().t() @ y.double()
@@ -185,6 +187,25 @@ def blackwell_cases():
     compiled = torch.compile(triton_ext.linear, fullgraph=True, backend="aot_eager")
     of_weight = y.double().t() @ x.double()
     yield lambda: gradient(lambda w: compiled(x, w), w.t(), y), of_weight, 2.0**-8
+
+
+def block_scaled_cases():
+    """mxfp4 with scales of the whole, K divided by none of the kernel's numbers; to fp8."""
+    (a, blocks_a, x), (b, blocks_b, y) = (
+        plan_launch.block_scaled("mxfp4", rows, 176, torch.Generator().manual_seed(rows))
+        for rows in (9, 24)
+    )
+    a, b = a.view(torch.float4_e2m1fn_x2), b.view(torch.float4_e2m1fn_x2).t()
+    scales = (blocks_a, torch.full((1,), 0.5)), (blocks_b, torch.full((1,), 2.0))
+    bias = torch.randn(24).bfloat16()
+    exact = (x @ y.t() + bias.double()).clamp(-448, 448).to(torch.float8_e4m3fn).double()
+    compiled = torch.compile(triton_ext.scaled_mm, fullgraph=True, backend="aot_eager")
+    for function in (triton_ext.scaled_mm, compiled):
+        yield (
+            lambda f=function: f(a, b, *scales, bias=bias, out_dtype=torch.float8_e4m3fn),
+            exact,
+            1e-9,
+        )
 
 
 def gradient(function, x, weights):
@@ -442,6 +463,16 @@ def test_scaled_mm_falls_back():
     assert relative_difference(out, 2 * (a.double() @ b.double())) < 2.0**-7
 
 
+def test_what_torch_adds_to_an_output_of_8_bits():
+    a, b, bias = of(3, 0), of(0, 16), torch.randn(16).bfloat16()
+    residual = torch.randn(3, 16).to(torch.float8_e5m2)
+    out = triton_ext.matmul(
+        a, b, bias=bias, activation="relu", residual=residual, out_dtype=residual.dtype
+    )
+    exact = torch.relu(bias.float() + residual.float())
+    assert torch.equal(out.float(), exact.to(residual.dtype).float())
+
+
 def test_fp32_is_multiplied_where_tf32_is_allowed():
     a, b = torch.randn(40, 72), torch.randn(72, 24)
     with pytest.raises(LayoutError, match="set_float32_matmul_precision"):
@@ -519,6 +550,14 @@ def test_a_given_configuration():
         triton_ext.matmul(a, b, config=config, out_dtype=torch.float32)
 
 
+BLOCKS = torch.zeros(128, 4, dtype=torch.uint8).view(torch.float8_e8m0fnu)
+
+
+def scaled_by_blocks(a=BLOCKS, b=BLOCKS):
+    operand = torch.zeros(8, 128, dtype=torch.float8_e4m3fn)
+    return triton_ext.scaled_mm(operand, operand.t(), a, b)
+
+
 def of(*shape, dtype=torch.float16, **options):
     return torch.ones(shape, dtype=dtype, **options)
 
@@ -578,6 +617,14 @@ def of(*shape, dtype=torch.float16, **options):
             "scale_a.device",
         ),
         (lambda: triton_ext.bmm(of(1, 2, 2), of(2, 2, 2)), "b.shape"),
+        (lambda: scaled_by_blocks(), "scale_a.dtype"),  # on Hopper
+        (lambda: scaled_by_blocks(a=BLOCKS[:64]), "scale_a.shape"),
+        (lambda: scaled_by_blocks(b=BLOCKS[::2]), "scale_b.shape"),
+        (lambda: scaled_by_blocks(a=(BLOCKS,)), "scale_a"),
+        (lambda: scaled_by_blocks(a=(BLOCKS, of(8, 1).float())), "scale_a.shape"),
+        (lambda: scaled_by_blocks(a=(of(1), of(1).float())), "scale_a.dtype"),
+        (lambda: scaled_by_blocks(a=of(1).float()), "scale_a.dtype"),
+        (lambda: scaled_by_blocks(b=BLOCKS.view(torch.float8_e4m3fn)), "scale_b.dtype"),
     ],
 )
 def test_the_wrong_argument_is_named(call, argument):

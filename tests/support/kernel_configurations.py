@@ -81,6 +81,8 @@ def configurations(arch):
     yield {"element_type": "bf16", "consumers": 1, "block_n": 256, "stages": 6, "cluster": 2,
            "pair": True, "c_parts": 4, "c_buffers": 2}  # fmt: skip
     yield several | {"element_type": "fp16", "cluster": 4, "pair": True, "b_major": "MN"}
+    yield several | {"element_type": "nvfp4", "block_k": 128, "block_n": 256, "c_parts": 4,
+                     "cluster": 2, "pair": True, "out_type": "e4m3", "bias": True}  # fmt: skip
     yield several | {"element_type": "bf16", "block_n": 96, "side": 32, "c_parts": 2, "asked": True}
 
 
@@ -136,6 +138,8 @@ EMULATED = [
     ({"block_m": 64, "consumers": 1, "activation": "relu", "bias": True}, 72, 136, 136, 3),
     ({"consumers": 2, "cluster": 2, "activation": "silu", "a_scales": "each", "bias": True},
      264, 136, 136, 4),
+    ({"element_type": "e5m2", "block_m": 64, "block_n": 64, "block_k": 128, "consumers": 1,
+      "out_type": "e5m2", "alpha": True}, 72, 80, 208, 3),
     # several tiles a block, whose pieces are no multiple of the buffers
     ({"block_m": 64, "block_n": 64, "c_parts": 4, "c_buffers": 3, "consumers": 1}, 136, 136, 72, 2),
     ({"block_m": 64, "block_n": 48, "side": 16, "c_parts": 2, "c_buffers": 2, "consumers": 1},
@@ -190,6 +194,10 @@ EMULATED_SM100 = [
     ({"block_n": 32, "cluster": 4, "pair": True, "asked": True, "b_major": "MN"}, 530, 72, 136, 4,
      ""),
     ({"block_n": 32, "asked": True, "batched": True}, 136, 40, 72, 2, ""),
+    # scales of blocks; of 256 columns, tensor memory has the sums of but one tile
+    ({"element_type": "mxfp8", "block_k": 128, "cluster": 2, "pair": True}, 264, 136, 400, 2, ""),
+    ({"element_type": "nvfp4", "block_m": 256, "swap": True, "c_parts": 4, "max_splits": 2,
+      "alpha": True}, 136, 136, 528, 5, ""),
 ]  # fmt: skip
 EMULATED_SM100 = [
     ({"arch": 100, "consumers": 1} | fields, *rest) for fields, *rest in EMULATED_SM100

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import torch
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
+from triton_ext.kernels.config import BLOCK_SCALED
 from triton_ext.kernels.launch import launch_plan
 from triton_ext.layouts.triton.gluon import to_gluon
 
@@ -19,9 +20,56 @@ TORCH_TYPES = {
     "e5m2": torch.float8_e5m2,
     "int8": torch.int8,
     "int32": torch.int32,
+    "mxfp8": torch.float8_e4m3fn,
+    "mxfp8_e5m2": torch.float8_e5m2,
+    "ue8m0": torch.float8_e8m0fnu,
 }
 # What a correctly rounded result may be off by, relative to its Frobenius norm.
-ROUNDING = {"fp16": 2.0**-11, "bf16": 2.0**-8, "fp32": 2.0**-22, "int32": 0.0}
+ROUNDING = {
+    "fp16": 2.0**-11, "bf16": 2.0**-8, "fp32": 2.0**-22, "int32": 0.0,
+    "e4m3": 2.0**-4, "e5m2": 2.0**-3,
+}  # fmt: skip
+# By their codes (OCP Microscaling Formats 1.0, 5.3.3).
+E2M1 = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6], dtype=torch.float64)
+E2M1 = torch.cat([E2M1, -E2M1])
+
+
+def to_blocked(scales):
+    """Scales (rows, columns) in blocks of 128 x 4, padded with zeros (cuBLAS, "1D Block Scaling
+    Factors Layout"): what torch's own tests make for ``torch._scaled_mm``.
+    """
+    rows, columns = -(-scales.shape[0] // 128) * 128, -(-scales.shape[1] // 4) * 4
+    padded = torch.zeros((rows, columns), dtype=torch.uint8)
+    padded[: scales.shape[0], : scales.shape[1]] = scales.view(torch.uint8)
+    blocks = padded.view(rows // 128, 4, 32, columns // 4, 4).permute(0, 3, 2, 1, 4)
+    return blocks.flatten().view(scales.dtype)
+
+
+def block_scaled(kind, rows, k, generator):
+    """An operand (rows, K) with scales: as stored (of 4 bits: bytes), its scales in torch's blocks,
+    and its values. Scales of rows that there are not are NaN.
+    """
+    scaling = BLOCK_SCALED[kind]
+    if scaling.packed == 2:
+        stored = torch.randint(256, (rows, k), generator=generator).to(torch.uint8)
+        values = E2M1[torch.stack([stored & 15, stored >> 4], -1).flatten(1).int()]
+    else:
+        stored = torch.randint(-3, 4, (rows, k), generator=generator).float()
+        stored = stored.to(TORCH_TYPES[kind])
+        values = stored.double()
+    count = -(-values.shape[1] // scaling.length)
+    exponents = torch.randint(-2, 3, (rows, count), generator=generator)
+    scales = (2.0**exponents).to(TORCH_TYPES[scaling.scale])
+    values = values * scales.double().repeat_interleave(scaling.length, 1)[:, : values.shape[1]]
+    padded = torch.full((-(-rows // 128) * 128, count), float("nan")).to(scales.dtype)
+    padded[:rows] = scales
+    return stored, to_blocked(padded), values
+
+
+def scale_blocks(scales, rows):
+    """Torch's blocks of scales as the kernel's descriptor takes them, of whole blocks of rows."""
+    stored = scales.view(torch.uint8) if scales.dtype == torch.float8_e8m0fnu else scales
+    return stored.view(-(-rows // 128), -1, 2, 256)
 
 
 def problem(config, m, n, k, device="cpu", exact=True, seed=0, shared=""):
@@ -35,12 +83,22 @@ def problem(config, m, n, k, device="cpu", exact=True, seed=0, shared=""):
         found = torch.randint(-3, 4, shape, generator=generator).float()
         return found if exact else torch.randn(shape, generator=generator)
 
-    dtype = TORCH_TYPES[config.element_type]
-    lead = [(1 if name == shared else 3,) if config.batched else () for name in "ab"]
-    a = numbers(*lead[0], m, k).to(dtype).to(device)
-    b = numbers(*lead[1], k, n).to(dtype).to(device)
-    expected = a.double() @ b.double()
     extras = {}
+    if config.scaling is not None:
+        kind = config.element_type
+        a, a_blocks, a_values = block_scaled(kind, m, k, generator)
+        b, b_blocks, b_values = block_scaled(kind, n, k, generator)
+        a, b = a.to(device), b.to(device).t()
+        expected = (a_values @ b_values.t()).to(device)
+        blocks = scale_blocks(a_blocks, m).to(device), scale_blocks(b_blocks, n).to(device)
+        names = ("right_scales", "left_scales") if config.swap else ("left_scales", "right_scales")
+        extras.update(zip(names, blocks, strict=True))
+    else:
+        dtype = TORCH_TYPES[config.element_type]
+        lead = [(1 if name == shared else 3,) if config.batched else () for name in "ab"]
+        a = numbers(*lead[0], m, k).to(dtype).to(device)
+        b = numbers(*lead[1], k, n).to(dtype).to(device)
+        expected = a.double() @ b.double()
     if config.alpha:
         extras["alpha"] = 0.5
         expected *= 0.5
@@ -53,7 +111,7 @@ def problem(config, m, n, k, device="cpu", exact=True, seed=0, shared=""):
         extras["b_scale"] = (torch.rand(count, generator=generator) + 0.5).to(device)
         expected *= extras["b_scale"].double()
     if config.bias:
-        bias = torch.randn(n, generator=generator).to(TORCH_TYPES[config.c_type])
+        bias = torch.randn(n, generator=generator).to(TORCH_TYPES[config.bias_type])
         extras["bias"] = bias.to(device)
         expected += extras["bias"].double()
     if config.residual:
@@ -91,6 +149,8 @@ def launch_compiled(config, a, b, extras, multiprocessors, workspace=None, in_pl
         "c0_desc": (extras.get("c0_desc"), plan.c_tile),
     }
     matrices["narrow_desc"] = matrices["a_desc" if config.swap else "b_desc"][0], plan.narrow_tile
+    for name, tile in zip(("left_scales", "right_scales"), plan.scale_tiles or (), strict=False):
+        matrices[name] = extras[name], tile
     if workspace is None:
         workspace = torch.zeros(plan.workspace_bytes, dtype=torch.uint8, device=a.device)
     values = {"workspace": workspace, **extras}

@@ -44,6 +44,8 @@ def is_bare(a: Any, b: Any, epilogue: Epilogue = NOTHING) -> bool:
                 and (epilogue.residual is None or _is_plain(epilogue.residual))
                 and (epilogue.scale_a is None or _is_plain(epilogue.scale_a))
                 and (epilogue.scale_b is None or _is_plain(epilogue.scale_b))
+                and (epilogue.blocks_a is None or _is_plain(epilogue.blocks_a))
+                and (epilogue.blocks_b is None or _is_plain(epilogue.blocks_b))
             )
         )
         and not torch._C._len_torch_function_stack()

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from triton_ext.errors import LayoutError
+from triton_ext.ops.types import FP8_TYPES
 
 ACTIVATION_FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": torch.relu,
@@ -32,6 +33,7 @@ class Epilogue(NamedTuple):
         residual: what can be broadcast to the output.
         beta, alpha: floats.
         scale_a, scale_b: fp32, of one element; or of M, and of N.
+        blocks_a, blocks_b: scales of the blocks of a and b along K, which the product takes.
     """
 
     bias: Tensor | None = None
@@ -41,11 +43,13 @@ class Epilogue(NamedTuple):
     alpha: float = 1.0
     scale_a: Tensor | None = None
     scale_b: Tensor | None = None
+    blocks_a: Tensor | None = None
+    blocks_b: Tensor | None = None
 
     @property
     def tensors(self) -> dict[str, Tensor]:
         """The tensors by name, without those that are None."""
-        names = ("bias", "residual", "scale_a", "scale_b")
+        names = ("bias", "residual", "scale_a", "scale_b", "blocks_a", "blocks_b")
         return {name: found for name in names if (found := getattr(self, name)) is not None}
 
     def config_fields(self) -> dict[str, Any]:
@@ -120,7 +124,11 @@ def activated(made: Tensor, activation: str | None) -> Tensor:
 
 def finished(made: Tensor, epilogue: Epilogue) -> Tensor:
     """A new product after all that an epilogue asks for, by torch's own operations."""
-    _, _, _, _, alpha, scale_a, scale_b = epilogue
+    if made.dtype in FP8_TYPES:  # which has none
+        if epilogue.residual is not None:
+            epilogue = epilogue._replace(residual=epilogue.residual.float())
+        return finished(made.float(), epilogue).to(made.dtype)
+    _, _, _, _, alpha, scale_a, scale_b, *_ = epilogue
     if scale_a is not None or scale_b is not None or alpha != 1:
         wide = made.float() * alpha
         if scale_a is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import torch
@@ -32,10 +33,11 @@ from triton_ext.ops.forward_mode import dual_product, has_tangent, refuse_tangen
 from triton_ext.ops.plans import find
 from triton_ext.ops.products import product
 from triton_ext.ops.shapes import broadcast_product
-from triton_ext.ops.types import output_type, unsupported
+from triton_ext.ops.types import SCALE_LENGTHS, bias_type, output_type, unsupported
 
 Activation = Literal["relu", "gelu", "gelu_tanh", "silu"]
 Fallback = Literal["torch"]
+Scales = Tensor | Sequence[Tensor]
 
 
 def matmul(
@@ -76,14 +78,14 @@ def matmul(
             (`triton_ext.emulate`), or, where there is no GPU, on an emulated Blackwell; exact, and
             slow.
         b: (..., K, N) or (K,), likewise.
-        bias: what can be broadcast to the output, of its type.
+        bias: what can be broadcast to the output, of its type; bf16 for an output of fp8.
         activation: "relu", "gelu" (with erf), "gelu_tanh" or "silu".
         residual: what can be broadcast to the output, of its type.
         beta: what the residual is multiplied with; if 0, the residual is not read.
         out: where to write the output, of its shape (or empty) and type. No gradient flows then. It
             may be the residual.
         out_dtype: of the output; None for the operands' type if it has 16 bits, else fp32, or int32
-            for int8. Any type may have fp32, fp16 or bf16.
+            for int8. Any type may have fp32, fp16, bf16, or fp8 (e4m3, e5m2), which saturates.
         config: the tile; chosen from the problem's size if None. Its architecture, type and
             major-nesses must be those of the problem.
         fallback: "torch" to leave to PyTorch what there are no kernels for (types, devices).
@@ -224,8 +226,10 @@ def _check_output(
     for name, tensor in others:
         if tensor is None:
             continue
-        if tensor.dtype != dtype:
-            raise LayoutError(f"{name}.dtype", tensor.dtype, f"must be the output's, {dtype}")
+        wanted = bias_type(dtype) if name == "bias" else dtype
+        if tensor.dtype != wanted:
+            rule = f"must be {wanted} for an output in {dtype}"
+            raise LayoutError(f"{name}.dtype", tensor.dtype, rule)
         if tensor.device != a.device:
             rule = f"must be that of a, {a.device}"
             raise LayoutError(f"{name}.device", str(tensor.device), rule)
@@ -265,10 +269,13 @@ def _has_kernels(
     out: torch.dtype | None,
     device: torch.device,
     other_device: torch.device,
+    scales: torch.dtype | None = None,
 ) -> bool:
     """Whether there are kernels for these types on this device."""
     gpu = find_gpu(device)
-    return device == other_device and isinstance(gpu, Gpu) and unsupported(a, b, out) is None
+    if device != other_device or not isinstance(gpu, Gpu):
+        return False
+    return unsupported(a, b, out, gpu.arch, scales) is None
 
 
 def linear(
@@ -369,8 +376,8 @@ def bmm(
 def scaled_mm(
     a: Tensor,
     b: Tensor,
-    scale_a: Tensor,
-    scale_b: Tensor,
+    scale_a: Scales,
+    scale_b: Scales,
     *,
     bias: Tensor | None = None,
     out_dtype: torch.dtype = torch.bfloat16,
@@ -382,20 +389,41 @@ def scaled_mm(
     Hopper, an operand of fp8 whose K dimension is not contiguous is copied, and the tensor cores
     keep 13 fraction bits below the largest product when they add.
 
+    On Blackwell, both operands may have scales for blocks along K, which the tensor cores apply:
+
+    ======  ======================  ======================  ======================
+    format  elements                scales                  elements along K of one
+    ======  ======================  ======================  ======================
+    mxfp8   e4m3, e5m2              ``float8_e8m0fnu``      32
+    mxfp4   ``float4_e2m1fn_x2``    ``float8_e8m0fnu``      32
+    nvfp4   ``float4_e2m1fn_x2``    ``float8_e4m3fn``       16
+    ======  ======================  ======================  ======================
+
+    They lie as torch and cuBLAS have them: 128 rows of A (columns of B) and 4 scales along K are
+    512 contiguous bytes, of row r at 16 * (r % 32) + 4 * (r // 32), and such blocks follow each
+    other along K; the last ones are padded. What is read of the padding must not be NaN along K
+    (torch's zeros are not); beside the last row it may be anything. No scale is copied or moved;
+    an operand is if K is not contiguous, or rows do not start at multiples of 16 bytes.
+
     Args:
-        a: (M, K), fp8 (e4m3 or e5m2), int8, fp16 or bf16.
-        b: (K, N), of the same type.
-        scale_a: fp32, of one element, or (M, 1).
-        scale_b: fp32, of one element, or (1, N).
+        a: (M, K), fp8 (e4m3 or e5m2), int8, fp16 or bf16; (M, K / 2) of ``float4_e2m1fn_x2``.
+        b: (K, N), of the same type; (K / 2, N).
+        scale_a: fp32, of one element, or (M, 1). Or scales of blocks; or these and an fp32 of one
+            element, as nvfp4 has it.
+        scale_b: fp32, of one element, or (1, N). Or of blocks, likewise.
         bias: (N,).
         out_dtype: of the output.
-        fallback: as for `matmul`.
+        fallback: as for `matmul`; but not where an operand has two scales.
     """
     _check_kind("out_dtype", out_dtype, torch.dtype)
-    epilogue = Epilogue(bias, scale_a=scale_a, scale_b=scale_b)
+    (blocks_a, whole_a), (blocks_b, whole_b) = _scales("a", scale_a), _scales("b", scale_b)
+    epilogue = Epilogue(
+        bias, scale_a=whole_a, scale_b=whole_b, blocks_a=blocks_a, blocks_b=blocks_b
+    )
     if (
         scale_a is not None
         and scale_b is not None
+        and (blocks_a is None) == (blocks_b is None)
         and is_bare(a, b, epilogue)
         and a.is_cuda
         and b.is_cuda
@@ -406,29 +434,85 @@ def scaled_mm(
             return plan.run(a, b, epilogue)
     _check_dims(2, a=a, b=b)
     m, n = a.shape[0], b.shape[1]
-    for name, scale, shape in (("scale_a", scale_a, (m, 1)), ("scale_b", scale_b, (1, n))):
+    _check_blocks(a, m, n, blocks_a, blocks_b)
+    wholes = (("scale_a", whole_a, (m, 1)), ("scale_b", whole_b, (1, n)))
+    for name, scale, shape in wholes:
+        if scale is None and blocks_a is not None:
+            continue
         _check_kind(name, scale, Tensor)
+        assert scale is not None
         if scale.dtype != torch.float32:
             raise LayoutError(f"{name}.dtype", scale.dtype, "must be torch.float32")
-        if scale.numel() != 1 and scale.shape != shape:
-            raise LayoutError(f"{name}.shape", tuple(scale.shape), f"must be {shape}, or (1,)")
+        if scale.numel() != 1 and (scale.shape != shape or blocks_a is not None):
+            legal = "of one element beside blocks" if blocks_a is not None else f"{shape}, or (1,)"
+            raise LayoutError(f"{name}.shape", tuple(scale.shape), f"must be {legal}")
     _check_kind("bias", bias, Tensor, optional=True)
     if bias is not None and bias.shape != (n,):
         raise LayoutError("bias.shape", tuple(bias.shape), f"must be ({n},)")
     if wants_gradient(a, b, epilogue):
         raise LayoutError("requires_grad", True, "scaled_mm has no gradient; detach its operands")
-    if fallback == "torch" and not _has_kernels(a.dtype, b.dtype, out_dtype, a.device, b.device):
+    scales = None if blocks_a is None else blocks_a.dtype
+    kinds = (a.dtype, b.dtype, out_dtype, a.device, b.device, scales)
+    if (
+        fallback == "torch"
+        and isinstance(scale_a, Tensor)
+        and isinstance(scale_b, Tensor)
+        and not _has_kernels(*kinds)
+    ):
         scaled: Tensor = torch._scaled_mm(
             a, b, scale_a=scale_a, scale_b=scale_b, bias=bias, out_dtype=out_dtype
         )
         return scaled
     if bias is not None:
-        bias = bias.to(out_dtype)
+        bias = bias.to(bias_type(out_dtype))
         epilogue = epilogue._replace(bias=bias)
-    refuse_tangents(a, b, scale_a, scale_b, bias)
+    refuse_tangents(a, b, whole_a, whole_b, bias)
     if is_bare(a, b, epilogue):
         return product(a, b, epilogue, out_dtype)
-    return registered.scaled_mm(a, b, scale_a, scale_b, bias, out_dtype)
+    return registered.scaled_mm(a, b, whole_a, whole_b, bias, out_dtype, blocks_a, blocks_b)
+
+
+def _scales(name: str, given: Any) -> tuple[Tensor | None, Any]:
+    """The scales of an operand's blocks, if there are any, and its other one."""
+    if isinstance(given, (list, tuple)):
+        if len(given) != 2:
+            rule = "a sequence must have two: the scales of blocks, and an fp32 of one element"
+            raise LayoutError(f"scale_{name}", len(given), rule)
+        for each in given:
+            _check_kind(f"scale_{name}", each, Tensor)
+        return given[0], given[1]
+    if isinstance(given, Tensor) and given.dtype.itemsize == 1:
+        return given, None
+    return None, given
+
+
+def _check_blocks(
+    a: Tensor, m: int, n: int, blocks_a: Tensor | None, blocks_b: Tensor | None
+) -> None:
+    """Raise LayoutError unless both operands' blocks have as many scales as there must be."""
+    if blocks_a is None and blocks_b is None:
+        return
+    for name, blocks, other in (("a", blocks_a, blocks_b), ("b", blocks_b, blocks_a)):
+        if blocks is None:
+            assert other is not None
+            rule = f"must be of blocks and of {other.dtype}, as that of the other operand"
+            raise LayoutError(f"scale_{name}.dtype", "no blocks", rule)
+        _check_kind(f"scale_{name}", blocks, Tensor)
+        if blocks.dtype not in SCALE_LENGTHS:
+            rule = f"must be one of {sorted(map(str, SCALE_LENGTHS))}, or torch.float32"
+            raise LayoutError(f"scale_{name}.dtype", blocks.dtype, rule)
+    assert blocks_a is not None
+    assert blocks_b is not None
+    if blocks_a.dtype != blocks_b.dtype:
+        rule = f"must be {blocks_a.dtype}, as scale_a's"
+        raise LayoutError("scale_b.dtype", blocks_b.dtype, rule)
+    k = a.shape[1] * (2 if a.dtype == torch.float4_e2m1fn_x2 else 1)
+    columns = -(-k // (4 * SCALE_LENGTHS[blocks_a.dtype])) * 4
+    for name, blocks, rows in (("a", blocks_a, m), ("b", blocks_b, n)):
+        size = -(-rows // 128) * 128 * columns
+        if blocks.numel() != size or not blocks.is_contiguous():
+            rule = f"must be contiguous, of {size} scales in blocks of 128 x 4"
+            raise LayoutError(f"scale_{name}.shape", tuple(blocks.shape), rule)
 
 
 def _check_dims(dims: int, **tensors: Any) -> None:

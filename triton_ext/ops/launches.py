@@ -27,8 +27,9 @@ from triton_ext.ops.operands import TmaView
 MAX_TENSOR_MAPS = 4096
 """How many tensor maps are kept (about 300 bytes each); the oldest is forgotten first."""
 DESCRIPTORS = {"a_desc": 0, "b_desc": 1, "c_desc": 2, "c0_desc": 3}
-"""The matrix of each descriptor: A, B, C or the residual. ``narrow_desc``, another one of the right
-operand, comes besides."""
+"""The matrix of each descriptor: A, B, C or the residual, then the scales of the blocks of A and B.
+Besides come those that depend on which operand is the left one: ``narrow_desc``, another one of the
+right operand, and the scales."""
 FIELDS = {
     "bias": Epilogue._fields.index("bias"),
     "a_scale": Epilogue._fields.index("scale_a"),
@@ -37,6 +38,9 @@ FIELDS = {
     "beta": Epilogue._fields.index("beta"),
 }
 """Which field of the epilogue an argument of the kernel is."""
+
+UNKNOWN_TO_TRITON = frozenset((torch.float4_e2m1fn_x2, torch.float8_e8m0fnu))
+"""Types that the JIT is shown as bytes."""
 
 _lock = threading.Lock()
 _numbers = itertools.count()
@@ -74,7 +78,9 @@ class PreparedLaunch:
         gpu: where it runs.
         config: the configuration.
         plan: its launch plan.
-        views: those of A, B, C, and the residual if there is one.
+        views: those of `DESCRIPTORS`; a last one that there is not may be missing.
+        reads_as: the architecture whose operands `operands.readable` means: block-scaled ones are
+            K-major, as on sm_90.
         direct: the launch without Triton's JIT; None until that has compiled the kernel.
     """
 
@@ -90,22 +96,30 @@ class PreparedLaunch:
         "direct",
         "gpu",
         "plan",
+        "reads_as",
         "views",
     )
 
-    def __init__(self, gpu: Gpu, config: MatmulConfig, views: tuple[TmaView, ...], k: int) -> None:
+    def __init__(
+        self, gpu: Gpu, config: MatmulConfig, views: tuple[TmaView | None, ...], k: int
+    ) -> None:
         """Prepare it.
 
         Args:
-            views: those of A, B, C, and the residual if there is one; the last two are row by row.
+            views: as the attribute; C and the residual are row by row.
             k: the extent of K.
         """
+        assert views[2] is not None
         *batch, m, n = views[2].shape
         self.gpu, self.config, self.views = gpu, config, views
+        self.reads_as = gpu.arch if config.scaling is None else 90
         self.plan = launch_plan(config, m, n, k, gpu.properties, *batch)
         self._grid = self.plan.grid
         self.direct: DirectLaunch | None = _direct_launches.get((config, gpu.index))
-        matrices = {**DESCRIPTORS, "narrow_desc": 0 if config.swap else 1}
+        left, right = (1, 0) if config.swap else (0, 1)
+        matrices = {
+            **DESCRIPTORS, "narrow_desc": right, "left_scales": 4 + left, "right_scales": 4 + right
+        }  # fmt: skip
         # What the C launcher takes; a descriptor is its map, its shape and its strides.
         self._arguments: list[Any] = []
         # The slot of each map among these, its matrix, a number for its geometry, and its name.
@@ -119,6 +133,7 @@ class PreparedLaunch:
             if name in matrices:
                 self._maps.append((slot, matrices[name], next(_numbers), name))
                 view = views[matrices[name]]
+                assert view is not None
                 self._arguments += [*view.shape, *view.strides]
             elif name == "workspace":
                 self._workspace_slot = slot
@@ -155,7 +170,7 @@ class PreparedLaunch:
         key = (number_c, c.data_ptr())
         arguments[slot_c] = _tensor_maps.get(key) or self._tensor_map("c_desc", 2, key)
         for slot, matrix, number, name in self._maps[3:]:
-            tensor = (a, b, c, epilogue.residual)[matrix]
+            tensor = (a, b, c, epilogue.residual, epilogue.blocks_a, epilogue.blocks_b)[matrix]
             assert tensor is not None
             key = (number, tensor.data_ptr())
             arguments[slot] = _tensor_maps.get(key) or self._tensor_map(name, matrix, key)
@@ -175,6 +190,7 @@ class PreparedLaunch:
         assert self.direct is not None
         position = [each for *_, each in self._maps].index(name)
         view = self.views[matrix]
+        assert view is not None
         made = self.direct.tensor_map(position, key[1], view.shape, view.strides)
         with _lock:
             while len(_tensor_maps) >= MAX_TENSOR_MAPS:
@@ -187,16 +203,20 @@ class PreparedLaunch:
     ) -> None:
         """Launch through the JIT, and prepare for doing without it."""
         plan = self.plan
-        tiles = {
+        tiles: dict[str, Any] = {
             "a_desc": plan.a_tile, "b_desc": plan.b_tile, "c_desc": plan.c_tile,
             "c0_desc": plan.c_tile, "narrow_desc": plan.narrow_tile,
         }  # fmt: skip
+        tiles |= zip(("left_scales", "right_scales"), plan.scale_tiles or (), strict=False)
         others: dict[str, Any] = {}
         for _, matrix, _, name in self._maps:
             view, tile = self.views[matrix], tiles[name]
-            assert tile is not None  # the plan asks for this descriptor
+            tensor = (a, b, c, epilogue.residual, epilogue.blocks_a, epilogue.blocks_b)[matrix]
+            assert tensor is not None  # the plan asks for this descriptor
+            assert view is not None
+            assert tile is not None
             others[name] = TensorDescriptor(
-                (a, b, c, epilogue.residual)[matrix],
+                tensor.view(torch.uint8) if tensor.dtype in UNKNOWN_TO_TRITON else tensor,
                 list(view.shape),
                 list(view.strides),
                 list(tile.tma_shape),

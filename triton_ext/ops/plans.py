@@ -48,8 +48,8 @@ class ProductPlan:
         shape: the output's.
         memory: the shape of the output's memory if that is new: rows may have to be longer.
         dtype: the output's where it is not that of a; else None.
-        copies: those of "a", "b", "bias", "residual", "scale_a" and "scale_b" that must be copied
-            for the kernel to read them.
+        copies: those of "a", "b" and the epilogue's tensors that must be copied for the kernel to
+            read them.
         late: what of the epilogue torch applies after the launch.
         out_size: how many bytes of memory out lies in, if that is given.
         reads: the tensors that out must not overlap.
@@ -110,11 +110,11 @@ class ProductPlan:
         """The same values where the kernel can read them."""
         if "a" in self.copies:
             rows = a if b.dim() == 3 else a.flatten(0, -2)
-            readable_rows = readable(rows, 1, self.launch.gpu.arch)
+            readable_rows = readable(rows, 1, self.launch.reads_as)
             a = rows if readable_rows else readable_copy(rows, 1).expand(rows.shape)
         if "b" in self.copies:
             b = b.t() if self.linear else b
-            b = readable_copy(b, 0, self.launch.gpu.arch).expand(b.shape)
+            b = readable_copy(b, 0, self.launch.reads_as).expand(b.shape)
         if epilogue is NOTHING:
             return a, b, epilogue
         tensors = epilogue.tensors
@@ -181,7 +181,7 @@ def signature(
     )
     if epilogue is NOTHING:
         return plain if out is None else (plain, _described(out))
-    bias, activation, residual, _, alpha, scale_a, scale_b = epilogue
+    bias, activation, residual, _, alpha, scale_a, scale_b, blocks_a, blocks_b = epilogue
     return (
         plain,
         out if out is None else _described(out),
@@ -191,6 +191,8 @@ def signature(
         residual if residual is None else _described(residual),
         scale_a if scale_a is None else _described(scale_a),
         scale_b if scale_b is None else _described(scale_b),
+        blocks_a if blocks_a is None else _described(blocks_a),
+        blocks_b if blocks_b is None else _described(blocks_b),
     )
 
 

@@ -23,11 +23,18 @@ from triton_ext.ops.operands import (
     padded_columns,
     readable,
     readable_copy,
+    scale_view,
     tma_strides,
 )
 from triton_ext.ops.plans import Late, ProductPlan, Read, keep, recall, signature
 from triton_ext.ops.tuned import Problem, lookup
-from triton_ext.ops.types import OPERAND_NAMES, OUTPUT_NAMES, output_type, unsupported
+from triton_ext.ops.types import (
+    OUTPUT_NAMES,
+    bias_type,
+    operand_name,
+    output_type,
+    unsupported,
+)
 
 MAX_SIZE = 2**31 - 1
 """Sizes are passed to the kernels as 32-bit integers."""
@@ -107,9 +114,12 @@ def check_operands(a: Tensor, b: Tensor, dims: int | None = None) -> None:
         raise LayoutError("b.shape", tuple(b.shape), rule)
 
 
-def check_types(a: Tensor, b: Tensor, out_dtype: torch.dtype | None) -> None:
-    """Raise LayoutError unless there are kernels for these types."""
-    error = unsupported(a.dtype, b.dtype, out_dtype)
+def check_types(
+    a: Tensor, b: Tensor, out_dtype: torch.dtype | None, arch: int, blocks: Tensor | None = None
+) -> None:
+    """Raise LayoutError unless an architecture has kernels for these types, with such scales."""
+    scales = None if blocks is None else blocks.dtype
+    error = unsupported(a.dtype, b.dtype, out_dtype, arch, scales)
     if error is not None:
         raise error
 
@@ -118,7 +128,7 @@ def _check(a: Tensor, b: Tensor, epilogue: Epilogue, out_dtype: torch.dtype | No
     """Raise LayoutError unless all fits; returns the tensors' GPU."""
     check_operands(a, b)
     gpu = require_gpu(a.device)
-    check_types(a, b, out_dtype)
+    check_types(a, b, out_dtype, gpu.arch, epilogue.blocks_a)
     dtype = out_dtype or output_type(a.dtype)
     shape = (*a.shape[:-1], b.shape[-1])
     k, n = b.shape[-2:]
@@ -126,8 +136,9 @@ def _check(a: Tensor, b: Tensor, epilogue: Epilogue, out_dtype: torch.dtype | No
     if max(sizes) > MAX_SIZE:
         raise LayoutError("shape", sizes, f"sizes must be at most {MAX_SIZE}")
     bias, residual = epilogue.bias, epilogue.residual
-    if bias is not None and (bias.shape != (n,) or bias.dtype != dtype):
-        raise LayoutError("bias", (tuple(bias.shape), bias.dtype), f"must be {(n,)} of {dtype}")
+    if bias is not None and (bias.shape != (n,) or bias.dtype != bias_type(dtype)):
+        rule = f"must be {(n,)} of {bias_type(dtype)}"
+        raise LayoutError("bias", (tuple(bias.shape), bias.dtype), rule)
     if residual is not None and not (residual.dtype == dtype and broadcasts_to(residual, shape)):
         rule = f"must be of {dtype}, and broadcastable to {shape}"
         raise LayoutError("residual", (tuple(residual.shape), residual.dtype), rule)
@@ -190,20 +201,26 @@ def prepare(
         memory = (*shape[:-1], padded_columns(shape[-1], dtype))
     new = torch.empty(memory, dtype=dtype, device="meta")[..., : shape[-1]]
     c_view = _view_by_rows(new if out is None else out, batched)
-    a_view, a_copied = operand_view(a, 1, batched, gpu.arch)
-    b_view, b_copied = operand_view(b, 0, batched, gpu.arch)
+    blocks_a, blocks_b = epilogue.blocks_a, epilogue.blocks_b
+    reads_as = gpu.arch if blocks_a is None else 90  # as PreparedLaunch.reads_as
+    a_view, a_copied = operand_view(a, 1, batched, reads_as)
+    b_view, b_copied = operand_view(b, 0, batched, reads_as)
     copied = {name: aligned(each) is not each for name, each in applied.tensors.items()}
     copied |= {"a": a_copied, "b": b_copied}
-    views = [a_view, b_view, c_view]
+    assert c_view is not None  # what is new, copied or writable suits TMA
+    views: list[TmaView | None] = [a_view, b_view, c_view]
     if applied.residual is not None:
         where_it_is = applied.residual.shape == shape and _view_by_rows(applied.residual, batched)
         copied["residual"] = not where_it_is
         views.append(where_it_is or _view_by_rows(aligned_empty(new, shape), batched))
-    launched = tuple(view for view in views if view)
-    assert len(launched) == len(views)  # what is new, copied or writable suits TMA
+        assert views[-1] is not None
+    if blocks_a is not None and blocks_b is not None:
+        views += [None] * (4 - len(views))
+        views += scale_view(blocks_a, shape[0]), scale_view(blocks_b, shape[1])
 
     majors = a_view.major, b_view.major
-    problem = problem_of(gpu, a, b, launched[2].shape, dtype, majors)
+    scales = None if blocks_a is None else blocks_a.dtype
+    problem = problem_of(gpu, a, b, c_view.shape, dtype, majors, scales)
     config = _configuration(gpu, problem, config)
     fields = applied.config_fields()
     config = replace(config, **fields) if fields else config
@@ -211,7 +228,7 @@ def prepare(
     if out is not None:
         reads = _reads(a, b, epilogue, out, fused and not copied.get("residual"))
     return ProductPlan(
-        PreparedLaunch(gpu, config, launched, problem.k),
+        PreparedLaunch(gpu, config, tuple(views), problem.k),
         gpu.index,
         shape,
         shape if memory == shape else memory,
@@ -258,18 +275,20 @@ def problem_of(
     shape: Sequence[int],
     out_type: torch.dtype,
     majors: tuple[Major, Major],
+    scales: torch.dtype | None = None,
 ) -> Problem:
     """What a configuration is chosen for.
 
     Args:
         shape: C's, as the kernel sees it.
         majors: those of A and B.
+        scales: of their blocks.
     """
     *batch, m, n = shape
     return Problem(
         getattr(gpu.properties, "name", None),
         gpu.properties.multi_processor_count,
-        OPERAND_NAMES[a.dtype],
+        operand_name(a.dtype, scales),
         *majors,
         OUTPUT_NAMES[out_type],
         m,

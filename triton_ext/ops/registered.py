@@ -75,9 +75,19 @@ def _bmm(a: Tensor, b: Tensor, out_dtype: torch.dtype | None = None) -> Tensor:
 
 
 def _scaled_mm(
-    a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor, bias: Tensor | None, dtype: torch.dtype
+    a: Tensor,
+    b: Tensor,
+    scale_a: Tensor | None,
+    scale_b: Tensor | None,
+    bias: Tensor | None,
+    dtype: torch.dtype,
+    blocks_a: Tensor | None = None,
+    blocks_b: Tensor | None = None,
 ) -> Tensor:
-    return products.product(a, b, Epilogue(bias, scale_a=scale_a, scale_b=scale_b), dtype)
+    epilogue = Epilogue(
+        bias, scale_a=scale_a, scale_b=scale_b, blocks_a=blocks_a, blocks_b=blocks_b
+    )
+    return products.product(a, b, epilogue, dtype)
 
 
 mm = _register(
@@ -89,8 +99,8 @@ mm = _register(
 )
 bmm = _register("bmm(Tensor a, Tensor b, ScalarType? out_dtype=None) -> Tensor", 3, _bmm, 2)
 scaled_mm = _register(
-    "scaled_mm(Tensor a, Tensor b, Tensor scale_a, Tensor scale_b, Tensor? bias,"
-    " ScalarType out_dtype) -> Tensor",
+    "scaled_mm(Tensor a, Tensor b, Tensor? scale_a, Tensor? scale_b, Tensor? bias,"
+    " ScalarType out_dtype, Tensor? blocks_a=None, Tensor? blocks_b=None) -> Tensor",
     2,
     _scaled_mm,
     5,

@@ -126,7 +126,7 @@ def tune(
     if candidates < 1:
         raise LayoutError("candidates", candidates, "must be at least 1")
     check_operands(a, b, 3 if a.dim() == 3 else 2)
-    check_types(a, b, out_dtype)
+    check_types(a, b, out_dtype, gpu.arch)
     shape = (*a.shape[:-1], b.shape[-1])
     if not math.prod((*shape, a.shape[-1])):
         raise LayoutError("a.shape, b.shape", (tuple(a.shape), tuple(b.shape)), "must not be empty")

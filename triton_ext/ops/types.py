@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from triton_ext.errors import LayoutError
-from triton_ext.kernels.config import C_BYTES, ELEMENT_BYTES, ELEMENT_TYPES
+from triton_ext.kernels.config import BLOCK_SCALED, C_BYTES, ELEMENT_BYTES, ELEMENT_TYPES
 
 _OPERANDS = {
     torch.float16: "fp16",
@@ -15,11 +15,22 @@ _OPERANDS = {
     torch.int8: "int8",
     torch.float32: "tf32",
 }
+_BLOCK_SCALED = {
+    (torch.float8_e4m3fn, torch.float8_e8m0fnu): "mxfp8",
+    (torch.float8_e5m2, torch.float8_e8m0fnu): "mxfp8_e5m2",
+    (torch.float4_e2m1fn_x2, torch.float8_e8m0fnu): "mxfp4",
+    (torch.float4_e2m1fn_x2, torch.float8_e4m3fn): "nvfp4",
+}
+"""By the types of elements and of the scales of their blocks."""
+SCALE_LENGTHS = {scales: BLOCK_SCALED[name].length for (_, scales), name in _BLOCK_SCALED.items()}
+"""How many elements along K have one scale, by its type."""
 _OUTPUTS = {
     torch.float16: "fp16",
     torch.bfloat16: "bf16",
     torch.float32: "fp32",
     torch.int32: "int32",
+    torch.float8_e4m3fn: "e4m3",
+    torch.float8_e5m2: "e5m2",
 }
 OPERAND_NAMES = {dtype: name for dtype, name in _OPERANDS.items() if name in ELEMENT_BYTES}
 """What the kernels call the types of operands."""
@@ -29,9 +40,22 @@ HALF_TYPES = frozenset(dtype for dtype, name in OPERAND_NAMES.items() if name in
 """The types of 16 bits: the only operands that need not be K-major on sm_90."""
 
 
+FP8_TYPES = frozenset((torch.float8_e4m3fn, torch.float8_e5m2))
+
+
 def has_both_majors(dtype: torch.dtype, arch: int) -> bool:
     """Whether an architecture's tensor cores read operands of a type that are MN-major, too."""
     return dtype in HALF_TYPES or (arch == 100 and dtype.itemsize == 1)
+
+
+def operand_name(dtype: torch.dtype, scales: torch.dtype | None = None) -> str:
+    """What the kernels call a type that they take, with scales of that type for its blocks."""
+    return OPERAND_NAMES[dtype] if scales is None else _BLOCK_SCALED[dtype, scales]
+
+
+def bias_type(output: torch.dtype) -> torch.dtype:
+    """The type of the bias of an output."""
+    return torch.bfloat16 if output in FP8_TYPES else output
 
 
 def output_type(operands: torch.dtype) -> torch.dtype:
@@ -41,10 +65,28 @@ def output_type(operands: torch.dtype) -> torch.dtype:
     return torch.float32 if operands.is_floating_point else torch.int32
 
 
-def unsupported(a: torch.dtype, b: torch.dtype, out: torch.dtype | None) -> LayoutError | None:
-    """What is wrong with a combination of types, or None."""
+def unsupported(
+    a: torch.dtype,
+    b: torch.dtype,
+    out: torch.dtype | None,
+    arch: int,
+    scales: torch.dtype | None = None,
+) -> LayoutError | None:
+    """What is wrong with a combination of types on an architecture, or None.
+
+    Args:
+        scales: of blocks of the operands.
+    """
+    if scales is not None and arch < 100:
+        rule = f"scales of blocks need Blackwell, and this is sm_{arch}; fp32 scales do not"
+        return LayoutError("scale_a.dtype", scales, rule)
     for name, dtype in (("a", a), ("b", b)):
-        if dtype not in OPERAND_NAMES:
+        if scales is not None:
+            if (dtype, scales) in _BLOCK_SCALED:
+                continue
+            legal = sorted(str(key) for key, value in _BLOCK_SCALED if value == scales)
+            rule = f"must be one of {legal} with scales of {scales}"
+        elif dtype not in OPERAND_NAMES:
             rule = f"must be one of {sorted(map(str, OPERAND_NAMES))}"
         elif dtype == torch.float32 and torch.get_float32_matmul_precision() == "highest":
             rule = 'is multiplied as tf32, which torch.set_float32_matmul_precision("high") allows'

@@ -1,0 +1,86 @@
+"""Products whose operands have a scale for each 16 or 32 elements along K (sm_100).
+
+The scales lie in global memory as torch and cuBLAS store them, in blocks of 128 rows and 4 columns
+(`config.scale_layouts`). A tile's blocks come by TMA with the tile; `tcgen05.cp` puts them into
+tensor memory, all 4 columns of 32 rows to a lane, four times, so that each warp's lanes have them;
+`tcgen05.mma` multiplies with them. Copies and products of a thread are done in the order in which
+it issues them (PTX ISA, "Pipelined tcgen05 Instructions"): one place in tensor memory is enough.
+"""
+
+# Gluon functions: their arguments are values of the compiler, not of Python.
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
+
+from __future__ import annotations
+
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.blackwell import (
+    allocate_tensor_memory,
+    tcgen05_copy,
+    tcgen05_mma_scaled,
+    tensor_memory_descriptor,
+)
+from triton.experimental.gluon.language.nvidia.hopper import tma
+
+from triton_ext.compat import aggregate, async_load, scales_layout, tma_view
+from triton_ext.kernels import config
+
+ROWS = gl.constexpr(config.SCALE_BLOCK[0])
+
+
+@gluon.jit
+def load_scales(desc, mn, k, barrier, tile):
+    """Start the copy of the scales of K tile k, of the rows or columns from mn on."""
+    BLOCKS: gl.constexpr = desc.block_type.shape[1]
+    async_load(desc, [mn // ROWS, k * BLOCKS, 0, 0], barrier, tma_view(tile, desc),
+               multicast=gl.num_ctas() > 1)  # fmt: skip
+
+
+@aggregate
+class BlockScales:
+    """The scales of the tiles of A and B.
+
+    Attributes:
+        a_desc, b_desc: TMA descriptors of (rows of blocks, columns of blocks, 2, 256).
+        a_tiles, b_tiles: the buffers of the ring.
+        a, b: tensor memory.
+        FORMAT: the type of the elements.
+    """
+
+    a_desc: tma.tensor_descriptor
+    b_desc: tma.tensor_descriptor
+    a_tiles: gl.shared_memory_descriptor
+    b_tiles: gl.shared_memory_descriptor
+    a: tensor_memory_descriptor
+    b: tensor_memory_descriptor
+    FORMAT: gl.constexpr
+
+    @gluon.jit
+    def fill(self, index, work, k, barrier):
+        """Start the copies of the scales of K tile k to a buffer."""
+        load_scales(self.a_desc, work.off_m, k, barrier, self.a_tiles.index(index))
+        load_scales(self.b_desc, work.off_n, k, barrier, self.b_tiles.index(index))
+
+    @gluon.jit
+    def multiply(self, index, a_tile, b_tile, sums, use_acc, free):
+        """Issue the products of a buffer's tiles, which free it."""
+        tcgen05_copy(self.a_tiles.index(index), self.a)
+        tcgen05_copy(self.b_tiles.index(index), self.b)
+        tcgen05_mma_scaled(
+            a_tile, b_tile, sums, self.a, self.b, self.FORMAT, self.FORMAT, use_acc=use_acc,
+            multicast=gl.num_ctas() > 1, mbarriers=[free],
+        )  # fmt: skip
+
+
+@gluon.jit
+def block_scales_of(a_desc, b_desc, STAGES: gl.constexpr, A_LAYOUT: gl.constexpr,
+                    B_LAYOUT: gl.constexpr, FORMAT: gl.constexpr):  # fmt: skip
+    """The scales of a ring of so many stages, with their memory; see `BlockScales`."""
+    A: gl.constexpr = ROWS * a_desc.block_type.shape[0]
+    B: gl.constexpr = ROWS * b_desc.block_type.shape[0]
+    COLUMNS: gl.constexpr = 4 * a_desc.block_type.shape[1]
+    a_tiles = gl.allocate_shared_memory(a_desc.dtype, [STAGES, A, COLUMNS], A_LAYOUT)
+    b_tiles = gl.allocate_shared_memory(b_desc.dtype, [STAGES, B, COLUMNS], B_LAYOUT)
+    a = allocate_tensor_memory(a_desc.dtype, [A, COLUMNS], scales_layout(gl.num_ctas(), True))
+    b = allocate_tensor_memory(b_desc.dtype, [B, COLUMNS], scales_layout(gl.num_ctas(), False))
+    return BlockScales(a_desc, b_desc, a_tiles, b_tiles, a, b, FORMAT)
