@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from pathlib import Path
 
 import click
 
@@ -32,10 +33,10 @@ def _pattern(text: str) -> str:
 @click.option(
     "--emulate",
     "arch",
-    type=Target(),
-    default="sm_100",
+    type=Target("auto"),
+    default="auto",
     show_default=True,
-    help="The GPU: sm_90 or sm_100.",
+    help="The GPU: sm_90 or sm_100. auto: the one whose operations the script names, else sm_100.",
 )
 @click.option(
     "--schedule",
@@ -100,6 +101,7 @@ def run(
         import triton  # noqa: F401
 
         from triton_ext.emulator.host.driver import emulate
+        from triton_ext.emulator.host.wrong_architecture import architecture_of
     from triton_ext.emulator.errors import EmulationError
     from triton_ext.emulator.schedule.machine import MAX_STEPS
     from triton_ext.emulator.schedule.observers import Observer, Observers, Statistics, Trace
@@ -113,7 +115,7 @@ def run(
         blocks = [(x, y, z) for x, y, z in ((*each, 0, 0)[:3] for each in block)] or None
         parts.append(Trace(write, only, blocks))
     with emulate(
-        arch,
+        architecture_of(Path(script)) if arch == "auto" else arch,
         schedule=schedule,
         seed=seed,
         observer=Observers(parts) if parts else None,

@@ -35,6 +35,10 @@ class UnsupportedInstruction(EmulationError):
     """The PTX has an instruction that the emulator does not model; raised before the start."""
 
 
+class WrongArchitecture(UnsupportedInstruction):
+    """An operation that the emulated architecture does not have, and the other one has."""
+
+
 class LaunchError(EmulationError):
     """Grid, block, cluster, arguments or resources that the kernel or the GPU does not allow."""
 

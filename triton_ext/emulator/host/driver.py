@@ -21,6 +21,7 @@ import numpy as np
 
 from triton_ext.emulator.decode.program import Program
 from triton_ext.emulator.errors import LaunchError
+from triton_ext.emulator.host import wrong_architecture
 from triton_ext.emulator.host.reachable import Reachable
 from triton_ext.emulator.host.run import MAX_THREADS, allocation, prepare, register_buffers
 from triton_ext.emulator.instructions import decode
@@ -342,6 +343,7 @@ class _Entered:
             if not self._all:
                 config, emulated = triton_driver(), _driver()
                 self._restore.callback(config.set_active, config._active)
+                self._restore.enter_context(wrong_architecture.refused())
                 config.set_active(emulated)
             self._all = [*self._all, entry]
         try:
