@@ -65,7 +65,6 @@ AGAIN:
  @!%p3 bra AGAIN;""",
     "the same thread, which has waited for many loads": "".join(
         f"""
- @%p1 mbarrier.init.shared::cta.b64 [%r1+{8 + 8 * i}], 1;
  @%p1 mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r1+{8 + 8 * i}], 16;
  @%p1 cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes
      [%r1+{512 + 16 * i}], [%rd1], 16, [%r1+{8 + 8 * i}];
@@ -107,7 +106,7 @@ def run(store, wait, reuse, schedule):
  mov.u32 %r9, 0;
  setp.eq.u32 %p1, %r0, 0;
  setp.eq.u32 %p2, %r0, 40;
- @%p1 mbarrier.init.shared::cta.b64 [%r1], 1;
+ {BARRIERS}
  shl.b32 %r3, %r0, 4;
  add.u32 %r3, %r2, %r3;
  st.shared.v4.b32 [%r3], {{%r0, %r0, %r0, %r0}};
