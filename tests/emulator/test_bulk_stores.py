@@ -27,7 +27,11 @@ STORES = {
     "bytes' reduction":
         "cp.reduce.async.bulk.global.shared::cta.bulk_group.add.u32 [%rd1], [%r2], 2048;",
 }  # fmt: skip
-COMMIT, WAIT, BARRIER = (
+COMMIT, WAIT = "@%p1 cp.async.bulk.commit_group;", "cp.async.bulk.wait_group"
+BARRIER = "bar.sync 0;"
+BARRIERS = " ".join(
+    f"@%p1 mbarrier.init.shared::cta.b64 [%r1+{offset}], 1;" for offset in range(0, 168, 8)
+)
     "@%p1 cp.async.bulk.commit_group;",
     "cp.async.bulk.wait_group",
     "bar.sync 0;",
