@@ -32,10 +32,6 @@ BARRIER = "bar.sync 0;"
 BARRIERS = " ".join(
     f"@%p1 mbarrier.init.shared::cta.b64 [%r1+{offset}], 1;" for offset in range(0, 168, 8)
 )
-    "@%p1 cp.async.bulk.commit_group;",
-    "cp.async.bulk.wait_group",
-    "bar.sync 0;",
-)
 WAITS = {
     "done": f"{COMMIT} @%p1 {WAIT} 0;",
     "read": f"{COMMIT} @%p1 {WAIT}.read 0;",
