@@ -58,6 +58,12 @@ def _pattern(text: str) -> str:
     metavar="SECONDS",
     help="End a launch after so many seconds, with an error.",
 )
+@click.option(
+    "--check-layouts/--no-check-layouts",
+    default=True,
+    show_default=True,
+    help="What TMA has written must be read with the same swizzle and strides.",
+)
 @click.option("--trace", is_flag=True, help="Print each instruction as it runs, on stderr.")
 @click.option(
     "--only",
@@ -77,6 +83,7 @@ def run(
     seed: int,
     max_steps: int | None,
     timeout: float | None,
+    check_layouts: bool,
     trace: bool,
     only: str,
     block: tuple[tuple[int, ...], ...],
@@ -122,6 +129,7 @@ def run(
         cuda_on_host=True,
         max_steps=max_steps or MAX_STEPS,
         timeout=timeout,
+        check_layouts=check_layouts,
     ) as gpu:
         try:
             run_script(script, arguments)

@@ -59,6 +59,10 @@ class DescriptorFault(EmulationError):
     """A matrix, instruction or TMA descriptor, or a TMA coordinate, that the hardware forbids."""
 
 
+class LayoutFault(EmulationError):
+    """Shared memory is read in another layout than TMA wrote it: swizzle, strides, major-ness."""
+
+
 class BarrierFault(EmulationError):
     """An mbarrier or barrier that is misused: not initialised, too many arrivals, bytes left."""
 

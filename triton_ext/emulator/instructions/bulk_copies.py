@@ -316,9 +316,10 @@ def _load_box(
     goals: _Targets
 ) -> None:  # fmt: skip
     copy = BoxCopy(tensor_map_at(cta, where), coordinates, goals.addresses[0] & OFFSET_MASK, rows)
+    instruction = cta.instruction
 
     def write(address: int, values: Bytes, clock: Clock, unit: int) -> None:
-        copy.write_shared(owner(cta, address), values, clock, unit)
+        copy.write_shared(owner(cta, address), values, clock, unit, instruction)
 
     _copy_in(
         cta, lane, goals, copy.map.transaction_bytes, lambda clock: copy.read_global(cta), write

@@ -82,6 +82,7 @@ class Launch:
         parameters: the bytes of all parameters.
         globals: the addresses of the module's variables.
         memory: the global memory that may be touched.
+        check_layouts: whether who reads what TMA has written must read it in the same layout.
     """
 
     storage: Storage
@@ -92,6 +93,7 @@ class Launch:
     parameters: bytes
     globals: dict[str, int]
     memory: GlobalMemory
+    check_layouts: bool = True
 
     @property
     def clusters(self) -> int:
