@@ -130,6 +130,7 @@ def multicast_kernel(source, target):
     tma.async_load(source, [0, 0], bar, shared, multicast=True)
     mbarrier.wait(bar, phase=0, deps=[shared])
     tma.async_store(target, [0, 0], shared)
+    tma.store_wait(pendings=0)
 
 
 @gluon.jit

@@ -125,20 +125,25 @@ BASES = Parsed("BASES", parse_value, "list of bases; write it as [[1, 0], [0, 1]
 
 
 class Target(_ParamType):
-    """The type of an option that names an architecture to run or compile for."""
+    """The type of an option that names an architecture to run or compile for; or other words."""
 
     name = "ARCH"
+
+    def __init__(self, *others: str) -> None:
+        self.others = others
 
     def convert(self, value: Any, param: Any, ctx: Any) -> Any:
         from triton_ext.hardware.architecture import architecture
 
+        if value in self.others:
+            return value
         arch = architecture(value)
         if str(arch) not in value:
             raise LayoutError("arch", value, f"is not compiled for, although sm_{arch} is")
         return f"sm_{arch}"
 
     def shell_complete(self, ctx: Any, param: Any, incomplete: str) -> list[CompletionItem]:
-        names = ("sm_90", "sm_100")
+        names = ("sm_90", "sm_100", *self.others)
         return [CompletionItem(name) for name in names if name.startswith(incomplete)]
 
 

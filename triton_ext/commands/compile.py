@@ -154,6 +154,7 @@ def _run_idle(path: str, arguments: tuple[str, ...], target: str) -> None:
     """Run a script on a GPU that compiles what is launched, and executes nothing."""
     from triton.compiler.errors import CompilationError
 
+    from triton_ext.emulator.errors import WrongArchitecture
     from triton_ext.emulator.host.driver import emulate
 
     with emulate(target, cuda_on_host=True, idle=True) as gpu:
@@ -161,7 +162,7 @@ def _run_idle(path: str, arguments: tuple[str, ...], target: str) -> None:
             run_script(path, arguments)
         except (PassError, click.UsageError):
             raise
-        except CompilationError as error:
+        except (CompilationError, WrongArchitecture) as error:
             _refused(error)
         except (Exception, SystemExit) as error:
             if isinstance(error, SystemExit) and not error.code:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from pathlib import Path
 
 import click
 
@@ -32,10 +33,10 @@ def _pattern(text: str) -> str:
 @click.option(
     "--emulate",
     "arch",
-    type=Target(),
-    default="sm_100",
+    type=Target("auto"),
+    default="auto",
     show_default=True,
-    help="The GPU: sm_90 or sm_100.",
+    help="The GPU: sm_90 or sm_100. auto: the one whose operations the script names, else sm_100.",
 )
 @click.option(
     "--schedule",
@@ -57,6 +58,12 @@ def _pattern(text: str) -> str:
     metavar="SECONDS",
     help="End a launch after so many seconds, with an error.",
 )
+@click.option(
+    "--check-layouts/--no-check-layouts",
+    default=True,
+    show_default=True,
+    help="What TMA has written must be read with the same swizzle and strides.",
+)
 @click.option("--trace", is_flag=True, help="Print each instruction as it runs, on stderr.")
 @click.option(
     "--only",
@@ -76,6 +83,7 @@ def run(
     seed: int,
     max_steps: int | None,
     timeout: float | None,
+    check_layouts: bool,
     trace: bool,
     only: str,
     block: tuple[tuple[int, ...], ...],
@@ -100,6 +108,7 @@ def run(
         import triton  # noqa: F401
 
         from triton_ext.emulator.host.driver import emulate
+        from triton_ext.emulator.host.wrong_architecture import architecture_of
     from triton_ext.emulator.errors import EmulationError
     from triton_ext.emulator.schedule.machine import MAX_STEPS
     from triton_ext.emulator.schedule.observers import Observer, Observers, Statistics, Trace
@@ -113,13 +122,14 @@ def run(
         blocks = [(x, y, z) for x, y, z in ((*each, 0, 0)[:3] for each in block)] or None
         parts.append(Trace(write, only, blocks))
     with emulate(
-        arch,
+        architecture_of(Path(script)) if arch == "auto" else arch,
         schedule=schedule,
         seed=seed,
         observer=Observers(parts) if parts else None,
         cuda_on_host=True,
         max_steps=max_steps or MAX_STEPS,
         timeout=timeout,
+        check_layouts=check_layouts,
     ) as gpu:
         try:
             run_script(script, arguments)

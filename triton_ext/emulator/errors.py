@@ -35,6 +35,10 @@ class UnsupportedInstruction(EmulationError):
     """The PTX has an instruction that the emulator does not model; raised before the start."""
 
 
+class WrongArchitecture(UnsupportedInstruction):
+    """An operation that the emulated architecture does not have, and the other one has."""
+
+
 class LaunchError(EmulationError):
     """Grid, block, cluster, arguments or resources that the kernel or the GPU does not allow."""
 
@@ -53,6 +57,10 @@ class SynchronizationFault(EmulationError):
 
 class DescriptorFault(EmulationError):
     """A matrix, instruction or TMA descriptor, or a TMA coordinate, that the hardware forbids."""
+
+
+class LayoutFault(EmulationError):
+    """Shared memory is read in another layout than TMA wrote it: swizzle, strides, major-ness."""
 
 
 class BarrierFault(EmulationError):

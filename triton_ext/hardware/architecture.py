@@ -22,6 +22,11 @@ CTA_ADDRESS_BITS = 24
 its cluster. (CUTLASS clears bit 24 to name the leading CTA of a pair: ``Sm100MmaPeerBitMask``.)"""
 CTA_ADDRESS_MASK = (1 << CTA_ADDRESS_BITS) - 1
 
+ARCHITECTURE_OF: dict[str, Architecture] = {
+    "wgmma": 90, "tcgen05": 100, "clusterlaunchcontrol": 100
+}  # fmt: skip
+"""The one of the two architectures that has the instructions of a family (PTX ISA, "Target ISA
+Notes" of each)."""
 
 _NAME = re.compile(r"(?:(?:sm|compute)_?)?(\d+)[af]?", re.IGNORECASE)
 

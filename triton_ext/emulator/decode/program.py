@@ -9,9 +9,9 @@ from triton_ext.emulator.decode.inlining import Key, inline_calls
 from triton_ext.emulator.decode.operands import Operands
 from triton_ext.emulator.decode.register_fences import check_fences
 from triton_ext.emulator.decode.step import Step
-from triton_ext.emulator.errors import LaunchError, UnsupportedInstruction
+from triton_ext.emulator.errors import LaunchError, UnsupportedInstruction, WrongArchitecture
 from triton_ext.emulator.state.storage import Storage, Symbol
-from triton_ext.hardware.architecture import architecture
+from triton_ext.hardware.architecture import ARCHITECTURE_OF, architecture
 from triton_ext.ptx.parse import Instruction, Kernel, Module
 
 
@@ -85,7 +85,8 @@ def decode(module: Module, name: str | None, opcodes: Opcodes) -> Program:
 
     Raises:
         LaunchError: there is no such entry, or more than one and no name.
-        UnsupportedInstruction: an instruction, modifier or operand is not modelled.
+        UnsupportedInstruction: an instruction, modifier or operand is not modelled, or
+            (`WrongArchitecture`) is of another target than the module's.
     """
     entries = [kernel for kernel in module.kernels if kernel.is_entry]
     chosen = [kernel for kernel in entries if name in (None, kernel.name)]
@@ -115,6 +116,13 @@ def _step(each: Instruction, operands: Operands, opcodes: Opcodes) -> Step:
     found = _find(each.opcode, opcodes)
     if found is None:
         raise UnsupportedInstruction("the emulator does not model this instruction", each)
+    arch = ARCHITECTURE_OF.get(each.opcode.partition(".")[0], operands.arch)
+    if arch != operands.arch:
+        raise WrongArchitecture(
+            f"{found.base} is of sm_{arch}a alone; this PTX is for sm_{operands.arch}: compile the"
+            f" kernel for sm_{arch}a",
+            each,
+        )
     operands.touched, operands.written = set(), set()
     modifiers = Modifiers(each, found.base)
     try:

@@ -21,6 +21,7 @@ import numpy as np
 
 from triton_ext.emulator.decode.program import Program
 from triton_ext.emulator.errors import LaunchError
+from triton_ext.emulator.host import wrong_architecture
 from triton_ext.emulator.host.reachable import Reachable
 from triton_ext.emulator.host.run import MAX_THREADS, allocation, prepare, register_buffers
 from triton_ext.emulator.instructions import decode
@@ -65,6 +66,7 @@ class EmulatedGpu:
         idle: kernels are compiled, and counted, but do not run.
         buffers: tensors and arrays that every kernel may reach, besides its arguments.
         limits: how long a launch may take.
+        check_layouts: whether what TMA has written must be read in the same layout.
         launches: how many kernels ran, or would have run.
         steps: instructions executed, each for all threads of a block that were at it together.
     """
@@ -76,6 +78,7 @@ class EmulatedGpu:
     idle: bool = False
     buffers: Sequence[Any] = ()
     limits: Limits = field(default_factory=Limits)
+    check_layouts: bool = True
     launches: int = 0
     steps: int = 0
     _programs: dict[str, Program] = field(default_factory=dict, repr=False)
@@ -103,6 +106,7 @@ class EmulatedGpu:
             dynamic_smem_bytes=dynamic_smem_bytes,
             memory=memory,
             names=names,
+            check_layouts=self.check_layouts,
         )
         schedule = Schedule(self.schedule, self.seed + self.launches)
         machine = Machine(program, launch, schedule, self.observer, self.limits)
@@ -342,6 +346,7 @@ class _Entered:
             if not self._all:
                 config, emulated = triton_driver(), _driver()
                 self._restore.callback(config.set_active, config._active)
+                self._restore.enter_context(wrong_architecture.refused())
                 config.set_active(emulated)
             self._all = [*self._all, entry]
         try:
@@ -459,6 +464,7 @@ def emulate(
     buffers: Sequence[Any] = (),
     max_steps: int = MAX_STEPS,
     timeout: float | None = None,
+    check_layouts: bool = True,
 ) -> Iterator[EmulatedGpu]:
     """Make an emulated GPU the one that Triton and Gluon kernels run on.
 
@@ -476,6 +482,7 @@ def emulate(
         buffers: tensors and arrays that every kernel may reach, besides.
         max_steps, timeout: instructions, and seconds, after which a launch ends in `LimitReached`:
             see `triton_ext.emulator.run_ptx`.
+        check_layouts: what TMA has written must be read in the same layout: see `run_ptx`, too.
 
     Raises:
         LayoutError: another architecture.
@@ -485,7 +492,9 @@ def emulate(
 
     end_quietly()
     limits = Limits(max_steps, timeout)
-    gpu = EmulatedGpu(architecture(arch), schedule, seed, observer, idle, buffers, limits)
+    gpu = EmulatedGpu(
+        architecture(arch), schedule, seed, observer, idle, buffers, limits, check_layouts
+    )
     Schedule(schedule, seed)
     register_buffers(GlobalMemory(), buffers)
     with (

@@ -181,11 +181,13 @@ def prepare(
     dynamic_smem_bytes: int = 0,
     memory: GlobalMemory | None = None,
     names: Sequence[str] = (),
+    check_layouts: bool = True,
 ) -> Launch:
     """Check a launch, and lay out its parameters.
 
     Args:
         names: what errors call the arguments.
+        check_layouts: see `run_ptx`.
 
     Raises:
         LaunchError: what the kernel or the GPU does not allow.
@@ -233,7 +235,10 @@ def prepare(
         if symbol.space == "global"
     }
     parameters = pack_arguments(program, args, memory, names)
-    return Launch(storage, grid, cluster, block, dynamic_smem_bytes, parameters, addresses, memory)
+    return Launch(
+        storage, grid, cluster, block, dynamic_smem_bytes, parameters, addresses, memory,
+        check_layouts,
+    )  # fmt: skip
 
 
 def register_buffers(memory: GlobalMemory, buffers: Any) -> None:
@@ -266,6 +271,7 @@ def run_ptx(
     observer: Observer | None = None,
     max_steps: int = MAX_STEPS,
     timeout: float | None = None,
+    check_layouts: bool = True,
 ) -> Machine:
     """Run a kernel of a PTX module on the emulated GPU, until all of its blocks are done.
 
@@ -288,6 +294,9 @@ def run_ptx(
         max_steps: instructions after which the launch ends in `LimitReached`, each for all threads
             of a block that are at it together; on each core, if the blocks run on several.
         timeout: seconds after which it does; None for no such limit.
+        check_layouts: a tensor core or a TMA store that reads what a TMA load has written must read
+            it in that layout (`LayoutFault`). Off for kernels that mean to read another one, such
+            as weights that lie swizzled in global memory and are copied without a swizzle.
 
     Returns:
         The machine, as it stands at the end.
@@ -311,6 +320,7 @@ def run_ptx(
         args=args,
         cluster=cluster,
         dynamic_smem_bytes=dynamic_smem_bytes,
+        check_layouts=check_layouts,
     )
     machine = Machine(program, launch, Schedule(schedule, seed), observer, limits)
     execute(machine)

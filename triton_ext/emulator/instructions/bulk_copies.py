@@ -32,6 +32,7 @@ from triton_ext.emulator.units.tma import (
     check_acquired,
     tensor_map_at,
 )
+from triton_ext.hardware.architecture import WARP_THREADS
 from triton_ext.ptx import forms
 from triton_ext.ptx.parse import Instruction, immediate
 
@@ -76,7 +77,8 @@ def wait_group(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run
         threads = []
         for thread in _threads(cta, lanes):
             committed = cta.bulk_groups[thread].committed
-            mine = [copy for group in committed[: len(committed) - pending] for copy in group]
+            older = committed[: max(0, len(committed) - pending)]
+            mine = [copy for group in older for copy in group]
             if mine:
                 awaited += mine
                 threads.append(thread)
@@ -93,6 +95,7 @@ def wait_group(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run
 
         def resume() -> None:
             for copy in awaited:
+                copy.awaited = True
                 cta.cluster.clocks.acquire(agents, copy.clock)
             for thread in threads:
                 groups = cta.bulk_groups[thread]
@@ -119,8 +122,8 @@ def _copy_out(
     clocks = cta.cluster.clocks
     clock = clocks.snapshot(cta.agents(lane))
     queue = ("bulk group", cta.index, thread)
-    unit = cta.tma_agent(("bulk groups", thread // 32))
-    copy = BulkCopy(clocks.empty())
+    unit = cta.bulk_agent(thread // WARP_THREADS)
+    copy = BulkCopy(cta.instruction, clocks.empty())
     cta.bulk_groups[thread].open.append(copy)
 
     def perform() -> None:
@@ -313,9 +316,10 @@ def _load_box(
     goals: _Targets
 ) -> None:  # fmt: skip
     copy = BoxCopy(tensor_map_at(cta, where), coordinates, goals.addresses[0] & OFFSET_MASK, rows)
+    instruction = cta.instruction
 
     def write(address: int, values: Bytes, clock: Clock, unit: int) -> None:
-        copy.write_shared(owner(cta, address), values, clock, unit)
+        copy.write_shared(owner(cta, address), values, clock, unit, instruction)
 
     _copy_in(
         cta, lane, goals, copy.map.transaction_bytes, lambda clock: copy.read_global(cta), write

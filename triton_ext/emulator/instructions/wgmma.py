@@ -67,15 +67,9 @@ def legal_n(a_type: str) -> list[int]:
     return list(range(8, 257, 8))
 
 
-def _check_target(at: Instruction, operands: Operands) -> None:
-    if operands.arch != ARCH:
-        raise UnsupportedInstruction("wgmma is of sm_90a alone; this PTX is for another target", at)
-
-
 @instruction("wgmma.fence", convergent=True, in_flight=True)
 def fence(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     """``wgmma.fence``: see `triton_ext.emulator.decode.register_fences`."""
-    _check_target(at, operands)
     modifiers.form(WgmmaGroup)
     return lambda cta, lanes: None
 
@@ -83,7 +77,6 @@ def fence(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
 @instruction("wgmma.commit_group", convergent=True, in_flight=True)
 def commit(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     """``wgmma.commit_group``: the products that are not committed become a group."""
-    _check_target(at, operands)
     modifiers.form(WgmmaGroup)
 
     def run(cta: Cta, lanes: Lanes) -> None:
@@ -96,7 +89,6 @@ def commit(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
 @instruction("wgmma.wait_group", convergent=True, in_flight=True)
 def wait(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     """``wgmma.wait_group N``: until all but the latest N groups are done."""
-    _check_target(at, operands)
     pending = modifiers.form(WgmmaGroup).pending
     keep = immediate(pending)
     if keep is None or keep < 0:
@@ -167,7 +159,6 @@ class _Multiply:
     """A decoded wgmma.mma_async."""
 
     def __init__(self, at: Instruction, modifiers: Modifiers, operands: Operands) -> None:
-        _check_target(at, operands)
         self.at, self.form = at, modifiers.form(WgmmaProduct)
         form = self.form
         _check_modelled(at, form)

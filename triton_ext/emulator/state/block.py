@@ -48,12 +48,13 @@ TMA_CHANNELS = 8
 UNITS = ("tensor core", *("tma" for _ in range(TMA_CHANNELS)))
 """The asynchronous units of a block: agents of their own. The TMA unit has several, so that who
 waits for one barrier has not seen what another one tracks. Each warp's own asynchronous copies
-(``cp.async``, ``st.async``) have an agent, too, and each warpgroup's products (``wgmma``)."""
+(``cp.async``, ``st.async``) have an agent, too, its bulk copies out of shared memory have one, and
+each warpgroup's products (``wgmma``)."""
 
 
 def agents_of_block(warps: int) -> int:
     """How many agents a block has: warps, copies of each, units, products of each warpgroup."""
-    return 2 * warps + len(UNITS) - (-warps // WARPGROUP_WARPS)
+    return 3 * warps + len(UNITS) - (-warps // WARPGROUP_WARPS)
 
 
 def agent_name(own: int, warps: int) -> str:
@@ -62,7 +63,9 @@ def agent_name(own: int, warps: int) -> str:
         return f"warp {own}"
     if own < 2 * warps:
         return f"the asynchronous copies of warp {own - warps}"
-    own -= 2 * warps
+    if own < 3 * warps:
+        return f"the tma unit, for warp {own - 2 * warps}"
+    own -= 3 * warps
     if own < len(UNITS):
         return f"the {UNITS[own]} unit"
     return f"a product of warpgroup {own - len(UNITS)}"
@@ -79,6 +82,7 @@ class Launch:
         parameters: the bytes of all parameters.
         globals: the addresses of the module's variables.
         memory: the global memory that may be touched.
+        check_layouts: whether who reads what TMA has written must read it in the same layout.
     """
 
     storage: Storage
@@ -89,6 +93,7 @@ class Launch:
     parameters: bytes
     globals: dict[str, int]
     memory: GlobalMemory
+    check_layouts: bool = True
 
     @property
     def clusters(self) -> int:
@@ -264,7 +269,7 @@ class Cta:
         self.live = np.ones(self.threads, np.bool_)
         self.finished = False
         self.first_agent = rank * agents_of_block(self.warps)
-        self._channels: dict[object, int] = {}
+        self._channels: dict[int, int] = {}
         self.files = register_file(storage.counts, self.threads)
         self.carry = np.zeros(self.threads, np.bool_)
         self.shared = SharedMemory(SHARED_BASE + self.launch.shared_bytes, cluster.clocks)
@@ -325,17 +330,21 @@ class Cta:
 
     def unit_agent(self, unit: str) -> int:
         """The agent of an asynchronous unit."""
-        return self.first_agent + 2 * self.warps + UNITS.index(unit)
+        return self.first_agent + 3 * self.warps + UNITS.index(unit)
 
-    def tma_agent(self, key: object) -> int:
-        """The agent of the TMA unit for what `key` (a barrier, a thread's bulk groups) tracks."""
-        channel = self._channels.setdefault(key, len(self._channels) % TMA_CHANNELS)
+    def tma_agent(self, barrier: int) -> int:
+        """The agent of the TMA unit for the copies that a barrier tracks."""
+        channel = self._channels.setdefault(barrier, len(self._channels) % TMA_CHANNELS)
         return self.unit_agent("tma") + channel
 
     def warpgroup_agent(self, warp: int) -> int:
         """The agent of the asynchronous products of a warp's warpgroup."""
-        return self.first_agent + 2 * self.warps + len(UNITS) + warp // WARPGROUP_WARPS
+        return self.first_agent + 3 * self.warps + len(UNITS) + warp // WARPGROUP_WARPS
 
     def copy_agents(self, agents: Agents) -> Agents:
         """The agents of these warps' asynchronous copies."""
         return agents + self.warps
+
+    def bulk_agent(self, warp: int) -> int:
+        """The agent of a warp's bulk copies out of shared memory."""
+        return self.first_agent + 2 * self.warps + warp

@@ -19,6 +19,7 @@ from triton_ext.emulator.errors import SynchronizationFault
 from triton_ext.emulator.state.clocks import Clock
 from triton_ext.emulator.state.storage import Register
 from triton_ext.emulator.state.tensor_memory import TensorMemory
+from triton_ext.ptx.parse import Instruction
 
 # ------------------------------------------------------------------------ wgmma
 
@@ -91,14 +92,18 @@ class BulkCopy:
     """A copy out of shared memory that belongs to a bulk group.
 
     Attributes:
+        instruction: the one that issued it.
         clock: what a thread that waits for the copy has seen afterwards.
         read: whether its source has been read.
         done: whether its writes are made.
+        awaited: whether its thread has waited until its source was read, at least.
     """
 
+    instruction: Instruction | None
     clock: Clock
     read: bool = False
     done: bool = False
+    awaited: bool = False
 
 
 @dataclass

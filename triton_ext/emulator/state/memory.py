@@ -279,6 +279,8 @@ class SharedMemory:
         # copies over them must have seen. (calloc: what nobody reads takes no memory.)
         self.last_load: NDArray[np.int64] = np.zeros((clocks.agents, rounded // GRANULE), np.int64)
         self.has_loaded = np.zeros(clocks.agents, np.bool_)
+        self.copies: dict[int, Any] = {}
+        """What TMA has copied in, by the event: `triton_ext.emulator.units.provenance`."""
 
     def _check(self, offsets: Offsets, width: int) -> None:
         check_aligned(offsets, width, "shared")

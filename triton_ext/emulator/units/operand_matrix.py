@@ -14,10 +14,11 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from triton_ext.emulator.errors import DescriptorFault
+from triton_ext.emulator.errors import DescriptorFault, LayoutFault
 from triton_ext.emulator.state.clocks import Clock
 from triton_ext.emulator.state.memory import SHARED_BASE, Bytes, SharedMemory
 from triton_ext.emulator.units.matrix_product import OPERAND_BITS
+from triton_ext.emulator.units.provenance import Reading, misplaced, swizzled_rows
 from triton_ext.hardware.smem_descriptor import SmemDescriptor, problems
 from triton_ext.layouts.atoms import Major
 from triton_ext.layouts.encodings import CHUNK_BYTES
@@ -92,6 +93,33 @@ def _with_extent(
     return addresses, int(addresses.min()), int(addresses.max()) + CHUNK_BYTES
 
 
+@lru_cache(1024)
+def _reading(descriptor: SmemDescriptor, mn: int, k: int, bits: int, major: Major) -> Reading:
+    """The chunks of an operand, from its start address on, modulo the period of the swizzle."""
+    offsets = _chunk_offsets(descriptor, mn, k, bits, major)
+    return Reading(offsets.reshape(mn if major == "K" else k, -1))
+
+
+def _check_layout(
+    shared: SharedMemory, descriptor: SmemDescriptor, mn: int, k: int, bits: int, major: Major,
+    name: str
+) -> None:  # fmt: skip
+    """Raise LayoutFault if TMA wrote the operand, and in another layout than it is read."""
+    phase = descriptor.start_address % SWIZZLE_PERIOD
+    reading = _reading(replace(descriptor, start_address=phase), mn, k, bits, major)
+    found = misplaced(shared, reading, descriptor.start_address - phase)
+    if found is None:
+        return
+    along = found.chunk * CHUNK_BYTES * 8 // bits
+    element = (found.row, along) if major == "K" else (along, found.row)
+    raise LayoutFault(
+        f"{name}'s descriptor reads {swizzled_rows(descriptor.swizzle_byte_width)},"
+        f" {major}-major, LBO {descriptor.leading_byte_offset}, SBO"
+        f" {descriptor.stride_byte_offset}; {found}. The first element affected is {element} of"
+        f" ({'M, K' if ' A' in name else 'N, K'}). (If this is meant: check_layouts=False)"
+    )
+
+
 def unpack_codes(chunks: Bytes, bits: int) -> Bytes:
     """Codes of 4 or 6 bits, a byte each, from (n, w) bytes; the lowest bits come first."""
     if bits == 4:
@@ -150,6 +178,7 @@ def read_operand(
 
     Raises:
         DescriptorFault: the operand leaves the block's shared memory.
+        LayoutFault: TMA wrote it in another layout.
         SynchronizationFault, UninitializedRead: see `SharedMemory.bulk_load`.
     """
     bits = OPERAND_BITS[type_name]
@@ -166,6 +195,8 @@ def read_operand(
     pieces = np.arange(0, CHUNK_BYTES if piece == CHUNK_BYTES else 2 * bits, piece)
     offsets = (addresses[:, None] + pieces).reshape(-1) if len(pieces) > 1 else addresses
     chunks = shared.bulk_load(offsets, piece, clock, unit, name=name).reshape(len(addresses), -1)
+    if shared.copies:
+        _check_layout(shared, descriptor, mn, k, in_memory, major, name)
     codes = codes_of_chunks(chunks, type_name, packed=packed)
     if major == "K":
         return codes.reshape(mn, k)

@@ -16,10 +16,24 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
-from triton_ext.emulator.errors import DescriptorFault, MemoryFault, SynchronizationFault
+from triton_ext.emulator.errors import (
+    DescriptorFault,
+    LayoutFault,
+    MemoryFault,
+    SynchronizationFault,
+)
 from triton_ext.emulator.state.block import Cta
 from triton_ext.emulator.state.memory import PARAM_WINDOW, WINDOW_SHIFT, Bytes
 from triton_ext.emulator.state.tensor_map_memory import decode
+from triton_ext.emulator.units.provenance import (
+    Arrangement,
+    Copied,
+    Reading,
+    arrange,
+    misplaced,
+    note,
+    swizzled_rows,
+)
 from triton_ext.errors import LayoutError
 from triton_ext.hardware.tensor_map import (
     OOB_NAN,
@@ -32,6 +46,7 @@ from triton_ext.hardware.tensor_map import (
     TensorSwizzle,
 )
 from triton_ext.layouts.encodings import CHUNK_BYTES
+from triton_ext.ptx.parse import Instruction
 
 Index = NDArray[np.int64]
 
@@ -81,7 +96,10 @@ def tensor_map_at(cta: Cta, address: int) -> TensorMap:
 
 
 def check_awaited(cta: Cta) -> None:
-    """Raise SynchronizationFault if a block has ended, and nobody waited for its last copies."""
+    """Raise SynchronizationFault if a block has ended, and nobody waited for its last copies.
+
+    A group that was waited for keeps the copies whose writes are outstanding: those may be.
+    """
     seen = cta.cluster.clocks.seen
     for unit, event in cta.copied_in.items():
         if (np.delete(seen[:, unit], unit) < event).all():
@@ -89,6 +107,19 @@ def check_awaited(cta: Cta) -> None:
                 "the block ends, and no thread has waited for a copy that TMA has made into shared"
                 " memory: it could still be in flight when the memory belongs to another block"
             )
+    for thread, groups in cta.bulk_groups.items():
+        for committed, group in ((False, groups.open), *((True, g) for g in groups.committed)):
+            for copy in group:
+                if not copy.awaited:
+                    raise SynchronizationFault(
+                        "the block ends, and the thread that issued this copy out of shared memory"
+                        " has not waited for it"
+                        + ("" if committed else " (nor committed it to a group)")
+                        + ": TMA could still read the memory when it belongs to another block;"
+                        " cp.async.bulk.wait_group or .wait_group.read is missing",
+                        copy.instruction,
+                        cta.describe(slice(thread, thread + 1)),
+                    )
 
 
 @dataclass(frozen=True)
@@ -106,6 +137,8 @@ class Box:
         filled: whether the box's units fill it without gaps.
         gathered: if `filled`: for each unit of shared memory, its offset in global memory from
             the first element, in units.
+        arrangement: where its chunks are; None where a swizzle moves their halves.
+        reading: its chunks, row by row.
     """
 
     unit: int
@@ -116,6 +149,8 @@ class Box:
     smem_bytes: int
     filled: bool
     gathered: Index | None
+    arrangement: Arrangement | None
+    reading: Reading
 
 
 @lru_cache(maxsize=1024)
@@ -153,7 +188,15 @@ def box_of(tensor_map: TensorMap, residue: int) -> Box:
         source = row_offsets[:, None] // CHUNK_BYTES + np.arange(len(column))
         gathered = np.empty(len(numbers), np.int64)
         gathered[numbers] = source.reshape(-1)
-    return Box(unit, numbers, outer, row_offsets, row_bytes, smem_bytes, filled, gathered)
+    arrangement = None
+    if unit == CHUNK_BYTES:
+        shape = (len(column), *outer_shape)
+        arrangement = arrange(shape, numbers, smem_bytes, tensor_map.swizzle)
+    reading = Reading(numbers.reshape(len(outer), -1) * unit)
+    return Box(
+        unit, numbers, outer, row_offsets, row_bytes, smem_bytes, filled, gathered, arrangement,
+        reading,
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -382,16 +425,34 @@ class BoxCopy:
 
     # --------------------------------------------------------- shared memory
 
-    def write_shared(self, cta: Cta, values: Bytes, clock: Any, unit: int) -> None:
+    def write_shared(
+        self, cta: Cta, values: Bytes, clock: Any, unit: int, instruction: Instruction | None
+    ) -> None:
         """Put what `read_global` gave into a block's shared memory."""
-        if self.box.filled:
-            cta.shared.bulk_write(self.address, values, clock, unit, name="TMA")
-            return
-        offsets = self.address + self.box.numbers * self.box.unit
-        cta.shared.bulk_store(offsets, values, clock, unit, name="TMA")
+        box, shared = self.box, cta.shared
+        if box.filled:
+            shared.bulk_write(self.address, values, clock, unit, name="TMA")
+        else:
+            offsets = self.address + box.numbers * box.unit
+            shared.bulk_store(offsets, values, clock, unit, name="TMA")
+        if cta.launch.check_layouts and box.arrangement is not None and self.map.rank > 1:
+            event = int(cta.cluster.clocks.seen[unit, unit])
+            note(shared, event, Copied(box.arrangement, self.address, instruction))
 
     def read_shared(self, cta: Cta, clock: Any, unit: int) -> Bytes:
-        """Take the box out of a block's shared memory."""
+        """Take the box out of a block's shared memory.
+
+        Raises:
+            LayoutFault: another copy put it there with another swizzle, and its rows were others.
+        """
+        found = None
+        if self.box.arrangement is not None:
+            found = misplaced(cta.shared, self.box.reading, self.address)
+        if found is not None and found.copied.arrangement.swizzle != self.map.swizzle:
+            raise LayoutFault(
+                f"the copy out of shared memory reads {swizzled_rows(self.map.swizzle.span)};"
+                f" {found}. (If this is meant: check_layouts=False)"
+            )
         if self.box.filled:
             return cta.shared.bulk_read(self.address, self.box.smem_bytes, clock, unit, name="TMA")
         offsets = self.address + self.box.numbers * self.box.unit

@@ -1,0 +1,210 @@
+"""What TMA put where in shared memory, and whether a reader takes it for the same tile.
+
+A matrix descriptor says where in shared memory the 16-byte chunks of an operand lie; the copy that
+brought them says which place of which box each one is. The two agree if one dimension of the
+operand runs through dimensions of the box, in their order, and the other dimension through others:
+row r of the operand is one row of the box for all of its chunks, and row r + 1 the next. A
+descriptor with another swizzle than the copy's, or with strides or a major-ness that do not fit,
+takes chunks of different rows for one row; every address is legal, and the numbers are garbage.
+
+Copies are known by the event of their writes, which `SharedMemory.written` keeps for each byte: so
+what anybody else has written since is not taken for the copy's. About chunks of different copies,
+and those that threads, ``cp.async`` or bulk copies of plain bytes wrote, nothing is claimed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from triton_ext.emulator.state.memory import GRANULE, SharedMemory
+from triton_ext.hardware.tensor_map import TensorSwizzle
+from triton_ext.ptx.parse import Instruction
+
+Index = NDArray[np.int64]
+MOST_COPIES = 1024
+"""How many copies of a block are remembered before those that are overwritten are forgotten."""
+
+
+@dataclass(frozen=True, eq=False)
+class Arrangement:
+    """Where the chunks of a box lie; one object for equal boxes at addresses of one alignment.
+
+    Attributes:
+        shape: (chunks of a row, the box's other extents), innermost first.
+        places: for each chunk of the box's shared memory, its number in the box, row-major with the
+            innermost dimension last; -1 for gaps.
+        swizzle: how they are swizzled.
+    """
+
+    shape: tuple[int, ...]
+    places: Index
+    swizzle: TensorSwizzle
+
+
+def arrange(
+    shape: tuple[int, ...], numbers: Index, size: int, swizzle: TensorSwizzle
+) -> Arrangement:
+    """The arrangement of a box of `size` bytes whose chunks have these numbers, in its order."""
+    places = np.full(size // GRANULE, -1, np.int64)
+    places[numbers] = np.arange(len(numbers))
+    return Arrangement(shape, places, swizzle)
+
+
+@dataclass(frozen=True)
+class Copied:
+    """One box that TMA has put into shared memory.
+
+    Attributes:
+        arrangement: of its chunks.
+        address: that of the box in its block's shared memory.
+        instruction: the one that copied it.
+    """
+
+    arrangement: Arrangement
+    address: int
+    instruction: Instruction | None
+
+
+@dataclass(frozen=True, eq=False)
+class Reading:
+    """Which chunks are read as one tile; one object for equal readings.
+
+    Attributes:
+        offsets: (rows, chunks of a row): their addresses, from where the reader starts.
+    """
+
+    offsets: Index
+
+
+@dataclass(frozen=True)
+class Misplaced:
+    """The first chunk of a tile that does not lie where those before it say.
+
+    Attributes:
+        row, chunk: of the reader's tile.
+        place: of the copy's box: the chunk's number in its row, then the other coordinates.
+        copied: what brought it.
+    """
+
+    row: int
+    chunk: int
+    place: tuple[int, ...]
+    copied: Copied
+
+    def __str__(self) -> str:
+        arrangement, at = self.copied.arrangement, self.copied.instruction
+        where = f" at {at.source or f'PTX line {at.line}'}" if at is not None else ""
+        column, *outer = self.place
+        row = f"row {outer[0]}" if len(outer) == 1 else f"row {tuple(reversed(outer))}"
+        return (
+            f"the TMA copy{where} wrote {swizzled_rows(arrangement.swizzle.span)}"
+            f" of {arrangement.shape[0] * GRANULE} bytes: what is taken for row {self.row}, byte"
+            f" {self.chunk * GRANULE}, of the tile is {row}, byte {column * GRANULE}, of the"
+            " copy's box"
+        )
+
+
+def swizzled_rows(width: int) -> str:
+    """What rows with a swizzle of so many bytes are called."""
+    return f"{width}-byte-swizzled rows" if width else "rows without a swizzle"
+
+
+def note(shared: SharedMemory, event: int, copied: Copied) -> None:
+    """Remember what a copy, whose writes are `event`, has put into a block's memory."""
+    copies = shared.copies
+    if len(copies) >= MOST_COPIES:
+        live = set(np.unique(shared.written).tolist())
+        for gone in [each for each in copies if each not in live]:
+            del copies[gone]
+    copies[event] = copied
+
+
+def misplaced(shared: SharedMemory, reading: Reading, start: int) -> Misplaced | None:
+    """What shows that a tile which starts at `start` is not the one that TMA wrote there.
+
+    None if the two agree, as far as one can know.
+    """
+    copies = shared.copies
+    if not copies:
+        return None
+    events = shared.written[reading.offsets.reshape(-1) + start]
+    first = int(events[0])
+    for event in (first,) if (events == first).all() else np.unique(events).tolist():
+        copied = copies.get(event)
+        if copied is None:
+            continue
+        mine = (events == event).tobytes()
+        found = _first_misplaced(reading, copied.arrangement, start - copied.address, mine)
+        if found is not None:
+            return Misplaced(*found, copied)
+    return None
+
+
+@lru_cache(4096)
+def _first_misplaced(
+    reading: Reading, arrangement: Arrangement, distance: int, mine: bytes
+) -> tuple[int, int, tuple[int, ...]] | None:
+    """Row and chunk of the tile, and place in the box.
+
+    Args:
+        distance: from the box's address to the reader's start.
+        mine: which of the tile's chunks the copy wrote.
+    """
+    chosen = np.frombuffer(mine, np.bool_).reshape(reading.offsets.shape)
+    rows, chunks = np.nonzero(chosen)
+    numbers = arrangement.places[(reading.offsets[chosen] + distance) // GRANULE]
+    known = numbers >= 0
+    rows, chunks, numbers = rows[known], chunks[known], numbers[known]
+    places = np.stack(np.unravel_index(numbers, arrangement.shape[::-1])[::-1])
+    if _agree(rows, chunks, places, arrangement.shape):
+        return None
+    good, bad = 1, len(rows)  # how many of the first chunks agree, and do not
+    while bad - good > 1:
+        middle = (good + bad) // 2
+        if _agree(rows[:middle], chunks[:middle], places[:, :middle], arrangement.shape):
+            good = middle
+        else:
+            bad = middle
+    return int(rows[good]), int(chunks[good]), tuple(int(n) for n in places[:, good])
+
+
+def _agree(rows: Index, chunks: Index, places: Index, shape: tuple[int, ...]) -> bool:
+    """Whether rows run through dimensions of the box in their order, and chunks through others.
+
+    Args:
+        rows, chunks: (n,): places in the tile.
+        places: (dimensions, n): the same places in the box, innermost dimension first.
+        shape: the box's extents.
+    """
+    varying = [d for d, values in enumerate(places) if (values != values[0]).any()]
+    by_row = [d for d in varying if _depends(places[d], rows)]
+    by_chunk = [d for d in varying if _depends(places[d], chunks)]
+    if not set(varying) <= {*by_row, *by_chunk}:
+        return False
+    if set(by_row) & set(by_chunk):  # too few chunks to tell
+        return True
+    return _runs(rows, places, by_row, shape) and _runs(chunks, places, by_chunk, shape)
+
+
+def _depends(values: Index, on: Index) -> bool:
+    """Whether equal `on` have equal values."""
+    first = np.empty(int(on.max()) + 1, np.int64)
+    first[on] = values
+    return bool((first[on] == values).all())
+
+
+def _runs(steps: Index, places: Index, dimensions: list[int], shape: tuple[int, ...]) -> bool:
+    """Whether one step is the next place: of the whole box, or of a smaller box within."""
+    whole, part = np.zeros_like(steps), np.zeros_like(steps)
+    in_whole = in_part = 1
+    for d in dimensions:
+        low = places[d].min()
+        whole += places[d] * in_whole
+        part += (places[d] - low) * in_part
+        in_whole *= shape[d]
+        in_part *= int(places[d].max() - low) + 1
+    return any(bool((each - steps == each[0] - steps[0]).all()) for each in (whole, part))
