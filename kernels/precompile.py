@@ -70,8 +70,9 @@ def precompile(
         folder: what ``TRITON_CACHE_DIR`` names when they are used; by default what it names now.
         jobs: how many processes; by default as many as there are cores.
     """
+    name = None if folder is None else str(folder.resolve())
     workers = ProcessPoolExecutor(
-        jobs or os.cpu_count(), get_context("spawn"), _use, (folder and str(folder.resolve()),)
+        jobs or os.cpu_count(), get_context("spawn"), initializer=_use, initargs=(name,)
     )
     try:
         yield from (

@@ -117,9 +117,9 @@ def precompile(
             multiprocessors=sms or SMS[arch], out_type=out_type, **asked,
         )
     ]  # fmt: skip
-    done = []
+    done: list[kernels.Precompiled] = []
     with click.progressbar(
-        kernels.precompile(configs, out and Path(out), jobs),
+        kernels.precompile(configs, Path(out) if out else None, jobs),
         len(configs),
         "compiling",
         file=sys.stderr,
