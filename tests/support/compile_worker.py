@@ -3,7 +3,8 @@
 Reads a JSON list of jobs from stdin and writes one JSON result a line; the first line of the output
 is Triton's version. A job is ``{"config": {...}}``; with ``"mutation": [operand, basis, dim, bit]``
 one bit of a layout is flipped. A result says what became of it: the PTX without debug lines, or the
-error; with ``"compared": true`` the PTX of Triton's encodings, too, and the cubin's resources.
+error; with ``"compared": true`` the PTX of Triton's encodings, too, and with ``"resources": true``
+what the cubin uses.
 """
 
 from __future__ import annotations
@@ -55,14 +56,17 @@ def run(job):
     constants = kernel_constants(config)
     if job.get("mutation"):
         constants = mutated(config, constants, job["mutation"])
-    if not job.get("compared"):
-        return {"ptx": ptx_of(config, constants)}
-    kernel = compile_matmul(config, constants)
-    return {
-        "ptx": without_debug_lines(kernel.asm["ptx"]),
-        "nvmma_ptx": ptx_of(config, kernel_constants(config, generated_layouts=False)),
-        "resources": resources(kernel.asm["cubin"]),
-    }
+    if job.get("resources"):
+        kernel = compile_matmul(config, constants)
+        found = {
+            "ptx": without_debug_lines(kernel.asm["ptx"]),
+            "resources": resources(kernel.asm["cubin"]),
+        }
+    else:
+        found = {"ptx": ptx_of(config, constants)}
+    if job.get("compared"):
+        found["nvmma_ptx"] = ptx_of(config, kernel_constants(config, generated_layouts=False))
+    return found
 
 
 if __name__ == "__main__":

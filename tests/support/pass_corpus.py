@@ -663,7 +663,7 @@ def compile_jobs(wanted: Sequence[Job], site: Path | None = None) -> Corpus:
     """Compile jobs with the Triton at `site`, or with the importable one."""
     settings = {
         name: value for name, value in environment(site).items()
-        if name.startswith(("TRITON", "PYTHONPATH"))
+        if name.startswith(("TRITON", "PYTHONPATH")) and name != "TRITON_CACHE_DIR"
     }  # fmt: skip
     version, *lines = kept([sys.executable, settings, wanted], lambda: ask(wanted, site))
     by_name = {each["name"]: each for each in wanted}
