@@ -113,10 +113,10 @@ def _check_layout(
     along = found.chunk * CHUNK_BYTES * 8 // bits
     element = (found.row, along) if major == "K" else (along, found.row)
     raise LayoutFault(
-        f"{name}'s descriptor reads {swizzled_rows(descriptor.swizzle_byte_width)},"
-        f" {major}-major, LBO {descriptor.leading_byte_offset}, SBO"
-        f" {descriptor.stride_byte_offset}; {found}. The first element affected is {element} of"
-        f" ({'M, K' if ' A' in name else 'N, K'}). (If this is meant: check_layouts=False)"
+        f"{name} is read as {swizzled_rows(descriptor.swizzle_byte_width)}, {major}-major, LBO"
+        f" {descriptor.leading_byte_offset}, SBO {descriptor.stride_byte_offset}; {found}. The"
+        f" first element affected is {element} of ({'M, K' if ' A' in name else 'N, K'}). (If this"
+        " is meant: check_layouts=False)"
     )
 
 
