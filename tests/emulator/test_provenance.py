@@ -156,16 +156,7 @@ def test_an_error_if_and_only_if_the_operand_is_no_tile_of_the_box(data):
 # ---------------------------------------------------------------------- whole kernels
 
 
-WRITTEN_AND_READ = [
-    (128, 128),
-    (128, 64),
-    (64, 128),
-    (64, 64),
-    (32, 32),
-    (64, 32),
-    (128, 0),
-    (0, 0),
-]
+WRITTEN_AND_READ = [(128, 128), (128, 64), (64, 128), (32, 32), (64, 32), (32, 128)]
 
 
 @pytest.mark.parametrize("arch", [90, 100])
