@@ -1,4 +1,4 @@
-"""A matmul with tcgen05 on Blackwell, and five ways to break it.
+"""A matmul with tcgen05 on Blackwell, and six ways to break it.
 
     triton-ext run --emulate sm_100 examples/blackwell_matmul.py              # right
     triton-ext run --emulate sm_100 examples/blackwell_matmul.py no-commit    # broken on purpose
@@ -23,8 +23,11 @@ from triton.experimental.gluon.language.nvidia.blackwell import (
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
+from triton_ext.compat import reinterpret
+
 M, N, K, BLOCK_K = 128, 64, 256, 64
 FAULTS = {
+    "wrong-swizzle": "tcgen05.mma reads A with a 64-byte swizzle, and TMA wrote it with 128",
     "no-wait": "the product reads a tile before its TMA copy has arrived",
     "no-mma-wait": "TMA overwrites a tile that the product may still be reading",
     "no-commit": "nothing tells the barrier that a product is done",
@@ -65,7 +68,11 @@ def matmul(a_desc, b_desc, c_ptr, steps, FAULT: gl.constexpr):
         use_sum = i > 0
         if FAULT == "old-sum":
             use_sum = i >= 0
-        tcgen05_mma(a.index(i % 2), b.index(i % 2), accumulator, use_acc=use_sum)
+        tile = a.index(i % 2)
+        if FAULT == "wrong-swizzle":
+            narrow: gl.constexpr = gl.NVMMASharedLayout(64, 16, rank=2)
+            tile = reinterpret(tile, a_desc.dtype, [M, K], narrow)
+        tcgen05_mma(tile, b.index(i % 2), accumulator, use_acc=use_sum)
         if FAULT != "no-commit":
             tcgen05_commit(done)
     if FAULT != "early-load":

@@ -1,4 +1,4 @@
-"""A matmul with wgmma on Hopper, and five ways to break it.
+"""A matmul with wgmma on Hopper, and six ways to break it.
 
     triton-ext run --emulate sm_90 examples/hopper_matmul.py              # right
     triton-ext run --emulate sm_90 examples/hopper_matmul.py no-wait      # broken on purpose
@@ -25,8 +25,11 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
+from triton_ext.compat import reinterpret
+
 M, N, K, BLOCK_K = 64, 64, 256, 64
 FAULTS = {
+    "wrong-swizzle": "wgmma reads A with a 64-byte swizzle, and TMA wrote it with 128",
     "no-wait": "wgmma reads a tile before its TMA copy has arrived",
     "no-wgmma-wait": "TMA overwrites a tile that wgmma may still be reading",
     "few-bytes": "the barrier expects the bytes of A alone",
@@ -69,7 +72,11 @@ def matmul(a_desc, b_desc, c_ptr, steps, FAULT: gl.constexpr):
             phase = phase ^ 1
         if FAULT != "no-wait":
             mbarrier.wait(full.index(i % 2), phase)
-        accumulator = warpgroup_mma(a.index(i % 2), b.index(i % 2), accumulator, is_async=True)
+        tile = a.index(i % 2)
+        if FAULT == "wrong-swizzle":
+            narrow: gl.constexpr = gl.NVMMASharedLayout(64, 16, rank=2)
+            tile = reinterpret(tile, a_desc.dtype, [M, K], narrow)
+        accumulator = warpgroup_mma(tile, b.index(i % 2), accumulator, is_async=True)
     accumulator = warpgroup_mma_wait(0, deps=(accumulator,))
 
     row = gl.arange(0, M, gl.SliceLayout(1, ACCUMULATOR))

@@ -420,3 +420,33 @@ def test_an_opcode_has_one_decoder():
     instruction("frob.once", convergent=True)(decode)
     with pytest.raises(ValueError, match=r"frob\.once has two decoders"):
         opcodes_of([module])
+
+
+@pytest.mark.parametrize("wrong", [512, 2, 1 << 22], ids=["one past the end", "misaligned", "far"])
+@pytest.mark.parametrize("space", ["global", "shared", ""], ids=["global", "shared", "generic"])
+def test_the_thread_whose_access_is_wrong_is_named(space, wrong):
+    """One thread of a block reads or writes where it must not; the others do what is right."""
+    for number, access in enumerate(("ld.{}u32 %r9, [{}];", "st.{}u32 [{}], %r1;")):
+        thread = 5 + 37 * number
+        wide = space != "shared"
+        where = access.format(space and f"{space}.", "%rd2" if wide else "%r4")
+        base = "add.u64 %rd2, %rd1, %rd3;" if wide else "mov.u32 %r5, smem; add.u32 %r4, %r5, %r3;"
+        text = ptx(f"""
+ ld.param.u64 %rd1, [a];
+ mov.u32 %r1, %tid.x;
+ mov.u32 %r7, smem;
+ shl.b32 %r3, %r1, 2;
+ add.u32 %r7, %r7, %r3;
+ st.shared.u32 [%r7], %r1;
+ bar.sync 0;
+ setp.eq.u32 %p1, %r1, {thread};
+ @%p1 mov.u32 %r3, {wrong};
+ cvt.u64.u32 %rd3, %r3;
+ {base}
+ {where}
+ ret;
+""")
+        a = np.zeros(128, np.uint32)
+        with pytest.raises(MemoryFault) as caught:
+            run_ptx(text, grid=1, block=128, args=[a, a], dynamic_smem_bytes=512)
+        assert caught.value.where == f"block (0, 0, 0), warp {thread // 32}, lane {thread % 32}"

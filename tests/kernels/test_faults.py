@@ -35,10 +35,10 @@ KERNELS = {
 # thread arrives from another block, or only hardware does; a fence that Triton puts before a
 # request; stores that are under way when the block ends.
 UNNOTICED = {
-    "pair": {"no proxy fence": 2, "no wait for the stores": 1},
-    "four": {"no proxy fence": 1, "no wait for the stores": 1},
-    "shared": {"no proxy fence": 1, "no wait for the stores": 1, "no fence of the barriers": 1},
-    "scaled": {"no proxy fence": 1, "no wait for the stores": 1},
+    "pair": {"no proxy fence": 2},
+    "four": {"no proxy fence": 1},
+    "shared": {"no proxy fence": 1, "no fence of the barriers": 1},
+    "scaled": {"no proxy fence": 1},
 }
 WAIT = re.compile(r"mbarrier\.try_wait\.parity\.shared::cta\.b64 complete, \[%r\d+\], (%r\d+);")
 

@@ -44,7 +44,18 @@ class LaunchError(EmulationError):
 
 
 class MemoryFault(EmulationError):
-    """An access outside of what is allocated, or misaligned."""
+    """An access outside of what is allocated, or misaligned.
+
+    Attributes:
+        position: which of the threads that access memory together is to blame, if one is.
+    """
+
+    position: int | None = None
+
+    def by(self, position: int) -> MemoryFault:
+        """Itself, with the position noted."""
+        self.position = position
+        return self
 
 
 class UninitializedRead(EmulationError):

@@ -115,12 +115,18 @@ def load_bytes(
     if space in ("global", "const"):
         if order:
             memory_order.read(cta, memory_order.GLOBAL, cta.agents(lanes), order)
-        return cta.launch.memory.load(addresses, width)
+        try:
+            return cta.launch.memory.load(addresses, width)
+        except MemoryFault as fault:
+            raise _blamed(fault, cta, lanes) from None
     if space == "shared":
         ranks, offsets = split_shared(addresses)
         agents = cta.agents_of_lanes(lanes)
         if not order and (ranks == cta.rank).all():
-            return cta.shared.load(offsets, width, agents)
+            try:
+                return cta.shared.load(offsets, width, agents)
+            except MemoryFault as fault:
+                raise _blamed(fault, cta, lanes) from None
         values = np.empty((len(addresses), width), np.uint8)
         for rank in np.unique(ranks):
             here, shared = ranks == rank, peer(cta, int(rank)).shared
@@ -162,7 +168,10 @@ def store_bytes(
     elif space == "global":
         if order:
             memory_order.write(cta, memory_order.GLOBAL, cta.agents(lanes), order)
-        cta.launch.memory.store(addresses, values)
+        try:
+            cta.launch.memory.store(addresses, values)
+        except MemoryFault as fault:
+            raise _blamed(fault, cta, lanes) from None
     elif space == "shared":
         ranks, offsets = split_shared(addresses)
         agents = cta.agents_of_lanes(lanes)
@@ -173,11 +182,22 @@ def store_bytes(
             if order:
                 memory_order.write(cta, int(rank), np.unique(agents[here]), order)
             store = target.atomic_store if order else target.store
-            store(offsets[here], values[here], agents[here], event)
+            try:
+                store(offsets[here], values[here], agents[here], event)
+            except MemoryFault as fault:
+                raise _blamed(fault, cta, lane_sets.select(lanes, here)) from None
     elif space == "local":
         cta.local.store(lane_sets.indices(lanes), addresses, values)
     else:
         raise MemoryFault(f"a store to .{space}")
+
+
+def _blamed(fault: MemoryFault, cta: Cta, lanes: Lanes) -> MemoryFault:
+    """The fault, at the thread whose access it is: one of these lanes."""
+    if fault.position is not None:
+        thread = int(lane_sets.indices(lanes)[fault.position])
+        fault.where = cta.describe(slice(thread, thread + 1))
+    return fault
 
 
 def peer(cta: Cta, rank: int) -> Cta:

@@ -49,10 +49,11 @@ def check_aligned(offsets: Offsets, width: int, space: str) -> None:
     """Raise MemoryFault unless the offsets are multiples of the access size (PTX ISA, "ld")."""
     wrong = offsets & (width - 1)
     if wrong.any():
-        address = int(offsets.reshape(-1)[int(np.flatnonzero(wrong)[0])])
+        first = int(np.flatnonzero(wrong)[0])
         raise MemoryFault(
-            f"{space} address {address:#x} is not a multiple of the access' {width} bytes"
-        )
+            f"{space} address {int(offsets.reshape(-1)[first]):#x} is not a multiple of the access'"
+            f" {width} bytes"
+        ).by(first)
 
 
 def _as_rows(
@@ -228,7 +229,10 @@ class GlobalMemory:
             here = addresses[rest]
             if not len(here):
                 return
-            found = self.locate(int(here[0]), width, writes=writes)
+            try:
+                found = self.locate(int(here[0]), width, writes=writes)
+            except MemoryFault as fault:
+                raise fault.by(int(np.arange(len(addresses))[rest][0])) from None
             inside = (here >= found.start) & (here - found.start <= found.size - width)
             if inside.all():
                 yield found.start, found.data, rest
@@ -286,11 +290,11 @@ class SharedMemory:
         check_aligned(offsets, width, "shared")
         wrong = (offsets < SHARED_BASE) | (offsets + width > self.size)
         if wrong.any():
-            offset = int(offsets[int(np.flatnonzero(wrong)[0])])
+            first = int(np.flatnonzero(wrong)[0])
             raise MemoryFault(
-                f"shared address {offset:#x} ({width} bytes) is outside of the block's"
+                f"shared address {int(offsets[first]):#x} ({width} bytes) is outside of the block's"
                 f" {self.size - SHARED_BASE} bytes at {SHARED_BASE:#x}"
-            )
+            ).by(first)
 
     def _rows(self, array: NDArray[Any], offsets: Offsets, width: int) -> NDArray[Any]:
         rows: NDArray[Any] = array[: len(array) // width * width].reshape(-1, width)

@@ -84,39 +84,40 @@ def chunk_addresses(
 
 
 @lru_cache(1024)
-def _with_extent(
-    descriptor: SmemDescriptor, mn: int, k: int, bits: int, major: Major
-) -> tuple[NDArray[np.int64], int, int]:
-    """`chunk_addresses`, the first of them, and the end of the last."""
-    addresses = chunk_addresses(descriptor, mn, k, bits, major)
-    addresses.flags.writeable = False
-    return addresses, int(addresses.min()), int(addresses.max()) + CHUNK_BYTES
-
-
-@lru_cache(1024)
 def _reading(descriptor: SmemDescriptor, mn: int, k: int, bits: int, major: Major) -> Reading:
-    """The chunks of an operand, from its start address on, modulo the period of the swizzle."""
+    """The chunks of an operand whose descriptor starts within the period of the swizzle."""
     offsets = _chunk_offsets(descriptor, mn, k, bits, major)
     return Reading(offsets.reshape(mn if major == "K" else k, -1))
 
 
+@lru_cache(1024)
+def _with_extent(
+    descriptor: SmemDescriptor, mn: int, k: int, bits: int, major: Major
+) -> tuple[NDArray[np.int64], int, int, Reading]:
+    """`chunk_addresses`, the first of them, the end of the last, and what they are."""
+    addresses = chunk_addresses(descriptor, mn, k, bits, major)
+    addresses.flags.writeable = False
+    relative = replace(descriptor, start_address=descriptor.start_address % SWIZZLE_PERIOD)
+    reading = _reading(relative, mn, k, bits, major)
+    return addresses, int(addresses.min()), int(addresses.max()) + CHUNK_BYTES, reading
+
+
 def _check_layout(
-    shared: SharedMemory, descriptor: SmemDescriptor, mn: int, k: int, bits: int, major: Major,
+    shared: SharedMemory, descriptor: SmemDescriptor, reading: Reading, bits: int, major: Major,
     name: str
 ) -> None:  # fmt: skip
     """Raise LayoutFault if TMA wrote the operand, and in another layout than it is read."""
-    phase = descriptor.start_address % SWIZZLE_PERIOD
-    reading = _reading(replace(descriptor, start_address=phase), mn, k, bits, major)
-    found = misplaced(shared, reading, descriptor.start_address - phase)
+    start = descriptor.start_address
+    found = misplaced(shared, reading, start - start % SWIZZLE_PERIOD)
     if found is None:
         return
     along = found.chunk * CHUNK_BYTES * 8 // bits
     element = (found.row, along) if major == "K" else (along, found.row)
     raise LayoutFault(
-        f"{name}'s descriptor reads {swizzled_rows(descriptor.swizzle_byte_width)},"
-        f" {major}-major, LBO {descriptor.leading_byte_offset}, SBO"
-        f" {descriptor.stride_byte_offset}; {found}. The first element affected is {element} of"
-        f" ({'M, K' if ' A' in name else 'N, K'}). (If this is meant: check_layouts=False)"
+        f"{name} is read as {swizzled_rows(descriptor.swizzle_byte_width)}, {major}-major, LBO"
+        f" {descriptor.leading_byte_offset}, SBO {descriptor.stride_byte_offset}; {found}. The"
+        f" first element affected is {element} of ({'M, K' if ' A' in name else 'N, K'}). (If this"
+        " is meant: check_layouts=False)"
     )
 
 
@@ -183,7 +184,7 @@ def read_operand(
     """
     bits = OPERAND_BITS[type_name]
     in_memory = bits if packed or bits >= 8 else 8
-    addresses, low, high = _with_extent(descriptor, mn, k, in_memory, major)
+    addresses, low, high, reading = _with_extent(descriptor, mn, k, in_memory, major)
     if low < SHARED_BASE or high > shared.size:
         raise DescriptorFault(
             f"{name}'s descriptor ({'; '.join(descriptor.describe()[:4])}) makes it read shared"
@@ -196,7 +197,7 @@ def read_operand(
     offsets = (addresses[:, None] + pieces).reshape(-1) if len(pieces) > 1 else addresses
     chunks = shared.bulk_load(offsets, piece, clock, unit, name=name).reshape(len(addresses), -1)
     if shared.copies:
-        _check_layout(shared, descriptor, mn, k, in_memory, major, name)
+        _check_layout(shared, descriptor, reading, in_memory, major, name)
     codes = codes_of_chunks(chunks, type_name, packed=packed)
     if major == "K":
         return codes.reshape(mn, k)

@@ -101,8 +101,8 @@ class Misplaced:
         column, *outer = self.place
         row = f"row {outer[0]}" if len(outer) == 1 else f"row {tuple(reversed(outer))}"
         return (
-            f"the TMA copy{where} wrote {swizzled_rows(arrangement.swizzle.span)}"
-            f" of {arrangement.shape[0] * GRANULE} bytes: what is taken for row {self.row}, byte"
+            f"the TMA copy{where} wrote {swizzled_rows(arrangement.swizzle.span)} of"
+            f" {arrangement.shape[0] * GRANULE} bytes: what is taken for row {self.row}, byte"
             f" {self.chunk * GRANULE}, of the tile is {row}, byte {column * GRANULE}, of the"
             " copy's box"
         )
