@@ -10,13 +10,14 @@ from triton_ext.commands.common import CommandGroup
 @click.group(
     cls=CommandGroup,
     modules={
-        name: f"triton_ext.commands.{name}"
+        name: f"triton_ext.commands.{name.replace('-', '_')}"
         for name in (
             "banks",
             "compile",
             "demo",
             "descriptor",
             "explore",
+            "first-light",
             "layout",
             "ptx",
             "run",
