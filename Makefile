@@ -96,6 +96,7 @@ gpu-test: $(VENV)/.ready
 
 # What is claimed of a GPU, tried on it: resumable, a verdict at the end.
 first-light: $(VENV)/.ready
+	@mkdir -p build
 	$(BIN)/triton-ext first-light --json build/first-light.json $(FIRST_LIGHT_ARGS)
 
 gpu-benchmark: $(VENV)/.ready
