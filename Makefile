@@ -9,7 +9,7 @@ PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 TREE := build/tree
 
 .PHONY: demo test setup lint tree types layers pytest oracle docs api plots benchmark gpu-test \
-	gpu-benchmark wheel lock clean
+	first-light gpu-benchmark wheel lock clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.ready
@@ -111,6 +111,11 @@ gpu-test: $(VENV)/.ready
 	$(BIN)/python -c "import torch; found = torch.cuda.get_device_capability(); \
 		assert found[0] * 10 == $(ARCH), f'this GPU is sm_{found[0]}{found[1]}, not sm_$(ARCH)'"
 	$(BIN)/pytest -m sm$(ARCH) $(PYTEST_ARGS)
+
+# What is claimed of a GPU, tried on it: resumable, a verdict at the end.
+first-light: $(VENV)/.ready
+	@mkdir -p build
+	$(BIN)/triton-ext first-light --json build/first-light.json $(FIRST_LIGHT_ARGS)
 
 gpu-benchmark: $(VENV)/.ready
 	$(BIN)/python -m benchmarks.conversion --json build/benchmarks/conversion.json

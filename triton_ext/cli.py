@@ -10,7 +10,7 @@ from triton_ext.commands.common import CommandGroup
 @click.group(
     cls=CommandGroup,
     modules={
-        name: f"triton_ext.commands.{name}"
+        name: f"triton_ext.commands.{name.replace('-', '_')}"
         for name in (
             "banks",
             "compile",
@@ -18,6 +18,7 @@ from triton_ext.commands.common import CommandGroup
             "descriptor",
             "diff",
             "explore",
+            "first-light",
             "layout",
             "precompile",
             "ptx",

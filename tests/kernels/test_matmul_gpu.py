@@ -214,7 +214,7 @@ def test_configurations_with_consumers(fields, shared, shape):
         bound = plan_launch.ROUNDING[config.c_type] * 1.01
         if config.activation:
             bound += 2.0**-20  # exp and erf are approximations
-        if not exact:
+        if not exact or config.scaling:  # whose sums need more than 24 bits
             bound += TOLERANCE.get(config.element_type, 2.0**-17)
         assert plan_launch.relative_error(out, expected) <= bound
 

@@ -31,7 +31,13 @@ from triton_ext.kernels.config import MatmulConfig  # noqa: E402
 from triton_ext.ops import launches, plans, products  # noqa: E402
 from triton_ext.ops.device import Gpu  # noqa: E402
 from triton_ext.ops.epilogue import NOTHING, Epilogue  # noqa: E402
-from triton_ext.ops.operands import TmaView, aligned_empty, readable, readable_copy  # noqa: E402
+from triton_ext.ops.operands import (  # noqa: E402
+    TmaView,
+    aligned_empty,
+    readable,
+    readable_copy,
+    scale_view,
+)
 
 # forward_ad's decompositions use torch.jit.script, which torch has deprecated
 pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")
@@ -1250,6 +1256,24 @@ def test_the_direct_launch_with_bias_and_scales():
     expected = [*itertools.chain.from_iterable(described(tensors))]
     pointers = [x.data_ptr() for x in (bias, scale_a, scale_b)]
     assert recorder.starts[-1][-1] == [*expected, *pointers]
+
+
+@pytest.mark.parametrize("swap", [False, True])
+def test_the_direct_launch_with_scales_of_blocks(swap):
+    """Their maps are the last; those of the left operand first."""
+    config = MatmulConfig(100, "mxfp8", block_k=128, consumers=1, stages=2, swap=swap, alpha=True)
+    tensors = [torch.empty(s).to(torch.float8_e4m3fn) for s in ((140, 160), (24, 160))]
+    tensors.append(torch.empty(140, 24))
+    blocks = [torch.empty(s, dtype=torch.float8_e8m0fnu) for s in ((2, 2, 2, 256), (1, 2, 2, 256))]
+    views = [TmaView(tuple(x.shape), x.stride(), "K") for x in tensors]
+    views += [None, scale_view(blocks[0].flatten(), 140), scale_view(blocks[1].flatten(), 24)]
+    launch, recorder = recorded(config, tuple(views), 160)
+    launch(*tensors, Epilogue(alpha=0.5, blocks_a=blocks[0], blocks_b=blocks[1]))
+    (a, b, c), order = tensors, (1, 0) if swap else (0, 1)
+    maps = described([(a, b)[order[0]], (a, b)[order[1]], c, *(blocks[i] for i in order)])
+    *first, last, right = maps
+    arguments = [*itertools.chain.from_iterable(first), 0.5, *last, *right]
+    assert recorder.starts[-1][-1] == arguments
 
 
 def test_tensor_maps_follow_the_addresses_and_are_forgotten(direct, monkeypatch):

@@ -59,7 +59,8 @@ class CommandGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in self.modules:
             return None
-        command = getattr(importlib.import_module(self.modules[cmd_name]), cmd_name)
+        module = importlib.import_module(self.modules[cmd_name])
+        command = getattr(module, cmd_name.replace("-", "_"))
         assert isinstance(command, click.Command)
         return command
 

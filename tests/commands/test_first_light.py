@@ -1,0 +1,94 @@
+"""``triton-ext first-light``: what it finds, keeps, and goes on from; with products by torch."""
+
+from __future__ import annotations
+
+import json
+
+import click
+import pytest
+from click.testing import CliRunner
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("triton")
+
+import plan_launch  # noqa: E402
+
+from triton_ext.commands import first_light  # noqa: E402
+from triton_ext.kernels.config import BLOCK_SCALED  # noqa: E402
+
+
+def values(kind, stored, blocks):
+    """What an operand (rows, K) of a block-scaled type stands for."""
+    scaling = BLOCK_SCALED[kind]
+    if scaling.packed == 2:
+        codes = stored.view(torch.uint8).int()
+        stored = plan_launch.E2M1[torch.stack([codes % 16, codes // 16], -1).flatten(1)]
+    rows = -(-len(stored) // 128) * 128
+    scales = (
+        blocks.double().view(rows // 128, -1, 32, 4, 4).permute(0, 3, 2, 1, 4).reshape(rows, -1)
+    )
+    scales = scales.repeat_interleave(scaling.length, 1)[: len(stored), : stored.shape[1]]
+    return stored.double() * scales
+
+
+def by_torch(kind, a, b, scale_a, scale_b):
+    product = values(kind, a, scale_a) @ values(kind, b.t(), scale_b).t()
+    return product.bfloat16()
+
+
+@pytest.fixture
+def start(tmp_path, monkeypatch):
+    """Runs the command on four products with a multiplication; returns its status and its file."""
+    file = tmp_path / "found.json"
+
+    def start(multiply, arch="sm_100"):
+        monkeypatch.setattr(first_light, "multiply", multiply)
+        options = ["--json", str(file), "--emulate", arch, "--only", "264x136x400"]
+        command = first_light.first_light
+        done = CliRunner().invoke(command, options, standalone_mode=False)
+        if done.exception:
+            raise done.exception
+        return done.return_value, json.loads(file.read_text())
+
+    monkeypatch.setattr(first_light, "KINDS", {})
+    return start
+
+
+def test_what_is_wrong_is_tried_again_and_what_is_right_is_not(start):
+    called = []
+
+    def partly(kind, *arguments):
+        called.append(kind)
+        if kind == "mxfp4":
+            raise RuntimeError("a kernel's first day")
+        return by_torch(kind, *arguments) * (2 if kind == "nvfp4" else 1)
+
+    status, found = start(partly)
+    assert (status, called) == (1, list(BLOCK_SCALED))
+    states = {name.split()[1]: each["state"] for name, each in found["claims"].items()}
+    assert states == {"mxfp8": "confirmed", "mxfp8_e5m2": "confirmed", "mxfp4": "wrong",
+                      "nvfp4": "wrong"}  # fmt: skip
+    assert "first day" in str(found["claims"])
+    assert "2 confirmed, 2 wrong" in found["verdict"]
+    assert "nvfp4" in found["verdict"]
+    called.clear()
+    monkey = lambda kind, *arguments: called.append(kind) or by_torch(kind, *arguments)  # noqa: E731
+    status, found = start(monkey)
+    assert (status, called) == (0, ["mxfp4", "nvfp4"])
+    assert "4 confirmed, 0 wrong" in found["verdict"]
+    assert start(monkey) == (0, found)
+    assert called == ["mxfp4", "nvfp4"]
+
+
+def test_a_file_of_another_gpu_is_left_alone(start):
+    _, found = start(by_torch)
+    with pytest.raises(click.UsageError, match="another GPU"):
+        start(by_torch, "sm_90")
+    assert start(by_torch)[1] == found
+
+
+def test_a_process_that_ends_is_a_finding(monkeypatch):
+    place = first_light.Place(100, "a GPU", False)
+    monkeypatch.setattr("sys.executable", "/bin/false")
+    state, seen = first_light.tried(place, next(first_light.claims(place)), alone=False)
+    assert (state, seen.split(",")[0]) == ("wrong", "its process ended: 1")
