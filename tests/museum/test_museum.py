@@ -8,6 +8,7 @@ import pytest
 from museum.exhibit import SCHEDULES, WrongResult
 from museum.exhibits import EXHIBITS, page
 from sites import ROOT
+from tcgen05_ptx import assemble
 
 from triton_ext.emulator.errors import EmulationError
 
@@ -19,6 +20,10 @@ PAGE = (ROOT / "docs/museum.md").read_text(encoding="utf-8")
 def test_the_mended_kernel_is_clean(exhibit):
     for schedule in SCHEDULES:
         exhibit.run(exhibit.right, schedule)
+
+
+def test_the_mended_kernels_assemble():
+    assemble(exhibit.right for exhibit in EXHIBITS)
 
 
 @pytest.mark.parametrize("exhibit", EXHIBITS, ids=TITLES)
@@ -46,7 +51,7 @@ def test_the_page_shows_what_happens():
 
 
 def test_exhibits_are_distinct():
-    assert len(set(TITLES)) == len(EXHIBITS) >= 30
+    assert len(set(TITLES)) == len(EXHIBITS) >= 40
     assert len({exhibit.wrong for exhibit in EXHIBITS}) == len(EXHIBITS)
     first = [exhibit.sources[0] for exhibit in EXHIBITS]
     assert len(set(first)) == len(first)

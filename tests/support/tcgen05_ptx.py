@@ -140,8 +140,9 @@ def assemble(kernels: Iterable[str]) -> None:
         for number, text in enumerate(dict.fromkeys(kernels)):
             path = Path(folder) / f"{number}.ptx"
             path.write_text(text)
+            target = text.partition(".target ")[2].split()[0]
             done = subprocess.run(
-                [PTXAS, "-arch=sm_100a", "-O0", str(path), "-o", str(path.with_suffix(".cubin"))],
+                [PTXAS, f"-arch={target}", "-O0", str(path), "-o", str(path.with_suffix(".cubin"))],
                 capture_output=True,
                 text=True,
                 check=False,

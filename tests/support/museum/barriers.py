@@ -8,6 +8,7 @@ from museum.exhibit import Exhibit, expect, instead
 from museum.ptx import (
     BLOCK,
     CLUSTER,
+    RANK,
     bulk_load,
     download,
     expect_bytes,
@@ -18,7 +19,9 @@ from museum.ptx import (
 )
 from triton_ext.emulator.errors import (
     BarrierFault,
+    ConvergenceFault,
     Deadlock,
+    MemoryFault,
     SynchronizationFault,
     UninitializedRead,
 )
@@ -60,18 +63,12 @@ _fresh = kernel(
     "out source", init(1, 1), expect_bytes(2048), bulk_load(), wait("FIRST", 0, 0), BLOCK,
     expect_bytes(2048, 1), bulk_load(2048, 2048, 1), wait("SECOND", 0, 1), download("%mine+2048"),
 )  # fmt: skip
-_RANK = """\
-  mov.u32 %r1, %cluster_ctarank;
-  xor.b32 %r2, %r1, 1;
-  mapa.shared::cluster.u32 %r3, %bar, %r2;
-  setp.eq.u32 %p2, %r1, 0;
-  and.pred %p3, %p2, %first;"""
 _TRY_CANCEL = (
     "  @%p3 clusterlaunchcontrol.try_cancel.async.shared::cta.mbarrier::complete_tx::bytes"
     ".multicast::cluster::all.b128 [%data], [%bar];"
 )
 _cancel = kernel(
-    "", init(1, meet=CLUSTER), _RANK, expect_bytes(16), _TRY_CANCEL, wait("ANSWER"), CLUSTER,
+    "", init(1, meet=CLUSTER), RANK, expect_bytes(16), _TRY_CANCEL, wait("ANSWER"), CLUSTER,
     target="sm_100a",
 )  # fmt: skip
 _MULTICAST = """\
@@ -79,7 +76,7 @@ _MULTICAST = """\
   @%p3 cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster
       [%data], [%source], 2048, [%bar], %h1;"""
 _multicast = kernel(
-    "out source", init(1, meet=CLUSTER), _RANK, expect_bytes(2048), _MULTICAST, wait("FULL"),
+    "out source", init(1, meet=CLUSTER), RANK, expect_bytes(2048), _MULTICAST, wait("FULL"),
     download(), CLUSTER, expect_bytes(2048), _MULTICAST, wait("AGAIN", 1), CLUSTER,
 )  # fmt: skip
 _LATE = """\
@@ -91,7 +88,37 @@ SPIN:
   @%p4 bra SPIN;
   @%first mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%r3];
 END:"""
-_exit = kernel("", init(1, meet=CLUSTER), _RANK, _LATE, CLUSTER)
+_exit = kernel("", init(1, meet=CLUSTER), RANK, _LATE, CLUSTER)
+
+_LAST = """\
+  add.u32 %r1, %bar, 2048;
+  @%first mbarrier.init.shared::cta.b64 [%r1], 1;
+  @%first mbarrier.init.shared::cta.b64 [%r1+8], 1;"""
+_last = kernel("", _LAST)
+_BRANCHES = """\
+  and.b32 %r1, %thread, 1;
+  setp.eq.u32 %p2, %r1, 0;
+  @%p2 bra EVEN;
+  mov.u32 %r2, 1;
+  bra END;
+EVEN:
+  mov.u32 %r2, 2;
+END:
+  bar.sync 1, 128;"""
+_branches = kernel("", _BRANCHES)
+_THREADED = [
+    ("  mov.u32 %r2, 1;", "  mov.u32 %r2, 1;\n  bar.sync 1, 128;"),
+    ("  mov.u32 %r2, 2;\nEND:\n  bar.sync 1, 128;", "  mov.u32 %r2, 2;\n  bar.sync 1, 128;\nEND:"),
+]
+_waves = kernel(
+    "out source", init(1), expect_bytes(2048), bulk_load(), wait("FIRST"), BLOCK,
+    expect_bytes(2048), bulk_load(2048, 2048), wait("SECOND", 1), download("%mine+2048"),
+)  # fmt: skip
+
+
+def _in_2064_bytes(text: str, schedule: str) -> None:
+    launch(text, [], schedule, dynamic_smem_bytes=2064)
+
 
 EXHIBITS = [
     Exhibit(
@@ -149,5 +176,43 @@ EXHIBITS = [
         "cluster met at its start alone. Mended by a cluster barrier before the exit.",
         _exit, instead(_exit, (f"END:\n{CLUSTER}", "END:")), _runs(2), SynchronizationFault,
         "which has ended",
+    ),
+    Exhibit(
+        "The blocks of a cluster disagree on who is copied to",
+        ("deepseek-ai/DeepGEMM#415", "deepseek-ai/DeepGEMM#429"),
+        "H100: the grouped GEMM hangs as soon as a group has an odd number of tiles, or its "
+        "result is silently wrong.",
+        "A pair of blocks straddles two groups. Block 0 finds that multicast is not valid there "
+        "and loads for itself; block 1 waits for its bytes. Mended by pairs within a group.",
+        _multicast, instead(_multicast, ("mov.b16 %h1, 3", "mov.b16 %h1, 1")), _in_a_pair,
+        Deadlock, "2048 bytes outstanding",
+    ),
+    Exhibit(
+        "The barriers are one more than their memory",
+        ("deepseek-ai/DeepGEMM#121", "deepseek-ai/DeepGEMM#122"),
+        "Hopper: an illegal memory access in some shapes.",
+        "The kernel has barriers for one more stage than the host counted when it computed the "
+        "size of shared memory.",
+        _last, instead(_last, ("add.u32 %r1, %bar, 2048", "add.u32 %r1, %bar, 2056")),
+        _in_2064_bytes, MemoryFault, "is outside of the block's",
+    ),
+    Exhibit(
+        "A compiler copies a barrier into both branches",
+        ("facebookexperimental/triton#1040",),
+        "Deadlock of a warp-specialised kernel with 4 warps.",
+        "LLVM's jump threading moved a named barrier into the branches before it, where a warp's "
+        "threads part: no full warp arrives at either copy. Mended by intrinsics marked "
+        "convergent.",
+        _branches, instead(_branches, *_THREADED), _runs(), ConvergenceFault,
+        "a warp's threads must execute this instruction together",
+    ),
+    Exhibit(
+        "The second wave waits for the phase of the first",
+        ("tile-ai/tilelang#2674",),
+        "H100: every tile of the second and later waves wrong, or cudaErrorLaunchFailure.",
+        "A persistent loop around the pipeline: each wave began with parity 0, right only where a "
+        "wave has an even number of phases. (A deadlock where the copy is quicker than the wait.)",
+        _waves, instead(_waves, (wait("SECOND", 1), wait("SECOND", 0))), _copy,
+        UninitializedRead, "nothing wrote it", "lazy",
     ),
 ]  # fmt: skip

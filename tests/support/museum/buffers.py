@@ -161,7 +161,8 @@ EXHIBITS = [
         "A's registers are loaded again while wgmma reads them",
         ("deepseek-ai/DeepGEMM#449", "deepseek-ai/DeepGEMM#448"),
         "SM90: equal calls of a tf32 GEMM gave different, wrong results.",
-        "With A in registers, the next fragment was loaded before warpgroup_wait.",
+        "With A in registers, the next fragment was loaded before warpgroup_wait. (The ptxas of "
+        "CUDA 13.4 sees it here, and serialises the products; that of 12.9 does not.)",
         _registers, instead(_registers, (f"{MULTIPLIED}\n{_LOAD_A}", _LOAD_A)), _sums(32),
         SynchronizationFault, "names a register that an asynchronous instruction still reads",
     ),

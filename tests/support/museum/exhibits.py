@@ -6,12 +6,13 @@ import difflib
 from collections.abc import Iterator
 from operator import attrgetter
 
-from museum import barriers, buffers, tensor_maps, tensor_memory, unseen
+from museum import barriers, buffers, copies, tensor_maps, tensor_memory, unseen
 from museum.exhibit import Exhibit, WrongResult
 
 FAMILIES = {
     "Buffers": buffers.EXHIBITS,
     "Barriers and clusters": barriers.EXHIBITS,
+    "Bulk copies": copies.EXHIBITS,
     "Tensor maps": tensor_maps.EXHIBITS,
     "Tensor memory": tensor_memory.EXHIBITS,
     "Threads and scopes": unseen.EXHIBITS,

@@ -79,6 +79,14 @@ def aligned(values: np.ndarray) -> np.ndarray:
 
 BLOCK = "  bar.sync 0;"
 CLUSTER = "  barrier.cluster.arrive.aligned;\n  barrier.cluster.wait.aligned;"
+RANK = """\
+  mov.u32 %r1, %cluster_ctarank;
+  xor.b32 %r2, %r1, 1;
+  mapa.shared::cluster.u32 %r3, %bar, %r2;
+  setp.eq.u32 %p2, %r1, 0;
+  and.pred %p3, %p2, %first;"""
+"""%r1, %r2: this block of a pair, the other; %r3: the other's barrier; %p3: the first thread
+of block 0."""
 
 
 def init(*counts: int, meet: str = BLOCK) -> str:

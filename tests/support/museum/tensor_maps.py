@@ -141,12 +141,22 @@ EXHIBITS = [
     ),
     Exhibit(
         "A copy starts at an address that is no multiple of 16",
-        ("triton-lang/triton#7385", "triton-lang/triton#8657"),
-        "CUDA_ERROR_ILLEGAL_INSTRUCTION.",
+        ("triton-lang/triton#7385", "triton-lang/triton#8657", "tile-ai/tilelang#2527"),
+        "CUDA_ERROR_ILLEGAL_INSTRUCTION; on H100 also in a store (TileLang).",
         "The innermost coordinate, 130 times a block's number here, need not be a multiple of 16 "
         "bytes; nothing in the compiler or the driver says so.",
         _one, instead(_one, ("mov.u32 %r16, 0", "mov.u32 %r16, 2")), _made, DescriptorFault,
         "must be a multiple of 4 elements",
+    ),
+    Exhibit(
+        "A stage of 64 bytes",
+        ("tile-ai/tilelang#2528", "tile-ai/tilelang#2737"),
+        "H100: \"misaligned address\" with 32 halves per stage and two stages or more; 64 halves, "
+        "or one stage, are right.",
+        "Stages follow each other without padding, so that the second begins at 64 bytes; a TMA "
+        "copy with a tensor map needs a multiple of 128.",
+        _one, instead(_one, ("add.u32 %data, %bar, 1024", "add.u32 %data, %bar, 1088")), _made,
+        DescriptorFault, "must be a multiple of 128",
     ),
     Exhibit(
         "A tensor map in mutable memory is used without a fence",

@@ -19,13 +19,19 @@ from museum.ptx import (
     PUBLISH,
     TENSOR_SUMS_OUT,
     arrive,
+    bulk_load,
+    expect_bytes,
     init,
     kernel,
     launch,
     tcgen05_mma,
     wait,
 )
-from triton_ext.emulator.errors import SynchronizationFault, TensorMemoryFault
+from triton_ext.emulator.errors import (
+    SynchronizationFault,
+    TensorMemoryFault,
+    UninitializedRead,
+)
 
 
 def _blackwell(*body: str, parameters: str = "out") -> str:
@@ -94,6 +100,19 @@ _statistics = _blackwell(
     init(128), ALLOCATE, _published, "  tcgen05.ld.sync.aligned.32x32b.x1.b32 {%v0}, [%r22];",
     LOADED, "END:", *_FREED, parameters="",
 )  # fmt: skip
+_stages = _blackwell(
+    init(1, 1), ALLOCATE, expect_bytes(6144, 1), bulk_load(6144, 0, 1), wait("FULL", 0, 1),
+    OPERANDS, tcgen05_mma(), COMMIT, wait("DONE"), expect_bytes(6144, 1), bulk_load(6144, 0, 1),
+    wait("AGAIN", 1, 1), tcgen05_mma(1), COMMIT, wait("SUMMED", 1), AFTER, LOAD_SUMS, LOADED,
+    TENSOR_SUMS_OUT, *_FREED, parameters="out source",
+)  # fmt: skip
+
+
+def _sums_of_a_source(text: str, schedule: str) -> None:
+    out = np.zeros(512, np.float32)
+    launch(text, [out, np.full(2048, 0x3C003C00, np.uint32)], schedule)
+    expect(out, np.full_like(out, 32))
+
 
 EXHIBITS = [
     Exhibit(
@@ -120,7 +139,8 @@ EXHIBITS = [
         "The commit is for a pair of CTAs, the product for one",
         ("tile-ai/tilelang#2287",),
         "Blackwell: CUDA_ERROR_ILLEGAL_INSTRUCTION.",
-        "With A in tensor memory the flag for a pair was not passed on to the product.",
+        "With A in tensor memory the flag for a pair was not passed on to the product. (The ptxas "
+        "of CUDA 12.9 refuses it.)",
         _one, instead(_one, ("commit.cta_group::1", "commit.cta_group::2")), _sums(16),
         TensorMemoryFault, "cta_group::2, after an instruction with cta_group::1",
     ),
@@ -150,5 +170,25 @@ EXHIBITS = [
         "tcgen05.st, then an arrival, without tcgen05.wait::st between.",
         _statistics, instead(_statistics, ("  tcgen05.wait::st.sync.aligned;\n", "")),
         _two_warpgroups, SynchronizationFault, "has not executed tcgen05.wait::st yet",
+    ),
+    Exhibit(
+        "No product, and yet a sum",
+        ("NVIDIA/cutlass#2674",),
+        "SM100: a group with K = 0 gets whatever the accumulator held, instead of zeros (reported "
+        "with a reproducer).",
+        "The main loop has no iteration, so that no product clears the accumulator, and the "
+        "epilogue stores it. Mended, for instance, by an epilogue that knows of K = 0.",
+        _one, instead(_one, (f"{tcgen05_mma()}\n", "")), _sums(16), UninitializedRead,
+        "nothing wrote it",
+    ),
+    Exhibit(
+        "The parity of the ring, for a barrier that flips with each product",
+        ("tile-ai/tilelang#3087",),
+        "Blackwell: wrong results with three or more stages.",
+        "The wait behind a product asked for the parity of the ring of stages; the barrier, a "
+        "single one, flips in each iteration. It returns at once, and the next load overwrites a "
+        "stage that the product reads. (A deadlock where the product is quicker than the wait.)",
+        _stages, instead(_stages, (wait("DONE"), wait("DONE", 1))), _sums_of_a_source,
+        SynchronizationFault, "may still be read by the tensor core unit", "lazy",
     ),
 ]  # fmt: skip
