@@ -78,6 +78,16 @@ _early_release = kernel(
     wgmma(), MULTIPLIED, arrive(1), wait("EMPTY", 0, 1), expect_bytes(2304), bulk_load(2304),
     wait("AGAIN", 1), MULTIPLIED, SUMS_OUT,
 )  # fmt: skip
+_both = kernel(
+    "out source", init(1, 1), expect_bytes(2048), bulk_load(), expect_bytes(256, 1),
+    bulk_load(256, 2048, 1), A_AND_B, wait("A"), wait("B", 0, 1), wgmma(), MULTIPLIED, SUMS_OUT,
+)  # fmt: skip
+_PAUSE = """\
+  mov.u32 %r9, 0;
+PAUSE:
+  add.u32 %r9, %r9, 1;
+  setp.lt.u32 %p5, %r9, 50;
+  @%p5 bra PAUSE;"""
 _ACROSS = """\
   xor.b32 %r1, %thread, 64;
   shl.b32 %r1, %r1, 4;
@@ -193,5 +203,15 @@ EXHIBITS = [
         "__syncwarp where a barrier of the block is needed.",
         _own_copies, instead(_own_copies, (BLOCK, "  bar.warp.sync -1;")), _exchanged_copy,
         SynchronizationFault, "asynchronous copies of warp 2",
+    ),
+    Exhibit(
+        "A pause in place of a wait",
+        ("facebookexperimental/CUTracer#106",),
+        "Hopper: a GEMM made wrong on purpose passes its test as a rule, and fails once random "
+        "delays are put between the instructions.",
+        "Of the barriers of A and B only A's is waited for; a loop gives B's copy the time that it "
+        "usually needs.",
+        _both, instead(_both, (wait("B", 0, 1), _PAUSE)), _sums_of_a_source, SynchronizationFault,
+        "operand B of wgmma reads",
     ),
 ]  # fmt: skip

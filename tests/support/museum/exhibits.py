@@ -43,6 +43,10 @@ Bugs that lie between two kernels, in time alone, or in what is not modelled, ha
 - spin locks between blocks that starve: \
 [stickbreaking-attention#7](https://github.com/shawntan/stickbreaking-attention/issues/7) (H200): \
 the emulator's schedule is fair;
+- bugs of ptxas, below PTX: [triton#9433](https://github.com/triton-lang/triton/issues/9433), \
+[triton#11781](https://github.com/triton-lang/triton/issues/11781) (H100: 61 instead of 64; A's \
+registers are used again while wgmma reads them; ptxas 12.9, mended in 13.3), \
+[flash-linear-attention#1262](https://github.com/fla-org/flash-linear-attention/issues/1262) (H20);
 - sparse products: [tilelang#2603](https://github.com/tile-ai/tilelang/issues/2603) (H100): refused;
 - kernels whose arithmetic or indices are wrong on any machine, such as \
 [tilelang#2593](https://github.com/tile-ai/tilelang/issues/2593) and \

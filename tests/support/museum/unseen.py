@@ -81,6 +81,17 @@ _ACQUIRED = wait("FULL").replace("try_wait.parity", "try_wait.parity.acquire.clu
 _scope = kernel(
     "out", init(1, meet=CLUSTER), _PEER, _REMOTE, BLOCK, _ARRIVED, _ACQUIRED, _OWN, CLUSTER
 )
+_ALLOCATE_PAIR = """\
+  setp.eq.u32 %p1, %warp, 0;
+  @%p1 tcgen05.alloc.cta_group::2.sync.aligned.shared::cta.b32 [%bar+128], 32;
+  bar.sync 0;
+  ld.shared.b32 %r21, [%bar+128];"""
+_FREE = "  @%p1 tcgen05.dealloc.cta_group::2.sync.aligned.b32 %r21, 32;"
+_pair = kernel("", _ALLOCATE_PAIR, CLUSTER, _FREE, target="sm_100a")
+
+
+def _of_a_pair(text: str, schedule: str) -> None:
+    launch(text, [], schedule, grid=2, cluster=2)
 
 
 def _elected_lane(text: str, schedule: str) -> None:
@@ -146,5 +157,14 @@ EXHIBITS = [
         "emulator takes every release to be wide enough.",
         _scope, instead(_scope, ("arrive.release.cluster.shared", "arrive.release.cta.shared")),
         _exchanged, None,
+    ),
+    Exhibit(
+        "One block frees its tensor memory before the other has any",
+        ("NVIDIA/cutlass#3435", "NVIDIA/cutlass#3316"),
+        "B300: \"unspecified launch failure\", 96 of 96 runs on eight GPUs, if block 1 is 10 us "
+        "late; none with a cluster barrier anywhere between.",
+        "tcgen05.alloc and dealloc with cta_group::2 are for both blocks of a pair. The emulator "
+        "allocates and frees for each block by itself.",
+        _pair, instead(_pair, (f"{CLUSTER}\n{_FREE}", _FREE)), _of_a_pair, None,
     ),
 ]  # fmt: skip
