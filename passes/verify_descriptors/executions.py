@@ -308,6 +308,14 @@ class Execution:
             findings.unproven["descriptors that the kernel makes"] += 1
             return 0
         last = events[count - 1].instruction
+        *replaced, copied = events[:count]
+        for event in replaced:
+            if not findings.check(
+                "where the kernel makes a descriptor", operation, event.instruction,
+                "the address in shared memory, for one choice of arguments,",
+                copied.operands[1], event.operands[0], LOW_WORD,
+            ):  # fmt: skip
+                return 0
         found, fields = written(events[:count]), fields_of(operation)
         expected: dict[tuple[str, int], RunValue] = {
             name: self.values.get(value) for name, value in fields.values.items()

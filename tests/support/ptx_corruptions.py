@@ -371,6 +371,8 @@ def device_descriptors(editor: Editor) -> Iterator[Corruption]:
                 editor.replaced(one, lambda line, a=text, b=other: b.join(line.rsplit(a, 1))),
             )
         yield Corruption(f"tensormap: {field} dropped", editor.dropped(one))
+        elsewhere = editor.replaced(one, lambda line: line.replace(" + 0 ]", " + 8 ]", 1))
+        yield Corruption(f"tensormap: {field} elsewhere", elsewhere)
     for one in ends:
         yield Corruption("tensormap: where to", added(editor, one, 0, 128, 64))
 
