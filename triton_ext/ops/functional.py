@@ -489,30 +489,22 @@ def _scales(name: str, given: Any) -> tuple[Tensor | None, Any]:
 def _check_blocks(
     a: Tensor, m: int, n: int, blocks_a: Tensor | None, blocks_b: Tensor | None
 ) -> None:
-    """Raise LayoutError unless both operands' blocks have as many scales as there must be."""
-    if blocks_a is None and blocks_b is None:
+    """Raise LayoutError unless neither operand has blocks, or both as many scales as they must."""
+    first = blocks_b if blocks_a is None else blocks_a
+    if first is None:
         return
-    for name, blocks, other in (("a", blocks_a, blocks_b), ("b", blocks_b, blocks_a)):
-        if blocks is None:
-            assert other is not None
-            rule = f"must be of blocks and of {other.dtype}, as that of the other operand"
-            raise LayoutError(f"scale_{name}.dtype", "no blocks", rule)
-        _check_kind(f"scale_{name}", blocks, Tensor)
-        if blocks.dtype not in SCALE_LENGTHS:
-            rule = f"must be one of {sorted(map(str, SCALE_LENGTHS))}, or torch.float32"
-            raise LayoutError(f"scale_{name}.dtype", blocks.dtype, rule)
-    assert blocks_a is not None
-    assert blocks_b is not None
-    if blocks_a.dtype != blocks_b.dtype:
-        rule = f"must be {blocks_a.dtype}, as scale_a's"
-        raise LayoutError("scale_b.dtype", blocks_b.dtype, rule)
+    legal = [first.dtype] if first.dtype in SCALE_LENGTHS else list(SCALE_LENGTHS)
     k = a.shape[1] * (2 if a.dtype == torch.float4_e2m1fn_x2 else 1)
-    columns = -(-k // (4 * SCALE_LENGTHS[blocks_a.dtype])) * 4
-    for name, blocks, rows in (("a", blocks_a, m), ("b", blocks_b, n)):
-        size = -(-rows // 128) * 128 * columns
+    for name, blocks, rows in (("scale_a", blocks_a, m), ("scale_b", blocks_b, n)):
+        _check_kind(name, blocks, Tensor, optional=True)
+        if blocks is None or blocks.dtype not in legal:
+            found = "no blocks" if blocks is None else blocks.dtype
+            rule = f"must be of blocks, and one of {legal}, for both operands; or fp32 for both"
+            raise LayoutError(f"{name}.dtype", found, rule)
+        size = -(-rows // 128) * 512 * -(-k // (4 * SCALE_LENGTHS[blocks.dtype]))
         if blocks.numel() != size or not blocks.is_contiguous():
             rule = f"must be contiguous, of {size} scales in blocks of 128 x 4"
-            raise LayoutError(f"scale_{name}.shape", tuple(blocks.shape), rule)
+            raise LayoutError(f"{name}.shape", tuple(blocks.shape), rule)
 
 
 def _check_dims(dims: int, **tensors: Any) -> None:
