@@ -41,7 +41,7 @@ def test_commands_run_as_written(command):
 
 
 def test_there_are_blocks():
-    assert len(COMMANDS) == 8
+    assert len(COMMANDS) == 9
     assert len(console_blocks(README)) == 1
     assert len(PYTHON) == 4
 
