@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import shutil
 import sys
+import textwrap
 from collections.abc import Iterator
+from itertools import zip_longest
 from typing import Any
 
 import click
@@ -154,8 +156,10 @@ def _as_text(found: Comparison, a: str, b: str) -> Iterator[str]:
     room = max(24, (shutil.get_terminal_size().columns - widths[0] - 7) // 2)
     width = min(room, max(widths[1:]))
     for row in rows:
-        for i in range(0, max(len(row.left), len(row.right), 1), width):
+        mark = " " if row.same else "|"
+        lines = (
+            textwrap.wrap(text, width, drop_whitespace=False) for text in (row.left, row.right)
+        )
+        for i, (left, right) in enumerate(zip_longest(*lines, fillvalue="")):
             name = row.name if i == 0 else ""
-            mark = " " if row.same else "|"
-            left, right = row.left[i : i + width], row.right[i : i + width]
-            yield f"  {name:{widths[0]}}  {left:{width}} {mark} {right}".rstrip()
+            yield f"  {name:{widths[0]}}  {left.rstrip():{width}} {mark} {right}".rstrip()
