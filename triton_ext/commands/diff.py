@@ -157,9 +157,8 @@ def _as_text(found: Comparison, a: str, b: str) -> Iterator[str]:
     width = min(room, max(widths[1:]))
     for row in rows:
         mark = " " if row.same else "|"
-        lines = (
-            textwrap.wrap(text, width, drop_whitespace=False) for text in (row.left, row.right)
-        )
+        sides = (row.left, row.right)
+        lines = (textwrap.wrap(text, width, drop_whitespace=False) or [""] for text in sides)
         for i, (left, right) in enumerate(zip_longest(*lines, fillvalue="")):
             name = row.name if i == 0 else ""
             yield f"  {name:{widths[0]}}  {left.rstrip():{width}} {mark} {right}".rstrip()
