@@ -61,9 +61,7 @@ def _message(name: str, location: Any, arch: int) -> str:
     return f"{text}\n  source: {location}"
 
 
-def _made_for(
-    arch: Architecture, make: Any, target: Any, options: Any, rest: tuple[Any, ...]
-) -> Any:
+def _made_for(arch: Architecture, make: Any, target: Any, options: Any, *rest: Any) -> Any:
     """The module that the front end makes for another architecture."""
     from triton._C.libtriton import ir
     from triton.compiler.compiler import make_backend
@@ -78,6 +76,7 @@ def _made_for(
 @contextlib.contextmanager
 def refused() -> Iterator[None]:
     """Within it, a Gluon kernel of another architecture than its target's is refused."""
+    from triton.errors import TritonError
     from triton.experimental.gluon._runtime import GluonASTSource
 
     make = GluonASTSource.make_ir
@@ -91,7 +90,7 @@ def refused() -> Iterator[None]:
                 module = _made_for(
                     _other(target.arch), functools.partial(make, self), target, options, *rest[:-1]
                 )
-            except Exception:
+            except (RuntimeError, TritonError):  # the kernel is wrong for both
                 module = ""
             _check(module, target.arch)
             raise
