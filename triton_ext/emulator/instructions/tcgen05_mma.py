@@ -419,7 +419,7 @@ class _Product:
         """D of one block: the `number`-th of the pair."""
         found, path = self.found, self.plan.path
         columns = found.n // path.parts
-        name = "tcgen05.mma, as D,"
+        name = "tcgen05.mma (D)"
         memory.check_allocated(self.d_column, columns, name)
         cells = path.cells(self.d_lane, self.d_column, columns)
         kept = self._kept(number)
