@@ -33,7 +33,7 @@ KERNELS = {
 }  # fmt: skip
 # What the emulator does not see: that barriers were initialised before others use them where no
 # thread arrives from another block, or only hardware does; a fence that Triton puts before a
-# request; stores that are under way when the block ends.
+# request.
 UNNOTICED = {
     "pair": {"no proxy fence": 2},
     "four": {"no proxy fence": 1},
