@@ -304,9 +304,13 @@ class _Utilities:
 
     def load_binary(
         self, name: str, binary: bytes, shared: int, device: int
-    ) -> tuple[object, object, int, int, int]:
-        """Module, function, registers, spills, threads; the launcher runs the PTX instead."""
-        return object(), object(), 0, 0, MAX_THREADS
+    ) -> tuple[None, object, int, int, int]:
+        """Module, function, registers, spills, threads; the launcher runs the PTX instead.
+
+        Without a module, nothing is unloaded when the kernel is collected, perhaps long after the
+        driver has gone.
+        """
+        return None, object(), 0, 0, MAX_THREADS
 
     def unload_module(self, module: object) -> None:
         """Nothing is held."""
