@@ -313,7 +313,7 @@ class Execution:
             if not findings.check(
                 "where the kernel makes a descriptor", operation, event.instruction,
                 "the address in shared memory, for one choice of arguments,",
-                copied.operands[1], event.operands[0], LOW_WORD,
+                _number(copied.operands[1]), _number(event.operands[0]), LOW_WORD,
             ):  # fmt: skip
                 return 0
         found, fields = written(events[:count]), fields_of(operation)
