@@ -891,7 +891,7 @@ def test_missing_wait_for_a_store(schedule: str) -> None:
 def test_missing_barrier_after_a_store(schedule: str) -> None:
     faulty(
         SETUP + store_x(32) + product(accumulate=True) + commit_and_wait(0) + free(64),
-        SynchronizationFault, "lane 32", "warp 1", "as D", "tcgen05.mma", schedule=schedule,
+        SynchronizationFault, "lane 32", "warp 1", "(D)", "tcgen05.mma", schedule=schedule,
     )  # fmt: skip
 
 
@@ -901,7 +901,7 @@ def test_missing_wait_for_a_load(schedule: str) -> None:
     faulty(
         SETUP + product() + commit_and_wait(0) + load_x(32, wait=False) + MEET
         + product() + commit_and_wait(1, 1) + free(64),
-        SynchronizationFault, "tcgen05.wait::ld", "may still be read by", "as D",
+        SynchronizationFault, "tcgen05.wait::ld", "may still be read by", "(D)",
         schedule=schedule,
     )  # fmt: skip
 
@@ -974,7 +974,7 @@ def test_missing_barrier_before_a_product() -> None:
 def test_cells_that_nothing_wrote() -> None:
     faulty(allocate(32) + load_x() + free(32), UninitializedRead, "lane 0, column 0")
     faulty(SETUP + product(accumulate=True) + commit_and_wait(0) + free(64),
-           UninitializedRead, "as D")  # fmt: skip
+           UninitializedRead, "(D)")  # fmt: skip
 
 
 def test_allocation_faults() -> None:
