@@ -78,15 +78,18 @@ def launches(module: MlirModule) -> list[TrialLaunch]:
 
 
 def others(module: MlirModule) -> list[TrialLaunch]:
-    """More choices: a block far from the first, of sizes that are multiples of all tiles; and sizes
-    less than those of most tiles."""
+    """More choices: a block far from the first, of sizes that are multiples of all tiles; sizes less
+    than those of most tiles; and few tiles, after which two stages of 64 elements are in the other
+    phase than after those of the first choice."""
     given = dict(launches(module)[0].arguments)
     values = module.kernel.regions[0].entry.arguments if module.kernel else ()
     sizes = [each.index for each in values if each.type == "i32"]
     large, small = ({at: unit * (5 + at % 3) for at in sizes} for unit in (256, 16))
+    phases = {at: 64 * (6 if (20 + at) // 8 % 2 else 4) for at in sizes}
     return [
         TrialLaunch(given | large, (187, 2, 1), (211, 3, 2)),
         TrialLaunch(given | small, (0, 0, 0), (2, 1, 1)),
+        TrialLaunch(given | phases, (2, 1, 0), (17, 3, 2)),
     ]
 
 
