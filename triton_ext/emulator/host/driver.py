@@ -196,16 +196,20 @@ class _Flattened:
         )
 
 
-def _cached_ptx(src: Any, metadata: Any) -> str:
-    """The PTX that Triton keeps beside the cubin."""
+@functools.lru_cache(maxsize=1024)
+def _cached_ptx(name: str, key: str) -> str:
+    """The PTX that Triton keeps beside the cubin; the key names what it was compiled from.
+
+    Triton makes the launcher of a kernel again and again, as there is no module: see `load_binary`.
+    """
     from triton.runtime.cache import get_cache_manager
 
-    manager = get_cache_manager(metadata.hash)
-    group = manager.get_group(f"{src.name[:150]}.json") or {}
-    for name, path in group.items():
-        if name.endswith(".ptx"):
+    manager = get_cache_manager(key)
+    group = manager.get_group(f"{name[:150]}.json") or {}
+    for file, path in group.items():
+        if file.endswith(".ptx"):
             return Path(path).read_text()
-    raise LaunchError(f"Triton's cache has no PTX of {src.name}; is its cache directory gone?")
+    raise LaunchError(f"Triton's cache has no PTX of {name}; is its cache directory gone?")
 
 
 class _Launcher:
@@ -215,7 +219,7 @@ class _Launcher:
         self._signature = [(str(name), kind) for name, kind in src.signature.items()]
         self._metadata = metadata
         self._maps = getattr(metadata, "tensordesc_meta", None)
-        self._ptx = _cached_ptx(src, metadata)
+        self._ptx = _cached_ptx(str(src.name), metadata.hash)
 
     def __call__(
         self,
