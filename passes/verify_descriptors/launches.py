@@ -78,9 +78,9 @@ def launches(module: MlirModule) -> list[TrialLaunch]:
 
 
 def others(module: MlirModule) -> list[TrialLaunch]:
-    """More choices: a block far from the first, of sizes that are multiples of all tiles; sizes less
-    than those of most tiles; and few tiles, after which two stages of 64 elements are in the other
-    phase than after those of the first choice."""
+    """More choices: a block far from the first, of sizes that are multiples of all tiles; sizes
+    less than those of most tiles; and few tiles, after which two stages of 64 elements are in the
+    other phase than after those of the first choice."""
     given = dict(launches(module)[0].arguments)
     values = module.kernel.regions[0].entry.arguments if module.kernel else ()
     sizes = [each.index for each in values if each.type == "i32"]
