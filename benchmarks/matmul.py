@@ -309,6 +309,8 @@ def describe(config: MatmulConfig) -> str:
         words.append("swapped")
     if config.cluster > 1:
         words.append(f"clusters of {config.cluster}")
+    if config.k_blocks > 1:
+        words.append(f"K among {config.k_blocks}")
     if config.max_splits > 1:
         words.append("split-K")
     return ", ".join(words)

@@ -45,7 +45,8 @@ compiled = functools.cache(compile_matmul)
 
 def kind(config: MatmulConfig) -> tuple[Any, ...]:
     parts = config.max_splits > 1
-    return config.rows, config.consumers, config.pingpong, config.cluster, config.swap, parts
+    together = config.cluster, config.k_blocks
+    return config.rows, config.consumers, config.pingpong, together, config.swap, parts
 
 
 def considered(problem: Problem, number: int) -> list[MatmulConfig]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
 from triton_ext.errors import LayoutError
@@ -192,6 +192,9 @@ class MatmulConfig:
             right one, so this is for a C with few rows.
         cluster: 1, or 2 thread blocks that share the tile of the right operand (TMA multicast); on
             sm_100 also 4.
+        k_blocks: on sm_90 and without a cluster that shares tiles, 1, 2 or 4 thread blocks that divide
+            K among them, and add up what they have through distributed shared memory. For few tiles
+            and a long K. Needs Triton 3.8.
         pair: on sm_100, the tensor cores of every two blocks of a cluster multiply together
             (``cta_group::2``): each has its rows of the left operand, and half of the right one's
             columns.
@@ -257,6 +260,7 @@ class MatmulConfig:
     batched: bool = False
     pair: bool = False
     asked: bool = False
+    k_blocks: int = 1
 
     def __post_init__(self) -> None:
         for name, values in self._legal_values().items():
@@ -300,7 +304,7 @@ class MatmulConfig:
         both = wide == 2 or (wide == 1 and not on_hopper and not scaled)
         majors = ("K", "MN") if both else ("K",)
         swizzles = (None, 32, 64, 128)
-        prefetched = "ab" if self.cluster == 1 else ""
+        alone = self.blocks == 1
         exact = (None, "int32") if self.element_type == "int8" else (None,)
         anywhere: dict[str, Sequence[Any]] = {
             "arch": (90, 100),
@@ -353,12 +357,13 @@ class MatmulConfig:
             "cluster": (1, 2) if on_hopper else (1, 2, 4),
             "pair": (False,) if on_hopper or self.cluster == 1 else boolean,
             # The parts of a cluster's tiles would need a counter that both of its blocks see.
-            "max_splits": range(1, 33) if self.cluster == 1 and not self.asked else (1,),
+            "max_splits": range(1, 33) if alone and not self.asked else (1,),
+            "k_blocks": (1, 2, 4) if on_hopper and self.cluster == 1 and not self.pingpong else (1,),
             "asked": (False,) if on_hopper else boolean,
             "c_parts": [
                 parts
                 for parts in (1, 2, 4, 8)
-                if main // parts >= least and self.side % (main // parts) == 0
+                if main // parts >= least * self.k_blocks and self.side % (main // parts) == 0
             ],
             "c_buffers": range(1, self.c_parts + 1),
             "out_type": (*exact, "fp32", "fp16", "bf16", "e4m3", "e5m2"),
@@ -375,7 +380,7 @@ class MatmulConfig:
             ],
             "prefetch": [
                 None,
-                *(name for name in prefetched if getattr(self, f"{name}_major") == "K"),
+                *(name for name in "ab" if alone and getattr(self, f"{name}_major") == "K"),
             ],
             "residual": boolean,
             "batched": (False,) if scaled else boolean,
@@ -420,6 +425,11 @@ class MatmulConfig:
         return 1 if self.pingpong else max(self.consumers, 1)
 
     @property
+    def blocks(self) -> int:
+        """Thread blocks of a cluster."""
+        return self.cluster * self.k_blocks
+
+    @property
     def rows(self) -> int:
         """Rows of the tile of the left operand: A, or B transposed if they are swapped."""
         return self.block_n if self.swap else self.block_m
@@ -445,17 +455,19 @@ class MatmulConfig:
         operands += (self.rows + self.columns) * self.scales * self.stages
         if self.consumers:
             c_rows = self.rows * self.consumers // self.shares
-            c = c_rows * self.c_columns * self.c_buffers * C_BYTES[self.c_type]
-            return operands + c + 1024
+            c = c_rows * self.c_columns * self.c_buffers * C_BYTES[self.c_type] // self.k_blocks
+            exchanged = 4 * self.rows * self.columns if self.k_blocks > 1 else 0
+            return operands + c + exchanged + 1024
         return max(operands, self.block_m * self.block_n * C_BYTES[self.c_type]) + 1024
 
     def _left(self, k_major: bool, swizzle: int | None) -> TileLayouts:
         """The tile of the left operand that one consumer reads: (rows, block_k)."""
-        shape = (self.cluster * self.rows // self.shares, self.block_k)
-        bits = 8 * self.element_bytes
-        return tile_layouts(
-            shape, 1 if k_major else 0, bits, swizzle, self._row_bases, self.batched
+        rows = self.rows // self.shares
+        dim, bits = 1 if k_major else 0, 8 * self.element_bytes
+        tile = tile_layouts(
+            (self.blocks * rows, self.block_k), dim, bits, swizzle, self._row_bases, self.batched
         )
+        return self._along_k(tile, (rows, self.k_blocks * self.block_k), dim)
 
     def _right(self, k_major: bool, swizzle: int | None) -> TileLayouts:
         """The tile of the right operand without its side, which a cluster shares."""
@@ -468,12 +480,26 @@ class MatmulConfig:
         shared = [[0, 0] for _ in self._row_bases]
         if self.pair:
             shared[0] = [0, 1]
-        return tile_layouts(shape, 0 if k_major else 1, bits, swizzle, shared, self.batched)
+        dim = 0 if k_major else 1
+        tile = tile_layouts(shape, dim, bits, swizzle, shared, self.batched)
+        return self._along_k(tile, (self.k_blocks * self.block_k, columns), dim)
+
+    def _along_k(self, tile: TileLayouts, shape: tuple[int, int], dim: int) -> TileLayouts:
+        """An operand's tile as the TMA unit sees it where the blocks of a cluster divide K: theirs
+        are one tile of this shape; for the tensor cores, each has its own.
+        """
+        if self.k_blocks == 1:
+            return tile
+        k = shape.index(self.k_blocks * self.block_k)
+        bases = [[basis[0] * (1 - k), basis[0] * k] for basis in self._row_bases]
+        width = tile.encoding.swizzle_byte_width
+        seen = tile_layouts(shape, dim, 8 * self.element_bytes, width, bases, self.batched)
+        return replace(tile, tma_shape=seen.tma_shape, tma_encoding=seen.tma_encoding)
 
     @property
     def _row_bases(self) -> list[list[int]]:
-        """How the blocks of a cluster divide the rows of a tile."""
-        return [[1 << i, 0] for i in range(self.cluster.bit_length() - 1)]
+        """How the blocks of a cluster divide the rows of what they multiply."""
+        return [[1 << i, 0] for i in range(self.blocks.bit_length() - 1)]
 
     @property
     def accumulators(self) -> int:
@@ -518,7 +544,37 @@ class MatmulConfig:
         """The piece of C that is stored at a time; in memory C is N-major."""
         shape = (self.cluster * self.rows // self.shares, self.c_columns)
         bits = 8 * C_BYTES[self.c_type]
-        return tile_layouts(shape, 0 if self.swap else 1, bits, None, self._row_bases, self.batched)
+        return tile_layouts(shape, 0 if self.swap else 1, bits, None, self._c_bases, self.batched)
+
+    @property
+    def _c_bases(self) -> list[list[int]]:
+        """How the blocks of a cluster divide a piece of C: by columns, where they have added it
+        up.
+        """
+        if self.k_blocks == 1:
+            return self._row_bases
+        return [list(reversed(basis)) for basis in self._row_bases]
+
+    @functools.cached_property
+    def exchanged_layouts(self) -> TileLayouts | None:
+        """Where blocks divide K: what one of them has of a piece of C, of 32 bits an element, as
+        they divide it when they add it up.
+        """
+        if self.k_blocks == 1:
+            return None
+        shape = (self.rows // self.shares, self.c_columns)
+        return tile_layouts(shape, 1, 32, None, self._c_bases)
+
+    @property
+    def exchange_layout(self) -> SharedLinear | None:
+        """What all blocks have of it, one after the other: (blocks, rows, columns)."""
+        if self.exchanged_layouts is None:
+            return None
+        one = self.exchanged_layouts.linear
+        bases = [(0, *basis) for basis in one.offset_bases]
+        bases += [(1 << i, 0, 0) for i in range(self.k_blocks.bit_length() - 1)]
+        split = tuple((0, *basis) for basis in one.block_bases)
+        return SharedLinear(tuple(bases), split, one.alignment)
 
 
 @functools.lru_cache(maxsize=4096)

@@ -68,6 +68,8 @@ class Constants:
         cluster: what a launch takes longer if its blocks form clusters.
         part: what it takes to tell that a part of a tile is there, and to find out.
         part_bytes: of parts of a tile, that an SM writes and reads.
+        exchange: what it takes until the blocks of a cluster that divide K have each other's sums.
+        exchange_bytes: of a tile's sums, that an SM sends and adds up then.
     """
 
     tensor_flops: float = 6.5e12
@@ -91,6 +93,8 @@ class Constants:
     cluster: float = 8.4e-07
     part: float = 2.3e-06
     part_bytes: float = 7e10
+    exchange: float = 1e-06
+    exchange_bytes: float = 1.2e11
 
 
 FITTED = Constants()
@@ -109,7 +113,7 @@ class _Work:
     Attributes:
         rows, columns: of C, or of its transpose.
         tiles: of all clusters.
-        k_tiles: of a tile of C.
+        k_tiles: of a tile of C; of each block, if those of a cluster divide K.
         programs: how many clusters run at a time.
         waves: of whole tiles.
         part: of a tile, that a block makes after them; 0 if nothing is left.
@@ -137,7 +141,8 @@ def _divided(
     tiles_m = -(-rows // (config.rows * config.cluster))
     tiles_n = -(-columns // config.columns)
     tiles = batch * tiles_m * tiles_n
-    programs, k_tiles = multiprocessors // config.cluster, -(-k // config.block_k)
+    programs = multiprocessors // config.blocks
+    k_tiles = -(-k // (config.k_blocks * config.block_k))
     waves, left = divmod(tiles, programs)
     part, parts, even = float(left > 0), 0, True
     if left and config.max_splits > 1:
@@ -178,11 +183,13 @@ def predicted_seconds(
     return float(
         constants.launch
         + constants.full * _crowded(config, work, multiprocessors)
-        + constants.cluster * (config.cluster > 1)
+        + constants.cluster * (config.blocks > 1)
         + longest * together ** (1 / constants.norm)
         + turns * (whole * constants.k_outside + partial * constants.k_partial)
-        + config.rows * config.columns * C_BYTES[config.c_type] / constants.store_bytes
+        + config.rows * config.columns * C_BYTES[config.c_type]
+        / (config.k_blocks * constants.store_bytes)
         + _parts_seconds(config, work, constants)
+        + _exchange_seconds(config, constants)
     )
 
 
@@ -222,23 +229,26 @@ def _lines(
 
 
 def _beyond_k(config: MatmulConfig, m: int, n: int, k: int, k_tiles: int) -> tuple[float, float]:
-    """Of a tile's last product: how many rows of 128 bytes lie beyond K, and how many partly do."""
+    """Of a tile's last product: how many rows of 128 bytes lie beyond K, and how many partly do, in
+    the block that has most of them.
+    """
+    end = min(k_tiles * config.k_blocks * config.block_k, k + config.block_k)
     elements = LINE_BYTES // config.element_bytes
     whole = partial = 0.0
     for major, rows in ((config.a_major, min(config.block_m, m)),
                         (config.b_major, min(config.block_n, n))):  # fmt: skip
         if major == "K":
-            whole += (k_tiles * config.block_k // elements - -(-k // elements)) * rows
+            whole += (end // elements - -(-k // elements)) * rows
             partial += rows * (k % elements > 0)
         else:
-            whole += (k_tiles * config.block_k - k) * math.ceil(rows / elements)
+            whole += (end - k) * math.ceil(rows / elements)
     return whole, partial
 
 
 def _crowded(config: MatmulConfig, work: _Work, multiprocessors: int) -> float:
     """The fraction of the blocks that wait for one of the kernel before to end."""
     slots = multiprocessors * min(4, max(1, SHARED_BYTES // config.shared_memory_bytes))
-    blocks = min(work.tiles * config.cluster * max(1, work.parts), multiprocessors)
+    blocks = min(work.tiles * config.blocks * max(1, work.parts), multiprocessors)
     if work.parts < 0 or (work.parts and work.waves):
         blocks = multiprocessors
     return min(1.0, max(0.0, (2 * blocks - slots) / blocks))
@@ -267,7 +277,7 @@ def _compute_seconds(
 
 def _power_seconds(config: MatmulConfig, work: _Work, constants: Constants) -> float:
     """The seconds that the operations take at the clock that the power limit leaves."""
-    size = config.rows * config.cluster * config.columns * config.block_k * config.element_bytes
+    size = config.rows * config.blocks * config.columns * config.block_k * config.element_bytes
     rate = constants.power_flops_8 if config.element_bytes == 1 else 2 * constants.power_flops
     return 2.0 * size * work.tiles * work.k_tiles / rate
 
@@ -276,9 +286,9 @@ def _memory_seconds(
     config: MatmulConfig, work: _Work, m: int, n: int, k: int, batch: int, constants: Constants
 ) -> float:
     """The seconds of moving A, B and C once, at the rate that the loads in flight allow."""
-    blocks = work.programs * config.cluster
+    blocks = work.programs * config.blocks
     if work.parts >= 0 and not work.waves:
-        blocks = min(blocks, work.tiles * config.cluster * max(1, work.parts))
+        blocks = min(blocks, work.tiles * config.blocks * max(1, work.parts))
     tile_bytes = min(work.rows, config.rows) + min(work.columns, config.columns)
     flight = blocks * config.stages * config.block_k * tile_bytes * config.element_bytes
     rate = constants.memory_bytes * (1 - math.exp(-flight / constants.flight_bytes))
@@ -300,7 +310,8 @@ def _cache_seconds(config: MatmulConfig, work: _Work, loaded: float, constants: 
         outside += (tiles_n * columns - work.columns) * tiles_m
     outside *= work.tiles / (tiles_m * tiles_n)
     outside *= math.ceil(config.block_k * config.element_bytes / LINE_BYTES)
-    inside = work.tiles * loaded * config.cluster / constants.cache_bytes
+    inside = work.tiles * loaded * config.blocks / constants.cache_bytes
+    outside *= config.k_blocks
     return work.k_tiles * (inside + outside * constants.outside)
 
 
@@ -314,6 +325,13 @@ def _parts_seconds(config: MatmulConfig, work: _Work, constants: Constants) -> f
     if work.parts > 0:
         read = work.parts * math.ceil(pieces / work.parts) / pieces
     return constants.part + (1 + read) * tile_bytes / constants.part_bytes
+
+
+def _exchange_seconds(config: MatmulConfig, constants: Constants) -> float:
+    """The seconds in which the blocks of a cluster add up what each has of a tile."""
+    if config.k_blocks == 1:
+        return 0.0
+    return constants.exchange + 4.0 * config.rows * config.columns / constants.exchange_bytes
 
 
 def _tile(rows: int, columns: int, consumers: int, stages: int, **more: int) -> dict[str, int]:
@@ -373,6 +391,16 @@ _TILES = [
     *(_tile(256, 96, 2, 4, c_parts=2, max_splits=s) for s in (1, 16)),
     *(_tile(256, 128, 2, 4, c_parts=2, cluster=cluster) for cluster in (1, 2)),
     _tile(256, 128, 2, 4, c_parts=2, max_splits=16),
+    *(
+        _tile(64, columns, 1, stages, block_k=2, k_blocks=blocks, c_parts=parts)
+        for columns, stages, parts in ((32, 8, 1), (64, 6, 1), (96, 4, 2), (128, 3, 1))
+        for blocks in (2, 4)
+    ),
+    *(
+        _tile(128, columns, 2, stages, k_blocks=blocks, c_parts=parts)
+        for columns, stages, parts in ((64, 7, 1), (96, 5, 2), (128, 4, 1), (192, 3, 2))
+        for blocks in (2, 4)
+    ),
 ]
 """Tiles worth considering, as they are and swapped: rows and columns of what is computed, and
 fields of `MatmulConfig`; block_k in units of 128 bytes; the better of equals first."""
@@ -383,8 +411,11 @@ def candidates(
     element_type: str, a_major: Major, b_major: Major, out_type: str | None = None
 ) -> tuple[MatmulConfig, ...]:
     """The configurations that are considered for sm_90, the better of equals first."""
+    from triton_ext.compat import TRITON_VERSION
+
+    tiles = [tile for tile in _TILES if TRITON_VERSION >= (3, 8) or "k_blocks" not in tile]
     found = []
-    for tile, swap in itertools.product(_TILES, (False, True)):
+    for tile, swap in itertools.product(tiles, (False, True)):
         fields: dict[str, Any] = {"block_k": 1, "c_parts": 1, **tile, "swap": swap}
         fields["side"] = _SIDES.get(tile["columns"], 0)
         left, right = ("block_n", "block_m") if swap else ("block_m", "block_n")
@@ -404,7 +435,7 @@ def candidates(
 def _prefetching(config: MatmulConfig, m: int, n: int) -> MatmulConfig:
     """The same; what reads from memory most of the time prefetches the larger operand."""
     larger, major = ("b", config.b_major) if n >= m else ("a", config.a_major)
-    if config.rows == 64 and config.columns < 128 and major == "K":
+    if config.rows == 64 and config.columns < 128 and config.blocks == 1 and major == "K":
         return replace(config, prefetch=larger)
     return config
 

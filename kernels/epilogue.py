@@ -19,6 +19,7 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma
 
 from triton_ext.compat import aggregate, tma_view
+from triton_ext.kernels.exchange import Exchange
 from triton_ext.kernels.matrices import load_block, matrix_size, store_block
 
 COUNTER_BYTES = gl.constexpr(8192)
@@ -265,6 +266,7 @@ class Epilogue:
         desc: the TMA descriptor of C.
         tiles: the buffers of the pieces, BUFFERS for each consumer.
         parts, scaling, residual: what is done on the way.
+        exchange: with the other blocks of the cluster, which have sums of the same tile; or None.
         ACTIVATION: "relu", "gelu", "silu" or None.
         PIECES: how many pieces a consumer stores of a tile.
         N_MAJOR: whether C is not transposed.
@@ -275,6 +277,7 @@ class Epilogue:
     parts: Parts
     scaling: Scaling
     residual: Residual
+    exchange: Exchange | gl.constexpr
     ACTIVATION: gl.constexpr
     PIECES: gl.constexpr
     BUFFERS: gl.constexpr
@@ -338,11 +341,17 @@ class Epilogue:
     def store(self, acc, work, phase, WHICH: gl.constexpr):
         """Registers -> swizzled shared memory -> C, a piece at a time; see `finish`."""
         pieces = acc.pieces(self.tiles.shape[2])
+        if self.exchange is not None:
+            for i in gl.static_range(self.PIECES):
+                self.exchange.send(acc.read(pieces[i]), WHICH * self.PIECES + i)
         for i in gl.static_range(self.PIECES):
             if self.residual.desc is not None:  # noqa: SIM102 (both are known when it is compiled)
                 if i >= self.BUFFERS:
                     self.load_residual(work, i, i + 1, WHICH)
-            piece = acc.read(pieces[i])
+            if self.exchange is None:
+                piece = acc.read(pieces[i])
+            else:
+                piece = self.exchange.sum(acc.wide.type.layout, WHICH * self.PIECES + i)
             if i == self.PIECES - 1:
                 acc.release()
             self.store_piece(

@@ -103,7 +103,7 @@ def launch_plan(
     grid, workspace = tiles, 0
     if config.consumers:
         resident = device_properties.multi_processor_count // config.cluster
-        if config.asked:
+        if config.asked or config.k_blocks > 1:  # blocks of the latter exchange sums once
             grid = tiles
         elif config.max_splits == 1:
             grid = min(tiles, resident)
@@ -193,6 +193,8 @@ def kernel_for(config: MatmulConfig) -> Any:
         newer = {"asked": config.asked, "element_type": newer_type}
         for name in (name for name, needed in newer.items() if needed):
             raise LayoutError(name, getattr(config, name), "needs Triton 3.8 on sm_100")
+    if config.k_blocks > 1 and TRITON_VERSION < (3, 8):
+        raise LayoutError("k_blocks", config.k_blocks, "needs Triton 3.8")
     if config.consumers:
         return {90: matmul_warp_specialized, 100: matmul_warp_specialized_sm100}[config.arch]
     return {90: matmul_sm90, 100: matmul_sm100}[config.arch]
@@ -232,6 +234,12 @@ def kernel_constants(config: MatmulConfig, *, generated_layouts: bool = True) ->
             "CONSUMERS": config.consumers,
             "CONSUMER_REGISTERS": CONSUMER_REGISTERS[config.consumers],
             "SHARES": config.shares,
+            "K_BLOCKS": config.k_blocks,
+        }
+        exchanged = config.exchanged_layouts
+        common |= {
+            "EXCHANGE_LAYOUT": to_gluon(config.exchange_layout) if exchanged else None,
+            "EXCHANGED_LAYOUT": layout(exchanged) if exchanged else None,
         }
     else:
         common |= {
@@ -274,7 +282,7 @@ def _options(config: MatmulConfig) -> Mapping[str, Any]:
     if not config.consumers:
         return MappingProxyType(LAUNCH_OPTIONS)
     # The kernel starts while the one before it ends, and waits for it itself (griddepcontrol).
-    return MappingProxyType({**LAUNCH_OPTIONS, "num_ctas": config.cluster, "launch_pdl": True})
+    return MappingProxyType({**LAUNCH_OPTIONS, "num_ctas": config.blocks, "launch_pdl": True})
 
 
 def compile_matmul(config: MatmulConfig, constants: dict[str, Any] | None = None) -> Any:

@@ -43,13 +43,18 @@ def store_block(desc, matrix, first, second, source):
 
 
 @gluon.jit
-def load_tile(desc, matrix, mn, k, barrier, tile, K_MAJOR: gl.constexpr, pred=True):
-    """Start the copy of an operand's tile, once for all blocks of the cluster that share it."""
+def load_tile(desc, matrix, mn, k, barrier, tile, K_MAJOR: gl.constexpr, pred=True,
+              SHARED: gl.constexpr = True):  # fmt: skip
+    """Start the copy of an operand's tile, once for all blocks of the cluster that share it.
+
+    Args:
+        SHARED: blocks of a cluster may share it.
+    """
     target = tma_view(tile, desc)
     first, second = mn, k
     if not K_MAJOR:
         first, second = k, mn
-    load_block(desc, matrix, first, second, barrier, target, gl.num_ctas() > 1, pred)
+    load_block(desc, matrix, first, second, barrier, target, SHARED and gl.num_ctas() > 1, pred)
 
 
 @gluon.jit

@@ -59,6 +59,8 @@ class Operands:
         prefetched: the address of the operand to prefetch while the kernel before this one ends, or
             None.
         A_K_MAJOR, B_K_MAJOR: whether K is the contiguous dimension.
+        K_BLOCKS: how many blocks of a cluster divide K among them: each has every so-manieth tile,
+            and copies it for itself alone.
     """
 
     a: tma.tensor_descriptor
@@ -67,6 +69,7 @@ class Operands:
     prefetched: gl.tensor | gl.constexpr
     A_K_MAJOR: gl.constexpr
     B_K_MAJOR: gl.constexpr
+    K_BLOCKS: gl.constexpr
 
 
 @aggregate
@@ -129,7 +132,8 @@ class Ring:
     @gluon.jit
     def fill(self, slot, operands, work, k):
         """Wait until the slot is free, and start the copies of all its tiles, those of K tile k."""
-        ROWS: gl.constexpr = self.a_tiles.shape[1]
+        ROWS: gl.constexpr = self.a_tiles.shape[1] // operands.K_BLOCKS
+        SHARED: gl.constexpr = operands.K_BLOCKS == 1
         scales = self.scales
         narrow_bytes: gl.constexpr = operands.narrow.nbytes_per_cta if self.NARROW else 0
         scale_bytes: gl.constexpr = (
@@ -138,7 +142,7 @@ class Ring:
         operand_bytes: gl.constexpr = (
             self.SHARES * operands.a.nbytes_per_cta + operands.b.nbytes_per_cta
         )
-        off_k = k * self.a_tiles.shape[2]
+        off_k = k * (self.a_tiles.shape[2] * operands.K_BLOCKS)
         barrier = self.ready.index(slot.index)
         mbarrier.wait(self.free.index(slot.index), slot.phase ^ 1)  # passes in the first turn
         if self.free_everywhere is not None:
@@ -147,13 +151,13 @@ class Ring:
         for part in gl.static_range(self.SHARES):
             load_tile(operands.a, work.matrix, work.off_m + part * ROWS, off_k, barrier,
                       self.a_tiles.index(slot.index * self.SHARES + part),
-                      operands.A_K_MAJOR)  # fmt: skip
+                      operands.A_K_MAJOR, SHARED=SHARED)  # fmt: skip
         load_tile(operands.b, work.matrix, work.off_n, off_k, barrier,
-                  self.b_tiles.index(slot.index), operands.B_K_MAJOR)  # fmt: skip
+                  self.b_tiles.index(slot.index), operands.B_K_MAJOR, SHARED=SHARED)  # fmt: skip
         if self.NARROW:
             load_tile(operands.narrow, work.matrix, work.off_n + self.b_tiles.shape[2], off_k,
                       barrier, self.narrow_tiles.index(slot.index),
-                      operands.B_K_MAJOR)  # fmt: skip
+                      operands.B_K_MAJOR, SHARED=SHARED)  # fmt: skip
         if scales is not None:
             scales.fill(slot.index, work, k, barrier)
 
@@ -179,11 +183,15 @@ class Ring:
 
 @gluon.jit
 def ring_of(a_tiles, b_tiles, narrow_tiles, STAGES: gl.constexpr, SHARES: gl.constexpr,
-            NARROW: gl.constexpr):  # fmt: skip
-    """A ring of these buffers, with its barriers; see `Ring`."""
+            NARROW: gl.constexpr, SHARED: gl.constexpr):  # fmt: skip
+    """A ring of these buffers, with its barriers; see `Ring`.
+
+    Args:
+        SHARED: the blocks of the cluster share the tiles of B.
+    """
     ready = mbarrier.allocate_mbarrier(batch=STAGES)
     free = mbarrier.allocate_mbarrier(batch=STAGES)
-    if gl.num_ctas() == 1:
+    if not SHARED:
         free_everywhere: gl.constexpr = None
     else:
         free_everywhere = gl.allocate_shared_memory(
@@ -192,7 +200,7 @@ def ring_of(a_tiles, b_tiles, narrow_tiles, STAGES: gl.constexpr, SHARES: gl.con
     for each in gl.static_range(STAGES):
         mbarrier.init(ready.index(each), count=1)
         mbarrier.init(free.index(each), count=SHARES)
-        if gl.num_ctas() > 1:
+        if SHARED:
             mbarrier.init(free_everywhere.index(each), count=SHARES)
     return Ring(
         a_tiles, b_tiles, narrow_tiles, ready, free, free_everywhere, STAGES, SHARES, NARROW, None

@@ -11,6 +11,9 @@ Two consumers may also take turns (`SHARES` = 1, *ping-pong*): each multiplies a
 stores it while the other multiplies the next. The ring alone does not keep their order: a barrier's
 phase tells only odd turns of the ring from even ones, so a consumer also waits for its turn.
 
+The blocks of a cluster share the tile of B, or divide K among them (`K_BLOCKS` above 1): then each
+has sums of a whole tile, and they add them up by an `exchange`.
+
 A tile need not be as wide as a power of two: its last `NARROW_N` columns are a second, narrower
 tile of the right operand, with accumulators of their own.
 
@@ -46,6 +49,7 @@ from triton_ext.kernels.epilogue import (
     piece_layout,
     split_columns,
 )
+from triton_ext.kernels.exchange import Exchange
 from triton_ext.kernels.matrices import is_batched, matrix_size, prefetch
 from triton_ext.kernels.ring import Operands, allocate_barriers, invalidate, ring_of
 from triton_ext.kernels.scheduler import Tiling
@@ -258,7 +262,7 @@ def consume(epilogue, ring, turns, tiling, WHICH: gl.constexpr):
         slot = slot.after(others_products(tiling, -1, tiles))
     gdc_wait()
     for step in range(FIRST, tiling.steps(tiles), turns.NUMBER):
-        work = tiling.work(step, tiles, BATCHED, SHARE * ring.a_tiles.shape[1])
+        work = tiling.work(step, tiles, BATCHED, SHARE * epilogue.tiles.shape[1])
         epilogue.begin(work, WHICH)
         turns.wait(step, WHICH)
         acc, slot = multiply(ring, turns, slot, work, WHICH)
@@ -273,11 +277,12 @@ def matmul_warp_specialized(
         a_desc, b_desc, c_desc, narrow_desc, workspace, bias, a_scale, b_scale, alpha, c0_desc,
         beta, prefetched, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, NARROW_N: gl.constexpr,
         BLOCK_K: gl.constexpr, CONSUMERS: gl.constexpr, SHARES: gl.constexpr,
-        STAGES: gl.constexpr, GROUP_M: gl.constexpr,
+        K_BLOCKS: gl.constexpr, STAGES: gl.constexpr, GROUP_M: gl.constexpr,
         C_PARTS: gl.constexpr, C_BUFFERS: gl.constexpr,
         A_K_MAJOR: gl.constexpr, B_K_MAJOR: gl.constexpr, C_N_MAJOR: gl.constexpr,
         MAX_SPLITS: gl.constexpr, A_LAYOUT: gl.constexpr, B_LAYOUT: gl.constexpr,
-        NARROW_LAYOUT: gl.constexpr, C_LAYOUT: gl.constexpr, ACTIVATION: gl.constexpr,
+        NARROW_LAYOUT: gl.constexpr, C_LAYOUT: gl.constexpr, EXCHANGE_LAYOUT: gl.constexpr,
+        EXCHANGED_LAYOUT: gl.constexpr, ACTIVATION: gl.constexpr,
         A_SCALES: gl.constexpr, B_SCALES: gl.constexpr, CONSUMER_REGISTERS: gl.constexpr,
         PREFETCH: gl.constexpr, PREFETCH_LEFT: gl.constexpr,
         num_warps: gl.constexpr):  # fmt: skip
@@ -286,7 +291,7 @@ def matmul_warp_specialized(
     PIECES: gl.constexpr = C_PARTS + NARROW_N * C_PARTS // BLOCK_N
     size_m = matrix_size(c_desc, 0 if C_N_MAJOR else 1).to(gl.int32)
     size_n = matrix_size(c_desc, 1 if C_N_MAJOR else 0).to(gl.int32)
-    num_k = gl.cdiv(matrix_size(a_desc, 1 if A_K_MAJOR else 0), BLOCK_K)
+    num_k = gl.cdiv(matrix_size(a_desc, 1 if A_K_MAJOR else 0), BLOCK_K * K_BLOCKS)
     tiling = Tiling(
         size_m, size_n, gl.cdiv(size_m, BLOCK_M), gl.cdiv(size_n, BLOCK_N + NARROW_N), num_k,
         BLOCK_M, BLOCK_N + NARROW_N, GROUP_M, MAX_SPLITS,
@@ -294,7 +299,9 @@ def matmul_warp_specialized(
         overlap(B_K_MAJOR and not C_N_MAJOR, c0_desc is None),
     )  # fmt: skip
 
-    a_tiles = gl.allocate_shared_memory(a_desc.dtype, [STAGES * SHARES, ROWS, BLOCK_K], A_LAYOUT)
+    a_tiles = gl.allocate_shared_memory(
+        a_desc.dtype, [STAGES * SHARES, K_BLOCKS * ROWS, BLOCK_K], A_LAYOUT
+    )
     b_tiles = gl.allocate_shared_memory(b_desc.dtype, [STAGES, BLOCK_K, BLOCK_N], B_LAYOUT)
     narrow_tiles = b_tiles  # not used without a narrow tile
     if NARROW_N > 0:
@@ -304,7 +311,16 @@ def matmul_warp_specialized(
     c_tiles = gl.allocate_shared_memory(
         c_desc.dtype, [CONSUMERS * C_BUFFERS, ROWS, BLOCK_N // C_PARTS], C_LAYOUT
     )
-    ring = ring_of(a_tiles, b_tiles, narrow_tiles, STAGES, SHARES, NARROW_N > 0)
+    SHARED: gl.constexpr = gl.num_ctas() > K_BLOCKS
+    ring = ring_of(a_tiles, b_tiles, narrow_tiles, STAGES, SHARES, NARROW_N > 0, SHARED)
+    if K_BLOCKS == 1:
+        exchange: gl.constexpr = None
+    else:
+        parts = gl.allocate_shared_memory(
+            gl.int32 if a_desc.dtype.is_int() else gl.float32,
+            [CONSUMERS * PIECES, K_BLOCKS, ROWS, BLOCK_N // C_PARTS], EXCHANGE_LAYOUT,
+        )  # fmt: skip
+        exchange = Exchange(parts, allocate_barriers(CONSUMERS * PIECES, 1), EXCHANGED_LAYOUT)
     TURNS: gl.constexpr = CONSUMERS // SHARES
     turns = Turns(allocate_barriers(CONSUMERS, 1) if TURNS > 1 else ring.free, TURNS)
     if c0_desc is None:
@@ -313,11 +329,11 @@ def matmul_warp_specialized(
         c0_ready = allocate_barriers(CONSUMERS * PIECES, 1)
     fence_async_shared()
 
-    operands = Operands(a_desc, b_desc, narrow_desc, prefetched, A_K_MAJOR, B_K_MAJOR)
+    operands = Operands(a_desc, b_desc, narrow_desc, prefetched, A_K_MAJOR, B_K_MAJOR, K_BLOCKS)
     epilogue = Epilogue(
         c_desc, c_tiles, Parts(workspace, SHARES, BLOCK_N + NARROW_N),
         Scaling(bias, a_scale, b_scale, alpha, A_SCALES, B_SCALES, C_N_MAJOR),
-        Residual(c0_desc, beta, c0_ready), ACTIVATION, PIECES, C_BUFFERS, C_N_MAJOR,
+        Residual(c0_desc, beta, c0_ready), exchange, ACTIVATION, PIECES, C_BUFFERS, C_N_MAJOR,
     )  # fmt: skip
     gdc_launch_dependents()
     # The arguments are written out: a tuple in a variable would turn constants into values.
@@ -356,3 +372,5 @@ def matmul_warp_specialized(
         invalidate(c0_ready)
     if TURNS > 1:
         invalidate(turns.barriers)
+    if K_BLOCKS > 1:
+        invalidate(exchange.ready)

@@ -258,7 +258,7 @@ def matmul_warp_specialized_sm100(
         c0_ready = allocate_barriers(PIECES, 1)
     fence_async_shared()
 
-    operands = Operands(a_desc, b_desc, narrow_desc, prefetched, A_K_MAJOR, B_K_MAJOR)
+    operands = Operands(a_desc, b_desc, narrow_desc, prefetched, A_K_MAJOR, B_K_MAJOR, 1)
     epilogue = Epilogue(
         c_desc, c_tiles, Parts(workspace, 1, BLOCK_N + NARROW_N),
         Scaling(bias, a_scale, b_scale, alpha, A_SCALES, B_SCALES, C_N_MAJOR),

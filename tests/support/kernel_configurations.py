@@ -68,6 +68,7 @@ def configurations(arch):
                "residual": True, "bias": True}  # fmt: skip
         yield {"element_type": "bf16", "consumers": 2, "cluster": 2, "b_major": "MN",
                "batched": True, "residual": True, "activation": "relu"}  # fmt: skip
+        yield {"element_type": "bf16", "consumers": 2, "k_blocks": 2, "a_major": "MN"}
         return
     several = {"consumers": 1, "block_n": 64, "stages": 2}
     yield several | {"element_type": "bf16", "b_major": "MN", "max_splits": 4, "residual": True,
@@ -124,6 +125,16 @@ EMULATED = [
       "a_major": "MN", "prefetch": "b"}, 328, 136, 136, 3),
     ({"block_n": 192, "side": 64, "c_parts": 2, "consumers": 2, "pingpong": True,
       "block_m": 64}, 136, 400, 400, 2),
+    # blocks of a cluster divide K: K not a multiple of what they take; few columns; four blocks
+    ({"consumers": 2, "k_blocks": 2, "b_major": "MN", "bias": True}, 200, 264, 328, 6),
+    ({"consumers": 1, "block_m": 64, "block_n": 48, "side": 16, "c_parts": 2, "k_blocks": 2,
+      "a_major": "MN", "stages": 2}, 72, 136, 648, 8),
+    ({"consumers": 1, "block_m": 16, "block_n": 64, "swap": True, "k_blocks": 2,
+      "activation": "relu"}, 13, 136, 520, 6),
+    ({"consumers": 1, "block_m": 64, "block_n": 64, "k_blocks": 4, "b_major": "MN"}, 40, 136, 776,
+     12),
+    ({"element_type": "e4m3", "block_k": 128, "consumers": 2, "k_blocks": 4, "out_type": "bf16",
+      "a_scales": "each", "b_scales": "one"}, 136, 144, 1168, 8),
     # types, and what follows the product
     ({"element_type": "e4m3", "block_k": 128, "block_n": 256, "c_parts": 2, "consumers": 2,
       "out_type": "bf16", "a_scales": "one", "b_scales": "one"}, 200, 272, 208, 3),
@@ -160,6 +171,8 @@ WITH_RESIDUAL = [
       "max_splits": 4}, 13, 264, 520, 11),
     ({"consumers": 2, "residual": True, "pingpong": True, "block_m": 64, "block_n": 96, "side": 32,
       "c_parts": 2}, 136, 264, 520, 2),
+    ({"consumers": 1, "residual": True, "block_m": 64, "block_n": 64, "k_blocks": 2, "c_parts": 2},
+     72, 136, 264, 6),
 ]  # fmt: skip
 # Batches of three; which operand is the same for all.
 BATCHED = [
@@ -173,6 +186,7 @@ BATCHED = [
      40, 72, 136, 4, ""),
     ({"consumers": 1, "block_m": 64, "block_n": 64, "block_k": 128, "element_type": "e4m3"}, 72, 72,
      144, 4, ""),
+    ({"consumers": 1, "block_m": 64, "block_n": 64, "k_blocks": 2}, 72, 72, 264, 4, "b"),
 ]  # fmt: skip
 BATCHED = [({"batched": True} | fields, *rest) for fields, *rest in BATCHED]
 
