@@ -115,7 +115,7 @@ def inputs(problem: Problem) -> Operands:
 # ----------------------------------------------------------------- problems that nobody has chosen
 
 
-def _between(draw: random.Random, low: int, high: int, multiple: int = 1) -> int:
+def between(draw: random.Random, low: int, high: int, multiple: int = 1) -> int:
     """A whole number, log-uniform from low to high, rounded to a multiple."""
     value = math.exp(draw.uniform(math.log(low), math.log(high)))
     return max(multiple, round(value / multiple) * multiple)
@@ -123,29 +123,29 @@ def _between(draw: random.Random, low: int, high: int, multiple: int = 1) -> int
 
 def _any(draw: random.Random) -> Problem:
     a_major, b_major = draw.choice(MAJORS), draw.choice(MAJORS)
-    m = _between(draw, 8, 16384, 8 if a_major == "MN" else 1)
-    n, k = (_between(draw, 128, 16384, 8) for _ in "nk")
+    m = between(draw, 8, 16384, 8 if a_major == "MN" else 1)
+    n, k = (between(draw, 128, 16384, 8) for _ in "nk")
     return Problem(m, n, k, draw.choice(("bf16", "fp16")), a_major, b_major, "random")
 
 
 def _medium(draw: random.Random) -> Problem:
-    n, k = (_between(draw, 2048, 11008, 64) for _ in "nk")
-    return Problem(_between(draw, 96, 1536), n, k, drawn_from="medium")
+    n, k = (between(draw, 2048, 11008, 64) for _ in "nk")
+    return Problem(between(draw, 96, 1536), n, k, drawn_from="medium")
 
 
 def _layers(name: str, *sizes: tuple[int, int]) -> Callable[[random.Random], Problem]:
     """Problems of a model's layers, N and K, for 1 to 8192 tokens."""
 
     def drawn(draw: random.Random) -> Problem:
-        return Problem(_between(draw, 1, 8192), *draw.choice(sizes), drawn_from=name)
+        return Problem(between(draw, 1, 8192), *draw.choice(sizes), drawn_from=name)
 
     return drawn
 
 
 def _lora(draw: random.Random) -> Problem:
-    width = _between(draw, 1024, 8192, 64)
+    width = between(draw, 1024, 8192, 64)
     n, k = draw.choice(((16, width), (width, 16)))
-    return Problem(_between(draw, 64, 8192), n, k, drawn_from="LoRA")
+    return Problem(between(draw, 64, 8192), n, k, drawn_from="LoRA")
 
 
 def _encoder(draw: random.Random) -> Problem:
@@ -164,14 +164,14 @@ def _encoder(draw: random.Random) -> Problem:
 def _gradient(draw: random.Random) -> Problem:
     """A weight's gradient over 512 to 16384 tokens, or Llama's head over 1 to 512."""
     if draw.random() < 0.3:
-        return Problem(_between(draw, 1, 512), 128256, 4096, drawn_from="gradients, head")
+        return Problem(between(draw, 1, 512), 128256, 4096, drawn_from="gradients, head")
     m, n = draw.choice([*LLAMA_8B, (4608, 3584), (1280, 5120)])
-    return Problem(m, n, _between(draw, 512, 16384, 8), "bf16", "MN", "MN", "gradients, head")
+    return Problem(m, n, between(draw, 512, 16384, 8), "bf16", "MN", "MN", "gradients, head")
 
 
 def _fp8(draw: random.Random) -> Problem:
     n, k = draw.choice(((4608, 3584), (5120, 5120), (7168, 2048), (24576, 1536)))
-    return Problem(_between(draw, 16, 8192), n, k, "e4m3", drawn_from="e4m3")
+    return Problem(between(draw, 16, 8192), n, k, "e4m3", drawn_from="e4m3")
 
 
 DRAWN: Mapping[str, tuple[int, Callable[[random.Random], Problem]]] = {

@@ -35,7 +35,7 @@ from benchmarks.matmul import (
 from benchmarks.problems import Problem, drawn_problems, inputs
 from benchmarks.replay import graph_of, launches_in_graph, replayed_seconds
 from triton_ext.kernels.config import MatmulConfig
-from triton_ext.kernels.cost_model import ranked_configs
+from triton_ext.kernels.cost_model import ranked_configs, suits
 from triton_ext.kernels.launch import compile_matmul
 
 ROUNDS = 3
@@ -55,6 +55,8 @@ def considered(problem: Problem, number: int) -> list[MatmulConfig]:
         problem.element_type, problem.a_major, problem.b_major, problem.m, problem.n, problem.k,
         MULTIPROCESSORS, problem.out_type, every=True,
     )  # fmt: skip
+    sizes = problem.m, problem.n, problem.k, MULTIPROCESSORS
+    ranked = [c for c in ranked if c.k_blocks == 1 or suits(c, *sizes)]
     seen: Counter[tuple[Any, ...]] = Counter()
     found = ranked[: number // 2]
     for config in ranked:

@@ -190,11 +190,10 @@ class MatmulConfig:
         swap: compute the transpose of C from those of B and A, which are the same bytes. The
             tensor cores take at least 64 rows of the left operand, but as few as 8 columns of the
             right one, so this is for a C with few rows.
-        cluster: 1, or 2 thread blocks that share the tile of the right operand (TMA multicast); on
-            sm_100 also 4.
-        k_blocks: on sm_90 and without a cluster that shares tiles, 1, 2 or 4 thread blocks that divide
-            K among them, and add up what they have through distributed shared memory. For few tiles
-            and a long K. Needs Triton 3.8.
+        cluster: 1, 2 or 4 thread blocks that share the tile of the right operand (TMA multicast).
+        k_blocks: on sm_90, where no cluster shares tiles: 1, 2 or 4 thread blocks that divide K
+            among them, and add up their sums through distributed shared memory (`exchange`). For
+            few tiles and a long K. Needs Triton 3.8.
         pair: on sm_100, the tensor cores of every two blocks of a cluster multiply together
             (``cta_group::2``): each has its rows of the left operand, and half of the right one's
             columns.
@@ -305,6 +304,7 @@ class MatmulConfig:
         majors = ("K", "MN") if both else ("K",)
         swizzles = (None, 32, 64, 128)
         alone = self.blocks == 1
+        divides_k = on_hopper and self.cluster == 1 and not self.pingpong
         exact = (None, "int32") if self.element_type == "int8" else (None,)
         anywhere: dict[str, Sequence[Any]] = {
             "arch": (90, 100),
@@ -354,11 +354,11 @@ class MatmulConfig:
             "stages": range(2, 17),
             "num_warps": (4,),
             "swap": boolean,
-            "cluster": (1, 2) if on_hopper else (1, 2, 4),
+            "cluster": (1, 2, 4),
             "pair": (False,) if on_hopper or self.cluster == 1 else boolean,
             # The parts of a cluster's tiles would need a counter that both of its blocks see.
             "max_splits": range(1, 33) if alone and not self.asked else (1,),
-            "k_blocks": (1, 2, 4) if on_hopper and self.cluster == 1 and not self.pingpong else (1,),
+            "k_blocks": (1, 2, 4) if divides_k else (1,),
             "asked": (False,) if on_hopper else boolean,
             "c_parts": [
                 parts

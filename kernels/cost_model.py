@@ -26,6 +26,7 @@ from typing import Any
 
 from triton_ext.errors import LayoutError
 from triton_ext.hardware.architecture import SHARED_MEMORY_PER_BLOCK as SHARED_BYTES
+from triton_ext.hardware.architecture import resident_clusters
 from triton_ext.kernels.config import (
     C_BYTES,
     ELEMENT_BYTES,
@@ -93,13 +94,13 @@ class Constants:
     cluster: float = 8.4e-07
     part: float = 2.3e-06
     part_bytes: float = 7e10
-    exchange: float = 1e-06
-    exchange_bytes: float = 1.2e11
+    exchange: float = 2e-07
+    exchange_bytes: float = 6e10
 
 
 FITTED = Constants()
 """To an H200."""
-PINGPONG_K = {1: 6144, 2: 2048}
+PINGPONG_K = {1: 6144, 2: 2048, 4: 2048}
 PINGPONG_FLOPS = 2.5e12
 """The largest K (by the size of a cluster) and product for which two consumers take turns, where
 there is more than one wave. In longer products the blocks drift apart, and do not find each other's
@@ -141,7 +142,7 @@ def _divided(
     tiles_m = -(-rows // (config.rows * config.cluster))
     tiles_n = -(-columns // config.columns)
     tiles = batch * tiles_m * tiles_n
-    programs = multiprocessors // config.blocks
+    programs = resident_clusters(multiprocessors, config.blocks)
     k_tiles = -(-k // (config.k_blocks * config.block_k))
     waves, left = divmod(tiles, programs)
     part, parts, even = float(left > 0), 0, True
@@ -186,7 +187,9 @@ def predicted_seconds(
         + constants.cluster * (config.blocks > 1)
         + longest * together ** (1 / constants.norm)
         + turns * (whole * constants.k_outside + partial * constants.k_partial)
-        + config.rows * config.columns * C_BYTES[config.c_type]
+        + config.rows
+        * config.columns
+        * C_BYTES[config.c_type]
         / (config.k_blocks * constants.store_bytes)
         + _parts_seconds(config, work, constants)
         + _exchange_seconds(config, constants)
@@ -198,12 +201,15 @@ def suits(
 ) -> bool:
     """Whether the limits above are what a configuration's time for a problem depends on.
 
-    Not if a ping-pong kernel's blocks drift apart; and tiles of more than 256 columns were 6 to
-    30 % slower than predicted wherever there was more than one wave of them.
+    Not if a ping-pong kernel's blocks drift apart, or if clusters that divide K wait for others to
+    end (they make one tile each, and nothing hides its end); and tiles of more than 256 columns
+    were 6 to 30 % slower than predicted wherever there was more than one wave of them.
     """
     work = _divided(config, m, n, k, multiprocessors, batch)
     if work.tiles <= work.programs:
         return True
+    if config.k_blocks > 1:
+        return False
     if config.pingpong:
         return k <= PINGPONG_K[config.cluster] and 2.0 * batch * m * n * k <= PINGPONG_FLOPS
     return config.columns <= 256
@@ -393,13 +399,21 @@ _TILES = [
     _tile(256, 128, 2, 4, c_parts=2, max_splits=16),
     *(
         _tile(64, columns, 1, stages, block_k=2, k_blocks=blocks, c_parts=parts)
-        for columns, stages, parts in ((32, 8, 1), (64, 6, 1), (96, 4, 2), (128, 3, 1))
-        for blocks in (2, 4)
+        for columns, stages, parts, blocks in (
+            (32, 8, 1, 2),
+            (32, 8, 1, 4),
+            (64, 6, 1, 4),
+            (96, 4, 2, 2),
+        )
     ),
     *(
         _tile(128, columns, 2, stages, k_blocks=blocks, c_parts=parts)
-        for columns, stages, parts in ((64, 7, 1), (96, 5, 2), (128, 4, 1), (192, 3, 2))
-        for blocks in (2, 4)
+        for columns, stages, parts, blocks in (
+            (64, 7, 1, 4),
+            (96, 5, 2, 2),
+            (96, 5, 2, 4),
+            (128, 4, 1, 2),
+        )
     ),
 ]
 """Tiles worth considering, as they are and swapped: rows and columns of what is computed, and

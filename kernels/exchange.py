@@ -53,7 +53,9 @@ class Exchange:
         """Send the columns of a piece, (blocks * rows, columns), to the blocks that add them up."""
         buffer = self.buffers.index(which)
         ready = self.ready.index(which)
-        BYTES: gl.constexpr = buffer.shape[1] * buffer.shape[2] * buffer.dtype.primitive_bitwidth // 8
+        BYTES: gl.constexpr = (
+            buffer.shape[1] * buffer.shape[2] * buffer.dtype.primitive_bitwidth // 8
+        )
         mbarrier.expect(ready, BYTES)
         parts = piece.reshape(buffer.shape[0], buffer.shape[1], buffer.shape[2])
         hopper.async_store(buffer, parts, ready)

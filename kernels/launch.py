@@ -12,6 +12,7 @@ from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from triton_ext.compat import LAUNCH_OPTIONS, TRITON_VERSION, compile_kernel
 from triton_ext.errors import LayoutError
+from triton_ext.hardware.architecture import resident_clusters
 from triton_ext.kernels.config import MatmulConfig, TileLayouts
 from triton_ext.kernels.epilogue import COUNTER_BYTES
 from triton_ext.kernels.matmul import matmul_sm90, matmul_sm100
@@ -102,7 +103,7 @@ def launch_plan(
     tiles = batch * -(-m // tile_m) * -(-n // tile_n)
     grid, workspace = tiles, 0
     if config.consumers:
-        resident = device_properties.multi_processor_count // config.cluster
+        resident = resident_clusters(device_properties.multi_processor_count, config.cluster)
         if config.asked or config.k_blocks > 1:  # blocks of the latter exchange sums once
             grid = tiles
         elif config.max_splits == 1:

@@ -39,8 +39,13 @@ ALL = os.environ.get("CORPUS_TIER") == "3"
 def test_generated_layouts_give_the_ptx_of_nvmma_encodings(arch, site):
     """All configurations by the installed release; by the others all roles, else every third."""
     configs = [{"arch": arch, **config} for config in configurations(arch)]
-    if arch == 100 and site is not None and site.name.startswith("3.7"):
-        newer = [c for c in configs if c.get("asked") or c["element_type"] in ("int8", "nvfp4")]
+    if site is not None and site.name.startswith("3.7"):
+        types = ("int8", "nvfp4") if arch == 100 else ()
+        newer = [
+            config
+            for config in configs
+            if config.get("asked") or config.get("k_blocks") or config["element_type"] in types
+        ]
         configs = [config for config in configs if config not in newer]
         _, results = compile_jobs(site, [{"config": config} for config in newer])
         assert all("needs Triton 3.8" in result["error"] for result in results)
@@ -168,7 +173,13 @@ def test_ptx_without_debug_lines_keeps_the_code():
         ({"consumers": 1, "arch": 100, "pair": True}, "pair"),
         ({"consumers": 1, "arch": 100, "asked": True, "max_splits": 2}, "max_splits"),
         ({"consumers": 2, "pair": True, "cluster": 2}, "pair"),
-        ({"consumers": 2, "cluster": 4}, "cluster"),
+        ({"consumers": 2, "cluster": 8}, "cluster"),
+        ({"consumers": 2, "k_blocks": 3}, "k_blocks"),
+        ({"consumers": 2, "k_blocks": 2, "cluster": 2}, "k_blocks"),
+        ({"consumers": 2, "k_blocks": 2, "pingpong": True}, "k_blocks"),
+        ({"consumers": 1, "k_blocks": 2, "arch": 100}, "k_blocks"),
+        ({"consumers": 2, "k_blocks": 2, "max_splits": 2}, "max_splits"),
+        ({"consumers": 2, "k_blocks": 2, "prefetch": "a"}, "prefetch"),
         ({"consumers": 2, "block_m": 64}, "block_m"),
         ({"consumers": 2, "block_m": 256, "block_n": 256}, "block_m"),
         ({"consumers": 3, "block_m": 192, "block_n": 256}, "block_n"),
@@ -304,7 +315,7 @@ def test_every_type_has_configurations(arch, element_type, out_type):
 
 SCHEDULED = [(*case, "", "eager") for case in EMULATED + WITH_RESIDUAL]
 SCHEDULED += [(*case, "eager") for case in BATCHED]
-OTHERS = [(*case, "") for case in EMULATED[:28] + WITH_RESIDUAL] + BATCHED
+OTHERS = [(*case, "") for case in EMULATED[:29] + WITH_RESIDUAL] + BATCHED
 for number, case in enumerate(OTHERS):
     both = ("lazy", "random")
     chosen = both if case[0].get("pingpong") else both[number % 2 :][:1]

@@ -111,6 +111,8 @@ EMULATED = [
      304, 200, 200, 4),
     ({"consumers": 2, "cluster": 2, "a_major": "MN", "b_major": "MN"}, 304, 264, 200, 4),
     ({"block_n": 192, "consumers": 3, "cluster": 2, "swap": True}, 136, 520, 200, 4),
+    ({"block_m": 64, "block_n": 64, "consumers": 1, "cluster": 4, "a_major": "MN"}, 304, 136, 328,
+     8),
     # two consumers in turn, the ring going round more than twice in a tile; the last tile in parts
     ({"block_m": 64, "block_n": 64, "consumers": 2, "pingpong": True}, 200, 264, 600, 3),
     ({"consumers": 2, "pingpong": True, "stages": 6, "c_parts": 2, "max_splits": 3, "swap": True},

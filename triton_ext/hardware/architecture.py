@@ -45,3 +45,14 @@ def architecture(arch: Any) -> Architecture:
     if name and name[1] in ("100", "103"):
         return 100
     raise LayoutError("arch", arch, "must be sm_90 (wgmma) or sm_100 (tcgen05)")
+
+
+def resident_clusters(multiprocessors: int, blocks: int) -> int:
+    """How many clusters of so many thread blocks, one an SM, a GPU surely has room for at a time.
+
+    The blocks of a cluster run on SMs of one GPC, and not every GPC has a multiple of 4: of an
+    H200's 132 SMs clusters of 4 have 120 (``cuOccupancyMaxActiveClusters``: 66 clusters of 2, 30 of
+    4). A cluster more than there is room for waits until another has ended.
+    """
+    clusters = multiprocessors // blocks
+    return max(1, clusters if blocks <= 2 else clusters * 10 // 11)
