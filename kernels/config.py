@@ -113,6 +113,19 @@ def tile_layouts(
     Raises:
         LayoutError: the swizzle is unknown, or does not fit.
     """
+    bases = tuple(tuple(basis) for basis in cga_layout)
+    return _tile_layouts(tuple(shape), contiguous_dim, element_bitwidth, swizzle, bases, batched)
+
+
+@functools.lru_cache(maxsize=4096)  # candidates for a problem share most of their tiles
+def _tile_layouts(
+    shape: tuple[int, ...],
+    contiguous_dim: int,
+    element_bitwidth: int,
+    swizzle: int | None,
+    cga_layout: tuple[tuple[int, ...], ...],
+    batched: bool,
+) -> TileLayouts:
     transposed = contiguous_dim == 0
     lead = (1,) if batched else ()
     tma_shape = (*lead, *(reversed(shape) if transposed else shape))
@@ -122,9 +135,7 @@ def tile_layouts(
         if transposed:
             per_block.reverse()
         swizzle = NVMMAShared.default_for(per_block, element_bitwidth).swizzle_byte_width
-    encoding = NVMMAShared(
-        swizzle, element_bitwidth, transposed=transposed, cga_layout=tuple(map(tuple, cga_layout))
-    )
+    encoding = NVMMAShared(swizzle, element_bitwidth, transposed=transposed, cga_layout=cga_layout)
     tma_encoding = NVMMAShared(
         swizzle,
         element_bitwidth,
