@@ -1,4 +1,4 @@
-"""Settings of hypothesis, the GPU markers, and headless Chromium, where there is one."""
+"""Settings of hypothesis, the GPU markers, compilation without ptxas, and headless Chromium."""
 
 from __future__ import annotations
 
@@ -31,6 +31,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for arch in (90, 100):
             if item.get_closest_marker(f"sm{arch}") and gpu_architecture() != arch:
                 item.add_marker(pytest.mark.skip(reason=f"needs an sm_{arch} GPU"))
+
+
+@pytest.fixture
+def no_binaries():
+    """Triton stops at the PTX: the emulator needs no binary."""
+    pytest.importorskip("triton")
+    from triton_ext.passes.frame.both_ways import up_to_ptx
+
+    with up_to_ptx():
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -202,7 +202,3 @@ EMULATED_SM100 = [
 EMULATED_SM100 = [
     ({"arch": 100, "consumers": 1} | fields, *rest) for fields, *rest in EMULATED_SM100
 ]
-
-
-# All under the eager schedule, and under another one, in turn; but types, and what follows the
-# product, do not change the order of anything. What takes turns, under both.
