@@ -13,15 +13,13 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("triton")
 
 import kernel_cases  # noqa: E402
-from sites import ROOT, triton_sites  # noqa: E402
+from sites import ALL, ROOT, triton_sites  # noqa: E402
 
 import triton_ext  # noqa: E402
 from triton_ext.emulator.host.driver import active_gpu  # noqa: E402
 from triton_ext.emulator.schedule.observers import Statistics  # noqa: E402
 from triton_ext.kernels.config import MatmulConfig  # noqa: E402
 
-ALL = os.environ.get("CORPUS_TIER") == "3"
-"""Whether to test all that `make oracle` does."""
 CASES = list(kernel_cases.all_cases())
 ARCHES = ("sm_90", "sm_100")
 TENSOR_CORES_OR_TMA = ("dot", "attention", "descriptor", "device-descriptor")
