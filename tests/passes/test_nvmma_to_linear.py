@@ -132,7 +132,7 @@ def test_what_is_left_alone_in_the_corpus(site):
 
 # ------------------------------------------------------------------------------ the emulated GPUs
 
-SELECTION = ("matmul", "dot-64x64x64", "dot-128x64x128", "attention-128x64-float16")
+SELECTION = ("matmul-128x192", "dot-64x64x64", "dot-128x64x128", "attention-128x64-float16")
 OF_EACH = 3 if ALL else 2
 
 
