@@ -15,7 +15,9 @@ TREE := build/tree
 demo: $(VENV)/.ready
 	@$(BIN)/triton-ext demo
 
-test: lint types layers pytest
+test: $(VENV)/.ready
+	@$(MAKE) --no-print-directory --jobs=3 --output-sync lint types layers
+	@$(MAKE) --no-print-directory pytest
 
 setup: $(VENV)/.ready $(OTHER_TRITONS:%=.tritons/%/.ready)
 
@@ -64,25 +66,26 @@ tree:
 
 types: $(VENV)/.ready tree
 	cd $(TREE) && $(CURDIR)/$(BIN)/mypy --config-file $(CURDIR)/pyproject.toml \
-		-p triton_ext -p benchmarks
+		--cache-dir $(CURDIR)/build/mypy -p triton_ext -p benchmarks
 
 # Who may import whom: the contracts are in pyproject.toml.
 layers: $(VENV)/.ready tree
 	cd $(TREE) && PYTHONPATH=. $(CURDIR)/$(BIN)/lint-imports --config $(CURDIR)/pyproject.toml
 
+PYTEST := $(BIN)/pytest -n auto --dist worksteal
 pytest: setup
-	$(BIN)/pytest -n auto $(PYTEST_ARGS)
+	$(PYTEST) $(PYTEST_ARGS)
 
 # The comparisons with NVIDIA's CuTe DSL, and the kernels of other packages on the emulated GPUs,
 # which `make test` skips; the passes on every kernel of their corpus, and on faults in them that are
 # made from a new seed.
 oracle: $(VENV)/.ready
 	$(PIP_INSTALL) --constraint constraints.txt --editable '.[oracle]'
-	$(BIN)/pytest -n auto tests/layouts/test_atoms.py tests/layouts/test_cute.py \
+	$(PYTEST) tests/layouts/test_atoms.py tests/layouts/test_cute.py \
 		tests/hardware/test_cute_descriptors.py tests/hardware/test_tensor_map.py \
 		tests/docs/test_seeds.py tests/emulator/test_cute.py tests/emulator/test_third_party.py \
 		$(PYTEST_ARGS)
-	CORPUS_TIER=3 $(BIN)/pytest -n auto tests/passes tests/kernels $(PYTEST_ARGS)
+	CORPUS_TIER=3 $(PYTEST) tests/passes tests/kernels tests/emulator/test_kernels.py $(PYTEST_ARGS)
 	FUZZ=2000 $(BIN)/pytest tests/emulator/test_limits.py -k only_typed_errors $(PYTEST_ARGS)
 	$(BIN)/python tests/support/ptx_faults.py --kernels 40 --seed $$(date +%s)
 

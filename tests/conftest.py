@@ -1,4 +1,6 @@
-"""Settings of hypothesis, the GPU markers, and headless Chromium, where there is one."""
+"""Settings of hypothesis, the order of tests, the GPU markers, compilation without ptxas, and
+headless Chromium.
+"""
 
 from __future__ import annotations
 
@@ -26,11 +28,40 @@ def gpu_architecture() -> int:
     return 90 if (major, minor) == (9, 0) else 100 if major == 10 else 0
 
 
+# They come first, so that no process of xdist is left with one of them at the end.
+LONG = (
+    "test_no_false_alarm",
+    "test_seeded_faults",
+    "test_generated_layouts_give_the_ptx_of_nvmma_encodings",
+    "test_compiled_descriptors_are_the_derived_ones",
+    "test_the_corpus_is_accepted",
+    "test_the_ptx_is_identical",
+    "test_every_basis_matters",
+    "test_other_releases",
+    "test_other_releases_of_triton",
+    "test_kernels_of_the_corpus",
+    "test_faults_made_by_machine",
+    "test_changed_kernels_give_the_same_bits",
+    "test_every_kind_of_product_on_blackwell",
+)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: item.name.partition("[")[0] not in LONG)
     for item in items:
         for arch in (90, 100):
             if item.get_closest_marker(f"sm{arch}") and gpu_architecture() != arch:
                 item.add_marker(pytest.mark.skip(reason=f"needs an sm_{arch} GPU"))
+
+
+@pytest.fixture
+def no_binaries():
+    """Triton stops at the PTX: the emulator needs no binary."""
+    pytest.importorskip("triton")
+    from triton_ext.passes.frame.both_ways import up_to_ptx
+
+    with up_to_ptx():
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("triton")
 
 import kernel_cases  # noqa: E402
-from sites import ROOT, triton_sites  # noqa: E402
+from sites import ALL, ROOT, triton_sites  # noqa: E402
 
 import triton_ext  # noqa: E402
 from triton_ext.emulator.host.driver import active_gpu  # noqa: E402
@@ -22,6 +22,19 @@ from triton_ext.kernels.config import MatmulConfig  # noqa: E402
 
 CASES = list(kernel_cases.all_cases())
 ARCHES = ("sm_90", "sm_100")
+TENSOR_CORES_OR_TMA = ("dot", "attention", "descriptor", "device-descriptor")
+
+
+def targets(number, case):
+    """Both GPUs for what each does in its own way; the rest on one of them in turn, and so the
+    matmuls, which come in both types of 16 bits.
+    """
+    if ALL or case.name.startswith(TENSOR_CORES_OR_TMA):
+        return ARCHES
+    return [ARCHES[(number + ("bfloat16" in case.name)) % 2]]
+
+
+TARGETS = [(case, arch) for number, case in enumerate(CASES) for arch in targets(number, case)]
 
 
 def error_of(found, expected):
@@ -30,8 +43,8 @@ def error_of(found, expected):
     return float((found - expected).norm() / expected.norm().clamp(min=1e-30))
 
 
-@pytest.mark.parametrize("arch", ARCHES)
-@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.usefixtures("no_binaries")
+@pytest.mark.parametrize(("case", "arch"), TARGETS, ids=str)
 def test_exact_inputs_give_exact_results(case, arch):
     """Small integers: any order of accumulation gives the same bits."""
     with triton_ext.emulate(arch, cuda_on_host=True):
@@ -43,18 +56,19 @@ def test_exact_inputs_give_exact_results(case, arch):
             assert torch.equal(found.double(), expected.to(found.dtype).double())
 
 
-@pytest.mark.parametrize("schedule", ["lazy", "random"])
+@pytest.mark.usefixtures("no_binaries")
 @pytest.mark.parametrize("arch", ARCHES)
 @pytest.mark.parametrize("case", CASES[::9], ids=str)
-def test_schedules_give_the_same_bits(case, arch, schedule):
+def test_schedules_give_the_same_bits(case, arch):
     """Random numbers: asynchronous work may be done at any legal moment."""
     with triton_ext.emulate(arch, cuda_on_host=True):
         eager = case.run("cuda", False)
-    with triton_ext.emulate(arch, schedule=schedule, seed=5, cuda_on_host=True):
-        other = case.run("cuda", False)
-    for a, b, expected in zip(eager, other, case.expected(False), strict=True):
-        assert torch.equal(a.double(), b.double())
+    for a, expected in zip(eager, case.expected(False), strict=True):
         assert error_of(a, expected) < max(case.tolerance, 1e-6)
+    for schedule in ("lazy", "random"):
+        with triton_ext.emulate(arch, schedule=schedule, seed=5, cuda_on_host=True):
+            other = case.run("cuda", False)
+        assert all(torch.equal(a.double(), b.double()) for a, b in zip(eager, other, strict=True))
 
 
 @pytest.mark.sm90
@@ -73,14 +87,15 @@ def test_a_hopper_gpu_gives_what_the_emulator_gives(case, exact):
 
 
 OF_EVERY_KIND = (
-    "matmul-200x136x168 or dot-64x64x64-64 or muladd or sum-float or sort-int or histogram"
-    " or attention-128x64 or atomics or descriptor-64x208 or device-descriptor"
+    "matmul-200x136x168-float16 or dot-64x64x64-64 or muladd-float32 or sum-float32 or sort-int32"
+    " or histogram or attention-128x64-float16 or atomics or descriptor-64x208-64x128-float16"
+    " or device-descriptor-48x96-32x64-float16"
 )
 
 
 @pytest.mark.parametrize("site", triton_sites())
 def test_other_releases_of_triton(site):
-    """Some kernels of every kind, compiled by the releases in ``.tritons``."""
+    """A kernel of every kind or more, compiled by the releases in ``.tritons``."""
     if site is None:
         pytest.skip("the installed release is tested above")
     done = subprocess.run(
@@ -91,7 +106,7 @@ def test_other_releases_of_triton(site):
     assert done.returncode == 0, done.stdout[-3000:]
     passed = re.search(r"(\d+) passed", done.stdout)
     assert passed
-    assert int(passed[1]) >= 40
+    assert int(passed[1]) >= 30
 
 
 def test_matmul_of_tensors_on_the_host_is_emulated():

@@ -20,6 +20,7 @@ from collections import Counter
 from dataclasses import replace
 
 import pytest
+from corpus_cache import kept, sources
 from mma_products import (
     BITS,
     KINDS,
@@ -580,6 +581,19 @@ def test_unsigned_bytes_are_multiplied_as_signed(product, site):
     assert differences(Product(*signed, "s32"), results[product]) == []
 
 
+def multiplied(jobs, site):
+    """What the worker says of each job, after the version of Triton."""
+    environment = dict(os.environ)
+    if site:
+        environment["PYTHONPATH"] = str(site)
+    finished = subprocess.run(
+        [sys.executable, str(SUPPORT / "mma_worker.py")],
+        input=json.dumps(jobs), capture_output=True, text=True, env=environment,
+    )  # fmt: skip
+    assert finished.returncode == 0, finished.stderr[-3000:]
+    return [json.loads(line) for line in finished.stdout.splitlines()]
+
+
 @functools.cache
 def compiled(site):
     """The version of Triton at `site`, and what becomes of every product of this file."""
@@ -590,16 +604,8 @@ def compiled(site):
         *ROW_BY_ROW, *CUT_CHUNKS, ILLEGAL_SHAPE, *UNSIGNED,
     ]  # fmt: skip
     wanted = list(dict.fromkeys(wanted))
-    environment = dict(os.environ)
-    if site:
-        environment["PYTHONPATH"] = str(site)
-    finished = subprocess.run(
-        [sys.executable, str(SUPPORT / "mma_worker.py")],
-        input=json.dumps([product.job() for product in wanted]),
-        capture_output=True,
-        text=True,
-        env=environment,
+    jobs = [product.job() for product in wanted]
+    version, *results = kept(
+        [sys.executable, str(site), jobs], lambda: (multiplied(jobs, site), sources(site))
     )
-    assert finished.returncode == 0, finished.stderr[-3000:]
-    version, *results = (json.loads(line) for line in finished.stdout.splitlines())
     return tuple(map(int, version.split(".")[:2])), dict(zip(wanted, results, strict=True))

@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kernel_configurations import ARCHES, compile_jobs, configurations
+from kernel_configurations import ARCHES, compiled_configurations
 from sites import triton_sites
 
 from triton_ext import LayoutError, LinearLayout, NVMMAShared, nvmma_shared_to_linear_layout
@@ -345,16 +345,14 @@ def test_legal_shapes():
 @pytest.mark.parametrize("arch", ARCHES)
 def test_tritons_descriptors_are_the_derived_ones(arch, site):
     """Every MMA of every configuration: both descriptors, and tcgen05's instruction descriptor."""
-    configs = [
-        {"arch": arch, **fields}
-        for fields in configurations(arch)
+    found = [
+        (fields, result)
+        for fields, result in compiled_configurations(arch, site)
         if fields["element_type"] in ELEMENT_TYPES
         and not any(fields.get(name) for name in ("swap", "pair", "asked"))
     ]
-    configs = [fields for i, fields in enumerate(configs) if i % 2 == 0 or fields.get("side")]
-    _, results = compile_jobs(site, [{"config": fields} for fields in configs])
     checked = 0
-    for fields, result in zip(configs, results, strict=True):
+    for fields, result in found:
         config = MatmulConfig(**fields)
         kernel = parse_ptx(result["ptx"]).kernels[0]
         folder = Folder(kernel)

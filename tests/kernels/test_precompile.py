@@ -9,15 +9,13 @@ import sys
 
 import pytest
 from click.testing import CliRunner
-from sites import SUPPORT, triton_sites
+from sites import ALL, SUPPORT, triton_sites
 
 pytest.importorskip("torch")
 pytest.importorskip("triton")
 
 from triton_ext.cli import main
 from triton_ext.kernels.precompile import configurations, precompile
-
-ALL = os.environ.get("CORPUS_TIER") == "3"
 
 
 @pytest.mark.parametrize("site", triton_sites() if ALL else [None])

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections import Counter
 
 import corpus_cache
 import pytest
-from sites import triton_sites
+from sites import ALL, triton_sites
 
 pytest.importorskip("torch")
 pytest.importorskip("triton")
@@ -160,7 +159,7 @@ def counted():
 @pytest.mark.parametrize("kind", KINDS)
 def test_kinds(kind, counted):
     has, archs, least = KINDS[kind]
-    if os.environ.get("CORPUS_TIER") != "3":
+    if not ALL:
         least = max(1, least // pass_corpus.ONE_OF)
     for arch in archs:
         found = sum(has(counts, each) for counts, each in counted if each.arch == arch)
@@ -179,24 +178,31 @@ def test_what_a_release_cannot_do(site):
         assert found.errors.keys() == {each["name"] for each in early}
 
 
-def test_a_job_that_fails_does_not_hinder_others():
+@pytest.fixture(scope="module")
+def some():
+    """A kernel, alone and with a pass; and jobs that fail."""
     good, *_ = pass_corpus.simple_jobs()
-    wrong = good | {"name": "wrong", "arguments": {"dtype": "float33"}}
-    missing = good | {"name": "missing", "kernel": "nowhere"}
-    nothing = good | {"name": "nothing", "kernel": "tensor", "arguments": {"dtype": "int8"}}
-    found = pass_corpus.compile_jobs([wrong, missing, nothing, good])
-    assert [each.name for each in found.kernels] == [good["name"]]
+    changes = {
+        "reported": {"passes": ["report-layouts"]},
+        "wrong": {"arguments": {"dtype": "float33"}},
+        "missing": {"kernel": "nowhere"},
+        "nothing": {"kernel": "tensor", "arguments": {"dtype": "int8"}},
+    }
+    jobs = [good | {"name": name} | change for name, change in changes.items()]
+    return good, pass_corpus.compile_jobs([*jobs, good])
+
+
+def test_a_job_that_fails_does_not_hinder_others(some):
+    good, found = some
+    assert [each.name for each in found.kernels] == ["reported", good["name"]]
     assert found.named(good["name"]).kind == good["kind"]
     assert found.errors.keys() == {"wrong", "missing", "nothing"}
     assert "float33" in found.errors["wrong"]
     assert found.errors["nothing"] == "nothing was compiled"
 
 
-def test_a_job_with_passes():
-    good, *_ = pass_corpus.matmul_jobs()
-    plain, reported = pass_corpus.compile_jobs(
-        [good, good | {"name": "reported", "passes": ["report-layouts"]}]
-    ).kernels
+def test_a_job_with_passes(some):
+    reported, plain = some[1].kernels
     assert "triton_ext" not in plain.metadata
     assert [each["pass"] for each in reported.metadata["triton_ext"]] == ["report-layouts"]
     assert reported.ptx == plain.ptx
@@ -213,12 +219,14 @@ def test_kernels_of_other_packages():
     assert len(products) >= 20
 
 
-def test_dump(tmp_path):
-    good, *_ = pass_corpus.simple_jobs()
-    pass_corpus.dump(pass_corpus.compile_jobs([good]), tmp_path)
-    assert sorted(path.name for path in tmp_path.iterdir()) == [
-        f"{good['name']}.{ending}" for ending in ("json", "ptx", "ttgir")
-    ]
+def test_dump(tmp_path, some):
+    good, found = some
+    pass_corpus.dump(found, tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {
+        f"{name}.{ending}"
+        for name in (good["name"], "reported")
+        for ending in ("json", "ptx", "ttgir")
+    }
 
 
 class TestCache:

@@ -29,25 +29,12 @@ CASES = [(case, arch) for case in widen_kernels.cases() for arch in case.arches]
 everywhere = pytest.mark.parametrize(("case", "arch"), CASES, ids=lambda value: str(value))
 
 
-def without_ptxas(*arguments):
-    """The emulator runs PTX: its kernels need no binary."""
-    if not arguments:
-        return "without ptxas", "without ptxas"
-    arguments[1]["cubin"] = lambda ptx, metadata: b""
-    return None
-
-
 @pytest.fixture(scope="module", autouse=True)
 def own_cache(tmp_path_factory):
     """Triton's cache knows a pass by the project's version, which stays while it is developed."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TRITON_CACHE_DIR", str(tmp_path_factory.mktemp("triton")))
         yield
-
-
-@pytest.fixture
-def no_binaries(monkeypatch):
-    monkeypatch.setattr(triton.knobs.runtime, "add_stages_inspection_hook", without_ptxas)
 
 
 def bits(tensors):

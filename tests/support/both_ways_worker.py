@@ -23,4 +23,4 @@ def run(job):
 
 
 if __name__ == "__main__":
-    serve(run)
+    serve(run, kind=lambda job: job["arch"])

@@ -69,5 +69,10 @@ def run(job):
     return found
 
 
+def kind(job):
+    """Jobs of the same kind compile the same functions."""
+    return job["config"]["arch"], "consumers" in job["config"]
+
+
 if __name__ == "__main__":
-    serve(run)
+    serve(run, kind)

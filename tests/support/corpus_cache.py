@@ -8,13 +8,14 @@ from __future__ import annotations
 import fcntl
 import gzip
 import hashlib
+import importlib.util
 import json
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from sites import ROOT
+from sites import ROOT, SUPPORT
 
 FOLDER = ROOT / "build" / "corpus"
 
@@ -23,6 +24,15 @@ def loaded_files() -> set[str]:
     """The files of all modules that this process has imported."""
     found = (getattr(module, "__file__", None) for module in list(sys.modules.values()))
     return {path for path in found if path}
+
+
+def sources(site: Path | None) -> list[str]:
+    """The project's files that may decide what is compiled, and the Triton at `site`."""
+    folders = (*(ROOT / name for name in ("triton_ext", "passes", "kernels")), SUPPORT)
+    found = [str(path) for folder in folders for path in folder.rglob("*.py")]
+    spec = importlib.util.find_spec("triton")
+    triton = site / "triton" if site else Path(spec.origin).parent if spec and spec.origin else None
+    return [*found, str(triton / "_C" / "libtriton.so")] if triton else found
 
 
 def stamps(files: Iterable[str]) -> dict[str, list[int]]:

@@ -13,6 +13,14 @@ import tempfile
 import triton
 
 
+def attempt(run, job):
+    """What `run(job)` returns, or the exception that it raises."""
+    try:
+        return run(job)
+    except Exception as error:
+        return {"error": f"{type(error).__name__}: {error}"[-400:]}
+
+
 def forked(run, job):
     """What `run(job)` returns, or why it does not: an exception, or the death of the process."""
     reader, writer = os.pipe()
@@ -20,10 +28,7 @@ def forked(run, job):
     if not worker:
         os.close(reader)
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
-        try:
-            result = run(job)
-        except Exception as error:
-            result = {"error": f"{type(error).__name__}: {error}"[-400:]}
+        result = attempt(run, job)
         with os.fdopen(writer, "w") as out:
             json.dump(result, out)
         os._exit(0)
@@ -34,10 +39,20 @@ def forked(run, job):
     return json.loads(text) if text else {"error": f"aborted with status {status}"}
 
 
-def serve(run):
-    """Print Triton's version, then the result of each job."""
+def serve(run, kind=None):
+    """Print Triton's version, then the result of each job.
+
+    Args:
+        kind: of a job. The first of each kind is run in this process, so that the forks for the
+            others inherit what Triton sets up once: half of the time of a small compilation. That
+            one must not abort.
+    """
     print(json.dumps(triton.__version__), flush=True)
+    seen = set()
     with tempfile.TemporaryDirectory() as cache:
         os.environ["TRITON_CACHE_DIR"] = cache
         for job in json.load(sys.stdin):
-            print(json.dumps(forked(run, job)), flush=True)
+            is_first = kind is not None and kind(job) not in seen
+            if is_first:
+                seen.add(kind(job))
+            print(json.dumps((attempt if is_first else forked)(run, job)), flush=True)

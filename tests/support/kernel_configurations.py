@@ -8,10 +8,35 @@ import os
 import subprocess
 import sys
 
-from sites import SUPPORT
+from corpus_cache import kept, sources
+from sites import ALL, SUPPORT
 
 MAJORS = list(itertools.product(("K", "MN"), repeat=2))
 ARCHES = [90, 100]
+
+
+def compiled_configurations(arch, site):
+    """The configurations, and for each what becomes of it at `site`: compared, and by the installed
+    release with its resources, as ptxas takes most of the time.
+
+    All of them by the installed release; by the others every third, and what only some of them can
+    do, but by `make oracle`.
+    """
+    configs = [
+        {"arch": arch, **config}
+        for number, config in enumerate(configurations(arch))
+        if ALL
+        or not site
+        or number % 3 == 0
+        or "side" in config
+        or config["element_type"] == "int8"
+    ]
+    asked = {"compared": True, "resources": ALL or not site}
+    jobs = [{"config": config, **asked} for config in configs]
+    _, results = kept(
+        [sys.executable, str(site), jobs], lambda: (compile_jobs(site, jobs), sources(site))
+    )
+    return list(zip(configs, results, strict=True))
 
 
 def compile_jobs(site, jobs):
@@ -218,7 +243,3 @@ EMULATED_SM100 = [
 EMULATED_SM100 = [
     ({"arch": 100, "consumers": 1} | fields, *rest) for fields, *rest in EMULATED_SM100
 ]
-
-
-# All under the eager schedule, and under another one, in turn; but types, and what follows the
-# product, do not change the order of anything. What takes turns, under both.

@@ -1,8 +1,11 @@
-"""Where things are: the checkout, the tests' data and workers, and the releases of Triton."""
+"""Where things are: the checkout, the tests' data and workers, and the releases of Triton; and
+how much is tested.
+"""
 
 from __future__ import annotations
 
 import importlib.util
+import os
 from pathlib import Path
 
 import pytest
@@ -10,6 +13,8 @@ import pytest
 SUPPORT = Path(__file__).resolve().parent
 DATA = SUPPORT.parent / "data"
 ROOT = SUPPORT.parent.parent
+ALL = os.environ.get("CORPUS_TIER") == "3"
+"""Whether to test all that `make oracle` does."""
 
 
 def triton_sites() -> list[pytest.param]:
