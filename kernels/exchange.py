@@ -13,10 +13,9 @@ from __future__ import annotations
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
-from triton.experimental.gluon.language.nvidia import hopper
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier
 
-from triton_ext.compat import aggregate, reinterpret
+from triton_ext.compat import aggregate, reinterpret, store_to_cluster
 
 
 @gluon.constexpr_function
@@ -58,7 +57,7 @@ class Exchange:
         )
         mbarrier.expect(ready, BYTES)
         parts = piece.reshape(buffer.shape[0], buffer.shape[1], buffer.shape[2])
-        hopper.async_store(buffer, parts, ready)
+        store_to_cluster(buffer, parts, ready)
 
     @gluon.jit
     def sum(self, ACCUMULATOR: gl.constexpr, which: gl.constexpr):

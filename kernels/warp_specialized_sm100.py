@@ -262,7 +262,7 @@ def matmul_warp_specialized_sm100(
     epilogue = Epilogue(
         c_desc, c_tiles, Parts(workspace, 1, BLOCK_N + NARROW_N),
         Scaling(bias, a_scale, b_scale, alpha, A_SCALES, B_SCALES, C_N_MAJOR),
-        Residual(c0_desc, beta, c0_ready), ACTIVATION, PIECES, C_BUFFERS, C_N_MAJOR,
+        Residual(c0_desc, beta, c0_ready), None, ACTIVATION, PIECES, C_BUFFERS, C_N_MAJOR,
     )  # fmt: skip
     gdc_launch_dependents()
     # The arguments are written out: a tuple in a variable would turn constants into values.

@@ -159,6 +159,16 @@ else:
         return tile._reinterpret(dtype, shape, layout)
 
 
+if TRITON_VERSION >= (3, 8):
+    from triton.experimental.gluon.language.nvidia.hopper import async_store as store_to_cluster
+else:
+
+    @gluon.jit
+    def store_to_cluster(tile, values, barrier):
+        """Write a tile that several blocks of a cluster have, and tell a barrier of each."""
+        gl.static_assert(False, "st.async needs Triton 3.8")
+
+
 LAUNCH_OPTIONS = {"enable_fp_fusion": True}
 """Compilation options for every kernel. Triton 3.9 warns where fusion is left to its default, which
 3.10 will change."""
