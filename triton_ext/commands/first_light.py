@@ -54,8 +54,8 @@ INSTRUCTIONS = {
     100: ("test_tcgen05.py", "test_barriers.py", "test_bulk_stores.py", "test_scalar.py"),
 }
 """Tests in tests/emulator whose launches are repeated on a GPU, by its architecture."""
-SURVEY = ("--random", "31", "--number", "12", "--candidates", "10", "--seconds", "60")
-"""What `benchmarks.survey` measures for the calibration."""
+SURVEY = {90: ("--number", "8", "--seconds", "40"), 100: ("--number", "60", "--seconds", "300")}
+"""What `benchmarks.survey` measures for the calibration; of Hopper, whose model is fitted, less."""
 
 
 @dataclass(frozen=True)
@@ -181,7 +181,7 @@ def check_product(place: Place, kind: str, sizes: tuple[int, int, int]) -> Findi
 
 def run_python(*arguments: str) -> subprocess.CompletedProcess[str]:
     """Run a module of this checkout, tests or benchmarks."""
-    paths = [str(ROOT), str(ROOT / "tests/support"), os.environ.get("PYTHONPATH", "")]
+    paths = [str(ROOT / "tests/support"), os.environ.get("PYTHONPATH", "")]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
     command = [sys.executable, "-m", *arguments]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=environment)
@@ -220,11 +220,12 @@ def check_tests(place: Place, path: Path) -> Finding:
     return Finding(state, last_line(done), {"failed": failed[:40]} if failed else {})
 
 
-def calibrate() -> Finding:
+def calibrate(place: Place) -> Finding:
     """How far the cost model's times are from measured ones, and the constants that fit them."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "survey.json"
-        done = run_python("benchmarks.survey", *SURVEY, "--json", str(file))
+        size = (*SURVEY[place.arch], "--random", "31", "--candidates", "10")
+        done = run_python("benchmarks.survey", *size, "--json", str(file))
         if done.returncode == 0:
             done = run_python("benchmarks.fit", str(file), "--folds", "0")
     if done.returncode:
@@ -273,7 +274,7 @@ def claims(place: Place) -> Iterator[Claim]:
         name = f"time {kind} {'x'.join(map(str, TIMED))}"
         yield Claim(name, "none: a time beside cuBLAS", partial(measure, kind), on_gpu=True)
     text = "none: how far off the cost model is, and constants that fit"
-    yield Claim("calibration", text, calibrate, on_gpu=True)
+    yield Claim("calibration", text, partial(calibrate, place), on_gpu=True)
     for path in sorted((ROOT / "tests").rglob("test_*.py")):
         if f"mark.sm{place.arch}" in path.read_text():
             name = f"tests {path.relative_to(ROOT / 'tests')}"
@@ -379,7 +380,7 @@ def try_in_processes(report: Report, chosen: Sequence[Claim], seconds: float) ->
     """Try claims in one process after the other, each until something is wrong; for so long."""
     deadline = time.monotonic() + seconds
     command = [sys.executable, "-m", "triton_ext", "first-light", "--here", "--json"]
-    while pending := report.pending(chosen):
+    while (pending := report.pending(chosen)) and time.monotonic() < deadline:
         names = [option for claim in pending for option in ("--claim", claim.name)]
         process = subprocess.Popen([*command, str(report.file), *names], start_new_session=True)
         number, claim, begun = len(pending), pending[0], time.monotonic()
@@ -391,7 +392,7 @@ def try_in_processes(report: Report, chosen: Sequence[Claim], seconds: float) ->
             if len(left) < number and left:
                 number, claim, begun = len(left), left[0], time.monotonic()
             if time.monotonic() > deadline:
-                finding = Finding("not run", "there was no time left")
+                finding = Finding("not run", "it was ended: there was no time left")
             elif time.monotonic() - begun > LIMIT_SECONDS:
                 finding = Finding("wrong", f"did not end in {LIMIT_SECONDS} s")
         if finding.state and process.poll() is None:
@@ -404,11 +405,11 @@ def try_in_processes(report: Report, chosen: Sequence[Claim], seconds: float) ->
         left = report.pending(chosen)
         if not finding.state and left and (process.returncode or len(left) == len(pending)):
             claim, finding = left[0], Finding("wrong", f"its process ended: {process.returncode}")
-        if finding.state == "not run":
-            for each in report.pending(chosen):
-                report.note(each, finding)
-        elif finding.state:
+        if finding.state:
             report.note(claim, finding)
+    for claim in pending:
+        if claim.name not in report.claims:
+            report.note(claim, Finding("not run", "there was no time left"))
     return report
 
 
@@ -423,18 +424,37 @@ def verdict(place: Place, found: dict[str, dict[str, Any]]) -> str:
     return text + (f" Wrong: {'; '.join(wrong)}." if wrong else "")
 
 
+def summarized(found: dict[str, Any]) -> str:
+    """A file as Markdown: the verdict, and a line for each claim."""
+    lines = [
+        f"**{found['verdict']}**",
+        "",
+        "| claim | | seconds | seen |",
+        "| --- | --- | --- | --- |",
+    ]
+    for name, each in found["claims"].items():
+        seen = each["seen"].replace("|", "/").replace("\n", " ")
+        lines.append(f"| {name} | {each['state']} | {each['seconds']} | {seen} |")
+    return "\n".join(lines)
+
+
 @click.command("first-light")
 @click.option("--json", "file", type=click.Path(dir_okay=False, path_type=Path), required=True,
               help="Where the findings are kept, and found again.")  # fmt: skip
 @click.option("--emulate", type=Target(), help="Rehearse on an emulated GPU.")
 @click.option("--only", default="", metavar="TEXT", help="Claims whose name contains this.")
 @click.option("--seconds", default=86400.0, help="End after so long; the rest is not run.")
+@click.option("--summary", is_flag=True, help="Print what the file holds, as Markdown.")
 @click.option("--claim", "names", multiple=True, hidden=True)
 @click.option("--here", is_flag=True, hidden=True)
 def first_light(
-    file: Path, emulate: str | None, only: str, seconds: float, names: Sequence[str], here: bool
-) -> int:
+    file: Path, emulate: str | None, only: str, seconds: float, summary: bool,
+    names: Sequence[str], here: bool,
+) -> int:  # fmt: skip
     """Try all that is claimed of a GPU on the one that is there (needs Triton, torch)."""
+    if summary:
+        click.echo(summarized(json.loads(file.read_text())))
+        return 0
     with needing_kernels():
         import torch
         import triton  # noqa: F401
