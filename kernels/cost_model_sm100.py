@@ -92,7 +92,7 @@ def predicted_seconds(
     cycles = _multiply_cycles(config, constants.mma_flops)
     tile = k_tiles * max(cycles, _load_bytes(config) / constants.load_bytes) / constants.clock
     waves, left = divmod(tiles, resident)
-    stored = config.rows * config.columns * C_BYTES[config.c_type]
+    stored: float = config.rows * config.columns * C_BYTES[config.c_type]
     stored /= constants.store_bytes
     between = constants.tile + (0 if config.accumulators > 1 else stored)
     seconds = waves * tile + (waves + bool(left) - 1) * between
