@@ -20,11 +20,13 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import torch
 
 import triton_ext
 from triton_ext.emulator.schedule.observers import Statistics
 from triton_ext.emulator.state import lanes as lane_sets
+from triton_ext.emulator.state.memory import SHARED_BASE
 from triton_ext.kernels.config import MatmulConfig
 from triton_ext.kernels.launch import LaunchPlan, descriptor, launch_arguments, launch_plan
 
@@ -56,7 +58,7 @@ class Counts:
     """What was counted of a step.
 
     Attributes:
-        shared_bytes: shared memory of a block.
+        shared_bytes: shared memory of a block, up to the last byte that is written.
         tensor_columns: columns of tensor memory of a block.
         loaded: bytes that TMA copies brought to shared memory of all blocks.
         loads, stores: TMA copies to shared memory and from it, that were issued.
@@ -122,6 +124,7 @@ class Roles(Statistics):
         self._by_warp: Counter[int] = Counter()
         self._roles: dict[int, str] = dict.fromkeys(range(4), "store")
         self._columns = 0
+        self._shared_bytes = 0
 
     def instruction(self, cta: Any, step: Any, lanes: Any) -> None:
         """Count it."""
@@ -135,9 +138,11 @@ class Roles(Statistics):
                     self._roles.setdefault(int(warp), role)
         if opcode.startswith("tcgen05.dealloc"):
             self._columns = max(self._columns, int(cta.tensor_core.memory.allocated.sum()))
+            last = int(np.flatnonzero(cta.shared.writer >= 0)[-1])
+            self._shared_bytes = max(self._shared_bytes, last + 1 - SHARED_BASE)
 
-    def counts(self, shared_bytes: int, sums: int) -> Counts:
-        """All of it, for a block with so much shared memory and so many sums."""
+    def counts(self, sums: int) -> Counts:
+        """All of it; of so many sums."""
 
         def number(*words: str) -> int:
             found = self.instructions.items()
@@ -148,7 +153,7 @@ class Roles(Statistics):
             roles[self._roles.get(warp, "others")] += executed
         moved = self.bytes
         return Counts(
-            shared_bytes,
+            self._shared_bytes,
             self._columns,
             moved["shared store by TMA"],
             number("cp.async.bulk.tensor", "mbarrier"),
@@ -197,9 +202,9 @@ def count(fields: dict[str, Any], size_k: int = SIZE) -> Counts:
     with triton_ext.emulate("sm_100", observer=observer):
         by_name = {name: value for name, value in values.items() if name in SCALES}
         descriptors = [value for name, value in values.items() if name not in SCALES]
-        compiled = plan.kernel[plan.grid](*descriptors, **by_name, **plan.constants, **plan.options)
+        plan.kernel[plan.grid](*descriptors, **by_name, **plan.constants, **plan.options)
     assert (c == size_k * (config.scaling.packed if config.scaling else 1)).all()
-    return observer.counts(compiled.metadata.shared, SIZE * SIZE)
+    return observer.counts(SIZE * SIZE)
 
 
 def main() -> None:
