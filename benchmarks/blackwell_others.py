@@ -59,14 +59,14 @@ def side_by_side(cutlass: Path, triton: Path, dsl: str) -> dict[str, dict[str, A
     scaled = module_of(triton / GLUON / "04-2cta-block-scale-matmul.py", folder)
     asked = PAIRS | {"element_type": "fp16", "b_major": "MN", "asked": True}
     found: dict[str, dict[str, Counts]] = {
-        "bf16, each block makes every so-manieth tile": {
+        "bf16, static": {
             "ours": count(PAIRS), "CuTe DSL, dense_gemm_persistent": nvidia["bf16"],
         },
-        "fp16, B N-major, tiles asked for": {
+        "fp16, B N-major, asked for": {
             "ours": count(asked), "Gluon, 03-matmul-multicta": gluon_dense(dense),
         },
         **{
-            f"{name}, each block makes every so-manieth tile": {
+            f"{name}, static": {
                 "ours": count(SCALED[name]),
                 "CuTe DSL, dense_blockscaled_gemm_persistent": nvidia[name],
                 "Gluon, 04-2cta-block-scale-matmul": gluon_scaled(scaled, name),

@@ -184,22 +184,24 @@ def multiply(ring, accumulators, tickets):
     while ticket.more:
         work = tickets.work(ticket)
         sums = accumulators.empty(which)
-        for k in range(work.k_first, work.k_end):
+        use_acc = gl.to_tensor(False)
+        for _ in range(work.k_first, work.k_end):
             ring.wait(slot)
             a_tile = ring.a_tiles.index(slot.index)
             if ring.NARROW:
                 narrow_tile = ring.narrow_tiles.index(slot.index)
-                tcgen05_mma(a_tile, narrow_tile, sums.narrow, use_acc=k > work.k_first)
+                tcgen05_mma(a_tile, narrow_tile, sums.narrow, use_acc=use_acc)
             b_tile, free = ring.b_tiles.index(slot.index), ring.free.index(slot.index)
             if ring.scales is not None:
                 ring.scales.multiply(
-                    slot.index, a_tile, b_tile, sums.wide, k > work.k_first, free
+                    slot.index, a_tile, b_tile, sums.wide, use_acc, free
                 )  # fmt: skip
             else:
                 tcgen05_mma(
-                    a_tile, b_tile, sums.wide, use_acc=k > work.k_first,
+                    a_tile, b_tile, sums.wide, use_acc=use_acc,
                     multicast=gl.num_ctas() > 1, mbarriers=[free],
                 )  # fmt: skip
+            use_acc = gl.to_tensor(True)
             slot = slot.next()
         tcgen05_commit(accumulators.ready.index(which.index))
         which = which.next()
