@@ -1,6 +1,7 @@
 """What each step of the kernels of sm_100 saves, counted on the emulated Blackwell.
 
     python -m benchmarks.blackwell --json benchmarks/results/blackwell_counts.json
+    python -m benchmarks.blackwell --cutlass FOLDER --triton FOLDER   # and beside others' kernels
 
 There is no time on an emulator. But what an idea is for can be counted: bytes from global memory,
 products and what of their operands crosses shared memory, arrivals at barriers, the instructions
@@ -11,22 +12,33 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import torch
 
 import triton_ext
 from triton_ext.emulator.schedule.observers import Statistics
 from triton_ext.emulator.state import lanes as lane_sets
+from triton_ext.emulator.state.memory import SHARED_BASE
 from triton_ext.kernels.config import MatmulConfig
-from triton_ext.kernels.launch import launch_arguments, launch_plan
+from triton_ext.kernels.launch import LaunchPlan, descriptor, launch_arguments, launch_plan
 
 SIZE = 512
 """M, N and K of the product that is counted, in bf16."""
+ONE: dict[str, tuple[float, torch.dtype]] = {
+    "fp16": (1, torch.float16),
+    "mxfp8": (1, torch.float8_e4m3fn),
+    "nvfp4": (0x22, torch.uint8),
+}
+"""What is one, and how it is stored; of types other than bf16."""
+SCALES = ("left_scales", "right_scales")
 PROCESSORS = 4
 """How many SMs the GPU is said to have: the blocks that stay make several tiles each."""
 _WIDE: dict[str, Any] = {"block_n": 256, "c_parts": 4, "c_buffers": 2}
@@ -46,24 +58,24 @@ class Counts:
     """What was counted of a step.
 
     Attributes:
-        shared_bytes: shared memory of a block.
+        shared_bytes: shared memory of a block, up to the last byte that is written.
         tensor_columns: columns of tensor memory of a block.
-        fetched: bytes that the blocks ask the L2 cache for, by the shapes of their tiles.
         loaded: bytes that TMA copies brought to shared memory of all blocks.
-        copies: TMA copies that were issued.
+        loads, stores: TMA copies to shared memory and from it, that were issued.
         products: ``tcgen05.mma`` instructions.
+        scale_copies: ``tcgen05.cp`` instructions.
         operand_bytes: bytes of operands that the tensor cores read from shared memory.
         commits, arrivals, waits: of mbarriers; instructions of warps.
-        instructions: of all warps of a role, for 128x128 sums: of the first four warps, which
-            store, and of each other warp.
+        instructions: of all warps of a role, for 128x128 sums.
     """
 
     shared_bytes: int
     tensor_columns: int
-    fetched: int
     loaded: int
-    copies: int
+    loads: int
+    stores: int
     products: int
+    scale_copies: int
     operand_bytes: int
     commits: int
     arrivals: int
@@ -71,68 +83,151 @@ class Counts:
     instructions: dict[str, float]
 
 
+COLUMNS: dict[str, Callable[[dict[str, Any]], Any]] = {
+    "shared KiB": lambda row: row["shared_bytes"] // 1024,
+    "tensor columns": lambda row: row["tensor_columns"],
+    "MiB loaded": lambda row: round(row["loaded"] / 2**20, 2),
+    "MiB read by tensor cores": lambda row: round(row["operand_bytes"] / 2**20, 2),
+    "loads": lambda row: row["loads"],
+    "stores": lambda row: row["stores"],
+    "products": lambda row: row["products"],
+    "copies of scales": lambda row: row["scale_copies"],
+    "commits": lambda row: row["commits"],
+    "arrivals": lambda row: row["arrivals"],
+    "waits": lambda row: row["waits"],
+    **{
+        role: lambda row, role=role: round(row["instructions"].get(role, 0)) or "-"  # type: ignore[misc]
+        for role in ("store", "multiply", "load", "ask")
+    },
+}
+"""Of the tables."""
+
+
+def table(rows: dict[str, dict[str, Any]]) -> str:
+    """Rows of counts, as Markdown."""
+    lines = [f"| kernel | {' | '.join(COLUMNS)} |", "| --- |" + " ---: |" * len(COLUMNS)]
+    for name, row in rows.items():
+        lines.append(f"| {name} | {' | '.join(str(of(row)) for of in COLUMNS.values())} |")
+    return "\n".join(lines)
+
+
+ROLES = {"tcgen05.mma": "multiply", "clusterlaunchcontrol.try_cancel": "ask",
+         "cp.async.bulk.tensor": "load"}  # fmt: skip
+"""Whose warp it is that executes such an instruction, but for the first four, which store."""
+
+
 class Roles(Statistics):
-    """Statistics, and the instructions of each warp."""
+    """Statistics, and the instructions of each role's warps."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.by_warp: Counter[int] = Counter()
+        self._by_warp: Counter[int] = Counter()
+        self._roles: dict[int, str] = dict.fromkeys(range(4), "store")
+        self._columns = 0
+        self._shared_bytes = 0
 
     def instruction(self, cta: Any, step: Any, lanes: Any) -> None:
+        """Count it."""
         super().instruction(cta, step, lanes)
-        self.by_warp.update(lane_sets.warps(lanes))
+        warps = lane_sets.warps(lanes)
+        self._by_warp.update(warps)
+        opcode = step.instruction.opcode
+        for start, role in ROLES.items():
+            if opcode.startswith(start):
+                for warp in warps:
+                    self._roles.setdefault(int(warp), role)
+        if opcode.startswith("tcgen05.dealloc"):
+            self._columns = max(self._columns, int(cta.tensor_core.memory.allocated.sum()))
+            last = int(np.flatnonzero(cta.shared.writer >= 0)[-1])
+            self._shared_bytes = max(self._shared_bytes, last + 1 - SHARED_BASE)
+
+    def counts(self, sums: int) -> Counts:
+        """All of it; of so many sums."""
+
+        def number(*words: str) -> int:
+            found = self.instructions.items()
+            return sum(n for opcode, n in found if all(word in opcode for word in words))
+
+        roles: Counter[str] = Counter()
+        for warp, executed in self._by_warp.items():
+            roles[self._roles.get(warp, "others")] += executed
+        moved = self.bytes
+        return Counts(
+            self._shared_bytes,
+            self._columns,
+            moved["shared store by TMA"],
+            number("cp.async.bulk.tensor", "mbarrier"),
+            number("cp.async.bulk.tensor", "bulk_group"),
+            number("tcgen05.mma"),
+            number("tcgen05.cp"),
+            sum(n for key, n in moved.items() if "operand" in key),
+            number("tcgen05.commit"),
+            number("mbarrier.arrive"),
+            number("try_wait"),
+            {role: round(n * 128 * 128 / sums, 1) for role, n in sorted(roles.items())},
+        )
 
 
-def count(fields: dict[str, Any]) -> Counts:
-    """Run a configuration on the emulated GPU."""
-    config = MatmulConfig(100, "bf16", **{"consumers": 1, **fields})
-    a, b = torch.ones(SIZE, SIZE).bfloat16(), torch.ones(SIZE, SIZE).bfloat16()
-    c = torch.empty_like(a)
+def scale_descriptor(config: MatmulConfig, plan: LaunchPlan, name: str, size_k: int) -> Any:
+    """The TMA descriptor of scales that are all one; None if there are none."""
+    if config.scaling is None or plan.scale_tiles is None:
+        return None
+    columns = size_k * config.scaling.packed // config.scaling.length // 4
+    shape = (SIZE // 128, columns, 2, 256)
+    if config.scaling.scale == "e4m3":
+        blocks = torch.ones(shape).to(torch.float8_e4m3fn)
+    else:
+        blocks = torch.full(shape, 127, dtype=torch.uint8)
+    return descriptor(blocks, plan.scale_tiles[SCALES.index(name)])
+
+
+def count(fields: dict[str, Any], size_k: int = SIZE) -> Counts:
+    """Run a configuration on the emulated GPU; all operands, and scales, are one.
+
+    Args:
+        size_k: K, as torch counts it (of 4-bit elements in pairs).
+    """
+    config = MatmulConfig(100, **{"element_type": "bf16", "consumers": 1, **fields})
     gpu = SimpleNamespace(multi_processor_count=PROCESSORS)
-    plan = launch_plan(config, SIZE, SIZE, SIZE, gpu)
-    arguments = launch_arguments(config, plan, a, b.T, c)
+    plan = launch_plan(config, SIZE, SIZE, size_k, gpu)
+    one, stored_as = ONE.get(config.element_type, (1, torch.bfloat16))
+    a, b = (torch.full((SIZE, size_k), one).to(stored_as) for _ in "ab")
+    c = torch.empty(SIZE, SIZE, dtype=torch.bfloat16)
+    values = launch_arguments(
+        config, plan, a,
+        b.T if config.b_major == "K" else b.T.contiguous(), c,
+        **{name: scale_descriptor(config, plan, name, size_k) for name in SCALES},
+    )  # fmt: skip
     observer = Roles()
     with triton_ext.emulate("sm_100", observer=observer):
-        values = list(arguments.values())
-        compiled = plan.kernel[plan.grid](*values, **plan.constants, **plan.options)
-    assert (c == SIZE).all()
-
-    def instructions(word: str) -> int:
-        return sum(n for opcode, n in observer.instructions.items() if word in opcode)
-
-    tiles = (SIZE / 128) ** 2
-    roles: Counter[str] = Counter()
-    for warp, number in observer.by_warp.items():
-        roles["first warpgroup" if warp < 4 else f"warp {warp}"] += number
-    moved = observer.bytes
-    return Counts(
-        compiled.metadata.shared,
-        compiled.metadata.tmem_size,
-        SIZE**3
-        * 2
-        * (config.rows + config.columns // config.cluster)
-        // (config.rows * config.columns),
-        moved["shared store by TMA"],
-        instructions("cp.async.bulk.tensor"),
-        instructions("tcgen05.mma"),
-        sum(n for key, n in moved.items() if "operand" in key),
-        instructions("tcgen05.commit"),
-        instructions("mbarrier.arrive"),
-        instructions("try_wait"),
-        {role: round(number / tiles, 1) for role, number in sorted(roles.items())},
-    )
+        by_name = {name: value for name, value in values.items() if name in SCALES}
+        descriptors = [value for name, value in values.items() if name not in SCALES]
+        plan.kernel[plan.grid](*descriptors, **by_name, **plan.constants, **plan.options)
+    assert (c == size_k * (config.scaling.packed if config.scaling else 1)).all()
+    return observer.counts(SIZE * SIZE)
 
 
 def main() -> None:
-    """Print a table, and write it if that is asked for."""
+    """Print tables, and write them if that is asked for."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--cutlass", type=Path, help="a checkout of NVIDIA/cutlass")
+    parser.add_argument("--triton", type=Path, help="a checkout of Triton, for its Gluon examples")
+    parser.add_argument("--dsl", default=sys.executable, help="a Python that has the CuTe DSL")
     given = parser.parse_args()
-    rows = {name: asdict(count(fields)) for name, fields in STEPS.items()}
-    for name, row in rows.items():
-        print(f"{name}: " + ", ".join(f"{key} {value}" for key, value in row.items()))
+    found: dict[str, Any] = {"size": SIZE}
+    found["steps"] = {name: asdict(count(fields)) for name, fields in STEPS.items()}
+    print(table(found["steps"]))
+    if given.cutlass and given.triton:
+        from benchmarks.blackwell_others import side_by_side
+
+        found["side_by_side"] = side_by_side(given.cutlass, given.triton, given.dsl)
+        for problem, rows in found["side_by_side"].items():
+            print(f"\n{problem}\n{table(rows)}")
+    elif given.json and given.json.exists():
+        found["side_by_side"] = json.loads(given.json.read_text())["side_by_side"]
     if given.json:
-        given.json.write_text(json.dumps({"size": SIZE, "steps": rows}, indent=1) + "\n")
+        given.json.write_text(json.dumps(found, indent=1) + "\n")
 
 
 if __name__ == "__main__":

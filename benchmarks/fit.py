@@ -18,16 +18,21 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
+from typing import TypeAlias
 
 from benchmarks.matmul import geometric_mean
+from triton_ext.kernels import cost_model, cost_model_sm100
 from triton_ext.kernels.config import MatmulConfig
-from triton_ext.kernels.cost_model import FITTED, Constants, predicted_seconds, suits
+
+Constants: TypeAlias = "cost_model.Constants | cost_model_sm100.Constants"
 
 SHARPNESS = 30.0
 """How fast the probability falls: by 1/e where a time is longer by 1/30."""
 ERROR_WEIGHT = 2.0
 STEPS = (1.2, 1.05)
 """By which factors a constant is changed, one after the other."""
+MULTIPROCESSORS = {90: 132, 100: 148}
+"""Of an H200, and a B200."""
 HIGHEST = {
     "tensor_flops": 8.2e12, "power_flops": 820e12, "power_flops_8": 1700e12, "memory_bytes": 4.8e12
 }  # fmt: skip
@@ -44,11 +49,25 @@ class Timed:
     configs: tuple[MatmulConfig, ...]
     seconds: tuple[float, ...]
 
-    def predicted(self, constants: Constants, multiprocessors: int = 132) -> list[float]:
-        return [
-            predicted_seconds(config, *self.sizes, multiprocessors, constants=constants)
-            for config in self.configs
-        ]
+    def predicted(self, constants: Constants) -> list[float]:
+        return [_predicted(config, self.sizes, constants) for config in self.configs]
+
+
+def _predicted(config: MatmulConfig, sizes: tuple[int, int, int], constants: Constants) -> float:
+    multiprocessors = MULTIPROCESSORS[config.arch]
+    if isinstance(constants, cost_model.Constants):
+        return cost_model.predicted_seconds(config, *sizes, multiprocessors, constants=constants)
+    return cost_model_sm100.predicted_seconds(config, *sizes, multiprocessors, constants=constants)
+
+
+def _suits(config: MatmulConfig, sizes: tuple[int, int, int]) -> bool:
+    return config.arch == 100 or cost_model.suits(config, *sizes, MULTIPROCESSORS[90])
+
+
+def start_of(timed: Sequence[Timed]) -> Constants:
+    """The constants that there are for the GPU of a survey."""
+    arch = timed[0].configs[0].arch
+    return cost_model.FITTED if arch == 90 else cost_model_sm100.FITTED
 
 
 def read(path: Path) -> list[Timed]:
@@ -59,7 +78,7 @@ def read(path: Path) -> list[Timed]:
         pairs = [
             (config, each["seconds"])
             for each in row["configs"]
-            if suits(config := MatmulConfig(**each["config"]), *sizes, 132)
+            if _suits(config := MatmulConfig(**each["config"]), sizes)
         ]
         configs, seconds = zip(*pairs, strict=True)
         found.append(Timed(sizes, row["problem"], row["torch_us"] * 1e-6, configs, seconds))
@@ -84,17 +103,18 @@ def loss(timed: Sequence[Timed], constants: Constants) -> float:
     return total / len(timed)
 
 
-def fit(timed: Sequence[Timed], start: Constants = FITTED, rounds: int = 4) -> Constants:
+def fit(timed: Sequence[Timed], start: Constants, rounds: int = 4) -> Constants:
     """Change one constant after the other, as long as it helps."""
     constants, least = start, loss(timed, start)
     for step in STEPS:
         for _ in range(rounds):
             before = least
-            for field in fields(Constants):
+            for field in fields(start):
                 for factor in (step, 1 / step):
                     while True:
                         value = getattr(constants, field.name) * factor
-                        value = min(value, HIGHEST.get(field.name, value))
+                        if isinstance(start, cost_model.Constants):
+                            value = min(value, HIGHEST.get(field.name, value))
                         changed = replace(constants, **{field.name: value})
                         found = loss(timed, changed)
                         if found >= least * (1 - 1e-5):
@@ -141,9 +161,10 @@ def main() -> None:
     parser.add_argument("--folds", type=int, default=5, help="of the cross-validation; 0: none")
     arguments = parser.parse_args()
     timed = [each for path in arguments.files for each in read(path)]
-    off = statistics.median(errors(timed, FITTED))
-    report(f"{len(timed)} problems, constants as they are", timed, costs(timed, FITTED), off)
-    constants = fit(timed)
+    start = start_of(timed)
+    off = statistics.median(errors(timed, start))
+    report(f"{len(timed)} problems, constants as they are", timed, costs(timed, start), off)
+    constants = fit(timed, start)
     off = statistics.median(errors(timed, constants))
     report("fitted to all", timed, costs(timed, constants), off)
     held, held_costs, held_errors = [], [], []

@@ -1,4 +1,4 @@
-"""Times of many configurations of drawn problems, for `benchmarks.fit`; on a Hopper GPU.
+"""Times of many configurations of drawn problems, for `benchmarks.fit`; needs a GPU.
 
     python -m benchmarks.survey --random 1 2 3 --number 60 --json FILE [--candidates 24]
 
@@ -26,7 +26,6 @@ from benchmarks import harness
 from benchmarks.harness import Row, Table
 from benchmarks.matmul import (
     INPUT_BYTES,
-    MULTIPROCESSORS,
     checked,
     describe,
     kernel_launches,
@@ -34,8 +33,8 @@ from benchmarks.matmul import (
 )
 from benchmarks.problems import Problem, drawn_problems, inputs
 from benchmarks.replay import graph_of, launches_in_graph, replayed_seconds
+from triton_ext.kernels import cost_model, cost_model_sm100
 from triton_ext.kernels.config import MatmulConfig
-from triton_ext.kernels.cost_model import ranked_configs, suits
 from triton_ext.kernels.launch import compile_matmul
 
 ROUNDS = 3
@@ -49,21 +48,32 @@ def kind(config: MatmulConfig) -> tuple[Any, ...]:
     return config.rows, config.consumers, config.pingpong, together, config.swap, parts
 
 
-def considered(problem: Problem, number: int) -> list[MatmulConfig]:
+def considered(
+    problem: Problem, number: int, arch: int, multiprocessors: int
+) -> list[MatmulConfig]:
     """The configurations to measure, the cost model's choice first."""
-    ranked = ranked_configs(
+    asked = (
         problem.element_type, problem.a_major, problem.b_major, problem.m, problem.n, problem.k,
-        MULTIPROCESSORS, problem.out_type, every=True,
+        multiprocessors, problem.out_type,
     )  # fmt: skip
-    sizes = problem.m, problem.n, problem.k, MULTIPROCESSORS
-    ranked = [c for c in ranked if c.k_blocks == 1 or suits(c, *sizes)]
+    if arch == 100:
+        ranked = cost_model_sm100.ranked_configs(*asked)
+        choice = ranked[0]
+    else:
+        sizes = problem.m, problem.n, problem.k, multiprocessors
+        ranked = [
+            config
+            for config in cost_model.ranked_configs(*asked, every=True)
+            if config.k_blocks == 1 or cost_model.suits(config, *sizes)
+        ]
+        choice = problem.config(multiprocessors)
     seen: Counter[tuple[Any, ...]] = Counter()
     found = ranked[: number // 2]
     for config in ranked:
         seen[kind(config)] += 1
         if seen[kind(config)] <= 2 and config not in found:
             found.append(config)
-    return [problem.config(), *(c for c in found if c != problem.config())][:number]
+    return [choice, *(c for c in found if c != choice)][:number]
 
 
 def measure(problem: Problem, configs: Sequence[MatmulConfig]) -> Row:
@@ -144,10 +154,12 @@ def main() -> None:
         for seed in arguments.random
         for problem in drawn_problems(seed, arguments.number)
     ]  # fp16 takes the time of bf16, so that fewer kernels are compiled
+    gpu = torch.cuda.get_device_properties()
     work = []
     for problem in problems:
         number = arguments.candidates // (2 if problem.flops > 8e11 else 1)
-        work.append((problem, considered(problem, number)))
+        sides = considered(problem, number, 10 * gpu.major, gpu.multi_processor_count)
+        work.append((problem, sides))
     kernels = list(dict.fromkeys(config for _, configs in work for config in configs))
     begin = time.perf_counter()
     with ProcessPoolExecutor(os.cpu_count()) as pool:

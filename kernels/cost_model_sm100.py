@@ -16,6 +16,7 @@ products of the next; of the last tile it adds to the time.
 from __future__ import annotations
 
 import functools
+from dataclasses import dataclass
 from typing import Any
 
 from triton_ext.errors import LayoutError
@@ -27,70 +28,94 @@ from triton_ext.kernels.config import (
     MatmulConfig,
 )
 
-CLOCK = 1.85e9
-"""Cycles a second under load: what the rates of NVIDIA's data sheet of the HGX B200 (2.25e15 dense
-operations of 16 bits a second for 148 SMs) come to at `MMA_FLOPS`."""
-MMA_FLOPS = 8192
-"""Operations of an SM's tensor cores in a cycle, with 16-bit operands; with 8-bit ones twice that,
-with tf32 half, with 4-bit ones, two of which count as one, four times as many (the same data sheet:
-4.5e15, 1.1e15, 9e15)."""
 MMA_ROWS = 128
 """A product of 64 rows takes as long as one of 128 (PTX ISA, "Data path layout": it uses half of
 the lanes)."""
 SHARED_BYTES = 128
 """Bytes of shared memory that an SM reads in a cycle (CUDA programming guide: 32 banks)."""
-MEMORY_BYTES = 7.7e12
-"""Bytes from memory in a second (data sheet of the HGX B200)."""
-LOAD_BYTES = 64
-"""Bytes that an SM loads from the L2 cache in a cycle. An assumption: that of the A100 (its white
-paper), which Hopper's SMs were measured not to exceed."""
-LAUNCH_SECONDS = 2e-6
-"""From the kernel before to the first product, and from the last one to the end: as on Hopper."""
-CLUSTER_SECONDS = 1.3e-6
-"""What a launch takes longer if its blocks form clusters: as on Hopper."""
-TILE_SECONDS = 0.2e-6
-"""From the last product of a tile to the first of the next: an assumption. (The next tile's
-operands are there; its tensor memory has been read.)"""
-STORE_BYTES = 524e9
-"""Bytes that an SM stores in a second: as on Hopper."""
-PART_BYTES = 24.6e9
-"""Bytes of a part of a tile that an SM writes in a second, and reads back: as on Hopper."""
-PART_SECONDS = 1.15e-6
-"""What it takes to tell that a part is there, and to find out: as on Hopper."""
+
+
+@dataclass(frozen=True)
+class Constants:
+    """What nobody has measured; ``python -m benchmarks.fit`` fits it to a survey.
+
+    Attributes:
+        clock: cycles a second under load: what the rates of NVIDIA's data sheet of the HGX B200
+            (2.25e15 dense operations of 16 bits a second for 148 SMs) come to at `mma_flops`.
+        mma_flops: operations of an SM's tensor cores in a cycle, with 16-bit operands; with 8-bit
+            ones twice that, with tf32 half, with 4-bit ones, two of which count as one, four times
+            as many (the same data sheet: 4.5e15, 1.1e15, 9e15).
+        memory_bytes: from memory in a second (the same data sheet).
+        load_bytes: that an SM loads from the L2 cache in a cycle. An assumption: that of the A100
+            (its white paper), which Hopper's SMs were measured not to exceed.
+        launch: seconds from the kernel before to the first product, and from the last one to the
+            end: as on Hopper.
+        cluster: what a launch takes longer if its blocks form clusters: as on Hopper.
+        tile: from the last product of a tile to the first of the next: an assumption. (The next
+            tile's operands are there; its tensor memory has been read.)
+        store_bytes: that an SM stores in a second: as on Hopper.
+        part_bytes: of a part of a tile that an SM writes in a second, and reads back: as on Hopper.
+        part: what it takes to tell that a part is there, and to find out: as on Hopper.
+    """
+
+    clock: float = 1.85e9
+    mma_flops: float = 8192
+    memory_bytes: float = 7.7e12
+    load_bytes: float = 64
+    launch: float = 2e-6
+    cluster: float = 1.3e-6
+    tile: float = 0.2e-6
+    store_bytes: float = 524e9
+    part_bytes: float = 24.6e9
+    part: float = 1.15e-6
+
+
+FITTED = Constants()
+"""Not fitted yet: documented, or taken over from Hopper."""
 
 
 def predicted_seconds(
-    config: MatmulConfig, m: int, n: int, k: int, multiprocessors: int, batch: int = 1
+    config: MatmulConfig,
+    m: int,
+    n: int,
+    k: int,
+    multiprocessors: int,
+    batch: int = 1,
+    *,
+    constants: Constants = FITTED,
 ) -> float:
     """The seconds that the product, or a batch of them, takes on a GPU with that many SMs."""
     rows, columns = (n, m) if config.swap else (m, n)
     tiles = batch * -(-rows // (config.cluster * config.rows)) * -(-columns // config.columns)
     resident = multiprocessors // config.cluster
     k_tiles = -(-k // config.block_k)
-    tile = k_tiles * max(_multiply_cycles(config), _load_bytes(config) / LOAD_BYTES) / CLOCK
+    cycles = _multiply_cycles(config, constants.mma_flops)
+    tile = k_tiles * max(cycles, _load_bytes(config) / constants.load_bytes) / constants.clock
     waves, left = divmod(tiles, resident)
-    stored = config.rows * config.columns * C_BYTES[config.c_type] / STORE_BYTES
-    between = TILE_SECONDS if config.accumulators > 1 else TILE_SECONDS + stored
+    stored: float = config.rows * config.columns * C_BYTES[config.c_type]
+    stored /= constants.store_bytes
+    between = constants.tile + (0 if config.accumulators > 1 else stored)
     seconds = waves * tile + (waves + bool(left) - 1) * between
     if left:
         splits = max(1, min(resident // left, config.max_splits, k_tiles // 4))
         seconds += tile / splits
         if splits > 1:
-            seconds += PART_SECONDS + 2 * 4 * config.rows * config.columns / PART_BYTES
+            part_bytes = 2 * 4 * config.rows * config.columns
+            seconds += constants.part + part_bytes / constants.part_bytes
     operands = config.element_bytes * (m * k + k * n)
     moved = batch * (operands + C_BYTES[config.c_type] * m * n)
     return (
-        LAUNCH_SECONDS
-        + CLUSTER_SECONDS * (config.cluster > 1)
-        + max(seconds, moved / MEMORY_BYTES)
+        constants.launch
+        + constants.cluster * (config.cluster > 1)
+        + max(seconds, moved / constants.memory_bytes)
         + stored
     )
 
 
-def _multiply_cycles(config: MatmulConfig) -> float:
+def _multiply_cycles(config: MatmulConfig, mma_flops: float) -> float:
     """Cycles of an SM's tensor cores for the product of a tile of A and one of B."""
     flops = 2 * MMA_ROWS * config.columns * config.block_k
-    rate = MMA_FLOPS * 2 / config.element_bytes
+    rate = mma_flops * 2 / config.element_bytes
     times = 2 if config.side else 1  # each of the two products reads all of A
     read = (times * config.rows + config.columns / (1 + config.pair)) * config.block_k
     return max(flops / rate, read * config.element_bytes / SHARED_BYTES)

@@ -144,7 +144,7 @@ class Ring:
         )
         off_k = k * (self.a_tiles.shape[2] * operands.K_BLOCKS)
         barrier = self.ready.index(slot.index)
-        mbarrier.wait(self.free.index(slot.index), slot.phase ^ 1)  # passes in the first turn
+        self.wait_free(slot)
         if self.free_everywhere is not None:
             mbarrier.wait(self.free_everywhere.index(slot.index), slot.phase ^ 1)
         mbarrier.expect(barrier, operand_bytes + narrow_bytes + scale_bytes)
@@ -160,6 +160,11 @@ class Ring:
                       operands.B_K_MAJOR, SHARED=SHARED)  # fmt: skip
         if scales is not None:
             scales.fill(slot.index, work, k, barrier)
+
+    @gluon.jit
+    def wait_free(self, slot):
+        """Wait until the slot's last tiles have been read; passes in the first turn."""
+        mbarrier.wait(self.free.index(slot.index), slot.phase ^ 1)
 
     @gluon.jit
     def wait(self, slot):

@@ -30,7 +30,13 @@ from triton.experimental.gluon.language.nvidia.blackwell import (
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from triton_ext.compat import aggregate, load_accumulator, register_layout, sums_layout
+from triton_ext.compat import (
+    TRITON_VERSION,
+    aggregate,
+    load_accumulator,
+    register_layout,
+    sums_layout,
+)
 from triton_ext.kernels.block_scales import block_scales_of
 from triton_ext.kernels.epilogue import Epilogue, Parts, Residual, Scaling
 from triton_ext.kernels.launch_control import ask, tickets_of
@@ -41,6 +47,11 @@ from triton_ext.kernels.warp_specialized import prefetch_operand
 
 ONE_WARP = gl.constexpr(24)
 """Registers of a thread of the roles that are one warp."""
+
+
+ENDS_TOGETHER = gl.constexpr(TRITON_VERSION >= (3, 9))
+"""Whether Triton ends every kernel in a cluster with a barrier of the cluster; before 3.9, only one
+that frees tensor memory of pairs."""
 
 
 @gluon.jit
@@ -157,6 +168,11 @@ def load(operands, ring, tickets, PREFETCH: gl.constexpr, PREFETCH_LEFT: gl.cons
             ring.fill(slot, operands, work, k)
             slot = slot.next()
         ticket = tickets.next(ticket)
+    if gl.num_ctas() > 1 and not ENDS_TOGETHER:
+        # No block may end while another one's commit is on its way to it.
+        for _ in gl.static_range(ring.STAGES):
+            ring.wait_free(slot)
+            slot = slot.next()
 
 
 @gluon.jit
@@ -168,22 +184,24 @@ def multiply(ring, accumulators, tickets):
     while ticket.more:
         work = tickets.work(ticket)
         sums = accumulators.empty(which)
-        for k in range(work.k_first, work.k_end):
+        use_acc = gl.to_tensor(False)
+        for _ in range(work.k_first, work.k_end):
             ring.wait(slot)
             a_tile = ring.a_tiles.index(slot.index)
             if ring.NARROW:
                 narrow_tile = ring.narrow_tiles.index(slot.index)
-                tcgen05_mma(a_tile, narrow_tile, sums.narrow, use_acc=k > work.k_first)
+                tcgen05_mma(a_tile, narrow_tile, sums.narrow, use_acc=use_acc)
             b_tile, free = ring.b_tiles.index(slot.index), ring.free.index(slot.index)
             if ring.scales is not None:
                 ring.scales.multiply(
-                    slot.index, a_tile, b_tile, sums.wide, k > work.k_first, free
+                    slot.index, a_tile, b_tile, sums.wide, use_acc, free
                 )  # fmt: skip
             else:
                 tcgen05_mma(
-                    a_tile, b_tile, sums.wide, use_acc=k > work.k_first,
+                    a_tile, b_tile, sums.wide, use_acc=use_acc,
                     multicast=gl.num_ctas() > 1, mbarriers=[free],
                 )  # fmt: skip
+            use_acc = gl.to_tensor(True)
             slot = slot.next()
         tcgen05_commit(accumulators.ready.index(which.index))
         which = which.next()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import itertools
 import json
 import math
@@ -22,8 +23,9 @@ from sites import ROOT
 import triton_ext
 from triton_ext.compat import LAUNCH_OPTIONS, TRITON_VERSION, compile_kernel
 from triton_ext.hardware.architecture import SHARED_MEMORY_PER_BLOCK
+from triton_ext.kernels import cost_model, cost_model_sm100
 from triton_ext.kernels.config import MatmulConfig
-from triton_ext.kernels.cost_model import FITTED, Constants, candidates, predicted_seconds
+from triton_ext.kernels.cost_model import predicted_seconds
 from triton_ext.kernels.launch import compiled_arguments, launch_arguments, launch_plan
 
 sys.path.insert(0, str(ROOT))  # `benchmarks` is not installed
@@ -106,18 +108,27 @@ def test_problems_are_drawn_by_their_seed(seed):
         assert all(size % 8 == 0 for size in contiguous)  # what TMA reads without a copy
 
 
-def test_constants_are_fitted_to_times():
+@pytest.mark.parametrize(("model", "every", "gpu"), [
+    (cost_model, 9, {"launch": 4e-6, "part": 9e-6, "memory_bytes": 3e12}),
+    (cost_model_sm100, 2, {"launch": 4e-6, "mma_flops": 6500, "memory_bytes": 4e12}),
+])  # fmt: skip
+def test_constants_are_fitted_to_times(model, every, gpu):
     """To times of a GPU with other constants; then the choice is the fastest."""
-    gpu = Constants(launch=4e-6, part=9e-6, memory_bytes=3e12)
     timed = []
     for m, n, k in ((16, 4608, 3584), (512, 1024, 4096), (3000, 700, 500), (2048, 2048, 2048)):
-        configs = tuple(candidates("bf16", "K", "K")[::9])
-        sizes = (m, n, k)
-        seconds = tuple(predicted_seconds(c, *sizes, 132, constants=gpu) for c in configs)
+        configs, sizes = model.candidates("bf16", "K", "K")[::every], (m, n, k)
+        constants = dataclasses.replace(model.FITTED, **gpu)
+        seconds = tuple(
+            model.predicted_seconds(
+                c, *sizes, fit.MULTIPROCESSORS[configs[0].arch], constants=constants
+            )
+            for c in configs
+        )
         timed.append(fit.Timed(sizes, f"{m}x{n}x{k}", 1e-5, configs, seconds))
-    fitted = fit.fit(timed, rounds=1)
+    start = fit.start_of(timed)
+    fitted = fit.fit(timed, start, rounds=1)
     assert statistics.median(fit.errors(timed, fitted)) < 0.05
-    assert statistics.median(fit.errors(timed, FITTED)) > 0.1
+    assert statistics.median(fit.errors(timed, start)) > 0.1
     assert max(fit.costs(timed, fitted)) < 1.02
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 
 import click
 import pytest
@@ -71,6 +72,9 @@ def test_what_is_wrong_is_tried_again_and_what_is_right_is_not(start):
     assert "first day" in str(found["claims"])
     assert "2 confirmed, 2 wrong" in found["verdict"]
     assert "nvfp4" in found["verdict"]
+    lines = first_light.summarized(found).splitlines()
+    assert found["verdict"] in lines[0]
+    assert [line.split("|")[2].strip() for line in lines[4:]] == list(states.values())
     called.clear()
     monkey = lambda kind, *arguments: called.append(kind) or by_torch(kind, *arguments)  # noqa: E731
     status, found = start(monkey)
@@ -87,8 +91,50 @@ def test_a_file_of_another_gpu_is_left_alone(start):
     assert start(by_torch)[1] == found
 
 
-def test_a_process_that_ends_is_a_finding(monkeypatch):
+PROCESS = """\
+import json, os, sys, time
+file = sys.argv[-1 - 2 * sys.argv.count("--claim")]
+names = [after for word, after in zip(sys.argv, sys.argv[1:]) if word == "--claim"]
+found = json.load(open(file))
+for name in names:
+    if name == "kills":
+        sys.exit(3)
+    if name == "hangs":
+        time.sleep(60)
+    state = "wrong" if name == "differs" else "confirmed"
+    found["claims"][name] = {"state": state, "seen": "", "run": found["run"]}
+    with open(file + ".part", "w") as part:
+        json.dump(found, part)
+    os.replace(file + ".part", file)
+    if state == "wrong":
+        break
+"""
+
+
+def test_a_process_that_ends_or_hangs_is_a_finding_and_the_next_one_goes_on(tmp_path, monkeypatch):
+    """With a process in place of the command's own, which tries claims by their names."""
+    script = tmp_path / "python"
+    program = tmp_path / "process.py"
+    program.write_text(PROCESS)
+    script.write_text(f'#!/bin/sh\nexec {sys.executable} {program} "$@"\n')
+    script.chmod(0o755)
+    monkeypatch.setattr("sys.executable", str(script))
+    monkeypatch.setattr(first_light, "LIMIT_SECONDS", 6)
     place = first_light.Place(100, "a GPU", False)
-    monkeypatch.setattr("sys.executable", "/bin/false")
-    state, seen = first_light.tried(place, next(first_light.claims(place)), alone=False)
-    assert (state, seen.split(",")[0]) == ("wrong", "its process ended: 1")
+    names = ["one", "differs", "two", "kills", "hangs", "three"]
+    chosen = [first_light.Claim(name, "", lambda: None) for name in names]
+    report = first_light.Report.of(tmp_path / "found.json", place)
+    report.start(chosen)
+    claims = first_light.try_in_processes(report, chosen, 60).claims
+    assert [claims[name]["state"] for name in names] == [
+        "confirmed", "wrong", "confirmed", "wrong", "wrong", "confirmed"
+    ]  # fmt: skip
+    assert "process ended: 3" in claims["kills"]["seen"]
+    assert "did not end in 6 s" in claims["hangs"]["seen"]
+    chosen.append(first_light.Claim("four", "", lambda: None))
+    report = first_light.Report.of(tmp_path / "found.json", place)
+    report.start(chosen)
+    assert report.found["run"] == 2
+    again = first_light.try_in_processes(report, chosen, 0).claims
+    assert again.pop("four")["state"] == "not run"
+    assert again == claims

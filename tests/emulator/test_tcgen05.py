@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import pytest
@@ -49,6 +50,7 @@ from triton_ext.emulator.errors import (
     TensorMemoryFault,
     UninitializedRead,
 )
+from triton_ext.emulator.units.matrix_product import EXACT, aligned_sum
 
 SCHEDULES = ("eager", "lazy", "random")
 LANES, COLUMNS = 128, 512
@@ -305,6 +307,7 @@ def multiply(
     tail: str = "",
     moves: str = "",
     check: bool = False,
+    values: Callable[[tuple[int, ...], str, int], np.ndarray] = small_integers,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Run products over `steps` instructions along K; D before and after, A, B.
 
@@ -312,10 +315,12 @@ def multiply(
     """
     k = K_OF_KIND[kind]
     names = {"A": "K" if majors[0] == "K" else "MN", "B": "K" if majors[1] == "K" else "MN"}
-    a = small_integers((m, k * steps), a_type, 5)
-    b = small_integers((n, k * steps), b_type, 6)
+    a = values((m, k * steps), a_type, 5)
+    b = values((n, k * steps), b_type, 6)
     row, _, columns = accumulator_cell(m, n, group, ws)
     before = np.random.default_rng(7).integers(-50, 50, (group, 128, columns))
+    if values is not small_integers:
+        before = before / 7
     before = before.astype({"f32": np.float32, "f16": np.float16, "s32": np.int32}[d_type])
     before_words = before.view(np.uint16 if d_type == "f16" else np.uint32).astype(np.uint32)
     a_columns = 8 * steps
@@ -564,6 +569,55 @@ def test_saturating_integers() -> None:
         check_product("i8", 128, 32, "s8", "u8", "s32", saturate=saturate)
 
 
+def random_values(shape: tuple[int, ...], type_name: str, seed: int) -> np.ndarray:
+    """Of several orders of magnitude, as far as the type has them."""
+    generator = np.random.default_rng(seed)
+    drawn = generator.standard_normal(shape) * np.exp2(generator.integers(-4, 3, shape))
+    drawn = drawn.astype(np.float32)
+    if type_name == "tf32":
+        drawn = (drawn.view(np.uint32) & 0xFFFFE000).view(np.float32)
+    return drawn.astype(DTYPES[type_name]).astype(np.float64)
+
+
+ROUNDED_ONCE = "the exact sum, rounded once"
+
+
+def rules_that_fit(
+    a: np.ndarray, b: np.ndarray, types: tuple[str, str], before: np.ndarray, after: np.ndarray,
+    d_type: str = "f32",
+) -> list[str]:  # fmt: skip
+    """Of the ways to add the products of A (M, K) and B (N, K), those that give these bits."""
+    words, dtype = (np.uint16, np.float16) if d_type == "f16" else (np.uint32, np.float32)
+    d = before.astype(words).view(dtype)
+    rules = {ROUNDED_ONCE: EXACT} | {
+        f"aligned to the largest, {bits} bits below it, cut off":
+            partial(aligned_sum, types=types, fraction=bits)
+        for bits in range(11, 27)
+    }  # fmt: skip
+    left, right = a.astype(np.float32), b.T.astype(np.float32)
+    found = after.astype(words)
+    return [
+        name
+        for name, rule in rules.items()
+        if (rule(left, right, d, d_type).view(words) == found).all()
+    ]
+
+
+@pytest.mark.parametrize(("kind", "a_type", "b_type", "d_type"), [
+    case for case in KINDS if case[0] != "i8"
+])  # fmt: skip
+def test_products_of_random_numbers(
+    kind: str, a_type: str, b_type: str, d_type: str, record_property: Callable[[str, object], None]
+) -> None:
+    """How one instruction rounds; on silicon (`silicon.replay`), which of the rules is true."""
+    before, after, a, b = multiply(
+        kind, 128, 64, a_type, b_type, d_type, steps=1, values=random_values
+    )
+    fitting = rules_that_fit(a, b, (a_type, b_type), before[0], after[0], d_type)
+    record_property("rounding", fitting)
+    assert ROUNDED_ONCE in fitting
+
+
 # -------------------------------------------------------------- block-scaled mma
 
 # kind, scale_vectorsize, scale type -> factors of a row, types of A and B
@@ -609,12 +663,14 @@ def scale_columns(factors: np.ndarray, first_byte: int, groups: list[int]) -> np
 def scaled_product(
     case: tuple[str, str, str, int, str, str], m: int, n: int, group: int, ids: tuple[int, int],
     *, spoil: bool = False, schedule: str = "eager", check: bool = False,
+    values: Callable[[tuple[int, ...], str, int], np.ndarray] = small_integers,
+    product: Callable[[np.ndarray, np.ndarray], np.ndarray] = lambda a, b: a @ b.T,
 ) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
-    """D, and what it must be: (blocks, lanes, columns)."""
+    """D, and what it must be by `product`: (blocks, lanes, columns)."""
     kind, vector, scale_type, count, a_type, b_type = case
     k = K_OF_KIND[kind]
     packed = kind != "mxf8f6f4"
-    a, b = small_integers((m, k), a_type, 15), small_integers((n, k), b_type, 16)
+    a, b = values((m, k), a_type, 15), values((n, k), b_type, 16)
     a_codes, a_values = scale_codes((m, count), scale_type, 17)
     b_codes, b_values = scale_codes((n, count), scale_type, 18)
     _, _, columns = accumulator_cell(m, n, group, False)
@@ -624,9 +680,9 @@ def scaled_product(
     blocks = []
     for block in range(group):
         tiles = [
-            place(values[block * (len(values) // group) :][: len(values) // group], name, "K",
+            place(each[block * (len(each) // group) :][: len(each) // group], name, "K",
                   (32, 16), packed)
-            for values, name in ((a, a_type), (b, b_type))
+            for each, name in ((a, a_type), (b, b_type))
         ]  # fmt: skip
         sfa = scale_columns(a_codes[block * (m // group) :][: m // group], ids[0], [0, 1, 2, 3])
         sfb = np.zeros((b_columns, 128), np.uint32)
@@ -686,7 +742,8 @@ WAIT:
     scaled_a = a * np.repeat(a_values, k // count, axis=1)
     scaled_b = b * np.repeat(b_values, k // count, axis=1)
     nothing = np.zeros((group, 128, columns), np.uint32)
-    expected = expected_cells(scaled_a @ scaled_b.T, nothing, m, n, group, False, "f32")
+    d = product(scaled_a, scaled_b)
+    expected = expected_cells(d, nothing, m, n, group, False, "f32")
     return found.transpose(0, 2, 1), expected
 
 
@@ -707,6 +764,23 @@ def test_block_scaled_product_of_every_shape(m: int, n: int, group: int, schedul
     for case in (SCALED[0], SCALED[6]):
         found, expected = scaled_product(case, m, n, group, (0, 0), schedule=schedule)
         assert (found == expected).all()
+
+
+@pytest.mark.parametrize("case", SCALED, ids=lambda case: "-".join(map(str, case)))
+def test_block_scaled_products_of_random_numbers(
+    case: tuple[str, str, str, int, str, str], record_property: Callable[[str, object], None]
+) -> None:
+    """How one instruction rounds, as `test_products_of_random_numbers`."""
+    scaled: list[np.ndarray] = []
+
+    def product(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+        scaled.extend((a, b))
+        return a @ b.T
+
+    found, _ = scaled_product(case, 128, 64, 1, (0, 0), values=random_values, product=product)
+    fitting = rules_that_fit(*scaled, ("bf16", "bf16"), np.zeros((128, 64)), found[0])
+    record_property("rounding", fitting)
+    assert ROUNDED_ONCE in fitting
 
 
 def test_scale_factors_must_be_copied_to_every_group_of_lanes() -> None:

@@ -1,25 +1,30 @@
 """``triton-ext first-light``: what this project claims of a GPU, tried on the one that is there.
 
-The claims are products of every type, right and with the emulator's bits; the tests that need this
-GPU; and the time beside cuBLAS. Each ends as "confirmed", "wrong", "measured" or "not run", with
-what was seen, in a file that is written after each: started again, the command goes on from there.
-On a GPU each claim has a process of its own, as a kernel that never ran on silicon may hang it, or
-leave its context unusable.
+The claims are products of every type, right and with the emulator's bits; single instructions, the
+same PTX there and on the emulator (`tests/support/silicon/replay.py`); the time beside cuBLAS; the
+cost model, calibrated; the tests that need this GPU. Each ends as "confirmed", "wrong", "measured"
+or "not run", with what was seen, in a file that is written after each: started again, the command
+goes on from there. On a GPU the claims are tried in a process of their own, and after one that is
+wrong in another, as a kernel that never ran on silicon may hang the GPU, or leave the process's
+context unusable.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import itertools
 import json
+import os
 import platform
+import signal
 import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -41,8 +46,16 @@ TIMED = (4096, 4096, 4096)
 BOUND = {"tf32": 2.0**-9, "e4m3": 2.0**-9, "e5m2": 2.0**-9, "int8": 0.0}
 """How far a product may be from the exact one, in the Frobenius norm, if not by bf16's rounding."""
 LIMIT_SECONDS = 1200
+"""How long a claim may take."""
 DONE = ("confirmed", "measured")
 ROOT = Path(__file__).resolve().parents[2]
+INSTRUCTIONS = {
+    90: ("test_barriers.py", "test_bulk_stores.py", "test_scalar.py"),
+    100: ("test_tcgen05.py", "test_barriers.py", "test_bulk_stores.py", "test_scalar.py"),
+}
+"""Tests in tests/emulator whose launches are repeated on a GPU, by its architecture."""
+SURVEY = {90: ("--number", "8", "--seconds", "40"), 100: ("--number", "60", "--seconds", "300")}
+"""What `benchmarks.survey` measures for the calibration; of Hopper, whose model is fitted, less."""
 
 
 @dataclass(frozen=True)
@@ -72,19 +85,28 @@ class Place:
 
 
 @dataclass(frozen=True)
+class Finding:
+    """How a claim ended: "confirmed", "wrong", "measured" or "not run"; and what was seen."""
+
+    state: str
+    seen: str
+    detail: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class Claim:
     """Something to try.
 
     Attributes:
         name: unique.
         text: what is claimed.
-        check: tries it; returns how it ends, and what was seen.
+        check: tries it.
         on_gpu: whether it means nothing on an emulated GPU.
     """
 
     name: str
     text: str
-    check: Callable[[], tuple[str, str]]
+    check: Callable[[], Finding]
     on_gpu: bool = False
 
 
@@ -133,7 +155,7 @@ def multiply(kind: str, a: Any, b: Any, scale_a: Any, scale_b: Any) -> Any:
     return ops.matmul(a, b, out_dtype=torch.int32 if kind == "int8" else torch.bfloat16)
 
 
-def check_product(place: Place, kind: str, sizes: tuple[int, int, int]) -> tuple[str, str]:
+def check_product(place: Place, kind: str, sizes: tuple[int, int, int]) -> Finding:
     """Whether a product is right; and has the emulator's bits, on a GPU."""
     import torch
 
@@ -149,23 +171,71 @@ def check_product(place: Place, kind: str, sizes: tuple[int, int, int]) -> tuple
     bound = BOUND.get(kind, 0.0) + (0.0 if kind == "int8" else 2.0**-8)
     seen = f"relative error {error:.1e}, at most {bound:.1e}"
     if not error <= bound:
-        return "wrong", seen
+        return Finding("wrong", seen)
     if place.emulated:
-        return "confirmed", seen
+        return Finding("confirmed", seen)
     others = int((found != made("cpu")[0]).sum())
     seen += f"; {others} of {found.numel()} elements differ from the emulator's"
-    return ("wrong" if others and torch.isfinite(found).all() else "confirmed"), seen
+    return Finding("wrong" if others and torch.isfinite(found).all() else "confirmed", seen)
 
 
-def check_tests(place: Place, path: Path) -> tuple[str, str]:
+def run_python(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run a module of this checkout, tests or benchmarks."""
+    paths = [str(ROOT / "tests/support"), os.environ.get("PYTHONPATH", "")]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+    command = [sys.executable, "-m", *arguments]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=environment)
+
+
+def last_line(done: subprocess.CompletedProcess[str]) -> str:
+    """What a program said at the end."""
+    return (done.stdout.strip() or done.stderr.strip() or "nothing").splitlines()[-1][-300:]
+
+
+def check_instructions(place: Place, name: str) -> Finding:
+    """Whether what the tests of a file launch does the same there and on the emulator."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "found.json"
+        done = run_python(
+            "pytest", "-q", "-p", "no:xdist", "-p", "no:cacheprovider", "-p", "silicon.replay",
+            "--replay", "lazy" if place.emulated else "gpu", "--replay-target", f"sm_{place.arch}a",
+            "--replay-json", str(file), "-m", "not sm90 and not sm100", f"tests/emulator/{name}",
+        )  # fmt: skip
+        if not file.exists():
+            return Finding("wrong", last_line(done))
+        found = json.loads(file.read_text())
+    same, launches = found["launches"]
+    seen = f"{same} of {launches} launches of {len(found['instructions'])} instructions the same"
+    if found["different"]:
+        seen += f"; not so in {len(found['different'])} tests: {', '.join(found['different'])}"
+    return Finding("wrong" if found["different"] else "confirmed", seen[:600], found)
+
+
+def check_tests(place: Place, path: Path) -> Finding:
     """Whether the tests of a file that need this GPU pass."""
-    command = [sys.executable, "-m", "pytest", "-q", "-m", f"sm{place.arch}", str(path)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    lines = done.stdout.strip().splitlines() or [done.stderr[-200:]]
-    return ("confirmed" if done.returncode == 0 else "wrong"), lines[-1]
+    several = ("-n", str(min(6, os.cpu_count() or 1))) if importlib.util.find_spec("xdist") else ()
+    done = run_python("pytest", "-q", *several, "-m", f"sm{place.arch}", str(path))
+    failed = [line for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
+    state = "confirmed" if done.returncode == 0 else "wrong"
+    return Finding(state, last_line(done), {"failed": failed[:40]} if failed else {})
 
 
-def measure(kind: str) -> tuple[str, str]:
+def calibrate(place: Place) -> Finding:
+    """How far the cost model's times are from measured ones, and the constants that fit them."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "survey.json"
+        size = (*SURVEY[place.arch], "--random", "31", "--candidates", "10")
+        done = run_python("benchmarks.survey", *size, "--json", str(file))
+        if done.returncode == 0:
+            done = run_python("benchmarks.fit", str(file), "--folds", "0")
+    if done.returncode:
+        return Finding("wrong", last_line(done))
+    *said, constants = done.stdout.strip().split("\n    ", 1)
+    fitted = dict(line.strip().split(": float = ") for line in constants.splitlines())
+    return Finding("measured", " | ".join(said[0].splitlines()), {"constants": fitted})
+
+
+def measure(kind: str) -> Finding:
     """The time of a product beside cuBLAS, each replayed as a CUDA graph."""
     import torch
     from triton.testing import do_bench_cudagraph
@@ -183,9 +253,11 @@ def measure(kind: str) -> tuple[str, str]:
     try:
         theirs_ms = do_bench_cudagraph(theirs)
     except RuntimeError as error:
-        return "measured", f"{1e3 * ours_ms:.1f} us; torch has none: {str(error).splitlines()[0]}"
+        why = str(error).splitlines()[0]
+        return Finding("measured", f"{1e3 * ours_ms:.1f} us; torch has none: {why}")
     ratio = theirs_ms / ours_ms
-    return "measured", f"{1e3 * ours_ms:.1f} us, cuBLAS {1e3 * theirs_ms:.1f} us: {ratio:.2f} of it"
+    seen = f"{1e3 * ours_ms:.1f} us, cuBLAS {1e3 * theirs_ms:.1f} us: {ratio:.2f} of it"
+    return Finding("measured", seen)
 
 
 def claims(place: Place) -> Iterator[Claim]:
@@ -195,44 +267,150 @@ def claims(place: Place) -> Iterator[Claim]:
         text = f"{kind} of M, N, K = {sizes} is right, with the emulator's bits"
         check = partial(check_product, place, kind, sizes)
         yield Claim(f"product {kind} {'x'.join(map(str, sizes))}", text, check)
-    for path in sorted((ROOT / "tests").rglob("test_*.py")):
-        if f"mark.sm{place.arch}" in path.read_text():
-            name, check = (
-                f"tests {path.relative_to(ROOT / 'tests')}",
-                partial(check_tests, place, path),
-            )
-            yield Claim(name, "the tests for this GPU pass", check, on_gpu=True)
+    for file in INSTRUCTIONS[place.arch]:
+        text = "the emulator does what the GPU does, bit for bit, rounding included"
+        yield Claim(f"instructions {file}", text, partial(check_instructions, place, file))
     for kind in kinds:
         name = f"time {kind} {'x'.join(map(str, TIMED))}"
         yield Claim(name, "none: a time beside cuBLAS", partial(measure, kind), on_gpu=True)
+    text = "none: how far off the cost model is, and constants that fit"
+    yield Claim("calibration", text, partial(calibrate, place), on_gpu=True)
+    for path in sorted((ROOT / "tests").rglob("test_*.py")):
+        if f"mark.sm{place.arch}" in path.read_text():
+            name = f"tests {path.relative_to(ROOT / 'tests')}"
+            check = partial(check_tests, place, path)
+            yield Claim(name, "the tests for this GPU pass", check, on_gpu=True)
 
 
-def tried(place: Place, claim: Claim, alone: bool) -> tuple[str, str]:
-    """How a claim ends, and what was seen.
-
-    Args:
-        alone: whether to try it in this process.
-    """
+def tried(place: Place, claim: Claim) -> Finding:
+    """How a claim ends, in this process."""
     if claim.on_gpu and place.emulated:
-        return "not run", "needs the GPU"
-    if alone or place.emulated:
-        try:
-            return claim.check()
-        except Exception as error:  # whatever a kernel does on its first day is what was seen
-            return "wrong", f"{type(error).__name__}: {str(error)[-300:]}"
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "one.json"
-        command = [sys.executable, "-m", "triton_ext", "first-light", "--json", str(file)]
-        try:
-            done = subprocess.run(
-                [*command, "--only", claim.name], capture_output=True, timeout=LIMIT_SECONDS
-            )
-            one = json.loads(file.read_text())["claims"][claim.name]
-            return one["state"], one["seen"]
-        except subprocess.TimeoutExpired:
-            return "wrong", f"did not end in {LIMIT_SECONDS} s"
-        except (OSError, ValueError, KeyError):
-            return "wrong", f"its process ended: {done.returncode}, {done.stderr[-300:]!r}"
+        return Finding("not run", "needs the GPU")
+    try:
+        return claim.check()
+    except Exception as error:  # whatever a kernel does on its first day is what was seen
+        return Finding("wrong", f"{type(error).__name__}: {str(error)[-300:]}")
+
+
+@dataclass
+class Report:
+    """The file of findings.
+
+    Attributes:
+        file: where it is.
+        place: what it is about.
+        found: what it holds, as JSON. ``run`` counts the starts of the command; each claim has that
+            of its last trial.
+    """
+
+    file: Path
+    place: Place
+    found: dict[str, Any]
+
+    @staticmethod
+    def of(file: Path, place: Place) -> Report:
+        """A new one, or the one that is there, if it is about the same."""
+        described = place.described()
+        found: dict[str, Any] = {**described, "verdict": "", "run": 0, "claims": {}}
+        if file.exists():
+            try:
+                before = json.loads(file.read_text())
+                same = all(before[name] == value for name, value in described.items())
+                found |= {"run": int(before["run"]), "claims": dict(before["claims"].items())}
+            except (ValueError, KeyError, TypeError, AttributeError):
+                raise click.UsageError(f"{file} holds something else; name another file") from None
+            if not same:
+                text = f"{file} is about another GPU, or other versions; name another"
+                raise click.UsageError(text)
+        return Report(file, place, found)
+
+    @property
+    def claims(self) -> dict[str, dict[str, Any]]:
+        """What was found, by the claims' names."""
+        claims: dict[str, dict[str, Any]] = self.found["claims"]
+        return claims
+
+    def write(self) -> None:
+        """Keep it."""
+        self.found["verdict"] = verdict(self.place, self.claims)
+        whole = self.file.with_suffix(".new")  # who reads it meanwhile finds the one before
+        whole.write_text(json.dumps(self.found, indent=1) + "\n")
+        whole.replace(self.file)
+
+    def note(self, claim: Claim, finding: Finding, seconds: float = 0.0) -> None:
+        """A claim ended so."""
+        self.claims[claim.name] = {
+            "claim": claim.text, "state": finding.state, "seen": finding.seen,
+            "seconds": round(seconds, 1), "run": self.found["run"],
+            **({"detail": finding.detail} if finding.detail else {}),
+        }  # fmt: skip
+        self.write()
+
+    def start(self, chosen: Sequence[Claim]) -> None:
+        """The command is started: what is not done may be tried again."""
+        if any(self.claims.get(claim.name, {}).get("state") not in DONE for claim in chosen):
+            self.found["run"] += 1
+            self.write()
+
+    def pending(self, chosen: Sequence[Claim]) -> list[Claim]:
+        """Those that are not done, and were not tried since the command was started."""
+        known = ((claim, self.claims.get(claim.name, {})) for claim in chosen)
+        return [
+            claim
+            for claim, entry in known
+            if entry.get("state") not in DONE and entry.get("run") != self.found["run"]
+        ]
+
+
+def try_all(report: Report, chosen: Sequence[Claim]) -> None:
+    """Try claims in this process; on a GPU up to the first that is wrong."""
+    for claim in report.pending(chosen):
+        start = time.perf_counter()
+        click.echo(f"[{chosen.index(claim) + 1}/{len(chosen)}] {claim.name}: ", nl=False)
+        sys.stdout.flush()
+        finding = tried(report.place, claim)
+        seconds = time.perf_counter() - start
+        click.echo(f"{finding.state} ({seconds:.1f} s): {finding.seen}")
+        report.note(claim, finding, seconds)
+        if finding.state == "wrong" and not report.place.emulated:
+            return
+
+
+def try_in_processes(report: Report, chosen: Sequence[Claim], seconds: float) -> Report:
+    """Try claims in one process after the other, each until something is wrong; for so long."""
+    deadline = time.monotonic() + seconds
+    command = [sys.executable, "-m", "triton_ext", "first-light", "--here", "--json"]
+    while (pending := report.pending(chosen)) and time.monotonic() < deadline:
+        names = [option for claim in pending for option in ("--claim", claim.name)]
+        process = subprocess.Popen([*command, str(report.file), *names], start_new_session=True)
+        number, claim, begun = len(pending), pending[0], time.monotonic()
+        finding = Finding("", "")  # of what the process was at, if it is ended
+        while process.poll() is None and not finding.state:
+            time.sleep(0.2)
+            report = Report.of(report.file, report.place)
+            left = report.pending(chosen)
+            if len(left) < number and left:
+                number, claim, begun = len(left), left[0], time.monotonic()
+            if time.monotonic() > deadline:
+                finding = Finding("not run", "it was ended: there was no time left")
+            elif time.monotonic() - begun > LIMIT_SECONDS:
+                finding = Finding("wrong", f"did not end in {LIMIT_SECONDS} s")
+        if finding.state and process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            click.echo(finding.seen)
+        elif finding.state == "wrong":
+            finding = Finding("", "")  # it has ended by itself meanwhile
+        report = Report.of(report.file, report.place)
+        left = report.pending(chosen)
+        if not finding.state and left and (process.returncode or len(left) == len(pending)):
+            claim, finding = left[0], Finding("wrong", f"its process ended: {process.returncode}")
+        if finding.state:
+            report.note(claim, finding)
+    for claim in pending:
+        if claim.name not in report.claims:
+            report.note(claim, Finding("not run", "there was no time left"))
+    return report
 
 
 def verdict(place: Place, found: dict[str, dict[str, Any]]) -> str:
@@ -246,13 +424,37 @@ def verdict(place: Place, found: dict[str, dict[str, Any]]) -> str:
     return text + (f" Wrong: {'; '.join(wrong)}." if wrong else "")
 
 
+def summarized(found: dict[str, Any]) -> str:
+    """A file as Markdown: the verdict, and a line for each claim."""
+    lines = [
+        f"**{found['verdict']}**",
+        "",
+        "| claim | | seconds | seen |",
+        "| --- | --- | --- | --- |",
+    ]
+    for name, each in found["claims"].items():
+        seen = each["seen"].replace("|", "/").replace("\n", " ")
+        lines.append(f"| {name} | {each['state']} | {each['seconds']} | {seen} |")
+    return "\n".join(lines)
+
+
 @click.command("first-light")
 @click.option("--json", "file", type=click.Path(dir_okay=False, path_type=Path), required=True,
               help="Where the findings are kept, and found again.")  # fmt: skip
 @click.option("--emulate", type=Target(), help="Rehearse on an emulated GPU.")
 @click.option("--only", default="", metavar="TEXT", help="Claims whose name contains this.")
-def first_light(file: Path, emulate: str | None, only: str) -> int:
+@click.option("--seconds", default=86400.0, help="End after so long; the rest is not run.")
+@click.option("--summary", is_flag=True, help="Print what the file holds, as Markdown.")
+@click.option("--claim", "names", multiple=True, hidden=True)
+@click.option("--here", is_flag=True, hidden=True)
+def first_light(
+    file: Path, emulate: str | None, only: str, seconds: float, summary: bool,
+    names: Sequence[str], here: bool,
+) -> int:  # fmt: skip
     """Try all that is claimed of a GPU on the one that is there (needs Triton, torch)."""
+    if summary:
+        click.echo(summarized(json.loads(file.read_text())))
+        return 0
     with needing_kernels():
         import torch
         import triton  # noqa: F401
@@ -265,30 +467,15 @@ def first_light(file: Path, emulate: str | None, only: str) -> int:
         place = Place(gpu.arch, torch.cuda.get_device_name(), False)
     else:
         raise click.UsageError("there is no GPU here; --emulate sm_100 (or sm_90) rehearses")
-    report: dict[str, Any] = {**place.described(), "verdict": "", "claims": {}}
-    if file.exists():
-        try:
-            before = json.loads(file.read_text())
-            same = all(before[name] == value for name, value in place.described().items())
-            kept = before["claims"].items()
-        except (ValueError, KeyError, TypeError, AttributeError):
-            raise click.UsageError(f"{file} holds something else; name another file") from None
-        if not same:
-            raise click.UsageError(f"{file} is about another GPU, or other versions; name another")
-        report["claims"] = dict(kept)
+    report = Report.of(file, place)
     chosen = [claim for claim in claims(place) if only in claim.name]
-    for number, claim in enumerate(chosen):
-        if report["claims"].get(claim.name, {}).get("state") in DONE:
-            continue
-        click.echo(f"[{number + 1}/{len(chosen)}] {claim.name}: ", nl=False)
-        start = time.perf_counter()
-        state, seen = tried(place, claim, bool(only))
-        seconds = round(time.perf_counter() - start, 1)
-        click.echo(f"{state} ({seconds} s): {seen}")
-        report["claims"][claim.name] = {
-            "claim": claim.text, "state": state, "seen": seen, "seconds": seconds
-        }  # fmt: skip
-        report["verdict"] = verdict(place, report["claims"])
-        file.write_text(json.dumps(report, indent=1) + "\n")
-    click.echo(verdict(place, report["claims"]))
-    return int(any(each["state"] == "wrong" for each in report["claims"].values()))
+    if here:
+        try_all(report, [claim for claim in chosen if claim.name in names])
+        return 0
+    report.start(chosen)
+    if place.emulated:
+        try_all(report, chosen)
+    else:
+        report = try_in_processes(report, chosen, seconds)
+    click.echo(verdict(place, report.claims))
+    return int(any(each["state"] == "wrong" for each in report.claims.values()))
