@@ -67,6 +67,7 @@ class EmulatedGpu:
         buffers: tensors and arrays that every kernel may reach, besides its arguments.
         limits: how long a launch may take.
         check_layouts: whether what TMA has written must be read in the same layout.
+        check_races: whether accesses to global memory must be ordered.
         launches: how many kernels ran, or would have run.
         steps: instructions executed, each for all threads of a block that were at it together.
     """
@@ -79,6 +80,7 @@ class EmulatedGpu:
     buffers: Sequence[Any] = ()
     limits: Limits = field(default_factory=Limits)
     check_layouts: bool = True
+    check_races: bool = True
     launches: int = 0
     steps: int = 0
     _programs: dict[str, Program] = field(default_factory=dict, repr=False)
@@ -107,6 +109,7 @@ class EmulatedGpu:
             memory=memory,
             names=names,
             check_layouts=self.check_layouts,
+            check_races=self.check_races,
         )
         schedule = Schedule(self.schedule, self.seed + self.launches)
         machine = Machine(program, launch, schedule, self.observer, self.limits)
@@ -473,6 +476,7 @@ def emulate(
     max_steps: int = MAX_STEPS,
     timeout: float | None = None,
     check_layouts: bool = True,
+    check_races: bool = True,
 ) -> Iterator[EmulatedGpu]:
     """Make an emulated GPU the one that Triton and Gluon kernels run on.
 
@@ -491,6 +495,7 @@ def emulate(
         max_steps, timeout: instructions, and seconds, after which a launch ends in `LimitReached`:
             see `triton_ext.emulator.run_ptx`.
         check_layouts: what TMA has written must be read in the same layout: see `run_ptx`, too.
+        check_races: accesses to global memory must be ordered: see there.
 
     Raises:
         LayoutError: another architecture.
@@ -501,8 +506,9 @@ def emulate(
     end_quietly()
     limits = Limits(max_steps, timeout)
     gpu = EmulatedGpu(
-        architecture(arch), schedule, seed, observer, idle, buffers, limits, check_layouts
-    )
+        architecture(arch), schedule, seed, observer, idle, buffers, limits, check_layouts,
+        check_races,
+    )  # fmt: skip
     Schedule(schedule, seed)
     register_buffers(GlobalMemory(), buffers)
     with (

@@ -19,6 +19,7 @@ from triton_ext.emulator.state import lanes as lane_sets
 from triton_ext.emulator.state.block import AsyncOperation, Cluster, Cta, Launch
 from triton_ext.emulator.state.lanes import Lanes
 from triton_ext.emulator.state.tensor_map_memory import MadeTensorMap
+from triton_ext.emulator.units.global_order import GlobalOrder
 from triton_ext.emulator.units.mbarriers import check_complete
 from triton_ext.emulator.units.tensor_core import check_freed
 from triton_ext.emulator.units.tma import check_awaited
@@ -119,7 +120,7 @@ class Machine:
         schedule: the order in which all runs.
         observer: told of everything that happens, or None.
         limits: how long it may take.
-        steps, progress, multiprocessors, counts, tensor_maps: see
+        steps, progress, multiprocessors, counts, tensor_maps, global_order: see
             `triton_ext.emulator.state.block.Gpu`.
         pending: asynchronous operations that are issued, and not done.
         on_cluster: called when a cluster is done.
@@ -137,6 +138,7 @@ class Machine:
     on_cluster: Callable[[], None] = lambda: None
     multiprocessors: int = field(init=False)
     counts: list[int] = field(init=False)
+    global_order: GlobalOrder | None = field(default=None, init=False)
     _waiting: range = field(default=range(0), init=False)
     _timed_out_at: int = field(default=-1, init=False)
     _rounds: int = field(default=0, init=False)
@@ -144,6 +146,9 @@ class Machine:
     def __post_init__(self) -> None:
         self.multiprocessors = MULTIPROCESSORS[self.program.arch]
         self.counts = [0] * len(self.program.steps)
+        if self.launch.check_races and GlobalOrder.fits(self.launch):
+            program = [step.instruction for step in self.program.steps]
+            self.global_order = GlobalOrder(self.launch, program)
         timeout = self.limits.timeout
         self._deadline = float("inf") if timeout is None else time.monotonic() + timeout
 

@@ -93,7 +93,8 @@ class BulkCopy:
 
     Attributes:
         instruction: the one that issued it.
-        clock: what a thread that waits for the copy has seen afterwards.
+        clock: what a thread has seen that waits until its source was read.
+        written: what a thread has seen that waits for the whole copy.
         read: whether its source has been read.
         done: whether its writes are made.
         awaited: whether its thread has waited until its source was read, at least.
@@ -101,6 +102,7 @@ class BulkCopy:
 
     instruction: Instruction | None
     clock: Clock
+    written: Clock
     read: bool = False
     done: bool = False
     awaited: bool = False

@@ -12,7 +12,7 @@ import ctypes
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -113,6 +113,19 @@ class Allocation:
         """The first address past the end of `data`."""
         return self.start + len(self.data)
 
+    def place(self, offset: int) -> str:
+        """A byte of it, in words: ``x[3, 17]`` where the owner is a tensor, else its number."""
+        name = self.name.removeprefix("argument ") or "an allocation"
+        strides, size = _strides(self.owner)
+        shape = tuple(self.owner.shape) if size else ()
+        index, rest = [], offset // size if size else 0
+        for step, extent, axis in sorted(zip(strides, shape, range(len(shape)), strict=True))[::-1]:
+            index.append((axis, min(rest // step, extent - 1) if step else 0))
+            rest -= index[-1][1] * step
+        if not index or rest:
+            return f"byte {offset} of {name}"
+        return f"{name}[{', '.join(str(at) for _, at in sorted(index))}]"
+
     def joined(self, other: Allocation) -> Allocation:
         """Both, where they overlap: they are views of the same memory."""
         start = min(self.start, other.start)
@@ -129,6 +142,15 @@ class Allocation:
         )
 
 
+def _strides(owner: Any) -> tuple[tuple[int, ...], int]:
+    """The strides of an array or a tensor in elements, and the bytes of an element."""
+    if isinstance(owner, np.ndarray):
+        return tuple(n // owner.itemsize for n in owner.strides), owner.itemsize
+    if hasattr(owner, "untyped_storage"):
+        return tuple(owner.stride()), owner.element_size()
+    return (), 0
+
+
 def host_bytes(address: int, size: int) -> Bytes:
     """The memory of this process from an address on, without a copy."""
     if not size:
@@ -138,12 +160,28 @@ def host_bytes(address: int, size: int) -> Bytes:
     return data
 
 
+class Accessor(Protocol):
+    """Told of accesses to global memory before they are done: see `units.global_order`."""
+
+    def lanes(self, chosen: Any) -> Accessor:
+        """For some of the lanes."""
+
+    def read(self, of: Allocation, first: int, offsets: Offsets, size: int) -> None:
+        """Rows of bytes are read: the first offset and each of the others is where one begins."""
+
+    def write(self, of: Allocation, first: int, offsets: Offsets, values: Bytes) -> None:
+        """Rows of bytes, (rows, size), are written."""
+
+
 class GlobalMemory:
     """The host's memory that a kernel may touch, by addresses.
 
     Args:
         find: asked for the allocations that an address which is not registered may be in. (A kernel
             may read pointers from memory.)
+
+    Attributes:
+        released: what flags have released, by address: see `units.memory_order`.
     """
 
     def __init__(
@@ -152,6 +190,7 @@ class GlobalMemory:
         self._starts: list[int] = []
         self.allocations: list[Allocation] = []
         self.find = find
+        self.released: dict[int, Any] = {}
 
     def register(self, array: NDArray[Any], owner: Any = None, name: str = "") -> int:
         """Make a contiguous array's bytes accessible, and return its address."""
@@ -222,8 +261,8 @@ class GlobalMemory:
 
     def groups(
         self, addresses: Offsets, width: int, *, writes: bool = False
-    ) -> Iterator[tuple[int, Bytes, Any]]:
-        """For each allocation that has some of the addresses: its start, its bytes, the lanes."""
+    ) -> Iterator[tuple[Allocation, Any]]:
+        """The allocations that have some of the addresses, and which lanes' those are."""
         rest: Any = slice(None)
         while True:
             here = addresses[rest]
@@ -235,26 +274,32 @@ class GlobalMemory:
                 raise fault.by(int(np.arange(len(addresses))[rest][0])) from None
             inside = (here >= found.start) & (here - found.start <= found.size - width)
             if inside.all():
-                yield found.start, found.data, rest
+                yield found, rest
                 return
             numbers = np.arange(len(addresses))[rest]
-            yield found.start, found.data, numbers[inside]
+            yield found, numbers[inside]
             rest = numbers[~inside]
 
-    def load(self, addresses: Offsets, width: int) -> Bytes:
+    def load(self, addresses: Offsets, width: int, by: Accessor | None) -> Bytes:
         """(n, width) bytes."""
         check_aligned(addresses, width, "global")
         values: Bytes = np.empty((len(addresses), width), np.uint8)
-        for start, data, lanes in self.groups(addresses, width):
-            values[lanes] = gather(data, addresses[lanes] - start, width)
+        for found, lanes in self.groups(addresses, width):
+            offsets = addresses[lanes] - found.start
+            if by is not None:
+                by.lanes(lanes).read(found, 0, offsets, width)
+            values[lanes] = gather(found.data, offsets, width)
         return values
 
-    def store(self, addresses: Offsets, values: Bytes) -> None:
+    def store(self, addresses: Offsets, values: Bytes, by: Accessor | None) -> None:
         """Write (n, width) bytes."""
         width = values.shape[1]
         check_aligned(addresses, width, "global")
-        for start, data, lanes in self.groups(addresses, width, writes=True):
-            scatter(data, addresses[lanes] - start, values[lanes], width)
+        for found, lanes in self.groups(addresses, width, writes=True):
+            offsets = addresses[lanes] - found.start
+            if by is not None:
+                by.lanes(lanes).write(found, 0, offsets, values[lanes])
+            scatter(found.data, offsets, values[lanes], width)
 
 
 class SharedMemory:
