@@ -22,6 +22,8 @@ import numpy as np
 from triton_ext.emulator.decode.program import Program
 from triton_ext.emulator.errors import LaunchError
 from triton_ext.emulator.host import wrong_architecture
+from triton_ext.emulator.host.counting import Event, count
+from triton_ext.emulator.host.cuda_graphs import captured
 from triton_ext.emulator.host.reachable import Reachable
 from triton_ext.emulator.host.run import MAX_THREADS, allocation, prepare, register_buffers
 from triton_ext.emulator.instructions import decode
@@ -70,6 +72,7 @@ class EmulatedGpu:
         check_races: whether accesses to global memory must be ordered.
         launches: how many kernels ran, or would have run.
         steps: instructions executed, each for all threads of a block that were at it together.
+        said: whether it was said that they stand for time.
     """
 
     arch: Architecture
@@ -83,6 +86,7 @@ class EmulatedGpu:
     check_races: bool = True
     launches: int = 0
     steps: int = 0
+    said: bool = False
     _programs: dict[str, Program] = field(default_factory=dict, repr=False)
 
     def launch(
@@ -255,7 +259,8 @@ class _Launcher:
                 flat.names.append(name)
         if enter_hook is not None:
             enter_hook(launch_metadata)
-        gpu.launch(
+        launch = functools.partial(
+            gpu.launch,
             program,
             grid=(grid_x * metadata.num_ctas, grid_y, grid_z),
             cluster=(metadata.num_ctas, 1, 1),
@@ -264,6 +269,8 @@ class _Launcher:
             memory=flat.memory,
             names=flat.names,
         )
+        graph = captured()
+        launch() if graph is None else graph.note(launch)
         if exit_hook is not None:
             exit_hook(launch_metadata)
 
@@ -276,23 +283,6 @@ class _Launcher:
         memory = np.zeros(size * blocks * self._metadata.num_ctas + align, np.uint8)
         start = -memory.__array_interface__["data"][0] % align
         return memory[start : len(memory) - align + start]
-
-
-class _Event:
-    """A time stamp, in instructions of the emulated GPU."""
-
-    def __init__(self, gpu: EmulatedGpu) -> None:
-        self._gpu, self._at = gpu, 0
-
-    def record(self, stream: Any = None) -> None:
-        self._at = self._gpu.steps
-
-    def elapsed_time(self, end: _Event) -> float:
-        """Instructions between two events; at least 1, as callers divide by it."""
-        return float(max(1, end._at - self._at))
-
-    def synchronize(self) -> None:
-        """Everything is done when a launch returns."""
 
 
 class _Utilities:
@@ -421,7 +411,7 @@ def _driver() -> Any:
 
         def get_device_interface(self) -> Any:
             return SimpleNamespace(
-                Event=lambda enable_timing=False: _Event(current_gpu()),
+                Event=lambda enable_timing=False: Event(current_gpu()),
                 synchronize=lambda device=None: None,
                 current_device=lambda: current_gpu().arch,
             )
@@ -433,15 +423,7 @@ def _driver() -> Any:
             """There is no cache to clear."""
 
         def get_benchmarker(self) -> Any:
-            return _benchmark
-
-    def _benchmark(kernel_call: Callable[[], Any], quantiles: Any = None, **_: Any) -> Any:
-        """The emulator's own count of instructions; the same each time, so once is enough."""
-        gpu = current_gpu()
-        before = gpu.steps
-        kernel_call()
-        count = float(gpu.steps - before)
-        return [count] * len(quantiles) if quantiles else count
+            return lambda call, **options: count(current_gpu(), call, **options)
 
     return EmulatedDriver()
 

@@ -228,6 +228,7 @@ def prepare(
             f" static bytes it must be in [0, {SHARED_MEMORY_PER_BLOCK}]"
         )
     memory = memory or GlobalMemory()
+    memory.released.clear()
     addresses = {
         symbol.name: memory.register(
             _initial_bytes(symbol.variable), name=f"variable {symbol.name}"

@@ -32,6 +32,7 @@ from triton_ext.emulator.units.tma import (
     ELEMENTS,
     BoxCopy,
     check_acquired,
+    read_tensor_map,
     tensor_map_at,
 )
 from triton_ext.hardware.architecture import WARP_THREADS
@@ -328,12 +329,14 @@ def _load_box(
     copy = BoxCopy(tensor_map_at(cta, where), coordinates, goals.addresses[0] & OFFSET_MASK, rows)
     instruction = cta.instruction
 
+    def read(clock: Clock, by: By | None) -> Bytes:
+        read_tensor_map(cta, where, by)
+        return copy.read_global(cta, by)
+
     def write(address: int, values: Bytes, clock: Clock, unit: int) -> None:
         copy.write_shared(owner(cta, address), values, clock, unit, instruction)
 
-    _copy_in(
-        cta, lane, goals, copy.map.transaction_bytes, lambda _, by: copy.read_global(cta, by), write
-    )
+    _copy_in(cta, lane, goals, copy.map.transaction_bytes, read, write)
 
 
 def _tensor_store(at: Instruction, form: forms.TensorCopy, operands: Operands) -> Run:
@@ -362,11 +365,17 @@ def _store_box(
         if kind not in ELEMENTS:
             raise DescriptorFault(f"there is no reduction of {kind.name} elements")
         combine = combiner(operation, ELEMENTS[kind])
+    instruction = cta.instruction
+
+    def read(clock: Clock, unit: int) -> Bytes:
+        read_tensor_map(cta, where, global_order.unit(cta, unit, clock, instruction))
+        return copy.read_shared(cta, clock, unit)
+
     _copy_out(
         cta,
         lane,
         int(lane_sets.indices(lane)[0]),
-        lambda clock, unit: copy.read_shared(cta, clock, unit),
+        read,
         lambda values, by: copy.write_global(cta, values, by, combine),
         WIDEST if operation else 0,
     )

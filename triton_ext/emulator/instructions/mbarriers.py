@@ -16,6 +16,7 @@ from triton_ext.emulator.state.barriers import COUNT_LIMIT, MBarrier
 from triton_ext.emulator.state.block import Cta
 from triton_ext.emulator.state.clocks import Clock
 from triton_ext.emulator.state.lanes import Lanes
+from triton_ext.emulator.state.memory import RANK_SHIFT
 from triton_ext.emulator.units.mbarriers import (
     Addresses,
     by_address,
@@ -108,6 +109,8 @@ def arrive(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
             agents = cta.agents(group)
             barrier = _found(cta, where, agents)
             clock = clocks.published(agents) if relaxed else clocks.snapshot(agents)
+            if form.scope == "cta" and where >> RANK_SHIFT != cta.rank:
+                clock = clocks.empty()  # it releases nothing to the barrier's block
             mine = numbers[chosen]
             counts = np.ones_like(mine) if expects else mine
             if expects:

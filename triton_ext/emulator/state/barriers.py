@@ -36,15 +36,18 @@ class NamedBarrier:
         self.generation = 0
         self.clock = clocks.empty()
         self.released = self.clock
+        self._left: dict[int, int] = {}  # warps that did not wait, and for which generation
 
-    def arrive(self, lanes: Lanes, agents: Agents, expected: int | None) -> int:
+    def arrive(self, lanes: Lanes, agents: Agents, expected: int | None, *, waits: bool) -> int:
         """Count the lanes in; the generation that they are part of.
 
         Args:
             agents: those of the lanes.
+            waits: whether they wait for the others.
 
         Raises:
-            BarrierFault: another count than the others', or a thread that is in already.
+            BarrierFault: another count than the others', or a thread that is in already, or could
+                be.
         """
         if self.arrived.any() and expected != self.expected:
             raise BarrierFault(
@@ -53,12 +56,28 @@ class NamedBarrier:
             )
         if self.arrived[lanes].any():
             raise BarrierFault(f"a thread arrives twice at barrier {self.number}")
+        self._check_left(agents)
+        self._left.update(dict.fromkeys(() if waits else agents.tolist(), self.generation))
+        self._clocks.tick(agents)
         self.expected = expected
         self.arrived[lanes] = True
         self.clock.absorb(self._clocks.snapshot(agents))
         generation = self.generation
         self._complete()
         return generation
+
+    def _check_left(self, agents: Agents) -> None:
+        """Raise BarrierFault if a warp that did not wait has not seen the others arrive since."""
+        for agent in agents.tolist():
+            last = self._left.pop(agent, -1)
+            if not 0 <= last == self.generation - 1:
+                continue
+            if (self.released.seen > self._clocks.seen[agent]).any():
+                raise BarrierFault(
+                    f"a warp arrives at barrier {self.number} again, did not wait there before"
+                    " (bar.arrive), and nothing tells it that the others have come: both arrivals"
+                    " could count for one phase"
+                )
 
     def _complete(self) -> None:
         arrived = int(np.count_nonzero(self.arrived))

@@ -180,9 +180,11 @@ class PairAllocation:
         granted: the column that it got.
         leaving: (address, columns, what its warp has seen) of a tcgen05.dealloc that waits.
         freed: how many tcgen05.dealloc the pair has done.
+        allocated: the warp that allocated last, as an agent, and its event.
     """
 
     wanted: dict[int, int] = field(default_factory=dict)
     granted: dict[int, int] = field(default_factory=dict)
     leaving: dict[int, tuple[int, int, NDArray[np.int64]]] = field(default_factory=dict)
     freed: int = 0
+    allocated: dict[int, tuple[int, int]] = field(default_factory=dict)

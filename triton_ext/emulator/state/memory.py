@@ -404,6 +404,17 @@ class SharedMemory:
         """Write (n, width) bytes through the generic proxy, as `event` of the lanes' agents."""
         width = values.shape[1]
         self._check(offsets, width)
+        writers = self._rows(self.writer, offsets, width)
+        late = self._rows(self.written, offsets, width) > self.clocks.seen[agents[:, None], writers]
+        if late.any():
+            late &= self._rows(self.data, offsets, width) != values  # the same value does no harm
+            if late.any():
+                self._unordered(offsets, late, writers, "is written, and was written by")
+        self._store(offsets, values, agents, event)
+
+    def _store(self, offsets: Offsets, values: Bytes, agents: Agents, event: int) -> None:
+        width = values.shape[1]
+        self._check(offsets, width)
         readers = self._rows(self.reader, offsets, width)
         late = self._rows(self.read, offsets, width) > self.clocks.seen[agents[:, None], readers]
         if late.any():
@@ -511,7 +522,7 @@ class SharedMemory:
             by = self._rows(self.plain_writer, offsets, width)
             scatter(self.plain_written, offsets, np.where(plain, written, before), width)
             scatter(self.plain_writer, offsets, np.where(plain, writers, by), width)
-        self.store(offsets, values, agents, event)
+        self._store(offsets, values, agents, event)
         scatter(self.atomic, offsets, event, width)
 
     # ------------------------------------------------------ whole ranges of bytes

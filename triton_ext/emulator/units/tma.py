@@ -96,6 +96,13 @@ def tensor_map_at(cta: Cta, address: int) -> TensorMap:
     return decode(found.data[first : first + TENSOR_MAP_BYTES].tobytes())
 
 
+def read_tensor_map(cta: Cta, address: int, by: By | None) -> None:
+    """TMA reads a map that lies in global memory: until then, nobody may change it."""
+    if by is not None and not address >> WINDOW_SHIFT:
+        found = cta.launch.memory.locate(address, TENSOR_MAP_BYTES)
+        by.read(found, address - found.start, np.zeros(1, np.int64), TENSOR_MAP_BYTES)
+
+
 def check_awaited(cta: Cta) -> None:
     """Raise SynchronizationFault if a block has ended, and nobody waited for its last copies.
 
