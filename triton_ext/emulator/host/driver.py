@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import re
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -285,6 +286,9 @@ class _Launcher:
         return memory[start : len(memory) - align + start]
 
 
+_REGISTER_COUNT = re.compile(rb"\x04\x2f\x08\x00", re.DOTALL)
+
+
 class _Utilities:
     """The part of the driver that looks at devices and loads binaries."""
 
@@ -302,12 +306,19 @@ class _Utilities:
     def load_binary(
         self, name: str, binary: bytes, shared: int, device: int
     ) -> tuple[None, object, int, int, int]:
-        """Module, function, registers, spills, threads; the launcher runs the PTX instead.
+        """Module, function, registers, spilled bytes, threads; the launcher runs the PTX instead.
+
+        The registers of a thread are those that ptxas gave it: the cubin's attribute
+        EIATTR_REGCOUNT (a format byte, 0x2f, its size of 8, the function's symbol, the number).
 
         Without a module, nothing is unloaded when the kernel is collected, perhaps long after the
         driver has gone.
         """
-        return None, object(), 0, 0, MAX_THREADS
+        counts = [
+            int.from_bytes(binary[at + 8 : at + 12], "little")
+            for at in (match.start() for match in re.finditer(_REGISTER_COUNT, binary))
+        ]
+        return None, object(), max(counts, default=0), 0, MAX_THREADS
 
     def unload_module(self, module: object) -> None:
         """Nothing is held."""
