@@ -70,6 +70,11 @@ def _pattern(text: str) -> str:
     show_default=True,
     help="Accesses to global memory must be ordered, by barriers and flags.",
 )
+@click.option(
+    "--check-empty",
+    is_flag=True,
+    help="Memory of torch.empty must have been written before a kernel reads it.",
+)
 @click.option("--trace", is_flag=True, help="Print each instruction as it runs, on stderr.")
 @click.option(
     "--only",
@@ -91,6 +96,7 @@ def run(
     timeout: float | None,
     check_layouts: bool,
     check_races: bool,
+    check_empty: bool,
     trace: bool,
     only: str,
     block: tuple[tuple[int, ...], ...],
@@ -138,6 +144,7 @@ def run(
         timeout=timeout,
         check_layouts=check_layouts,
         check_races=check_races,
+        check_empty=check_empty,
     ) as gpu:
         try:
             run_script(script, arguments)

@@ -71,6 +71,7 @@ class EmulatedGpu:
         limits: how long a launch may take.
         check_layouts: whether what TMA has written must be read in the same layout.
         check_races: whether accesses to global memory must be ordered.
+        check_empty: whether memory of ``torch.empty`` must have been written before it is read.
         launches: how many kernels ran, or would have run.
         steps: instructions executed, each for all threads of a block that were at it together.
         said: whether it was said that they stand for time.
@@ -85,6 +86,7 @@ class EmulatedGpu:
     limits: Limits = field(default_factory=Limits)
     check_layouts: bool = True
     check_races: bool = True
+    check_empty: bool = False
     launches: int = 0
     steps: int = 0
     said: bool = False
@@ -115,6 +117,7 @@ class EmulatedGpu:
             names=names,
             check_layouts=self.check_layouts,
             check_races=self.check_races,
+            check_empty=self.check_empty,
         )
         schedule = Schedule(self.schedule, self.seed + self.launches)
         machine = Machine(program, launch, schedule, self.observer, self.limits)
@@ -470,6 +473,7 @@ def emulate(
     timeout: float | None = None,
     check_layouts: bool = True,
     check_races: bool = True,
+    check_empty: bool = False,
 ) -> Iterator[EmulatedGpu]:
     """Make an emulated GPU the one that Triton and Gluon kernels run on.
 
@@ -489,23 +493,27 @@ def emulate(
             see `triton_ext.emulator.run_ptx`.
         check_layouts: what TMA has written must be read in the same layout: see `run_ptx`, too.
         check_races: accesses to global memory must be ordered: see there.
+        check_empty: memory of ``torch.empty`` and its like, made within the block, must be written
+            before a kernel reads it (`UninitializedRead`); needs `check_races`. Off by default:
+            many programs read rows of padding, and drop the result.
 
     Raises:
         LayoutError: another architecture.
         LaunchError: another schedule, or an illegal limit or buffer.
     """
-    from triton_ext.emulator.host.torch_cuda import cuda_on_the_host
+    from triton_ext.emulator.host.torch_cuda import MarkedEmpty, cuda_on_the_host
 
     end_quietly()
     limits = Limits(max_steps, timeout)
     gpu = EmulatedGpu(
         architecture(arch), schedule, seed, observer, idle, buffers, limits, check_layouts,
-        check_races,
+        check_races, check_empty,
     )  # fmt: skip
     Schedule(schedule, seed)
     register_buffers(GlobalMemory(), buffers)
     with (
         _entered(gpu),
         cuda_on_the_host(current_gpu) if cuda_on_host else contextlib.nullcontext(),
+        MarkedEmpty() if check_empty else contextlib.nullcontext(),
     ):
         yield gpu

@@ -183,12 +183,14 @@ def prepare(
     names: Sequence[str] = (),
     check_layouts: bool = True,
     check_races: bool = True,
+    check_empty: bool = False,
 ) -> Launch:
     """Check a launch, and lay out its parameters.
 
     Args:
         names: what errors call the arguments.
         check_layouts, check_races: see `run_ptx`.
+        check_empty: see `triton_ext.emulate`.
 
     Raises:
         LaunchError: what the kernel or the GPU does not allow.
@@ -239,7 +241,7 @@ def prepare(
     parameters = pack_arguments(program, args, memory, names)
     return Launch(
         storage, grid, cluster, block, dynamic_smem_bytes, parameters, addresses, memory,
-        check_layouts, check_races,
+        check_layouts, check_races, check_empty,
     )  # fmt: skip
 
 

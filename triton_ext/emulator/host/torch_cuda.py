@@ -9,11 +9,13 @@ from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
+import numpy as np
 import torch
 from torch.overrides import TorchFunctionMode
 
 from triton_ext.emulator.host.counting import Event, benchmarks_count
 from triton_ext.emulator.host.cuda_graphs import CUDAGraph, call, captured, graph
+from triton_ext.emulator.state.memory import EMPTY, host_bytes
 from triton_ext.hardware.architecture import (
     MULTIPROCESSORS,
     SHARED_MEMORY_PER_BLOCK,
@@ -53,6 +55,26 @@ class _Redirect(TorchFunctionMode):
         args = tuple(_on_host(value) for value in args)
         graph = captured()
         return func(*args, **kwargs) if graph is None else call(graph, func, args, kwargs)
+
+
+_EMPTY = (
+    torch.empty, torch.empty_like, torch.empty_strided, torch.empty_permuted,
+    torch.Tensor.new_empty, torch.Tensor.new_empty_strided,
+)  # fmt: skip
+
+
+class MarkedEmpty(TorchFunctionMode):
+    """Within it, memory that torch leaves uninitialized holds `EMPTY`."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if func in _EMPTY and result.device.type == "cpu":
+            storage = result.untyped_storage()
+            data = host_bytes(storage.data_ptr(), storage.nbytes())
+            data[:] = np.resize(EMPTY, len(data))
+        return result
 
 
 class _Stream:

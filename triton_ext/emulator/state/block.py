@@ -84,6 +84,7 @@ class Launch:
         memory: the global memory that may be touched.
         check_layouts: whether who reads what TMA has written must read it in the same layout.
         check_races: whether accesses to global memory must be ordered.
+        check_empty: whether global memory must have been written before it is read.
     """
 
     storage: Storage
@@ -96,6 +97,7 @@ class Launch:
     memory: GlobalMemory
     check_layouts: bool = True
     check_races: bool = True
+    check_empty: bool = False
 
     @property
     def clusters(self) -> int:

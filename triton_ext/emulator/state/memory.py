@@ -9,6 +9,8 @@ addresses of the other spaces lie in windows above all of the host's.
 from __future__ import annotations
 
 import ctypes
+import functools
+import math
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -39,6 +41,8 @@ SHARED_BASE = 1024
 """The first dynamic shared byte: the system keeps 1 KiB of each block (sm_90 and later)."""
 
 
+EMPTY = np.tile(np.array([0xA5, 0x5A, 0xFA, 0x7F], np.uint8), 4)
+"""What memory that nothing has written holds, if that is checked: NaN, as fp32 and bf16."""
 GRANULE = 16
 """Bytes of shared memory whose last reads are remembered together: a bulk copy's unit."""
 HELD = 1 << 62
@@ -113,6 +117,38 @@ class Allocation:
         """The first address past the end of `data`."""
         return self.start + len(self.data)
 
+    @functools.cached_property
+    def owned(self) -> NDArray[np.bool_] | None:
+        """(size,): which bytes are elements of the owners; None if all are.
+
+        A view such as ``x[:, :64]`` spans bytes between its rows, which are not its own.
+        """
+        owners = list(_owners(self.owner))
+        whole = [_strides(owner)[1] * math.prod(owner.shape) for owner in owners]
+        if not owners or max(whole) >= self.size:
+            return None
+        found = np.zeros(self.size, np.bool_)
+        for owner in owners:
+            strides, size = _strides(owner)
+            first = _address(owner) - self.start
+            shape = (*owner.shape, size)
+            steps = (*(step * size for step in strides), 1)
+            np.lib.stride_tricks.as_strided(found[first:], shape, steps)[...] = True
+        return None if found.all() else found
+
+    def check_owned(self, offsets: Offsets, width: int) -> None:
+        """Raise MemoryFault if rows of `width` bytes that are written are not elements."""
+        if self.owned is None:
+            return
+        outside = ~gather(self.owned, offsets, width)
+        if outside.any():
+            row, byte = (int(n) for n in np.argwhere(outside)[0])
+            raise MemoryFault(
+                f"global address {self.start + int(offsets[row]) + byte:#x} ({width} bytes) is"
+                f" written: it lies between the rows of {self.name or 'a view'}, in the tensor of"
+                " which that is a view, and is no element of it"
+            ).by(row)
+
     def place(self, offset: int) -> str:
         """A byte of it, in words: ``x[3, 17]`` where the owner is a tensor, else its number."""
         name = self.name.removeprefix("argument ") or "an allocation"
@@ -149,6 +185,18 @@ def _strides(owner: Any) -> tuple[tuple[int, ...], int]:
     if hasattr(owner, "untyped_storage"):
         return tuple(owner.stride()), owner.element_size()
     return (), 0
+
+
+def _owners(owner: Any) -> Iterator[Any]:
+    """The arrays and tensors of which an allocation is; none, if it has others, too."""
+    parts = owner if isinstance(owner, tuple) else (owner,)
+    if all(isinstance(part, tuple) or _strides(part)[1] for part in parts):
+        for part in parts:
+            yield from _owners(part) if isinstance(part, tuple) else (part,)
+
+
+def _address(owner: Any) -> int:
+    return int(owner.ctypes.data if isinstance(owner, np.ndarray) else owner.data_ptr())
 
 
 def host_bytes(address: int, size: int) -> Bytes:
@@ -297,6 +345,7 @@ class GlobalMemory:
         check_aligned(addresses, width, "global")
         for found, lanes in self.groups(addresses, width, writes=True):
             offsets = addresses[lanes] - found.start
+            found.check_owned(offsets, width)
             if by is not None:
                 by.lanes(lanes).write(found, 0, offsets, values[lanes])
             scatter(found.data, offsets, values[lanes], width)

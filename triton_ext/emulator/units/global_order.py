@@ -19,11 +19,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from triton_ext.emulator.errors import SynchronizationFault
+from triton_ext.emulator.errors import SynchronizationFault, UninitializedRead
 from triton_ext.emulator.state.block import Cta, Launch, agent_name, agents_of_block
 from triton_ext.emulator.state.clocks import WIDEST, Agents, Clock
 from triton_ext.emulator.state.lanes import Lanes
-from triton_ext.emulator.state.memory import Allocation, Offsets, gather, scatter
+from triton_ext.emulator.state.memory import EMPTY, Allocation, Offsets, gather, scatter
 from triton_ext.hardware.architecture import WARP_THREADS
 from triton_ext.ptx.parse import Instruction
 
@@ -239,6 +239,24 @@ def _units(first: int, offsets: Offsets, size: int) -> tuple[Offsets, int]:
     return (where[:, None] + np.arange(0, size, unit)).reshape(-1), unit
 
 
+def _check_empty(of: Allocation, first: int, offsets: Offsets, size: int) -> None:
+    """Raise UninitializedRead if rows are read that are as `torch.empty` has left them.
+
+    Whole aligned 16 bytes are compared, so that no value that was computed is taken for them.
+    """
+    where, unit = _units(first, offsets, size)
+    where = (where[:, None] + np.arange(0, unit, len(EMPTY))).reshape(-1)
+    lines = where - (of.start + where) % len(EMPTY)
+    lines = lines[(lines >= 0) & (lines + len(EMPTY) <= len(of.data))]
+    unset = (gather(of.data, lines, len(EMPTY)) == EMPTY).all(axis=1)
+    if unset.any():
+        at = int(lines[np.flatnonzero(unset)[0]])
+        raise UninitializedRead(
+            f"global address {of.start + at:#x} ({of.place(at)}) is read, and nothing has written"
+            " it since torch.empty"
+        )
+
+
 class GlobalOrder:
     """The order of a launch's accesses to global memory.
 
@@ -277,6 +295,8 @@ class GlobalOrder:
             SynchronizationFault: nothing orders the read behind the last write.
         """
         shadow = self.shadow(of)
+        if self._launch.check_empty:
+            _check_empty(of, first, offsets, size)
         if shadow.written:
             where, unit = _units(first, offsets, size)
             self._check(of, shadow, where, shadow.writer, unit, by, "read", "written")
