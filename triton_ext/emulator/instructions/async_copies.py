@@ -16,6 +16,7 @@ from triton_ext.emulator.decode.values import vector_reader
 from triton_ext.emulator.errors import BarrierFault, MemoryFault, UnsupportedInstruction
 from triton_ext.emulator.instructions.mbarriers import SHARED_SPACES
 from triton_ext.emulator.state import lanes as lane_sets
+from triton_ext.emulator.state.barriers import ARRIVALS
 from triton_ext.emulator.state.block import Cta
 from triton_ext.emulator.state.clocks import Agents, Clock
 from triton_ext.emulator.state.in_flight import RING
@@ -26,6 +27,7 @@ from triton_ext.emulator.units import global_order
 from triton_ext.emulator.units.global_order import By
 from triton_ext.emulator.units.mbarriers import (
     OFFSET_MASK,
+    brings,
     by_address,
     find,
     owner,
@@ -218,7 +220,9 @@ def arrive(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
                 if before:
                     own = cta.copy_agents(cta.agents(group))
                     clock = clocks.of_event(own, copies.events[before], fenced=False)
-                find(cta, where).arrive(lane_sets.count(group), clock)
+                barrier = find(cta, where)
+                barrier.note(ARRIVALS, lane_sets.count(group), at)
+                barrier.arrive(lane_sets.count(group), clock)
 
         if agents.size:
             cta.issue(lanes, _queue(cta), perform)
@@ -279,7 +283,9 @@ def store(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
             for barrier_at, group, chosen in by_address(barriers, lanes):
                 own = cta.copy_agents(cta.agents(group))
                 clock = clocks.of_event(own, event, fenced=False)
-                signal(cta, barrier_at, width * int(chosen.sum()), clock)
+                size = width * int(chosen.sum())
+                brings(cta, barrier_at, size, at)
+                signal(cta, barrier_at, size, clock)
 
         cta.issue(lanes, None, perform)
 

@@ -26,7 +26,7 @@ from triton_ext.emulator.state.tensor_map_memory import check_alignment
 from triton_ext.emulator.state.types import DTYPES
 from triton_ext.emulator.units import global_order
 from triton_ext.emulator.units.global_order import By
-from triton_ext.emulator.units.mbarriers import OFFSET_MASK, owner, shared_addresses, signal
+from triton_ext.emulator.units.mbarriers import OFFSET_MASK, brings, owner, shared_addresses, signal
 from triton_ext.emulator.units.reductions import Combine, combiner
 from triton_ext.emulator.units.tma import (
     ELEMENTS,
@@ -211,6 +211,8 @@ def _copy_in(
     """
     clocks = cta.cluster.clocks
     clock, instruction = clocks.snapshot(cta.agents(lane)), cta.instruction
+    for barrier in targets.barriers:
+        brings(cta, barrier, size, instruction)
     alone = len(targets.barriers) == 1  # else no one waiter has seen that it was read
 
     def perform() -> None:
