@@ -184,6 +184,8 @@ def cuda_on_the_host(current: Callable[[], Any]) -> Iterator[None]:
                 _patches.enter_context(mock.patch.object(torch.cuda, name, stand_in))
             for name in ("range_push", "range_pop", "mark", "range_start", "range_end"):
                 _patches.enter_context(mock.patch.object(torch.cuda.nvtx, name, return_value=0))
+            # the module that torch has for the host's device, asked for as if it were torch.cuda
+            _patches.enter_context(mock.patch.object(torch.cpu, "set_stream", create=True))
             _patches.enter_context(benchmarks_count(current))
     try:
         with _Redirect():
