@@ -166,3 +166,39 @@ def test_a_race_is_named_under_every_schedule(name, schedule):
     with pytest.raises(SynchronizationFault) as caught:
         _run(body, schedule, blocks)
     assert says in caught.value.message, caught.value.message
+
+
+@pytest.mark.parametrize("writer", [0, 1, 6, 7])
+@pytest.mark.parametrize("delay", [0, 4000])
+def test_races_of_blocks_in_several_processes(monkeypatch, writer, delay):
+    """Whichever fork has the block that writes, and whichever of them comes first."""
+    monkeypatch.setattr("triton_ext.emulator.schedule.parallel.WORTH_FORKING", -1)
+    monkeypatch.setattr("os.sched_getaffinity", lambda pid: {0, 1})
+    body = f"""\
+  setp.eq.u32 %p1, %block, {writer};
+  mov.u32 %r5, {delay};
+LATER:
+  sub.u32 %r5, %r5, 1;
+  setp.gt.s32 %p2, %r5, 0;
+  and.pred %p2, %p1, %p2;
+  @%p2 bra LATER;
+  @%p1 st.global.b32 [%out+2048], %r1;
+  @!%p1 ld.global.b32 %got, [%out+2048];"""
+    with pytest.raises(
+        SynchronizationFault, match=r"block \(\d, 0, 0\), warp 0, and was"
+    ) as caught:
+        _run(body, "eager", 8)
+    assert f"block ({writer}, 0, 0)" in caught.value.message
+    assert str(caught.value.instruction).startswith("@")
+
+
+def test_blocks_in_several_processes_that_do_not_meet(monkeypatch):
+    monkeypatch.setattr("triton_ext.emulator.schedule.parallel.WORTH_FORKING", -1)
+    monkeypatch.setattr("os.sched_getaffinity", lambda pid: {0, 1})
+    out = _run(
+        "  mul.wide.u32 %rd1, %block, 256;\n  add.u64 %mine, %mine, %rd1;\n"
+        "  ld.global.b32 %got, [%mine];\n  add.u32 %got, %got, %r1;\n"
+        "  st.global.b32 [%mine], %got;",
+        "eager", 8,
+    )  # fmt: skip
+    assert (out[:512] == np.tile(np.arange(64) + 7, 8)).all()
