@@ -88,3 +88,6 @@ def test_a_fault_names_its_line(x, y, n, line):
     with triton_ext.emulate("sm_100"), pytest.raises(MemoryFault) as caught:
         spread[(1,)](torch.zeros(x), torch.zeros(y), n)
     assert caught.value.instruction.source.line == line_of(line)
+    shown, caret = str(caught.value).split("source: ")[1].splitlines()[1:3]
+    assert shown.strip().endswith(line)
+    assert shown[caret.index("^") :].startswith("tl.load(")

@@ -64,6 +64,17 @@ def _pattern(text: str) -> str:
     show_default=True,
     help="What TMA has written must be read with the same swizzle and strides.",
 )
+@click.option(
+    "--check-races/--no-check-races",
+    default=True,
+    show_default=True,
+    help="Accesses to global memory must be ordered, by barriers and flags.",
+)
+@click.option(
+    "--check-empty",
+    is_flag=True,
+    help="Memory of torch.empty must have been written before a kernel reads it.",
+)
 @click.option("--trace", is_flag=True, help="Print each instruction as it runs, on stderr.")
 @click.option(
     "--only",
@@ -84,6 +95,8 @@ def run(
     max_steps: int | None,
     timeout: float | None,
     check_layouts: bool,
+    check_races: bool,
+    check_empty: bool,
     trace: bool,
     only: str,
     block: tuple[tuple[int, ...], ...],
@@ -130,6 +143,8 @@ def run(
         max_steps=max_steps or MAX_STEPS,
         timeout=timeout,
         check_layouts=check_layouts,
+        check_races=check_races,
+        check_empty=check_empty,
     ) as gpu:
         try:
             run_script(script, arguments)

@@ -2,7 +2,20 @@
 
 from __future__ import annotations
 
-from triton_ext.ptx.parse import Instruction
+import linecache
+
+from triton_ext.ptx.parse import Instruction, SourceLine
+
+
+def _shown(source: SourceLine) -> str:
+    """The text of a line, with a caret below the column; "" if there is no such file."""
+    line = linecache.getline(source.file, source.line).rstrip()
+    if not line:
+        return ""
+    text = line.lstrip()
+    shown = f"\n    {text}"
+    at = source.column - 1 - (len(line) - len(text))
+    return f"{shown}\n    {' ' * at}^" if 0 <= at < len(text) else shown
 
 
 class EmulationError(RuntimeError):
@@ -27,7 +40,7 @@ class EmulationError(RuntimeError):
         if self.instruction is not None:
             text += f"\n  instruction: {self.instruction}  (PTX line {self.instruction.line})"
             if self.instruction.source is not None:
-                text += f"\n  source: {self.instruction.source}"
+                text += f"\n  source: {self.instruction.source}{_shown(self.instruction.source)}"
         return text + (f"\n  at: {self.where}" if self.where else "")
 
 

@@ -13,10 +13,11 @@ from triton_ext.splitting import split_arguments
 
 @dataclass(frozen=True)
 class SourceLine:
-    """A line of the program that was compiled."""
+    """A line of the program that was compiled; `column` is counted from 1, and 0 if unknown."""
 
     file: str
     line: int
+    column: int = field(default=0, compare=False)
 
     def __str__(self) -> str:
         return f"{self.file}:{self.line}"
@@ -134,7 +135,7 @@ _FUNCTION = re.compile(r"\.(entry|func)\b")
 _FILE = re.compile(r'^[ \t]*\.file[ \t]+(\d+)[ \t]+"((?:[^"\\]|\\.)*)"', re.MULTILINE)
 _STATEMENT = re.compile(
     r"""\s*(?:
-      \.loc\s+(?P<file>\d+)\s+(?P<line>\d+)[^\n]*
+      \.loc\s+(?P<file>\d+)\s+(?P<line>\d+)(?:[ \t]+(?P<column>\d+))?[^\n]*
     | (?P<brace>[{}])
     | (?P<label>[A-Za-z_$%][\w$]*)\s*:(?!:)
     | \.branchtargets\s+(?P<targets>[^;]*);?
@@ -317,7 +318,7 @@ class _Body:
 
     def _read(self) -> None:
         source: SourceLine | None = None
-        sources: dict[tuple[str, str], SourceLine] = {}
+        sources: dict[tuple[str, ...], SourceLine] = {}
         scope: tuple[int, ...] = ()
         scopes = 0
         label = ""
@@ -338,13 +339,13 @@ class _Body:
                         scope,
                     )
                 )
-            elif kind == "line":
-                place = found["file"], found["line"]
+            elif kind in ("line", "column"):
+                place = found["file"], found["line"], found["column"] or "0"
                 source = sources.get(place)
                 if source is None:
                     number = int(place[0])
                     name = self.files.get(number, f"file {number}")
-                    source = sources[place] = SourceLine(name, int(place[1]))
+                    source = sources[place] = SourceLine(name, int(place[1]), int(place[2]))
             elif kind == "brace":
                 if found["brace"] == "}":
                     scope = scope[:-1]

@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Iterator
 from operator import attrgetter
 
-from museum import barriers, buffers, copies, tensor_maps, tensor_memory, unseen
+from museum import barriers, buffers, copies, tensor_maps, tensor_memory, threads
 from museum.exhibit import Exhibit, WrongResult
 
 FAMILIES = {
@@ -15,7 +15,7 @@ FAMILIES = {
     "Bulk copies": copies.EXHIBITS,
     "Tensor maps": tensor_maps.EXHIBITS,
     "Tensor memory": tensor_memory.EXHIBITS,
-    "Threads and scopes": unseen.EXHIBITS,
+    "Threads and scopes": threads.EXHIBITS,
 }
 EXHIBITS: list[Exhibit] = [one for exhibits in FAMILIES.values() for one in exhibits]
 

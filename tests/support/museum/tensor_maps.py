@@ -192,10 +192,9 @@ EXHIBITS = [
         "H200: the test of a weight gradient fails now and then, and its result is corrupted also "
         "when it passes. Hopper, very rarely: a 128x32 patch of a grouped GEMM differs (CUTLASS). "
         "RTX 5090 D: 13 of 14 runs.",
-        "A grouped GEMM rewrites its maps for the next group while the last copies are in flight. "
-        "The emulator reads the map when the copy is issued.",
+        "A grouped GEMM rewrites its maps for the next group while the last copies are in flight.",
         _two, instead(_two, (wait("FIRST") + "\n", ""),
                       (wait("SECOND", 0, 1), wait("FIRST") + "\n" + wait("SECOND", 0, 1))),
-        _made_twice, None,
+        _made_twice, SynchronizationFault, "was read by block (0, 0, 0), the tma unit",
     ),
 ]  # fmt: skip

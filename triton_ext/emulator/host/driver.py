@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import re
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -22,6 +23,8 @@ import numpy as np
 from triton_ext.emulator.decode.program import Program
 from triton_ext.emulator.errors import LaunchError
 from triton_ext.emulator.host import wrong_architecture
+from triton_ext.emulator.host.counting import Event, count
+from triton_ext.emulator.host.cuda_graphs import captured
 from triton_ext.emulator.host.reachable import Reachable
 from triton_ext.emulator.host.run import MAX_THREADS, allocation, prepare, register_buffers
 from triton_ext.emulator.instructions import decode
@@ -67,8 +70,11 @@ class EmulatedGpu:
         buffers: tensors and arrays that every kernel may reach, besides its arguments.
         limits: how long a launch may take.
         check_layouts: whether what TMA has written must be read in the same layout.
+        check_races: whether accesses to global memory must be ordered.
+        check_empty: whether memory of ``torch.empty`` must have been written before it is read.
         launches: how many kernels ran, or would have run.
         steps: instructions executed, each for all threads of a block that were at it together.
+        said: whether it was said that they stand for time.
     """
 
     arch: Architecture
@@ -79,8 +85,11 @@ class EmulatedGpu:
     buffers: Sequence[Any] = ()
     limits: Limits = field(default_factory=Limits)
     check_layouts: bool = True
+    check_races: bool = True
+    check_empty: bool = False
     launches: int = 0
     steps: int = 0
+    said: bool = False
     _programs: dict[str, Program] = field(default_factory=dict, repr=False)
 
     def launch(
@@ -107,6 +116,8 @@ class EmulatedGpu:
             memory=memory,
             names=names,
             check_layouts=self.check_layouts,
+            check_races=self.check_races,
+            check_empty=self.check_empty,
         )
         schedule = Schedule(self.schedule, self.seed + self.launches)
         machine = Machine(program, launch, schedule, self.observer, self.limits)
@@ -252,7 +263,8 @@ class _Launcher:
                 flat.names.append(name)
         if enter_hook is not None:
             enter_hook(launch_metadata)
-        gpu.launch(
+        launch = functools.partial(
+            gpu.launch,
             program,
             grid=(grid_x * metadata.num_ctas, grid_y, grid_z),
             cluster=(metadata.num_ctas, 1, 1),
@@ -261,6 +273,8 @@ class _Launcher:
             memory=flat.memory,
             names=flat.names,
         )
+        graph = captured()
+        launch() if graph is None else graph.note(launch)
         if exit_hook is not None:
             exit_hook(launch_metadata)
 
@@ -275,21 +289,7 @@ class _Launcher:
         return memory[start : len(memory) - align + start]
 
 
-class _Event:
-    """A time stamp, in instructions of the emulated GPU."""
-
-    def __init__(self, gpu: EmulatedGpu) -> None:
-        self._gpu, self._at = gpu, 0
-
-    def record(self, stream: Any = None) -> None:
-        self._at = self._gpu.steps
-
-    def elapsed_time(self, end: _Event) -> float:
-        """Instructions between two events; at least 1, as callers divide by it."""
-        return float(max(1, end._at - self._at))
-
-    def synchronize(self) -> None:
-        """Everything is done when a launch returns."""
+_REGISTER_COUNT = re.compile(rb"\x04\x2f\x08\x00", re.DOTALL)
 
 
 class _Utilities:
@@ -309,12 +309,19 @@ class _Utilities:
     def load_binary(
         self, name: str, binary: bytes, shared: int, device: int
     ) -> tuple[None, object, int, int, int]:
-        """Module, function, registers, spills, threads; the launcher runs the PTX instead.
+        """Module, function, registers, spilled bytes, threads; the launcher runs the PTX instead.
+
+        The registers of a thread are those that ptxas gave it: the cubin's attribute
+        EIATTR_REGCOUNT (a format byte, 0x2f, its size of 8, the function's symbol, the number).
 
         Without a module, nothing is unloaded when the kernel is collected, perhaps long after the
         driver has gone.
         """
-        return None, object(), 0, 0, MAX_THREADS
+        counts = [
+            int.from_bytes(binary[at + 8 : at + 12], "little")
+            for at in (match.start() for match in re.finditer(_REGISTER_COUNT, binary))
+        ]
+        return None, object(), max(counts, default=0), 0, MAX_THREADS
 
     def unload_module(self, module: object) -> None:
         """Nothing is held."""
@@ -418,7 +425,7 @@ def _driver() -> Any:
 
         def get_device_interface(self) -> Any:
             return SimpleNamespace(
-                Event=lambda enable_timing=False: _Event(current_gpu()),
+                Event=lambda enable_timing=False: Event(current_gpu()),
                 synchronize=lambda device=None: None,
                 current_device=lambda: current_gpu().arch,
             )
@@ -430,15 +437,7 @@ def _driver() -> Any:
             """There is no cache to clear."""
 
         def get_benchmarker(self) -> Any:
-            return _benchmark
-
-    def _benchmark(kernel_call: Callable[[], Any], quantiles: Any = None, **_: Any) -> Any:
-        """The emulator's own count of instructions; the same each time, so once is enough."""
-        gpu = current_gpu()
-        before = gpu.steps
-        kernel_call()
-        count = float(gpu.steps - before)
-        return [count] * len(quantiles) if quantiles else count
+            return lambda call, **options: count(current_gpu(), call, **options)
 
     return EmulatedDriver()
 
@@ -473,6 +472,8 @@ def emulate(
     max_steps: int = MAX_STEPS,
     timeout: float | None = None,
     check_layouts: bool = True,
+    check_races: bool = True,
+    check_empty: bool = False,
 ) -> Iterator[EmulatedGpu]:
     """Make an emulated GPU the one that Triton and Gluon kernels run on.
 
@@ -491,22 +492,28 @@ def emulate(
         max_steps, timeout: instructions, and seconds, after which a launch ends in `LimitReached`:
             see `triton_ext.emulator.run_ptx`.
         check_layouts: what TMA has written must be read in the same layout: see `run_ptx`, too.
+        check_races: accesses to global memory must be ordered: see there.
+        check_empty: memory of ``torch.empty`` and its like, made within the block, must be written
+            before a kernel reads it (`UninitializedRead`); needs `check_races`. Off by default:
+            many programs read rows of padding, and drop the result.
 
     Raises:
         LayoutError: another architecture.
         LaunchError: another schedule, or an illegal limit or buffer.
     """
-    from triton_ext.emulator.host.torch_cuda import cuda_on_the_host
+    from triton_ext.emulator.host.torch_cuda import MarkedEmpty, cuda_on_the_host
 
     end_quietly()
     limits = Limits(max_steps, timeout)
     gpu = EmulatedGpu(
-        architecture(arch), schedule, seed, observer, idle, buffers, limits, check_layouts
-    )
+        architecture(arch), schedule, seed, observer, idle, buffers, limits, check_layouts,
+        check_races, check_empty,
+    )  # fmt: skip
     Schedule(schedule, seed)
     register_buffers(GlobalMemory(), buffers)
     with (
         _entered(gpu),
         cuda_on_the_host(current_gpu) if cuda_on_host else contextlib.nullcontext(),
+        MarkedEmpty() if check_empty else contextlib.nullcontext(),
     ):
         yield gpu

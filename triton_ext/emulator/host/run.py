@@ -182,12 +182,15 @@ def prepare(
     memory: GlobalMemory | None = None,
     names: Sequence[str] = (),
     check_layouts: bool = True,
+    check_races: bool = True,
+    check_empty: bool = False,
 ) -> Launch:
     """Check a launch, and lay out its parameters.
 
     Args:
         names: what errors call the arguments.
-        check_layouts: see `run_ptx`.
+        check_layouts, check_races: see `run_ptx`.
+        check_empty: see `triton_ext.emulate`.
 
     Raises:
         LaunchError: what the kernel or the GPU does not allow.
@@ -227,6 +230,7 @@ def prepare(
             f" static bytes it must be in [0, {SHARED_MEMORY_PER_BLOCK}]"
         )
     memory = memory or GlobalMemory()
+    memory.released.clear()
     addresses = {
         symbol.name: memory.register(
             _initial_bytes(symbol.variable), name=f"variable {symbol.name}"
@@ -237,7 +241,7 @@ def prepare(
     parameters = pack_arguments(program, args, memory, names)
     return Launch(
         storage, grid, cluster, block, dynamic_smem_bytes, parameters, addresses, memory,
-        check_layouts,
+        check_layouts, check_races, check_empty,
     )  # fmt: skip
 
 
@@ -272,6 +276,7 @@ def run_ptx(
     max_steps: int = MAX_STEPS,
     timeout: float | None = None,
     check_layouts: bool = True,
+    check_races: bool = True,
 ) -> Machine:
     """Run a kernel of a PTX module on the emulated GPU, until all of its blocks are done.
 
@@ -297,6 +302,8 @@ def run_ptx(
         check_layouts: a tensor core or a TMA store that reads what a TMA load has written must read
             it in that layout (`LayoutFault`). Off for kernels that mean to read another one, such
             as weights that lie swizzled in global memory and are copied without a swizzle.
+        check_races: two accesses of a byte of global memory, of which one writes, must be ordered
+            (`SynchronizationFault`): within a block by barriers, between blocks by flags.
 
     Returns:
         The machine, as it stands at the end.
@@ -321,6 +328,7 @@ def run_ptx(
         cluster=cluster,
         dynamic_smem_bytes=dynamic_smem_bytes,
         check_layouts=check_layouts,
+        check_races=check_races,
     )
     machine = Machine(program, launch, Schedule(schedule, seed), observer, limits)
     execute(machine)

@@ -9,9 +9,13 @@ from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
+import numpy as np
 import torch
 from torch.overrides import TorchFunctionMode
 
+from triton_ext.emulator.host.counting import Event, benchmarks_count
+from triton_ext.emulator.host.cuda_graphs import CUDAGraph, call, captured, graph
+from triton_ext.emulator.state.memory import EMPTY, host_bytes
 from triton_ext.hardware.architecture import (
     MULTIPROCESSORS,
     SHARED_MEMORY_PER_BLOCK,
@@ -48,7 +52,29 @@ class _Redirect(TorchFunctionMode):
         kwargs = {key: _on_host(value) for key, value in (kwargs or {}).items()}
         if isinstance(kwargs.get("device"), int):  # a CUDA device by its number
             kwargs["device"] = _HOST
-        return func(*(_on_host(value) for value in args), **kwargs)
+        args = tuple(_on_host(value) for value in args)
+        graph = captured()
+        return func(*args, **kwargs) if graph is None else call(graph, func, args, kwargs)
+
+
+_EMPTY = (
+    torch.empty, torch.empty_like, torch.empty_strided, torch.empty_permuted,
+    torch.Tensor.new_empty, torch.Tensor.new_empty_strided,
+)  # fmt: skip
+
+
+class MarkedEmpty(TorchFunctionMode):
+    """Within it, memory that torch leaves uninitialized holds `EMPTY`."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if func in _EMPTY and result.device.type == "cpu":
+            storage = result.untyped_storage()
+            data = host_bytes(storage.data_ptr(), storage.nbytes())
+            data[:] = np.resize(EMPTY, len(data))
+        return result
 
 
 class _Stream:
@@ -65,29 +91,22 @@ class _Stream:
     def wait_stream(self, other: Any) -> None:
         pass
 
+    def wait_event(self, event: Any) -> None:
+        pass
+
+    def record_event(self, event: Any = None) -> Any:
+        event = torch.cuda.Event() if event is None else event
+        event.record()
+        return event
+
+    def query(self) -> bool:
+        return True
+
     def __enter__(self) -> _Stream:
         return self
 
     def __exit__(self, *error: object) -> None:
         pass
-
-
-class _NoTime:
-    """There is no time on the emulated GPU."""
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        pass
-
-    def record(self, stream: Any = None) -> None:
-        pass
-
-    def synchronize(self) -> None:
-        pass
-
-    def elapsed_time(self, end: Any) -> float:
-        raise RuntimeError(
-            "the emulated GPU has no time; triton.testing.do_bench counts its instructions"
-        )
 
 
 def _properties(arch: int) -> SimpleNamespace:
@@ -99,6 +118,11 @@ def _properties(arch: int) -> SimpleNamespace:
         warp_size=WARP_THREADS,
         total_memory=64 << 30,
         shared_memory_per_block_optin=SHARED_MEMORY_PER_BLOCK,
+        shared_memory_per_block=48 << 10,
+        shared_memory_per_multiprocessor=SHARED_MEMORY_PER_BLOCK + 1024,
+        regs_per_multiprocessor=1 << 16,
+        max_threads_per_multi_processor=2048,
+        max_threads_per_block=1024,
         L2_cache_size=50 << 20,
     )
 
@@ -131,7 +155,23 @@ def cuda_on_the_host(current: Callable[[], Any]) -> Iterator[None]:
         "default_stream": lambda device=None: _Stream(),
         "Stream": _Stream,
         "stream": lambda stream: contextlib.nullcontext(),
-        "Event": _NoTime,
+        "Event": lambda *args, **options: Event(current()),
+        "CUDAGraph": CUDAGraph,
+        "graph": graph,
+        "graph_pool_handle": lambda: (0, 0),
+        "is_current_stream_capturing": lambda: captured() is not None,
+        "is_initialized": lambda: True,
+        "init": lambda: None,
+        "is_bf16_supported": lambda including_emulation=True: True,
+        "get_arch_list": lambda: [f"sm_{current().arch}"],
+        "mem_get_info": lambda device=None: (64 << 30, 64 << 30),
+        "memory_allocated": lambda device=None: 0,
+        "max_memory_allocated": lambda device=None: 0,
+        "memory_reserved": lambda device=None: 0,
+        "reset_peak_memory_stats": lambda device=None: None,
+        "get_rng_state": lambda device=None: torch.get_rng_state(),
+        "set_rng_state": lambda state, device=None: torch.set_rng_state(state),
+        "set_stream": lambda stream: None,
         "empty_cache": lambda: None,
         "device": lambda device=None: contextlib.nullcontext(),
         "manual_seed": torch.default_generator.manual_seed,
@@ -142,6 +182,11 @@ def cuda_on_the_host(current: Callable[[], Any]) -> Iterator[None]:
         if _users == 1:
             for name, stand_in in stand_ins.items():
                 _patches.enter_context(mock.patch.object(torch.cuda, name, stand_in))
+            for name in ("range_push", "range_pop", "mark", "range_start", "range_end"):
+                _patches.enter_context(mock.patch.object(torch.cuda.nvtx, name, return_value=0))
+            # the module that torch has for the host's device, asked for as if it were torch.cuda
+            _patches.enter_context(mock.patch.object(torch.cpu, "set_stream", create=True))
+            _patches.enter_context(benchmarks_count(current))
     try:
         with _Redirect():
             yield

@@ -16,14 +16,18 @@ from triton_ext.emulator.decode.values import vector_reader
 from triton_ext.emulator.errors import BarrierFault, MemoryFault, UnsupportedInstruction
 from triton_ext.emulator.instructions.mbarriers import SHARED_SPACES
 from triton_ext.emulator.state import lanes as lane_sets
+from triton_ext.emulator.state.barriers import ARRIVALS
 from triton_ext.emulator.state.block import Cta
 from triton_ext.emulator.state.clocks import Agents, Clock
 from triton_ext.emulator.state.in_flight import RING
 from triton_ext.emulator.state.lanes import Lanes
 from triton_ext.emulator.state.memory import RANK_SHIFT, Bytes
 from triton_ext.emulator.state.types import DTYPES, bits_of
+from triton_ext.emulator.units import global_order
+from triton_ext.emulator.units.global_order import By
 from triton_ext.emulator.units.mbarriers import (
     OFFSET_MASK,
+    brings,
     by_address,
     find,
     owner,
@@ -82,13 +86,14 @@ def copy(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
         copies.issued += 1
         copies.last[lanes] = copies.issued
         agents = cta.agents(lanes)
-        then = _clocks_now(cta, agents)
+        then, line = _clocks_now(cta, agents), at.line
 
         def perform() -> None:
-            values = _source(cta, sources, lengths, width)
             mine = _begin(cta, agents, then)
             event = cta.cluster.clocks.tick(mine)
             by_lane = cta.copy_agents(cta.agents_of_lanes(lanes))
+            by = global_order.copies(cta, by_lane, event, line)
+            values = _source(cta, sources, lengths, width, by)
             cta.shared.store(targets, values, by_lane, event)
             copies.done += 1
             copies.events.append(event)
@@ -109,20 +114,24 @@ def _length(at: Instruction, sizes: list[str], width: int, operands: Operands) -
     return operands.reader(sizes[0], "u32", at)
 
 
-def _source(cta: Cta, sources: NDArray[np.int64], lengths: NDArray[np.int64], width: int) -> Bytes:
+def _source(
+    cta: Cta, sources: NDArray[np.int64], lengths: NDArray[np.int64], width: int, by: By | None
+) -> Bytes:
     """What the lanes copy: global memory, and zeros."""
     memory = cta.launch.memory
     if (lengths == width).all():
-        return memory.load(sources, width)
+        return memory.load(sources, width, by)
     values: Bytes = np.zeros((len(sources), width), np.uint8)
     if ((sources % width != 0) & (lengths > 0)).any():
         raise MemoryFault(f"cp.async: a source address is no multiple of {width}")
     for length in np.unique(lengths[lengths > 0]).tolist():
         chosen = lengths == length
-        for start, data, group in memory.groups(sources[chosen], length):
-            first = (sources[chosen] - start)[group]
+        for found, group in memory.groups(sources[chosen], length):
+            first = (sources[chosen] - found.start)[group]
             rows = np.flatnonzero(chosen)[group]
-            values[rows, :length] = data[first[:, None] + np.arange(length)]
+            if by is not None:
+                by.lanes(rows).read(found, 0, first, length)
+            values[rows, :length] = found.data[first[:, None] + np.arange(length)]
     return values
 
 
@@ -211,7 +220,9 @@ def arrive(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
                 if before:
                     own = cta.copy_agents(cta.agents(group))
                     clock = clocks.of_event(own, copies.events[before], fenced=False)
-                find(cta, where).arrive(lane_sets.count(group), clock)
+                barrier = find(cta, where)
+                barrier.note(ARRIVALS, lane_sets.count(group), at)
+                barrier.arrive(lane_sets.count(group), clock)
 
         if agents.size:
             cta.issue(lanes, _queue(cta), perform)
@@ -272,7 +283,9 @@ def store(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
             for barrier_at, group, chosen in by_address(barriers, lanes):
                 own = cta.copy_agents(cta.agents(group))
                 clock = clocks.of_event(own, event, fenced=False)
-                signal(cta, barrier_at, width * int(chosen.sum()), clock)
+                size = width * int(chosen.sum())
+                brings(cta, barrier_at, size, at)
+                signal(cta, barrier_at, size, clock)
 
         cta.issue(lanes, None, perform)
 

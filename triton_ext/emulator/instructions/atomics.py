@@ -32,7 +32,7 @@ from triton_ext.emulator.state.clocks import Agents
 from triton_ext.emulator.state.lanes import Lanes
 from triton_ext.emulator.state.memory import Bytes
 from triton_ext.emulator.state.types import DTYPES, bits_of
-from triton_ext.emulator.units import memory_order
+from triton_ext.emulator.units import global_order, memory_order
 from triton_ext.emulator.units.floats import KINDS, flush
 from triton_ext.emulator.units.reductions import INTEGER, OPERATIONS, update
 from triton_ext.ptx.parse import Instruction
@@ -42,7 +42,6 @@ Update = Callable[..., Any]
 """(old, operand, second operand) -> new, of arrays of (lanes, elements)."""
 
 _ORDERS = ("relaxed", "acquire", "release", "acq_rel")
-_SCOPES = ("cta", "cluster", "gpu", "sys")
 _VECTORS = {"v2": 2, "v4": 4, "v8": 8}
 _EXCHANGES: dict[str, Update] = {
     "exch": lambda old, value, _: value,
@@ -83,6 +82,7 @@ class _Atomic:
     Attributes:
         space: "global", "shared" or "" (generic).
         order: its memory order: "relaxed", "acquire", "release" or "acq_rel".
+        scope: how far it reaches: see `memory_order.SCOPES`.
         update: makes the new values.
         dtype: numpy's type of an element.
         width: bytes of an access.
@@ -93,6 +93,7 @@ class _Atomic:
 
     space: str
     order: str
+    scope: int
     update: Update
     dtype: np.dtype[Any]
     width: int
@@ -122,16 +123,21 @@ class _Atomic:
     def _in_global(
         self, cta: Cta, lanes: Lanes, addresses: Array, value: Array, second: Array
     ) -> Array:
-        memory, agents = cta.launch.memory, cta.agents(lanes)
-        memory_order.read(cta, memory_order.GLOBAL, agents, self.order)
-        memory_order.write(cta, memory_order.GLOBAL, agents, self.order)
+        memory, agents = cta.launch.memory, cta.agents_of_lanes(lanes)
+        memory_order.read_global(cta, agents, addresses, self.order, self.scope)
+        by = global_order.threads(cta, lanes, self.scope)
+        memory_order.write_global(cta, agents, addresses, self.order, self.scope)
+
+        def mine(chosen: Array) -> global_order.By | None:
+            return by and by.lanes(chosen)
+
         return self._rounds(
             addresses,
             value,
             second,
             {"f32": self._flushing, "f64": self._keeping}.get(self.floats, self.update),
-            lambda chosen: memory.load(addresses[chosen], self.width),
-            lambda chosen, values: memory.store(addresses[chosen], values),
+            lambda chosen: memory.load(addresses[chosen], self.width, mine(chosen)),
+            lambda chosen, values: memory.store(addresses[chosen], values, mine(chosen)),
         )
 
     def _in_shared(
@@ -208,7 +214,7 @@ class _Atomic:
 def atomic(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     returns = at.opcode.startswith("atom")
     order = modifiers.one_of(_ORDERS, "relaxed")
-    modifiers.one_of(_SCOPES)
+    scope = memory_order.SCOPES[modifiers.one_of(("cta", "cluster", "gpu", "sys"))]
     space = modifiers.one_of(("global", "shared", "shared::cta", "shared::cluster"))
     operation = modifiers.one_of((*OPERATIONS, *_EXCHANGES))
     modifiers.flag("noftz")
@@ -230,6 +236,7 @@ def atomic(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     unit = _Atomic(
         space.split("::")[0],
         order,
+        scope,
         _update(operation, kind, at),
         np.dtype("V16") if kind == "b128" else dtype,
         bits_of(type_name) // 8 * number,

@@ -44,7 +44,7 @@ def numbered_barrier(at: Instruction, modifiers: Modifiers, operands: Operands) 
         if barrier is None:
             barrier = cta.barriers[chosen] = NamedBarrier(chosen, cta.live, cta.cluster.clocks)
         agents = cta.agents(lanes)
-        generation = barrier.arrive(lanes, agents, expected)
+        generation = barrier.arrive(lanes, agents, expected, waits=waits)
         if barrier.generation > generation:
             cta.machine.progress += 1
         if not waits:

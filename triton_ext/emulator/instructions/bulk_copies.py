@@ -18,18 +18,21 @@ from triton_ext.emulator.errors import (
 )
 from triton_ext.emulator.state import lanes as lane_sets
 from triton_ext.emulator.state.block import Cta
-from triton_ext.emulator.state.clocks import Clock
+from triton_ext.emulator.state.clocks import WIDEST, Clock
 from triton_ext.emulator.state.in_flight import BulkCopy
 from triton_ext.emulator.state.lanes import Lanes
 from triton_ext.emulator.state.memory import RANK_SHIFT, Bytes
 from triton_ext.emulator.state.tensor_map_memory import check_alignment
 from triton_ext.emulator.state.types import DTYPES
-from triton_ext.emulator.units.mbarriers import OFFSET_MASK, owner, shared_addresses, signal
+from triton_ext.emulator.units import global_order
+from triton_ext.emulator.units.global_order import By
+from triton_ext.emulator.units.mbarriers import OFFSET_MASK, brings, owner, shared_addresses, signal
 from triton_ext.emulator.units.reductions import Combine, combiner
 from triton_ext.emulator.units.tma import (
     ELEMENTS,
     BoxCopy,
     check_acquired,
+    read_tensor_map,
     tensor_map_at,
 )
 from triton_ext.hardware.architecture import WARP_THREADS
@@ -96,7 +99,8 @@ def wait_group(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run
         def resume() -> None:
             for copy in awaited:
                 copy.awaited = True
-                cta.cluster.clocks.acquire(agents, copy.clock)
+                seen = copy.clock if form.reads_only else copy.written
+                cta.cluster.clocks.acquire(agents, seen)
             for thread in threads:
                 groups = cta.bulk_groups[thread]
                 keep = len(groups.committed) - pending
@@ -116,23 +120,28 @@ def wait_group(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run
 
 def _copy_out(
     cta: Cta, lane: Lanes, thread: int, read: Callable[[Clock, int], Bytes],
-    write: Callable[[Bytes], None]
+    write: Callable[[Bytes, By | None], None], scope: int
 ) -> None:  # fmt: skip
-    """Issue a copy out of shared memory: it reads, and some time later writes."""
+    """Issue a copy out of shared memory: it reads, and some time later writes.
+
+    Args:
+        scope: that of a reduction; 0 for a copy.
+    """
     clocks = cta.cluster.clocks
     clock = clocks.snapshot(cta.agents(lane))
     queue = ("bulk group", cta.index, thread)
     unit = cta.bulk_agent(thread // WARP_THREADS)
-    copy = BulkCopy(cta.instruction, clocks.empty())
+    copy = BulkCopy(cta.instruction, clocks.empty(), clocks.empty())
     cta.bulk_groups[thread].open.append(copy)
 
     def perform() -> None:
         values = read(clock, unit)
-        copy.clock = clocks.of_event(unit, int(clocks.seen[unit, unit]))
+        copy.clock = copy.written = clocks.of_event(unit, int(clocks.seen[unit, unit]))
         copy.read = True
 
         def finish() -> None:
-            write(values)
+            write(values, global_order.unit(cta, unit, clock, copy.instruction, scope=scope))
+            copy.written = clocks.of_event(unit, int(clocks.seen[unit, unit]))
             copy.done = True
 
         cta.issue(lane, queue, finish)
@@ -191,7 +200,7 @@ def _targets(cta: Cta, address: int, barrier: int, mask: int | None, pair: bool)
 
 def _copy_in(
     cta: Cta, lane: Lanes, targets: _Targets, size: int,
-    read: Callable[[Clock], Bytes], write: Callable[[int, Bytes, Clock, int], None]
+    read: Callable[[Clock, By | None], Bytes], write: Callable[[int, Bytes, Clock, int], None]
 ) -> None:  # fmt: skip
     """Issue a copy into shared memory that signals mbarriers.
 
@@ -201,10 +210,14 @@ def _copy_in(
         write: puts it at a shared address, as the agent of a unit.
     """
     clocks = cta.cluster.clocks
-    clock = clocks.snapshot(cta.agents(lane))
+    clock, instruction = clocks.snapshot(cta.agents(lane)), cta.instruction
+    for barrier in targets.barriers:
+        brings(cta, barrier, size, instruction)
+    alone = len(targets.barriers) == 1  # else no one waiter has seen that it was read
 
     def perform() -> None:
-        values = read(clock)
+        reader = cta.tma_agent(targets.barriers[0])
+        values = read(clock, global_order.unit(cta, reader, clock, instruction, noted=alone))
         for address, barrier in zip(targets.addresses, targets.barriers, strict=True):
             unit = cta.tma_agent(barrier)
             write(address, values, clock, unit)
@@ -318,12 +331,14 @@ def _load_box(
     copy = BoxCopy(tensor_map_at(cta, where), coordinates, goals.addresses[0] & OFFSET_MASK, rows)
     instruction = cta.instruction
 
+    def read(clock: Clock, by: By | None) -> Bytes:
+        read_tensor_map(cta, where, by)
+        return copy.read_global(cta, by)
+
     def write(address: int, values: Bytes, clock: Clock, unit: int) -> None:
         copy.write_shared(owner(cta, address), values, clock, unit, instruction)
 
-    _copy_in(
-        cta, lane, goals, copy.map.transaction_bytes, lambda clock: copy.read_global(cta), write
-    )
+    _copy_in(cta, lane, goals, copy.map.transaction_bytes, read, write)
 
 
 def _tensor_store(at: Instruction, form: forms.TensorCopy, operands: Operands) -> Run:
@@ -352,12 +367,19 @@ def _store_box(
         if kind not in ELEMENTS:
             raise DescriptorFault(f"there is no reduction of {kind.name} elements")
         combine = combiner(operation, ELEMENTS[kind])
+    instruction = cta.instruction
+
+    def read(clock: Clock, unit: int) -> Bytes:
+        read_tensor_map(cta, where, global_order.unit(cta, unit, clock, instruction))
+        return copy.read_shared(cta, clock, unit)
+
     _copy_out(
         cta,
         lane,
         int(lane_sets.indices(lane)[0]),
-        lambda clock, unit: copy.read_shared(cta, clock, unit),
-        lambda values: copy.write_global(cta, values, combine),
+        read,
+        lambda values, by: copy.write_global(cta, values, by, combine),
+        WIDEST if operation else 0,
     )
 
 
@@ -385,10 +407,16 @@ def _check_bulk(size: int, **addresses: int) -> None:
             )
 
 
-def _global_bytes(cta: Cta, address: int, size: int, *, writes: bool = False) -> Bytes:
-    """A view of global memory."""
-    found = cta.launch.memory.locate(address, size, writes=writes)
-    return found.data[address - found.start : address - found.start + size]
+def _global_bytes(cta: Cta, address: int, size: int, by: By | None) -> Bytes:
+    """What global memory holds."""
+    found = cta.launch.memory.locate(address, size)
+    first = address - found.start
+    if by is not None:
+        by.read(found, first, _ONE, size)
+    return found.data[first : first + size].copy()
+
+
+_ONE = np.zeros(1, np.int64)
 
 
 @instruction("cp.async.bulk", "cp.reduce.async.bulk")
@@ -430,9 +458,11 @@ def _bulk_in(
             goals = _targets(cta, targets[position], barriers[position], masks[position], False)
             own = cta.tma_agent(goals.barriers[0])
 
-            def read(clock: Clock, where: int = where, size: int = size, own: int = own) -> Bytes:
+            def read(
+                clock: Clock, by: By | None, where: int = where, size: int = size, own: int = own
+            ) -> Bytes:
                 if origin == "global":
-                    return _global_bytes(cta, where, size).copy()
+                    return _global_bytes(cta, where, size, by)
                 return cta.shared.bulk_read(where & OFFSET_MASK, size, clock, own, name="TMA")
 
             def write(address: int, values: Bytes, clock: Clock, unit: int) -> None:
@@ -472,6 +502,7 @@ def _bulk_out(
                 int(lane_sets.indices(lane)[0]),
                 _reader_of(cta, where, size),
                 _writer_of(cta, goal, masks[position], combine, dtype),
+                0 if combine is None else WIDEST,
             )
 
     return run
@@ -483,9 +514,13 @@ def _reader_of(cta: Cta, where: int, size: int) -> Callable[[Clock, int], Bytes]
 
 def _writer_of(
     cta: Cta, goal: int, mask: int | None, combine: Combine | None, dtype: Any
-) -> Callable[[Bytes], None]:
-    def write(values: Bytes) -> None:
-        memory = _global_bytes(cta, goal, len(values), writes=True)
+) -> Callable[[Bytes, By | None], None]:
+    def write(values: Bytes, by: By | None) -> None:
+        found = cta.launch.memory.locate(goal, len(values), writes=True)
+        first = goal - found.start
+        memory = found.data[first : first + len(values)]
+        if by is not None:
+            by.write(found, first, _ONE, values[None])
         if combine is not None:
             old = memory.copy().view(dtype)
             memory[:] = combine(old, values.view(dtype)).view(np.uint8)

@@ -13,7 +13,7 @@ from triton_ext.emulator.state import lanes as lane_sets
 from triton_ext.emulator.state.block import Cta
 from triton_ext.emulator.state.lanes import Lanes
 from triton_ext.emulator.state.memory import RANK_SHIFT, SHARED_WINDOW
-from triton_ext.emulator.units.mbarriers import OFFSET_MASK, owner, shared_addresses, signal
+from triton_ext.emulator.units.mbarriers import OFFSET_MASK, brings, owner, shared_addresses, signal
 from triton_ext.ptx.parse import Instruction
 
 RESPONSE_BYTES = 16
@@ -137,6 +137,7 @@ def try_cancel(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run
                     )
                     event = int(cta.cluster.clocks.seen[unit, unit])
                     done = cta.cluster.clocks.of_event(unit, event)
+                    brings(cta, there, RESPONSE_BYTES, at)
                     signal(cta, there, RESPONSE_BYTES, done)
 
         cta.issue(lanes, None, perform)

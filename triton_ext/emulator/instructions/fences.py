@@ -11,6 +11,7 @@ from triton_ext.emulator.errors import UnsupportedInstruction
 from triton_ext.emulator.state.block import Cta
 from triton_ext.emulator.state.lanes import Lanes
 from triton_ext.emulator.state.tensor_map_memory import check_alignment
+from triton_ext.emulator.units.memory_order import SCOPES
 from triton_ext.hardware.tensor_map import TENSOR_MAP_BYTES
 from triton_ext.ptx.parse import Instruction, immediate
 
@@ -21,6 +22,11 @@ def _fence(cta: Cta, lanes: Lanes) -> None:
     cta.cluster.clocks.fence(cta.agents(lanes))
 
 
+def _fence_of(scope: str) -> Run:
+    width = SCOPES[scope]
+    return lambda cta, lanes: cta.cluster.clocks.fence(cta.agents(lanes), width)
+
+
 @instruction("fence", "membar", "fence.mbarrier_init")
 def fence(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     """``fence``, ``membar``, ``fence.mbarrier_init``: order what came before with what follows.
@@ -29,14 +35,13 @@ def fence(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     """
     modifiers.one_of(("sc", "acq_rel", "acquire", "release"))
     modifiers.starting("sync_restrict::")
-    modifiers.one_of(_SCOPES)
-    return _fence
+    return _fence_of(modifiers.one_of(_SCOPES))
 
 
 @instruction("fence.proxy.async")
 def async_proxy(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     space = modifiers.one_of(("global", "shared::cta", "shared::cluster"))
-    if space == "global":  # order in global memory is not tracked: see docs/emulator.md
+    if space == "global":  # proxies are not told apart in global memory: see docs/emulator.md
         return lambda cta, lanes: None
 
     def run(cta: Cta, lanes: Lanes) -> None:

@@ -12,10 +12,11 @@ from triton_ext.emulator.decode.operands import Operands, Reader
 from triton_ext.emulator.decode.step import Outcome, Run, Split, Wait
 from triton_ext.emulator.errors import BarrierFault
 from triton_ext.emulator.state import lanes as lane_sets
-from triton_ext.emulator.state.barriers import COUNT_LIMIT, MBarrier
+from triton_ext.emulator.state.barriers import ARRIVALS, BROUGHT, COUNT_LIMIT, EXPECTED, MBarrier
 from triton_ext.emulator.state.block import Cta
 from triton_ext.emulator.state.clocks import Clock
 from triton_ext.emulator.state.lanes import Lanes
+from triton_ext.emulator.state.memory import RANK_SHIFT
 from triton_ext.emulator.units.mbarriers import (
     Addresses,
     by_address,
@@ -108,9 +109,12 @@ def arrive(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
             agents = cta.agents(group)
             barrier = _found(cta, where, agents)
             clock = clocks.published(agents) if relaxed else clocks.snapshot(agents)
+            if form.scope == "cta" and where >> RANK_SHIFT != cta.rank:
+                clock = clocks.empty()  # it releases nothing to the barrier's block
             mine = numbers[chosen]
             counts = np.ones_like(mine) if expects else mine
             if expects:
+                barrier.note(EXPECTED, int(mine.sum()), at)
                 barrier.expect_tx(int(mine.sum()))
             elif (mine < 1).any() or (mine > COUNT_LIMIT).any():
                 raise BarrierFault(f"a count of {int(mine.min())} must be in [1, {COUNT_LIMIT}]")
@@ -121,6 +125,7 @@ def arrive(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
                 )
             if drops:
                 barrier.drop(int(counts.sum()))
+            barrier.note(ARRIVALS, int(counts.sum()), at)
             states[chosen] = _arrive(barrier, counts, clock)
         write(cta, lanes, states)
         cta.machine.progress += 1
@@ -147,9 +152,11 @@ def transaction(at: Instruction, modifiers: Modifiers, operands: Operands) -> Ru
             barrier = _found(cta, where, cta.agents(group))
             total = int(sizes[chosen].sum())
             if expects:
+                barrier.note(EXPECTED, total, at)
                 barrier.expect_tx(total)
                 barrier.advance()
             else:
+                barrier.note(BROUGHT, total, at)
                 barrier.complete_tx(total, cta.cluster.clocks.empty())
         cta.machine.progress += 1
 
@@ -184,7 +191,9 @@ def _completed(barrier: MBarrier, token: int, by_parity: bool) -> bool:
 
 def _why(barrier: MBarrier, token: int, by_parity: bool) -> str:
     phase = f"parity {token & 1}" if by_parity else f"phase {token >> _PENDING_BITS}"
-    return f"waits for {phase} of {barrier.name}, which is in {barrier}"
+    history = "".join(f"\n    {line}" for line in barrier.history.lines(barrier.phase))
+    wrong = barrier.history.mismatch()
+    return f"waits for {phase} of {barrier.name}, which is in {barrier}{wrong}{history}"
 
 
 @instruction("mbarrier.test_wait", "mbarrier.try_wait")

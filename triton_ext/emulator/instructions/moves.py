@@ -27,7 +27,7 @@ from triton_ext.emulator.state.memory import (
     check_aligned,
 )
 from triton_ext.emulator.state.types import DTYPES, bits_of
-from triton_ext.emulator.units import memory_order
+from triton_ext.emulator.units import global_order, memory_order
 from triton_ext.ptx.parse import Instruction
 
 _SPACES = ("global", "shared", "shared::cta", "shared::cluster", "local", "param", "const",
@@ -97,26 +97,32 @@ def load_bytes(
     addresses: NDArray[np.int64],
     width: int,
     order: str = "",
+    scope: int = 0,
 ) -> Bytes:
     """(lanes, width) bytes from a space ("" is generic), through the generic proxy.
 
     Args:
         order: one of `memory_order.STRONG`, or "" for a weak access.
+        scope: of a strong one.
     """
     values: Bytes
     if space == "":
         values = np.empty((len(addresses), width), np.uint8)
         for name, window, here in split_generic(addresses):
             part = lanes if here.all() else lane_sets.select(lanes, here)
-            values[here] = load_bytes(cta, part, name, addresses[here] - window, width, order)
+            values[here] = load_bytes(
+                cta, part, name, addresses[here] - window, width, order, scope
+            )
         return values
     if cta.machine.observer is not None:
         cta.machine.observer.access(cta, lanes, space, addresses, width, "load")
     if space in ("global", "const"):
         if order:
-            memory_order.read(cta, memory_order.GLOBAL, cta.agents(lanes), order)
+            agents = cta.agents_of_lanes(lanes)
+            memory_order.read_global(cta, agents, addresses, order, scope)
+        by = global_order.threads(cta, lanes, scope) if space == "global" else None
         try:
-            return cta.launch.memory.load(addresses, width)
+            return cta.launch.memory.load(addresses, width, by)
         except MemoryFault as fault:
             raise _blamed(fault, cta, lanes) from None
     if space == "shared":
@@ -152,11 +158,13 @@ def store_bytes(
     addresses: NDArray[np.int64],
     values: Bytes,
     order: str = "",
+    scope: int = 0,
 ) -> None:
     """Write (lanes, width) bytes to a space ("" is generic), through the generic proxy.
 
     Args:
         order: one of `memory_order.STRONG`, or "" for a weak access.
+        scope: of a strong one.
     """
     cta.machine.progress += 1
     if space and cta.machine.observer is not None:
@@ -164,12 +172,14 @@ def store_bytes(
     if space == "":
         for name, window, here in split_generic(addresses):
             part = lanes if here.all() else lane_sets.select(lanes, here)
-            store_bytes(cta, part, name, addresses[here] - window, values[here], order)
+            store_bytes(cta, part, name, addresses[here] - window, values[here], order, scope)
     elif space == "global":
+        by = global_order.threads(cta, lanes, scope)
         if order:
-            memory_order.write(cta, memory_order.GLOBAL, cta.agents(lanes), order)
+            agents = cta.agents_of_lanes(lanes)
+            memory_order.write_global(cta, agents, addresses, order, scope)
         try:
-            cta.launch.memory.store(addresses, values)
+            cta.launch.memory.store(addresses, values, by)
         except MemoryFault as fault:
             raise _blamed(fault, cta, lanes) from None
     elif space == "shared":
@@ -231,6 +241,7 @@ class _Access:
         space: the state space, "" for generic addresses.
         type: the type of an element.
         order: one of `memory_order.STRONG`, or "" for a weak access.
+        scope: of a strong access: see `memory_order.SCOPES`.
         registers: an element each.
         address: reads the address.
     """
@@ -238,6 +249,7 @@ class _Access:
     space: str
     type: str
     order: str
+    scope: int
     registers: tuple[str, ...]
     address: Reader
 
@@ -249,8 +261,9 @@ def _access(
     order = ""
     while found := modifiers.one_of(memory_order.STRONG):
         order = found
-    while modifiers.one_of(_HINTS):
-        pass
+    scope = ""
+    while found := modifiers.one_of(_HINTS):
+        scope = found if found in memory_order.SCOPES else scope
     for prefix in ("L1::", "L2::", "level::"):
         while modifiers.starting(prefix):
             pass
@@ -270,7 +283,8 @@ def _access(
     symbol = operands.symbol(address.strip("[] ").partition("+")[0].strip(), at.scope)
     if space == "param" and symbol is not None:
         space = symbol.space
-    return _Access(space, type_name, order, texts, operands.address(address, at))
+    width = memory_order.SCOPES[scope] if order else 0
+    return _Access(space, type_name, order, width, texts, operands.address(address, at))
 
 
 @instruction("ld", "ldu")
@@ -281,7 +295,7 @@ def load(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     write = vector_writer(access.registers, access.type, at, operands)
 
     def run(cta: Cta, lanes: Lanes) -> None:
-        values = load_bytes(cta, lanes, space, address(cta, lanes), width, order)
+        values = load_bytes(cta, lanes, space, address(cta, lanes), width, order, access.scope)
         write(cta, lanes, np.ascontiguousarray(values).view(dtype))
 
     return run
@@ -295,6 +309,6 @@ def store(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
 
     def run(cta: Cta, lanes: Lanes) -> None:
         values = np.ascontiguousarray(read(cta, lanes)).view(np.uint8)
-        store_bytes(cta, lanes, space, address(cta, lanes), values, order)
+        store_bytes(cta, lanes, space, address(cta, lanes), values, order, access.scope)
 
     return run

@@ -10,6 +10,7 @@ from triton_ext.emulator.decode.operands import Operands
 from triton_ext.emulator.decode.step import Outcome, Run, Split, Wait
 from triton_ext.emulator.errors import (
     EmulationError,
+    SynchronizationFault,
     TensorMemoryFault,
 )
 from triton_ext.emulator.instructions.moves import store_bytes
@@ -113,13 +114,19 @@ def allocate(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
             raise TensorMemoryFault("two warps of a block allocate for the pair at the same time")
         pair.wanted[cta.rank] = columns
         _grant(cta, at)
+
+        def resume_pair() -> None:
+            agents = cta.agents(one)
+            pair.allocated[cta.rank] = int(agents[0]), cta.cluster.clocks.tick(agents)
+            finish(pair.granted.pop(cta.rank))
+
         return Wait(
             lambda: cta.rank in pair.granted,
             lambda: (
                 f"tcgen05.alloc of {columns} columns for the pair; allocated are columns"
                 f" {memory.held()}; waiting are blocks {sorted(pair.wanted)} of the cluster"
             ),
-            lambda: finish(pair.granted.pop(cta.rank)),
+            resume_pair,
         )
 
     return run
@@ -146,6 +153,13 @@ def deallocate(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run
             cta.machine.progress += 1
             return None
         pair = cta.cluster.pairs[cta.rank // 2]
+        other, event = pair.allocated.get(cta.rank ^ 1, (0, 0))
+        if event > seen[other]:
+            raise SynchronizationFault(
+                "tcgen05.dealloc with cta_group::2, and nothing orders it after the tcgen05.alloc"
+                " of the other block of the pair, which may not have begun: a barrier of the"
+                " cluster is missing"
+            )
         pair.leaving[cta.rank] = (first, columns, seen.copy())
         before = pair.freed
         if len(pair.leaving) == 2:

@@ -12,6 +12,7 @@ from triton_ext.emulator.decode.operands import Operands
 from triton_ext.emulator.decode.step import Run
 from triton_ext.emulator.errors import BarrierFault
 from triton_ext.emulator.state import lanes as lane_sets
+from triton_ext.emulator.state.barriers import ARRIVALS
 from triton_ext.emulator.state.block import Cta
 from triton_ext.emulator.state.clocks import Clock
 from triton_ext.emulator.state.lanes import Lanes
@@ -41,7 +42,7 @@ def commit(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
         for thread, target, chosen in zip(
             lane_sets.indices(lanes).tolist(), targets.tolist(), masks, strict=True
         ):
-            issue_commit(cta, thread, group, _arrival(cta, _barriers(cta, target, chosen)))
+            issue_commit(cta, thread, group, _arrival(cta, _barriers(cta, target, chosen), at))
 
     return run
 
@@ -58,10 +59,12 @@ def _barriers(cta: Cta, address: int, mask: int | None) -> list[int]:
     return [rank << RANK_SHIFT | address & OFFSET_MASK for rank in ranks]
 
 
-def _arrival(cta: Cta, addresses: list[int]) -> Callable[[Clock], None]:
+def _arrival(cta: Cta, addresses: list[int], at: Instruction) -> Callable[[Clock], None]:
     def arrive(clock: Clock) -> None:
         for address in addresses:
-            find(cta, address).arrive(1, clock)
+            barrier = find(cta, address)
+            barrier.note(ARRIVALS, 1, at)
+            barrier.arrive(1, clock)
         cta.machine.progress += 1
 
     return arrive

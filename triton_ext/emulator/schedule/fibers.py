@@ -14,11 +14,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from triton_ext.emulator.decode.step import Jump, Park, Split, Step, Wait
-from triton_ext.emulator.errors import ConvergenceFault, EmulationError, SynchronizationFault
+from triton_ext.emulator.errors import (
+    ConvergenceFault,
+    EmulationError,
+    SynchronizationFault,
+    UninitializedRead,
+)
 from triton_ext.emulator.schedule.observers import Observer
 from triton_ext.emulator.state import lanes as lane_sets
 from triton_ext.emulator.state.block import Cta
 from triton_ext.emulator.state.lanes import Lanes
+from triton_ext.emulator.units.mbarriers import mismatches
 from triton_ext.hardware.architecture import WARP_THREADS
 from triton_ext.ptx.parse import Instruction
 
@@ -117,6 +123,8 @@ class Fibers:
     def _located(self, error: EmulationError, fiber: Fiber) -> EmulationError:
         if error.instruction is None and fiber.pc < len(self.steps):
             error.instruction = self.steps[fiber.pc].instruction
+        if isinstance(error, (SynchronizationFault, UninitializedRead)) and not error.where:
+            error.message += mismatches(self.cta)
         if not error.where:
             error.where = self.cta.describe(fiber.lanes if self._active is None else self._active)
         return error

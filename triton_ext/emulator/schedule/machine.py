@@ -12,14 +12,22 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from triton_ext.emulator.decode.program import Program
-from triton_ext.emulator.errors import Deadlock, EmulationError, LaunchError, LimitReached
+from triton_ext.emulator.errors import (
+    Deadlock,
+    EmulationError,
+    LaunchError,
+    LimitReached,
+    SynchronizationFault,
+    UninitializedRead,
+)
 from triton_ext.emulator.schedule.fibers import MANY_LAPS, Fiber, Fibers
 from triton_ext.emulator.schedule.observers import Observer
 from triton_ext.emulator.state import lanes as lane_sets
 from triton_ext.emulator.state.block import AsyncOperation, Cluster, Cta, Launch
 from triton_ext.emulator.state.lanes import Lanes
 from triton_ext.emulator.state.tensor_map_memory import MadeTensorMap
-from triton_ext.emulator.units.mbarriers import check_complete
+from triton_ext.emulator.units.global_order import GlobalOrder
+from triton_ext.emulator.units.mbarriers import check_complete, mismatches
 from triton_ext.emulator.units.tensor_core import check_freed
 from triton_ext.emulator.units.tma import check_awaited
 from triton_ext.hardware.architecture import MULTIPROCESSORS
@@ -119,7 +127,7 @@ class Machine:
         schedule: the order in which all runs.
         observer: told of everything that happens, or None.
         limits: how long it may take.
-        steps, progress, multiprocessors, counts, tensor_maps: see
+        steps, progress, multiprocessors, counts, tensor_maps, global_order: see
             `triton_ext.emulator.state.block.Gpu`.
         pending: asynchronous operations that are issued, and not done.
         on_cluster: called when a cluster is done.
@@ -137,6 +145,7 @@ class Machine:
     on_cluster: Callable[[], None] = lambda: None
     multiprocessors: int = field(init=False)
     counts: list[int] = field(init=False)
+    global_order: GlobalOrder | None = field(default=None, init=False)
     _waiting: range = field(default=range(0), init=False)
     _timed_out_at: int = field(default=-1, init=False)
     _rounds: int = field(default=0, init=False)
@@ -144,6 +153,9 @@ class Machine:
     def __post_init__(self) -> None:
         self.multiprocessors = MULTIPROCESSORS[self.program.arch]
         self.counts = [0] * len(self.program.steps)
+        if self.launch.check_races and GlobalOrder.fits(self.launch):
+            program = [step.instruction for step in self.program.steps]
+            self.global_order = GlobalOrder(self.launch, program)
         timeout = self.limits.timeout
         self._deadline = float("inf") if timeout is None else time.monotonic() + timeout
 
@@ -268,6 +280,8 @@ class Machine:
             operation.perform()
         except EmulationError as error:
             error.instruction = error.instruction or operation.instruction
+            if isinstance(error, (SynchronizationFault, UninitializedRead)) and not error.where:
+                error.message += mismatches(operation.cta)
             error.where = error.where or operation.cta.describe(operation.lanes)
             raise
         self.progress += 1
@@ -290,8 +304,14 @@ class Machine:
     def _deadlock(resident: list[_Resident]) -> EmulationError:
         blocks = [block for each in resident for block in each.blocks]
         stuck = [found for block in blocks for found in block.stuck()]
-        # Who stands at bar.sync mostly waits for those that wait for an mbarrier: these come first.
-        stuck.sort(key=lambda found: not found[0].opcode.startswith("mbarrier"))
+        # Who stands at bar.sync mostly waits for those that wait for an mbarrier; and these for
+        # those that wait at one at which nobody has come.
+        stuck.sort(
+            key=lambda found: (
+                not found[0].opcode.startswith("mbarrier"),
+                "nobody has come" not in found[1],
+            )
+        )
         spinning = any(block.runnable for block in blocks)
         what = "no memory or barrier changes any more" if spinning else "no thread can go on"
         lines = [line for _, line in stuck]

@@ -17,7 +17,7 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from triton_ext.emulator.decode.program import Program
 from triton_ext.emulator.errors import EmulationError, MemoryFault
 from triton_ext.emulator.schedule.machine import Machine
+from triton_ext.emulator.units.global_order import Kept
 
 WORTH_FORKING = 0.05
 """Seconds of work below which forks cost more than they gain (10 to 20 ms with torch)."""
@@ -110,6 +111,7 @@ class _Answer:
     complete: bool = False
     steps: int = 0
     error: EmulationError | None = None
+    order: list[Kept] = field(default_factory=list)
 
 
 def _fork(machine: Machine, clusters: range, workers: int, progress: _Progress) -> bool:
@@ -138,6 +140,10 @@ def _fork(machine: Machine, clusters: range, workers: int, progress: _Progress) 
     for answer in answers:
         if answer.error is not None:
             raise answer.error
+    if machine.global_order is not None:
+        machine.global_order.join(
+            [answer.order for answer in answers], machine.launch.memory.allocations
+        )
     return True
 
 
@@ -151,6 +157,8 @@ def _shared(machine: Machine) -> Iterator[Callable[[], None]]:
         copy = np.frombuffer(mmap.mmap(-1, len(each.data)), np.uint8)
         copy[:] = each.data
         each.data = copy
+    if machine.global_order is not None:
+        machine.global_order.share(originals)
 
     def write_back() -> None:
         for each, data in zip(originals, kept, strict=True):
@@ -218,9 +226,13 @@ def _work(machine: Machine, clusters: range, writer: int) -> None:
     answer = _Answer()
     memory = machine.launch.memory
     may_find, memory.find = memory.find is not None, None  # what it finds would not be shared
+    order = machine.global_order
+    if order is not None:
+        order.forked()
     try:
         machine.run(clusters)
-        answer = _Answer(True, machine.steps - before)
+        kept = [] if order is None else order.answer()
+        answer = _Answer(True, machine.steps - before, order=kept)
     except EmulationError as error:
         unknown = isinstance(error, MemoryFault) and may_find
         answer = _Answer(not unknown, machine.steps - before, error)

@@ -9,6 +9,7 @@ from triton_ext.emulator.errors import BarrierFault
 from triton_ext.emulator.state import lanes as lane_sets
 from triton_ext.emulator.state.clocks import Agents, Clock, Clocks
 from triton_ext.emulator.state.lanes import Lanes
+from triton_ext.ptx.parse import Instruction
 
 TX_LIMIT = (1 << 20) - 1
 COUNT_LIMIT = (1 << 20) - 1
@@ -36,15 +37,18 @@ class NamedBarrier:
         self.generation = 0
         self.clock = clocks.empty()
         self.released = self.clock
+        self._left: dict[int, int] = {}  # warps that did not wait, and for which generation
 
-    def arrive(self, lanes: Lanes, agents: Agents, expected: int | None) -> int:
+    def arrive(self, lanes: Lanes, agents: Agents, expected: int | None, *, waits: bool) -> int:
         """Count the lanes in; the generation that they are part of.
 
         Args:
             agents: those of the lanes.
+            waits: whether they wait for the others.
 
         Raises:
-            BarrierFault: another count than the others', or a thread that is in already.
+            BarrierFault: another count than the others', or a thread that is in already, or could
+                be.
         """
         if self.arrived.any() and expected != self.expected:
             raise BarrierFault(
@@ -53,12 +57,28 @@ class NamedBarrier:
             )
         if self.arrived[lanes].any():
             raise BarrierFault(f"a thread arrives twice at barrier {self.number}")
+        self._check_left(agents)
+        self._left.update(dict.fromkeys(() if waits else agents.tolist(), self.generation))
+        self._clocks.tick(agents)
         self.expected = expected
         self.arrived[lanes] = True
         self.clock.absorb(self._clocks.snapshot(agents))
         generation = self.generation
         self._complete()
         return generation
+
+    def _check_left(self, agents: Agents) -> None:
+        """Raise BarrierFault if a warp that did not wait has not seen the others arrive since."""
+        for agent in agents.tolist():
+            last = self._left.pop(agent, -1)
+            if not 0 <= last == self.generation - 1:
+                continue
+            if (self.released.seen > self._clocks.seen[agent]).any():
+                raise BarrierFault(
+                    f"a warp arrives at barrier {self.number} again, did not wait there before"
+                    " (bar.arrive), and nothing tells it that the others have come: both arrivals"
+                    " could count for one phase"
+                )
 
     def _complete(self) -> None:
         arrived = int(np.count_nonzero(self.arrived))
@@ -160,6 +180,74 @@ class ClusterBarrier:
         return "the cluster's barrier; missing: " + "; ".join(missing)
 
 
+ARRIVALS, EXPECTED, BROUGHT = "arrivals", "bytes expected", "bytes brought"
+Counts = dict[int, int]
+"""Arrivals or bytes, by the line of the PTX instruction."""
+
+
+def _number(number: int, what: str) -> str:
+    return "1 arrival" if (number, what) == (1, ARRIVALS) else f"{number} {what}"
+
+
+class History:
+    """What happened at an mbarrier, for errors: in its last two phases, and at all."""
+
+    def __init__(self) -> None:
+        self._phases: dict[int, dict[str, Counts]] = {}
+        self._latest: dict[str, Counts] = {EXPECTED: {}, BROUGHT: {}}
+        self._totals = {EXPECTED: 0, BROUGHT: 0}
+        self._instructions: dict[int, Instruction] = {}
+
+    def note(self, phase: int, what: str, number: int, at: Instruction) -> None:
+        """So many arrivals, or bytes that are expected or brought, by an instruction."""
+        if phase not in self._phases:
+            before = {n: kept for n, kept in self._phases.items() if n == phase - 1}
+            self._phases = {**before, phase: {}}
+        counts = self._phases[phase].setdefault(what, {})
+        counts[at.line] = counts.get(at.line, 0) + number
+        self._instructions[at.line] = at
+        if what in self._totals:
+            self._totals[what] += number
+            self._latest[what][at.line] = number
+
+    def _places(self, counts: Counts) -> str:
+        found = []
+        for line in counts:
+            source = self._instructions[line].source
+            found.append(f"PTX line {line}" if source is None else str(source))
+        found = list(dict.fromkeys(found))
+        return " and ".join([", ".join(found[:-1]), found[-1]] if found[1:] else found)
+
+    def lines(self, phase: int) -> list[str]:
+        """What happened in a phase that is not complete, and in the one before."""
+        found = []
+        for number in range(phase, max(phase - 2, -1), -1):
+            parts = [
+                f"{_number(sum(counts.values()), what)} ({self._places(counts)})"
+                for what, counts in self._phases.get(number, {}).items()
+            ]
+            found.append(f"phase {number}: {'; '.join(parts) or 'nobody has come'}")
+        return found
+
+    def mismatch(self, *, more: bool = False) -> str:
+        """Says that copies bring another number of bytes than is expected; "" if they do not.
+
+        Args:
+            more: only if they bring more. (Others may be still to come.)
+        """
+        expected, brought = self._latest[EXPECTED], self._latest[BROUGHT]
+        wanted, given = sum(expected.values()), sum(brought.values())
+        if not wanted or not given or wanted == given or (more and given < wanted):
+            return ""
+        if self._totals[EXPECTED] == self._totals[BROUGHT]:
+            return ""
+        copies = "copies" if len(brought) > 1 else "copy"
+        return (
+            f"; {self._places(expected)} expects {wanted} bytes; the {copies} at"
+            f" {self._places(brought)} bring{'' if len(brought) > 1 else 's'} {given}"
+        )
+
+
 class MBarrier:
     """An mbarrier object (PTX ISA, "mbarrier"): arrivals and transaction bytes, phase by phase.
 
@@ -170,6 +258,7 @@ class MBarrier:
         phase: how many phases have completed.
         name: how errors name it, with its address.
         made_by, made_at: the agent that initialised it, and its event.
+        history: what happened at it.
     """
 
     def __init__(
@@ -183,6 +272,11 @@ class MBarrier:
         self.clock = clock
         self.released = clock.copy()
         self.name, self.made_by, self.made_at = name, made_by, made_at
+        self.history = History()
+
+    def note(self, what: str, number: int, at: Instruction) -> None:
+        """Remember what happens in this phase, for errors."""
+        self.history.note(self.phase, what, number, at)
 
     def expect_tx(self, size: int) -> None:
         """The phase completes only after `size` more bytes."""

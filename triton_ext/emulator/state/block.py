@@ -11,7 +11,7 @@ import math
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -83,6 +83,8 @@ class Launch:
         globals: the addresses of the module's variables.
         memory: the global memory that may be touched.
         check_layouts: whether who reads what TMA has written must read it in the same layout.
+        check_races: whether accesses to global memory must be ordered.
+        check_empty: whether global memory must have been written before it is read.
     """
 
     storage: Storage
@@ -94,6 +96,8 @@ class Launch:
     globals: dict[str, int]
     memory: GlobalMemory
     check_layouts: bool = True
+    check_races: bool = True
+    check_empty: bool = False
 
     @property
     def clusters(self) -> int:
@@ -153,9 +157,11 @@ class Gpu(Protocol):
         multiprocessors: their number.
         counts: how often each instruction of the program was executed.
         tensor_maps: those that the kernel has made, by address.
+        global_order: a `triton_ext.emulator.units.global_order.GlobalOrder`, or None.
     """
 
     launch: Launch
+    global_order: Any
     steps: int
     progress: int
     multiprocessors: int
@@ -200,8 +206,8 @@ class Cluster:
         indices: those of its blocks.
         clocks: what each agent of its blocks has seen.
         barrier: ``barrier.cluster``.
-        released: what was released through flags in global memory, or in a block's shared memory
-            (by its rank): see `triton_ext.emulator.units.memory_order`.
+        released: what was released through flags in a block's shared memory, by its rank: see
+            `triton_ext.emulator.units.memory_order`.
         pairs: allocations of tensor memory by pairs of blocks, by the rank of the first, halved.
     """
 
@@ -213,7 +219,7 @@ class Cluster:
         self.clocks = Clocks(len(indices) * self._agents_each)
         self.ctas = [Cta(self, index, rank) for rank, index in enumerate(indices)]
         self.barrier = ClusterBarrier([cta.live for cta in self.ctas], self.clocks)
-        self.released: dict[int | str, Clock] = {}
+        self.released: dict[int, Clock] = {}
         self.pairs: defaultdict[int, PairAllocation] = defaultdict(PairAllocation)
 
     def agent_name(self, agent: int) -> str:

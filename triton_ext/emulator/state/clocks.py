@@ -9,40 +9,70 @@ Model" and "Proxies").
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
 Agents = NDArray[np.intp]
+Foreign = dict[int, NDArray[np.int64]]
+"""By the numbers of other clusters: what was seen of their agents. Neither it nor they change."""
+
+
+def merged(one: Foreign, other: Foreign) -> Foreign:
+    """What both have seen, together."""
+    if not other or one is other:
+        return one
+    found = dict(one)
+    for number, seen in other.items():
+        mine = found.get(number)
+        if mine is not seen:
+            found[number] = seen if mine is None else np.maximum(mine, seen)
+    return found
+
+
+WIDEST = 3
+"""The scope of a fence: 1 is the block, 2 the cluster, 3 the GPU."""
 
 
 @dataclass
 class Clock:
-    """What an agent had seen at one moment; barriers carry it from agent to agent."""
+    """What an agent had seen at one moment; barriers carry it from agent to agent.
+
+    Attributes:
+        seen, fenced: see the module.
+        foreign: what it has seen of other clusters, which flags in global memory tell.
+    """
 
     seen: NDArray[np.int64]
     fenced: NDArray[np.int64]
+    foreign: Foreign = field(default_factory=dict)
 
     def absorb(self, other: Clock) -> None:
         """From now on this clock includes what the other has seen."""
         np.maximum(self.seen, other.seen, out=self.seen)
         np.maximum(self.fenced, other.fenced, out=self.fenced)
+        self.foreign = merged(self.foreign, other.foreign)
 
     def copy(self) -> Clock:
-        return Clock(self.seen.copy(), self.fenced.copy())
+        return Clock(self.seen.copy(), self.fenced.copy(), self.foreign)
 
 
 class Clocks:
-    """The clocks of all agents of a cluster."""
+    """The clocks of all agents of a cluster.
+
+    Attributes:
+        foreign: by agent, what it has seen of other clusters.
+    """
 
     def __init__(self, agents: int) -> None:
         self.agents = agents
         self.seen = np.zeros((agents, agents), np.int64)
         self.fenced = np.zeros((agents, agents), np.int64)
         self.events = 0
-        self._published: dict[int, Clock] = {}
-        self._observed: dict[int, Clock] = {}
+        self.foreign: dict[int, Foreign] = {}
+        self._published: dict[int, dict[int, Clock]] = {}
+        self._observed: dict[int, dict[int, Clock]] = {}
 
     def tick(self, agents: Agents) -> int:
         """A new event, the same for all of `agents`; its number."""
@@ -75,12 +105,19 @@ class Clocks:
 
     def snapshot(self, agents: Agents) -> Clock:
         """What `agents` have seen, together."""
-        return Clock(self.seen[agents].max(axis=0), self.fenced[agents].max(axis=0))
+        clock = Clock(self.seen[agents].max(axis=0), self.fenced[agents].max(axis=0))
+        if self.foreign:
+            for agent in agents.tolist():
+                clock.foreign = merged(clock.foreign, self.foreign.get(agent, {}))
+        return clock
 
     def acquire(self, agents: Agents, clock: Clock) -> None:
         """From now on `agents` have seen what the clock has."""
         self.seen[agents] = np.maximum(self.seen[agents], clock.seen)
         self.fenced[agents] = np.maximum(self.fenced[agents], clock.fenced)
+        if clock.foreign:
+            for agent in agents.tolist():
+                self.foreign[agent] = merged(self.foreign.get(agent, {}), clock.foreign)
 
     def proxy_fence(self, agents: Agents) -> None:
         """The asynchronous proxy sees what `agents` have seen, once it acquires their clock."""
@@ -90,23 +127,37 @@ class Clocks:
     # PTX ISA, "Release and Acquire Patterns": a fence before a relaxed arrival releases what was
     # done before the fence; one after a relaxed wait acquires what the wait observed.
 
-    def fence(self, agents: Agents) -> None:
-        """A memory fence of `agents`."""
+    def fence(self, agents: Agents, scope: int = WIDEST) -> None:
+        """A memory fence of `agents`, that orders accesses for all that are within its scope."""
         for agent in agents.tolist():
-            observed = self._observed.pop(agent, None)
-            if observed is not None:
-                self.acquire(np.array([agent]), observed)
-            self._published[agent] = self.snapshot(np.array([agent]))
+            observed = self._observed.get(agent, {})
+            for needed in [each for each in observed if each <= scope]:
+                self.acquire(np.array([agent]), observed.pop(needed))
+            self._published.setdefault(agent, {})[scope] = self.snapshot(np.array([agent]))
 
-    def published(self, agents: Agents) -> Clock:
-        """What a relaxed arrival of `agents` releases: what was done before their last fence."""
+    def fences(self, agent: int) -> list[int]:
+        """The scopes of the fences that an agent has executed."""
+        return list(self._published.get(agent, ()))
+
+    def published(self, agents: Agents, scope: int = 0) -> Clock:
+        """What a relaxed arrival of `agents` releases: what was done before their last fence.
+
+        Args:
+            scope: only fences at least that wide count.
+        """
         clock = self.empty()
         for agent in agents.tolist():
-            if agent in self._published:
-                clock.absorb(self._published[agent])
+            for width, each in self._published.get(agent, {}).items():
+                if width >= scope:
+                    clock.absorb(each)
         return clock
 
-    def observe(self, agents: Agents, clock: Clock) -> None:
-        """A relaxed wait of `agents` read this clock; their next fence acquires it."""
+    def observe(self, agents: Agents, clock: Clock, scope: int = 0) -> None:
+        """A relaxed wait of `agents` read this clock; their next fence acquires it.
+
+        Args:
+            scope: how wide that fence must be.
+        """
         for agent in agents.tolist():
-            self._observed.setdefault(agent, self.empty()).absorb(clock)
+            observed = self._observed.setdefault(agent, {})
+            observed.setdefault(scope, self.empty()).absorb(clock)

@@ -93,7 +93,8 @@ class BulkCopy:
 
     Attributes:
         instruction: the one that issued it.
-        clock: what a thread that waits for the copy has seen afterwards.
+        clock: what a thread has seen that waits until its source was read.
+        written: what a thread has seen that waits for the whole copy.
         read: whether its source has been read.
         done: whether its writes are made.
         awaited: whether its thread has waited until its source was read, at least.
@@ -101,6 +102,7 @@ class BulkCopy:
 
     instruction: Instruction | None
     clock: Clock
+    written: Clock
     read: bool = False
     done: bool = False
     awaited: bool = False
@@ -178,9 +180,11 @@ class PairAllocation:
         granted: the column that it got.
         leaving: (address, columns, what its warp has seen) of a tcgen05.dealloc that waits.
         freed: how many tcgen05.dealloc the pair has done.
+        allocated: the warp that allocated last, as an agent, and its event.
     """
 
     wanted: dict[int, int] = field(default_factory=dict)
     granted: dict[int, int] = field(default_factory=dict)
     leaving: dict[int, tuple[int, int, NDArray[np.int64]]] = field(default_factory=dict)
     freed: int = 0
+    allocated: dict[int, tuple[int, int]] = field(default_factory=dict)

@@ -9,10 +9,12 @@ addresses of the other spaces lie in windows above all of the host's.
 from __future__ import annotations
 
 import ctypes
+import functools
+import math
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,6 +41,8 @@ SHARED_BASE = 1024
 """The first dynamic shared byte: the system keeps 1 KiB of each block (sm_90 and later)."""
 
 
+EMPTY = np.tile(np.array([0xA5, 0x5A, 0xFA, 0x7F], np.uint8), 4)
+"""What memory that nothing has written holds, if that is checked: NaN, as fp32 and bf16."""
 GRANULE = 16
 """Bytes of shared memory whose last reads are remembered together: a bulk copy's unit."""
 HELD = 1 << 62
@@ -113,6 +117,51 @@ class Allocation:
         """The first address past the end of `data`."""
         return self.start + len(self.data)
 
+    @functools.cached_property
+    def owned(self) -> NDArray[np.bool_] | None:
+        """(size,): which bytes are elements of the owners; None if all are.
+
+        A view such as ``x[:, :64]`` spans bytes between its rows, which are not its own.
+        """
+        owners = list(_owners(self.owner))
+        whole = [_strides(owner)[1] * math.prod(owner.shape) for owner in owners]
+        if not owners or max(whole) >= self.size:
+            return None
+        found = np.zeros(self.size, np.bool_)
+        for owner in owners:
+            strides, size = _strides(owner)
+            first = _address(owner) - self.start
+            shape = (*owner.shape, size)
+            steps = (*(step * size for step in strides), 1)
+            np.lib.stride_tricks.as_strided(found[first:], shape, steps)[...] = True
+        return None if found.all() else found
+
+    def check_owned(self, offsets: Offsets, width: int) -> None:
+        """Raise MemoryFault if rows of `width` bytes that are written are not elements."""
+        if self.owned is None:
+            return
+        outside = ~gather(self.owned, offsets, width)
+        if outside.any():
+            row, byte = (int(n) for n in np.argwhere(outside)[0])
+            raise MemoryFault(
+                f"global address {self.start + int(offsets[row]) + byte:#x} ({width} bytes) is"
+                f" written: it lies between the rows of {self.name or 'a view'}, in the tensor of"
+                " which that is a view, and is no element of it"
+            ).by(row)
+
+    def place(self, offset: int) -> str:
+        """A byte of it, in words: ``x[3, 17]`` where the owner is a tensor, else its number."""
+        name = self.name.removeprefix("argument ") or "an allocation"
+        strides, size = _strides(self.owner)
+        shape = tuple(self.owner.shape) if size else ()
+        index, rest = [], offset // size if size else 0
+        for step, extent, axis in sorted(zip(strides, shape, range(len(shape)), strict=True))[::-1]:
+            index.append((axis, min(rest // step, extent - 1) if step else 0))
+            rest -= index[-1][1] * step
+        if not index or rest:
+            return f"byte {offset} of {name}"
+        return f"{name}[{', '.join(str(at) for _, at in sorted(index))}]"
+
     def joined(self, other: Allocation) -> Allocation:
         """Both, where they overlap: they are views of the same memory."""
         start = min(self.start, other.start)
@@ -129,6 +178,27 @@ class Allocation:
         )
 
 
+def _strides(owner: Any) -> tuple[tuple[int, ...], int]:
+    """The strides of an array or a tensor in elements, and the bytes of an element."""
+    if isinstance(owner, np.ndarray):
+        return tuple(n // owner.itemsize for n in owner.strides), owner.itemsize
+    if hasattr(owner, "untyped_storage"):
+        return tuple(owner.stride()), owner.element_size()
+    return (), 0
+
+
+def _owners(owner: Any) -> Iterator[Any]:
+    """The arrays and tensors of which an allocation is; none, if it has others, too."""
+    parts = owner if isinstance(owner, tuple) else (owner,)
+    if all(isinstance(part, tuple) or _strides(part)[1] for part in parts):
+        for part in parts:
+            yield from _owners(part) if isinstance(part, tuple) else (part,)
+
+
+def _address(owner: Any) -> int:
+    return int(owner.ctypes.data if isinstance(owner, np.ndarray) else owner.data_ptr())
+
+
 def host_bytes(address: int, size: int) -> Bytes:
     """The memory of this process from an address on, without a copy."""
     if not size:
@@ -138,12 +208,28 @@ def host_bytes(address: int, size: int) -> Bytes:
     return data
 
 
+class Accessor(Protocol):
+    """Told of accesses to global memory before they are done: see `units.global_order`."""
+
+    def lanes(self, chosen: Any) -> Accessor:
+        """For some of the lanes."""
+
+    def read(self, of: Allocation, first: int, offsets: Offsets, size: int) -> None:
+        """Rows of bytes are read: the first offset and each of the others is where one begins."""
+
+    def write(self, of: Allocation, first: int, offsets: Offsets, values: Bytes) -> None:
+        """Rows of bytes, (rows, size), are written."""
+
+
 class GlobalMemory:
     """The host's memory that a kernel may touch, by addresses.
 
     Args:
         find: asked for the allocations that an address which is not registered may be in. (A kernel
             may read pointers from memory.)
+
+    Attributes:
+        released: what flags have released, by address: see `units.memory_order`.
     """
 
     def __init__(
@@ -152,6 +238,7 @@ class GlobalMemory:
         self._starts: list[int] = []
         self.allocations: list[Allocation] = []
         self.find = find
+        self.released: dict[int, Any] = {}
 
     def register(self, array: NDArray[Any], owner: Any = None, name: str = "") -> int:
         """Make a contiguous array's bytes accessible, and return its address."""
@@ -222,8 +309,8 @@ class GlobalMemory:
 
     def groups(
         self, addresses: Offsets, width: int, *, writes: bool = False
-    ) -> Iterator[tuple[int, Bytes, Any]]:
-        """For each allocation that has some of the addresses: its start, its bytes, the lanes."""
+    ) -> Iterator[tuple[Allocation, Any]]:
+        """The allocations that have some of the addresses, and which lanes' those are."""
         rest: Any = slice(None)
         while True:
             here = addresses[rest]
@@ -235,26 +322,33 @@ class GlobalMemory:
                 raise fault.by(int(np.arange(len(addresses))[rest][0])) from None
             inside = (here >= found.start) & (here - found.start <= found.size - width)
             if inside.all():
-                yield found.start, found.data, rest
+                yield found, rest
                 return
             numbers = np.arange(len(addresses))[rest]
-            yield found.start, found.data, numbers[inside]
+            yield found, numbers[inside]
             rest = numbers[~inside]
 
-    def load(self, addresses: Offsets, width: int) -> Bytes:
+    def load(self, addresses: Offsets, width: int, by: Accessor | None) -> Bytes:
         """(n, width) bytes."""
         check_aligned(addresses, width, "global")
         values: Bytes = np.empty((len(addresses), width), np.uint8)
-        for start, data, lanes in self.groups(addresses, width):
-            values[lanes] = gather(data, addresses[lanes] - start, width)
+        for found, lanes in self.groups(addresses, width):
+            offsets = addresses[lanes] - found.start
+            if by is not None:
+                by.lanes(lanes).read(found, 0, offsets, width)
+            values[lanes] = gather(found.data, offsets, width)
         return values
 
-    def store(self, addresses: Offsets, values: Bytes) -> None:
+    def store(self, addresses: Offsets, values: Bytes, by: Accessor | None) -> None:
         """Write (n, width) bytes."""
         width = values.shape[1]
         check_aligned(addresses, width, "global")
-        for start, data, lanes in self.groups(addresses, width, writes=True):
-            scatter(data, addresses[lanes] - start, values[lanes], width)
+        for found, lanes in self.groups(addresses, width, writes=True):
+            offsets = addresses[lanes] - found.start
+            found.check_owned(offsets, width)
+            if by is not None:
+                by.lanes(lanes).write(found, 0, offsets, values[lanes])
+            scatter(found.data, offsets, values[lanes], width)
 
 
 class SharedMemory:
@@ -357,6 +451,17 @@ class SharedMemory:
 
     def store(self, offsets: Offsets, values: Bytes, agents: Agents, event: int) -> None:
         """Write (n, width) bytes through the generic proxy, as `event` of the lanes' agents."""
+        width = values.shape[1]
+        self._check(offsets, width)
+        writers = self._rows(self.writer, offsets, width)
+        late = self._rows(self.written, offsets, width) > self.clocks.seen[agents[:, None], writers]
+        if late.any():
+            late &= self._rows(self.data, offsets, width) != values  # the same value does no harm
+            if late.any():
+                self._unordered(offsets, late, writers, "is written, and was written by")
+        self._store(offsets, values, agents, event)
+
+    def _store(self, offsets: Offsets, values: Bytes, agents: Agents, event: int) -> None:
         width = values.shape[1]
         self._check(offsets, width)
         readers = self._rows(self.reader, offsets, width)
@@ -466,7 +571,7 @@ class SharedMemory:
             by = self._rows(self.plain_writer, offsets, width)
             scatter(self.plain_written, offsets, np.where(plain, written, before), width)
             scatter(self.plain_writer, offsets, np.where(plain, writers, by), width)
-        self.store(offsets, values, agents, event)
+        self._store(offsets, values, agents, event)
         scatter(self.atomic, offsets, event, width)
 
     # ------------------------------------------------------ whole ranges of bytes

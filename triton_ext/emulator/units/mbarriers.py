@@ -7,11 +7,12 @@ from numpy.typing import NDArray
 
 from triton_ext.emulator.errors import BarrierFault, MemoryFault, SynchronizationFault
 from triton_ext.emulator.state import lanes as lane_sets
-from triton_ext.emulator.state.barriers import MBarrier
+from triton_ext.emulator.state.barriers import BROUGHT, MBarrier
 from triton_ext.emulator.state.block import Cta
 from triton_ext.emulator.state.clocks import Clock
 from triton_ext.emulator.state.lanes import Lanes
 from triton_ext.emulator.state.memory import RANK_SHIFT, SHARED_BASE, SHARED_WINDOW, WINDOW_SHIFT
+from triton_ext.ptx.parse import Instruction
 
 Addresses = NDArray[np.int64]
 
@@ -139,7 +140,25 @@ def check_complete(cta: Cta) -> None:
             raise BarrierFault(
                 f"at the end of the block, {barrier.name} has {abs(barrier.tx)} bytes outstanding:"
                 f" {late if barrier.tx > 0 else extra}; {barrier}"
+                f"{barrier.history.mismatch()}"
             )
+
+
+def mismatches(cta: Cta) -> str:
+    """Says which barrier of a cluster is brought more bytes than it expects; "" if none is."""
+    found = (
+        barrier.history.mismatch(more=True)
+        for block in cta.cluster.ctas
+        for barrier in block.mbarriers.values()
+    )
+    return next((each for each in found if each), "")
+
+
+def brings(cta: Cta, address: int, size: int, at: Instruction | None) -> None:
+    """A copy that will signal the barrier at a shared address, if there is one, is issued."""
+    barrier = cta.cluster.ctas[address >> RANK_SHIFT].mbarriers.get(address & OFFSET_MASK)
+    if barrier is not None and at is not None:
+        barrier.note(BROUGHT, size, at)
 
 
 def signal(cta: Cta, address: int, size: int, clock: Clock) -> None:

@@ -1,29 +1,37 @@
 """Release and acquire by flags in memory (PTX ISA, "Release and Acquire Patterns").
 
-Each shared memory of a cluster, and global memory as a whole, has one clock of what was released
-through it: a thread that acquires from any flag there has seen all of it. That is more than the
-memory model promises (a reader may look at the wrong flag unnoticed), and never less.
+Each shared memory of a cluster has one clock of what was released through it: a thread that
+acquires from any flag there has seen all of it. That is more than the memory model promises (a
+reader may look at the wrong flag unnoticed), and never less. In global memory each address has its
+own, and scopes count: who releases must include who acquires, and the other way round.
 """
 
 from __future__ import annotations
 
-from triton_ext.emulator.state.block import Cta
-from triton_ext.emulator.state.clocks import Agents
+from dataclasses import dataclass
 
-GLOBAL = "global"
+import numpy as np
+from numpy.typing import NDArray
+
+from triton_ext.emulator.state.block import Cta
+from triton_ext.emulator.state.clocks import WIDEST, Agents, Clock, Foreign, merged
 
 STRONG = ("relaxed", "acquire", "release", "acq_rel", "volatile", "mmio")
 """Accesses that may race with each other. The last two order as relaxed ones do."""
+SCOPES = {"": WIDEST, "cta": 1, "cluster": 2, "gpu": 3, "gl": 3, "sys": 3}
+"""How far a strong access or a fence reaches: the block, the cluster, or all."""
+_MANY = 8
+"""Releases through one address that are told apart; beyond, those of the widest scope are not."""
 
 
-def read(cta: Cta, memory: int | str, agents: Agents, order: str) -> None:
+def read(cta: Cta, rank: int, agents: Agents, order: str) -> None:
     """A strong read by `agents`: acquires now, or at their next fence.
 
     Args:
-        memory: GLOBAL, or the rank of the block whose shared memory it is.
+        rank: of the block whose shared memory it is.
         order: one of STRONG.
     """
-    released = cta.cluster.released.get(memory)
+    released = cta.cluster.released.get(rank)
     if released is None:
         return
     if order in ("acquire", "acq_rel"):
@@ -32,13 +40,121 @@ def read(cta: Cta, memory: int | str, agents: Agents, order: str) -> None:
         cta.cluster.clocks.observe(agents, released)
 
 
-def write(cta: Cta, memory: int | str, agents: Agents, order: str) -> None:
+def write(cta: Cta, rank: int, agents: Agents, order: str) -> None:
     """A strong write by `agents`: releases what they did, or did before their last fence."""
     clocks = cta.cluster.clocks
     releases = order in ("release", "acq_rel")
     clock = clocks.snapshot(agents) if releases else clocks.published(agents)
     kept = cta.cluster.released
-    if memory in kept:
-        kept[memory].absorb(clock)
+    if rank in kept:
+        kept[rank].absorb(clock)
     elif clock.seen.any():
-        kept[memory] = clock
+        kept[rank] = clock
+
+
+# ---------------------------------------------------------------------- global memory
+
+
+@dataclass(frozen=True, eq=False)
+class Released:
+    """What was released through an address in global memory.
+
+    Attributes:
+        scope: whom the release includes.
+        cluster, rank: the block that did it; -1 if there were several.
+        seen: by cluster.
+        fenced: by cluster, too.
+    """
+
+    scope: int
+    cluster: int
+    rank: int
+    seen: Foreign
+    fenced: Foreign
+
+    def needs(self, cta: Cta) -> int:
+        """How wide the scopes must be for a block to acquire it."""
+        if self.cluster != cta.cluster.number:
+            return WIDEST
+        return 1 if self.rank == cta.rank else 2
+
+    def joined(self, other: Released) -> Released:
+        """Both; of no block, if they are of two."""
+        same = (self.cluster, self.rank) == (other.cluster, other.rank)
+        return Released(
+            self.scope,
+            self.cluster if same else -1,
+            self.rank if same else -1,
+            merged(self.seen, other.seen),
+            merged(self.fenced, other.fenced),
+        )
+
+    def clock(self, cta: Cta) -> Clock:
+        """As an agent of the block sees it."""
+        number, clock = cta.cluster.number, cta.cluster.clocks.empty()
+        np.maximum(clock.seen, self.seen.get(number, 0), out=clock.seen)
+        np.maximum(clock.fenced, self.fenced.get(number, 0), out=clock.fenced)
+        clock.foreign = {other: seen for other, seen in self.seen.items() if other != number}
+        return clock
+
+
+def _by_agent(agents: Agents, addresses: NDArray[np.int64]) -> dict[int, list[int]]:
+    found: dict[int, list[int]] = {}
+    for agent, address in zip(agents.tolist(), addresses.tolist(), strict=True):
+        found.setdefault(agent, []).append(address)
+    return found
+
+
+def read_global(
+    cta: Cta, agents: Agents, addresses: NDArray[np.int64], order: str, scope: int
+) -> None:
+    """A strong read of each address by the agent beside it; the rest is as of `read`."""
+    released, clocks = cta.launch.memory.released, cta.cluster.clocks
+    if not released:
+        return
+    for agent, those in _by_agent(agents, addresses).items():
+        found = {each for address in those for each in released.get(address, ())}
+        for each in found:
+            needed = each.needs(cta)
+            if needed > min(scope, each.scope):
+                continue
+            if order in ("acquire", "acq_rel"):
+                clocks.acquire(np.array([agent]), each.clock(cta))
+            else:
+                clocks.observe(np.array([agent]), each.clock(cta), needed)
+
+
+def write_global(
+    cta: Cta, agents: Agents, addresses: NDArray[np.int64], order: str, scope: int
+) -> None:
+    """A strong write of each address by the agent beside it; the rest is as of `write`."""
+    released, number = cta.launch.memory.released, cta.cluster.number
+    for agent, those in _by_agent(agents, addresses).items():
+        for width, clock in _releases(cta, np.array([agent]), order, scope):
+            seen = merged(clock.foreign, {number: clock.seen})
+            new = Released(width, number, cta.rank, seen, {number: clock.fenced})
+            for address in those:
+                before = released.get(address, ())
+                if order == "acq_rel":  # what it has acquired there, it has released with this
+                    before = tuple(e for e in before if e.needs(cta) > min(scope, e.scope))
+                released[address] = _kept(before, new)
+
+
+def _releases(cta: Cta, agent: Agents, order: str, scope: int) -> list[tuple[int, Clock]]:
+    """What a strong write releases, and how far: as far as the access and the fence before it."""
+    clocks = cta.cluster.clocks
+    if order in ("release", "acq_rel"):
+        return [(scope, clocks.snapshot(agent))]
+    return [
+        (min(scope, width), clocks.published(agent, width))
+        for width in clocks.fences(int(agent[0]))
+    ]
+
+
+def _kept(before: tuple[Released, ...], new: Released) -> tuple[Released, ...]:
+    for at, each in enumerate(before):
+        same = each.scope == new.scope
+        own = (each.cluster, each.rank) == (new.cluster, new.rank)
+        if same and (own or (len(before) >= _MANY and new.scope == WIDEST)):
+            return (*before[:at], each.joined(new), *before[at + 1 :])
+    return (*before, new)

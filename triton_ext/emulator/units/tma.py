@@ -23,8 +23,9 @@ from triton_ext.emulator.errors import (
     SynchronizationFault,
 )
 from triton_ext.emulator.state.block import Cta
-from triton_ext.emulator.state.memory import PARAM_WINDOW, WINDOW_SHIFT, Bytes
+from triton_ext.emulator.state.memory import PARAM_WINDOW, WINDOW_SHIFT, Allocation, Bytes
 from triton_ext.emulator.state.tensor_map_memory import decode
+from triton_ext.emulator.units.global_order import By
 from triton_ext.emulator.units.provenance import (
     Arrangement,
     Copied,
@@ -93,6 +94,13 @@ def tensor_map_at(cta: Cta, address: int) -> TensorMap:
     found = cta.launch.memory.locate(address, TENSOR_MAP_BYTES)
     first = address - found.start
     return decode(found.data[first : first + TENSOR_MAP_BYTES].tobytes())
+
+
+def read_tensor_map(cta: Cta, address: int, by: By | None) -> None:
+    """TMA reads a map that lies in global memory: until then, nobody may change it."""
+    if by is not None and not address >> WINDOW_SHIFT:
+        found = cta.launch.memory.locate(address, TENSOR_MAP_BYTES)
+        by.read(found, address - found.start, np.zeros(1, np.int64), TENSOR_MAP_BYTES)
 
 
 def check_awaited(cta: Cta) -> None:
@@ -309,7 +317,7 @@ class BoxCopy:
 
     def _locate(
         self, cta: Cta, part: Part, offsets: Index, *, writes: bool = False
-    ) -> tuple[int, Bytes]:
+    ) -> tuple[int, Allocation]:
         """The allocation that has the part, and the offset of the origin in it."""
         low = part.origin + int(offsets.min()) + part.first
         high = part.origin + int(offsets.max()) + part.last
@@ -322,12 +330,16 @@ class BoxCopy:
                 f" outside of {found.name or 'its allocation'}, {found.size} bytes at"
                 f" {found.start:#x}"
             )
-        return part.origin - found.start, found.data
+        return part.origin - found.start, found
 
     def _lines(
-        self, cta: Cta, part: Part, *, writes: bool = False
+        self, cta: Cta, part: Part, by: By | None, values: Bytes | None = None
     ) -> tuple[NDArray[Any] | None, Any]:
-        """For a box that is inside as a whole: 16-byte lines of memory, and those of the box."""
+        """For a box that is inside as a whole: 16-byte lines of memory, and those of the box.
+
+        Args:
+            by: who reads them, or writes `values` to them.
+        """
         box = self.box
         if (
             box.gathered is None
@@ -336,29 +348,38 @@ class BoxCopy:
             or part.last != box.row_bytes
         ):
             return None, None
-        origin, data = self._locate(cta, part, box.row_offsets, writes=writes)
+        origin, found = self._locate(cta, part, box.row_offsets, writes=values is not None)
         if origin % CHUNK_BYTES:
             return None, None
+        if by is not None:
+            if values is None:
+                by.read(found, origin, box.row_offsets, box.row_bytes)
+            else:
+                rows = values.reshape(-1, box.unit)[box.numbers].reshape(len(box.row_offsets), -1)
+                by.write(found, origin, box.row_offsets, rows)
+        data = found.data
         lines = data[: len(data) // CHUNK_BYTES * CHUNK_BYTES].view(_LINE)
         return lines, box.gathered + origin // CHUNK_BYTES
 
-    def read_global(self, cta: Cta) -> Bytes:
+    def read_global(self, cta: Cta, by: By | None) -> Bytes:
         """The box's bytes as they lie in shared memory, gaps left out.
 
         (`smem_bytes`,) if the box is filled, else (units, unit) in the order of `Box.numbers`.
         """
         box, part = self.box, self._part()
         kind = self.map.data_type
-        lines, index = self._lines(cta, part)
+        lines, index = self._lines(cta, part, by)
         if lines is not None:
             return _converted(lines[index].view(np.uint8), kind)
         rows = self._filling(len(box.row_offsets))
         if not part.empty:
             offsets = self._offsets(part)
-            origin, data = self._locate(cta, part, offsets)
+            origin, found = self._locate(cta, part, offsets)
+            if by is not None:
+                by.read(found, origin + part.first, offsets, part.last - part.first)
             index = (origin + offsets)[:, None] + np.arange(part.first, part.last)
             which = slice(None) if part.rows is None else part.rows
-            rows[which, part.first : part.last] = _converted(data[index], kind)
+            rows[which, part.first : part.last] = _converted(found.data[index], kind)
         return self._arranged(rows)
 
     def _filling(self, rows: int) -> Bytes:
@@ -390,7 +411,7 @@ class BoxCopy:
                 " ends in an illegal instruction"
             )
 
-    def write_global(self, cta: Cta, values: Bytes, combine: Any = None) -> None:
+    def write_global(self, cta: Cta, values: Bytes, by: By | None, combine: Any = None) -> None:
         """Write what `read_shared` gave; elements outside of the tensor are left out.
 
         Args:
@@ -401,11 +422,12 @@ class BoxCopy:
         if part.empty:
             return
         if combine is None:
-            lines, index = self._lines(cta, part, writes=True)
+            lines, index = self._lines(cta, part, by, values)
             if lines is not None:
                 lines[index] = values.view(_LINE)
                 return
         # The hardware writes whole 16 bytes, also where the tensor ends within them (an H100).
+        inside = part.last - part.first
         part = replace(part, last=-(-part.last // CHUNK_BYTES) * CHUNK_BYTES)
         units = values.reshape(-1, box.unit)[box.numbers] if box.filled else values
         rows: Bytes = units.reshape(len(box.row_offsets), box.row_bytes)
@@ -413,7 +435,10 @@ class BoxCopy:
             rows = rows[part.rows]
         rows = rows[:, part.first : part.last]
         offsets = self._offsets(part)
-        origin, data = self._locate(cta, part, offsets, writes=True)
+        origin, found = self._locate(cta, part, offsets, writes=True)
+        data = found.data
+        if by is not None:
+            by.write(found, origin + part.first, offsets, rows[:, :inside])
         index = (origin + offsets)[:, None] + np.arange(part.first, part.last)
         if combine is None:
             data[index] = rows

@@ -1,10 +1,10 @@
-"""What the emulator does not notice; the reason stands with each."""
+"""Between threads and blocks; with those that the emulator does not notice stands why."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from museum.exhibit import Exhibit, WrongResult, expect, instead
+from museum.exhibit import Exhibit, expect, instead
 from museum.ptx import (
     BLOCK,
     CLUSTER,
@@ -16,6 +16,7 @@ from museum.ptx import (
     launch,
     wait,
 )
+from triton_ext.emulator.errors import SynchronizationFault
 
 SOURCE = np.arange(512, dtype=np.uint32)
 
@@ -119,10 +120,9 @@ EXHIBITS = [
         ("facebookexperimental/triton#2292",),
         "Under a delay of one block a test read -1 instead of 142; the sanitizer calls it a store "
         "to a block that has not entered.",
-        "No cluster barrier before the first remote store. The emulator reproduces the wrong "
-        "number, and has no name for the fault: it does not order plain stores of two blocks.",
-        _entry, instead(_entry, (f"{CLUSTER}\n{_REMOTE}", _REMOTE)), _exchanged, WrongResult,
-        "no fault, and a wrong result",
+        "No cluster barrier before the first remote store.",
+        _entry, instead(_entry, (f"{CLUSTER}\n{_REMOTE}", _REMOTE)), _exchanged,
+        SynchronizationFault, "is written, and was written by warp",
     ),
     Exhibit(
         "TMA overwrites what threads have read, without a proxy fence",
@@ -153,18 +153,17 @@ EXHIBITS = [
         "An arrival at another block, at the scope of the own",
         ("Dao-AILab/quack#63",),
         "Not seen to go wrong; it violates the memory model.",
-        "mbarrier.arrive.release.cta on a remote barrier orders nothing for that block. The "
-        "emulator takes every release to be wide enough.",
+        "mbarrier.arrive.release.cta on a remote barrier orders nothing for that block.",
         _scope, instead(_scope, ("arrive.release.cluster.shared", "arrive.release.cta.shared")),
-        _exchanged, None,
+        _exchanged, SynchronizationFault, "of block 1 of the cluster, and nothing orders the two",
     ),
     Exhibit(
         "One block frees its tensor memory before the other has any",
         ("NVIDIA/cutlass#3435", "NVIDIA/cutlass#3316"),
         "B300: \"unspecified launch failure\", 96 of 96 runs on eight GPUs, if block 1 is 10 us "
         "late; none with a cluster barrier anywhere between.",
-        "tcgen05.alloc and dealloc with cta_group::2 are for both blocks of a pair. The emulator "
-        "allocates and frees for each block by itself.",
-        _pair, instead(_pair, (f"{CLUSTER}\n{_FREE}", _FREE)), _of_a_pair, None,
+        "tcgen05.alloc and dealloc with cta_group::2 are for both blocks of a pair.",
+        _pair, instead(_pair, (f"{CLUSTER}\n{_FREE}", _FREE)), _of_a_pair, SynchronizationFault,
+        "a barrier of the cluster is missing",
     ),
 ]  # fmt: skip
