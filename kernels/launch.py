@@ -237,9 +237,9 @@ def kernel_constants(config: MatmulConfig, *, generated_layouts: bool = True) ->
             "SHARES": config.shares,
             "K_BLOCKS": config.k_blocks,
         }
-        exchanged = config.exchanged_layouts
+        exchange, exchanged = config.exchange_layout, config.exchanged_layouts
         common |= {
-            "EXCHANGE_LAYOUT": to_gluon(config.exchange_layout) if exchanged else None,
+            "EXCHANGE_LAYOUT": to_gluon(exchange) if exchange else None,
             "EXCHANGED_LAYOUT": layout(exchanged) if exchanged else None,
         }
     else:
