@@ -130,7 +130,7 @@ class By:
         clocks = self.cta.cluster.clocks
         here = cluster == self.cta.cluster.number
         seen = clocks.seen[agents[:, None], agent] if self.clock is None else self.clock.seen[agent]
-        late = (codes != 0) & ~(here & (event <= seen))
+        late: NDArray[np.bool_] = (codes != 0) & ~(here & (event <= seen))
         if self.scope and late.any():
             scope = codes & (1 << _SCOPE_BITS) - 1
             near = np.where(agent // agents_each == self.cta.rank, 1, 2)
