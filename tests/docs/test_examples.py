@@ -113,7 +113,8 @@ def test_a_process_ends_without_noise():
         cwd=ROOT, capture_output=True, text=True,
     )  # fmt: skip
     printed = finished.stdout + finished.stderr
-    assert printed.count("\n") == 4, printed
+    assert printed.count("\n") == 6, printed
+    assert printed.splitlines()[-1].startswith("  at: ")
 
 
 WALK = (ROOT / "docs/debugging.md").read_text(encoding="utf-8")

@@ -323,6 +323,43 @@ WAIT:
     assert "1 of 2 arrivals missing" in message
 
 
+ARRIVE_TWICE = """
+ setp.lt.u32 %p2, %r0, 32;
+ @!%p2 bra OTHER;
+ bar.arrive 1, 64;
+ {told}
+ bar.arrive 1, 64;
+ bra END;
+OTHER:
+ bar.sync 1, 64;
+ {told}
+ bar.sync 1, 64;
+END:
+"""
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_second_arrival_must_know_of_the_end_of_the_first_phase(seed):
+    """Whether the other warp happens to come between the two, or not."""
+    for schedule in SCHEDULES:
+        chosen = {"block": 64, "schedule": schedule, "seed": seed}
+        run(ARRIVE_TWICE.format(told="bar.sync 2, 64;"), **chosen)
+        with pytest.raises(BarrierFault, match=r"at barrier 1( again|\n)"):
+            run(ARRIVE_TWICE.format(told=""), **chosen)
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_stores_of_two_warps_in_one_place(schedule):
+    """They must be ordered, unless they write the same."""
+    body = " and.b32 %r10, %r0, 31;\n shl.b32 %r10, %r10, 2;\n add.u32 %r10, %r10, %r2;\n"
+    body += " setp.lt.u32 %p2, %r0, 32;\n @%p2 st.shared.b32 [%r10], {first};\n {between}\n"
+    body += " @!%p2 st.shared.b32 [%r10], 2;\n"
+    run(body.format(first="1", between="bar.sync 0;"), block=64, schedule=schedule)
+    run(body.format(first="2", between=""), block=64, schedule=schedule)
+    with pytest.raises(SynchronizationFault, match="is written, and was written by warp"):
+        run(body.format(first="1", between=""), block=64, schedule=schedule)
+
+
 # ---------------------------------------------------------------------- cp.async
 
 COPY = """

@@ -95,7 +95,8 @@ class _Stream:
         pass
 
     def record_event(self, event: Any = None) -> Any:
-        event = torch.cuda.Event() if event is None else event
+        make: Any = torch.cuda.Event
+        event = make() if event is None else event
         event.record()
         return event
 

@@ -72,7 +72,7 @@ def _as_rows(
     return data[: len(data) // width * width].reshape(-1, width), offsets // width
 
 
-def gather(data: Bytes, offsets: Offsets, width: int) -> Bytes:
+def gather(data: NDArray[Any], offsets: Offsets, width: int) -> NDArray[Any]:
     """The `width` bytes at each offset, (n, width); fast if their distances are multiples of it."""
     found = _as_rows(data, offsets, width)
     if found is None:

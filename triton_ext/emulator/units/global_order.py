@@ -9,7 +9,6 @@ only in memory that the launch writes: those of a product's operands cost next t
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import mmap
 import os
 from collections.abc import Iterator, Sequence
@@ -36,6 +35,9 @@ _CLUSTER_SHIFT = _AGENT_SHIFT + _AGENT_BITS
 _NOTED = 1 << 22
 """Rows of reads that an allocation may have noted before they are entered."""
 _MOST_UNIT = 64
+_MOST_BYTES = 1 << 28
+"""Size from which on the order of an allocation's accesses is not checked: 32 bytes are kept of
+each that is touched."""
 
 
 @dataclass(frozen=True)
@@ -130,7 +132,7 @@ class By:
         clocks = self.cta.cluster.clocks
         here = cluster == self.cta.cluster.number
         seen = clocks.seen[agents[:, None], agent] if self.clock is None else self.clock.seen[agent]
-        late = (codes != 0) & ~(here & (event <= seen))
+        late: NDArray[np.bool_] = (codes != 0) & ~(here & (event <= seen))
         if self.scope and late.any():
             scope = codes & (1 << _SCOPE_BITS) - 1
             near = np.where(agent // agents_each == self.cta.rank, 1, 2)
@@ -196,7 +198,7 @@ class Shadow:
 
     def __init__(self, size: int) -> None:
         def empty(dtype: type) -> NDArray[np.int64]:
-            return np.frombuffer(mmap.mmap(-1, size * np.dtype(dtype).itemsize), dtype)
+            return np.frombuffer(mmap.mmap(-1, max(1, size) * np.dtype(dtype).itemsize), dtype)
 
         self.size = size
         self.writer, self.writer_line = empty(np.int64), empty(np.int32)
@@ -227,6 +229,9 @@ class Shadow:
             scatter(self.reader_line, where, reads.line, unit)
         self.entered |= bool(self.noted)
         self.noted, self.rows = [], 0
+
+
+_NOTHING = Shadow(0)
 
 
 def _units(first: int, offsets: Offsets, size: int) -> tuple[Offsets, int]:
@@ -294,9 +299,11 @@ class GlobalOrder:
         Raises:
             SynchronizationFault: nothing orders the read behind the last write.
         """
-        shadow = self.shadow(of)
         if self._launch.check_empty:
             _check_empty(of, first, offsets, size)
+        if of.size > _MOST_BYTES:
+            return
+        shadow = self.shadow(of)
         if shadow.written:
             where, unit = _units(first, offsets, size)
             self._check(of, shadow, where, shadow.writer, unit, by, "read", "written")
@@ -307,6 +314,8 @@ class GlobalOrder:
         self, of: Allocation, first: int, offsets: Offsets, values: NDArray[np.uint8], by: By
     ) -> None:
         """Rows are about to be written with `values`, (rows, bytes); the rest is as of `read`."""
+        if of.size > _MOST_BYTES:
+            return
         size = values.shape[1]
         shadow = self.shadow(of)
         where, unit = _units(first, offsets, size)
@@ -388,7 +397,8 @@ class GlobalOrder:
     def share(self, allocations: Sequence[Allocation]) -> None:
         """Forks are about to start: they see what each of them writes."""
         for each in allocations:
-            self.shadow(each)
+            if each.size <= _MOST_BYTES:
+                self.shadow(each)
         self._lock = os.memfd_create("order")
 
     @contextlib.contextmanager
@@ -396,6 +406,8 @@ class GlobalOrder:
         if self._lock is None:
             yield
             return
+        import fcntl  # not everywhere; nor are forks
+
         fcntl.lockf(self._lock, fcntl.LOCK_EX)
         try:
             yield
@@ -430,7 +442,7 @@ class GlobalOrder:
             shadow.entered |= entered
             shadow.noted += noted
         for of in allocations:
-            shadow = self.shadow(of)
+            shadow = self._shadows.get(of.start, _NOTHING)
             for reads in shadow.noted if shadow.written else ():
                 where, unit = _units(reads.first, reads.offsets, reads.size)
                 codes = gather(shadow.writer, where, unit)
