@@ -183,7 +183,7 @@ def candidates(
                         swap=swap, **fields,
                     )  # fmt: skip
                 except LayoutError as error:
-                    if error.argument not in ("stages", "c_parts"):
+                    if parts == pieces and error.argument != "stages":
                         break  # a swizzle does not fit a narrow MN-major tile of 8 bits
                 else:
                     found.append(config)
