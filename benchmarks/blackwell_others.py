@@ -23,6 +23,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 import triton_ext
 from benchmarks.blackwell import PROCESSORS, SIZE, Counts, Roles, count
@@ -83,11 +84,13 @@ def side_by_side(cutlass: Path, triton: Path, dsl: str) -> dict[str, dict[str, A
 # ----------------------------------------------------------------- NVIDIA's
 
 
-def aligned(values: np.ndarray) -> np.ndarray:
+def aligned(values: NDArray[Any]) -> NDArray[Any]:
     """The same at an address that TMA takes."""
     raw = np.zeros(values.nbytes + 128, np.uint8)
     start = -raw.ctypes.data % 128
-    array = raw[start : start + values.nbytes].view(values.dtype).reshape(values.shape)
+    array: NDArray[Any] = (
+        raw[start : start + values.nbytes].view(values.dtype).reshape(values.shape)
+    )
     array[...] = values
     return array
 

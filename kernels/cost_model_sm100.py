@@ -16,6 +16,7 @@ products of the next; of the last tile it adds to the time.
 from __future__ import annotations
 
 import functools
+import itertools
 from dataclasses import dataclass
 from typing import Any
 
@@ -170,21 +171,19 @@ def candidates(
             left, right = ("block_n", "block_m") if swap else ("block_m", "block_n")
             fields[left], fields[right] = fields.pop("rows"), fields.pop("columns")
             fields["block_k"] *= 128 // ELEMENT_BYTES[element_type]
-            fields |= {"c_parts": pieces, "c_buffers": min(pieces, 2), "swap": swap}
-            for stages in range(fields.pop("stages"), 1, -1):  # as many as there is room for
+            most = fields.pop("stages")
+            # As many stages as there is room for, and be it with narrower pieces of C.
+            for stages, (parts, buffers) in itertools.product(
+                range(most, 1, -1), ((pieces, min(pieces, 2)), (2 * pieces, 3))
+            ):
+                fields |= {"stages": stages, "c_parts": parts, "c_buffers": buffers}
                 try:
                     config = MatmulConfig(
-                        100,
-                        element_type,
-                        a_major,
-                        b_major,
-                        out_type=out_type,
-                        consumers=1,
-                        stages=stages,
-                        **fields,
-                    )
+                        100, element_type, a_major, b_major, out_type=out_type, consumers=1,
+                        swap=swap, **fields,
+                    )  # fmt: skip
                 except LayoutError as error:
-                    if error.argument != "stages":
+                    if parts == pieces and error.argument != "stages":
                         break  # a swizzle does not fit a narrow MN-major tile of 8 bits
                 else:
                     found.append(config)

@@ -30,7 +30,7 @@ from triton_ext.kernels.launch import compiled_arguments, launch_arguments, laun
 
 sys.path.insert(0, str(ROOT))  # `benchmarks` is not installed
 
-from benchmarks import fit, harness, heuristics, matmul, plots, replay
+from benchmarks import blackwell, fit, harness, heuristics, matmul, plots, replay
 from benchmarks.gpu_state import GpuState, Watch
 from benchmarks.harness import Table
 from benchmarks.heuristics import Tile, compare, our_tile
@@ -130,6 +130,15 @@ def test_constants_are_fitted_to_times(model, every, gpu):
     assert statistics.median(fit.errors(timed, fitted)) < 0.05
     assert statistics.median(fit.errors(timed, start)) > 0.1
     assert max(fit.costs(timed, fitted)) < 1.02
+
+
+def test_the_page_of_blackwell_has_the_counts_that_were_made():
+    found = json.loads((ROOT / "benchmarks/results/blackwell_counts.json").read_text())
+    page = (ROOT / "docs/blackwell.md").read_text().splitlines()
+    tables = [found["steps"], *found["side_by_side"].values()]
+    assert len(tables) == 5
+    for rows in tables:
+        assert set(blackwell.table(rows).splitlines()) <= set(page)
 
 
 def test_a_graph_walks_through_all_input_sets_of_a_small_problem():

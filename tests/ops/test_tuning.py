@@ -249,11 +249,12 @@ def test_a_folder_that_cannot_be_written_to(folder):
 
 
 @pytest.fixture
-def gpu(monkeypatch):
-    """An emulated Hopper that says that it is a GPU with a name."""
-    with triton_ext.emulate("sm_90"):
+def gpu(monkeypatch, request):
+    """An emulated Hopper, or what the test asks for, that says that it is a GPU with a name."""
+    arch = getattr(request, "param", 90)
+    with triton_ext.emulate(f"sm_{arch}"):
         name = types.SimpleNamespace(name="Emulated", multi_processor_count=132)
-        named = device.Gpu(90, name, None)
+        named = device.Gpu(arch, name, None)
         monkeypatch.setattr(products, "require_gpu", lambda torch_device: named)
         yield named
 
@@ -266,7 +267,9 @@ def the_third_is_fastest(runs, sets, estimate):
     return [3.0, 2.0, 1.0, 4.0]
 
 
-@pytest.mark.parametrize("shapes", [((64, 72), (72, 64)), ((2, 64, 72), (2, 72, 40))])
+@pytest.mark.parametrize(("gpu", "shapes"), [
+    (90, ((64, 72), (72, 64))), (90, ((2, 64, 72), (2, 72, 40))), (100, ((64, 72), (72, 64))),
+], indirect=["gpu"])  # fmt: skip
 def test_the_fastest_is_used_from_then_on(gpu, used, shapes):
     a, b = (torch.randn(shape).bfloat16() for shape in shapes)
     bias = torch.randn(b.shape[-1]).bfloat16()
@@ -275,7 +278,7 @@ def test_the_fastest_is_used_from_then_on(gpu, used, shapes):
     assert [row.seconds for row in found.measured] == [1.0, 2.0, 3.0, 4.0]
     batch = a.shape[0] if a.dim() == 3 else 1
     m, n, k = a.shape[-2], b.shape[-1], a.shape[-1]
-    default = choose_config(90, "bf16", "K", "MN", m, n, k, 132, None, batch)
+    default = choose_config(gpu.arch, "bf16", "K", "MN", m, n, k, 132, None, batch)
     by_seconds = {row.seconds: row.config for row in found.measured}
     assert by_seconds[3.0] == replace(default, batched=batch > 1)  # the first to be measured
     assert len({row.config for row in found.measured}) == 4
@@ -291,7 +294,7 @@ def test_the_fastest_is_used_from_then_on(gpu, used, shapes):
         triton_ext.matmul(a, b, bias=bias, activation="relu")
         assert used[1:] == [replace(found.config, bias=True, activation="relu")]
     triton_ext.matmul(a[..., :32, :], b)
-    default = choose_config(90, "bf16", "K", "MN", 32, n, k, 132, None, batch)
+    default = choose_config(gpu.arch, "bf16", "K", "MN", 32, n, k, 132, None, batch)
     assert used[-1] == replace(default, batched=batch > 1)
 
 
@@ -351,7 +354,7 @@ def test_the_command_without_a_gpu():
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 2
     assert done.stderr.strip() == (
-        "triton-ext: this needs a Hopper GPU, and torch sees no GPU here"
+        "triton-ext: this needs a Hopper or Blackwell GPU, and torch sees no GPU here"
     )
 
 

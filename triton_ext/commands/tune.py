@@ -63,7 +63,7 @@ def tune(
     store: bool,
     form: str,
 ) -> None:
-    """Measure configurations of the matmul C (M, N) = A (M, K) @ B (K, N) on this Hopper GPU.
+    """Measure configurations of the matmul C (M, N) = A (M, K) @ B (K, N) on this GPU.
 
     The fastest is kept in ~/.cache/triton_ext/tuned.json (TRITON_EXT_CACHE_DIR: another folder),
     and triton_ext uses it for products of this type, size and major-ness from then on.
@@ -80,7 +80,7 @@ def tune(
         from triton_ext.errors import UnsupportedDeviceError
         from triton_ext.ops.tuning import autotune
     if not torch.cuda.is_available():
-        raise click.UsageError("this needs a Hopper GPU, and torch sees no GPU here")
+        raise click.UsageError("this needs a Hopper or Blackwell GPU, and torch sees no GPU here")
     if kind == "tf32":
         torch.set_float32_matmul_precision("high")
     dtype = getattr(torch, TYPES[kind])

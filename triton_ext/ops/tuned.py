@@ -156,7 +156,7 @@ def store(problem: Problem, config: MatmulConfig, seconds: float) -> Path:
             configuration is known to this process all the same.
     """
     global _known
-    lookup(problem)
+    lookup(problem, config.arch)
     with _lock:
         _known = {**(_known or {}), problem.key: config}
         try:

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from triton_ext.errors import LayoutError, UnsupportedDeviceError
+from triton_ext.kernels import cost_model, cost_model_sm100
 from triton_ext.kernels.config import MatmulConfig, choose_config
-from triton_ext.kernels.cost_model import predicted_seconds, ranked_configs
 from triton_ext.ops import plans, tuned
 from triton_ext.ops.device import Gpu, require_gpu
 from triton_ext.ops.epilogue import NOTHING
@@ -86,24 +86,20 @@ def autotune(
     compiled, if it was not before.
 
     Args:
-        a: (M, K) or (batch, M, K), on a Hopper GPU.
+        a: (M, K) or (batch, M, K), on a Hopper or Blackwell GPU.
         b: (K, N) or (batch, K, N).
         out_dtype: as for `matmul`.
         candidates: how many configurations.
         store: write the file.
 
     Raises:
-        UnsupportedDeviceError: the tensors are not on a Hopper GPU.
+        UnsupportedDeviceError: the tensors are not on such a GPU.
         LayoutError: shapes or types do not fit.
         OSError: the file cannot be written.
     """
     gpu = require_gpu(a.device)
     if gpu.index is None:
         raise UnsupportedDeviceError("autotune needs a GPU: there is no time on an emulated one")
-    if gpu.arch != 90:
-        raise UnsupportedDeviceError(
-            "autotune needs a Hopper GPU: elsewhere there is nothing to choose from yet"
-        )
     with gpu.current():
         return tune(gpu, a, b, out_dtype, candidates, store, device_seconds)
 
@@ -139,7 +135,7 @@ def tune(
     b = readable_copy(b, 0) if b_copied else b
     c = aligned_empty(a, shape, out_dtype or output_type(a.dtype))
     problem = problem_of(gpu, a, b, shape, c.dtype, (a_view.major, b_view.major))
-    considered = _considered(problem, candidates)
+    considered = _considered(problem, candidates, gpu.arch)
     estimate = considered[0][1]
     sets = _input_sets(gpu, a, b, c)
     runs = [_launch_of(gpu, config, sets) for config, _ in considered]
@@ -153,16 +149,22 @@ def tune(
     return Tuning(problem, tuple(rows), file)
 
 
-def _considered(problem: tuned.Problem, count: int) -> list[tuple[MatmulConfig, float]]:
+def _considered(problem: tuned.Problem, count: int, arch: int) -> list[tuple[MatmulConfig, float]]:
     """The one that is used untuned, and others that are predicted to be the fastest, and for how
     long they take.
     """
-    default = choose_config(90, *problem.asked)
-    others = (config for config in ranked_configs(*problem.asked) if config != default)
+    default = choose_config(arch, *problem.asked)
+    ranked = (cost_model if arch == 90 else cost_model_sm100).ranked_configs(*problem.asked)
     sizes = (problem.m, problem.n, problem.k, problem.processors, problem.batch)
+
+    def predicted(config: MatmulConfig) -> float:
+        if arch == 90:
+            return cost_model.predicted_seconds(config, *sizes)
+        return cost_model_sm100.predicted_seconds(config, *sizes)
+
     return [
-        (replace(config, batched=problem.batch > 1), predicted_seconds(config, *sizes))
-        for config in [default, *others][:count]
+        (replace(config, batched=problem.batch > 1), predicted(config))
+        for config in [default, *(config for config in ranked if config != default)][:count]
     ]
 
 
