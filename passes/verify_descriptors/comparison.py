@@ -1,7 +1,7 @@
 """A group of PTX instructions against what an operation of the TTGIR must become.
 
-A comparison says where the two differ, counts what it proved, and what it could not; and it
-observes addresses: where, as the PTX has it, the operation's memory lies.
+A comparison says where the two differ, counts what it proved, and what it could not. Where the
+operation's memory lies is compared as it is executed (`executions`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from triton_ext.hardware.instruction_descriptor import BLOCK_SCALED_FIELDS, DENS
 from triton_ext.hardware.smem_descriptor import FIELDS, START_ADDRESS_MASK, VERSION
 from triton_ext.layouts.encodings import CHUNK_BYTES
 from triton_ext.mlir.arith import integer_constant
-from triton_ext.mlir.module import Value
 from triton_ext.passes.verify_descriptors.expected import (
     Expected,
     ExpectedMatrix,
@@ -70,24 +69,6 @@ class Difference:
         return f"{self.field} is {self.found}, and must be {self.expected}"
 
 
-@dataclass(frozen=True)
-class Observation:
-    """Where a value's memory begins, as an instruction of the PTX has it.
-
-    Attributes:
-        value: of the TTGIR.
-        address: of its first element; in bytes from the start of shared memory, or in tensor
-            memory; a constant if all of it is known.
-        instruction: that has it.
-        what: in words, for messages.
-    """
-
-    value: Value
-    address: Sum
-    instruction: Instruction
-    what: str
-
-
 @dataclass
 class Comparison:
     """The outcome of comparing a group with an operation.
@@ -97,7 +78,6 @@ class Comparison:
         differences: where they differ.
         proven: how many of what is as it must be.
         unproven: how many of what is not known at compile time.
-        observations: of addresses.
     """
 
     expected: Expected
@@ -105,7 +85,6 @@ class Comparison:
     differences: list[Difference] = field(default_factory=list)
     proven: Counter[str] = field(default_factory=Counter)
     unproven: Counter[str] = field(default_factory=Counter)
-    observations: list[Observation] = field(default_factory=list)
 
     def differ(self, instruction: Instruction, what: str, expected: object, found: object) -> None:
         """Note one thing that is not as it must be."""
@@ -368,13 +347,6 @@ class _Mma:
                 CHUNK_BYTES * ((expected - first.constant) & mask),
                 CHUNK_BYTES * ((start.constant - first.constant) & mask),
             )
-        start, matrix, instruction = found[0]
-        address = start.times(CHUNK_BYTES)
-        if start.is_constant:
-            address = Sum((), CHUNK_BYTES * (origin & mask))
-        comparison.observations.append(
-            Observation(matrix.value, address, instruction, f"operand {matrix.name}")
-        )
 
     def tensor_memory(self, pairs: Sequence[_Pair]) -> None:
         """Addresses in tensor memory: each, less its offset, is the same for all."""
@@ -385,16 +357,13 @@ class _Mma:
                 if operand not in pair.expected.tensor:
                     continue
                 text, instruction = pair.form.operand(operand), pair.instruction
-                value, offset = pair.expected.tensor[operand]
+                _, offset = pair.expected.tensor[operand]
                 if not text.startswith("["):
                     comparison.differ(instruction, name, "an address in tensor memory", text)
                     continue
                 address = self.sums.address(text, instruction)
                 if first is None:
                     first = address, offset
-                    comparison.observations.append(
-                        Observation(value, address - Sum((), offset), instruction, name)
-                    )
                     continue
                 if address.terms != first[0].terms:
                     comparison.unproven["addresses in tensor memory"] += 1
@@ -486,7 +455,6 @@ def _boxes(comparison: Comparison) -> None:
         comparison.differences += best.differences
         comparison.proven.update(best.proven)
         comparison.unproven.update(best.unproven)
-        comparison.observations += best.observations
 
 
 def _issued(comparison: Comparison, start: int) -> None:
@@ -506,7 +474,7 @@ def _issued(comparison: Comparison, start: int) -> None:
         where = sums.address(form.mbarrier, instruction) if form.mbarrier else None
         if first is None:
             first = address, coordinates, where
-            _first_box(comparison, instruction, *first)
+            _first_box(comparison, instruction, coordinates, where is not None)
             continue
         _equal(
             comparison, instruction, "the shared-memory address of a box, less its offset",
@@ -525,22 +493,13 @@ def _issued(comparison: Comparison, start: int) -> None:
 def _first_box(
     comparison: Comparison,
     instruction: Instruction,
-    address: Sum,
     coordinates: Sequence[Sum],
-    barrier: Sum | None,
+    has_barrier: bool,
 ) -> None:
     expected = comparison.expected
-    if expected.tile is not None:
-        comparison.observations.append(
-            Observation(expected.tile, address, instruction, "a TMA copy's shared memory")
-        )
-    if barrier is not None and expected.barrier is not None:
-        comparison.observations.append(
-            Observation(expected.barrier, barrier, instruction, "a TMA copy's mbarrier")
-        )
     comparison.check(
         instruction, "the mbarrier operand", "operand kinds", expected.barrier is not None,
-        barrier is not None,
+        has_barrier,
     )  # fmt: skip
     values = expected.coordinates[::-1]
     for dim, (value, found) in enumerate(zip(values, coordinates, strict=False)):
@@ -593,17 +552,13 @@ def _gathered(comparison: Comparison) -> None:
     boxes = {(box.smem_offset, box.coordinates[0]) for box in expected.boxes}
     wrong: Difference | None = None
     for start in range(0, max(1, group.function.threads), WARP_THREADS):
-        base, places = _gathered_places(comparison, start)
-        if base is None:
+        places = _gathered_places(comparison, start)
+        if places is None:
             comparison.unproven["box addresses"] += len(group.instructions)
             return
         found = {place for place, _ in places}
         if found == boxes:
             comparison.proven["box addresses"] += len(group.instructions)
-            if expected.tile is not None:
-                comparison.observations.append(
-                    Observation(expected.tile, base, group.first, "a gather's shared memory")
-                )
             return
         if wrong is None:
             odd = next((item for place, item in places if place not in boxes), group.first)
@@ -628,16 +583,13 @@ def _gathered_mbarrier(comparison: Comparison) -> None:
         found = sums.address(_copy(instruction).mbarrier, instruction)
         if first is None:
             first = found
-            comparison.observations.append(
-                Observation(expected.barrier, found, instruction, "a gather's mbarrier")
-            )
         else:
             _equal(comparison, instruction, "the mbarrier", "mbarriers", first, found)
 
 
 def _gathered_places(
     comparison: Comparison, start: int
-) -> tuple[Sum | None, list[tuple[tuple[int, int], Instruction]]]:
+) -> list[tuple[tuple[int, int], Instruction]] | None:
     """Where each instruction of each warp moves its box, from the lowest one; None if unknown."""
     group = comparison.group
     found = []
@@ -648,17 +600,16 @@ def _gathered_places(
             address = sums.address(form.shared, instruction)
             found.append((address, sums.operand(form.coordinates[0], instruction), instruction))
     if len({(address.terms, column.terms) for address, column, _ in found}) != 1:
-        return None, []
+        return None
     least = min(address.constant & _LOW for address, _, _ in found)
     column = min(_number(column.constant & _LOW) for _, column, _ in found)
-    places = [
+    return [
         (
             ((address.constant - least) & _LOW, (_number(other.constant & _LOW) - column) & _LOW),
             instruction,
         )
         for address, other, instruction in found
     ]
-    return Sum(found[0][0].terms, least), places
 
 
 # ----------------------------------------------------------------------------------- expect
@@ -677,11 +628,6 @@ def _expect(comparison: Comparison) -> None:
         comparison.check(
             instruction, "the bytes of expect_tx", "bytes of expect_tx", expected.bytes, found
         )
-    if expected.barrier is not None:
-        where = sums.address(form.barrier, instruction)
-        comparison.observations.append(
-            Observation(expected.barrier, where, instruction, "the mbarrier of expect_tx")
-        )
 
 
 def grouped(differences: Sequence[Difference]) -> Iterator[tuple[Difference, int]]:
@@ -697,7 +643,6 @@ def grouped(differences: Sequence[Difference]) -> Iterator[tuple[Difference, int
 __all__ = [
     "Comparison",
     "Difference",
-    "Observation",
     "compare",
     "grouped",
 ]

@@ -17,7 +17,6 @@ from triton_ext.integers import Number
 from triton_ext.layouts.cluster import shape_per_cta
 from triton_ext.layouts.encodings import CHUNK_BYTES, NVMMAShared
 from triton_ext.mlir.module import MlirModule, Value
-from triton_ext.passes.verify_descriptors.addresses import Addresses
 from triton_ext.passes.verify_descriptors.expected import Expected, ExpectedMma
 from triton_ext.passes.verify_descriptors.expected_products import WARPGROUP_WARPS
 from triton_ext.passes.verify_descriptors.findings import LOW_WORD, Findings
@@ -42,23 +41,19 @@ class Block:
 
     Attributes:
         module: the TTGIR.
-        addresses: those of the allocations, as far as they are known at compile time.
         ctas: the number of blocks in the cluster.
         rank: which of them it is.
         ptx_version: the version of the PTX module, such as ``8.7``.
         index_of: the index of an instruction in its group.
-        base: where shared memory begins, of which the addresses of allocations are counted.
         warp: the number of the thread's warp in its partition.
         lane: the number of the thread in its warp.
     """
 
     module: MlirModule
-    addresses: Addresses | None
     ctas: int
     rank: int
     ptx_version: str
     index_of: Callable[[Instruction], int]
-    base: int = 0
     warp: int = 0
     lane: int = 0
 
@@ -69,19 +64,6 @@ class Block:
         if self.lane:
             return False
         return not self.warp or (one.kind == "tma" and not one.rows and self.warp < len(one.boxes))
-
-    def start_of(self, root: Value, findings: Findings) -> int | None:
-        """Where an allocation begins, if that is known."""
-        if root in findings.starts:
-            return findings.starts[root][0]
-        known = self.addresses.known.get(root) if self.addresses else None
-        if known is None or len(known.starts) != 1:
-            return None
-        ((terms, start),) = known.starts
-        if terms:
-            return None
-        kind = self.module.memory(root)
-        return start + self.base if kind is not None and kind.space == "shared" else None
 
     def offset(self, one: Expected, dim: int) -> int:
         """How far the block's part of a tile begins along a coordinate, the innermost being 0."""
@@ -263,7 +245,7 @@ class Execution:
         address = self.values.get(one.tile) if one.tile else None
         start = None
         if isinstance(address, tuple) and self.block.ctas == 1:
-            start = self.block.start_of(address[0], self.findings)
+            start = self.findings.start_of(address[0])
         if isinstance(operands.shared, Strange) and one.tile is not None:
             self._address(one.tile, operands.shared, 0, instruction, "a TMA copy")
             return
