@@ -2,10 +2,10 @@
 
 After PTX, every ``wgmma``, ``tcgen05.mma``, ``tcgen05.cp``, TMA copy and ``expect_tx`` is matched
 with the operation that it was lowered from, and every field of its descriptors, its opcode and
-immediates, the advances from subtile to subtile, the boxes, and the allocations' addresses are
-proven equal to what the operands' layouts say. Then both are run for some choice of arguments
-(`traces`): what is executed, how often, with which coordinates, slots and barriers, what is
-stored in the tiles. What is not known at compile time is no error; the report counts it.
+immediates, and the number of its boxes are proven equal to what the operands' layouts say. Then
+both are run for some choice of arguments (`traces`): what is executed, how often, with which
+addresses, coordinates, slots and barriers, what is stored in the tiles. What is not known at
+compile time is no error; the report counts it.
 """
 
 from __future__ import annotations
