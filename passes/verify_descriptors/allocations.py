@@ -1,4 +1,4 @@
-"""Allocations that are in use at the same time lie apart, and inside of what the kernel has."""
+"""Allocations lie aligned, inside of what the kernel has, and apart while both are in use."""
 
 from __future__ import annotations
 
@@ -8,20 +8,24 @@ from dataclasses import dataclass
 from triton_ext.errors import LayoutError
 from triton_ext.hardware.tensor_memory_encoding import TensorMemoryEncoding
 from triton_ext.mlir.module import MlirModule, Value
-from triton_ext.passes.verify_descriptors.addresses import allocation_size, buffer_stride
 from triton_ext.passes.verify_descriptors.findings import Findings
 from triton_ext.passes.verify_descriptors.launches import BASES
 from triton_ext.passes.verify_descriptors.mlir_trace import Life
+from triton_ext.passes.verify_descriptors.views import allocation_size, buffer_stride
 from triton_ext.ptx.parse import Instruction
 
 
 @dataclass(frozen=True)
 class _Place:
-    """A part of a memory: bytes, or columns of all lanes or of half of them (`half`: 0 or 16)."""
+    """A part of a memory: bytes, or columns of all lanes or of half of them (`half`: 0 or 16).
+
+    Its first byte must be a multiple of `alignment`.
+    """
 
     space: str
     first: int
     size: int
+    alignment: int = 1
     half: int | None = None
 
     def overlaps(self, other: _Place) -> bool:
@@ -39,14 +43,14 @@ def _place(module: MlirModule, root: Value, start: int) -> _Place | None:
         if kind is None or "memdesc<" not in (root.type or ""):
             return None
         if kind.space == "shared":
-            return _Place("shared", start, allocation_size(kind)[0])
+            return _Place("shared", start, *allocation_size(kind))
         stride = buffer_stride(kind)
         if stride is None:
             return None
         encoding = TensorMemoryEncoding.parse(kind.encoding)
         buffers = kind.shape[0] if len(kind.shape) > 2 else 1
         half = start >> 16 & 16 if encoding.block_m == 64 else None
-        return _Place("tensor", start & 0xFFFF, buffers * stride, half)
+        return _Place("tensor", start & 0xFFFF, buffers * stride, half=half)
     except LayoutError:
         return None
 
@@ -76,6 +80,9 @@ def compare_places(
         end = BASES.shared + (shared if shared is not None else 1 << 18)
         if place.space == "shared" and not BASES.shared <= place.first <= end - place.size:
             _differ(findings, root, starts, "inside of the kernel's shared memory", place)
+            return
+        if place.first % place.alignment:
+            _differ(findings, root, starts, f"at a multiple of {place.alignment}", place)
             return
     used = [life for life in lives if life.last >= 0]
     unknown = {life.root for life in used if life.root not in places}

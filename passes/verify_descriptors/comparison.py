@@ -1,7 +1,7 @@
 """A group of PTX instructions against what an operation of the TTGIR must become.
 
-A comparison says where the two differ, counts what it proved, and what it could not; and it
-observes addresses: where, as the PTX has it, the operation's memory lies.
+A comparison says where the two differ, counts what it proved, and what it could not. Where the
+operation's memory lies is compared as it is executed (`executions`).
 """
 
 from __future__ import annotations
@@ -12,19 +12,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from triton_ext.errors import LayoutError
-from triton_ext.hardware.architecture import WARP_THREADS, Architecture
+from triton_ext.hardware.architecture import Architecture
 from triton_ext.hardware.instruction_descriptor import BLOCK_SCALED_FIELDS, DENSE_FIELDS, KINDS
 from triton_ext.hardware.smem_descriptor import FIELDS, START_ADDRESS_MASK, VERSION
 from triton_ext.layouts.encodings import CHUNK_BYTES
-from triton_ext.mlir.arith import integer_constant
-from triton_ext.mlir.module import Value
 from triton_ext.passes.verify_descriptors.expected import (
     Expected,
     ExpectedMatrix,
     ExpectedMma,
 )
 from triton_ext.passes.verify_descriptors.groups import Group
-from triton_ext.passes.verify_descriptors.ptx_sums import Sum
 from triton_ext.ptx.forms import (
     Form,
     MbarrierOperation,
@@ -70,24 +67,6 @@ class Difference:
         return f"{self.field} is {self.found}, and must be {self.expected}"
 
 
-@dataclass(frozen=True)
-class Observation:
-    """Where a value's memory begins, as an instruction of the PTX has it.
-
-    Attributes:
-        value: of the TTGIR.
-        address: of its first element; in bytes from the start of shared memory, or in tensor
-            memory; a constant if all of it is known.
-        instruction: that has it.
-        what: in words, for messages.
-    """
-
-    value: Value
-    address: Sum
-    instruction: Instruction
-    what: str
-
-
 @dataclass
 class Comparison:
     """The outcome of comparing a group with an operation.
@@ -97,7 +76,6 @@ class Comparison:
         differences: where they differ.
         proven: how many of what is as it must be.
         unproven: how many of what is not known at compile time.
-        observations: of addresses.
     """
 
     expected: Expected
@@ -105,7 +83,6 @@ class Comparison:
     differences: list[Difference] = field(default_factory=list)
     proven: Counter[str] = field(default_factory=Counter)
     unproven: Counter[str] = field(default_factory=Counter)
-    observations: list[Observation] = field(default_factory=list)
 
     def differ(self, instruction: Instruction, what: str, expected: object, found: object) -> None:
         """Note one thing that is not as it must be."""
@@ -185,8 +162,7 @@ class _Mma:
 
     def __init__(self, comparison: Comparison, arch: Architecture) -> None:
         self.comparison, self.arch = comparison, arch
-        self.sums = comparison.group.function.sums()
-        self.folder = self.sums.folder
+        self.folder = comparison.group.function.folder
 
     def run(self, expected: Sequence[ExpectedMma]) -> None:
         """Compare them in this order."""
@@ -200,7 +176,6 @@ class _Mma:
                 pairs.append(_Pair(one, instruction, form))
                 self.instruction(pairs[-1])
         self.same_unread_fields(pairs)
-        self.starts(pairs)
         self.tensor_memory(pairs)
         if comparison.group.kind == "wgmma":
             self.accumulators(pairs)
@@ -333,79 +308,16 @@ class _Mma:
         else:
             comparison.unproven["instruction descriptors"] += 1
 
-    def starts(self, pairs: Sequence[_Pair]) -> None:
-        """The start addresses: each operand's, less its advance, is the same for all."""
-        for name in dict.fromkeys(name for pair in pairs for name in pair.expected.matrices):
-            self.same_start(
-                [
-                    (self.start(pair.form.operand(name), pair.instruction),
-                     pair.expected.matrices[name], pair.instruction)
-                    for pair in pairs
-                    if name in pair.expected.matrices
-                ]
-            )  # fmt: skip
-
-    def start(self, text: str, instruction: Instruction) -> Sum:
-        """A start address in units of 16 bytes, modulo 2**14; or a sum that has it there."""
-        bits = self.folder.operand(text, 64, instruction)
-        value = bits.field(0, _START_BITS)
-        return self.sums.operand(text, instruction) if value is None else Sum((), value)
-
-    def same_start(self, found: Sequence[tuple[Sum, ExpectedMatrix, Instruction]]) -> None:
-        comparison = self.comparison
-        first, matrix, _ = found[0]
-        origin = first.constant - matrix.advance // CHUNK_BYTES
-        mask = (1 << _START_BITS) - 1
-        for start, matrix, instruction in found[1:]:
-            if start.terms != first.terms:
-                comparison.unproven["advances of start addresses"] += 1
-                continue
-            expected = origin + matrix.advance // CHUNK_BYTES & mask
-            comparison.check(
-                instruction,
-                f"the start address of {matrix.name}, counted from the first instruction's",
-                "advances of start addresses",
-                CHUNK_BYTES * ((expected - first.constant) & mask),
-                CHUNK_BYTES * ((start.constant - first.constant) & mask),
-            )
-        start, matrix, instruction = found[0]
-        address = start.times(CHUNK_BYTES)
-        if start.is_constant:
-            address = Sum((), CHUNK_BYTES * (origin & mask))
-        comparison.observations.append(
-            Observation(matrix.value, address, instruction, f"operand {matrix.name}")
-        )
-
     def tensor_memory(self, pairs: Sequence[_Pair]) -> None:
-        """Addresses in tensor memory: each, less its offset, is the same for all."""
-        comparison = self.comparison
+        """Operands in tensor memory are given by their addresses."""
         for operand, name in _TENSOR_OPERANDS.items():
-            first: tuple[Sum, int] | None = None
             for pair in pairs:
-                if operand not in pair.expected.tensor:
-                    continue
-                text, instruction = pair.form.operand(operand), pair.instruction
-                value, offset = pair.expected.tensor[operand]
-                if not text.startswith("["):
-                    comparison.differ(instruction, name, "an address in tensor memory", text)
-                    continue
-                address = self.sums.address(text, instruction)
-                if first is None:
-                    first = address, offset
-                    comparison.observations.append(
-                        Observation(value, address - Sum((), offset), instruction, name)
-                    )
-                    continue
-                if address.terms != first[0].terms:
-                    comparison.unproven["addresses in tensor memory"] += 1
-                    continue
-                comparison.check(
-                    instruction,
-                    f"the tensor-memory address of {name}, counted from the first instruction's",
-                    "addresses in tensor memory",
-                    (offset - first[1]) & _LOW,
-                    (address.constant - first[0].constant) & _LOW,
-                )
+                if operand in pair.expected.tensor:
+                    text = pair.form.operand(operand)
+                    if not text.startswith("["):
+                        self.comparison.differ(
+                            pair.instruction, name, "an address in tensor memory", text
+                        )
 
     def accumulators(self, pairs: Sequence[_Pair]) -> None:
         """wgmma: one set of registers for each accumulator."""
@@ -443,222 +355,42 @@ _PARAMETER = re.compile(r"\[?\w+_param_(\d+)\]?")
 def _tensor_map(comparison: Comparison, form: TensorCopy) -> None:
     """Which of the kernel's parameters the descriptor is."""
     instruction = comparison.group.first
-    found = comparison.group.function.sums().address(form.map, instruction)
-    names = [_PARAMETER.fullmatch(name) for name, _ in found.terms]
-    if comparison.expected.argument is None or len(names) != 1 or names[0] is None:
+    name, offset = comparison.group.function.folder.root(form.map, instruction)
+    found = _PARAMETER.fullmatch(name)
+    if comparison.expected.argument is None or found is None or offset:
         comparison.unproven["tensor maps"] += 1
         return
     comparison.check(
         instruction, "the tensor map", "tensor maps",
-        f"parameter {comparison.expected.argument}", f"parameter {names[0][1]}",
+        f"parameter {comparison.expected.argument}", f"parameter {found[1]}",
     )  # fmt: skip
 
 
 def _boxes(comparison: Comparison) -> None:
+    """As many instructions as the warps have boxes to copy, each with all of its operands."""
     expected, group = comparison.expected, comparison.group
     forms = [comparison.read(each, expected.opcode) for each in group.instructions]
     if isinstance(forms[0], TensorCopy):
         _tensor_map(comparison, forms[0])
     if comparison.differences:
         return
-    if expected.rows:
-        _gathered(comparison)
-        return
-    count, warps = len(expected.boxes), max(1, expected.warps)
+    count, warps, found = len(expected.boxes), max(1, expected.warps), len(group.instructions)
+    must: object = -(-count // warps)
+    fits = found == must
+    if expected.rows:  # which rows an instruction moves depends on the layout of the indices
+        must = "a part of the boxes for each warp"
+        fits = count % found == 0 and found * warps >= count
     comparison.check(
-        group.first, _TMA_INSTRUCTIONS, "instruction counts",
-        -(-count // warps), len(group.instructions),
-    )  # fmt: skip
-    if comparison.differences:
-        return
-    starts: Sequence[int] = [0]
-    if min(count, warps) > 1:
-        starts = range(0, group.function.threads, WARP_THREADS)
-    best: Comparison | None = None
-    for start in starts:
-        trial = Comparison(expected, group)
-        _issued(trial, start)
-        if best is None or len(trial.differences) < len(best.differences):
-            best = trial
-        if not best.differences:
-            break
-    if best is not None:
-        comparison.differences += best.differences
-        comparison.proven.update(best.proven)
-        comparison.unproven.update(best.unproven)
-        comparison.observations += best.observations
-
-
-def _issued(comparison: Comparison, start: int) -> None:
-    """The boxes as the warps of a partition that begins at thread `start` issue them."""
-    expected, group = comparison.expected, comparison.group
-    warps = max(1, expected.warps)
-    first: tuple[Sum, list[Sum], Sum | None] | None = None
-    for index, box in enumerate(expected.boxes):
-        instruction = group.instructions[index // warps]
-        sums = group.function.sums(start + WARP_THREADS * (index % warps))
-        form = _copy(instruction)
-        address = sums.address(form.shared, instruction) - Sum((), box.smem_offset)
-        coordinates = [
-            sums.operand(text, instruction) - Sum((), offset)
-            for text, offset in zip(form.coordinates, box.coordinates, strict=True)
-        ]
-        where = sums.address(form.mbarrier, instruction) if form.mbarrier else None
-        if first is None:
-            first = address, coordinates, where
-            _first_box(comparison, instruction, *first)
-            continue
-        _equal(
-            comparison, instruction, "the shared-memory address of a box, less its offset",
-            "box addresses", first[0], address,
-        )  # fmt: skip
-        for dim, (one, other) in enumerate(zip(first[1], coordinates, strict=True)):
-            _equal(
-                comparison, instruction,
-                f"coordinate {dim} of a box, less its offset from the first box",
-                "box coordinates", one, other,
-            )  # fmt: skip
-        if first[2] is not None and where is not None:
-            _equal(comparison, instruction, "the mbarrier", "mbarriers", first[2], where)
-
-
-def _first_box(
-    comparison: Comparison,
-    instruction: Instruction,
-    address: Sum,
-    coordinates: Sequence[Sum],
-    barrier: Sum | None,
-) -> None:
-    expected = comparison.expected
-    if expected.tile is not None:
-        comparison.observations.append(
-            Observation(expected.tile, address, instruction, "a TMA copy's shared memory")
-        )
-    if barrier is not None and expected.barrier is not None:
-        comparison.observations.append(
-            Observation(expected.barrier, barrier, instruction, "a TMA copy's mbarrier")
-        )
-    comparison.check(
-        instruction, "the mbarrier operand", "operand kinds", expected.barrier is not None,
-        barrier is not None,
-    )  # fmt: skip
-    values = expected.coordinates[::-1]
-    for dim, (value, found) in enumerate(zip(values, coordinates, strict=False)):
-        known = integer_constant(value)
-        factor = 2 if dim == 0 and expected.is_padded else 1
-        what, kind = f"coordinate {dim} of the first box", "coordinates of the first box"
-        if known is not None and found.is_constant:
-            comparison.check(
-                instruction, what, kind, _number(known * factor & _LOW),
-                _number(found.constant & _LOW),
-            )  # fmt: skip
-
-
-def _equal(
-    comparison: Comparison, instruction: Instruction, what: str, kind: str, one: Sum, other: Sum
-) -> None:
-    """Two 32-bit sums that must be equal."""
-    if one.terms != other.terms:
-        comparison.unproven[kind] += 1
-        return
-    comparison.check(
-        instruction, what, kind, _number(one.constant & _LOW), _number(other.constant & _LOW)
+        group.first, _TMA_INSTRUCTIONS, "instruction counts", must, must if fits else found
     )
-
-
-def _number(value: int) -> int:
-    return value - (1 << 32) if value >> 31 else value
-
-
-def _gathered(comparison: Comparison) -> None:
-    """Gather and scatter: which rows an instruction moves depends on the layout of the indices; all
-    instructions of all warps together move each box of four rows, and nothing else."""
-    expected, group = comparison.expected, comparison.group
-    warps, count = max(1, expected.warps), len(group.instructions)
-    fits = len(expected.boxes) % count == 0 and count * warps >= len(expected.boxes)
-    comparison.check(
-        group.first, _TMA_INSTRUCTIONS, "instruction counts",
-        "a part of the boxes for each warp", "a part of the boxes for each warp" if fits else count,
-    )  # fmt: skip
     for instruction in group.instructions:
         form = _copy(instruction)
-        comparison.check(instruction, _COORDINATES, "operand kinds", 5, len(form.coordinates))
+        rank = 5 if expected.rows else len(expected.boxes[0].coordinates)
+        comparison.check(instruction, _COORDINATES, "operand kinds", rank, len(form.coordinates))
         comparison.check(
             instruction, "the mbarrier operand", "operand kinds", expected.barrier is not None,
             bool(form.mbarrier),
         )  # fmt: skip
-    if comparison.differences:
-        return
-    _gathered_mbarrier(comparison)
-    boxes = {(box.smem_offset, box.coordinates[0]) for box in expected.boxes}
-    wrong: Difference | None = None
-    for start in range(0, max(1, group.function.threads), WARP_THREADS):
-        base, places = _gathered_places(comparison, start)
-        if base is None:
-            comparison.unproven["box addresses"] += len(group.instructions)
-            return
-        found = {place for place, _ in places}
-        if found == boxes:
-            comparison.proven["box addresses"] += len(group.instructions)
-            if expected.tile is not None:
-                comparison.observations.append(
-                    Observation(expected.tile, base, group.first, "a gather's shared memory")
-                )
-            return
-        if wrong is None:
-            odd = next((item for place, item in places if place not in boxes), group.first)
-            wrong = Difference(
-                odd, "the places of the boxes (shared memory, column)", str(sorted(boxes)[:8]),
-                str(sorted(found)[:8]),
-            )  # fmt: skip
-        if warps == 1 or start + WARP_THREADS * warps >= group.function.threads:
-            break
-    if wrong is not None:
-        comparison.differences.append(wrong)
-
-
-def _gathered_mbarrier(comparison: Comparison) -> None:
-    """All instructions arrive at one mbarrier."""
-    expected, group = comparison.expected, comparison.group
-    sums = group.function.sums()
-    first: Sum | None = None
-    if expected.barrier is None:
-        return
-    for instruction in group.instructions:
-        found = sums.address(_copy(instruction).mbarrier, instruction)
-        if first is None:
-            first = found
-            comparison.observations.append(
-                Observation(expected.barrier, found, instruction, "a gather's mbarrier")
-            )
-        else:
-            _equal(comparison, instruction, "the mbarrier", "mbarriers", first, found)
-
-
-def _gathered_places(
-    comparison: Comparison, start: int
-) -> tuple[Sum | None, list[tuple[tuple[int, int], Instruction]]]:
-    """Where each instruction of each warp moves its box, from the lowest one; None if unknown."""
-    group = comparison.group
-    found = []
-    for warp in range(max(1, comparison.expected.warps)):
-        sums = group.function.sums(start + WARP_THREADS * warp)
-        for instruction in group.instructions:
-            form = _copy(instruction)
-            address = sums.address(form.shared, instruction)
-            found.append((address, sums.operand(form.coordinates[0], instruction), instruction))
-    if len({(address.terms, column.terms) for address, column, _ in found}) != 1:
-        return None, []
-    least = min(address.constant & _LOW for address, _, _ in found)
-    column = min(_number(column.constant & _LOW) for _, column, _ in found)
-    places = [
-        (
-            ((address.constant - least) & _LOW, (_number(other.constant & _LOW) - column) & _LOW),
-            instruction,
-        )
-        for address, other, instruction in found
-    ]
-    return Sum(found[0][0].terms, least), places
 
 
 # ----------------------------------------------------------------------------------- expect
@@ -669,18 +401,13 @@ def _expect(comparison: Comparison) -> None:
     form = comparison.read(instruction, expected.opcode)
     if comparison.differences or not isinstance(form, MbarrierOperation):
         return
-    sums = comparison.group.function.sums()
-    found = sums.folder.operand(form.bytes, 32, instruction).field(0, 32)
+    folder = comparison.group.function.folder
+    found = folder.operand(form.bytes, 32, instruction).field(0, 32)
     if found is None:
         comparison.unproven["bytes of expect_tx"] += 1
     else:
         comparison.check(
             instruction, "the bytes of expect_tx", "bytes of expect_tx", expected.bytes, found
-        )
-    if expected.barrier is not None:
-        where = sums.address(form.barrier, instruction)
-        comparison.observations.append(
-            Observation(expected.barrier, where, instruction, "the mbarrier of expect_tx")
         )
 
 
@@ -697,7 +424,6 @@ def grouped(differences: Sequence[Difference]) -> Iterator[tuple[Difference, int
 __all__ = [
     "Comparison",
     "Difference",
-    "Observation",
     "compare",
     "grouped",
 ]

@@ -17,8 +17,7 @@ from triton_ext.integers import Number
 from triton_ext.layouts.cluster import shape_per_cta
 from triton_ext.layouts.encodings import CHUNK_BYTES, NVMMAShared
 from triton_ext.mlir.module import MlirModule, Value
-from triton_ext.passes.verify_descriptors.addresses import Addresses
-from triton_ext.passes.verify_descriptors.expected import Expected, ExpectedMma
+from triton_ext.passes.verify_descriptors.expected import Expected, ExpectedBox, ExpectedMma
 from triton_ext.passes.verify_descriptors.expected_products import WARPGROUP_WARPS
 from triton_ext.passes.verify_descriptors.findings import LOW_WORD, Findings
 from triton_ext.passes.verify_descriptors.groups import BY_EACH_THREAD, Group
@@ -42,23 +41,19 @@ class Block:
 
     Attributes:
         module: the TTGIR.
-        addresses: those of the allocations, as far as they are known at compile time.
         ctas: the number of blocks in the cluster.
         rank: which of them it is.
         ptx_version: the version of the PTX module, such as ``8.7``.
         index_of: the index of an instruction in its group.
-        base: where shared memory begins, of which the addresses of allocations are counted.
         warp: the number of the thread's warp in its partition.
         lane: the number of the thread in its warp.
     """
 
     module: MlirModule
-    addresses: Addresses | None
     ctas: int
     rank: int
     ptx_version: str
     index_of: Callable[[Instruction], int]
-    base: int = 0
     warp: int = 0
     lane: int = 0
 
@@ -69,19 +64,6 @@ class Block:
         if self.lane:
             return False
         return not self.warp or (one.kind == "tma" and not one.rows and self.warp < len(one.boxes))
-
-    def start_of(self, root: Value, findings: Findings) -> int | None:
-        """Where an allocation begins, if that is known."""
-        if root in findings.starts:
-            return findings.starts[root][0]
-        known = self.addresses.known.get(root) if self.addresses else None
-        if known is None or len(known.starts) != 1:
-            return None
-        ((terms, start),) = known.starts
-        if terms:
-            return None
-        kind = self.module.memory(root)
-        return start + self.base if kind is not None and kind.space == "shared" else None
 
     def offset(self, one: Expected, dim: int) -> int:
         """How far the block's part of a tile begins along a coordinate, the innermost being 0."""
@@ -261,16 +243,29 @@ class Execution:
     def _gathered(self, one: Expected, instruction: Instruction, operands: _CopyOperands) -> None:
         """One instruction of a gather or scatter: a column, and four rows by their indices."""
         address = self.values.get(one.tile) if one.tile else None
-        start = None
-        if isinstance(address, tuple) and self.block.ctas == 1:
-            start = self.block.start_of(address[0], self.findings)
         if isinstance(operands.shared, Strange) and one.tile is not None:
             self._address(one.tile, operands.shared, 0, instruction, "a TMA copy")
             return
-        if start is None or not isinstance(address, tuple) or operands.shared is None:
+        if self.block.ctas > 1 or not isinstance(address, tuple) or operands.shared is None:
             self.findings.unproven["coordinates"] += len(operands.coordinates)
             return
-        offset = (operands.shared & CTA_ADDRESS_MASK) - start - address[1]
+        root, at = address
+        start = self.findings.start_of(root)
+        if start is None:  # the first instruction says it, if what it copies is of one box alone
+            told, boxes = [*operands.coordinates], [self._rows(one, box) for box in one.boxes]
+            copied = [box for box, rows in zip(one.boxes, boxes, strict=True) if rows == told]
+            if not copied and None not in itertools.chain(told, *boxes):
+                self.findings.differ(
+                    self.operation, instruction, "the column and the rows that it copies",
+                    "those of a box", told,
+                )  # fmt: skip
+                return
+            if len(copied) != 1:
+                self.findings.unproven["coordinates"] += len(operands.coordinates)
+                return
+            start = (operands.shared & CTA_ADDRESS_MASK) - at - copied[0].smem_offset
+            self.findings.starts[root] = start, instruction
+        offset = (operands.shared & CTA_ADDRESS_MASK) - start - at
         box = next((box for box in one.boxes if box.smem_offset == offset), None)
         if box is None:
             self.findings.differ(
@@ -279,16 +274,18 @@ class Execution:
                 "that of four rows", f"{offset:#x}",
             )  # fmt: skip
             return
+        expected = self._rows(one, box)
+        for dim, (must, found) in enumerate(zip(expected, operands.coordinates, strict=True)):
+            self._coordinate(dim, must, found, instruction)
+
+    def _rows(self, one: Expected, box: ExpectedBox) -> list[Number]:
+        """The column and the rows that a gather or scatter copies to or from a box."""
         indices = next((each for each in self.values.values() if isinstance(each, list)), [])
         column, row = self.values.get(one.coordinates[-1]), box.coordinates[1]
         factor = 2 if one.is_padded else 1
-        expected = [
-            column * factor + box.coordinates[0] if isinstance(column, int) else None,
-            *indices[row : row + one.rows],
-        ]
-        for dim, found in enumerate(operands.coordinates):
-            must = expected[dim] if dim < len(expected) else None
-            self._coordinate(dim, must, found, instruction)
+        first = column * factor + box.coordinates[0] if isinstance(column, int) else None
+        rows = indices[row : row + one.rows]
+        return [first, *rows, *[None] * (one.rows - len(rows))]
 
     def make_descriptor(self, events: Sequence[ExecutedInstruction]) -> int:
         """``ttng.tensormap_create``, against the instructions that make a TMA descriptor.

@@ -49,6 +49,10 @@ class Findings:
         self.constants |= other.constants
         return self
 
+    def start_of(self, root: Value) -> int | None:
+        """Where an allocation begins, if that is known."""
+        return self.starts[root][0] if root in self.starts else None
+
     def differ(
         self,
         operation: Operation | None,

@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
-from triton_ext.passes.verify_descriptors.ptx_sums import Sums
 from triton_ext.passes.verify_descriptors.slices import slice_kernel
 from triton_ext.ptx.control_flow import blocks_in_order
+from triton_ext.ptx.folding import Folder
 from triton_ext.ptx.parse import Instruction, Kernel, Module
 
 _KINDS = (
@@ -95,7 +95,6 @@ class Function:
     def __init__(self, module: Module, kernel: Kernel) -> None:
         self.module, self.kernel = module, kernel
         self.wanted = [item for item in kernel.instructions if kind_of(item)]
-        self._known: dict[int, Sums] = {}
 
     @cached_property
     def operands(self) -> dict[int, str]:
@@ -106,15 +105,11 @@ class Function:
             if kind_of(instruction) == "wgmma"
         }
 
-    def sums(self, thread: int = 0) -> Sums:
-        """What the registers of a thread of the block hold."""
-        if thread not in self._known:
-            if thread:
-                self._known[thread] = self.sums().given({"%tid.x": thread})
-            else:
-                kernel = slice_kernel(self.kernel, self.wanted, self.operands)
-                self._known[thread] = Sums(kernel, self.module.variables)
-        return self._known[thread]
+    @cached_property
+    def folder(self) -> Folder:
+        """What is known of the registers at the instructions that are verified."""
+        kernel = slice_kernel(self.kernel, self.wanted, self.operands)
+        return Folder(kernel, self.module.variables)
 
     @cached_property
     def threads(self) -> int:

@@ -275,7 +275,7 @@ class _Stores:
         self.stored = stored
         unplaced: dict[Value, list[tuple[Move, int, StorePattern]]] = {}
         for move, (root, offset), pattern in known:
-            start = self.block.start_of(root, self.findings)
+            start = self.findings.start_of(root)
             if start is None:
                 unplaced.setdefault(root, []).append((move, offset, pattern))
             elif not self.is_stored(move, start + offset, pattern):

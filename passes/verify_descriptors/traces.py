@@ -15,7 +15,6 @@ from dataclasses import dataclass, field, replace
 
 from triton_ext.hardware.architecture import WARP_THREADS
 from triton_ext.mlir.module import MlirModule, Operation, Value
-from triton_ext.passes.verify_descriptors.addresses import Views, buffer_stride
 from triton_ext.passes.verify_descriptors.allocations import compare_places
 from triton_ext.passes.verify_descriptors.bytes import expected_bytes
 from triton_ext.passes.verify_descriptors.executions import Block, Execution
@@ -61,6 +60,7 @@ from triton_ext.passes.verify_descriptors.transfers import (
     memory_of,
     transfers,
 )
+from triton_ext.passes.verify_descriptors.views import view_offset
 from triton_ext.ptx.parse import Instruction
 
 _PER_OPERATION = 16
@@ -146,7 +146,6 @@ class _Comparison:
     ) -> None:
         self.module, self.function, self.ctas = module, function, launched.ctas
         self.launched = launched
-        self.views = Views(module)
         self.expected = {id(one.operation): one for one in expectations.found}
         self.gathers = {id(one) for one in expectations.found if one.rows}
         self.allowed = {
@@ -183,8 +182,8 @@ class _Comparison:
             each for each in function.kernel.instructions if each.opcode.startswith(ALLOCATION)
         ]
         self.block = Block(
-            module, matching.addresses, self.ctas, 0, function.module.version,
-            lambda instruction: self.position[id(instruction)][1], BASES.shared,
+            module, self.ctas, 0, function.module.version,
+            lambda instruction: self.position[id(instruction)][1],
         )  # fmt: skip
         self.unseen, self.is_again = set(self.allowed), False
         self.tracers: dict[bool, Tracer] = {}
@@ -275,13 +274,7 @@ class _Comparison:
 
     def offset(self, operation: Operation, operands: Sequence[RunValue]) -> int | None:
         """By how much a view is further than what it is a view of."""
-        if operation.name == "ttg.memdesc_index":
-            kind = self.module.memory(operation.results[0])
-            stride = buffer_stride(kind) if kind else None
-            index = operands[1]
-            return stride * index if stride is not None and isinstance(index, int) else None
-        offsets = self.views.offsets(operation)
-        return offsets[0] if offsets and len(offsets) == 1 else None
+        return view_offset(self.module, operation, operands[1] if operands[1:] else None)
 
     # ------------------------------------------------------------------- blocks and partitions
 

@@ -2,10 +2,10 @@
 
 After PTX, every ``wgmma``, ``tcgen05.mma``, ``tcgen05.cp``, TMA copy and ``expect_tx`` is matched
 with the operation that it was lowered from, and every field of its descriptors, its opcode and
-immediates, the advances from subtile to subtile, the boxes, and the allocations' addresses are
-proven equal to what the operands' layouts say. Then both are run for some choice of arguments
-(`traces`): what is executed, how often, with which coordinates, slots and barriers, what is
-stored in the tiles. What is not known at compile time is no error; the report counts it.
+immediates, and the number of its boxes are proven equal to what the operands' layouts say. Then
+both are run for some choice of arguments (`traces`): what is executed, how often, with which
+addresses, coordinates, slots and barriers, what is stored in the tiles. What is not known at
+compile time is no error; the report counts it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from triton_ext.passes.frame.base import (
     ReportOptions,
     compiler_pass,
 )
-from triton_ext.passes.verify_descriptors.addresses import Addresses, Observed, Views
 from triton_ext.passes.verify_descriptors.comparison import grouped
 from triton_ext.passes.verify_descriptors.expectations import ModuleExpectations
 from triton_ext.passes.verify_descriptors.findings import Findings
@@ -74,11 +73,10 @@ def verify_descriptors(compilation: Compilation, options: VerifyOptions) -> Outc
     found = functions(compilation.ptx)
     groups = [group for function in found for group in function.groups()]
     launched = LaunchedWith.of(compilation.metadata)
-    addresses = Addresses(Views(module), launched.shared)
     matching = match(
         [one for one in expectations.found if one.kind not in IN_ORDER],
         [group for group in groups if not group.is_in_order],
-        compilation.arch, addresses, expectations.open,
+        compilation.arch, expectations.open,
     )  # fmt: skip
     fields = [*metadata_checks(module, compilation.metadata), *type_checks(module)]
     for function in found:
@@ -87,7 +85,6 @@ def verify_descriptors(compilation: Compilation, options: VerifyOptions) -> Outc
     diagnostics = [
         *_illegal(expectations, options),
         *_differences(matching),
-        *_conflicts(matching),
         *_uncovered(matching),
         *_wrong_fields(fields),
     ]
@@ -101,7 +98,7 @@ def verify_descriptors(compilation: Compilation, options: VerifyOptions) -> Outc
             if id(kernel) not in looked_at:
                 traces.left_out.update((each.line, unclaimed(each)) for each, _ in observed(kernel))
         diagnostics += [*_executions(traces), *_of_the_kernel(traces)]
-    report = _report(expectations, groups, matching, addresses, fields, traces)
+    report = _report(expectations, groups, matching, fields, traces)
     return Outcome(report=report, diagnostics=_limited(diagnostics))
 
 
@@ -172,19 +169,6 @@ def _differences(matching: Matching) -> Iterator[Diagnostic]:
             )
 
 
-def _conflicts(matching: Matching) -> Iterator[Diagnostic]:
-    for found, earlier in matching.conflicts:
-        yield Diagnostic(
-            "error",
-            f"{_shown(found.instruction)}: {found.what} ({found.value.name}) would begin at"
-            f" {_at(found.address)}, but by {_shown(earlier.instruction)}, {earlier.what}"
-            f" ({earlier.value.name}) begins at {_at(earlier.address)}: they are views of one"
-            " allocation, and these addresses do not fit together",
-            _REPORT_BUG,
-            _location(None, found.instruction),
-        )
-
-
 def _executions(traces: Findings) -> Iterator[Diagnostic]:
     for operation, difference in traces.differences:
         by = f", by {operation.name}" if operation else ""
@@ -205,11 +189,6 @@ def _of_the_kernel(traces: Findings) -> Iterator[Diagnostic]:
             " early",
             operation.location,
         )
-
-
-def _at(address: Any) -> str:
-    terms = "".join(f"{name} + " for name, _ in address.terms)
-    return f"{terms}{address.constant & 0xFFFFFFFF:#x}"
 
 
 def _wrong_fields(fields: Sequence[FieldCheck]) -> Iterator[Diagnostic]:
@@ -237,7 +216,6 @@ def _report(
     expectations: ModuleExpectations,
     groups: Sequence[Group],
     matching: Matching,
-    addresses: Addresses,
     fields: Sequence[FieldCheck],
     traces: Findings,
 ) -> dict[str, Any]:
@@ -245,14 +223,6 @@ def _report(
     for comparison in matching.matched:
         proven += comparison.proven
         unproven += comparison.unproven
-    final = addresses.copy()
-    for comparison in matching.matched:
-        for observation in comparison.observations:
-            said = final.add(observation)
-            if said is Observed.AGREED:
-                proven["allocation addresses"] += 1
-            elif said is not Observed.FIRST:
-                unproven[f"allocation addresses: {said.value}"] += 1
     proven["tensor map metadata"] += sum(not field.difference for field in fields)
     refused = Counter(f"{operation.name}: {why}" for operation, why in expectations.refused)
     total = sum(proven.values()) + sum(unproven.values())

@@ -11,7 +11,7 @@ from xml.etree import ElementTree
 
 import pytest
 from click.testing import CliRunner
-from kernel_configurations import compile_jobs, configurations
+from kernel_configurations import compiled_configurations
 from pages import assert_prints, console_blocks
 from sites import ROOT, triton_sites
 
@@ -169,12 +169,11 @@ def test_recorded_wavefronts():
 @pytest.mark.parametrize("arch", [90, 100])
 def test_triton_writes_0_where_lbo_is_unused(arch, site):
     """K-major operands with a swizzle, in the PTX of each release."""
-    fields = next(
-        fields
-        for fields in configurations(arch)
+    result = next(
+        result
+        for fields, result in compiled_configurations(arch, site)
         if (fields["a_major"], fields["b_major"]) == ("K", "K")
     )
-    _, (result,) = compile_jobs(site, [{"config": {"arch": arch, **fields}}])
     notes = [
         note
         for instruction in list_instructions(parse_ptx(result["ptx"]))

@@ -310,20 +310,15 @@ def test_every_type_has_configurations(arch, element_type, out_type):
 
 # ------------------------------------------------- the kernel with consumers, on the emulated GPU
 
-# All under the eager schedule, and every second one under another, in turn; but types, and what
-# follows the product, do not change the order of anything. What takes turns, under all three; so
-# does everything by `make oracle`.
-SCHEDULED = [(*case, "", "eager") for case in EMULATED + WITH_RESIDUAL]
-SCHEDULED += [(*case, "eager") for case in BATCHED]
-OTHERS = [(*case, "") for case in EMULATED[:29] + WITH_RESIDUAL] + BATCHED
-for number, case in enumerate(OTHERS):
-    both = ("lazy", "random")
-    chosen = both if ALL or case[0].get("pingpong") else both[number // 2 % 2 :][: number % 2]
-    SCHEDULED += [(*case, schedule) for schedule in chosen]
-for number, case in enumerate(EMULATED_SM100):
-    both = ("lazy", "random")
-    chosen = both if ALL else both[number % 2 :][:1]
-    SCHEDULED += [(*case, schedule) for schedule in ("eager", *chosen)]
+# Each under one of the schedules, in turn; what takes turns itself, under all of them, and so does
+# everything by `make oracle`.
+SCHEDULES = ("eager", "lazy", "random")
+CASES = [*((*case, "") for case in EMULATED + WITH_RESIDUAL), *BATCHED, *EMULATED_SM100]
+SCHEDULED = [
+    (*case, schedule)
+    for number, case in enumerate(CASES)
+    for schedule in (SCHEDULES if ALL or case[0].get("pingpong") else [SCHEDULES[number % 3]])
+]
 
 
 @pytest.mark.usefixtures("no_binaries")

@@ -120,6 +120,7 @@ def test_memcheck():
 # ------------------------------------------------------------------------------ no GPU needed
 
 
+@pytest.mark.usefixtures("no_binaries")
 @pytest.mark.parametrize("name", CASES)
 def test_where_the_state_is(name):
     """It has a byte for each worker warp, and is what the default warps write at fixed places."""

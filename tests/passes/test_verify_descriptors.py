@@ -23,10 +23,10 @@ from triton_ext.passes.verify_descriptors.expectations import ModuleExpectations
 from triton_ext.passes.verify_descriptors.launches import TrialLaunch
 from triton_ext.passes.verify_descriptors.mlir_scalars import Scalars
 from triton_ext.passes.verify_descriptors.mlir_trace import ModuleTracer, contents
-from triton_ext.passes.verify_descriptors.ptx_sums import Sum, Sums
 from triton_ext.passes.verify_descriptors.ptx_trace import Tracer
 from triton_ext.passes.verify_descriptors.slices import slice_kernel
 from triton_ext.passes.verify_descriptors.trace_end import Why
+from triton_ext.ptx.folding import Folder
 from triton_ext.ptx.parse import parse_ptx
 
 VERIFY = get_pass("verify-descriptors")
@@ -370,59 +370,6 @@ def test_rows_without_swizzle():
 # ------------------------------------------------------------------------- its tools
 
 
-PTX = """
-.version 8.7
-.target sm_90a
-.entry kernel(.param .u32 kernel_param_0, .param .u32 kernel_param_1)
-{
-  .reg .b32 %r<30>; .reg .b64 %rd<9>; .reg .pred %p<3>;
-  ld.param.b32 %r1, [kernel_param_0];
-  mov.u32 %r2, %tid.x;
-  mov.u32 %r3, %ctaid.x;
-  shl.b32 %r4, %r1, 3;
-  add.s32 %r5, %r4, %r3;
-  mad.lo.s32 %r6, %r1, 8, %r3;
-  sub.s32 %r7, %r5, 16;
-  or.b32 %r8, %r4, 5;
-  mov.b32 %r9, 1073758272;
-  mov.b64 %rd1, {%r5, %r9};
-  cvt.u64.u32 %rd2, %r7;
-  div.s32 %r10, %r4, 7;
-  rem.s32 %r11, %r4, 7;
-  mul.hi.u32 %r12, %r1, -1431655765;
-  min.s32 %r13, %r4, 100;
-  add.f32 %r20, %r4, %r5;
-  st.shared.b32 [%r7+4], %r8;
-  ret;
-}
-"""
-
-
-def test_sums():
-    (kernel,) = parse_ptx(PTX).kernels
-    store = next(each for each in kernel.instructions if each.opcode.startswith("st."))
-    sums = Sums(kernel)
-
-    def of(name: str) -> Sum:
-        return sums.operand(name, store)
-
-    assert of("%r5") == of("%r6")
-    assert (of("%r7") - of("%r5")) == Sum((), -16 & (1 << 64) - 1)
-    assert (of("%r8") - of("%r4")) == Sum((), 5)  # the low bits are known to be 0
-    assert (of("%rd1") - of("%rd2")) == Sum((), (1073758272 << 32) + 16)
-    assert sums.address("[%r7+4]", store) - of("%r5") == Sum((), -12 & (1 << 64) - 1)
-    assert of("%r20").terms == (("%r20", 1),)
-
-
-def test_a_thread_of_a_launch():
-    (kernel,) = parse_ptx(PTX).kernels
-    store = next(each for each in kernel.instructions if each.opcode.startswith("st."))
-    launch = TrialLaunch({0: 1000}, (7, 0, 0), (9, 1, 1))
-    sums = Sums(kernel).given({"%tid.x": 96, **launch.numbers(kernel)})
-    values = {name: sums.operand(f"%r{name}", store).constant for name in (2, 5, 10, 11, 12, 13)}
-    assert values == {2: 96, 5: 8007, 10: 8000 // 7, 11: 8000 % 7, 12: 666, 13: 100}
-
-
 def test_a_slice_knows_the_same():
     for name in ("matmul-bf16-K-MN-128-nvmma-sm90", "attention-attention-tensor-64-causal-sm100"):
         (kernel,) = parse_ptx(corpus().named(name).ptx).kernels
@@ -432,7 +379,7 @@ def test_a_slice_knows_the_same():
         ]  # fmt: skip
         part = slice_kernel(kernel, wanted)
         assert len(part.instructions) < len(kernel.instructions)
-        whole, some = Sums(kernel).folder, Sums(part).folder
+        whole, some = Folder(kernel), Folder(part)
         for instruction in wanted:
             for text in instruction.operands[:3]:
                 assert whole.operand(text, 64, instruction) == some.operand(text, 64, instruction)
@@ -517,7 +464,7 @@ def test_arithmetic(a, b):
     )
     (kernel,) = parse_ptx(text).kernels
     use = next(each for each in kernel.instructions if each.opcode == "use")
-    folder = Sums(kernel).folder
+    folder = Folder(kernel)
     trace = Tracer(kernel, [use], {}).run(0, 9)
     for name, found in zip(names, trace.events[0].operands[1:], strict=True):
         width = 64 if name.startswith("%rd") else 1 if name.startswith("%p") else 32

@@ -59,9 +59,7 @@ def compile_jobs(site, jobs):
 
 def configurations(arch):
     """Tiles, types, major-nesses and swizzles; each of the kernel's parameters at each value."""
-    for (a_major, b_major), element_type in zip(
-        MAJORS * 2, ["fp16", "bf16"] * len(MAJORS), strict=True
-    ):
+    for (a_major, b_major), element_type in zip(MAJORS, ["fp16", "bf16"] * 2, strict=True):
         yield {"element_type": element_type, "a_major": a_major, "b_major": b_major}
     for a_major, b_major in (("K", "K"), ("MN", "MN")):
         for swizzle in (32, 64, 128):

@@ -6,11 +6,10 @@ comes from a loop counter still has all of its other fields.
 
 from __future__ import annotations
 
-import copy
 import functools
 import re
 from bisect import bisect_left, bisect_right
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 
 from triton_ext.hardware.architecture import CTA_ADDRESS_BITS
 from triton_ext.integers import evaluate, signed
@@ -105,47 +104,6 @@ class Folder:
         self._numbers = {instruction: i for i, instruction in enumerate(kernel.instructions)}
         self._operands: dict[tuple[str, tuple[int, ...]], _Operand] = {}
         self.blocks = blocks_in_order(kernel)
-        self._given: Mapping[str, int] = {}
-        self._readers: dict[str, list[int]] | None = None
-        self._same: tuple[list[list[tuple[_Key, _Value]]], frozenset[int]] | None = None
-        self._evaluate_all()
-
-    def given(self, numbers: Mapping[str, int]) -> Folder:
-        """The same kernel, with numbers in place of some special registers and parameters.
-
-        Args:
-            numbers: such as ``{"%tid.x": 96, "[kernel_param_0]": 1024}``.
-        """
-        other = copy.copy(self)
-        other._given, other._operands = {**self._given, **numbers}, {}
-        other._same = self._all_results, self._changed(numbers)
-        other._evaluate_all()
-        return other
-
-    def _changed(self, given: Iterable[str]) -> frozenset[int]:
-        """The instructions whose results depend on some special registers or parameters."""
-        if self._readers is None:
-            self._readers = {}
-            for number, instruction in enumerate(self.kernel.instructions):
-                for name in mentioned(instruction):
-                    self._readers.setdefault(name, []).append(number)
-                if instruction.predicate:  # what it leaves as it was
-                    for _, name in destinations(instruction):
-                        self._readers.setdefault(name, []).append(number)
-        found: set[int] = set()
-        pending, seen = [text.strip("[]") for text in given], set()
-        while pending:
-            for number in self._readers.get(pending.pop(), ()):
-                if number in found:
-                    continue
-                found.add(number)
-                for _, (name, _) in self._written[number]:
-                    if name not in seen:
-                        seen.add(name)
-                        pending.append(name)
-        return frozenset(found)
-
-    def _evaluate_all(self) -> None:
         self._known: dict[_Key, _Value] = {}
         self._first: _State = {}
         self._entries: dict[int, _State] = {}
@@ -158,7 +116,6 @@ class Folder:
     def _follow(self) -> None:
         """Evaluate each instruction, the first time through."""
         exits: list[_State] = []
-        results: list[list[tuple[_Key, _Value]]] = [[]] * len(self.kernel.instructions)
         budget = _MAX_COPIES
         for block in self.blocks:
             states = [exits[i] for i in block.before]
@@ -171,12 +128,7 @@ class Folder:
             self._entries[block.start] = self._state = state
             writes = self._writes[block.start] = {}
             for number in range(block.start, block.stop):
-                if self._same is None or number in self._same[1]:
-                    values = self._results(number)
-                else:
-                    values = self._same[0][number]
-                results[number] = values
-                for key, value in values:
+                for key, value in self._results(number):
                     if key not in self._reassigned:
                         self._known[key] = value
                         continue
@@ -188,7 +140,6 @@ class Folder:
                     writes.setdefault(key, []).append((number, value))
             exits.append(self._state)
         self._state = None
-        self._all_results = results
 
     def _results(self, number: int) -> list[tuple[_Key, _Value]]:
         """What an instruction writes."""
@@ -261,8 +212,8 @@ class Folder:
         number = immediate(text)
         if number is not None:
             return number, None, False, ""
-        if text.startswith(_ZERO_REGISTERS) or text in self._given:
-            return self._given.get(text, 0), None, False, text
+        if text.startswith(_ZERO_REGISTERS):
+            return 0, None, False, text
         negated = text.startswith("!")
         key = self._key(text.removeprefix("!"), at)
         if key in self._definitions:
@@ -359,10 +310,8 @@ class Folder:
         base, width = opcode.partition(".")[0], opcode_width(opcode)
         if base in ("mov", "cvta") and len(operands) == 2 and "{" in operands[0] + operands[1]:
             return self._move(instruction, index, width)
-        if base == "ld" and not index and len(operands) > 1:
-            is_one = ".param" in opcode and ".v" not in opcode
-            number = self._given.get(operands[1]) if is_one else None
-            return Bits.unknown() if number is None else Bits.constant(number, width)
+        if base == "ld":
+            return Bits.unknown()
         if base == "mapa" and not index and len(operands) > 1:
             mask, address = (1 << CTA_ADDRESS_BITS) - 1, self.operand(operands[1], 64, instruction)
             return Bits(address.value & mask, address.known & mask)

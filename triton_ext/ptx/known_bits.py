@@ -74,12 +74,6 @@ def joined(parts: list[Bits], width: int) -> Bits:
     return Bits(value, known)
 
 
-def are_disjoint(left: Bits, right: Bits, width: int) -> bool:
-    """Whether no bit can be set in both: their disjunction is their sum."""
-    zeros = (left.known & ~left.value) | (right.known & ~right.value)
-    return not ~zeros & ((1 << width) - 1)
-
-
 # ---------------------------------------------------------------------- rules of the domain
 
 
