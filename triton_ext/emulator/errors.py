@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import linecache
+import os
 
 from triton_ext.ptx.parse import Instruction, SourceLine
 
+_MOST_SOURCE = 1 << 24
+"""Bytes of a file of which a line is shown: PTX may name any."""
+
 
 def _shown(source: SourceLine) -> str:
-    """The text of a line, with a caret below the column; "" if there is no such file."""
+    """The text of a line, with a caret below the column; "" if there is no such regular file."""
+    if not os.path.isfile(source.file) or os.path.getsize(source.file) > _MOST_SOURCE:
+        return ""
     line = linecache.getline(source.file, source.line).rstrip()
     if not line:
         return ""
