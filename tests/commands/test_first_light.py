@@ -138,3 +138,13 @@ def test_a_process_that_ends_or_hangs_is_a_finding_and_the_next_one_goes_on(tmp_
     again = first_light.try_in_processes(report, chosen, 0).claims
     assert again.pop("four")["state"] == "not run"
     assert again == claims
+
+
+def test_what_tests_launch_is_launched_again(monkeypatch):
+    run = first_light.run_python
+    monkeypatch.setattr(first_light, "run_python", lambda *words: run(*words, "-k", "test_shift"))
+    place = first_light.Place(100, "an emulated sm_100", True)
+    finding = first_light.check_instructions(place, "test_tcgen05.py")
+    assert finding.state == "confirmed"
+    assert finding.detail["launches"] == [1, 1]  # one under three schedules
+    assert finding.detail["instructions"]["tcgen05.shift"] == [1, 1]

@@ -43,8 +43,12 @@ UNNOTICED = {
 WAIT = re.compile(r"mbarrier\.try_wait\.parity\.shared::cta\.b64 complete, \[%r\d+\], (%r\d+);")
 
 
-def edits(line):
-    """What may be wrong in a line: a name, and the line as it would be."""
+def edits(line, never):
+    """What may be wrong in a line: a name, and the line as it would be.
+
+    Args:
+        never: predicates that are false.
+    """
     wait = WAIT.search(line)
     if wait:
         yield "no wait", WAIT.sub("setp.eq.u32 complete, 0, 0;", line)
@@ -72,7 +76,11 @@ def edits(line):
         yield "another count", line.replace(f", {count[1]};", f", {int(count[1]) + 1};")
     if "tcgen05.mma" in line:
         yield "no product", ""
-        yield "not added", re.sub(r", %p\d+;", ", 0;", line)
+        adds = re.search(r", (%p\d+);", line)
+        if adds[1] in never:
+            yield "added", line.replace(adds[0], ", 1;")
+        else:
+            yield "not added", line.replace(adds[0], ", 0;")
     scaled = re.search(r"(%r\d+), (\[[^]]+\]), (\[[^]]+\]), %p\d+;", line)
     if scaled:
         a, b = scaled[2], scaled[3]
@@ -104,8 +112,9 @@ def faults(ptx):
     """All: the line's number, what is wrong there, and the PTX with it."""
     lines = ptx.splitlines()
     body = next(i for i, line in enumerate(lines) if ".entry" in line)
+    never = set(re.findall(r"mov\.pred\s+(%p\d+), 0;", ptx))
     for number in range(body, len(lines)):
-        for name, changed in edits(lines[number]):
+        for name, changed in edits(lines[number], never):
             yield number + 1, name, "\n".join([*lines[:number], changed, *lines[number + 1 :]])
 
 
