@@ -18,7 +18,7 @@ from triton.compiler import ASTSource
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon._runtime import GluonASTSource
-from triton.experimental.gluon.language.nvidia import blackwell
+from triton.experimental.gluon.language.nvidia import blackwell, hopper
 from triton.experimental.gluon.language.nvidia.hopper import tma
 
 try:
@@ -48,6 +48,7 @@ def row_bases(blocks):
 
 if TRITON_VERSION >= (3, 8):
     async_load, async_store = tma.async_load, tma.async_store
+    store_to_cluster = hopper.async_store
 
     @gluon.jit
     def load_accumulator(accumulator):
@@ -62,6 +63,11 @@ if TRITON_VERSION >= (3, 8):
 
 else:
     async_load, async_store = tma.async_copy_global_to_shared, tma.async_copy_shared_to_global
+
+    @gluon.jit
+    def store_to_cluster(tile, values, barrier):
+        """Write a tile that several blocks of a cluster have, and tell a barrier of each."""
+        gl.static_assert(False, "st.async needs Triton 3.8")
 
     @gluon.jit
     def load_accumulator(accumulator):
@@ -157,16 +163,6 @@ else:
     def reinterpret(tile, dtype: gl.constexpr, shape: gl.constexpr, layout: gl.constexpr):
         """The same bytes of shared or tensor memory, as another type, shape and layout."""
         return tile._reinterpret(dtype, shape, layout)
-
-
-if TRITON_VERSION >= (3, 8):
-    from triton.experimental.gluon.language.nvidia.hopper import async_store as store_to_cluster
-else:
-
-    @gluon.jit
-    def store_to_cluster(tile, values, barrier):
-        """Write a tile that several blocks of a cluster have, and tell a barrier of each."""
-        gl.static_assert(False, "st.async needs Triton 3.8")
 
 
 LAUNCH_OPTIONS = {"enable_fp_fusion": True}
