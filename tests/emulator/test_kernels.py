@@ -106,7 +106,7 @@ def test_other_releases_of_triton(site):
     assert done.returncode == 0, done.stdout[-3000:]
     passed = re.search(r"(\d+) passed", done.stdout)
     assert passed
-    assert int(passed[1]) >= 30
+    assert int(passed[1]) >= 25
 
 
 def test_matmul_of_tensors_on_the_host_is_emulated():
