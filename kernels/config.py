@@ -204,7 +204,7 @@ class MatmulConfig:
         cluster: 1, 2 or 4 thread blocks that share the tile of the right operand (TMA multicast).
         k_blocks: on sm_90, where no cluster shares tiles: 1, 2 or 4 thread blocks that divide K
             among them, and add up their sums through distributed shared memory (`exchange`). For
-            few tiles and a long K. Needs Triton 3.8.
+            few tiles and a long K. Needs Triton 3.9.
         pair: on sm_100, the tensor cores of every two blocks of a cluster multiply together
             (``cta_group::2``): each has its rows of the left operand, and half of the right one's
             columns.

@@ -427,7 +427,7 @@ def candidates(
     """The configurations that are considered for sm_90, the better of equals first."""
     from triton_ext.compat import TRITON_VERSION
 
-    tiles = [tile for tile in _TILES if TRITON_VERSION >= (3, 8) or "k_blocks" not in tile]
+    tiles = [tile for tile in _TILES if TRITON_VERSION >= (3, 9) or "k_blocks" not in tile]
     found = []
     for tile, swap in itertools.product(tiles, (False, True)):
         fields: dict[str, Any] = {"block_k": 1, "c_parts": 1, **tile, "swap": swap}

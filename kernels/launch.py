@@ -194,8 +194,8 @@ def kernel_for(config: MatmulConfig) -> Any:
         newer = {"asked": config.asked, "element_type": newer_type}
         for name in (name for name, needed in newer.items() if needed):
             raise LayoutError(name, getattr(config, name), "needs Triton 3.8 on sm_100")
-    if config.k_blocks > 1 and TRITON_VERSION < (3, 8):
-        raise LayoutError("k_blocks", config.k_blocks, "needs Triton 3.8")
+    if config.k_blocks > 1 and TRITON_VERSION < (3, 9):  # 3.8 begins without a cluster's barrier
+        raise LayoutError("k_blocks", config.k_blocks, "needs Triton 3.9")
     if config.consumers:
         return {90: matmul_warp_specialized, 100: matmul_warp_specialized_sm100}[config.arch]
     return {90: matmul_sm90, 100: matmul_sm100}[config.arch]

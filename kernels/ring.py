@@ -21,9 +21,13 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma
 
-from triton_ext.compat import aggregate
+from triton_ext.compat import TRITON_VERSION, aggregate
 from triton_ext.kernels.block_scales import BlockScales
 from triton_ext.kernels.matrices import load_tile
+
+ENDS_TOGETHER = gl.constexpr(TRITON_VERSION >= (3, 9))
+"""Whether Triton ends a kernel in a cluster with a barrier of the cluster; 3.8 does so for pairs of
+sm_100 alone."""
 
 
 @gluon.constexpr_function
@@ -145,8 +149,6 @@ class Ring:
         off_k = k * (self.a_tiles.shape[2] * operands.K_BLOCKS)
         barrier = self.ready.index(slot.index)
         self.wait_free(slot)
-        if self.free_everywhere is not None:
-            mbarrier.wait(self.free_everywhere.index(slot.index), slot.phase ^ 1)
         mbarrier.expect(barrier, operand_bytes + narrow_bytes + scale_bytes)
         for part in gl.static_range(self.SHARES):
             load_tile(operands.a, work.matrix, work.off_m + part * ROWS, off_k, barrier,
@@ -165,6 +167,19 @@ class Ring:
     def wait_free(self, slot):
         """Wait until the slot's last tiles have been read; passes in the first turn."""
         mbarrier.wait(self.free.index(slot.index), slot.phase ^ 1)
+        if self.free_everywhere is not None:
+            mbarrier.wait(self.free_everywhere.index(slot.index), slot.phase ^ 1)
+
+    @gluon.jit
+    def end(self, slot):
+        """No block may end while another one's arrival is on its way to it: after the last tiles,
+        given the slot behind them, wait until all were read, where the kernel itself does not end
+        with a barrier of the cluster.
+        """
+        if gl.num_ctas() > 1 and not ENDS_TOGETHER:
+            for _ in gl.static_range(self.STAGES):
+                self.wait_free(slot)
+                slot = slot.next()
 
     @gluon.jit
     def wait(self, slot):

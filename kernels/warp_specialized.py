@@ -217,6 +217,7 @@ def produce(operands, ring, tiling, PREFETCH: gl.constexpr, PREFETCH_LEFT: gl.co
         for k in range(work.k_first, work.k_end):
             ring.fill(slot, operands, work, k)
             slot = slot.next()
+    ring.end(slot)
 
 
 @gluon.jit

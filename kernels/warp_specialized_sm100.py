@@ -31,7 +31,6 @@ from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared,
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from triton_ext.compat import (
-    TRITON_VERSION,
     aggregate,
     load_accumulator,
     register_layout,
@@ -47,11 +46,6 @@ from triton_ext.kernels.warp_specialized import prefetch_operand
 
 ONE_WARP = gl.constexpr(24)
 """Registers of a thread of the roles that are one warp."""
-
-
-ENDS_TOGETHER = gl.constexpr(TRITON_VERSION >= (3, 9))
-"""Whether Triton ends every kernel in a cluster with a barrier of the cluster; before 3.9, only one
-that frees tensor memory of pairs."""
 
 
 @gluon.jit
@@ -168,11 +162,7 @@ def load(operands, ring, tickets, PREFETCH: gl.constexpr, PREFETCH_LEFT: gl.cons
             ring.fill(slot, operands, work, k)
             slot = slot.next()
         ticket = tickets.next(ticket)
-    if gl.num_ctas() > 1 and not ENDS_TOGETHER:
-        # No block may end while another one's commit is on its way to it.
-        for _ in gl.static_range(ring.STAGES):
-            ring.wait_free(slot)
-            slot = slot.next()
+    ring.end(slot)
 
 
 @gluon.jit
