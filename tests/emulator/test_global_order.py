@@ -202,3 +202,20 @@ def test_blocks_in_several_processes_that_do_not_meet(monkeypatch):
         "eager", 8,
     )  # fmt: skip
     assert (out[:512] == np.tile(np.arange(64) + 7, 8)).all()
+
+
+@pytest.mark.parametrize("schedule", ["eager", "lazy", "random"])
+@pytest.mark.parametrize(("size", "warps"), [(1, 4), (16, 4), (32, 8), (64, 4), (256, 4), (40, 2)])
+def test_warps_that_load_the_same_elements_to_store_them_once(size, warps, schedule):
+    """Where a tensor has fewer elements than a block has threads, several warps load each."""
+    pytest.importorskip("triton")
+    torch = pytest.importorskip("torch")
+    from kernel_cases import add_one_in_place
+
+    import triton_ext
+
+    x = torch.arange(2.0 * size)
+    with triton_ext.emulate("sm_90", schedule=schedule, check_races=True):
+        for _ in range(2):
+            add_one_in_place[(2,)](x, size, 64 if size == 40 else size, num_warps=warps)
+    assert torch.equal(x, torch.arange(2.0 * size) + 2)

@@ -105,6 +105,13 @@ def matmul_cases():
 
 
 @triton.jit
+def add_one_in_place(x, size, BLOCK: tl.constexpr):
+    within = tl.arange(0, BLOCK)
+    at = x + tl.program_id(0) * size + within
+    tl.store(at, tl.load(at, within < size) + 1, within < size)
+
+
+@triton.jit
 def dot_kernel(
     a_ptr, b_ptr, c_ptr, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr, KB: tl.constexpr,
     OUT: tl.constexpr, PRECISION: tl.constexpr,

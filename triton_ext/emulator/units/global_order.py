@@ -194,9 +194,14 @@ def _line_of(cta: Cta) -> int:
 
 
 class Shadow:
-    """What is remembered of an allocation's bytes, in memory that forks share."""
+    """What is remembered of an allocation's bytes, in memory that forks share.
 
-    def __init__(self, size: int) -> None:
+    Args:
+        size: bytes.
+        warps: of a block.
+    """
+
+    def __init__(self, size: int, warps: int = 0) -> None:
         def empty(dtype: type) -> NDArray[np.int64]:
             return np.frombuffer(mmap.mmap(-1, max(1, size) * np.dtype(dtype).itemsize), dtype)
 
@@ -204,6 +209,9 @@ class Shadow:
         self.writer, self.writer_line = empty(np.int64), empty(np.int32)
         self.readers = empty(np.int64), empty(np.int64)
         self.reader_line = empty(np.int32)
+        # A bit for each warp of the last reader's block that has read by the same instruction.
+        self.sharers = empty(np.uint32)
+        self._warps, self._agents_each = warps, agents_of_block(warps)
         self.written = self.entered = False
         self.noted: list[Reads] = []
         self.rows = 0
@@ -221,17 +229,36 @@ class Shadow:
         for reads in self.noted:
             where, unit = _units(reads.first, reads.offsets, reads.size)
             codes = np.broadcast_to(reads.codes, len(reads.offsets))
-            mine = np.repeat(codes, len(where) // len(codes))[:, None]
-            before = gather(last, where, unit)
-            keep = before >> _AGENT_SHIFT == mine >> _AGENT_SHIFT
-            scatter(other, where, np.where(keep, gather(other, where, unit), before), unit)
-            scatter(last, where, mine, unit)
-            scatter(self.reader_line, where, reads.line, unit)
+            mine = np.repeat(codes, len(where) // len(codes))
+            for code in np.unique(mine).tolist():  # several warps may read the same bytes
+                rows = where[mine == code]
+                before = gather(last, rows, unit)
+                keep = before >> _AGENT_SHIFT == code >> _AGENT_SHIFT
+                scatter(other, rows, np.where(keep, gather(other, rows, unit), before), unit)
+                together = _blocks(before, self._agents_each) == _blocks(code, self._agents_each)
+                together &= gather(self.reader_line, rows, unit) == reads.line
+                bit = _bits(code, self._warps, self._agents_each)
+                shared = np.where(together, gather(self.sharers, rows, unit), 0) | bit
+                scatter(self.sharers, rows, shared, unit)
+                scatter(last, rows, code, unit)
+                scatter(self.reader_line, rows, reads.line, unit)
         self.entered |= bool(self.noted)
         self.noted, self.rows = [], 0
 
 
 _NOTHING = Shadow(0)
+
+
+def _blocks(codes: Any, agents_each: int) -> Any:
+    """A number for the block of each access."""
+    whose = codes >> _AGENT_SHIFT
+    return whose - (whose & (1 << _AGENT_BITS) - 1) % agents_each
+
+
+def _bits(codes: Any, warps: int, agents_each: int) -> Any:
+    """The bit of each access's warp in `Shadow.sharers`; 0 of a unit."""
+    own = (codes >> _AGENT_SHIFT & (1 << _AGENT_BITS) - 1) % agents_each
+    return np.where(own < warps, 1 << np.minimum(own, 31), 0).astype(np.uint32)
 
 
 def _units(first: int, offsets: Offsets, size: int) -> tuple[Offsets, int]:
@@ -288,7 +315,7 @@ class GlobalOrder:
         """That of an allocation."""
         found = self._shadows.get(of.start)
         if found is None or found.size != len(of.data):
-            found = self._shadows[of.start] = Shadow(len(of.data))
+            found = self._shadows[of.start] = Shadow(len(of.data), self._warps)
         return found
 
     # ------------------------------------------------------------------- accesses
@@ -350,6 +377,8 @@ class GlobalOrder:
         late = by.unordered(codes, agents, self.agents_each)
         if late.any() and new is not None:
             late = late & (gather(of.data, where, unit) != new)
+        if late.any() and (does, did) != ("written", "written"):
+            late = late & ~self._replicas(shadow, where, unit, codes, by, does)
         if not late.any():
             return
         row, byte = (int(n) for n in np.argwhere(late)[0])
@@ -358,6 +387,28 @@ class GlobalOrder:
         access = _Access(by.cta.cluster.number, int(agents[row]), by.scope, by.line)
         other = _Access(*_fields(int(codes[row, byte])), int(lines[at]))
         raise self._fault(of, at, access, does, other, did)
+
+    def _replicas(
+        self, shadow: Shadow, where: Offsets, unit: int, codes: Codes, by: By, does: str
+    ) -> NDArray[np.bool_]:
+        """Where a warp reads what another one of its block reads by the same instruction, and
+        writes later. Where a tensor has fewer elements than a block has threads, Triton lets
+        several warps load each, and one of them store: what the others have loaded is not used.
+        """
+        warps, each = self._warps, self.agents_each
+        mine = np.repeat(by.codes(), len(where) // len(by.codes()))[:, None]
+        last = _blocks(gather(shadow.readers[0], where, unit), each)
+        found: NDArray[np.bool_] = (last == _blocks(mine, each)) & (last == _blocks(codes, each))
+        found &= (codes | mine) & (1 << _SCOPE_BITS) - 1 == 0
+        needed = _bits(codes, warps, each)
+        if does == "read":
+            found &= gather(shadow.reader_line, where, unit) == by.line
+        else:
+            found &= _bits(mine, warps, each) != 0
+            needed = needed | _bits(mine, warps, each)
+        found &= _bits(codes, warps, each) != 0
+        found &= gather(shadow.sharers, where, unit) & needed == needed
+        return found
 
     def _fault(
         self, of: Allocation, at: int, access: _Access, does: str, other: _Access, did: str
