@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kernel_configurations import ARCHES, compiled_configurations
-from sites import triton_sites
+from sites import ALL, triton_sites
 
 from triton_ext import LayoutError, LinearLayout, NVMMAShared, nvmma_shared_to_linear_layout
 from triton_ext.commands.descriptor import descriptor as descriptor_command
@@ -390,7 +390,7 @@ def test_tritons_descriptors_are_the_derived_ones(arch, site):
                     "f32", config.a_major, config.b_major,
                 )  # fmt: skip
                 assert InstructionDescriptor.decode(idesc.value, "f16") == expected
-    assert checked >= 100
+    assert checked >= (100 if ALL or site is None else 75)  # of others, a part is compiled
 
 
 # ------------------------------------------------------------------------- the command
