@@ -11,6 +11,7 @@ that each role's warps execute for a tile of 128x128 sums.
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import sys
 from collections import Counter
@@ -83,6 +84,11 @@ class Counts:
     instructions: dict[str, float]
 
 
+def _instructions(role: str, row: dict[str, Any]) -> int | str:
+    """Those of a role, or that the kernel does not have it."""
+    return round(row["instructions"].get(role, 0)) or "-"
+
+
 COLUMNS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "shared KiB": lambda row: row["shared_bytes"] // 1024,
     "tensor columns": lambda row: row["tensor_columns"],
@@ -96,7 +102,7 @@ COLUMNS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "arrivals": lambda row: row["arrivals"],
     "waits": lambda row: row["waits"],
     **{
-        role: lambda row, role=role: round(row["instructions"].get(role, 0)) or "-"  # type: ignore[misc]
+        role: functools.partial(_instructions, role)
         for role in ("store", "multiply", "load", "ask")
     },
 }

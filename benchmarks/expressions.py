@@ -87,10 +87,10 @@ def drawn(seed: int, number: int) -> Iterator[tuple[str, int, int, int, int]]:
         for _ in range(number):
             batch = between(draw, 2, 64)
             m, n, k = (between(draw, low, 8192, 8) for low in (64, 256, 256))
-            if EXPRESSIONS[name].shapes(batch, m, n, k)[0][0] == batch and name != "bmm":
-                m = max(8, m // batch)
-            elif name == "bmm":
+            if name == "bmm":
                 m, n, k = (max(64, size // 32 * 8) for size in (m, n, k))
+            elif len(EXPRESSIONS[name].shapes(batch, m, n, k)[0]) == 3:
+                m = max(8, m // batch)
             yield name, batch, m, n, k
 
 

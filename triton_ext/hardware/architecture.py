@@ -48,7 +48,7 @@ def architecture(arch: Any) -> Architecture:
 
 
 def resident_clusters(multiprocessors: int, blocks: int) -> int:
-    """How many clusters of so many thread blocks, one an SM, a GPU surely has room for at a time.
+    """How many clusters of so many thread blocks, one an SM, a GPU is taken to have room for.
 
     The blocks of a cluster run on SMs of one GPC, and not every GPC has a multiple of 4: of an
     H200's 132 SMs clusters of 4 have 120 (``cuOccupancyMaxActiveClusters``: 66 clusters of 2, 30 of

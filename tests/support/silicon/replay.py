@@ -217,9 +217,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--replay-json", type=Path, required=True)
 
 
+REPLAY = pytest.StashKey[Replay]()
+
+
 def pytest_configure(config: pytest.Config) -> None:
     where = config.getoption("--replay")
-    config.replay = Replay(  # type: ignore[attr-defined]
+    config.stash[REPLAY] = Replay(
         Gpu() if where == "gpu" else None, where, config.getoption("--replay-target")
     )
 
@@ -227,7 +230,7 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.fixture(autouse=True)
 def replayed(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any:
     """The module's `run_ptx` launches twice."""
-    replay: Replay = request.config.replay  # type: ignore[attr-defined]
+    replay = request.config.stash[REPLAY]
     name = request.node.nodeid.rpartition("/")[2]
 
     def run(ptx: str, **options: Any) -> Any:
@@ -245,7 +248,7 @@ _reports: list[pytest.TestReport] = []
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    replay: Replay = session.config.replay  # type: ignore[attr-defined]
+    replay = session.config.stash[REPLAY]
     for report in _reports:
         name = report.nodeid.rpartition("/")[2]
         if report.failed:
