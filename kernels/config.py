@@ -478,7 +478,7 @@ class MatmulConfig:
         tile = tile_layouts(
             (self.blocks * rows, self.block_k), dim, bits, swizzle, self._row_bases, self.batched
         )
-        return self._along_k(tile, (rows, self.k_blocks * self.block_k), dim)
+        return self._along_k(tile, (rows, self.block_k), 1, dim)
 
     def _right(self, k_major: bool, swizzle: int | None) -> TileLayouts:
         """The tile of the right operand without its side, which a cluster shares."""
@@ -493,18 +493,27 @@ class MatmulConfig:
             shared[0] = [0, 1]
         dim = 0 if k_major else 1
         tile = tile_layouts(shape, dim, bits, swizzle, shared, self.batched)
-        return self._along_k(tile, (self.k_blocks * self.block_k, columns), dim)
+        return self._along_k(tile, shape, 0, dim)
 
-    def _along_k(self, tile: TileLayouts, shape: tuple[int, int], dim: int) -> TileLayouts:
+    def _along_k(
+        self, tile: TileLayouts, shape: tuple[int, int], k_dim: int, dim: int
+    ) -> TileLayouts:
         """An operand's tile as the TMA unit sees it where the blocks of a cluster divide K: theirs
-        are one tile of this shape; for the tensor cores, each has its own.
+        are one tile; for the tensor cores, each has its own.
+
+        Args:
+            tile: as the tensor cores see it.
+            shape: of what one block reads.
+            k_dim: which of its dimensions is K.
+            dim: the one that is contiguous in memory.
         """
         if self.k_blocks == 1:
             return tile
-        k = shape.index(self.k_blocks * self.block_k)
-        bases = [[basis[0] * (1 - k), basis[0] * k] for basis in self._row_bases]
+        all_blocks = [size * (self.k_blocks if i == k_dim else 1) for i, size in enumerate(shape)]
+        bases = [[step * (i == k_dim) for i in (0, 1)] for step, _ in self._row_bases]
         width = tile.encoding.swizzle_byte_width
-        seen = tile_layouts(shape, dim, 8 * self.element_bytes, width, bases, self.batched)
+        bits = 8 * self.element_bytes
+        seen = tile_layouts(tuple(all_blocks), dim, bits, width, bases, self.batched)
         return replace(tile, tma_shape=seen.tma_shape, tma_encoding=seen.tma_encoding)
 
     @property

@@ -21,6 +21,7 @@ from kernel_configurations import (
 from sites import ALL, triton_sites
 
 from triton_ext import LayoutError, NVMMAShared
+from triton_ext.kernels import cost_model, cost_model_sm100
 from triton_ext.kernels.config import (
     BLOCK_SCALED,
     MatmulConfig,
@@ -259,6 +260,34 @@ def test_every_problem_has_a_legal_configuration(arch, majors):
     for m, n, k in itertools.product((1, 64, 65, 20000), (1, 64, 65, 128, 129, 20000), (1, 4096)):
         config = choose_config(arch, "bf16", *majors, m, n, k)
         assert (config.arch, config.a_major, config.b_major) == (arch, *majors)
+
+
+@pytest.mark.parametrize("arch", ARCHES)
+@pytest.mark.parametrize("element_type", ["bf16", "e4m3", "tf32"])
+def test_tma_brings_each_block_what_its_tensor_cores_read(arch, element_type):
+    """Of every tile that the cost model knows of."""
+    model = cost_model if arch == 90 else cost_model_sm100
+    configs = {
+        config
+        for majors in (MAJORS if element_type == "bf16" else [("K", "K")])
+        for m, n, k in itertools.product((8, 200, 5000), (136, 5000), (1040, 8192))
+        for config in model.ranked_configs(element_type, *majors, m, n, k, 132)
+    }
+    assert arch == 100 or any(config.k_blocks > 1 for config in configs)
+    for config in configs:
+        operands = [config.a_layouts, config.b_layouts]
+        left, right = reversed(operands) if config.swap else operands
+        for tile, k_dim in ((left, 1), (right, 0)):
+            seen = tile.tma_encoding.to_linear_layout(tile.tma_shape).bases
+            order = -1 if tile.encoding.transposed != tile.tma_encoding.transposed else 1
+            offsets = [tuple(basis[::order]) for basis in seen["offset"]]
+            assert offsets == [*tile.linear.offset_bases]
+            blocks = [tuple(basis[::order]) for basis in seen.get("block", ())]
+            if config.k_blocks == 1:
+                assert blocks == [*tile.linear.block_bases]
+            else:
+                along = [(0, config.block_k << i) for i in range(len(blocks))]
+                assert blocks == [basis if k_dim else basis[::-1] for basis in along]
 
 
 PREDICTED = [  # where there is little doubt: M, N, K, and what the tile must be

@@ -160,6 +160,7 @@ EMULATED = [
      12),
     ({"element_type": "e4m3", "block_k": 128, "consumers": 2, "k_blocks": 4, "out_type": "bf16",
       "a_scales": "each", "b_scales": "one"}, 136, 144, 1168, 8),
+    ({"element_type": "tf32", "block_k": 32, "consumers": 2, "k_blocks": 2}, 136, 144, 100, 6),
     # types, and what follows the product
     ({"element_type": "e4m3", "block_k": 128, "block_n": 256, "c_parts": 2, "consumers": 2,
       "out_type": "bf16", "a_scales": "one", "b_scales": "one"}, 200, 272, 208, 3),
