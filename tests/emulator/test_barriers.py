@@ -198,6 +198,7 @@ WAIT:
 
 
 RELAXED = """
+ mov.b32 %r20, 0;
  @%p1 mbarrier.init.shared.b64 [%r1], 32;
  bar.sync 0;
  setp.lt.u32 %p2, %r0, 32;

@@ -208,6 +208,8 @@ def check_instructions(place: Place, name: str) -> Finding:
     seen = f"{same} of {launches} launches of {len(found['instructions'])} instructions the same"
     if found["different"]:
         seen += f"; not so in {len(found['different'])} tests: {', '.join(found['different'])}"
+    if found["refused"]:
+        seen += f"; {len(found['refused'])} tests launch what is for another architecture"
     return Finding("wrong" if found["different"] else "confirmed", seen[:600], found)
 
 
@@ -252,7 +254,7 @@ def measure(kind: str) -> Finding:
     ours_ms = do_bench_cudagraph(lambda: multiply(kind, a, b, scale_a, scale_b))
     try:
         theirs_ms = do_bench_cudagraph(theirs)
-    except RuntimeError as error:
+    except (RuntimeError, ValueError) as error:
         why = str(error).splitlines()[0]
         return Finding("measured", f"{1e3 * ours_ms:.1f} us; torch has none: {why}")
     ratio = theirs_ms / ours_ms

@@ -5,12 +5,13 @@
 
 Each launch by ``run_ptx`` of a test's module that the emulator takes without a fault is repeated
 there, with the same PTX and the same arguments, and compared bit by bit. The test goes on with the
-GPU's outputs, so that its own oracle judges those. (PTX for another architecture is compiled for
-this one, where it can be; then the test keeps the emulator's.) ``--replay lazy`` stands for a GPU
-where there is none: the emulator, under another schedule.
+GPU's outputs, so that its own oracle judges those; it alone does where the bits may differ: after
+approximations, and what atomic operations return. (PTX for another architecture is compiled for
+this one; then the test keeps the emulator's, and what the driver's compiler refuses is no launch.)
+``--replay lazy`` stands for a GPU where there is none: the emulator, under another schedule.
 
-FILE counts the launches in which an instruction takes part, names those that differ, and holds what
-tests report by ``record_property("rounding", ...)``.
+FILE counts the launches in which an instruction takes part, names those that differ, says what was
+refused, and holds what tests report by ``record_property("rounding", ...)``.
 """
 
 from __future__ import annotations
@@ -32,6 +33,8 @@ from triton_ext.emulator.instructions import OPCODES
 from triton_ext.hardware.tensor_map import TensorMap
 from triton_ext.ptx.parse import parse_ptx
 
+REFUSED = "GpuError: cuModuleLoadDataEx: "
+INEXACT = re.compile(r"\.approx|\batom\.")
 SECONDS = 30
 """How long a launch may take: it hangs then."""
 TARGET = re.compile(r"(?<=\.target )sm_\w+")
@@ -112,14 +115,14 @@ class Gpu:
             other.close()
         try:
             self._connection.send(launch)
-            if not self._connection.poll(SECONDS):
-                self._process.kill()
-                return f"it did not end in {SECONDS} s"
-            found: list[np.ndarray] | str = self._connection.recv()
+            found: list[np.ndarray] | str = f"it did not end in {SECONDS} s"
+            if self._connection.poll(SECONDS):
+                found = self._connection.recv()
         except (EOFError, OSError):
             found = "its process ended"
         if isinstance(found, str):
             self._process.kill()
+            self._process.join()
         return found
 
 
@@ -141,6 +144,7 @@ class Replay:
     same: Counter[str] = field(default_factory=Counter)
     launches: Counter[str] = field(default_factory=Counter)
     different: dict[str, str] = field(default_factory=dict)
+    refused: dict[str, str] = field(default_factory=dict)
     rounding: dict[str, Any] = field(default_factory=dict)
 
     def run(self, test: str, ptx: str, **options: Any) -> Any:
@@ -178,13 +182,16 @@ class Replay:
             found: list[np.ndarray] | str = other.emulated(schedule=self.schedule)
         else:
             found = self.gpu(other)
+        if isinstance(found, str) and found.startswith(REFUSED):
+            self.refused.setdefault(test, found.removeprefix(REFUSED)[:400])
+            return
         names = {name for name in map(instruction_of, opcodes(launch.ptx)) if name}
         self.launches.update(names)
         if isinstance(found, str):
             self.done[key] = found
         else:
             self.outputs[key] = found
-            exact = ".approx" not in launch.ptx  # else the test says how near it must be
+            exact = not INEXACT.search(launch.ptx)
             wrong = [
                 f"{int((a.view(np.uint8) != b.view(np.uint8)).sum())} of {a.nbytes} bytes"
                 for a, b in zip(expected, found, strict=True)
@@ -264,6 +271,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
             name: [replay.same[name], total] for name, total in sorted(replay.launches.items())
         },
         "different": replay.different,
+        "refused": replay.refused,
         "rounding": replay.rounding,
     }
     session.config.getoption("--replay-json").write_text(json.dumps(found, indent=1) + "\n")
