@@ -1,0 +1,555 @@
+"""What the units of a Hopper SM take: cycles of products, copies, barriers and memory accesses.
+
+    python -m benchmarks.microbenchmarks [--json FILE] [--only NAME]
+
+Each case is a small PTX kernel that reads ``%clock64`` before and after what it repeats, launched
+through the driver; `triton_ext.timeline.gpus` quotes the results. With ``--emulate`` the same
+kernels run on the emulated GPU, which says that they are legal (and nothing about time). The case
+``stamps`` is a ring of TMA loads and products whose roles write when each of their steps begins.
+"""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from benchmarks import harness
+from benchmarks.harness import Row, Table
+from tests.support.silicon.driver import run_on_gpu
+from triton_ext.emulator import run_ptx
+from triton_ext.hardware.smem_descriptor import SmemDescriptor
+from triton_ext.hardware.tensor_map import DataType, TensorMap, TensorSwizzle
+
+SMEM = 208 << 10
+TILES = 2048
+"""Where the tiles begin, as an offset in shared memory; mbarriers lie before it."""
+REPEATS = 64
+ROW_BYTES = 128
+DESCRIPTOR = SmemDescriptor(90, 0, 16, 8 * ROW_BYTES, 128).encode()
+"""Of a K-major tile at address 0, with the 128-byte swizzle."""
+SMS = 132
+FLUSH_BYTES = 100 << 20
+FEW = 4
+"""Repetitions, and blocks, on the emulated GPU."""
+HEADER = """
+.version 8.0
+.target sm_90a
+.address_size 64
+.extern .shared .align 1024 .b8 smem[];
+"""
+FILL = f"""
+ mov.u32 %r1, %tid.x;
+ mov.u32 %r2, smem;
+ shl.b32 %r3, %r1, 4;
+ mov.u32 %r5, %ntid.x;
+ shl.b32 %r5, %r5, 4;
+ mov.u32 %r6, 0;
+FILL:
+ add.u32 %r4, %r2, %r3;
+ st.shared.v4.u32 [%r4+{TILES}], {{%r6, %r6, %r6, %r6}};
+ add.u32 %r3, %r3, %r5;
+ setp.lt.u32 %p1, %r3, {SMEM - TILES};
+ @%p1 bra FILL;
+ setp.eq.u32 %p2, %r1, 0;
+ fence.proxy.async;
+ bar.sync 0;
+"""
+END = """
+ mov.u64 %rd21, %clock64;
+ mov.u64 %rd23, %globaltimer;
+ ld.param.u64 %rd1, [out];
+ mov.u32 %r31, %ctaid.x;
+ mov.u32 %r32, %ntid.x;
+ mad.lo.u32 %r31, %r31, %r32, %r1;
+ mul.wide.u32 %rd2, %r31, 32;
+ add.s64 %rd1, %rd1, %rd2;
+ st.global.v2.u64 [%rd1], {%rd20, %rd21};
+ st.global.v2.u64 [%rd1+16], {%rd22, %rd23};
+"""
+START = " bar.sync 0;\n mov.u64 %rd22, %globaltimer;\n mov.u64 %rd20, %clock64;\n"
+
+
+def module(body: str, parameters: str = "", registers: str = "", regs: int = 40) -> str:
+    """A module with the kernel ``k``."""
+    return f"""{HEADER}
+.visible .entry k(.param .u64 out{parameters})
+{{
+ .reg .b32 %r<{regs}>;
+ .reg .b64 %rd<40>;
+ .reg .pred %p<12>;
+{registers}
+{body}
+ ret;
+}}
+"""
+
+
+def loop(body: str, repeats: int, name: str = "L") -> str:
+    """A body, so many times; %r30 counts."""
+    return f""" mov.u32 %r30, 0;
+{name}:
+{body}
+ add.u32 %r30, %r30, 1;
+ setp.lt.u32 %p9, %r30, {repeats};
+ @%p9 bra {name};
+"""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One kernel.
+
+    Attributes:
+        name: the family; `facts` says which of it.
+        ptx: (repetitions) -> the module.
+        block, grid: threads of a block, and blocks.
+        per: how many of what is measured one repetition has, in a block.
+        map: whether it takes a tensor map: the rows of its box, and of the tensor.
+        bytes: what a repetition moves, in a block.
+    """
+
+    name: str
+    facts: dict[str, Any]
+    ptx: Callable[[int], str]
+    block: int = 128
+    grid: int = 1
+    per: int = 1
+    map: tuple[int, int] | None = None
+    buffer: int = 0
+    bytes: int = 0
+    repeats: int = REPEATS
+    stamps: int = field(default=0)
+
+    def run(self, emulate: bool) -> list[np.ndarray]:
+        """Launch it: the stamps (blocks, threads, 4): clock and timer, begin and end; twice, as
+        the first launch warms up. The last array is what the kernel stamped itself, if it does.
+        """
+        repeats, grid = (FEW, min(self.grid, FEW)) if emulate else (self.repeats, self.grid)
+        out = np.zeros((grid, self.block, 4), np.uint64)
+        args: list[Any] = [out]
+        if self.map:
+            rows, height = self.map
+            height = rows * FEW * FEW * 2 if emulate else height
+            data = np.zeros((height, ROW_BYTES // 2), np.uint16)
+            args += [
+                TensorMap(
+                    DataType.BFLOAT16, (ROW_BYTES // 2, height), (ROW_BYTES,),
+                    (ROW_BYTES // 2, rows), swizzle=TensorSwizzle.of_width(128),
+                    global_address=data.ctypes.data,
+                ),
+                data,
+            ]  # fmt: skip
+        if self.buffer:
+            args.append(np.zeros(self.buffer, np.uint8))
+        if self.stamps:
+            args.append(np.zeros((self.stamps, repeats, 2), np.uint64))
+        ptx = self.ptx(repeats)
+        # uploaded after the data, so that these are not in the L2 cache
+        flush = [np.zeros(FLUSH_BYTES, np.uint8)] if self.facts.get("from") == "memory" else []
+        for _ in range(1 if emulate else 2):
+            if emulate:
+                run_ptx(
+                    ptx, grid=grid, block=self.block, args=args, dynamic_smem_bytes=SMEM,
+                    check_races=False,
+                )  # fmt: skip
+            else:
+                run_on_gpu(ptx, "k", grid, self.block, args, dynamic_smem_bytes=SMEM, buffers=flush)
+        return [out, *args[-1:]]
+
+    def row(self, emulate: bool) -> Row:
+        """What it measured."""
+        out, last = self.run(emulate)
+        repeats = FEW if emulate else self.repeats
+        cycles = (out[..., 1].max(1) - out[..., 0].min(1)).astype(float)
+        found: Row = {"case": self.name, **self.facts, "repeats": repeats, "blocks": len(out)}
+        found["cycles"] = float(np.median(cycles)) / (repeats * self.per)
+        if len(out) > 1:
+            span = float(out[..., 3].max() - out[..., 2].min())
+            found["nanoseconds"] = span
+            found["bytes_per_second"] = self.bytes * repeats * len(out) / max(span, 1) * 1e9
+            found["slowest"] = float(cycles.max()) / (repeats * self.per)
+        elif self.bytes:
+            found["bytes_per_cycle"] = self.bytes / self.per / found["cycles"]
+        if self.stamps:
+            found["stamps"] = (last.astype(np.int64) - int(out[..., 0].min())).tolist()
+        return found
+
+
+# --------------------------------------------------------------------------------- products
+
+K_ELEMENTS = {"bf16": 16, "e4m3": 32, "tf32": 8, "s8": 32}
+
+
+def wgmma(
+    n: int, kind: str = "bf16", registers: bool = False, groups: int = 1, run: int = 4
+) -> Case:
+    """`run` products of 64 x n, committed and awaited together."""
+    integers = kind == "s8"
+    d_type = "s32" if integers else "f32"
+    acc = "{" + ", ".join(f"%acc{i}" for i in range(n // 2)) + "}"
+    a = "{%r10, %r11, %r12, %r13}" if registers else "%rd10"
+    tail = (
+        "%p3"
+        + ("" if integers else ", 1, 1")
+        + ((", 0" if registers else ", 0, 0") if kind == "bf16" else "")
+    )
+    product = (
+        f" wgmma.mma_async.sync.aligned.m64n{n}k{K_ELEMENTS[kind]}.{d_type}.{kind}.{kind}"
+        f" {acc}, {a}, %rd11, {tail};\n"
+    )
+    body = " wgmma.fence.sync.aligned;\n" + product * run
+    body += " wgmma.commit_group.sync.aligned;\n wgmma.wait_group.sync.aligned 0;\n"
+    zero = "".join(f" mov.b32 %acc{i}, 0;\n" for i in range(n // 2))
+    zero += "".join(f" mov.b32 %r{i}, 0;\n" for i in range(10, 14)) + " setp.eq.u32 %p3, %r10, 0;\n"
+    setup = f"""
+ add.u32 %r7, %r2, {TILES};
+ shr.u32 %r8, %r7, 4;
+ cvt.u64.u32 %rd10, %r8;
+ mov.u64 %rd12, {DESCRIPTOR};
+ or.b64 %rd10, %rd10, %rd12;
+ add.u64 %rd11, %rd10, 1024;
+"""
+    keep = "".join(f" xor.b32 %r10, %r10, %acc{i};\n" for i in range(n // 2))
+    keep += " setp.eq.u32 %p4, %r10, 12345;\n @%p4 add.u64 %rd21, %rd21, 1;\n"
+
+    def ptx(repeats: int) -> str:
+        text = (
+            FILL
+            + setup
+            + zero
+            + START
+            + loop(body, repeats)
+            + END.replace(" mov.u64 %rd23", keep + " mov.u64 %rd23")
+        )
+        return module(text, registers=f" .reg .b32 %acc<{max(1, n // 2)}>;")
+
+    facts = {"n": n, "type": kind, "a": "registers" if registers else "shared", "groups": groups,
+             "run": run}  # fmt: skip
+    return Case("wgmma", facts, ptx, block=128 * groups, per=run)
+
+
+# ------------------------------------------------------------------------------ TMA and barriers
+
+WAIT = """
+W{name}:
+ mbarrier.try_wait.parity.shared::cta.b64 %p5, [{barrier}], {parity};
+ @!%p5 bra W{name};
+"""
+MAP = " mov.b64 %rd30, map;\n cvta.param.u64 %rd30, %rd30;\n"
+LOAD = (
+    " cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
+    " [{to}], [%rd30, {{%r14, {row}}}], [{barrier}];\n"
+)
+
+
+def _barriers(number: int, count: int = 1) -> str:
+    inits = "".join(
+        f" @%p2 mbarrier.init.shared.b64 [%r2+{8 * i}], {count};\n" for i in range(number)
+    )
+    return inits + " @%p2 fence.mbarrier_init.release.cluster;\n fence.proxy.async;\n bar.sync 0;\n"
+
+
+def tma(rows: int, flight: int, grid: int, from_memory: bool) -> Case:
+    """One thread copies boxes of `rows` x 128 bytes, `flight` at a time."""
+    size = rows * ROW_BYTES
+    step = rows if from_memory else 0
+    spread = REPEATS * flight * rows if from_memory else rows * flight
+    height = spread * (grid if from_memory else 8)
+
+    def ptx(repeats: int) -> str:
+        spread = repeats * flight * rows if from_memory else rows * flight
+        issue = "".join(
+            f" mbarrier.arrive.expect_tx.shared.b64 _, [%r2+{8 * i}], {size};\n"
+            + LOAD.format(to=f"%r16+{i * size}", row="%r15", barrier=f"%r2+{8 * i}")
+            + f" add.u32 %r15, %r15, {rows if step else 0};\n"
+            for i in range(flight)
+        )
+        waits = "".join(
+            WAIT.format(name=i, barrier=f"%r2+{8 * i}", parity="%r17") for i in range(flight)
+        )
+        text = FILL + MAP + _barriers(flight)
+        text += f" mov.u32 %r14, 0;\n add.u32 %r16, %r2, {TILES};\n mov.u32 %r15, %ctaid.x;\n"
+        text += "" if from_memory else " and.b32 %r15, %r15, 7;\n"
+        text += f" mul.lo.u32 %r15, %r15, {spread};\n mov.u32 %r17, 0;\n" + START
+        text += " @!%p2 bra DONE;\n"
+        text += loop(issue + waits + " xor.b32 %r17, %r17, 1;\n", repeats) + "DONE:\n" + END
+        return module(text, ", .param .align 64 .b8 map[128], .param .u64 data")
+
+    facts = {"rows": rows, "flight": flight, "from": "memory" if from_memory else "L2"}
+    return Case(
+        "tma", facts, ptx, block=32, grid=grid, per=flight, map=(rows, height), bytes=flight * size
+    )
+
+
+def barrier_round_trip() -> Case:
+    """Two warps hand a phase back and forth by two mbarriers."""
+
+    def ptx(repeats: int) -> str:
+        arrive = " @%p6 mbarrier.arrive.shared.b64 _, [%r2+{}];\n"
+        first = arrive.format(0) + WAIT.format(name="A", barrier="%r2+8", parity="%r17")
+        second = WAIT.format(name="B", barrier="%r2", parity="%r17") + arrive.format(8)
+        flip = " xor.b32 %r17, %r17, 1;\n"
+        text = FILL + _barriers(2) + " mov.u32 %r17, 0;\n and.b32 %r18, %r1, 31;\n"
+        text += " setp.eq.u32 %p6, %r18, 0;\n setp.ge.u32 %p7, %r1, 32;\n" + START
+        text += " @%p7 bra OTHER;\n" + loop(first + flip, repeats, "LA") + " bra DONE;\nOTHER:\n"
+        text += loop(second + flip, repeats, "LB") + "DONE:\n" + END
+        return module(text)
+
+    return Case("mbarrier round trip", {}, ptx, block=64)
+
+
+def simple(name: str, line: str, per: int, warps: int = 4, size: int = 0, setup: str = "",
+           keep: str = "", **facts: Any) -> Case:  # fmt: skip
+    """`per` copies of a line of PTX in a loop, in each of so many warps."""
+
+    def ptx(repeats: int) -> str:
+        lines = "".join(line.replace("{i}", str(i % 4)) + "\n" for i in range(per))
+        text = (
+            FILL + " mov.u32 %r10, %r1;\n mov.u32 %r11, 1;\n mov.u32 %r12, 2;\n mov.u32 %r13, 3;\n"
+        )
+        text += " mov.f32 %f0, 0f3F800000;\n mov.f32 %f1, %f0;\n mov.f32 %f2, %f0;\n"
+        text += " mov.f32 %f3, %f0;\n"
+        text += (
+            f" shl.b32 %r20, %r1, 4;\n add.u32 %r20, %r20, %r2;\n add.u32 %r20, %r20, {TILES};\n"
+        )
+        text += setup + START + loop(lines, repeats)
+        text += " cvt.rni.s32.f32 %r14, %f0;\n xor.b32 %r10, %r10, %r14;\n"
+        text += (
+            " xor.b32 %r10, %r10, %r11;\n xor.b32 %r10, %r10, %r12;\n xor.b32 %r10, %r10, %r13;\n"
+        )
+        text += " setp.eq.u32 %p4, %r10, 123456;\n"
+        text += END.replace(" mov.u64 %rd23", " @%p4 add.u64 %rd21, %rd21, 1;\n mov.u64 %rd23")
+        return module(text, registers=" .reg .f32 %f<8>;")
+
+    return Case(name, {"warps": warps, **facts}, ptx, 32 * warps, per=per, bytes=size * warps * per)
+
+
+def streaming(grid: int, megabytes: int, store: bool) -> Case:
+    """All blocks read (and write) a buffer in lines of 16 bytes a thread, round and round."""
+
+    def ptx(repeats: int) -> str:
+        span = megabytes << 20
+        lines = ""
+        for i in range(8):
+            lines += f" and.b64 %rd5, %rd4, {span - 1};\n add.u64 %rd6, %rd3, %rd5;\n"
+            registers = "{" + ", ".join(f"%q{4 * i + j}" for j in range(4)) + "}"
+            if store:
+                lines += " st.global.v4.u32 [%rd6], {%r10, %r10, %r10, %r10};\n"
+            else:
+                lines += f" ld.global.v4.u32 {registers}, [%rd6];\n"
+            lines += " add.u64 %rd4, %rd4, %rd7;\n"
+        if not store:
+            lines += "".join(f" xor.b32 %r10, %r10, %q{j};\n" for j in range(32))
+        text = FILL + " ld.param.u64 %rd3, [data];\n mov.u32 %r10, 0;\n mov.u32 %r11, %ctaid.x;\n"
+        text += (
+            " mov.u32 %r13, %nctaid.x;\n mov.u32 %r12, %ntid.x;\n mul.lo.u32 %r13, %r13, %r12;\n"
+        )
+        text += " mul.wide.u32 %rd7, %r13, 16;\n mad.lo.u32 %r11, %r11, %r12, %r1;\n"
+        text += " mul.wide.u32 %rd4, %r11, 16;\n" + START + loop(lines, repeats)
+        text += " setp.eq.u32 %p4, %r10, 123456;\n"
+        text += END.replace(" mov.u64 %rd23", " @%p4 add.u64 %rd21, %rd21, 1;\n mov.u64 %rd23")
+        return module(text, ", .param .u64 data", " .reg .b32 %q<32>;")
+
+    facts = {"megabytes": megabytes, "access": "store" if store else "load"}
+    return Case(
+        "global", facts, ptx, block=1024, grid=grid, per=8, buffer=megabytes << 20,
+        bytes=8 * 16 * 1024, repeats=128,
+    )  # fmt: skip
+
+
+def chase(megabytes: int) -> Case:
+    """One thread's dependent loads, a stride of 4224 bytes apart; the buffer holds zeros."""
+
+    def ptx(repeats: int) -> str:
+        span = megabytes << 20
+        line = f""" and.b64 %rd5, %rd4, {span - 1};
+ add.u64 %rd6, %rd3, %rd5;
+ ld.volatile.global.u64 %rd8, [%rd6];
+ add.u64 %rd4, %rd4, 4224;
+ add.u64 %rd4, %rd4, %rd8;
+"""
+        text = FILL + " ld.param.u64 %rd3, [data];\n mov.u64 %rd4, 0;\n" + START
+        text += loop(line * 4, repeats) + " add.u64 %rd21, %rd4, 0;\n" + END
+        return module(text, ", .param .u64 data")
+
+    facts = {"megabytes": megabytes, "access": "dependent loads"}
+    return Case("global", facts, ptx, 32, per=4, buffer=megabytes << 20, repeats=512)
+
+
+# ------------------------------------------------------------------------------ stamps of roles
+
+
+def stamped(n: int = 128, stages: int = 4, boxes: int = 1) -> Case:
+    """A ring: warp 4 loads A (64 rows) and B (n rows), warpgroup 0 multiplies; both stamp.
+
+    Stamps, (2, steps, 2): of the load warp, after it has waited for the stage to be empty, and
+    after it has issued the copies; of the consumer, after the tiles are there, and after the
+    products of the step before are done.
+    """
+    stage_bytes = (64 + n) * ROW_BYTES
+    acc = "{" + ", ".join(f"%acc{i}" for i in range(n // 2)) + "}"
+    stamp = """ mov.u64 %rd13, %clock64;
+ @%p6 st.global.u64 [%rd15+{}], %rd13;
+"""
+    advance = f"""
+ add.u64 %rd15, %rd15, 16;
+ add.u32 %r22, %r22, 1;
+ setp.eq.u32 %p8, %r22, {stages};
+ selp.u32 %r22, 0, %r22, %p8;
+ @%p8 xor.b32 %r17, %r17, 1;
+"""
+    place = f"""
+ mad.lo.u32 %r16, %r22, {stage_bytes}, %r2;
+ add.u32 %r16, %r16, {TILES};
+ shl.b32 %r19, %r22, 3;
+ add.u32 %r19, %r19, %r2;
+"""
+    products = "".join(
+        f" add.u64 %rd16, %rd10, {2 * i};\n add.u64 %rd17, %rd11, {2 * i};\n"
+        f" wgmma.mma_async.sync.aligned.m64n{n}k16.f32.bf16.bf16 {acc}, %rd16, %rd17, %p3,"
+        " 1, 1, 0, 0;\n"
+        for i in range(4)
+    )
+    begin = f"""
+ ld.param.u64 %rd15, [times];
+ mov.u32 %r14, 0;
+ mov.u32 %r15, 0;
+ mov.u32 %r17, 0;
+ mov.u32 %r22, 0;
+ and.b32 %r18, %r1, 31;
+ setp.eq.u32 %p6, %r18, 0;
+ setp.lt.u32 %p7, %r1, 32;
+ setp.ge.u32 %p10, %r1, 128;
+ mov.u64 %rd12, {DESCRIPTOR};
+ setp.eq.u32 %p3, %r14, 0;
+"""
+
+    def ptx(repeats: int) -> str:
+        load = place + " xor.b32 %r21, %r17, 1;\n"
+        load += WAIT.format(name="E", barrier=f"%r19+{8 * stages}", parity="%r21")
+        load += stamp.format(0)
+        load += f" @%p6 mbarrier.arrive.expect_tx.shared.b64 _, [%r19], {stage_bytes};\n"
+        load += " @%p6" + LOAD.format(to="%r16", row="%r15", barrier="%r19")
+        load += f" add.u32 %r23, %r16, {64 * ROW_BYTES};\n add.u32 %r24, %r15, 64;\n"
+        for first in range(0, n, 64):
+            load += " @%p6" + LOAD.format(
+                to=f"%r23+{first * ROW_BYTES}", row="%r24", barrier="%r19"
+            )
+            load += " add.u32 %r24, %r24, 64;\n"
+        load += stamp.format(8) + advance
+        use = place + WAIT.format(name="F", barrier="%r19", parity="%r17") + stamp.format(0)
+        use += " shr.u32 %r20, %r16, 4;\n cvt.u64.u32 %rd10, %r20;\n or.b64 %rd10, %rd10, %rd12;\n"
+        use += f" add.u64 %rd11, %rd10, {64 * ROW_BYTES // 16};\n"
+        use += " wgmma.fence.sync.aligned;\n" + products
+        use += " wgmma.commit_group.sync.aligned;\n wgmma.wait_group.sync.aligned 0;\n"
+        use += f" @%p6 mbarrier.arrive.shared.b64 _, [%r19+{8 * stages}];\n"
+        use += stamp.format(8).replace("%p6", "%p11") + advance
+        use = use.replace(stamp.format(0), stamp.format(0).replace("%p6", "%p11"))
+        text = FILL + MAP
+        for i in range(stages):
+            text += f" @%p2 mbarrier.init.shared.b64 [%r2+{8 * i}], 1;\n"
+            text += f" @%p2 mbarrier.init.shared.b64 [%r2+{8 * (stages + i)}], 4;\n"
+        text += " fence.proxy.async;\n bar.sync 0;\n" + begin
+        text += " and.pred %p11, %p6, %p7;\n"
+        text += "".join(f" mov.b32 %acc{i}, 0;\n" for i in range(n // 2)) + START
+        text += " @!%p10 bra USE;\n" + loop(load, repeats, "LL") + " bra DONE;\nUSE:\n"
+        text += f" add.u64 %rd15, %rd15, {16 * repeats};\n" + loop(use, repeats, "LU") + "DONE:\n"
+        keep = " mov.u32 %r10, 0;\n"
+        keep += "".join(f" xor.b32 %r10, %r10, %acc{i};\n" for i in range(n // 2))
+        keep += " setp.eq.u32 %p4, %r10, 12345;\n @%p4 add.u64 %rd21, %rd21, 1;\n"
+        text += END.replace(" mov.u64 %rd23", keep + " mov.u64 %rd23")
+        return module(
+            text, ", .param .align 64 .b8 map[128], .param .u64 data, .param .u64 times",
+            f" .reg .b32 %acc<{n // 2}>;",
+        )  # fmt: skip
+
+    facts = {"n": n, "stages": stages}
+    return Case("stamps", facts, ptx, block=160, map=(64, 64 + n), stamps=2)
+
+
+def cases() -> Iterator[Case]:
+    """All of them."""
+    for n in (8, 16, 32, 48, 64, 96, 128, 160, 192, 256):
+        for run in (4, 16):
+            yield wgmma(n, run=run)
+    for n, kind in itertools.product((64, 128, 256), ("e4m3", "tf32", "s8")):
+        yield wgmma(n, kind, run=16)
+    for n in (8, 64, 128, 256):
+        yield wgmma(n, registers=True, run=16)
+    for n in (8, 64, 128, 256):
+        yield wgmma(n, groups=2, run=16)
+    for rows, flight in itertools.product((8, 64, 128, 256), (1, 2, 4)):
+        for grid in (1, SMS):
+            yield tma(rows, flight, grid, from_memory=False)
+            yield tma(rows, flight, grid, from_memory=True)
+    yield barrier_round_trip()
+    yield simple("bar.sync", " bar.sync 0;", 16)
+    for warps in (4, 8, 16):
+        yield simple("bar.sync", " bar.sync 0;", 16, warps)
+    ld = " ld.volatile.shared.v4.u32 {%r21, %r22, %r23, %r24}, [%r20];\n"
+    ld += " xor.b32 %r1{i}, %r1{i}, %r21;"
+    for warps in (1, 4, 8, 16):
+        yield simple("ld.shared.v4", ld, 16, warps, 512)
+        yield simple(
+            "st.shared.v4", " st.volatile.shared.v4.u32 [%r20], {%r1{i}, %r11, %r12, %r13};", 16,
+            warps, 512,
+        )  # fmt: skip
+        yield simple("fma", " fma.rn.f32 %f{i}, %f{i}, %f{i}, %f{i};", 64, warps)
+        yield simple("ex2", " ex2.approx.ftz.f32 %f{i}, %f{i};", 64, warps)
+        yield simple("integer add", " mad.lo.u32 %r1{i}, %r1{i}, %r1{i}, %r1{i};", 64, warps)
+        yield simple("shfl", " shfl.sync.bfly.b32 %r1{i}, %r1{i}, 1, 31, -1;", 16, warps)
+    yield simple("fma, dependent", " fma.rn.f32 %f0, %f0, %f0, %f0;", 64, 1)
+    yield simple("ex2, dependent", " ex2.approx.ftz.f32 %f0, %f0;", 64, 1)
+    yield simple("shfl, dependent", " shfl.sync.bfly.b32 %r10, %r10, 1, 31, -1;", 16, 1)
+    chased = " ld.volatile.shared.u32 %r21, [%r20];\n add.u32 %r20, %r20, %r21;"
+    yield simple("ld.shared, dependent", chased, 16, 1)
+    yield simple("fence.proxy.async", " fence.proxy.async.shared::cta;", 16, 4)
+    for megabytes in (1, 16, 512):
+        yield chase(megabytes)
+        for blocks in (SMS, 2 * SMS):
+            yield streaming(blocks, megabytes, store=False)
+            yield streaming(blocks, megabytes, store=True)
+    for n, stages in itertools.product((64, 128, 256), (2, 4)):
+        yield stamped(n, stages)
+
+
+TABLE = Table(
+    ("case", "<24", "case"),
+    ("which", "<62", lambda row: ", ".join(
+        f"{k} {v}" for k, v in row.items()
+        if k not in ("case", "repeats", "cycles", "stamps", "nanoseconds", "bytes_per_second",
+                     "bytes_per_cycle", "slowest"))),
+    ("cycles", ">10.2f", "cycles"),
+    ("bytes/cycle", ">12.2f", "bytes_per_cycle"),
+    ("bytes/s", ">12.3g", "bytes_per_second"),
+)  # fmt: skip
+
+
+def rows(only: str, emulate: bool) -> Iterator[Row]:
+    """A row for each case, the median of a few runs."""
+    for case in cases():
+        if only not in case.name:
+            continue
+        runs = [case.row(emulate) for _ in range(1 if emulate or case.stamps else 3)]
+        yield runs[0] | {"cycles": statistics.median(run["cycles"] for run in runs)}
+
+
+def main() -> None:
+    parser = harness.options(__doc__)
+    parser.add_argument("--only", default="", help="cases whose name has this")
+    parser.add_argument(
+        "--emulate", action="store_true", help="on the emulated GPU, with few steps"
+    )
+    arguments = parser.parse_args()
+    harness.report(
+        "microbenchmarks", rows(arguments.only, arguments.emulate), TABLE, arguments.json
+    )
+
+
+if __name__ == "__main__":
+    main()

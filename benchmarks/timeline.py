@@ -1,0 +1,378 @@
+# mypy: disallow-untyped-decorators=False
+"""Times of many kernels, measured on a Hopper GPU, and predicted from the emulator's run.
+
+    python -m benchmarks.timeline measure --json FILE [--seconds 200] [--only NAME]  # needs a GPU
+
+The workloads are fixed here: this project's matmuls over problems drawn from two seeds, each with
+the cost model's first choice, one from the middle of its ranking and one from the far end; the
+ladder; Triton's tutorial matmul, softmax, layer norm, attention, transposition, dropout and copies
+over several sizes and configurations; empty kernels. The parameters of `triton_ext.timeline` may be
+fitted to the split "fit" only; "test" is what errors are reported of.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+import zlib
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks import harness, ladder
+from benchmarks.harness import Row, Table
+from benchmarks.problems import TYPES, Problem, drawn_problems
+from tests.support import corpus_kernels as corpus
+from triton_ext.compat import LAUNCH_OPTIONS
+from triton_ext.kernels import cost_model
+from triton_ext.kernels.config import MatmulConfig
+from triton_ext.kernels.launch import (
+    compile_matmul,
+    compiled_arguments,
+    launch_arguments,
+    launch_plan,
+)
+
+SEEDS = {"fit": 1801, "test": 1802}
+"""Of the drawn problems of each split."""
+PROBLEMS = {"fit": 8, "test": 26}
+SETS_BYTES = 200 << 20
+"""What the input sets of a workload take together: four times the L2 cache."""
+ROUNDS = 5
+SMS = 132
+
+Launch = Callable[[], None]
+
+
+@dataclass(frozen=True)
+class Workload:
+    """One kernel and its launch.
+
+    Attributes:
+        name: unique.
+        family: for the tables: "matmul", "ladder", "softmax", ...
+        split: "fit" or "test".
+        prepare: (device) -> a launch on inputs of its own.
+        bytes: about what it touches, to make enough input sets.
+        seconds: about how long it takes; to plan the graph.
+    """
+
+    name: str
+    family: str
+    split: str
+    prepare: Callable[[str], Launch]
+    bytes: int
+    seconds: float
+    config: MatmulConfig | None = None
+
+
+def _split(name: str) -> str:
+    """Two thirds of what is not drawn are for the test, by the names alone."""
+    return "fit" if zlib.crc32(name.encode()) % 3 == 0 else "test"
+
+
+class _Device:
+    """What a launch plan asks of a GPU."""
+
+    multi_processor_count = SMS
+
+
+def _matmul(problem: Problem, config: MatmulConfig) -> Callable[[str], Launch]:
+    def prepare(device: str) -> Launch:
+        dtype, (m, n, k) = TYPES[problem.element_type], (problem.m, problem.n, problem.k)
+
+        def operand(rows: int, columns: int) -> torch.Tensor:
+            if device == "cpu":
+                return torch.zeros((rows, columns), dtype=dtype)
+            return torch.randn((rows, columns), device=device).to(dtype)
+
+        a = operand(m, k) if problem.a_major == "K" else operand(k, m).T
+        b = operand(n, k).T if problem.b_major == "K" else operand(k, n)
+        c_type = torch.bfloat16 if problem.element_type == "e4m3" else dtype
+        c = torch.empty((m, n), dtype=c_type, device=device)
+        plan = launch_plan(config, m, n, k, _Device())
+        workspace = torch.zeros(plan.workspace_bytes, dtype=torch.uint8, device=device)
+        arguments = launch_arguments(config, plan, a, b, c, workspace=workspace)
+        if device == "cpu":
+            names = [*plan.constants, *arguments]
+            assert len(set(names)) == len(names)
+            by_position = list(arguments.values())[:3]
+            by_name = dict(list(arguments.items())[3:])
+            return lambda: plan.kernel[plan.grid](
+                *by_position, **by_name, **plan.constants, **plan.options
+            )
+        compiled = compile_matmul(config)
+        values = compiled_arguments(plan, arguments)
+        return lambda: compiled[plan.grid](*values, stream=torch.cuda.current_stream().cuda_stream)
+
+    return prepare
+
+
+def matmuls() -> Iterator[Workload]:
+    """Drawn problems, each with three configurations."""
+    for split, seed in SEEDS.items():
+        for problem in drawn_problems(seed, PROBLEMS[split]):
+            ranked = [
+                config
+                for config in cost_model.ranked_configs(
+                    problem.element_type, problem.a_major, problem.b_major, problem.m, problem.n,
+                    problem.k, SMS, problem.out_type, every=True,
+                )
+                if config.k_blocks == 1
+            ]  # fmt: skip
+            chosen = [ranked[0], ranked[len(ranked) // 3], ranked[3 * len(ranked) // 4]]
+            for place, config in zip(("first", "middle", "far"), chosen, strict=True):
+                seconds = cost_model.predicted_seconds(config, problem.m, problem.n, problem.k, SMS)
+                yield Workload(
+                    f"{problem} {place}", "matmul", split, _matmul(problem, config),
+                    problem.bytes, seconds, config,
+                )  # fmt: skip
+
+
+def ladders() -> Iterator[Workload]:
+    """The steps from naive to multicast."""
+    for size in (1024, 2048, 4096):
+        for step in ladder.steps()[size == 4096 :]:
+
+            def prepare(device: str, step: ladder.Step = step, size: int = size) -> Launch:
+                a, b, c = (
+                    torch.randn((size, size), device=device).to(torch.bfloat16) for _ in range(3)
+                )
+                return step.launches(a, b.T, c)
+
+            name = f"{step.name} {size}"
+            seconds = 2 * size**3 / (3e12 if step.copies is None else 3e14)
+            yield Workload(name, "ladder", _split(name), prepare, 6 * size * size, seconds)
+
+
+def _tensors(device: str, dtype: torch.dtype, *shapes: tuple[int, ...]) -> list[torch.Tensor]:
+    return [torch.randn(shape, device=device).to(dtype) for shape in shapes]
+
+
+def _others() -> Iterator[tuple[str, str, Callable[[str], Launch], int, float]]:
+    half = torch.bfloat16
+    for columns, rows, warps in (
+        (1000, 4096, 4), (4096, 4096, 4), (4096, 4096, 8), (8192, 2048, 8), (256, 32768, 4),
+        (2048, 1024, 4), (12288, 1024, 16), (512, 512, 4),
+    ):  # fmt: skip
+        block = 1 << (columns - 1).bit_length()
+        for programs, stages in ((rows, 1), (4 * SMS, 2)):
+
+            def softmax(
+                device: str, shape: Any = (rows, columns), more: Any = (block, stages),
+                programs: int = programs, warps: int = warps,
+            ) -> Launch:  # fmt: skip
+                x, y = _tensors(device, half, shape, shape)
+                return lambda: corpus.softmax_kernel[(programs,)](
+                    x, y, *shape, *more, num_warps=warps, **LAUNCH_OPTIONS
+                )
+
+            size = 4 * rows * columns
+            name = f"softmax {rows}x{columns}, {programs} programs, {warps} warps"
+            yield "softmax", name, softmax, size, 2e-6 + size / 3e12
+    for rows, columns, block, warps in (
+        (4096, 1024, 1024, 4), (4096, 4096, 4096, 8), (4096, 4096, 1024, 4), (1024, 8192, 2048, 8),
+        (16384, 768, 1024, 4), (512, 12288, 4096, 16),
+    ):  # fmt: skip
+
+        def norm(
+            device: str, shape: Any = (rows, columns), block: int = block, warps: int = warps
+        ) -> Launch:
+            x, y = _tensors(device, half, shape, shape)
+            w, b = _tensors(device, torch.float32, (shape[1],), (shape[1],))
+            return lambda: corpus.layer_norm_kernel[(shape[0],)](
+                x, w, b, y, shape[1], 1e-5, block, num_warps=warps, **LAUNCH_OPTIONS
+            )
+
+        size = 4 * rows * columns
+        yield (
+            "layer norm",
+            f"layer norm {rows}x{columns} by {block}, {warps} warps",
+            norm,
+            size,
+            (2e-6 + size / 2e12),
+        )
+    for side, bm, bn, warps in (
+        (4096, 64, 64, 4), (4096, 32, 32, 4), (4096, 128, 64, 8), (2048, 64, 64, 4),
+        (8192, 64, 64, 8), (1024, 16, 16, 1),
+    ):  # fmt: skip
+
+        def transpose(
+            device: str, side: int = side, block: Any = (bm, bn), warps: int = warps
+        ) -> Launch:
+            x, y = _tensors(device, half, (side, side), (side, side))
+            return lambda: corpus.transpose_kernel[(side // block[0], side // block[1])](
+                x, y, side, side, *block, num_warps=warps, **LAUNCH_OPTIONS
+            )
+
+        size = 4 * side * side
+        yield (
+            "transpose",
+            f"transpose {side} by {bm}x{bn}, {warps} warps",
+            transpose,
+            size,
+            (2e-6 + size / 2e12),
+        )
+    for count, block, warps in ((1 << 24, 1024, 4), (1 << 22, 4096, 8), (1 << 25, 2048, 4),
+                                (1 << 18, 1024, 4)):  # fmt: skip
+
+        def dropout(
+            device: str, count: int = count, block: int = block, warps: int = warps
+        ) -> Launch:
+            x, y = _tensors(device, torch.float32, (count,), (count,))
+            return lambda: corpus.dropout_kernel[(count // block,)](
+                x, y, count, 0.5, 7, block, num_warps=warps, **LAUNCH_OPTIONS
+            )
+
+        yield (
+            "dropout",
+            f"dropout {count} by {block}, {warps} warps",
+            dropout,
+            8 * count,
+            (2e-6 + 8 * count / 2e12),
+        )
+    for heads, length, d, bm, bn, causal, warps, stages in (
+        (32, 1024, 64, 64, 64, False, 4, 2), (32, 1024, 64, 128, 64, False, 4, 3),
+        (32, 2048, 128, 128, 64, False, 8, 2), (32, 2048, 128, 128, 128, False, 8, 2),
+        (32, 2048, 64, 128, 64, True, 4, 3), (16, 4096, 128, 128, 64, False, 8, 3),
+        (8, 512, 64, 64, 64, False, 4, 2), (64, 1024, 128, 64, 64, True, 4, 2),
+    ):  # fmt: skip
+
+        def attention(
+            device: str, shape: Any = (heads, length, d), block: Any = (bm, bn),
+            causal: bool = causal, options: Any = (warps, stages),
+        ) -> Launch:  # fmt: skip
+            q, k, v, o = _tensors(device, half, shape, shape, shape, shape)
+            heads, length, d = shape
+            return lambda: corpus.attention_by_pointers_kernel[(length // block[0], heads)](
+                q, k, v, o, length, corpus.LOG2E / d**0.5, *block, d, causal,
+                num_warps=options[0], num_stages=options[1], **LAUNCH_OPTIONS,
+            )  # fmt: skip
+
+        flops = 4 * heads * length * length * d
+        name = f"attention {heads}x{length}x{d} by {bm}x{bn}, {warps} warps, {stages} stages"
+        yield (
+            "attention",
+            name + ", causal" * causal,
+            attention,
+            8 * heads * length * d,
+            (5e-6 + flops / 3e14),
+        )
+    for size, bm, bn, bk, warps, stages in (
+        (4096, 128, 128, 64, 4, 3), (4096, 128, 256, 64, 8, 3), (4096, 64, 64, 32, 4, 2),
+        (2048, 128, 128, 64, 8, 4), (2048, 64, 128, 64, 4, 3), (1024, 64, 64, 64, 4, 4),
+        (8192, 128, 256, 64, 8, 3),
+    ):  # fmt: skip
+
+        def tutorial(
+            device: str, size: int = size, block: Any = (bm, bn, bk), options: Any = (warps, stages)
+        ) -> Launch:
+            a, b, c = _tensors(device, torch.float16, *((size, size),) * 3)
+            bias = torch.zeros(size, device=device)
+            grid = (size // block[0] * (size // block[1]),)
+            return lambda: corpus.pointer_matmul[grid](
+                a, b, c, bias, size, size, size, size, 1, size, 1, size, *block,
+                corpus.tl.float32, "tf32", False, "", num_warps=options[0], num_stages=options[1],
+                **LAUNCH_OPTIONS,
+            )  # fmt: skip
+
+        name = f"tutorial matmul {size} by {bm}x{bn}x{bk}, {warps} warps, {stages} stages"
+        yield "tutorial matmul", name, tutorial, 6 * size * size, 2e-6 + 2 * size**3 / 4e14
+    for programs, block in ((1, 32), (SMS, 128), (8 * SMS, 128), (64 * SMS, 128)):
+
+        def tiny(device: str, programs: int = programs, block: int = block) -> Launch:
+            x, y = _tensors(device, torch.float32, (block,), (block,))
+            return lambda: corpus.dropout_kernel[(programs,)](
+                x, y, 0, 0.5, 7, block, **LAUNCH_OPTIONS
+            )
+
+        yield "launch", f"launch of {programs} blocks", tiny, 8 * block, 2e-6
+
+
+def workloads() -> list[Workload]:
+    """All, in an order in which a run that is cut short has some of each family."""
+    others = [
+        Workload(name, family, _split(name), prepare, size, seconds)
+        for family, name, prepare, size, seconds in _others()
+    ]
+    every = [*ladders(), *others, *matmuls()]
+    return sorted(every, key=lambda work: zlib.crc32(work.name.encode()))
+
+
+def measure(work: Workload) -> Row:
+    """The median seconds of a launch, with the L2 cache full of other inputs."""
+    from benchmarks.replay import graph_of, launches_in_graph, replayed_seconds
+
+    sets = max(2, min(24, math.ceil(SETS_BYTES / work.bytes)))
+    launches = [work.prepare("cuda") for _ in range(sets)]
+    count = launches_in_graph(work.seconds, sets)
+    graph = graph_of(lambda i: launches[i % sets](), count)
+    begin = time.perf_counter()
+    while time.perf_counter() - begin < 0.05:  # until the clock is that of a busy GPU
+        graph.replay()
+        torch.cuda.synchronize()
+    rounds = replayed_seconds({"it": graph}, ROUNDS)["it"]
+    return {
+        "workload": work.name,
+        "family": work.family,
+        "split": work.split,
+        "seconds": statistics.median(rounds) / count,
+        "sets": sets,
+    }
+
+
+def _compile(config: MatmulConfig) -> None:
+    compile_matmul(config)
+
+
+TABLE = Table(
+    ("workload", "<64", "workload"),
+    ("family", "<16", "family"),
+    ("split", "<6", "split"),
+    ("us", ">10.2f", lambda row: row["seconds"] * 1e6),
+    ("predicted", ">10.2f", lambda row: row.get("predicted", math.nan) * 1e6),
+)
+
+
+def measured(only: str, seconds: float, path: Path | None) -> Iterator[Row]:
+    """A row for each workload; the file is written after each one."""
+    from benchmarks.gpu_state import GpuState
+
+    chosen = [work for work in workloads() if only in work.name]
+    with ProcessPoolExecutor() as pool:
+        list(pool.map(_compile, dict.fromkeys(w.config for w in chosen if w.config), chunksize=2))
+    state, begin, found = GpuState(), time.perf_counter(), []
+    for work in chosen:
+        if time.perf_counter() - begin > seconds:
+            print(f"stopped after {seconds} s: {len(found)} of {len(chosen)}")
+            return
+        try:
+            row = measure(work)
+        except Exception as error:  # one that does not run should not cost the others
+            print(f"{work.name}: {type(error).__name__}: {str(error)[:200]}", flush=True)
+            continue
+        row["clock_mhz"] = state.clock_mhz()
+        found.append(row)
+        if path is not None and len(found) % 10 == 0:
+            harness.write(path, "timeline", found)
+        torch.cuda.empty_cache()
+        yield row
+
+
+def main() -> None:
+    parser = harness.options(__doc__)
+    parser.add_argument("step", choices=("measure",))
+    parser.add_argument("--only", default="", help="workloads whose name has this")
+    parser.add_argument("--seconds", type=float, default=200, help="to measure for, at most")
+    arguments = parser.parse_args()
+    rows = measured(arguments.only, arguments.seconds, arguments.json)
+    harness.report("timeline", rows, TABLE, arguments.json)
+
+
+if __name__ == "__main__":
+    main()
