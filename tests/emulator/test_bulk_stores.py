@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from triton_ext.emulator import run_ptx
-from triton_ext.emulator.errors import SynchronizationFault
+from triton_ext.emulator.errors import LaunchError, SynchronizationFault
 from triton_ext.hardware.tensor_map import DataType, TensorMap
 
 SCHEDULES = ("eager", "lazy", "random")
@@ -81,7 +81,7 @@ AGAIN{i}:
 }
 
 
-def run(store, wait, reuse, schedule):
+def run(store, wait, reuse, schedule, cluster=1):
     data = np.zeros(BYTES // 4 + 32, np.uint32)
     data = data[-data.ctypes.data % 128 // 4 :][: BYTES // 4]  # aligned to 128 bytes
     tensor_map = TensorMap(
@@ -118,7 +118,8 @@ def run(store, wait, reuse, schedule):
  ret;
 }}"""
     run_ptx(
-        ptx, grid=1, block=BYTES // 16, args=[data, tensor_map], schedule=schedule, seed=5,
+        ptx, grid=1, block=BYTES // 16, args=[data, tensor_map], cluster=cluster,
+        schedule=schedule, seed=5,
         check_races=False,  # in global memory: what is stored is loaded again
         max_steps=100_000,
     )  # fmt: skip
@@ -153,3 +154,10 @@ def test_a_buffer_that_is_written_again(reuse, schedule):
             run(store, wait, reuse, schedule)
         told = str(caught.value)
         assert "the tma unit, for warp 0" in told or "TMA reads" in told, (store, wait, told)
+
+
+def test_a_launch_without_clusters():
+    """As on an H200, for which st.async is an illegal instruction then."""
+    with pytest.raises(LaunchError, match="in a launch without clusters"):
+        run("bytes", "done", "st.async", "eager", cluster=None)
+    run("bytes", "done", "TMA", "eager", cluster=None)

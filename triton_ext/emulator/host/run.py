@@ -197,7 +197,9 @@ def prepare(
     """
     directives, storage = program.kernel.directives, program.storage
     if cluster is None:
-        cluster = directives.get("reqnctapercluster", (1, 1, 1))
+        cluster = directives.get("reqnctapercluster")
+    in_clusters = cluster is not None
+    cluster = cluster or (1, 1, 1)
     grid, block = _triple("grid", grid, MAX_GRID), _triple("block", block, MAX_BLOCK)
     cluster = _triple("cluster", cluster, MAX_GRID)
     threads = math.prod(block)
@@ -241,7 +243,7 @@ def prepare(
     parameters = pack_arguments(program, args, memory, names)
     return Launch(
         storage, grid, cluster, block, dynamic_smem_bytes, parameters, addresses, memory,
-        check_layouts, check_races, check_empty,
+        check_layouts, check_races, check_empty, in_clusters,
     )  # fmt: skip
 
 

@@ -13,7 +13,12 @@ from triton_ext.emulator.decode.decoder import Modifiers, instruction
 from triton_ext.emulator.decode.operands import Operands, Reader
 from triton_ext.emulator.decode.step import Outcome, Run, Split, Wait
 from triton_ext.emulator.decode.values import vector_reader
-from triton_ext.emulator.errors import BarrierFault, MemoryFault, UnsupportedInstruction
+from triton_ext.emulator.errors import (
+    BarrierFault,
+    LaunchError,
+    MemoryFault,
+    UnsupportedInstruction,
+)
 from triton_ext.emulator.instructions.mbarriers import SHARED_SPACES
 from triton_ext.emulator.state import lanes as lane_sets
 from triton_ext.emulator.state.barriers import ARRIVALS
@@ -235,7 +240,11 @@ def arrive(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
 
 @instruction("st.async", "red.async")
 def store(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
-    """Each lane's value goes to another block, whose mbarrier is told of its bytes."""
+    """Each lane's value goes to another block, whose mbarrier is told of its bytes.
+
+    An H200 calls ``st.async`` an illegal instruction where the launch asks for no clusters; one of
+    a single block will do.
+    """
     modifiers.flag("weak")
     modifiers.flag("relaxed")
     modifiers.flag("cluster")
@@ -254,6 +263,8 @@ def store(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     combine = combiner(operation, dtype) if operation else None
 
     def run(cta: Cta, lanes: Lanes) -> None:
+        if not cta.launch.in_clusters:
+            raise LaunchError(f"{at.opcode} in a launch without clusters: ask for one of a block")
         values = read(cta, lanes).view(dtype)
         targets = shared_addresses(cta, space, to(cta, lanes))
         barriers = shared_addresses(cta, space, barrier(cta, lanes))

@@ -85,6 +85,7 @@ class Launch:
         check_layouts: whether who reads what TMA has written must read it in the same layout.
         check_races: whether accesses to global memory must be ordered.
         check_empty: whether global memory must have been written before it is read.
+        in_clusters: whether the launch, or the kernel, asks for clusters, be it of one block.
     """
 
     storage: Storage
@@ -98,6 +99,7 @@ class Launch:
     check_layouts: bool = True
     check_races: bool = True
     check_empty: bool = False
+    in_clusters: bool = True
 
     @property
     def clusters(self) -> int:
