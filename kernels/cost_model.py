@@ -19,7 +19,6 @@ constants are fitted by ``python -m benchmarks.fit``.
 from __future__ import annotations
 
 import functools
-import itertools
 import math
 from dataclasses import dataclass, replace
 from typing import Any
@@ -340,84 +339,74 @@ def _exchange_seconds(config: MatmulConfig, constants: Constants) -> float:
     return constants.exchange + 4.0 * config.rows * config.columns / constants.exchange_bytes
 
 
-def _tile(rows: int, columns: int, consumers: int, stages: int, **more: int) -> dict[str, int]:
-    """A tile of `_TILES`."""
-    return {"rows": rows, "columns": columns, "consumers": consumers, "stages": stages, **more}
+def _tile(rows: int, columns: int, consumers: int, stages: int, **more: Any) -> dict[str, Any]:
+    """A tile of `_TILES`, as it is and swapped if `swaps` does not say otherwise."""
+    sizes = {"rows": rows, "columns": columns, "consumers": consumers, "stages": stages}
+    return {"swaps": (False, True), **sizes, **more}
 
 
-_SMALL = {8: 7, 16: 6, 32: 8, 48: 5, 64: 6, 80: 5, 96: 5, 128: 4}
+_AS_IS, _SWAPPED = (False,), (True,)
 _SIDES = {48: 16, 80: 16, 96: 32, 160: 32, 192: 64, 320: 64}
 _TILES = [
-    *(_tile(64, columns, 1, stages, block_k=2) for columns, stages in _SMALL.items()),
     *(
-        _tile(64, columns, 1, _SMALL[columns], block_k=2, max_splits=16, c_parts=parts)
-        for columns, parts in ((8, 1), (16, 1), (32, 1), (64, 1), (96, 2), (128, 2))
+        _tile(64, columns, 1, stages, block_k=2, swaps=swaps)
+        for columns, stages, swaps in (
+            (8, 7, (False, True)),
+            (16, 6, _SWAPPED),
+            (32, 8, (False, True)),
+            (48, 5, (False, True)),
+            (64, 6, (False, True)),
+            (80, 5, (False, True)),
+            (96, 5, _SWAPPED),
+            (128, 4, _SWAPPED),
+        )
     ),
-    _tile(64, 160, 1, 7, c_parts=4),
-    *(_tile(64, 256, 1, 5, c_parts=parts, max_splits=s) for parts, s in ((2, 1), (4, 16))),
     *(
-        _tile(64, columns, 2, 7, pingpong=True, c_parts=columns // 96 + 1)
-        for columns in (64, 96, 128)
+        _tile(64, columns, 1, stages, block_k=2, max_splits=16, c_parts=parts, swaps=swaps)
+        for columns, stages, parts, swaps in (
+            (8, 7, 1, (False, True)),
+            (16, 6, 1, _SWAPPED),
+            (32, 8, 1, (False, True)),
+            (64, 6, 1, _SWAPPED),
+            (96, 5, 2, _AS_IS),
+        )
     ),
+    _tile(64, 160, 1, 7, c_parts=4, swaps=_AS_IS),
+    _tile(64, 256, 1, 5, c_parts=2, swaps=_AS_IS),
+    _tile(64, 256, 1, 5, c_parts=4, max_splits=16, swaps=_SWAPPED),
+    _tile(64, 128, 2, 7, pingpong=True, c_parts=2),
     _tile(64, 192, 2, 6, pingpong=True, c_parts=2),
-    _tile(64, 256, 2, 5, pingpong=True, c_parts=4),
-    _tile(64, 128, 2, 7, pingpong=True, c_parts=2, max_splits=16),
+    _tile(64, 256, 2, 5, pingpong=True, c_parts=4, swaps=_AS_IS),
     _tile(128, 128, 1, 6),
     *(
         _tile(128, 128, 2, 6, pingpong=True, c_parts=2, cluster=cluster, group=4 // cluster)
         for cluster in (1, 2)
     ),
     _tile(128, 128, 2, 6, pingpong=True, c_parts=2, max_splits=16, group=4),
-    *(
-        _tile(128, columns, 2, stages, c_parts=parts, cluster=cluster)
-        for columns, stages, parts in (
-            (96, 7, 2),
-            (160, 6, 4),
-            (192, 5, 2),
-            (256, 4, 2),
-            (320, 3, 4),
-        )
-        for cluster in (1, 2)
-        if (columns, cluster) != (96, 2)
-    ),
-    _tile(128, 128, 2, 6, cluster=2),
-    *(
-        _tile(128, columns, 2, stages, c_parts=parts, c_buffers=buffers, max_splits=16)
-        for columns, stages, parts, buffers in (
-            (64, 7, 2, 2),
-            (96, 7, 2, 1),
-            (128, 6, 2, 2),
-            (192, 5, 4, 1),
-            (256, 4, 4, 1),
-        )
-    ),
-    *(_tile(192, 64, 3, 6, max_splits=s, c_parts=p) for s, p in ((1, 1), (16, 2))),
-    *(_tile(192, 128, 3, 4, cluster=cluster) for cluster in (1, 2)),
-    _tile(192, 128, 3, 4, c_parts=2, c_buffers=2, max_splits=16),
-    *(_tile(256, 96, 2, 4, c_parts=2, max_splits=s) for s in (1, 16)),
-    *(_tile(256, 128, 2, 4, c_parts=2, cluster=cluster) for cluster in (1, 2)),
-    _tile(256, 128, 2, 4, c_parts=2, max_splits=16),
-    *(
-        _tile(64, columns, 1, stages, block_k=2, k_blocks=blocks, c_parts=parts)
-        for columns, stages, parts, blocks in (
-            (32, 8, 1, 2),
-            (32, 8, 1, 4),
-            (64, 6, 1, 4),
-            (96, 4, 2, 2),
-        )
-    ),
-    *(
-        _tile(128, columns, 2, stages, k_blocks=blocks, c_parts=parts)
-        for columns, stages, parts, blocks in (
-            (64, 7, 1, 4),
-            (96, 5, 2, 2),
-            (96, 5, 2, 4),
-            (128, 4, 1, 2),
-        )
-    ),
+    _tile(128, 96, 2, 7, c_parts=2, swaps=_SWAPPED),
+    _tile(128, 160, 2, 6, c_parts=4),
+    _tile(128, 160, 2, 6, c_parts=4, cluster=2, swaps=_SWAPPED),
+    *(_tile(128, 192, 2, 5, c_parts=2, cluster=cluster) for cluster in (1, 2)),
+    _tile(128, 192, 2, 5, c_parts=4, max_splits=16, swaps=_SWAPPED),
+    _tile(128, 256, 2, 4, c_parts=2, swaps=_AS_IS),
+    _tile(128, 256, 2, 4, c_parts=2, cluster=2),
+    _tile(128, 256, 2, 4, c_parts=4, max_splits=16),
+    _tile(128, 320, 2, 3, c_parts=4),
+    _tile(192, 128, 3, 4, cluster=2, swaps=_SWAPPED),
+    _tile(192, 128, 3, 4, c_parts=2, c_buffers=2, max_splits=16, swaps=_SWAPPED),
+    _tile(256, 96, 2, 4, c_parts=2, swaps=_SWAPPED),
+    _tile(256, 128, 2, 4, c_parts=2, swaps=_AS_IS),
+    _tile(256, 128, 2, 4, c_parts=2, max_splits=16, swaps=_AS_IS),
+    _tile(64, 32, 1, 8, block_k=2, k_blocks=4),
+    _tile(64, 64, 1, 6, block_k=2, k_blocks=4, swaps=_AS_IS),
+    _tile(128, 64, 2, 7, k_blocks=4, swaps=_AS_IS),
+    _tile(128, 96, 2, 5, k_blocks=2, c_parts=2, swaps=_AS_IS),
+    _tile(128, 96, 2, 5, k_blocks=4, c_parts=2),
+    _tile(128, 128, 2, 4, k_blocks=2, swaps=_SWAPPED),
 ]
-"""Tiles worth considering, as they are and swapped: rows and columns of what is computed, and
-fields of `MatmulConfig`; block_k in units of 128 bytes; the better of equals first."""
+"""Tiles worth considering: rows and columns of what is computed, and fields of `MatmulConfig`;
+block_k in units of 128 bytes; the better of equals first. Of the tiles that were measured, those
+without which the choice for 838 problems would cost more (docs/performance.md)."""
 
 
 @functools.lru_cache(maxsize=64)
@@ -429,8 +418,9 @@ def candidates(
 
     tiles = [tile for tile in _TILES if TRITON_VERSION >= (3, 9) or "k_blocks" not in tile]
     found = []
-    for tile, swap in itertools.product(tiles, (False, True)):
+    for tile, swap in ((each, swap) for each in tiles for swap in each["swaps"]):
         fields: dict[str, Any] = {"block_k": 1, "c_parts": 1, **tile, "swap": swap}
+        del fields["swaps"]
         fields["side"] = _SIDES.get(tile["columns"], 0)
         left, right = ("block_n", "block_m") if swap else ("block_m", "block_n")
         fields[left], fields[right] = fields.pop("rows"), fields.pop("columns")
