@@ -118,7 +118,7 @@ def launch_plan(
         grid=(grid, 1, 1),
         arguments=(*operands, "c_desc", *(name for name, asked in optional.items() if asked)),
         constants=_constants(config),
-        options=_options(config),
+        options=compilation_options(config),
         a_tile=config.a_layouts,
         b_tile=config.b_layouts,
         c_tile=config.c_layouts,
@@ -278,7 +278,7 @@ def _constants(config: MatmulConfig) -> Mapping[str, Any]:
 
 
 @functools.lru_cache(maxsize=1024)
-def _options(config: MatmulConfig) -> Mapping[str, Any]:
+def compilation_options(config: MatmulConfig) -> Mapping[str, Any]:
     """Compilation options that are no arguments of the kernel."""
     if not config.consumers:
         return MappingProxyType(LAUNCH_OPTIONS)
@@ -325,5 +325,5 @@ def compile_matmul(config: MatmulConfig, constants: dict[str, Any] | None = None
         target=config.arch,
         multiples_of_16=[name for name, kind in signature.items() if kind.startswith("*")],
         num_warps=config.num_warps,
-        **_options(config),
+        **compilation_options(config),
     )

@@ -91,13 +91,14 @@ def _use(folder: str | None) -> None:
 def _compile(config: MatmulConfig) -> Precompiled:
     from triton import knobs
 
+    from triton_ext.kernels.kept import keep
     from triton_ext.kernels.launch import compile_matmul
 
     hits: list[bool] = []
     knobs.compilation.listener = lambda *, cache_hit, **_: hits.append(cache_hit)
     began, error = time.perf_counter(), None
     try:
-        compile_matmul(config)
+        keep(config, compile_matmul(config))
     except Exception as raised:  # a release that lacks what a kernel takes, a full disk
         error = f"{type(raised).__name__}: {raised}"
     return Precompiled(config, time.perf_counter() - began, any(hits), error)

@@ -14,7 +14,11 @@ from sites import ALL, SUPPORT, triton_sites
 pytest.importorskip("torch")
 pytest.importorskip("triton")
 
+from triton import knobs
+
 from triton_ext.cli import main
+from triton_ext.kernels import kept
+from triton_ext.kernels.launch import compile_matmul
 from triton_ext.kernels.precompile import configurations, precompile
 
 
@@ -62,3 +66,84 @@ def test_the_command(tmp_path):
     assert second["compiled"] == first["found"] == 0
     for arguments in (("512",), ("64x64", "--rows", "0"), ("64x64", "--types", "bf8")):
         assert run(*arguments).exit_code == 2
+
+
+@pytest.fixture(scope="module")
+def compiled_ahead(tmp_path_factory):
+    """A cache, the configuration that was compiled into it, and Triton's compiled kernel."""
+    folder = tmp_path_factory.mktemp("cache")
+    (config,) = configurations(90, "fp16", ("K", "K"), [(64, 64, 64)])
+    (done,) = precompile([config], folder, jobs=1)
+    assert done.error is None
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(knobs.cache, "dir", str(folder))
+        return folder, config, compile_matmul(config)
+
+
+def test_a_kept_kernel_is_what_was_compiled(compiled_ahead, monkeypatch):
+    folder, config, compiled = compiled_ahead
+    monkeypatch.setattr(knobs.cache, "dir", str(folder))
+    found = kept.find(config)
+    assert found.kernel == compiled.asm["cubin"]
+    assert found.metadata == compiled.metadata
+    assert found.packed_metadata == compiled.packed_metadata
+    assert found.src.signature == compiled.src.signature
+    others = configurations(90, "bf16", ("K", "K"), [(64, 64, 64)], bias=True)
+    assert kept.find(others[0]) is None
+
+
+LOOK = """
+from triton.runtime.cache import triton_key
+from triton_ext.kernels import kept, precompile
+(config,) = precompile.configurations(90, "fp16", ("K", "K"), [(64, 64, 64)])
+print(kept.find(config).metadata.shared, triton_key.cache_info().misses)
+"""
+
+
+def test_another_process_finds_it_without_the_compiler(compiled_ahead):
+    folder, _, compiled = compiled_ahead
+    told = subprocess.run(
+        [sys.executable, "-c", LOOK], env={**os.environ, "TRITON_CACHE_DIR": str(folder)},
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert told.stdout.split() == [str(compiled.metadata.shared), "0"]
+
+
+def damages(folder):
+    """What may become of a cache: the file, and what it holds then (None: it is gone)."""
+    [entry] = folder.glob("triton_ext/*.kernel")
+    [cubin] = folder.glob("*/*.cubin")
+    for path in (entry, cubin, cubin.with_suffix(".json")):
+        whole = path.read_bytes()
+        yield from (
+            (path, held) for held in (None, b"", whole[:-9], whole[:40] + b"?" + whole[41:])
+        )
+    for held in (b"[]", b"{}", b'{"files": {"a.json": 1}}', b'{"files": 7}', b"\xff"):
+        yield entry, held
+
+
+def test_what_is_damaged_is_not_found(compiled_ahead, monkeypatch):
+    folder, config, _ = compiled_ahead
+    monkeypatch.setattr(knobs.cache, "dir", str(folder))
+    for path, held in damages(folder):
+        whole = path.read_bytes()
+        path.unlink() if held is None else path.write_bytes(held)
+        assert kept.find(config) is None, (path, held)
+        path.write_bytes(whole)
+    assert kept.find(config) is not None
+
+
+def test_other_settings_are_other_kernels(compiled_ahead, monkeypatch):
+    folder, config, _ = compiled_ahead
+    monkeypatch.setattr(knobs.cache, "dir", str(folder))
+    with monkeypatch.context() as patch:
+        patch.setenv("TRITON_F32_DEFAULT", "ieee")
+        assert kept.find(config) is None
+    with monkeypatch.context() as patch:
+        patch.setattr(kept, "_sources", lambda: "another release")
+        assert kept.find(config) is None
+    for name in ("always_compile", "disable_line_info"):
+        with knobs.compilation.scope():
+            setattr(knobs.compilation, name, True)
+            assert kept.find(config) is None
+    assert kept.find(config) is not None

@@ -1179,6 +1179,20 @@ def three_matrices():
     return a, b, torch.empty(40, 24).half()
 
 
+def test_a_kept_kernel_is_launched_without_the_jit(direct, monkeypatch):
+    """And is looked for once."""
+    launch, recorder = direct
+    launch.direct = None
+    looked = []
+    monkeypatch.setattr(launches.kept, "find", lambda config: looked.append(config) or "compiled")
+    monkeypatch.setattr(launches, "DirectLaunch", {"compiled": recorder}.get)
+    monkeypatch.setattr(launches, "_direct_launches", {})
+    launch(*three_matrices())
+    launch(*three_matrices())
+    assert looked == [launch.config]
+    assert len(recorder.starts) == 2
+
+
 def test_the_direct_launch_passes_what_the_kernel_takes(direct):
     """Which is the address of the prefetched operand, too."""
     launch, recorder = direct

@@ -17,6 +17,7 @@ from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 from triton.runtime import driver
 
 from triton_ext.compat import DirectLaunch, needs_the_jit
+from triton_ext.kernels import kept
 from triton_ext.kernels.config import MatmulConfig
 from triton_ext.kernels.launch import launch_plan
 from triton_ext.layouts.triton.gluon import to_gluon
@@ -81,7 +82,8 @@ class PreparedLaunch:
         views: those of `DESCRIPTORS`; a last one that there is not may be missing.
         reads_as: the architecture whose operands `operands.readable` means: block-scaled ones are
             K-major, as on sm_90.
-        direct: the launch without Triton's JIT; None until that has compiled the kernel.
+        direct: the launch without Triton's JIT; None until the kernel was found where another
+            process has kept it, or the JIT has compiled it.
     """
 
     __slots__ = (
@@ -91,6 +93,7 @@ class PreparedLaunch:
         "_grid",
         "_maps",
         "_prefetched",
+        "_searched",
         "_workspace_slot",
         "config",
         "direct",
@@ -126,6 +129,7 @@ class PreparedLaunch:
         self._maps: list[tuple[int, int, int, str]] = []
         self._extras: list[tuple[int, int]] = []
         self._prefetched: tuple[int, int] | None = None
+        self._searched = False
         self._workspace_slot: int | None = None
         for name in self.plan.arguments:
             slot = len(self._arguments)
@@ -153,7 +157,7 @@ class PreparedLaunch:
             a, b, c: what lies at the addresses; shapes and strides are not looked at.
             epilogue: what the configuration asks of it is used; tensors at multiples of 16 bytes.
         """
-        direct = self.direct
+        direct = self.direct or self._found()
         if direct is None or needs_the_jit():
             self._launch_by_triton(a, b, c, epilogue)
             return
@@ -184,6 +188,17 @@ class PreparedLaunch:
             extra: Any = epilogue[field]
             arguments[slot] = extra if isinstance(extra, float) else extra.data_ptr()
         direct.start(*self._grid, stream, *direct.fixed, arguments)
+
+    def _found(self) -> DirectLaunch | None:
+        """The direct launch of a kernel that another process has kept; looked for once."""
+        index = self.gpu.index
+        if self._searched or index is None or needs_the_jit():
+            return None
+        self._searched = True
+        compiled = kept.find(self.config)
+        if compiled is not None:
+            self.direct = _direct_launch(self.config, index, compiled)
+        return self.direct
 
     def _tensor_map(self, name: str, matrix: int, key: tuple[int, int]) -> Any:
         """Make a map, and keep it under its key."""
@@ -240,3 +255,4 @@ class PreparedLaunch:
         compiled = plan.kernel[plan.grid](*descriptors, **others, **plan.constants, **plan.options)
         if index is not None and self.direct is None and not needs_the_jit():
             self.direct = _direct_launch(self.config, index, compiled)
+            kept.keep(self.config, compiled)
