@@ -12,7 +12,7 @@ triton = pytest.importorskip("triton")
 
 import pass_corpus  # noqa: E402
 import widen_kernels  # noqa: E402
-from sites import triton_sites  # noqa: E402
+from sites import ALL, triton_sites  # noqa: E402
 from widen_kernels import Case  # noqa: E402
 from widen_refusals import END, HEADER, REFUSALS, SILENT, kernel  # noqa: E402
 
@@ -83,7 +83,7 @@ def tma_copies(statistics):
 @everywhere
 @pytest.mark.usefixtures("no_binaries")
 def test_the_same_bits_with_fewer_copies(case: Case, arch, monkeypatch):
-    """On every schedule; and the PTX and the launch are those of the kernel written wide."""
+    """On several schedules (all, by `make oracle`); and the PTX and the launch are those of the kernel written wide."""
     before, after = Statistics(), Statistics()
     with emulated(arch, observer=before):
         expected = case.make(*case.narrow)(arch, "cpu")
@@ -92,7 +92,7 @@ def test_the_same_bits_with_fewer_copies(case: Case, arch, monkeypatch):
         with emulated(arch, observer=after):
             found = run(arch, "cpu")
         others = []
-        for schedule in SCHEDULES[1:]:
+        for schedule in SCHEDULES[1:] if ALL else [SCHEDULES[1 + CASES.index((case, arch)) % 2]]:
             with emulated(arch, schedule):
                 others.append(run(arch, "cpu"))
     assert all(output.float().abs().sum() > 0 for output in expected)
