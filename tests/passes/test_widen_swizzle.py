@@ -83,7 +83,9 @@ def tma_copies(statistics):
 @everywhere
 @pytest.mark.usefixtures("no_binaries")
 def test_the_same_bits_with_fewer_copies(case: Case, arch, monkeypatch):
-    """On several schedules (all, by `make oracle`); and the PTX and the launch are those of the kernel written wide."""
+    """On several schedules (all, by `make oracle`); and the PTX and the launch are those of the
+    kernel written wide.
+    """
     before, after = Statistics(), Statistics()
     with emulated(arch, observer=before):
         expected = case.make(*case.narrow)(arch, "cpu")
