@@ -1,8 +1,8 @@
 """How products of distributed tensors (`torch.distributed.tensor.DTensor`) are sharded.
 
 Importing this module tells DTensor, by its public ``register_sharding``, which placements each
-operator of ``torch.ops.triton_ext`` takes along one dimension of a mesh, and which it gives. DTensor
-chooses among them, redistributes what does not fit, and combines them for meshes of more
+operator of ``torch.ops.triton_ext`` takes along one dimension of a mesh, and which it gives.
+DTensor chooses among them, redistributes what does not fit, and combines them for meshes of more
 dimensions. Gradients are products of the same operators, so they need no rules of their own.
 
 A product is written as in einsum: the output has dimensions "mn", its factors "mk" and "kn". Where
