@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from triton_ext.layouts import cute
     from triton_ext.layouts.triton import gluon as interop
     from triton_ext.layouts.triton import known_faults, oracle
-    from triton_ext.ops import addmm, autotune, bmm, drop_in, linear, matmul, scaled_mm
+    from triton_ext.ops import addmm, autotune, bmm, drop_in, inductor, linear, matmul, scaled_mm
 
 __all__ = [
     "LayoutError",
@@ -41,6 +41,7 @@ __all__ = [
     "emulate",
     "emulator",
     "hardware",
+    "inductor",
     "interop",
     "kernels",
     "known_faults",
@@ -60,6 +61,7 @@ _OPS = ("addmm", "autotune", "bmm", "drop_in", "linear", "matmul", "scaled_mm")
 _MODULES = {
     **{name: f"triton_ext.{name}" for name in ("emulator", "hardware", "kernels", "passes")},
     "cute": "triton_ext.layouts.cute",
+    "inductor": "triton_ext.ops.inductor",
     "interop": "triton_ext.layouts.triton.gluon",
     "known_faults": "triton_ext.layouts.triton.known_faults",
     "oracle": "triton_ext.layouts.triton.oracle",

@@ -104,7 +104,7 @@ def _addmm_in_place(addend: Tensor, a: Tensor, b: Tensor, **factors: float) -> T
 
 
 _mm, _bmm = (functools.partial(_product, dims) for dims in (2, 3))
-_OVERRIDES: dict[str, Callable[..., Tensor | None]] = {
+PRODUCTS: dict[str, Callable[..., Tensor | None]] = {
     "mm": _mm,
     "mm.out": _mm,
     "bmm": _bmm,
@@ -113,7 +113,7 @@ _OVERRIDES: dict[str, Callable[..., Tensor | None]] = {
     "addmm.out": _addmm,
     "addmm_": _addmm_in_place,
 }
-"""By the name of PyTorch's operator, with its arguments."""
+"""By the name of PyTorch's operator, with its arguments; None where that is left to PyTorch."""
 
 
 def _install(key: str) -> None:
@@ -126,7 +126,7 @@ def _install(key: str) -> None:
     _installed.add(key)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="(?s).*[Oo]verrid")
-        for name, ours in _OVERRIDES.items():
+        for name, ours in PRODUCTS.items():
             kernel = torch.library.get_kernel(f"aten::{name}", key)
 
             def override(

@@ -61,8 +61,8 @@ def _mm(
     a: Tensor,
     b: Tensor,
     bias: Tensor | None = None,
-    activation: str | None = None,
     out_dtype: torch.dtype | None = None,
+    activation: str | None = None,
     residual: Tensor | None = None,
     beta: float = 1,
     alpha: float = 1,
@@ -91,11 +91,13 @@ def _scaled_mm(
 
 
 mm = _register(
-    "mm(Tensor a, Tensor b, Tensor? bias=None, str? activation=None,"
-    " ScalarType? out_dtype=None, Tensor? residual=None, float beta=1, float alpha=1) -> Tensor",
+    # What shards it depends on the types and the activation: DTensor keeps a placement under the
+    # arguments from the first integer on, and a type is one.
+    "mm(Tensor a, Tensor b, Tensor? bias=None, ScalarType? out_dtype=None,"
+    " str? activation=None, Tensor? residual=None, float beta=1, float alpha=1) -> Tensor",
     2,
     _mm,
-    4,
+    3,
 )
 bmm = _register("bmm(Tensor a, Tensor b, ScalarType? out_dtype=None) -> Tensor", 3, _bmm, 2)
 scaled_mm = _register(
@@ -115,7 +117,7 @@ def product(a: Tensor, b: Tensor, epilogue: Epilogue, out_dtype: torch.dtype | N
     lead, n = a.shape[:-1], b.shape[1]
     if residual is not None and len(lead) > 1:
         residual = residual.expand(*lead, n).flatten(0, -2)
-    made = mm(a.flatten(0, -2), b, bias, activation, out_dtype, residual, beta, alpha)
+    made = mm(a.flatten(0, -2), b, bias, out_dtype, activation, residual, beta, alpha)
     return made if len(lead) == 1 else made.view(*lead, n)
 
 
@@ -130,7 +132,7 @@ def _keep_operands(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
 
 
 def _keep_mm(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    if inputs[3] is not None:
+    if inputs[4] is not None:
         raise RuntimeError("triton_ext::mm has no gradient of an activation; apply it afterwards")
     _keep_operands(ctx, inputs, output)
     residual, ctx.beta, ctx.alpha = inputs[5:]
@@ -170,7 +172,7 @@ torch.library.register_autograd(bmm, _bmm_backward, setup_context=_keep_operands
 
 def _mm_of_batch(
     info: Any, in_dims: tuple[int | None, ...], a: Tensor, b: Tensor, bias: Tensor | None = None,
-    activation: str | None = None, out_dtype: torch.dtype | None = None,
+    out_dtype: torch.dtype | None = None, activation: str | None = None,
     residual: Tensor | None = None, beta: float = 1, alpha: float = 1,
 ) -> tuple[Tensor, int]:  # fmt: skip
     """One product if only a has the new dimension, else `bmm`."""

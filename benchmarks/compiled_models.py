@@ -1,0 +1,107 @@
+"""Whole models by ``torch.compile`` with max-autotune, with and without `triton_ext.inductor`.
+
+    python -m benchmarks.compiled_models [--json FILE]
+
+The models, and the steps, are those of `benchmarks.models`. Each side is compiled in this process,
+without Inductor's caches; then whole steps of both take turns, and the medians are compared.
+``chosen`` counts the products for which Inductor found our kernel the fastest, of all that it
+measured (products that are alike are measured once).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import itertools
+import statistics
+import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+
+import triton_ext
+from benchmarks import harness
+from benchmarks.harness import Row, Table
+from benchmarks.models import MODELS, gradient, made, step
+
+SIDES = ("torch", "ours")
+
+
+def side_of(side: str) -> AbstractContextManager[Any]:
+    """The context in which a side is compiled."""
+    return triton_ext.inductor.enabled() if side == "ours" else contextlib.nullcontext()
+
+
+def compiled(model: Any, tokens: torch.Tensor, side: str) -> tuple[Any, list[str]]:
+    """The model, compiled for both kinds of steps, and the fastest candidate for each product."""
+    from torch._inductor import select_algorithm
+
+    fastest: list[str] = []
+
+    def remember(times: dict[Any, float], *_: Any) -> None:
+        if times:
+            fastest.append(min(times, key=lambda choice: times[choice]).name)
+
+    select_algorithm.add_feedback_saver(remember)
+    result = torch.compile(copy.deepcopy(model), mode="max-autotune-no-cudagraphs", dynamic=False)
+    with side_of(side):
+        for backward in (True, False):
+            step(result, tokens, backward)
+    select_algorithm.clear_feedback_savers()
+    return result, fastest
+
+
+def measure(name: str, repeats: int) -> Iterator[Row]:
+    """Two rows, forward and both, of one model."""
+    torch.manual_seed(0)
+    model, tokens = made(name)
+    model, tokens = model.cuda().bfloat16(), tokens.cuda()
+    step(model, tokens, backward=True)
+    expected = gradient(model).double()
+    models, chosen, losses, differences = {}, {}, {}, {}
+    for side in SIDES:
+        models[side], chosen[side] = compiled(model, tokens, side)
+        losses[side] = step(models[side], tokens, backward=True)
+        difference = gradient(models[side]).double() - expected
+        differences[side] = float(difference.norm() / expected.norm())
+    for backward in (False, True):
+        times: dict[str, list[float]] = {side: [] for side in SIDES}
+        for repeat in range(repeats + 3):
+            for side in SIDES if repeat % 2 else reversed(SIDES):
+                torch.cuda.synchronize()
+                start = time.perf_counter()
+                step(models[side], tokens, backward)
+                torch.cuda.synchronize()
+                if repeat >= 3:
+                    times[side].append((time.perf_counter() - start) * 1e3)
+        medians = {side: statistics.median(values) for side, values in times.items()}
+        yield {
+            "model": name,
+            "step": "forward and backward" if backward else "forward",
+            **{f"{side}_ms": round(value, 3) for side, value in medians.items()},
+            "speedup": round(medians["torch"] / medians["ours"], 3),
+            "chosen": sum(each.startswith("triton_ext") for each in chosen["ours"]),
+            "products": len(chosen["ours"]),
+            "candidates": sorted(set(chosen["ours"])),
+            **{f"{side}_loss": losses[side] for side in SIDES},
+            **{f"{side}_gradient_difference": differences[side] for side in SIDES},
+        }
+
+
+TABLE = Table(("", "", lambda row: " ".join(f"{key} {value}" for key, value in row.items())))
+
+
+def main() -> None:
+    parser = harness.options(__doc__)
+    parser.add_argument("--repeats", type=int, default=20)
+    arguments = parser.parse_args()
+    torch._inductor.config.force_disable_caches = True
+    rows = (measure(name, arguments.repeats) for name in MODELS)
+    rows = itertools.chain.from_iterable(rows)
+    harness.report("compiled_models", rows, TABLE, arguments.json)
+
+
+if __name__ == "__main__":
+    main()

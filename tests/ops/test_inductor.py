@@ -1,0 +1,98 @@
+"""Our kernels among the candidates of Inductor, on the emulated GPU."""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("triton")
+
+import triton_ext  # noqa: E402
+
+pytestmark = pytest.mark.usefixtures("no_binaries")
+
+
+@pytest.fixture
+def candidates(monkeypatch, tmp_path):
+    """The names of the candidates for each product; the last one is taken, unmeasured."""
+    from torch._inductor import config, select_algorithm
+
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    seen = []
+
+    def take_the_last(choices):
+        seen.append([choice.name for choice in choices])
+        return choices[-1:]
+
+    functions = select_algorithm.get_algorithm_selector_cache().preprocessing_fns
+    before = list(functions)
+    settings = {"max_autotune": True, "max_autotune_gemm_backends": "ATEN"}
+    with config.patch(force_disable_caches=True, **settings), triton_ext.inductor.enabled():
+        functions.append(take_the_last)
+        yield seen
+        functions.remove(take_the_last)
+    assert functions == before
+    torch._dynamo.reset()
+
+
+def products(a, b, bias, *stacks):
+    return a @ b, torch.nn.functional.linear(a, b.t(), bias), torch.bmm(*stacks)
+
+
+def operands(dtype):
+    shapes = (32, 16), (16, 32), (32,), (2, 32, 16), (2, 16, 32)
+    return [torch.randn(shape).to(dtype) for shape in shapes]
+
+
+def test_they_are_offered_for_each_product(candidates):
+    inputs = operands(torch.float16)
+    with triton_ext.emulate("sm_90") as gpu:
+        before = gpu.launches
+        found = torch.compile(products)(*inputs)
+        assert gpu.launches == before + 3
+    assert sorted(candidates) == [[name, f"triton_ext_{name}"] for name in ("addmm", "bmm", "mm")]
+    for one, other in zip(found, products(*inputs), strict=True):
+        torch.testing.assert_close(one, other, atol=1e-2, rtol=1e-2)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_not_for_other_types_and_devices(candidates, dtype):
+    """The host without an emulated GPU is one."""
+    inputs = operands(dtype)
+    found = torch.compile(products)(*inputs)
+    assert sorted(candidates) == [["addmm"], ["bmm"], ["mm"]]
+    torch.testing.assert_close(found[0], inputs[0] @ inputs[1], atol=1e-2, rtol=1e-2)
+
+
+def test_scaled_products(candidates):
+    """Row-wise and whole scales, where the library may add as the tensor cores do."""
+    a, b = (torch.randn(32, 32).to(torch.float8_e4m3fn) for _ in range(2))
+    shapes = ((1,), (1,)), ((32, 1), (1, 32))
+
+    def scaled(a, b, scale_a, scale_b, fast):
+        return torch._scaled_mm(
+            a, b.t(), scale_a, scale_b, out_dtype=torch.bfloat16, use_fast_accum=fast
+        )
+
+    for sizes in shapes:
+        each = [torch.rand(size) for size in sizes]
+        with triton_ext.emulate("sm_90") as gpu:
+            before = gpu.launches
+            found = torch.compile(scaled)(a, b, *each, True)
+            assert gpu.launches == before + 1
+            torch.compile(scaled)(a, b, *each, False)
+        expected = (a.float() * each[0]) @ (b.float().t() * each[1])
+        torch.testing.assert_close(found.float(), expected, atol=0.05, rtol=0.02)
+    assert candidates == [["_scaled_mm", "triton_ext_scaled_mm"], ["_scaled_mm"]] * 2
+
+
+def test_only_with_max_autotune_and_while_enabled(candidates):
+    from torch._inductor import config
+
+    a = torch.randn(16, 16).half()
+    with triton_ext.emulate("sm_90"):
+        with config.patch(max_autotune=False):
+            torch.compile(lambda a: a @ a)(a)
+        triton_ext.inductor.disable()
+        torch.compile(lambda a: a @ a @ a)(a)
+    assert candidates == [["mm"]] * 3

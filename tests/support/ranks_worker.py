@@ -1,0 +1,295 @@
+"""Products on 2 and 4 ranks: a process that forks them, so that torch is imported and kernels are
+compiled once; gloo, CPU tensors. Prints one JSON object: what each function here found on rank 0.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import random
+import sys
+import tempfile
+import traceback
+from contextlib import ExitStack, contextmanager, nullcontext
+from unittest import mock
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
+from torch.distributed.tensor.debug import CommDebugMode
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    RowwiseParallel,
+    SequenceParallel,
+    parallelize_module,
+)
+from torch.nn import functional as F
+
+import triton_ext
+from triton_ext.ops import eager, functional, products
+from triton_ext.ops.epilogue import NOTHING, finished
+from triton_ext.ops.types import output_type
+from triton_ext.passes.frame.both_ways import up_to_ptx
+
+
+def difference(found, expected):
+    """In the Frobenius norm, relative; of DTensors, as a whole."""
+    found, expected = (
+        (each.full_tensor() if isinstance(each, DTensor) else each).detach().double()
+        for each in (found, expected)
+    )
+    assert found.shape == expected.shape
+    return float((found - expected).norm() / expected.norm().clamp(min=1e-30))
+
+
+def numbers(*shape, dtype=torch.bfloat16):
+    return torch.randn(*shape).to(dtype)
+
+
+# ------------------------------------------------------------------ one product, each placement
+
+
+def placements_of_a_product():
+    """All placements of two matrices: those of the product, what was communicated, the error."""
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    a, b, bias = numbers(32, 32), numbers(32, 16), numbers(16)
+    replicated, rows = distribute_tensor(bias, mesh), []
+    for activation in (None, "relu"):  # in this order: DTensor keeps what it found for the first
+        expected = F.linear(a.float(), b.T.float(), bias.float())
+        expected = expected if activation is None else expected.relu()
+        for places in itertools.product((Shard(0), Shard(1), Replicate()), repeat=2):
+            sharded = [distribute_tensor(x, mesh, [p]) for x, p in zip((a, b), places, strict=True)]
+            with CommDebugMode() as seen:
+                made = triton_ext.matmul(*sharded, bias=replicated, activation=activation)
+            error = difference(made, expected)
+            place = str(made.placements[0])
+            rows.append((activation, *map(str, places), place, seen.get_total_counts(), error))
+    return rows
+
+
+# ------------------------------------------------------- the rules, over a class of inputs
+
+
+def by_torch(a, b, epilogue=NOTHING, out_dtype=None, **_):
+    """What the kernels compute, by torch, so that many products are quick."""
+    if a.dtype == torch.int8:
+        made = (a.double() @ b.double()).to(out_dtype or output_type(a.dtype))
+        return finished(made, epilogue)
+    made = finished((a.float() @ b.float()), _wide(epilogue))
+    return made.to(out_dtype or output_type(a.dtype))
+
+
+def _wide(epilogue):
+    return type(epilogue)(*(x.float() if isinstance(x, torch.Tensor) else x for x in epilogue))
+
+
+@contextmanager
+def quickly():
+    """Products by torch in place of the emulated kernels."""
+    with ExitStack() as patches:
+        for module in (products, eager, functional):
+            patches.enter_context(mock.patch.object(module, "product", by_torch))
+        yield
+
+
+def random_products():
+    """Random operators, shapes, placements, epilogues, on 2 ranks and on a mesh of 2 x 2: the
+    largest error, also of gradients; and which placements the outputs had.
+
+    With FUZZ=1000, so many.
+    """
+    draw, size = random.Random(os.environ.get("FUZZ", "7")), dist.get_world_size()
+    mesh = init_device_mesh("cpu", (2,) * (size // 2))
+    worst, seen = 0.0, set()
+    with quickly():
+        for _ in range(int(os.environ.get("FUZZ", 48 // size**2))):
+            error, placements = one_random_product(draw, mesh)
+            worst = max(worst, error)
+            seen |= placements
+    return worst, sorted(seen)
+
+
+def one_random_product(draw, mesh):
+    def shard(x):
+        dims = [d for d in range(x.dim()) if x.shape[d] >= mesh.size()]
+        choices = [Replicate(), *map(Shard, dims)] + [Partial()] * x.is_floating_point()
+        places = [draw.choice(choices) for _ in range(mesh.ndim)]
+        local = distribute_tensor(x, mesh, [Replicate() if p == Partial() else p for p in places])
+        local = local.to_local()
+        for at, place in zip(mesh.get_coordinate(), places, strict=True):
+            local = local * (at + 1) if place == Partial() else local
+        return DTensor.from_local(local, mesh, places, shape=x.shape, stride=x.stride())
+
+    m, n, k, batch = (draw.randint(4, 23) for _ in range(4))
+    operator = draw.choice(["mm", "mm", "linear", "addmm", "bmm", "scaled_mm", "int8"])
+    if operator == "linear":  # DTensor's own view needs even shards
+        m, batch = 4 * m, 4 * batch
+    half = {"mm": (m, k), "linear": (batch, m, k), "bmm": (batch, m, k)}.get(operator, (m, k))
+    if operator in ("scaled_mm", "int8"):
+        a, b = (torch.randint(-9, 9, s).to(torch.int8) for s in ((m, k), (k, n)))
+    else:
+        b_shape = {"linear": (n, k), "bmm": (batch, k, n)}.get(operator, (k, n))
+        a, b = numbers(*half, dtype=torch.float16), numbers(*b_shape, dtype=torch.float16)
+    others = []
+    activation = draw.choice([None, "relu", "gelu"])
+    if operator == "mm":
+        others = [numbers(n).half(), numbers(*draw.choice([(m, n), (1, n), (m, 1), (n,)])).half()]
+    elif operator == "linear":
+        others = [numbers(n).half()]
+    elif operator == "addmm":
+        others = [numbers(*draw.choice([(m, n), (n,), (1, n), (m, 1)])).half()]
+    elif operator == "scaled_mm":
+        wide = draw.choice([False, True])
+        others = [torch.rand(m, 1) if wide else torch.rand(1), torch.rand(1, n), numbers(n)]
+
+    def call(a, b, *others):
+        if operator == "mm":
+            bias, residual = others
+            return triton_ext.matmul(
+                a, b, bias=bias, residual=residual, beta=0.5, activation=activation
+            )
+        if operator == "linear":
+            return triton_ext.linear(a, b, *others, activation=activation)
+        if operator == "addmm":
+            return triton_ext.addmm(*others, a, b, beta=0.5, alpha=2)
+        if operator == "scaled_mm":
+            return triton_ext.scaled_mm(a, b, *others[:2], bias=others[2], out_dtype=torch.float16)
+        return triton_ext.bmm(a, b) if operator == "bmm" else triton_ext.matmul(a, b)
+
+    whole = [a, b, *others]
+    parts = [shard(x) for x in whole]
+    # A partial sum of rounded parts is what it is: the reference is of the sum.
+    whole = [part.full_tensor() for part in parts]
+    # A derivative of relu jumps where the last bit differs.
+    derived = a.is_floating_point() and activation is None
+    if derived:
+        whole, parts = ([x.detach().requires_grad_() for x in xs] for xs in (whole, parts))
+    expected, found = call(*whole), call(*parts)
+    errors = [difference(found, expected)]
+    if derived:
+        grad = numbers(*expected.shape, dtype=expected.dtype)
+        for one, other in zip(
+            torch.autograd.grad(found, parts, distribute_tensor(grad, mesh)),
+            torch.autograd.grad(expected, whole, grad),
+            strict=True,
+        ):
+            errors.append(difference(one, other))
+    kinds = {type(p).__name__ for p in found.placements}
+    return max(errors), {f"{operator} {kind}" for kind in kinds}
+
+
+# ------------------------------------------------------------------------------------ models
+
+
+class Linear(nn.Linear):
+    def forward(self, x):
+        return triton_ext.linear(x, self.weight, self.bias)
+
+
+class Block(nn.Module):
+    def __init__(self, width=32):
+        super().__init__()
+        self.norm = nn.LayerNorm(width)
+        self.up, self.down = Linear(width, 2 * width), Linear(2 * width, width)
+
+    def forward(self, x):
+        return x + self.down(F.gelu(self.up(self.norm(x))))
+
+
+def models():
+    """Tensor, sequence and data parallelism, and both, of a model of `triton_ext.linear`, and
+    compiled: how much output and gradients differ from those of one process. The first on the
+    emulated GPU, and HSDP; the others by torch.
+    """
+    torch.manual_seed(1)
+    reference = Block().bfloat16()
+    x = numbers(4, 8, 32)
+    expected = reference(x)
+    expected.float().square().mean().backward()
+    size = dist.get_world_size()
+    one = init_device_mesh("cpu", (size,), mesh_dim_names=("tp",))
+    two = init_device_mesh("cpu", (2, size // 2), mesh_dim_names=("dp", "tp"))
+    colwise_rowwise = {"up": ColwiseParallel(), "down": RowwiseParallel()}
+    sequence = {
+        "norm": SequenceParallel(),
+        "up": ColwiseParallel(input_layouts=Shard(1)),
+        "down": RowwiseParallel(output_layouts=Shard(1), use_local_output=False),
+    }
+
+    def tensor(model):
+        return parallelize_module(model, one, colwise_rowwise)
+
+    ways = {
+        "tensor": tensor,
+        "sequence": lambda model: parallelize_module(model, one, sequence),
+        "compiled": lambda model: torch.compile(tensor(model), backend="aot_eager", fullgraph=True),
+    }
+    if size == 4:
+        ways = {
+            "hsdp": lambda model: fully_shard(model, mesh=two),
+            "fsdp and tensor": lambda model: fully_shard(
+                parallelize_module(model, two["tp"], colwise_rowwise), mesh=two["dp"]
+            ),
+        }
+    found = {}
+    for name, way in ways.items():
+        model = Block().bfloat16()
+        model.load_state_dict(reference.state_dict())
+        model = way(model)
+        with nullcontext() if name in ("tensor", "hsdp") else quickly():
+            y = model(distribute_tensor(x, one, [Shard(1)]) if name == "sequence" else x)
+            y.float().square().mean().backward()
+        gradients = {
+            key.removeprefix("_orig_mod."): difference(
+                parameter.grad, reference.get_parameter(key.removeprefix("_orig_mod.")).grad
+            )
+            for key, parameter in model.named_parameters()
+        }
+        found[name] = {"output": difference(y, expected), **gradients}
+    return found
+
+
+FUNCTIONS = {
+    2: (placements_of_a_product, random_products, models),
+    4: (random_products, models),
+}
+
+
+def on_one_rank(rank, size, store, functions, out):
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=size)
+    found = {}
+    for function in functions:
+        torch.manual_seed(0)
+        try:
+            found[function.__name__] = function()
+        except Exception:
+            found[function.__name__] = {"error": traceback.format_exc()}
+            break  # the other ranks may wait in this one's collectives
+    if rank == 0 or any("error" in each for each in found.values() if isinstance(each, dict)):
+        out.write(json.dumps([f"{size}", found]) + "\n")
+        out.flush()
+    if all("error" not in each for each in found.values()):
+        dist.destroy_process_group()
+
+
+def main():
+    with tempfile.TemporaryDirectory() as folder, up_to_ptx(), triton_ext.emulate("sm_90"):
+        for size in (2, 4):
+            ranks = []
+            for rank in range(size):
+                child = os.fork()
+                if not child:
+                    on_one_rank(rank, size, f"{folder}/{size}", FUNCTIONS[size], sys.stdout)
+                    os._exit(0)
+                ranks.append(child)
+            for child in ranks:
+                os.waitpid(child, 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,151 @@
+"""This project's kernels among the candidates of ``torch.compile(mode="max-autotune")``.
+
+PyTorch's Inductor measures candidates for each ``mm``, ``addmm``, ``bmm`` and ``_scaled_mm`` of a
+graph: the library, its own Triton templates, and from `enable` on these kernels. It takes the
+fastest, so ours are chosen where they win.
+
+The candidate for ``mm`` is Inductor's own setting ``external_matmul``. For the others there is
+none; they are put beside the library's candidate, with its inputs and output, by
+``add_preprocessing_fn`` of Inductor's algorithm selector, so the setting
+``max_autotune_gemm_backends`` must include ATEN, as it does unless it was changed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._inductor import config
+from torch._inductor.kernel.mm import lazy_register_extern_choice
+from torch._inductor.select_algorithm import add_preprocessing_fn, get_algorithm_selector_cache
+
+from triton_ext.ops.device import find_gpu
+from triton_ext.ops.epilogue import Epilogue
+from triton_ext.ops.overrides import PRODUCTS
+from triton_ext.ops.products import product
+from triton_ext.ops.types import FP8_TYPES, HALF_TYPES
+
+# Graphs name these functions; Inductor keeps graphs in files, and looks the functions up again.
+
+
+def triton_ext_mm(a: Tensor, b: Tensor, *, out: Tensor) -> Tensor:
+    made = PRODUCTS["mm"](a, b, out=out)
+    return torch.mm(a, b, out=out) if made is None else made
+
+
+def triton_ext_bmm(a: Tensor, b: Tensor, *, out: Tensor) -> Tensor:
+    made = PRODUCTS["bmm"](a, b, out=out)
+    return torch.bmm(a, b, out=out) if made is None else made
+
+
+def triton_ext_addmm(
+    addend: Tensor, a: Tensor, b: Tensor, *, out: Tensor, alpha: float = 1, beta: float = 1
+) -> Tensor:
+    if addend.dim() == 2 and addend.stride(0) == 0:
+        addend = addend[0]  # a bias, which Inductor has expanded
+    made = PRODUCTS["addmm"](addend, a, b, alpha=alpha, beta=beta, out=out)
+    return torch.addmm(addend, a, b, alpha=alpha, beta=beta, out=out) if made is None else made
+
+
+def triton_ext_scaled_mm(
+    a: Tensor,
+    b: Tensor,
+    scale_a: Tensor,
+    scale_b: Tensor,
+    bias: Tensor | None = None,
+    *,
+    out: Tensor,
+    **_: Any,
+) -> Tensor:
+    epilogue = Epilogue(bias, scale_a=scale_a, scale_b=scale_b)
+    return product(a, b, epilogue, out.dtype, out=out)
+
+
+_OURS = {
+    "addmm": triton_ext_addmm,
+    "bmm": triton_ext_bmm,
+    "_scaled_mm": triton_ext_scaled_mm,
+}
+"""By the name of the library's candidate."""
+_NAMES = frozenset(ours.__name__ for ours in (triton_ext_mm, *_OURS.values()))
+
+
+def _with_ours(choices: list[Any]) -> list[Any]:
+    """The candidates for a product, with ours where there is a kernel, and without where not."""
+    choices = [each for each in choices if each.name not in _NAMES or _suits(each)]
+    library = next((each for each in choices if each.name in _OURS), None)
+    if library is None or not _suits(library):
+        return choices
+    ours = lazy_register_extern_choice(_OURS[library.name])
+    return [*choices, ours.bind(library.input_nodes, library.layout, **library.kwargs)]
+
+
+def _suits(choice: Any) -> bool:
+    """Whether a candidate is measured, and of types, sizes and a device that there are kernels for.
+
+    Of fp8 only where the library, too, may add as the tensor cores do.
+    """
+    if not (config.max_autotune or config.max_autotune_gemm):
+        return False
+    if isinstance(find_gpu(choice.layout.device), str) or not _is_active(choice.layout.device):
+        return False
+    nodes, out = choice.input_nodes, choice.layout
+    if choice.name != "_scaled_mm":
+        return all(node.get_dtype() in HALF_TYPES for node in nodes) and out.dtype in HALF_TYPES
+    a, b, *scales = nodes
+    (m, n), fp8 = out.size, {a.get_dtype(), b.get_dtype()}
+    legal = (1, m), (1, n)
+    return (
+        len(fp8) == 1
+        and fp8 <= FP8_TYPES
+        and bool(choice.kwargs.get("use_fast_accum"))
+        and out.dtype in (torch.bfloat16, torch.float16, torch.float32)
+        and all(s.get_dtype() == torch.float32 for s in scales[:2])
+        and all(math.prod(s.get_size()) in of for s, of in zip(scales, legal, strict=False))
+        and all(bias.get_dtype() == out.dtype for bias in scales[2:])
+    )
+
+
+def _is_active(device: torch.device) -> bool:
+    """Never an emulated GPU that nobody asked for."""
+    if device.type != "cpu":
+        return True
+    from triton_ext.emulator.host.driver import active_gpu
+
+    return active_gpu() is not None
+
+
+def enable() -> None:
+    """Offer this project's kernels to what is compiled with max-autotune from now on.
+
+    For fp16 and bf16 ``mm``, ``addmm`` and ``bmm``, and ``_scaled_mm`` of fp8 with
+    ``use_fast_accum``. A graph that was compiled before stays as it is. A process that loads a
+    graph from Inductor's cache must have called this, too.
+    """
+    if triton_ext_mm in config.external_matmul:
+        return
+    for ours in (triton_ext_mm, *_OURS.values()):
+        lazy_register_extern_choice(ours)  # graphs in Inductor's cache ask for it by name
+    config.external_matmul = [*config.external_matmul, triton_ext_mm]
+    add_preprocessing_fn(_with_ours)
+
+
+def disable() -> None:
+    """Offer them no longer."""
+    config.external_matmul = [each for each in config.external_matmul if each is not triton_ext_mm]
+    functions = get_algorithm_selector_cache().preprocessing_fns
+    functions[:] = [each for each in functions if each is not _with_ours]
+
+
+@contextmanager
+def enabled() -> Iterator[None]:
+    """`enable` in a block."""
+    enable()
+    try:
+        yield
+    finally:
+        disable()

@@ -1,0 +1,130 @@
+"""How products of distributed tensors (`torch.distributed.tensor.DTensor`) are sharded.
+
+Importing this module tells DTensor, by its public ``register_sharding``, which placements each
+operator of ``torch.ops.triton_ext`` takes along one dimension of a mesh, and which it gives.
+DTensor chooses among them, redistributes what does not fit, and combines them for meshes of more
+dimensions. Gradients are products of the same operators, so they need no rules of their own.
+
+A product is written as in einsum: the output has dimensions "mn", its factors "mk" and "kn". Where
+a letter of the output is sharded, so is every tensor that has it, and the others are replicated.
+Where k is sharded, the output is a partial sum; so is then what is added to it, but not where an
+activation, or the saturation of an output of 8 bits, comes after the sum.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch.distributed.tensor import Partial, Placement, Replicate, Shard
+from torch.distributed.tensor.experimental import register_sharding
+
+from triton_ext.ops import registered
+from triton_ext.ops.types import FP8_TYPES
+
+Rule = tuple[list[Placement | None], list[Placement | None]]
+"""The placements of the output, and of the arguments (None: no tensor)."""
+
+
+def _rules(
+    output: str,
+    factors: Sequence[str | None],
+    summands: Sequence[str | None] = (),
+    *,
+    letters: str,
+    linear: bool = True,
+) -> list[tuple[list[Placement], list[Placement | None], list[Placement | None]]]:
+    """The placements of the output, of the factors, and of what is added.
+
+    Args:
+        output, factors, summands: the dimensions of each; None if it is no tensor. The first two
+            factors are a and b.
+        letters: which dimensions of the output may be sharded.
+        linear: whether the sum over k may be finished later.
+    """
+
+    def placed(letter: str, labels: str | None, others: Placement) -> Placement | None:
+        if labels is None:
+            return None
+        return Shard(labels.index(letter)) if letter in labels else others
+
+    def rule(letter: str, sums: Placement) -> Any:
+        out = placed(letter, output, sums)
+        found = [placed(letter, each, Replicate()) for each in factors]
+        return [out], found, [placed(letter, each, sums) for each in summands]
+
+    found = [rule("-", Replicate()), *(rule(letter, Replicate()) for letter in letters)]
+    if linear:
+        found.append(rule("k", Partial()))
+        for position in (0, 1):  # the product of a partial sum is one
+            out, placements, added = rule("-", Partial())
+            placements[position] = Partial()
+            found.append((out, placements, added))
+    return found
+
+
+@register_sharding(registered.mm)  # type: ignore[untyped-decorator]
+def _mm(
+    a: Any,
+    b: Any,
+    bias: Any = None,
+    out_dtype: torch.dtype | None = None,
+    activation: str | None = None,
+    residual: Any = None,
+    *factors: float,
+) -> list[Rule]:
+    added: list[str | None] = [None if bias is None else "n", None]
+    if residual is not None:
+        dims = "mn"[2 - len(residual.shape) :]
+        sizes = zip(dims, residual.shape, strict=True)
+        added[1] = "".join("1" if size == 1 else letter for letter, size in sizes)
+    linear = activation is None and out_dtype not in FP8_TYPES
+    return [
+        (out, [*placed, added[0], None, None, added[1], None, None])
+        for out, placed, added in _rules("mn", ("mk", "kn"), added, letters="mn", linear=linear)
+    ]
+
+
+@register_sharding(registered.bmm)  # type: ignore[untyped-decorator]
+def _bmm(a: Any, b: Any, out_dtype: torch.dtype | None = None) -> list[Rule]:
+    linear = out_dtype not in FP8_TYPES
+    rules = _rules("bmn", ("bmk", "bkn"), letters="bmn", linear=linear)
+    return [(out, [*placed, None]) for out, placed, _ in rules]
+
+
+@register_sharding(registered.scaled_mm)  # type: ignore[untyped-decorator]
+def _scaled_mm(
+    a: Any,
+    b: Any,
+    scale_a: Any,
+    scale_b: Any,
+    bias: Any,
+    out_dtype: torch.dtype,
+    blocks_a: Any = None,
+    blocks_b: Any = None,
+) -> list[Rule]:
+    """Scales of blocks lie in pieces of 128 rows: shards must be made of whole ones."""
+    letters, blocks = "", []
+    for letter, size, each in (("m", a.shape[0], blocks_a), ("n", b.shape[1], blocks_b)):
+        ranks = a.mesh.size()
+        if each is None or size % (128 * ranks) == each.shape[0] % ranks == 0:
+            letters += letter
+        blocks.append(None if each is None else letter)
+    scales = [
+        None if scale is None else "11" if math.prod(scale.shape) == 1 else labels
+        for scale, labels in ((scale_a, "m1"), (scale_b, "1n"))
+    ]
+    linear = blocks_a is None and out_dtype not in FP8_TYPES
+    bias_dims = None if bias is None else "n"
+    return [
+        (out, [*placed[:4], *added, None, *placed[4:]])
+        for out, placed, added in _rules(
+            "mn",
+            ("mk", "kn", *scales, *blocks),
+            (bias_dims,),
+            letters=letters,
+            linear=linear,
+        )
+    ]
