@@ -85,7 +85,8 @@ oracle: $(VENV)/.ready
 		tests/hardware/test_cute_descriptors.py tests/hardware/test_tensor_map.py \
 		tests/docs/test_seeds.py tests/emulator/test_cute.py tests/emulator/test_third_party.py \
 		$(PYTEST_ARGS)
-	CORPUS_TIER=3 $(PYTEST) tests/passes tests/kernels tests/emulator/test_kernels.py $(PYTEST_ARGS)
+	CORPUS_TIER=3 $(PYTEST) tests/passes tests/kernels tests/hardware tests/layouts \
+		tests/emulator/test_kernels.py $(PYTEST_ARGS)
 	FUZZ=2000 $(BIN)/pytest tests/emulator/test_limits.py -k only_typed_errors $(PYTEST_ARGS)
 	$(BIN)/python tests/support/ptx_faults.py --kernels 40 --seed $$(date +%s)
 
