@@ -23,7 +23,7 @@ from torch._inductor import config
 from torch._inductor.kernel.mm import lazy_register_extern_choice
 from torch._inductor.select_algorithm import add_preprocessing_fn, get_algorithm_selector_cache
 
-from triton_ext.ops.device import find_gpu
+from triton_ext.ops.device import active_emulator, find_gpu
 from triton_ext.ops.epilogue import Epilogue
 from triton_ext.ops.overrides import PRODUCTS
 from triton_ext.ops.products import product
@@ -91,7 +91,10 @@ def _suits(choice: Any) -> bool:
     """
     if not (config.max_autotune or config.max_autotune_gemm):
         return False
-    if isinstance(find_gpu(choice.layout.device), str) or not _is_active(choice.layout.device):
+    device = choice.layout.device
+    if device.type == "cpu" and active_emulator() is None:  # never one that nobody asked for
+        return False
+    if isinstance(find_gpu(device), str):
         return False
     nodes, out = choice.input_nodes, choice.layout
     if choice.name != "_scaled_mm":
@@ -108,15 +111,6 @@ def _suits(choice: Any) -> bool:
         and all(math.prod(s.get_size()) in of for s, of in zip(scales, legal, strict=False))
         and all(bias.get_dtype() == out.dtype for bias in scales[2:])
     )
-
-
-def _is_active(device: torch.device) -> bool:
-    """Never an emulated GPU that nobody asked for."""
-    if device.type != "cpu":
-        return True
-    from triton_ext.emulator.host.driver import active_gpu
-
-    return active_gpu() is not None
 
 
 def enable() -> None:
