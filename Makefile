@@ -84,7 +84,7 @@ oracle: $(VENV)/.ready
 	$(PYTEST) tests/layouts/test_atoms.py tests/layouts/test_cute.py \
 		tests/hardware/test_cute_descriptors.py tests/hardware/test_tensor_map.py \
 		tests/docs/test_seeds.py tests/emulator/test_cute.py tests/emulator/test_third_party.py \
-		tests/test_hub.py \
+		tests/test_hub.py tests/docs/test_examples.py \
 		$(PYTEST_ARGS)
 	CORPUS_TIER=3 $(PYTEST) tests/passes tests/kernels tests/emulator/test_kernels.py $(PYTEST_ARGS)
 	FUZZ=2000 $(BIN)/pytest tests/emulator/test_limits.py -k only_typed_errors $(PYTEST_ARGS)

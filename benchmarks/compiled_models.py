@@ -100,8 +100,8 @@ def main() -> None:
     parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
     arguments = parser.parse_args()
     torch._inductor.config.force_disable_caches = True
-    rows = (measure(name, arguments.repeats) for name in arguments.models)
-    rows = itertools.chain.from_iterable(rows)
+    models = (measure(name, arguments.repeats) for name in arguments.models)
+    rows = itertools.chain.from_iterable(models)
     harness.report("compiled_models", rows, TABLE, arguments.json)
 
 

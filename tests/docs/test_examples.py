@@ -88,6 +88,17 @@ def test_faults_are_found(run, path, fault):
     assert f"source: examples/{path.name}:" in finished.stderr
 
 
+@pytest.mark.parametrize("way", ["fsdp", "tensor"])
+def test_parallel_training(way):
+    """The losses of both are printed; that they are the same, the example sees to."""
+    pytest.importorskip("transformers", reason="needs the extra 'oracle'")
+    script = ROOT / "examples/parallel_training.py"
+    done = subprocess.run([sys.executable, script, way], capture_output=True, text=True)
+    assert not done.returncode, done.stderr[-2000:]
+    lines = [line.split() for line in done.stdout.splitlines()]
+    assert [line[0] for line in lines] == ["torch", "triton_ext", "72"]
+
+
 def test_cute_dsl_without_the_dsl(run, monkeypatch, tmp_path):
     """It says what to install; PTX that was compiled elsewhere runs, and its faults are found."""
     monkeypatch.setitem(sys.modules, "cutlass", None)

@@ -65,6 +65,7 @@ def triton_ext_scaled_mm(
     return product(a, b, epilogue, out.dtype, out=out)
 
 
+_MM: Any = triton_ext_mm  # Inductor calls it with out=, which the type of its setting does not say
 _OURS = {
     "addmm": triton_ext_addmm,
     "bmm": triton_ext_bmm,
@@ -120,17 +121,17 @@ def enable() -> None:
     ``use_fast_accum``. A graph that was compiled before stays as it is. A process that loads a
     graph from Inductor's cache must have called this, too.
     """
-    if triton_ext_mm in config.external_matmul:
+    if _MM in config.external_matmul:
         return
     for ours in (triton_ext_mm, *_OURS.values()):
         lazy_register_extern_choice(ours)  # graphs in Inductor's cache ask for it by name
-    config.external_matmul = [*config.external_matmul, triton_ext_mm]
+    config.external_matmul = [*config.external_matmul, _MM]
     add_preprocessing_fn(_with_ours)
 
 
 def disable() -> None:
     """Offer them no longer."""
-    config.external_matmul = [each for each in config.external_matmul if each is not triton_ext_mm]
+    config.external_matmul = [each for each in config.external_matmul if each is not _MM]
     functions = get_algorithm_selector_cache().preprocessing_fns
     functions[:] = [each for each in functions if each is not _with_ours]
 
