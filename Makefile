@@ -9,7 +9,7 @@ PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 TREE := build/tree
 
 .PHONY: demo test setup lint tree types layers pytest oracle docs api plots benchmark gpu-test \
-	first-light gpu-benchmark wheel lock clean
+	first-light gpu-benchmark wheel hub-kernel lock clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.ready
@@ -84,6 +84,7 @@ oracle: $(VENV)/.ready
 	$(PYTEST) tests/layouts/test_atoms.py tests/layouts/test_cute.py \
 		tests/hardware/test_cute_descriptors.py tests/hardware/test_tensor_map.py \
 		tests/docs/test_seeds.py tests/emulator/test_cute.py tests/emulator/test_third_party.py \
+		tests/test_hub.py tests/docs/test_examples.py \
 		$(PYTEST_ARGS)
 	CORPUS_TIER=3 $(PYTEST) tests/passes tests/kernels tests/hardware tests/layouts \
 		tests/emulator/test_kernels.py $(PYTEST_ARGS)
@@ -128,6 +129,10 @@ gpu-benchmark: $(VENV)/.ready
 # What `pip install dist/*.whl` installs; .github/workflows/release.yml builds the same.
 wheel: $(VENV)/.ready
 	$(BIN)/python -m build --wheel --no-isolation --outdir dist
+
+# The kernels alone, as a package of the kernel hub: what `kernels.get_local_kernel` loads.
+hub-kernel: $(VENV)/.ready
+	$(BIN)/python hub/build.py dist/hub-kernel
 
 clean:
 	rm -rf $(VENV) .tritons build dist *.egg-info

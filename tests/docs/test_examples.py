@@ -17,6 +17,7 @@ pytest.importorskip("triton", minversion="3.8")
 
 from triton_ext.cli import main
 
+PARALLEL = ROOT / "examples/parallel_training.py"
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 COMMAND = re.compile(r"^ *triton-ext (.*?)(?:  +#.*)?$", re.MULTILINE)
 
@@ -56,10 +57,10 @@ EXPECTED = {
 
 def test_there_are_examples():
     assert {path.stem for path in EXAMPLES} == {
-        "blackwell_matmul", "cute_dsl", "drop_in", "hopper_matmul", "own_pass"
+        "blackwell_matmul", "cute_dsl", "drop_in", "hopper_matmul", "own_pass", PARALLEL.stem
     }  # fmt: skip
     assert len(BROKEN) == 13
-    assert {path for path, _ in SHOWN} == set(EXAMPLES), "each says how to run it"
+    assert {path for path, _ in SHOWN} == set(EXAMPLES) - {PARALLEL}, "each says how to run it"
 
 
 @pytest.mark.parametrize(("path", "command"), SHOWN, ids=[line for _, line in SHOWN])
@@ -86,6 +87,16 @@ def test_faults_are_found(run, path, fault):
     assert not finished.stdout
     assert finished.stderr.startswith(f"triton-ext: {EXPECTED[fault]}: ")
     assert f"source: examples/{path.name}:" in finished.stderr
+
+
+@pytest.mark.parametrize("way", ["fsdp", "tensor"])
+def test_parallel_training(way):
+    """The losses of both are printed; that they are the same, the example sees to."""
+    pytest.importorskip("transformers", reason="needs the extra 'oracle'")
+    done = subprocess.run([sys.executable, PARALLEL, way], capture_output=True, text=True)
+    assert not done.returncode, done.stderr[-2000:]
+    lines = [line.split() for line in done.stdout.splitlines()]
+    assert [line[0] for line in lines] == ["torch", "triton_ext", "72"]
 
 
 def test_cute_dsl_without_the_dsl(run, monkeypatch, tmp_path):

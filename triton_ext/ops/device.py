@@ -33,9 +33,23 @@ class Gpu:
         """The context in which kernels run on it."""
         if self.index is not None:
             return torch.cuda.device(self.index)
-        from triton_ext.emulator.host.driver import active_gpu, emulate
+        return nullcontext() if active_emulator() else _emulator().emulate(f"sm_{self.arch}")
 
-        return nullcontext() if active_gpu() else emulate(f"sm_{self.arch}")
+
+@functools.cache
+def _emulator() -> Any:
+    """The driver of emulated GPUs; None where the kernels were installed without."""
+    try:
+        from triton_ext.emulator.host import driver  # imports the whole emulator
+    except ModuleNotFoundError:
+        return None
+    return driver
+
+
+def active_emulator() -> Any:
+    """The emulated GPU that is active, or None."""
+    driver = _emulator()
+    return None if driver is None else driver.active_gpu()
 
 
 @functools.cache
@@ -63,12 +77,10 @@ def find_gpu(device: torch.device) -> Gpu | str:
     if device.type == "cuda":
         return _cuda_gpu(torch.cuda.current_device() if device.index is None else device.index)
     if device.type == "cpu":
-        from triton_ext.emulator.host.driver import active_gpu  # imports the whole emulator
-
-        gpu = active_gpu()
+        gpu = active_emulator()
         if gpu is not None:
             return _emulated_gpu(gpu.arch)
-        if not torch.cuda.is_available():
+        if not torch.cuda.is_available() and _emulator() is not None:
             return _emulated_gpu(100)
     return f"the tensors are on {device}"
 

@@ -23,7 +23,7 @@ from torch._inductor import config
 from torch._inductor.kernel.mm import lazy_register_extern_choice
 from torch._inductor.select_algorithm import add_preprocessing_fn, get_algorithm_selector_cache
 
-from triton_ext.ops.device import find_gpu
+from triton_ext.ops.device import active_emulator, find_gpu
 from triton_ext.ops.epilogue import Epilogue
 from triton_ext.ops.overrides import PRODUCTS
 from triton_ext.ops.products import product
@@ -65,6 +65,7 @@ def triton_ext_scaled_mm(
     return product(a, b, epilogue, out.dtype, out=out)
 
 
+_MM: Any = triton_ext_mm  # Inductor calls it with out=, which the type of its setting does not say
 _OURS = {
     "addmm": triton_ext_addmm,
     "bmm": triton_ext_bmm,
@@ -91,7 +92,10 @@ def _suits(choice: Any) -> bool:
     """
     if not (config.max_autotune or config.max_autotune_gemm):
         return False
-    if isinstance(find_gpu(choice.layout.device), str) or not _is_active(choice.layout.device):
+    device = choice.layout.device
+    if device.type == "cpu" and active_emulator() is None:  # never one that nobody asked for
+        return False
+    if isinstance(find_gpu(device), str):
         return False
     nodes, out = choice.input_nodes, choice.layout
     if choice.name != "_scaled_mm":
@@ -110,15 +114,6 @@ def _suits(choice: Any) -> bool:
     )
 
 
-def _is_active(device: torch.device) -> bool:
-    """Never an emulated GPU that nobody asked for."""
-    if device.type != "cpu":
-        return True
-    from triton_ext.emulator.host.driver import active_gpu
-
-    return active_gpu() is not None
-
-
 def enable() -> None:
     """Offer this project's kernels to what is compiled with max-autotune from now on.
 
@@ -126,17 +121,17 @@ def enable() -> None:
     ``use_fast_accum``. A graph that was compiled before stays as it is. A process that loads a
     graph from Inductor's cache must have called this, too.
     """
-    if triton_ext_mm in config.external_matmul:
+    if _MM in config.external_matmul:
         return
     for ours in (triton_ext_mm, *_OURS.values()):
         lazy_register_extern_choice(ours)  # graphs in Inductor's cache ask for it by name
-    config.external_matmul = [*config.external_matmul, triton_ext_mm]
+    config.external_matmul = [*config.external_matmul, _MM]
     add_preprocessing_fn(_with_ours)
 
 
 def disable() -> None:
     """Offer them no longer."""
-    config.external_matmul = [each for each in config.external_matmul if each is not triton_ext_mm]
+    config.external_matmul = [each for each in config.external_matmul if each is not _MM]
     functions = get_algorithm_selector_cache().preprocessing_fns
     functions[:] = [each for each in functions if each is not _with_ours]
 

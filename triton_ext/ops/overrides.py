@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from triton_ext.ops.device import find_gpu
+from triton_ext.ops.device import active_emulator, find_gpu
 from triton_ext.ops.epilogue import NOTHING, Epilogue, broadcasts_to, sum_epilogue
 from triton_ext.ops.plans import find
 from triton_ext.ops.products import product
@@ -59,11 +59,8 @@ def _takes(
         return False
     if out is not None and out.shape != shape:
         return False
-    if a.device.type == "cpu":  # never an emulated GPU that nobody asked for
-        from triton_ext.emulator.host.driver import active_gpu
-
-        if active_gpu() is None:
-            return False
+    if a.device.type == "cpu" and active_emulator() is None:  # never one that nobody asked for
+        return False
     return alpha != 0 and not isinstance(find_gpu(a.device), str)
 
 
@@ -157,9 +154,7 @@ class DropIn:
         with _lock:
             if torch.cuda.is_available() and torch.backends.cuda.is_built():  # not on the host
                 _install("CUDA")
-            from triton_ext.emulator.host.driver import active_gpu
-
-            if active_gpu() is not None:
+            if active_emulator() is not None:
                 _install("CPU")
             self._holds += 1
             _depth += 1

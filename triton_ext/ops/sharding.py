@@ -24,8 +24,8 @@ from torch.distributed.tensor.experimental import register_sharding
 from triton_ext.ops import registered
 from triton_ext.ops.types import FP8_TYPES
 
-Rule = tuple[list[Placement | None], list[Placement | None]]
-"""The placements of the output, and of the arguments (None: no tensor)."""
+Placements = list[Placement | None]
+"""Along one dimension of a mesh; None where there is no tensor."""
 
 
 def _rules(
@@ -35,7 +35,7 @@ def _rules(
     *,
     letters: str,
     linear: bool = True,
-) -> list[tuple[list[Placement], list[Placement | None], list[Placement | None]]]:
+) -> list[tuple[Placements, Placements, Placements]]:
     """The placements of the output, of the factors, and of what is added.
 
     Args:
@@ -74,7 +74,7 @@ def _mm(
     activation: str | None = None,
     residual: Any = None,
     *factors: float,
-) -> list[Rule]:
+) -> list[tuple[Placements, Placements]]:
     added: list[str | None] = [None if bias is None else "n", None]
     if residual is not None:
         dims = "mn"[2 - len(residual.shape) :]
@@ -88,7 +88,9 @@ def _mm(
 
 
 @register_sharding(registered.bmm)  # type: ignore[untyped-decorator]
-def _bmm(a: Any, b: Any, out_dtype: torch.dtype | None = None) -> list[Rule]:
+def _bmm(
+    a: Any, b: Any, out_dtype: torch.dtype | None = None
+) -> list[tuple[Placements, Placements]]:
     linear = out_dtype not in FP8_TYPES
     rules = _rules("bmn", ("bmk", "bkn"), letters="bmn", linear=linear)
     return [(out, [*placed, None]) for out, placed, _ in rules]
@@ -104,7 +106,7 @@ def _scaled_mm(
     out_dtype: torch.dtype,
     blocks_a: Any = None,
     blocks_b: Any = None,
-) -> list[Rule]:
+) -> list[tuple[Placements, Placements]]:
     """Scales of blocks lie in pieces of 128 rows: shards must be made of whole ones."""
     letters, blocks = "", []
     for letter, size, each in (("m", a.shape[0], blocks_a), ("n", b.shape[1], blocks_b)):
