@@ -64,7 +64,8 @@ def report(
     path: Path | None,
     note: str = "",
 ) -> list[Row]:
-    """Print the machine, a note, and a benchmark's rows as they come; then write them.
+    """Print the machine, a note, and a benchmark's rows, and write them, as they come: what was
+    measured before a time limit is of use.
 
     Args:
         benchmark: the module's name.
@@ -77,8 +78,8 @@ def report(
     for row in rows:
         found.append(row)
         print(table.line(row), flush=True)
-    if path is not None:
-        write(path, benchmark, found)
+        if path is not None:
+            write(path, benchmark, found)
     return found
 
 
