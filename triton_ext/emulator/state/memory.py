@@ -377,6 +377,10 @@ class SharedMemory:
         # copies over them must have seen. (calloc: what nobody reads takes no memory.)
         self.last_load: NDArray[np.int64] = np.zeros((clocks.agents, rounded // GRANULE), np.int64)
         self.has_loaded = np.zeros(clocks.agents, np.bool_)
+        # The same for each byte, of the agents that read through the generic proxy: their rows.
+        self._loaders: NDArray[np.intp] = np.zeros(0, np.intp)
+        self._row = np.full(clocks.agents, -1, np.intp)
+        self._loaded: NDArray[np.int64] = np.zeros((0, rounded), np.int64)
         self.copies: dict[int, Any] = {}
         """What TMA has copied in, by the event: `triton_ext.emulator.units.provenance`."""
 
@@ -428,9 +432,51 @@ class SharedMemory:
         late = self._rows(self.written, offsets, width) > self.clocks.seen[agents[:, None], writers]
         if late.any():
             self._unordered(offsets, late, writers, "is read, and was written by")
-        self.last_load[agents, offsets // GRANULE] = self.clocks.tick(agents)
+        event = self.clocks.tick(agents)
+        self.last_load[agents, offsets // GRANULE] = event
         self.has_loaded[agents] = True
+        rows = self._row[agents]
+        if rows.min() < 0:
+            self._add_loaders(np.unique(agents[rows < 0]))
+            rows = self._row[agents]
+        self._bytes_loaded(width)[rows, offsets // width] = event
         return self._rows(self.data, offsets, width)
+
+    def _bytes_loaded(self, width: int) -> NDArray[np.int64]:
+        """(loaders, n, width): the event of each one's last read of each byte."""
+        of_all = self._loaded[:, : self._loaded.shape[1] // width * width]
+        return of_all.reshape(len(of_all), -1, width)
+
+    def _add_loaders(self, agents: Agents) -> None:
+        first, number = len(self._loaders), len(self._loaders) + len(agents)
+        if number > len(self._loaded):
+            more = np.zeros((2 * number, self._loaded.shape[1]), np.int64)  # calloc, as above
+            more[:first] = self._loaded[:first]
+            self._loaded = more
+        self._row[agents] = np.arange(first, number)
+        self._loaders = np.concatenate([self._loaders, agents])
+
+    def _check_loaded(self, offsets: Offsets, values: Bytes, agents: Agents) -> None:
+        """Raise if lanes' agents write bytes that another agent's thread may not have read yet."""
+        loaders = self._loaders
+        if not len(loaders):
+            return
+        seen = self.clocks.seen[agents[:, None], loaders]
+        near = self.last_load[loaders, (offsets // GRANULE)[:, None]] > seen
+        lanes = np.flatnonzero(near.any(axis=1))
+        if not len(lanes):
+            return
+        width = values.shape[1]
+        loads = self._bytes_loaded(width)[: len(loaders), offsets[lanes] // width]
+        late = loads > seen[lanes].T[:, :, None]
+        late &= self._rows(self.data, offsets[lanes], width) != values[lanes]
+        if late.any():
+            loader, lane, byte = (int(n) for n in np.argwhere(late)[0])
+            raise SynchronizationFault(
+                f"shared address {int(offsets[lanes[lane]]) + byte:#x} is written, and was read by"
+                f" {self.agent_name(int(loaders[loader]))}, and nothing orders that read before (a"
+                " barrier)"
+            )
 
     def _check_loads(self, chunks: Any, clock: Clock, name: str) -> None:
         """Raise if `name` writes 16-byte chunks that someone may still be reading."""
@@ -468,6 +514,7 @@ class SharedMemory:
         late = self._rows(self.read, offsets, width) > self.clocks.seen[agents[:, None], readers]
         if late.any():
             self._unordered(offsets, late, readers, "is written, and may still be read by")
+        self._check_loaded(offsets, values, agents)
         scatter(self.data, offsets, values, width)
         scatter(self.writer, offsets, agents[:, None], width)
         scatter(self.written, offsets, event, width)
