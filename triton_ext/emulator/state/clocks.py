@@ -111,6 +111,13 @@ class Clocks:
                 clock.foreign = merged(clock.foreign, self.foreign.get(agent, {}))
         return clock
 
+    def knows(self, agent: int) -> NDArray[np.int64]:
+        """What an agent has seen, or observed by relaxed waits: it knows that this has happened."""
+        known = self.seen[agent]
+        for clock in self._observed.get(agent, {}).values():
+            known = np.maximum(known, clock.seen)
+        return known
+
     def acquire(self, agents: Agents, clock: Clock) -> None:
         """From now on `agents` have seen what the clock has."""
         self.seen[agents] = np.maximum(self.seen[agents], clock.seen)

@@ -589,6 +589,15 @@ class SharedMemory:
         if self.moved is not None:
             self.moved(name, "store", values.size)
 
+    def last_accesses(self) -> dict[int, int]:
+        """The event of each agent's last access that has left a trace."""
+        loads = {int(agent): int(self.last_load[agent].max()) for agent in
+                 np.flatnonzero(self.has_loaded)}  # fmt: skip
+        for agent in np.unique(self.writer[self.writer >= 0]).tolist():
+            event = int(self.written[self.writer == agent].max())
+            loads[agent] = max(event, loads.get(agent, 0))
+        return loads
+
     # ---------------------------------------------------------- atomic operations
 
     def atomic_load(self, offsets: Offsets, width: int, agents: Agents) -> Bytes:
