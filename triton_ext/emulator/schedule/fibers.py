@@ -360,19 +360,17 @@ class Fibers:
         return True
 
     def _settle(self, step: Step, lanes: Lanes) -> None:
-        """Complete the loads whose registers the step names."""
+        """Complete the loads whose values, or what is computed of them, the step stores."""
         for warp in lane_sets.warps(lanes).tolist():
-            loads = self.cta.arriving.get(warp)
-            if not loads:
-                continue
-            left = [load for load in loads if step.touched.isdisjoint(load.registers)]
-            if len(left) == len(loads):
-                continue
-            for load in loads:
-                if load not in left:
+            loads = self.cta.arriving.get(warp, [])
+            used = [load for load in loads if not step.touched.isdisjoint(load.registers)]
+            for load in used:
+                if step.written:
+                    load.registers.update(step.written)
+                else:
                     load.complete()
-            self.cta.arriving[warp] = left
-            if not left:
+                    loads.remove(load)
+            if used and not loads:
                 del self.cta.arriving[warp]
 
     def _check_in_flight(self, step: Step, lanes: Lanes) -> None:
