@@ -171,7 +171,7 @@ class Fibers:
         """Run a fiber until it waits, splits or reaches `stop`; the number of instructions."""
         steps, cta, observer = self.steps, self.cta, self._observer
         machine, pred, end = cta.machine, cta.files["pred"], len(self.steps)
-        counts = machine.counts
+        counts, clocks = machine.counts, cta.cluster.clocks
         done = 0
         while done < budget:
             pc = fiber.pc
@@ -185,6 +185,8 @@ class Fibers:
                 fiber.parked = True
                 return done
             lanes = fiber.lanes
+            if step.meets:
+                clocks.lanes_meet(cta.agents(lanes))
             if cta.in_flight and not step.in_flight:
                 self._check_in_flight(step, lanes)
             if cta.arriving:

@@ -26,7 +26,7 @@ from triton_ext.emulator.errors import (
     UninitializedRead,
 )
 from triton_ext.emulator.state.clocks import Agents, Clock, Clocks
-from triton_ext.hardware.architecture import CTA_ADDRESS_BITS
+from triton_ext.hardware.architecture import CTA_ADDRESS_BITS, WARP_THREADS
 
 Bytes = NDArray[np.uint8]
 Offsets = NDArray[np.int64]
@@ -45,6 +45,8 @@ EMPTY = np.tile(np.array([0xA5, 0x5A, 0xFA, 0x7F], np.uint8), 4)
 """What memory that nothing has written holds, if that is checked: NaN, as fp32 and bf16."""
 GRANULE = 16
 """Bytes of shared memory whose last reads are remembered together: a bulk copy's unit."""
+SEVERAL = 255
+"""In place of a lane: several have written the byte with one instruction."""
 HELD = 1 << 62
 """The "last read" of bytes that nothing may write: those of a live mbarrier."""
 
@@ -370,6 +372,8 @@ class SharedMemory:
         self.read: NDArray[np.int64] = np.zeros(rounded, np.int64)
         self.atomic: NDArray[np.int64] = np.zeros(rounded, np.int64)
         """The event of the last atomic write; the last write was atomic if it is the same."""
+        self.lane: NDArray[np.uint8] = np.zeros(rounded, np.uint8)
+        """Of its warp, the lane that wrote last through the generic proxy; SEVERAL, if several."""
         self.plain_writer = np.full(rounded, -1, np.int16)
         self.plain_written: NDArray[np.int64] = np.zeros(rounded, np.int64)
         """The last write before the atomic ones."""
@@ -423,15 +427,26 @@ class SharedMemory:
 
     agent_name: Callable[[int], str] = staticmethod(lambda agent: f"agent {agent}")
 
-    def load(self, offsets: Offsets, width: int, agents: Agents) -> Bytes:
-        """(n, width) bytes, read through the generic proxy by the agent of each lane."""
+    def load(
+        self, offsets: Offsets, width: int, agents: Agents, threads: Agents | None = None
+    ) -> Bytes:
+        """(n, width) bytes, read through the generic proxy by the agent of each lane.
+
+        Args:
+            threads: of this block, if they are: lanes of a warp need not be in step.
+        """
         self._check(offsets, width)
         writers = self._rows(self.writer, offsets, width)
         if (writers < 0).any():
             self._no_writer(offsets, writers)
-        late = self._rows(self.written, offsets, width) > self.clocks.seen[agents[:, None], writers]
+        written = self._rows(self.written, offsets, width)
+        late = written > self.clocks.seen[agents[:, None], writers]
         if late.any():
             self._unordered(offsets, late, writers, "is read, and was written by")
+        if threads is not None:
+            recent = (writers == agents[:, None]) & (written > self.clocks.met[agents][:, None])
+            if recent.any():
+                self._check_lanes(offsets, width, recent, threads)
         event = self.clocks.tick(agents)
         self.last_load[agents, offsets // GRANULE] = event
         self.has_loaded[agents] = True
@@ -441,6 +456,29 @@ class SharedMemory:
             rows = self._row[agents]
         self._bytes_loaded(width)[rows, offsets // width] = event
         return self._rows(self.data, offsets, width)
+
+    def _check_lanes(
+        self, offsets: Offsets, width: int, recent: NDArray[np.bool_], threads: Agents
+    ) -> None:
+        """Raise if one of `recent`, which the reader's own warp wrote, is another lane's."""
+        lanes, own = self._rows(self.lane, offsets, width), threads[:, None] % WARP_THREADS
+        apart = recent & (lanes != own) & (lanes != SEVERAL)
+        if apart.any():
+            reader, byte = (int(n) for n in np.argwhere(apart)[0])
+            warp, lane = divmod(int(threads[reader]), WARP_THREADS)
+            raise SynchronizationFault(
+                f"shared address {int(offsets[reader]) + byte:#x} is read by warp {warp}, lane"
+                f" {lane}, and was written by its lane {int(lanes[reader, byte])}: the lanes of a"
+                " warp need not be in step; bar.warp.sync (__syncwarp) is missing"
+            )
+
+    def note_lanes(self, offsets: Offsets, width: int, threads: Agents) -> None:
+        """Remember which lanes of this block's warps have just stored."""
+        lanes = (threads % WARP_THREADS).astype(np.uint8)[:, None]
+        scatter(self.lane, offsets, lanes, width)
+        shared = (self._rows(self.lane, offsets, width) != lanes).any(axis=1)
+        if shared.any():
+            scatter(self.lane, offsets[shared], SEVERAL, width)
 
     def _bytes_loaded(self, width: int) -> NDArray[np.int64]:
         """(loaders, n, width): the event of each one's last read of each byte."""
