@@ -760,5 +760,5 @@ def test_a_block_must_not_end_before_others_last_access(access, schedule):
     without = start + reach + (end if access else NEIGHBOUR.format(before=SYNC, after="{SYNC}"))
     arrive = "\n barrier.cluster.arrive.aligned;\n"
     broken = (start + reach + arrive) if access else without.replace("{SYNC}", arrive)
-    with pytest.raises(SynchronizationFault, match="may end before|which has ended"):
+    with pytest.raises(SynchronizationFault, match=r"may end before|which has ended"):
         run(broken, grid=2, cluster=2, schedule=schedule, seed=1)

@@ -423,7 +423,7 @@ def capture(job: dict[str, Any]) -> list[Launched]:
                 config = MatmulConfig(job["arch"], **job["config"])
                 a, b, extras, _ = plan_launch.problem(config, 256, 256, 256)
                 with triton_ext.emulate(job["arch"], cuda_on_host=True):
-                    plan_launch.launch(config, a, b, extras, 4)
+                    plan_launch.launch(config, a, b, extras, job.get("multiprocessors", 4))
             else:
                 corpus_worker.DO[job["do"]](job)
     finally:
