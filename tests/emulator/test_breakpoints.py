@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import re
 import sys
 from pathlib import Path
 
@@ -44,6 +45,16 @@ def test_tiles_of_tma_are_unswizzled():
         for wrong in (lambda: stop.shared(16, (4,), np.int8), stop.tensor_memory):
             with pytest.raises(LaunchError):
                 wrong()
+        for tile in tiles:  # the name of an address says where its byte is in the tile
+            raw_bytes = stop.shared(tile.address, (8192,), np.uint8)
+            for offset in range(0, 8192, 331):
+                named = re.fullmatch(
+                    rf"row (\d+), byte (\d+), of the box of the TMA copy at {tile.source}",
+                    stop.name(tile.address + offset),
+                )
+                row, byte = map(int, named.groups())
+                assert raw_bytes[offset] == tile.values.view(np.uint8)[row, byte]
+        assert stop.name(tiles[-1].address + 8192 + 8) == ""
         with pytest.raises(LayoutError):
             stop.shared(tiles[0].address, (64, 64), np.float16, "no layout")
 

@@ -76,6 +76,11 @@ class Stop:
             found.append(Tile(copied.address, source, rows))
         return sorted(found, key=lambda tile: tile.address)
 
+    def name(self, address: int) -> str:
+        """What TMA has put to a shared address: ``row 3, byte 16, of the box of the TMA copy at``
+        a line; "" if it was not TMA that wrote it last."""
+        return self._cta.shared.place(address & (1 << RANK_SHIFT) - 1).removeprefix("; there lies ")
+
     def shared(
         self,
         address: int,

@@ -420,7 +420,14 @@ class SharedMemory:
         raise SynchronizationFault(
             f"shared address {int(offsets[lane]) + byte:#x} {what}"
             f" {self.agent_name(int(others[lane, byte]))}, and nothing orders the two"
+            f"{self.place(int(offsets[lane]) + byte)}"
         )
+
+    def place(self, offset: int) -> str:
+        """``; there lies row 3, byte 16, of the box of ...``: what TMA has put there, or ""."""
+        copied = self.copies.get(int(self.written[offset]))
+        named = copied.place(offset) if copied is not None else ""
+        return f"; there lies {named}" if named else ""
 
     moved: Callable[[str, str, int], None] | None = None
     """Told of what asynchronous units move: their name, "load" or "store", and how many bytes."""
@@ -513,7 +520,7 @@ class SharedMemory:
             raise SynchronizationFault(
                 f"shared address {int(offsets[lanes[lane]]) + byte:#x} is written, and was read by"
                 f" {self.agent_name(int(loaders[loader]))}, and nothing orders that read before (a"
-                " barrier)"
+                f" barrier){self.place(int(offsets[lanes[lane]]) + byte)}"
             )
 
     def _check_loads(self, chunks: Any, clock: Clock, name: str) -> None:
@@ -531,6 +538,7 @@ class SharedMemory:
                 f"shared address {first * GRANULE:#x} is written by {name}, and may still be read"
                 f" by {self.agent_name(int(agents[agent]))}: nothing orders its read before (an"
                 " arrival at the mbarrier that the copy waits for, or a barrier)"
+                f"{self.place(first * GRANULE)}"
             )
 
     def store(self, offsets: Offsets, values: Bytes, agents: Agents, event: int) -> None:
@@ -593,6 +601,7 @@ class SharedMemory:
             raise SynchronizationFault(
                 f"{name} reads shared address {int(offsets[lane]) + byte:#x}, written by"
                 f" {self.agent_name(writer)}; between the two, {missing} is missing"
+                f"{self.place(int(offsets[lane]) + byte)}"
             )
         event = self.clocks.unit_event(unit)
         scatter(self.reader, offsets, unit, width)
