@@ -242,13 +242,13 @@ TUTORIALS: dict[str, list[tuple[int, Callable[[Any], Any]]]] = {
     "05-wgmma": [(90, lambda t: t.test_blocked_matmul_pipelined(208, 416, 304, 64, 64, 64, 4))],
     "06-tcgen05": [(100, lambda t: t.test_blocked_matmul_pipelined(208, 416, 304, 64, 64, 64, 4))],
     "07-persistence": [
-        (arch, lambda t: t.test_pipelined_matmul(200, 300, 328, 128, 256, 64, 3, 4))
+        (arch, lambda t: t.test_pipelined_matmul(208, 416, 304, 128, 256, 64, 3, 4))
         for arch in (90, 100)
     ],
     "08-warp-specialization": [
         (100, lambda t: t.test_elementwise_add_warp_specialized(100, 192, 32, 64, 2, 2, 4)),
         (100, lambda t: t.test_matmul_warp_specialized(
-            300, 200, 328, 128, 128, 64, 3, 4, 4, t.t7.schedulers[0])),
+            208, 416, 304, 128, 128, 64, 3, 4, 4, t.t7.schedulers[0])),
     ],
     "10-tcgen05-copy": [
         (100, lambda t: t.test_matmul_accumulate(256, 128, 192, 128, 64, 64, 3, t.torch.float16))
