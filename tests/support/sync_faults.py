@@ -251,7 +251,7 @@ TUTORIALS: dict[str, list[tuple[int, Callable[[Any], Any]]]] = {
             208, 416, 304, 128, 128, 64, 3, 4, 4, t.t7.schedulers[0])),
     ],
     "10-tcgen05-copy": [
-        (100, lambda t: t.test_matmul_accumulate(256, 128, 192, 128, 64, 64, 3, t.torch.float16))
+        (100, lambda t: t.test_matmul_accumulate(256, 256, 448, 128, 64, 64, 3, t.torch.float16))
     ],
     "11-tcgen05-mma-scaled": [
         (100, lambda t: t.test_mma_scaled_tcgen05_copy(128, 128, 256, "mxfp8", "mxfp8", 128, 128))
