@@ -256,8 +256,6 @@ TUTORIALS: dict[str, list[tuple[int, Callable[[Any], Any]]]] = {
     "11-tcgen05-mma-scaled": [
         (100, lambda t: t.test_mma_scaled_tcgen05_copy(128, 128, 256, "mxfp8", "mxfp8", 128, 128))
     ],
-    "14-multicta": [(100, lambda t: t.test_tma_multicast_copy()),
-                    (90, lambda t: t.test_tma_multicast_copy())],
 }  # fmt: skip
 """By the name of the file: on which architecture which of its tests, made small."""
 

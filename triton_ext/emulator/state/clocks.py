@@ -119,7 +119,7 @@ class Clocks:
 
     def knows(self, agent: int) -> NDArray[np.int64]:
         """What an agent has seen, or observed by relaxed waits: it knows that this has happened."""
-        known = self.seen[agent]
+        known: NDArray[np.int64] = self.seen[agent]
         for clock in self._observed.get(agent, {}).values():
             known = np.maximum(known, clock.seen)
         return known
