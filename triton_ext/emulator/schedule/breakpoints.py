@@ -133,7 +133,8 @@ class Stop:
         words = core.memory.data[:, column : column + columns]
         if column < 0 or words.shape[1] != columns:
             raise LaunchError(f"columns {column} to {column + columns - 1}: there are 512")
-        return np.ascontiguousarray(words).view(dtype)
+        matrix: Matrix = np.ascontiguousarray(words).view(dtype)
+        return matrix
 
 
 @dataclass
@@ -176,15 +177,14 @@ class Breakpoints(Observer):
         self._before: dict[tuple[Cta, int], SourceLine | None] = {}
 
     def instruction(self, cta: Cta, step: Step, lanes: Lanes) -> None:
-        source = step.instruction.source
-        came = False
+        source, came = step.instruction.source, False
         for warp in lane_sets.warps(lanes).tolist():
             last = self._before.get((cta, warp))
-            came |= source is not None and (
-                last is None or (last.file, last.line) != (source.file, source.line)
-            )
+            came |= last is None or source is None or str(last) != str(source)
             self._before[cta, warp] = source
-        for each in self.all if came and source is not None else ():
+        if source is None or not came:
+            return
+        for each in self.all:
             if each.has(source):
                 each.hits += 1
                 each.callback(Stop(cta, lanes, step.instruction))
