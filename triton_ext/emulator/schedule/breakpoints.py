@@ -109,7 +109,7 @@ class Stop:
                 f"address {address:#x}, shape {shape}: must be inside of the block's shared memory,"
                 f" {SHARED_BASE:#x} to {memory.size - 1:#x}"
             )
-        values = memory.data[first : first + number * kind.itemsize].copy().view(kind)
+        values: Matrix = memory.data[first : first + number * kind.itemsize].copy().view(kind)
         if layout is None:
             return values.reshape(shape)
         if isinstance(layout, str):
