@@ -636,14 +636,16 @@ class SharedMemory:
         if self.moved is not None:
             self.moved(name, "store", values.size)
 
-    def last_accesses(self) -> dict[int, int]:
-        """The event of each agent's last access that has left a trace."""
-        loads = {int(agent): int(self.last_load[agent].max()) for agent in
-                 np.flatnonzero(self.has_loaded)}  # fmt: skip
-        for agent in np.unique(self.writer[self.writer >= 0]).tolist():
-            event = int(self.written[self.writer == agent].max())
-            loads[agent] = max(event, loads.get(agent, 0))
-        return loads
+    def last_accesses(self, but: range) -> dict[int, int]:
+        """The event of each agent's last access that has left a trace, but for some agents."""
+        agents = [each for each in np.flatnonzero(self.has_loaded).tolist() if each not in but]
+        found = {agent: int(self.last_load[agent].max()) for agent in agents}
+        writers = self.writer
+        others = (writers >= 0) & ((writers < but.start) | (writers >= but.stop))
+        for agent in np.unique(writers[others]).tolist():
+            event = int(self.written[writers == agent].max())
+            found[agent] = max(event, found.get(agent, 0))
+        return found
 
     # ---------------------------------------------------------- atomic operations
 

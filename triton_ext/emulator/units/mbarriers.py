@@ -149,13 +149,13 @@ def check_others(cta: Cta) -> None:
     cluster, own = cta.cluster, range(cta.first_agent, cta.first_agent + cta.agents_each)
     if len(cluster.ctas) == 1:
         return
-    last = dict(cta.shared.last_accesses())
+    last = cta.shared.last_accesses(own)
     for barrier in cta.mbarriers.values():
         for agent, event in barrier.remote.items():
             last[agent] = max(event, last.get(agent, 0))
     seen = cluster.clocks.seen[own.start : own.start + cta.warps]
     for agent, event in last.items():
-        if agent not in own and int(seen[:, agent].max()) < event:
+        if int(seen[:, agent].max()) < event:
             raise SynchronizationFault(
                 f"block {cta.index} may end before {cluster.agent_name(agent)} has accessed its"
                 " shared memory for the last time, and nothing orders the two: a wait for the"
