@@ -68,7 +68,7 @@ def _arrival(
 ) -> Callable[[Clock], None]:
     def arrive(clock: Clock) -> None:
         for address in addresses:
-            barrier = find(cta, address)
+            barrier = find(cta, address, clock=clock)
             if address >> RANK_SHIFT == cta.rank:
                 barrier.check_turn(clock.seen, "a tcgen05.commit")
             else:

@@ -73,11 +73,12 @@ def name_of(cta: Cta, offset: int) -> str:
     return text
 
 
-def find(cta: Cta, address: int, agent: int | None = None) -> MBarrier:
+def find(cta: Cta, address: int, agent: int | None = None, clock: Clock | None = None) -> MBarrier:
     """The mbarrier at a shared address.
 
     Args:
         agent: that of the thread that uses it, which must have seen its initialisation.
+        clock: what the thread had seen that issued the asynchronous work which uses it.
 
     Raises:
         BarrierFault: there is none.
@@ -91,7 +92,8 @@ def find(cta: Cta, address: int, agent: int | None = None) -> MBarrier:
             f"no mbarrier is initialised at shared address"
             f" {name_of(target, address & OFFSET_MASK)}{aligned}"
         )
-    if agent is not None and cta.cluster.clocks.seen[agent, barrier.made_by] < barrier.made_at:
+    seen = clock.seen if clock else None if agent is None else cta.cluster.clocks.seen[agent]
+    if seen is not None and seen[barrier.made_by] < barrier.made_at:
         where = " of the cluster (fence.mbarrier_init and barrier.cluster)"
         raise SynchronizationFault(
             f"{barrier.name} was initialised by {cta.cluster.agent_name(barrier.made_by)}, and"
