@@ -90,6 +90,7 @@ oracle: $(VENV)/.ready
 		tests/emulator/test_kernels.py $(PYTEST_ARGS)
 	FUZZ=2000 $(BIN)/pytest tests/emulator/test_limits.py -k only_typed_errors $(PYTEST_ARGS)
 	$(BIN)/python tests/support/ptx_faults.py --kernels 40 --seed $$(date +%s)
+	$(BIN)/python tests/support/sync_faults.py --each 2
 
 # The pictures in docs/, and what its commands print (a test compares them with what is committed);
 # and the reference of the Python API, as HTML in build/api.

@@ -686,3 +686,80 @@ def test_bytes_of_a_mask():
     assert (words[:, 1:3] == 0xFFFFFFFF).all()
     assert (words[:, 0] == np.arange(128)).all()
     assert (words[:, 3] == np.arange(128)).all()
+
+
+# ------------------------------------------------- what seeded bugs showed to be missed before
+
+EXCHANGE = """
+ shl.b32 %r10, %r0, 2;
+ add.u32 %r11, %r10, %r2;
+ st.shared.b32 [%r11], %r0;
+ {written}
+ xor.b32 %r12, %r10, {other};
+ add.u32 %r13, %r12, %r2;
+ ld.shared.b32 %r20, [%r13];
+ {read}
+ st.shared.b32 [%r11], 7;
+"""
+"""Each thread takes what another one stored, and stores again."""
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize(
+    ("other", "written", "read", "message"),
+    [
+        (512 // 2, "bar.sync 0;", "bar.sync 0;", ""),
+        (512 // 2, "bar.sync 0;", "", "nothing orders that read before"),
+        (512 // 2, "", "bar.sync 0;", "nothing orders the two|nothing wrote it"),
+        (4, "bar.warp.sync -1;", "", ""),
+        (4, "", "", "the lanes of a warp need not be in step"),
+        (0, "", "", ""),
+    ],
+)
+def test_threads_exchange_through_shared_memory(other, written, read, message, schedule):
+    body = EXCHANGE.format(other=other, written=written, read=read) + STORE_EACH
+    if not message:
+        np.testing.assert_array_equal(
+            run(body, schedule=schedule)[:128], np.arange(128) ^ other // 4
+        )
+        return
+    with pytest.raises((SynchronizationFault, UninitializedRead), match=message):
+        run(body, schedule=schedule)
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("waits", [True, False])
+def test_an_arrival_must_know_its_phase(schedule, waits):
+    """Two warps arrive in each of two phases; else an arrival could count for the first phase."""
+    wait = "\nL1:\n mbarrier.try_wait.parity.shared.b64 %p3, [%r1], 0;\n @!%p3 bra L1;\n"
+    arrive = "\n setp.eq.u32 %p4, %r40, 0;\n @%p4 mbarrier.arrive.shared.b64 _, [%r1];\n"
+    body = (
+        "\n @%p1 mbarrier.init.shared.b64 [%r1], 2;\n bar.sync 0;\n and.b32 %r40, %r0, 31;"
+        + arrive + (wait if waits else "") + arrive
+        + wait.replace("L1", "L2").replace(", 0;", ", 1;")
+    )  # fmt: skip
+    if waits:
+        run(body, block=64, schedule=schedule)
+        return
+    with pytest.raises((SynchronizationFault, BarrierFault, Deadlock)) as caught:
+        run(body, block=64, schedule=schedule)
+    assert schedule != "eager" or "it could count for that one" in str(caught.value)
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize(
+    "access", ["", " @%p1 mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%r9];\n"]
+)
+def test_a_block_must_not_end_before_others_last_access(access, schedule):
+    """The cluster's barrier at the end, with and without the wait."""
+    init = " @%p1 mbarrier.init.shared.b64 [%r1], 1;\n"
+    reach = " mapa.shared::cluster.u32 %r9, %r1, %r51;\n" + access
+    end = SYNC if access else ""
+    start = CLUSTER_INIT + init + SYNC
+    read = "" if access else NEIGHBOUR.format(before=SYNC, after=SYNC)
+    run(start + reach + read + end, grid=2, cluster=2, schedule=schedule, seed=1)
+    without = start + reach + (end if access else NEIGHBOUR.format(before=SYNC, after="{SYNC}"))
+    arrive = "\n barrier.cluster.arrive.aligned;\n"
+    broken = (start + reach + arrive) if access else without.replace("{SYNC}", arrive)
+    with pytest.raises(SynchronizationFault, match=r"may end before|which has ended"):
+        run(broken, grid=2, cluster=2, schedule=schedule, seed=1)

@@ -981,14 +981,27 @@ def test_missing_wait_for_a_load(schedule: str) -> None:
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
-def test_a_load_is_complete_when_its_register_is_used(schedule: str) -> None:
-    """As in NVIDIA's own kernels: no tcgen05.wait::ld, but every warp has used what it loaded."""
+@pytest.mark.parametrize(("use", "complete"), [
+    ("  st.shared.b32 [%data], %v40;\n", True),
+    ("  setp.ne.u32 %p5, %v40, 0;\n  @%p5 bra HERE;\nHERE:\n", True),
+    ("  add.u32 %v41, %v40, 1;\n", False),
+], ids=["stored", "branch", "arithmetic"])  # fmt: skip
+def test_a_load_is_complete_when_its_value_is_stored(
+    schedule: str, use: str, complete: bool
+) -> None:
+    """As in NVIDIA's own kernels: no tcgen05.wait::ld, but every warp has stored what it loaded.
+
+    Arithmetic does not complete it: ptxas may put that behind what frees the cells.
+    """
+    place = f"  .reg .b32 %data;\n  mad.lo.u32 %data, %r1, 4, {DATA + 8192};\n"
     body = (
-        SETUP + product() + commit_and_wait(0) + load_x(32, wait=False) + "  mov.b32 %v40, %v31;\n"
-        + MEET + product() + commit_and_wait(1, 1) + load_x(32, wait=False)
-        + "  mov.b32 %v40, %v0;\n" + free(64)
+        place + SETUP + product() + commit_and_wait(0) + load_x(32, wait=False)
+        + "  mov.b32 %v40, %v31;\n" + use + MEET + product() + commit_and_wait(1, 1) + free(64)
     )  # fmt: skip
-    run(kernel(body), NOTHING, NOTHING.copy(), schedule, shared=8192)
+    if complete:
+        run(kernel(body), NOTHING, NOTHING.copy(), schedule, shared=8192 + 512)
+    else:
+        faulty(body, SynchronizationFault, "tcgen05.wait::ld", "(D)", schedule=schedule)
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)

@@ -302,8 +302,8 @@ class Launched:
         kernel: of the function.
         arch: 90 or 100.
         ttgir, ptx, metadata: what Triton compiled.
-        run: runs the PTX that it is given in place of the compiled one on the launch's arguments;
-            raises what the emulator says.
+        run: runs the PTX that it is given in place of the compiled one on the launch's arguments,
+            under a schedule; returns the machine, or raises what the emulator says.
         seconds: that the unchanged kernel takes.
     """
 
@@ -313,9 +313,16 @@ class Launched:
     ttgir: str
     ptx: str
     metadata: dict[str, Any]
-    run: Callable[[str, str], str]
+    run: Callable[[str, str], Any]
     seconds: float = 0.0
     results: dict[str, str] = dataclasses.field(default_factory=dict)
+
+    def digest(self, ptx: str, schedule: str) -> str:
+        """Of all memory after a run."""
+        digest = hashlib.sha256()
+        for each in self.run(ptx, schedule).launch.memory.allocations:
+            digest.update(each.data.tobytes())
+        return digest.hexdigest()
 
     def outcome(self, ptx: str, schedule: str, limit: float) -> str:
         """A digest of all memory after a run in a fork, or what went wrong."""
@@ -326,7 +333,7 @@ class Launched:
             signal.signal(signal.SIGVTALRM, signal.SIG_DFL)
             signal.setitimer(signal.ITIMER_VIRTUAL, limit)
             try:
-                text = self.run(ptx, schedule)
+                text = self.digest(ptx, schedule)
             except BaseException as error:
                 text = f"{type(error).__name__}: {error}"
             os.write(writer, text[:4000].encode())
@@ -385,7 +392,7 @@ def capture(job: dict[str, Any]) -> list[Launched]:
         if text in found:
             return
 
-        def run(ptx: str, schedule: str) -> str:
+        def run(ptx: str, schedule: str) -> Machine:
             changed = decode(parse_ptx(ptx))
             block = (*changed.kernel.directives.get("reqntid", (32,)), 1, 1)[:3]
             launched = prepare(
@@ -393,11 +400,9 @@ def capture(job: dict[str, Any]) -> list[Launched]:
                 dynamic_smem_bytes=dynamic_smem_bytes, memory=memory, names=names,
             )  # fmt: skip
             at = launched.clusters // 3
-            Machine(changed, launched, Schedule(schedule, 1)).run(range(at, at + 1))
-            digest = hashlib.sha256()
-            for each in memory.allocations:
-                digest.update(each.data.tobytes())
-            return digest.hexdigest()
+            machine = Machine(changed, launched, Schedule(schedule, 1))
+            machine.run(range(at, at + 1))
+            return machine
 
         files = corpus_worker.read_kernel(groups[-1])
         assert files["ptx"] == text
@@ -418,7 +423,7 @@ def capture(job: dict[str, Any]) -> list[Launched]:
                 config = MatmulConfig(job["arch"], **job["config"])
                 a, b, extras, _ = plan_launch.problem(config, 256, 256, 256)
                 with triton_ext.emulate(job["arch"], cuda_on_host=True):
-                    plan_launch.launch(config, a, b, extras, 4)
+                    plan_launch.launch(config, a, b, extras, job.get("multiprocessors", 4))
             else:
                 corpus_worker.DO[job["do"]](job)
     finally:

@@ -145,9 +145,9 @@ EXHIBITS = [
         "A reduction's scratch is written again while others read",
         ("flashinfer-ai/flashinfer#3607",),
         "H200: a LayerNorm wrong by 2.5 under a disturbed schedule; racecheck had it.",
-        "The barrier between the mean's reads and the variance's writes was missing. The emulator "
-        "remembers who wrote last, but of readers only the asynchronous ones.",
-        _reduction, instead(_reduction, (f"{_MEAN}\n{BLOCK}", _MEAN)), _reduced, None,
+        "The barrier between the mean's reads and the variance's writes was missing.",
+        _reduction, instead(_reduction, (f"{_MEAN}\n{BLOCK}", _MEAN)), _reduced,
+        SynchronizationFault, "and nothing orders that read before (a barrier)",
     ),
     Exhibit(
         "An arrival at another block, at the scope of the own",

@@ -14,6 +14,8 @@ from triton_ext.emulator.state.lanes import Lanes
 from triton_ext.emulator.state.storage import Register
 from triton_ext.ptx.parse import Instruction
 
+_MEETING = (".sync", ".aligned", "mbarrier.", "barrier.", "fence", "membar", "atom", ".acquire")
+
 
 @dataclass
 class Wait:
@@ -86,6 +88,11 @@ class Step:
     in_flight: bool
     touched: frozenset[Register]
     written: frozenset[Register] = frozenset()
+
+    @functools.cached_property
+    def meets(self) -> bool:
+        """Whether the lanes of a warp meet here, or may order their accesses by it."""
+        return any(part in self.instruction.opcode for part in _MEETING)
 
     @functools.cached_property
     def copies(self) -> bool:

@@ -28,8 +28,9 @@ from triton_ext.emulator.host.cuda_graphs import captured
 from triton_ext.emulator.host.reachable import Reachable
 from triton_ext.emulator.host.run import MAX_THREADS, allocation, prepare, register_buffers
 from triton_ext.emulator.instructions import decode
+from triton_ext.emulator.schedule.breakpoints import Breakpoint, Breakpoints, Stop
 from triton_ext.emulator.schedule.machine import MAX_STEPS, Limits, Machine, Schedule
-from triton_ext.emulator.schedule.observers import Observer
+from triton_ext.emulator.schedule.observers import Observer, Observers
 from triton_ext.emulator.schedule.parallel import execute
 from triton_ext.emulator.state.memory import GlobalMemory
 from triton_ext.hardware.architecture import (
@@ -91,6 +92,7 @@ class EmulatedGpu:
     steps: int = 0
     said: bool = False
     _programs: dict[str, Program] = field(default_factory=dict, repr=False)
+    _breakpoints: Breakpoints | None = field(default=None, repr=False)
 
     def launch(
         self,
@@ -126,6 +128,26 @@ class EmulatedGpu:
             execute(machine)
         finally:
             self.steps += machine.steps
+
+    def break_at(self, place: str, callback: Callable[[Stop], None]) -> Breakpoint:
+        """Call `callback` whenever warps come to a line: with what their block's memories hold.
+
+        Args:
+            place: ``kernel.py:31``; the file by its name, or the end of its path.
+
+        Returns:
+            The breakpoint, which counts its hits: none, where the compiler left nothing of a line.
+
+        Raises:
+            LaunchError: not a file and a line.
+        """
+        found = Breakpoint.at(place, callback)
+        if self._breakpoints is None:
+            self._breakpoints = Breakpoints()
+            others = [] if self.observer is None else [self.observer]
+            self.observer = Observers([*others, self._breakpoints])
+        self._breakpoints.all.append(found)
+        return found
 
     def program(self, ptx: str) -> Program:
         """The decoded kernel of a PTX module; decoded once."""

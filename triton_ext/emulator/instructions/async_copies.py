@@ -291,6 +291,7 @@ def store(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
                     old = shared.load(where, width, who)[0].view(dtype)
                     both = combine(old, new).view(np.uint8)[None]
                     shared.store(where, both, who, event)
+            event = clocks.tick(mine)  # after the reads of a reduction
             for barrier_at, group, chosen in by_address(barriers, lanes):
                 own = cta.copy_agents(cta.agents(group))
                 clock = clocks.of_event(own, event, fenced=False)

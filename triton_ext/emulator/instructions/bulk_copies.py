@@ -26,7 +26,14 @@ from triton_ext.emulator.state.tensor_map_memory import check_alignment
 from triton_ext.emulator.state.types import DTYPES
 from triton_ext.emulator.units import global_order
 from triton_ext.emulator.units.global_order import By
-from triton_ext.emulator.units.mbarriers import OFFSET_MASK, brings, owner, shared_addresses, signal
+from triton_ext.emulator.units.mbarriers import (
+    OFFSET_MASK,
+    brings,
+    find,
+    owner,
+    shared_addresses,
+    signal,
+)
 from triton_ext.emulator.units.reductions import Combine, combiner
 from triton_ext.emulator.units.tma import (
     ELEMENTS,
@@ -223,6 +230,7 @@ def _copy_in(
             write(address, values, clock, unit)
             event = int(clocks.seen[unit, unit])
             cta.copied_in[unit] = event
+            find(cta, barrier, clock=clock)
             signal(cta, barrier, size, clocks.of_event(unit, event))
 
     cta.issue(lane, None, perform)

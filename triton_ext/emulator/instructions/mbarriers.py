@@ -108,6 +108,12 @@ def arrive(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
         for where, group, chosen in by_address(address(cta, lanes), lanes):
             agents = cta.agents(group)
             barrier = _found(cta, where, agents)
+            if where >> RANK_SHIFT == cta.rank:  # others' copies tell of phases there, too
+                for agent in agents.tolist():
+                    barrier.check_turn(clocks.knows(agent), cta.cluster.agent_name(agent))
+            event = clocks.tick(agents)
+            if not relaxed and where >> RANK_SHIFT != cta.rank:
+                barrier.remote.update(dict.fromkeys(agents.tolist(), event))
             clock = clocks.published(agents) if relaxed else clocks.snapshot(agents)
             if form.scope == "cta" and where >> RANK_SHIFT != cta.rank:
                 clock = clocks.empty()  # it releases nothing to the barrier's block

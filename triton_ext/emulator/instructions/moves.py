@@ -130,7 +130,7 @@ def load_bytes(
         agents = cta.agents_of_lanes(lanes)
         if not order and (ranks == cta.rank).all():
             try:
-                return cta.shared.load(offsets, width, agents)
+                return cta.shared.load(offsets, width, agents, lane_sets.indices(lanes))
             except MemoryFault as fault:
                 raise _blamed(fault, cta, lanes) from None
         values = np.empty((len(addresses), width), np.uint8)
@@ -194,6 +194,9 @@ def store_bytes(
             store = target.atomic_store if order else target.store
             try:
                 store(offsets[here], values[here], agents[here], event)
+                if target is cta.shared and not order:
+                    threads = lane_sets.indices(lanes)[here]
+                    target.note_lanes(offsets[here], values.shape[1], threads)
             except MemoryFault as fault:
                 raise _blamed(fault, cta, lane_sets.select(lanes, here)) from None
     elif space == "local":

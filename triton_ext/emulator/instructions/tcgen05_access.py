@@ -2,10 +2,11 @@
 
 A load reads at once, in program order; a store writes at once. Both are late only in what others
 may rely on: see `triton_ext.emulator.state.tensor_memory`. A register that a load writes may be
-used before tcgen05.wait::ld (PTX ISA, "Register dependencies, same thread"; Triton's code does),
-and whoever uses it has its data: the load is then complete. By the letter of PTX the wait is needed
-before others may overwrite or free the cells; NVIDIA's own kernels do without
-(CuTe DSL, ``fp16_gemm_1.py``).
+used before tcgen05.wait::ld (PTX ISA, "Register dependencies, same thread"; Triton's code does).
+By the letter of PTX the wait is needed before others may overwrite or free the cells; NVIDIA's own
+kernels do without (CuTe DSL, ``fp16_gemm_1.py``) where the thread has stored the values before. So
+a store of them, or of what was computed of them, completes the load here, and a branch on them;
+arithmetic does not: ptxas may move it behind the arrival that frees the cells.
 """
 
 from __future__ import annotations
@@ -175,7 +176,7 @@ def load(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
             parts = [cells, _second(cells)] if pack else [cells]
             for part in parts:
                 memory.issue("load", agent, part)
-            arrival = Arrival(touched, partial(_arrive, cta, memory, agent, parts))
+            arrival = Arrival(set(touched), partial(_arrive, cta, memory, agent, parts))
             cta.arriving.setdefault(warp, []).append(arrival)
 
     return run

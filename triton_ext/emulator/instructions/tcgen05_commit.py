@@ -19,6 +19,7 @@ from triton_ext.emulator.state.lanes import Lanes
 from triton_ext.emulator.state.memory import RANK_SHIFT
 from triton_ext.emulator.units.mbarriers import OFFSET_MASK, find, shared_addresses
 from triton_ext.emulator.units.tensor_core import issue_commit, per_thread
+from triton_ext.hardware.architecture import WARP_THREADS
 from triton_ext.ptx.forms import Tcgen05Order, TensorCoreCommit
 from triton_ext.ptx.parse import Instruction
 
@@ -42,7 +43,10 @@ def commit(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
         for thread, target, chosen in zip(
             lane_sets.indices(lanes).tolist(), targets.tolist(), masks, strict=True
         ):
-            issue_commit(cta, thread, group, _arrival(cta, _barriers(cta, target, chosen), at))
+            agent = cta.first_agent + thread // WARP_THREADS
+            cta.cluster.clocks.tick(np.array([agent]))
+            arrival = _arrival(cta, agent, _barriers(cta, target, chosen), at)
+            issue_commit(cta, thread, group, arrival)
 
     return run
 
@@ -59,10 +63,16 @@ def _barriers(cta: Cta, address: int, mask: int | None) -> list[int]:
     return [rank << RANK_SHIFT | address & OFFSET_MASK for rank in ranks]
 
 
-def _arrival(cta: Cta, addresses: list[int], at: Instruction) -> Callable[[Clock], None]:
+def _arrival(
+    cta: Cta, agent: int, addresses: list[int], at: Instruction
+) -> Callable[[Clock], None]:
     def arrive(clock: Clock) -> None:
         for address in addresses:
-            barrier = find(cta, address)
+            barrier = find(cta, address, clock=clock)
+            if address >> RANK_SHIFT == cta.rank:
+                barrier.check_turn(clock.seen, "a tcgen05.commit")
+            else:
+                barrier.remote[agent] = int(clock.seen[agent])
             barrier.note(ARRIVALS, 1, at)
             barrier.arrive(1, clock)
         cta.machine.progress += 1

@@ -171,7 +171,7 @@ class Fibers:
         """Run a fiber until it waits, splits or reaches `stop`; the number of instructions."""
         steps, cta, observer = self.steps, self.cta, self._observer
         machine, pred, end = cta.machine, cta.files["pred"], len(self.steps)
-        counts = machine.counts
+        counts, clocks = machine.counts, cta.cluster.clocks
         done = 0
         while done < budget:
             pc = fiber.pc
@@ -185,6 +185,8 @@ class Fibers:
                 fiber.parked = True
                 return done
             lanes = fiber.lanes
+            if step.meets:
+                clocks.lanes_meet(cta.agents(lanes))
             if cta.in_flight and not step.in_flight:
                 self._check_in_flight(step, lanes)
             if cta.arriving:
@@ -360,19 +362,17 @@ class Fibers:
         return True
 
     def _settle(self, step: Step, lanes: Lanes) -> None:
-        """Complete the loads whose registers the step names."""
+        """Complete the loads whose values, or what is computed of them, the step stores."""
         for warp in lane_sets.warps(lanes).tolist():
-            loads = self.cta.arriving.get(warp)
-            if not loads:
-                continue
-            left = [load for load in loads if step.touched.isdisjoint(load.registers)]
-            if len(left) == len(loads):
-                continue
-            for load in loads:
-                if load not in left:
+            loads = self.cta.arriving.get(warp, [])
+            used = [load for load in loads if not step.touched.isdisjoint(load.registers)]
+            for load in used:
+                if step.written:
+                    load.registers.update(step.written)
+                else:
                     load.complete()
-            self.cta.arriving[warp] = left
-            if not left:
+                    loads.remove(load)
+            if used and not loads:
                 del self.cta.arriving[warp]
 
     def _check_in_flight(self, step: Step, lanes: Lanes) -> None:

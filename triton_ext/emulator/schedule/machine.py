@@ -27,7 +27,7 @@ from triton_ext.emulator.state.block import AsyncOperation, Cluster, Cta, Launch
 from triton_ext.emulator.state.lanes import Lanes
 from triton_ext.emulator.state.tensor_map_memory import MadeTensorMap
 from triton_ext.emulator.units.global_order import GlobalOrder
-from triton_ext.emulator.units.mbarriers import check_complete, mismatches
+from triton_ext.emulator.units.mbarriers import check_complete, check_others, mismatches
 from triton_ext.emulator.units.tensor_core import check_freed
 from triton_ext.emulator.units.tma import check_awaited
 from triton_ext.hardware.architecture import MULTIPROCESSORS
@@ -43,7 +43,7 @@ TIMEOUT_ROUNDS = 64
 MAX_STEPS = 100_000_000
 """Where a launch ends by default: some minutes, in which far larger kernels than one would emulate
 are done."""
-CHECKS_AT_EXIT = (check_freed, check_complete, check_awaited)
+CHECKS_AT_EXIT = (check_freed, check_complete, check_awaited, check_others)
 """Called with each block that has ended: they raise what is wrong with it."""
 
 

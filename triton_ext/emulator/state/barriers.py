@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from triton_ext.emulator.errors import BarrierFault
+from triton_ext.emulator.errors import BarrierFault, SynchronizationFault
 from triton_ext.emulator.state import lanes as lane_sets
 from triton_ext.emulator.state.clocks import Agents, Clock, Clocks
 from triton_ext.emulator.state.lanes import Lanes
@@ -256,6 +256,7 @@ class MBarrier:
         pending: arrivals that are still missing.
         tx: bytes that are expected and did not arrive yet; negative if they came first.
         phase: how many phases have completed.
+        remote: the last event of each agent of another block that has arrived.
         name: how errors name it, with its address.
         made_by, made_at: the agent that initialised it, and its event.
         history: what happened at it.
@@ -271,6 +272,7 @@ class MBarrier:
         self.phase = 0
         self.clock = clock
         self.released = clock.copy()
+        self.remote: dict[int, int] = {}
         self.name, self.made_by, self.made_at = name, made_by, made_at
         self.history = History()
 
@@ -292,6 +294,20 @@ class MBarrier:
         self.clock.absorb(clock)
         self.expect_tx(-size)
         self.advance()
+
+    def check_turn(self, known: NDArray[np.int64], who: str) -> None:
+        """Raise SynchronizationFault unless an arrival must belong to the current phase.
+
+        Args:
+            known: of all agents, what who arrives knows to have happened.
+            who: in words.
+        """
+        if (self.released.seen > known).any():
+            raise SynchronizationFault(
+                f"an arrival of {who} at {self.name}, in phase {self.phase}, and nothing tells it"
+                f" that phase {self.phase - 1} is complete: it could count for that one (a wait"
+                " at the mbarrier is missing)"
+            )
 
     def arrive(self, number: int, clock: Clock) -> int:
         """Count arrivals in; the phase that they belong to."""

@@ -240,6 +240,7 @@ class Cta:
         rank: in the cluster.
         threads, warps: their number.
         thread_number, thread_index: (threads,): 0, 1, ...; and (x, y, z) of these arrays.
+        first_agent, agents_each: its agents' numbers begin here, and are so many.
         live: (threads,): which threads have not exited; `finished`: none is left.
         files: the registers, by type: rows of threads.
         carry: (threads,): the carry flags of extended-precision arithmetic.
@@ -276,7 +277,8 @@ class Cta:
         )
         self.live = np.ones(self.threads, np.bool_)
         self.finished = False
-        self.first_agent = rank * agents_of_block(self.warps)
+        self.agents_each = agents_of_block(self.warps)
+        self.first_agent = rank * self.agents_each
         self._channels: dict[int, int] = {}
         self.files = register_file(storage.counts, self.threads)
         self.carry = np.zeros(self.threads, np.bool_)

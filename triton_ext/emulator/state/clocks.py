@@ -63,6 +63,7 @@ class Clocks:
 
     Attributes:
         foreign: by agent, what it has seen of other clusters.
+        met: of each warp, the last event before its lanes met (``bar.warp.sync`` and its like).
     """
 
     def __init__(self, agents: int) -> None:
@@ -70,6 +71,7 @@ class Clocks:
         self.seen = np.zeros((agents, agents), np.int64)
         self.fenced = np.zeros((agents, agents), np.int64)
         self.events = 0
+        self.met: NDArray[np.int64] = np.zeros(agents, np.int64)
         self.foreign: dict[int, Foreign] = {}
         self._published: dict[int, dict[int, Clock]] = {}
         self._observed: dict[int, dict[int, Clock]] = {}
@@ -79,6 +81,10 @@ class Clocks:
         self.events += 1
         self.seen[agents, agents] = self.events
         return self.events
+
+    def lanes_meet(self, agents: Agents) -> None:
+        """The lanes of these warps are in step: what one of them has done, the others see."""
+        self.met[agents] = self.events
 
     def unit_event(self, agent: int) -> int:
         """A new event of an asynchronous unit, whose proxy needs no fence to see it; its number."""
@@ -110,6 +116,13 @@ class Clocks:
             for agent in agents.tolist():
                 clock.foreign = merged(clock.foreign, self.foreign.get(agent, {}))
         return clock
+
+    def knows(self, agent: int) -> NDArray[np.int64]:
+        """What an agent has seen, or observed by relaxed waits: it knows that this has happened."""
+        known: NDArray[np.int64] = self.seen[agent]
+        for clock in self._observed.get(agent, {}).values():
+            known = np.maximum(known, clock.seen)
+        return known
 
     def acquire(self, agents: Agents, clock: Clock) -> None:
         """From now on `agents` have seen what the clock has."""

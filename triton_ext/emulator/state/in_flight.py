@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -142,15 +141,16 @@ class ThreadCopies:
 # ----------------------------------------------------------------------- tcgen05
 
 
-class Arrival(NamedTuple):
-    """A load that completes when its warp names one of its registers, or waits for it.
+@dataclass(eq=False)
+class Arrival:
+    """A load that completes when its warp stores or branches on its values, or waits for it.
 
     Attributes:
-        registers: those that it writes.
+        registers: those that it writes, and those that hold what was computed of them.
         complete: called once.
     """
 
-    registers: frozenset[Register]
+    registers: set[Register]
     complete: Callable[[], None]
 
 

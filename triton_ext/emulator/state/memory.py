@@ -26,7 +26,7 @@ from triton_ext.emulator.errors import (
     UninitializedRead,
 )
 from triton_ext.emulator.state.clocks import Agents, Clock, Clocks
-from triton_ext.hardware.architecture import CTA_ADDRESS_BITS
+from triton_ext.hardware.architecture import CTA_ADDRESS_BITS, WARP_THREADS
 
 Bytes = NDArray[np.uint8]
 Offsets = NDArray[np.int64]
@@ -45,6 +45,8 @@ EMPTY = np.tile(np.array([0xA5, 0x5A, 0xFA, 0x7F], np.uint8), 4)
 """What memory that nothing has written holds, if that is checked: NaN, as fp32 and bf16."""
 GRANULE = 16
 """Bytes of shared memory whose last reads are remembered together: a bulk copy's unit."""
+SEVERAL = 255
+"""In place of a lane: several have written the byte with one instruction."""
 HELD = 1 << 62
 """The "last read" of bytes that nothing may write: those of a live mbarrier."""
 
@@ -370,6 +372,8 @@ class SharedMemory:
         self.read: NDArray[np.int64] = np.zeros(rounded, np.int64)
         self.atomic: NDArray[np.int64] = np.zeros(rounded, np.int64)
         """The event of the last atomic write; the last write was atomic if it is the same."""
+        self.lane: NDArray[np.uint8] = np.zeros(rounded, np.uint8)
+        """Of its warp, the lane that wrote last through the generic proxy; SEVERAL, if several."""
         self.plain_writer = np.full(rounded, -1, np.int16)
         self.plain_written: NDArray[np.int64] = np.zeros(rounded, np.int64)
         """The last write before the atomic ones."""
@@ -377,6 +381,10 @@ class SharedMemory:
         # copies over them must have seen. (calloc: what nobody reads takes no memory.)
         self.last_load: NDArray[np.int64] = np.zeros((clocks.agents, rounded // GRANULE), np.int64)
         self.has_loaded = np.zeros(clocks.agents, np.bool_)
+        # The same for each byte, of the agents that read through the generic proxy: their rows.
+        self._loaders: NDArray[np.intp] = np.zeros(0, np.intp)
+        self._row = np.full(clocks.agents, -1, np.intp)
+        self._loaded: NDArray[np.int64] = np.zeros((0, rounded), np.int64)
         self.copies: dict[int, Any] = {}
         """What TMA has copied in, by the event: `triton_ext.emulator.units.provenance`."""
 
@@ -412,25 +420,108 @@ class SharedMemory:
         raise SynchronizationFault(
             f"shared address {int(offsets[lane]) + byte:#x} {what}"
             f" {self.agent_name(int(others[lane, byte]))}, and nothing orders the two"
+            f"{self.place(int(offsets[lane]) + byte)}"
         )
+
+    def place(self, offset: int) -> str:
+        """``; there lies row 3, byte 16, of the box of ...``: what TMA has put there, or ""."""
+        copied = self.copies.get(int(self.written[offset]))
+        named = copied.place(offset) if copied is not None else ""
+        return f"; there lies {named}" if named else ""
 
     moved: Callable[[str, str, int], None] | None = None
     """Told of what asynchronous units move: their name, "load" or "store", and how many bytes."""
 
     agent_name: Callable[[int], str] = staticmethod(lambda agent: f"agent {agent}")
 
-    def load(self, offsets: Offsets, width: int, agents: Agents) -> Bytes:
-        """(n, width) bytes, read through the generic proxy by the agent of each lane."""
+    def load(
+        self, offsets: Offsets, width: int, agents: Agents, threads: Agents | None = None
+    ) -> Bytes:
+        """(n, width) bytes, read through the generic proxy by the agent of each lane.
+
+        Args:
+            threads: of this block, if they are: lanes of a warp need not be in step.
+        """
         self._check(offsets, width)
         writers = self._rows(self.writer, offsets, width)
         if (writers < 0).any():
             self._no_writer(offsets, writers)
-        late = self._rows(self.written, offsets, width) > self.clocks.seen[agents[:, None], writers]
+        written = self._rows(self.written, offsets, width)
+        late = written > self.clocks.seen[agents[:, None], writers]
         if late.any():
             self._unordered(offsets, late, writers, "is read, and was written by")
-        self.last_load[agents, offsets // GRANULE] = self.clocks.tick(agents)
+        if threads is not None:
+            recent = (writers == agents[:, None]) & (written > self.clocks.met[agents][:, None])
+            if recent.any():
+                self._check_lanes(offsets, width, recent, threads)
+        event = self.clocks.tick(agents)
+        self.last_load[agents, offsets // GRANULE] = event
         self.has_loaded[agents] = True
+        rows = self._row[agents]
+        if rows.min() < 0:
+            self._add_loaders(np.unique(agents[rows < 0]))
+            rows = self._row[agents]
+        self._bytes_loaded(width)[rows, offsets // width] = event
         return self._rows(self.data, offsets, width)
+
+    def _check_lanes(
+        self, offsets: Offsets, width: int, recent: NDArray[np.bool_], threads: Agents
+    ) -> None:
+        """Raise if one of `recent`, which the reader's own warp wrote, is another lane's."""
+        lanes, own = self._rows(self.lane, offsets, width), threads[:, None] % WARP_THREADS
+        apart = recent & (lanes != own) & (lanes != SEVERAL)
+        if apart.any():
+            reader, byte = (int(n) for n in np.argwhere(apart)[0])
+            warp, lane = divmod(int(threads[reader]), WARP_THREADS)
+            raise SynchronizationFault(
+                f"shared address {int(offsets[reader]) + byte:#x} is read by warp {warp}, lane"
+                f" {lane}, and was written by its lane {int(lanes[reader, byte])}: the lanes of a"
+                " warp need not be in step; bar.warp.sync (__syncwarp) is missing"
+            )
+
+    def note_lanes(self, offsets: Offsets, width: int, threads: Agents) -> None:
+        """Remember which lanes of this block's warps have just stored."""
+        lanes = (threads % WARP_THREADS).astype(np.uint8)[:, None]
+        scatter(self.lane, offsets, lanes, width)
+        shared = (self._rows(self.lane, offsets, width) != lanes).any(axis=1)
+        if shared.any():
+            scatter(self.lane, offsets[shared], SEVERAL, width)
+
+    def _bytes_loaded(self, width: int) -> NDArray[np.int64]:
+        """(loaders, n, width): the event of each one's last read of each byte."""
+        of_all = self._loaded[:, : self._loaded.shape[1] // width * width]
+        return of_all.reshape(len(of_all), -1, width)
+
+    def _add_loaders(self, agents: Agents) -> None:
+        first, number = len(self._loaders), len(self._loaders) + len(agents)
+        if number > len(self._loaded):
+            more = np.zeros((2 * number, self._loaded.shape[1]), np.int64)  # calloc, as above
+            more[:first] = self._loaded[:first]
+            self._loaded = more
+        self._row[agents] = np.arange(first, number)
+        self._loaders = np.concatenate([self._loaders, agents])
+
+    def _check_loaded(self, offsets: Offsets, values: Bytes, agents: Agents) -> None:
+        """Raise if lanes' agents write bytes that another agent's thread may not have read yet."""
+        loaders = self._loaders
+        if not len(loaders):
+            return
+        seen = self.clocks.seen[agents[:, None], loaders]
+        near = self.last_load[loaders, (offsets // GRANULE)[:, None]] > seen
+        lanes = np.flatnonzero(near.any(axis=1))
+        if not len(lanes):
+            return
+        width = values.shape[1]
+        loads = self._bytes_loaded(width)[: len(loaders), offsets[lanes] // width]
+        late = loads > seen[lanes].T[:, :, None]
+        late &= self._rows(self.data, offsets[lanes], width) != values[lanes]
+        if late.any():
+            loader, lane, byte = (int(n) for n in np.argwhere(late)[0])
+            raise SynchronizationFault(
+                f"shared address {int(offsets[lanes[lane]]) + byte:#x} is written, and was read by"
+                f" {self.agent_name(int(loaders[loader]))}, and nothing orders that read before (a"
+                f" barrier){self.place(int(offsets[lanes[lane]]) + byte)}"
+            )
 
     def _check_loads(self, chunks: Any, clock: Clock, name: str) -> None:
         """Raise if `name` writes 16-byte chunks that someone may still be reading."""
@@ -447,6 +538,7 @@ class SharedMemory:
                 f"shared address {first * GRANULE:#x} is written by {name}, and may still be read"
                 f" by {self.agent_name(int(agents[agent]))}: nothing orders its read before (an"
                 " arrival at the mbarrier that the copy waits for, or a barrier)"
+                f"{self.place(first * GRANULE)}"
             )
 
     def store(self, offsets: Offsets, values: Bytes, agents: Agents, event: int) -> None:
@@ -468,6 +560,7 @@ class SharedMemory:
         late = self._rows(self.read, offsets, width) > self.clocks.seen[agents[:, None], readers]
         if late.any():
             self._unordered(offsets, late, readers, "is written, and may still be read by")
+        self._check_loaded(offsets, values, agents)
         scatter(self.data, offsets, values, width)
         scatter(self.writer, offsets, agents[:, None], width)
         scatter(self.written, offsets, event, width)
@@ -508,6 +601,7 @@ class SharedMemory:
             raise SynchronizationFault(
                 f"{name} reads shared address {int(offsets[lane]) + byte:#x}, written by"
                 f" {self.agent_name(writer)}; between the two, {missing} is missing"
+                f"{self.place(int(offsets[lane]) + byte)}"
             )
         event = self.clocks.unit_event(unit)
         scatter(self.reader, offsets, unit, width)
@@ -541,6 +635,17 @@ class SharedMemory:
         scatter(self.written, offsets, event, width)
         if self.moved is not None:
             self.moved(name, "store", values.size)
+
+    def last_accesses(self, but: range) -> dict[int, int]:
+        """The event of each agent's last access that has left a trace, but for some agents."""
+        agents = [each for each in np.flatnonzero(self.has_loaded).tolist() if each not in but]
+        found = {agent: int(self.last_load[agent].max()) for agent in agents}
+        writers = self.writer
+        others = (writers >= 0) & ((writers < but.start) | (writers >= but.stop))
+        for agent in np.unique(writers[others]).tolist():
+            event = int(self.written[writers == agent].max())
+            found[agent] = max(event, found.get(agent, 0))
+        return found
 
     # ---------------------------------------------------------- atomic operations
 

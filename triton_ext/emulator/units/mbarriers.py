@@ -73,11 +73,12 @@ def name_of(cta: Cta, offset: int) -> str:
     return text
 
 
-def find(cta: Cta, address: int, agent: int | None = None) -> MBarrier:
+def find(cta: Cta, address: int, agent: int | None = None, clock: Clock | None = None) -> MBarrier:
     """The mbarrier at a shared address.
 
     Args:
         agent: that of the thread that uses it, which must have seen its initialisation.
+        clock: what the thread had seen that issued the asynchronous work which uses it.
 
     Raises:
         BarrierFault: there is none.
@@ -91,7 +92,8 @@ def find(cta: Cta, address: int, agent: int | None = None) -> MBarrier:
             f"no mbarrier is initialised at shared address"
             f" {name_of(target, address & OFFSET_MASK)}{aligned}"
         )
-    if agent is not None and cta.cluster.clocks.seen[agent, barrier.made_by] < barrier.made_at:
+    seen = clock.seen if clock else None if agent is None else cta.cluster.clocks.seen[agent]
+    if seen is not None and seen[barrier.made_by] < barrier.made_at:
         where = " of the cluster (fence.mbarrier_init and barrier.cluster)"
         raise SynchronizationFault(
             f"{barrier.name} was initialised by {cta.cluster.agent_name(barrier.made_by)}, and"
@@ -141,6 +143,25 @@ def check_complete(cta: Cta) -> None:
                 f"at the end of the block, {barrier.name} has {abs(barrier.tx)} bytes outstanding:"
                 f" {late if barrier.tx > 0 else extra}; {barrier}"
                 f"{barrier.history.mismatch()}"
+            )
+
+
+def check_others(cta: Cta) -> None:
+    """Raise SynchronizationFault if a block could have ended while others still use its memory."""
+    cluster, own = cta.cluster, range(cta.first_agent, cta.first_agent + cta.agents_each)
+    if len(cluster.ctas) == 1:
+        return
+    last = cta.shared.last_accesses(own)
+    for barrier in cta.mbarriers.values():
+        for agent, event in barrier.remote.items():
+            last[agent] = max(event, last.get(agent, 0))
+    seen = cluster.clocks.seen[own.start : own.start + cta.warps]
+    for agent, event in last.items():
+        if int(seen[:, agent].max()) < event:
+            raise SynchronizationFault(
+                f"block {cta.index} may end before {cluster.agent_name(agent)} has accessed its"
+                " shared memory for the last time, and nothing orders the two: a wait for the"
+                " other blocks (barrier.cluster) is missing at its end"
             )
 
 

@@ -68,6 +68,22 @@ class Copied:
     address: int
     instruction: Instruction | None
 
+    def __str__(self) -> str:
+        at = self.instruction
+        where = f" at {at.source or f'PTX line {at.line}'}" if at is not None else ""
+        return f"the TMA copy{where}"
+
+    def place(self, address: int) -> str:
+        """What lies at an address of the box, in its logical coordinates; "" for a gap."""
+        chunk, byte = divmod(address - self.address, GRANULE)
+        number = int(self.arrangement.places[chunk])
+        if number < 0:
+            return ""
+        *outer, column = np.unravel_index(number, self.arrangement.shape[::-1])
+        rows = tuple(int(n) for n in outer)
+        row = f"row {rows[0] if len(rows) == 1 else rows}, " if rows else ""
+        return f"{row}byte {int(column) * GRANULE + byte}, of the box of {self}"
+
 
 @dataclass(frozen=True, eq=False)
 class Reading:
@@ -96,12 +112,11 @@ class Misplaced:
     copied: Copied
 
     def __str__(self) -> str:
-        arrangement, at = self.copied.arrangement, self.copied.instruction
-        where = f" at {at.source or f'PTX line {at.line}'}" if at is not None else ""
+        arrangement = self.copied.arrangement
         column, *outer = self.place
         row = f"row {outer[0]}" if len(outer) == 1 else f"row {tuple(reversed(outer))}"
         return (
-            f"the TMA copy{where} wrote {swizzled_rows(arrangement.swizzle.span)} of"
+            f"{self.copied} wrote {swizzled_rows(arrangement.swizzle.span)} of"
             f" {arrangement.shape[0] * GRANULE} bytes: what is taken for row {self.row}, byte"
             f" {self.chunk * GRANULE}, of the tile is {row}, byte {column * GRANULE}, of the"
             " copy's box"

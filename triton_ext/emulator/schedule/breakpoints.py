@@ -1,0 +1,190 @@
+"""Breakpoints: what a block's memories hold when its threads come to a line of the source."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from triton_ext.emulator.decode.step import Step
+from triton_ext.emulator.errors import LaunchError
+from triton_ext.emulator.schedule.observers import Observer
+from triton_ext.emulator.state import lanes as lane_sets
+from triton_ext.emulator.state.block import Cta, Index
+from triton_ext.emulator.state.lanes import Lanes
+from triton_ext.emulator.state.memory import GRANULE, RANK_SHIFT, SHARED_BASE
+from triton_ext.layouts.encodings import SharedEncoding, parse_encoding
+from triton_ext.layouts.linear_layout import LinearLayout
+from triton_ext.ptx.parse import Instruction, SourceLine
+
+Matrix = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Tile:
+    """A box of a tensor that TMA has copied in, and nobody has written to since.
+
+    Attributes:
+        address: of its first byte in the block's shared memory.
+        source: the line that copied it.
+        values: in logical coordinates, the innermost dimension last.
+    """
+
+    address: int
+    source: SourceLine | None
+    values: Matrix
+
+
+class Stop:
+    """A block whose threads have come to a line. All matrices are copies.
+
+    Attributes:
+        block: (x, y, z) in the grid.
+        warps: those that are about to execute the instruction.
+        instruction: the first one of the line.
+    """
+
+    def __init__(self, cta: Cta, lanes: Lanes, instruction: Instruction) -> None:
+        self._cta = cta
+        self.block: Index = cta.index
+        self.warps: list[int] = lane_sets.warps(lanes).tolist()
+        self.instruction = instruction
+
+    def tiles(self, dtype: Any = np.uint8) -> list[Tile]:
+        """What TMA has copied into shared memory, unswizzled, in the order of addresses.
+
+        Args:
+            dtype: numpy's, of the elements.
+        """
+        shared, found = self._cta.shared, []
+        for event, copied in shared.copies.items():
+            places = copied.arrangement.places
+            here = slice(copied.address, copied.address + len(places) * GRANULE)
+            filled = places >= 0
+            writers = shared.written[here].reshape(-1, GRANULE)[filled]
+            if not len(writers) or (writers != event).any():
+                continue
+            chunks = np.empty((int(filled.sum()), GRANULE), np.uint8)
+            chunks[places[filled]] = shared.data[here].reshape(-1, GRANULE)[filled]
+            columns, *outer = copied.arrangement.shape
+            rows = chunks.reshape(*outer[::-1], columns * GRANULE).view(dtype)
+            source = copied.instruction.source if copied.instruction else None
+            found.append(Tile(copied.address, source, rows))
+        return sorted(found, key=lambda tile: tile.address)
+
+    def name(self, address: int) -> str:
+        """What TMA has put to a shared address: ``row 3, byte 16, of the box of the TMA copy at``
+        a line; "" if it was not TMA that wrote it last."""
+        return self._cta.shared.place(address & (1 << RANK_SHIFT) - 1).removeprefix("; there lies ")
+
+    def shared(
+        self,
+        address: int,
+        shape: Sequence[int],
+        dtype: Any,
+        layout: SharedEncoding | LinearLayout | str | None = None,
+    ) -> Matrix:
+        """A tile of shared memory in logical coordinates.
+
+        Args:
+            address: as errors name it.
+            shape: of the tile.
+            dtype: numpy's, of the elements.
+            layout: an encoding (or its MLIR attribute), or a linear layout of ``offset`` in
+                elements; None for rows one after the other.
+
+        Raises:
+            LaunchError: the tile is not inside of the block's memory.
+            LayoutError: an illegal layout, or another shape than the layout's.
+        """
+        shape, kind = tuple(int(n) for n in shape), np.dtype(dtype)
+        number = int(np.prod(shape))
+        first, memory = address & (1 << RANK_SHIFT) - 1, self._cta.shared
+        if number < 1 or first < SHARED_BASE or first + number * kind.itemsize > memory.size:
+            raise LaunchError(
+                f"address {address:#x}, shape {shape}: must be inside of the block's shared memory,"
+                f" {SHARED_BASE:#x} to {memory.size - 1:#x}"
+            )
+        values: Matrix = memory.data[first : first + number * kind.itemsize].copy().view(kind)
+        if layout is None:
+            return values.reshape(shape)
+        if isinstance(layout, str):
+            layout = parse_encoding(layout)
+        if not isinstance(layout, LinearLayout):
+            layout = layout.to_linear_layout(shape)
+        at = layout.apply(offset=np.arange(number))
+        matrix = np.empty(shape, kind)
+        matrix[tuple(at.values())] = values
+        return matrix
+
+    def tensor_memory(self, column: int = 0, columns: int = 512, dtype: Any = np.float32) -> Matrix:
+        """(128 lanes, elements): columns of the block's tensor memory, of 32 bits each.
+
+        Raises:
+            LaunchError: the block has not used tensor memory, or has no such columns.
+        """
+        core = self._cta.tensor_core
+        if core is None:
+            raise LaunchError("the block has not used tensor memory")
+        words = core.memory.data[:, column : column + columns]
+        if column < 0 or words.shape[1] != columns:
+            raise LaunchError(f"columns {column} to {column + columns - 1}: there are 512")
+        matrix: Matrix = np.ascontiguousarray(words).view(dtype)
+        return matrix
+
+
+@dataclass
+class Breakpoint:
+    """A line, and what is called when threads come to it.
+
+    Attributes:
+        file, line: where; the file by its name, or the end of its path.
+        callback: takes the `Stop`.
+        hits: how often it was called.
+    """
+
+    file: str
+    line: int
+    callback: Callable[[Stop], None]
+    hits: int = 0
+
+    @classmethod
+    def at(cls, place: str, callback: Callable[[Stop], None]) -> Breakpoint:
+        """From ``kernel.py:31``.
+
+        Raises:
+            LaunchError: not a file and a line.
+        """
+        named = re.fullmatch(r"(.+):(\d+)", place) if isinstance(place, str) else None
+        if named is None:
+            raise LaunchError(f"place = {place!r}: must be a file and a line, as 'kernel.py:31'")
+        return cls(named[1], int(named[2]), callback)
+
+    def has(self, source: SourceLine) -> bool:
+        """Whether it is at that line."""
+        return source.line == self.line and f"/{source.file}".endswith(f"/{self.file}")
+
+
+class Breakpoints(Observer):
+    """Calls what waits for a line, whenever warps come to it from another one."""
+
+    def __init__(self) -> None:
+        self.all: list[Breakpoint] = []
+        self._before: dict[tuple[Cta, int], SourceLine | None] = {}
+
+    def instruction(self, cta: Cta, step: Step, lanes: Lanes) -> None:
+        source, came = step.instruction.source, False
+        for warp in lane_sets.warps(lanes).tolist():
+            last = self._before.get((cta, warp))
+            came |= last is None or source is None or str(last) != str(source)
+            self._before[cta, warp] = source
+        if source is None or not came:
+            return
+        for each in self.all:
+            if each.has(source):
+                each.hits += 1
+                each.callback(Stop(cta, lanes, step.instruction))
