@@ -1,14 +1,11 @@
 """Whole models in a drop-in: a Llama-like and a BERT-like one, forward and backward.
 
-    python -m benchmarks.models [--compiled] [--json FILE]
+    python -m benchmarks.models [--json FILE]
 
 The models are made from configurations by the package ``transformers``, with random weights, in
 bf16. Times are medians of whole steps, until the GPU has finished, PyTorch's own products and
 `triton_ext.drop_in` taking turns. The losses of both are printed, and how far the gradients are
 apart (Frobenius norm, of all parameters together).
-
-With ``--compiled``, both sides are compiled by ``torch.compile`` with max-autotune, and ours is
-`triton_ext.inductor`; ``chosen`` counts the products for which Inductor took our kernel, of all.
 """
 
 from __future__ import annotations
@@ -30,10 +27,6 @@ from benchmarks.harness import Row, Table
 SIDES: dict[str, Callable[[], Any]] = {
     "torch": contextlib.nullcontext,
     "drop_in": triton_ext.drop_in,
-}
-COMPILED_SIDES: dict[str, Callable[[], Any]] = {
-    "torch": contextlib.nullcontext,
-    "inductor": triton_ext.inductor.enabled,
 }
 
 

@@ -57,6 +57,12 @@ def test_placements_of_a_product(ranks):
             assert communications == 1
 
 
+def test_scales_of_blocks(ranks):
+    whole, others = ranks["2"]["scales_of_blocks"]
+    assert whole == ["S(0)", 0, True]
+    assert others == "Invalid scalar type", "pieces of two ranks are never multiplied apart"
+
+
 @pytest.mark.parametrize("number", ["2", "4"])
 def test_random_products(ranks, number):
     error, placements = ranks[number]["random_products"]

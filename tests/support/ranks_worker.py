@@ -71,6 +71,34 @@ def placements_of_a_product():
     return rows
 
 
+def scales_of_blocks():
+    """mxfp8 on the emulated Blackwell, with rows cut into whole pieces of 128 scales, and not: the
+    placement, what was communicated, and whether the product is that of one GPU, bit by bit; or
+    the error, as the second is to be gathered, and gloo does not know the type.
+    """
+    mesh, rows = init_device_mesh("cpu", (2,)), []
+    for m in (256, 160):
+        a, b = (torch.randn(shape).to(torch.float8_e4m3fn) for shape in ((m, 32), (16, 32)))
+        sizes = 512 * -(-m // 128), 512
+        scales = [torch.randint(120, 132, (n,)).byte().view(torch.float8_e8m0fnu) for n in sizes]
+        x, blocks = (
+            DTensor.from_local(each.chunk(2)[dist.get_rank()], mesh, [Shard(0)])
+            for each in (a, scales[0])
+        )
+        y, others = (DTensor.from_local(each, mesh, [Replicate()]) for each in (b, scales[1]))
+        with triton_ext.emulate("sm_100"), CommDebugMode() as seen:
+            try:
+                made = triton_ext.scaled_mm(x, y.t(), blocks, others)
+                same = torch.equal(
+                    made.to_local(),
+                    triton_ext.scaled_mm(a, b.t(), *scales).chunk(2)[dist.get_rank()],
+                )
+                rows.append((str(made.placements[0]), seen.get_total_counts(), same))
+            except RuntimeError as error:
+                rows.append(str(error).splitlines()[0])
+    return rows
+
+
 # ------------------------------------------------------- the rules, over a class of inputs
 
 
@@ -254,7 +282,7 @@ def models():
 
 
 FUNCTIONS = {
-    2: (placements_of_a_product, random_products, models),
+    2: (placements_of_a_product, scales_of_blocks, random_products, models),
     4: (random_products, models),
 }
 
@@ -279,7 +307,7 @@ def on_one_rank(rank, size, store, functions, out):
 
 def main():
     with tempfile.TemporaryDirectory() as folder, up_to_ptx(), triton_ext.emulate("sm_90"):
-        for size in (2, 4):
+        for size in FUNCTIONS:
             ranks = []
             for rank in range(size):
                 child = os.fork()
