@@ -40,6 +40,7 @@ class Gpu:
         shared_latency, l1_latency: cycles of a load from shared memory and the L1 cache.
         l2_latency, memory_latency: cycles of a load of a thread from the L2 cache and memory.
         tma_latency: cycles from the instruction to the barrier's phase, from the L2 cache.
+        tma_memory_latency: the same, from memory.
         tma_bytes: that a TMA unit copies in a cycle.
         tma_row, tma_box: cycles that a row of a box, and a box, hold the TMA unit at least.
         store_bytes: that TMA stores in a cycle, of an SM.
@@ -53,6 +54,7 @@ class Gpu:
         launch: seconds from the end of the kernel before to the first instruction, and from the
             last to the end.
         block_start: cycles from a block's end to the next one's first instruction.
+        block_interval: cycles between the starts of two blocks on an SM.
     """
 
     name: str
@@ -62,30 +64,34 @@ class Gpu:
     power_flops: float = _of("measured: benchmarks.fit", 8.2e14)
     power_flops_8: float = _of("measured: benchmarks.fit", 1.7e15)
     flops_per_cycle: float = _of("published: data sheet, 4 x 512 FMA", 4096)
-    operand_bytes: float = _of("measured: narrow products", 128)
-    product_latency: float = _of("assumed", 30)
+    operand_bytes: float = _of("measured: 64x8: 18 cycles a product", 128)
+    product_latency: float = _of(
+        "measured: 16 products of 64x256, awaited: 69 cycles more than they take", 60
+    )
     issue_cycles: float = _of("fitted", 2.0)
     ptx_instructions: float = _of("fitted", 0.8)
     special_cycles: float = _of("published: 16 lanes a cycle and SM", 8)
     half_cycles: float = _of("published: 64 lanes a cycle and SM", 2)
-    shared_latency: float = _of("published: 29 cycles", 29)
+    shared_latency: float = _of("measured: dependent loads", 30)
     l1_latency: float = _of("published: 33 cycles", 38)
-    l2_latency: float = _of("published: 200 to 273 cycles", 270)
-    memory_latency: float = _of("published: 480 to 600 cycles", 620)
-    tma_latency: float = _of("assumed", 650)
-    tma_bytes: float = _of("measured: benchmarks.fit, 1.18e11 B/s of an SM", 64)
-    tma_row: float = _of("assumed", 1.0)
-    tma_box: float = _of("assumed", 20)
+    l2_latency: float = _of("measured: dependent loads in 16 MB", 365)
+    memory_latency: float = _of("measured: dependent loads in 512 MB", 660)
+    tma_memory_latency: float = _of("measured: boxes of 64 to 256 rows", 900)
+    tma_latency: float = _of("measured: boxes of 8 rows, one at a time", 360)
+    tma_bytes: float = _of("measured: boxes of 256 rows, 4 in flight", 107)
+    tma_row: float = _of("measured: boxes of 64 to 256 rows", 1.19)
+    tma_box: float = _of("measured: boxes of 8 rows, 4 in flight", 48)
     store_bytes: float = _of("assumed", 40)
-    l2_bytes: float = _of("published: 5.5 to 7 TB/s", 9e12)
-    memory_bytes: float = _of("measured: benchmarks.gpu_state", 4.5e12)
+    l2_bytes: float = _of("measured: boxes of 256 rows, all SMs", 11500000000000.0)
+    memory_bytes: float = _of("measured: boxes of 256 rows, all SMs", 4570000000000.0)
     l2_size: int = _of("published: data sheet", 50 << 20)
-    barrier_latency: float = _of("assumed", 40)
-    sync_latency: float = _of("assumed", 25)
+    barrier_latency: float = _of("measured: half a round trip of two warps", 60)
+    sync_latency: float = _of("measured: 4 warps", 20)
     far_latency: float = _of("assumed", 200)
     atomic_latency: float = _of("assumed", 700)
-    launch: float = _of("fitted", 2.2e-6)
-    block_start: float = _of("fitted", 700)
+    launch: float = _of("measured: a grid of 1 block", 9e-07)
+    block_start: float = _of("fitted", 500)
+    block_interval: float = _of("measured: grids of 1056 and 8448 empty blocks", 160)
 
     def sources(self) -> dict[str, tuple[Any, str]]:
         """Each parameter's value and source; what differs from an H200 is by its data sheet."""

@@ -152,7 +152,7 @@ class Replay:
         self.spans: list[Span] = []
         self.blocks = 0
         self.sms: list[_Sm] = []
-        self.last = 0.0
+        self.last = self.starts = 0.0
 
     def run(self, clusters: Sequence[ClusterTrace]) -> Result:
         """Replay clusters, which start in their order, each when there is room for it."""
@@ -161,7 +161,7 @@ class Replay:
         ends: list[float] = []
         started = 0
         for slot in range(self.slots):
-            started += self._start(waiting, 0.0, slot)
+            started += self._start(waiting, slot * self.gpu.block_interval, slot)
         while self.heap:
             time, _, warp = heapq.heappop(self.heap)
             end = self._step(warp, time)
@@ -171,7 +171,7 @@ class Replay:
                 if not warp.resident.left:
                     ends.append(end)
                     self.share = self.shares[min(started // self.slots, len(self.shares) - 1)]
-                    begin = end + self.gpu.block_start
+                    begin = max(end + self.gpu.block_start, self.starts + self.gpu.block_interval)
                     started += self._start(waiting, begin, warp.resident.slot)
         busy = {unit: max(sm.busy[unit] for sm in self.sms) for unit in UNITS}
         return Result(self.last, ends, busy, dict(self.stalls), self.spans)
@@ -180,6 +180,7 @@ class Replay:
         trace = next(waiting, None)
         if trace is None:
             return 0
+        self.starts = time
         tokens = [_Token(needs) for needs in trace.needs]
         resident = _Resident(trace, tokens, sum(map(len, trace.warps)), slot)
         for sm, warps in zip(self.sms, trace.warps, strict=True):
@@ -259,7 +260,7 @@ class Replay:
         elif kind == STORE:
             self._store(warp, begin, item)
         elif kind == ATOMIC:
-            _, at, sectors, memory, token = item
+            sectors, memory, token = item[2:]
             end = self._outside(sm, begin, sectors * SECTOR_BYTES * 2, memory, write=True)
             if token >= 0:
                 self._contribute(warp, token, end + gpu.atomic_latency)
@@ -340,13 +341,13 @@ class Replay:
     def _copy(self, warp: _Warp, time: float, item: Item) -> None:
         _, at, inside, size, rows, memory, tokens = item
         gpu, sm = self.gpu, warp.sm
-        taken = max(size / gpu.tma_bytes, rows * gpu.tma_row) + gpu.tma_box
+        taken = max(size / gpu.tma_bytes, rows * gpu.tma_row, gpu.tma_box)
         begin = max(sm.tma, time)
         sm.tma = begin + taken
         sm.busy["TMA"] += taken
         missed = self.share.misses[memory] if memory >= 0 else 0
         end = max(self._outside(sm, time, inside, memory), sm.tma) + gpu.tma_latency
-        end += (gpu.memory_latency - gpu.l2_latency) * missed
+        end += (gpu.tma_memory_latency - gpu.tma_latency) * missed
         self._span((warp.block, "TMA loads"), begin, end, COPY, at, f"{size} bytes")
         for token in tokens:
             self._contribute(warp, token, end)

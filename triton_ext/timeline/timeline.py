@@ -17,8 +17,8 @@ from triton_ext.timeline.trace import ATOMIC, COPY, GLOBAL, PRODUCT, STORE, WAIT
 
 MAX_BLOCKS, MAX_THREADS, REGISTERS = 32, 2048, 65536
 """Of an SM (CUDA C++ Programming Guide, "Technical Specifications per Compute Capability")."""
-SM_BYTES = 64.0
-"""That an SM takes from the L2 cache in a cycle at most (published measurements of Hopper)."""
+SM_BYTES = 107.0
+"""That an SM takes from the L2 cache in a cycle at most: as its TMA unit copies."""
 WAVES = 3
 """How many turns of an SM are replayed; further ones take as long as the last of them."""
 BINDS = 0.6

@@ -15,9 +15,9 @@ from typing import Any
 Item = tuple[Any, ...]
 
 RUN = 0
-"""(RUN, at, issued, half, special): instructions; those of pipes of half rate; of special functions."""
+"""(RUN, at, issued, half, special): instructions; those of pipes of half rate; special functions."""
 SHARED = 1
-"""(SHARED, at, wavefronts, token): a load or store of shared memory; the token of a load, or -1."""
+"""(SHARED, at, wavefronts, token): a load of shared memory, and its token; a store, and -1."""
 GLOBAL = 2
 """(GLOBAL, at, sectors, hits, memory, token): sectors of 32 bytes from the L2 cache, and from the
 L1 cache; the number of the memory; the token of a load or cp.async, or -1 of a store."""

@@ -429,5 +429,6 @@ def timed(machine: Machine, gpu: Gpu, registers: int, values: bool) -> Timeline:
     recorder = Recorder(chosen)
     before, machine.values = machine.observer, values
     machine.observer = recorder if before is None else Observers([before, recorder])
-    machine.run(chosen if not values and independent(machine.program) else None)
+    alone = not values and independent(machine.program, ignored="griddepcontrol")
+    machine.run(chosen if alone else None)
     return Timeline(recorder.trace(launch, machine.program.kernel.name, registers), gpu)
