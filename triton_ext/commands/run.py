@@ -84,6 +84,25 @@ def _pattern(text: str) -> str:
     help="Trace only instructions that match, as PTX text.",
 )
 @click.option("--block", type=SHAPE, multiple=True, help="Trace only this block, as 0x0x0.")
+@click.option(
+    "--time",
+    "gpu_name",
+    metavar="GPU",
+    is_flag=False,
+    flag_value="H200",
+    help="Predict what each kernel would take on a GPU (H100, H200), on stderr. [default: H200]",
+)
+@click.option(
+    "--timeline",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Write the last kernel's predicted timeline: .html, or .json in Chrome's trace format.",
+)
+@click.option(
+    "--no-values",
+    is_flag=True,
+    help="With --time: only what the prediction needs is run; outputs are garbage.",
+)
 @click.option("--stats", is_flag=True, help="At the end, count what ran, on stderr.")
 @format_option("text", "json")
 @click.argument("script", type=click.Path(exists=True, dir_okay=False))
@@ -100,6 +119,9 @@ def run(
     trace: bool,
     only: str,
     block: tuple[tuple[int, ...], ...],
+    gpu_name: str | None,
+    timeline: Path | None,
+    no_values: bool,
     stats: bool,
     form: str,
     script: str,
@@ -116,7 +138,12 @@ def run(
       triton-ext run --emulate sm_90 --schedule random --seed 7 kernel.py --size 512
       triton-ext run --trace --only 'tcgen05|mbarrier' --block 0x0x0 matmul.py
       triton-ext run --stats --format json matmul.py
+      triton-ext run --emulate sm_90 --time=H200 --timeline matmul.html matmul.py
     """
+    if timeline is not None and timeline.suffix not in (".html", ".json"):
+        raise click.BadParameter(f"{timeline}: must end in .html or .json", param_hint="--timeline")
+    if timeline is not None and gpu_name is None:
+        gpu_name = "H200"
     with needing_kernels():
         import triton  # noqa: F401
 
@@ -145,6 +172,8 @@ def run(
         check_layouts=check_layouts,
         check_races=check_races,
         check_empty=check_empty,
+        time=gpu_name,
+        values=not no_values,
     ) as gpu:
         try:
             run_script(script, arguments)
@@ -156,6 +185,15 @@ def run(
         except Exception as error:
             say(script_traceback(error, script), err=True)
             raise SystemExit(1) from None
+    if gpu_name is not None:
+        for each in gpu.timelines:
+            show(form, err=True, json=each.as_object, text=each.lines)
+    if timeline is not None:
+        from triton_ext.timeline.page import chrome, html
+
+        made = chrome if timeline.suffix == ".json" else html
+        timeline.write_text(made(gpu.timeline))
+        say(f"{timeline}: {gpu.timeline.trace.name}", err=True)
     if stats:
         show(
             form,

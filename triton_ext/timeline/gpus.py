@@ -46,7 +46,7 @@ class Gpu:
         store_bytes: that TMA stores in a cycle, of an SM.
         l2_bytes: that all SMs load from the L2 cache, bytes/s.
         memory_bytes: from memory, bytes/s.
-        l2_size: of the L2 cache, bytes.
+        write: the bytes read in the time in which one is written to memory, among reads.
         barrier_latency: from an mbarrier's completion to the thread that waits.
         sync_latency: of a numbered barrier.
         far_latency: of an arrival in another block of the cluster.
@@ -84,7 +84,7 @@ class Gpu:
     store_bytes: float = _of("assumed", 40)
     l2_bytes: float = _of("measured: boxes of 256 rows, all SMs", 11500000000000.0)
     memory_bytes: float = _of("measured: boxes of 256 rows, all SMs", 4570000000000.0)
-    l2_size: int = _of("published: data sheet", 50 << 20)
+    write: float = _of("fitted: kernels that copy", 1.35)
     barrier_latency: float = _of("measured: half a round trip of two warps", 60)
     sync_latency: float = _of("measured: 4 warps", 20)
     far_latency: float = _of("assumed", 200)

@@ -300,7 +300,7 @@ class Replay:
         sm.l2 = max(sm.l2, time) + taken
         sm.busy["L2"] += taken
         end = sm.l2
-        missed = size * (1.0 if write else share.misses[memory]) / share.memory
+        missed = size * (self.gpu.write if write else share.misses[memory]) / share.memory
         if missed:
             sm.memory = max(sm.memory, time) + missed
             sm.busy["memory"] += missed

@@ -130,11 +130,11 @@ class Timeline:
         self, gpu: Gpu, clock: float, *, keep: bool = False, free: frozenset[int] = frozenset()
     ) -> tuple[float, Result]:
         """The cycles of the whole grid, and the replay of what stands for it."""
-        numbers = range(0, self.trace.number, self._groups)
-        replayed = numbers[: max(WAVES * self._slots, 4)]
+        number = -(-self.trace.number // self._groups)
+        replayed = min(number, max(WAVES * self._slots, len(self.trace.clusters)))
         replay = Replay(gpu, self._shares(gpu, clock), self._slots, keep=keep, free=free)
-        result = replay.run([self.trace.nearest(number) for number in replayed])
-        cycles, more = result.cycles, len(numbers) - len(replayed)
+        result = replay.run(self.trace.stand_ins(replayed))
+        cycles, more = result.cycles, number - replayed
         if more:
             first = result.ends[self._slots - 1]
             cycles += more * (result.ends[-1] - first) / (len(result.ends) - self._slots)

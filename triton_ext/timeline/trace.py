@@ -15,7 +15,7 @@ from typing import Any
 Item = tuple[Any, ...]
 
 RUN = 0
-"""(RUN, at, issued, half, special): instructions; those of pipes of half rate; special functions."""
+"""(RUN, at, issued, half, special): instructions; of these, how many of half rate; and special."""
 SHARED = 1
 """(SHARED, at, wavefronts, token): a load of shared memory, and its token; a store, and -1."""
 GLOBAL = 2
@@ -39,6 +39,10 @@ NAMES = {
     RUN: "instructions", SHARED: "shared memory", GLOBAL: "global memory", PRODUCT: "wgmma",
     COPY: "TMA load", STORE: "TMA store", SIGNAL: "arrival", WAIT: "wait", ATOMIC: "atomic",
 }  # fmt: skip
+
+
+GOLDEN = (math.sqrt(5) - 1) / 2
+"""Multiples of it, modulo 1, lie spread however many there are."""
 
 
 @dataclass(frozen=True)
@@ -109,18 +113,20 @@ class Trace:
         """Clusters of the grid."""
         return math.prod(self.grid) // self.blocks_each
 
-    def nearest(self, number: int) -> ClusterTrace:
-        """The recorded cluster that stands for one of the grid."""
-        return self.clusters[min(self.clusters, key=lambda each: (abs(each - number), each))]
+    def stand_ins(self, number: int) -> list[ClusterTrace]:
+        """So many recorded clusters, which stand for those that some SMs run one after the other:
+        the first one, and then all in turn."""
+        every = list(self.clusters.values())
+        return [every[n % len(every)] for n in range(number)]
 
 
 def sampled(clusters: int, slots: int) -> list[int]:
-    """Which clusters of a grid are recorded: first, middle and last of the first wave, the first
-    and the last of the last wave.
+    """Which clusters of a grid are recorded: first, middle and last of the first wave; of more
+    waves, six that are spread over the grid, too.
 
     Args:
         slots: how many clusters the GPU runs at a time.
     """
     first = min(clusters, slots)
-    last = (clusters - 1) // slots * slots
-    return sorted({0, first // 2, first - 1, last, clusters - 1})
+    spread = {int((n * GOLDEN % 1) * clusters) for n in range(1, 7)} if clusters > first else set()
+    return sorted({0, first // 2, first - 1} | spread)

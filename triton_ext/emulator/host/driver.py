@@ -159,9 +159,9 @@ class EmulatedGpu:
         return self.timelines[-1]
 
     @property
-    def seconds(self) -> float:
-        """What all launches so far would take, one after the other."""
-        return sum(each.seconds for each in self.timelines)
+    def seconds(self) -> float | None:
+        """What all launches so far would take, one after the other; None without a `model`."""
+        return None if self.model is None else sum(each.seconds for each in self.timelines)
 
     def program(self, ptx: str) -> Program:
         """The decoded kernel of a PTX module; decoded once."""
