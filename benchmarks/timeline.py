@@ -28,12 +28,11 @@ from unittest import mock
 
 import torch
 
+import triton_ext
 from benchmarks import harness, ladder
 from benchmarks.harness import Row, Table
 from benchmarks.problems import TYPES, Problem, drawn_problems
 from tests.support import corpus_kernels as corpus
-
-import triton_ext
 from triton_ext.compat import LAUNCH_OPTIONS
 from triton_ext.emulator.errors import EmulationError
 from triton_ext.kernels import cost_model
@@ -344,7 +343,8 @@ class _Uncompiled:
 
     def __getitem__(self, grid: Any) -> Callable[..., None]:
         def launch(*arguments: Any, stream: Any) -> None:
-            self._kernel[grid](*arguments, **self._options)
+            named = dict(zip(self._kernel.arg_names, arguments, strict=True))
+            self._kernel[grid](**{**named, **self._options})
 
         return launch
 
@@ -359,8 +359,8 @@ def record(work: Workload, gpu: str = "H200") -> Timeline:
     stream = SimpleNamespace(cuda_stream=0)
     with (
         mock.patch.object(torch, "randn", lambda shape, device: torch.zeros(shape)),
-        mock.patch.object(torch.cuda, "get_device_properties", lambda *_: device),
-        mock.patch.object(torch.cuda, "current_stream", lambda *_: stream),
+        mock.patch.object(torch.cuda, "get_device_properties", return_value=device),
+        mock.patch.object(torch.cuda, "current_stream", return_value=stream),
         mock.patch.object(ladder, "compile_matmul", _Uncompiled),
         triton_ext.emulate(
             "sm_90", time=gpu, values=False, check_races=False, check_layouts=False, timeout=120

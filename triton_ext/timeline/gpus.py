@@ -33,7 +33,8 @@ class Gpu:
         flops_per_cycle: of an SM's tensor cores, with 16-bit operands.
         operand_bytes: that the tensor cores read from shared memory in a cycle.
         product_latency: from the end of a product to the thread that waits for it.
-        issue_cycles: that a warp takes for an instruction of its own, alone.
+        issue_cycles: that a warp takes for a memory instruction, alone.
+        chain: the time that dependent instructions take, of that of their PTX.
         ptx_instructions: instructions of the machine for one of PTX.
         special_cycles, half_cycles: that a special function or an instruction of half rate holds
             its pipe.
@@ -68,7 +69,8 @@ class Gpu:
     product_latency: float = _of(
         "measured: 16 products of 64x256, awaited: 69 cycles more than they take", 60
     )
-    issue_cycles: float = _of("fitted", 2.0)
+    issue_cycles: float = _of("assumed", 2.0)
+    chain: float = _of("fitted", 1.0)
     ptx_instructions: float = _of("fitted", 0.8)
     special_cycles: float = _of("published: 16 lanes a cycle and SM", 8)
     half_cycles: float = _of("published: 64 lanes a cycle and SM", 2)

@@ -40,11 +40,20 @@ class Share:
         l2, memory: of the L2 cache's rate, and of the memory's.
         misses: for each piece of global memory, the fraction of its loads that the L2 cache does
             not have.
+        first: whether it is the first wave: what it loads is on its way from memory even for those
+            who are not the first to ask.
     """
 
     l2: float
     memory: float
     misses: Sequence[float]
+    first: bool
+
+    def far(self, memory: int, again: bool = False) -> float:
+        """The fraction of loads that take as long as memory does."""
+        if memory < 0 or again:
+            return 0.0
+        return 1.0 if self.first else self.misses[memory]
 
 
 @dataclass(frozen=True)
@@ -268,13 +277,13 @@ class Replay:
         return None
 
     def _run(self, warp: _Warp, time: float, item: Item) -> float:
-        _, at, issued, half, special = item
+        _, at, issued, half, special, chain = item
         gpu, sm, scheduler = self.gpu, warp.sm, warp.number % SCHEDULERS
         issued *= gpu.ptx_instructions
         free = max(sm.issue[scheduler], time) + issued
         sm.issue[scheduler] = free
         sm.busy["issue"] += issued / SCHEDULERS
-        end = max(time + issued * gpu.issue_cycles, free)
+        end = max(time + chain * gpu.chain, free)
         if half:
             sm.half[scheduler] = max(sm.half[scheduler], time) + half * gpu.half_cycles
             end = max(end, sm.half[scheduler])
@@ -309,7 +318,7 @@ class Replay:
 
     def _latency(self, memory: int) -> float:
         """What a load of a thread takes at least; misses take longer, by how many there are."""
-        gpu, missed = self.gpu, self.share.misses[memory]
+        gpu, missed = self.gpu, self.share.far(memory)
         return gpu.l2_latency + (gpu.memory_latency - gpu.l2_latency) * missed
 
     def _global(self, warp: _Warp, time: float, item: Item) -> float:
@@ -317,7 +326,8 @@ class Replay:
         gpu, sm = self.gpu, warp.sm
         through = self._shared(sm, time, max(1.0, (sectors + hits) * SECTOR_BYTES / LINE_BYTES))
         if token < 0:
-            self._outside(sm, through, sectors * SECTOR_BYTES, memory, write=True)
+            end = self._outside(sm, through, sectors * SECTOR_BYTES, memory, write=True)
+            self.last = max(self.last, end + gpu.l2_latency)
             return through
         end = through + gpu.l1_latency
         if sectors:
@@ -339,15 +349,14 @@ class Replay:
         self._contribute(warp, token, sm.tensor + gpu.product_latency)
 
     def _copy(self, warp: _Warp, time: float, item: Item) -> None:
-        _, at, inside, size, rows, memory, tokens = item
+        _, at, inside, size, rows, memory, tokens, again = item
         gpu, sm = self.gpu, warp.sm
         taken = max(size / gpu.tma_bytes, rows * gpu.tma_row, gpu.tma_box)
         begin = max(sm.tma, time)
         sm.tma = begin + taken
         sm.busy["TMA"] += taken
-        missed = self.share.misses[memory] if memory >= 0 else 0
         end = max(self._outside(sm, time, inside, memory), sm.tma) + gpu.tma_latency
-        end += (gpu.tma_memory_latency - gpu.tma_latency) * missed
+        end += (gpu.tma_memory_latency - gpu.tma_latency) * self.share.far(memory, again)
         self._span((warp.block, "TMA loads"), begin, end, COPY, at, f"{size} bytes")
         for token in tokens:
             self._contribute(warp, token, end)

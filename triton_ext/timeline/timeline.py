@@ -121,7 +121,7 @@ class Timeline:
             l2, memory = (
                 min(SM_BYTES, rate / clock / sms) for rate in (gpu.l2_bytes, gpu.memory_bytes)
             )
-            found.append(Share(l2, memory, misses))
+            found.append(Share(l2, memory, misses, not first))
             if len(found) > WAVES:
                 break
         return found

@@ -15,7 +15,8 @@ from typing import Any
 Item = tuple[Any, ...]
 
 RUN = 0
-"""(RUN, at, issued, half, special): instructions; of these, how many of half rate; and special."""
+"""(RUN, at, issued, half, special, chain): instructions; of these, how many of half rate, and of
+special functions; the cycles that one warp alone takes, as each waits for what it reads."""
 SHARED = 1
 """(SHARED, at, wavefronts, token): a load of shared memory, and its token; a store, and -1."""
 GLOBAL = 2
@@ -24,8 +25,9 @@ L1 cache; the number of the memory; the token of a load or cp.async, or -1 of a 
 PRODUCT = 3
 """(PRODUCT, at, n, element bytes, whether A is in registers, token): 64 x n x 32 bytes of K."""
 COPY = 4
-"""(COPY, at, bytes inside, bytes, rows, memory, tokens): TMA into shared memory; the tokens are the
-phases that it completes, one of each block of a multicast."""
+"""(COPY, at, bytes inside, bytes, rows, memory, tokens, again): TMA into shared memory; the tokens
+are the phases that it completes, one of each block of a multicast; `again`: the cluster has copied
+the same before."""
 STORE = 5
 """(STORE, at, bytes, rows, memory, token of the read, token of the write): TMA out of it."""
 SIGNAL = 6

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import re
 from collections import defaultdict, deque
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -51,6 +51,8 @@ from triton_ext.timeline.trace import (
 SECTOR_BYTES = 32
 L1_SECTORS = 4096
 """How many sectors a block is taken to keep in the L1 cache: half of what an SM has."""
+SHUFFLE_LATENCY, SPECIAL_LATENCY = 24, 20
+"""Cycles until the result can be read; 4 of other instructions (microbenchmarks of an H200)."""
 _FREE = re.compile(
     r"mov\.|cvta|ld\.param|cvt\.u64\.u32|cvt\.s64\.s32|wgmma\.fence|bra\.uni|exit|ret"
 )
@@ -71,6 +73,7 @@ class _Kind:
     issued: int
     half: int
     special: int
+    latency: int = 4
     handle: str = ""
     keep: int = 0
     reads_only: bool = False
@@ -80,7 +83,9 @@ class _Kind:
 @dataclass
 class _Warp:
     items: list[Item] = field(default_factory=list)
-    run: list[int] = field(default_factory=lambda: [0, 0, 0, 0])
+    run: list[int] = field(default_factory=lambda: [0, 0, 0, 0, 0])
+    clock: int = 0
+    ready: dict[Register, int] = field(default_factory=dict)
     loads: list[tuple[int, frozenset[Register]]] = field(default_factory=list)
     open: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
     groups: dict[str, deque[list[int]]] = field(default_factory=lambda: defaultdict(deque))
@@ -101,6 +106,7 @@ class _Cluster:
         self.needs: list[int] = []
         self.names: dict[int, str] = {}
         self.phases: dict[tuple[int, int], int] = {}
+        self.copied: set[object] = set()
         self.kept: list[object] = []  # barriers, so that no other gets the id of one
 
     def token(self, needs: int = 1) -> int:
@@ -155,22 +161,39 @@ class Recorder(Observer):
         kind = self._kind = self._known(step)
         self._step = step
         if isinstance(lanes, slice):
-            warps: Iterable[int] = range(
+            warps: Sequence[int] = range(
                 lanes.start // WARP_THREADS, (lanes.stop - 1) // WARP_THREADS + 1
             )
         else:
             warps = lane_sets.warps(lanes).tolist()
         if block.loading:
             self._use(block, step, warps)
-        if kind.issued:
+        if kind.issued or kind.latency == 0:
+            taken = self._chain(block.warps[warps[0]], step, kind)
             for number in warps:
                 run = block.warps[number].run
                 run[0] += kind.issued
                 run[1] += kind.half
                 run[2] += kind.special
-                run[3] = kind.at
+                run[3] += taken
+                run[4] = kind.at
         if kind.handle:
             getattr(self, kind.handle)(cta, block, warps)
+
+    @staticmethod
+    def _chain(warp: _Warp, step: Step, kind: _Kind) -> int:
+        """The cycles from the issue of the instruction before to that of this one, in a warp alone:
+        it waits for what it reads, and for what has the same name."""
+        ready, clock = warp.ready, warp.clock
+        begin = clock + kind.issued
+        for register in step.touched:
+            begin = max(begin, ready.get(register, 0))
+        for register in step.written:
+            ready[register] = begin + kind.latency
+        if kind.issued:
+            warp.clock = begin
+            return begin - clock
+        return 0
 
     def _use(self, block: _Block, step: Step, warps: Iterable[int]) -> None:
         """Warps wait for loads whose registers the instruction names."""
@@ -347,7 +370,14 @@ class Recorder(Observer):
         memory = self._memory(cta, address) if address >= 0 else -1
         if kind == "load":
             self._tokens = []
-            self._add(warp, (COPY, self._kind.at, inside, size, rows, memory, self._tokens))
+            what = (
+                (address, size)
+                if box is None
+                else (address, box.coordinates, tuple(box.rows or ()))
+            )
+            again = what in cluster.copied
+            cluster.copied.add(what)
+            self._add(warp, (COPY, self._kind.at, inside, size, rows, memory, self._tokens, again))
         else:
             read, written = cluster.token(), cluster.token()
             cluster.names[read] = cluster.names[written] = "TMA store"
@@ -377,10 +407,10 @@ class Recorder(Observer):
 
 
 def _flush(warp: _Warp) -> None:
-    issued, half, special, at = warp.run
+    issued, half, special, chain, at = warp.run
     if issued:
-        warp.items.append((RUN, at, issued, half, special))
-        warp.run = [0, 0, 0, at]
+        warp.items.append((RUN, at, issued, half, special, chain))
+        warp.run = [0, 0, 0, 0, at]
 
 
 _HANDLERS = (
@@ -396,13 +426,15 @@ def _kind_of(at: Instruction, number: int) -> _Kind:
     text = at.opcode
     handle = next((name for pattern, name in _HANDLERS if pattern.match(text)), "")
     if handle or _FREE.match(text):
-        kind = _Kind(number, 0, 0, 0, handle)
+        kind = _Kind(number, 0, 0, 0, 0 if not handle else -1, handle)
     elif _SPECIAL.match(text):
-        kind = _Kind(number, 1, 0, 1)
+        kind = _Kind(number, 1, 0, 1, SPECIAL_LATENCY)
     elif _MEMORY.match(text):
-        kind = _Kind(number, 0, 0, 0)
+        kind = _Kind(number, 0, 0, 0, -1)
     else:
         kind = _Kind(number, 1, int(bool(_HALF.match(text))), 0)
+        if text.startswith("shfl"):
+            kind.latency = SHUFFLE_LATENCY
     if handle == "_product":
         form = read(at)
         assert isinstance(form, WgmmaProduct)
