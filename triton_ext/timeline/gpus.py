@@ -47,6 +47,8 @@ class Gpu:
         store_bytes: that TMA stores in a cycle, of an SM.
         l2_bytes: that all SMs load from the L2 cache, bytes/s.
         memory_bytes: from memory, bytes/s.
+        outside: what a byte of a box outside of its tensor costs, of one inside, at the L2 cache.
+        misaligned: the fraction by which a row of a box in two lines of the L2 cache takes longer.
         write: the bytes read in the time in which one is written to memory, among reads.
         barrier_latency: from an mbarrier's completion to the thread that waits.
         sync_latency: of a numbered barrier.
@@ -86,6 +88,8 @@ class Gpu:
     store_bytes: float = _of("assumed", 40)
     l2_bytes: float = _of("measured: boxes of 256 rows, all SMs", 11500000000000.0)
     memory_bytes: float = _of("measured: boxes of 256 rows, all SMs", 4570000000000.0)
+    outside: float = _of("fitted: benchmarks.fit", 7.3)
+    misaligned: float = _of("fitted: benchmarks.fit", 1.06)
     write: float = _of("fitted: kernels that copy", 1.35)
     barrier_latency: float = _of("measured: half a round trip of two warps", 60)
     sync_latency: float = _of("measured: 4 warps", 20)

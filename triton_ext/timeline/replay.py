@@ -40,6 +40,7 @@ class Share:
         l2, memory: of the L2 cache's rate, and of the memory's.
         misses: for each piece of global memory, the fraction of its loads that the L2 cache does
             not have.
+        aligned: for each, `triton_ext.timeline.trace.Memory.aligned`.
         first: whether it is the first wave: what it loads is on its way from memory even for those
             who are not the first to ask.
     """
@@ -47,6 +48,7 @@ class Share:
     l2: float
     memory: float
     misses: Sequence[float]
+    aligned: Sequence[float]
     first: bool
 
     def far(self, memory: int, again: bool = False) -> float:
@@ -301,16 +303,31 @@ class Replay:
         return sm.shared
 
     def _outside(
-        self, sm: _Sm, time: float, size: float, memory: int, *, write: bool = False
+        self,
+        sm: _Sm,
+        time: float,
+        size: float,
+        memory: int,
+        moved: float | None = None,
+        *,
+        write: bool = False,
     ) -> float:
-        """When so many bytes have come from the L2 cache, or have gone there, but for latency."""
+        """When so many bytes have come from the L2 cache, or have gone there, but for latency.
+
+        Args:
+            moved: bytes that count for the memory behind it, if they are fewer.
+        """
         share = self.share
         taken = size / share.l2
         sm.l2 = max(sm.l2, time) + taken
         sm.busy["L2"] += taken
         end = sm.l2
-        missed = size * (self.gpu.write if write else share.misses[memory]) / share.memory
-        if missed:
+        missed = (
+            (size if moved is None else moved)
+            * (self.gpu.write if write else share.misses[memory])
+            / share.memory
+        )
+        if missed and memory >= 0:
             sm.memory = max(sm.memory, time) + missed
             sm.busy["memory"] += missed
             end = max(end, sm.memory)
@@ -355,7 +372,11 @@ class Replay:
         begin = max(sm.tma, time)
         sm.tma = begin + taken
         sm.busy["TMA"] += taken
-        end = max(self._outside(sm, time, inside, memory), sm.tma) + gpu.tma_latency
+        asked = inside + (size - inside) * gpu.outside
+        if memory >= 0:
+            asked *= 1 + gpu.misaligned * (1 - self.share.aligned[memory])
+        came = self._outside(sm, time, asked, memory, inside)
+        end = max(came, sm.tma) + gpu.tma_latency
         end += (gpu.tma_memory_latency - gpu.tma_latency) * self.share.far(memory, again)
         self._span((warp.block, "TMA loads"), begin, end, COPY, at, f"{size} bytes")
         for token in tokens:

@@ -109,7 +109,7 @@ class Timeline:
         """For each piece of memory, how much of its loads comes from memory: the first time."""
         return [
             min(1.0, size / self._loaded[number]) if self._loaded.get(number) else 1.0
-            for number, (_, size) in enumerate(self.trace.memories)
+            for number, size in enumerate(memory.size for memory in self.trace.memories)
         ]
 
     def _shares(self, gpu: Gpu, clock: float) -> list[Share]:
@@ -121,7 +121,8 @@ class Timeline:
             l2, memory = (
                 min(SM_BYTES, rate / clock / sms) for rate in (gpu.l2_bytes, gpu.memory_bytes)
             )
-            found.append(Share(l2, memory, misses, not first))
+            aligned = [each.aligned for each in self.trace.memories]
+            found.append(Share(l2, memory, misses, aligned, not first))
             if len(found) > WAVES:
                 break
         return found

@@ -65,6 +65,21 @@ class Line:
         return self.source or self.text.split()[0]
 
 
+@dataclass(frozen=True)
+class Memory:
+    """A piece of global memory.
+
+    Attributes:
+        name: the argument's.
+        size: in bytes.
+        aligned: the fraction of the 128-byte rows of TMA's boxes that lie in one line.
+    """
+
+    name: str
+    size: int
+    aligned: float = 1.0
+
+
 @dataclass
 class ClusterTrace:
     """What the blocks of one cluster did.
@@ -79,6 +94,11 @@ class ClusterTrace:
     needs: list[int]
     names: dict[int, str] = field(default_factory=dict)
 
+    @property
+    def length(self) -> int:
+        """How many items it has."""
+        return sum(len(warp) for block in self.warps for warp in block)
+
 
 @dataclass
 class Trace:
@@ -91,7 +111,7 @@ class Trace:
         shared_bytes: of a block.
         registers: of a thread; 0 if not known.
         lines: the program; items name its instructions by their numbers.
-        memories: name and size in bytes of each piece of global memory that items name.
+        memories: the pieces of global memory that items name.
         clusters: those that were recorded, by their numbers in the grid.
     """
 
@@ -102,7 +122,7 @@ class Trace:
     shared_bytes: int
     registers: int
     lines: list[Line]
-    memories: list[tuple[str, int]]
+    memories: list[Memory]
     clusters: dict[int, ClusterTrace]
 
     @property
@@ -117,9 +137,9 @@ class Trace:
 
     def stand_ins(self, number: int) -> list[ClusterTrace]:
         """So many recorded clusters, which stand for those that some SMs run one after the other:
-        the first one, and then all in turn."""
-        every = list(self.clusters.values())
-        return [every[n % len(every)] for n in range(number)]
+        evenly from the shortest to the longest, which comes last."""
+        every = sorted(self.clusters.values(), key=lambda cluster: cluster.length)
+        return [every[-(-(n + 1) * len(every) // number) - 1] for n in range(number)]
 
 
 def sampled(clusters: int, slots: int) -> list[int]:

@@ -26,6 +26,7 @@ from triton_ext.emulator.state.block import Cta, Launch
 from triton_ext.emulator.state.lanes import Lanes
 from triton_ext.emulator.state.storage import Register
 from triton_ext.hardware.architecture import WARP_THREADS, resident_clusters
+from triton_ext.hardware.banks import LINE_BYTES
 from triton_ext.hardware.tensor_memory import WARPGROUP_WARPS
 from triton_ext.ptx.forms import WgmmaProduct, read
 from triton_ext.ptx.parse import Instruction
@@ -44,6 +45,7 @@ from triton_ext.timeline.trace import (
     ClusterTrace,
     Item,
     Line,
+    Memory,
     Trace,
     sampled,
 )
@@ -128,7 +130,7 @@ class Recorder(Observer):
         self._lines: list[Line] = []
         self._numbers: dict[int, int] = {}  # of instructions, by their lines in the PTX
         self._memories: dict[int, int] = {}
-        self._sizes: list[tuple[str, int]] = []
+        self._pieces: list[Memory] = []
         self._kind = _Kind(0, 0, 0, 0)
         self._step: Step | None = None
         self._tokens: list[int] = []
@@ -291,12 +293,13 @@ class Recorder(Observer):
 
     # --------------------------------------------------------------------------- memory
 
-    def _memory(self, cta: Cta, address: int) -> int:
+    def _memory(self, cta: Cta, address: int, stride: int = LINE_BYTES) -> int:
         found = cta.launch.memory.locate(address, 1)
         number = self._memories.get(found.start)
         if number is None:
-            number = self._memories[found.start] = len(self._sizes)
-            self._sizes.append((found.name.removeprefix("argument "), found.size))
+            number = self._memories[found.start] = len(self._pieces)
+            name, aligned = found.name.removeprefix("argument "), math.gcd(stride, LINE_BYTES)
+            self._pieces.append(Memory(name, found.size, aligned / LINE_BYTES))
         return number
 
     def access(
@@ -364,10 +367,11 @@ class Recorder(Observer):
             return
         cluster = self._clusters[cta.cluster.number]
         warp = block.warps[int(lane_sets.warps(lanes)[0])]
-        inside, rows = size, 1
+        inside, rows, stride = size, 1, LINE_BYTES
         if box is not None:
             address, inside, rows = box.map.global_address, box.inside_bytes, len(box.box.outer)
-        memory = self._memory(cta, address) if address >= 0 else -1
+            stride = (*box.map.global_strides, LINE_BYTES)[0]
+        memory = self._memory(cta, address, stride) if address >= 0 else -1
         if kind == "load":
             self._tokens = []
             what = (
@@ -402,7 +406,7 @@ class Recorder(Observer):
             clusters[number] = ClusterTrace(warps, cluster.needs, cluster.names)
         return Trace(
             name, launch.grid, launch.cluster, launch.threads, launch.shared_bytes, registers,
-            self._lines, self._sizes, clusters,
+            self._lines, self._pieces, clusters,
         )  # fmt: skip
 
 
