@@ -82,7 +82,7 @@ def test_values_do_not_change_the_time(runs):
 def test_a_faster_gpu_is_faster(runs):
     _, (timed, _) = runs
     found = timed.what_if()
-    assert all(seconds <= timed.seconds * 1.001 for seconds in found.values())
+    assert all(seconds <= timed.seconds * 1.01 for seconds in found.values())
 
 
 @triton.jit

@@ -65,7 +65,7 @@ def launch(warps, needs, grid=1, threads=64):
 
 def test_a_warp_alone_takes_its_chain():
     result = cycles([(RUN, 0, 10, 0, 0, 100), (RUN, 0, 10, 0, 0, 50)])
-    assert result.cycles == 150 * GPU.chain
+    assert result.cycles == pytest.approx(150 * GPU.chain)
 
 
 def test_warps_of_a_scheduler_share_its_slots():
@@ -160,11 +160,7 @@ def test_what_if_names_what_binds():
     assert timeline.bound in ("latency", "launch")
     assert "more stages" in "\n".join(timeline.lines())
     heavy, tokens = ring(steps=200, stages=6, n=256)
-    assert Timeline(launch(heavy, tokens, grid=132), GPU).bound in (
-        "tensor cores",
-        "power",
-        "memory",
-    )
+    assert Timeline(launch(heavy, tokens, grid=132), GPU).bound in (*UNITS, "power")
     assert json.dumps(timeline.as_object())
 
 
@@ -229,8 +225,14 @@ def test_the_page(timeline, open_page, scheme):
 
 
 def test_the_page_is_fluid_with_100000_events(open_page):
-    page = open_page(html(Timeline(launch(*ring(steps=20000)), GPU)))
-    assert page.evaluate("data.spans.length") > 60_000
+    page = open_page(html(Timeline(launch(*ring(steps=2000)), GPU)))
+    events = page.evaluate(
+        "() => { const n = data.cycles; byLane.forEach((lane) => { const own = [...lane];"
+        " for (let i = 1; i < 20; i++) for (const s of own)"
+        " lane.push([s[0], s[1] + i * n, s[2] + i * n, ...s.slice(3)]); });"
+        " end = data.cycles *= 20; return byLane.reduce((sum, lane) => sum + lane.length, 0); }"
+    )
+    assert events > 100_000
     drawn = page.evaluate(
         "() => { let n = 0; const fill = ctx.fillRect.bind(ctx);"
         " ctx.fillRect = (...r) => { n++; fill(...r); }; draw(); return n; }"

@@ -23,6 +23,8 @@ WAVES = 3
 """How many turns of an SM are replayed; further ones take as long as the last of them."""
 BINDS = 0.6
 """The share of the time in which a unit must work so that it is what binds."""
+LATENCIES = ("l2_latency", "memory_latency", "tma_latency", "tma_memory_latency")
+"""Of loads, by their names in `triton_ext.timeline.gpus`."""
 ENDLESS = 1e9
 """How much faster a unit is that costs nothing."""
 
@@ -217,7 +219,7 @@ class Timeline:
             "faster tensor cores": {"flops_per_cycle": ENDLESS, "operand_bytes": ENDLESS},
             "faster memory": {"memory_bytes": self.gpu.memory_bytes * ENDLESS},
             "faster L2 and TMA": {"l2_bytes": self.gpu.l2_bytes * ENDLESS, "tma_bytes": ENDLESS},
-            "no latency of loads": {"l2_latency": 0.0, "memory_latency": 0.0, "tma_latency": 0.0},
+            "no latency of loads": dict.fromkeys(LATENCIES, 0.0),
             "fewer instructions": {"ptx_instructions": 0.0},
         }
         found = {}
@@ -241,13 +243,12 @@ class Timeline:
                 for token in (item[6] if item[0] == COPY else item[5:7] if item[0] == STORE else ())
             }
             named = {number for number, name in cluster.names.items() if "mbarrier" in name}
+            emptied = named - brought
             for block in cluster.warps:
                 for warp in block:
                     if any(item[0] == COPY for item in warp):
                         found |= {
-                            item[1]
-                            for item in warp
-                            if item[0] == WAIT and item[2] in named - brought
+                            item[1] for item in warp if item[0] == WAIT and item[2] in emptied
                         }
         return frozenset(found)
 
