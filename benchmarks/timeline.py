@@ -32,7 +32,7 @@ import triton_ext
 from benchmarks import harness, ladder
 from benchmarks.harness import Row, Table
 from benchmarks.problems import TYPES, Problem, drawn_problems
-from tests.support import corpus_kernels as corpus
+from tests.support import corpus_kernels as corpus  # type: ignore[import-not-found]
 from triton_ext.compat import LAUNCH_OPTIONS
 from triton_ext.emulator.errors import EmulationError
 from triton_ext.kernels import cost_model
@@ -426,7 +426,8 @@ def measured(only: str, seconds: float, path: Path | None) -> Iterator[Row]:
     chosen = [work for work in workloads() if only in work.name]
     with ProcessPoolExecutor() as pool:
         list(pool.map(_compile, dict.fromkeys(w.config for w in chosen if w.config), chunksize=2))
-    state, begin, found = GpuState(), time.perf_counter(), []
+    state, begin = GpuState(), time.perf_counter()
+    found: list[Row] = []
     for work in chosen:
         if time.perf_counter() - begin > seconds:
             print(f"stopped after {seconds} s: {len(found)} of {len(chosen)}")
@@ -458,8 +459,8 @@ def main() -> None:
         rows = harness.report("timeline", found, TABLE, arguments.json)
         print("\n".join(summary(rows)))
         return
-    rows = measured(arguments.only, arguments.seconds, arguments.json)
-    harness.report("timeline", rows, TABLE, arguments.json)
+    running = measured(arguments.only, arguments.seconds, arguments.json)
+    harness.report("timeline", running, TABLE, arguments.json)
 
 
 if __name__ == "__main__":

@@ -285,7 +285,7 @@ class Replay:
         free = max(sm.issue[scheduler], time) + issued
         sm.issue[scheduler] = free
         sm.busy["issue"] += issued / SCHEDULERS
-        end = max(time + chain * gpu.chain, free)
+        end: float = max(time + chain * gpu.chain, free)
         if half:
             sm.half[scheduler] = max(sm.half[scheduler], time) + half * gpu.half_cycles
             end = max(end, sm.half[scheduler])

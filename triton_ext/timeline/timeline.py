@@ -83,7 +83,7 @@ class Timeline:
     @functools.cached_property
     def flops(self) -> float:
         """Operations of the tensor cores in the whole grid."""
-        work = sum(2 * 64 * it[2] * 32 / it[3] for it in self._items() if it[0] == PRODUCT)
+        work: float = sum(2 * 64 * it[2] * 32 / it[3] for it in self._items() if it[0] == PRODUCT)
         return work * self._each
 
     @property
