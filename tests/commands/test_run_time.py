@@ -42,7 +42,7 @@ def test_time_in_words(run):
 
 def test_time_as_json_and_a_trace_file(run, tmp_path):
     path = tmp_path / "out.json"
-    result = run("--time=H100", "--timeline", str(path), "--format", "json")
+    result = run("--time", "--gpu", "H100", "--timeline", str(path), "--format", "json")
     assert result.exit_code == 0
     found, _ = json.JSONDecoder().raw_decode(result.stderr)
     assert found["gpu"] == "H100"
@@ -62,7 +62,7 @@ def test_the_page_is_written(run, tmp_path):
     ("options", "words"),
     [
         (["--timeline", "out.png"], "must end in .html or .json"),
-        (["--time=A100"], "H100, H200"),
+        (["--time", "--gpu", "A100"], "H100, H200"),
         (["--no-values"], "time="),
         (["--time", "--schedule", "lazy"], "eager"),
     ],

@@ -84,13 +84,14 @@ def _pattern(text: str) -> str:
     help="Trace only instructions that match, as PTX text.",
 )
 @click.option("--block", type=SHAPE, multiple=True, help="Trace only this block, as 0x0x0.")
+@click.option("--time", is_flag=True, help="Predict what each kernel would take, on stderr.")
 @click.option(
-    "--time",
+    "--gpu",
     "gpu_name",
     metavar="GPU",
-    is_flag=False,
-    flag_value="H200",
-    help="Predict what each kernel would take on a GPU (H100, H200), on stderr. [default: H200]",
+    default="H200",
+    show_default=True,
+    help="Where it would take that: H100 or H200.",
 )
 @click.option(
     "--timeline",
@@ -119,7 +120,8 @@ def run(
     trace: bool,
     only: str,
     block: tuple[tuple[int, ...], ...],
-    gpu_name: str | None,
+    time: bool,
+    gpu_name: str,
     timeline: Path | None,
     no_values: bool,
     stats: bool,
@@ -138,12 +140,11 @@ def run(
       triton-ext run --emulate sm_90 --schedule random --seed 7 kernel.py --size 512
       triton-ext run --trace --only 'tcgen05|mbarrier' --block 0x0x0 matmul.py
       triton-ext run --stats --format json matmul.py
-      triton-ext run --emulate sm_90 --time=H200 --timeline matmul.html matmul.py
+      triton-ext run --emulate sm_90 --time --timeline matmul.html matmul.py
     """
     if timeline is not None and timeline.suffix not in (".html", ".json"):
         raise click.BadParameter(f"{timeline}: must end in .html or .json", param_hint="--timeline")
-    if timeline is not None and gpu_name is None:
-        gpu_name = "H200"
+    timed = time or timeline is not None
     with needing_kernels():
         import triton  # noqa: F401
 
@@ -172,7 +173,7 @@ def run(
         check_layouts=check_layouts,
         check_races=check_races,
         check_empty=check_empty,
-        time=gpu_name,
+        time=gpu_name if timed else None,
         values=not no_values,
     ) as gpu:
         try:
@@ -185,7 +186,7 @@ def run(
         except Exception as error:
             say(script_traceback(error, script), err=True)
             raise SystemExit(1) from None
-    if gpu_name is not None:
+    if time:
         for each in gpu.timelines:
             show(form, err=True, json=each.as_object, text=each.lines)
     if timeline is not None:
