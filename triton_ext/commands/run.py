@@ -145,6 +145,10 @@ def run(
     if timeline is not None and timeline.suffix not in (".html", ".json"):
         raise click.BadParameter(f"{timeline}: must end in .html or .json", param_hint="--timeline")
     timed = time or timeline is not None
+    if no_values and not timed:
+        raise click.UsageError("--no-values is for predicting time: give --time, too")
+    if timed and schedule != "eager":
+        raise click.UsageError(f"--schedule {schedule}: time is predicted with the eager one alone")
     with needing_kernels():
         import triton  # noqa: F401
 

@@ -7,15 +7,13 @@ surveys; "assumed": neither, and by analogy.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from triton_ext.errors import LayoutError
 
 
 def _of(source: str, default: Any) -> Any:
-    from dataclasses import field
-
     return field(default=default, metadata={"source": source})
 
 
@@ -50,8 +48,7 @@ class Gpu:
         outside: what a byte of a box outside of its tensor costs, of one inside, at the L2 cache.
         misaligned: the fraction by which a row of a box in two lines of the L2 cache takes longer.
         write: the bytes read in the time in which one is written to memory, among reads.
-        barrier_latency: from an mbarrier's completion to the thread that waits.
-        sync_latency: of a numbered barrier.
+        barrier_latency: from an arrival at a barrier of any kind to the thread that waits.
         far_latency: of an arrival in another block of the cluster.
         atomic_latency: of an atomic operation in global memory.
         launch: seconds from the end of the kernel before to the first instruction, and from the
@@ -85,14 +82,13 @@ class Gpu:
     tma_bytes: float = _of("measured: boxes of 256 rows, 4 in flight", 107)
     tma_row: float = _of("measured: boxes of 64 to 256 rows", 1.19)
     tma_box: float = _of("measured: boxes of 8 rows, 4 in flight", 48)
-    store_bytes: float = _of("fitted; assumed", 20.4)
+    store_bytes: float = _of("fitted", 20.4)
     l2_bytes: float = _of("fitted; measured: boxes of 256 rows, all SMs", 1.6e13)
     memory_bytes: float = _of("fitted; measured: boxes of 256 rows, all SMs", 3.91e12)
-    outside: float = _of("fitted: benchmarks.fit", 3.24)
-    misaligned: float = _of("fitted: benchmarks.fit", 0.74)
+    outside: float = _of("fitted", 3.24)
+    misaligned: float = _of("fitted", 0.74)
     write: float = _of("fitted: kernels that copy", 1.15)
     barrier_latency: float = _of("measured: half a round trip of two warps", 60)
-    sync_latency: float = _of("measured: 4 warps", 20)
     far_latency: float = _of("assumed", 200)
     atomic_latency: float = _of("assumed", 700)
     launch: float = _of("fitted; measured: a grid of 1 block", 7.2e-07)
@@ -100,13 +96,13 @@ class Gpu:
     block_interval: float = _of("measured: grids of 1056 and 8448 empty blocks", 160)
 
     def sources(self) -> dict[str, tuple[Any, str]]:
-        """Each parameter's value and source; what differs from an H200 is by its data sheet."""
+        """Each parameter's value and source; what differs from an H200 is scaled by data sheets."""
         reference = GPUS["H200"]
         found = {}
         for each in fields(self)[1:]:
             value = getattr(self, each.name)
             same = value == getattr(reference, each.name)
-            source = each.metadata["source"] if same else "published: data sheet"
+            source = each.metadata["source"] if same else "assumed: as the data sheets differ"
             found[each.name] = (value, source)
         return found
 
