@@ -98,7 +98,7 @@ docs: $(VENV)/.ready api
 	$(BIN)/python docs/generate.py
 
 API := triton_ext triton_ext.layouts triton_ext.hardware triton_ext.ptx triton_ext.mlir \
-	triton_ext.emulator triton_ext.passes triton_ext.kernels triton_ext.ops
+	triton_ext.emulator triton_ext.timeline triton_ext.passes triton_ext.kernels triton_ext.ops
 api: $(VENV)/.ready
 	$(PIP_INSTALL) --constraint constraints.txt pdoc
 	$(BIN)/pdoc --docformat google --output-directory build/api $(API)

@@ -20,7 +20,7 @@ import numpy as np
 
 from benchmarks import harness
 from benchmarks.harness import Row, Table
-from tests.support.silicon.driver import run_on_gpu
+from tests.support.silicon.driver import run_on_gpu  # type: ignore[import-not-found]
 from triton_ext.emulator import run_ptx
 from triton_ext.hardware.smem_descriptor import SmemDescriptor
 from triton_ext.hardware.tensor_map import DataType, TensorMap, TensorSwizzle
@@ -125,7 +125,7 @@ class Case:
     repeats: int = REPEATS
     stamps: int = field(default=0)
 
-    def run(self, emulate: bool) -> list[np.ndarray]:
+    def run(self, emulate: bool) -> list[np.ndarray[Any, Any]]:
         """Launch it: the stamps (blocks, threads, 4): clock and timer, begin and end; twice, as
         the first launch warms up. The last array is what the kernel stamped itself, if it does.
         """

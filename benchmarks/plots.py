@@ -199,6 +199,32 @@ def draw_latency(axes: Any, data: dict[str, dict[str, float]]) -> None:
     axes.legend(frameon=False, labelcolor=INK, ncols=len(data))
 
 
+def timeline_data(rows: list[dict[str, Any]]) -> dict[str, list[tuple[float, float]]]:
+    """For each family of kernels of the split "test": measured and predicted microseconds."""
+    found: dict[str, list[tuple[float, float]]] = {}
+    for row in rows:
+        if row["split"] == "test" and "predicted" in row:
+            family = row["family"] if row["family"] in ("matmul", "ladder") else "other kernels"
+            pair = round(row["seconds"] * 1e6, 2), round(row["predicted"] * 1e6, 2)
+            found.setdefault(family, []).append(pair)
+    return found
+
+
+def draw_timeline(axes: Any, data: dict[str, list[tuple[float, float]]]) -> None:
+    """A dot a kernel; the lines are no error, and 15 % more and less."""
+    for colour, (family, pairs) in zip(COLOURS, sorted(data.items()), strict=False):
+        axes.scatter(*zip(*pairs, strict=True), s=9, color=colour, label=family)
+    every = [value for pairs in data.values() for pair in pairs for value in pair]
+    low, high = min(every), max(every)
+    for factor in (0.85, 1, 1.15):
+        axes.plot([low, high], [low * factor, high * factor], color=INK, linewidth=0.6)
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    axes.set_xlabel("µs, measured")
+    axes.set_ylabel("µs, predicted")
+    axes.legend(frameon=False, labelcolor=INK)
+
+
 KINDS: dict[str, list[tuple[str, str, Callable[..., Any], Callable[..., None], Any]]] = {
     "matmul": [
         ("ratios", "Device time: a dot a shape", ratio_data, draw_ratios, (8, 3.4)),
@@ -208,6 +234,9 @@ KINDS: dict[str, list[tuple[str, str, Callable[..., Any], Callable[..., None], A
     ],
     "peers": [("peers", "Device time, all sides in one run", peers_data, draw_peers, (8, 4))],
     "ladder": [("ladder", "Step by step", ladder_data, draw_ladder, (8, 3.2))],
+    "timeline": [
+        ("timeline", "Predicted and measured", timeline_data, draw_timeline, (5, 4.4)),
+    ],
     "latency": [("latency", "Eager latency", latency_data, draw_latency, (8, 3.2))],
 }
 """Benchmark -> its plots: name, title, rows -> data, what draws them, the size in inches."""

@@ -2,6 +2,7 @@
 """Times of many kernels, measured on a Hopper GPU, and predicted from the emulator's run.
 
     python -m benchmarks.timeline measure --json FILE [--seconds 200] [--only NAME]  # needs a GPU
+    python -m benchmarks.timeline predict FILE [--gpu H200] [--json FILE]
 
 The workloads are fixed here: this project's matmuls over problems drawn from two seeds, each with
 the cost model's first choice, one from the middle of its ranking and one from the far end; the
@@ -12,6 +13,7 @@ fitted to the split "fit" only; "test" is what errors are reported of.
 
 from __future__ import annotations
 
+import json
 import math
 import statistics
 import time
@@ -20,23 +22,29 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import torch
 
+import triton_ext
 from benchmarks import harness, ladder
 from benchmarks.harness import Row, Table
 from benchmarks.problems import TYPES, Problem, drawn_problems
-from tests.support import corpus_kernels as corpus
+from tests.support import corpus_kernels as corpus  # type: ignore[import-not-found]
 from triton_ext.compat import LAUNCH_OPTIONS
+from triton_ext.emulator.errors import EmulationError
 from triton_ext.kernels import cost_model
 from triton_ext.kernels.config import MatmulConfig
 from triton_ext.kernels.launch import (
     compile_matmul,
     compiled_arguments,
+    kernel_for,
     launch_arguments,
     launch_plan,
 )
+from triton_ext.timeline.timeline import Timeline
 
 SEEDS = {"fit": 1801, "test": 1802}
 """Of the drawn problems of each split."""
@@ -326,6 +334,78 @@ def measure(work: Workload) -> Row:
     }
 
 
+class _Uncompiled:
+    """On the emulated GPU: a kernel that `compile_matmul` would have compiled."""
+
+    def __init__(self, config: MatmulConfig) -> None:
+        self._kernel = kernel_for(config)
+        self._options = launch_plan(config, 256, 256, 256, _Device()).options
+
+    def __getitem__(self, grid: Any) -> Callable[..., None]:
+        def launch(*arguments: Any, stream: Any) -> None:
+            named = dict(zip(self._kernel.arg_names, arguments, strict=True))
+            self._kernel[grid](**{**named, **self._options})
+
+        return launch
+
+
+def record(work: Workload, gpu: str = "H200") -> Timeline:
+    """The predicted timeline of a workload; of zeros, as values do not matter.
+
+    Raises:
+        EmulationError: it takes longer than two minutes, say.
+    """
+    device = SimpleNamespace(multi_processor_count=SMS)
+    stream = SimpleNamespace(cuda_stream=0)
+    with (
+        mock.patch.object(torch, "randn", lambda shape, device: torch.zeros(shape)),
+        mock.patch.object(torch.cuda, "get_device_properties", return_value=device),
+        mock.patch.object(torch.cuda, "current_stream", return_value=stream),
+        mock.patch.object(ladder, "compile_matmul", _Uncompiled),
+        triton_ext.emulate(
+            "sm_90", time=gpu, values=False, check_races=False, check_layouts=False, timeout=120
+        ) as emulated,
+    ):
+        work.prepare("cpu")()
+    return emulated.timeline
+
+
+def predicted(rows: list[Row], gpu: str, only: str) -> Iterator[Row]:
+    """The measured rows, with what is predicted."""
+    known = {work.name: work for work in workloads()}
+    for row in rows:
+        if only in row["workload"]:
+            try:
+                timeline = record(known[row["workload"]], gpu)
+            except EmulationError as error:
+                print(f"{row['workload']}: {type(error).__name__}: {error.message[:100]}")
+                continue
+            yield row | {
+                "predicted": timeline.seconds,
+                "bound": timeline.bound,
+                "utilisation": {k: round(v, 3) for k, v in timeline.utilisation.items()},
+            }
+
+
+def summary(rows: list[Row]) -> list[str]:
+    """Mean and worst errors, by split and family."""
+    lines = []
+    for split in SEEDS:
+        groups: dict[str, list[float]] = {}
+        for row in rows:
+            if row["split"] == split:
+                error = abs(row["predicted"] / row["seconds"] - 1)
+                groups.setdefault(row["family"], []).append(error)
+                groups.setdefault("all", []).append(error)
+        for family, errors in sorted(groups.items()):
+            lines.append(
+                f"{split:5} {family:16} {len(errors):4} kernels, mean error"
+                f" {statistics.fmean(errors):6.1%}, median {statistics.median(errors):6.1%},"
+                f" worst {max(errors):6.1%}"
+            )
+    return lines
+
+
 def _compile(config: MatmulConfig) -> None:
     compile_matmul(config)
 
@@ -346,7 +426,8 @@ def measured(only: str, seconds: float, path: Path | None) -> Iterator[Row]:
     chosen = [work for work in workloads() if only in work.name]
     with ProcessPoolExecutor() as pool:
         list(pool.map(_compile, dict.fromkeys(w.config for w in chosen if w.config), chunksize=2))
-    state, begin, found = GpuState(), time.perf_counter(), []
+    state, begin = GpuState(), time.perf_counter()
+    found: list[Row] = []
     for work in chosen:
         if time.perf_counter() - begin > seconds:
             print(f"stopped after {seconds} s: {len(found)} of {len(chosen)}")
@@ -366,12 +447,20 @@ def measured(only: str, seconds: float, path: Path | None) -> Iterator[Row]:
 
 def main() -> None:
     parser = harness.options(__doc__)
-    parser.add_argument("step", choices=("measure",))
+    parser.add_argument("step", choices=("measure", "predict"))
+    parser.add_argument("file", type=Path, nargs="?", help="what was measured")
+    parser.add_argument("--gpu", default="H200", help="to predict for")
     parser.add_argument("--only", default="", help="workloads whose name has this")
     parser.add_argument("--seconds", type=float, default=200, help="to measure for, at most")
     arguments = parser.parse_args()
-    rows = measured(arguments.only, arguments.seconds, arguments.json)
-    harness.report("timeline", rows, TABLE, arguments.json)
+    if arguments.step == "predict":
+        given = json.loads(arguments.file.read_text())["rows"]
+        found = predicted(given, arguments.gpu, arguments.only)
+        rows = harness.report("timeline", found, TABLE, arguments.json)
+        print("\n".join(summary(rows)))
+        return
+    running = measured(arguments.only, arguments.seconds, arguments.json)
+    harness.report("timeline", running, TABLE, arguments.json)
 
 
 if __name__ == "__main__":

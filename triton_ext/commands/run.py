@@ -84,6 +84,26 @@ def _pattern(text: str) -> str:
     help="Trace only instructions that match, as PTX text.",
 )
 @click.option("--block", type=SHAPE, multiple=True, help="Trace only this block, as 0x0x0.")
+@click.option("--time", is_flag=True, help="Predict what each kernel would take, on stderr.")
+@click.option(
+    "--gpu",
+    "gpu_name",
+    metavar="GPU",
+    default="H200",
+    show_default=True,
+    help="Where it would take that: H100 or H200.",
+)
+@click.option(
+    "--timeline",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Write the last kernel's predicted timeline: .html, or .json in Chrome's trace format.",
+)
+@click.option(
+    "--no-values",
+    is_flag=True,
+    help="With --time: only what the prediction needs is run; outputs are garbage.",
+)
 @click.option("--stats", is_flag=True, help="At the end, count what ran, on stderr.")
 @format_option("text", "json")
 @click.argument("script", type=click.Path(exists=True, dir_okay=False))
@@ -100,6 +120,10 @@ def run(
     trace: bool,
     only: str,
     block: tuple[tuple[int, ...], ...],
+    time: bool,
+    gpu_name: str,
+    timeline: Path | None,
+    no_values: bool,
     stats: bool,
     form: str,
     script: str,
@@ -116,7 +140,15 @@ def run(
       triton-ext run --emulate sm_90 --schedule random --seed 7 kernel.py --size 512
       triton-ext run --trace --only 'tcgen05|mbarrier' --block 0x0x0 matmul.py
       triton-ext run --stats --format json matmul.py
+      triton-ext run --emulate sm_90 --time --timeline matmul.html matmul.py
     """
+    if timeline is not None and timeline.suffix not in (".html", ".json"):
+        raise click.BadParameter(f"{timeline}: must end in .html or .json", param_hint="--timeline")
+    timed = time or timeline is not None
+    if no_values and not timed:
+        raise click.UsageError("--no-values is for predicting time: give --time, too")
+    if timed and schedule != "eager":
+        raise click.UsageError(f"--schedule {schedule}: time is predicted with the eager one alone")
     with needing_kernels():
         import triton  # noqa: F401
 
@@ -145,6 +177,8 @@ def run(
         check_layouts=check_layouts,
         check_races=check_races,
         check_empty=check_empty,
+        time=gpu_name if timed else None,
+        values=not no_values,
     ) as gpu:
         try:
             run_script(script, arguments)
@@ -156,6 +190,15 @@ def run(
         except Exception as error:
             say(script_traceback(error, script), err=True)
             raise SystemExit(1) from None
+    if time:
+        for each in gpu.timelines:
+            show(form, err=True, json=each.as_object, text=each.lines)
+    if timeline is not None:
+        from triton_ext.timeline.page import chrome, html
+
+        made = chrome if timeline.suffix == ".json" else html
+        timeline.write_text(made(gpu.timeline))
+        say(f"{timeline}: {gpu.timeline.trace.name}", err=True)
     if stats:
         show(
             form,

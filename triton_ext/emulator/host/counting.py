@@ -1,4 +1,4 @@
-"""Scripts that measure time: there is none on the emulated GPU, so its instructions are counted."""
+"""Scripts that measure time: predicted time, or else the number of emulated instructions."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from unittest import mock
 
 
 class Counted(Protocol):
-    """A GPU whose instructions are counted.
+    """A GPU whose instructions are counted, or whose time is predicted.
 
     Attributes:
         steps: how many it has executed.
@@ -20,31 +20,43 @@ class Counted(Protocol):
     steps: int
     said: bool
 
+    @property
+    def seconds(self) -> float | None:
+        """What all launches so far would take; None if that is not predicted."""
 
-def _say(gpu: Counted) -> None:
+
+def _now(gpu: Counted) -> float:
+    """Predicted milliseconds, or instructions."""
+    return gpu.steps if gpu.seconds is None else gpu.seconds * 1e3
+
+
+def _between(gpu: Counted, begin: float, end: float) -> float:
+    """What a benchmark is told: positive, as callers divide by it."""
+    if gpu.seconds is not None:
+        return max(end - begin, 1e-9)
     if not gpu.said:
         gpu.said = True
         text = "there is no time on the emulated GPU: where a script measures it, in milliseconds,"
         print(f"triton-ext: {text} it gets the number of instructions", file=sys.stderr)
+    return max(1.0, end - begin)
 
 
 class Event:
-    """A time stamp, in instructions of the emulated GPU.
+    """A time stamp, in instructions of the emulated GPU, or in predicted milliseconds.
 
     Args:
         gpu: that GPU.
     """
 
     def __init__(self, gpu: Counted) -> None:
-        self._gpu, self._at = gpu, 0
+        self._gpu, self._at = gpu, 0.0
 
     def record(self, stream: Any = None) -> None:
-        self._at = self._gpu.steps
+        self._at = _now(self._gpu)
 
     def elapsed_time(self, end: Event) -> float:
-        """Instructions between two events; at least 1, as callers divide by it."""
-        _say(self._gpu)
-        return float(max(1, end._at - self._at))
+        """Instructions between two events, or milliseconds."""
+        return _between(self._gpu, self._at, end._at)
 
     def synchronize(self) -> None:
         """Everything is done when a launch returns."""
@@ -58,15 +70,15 @@ class Event:
 
 
 def count(gpu: Counted, call: Callable[[], Any], quantiles: Any = None, **_: Any) -> Any:
-    """The instructions of a call, as a benchmark's result: the same each time, so once is enough.
+    """The instructions of a call, or its predicted milliseconds, as a benchmark's result: the same
+    each time, so once is enough.
 
     Args:
         quantiles: as of ``triton.testing.do_bench``: so many results.
     """
-    _say(gpu)
-    before = gpu.steps
+    before = _now(gpu)
     call()
-    counted = float(max(1, gpu.steps - before))
+    counted = _between(gpu, before, _now(gpu))
     if quantiles is None:
         return counted
     return [counted] * len(quantiles) if len(quantiles) > 1 else counted

@@ -32,6 +32,7 @@ from triton_ext.emulator.schedule.breakpoints import Breakpoint, Breakpoints, St
 from triton_ext.emulator.schedule.machine import MAX_STEPS, Limits, Machine, Schedule
 from triton_ext.emulator.schedule.observers import Observer, Observers
 from triton_ext.emulator.schedule.parallel import execute
+from triton_ext.emulator.schedule.recorder import timed
 from triton_ext.emulator.state.memory import GlobalMemory
 from triton_ext.hardware.architecture import (
     MULTIPROCESSORS,
@@ -44,6 +45,8 @@ from triton_ext.hardware.tensor_map import DataType, OobFill, TensorMap, TensorS
 from triton_ext.layouts.encodings import SWIZZLE_BYTE_WIDTHS
 from triton_ext.layouts.triton.ending import end_quietly
 from triton_ext.ptx.parse import parse_ptx
+from triton_ext.timeline.gpus import Gpu, gpu_of
+from triton_ext.timeline.timeline import Timeline
 
 _FLOATS: dict[str, Any] = {
     "fp16": np.float16,
@@ -76,6 +79,9 @@ class EmulatedGpu:
         launches: how many kernels ran, or would have run.
         steps: instructions executed, each for all threads of a block that were at it together.
         said: whether it was said that they stand for time.
+        model: the GPU whose time is predicted, or None.
+        values: whether all is computed; else time alone is asked for.
+        timelines: with a `model`, what each launch would take, in their order.
     """
 
     arch: Architecture
@@ -91,6 +97,9 @@ class EmulatedGpu:
     launches: int = 0
     steps: int = 0
     said: bool = False
+    model: Gpu | None = None
+    values: bool = True
+    timelines: list[Timeline] = field(default_factory=list)
     _programs: dict[str, Program] = field(default_factory=dict, repr=False)
     _breakpoints: Breakpoints | None = field(default=None, repr=False)
 
@@ -104,8 +113,13 @@ class EmulatedGpu:
         dynamic_smem_bytes: int,
         memory: GlobalMemory,
         names: Sequence[str],
+        registers: int = 0,
     ) -> None:
-        """Run a kernel to its end; its PTX says how many threads a block has."""
+        """Run a kernel to its end; its PTX says how many threads a block has.
+
+        Args:
+            registers: of a thread; 0 if that is not known.
+        """
         register_buffers(memory, self.buffers)
         block = (*program.kernel.directives.get("reqntid", (WARP_THREADS,)), 1, 1)[:3]
         launch = prepare(
@@ -125,7 +139,10 @@ class EmulatedGpu:
         machine = Machine(program, launch, schedule, self.observer, self.limits)
         self.launches += 1
         try:
-            execute(machine)
+            if self.model is None:
+                execute(machine)
+            else:
+                self.timelines.append(timed(machine, self.model, registers, self.values))
         finally:
             self.steps += machine.steps
 
@@ -148,6 +165,25 @@ class EmulatedGpu:
             self.observer = Observers([*others, self._breakpoints])
         self._breakpoints.all.append(found)
         return found
+
+    @property
+    def timeline(self) -> Timeline:
+        """What the last launch would take; `time` of `emulate` says on which GPU.
+
+        Raises:
+            LaunchError: nothing was launched, or no time was asked for.
+        """
+        if not self.timelines:
+            asked = (
+                "no kernel was launched" if self.model else "emulate(..., time=...) was not given"
+            )
+            raise LaunchError(f"there is no timeline: {asked}")
+        return self.timelines[-1]
+
+    @property
+    def seconds(self) -> float | None:
+        """What all launches so far would take, one after the other; None without a `model`."""
+        return None if self.model is None else sum(each.seconds for each in self.timelines)
 
     def program(self, ptx: str) -> Program:
         """The decoded kernel of a PTX module; decoded once."""
@@ -230,8 +266,10 @@ class _Flattened:
 
 
 @functools.lru_cache(maxsize=1024)
-def _cached_ptx(name: str, key: str) -> str:
-    """The PTX that Triton keeps beside the cubin; the key names what it was compiled from.
+def _cached(name: str, key: str) -> tuple[str, int]:
+    """The PTX that Triton keeps beside the cubin, and the registers of a thread.
+
+    The key names what it was compiled from.
 
     Triton makes the launcher of a kernel again and again, as there is no module: see `load_binary`.
     """
@@ -239,9 +277,9 @@ def _cached_ptx(name: str, key: str) -> str:
 
     manager = get_cache_manager(key)
     group = manager.get_group(f"{name[:150]}.json") or {}
-    for file, path in group.items():
-        if file.endswith(".ptx"):
-            return Path(path).read_text()
+    kept = {Path(file).suffix: Path(path) for file, path in group.items()}
+    if ".ptx" in kept:
+        return kept[".ptx"].read_text(), _registers(kept[".cubin"].read_bytes())
     raise LaunchError(f"Triton's cache has no PTX of {name}; is its cache directory gone?")
 
 
@@ -252,7 +290,7 @@ class _Launcher:
         self._signature = [(str(name), kind) for name, kind in src.signature.items()]
         self._metadata = metadata
         self._maps = getattr(metadata, "tensordesc_meta", None)
-        self._ptx = _cached_ptx(str(src.name), metadata.hash)
+        self._ptx, self._registers = _cached(str(src.name), metadata.hash)
 
     def __call__(
         self,
@@ -294,6 +332,7 @@ class _Launcher:
             dynamic_smem_bytes=metadata.shared,
             memory=flat.memory,
             names=flat.names,
+            registers=self._registers,
         )
         graph = captured()
         launch() if graph is None else graph.note(launch)
@@ -312,6 +351,17 @@ class _Launcher:
 
 
 _REGISTER_COUNT = re.compile(rb"\x04\x2f\x08\x00", re.DOTALL)
+
+
+def _registers(binary: bytes) -> int:
+    """The registers of a thread that ptxas gave it: the cubin's attribute EIATTR_REGCOUNT (a format
+    byte, 0x2f, its size of 8, the function's symbol, the number).
+    """
+    counts = [
+        int.from_bytes(binary[at + 8 : at + 12], "little")
+        for at in (match.start() for match in re.finditer(_REGISTER_COUNT, binary))
+    ]
+    return max(counts, default=0)
 
 
 class _Utilities:
@@ -333,17 +383,10 @@ class _Utilities:
     ) -> tuple[None, object, int, int, int]:
         """Module, function, registers, spilled bytes, threads; the launcher runs the PTX instead.
 
-        The registers of a thread are those that ptxas gave it: the cubin's attribute
-        EIATTR_REGCOUNT (a format byte, 0x2f, its size of 8, the function's symbol, the number).
-
         Without a module, nothing is unloaded when the kernel is collected, perhaps long after the
         driver has gone.
         """
-        counts = [
-            int.from_bytes(binary[at + 8 : at + 12], "little")
-            for at in (match.start() for match in re.finditer(_REGISTER_COUNT, binary))
-        ]
-        return None, object(), max(counts, default=0), 0, MAX_THREADS
+        return None, object(), _registers(binary), 0, MAX_THREADS
 
     def unload_module(self, module: object) -> None:
         """Nothing is held."""
@@ -496,6 +539,8 @@ def emulate(
     check_layouts: bool = True,
     check_races: bool = True,
     check_empty: bool = False,
+    time: Any = None,
+    values: bool = True,
 ) -> Iterator[EmulatedGpu]:
     """Make an emulated GPU the one that Triton and Gluon kernels run on.
 
@@ -518,18 +563,30 @@ def emulate(
         check_empty: memory of ``torch.empty`` and its like, made within the block, must be written
             before a kernel reads it (`UninitializedRead`); needs `check_races`. Off by default:
             many programs read rows of padding, and drop the result.
+        time: a GPU ("H100", "H200") or a `triton_ext.timeline.gpus.Gpu`: predict what each launch
+            would take there: see `EmulatedGpu.timeline` and `EmulatedGpu.seconds`. Needs the
+            eager schedule.
+        values: False if time alone is asked for: of a kernel whose blocks do not talk to each
+            other only those are run that are recorded, and the products of wgmma are left out;
+            outputs are garbage then.
 
     Raises:
-        LayoutError: another architecture.
+        LayoutError: another architecture, or a GPU that is not known.
         LaunchError: another schedule, or an illegal limit or buffer.
     """
     from triton_ext.emulator.host.torch_cuda import MarkedEmpty, cuda_on_the_host
 
     end_quietly()
     limits = Limits(max_steps, timeout)
+    arch = architecture(arch)
+    model = None if time is None else gpu_of(time, arch)
+    if model is not None and schedule != "eager":
+        raise LaunchError(f"schedule {schedule!r}: time is predicted with the eager schedule alone")
+    if model is None and not values:
+        raise LaunchError("values=False is for predicting time: give time=, too")
     gpu = EmulatedGpu(
-        architecture(arch), schedule, seed, observer, idle, buffers, limits, check_layouts,
-        check_races, check_empty,
+        arch, schedule, seed, observer, idle, buffers, limits, check_layouts, check_races,
+        check_empty, model=model, values=values,
     )  # fmt: skip
     Schedule(schedule, seed)
     register_buffers(GlobalMemory(), buffers)

@@ -91,6 +91,9 @@ def copy(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
         copies.issued += 1
         copies.last[lanes] = copies.issued
         agents = cta.agents(lanes)
+        if cta.machine.observer is not None and lengths.any():
+            given = sources[lengths > 0], lane_sets.select(lanes, lengths > 0)
+            cta.machine.observer.access(cta, given[1], "global", given[0], width, "copy")
         then, line = _clocks_now(cta, agents), at.line
 
         def perform() -> None:

@@ -44,6 +44,8 @@ def numbered_barrier(at: Instruction, modifiers: Modifiers, operands: Operands) 
         if barrier is None:
             barrier = cta.barriers[chosen] = NamedBarrier(chosen, cta.live, cta.cluster.clocks)
         agents = cta.agents(lanes)
+        if cta.machine.observer is not None:
+            cta.machine.observer.arrives(cta, lanes, barrier, barrier.generation, False)
         generation = barrier.arrive(lanes, agents, expected, waits=waits)
         if barrier.generation > generation:
             cta.machine.progress += 1
@@ -52,6 +54,8 @@ def numbered_barrier(at: Instruction, modifiers: Modifiers, operands: Operands) 
 
         def resume() -> None:
             cta.cluster.clocks.acquire(agents, barrier.released)
+            if cta.machine.observer is not None:
+                cta.machine.observer.awaits(cta, lanes, barrier, generation, at)
 
         return Wait(lambda: barrier.generation > generation, barrier.why, resume)
 

@@ -338,6 +338,8 @@ def _load_box(
 ) -> None:  # fmt: skip
     copy = BoxCopy(tensor_map_at(cta, where), coordinates, goals.addresses[0] & OFFSET_MASK, rows)
     instruction = cta.instruction
+    if cta.machine.observer is not None:
+        cta.machine.observer.copies(cta, lane, "load", copy, 0, copy.map.transaction_bytes)
 
     def read(clock: Clock, by: By | None) -> Bytes:
         read_tensor_map(cta, where, by)
@@ -376,6 +378,8 @@ def _store_box(
             raise DescriptorFault(f"there is no reduction of {kind.name} elements")
         combine = combiner(operation, ELEMENTS[kind])
     instruction = cta.instruction
+    if cta.machine.observer is not None:
+        cta.machine.observer.copies(cta, lane, "store", copy, 0, copy.map.transaction_bytes)
 
     def read(clock: Clock, unit: int) -> Bytes:
         read_tensor_map(cta, where, global_order.unit(cta, unit, clock, instruction))
@@ -465,6 +469,9 @@ def _bulk_in(
             _check_bulk(size, source=where, destination=targets[position])
             goals = _targets(cta, targets[position], barriers[position], masks[position], False)
             own = cta.tma_agent(goals.barriers[0])
+            if cta.machine.observer is not None:
+                outside = where if origin == "global" else -1
+                cta.machine.observer.copies(cta, lane, "load", None, outside, size)
 
             def read(
                 clock: Clock, by: By | None, where: int = where, size: int = size, own: int = own
@@ -504,6 +511,8 @@ def _bulk_out(
         for position, lane in _lanes_of(lanes):
             size, where, goal = sizes[position], sources[position] & OFFSET_MASK, targets[position]
             _check_bulk(size, source=where, destination=goal)
+            if cta.machine.observer is not None:
+                cta.machine.observer.copies(cta, lane, "store", None, goal, size)
             _copy_out(
                 cta,
                 lane,

@@ -37,7 +37,10 @@ def cluster_arrive(at: Instruction, modifiers: Modifiers, operands: Operands) ->
     def run(cta: Cta, lanes: Lanes) -> None:
         clocks, agents = cta.cluster.clocks, cta.agents(lanes)
         clock = clocks.published(agents) if relaxed else clocks.snapshot(agents)
-        cta.cluster.barrier.arrive(cta.rank, lanes, clock)
+        barrier = cta.cluster.barrier
+        if cta.machine.observer is not None:
+            cta.machine.observer.arrives(cta, lanes, barrier, barrier.generation, True)
+        barrier.arrive(cta.rank, lanes, clock)
         cta.machine.progress += 1
 
     return run
@@ -58,6 +61,8 @@ def cluster_wait(at: Instruction, modifiers: Modifiers, operands: Operands) -> R
         def resume() -> None:
             barrier.owes_wait[cta.rank][lanes] = False
             cta.cluster.clocks.acquire(cta.agents(lanes), barrier.released)
+            if cta.machine.observer is not None:
+                cta.machine.observer.awaits(cta, lanes, barrier, generation - 1, at)
 
         return Wait(lambda: barrier.generation >= generation, barrier.why, resume)
 

@@ -132,6 +132,9 @@ def arrive(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
             if drops:
                 barrier.drop(int(counts.sum()))
             barrier.note(ARRIVALS, int(counts.sum()), at)
+            if cta.machine.observer is not None:
+                far = where >> RANK_SHIFT != cta.rank
+                cta.machine.observer.arrives(cta, group, barrier, barrier.phase, far)
             states[chosen] = _arrive(barrier, counts, clock)
         write(cta, lanes, states)
         cta.machine.progress += 1
@@ -212,8 +215,11 @@ def wait(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     if form.time_limit:
         operands.reader(form.time_limit, "u32", at)  # a hint
 
-    def acquire(cta: Cta, lanes: Lanes, barrier: MBarrier) -> None:
+    def acquire(cta: Cta, lanes: Lanes, barrier: MBarrier, token: int) -> None:
         clocks = cta.cluster.clocks
+        if cta.machine.observer is not None:
+            phase = barrier.phase - 1 if by_parity else token >> _PENDING_BITS
+            cta.machine.observer.awaits(cta, lanes, barrier, phase, at)
         if relaxed:
             clocks.observe(cta.agents(lanes), barrier.released)
         else:
@@ -231,7 +237,7 @@ def wait(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
             passed = {int(each): _completed(barrier, int(each), by_parity) for each in set(named)}
             done[chosen] = [passed[int(each)] for each in named]
             if any(passed.values()):
-                acquire(cta, lane_sets.select(group, done[chosen]), barrier)
+                acquire(cta, lane_sets.select(group, done[chosen]), barrier, int(named[0]))
             for warp in lane_sets.warps(group).tolist():
                 if all(passed.values()):
                     cta.polled.pop(warp, None)
@@ -250,7 +256,7 @@ def wait(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
         barrier = _found(cta, where, cta.agents(lanes))
 
         def resume() -> None:
-            acquire(cta, lanes, barrier)
+            acquire(cta, lanes, barrier, named)
             write(cta, lanes, np.asarray(True))
 
         return Wait(

@@ -220,6 +220,9 @@ class _Multiply:
         """The tensor cores do it."""
         form = self.form
         unit = cta.warpgroup_agent(lanes.start // WARP_THREADS)
+        if not cta.machine.values:
+            product.event = cta.cluster.clocks.unit_event(unit)
+            return
         codes: NDArray[Any]
         if isinstance(a_source, RegisterRows):
             bits: Any = DTYPES[f"b{OPERAND_BITS[form.a_type]}"]

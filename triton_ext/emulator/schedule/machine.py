@@ -127,7 +127,7 @@ class Machine:
         schedule: the order in which all runs.
         observer: told of everything that happens, or None.
         limits: how long it may take.
-        steps, progress, multiprocessors, counts, tensor_maps, global_order: see
+        steps, progress, multiprocessors, counts, values, tensor_maps, global_order: see
             `triton_ext.emulator.state.block.Gpu`.
         pending: asynchronous operations that are issued, and not done.
         on_cluster: called when a cluster is done.
@@ -143,10 +143,11 @@ class Machine:
     tensor_maps: dict[int, MadeTensorMap] = field(default_factory=dict)
     pending: deque[AsyncOperation] = field(default_factory=deque)
     on_cluster: Callable[[], None] = lambda: None
+    values: bool = True
     multiprocessors: int = field(init=False)
     counts: list[int] = field(init=False)
     global_order: GlobalOrder | None = field(default=None, init=False)
-    _waiting: range = field(default=range(0), init=False)
+    _waiting: Sequence[int] = field(default=range(0), init=False)
     _timed_out_at: int = field(default=-1, init=False)
     _rounds: int = field(default=0, init=False)
 
@@ -159,7 +160,7 @@ class Machine:
         timeout = self.limits.timeout
         self._deadline = float("inf") if timeout is None else time.monotonic() + timeout
 
-    def run(self, numbers: range | None = None) -> None:
+    def run(self, numbers: Sequence[int] | None = None) -> None:
         """Run clusters, given by their numbers in the grid; by default all.
 
         One cluster runs at a time as long as it can; the next one starts when it is done, or when

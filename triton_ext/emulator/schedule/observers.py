@@ -32,12 +32,17 @@ class Observer(AccessObserver):
         """An asynchronous operation was done."""
 
 
+_TOLD = (
+    "instruction", "waits", "completed", "access", "moved", "copies", "brings", "arrives", "awaits",
+)  # fmt: skip
+
+
 class Observers(Observer):
     """Several at once: each is told of everything, in their order."""
 
     def __init__(self, parts: Sequence[Observer]) -> None:
         self.parts = tuple(parts)
-        for name in ("instruction", "waits", "completed", "access", "moved"):
+        for name in _TOLD:
             setattr(self, name, _each([getattr(part, name) for part in self.parts]))
 
 
@@ -87,6 +92,31 @@ class Trace(Observer):
         self._line(operation.cta, operation.instruction, operation.lanes, "done: ")
 
 
+class Wavefronts:
+    """How many wavefronts accesses of shared memory take; what was computed once is kept."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[bytes, int], tuple[int, int]] = {}
+
+    def __call__(
+        self, lanes: Lanes, addresses: NDArray[np.int64], width: int
+    ) -> list[tuple[int, int, int]]:
+        """For each warp: its number, its wavefronts, and how many it had without conflicts."""
+        threads = lane_sets.indices(lanes)
+        result = []
+        for warp in np.unique(threads // WARP_THREADS).tolist():
+            offsets = np.full(WARP_THREADS, -1)
+            here = threads // WARP_THREADS == warp
+            line = int(addresses[here].min()) // LINE_BYTES * LINE_BYTES
+            offsets[threads[here] % WARP_THREADS] = addresses[here] - line
+            key = (offsets.tobytes(), width)
+            if key not in self._known:
+                found = warp_access([int(n) if n >= 0 else None for n in offsets], width)
+                self._known[key] = (found.wavefronts, found.ideal_wavefronts)
+            result.append((warp, *self._known[key]))
+        return result
+
+
 _KINDS = (
     ("tensor core", re.compile(r"wgmma\.mma|tcgen05\.mma|mma\.sync")),
     ("tensor memory", re.compile(r"tcgen05")),
@@ -126,7 +156,7 @@ class Statistics(Observer):
         self.done: Counter[str] = Counter()
         self.wavefronts = 0
         self.ideal_wavefronts = 0
-        self._known: dict[tuple[bytes, int], tuple[int, int]] = {}
+        self._wavefronts = Wavefronts()
 
     def instruction(self, cta: Cta, step: Step, lanes: Lanes) -> None:
         self.instructions[step.instruction.opcode] += len(lane_sets.warps(lanes))
@@ -150,17 +180,7 @@ class Statistics(Observer):
         self.bytes[f"{space} {kind}"] += len(addresses) * width
         if space != "shared" or kind == "atomic":
             return
-        threads = lane_sets.indices(lanes)
-        line = int(addresses.min()) // LINE_BYTES * LINE_BYTES
-        for warp in np.unique(threads // WARP_THREADS):
-            offsets = np.full(WARP_THREADS, -1)
-            here = threads // WARP_THREADS == warp
-            offsets[threads[here] % WARP_THREADS] = addresses[here] - line
-            key = (offsets.tobytes(), width)
-            if key not in self._known:
-                found = warp_access([int(n) if n >= 0 else None for n in offsets], width)
-                self._known[key] = (found.wavefronts, found.ideal_wavefronts)
-            wavefronts, ideal = self._known[key]
+        for _, wavefronts, ideal in self._wavefronts(lanes, addresses, width):
             self.wavefronts += wavefronts
             self.ideal_wavefronts += ideal
 

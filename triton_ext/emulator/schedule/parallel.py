@@ -33,14 +33,18 @@ _TALKING = ("atom", "red", "griddepcontrol", "clusterlaunchcontrol", "multimem",
             "ld.acquire", "ld.relaxed", "cp.reduce", "call")  # fmt: skip
 
 
-def independent(program: Program) -> bool:
+def independent(program: Program, ignored: str = "-") -> bool:
     """Whether blocks of different clusters cannot see each other's work.
+
+    Args:
+        ignored: instructions that begin so count for nothing.
 
     They could through atomics, flags in global memory, or a queue of blocks; a kernel that has an
     instruction of that kind outside of shared memory is taken to do so.
     """
     return not any(
         step.instruction.opcode.startswith(_TALKING)
+        and not step.instruction.opcode.startswith(ignored)
         and (".shared" not in step.instruction.opcode or ".global" in step.instruction.opcode)
         for step in program.steps
     )

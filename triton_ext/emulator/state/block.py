@@ -148,6 +148,25 @@ class AccessObserver:
     def moved(self, cta: Cta, unit: str, kind: str, size: int) -> None:
         """An asynchronous unit reads or writes `size` bytes of the block's shared memory."""
 
+    def copies(self, cta: Cta, lanes: Lanes, kind: str, box: Any, address: int, size: int) -> None:
+        """A lane issues a bulk copy.
+
+        Args:
+            kind: "load" into shared memory, or "store" out of it.
+            box: a `triton_ext.emulator.units.tma.BoxCopy`; None for a copy of bytes.
+            address: in global memory, if it is a copy of bytes; -1 for one of shared memory.
+            size: bytes.
+        """
+
+    def brings(self, cta: Cta, barrier: Any, phase: int) -> None:
+        """The bytes of a copy are counted at a barrier, in a phase."""
+
+    def arrives(self, cta: Cta, lanes: Lanes, barrier: Any, phase: int, far: bool) -> None:
+        """Lanes arrive at a barrier of any kind, in a phase; `far`: of another block."""
+
+    def awaits(self, cta: Cta, lanes: Lanes, barrier: Any, phase: int, at: Instruction) -> None:
+        """Lanes have waited for a phase of a barrier, at an instruction."""
+
 
 class Gpu(Protocol):
     """The machine that runs a launch, as its blocks and their instructions see it.
@@ -158,6 +177,7 @@ class Gpu(Protocol):
         progress: to be increased with every change that another thread could wait for.
         multiprocessors: their number.
         counts: how often each instruction of the program was executed.
+        values: whether the products of wgmma are computed.
         tensor_maps: those that the kernel has made, by address.
         global_order: a `triton_ext.emulator.units.global_order.GlobalOrder`, or None.
     """
@@ -168,6 +188,7 @@ class Gpu(Protocol):
     progress: int
     multiprocessors: int
     counts: list[int]
+    values: bool
     tensor_maps: dict[int, MadeTensorMap]
 
     @property

@@ -189,7 +189,10 @@ def signal(cta: Cta, address: int, size: int, clock: Clock) -> None:
         cta: the block of the unit.
         clock: what a thread that waits for the copy has seen afterwards.
     """
-    find(cta, address).complete_tx(size, clock)
+    barrier = find(cta, address)
+    if cta.machine.observer is not None:
+        cta.machine.observer.brings(cta, barrier, barrier.phase)
+    barrier.complete_tx(size, clock)
     cta.machine.progress += 1
 
 

@@ -309,6 +309,13 @@ class BoxCopy:
         good = ((position >= 0) & (position < np.array(dims[1:]))).all(axis=1)
         return Part(origin, np.flatnonzero(good), first, last)
 
+    @property
+    def inside_bytes(self) -> int:
+        """How many bytes of the box its tensor has."""
+        part = self._part()
+        rows = len(self.box.outer) if part.rows is None else len(part.rows)
+        return max(0, part.last - part.first) * rows
+
     def _offsets(self, part: Part) -> Index:
         """Offsets from the origin to each of the rows that are inside, in bytes."""
         if self.rows is not None:

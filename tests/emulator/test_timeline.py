@@ -1,0 +1,138 @@
+"""Predicted time of kernels that run on the emulated GPU."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import triton
+import triton.language as tl
+
+import triton_ext
+from triton_ext.emulator.errors import LaunchError
+from triton_ext.errors import LayoutError
+from triton_ext.kernels.config import MatmulConfig
+from triton_ext.kernels.launch import launch_arguments, launch_plan
+from triton_ext.timeline.trace import COPY, PRODUCT, SIGNAL, STORE, WAIT
+
+M, N, K = 256, 128, 192
+
+
+class Gpu:
+    multi_processor_count = 132
+
+
+def matmul(config, a, b, c):
+    plan = launch_plan(config, M, N, K, Gpu())
+    arguments = launch_arguments(config, plan, a, b, c)
+    first, others = list(arguments.values())[:3], dict(list(arguments.items())[3:])
+    plan.kernel[plan.grid](*first, **others, **plan.constants, **plan.options)
+
+
+@pytest.fixture(scope="module")
+def runs():
+    """C without time, with time, and with time alone; and the two timelines."""
+    config = MatmulConfig(90, "fp16", block_m=128, block_n=64, block_k=64, stages=3, consumers=2)
+    generator = torch.Generator().manual_seed(0)
+    a = torch.randn((M, K), generator=generator).to(torch.float16)
+    b = torch.randn((N, K), generator=generator).to(torch.float16).T
+    found, timelines = [], []
+    for options in ({}, {"time": "H200"}, {"time": "H200", "values": False}):
+        c = torch.zeros((M, N), dtype=torch.float16)
+        with triton_ext.emulate("sm_90", **options) as gpu:
+            matmul(config, a, b, c)
+        found.append(c)
+        timelines += gpu.timelines
+    return found, timelines
+
+
+def items(timeline, kind):
+    cluster = timeline.trace.clusters[0]
+    return [item for warp in cluster.warps[0] for item in warp if item[0] == kind]
+
+
+def test_time_changes_no_value(runs):
+    (without, timed, alone), _ = runs
+    assert without.any()
+    assert torch.equal(without, timed)
+    assert not torch.equal(without, alone)
+
+
+def test_what_is_recorded_is_what_the_kernel_does(runs):
+    _, timelines = runs
+    for timeline in timelines:
+        steps = K // 64
+        assert len(items(timeline, PRODUCT)) == steps * 4 * 2  # of two consumers
+        loaded = sum(item[2] for item in items(timeline, COPY))
+        assert loaded == steps * (128 + 64) * 64 * 2
+        assert sum(item[2] for item in items(timeline, STORE)) == 128 * 64 * 2
+        assert timeline.flops == 2 * M * N * K
+        tokens = timeline.trace.clusters[0].needs
+        gave = sum(len(item[6]) for item in items(timeline, COPY)) + len(items(timeline, SIGNAL))
+        assert gave + len(items(timeline, PRODUCT)) <= sum(tokens)
+        assert items(timeline, WAIT)
+
+
+def test_values_do_not_change_the_time(runs):
+    _, (timed, alone) = runs
+    assert alone.seconds == timed.seconds
+    assert 1e-6 < timed.seconds < 1e-5
+    assert timed.stalls[0].place.split(":")[0].endswith(".py")
+
+
+def test_a_faster_gpu_is_faster(runs):
+    _, (timed, _) = runs
+    found = timed.what_if()
+    assert all(seconds <= timed.seconds * 1.01 for seconds in found.values())
+
+
+@triton.jit
+def add(x, y, n, block: tl.constexpr):
+    at = tl.program_id(0) * block + tl.arange(0, block)
+    tl.store(y + at, tl.load(x + at, at < n) + 1, at < n)
+
+
+def test_benchmarks_get_predicted_milliseconds(capsys):
+    x = torch.zeros(1 << 14)
+    y = torch.empty_like(x)
+    with triton_ext.emulate("sm_90", time="H200", cuda_on_host=True) as gpu:
+        found = triton.testing.do_bench(lambda: add[(16,)](x, y, x.numel(), 1024))
+        assert found == pytest.approx(gpu.seconds * 1e3)
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin.record()
+        add[(16,)](x, y, x.numel(), 1024)
+        end.record()
+        assert begin.elapsed_time(end) == pytest.approx(gpu.timeline.seconds * 1e3)
+    assert (y == 1).all()
+    assert "number of instructions" not in capsys.readouterr().err
+    assert 0.8e-6 < gpu.timeline.seconds < 5e-6
+
+
+def test_a_larger_copy_takes_as_long_as_memory_does():
+    n = 1 << 26
+    x = torch.zeros(n)
+    with triton_ext.emulate("sm_90", time="H200", values=False) as gpu:
+        add[(n // 4096,)](x, x, n, 4096)
+    seconds = gpu.timeline.seconds
+    assert 8 * n / 4.9e12 < seconds < 8 * n / 3e12  # an H200's memory gives 4.8e12 at most
+    assert gpu.timeline.bound == "memory"
+    assert len(gpu.timeline.trace.clusters) <= 9
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "words"),
+    [
+        ({"time": "RTX"}, LayoutError, "H100, H200"),
+        ({"time": "H200", "schedule": "random"}, LaunchError, "eager"),
+        ({"values": False}, LaunchError, "time="),
+    ],
+)
+def test_what_cannot_be_asked(options, error, words):
+    with pytest.raises(error, match=words), triton_ext.emulate("sm_90", **options):
+        pass
+
+
+def test_no_timeline_without_a_launch():
+    with triton_ext.emulate("sm_90") as gpu:
+        assert gpu.seconds is None
+        with pytest.raises(LaunchError, match="time="):
+            _ = gpu.timeline

@@ -1,0 +1,240 @@
+"""The model of the SMs: small traces whose time follows from the parameters by hand."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from triton_ext.errors import LayoutError
+from triton_ext.timeline.gpus import GPUS, Gpu, gpu_of
+from triton_ext.timeline.page import chrome, html
+from triton_ext.timeline.replay import UNITS, Replay, Share
+from triton_ext.timeline.timeline import Timeline, slots
+from triton_ext.timeline.trace import (
+    COPY,
+    PRODUCT,
+    RUN,
+    SHARED,
+    SIGNAL,
+    WAIT,
+    ClusterTrace,
+    Line,
+    Memory,
+    Trace,
+    sampled,
+)
+
+GPU = GPUS["H200"]
+SHARE = Share(l2=64.0, memory=16.0, misses=[0.25], aligned=[1.0], first=False)
+
+
+def cycles(*warps, needs=(), slots=1, clusters=1, gpu=GPU):
+    trace = ClusterTrace([list(warps)], list(needs))
+    return Replay(gpu, [SHARE], slots).run([trace] * clusters)
+
+
+def ring(steps=8, stages=2, n=128):
+    """A load warp and a consumer: for each step a copy of 16 KiB, and a product; (warps, needs)."""
+    needs, load, use = [], [], []
+    empty = []
+    for step in range(steps):
+        full, product = len(needs), len(needs) + 1
+        needs += [1, 1, 1]
+        if step >= stages:
+            load.append((WAIT, 0, empty[step - stages]))
+        load.append((COPY, 1, 16384, 16384, 128, 0, [full], False))
+        use += [(WAIT, 2, full), (PRODUCT, 3, n, 2, False, product), (WAIT, 4, product)]
+        use.append((SIGNAL, 5, full + 2, False))
+        empty.append(full + 2)
+    return [load, use], needs
+
+
+def launch(warps, needs, grid=1, threads=64):
+    lines = [Line(f"instruction {number}", f"kernel.py:{number}") for number in range(6)]
+    names = {number: f"mbarrier {number % 3}, phase {number // 3}" for number in range(len(needs))}
+    trace = ClusterTrace([warps], needs, names)
+    numbers = sampled(grid, GPU.multiprocessors)
+    return Trace(
+        "kernel", (grid, 1, 1), (1, 1, 1), threads, 100_000, 0, lines, [Memory("x", 1 << 20)],
+        dict.fromkeys(numbers, trace),
+    )  # fmt: skip
+
+
+def test_a_warp_alone_takes_its_chain():
+    result = cycles([(RUN, 0, 10, 0, 0, 100), (RUN, 0, 10, 0, 0, 50)])
+    assert result.cycles == pytest.approx(150 * GPU.chain)
+
+
+def test_warps_of_a_scheduler_share_its_slots():
+    run = [(RUN, 0, 1000, 0, 0, 1000)]
+    issued = 1000 * GPU.ptx_instructions
+    together = cycles(run, [], [], [], run, [], [], [], run).cycles  # warps 0, 4 and 8
+    apart = cycles(run, run, run).cycles
+    assert together == max(3 * issued, 1000 * GPU.chain)
+    assert apart == max(issued, 1000 * GPU.chain)
+
+
+def test_products_follow_each_other_in_the_tensor_cores():
+    def warp(token):
+        return [(PRODUCT, 0, 256, 2, False, token), (WAIT, 1, token)]
+
+    both = cycles(warp(0), warp(1), needs=[1, 1])
+    flops = 2 * 64 * 256 * 16
+    assert both.busy["tensor cores"] == 2 * flops / GPU.flops_per_cycle
+    assert both.cycles == pytest.approx(both.busy["tensor cores"] + GPU.product_latency)
+
+
+@pytest.mark.parametrize(("n", "taken"), [(8, 18), (64, 32), (128, 64), (256, 128)])
+def test_a_narrow_product_takes_what_reading_its_operands_takes(n, taken):
+    result = cycles([(PRODUCT, 0, n, 2, False, 0), (WAIT, 1, 0)], needs=[1])
+    assert result.busy["tensor cores"] == taken  # as measured on an H200
+
+
+def test_a_copy_is_there_when_the_slowest_on_its_way_has_moved_it():
+    result = cycles([(COPY, 0, 4096, 4096, 32, 0, [0], True), (WAIT, 1, 0)], needs=[1])
+    tma = max(4096 / GPU.tma_bytes, 32 * GPU.tma_row, GPU.tma_box)
+    memory = 4096 * 0.25 / 16
+    assert result.cycles == max(tma, 4096 / 64, memory) + GPU.tma_latency
+
+
+def test_who_waits_is_said_with_the_instruction():
+    result = cycles([(WAIT, 7, 0)], [(RUN, 0, 50, 0, 0, 400), (SIGNAL, 1, 0, False)], needs=[1])
+    [((at, _), waited)] = result.stalls.items()
+    assert at == 7
+    assert waited == 400 * GPU.chain + GPU.barrier_latency
+
+
+def test_clusters_wait_for_room():
+    run = [(RUN, 0, 10, 0, 0, 10_000)]
+    one, two = (cycles(run, slots=1, clusters=n).cycles for n in (1, 2))
+    assert two == 2 * one + GPU.block_start
+    assert cycles(run, slots=2, clusters=2).cycles == one + GPU.block_interval
+
+
+@given(st.integers(1, 12), st.integers(1, 5), st.sampled_from([16, 64, 256]))
+@settings(max_examples=40, deadline=None)
+def test_a_ring_takes_at_least_what_each_unit_and_each_step_takes(steps, stages, n):
+    warps, needs = ring(steps, stages, n)
+    result = cycles(*warps, needs=needs)
+    assert all(result.cycles >= result.busy[unit] for unit in UNITS)
+    step = GPU.tma_latency + GPU.product_latency
+    assert result.cycles >= step + result.busy["tensor cores"]
+    longer = cycles(*ring(steps, stages + 1, n)[0], needs=ring(steps, stages + 1, n)[1])
+    assert longer.cycles <= result.cycles
+    later = GPU.but(
+        tma_latency=2 * GPU.tma_latency,
+        tma_memory_latency=GPU.tma_memory_latency + GPU.tma_latency,
+    )
+    slow = cycles(*warps, needs=needs, gpu=later)
+    assert slow.cycles >= result.cycles + GPU.tma_latency
+
+
+def test_the_grid_comes_in_waves():
+    warps, needs = ring()
+    one, full, two, many = (
+        Timeline(launch(warps, needs, grid), GPU).seconds for grid in (1, 264, 265, 2640)
+    )
+    assert one <= full < two < many
+    assert slots(launch(warps, needs)) == 2
+    assert many > 4 * full
+
+
+def test_sampled_clusters_are_of_the_grid():
+    for clusters in (1, 2, 100, 132, 133, 5000):
+        chosen = sampled(clusters, 132)
+        assert chosen == sorted(set(chosen))
+        assert 0 in chosen
+        assert all(0 <= each < clusters for each in chosen)
+        assert len(chosen) <= 9
+
+
+def test_what_if_names_what_binds():
+    warps, needs = ring(steps=32, stages=1)
+    timeline = Timeline(launch(warps, needs), GPU)
+    found = timeline.what_if()
+    assert found["more stages"] < 0.8 * timeline.seconds
+    assert found["no latency of loads"] < 0.8 * timeline.seconds
+    assert timeline.bound in ("latency", "launch")
+    assert "more stages" in "\n".join(timeline.lines())
+    heavy, tokens = ring(steps=200, stages=6, n=256)
+    assert Timeline(launch(heavy, tokens, grid=132), GPU).bound in (*UNITS, "power")
+    assert json.dumps(timeline.as_object())
+
+
+def test_shared_memory_serves_one_wavefront_a_cycle():
+    warp = [(SHARED, 0, 32, -1)] * 100
+    assert cycles(warp, warp).busy["shared memory"] == 6400
+    assert cycles(warp, warp).cycles >= 6400 - GPU.shared_latency
+
+
+def test_gpus_have_a_source_for_each_parameter():
+    for gpu in GPUS.values():
+        for name, (value, source) in gpu.sources().items():
+            kind = source.split(":")[0].split(";")[0]
+            assert kind in ("measured", "published", "fitted", "assumed"), name
+            assert value is not None
+    assert gpu_of("h200") is GPU
+    mine = GPU.but(launch=0.0)
+    assert isinstance(gpu_of(mine), Gpu)
+    with pytest.raises(LayoutError, match="H100, H200"):
+        gpu_of("A100")
+    with pytest.raises(LayoutError, match="sm_100"):
+        gpu_of("H200", 100)
+    with pytest.raises(LayoutError, match="parameter"):
+        GPU.but(warp_speed=9)
+
+
+@pytest.fixture(scope="module")
+def timeline():
+    return Timeline(launch(*ring(steps=16)), GPU)
+
+
+def test_chromes_format(timeline):
+    events = json.loads(chrome(timeline))["traceEvents"]
+    names = {event["args"]["name"] for event in events if event["ph"] == "M"}
+    assert {"TMA loads", "tensor cores", "warp 0", "warp 1"} <= names
+    copies = [event for event in events if event["name"] == "TMA load"]
+    assert len(copies) == 16
+    assert all(event["dur"] >= 0 and event["args"]["source"] == "kernel.py:1" for event in copies)
+    ends = max(event["ts"] + event["dur"] for event in events if event["ph"] == "X")
+    assert ends <= timeline.seconds * 1e6
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_page(timeline, open_page, scheme):
+    page = open_page(html(timeline), scheme=scheme)
+    assert "predicted" in page.inner_text("h1")
+    canvas = page.locator("canvas")
+    box = canvas.bounding_box()
+    tip = page.locator("#tip")
+    for x in range(120, 1200, 40):  # along the tensor cores' lane
+        page.mouse.move(box["x"] + x, box["y"] + 22 + 16 + 8)
+        if tip.is_visible():
+            break
+    assert "kernel.py:3" in tip.inner_text()
+    page.fill("input", "kernel.py:1")
+    assert page.inner_text("#found") == "16 found"
+    page.mouse.wheel(0, -400)
+    canvas.press("ArrowRight")
+    assert page.evaluate("end - begin < data.cycles")
+    page.click("button")
+    assert page.evaluate("end - begin == data.cycles")
+
+
+def test_the_page_is_fluid_with_100000_events(open_page):
+    page = open_page(html(Timeline(launch(*ring(steps=2000)), GPU)))
+    events = page.evaluate(
+        "() => { const n = data.cycles; byLane.forEach((lane) => { const own = [...lane];"
+        " for (let i = 1; i < 20; i++) for (const s of own)"
+        " lane.push([s[0], s[1] + i * n, s[2] + i * n, ...s.slice(3)]); });"
+        " end = data.cycles *= 20; return byLane.reduce((sum, lane) => sum + lane.length, 0); }"
+    )
+    assert events > 100_000
+    drawn = page.evaluate(
+        "() => { let n = 0; const fill = ctx.fillRect.bind(ctx);"
+        " ctx.fillRect = (...r) => { n++; fill(...r); }; draw(); return n; }"
+    )
+    assert drawn < 20_000  # what shares a pixel is drawn once

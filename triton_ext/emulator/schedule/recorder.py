@@ -1,0 +1,470 @@
+"""Records what warps ask of the units of an SM, for `triton_ext.timeline`.
+
+What each instruction does is seen by the hooks of `Observer`; here it becomes items and tokens. The
+products, loads and copies of the eager schedule are done when they are issued, so that what a
+barrier is told of belongs to the copy that was issued last.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import defaultdict, deque
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from triton_ext.emulator.decode.step import Step
+from triton_ext.emulator.schedule.machine import Machine
+from triton_ext.emulator.schedule.observers import Observer, Observers, Wavefronts
+from triton_ext.emulator.schedule.parallel import independent
+from triton_ext.emulator.state import lanes as lane_sets
+from triton_ext.emulator.state.block import Cta, Launch
+from triton_ext.emulator.state.lanes import Lanes
+from triton_ext.emulator.state.storage import Register
+from triton_ext.hardware.architecture import WARP_THREADS, resident_clusters
+from triton_ext.hardware.banks import LINE_BYTES
+from triton_ext.hardware.tensor_memory import WARPGROUP_WARPS
+from triton_ext.ptx.forms import WgmmaProduct, read
+from triton_ext.ptx.parse import Instruction
+from triton_ext.timeline.gpus import Gpu
+from triton_ext.timeline.timeline import Timeline
+from triton_ext.timeline.trace import (
+    ATOMIC,
+    COPY,
+    GLOBAL,
+    PRODUCT,
+    RUN,
+    SHARED,
+    SIGNAL,
+    STORE,
+    WAIT,
+    ClusterTrace,
+    Item,
+    Line,
+    Memory,
+    Trace,
+    sampled,
+)
+
+SECTOR_BYTES = 32
+L1_SECTORS = 4096
+"""How many sectors a block is taken to keep in the L1 cache: half of what an SM has."""
+SHUFFLE_LATENCY, SPECIAL_LATENCY = 24, 20
+"""Cycles until the result can be read; 4 of other instructions (microbenchmarks of an H200)."""
+_FREE = re.compile(
+    r"mov\.|cvta|ld\.param|cvt\.u64\.u32|cvt\.s64\.s32|wgmma\.fence|bra\.uni|exit|ret"
+)
+"""What ptxas mostly makes nothing of."""
+_SPECIAL = re.compile(r"ex2|lg2|sin|cos|rcp|rsqrt|sqrt|tanh|div\.(full|approx)")
+_HALF = re.compile(
+    r"cvt|(mul|mad|shl|shr|shf|popc|bfe|bfi|mul24|mad24|min|max)\.\w*(\.\w+)*[usb]\d|prmt"
+)
+_MEMORY = re.compile(r"(ld|st|atom|red|ldmatrix|stmatrix|cp|wgmma\.mma_async|wgmma\.wait)")
+_ELEMENT_BYTES = {"f16": 2, "bf16": 2, "tf32": 4}
+
+
+@dataclass
+class _Kind:
+    """What is known of an instruction before it runs."""
+
+    at: int
+    issued: int
+    half: int
+    special: int
+    latency: int = 4
+    handle: str = ""
+    keep: int = 0
+    reads_only: bool = False
+    product: tuple[int, int, bool] = (0, 0, False)
+
+
+@dataclass
+class _Warp:
+    items: list[Item] = field(default_factory=list)
+    run: list[int] = field(default_factory=lambda: [0, 0, 0, 0, 0])
+    clock: int = 0
+    ready: dict[Register, int] = field(default_factory=dict)
+    loads: list[tuple[int, frozenset[Register]]] = field(default_factory=list)
+    open: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
+    groups: dict[str, deque[list[int]]] = field(default_factory=lambda: defaultdict(deque))
+
+
+class _Block:
+    def __init__(self, warps: int) -> None:
+        self.warps = [_Warp() for _ in range(warps)]
+        self.loading = False
+        self.cached: dict[int, None] = {}
+
+
+class _Cluster:
+    """A cluster that is recorded."""
+
+    def __init__(self, blocks: int, warps: int) -> None:
+        self.blocks = [_Block(warps) for _ in range(blocks)]
+        self.needs: list[int] = []
+        self.names: dict[int, str] = {}
+        self.phases: dict[tuple[int, int], int] = {}
+        self.copied: set[object] = set()
+        self.kept: list[object] = []  # barriers, so that no other gets the id of one
+
+    def token(self, needs: int = 1) -> int:
+        self.needs.append(needs)
+        return len(self.needs) - 1
+
+
+class Recorder(Observer):
+    """Records clusters of one launch.
+
+    Args:
+        clusters: their numbers in the grid.
+    """
+
+    def __init__(self, clusters: Collection[int]) -> None:
+        self._wanted = frozenset(clusters)
+        self._clusters: dict[int, _Cluster] = {}
+        self._kinds: dict[int, _Kind] = {}
+        self._lines: list[Line] = []
+        self._numbers: dict[int, int] = {}  # of instructions, by their lines in the PTX
+        self._memories: dict[int, int] = {}
+        self._pieces: list[Memory] = []
+        self._kind = _Kind(0, 0, 0, 0)
+        self._step: Step | None = None
+        self._tokens: list[int] = []
+        self._wavefronts = Wavefronts()
+
+    # ------------------------------------------------------------------- instructions
+
+    def _block(self, cta: Cta) -> _Block | None:
+        number = cta.cluster.number
+        if number not in self._wanted:
+            return None
+        found = self._clusters.get(number)
+        if found is None:
+            found = self._clusters[number] = _Cluster(len(cta.cluster.ctas), cta.warps)
+        return found.blocks[cta.rank]
+
+    def _known(self, step: Step) -> _Kind:
+        kind = self._kinds.get(id(step))
+        if kind is None:
+            at = step.instruction
+            kind = self._kinds[id(step)] = _kind_of(at, len(self._lines))
+            self._numbers[at.line] = len(self._lines)
+            self._lines.append(Line(str(at), str(at.source) if at.source else ""))
+        return kind
+
+    def instruction(self, cta: Cta, step: Step, lanes: Lanes) -> None:
+        block = self._block(cta)
+        if block is None:
+            return
+        kind = self._kind = self._known(step)
+        self._step = step
+        if isinstance(lanes, slice):
+            warps: Sequence[int] = range(
+                lanes.start // WARP_THREADS, (lanes.stop - 1) // WARP_THREADS + 1
+            )
+        else:
+            warps = lane_sets.warps(lanes).tolist()
+        if block.loading:
+            self._use(block, step, warps)
+        if kind.issued or kind.latency == 0:
+            taken = self._chain(block.warps[warps[0]], step, kind)
+            for number in warps:
+                run = block.warps[number].run
+                run[0] += kind.issued
+                run[1] += kind.half
+                run[2] += kind.special
+                run[3] += taken
+                run[4] = kind.at
+        if kind.handle:
+            getattr(self, kind.handle)(cta, block, warps)
+
+    @staticmethod
+    def _chain(warp: _Warp, step: Step, kind: _Kind) -> int:
+        """The cycles from the issue of the instruction before to that of this one, in a warp alone:
+        it waits for what it reads, and for what has the same name."""
+        ready, clock = warp.ready, warp.clock
+        begin = clock + kind.issued
+        for register in step.touched:
+            begin = max(begin, ready.get(register, 0))
+        for register in step.written:
+            ready[register] = begin + kind.latency
+        if kind.issued:
+            warp.clock = begin
+            return begin - clock
+        return 0
+
+    def _use(self, block: _Block, step: Step, warps: Iterable[int]) -> None:
+        """Warps wait for loads whose registers the instruction names."""
+        for number in warps:
+            warp = block.warps[number]
+            if warp.loads:
+                left = []
+                for token, registers in warp.loads:
+                    if step.touched & registers:
+                        self._add(warp, (WAIT, self._kind.at, token))
+                    else:
+                        left.append((token, registers))
+                warp.loads = left
+        block.loading = any(warp.loads for warp in block.warps)
+
+    @staticmethod
+    def _add(warp: _Warp, item: Item) -> None:
+        _flush(warp)
+        warp.items.append(item)
+
+    def _product(self, cta: Cta, block: _Block, warps: Iterable[int]) -> None:
+        cluster = self._clusters[cta.cluster.number]
+        n, size, registers = self._kind.product
+        token = -1
+        for number in warps:
+            warp = block.warps[number]
+            if number % WARPGROUP_WARPS == 0:
+                token = cluster.token()
+                cluster.names[token] = "products (wgmma)"
+                self._add(warp, (PRODUCT, self._kind.at, n, size, registers, token))
+            warp.open["wgmma"].append(token)
+
+    def _commit(self, cta: Cta, block: _Block, warps: Iterable[int]) -> None:
+        queue = self._queue()
+        for number in warps:
+            warp = block.warps[number]
+            warp.groups[queue].append(warp.open.pop(queue, []))
+
+    def _queue(self) -> str:
+        text = self._lines[self._kind.at].text
+        return "wgmma" if "wgmma" in text else "bulk" if "bulk" in text else "async"
+
+    def _await_groups(self, cta: Cta, block: _Block, warps: Iterable[int]) -> None:
+        queue, kind = self._queue(), self._kind
+        for number in warps:
+            warp = block.warps[number]
+            groups = warp.groups[queue]
+            tokens: list[int] = []
+            while len(groups) > kind.keep:
+                tokens += groups.popleft()
+            if queue == "bulk":  # pairs: of the read, and of the write
+                tokens = tokens[0 if kind.reads_only else 1 :: 2]
+            for token in tokens[-1:] if queue == "wgmma" else tokens:
+                self._add(warp, (WAIT, kind.at, token))
+
+    def _await_all(self, cta: Cta, block: _Block, warps: Iterable[int]) -> None:
+        self._commit(cta, block, warps)
+        self._await_groups(cta, block, warps)
+
+    # ------------------------------------------------------------------------- barriers
+
+    def _phase(self, cluster: _Cluster, cta: Cta, barrier: Any, phase: int, needs: int) -> int:
+        key = (id(barrier), phase)
+        token = cluster.phases.get(key)
+        if token is None:
+            token = cluster.phases[key] = cluster.token(0)
+            cluster.kept.append(barrier)
+            name = getattr(barrier, "name", "").removeprefix("the ")
+            number = getattr(barrier, "number", None)
+            name = name or ("the cluster's barrier" if number is None else f"barrier {number}")
+            cluster.names[token] = f"{name}, phase {phase}"
+        cluster.needs[token] += needs
+        return token
+
+    def arrives(self, cta: Cta, lanes: Lanes, barrier: Any, phase: int, far: bool) -> None:
+        block = self._block(cta)
+        if block is not None:
+            cluster = self._clusters[cta.cluster.number]
+            warps = lane_sets.warps(lanes).tolist()
+            token = self._phase(cluster, cta, barrier, phase, len(warps))
+            for number in warps:
+                self._add(block.warps[number], (SIGNAL, self._kind.at, token, far))
+
+    def awaits(self, cta: Cta, lanes: Lanes, barrier: Any, phase: int, at: Instruction) -> None:
+        block = self._block(cta)
+        cluster = self._clusters.get(cta.cluster.number)
+        if block is None or cluster is None:
+            return
+        token = cluster.phases.get((id(barrier), phase))
+        if token is None:  # the phase before the first, which counts as completed
+            return
+        number = self._numbers[at.line]
+        for warp in lane_sets.warps(lanes).tolist():
+            self._add(block.warps[warp], (WAIT, number, token))
+
+    # --------------------------------------------------------------------------- memory
+
+    def _memory(self, cta: Cta, address: int, stride: int = LINE_BYTES) -> int:
+        found = cta.launch.memory.locate(address, 1)
+        number = self._memories.get(found.start)
+        if number is None:
+            number = self._memories[found.start] = len(self._pieces)
+            name, aligned = found.name.removeprefix("argument "), math.gcd(stride, LINE_BYTES)
+            self._pieces.append(Memory(name, found.size, aligned / LINE_BYTES))
+        return number
+
+    def access(
+        self,
+        cta: Cta,
+        lanes: Lanes,
+        space: str,
+        addresses: NDArray[np.int64],
+        width: int,
+        kind: str,
+    ) -> None:
+        block = self._block(cta)
+        if block is None or space not in ("shared", "global"):
+            return
+        cluster = self._clusters[cta.cluster.number]
+        at = self._kind.at
+        assert self._step is not None
+        if space == "shared":
+            for number, wavefronts, _ in self._wavefronts(lanes, addresses, width):
+                token = self._load(cluster, block, number) if kind != "store" else -1
+                self._add(block.warps[number], (SHARED, at, wavefronts, token))
+            return
+        memory = self._memory(cta, int(addresses[0]))
+        threads = lane_sets.indices(lanes) // WARP_THREADS
+        for number in np.unique(threads).tolist():
+            sectors = set((addresses[threads == number] // SECTOR_BYTES).tolist())
+            warp = block.warps[number]
+            if kind == "atomic":
+                token = self._load(cluster, block, number)
+                self._add(warp, (ATOMIC, at, len(sectors), memory, token))
+            elif kind == "store":
+                self._add(warp, (GLOBAL, at, len(sectors), 0, memory, -1))
+            else:
+                new = self._missed(block, sectors)
+                if kind == "copy":
+                    token = cluster.token()
+                    cluster.names[token] = "cp.async"
+                    warp.open["async"].append(token)
+                else:
+                    token = self._load(cluster, block, number)
+                self._add(warp, (GLOBAL, at, new, len(sectors) - new, memory, token))
+
+    @staticmethod
+    def _missed(block: _Block, sectors: set[int]) -> int:
+        """How many of the sectors the L1 cache does not have; it has them from now on."""
+        cached = block.cached
+        new = sectors - cached.keys()
+        cached.update(dict.fromkeys(new))
+        while len(cached) > L1_SECTORS:
+            del cached[next(iter(cached))]
+        return len(new)
+
+    def _load(self, cluster: _Cluster, block: _Block, number: int) -> int:
+        """A token for the registers that the instruction loads."""
+        token = cluster.token()
+        assert self._step is not None
+        cluster.names[token] = "a load"
+        block.warps[number].loads.append((token, self._step.written))
+        block.loading = True
+        return token
+
+    def copies(self, cta: Cta, lanes: Lanes, kind: str, box: Any, address: int, size: int) -> None:
+        block = self._block(cta)
+        if block is None:
+            return
+        cluster = self._clusters[cta.cluster.number]
+        warp = block.warps[int(lane_sets.warps(lanes)[0])]
+        inside, rows, stride = size, 1, LINE_BYTES
+        if box is not None:
+            address, inside, rows = box.map.global_address, box.inside_bytes, len(box.box.outer)
+            stride = (*box.map.global_strides, LINE_BYTES)[0]
+        memory = self._memory(cta, address, stride) if address >= 0 else -1
+        if kind == "load":
+            self._tokens = []
+            what = (
+                (address, size)
+                if box is None
+                else (address, box.coordinates, tuple(box.rows or ()))
+            )
+            again = what in cluster.copied
+            cluster.copied.add(what)
+            self._add(warp, (COPY, self._kind.at, inside, size, rows, memory, self._tokens, again))
+        else:
+            read, written = cluster.token(), cluster.token()
+            cluster.names[read] = cluster.names[written] = "TMA store"
+            warp.open["bulk"] += [read, written]
+            self._add(warp, (STORE, self._kind.at, inside, rows, memory, read, written))
+
+    def brings(self, cta: Cta, barrier: Any, phase: int) -> None:
+        cluster = self._clusters.get(cta.cluster.number)
+        if cluster is not None and cta.cluster.number in self._wanted:
+            self._tokens.append(self._phase(cluster, cta, barrier, phase, 1))
+
+    # ------------------------------------------------------------------------- the result
+
+    def trace(self, launch: Launch, name: str, registers: int) -> Trace:
+        """What was recorded of a launch."""
+        clusters = {}
+        for number, cluster in self._clusters.items():
+            for block in cluster.blocks:
+                for warp in block.warps:
+                    _flush(warp)
+            warps = [[warp.items for warp in block.warps] for block in cluster.blocks]
+            clusters[number] = ClusterTrace(warps, cluster.needs, cluster.names)
+        return Trace(
+            name, launch.grid, launch.cluster, launch.threads, launch.shared_bytes, registers,
+            self._lines, self._pieces, clusters,
+        )  # fmt: skip
+
+
+def _flush(warp: _Warp) -> None:
+    issued, half, special, chain, at = warp.run
+    if issued:
+        warp.items.append((RUN, at, issued, half, special, chain))
+        warp.run = [0, 0, 0, 0, at]
+
+
+_HANDLERS = (
+    (re.compile(r"wgmma\.mma_async"), "_product"),
+    (re.compile(r"wgmma\.commit_group|cp\.async\.(bulk\.)?commit_group"), "_commit"),
+    (re.compile(r"wgmma\.wait_group|cp\.async\.(bulk\.)?wait_group"), "_await_groups"),
+    (re.compile(r"cp\.async\.wait_all"), "_await_all"),
+)
+
+
+def _kind_of(at: Instruction, number: int) -> _Kind:
+    """What an instruction costs, and who handles it."""
+    text = at.opcode
+    handle = next((name for pattern, name in _HANDLERS if pattern.match(text)), "")
+    if handle or _FREE.match(text):
+        kind = _Kind(number, 0, 0, 0, 0 if not handle else -1, handle)
+    elif _SPECIAL.match(text):
+        kind = _Kind(number, 1, 0, 1, SPECIAL_LATENCY)
+    elif _MEMORY.match(text):
+        kind = _Kind(number, 0, 0, 0, -1)
+    else:
+        kind = _Kind(number, 1, int(bool(_HALF.match(text))), 0)
+        if text.startswith("shfl"):
+            kind.latency = SHUFFLE_LATENCY
+    if handle == "_product":
+        form = read(at)
+        assert isinstance(form, WgmmaProduct)
+        kind.product = (form.mnk[1], _ELEMENT_BYTES.get(form.a_type, 1), form.a_in_registers)
+    if handle == "_await_groups":
+        kind.keep = int(at.operands[0], 0)
+        kind.reads_only = ".read" in text
+    return kind
+
+
+def timed(machine: Machine, gpu: Gpu, registers: int, values: bool) -> Timeline:
+    """Run a launch, and say what it would take on a GPU.
+
+    Recorded are the clusters that `triton_ext.timeline.trace.sampled` names. Without values, only
+    these run, if blocks of different clusters cannot see each other's work.
+
+    Raises:
+        EmulationError: what the kernel does wrong.
+    """
+    launch = machine.launch
+    chosen = sampled(
+        launch.clusters, resident_clusters(gpu.multiprocessors, math.prod(launch.cluster))
+    )
+    recorder = Recorder(chosen)
+    before, machine.values = machine.observer, values
+    machine.observer = recorder if before is None else Observers([before, recorder])
+    alone = not values and independent(machine.program, ignored="griddepcontrol")
+    machine.run(chosen if alone else None)
+    return Timeline(recorder.trace(launch, machine.program.kernel.name, registers), gpu)

@@ -1,0 +1,393 @@
+"""The discrete-event model of the SMs on which the blocks of a cluster run.
+
+Each unit of an SM is a server: work is done in the order in which warps reach it, and takes the
+unit for so many cycles. A warp goes on once its instruction is issued, and waits only at tokens.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from triton_ext.timeline.gpus import Gpu
+from triton_ext.timeline.trace import (
+    ATOMIC,
+    COPY,
+    GLOBAL,
+    PRODUCT,
+    RUN,
+    SHARED,
+    SIGNAL,
+    STORE,
+    WAIT,
+    ClusterTrace,
+    Item,
+)
+
+SECTOR_BYTES = 32
+LINE_BYTES = 128
+SCHEDULERS = 4
+UNITS = ("issue", "special functions", "shared memory", "tensor cores", "TMA", "L2", "memory")
+
+
+@dataclass(frozen=True)
+class Share:
+    """What an SM has of what all SMs share, in bytes a cycle.
+
+    Attributes:
+        l2, memory: of the L2 cache's rate, and of the memory's.
+        misses: for each piece of global memory, the fraction of its loads that the L2 cache does
+            not have.
+        aligned: for each, `triton_ext.timeline.trace.Memory.aligned`.
+        first: whether it is the first wave: what it loads is on its way from memory even for those
+            who are not the first to ask.
+    """
+
+    l2: float
+    memory: float
+    misses: Sequence[float]
+    aligned: Sequence[float]
+    first: bool
+
+    def far(self, memory: int, again: bool = False) -> float:
+        """The fraction of loads that take as long as memory does."""
+        if memory < 0 or again:
+            return 0.0
+        return 1.0 if self.first else self.misses[memory]
+
+
+@dataclass(frozen=True)
+class Span:
+    """Something that took time.
+
+    Attributes:
+        lane: the block's number among the replayed, and the warp's number or a unit's name.
+        begin, end: cycles.
+        what: a kind of `triton_ext.timeline.trace`.
+        at: the instruction.
+        detail: what is waited for, or how much is moved.
+    """
+
+    lane: tuple[int, int | str]
+    begin: float
+    end: float
+    what: int
+    at: int
+    detail: str = ""
+
+
+class _Sm:
+    """The units of one SM: when each is free, and how long it was busy."""
+
+    def __init__(self) -> None:
+        self.issue = [0.0] * SCHEDULERS
+        self.special = [0.0] * SCHEDULERS
+        self.half = [0.0] * SCHEDULERS
+        self.shared = self.tensor = self.tma = self.l2 = self.memory = self.out = 0.0
+        self.busy: dict[str, float] = dict.fromkeys(UNITS, 0.0)
+
+
+@dataclass
+class _Token:
+    needs: int
+    time: float = 0.0
+    waiting: list[tuple[float, _Warp]] = field(default_factory=list)
+
+
+@dataclass
+class _Warp:
+    items: list[Item]
+    resident: _Resident
+    sm: _Sm
+    number: int
+    block: int
+    next: int = 0
+
+
+@dataclass
+class _Resident:
+    """A cluster that runs."""
+
+    trace: ClusterTrace
+    tokens: list[_Token]
+    left: int
+    slot: int
+
+
+@dataclass
+class Result:
+    """What a replay took.
+
+    Attributes:
+        cycles: from the first instruction to the last.
+        ends: when each cluster ended, in the order in which they did.
+        busy: for each unit, the cycles of one SM in which it worked.
+        stalls: for each instruction, the cycles that warps waited at it, and what for.
+        spans: what took time, if that was asked for.
+    """
+
+    cycles: float
+    ends: list[float]
+    busy: dict[str, float]
+    stalls: dict[tuple[int, str], float]
+    spans: list[Span]
+
+
+class Replay:
+    """Runs clusters on the SMs of one cluster, so many at a time.
+
+    Args:
+        gpu: the parameters.
+        shares: for each wave, what an SM has of the L2 cache and the memory.
+        slots: clusters that run at a time.
+        keep: whether spans are kept.
+        free: instructions at which nobody waits (what-if).
+    """
+
+    def __init__(
+        self,
+        gpu: Gpu,
+        shares: Sequence[Share],
+        slots: int,
+        *,
+        keep: bool = False,
+        free: frozenset[int] = frozenset(),
+    ) -> None:
+        self.gpu, self.shares, self.slots, self.keep, self.free = gpu, shares, slots, keep, free
+        self.share = shares[0]
+        self.heap: list[tuple[float, int, _Warp]] = []
+        self.count = 0
+        self.stalls: defaultdict[tuple[int, str], float] = defaultdict(float)
+        self.spans: list[Span] = []
+        self.blocks = 0
+        self.sms: list[_Sm] = []
+        self.last = self.starts = 0.0
+
+    def run(self, clusters: Sequence[ClusterTrace]) -> Result:
+        """Replay clusters, which start in their order, each when there is room for it."""
+        self.sms = [_Sm() for _ in clusters[0].warps]
+        waiting = iter(clusters)
+        ends: list[float] = []
+        started = 0
+        for slot in range(self.slots):
+            started += self._start(waiting, slot * self.gpu.block_interval, slot)
+        while self.heap:
+            time, _, warp = heapq.heappop(self.heap)
+            end = self._step(warp, time)
+            if end is not None:
+                warp.resident.left -= 1
+                self.last = max(self.last, end)
+                if not warp.resident.left:
+                    ends.append(end)
+                    self.share = self.shares[min(started // self.slots, len(self.shares) - 1)]
+                    begin = max(end + self.gpu.block_start, self.starts + self.gpu.block_interval)
+                    started += self._start(waiting, begin, warp.resident.slot)
+        busy = {unit: max(sm.busy[unit] for sm in self.sms) for unit in UNITS}
+        return Result(self.last, ends, busy, dict(self.stalls), self.spans)
+
+    def _start(self, waiting: Iterator[ClusterTrace], time: float, slot: int) -> int:
+        trace = next(waiting, None)
+        if trace is None:
+            return 0
+        self.starts = time
+        tokens = [_Token(needs) for needs in trace.needs]
+        resident = _Resident(trace, tokens, sum(map(len, trace.warps)), slot)
+        for sm, warps in zip(self.sms, trace.warps, strict=True):
+            for number, items in enumerate(warps):
+                self._push(time, _Warp(items, resident, sm, number, self.blocks))
+            self.blocks += 1
+        return 1
+
+    def _push(self, time: float, warp: _Warp) -> None:
+        self.count += 1
+        heapq.heappush(self.heap, (time, self.count, warp))
+
+    def _contribute(self, warp: _Warp, number: int, time: float) -> None:
+        """One more of what a token needs is there, or will be at a time."""
+        token = warp.resident.tokens[number]
+        token.needs -= 1
+        token.time = max(token.time, time)
+        if token.needs == 0:
+            for since, other in token.waiting:
+                self._resume(other, since, token)
+            token.waiting.clear()
+
+    def _resume(self, warp: _Warp, since: float, token: _Token) -> None:
+        end = max(since, token.time)
+        _, at, number = warp.items[warp.next - 1]
+        if end > since:
+            name = warp.resident.trace.names.get(number, "")
+            self.stalls[at, name] += end - since
+            self._span((warp.block, warp.number), since, end, WAIT, at, name)
+        self._push(end, warp)
+
+    def _span(
+        self, lane: tuple[int, int | str], begin: float, end: float, what: int, at: int, detail: str
+    ) -> None:
+        if self.keep:
+            self.spans.append(Span(lane, begin, end, what, at, detail))
+
+    def _step(self, warp: _Warp, time: float) -> float | None:
+        """Do the warp's next item; the time at which the warp has ended, or None."""
+        if warp.next == len(warp.items):
+            return time
+        item = warp.items[warp.next]
+        warp.next += 1
+        kind = item[0]
+        if kind == WAIT:
+            token = warp.resident.tokens[item[2]]
+            if item[1] in self.free:
+                self._push(time, warp)
+            elif token.needs > 0:
+                token.waiting.append((time, warp))
+            else:
+                self._resume(warp, time, token)
+            return None
+        if kind == RUN:
+            self._push(self._run(warp, time, item), warp)
+            return None
+        gpu, sm = self.gpu, warp.sm
+        scheduler = warp.number % SCHEDULERS
+        begin = max(time, sm.issue[scheduler])
+        sm.issue[scheduler] = begin + 1
+        sm.busy["issue"] += 1 / SCHEDULERS
+        after = begin + gpu.issue_cycles
+        if kind == SIGNAL:
+            _, _, token, far = item
+            self._contribute(warp, token, begin + (gpu.far_latency if far else gpu.barrier_latency))
+        elif kind == SHARED:
+            end = self._shared(sm, begin, item[2])
+            if item[3] >= 0:
+                self._contribute(warp, item[3], end + gpu.shared_latency)
+            after = max(after, end - gpu.shared_latency)
+        elif kind == GLOBAL:
+            after = max(after, self._global(warp, begin, item))
+        elif kind == PRODUCT:
+            self._product(warp, begin, item)
+        elif kind == COPY:
+            self._copy(warp, begin, item)
+        elif kind == STORE:
+            self._store(warp, begin, item)
+        elif kind == ATOMIC:
+            sectors, memory, token = item[2:]
+            end = self._outside(sm, begin, sectors * SECTOR_BYTES * 2, memory, write=True)
+            if token >= 0:
+                self._contribute(warp, token, end + gpu.atomic_latency)
+        self._push(after, warp)
+        return None
+
+    def _run(self, warp: _Warp, time: float, item: Item) -> float:
+        _, at, issued, half, special, chain = item
+        gpu, sm, scheduler = self.gpu, warp.sm, warp.number % SCHEDULERS
+        issued *= gpu.ptx_instructions
+        free = max(sm.issue[scheduler], time) + issued
+        sm.issue[scheduler] = free
+        sm.busy["issue"] += issued / SCHEDULERS
+        end: float = max(time + chain * gpu.chain, free)
+        if half:
+            sm.half[scheduler] = max(sm.half[scheduler], time) + half * gpu.half_cycles
+            end = max(end, sm.half[scheduler])
+        if special:
+            taken = special * gpu.special_cycles
+            sm.special[scheduler] = max(sm.special[scheduler], time) + taken
+            sm.busy["special functions"] += taken / SCHEDULERS
+            end = max(end, sm.special[scheduler])
+        self._span((warp.block, warp.number), time, end, RUN, at, "")
+        return end
+
+    def _shared(self, sm: _Sm, time: float, wavefronts: float) -> float:
+        sm.shared = max(sm.shared, time) + wavefronts
+        sm.busy["shared memory"] += wavefronts
+        return sm.shared
+
+    def _outside(
+        self,
+        sm: _Sm,
+        time: float,
+        size: float,
+        memory: int,
+        moved: float | None = None,
+        *,
+        write: bool = False,
+    ) -> float:
+        """When so many bytes have come from the L2 cache, or have gone there, but for latency.
+
+        Args:
+            moved: bytes that count for the memory behind it, if they are fewer.
+        """
+        share = self.share
+        taken = size / share.l2
+        sm.l2 = max(sm.l2, time) + taken
+        sm.busy["L2"] += taken
+        end = sm.l2
+        missed = (
+            (size if moved is None else moved)
+            * (self.gpu.write if write else share.misses[memory])
+            / share.memory
+        )
+        if missed and memory >= 0:
+            sm.memory = max(sm.memory, time) + missed
+            sm.busy["memory"] += missed
+            end = max(end, sm.memory)
+        return end
+
+    def _latency(self, memory: int) -> float:
+        """What a load of a thread takes at least; misses take longer, by how many there are."""
+        gpu, missed = self.gpu, self.share.far(memory)
+        return gpu.l2_latency + (gpu.memory_latency - gpu.l2_latency) * missed
+
+    def _global(self, warp: _Warp, time: float, item: Item) -> float:
+        _, at, sectors, hits, memory, token = item
+        gpu, sm = self.gpu, warp.sm
+        through = self._shared(sm, time, max(1.0, (sectors + hits) * SECTOR_BYTES / LINE_BYTES))
+        if token < 0:
+            end = self._outside(sm, through, sectors * SECTOR_BYTES, memory, write=True)
+            self.last = max(self.last, end + gpu.l2_latency)
+            return through
+        end = through + gpu.l1_latency
+        if sectors:
+            end = self._outside(sm, through, sectors * SECTOR_BYTES, memory) + self._latency(memory)
+        self._span((warp.block, "loads"), time, end, GLOBAL, at, f"{sectors} sectors")
+        self._contribute(warp, token, end)
+        return through
+
+    def _product(self, warp: _Warp, time: float, item: Item) -> None:
+        _, at, n, size, registers, token = item
+        gpu, sm = self.gpu, warp.sm
+        flops = 2 * 64 * n * 32 / size
+        read = ((0 if registers else 64) + n) * 32
+        taken = max(flops / (gpu.flops_per_cycle * 2 / size), read / gpu.operand_bytes)
+        begin = max(sm.tensor, time)
+        sm.tensor = begin + taken
+        sm.busy["tensor cores"] += taken
+        self._span((warp.block, "tensor cores"), begin, sm.tensor, PRODUCT, at, f"64x{n}")
+        self._contribute(warp, token, sm.tensor + gpu.product_latency)
+
+    def _copy(self, warp: _Warp, time: float, item: Item) -> None:
+        _, at, inside, size, rows, memory, tokens, again = item
+        gpu, sm = self.gpu, warp.sm
+        taken = max(size / gpu.tma_bytes, rows * gpu.tma_row, gpu.tma_box)
+        begin = max(sm.tma, time)
+        sm.tma = begin + taken
+        sm.busy["TMA"] += taken
+        asked = inside + (size - inside) * gpu.outside
+        if memory >= 0:
+            asked *= 1 + gpu.misaligned * (1 - self.share.aligned[memory])
+        came = self._outside(sm, time, asked, memory, inside)
+        end = max(came, sm.tma) + gpu.tma_latency
+        end += (gpu.tma_memory_latency - gpu.tma_latency) * self.share.far(memory, again)
+        self._span((warp.block, "TMA loads"), begin, end, COPY, at, f"{size} bytes")
+        for token in tokens:
+            self._contribute(warp, token, end)
+
+    def _store(self, warp: _Warp, time: float, item: Item) -> None:
+        _, at, size, rows, memory, read, written = item
+        gpu, sm = self.gpu, warp.sm
+        begin = max(sm.out, time)
+        sm.out = begin + max(size / gpu.store_bytes, rows * gpu.tma_row) + gpu.tma_box
+        end = max(self._outside(sm, begin, size, memory, write=True), sm.out)
+        self._span((warp.block, "TMA stores"), begin, end, STORE, at, f"{size} bytes")
+        self._contribute(warp, read, sm.out + gpu.tma_latency / 2)
+        self._contribute(warp, written, end + gpu.tma_latency)

@@ -1,0 +1,295 @@
+"""From a recorded run to the time on a GPU, what binds it, and what would change it."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from triton_ext.hardware.architecture import SHARED_MEMORY_PER_BLOCK
+from triton_ext.hardware.architecture import resident_clusters as resident
+from triton_ext.timeline.gpus import Gpu
+from triton_ext.timeline.replay import SECTOR_BYTES, UNITS, Replay, Result, Share
+from triton_ext.timeline.trace import ATOMIC, COPY, GLOBAL, PRODUCT, STORE, WAIT, Item, Trace
+
+MAX_BLOCKS, MAX_THREADS, REGISTERS = 32, 2048, 65536
+"""Of an SM (CUDA C++ Programming Guide, "Technical Specifications per Compute Capability")."""
+SM_BYTES = 107.0
+"""That an SM takes from the L2 cache in a cycle at most: as its TMA unit copies."""
+WAVES = 3
+"""How many turns of an SM are replayed; further ones take as long as the last of them."""
+BINDS = 0.6
+"""The share of the time in which a unit must work so that it is what binds."""
+LATENCIES = ("l2_latency", "memory_latency", "tma_latency", "tma_memory_latency")
+"""Of loads, by their names in `triton_ext.timeline.gpus`."""
+ENDLESS = 1e9
+"""How much faster a unit is that costs nothing."""
+
+
+def slots(trace: Trace) -> int:
+    """How many blocks of a launch an SM has room for."""
+    limits = [MAX_BLOCKS, MAX_THREADS // trace.threads]
+    limits.append((SHARED_MEMORY_PER_BLOCK + 1024) // (trace.shared_bytes + 1024))
+    if trace.registers:
+        limits.append(REGISTERS // (-(-trace.registers // 8) * 8 * trace.threads))
+    return max(1, min(limits))
+
+
+@dataclass(frozen=True)
+class Stall:
+    """Where warps waited.
+
+    Attributes:
+        place: the source line, or the instruction.
+        what: what they waited for.
+        share: the cycles that warps waited here, of all cycles of all warps.
+    """
+
+    place: str
+    what: str
+    share: float
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """What one launch would take on a GPU.
+
+    Args:
+        trace: the recorded run.
+        gpu: the parameters.
+    """
+
+    trace: Trace
+    gpu: Gpu
+
+    # ------------------------------------------------------------------ the model of the GPU
+
+    @functools.cached_property
+    def _loaded(self) -> dict[int, float]:
+        """Bytes that the grid loads of each piece of global memory."""
+        found: defaultdict[int, float] = defaultdict(float)
+        for item in self._items():
+            if item[0] == COPY:
+                found[item[5]] += item[2]
+            elif item[0] == GLOBAL and item[5] >= 0:
+                found[item[4]] += item[2] * SECTOR_BYTES
+            elif item[0] == ATOMIC:
+                found[item[3]] += item[2] * SECTOR_BYTES
+        return {memory: size * self._each for memory, size in found.items()}
+
+    @functools.cached_property
+    def flops(self) -> float:
+        """Operations of the tensor cores in the whole grid."""
+        work: float = sum(2 * 64 * it[2] * 32 / it[3] for it in self._items() if it[0] == PRODUCT)
+        return work * self._each
+
+    @property
+    def _each(self) -> float:
+        """How many clusters of the grid a recorded one stands for."""
+        return self.trace.number / len(self.trace.clusters)
+
+    def _items(self) -> Iterator[Item]:
+        for cluster in self.trace.clusters.values():
+            for block in cluster.warps:
+                for warp in block:
+                    yield from warp
+
+    @functools.cached_property
+    def _groups(self) -> int:
+        """How many clusters run side by side, each on SMs of its own."""
+        return max(1, resident(self.gpu.multiprocessors, self.trace.blocks_each))
+
+    @functools.cached_property
+    def _slots(self) -> int:
+        return slots(self.trace)
+
+    @property
+    def _misses(self) -> list[float]:
+        """For each piece of memory, how much of its loads comes from memory: the first time."""
+        return [
+            min(1.0, size / self._loaded[number]) if self._loaded.get(number) else 1.0
+            for number, size in enumerate(memory.size for memory in self.trace.memories)
+        ]
+
+    def _shares(self, gpu: Gpu, clock: float) -> list[Share]:
+        at_once = self._groups * self._slots
+        misses, found = self._misses, []
+        for first in range(0, self.trace.number, at_once):
+            here = min(at_once, self.trace.number - first)
+            sms = min(here, self._groups) * self.trace.blocks_each
+            l2, memory = (
+                min(SM_BYTES, rate / clock / sms) for rate in (gpu.l2_bytes, gpu.memory_bytes)
+            )
+            aligned = [each.aligned for each in self.trace.memories]
+            found.append(Share(l2, memory, misses, aligned, not first))
+            if len(found) > WAVES:
+                break
+        return found
+
+    def _replay(
+        self, gpu: Gpu, clock: float, *, keep: bool = False, free: frozenset[int] = frozenset()
+    ) -> tuple[float, Result]:
+        """The cycles of the whole grid, and the replay of what stands for it."""
+        number = -(-self.trace.number // self._groups)
+        replayed = min(number, max(WAVES * self._slots, len(self.trace.clusters)))
+        replay = Replay(gpu, self._shares(gpu, clock), self._slots, keep=keep, free=free)
+        result = replay.run(self.trace.stand_ins(replayed))
+        cycles, more = result.cycles, number - replayed
+        if more:
+            first = result.ends[self._slots - 1]
+            cycles += more * (result.ends[-1] - first) / (len(result.ends) - self._slots)
+        return cycles, result
+
+    def _powered(self, gpu: Gpu, cycles: float, clock: float) -> float:
+        """The clock that the power limit leaves, if the kernel takes so many cycles."""
+        sizes = {item[3] for item in self._items() if item[0] == PRODUCT} or {2}
+        limit = gpu.power_flops_8 if min(sizes) == 1 else gpu.power_flops * 2 / min(sizes)
+        rate = self.flops / (cycles / clock)
+        return clock * min(1.0, limit / rate) if rate else clock
+
+    def _solve(
+        self, gpu: Gpu, *, keep: bool = False, free: frozenset[int] = frozenset()
+    ) -> tuple[float, float, Result]:
+        """Seconds, the clock, and the replay."""
+        clock = gpu.clock
+        cycles, result = self._replay(gpu, clock, keep=keep, free=free)
+        lower = self._powered(gpu, cycles, clock)
+        if lower < clock:
+            clock = lower
+            cycles, result = self._replay(gpu, clock, keep=keep, free=free)
+        return gpu.launch + cycles / clock, clock, result
+
+    @functools.cached_property
+    def _solution(self) -> tuple[float, float, Result]:
+        return self._solve(self.gpu)
+
+    # --------------------------------------------------------------------- what a user asks
+
+    @property
+    def seconds(self) -> float:
+        """From the end of the kernel before to the end of this one, in a stream of kernels."""
+        return self._solution[0]
+
+    @property
+    def clock(self) -> float:
+        """Of the SMs, in Hz."""
+        return self._solution[1]
+
+    @property
+    def utilisation(self) -> dict[str, float]:
+        """For each unit of an SM, the share of the time in which it works."""
+        result = self._solution[2]
+        return {unit: result.busy[unit] / max(result.cycles, 1.0) for unit in UNITS}
+
+    @property
+    def bound(self) -> str:
+        """What binds: a unit; "power"; "launch"; or "latency", if none works most of the time."""
+        if self.gpu.launch > 0.5 * self.seconds:
+            return "launch"
+        unit, share = max(self.utilisation.items(), key=lambda each: each[1])
+        if share < BINDS:
+            return "latency"
+        throttled = unit == "tensor cores" and self.clock < 0.98 * self.gpu.clock
+        return "power" if throttled else unit
+
+    @functools.cached_property
+    def stalls(self) -> list[Stall]:
+        """Where warps waited, the longest first."""
+        result = self._solution[2]
+        found: defaultdict[tuple[str, str], float] = defaultdict(float)
+        for (at, what), cycles in result.stalls.items():
+            found[self.trace.lines[at].place, what.split(",")[0]] += cycles
+        cluster = next(iter(self.trace.clusters.values()))
+        every = result.cycles * sum(map(len, cluster.warps)) * min(self._slots, len(result.ends))
+        return [
+            Stall(place, what, cycles / max(every, 1.0))
+            for (place, what), cycles in sorted(found.items(), key=lambda each: -each[1])
+        ]
+
+    def what_if(self) -> dict[str, float]:
+        """The seconds, if something cost nothing; by what.
+
+        "more stages": nobody who starts TMA loads waits until a stage is empty, which no ring can
+        beat, however long.
+        """
+        faster = {
+            "faster tensor cores": {"flops_per_cycle": ENDLESS, "operand_bytes": ENDLESS},
+            "faster memory": {"memory_bytes": self.gpu.memory_bytes * ENDLESS},
+            "faster L2 and TMA": {"l2_bytes": self.gpu.l2_bytes * ENDLESS, "tma_bytes": ENDLESS},
+            "no latency of loads": dict.fromkeys(LATENCIES, 0.0),
+            "fewer instructions": {"ptx_instructions": 0.0},
+        }
+        found = {}
+        for name, changes in faster.items():
+            scaled = {key: type(getattr(self.gpu, key))(value) for key, value in changes.items()}
+            found[name] = self._solve(self.gpu.but(**scaled))[0]
+        free = self._waits_of_loads()
+        if free:
+            found["more stages"] = self._solve(self.gpu, free=free)[0]
+        return found
+
+    def _waits_of_loads(self) -> frozenset[int]:
+        """The waits of warps that start TMA loads, for barriers at which only warps arrive."""
+        found: set[int] = set()
+        for cluster in self.trace.clusters.values():
+            brought = {
+                token
+                for block in cluster.warps
+                for warp in block
+                for item in warp
+                for token in (item[6] if item[0] == COPY else item[5:7] if item[0] == STORE else ())
+            }
+            named = {number for number, name in cluster.names.items() if "mbarrier" in name}
+            emptied = named - brought
+            for block in cluster.warps:
+                for warp in block:
+                    if any(item[0] == COPY for item in warp):
+                        found |= {
+                            item[1] for item in warp if item[0] == WAIT and item[2] in emptied
+                        }
+        return frozenset(found)
+
+    def as_object(self) -> dict[str, Any]:
+        """All of it, as JSON's types."""
+        return {
+            "kernel": self.trace.name,
+            "gpu": self.gpu.name,
+            "seconds": self.seconds,
+            "clock_hz": self.clock,
+            "bound": self.bound,
+            "blocks": math.prod(self.trace.grid),
+            "blocks_of_an_sm": self._slots,
+            "utilisation": self.utilisation,
+            "stalls": [vars(stall) for stall in self.stalls[:3]],
+            "what_if": self.what_if(),
+        }
+
+    def lines(self) -> list[str]:
+        """All of it, in words."""
+        found = self.as_object()
+        rate = f", {self.flops / self.seconds / 1e12:.0f} TFLOP/s" if self.flops else ""
+        lines = [
+            f"{found['kernel']}: {self.seconds * 1e6:.1f} us on an {self.gpu.name} (predicted)"
+            f"{rate}; what binds: {self.bound}",
+            f"  {found['blocks']} blocks of {self.trace.threads} threads, {self._slots} an SM;"
+            f" {len(self.trace.clusters)} clusters recorded; clock {self.clock / 1e6:.0f} MHz",
+            "  busy: "
+            + ", ".join(f"{unit} {share:.0%}" for unit, share in self.utilisation.items() if share),
+        ]
+        for stall in self.stalls[:3]:
+            what = f" for {stall.what}" if stall.what else ""
+            lines.append(f"  {stall.share:4.0%} of the warps' time: {stall.place} waits{what}")
+        for name, seconds in sorted(found["what_if"].items(), key=lambda each: each[1]):
+            change = seconds / self.seconds - 1
+            if change < -0.005:
+                lines.append(f"  {change:+5.0%} with {name}")
+        return lines
+
+    # ------------------------------------------------------------------------------- pictures
+
+    def spans(self) -> Result:
+        """The replay with all that took time: cycles of `clock`."""
+        return self._solve(self.gpu, keep=True)[2]

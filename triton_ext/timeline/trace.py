@@ -1,0 +1,154 @@
+"""A recorded run: for each warp, what it asked of the units of its SM, in order.
+
+An item is a tuple that begins with one of the kinds below and the number of the PTX instruction.
+Who waits for whom goes by tokens, numbered within a cluster: a token is done when as many items as
+`ClusterTrace.needs` says have contributed to it. Phases of barriers, products, loads and copies are
+tokens, so that a replay keeps the order of the run, whatever time it takes.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+Item = tuple[Any, ...]
+
+RUN = 0
+"""(RUN, at, issued, half, special, chain): instructions; of these, how many of half rate, and of
+special functions; the cycles that one warp alone takes, as each waits for what it reads."""
+SHARED = 1
+"""(SHARED, at, wavefronts, token): a load of shared memory, and its token; a store, and -1."""
+GLOBAL = 2
+"""(GLOBAL, at, sectors, hits, memory, token): sectors of 32 bytes from the L2 cache, and from the
+L1 cache; the number of the memory; the token of a load or cp.async, or -1 of a store."""
+PRODUCT = 3
+"""(PRODUCT, at, n, element bytes, whether A is in registers, token): 64 x n x 32 bytes of K."""
+COPY = 4
+"""(COPY, at, bytes inside, bytes, rows, memory, tokens, again): TMA into shared memory; the tokens
+are the phases that it completes, one of each block of a multicast; `again`: the cluster has copied
+the same before."""
+STORE = 5
+"""(STORE, at, bytes, rows, memory, token of the read, token of the write): TMA out of it."""
+SIGNAL = 6
+"""(SIGNAL, at, token, far): an arrival at a barrier; `far`: of another block."""
+WAIT = 7
+"""(WAIT, at, token)."""
+ATOMIC = 8
+"""(ATOMIC, at, sectors, memory, token): in global memory."""
+
+NAMES = {
+    RUN: "instructions", SHARED: "shared memory", GLOBAL: "global memory", PRODUCT: "wgmma",
+    COPY: "TMA load", STORE: "TMA store", SIGNAL: "arrival", WAIT: "wait", ATOMIC: "atomic",
+}  # fmt: skip
+
+
+GOLDEN = (math.sqrt(5) - 1) / 2
+"""Multiples of it, modulo 1, lie spread however many there are."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """An instruction.
+
+    Attributes:
+        text: of PTX.
+        source: file and line of the kernel's source, or "".
+    """
+
+    text: str
+    source: str
+
+    @property
+    def place(self) -> str:
+        """Where it is, for people."""
+        return self.source or self.text.split()[0]
+
+
+@dataclass(frozen=True)
+class Memory:
+    """A piece of global memory.
+
+    Attributes:
+        name: the argument's.
+        size: in bytes.
+        aligned: the fraction of the 128-byte rows of TMA's boxes that lie in one line.
+    """
+
+    name: str
+    size: int
+    aligned: float = 1.0
+
+
+@dataclass
+class ClusterTrace:
+    """What the blocks of one cluster did.
+
+    Attributes:
+        warps: for each block, for each warp, its items.
+        needs: for each token, how many contribute to it.
+        names: what tokens are, where somebody waits for them.
+    """
+
+    warps: list[list[list[Item]]]
+    needs: list[int]
+    names: dict[int, str] = field(default_factory=dict)
+
+    @property
+    def length(self) -> int:
+        """How many items it has."""
+        return sum(len(warp) for block in self.warps for warp in block)
+
+
+@dataclass
+class Trace:
+    """What a launch did.
+
+    Attributes:
+        name: the kernel's.
+        grid, cluster: blocks, as (x, y, z).
+        threads: of a block.
+        shared_bytes: of a block.
+        registers: of a thread; 0 if not known.
+        lines: the program; items name its instructions by their numbers.
+        memories: the pieces of global memory that items name.
+        clusters: those that were recorded, by their numbers in the grid.
+    """
+
+    name: str
+    grid: tuple[int, int, int]
+    cluster: tuple[int, int, int]
+    threads: int
+    shared_bytes: int
+    registers: int
+    lines: list[Line]
+    memories: list[Memory]
+    clusters: dict[int, ClusterTrace]
+
+    @property
+    def blocks_each(self) -> int:
+        """Blocks of a cluster."""
+        return math.prod(self.cluster)
+
+    @property
+    def number(self) -> int:
+        """Clusters of the grid."""
+        return math.prod(self.grid) // self.blocks_each
+
+    def stand_ins(self, number: int) -> list[ClusterTrace]:
+        """So many recorded clusters, which stand for those that some SMs run one after the other:
+        evenly from the shortest to the longest, which comes last."""
+        every = sorted(self.clusters.values(), key=lambda cluster: cluster.length)
+        return [every[-(-(n + 1) * len(every) // number) - 1] for n in range(number)]
+
+
+def sampled(clusters: int, slots: int) -> list[int]:
+    """Which clusters of a grid are recorded: first, middle and last of the first wave; of more
+    waves, six that are spread over the grid, too.
+
+    Args:
+        slots: how many clusters the GPU runs at a time.
+    """
+    first = min(clusters, slots)
+    spread = {int((n * GOLDEN % 1) * clusters) for n in range(1, 7)} if clusters > first else set()
+    return sorted({0, first // 2, first - 1} | spread)
