@@ -2,8 +2,8 @@
 
     python -m benchmarks.emulator [--json FILE]
 
-Both multiply fp16 matrices on the host: this project's tcgen05 matmul, compiled to PTX and
-emulated, and the matmul of Triton's tutorials under TRITON_INTERPRET=1. Each measurement is a
+Both multiply fp16 matrices on the host, in tiles of 128 x 128 x 64: this project's tcgen05 matmul,
+compiled to PTX and emulated, and the matmul of Triton's tutorials under TRITON_INTERPRET=1. Each measurement is a
 process of its own: times are the median of three calls after a first one, which compiles; memory is
 the process's peak beyond what it had before the first call.
 """
@@ -46,7 +46,10 @@ print(json.dumps({{"seconds": statistics.median(times), "first_seconds": first, 
 
 _EMULATED = """
 import triton_ext
-multiply = triton_ext.matmul
+from triton_ext.kernels.config import MatmulConfig
+config = MatmulConfig(100, "fp16", "K", "MN", block_m=128, block_n=128, block_k=64, stages=4)
+def multiply(a, b):
+    return triton_ext.matmul(a, b, config=config)
 """
 
 _INTERPRETED = """
