@@ -3,9 +3,9 @@
     python -m benchmarks.emulator [--json FILE]
 
 Both multiply fp16 matrices on the host, in tiles of 128 x 128 x 64: this project's tcgen05 matmul,
-compiled to PTX and emulated, and the matmul of Triton's tutorials under TRITON_INTERPRET=1. Each measurement is a
-process of its own: times are the median of three calls after a first one, which compiles; memory is
-the process's peak beyond what it had before the first call.
+compiled to PTX and emulated, and the matmul of Triton's tutorials under TRITON_INTERPRET=1. Each
+measurement is a process of its own: times are the median of three calls after a first one, which
+compiles; memory is the process's peak beyond what it had before the first call.
 """
 
 from __future__ import annotations
