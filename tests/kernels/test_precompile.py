@@ -76,13 +76,13 @@ def compiled_ahead(tmp_path_factory):
     (done,) = precompile([config], folder, jobs=1)
     assert done.error is None
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(knobs.cache, "dir", str(folder))
+        patch.setenv("TRITON_CACHE_DIR", str(folder))
         return folder, config, compile_matmul(config)
 
 
 def test_a_kept_kernel_is_what_was_compiled(compiled_ahead, monkeypatch):
     folder, config, compiled = compiled_ahead
-    monkeypatch.setattr(knobs.cache, "dir", str(folder))
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(folder))
     found = kept.find(config)
     assert found.kernel == compiled.asm["cubin"]
     assert found.metadata == compiled.metadata
@@ -124,7 +124,7 @@ def damages(folder):
 
 def test_what_is_damaged_is_not_found(compiled_ahead, monkeypatch):
     folder, config, _ = compiled_ahead
-    monkeypatch.setattr(knobs.cache, "dir", str(folder))
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(folder))
     for path, held in damages(folder):
         whole = path.read_bytes()
         path.unlink() if held is None else path.write_bytes(held)
@@ -135,7 +135,7 @@ def test_what_is_damaged_is_not_found(compiled_ahead, monkeypatch):
 
 def test_other_settings_are_other_kernels(compiled_ahead, monkeypatch):
     folder, config, _ = compiled_ahead
-    monkeypatch.setattr(knobs.cache, "dir", str(folder))
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(folder))
     with monkeypatch.context() as patch:
         patch.setenv("TRITON_F32_DEFAULT", "ieee")
         assert kept.find(config) is None

@@ -387,7 +387,7 @@ def capture(job: dict[str, Any]) -> list[Launched]:
     found: dict[str, Launched] = {}
 
     def launch(gpu: Any, program: Any, *, grid: Any, cluster: Any, args: Any,
-               dynamic_smem_bytes: int, memory: Any, names: Any) -> None:  # fmt: skip
+               dynamic_smem_bytes: int, memory: Any, names: Any, **_: Any) -> None:  # fmt: skip
         text = next(text for text, known in gpu._programs.items() if known is program)
         if text in found:
             return
