@@ -199,7 +199,7 @@ def prepare(
     if cluster is None:
         cluster = directives.get("reqnctapercluster")
     in_clusters = cluster is not None
-    cluster = cluster or (1, 1, 1)
+    cluster = cluster if in_clusters else (1, 1, 1)
     grid, block = _triple("grid", grid, MAX_GRID), _triple("block", block, MAX_BLOCK)
     cluster = _triple("cluster", cluster, MAX_GRID)
     threads = math.prod(block)
