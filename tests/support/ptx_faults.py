@@ -459,7 +459,10 @@ def in_fork(work: Callable[[], Any]) -> Any:
     reader, writer = os.pipe()
     child = os.fork()
     if not child:
+        import torch
+
         os.close(reader)
+        torch.set_num_threads(1)  # the parent's pool of threads is not forked: who asks it waits
         with os.fdopen(writer, "w") as out:
             try:
                 json.dump(work(), out)
