@@ -54,7 +54,8 @@ SECTOR_BYTES = 32
 L1_SECTORS = 4096
 """How many sectors a block is taken to keep in the L1 cache: half of what an SM has."""
 SHUFFLE_LATENCY, SPECIAL_LATENCY = 24, 20
-"""Cycles until the result can be read; 4 of other instructions (microbenchmarks of an H200)."""
+"""Cycles until the result can be read; 4 of other instructions. The first by microbenchmarks of an
+H200; the second is assumed: ptxas left nothing of the case that was to measure it."""
 _FREE = re.compile(
     r"mov\.|cvta|ld\.param|cvt\.u64\.u32|cvt\.s64\.s32|wgmma\.fence|bra\.uni|exit|ret"
 )
