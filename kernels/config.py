@@ -233,6 +233,8 @@ class MatmulConfig:
             activation. It may be C itself.
         batched: A, B and C have a first dimension that counts the products; one of A and B may be
             shared by all.
+        collective: on sm_90, the products of a batch are those of the ranks of a group
+            (`kernels/peers.py`): "gather" or "scatter".
 
     Raises:
         LayoutError: an illegal value, a swizzle that does not fit the block, or more shared
@@ -271,6 +273,7 @@ class MatmulConfig:
     pair: bool = False
     asked: bool = False
     k_blocks: int = 1
+    collective: str | None = None
 
     def __post_init__(self) -> None:
         for name, values in self._legal_values().items():
@@ -394,8 +397,16 @@ class MatmulConfig:
                 *(name for name in "ab" if alone and getattr(self, f"{name}_major") == "K"),
             ],
             "residual": boolean,
-            "batched": (False,) if scaled else boolean,
+            "batched": (True,) if self.collective else (False,) if scaled else boolean,
+            "collective": (None, "gather", "scatter") if self._may_be_collective else (None,),
         }
+
+    @property
+    def _may_be_collective(self) -> bool:
+        """Whether the ranks of a group may make this product together."""
+        whole = self.k_blocks == self.max_splits == 1 and not self.swap and not self.prefetch
+        one_scale = self.a_scales != "each" and not self.residual
+        return self.arch == 90 and whole and one_scale and self.element_type != "int8"
 
     @property
     def element_bytes(self) -> int:

@@ -21,6 +21,15 @@ from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared,
 from triton_ext.compat import aggregate, tma_view
 from triton_ext.kernels.exchange import Exchange
 from triton_ext.kernels.matrices import load_block, matrix_size, store_block
+from triton_ext.kernels.peers import (
+    RAISE,
+    STORED,
+    TAKE_BACK,
+    Peers,
+    block_of_cluster,
+    run,
+    wait_for,
+)
 
 COUNTER_BYTES = gl.constexpr(8192)
 """The size of the workspace's first section, a counter for each consumer of each tile that several
@@ -217,8 +226,8 @@ class Scaling:
         return gl.expand_dims(values.to(gl.float32), 1 - DIM)
 
     @gluon.jit
-    def apply(self, x, off, size):
-        """The piece of the tile at `off`, of a C of that size: (rows, columns)."""
+    def scale(self, x, off, size):
+        """The piece of the tile at `off`, of a C of that size: (rows, columns); no bias yet."""
         if self.alpha is not None:
             x = x.to(gl.float32) * self.alpha
         if self.a_scale is not None:
@@ -227,6 +236,11 @@ class Scaling:
         if self.b_scale is not None:
             scale = self.along(x, self.b_scale, off, size, True, self.B_SCALES)
             x = x.to(gl.float32) * scale
+        return x
+
+    @gluon.jit
+    def add_bias(self, x, off, size):
+        """The piece with its bias."""
         if self.bias is not None:
             x = x.to(gl.float32) + self.along(x, self.bias, off, size, True, 1)
         return x
@@ -237,7 +251,8 @@ class Residual:
     """A matrix of the shape and type of C, of which `beta` times is added before the activation.
 
     Attributes:
-        desc, beta: its TMA descriptor and the factor; None if there is no residual.
+        desc, beta: its TMA descriptor and the factor; None if there is no residual. Of a scatter,
+            what the rank before has sent, a matrix a turn, and no factor.
         ready: a barrier for each piece of each consumer, which completes when the residual's piece
             is in the piece's buffer; or None.
     """
@@ -270,6 +285,8 @@ class Epilogue:
         ACTIVATION: "relu", "gelu", "silu" or None.
         PIECES: how many pieces a consumer stores of a tile.
         N_MAJOR: whether C is not transposed.
+        peers: the ranks among which the rows of C are divided, or None. In a scatter, `desc` is
+            where the next rank adds to a tile, a matrix a turn.
     """
 
     desc: tma.tensor_descriptor
@@ -282,6 +299,12 @@ class Epilogue:
     PIECES: gl.constexpr
     BUFFERS: gl.constexpr
     N_MAJOR: gl.constexpr
+    peers: Peers | gl.constexpr
+
+    @gluon.jit
+    def matrices(self):
+        """How many products there are of a batch."""
+        return self.desc.shape[0] if self.peers is None else self.peers.ranks
 
     @gluon.jit
     def buffer(self, piece: gl.constexpr, WHICH: gl.constexpr):
@@ -294,6 +317,9 @@ class Epilogue:
         once these were read.
         """
         desc = self.residual.desc
+        matrix = work.matrix
+        if self.scatters():
+            matrix -= 1
         tma.store_wait(0)
         for i in gl.static_range(FIRST, END):
             barrier = self.residual.ready.index(WHICH * self.PIECES + i)
@@ -301,16 +327,52 @@ class Epilogue:
             target = tma_view(self.buffer(i, WHICH), desc)
             off_n = work.off_n + i * self.tiles.shape[2]
             if self.N_MAJOR:
-                load_block(desc, work.matrix, work.off_m, off_n, barrier, target, False)
+                load_block(desc, matrix, work.off_m, off_n, barrier, target, False)
             else:
-                load_block(desc, work.matrix, off_n, work.off_m, barrier, target, False)
+                load_block(desc, matrix, off_n, work.off_m, barrier, target, False)
+
+    @gluon.jit
+    def scatters(self):
+        """Whether tiles go on to the next rank; known when the kernel is compiled."""
+        if self.peers is None:
+            known: gl.constexpr = False
+        else:
+            known: gl.constexpr = self.peers.SCATTER
+        return known
+
+    @gluon.jit
+    def flag(self, flags, work, turn, tiling):
+        """In a scatter: the address of a turn's flag for this consumer's part of a tile."""
+        ROWS: gl.constexpr = self.tiles.shape[1]
+        row, column = work.off_m // ROWS, work.off_n // tiling.BLOCK_N
+        place = (turn * gl.cdiv(tiling.tiles_m * tiling.BLOCK_M, ROWS) + row) * tiling.tiles_n
+        return flags + (place + column) * gl.num_ctas() + block_of_cluster()
+
+    @gluon.jit
+    def hand_over(self, work, tiling):
+        """In a scatter: tell the next rank that a tile has come, if it is one for it."""
+        if work.matrix < self.peers.ranks - 1:
+            flag = self.flag(self.peers.next_flags, work, work.matrix, tiling)
+            run(STORED, flag)
+            gl.barrier()
+            run(RAISE, flag)
+
+    @gluon.jit
+    def receive(self, work, tiling, WHICH: gl.constexpr):
+        """In a scatter: wait for what the rank before has of a tile, and start its copies."""
+        if work.matrix > 0:
+            flag = self.flag(self.peers.flags, work, work.matrix - 1, tiling)
+            wait_for(flag)
+            gl.barrier()  # all threads have seen it
+            run(TAKE_BACK, flag)
+            self.load_residual(work, 0, self.BUFFERS, WHICH)
 
     @gluon.jit
     def begin(self, work, WHICH: gl.constexpr):
         """While a tile is multiplied: start the copies of its residual, or say that a part of it is
         begun, of which it is not known yet who stores it.
         """
-        if self.residual.desc is not None:  # noqa: SIM102 (known when the kernel is compiled)
+        if self.residual.desc is not None and not self.scatters():  # noqa: SIM102 (known early)
             if work.splits == 1:
                 self.load_residual(work, 0, self.BUFFERS, WHICH)
         if self.parts.workspace is not None:  # noqa: SIM102
@@ -345,8 +407,8 @@ class Epilogue:
             for i in gl.static_range(self.PIECES):
                 self.exchange.send(acc.read(pieces[i]), WHICH * self.PIECES + i)
         for i in gl.static_range(self.PIECES):
-            if self.residual.desc is not None:  # noqa: SIM102 (both are known when it is compiled)
-                if i >= self.BUFFERS:
+            if i >= self.BUFFERS:  # noqa: SIM102 (known when it is compiled)
+                if self.adds(work):
                     self.load_residual(work, i, i + 1, WHICH)
             if self.exchange is None:
                 piece = acc.read(pieces[i])
@@ -357,7 +419,16 @@ class Epilogue:
             self.store_piece(
                 piece, i, work, phase, stores_since(i, self.PIECES, self.BUFFERS), WHICH
             )
-        return self.next_phase(phase)
+        return self.next_phase(phase, work)
+
+    @gluon.jit
+    def adds(self, work):
+        """Whether a residual is added to a tile."""
+        if self.scatters():
+            adds = work.matrix > 0
+        else:
+            adds: gl.constexpr = self.residual.desc is not None
+        return adds
 
     @gluon.jit
     def store_parts(self, acc, work, phase, WHICH: gl.constexpr):
@@ -378,13 +449,13 @@ class Epilogue:
                     PENDING: gl.constexpr = 0 if i >= self.BUFFERS else self.PIECES
                     self.store_piece(piece, i, work, phase, PENDING, WHICH)
             self.parts.end(work, among, SHARE)
-            phase = self.next_phase(phase)
+            phase = self.next_phase(phase, work)
         return phase
 
     @gluon.jit
-    def next_phase(self, phase):
+    def next_phase(self, phase, work):
         """That of the residual's barriers, once its pieces were read."""
-        if self.residual.desc is not None:
+        if self.adds(work):
             phase ^= 1
         return phase
 
@@ -401,19 +472,37 @@ class Epilogue:
         size = (matrix_size(self.desc, M), matrix_size(self.desc, 1 - M))
         off = (work.off_m, work.off_n + i * COLUMNS)
         buffer = self.buffer(i, WHICH)
-        if self.residual.desc is not None:
+        if self.adds(work):
             mbarrier.wait(self.residual.ready.index(WHICH * self.PIECES + i), phase)
-        piece = self.scaling.apply(piece, off, size)
-        if self.residual.desc is not None:
-            added = buffer.load(piece.type.layout).to(gl.float32) * self.residual.beta
+        piece = self.scaling.scale(piece, off, size)
+        if not self.scatters():
+            piece = self.scaling.add_bias(piece, off, size)
+        if self.adds(work):
+            added = buffer.load(piece.type.layout).to(gl.float32)
+            if self.residual.beta is not None:
+                added *= self.residual.beta
             piece = piece.to(gl.float32) + added
-        piece = activated(piece, self.ACTIVATION)
-        if self.residual.desc is None:  # else the residual's load has waited
+        else:  # the residual's load has waited
             tma.store_wait(PENDING)
+        if not self.scatters():
+            piece = activated(piece, self.ACTIVATION)
+        elif work.matrix == self.peers.ranks - 1:
+            piece = activated(self.scaling.add_bias(piece, off, size), self.ACTIVATION)
         buffer.store(piece.to(self.desc.dtype))
         fence_async_shared()
-        view = tma_view(buffer, self.desc)
-        if self.N_MAJOR:
-            store_block(self.desc, work.matrix, off[0], off[1], view)
+        self.store_view(work, off, tma_view(buffer, self.desc))
+
+    @gluon.jit
+    def store_view(self, work, off, view):
+        """Store a piece that lies in shared memory."""
+        first, second = off
+        if not self.N_MAJOR:
+            first, second = second, first
+        if self.peers is None:
+            store_block(self.desc, work.matrix, first, second, view)
+        elif not self.peers.SCATTER:
+            store_block(self.desc, self.peers.chunk(work.matrix), first, second, view)
+        elif work.matrix < self.peers.ranks - 1:
+            store_block(self.desc, work.matrix, first, second, view)
         else:
-            store_block(self.desc, work.matrix, off[1], off[0], view)
+            store_block(self.peers.own, 0, first, second, view)

@@ -61,6 +61,8 @@ class LaunchPlan:
             ``c0_desc``: as ``c_desc``, for the residual. ``narrow_desc``: of the right operand
             (B, or A if they are swapped) once more, with the box of the narrow tile.
             ``prefetched``: the address of the operand that `MatmulConfig.prefetch` names.
+            ``own_desc``, ``flags``, ``next_flags``, ``first_chunk``, ``ranks``: see
+            `triton_ext.kernels.peers.Peers`.
             ``left_scales``, ``right_scales``: the block scales, with the boxes of `scale_tiles`.
             The order is the kernel's; the descriptors go by position, the others by name (the
             kernel's names of the operands are those of its left and right one).
@@ -68,6 +70,7 @@ class LaunchPlan:
         options: compilation options.
         a_tile, b_tile, c_tile, narrow_tile: their ``tma_shape`` and ``tma_encoding`` are those of
             the descriptors.
+        own_tile: of ``own_desc``, if there is one.
         scale_tiles: of the left and the right operand's scales, if they are block-scaled.
         workspace_bytes: 0 if there is none. It must be zero before the first launch; every launch
             leaves it so that it serves the next launch of any plan (on the same stream).
@@ -84,6 +87,7 @@ class LaunchPlan:
     narrow_tile: TileLayouts | None = None
     scale_tiles: tuple[TileLayouts, TileLayouts] | None = None
     workspace_bytes: int = 0
+    own_tile: TileLayouts | None = None
 
 
 def launch_plan(
@@ -125,6 +129,9 @@ def launch_plan(
         narrow_tile=config.narrow_layouts,
         scale_tiles=config.scale_layouts,
         workspace_bytes=workspace,
+        own_tile={"gather": config.a_layouts, "scatter": config.c_layouts}.get(
+            config.collective or ""
+        ),
     )
 
 
@@ -180,10 +187,23 @@ def _optional_arguments(config: MatmulConfig) -> dict[str, bool]:
         "a_scale": config.a_scales is not None,
         "b_scale": config.b_scales is not None,
         "alpha": config.alpha,
-        "c0_desc": config.residual,
+        "c0_desc": config.residual or config.collective == "scatter",
         "beta": config.residual,
         "prefetched": config.prefetch is not None,
+        **(_collective_arguments(config) if config.arch == 90 else {}),
         **({"left_scales": scaled, "right_scales": scaled} if config.arch == 100 else {}),
+    }
+
+
+def _collective_arguments(config: MatmulConfig) -> dict[str, bool]:
+    """Those of them that a product with other ranks has."""
+    with_others = config.collective is not None
+    return {
+        "own_desc": with_others,
+        "flags": with_others,
+        "next_flags": config.collective == "scatter",
+        "first_chunk": with_others,
+        "ranks": with_others,
     }
 
 
@@ -236,6 +256,7 @@ def kernel_constants(config: MatmulConfig, *, generated_layouts: bool = True) ->
             "CONSUMER_REGISTERS": CONSUMER_REGISTERS[config.consumers],
             "SHARES": config.shares,
             "K_BLOCKS": config.k_blocks,
+            "SCATTER": config.collective == "scatter",
         }
         exchange, exchanged = config.exchange_layout, config.exchanged_layouts
         common |= {
@@ -301,9 +322,10 @@ def compile_matmul(config: MatmulConfig, constants: dict[str, Any] | None = None
     element = TRITON_TYPES.get(config.element_type, config.element_type)
     types = {"workspace": "*u8", "bias": f"*{config.bias_type}", "a_scale": "*fp32",
              "b_scale": "*fp32", "alpha": "fp32", "beta": "fp32",
-             "prefetched": f"*{element}"}  # fmt: skip
+             "prefetched": f"*{element}", "flags": "*i32", "next_flags": "*i32",
+             "first_chunk": "i32", "ranks": "i32"}  # fmt: skip
     tiles = dict(zip(("a_desc", "b_desc"), (b, a) if config.swap else (a, b), strict=True))
-    tiles |= {"c_desc": c, "c0_desc": c}
+    tiles |= {"c_desc": c, "c0_desc": c, "own_desc": a if config.collective == "gather" else c}
     if config.narrow_layouts is not None:
         tiles["narrow_desc"] = (config.narrow_layouts, config.element_type)
     if config.scaling is not None and config.scale_layouts is not None:

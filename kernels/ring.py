@@ -24,6 +24,7 @@ from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma
 from triton_ext.compat import TRITON_VERSION, aggregate
 from triton_ext.kernels.block_scales import BlockScales
 from triton_ext.kernels.matrices import load_tile
+from triton_ext.kernels.peers import Peers
 
 ENDS_TOGETHER = gl.constexpr(TRITON_VERSION >= (3, 9))
 """Whether Triton ends a kernel in a cluster with a barrier of the cluster; 3.8 does so for pairs of
@@ -65,6 +66,7 @@ class Operands:
         A_K_MAJOR, B_K_MAJOR: whether K is the contiguous dimension.
         K_BLOCKS: how many blocks of a cluster divide K among them: each has every so-manieth tile,
             and copies it for itself alone.
+        peers: the ranks among which the rows of A are divided, or None.
     """
 
     a: tma.tensor_descriptor
@@ -74,6 +76,33 @@ class Operands:
     A_K_MAJOR: gl.constexpr
     B_K_MAJOR: gl.constexpr
     K_BLOCKS: gl.constexpr
+    peers: Peers | gl.constexpr
+
+    @gluon.jit
+    def gathers(self):
+        """Whether chunks of A come from other ranks; known when the kernel is compiled."""
+        if self.peers is None:
+            known: gl.constexpr = False
+        else:
+            known: gl.constexpr = not self.peers.SCATTER
+        return known
+
+    @gluon.jit
+    def load_left(self, work, row, k, barrier, tile):
+        """Start the copy of a tile of A: rows from `row` on, elements of K from k on."""
+        SHARED: gl.constexpr = self.K_BLOCKS == 1
+        K_MAJOR: gl.constexpr = self.A_K_MAJOR
+        if self.peers is None:
+            load_tile(self.a, work.matrix, row, k, barrier, tile, K_MAJOR, SHARED=SHARED)
+        else:
+            chunk = self.peers.chunk(work.matrix)
+            if self.peers.SCATTER:
+                load_tile(self.a, chunk, row, k, barrier, tile, K_MAJOR, SHARED=SHARED)
+            else:
+                if work.matrix == 0:
+                    load_tile(self.peers.own, 0, row, k, barrier, tile, K_MAJOR, SHARED=SHARED)
+                else:
+                    load_tile(self.a, chunk, row, k, barrier, tile, K_MAJOR, SHARED=SHARED)
 
 
 @aggregate
@@ -151,9 +180,8 @@ class Ring:
         self.wait_free(slot)
         mbarrier.expect(barrier, operand_bytes + narrow_bytes + scale_bytes)
         for part in gl.static_range(self.SHARES):
-            load_tile(operands.a, work.matrix, work.off_m + part * ROWS, off_k, barrier,
-                      self.a_tiles.index(slot.index * self.SHARES + part),
-                      operands.A_K_MAJOR, SHARED=SHARED)  # fmt: skip
+            operands.load_left(work, work.off_m + part * ROWS, off_k, barrier,
+                               self.a_tiles.index(slot.index * self.SHARES + part))  # fmt: skip
         load_tile(operands.b, work.matrix, work.off_n, off_k, barrier,
                   self.b_tiles.index(slot.index), operands.B_K_MAJOR, SHARED=SHARED)  # fmt: skip
         if self.NARROW:

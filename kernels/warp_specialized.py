@@ -51,6 +51,7 @@ from triton_ext.kernels.epilogue import (
 )
 from triton_ext.kernels.exchange import Exchange
 from triton_ext.kernels.matrices import is_batched, matrix_size, prefetch
+from triton_ext.kernels.peers import Peers
 from triton_ext.kernels.ring import Operands, allocate_barriers, invalidate, ring_of
 from triton_ext.kernels.scheduler import Tiling
 
@@ -212,28 +213,62 @@ def produce(operands, ring, tiling, PREFETCH: gl.constexpr, PREFETCH_LEFT: gl.co
     prefetch_operand(operands, ring, tiling, first, PREFETCH, PREFETCH_LEFT)
     gdc_wait()
     slot = ring.first()
+    arrived = gl.to_tensor(0)
     for step in range(tiling.steps(tiles)):
         work = tiling.work(step, tiles, BATCHED)
+        if operands.gathers():
+            arrived = operands.peers.wait_for_chunks(arrived, work.matrix)
         for k in range(work.k_first, work.k_end):
             ring.fill(slot, operands, work, k)
             slot = slot.next()
+    if operands.gathers():  # nobody else may change what is still to come
+        operands.peers.wait_for_chunks(arrived, operands.peers.ranks - 1)
     ring.end(slot)
 
 
 @gluon.jit
-def multiply(ring, turns, slot, work, WHICH: gl.constexpr):
-    """The products of one tile; each is issued while the one before it runs."""
+def multiply_range(acc, ring, slot, k_first, k_end, first, SHARE: gl.constexpr):
+    """The products of a tile over a range of K, which begins with `first`; each is issued while
+    the one before it runs.
+    """
+    for k in range(k_first, k_end):
+        ring.wait(slot)
+        acc = acc.multiply(ring, slot, SHARE)
+        ring.release(slot.previous(), k > first)
+        slot = slot.next()
+    return acc, slot
+
+
+@gluon.jit
+def multiply(epilogue, ring, turns, tiling, slot, step, tiles, work, WHICH: gl.constexpr):
+    """The products of one tile. In a scatter, half way: the tile before is handed over, and what
+    there is to add to this one is asked for.
+    """
+    SHARE: gl.constexpr = WHICH % ring.SHARES
     wide = zeros(ring.a_tiles, ring.b_tiles)
     acc = Accumulator(wide, zeros(ring.a_tiles, ring.narrow_tiles) if ring.NARROW else None)
-    for k in range(work.k_first, work.k_end):
-        ring.wait(slot)
-        acc = acc.multiply(ring, slot, WHICH % ring.SHARES)
-        ring.release(slot.previous(), k > work.k_first)
-        slot = slot.next()
+    start = work.k_first
+    if epilogue.scatters():
+        half = work.k_end // 2
+        acc, slot = multiply_range(acc, ring, slot, start, half, start, SHARE)
+        hand_over_before(epilogue, ring, turns, tiling, step, tiles, WHICH)
+        epilogue.receive(work, tiling, WHICH)
+        acc, slot = multiply_range(acc, ring, slot, half, work.k_end, start, SHARE)
+    else:
+        acc, slot = multiply_range(acc, ring, slot, start, work.k_end, start, SHARE)
     turns.end(WHICH)
     acc = acc.wait()
     ring.release(slot.previous(), True)
     return acc, slot
+
+
+@gluon.jit
+def hand_over_before(epilogue, ring, turns, tiling, step, tiles, WHICH: gl.constexpr):
+    """Tell the next rank of the tile that a consumer made before this step, if there is one."""
+    FIRST: gl.constexpr = WHICH // ring.SHARES
+    ROW: gl.constexpr = WHICH % ring.SHARES * epilogue.tiles.shape[1]
+    if step > FIRST:
+        epilogue.hand_over(tiling.work(step - turns.NUMBER, tiles, True, ROW), tiling)
 
 
 @gluon.jit
@@ -256,7 +291,7 @@ def consume(epilogue, ring, turns, tiling, WHICH: gl.constexpr):
     SHARE: gl.constexpr = WHICH % ring.SHARES
     tiles = tiling.tiles_m * tiling.tiles_n
     if BATCHED:
-        tiles *= epilogue.desc.shape[0]
+        tiles *= epilogue.matrices()
     slot = ring.first()
     residual_phase = gl.to_tensor(0)
     if FIRST > 0:
@@ -266,17 +301,21 @@ def consume(epilogue, ring, turns, tiling, WHICH: gl.constexpr):
         work = tiling.work(step, tiles, BATCHED, SHARE * epilogue.tiles.shape[1])
         epilogue.begin(work, WHICH)
         turns.wait(step, WHICH)
-        acc, slot = multiply(ring, turns, slot, work, WHICH)
+        acc, slot = multiply(epilogue, ring, turns, tiling, slot, step, tiles, work, WHICH)
         if turns.NUMBER > 1:
             slot = slot.after(others_products(tiling, step, tiles))
         residual_phase = epilogue.finish(acc, work, residual_phase, WHICH)
+    if epilogue.scatters():
+        end = (tiling.steps(tiles) - FIRST + turns.NUMBER - 1) // turns.NUMBER * turns.NUMBER
+        hand_over_before(epilogue, ring, turns, tiling, FIRST + end, tiles, WHICH)
     tma.store_wait(0)
 
 
-@gluon.jit
+@gluon.jit(do_not_specialize=("first_chunk", "ranks"))
 def matmul_warp_specialized(
         a_desc, b_desc, c_desc, narrow_desc, workspace, bias, a_scale, b_scale, alpha, c0_desc,
-        beta, prefetched, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, NARROW_N: gl.constexpr,
+        beta, prefetched, own_desc, flags, next_flags, first_chunk, ranks,
+        BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, NARROW_N: gl.constexpr,
         BLOCK_K: gl.constexpr, CONSUMERS: gl.constexpr, SHARES: gl.constexpr,
         K_BLOCKS: gl.constexpr, STAGES: gl.constexpr, GROUP_M: gl.constexpr,
         C_PARTS: gl.constexpr, C_BUFFERS: gl.constexpr,
@@ -285,7 +324,7 @@ def matmul_warp_specialized(
         NARROW_LAYOUT: gl.constexpr, C_LAYOUT: gl.constexpr, EXCHANGE_LAYOUT: gl.constexpr,
         EXCHANGED_LAYOUT: gl.constexpr, ACTIVATION: gl.constexpr,
         A_SCALES: gl.constexpr, B_SCALES: gl.constexpr, CONSUMER_REGISTERS: gl.constexpr,
-        PREFETCH: gl.constexpr, PREFETCH_LEFT: gl.constexpr,
+        PREFETCH: gl.constexpr, PREFETCH_LEFT: gl.constexpr, SCATTER: gl.constexpr,
         num_warps: gl.constexpr):  # fmt: skip
     """The whole kernel: barriers and buffers, then a warp's task each."""
     ROWS: gl.constexpr = BLOCK_M // SHARES
@@ -330,11 +369,18 @@ def matmul_warp_specialized(
         c0_ready = allocate_barriers(CONSUMERS * PIECES, 1)
     fence_async_shared()
 
-    operands = Operands(a_desc, b_desc, narrow_desc, prefetched, A_K_MAJOR, B_K_MAJOR, K_BLOCKS)
+    if own_desc is None:
+        peers: gl.constexpr = None
+    else:
+        peers = Peers(own_desc, flags, next_flags, first_chunk, ranks, SCATTER)
+    operands = Operands(
+        a_desc, b_desc, narrow_desc, prefetched, A_K_MAJOR, B_K_MAJOR, K_BLOCKS, peers
+    )
     epilogue = Epilogue(
         c_desc, c_tiles, Parts(workspace, SHARES, BLOCK_N + NARROW_N),
         Scaling(bias, a_scale, b_scale, alpha, A_SCALES, B_SCALES, C_N_MAJOR),
         Residual(c0_desc, beta, c0_ready), exchange, ACTIVATION, PIECES, C_BUFFERS, C_N_MAJOR,
+        peers,
     )  # fmt: skip
     gdc_launch_dependents()
     # The arguments are written out: a tuple in a variable would turn constants into values.

@@ -266,11 +266,12 @@ def matmul_warp_specialized_sm100(
         c0_ready = allocate_barriers(PIECES, 1)
     fence_async_shared()
 
-    operands = Operands(a_desc, b_desc, narrow_desc, prefetched, A_K_MAJOR, B_K_MAJOR, 1)
+    operands = Operands(a_desc, b_desc, narrow_desc, prefetched, A_K_MAJOR, B_K_MAJOR, 1, None)
     epilogue = Epilogue(
         c_desc, c_tiles, Parts(workspace, 1, BLOCK_N + NARROW_N),
         Scaling(bias, a_scale, b_scale, alpha, A_SCALES, B_SCALES, C_N_MAJOR),
         Residual(c0_desc, beta, c0_ready), None, ACTIVATION, PIECES, C_BUFFERS, C_N_MAJOR,
+        None,
     )  # fmt: skip
     gdc_launch_dependents()
     # The arguments are written out: a tuple in a variable would turn constants into values.

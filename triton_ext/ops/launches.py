@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import threading
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
@@ -27,10 +27,10 @@ from triton_ext.ops.operands import TmaView
 
 MAX_TENSOR_MAPS = 4096
 """How many tensor maps are kept (about 300 bytes each); the oldest is forgotten first."""
-DESCRIPTORS = {"a_desc": 0, "b_desc": 1, "c_desc": 2, "c0_desc": 3}
-"""The matrix of each descriptor: A, B, C or the residual, then the scales of the blocks of A and B.
-Besides come those that depend on which operand is the left one: ``narrow_desc``, another one of the
-right operand, and the scales."""
+DESCRIPTORS = {"a_desc": 0, "b_desc": 1, "c_desc": 2, "c0_desc": 3, "own_desc": 6}
+"""The matrix of each descriptor: A, B, C or the residual, then the scales of the blocks of A and B,
+and a rank's own chunk. Besides come those that depend on which operand is the left one:
+``narrow_desc``, another one of the right operand, and the scales."""
 FIELDS = {
     "bias": Epilogue._fields.index("bias"),
     "a_scale": Epilogue._fields.index("scale_a"),
@@ -39,6 +39,24 @@ FIELDS = {
     "beta": Epilogue._fields.index("beta"),
 }
 """Which field of the epilogue an argument of the kernel is."""
+
+
+class Link(NamedTuple):
+    """What connects a launch with those of other ranks; see `triton_ext.kernels.peers.Peers`.
+
+    Attributes:
+        own: this rank's chunk of A (gather) or C (scatter).
+        flags: int32, those of this rank.
+        first_chunk, ranks: as there.
+        next_flags: those of the next rank, in a scatter.
+    """
+
+    own: torch.Tensor
+    flags: torch.Tensor
+    first_chunk: int
+    ranks: int
+    next_flags: torch.Tensor | None = None
+
 
 UNKNOWN_TO_TRITON = frozenset((torch.float4_e2m1fn_x2, torch.float8_e8m0fnu))
 """Types that the JIT is shown as bytes."""
@@ -72,6 +90,14 @@ def _workspace(size: int, index: int, stream: int) -> torch.Tensor:
     return found
 
 
+def _matrices(
+    a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, epilogue: Epilogue, link: Link | None
+) -> tuple[torch.Tensor | None, ...]:
+    """The matrices that `DESCRIPTORS` counts."""
+    own = None if link is None else link.own
+    return a, b, c, epilogue.residual, epilogue.blocks_a, epilogue.blocks_b, own
+
+
 class PreparedLaunch:
     """C = A @ B for given types, shapes and strides on one GPU; only the addresses are open.
 
@@ -91,6 +117,7 @@ class PreparedLaunch:
         "_arguments",
         "_extras",
         "_grid",
+        "_links",
         "_maps",
         "_prefetched",
         "_searched",
@@ -128,6 +155,7 @@ class PreparedLaunch:
         # The slot of each map among these, its matrix, a number for its geometry, and its name.
         self._maps: list[tuple[int, int, int, str]] = []
         self._extras: list[tuple[int, int]] = []
+        self._links: list[tuple[int, str]] = []
         self._prefetched: tuple[int, int] | None = None
         self._searched = False
         self._workspace_slot: int | None = None
@@ -143,23 +171,27 @@ class PreparedLaunch:
                 self._workspace_slot = slot
             elif name == "prefetched":
                 self._prefetched = slot, "ab".index(str(config.prefetch))
+            elif name in Link._fields:
+                self._links.append((slot, name))
             else:
                 self._extras.append((slot, FIELDS[name]))
         a, b, c = sorted(self._maps[:3], key=lambda each: each[1])
         self._always = (a[0], a[2], b[0], b[2], c[0], c[2])
 
     def __call__(
-        self, a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, epilogue: Epilogue = NOTHING
-    ) -> None:
+        self, a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, epilogue: Epilogue = NOTHING,
+        link: Link | None = None,
+    ) -> None:  # fmt: skip
         """Launch on the current stream; the GPU must be the current one.
 
         Args:
             a, b, c: what lies at the addresses; shapes and strides are not looked at.
             epilogue: what the configuration asks of it is used; tensors at multiples of 16 bytes.
+            link: with the launches of other ranks, if the configuration is of several.
         """
         direct = self.direct or self._found()
         if direct is None or needs_the_jit():
-            self._launch_by_triton(a, b, c, epilogue)
+            self._launch_by_triton(a, b, c, epilogue, link)
             return
         index = self.gpu.index
         assert index is not None  # the emulated GPU has no direct launch
@@ -174,7 +206,7 @@ class PreparedLaunch:
         key = (number_c, c.data_ptr())
         arguments[slot_c] = _tensor_maps.get(key) or self._tensor_map("c_desc", 2, key)
         for slot, matrix, number, name in self._maps[3:]:
-            tensor = (a, b, c, epilogue.residual, epilogue.blocks_a, epilogue.blocks_b)[matrix]
+            tensor = _matrices(a, b, c, epilogue, link)[matrix]
             assert tensor is not None
             key = (number, tensor.data_ptr())
             arguments[slot] = _tensor_maps.get(key) or self._tensor_map(name, matrix, key)
@@ -187,6 +219,9 @@ class PreparedLaunch:
         for slot, field in self._extras:
             extra: Any = epilogue[field]
             arguments[slot] = extra if isinstance(extra, float) else extra.data_ptr()
+        for slot, name in self._links:
+            extra = getattr(link, name)
+            arguments[slot] = extra if isinstance(extra, int) else extra.data_ptr()
         direct.start(*self._grid, stream, *direct.fixed, arguments)
 
     def _found(self) -> DirectLaunch | None:
@@ -214,19 +249,20 @@ class PreparedLaunch:
         return made
 
     def _launch_by_triton(
-        self, a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, epilogue: Epilogue
-    ) -> None:
+        self, a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, epilogue: Epilogue,
+        link: Link | None,
+    ) -> None:  # fmt: skip
         """Launch through the JIT, and prepare for doing without it."""
         plan = self.plan
         tiles: dict[str, Any] = {
             "a_desc": plan.a_tile, "b_desc": plan.b_tile, "c_desc": plan.c_tile,
-            "c0_desc": plan.c_tile, "narrow_desc": plan.narrow_tile,
+            "c0_desc": plan.c_tile, "narrow_desc": plan.narrow_tile, "own_desc": plan.own_tile,
         }  # fmt: skip
         tiles |= zip(("left_scales", "right_scales"), plan.scale_tiles or (), strict=False)
         others: dict[str, Any] = {}
         for _, matrix, _, name in self._maps:
             view, tile = self.views[matrix], tiles[name]
-            tensor = (a, b, c, epilogue.residual, epilogue.blocks_a, epilogue.blocks_b)[matrix]
+            tensor = _matrices(a, b, c, epilogue, link)[matrix]
             assert tensor is not None  # the plan asks for this descriptor
             assert view is not None
             assert tile is not None
@@ -242,6 +278,7 @@ class PreparedLaunch:
         others |= {
             name: epilogue[field] for name, field in FIELDS.items() if name in plan.arguments
         }
+        others |= {name: getattr(link, name) for _, name in self._links}
         if self._prefetched is not None:
             others["prefetched"] = (a, b)[self._prefetched[1]]
         index = self.gpu.index

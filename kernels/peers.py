@@ -1,0 +1,160 @@
+"""What a product does with the other GPUs of a group, while it runs.
+
+The rows of one matrix are divided among the ranks in *chunks*; the product is a batch of one
+product a chunk, each in its *turn*. There are two kinds:
+
+- *gather*: A's chunks are those of all ranks. The first turn reads this rank's own, where it lies;
+  the others come from their ranks into a buffer here, and a flag of each chunk says when.
+- *scatter*: every rank has a part of the sum (its columns of A, rows of B) for all chunks of C. A
+  chunk goes around: the rank after its owner begins, each rank adds its part to what it got and
+  passes it on, tile by tile, and the owner is last. Tiles are stored in the next rank's memory by
+  TMA; a flag of each tile and consumer says that they are there.
+
+A flag is 1 from when it is raised until it was waited for, and 0 between launches: a launch that is
+replayed from a graph finds what the first one found. All flags are raised and read at system scope
+(PTX ISA, "Scope"). Who waits for longer than `TIMEOUT` stops the kernel with an assertion.
+"""
+
+# Gluon functions: their arguments are values of the compiler, not of Python.
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
+
+from __future__ import annotations
+
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import tma
+
+from triton_ext.compat import aggregate
+
+TIMEOUT = gl.constexpr(30)
+"""After how many seconds a rank gives up waiting for another."""
+
+WAIT = gl.constexpr("""{
+    .reg .pred again;
+    .reg .b64 now, end;
+    mov.u64 end, %globaltimer;
+    add.u64 end, end, $2;
+    poll:
+    ld.acquire.sys.global.b32 $0, [$1];
+    setp.ne.b32 again, $0, 0;
+    @again bra done;
+    mov.u64 now, %globaltimer;
+    setp.lt.u64 again, now, end;
+    @again bra poll;
+    done:
+    fence.proxy.async.global;
+    }""")
+"""Wait until a flag is raised; then TMA may read what was written before."""
+
+COUNT = gl.constexpr("""{
+    .reg .pred first, last;
+    .reg .b32 lane, others, before;
+    cvt.u32.u64 others, $2;
+    bar.warp.sync 0xffffffff;
+    mov.u32 lane, %laneid;
+    setp.eq.u32 first, lane, 0;
+    mov.b32 before, 0;
+    @first atom.acq_rel.gpu.global.inc.u32 before, [$1 + 4], others;
+    setp.eq.and.u32 last, before, others, first;
+    @last st.relaxed.sys.global.b32 [$1], 0;
+    mov.b32 $0, 0;
+    }""")
+"""A warp has seen a flag, whose counter is behind it; the last of 1 + $2 warps takes it back."""
+
+RAISE = gl.constexpr("""{
+    .reg .pred first;
+    .reg .b32 thread;
+    mov.u32 thread, %tid.x;
+    and.b32 thread, thread, 127;
+    setp.eq.u32 first, thread, 0;
+    @first st.release.sys.global.b32 [$1], 1;
+    mov.b32 $0, 0;
+    }""")
+"""The first thread of a warpgroup raises a flag."""
+
+TAKE_BACK = gl.constexpr("""{
+    .reg .pred first;
+    .reg .b32 thread;
+    mov.u32 thread, %tid.x;
+    and.b32 thread, thread, 127;
+    setp.eq.u32 first, thread, 0;
+    @first st.relaxed.sys.global.b32 [$1], 0;
+    mov.b32 $0, 0;
+    }""")
+"""The first thread of a warpgroup takes a flag back."""
+
+STORED = gl.constexpr("cp.async.bulk.wait_group 0; mov.b32 $0, 0;")
+"""Wait until what this thread has stored by TMA is there, not just read."""
+
+
+@gluon.jit
+def run(ASM: gl.constexpr, flag, argument=0):
+    """Run one of the above in every thread, given the address of a flag and a number."""
+    return gl.inline_asm_elementwise(
+        ASM, "=&r,l,l", [flag, gl.to_tensor(argument).to(gl.int64)], gl.int32,
+        is_pure=False, pack=1,
+    )  # fmt: skip
+
+
+@gluon.jit
+def block_of_cluster():
+    """Which block of its cluster this one is."""
+    if gl.num_ctas() == 1:
+        block = 0
+    else:
+        block = gl.inline_asm_elementwise(
+            "mov.u32 $0, %cluster_ctarank;", "=r", [], gl.int32, is_pure=True, pack=1
+        )
+    return block
+
+
+@gluon.jit
+def wait_for(flag):
+    """Wait until a flag is raised, in every thread."""
+    raised = run(WAIT, flag, TIMEOUT * 1_000_000_000)
+    gl.device_assert(raised != 0, "another rank did not answer in time: see TIMEOUT in peers.py")
+
+
+@aggregate
+class Peers:
+    """The other ranks, as a launch sees them.
+
+    Attributes:
+        own: the TMA descriptor of this rank's own chunk of A (gather) or C (scatter), a batch of
+            one.
+        flags: addresses of this rank's flags. Of a gather, two words for each turn: the flag, and
+            how many warps have seen it.
+        next_flags: those of the next rank, if it is a scatter.
+        first: the chunk of the first turn.
+        ranks: how many there are.
+        SCATTER: which of the two it is.
+    """
+
+    own: tma.tensor_descriptor
+    flags: gl.tensor
+    next_flags: gl.tensor | gl.constexpr
+    first: gl.tensor
+    ranks: gl.tensor
+    SCATTER: gl.constexpr
+
+    @gluon.jit
+    def chunk(self, turn):
+        """The chunk of a turn."""
+        return (self.first + self.ranks - turn) % self.ranks
+
+    @gluon.jit
+    def wait_for_chunks(self, arrived, turn):
+        """In a gather: wait until the chunks of all turns up to this one are here.
+
+        Args:
+            arrived: the last turn whose chunk is known to be; 0 at the beginning.
+
+        Returns:
+            The next `arrived`.
+        """
+        WARPS: gl.constexpr = gl.num_ctas()
+        for each in range(arrived + 1, turn + 1):
+            flag = self.flags + 2 * self.chunk(each)
+            wait_for(flag)
+            run(COUNT, flag, gl.num_programs(0) * WARPS - 1)
+        return gl.maximum(arrived, turn)

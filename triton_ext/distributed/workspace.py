@@ -1,0 +1,153 @@
+"""Memory that the ranks of a group see of each other, and copies into it.
+
+A rank has sets of memory, each with flags. Calls take two sets in turn. A call ends only after
+every rank has begun it (a gather waits for all chunks, a scatter's tiles come around), and what a
+rank sends follows all that it launched before; so that nobody sends to a set before the call two
+earlier, which used it, has ended everywhere, and no call needs a barrier. A graph, whose launches
+are replayed with the set that they were captured with, has a third set, and a barrier.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+FLAGS = 1 << 18
+"""How many flags (int32) a set has."""
+_GRANULE = 1 << 24
+"""Sets grow by multiples of so many bytes."""
+
+
+@dataclass(frozen=True)
+class Section:
+    """One set of memory, as one rank sees it.
+
+    Attributes:
+        flags: of each rank, (FLAGS,) int32; zero when a call begins.
+        memory: of each rank, (bytes,) uint8.
+    """
+
+    flags: tuple[Tensor, ...]
+    memory: tuple[Tensor, ...]
+
+    def tensor(self, rank: int, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+        """The beginning of a rank's memory, as a contiguous tensor."""
+        size = math.prod(shape) * dtype.itemsize
+        return self.memory[rank][:size].view(dtype).view(*shape)
+
+
+class Workspace(Protocol):
+    """What the products need of a group."""
+
+    @property
+    def rank(self) -> int:
+        """Which rank this is."""
+
+    @property
+    def ranks(self) -> int:
+        """How many there are."""
+
+    def section(self, size: int) -> Section:
+        """The set of the next call, with so many bytes at least; every rank asks for as many."""
+
+    def push(self, source: Tensor, targets: Sequence[tuple[Tensor, Tensor, int]]) -> None:
+        """Copy a tensor, after what was launched before and next to what will be, to memory of
+        other ranks, and raise a flag after each copy.
+
+        Args:
+            source: contiguous.
+            targets: where to, the flags of that rank, and which of them.
+        """
+
+    def end(self) -> None:
+        """What is launched from now on comes after the copies."""
+
+
+class SymmetricWorkspace:
+    """The workspace of a group of GPUs, by PyTorch's symmetric memory.
+
+    Copies are made by the copy engines, on a stream of their own; flags are written by the stream.
+    """
+
+    def __init__(self, group: dist.ProcessGroup) -> None:
+        self.rank, self.ranks = group.rank(), group.size()
+        self._group = group
+        self._size = 0
+        self._sections: list[Section] = []
+        self._handle: Any = None
+        self._turn = 0
+        self._copies = torch.cuda.Stream(priority=-1)
+        self._ended: torch.cuda.Event | None = None
+
+    def section(self, size: int) -> Section:
+        """See `Workspace`; grows, which all ranks do together."""
+        if size > self._size:
+            self._grow(-(-size // _GRANULE) * _GRANULE)
+        if torch.cuda.is_current_stream_capturing():
+            self._handle.barrier()
+            return self._sections[2]
+        if self._ended is not None:  # the last call may have been on another stream
+            torch.cuda.current_stream().wait_event(self._ended)
+        self._turn ^= 1
+        return self._sections[self._turn]
+
+    def _grow(self, size: int) -> None:
+        if torch.cuda.is_current_stream_capturing():
+            raise RuntimeError(
+                f"a graph is being captured, and its products need {size} bytes of symmetric memory"
+                f" where there are {self._size}: run them once before"
+            )
+        from torch.distributed import _symmetric_memory as symmetric
+
+        torch.cuda.synchronize()
+        if self._handle is not None:
+            self._handle.barrier()  # nobody uses the old memory any more
+            torch.cuda.synchronize()
+        self._sections, self._handle = [], None
+        each = 4 * FLAGS + size
+        memory = symmetric.empty(3 * each, dtype=torch.uint8, device=self._copies.device)
+        memory.zero_()
+        self._handle = symmetric.rendezvous(memory, self._group)
+        self._handle.barrier()  # zero everywhere
+        views = [
+            self._handle.get_buffer(rank, (3 * each,), torch.uint8) for rank in range(self.ranks)
+        ]
+        for start in range(0, 3 * each, each):
+            flags = tuple(view[start : start + 4 * FLAGS].view(torch.int32) for view in views)
+            rest = tuple(view[start + 4 * FLAGS : start + each] for view in views)
+            self._sections.append(Section(flags, rest))
+        self._size, self._memory = size, memory
+
+    def push(self, source: Tensor, targets: Sequence[tuple[Tensor, Tensor, int]]) -> None:
+        """See `Workspace`."""
+        from torch._C._distributed_c10d import _SymmetricMemory
+
+        self._copies.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self._copies):
+            for target, flags, which in targets:
+                target.copy_(source, non_blocking=True)
+                _SymmetricMemory.stream_write_value32(flags.view(torch.uint32), which, 1)
+
+    def end(self) -> None:
+        """See `Workspace`."""
+        current = torch.cuda.current_stream()
+        current.wait_stream(self._copies)
+        if not torch.cuda.is_current_stream_capturing():
+            self._ended = current.record_event(self._ended)
+
+
+_workspaces: dict[str, SymmetricWorkspace] = {}
+
+
+def workspace_of(group: dist.ProcessGroup) -> SymmetricWorkspace:
+    """The workspace of a group, on the current GPU; made once."""
+    found = _workspaces.get(group.group_name)
+    if found is None or found._group is not group:
+        found = _workspaces[group.group_name] = SymmetricWorkspace(group)
+    return found
