@@ -20,6 +20,7 @@ import torch
 import torch.distributed as dist
 import torch.distributed._symmetric_memory
 from torch import Tensor
+from torch.multiprocessing.spawn import spawn
 
 from benchmarks.harness import Row, Table, options, report
 from triton_ext import distributed
@@ -178,7 +179,7 @@ def main() -> None:
     os.environ.setdefault("TORCH_SYMM_MEM_DISABLE_MULTICAST", "1")
     with tempfile.TemporaryDirectory() as folder:
         meeting = str(Path(folder) / "meeting")
-        torch.multiprocessing.spawn(_rank, (ranks, meeting, arguments), nprocs=ranks)
+        spawn(_rank, (ranks, meeting, arguments), nprocs=ranks)
 
 
 if __name__ == "__main__":

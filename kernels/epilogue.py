@@ -334,11 +334,7 @@ class Epilogue:
     @gluon.jit
     def scatters(self):
         """Whether tiles go on to the next rank; known when the kernel is compiled."""
-        if self.peers is None:
-            known: gl.constexpr = False
-        else:
-            known: gl.constexpr = self.peers.SCATTER
-        return known
+        return False if self.peers is None else self.peers.SCATTER
 
     @gluon.jit
     def flag(self, flags, work, turn, tiling):
@@ -424,11 +420,7 @@ class Epilogue:
     @gluon.jit
     def adds(self, work):
         """Whether a residual is added to a tile."""
-        if self.scatters():
-            adds = work.matrix > 0
-        else:
-            adds: gl.constexpr = self.residual.desc is not None
-        return adds
+        return work.matrix > 0 if self.scatters() else self.residual.desc is not None
 
     @gluon.jit
     def store_parts(self, acc, work, phase, WHICH: gl.constexpr):

@@ -81,11 +81,7 @@ class Operands:
     @gluon.jit
     def gathers(self):
         """Whether chunks of A come from other ranks; known when the kernel is compiled."""
-        if self.peers is None:
-            known: gl.constexpr = False
-        else:
-            known: gl.constexpr = not self.peers.SCATTER
-        return known
+        return False if self.peers is None else not self.peers.SCATTER
 
     @gluon.jit
     def load_left(self, work, row, k, barrier, tile):

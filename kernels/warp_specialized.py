@@ -241,19 +241,21 @@ def multiply_range(acc, ring, slot, k_first, k_end, first, SHARE: gl.constexpr):
 
 @gluon.jit
 def multiply(epilogue, ring, turns, tiling, slot, step, tiles, work, WHICH: gl.constexpr):
-    """The products of one tile. In a scatter, half way: the tile before is handed over, and what
-    there is to add to this one is asked for.
+    """The products of one tile. In a scatter, the tile before is handed over on the way, when its
+    stores have had time; and what there is to add to this one is asked for still later, when the
+    rank before has handed it over.
     """
     SHARE: gl.constexpr = WHICH % ring.SHARES
     wide = zeros(ring.a_tiles, ring.b_tiles)
     acc = Accumulator(wide, zeros(ring.a_tiles, ring.narrow_tiles) if ring.NARROW else None)
     start = work.k_first
     if epilogue.scatters():
-        half = work.k_end // 2
-        acc, slot = multiply_range(acc, ring, slot, start, half, start, SHARE)
+        third = work.k_end // 3
+        acc, slot = multiply_range(acc, ring, slot, start, third, start, SHARE)
         hand_over_before(epilogue, ring, turns, tiling, step, tiles, WHICH)
+        acc, slot = multiply_range(acc, ring, slot, third, 2 * third, start, SHARE)
         epilogue.receive(work, tiling, WHICH)
-        acc, slot = multiply_range(acc, ring, slot, half, work.k_end, start, SHARE)
+        acc, slot = multiply_range(acc, ring, slot, 2 * third, work.k_end, start, SHARE)
     else:
         acc, slot = multiply_range(acc, ring, slot, start, work.k_end, start, SHARE)
     turns.end(WHICH)

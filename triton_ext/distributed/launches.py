@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import math
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -16,19 +16,38 @@ from triton_ext.kernels.config import MatmulConfig
 from triton_ext.ops.device import Gpu, require_gpu
 from triton_ext.ops.epilogue import Epilogue
 from triton_ext.ops.launches import Link, PreparedLaunch
-from triton_ext.ops.operands import TmaView, aligned, readable, readable_copy, tma_strides
+from triton_ext.ops.operands import (
+    TMA_ALIGNMENT,
+    TmaView,
+    aligned,
+    readable,
+    readable_copy,
+    tma_strides,
+)
 from triton_ext.ops.products import check_types, problem_of
 from triton_ext.ops.types import output_type
 
 Kind = Literal["gather", "scatter"]
-_prepared: dict[tuple[object, ...], PreparedLaunch] = {}
+LATENCY = 20e-6
+"""Seconds of a collective that moves nothing."""
+BANDWIDTH = 300e9
+"""Bytes a second that a rank receives from the copy engines, or in tiles."""
+NCCL_BANDWIDTH = 230e9
+"""The same of an all-gather or reduce-scatter by NCCL."""
+SLOWDOWN = {"gather": 1.02, "scatter": 1.1}
+"""How much longer a product takes that communicates."""
+HOST_SECONDS = {"gather": 80e-6, "scatter": 50e-6}
+"""What the host needs for a call. (All five: two H200s with NVLink, torch 2.11, NCCL.)"""
 
 
 def configuration(
     kind: Kind, gpu: Gpu, a: Tensor, b: Tensor, out_dtype: torch.dtype
-) -> MatmulConfig:
+) -> tuple[MatmulConfig, float, float]:
     """The configuration for the product of (ranks, M, K) and (1, K, N): the fastest by the cost
     model of those that can wait for other ranks.
+
+    Returns:
+        It; the predicted seconds of the product with it alone; and with any configuration.
 
     Raises:
         LayoutError: none can.
@@ -36,15 +55,44 @@ def configuration(
     views = [_view(a, 1), _view(b, 0)]
     check_types(a, b, out_dtype, gpu.arch)
     majors = views[0].major, views[1].major
-    shape = (*a.shape[:-1], b.shape[-1])
-    problem = problem_of(gpu, a, b, shape, out_dtype, majors)
-    if gpu.arch == 90:
-        for config in cost_model.ranked_configs(*problem.asked):
-            try:
-                return replace(config, batched=True, prefetch=None, collective=kind)
-            except LayoutError:  # it swaps the operands, or divides K
-                continue
+    problem = problem_of(gpu, a, b, (*a.shape[:-1], b.shape[-1]), out_dtype, majors)
+    *_, m, n, k, processors, _, batch = problem.asked
+
+    def seconds(config: MatmulConfig) -> float:
+        return cost_model.predicted_seconds(config, m, n, k, processors, batch)
+
+    ranked = cost_model.ranked_configs(*problem.asked) if gpu.arch == 90 else []
+    for config in ranked:
+        try:
+            found = replace(config, batched=True, prefetch=None, collective=kind)
+        except LayoutError:  # it swaps the operands, or divides K
+            continue
+        if kind == "scatter":
+            found = _for_scatter(found, seconds)
+        return found, seconds(found), seconds(ranked[0])
     raise LayoutError("group", kind, f"has no kernel on sm_{gpu.arch} for this product")
+
+
+def _for_scatter(config: MatmulConfig, seconds: Callable[[MatmulConfig], float]) -> MatmulConfig:
+    """What of a tile is on its way to another GPU leaves its buffer late: each piece has one.
+
+    On two H200s, four problems: consumers that take turns were faster in clusters (1.01 to 1.11),
+    a wide tile was faster than a tall one (1.01 to 1.04).
+    """
+    if config.pingpong and config.cluster == 1:
+        together = replace(config, cluster=2, group=max(config.group // 2, 1))
+        if seconds(together) <= 1.01 * seconds(config):
+            config = together
+    if (config.cluster, config.block_m, config.block_n) == (1, 256, 128):
+        wide = replace(config, block_m=128, block_n=256)
+        if seconds(wide) <= 1.01 * seconds(config):
+            config = wide
+    for stages in range(config.stages, 1, -1):
+        try:
+            return replace(config, c_buffers=config.c_parts, stages=stages)
+        except LayoutError:  # too much shared memory
+            continue
+    return config
 
 
 def _view(matrices: Tensor, k_dim: int) -> TmaView:
@@ -65,40 +113,89 @@ def _rows(matrices: Tensor) -> TmaView:
     return TmaView(tuple(matrices.shape), strides, "MN")
 
 
-def _prepare(
-    gpu: Gpu, kind: Kind, a: Tensor, b: Tensor, c: Tensor, own: Tensor, epilogue: Epilogue,
-    config: MatmulConfig | None,
-) -> PreparedLaunch:  # fmt: skip
-    """The launch of a product; see `Link`."""
-    if config is None:
-        config = configuration(kind, gpu, a, b, c.dtype)
-    fields = epilogue.config_fields()
-    fields.pop("residual", None)
-    config = replace(config, **fields) if fields else config
-    rows = -(-a.shape[1] // config.block_m) * config.consumers * config.cluster
-    columns = -(-b.shape[2] // config.block_n)
-    if len(a) * rows * columns > FLAGS:
-        raise LayoutError("shape", (*a.shape, b.shape[2]), f"has more tiles than {FLAGS} flags")
-    c_view = _rows(c)
-    residual = c_view if kind == "scatter" else None
-    own_view = _view(own, 1) if kind == "gather" else _rows(own)
-    views = (_view(a, 1), _view(b, 0), c_view, residual, None, None, own_view)
-    return PreparedLaunch(gpu, config, views, a.shape[2])
+class Call(NamedTuple):
+    """What calls on tensors of the same types, shapes and strides have in common.
+
+    Attributes:
+        launch: the kernel's.
+        shape: of the memory that a rank's section has for it.
+        size: its bytes.
+        copies: whether a, and b, must be copied for the kernel to read them.
+        gain: by how much it is expected to be faster than the same one after the other; on the
+            GPU alone, and with the time that the host takes.
+    """
+
+    launch: PreparedLaunch
+    shape: tuple[int, ...]
+    size: int
+    copies: tuple[bool, bool]
+    gain: tuple[float, float]
 
 
-def _prepared_launch(
-    kind: Kind, a: Tensor, b: Tensor, c: Tensor, own: Tensor, epilogue: Epilogue,
-    config: MatmulConfig | None,
-) -> PreparedLaunch:  # fmt: skip
-    """The launch, by shapes and strides; a and c may be tensors without memory."""
-    gpu = require_gpu(b.device)
-    shapes = tuple((each.shape, each.stride(), each.dtype) for each in (a, b, c, own))
-    key = (gpu, kind, *shapes, epilogue.activation, epilogue.bias is None, config)
-    found = _prepared.get(key)
+_calls: dict[tuple[object, ...], Call] = {}
+
+
+def prepared(
+    kind: Kind, a: Tensor, b: Tensor, ranks: int, epilogue: Epilogue,
+    config: MatmulConfig | None = None,
+) -> Call:  # fmt: skip
+    """The call of a kind on these tensors; LayoutError if there is no kernel for it."""
+    bias, activation, *_ = epilogue
+    key = (
+        kind, ranks, b.device, a.dtype, b.dtype, a.shape, a.stride(), b.shape, b.stride(),
+        a.data_ptr() % TMA_ALIGNMENT, b.data_ptr() % TMA_ALIGNMENT, bias is None, activation,
+        config,
+    )  # fmt: skip
+    found = _calls.get(key)
     if found is None:
-        found = _prepare(gpu, kind, a, b, c, own, epilogue, config)
-        found = _prepared.setdefault(key, found)
+        with require_gpu(b.device).current():
+            found = _calls.setdefault(key, _prepare(kind, a, b, ranks, epilogue, config))
     return found
+
+
+def _prepare(
+    kind: Kind, a: Tensor, b: Tensor, ranks: int, epilogue: Epilogue, config: MatmulConfig | None
+) -> Call:
+    gpu, dtype = require_gpu(b.device), output_type(a.dtype)
+    n = b.shape[1]
+    copy_a = not (a.is_contiguous() if kind == "gather" else True) or not readable(a, 1)
+    copies = copy_a, not readable(b, 0)
+    a, b = _readable(a, b, copies)
+    if kind == "gather":
+        own, left = a[None], a.new_empty((ranks, *a.shape), device="meta")
+        sent, c = left, a.new_empty((ranks, a.shape[0], n), dtype=dtype, device="meta")
+    else:
+        left = a.view(ranks, -1, a.shape[1])
+        own = a.new_empty((1, left.shape[1], n), dtype=dtype, device="meta")
+        sent = c = own.new_empty((ranks - 1, *own.shape[1:]))
+    size = sent.numel() * sent.itemsize
+    gain = 1.0, 1.0
+    if config is None:
+        config, alone, best = configuration(kind, gpu, left, b[None], dtype)
+        communicated = size * (ranks - 1) / ranks if kind == "gather" else size
+        one_after_other = best + LATENCY + communicated / NCCL_BANDWIDTH
+        together = max(SLOWDOWN[kind] * alone, LATENCY + communicated / BANDWIDTH)
+        host = max(together, HOST_SECONDS[kind])
+        gain = one_after_other / together, one_after_other / host
+    fields = epilogue.config_fields()
+    config = replace(config, **fields) if fields else config
+    rows = -(-left.shape[1] // config.block_m) * config.consumers * config.cluster
+    if ranks * rows * -(-n // config.block_n) > FLAGS:
+        raise LayoutError("shape", (*a.shape, n), f"has more tiles than {FLAGS} flags")
+    c_view = _rows(c)
+    own_view = _view(own, 1) if kind == "gather" else _rows(own)
+    residual = c_view if kind == "scatter" else None
+    views = (_view(left, 1), _view(b[None], 0), c_view, residual, None, None, own_view)
+    launch = PreparedLaunch(gpu, config, views, a.shape[1])
+    return Call(launch, tuple(sent.shape), size, copies, gain)
+
+
+def _readable(a: Tensor, b: Tensor, copies: tuple[bool, bool]) -> tuple[Tensor, Tensor]:
+    """The operands where the kernel, and the copy engines, can read them."""
+    return (
+        aligned(readable_copy(a.contiguous(), 1)) if copies[0] else a,
+        readable_copy(b, 0) if copies[1] else b,
+    )
 
 
 def gather(
@@ -110,27 +207,24 @@ def gather(
     Raises:
         LayoutError: there is no kernel for it.
     """
-    a = aligned(a.contiguous())
-    b = b if readable(b, 0) else readable_copy(b, 0)
     rank, ranks = workspace.rank, workspace.ranks
-    (m, k), n = a.shape, b.shape[1]
-    shape = (ranks, m, k)
-    c = a.new_empty((ranks, m, n), dtype=output_type(a.dtype))
-    like = a.new_empty(shape, device="meta")
-    launch = _prepared_launch("gather", like, b[None], c, a[None], epilogue, config)
-    section = workspace.section(math.prod(shape) * a.itemsize)
+    call = prepared("gather", a, b, ranks, epilogue, config)
+    a, b = _readable(a, b, call.copies)
+    c = a.new_empty((ranks * a.shape[0], b.shape[1]), dtype=output_type(a.dtype))
+    section = workspace.section(call.size)
+    gathered = section.tensor(rank, call.shape, a.dtype)
     others = [(rank + i) % ranks for i in range(1, ranks)]  # the next one needs it first
     workspace.push(
         a,
-        [(section.tensor(to, shape, a.dtype)[rank], section.flags[to], 2 * rank) for to in others],
+        [
+            (section.tensor(to, call.shape, a.dtype)[rank], section.flags[to], 2 * rank)
+            for to in others
+        ],
     )
-    gathered = section.tensor(rank, shape, a.dtype)
-    link = Link(a[None], section.flags[rank], rank, ranks)
-    with launch.gpu.current():
-        launch(gathered, b[None], c, epilogue, link)
+    with call.launch.gpu.current():
+        call.launch(gathered, b, c, epilogue, Link(a, section.flags[rank], rank, ranks))
     workspace.end()
-
-    return c.flatten(0, 1)
+    return c
 
 
 def scatter(
@@ -143,19 +237,14 @@ def scatter(
         LayoutError: there is no kernel for it.
     """
     rank, ranks = workspace.rank, workspace.ranks
-    a, b = (each if readable(each, i) else readable_copy(each, i) for i, each in ((1, a), (0, b)))
-    chunks = a.unflatten(0, (ranks, -1))
-    (_, m, _), n = chunks.shape, b.shape[1]
-    out = a.new_empty((1, m, n), dtype=output_type(a.dtype))
-    shape = (ranks - 1, m, n)
-    like = out.new_empty(shape, device="meta")
-    launch = _prepared_launch("scatter", chunks, b[None], like, out, epilogue, config)
-    section = workspace.section(math.prod(shape) * out.itemsize)
+    call = prepared("scatter", a, b, ranks, epilogue, config)
+    a, b = _readable(a, b, call.copies)
     after = (rank + 1) % ranks
-    received, sent = (section.tensor(each, shape, out.dtype) for each in (rank, after))
-    first = (rank - 1) % ranks
-    link = Link(out, section.flags[rank], first, ranks, section.flags[after])
-    with launch.gpu.current():
-        launch(chunks, b[None], sent, epilogue._replace(residual=received), link)
-    workspace.end()
-    return out[0]
+    out = a.new_empty((a.shape[0] // ranks, b.shape[1]), dtype=output_type(a.dtype))
+    section = workspace.section(call.size)
+    received = section.tensor(rank, call.shape, out.dtype)
+    sent = section.tensor(after, call.shape, out.dtype)
+    link = Link(out, section.flags[rank], (rank - 1) % ranks, ranks, section.flags[after])
+    with call.launch.gpu.current():
+        call.launch(a, b, sent, epilogue._replace(residual=received), link)
+    return out

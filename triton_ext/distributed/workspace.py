@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import torch
@@ -35,11 +35,16 @@ class Section:
 
     flags: tuple[Tensor, ...]
     memory: tuple[Tensor, ...]
+    _made: dict[Any, Tensor] = field(default_factory=dict, repr=False, compare=False)
 
-    def tensor(self, rank: int, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+    def tensor(self, rank: int, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
         """The beginning of a rank's memory, as a contiguous tensor."""
-        size = math.prod(shape) * dtype.itemsize
-        return self.memory[rank][:size].view(dtype).view(*shape)
+        key = rank, shape, dtype
+        found = self._made.get(key)
+        if found is None:
+            size = math.prod(shape) * dtype.itemsize
+            found = self._made[key] = self.memory[rank][:size].view(dtype).view(*shape)
+        return found
 
 
 class Workspace(Protocol):
@@ -82,18 +87,21 @@ class SymmetricWorkspace:
         self._sections: list[Section] = []
         self._handle: Any = None
         self._turn = 0
-        self._copies = torch.cuda.Stream(priority=-1)
-        self._ended: torch.cuda.Event | None = None
+        self._copies = torch.cuda.Stream(priority=-1)  # type: ignore[no-untyped-call]
+        self._begun, self._copied = (torch.cuda.Event() for _ in range(2))  # type: ignore[no-untyped-call]
+        self._stream: torch.cuda.Stream | None = None
 
     def section(self, size: int) -> Section:
         """See `Workspace`; grows, which all ranks do together."""
         if size > self._size:
             self._grow(-(-size // _GRANULE) * _GRANULE)
+        stream, before = torch.cuda.current_stream(), self._stream
+        self._stream = stream
         if torch.cuda.is_current_stream_capturing():
             self._handle.barrier()
             return self._sections[2]
-        if self._ended is not None:  # the last call may have been on another stream
-            torch.cuda.current_stream().wait_event(self._ended)
+        if before is not None and before != stream:
+            stream.wait_stream(before)  # calls follow each other
         self._turn ^= 1
         return self._sections[self._turn]
 
@@ -128,18 +136,23 @@ class SymmetricWorkspace:
         """See `Workspace`."""
         from torch._C._distributed_c10d import _SymmetricMemory
 
-        self._copies.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(self._copies):
+        stream = self._stream
+        assert stream is not None
+        stream.record_event(self._begun)
+        self._copies.wait_event(self._begun)
+        torch.cuda.set_stream(self._copies)
+        try:
             for target, flags, which in targets:
                 target.copy_(source, non_blocking=True)
                 _SymmetricMemory.stream_write_value32(flags.view(torch.uint32), which, 1)
+        finally:
+            torch.cuda.set_stream(stream)
+        self._copies.record_event(self._copied)
 
     def end(self) -> None:
         """See `Workspace`."""
-        current = torch.cuda.current_stream()
-        current.wait_stream(self._copies)
-        if not torch.cuda.is_current_stream_capturing():
-            self._ended = current.record_event(self._ended)
+        if self._stream is not None:
+            self._stream.wait_event(self._copied)
 
 
 _workspaces: dict[str, SymmetricWorkspace] = {}
