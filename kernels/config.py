@@ -405,8 +405,7 @@ class MatmulConfig:
     def _may_be_collective(self) -> bool:
         """Whether the ranks of a group may make this product together."""
         whole = self.k_blocks == self.max_splits == 1 and not self.swap and not self.prefetch
-        one_scale = self.a_scales != "each" and not self.residual
-        return self.arch == 90 and whole and one_scale and self.element_type != "int8"
+        return self.arch == 90 and whole and not self.residual and self.element_type != "int8"
 
     @property
     def element_bytes(self) -> int:

@@ -226,12 +226,17 @@ class Scaling:
         return gl.expand_dims(values.to(gl.float32), 1 - DIM)
 
     @gluon.jit
-    def scale(self, x, off, size):
-        """The piece of the tile at `off`, of a C of that size: (rows, columns); no bias yet."""
+    def scale(self, x, off, size, before):
+        """The piece of the tile at `off`, of a C of that size: (rows, columns); no bias yet.
+
+        Args:
+            before: how many rows of A come before this C's.
+        """
         if self.alpha is not None:
             x = x.to(gl.float32) * self.alpha
         if self.a_scale is not None:
-            scale = self.along(x, self.a_scale, off, size, False, self.A_SCALES)
+            scales = self.a_scale + before * self.A_SCALES
+            scale = self.along(x, scales, off, size, False, self.A_SCALES)
             x = x.to(gl.float32) * scale
         if self.b_scale is not None:
             scale = self.along(x, self.b_scale, off, size, True, self.B_SCALES)
@@ -466,7 +471,8 @@ class Epilogue:
         buffer = self.buffer(i, WHICH)
         if self.adds(work):
             mbarrier.wait(self.residual.ready.index(WHICH * self.PIECES + i), phase)
-        piece = self.scaling.scale(piece, off, size)
+        before = 0 if self.peers is None else self.peers.chunk(work.matrix) * size[0].to(gl.int32)
+        piece = self.scaling.scale(piece, off, size, before)
         if not self.scatters():
             piece = self.scaling.add_bias(piece, off, size)
         if self.adds(work):

@@ -12,6 +12,7 @@ import sys
 import tempfile
 import traceback
 from contextlib import ExitStack, contextmanager, nullcontext
+from functools import partial
 from unittest import mock
 
 import torch
@@ -30,8 +31,9 @@ from torch.distributed.tensor.parallel import (
 from torch.nn import functional as F
 
 import triton_ext
+from triton_ext import distributed
 from triton_ext.ops import eager, functional, products
-from triton_ext.ops.epilogue import NOTHING, finished
+from triton_ext.ops.epilogue import NOTHING, Epilogue, finished
 from triton_ext.ops.types import output_type
 from triton_ext.passes.frame.both_ways import up_to_ptx
 
@@ -281,10 +283,80 @@ def models():
     return found
 
 
+# ------------------------------------------------------- triton_ext.distributed
+
+KINDS = ("all_gather_matmul", "matmul_reduce_scatter", "matmul_all_reduce")
+
+
+def divided_products():
+    """Products of divided matrices, whose parts come one after the other: the errors of outputs and
+    gradients of each kind, eager and compiled, and which errors bad input ends in.
+    """
+    rank, size, found = dist.get_rank(), dist.get_world_size(), {}
+    a, b, bias = numbers(8 * size, 16 * size), numbers(16 * size, 24), numbers(24)
+    seed = numbers(8 * size, 24)
+    rows, columns = slice(8 * rank, 8 * rank + 8), slice(16 * rank, 16 * rank + 16)
+    for kind, activation in itertools.product(KINDS, (None, "gelu", "gelu_tanh")):
+        whole = [x.float().requires_grad_() for x in (a, b, bias)]
+        expected = finished(whole[0] @ whole[1], Epilogue(whole[2], activation))
+        expected.backward(seed.float())
+        parts = (rows, ...) if kind == "all_gather_matmul" else (..., columns)
+        of_b = ... if kind == "all_gather_matmul" else columns
+        own_rows = rows if kind == "matmul_reduce_scatter" else slice(None)
+        for compiled in (False, True):
+            if compiled and activation == "gelu":
+                continue
+            own = [x.clone().requires_grad_() for x in (a[parts], b[of_b], bias)]
+            call = partial(getattr(distributed, kind), bias=own[2], activation=activation)
+            with quickly():
+                call = torch.compile(call, backend="aot_eager") if compiled else call
+                made = call(*own[:2])
+                made.backward(seed[own_rows])
+            grads = [own[0].grad, own[1].grad]
+            wanted = [whole[0].grad[parts], whole[1].grad[of_b]]
+            if kind == "all_gather_matmul":  # the gradient of b is of all rows, that of a is summed
+                wanted[0] = wanted[0] * size
+            outputs = zip([made, *grads], [expected[own_rows], *wanted], strict=True)
+            name = f"{kind} {activation} {compiled}"
+            found[name] = [difference(*each) for each in outputs]
+    eighths = [x.to(torch.float8_e4m3fn) for x in (a, b)]
+    scales = torch.rand(8 * size, 1) + 0.5, torch.rand(1, 24) + 0.5
+    expected = (eighths[0].float() * scales[0]) @ (eighths[1].float() * scales[1])
+    with quickly():
+        made = distributed.all_gather_matmul(
+            eighths[0][rows], eighths[1], scale_a=scales[0][rows], scale_b=scales[1],
+            out_dtype=torch.bfloat16,
+        )  # fmt: skip
+        summed = distributed.matmul_reduce_scatter(
+            eighths[0][:, columns], eighths[1][columns], scale_a=scales[0], scale_b=scales[1],
+            out_dtype=torch.bfloat16,
+        )  # fmt: skip
+        odd = distributed.matmul_all_reduce(a[: size + 1, columns], b[columns])
+    found["scaled"] = [difference(made, expected), difference(summed, expected[rows])]
+    found["odd rows"] = [difference(odd, a[: size + 1].float() @ b.float())]
+    refused = []
+    for call in (
+        lambda: distributed.all_gather_matmul(a, a[:3]),
+        lambda: distributed.matmul_reduce_scatter(a[: size + 1], b),
+        lambda: distributed.all_gather_matmul(a, b, bias=bias[:3]),
+        lambda: distributed.all_gather_matmul(a, b, scale_a=scales[1]),
+        lambda: distributed.all_gather_matmul(a, b, activation="tanh"),
+        lambda: distributed.matmul_reduce_scatter(*eighths, out_dtype=torch.float8_e5m2),
+    ):
+        try:
+            call()
+            refused.append(None)
+        except triton_ext.LayoutError as error:
+            refused.append(error.argument)
+    return {"errors": found, "refused": refused}
+
+
 FUNCTIONS = {
     2: (placements_of_a_product, scales_of_blocks, random_products, models),
     4: (random_products, models),
 }
+DIVIDED = {3: (divided_products,)}
+"""What ``divided`` on the command line asks for."""
 
 
 def on_one_rank(rank, size, store, functions, out):
@@ -305,14 +377,14 @@ def on_one_rank(rank, size, store, functions, out):
         dist.destroy_process_group()
 
 
-def main():
+def main(functions):
     with tempfile.TemporaryDirectory() as folder, up_to_ptx(), triton_ext.emulate("sm_90"):
-        for size in FUNCTIONS:
+        for size in functions:
             ranks = []
             for rank in range(size):
                 child = os.fork()
                 if not child:
-                    on_one_rank(rank, size, f"{folder}/{size}", FUNCTIONS[size], sys.stdout)
+                    on_one_rank(rank, size, f"{folder}/{size}", functions[size], sys.stdout)
                     os._exit(0)
                 ranks.append(child)
             for child in ranks:
@@ -320,4 +392,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    main(DIVIDED if sys.argv[1:] == ["divided"] else FUNCTIONS)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import distributed_c10d
-from torch.distributed._functional_collectives import all_gather_tensor
 
 from triton_ext.distributed import launches
 from triton_ext.distributed.launches import Kind
@@ -17,9 +17,13 @@ from triton_ext.errors import LayoutError, UnsupportedDeviceError
 from triton_ext.kernels.config import ACTIVATIONS
 from triton_ext.ops import products, registered
 from triton_ext.ops.epilogue import Epilogue, activated, epilogue_of, finished
-from triton_ext.ops.types import output_type
+from triton_ext.ops.types import FP8_TYPES, bias_type, output_type
 
 Group = dist.ProcessGroup | Workspace | None
+
+# Torch 2.13 has new names for them, and warns of the old ones.
+_all_gather: Any = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+_reduce_scatter: Any = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 
 LEAST_GAIN = 1.03
 """By how much the kernel that communicates must be expected to be faster."""
@@ -32,6 +36,9 @@ def all_gather_matmul(
     *,
     bias: Tensor | None = None,
     activation: str | None = None,
+    scale_a: Tensor | None = None,
+    scale_b: Tensor | None = None,
+    out_dtype: torch.dtype | None = None,
     overlap: bool | None = None,
 ) -> Tensor:
     """The product of the rows of all ranks' `a`, below each other, and this rank's `b`.
@@ -46,6 +53,9 @@ def all_gather_matmul(
         group: the ranks; None for the default group.
         bias: (N,), added to each row.
         activation: "relu", "gelu", "gelu_tanh" or "silu".
+        scale_a: fp32, of one element, or (M, 1): a factor of this rank's rows. No gradients then.
+        scale_b: fp32, of one element, or (1, N).
+        out_dtype: the output's type; None for that of a 16-bit `a`, else fp32.
         overlap: whether the kernel communicates, or the parts come first by the group's own
             all-gather. None for what is expected to be faster; every rank must decide alike.
 
@@ -55,7 +65,7 @@ def all_gather_matmul(
     Raises:
         LayoutError: shapes or types do not fit, or ``overlap=True`` and no kernel can.
     """
-    return _product("gather", a, b, group, bias, activation, overlap)
+    return _product("gather", a, b, group, (bias, activation, scale_a, scale_b), out_dtype, overlap)
 
 
 def matmul_reduce_scatter(
@@ -65,6 +75,9 @@ def matmul_reduce_scatter(
     *,
     bias: Tensor | None = None,
     activation: str | None = None,
+    scale_a: Tensor | None = None,
+    scale_b: Tensor | None = None,
+    out_dtype: torch.dtype | None = None,
     overlap: bool | None = None,
 ) -> Tensor:
     """This rank's rows of the sum over all ranks of ``a @ b``.
@@ -78,8 +91,11 @@ def matmul_reduce_scatter(
         a: (M, K), this rank's columns of the left operand; M is a multiple of the ranks.
         b: (K, N), this rank's rows of the right one.
         group, overlap: as for `all_gather_matmul`.
-        bias: (N,), added once to the sum; the same on all ranks.
+        bias: (N,), added once to the sum; the same on all ranks. Its gradient is that of this
+            rank's rows.
         activation: applied to the sum.
+        scale_a, scale_b: of this rank's operands, as there.
+        out_dtype: the output's type, of 16 or 32 bits.
 
     Returns:
         (M / ranks, N).
@@ -87,40 +103,47 @@ def matmul_reduce_scatter(
     Raises:
         LayoutError: as there.
     """
-    return _product("scatter", a, b, group, bias, activation, overlap)
+    epilogue = bias, activation, scale_a, scale_b
+    return _product("scatter", a, b, group, epilogue, out_dtype, overlap)
 
 
 def matmul_all_reduce(
     a: Tensor,
     b: Tensor,
-    group: Group = None,
+    group: dist.ProcessGroup | None = None,
     *,
     bias: Tensor | None = None,
     activation: str | None = None,
     overlap: bool | None = None,
 ) -> Tensor:
-    """The sum over all ranks of ``a @ b``, on all of them: `matmul_reduce_scatter`, and an
-    all-gather of its rows.
+    """The sum over all ranks of ``a @ b``, on all of them: a `matmul_reduce_scatter`, and an
+    all-gather of its rows. The gradient of the output is taken to be the same on all ranks.
 
-    Args and Raises: as there, but that M, if it is not a multiple of the ranks, is no error: then
-    the product is summed by the group's all-reduce.
+    Args:
+        a: (M, K), this rank's columns of the left operand. If M is no multiple of the ranks, the
+            product is summed by the group's all-reduce, without a gradient.
+        b, group, bias, activation, overlap: as for `matmul_reduce_scatter`.
 
     Returns:
         (M, N).
+
+    Raises:
+        LayoutError: as there.
     """
     process_group = _group(group)
     if not isinstance(process_group, dist.ProcessGroup):
-        raise LayoutError("group", group, "must be a process group")
-    ranks = process_group.size()
-    if a.shape[0] % ranks or not a.shape[0]:
+        raise LayoutError("group", process_group, "must be a process group")
+    epilogue = epilogue_of(bias, activation)
+    if a.shape[0] % process_group.size():
+        if torch.is_grad_enabled() and any(each.requires_grad for each in (a, b)):
+            rule = f"has a gradient only with rows a multiple of the {process_group.size()} ranks"
+            raise LayoutError("a.shape", tuple(a.shape), rule)
         made = products.product(a, b)
         dist.all_reduce(made, group=process_group)
-        return finished(made, epilogue_of(bias, activation))
-    mine = matmul_reduce_scatter(
-        a, b, process_group, bias=bias, activation=activation, overlap=overlap
-    )
-    whole = mine.new_empty((a.shape[0], b.shape[1]))
-    dist.all_gather_into_tensor(whole, mine, group=process_group)
+        return finished(made, epilogue)
+    options: dict[str, Any] = {"bias": bias, "activation": activation, "overlap": overlap}
+    mine = matmul_reduce_scatter(a, b, process_group, **options)
+    whole: Tensor = all_gather(mine, process_group.group_name)
     return whole
 
 
@@ -137,32 +160,58 @@ def _group_named(name: str) -> dist.ProcessGroup:
     return found
 
 
+Parts = tuple[Tensor | None, str | None, Tensor | None, Tensor | None]
+"""Bias, activation, and the scales of a and b."""
+
+
 def _product(
-    kind: Kind, a: Tensor, b: Tensor, group: Group, bias: Tensor | None, activation: str | None,
+    kind: Kind, a: Tensor, b: Tensor, group: Group, parts: Parts, out_dtype: torch.dtype | None,
     overlap: bool | None,
 ) -> Tensor:  # fmt: skip
     found = _group(group)
+    bias, activation, *scales = parts
     epilogue_of(bias, activation)  # raises
     if not isinstance(found, dist.ProcessGroup):
-        return _overlapped(kind, a, b, found, Epilogue(bias, activation))
+        epilogue = _checked(kind, a, b, parts, out_dtype, found.ranks)
+        return _overlapped(kind, a, b, found, epilogue, out_dtype)
     needs_gradient = torch.is_grad_enabled() and any(
         each is not None and each.requires_grad for each in (a, b, bias)
     )
-    if not (needs_gradient or torch.compiler.is_compiling() or type(a) is not type(b) is Tensor):
-        return _run(kind, a, b, found.group_name, bias, activation, overlap)  # saves 50 us
+    if not (needs_gradient or torch.compiler.is_compiling()) and type(a) is type(b) is Tensor:
+        return _run(kind, a, b, found, parts, out_dtype, overlap)  # the dispatcher takes 50 us
+    if needs_gradient and any(scale is not None for scale in scales):
+        raise LayoutError("scale_a, scale_b", "given", "products with scales have no gradient")
     operator = {"gather": all_gather_operator, "scatter": reduce_scatter_operator}[kind]
     fused = None if needs_gradient else activation  # its gradient needs what comes before it
-    made: Tensor = operator(a, b, found.group_name, bias, fused, overlap)
+    made: Tensor = operator(a, b, found.group_name, bias, fused, *scales, out_dtype, overlap)
     return activated(made, activation) if needs_gradient else made
 
 
-def _gains(kind: Kind, a: Tensor, b: Tensor, ranks: int, epilogue: Epilogue) -> bool:
-    """Whether there is a kernel that communicates, and it is expected to be faster."""
-    try:
-        launched, with_host = launches.prepared(kind, a, b, ranks, _early(epilogue)).gain
-    except (LayoutError, UnsupportedDeviceError):
-        return False
-    return (launched if torch.cuda.is_current_stream_capturing() else with_host) >= LEAST_GAIN
+def _checked(
+    kind: Kind, a: Tensor, b: Tensor, parts: Parts, out_dtype: torch.dtype | None, ranks: int
+) -> Epilogue:
+    """The epilogue, with a scale of a for each row where rows are gathered; LayoutError."""
+    products.check_operands(a, b, 2)
+    (m, _), n = a.shape, b.shape[1]
+    dtype = out_dtype or output_type(a.dtype)
+    if kind == "scatter" and m % ranks:
+        rule = f"its rows must be a multiple of the {ranks} ranks"
+        raise LayoutError("a.shape", tuple(a.shape), rule)
+    if kind == "scatter" and dtype in FP8_TYPES:
+        raise LayoutError("out_dtype", dtype, "sums between ranks need 16 bits")
+    bias, activation, scale_a, scale_b = parts
+    if bias is not None and (bias.shape != (n,) or bias.dtype != bias_type(dtype)):
+        rule = f"must be {(n,)} of {bias_type(dtype)}"
+        raise LayoutError("bias", (tuple(bias.shape), bias.dtype), rule)
+    for name, scale, shape in (("scale_a", scale_a, (m, 1)), ("scale_b", scale_b, (1, n))):
+        if scale is not None and (
+            scale.dtype != torch.float32 or (scale.numel() != 1 and scale.shape != shape)
+        ):
+            rule = f"must be fp32, of one element or {shape}"
+            raise LayoutError(name, (tuple(scale.shape), scale.dtype), rule)
+    if kind == "gather" and scale_a is not None:
+        scale_a = scale_a.reshape(-1, 1).expand(m, 1).contiguous()
+    return Epilogue(bias, activation, scale_a=scale_a, scale_b=scale_b)
 
 
 def _early(epilogue: Epilogue) -> Epilogue:
@@ -171,49 +220,83 @@ def _early(epilogue: Epilogue) -> Epilogue:
     return epilogue if fused else epilogue._replace(activation=None)
 
 
+def _gains(
+    kind: Kind, a: Tensor, b: Tensor, ranks: int, epilogue: Epilogue, dtype: torch.dtype | None
+) -> bool:
+    """Whether there is a kernel that communicates, and it is expected to be faster."""
+    try:
+        launched, with_host = launches.prepared(kind, a, b, ranks, _early(epilogue), dtype).gain
+    except (LayoutError, UnsupportedDeviceError):
+        return False
+    return (launched if torch.cuda.is_current_stream_capturing() else with_host) >= LEAST_GAIN
+
+
 def _overlapped(
-    kind: Kind, a: Tensor, b: Tensor, workspace: Workspace, epilogue: Epilogue
-) -> Tensor:
+    kind: Kind, a: Tensor, b: Tensor, workspace: Workspace, epilogue: Epilogue,
+    out_dtype: torch.dtype | None,
+) -> Tensor:  # fmt: skip
     """The product by a kernel that waits for other ranks; LayoutError if there is none."""
     early = _early(epilogue)
     make = {"gather": launches.gather, "scatter": launches.scatter}[kind]
-    made = make(a, b, workspace, early)
+    made = make(a, b, workspace, early, out_dtype)
     return made if early is epilogue else activated(made, epilogue.activation)
 
 
-def _check(kind: Kind, a: Tensor, b: Tensor, bias: Tensor | None, ranks: int) -> None:
-    products.check_operands(a, b, 2)
-    if kind == "scatter" and a.shape[0] % ranks:
-        rule = f"its rows must be a multiple of the {ranks} ranks"
-        raise LayoutError("a.shape", tuple(a.shape), rule)
-    n, dtype = b.shape[1], output_type(a.dtype)
-    if bias is not None and (bias.shape != (n,) or bias.dtype != dtype):
-        raise LayoutError("bias", (tuple(bias.shape), bias.dtype), f"must be {(n,)} of {dtype}")
-
-
 def _run(
-    kind: Kind, a: Tensor, b: Tensor, group_name: str, bias: Tensor | None, activation: str | None,
-    overlap: bool | None,
+    kind: Kind, a: Tensor, b: Tensor, group: dist.ProcessGroup, parts: Parts,
+    out_dtype: torch.dtype | None, overlap: bool | None,
 ) -> Tensor:  # fmt: skip
-    group = _group_named(group_name)
     ranks = group.size()
-    _check(kind, a, b, bias, ranks)
-    epilogue = epilogue_of(bias, activation)
-    if ranks == 1:
-        return products.product(a, b, epilogue)
-    rows = a.shape[0] * (ranks if kind == "gather" else 1)
+    epilogue = _checked(kind, a, b, parts, out_dtype, ranks)
+    if ranks == 1 or not math.prod((*a.shape, b.shape[1])):
+        rows = a if kind == "scatter" else a.expand(ranks, *a.shape).flatten(0, 1)
+        return products.product(rows[: len(rows) // ranks] if kind == "scatter" else rows, b,
+                                epilogue, out_dtype)  # fmt: skip
     if overlap is None:
-        overlap = a.is_cuda and _gains(kind, a, b, ranks, epilogue)
+        overlap = a.is_cuda and _gains(kind, a, b, ranks, epilogue, out_dtype)
     if overlap:
-        return _overlapped(kind, a, b, workspace_of(group), epilogue)
+        return _overlapped(kind, a, b, workspace_of(group), epilogue, out_dtype)
     if kind == "gather":
-        whole = a.new_empty((rows, a.shape[1]))
-        dist.all_gather_into_tensor(whole, a.contiguous(), group=group)
-        return products.product(whole, b, epilogue)
-    made = products.product(a, b)
-    mine = made.new_empty((rows // ranks, b.shape[1]))
-    dist.reduce_scatter_tensor(mine, made, group=group)
-    return finished(mine, epilogue)
+        if epilogue.scale_a is not None:
+            epilogue = epilogue._replace(scale_a=_gathered(epilogue.scale_a, group))
+        return products.product(_gathered(a, group), b, epilogue, out_dtype)
+    scaled = Epilogue(scale_a=epilogue.scale_a, scale_b=epilogue.scale_b)
+    made = products.product(a, b, scaled, out_dtype)
+    mine = made.new_empty((len(a) // ranks, b.shape[1]))
+    _reduce_scatter(mine, made, group=group)
+    return finished(mine, epilogue_of(epilogue.bias, epilogue.activation))
+
+
+def _gathered(rows: Tensor, group: dist.ProcessGroup) -> Tensor:
+    """All ranks' rows, below each other."""
+    whole = rows.new_empty((group.size() * len(rows), *rows.shape[1:]))
+    sent, received = rows.contiguous(), whole
+    if rows.dtype in FP8_TYPES:  # whose bytes any backend moves
+        sent, received = sent.view(torch.uint8), whole.view(torch.uint8)
+    _all_gather(received, sent, group=group)
+    return whole
+
+
+@torch.library.custom_op("triton_ext::all_gather", mutates_args=())
+def all_gather(rows: Tensor, group_name: str) -> Tensor:
+    """All ranks' rows, for each of which every rank has the same gradient."""
+    return _gathered(rows, _group_named(group_name))
+
+
+@all_gather.register_fake
+def _(rows: Tensor, group_name: str) -> Tensor:
+    return rows.new_empty((_group_named(group_name).size() * len(rows), *rows.shape[1:]))
+
+
+def _own_rows(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+    return grad.chunk(ctx.group.size())[ctx.group.rank()], None
+
+
+def _remember_group(ctx: Any, inputs: tuple[Tensor, str], output: Tensor) -> None:
+    ctx.group = _group_named(inputs[1])
+
+
+all_gather.register_autograd(_own_rows, setup_context=_remember_group)
 
 
 def _register(kind: Kind, name: str) -> Any:
@@ -221,42 +304,48 @@ def _register(kind: Kind, name: str) -> Any:
 
     def call(
         a: Tensor, b: Tensor, group_name: str, bias: Tensor | None, activation: str | None,
+        scale_a: Tensor | None, scale_b: Tensor | None, out_dtype: torch.dtype | None,
         overlap: bool | None,
     ) -> Tensor:  # fmt: skip
-        return _run(kind, a, b, group_name, bias, activation, overlap)
+        parts = bias, activation, scale_a, scale_b
+        return _run(kind, a, b, _group_named(group_name), parts, out_dtype, overlap)
 
     def fake(
         a: Tensor, b: Tensor, group_name: str, bias: Tensor | None, activation: str | None,
+        scale_a: Tensor | None, scale_b: Tensor | None, out_dtype: torch.dtype | None,
         overlap: bool | None,
     ) -> Tensor:  # fmt: skip
         ranks = _group_named(group_name).size()
-        _check(kind, a, b, bias, ranks)
+        _checked(kind, a, b, (bias, activation, scale_a, scale_b), out_dtype, ranks)
         rows = a.shape[0] * ranks if kind == "gather" else a.shape[0] // ranks
-        return a.new_empty((rows, b.shape[1]), dtype=output_type(a.dtype))
+        return a.new_empty((rows, b.shape[1]), dtype=out_dtype or output_type(a.dtype))
 
     def setup(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        a, b, ctx.group_name, bias, _, ctx.overlap = inputs
+        a, b, ctx.group_name, bias, *_, ctx.overlap = inputs
         ctx.save_for_backward(a, b)
         ctx.has_bias = bias is not None
 
     def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
         a, b = ctx.saved_tensors
+        grad = grad.to(a.dtype)
         need_a, need_b, *_ = ctx.needs_input_grad
         other = {"gather": reduce_scatter_operator, "scatter": all_gather_operator}[kind]
-        grad_a = other(grad, b.t(), ctx.group_name, None, None, ctx.overlap) if need_a else None
+        none = (None,) * 5
+        grad_a = other(grad, b.t(), ctx.group_name, *none, ctx.overlap) if need_a else None
         grad_b = None
         if need_b:
-            part, whole = (a, grad) if kind == "gather" else (grad, a)
-            gathered = all_gather_tensor(part.contiguous(), 0, ctx.group_name)
-            left, right = (gathered, whole) if kind == "gather" else (whole, gathered)
+            part = a if kind == "gather" else grad
+            whole = all_gather(part, ctx.group_name)
+            left, right = (whole, grad) if kind == "gather" else (a, whole)
             grad_b = registered.mm(left.t(), right)
         grad_bias = grad.sum(0) if ctx.has_bias else None
-        return grad_a, grad_b, None, grad_bias, None, None
+        return grad_a, grad_b, None, grad_bias, None, None, None, None, None
 
-    schema = "(Tensor a, Tensor b, str group_name, Tensor? bias, str? activation, bool? overlap)"
-    operator = torch.library.custom_op(
-        f"triton_ext::{name}", call, mutates_args=(), schema=f"{schema} -> Tensor"
+    schema = (
+        "(Tensor a, Tensor b, str group_name, Tensor? bias, str? activation, Tensor? scale_a,"
+        " Tensor? scale_b, ScalarType? out_dtype, bool? overlap) -> Tensor"
     )
+    operator = torch.library.custom_op(f"triton_ext::{name}", call, mutates_args=(), schema=schema)
     operator.register_fake(fake)
     operator.register_autograd(backward, setup_context=setup)
     return operator

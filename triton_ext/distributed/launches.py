@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
-from triton_ext.distributed.workspace import FLAGS, Workspace
+from triton_ext.distributed.workspace import FLAGS, Parcel, Workspace
 from triton_ext.errors import LayoutError
 from triton_ext.kernels import cost_model
 from triton_ext.kernels.config import MatmulConfig
 from triton_ext.ops.device import Gpu, require_gpu
-from triton_ext.ops.epilogue import Epilogue
+from triton_ext.ops.epilogue import NOTHING, Epilogue
 from triton_ext.ops.launches import Link, PreparedLaunch
 from triton_ext.ops.operands import (
     TMA_ALIGNMENT,
     TmaView,
-    aligned,
     readable,
     readable_copy,
     tma_strides,
@@ -120,6 +119,7 @@ class Call(NamedTuple):
         launch: the kernel's.
         shape: of the memory that a rank's section has for it.
         size: its bytes.
+        dtype: of the output.
         copies: whether a, and b, must be copied for the kernel to read them.
         gain: by how much it is expected to be faster than the same one after the other; on the
             GPU alone, and with the time that the host takes.
@@ -128,6 +128,7 @@ class Call(NamedTuple):
     launch: PreparedLaunch
     shape: tuple[int, ...]
     size: int
+    dtype: torch.dtype
     copies: tuple[bool, bool]
     gain: tuple[float, float]
 
@@ -136,30 +137,31 @@ _calls: dict[tuple[object, ...], Call] = {}
 
 
 def prepared(
-    kind: Kind, a: Tensor, b: Tensor, ranks: int, epilogue: Epilogue,
-    config: MatmulConfig | None = None,
+    kind: Kind, a: Tensor, b: Tensor, ranks: int, epilogue: Epilogue = NOTHING,
+    out_dtype: torch.dtype | None = None, config: MatmulConfig | None = None,
 ) -> Call:  # fmt: skip
     """The call of a kind on these tensors; LayoutError if there is no kernel for it."""
-    bias, activation, *_ = epilogue
+    dtype = out_dtype or output_type(a.dtype)
+    fields = epilogue.config_fields()
+    if kind == "gather" and epilogue.scale_a is not None:
+        fields["a_scales"] = "each"
     key = (
-        kind, ranks, b.device, a.dtype, b.dtype, a.shape, a.stride(), b.shape, b.stride(),
-        a.data_ptr() % TMA_ALIGNMENT, b.data_ptr() % TMA_ALIGNMENT, bias is None, activation,
-        config,
+        kind, ranks, b.device, a.dtype, b.dtype, dtype, a.shape, a.stride(), b.shape, b.stride(),
+        a.data_ptr() % TMA_ALIGNMENT, b.data_ptr() % TMA_ALIGNMENT, *fields.items(), config,
     )  # fmt: skip
     found = _calls.get(key)
     if found is None:
         with require_gpu(b.device).current():
-            found = _calls.setdefault(key, _prepare(kind, a, b, ranks, epilogue, config))
+            found = _calls.setdefault(key, _prepare(kind, a, b, ranks, fields, dtype, config))
     return found
 
 
 def _prepare(
-    kind: Kind, a: Tensor, b: Tensor, ranks: int, epilogue: Epilogue, config: MatmulConfig | None
-) -> Call:
-    gpu, dtype = require_gpu(b.device), output_type(a.dtype)
-    n = b.shape[1]
-    copy_a = not (a.is_contiguous() if kind == "gather" else True) or not readable(a, 1)
-    copies = copy_a, not readable(b, 0)
+    kind: Kind, a: Tensor, b: Tensor, ranks: int, fields: Mapping[str, Any], dtype: torch.dtype,
+    config: MatmulConfig | None,
+) -> Call:  # fmt: skip
+    gpu, n = require_gpu(b.device), b.shape[1]
+    copies = not (readable(a, 1) and (kind == "scatter" or a.is_contiguous())), not readable(b, 0)
     a, b = _readable(a, b, copies)
     if kind == "gather":
         own, left = a[None], a.new_empty((ranks, *a.shape), device="meta")
@@ -177,8 +179,7 @@ def _prepare(
         together = max(SLOWDOWN[kind] * alone, LATENCY + communicated / BANDWIDTH)
         host = max(together, HOST_SECONDS[kind])
         gain = one_after_other / together, one_after_other / host
-    fields = epilogue.config_fields()
-    config = replace(config, **fields) if fields else config
+    config = replace(config, **fields)
     rows = -(-left.shape[1] // config.block_m) * config.consumers * config.cluster
     if ranks * rows * -(-n // config.block_n) > FLAGS:
         raise LayoutError("shape", (*a.shape, n), f"has more tiles than {FLAGS} flags")
@@ -187,60 +188,70 @@ def _prepare(
     residual = c_view if kind == "scatter" else None
     views = (_view(left, 1), _view(b[None], 0), c_view, residual, None, None, own_view)
     launch = PreparedLaunch(gpu, config, views, a.shape[1])
-    return Call(launch, tuple(sent.shape), size, copies, gain)
+    return Call(launch, tuple(sent.shape), size, dtype, copies, gain)
 
 
 def _readable(a: Tensor, b: Tensor, copies: tuple[bool, bool]) -> tuple[Tensor, Tensor]:
     """The operands where the kernel, and the copy engines, can read them."""
-    return (
-        aligned(readable_copy(a.contiguous(), 1)) if copies[0] else a,
-        readable_copy(b, 0) if copies[1] else b,
-    )
+    return readable_copy(a, 1) if copies[0] else a, readable_copy(b, 0) if copies[1] else b
 
 
 def gather(
-    a: Tensor, b: Tensor, workspace: Workspace, epilogue: Epilogue, *,
-    config: MatmulConfig | None = None,
+    a: Tensor, b: Tensor, workspace: Workspace, epilogue: Epilogue = NOTHING,
+    out_dtype: torch.dtype | None = None, *, config: MatmulConfig | None = None,
 ) -> Tensor:  # fmt: skip
     """The product (ranks * M, N) of all ranks' a (M, K), below each other, and b (K, N).
+
+    Args:
+        epilogue: of this rank, but that its scale of a is one for each of its rows.
 
     Raises:
         LayoutError: there is no kernel for it.
     """
     rank, ranks = workspace.rank, workspace.ranks
-    call = prepared("gather", a, b, ranks, epilogue, config)
+    call = prepared("gather", a, b, ranks, epilogue, out_dtype, config)
     a, b = _readable(a, b, call.copies)
-    c = a.new_empty((ranks * a.shape[0], b.shape[1]), dtype=output_type(a.dtype))
-    section = workspace.section(call.size)
-    gathered = section.tensor(rank, call.shape, a.dtype)
+    c = a.new_empty((ranks * a.shape[0], b.shape[1]), dtype=call.dtype)
+    start = -(-call.size // TMA_ALIGNMENT) * TMA_ALIGNMENT
+    scale = epilogue.scale_a
+    section = workspace.section(start + (0 if scale is None else 4 * len(c)))
+
+    def copies(to: int) -> tuple[tuple[Tensor, Tensor], ...]:
+        sent = ((a, section.tensor(to, call.shape, a.dtype)[rank]),)
+        return sent if scale is None else (*sent, (scale.flatten(), scales(to)[rank]))
+
+    def scales(of: int) -> Tensor:
+        return section.tensor(of, (ranks, a.shape[0]), torch.float32, start)
+
     others = [(rank + i) % ranks for i in range(1, ranks)]  # the next one needs it first
-    workspace.push(
-        a,
-        [
-            (section.tensor(to, call.shape, a.dtype)[rank], section.flags[to], 2 * rank)
-            for to in others
-        ],
-    )
+    workspace.push([Parcel(copies(to), section.flags[to], 2 * rank) for to in others])
+    if scale is not None:
+        scales(rank)[rank].copy_(scale.flatten())
+        epilogue = epilogue._replace(scale_a=scales(rank))
+    link = Link(a, section.flags[rank], rank, ranks)
     with call.launch.gpu.current():
-        call.launch(gathered, b, c, epilogue, Link(a, section.flags[rank], rank, ranks))
+        call.launch(section.tensor(rank, call.shape, a.dtype), b, c, epilogue, link)
     workspace.end()
     return c
 
 
 def scatter(
-    a: Tensor, b: Tensor, workspace: Workspace, epilogue: Epilogue, *,
-    config: MatmulConfig | None = None,
+    a: Tensor, b: Tensor, workspace: Workspace, epilogue: Epilogue = NOTHING,
+    out_dtype: torch.dtype | None = None, *, config: MatmulConfig | None = None,
 ) -> Tensor:  # fmt: skip
     """This rank's rows of the sum over the ranks of a (ranks * M, K) @ b (K, N).
+
+    Args:
+        epilogue: scales are those of this rank's operands, the rest is applied to the sum.
 
     Raises:
         LayoutError: there is no kernel for it.
     """
     rank, ranks = workspace.rank, workspace.ranks
-    call = prepared("scatter", a, b, ranks, epilogue, config)
+    call = prepared("scatter", a, b, ranks, epilogue, out_dtype, config)
     a, b = _readable(a, b, call.copies)
     after = (rank + 1) % ranks
-    out = a.new_empty((a.shape[0] // ranks, b.shape[1]), dtype=output_type(a.dtype))
+    out = a.new_empty((a.shape[0] // ranks, b.shape[1]), dtype=call.dtype)
     section = workspace.section(call.size)
     received = section.tensor(rank, call.shape, out.dtype)
     sent = section.tensor(after, call.shape, out.dtype)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 import torch.distributed as dist
@@ -37,14 +37,29 @@ class Section:
     memory: tuple[Tensor, ...]
     _made: dict[Any, Tensor] = field(default_factory=dict, repr=False, compare=False)
 
-    def tensor(self, rank: int, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-        """The beginning of a rank's memory, as a contiguous tensor."""
-        key = rank, shape, dtype
+    def tensor(
+        self, rank: int, shape: tuple[int, ...], dtype: torch.dtype, start: int = 0
+    ) -> Tensor:
+        """A rank's memory from byte `start` on, as a contiguous tensor."""
+        key = rank, shape, dtype, start
         found = self._made.get(key)
         if found is None:
-            size = math.prod(shape) * dtype.itemsize
-            found = self._made[key] = self.memory[rank][:size].view(dtype).view(*shape)
+            end = start + math.prod(shape) * dtype.itemsize
+            found = self._made[key] = self.memory[rank][start:end].view(dtype).view(*shape)
         return found
+
+
+class Parcel(NamedTuple):
+    """What a rank sends to another one.
+
+    Attributes:
+        copies: contiguous tensors here, and where they go.
+        flags, which: the flag that is raised then.
+    """
+
+    copies: tuple[tuple[Tensor, Tensor], ...]
+    flags: Tensor
+    which: int
 
 
 class Workspace(Protocol):
@@ -61,14 +76,8 @@ class Workspace(Protocol):
     def section(self, size: int) -> Section:
         """The set of the next call, with so many bytes at least; every rank asks for as many."""
 
-    def push(self, source: Tensor, targets: Sequence[tuple[Tensor, Tensor, int]]) -> None:
-        """Copy a tensor, after what was launched before and next to what will be, to memory of
-        other ranks, and raise a flag after each copy.
-
-        Args:
-            source: contiguous.
-            targets: where to, the flags of that rank, and which of them.
-        """
+    def push(self, parcels: Sequence[Parcel]) -> None:
+        """Send, after what was launched before and next to what will be."""
 
     def end(self) -> None:
         """What is launched from now on comes after the copies."""
@@ -132,7 +141,7 @@ class SymmetricWorkspace:
             self._sections.append(Section(flags, rest))
         self._size, self._memory = size, memory
 
-    def push(self, source: Tensor, targets: Sequence[tuple[Tensor, Tensor, int]]) -> None:
+    def push(self, parcels: Sequence[Parcel]) -> None:
         """See `Workspace`."""
         from torch._C._distributed_c10d import _SymmetricMemory
 
@@ -142,8 +151,9 @@ class SymmetricWorkspace:
         self._copies.wait_event(self._begun)
         torch.cuda.set_stream(self._copies)
         try:
-            for target, flags, which in targets:
-                target.copy_(source, non_blocking=True)
+            for copies, flags, which in parcels:
+                for source, target in copies:
+                    target.copy_(source, non_blocking=True)
                 _SymmetricMemory.stream_write_value32(flags.view(torch.uint32), which, 1)
         finally:
             torch.cuda.set_stream(stream)
