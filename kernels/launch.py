@@ -304,7 +304,10 @@ def compilation_options(config: MatmulConfig) -> Mapping[str, Any]:
     if not config.consumers:
         return MappingProxyType(LAUNCH_OPTIONS)
     # The kernel starts while the one before it ends, and waits for it itself (griddepcontrol).
-    return MappingProxyType({**LAUNCH_OPTIONS, "num_ctas": config.blocks, "launch_pdl": True})
+    options = {**LAUNCH_OPTIONS, "num_ctas": config.blocks, "launch_pdl": True}
+    if config.collective:  # for the assertion that another rank answered
+        options |= {"debug": True, "sanitize_overflow": False}
+    return MappingProxyType(options)
 
 
 def compile_matmul(config: MatmulConfig, constants: dict[str, Any] | None = None) -> Any:
