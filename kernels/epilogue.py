@@ -363,7 +363,7 @@ class Epilogue:
         """In a scatter: wait for what the rank before has of a tile, and start its copies."""
         if work.matrix > 0:
             flag = self.flag(self.peers.flags, work, work.matrix - 1, tiling)
-            wait_for(flag)
+            wait_for(flag, self.peers.late, self.peers.first)  # the rank before
             gl.barrier()  # all threads have seen it
             run(TAKE_BACK, flag)
             self.load_residual(work, 0, self.BUFFERS, WHICH)

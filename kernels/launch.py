@@ -61,7 +61,7 @@ class LaunchPlan:
             ``c0_desc``: as ``c_desc``, for the residual. ``narrow_desc``: of the right operand
             (B, or A if they are swapped) once more, with the box of the narrow tile.
             ``prefetched``: the address of the operand that `MatmulConfig.prefetch` names.
-            ``own_desc``, ``flags``, ``next_flags``, ``first_chunk``, ``ranks``: see
+            ``own_desc``, ``flags``, ``next_flags``, ``late``, ``first_chunk``, ``ranks``: see
             `triton_ext.kernels.peers.Peers`.
             ``left_scales``, ``right_scales``: the block scales, with the boxes of `scale_tiles`.
             The order is the kernel's; the descriptors go by position, the others by name (the
@@ -202,6 +202,7 @@ def _collective_arguments(config: MatmulConfig) -> dict[str, bool]:
         "own_desc": with_others,
         "flags": with_others,
         "next_flags": config.collective == "scatter",
+        "late": with_others,
         "first_chunk": with_others,
         "ranks": with_others,
     }
@@ -304,10 +305,7 @@ def compilation_options(config: MatmulConfig) -> Mapping[str, Any]:
     if not config.consumers:
         return MappingProxyType(LAUNCH_OPTIONS)
     # The kernel starts while the one before it ends, and waits for it itself (griddepcontrol).
-    options = {**LAUNCH_OPTIONS, "num_ctas": config.blocks, "launch_pdl": True}
-    if config.collective:  # for the assertion that another rank answered
-        options |= {"debug": True, "sanitize_overflow": False}
-    return MappingProxyType(options)
+    return MappingProxyType({**LAUNCH_OPTIONS, "num_ctas": config.blocks, "launch_pdl": True})
 
 
 def compile_matmul(config: MatmulConfig, constants: dict[str, Any] | None = None) -> Any:
@@ -325,7 +323,7 @@ def compile_matmul(config: MatmulConfig, constants: dict[str, Any] | None = None
     element = TRITON_TYPES.get(config.element_type, config.element_type)
     types = {"workspace": "*u8", "bias": f"*{config.bias_type}", "a_scale": "*fp32",
              "b_scale": "*fp32", "alpha": "fp32", "beta": "fp32",
-             "prefetched": f"*{element}", "flags": "*i32", "next_flags": "*i32",
+             "prefetched": f"*{element}", "flags": "*i32", "next_flags": "*i32", "late": "*i32",
              "first_chunk": "i32", "ranks": "i32"}  # fmt: skip
     tiles = dict(zip(("a_desc", "b_desc"), (b, a) if config.swap else (a, b), strict=True))
     tiles |= {"c_desc": c, "c0_desc": c, "own_desc": a if config.collective == "gather" else c}

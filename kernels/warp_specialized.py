@@ -316,7 +316,7 @@ def consume(epilogue, ring, turns, tiling, WHICH: gl.constexpr):
 @gluon.jit(do_not_specialize=("first_chunk", "ranks"))
 def matmul_warp_specialized(
         a_desc, b_desc, c_desc, narrow_desc, workspace, bias, a_scale, b_scale, alpha, c0_desc,
-        beta, prefetched, own_desc, flags, next_flags, first_chunk, ranks,
+        beta, prefetched, own_desc, flags, next_flags, late, first_chunk, ranks,
         BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, NARROW_N: gl.constexpr,
         BLOCK_K: gl.constexpr, CONSUMERS: gl.constexpr, SHARES: gl.constexpr,
         K_BLOCKS: gl.constexpr, STAGES: gl.constexpr, GROUP_M: gl.constexpr,
@@ -374,7 +374,7 @@ def matmul_warp_specialized(
     if own_desc is None:
         peers: gl.constexpr = None
     else:
-        peers = Peers(own_desc, flags, next_flags, first_chunk, ranks, SCATTER)
+        peers = Peers(own_desc, flags, next_flags, late, first_chunk, ranks, SCATTER)
     operands = Operands(
         a_desc, b_desc, narrow_desc, prefetched, A_K_MAJOR, B_K_MAJOR, K_BLOCKS, peers
     )

@@ -35,6 +35,10 @@ class UnsupportedDeviceError(RuntimeError):
     """No kernel of this project runs on the device at hand."""
 
 
+class PeerError(RuntimeError):
+    """Another rank of a group did not take part in a product."""
+
+
 class PassError(Exception):
     """A compiler pass found an error in a kernel, or could not run.
 

@@ -9,7 +9,9 @@ import os
 import random
 import sys
 import tempfile
+import time
 import traceback
+from contextlib import suppress
 from pathlib import Path
 
 os.environ.setdefault("TORCH_SYMM_MEM_DISABLE_MULTICAST", "1")
@@ -109,6 +111,7 @@ def gradients():
 
 def on_one_rank(rank, ranks, meeting, answer):
     torch.cuda.set_device(rank)
+    torch.set_float32_matmul_precision("high")
     dist.init_process_group(
         "nccl", init_method=f"file://{meeting}", rank=rank, world_size=ranks,
         device_id=torch.device("cuda", rank),
@@ -117,10 +120,13 @@ def on_one_rank(rank, ranks, meeting, answer):
         a = torch.randn(512, 512, device="cuda").bfloat16()
         distributed.all_gather_matmul(a, a, overlap=True)
         torch.cuda.synchronize()
-        if rank != 1:
-            distributed.all_gather_matmul(a, a, overlap=True)
-        torch.cuda.synchronize()
-        os._exit(0)
+        if rank == 1:
+            time.sleep(60)
+            os._exit(0)
+        distributed.all_gather_matmul(a, a, overlap=True)
+        with suppress(RuntimeError):
+            torch.cuda.synchronize()
+        distributed.all_gather_matmul(a, a, overlap=True)
     found = {}
     for function in (random_products, graphs_and_streams, gradients):
         torch.manual_seed(rank)

@@ -52,7 +52,6 @@ def configuration(
         LayoutError: none can.
     """
     views = [_view(a, 1), _view(b, 0)]
-    check_types(a, b, out_dtype, gpu.arch)
     majors = views[0].major, views[1].major
     problem = problem_of(gpu, a, b, (*a.shape[:-1], b.shape[-1]), out_dtype, majors)
     *_, m, n, k, processors, _, batch = problem.asked
@@ -150,6 +149,8 @@ def prepared(
         a.data_ptr() % TMA_ALIGNMENT, b.data_ptr() % TMA_ALIGNMENT, *fields.items(), config,
     )  # fmt: skip
     found = _calls.get(key)
+    if found is None or a.dtype == torch.float32:  # what torch allows for it may change
+        check_types(a, b, dtype, require_gpu(b.device).arch)
     if found is None:
         with require_gpu(b.device).current():
             found = _calls.setdefault(key, _prepare(kind, a, b, ranks, fields, dtype, config))
@@ -228,7 +229,7 @@ def gather(
     if scale is not None:
         scales(rank)[rank].copy_(scale.flatten())
         epilogue = epilogue._replace(scale_a=scales(rank))
-    link = Link(a, section.flags[rank], rank, ranks)
+    link = Link(a, section.flags[rank], workspace.late, rank, ranks)
     with call.launch.gpu.current():
         call.launch(section.tensor(rank, call.shape, a.dtype), b, c, epilogue, link)
     workspace.end()
@@ -255,7 +256,8 @@ def scatter(
     section = workspace.section(call.size)
     received = section.tensor(rank, call.shape, out.dtype)
     sent = section.tensor(after, call.shape, out.dtype)
-    link = Link(out, section.flags[rank], (rank - 1) % ranks, ranks, section.flags[after])
+    first, flags = (rank - 1) % ranks, section.flags
+    link = Link(out, flags[rank], workspace.late, first, ranks, flags[after])
     with call.launch.gpu.current():
         call.launch(a, b, sent, epilogue._replace(residual=received), link)
     return out

@@ -9,7 +9,9 @@ are replayed with the set that they were captured with, has a third set, and a b
 
 from __future__ import annotations
 
+import atexit
 import math
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
@@ -17,6 +19,9 @@ from typing import Any, NamedTuple, Protocol
 import torch
 import torch.distributed as dist
 from torch import Tensor
+
+from triton_ext.errors import PeerError
+from triton_ext.kernels.peers import TIMEOUT
 
 FLAGS = 1 << 18
 """How many flags (int32) a set has."""
@@ -73,6 +78,10 @@ class Workspace(Protocol):
     def ranks(self) -> int:
         """How many there are."""
 
+    @property
+    def late(self) -> Tensor:
+        """(1,) int32, which a kernel and the host see: 1 + the rank that has not answered."""
+
     def section(self, size: int) -> Section:
         """The set of the next call, with so many bytes at least; every rank asks for as many."""
 
@@ -99,9 +108,13 @@ class SymmetricWorkspace:
         self._copies = torch.cuda.Stream(priority=-1)  # type: ignore[no-untyped-call]
         self._begun, self._copied = (torch.cuda.Event() for _ in range(2))  # type: ignore[no-untyped-call]
         self._stream: torch.cuda.Stream | None = None
+        self.late = torch.zeros(1, dtype=torch.int32, pin_memory=True)
+        atexit.register(self._say_who_was_late)
 
     def section(self, size: int) -> Section:
         """See `Workspace`; grows, which all ranks do together."""
+        if self.late[0]:
+            raise PeerError(self._who_was_late())
         if size > self._size:
             self._grow(-(-size // _GRANULE) * _GRANULE)
         stream, before = torch.cuda.current_stream(), self._stream
@@ -158,6 +171,17 @@ class SymmetricWorkspace:
         finally:
             torch.cuda.set_stream(stream)
         self._copies.record_event(self._copied)
+
+    def _who_was_late(self) -> str:
+        return (
+            f"rank {self.rank} of {self.ranks} waited {TIMEOUT} s for rank {int(self.late) - 1},"
+            " which did not take part in a product; the kernel was stopped, and CUDA reports a"
+            " launch failure from then on"
+        )
+
+    def _say_who_was_late(self) -> None:
+        if self.late[0]:
+            print(f"triton_ext.distributed: {self._who_was_late()}", file=sys.stderr)
 
     def end(self) -> None:
         """See `Workspace`."""

@@ -47,12 +47,14 @@ class Link(NamedTuple):
     Attributes:
         own: this rank's chunk of A (gather) or C (scatter).
         flags: int32, those of this rank.
+        late: int32, one element that the GPU and the host see.
         first_chunk, ranks: as there.
         next_flags: those of the next rank, in a scatter.
     """
 
     own: torch.Tensor
     flags: torch.Tensor
+    late: torch.Tensor
     first_chunk: int
     ranks: int
     next_flags: torch.Tensor | None = None
