@@ -2,7 +2,7 @@
 
 ``python -m benchmarks.distributed [--random SEED --number N] [--json FILE]`` on a machine with two
 GPUs or more. All sides of a problem run by turns; a side's time is that of the slowest rank, the
-median of the rounds, per call of some launched back to back.
+median of the rounds, per call of some launched back to back, without the host's time.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ def measure(problem: Problem, group: dist.ProcessGroup, rounds: int) -> Row:
             begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
             call()
             dist.barrier(group)
-            torch.cuda._sleep(1_000_000)  # the host is ahead of the GPU
+            torch.cuda._sleep(8_000_000)  # some milliseconds, so that the host is ahead
             begin.record()
             for _ in range(CALLS):
                 call()

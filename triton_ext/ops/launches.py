@@ -143,6 +143,9 @@ class PreparedLaunch:
         """
         assert views[2] is not None
         *batch, m, n = views[2].shape
+        if config.collective:
+            assert views[0] is not None
+            batch = list(views[0].shape[:1])  # of a scatter's C, one chunk is elsewhere
         self.gpu, self.config, self.views = gpu, config, views
         self.reads_as = gpu.arch if config.scaling is None else 90
         self.plan = launch_plan(config, m, n, k, gpu.properties, *batch)
