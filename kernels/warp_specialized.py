@@ -241,15 +241,15 @@ def multiply_range(acc, ring, slot, k_first, k_end, first, SHARE: gl.constexpr):
 
 @gluon.jit
 def multiply(epilogue, ring, turns, tiling, slot, step, tiles, work, WHICH: gl.constexpr):
-    """The products of one tile. In a scatter, the tile before is handed over on the way, when its
-    stores have had time; and what there is to add to this one is asked for still later, when the
-    rank before has handed it over.
+    """The products of one tile. In a scatter whose consumers share tiles, the one before is handed
+    over on the way, when its stores have had time; and what there is to add to this one is asked
+    for still later, when the rank before has handed it over.
     """
     SHARE: gl.constexpr = WHICH % ring.SHARES
     wide = zeros(ring.a_tiles, ring.b_tiles)
     acc = Accumulator(wide, zeros(ring.a_tiles, ring.narrow_tiles) if ring.NARROW else None)
     start = work.k_first
-    if epilogue.scatters():
+    if epilogue.scatters() and turns.NUMBER == 1:
         third = work.k_end // 3
         acc, slot = multiply_range(acc, ring, slot, start, third, start, SHARE)
         hand_over_before(epilogue, ring, turns, tiling, step, tiles, WHICH)
@@ -302,6 +302,9 @@ def consume(epilogue, ring, turns, tiling, WHICH: gl.constexpr):
     for step in range(FIRST, tiling.steps(tiles), turns.NUMBER):
         work = tiling.work(step, tiles, BATCHED, SHARE * epilogue.tiles.shape[1])
         epilogue.begin(work, WHICH)
+        if epilogue.scatters() and turns.NUMBER > 1:  # while the other consumer multiplies
+            hand_over_before(epilogue, ring, turns, tiling, step, tiles, WHICH)
+            epilogue.receive(work, tiling, WHICH)
         turns.wait(step, WHICH)
         acc, slot = multiply(epilogue, ring, turns, tiling, slot, step, tiles, work, WHICH)
         if turns.NUMBER > 1:
