@@ -9,6 +9,12 @@ from triton_ext.distributed.functional import (
     matmul_all_reduce,
     matmul_reduce_scatter,
 )
-from triton_ext.distributed.workspace import Workspace
+from triton_ext.distributed.workspace import Workspace, emulated_workspaces
 
-__all__ = ["Workspace", "all_gather_matmul", "matmul_all_reduce", "matmul_reduce_scatter"]
+__all__ = [
+    "Workspace",
+    "all_gather_matmul",
+    "emulated_workspaces",
+    "matmul_all_reduce",
+    "matmul_reduce_scatter",
+]

@@ -14,14 +14,17 @@ import math
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from triton_ext.errors import PeerError
+from triton_ext.errors import LayoutError, PeerError
 from triton_ext.kernels.peers import TIMEOUT
+
+if TYPE_CHECKING:
+    from triton_ext.emulator.host.devices import EmulatedGpus
 
 FLAGS = 1 << 18
 """How many flags (int32) a set has."""
@@ -187,6 +190,50 @@ class SymmetricWorkspace:
         """See `Workspace`."""
         if self._stream is not None:
             self._stream.wait_event(self._copied)
+
+
+class EmulatedWorkspace:
+    """The workspace of one of several emulated GPUs.
+
+    Args:
+        gpus: ``triton_ext.emulate(arch, devices=...)``.
+        rank: which of them.
+        sections: two, the same for all.
+    """
+
+    def __init__(self, gpus: EmulatedGpus, rank: int, sections: Sequence[Section]) -> None:
+        self.rank, self.ranks = rank, len(sections[0].flags)
+        self.late = torch.zeros(1, dtype=torch.int32)
+        self._gpus, self._sections, self._turn = gpus, sections, 0
+
+    def section(self, size: int) -> Section:
+        """See `Workspace`."""
+        self._turn ^= 1
+        found = self._sections[self._turn]
+        if size > found.memory[0].numel():
+            raise LayoutError("size", found.memory[0].numel(), f"the product needs {size} bytes")
+        return found
+
+    def push(self, parcels: Sequence[Parcel]) -> None:
+        """See `Workspace`."""
+        for copies, flags, which in parcels:
+            *first, last = copies
+            for source, target in first:
+                self._gpus.copy(target, source)
+            self._gpus.copy(last[1], last[0], flag=flags[which : which + 1])
+
+    def end(self) -> None:
+        """See `Workspace`."""
+        self._gpus.synchronize()
+
+
+def emulated_workspaces(gpus: EmulatedGpus, size: int) -> list[EmulatedWorkspace]:
+    """A workspace for each of several emulated GPUs, for products that need up to `size` bytes."""
+    sections = [
+        Section(tuple(gpus.symmetric((FLAGS,), torch.int32)), tuple(memory))
+        for memory in (gpus.symmetric((size,), torch.uint8) for _ in range(2))
+    ]
+    return [EmulatedWorkspace(gpus, rank, sections) for rank in range(len(sections[0].flags))]
 
 
 _workspaces: dict[str, SymmetricWorkspace] = {}
