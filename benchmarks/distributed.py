@@ -154,12 +154,15 @@ def _rank(rank: int, ranks: int, meeting: str, arguments: argparse.Namespace) ->
     assert group is not None
     problems = [Problem(*each) for each in CHOSEN]
     if arguments.random is not None:
-        problems = list(drawn(arguments.random, arguments.number))
+        problems += drawn(arguments.random, arguments.number)
     rows = (measure(problem, group, arguments.rounds) for problem in problems)
     if rank == 0:
         found = report("distributed", rows, TABLE, arguments.json, f"{ranks} GPUs, ms, bf16")
-        gains = [row["cublas"] / row["ours"] for row in found]
-        print(f"gain: mean {statistics.geometric_mean(gains):.3f}, lowest {min(gains):.3f}")
+        for name, rows in (("chosen", found[: len(CHOSEN)]), ("random", found[len(CHOSEN) :])):
+            gains = [row["cublas"] / row["ours"] for row in rows]
+            if gains:
+                mean = statistics.geometric_mean(gains)
+                print(f"gain, {name}: mean {mean:.3f}, lowest {min(gains):.3f}")
     else:
         list(rows)
     dist.barrier(group)
@@ -169,7 +172,7 @@ def _rank(rank: int, ranks: int, meeting: str, arguments: argparse.Namespace) ->
 def main() -> None:
     """Measure on all GPUs of this machine."""
     parser = options(__doc__)
-    parser.add_argument("--random", type=int, metavar="SEED", help="random problems")
+    parser.add_argument("--random", type=int, metavar="SEED", help="random problems, too")
     parser.add_argument("--number", type=int, default=20, help="how many of them")
     parser.add_argument("--rounds", type=int, default=9)
     arguments = parser.parse_args()

@@ -225,6 +225,38 @@ def draw_timeline(axes: Any, data: dict[str, list[tuple[float, float]]]) -> None
     axes.legend(frameon=False, labelcolor=INK)
 
 
+DISTRIBUTED_SIDES = {
+    "cublas": "NCCL, then cuBLAS",
+    "torch": "torch's fused operator",
+    "ours": "triton_ext",
+}
+
+
+def distributed_data(rows: list[dict[str, Any]]) -> dict[str, dict[str, float]]:
+    """The milliseconds of the sides of each problem, and of its parts."""
+    sides = ("gemm", "nccl", *DISTRIBUTED_SIDES)
+    return {
+        row["problem"].replace("all-gather", "AG").replace("reduce-scatter", "RS"): {
+            side: round(row[side], 4) for side in sides
+        }
+        for row in rows
+    }
+
+
+def draw_distributed(axes: Any, data: dict[str, dict[str, float]]) -> None:
+    """A bar a side, in units of the longer part; the line is that part."""
+    width = 0.8 / len(DISTRIBUTED_SIDES)
+    for which, (side, name) in enumerate(DISTRIBUTED_SIDES.items()):
+        heights = [each[side] / max(each["gemm"], each["nccl"]) for each in data.values()]
+        left = [place + (which - 1) * width for place in range(len(data))]
+        axes.bar(left, heights, width, color=COLOURS[which], label=name)
+    axes.axhline(1, color=INK, linewidth=0.8)
+    axes.set_xlim(-0.6, len(data) - 0.4)
+    axes.set_xticks(range(len(data)), data, rotation=40, ha="right", fontsize=6)
+    axes.set_ylabel("time / the longer of GEMM and NCCL")
+    axes.legend(frameon=False, labelcolor=INK, ncols=3)
+
+
 KINDS: dict[str, list[tuple[str, str, Callable[..., Any], Callable[..., None], Any]]] = {
     "matmul": [
         ("ratios", "Device time: a dot a shape", ratio_data, draw_ratios, (8, 3.4)),
@@ -236,6 +268,9 @@ KINDS: dict[str, list[tuple[str, str, Callable[..., Any], Callable[..., None], A
     "ladder": [("ladder", "Step by step", ladder_data, draw_ladder, (8, 3.2))],
     "timeline": [
         ("timeline", "Predicted and measured", timeline_data, draw_timeline, (5, 4.4)),
+    ],
+    "distributed": [
+        ("distributed", "Two GPUs", distributed_data, draw_distributed, (9, 4)),
     ],
     "latency": [("latency", "Eager latency", latency_data, draw_latency, (8, 3.2))],
 }

@@ -17,7 +17,7 @@ from triton_ext.layouts.nvmma_shared import core_matrix_linear_layout, nvmma_sha
 from triton_ext.startup import begin as _begin
 
 if TYPE_CHECKING:
-    from triton_ext import emulator, hardware, kernels, passes
+    from triton_ext import distributed, emulator, hardware, kernels, passes
     from triton_ext.emulator.host.driver import emulate
     from triton_ext.layouts import cute
     from triton_ext.layouts.triton import gluon as interop
@@ -37,6 +37,7 @@ __all__ = [
     "bmm",
     "core_matrix_linear_layout",
     "cute",
+    "distributed",
     "drop_in",
     "emulate",
     "emulator",
@@ -59,7 +60,7 @@ _begin()
 
 _OPS = ("addmm", "autotune", "bmm", "drop_in", "linear", "matmul", "scaled_mm")
 _MODULES = {
-    **{name: f"triton_ext.{name}" for name in ("emulator", "hardware", "kernels", "passes")},
+    **{name: f"triton_ext.{name}" for name in ("distributed", "emulator", "hardware", "kernels", "passes")},
     "cute": "triton_ext.layouts.cute",
     "inductor": "triton_ext.ops.inductor",
     "interop": "triton_ext.layouts.triton.gluon",

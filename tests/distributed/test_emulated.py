@@ -1,0 +1,202 @@
+"""The kernels that communicate, on two and three emulated GPUs: every schedule, and seeded bugs."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("triton")
+
+import triton_ext  # noqa: E402
+from triton_ext import distributed  # noqa: E402
+from triton_ext.distributed import launches  # noqa: E402
+from triton_ext.emulator.errors import EmulationError  # noqa: E402
+from triton_ext.emulator.host import driver  # noqa: E402
+from triton_ext.kernels.config import MatmulConfig  # noqa: E402
+
+pytestmark = pytest.mark.usefixtures("no_binaries")
+SMALL = MatmulConfig(
+    90, "bf16", b_major="MN", block_m=64, block_n=32, block_k=32, stages=2, consumers=1,
+    c_parts=2, batched=True, collective="scatter",
+)  # fmt: skip
+SCHEDULES = [("eager", 0), ("lazy", 0), ("random", 1)]
+scheduled = pytest.mark.parametrize(("schedule", "seed"), SCHEDULES)
+
+
+def outputs(config, devices=2, schedule="eager", seed=0, *, calls=2, rows=40, changed=None):
+    """What `calls` products of random matrices make on each GPU, and what is right.
+
+    Args:
+        changed: from a workspace to the one that is used.
+    """
+    kind, (n, k) = config.collective, (40, 72)
+    make, numbers = getattr(launches, kind), torch.Generator().manual_seed(seed)
+    m = rows * (devices if kind == "scatter" else 1)
+    factors = [
+        [torch.randn(shape, generator=numbers).bfloat16() for shape in ((m, k), (k, n))]
+        for _ in range(devices)
+    ]
+    with triton_ext.emulate("sm_90", devices=devices, schedule=schedule, seed=seed) as gpu:
+        spaces = distributed.emulated_workspaces(gpu, 1 << 16)
+        spaces = spaces if changed is None else [changed(gpu, each) for each in spaces]
+
+        def rank(number):
+            a, b = factors[number]
+            return [make(a, b, spaces[number], config=config) for _ in range(calls)]
+
+        found = gpu.run(rank)
+    if kind == "gather":
+        whole = torch.cat([a.float() for a, _ in factors])
+        return found, [whole @ b.float() for _, b in factors]
+    return found, sum(a.float() @ b.float() for a, b in factors).chunk(devices)
+
+
+def right(found, expected):
+    """Whether all outputs are what they should be."""
+    return all(
+        (each.float() - wanted).abs().max() <= 0.02 * wanted.abs().max()
+        for made, wanted in zip(found, expected, strict=True)
+        for each in made
+    )
+
+
+CONFIGURATIONS = {
+    "one consumer": {},
+    "two": {"block_m": 128, "consumers": 2},
+    "in turn": {"consumers": 2, "pingpong": True},
+    "in a cluster": {"cluster": 2, "consumers": 2, "pingpong": True, "c_buffers": 2},
+    "narrow tile": {"block_n": 48, "side": 16},
+}
+
+
+@pytest.mark.parametrize("kind", ["gather", "scatter"])
+@pytest.mark.parametrize("name", CONFIGURATIONS)
+def test_configurations(kind, name):
+    config = replace(SMALL, collective=kind, **CONFIGURATIONS[name])
+    number = list(CONFIGURATIONS).index(name)
+    assert right(*outputs(config, 2, *SCHEDULES[number % 3], rows=70, calls=1))
+
+
+@pytest.mark.parametrize("kind", ["gather", "scatter"])
+def test_three_ranks_three_calls(kind):
+    assert right(*outputs(replace(SMALL, collective=kind), 3, "random", 2, calls=3))
+
+
+def test_fewer_blocks_than_tiles(monkeypatch):
+    from triton_ext.kernels import launch
+
+    monkeypatch.setattr(launch, "resident_clusters", lambda *_: 3)
+    config = replace(SMALL, consumers=2, pingpong=True)
+    assert right(*outputs(config, 2, "eager", rows=100, calls=1))
+
+
+# --------------------------------------------------------------------- the public functions
+
+
+@pytest.mark.parametrize("call", ["all_gather_matmul", "matmul_reduce_scatter"])
+def test_public_functions(call):
+    """With a bias, an activation, scales of rows and columns; a chosen configuration."""
+    numbers = torch.Generator().manual_seed(4)
+    m, n, k = 32, 32, 64
+    a = [torch.randn(m, k, generator=numbers).to(torch.float8_e4m3fn) for _ in range(2)]
+    b = [torch.randn(n, k, generator=numbers).to(torch.float8_e4m3fn).t() for _ in range(2)]
+    scale_a = [torch.rand(m, 1, generator=numbers) + 0.5 for _ in range(2)]
+    scale_b = [torch.rand(1, n, generator=numbers) + 0.5 for _ in range(2)]
+    bias = torch.randn(n, generator=numbers).bfloat16()
+    with triton_ext.emulate("sm_90", devices=2, schedule="random", seed=5) as gpu:
+        spaces = distributed.emulated_workspaces(gpu, 1 << 16)
+        found = gpu.run(
+            lambda rank: getattr(distributed, call)(
+                a[rank], b[rank], spaces[rank], bias=bias.clone(), activation="relu",
+                scale_a=scale_a[rank], scale_b=scale_b[rank], out_dtype=torch.bfloat16,
+            )
+        )  # fmt: skip
+    left = [x.float() * scale for x, scale in zip(a, scale_a, strict=True)]
+    columns = [y.float() * scale for y, scale in zip(b, scale_b, strict=True)]
+    if call == "all_gather_matmul":
+        sums = [torch.cat(left) @ each for each in columns]
+    else:
+        sums = (left[0] @ columns[0] + left[1] @ columns[1]).chunk(2)
+    expected = [torch.relu(each + bias.float()) for each in sums]
+    assert right([[each] for each in found], expected)
+
+
+# --------------------------------------------------------------------- seeded bugs
+
+
+def in_ptx(monkeypatch, pattern, replacement):
+    """Change all kernels that run from now on."""
+    program, changes = driver.EmulatedGpu.program, []
+
+    def changed(gpu, ptx):
+        ptx, count = re.subn(pattern, replacement, ptx)
+        changes.append(count)
+        return program(gpu, ptx)
+
+    monkeypatch.setattr(driver.EmulatedGpu, "program", changed)
+    return changes
+
+
+WRONG = {
+    "a flag raised at .gpu": (r"st\.release\.sys", "st.release.gpu"),
+    "a flag raised without release": (r"st\.release\.sys", "st.relaxed.sys"),
+    "a flag read without acquire": (r"ld\.acquire\.sys", "ld.relaxed.sys"),
+    "a flag read at .gpu": (r"ld\.acquire\.sys", "ld.acquire.gpu"),
+    "a tile handed over before it is stored": (r"cp\.async\.bulk\.wait_group 0;", ""),
+}
+
+
+@scheduled
+@pytest.mark.parametrize("bug", WRONG)
+def test_seeded_bugs_of_a_scatter(monkeypatch, bug, schedule, seed):
+    changes = in_ptx(monkeypatch, *WRONG[bug])
+    with pytest.raises(EmulationError):
+        outputs(SMALL, 2, schedule, seed, calls=1)
+    assert any(changes)
+
+
+class _Changed:
+    """A workspace with a bug."""
+
+    def __init__(self, gpu, workspace):
+        self.gpu, self.workspace = gpu, workspace
+
+    def __getattr__(self, name):
+        return getattr(self.workspace, name)
+
+
+class _OneSet(_Changed):
+    def section(self, size):
+        self.workspace.section(size)
+        return self.workspace.section(size)
+
+
+class _FlagFirst(_Changed):
+    def push(self, parcels):
+        for copies, flags, which in parcels:
+            self.gpu.copy(flags[which : which + 1], torch.ones(1, dtype=torch.int32))
+            for source, target in copies:
+                self.gpu.copy(target, source)
+
+
+@scheduled
+def test_a_flag_before_its_data_is_found(schedule, seed):
+    with pytest.raises(EmulationError):
+        outputs(replace(SMALL, collective="gather"), 2, schedule, seed, changed=_FlagFirst)
+
+
+def test_one_set_for_all_calls_is_found():
+    """Where a rank is quick: on some schedule, as what is early depends on it."""
+    faults = 0
+    for kind in ("gather", "scatter"):
+        for seed in range(3):
+            try:
+                config = replace(SMALL, collective=kind)
+                made = outputs(config, 2, "random", seed, calls=3, changed=_OneSet)
+                assert right(*made)
+            except (EmulationError, AssertionError):
+                faults += 1
+    assert faults
