@@ -60,7 +60,8 @@ _begin()
 
 _OPS = ("addmm", "autotune", "bmm", "drop_in", "linear", "matmul", "scaled_mm")
 _MODULES = {
-    **{name: f"triton_ext.{name}" for name in ("distributed", "emulator", "hardware", "kernels", "passes")},
+    **{name: f"triton_ext.{name}" for name in ("emulator", "hardware", "kernels", "passes")},
+    "distributed": "triton_ext.distributed",
     "cute": "triton_ext.layouts.cute",
     "inductor": "triton_ext.ops.inductor",
     "interop": "triton_ext.layouts.triton.gluon",
