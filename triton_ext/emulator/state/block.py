@@ -175,6 +175,7 @@ class Gpu(Protocol):
         launch: what is running.
         steps: instructions executed so far: the clock that a kernel can read.
         progress: to be increased with every change that another thread could wait for.
+        changes: with every one of global memory, that another GPU could wait for.
         multiprocessors: their number.
         counts: how often each instruction of the program was executed.
         values: whether the products of wgmma are computed.
@@ -186,6 +187,7 @@ class Gpu(Protocol):
     global_order: Any
     steps: int
     progress: int
+    changes: int
     multiprocessors: int
     counts: list[int]
     values: bool
@@ -197,6 +199,9 @@ class Gpu(Protocol):
 
     def issue(self, operation: AsyncOperation) -> None:
         """Take an operation over; it is performed now or later, as the schedule says."""
+
+    def polled(self, key: tuple[object, ...], value: bytes) -> None:
+        """Somebody has asked an address in global memory that others may write, or change."""
 
     def take_cluster(self) -> int | None:
         """Take the next cluster that has not started off the grid: its number, if there is one."""

@@ -1,0 +1,220 @@
+"""Several emulated GPUs in one process: a thread for each, and memory that all of them reach."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Protocol
+
+from triton_ext.emulator.errors import LaunchError, MemoryFault, PeerStopped
+from triton_ext.emulator.host.reachable import tensor_memory
+from triton_ext.emulator.schedule.machine import Machine, Schedule
+from triton_ext.emulator.schedule.together import Together
+from triton_ext.emulator.state.memory import Allocation, GlobalMemory
+
+MAX_DEVICES = 16
+CHUNK = 1024
+"""Bytes that a copy moves at a time."""
+
+
+class Gpu(Protocol):
+    """What is known here of one emulated GPU.
+
+    Attributes:
+        launches, steps: see `triton_ext.emulator.host.driver.EmulatedGpu`.
+    """
+
+    launches: int
+    steps: int
+
+
+class EmulatedGpus:
+    """The GPUs that ``emulate(..., devices=N)`` makes.
+
+    A thread launches on its current device: that of the innermost `device` that it is in, else 0.
+    Launches of different devices run at the same time if they come from different threads, as those
+    of `run` do. Within one device, one launch follows the other.
+
+    Args:
+        gpus: one for each device.
+        schedule: that of launches and copies among each other.
+    """
+
+    def __init__(self, gpus: Sequence[Gpu], schedule: Schedule) -> None:
+        self.gpus = list(gpus)
+        self._together = Together(len(gpus), schedule)
+        self._own = threading.local()
+        self._open: list[Allocation] = []
+        # By the address of its storage: the tensor that a launch was given, and whose it is.
+        self._claims: dict[int, tuple[weakref.ref[Any], int]] = {}
+
+    @property
+    def launches(self) -> int:
+        """How many kernels ran, on all devices."""
+        return sum(gpu.launches for gpu in self.gpus)
+
+    @property
+    def steps(self) -> int:
+        """Instructions executed, on all devices."""
+        return sum(gpu.steps for gpu in self.gpus)
+
+    @property
+    def current(self) -> int:
+        """The device of the calling thread."""
+        stack = getattr(self._own, "stack", None)
+        return stack[-1] if stack else 0
+
+    def of_thread(self) -> Any:
+        """The GPU of the calling thread."""
+        return self.gpus[self.current]
+
+    # -------------------------------------------------------------------- threads
+
+    @contextlib.contextmanager
+    def device(self, number: int) -> Iterator[Any]:
+        """Within it, the calling thread launches on this device; yields that device's own GPU.
+
+        While a thread is in it, launches of other devices wait for what it may still launch.
+
+        Raises:
+            LaunchError: there is no such device.
+        """
+        self._check(number)
+        stack = self._own.__dict__.setdefault("stack", [])
+        thread, error = threading.get_ident(), None
+        stack.append(number)
+        self._together.expect(number, thread)
+        try:
+            yield self.gpus[number]
+        except BaseException as raised:
+            error = raised
+            raise
+        finally:
+            stack.pop()
+            self._together.leave(number, thread, error)
+
+    def run(self, function: Callable[[int], Any]) -> list[Any]:
+        """Call a function for each device, in a thread of its own: `function(device)`.
+
+        Returns:
+            What the calls return, by device.
+
+        Raises:
+            Exception: what one of them raises first; the others are stopped then.
+        """
+        results: list[Any] = [None] * len(self.gpus)
+        errors: list[BaseException] = []
+        ready = threading.Barrier(len(self.gpus))
+
+        def work(number: int) -> None:
+            try:
+                with self.device(number):
+                    ready.wait()
+                    results[number] = function(number)
+            except BaseException as error:
+                errors.append(error)
+
+        threads = [
+            threading.Thread(target=work, args=(n,), daemon=True) for n in range(len(self.gpus))
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        if errors:
+            raise next((each for each in errors if not isinstance(each, PeerStopped)), errors[0])
+        return results
+
+    def barrier(self) -> None:
+        """Wait until each device has come here, with its copies made, as after
+        ``torch.cuda.synchronize()`` and a barrier of the hosts: all before it is ordered before all
+        after it.
+
+        Raises:
+            PeerStopped: another device has failed.
+        """
+        self._together.meet(self.current, lambda: None)
+
+    def synchronize(self) -> None:
+        """Wait for the copies of the current device. (Launches are done when they return.)"""
+        self._together.drain(self.current)
+
+    def _check(self, number: int) -> None:
+        if (
+            isinstance(number, bool)
+            or not isinstance(number, int)
+            or not 0 <= number < len(self.gpus)
+        ):
+            raise LaunchError(f"device {number!r}: must be in [0, {len(self.gpus)})")
+
+    # --------------------------------------------------------------------- memory
+
+    def symmetric(self, shape: Any, dtype: Any) -> list[Any]:
+        """A zeroed tensor on each device, which all devices may access.
+
+        Args:
+            shape, dtype: as of ``torch.zeros``.
+
+        Returns:
+            The tensors, by device.
+        """
+        import torch
+
+        tensors = []
+        for number in range(len(self.gpus)):
+            tensors.append(torch.zeros(shape, dtype=dtype))
+            found = tensor_memory(
+                tensors[-1], f"symmetric {len(self._open) // len(self.gpus)} of device {number}"
+            )
+            if found is not None:
+                self._open.append(found)
+        return tensors
+
+    def admit(self, device: int, memory: GlobalMemory) -> None:
+        """Let a launch reach what is open to all; and its arguments, if they are its device's.
+
+        Raises:
+            MemoryFault: an argument is another device's.
+        """
+        for found in memory.allocations:
+            self._claim(found, device)
+        for each in self._open:
+            memory.add(each)
+        find = memory.find
+        if find is None:
+            return
+
+        def mine(memory: GlobalMemory, address: int) -> list[Allocation]:
+            reached = list(find(memory, address))
+            for each in reached:
+                if each.start <= address < each.end:
+                    self._claim(each, device)
+            return [each for each in reached if self._owner(each) in (None, device)]
+
+        memory.find = mine
+
+    def _owner(self, of: Allocation) -> int | None:
+        """The device of a tensor that is not open; None if no launch has used it yet."""
+        if not hasattr(of.owner, "untyped_storage"):
+            return None
+        tensor, device = self._claims.get(of.owner.untyped_storage().data_ptr(), (None, 0))
+        return device if tensor is not None and tensor() is not None else None
+
+    def _claim(self, of: Allocation, device: int) -> None:
+        if any(each.start < of.end and of.start < each.end for each in self._open):
+            return
+        owner = self._owner(of)
+        if owner is None and hasattr(of.owner, "untyped_storage"):
+            storage = of.owner.untyped_storage().data_ptr()
+            self._claims[storage] = weakref.ref(of.owner), device
+        elif owner not in (None, device):
+            raise MemoryFault(
+                f"{of.name or 'a tensor'} at {of.start:#x} is memory of device {owner}, and device"
+                f" {device} would access it: only what `symmetric` makes is open to all devices"
+            )
+
+    def execute(self, device: int, machine: Machine) -> None:
+        """Run a launch to its end, beside those of the other devices."""
+        self._together.execute(device, machine)
