@@ -45,3 +45,18 @@ def test_push_gather(schedule, seed, no_binaries):
         for call, out in enumerate(outs):
             row = torch.arange(PARTS * BLOCK, dtype=torch.float32) + 10_000 * call
             assert torch.equal(out, torch.cat([row, row + 1000]))
+
+
+@pytest.mark.parametrize(("schedule", "seed"), SCHEDULES)
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"GIVE": "gpu"}, "x"),
+        ({"TAKE": "gpu"}, "x"),
+        ({"RELEASE": "relaxed"}, "x"),
+        ({"ACQUIRE": "relaxed"}, "x"),
+    ],
+)
+def test_faults(change, says, schedule, seed, no_binaries):
+    with triton_ext.emulate("sm_90", devices=2, schedule=schedule, seed=seed) as gpu:
+        gather(gpu, **change)

@@ -6,13 +6,16 @@ import contextlib
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any, Protocol
 
 from triton_ext.emulator.errors import LaunchError, MemoryFault, PeerStopped
 from triton_ext.emulator.host.reachable import tensor_memory
 from triton_ext.emulator.schedule.machine import Machine, Schedule
 from triton_ext.emulator.schedule.together import Together
+from triton_ext.emulator.state.block import Launch
 from triton_ext.emulator.state.memory import Allocation, GlobalMemory
+from triton_ext.emulator.units.history import History
 
 MAX_DEVICES = 16
 CHUNK = 1024
@@ -46,6 +49,7 @@ class EmulatedGpus:
         self.gpus = list(gpus)
         self._together = Together(len(gpus), schedule)
         self._own = threading.local()
+        self._history = History(len(gpus))
         self._open: list[Allocation] = []
         # By the address of its storage: the tensor that a launch was given, and whose it is.
         self._claims: dict[int, tuple[weakref.ref[Any], int]] = {}
@@ -135,7 +139,7 @@ class EmulatedGpus:
         Raises:
             PeerStopped: another device has failed.
         """
-        self._together.meet(self.current, lambda: None)
+        self._together.meet(self.current, self._history.forget)
 
     def synchronize(self) -> None:
         """Wait for the copies of the current device. (Launches are done when they return.)"""
@@ -170,6 +174,7 @@ class EmulatedGpus:
             )
             if found is not None:
                 self._open.append(found)
+                self._history.watch(found)
         return tensors
 
     def admit(self, device: int, memory: GlobalMemory) -> None:
@@ -215,6 +220,15 @@ class EmulatedGpus:
                 f" {device} would access it: only what `symmetric` makes is open to all devices"
             )
 
+    def place(self, device: int, launch: Launch) -> Launch:
+        """A launch among all others: with the numbers of its clusters, and what comes before it."""
+        history = self._history
+        first = history.number(device, launch.clusters)
+        launch.memory.released = history.released
+        known = history.known[device]
+        return replace(launch, device=device, first_cluster=first, known=known, history=history)
+
     def execute(self, device: int, machine: Machine) -> None:
         """Run a launch to its end, beside those of the other devices."""
         self._together.execute(device, machine)
+        self._history.ended(device, machine.launch.first_cluster, machine.learned)

@@ -142,6 +142,8 @@ class EmulatedGpu:
             check_races=self.check_races,
             check_empty=self.check_empty,
         )
+        if self.peers is not None:
+            launch = self.peers.place(self.device, launch)
         schedule = Schedule(self.schedule, self.seed + self.launches)
         machine = Machine(program, launch, schedule, self.observer, self.limits)
         self.launches += 1

@@ -290,6 +290,8 @@ def _access(
     symbol = operands.symbol(address.strip("[] ").partition("+")[0].strip(), at.scope)
     if space == "param" and symbol is not None:
         space = symbol.space
+    if order in ("volatile", "mmio"):  # as relaxed ones of all GPUs (PTX ISA, "ld.volatile")
+        scope = "sys"
     width = memory_order.SCOPES[scope] if order else 0
     return _Access(space, type_name, order, width, texts, operands.address(address, at))
 

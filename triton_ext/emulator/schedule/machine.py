@@ -24,6 +24,7 @@ from triton_ext.emulator.schedule.fibers import MANY_LAPS, Fiber, Fibers
 from triton_ext.emulator.schedule.observers import Observer
 from triton_ext.emulator.state import lanes as lane_sets
 from triton_ext.emulator.state.block import AsyncOperation, Cluster, Cta, Launch
+from triton_ext.emulator.state.clocks import Foreign, merged
 from triton_ext.emulator.state.lanes import Lanes
 from triton_ext.emulator.state.tensor_map_memory import MadeTensorMap
 from triton_ext.emulator.units.global_order import GlobalOrder
@@ -133,6 +134,7 @@ class Machine:
         on_cluster: called when a cluster is done.
         changes: of global memory, and of what is under way, that another GPU could wait for.
         quantum: instructions that a block runs at most before another one gets its turn.
+        learned: what its clusters that are done had seen of those of other launches.
         vain: how often in a row global memory was polled, and held what it had held before.
     """
 
@@ -153,6 +155,7 @@ class Machine:
     multiprocessors: int = field(init=False)
     counts: list[int] = field(init=False)
     global_order: GlobalOrder | None = field(default=None, init=False)
+    learned: Foreign = field(default_factory=dict, init=False)
     _waiting: Sequence[int] = field(default=range(0), init=False)
     _resident: list[_Resident] = field(default_factory=list, init=False)
     _polled: dict[tuple[object, ...], bytes] = field(default_factory=dict, init=False)
@@ -262,6 +265,8 @@ class Machine:
             for check in CHECKS_AT_EXIT:
                 check(cta)
         self.changes += 1
+        if self.launch.history is not None:
+            self.learned = merged(self.learned, cluster.clocks.learned())
         self.on_cluster()
 
     # -------------------------------------------------------- asynchronous work
