@@ -7,14 +7,19 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, Protocol
+
+import numpy as np
 
 from triton_ext.emulator.errors import LaunchError, MemoryFault, PeerStopped
 from triton_ext.emulator.host.reachable import tensor_memory
+from triton_ext.emulator.host.run import allocation
 from triton_ext.emulator.schedule.machine import Machine, Schedule
-from triton_ext.emulator.schedule.together import Together
+from triton_ext.emulator.schedule.together import Step, Together
 from triton_ext.emulator.state.block import Launch
-from triton_ext.emulator.state.memory import Allocation, GlobalMemory
+from triton_ext.emulator.state.memory import Allocation, Bytes, GlobalMemory
+from triton_ext.emulator.units.copy_engine import CopyStream
 from triton_ext.emulator.units.history import History
 
 MAX_DEVICES = 16
@@ -50,6 +55,8 @@ class EmulatedGpus:
         self._together = Together(len(gpus), schedule)
         self._own = threading.local()
         self._history = History(len(gpus))
+        self._engines: dict[tuple[int, int], CopyStream] = {}
+        self._made = 0
         self._open: list[Allocation] = []
         # By the address of its storage: the tensor that a launch was given, and whose it is.
         self._claims: dict[int, tuple[weakref.ref[Any], int]] = {}
@@ -98,6 +105,7 @@ class EmulatedGpus:
         finally:
             stack.pop()
             self._together.leave(number, thread, error)
+            self._together.settle(self._forget)
 
     def run(self, function: Callable[[int], Any]) -> list[Any]:
         """Call a function for each device, in a thread of its own: `function(device)`.
@@ -139,11 +147,20 @@ class EmulatedGpus:
         Raises:
             PeerStopped: another device has failed.
         """
-        self._together.meet(self.current, self._history.forget)
+        self._together.meet(self.current, self._forget)
 
     def synchronize(self) -> None:
         """Wait for the copies of the current device. (Launches are done when they return.)"""
-        self._together.drain(self.current)
+        device = self.current
+        self._together.drain(device)
+        for (owner, _), engine in self._engines.items():
+            if owner == device:
+                self._history.learn(device, engine.learned())
+
+    def _forget(self) -> None:
+        """All have met: what was is ordered before what comes."""
+        self._engines.clear()
+        self._history.forget()
 
     def _check(self, number: int) -> None:
         if (
@@ -166,16 +183,95 @@ class EmulatedGpus:
         """
         import torch
 
-        tensors = []
-        for number in range(len(self.gpus)):
-            tensors.append(torch.zeros(shape, dtype=dtype))
-            found = tensor_memory(
-                tensors[-1], f"symmetric {len(self._open) // len(self.gpus)} of device {number}"
-            )
+        tensors = [torch.zeros(shape, dtype=dtype) for _ in self.gpus]
+        self._made += 1
+        for number, tensor in enumerate(tensors):
+            found = tensor_memory(tensor, f"device {number}'s symmetric {self._made}")
             if found is not None:
                 self._open.append(found)
-                self._history.watch(found)
+                self._history.watch(found, always=True)
         return tensors
+
+    def copy(
+        self, target: Any, source: Any, *, flag: Any = None, value: int = 1, stream: int = 0
+    ) -> None:
+        """Let the copy engine of the current device copy a tensor, as ``cudaMemcpyAsync`` does.
+
+        It does so when the schedule says, a piece after the other, while kernels run; behind the
+        launches that have returned to this thread, and what the stream was given before.
+
+        Args:
+            target, source: contiguous tensors of one size, open to all or the device's own.
+            flag: a tensor of one integer, to which `value` is written when all is copied, with a
+                release at the scope of the system, as ``cuStreamWriteValue`` does; or None.
+            stream: of this device; each is in order, they are not among each other.
+
+        Raises:
+            LaunchError: tensors that do not fit, or are not contiguous.
+            MemoryFault: memory of another device that is not open.
+        """
+        device = self.current
+        to, origin = self._operand("target", target), self._operand("source", source)
+        if to[2] != origin[2]:
+            raise LaunchError(f"copy: {origin[2]} bytes to {to[2]}")
+        engine = self._engine(device, stream)
+        steps = [Step(partial(engine.follow, self._history.known[device]))]
+        for first in range(0, to[2], CHUNK):
+            size = min(CHUNK, to[2] - first)
+            part = (to[0], to[1] + first), (origin[0], origin[1] + first), size
+            steps.append(Step(partial(engine.copy, *part)))
+        if flag is not None:
+            steps.append(Step(partial(engine.write_flag, *self._flag(flag, value))))
+        self._together.add(device, stream, steps)
+
+    def wait(self, flag: Any, value: int = 1, *, stream: int = 0) -> None:
+        """Let a stream of copies wait until a flag is at least `value`, as ``cuStreamWaitValue``
+        does, with an acquire at the scope of the system.
+
+        Args:
+            flag: a tensor of one integer.
+        """
+        engine = self._engine(self.current, stream)
+        memory, first, _ = self._flag(flag, value)
+        step = Step(
+            partial(engine.read_flag, memory, first),
+            lambda: int(flag) >= value,
+            f"waits until {memory.place(first)} is {value}",
+        )
+        self._together.add(self.current, stream, [step])
+
+    def _engine(self, device: int, stream: int) -> CopyStream:
+        if (device, stream) not in self._engines:
+            self._engines[device, stream] = CopyStream(self._history, device, stream)
+        return self._engines[device, stream]
+
+    def _flag(self, flag: Any, value: int) -> tuple[Allocation, int, Bytes]:
+        """Where a flag is, and the bytes of a value of it."""
+        memory, first, size = self._operand("flag", flag)
+        if flag.numel() != 1 or flag.dtype.is_floating_point or size < 4:
+            raise LaunchError("flag: must be a tensor of one integer of 32 or 64 bits")
+        return memory, first, np.frombuffer(value.to_bytes(size, "little", signed=True), np.uint8)
+
+    def _operand(self, name: str, tensor: Any) -> tuple[Allocation, int, int]:
+        """The memory that a tensor is in, from now on remembered, where in it, and its bytes.
+
+        Raises:
+            LaunchError, MemoryFault: see `copy`.
+        """
+        found = allocation(tensor, name)
+        if found is None or not hasattr(tensor, "untyped_storage") or not tensor.is_contiguous():
+            raise LaunchError(f"{name}: must be a contiguous tensor")
+        self._claim(found, self.current)
+        watched = self._history.find(found.start)
+        memory = found if watched is None else watched[0]
+        if watched is None:
+            import torch
+
+            whole = torch.empty(0, dtype=tensor.dtype).set_(tensor.untyped_storage())
+            if whole.numel() != tensor.numel():
+                memory = tensor_memory(whole, name) or found
+            self._history.watch(memory)
+        return memory, found.start - memory.start, found.size
 
     def admit(self, device: int, memory: GlobalMemory) -> None:
         """Let a launch reach what is open to all; and its arguments, if they are its device's.
@@ -232,3 +328,4 @@ class EmulatedGpus:
         """Run a launch to its end, beside those of the other devices."""
         self._together.execute(device, machine)
         self._history.ended(device, machine.launch.first_cluster, machine.learned)
+        self._together.settle(self._forget)

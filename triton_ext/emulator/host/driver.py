@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, overload
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -540,18 +540,6 @@ def current_gpu() -> EmulatedGpu:
     return gpu
 
 
-@overload
-def emulate(
-    arch: Any = "sm_100", *, devices: int, **options: Any
-) -> contextlib.AbstractContextManager[EmulatedGpus]: ...
-
-
-@overload
-def emulate(
-    arch: Any = "sm_100", **options: Any
-) -> contextlib.AbstractContextManager[EmulatedGpu]: ...
-
-
 @contextlib.contextmanager
 def emulate(
     arch: Any = "sm_100",
@@ -570,12 +558,13 @@ def emulate(
     check_empty: bool = False,
     time: Any = None,
     values: bool = True,
-) -> Iterator[EmulatedGpu | EmulatedGpus]:
+) -> Iterator[Any]:
     """Make an emulated GPU the one that Triton and Gluon kernels run on.
 
     Kernels are compiled by the real compiler for the target, and work on CPU tensors. A kernel
     reaches the memory that its arguments span, and that of tensors whose addresses lie in it.
-    Emulated GPUs may be nested, and threads may each have their own.
+    Emulated GPUs may be nested, and threads may each have their own. Yields the `EmulatedGpu`, or
+    with `devices` the `EmulatedGpus`.
 
     Args:
         arch: "sm_90" or "sm_100".

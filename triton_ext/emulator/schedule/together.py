@@ -64,7 +64,19 @@ class _Running:
     error: BaseException | None = None
 
 
-Step = Callable[[], None]
+@dataclass(frozen=True)
+class Step:
+    """A part of what a stream does.
+
+    Attributes:
+        perform: does it.
+        ready: whether it can be done.
+        why: what it waits for, if not.
+    """
+
+    perform: Callable[[], None]
+    ready: Callable[[], bool] = lambda: True
+    why: str = ""
 
 
 @dataclass
@@ -77,6 +89,10 @@ class Stream:
 
     steps: deque[Step] = field(default_factory=deque)
     sleep: int = 0
+
+    @property
+    def ready(self) -> bool:
+        return bool(self.steps) and self.steps[0].ready()
 
 
 class Together:
@@ -115,8 +131,9 @@ class Together:
             self._away[thread] = self._news = time.monotonic()
             self._changed.notify_all()
 
-    def leave(self, device: int, thread: int, error: BaseException | None = None) -> None:
-        """It does no longer; the last one takes the failure, if there was one, with it.
+    def leave(self, device: int, thread: int, error: BaseException | None) -> None:
+        """It does no longer; the last one waits for the copies, and takes the failure, if there was
+        one, with it.
 
         Args:
             error: what it ended with: the others are stopped.
@@ -124,14 +141,29 @@ class Together:
         with self._changed:
             if error is not None:
                 self._fail(device, error)
+            elif sum(map(len, self._of_device.values())) == 1:
+                self._until(device, lambda: not self._copying)
             self._of_device[device].remove(thread)
             if not any(thread in threads for threads in self._of_device.values()):
                 del self._away[thread]
+            failure = self._failure
             if not any(self._of_device.values()):
                 self._failure = None
                 self._begun.clear()
             self._news = time.monotonic()
             self._changed.notify_all()
+        if error is None and failure is not None and isinstance(failure[1], Deadlock):
+            raise failure[1]
+
+    def settle(self, then: Callable[[], None]) -> None:
+        """Do `then` if no thread works on a GPU, and nothing is under way."""
+        with self._changed:
+            if not any(self._of_device.values()) and not self._running and not self._copying:
+                then()
+
+    @property
+    def _copying(self) -> bool:
+        return any(stream.steps for stream in self.streams.values())
 
     @contextmanager
     def _waiting(self, over: Callable[[], bool]) -> Iterator[None]:
@@ -211,13 +243,13 @@ class Together:
 
     def drain(self, device: int) -> None:
         """Wait for a GPU's copies."""
-        mine = [stream for (owner, _), stream in self.streams.items() if owner == device]
         with self._changed:
             self._check()
+            mine = [stream for (owner, _), stream in self.streams.items() if owner == device]
             self._until(device, lambda: not any(stream.steps for stream in mine))
             self._check()
 
-    def meet(self, device: int, then: Step) -> None:
+    def meet(self, device: int, then: Callable[[], None]) -> None:
         """Wait until each GPU has come here, and all copies are made.
 
         Args:
@@ -230,7 +262,7 @@ class Together:
 
             def over() -> bool:
                 if self._met == before and len(self._meeting) == self.devices:
-                    if any(stream.steps for stream in self.streams.values()) or self._running:
+                    if self._copying or self._running:
                         return False
                     self._meeting.clear()
                     self._met += 1
@@ -290,7 +322,7 @@ class Together:
         """
         self._turns += 1
         live = [each for each in tuple(self._running) if not each.over]
-        copying = [each for each in tuple(self.streams.values()) if each.steps]
+        copying = [each for each in tuple(self.streams.values()) if each.ready]
         if copying and self._copies_now(live, copying):
             return
         ready = [each for each in live if not each.stuck or each.changes != self._changes]
@@ -317,7 +349,8 @@ class Together:
         stream.sleep = pick.choice((0, 0, 0, 1, 10, 100))
         self._changes += 1
         try:
-            stream.steps.popleft()()
+            stream.steps[0].perform()
+            stream.steps.popleft()
         except EmulationError as error:
             owner = next(owner for (owner, _), each in self.streams.items() if each is stream)
             with self._changed:
@@ -378,9 +411,14 @@ class Together:
             for running in live:
                 try:
                     text = str(running.machine.deadlock())
-                except EmulationError as error:  # one that says more
-                    text = str(error)
+                except EmulationError as fault:  # one that says more
+                    text = str(fault)
                 found.append(f"device {running.device}: {text}")
+            found += [
+                f"device {device}: stream {number} of copies {stream.steps[0].why}"
+                for (device, number), stream in self.streams.items()
+                if stream.steps
+            ]
             found += [f"device {device}: waits for the others" for device in sorted(self._meeting)]
             away = {
                 device

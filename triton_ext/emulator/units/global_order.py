@@ -239,6 +239,7 @@ class GlobalOrder:
     """The order of a launch's accesses to global memory.
 
     Args:
+        launch: it; None for what is no launch.
         program: its instructions.
 
     Attributes:
@@ -247,14 +248,14 @@ class GlobalOrder:
         history: what the launches of several GPUs have in common, or None.
     """
 
-    def __init__(self, launch: Launch, program: Sequence[Instruction]) -> None:
+    def __init__(self, launch: Launch | None, program: Sequence[Instruction] = ()) -> None:
         self._launch = launch
         self._program = program
-        self.warps = -(-launch.threads // WARP_THREADS)
+        self.warps = 0 if launch is None else -(-launch.threads // WARP_THREADS)
         self.agents_each = agents_of_block(self.warps)
-        self.device = launch.device
-        self.history: History | None = launch.history
-        if self.history is not None:
+        self.device = 0 if launch is None else launch.device
+        self.history: History | None = None if launch is None else launch.history
+        if launch is not None and self.history is not None:
             self.history.join(launch.first_cluster, self)
         self._shadows: dict[int, Shadow] = {}
         self._lock: int | None = None
@@ -290,7 +291,7 @@ class GlobalOrder:
         Raises:
             SynchronizationFault: nothing orders the read behind the last write.
         """
-        if self._launch.check_empty:
+        if self._launch is not None and self._launch.check_empty:
             _check_empty(of, first, offsets, size)
         if of.size > MOST_BYTES:
             return
@@ -454,6 +455,7 @@ class GlobalOrder:
 
     def name(self, cluster: int, agent: int) -> str:
         """An agent of a cluster, in words."""
+        assert self._launch is not None
         rank, own = divmod(agent, self.agents_each)
         block = self._launch.blocks(cluster - self._launch.first_cluster)[rank]
         return f"block {block}, {agent_name(own, self.warps)}"

@@ -78,6 +78,7 @@ class History:
     _parties: list[Party | None] = field(default_factory=list)
     _next: int = 0
     _watched: list[tuple[int, Allocation, Shadow]] = field(default_factory=list)
+    _always: set[int] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self.forget()
@@ -88,10 +89,10 @@ class History:
         self._firsts, self._owners, self._parties, self._next = [], [], [], 0
         self.released.clear()
         self.misses.clear()
-        open_to_all = [each for _, each, _ in self._watched if each.name.startswith("symmetric")]
-        self._watched = []
-        for each in open_to_all:
-            self.watch(each)
+        kept, self._watched = self._watched, []
+        for _, memory, _ in kept:
+            if memory.start in self._always:
+                self.watch(memory)
 
     # ---------------------------------------------------------------- who there is
 
@@ -143,11 +144,13 @@ class History:
 
     # --------------------------------------------------------------- what is accessed
 
-    def watch(self, memory: Allocation) -> None:
-        """Accesses to some memory count over all launches."""
+    def watch(self, memory: Allocation, *, always: bool = False) -> None:
+        """Accesses to some memory count over all launches: until all have met, or `always`."""
+        if always:
+            self._always.add(memory.start)
         if self.find(memory.start) is None:
-            self._watched.append((memory.start, memory, Shadow(len(memory.data))))
-            self._watched.sort(key=lambda each: each[0])
+            new = memory.start, memory, Shadow(len(memory.data))
+            self._watched = sorted([*self._watched, new], key=lambda each: each[0])
 
     def find(self, address: int) -> tuple[Allocation, Shadow] | None:
         """The memory that an address is in, if it is watched."""
