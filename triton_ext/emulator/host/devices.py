@@ -104,8 +104,10 @@ class EmulatedGpus:
             raise
         finally:
             stack.pop()
-            self._together.leave(number, thread, error)
-            self._together.settle(self._forget)
+            try:
+                self._together.leave(number, thread, error)
+            finally:
+                self._together.settle(self._forget)
 
     def run(self, function: Callable[[int], Any]) -> list[Any]:
         """Call a function for each device, in a thread of its own: `function(device)`.
@@ -133,8 +135,12 @@ class EmulatedGpus:
         ]
         for thread in threads:
             thread.start()
-        for thread in threads:
-            thread.join()
+        try:
+            for thread in threads:
+                thread.join()
+        except BaseException as error:  # Ctrl-C
+            self._together.stop(error)
+            raise
         if errors:
             raise next((each for each in errors if not isinstance(each, PeerStopped)), errors[0])
         return results

@@ -155,6 +155,11 @@ class Together:
         if error is None and failure is not None and isinstance(failure[1], Deadlock):
             raise failure[1]
 
+    def stop(self, error: BaseException) -> None:
+        """End all that is under way."""
+        with self._changed:
+            self._fail(0, error)
+
     def settle(self, then: Callable[[], None]) -> None:
         """Do `then` if no thread works on a GPU, and nothing is under way."""
         with self._changed:

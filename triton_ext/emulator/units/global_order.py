@@ -275,13 +275,14 @@ class GlobalOrder:
             found = self._shadows[of.start] = Shadow(len(of.data))
         return found
 
-    def _remembered(self, of: Allocation, first: int) -> tuple[Allocation, int, Shadow]:
-        """What is remembered of some memory, or of the shared one that it is a part of."""
+    def _remembered(self, of: Allocation, first: int) -> tuple[Allocation, int, Shadow, bool]:
+        """What is remembered of some memory, or of what it is a part of that GPUs share: where, and
+        whether they do."""
         found = None if self.history is None else self.history.find(of.start)
         if found is None:
-            return of, first, self.shadow(of)
+            return of, first, self.shadow(of), False
         whole, shadow = found
-        return whole, first + of.start - whole.start, shadow
+        return whole, first + of.start - whole.start, shadow, True
 
     # ------------------------------------------------------------------- accesses
 
@@ -295,11 +296,11 @@ class GlobalOrder:
             _check_empty(of, first, offsets, size)
         if of.size > MOST_BYTES:
             return
-        of, first, shadow = self._remembered(of, first)
+        of, first, shadow, shared = self._remembered(of, first)
         if shadow.written:
             where, unit = as_units(first, offsets, size)
             self._check(of, shadow, where, shadow.writer, unit, by, "read", "written")
-            if self.history is not None:
+            if shared:
                 self._check_proxy(of, shadow, where, unit, by)
         if of.writable and by.noted and not by.scope:
             shadow.note(Reads(by.codes(), first, offsets, size, by.line, self.warps))
@@ -311,7 +312,7 @@ class GlobalOrder:
         if of.size > MOST_BYTES:
             return
         size = values.shape[1]
-        of, first, shadow = self._remembered(of, first)
+        of, first, shadow, _ = self._remembered(of, first)
         where, unit = as_units(first, offsets, size)
         with self._locked():
             shadow.written = True

@@ -162,6 +162,10 @@ class History:
 
     # ------------------------------------------------------------------- for errors
 
+    def _line(self, number: int, line: int) -> str:
+        party = self._parties[bisect_right(self._firsts, number) - 1]
+        return "" if party is None else party.line(line)
+
     def hint(self, reader: int, writer: int) -> str:
         """What was wrong with the flag that should have ordered two clusters; "" if nothing is
         known of one.
@@ -174,8 +178,7 @@ class History:
             flag = f"{miss.address:#x}"
             if found is not None:
                 flag += f" ({found[0].place(miss.address - found[0].start)})"
-            at = self.party(here).line(miss.acquired_line)
-            by = self.party(there).line(miss.released_line)
+            at, by = self._line(here, miss.acquired_line), self._line(there, miss.released_line)
             needed = SCOPE_NAMES[miss.needed]
             if not miss.acquired:
                 return (
