@@ -99,7 +99,7 @@ def scatter_sum(
     goal = gl.program_id(0)
     shared.store(gl.load(x + (goal * rows + i) * columns + j))
     fence_async_shared()
-    gl.thread_barrier()
+    gl.barrier()
     for d in gl.static_range(RANKS):
         if goal == d:
             if REDUCED:
@@ -107,7 +107,7 @@ def scatter_sum(
             else:
                 tma.async_store(peers[d], [source * rows, 0], shared)
     _assembly(WAIT)
-    gl.thread_barrier()
+    gl.barrier()
     for d in gl.static_range(RANKS):
         if goal == d:
             gl.atomic_add(peer_flags[d], 1, sem="release", scope="sys")
@@ -115,7 +115,7 @@ def scatter_sum(
         bar = gl.allocate_shared_memory(gl.int64, [1], mbarrier.MBarrierLayout())
         mbarrier.init(bar, count=1)
         _await(own_flags, number)
-        gl.thread_barrier()
+        gl.barrier()
         total = gl.zeros([rows, columns], own.dtype, LAYOUT)
         slots: gl.constexpr = 1 if REDUCED else RANKS
         for slot in gl.static_range(slots):
@@ -123,7 +123,7 @@ def scatter_sum(
             tma.async_load(own, [slot * rows, 0], bar, shared)
             mbarrier.wait(bar, slot & 1)
             total += shared.load(LAYOUT)
-            gl.thread_barrier()
+            gl.barrier()
         mbarrier.invalidate(bar)
         gl.store(out + i * columns + j, total)
 
@@ -145,14 +145,14 @@ def push_and_load(
     if PUSHES:
         gl.store(peer + i * columns + j, gl.load(x + i * columns + j))
         _assembly(BEFORE)
-        gl.thread_barrier()
+        gl.barrier()
         gl.atomic_add(peer_flags, 1, sem="release", scope="sys")
     shared = gl.allocate_shared_memory(own.dtype, [rows, columns], own.layout)
     bar = gl.allocate_shared_memory(gl.int64, [1], mbarrier.MBarrierLayout())
     mbarrier.init(bar, count=1)
     _await(own_flags, epoch)
     _assembly(AFTER)
-    gl.thread_barrier()
+    gl.barrier()
     mbarrier.expect(bar, own.nbytes_per_cta)
     tma.async_load(own, [0, 0], bar, shared)
     mbarrier.wait(bar, 0)

@@ -7,8 +7,9 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import partial, wraps
 from typing import Any, Protocol
+from unittest import mock
 
 import numpy as np
 
@@ -25,6 +26,29 @@ from triton_ext.emulator.units.history import History
 MAX_DEVICES = 16
 CHUNK = 1024
 """Bytes that a copy moves at a time."""
+
+
+@contextlib.contextmanager
+def compiling_in_turn() -> Iterator[None]:
+    """Within it, threads that compile kernels do so one after the other.
+
+    `ast.parse` must not run in several at once (CPython 3.11: "AST constructor recursion depth
+    mismatch"); and what the first has compiled, the others find.
+    """
+    from triton.runtime.jit import JITFunction
+
+    def locked(name: str) -> Any:
+        lock, method = threading.RLock(), getattr(JITFunction, name)
+
+        @wraps(method)
+        def call(*args: Any, **options: Any) -> Any:
+            with lock:
+                return method(*args, **options)
+
+        return mock.patch.object(JITFunction, name, call)
+
+    with locked("_do_compile"), locked("parse"):
+        yield
 
 
 class Gpu(Protocol):
@@ -48,10 +72,16 @@ class EmulatedGpus:
     Args:
         gpus: one for each device.
         schedule: that of launches and copies among each other.
+        modes: what a thread that has a device enters.
     """
 
-    def __init__(self, gpus: Sequence[Gpu], schedule: Schedule) -> None:
-        self.gpus = list(gpus)
+    def __init__(
+        self,
+        gpus: Sequence[Gpu],
+        schedule: Schedule,
+        modes: Callable[[], contextlib.AbstractContextManager[Any]],
+    ) -> None:
+        self.gpus, self._modes = list(gpus), modes
         self._together = Together(len(gpus), schedule)
         self._own = threading.local()
         self._history = History(len(gpus))
@@ -93,12 +123,14 @@ class EmulatedGpus:
             LaunchError: there is no such device.
         """
         self._check(number)
-        stack = self._own.__dict__.setdefault("stack", [])
-        thread, error = threading.get_ident(), None
+        stack = self._own.__dict__.setdefault("stack", [0])
+        thread = threading.get_ident()
+        error: BaseException | None = None
         stack.append(number)
         self._together.expect(number, thread)
         try:
-            yield self.gpus[number]
+            with self._modes():
+                yield self.gpus[number]
         except BaseException as raised:
             error = raised
             raise
@@ -108,6 +140,11 @@ class EmulatedGpus:
                 self._together.leave(number, thread, error)
             finally:
                 self._together.settle(self._forget)
+
+    def select(self, number: int) -> None:
+        """Make a device the current one of the calling thread."""
+        self._check(number)
+        self._own.__dict__.setdefault("stack", [0])[-1] = number
 
     def run(self, function: Callable[[int], Any]) -> list[Any]:
         """Call a function for each device, in a thread of its own: `function(device)`.

@@ -25,7 +25,7 @@ from triton_ext.emulator.errors import LaunchError
 from triton_ext.emulator.host import wrong_architecture
 from triton_ext.emulator.host.counting import Event, count
 from triton_ext.emulator.host.cuda_graphs import captured
-from triton_ext.emulator.host.devices import MAX_DEVICES, EmulatedGpus
+from triton_ext.emulator.host.devices import MAX_DEVICES, EmulatedGpus, compiling_in_turn
 from triton_ext.emulator.host.reachable import Reachable
 from triton_ext.emulator.host.run import MAX_THREADS, allocation, prepare, register_buffers
 from triton_ext.emulator.instructions import decode
@@ -160,6 +160,11 @@ class EmulatedGpu:
     def of_thread(self) -> EmulatedGpu:
         """The GPU that the calling thread launches on: this one."""
         return self
+
+    def select(self, device: Any) -> None:
+        """Let the calling thread launch on another device, as ``torch.cuda.set_device`` does."""
+        if self.peers is not None:
+            self.peers.select(getattr(device, "index", device))
 
     def break_at(self, place: str, callback: Callable[[Stop], None]) -> Breakpoint:
         """Call `callback` whenever warps come to a line: with what their block's memories hold.
@@ -593,7 +598,7 @@ def emulate(
         LayoutError: another architecture, or a GPU that is not known.
         LaunchError: another schedule, or an illegal limit or buffer.
     """
-    from triton_ext.emulator.host.torch_cuda import MarkedEmpty, cuda_on_the_host
+    from triton_ext.emulator.host.torch_cuda import MarkedEmpty, Redirected, cuda_on_the_host
 
     end_quietly()
     limits = Limits(max_steps, timeout)
@@ -615,9 +620,19 @@ def emulate(
         for device in range(devices or 1)
     ]  # fmt: skip
     order = Schedule(schedule, seed)
+
+    def modes() -> contextlib.ExitStack:
+        """What each thread enters for itself."""
+        stack = contextlib.ExitStack()
+        if cuda_on_host:
+            stack.enter_context(Redirected())
+        if check_empty:
+            stack.enter_context(MarkedEmpty())
+        return stack
+
     gpu: EmulatedGpu | EmulatedGpus = gpus[0]
     if devices is not None:
-        gpu = EmulatedGpus(gpus, order)
+        gpu = EmulatedGpus(gpus, order, modes)
         for each in gpus:
             each.peers, each._programs = gpu, gpus[0]._programs
     register_buffers(GlobalMemory(), buffers)
@@ -625,5 +640,6 @@ def emulate(
         _entered(gpu),
         cuda_on_the_host(current_gpu) if cuda_on_host else contextlib.nullcontext(),
         MarkedEmpty() if check_empty else contextlib.nullcontext(),
+        contextlib.nullcontext() if devices is None else compiling_in_turn(),
     ):
         yield gpu

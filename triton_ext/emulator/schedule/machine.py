@@ -135,6 +135,7 @@ class Machine:
         changes: of global memory, and of what is under way, that another GPU could wait for.
         quantum: instructions that a block runs at most before another one gets its turn.
         learned: what its clusters that are done had seen of those of other launches.
+        hopeless: whether what runs only polls, and repeats itself.
         vain: how often in a row global memory was polled, and held what it had held before.
     """
 
@@ -152,6 +153,7 @@ class Machine:
     changes: int = 0
     quantum: int = QUANTUM
     vain: int = 0
+    hopeless: bool = False
     multiprocessors: int = field(init=False)
     counts: list[int] = field(init=False)
     global_order: GlobalOrder | None = field(default=None, init=False)
@@ -210,6 +212,8 @@ class Machine:
                 idle_progress, idle_since = self.progress, self.steps
                 done += 1  # what the last turn completed may have made others ready
             elif all(block.endless for each in resident for block in each.blocks):
+                done = 0
+            if self.hopeless:
                 done = 0
             if done and self.steps - idle_since < 8 * QUANTUM:
                 continue

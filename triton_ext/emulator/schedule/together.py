@@ -19,14 +19,14 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from triton_ext.emulator.errors import Deadlock, EmulationError, PeerStopped
-from triton_ext.emulator.schedule.machine import QUANTUM, Machine, Schedule
+from triton_ext.emulator.schedule.machine import Machine, Schedule
 
-SHORT = 128
-"""Instructions that a block runs at most while its launch only polls."""
-VAIN = 64
+LONG, SHORT = 512, 64
+"""Instructions that a block runs at most in a turn, and while its launch only polls."""
+VAIN = 16
 """Polls of a launch in vain, with nothing else under way, after which it is watched."""
-REPEATS = 32
-"""Turns in a row that lead to nothing new, after which it is called stuck."""
+REPEATS = 16
+"""Turns in a row that lead to nothing new, after which it is called hopeless."""
 GRACE = 0.1
 """Seconds for which launches wait for a thread that is on its way to the next one."""
 PATIENCE = 60.0
@@ -377,8 +377,9 @@ class Together:
             machine.progress += 1
             machine.vain = 0
             running.states.clear()
+            running.repeats, machine.hopeless = 0, False
         before = machine.changes, machine.progress, machine.vain
-        machine.quantum = SHORT if running.idle else QUANTUM
+        machine.quantum = SHORT if running.idle else LONG
         running.turn = self._turns
         try:
             running.stuck = next(running.rounds)
@@ -395,13 +396,14 @@ class Together:
             machine.vain = running.idle = 0
             self._changes += 1
             running.states.clear()
+            running.repeats = 0
         elif machine.progress == before[1] or machine.vain > before[2]:
             running.idle += 1
         if machine.vain > VAIN and not running.over:
             states = machine.states()
             running.repeats = running.repeats + 1 if states <= running.states else 0
             running.states |= states
-            running.stuck |= running.repeats > REPEATS
+        machine.hopeless = running.repeats > REPEATS
         running.changes = self._changes
 
     def _stall(self, live: list[_Running], news: float) -> None:
