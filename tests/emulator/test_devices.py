@@ -23,7 +23,7 @@ from triton_ext.emulator.errors import (  # noqa: E402
 )
 
 pytestmark = pytest.mark.usefixtures("no_binaries")
-SCHEDULES = [("eager", 0), ("lazy", 0), ("random", 1), ("random", 2), ("random", 3)]
+SCHEDULES = [("eager", 0), ("lazy", 0), ("random", 1), ("random", 2)]
 scheduled = pytest.mark.parametrize(("schedule", "seed"), SCHEDULES)
 PARTS, BLOCK = 2, 64
 LAYOUT = gl.BlockedLayout([1, 4], [4, 8], [2, 1], [1, 0])
@@ -80,7 +80,7 @@ def test_push_gather(schedule, seed):
 def test_calls_that_only_their_flags_order(schedule, seed):
     """With two buffers, a flag of the next call says that the one before was read."""
     with emulated(2, schedule, seed) as gpu:
-        assert gather(gpu, calls=5, meets=False, slots=2)
+        assert gather(gpu, calls=3, meets=False, slots=2)
 
 
 MISTAKES = {
@@ -131,14 +131,15 @@ def ring(gpu, ranks, slots, calls=1):
     return all(gpu.run(work))
 
 
-@pytest.mark.parametrize(("schedule", "seed"), SCHEDULES[:4])
-@pytest.mark.parametrize("ranks", [2, 4, 8])
-def test_a_ring_of_sums(ranks, schedule, seed):
-    with emulated(ranks, schedule, seed) as gpu:
+@pytest.mark.parametrize(
+    ("ranks", "schedule"), [*((n, s) for n in (2, 4) for s, _ in SCHEDULES[:3]), (8, "random")]
+)
+def test_a_ring_of_sums(ranks, schedule):
+    with emulated(ranks, schedule, seed=ranks) as gpu:
         assert ring(gpu, ranks, ranks - 1, calls=2 if ranks < 8 else 1)
 
 
-@pytest.mark.parametrize(("schedule", "seed"), SCHEDULES[:4])
+@pytest.mark.parametrize(("schedule", "seed"), SCHEDULES[:3])
 def test_a_buffer_of_the_peer_that_may_still_be_read(schedule, seed):
     """Of three GPUs, nobody knows whether the right one has read what it got two steps ago."""
     with emulated(4, schedule, seed) as gpu, pytest.raises(SynchronizationFault, match="device"):
