@@ -179,7 +179,8 @@ class EmulatedGpus:
             self._together.stop(error)
             raise
         if errors:
-            raise next((each for each in errors if not isinstance(each, PeerStopped)), errors[0])
+            first = next((each for each in errors if not isinstance(each, PeerStopped)), errors[0])
+            raise (first.__cause__ or first) if isinstance(first, PeerStopped) else first
         return results
 
     def barrier(self) -> None:

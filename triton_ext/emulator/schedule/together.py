@@ -146,13 +146,13 @@ class Together:
             self._of_device[device].remove(thread)
             if not any(thread in threads for threads in self._of_device.values()):
                 del self._away[thread]
-            failure = self._failure
-            if not any(self._of_device.values()):
+            failure, last = self._failure, not any(self._of_device.values())
+            if last:
                 self._failure = None
                 self._begun.clear()
             self._news = time.monotonic()
             self._changed.notify_all()
-        if error is None and failure is not None and isinstance(failure[1], Deadlock):
+        if last and error is None and failure is not None:
             raise failure[1]
 
     def stop(self, error: BaseException) -> None:
@@ -208,12 +208,12 @@ class Together:
                 stream.steps.clear()
             self._changed.notify_all()
 
-    def _check(self) -> None:
-        """Raise what a GPU is told when another one has failed."""
+    def _check(self, of: int) -> None:
+        """Raise what a GPU is told when it, or another one, has failed."""
         if self._failure is not None:
             device, error = self._failure
-            if isinstance(error, Deadlock):
-                raise error  # it is everybody's
+            if device == of or isinstance(error, Deadlock):  # that is everybody's
+                raise error
             what = error.message if isinstance(error, EmulationError) else str(error)
             raise PeerStopped(
                 f"device {device} has ended in {type(error).__name__}: {what.splitlines()[0]}"
@@ -234,7 +234,7 @@ class Together:
         with self._changed:
             if not self._running and not any(self._of_device.values()):
                 self._failure = None  # of a launch before, of which nobody else is to be told
-            self._check()
+            self._check(device)
             self._running.append(running)
             try:
                 self._until(device, lambda: running.over)
@@ -244,15 +244,15 @@ class Together:
                     self._favoured = None
             if running.error is not None:
                 raise running.error
-            self._check()
+            self._check(device)
 
     def drain(self, device: int) -> None:
         """Wait for a GPU's copies."""
         with self._changed:
-            self._check()
+            self._check(device)
             mine = [stream for (owner, _), stream in self.streams.items() if owner == device]
             self._until(device, lambda: not any(stream.steps for stream in mine))
-            self._check()
+            self._check(device)
 
     def meet(self, device: int, then: Callable[[], None]) -> None:
         """Wait until each GPU has come here, and all copies are made.
@@ -261,7 +261,7 @@ class Together:
             then: done once, before they go on.
         """
         with self._changed:
-            self._check()
+            self._check(device)
             before = self._met
             self._meeting.add(device)
 
@@ -279,12 +279,12 @@ class Together:
                 self._until(device, over)
             finally:
                 self._meeting.discard(device)
-            self._check()
+            self._check(device)
 
     def add(self, device: int, number: int, steps: list[Step]) -> None:
         """More to do for a stream of copies."""
         with self._changed:
-            self._check()
+            self._check(device)
             self.streams.setdefault((device, number), Stream()).steps.extend(steps)
             self._news = time.monotonic()
             self._changed.notify_all()
