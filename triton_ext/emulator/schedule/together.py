@@ -126,6 +126,8 @@ class Together:
     def expect(self, device: int, thread: int) -> None:
         """A thread is going to work on a GPU."""
         with self._changed:
+            if not self._begun and not self._running:
+                self._failure = None
             self._of_device[device].append(thread)
             self._begun.add(device)
             self._away[thread] = self._news = time.monotonic()
