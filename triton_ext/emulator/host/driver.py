@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, overload
 
 import ml_dtypes
 import numpy as np
@@ -545,7 +545,19 @@ def current_gpu() -> EmulatedGpu:
     return gpu
 
 
-@contextlib.contextmanager
+@overload
+def emulate(
+    arch: Any = "sm_100", *, devices: int, **options: Any
+) -> contextlib.AbstractContextManager[EmulatedGpus]: ...
+
+
+@overload
+def emulate(
+    arch: Any = "sm_100", **options: Any
+) -> contextlib.AbstractContextManager[EmulatedGpu]: ...
+
+
+@contextlib.contextmanager  # type: ignore[misc]  # which options there are, only the next lines say
 def emulate(
     arch: Any = "sm_100",
     *,
