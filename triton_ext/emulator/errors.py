@@ -111,3 +111,7 @@ class Deadlock(EmulationError):
 
 class LimitReached(EmulationError):
     """`max_steps` or `timeout` is reached; says where the instructions went."""
+
+
+class PeerStopped(EmulationError):
+    """Another emulated GPU has failed; its error is the cause of this one."""

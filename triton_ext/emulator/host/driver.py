@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, overload
 
 import ml_dtypes
 import numpy as np
@@ -25,6 +25,7 @@ from triton_ext.emulator.errors import LaunchError
 from triton_ext.emulator.host import wrong_architecture
 from triton_ext.emulator.host.counting import Event, count
 from triton_ext.emulator.host.cuda_graphs import captured
+from triton_ext.emulator.host.devices import MAX_DEVICES, EmulatedGpus, compiling_in_turn
 from triton_ext.emulator.host.reachable import Reachable
 from triton_ext.emulator.host.run import MAX_THREADS, allocation, prepare, register_buffers
 from triton_ext.emulator.instructions import decode
@@ -82,6 +83,8 @@ class EmulatedGpu:
         model: the GPU whose time is predicted, or None.
         values: whether all is computed; else time alone is asked for.
         timelines: with a `model`, what each launch would take, in their order.
+        device: its number, if there are several GPUs.
+        peers: all of them, or None.
     """
 
     arch: Architecture
@@ -100,6 +103,8 @@ class EmulatedGpu:
     model: Gpu | None = None
     values: bool = True
     timelines: list[Timeline] = field(default_factory=list)
+    device: int = 0
+    peers: EmulatedGpus | None = field(default=None, repr=False)
     _programs: dict[str, Program] = field(default_factory=dict, repr=False)
     _breakpoints: Breakpoints | None = field(default=None, repr=False)
 
@@ -120,6 +125,8 @@ class EmulatedGpu:
         Args:
             registers: of a thread; 0 if that is not known.
         """
+        if self.peers is not None:
+            self.peers.admit(self.device, memory)
         register_buffers(memory, self.buffers)
         block = (*program.kernel.directives.get("reqntid", (WARP_THREADS,)), 1, 1)[:3]
         launch = prepare(
@@ -135,16 +142,29 @@ class EmulatedGpu:
             check_races=self.check_races,
             check_empty=self.check_empty,
         )
+        if self.peers is not None:
+            launch = self.peers.place(self.device, launch)
         schedule = Schedule(self.schedule, self.seed + self.launches)
         machine = Machine(program, launch, schedule, self.observer, self.limits)
         self.launches += 1
         try:
-            if self.model is None:
+            if self.peers is not None:
+                self.peers.execute(self.device, machine)
+            elif self.model is None:
                 execute(machine)
             else:
                 self.timelines.append(timed(machine, self.model, registers, self.values))
         finally:
             self.steps += machine.steps
+
+    def of_thread(self) -> EmulatedGpu:
+        """The GPU that the calling thread launches on: this one."""
+        return self
+
+    def select(self, device: Any) -> None:
+        """Let the calling thread launch on another device, as ``torch.cuda.set_device`` does."""
+        if self.peers is not None:
+            self.peers.select(getattr(device, "index", device))
 
     def break_at(self, place: str, callback: Callable[[Stop], None]) -> Breakpoint:
         """Call `callback` whenever warps come to a line: with what their block's memories hold.
@@ -407,7 +427,7 @@ class _Entered:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._all: list[tuple[int, EmulatedGpu]] = []
+        self._all: list[tuple[int, EmulatedGpu | EmulatedGpus]] = []
         self._restore = contextlib.ExitStack()
 
     def current(self) -> EmulatedGpu | None:
@@ -416,10 +436,11 @@ class _Entered:
         entered, own = self._all, threading.get_ident()
         mine = [gpu for thread, gpu in entered if thread == own]
         every = mine or [gpu for _, gpu in entered]
-        return every[-1] if every else None
+        found: EmulatedGpu | None = every[-1].of_thread() if every else None
+        return found
 
     @contextlib.contextmanager
-    def __call__(self, gpu: EmulatedGpu) -> Iterator[None]:
+    def __call__(self, gpu: EmulatedGpu | EmulatedGpus) -> Iterator[None]:
         """Within it `gpu` is entered. The first one installs the driver, the last one leaves it."""
         entry = threading.get_ident(), gpu
         with self._lock:
@@ -524,10 +545,23 @@ def current_gpu() -> EmulatedGpu:
     return gpu
 
 
-@contextlib.contextmanager
+@overload
+def emulate(
+    arch: Any = "sm_100", *, devices: int, **options: Any
+) -> contextlib.AbstractContextManager[EmulatedGpus]: ...
+
+
+@overload
+def emulate(
+    arch: Any = "sm_100", **options: Any
+) -> contextlib.AbstractContextManager[EmulatedGpu]: ...
+
+
+@contextlib.contextmanager  # type: ignore[misc]  # which options there are, only the next lines say
 def emulate(
     arch: Any = "sm_100",
     *,
+    devices: int | None = None,
     schedule: str = "eager",
     seed: int = 0,
     observer: Observer | None = None,
@@ -541,15 +575,17 @@ def emulate(
     check_empty: bool = False,
     time: Any = None,
     values: bool = True,
-) -> Iterator[EmulatedGpu]:
+) -> Iterator[Any]:
     """Make an emulated GPU the one that Triton and Gluon kernels run on.
 
     Kernels are compiled by the real compiler for the target, and work on CPU tensors. A kernel
     reaches the memory that its arguments span, and that of tensors whose addresses lie in it.
-    Emulated GPUs may be nested, and threads may each have their own.
+    Emulated GPUs may be nested, and threads may each have their own. Yields the `EmulatedGpu`, or
+    with `devices` the `EmulatedGpus`.
 
     Args:
         arch: "sm_90" or "sm_100".
+        devices: so many GPUs, that reach each other's memory: see `EmulatedGpus`. None for one.
         schedule: when asynchronous work is done: "eager", "lazy" or "random".
         seed: the random schedule's.
         observer: told of what happens, such as a `Trace` or `Statistics`.
@@ -574,7 +610,7 @@ def emulate(
         LayoutError: another architecture, or a GPU that is not known.
         LaunchError: another schedule, or an illegal limit or buffer.
     """
-    from triton_ext.emulator.host.torch_cuda import MarkedEmpty, cuda_on_the_host
+    from triton_ext.emulator.host.torch_cuda import MarkedEmpty, Redirected, cuda_on_the_host
 
     end_quietly()
     limits = Limits(max_steps, timeout)
@@ -584,15 +620,38 @@ def emulate(
         raise LaunchError(f"schedule {schedule!r}: time is predicted with the eager schedule alone")
     if model is None and not values:
         raise LaunchError("values=False is for predicting time: give time=, too")
-    gpu = EmulatedGpu(
-        arch, schedule, seed, observer, idle, buffers, limits, check_layouts, check_races,
-        check_empty, model=model, values=values,
-    )  # fmt: skip
-    Schedule(schedule, seed)
+    if devices is not None and not (type(devices) is int and 1 <= devices <= MAX_DEVICES):
+        raise LaunchError(f"devices = {devices!r}: must be in [1, {MAX_DEVICES}]")
+    if devices is not None and model is not None:
+        raise LaunchError("time is predicted of one GPU: leave devices= out")
+    gpus = [
+        EmulatedGpu(
+            arch, schedule, seed, observer, idle, buffers, limits, check_layouts, check_races,
+            check_empty, model=model, values=values, device=device,
+        )
+        for device in range(devices or 1)
+    ]  # fmt: skip
+    order = Schedule(schedule, seed)
+
+    def modes() -> contextlib.ExitStack:
+        """What each thread enters for itself."""
+        stack = contextlib.ExitStack()
+        if cuda_on_host:
+            stack.enter_context(Redirected())
+        if check_empty:
+            stack.enter_context(MarkedEmpty())
+        return stack
+
+    gpu: EmulatedGpu | EmulatedGpus = gpus[0]
+    if devices is not None:
+        gpu = EmulatedGpus(gpus, order, modes)
+        for each in gpus:
+            each.peers, each._programs = gpu, gpus[0]._programs
     register_buffers(GlobalMemory(), buffers)
     with (
         _entered(gpu),
         cuda_on_the_host(current_gpu) if cuda_on_host else contextlib.nullcontext(),
         MarkedEmpty() if check_empty else contextlib.nullcontext(),
+        contextlib.nullcontext() if devices is None else compiling_in_turn(),
     ):
         yield gpu

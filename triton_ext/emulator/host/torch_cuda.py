@@ -35,8 +35,8 @@ def _on_host(value: Any) -> Any:
     return value
 
 
-class _Redirect(TorchFunctionMode):
-    """Sends what is asked for on a CUDA device to the host."""
+class Redirected(TorchFunctionMode):
+    """Sends what the calling thread asks for on a CUDA device to the host."""
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -140,14 +140,14 @@ def cuda_on_the_host(current: Callable[[], Any]) -> Iterator[None]:
     Of several that overlap, in whatever order they end, the last one puts torch's own back.
 
     Args:
-        current: the GPU of the calling thread, which has an ``arch``.
+        current: the `EmulatedGpu` of the calling thread.
     """
     global _users
     stand_ins: dict[str, Any] = {
         "is_available": lambda: True,
-        "device_count": lambda: 1,
-        "current_device": lambda: 0,
-        "set_device": lambda device: None,
+        "device_count": lambda: 1 if current().peers is None else len(current().peers.gpus),
+        "current_device": lambda: current().device,
+        "set_device": lambda device: current().select(device),
         "get_device_capability": lambda device=None: divmod(current().arch, 10),
         "get_device_properties": lambda device=None: _properties(current().arch),
         "get_device_name": lambda device=None: _properties(current().arch).name,
@@ -189,7 +189,7 @@ def cuda_on_the_host(current: Callable[[], Any]) -> Iterator[None]:
             _patches.enter_context(mock.patch.object(torch.cpu, "set_stream", create=True))
             _patches.enter_context(benchmarks_count(current))
     try:
-        with _Redirect():
+        with Redirected():
             yield
     finally:
         with _lock:

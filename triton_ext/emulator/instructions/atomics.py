@@ -102,7 +102,6 @@ class _Atomic:
 
     def apply(self, cta: Cta, lanes: Lanes, addresses: Array, value: Array, second: Array) -> Array:
         """Do it for (lanes, elements); the old values."""
-        cta.machine.progress += 1
         old = np.empty(value.shape, self.dtype)
         for space, start, here in (
             split_generic(addresses)
@@ -131,7 +130,7 @@ class _Atomic:
         def mine(chosen: Array) -> global_order.By | None:
             return by and by.lanes(chosen)
 
-        return self._rounds(
+        old, changed = self._rounds(
             addresses,
             value,
             second,
@@ -139,6 +138,13 @@ class _Atomic:
             lambda chosen: memory.load(addresses[chosen], self.width, mine(chosen)),
             lambda chosen, values: memory.store(addresses[chosen], values, mine(chosen)),
         )
+        if changed:
+            cta.machine.progress += 1
+            cta.machine.changes += 1
+        else:
+            key = cta.index, int(agents[0]), int(addresses[0])
+            cta.machine.polled(key, old[0].tobytes())
+        return old
 
     def _in_shared(
         self, cta: Cta, lanes: Lanes, addresses: Array, value: Array, second: Array
@@ -161,7 +167,7 @@ class _Atomic:
         memory_order.read(cta, rank, agents, self.order)
         memory_order.write(cta, rank, agents, self.order)
         memory, event = peer(cta, rank).shared, cta.cluster.clocks.tick(agents)
-        return self._rounds(
+        old, changed = self._rounds(
             offsets,
             value,
             second,
@@ -171,6 +177,8 @@ class _Atomic:
                 offsets[chosen], values, by_lane[chosen], event
             ),
         )
+        cta.machine.progress += changed
+        return old
 
     def _flushing(self, old: Array, value: Array, second: Array) -> Any:
         return flush(self.update(flush(old, "f32"), flush(value, "f32"), second), "f32")
@@ -188,13 +196,21 @@ class _Atomic:
         update: Update,
         load: Callable[[Array], Bytes],
         store: Callable[[Array, Bytes], None],
-    ) -> Array:
-        """Read, compute and write, as often as an address comes; `load` and `store` take lanes."""
+    ) -> tuple[Array, bool]:
+        """Read, compute and write, as often as an address comes; `load` and `store` take lanes.
+
+        Returns:
+            The old values, and whether memory has changed.
+        """
+        changed = False
 
         def change(chosen: Array, value: Array, second: Array) -> Array:
-            before = np.ascontiguousarray(load(chosen)).view(self.dtype)
-            after = np.ascontiguousarray(update(before, value, second), self.dtype)
-            store(chosen, after.view(np.uint8))
+            nonlocal changed
+            bytes_before = np.ascontiguousarray(load(chosen))
+            before = bytes_before.view(self.dtype)
+            after = np.ascontiguousarray(update(before, value, second), self.dtype).view(np.uint8)
+            changed = changed or not np.array_equal(bytes_before, after)
+            store(chosen, after)
             return before
 
         old = np.empty(value.shape, self.dtype)
@@ -204,10 +220,10 @@ class _Atomic:
             starts = np.flatnonzero(np.diff(addresses[order], prepend=addresses[order[0]] - 1))
             value = self.reducible.reduceat(value[order], starts, axis=0, dtype=self.dtype)
             change(order[starts], value, value)
-            return old
+            return old, changed
         for chosen in rounds:
             old[chosen] = change(chosen, value[chosen], second[chosen])
-        return old
+        return old, changed
 
 
 @instruction("atom", "red")

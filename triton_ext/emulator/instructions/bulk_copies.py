@@ -18,7 +18,7 @@ from triton_ext.emulator.errors import (
 )
 from triton_ext.emulator.state import lanes as lane_sets
 from triton_ext.emulator.state.block import Cta
-from triton_ext.emulator.state.clocks import WIDEST, Clock
+from triton_ext.emulator.state.clocks import SYSTEM, Clock
 from triton_ext.emulator.state.in_flight import BulkCopy
 from triton_ext.emulator.state.lanes import Lanes
 from triton_ext.emulator.state.memory import RANK_SHIFT, Bytes
@@ -391,7 +391,7 @@ def _store_box(
         int(lane_sets.indices(lane)[0]),
         read,
         lambda values, by: copy.write_global(cta, values, by, combine),
-        WIDEST if operation else 0,
+        SYSTEM if operation else 0,
     )
 
 
@@ -519,7 +519,7 @@ def _bulk_out(
                 int(lane_sets.indices(lane)[0]),
                 _reader_of(cta, where, size),
                 _writer_of(cta, goal, masks[position], combine, dtype),
-                0 if combine is None else WIDEST,
+                0 if combine is None else SYSTEM,
             )
 
     return run

@@ -41,11 +41,13 @@ def fence(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
 @instruction("fence.proxy.async")
 def async_proxy(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     space = modifiers.one_of(("global", "shared::cta", "shared::cluster"))
-    if space == "global":  # proxies are not told apart in global memory: see docs/emulator.md
-        return lambda cta, lanes: None
+    if space == "global":  # told apart only in what several GPUs share: see docs/emulator.md
+        return lambda cta, lanes: cta.cluster.clocks.global_proxy_fence(cta.agents(lanes))
 
     def run(cta: Cta, lanes: Lanes) -> None:
         agents = cta.agents(lanes)
+        if not space:
+            cta.cluster.clocks.global_proxy_fence(agents)
         cta.cluster.clocks.proxy_fence(agents)
         if space != "shared::cta":
             # Triton lets barrier.cluster.arrive.relaxed follow it, with no other fence between,

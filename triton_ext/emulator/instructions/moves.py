@@ -122,9 +122,12 @@ def load_bytes(
             memory_order.read_global(cta, agents, addresses, order, scope)
         by = global_order.threads(cta, lanes, scope) if space == "global" else None
         try:
-            return cta.launch.memory.load(addresses, width, by)
+            values = cta.launch.memory.load(addresses, width, by)
         except MemoryFault as fault:
             raise _blamed(fault, cta, lanes) from None
+        if order:
+            cta.machine.polled((cta.index, int(agents[0]), int(addresses[0])), values[0].tobytes())
+        return values
     if space == "shared":
         ranks, offsets = split_shared(addresses)
         agents = cta.agents_of_lanes(lanes)
@@ -174,6 +177,7 @@ def store_bytes(
             part = lanes if here.all() else lane_sets.select(lanes, here)
             store_bytes(cta, part, name, addresses[here] - window, values[here], order, scope)
     elif space == "global":
+        cta.machine.changes += 1
         by = global_order.threads(cta, lanes, scope)
         if order:
             agents = cta.agents_of_lanes(lanes)
@@ -286,6 +290,8 @@ def _access(
     symbol = operands.symbol(address.strip("[] ").partition("+")[0].strip(), at.scope)
     if space == "param" and symbol is not None:
         space = symbol.space
+    if order in ("volatile", "mmio"):  # as relaxed ones of all GPUs (PTX ISA, "ld.volatile")
+        scope = "sys"
     width = memory_order.SCOPES[scope] if order else 0
     return _Access(space, type_name, order, width, texts, operands.address(address, at))
 

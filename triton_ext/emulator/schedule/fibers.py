@@ -264,6 +264,11 @@ class Fibers:
         files = (self.cta.files[name][:, chosen] for name in ("pred", "b16", "b32", "b64", "b128"))
         return hash(tuple(each.tobytes() for each in (where[chosen], *files)))
 
+    def states(self) -> list[tuple[int, int]]:
+        """The same for each warp, and for the block's shared memory."""
+        warps = [(warp, self._state((warp,))) for warp in range(self.cta.warps)]
+        return [*warps, (-1, hash(self.cta.shared.data.tobytes()))]
+
     def _follow(self, fiber: Fiber, outcome: Wait | Jump | Split | Park) -> bool:
         """Do what the instruction answers; whether the fiber stops running."""
         if isinstance(outcome, Wait):

@@ -6,7 +6,7 @@ import math
 import random
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -24,6 +24,7 @@ from triton_ext.emulator.schedule.fibers import MANY_LAPS, Fiber, Fibers
 from triton_ext.emulator.schedule.observers import Observer
 from triton_ext.emulator.state import lanes as lane_sets
 from triton_ext.emulator.state.block import AsyncOperation, Cluster, Cta, Launch
+from triton_ext.emulator.state.clocks import Foreign, merged
 from triton_ext.emulator.state.lanes import Lanes
 from triton_ext.emulator.state.tensor_map_memory import MadeTensorMap
 from triton_ext.emulator.units.global_order import GlobalOrder
@@ -131,6 +132,11 @@ class Machine:
             `triton_ext.emulator.state.block.Gpu`.
         pending: asynchronous operations that are issued, and not done.
         on_cluster: called when a cluster is done.
+        changes: of global memory, and of what is under way, that another GPU could wait for.
+        quantum: instructions that a block runs at most before another one gets its turn.
+        learned: what its clusters that are done had seen of those of other launches.
+        hopeless: whether what runs only polls, and repeats itself.
+        vain: how often in a row global memory was polled, and held what it had held before.
     """
 
     program: Program
@@ -144,10 +150,17 @@ class Machine:
     pending: deque[AsyncOperation] = field(default_factory=deque)
     on_cluster: Callable[[], None] = lambda: None
     values: bool = True
+    changes: int = 0
+    quantum: int = QUANTUM
+    vain: int = 0
+    hopeless: bool = False
     multiprocessors: int = field(init=False)
     counts: list[int] = field(init=False)
     global_order: GlobalOrder | None = field(default=None, init=False)
+    learned: Foreign = field(default_factory=dict, init=False)
     _waiting: Sequence[int] = field(default=range(0), init=False)
+    _resident: list[_Resident] = field(default_factory=list, init=False)
+    _polled: dict[tuple[object, ...], bytes] = field(default_factory=dict, init=False)
     _timed_out_at: int = field(default=-1, init=False)
     _rounds: int = field(default=0, init=False)
 
@@ -169,39 +182,60 @@ class Machine:
         Raises:
             EmulationError: what the kernel does wrong.
         """
-        self._waiting = range(self.launch.clusters) if numbers is None else numbers
-        resident: list[_Resident] = []
-        limit = max(1, self.multiprocessors // math.prod(self.launch.cluster))
-        idle_since, idle_progress = 0, -1
         with np.errstate(all="ignore"):
-            while self._waiting or resident:
-                if not resident:
-                    resident.append(self._start())
-                done = self._turn(resident)
-                over = self.steps >= self.limits.max_steps or time.monotonic() > self._deadline
-                if over and (self._waiting or any(not each.finished for each in resident)):
-                    raise self._limit_reached(resident)
-                for each in [each for each in resident if each.finished]:
-                    self._finish(each.cluster)
-                    resident.remove(each)
-                    done += 1
-                if self.progress != idle_progress:
-                    idle_progress, idle_since = self.progress, self.steps
-                    done += 1  # what the last turn completed may have made others ready
-                elif all(block.endless for each in resident for block in each.blocks):
-                    done = 0
-                if done and self.steps - idle_since < 8 * QUANTUM:
-                    continue
-                if self._complete_one():
-                    continue
-                if not done and self._time_out(resident):
-                    continue
-                if self._waiting and len(resident) < limit:
-                    resident.append(self._start())
-                    continue
-                if done and self.steps - idle_since < NO_PROGRESS_LIMIT:
-                    continue
-                raise self._deadlock(resident)
+            for stuck in self.rounds(numbers):
+                if stuck:
+                    raise self.deadlock()
+
+    def rounds(self, numbers: Sequence[int] | None = None) -> Iterator[bool]:
+        """As `run`, step by step: before each turn of its blocks it says whether all of them wait
+        for what nobody here will do.
+        """
+        self._waiting = range(self.launch.clusters) if numbers is None else numbers
+        resident = self._resident = []
+        limit = max(1, self.multiprocessors // math.prod(self.launch.cluster))
+        idle_since, idle_progress, stuck = 0, -1, False
+        while self._waiting or resident:
+            yield stuck
+            stuck = False
+            if not resident:
+                resident.append(self._start())
+            done = self._turn(resident)
+            over = self.steps >= self.limits.max_steps or time.monotonic() > self._deadline
+            if over and (self._waiting or any(not each.finished for each in resident)):
+                raise self._limit_reached(resident)
+            for each in [each for each in resident if each.finished]:
+                self._finish(each.cluster)
+                resident.remove(each)
+                done += 1
+            if self.progress != idle_progress:
+                idle_progress, idle_since = self.progress, self.steps
+                done += 1  # what the last turn completed may have made others ready
+            elif all(block.endless for each in resident for block in each.blocks):
+                done = 0
+            if self.hopeless:
+                done = 0
+            if done and self.steps - idle_since < 8 * QUANTUM:
+                continue
+            if self._complete_one():
+                continue
+            if not done and self._time_out(resident):
+                continue
+            if self._waiting and len(resident) < limit:
+                resident.append(self._start())
+                continue
+            stuck = not done or self.steps - idle_since >= NO_PROGRESS_LIMIT
+
+    def polled(self, key: tuple[object, ...], value: bytes) -> None:
+        """Somebody has asked an address in global memory that others may write, or change."""
+        same = self._polled.get(key) == value
+        self._polled[key] = value
+        self.vain = self.vain + 1 if same else 0
+
+    def states(self) -> set[tuple[int, ...]]:
+        """A number for the state of each warp of the blocks that run, and of their memory."""
+        blocks = [block for each in self._resident for block in each.blocks]
+        return {(number, *state) for number, block in enumerate(blocks) for state in block.states()}
 
     def take_cluster(self) -> int | None:
         """Take the next cluster that has not started off the grid: its number, if there is one."""
@@ -213,6 +247,7 @@ class Machine:
     def _start(self) -> _Resident:
         number = self.take_cluster()
         assert number is not None
+        self.changes += 1
         cluster = Cluster(self, number)
         choose, steps = self.schedule.choose, self.program.steps
         blocks = [Fibers(cta, steps, choose, self._complete, self.observer) for cta in cluster.ctas]
@@ -223,7 +258,7 @@ class Machine:
         for block in (block for each in resident for block in each.blocks):
             if not block.cta.finished:
                 left = self.limits.max_steps - self.steps
-                done += block.run(min(self.schedule.quantum(), left))
+                done += block.run(min(self.schedule.quantum(), self.quantum, left))
             done += self._complete_due()
         return done
 
@@ -233,6 +268,9 @@ class Machine:
         for cta in cluster.ctas:
             for check in CHECKS_AT_EXIT:
                 check(cta)
+        self.changes += 1
+        if self.launch.history is not None:
+            self.learned = merged(self.learned, cluster.clocks.learned())
         self.on_cluster()
 
     # -------------------------------------------------------- asynchronous work
@@ -240,6 +278,7 @@ class Machine:
     def issue(self, operation: AsyncOperation) -> None:
         """Take an operation over; the eager schedule performs it at once."""
         self.pending.append(operation)
+        self.changes += 1
         if self.schedule.name == "eager":
             self._complete_due()
 
@@ -286,6 +325,7 @@ class Machine:
             error.where = error.where or operation.cta.describe(operation.lanes)
             raise
         self.progress += 1
+        self.changes += 1
         if self.observer is not None:
             self.observer.completed(operation)
 
@@ -301,9 +341,9 @@ class Machine:
         ended = [block.time_out() for each in resident for block in each.blocks]
         return any(ended)
 
-    @staticmethod
-    def _deadlock(resident: list[_Resident]) -> EmulationError:
-        blocks = [block for each in resident for block in each.blocks]
+    def deadlock(self) -> EmulationError:
+        """What to raise when no thread can go on: who waits for what."""
+        blocks = [block for each in self._resident for block in each.blocks]
         stuck = [found for block in blocks for found in block.stuck()]
         # Who stands at bar.sync mostly waits for those that wait for an mbarrier; and these for
         # those that wait at one at which nobody has come.

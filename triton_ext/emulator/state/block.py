@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from triton_ext.emulator.state import lanes as lane_sets
 from triton_ext.emulator.state.barriers import ClusterBarrier, MBarrier, NamedBarrier
-from triton_ext.emulator.state.clocks import Agents, Clock, Clocks
+from triton_ext.emulator.state.clocks import Agents, Clock, Clocks, Foreign
 from triton_ext.emulator.state.in_flight import (
     Arrival,
     BulkGroups,
@@ -86,6 +86,10 @@ class Launch:
         check_races: whether accesses to global memory must be ordered.
         check_empty: whether global memory must have been written before it is read.
         in_clusters: whether the launch, or the kernel, asks for clusters, be it of one block.
+        device: the number of the GPU, of several.
+        first_cluster: the number of the first cluster, among those of all GPUs.
+        known: what is ordered before the launch; None if there is one GPU.
+        history: a `triton_ext.emulator.units.history.History`, or None.
     """
 
     storage: Storage
@@ -100,6 +104,10 @@ class Launch:
     check_races: bool = True
     check_empty: bool = False
     in_clusters: bool = True
+    device: int = 0
+    first_cluster: int = 0
+    known: Foreign | None = None
+    history: Any = None
 
     @property
     def clusters(self) -> int:
@@ -175,6 +183,7 @@ class Gpu(Protocol):
         launch: what is running.
         steps: instructions executed so far: the clock that a kernel can read.
         progress: to be increased with every change that another thread could wait for.
+        changes: with every one of global memory, that another GPU could wait for.
         multiprocessors: their number.
         counts: how often each instruction of the program was executed.
         values: whether the products of wgmma are computed.
@@ -186,6 +195,7 @@ class Gpu(Protocol):
     global_order: Any
     steps: int
     progress: int
+    changes: int
     multiprocessors: int
     counts: list[int]
     values: bool
@@ -197,6 +207,9 @@ class Gpu(Protocol):
 
     def issue(self, operation: AsyncOperation) -> None:
         """Take an operation over; it is performed now or later, as the schedule says."""
+
+    def polled(self, key: tuple[object, ...], value: bytes) -> None:
+        """Somebody has asked an address in global memory that others may write, or change."""
 
     def take_cluster(self) -> int | None:
         """Take the next cluster that has not started off the grid: its number, if there is one."""
@@ -226,6 +239,7 @@ class Cluster:
 
     Attributes:
         number: in the grid, in the order of launch.
+        identity: its number among those of all GPUs.
         indices: those of its blocks.
         clocks: what each agent of its blocks has seen.
         barrier: ``barrier.cluster``.
@@ -236,10 +250,12 @@ class Cluster:
 
     def __init__(self, machine: Gpu, number: int) -> None:
         self.machine, self.number = machine, number
+        self.identity = machine.launch.first_cluster + number
         self.indices = indices = machine.launch.blocks(number)
         self._warps = -(-machine.launch.threads // WARP_THREADS)
         self._agents_each = agents_of_block(self._warps)
-        self.clocks = Clocks(len(indices) * self._agents_each)
+        agents, known = len(indices) * self._agents_each, machine.launch.known
+        self.clocks = Clocks(agents, self.identity, known)
         self.ctas = [Cta(self, index, rank) for rank, index in enumerate(indices)]
         self.barrier = ClusterBarrier([cta.live for cta in self.ctas], self.clocks)
         self.released: dict[int, Clock] = {}

@@ -31,8 +31,8 @@ def merged(one: Foreign, other: Foreign) -> Foreign:
     return found
 
 
-WIDEST = 3
-"""The scope of a fence: 1 is the block, 2 the cluster, 3 the GPU."""
+WIDEST, SYSTEM = 3, 4
+"""Scopes: 1 is the block, 2 the cluster, 3 the GPU, 4 all of them."""
 
 
 @dataclass
@@ -42,37 +42,49 @@ class Clock:
     Attributes:
         seen, fenced: see the module.
         foreign: what it has seen of other clusters, which flags in global memory tell.
+        proxied: what the asynchronous proxy has seen of the writes of all clusters to memory that
+            several GPUs share.
     """
 
     seen: NDArray[np.int64]
     fenced: NDArray[np.int64]
     foreign: Foreign = field(default_factory=dict)
+    proxied: Foreign = field(default_factory=dict)
 
     def absorb(self, other: Clock) -> None:
         """From now on this clock includes what the other has seen."""
         np.maximum(self.seen, other.seen, out=self.seen)
         np.maximum(self.fenced, other.fenced, out=self.fenced)
         self.foreign = merged(self.foreign, other.foreign)
+        self.proxied = merged(self.proxied, other.proxied)
 
     def copy(self) -> Clock:
-        return Clock(self.seen.copy(), self.fenced.copy(), self.foreign)
+        return Clock(self.seen.copy(), self.fenced.copy(), self.foreign, self.proxied)
 
 
 class Clocks:
     """The clocks of all agents of a cluster.
 
+    Args:
+        agents: their number.
+        number: the cluster's, among those of all GPUs.
+        known: what they all have seen of other clusters; None if there is one GPU.
+
     Attributes:
         foreign: by agent, what it has seen of other clusters.
+        proxied: see `Clock`.
         met: of each warp, the last event before its lanes met (``bar.warp.sync`` and its like).
     """
 
-    def __init__(self, agents: int) -> None:
-        self.agents = agents
+    def __init__(self, agents: int, number: int = 0, known: Foreign | None = None) -> None:
+        self.agents, self.number = agents, number
+        self._peers = known is not None
         self.seen = np.zeros((agents, agents), np.int64)
         self.fenced = np.zeros((agents, agents), np.int64)
         self.events = 0
         self.met: NDArray[np.int64] = np.zeros(agents, np.int64)
-        self.foreign: dict[int, Foreign] = {}
+        self.foreign: dict[int, Foreign] = dict.fromkeys(range(agents), known) if known else {}
+        self.proxied: dict[int, Foreign] = dict(self.foreign)
         self._published: dict[int, dict[int, Clock]] = {}
         self._observed: dict[int, dict[int, Clock]] = {}
 
@@ -115,6 +127,9 @@ class Clocks:
         if self.foreign:
             for agent in agents.tolist():
                 clock.foreign = merged(clock.foreign, self.foreign.get(agent, {}))
+        if self.proxied:
+            for agent in agents.tolist():
+                clock.proxied = merged(clock.proxied, self.proxied.get(agent, {}))
         return clock
 
     def knows(self, agent: int) -> NDArray[np.int64]:
@@ -131,10 +146,28 @@ class Clocks:
         if clock.foreign:
             for agent in agents.tolist():
                 self.foreign[agent] = merged(self.foreign.get(agent, {}), clock.foreign)
+        if clock.proxied:
+            for agent in agents.tolist():
+                self.proxied[agent] = merged(self.proxied.get(agent, {}), clock.proxied)
+
+    def learned(self) -> Foreign:
+        """What all agents have seen of other clusters."""
+        found: Foreign = {}
+        for each in self.foreign.values():
+            found = merged(found, each)
+        return found
 
     def proxy_fence(self, agents: Agents) -> None:
         """The asynchronous proxy sees what `agents` have seen, once it acquires their clock."""
         self.fenced[agents] = np.maximum(self.fenced[agents], self.seen[agents])
+
+    def global_proxy_fence(self, agents: Agents) -> None:
+        """The same of what they have seen in the memory that several GPUs share."""
+        if not self._peers:
+            return
+        for agent in agents.tolist():
+            seen = {**self.foreign.get(agent, {}), self.number: self.seen[agent].copy()}
+            self.proxied[agent] = merged(self.proxied.get(agent, {}), seen)
 
     # ------------------------------------------------- fences with relaxed accesses
     # PTX ISA, "Release and Acquire Patterns": a fence before a relaxed arrival releases what was

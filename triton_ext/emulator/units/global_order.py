@@ -9,7 +9,6 @@ only in memory that the launch writes: those of a product's operands cost next t
 from __future__ import annotations
 
 import contextlib
-import mmap
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -20,41 +19,28 @@ from numpy.typing import NDArray
 
 from triton_ext.emulator.errors import SynchronizationFault, UninitializedRead
 from triton_ext.emulator.state.block import Cta, Launch, agent_name, agents_of_block
-from triton_ext.emulator.state.clocks import WIDEST, Agents, Clock
+from triton_ext.emulator.state.clocks import SYSTEM, WIDEST, Agents, Clock, Clocks, Foreign
 from triton_ext.emulator.state.lanes import Lanes
 from triton_ext.emulator.state.memory import EMPTY, Allocation, Offsets, gather, scatter
+from triton_ext.emulator.units.history import SCOPE_NAMES, History
+from triton_ext.emulator.units.shadows import (
+    AGENT_BITS,
+    AGENT_SHIFT,
+    CLUSTER_BITS,
+    CLUSTER_SHIFT,
+    EVENT_BITS,
+    MOST_BYTES,
+    SCOPE_BITS,
+    Codes,
+    Reads,
+    Shadow,
+    as_units,
+    blocks_of,
+    fields,
+    warp_bits,
+)
 from triton_ext.hardware.architecture import WARP_THREADS
 from triton_ext.ptx.parse import Instruction
-
-Codes = NDArray[np.int64]
-"""An access in 64 bits: cluster (20), agent (11), event (30), scope (2; 0 is an ordinary one)."""
-
-_SCOPE_BITS, _EVENT_BITS, _AGENT_BITS, _CLUSTER_BITS = 2, 30, 11, 20
-_AGENT_SHIFT = _SCOPE_BITS + _EVENT_BITS
-_CLUSTER_SHIFT = _AGENT_SHIFT + _AGENT_BITS
-_NOTED = 1 << 22
-"""Rows of reads that an allocation may have noted before they are entered."""
-_MOST_UNIT = 64
-_MOST_BYTES = 1 << 28
-"""Size from which on the order of an allocation's accesses is not checked: 32 bytes are kept of
-each that is touched."""
-
-
-@dataclass(frozen=True)
-class Reads:
-    """Reads of an allocation that are not entered: `codes` has one, or one for each row.
-
-    Attributes:
-        first, offsets: a row of `size` bytes begins at the first offset and each of these.
-        line: of the PTX instruction.
-    """
-
-    codes: Codes
-    first: int
-    offsets: Offsets
-    size: int
-    line: int
-
 
 Kept = tuple[int, bool, bool, list[Reads]]
 """What a fork knows of an allocation: its start; is it written, are reads entered; those not."""
@@ -70,35 +56,35 @@ class _Access:
     line: int
 
 
-def _fields(code: int) -> tuple[int, int, int]:
-    """Cluster, agent and scope of an access."""
-    agent = code >> _AGENT_SHIFT & (1 << _AGENT_BITS) - 1
-    return code >> _CLUSTER_SHIFT, agent, code & (1 << _SCOPE_BITS) - 1
-
-
 @dataclass(frozen=True)
 class By:
     """Who accesses global memory, at one instruction.
 
     Attributes:
         order: that of the launch.
-        cta: the block.
+        cluster: its number, among those of all GPUs.
+        clocks: those of the cluster.
+        rank: of the block in it.
         agents: that of each lane; or of an asynchronous unit, alone.
         event: the number of the access.
         scope: of an atomic access; 0 for an ordinary one.
         line: of the PTX instruction.
         clock: what a unit has seen. (A thread's is the cluster's.)
         noted: whether a read is to be remembered.
+        proxy: whether the access is one of the asynchronous proxy.
     """
 
     order: GlobalOrder
-    cta: Cta
+    cluster: int
+    clocks: Clocks
+    rank: int
     agents: Agents
     event: int
     scope: int
     line: int
     clock: Clock | None = None
     noted: bool = True
+    proxy: bool = False
 
     def lanes(self, chosen: Any) -> By:
         """Some of the lanes."""
@@ -118,8 +104,8 @@ class By:
 
     def codes(self) -> Codes:
         """(lanes,)"""
-        whose = (self.cta.cluster.number << _AGENT_BITS) + self.agents.astype(np.int64)
-        return (whose << _AGENT_SHIFT) + (self.event << _SCOPE_BITS) + self.scope
+        whose = (self.cluster << AGENT_BITS) + self.agents.astype(np.int64)
+        return (whose << AGENT_SHIFT) + (self.event << SCOPE_BITS) + self.scope
 
     def unordered(self, codes: Codes, agents: Agents, agents_each: int) -> NDArray[np.bool_]:
         """Which accesses, (lanes, bytes), nothing orders before this one of each lane's agent.
@@ -127,27 +113,58 @@ class By:
         Args:
             agents_each: agents of a block.
         """
-        cluster, agent = codes >> _CLUSTER_SHIFT, codes >> _AGENT_SHIFT & (1 << _AGENT_BITS) - 1
-        event = codes >> _SCOPE_BITS & (1 << _EVENT_BITS) - 1
-        clocks = self.cta.cluster.clocks
-        here = cluster == self.cta.cluster.number
+        cluster, agent = codes >> CLUSTER_SHIFT, codes >> AGENT_SHIFT & (1 << AGENT_BITS) - 1
+        event = codes >> SCOPE_BITS & (1 << EVENT_BITS) - 1
+        clocks, history = self.clocks, self.order.history
+        here = cluster == self.cluster
+        if history is not None:  # another launch may have more agents
+            agent_there, agent = agent, np.where(here, agent, 0)
         seen = clocks.seen[agents[:, None], agent] if self.clock is None else self.clock.seen[agent]
         late: NDArray[np.bool_] = (codes != 0) & ~(here & (event <= seen))
         if self.scope and late.any():
-            scope = codes & (1 << _SCOPE_BITS) - 1
-            near = np.where(agent // agents_each == self.cta.rank, 1, 2)
+            scope = codes & (1 << SCOPE_BITS) - 1
+            near = np.where(agent // agents_each == self.rank, 1, 2)
             needed = np.where(here, near, WIDEST)
+            if history is not None:
+                here_device = history.own_device(cluster, self.order.device)
+                needed = np.where(here_device, needed, SYSTEM)
             late &= (scope == 0) | (np.minimum(scope, self.scope) < needed)
         rest = late & ~here
         if not rest.any() or not (clocks.foreign if self.clock is None else self.clock.foreign):
             return late
+        if history is not None:
+            agent = agent_there
         for who in np.unique(agents).tolist():
             foreign = clocks.foreign.get(who, {}) if self.clock is None else self.clock.foreign
             mine = rest & (agents == who)[:, None]
             for number in np.unique(cluster[mine]).tolist():
-                if number in foreign:
-                    those = mine & (cluster == number)
-                    late[those] = event[those] > foreign[number][agent[those]]
+                those = mine & (cluster == number)
+                late[those] = self._unseen(foreign, number, agent[those], event[those])
+        return late
+
+    def _unseen(
+        self, seen: Foreign, number: int, agents: Agents, events: NDArray[np.int64]
+    ) -> NDArray[np.bool_]:
+        """Which events of agents of a cluster are not among those that were seen."""
+        history, known = self.order.history, seen.get(number)
+        if history is not None and ~history.first(number) in seen:  # the whole launch was
+            return np.zeros(len(events), np.bool_)
+        return np.ones(len(events), np.bool_) if known is None else events > known[agents]
+
+    def unfenced(self, codes: Codes) -> NDArray[np.bool_]:
+        """Which writes, (lanes, bytes), are of threads, and no proxy fence lies between them and
+        this access of the asynchronous proxy.
+        """
+        history, clock = self.order.history, self.clock
+        late: NDArray[np.bool_] = np.zeros(codes.shape, np.bool_)
+        if history is None or clock is None or not self.proxy:
+            return late
+        cluster, agent = codes >> CLUSTER_SHIFT, codes >> AGENT_SHIFT & (1 << AGENT_BITS) - 1
+        event = codes >> SCOPE_BITS & (1 << EVENT_BITS) - 1
+        for number in np.unique(cluster[codes != 0]).tolist():
+            party = history.party(number)
+            those = (codes != 0) & (cluster == number) & (agent % party.agents_each < party.warps)
+            late[those] = self._unseen(clock.proxied, number, agent[those], event[those])
         return late
 
 
@@ -160,14 +177,18 @@ def threads(cta: Cta, lanes: Lanes, scope: int = 0) -> By | None:
     order = cta.machine.global_order
     if order is None:
         return None
-    event = cta.cluster.clocks.tick(cta.agents(lanes))
-    return By(order, cta, cta.agents_of_lanes(lanes), event, scope, _line_of(cta))
+    clocks = cta.cluster.clocks
+    event, agents = clocks.tick(cta.agents(lanes)), cta.agents_of_lanes(lanes)
+    return By(order, cta.cluster.identity, clocks, cta.rank, agents, event, scope, _line_of(cta))
 
 
 def copies(cta: Cta, agents: Agents, event: int, line: int) -> By | None:
     """The copies of each lane's warp (``cp.async``) that access global memory as an event."""
     order = cta.machine.global_order
-    return None if order is None else By(order, cta, agents, event, 0, line)
+    if order is None:
+        return None
+    cluster = cta.cluster
+    return By(order, cluster.identity, cluster.clocks, cta.rank, agents, event, 0, line)
 
 
 def unit(
@@ -184,91 +205,16 @@ def unit(
     order = cta.machine.global_order
     if order is None:
         return None
-    event = cta.cluster.clocks.unit_event(agent)
-    line = instruction.line if instruction is not None else 0
-    return By(order, cta, np.array([agent]), event, scope, line, clock, noted)
+    cluster, line = cta.cluster, instruction.line if instruction is not None else 0
+    event = cluster.clocks.unit_event(agent)
+    return By(
+        order, cluster.identity, cluster.clocks, cta.rank, np.array([agent]), event, scope, line,
+        clock, noted, proxy=True,
+    )  # fmt: skip
 
 
 def _line_of(cta: Cta) -> int:
     return cta.instruction.line if cta.instruction is not None else 0
-
-
-class Shadow:
-    """What is remembered of an allocation's bytes, in memory that forks share.
-
-    Args:
-        size: bytes.
-        warps: of a block.
-    """
-
-    def __init__(self, size: int, warps: int = 0) -> None:
-        def empty(dtype: type) -> NDArray[np.int64]:
-            return np.frombuffer(mmap.mmap(-1, max(1, size) * np.dtype(dtype).itemsize), dtype)
-
-        self.size = size
-        self.writer, self.writer_line = empty(np.int64), empty(np.int32)
-        self.readers = empty(np.int64), empty(np.int64)
-        self.reader_line = empty(np.int32)
-        # A bit for each warp of the last reader's block that has read by the same instruction.
-        self.sharers = empty(np.uint32)
-        self._warps, self._agents_each = warps, agents_of_block(warps)
-        self.written = self.entered = False
-        self.noted: list[Reads] = []
-        self.rows = 0
-
-    def note(self, reads: Reads) -> None:
-        """Remember reads; they count once `enter` is called."""
-        self.noted.append(reads)
-        self.rows += len(reads.offsets)
-        if self.rows > _NOTED:
-            self.enter()
-
-    def enter(self) -> None:
-        """Enter the reads that were noted: as the last reader, and the last one but for it."""
-        last, other = self.readers
-        for reads in self.noted:
-            where, unit = _units(reads.first, reads.offsets, reads.size)
-            codes = np.broadcast_to(reads.codes, len(reads.offsets))
-            mine = np.repeat(codes, len(where) // len(codes))
-            for code in np.unique(mine).tolist():  # several warps may read the same bytes
-                rows = where[mine == code]
-                before = gather(last, rows, unit)
-                keep = before >> _AGENT_SHIFT == code >> _AGENT_SHIFT
-                scatter(other, rows, np.where(keep, gather(other, rows, unit), before), unit)
-                together = _blocks(before, self._agents_each) == _blocks(code, self._agents_each)
-                together &= gather(self.reader_line, rows, unit) == reads.line
-                bit = _bits(code, self._warps, self._agents_each)
-                shared = np.where(together, gather(self.sharers, rows, unit), 0) | bit
-                scatter(self.sharers, rows, shared, unit)
-                scatter(last, rows, code, unit)
-                scatter(self.reader_line, rows, reads.line, unit)
-        self.entered |= bool(self.noted)
-        self.noted, self.rows = [], 0
-
-
-_NOTHING = Shadow(0)
-
-
-def _blocks(codes: Any, agents_each: int) -> Any:
-    """A number for the block of each access."""
-    whose = codes >> _AGENT_SHIFT
-    return whose - (whose & (1 << _AGENT_BITS) - 1) % agents_each
-
-
-def _bits(codes: Any, warps: int, agents_each: int) -> Any:
-    """The bit of each access's warp in `Shadow.sharers`; 0 of a unit."""
-    own = (codes >> _AGENT_SHIFT & (1 << _AGENT_BITS) - 1) % agents_each
-    return np.where(own < warps, 1 << np.minimum(own, 31), 0).astype(np.uint32)
-
-
-def _units(first: int, offsets: Offsets, size: int) -> tuple[Offsets, int]:
-    """Rows of bytes as rows of a power of two: where each begins, and its bytes."""
-    where = offsets + first
-    low = int(np.bitwise_or.reduce(where - where[0])) | size
-    unit = min(low & -low, _MOST_UNIT)
-    if unit == size:
-        return where, size
-    return (where[:, None] + np.arange(0, size, unit)).reshape(-1), unit
 
 
 def _check_empty(of: Allocation, first: int, offsets: Offsets, size: int) -> None:
@@ -276,7 +222,7 @@ def _check_empty(of: Allocation, first: int, offsets: Offsets, size: int) -> Non
 
     Whole aligned 16 bytes are compared, so that no value that was computed is taken for them.
     """
-    where, unit = _units(first, offsets, size)
+    where, unit = as_units(first, offsets, size)
     where = (where[:, None] + np.arange(0, unit, len(EMPTY))).reshape(-1)
     lines = where - (of.start + where) % len(EMPTY)
     lines = lines[(lines >= 0) & (lines + len(EMPTY) <= len(of.data))]
@@ -293,14 +239,24 @@ class GlobalOrder:
     """The order of a launch's accesses to global memory.
 
     Args:
+        launch: it; None for what is no launch.
         program: its instructions.
+
+    Attributes:
+        warps, agents_each: of a block.
+        device: the number of the GPU.
+        history: what the launches of several GPUs have in common, or None.
     """
 
-    def __init__(self, launch: Launch, program: Sequence[Instruction]) -> None:
+    def __init__(self, launch: Launch | None, program: Sequence[Instruction] = ()) -> None:
         self._launch = launch
         self._program = program
-        self._warps = -(-launch.threads // WARP_THREADS)
-        self.agents_each = agents_of_block(self._warps)
+        self.warps = 0 if launch is None else -(-launch.threads // WARP_THREADS)
+        self.agents_each = agents_of_block(self.warps)
+        self.device = 0 if launch is None else launch.device
+        self.history: History | None = None if launch is None else launch.history
+        if launch is not None and self.history is not None:
+            self.history.join(launch.first_cluster, self)
         self._shadows: dict[int, Shadow] = {}
         self._lock: int | None = None
 
@@ -309,14 +265,24 @@ class GlobalOrder:
         """Whether the launch is small enough for `Codes`."""
         blocks = int(np.prod(launch.cluster))
         agents = blocks * agents_of_block(-(-launch.threads // WARP_THREADS))
-        return launch.clusters < 1 << _CLUSTER_BITS and agents < 1 << _AGENT_BITS
+        clusters = launch.first_cluster + launch.clusters
+        return clusters < 1 << CLUSTER_BITS and agents < 1 << AGENT_BITS
 
     def shadow(self, of: Allocation) -> Shadow:
         """That of an allocation."""
         found = self._shadows.get(of.start)
         if found is None or found.size != len(of.data):
-            found = self._shadows[of.start] = Shadow(len(of.data), self._warps)
+            found = self._shadows[of.start] = Shadow(len(of.data))
         return found
+
+    def _remembered(self, of: Allocation, first: int) -> tuple[Allocation, int, Shadow, bool]:
+        """What is remembered of some memory, or of what it is a part of that GPUs share: where, and
+        whether they do."""
+        found = None if self.history is None else self.history.find(of.start)
+        if found is None:
+            return of, first, self.shadow(of), False
+        whole, shadow = found
+        return whole, first + of.start - whole.start, shadow, True
 
     # ------------------------------------------------------------------- accesses
 
@@ -326,26 +292,28 @@ class GlobalOrder:
         Raises:
             SynchronizationFault: nothing orders the read behind the last write.
         """
-        if self._launch.check_empty:
+        if self._launch is not None and self._launch.check_empty:
             _check_empty(of, first, offsets, size)
-        if of.size > _MOST_BYTES:
+        if of.size > MOST_BYTES:
             return
-        shadow = self.shadow(of)
+        of, first, shadow, shared = self._remembered(of, first)
         if shadow.written:
-            where, unit = _units(first, offsets, size)
+            where, unit = as_units(first, offsets, size)
             self._check(of, shadow, where, shadow.writer, unit, by, "read", "written")
+            if shared:
+                self._check_proxy(of, shadow, where, unit, by)
         if of.writable and by.noted and not by.scope:
-            shadow.note(Reads(by.codes(), first, offsets, size, by.line))
+            shadow.note(Reads(by.codes(), first, offsets, size, by.line, self.warps))
 
     def write(
         self, of: Allocation, first: int, offsets: Offsets, values: NDArray[np.uint8], by: By
     ) -> None:
         """Rows are about to be written with `values`, (rows, bytes); the rest is as of `read`."""
-        if of.size > _MOST_BYTES:
+        if of.size > MOST_BYTES:
             return
         size = values.shape[1]
-        shadow = self.shadow(of)
-        where, unit = _units(first, offsets, size)
+        of, first, shadow, _ = self._remembered(of, first)
+        where, unit = as_units(first, offsets, size)
         with self._locked():
             shadow.written = True
             shadow.enter()
@@ -384,9 +352,28 @@ class GlobalOrder:
         row, byte = (int(n) for n in np.argwhere(late)[0])
         at = int(where[row]) + byte
         lines = shadow.writer_line if did == "written" else shadow.reader_line
-        access = _Access(by.cta.cluster.number, int(agents[row]), by.scope, by.line)
-        other = _Access(*_fields(int(codes[row, byte])), int(lines[at]))
+        access = _Access(by.cluster, int(agents[row]), by.scope, by.line)
+        other = _Access(*fields(int(codes[row, byte])), int(lines[at]))
         raise self._fault(of, at, access, does, other, did)
+
+    def _check_proxy(
+        self, of: Allocation, shadow: Shadow, where: Offsets, unit: int, by: By
+    ) -> None:
+        """Raise if TMA reads what a thread has written, with no proxy fence between the two."""
+        codes = gather(shadow.writer, where, unit)
+        late = by.unfenced(codes)
+        if not late.any():
+            return
+        row, byte = (int(n) for n in np.argwhere(late)[0])
+        at = int(where[row]) + byte
+        access = _Access(by.cluster, int(by.agents[0]), by.scope, by.line)
+        other = _Access(*fields(int(codes[row, byte])), int(shadow.writer_line[at]))
+        raise self._blame(
+            access,
+            f"global address {of.start + at:#x} ({of.place(at)}) is read by {self._name(access)},"
+            f" and was written by {self._name(other)}{self._line(other)} through the generic proxy;"
+            " between the two, a proxy fence (fence.proxy.async) is missing",
+        )
 
     def _replicas(
         self, shadow: Shadow, where: Offsets, unit: int, codes: Codes, by: By, does: str
@@ -395,25 +382,34 @@ class GlobalOrder:
         writes later. Where a tensor has fewer elements than a block has threads, Triton lets
         several warps load each, and one of them store: what the others have loaded is not used.
         """
-        warps, each = self._warps, self.agents_each
+        warps, each = self.warps, self.agents_each
         mine = np.repeat(by.codes(), len(where) // len(by.codes()))[:, None]
-        last = _blocks(gather(shadow.readers[0], where, unit), each)
-        found: NDArray[np.bool_] = (last == _blocks(mine, each)) & (last == _blocks(codes, each))
-        found &= (codes | mine) & (1 << _SCOPE_BITS) - 1 == 0
-        needed = _bits(codes, warps, each)
+        last = blocks_of(gather(shadow.readers[0], where, unit), each)
+        found: NDArray[np.bool_] = (last == blocks_of(mine, each)) & (
+            last == blocks_of(codes, each)
+        )
+        found &= (codes | mine) & (1 << SCOPE_BITS) - 1 == 0
+        needed = warp_bits(codes, warps, each)
         if does == "read":
             found &= gather(shadow.reader_line, where, unit) == by.line
         else:
-            found &= _bits(mine, warps, each) != 0
-            needed = needed | _bits(mine, warps, each)
-        found &= _bits(codes, warps, each) != 0
+            found &= warp_bits(mine, warps, each) != 0
+            needed = needed | warp_bits(mine, warps, each)
+        found &= warp_bits(codes, warps, each) != 0
         found &= gather(shadow.sharers, where, unit) & needed == needed
         return found
 
     def _fault(
         self, of: Allocation, at: int, access: _Access, does: str, other: _Access, did: str
     ) -> SynchronizationFault:
-        if access.cluster != other.cluster:
+        history = self.history
+        far = history is not None and history.device(other.cluster) != self.device
+        if far:
+            hint = (
+                "only a release by the one and an acquire by the other, of one flag and both at"
+                " the scope of the system (.sys), or a barrier of the hosts, order two devices"
+            )
+        elif access.cluster != other.cluster:
             hint = (
                 "only a release by the one and an acquire by the other, of one flag in global"
                 " memory and at the scope of the GPU, order two blocks"
@@ -424,31 +420,53 @@ class GlobalOrder:
             hint = "a barrier or wait is missing"
         if access.scope and other.scope:
             hint = "the scope of one of them is too narrow to include the other"
+            if far:
+                here, there = SCOPE_NAMES[access.scope], SCOPE_NAMES[other.scope]
+                hint += f" ({here}, and {there}: both need .sys)"
         elif access.scope or other.scope:
             hint = f"the one is atomic, the other is not: {hint}"
-        fault = SynchronizationFault(
+        if history is not None:
+            hint += history.hint(access.cluster, other.cluster)
+        return self._blame(
+            access,
             f"global address {of.start + at:#x} ({of.place(at)}) is {does} by"
             f" {self._name(access)}, and was {did} by {self._name(other)}"
-            f"{self._line(other.line)}, and nothing orders the two: {hint}"
+            f"{self._line(other)}, and nothing orders the two: {hint}",
         )
+
+    def _blame(self, access: _Access, text: str) -> SynchronizationFault:
+        fault = SynchronizationFault(text)
         fault.instruction = next((each for each in self._program if each.line == access.line), None)
         return fault
 
-    def _line(self, line: int) -> str:
+    def _line(self, access: _Access) -> str:
+        party = self if self.history is None else self.history.party(access.cluster)
+        return party.line(access.line)
+
+    def _name(self, access: _Access) -> str:
+        if self.history is None:
+            return self.name(access.cluster, access.agent)
+        name = self.history.party(access.cluster).name(access.cluster, access.agent)
+        return f"device {self.history.device(access.cluster)}, {name}"
+
+    def line(self, line: int) -> str:
+        """A line of the PTX, as `` [kernel.py:12]``."""
         found = next((each for each in self._program if each.line == line), None)
         return "" if found is None else f" [{found.source or f'PTX line {line}'}]"
 
-    def _name(self, access: _Access) -> str:
-        rank, own = divmod(access.agent, self.agents_each)
-        block = self._launch.blocks(access.cluster)[rank]
-        return f"block {block}, {agent_name(own, self._warps)}"
+    def name(self, cluster: int, agent: int) -> str:
+        """An agent of a cluster, in words."""
+        assert self._launch is not None
+        rank, own = divmod(agent, self.agents_each)
+        block = self._launch.blocks(cluster - self._launch.first_cluster)[rank]
+        return f"block {block}, {agent_name(own, self.warps)}"
 
     # ---------------------------------------------------------------------- forks
 
     def share(self, allocations: Sequence[Allocation]) -> None:
         """Forks are about to start: they see what each of them writes."""
         for each in allocations:
-            if each.size <= _MOST_BYTES:
+            if each.size <= MOST_BYTES:
                 self.shadow(each)
         self._lock = os.memfd_create("order")
 
@@ -493,16 +511,16 @@ class GlobalOrder:
             shadow.entered |= entered
             shadow.noted += noted
         for of in allocations:
-            shadow = self._shadows.get(of.start, _NOTHING)
+            shadow = self._shadows.get(of.start, Shadow(0))
             for reads in shadow.noted if shadow.written else ():
-                where, unit = _units(reads.first, reads.offsets, reads.size)
+                where, unit = as_units(reads.first, reads.offsets, reads.size)
                 codes = gather(shadow.writer, where, unit)
                 mine = np.broadcast_to(reads.codes, len(reads.offsets))
                 mine = np.repeat(mine, len(where) // len(mine))[:, None]
-                late = (codes != 0) & (codes >> _CLUSTER_SHIFT != mine >> _CLUSTER_SHIFT)
+                late = (codes != 0) & (codes >> CLUSTER_SHIFT != mine >> CLUSTER_SHIFT)
                 if late.any():
                     row, byte = (int(n) for n in np.argwhere(late)[0])
                     at = int(where[row]) + byte
-                    access = _Access(*_fields(int(mine[row, 0])), reads.line)
-                    other = _Access(*_fields(int(codes[row, byte])), int(shadow.writer_line[at]))
+                    access = _Access(*fields(int(mine[row, 0])), reads.line)
+                    other = _Access(*fields(int(codes[row, byte])), int(shadow.writer_line[at]))
                     raise self._fault(of, at, access, "read", other, "written")

@@ -14,12 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from triton_ext.emulator.state.block import Cta
-from triton_ext.emulator.state.clocks import WIDEST, Agents, Clock, Foreign, merged
+from triton_ext.emulator.state.clocks import SYSTEM, WIDEST, Agents, Clock, Foreign, merged
+from triton_ext.emulator.units.history import Miss
 
 STRONG = ("relaxed", "acquire", "release", "acq_rel", "volatile", "mmio")
 """Accesses that may race with each other. The last two order as relaxed ones do."""
-SCOPES = {"": WIDEST, "cta": 1, "cluster": 2, "gpu": 3, "gl": 3, "sys": 3}
-"""How far a strong access or a fence reaches: the block, the cluster, or all."""
+SCOPES = {"": WIDEST, "cta": 1, "cluster": 2, "gpu": 3, "gl": 3, "sys": SYSTEM}
+"""How far a strong access or a fence reaches: the block, the cluster, the GPU, or all of them."""
 _MANY = 8
 """Releases through one address that are told apart; beyond, those of the widest scope are not."""
 
@@ -61,40 +62,52 @@ class Released:
 
     Attributes:
         scope: whom the release includes.
-        cluster, rank: the block that did it; -1 if there were several.
+        device: the GPU that did it.
+        cluster, rank: the block; -1 if there were several.
+        line: of its PTX.
         seen: by cluster.
         fenced: by cluster, too.
+        proxied: see `Clock`.
     """
 
     scope: int
+    device: int
     cluster: int
     rank: int
+    line: int
     seen: Foreign
     fenced: Foreign
+    proxied: Foreign
 
     def needs(self, cta: Cta) -> int:
         """How wide the scopes must be for a block to acquire it."""
-        if self.cluster != cta.cluster.number:
+        if self.device != cta.launch.device:
+            return SYSTEM
+        if self.cluster != cta.cluster.identity:
             return WIDEST
         return 1 if self.rank == cta.rank else 2
 
     def joined(self, other: Released) -> Released:
-        """Both; of no block, if they are of two."""
+        """Both, of one GPU; of no block, if they are of two."""
         same = (self.cluster, self.rank) == (other.cluster, other.rank)
         return Released(
             self.scope,
+            self.device,
             self.cluster if same else -1,
             self.rank if same else -1,
+            other.line,
             merged(self.seen, other.seen),
             merged(self.fenced, other.fenced),
+            merged(self.proxied, other.proxied),
         )
 
     def clock(self, cta: Cta) -> Clock:
         """As an agent of the block sees it."""
-        number, clock = cta.cluster.number, cta.cluster.clocks.empty()
+        number, clock = cta.cluster.identity, cta.cluster.clocks.empty()
         np.maximum(clock.seen, self.seen.get(number, 0), out=clock.seen)
         np.maximum(clock.fenced, self.fenced.get(number, 0), out=clock.fenced)
         clock.foreign = {other: seen for other, seen in self.seen.items() if other != number}
+        clock.proxied = self.proxied
         return clock
 
 
@@ -116,28 +129,47 @@ def read_global(
         found = {each for address in those for each in released.get(address, ())}
         for each in found:
             needed = each.needs(cta)
-            if needed > min(scope, each.scope):
-                continue
-            if order in ("acquire", "acq_rel"):
+            acquires = order in ("acquire", "acq_rel")
+            enough = needed <= min(scope, each.scope)
+            if cta.launch.history is not None:
+                _note(cta, each, addresses, scope if acquires else 0, enough and acquires)
+            if enough and acquires:
                 clocks.acquire(np.array([agent]), each.clock(cta))
-            else:
+            elif enough:
                 clocks.observe(np.array([agent]), each.clock(cta), needed)
+
+
+def _note(
+    cta: Cta, each: Released, addresses: NDArray[np.int64], scope: int, acquired: bool
+) -> None:
+    """Remember for errors that a flag of another block was read, and ordered nothing."""
+    misses, key = cta.launch.history.misses, (cta.cluster.identity, each.cluster)
+    if acquired or each.cluster in (-1, cta.cluster.identity):
+        misses.pop(key, None)
+        return
+    line = cta.instruction.line if cta.instruction is not None else 0
+    at = int(addresses[0])
+    misses[key] = Miss(each.needs(cta), at, each.scope, each.line, scope, line)
 
 
 def write_global(
     cta: Cta, agents: Agents, addresses: NDArray[np.int64], order: str, scope: int
 ) -> None:
     """A strong write of each address by the agent beside it; the rest is as of `write`."""
-    released, number = cta.launch.memory.released, cta.cluster.number
+    released, number = cta.launch.memory.released, cta.cluster.identity
+    line = cta.instruction.line if cta.instruction is not None else 0
     for agent, those in _by_agent(agents, addresses).items():
         for width, clock in _releases(cta, np.array([agent]), order, scope):
             seen = merged(clock.foreign, {number: clock.seen})
-            new = Released(width, number, cta.rank, seen, {number: clock.fenced})
+            new = Released(
+                width, cta.launch.device, number, cta.rank, line, seen, {number: clock.fenced},
+                clock.proxied,
+            )  # fmt: skip
             for address in those:
                 before = released.get(address, ())
                 if order == "acq_rel":  # what it has acquired there, it has released with this
                     before = tuple(e for e in before if e.needs(cta) > min(scope, e.scope))
-                released[address] = _kept(before, new)
+                released[address] = kept(before, new)
 
 
 def _releases(cta: Cta, agent: Agents, order: str, scope: int) -> list[tuple[int, Clock]]:
@@ -151,10 +183,11 @@ def _releases(cta: Cta, agent: Agents, order: str, scope: int) -> list[tuple[int
     ]
 
 
-def _kept(before: tuple[Released, ...], new: Released) -> tuple[Released, ...]:
+def kept(before: tuple[Released, ...], new: Released) -> tuple[Released, ...]:
+    """What was released through an address, with another release."""
     for at, each in enumerate(before):
-        same = each.scope == new.scope
+        same = (each.scope, each.device) == (new.scope, new.device)
         own = (each.cluster, each.rank) == (new.cluster, new.rank)
-        if same and (own or (len(before) >= _MANY and new.scope == WIDEST)):
+        if same and (own or (len(before) >= _MANY and new.scope >= WIDEST)):
             return (*before[:at], each.joined(new), *before[at + 1 :])
     return (*before, new)
