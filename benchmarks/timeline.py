@@ -3,12 +3,20 @@
 
     python -m benchmarks.timeline measure --json FILE [--seconds 200] [--only NAME]  # needs a GPU
     python -m benchmarks.timeline predict FILE [--gpu H200] [--json FILE]
+    python -m benchmarks.timeline matmuls SURVEY ... --split test --number 100 [--traces DIR]
 
 The workloads are fixed here: this project's matmuls over problems drawn from two seeds, each with
 the cost model's first choice, one from the middle of its ranking and one from the far end; the
 ladder; Triton's tutorial matmul, softmax, layer norm, attention, transposition, dropout and copies
 over several sizes and configurations; empty kernels. The parameters of `triton_ext.timeline` may be
 fitted to the split "fit" only; "test" is what errors are reported of.
+
+`matmuls` predicts configurations of this project's matmul that `benchmarks.survey` measured: four
+of each problem, evenly spread over the survey's list. Problems whose name's CRC-32 is even are for
+fitting, odd ones for testing; this was decided before the first of them was predicted. They are
+taken in the order of their CRC-32, however many there is time for. Left out is what takes too long
+to emulate: products of more than `LARGEST` operations, those of more than `MOST_SHARED` steps of
+tiles whose blocks share tiles (all blocks have to run then), and clusters that divide K.
 """
 
 from __future__ import annotations
@@ -18,7 +26,7 @@ import math
 import statistics
 import time
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +39,7 @@ import torch
 import triton_ext
 from benchmarks import harness, ladder
 from benchmarks.harness import Row, Table
+from benchmarks.matmul import describe
 from benchmarks.problems import TYPES, Problem, drawn_problems
 from tests.support import corpus_kernels as corpus  # type: ignore[import-not-found]
 from triton_ext.compat import LAUNCH_OPTIONS
@@ -53,6 +62,10 @@ SETS_BYTES = 200 << 20
 """What the input sets of a workload take together: four times the L2 cache."""
 ROUNDS = 5
 SMS = 132
+LARGEST = 3e11
+MOST_SHARED = 1500
+CANDIDATES = 4
+"""Of a problem of a survey."""
 
 Launch = Callable[[], None]
 
@@ -140,6 +153,43 @@ def matmuls() -> Iterator[Workload]:
                     f"{problem} {place}", "matmul", split, _matmul(problem, config),
                     problem.bytes, seconds, config,
                 )  # fmt: skip
+
+
+def _emulated(config: MatmulConfig, problem: Problem) -> bool:
+    """Whether it is not left out, as taking too long."""
+    rows, columns = (problem.n, problem.m) if config.swap else (problem.m, problem.n)
+    tiles = -(-rows // config.rows) * -(-columns // config.columns)
+    shared = tiles * -(-problem.k // config.block_k) if config.max_splits > 1 else 0
+    return config.k_blocks == 1 and problem.flops <= LARGEST and shared <= MOST_SHARED
+
+
+def surveyed(paths: Sequence[Path], split: str, number: int) -> Iterator[tuple[Workload, float]]:
+    """So many problems of one split, each with its candidates: workloads and measured seconds."""
+    rows: dict[str, Row] = {}
+    for path in paths:
+        for row in json.loads(path.read_text())["rows"]:
+            rows.setdefault(row["problem"], row)
+    parity = {"fit": 0, "test": 1}[split]
+    hashes = {name: zlib.crc32(name.encode()) for name in rows}
+    for name in sorted(rows, key=hashes.__getitem__):
+        row = rows[name]
+        problem = Problem(
+            *(row[key] for key in ("m", "n", "k", "type", "a_major", "b_major", "class"))
+        )
+        pairs = [(MatmulConfig(**each["config"]), each["seconds"]) for each in row["configs"]]
+        pairs = [(config, seconds) for config, seconds in pairs if _emulated(config, problem)]
+        if hashes[name] % 2 != parity or len(pairs) < CANDIDATES:
+            continue
+        if number == 0:
+            return
+        number -= 1
+        for each in range(CANDIDATES):
+            config, seconds = pairs[each * len(pairs) // CANDIDATES]
+            work = Workload(
+                f"{name}, {describe(config)}", "matmul", split, _matmul(problem, config),
+                problem.bytes, seconds, config,
+            )  # fmt: skip
+            yield work, seconds
 
 
 def ladders() -> Iterator[Workload]:

@@ -1,7 +1,7 @@
 """The parameters of each GPU: one table, each value with its source.
 
 "measured": by ``python -m benchmarks.microbenchmarks`` or ``benchmarks.fit`` of this project, on
-that GPU; "published": in documents; "fitted": to the split "fit" of ``benchmarks.timeline`` and the
+an H200; "published": in documents; "fitted": to the split "fit" of ``benchmarks.timeline`` and the
 surveys; "assumed": neither, and by analogy.
 """
 
@@ -36,6 +36,8 @@ class Gpu:
         ptx_instructions: instructions of the machine for one of PTX.
         special_cycles, half_cycles: that a special function or an instruction of half rate holds
             its pipe.
+        tensor_memory_cycles: that a warp takes for a column of its 32 lanes of tensor memory.
+        tensor_memory_latency: cycles of a load from there, besides.
         shared_latency, l1_latency: cycles of a load from shared memory and the L1 cache.
         l2_latency, memory_latency: cycles of a load of a thread from the L2 cache and memory.
         tma_latency: cycles from the instruction to the barrier's phase, from the L2 cache.
@@ -73,6 +75,8 @@ class Gpu:
     ptx_instructions: float = _of("fitted", 1.06)
     special_cycles: float = _of("published: 16 lanes a cycle and SM", 8)
     half_cycles: float = _of("fitted; published: 64 lanes a cycle and SM", 1.4)
+    tensor_memory_cycles: float = _of("assumed: 32 lanes of 32 bits a cycle and quarter", 1.0)
+    tensor_memory_latency: float = _of("assumed", 40)
     shared_latency: float = _of("measured: dependent loads", 30)
     l1_latency: float = _of("published: 33 cycles", 38)
     l2_latency: float = _of("measured: dependent loads in 16 MB", 365)
@@ -96,14 +100,13 @@ class Gpu:
     block_interval: float = _of("measured: grids of 1056 and 8448 empty blocks", 160)
 
     def sources(self) -> dict[str, tuple[Any, str]]:
-        """Each parameter's value and source; what differs from an H200 is scaled by data sheets."""
-        reference = GPUS["H200"]
+        """Each parameter's value and source."""
         found = {}
         for each in fields(self)[1:]:
-            value = getattr(self, each.name)
-            same = value == getattr(reference, each.name)
-            source = each.metadata["source"] if same else "assumed: as the data sheets differ"
-            found[each.name] = (value, source)
+            source = each.metadata["source"]
+            if self.name in _OTHERS:
+                _, source = _OTHERS[self.name].get(each.name, (0, "assumed: as on an H200"))
+            found[each.name] = (getattr(self, each.name), source)
         return found
 
     def but(self, **changes: Any) -> Gpu:
@@ -115,11 +118,34 @@ class Gpu:
         return replace(self, **changes)
 
 
-GPUS: dict[str, Gpu] = {
-    "H100": Gpu("H100", memory_bytes=2.7e12),
-    "H200": Gpu("H200"),
+_DIES = "published, SemiAnalysis: 300 cycles to the other die, here for every second load; else"
+_OTHERS: dict[str, dict[str, tuple[Any, str]]] = {
+    "H100": {"memory_bytes": (2.7e12, "assumed: as the data sheets differ")},
+    "B200": {
+        "arch": (100, "published: CUDA C++ Programming Guide"),
+        "multiprocessors": (148, "published: data sheet"),
+        "clock": (1.85e9, "published: data sheet, 2.25e15 operations/s by 148 SMs"),
+        "flops_per_cycle": (8192, "published: data sheet, twice a Hopper SM's"),
+        "power_flops": (1.42e15, "published: JAX's guide, cuBLAS at 63 % of the data sheet's rate"),
+        "power_flops_8": (2.84e15, "assumed: twice that of 16 bits"),
+        "operand_bytes": (128, "published: SemiAnalysis, products of N < 128"),
+        "l2_latency": (515, f"{_DIES} as on an H200"),
+        "memory_latency": (810, f"{_DIES} as on an H200"),
+        "tma_latency": (510, f"{_DIES} as on an H200"),
+        "tma_memory_latency": (1200, f"{_DIES} as on an H200"),
+        "l2_bytes": (1.8e13, "assumed: as much for each SM as on an H200"),
+        "memory_bytes": (6.6e12, "published: SemiAnalysis, cp.async"),
+    },
 }
-"""By name. The H100 is the SXM5 one with HBM3; it differs from the H200 by its memory."""
+"""What differs from an H200. No H100 and no B200 was measured here."""
+GPUS: dict[str, Gpu] = {
+    "H200": Gpu("H200"),
+    **{
+        name: Gpu(name, **{key: value for key, (value, _) in differing.items()})
+        for name, differing in _OTHERS.items()
+    },
+}
+"""By name. The H100 is the SXM5 one with HBM3."""
 
 
 def gpu_of(name: Any, arch: int | None = None) -> Gpu:

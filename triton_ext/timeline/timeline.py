@@ -11,9 +11,10 @@ from typing import Any
 
 from triton_ext.hardware.architecture import SHARED_MEMORY_PER_BLOCK
 from triton_ext.hardware.architecture import resident_clusters as resident
+from triton_ext.hardware.tensor_memory import TMEM_COLUMNS
 from triton_ext.timeline.gpus import Gpu
 from triton_ext.timeline.replay import SECTOR_BYTES, UNITS, Replay, Result, Share
-from triton_ext.timeline.trace import ATOMIC, COPY, GLOBAL, PRODUCT, STORE, WAIT, Item, Trace
+from triton_ext.timeline.trace import ATOMIC, COPY, GLOBAL, PRODUCT, STORE, TENSOR, WAIT, Item, Trace
 
 MAX_BLOCKS, MAX_THREADS, REGISTERS = 32, 2048, 65536
 """Of an SM (CUDA C++ Programming Guide, "Technical Specifications per Compute Capability")."""
@@ -35,6 +36,8 @@ def slots(trace: Trace) -> int:
     limits.append((SHARED_MEMORY_PER_BLOCK + 1024) // (trace.shared_bytes + 1024))
     if trace.registers:
         limits.append(REGISTERS // (-(-trace.registers // 8) * 8 * trace.threads))
+    if trace.columns:
+        limits.append(TMEM_COLUMNS // trace.columns)
     return max(1, min(limits))
 
 
@@ -83,8 +86,16 @@ class Timeline:
     @functools.cached_property
     def flops(self) -> float:
         """Operations of the tensor cores in the whole grid."""
-        work: float = sum(2 * 64 * it[2] * 32 / it[3] for it in self._items() if it[0] == PRODUCT)
+        work = sum(2 * m * n * 32 / size for m, n, size in self._products())
         return work * self._each
+
+    def _products(self) -> Iterator[tuple[int, int, float]]:
+        """Rows, columns and element bytes of each product of 32 bytes of K."""
+        for item in self._items():
+            if item[0] == PRODUCT:
+                yield 64, item[2], item[3]
+            elif item[0] == TENSOR and item[2]:
+                yield item[2:5]
 
     @property
     def _each(self) -> float:
@@ -145,8 +156,8 @@ class Timeline:
 
     def _powered(self, gpu: Gpu, cycles: float, clock: float) -> float:
         """The clock that the power limit leaves, if the kernel takes so many cycles."""
-        sizes = {item[3] for item in self._items() if item[0] == PRODUCT} or {2}
-        limit = gpu.power_flops_8 if min(sizes) == 1 else gpu.power_flops * 2 / min(sizes)
+        size = min((size for _, _, size in self._products()), default=2)
+        limit = gpu.power_flops_8 / size if size <= 1 else gpu.power_flops * 2 / size
         rate = self.flops / (cycles / clock)
         return clock * min(1.0, limit / rate) if rate else clock
 

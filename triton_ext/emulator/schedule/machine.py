@@ -131,6 +131,8 @@ class Machine:
             `triton_ext.emulator.state.block.Gpu`.
         pending: asynchronous operations that are issued, and not done.
         on_cluster: called when a cluster is done.
+        together: as many clusters run side by side as there is room for, as on a GPU; else the next
+            one starts when the first has to wait.
     """
 
     program: Program
@@ -144,6 +146,7 @@ class Machine:
     pending: deque[AsyncOperation] = field(default_factory=deque)
     on_cluster: Callable[[], None] = lambda: None
     values: bool = True
+    together: bool = False
     multiprocessors: int = field(init=False)
     counts: list[int] = field(init=False)
     global_order: GlobalOrder | None = field(default=None, init=False)
@@ -175,7 +178,7 @@ class Machine:
         idle_since, idle_progress = 0, -1
         with np.errstate(all="ignore"):
             while self._waiting or resident:
-                if not resident:
+                while self._waiting and len(resident) < (limit if self.together else 1):
                     resident.append(self._start())
                 done = self._turn(resident)
                 over = self.steps >= self.limits.max_steps or time.monotonic() > self._deadline
@@ -223,7 +226,8 @@ class Machine:
         for block in (block for each in resident for block in each.blocks):
             if not block.cta.finished:
                 left = self.limits.max_steps - self.steps
-                done += block.run(min(self.schedule.quantum(), left))
+                quantum = self.schedule.quantum() // (8 if self.together else 1)
+                done += block.run(min(quantum, left))
             done += self._complete_due()
         return done
 

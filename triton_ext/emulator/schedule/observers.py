@@ -33,7 +33,7 @@ class Observer(AccessObserver):
 
 
 _TOLD = (
-    "instruction", "waits", "completed", "access", "moved", "copies", "brings", "arrives", "awaits",
+    "instruction", "waits", "completed", "access", "moved", "copies", "multiplies", "brings", "arrives", "awaits",
 )  # fmt: skip
 
 
