@@ -3,6 +3,7 @@
 """The published steps to a fast matmul on Blackwell, rebuilt, and the time that is predicted.
 
     python -m benchmarks.ladder_sm100 [--size 4096] [--json FILE]    # no GPU is needed
+    python -m benchmarks.ladder_sm100 --bubbles --json FILE          # the timeline of the README
 
 C = A @ B in bf16, both K-major. No Blackwell has measured any of this here: what is compared is the
 order of the steps, and what each gains, with a tutorial's times on a B200 at 4096 cubed.
@@ -35,10 +36,18 @@ from triton_ext.kernels.matmul import store_tile, tile_origin
 from triton_ext.layouts.triton.gluon import to_gluon
 from triton_ext.timeline.gpus import GPUS
 from triton_ext.timeline.timeline import Timeline
+from triton_ext.timeline.trace import WAIT
 
 M, N, K = 128, 256, 64
 """The tile of a block."""
 GROUP = 8
+Launch = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], None]
+"""Of (A, B, C)."""
+ROLES = {"consumers": 1, "block_n": N, "c_parts": 4, "c_buffers": 2}
+GAP = 300
+"""Cycles: shorter pauses are not drawn."""
+BUBBLES = (148 * M, 3 * N, 1024)
+"""M, N and K of the product that is drawn: three tiles for each SM."""
 
 
 @gluon.jit
@@ -85,7 +94,7 @@ def _core_matrices(rows: int) -> list[list[int]]:
     return within + down + [[0, 8 << bit] for bit in range((K // 8).bit_length() - 1)]
 
 
-def _tiled(*, swizzle: bool) -> Callable[[torch.Tensor, torch.Tensor, torch.Tensor], None]:
+def _tiled(*, swizzle: bool) -> Launch:
     operands = [tile_layouts((rows, K), 1, 16) for rows in (M, N)]
     if swizzle:
         width, box = K, [to_gluon(each.tma_encoding) for each in operands]
@@ -119,9 +128,13 @@ class _Device:
 
 
 def _configured(
-    *, persistent: bool = True, **fields: object
-) -> Callable[[torch.Tensor, torch.Tensor, torch.Tensor], None]:
-    """A kernel of `triton_ext.kernels`; one that is not persistent has a block for each tile."""
+    *, persistent: bool = True, accumulators: int | None = None, **fields: object
+) -> Launch:
+    """A kernel of `triton_ext.kernels`; one that is not persistent has a block for each tile.
+
+    Args:
+        accumulators: how many tiles of sums tensor memory holds; by default as many as it can.
+    """
     config = MatmulConfig(100, "bf16", group=GROUP, **fields)  # type: ignore[arg-type]
 
     def launch(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> None:
@@ -129,7 +142,10 @@ def _configured(
         plan = launch_plan(config, c.shape[0], c.shape[1], a.shape[1], _Device(blocks))
         arguments = launch_arguments(config, plan, a, b, c)
         by_position, by_name = list(arguments.values())[:3], dict(list(arguments.items())[3:])
-        plan.kernel[plan.grid](*by_position, **by_name, **plan.constants, **plan.options)
+        constants = dict(plan.constants)
+        if accumulators is not None:
+            constants["ACCUMULATORS"] = accumulators
+        plan.kernel[plan.grid](*by_position, **by_name, **constants, **plan.options)
 
     return launch
 
@@ -144,37 +160,36 @@ class Step:
     """
 
     name: str
-    launch: Callable[[torch.Tensor, torch.Tensor, torch.Tensor], None]
+    launch: Launch
     published: float
 
 
 def steps() -> list[Step]:
     """In the order of the story."""
-    roles = {"consumers": 1, "block_n": 256, "c_parts": 4, "c_buffers": 2}
-    pair = {**roles, "stages": 6, "cluster": 2, "pair": True}
+    pair = {**ROLES, "stages": 6, "cluster": 2, "pair": True}
     return [
         Step("TMA in boxes of 16 bytes", _tiled(swizzle=False), 256),
         Step("128-byte swizzle", _tiled(swizzle=True), 721),
         Step("pipelining", _configured(consumers=0, block_n=256, stages=4), 914),
-        Step("warp specialization", _configured(persistent=False, stages=4, **roles), 1054),
+        Step("warp specialization", _configured(persistent=False, stages=4, **ROLES), 1054),
         Step("pairs of SMs", _configured(persistent=False, **pair), 1170),
         Step("persistence", _configured(**pair), 1273),
     ]
 
 
-def timeline(step: Step, size: int, gpu: str = "B200") -> Timeline:
-    """What is predicted of a step; without values."""
-    a, b, c = (torch.zeros((size, size), dtype=torch.bfloat16) for _ in range(3))
+def timeline(launch: Launch, m: int, n: int, k: int, gpu: str = "B200") -> Timeline:
+    """What is predicted of a product; without values."""
+    a, b, c = (torch.zeros(shape, dtype=torch.bfloat16) for shape in ((m, k), (n, k), (m, n)))
     with triton_ext.emulate(
         "sm_100", time=gpu, values=False, check_races=False, check_layouts=False
     ) as emulated:
-        step.launch(a, b.T, c)
+        launch(a, b.T, c)
     return emulated.timeline
 
 
+STEP = ("step", "<26", "step"), ("us", ">8.1f", lambda row: row["seconds"] * 1e6)
 TABLE = Table(
-    ("step", "<26", "step"),
-    ("us", ">8.1f", lambda row: row["seconds"] * 1e6),
+    *STEP,
     ("TFLOP/s", ">9.0f", "tflops"),
     ("published", ">10.0f", "published"),
     ("gain", ">7.2f", "gain"),
@@ -187,7 +202,7 @@ def predicted(size: int) -> Iterator[Row]:
     """A row for each step; gains are over the step before."""
     before: tuple[float, float] | None = None
     for step in steps():
-        found = timeline(step, size)
+        found = timeline(step.launch, size, size, size)
         tflops = 2 * size**3 / found.seconds / 1e12
         last, published = before or (tflops, step.published)
         before = tflops, step.published
@@ -204,10 +219,41 @@ def predicted(size: int) -> Iterator[Row]:
         }
 
 
+def bubbles() -> Iterator[Row]:
+    """When an SM's units work, with the sums of one tile in tensor memory, and of two."""
+    for number in (1, 2):
+        found = timeline(_configured(stages=4, accumulators=number, **ROLES), *BUBBLES)
+        lanes = {"TMA loads": "load", "tensor cores": "multiply", 0: "store"}
+        spans: dict[str, list[tuple[float, float]]] = {name: [] for name in lanes.values()}
+        for span in sorted(found.spans().spans, key=lambda span: span.begin):
+            if span.what != WAIT and span.lane[1] in lanes:
+                _extend(spans[lanes[span.lane[1]]], span.begin, span.end)
+        microseconds = 1e6 / found.clock
+        yield {
+            "step": f"sums of {number} tile{'s' * (number > 1)}",
+            "seconds": found.seconds,
+            "spans": {
+                name: [[round(time * microseconds, 3) for time in pair] for pair in pairs]
+                for name, pairs in spans.items()
+            },
+        }
+
+
+def _extend(spans: list[tuple[float, float]], begin: float, end: float) -> None:
+    """Add a span; what is closer than `GAP` to the one before is one with it."""
+    if spans and begin - spans[-1][1] < GAP:
+        begin, end = spans[-1][0], max(spans.pop()[1], end)
+    spans.append((begin, end))
+
+
 def main() -> None:
     parser = harness.options(__doc__)
     parser.add_argument("--size", type=int, default=4096, help="M, N and K; a multiple of 256")
+    parser.add_argument("--bubbles", action="store_true")
     arguments = parser.parse_args()
+    if arguments.bubbles:
+        harness.report("bubbles", bubbles(), Table(*STEP), arguments.json)
+        return
     harness.report("ladder_sm100", predicted(arguments.size), TABLE, arguments.json)
 
 

@@ -3,7 +3,7 @@
 
     python -m benchmarks.timeline measure --json FILE [--seconds 200] [--only NAME]  # needs a GPU
     python -m benchmarks.timeline predict FILE [--gpu H200] [--json FILE]
-    python -m benchmarks.timeline matmuls SURVEY ... --split test --number 100 [--traces DIR]
+    python -m benchmarks.timeline matmuls SURVEY ... [--split test] [--number 100] [--json FILE]
 
 The workloads are fixed here: this project's matmuls over problems drawn from two seeds, each with
 the cost model's first choice, one from the middle of its ranking and one from the far end; the
@@ -430,11 +430,7 @@ def predicted(rows: list[Row], gpu: str, only: str) -> Iterator[Row]:
             except EmulationError as error:
                 print(f"{row['workload']}: {type(error).__name__}: {error.message[:100]}")
                 continue
-            yield row | {
-                "predicted": timeline.seconds,
-                "bound": timeline.bound,
-                "utilisation": {k: round(v, 3) for k, v in timeline.utilisation.items()},
-            }
+            yield row | _prediction(timeline)
 
 
 def summary(rows: list[Row]) -> list[str]:
@@ -454,6 +450,46 @@ def summary(rows: list[Row]) -> list[str]:
                 f" worst {max(errors):6.1%}"
             )
     return lines
+
+
+def rank(rows: Sequence[Row]) -> str:
+    """How well the predictions choose among the candidates of each problem."""
+    problems: dict[str, list[Row]] = {}
+    for row in rows:
+        problems.setdefault(row["problem"], []).append(row)
+    whole = [each for each in problems.values() if len(each) == CANDIDATES]
+    costs = [
+        min(each, key=lambda row: row["predicted"])["seconds"]
+        / min(row["seconds"] for row in each)
+        for each in whole
+    ]
+    good = sum(cost <= 1.05 for cost in costs)
+    return (
+        f"{len(whole)} problems of {CANDIDATES} candidates: the first choice is within 5 % of the"
+        f" best in {good}, and takes {statistics.fmean(costs) - 1:.1%} longer in the mean,"
+        f" {max(costs) - 1:.0%} at worst"
+    )
+
+
+def chosen(paths: Sequence[Path], split: str, number: int, gpu: str) -> Iterator[Row]:
+    """The rows of `surveyed` problems, predicted."""
+    for work, seconds in surveyed(paths, split, number):
+        row = {
+            "workload": work.name, "problem": work.name.split(",")[0], "family": "matmul",
+            "split": split, "seconds": seconds,
+        }  # fmt: skip
+        try:
+            yield row | _prediction(record(work, gpu))
+        except EmulationError as error:
+            print(f"{work.name}: {type(error).__name__}: {error.message[:100]}")
+
+
+def _prediction(timeline: Timeline) -> Row:
+    return {
+        "predicted": timeline.seconds,
+        "bound": timeline.bound,
+        "utilisation": {k: round(v, 3) for k, v in timeline.utilisation.items()},
+    }
 
 
 def _compile(config: MatmulConfig) -> None:
@@ -497,14 +533,21 @@ def measured(only: str, seconds: float, path: Path | None) -> Iterator[Row]:
 
 def main() -> None:
     parser = harness.options(__doc__)
-    parser.add_argument("step", choices=("measure", "predict"))
-    parser.add_argument("file", type=Path, nargs="?", help="what was measured")
+    parser.add_argument("step", choices=("measure", "predict", "matmuls"))
+    parser.add_argument("file", type=Path, nargs="*", help="what was measured")
+    parser.add_argument("--split", choices=tuple(SEEDS), default="test", help="of matmuls")
+    parser.add_argument("--number", type=int, default=100, help="of problems of matmuls")
     parser.add_argument("--gpu", default="H200", help="to predict for")
     parser.add_argument("--only", default="", help="workloads whose name has this")
     parser.add_argument("--seconds", type=float, default=200, help="to measure for, at most")
     arguments = parser.parse_args()
+    if arguments.step == "matmuls":
+        asked = arguments.file, arguments.split, arguments.number, arguments.gpu
+        rows = harness.report("timeline", chosen(*asked), TABLE, arguments.json)
+        print("\n".join([*summary(rows), rank(rows)]))
+        return
     if arguments.step == "predict":
-        given = json.loads(arguments.file.read_text())["rows"]
+        given = [row for path in arguments.file for row in json.loads(path.read_text())["rows"]]
         found = predicted(given, arguments.gpu, arguments.only)
         rows = harness.report("timeline", found, TABLE, arguments.json)
         print("\n".join(summary(rows)))

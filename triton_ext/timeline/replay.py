@@ -46,7 +46,8 @@ class Share:
     """What an SM has of what all SMs share, in bytes a cycle.
 
     Attributes:
-        l2, memory: of the L2 cache's rate, and of the memory's.
+        l2, memory, outside: of the L2 cache's rate, the memory's, and that of what TMA fills in
+            where boxes are outside of their tensors.
         misses: for each piece of global memory, the fraction of its loads that the L2 cache does
             not have.
         aligned: for each, `triton_ext.timeline.trace.Memory.aligned`.
@@ -56,6 +57,7 @@ class Share:
 
     l2: float
     memory: float
+    outside: float
     misses: Sequence[float]
     aligned: Sequence[float]
     first: bool
@@ -64,7 +66,7 @@ class Share:
         """The fraction of loads that take as long as memory does."""
         if memory < 0 or again:
             return 0.0
-        return 1.0 if self.first else self.misses[memory]
+        return 1.0 if self.first and self.misses[memory] else self.misses[memory]
 
 
 @dataclass(frozen=True)
@@ -340,7 +342,7 @@ class Replay:
             moved: bytes that count for the memory behind it, if they are fewer.
         """
         share = self.share
-        taken = size / share.l2
+        taken = max(size / share.l2, (size if moved is None else moved) / self.gpu.sm_bytes)
         sm.l2 = max(sm.l2, time) + taken
         sm.busy["L2"] += taken
         end = sm.l2
@@ -406,7 +408,7 @@ class Replay:
         begin = max(sm.tma, time)
         sm.tma = begin + taken
         sm.busy["TMA"] += taken
-        asked = inside + (size - inside) * gpu.outside
+        asked = inside + (size - inside) * self.share.l2 / self.share.outside
         if memory >= 0:
             asked *= 1 + gpu.misaligned * (1 - self.share.aligned[memory])
         came = self._outside(sm, time, asked, memory, inside)

@@ -18,8 +18,6 @@ from triton_ext.timeline.trace import ATOMIC, COPY, GLOBAL, PRODUCT, STORE, TENS
 
 MAX_BLOCKS, MAX_THREADS, REGISTERS = 32, 2048, 65536
 """Of an SM (CUDA C++ Programming Guide, "Technical Specifications per Compute Capability")."""
-SM_BYTES = 107.0
-"""That an SM takes from the L2 cache in a cycle at most: as its TMA unit copies."""
 WAVES = 3
 """How many turns of an SM are replayed; further ones take as long as the last of them."""
 BINDS = 0.6
@@ -117,12 +115,21 @@ class Timeline:
     def _slots(self) -> int:
         return slots(self.trace)
 
-    @property
+    @functools.cached_property
     def _misses(self) -> list[float]:
-        """For each piece of memory, how much of its loads comes from memory: the first time."""
+        """For each piece of memory, how much of its loads comes from memory: the first time, if
+        the kernel itself has not written it before."""
+        first: dict[int, bool] = {}
+        for item in self._items():
+            if item[0] == GLOBAL:
+                first.setdefault(item[4], item[5] < 0)
         return [
-            min(1.0, size / self._loaded[number]) if self._loaded.get(number) else 1.0
-            for number, size in enumerate(memory.size for memory in self.trace.memories)
+            0.0
+            if first.get(number)
+            else min(1.0, memory.size / self._loaded[number])
+            if self._loaded.get(number)
+            else 1.0
+            for number, memory in enumerate(self.trace.memories)
         ]
 
     def _shares(self, gpu: Gpu, clock: float) -> list[Share]:
@@ -131,11 +138,12 @@ class Timeline:
         for first in range(0, self.trace.number, at_once):
             here = min(at_once, self.trace.number - first)
             sms = min(here, self._groups) * self.trace.blocks_each
-            l2, memory = (
-                min(SM_BYTES, rate / clock / sms) for rate in (gpu.l2_bytes, gpu.memory_bytes)
+            l2, memory, outside = (
+                rate / clock / sms
+                for rate in (gpu.l2_bytes, gpu.memory_bytes, gpu.outside_bytes)
             )
             aligned = [each.aligned for each in self.trace.memories]
-            found.append(Share(l2, memory, misses, aligned, not first))
+            found.append(Share(l2, memory, outside, misses, aligned, not first))
             if len(found) > WAVES:
                 break
         return found
@@ -171,7 +179,13 @@ class Timeline:
         if lower < clock:
             clock = lower
             cycles, result = self._replay(gpu, clock, keep=keep, free=free)
-        return gpu.launch + cycles / clock, clock, result
+        return self._launch(gpu) + cycles / clock, clock, result
+
+    def _launch(self, gpu: Gpu) -> float:
+        """Seconds between the kernel before and this one, and after it."""
+        early = any(line.text.startswith("griddepcontrol") for line in self.trace.lines)
+        crowded = early and self._slots < 2
+        return gpu.launch + gpu.crowded * crowded + gpu.cluster * (self.trace.blocks_each > 1)
 
     @functools.cached_property
     def _solution(self) -> tuple[float, float, Result]:
