@@ -260,7 +260,10 @@ KINDS: dict[str, list[tuple[str, str, Callable[..., Any], Callable[..., None], A
     ],
     "bubbles": [
         (
-            "bubbles", "Predicted: where the tensor cores wait", bubbles_data, draw_bubbles,
+            "bubbles",
+            "Predicted: where the tensor cores wait",
+            bubbles_data,
+            draw_bubbles,
             (8, 2.2),
         ),
     ],

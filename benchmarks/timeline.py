@@ -459,8 +459,7 @@ def rank(rows: Sequence[Row]) -> str:
         problems.setdefault(row["problem"], []).append(row)
     whole = [each for each in problems.values() if len(each) == CANDIDATES]
     costs = [
-        min(each, key=lambda row: row["predicted"])["seconds"]
-        / min(row["seconds"] for row in each)
+        min(each, key=lambda row: row["predicted"])["seconds"] / min(row["seconds"] for row in each)
         for each in whole
     ]
     good = sum(cost <= 1.05 for cost in costs)

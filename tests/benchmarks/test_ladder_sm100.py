@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 
 import pytest
+
 from benchmarks import ladder_sm100
 
 SIZE, K = 4096, 1024

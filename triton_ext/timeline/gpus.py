@@ -140,6 +140,7 @@ _OTHERS: dict[str, dict[str, tuple[Any, str]]] = {
         "memory_latency": (810, f"{_DIES} as on an H200"),
         "tma_latency": (510, f"{_DIES} as on an H200"),
         "tma_memory_latency": (1410, f"{_DIES} as on an H200"),
+        "sm_bytes": (64, "published: A100 white paper; Hopper's SMs do not exceed it"),
         "l2_bytes": (1.8e13, "assumed: as much for each SM as on an H200"),
         "memory_bytes": (6.6e12, "published: SemiAnalysis, cp.async"),
     },

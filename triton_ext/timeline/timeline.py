@@ -14,7 +14,17 @@ from triton_ext.hardware.architecture import resident_clusters as resident
 from triton_ext.hardware.tensor_memory import TMEM_COLUMNS
 from triton_ext.timeline.gpus import Gpu
 from triton_ext.timeline.replay import SECTOR_BYTES, UNITS, Replay, Result, Share
-from triton_ext.timeline.trace import ATOMIC, COPY, GLOBAL, PRODUCT, STORE, TENSOR, WAIT, Item, Trace
+from triton_ext.timeline.trace import (
+    ATOMIC,
+    COPY,
+    GLOBAL,
+    PRODUCT,
+    STORE,
+    TENSOR,
+    WAIT,
+    Item,
+    Trace,
+)
 
 MAX_BLOCKS, MAX_THREADS, REGISTERS = 32, 2048, 65536
 """Of an SM (CUDA C++ Programming Guide, "Technical Specifications per Compute Capability")."""
@@ -139,8 +149,7 @@ class Timeline:
             here = min(at_once, self.trace.number - first)
             sms = min(here, self._groups) * self.trace.blocks_each
             l2, memory, outside = (
-                rate / clock / sms
-                for rate in (gpu.l2_bytes, gpu.memory_bytes, gpu.outside_bytes)
+                rate / clock / sms for rate in (gpu.l2_bytes, gpu.memory_bytes, gpu.outside_bytes)
             )
             aligned = [each.aligned for each in self.trace.memories]
             found.append(Share(l2, memory, outside, misses, aligned, not first))

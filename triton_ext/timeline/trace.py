@@ -41,9 +41,9 @@ TENSOR = 9
 cores of one block or a pair, each of which reads so many bytes of shared memory; tcgen05.cp, whose
 m and n are 0."""
 COMMIT = 10
-"""(COMMIT, at, tokens): each gets a contribution once all work that the tensor cores have is done."""
+"""(COMMIT, at, tokens): each gets a contribution once what the tensor cores have to do is done."""
 TMEM = 11
-"""(TMEM, at, columns, token): a load of 32 lanes of tensor memory, and its token; a store, and -1."""
+"""(TMEM, at, columns, token): a load of 32 lanes of tensor memory, its token; a store, and -1."""
 
 NAMES = {
     RUN: "instructions", SHARED: "shared memory", GLOBAL: "global memory", PRODUCT: "wgmma",

@@ -6,7 +6,6 @@ import re
 from dataclasses import replace
 
 from triton_ext.emulator.decode.program import Program
-from triton_ext.emulator.decode.step import Step
 from triton_ext.emulator.state.block import Cta
 from triton_ext.emulator.state.lanes import Lanes
 from triton_ext.emulator.state.storage import Register
