@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from triton.experimental import gluon
@@ -43,7 +44,7 @@ M, N, K = 128, 256, 64
 GROUP = 8
 Launch = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], None]
 """Of (A, B, C)."""
-ROLES = {"consumers": 1, "block_n": N, "c_parts": 4, "c_buffers": 2}
+ROLES: dict[str, Any] = {"consumers": 1, "block_n": N, "c_parts": 4, "c_buffers": 2}
 GAP = 300
 """Cycles: shorter pauses are not drawn."""
 BUBBLES = (148 * M, 3 * N, 1024)

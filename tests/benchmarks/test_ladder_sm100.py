@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import itertools
+import sys
 
 import pytest
+from sites import ROOT
+
+sys.path.insert(0, str(ROOT))  # `benchmarks` is not installed
 
 from benchmarks import ladder_sm100
 

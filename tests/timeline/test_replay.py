@@ -152,7 +152,8 @@ def test_a_copy_is_there_when_the_slowest_on_its_way_has_moved_it():
     result = cycles([(COPY, 0, 4096, 4096, 32, 0, [0], True), (WAIT, 1, 0)], needs=[1])
     tma = max(4096 / GPU.tma_bytes, 32 * GPU.tma_row, GPU.tma_box)
     memory = 4096 * 0.25 / 16
-    assert result.cycles == max(tma, 4096 / 64, memory) + GPU.tma_latency
+    l2 = max(4096 / 64, 4096 / GPU.sm_bytes)
+    assert result.cycles == max(tma, l2, memory) + GPU.tma_latency
 
 
 def test_who_waits_is_said_with_the_instruction():
