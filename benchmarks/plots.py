@@ -257,6 +257,27 @@ def draw_distributed(axes: Any, data: dict[str, dict[str, float]]) -> None:
     axes.legend(frameon=False, labelcolor=INK, ncols=3)
 
 
+def bubbles_data(rows: list[dict[str, Any]]) -> list[tuple[str, str, list[tuple[float, float]]]]:
+    """A lane for each role of each kernel: who, what, and when it works."""
+    return [
+        (row["step"], role, [tuple(span) for span in spans])
+        for row in rows
+        for role, spans in row["spans"].items()
+    ]
+
+
+def draw_bubbles(axes: Any, data: list[tuple[str, str, list[tuple[float, float]]]]) -> None:
+    roles = list(dict.fromkeys(role for _, role, _ in data))
+    for number, (_, role, spans) in enumerate(data):
+        bars = [(begin, end - begin) for begin, end in spans]
+        axes.broken_barh(bars, (-number - 0.4, 0.8), color=COLOURS[roles.index(role)])
+    axes.set_yticks(
+        [-number for number in range(len(data))], [f"{step}: {role}" for step, role, _ in data]
+    )
+    axes.set_xlabel("microseconds of an SM")
+    axes.tick_params(axis="y", length=0)
+
+
 KINDS: dict[str, list[tuple[str, str, Callable[..., Any], Callable[..., None], Any]]] = {
     "matmul": [
         ("ratios", "Device time: a dot a shape", ratio_data, draw_ratios, (8, 3.4)),
@@ -272,6 +293,15 @@ KINDS: dict[str, list[tuple[str, str, Callable[..., Any], Callable[..., None], A
     "distributed": [
         ("distributed", "Two GPUs", distributed_data, draw_distributed, (9, 4)),
     ],
+    "bubbles": [
+        (
+            "bubbles",
+            "Predicted: where the tensor cores wait",
+            bubbles_data,
+            draw_bubbles,
+            (8, 2.2),
+        ),
+    ],
     "latency": [("latency", "Eager latency", latency_data, draw_latency, (8, 3.2))],
 }
 """Benchmark -> its plots: name, title, rows -> data, what draws them, the size in inches."""
@@ -284,7 +314,8 @@ def plots(results: Path = RESULTS) -> list[Plot]:
         for path in sorted(results.glob(f"{benchmark}_*.json")):
             document = json.loads(path.read_text())
             gpu = path.stem.removeprefix(f"{benchmark}_")
-            where = f"{document['environment']['gpu'].removeprefix('NVIDIA ')}"
+            measured = document["environment"].get("gpu", gpu.upper())
+            where = f"{measured.removeprefix('NVIDIA ')}"
             for name, title, extract, draw, size in kinds:
                 data = extract(document["rows"])
                 if data:

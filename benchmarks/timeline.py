@@ -3,12 +3,20 @@
 
     python -m benchmarks.timeline measure --json FILE [--seconds 200] [--only NAME]  # needs a GPU
     python -m benchmarks.timeline predict FILE [--gpu H200] [--json FILE]
+    python -m benchmarks.timeline matmuls SURVEY ... [--split test] [--number 100] [--json FILE]
 
 The workloads are fixed here: this project's matmuls over problems drawn from two seeds, each with
 the cost model's first choice, one from the middle of its ranking and one from the far end; the
 ladder; Triton's tutorial matmul, softmax, layer norm, attention, transposition, dropout and copies
 over several sizes and configurations; empty kernels. The parameters of `triton_ext.timeline` may be
 fitted to the split "fit" only; "test" is what errors are reported of.
+
+`matmuls` predicts configurations of this project's matmul that `benchmarks.survey` measured: four
+of each problem, evenly spread over the survey's list. Problems whose name's CRC-32 is even are for
+fitting, odd ones for testing; this was decided before the first of them was predicted. They are
+taken in the order of their CRC-32, however many there is time for. Left out is what takes too long
+to emulate: products of more than `LARGEST` operations, those of more than `MOST_SHARED` steps of
+tiles whose blocks share tiles (all blocks have to run then), and clusters that divide K.
 """
 
 from __future__ import annotations
@@ -18,7 +26,7 @@ import math
 import statistics
 import time
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +39,7 @@ import torch
 import triton_ext
 from benchmarks import harness, ladder
 from benchmarks.harness import Row, Table
+from benchmarks.matmul import describe
 from benchmarks.problems import TYPES, Problem, drawn_problems
 from tests.support import corpus_kernels as corpus  # type: ignore[import-not-found]
 from triton_ext.compat import LAUNCH_OPTIONS
@@ -53,6 +62,10 @@ SETS_BYTES = 200 << 20
 """What the input sets of a workload take together: four times the L2 cache."""
 ROUNDS = 5
 SMS = 132
+LARGEST = 3e11
+MOST_SHARED = 1500
+CANDIDATES = 4
+"""Of a problem of a survey."""
 
 Launch = Callable[[], None]
 
@@ -140,6 +153,43 @@ def matmuls() -> Iterator[Workload]:
                     f"{problem} {place}", "matmul", split, _matmul(problem, config),
                     problem.bytes, seconds, config,
                 )  # fmt: skip
+
+
+def _emulated(config: MatmulConfig, problem: Problem) -> bool:
+    """Whether it is not left out, as taking too long."""
+    rows, columns = (problem.n, problem.m) if config.swap else (problem.m, problem.n)
+    tiles = -(-rows // config.rows) * -(-columns // config.columns)
+    shared = tiles * -(-problem.k // config.block_k) if config.max_splits > 1 else 0
+    return config.k_blocks == 1 and problem.flops <= LARGEST and shared <= MOST_SHARED
+
+
+def surveyed(paths: Sequence[Path], split: str, number: int) -> Iterator[tuple[Workload, float]]:
+    """So many problems of one split, each with its candidates: workloads and measured seconds."""
+    rows: dict[str, Row] = {}
+    for path in paths:
+        for row in json.loads(path.read_text())["rows"]:
+            rows.setdefault(row["problem"], row)
+    parity = {"fit": 0, "test": 1}[split]
+    hashes = {name: zlib.crc32(name.encode()) for name in rows}
+    for name in sorted(rows, key=hashes.__getitem__):
+        row = rows[name]
+        problem = Problem(
+            *(row[key] for key in ("m", "n", "k", "type", "a_major", "b_major", "class"))
+        )
+        pairs = [(MatmulConfig(**each["config"]), each["seconds"]) for each in row["configs"]]
+        pairs = [(config, seconds) for config, seconds in pairs if _emulated(config, problem)]
+        if hashes[name] % 2 != parity or len(pairs) < CANDIDATES:
+            continue
+        if number == 0:
+            return
+        number -= 1
+        for each in range(CANDIDATES):
+            config, seconds = pairs[each * len(pairs) // CANDIDATES]
+            work = Workload(
+                f"{name}, {describe(config)}", "matmul", split, _matmul(problem, config),
+                problem.bytes, seconds, config,
+            )  # fmt: skip
+            yield work, seconds
 
 
 def ladders() -> Iterator[Workload]:
@@ -380,11 +430,7 @@ def predicted(rows: list[Row], gpu: str, only: str) -> Iterator[Row]:
             except EmulationError as error:
                 print(f"{row['workload']}: {type(error).__name__}: {error.message[:100]}")
                 continue
-            yield row | {
-                "predicted": timeline.seconds,
-                "bound": timeline.bound,
-                "utilisation": {k: round(v, 3) for k, v in timeline.utilisation.items()},
-            }
+            yield row | _prediction(timeline)
 
 
 def summary(rows: list[Row]) -> list[str]:
@@ -404,6 +450,45 @@ def summary(rows: list[Row]) -> list[str]:
                 f" worst {max(errors):6.1%}"
             )
     return lines
+
+
+def rank(rows: Sequence[Row]) -> str:
+    """How well the predictions choose among the candidates of each problem."""
+    problems: dict[str, list[Row]] = {}
+    for row in rows:
+        problems.setdefault(row["problem"], []).append(row)
+    whole = [each for each in problems.values() if len(each) == CANDIDATES]
+    costs = [
+        min(each, key=lambda row: row["predicted"])["seconds"] / min(row["seconds"] for row in each)
+        for each in whole
+    ]
+    good = sum(cost <= 1.05 for cost in costs)
+    return (
+        f"{len(whole)} problems of {CANDIDATES} candidates: the first choice is within 5 % of the"
+        f" best in {good}, and takes {statistics.fmean(costs) - 1:.1%} longer in the mean,"
+        f" {max(costs) - 1:.0%} at worst"
+    )
+
+
+def chosen(paths: Sequence[Path], split: str, number: int, gpu: str) -> Iterator[Row]:
+    """The rows of `surveyed` problems, predicted."""
+    for work, seconds in surveyed(paths, split, number):
+        row = {
+            "workload": work.name, "problem": work.name.split(",")[0], "family": "matmul",
+            "split": split, "seconds": seconds,
+        }  # fmt: skip
+        try:
+            yield row | _prediction(record(work, gpu))
+        except EmulationError as error:
+            print(f"{work.name}: {type(error).__name__}: {error.message[:100]}")
+
+
+def _prediction(timeline: Timeline) -> Row:
+    return {
+        "predicted": timeline.seconds,
+        "bound": timeline.bound,
+        "utilisation": {k: round(v, 3) for k, v in timeline.utilisation.items()},
+    }
 
 
 def _compile(config: MatmulConfig) -> None:
@@ -447,14 +532,21 @@ def measured(only: str, seconds: float, path: Path | None) -> Iterator[Row]:
 
 def main() -> None:
     parser = harness.options(__doc__)
-    parser.add_argument("step", choices=("measure", "predict"))
-    parser.add_argument("file", type=Path, nargs="?", help="what was measured")
+    parser.add_argument("step", choices=("measure", "predict", "matmuls"))
+    parser.add_argument("file", type=Path, nargs="*", help="what was measured")
+    parser.add_argument("--split", choices=tuple(SEEDS), default="test", help="of matmuls")
+    parser.add_argument("--number", type=int, default=100, help="of problems of matmuls")
     parser.add_argument("--gpu", default="H200", help="to predict for")
     parser.add_argument("--only", default="", help="workloads whose name has this")
     parser.add_argument("--seconds", type=float, default=200, help="to measure for, at most")
     arguments = parser.parse_args()
+    if arguments.step == "matmuls":
+        asked = arguments.file, arguments.split, arguments.number, arguments.gpu
+        rows = harness.report("timeline", chosen(*asked), TABLE, arguments.json)
+        print("\n".join([*summary(rows), rank(rows)]))
+        return
     if arguments.step == "predict":
-        given = json.loads(arguments.file.read_text())["rows"]
+        given = [row for path in arguments.file for row in json.loads(path.read_text())["rows"]]
         found = predicted(given, arguments.gpu, arguments.only)
         rows = harness.report("timeline", found, TABLE, arguments.json)
         print("\n".join(summary(rows)))

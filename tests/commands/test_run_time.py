@@ -62,7 +62,7 @@ def test_the_page_is_written(run, tmp_path):
     ("options", "words"),
     [
         (["--timeline", "out.png"], "must end in .html or .json"),
-        (["--time", "--gpu", "A100"], "H100, H200"),
+        (["--time", "--gpu", "A100"], "H200, H100, B200"),
         (["--no-values"], "give --time, too"),
         (["--time", "--schedule", "lazy"], "eager"),
     ],

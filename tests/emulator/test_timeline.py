@@ -12,7 +12,17 @@ from triton_ext.emulator.errors import LaunchError
 from triton_ext.errors import LayoutError
 from triton_ext.kernels.config import MatmulConfig
 from triton_ext.kernels.launch import launch_arguments, launch_plan
-from triton_ext.timeline.trace import COPY, PRODUCT, SIGNAL, STORE, WAIT
+from triton_ext.timeline.trace import (
+    ATOMIC,
+    COMMIT,
+    COPY,
+    PRODUCT,
+    SIGNAL,
+    STORE,
+    TENSOR,
+    TMEM,
+    WAIT,
+)
 
 M, N, K = 256, 128, 192
 
@@ -86,6 +96,53 @@ def test_a_faster_gpu_is_faster(runs):
 
 
 @triton.jit
+def hand_over(flag, x, y, steps):
+    if tl.program_id(0) == 0:
+        while tl.atomic_add(flag, 0) == 0:
+            pass
+        tl.store(y, 1.0)
+    else:
+        total = 0.0
+        for i in range(steps):
+            total += tl.load(x + i)
+        tl.store(y + 1, total)
+        tl.atomic_xchg(flag, 1)
+
+
+@pytest.mark.parametrize("values", [True, False])
+def test_a_block_that_asks_again_and_again_has_asked_once(values):
+    """How often it asks depends on the order in which the emulator runs the blocks."""
+    lengths = set()
+    for steps in (16, 1024):
+        flag, x, y = torch.zeros(1, dtype=torch.int32), torch.ones(1024), torch.zeros(2)
+        with triton_ext.emulate("sm_90", time="H200", values=values) as gpu:
+            hand_over[(2,)](flag, x, y, steps)
+        assert y.tolist() == [1, steps]
+        waiting = gpu.timeline.trace.clusters[0]
+        assert len([item for item in waiting.warps[0][0] if item[0] == ATOMIC]) == 1
+        lengths.add(tuple(len(warp) for warp in waiting.warps[0]))
+    assert len(lengths) == 1
+
+
+def test_products_of_tensor_memory_are_recorded():
+    config = MatmulConfig(100, "fp16", block_n=128, stages=3, consumers=1, c_parts=2)
+    a, b = torch.zeros((M, K), dtype=torch.float16), torch.zeros((N, K), dtype=torch.float16).T
+    found = []
+    for values in (True, False):
+        c = torch.zeros((M, N), dtype=torch.float16)
+        with triton_ext.emulate("sm_100", time="B200", values=values) as gpu:
+            matmul(config, a, b, c)
+        found.append(gpu.timeline)
+    timed, alone = found
+    assert timed.seconds == alone.seconds
+    assert timed.flops == 2 * M * N * K
+    assert timed.trace.columns == 256  # two tiles of sums
+    assert {item[2:5] for item in items(timed, TENSOR)} == {(128, 128, 2.0)}
+    assert sum(item[2] for item in items(timed, TMEM)) == 4 * N  # of four warps
+    assert len(items(timed, COMMIT)) == K // 64 + 1
+
+
+@triton.jit
 def add(x, y, n, block: tl.constexpr):
     at = tl.program_id(0) * block + tl.arange(0, block)
     tl.store(y + at, tl.load(x + at, at < n) + 1, at < n)
@@ -121,7 +178,7 @@ def test_a_larger_copy_takes_as_long_as_memory_does():
 @pytest.mark.parametrize(
     ("options", "error", "words"),
     [
-        ({"time": "RTX"}, LayoutError, "H100, H200"),
+        ({"time": "RTX"}, LayoutError, "H200, H100, B200"),
         ({"time": "H200", "schedule": "random"}, LaunchError, "eager"),
         ({"values": False}, LaunchError, "time="),
     ],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -14,11 +15,15 @@ from triton_ext.timeline.page import chrome, html
 from triton_ext.timeline.replay import UNITS, Replay, Share
 from triton_ext.timeline.timeline import Timeline, slots
 from triton_ext.timeline.trace import (
+    COMMIT,
     COPY,
+    GLOBAL,
     PRODUCT,
     RUN,
     SHARED,
     SIGNAL,
+    TENSOR,
+    TMEM,
     WAIT,
     ClusterTrace,
     Line,
@@ -28,7 +33,7 @@ from triton_ext.timeline.trace import (
 )
 
 GPU = GPUS["H200"]
-SHARE = Share(l2=64.0, memory=16.0, misses=[0.25], aligned=[1.0], first=False)
+SHARE = Share(l2=64.0, memory=16.0, outside=8.0, misses=[0.25], aligned=[1.0], first=False)
 
 
 def cycles(*warps, needs=(), slots=1, clusters=1, gpu=GPU):
@@ -93,11 +98,62 @@ def test_a_narrow_product_takes_what_reading_its_operands_takes(n, taken):
     assert result.busy["tensor cores"] == taken  # as measured on an H200
 
 
+@pytest.mark.parametrize(
+    ("m", "n", "blocks", "taken"),
+    [(128, 256, 1, 128), (256, 256, 2, 128), (64, 256, 1, 128), (128, 64, 1, 48)],
+)
+def test_a_commit_tells_when_the_products_are_done(m, n, blocks, taken):
+    gpu = GPUS["B200"]
+    product = (TENSOR, 0, m, n, 2, blocks, (m + n) * 32 // blocks)
+    warp = [product, product, (COMMIT, 1, [0]), (WAIT, 2, 0)]
+    trace = ClusterTrace([[warp], [[]]][:blocks], [1])
+    result = Replay(gpu, [SHARE], 1).run([trace])
+    assert result.busy["tensor cores"] == 2 * taken
+    assert result.cycles == 2 * taken + gpu.product_latency
+
+
+def test_warps_of_a_quarter_share_its_port_of_tensor_memory():
+    def warp(token):
+        return [(TMEM, 0, 64, token), (WAIT, 1, token)]
+
+    apart = cycles(warp(0), warp(1), needs=[1, 1]).cycles
+    assert apart == 64 * GPU.tensor_memory_cycles + GPU.tensor_memory_latency
+    together = cycles(warp(0), [], [], [], warp(1), needs=[1, 1]).cycles
+    assert together == apart + 64 * GPU.tensor_memory_cycles
+
+
+def test_tensor_memory_limits_the_blocks_of_an_sm():
+    warps, needs = ring()
+    assert slots(launch(warps, needs)) == 2
+    assert slots(replace(launch(warps, needs), columns=512)) == 1
+
+
+def test_what_the_kernel_wrote_comes_from_the_cache():
+    def warp(*tokens):
+        return [item for token in tokens for item in [(GLOBAL, 0, 4096, 0, 0, token)]] + [
+            (WAIT, 0, token) for token in tokens if token >= 0
+        ]
+
+    read, written = (
+        Timeline(launch([warp(*tokens)], [1, 1], grid=132), GPU).seconds
+        for tokens in ((0, -1), (-1, 0))
+    )
+    assert written < read
+
+
+def test_a_kernel_that_starts_early_needs_room_beside_the_one_before():
+    warps, needs = ring()
+    early = replace(launch(warps, needs), lines=[Line("griddepcontrol.wait", "")] * 6)
+    alone = replace(early, columns=512)
+    assert Timeline(alone, GPU).seconds - Timeline(early, GPU).seconds == pytest.approx(GPU.crowded)
+
+
 def test_a_copy_is_there_when_the_slowest_on_its_way_has_moved_it():
     result = cycles([(COPY, 0, 4096, 4096, 32, 0, [0], True), (WAIT, 1, 0)], needs=[1])
     tma = max(4096 / GPU.tma_bytes, 32 * GPU.tma_row, GPU.tma_box)
     memory = 4096 * 0.25 / 16
-    assert result.cycles == max(tma, 4096 / 64, memory) + GPU.tma_latency
+    l2 = max(4096 / 64, 4096 / GPU.sm_bytes)
+    assert result.cycles == max(tma, l2, memory) + GPU.tma_latency
 
 
 def test_who_waits_is_said_with_the_instruction():
@@ -179,7 +235,7 @@ def test_gpus_have_a_source_for_each_parameter():
     assert gpu_of("h200") is GPU
     mine = GPU.but(launch=0.0)
     assert isinstance(gpu_of(mine), Gpu)
-    with pytest.raises(LayoutError, match="H100, H200"):
+    with pytest.raises(LayoutError, match="H200, H100, B200"):
         gpu_of("A100")
     with pytest.raises(LayoutError, match="sm_100"):
         gpu_of("H200", 100)

@@ -1,7 +1,7 @@
 """The parameters of each GPU: one table, each value with its source.
 
 "measured": by ``python -m benchmarks.microbenchmarks`` or ``benchmarks.fit`` of this project, on
-that GPU; "published": in documents; "fitted": to the split "fit" of ``benchmarks.timeline`` and the
+an H200; "published": in documents; "fitted": to the split "fit" of ``benchmarks.timeline`` and the
 surveys; "assumed": neither, and by analogy.
 """
 
@@ -36,6 +36,8 @@ class Gpu:
         ptx_instructions: instructions of the machine for one of PTX.
         special_cycles, half_cycles: that a special function or an instruction of half rate holds
             its pipe.
+        tensor_memory_cycles: that a warp takes for a column of its 32 lanes of tensor memory.
+        tensor_memory_latency: cycles of a load from there, besides.
         shared_latency, l1_latency: cycles of a load from shared memory and the L1 cache.
         l2_latency, memory_latency: cycles of a load of a thread from the L2 cache and memory.
         tma_latency: cycles from the instruction to the barrier's phase, from the L2 cache.
@@ -43,9 +45,10 @@ class Gpu:
         tma_bytes: that a TMA unit copies in a cycle.
         tma_row, tma_box: cycles that a row of a box, and a box, hold the TMA unit at least.
         store_bytes: that TMA stores in a cycle, of an SM.
+        sm_bytes: that an SM takes from the L2 cache in a cycle at most.
         l2_bytes: that all SMs load from the L2 cache, bytes/s.
         memory_bytes: from memory, bytes/s.
-        outside: what a byte of a box outside of its tensor costs, of one inside, at the L2 cache.
+        outside_bytes: of boxes outside of their tensors, that all SMs load, bytes/s.
         misaligned: the fraction by which a row of a box in two lines of the L2 cache takes longer.
         write: the bytes read in the time in which one is written to memory, among reads.
         barrier_latency: from an arrival at a barrier of any kind to the thread that waits.
@@ -53,6 +56,9 @@ class Gpu:
         atomic_latency: of an atomic operation in global memory.
         launch: seconds from the end of the kernel before to the first instruction, and from the
             last to the end.
+        crowded: how much longer, if a kernel that starts while another one ends (programmatic
+            dependent launch) finds no room beside it.
+        cluster: how much longer, if blocks form clusters.
         block_start: cycles from a block's end to the next one's first instruction.
         block_interval: cycles between the starts of two blocks on an SM.
     """
@@ -61,49 +67,53 @@ class Gpu:
     arch: int = _of("published: CUDA C++ Programming Guide", 90)
     multiprocessors: int = _of("published: data sheet", 132)
     clock: float = _of("measured: NVML under light load", 1.98e9)
-    power_flops: float = _of("fitted", 6.6e14)
-    power_flops_8: float = _of("measured: benchmarks.fit", 1.7e15)
+    power_flops: float = _of("fitted", 6.2e14)
+    power_flops_8: float = _of("fitted", 1.09e15)
     flops_per_cycle: float = _of("published: data sheet, 4 x 512 FMA", 4096)
     operand_bytes: float = _of("measured: 64x8: 18 cycles a product", 128)
     product_latency: float = _of(
         "measured: 16 products of 64x256, awaited: 69 cycles more than they take", 60
     )
     issue_cycles: float = _of("assumed", 2.0)
-    chain: float = _of("fitted", 2.07)
+    chain: float = _of("fitted", 1.5)
     ptx_instructions: float = _of("fitted", 1.06)
     special_cycles: float = _of("published: 16 lanes a cycle and SM", 8)
     half_cycles: float = _of("fitted; published: 64 lanes a cycle and SM", 1.4)
+    tensor_memory_cycles: float = _of("assumed: 32 lanes of 32 bits a cycle and quarter", 1.0)
+    tensor_memory_latency: float = _of("assumed", 40)
     shared_latency: float = _of("measured: dependent loads", 30)
     l1_latency: float = _of("published: 33 cycles", 38)
     l2_latency: float = _of("measured: dependent loads in 16 MB", 365)
     memory_latency: float = _of("measured: dependent loads in 512 MB", 660)
-    tma_memory_latency: float = _of("fitted; measured: boxes of 64 to 256 rows", 1050)
+    tma_memory_latency: float = _of("fitted; measured: boxes of 64 to 256 rows", 1260)
     tma_latency: float = _of("measured: boxes of 8 rows, one at a time", 360)
     tma_bytes: float = _of("measured: boxes of 256 rows, 4 in flight", 107)
     tma_row: float = _of("measured: boxes of 64 to 256 rows", 1.19)
     tma_box: float = _of("measured: boxes of 8 rows, 4 in flight", 48)
     store_bytes: float = _of("fitted", 20.4)
-    l2_bytes: float = _of("fitted; measured: boxes of 256 rows, all SMs", 1.6e13)
-    memory_bytes: float = _of("fitted; measured: boxes of 256 rows, all SMs", 3.91e12)
-    outside: float = _of("fitted", 3.24)
-    misaligned: float = _of("fitted", 0.74)
+    sm_bytes: float = _of("fitted; measured: one SM alone by TMA, 107", 50)
+    l2_bytes: float = _of("fitted; measured: boxes of 256 rows, all SMs", 1.43e13)
+    memory_bytes: float = _of("fitted; measured: boxes of 256 rows, all SMs", 4e12)
+    outside_bytes: float = _of("fitted", 7.1e12)
+    misaligned: float = _of("fitted", 0.68)
     write: float = _of("fitted: kernels that copy", 1.15)
     barrier_latency: float = _of("measured: half a round trip of two warps", 60)
     far_latency: float = _of("assumed", 200)
-    atomic_latency: float = _of("assumed", 700)
-    launch: float = _of("fitted; measured: a grid of 1 block", 7.2e-07)
+    atomic_latency: float = _of("assumed: as a load", 365)
+    launch: float = _of("fitted; measured: a grid of 1 block", 8.2e-07)
+    crowded: float = _of("fitted", 2e-07)
+    cluster: float = _of("fitted", 9.6e-07)
     block_start: float = _of("fitted", 500)
     block_interval: float = _of("measured: grids of 1056 and 8448 empty blocks", 160)
 
     def sources(self) -> dict[str, tuple[Any, str]]:
-        """Each parameter's value and source; what differs from an H200 is scaled by data sheets."""
-        reference = GPUS["H200"]
+        """Each parameter's value and source."""
         found = {}
         for each in fields(self)[1:]:
-            value = getattr(self, each.name)
-            same = value == getattr(reference, each.name)
-            source = each.metadata["source"] if same else "assumed: as the data sheets differ"
-            found[each.name] = (value, source)
+            source = each.metadata["source"]
+            if self.name in _OTHERS:
+                _, source = _OTHERS[self.name].get(each.name, (0, "assumed: as on an H200"))
+            found[each.name] = (getattr(self, each.name), source)
         return found
 
     def but(self, **changes: Any) -> Gpu:
@@ -115,11 +125,35 @@ class Gpu:
         return replace(self, **changes)
 
 
-GPUS: dict[str, Gpu] = {
-    "H100": Gpu("H100", memory_bytes=2.7e12),
-    "H200": Gpu("H200"),
+_DIES = "published: SemiAnalysis, 300 cycles to the other die, here for every second load; else"
+_OTHERS: dict[str, dict[str, tuple[Any, str]]] = {
+    "H100": {"memory_bytes": (2.7e12, "assumed: as the data sheets differ")},
+    "B200": {
+        "arch": (100, "published: CUDA C++ Programming Guide"),
+        "multiprocessors": (148, "published: data sheet"),
+        "clock": (1.85e9, "published: data sheet, 2.25e15 operations/s by 148 SMs"),
+        "flops_per_cycle": (8192, "published: data sheet, twice a Hopper SM's"),
+        "power_flops": (1.42e15, "published: JAX's guide, cuBLAS at 63 % of the data sheet's rate"),
+        "power_flops_8": (2.84e15, "assumed: twice that of 16 bits"),
+        "operand_bytes": (128, "published: SemiAnalysis, products of N < 128"),
+        "l2_latency": (515, f"{_DIES} as on an H200"),
+        "memory_latency": (810, f"{_DIES} as on an H200"),
+        "tma_latency": (510, f"{_DIES} as on an H200"),
+        "tma_memory_latency": (1410, f"{_DIES} as on an H200"),
+        "sm_bytes": (64, "published: A100 white paper; Hopper's SMs do not exceed it"),
+        "l2_bytes": (1.8e13, "assumed: as much for each SM as on an H200"),
+        "memory_bytes": (6.6e12, "published: SemiAnalysis, cp.async"),
+    },
 }
-"""By name. The H100 is the SXM5 one with HBM3; it differs from the H200 by its memory."""
+"""What differs from an H200. No H100 and no B200 was measured here."""
+GPUS: dict[str, Gpu] = {
+    "H200": Gpu("H200"),
+    **{
+        name: Gpu(name, **{key: value for key, (value, _) in differing.items()})
+        for name, differing in _OTHERS.items()
+    },
+}
+"""By name. The H100 is the SXM5 one with HBM3."""
 
 
 def gpu_of(name: Any, arch: int | None = None) -> Gpu:

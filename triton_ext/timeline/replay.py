@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from triton_ext.timeline.gpus import Gpu
 from triton_ext.timeline.trace import (
     ATOMIC,
+    COMMIT,
     COPY,
     GLOBAL,
     PRODUCT,
@@ -21,6 +22,8 @@ from triton_ext.timeline.trace import (
     SHARED,
     SIGNAL,
     STORE,
+    TENSOR,
+    TMEM,
     WAIT,
     ClusterTrace,
     Item,
@@ -29,7 +32,13 @@ from triton_ext.timeline.trace import (
 SECTOR_BYTES = 32
 LINE_BYTES = 128
 SCHEDULERS = 4
-UNITS = ("issue", "special functions", "shared memory", "tensor cores", "TMA", "L2", "memory")
+UNITS = (
+    "issue", "special functions", "shared memory", "tensor cores", "tensor memory", "TMA", "L2",
+    "memory",
+)  # fmt: skip
+DATA_PATH_ROWS = 128
+"""A product of 64 rows takes as long as one of 128 (PTX ISA, "Data path layout": it uses half of
+the lanes)."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +46,8 @@ class Share:
     """What an SM has of what all SMs share, in bytes a cycle.
 
     Attributes:
-        l2, memory: of the L2 cache's rate, and of the memory's.
+        l2, memory, outside: of the L2 cache's rate, the memory's, and that of what TMA fills in
+            where boxes are outside of their tensors.
         misses: for each piece of global memory, the fraction of its loads that the L2 cache does
             not have.
         aligned: for each, `triton_ext.timeline.trace.Memory.aligned`.
@@ -47,6 +57,7 @@ class Share:
 
     l2: float
     memory: float
+    outside: float
     misses: Sequence[float]
     aligned: Sequence[float]
     first: bool
@@ -55,7 +66,7 @@ class Share:
         """The fraction of loads that take as long as memory does."""
         if memory < 0 or again:
             return 0.0
-        return 1.0 if self.first else self.misses[memory]
+        return 1.0 if self.first and self.misses[memory] else self.misses[memory]
 
 
 @dataclass(frozen=True)
@@ -85,6 +96,7 @@ class _Sm:
         self.issue = [0.0] * SCHEDULERS
         self.special = [0.0] * SCHEDULERS
         self.half = [0.0] * SCHEDULERS
+        self.columns = [0.0] * SCHEDULERS
         self.shared = self.tensor = self.tma = self.l2 = self.memory = self.out = 0.0
         self.busy: dict[str, float] = dict.fromkeys(UNITS, 0.0)
 
@@ -266,6 +278,18 @@ class Replay:
             after = max(after, self._global(warp, begin, item))
         elif kind == PRODUCT:
             self._product(warp, begin, item)
+        elif kind == TENSOR:
+            self._tensor(warp, begin, item)
+        elif kind == COMMIT:
+            end = max(begin, warp.sm.tensor) + gpu.product_latency
+            for token in item[2]:
+                self._contribute(warp, token, end)
+        elif kind == TMEM:
+            end = max(sm.columns[scheduler], begin) + item[2] * gpu.tensor_memory_cycles
+            sm.columns[scheduler] = end
+            sm.busy["tensor memory"] += (end - begin) / SCHEDULERS
+            if item[3] >= 0:
+                self._contribute(warp, item[3], end + gpu.tensor_memory_latency)
         elif kind == COPY:
             self._copy(warp, begin, item)
         elif kind == STORE:
@@ -318,7 +342,7 @@ class Replay:
             moved: bytes that count for the memory behind it, if they are fewer.
         """
         share = self.share
-        taken = size / share.l2
+        taken = max(size / share.l2, (size if moved is None else moved) / self.gpu.sm_bytes)
         sm.l2 = max(sm.l2, time) + taken
         sm.busy["L2"] += taken
         end = sm.l2
@@ -365,6 +389,18 @@ class Replay:
         self._span((warp.block, "tensor cores"), begin, sm.tensor, PRODUCT, at, f"64x{n}")
         self._contribute(warp, token, sm.tensor + gpu.product_latency)
 
+    def _tensor(self, warp: _Warp, time: float, item: Item) -> None:
+        _, at, m, n, size, blocks, read = item
+        gpu, rank = self.gpu, self.sms.index(warp.sm)
+        sms = [warp.sm] if blocks == 1 else self.sms[rank & ~1 : (rank & ~1) + 2]
+        flops = 2 * (DATA_PATH_ROWS if m else 0) * n * 32 / size
+        taken = max(flops / (gpu.flops_per_cycle * 2 / size), read / gpu.operand_bytes)
+        begin = max(time, *(sm.tensor for sm in sms))
+        for sm in sms:
+            sm.tensor = begin + taken
+            sm.busy["tensor cores"] += taken
+        self._span((warp.block, "tensor cores"), begin, begin + taken, TENSOR, at, f"{m}x{n}")
+
     def _copy(self, warp: _Warp, time: float, item: Item) -> None:
         _, at, inside, size, rows, memory, tokens, again = item
         gpu, sm = self.gpu, warp.sm
@@ -372,7 +408,7 @@ class Replay:
         begin = max(sm.tma, time)
         sm.tma = begin + taken
         sm.busy["TMA"] += taken
-        asked = inside + (size - inside) * gpu.outside
+        asked = inside + (size - inside) * self.share.l2 / self.share.outside
         if memory >= 0:
             asked *= 1 + gpu.misaligned * (1 - self.share.aligned[memory])
         came = self._outside(sm, time, asked, memory, inside)

@@ -11,14 +11,23 @@ from typing import Any
 
 from triton_ext.hardware.architecture import SHARED_MEMORY_PER_BLOCK
 from triton_ext.hardware.architecture import resident_clusters as resident
+from triton_ext.hardware.tensor_memory import TMEM_COLUMNS
 from triton_ext.timeline.gpus import Gpu
 from triton_ext.timeline.replay import SECTOR_BYTES, UNITS, Replay, Result, Share
-from triton_ext.timeline.trace import ATOMIC, COPY, GLOBAL, PRODUCT, STORE, WAIT, Item, Trace
+from triton_ext.timeline.trace import (
+    ATOMIC,
+    COPY,
+    GLOBAL,
+    PRODUCT,
+    STORE,
+    TENSOR,
+    WAIT,
+    Item,
+    Trace,
+)
 
 MAX_BLOCKS, MAX_THREADS, REGISTERS = 32, 2048, 65536
 """Of an SM (CUDA C++ Programming Guide, "Technical Specifications per Compute Capability")."""
-SM_BYTES = 107.0
-"""That an SM takes from the L2 cache in a cycle at most: as its TMA unit copies."""
 WAVES = 3
 """How many turns of an SM are replayed; further ones take as long as the last of them."""
 BINDS = 0.6
@@ -35,6 +44,8 @@ def slots(trace: Trace) -> int:
     limits.append((SHARED_MEMORY_PER_BLOCK + 1024) // (trace.shared_bytes + 1024))
     if trace.registers:
         limits.append(REGISTERS // (-(-trace.registers // 8) * 8 * trace.threads))
+    if trace.columns:
+        limits.append(TMEM_COLUMNS // trace.columns)
     return max(1, min(limits))
 
 
@@ -83,8 +94,16 @@ class Timeline:
     @functools.cached_property
     def flops(self) -> float:
         """Operations of the tensor cores in the whole grid."""
-        work: float = sum(2 * 64 * it[2] * 32 / it[3] for it in self._items() if it[0] == PRODUCT)
+        work = sum(2 * m * n * 32 / size for m, n, size in self._products())
         return work * self._each
+
+    def _products(self) -> Iterator[tuple[int, int, float]]:
+        """Rows, columns and element bytes of each product of 32 bytes of K."""
+        for item in self._items():
+            if item[0] == PRODUCT:
+                yield 64, item[2], item[3]
+            elif item[0] == TENSOR and item[2]:
+                yield item[2:5]
 
     @property
     def _each(self) -> float:
@@ -106,12 +125,21 @@ class Timeline:
     def _slots(self) -> int:
         return slots(self.trace)
 
-    @property
+    @functools.cached_property
     def _misses(self) -> list[float]:
-        """For each piece of memory, how much of its loads comes from memory: the first time."""
+        """For each piece of memory, how much of its loads comes from memory: the first time, if
+        the kernel itself has not written it before."""
+        first: dict[int, bool] = {}
+        for item in self._items():
+            if item[0] == GLOBAL:
+                first.setdefault(item[4], item[5] < 0)
         return [
-            min(1.0, size / self._loaded[number]) if self._loaded.get(number) else 1.0
-            for number, size in enumerate(memory.size for memory in self.trace.memories)
+            0.0
+            if first.get(number)
+            else min(1.0, memory.size / self._loaded[number])
+            if self._loaded.get(number)
+            else 1.0
+            for number, memory in enumerate(self.trace.memories)
         ]
 
     def _shares(self, gpu: Gpu, clock: float) -> list[Share]:
@@ -120,11 +148,11 @@ class Timeline:
         for first in range(0, self.trace.number, at_once):
             here = min(at_once, self.trace.number - first)
             sms = min(here, self._groups) * self.trace.blocks_each
-            l2, memory = (
-                min(SM_BYTES, rate / clock / sms) for rate in (gpu.l2_bytes, gpu.memory_bytes)
+            l2, memory, outside = (
+                rate / clock / sms for rate in (gpu.l2_bytes, gpu.memory_bytes, gpu.outside_bytes)
             )
             aligned = [each.aligned for each in self.trace.memories]
-            found.append(Share(l2, memory, misses, aligned, not first))
+            found.append(Share(l2, memory, outside, misses, aligned, not first))
             if len(found) > WAVES:
                 break
         return found
@@ -145,8 +173,8 @@ class Timeline:
 
     def _powered(self, gpu: Gpu, cycles: float, clock: float) -> float:
         """The clock that the power limit leaves, if the kernel takes so many cycles."""
-        sizes = {item[3] for item in self._items() if item[0] == PRODUCT} or {2}
-        limit = gpu.power_flops_8 if min(sizes) == 1 else gpu.power_flops * 2 / min(sizes)
+        size = min((size for _, _, size in self._products()), default=2)
+        limit = gpu.power_flops_8 / size if size <= 1 else gpu.power_flops * 2 / size
         rate = self.flops / (cycles / clock)
         return clock * min(1.0, limit / rate) if rate else clock
 
@@ -160,7 +188,13 @@ class Timeline:
         if lower < clock:
             clock = lower
             cycles, result = self._replay(gpu, clock, keep=keep, free=free)
-        return gpu.launch + cycles / clock, clock, result
+        return self._launch(gpu) + cycles / clock, clock, result
+
+    def _launch(self, gpu: Gpu) -> float:
+        """Seconds between the kernel before and this one, and after it."""
+        early = any(line.text.startswith("griddepcontrol") for line in self.trace.lines)
+        crowded = early and self._slots < 2
+        return gpu.launch + gpu.crowded * crowded + gpu.cluster * (self.trace.blocks_each > 1)
 
     @functools.cached_property
     def _solution(self) -> tuple[float, float, Result]:

@@ -36,10 +36,19 @@ WAIT = 7
 """(WAIT, at, token)."""
 ATOMIC = 8
 """(ATOMIC, at, sectors, memory, token): in global memory."""
+TENSOR = 9
+"""(TENSOR, at, m, n, element bytes, blocks, read): tcgen05.mma, m x n x 32 bytes of K by the tensor
+cores of one block or a pair, each of which reads so many bytes of shared memory; tcgen05.cp, whose
+m and n are 0."""
+COMMIT = 10
+"""(COMMIT, at, tokens): each gets a contribution once what the tensor cores have to do is done."""
+TMEM = 11
+"""(TMEM, at, columns, token): a load of 32 lanes of tensor memory, its token; a store, and -1."""
 
 NAMES = {
     RUN: "instructions", SHARED: "shared memory", GLOBAL: "global memory", PRODUCT: "wgmma",
     COPY: "TMA load", STORE: "TMA store", SIGNAL: "arrival", WAIT: "wait", ATOMIC: "atomic",
+    TENSOR: "tcgen05", COMMIT: "commit", TMEM: "tensor memory",
 }  # fmt: skip
 
 
@@ -110,6 +119,7 @@ class Trace:
         threads: of a block.
         shared_bytes: of a block.
         registers: of a thread; 0 if not known.
+        columns: of tensor memory that a block allocates.
         lines: the program; items name its instructions by their numbers.
         memories: the pieces of global memory that items name.
         clusters: those that were recorded, by their numbers in the grid.
@@ -124,6 +134,7 @@ class Trace:
     lines: list[Line]
     memories: list[Memory]
     clusters: dict[int, ClusterTrace]
+    columns: int = 0
 
     @property
     def blocks_each(self) -> int:

@@ -74,6 +74,8 @@ def _arrival(
             else:
                 barrier.remote[agent] = int(clock.seen[agent])
             barrier.note(ARRIVALS, 1, at)
+            if cta.machine.observer is not None:
+                cta.machine.observer.brings(cta, barrier, barrier.phase)
             barrier.arrive(1, clock)
         cta.machine.progress += 1
 

@@ -263,6 +263,10 @@ class _Product:
         return found
 
     def issue(self, thread: int) -> None:
+        observer, found = self.cta.machine.observer, self.found
+        if observer is not None:
+            shape, in_memory = (found.m, found.n, found.k), self.a_descriptor is not None
+            observer.multiplies(self.cta, thread, shape, self.form.cta_group, in_memory)
         issue(self.cta, thread, self.form.cta_group, self._perform)
         self._use_collector(tensor_core(self.cta))
 
@@ -289,6 +293,12 @@ class _Product:
     def _perform(self, clock: Clock) -> None:
         blocks = blocks_of(self.cta, self.form.cta_group)
         found, path = self.found, self.plan.path
+        if not self.cta.machine.values:
+            for block in blocks:
+                columns = found.n // path.parts
+                cells = path.cells(self.d_lane, self.d_column, columns)
+                self._write(tensor_core(block).memory, cells, np.uint32(0))
+            return
         b = self._operand_b(blocks, clock)
         for number, block in enumerate(blocks):
             memory = tensor_core(block).memory
@@ -439,7 +449,10 @@ class _Product:
         memory.check_store(cells, clock.seen, name, loaded=d is not None)
         result = multiply_accumulate(a, b, d, found.d_type, saturate=found.saturate)
         words = self._words(result.reshape(path.parts * path.rows, columns))
-        memory.poke(cells, words if kept is None else words[kept])
+        self._write(memory, cells, words if kept is None else words[kept])
+
+    def _write(self, memory: TensorMemory, cells: Cells, words: Any) -> None:
+        memory.poke(cells, words)
         event = self.cta.cluster.clocks.unit_event(self.unit)
         memory.note_store(cells, stamp(event, self.unit))
 

@@ -137,6 +137,8 @@ class Machine:
         learned: what its clusters that are done had seen of those of other launches.
         hopeless: whether what runs only polls, and repeats itself.
         vain: how often in a row global memory was polled, and held what it had held before.
+        together: as many clusters run side by side as there is room for, as on a GPU; else the next
+            one starts when the first has to wait.
     """
 
     program: Program
@@ -154,6 +156,7 @@ class Machine:
     quantum: int = QUANTUM
     vain: int = 0
     hopeless: bool = False
+    together: bool = False
     multiprocessors: int = field(init=False)
     counts: list[int] = field(init=False)
     global_order: GlobalOrder | None = field(default=None, init=False)
@@ -198,7 +201,7 @@ class Machine:
         while self._waiting or resident:
             yield stuck
             stuck = False
-            if not resident:
+            while self._waiting and len(resident) < (limit if self.together else 1):
                 resident.append(self._start())
             done = self._turn(resident)
             over = self.steps >= self.limits.max_steps or time.monotonic() > self._deadline
@@ -258,7 +261,8 @@ class Machine:
         for block in (block for each in resident for block in each.blocks):
             if not block.cta.finished:
                 left = self.limits.max_steps - self.steps
-                done += block.run(min(self.schedule.quantum(), self.quantum, left))
+                quantum = self.schedule.quantum() // (8 if self.together else 1)
+                done += block.run(min(quantum, self.quantum, left))
             done += self._complete_due()
         return done
 

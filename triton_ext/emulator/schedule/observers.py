@@ -33,7 +33,8 @@ class Observer(AccessObserver):
 
 
 _TOLD = (
-    "instruction", "waits", "completed", "access", "moved", "copies", "brings", "arrives", "awaits",
+    "instruction", "waits", "completed", "access", "moved", "copies", "multiplies", "brings",
+    "arrives", "awaits",
 )  # fmt: skip
 
 

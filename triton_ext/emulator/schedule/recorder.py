@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from triton_ext.emulator.decode.garbage import without_values
 from triton_ext.emulator.decode.step import Step
 from triton_ext.emulator.schedule.machine import Machine
 from triton_ext.emulator.schedule.observers import Observer, Observers, Wavefronts
@@ -27,13 +28,14 @@ from triton_ext.emulator.state.lanes import Lanes
 from triton_ext.emulator.state.storage import Register
 from triton_ext.hardware.architecture import WARP_THREADS, resident_clusters
 from triton_ext.hardware.banks import LINE_BYTES
-from triton_ext.hardware.tensor_memory import WARPGROUP_WARPS
-from triton_ext.ptx.forms import WgmmaProduct, read
-from triton_ext.ptx.parse import Instruction
+from triton_ext.hardware.tensor_memory import TMEM_COLUMNS, WARPGROUP_WARPS
+from triton_ext.ptx.forms import TensorMemoryAccess, TensorMemoryCopy, WgmmaProduct, read
+from triton_ext.ptx.parse import Instruction, immediate
 from triton_ext.timeline.gpus import Gpu
 from triton_ext.timeline.timeline import Timeline
 from triton_ext.timeline.trace import (
     ATOMIC,
+    COMMIT,
     COPY,
     GLOBAL,
     PRODUCT,
@@ -41,6 +43,8 @@ from triton_ext.timeline.trace import (
     SHARED,
     SIGNAL,
     STORE,
+    TENSOR,
+    TMEM,
     WAIT,
     ClusterTrace,
     Item,
@@ -64,7 +68,7 @@ _SPECIAL = re.compile(r"ex2|lg2|sin|cos|rcp|rsqrt|sqrt|tanh|div\.(full|approx)")
 _HALF = re.compile(
     r"cvt|(mul|mad|shl|shr|shf|popc|bfe|bfi|mul24|mad24|min|max)\.\w*(\.\w+)*[usb]\d|prmt"
 )
-_MEMORY = re.compile(r"(ld|st|atom|red|ldmatrix|stmatrix|cp|wgmma\.mma_async|wgmma\.wait)")
+_MEMORY = re.compile(r"(ld|st|atom|red|ldmatrix|stmatrix|cp|wgmma\.mma_async|wgmma\.wait|tcgen05)")
 _ELEMENT_BYTES = {"f16": 2, "bf16": 2, "tf32": 4}
 
 
@@ -81,6 +85,8 @@ class _Kind:
     keep: int = 0
     reads_only: bool = False
     product: tuple[int, int, bool] = (0, 0, False)
+    group: int = 1
+    columns: int = 0
 
 
 @dataclass
@@ -90,6 +96,7 @@ class _Warp:
     clock: int = 0
     ready: dict[Register, int] = field(default_factory=dict)
     loads: list[tuple[int, frozenset[Register]]] = field(default_factory=list)
+    asked: tuple[int, int, int] = (-1, -1, -1)
     open: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
     groups: dict[str, deque[list[int]]] = field(default_factory=lambda: defaultdict(deque))
 
@@ -111,6 +118,7 @@ class _Cluster:
         self.phases: dict[tuple[int, int], int] = {}
         self.copied: set[object] = set()
         self.kept: list[object] = []  # barriers, so that no other gets the id of one
+        self.repeated: dict[int, tuple[int, int]] = {}  # tokens of the rounds of a loop that asks
 
     def token(self, needs: int = 1) -> int:
         self.needs.append(needs)
@@ -136,6 +144,7 @@ class Recorder(Observer):
         self._step: Step | None = None
         self._tokens: list[int] = []
         self._wavefronts = Wavefronts()
+        self._columns = 0
 
     # ------------------------------------------------------------------- instructions
 
@@ -228,6 +237,49 @@ class Recorder(Observer):
                 cluster.names[token] = "products (wgmma)"
                 self._add(warp, (PRODUCT, self._kind.at, n, size, registers, token))
             warp.open["wgmma"].append(token)
+
+    def multiplies(
+        self, cta: Cta, thread: int, shape: tuple[int, int, int], group: int, a_in_memory: bool
+    ) -> None:
+        block = self._block(cta)
+        if block is not None:
+            m, n, k = shape
+            read = 32 * ((m if a_in_memory else 0) + n) // group
+            item = (TENSOR, self._kind.at, m, n, 32 / k, group, read)
+            self._add(block.warps[thread // WARP_THREADS], item)
+
+    def _tensor_copy(self, cta: Cta, block: _Block, warps: Iterable[int]) -> None:
+        kind = self._kind
+        for number in warps:
+            self._add(block.warps[number], (TENSOR, kind.at, 0, 0, 1, kind.group, kind.columns))
+
+    def _tensor_commit(self, cta: Cta, block: _Block, warps: Iterable[int]) -> None:
+        for number in warps:
+            self._tokens = []
+            self._add(block.warps[number], (COMMIT, self._kind.at, self._tokens))
+
+    def _tensor_load(self, cta: Cta, block: _Block, warps: Iterable[int]) -> None:
+        cluster, kind = self._clusters[cta.cluster.number], self._kind
+        for number in warps:
+            token = self._load(cluster, block, number)
+            cluster.names[token] = "tensor memory"
+            self._add(block.warps[number], (TMEM, kind.at, kind.columns, token))
+
+    def _tensor_store(self, cta: Cta, block: _Block, warps: Iterable[int]) -> None:
+        for number in warps:
+            self._add(block.warps[number], (TMEM, self._kind.at, self._kind.columns, -1))
+
+    def _tensor_wait(self, cta: Cta, block: _Block, warps: Iterable[int]) -> None:
+        names = self._clusters[cta.cluster.number].names
+        for number in warps:
+            warp = block.warps[number]
+            for token, _ in warp.loads:
+                if names[token] == "tensor memory":
+                    self._add(warp, (WAIT, self._kind.at, token))
+            warp.loads = [each for each in warp.loads if names[each[0]] != "tensor memory"]
+
+    def _allocate(self, cta: Cta, block: _Block, warps: Iterable[int]) -> None:
+        self._columns = max(self._columns, self._kind.columns)
 
     def _commit(self, cta: Cta, block: _Block, warps: Iterable[int]) -> None:
         queue = self._queue()
@@ -329,6 +381,7 @@ class Recorder(Observer):
             sectors = set((addresses[threads == number] // SECTOR_BYTES).tolist())
             warp = block.warps[number]
             if kind == "atomic":
+                self._asks(cluster, warp, at, int(addresses[0]))
                 token = self._load(cluster, block, number)
                 self._add(warp, (ATOMIC, at, len(sectors), memory, token))
             elif kind == "store":
@@ -342,6 +395,21 @@ class Recorder(Observer):
                 else:
                     token = self._load(cluster, block, number)
                 self._add(warp, (GLOBAL, at, new, len(sectors) - new, memory, token))
+
+    @staticmethod
+    def _asks(cluster: _Cluster, warp: _Warp, at: int, address: int) -> None:
+        """A warp that asks the same again has waited meanwhile: one round of its loop is kept.
+
+        How often it asks is a matter of the order in which the emulator runs the blocks.
+        """
+        _flush(warp)
+        if warp.asked[:2] == (at, address):
+            begin = warp.asked[2]
+            for item in warp.items[begin:]:
+                if item[0] in (SIGNAL, WAIT):
+                    cluster.repeated[item[2]] = (at, id(warp))
+            del warp.items[begin:]
+        warp.asked = (at, address, len(warp.items))
 
     @staticmethod
     def _missed(block: _Block, sectors: set[int]) -> int:
@@ -403,11 +471,14 @@ class Recorder(Observer):
             for block in cluster.blocks:
                 for warp in block.warps:
                     _flush(warp)
-            warps = [[warp.items for warp in block.warps] for block in cluster.blocks]
+            warps = [
+                [_once(warp.items, cluster.repeated) for warp in block.warps]
+                for block in cluster.blocks
+            ]
             clusters[number] = ClusterTrace(warps, cluster.needs, cluster.names)
         return Trace(
             name, launch.grid, launch.cluster, launch.threads, launch.shared_bytes, registers,
-            self._lines, self._pieces, clusters,
+            self._lines, self._pieces, clusters, self._columns,
         )  # fmt: skip
 
 
@@ -418,11 +489,29 @@ def _flush(warp: _Warp) -> None:
         warp.run = [0, 0, 0, 0, at]
 
 
+def _once(items: list[Item], repeated: dict[int, tuple[int, int]]) -> list[Item]:
+    """The items without the rounds of loops that another warp of the block has asked in."""
+    ends: dict[tuple[int, int], tuple[int, int]] = {}
+    for number, item in enumerate(items if repeated else ()):
+        if item[0] in (SIGNAL, WAIT) and item[2] in repeated:
+            loop = repeated[item[2]]
+            ends[loop] = (ends.get(loop, (number, 0))[0], number + 1)
+    for begin, end in sorted(ends.values(), reverse=True):
+        del items[begin:end]
+    return items
+
+
 _HANDLERS = (
     (re.compile(r"wgmma\.mma_async"), "_product"),
     (re.compile(r"wgmma\.commit_group|cp\.async\.(bulk\.)?commit_group"), "_commit"),
     (re.compile(r"wgmma\.wait_group|cp\.async\.(bulk\.)?wait_group"), "_await_groups"),
     (re.compile(r"cp\.async\.wait_all"), "_await_all"),
+    (re.compile(r"tcgen05\.cp"), "_tensor_copy"),
+    (re.compile(r"tcgen05\.commit"), "_tensor_commit"),
+    (re.compile(r"tcgen05\.ld"), "_tensor_load"),
+    (re.compile(r"tcgen05\.st"), "_tensor_store"),
+    (re.compile(r"tcgen05\.wait::ld"), "_tensor_wait"),
+    (re.compile(r"tcgen05\.alloc"), "_allocate"),
 )
 
 
@@ -444,6 +533,17 @@ def _kind_of(at: Instruction, number: int) -> _Kind:
         form = read(at)
         assert isinstance(form, WgmmaProduct)
         kind.product = (form.mnk[1], _ELEMENT_BYTES.get(form.a_type, 1), form.a_in_registers)
+    if handle in ("_tensor_load", "_tensor_store"):
+        access = read(at)
+        assert isinstance(access, TensorMemoryAccess)
+        kind.columns = len(access.registers)
+    if handle == "_tensor_copy":
+        copy = read(at)
+        assert isinstance(copy, TensorMemoryCopy)
+        lanes, bits = copy.shape.removesuffix("b").split("x")
+        kind.group, kind.columns = copy.cta_group, int(lanes) * int(bits) // 8
+    if handle == "_allocate":
+        kind.columns = immediate(at.operands[-1]) or TMEM_COLUMNS
     if handle == "_await_groups":
         kind.keep = int(at.operands[0], 0)
         kind.reads_only = ".read" in text
@@ -465,7 +565,10 @@ def timed(machine: Machine, gpu: Gpu, registers: int, values: bool) -> Timeline:
     )
     recorder = Recorder(chosen)
     before, machine.values = machine.observer, values
+    if not values:
+        machine.program = without_values(machine.program)
     machine.observer = recorder if before is None else Observers([before, recorder])
-    alone = not values and independent(machine.program, ignored="griddepcontrol")
-    machine.run(chosen if alone else None)
+    alone = independent(machine.program, ignored="griddepcontrol")
+    machine.together = not alone
+    machine.run(chosen if alone and not values else None)
     return Timeline(recorder.trace(launch, machine.program.kernel.name, registers), gpu)

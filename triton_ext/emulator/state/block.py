@@ -166,8 +166,17 @@ class AccessObserver:
             size: bytes.
         """
 
+    def multiplies(
+        self, cta: Cta, thread: int, shape: tuple[int, int, int], group: int, a_in_memory: bool
+    ) -> None:
+        """A thread issues a tcgen05.mma of a shape (M, N, K), for a block or a pair.
+
+        Args:
+            a_in_memory: whether A is in shared memory, not in tensor memory.
+        """
+
     def brings(self, cta: Cta, barrier: Any, phase: int) -> None:
-        """The bytes of a copy are counted at a barrier, in a phase."""
+        """The bytes of a copy, or a tcgen05.commit, are counted at a barrier, in a phase."""
 
     def arrives(self, cta: Cta, lanes: Lanes, barrier: Any, phase: int, far: bool) -> None:
         """Lanes arrive at a barrier of any kind, in a phase; `far`: of another block."""

@@ -1,0 +1,32 @@
+"""The published steps to a fast matmul on Blackwell: predicted, they come in the same order."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+
+import pytest
+from sites import ROOT
+
+sys.path.insert(0, str(ROOT))  # `benchmarks` is not installed
+
+from benchmarks import ladder_sm100
+
+SIZE, K = 4096, 1024
+"""M and N as published, and a part of K."""
+
+
+@pytest.fixture(scope="module")
+def rates():
+    return [
+        2 * SIZE * SIZE * K / ladder_sm100.timeline(step.launch, SIZE, SIZE, K).seconds
+        for step in ladder_sm100.steps()
+    ]
+
+
+def test_each_step_is_faster_than_the_one_before(rates):
+    assert all(before < after for before, after in itertools.pairwise(rates)), rates
+
+
+def test_the_swizzle_gains_what_was_published(rates):
+    assert 0.5 < (rates[1] / rates[0] - 1) / (721 / 256 - 1) < 2
