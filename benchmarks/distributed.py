@@ -158,8 +158,8 @@ def _rank(rank: int, ranks: int, meeting: str, arguments: argparse.Namespace) ->
     rows = (measure(problem, group, arguments.rounds) for problem in problems)
     if rank == 0:
         found = report("distributed", rows, TABLE, arguments.json, f"{ranks} GPUs, ms, bf16")
-        for name, rows in (("chosen", found[: len(CHOSEN)]), ("random", found[len(CHOSEN) :])):
-            gains = [row["cublas"] / row["ours"] for row in rows]
+        for name, part in (("chosen", found[: len(CHOSEN)]), ("random", found[len(CHOSEN) :])):
+            gains = [row["cublas"] / row["ours"] for row in part]
             if gains:
                 mean = statistics.geometric_mean(gains)
                 print(f"gain, {name}: mean {mean:.3f}, lowest {min(gains):.3f}")
