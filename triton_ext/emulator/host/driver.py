@@ -100,7 +100,6 @@ class EmulatedGpu:
     model: Gpu | None = None
     values: bool = True
     timelines: list[Timeline] = field(default_factory=list)
-    _programs: dict[str, Program] = field(default_factory=dict, repr=False)
     _breakpoints: Breakpoints | None = field(default=None, repr=False)
 
     def launch(
@@ -187,9 +186,12 @@ class EmulatedGpu:
 
     def program(self, ptx: str) -> Program:
         """The decoded kernel of a PTX module; decoded once."""
-        if ptx not in self._programs:
-            self._programs[ptx] = decode(parse_ptx(ptx))
-        return self._programs[ptx]
+        return _decoded(ptx)
+
+
+@functools.lru_cache(maxsize=256)
+def _decoded(ptx: str) -> Program:
+    return decode(parse_ptx(ptx))
 
 
 class _Flattened:

@@ -193,10 +193,9 @@ def store_bytes(
                 memory_order.write(cta, int(rank), np.unique(agents[here]), order)
             store = target.atomic_store if order else target.store
             try:
-                store(offsets[here], values[here], agents[here], event)
-                if target is cta.shared and not order:
-                    threads = lane_sets.indices(lanes)[here]
-                    target.note_lanes(offsets[here], values.shape[1], threads)
+                own = target is cta.shared and not order
+                more = (lane_sets.indices(lanes)[here],) if own else ()
+                store(offsets[here], values[here], agents[here], event, *more)
             except MemoryFault as fault:
                 raise _blamed(fault, cta, lane_sets.select(lanes, here)) from None
     elif space == "local":

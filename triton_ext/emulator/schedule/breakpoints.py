@@ -16,7 +16,8 @@ from triton_ext.emulator.schedule.observers import Observer
 from triton_ext.emulator.state import lanes as lane_sets
 from triton_ext.emulator.state.block import Cta, Index
 from triton_ext.emulator.state.lanes import Lanes
-from triton_ext.emulator.state.memory import GRANULE, RANK_SHIFT, SHARED_BASE
+from triton_ext.emulator.state.memory import RANK_SHIFT, SHARED_BASE
+from triton_ext.emulator.state.stamps import EVENT, GRANULE
 from triton_ext.layouts.encodings import SharedEncoding, parse_encoding
 from triton_ext.layouts.linear_layout import LinearLayout
 from triton_ext.ptx.parse import Instruction, SourceLine
@@ -65,8 +66,9 @@ class Stop:
             places = copied.arrangement.places
             here = slice(copied.address, copied.address + len(places) * GRANULE)
             filled = places >= 0
-            writers = shared.written[here].reshape(-1, GRANULE)[filled]
-            if not len(writers) or (writers != event).any():
+            where = copied.address + GRANULE * np.flatnonzero(filled)
+            writers = shared.written.get(where, GRANULE)
+            if not len(writers) or (writers >> EVENT != event).any():
                 continue
             chunks = np.empty((int(filled.sum()), GRANULE), np.uint8)
             chunks[places[filled]] = shared.data[here].reshape(-1, GRANULE)[filled]

@@ -33,8 +33,8 @@ from triton_ext.emulator.state.memory import (
     SHARED_BASE,
     GlobalMemory,
     LocalMemory,
-    SharedMemory,
 )
+from triton_ext.emulator.state.shared import SharedMemory
 from triton_ext.emulator.state.storage import Register, Storage, Symbol, register_file
 from triton_ext.emulator.state.tensor_map_memory import MadeTensorMap
 from triton_ext.hardware.architecture import WARP_THREADS

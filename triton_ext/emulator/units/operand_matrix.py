@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 
 from triton_ext.emulator.errors import DescriptorFault, LayoutFault
 from triton_ext.emulator.state.clocks import Clock
-from triton_ext.emulator.state.memory import SHARED_BASE, Bytes, SharedMemory
+from triton_ext.emulator.state.memory import SHARED_BASE, Bytes
+from triton_ext.emulator.state.shared import SharedMemory
 from triton_ext.emulator.units.matrix_product import OPERAND_BITS
 from triton_ext.emulator.units.provenance import Reading, misplaced, swizzled_rows
 from triton_ext.hardware.smem_descriptor import SmemDescriptor, problems

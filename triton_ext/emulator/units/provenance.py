@@ -20,7 +20,8 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from triton_ext.emulator.state.memory import GRANULE, SharedMemory
+from triton_ext.emulator.state.shared import SharedMemory
+from triton_ext.emulator.state.stamps import EVENT, GRANULE
 from triton_ext.hardware.tensor_map import TensorSwizzle
 from triton_ext.ptx.parse import Instruction
 
@@ -132,7 +133,7 @@ def note(shared: SharedMemory, event: int, copied: Copied) -> None:
     """Remember what a copy, whose writes are `event`, has put into a block's memory."""
     copies = shared.copies
     if len(copies) >= MOST_COPIES:
-        live = set(np.unique(shared.written).tolist())
+        live = set(np.unique(shared.written.all() >> EVENT).tolist())
         for gone in [each for each in copies if each not in live]:
             del copies[gone]
     copies[event] = copied
@@ -146,7 +147,7 @@ def misplaced(shared: SharedMemory, reading: Reading, start: int) -> Misplaced |
     copies = shared.copies
     if not copies:
         return None
-    events = shared.written[reading.offsets.reshape(-1) + start]
+    events = shared.written.get(reading.offsets.reshape(-1) + start, GRANULE)[:, 0] >> EVENT
     first = int(events[0])
     for event in (first,) if (events == first).all() else np.unique(events).tolist():
         copied = copies.get(event)
