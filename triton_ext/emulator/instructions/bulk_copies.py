@@ -248,7 +248,7 @@ def _lanes_of(lanes: Lanes) -> list[tuple[int, Lanes]]:
 
 
 def _values(read: Reader, cta: Cta, lanes: Lanes) -> list[int]:
-    values: list[int] = np.broadcast_to(read(cta, lanes), lane_sets.count(lanes)).tolist()
+    values: list[int] = lane_sets.each(read(cta, lanes), lanes).tolist()
     return values
 
 

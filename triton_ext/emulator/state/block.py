@@ -301,6 +301,7 @@ class Cta:
         self.agents_each = agents_of_block(self.warps)
         self.first_agent = rank * self.agents_each
         self._channels: dict[int, int] = {}
+        self._agents: dict[tuple[int, int, bool], Agents] = {}
         self.files = register_file(storage.counts, self.threads)
         self.carry = np.zeros(self.threads, np.bool_)
         self.shared = SharedMemory(SHARED_BASE + self.launch.shared_bytes, cluster.clocks)
@@ -353,11 +354,23 @@ class Cta:
 
     def agents_of_lanes(self, lanes: Lanes) -> Agents:
         """The agent of each lane."""
-        return self.first_agent + lane_sets.indices(lanes) // WARP_THREADS
+        return self._agents_of(lanes, each=True)
 
     def agents(self, lanes: Lanes) -> Agents:
         """The agents that have a lane in the set."""
-        return self.first_agent + lane_sets.warps(lanes)
+        return self._agents_of(lanes, each=False)
+
+    def _agents_of(self, lanes: Lanes, *, each: bool) -> Agents:
+        """Of each lane, or of each warp; computed once for threads that follow each other."""
+        key = (lanes.start, lanes.stop, each) if isinstance(lanes, slice) else None
+        found = None if key is None else self._agents.get(key)
+        if found is None:
+            warps = lane_sets.indices(lanes) // WARP_THREADS if each else lane_sets.warps(lanes)
+            found = self.first_agent + warps
+            if key is not None:
+                found.flags.writeable = False
+                self._agents[key] = found
+        return found
 
     def unit_agent(self, unit: str) -> int:
         """The agent of an asynchronous unit."""

@@ -149,11 +149,12 @@ def misplaced(shared: SharedMemory, reading: Reading, start: int) -> Misplaced |
         return None
     events = shared.written.get(reading.offsets.reshape(-1) + start, GRANULE)[:, 0] >> EVENT
     first = int(events[0])
-    for event in (first,) if (events == first).all() else np.unique(events).tolist():
+    same = first == int(events.min()) == int(events.max())
+    for event in (first,) if same else np.unique(events).tolist():
         copied = copies.get(event)
         if copied is None:
             continue
-        mine = (events == event).tobytes()
+        mine = b"" if same else (events == event).tobytes()
         found = _first_misplaced(reading, copied.arrangement, start - copied.address, mine)
         if found is not None:
             return Misplaced(*found, copied)
@@ -168,9 +169,10 @@ def _first_misplaced(
 
     Args:
         distance: from the box's address to the reader's start.
-        mine: which of the tile's chunks the copy wrote.
+        mine: which of the tile's chunks the copy wrote; empty: all.
     """
-    chosen = np.frombuffer(mine, np.bool_).reshape(reading.offsets.shape)
+    shape = reading.offsets.shape
+    chosen = np.frombuffer(mine, np.bool_).reshape(shape) if mine else np.ones(shape, np.bool_)
     rows, chunks = np.nonzero(chosen)
     numbers = arrangement.places[(reading.offsets[chosen] + distance) // GRANULE]
     known = numbers >= 0
