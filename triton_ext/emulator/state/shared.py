@@ -314,6 +314,27 @@ class SharedMemory:
             self.moved(name, "load", len(offsets) * width)
         return self._bytes(offsets, width)
 
+    def load_pieces(
+        self, pieces: Any, clock: Clock, unit: int, *, name: str = "the unit"
+    ) -> tuple[Bytes, Numbers]:
+        """Pieces of 16 bytes, (n, 16), and who wrote them, as `Stamps.of` gives it.
+
+        Args:
+            pieces: their numbers, which the caller has checked: a slice or an array.
+            clock, unit, name: as of `bulk_load`; it raises the same.
+        """
+        written = self.written.of(pieces)
+        if not self._seen(written, clock.fenced, 0):
+            offsets = np.arange(self.granules)[pieces] * GRANULE
+            self._not_seen(offsets, self.written.get(offsets, GRANULE), clock, name)
+        event = self.clocks.unit_event(unit)
+        self.read.fill(pieces, stamp(event, unit))
+        self._last_loads_of(unit)[pieces] = event
+        found: Bytes = self.data.view(_TYPES[GRANULE])[pieces].view(np.uint8)
+        if self.moved is not None:
+            self.moved(name, "load", len(found))
+        return found.reshape(-1, GRANULE), written
+
     def _last_loads_of(self, unit: int) -> Numbers:
         """(granules,): the event of a unit's last read of each piece."""
         if self._row[unit] < 0:
@@ -435,16 +456,10 @@ class SharedMemory:
     ) -> Bytes:
         """(size,): bytes from `start` on; as `bulk_load`, and faster."""
         here = self._range(start, size)
-        written = None if (start | size) % GRANULE else self.written.of(here)
-        if written is None or not self._seen(written, clock.fenced, 0):
+        if (start | size) % GRANULE:
             offsets, width = self._pieces(start, size)
             return self.bulk_load(offsets, width, clock, unit, name=name).reshape(-1)
-        event = self.clocks.unit_event(unit)
-        self.read.fill(here, stamp(event, unit))
-        self._last_loads_of(unit)[here] = event
-        if self.moved is not None:
-            self.moved(name, "load", size)
-        return self.data[start : start + size].copy()
+        return self.load_pieces(here, clock, unit, name=name)[0].reshape(-1).copy()
 
     def bulk_write(
         self, start: int, values: Bytes, clock: Clock, unit: int, *, name: str = "the unit"
@@ -453,8 +468,8 @@ class SharedMemory:
         size = len(values)
         here = self._range(start, size)
         whole = not (start | size) % GRANULE
-        before = [stamps.of(here) if whole else None for stamps in (self.read, self.written)]
-        if not all(each is not None and self._seen(each, clock.seen) for each in before):
+        tables = (self.read, self.written)
+        if not whole or not all(self._seen(each.of(here), clock.seen) for each in tables):
             offsets, width = self._pieces(start, size)
             self.bulk_store(offsets, values.reshape(-1, width), clock, unit, name=name)
             return

@@ -95,6 +95,9 @@ class Stamps:
             if self._some_mixed:
                 self._mixed[granules] = False
             return
+        if len(offsets) == 1:
+            self._put_one(int(offsets[0]), width, numbers)
+            return
         self._mix(granules)
         each = numbers[:, None] if isinstance(numbers, np.ndarray) else numbers
         self._pieces(width)[self._places(offsets, width)] = each
@@ -102,6 +105,15 @@ class Stamps:
         last = rows[:, -1]
         self.whole[granules] = last
         self._mixed[granules] = (rows != last[:, None]).any(axis=1)
+
+    def _put_one(self, offset: int, width: int, number: Any) -> None:
+        granule, first = divmod(offset, GRANULE)
+        if not self._mixed[granule]:
+            self._mix(np.array([granule]))
+        each = self._bytes[self._row[granule]]
+        each[first : first + width] = number
+        self.whole[granule] = each[-1]
+        self._mixed[granule] = np.count_nonzero(each != each[-1])
 
     def _mix(self, granules: NDArray[np.int64]) -> None:
         """Give the bytes of these pieces numbers of their own."""
@@ -119,14 +131,19 @@ class Stamps:
         self._bytes[self._row[same]] = self.whole[same][:, None]
         self._some_mixed = True
 
-    def of(self, pieces: slice) -> Numbers | None:
-        """The numbers of pieces that follow each other; None if the bytes of one have several."""
-        if self._some_mixed and np.count_nonzero(self._mixed[pieces]):
-            return None
-        return self.whole[pieces]
+    def of(self, pieces: Any) -> Numbers:
+        """All numbers in some pieces, in no order: one of each, and those of bytes that differ."""
+        whole: Numbers = self.whole[pieces]
+        if not self._some_mixed:
+            return whole
+        mixed = self._mixed[pieces]
+        if not np.count_nonzero(mixed):
+            return whole
+        rest = self._bytes[self._row[pieces][mixed]].reshape(-1)
+        return np.concatenate([whole[~mixed], rest])
 
-    def fill(self, pieces: slice, number: int) -> None:
-        """Give all bytes of pieces that follow each other a number."""
+    def fill(self, pieces: Any, number: int) -> None:
+        """Give all bytes of some pieces a number."""
         self.whole[pieces] = number
         if self._some_mixed:
             self._mixed[pieces] = False
@@ -136,6 +153,5 @@ class Stamps:
         return int(self.get(np.array([offset]), 1)[0, 0])
 
     def all(self) -> Numbers:
-        """The number of every piece, and of the bytes of those that have several."""
-        mixed = self._bytes[self._row[self._mixed]].reshape(-1)
-        return np.concatenate([self.whole[~self._mixed], mixed])
+        """All numbers, as `of` gives them."""
+        return self.of(slice(None))

@@ -257,11 +257,10 @@ class TensorMemory:
     def _stamps(table: Stamps, cells: Cells, each: bool = False) -> Numbers:
         """The stamps of cells: of each, in their order, or as few as say the same."""
         pieces = None if each else _whole(cells)
-        found = None if pieces is None else table.of(pieces)
-        if found is None:
-            offsets = _view(_OFFSETS, cells)
-            found = table.get(offsets.reshape(-1), 1).reshape(offsets.shape)
-        return found
+        if pieces is not None:
+            return table.of(pieces)
+        offsets = _view(_OFFSETS, cells)
+        return table.get(offsets.reshape(-1), 1).reshape(offsets.shape)
 
     @staticmethod
     def _put(table: Stamps, cells: Cells, number: int) -> None:

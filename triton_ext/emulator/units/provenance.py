@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from triton_ext.emulator.state.shared import SharedMemory
-from triton_ext.emulator.state.stamps import EVENT, GRANULE
+from triton_ext.emulator.state.stamps import EVENT, GRANULE, Numbers
 from triton_ext.hardware.tensor_map import TensorSwizzle
 from triton_ext.ptx.parse import Instruction
 
@@ -139,15 +139,23 @@ def note(shared: SharedMemory, event: int, copied: Copied) -> None:
     copies[event] = copied
 
 
-def misplaced(shared: SharedMemory, reading: Reading, start: int) -> Misplaced | None:
+def misplaced(
+    shared: SharedMemory, reading: Reading, start: int, written: Numbers | None = None
+) -> Misplaced | None:
     """What shows that a tile which starts at `start` is not the one that TMA wrote there.
+
+    Args:
+        written: who wrote it, if that is known: as `Stamps.of` gives it.
 
     None if the two agree, as far as one can know.
     """
     copies = shared.copies
     if not copies:
         return None
-    events = shared.written.get(reading.offsets.reshape(-1) + start, GRANULE)[:, 0] >> EVENT
+    if written is not None and len(written) == reading.offsets.size:
+        events = written >> EVENT
+    else:
+        events = shared.written.get(reading.offsets.reshape(-1) + start, GRANULE)[:, 0] >> EVENT
     first = int(events[0])
     same = first == int(events.min()) == int(events.max())
     for event in (first,) if same else np.unique(events).tolist():
