@@ -12,7 +12,7 @@ import functools
 import re
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,8 +21,9 @@ import ml_dtypes
 import numpy as np
 
 from triton_ext.emulator.decode.program import Program
-from triton_ext.emulator.errors import LaunchError
+from triton_ext.emulator.errors import EmulationError, LaunchError
 from triton_ext.emulator.host import wrong_architecture
+from triton_ext.emulator.host.allocated import allocated
 from triton_ext.emulator.host.counting import Event, count
 from triton_ext.emulator.host.cuda_graphs import captured
 from triton_ext.emulator.host.reachable import Reachable
@@ -33,6 +34,7 @@ from triton_ext.emulator.schedule.machine import MAX_STEPS, Limits, Machine, Sch
 from triton_ext.emulator.schedule.observers import Observer, Observers
 from triton_ext.emulator.schedule.parallel import execute
 from triton_ext.emulator.schedule.recorder import timed
+from triton_ext.emulator.state.buffers import named
 from triton_ext.emulator.state.memory import GlobalMemory
 from triton_ext.hardware.architecture import (
     MULTIPROCESSORS,
@@ -113,11 +115,13 @@ class EmulatedGpu:
         memory: GlobalMemory,
         names: Sequence[str],
         registers: int = 0,
+        ttgir: Path | None = None,
     ) -> None:
         """Run a kernel to its end; its PTX says how many threads a block has.
 
         Args:
             registers: of a thread; 0 if that is not known.
+            ttgir: what the PTX was made of, for the names of its buffers.
         """
         register_buffers(memory, self.buffers)
         block = (*program.kernel.directives.get("reqntid", (WARP_THREADS,)), 1, 1)[:3]
@@ -134,6 +138,8 @@ class EmulatedGpu:
             check_races=self.check_races,
             check_empty=self.check_empty,
         )
+        if ttgir is not None:
+            launch = replace(launch, allocated=functools.partial(allocated, ttgir, program.arch))
         schedule = Schedule(self.schedule, self.seed + self.launches)
         machine = Machine(program, launch, schedule, self.observer, self.limits)
         self.launches += 1
@@ -142,6 +148,9 @@ class EmulatedGpu:
                 execute(machine)
             else:
                 self.timelines.append(timed(machine, self.model, registers, self.values))
+        except EmulationError as error:
+            error.message = named(error.message, launch.buffers, launch.buffers_start)
+            raise
         finally:
             self.steps += machine.steps
 
@@ -268,8 +277,8 @@ class _Flattened:
 
 
 @functools.lru_cache(maxsize=1024)
-def _cached(name: str, key: str) -> tuple[str, int]:
-    """The PTX that Triton keeps beside the cubin, and the registers of a thread.
+def _cached(name: str, key: str) -> tuple[str, int, Path | None]:
+    """The PTX that Triton keeps beside the cubin, the registers of a thread, and the TTGIR's file.
 
     The key names what it was compiled from.
 
@@ -281,7 +290,8 @@ def _cached(name: str, key: str) -> tuple[str, int]:
     group = manager.get_group(f"{name[:150]}.json") or {}
     kept = {Path(file).suffix: Path(path) for file, path in group.items()}
     if ".ptx" in kept:
-        return kept[".ptx"].read_text(), _registers(kept[".cubin"].read_bytes())
+        registers = _registers(kept[".cubin"].read_bytes())
+        return kept[".ptx"].read_text(), registers, kept.get(".ttgir")
     raise LaunchError(f"Triton's cache has no PTX of {name}; is its cache directory gone?")
 
 
@@ -292,7 +302,7 @@ class _Launcher:
         self._signature = [(str(name), kind) for name, kind in src.signature.items()]
         self._metadata = metadata
         self._maps = getattr(metadata, "tensordesc_meta", None)
-        self._ptx, self._registers = _cached(str(src.name), metadata.hash)
+        self._ptx, self._registers, self._ttgir = _cached(str(src.name), metadata.hash)
 
     def __call__(
         self,
@@ -335,6 +345,7 @@ class _Launcher:
             memory=flat.memory,
             names=flat.names,
             registers=self._registers,
+            ttgir=self._ttgir,
         )
         graph = captured()
         launch() if graph is None else graph.note(launch)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import math
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from triton_ext.emulator.state import lanes as lane_sets
 from triton_ext.emulator.state.barriers import ClusterBarrier, MBarrier, NamedBarrier
+from triton_ext.emulator.state.buffers import Buffer
 from triton_ext.emulator.state.clocks import Agents, Clock, Clocks
 from triton_ext.emulator.state.in_flight import (
     Arrival,
@@ -86,6 +87,7 @@ class Launch:
         check_races: whether accesses to global memory must be ordered.
         check_empty: whether global memory must have been written before it is read.
         in_clusters: whether the launch, or the kernel, asks for clusters, be it of one block.
+        allocated: gives what the kernel has allocated in shared and tensor memory, if known.
     """
 
     storage: Storage
@@ -100,6 +102,19 @@ class Launch:
     check_races: bool = True
     check_empty: bool = False
     in_clusters: bool = True
+    allocated: Callable[[], Sequence[Buffer]] = tuple
+
+    @functools.cached_property
+    def buffers(self) -> Sequence[Buffer]:
+        """The same."""
+        return self.allocated()
+
+    @property
+    def buffers_start(self) -> int:
+        """Where the shared memory that Triton has given out begins in a block's."""
+        symbols = self.storage.symbols.values()
+        found = (each.offset for each in symbols if each.name == "global_smem")
+        return SHARED_BASE + next(found, 0)
 
     @property
     def clusters(self) -> int:
