@@ -125,7 +125,7 @@ def buffers_of(ttgir: str) -> tuple[Buffer, ...]:
     return tuple(found)
 
 
-_ADDRESS = re.compile(r"(shared address |the mbarrier at )0x([0-9a-f]+)")
+_ADDRESS = re.compile(r"(shared address |the mbarrier at )0x([0-9a-f]+)( \(\w+ \+ \d+\))?")
 _CELL = re.compile(r"tensor memory lane (\d+), column (\d+)")
 
 
@@ -143,7 +143,7 @@ def named(message: str, buffers: Sequence[Buffer], base: int) -> str:
             for each in buffers
             if each.type.space == "shared" and each.offset <= offset < each.end
         ]
-        return f"{match[0]} ({' or '.join(places)})" if places else match[0]
+        return f"{match[1]}0x{match[2]} ({' or '.join(places)})" if places else match[0]
 
     def cell(match: re.Match[str]) -> str:
         column = int(match[2])
