@@ -386,7 +386,7 @@ def test_traces_and_statistics():
     assert stored["addresses"] == [b.ctypes.data + 4 * lane for lane in range(64)]
     first, second = as_text(lines[1])
     assert "warps 0, 1 (64 threads): st.global.u32 [%rd6], %r1" in first
-    assert second.endswith("writes 64 x 4 bytes, global: argument 0[0] to argument 0[63]")
+    assert "writes 64 x 4 bytes, global: byte 0 of b" in second
     run(body, [b, b], smem=512, observer=statistics)
     found = statistics.as_object()
     assert found["by_opcode"]["st.shared.u32"] == 2
