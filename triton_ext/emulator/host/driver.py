@@ -43,6 +43,7 @@ from triton_ext.hardware.architecture import (
     Architecture,
     architecture,
 )
+from triton_ext.hardware.im2col import Im2colMap
 from triton_ext.hardware.tensor_map import DataType, OobFill, TensorMap, TensorSwizzle
 from triton_ext.layouts.encodings import SWIZZLE_BYTE_WIDTHS
 from triton_ext.layouts.triton.ending import end_quietly
@@ -255,9 +256,7 @@ class _Flattened:
             self.values.append(self._map(name, value, next(self._maps)))
         self.values += [*shape, *strides]
 
-    def _map(self, name: str, value: Any, meta: dict[str, Any]) -> TensorMap:
-        if meta.get("is_im2col"):
-            raise LaunchError("im2col tensor descriptors are not modelled")
+    def _map(self, name: str, value: Any, meta: dict[str, Any]) -> TensorMap | Im2colMap:
         shape = [int(n) for n in value.shape]
         if meta["fp4_padded"]:
             shape[-1] *= 2
@@ -265,15 +264,26 @@ class _Flattened:
         kind = _TRITON_TYPES.get(code, DataType(code))
         if getattr(value, "round_f32_to_tf32", False):
             kind = DataType.TFLOAT32
-        return TensorMap(
+        box = tuple(int(n) for n in reversed(meta["block_size"]))
+        im2col, pixels, steps = bool(meta.get("is_im2col")), 0, ()
+        if im2col:
+            (channels, pixels), steps = box, tuple(reversed(value.element_strides or ()))
+            box = (channels, *(1 for _ in shape[1:]))
+        tensor = TensorMap(
             kind,
             tuple(reversed(shape)),
             tuple(int(n) * meta["elem_size"] for n in reversed(value.strides[:-1])),
-            tuple(int(n) for n in reversed(meta["block_size"])),
+            box,
+            steps,
             swizzle=_SWIZZLES[meta["swizzle"]],
             oob_fill=OobFill.NAN_REQUEST_ZERO_FMA if value.padding == "nan" else OobFill.NONE,
             global_address=self._pointer(name, value.base),
         )
+        if not im2col:
+            return tensor
+        corners = (value.pixel_box_lower_corner, value.pixel_box_upper_corner)
+        low, high = (tuple(reversed(each)) for each in corners)
+        return Im2colMap(tensor, low, high, pixels)
 
 
 @functools.lru_cache(maxsize=1024)
