@@ -122,18 +122,17 @@ class Im2colMap:
         number, scale = 0, 1
         for each, count in zip(first, walked, strict=True):
             number, scale = number + each * scale, scale * count
-        numbers = number + np.arange(self.pixels)
         inside = np.ones(self.pixels, np.bool_)
         places = np.zeros(self.pixels, np.int64)
-        rest = numbers
+        left: NDArray[np.int64] = number + np.arange(self.pixels)
         for axis, (low, step, count, offset) in enumerate(
             zip(self.lower, steps, walked, offsets, strict=True), 1
         ):
-            rest, index = np.divmod(rest, count)
+            left, index = np.divmod(left, count)
             position = low + index * step + offset
             inside &= (position >= 0) & (position < self.tensor.global_dims[axis])
             places += position * self.tensor.global_strides[axis - 1]
-        images = coordinates[-1] + rest
+        images = coordinates[-1] + left
         inside &= (images >= 0) & (images < self.tensor.global_dims[-1])
         return places + images * self.tensor.global_strides[-1], inside
 

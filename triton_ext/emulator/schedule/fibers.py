@@ -365,7 +365,7 @@ class Fibers:
         """Complete the loads whose values, or what is computed of them, the step stores."""
         arriving = self.cta.arriving
         for warp in lane_sets.warps(lanes).tolist():
-            loads = arriving.get(warp, ())
+            loads = arriving.get(warp, [])
             used = [load for load in loads if not step.touched.isdisjoint(load.registers)]
             for load in used:
                 if step.written:

@@ -108,7 +108,8 @@ def buffers_of(ttgir: str) -> tuple[Buffer, ...]:
     Raises:
         LayoutError: the module cannot be read.
     """
-    module, found = MlirModule(ttgir), []
+    module = MlirModule(ttgir)
+    found: list[Buffer] = []
     for operation in module.operations:
         if operation.name not in ("ttg.local_alloc", "ttng.tmem_alloc") or not operation.results:
             continue

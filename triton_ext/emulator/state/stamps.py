@@ -67,7 +67,7 @@ class Stamps:
             offsets: multiples of the width, which is 1, 2, 4, 8 or 16.
         """
         granules = offsets >> 4
-        whole = self.whole[granules][:, None]
+        whole: Numbers = self.whole[granules][:, None]
         if not self._some_mixed:
             return whole
         mixed = np.flatnonzero(self._mixed[granules])

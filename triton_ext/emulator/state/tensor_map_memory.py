@@ -75,8 +75,8 @@ def encode(tensor_map: TensorMap | Im2colMap) -> bytes:
     if isinstance(tensor_map, Im2colMap):
         corners = zip(tensor_map.lower, tensor_map.upper, strict=True)
         packed = ((low & 0xFFFF) | (high & 0xFFFF) << 16 for low, high in corners)
-        tensor_map, pixels = tensor_map.tensor, tensor_map.pixels
-        box = (tensor_map.box_dims[0], pixels, *packed)
+        box = (tensor_map.tensor.box_dims[0], tensor_map.pixels, *packed)
+        tensor_map = tensor_map.tensor
 
     def padded(values: tuple[int, ...], length: int) -> tuple[int, ...]:
         return values + (0,) * (length - len(values))
