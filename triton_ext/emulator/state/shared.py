@@ -209,7 +209,7 @@ class SharedMemory:
         near = self._last_loads()[rows, (offsets >> 4)[:, None]] > seen
         if not np.count_nonzero(near):
             return
-        lanes, loaders = np.nonzero(near)
+        loaders, lanes = np.nonzero(near.T)
         where = offsets[lanes] + rows[loaders] * (self.granules * GRANULE)
         late = self._loads.get(where, values.shape[1]) > seen[lanes, loaders][:, None]
         late = late & (self._bytes(offsets[lanes], values.shape[1]) != values[lanes])
