@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import importlib
+import json
 import re
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 from sites import SUPPORT
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("triton")
 
 import triton_ext  # noqa: E402
-from triton_ext.emulator.errors import LaunchError  # noqa: E402
+from triton_ext.cli import main  # noqa: E402
+from triton_ext.emulator.errors import LaunchError, SynchronizationFault  # noqa: E402
+from triton_ext.emulator.state.buffers import buffers_of, named  # noqa: E402
 from triton_ext.errors import LayoutError  # noqa: E402
+from triton_ext.layouts.encodings import parse_encoding  # noqa: E402
 
 EXAMPLES = SUPPORT.parent.parent / "examples"
 ENCODING = "#ttg.nvmma_shared<{swizzlingByteWidth = 128, transposed = false, elementBitWidth = 16}>"
@@ -83,3 +88,72 @@ def test_tensor_memory_holds_the_accumulator():
     expected = a.astype(np.float32) @ b.astype(np.float32)
     assert seen
     assert all(np.allclose(each, expected, atol=1e-2) for each in seen)
+
+
+def command(*arguments, status=0):
+    """What ``triton-ext run`` says, on both streams."""
+    done = CliRunner().invoke(main, ["run", *arguments])
+    assert done.exit_code == status, done.output
+    return done.output
+
+
+def test_buffers_have_the_kernel_s_names(tmp_path):
+    """At a line, in a fault, and in a trace; and what a trace has of a copy is the copy."""
+    module, a, _, place = example("hopper_matmul", "= warpgroup_mma(tile")
+    stops = []
+    with triton_ext.emulate("sm_90", cuda_on_host=True) as gpu:
+        gpu.break_at(place, lambda stop: stops.append(dict(stop.buffers())))
+        module.main("")
+    assert [set(each) for each in stops[:1]] == [{"a[0]", "a[1]", "b[0]", "b[1]", "full[0]",
+                                                  "full[1]"}]  # fmt: skip
+    for step, each in enumerate(stops):
+        assert np.array_equal(each[f"a[{step % 2}]"], a[:, 64 * step : 64 * step + 64])
+    with triton_ext.emulate("sm_90", cuda_on_host=True), pytest.raises(SynchronizationFault) as at:
+        module.main("few-bytes")
+    assert "shared address 0x4400 (b[0][0, 0])" in str(at.value)
+    script, files = str(EXAMPLES / "hopper_matmul.py"), [tmp_path / "a.jsonl", tmp_path / "b.jsonl"]
+    shown = command("--trace-file", str(files[0]), "--break-at", place, script)
+    assert "  a[0]: 64x64 float16\n" in shown
+    assert "  full[1]: phase 1 (parity 1)" in shown
+    command("--trace-file", str(files[1]), script, "few-bytes", status=1)
+    events = [json.loads(line) for line in files[0].read_text().splitlines()]
+    loads = [each["copies"][0] for each in events if "bulk.tensor" in each["instruction"]
+             and each["event"] == "instruction"]  # fmt: skip
+    assert [each["coordinates"] for each in loads[::2]] == [[64 * i, 0] for i in range(4)]
+    assert [each["place"].split()[1] for each in loads] == [
+        f"({name}[{i % 2}][0," for i in range(4) for name in "ab"
+    ]
+    passed = [each["barriers"][0]["phase"] for each in events
+              if each["event"] == "passes" and "mbarrier" in each["instruction"]]  # fmt: skip
+    assert passed == [0, 0, 1, 1]
+    compared = CliRunner().invoke(main, ["diff", *map(str, files)])
+    assert compared.exit_code == 1
+    assert "expects 16384 bytes" in compared.output.replace("\n", " ")
+    assert "8192" in compared.output
+    assert CliRunner().invoke(main, ["diff", str(files[0]), str(files[0])]).exit_code == 0
+
+
+def test_a_buffer_without_a_name_is_told_by_its_order():
+    text = """
+#shared = #ttg.nvmma_shared<{swizzlingByteWidth = 128, transposed = false, elementBitWidth = 16}>
+#smem = #ttg.shared_memory
+module {
+  tt.func public @k() {
+    %0 = ttg.local_alloc {allocation.offset = 0 : i32} : () -> !ttg.memdesc<64x64xf16, #shared, #smem, mutable> loc("k.py":9:1)
+    %1 = ttg.local_alloc {allocation.offset = 8192 : i32} : () -> !ttg.memdesc<3x64x64xf16, #shared, #smem, mutable> loc("/a/k.py":14:5)
+    tt.return
+  }
+}
+"""  # noqa: E501
+    found = buffers_of(text)
+    assert [(each.offset, each.end) for each in found] == [(0, 8192), (8192, 8192 * 4)]
+    rng = np.random.default_rng(0)
+    encoding = parse_encoding(ENCODING)
+    at = encoding.to_linear_layout((64, 64)).apply(offset=np.arange(4096))
+    for offset in rng.integers(0, 8192 * 4, 50).tolist():
+        buffer, byte = divmod(offset, 8192)
+        element = ", ".join(str(int(each[byte // 2])) for each in at.values())
+        which = f"buffer {buffer - 1} of allocation 2 (3x64x64xf16, k.py:14)"
+        expected = which if buffer else "allocation 1 (64x64xf16, k.py:9)"
+        told = named(f"shared address {1024 + offset:#x} is read", found, 1024)
+        assert told == f"shared address {1024 + offset:#x} ({expected}[{element}]) is read"

@@ -22,7 +22,8 @@ from triton_ext.emulator.errors import (
     UninitializedRead,
     UnsupportedInstruction,
 )
-from triton_ext.emulator.schedule.observers import Statistics, Trace
+from triton_ext.emulator.schedule.observers import Statistics
+from triton_ext.emulator.schedule.trace import Trace, as_text
 
 SCHEDULES = ("eager", "lazy", "random")
 
@@ -376,9 +377,16 @@ def test_traces_and_statistics():
  st.global.u32 [%rd6], %r1;
  ret;"""
     )
-    run(body, [b, b], smem=512, observer=Trace(lines.append, r"st\.global"))
-    assert len(lines) == 1
-    assert "warps 0, 1 (64 threads): st.global.u32 [%rd6], %r1" in lines[0]
+    trace = Trace(lines.append, r"st\.(global|shared)")
+    run(body, [b, b], smem=512, observer=trace)
+    trace.close()
+    assert len(lines) == 2
+    (shared,), (stored,) = lines[0]["accesses"], lines[1]["accesses"]
+    assert shared["addresses"] == [1024 + 8 * lane for lane in range(64)]
+    assert stored["addresses"] == [b.ctypes.data + 4 * lane for lane in range(64)]
+    first, second = as_text(lines[1])
+    assert "warps 0, 1 (64 threads): st.global.u32 [%rd6], %r1" in first
+    assert "writes 64 x 4 bytes, global: byte 0 of b" in second
     run(body, [b, b], smem=512, observer=statistics)
     found = statistics.as_object()
     assert found["by_opcode"]["st.shared.u32"] == 2

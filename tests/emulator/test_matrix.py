@@ -49,7 +49,8 @@ from triton_ext.emulator.host.run import prepare
 from triton_ext.emulator.instructions import decode
 from triton_ext.emulator.schedule.machine import Machine, Schedule
 from triton_ext.emulator.state.clocks import Clock, Clocks
-from triton_ext.emulator.state.memory import SHARED_BASE, SharedMemory
+from triton_ext.emulator.state.memory import SHARED_BASE
+from triton_ext.emulator.state.shared import SharedMemory
 from triton_ext.emulator.units.matrix_product import (
     decode_elements,
     model_of,

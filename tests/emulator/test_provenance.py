@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from triton_ext.emulator.errors import LayoutFault
 from triton_ext.emulator.state.clocks import Clocks
-from triton_ext.emulator.state.memory import SHARED_BASE, SharedMemory
+from triton_ext.emulator.state.memory import SHARED_BASE
+from triton_ext.emulator.state.shared import SharedMemory
 from triton_ext.emulator.units.operand_matrix import read_operand
 from triton_ext.emulator.units.provenance import Copied, note
 from triton_ext.emulator.units.tma import box_of

@@ -721,8 +721,8 @@ def test_a_map_that_the_kernel_made_needs_an_acquire():
 @pytest.mark.parametrize(
     "instruction",
     [
-        "cp.async.bulk.tensor.3d.shared::cluster.global.im2col.mbarrier::complete_tx::bytes"
-        " [%r1], [%rd1, {%r1, %r2, %r3}], [%r1], {%h1}",
+        "cp.async.bulk.tensor.3d.shared::cluster.global.im2col::w.mbarrier::complete_tx::bytes"
+        " [%r1], [%rd1, {%r1, %r2, %r3}], [%r1], {%h1, %h1}",
         "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
         " [%r1], [%rd1, {%r1}], [%r1]",
         "cp.reduce.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group"

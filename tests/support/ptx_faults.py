@@ -388,7 +388,7 @@ def capture(job: dict[str, Any]) -> list[Launched]:
 
     def launch(gpu: Any, program: Any, *, grid: Any, cluster: Any, args: Any,
                dynamic_smem_bytes: int, memory: Any, names: Any, **_: Any) -> None:  # fmt: skip
-        text = next(text for text, known in gpu._programs.items() if known is program)
+        text = texts[id(program)]
         if text in found:
             return
 
@@ -409,7 +409,16 @@ def capture(job: dict[str, Any]) -> list[Launched]:
         found[text] = Launched(job["name"], files["kernel"], job["arch"], files["ttgir"], text,
                                files["metadata"], run)  # fmt: skip
 
+    texts: dict[int, str] = {}
+    decoded = EmulatedGpu.program
+
+    def noted(gpu: Any, ptx: str) -> Any:
+        program = decoded(gpu, ptx)
+        texts[id(program)] = ptx
+        return program
+
     before = EmulatedGpu.launch, torch.empty
+    EmulatedGpu.program = noted
     knobs.compilation.listener = lambda **told: groups.append(told["metadata_group"])
     EmulatedGpu.launch = launch
     torch.empty = filled
@@ -428,6 +437,7 @@ def capture(job: dict[str, Any]) -> list[Launched]:
                 corpus_worker.DO[job["do"]](job)
     finally:
         EmulatedGpu.launch, torch.empty = before
+        EmulatedGpu.program = decoded
     return list(found.values())
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import sys
 import textwrap
@@ -12,6 +13,7 @@ from typing import Any
 import click
 
 from triton_ext.commands.common import SHAPE, format_option, show, time_limited
+from triton_ext.emulator.schedule.trace import as_text
 from triton_ext.errors import LayoutError
 from triton_ext.hardware.instruction_descriptor import KINDS
 from triton_ext.layouts.dump import LayoutDump, dump_encoding, from_json
@@ -116,6 +118,9 @@ def _thing(what: str, shape: tuple[int, ...] | None) -> _Thing:
     if len(modules) != 1:
         raise click.UsageError(f"{what!r} has {len(modules)} PTX modules: extract one")
     text = modules[0].text
+    if text.startswith('{"event"'):
+        events = [json.loads(line) for line in text.splitlines()]
+        return "trace", "\n".join(line for event in events for line in as_text(event))
     if text.lstrip().startswith("{"):
         dumps = from_json(text)
         if len(dumps) != 1:

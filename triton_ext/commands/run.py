@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from pathlib import Path
@@ -75,7 +76,29 @@ def _pattern(text: str) -> str:
     is_flag=True,
     help="Memory of torch.empty must have been written before a kernel reads it.",
 )
-@click.option("--trace", is_flag=True, help="Print each instruction as it runs, on stderr.")
+@click.option(
+    "--trace", is_flag=True, help="Print each instruction as it runs, with its values, on stderr."
+)
+@click.option(
+    "--trace-file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Write the trace there: .jsonl, an object for each event; any other name: text.",
+)
+@click.option(
+    "--break-at",
+    multiple=True,
+    metavar="FILE:LINE",
+    help="Show what the block's memories hold when warps come to that line, on stderr.",
+)
+@click.option(
+    "--hits",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    metavar="N",
+    help="With --break-at: how often.",
+)
 @click.option(
     "--only",
     type=Parsed("REGEX", _pattern, "regular expression"),
@@ -118,6 +141,9 @@ def run(
     check_races: bool,
     check_empty: bool,
     trace: bool,
+    trace_file: Path | None,
+    break_at: tuple[str, ...],
+    hits: int,
     only: str,
     block: tuple[tuple[int, ...], ...],
     time: bool,
@@ -139,6 +165,7 @@ def run(
       triton-ext run --emulate sm_100 matmul.py
       triton-ext run --emulate sm_90 --schedule random --seed 7 kernel.py --size 512
       triton-ext run --trace --only 'tcgen05|mbarrier' --block 0x0x0 matmul.py
+      triton-ext run --break-at matmul.py:31 matmul.py
       triton-ext run --stats --format json matmul.py
       triton-ext run --emulate sm_90 --time --timeline matmul.html matmul.py
     """
@@ -155,31 +182,56 @@ def run(
         from triton_ext.emulator.host.driver import emulate
         from triton_ext.emulator.host.wrong_architecture import architecture_of
     from triton_ext.emulator.errors import EmulationError
+    from triton_ext.emulator.schedule.breakpoints import Breakpoint, Stop, described
     from triton_ext.emulator.schedule.machine import MAX_STEPS
-    from triton_ext.emulator.schedule.observers import Observer, Observers, Statistics, Trace
+    from triton_ext.emulator.schedule.observers import Observer, Observers, Statistics
+    from triton_ext.emulator.schedule.trace import Event, Trace, as_text
 
-    def write(line: str) -> None:
-        say(json.dumps({"trace": line}) if form == "json" else line, err=True)
+    ending = contextlib.ExitStack()
 
+    def lines(event: Event, *, as_json: bool) -> list[str]:
+        return [json.dumps(event)] if as_json else list(as_text(event))
+
+    def write(event: Event) -> None:
+        if trace:
+            for line in lines(event, as_json=form == "json"):
+                say(line, err=True)
+        if kept is not None:
+            kept.writelines(f"{line}\n" for line in lines(event, as_json=in_json))
+
+    def look(stop: Stop) -> None:
+        if next(left, None) is not None:
+            for line in described(stop):
+                say(line, err=True)
+
+    left = iter(range(hits))
+    in_json = trace_file is not None and trace_file.suffix == ".jsonl"
+    kept = ending.enter_context(trace_file.open("w")) if trace_file is not None else None
     statistics = Statistics()
     parts: list[Observer] = [statistics] if stats else []
-    if trace:
+    if trace or trace_file is not None:
         blocks = [(x, y, z) for x, y, z in ((*each, 0, 0)[:3] for each in block)] or None
-        parts.append(Trace(write, only, blocks))
-    with emulate(
-        architecture_of(Path(script)) if arch == "auto" else arch,
-        schedule=schedule,
-        seed=seed,
-        observer=Observers(parts) if parts else None,
-        cuda_on_host=True,
-        max_steps=max_steps or MAX_STEPS,
-        timeout=timeout,
-        check_layouts=check_layouts,
-        check_races=check_races,
-        check_empty=check_empty,
-        time=gpu_name if timed else None,
-        values=not no_values,
-    ) as gpu:
+        tracing = Trace(write, only, blocks)
+        ending.callback(tracing.close)
+        parts.append(tracing)
+    with (
+        ending,
+        emulate(
+            architecture_of(Path(script)) if arch == "auto" else arch,
+            schedule=schedule,
+            seed=seed,
+            observer=Observers(parts) if parts else None,
+            cuda_on_host=True,
+            max_steps=max_steps or MAX_STEPS,
+            timeout=timeout,
+            check_layouts=check_layouts,
+            check_races=check_races,
+            check_empty=check_empty,
+            time=gpu_name if timed else None,
+            values=not no_values,
+        ) as gpu,
+    ):
+        stops: list[Breakpoint] = [gpu.break_at(place, look) for place in break_at]
         try:
             run_script(script, arguments)
         except EmulationError as error:
@@ -190,6 +242,9 @@ def run(
         except Exception as error:
             say(script_traceback(error, script), err=True)
             raise SystemExit(1) from None
+    for stop in stops:
+        if not stop.hits:
+            say(f"{stop.file}:{stop.line}: no instruction of a kernel is of that line", err=True)
     if time:
         for each in gpu.timelines:
             show(form, err=True, json=each.as_object, text=each.lines)

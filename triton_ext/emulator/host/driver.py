@@ -12,7 +12,7 @@ import functools
 import re
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, overload
@@ -21,8 +21,9 @@ import ml_dtypes
 import numpy as np
 
 from triton_ext.emulator.decode.program import Program
-from triton_ext.emulator.errors import LaunchError
+from triton_ext.emulator.errors import EmulationError, LaunchError
 from triton_ext.emulator.host import wrong_architecture
+from triton_ext.emulator.host.allocated import allocated
 from triton_ext.emulator.host.counting import Event, count
 from triton_ext.emulator.host.cuda_graphs import captured
 from triton_ext.emulator.host.devices import MAX_DEVICES, EmulatedGpus, compiling_in_turn
@@ -34,6 +35,7 @@ from triton_ext.emulator.schedule.machine import MAX_STEPS, Limits, Machine, Sch
 from triton_ext.emulator.schedule.observers import Observer, Observers
 from triton_ext.emulator.schedule.parallel import execute
 from triton_ext.emulator.schedule.recorder import timed
+from triton_ext.emulator.state.buffers import named
 from triton_ext.emulator.state.memory import GlobalMemory
 from triton_ext.hardware.architecture import (
     MULTIPROCESSORS,
@@ -42,6 +44,7 @@ from triton_ext.hardware.architecture import (
     Architecture,
     architecture,
 )
+from triton_ext.hardware.im2col import Im2colMap
 from triton_ext.hardware.tensor_map import DataType, OobFill, TensorMap, TensorSwizzle
 from triton_ext.layouts.encodings import SWIZZLE_BYTE_WIDTHS
 from triton_ext.layouts.triton.ending import end_quietly
@@ -105,7 +108,6 @@ class EmulatedGpu:
     timelines: list[Timeline] = field(default_factory=list)
     device: int = 0
     peers: EmulatedGpus | None = field(default=None, repr=False)
-    _programs: dict[str, Program] = field(default_factory=dict, repr=False)
     _breakpoints: Breakpoints | None = field(default=None, repr=False)
 
     def launch(
@@ -119,11 +121,13 @@ class EmulatedGpu:
         memory: GlobalMemory,
         names: Sequence[str],
         registers: int = 0,
+        ttgir: Path | None = None,
     ) -> None:
         """Run a kernel to its end; its PTX says how many threads a block has.
 
         Args:
             registers: of a thread; 0 if that is not known.
+            ttgir: what the PTX was made of, for the names of its buffers.
         """
         if self.peers is not None:
             self.peers.admit(self.device, memory)
@@ -144,6 +148,8 @@ class EmulatedGpu:
         )
         if self.peers is not None:
             launch = self.peers.place(self.device, launch)
+        if ttgir is not None:
+            launch = replace(launch, allocated=functools.partial(allocated, ttgir, program.arch))
         schedule = Schedule(self.schedule, self.seed + self.launches)
         machine = Machine(program, launch, schedule, self.observer, self.limits)
         self.launches += 1
@@ -154,6 +160,9 @@ class EmulatedGpu:
                 execute(machine)
             else:
                 self.timelines.append(timed(machine, self.model, registers, self.values))
+        except EmulationError as error:
+            error.message = named(error.message, launch.buffers, launch.buffers_start)
+            raise
         finally:
             self.steps += machine.steps
 
@@ -207,9 +216,12 @@ class EmulatedGpu:
 
     def program(self, ptx: str) -> Program:
         """The decoded kernel of a PTX module; decoded once."""
-        if ptx not in self._programs:
-            self._programs[ptx] = decode(parse_ptx(ptx))
-        return self._programs[ptx]
+        return _decoded(ptx)
+
+
+@functools.lru_cache(maxsize=256)
+def _decoded(ptx: str) -> Program:
+    return decode(parse_ptx(ptx))
 
 
 class _Flattened:
@@ -264,9 +276,7 @@ class _Flattened:
             self.values.append(self._map(name, value, next(self._maps)))
         self.values += [*shape, *strides]
 
-    def _map(self, name: str, value: Any, meta: dict[str, Any]) -> TensorMap:
-        if meta.get("is_im2col"):
-            raise LaunchError("im2col tensor descriptors are not modelled")
+    def _map(self, name: str, value: Any, meta: dict[str, Any]) -> TensorMap | Im2colMap:
         shape = [int(n) for n in value.shape]
         if meta["fp4_padded"]:
             shape[-1] *= 2
@@ -274,20 +284,31 @@ class _Flattened:
         kind = _TRITON_TYPES.get(code, DataType(code))
         if getattr(value, "round_f32_to_tf32", False):
             kind = DataType.TFLOAT32
-        return TensorMap(
+        box = tuple(int(n) for n in reversed(meta["block_size"]))
+        im2col, pixels, steps = bool(meta.get("is_im2col")), 0, ()
+        if im2col:
+            (channels, pixels), steps = box, tuple(reversed(value.element_strides or ()))
+            box = (channels, *(1 for _ in shape[1:]))
+        tensor = TensorMap(
             kind,
             tuple(reversed(shape)),
             tuple(int(n) * meta["elem_size"] for n in reversed(value.strides[:-1])),
-            tuple(int(n) for n in reversed(meta["block_size"])),
+            box,
+            steps,
             swizzle=_SWIZZLES[meta["swizzle"]],
             oob_fill=OobFill.NAN_REQUEST_ZERO_FMA if value.padding == "nan" else OobFill.NONE,
             global_address=self._pointer(name, value.base),
         )
+        if not im2col:
+            return tensor
+        corners = (value.pixel_box_lower_corner, value.pixel_box_upper_corner)
+        low, high = (tuple(reversed(each)) for each in corners)
+        return Im2colMap(tensor, low, high, pixels)
 
 
 @functools.lru_cache(maxsize=1024)
-def _cached(name: str, key: str) -> tuple[str, int]:
-    """The PTX that Triton keeps beside the cubin, and the registers of a thread.
+def _cached(name: str, key: str) -> tuple[str, int, Path | None]:
+    """The PTX that Triton keeps beside the cubin, the registers of a thread, and the TTGIR's file.
 
     The key names what it was compiled from.
 
@@ -299,7 +320,8 @@ def _cached(name: str, key: str) -> tuple[str, int]:
     group = manager.get_group(f"{name[:150]}.json") or {}
     kept = {Path(file).suffix: Path(path) for file, path in group.items()}
     if ".ptx" in kept:
-        return kept[".ptx"].read_text(), _registers(kept[".cubin"].read_bytes())
+        registers = _registers(kept[".cubin"].read_bytes())
+        return kept[".ptx"].read_text(), registers, kept.get(".ttgir")
     raise LaunchError(f"Triton's cache has no PTX of {name}; is its cache directory gone?")
 
 
@@ -310,7 +332,7 @@ class _Launcher:
         self._signature = [(str(name), kind) for name, kind in src.signature.items()]
         self._metadata = metadata
         self._maps = getattr(metadata, "tensordesc_meta", None)
-        self._ptx, self._registers = _cached(str(src.name), metadata.hash)
+        self._ptx, self._registers, self._ttgir = _cached(str(src.name), metadata.hash)
 
     def __call__(
         self,
@@ -353,6 +375,7 @@ class _Launcher:
             memory=flat.memory,
             names=flat.names,
             registers=self._registers,
+            ttgir=self._ttgir,
         )
         graph = captured()
         launch() if graph is None else graph.note(launch)
@@ -646,7 +669,7 @@ def emulate(
     if devices is not None:
         gpu = EmulatedGpus(gpus, order, modes)
         for each in gpus:
-            each.peers, each._programs = gpu, gpus[0]._programs
+            each.peers = gpu
     register_buffers(GlobalMemory(), buffers)
     with (
         _entered(gpu),

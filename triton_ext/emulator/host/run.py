@@ -22,6 +22,7 @@ from triton_ext.emulator.state.memory import Allocation, GlobalMemory, host_byte
 from triton_ext.emulator.state.tensor_map_memory import encode
 from triton_ext.emulator.state.types import DTYPES
 from triton_ext.hardware.architecture import SHARED_MEMORY_PER_BLOCK
+from triton_ext.hardware.im2col import Im2colMap
 from triton_ext.hardware.tensor_map import TensorMap
 from triton_ext.ptx.parse import Variable, immediate, parse_ptx
 
@@ -115,7 +116,7 @@ def pack_arguments(
 def _argument_bytes(value: Any, variable: Variable, memory: GlobalMemory, name: str) -> bytes:
     if isinstance(value, (bytes, bytearray)):
         return bytes(value)
-    if isinstance(value, TensorMap):
+    if isinstance(value, (TensorMap, Im2colMap)):
         return encode(value)
     if value is None:
         return bytes(variable.bytes)

@@ -29,10 +29,10 @@ def numbered_barrier(at: Instruction, modifiers: Modifiers, operands: Operands) 
     threads = operands.reader(at.operands[1], "u32", at) if len(at.operands) > 1 else None
 
     def run(cta: Cta, lanes: Lanes) -> Outcome:
-        which = np.broadcast_to(number(cta, lanes), lane_sets.count(lanes))
-        if (which != which[0]).any():
+        which = number(cta, lanes)
+        if which.ndim and (which != which[0]).any():
             return Split([lane_sets.select(lanes, which == each) for each in np.unique(which)])
-        chosen = int(which[0])
+        chosen = int(which.flat[0])
         if chosen >= NUMBERED_BARRIERS:
             raise BarrierFault(f"barrier {chosen}: a block has {NUMBERED_BARRIERS}")
         expected = None

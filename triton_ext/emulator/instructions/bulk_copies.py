@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -248,7 +248,7 @@ def _lanes_of(lanes: Lanes) -> list[tuple[int, Lanes]]:
 
 
 def _values(read: Reader, cta: Cta, lanes: Lanes) -> list[int]:
-    values: list[int] = np.broadcast_to(read(cta, lanes), lane_sets.count(lanes)).tolist()
+    values: list[int] = lane_sets.each(read(cta, lanes), lanes).tolist()
     return values
 
 
@@ -266,40 +266,64 @@ def _check_hint(
         operands.reader(form.cache_policy, "b64", at)
 
 
+class _Box(NamedTuple):
+    """What one thread names: the map's address, the coordinates, and the rows of a gather, or the
+    offsets of im2col mode."""
+
+    map: int
+    coordinates: list[int]
+    rows: list[int] | None = None
+    offsets: list[int] | None = None
+
+    def copy(self, cta: Cta, offset: int) -> BoxCopy:
+        """The copy to or from an offset in shared memory."""
+        found = tensor_map_at(cta, self.map)
+        return BoxCopy.of(found, self.coordinates, offset, self.rows, self.offsets)
+
+
 @dataclass(frozen=True)
 class _Tensor:
     """The tensor operand of an instruction.
 
     Attributes:
         rows: whether it gathers or scatters four rows.
+        offsets: those of im2col mode; None for tiles.
     """
 
     rows: bool
     map: Reader
     coordinates: list[Reader]
+    offsets: list[Reader] | None
 
-    def boxes(self, cta: Cta, lanes: Lanes) -> list[tuple[int, list[int], list[int] | None]]:
-        """For each lane: the map's address, the coordinates, and the rows of a gather."""
+    def boxes(self, cta: Cta, lanes: Lanes) -> list[_Box]:
+        """For each lane."""
         addresses = _values(self.map, cta, lanes)
         columns = [_values(read, cta, lanes) for read in self.coordinates]
         agents = cta.agents_of_lanes(lanes).tolist()
-        boxes: list[tuple[int, list[int], list[int] | None]] = []
-        for address, agent, *numbers in zip(addresses, agents, *columns, strict=True):
+        offsets = [_values(read, cta, lanes) for read in self.offsets or ()]
+        boxes: list[_Box] = []
+        for lane, (address, agent, *numbers) in enumerate(
+            zip(addresses, agents, *columns, strict=True)
+        ):
             check_alignment(address)
             check_acquired(cta, address, agent)
             if self.rows:
-                boxes.append((address, numbers[:1], numbers[1:]))
+                boxes.append(_Box(address, numbers[:1], numbers[1:]))
+            elif self.offsets is None:
+                boxes.append(_Box(address, numbers))
             else:
-                boxes.append((address, numbers, None))
+                boxes.append(_Box(address, numbers, None, [each[lane] for each in offsets]))
         return boxes
 
 
 def _tensor(at: Instruction, form: forms.TensorCopy, operands: Operands) -> _Tensor:
-    if form.mode != "tile" and not form.moves_rows:
+    im2col = form.mode == "im2col" and not form.src_mem
+    if form.mode != "tile" and not form.moves_rows and not im2col:
         raise UnsupportedInstruction(f".{form.mode} is not modelled", at)
     _check_hint(at, form, operands)
     coordinates = [operands.reader(each, "s32", at) for each in form.coordinates]
-    return _Tensor(form.moves_rows, operands.address(form.map, at), coordinates)
+    offsets = [operands.reader(each, "u16", at) for each in form.im2col] if im2col else None
+    return _Tensor(form.moves_rows, operands.address(form.map, at), coordinates, offsets)
 
 
 # ------------------------------------------------------------ tensor copies
@@ -325,24 +349,20 @@ def _tensor_load(at: Instruction, form: forms.TensorCopy, operands: Operands) ->
         masks = _one_or_none(mask, cta, lanes)
         boxes = tensor.boxes(cta, lanes)
         for position, lane in _lanes_of(lanes):
-            where, coordinates, rows = boxes[position]
             goals = _targets(cta, targets[position], barriers[position], masks[position], pair)
-            _load_box(cta, lane, where, coordinates, rows, goals)
+            _load_box(cta, lane, boxes[position], goals)
 
     return run
 
 
-def _load_box(
-    cta: Cta, lane: Lanes, where: int, coordinates: list[int], rows: list[int] | None,
-    goals: _Targets
-) -> None:  # fmt: skip
-    copy = BoxCopy(tensor_map_at(cta, where), coordinates, goals.addresses[0] & OFFSET_MASK, rows)
+def _load_box(cta: Cta, lane: Lanes, box: _Box, goals: _Targets) -> None:
+    copy = box.copy(cta, goals.addresses[0] & OFFSET_MASK)
     instruction = cta.instruction
     if cta.machine.observer is not None:
         cta.machine.observer.copies(cta, lane, "load", copy, 0, copy.map.transaction_bytes)
 
     def read(clock: Clock, by: By | None) -> Bytes:
-        read_tensor_map(cta, where, by)
+        read_tensor_map(cta, box.map, by)
         return copy.read_global(cta, by)
 
     def write(address: int, values: Bytes, clock: Clock, unit: int) -> None:
@@ -359,18 +379,13 @@ def _tensor_store(at: Instruction, form: forms.TensorCopy, operands: Operands) -
         sources = shared_addresses(cta, "shared::cta", source_address(cta, lanes)).tolist()
         boxes = tensor.boxes(cta, lanes)
         for position, lane in _lanes_of(lanes):
-            where, coordinates, rows = boxes[position]
-            offset = sources[position] & OFFSET_MASK
-            _store_box(cta, lane, where, coordinates, rows, offset, form.reduction)
+            _store_box(cta, lane, boxes[position], sources[position] & OFFSET_MASK, form.reduction)
 
     return run
 
 
-def _store_box(
-    cta: Cta, lane: Lanes, where: int, coordinates: list[int], rows: list[int] | None,
-    offset: int, operation: str
-) -> None:  # fmt: skip
-    copy = BoxCopy(tensor_map_at(cta, where), coordinates, offset, rows)
+def _store_box(cta: Cta, lane: Lanes, box: _Box, offset: int, operation: str) -> None:
+    copy = box.copy(cta, offset)
     combine: Combine | None = None
     if operation:
         kind = copy.map.data_type
@@ -382,7 +397,7 @@ def _store_box(
         cta.machine.observer.copies(cta, lane, "store", copy, 0, copy.map.transaction_bytes)
 
     def read(clock: Clock, unit: int) -> Bytes:
-        read_tensor_map(cta, where, global_order.unit(cta, unit, clock, instruction))
+        read_tensor_map(cta, box.map, global_order.unit(cta, unit, clock, instruction))
         return copy.read_shared(cta, clock, unit)
 
     _copy_out(
@@ -401,8 +416,8 @@ def tensor_prefetch(at: Instruction, modifiers: Modifiers, operands: Operands) -
     tensor = _tensor(at, modifiers.form(forms.TensorCopy), operands)
 
     def run(cta: Cta, lanes: Lanes) -> None:
-        for where, coordinates, rows in tensor.boxes(cta, lanes):
-            BoxCopy(tensor_map_at(cta, where), coordinates, 0, rows)
+        for box in tensor.boxes(cta, lanes):
+            box.copy(cta, 0)
 
     return run
 

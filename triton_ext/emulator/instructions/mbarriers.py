@@ -43,10 +43,9 @@ def _address(
 
 def _numbers(read: Reader | None, cta: Cta, lanes: Lanes) -> NDArray[np.int64]:
     """An operand's values as int64, one a lane; 1 if it is left out."""
-    number = lane_sets.count(lanes)
     if read is None:
-        return np.ones(number, np.int64)
-    return np.broadcast_to(read(cta, lanes), number).astype(np.int64)
+        return np.ones(lane_sets.count(lanes), np.int64)
+    return lane_sets.each(read(cta, lanes), lanes).astype(np.int64)
 
 
 @instruction("mbarrier.init")
@@ -227,7 +226,7 @@ def wait(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
 
     def test(cta: Cta, lanes: Lanes) -> Outcome:
         wheres = address(cta, lanes)
-        tokens = np.broadcast_to(token(cta, lanes), lane_sets.count(lanes))
+        tokens = lane_sets.each(token(cta, lanes), lanes)
         if by_parity:
             tokens = tokens & 1
         done = np.zeros(lane_sets.count(lanes), np.bool_)
@@ -248,7 +247,7 @@ def wait(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
 
     def block(cta: Cta, lanes: Lanes) -> Outcome:
         wheres = address(cta, lanes)
-        tokens = np.broadcast_to(token(cta, lanes), lane_sets.count(lanes))
+        tokens = lane_sets.each(token(cta, lanes), lanes)
         where, named = int(wheres[0]), int(tokens[0])
         same = (wheres == where) & (tokens == named)
         if not same.all():

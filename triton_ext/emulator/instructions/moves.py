@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -48,6 +49,8 @@ def move(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     bits = bits_of(type_name)
     parts = operands.vector(target if target.startswith("{") else source)
     each = bits // len(parts)
+    if bits == 64 and each == 32:
+        return _pair(at, operands, parts)
     if target.startswith("{"):
         read = operands.reader(source, f"b{bits}", at)
         write = vector_writer(parts, f"b{each}", at, operands)
@@ -66,6 +69,30 @@ def move(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
         return lambda cta, lanes: write(cta, lanes, read(cta, lanes).view(dtype)[:, chosen])
     read, write = operands.reader(source, type_name, at), operands.writer(target, type_name, at)
     return lambda cta, lanes: write(cta, lanes, read(cta, lanes))
+
+
+def _pair(at: Instruction, operands: Operands, parts: Sequence[str]) -> Run:
+    """Between two registers of 32 bits and one of 64: the most frequent vector."""
+    target, source = at.operands
+    if target.startswith("{"):
+        read = operands.reader(source, "b64", at)
+        first, second = (operands.writer(part, "b32", at) for part in parts)
+
+        def unpack(cta: Cta, lanes: Lanes) -> None:
+            halves = np.ascontiguousarray(lane_sets.each(read(cta, lanes), lanes)).view(np.uint32)
+            first(cta, lanes, halves[::2])
+            second(cta, lanes, halves[1::2])
+
+        return unpack
+    low, high = (operands.reader(part, "b32", at) for part in parts)
+    write = operands.writer(target, "b64", at)
+
+    def pack(cta: Cta, lanes: Lanes) -> None:
+        halves = np.empty((lane_sets.count(lanes), 2), np.uint32)
+        halves[:, 0], halves[:, 1] = low(cta, lanes), high(cta, lanes)
+        write(cta, lanes, halves.reshape(-1).view(np.uint64))
+
+    return pack
 
 
 def _convert_address(form: Variant) -> Function:
@@ -197,10 +224,9 @@ def store_bytes(
                 memory_order.write(cta, int(rank), np.unique(agents[here]), order)
             store = target.atomic_store if order else target.store
             try:
-                store(offsets[here], values[here], agents[here], event)
-                if target is cta.shared and not order:
-                    threads = lane_sets.indices(lanes)[here]
-                    target.note_lanes(offsets[here], values.shape[1], threads)
+                own = target is cta.shared and not order
+                more = (lane_sets.indices(lanes)[here],) if own else ()
+                store(offsets[here], values[here], agents[here], event, *more)
             except MemoryFault as fault:
                 raise _blamed(fault, cta, lane_sets.select(lanes, here)) from None
     elif space == "local":

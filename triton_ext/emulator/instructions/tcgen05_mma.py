@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import ml_dtypes
 import numpy as np
@@ -164,8 +164,7 @@ def _scale_input_d(at: Instruction, form: Tcgen05Product) -> int:
     return found
 
 
-@dataclass(frozen=True)
-class _Issue:
+class _Issue(NamedTuple):
     """The values of the operands of one thread."""
 
     d: int

@@ -320,9 +320,12 @@ def elect(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     if not _everyone(at.operands[1]):
         return _by_members(read_mask, execute)
 
+    first = _LANE == 0
+
     def quick(cta: Cta, lanes: Lanes) -> None:
         write(cta, lanes, np.uint32(0))
-        write_p(cta, lanes, np.resize(_LANE == 0, lane_sets.count(lanes)))
+        warps = lane_sets.count(lanes) // WARP_THREADS
+        write_p(cta, lanes, first if warps == 1 else np.concatenate([first] * warps))
 
     return _by_members(read_mask, execute, quick)
 

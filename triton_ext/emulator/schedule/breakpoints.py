@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
@@ -15,13 +17,25 @@ from triton_ext.emulator.errors import LaunchError
 from triton_ext.emulator.schedule.observers import Observer
 from triton_ext.emulator.state import lanes as lane_sets
 from triton_ext.emulator.state.block import Cta, Index
+from triton_ext.emulator.state.buffers import Buffer
 from triton_ext.emulator.state.lanes import Lanes
-from triton_ext.emulator.state.memory import GRANULE, RANK_SHIFT, SHARED_BASE
+from triton_ext.emulator.state.memory import RANK_SHIFT, SHARED_BASE
+from triton_ext.emulator.state.stamps import EVENT, GRANULE
+from triton_ext.errors import LayoutError
+from triton_ext.hardware.tensor_memory import TMEM_LANES
 from triton_ext.layouts.encodings import SharedEncoding, parse_encoding
 from triton_ext.layouts.linear_layout import LinearLayout
 from triton_ext.ptx.parse import Instruction, SourceLine
 
 Matrix = NDArray[Any]
+
+_CELL_BYTES = 4
+_ELEMENTS = {
+    "f16": np.float16, "bf16": ml_dtypes.bfloat16, "f32": np.float32, "f64": np.float64,
+    "f8E4M3FN": ml_dtypes.float8_e4m3fn, "f8E5M2": ml_dtypes.float8_e5m2, "i8": np.int8,
+    "i16": np.int16, "i32": np.int32, "i64": np.int64,
+}  # fmt: skip
+"""MLIR's element types."""
 
 
 @dataclass(frozen=True)
@@ -65,8 +79,9 @@ class Stop:
             places = copied.arrangement.places
             here = slice(copied.address, copied.address + len(places) * GRANULE)
             filled = places >= 0
-            writers = shared.written[here].reshape(-1, GRANULE)[filled]
-            if not len(writers) or (writers != event).any():
+            where = copied.address + GRANULE * np.flatnonzero(filled)
+            writers = shared.written.get(where, GRANULE)
+            if not len(writers) or (writers >> EVENT != event).any():
                 continue
             chunks = np.empty((int(filled.sum()), GRANULE), np.uint8)
             chunks[places[filled]] = shared.data[here].reshape(-1, GRANULE)[filled]
@@ -75,6 +90,44 @@ class Stop:
             source = copied.instruction.source if copied.instruction else None
             found.append(Tile(copied.address, source, rows))
         return sorted(found, key=lambda tile: tile.address)
+
+    def buffers(self) -> list[tuple[str, Matrix | str]]:
+        """What the kernel has allocated, and the block has written to: each buffer by its name.
+
+        Tiles are matrices in logical coordinates, where their layout is understood; an mbarrier is
+        its state in words. Without the kernel's TTGIR there are none: see `tiles`.
+        """
+        found: list[tuple[str, Matrix | str]] = []
+        for each in self._cta.launch.buffers:
+            for number in range(math.prod(each.buffers)):
+                value = self._contents(each, number)
+                if value is not None:
+                    found.append((each.called(number), value))
+        return found
+
+    def _contents(self, buffer: Buffer, number: int) -> Matrix | str | None:
+        kind = _ELEMENTS.get(buffer.type.element)
+        first = buffer.offset + number * buffer.each
+        if buffer.type.space == "tensor":
+            core = self._cta.tensor_core
+            if core is None or kind is None or np.dtype(kind).itemsize != _CELL_BYTES:
+                return None
+            written = core.memory.written.whole.reshape(-1, TMEM_LANES // GRANULE)
+            if (written[first : first + buffer.each] < 0).all():
+                return None
+            lanes = slice(buffer.lane, buffer.lane + min(buffer.tile[0], TMEM_LANES))
+            return self.tensor_memory(first, buffer.each, kind)[lanes]
+        address = self._cta.launch.buffers_start + first
+        barrier = self._cta.mbarriers.get(address)
+        if barrier is not None:
+            return str(barrier)
+        memory = self._cta.shared
+        if kind is None or buffer.encoding is None or memory.written.at(address) < 0:
+            return None
+        try:
+            return self.shared(address, buffer.tile, kind, buffer.encoding)
+        except LayoutError:
+            return None
 
     def name(self, address: int) -> str:
         """What TMA has put to a shared address: ``row 3, byte 16, of the box of the TMA copy at``
@@ -188,3 +241,35 @@ class Breakpoints(Observer):
             if each.has(source):
                 each.hits += 1
                 each.callback(Stop(cta, lanes, step.instruction))
+
+
+_SHOWN_ROWS, _SHOWN_COLUMNS = 8, 8
+
+
+def _corner(values: Matrix) -> list[str]:
+    """The first rows and columns of a matrix, aligned, with what they are of."""
+    flat = values.reshape(-1, values.shape[-1]) if values.ndim else values.reshape(1, 1)
+    part = flat[:_SHOWN_ROWS, :_SHOWN_COLUMNS]
+    exact = np.issubdtype(values.dtype, np.integer)
+    cells = [[str(n) if exact else f"{float(n):.4g}" for n in row] for row in part]
+    width = max((len(cell) for row in cells for cell in row), default=1)
+    dots = "  ..." if flat.shape[1] > _SHOWN_COLUMNS else ""
+    lines = ["  ".join(f"{cell:>{width}}" for cell in row) + dots for row in cells]
+    return [*lines, "..."] if len(flat) > _SHOWN_ROWS else lines
+
+
+def described(stop: Stop) -> list[str]:
+    """A stop in lines: each buffer's first rows and columns, or the tiles that TMA brought."""
+    warps = ", ".join(map(str, stop.warps))
+    lines = [f"{stop.instruction.source}: block {stop.block}, warps {warps}"]
+    shown = stop.buffers() or [
+        (f"tile at {tile.address:#x}, copied at {tile.source}, as bytes", tile.values)
+        for tile in stop.tiles()
+    ]
+    for name, value in shown:
+        if isinstance(value, str):
+            lines.append(f"  {name}: {value}")
+            continue
+        lines.append(f"  {name}: {'x'.join(map(str, value.shape))} {value.dtype}")
+        lines += [f"    {row}" for row in _corner(value)]
+    return lines if shown else [*lines, "  nothing is known to lie in its memories"]

@@ -368,8 +368,9 @@ class Fibers:
 
     def _settle(self, step: Step, lanes: Lanes) -> None:
         """Complete the loads whose values, or what is computed of them, the step stores."""
+        arriving = self.cta.arriving
         for warp in lane_sets.warps(lanes).tolist():
-            loads = self.cta.arriving.get(warp, [])
+            loads = arriving.get(warp, [])
             used = [load for load in loads if not step.touched.isdisjoint(load.registers)]
             for load in used:
                 if step.written:
@@ -378,7 +379,7 @@ class Fibers:
                     load.complete()
                     loads.remove(load)
             if used and not loads:
-                del self.cta.arriving[warp]
+                del arriving[warp]
 
     def _check_in_flight(self, step: Step, lanes: Lanes) -> None:
         for warp in lane_sets.warps(lanes):

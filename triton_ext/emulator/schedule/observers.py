@@ -16,7 +16,6 @@ from triton_ext.emulator.state.block import AccessObserver, AsyncOperation, Cta
 from triton_ext.emulator.state.lanes import Lanes
 from triton_ext.hardware.architecture import WARP_THREADS
 from triton_ext.hardware.banks import LINE_BYTES, warp_access
-from triton_ext.ptx.parse import Instruction
 
 
 class Observer(AccessObserver):
@@ -53,44 +52,6 @@ def _each(functions: Sequence[Callable[..., None]]) -> Callable[..., None]:
             function(*args)
 
     return call
-
-
-class Trace(Observer):
-    """A line for each instruction and each asynchronous operation, in the order of execution.
-
-    Args:
-        write: takes a line.
-        pattern: a regular expression; only instructions in whose text it is found.
-        blocks: only these blocks; None for all.
-    """
-
-    def __init__(
-        self,
-        write: Callable[[str], None],
-        pattern: str = "",
-        blocks: Sequence[tuple[int, int, int]] | None = None,
-    ) -> None:
-        self._write, self._pattern = write, re.compile(pattern)
-        self._blocks = None if blocks is None else set(blocks)
-
-    def _line(self, cta: Cta, at: Instruction | None, lanes: Lanes, what: str) -> None:
-        if at is None or (self._blocks is not None and cta.index not in self._blocks):
-            return
-        text = str(at)
-        if not self._pattern.search(text):
-            return
-        source = f"  [{at.source}]" if at.source else ""
-        where = f"{cta.describe(lanes)} ({lane_sets.count(lanes)} threads)"
-        self._write(f"{cta.machine.steps:>9}  {where}: {what}{text}{source}")
-
-    def instruction(self, cta: Cta, step: Step, lanes: Lanes) -> None:
-        self._line(cta, step.instruction, lanes, "")
-
-    def waits(self, cta: Cta, step: Step, lanes: Lanes) -> None:
-        self._line(cta, step.instruction, lanes, "waits at ")
-
-    def completed(self, operation: AsyncOperation) -> None:
-        self._line(operation.cta, operation.instruction, operation.lanes, "done: ")
 
 
 class Wavefronts:

@@ -50,17 +50,25 @@ class NamedBarrier:
             BarrierFault: another count than the others', or a thread that is in already, or could
                 be.
         """
-        if self.arrived.any() and expected != self.expected:
+        everyone = expected or int(np.count_nonzero(self._live))
+        first = not np.count_nonzero(self.arrived)
+        if not first and expected != self.expected:
             raise BarrierFault(
                 f"barrier {self.number} is used with {expected or 'all'} threads, while others"
                 f" arrived with {self.expected or 'all'}"
             )
-        if self.arrived[lanes].any():
+        if not first and self.arrived[lanes].any():
             raise BarrierFault(f"a thread arrives twice at barrier {self.number}")
-        self._check_left(agents)
-        self._left.update(dict.fromkeys(() if waits else agents.tolist(), self.generation))
+        if self._left:
+            self._check_left(agents)
+        if not waits:
+            self._left.update(dict.fromkeys(agents.tolist(), self.generation))
         self._clocks.tick(agents)
         self.expected = expected
+        if first and lane_sets.count(lanes) == everyone:  # all at once, as mostly
+            self.generation += 1
+            self.released = self._clocks.snapshot(agents)
+            return self.generation - 1
         self.arrived[lanes] = True
         self.clock.absorb(self._clocks.snapshot(agents))
         generation = self.generation

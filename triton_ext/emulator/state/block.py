@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import math
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from triton_ext.emulator.state import lanes as lane_sets
 from triton_ext.emulator.state.barriers import ClusterBarrier, MBarrier, NamedBarrier
+from triton_ext.emulator.state.buffers import Buffer
 from triton_ext.emulator.state.clocks import Agents, Clock, Clocks, Foreign
 from triton_ext.emulator.state.in_flight import (
     Arrival,
@@ -33,8 +34,8 @@ from triton_ext.emulator.state.memory import (
     SHARED_BASE,
     GlobalMemory,
     LocalMemory,
-    SharedMemory,
 )
+from triton_ext.emulator.state.shared import SharedMemory
 from triton_ext.emulator.state.storage import Register, Storage, Symbol, register_file
 from triton_ext.emulator.state.tensor_map_memory import MadeTensorMap
 from triton_ext.hardware.architecture import WARP_THREADS
@@ -90,6 +91,7 @@ class Launch:
         first_cluster: the number of the first cluster, among those of all GPUs.
         known: what is ordered before the launch; None if there is one GPU.
         history: a `triton_ext.emulator.units.history.History`, or None.
+        allocated: gives what the kernel has allocated in shared and tensor memory, if known.
     """
 
     storage: Storage
@@ -108,6 +110,19 @@ class Launch:
     first_cluster: int = 0
     known: Foreign | None = None
     history: Any = None
+    allocated: Callable[[], Sequence[Buffer]] = tuple
+
+    @functools.cached_property
+    def buffers(self) -> Sequence[Buffer]:
+        """The same."""
+        return self.allocated()
+
+    @property
+    def buffers_start(self) -> int:
+        """Where the shared memory that Triton has given out begins in a block's."""
+        symbols = self.storage.symbols.values()
+        found = (each.offset for each in symbols if each.name == "global_smem")
+        return SHARED_BASE + next(found, 0)
 
     @property
     def clusters(self) -> int:
@@ -326,6 +341,7 @@ class Cta:
         self.agents_each = agents_of_block(self.warps)
         self.first_agent = rank * self.agents_each
         self._channels: dict[int, int] = {}
+        self._agents: dict[tuple[int, int, bool], Agents] = {}
         self.files = register_file(storage.counts, self.threads)
         self.carry = np.zeros(self.threads, np.bool_)
         self.shared = SharedMemory(SHARED_BASE + self.launch.shared_bytes, cluster.clocks)
@@ -378,11 +394,23 @@ class Cta:
 
     def agents_of_lanes(self, lanes: Lanes) -> Agents:
         """The agent of each lane."""
-        return self.first_agent + lane_sets.indices(lanes) // WARP_THREADS
+        return self._agents_of(lanes, each=True)
 
     def agents(self, lanes: Lanes) -> Agents:
         """The agents that have a lane in the set."""
-        return self.first_agent + lane_sets.warps(lanes)
+        return self._agents_of(lanes, each=False)
+
+    def _agents_of(self, lanes: Lanes, *, each: bool) -> Agents:
+        """Of each lane, or of each warp; computed once for threads that follow each other."""
+        key = (lanes.start, lanes.stop, each) if isinstance(lanes, slice) else None
+        found = None if key is None else self._agents.get(key)
+        if found is None:
+            warps = lane_sets.indices(lanes) // WARP_THREADS if each else lane_sets.warps(lanes)
+            found = self.first_agent + warps
+            if key is not None:
+                found.flags.writeable = False
+                self._agents[key] = found
+        return found
 
     def unit_agent(self, unit: str) -> int:
         """The agent of an asynchronous unit."""

@@ -10,6 +10,7 @@ Model" and "Proxies").
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -121,9 +122,20 @@ class Clocks:
         agents = len(self.seen)
         return Clock(np.zeros(agents, np.int64), np.zeros(agents, np.int64))
 
+    @staticmethod
+    def _rows(agents: Agents) -> Any:
+        """Agents, as a slice where they follow each other: numpy is faster with it."""
+        first, number = int(agents[0]), len(agents)
+        return slice(first, first + number) if agents[-1] - first == number - 1 else agents
+
     def snapshot(self, agents: Agents) -> Clock:
         """What `agents` have seen, together."""
-        clock = Clock(self.seen[agents].max(axis=0), self.fenced[agents].max(axis=0))
+        rows = self._rows(agents)
+        if len(agents) == 1:
+            clock = Clock(self.seen[rows.start].copy(), self.fenced[rows.start].copy())
+        else:
+            seen, fenced = self.seen[rows], self.fenced[rows]
+            clock = Clock(np.maximum.reduce(seen), np.maximum.reduce(fenced))
         if self.foreign:
             for agent in agents.tolist():
                 clock.foreign = merged(clock.foreign, self.foreign.get(agent, {}))
@@ -141,8 +153,9 @@ class Clocks:
 
     def acquire(self, agents: Agents, clock: Clock) -> None:
         """From now on `agents` have seen what the clock has."""
-        self.seen[agents] = np.maximum(self.seen[agents], clock.seen)
-        self.fenced[agents] = np.maximum(self.fenced[agents], clock.fenced)
+        rows = self._rows(agents)
+        self.seen[rows] = np.maximum(self.seen[rows], clock.seen)
+        self.fenced[rows] = np.maximum(self.fenced[rows], clock.fenced)
         if clock.foreign:
             for agent in agents.tolist():
                 self.foreign[agent] = merged(self.foreign.get(agent, {}), clock.foreign)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -21,14 +22,26 @@ def pack(threads: NDArray[np.intp]) -> Lanes:
     return threads
 
 
+@lru_cache(1024)
+def _range(first: int, last: int) -> NDArray[np.intp]:
+    found = np.arange(first, last)
+    found.flags.writeable = False
+    return found
+
+
 def indices(lanes: Lanes) -> NDArray[np.intp]:
     """The thread numbers."""
-    return np.arange(lanes.start, lanes.stop) if isinstance(lanes, slice) else lanes
+    return _range(lanes.start, lanes.stop) if isinstance(lanes, slice) else lanes
 
 
 def count(lanes: Lanes) -> int:
     """The number of threads."""
     return lanes.stop - lanes.start if isinstance(lanes, slice) else len(lanes)
+
+
+def each(values: NDArray[Any], lanes: Lanes) -> NDArray[Any]:
+    """A reader's values, one a lane, also where all share one."""
+    return values if values.ndim else np.full(count(lanes), values)
 
 
 def select(lanes: Lanes, chosen: NDArray[Any]) -> Lanes:
@@ -39,7 +52,7 @@ def select(lanes: Lanes, chosen: NDArray[Any]) -> Lanes:
 def warps(lanes: Lanes) -> NDArray[np.intp]:
     """The numbers of the warps that have a thread in the set."""
     if isinstance(lanes, slice):
-        return np.arange(lanes.start // WARP_THREADS, (lanes.stop - 1) // WARP_THREADS + 1)
+        return _range(lanes.start // WARP_THREADS, (lanes.stop - 1) // WARP_THREADS + 1)
     return np.unique(lanes // WARP_THREADS)
 
 

@@ -12,8 +12,11 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
+import numpy as np
+
 from triton_ext.emulator.errors import DescriptorFault
 from triton_ext.errors import LayoutError
+from triton_ext.hardware.im2col import Im2colMap
 from triton_ext.hardware.tensor_map import (
     TENSOR_MAP_ALIGNMENT,
     TENSOR_MAP_BYTES,
@@ -24,7 +27,7 @@ from triton_ext.hardware.tensor_map import (
     TensorSwizzle,
 )
 
-_FORMAT = struct.Struct("<Q4Q5Q5I5H7B7x4s")
+_FORMAT = struct.Struct("<Q4Q5Q5I5H8B6x4s")
 _MAGIC = b"TMAP"
 _MAX_DIMS = 5
 
@@ -61,10 +64,19 @@ _FIELDS: dict[str, tuple[int, int]] = {
 }
 """Where each field that can be replaced begins, in the order of `_FORMAT`, and its bits."""
 _L2_PROMOTION = 26
+_IM2COL = 27
+"""Whether it is of im2col mode: behind the channels, `box_dim` then has the pixels of a column, and
+the corners: of each dimension, 16 bits each."""
 
 
-def encode(tensor_map: TensorMap) -> bytes:
+def encode(tensor_map: TensorMap | Im2colMap) -> bytes:
     """The 128 bytes of a map."""
+    box: tuple[int, ...] | None = None
+    if isinstance(tensor_map, Im2colMap):
+        corners = zip(tensor_map.lower, tensor_map.upper, strict=True)
+        packed = ((low & 0xFFFF) | (high & 0xFFFF) << 16 for low, high in corners)
+        box = (tensor_map.tensor.box_dims[0], tensor_map.pixels, *packed)
+        tensor_map = tensor_map.tensor
 
     def padded(values: tuple[int, ...], length: int) -> tuple[int, ...]:
         return values + (0,) * (length - len(values))
@@ -74,7 +86,7 @@ def encode(tensor_map: TensorMap) -> bytes:
         tensor_map.global_address,
         *padded(tensor_map.global_strides, _MAX_DIMS - 1),
         *padded(tensor_map.global_dims, _MAX_DIMS),
-        *padded(tensor_map.box_dims, _MAX_DIMS),
+        *padded(box or tensor_map.box_dims, _MAX_DIMS),
         *padded(tensor_map.element_strides, _MAX_DIMS),
         tensor_map.rank - 1,
         ELEMENT_TYPES.index(tensor_map.data_type),
@@ -82,12 +94,13 @@ def encode(tensor_map: TensorMap) -> bytes:
         *mode,
         tensor_map.oob_fill,
         tensor_map.l2_promotion,
+        box is not None,
         _MAGIC,
     )
 
 
 @lru_cache(maxsize=4096)
-def decode(data: bytes) -> TensorMap:
+def decode(data: bytes) -> TensorMap | Im2colMap:
     """The map that 128 bytes hold.
 
     Raises:
@@ -109,12 +122,13 @@ def decode(data: bytes) -> TensorMap:
         raise DescriptorFault(
             f"tensor map: swizzle mode {values[23]} with atomicity {values[24]} is not defined"
         )
+    box = values[10 : 10 + rank]
     try:
-        return TensorMap(
+        found = TensorMap(
             data_type=ELEMENT_TYPES[values[21]],
             global_dims=values[5 : 5 + rank],
             global_strides=values[1:rank],
-            box_dims=values[10 : 10 + rank],
+            box_dims=(box[0], *(1 for _ in box[1:])) if values[_IM2COL] else box,
             element_strides=values[15 : 15 + rank],
             interleave=values[22],
             swizzle=swizzle,
@@ -122,6 +136,10 @@ def decode(data: bytes) -> TensorMap:
             oob_fill=OobFill(values[25] & 1),
             global_address=values[0],
         )
+        if not values[_IM2COL]:
+            return found
+        corners = np.array(values[12 : 10 + rank], np.uint32).view(np.int16).tolist()
+        return Im2colMap(found, tuple(corners[::2]), tuple(corners[1::2]), box[1])
     except LayoutError as error:
         raise DescriptorFault(f"tensor map: {error}") from None
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Literal
 
 import numpy as np
@@ -21,11 +22,11 @@ from triton_ext.emulator.errors import (
     TensorMemoryFault,
     UninitializedRead,
 )
+from triton_ext.emulator.state.stamps import GRANULE, Numbers, Stamps
 from triton_ext.hardware.tensor_memory import ALLOCATION_UNIT, TMEM_COLUMNS, TMEM_LANES
 from triton_ext.ptx.parse import Instruction
 
 Words = NDArray[np.uint32]
-Stamps = NDArray[np.int64]
 Seen = NDArray[np.int64]
 """(agents of the cluster,): the last event of each of them that some agent has seen."""
 Cells = tuple[Any, ...]
@@ -60,6 +61,41 @@ class Allocation:
     instruction: Instruction
 
 
+_GROUPS = TMEM_LANES // GRANULE
+_OFFSETS = np.arange(TMEM_LANES)[:, None] + np.arange(TMEM_COLUMNS) * TMEM_LANES
+"""The place of each cell among the stamps: 16 lanes of a column have one as a rule."""
+
+
+@lru_cache(1024)
+def _pieces(lanes: tuple[int, int] | bytes, first: int, last: int) -> Any:
+    """The groups of 16 lanes, by columns, that cells are; None if they are others.
+
+    Args:
+        lanes: the first, and the one past the last; or the bytes of an array of their numbers.
+        first, last: the columns, likewise.
+    """
+    numbers = np.arange(*lanes) if isinstance(lanes, tuple) else np.frombuffer(lanes, np.int64)
+    groups = np.unique(numbers // GRANULE)
+    if len(groups) * GRANULE != len(numbers) or len(np.unique(numbers)) != len(numbers):
+        return None
+    if len(groups) == _GROUPS:
+        return slice(first * _GROUPS, last * _GROUPS)
+    found = (np.arange(first, last)[:, None] * _GROUPS + groups).reshape(-1)
+    found.flags.writeable = False
+    return found
+
+
+def _whole(cells: Cells) -> Any:
+    """As `_pieces`, of any cells."""
+    if len(cells) == 1 or not isinstance(cells[1], slice):
+        return None
+    lanes, (first, last, _) = cells[0], cells[1].indices(TMEM_COLUMNS)
+    if isinstance(lanes, slice):
+        low, high, _ = lanes.indices(TMEM_LANES)
+        return _pieces((low, high), first, last)
+    return _pieces(lanes.astype(np.int64).tobytes(), first, last) if lanes.ndim == 1 else None
+
+
 def _view(array: NDArray[Any], cells: Cells) -> Any:
     return array.reshape(-1)[cells[0]] if len(cells) == 1 else array[cells]
 
@@ -85,8 +121,8 @@ class TensorMemory:
         self.agent_name = agent_name
         grid = (TMEM_LANES, TMEM_COLUMNS)
         self.data: Words = np.zeros(grid, np.uint32)
-        self.written: Stamps = np.full(grid, EMPTY, np.int64)
-        self.read: Stamps = np.zeros(grid, np.int64)
+        self.written = Stamps(TMEM_COLUMNS * _GROUPS, EMPTY)
+        self.read = Stamps(TMEM_COLUMNS * _GROUPS)
         self.allocated = np.zeros(TMEM_COLUMNS, np.bool_)
         self.allocations: dict[int, Allocation] = {}
         self.relinquished = False
@@ -142,8 +178,8 @@ class TensorMemory:
         self._ordered(cells, "load", seen, "freed")
         del self.allocations[allocation.column]
         self.allocated[columns] = False
-        self.written[:, columns] = EMPTY
-        self.read[:, columns] = 0
+        self.written.fill(_whole(cells), EMPTY)
+        self.read.fill(_whole(cells), 0)
 
     def check_allocated(self, first: int, columns: int, name: str) -> None:
         """Raise TensorMemoryFault unless all of these columns are allocated."""
@@ -184,7 +220,7 @@ class TensorMemory:
         Args:
             seen: (readers, agents of the cluster): what each has seen.
         """
-        here = _view(self.written, cells)
+        here = self._stamps(self.written, cells)
         low = int(here.min())
         if low < 0 or low != int(here.max()):
             return False
@@ -209,20 +245,37 @@ class TensorMemory:
         """Write cells; the caller has checked that it may."""
         _assign(self.data, cells, values)
 
-    def note_store(self, cells: Cells, written: Any) -> None:
+    def note_store(self, cells: Cells, written: int) -> None:
         """Stamp the cells as written."""
-        _assign(self.written, cells, written)
+        self._put(self.written, cells, written)
 
-    def note_load(self, cells: Cells, read: Any) -> None:
+    def note_load(self, cells: Cells, read: int) -> None:
         """Stamp the cells as read."""
-        _assign(self.read, cells, read)
+        self._put(self.read, cells, read)
+
+    @staticmethod
+    def _stamps(table: Stamps, cells: Cells, each: bool = False) -> Numbers:
+        """The stamps of cells: of each, in their order, or as few as say the same."""
+        pieces = None if each else _whole(cells)
+        if pieces is not None:
+            return table.of(pieces)
+        offsets = _view(_OFFSETS, cells)
+        return table.get(offsets.reshape(-1), 1).reshape(offsets.shape)
+
+    @staticmethod
+    def _put(table: Stamps, cells: Cells, number: int) -> None:
+        pieces = _whole(cells)
+        if pieces is None:
+            table.put(_view(_OFFSETS, cells).reshape(-1), 1, number)
+        else:
+            table.fill(pieces, number)
 
     # ------------------------------------------------- what warps have to wait for
 
     def issue(self, access: Access, agent: int, cells: Cells) -> None:
         """A warp has executed a tcgen05.ld or st of these cells, and not waited for it."""
         table = self.written if access == "store" else self.read
-        _assign(table, cells, stamp(NEVER, agent))
+        self._put(table, cells, stamp(NEVER, agent))
         self._pending.setdefault((access, agent), []).append(cells)
 
     def complete(self, access: Access, agent: int, event: int) -> None:
@@ -242,15 +295,22 @@ class TensorMemory:
     def _settle(self, access: Access, agent: int, event: int, cells: Cells) -> None:
         table = self.written if access == "store" else self.read
         pending, done = stamp(NEVER, agent), stamp(event, agent)
-        here = _view(table, cells)
-        _assign(table, cells, np.where(here == pending, done, here))
+        here = self._stamps(table, cells)
+        if (here == pending).all():
+            self._put(table, cells, done)
+            return
+        offsets = _view(_OFFSETS, cells).reshape(-1)
+        mine = offsets[table.get(offsets, 1)[:, 0] == pending]
+        table.put(mine, 1, done)
 
     def _ordered(
         self, cells: Cells, access: Access, seen: Seen, what: str, needs_value: bool = False
     ) -> None:
-        here = _view(self.written if access == "store" else self.read, cells)
+        table = self.written if access == "store" else self.read
+        here = self._stamps(table, cells)
         low, high = int(here.min()), int(here.max())
         if low < 0 and needs_value:
+            here = self._stamps(table, cells, each=True)
             lane, column = self._first(cells, here < 0)
             raise UninitializedRead(
                 f"tensor memory lane {lane}, column {column} is {what}, and nothing wrote it"
@@ -259,15 +319,16 @@ class TensorMemory:
             return
         late = here >> AGENT_BITS > seen[here & AGENT_MASK]
         if late.any():
+            here = self._stamps(table, cells, each=True)
+            late = here >> AGENT_BITS > seen[here & AGENT_MASK]
             self._late(cells, here, late, access, what)
 
     def _first(self, cells: Cells, wrong: NDArray[np.bool_]) -> tuple[int, int]:
-        numbers = _view(np.arange(TMEM_LANES * TMEM_COLUMNS).reshape(self.data.shape), cells)
-        lane, column = divmod(int(numbers[wrong][0]), TMEM_COLUMNS)
+        column, lane = divmod(int(_view(_OFFSETS, cells)[wrong][0]), TMEM_LANES)
         return lane, column
 
     def _late(
-        self, cells: Cells, here: Stamps, late: NDArray[np.bool_], access: Access, what: str
+        self, cells: Cells, here: Numbers, late: NDArray[np.bool_], access: Access, what: str
     ) -> None:
         lane, column = self._first(cells, late)
         first = int(here[late][0])

@@ -16,7 +16,9 @@ from numpy.typing import NDArray
 
 from triton_ext.emulator.errors import DescriptorFault, LayoutFault
 from triton_ext.emulator.state.clocks import Clock
-from triton_ext.emulator.state.memory import SHARED_BASE, Bytes, SharedMemory
+from triton_ext.emulator.state.memory import SHARED_BASE, Bytes
+from triton_ext.emulator.state.shared import SharedMemory
+from triton_ext.emulator.state.stamps import Numbers
 from triton_ext.emulator.units.matrix_product import OPERAND_BITS
 from triton_ext.emulator.units.provenance import Reading, misplaced, swizzled_rows
 from triton_ext.hardware.smem_descriptor import SmemDescriptor, problems
@@ -104,17 +106,18 @@ def _with_extent(
 
 def _check_layout(
     shared: SharedMemory, descriptor: SmemDescriptor, reading: Reading, bits: int, major: Major,
-    name: str
+    name: str, written: Numbers | None
 ) -> None:  # fmt: skip
     """Raise LayoutFault if TMA wrote the operand, and in another layout than it is read."""
     start = descriptor.start_address
-    found = misplaced(shared, reading, start - start % SWIZZLE_PERIOD)
+    found = misplaced(shared, reading, start - start % SWIZZLE_PERIOD, written)
     if found is None:
         return
     along = found.chunk * CHUNK_BYTES * 8 // bits
     element = (found.row, along) if major == "K" else (along, found.row)
     raise LayoutFault(
-        f"{name} is read as {swizzled_rows(descriptor.swizzle_byte_width)}, {major}-major, LBO"
+        f"{name} at shared address {start:#x} is read as"
+        f" {swizzled_rows(descriptor.swizzle_byte_width)}, {major}-major, LBO"
         f" {descriptor.leading_byte_offset}, SBO {descriptor.stride_byte_offset}; {found}. The"
         f" first element affected is {element} of ({'M, K' if ' A' in name else 'N, K'}). (If this"
         " is meant: check_layouts=False)"
@@ -191,14 +194,24 @@ def read_operand(
             f" addresses {low:#x} to {high - 1:#x}; the block's are {SHARED_BASE:#x} to"
             f" {shared.size - 1:#x}"
         )
-    # the padding behind elements of 4 and 6 bits is not read: nothing need have written it
-    piece = CHUNK_BYTES if in_memory == bits else 8 if bits == 4 else 4
-    pieces = np.arange(0, CHUNK_BYTES if piece == CHUNK_BYTES else 2 * bits, piece)
-    offsets = (addresses[:, None] + pieces).reshape(-1) if len(pieces) > 1 else addresses
-    chunks = shared.bulk_load(offsets, piece, clock, unit, name=name).reshape(len(addresses), -1)
+    if in_memory == bits:
+        chunks, written = shared.load_pieces(addresses // CHUNK_BYTES, clock, unit, name=name)
+    else:
+        chunks, written = _padded(shared, addresses, bits, clock, unit, name), None
     if shared.copies:
-        _check_layout(shared, descriptor, reading, in_memory, major, name)
+        _check_layout(shared, descriptor, reading, in_memory, major, name, written)
     codes = codes_of_chunks(chunks, type_name, packed=packed)
     if major == "K":
         return codes.reshape(mn, k)
     return codes.reshape(k, -1)[:, :mn].T
+
+
+def _padded(
+    shared: SharedMemory, addresses: NDArray[np.int64], bits: int, clock: Clock, unit: int,
+    name: str
+) -> Bytes:  # fmt: skip
+    """Chunks of elements of 4 or 6 bits, without the padding behind them: it is not read, and
+    nothing need have written it."""
+    piece = 8 if bits == 4 else 4
+    offsets = (addresses[:, None] + np.arange(0, 2 * bits, piece)).reshape(-1)
+    return shared.bulk_load(offsets, piece, clock, unit, name=name).reshape(len(addresses), -1)

@@ -20,7 +20,8 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from triton_ext.emulator.state.memory import GRANULE, SharedMemory
+from triton_ext.emulator.state.shared import SharedMemory
+from triton_ext.emulator.state.stamps import EVENT, GRANULE, Numbers
 from triton_ext.hardware.tensor_map import TensorSwizzle
 from triton_ext.ptx.parse import Instruction
 
@@ -132,27 +133,36 @@ def note(shared: SharedMemory, event: int, copied: Copied) -> None:
     """Remember what a copy, whose writes are `event`, has put into a block's memory."""
     copies = shared.copies
     if len(copies) >= MOST_COPIES:
-        live = set(np.unique(shared.written).tolist())
+        live = set(np.unique(shared.written.all() >> EVENT).tolist())
         for gone in [each for each in copies if each not in live]:
             del copies[gone]
     copies[event] = copied
 
 
-def misplaced(shared: SharedMemory, reading: Reading, start: int) -> Misplaced | None:
+def misplaced(
+    shared: SharedMemory, reading: Reading, start: int, written: Numbers | None = None
+) -> Misplaced | None:
     """What shows that a tile which starts at `start` is not the one that TMA wrote there.
+
+    Args:
+        written: who wrote it, if that is known: as `Stamps.of` gives it.
 
     None if the two agree, as far as one can know.
     """
     copies = shared.copies
     if not copies:
         return None
-    events = shared.written[reading.offsets.reshape(-1) + start]
+    if written is not None and len(written) == reading.offsets.size:
+        events = written >> EVENT
+    else:
+        events = shared.written.get(reading.offsets.reshape(-1) + start, GRANULE)[:, 0] >> EVENT
     first = int(events[0])
-    for event in (first,) if (events == first).all() else np.unique(events).tolist():
+    same = first == int(events.min()) == int(events.max())
+    for event in (first,) if same else np.unique(events).tolist():
         copied = copies.get(event)
         if copied is None:
             continue
-        mine = (events == event).tobytes()
+        mine = b"" if same else (events == event).tobytes()
         found = _first_misplaced(reading, copied.arrangement, start - copied.address, mine)
         if found is not None:
             return Misplaced(*found, copied)
@@ -167,9 +177,10 @@ def _first_misplaced(
 
     Args:
         distance: from the box's address to the reader's start.
-        mine: which of the tile's chunks the copy wrote.
+        mine: which of the tile's chunks the copy wrote; empty: all.
     """
-    chosen = np.frombuffer(mine, np.bool_).reshape(reading.offsets.shape)
+    shape = reading.offsets.shape
+    chosen = np.frombuffer(mine, np.bool_).reshape(shape) if mine else np.ones(shape, np.bool_)
     rows, chunks = np.nonzero(chosen)
     numbers = arrangement.places[(reading.offsets[chosen] + distance) // GRANULE]
     known = numbers >= 0

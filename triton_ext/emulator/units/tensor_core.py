@@ -92,9 +92,9 @@ def same_in_warp(values: NDArray[Any], warps: int, what: str) -> NDArray[Any]:
 
 def per_thread(values: NDArray[Any], threads: int) -> list[Any]:
     """The values that a reader gave, as a Python number for each thread."""
-    if threads == 1:
-        return [values.item()]
-    found: list[Any] = np.broadcast_to(values, threads).tolist()
+    if threads == 1 or not values.ndim:
+        return [values.item()] * threads
+    found: list[Any] = values.tolist()
     return found
 
 

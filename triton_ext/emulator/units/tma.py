@@ -36,6 +36,7 @@ from triton_ext.emulator.units.provenance import (
     swizzled_rows,
 )
 from triton_ext.errors import LayoutError
+from triton_ext.hardware.im2col import Im2colMap
 from triton_ext.hardware.tensor_map import (
     OOB_NAN,
     SMEM_ALIGNMENT,
@@ -75,7 +76,7 @@ def check_acquired(cta: Cta, address: int, agent: int) -> None:
         )
 
 
-def tensor_map_at(cta: Cta, address: int) -> TensorMap:
+def tensor_map_at(cta: Cta, address: int) -> TensorMap | Im2colMap:
     """The map at a generic address.
 
     Raises:
@@ -279,6 +280,29 @@ class BoxCopy:
             raise DescriptorFault(
                 f"shared address {address:#x} of a box must be a multiple of {SMEM_ALIGNMENT}"
             )
+
+    @staticmethod
+    def of(
+        tensor_map: TensorMap | Im2colMap,
+        coordinates: Sequence[int],
+        address: int,
+        rows: Sequence[int] | None = None,
+        offsets: Sequence[int] | None = None,
+    ) -> BoxCopy:
+        """The copy of a map of either mode.
+
+        Args:
+            offsets: those of an instruction of im2col mode; None for one that copies tiles.
+
+        Raises:
+            DescriptorFault: the instruction is of the other mode, or as the class says.
+        """
+        if isinstance(tensor_map, Im2colMap) and offsets is not None:
+            return ColumnCopy(tensor_map, coordinates, address, offsets)
+        if isinstance(tensor_map, Im2colMap) or offsets is not None:
+            modes = ("tiles", "im2col") if offsets is None else ("im2col", "tiles")
+            raise DescriptorFault("the instruction is for {}, the tensor map for {}".format(*modes))
+        return BoxCopy(tensor_map, coordinates, address, rows)
 
     # --------------------------------------------------------- global memory
 
@@ -489,6 +513,49 @@ class BoxCopy:
             return cta.shared.bulk_read(self.address, self.box.smem_bytes, clock, unit, name="TMA")
         offsets = self.address + self.box.numbers * self.box.unit
         return cta.shared.bulk_load(offsets, self.box.unit, clock, unit, name="TMA")
+
+
+class ColumnCopy(BoxCopy):
+    """A column of pixels of an image (im2col), to be loaded: see `triton_ext.hardware.im2col`.
+
+    Args:
+        im2col: describes the tensor, and the pixels.
+        coordinates: the first channel, then those of the first pixel.
+        address: the column's address in its block's shared memory.
+        offsets: of the filter's tap.
+
+    Raises:
+        DescriptorFault: coordinates, offsets or an address that the hardware forbids, or for which
+            it is not documented what is loaded.
+    """
+
+    def __init__(
+        self, im2col: Im2colMap, coordinates: Sequence[int], address: int, offsets: Sequence[int]
+    ) -> None:
+        if len(coordinates) != im2col.rank:
+            raise DescriptorFault(
+                f"the instruction is for {len(coordinates)} dimensions, the tensor map has"
+                f" {im2col.rank}"
+            )
+        column = im2col.column
+        super().__init__(column, (coordinates[0], *(0 for _ in column.box_dims[1:])), address)
+        try:
+            self._places, self._inside = im2col.places(coordinates, offsets)
+        except LayoutError as error:
+            raise DescriptorFault(str(error)) from None
+        self._channels = im2col.tensor.global_dims[0]
+
+    def _part(self) -> Part:
+        first, bits = self.coordinates[0], self.map.data_type.bits
+        return Part(
+            self.map.global_address + first * bits // 8,
+            np.flatnonzero(self._inside),
+            max(0, -first) * bits // 8,
+            min(self.box.row_bytes, (self._channels - first) * bits // 8),
+        )
+
+    def _offsets(self, part: Part) -> Index:
+        return self._places[part.rows]
 
 
 _LINE = np.dtype(np.complex128)  # 16 bytes that numpy moves as one

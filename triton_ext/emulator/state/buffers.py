@@ -1,0 +1,158 @@
+"""What a kernel calls the pieces of shared and tensor memory: from its TTGIR, as allocated."""
+
+from __future__ import annotations
+
+import functools
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from triton_ext.emulator.state.memory import RANK_SHIFT
+from triton_ext.errors import LayoutError
+from triton_ext.hardware.tensor_memory import TMEM_LANES
+from triton_ext.layouts.encodings import SharedEncoding, parse_encoding
+from triton_ext.mlir.module import Location, MlirModule
+from triton_ext.mlir.types import MemoryType, memory_type
+
+_COLUMN_BITS = 32
+
+
+@dataclass(frozen=True)
+class Buffer:
+    """An allocation.
+
+    Attributes:
+        name: the kernel's variable; "" where the compiler has kept none.
+        number: of the allocation, in the order of the kernel; from 1.
+        offset: of its first byte in Triton's shared memory; or its first column.
+        lane: its first lane, in tensor memory.
+        type: of all of it; a leading dimension more than the encoding's counts buffers.
+        location: in the source, or None.
+    """
+
+    name: str
+    number: int
+    offset: int
+    lane: int
+    type: MemoryType
+    location: Location | None
+
+    @functools.cached_property
+    def encoding(self) -> SharedEncoding | None:
+        """The layout of one buffer in shared memory; None if it is not understood."""
+        try:
+            return parse_encoding(self.type.encoding)
+        except LayoutError:
+            return None
+
+    @property
+    def tile(self) -> tuple[int, ...]:
+        """The shape of one buffer."""
+        rank = self.encoding.rank if self.encoding is not None else 2
+        return self.type.shape[-rank:]
+
+    @property
+    def buffers(self) -> tuple[int, ...]:
+        """How many there are: () for one that the kernel does not index."""
+        return self.type.shape[: len(self.type.shape) - len(self.tile)]
+
+    @property
+    def each(self) -> int:
+        """Bytes of one buffer, or its columns in tensor memory."""
+        size = math.prod(self.tile) * self.type.element_bitwidth
+        if self.type.space == "shared":
+            return size // 8
+        return max(1, size // (min(self.tile[0], TMEM_LANES) * _COLUMN_BITS))
+
+    @property
+    def end(self) -> int:
+        """The first byte, or column, behind all of them."""
+        return self.offset + self.each * math.prod(self.buffers)
+
+    def called(self, buffer: int) -> str:
+        """What one of the buffers is called: ``b[2]``."""
+        index = np.unravel_index(buffer, self.buffers) if self.buffers else ()
+        if self.name:
+            return self.name + "".join(f"[{int(n)}]" for n in index)
+        shape = "x".join(map(str, self.type.shape))
+        where = ""
+        if self.location is not None:
+            where = f", {self.location.file.rpartition('/')[2]}:{self.location.line}"
+        which = f"buffer {', '.join(str(int(n)) for n in index)} of " if self.buffers else ""
+        return f"{which}allocation {self.number} ({shape}x{self.type.element}{where})"
+
+    def place(self, offset: int) -> str:
+        """An element of it by its logical coordinates: ``b[2][17, 32]``.
+
+        Args:
+            offset: of a byte, counted as `offset` is.
+        """
+        buffer, byte = divmod(offset - self.offset, self.each)
+        called = self.called(buffer)
+        if math.prod(self.tile) == 1 or self.encoding is None:
+            return called
+        try:
+            layout = self.encoding.to_linear_layout(self.tile)
+            at = layout.apply(offset=np.array([byte * 8 // self.type.element_bitwidth]))
+        except LayoutError:
+            return f"{called}, byte {byte}"
+        return f"{called}[{', '.join(str(int(n[0])) for n in at.values())}]"
+
+
+def buffers_of(ttgir: str) -> tuple[Buffer, ...]:
+    """The allocations of a module to which Triton has given their places.
+
+    Raises:
+        LayoutError: the module cannot be read.
+    """
+    module = MlirModule(ttgir)
+    found: list[Buffer] = []
+    for operation in module.operations:
+        if operation.name not in ("ttg.local_alloc", "ttng.tmem_alloc") or not operation.results:
+            continue
+        result, attributes = operation.results[0], operation.attributes
+        offset = attributes.get("allocation.offset", attributes.get("tensor_memory_col_offset"))
+        kind = memory_type(result.type or "", module.aliases)
+        if not isinstance(offset, int) or kind is None:
+            continue
+        name = re.sub(r"_\d+$", "", result.name.lstrip("%"))
+        lane = attributes.get("tensor_memory_row_offset", 0)
+        number = 1 + sum(each.type.space == kind.space for each in found)
+        name = "" if name.isdigit() else name
+        found.append(Buffer(name, number, offset, lane, kind, operation.location))
+    return tuple(found)
+
+
+_ADDRESS = re.compile(r"(shared address |the mbarrier at )0x([0-9a-f]+)( \(\w+ \+ \d+\))?")
+_CELL = re.compile(r"tensor memory lane (\d+), column (\d+)")
+
+
+def named(message: str, buffers: Sequence[Buffer], base: int) -> str:
+    """A message with the names of the buffers behind its addresses.
+
+    Args:
+        base: where Triton's shared memory begins in a block's.
+    """
+
+    def shared(match: re.Match[str]) -> str:
+        offset = (int(match[2], 16) & (1 << RANK_SHIFT) - 1) - base
+        places = [
+            each.place(offset)
+            for each in buffers
+            if each.type.space == "shared" and each.offset <= offset < each.end
+        ]
+        return f"{match[1]}0x{match[2]} ({' or '.join(places)})" if places else match[0]
+
+    def cell(match: re.Match[str]) -> str:
+        column = int(match[2])
+        places = [
+            each.called((column - each.offset) // each.each)
+            for each in buffers
+            if each.type.space == "tensor" and each.offset <= column < each.end
+        ]
+        return f"{match[0]} ({' or '.join(places)})" if places else match[0]
+
+    return _CELL.sub(cell, _ADDRESS.sub(shared, message))

@@ -1,0 +1,496 @@
+"""A block's shared memory: each byte knows who wrote it last, and who has read it."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from triton_ext.emulator.errors import (
+    BarrierFault,
+    MemoryFault,
+    SynchronizationFault,
+    UninitializedRead,
+)
+from triton_ext.emulator.state.clocks import Agents, Clock, Clocks
+from triton_ext.emulator.state.memory import SHARED_BASE, Bytes, Offsets, check_aligned
+from triton_ext.emulator.state.stamps import (
+    AGENT,
+    EVENT,
+    GRANULE,
+    LANE,
+    LANES,
+    NOBODY,
+    SEVERAL,
+    Numbers,
+    Stamps,
+    stamp,
+)
+from triton_ext.hardware.architecture import WARP_THREADS
+
+HELD = 1 << 38
+"""The event of the "last read" of bytes that nothing may write: those of a live mbarrier."""
+_TYPES = {1: "u1", 2: "u2", 4: "u4", 8: "u8", 16: "c16"}
+"""By the width of an access, what numpy moves as one."""
+
+
+class SharedMemory:
+    """A block's shared memory, with the last writer of each byte, and its readers.
+
+    Args:
+        size: the first offset past the end, in the block's window; the system's part counts.
+        clocks: the cluster's.
+
+    Attributes:
+        written: the last write of each byte.
+        read: its last read by an asynchronous unit.
+        copies: what TMA has copied in, by the event: `triton_ext.emulator.units.provenance`.
+    """
+
+    def __init__(self, size: int, clocks: Clocks) -> None:
+        granules = -(-size // GRANULE)
+        self.size, self.granules = size, granules
+        self.data: Bytes = np.zeros(granules * GRANULE, np.uint8)
+        self.clocks = clocks
+        self.written, self.read = Stamps(granules, NOBODY), Stamps(granules)
+        # The last read of each byte by each agent that has read at all: `_row` of them each.
+        self._loads = Stamps(0)
+        self._loaders: NDArray[np.intp] = np.zeros(0, np.intp)
+        self._row = np.full(clocks.agents, -1, np.intp)
+        self._threads: NDArray[np.intp] = np.zeros(0, np.intp)  # the rows of warps, not of units
+        self.copies: dict[int, Any] = {}
+
+    @functools.cached_property
+    def _atomic(self) -> Stamps:
+        """The last atomic write: the last write was atomic if it is the same."""
+        return Stamps(self.granules)
+
+    @functools.cached_property
+    def _plain(self) -> Stamps:
+        """The last write before the atomic ones."""
+        return Stamps(self.granules, NOBODY)
+
+    def _check(self, offsets: Offsets, width: int) -> None:
+        if np.bitwise_or.reduce(offsets) & (width - 1):
+            check_aligned(offsets, width, "shared")
+        if (
+            np.minimum.reduce(offsets) < SHARED_BASE
+            or np.maximum.reduce(offsets) > self.size - width
+        ):
+            wrong = (offsets < SHARED_BASE) | (offsets + width > self.size)
+            first = int(np.flatnonzero(wrong)[0])
+            raise MemoryFault(
+                f"shared address {int(offsets[first]):#x} ({width} bytes) is outside of the block's"
+                f" {self.size - SHARED_BASE} bytes at {SHARED_BASE:#x}"
+            ).by(first)
+
+    def _bytes(self, offsets: Offsets, width: int) -> Bytes:
+        """(n, width): what the bytes hold."""
+        values: Bytes = self.data.view(_TYPES[width])[offsets // width].view(np.uint8)
+        return values.reshape(-1, width)
+
+    def _set(self, offsets: Offsets, values: Bytes) -> None:
+        width = values.shape[1]
+        pieces = np.ascontiguousarray(values).view(_TYPES[width])
+        self.data.view(_TYPES[width])[offsets // width] = pieces[:, 0]
+
+    def _no_writer(self, offsets: Offsets, written: Numbers) -> None:
+        lane, byte = (int(n) for n in np.argwhere(written < 0)[0])
+        raise UninitializedRead(
+            f"shared address {int(offsets[lane]) + byte:#x} is read, and nothing wrote it"
+        )
+
+    def _unordered(self, offsets: Offsets, late: NDArray[Any], others: Numbers, what: str) -> None:
+        """Raise for the first byte that is late.
+
+        Args:
+            late: (n, width) or (n, 1).
+            others: of the same shape: who did what is late.
+        """
+        lane, byte = (int(n) for n in np.argwhere(late)[0])
+        address = int(offsets[lane]) + byte
+        if self.read.at(address) >> EVENT == HELD and "written" in what:
+            raise BarrierFault(
+                f"shared address {address:#x} is written, and holds a live mbarrier:"
+                " mbarrier.inval must come first"
+            )
+        other = int(np.broadcast_to(others, late.shape)[lane, byte]) & AGENT
+        raise SynchronizationFault(
+            f"shared address {address:#x} {what} {self.agent_name(other)}, and nothing orders the"
+            f" two{self.place(address)}"
+        )
+
+    def _late(self, stamps: Numbers, agents: Agents) -> NDArray[np.bool_]:
+        """Which of these events the agents beside them have not seen."""
+        seen = self.clocks.seen[agents[:, None], stamps & AGENT]
+        late: NDArray[np.bool_] = stamps >> EVENT > seen
+        return late
+
+    def place(self, offset: int) -> str:
+        """``; there lies row 3, byte 16, of the box of ...``: what TMA has put there, or ""."""
+        copied = self.copies.get(self.written.at(offset) >> EVENT)
+        named = copied.place(offset) if copied is not None else ""
+        return f"; there lies {named}" if named else ""
+
+    moved: Callable[[str, str, int], None] | None = None
+    """Told of what asynchronous units move: their name, "load" or "store", and how many bytes."""
+
+    agent_name: Callable[[int], str] = staticmethod(lambda agent: f"agent {agent}")
+
+    # ------------------------------------------------------------ the generic proxy
+
+    def load(
+        self, offsets: Offsets, width: int, agents: Agents, threads: Agents | None = None
+    ) -> Bytes:
+        """(n, width) bytes, read through the generic proxy by the agent of each lane.
+
+        Args:
+            threads: of this block, if they are: lanes of a warp need not be in step.
+        """
+        self._check(offsets, width)
+        written = self.written.get(offsets, width)
+        if written.min() < 0:
+            self._no_writer(offsets, written)
+        late = self._late(written, agents)
+        if np.count_nonzero(late):
+            self._unordered(offsets, late, written, "is read, and was written by")
+        if threads is not None:
+            recent = (written & AGENT == agents[:, None]) & (
+                written >> EVENT > self.clocks.met[agents][:, None]
+            )
+            if np.count_nonzero(recent):
+                self._check_lanes(offsets, recent, written, threads)
+        event = self.clocks.tick(agents)
+        rows = self._row[agents]
+        if rows.min() < 0:
+            new = np.unique(agents[rows < 0])
+            self._add_loaders(new)
+            self._threads = np.concatenate([self._threads, self._row[new]])
+            rows = self._row[agents]
+        self._loads.put(offsets + rows * (self.granules * GRANULE), width, event)
+        return self._bytes(offsets, width)
+
+    @staticmethod
+    def _check_lanes(
+        offsets: Offsets, recent: NDArray[np.bool_], written: Numbers, threads: Agents
+    ) -> None:
+        """Raise if one of `recent`, which the reader's own warp wrote, is another lane's."""
+        lanes, own = written >> LANE & LANES, threads[:, None] % WARP_THREADS
+        apart = recent & (lanes != own) & (lanes != SEVERAL)
+        if apart.any():
+            reader, byte = (int(n) for n in np.argwhere(apart)[0])
+            warp, lane = divmod(int(threads[reader]), WARP_THREADS)
+            raise SynchronizationFault(
+                f"shared address {int(offsets[reader]) + byte:#x} is read by warp {warp}, lane"
+                f" {lane}, and was written by its lane {int(lanes[reader, byte])}: the lanes of a"
+                " warp need not be in step; bar.warp.sync (__syncwarp) is missing"
+            )
+
+    def _add_loaders(self, agents: Agents) -> None:
+        first, number = len(self._loaders), len(self._loaders) + len(agents)
+        if number * self.granules > len(self._loads.whole):
+            self._loads.grow((number + first // 2) * self.granules)
+        self._row[agents] = np.arange(first, number)
+        self._loaders = np.concatenate([self._loaders, agents])
+
+    def _last_loads(self) -> Numbers:
+        """(rows, granules): the event of each reader's last read of each piece."""
+        return self._loads.whole.reshape(-1, self.granules)
+
+    def _check_loaded(self, offsets: Offsets, values: Bytes, agents: Agents) -> None:
+        """Raise if lanes' agents write bytes that another agent's thread may not have read yet."""
+        rows = self._threads
+        if not len(rows):
+            return
+        seen = self.clocks.seen[agents[:, None], self._loaders[rows]]
+        near = self._last_loads()[rows, (offsets >> 4)[:, None]] > seen
+        if not np.count_nonzero(near):
+            return
+        loaders, lanes = np.nonzero(near.T)
+        where = offsets[lanes] + rows[loaders] * (self.granules * GRANULE)
+        late = self._loads.get(where, values.shape[1]) > seen[lanes, loaders][:, None]
+        late = late & (self._bytes(offsets[lanes], values.shape[1]) != values[lanes])
+        if late.any():
+            at, byte = (int(n) for n in np.argwhere(late)[0])
+            address = int(offsets[lanes[at]]) + byte
+            raise SynchronizationFault(
+                f"shared address {address:#x} is written, and was read by"
+                f" {self.agent_name(int(self._loaders[rows[loaders[at]]]))}, and nothing orders"
+                f" that read before (a barrier){self.place(address)}"
+            )
+
+    def _check_loads(self, chunks: Any, clock: Clock, name: str) -> None:
+        """Raise if `name` writes 16-byte chunks that someone may still be reading."""
+        loaders = self._loaders
+        if not len(loaders):
+            return
+        loads = self._last_loads()[: len(loaders), chunks]
+        late = loads > clock.seen[loaders][:, None]
+        if np.count_nonzero(late):
+            row, chunk = (int(n) for n in np.argwhere(late)[0])
+            first = chunks.start + chunk if isinstance(chunks, slice) else int(chunks[chunk])
+            raise SynchronizationFault(
+                f"shared address {first * GRANULE:#x} is written by {name}, and may still be read"
+                f" by {self.agent_name(int(loaders[row]))}: nothing orders its read before (an"
+                " arrival at the mbarrier that the copy waits for, or a barrier)"
+                f"{self.place(first * GRANULE)}"
+            )
+
+    def store(
+        self,
+        offsets: Offsets,
+        values: Bytes,
+        agents: Agents,
+        event: int,
+        threads: Agents | None = None,
+    ) -> None:
+        """Write (n, width) bytes through the generic proxy, as `event` of the lanes' agents.
+
+        Args:
+            threads: of this block, if they are.
+        """
+        width = values.shape[1]
+        self._check(offsets, width)
+        written = self.written.get(offsets, width)
+        late = self._late(written, agents)
+        if np.count_nonzero(late):
+            late = late & (self._bytes(offsets, width) != values)  # the same value does no harm
+            if late.any():
+                self._unordered(offsets, late, written, "is written, and was written by")
+        self._store(offsets, values, agents, event, threads)
+
+    def _store(
+        self,
+        offsets: Offsets,
+        values: Bytes,
+        agents: Agents,
+        event: int,
+        threads: Agents | None = None,
+    ) -> None:
+        width = values.shape[1]
+        read = self.read.get(offsets, width)
+        late = self._late(read, agents)
+        if np.count_nonzero(late):
+            self._unordered(offsets, late, read, "is written, and may still be read by")
+        self._check_loaded(offsets, values, agents)
+        self._set(offsets, values)
+        if threads is None:
+            self.written.put(offsets, width, stamp(event, agents))
+            return
+        mine = stamp(event, agents, threads % WARP_THREADS)
+        self.written.put(offsets, width, mine)
+        other = self.written.get(offsets, width) ^ mine[:, None]
+        if np.count_nonzero(other):  # lanes have written the same bytes
+            shared = (other >> LANE & LANES).any(axis=1)
+            self.written.put(offsets[shared], width, stamp(event, agents[shared]))
+
+    # -------------------------------------------------------- asynchronous units
+
+    def bulk_load(
+        self, offsets: Offsets, width: int, clock: Clock, unit: int, *, name: str = "the unit"
+    ) -> Bytes:
+        """(n, width) bytes, read through the asynchronous proxy.
+
+        Args:
+            clock: what the thread that issued the operation had seen.
+            unit: the agent that reads.
+            name: that of the unit, in errors.
+
+        Raises:
+            UninitializedRead: nothing wrote one of the bytes.
+            SynchronizationFault: the writer is not ordered before, or its proxy not fenced.
+        """
+        self._check(offsets, width)
+        written = self.written.get(offsets, width)
+        if not self._seen(written, clock.fenced, 0):
+            self._not_seen(offsets, written, clock, name)
+        event = self.clocks.unit_event(unit)
+        self.read.put(offsets, width, stamp(event, unit))
+        self._last_loads_of(unit)[offsets >> 4] = event
+        if self.moved is not None:
+            self.moved(name, "load", len(offsets) * width)
+        return self._bytes(offsets, width)
+
+    def load_pieces(
+        self, pieces: Any, clock: Clock, unit: int, *, name: str = "the unit"
+    ) -> tuple[Bytes, Numbers]:
+        """Pieces of 16 bytes, (n, 16), and who wrote them, as `Stamps.of` gives it.
+
+        Args:
+            pieces: their numbers, which the caller has checked: a slice or an array.
+            clock, unit, name: as of `bulk_load`; it raises the same.
+        """
+        written = self.written.of(pieces)
+        if not self._seen(written, clock.fenced, 0):
+            offsets = np.arange(self.granules)[pieces] * GRANULE
+            self._not_seen(offsets, self.written.get(offsets, GRANULE), clock, name)
+        event = self.clocks.unit_event(unit)
+        self.read.fill(pieces, stamp(event, unit))
+        self._last_loads_of(unit)[pieces] = event
+        found: Bytes = self.data.view(_TYPES[GRANULE])[pieces].view(np.uint8)
+        if self.moved is not None:
+            self.moved(name, "load", len(found))
+        return found.reshape(-1, GRANULE), written
+
+    def _last_loads_of(self, unit: int) -> Numbers:
+        """(granules,): the event of a unit's last read of each piece."""
+        if self._row[unit] < 0:
+            self._add_loaders(np.array([unit]))
+        first = int(self._row[unit]) * self.granules
+        return self._loads.whole[first : first + self.granules]
+
+    def _not_seen(self, offsets: Offsets, written: Numbers, clock: Clock, name: str) -> None:
+        """Raise for the first byte that nothing wrote, or that the asynchronous proxy can't see."""
+        if written.min() < 0:
+            self._no_writer(offsets, written)
+        late = written >> EVENT > clock.fenced[written & AGENT]
+        lane, byte = (int(n) for n in np.argwhere(late)[0])
+        writer, address = int(written[lane, byte]) & AGENT, int(offsets[lane]) + byte
+        missing = (
+            "a proxy fence (fence.proxy.async)"
+            if written[lane, byte] >> EVENT <= clock.seen[writer]
+            else "a barrier or wait"
+        )
+        raise SynchronizationFault(
+            f"{name} reads shared address {address:#x}, written by {self.agent_name(writer)};"
+            f" between the two, {missing} is missing{self.place(address)}"
+        )
+
+    @staticmethod
+    def _seen(stamps: Numbers, seen: NDArray[np.int64], lowest: int = NOBODY) -> bool:
+        """Whether all of it has been seen, and is `lowest` at least; fast if it is one event."""
+        low = int(np.minimum.reduce(stamps, axis=None))
+        if low < lowest:
+            return False
+        if low == int(np.maximum.reduce(stamps, axis=None)):
+            return low >> EVENT <= int(seen[low & AGENT])
+        return not np.count_nonzero(stamps >> EVENT > seen[stamps & AGENT])
+
+    def bulk_store(
+        self, offsets: Offsets, values: Bytes, clock: Clock, unit: int, *, name: str = "the unit"
+    ) -> None:
+        """Write (n, width) bytes through the asynchronous proxy; arguments as of `bulk_load`."""
+        width = values.shape[1]
+        self._check(offsets, width)
+        for stamps, verb in ((self.read, "may still be read by"), (self.written, "was written by")):
+            others = stamps.get(offsets, width)
+            late = others >> EVENT > clock.seen[others & AGENT]
+            if np.count_nonzero(late):
+                self._unordered(offsets, late, others, f"is written by {name}, and {verb}")
+        self._check_loads(np.unique(offsets >> 4), clock, name)
+        event = self.clocks.unit_event(unit)
+        self._set(offsets, values)
+        self.written.put(offsets, width, stamp(event, unit))
+        if self.moved is not None:
+            self.moved(name, "store", values.size)
+
+    def last_accesses(self, but: range) -> dict[int, int]:
+        """The event of each agent's last access that has left a trace, but for some agents."""
+        found: dict[int, int] = {}
+        for agent, loads in zip(
+            self._loaders.tolist(), self._last_loads()[: len(self._loaders)], strict=True
+        ):
+            if agent not in but:
+                found[agent] = int(loads.max())
+        written = self.written.all()
+        writers = written & AGENT
+        others = written[(written >= 0) & ((writers < but.start) | (writers >= but.stop))]
+        for agent in np.unique(others & AGENT).tolist():
+            event = int((others[others & AGENT == agent] >> EVENT).max())
+            found[agent] = max(event, found.get(agent, 0))
+        return found
+
+    # ---------------------------------------------------------- atomic operations
+
+    def atomic_load(self, offsets: Offsets, width: int, agents: Agents) -> Bytes:
+        """(n, width) bytes, read by atomic operations: what another one wrote needs no order."""
+        self._check(offsets, width)
+        written = self.written.get(offsets, width)
+        if written.min() < 0:
+            self._no_writer(offsets, written)
+        atomic = written == self._atomic.get(offsets, width)
+        if np.count_nonzero(atomic):  # what counts is the ordinary write before the atomic ones
+            written = np.where(atomic, self._plain.get(offsets, width), written)
+        late = self._late(written, agents)
+        if np.count_nonzero(late):
+            self._unordered(offsets, late, written, "is read, and was written by")
+        return self._bytes(offsets, width)
+
+    def atomic_store(self, offsets: Offsets, values: Bytes, agents: Agents, event: int) -> None:
+        """Write (n, width) bytes that `atomic_load` has just read."""
+        width = values.shape[1]
+        self._check(offsets, width)
+        written = self.written.get(offsets, width)
+        plain = written != self._atomic.get(offsets, width)
+        for byte in range(plain.shape[1]):  # once, if the bytes of each have one number
+            chosen = plain[:, byte]
+            if np.count_nonzero(chosen):
+                size = width if plain.shape[1] == 1 else 1
+                self._plain.put(
+                    offsets[chosen] + byte, size, written[chosen, byte % written.shape[1]]
+                )
+        self._store(offsets, values, agents, event)
+        self._atomic.put(offsets, width, stamp(event, agents))
+
+    # ------------------------------------------------------ whole ranges of bytes
+
+    def _range(self, start: int, size: int) -> slice:
+        if start < SHARED_BASE or start + size > self.size:
+            raise MemoryFault(
+                f"shared addresses {start:#x} to {start + size - 1:#x} are not all inside of the"
+                f" block's {self.size - SHARED_BASE} bytes at {SHARED_BASE:#x}"
+            )
+        return slice(start // GRANULE, (start + size) // GRANULE)
+
+    @staticmethod
+    def _pieces(start: int, size: int) -> tuple[Offsets, int]:
+        """The offsets of a range in pieces of an access, and their width."""
+        width = min(GRANULE, (start | size) & -(start | size))
+        return np.arange(start, start + size, width), width
+
+    def bulk_read(
+        self, start: int, size: int, clock: Clock, unit: int, *, name: str = "the unit"
+    ) -> Bytes:
+        """(size,): bytes from `start` on; as `bulk_load`, and faster."""
+        here = self._range(start, size)
+        if (start | size) % GRANULE:
+            offsets, width = self._pieces(start, size)
+            return self.bulk_load(offsets, width, clock, unit, name=name).reshape(-1)
+        return self.load_pieces(here, clock, unit, name=name)[0].reshape(-1).copy()
+
+    def bulk_write(
+        self, start: int, values: Bytes, clock: Clock, unit: int, *, name: str = "the unit"
+    ) -> None:
+        """Write bytes from `start` on; as `bulk_store`, and faster."""
+        size = len(values)
+        here = self._range(start, size)
+        whole = not (start | size) % GRANULE
+        tables = (self.read, self.written)
+        if not whole or not all(self._seen(each.of(here), clock.seen) for each in tables):
+            offsets, width = self._pieces(start, size)
+            self.bulk_store(offsets, values.reshape(-1, width), clock, unit, name=name)
+            return
+        self._check_loads(here, clock, name)
+        self.data[start : start + size] = values
+        self.written.fill(here, stamp(self.clocks.unit_event(unit), unit))
+        if self.moved is not None:
+            self.moved(name, "store", size)
+
+    def hold(self, offset: int, agent: int, event: int) -> None:
+        """The 8 bytes at `offset` become an mbarrier, initialised by `agent` as `event`.
+
+        Raises:
+            SynchronizationFault: an asynchronous unit may still use the bytes.
+            BarrierFault: there is one already.
+        """
+        offsets = np.array([offset])
+        self.store(offsets, np.zeros((1, 8), np.uint8), np.array([agent]), event)
+        self.read.put(offsets, 8, stamp(HELD, agent))
+
+    def give_up(self, offset: int) -> None:
+        """The 8 bytes at `offset` are an mbarrier no longer; what they hold is undefined."""
+        self.read.put(np.array([offset]), 8, 0)
+        self.written.put(np.array([offset]), 8, NOBODY)
