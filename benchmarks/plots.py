@@ -252,6 +252,7 @@ def draw_distributed(axes: Any, data: dict[str, dict[str, float]]) -> None:
         axes.bar(left, heights, width, color=COLOURS[which], label=name)
     axes.axhline(1, color=INK, linewidth=0.8)
     axes.set_xlim(-0.6, len(data) - 0.4)
+    axes.set_ylim(0, 2.5)
     axes.set_xticks(range(len(data)), data, rotation=40, ha="right", fontsize=6)
     axes.set_ylabel("time / the longer of GEMM and NCCL")
     axes.legend(frameon=False, labelcolor=INK, ncols=3)
