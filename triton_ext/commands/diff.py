@@ -13,7 +13,6 @@ from typing import Any
 import click
 
 from triton_ext.commands.common import SHAPE, format_option, show, time_limited
-from triton_ext.emulator.schedule.trace import as_text
 from triton_ext.errors import LayoutError
 from triton_ext.hardware.instruction_descriptor import KINDS
 from triton_ext.layouts.dump import LayoutDump, dump_encoding, from_json
@@ -120,6 +119,8 @@ def _thing(what: str, shape: tuple[int, ...] | None) -> _Thing:
     text = modules[0].text
     if text.startswith('{"event"'):
         events = [json.loads(line) for line in text.splitlines()]
+        from triton_ext.emulator.schedule.trace import as_text  # imports numpy
+
         return "trace", "\n".join(line for event in events for line in as_text(event))
     if text.lstrip().startswith("{"):
         dumps = from_json(text)

@@ -48,7 +48,8 @@ def all_gather_matmul(
     divided by rows (sequence parallel). The gradient of `a` is a `matmul_reduce_scatter`.
 
     Args:
-        a: (M, K), this rank's rows; as many on each rank.
+        a: (M, K), this rank's rows. Types, shapes and strides of all tensors are the same on each
+            rank: the kernels agree on tiles by them.
         b: (K, N), this rank's columns.
         group: the ranks; None for the default group.
         bias: (N,), added to each row.
@@ -88,9 +89,10 @@ def matmul_reduce_scatter(
     `all_gather_matmul`.
 
     Args:
-        a: (M, K), this rank's columns of the left operand; M is a multiple of the ranks.
+        a: (M, K), this rank's columns of the left operand; M is a multiple of the ranks. Types,
+            shapes and strides are the same on each rank, as for `all_gather_matmul`.
         b: (K, N), this rank's rows of the right one.
-        group, overlap: as for `all_gather_matmul`.
+        group, overlap: as there.
         bias: (N,), added once to the sum; the same on all ranks. Its gradient is that of this
             rank's rows.
         activation: applied to the sum.
