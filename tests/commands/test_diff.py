@@ -167,3 +167,15 @@ def test_usage(arguments, problem, monkeypatch):
     said = run(*arguments, status=2)
     assert problem in said
     assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "line", ["damaged", "[]", "3", '{"event": "x"}', '{"event":' + "[" * 5000, '{"event": null}']
+)
+def test_damaged_traces(tmp_path, line):
+    path = tmp_path / "trace.jsonl"
+    path.write_text('{"event": "waits", "step": 1, "block": [0, 0, 0], "warps": [0], "threads": 32,'
+                    f' "instruction": "bar.sync 0", "source": null}}\n{line}\n')  # fmt: skip
+    result = CliRunner().invoke(main, ["diff", str(path), str(path)])
+    assert result.exit_code == 2
+    assert "line 2: is no event of a trace" in result.output

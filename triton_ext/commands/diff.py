@@ -118,10 +118,7 @@ def _thing(what: str, shape: tuple[int, ...] | None) -> _Thing:
         raise click.UsageError(f"{what!r} has {len(modules)} PTX modules: extract one")
     text = modules[0].text
     if text.startswith('{"event"'):
-        events = [json.loads(line) for line in text.splitlines()]
-        from triton_ext.emulator.schedule.trace import as_text  # imports numpy
-
-        return "trace", "\n".join(line for event in events for line in as_text(event))
+        return "trace", "\n".join(_trace(text, what))
     if text.lstrip().startswith("{"):
         dumps = from_json(text)
         if len(dumps) != 1:
@@ -130,6 +127,20 @@ def _thing(what: str, shape: tuple[int, ...] | None) -> _Thing:
     if not (kind := listing_kind(text)):
         raise click.UsageError(f"{what!r} is neither PTX, nor TTGIR, nor a trace, nor a layout")
     return kind, text
+
+
+def _trace(text: str, what: str) -> Iterator[str]:
+    """The lines of a trace that `run --trace-file` wrote."""
+    from triton_ext.emulator.schedule.trace import as_text  # imports numpy
+
+    for number, line in enumerate(text.splitlines(), 1):
+        try:
+            yield from list(as_text(json.loads(line)))
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+            raise click.UsageError(
+                f"{what!r}, line {number}: is no event of a trace (one JSON object a line, as"
+                " `triton-ext run --trace-file` writes them)"
+            ) from None
 
 
 def _legal(dump: LayoutDump, what: str) -> LayoutDump:
