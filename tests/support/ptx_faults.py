@@ -25,6 +25,7 @@ import signal
 import sys
 import tempfile
 import time
+import traceback
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -465,7 +466,7 @@ def judge_job(job: dict[str, Any], each: int, seed: int, budget: float) -> list[
 
 
 def in_fork(work: Callable[[], Any]) -> Any:
-    """What a function returns in a forked process; None if it raises, which is printed."""
+    """What a function returns in a forked process; RuntimeError if it raises, or dies."""
     reader, writer = os.pipe()
     child = os.fork()
     if not child:
@@ -475,16 +476,28 @@ def in_fork(work: Callable[[], Any]) -> Any:
         torch.set_num_threads(1)  # the parent's pool of threads is not forked: who asks it waits
         with os.fdopen(writer, "w") as out:
             try:
-                json.dump(work(), out)
-            except BaseException as error:
-                print(f"{type(error).__name__}: {str(error)[:300]}", file=sys.stderr)
-                out.write("null")
+                json.dump({"made": work()}, out)
+            except BaseException:
+                json.dump({"error": traceback.format_exc()[-2000:]}, out)
         os._exit(0)
     os.close(writer)
     with os.fdopen(reader) as answer:
         text = answer.read()
-    os.waitpid(child, 0)
-    return json.loads(text or "null")
+    status = os.waitpid(child, 0)[1]
+    found = json.loads(text) if text else {"error": f"the process ended with status {status}"}
+    if "error" in found:
+        raise RuntimeError(found["error"])
+    return found["made"]
+
+
+def or_nothing(work: Callable[[], list[Any]]) -> list[Any]:
+    """The same; an error is printed, and nothing found then."""
+    try:
+        found: list[Any] = in_fork(work)
+    except RuntimeError as error:
+        print(error, file=sys.stderr)
+        return []
+    return found
 
 
 HARMLESS = ("harmless", "not PTX")
@@ -587,9 +600,9 @@ def main() -> int:
             kernels = (
                 kernel
                 for job in chosen_jobs(chosen.only, chosen.seed)[: chosen.kernels]
-                for kernel in in_fork(
+                for kernel in or_nothing(
                     lambda job=job: judge_job(job, chosen.each, chosen.seed, chosen.budget)
-                ) or ()
+                )
             )  # fmt: skip
         names = []
         for kernel in kernels:

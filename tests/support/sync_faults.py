@@ -26,7 +26,7 @@ from contextlib import redirect_stdout, suppress
 from pathlib import Path
 from typing import Any
 
-from ptx_faults import Launched, Mutation, Mutator, capture, in_fork
+from ptx_faults import Launched, Mutation, Mutator, capture, or_nothing
 
 from triton_ext.ptx.folding import destinations, mentioned
 from triton_ext.ptx.parse import Instruction
@@ -353,7 +353,7 @@ def main() -> int:
         os.environ["TRITON_CACHE_DIR"] = cache
         for job in jobs:
             if re.search(options.only, job["name"]):
-                those = in_fork(lambda job=job: judged(job, options.each, options.seed)) or []
+                those = or_nothing(lambda job=job: judged(job, options.each, options.seed))
                 found += those
                 print(job["name"], Counter(outcome_of(one["told"]) for one in those),
                       file=sys.stderr)  # fmt: skip
