@@ -317,7 +317,8 @@ parallel.WORTH_FORKING = -1
 os.sched_getaffinity = lambda pid: {0, 1}
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
 print("ready", flush=True)
-run_ptx(sys.stdin.read(), grid=4, block=32, args=[np.zeros(64, np.uint32)])
+x = np.zeros(64, np.uint32)
+run_ptx(sys.stdin.read(), grid=4, block=32, args=[x], check_races=False)  # all store to one place
 """
 
 
