@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import gc
 import mmap
 import os
 import pickle
@@ -218,6 +219,7 @@ def _start(machine: Machine, clusters: range) -> tuple[int, int]:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         if os.getppid() == parent:
+            gc.freeze()  # a collection would copy all that the two have in common
             os.close(reader)
             _work(machine, clusters, writer)
     finally:
