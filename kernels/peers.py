@@ -68,26 +68,18 @@ COUNT = gl.constexpr("""{
     }""")
 """A warp has seen a flag, whose counter is behind it; the last of 1 + $2 warps takes it back."""
 
-RAISE = gl.constexpr("""{
+_SET = """{
     .reg .pred first;
     .reg .b32 thread;
     mov.u32 thread, %tid.x;
     and.b32 thread, thread, 127;
     setp.eq.u32 first, thread, 0;
-    @first st.release.sys.global.b32 [$1], 1;
+    @first st.ORDER.sys.global.b32 [$1], VALUE;
     mov.b32 $0, 0;
-    }""")
+    }"""
+RAISE = gl.constexpr(_SET.replace("ORDER", "release").replace("VALUE", "1"))
 """The first thread of a warpgroup raises a flag."""
-
-TAKE_BACK = gl.constexpr("""{
-    .reg .pred first;
-    .reg .b32 thread;
-    mov.u32 thread, %tid.x;
-    and.b32 thread, thread, 127;
-    setp.eq.u32 first, thread, 0;
-    @first st.relaxed.sys.global.b32 [$1], 0;
-    mov.b32 $0, 0;
-    }""")
+TAKE_BACK = gl.constexpr(_SET.replace("ORDER", "relaxed").replace("VALUE", "0"))
 """The first thread of a warpgroup takes a flag back."""
 
 STORED = gl.constexpr("cp.async.bulk.wait_group 0; mov.b32 $0, 0;")
