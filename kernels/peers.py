@@ -124,7 +124,7 @@ class Peers:
     Attributes:
         own: the TMA descriptor of this rank's own chunk of A (gather) or C (scatter), a batch of
             one.
-        flags: addresses of this rank's flags. Of a gather, two words for each turn: the flag, and
+        flags: addresses of this rank's flags. Of a gather, two words for each chunk: the flag, and
             how many warps have seen it.
         next_flags: those of the next rank, if it is a scatter.
         late: the address of an int32, which says for which rank this one has waited in vain.

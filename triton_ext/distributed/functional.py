@@ -158,7 +158,7 @@ def _group(group: Group) -> Any:
 
 
 def _group_named(name: str) -> dist.ProcessGroup:
-    found: dist.ProcessGroup = distributed_c10d._resolve_process_group(name)  # type: ignore
+    found: dist.ProcessGroup = distributed_c10d._resolve_process_group(name)  # type: ignore[attr-defined,arg-type]
     return found
 
 

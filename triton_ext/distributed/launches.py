@@ -23,6 +23,7 @@ from triton_ext.ops.operands import (
     readable_copy,
     tma_strides,
 )
+from triton_ext.ops.plans import MAX_PLANS
 from triton_ext.ops.products import check_types, problem_of
 from triton_ext.ops.types import output_type
 
@@ -153,7 +154,10 @@ def prepared(
         check_types(a, b, dtype, require_gpu(b.device).arch)
     if found is None:
         with require_gpu(b.device).current():
-            found = _calls.setdefault(key, _prepare(kind, a, b, ranks, fields, dtype, config))
+            found = _prepare(kind, a, b, ranks, fields, dtype, config)
+        while len(_calls) >= MAX_PLANS:
+            del _calls[next(iter(_calls))]
+        _calls[key] = found
     return found
 
 
