@@ -211,13 +211,16 @@ class MatmulConfig:
         asked: on sm_100, the blocks ask for tiles (cluster launch control); else each makes every
             so-manieth. Needs Triton 3.8.
         max_splits: into how many parts along K the tiles of an incomplete last wave may be cut.
-        c_parts: how many pieces of a consumer's part of the tile of C are stored one by one.
+        c_parts: how many pieces of a consumer's part of the tile of C are stored one by one; of as
+            many columns as a power of two.
         c_buffers: how many pieces are in shared memory at the same time.
         pingpong: two consumers take turns, a whole tile each, where they would share each tile:
             while one stores its tile, the other multiplies. For a short K.
         side: how many of the tile's columns are a second, narrower tile of the right operand (the
-            *narrow* tile), so that their number need not be a power of two: 192 is 128 and a side
-            of 64. Then fewer columns of tiles stay empty, or fewer SMs idle.
+            *narrow* tile) with instructions of its own, so that their number need not be a power of
+            two: 192 is 128 and a side of 64. On sm_90, without a side, a tile may have any multiple
+            of 8 columns (int8: 16), all of one instruction (`kernels/wgmma.py`); this needs Triton
+            3.9.
         prefetch: "a" or "b": while the kernel before it ends, a block asks for its first tiles of
             that operand, which is K-major, to be in the L2 cache; not in a cluster.
         group: how many rows of tiles run together.
@@ -280,14 +283,16 @@ class MatmulConfig:
             if getattr(self, name) not in values:
                 raise LayoutError(name, getattr(self, name), f"must be one of {list(values)}")
         wide = "block_m" if self.swap else "block_n"
-        if self.consumers == 3 and self.columns > 128:
+        most = 128 if self.side else 192
+        if self.consumers == 3 and self.columns > most:
             raise LayoutError(
                 wide,
                 self.columns,
-                "must be at most 128 with 3 consumers: the accumulator would not fit the registers",
+                f"must be at most {most} with 3 consumers: the accumulator would not fit the"
+                " registers",
             )
         hopper_int8 = self.arch == 90 and self.element_type == "int8"
-        if hopper_int8 and self.columns - self.side > INT8_MAX_COLUMNS:
+        if hopper_int8 and self.units == 1 and self.columns - self.side > INT8_MAX_COLUMNS:
             raise LayoutError(
                 wide,
                 self.columns,
@@ -356,6 +361,9 @@ class MatmulConfig:
             legal = legal_n(kind, blocks * self.rows, blocks)
             shapes = [size for size in shapes if size in legal]
         columns = [size + self.side for size in shapes if size > self.side]
+        if on_hopper and not self.side and not (self.k_blocks > 1 and self._right_panels > 1):
+            step = 16 if self.element_type == "int8" else 8
+            columns = [*(n for n in columns if n < step), *range(step, 257, step)]
         least = 16 if C_BYTES.get(self.c_type) == 1 and not self.swap else 8  # TMA: 16 bytes
         return anywhere | {
             "block_m": columns if self.swap else rows,
@@ -375,9 +383,9 @@ class MatmulConfig:
             "k_blocks": (1, 2, 4) if divides_k else (1,),
             "asked": (False,) if on_hopper else boolean,
             "c_parts": [
-                parts
-                for parts in (1, 2, 4, 8)
-                if main // parts >= least * self.k_blocks and self.side % (main // parts) == 0
+                main // piece
+                for piece in (256, 128, 64, 32, 16, 8)
+                if least * self.k_blocks <= piece and main % piece == 0 == self.side % piece
             ],
             "c_buffers": range(1, self.c_parts + 1),
             "out_type": (*exact, "fp32", "fp16", "bf16", "e4m3", "e5m2"),
@@ -461,6 +469,35 @@ class MatmulConfig:
         return self.block_m if self.swap else self.block_n
 
     @property
+    def unit(self) -> int:
+        """Columns of the right operand's tiles of which one instruction reads some side by side:
+        the largest power of two that divides them. Those of a power of two are one tile.
+        """
+        main = self.columns - self.side
+        return main & -main
+
+    @property
+    def units(self) -> int:
+        """How many tiles of `unit` columns lie side by side."""
+        return (self.columns - self.side) // self.unit
+
+    @property
+    def _right_panels(self) -> int:
+        """Into how many tiles along K a tile of units is divided: a K-major one as wide as its
+        swizzle, so that the rows of all units follow one another.
+        """
+        k_major = (self.a_major if self.swap else self.b_major) == "K"
+        if self.units == 1 or not k_major:
+            return 1
+        width = (self.a_swizzle if self.swap else self.b_swizzle) or 128
+        return max(1, self.block_k * self.element_bytes // width)
+
+    @property
+    def right_unit(self) -> tuple[int, int]:
+        """The tile that the right operand is copied in: (elements along K, columns)."""
+        return self.block_k // self._right_panels, self.unit
+
+    @property
     def c_columns(self) -> int:
         """Columns of the piece of C that a consumer stores at a time."""
         return (self.columns - self.side) // self.c_parts
@@ -491,12 +528,13 @@ class MatmulConfig:
         return self._along_k(tile, (rows, self.block_k), 1, dim)
 
     def _right(self, k_major: bool, swizzle: int | None) -> TileLayouts:
-        """The tile of the right operand without its side, which a cluster shares."""
-        return self._right_part(self.columns - self.side, k_major, swizzle)
+        """The tile of the right operand without its side, or a unit of it; a cluster shares it."""
+        return self._right_part(self.right_unit, k_major, swizzle)
 
-    def _right_part(self, columns: int, k_major: bool, swizzle: int | None) -> TileLayouts:
-        """A tile of the right operand: (block_k, columns)."""
-        shape = (self.block_k, columns)
+    def _right_part(
+        self, shape: tuple[int, int], k_major: bool, swizzle: int | None
+    ) -> TileLayouts:
+        """A tile of the right operand: (along K, columns)."""
         bits = 8 * self.element_bytes
         shared = [[0, 0] for _ in self._row_bases]
         if self.pair:
@@ -539,13 +577,15 @@ class MatmulConfig:
 
     @functools.cached_property
     def a_layouts(self) -> TileLayouts:
-        """The tile of A; (block_m, block_k) if there is one consumer and no cluster."""
+        """The tile of A; (block_m, block_k) if there is one consumer, no cluster and one unit."""
         operand = self._right if self.swap else self._left
         return operand(self.a_major == "K", self.a_swizzle)
 
     @functools.cached_property
     def b_layouts(self) -> TileLayouts:
-        """The tile of B; (block_k, block_n), or its transpose if they are swapped; no side."""
+        """The tile of B; (block_k, block_n), or its transpose if they are swapped; one unit, no
+        side.
+        """
         operand = self._left if self.swap else self._right
         return operand(self.b_major == "K", self.b_swizzle)
 
@@ -555,7 +595,7 @@ class MatmulConfig:
         if not self.side:
             return None
         return self._right_part(
-            self.side, (self.a_major if self.swap else self.b_major) == "K", None
+            (self.block_k, self.side), (self.a_major if self.swap else self.b_major) == "K", None
         )
 
     @functools.cached_property

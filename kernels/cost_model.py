@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -409,6 +410,46 @@ block_k in units of 128 bytes; the better of equals first. Of the tiles that wer
 without which the choice for 838 problems would cost more (docs/performance.md)."""
 
 
+_FAMILIES: list[tuple[dict[str, Any], Iterable[int]]] = [
+    ({"rows": 64, "consumers": 1, "block_k": 2}, range(8, 137, 8)),
+    ({"rows": 64, "consumers": 1, "block_k": 2, "max_splits": 16}, (48, 96, 112)),
+    ({"rows": 64, "consumers": 1, "block_k": 2, "cluster": 2}, range(48, 129, 8)),
+    ({"rows": 64, "consumers": 1, "cluster": 2}, range(144, 257, 16)),
+    ({"rows": 64, "consumers": 1}, range(104, 257, 8)),
+    ({"rows": 64, "consumers": 1, "max_splits": 16}, (160, 192, 224)),
+    ({"rows": 64, "consumers": 2, "pingpong": True}, range(80, 257, 16)),
+    ({"rows": 64, "consumers": 2, "pingpong": True, "cluster": 2}, range(80, 257, 16)),
+    ({"rows": 128, "consumers": 1}, range(96, 161, 16)),
+    ({"rows": 128, "consumers": 2}, range(48, 257, 8)),
+    ({"rows": 128, "consumers": 2, "max_splits": 16}, (96, 160, 192, 224)),
+    ({"rows": 128, "consumers": 2, "cluster": 2}, range(80, 257, 16)),
+    ({"rows": 128, "consumers": 2, "pingpong": True}, range(80, 161, 16)),
+    ({"rows": 128, "consumers": 2, "pingpong": True, "cluster": 2, "group": 2}, range(80, 161, 16)),
+    ({"rows": 192, "consumers": 3}, range(64, 193, 8)),
+    ({"rows": 192, "consumers": 3, "max_splits": 16}, (96, 160, 192)),
+    ({"rows": 192, "consumers": 3, "cluster": 2}, range(80, 193, 16)),
+    ({"rows": 256, "consumers": 2}, range(48, 161, 8)),
+    ({"rows": 256, "consumers": 2, "max_splits": 16}, (96, 160)),
+    ({"rows": 256, "consumers": 2, "cluster": 2}, range(80, 161, 16)),
+    ({"rows": 64, "consumers": 1, "k_blocks": 2}, range(24, 129, 8)),
+    ({"rows": 64, "consumers": 1, "k_blocks": 4}, range(24, 129, 8)),
+    ({"rows": 128, "consumers": 2, "k_blocks": 2}, range(48, 161, 16)),
+    ({"rows": 128, "consumers": 2, "k_blocks": 4}, range(48, 129, 16)),
+]
+
+
+def _wide_tiles() -> Iterator[dict[str, Any]]:
+    """Those tiles of `_FAMILIES` that are no power of two wide."""
+    for fields, widths in _FAMILIES:
+        for columns in widths:
+            unit = columns & -columns
+            if columns > unit:
+                parts = columns // min(unit, 64)
+                buffers = min(parts, max(1, 64 // unit))
+                yield {"swaps": (False, True), "columns": columns, "c_parts": parts,
+                       "c_buffers": buffers, **fields}  # fmt: skip
+
+
 @functools.lru_cache(maxsize=64)
 def candidates(
     element_type: str, a_major: Major, b_major: Major, out_type: str | None = None
@@ -417,23 +458,44 @@ def candidates(
     from triton_ext.compat import TRITON_VERSION
 
     tiles = [tile for tile in _TILES if TRITON_VERSION >= (3, 9) or "k_blocks" not in tile]
+    if TRITON_VERSION >= (3, 9):
+        tiles += _wide_tiles()
     found = []
     for tile, swap in ((each, swap) for each in tiles for swap in each["swaps"]):
         fields: dict[str, Any] = {"block_k": 1, "c_parts": 1, **tile, "swap": swap}
         del fields["swaps"]
-        fields["side"] = _SIDES.get(tile["columns"], 0)
+        if "stages" in tile:
+            fields["side"] = _SIDES.get(tile["columns"], 0)
         left, right = ("block_n", "block_m") if swap else ("block_m", "block_n")
         fields[left], fields[right] = fields.pop("rows"), fields.pop("columns")
         fields["block_k"] *= 128 // ELEMENT_BYTES[element_type]
-        for _ in range(3):
-            try:
-                found.append(
-                    MatmulConfig(90, element_type, a_major, b_major, out_type=out_type, **fields)
-                )
-                break
-            except LayoutError:  # also where a swizzle does not fit a narrow MN-major tile
-                fields["c_parts"] *= 2  # a wider C may have to be stored in smaller pieces
+        config = _fitting(fields, element_type, a_major, b_major, out_type)
+        if config is not None and (config.units == 1 or _wide_rows(config)):
+            found.append(config)
     return tuple(found)
+
+
+def _wide_rows(config: MatmulConfig) -> bool:
+    """Whether the rows of the right operand's units are no less than half a line."""
+    major = config.a_major if config.swap else config.b_major
+    return major == "K" or config.unit * config.element_bytes >= LINE_BYTES // 2
+
+
+def _fitting(
+    fields: dict[str, Any], element_type: str, a_major: Major, b_major: Major, out_type: str | None
+) -> MatmulConfig | None:
+    """The configuration with these fields, as many stages as fit, and C in pieces that fit."""
+    for stages in [fields["stages"]] if "stages" in fields else range(12, 2, -1):
+        for finer in range(3):
+            more = {"stages": stages, "c_parts": fields["c_parts"] << finer}
+            try:
+                return MatmulConfig(
+                    90, element_type, a_major, b_major, out_type=out_type, **(fields | more)
+                )
+            except LayoutError as error:  # also where a swizzle does not fit a narrow MN-major tile
+                if error.argument == "stages" and "stages" not in fields:
+                    break
+    return None
 
 
 def _prefetching(config: MatmulConfig, m: int, n: int) -> MatmulConfig:

@@ -414,7 +414,7 @@ class Epilogue:
             if self.exchange is None:
                 piece = acc.read(pieces[i])
             else:
-                piece = self.exchange.sum(acc.wide.type.layout, WHICH * self.PIECES + i)
+                piece = self.exchange.sum(acc.sums[0].type.layout, WHICH * self.PIECES + i)
             if i == self.PIECES - 1:
                 acc.release()
             self.store_piece(

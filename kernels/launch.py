@@ -18,6 +18,7 @@ from triton_ext.kernels.epilogue import COUNTER_BYTES
 from triton_ext.kernels.matmul import matmul_sm90, matmul_sm100
 from triton_ext.kernels.warp_specialized import matmul_warp_specialized
 from triton_ext.kernels.warp_specialized_sm100 import matmul_warp_specialized_sm100
+from triton_ext.kernels.wgmma import product_of
 from triton_ext.layouts.triton.gluon import to_gluon
 
 CONSUMER_REGISTERS = {1: 240, 2: 240, 3: 160}
@@ -215,8 +216,13 @@ def kernel_for(config: MatmulConfig) -> Any:
         newer = {"asked": config.asked, "element_type": newer_type}
         for name in (name for name, needed in newer.items() if needed):
             raise LayoutError(name, getattr(config, name), "needs Triton 3.8 on sm_100")
-    if config.k_blocks > 1 and TRITON_VERSION < (3, 9):  # 3.8 begins without a cluster's barrier
-        raise LayoutError("k_blocks", config.k_blocks, "needs Triton 3.9")
+    if TRITON_VERSION < (3, 9):
+        if config.k_blocks > 1:  # 3.8 begins without a cluster's barrier
+            raise LayoutError("k_blocks", config.k_blocks, "needs Triton 3.9")
+        if config.units > 1:
+            wide = "block_m" if config.swap else "block_n"
+            raise LayoutError(wide, config.columns, "must be a power of two, or have a side: other"
+                              " widths need Triton 3.9")  # fmt: skip
     if config.consumers:
         return {90: matmul_warp_specialized, 100: matmul_warp_specialized_sm100}[config.arch]
     return {90: matmul_sm90, 100: matmul_sm100}[config.arch]
@@ -258,6 +264,9 @@ def kernel_constants(config: MatmulConfig, *, generated_layouts: bool = True) ->
             "SHARES": config.shares,
             "K_BLOCKS": config.k_blocks,
             "SCATTER": config.collective == "scatter",
+            "UNIT_K": config.right_unit[0],
+            "UNIT_N": config.right_unit[1],
+            "PRODUCT": product_of(config) if config.units > 1 else None,
         }
         exchange, exchanged = config.exchange_layout, config.exchanged_layouts
         common |= {

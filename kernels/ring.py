@@ -9,7 +9,8 @@ the consumers of all have read what was there before. Hopper's consumers tell so
 `free_everywhere`; on Blackwell, the tensor cores' own arrivals reach `free` of every block.
 
 "A" is the left operand and "B" the right one, also where the caller has swapped them. A tile of B
-need not be as wide as a power of two: its last columns may be a second, narrower tile.
+need not be as wide as a power of two: it may be several *units* side by side, or its last columns
+may be a second, narrower tile.
 """
 
 # Gluon functions: their arguments are values of the compiler, not of Python.
@@ -138,7 +139,10 @@ class Ring:
             `SHARES` tiles of A, one for each warpgroup that shares the tile of C.
         ready, free, free_everywhere: the barriers; the last is None where `free` says it all.
         STAGES: how many buffers there are.
+        UNITS: how many tiles side by side a tile of B is; if they are several, `b_tiles` has them
+            for each part of K, one after the other.
         NARROW: whether there is a narrow tile of B; else `narrow_tiles` is not used.
+        PRODUCT: the `wgmma.Product` with which tiles are multiplied, or None.
         scales: those of the tiles, which come with them; None if they are not block-scaled.
     """
 
@@ -150,13 +154,20 @@ class Ring:
     free_everywhere: gl.shared_memory_descriptor | gl.constexpr
     STAGES: gl.constexpr
     SHARES: gl.constexpr
+    UNITS: gl.constexpr
     NARROW: gl.constexpr
+    PRODUCT: gl.constexpr
     scales: BlockScales | gl.constexpr
 
     @gluon.jit
     def first(self):
         """The first slot of the first turn."""
         return Slot(gl.to_tensor(0), gl.to_tensor(0), self.STAGES)
+
+    @gluon.jit
+    def right_unit(self, slot, WHICH: gl.constexpr):
+        """One of the tiles that a slot's tile of B is."""
+        return self.b_tiles.index(slot.index * (self.b_tiles.shape[0] // self.STAGES) + WHICH)
 
     @gluon.jit
     def fill(self, slot, operands, work, k):
@@ -168,8 +179,10 @@ class Ring:
         scale_bytes: gl.constexpr = (
             0 if scales is None else scales.a_desc.nbytes_per_cta + scales.b_desc.nbytes_per_cta
         )
+        PANELS: gl.constexpr = self.a_tiles.shape[2] // self.b_tiles.shape[1]
         operand_bytes: gl.constexpr = (
-            self.SHARES * operands.a.nbytes_per_cta + operands.b.nbytes_per_cta
+            self.SHARES * operands.a.nbytes_per_cta
+            + PANELS * self.UNITS * operands.b.nbytes_per_cta
         )
         off_k = k * (self.a_tiles.shape[2] * operands.K_BLOCKS)
         barrier = self.ready.index(slot.index)
@@ -178,10 +191,13 @@ class Ring:
         for part in gl.static_range(self.SHARES):
             operands.load_left(work, work.off_m + part * ROWS, off_k, barrier,
                                self.a_tiles.index(slot.index * self.SHARES + part))  # fmt: skip
-        load_tile(operands.b, work.matrix, work.off_n, off_k, barrier,
-                  self.b_tiles.index(slot.index), operands.B_K_MAJOR, SHARED=SHARED)  # fmt: skip
+        UNIT_N: gl.constexpr = self.b_tiles.shape[2]
+        for i in gl.static_range(PANELS * self.UNITS):
+            load_tile(operands.b, work.matrix, work.off_n + i % self.UNITS * UNIT_N,
+                      off_k + i // self.UNITS * self.b_tiles.shape[1], barrier,
+                      self.right_unit(slot, i), operands.B_K_MAJOR, SHARED=SHARED)  # fmt: skip
         if self.NARROW:
-            load_tile(operands.narrow, work.matrix, work.off_n + self.b_tiles.shape[2], off_k,
+            load_tile(operands.narrow, work.matrix, work.off_n + UNIT_N, off_k,
                       barrier, self.narrow_tiles.index(slot.index),
                       operands.B_K_MAJOR, SHARED=SHARED)  # fmt: skip
         if scales is not None:
@@ -227,7 +243,8 @@ class Ring:
 
 @gluon.jit
 def ring_of(a_tiles, b_tiles, narrow_tiles, STAGES: gl.constexpr, SHARES: gl.constexpr,
-            NARROW: gl.constexpr, SHARED: gl.constexpr):  # fmt: skip
+            UNITS: gl.constexpr, NARROW: gl.constexpr, SHARED: gl.constexpr,
+            PRODUCT: gl.constexpr):  # fmt: skip
     """A ring of these buffers, with its barriers; see `Ring`.
 
     Args:
@@ -247,5 +264,6 @@ def ring_of(a_tiles, b_tiles, narrow_tiles, STAGES: gl.constexpr, SHARES: gl.con
         if SHARED:
             mbarrier.init(free_everywhere.index(each), count=SHARES)
     return Ring(
-        a_tiles, b_tiles, narrow_tiles, ready, free, free_everywhere, STAGES, SHARES, NARROW, None
-    )
+        a_tiles, b_tiles, narrow_tiles, ready, free, free_everywhere, STAGES, SHARES, UNITS,
+        NARROW, PRODUCT, None,
+    )  # fmt: skip

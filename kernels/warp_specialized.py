@@ -14,8 +14,9 @@ phase tells only odd turns of the ring from even ones, so a consumer also waits 
 The blocks of a cluster share the tile of B, or divide K among them (`K_BLOCKS` above 1): then each
 has sums of a whole tile, and they add them up by an `exchange`.
 
-A tile need not be as wide as a power of two: its last `NARROW_N` columns are a second, narrower
-tile of the right operand, with accumulators of their own.
+A tile need not be as wide as a power of two. Either its right operand lies in several *units*,
+which one instruction reads (`wgmma`), or its last `NARROW_N` columns are a second, narrower tile of
+the right operand, with instructions of their own.
 
 The kernel may start while the one before it in the stream ends (programmatic dependent launch): it
 sets up its barriers meanwhile, and every role waits for the other kernel before it touches memory.
@@ -41,6 +42,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from triton_ext.compat import aggregate
+from triton_ext.kernels import wgmma
 from triton_ext.kernels.epilogue import (
     Epilogue,
     Parts,
@@ -90,67 +92,80 @@ class Accumulator:
     """A consumer's part of a tile of C, in registers.
 
     Attributes:
-        wide: the columns of the tile of B.
-        narrow: those of the narrow tile of B, or None.
+        sums: tensors of its columns, from the left to the right: those of the units of the right
+            operand, which are all as wide; or those of its tile, then those of its narrow tile.
     """
 
-    wide: gl.tensor
-    narrow: gl.tensor | gl.constexpr
+    sums: gl.tuple
 
     @gluon.jit
     def multiply(self, ring, slot, SHARE: gl.constexpr):
         """Start the product of a slot's tiles, and wait for the one before it."""
         a_tile = ring.a_tiles.index(slot.index * ring.SHARES + SHARE)
-        wide = warpgroup_mma(a_tile, ring.b_tiles.index(slot.index), self.wide, is_async=True)
-        narrow = self.narrow
-        if narrow is None:
-            wide = warpgroup_mma_wait(1, deps=(wide,))
+        if ring.PRODUCT is not None:
+            sums = wgmma.multiply(self.sums, a_tile, ring.right_unit(slot, 0), ring.PRODUCT)
         else:
-            narrow_tile = ring.narrow_tiles.index(slot.index)
-            narrow = warpgroup_mma(a_tile, narrow_tile, narrow, is_async=True)
-            wide, narrow = warpgroup_mma_wait(2, deps=(wide, narrow))
-        return Accumulator(wide, narrow)
+            wide, narrow = self.sums[0], self.sums[len(self.sums) - 1]
+            wide = warpgroup_mma(a_tile, ring.b_tiles.index(slot.index), wide, is_async=True)
+            if ring.NARROW:
+                narrow_tile = ring.narrow_tiles.index(slot.index)
+                narrow = warpgroup_mma(a_tile, narrow_tile, narrow, is_async=True)
+                sums = warpgroup_mma_wait(2, deps=(wide, narrow))
+            else:
+                sums = (warpgroup_mma_wait(1, deps=(wide,)),)
+        return Accumulator(sums)
 
     @gluon.jit
-    def wait(self):
+    def wait(self, PRODUCT: gl.constexpr):
         """Wait for the last product."""
-        wide, narrow = self.wide, self.narrow
-        if narrow is None:
-            wide = warpgroup_mma_wait(0, deps=(wide,))
+        if PRODUCT is not None:
+            sums = wgmma.wait(self.sums)
+        elif len(self.sums) == 1:
+            sums = (warpgroup_mma_wait(0, deps=self.sums),)
         else:
-            wide, narrow = warpgroup_mma_wait(0, deps=(wide, narrow))
-        return Accumulator(wide, narrow)
+            sums = warpgroup_mma_wait(0, deps=self.sums)
+        return Accumulator(sums)
 
     @gluon.jit
     def pieces(self, COLUMNS: gl.constexpr):
         """It, so many columns at a time; see `read`."""
-        pieces = split_columns(self.wide, COLUMNS)
-        if self.narrow is not None:
-            pieces += split_columns(self.narrow, COLUMNS)
+        pieces = ()
+        for i in gl.static_range(len(self.sums)):
+            pieces += split_columns(self.sums[i], COLUMNS)
         return pieces
 
     @gluon.jit
     def read(self, piece):
-        """One of its pieces, in a layout that wide and narrow ones have in common."""
-        LAYOUT: gl.constexpr = piece_layout(self.wide.type.layout, piece.shape[1])
+        """One of its pieces, in a layout that all have in common."""
+        LAYOUT: gl.constexpr = piece_layout(self.sums[0].type.layout, piece.shape[1])
         return gl.convert_layout(piece, LAYOUT)
 
     @gluon.jit
     def zeros(self, COLUMNS: gl.constexpr):
         """Zeros in the place of a piece that was read."""
-        LAYOUT: gl.constexpr = piece_layout(self.wide.type.layout, COLUMNS)
-        return gl.zeros((self.wide.shape[0], COLUMNS), self.wide.dtype, LAYOUT)
+        LAYOUT: gl.constexpr = piece_layout(self.sums[0].type.layout, COLUMNS)
+        return gl.zeros((self.sums[0].shape[0], COLUMNS), self.sums[0].dtype, LAYOUT)
 
     @gluon.jit
     def leave(self, parts, work, SHARE: gl.constexpr, COLUMNS: gl.constexpr):
         """Leave it in the workspace, for who stores the tile."""
-        parts.leave(self.wide, work, SHARE, 0)
-        if self.narrow is not None:
-            parts.leave(self.narrow, work, SHARE, self.wide.shape[1])
+        for i in gl.static_range(len(self.sums)):
+            parts.leave(self.sums[i], work, SHARE, i * self.sums[0].shape[1])
 
     @gluon.jit
     def release(self):
         """It has been read: registers need no more."""
+
+
+@gluon.jit
+def zero_sums(ring):
+    """Registers for the sums of the products of a ring's tiles."""
+    sums = ()
+    for _ in gl.static_range(ring.UNITS):
+        sums += (zeros(ring.a_tiles, ring.b_tiles),)  # type: ignore[assignment]
+    if ring.NARROW:
+        sums += (zeros(ring.a_tiles, ring.narrow_tiles),)  # type: ignore[assignment]
+    return Accumulator(sums)
 
 
 @gluon.jit
@@ -198,8 +213,10 @@ def prefetch_operand(operands, ring, tiling, work, PREFETCH: gl.constexpr,
             prefetch(operands.prefetched, operands.a, work.matrix, work.off_m, off_k,
                      tiling.BLOCK_M, PREFETCH)  # fmt: skip
         else:
-            prefetch(operands.prefetched, operands.b, work.matrix, work.off_n, off_k,
-                     ring.b_tiles.shape[2], PREFETCH)  # fmt: skip
+            UNIT: gl.constexpr = ring.b_tiles.shape[2]
+            for i in gl.static_range(ring.UNITS):
+                prefetch(operands.prefetched, operands.b, work.matrix, work.off_n + i * UNIT,
+                         off_k, UNIT, PREFETCH)  # fmt: skip
 
 
 @gluon.jit
@@ -246,8 +263,7 @@ def multiply(epilogue, ring, turns, tiling, slot, step, tiles, work, WHICH: gl.c
     for still later, when the rank before has handed it over.
     """
     SHARE: gl.constexpr = WHICH % ring.SHARES
-    wide = zeros(ring.a_tiles, ring.b_tiles)
-    acc = Accumulator(wide, zeros(ring.a_tiles, ring.narrow_tiles) if ring.NARROW else None)
+    acc = zero_sums(ring)
     start = work.k_first
     if epilogue.scatters() and turns.NUMBER == 1:
         third = work.k_end // 3
@@ -259,7 +275,7 @@ def multiply(epilogue, ring, turns, tiling, slot, step, tiles, work, WHICH: gl.c
     else:
         acc, slot = multiply_range(acc, ring, slot, start, work.k_end, start, SHARE)
     turns.end(WHICH)
-    acc = acc.wait()
+    acc = acc.wait(ring.PRODUCT)
     ring.release(slot.previous(), True)
     return acc, slot
 
@@ -323,6 +339,7 @@ def matmul_warp_specialized(
         BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, NARROW_N: gl.constexpr,
         BLOCK_K: gl.constexpr, CONSUMERS: gl.constexpr, SHARES: gl.constexpr,
         K_BLOCKS: gl.constexpr, STAGES: gl.constexpr, GROUP_M: gl.constexpr,
+        UNIT_K: gl.constexpr, UNIT_N: gl.constexpr, PRODUCT: gl.constexpr,
         C_PARTS: gl.constexpr, C_BUFFERS: gl.constexpr,
         A_K_MAJOR: gl.constexpr, B_K_MAJOR: gl.constexpr, C_N_MAJOR: gl.constexpr,
         MAX_SPLITS: gl.constexpr, A_LAYOUT: gl.constexpr, B_LAYOUT: gl.constexpr,
@@ -347,7 +364,10 @@ def matmul_warp_specialized(
     a_tiles = gl.allocate_shared_memory(
         a_desc.dtype, [STAGES * SHARES, K_BLOCKS * ROWS, BLOCK_K], A_LAYOUT
     )
-    b_tiles = gl.allocate_shared_memory(b_desc.dtype, [STAGES, BLOCK_K, BLOCK_N], B_LAYOUT)
+    UNITS: gl.constexpr = BLOCK_N // UNIT_N
+    b_tiles = gl.allocate_shared_memory(
+        b_desc.dtype, [STAGES * UNITS * (BLOCK_K // UNIT_K), UNIT_K, UNIT_N], B_LAYOUT
+    )
     narrow_tiles = b_tiles  # not used without a narrow tile
     if NARROW_N > 0:
         narrow_tiles = gl.allocate_shared_memory(
@@ -357,7 +377,9 @@ def matmul_warp_specialized(
         c_desc.dtype, [CONSUMERS * C_BUFFERS, ROWS, BLOCK_N // C_PARTS], C_LAYOUT
     )
     SHARED: gl.constexpr = gl.num_ctas() > K_BLOCKS
-    ring = ring_of(a_tiles, b_tiles, narrow_tiles, STAGES, SHARES, NARROW_N > 0, SHARED)
+    ring = ring_of(
+        a_tiles, b_tiles, narrow_tiles, STAGES, SHARES, UNITS, NARROW_N > 0, SHARED, PRODUCT
+    )
     if K_BLOCKS == 1:
         exchange: gl.constexpr = None
     else:

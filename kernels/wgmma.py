@@ -1,0 +1,178 @@
+"""A product of tiles on Hopper's tensor cores, of any width that ``wgmma`` has.
+
+Triton's own wgmma has one tensor of sums, and so a power of two of columns; the instruction has
+every multiple of 8 up to 256. A tile of 96 columns as one of 64 and one of 32 takes the time of
+112. Here the sums are several tensors side by side (*units*), and one instruction takes all of
+their registers: the instruction's fragments of 8 columns follow one another in the registers of a
+thread, as they do in each unit's. The units' operands follow one another in shared memory, so that
+one descriptor walks through all.
+
+The descriptors are those that `triton_ext.hardware.operand` derives from the generated layouts.
+The text is inline assembly for which Triton 3.9 is needed: it gives the addresses of tiles.
+"""
+
+# Gluon functions: their arguments are values of the compiler, not of Python.
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+
+from triton_ext.hardware.operand import INSTRUCTION_K_BYTES, derive_operand
+from triton_ext.kernels.config import MatmulConfig, tile_layouts
+
+ROWS = 64
+"""Rows of the left operand that an instruction reads."""
+TYPES = {"fp16": "f16", "tf32": "tf32", "int8": "s8"}
+"""What PTX calls element types that it does not call as this project does."""
+
+
+@dataclass(frozen=True)
+class Product:
+    """How a warpgroup multiplies its rows of a tile.
+
+    Attributes:
+        instruction: PTX's name of it.
+        left, right: the descriptors of operands at address 0.
+        steps: for each of the instructions, how many bytes its operands begin behind those of the
+            first: of the left and of the right one. Those of the first 64 rows come first.
+        rows: how often 64 rows there are.
+        modifiers: what follows the operands.
+    """
+
+    instruction: str
+    left: int
+    right: int
+    steps: tuple[tuple[int, int], ...]
+    rows: int
+    modifiers: str
+
+
+def product_of(config: MatmulConfig) -> Product:
+    """How one consumer multiplies a tile, given a configuration of more than one unit.
+
+    Raises:
+        LayoutError: the tensor cores can't read these layouts.
+    """
+    bits = 8 * config.element_bytes
+    k = INSTRUCTION_K_BYTES // config.element_bytes
+    left_tile, right_tile = config.a_layouts, config.b_layouts
+    majors = config.a_major, config.b_major
+    if config.swap:
+        left_tile, right_tile, majors = right_tile, left_tile, majors[::-1]
+    left = derive_operand(left_tile.linear.to_linear_layout(), bits, (ROWS, k), arch=90)
+    # Units side by side are the left part of a tile whose columns are a power of two.
+    depth, _ = config.right_unit
+    wide = tile_layouts(
+        (depth, 1 << (config.columns - 1).bit_length()),
+        0 if majors[1] == "K" else 1,
+        bits,
+        right_tile.encoding.swizzle_byte_width,
+    )
+    right = derive_operand(
+        wide.linear.to_linear_layout(), bits, (wide.tma_shape[0 if majors[1] == "K" else 1], k),
+        arch=90, mn_dim=1,
+    )  # fmt: skip
+    inside = right.advances[0]
+    panel = depth * config.columns * config.element_bytes
+    offsets = [
+        step + first * panel for first in range(config.block_k // depth) for step in inside
+    ]
+    element = TYPES.get(config.element_type, config.element_type)
+    integers = config.element_type == "int8"
+    scales = "" if integers else ", 1, 1"
+    transposes = "".join(f", {int(major != 'K')}" for major in majors) if bits == 16 else ""
+    return Product(
+        f"wgmma.mma_async.sync.aligned.m{ROWS}n{config.columns}k{k}"
+        f".{'s32' if integers else 'f32'}.{element}.{element}",
+        left.descriptor.encode(),
+        right.descriptor.encode(),
+        tuple(pair for row in left.advances for pair in zip(row, offsets, strict=True)),
+        len(left.advances),
+        scales + transposes,
+    )
+
+
+@gluon.constexpr_function
+def tied(unit, units, others=""):
+    """Constraints: the registers of so many tensors of a type, which are read and written, and
+    other operands.
+    """
+    kind, count = "r" if unit.element_ty.is_int() else "f", units * registers_of(unit)
+    return ",".join([f"={kind}"] * count + [str(i) for i in range(count)]) + others
+
+
+@gluon.constexpr_function
+def repeated(unit, units):
+    """A type for each unit."""
+    return (unit,) * units
+
+
+@gluon.constexpr_function
+def registers_of(unit):
+    """How many registers a thread of a warpgroup has of a tensor that a cluster divides."""
+    return unit.shape[0] * unit.shape[1] // 128 >> len(unit.layout.cga_layout)
+
+
+@gluon.constexpr_function
+def product_text(product, unit, units):
+    """The instructions of a product, and the wait for the one before it.
+
+    Args:
+        unit: the type of the tensors of sums, of which there are `units`.
+    """
+    count = registers_of(unit)
+    lines = [
+        "{",
+        ".reg .pred adds;",
+        ".reg .b32 start;",
+        ".reg .b64 left, right, a, b;",
+        "setp.eq.b32 adds, 0, 0;",
+    ]
+    operand = 2 * units * count  # behind the sums as they come and as they go
+    for name, base in (("left", product.left), ("right", product.right)):
+        lines += [
+            f"shr.u32 start, ${operand}, 4;",
+            f"cvt.u64.u32 {name}, start;",
+            f"or.b64 {name}, {name}, {base:#x};",
+        ]
+        operand += 1
+    lines.append("wgmma.fence.sync.aligned;")
+    own = count // product.rows
+    for i, (left, right) in enumerate(product.steps):
+        first = i * product.rows // len(product.steps) * own
+        registers = [f"${each * count + first + j}" for each in range(units) for j in range(own)]
+        lines += [
+            f"add.s64 a, left, {left // 16};",
+            f"add.s64 b, right, {right // 16};",
+            f"{product.instruction} {{{', '.join(registers)}}}, a, b, adds{product.modifiers};",
+        ]
+    lines += ["wgmma.commit_group.sync.aligned;", "wgmma.wait_group.sync.aligned 1;", "}"]
+    return "\n".join(lines)
+
+
+@gluon.jit
+def multiply(sums, left, right, PRODUCT: gl.constexpr):
+    """Start to add a product of tiles in shared memory to the sums, and wait for the one before.
+
+    Args:
+        sums: tensors of registers, one for each unit.
+        left, right: the left operand's tile, and the first unit of the right one's.
+    """
+    UNIT: gl.constexpr = sums[0].type
+    TEXT: gl.constexpr = product_text(PRODUCT, UNIT, len(sums))
+    CONSTRAINTS: gl.constexpr = tied(UNIT, len(sums), ",r,r")
+    TYPES: gl.constexpr = repeated(UNIT, len(sums))
+    return gl.inline_asm(TEXT, CONSTRAINTS, sums + (left, right), TYPES)
+
+
+@gluon.jit
+def wait(sums):
+    """Wait for the last product."""
+    UNIT: gl.constexpr = sums[0].type
+    CONSTRAINTS: gl.constexpr = tied(UNIT, len(sums))
+    TYPES: gl.constexpr = repeated(UNIT, len(sums))
+    return gl.inline_asm("wgmma.wait_group.sync.aligned 0;", CONSTRAINTS, sums, TYPES)
