@@ -221,6 +221,9 @@ class MatmulConfig:
             two: 192 is 128 and a side of 64. On sm_90, without a side, a tile may have any multiple
             of 8 columns (int8: 16), all of one instruction (`kernels/wgmma.py`); this needs Triton
             3.9.
+        loaded_rows: on sm_90, with one consumer of 64 rows: how many rows of the left operand's tile
+            are copied, a multiple of 8, where the problem has no more: rows outside of a matrix come
+            slowly. The operand is K-major. 0 for all of them. Needs Triton 3.9.
         prefetch: "a" or "b": while the kernel before it ends, a block asks for its first tiles of
             that operand, which is K-major, to be in the L2 cache; not in a cluster.
         group: how many rows of tiles run together.
@@ -277,6 +280,7 @@ class MatmulConfig:
     asked: bool = False
     k_blocks: int = 1
     collective: str | None = None
+    loaded_rows: int = 0
 
     def __post_init__(self) -> None:
         for name, values in self._legal_values().items():
@@ -400,6 +404,7 @@ class MatmulConfig:
                 for n in (0, *(shapes if on_hopper or not (self.cluster > 1 or scaled) else ()))
                 if n < 256
             ],
+            "loaded_rows": (0, 8, 16, 24, 32, 40, 48, 56) if self._may_load_less else (0,),
             "prefetch": [
                 None,
                 *(name for name in "ab" if alone and getattr(self, f"{name}_major") == "K"),
@@ -408,6 +413,13 @@ class MatmulConfig:
             "batched": (True,) if self.collective else (False,) if scaled else boolean,
             "collective": (None, "gather", "scatter") if self._may_be_collective else (None,),
         }
+
+    @property
+    def _may_load_less(self) -> bool:
+        """Whether a tile of the left operand may have rows that are not copied."""
+        k_major = (self.b_major if self.swap else self.a_major) == "K"
+        alone = self.blocks == 1 and self.rows == 64 and self.consumers == 1
+        return self.arch == 90 and k_major and alone and not self.collective
 
     @property
     def _may_be_collective(self) -> bool:
@@ -481,21 +493,36 @@ class MatmulConfig:
         """How many tiles of `unit` columns lie side by side."""
         return (self.columns - self.side) // self.unit
 
+    def _panels(self, operand: str) -> int:
+        """Into how many tiles along K a tile of units is divided: one of a K-major operand ("a" or
+        "b") is as wide as its swizzle, so that the rows of all units follow one another.
+        """
+        if getattr(self, f"{operand}_major") != "K":
+            return 1
+        width = getattr(self, f"{operand}_swizzle") or 128
+        return max(1, self.block_k * self.element_bytes // width)
+
     @property
     def _right_panels(self) -> int:
-        """Into how many tiles along K a tile of units is divided: a K-major one as wide as its
-        swizzle, so that the rows of all units follow one another.
-        """
-        k_major = (self.a_major if self.swap else self.b_major) == "K"
-        if self.units == 1 or not k_major:
-            return 1
-        width = (self.a_swizzle if self.swap else self.b_swizzle) or 128
-        return max(1, self.block_k * self.element_bytes // width)
+        return self._panels("a" if self.swap else "b") if self.units > 1 else 1
 
     @property
     def right_unit(self) -> tuple[int, int]:
         """The tile that the right operand is copied in: (elements along K, columns)."""
         return self.block_k // self._right_panels, self.unit
+
+    @property
+    def left_unit(self) -> tuple[int, int]:
+        """The tile that a consumer's left operand is copied in: (rows, elements along K)."""
+        if not self.loaded_rows:
+            return self.rows // self.shares, self.block_k
+        panels = self._panels("b" if self.swap else "a")
+        return self.loaded_rows & -self.loaded_rows, self.block_k // panels
+
+    @property
+    def in_units(self) -> bool:
+        """Whether instructions read several tiles that are copied one by one."""
+        return self.units > 1 or self.loaded_rows > 0
 
     @property
     def c_columns(self) -> int:
@@ -519,13 +546,13 @@ class MatmulConfig:
         return max(operands, self.block_m * self.block_n * C_BYTES[self.c_type]) + 1024
 
     def _left(self, k_major: bool, swizzle: int | None) -> TileLayouts:
-        """The tile of the left operand that one consumer reads: (rows, block_k)."""
-        rows = self.rows // self.shares
+        """The tile of the left operand that one consumer reads, or a unit of it: (rows, along K)."""
+        rows, depth = self.left_unit
         dim, bits = 1 if k_major else 0, 8 * self.element_bytes
         tile = tile_layouts(
-            (self.blocks * rows, self.block_k), dim, bits, swizzle, self._row_bases, self.batched
+            (self.blocks * rows, depth), dim, bits, swizzle, self._row_bases, self.batched
         )
-        return self._along_k(tile, (rows, self.block_k), 1, dim)
+        return self._along_k(tile, (rows, depth), 1, dim)
 
     def _right(self, k_major: bool, swizzle: int | None) -> TileLayouts:
         """The tile of the right operand without its side, or a unit of it; a cluster shares it."""

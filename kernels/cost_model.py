@@ -50,11 +50,13 @@ class Constants:
         power_flops_8: the same with 8-bit operands.
         step: what a product of tiles takes longer than its operations.
         load_bytes: that an SM loads from the L2 cache, by TMA.
+        copy: what each further copy of a product's tiles takes, where the loads are the limit.
         cache_bytes: that all SMs together load from the L2 cache.
         misaligned: the fraction by which a row of a tile in two lines takes longer.
         outside: what 128 bytes of a tile outside of the matrix add to the time of all SMs.
         k_outside: what 128 bytes beyond the end of K add to the time of a tile.
         k_partial: the same of a row that ends within 128 bytes.
+        fetch_bytes: that an SM reads from memory.
         memory_bytes: that the GPU reads from memory, when enough is in flight.
         reread: the fraction by which reading the larger operand takes longer if several blocks load
             the same of it, from the L2 cache.
@@ -66,6 +68,7 @@ class Constants:
         tile: from the last product of a tile to the first of the next, if consumers share it and it
             has 128x128 elements at least.
         store_bytes: that an SM stores, for the last tile, whose store nothing hides.
+        segment: what each of the rows of its pieces takes besides, for every SM.
         cluster: what a launch takes longer if its blocks form clusters.
         part: what it takes to tell that a part of a tile is there, and to find out.
         part_bytes: of parts of a tile, that an SM writes and reads.
@@ -78,11 +81,13 @@ class Constants:
     power_flops_8: float = 1.7e15
     step: float = 2.1e-08
     load_bytes: float = 1.18e11
+    copy: float = 1e-08
     cache_bytes: float = 2.24e13
     misaligned: float = 1.06
     outside: float = 8.1e-11
     k_outside: float = 2.2e-09
     k_partial: float = 1.8e-09
+    fetch_bytes: float = 6e10
     memory_bytes: float = 4.8e12
     reread: float = 0.38
     flight_bytes: float = 5.5e06
@@ -91,6 +96,7 @@ class Constants:
     full: float = 8.1e-07
     tile: float = 3.15e-06
     store_bytes: float = 3.65e10
+    segment: float = 1e-10
     cluster: float = 8.4e-07
     part: float = 2.3e-06
     part_bytes: float = 7e10
@@ -187,10 +193,7 @@ def predicted_seconds(
         + constants.cluster * (config.blocks > 1)
         + longest * together ** (1 / constants.norm)
         + turns * (whole * constants.k_outside + partial * constants.k_partial)
-        + config.rows
-        * config.columns
-        * C_BYTES[config.c_type]
-        / (config.k_blocks * constants.store_bytes)
+        + _store_seconds(config, constants)
         + _parts_seconds(config, work, constants)
         + _exchange_seconds(config, constants)
     )
@@ -272,7 +275,9 @@ def _compute_seconds(
     flops = 2 * config.rows * width * config.block_k
     rate = constants.tensor_flops * 2 / config.element_bytes
     step = flops / rate + constants.step
-    tile = work.k_tiles * max(step, loaded / constants.load_bytes)
+    copies = config.shares + config.block_k // config.right_unit[0] * config.units
+    load = loaded / constants.load_bytes + (copies - 1) * constants.copy
+    tile = work.k_tiles * max(step, load)
     seconds = (work.waves + work.part) * tile
     if not config.pingpong:
         turns = work.waves + (work.part > 0) + (work.parts < 0) - 1
@@ -298,6 +303,7 @@ def _memory_seconds(
     tile_bytes = min(work.rows, config.rows) + min(work.columns, config.columns)
     flight = blocks * config.stages * config.block_k * tile_bytes * config.element_bytes
     rate = constants.memory_bytes * (1 - math.exp(-flight / constants.flight_bytes))
+    rate = (rate**-4 + (blocks * constants.fetch_bytes) ** -4) ** -0.25
     read = float(m * k + k * n)
     if (-(-m // config.block_m) if n >= m else -(-n // config.block_n)) > 1:
         read += constants.reread * max(m, n) * k
@@ -319,6 +325,13 @@ def _cache_seconds(config: MatmulConfig, work: _Work, loaded: float, constants: 
     inside = work.tiles * loaded * config.blocks / constants.cache_bytes
     outside *= config.k_blocks
     return work.k_tiles * (inside + outside * constants.outside)
+
+
+def _store_seconds(config: MatmulConfig, constants: Constants) -> float:
+    """The seconds of storing a tile of C: its bytes, and rows of pieces in memory."""
+    size = config.rows * config.columns / config.k_blocks
+    segments = size / (config.rows // config.shares if config.swap else config.c_columns)
+    return size * C_BYTES[config.c_type] / constants.store_bytes + segments * constants.segment
 
 
 def _parts_seconds(config: MatmulConfig, work: _Work, constants: Constants) -> float:
@@ -411,7 +424,7 @@ without which the choice for 838 problems would cost more (docs/performance.md).
 
 
 _FAMILIES: list[tuple[dict[str, Any], Iterable[int]]] = [
-    ({"rows": 64, "consumers": 1, "block_k": 2}, range(8, 137, 8)),
+    ({"rows": 64, "consumers": 1, "block_k": 2}, range(8, 129, 8)),
     ({"rows": 64, "consumers": 1, "block_k": 2, "max_splits": 16}, (48, 96, 112)),
     ({"rows": 64, "consumers": 1, "block_k": 2, "cluster": 2}, range(48, 129, 8)),
     ({"rows": 64, "consumers": 1, "cluster": 2}, range(144, 257, 16)),
@@ -476,9 +489,9 @@ def candidates(
 
 
 def _wide_rows(config: MatmulConfig) -> bool:
-    """Whether the rows of the right operand's units are no less than half a line."""
+    """Whether the rows of the right operand's units are no less than a line."""
     major = config.a_major if config.swap else config.b_major
-    return major == "K" or config.unit * config.element_bytes >= LINE_BYTES // 2
+    return major == "K" or config.unit * config.element_bytes >= LINE_BYTES
 
 
 def _fitting(

@@ -102,7 +102,14 @@ def launch_plan(
     """How C (M, N) = A (M, K) @ B (K, N), or a batch of such, is launched on a GPU with `config`.
 
     Plans of one configuration differ in grid and workspace alone, never in what is compiled.
+
+    Raises:
+        LayoutError: this Triton lacks what the configuration takes, or it has too few
+            `loaded_rows`.
     """
+    if config.loaded_rows and config.loaded_rows < (n if config.swap else m):
+        raise LayoutError("loaded_rows", config.loaded_rows, "must be 0, or at least"
+                          f" {'N' if config.swap else 'M'}, {n if config.swap else m}")  # fmt: skip
     tile_m = config.block_m * (1 if config.swap else config.cluster)
     tile_n = config.block_n * (config.cluster if config.swap else 1)
     tiles = batch * -(-m // tile_m) * -(-n // tile_n)
@@ -219,6 +226,8 @@ def kernel_for(config: MatmulConfig) -> Any:
     if TRITON_VERSION < (3, 9):
         if config.k_blocks > 1:  # 3.8 begins without a cluster's barrier
             raise LayoutError("k_blocks", config.k_blocks, "needs Triton 3.9")
+        if config.loaded_rows:
+            raise LayoutError("loaded_rows", config.loaded_rows, "needs Triton 3.9")
         if config.units > 1:
             wide = "block_m" if config.swap else "block_n"
             raise LayoutError(wide, config.columns, "must be a power of two, or have a side: other"
@@ -258,15 +267,18 @@ def kernel_constants(config: MatmulConfig, *, generated_layouts: bool = True) ->
     if not config.consumers:
         return common
     if config.arch == 90:
+        rows = config.rows // config.shares
         common |= {
             "CONSUMERS": config.consumers,
             "CONSUMER_REGISTERS": CONSUMER_REGISTERS[config.consumers],
             "SHARES": config.shares,
             "K_BLOCKS": config.k_blocks,
             "SCATTER": config.collective == "scatter",
-            "UNIT_K": config.right_unit[0],
-            "UNIT_N": config.right_unit[1],
-            "PRODUCT": product_of(config) if config.units > 1 else None,
+            "LEFT_UNITS": rows // config.left_unit[0],
+            "LOADED_UNITS": (config.loaded_rows or rows) // config.left_unit[0],
+            "LEFT_K": config.left_unit[1],
+            "RIGHT_UNIT": config.right_unit,
+            "PRODUCT": product_of(config) if config.in_units else None,
         }
         exchange, exchanged = config.exchange_layout, config.exchanged_layouts
         common |= {

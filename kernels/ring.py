@@ -136,11 +136,14 @@ class Ring:
 
     Attributes:
         a_tiles, b_tiles, narrow_tiles: the buffers, a dimension of which counts them; each has
-            `SHARES` tiles of A, one for each warpgroup that shares the tile of C.
+            `SHARES` tiles of A, one for each warpgroup that shares the tile of C. A tile may be
+            several units, those for each part of K one after the other.
         ready, free, free_everywhere: the barriers; the last is None where `free` says it all.
         STAGES: how many buffers there are.
-        UNITS: how many tiles side by side a tile of B is; if they are several, `b_tiles` has them
-            for each part of K, one after the other.
+        BLOCK_K: elements of a tile along K.
+        LEFT_UNITS: how many units of rows a tile of A is, of which so many are copied:
+        LOADED_UNITS.
+        UNITS: how many units side by side a tile of B is.
         NARROW: whether there is a narrow tile of B; else `narrow_tiles` is not used.
         PRODUCT: the `wgmma.Product` with which tiles are multiplied, or None.
         scales: those of the tiles, which come with them; None if they are not block-scaled.
@@ -154,6 +157,9 @@ class Ring:
     free_everywhere: gl.shared_memory_descriptor | gl.constexpr
     STAGES: gl.constexpr
     SHARES: gl.constexpr
+    BLOCK_K: gl.constexpr
+    LEFT_UNITS: gl.constexpr
+    LOADED_UNITS: gl.constexpr
     UNITS: gl.constexpr
     NARROW: gl.constexpr
     PRODUCT: gl.constexpr
@@ -165,33 +171,44 @@ class Ring:
         return Slot(gl.to_tensor(0), gl.to_tensor(0), self.STAGES)
 
     @gluon.jit
+    def left_unit(self, slot, WHICH: gl.constexpr):
+        """One of the units that a slot's tiles of A are."""
+        return self.a_tiles.index(slot.index * (self.a_tiles.shape[0] // self.STAGES) + WHICH)
+
+    @gluon.jit
     def right_unit(self, slot, WHICH: gl.constexpr):
-        """One of the tiles that a slot's tile of B is."""
+        """One of the units that a slot's tile of B is."""
         return self.b_tiles.index(slot.index * (self.b_tiles.shape[0] // self.STAGES) + WHICH)
 
     @gluon.jit
     def fill(self, slot, operands, work, k):
         """Wait until the slot is free, and start the copies of all its tiles, those of K tile k."""
-        ROWS: gl.constexpr = self.a_tiles.shape[1] // operands.K_BLOCKS
+        UNIT_M: gl.constexpr = self.a_tiles.shape[1] // operands.K_BLOCKS
+        UNIT_N: gl.constexpr = self.b_tiles.shape[2]
+        LEFT_PANELS: gl.constexpr = self.BLOCK_K // self.a_tiles.shape[2]
+        PANELS: gl.constexpr = self.BLOCK_K // self.b_tiles.shape[1]
         SHARED: gl.constexpr = operands.K_BLOCKS == 1
         scales = self.scales
         narrow_bytes: gl.constexpr = operands.narrow.nbytes_per_cta if self.NARROW else 0
         scale_bytes: gl.constexpr = (
             0 if scales is None else scales.a_desc.nbytes_per_cta + scales.b_desc.nbytes_per_cta
         )
-        PANELS: gl.constexpr = self.a_tiles.shape[2] // self.b_tiles.shape[1]
         operand_bytes: gl.constexpr = (
-            self.SHARES * operands.a.nbytes_per_cta
+            self.SHARES * LEFT_PANELS * self.LOADED_UNITS * operands.a.nbytes_per_cta
             + PANELS * self.UNITS * operands.b.nbytes_per_cta
         )
-        off_k = k * (self.a_tiles.shape[2] * operands.K_BLOCKS)
+        off_k = k * (self.BLOCK_K * operands.K_BLOCKS)
         barrier = self.ready.index(slot.index)
         self.wait_free(slot)
         mbarrier.expect(barrier, operand_bytes + narrow_bytes + scale_bytes)
         for part in gl.static_range(self.SHARES):
-            operands.load_left(work, work.off_m + part * ROWS, off_k, barrier,
-                               self.a_tiles.index(slot.index * self.SHARES + part))  # fmt: skip
-        UNIT_N: gl.constexpr = self.b_tiles.shape[2]
+            for panel in gl.static_range(LEFT_PANELS):
+                for i in gl.static_range(self.LOADED_UNITS):
+                    operands.load_left(
+                        work, work.off_m + (part * self.LEFT_UNITS + i) * UNIT_M,
+                        off_k + panel * self.a_tiles.shape[2], barrier,
+                        self.left_unit(slot, (part * LEFT_PANELS + panel) * self.LEFT_UNITS + i),
+                    )  # fmt: skip
         for i in gl.static_range(PANELS * self.UNITS):
             load_tile(operands.b, work.matrix, work.off_n + i % self.UNITS * UNIT_N,
                       off_k + i // self.UNITS * self.b_tiles.shape[1], barrier,
@@ -243,6 +260,7 @@ class Ring:
 
 @gluon.jit
 def ring_of(a_tiles, b_tiles, narrow_tiles, STAGES: gl.constexpr, SHARES: gl.constexpr,
+            BLOCK_K: gl.constexpr, LEFT_UNITS: gl.constexpr, LOADED_UNITS: gl.constexpr,
             UNITS: gl.constexpr, NARROW: gl.constexpr, SHARED: gl.constexpr,
             PRODUCT: gl.constexpr):  # fmt: skip
     """A ring of these buffers, with its barriers; see `Ring`.
@@ -264,6 +282,6 @@ def ring_of(a_tiles, b_tiles, narrow_tiles, STAGES: gl.constexpr, SHARES: gl.con
         if SHARED:
             mbarrier.init(free_everywhere.index(each), count=SHARES)
     return Ring(
-        a_tiles, b_tiles, narrow_tiles, ready, free, free_everywhere, STAGES, SHARES, UNITS,
-        NARROW, PRODUCT, None,
+        a_tiles, b_tiles, narrow_tiles, ready, free, free_everywhere, STAGES, SHARES, BLOCK_K,
+        LEFT_UNITS, LOADED_UNITS, UNITS, NARROW, PRODUCT, None,
     )  # fmt: skip

@@ -101,7 +101,8 @@ class Accumulator:
     @gluon.jit
     def multiply(self, ring, slot, SHARE: gl.constexpr):
         """Start the product of a slot's tiles, and wait for the one before it."""
-        a_tile = ring.a_tiles.index(slot.index * ring.SHARES + SHARE)
+        TILES: gl.constexpr = ring.a_tiles.shape[0] // (ring.STAGES * ring.SHARES)
+        a_tile = ring.left_unit(slot, SHARE * TILES)
         if ring.PRODUCT is not None:
             sums = wgmma.multiply(self.sums, a_tile, ring.right_unit(slot, 0), ring.PRODUCT)
         else:
@@ -162,20 +163,31 @@ def zero_sums(ring):
     """Registers for the sums of the products of a ring's tiles."""
     sums = ()
     for _ in gl.static_range(ring.UNITS):
-        sums += (zeros(ring.a_tiles, ring.b_tiles),)  # type: ignore[assignment]
+        sums += (zeros(ring, ring.b_tiles),)  # type: ignore[assignment]
     if ring.NARROW:
-        sums += (zeros(ring.a_tiles, ring.narrow_tiles),)  # type: ignore[assignment]
+        sums += (zeros(ring, ring.narrow_tiles),)  # type: ignore[assignment]
     return Accumulator(sums)
 
 
 @gluon.jit
-def zeros(a_tiles, b_tiles):
-    """A tile of registers for the sums of products of tiles in these buffers."""
+def zeros(ring, b_tiles):
+    """A tile of registers for the sums of products with tiles in these buffers."""
+    a_tiles = ring.a_tiles
     TYPE: gl.constexpr = gl.int32 if a_tiles.dtype.is_int() else gl.float32
-    ROWS: gl.constexpr = a_tiles.shape[1]
+    ROWS: gl.constexpr = a_tiles.shape[1] * ring.LEFT_UNITS
     COLUMNS: gl.constexpr = b_tiles.shape[2]
     LAYOUT: gl.constexpr = accumulator_layout(COLUMNS, a_tiles.dtype, gl.num_ctas())
     return gl.zeros((ROWS, COLUMNS), TYPE, LAYOUT)
+
+
+@gluon.jit
+def fill_with_zeros(tiles):
+    """Tiles of which some will not be copied: the tensor cores read zeros there."""
+    ROWS: gl.constexpr = tiles.shape[1]
+    LAYOUT: gl.constexpr = gl.BlockedLayout([1, 16], [8, 4], [1, gl.num_warps()], [1, 0])
+    zero = gl.zeros((ROWS, tiles.shape[2]), tiles.dtype, LAYOUT)
+    for i in range(tiles.shape[0]):
+        tiles.index(i).store(zero)
 
 
 @aggregate
@@ -208,7 +220,7 @@ def prefetch_operand(operands, ring, tiling, work, PREFETCH: gl.constexpr,
                      PREFETCH_LEFT: gl.constexpr):  # fmt: skip
     """Ask for the first tiles of one operand to be in the L2 cache, if there is one to prefetch."""
     if operands.prefetched is not None:
-        off_k = work.k_first * ring.a_tiles.shape[2]
+        off_k = work.k_first * ring.BLOCK_K
         if PREFETCH_LEFT:
             prefetch(operands.prefetched, operands.a, work.matrix, work.off_m, off_k,
                      tiling.BLOCK_M, PREFETCH)  # fmt: skip
@@ -339,7 +351,8 @@ def matmul_warp_specialized(
         BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, NARROW_N: gl.constexpr,
         BLOCK_K: gl.constexpr, CONSUMERS: gl.constexpr, SHARES: gl.constexpr,
         K_BLOCKS: gl.constexpr, STAGES: gl.constexpr, GROUP_M: gl.constexpr,
-        UNIT_K: gl.constexpr, UNIT_N: gl.constexpr, PRODUCT: gl.constexpr,
+        LEFT_UNITS: gl.constexpr, LOADED_UNITS: gl.constexpr, LEFT_K: gl.constexpr,
+        RIGHT_UNIT: gl.constexpr, PRODUCT: gl.constexpr,
         C_PARTS: gl.constexpr, C_BUFFERS: gl.constexpr,
         A_K_MAJOR: gl.constexpr, B_K_MAJOR: gl.constexpr, C_N_MAJOR: gl.constexpr,
         MAX_SPLITS: gl.constexpr, A_LAYOUT: gl.constexpr, B_LAYOUT: gl.constexpr,
@@ -362,12 +375,15 @@ def matmul_warp_specialized(
     )  # fmt: skip
 
     a_tiles = gl.allocate_shared_memory(
-        a_desc.dtype, [STAGES * SHARES, K_BLOCKS * ROWS, BLOCK_K], A_LAYOUT
-    )
-    UNITS: gl.constexpr = BLOCK_N // UNIT_N
+        a_desc.dtype,
+        [STAGES * SHARES * (BLOCK_K // LEFT_K) * LEFT_UNITS, K_BLOCKS * ROWS // LEFT_UNITS, LEFT_K],
+        A_LAYOUT,
+    )  # fmt: skip
+    UNITS: gl.constexpr = BLOCK_N // RIGHT_UNIT[1]
     b_tiles = gl.allocate_shared_memory(
-        b_desc.dtype, [STAGES * UNITS * (BLOCK_K // UNIT_K), UNIT_K, UNIT_N], B_LAYOUT
-    )
+        b_desc.dtype, [STAGES * UNITS * (BLOCK_K // RIGHT_UNIT[0]), RIGHT_UNIT[0], RIGHT_UNIT[1]],
+        B_LAYOUT,
+    )  # fmt: skip
     narrow_tiles = b_tiles  # not used without a narrow tile
     if NARROW_N > 0:
         narrow_tiles = gl.allocate_shared_memory(
@@ -378,8 +394,11 @@ def matmul_warp_specialized(
     )
     SHARED: gl.constexpr = gl.num_ctas() > K_BLOCKS
     ring = ring_of(
-        a_tiles, b_tiles, narrow_tiles, STAGES, SHARES, UNITS, NARROW_N > 0, SHARED, PRODUCT
-    )
+        a_tiles, b_tiles, narrow_tiles, STAGES, SHARES, BLOCK_K, LEFT_UNITS,
+        LOADED_UNITS, UNITS, NARROW_N > 0, SHARED, PRODUCT,
+    )  # fmt: skip
+    if LOADED_UNITS < LEFT_UNITS:
+        fill_with_zeros(a_tiles)
     if K_BLOCKS == 1:
         exchange: gl.constexpr = None
     else:

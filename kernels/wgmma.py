@@ -5,7 +5,8 @@ every multiple of 8 up to 256. A tile of 96 columns as one of 64 and one of 32 t
 112. Here the sums are several tensors side by side (*units*), and one instruction takes all of
 their registers: the instruction's fragments of 8 columns follow one another in the registers of a
 thread, as they do in each unit's. The units' operands follow one another in shared memory, so that
-one descriptor walks through all.
+one descriptor walks through all. So may units of rows of the left operand: some of them may stay
+zero, where the matrix has fewer rows than an instruction.
 
 The descriptors are those that `triton_ext.hardware.operand` derives from the generated layouts.
 The text is inline assembly for which Triton 3.9 is needed: it gives the addresses of tiles.
@@ -22,7 +23,7 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
 from triton_ext.hardware.operand import INSTRUCTION_K_BYTES, derive_operand
-from triton_ext.kernels.config import MatmulConfig, tile_layouts
+from triton_ext.kernels.config import Major, MatmulConfig, tile_layouts
 
 ROWS = 64
 """Rows of the left operand that an instruction reads."""
@@ -52,48 +53,62 @@ class Product:
 
 
 def product_of(config: MatmulConfig) -> Product:
-    """How one consumer multiplies a tile, given a configuration of more than one unit.
+    """How one consumer multiplies a tile, given a configuration whose operands come in units.
 
     Raises:
         LayoutError: the tensor cores can't read these layouts.
     """
-    bits = 8 * config.element_bytes
     k = INSTRUCTION_K_BYTES // config.element_bytes
-    left_tile, right_tile = config.a_layouts, config.b_layouts
-    majors = config.a_major, config.b_major
+    rows = config.rows // config.shares
+    tiles, majors = (config.a_layouts, config.b_layouts), (config.a_major, config.b_major)
     if config.swap:
-        left_tile, right_tile, majors = right_tile, left_tile, majors[::-1]
-    left = derive_operand(left_tile.linear.to_linear_layout(), bits, (ROWS, k), arch=90)
-    # Units side by side are the left part of a tile whose columns are a power of two.
-    depth, _ = config.right_unit
-    wide = tile_layouts(
-        (depth, 1 << (config.columns - 1).bit_length()),
-        0 if majors[1] == "K" else 1,
-        bits,
-        right_tile.encoding.swizzle_byte_width,
+        tiles, majors = tiles[::-1], majors[::-1]
+    widths = [tile.encoding.swizzle_byte_width for tile in tiles]
+    left, lefts = _walked(config, rows, config.left_unit[1], ROWS, majors[0], widths[0])
+    right, (rights,) = _walked(
+        config, config.columns, config.right_unit[0], config.columns, majors[1], widths[1]
     )
-    right = derive_operand(
-        wide.linear.to_linear_layout(), bits, (wide.tma_shape[0 if majors[1] == "K" else 1], k),
-        arch=90, mn_dim=1,
-    )  # fmt: skip
-    inside = right.advances[0]
-    panel = depth * config.columns * config.element_bytes
-    offsets = [
-        step + first * panel for first in range(config.block_k // depth) for step in inside
-    ]
     element = TYPES.get(config.element_type, config.element_type)
     integers = config.element_type == "int8"
     scales = "" if integers else ", 1, 1"
-    transposes = "".join(f", {int(major != 'K')}" for major in majors) if bits == 16 else ""
+    may_transpose = config.element_bytes == 2
+    transposes = "".join(f", {int(major != 'K')}" for major in majors) if may_transpose else ""
     return Product(
         f"wgmma.mma_async.sync.aligned.m{ROWS}n{config.columns}k{k}"
         f".{'s32' if integers else 'f32'}.{element}.{element}",
-        left.descriptor.encode(),
-        right.descriptor.encode(),
-        tuple(pair for row in left.advances for pair in zip(row, offsets, strict=True)),
-        len(left.advances),
+        left,
+        right,
+        tuple(pair for each in lefts for pair in zip(each, rights, strict=True)),
+        len(lefts),
         scales + transposes,
     )
+
+
+def _walked(
+    config: MatmulConfig, size: int, depth: int, read: int, major: Major, swizzle: int
+) -> tuple[int, list[list[int]]]:
+    """The descriptor of an operand's first part at address 0; and for each time that so many rows
+    or columns are read, how many bytes behind it each step along K begins.
+
+    Args:
+        size: rows or columns of the tile.
+        depth: elements along K of a unit. Units of the same part of K follow one another, those of
+            the next part come behind them.
+        read: rows or columns that an instruction reads.
+    """
+    # Units side by side are the first part of a tile whose size is a power of two.
+    whole = 1 << (size - 1).bit_length()
+    bits, k = 8 * config.element_bytes, INSTRUCTION_K_BYTES // config.element_bytes
+    tile = tile_layouts((whole, depth), 1 if major == "K" else 0, bits, swizzle)
+    operand = derive_operand(
+        tile.linear.to_linear_layout(), bits, (read if read < size else whole, k), arch=90
+    )
+    panel = depth * size * config.element_bytes
+    panels = range(config.block_k // depth)
+    times = operand.advances[: size // read]
+    return operand.descriptor.encode(), [
+        [step + panel * i for i in panels for step in inside] for inside in times
+    ]
 
 
 @gluon.constexpr_function

@@ -174,6 +174,15 @@ EMULATED = [
      100, 3),
     ({"element_type": "fp16", "block_n": 24, "b_swizzle": 64, "c_parts": 3, "consumers": 1,
       "block_m": 64}, 72, 40, 136, 3),
+    # no more rows of the left operand copied than there are
+    ({"block_m": 64, "block_n": 40, "block_k": 128, "c_parts": 5, "consumers": 1, "loaded_rows": 8,
+      "prefetch": "b"}, 3, 232, 520, 3),
+    ({"block_m": 64, "block_n": 64, "consumers": 1, "loaded_rows": 24, "b_major": "MN",
+      "max_splits": 4}, 23, 264, 520, 7),
+    ({"block_m": 80, "block_n": 64, "consumers": 1, "loaded_rows": 56, "swap": True, "c_parts": 5,
+      "batched": True, "residual": True}, 136, 56, 200, 3),
+    ({"element_type": "e4m3", "block_m": 64, "block_n": 48, "block_k": 256, "stages": 4,
+      "c_parts": 3, "consumers": 1, "loaded_rows": 16, "out_type": "bf16"}, 10, 208, 528, 3),
     # blocks of a cluster divide K: K not a multiple of what they take; few columns; four blocks
     ({"consumers": 2, "k_blocks": 2, "b_major": "MN", "bias": True}, 200, 264, 328, 6),
     ({"consumers": 1, "block_m": 64, "block_n": 48, "side": 16, "c_parts": 2, "k_blocks": 2,
