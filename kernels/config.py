@@ -221,7 +221,7 @@ class MatmulConfig:
             two: 192 is 128 and a side of 64. On sm_90, without a side, a tile may have any multiple
             of 8 columns (int8: 16), all of one instruction (`kernels/wgmma.py`); this needs Triton
             3.9.
-        loaded_rows: on sm_90, with one consumer of 64 rows: how many rows of the left operand's tile
+        loaded_rows: on sm_90, with one consumer of 64 rows and no side: how many rows of the left operand's tile
             are copied, a multiple of 8, where the problem has no more: rows outside of a matrix come
             slowly. The operand is K-major. 0 for all of them. Needs Triton 3.9.
         prefetch: "a" or "b": while the kernel before it ends, a block asks for its first tiles of
@@ -404,7 +404,7 @@ class MatmulConfig:
                 for n in (0, *(shapes if on_hopper or not (self.cluster > 1 or scaled) else ()))
                 if n < 256
             ],
-            "loaded_rows": (0, 8, 16, 24, 32, 40, 48, 56) if self._may_load_less else (0,),
+            "loaded_rows": (0, 8, 16, 24, 32, 40, 48, 56) if self.may_load_less else (0,),
             "prefetch": [
                 None,
                 *(name for name in "ab" if alone and getattr(self, f"{name}_major") == "K"),
@@ -415,10 +415,10 @@ class MatmulConfig:
         }
 
     @property
-    def _may_load_less(self) -> bool:
+    def may_load_less(self) -> bool:
         """Whether a tile of the left operand may have rows that are not copied."""
         k_major = (self.b_major if self.swap else self.a_major) == "K"
-        alone = self.blocks == 1 and self.rows == 64 and self.consumers == 1
+        alone = self.blocks == 1 and self.rows == 64 and self.consumers == 1 and not self.side
         return self.arch == 90 and k_major and alone and not self.collective
 
     @property

@@ -76,36 +76,38 @@ class Constants:
         exchange_bytes: of a tile's sums, that an SM sends and adds up then.
     """
 
-    tensor_flops: float = 6.5e12
-    power_flops: float = 8.2e14
-    power_flops_8: float = 1.7e15
-    step: float = 2.1e-08
-    load_bytes: float = 1.18e11
-    copy: float = 1e-08
-    cache_bytes: float = 2.24e13
-    misaligned: float = 1.06
-    outside: float = 8.1e-11
-    k_outside: float = 2.2e-09
-    k_partial: float = 1.8e-09
-    fetch_bytes: float = 6e10
-    memory_bytes: float = 4.8e12
-    reread: float = 0.38
-    flight_bytes: float = 5.5e06
-    norm: float = 4.2
-    launch: float = 1.26e-06
-    full: float = 8.1e-07
-    tile: float = 3.15e-06
-    store_bytes: float = 3.65e10
-    segment: float = 1e-10
-    cluster: float = 8.4e-07
-    part: float = 2.3e-06
-    part_bytes: float = 7e10
-    exchange: float = 2e-07
-    exchange_bytes: float = 6e10
+    tensor_flops: float = 6.19e+12
+    power_flops: float = 8.2e+14
+    power_flops_8: float = 1.7e+15
+    step: float = 5.69e-08
+    load_bytes: float = 1.42e+11
+    copy: float = 6.61e-09
+    cache_bytes: float = 1.5e+14
+    misaligned: float = 1.74
+    outside: float = 1.02e-10
+    k_outside: float = 1.6e-11
+    k_partial: float = 1.06e-09
+    fetch_bytes: float = 7.11e+10
+    memory_bytes: float = 4.8e+12
+    reread: float = 0.689
+    flight_bytes: float = 2.34e+06
+    norm: float = 5.83
+    launch: float = 1.44e-06
+    full: float = 1.22e-06
+    tile: float = 3.6e-06
+    store_bytes: float = 7.47e+10
+    segment: float = 2.4e-10
+    cluster: float = 1.06e-06
+    part: float = 2.54e-06
+    part_bytes: float = 6.35e+10
+    exchange: float = 1.01e-09
+    exchange_bytes: float = 9.07e+10
 
 
 FITTED = Constants()
 """To an H200."""
+LOADED_ROWS = (8, 16, 32, 48)
+"""How many rows of the left operand are copied where it has no more."""
 PINGPONG_K = {1: 6144, 2: 2048, 4: 2048}
 PINGPONG_FLOPS = 2.5e12
 """The largest K (by the size of a cluster) and product for which two consumers take turns, where
@@ -234,7 +236,8 @@ def _lines(
     factors = [factor(config.a_major, m), factor(config.b_major, n)]
     if config.swap:
         factors.reverse()
-    return config.rows * factors[0], config.columns / config.cluster * factors[1]
+    rows = config.loaded_rows or config.rows
+    return rows * factors[0], config.columns / config.cluster * factors[1]
 
 
 def _beyond_k(config: MatmulConfig, m: int, n: int, k: int, k_tiles: int) -> tuple[float, float]:
@@ -313,7 +316,7 @@ def _memory_seconds(
 
 def _cache_seconds(config: MatmulConfig, work: _Work, loaded: float, constants: Constants) -> float:
     """The seconds of all loads from the L2 cache, and of what lies outside of the matrix."""
-    rows, columns = config.rows * config.cluster, config.columns
+    rows, columns = (config.loaded_rows or config.rows) * config.cluster, config.columns
     tiles_m, tiles_n = -(-work.rows // rows), -(-work.columns // columns)
     outside = 0.0
     if not work.overlap or tiles_m == 1:
@@ -424,30 +427,28 @@ without which the choice for 838 problems would cost more (docs/performance.md).
 
 
 _FAMILIES: list[tuple[dict[str, Any], Iterable[int]]] = [
-    ({"rows": 64, "consumers": 1, "block_k": 2}, range(8, 129, 8)),
-    ({"rows": 64, "consumers": 1, "block_k": 2, "max_splits": 16}, (48, 96, 112)),
-    ({"rows": 64, "consumers": 1, "block_k": 2, "cluster": 2}, range(48, 129, 8)),
-    ({"rows": 64, "consumers": 1, "cluster": 2}, range(144, 257, 16)),
-    ({"rows": 64, "consumers": 1}, range(104, 257, 8)),
+    ({"rows": 64, "consumers": 1, "block_k": 2}, (24, 40, 48, 56, 72, 80, 96, 112)),
+    ({"rows": 64, "consumers": 1, "block_k": 2, "max_splits": 16}, (48, 96)),
+    ({"rows": 64, "consumers": 1}, (144, 160, 176, 208)),
     ({"rows": 64, "consumers": 1, "max_splits": 16}, (160, 192, 224)),
-    ({"rows": 64, "consumers": 2, "pingpong": True}, range(80, 257, 16)),
-    ({"rows": 64, "consumers": 2, "pingpong": True, "cluster": 2}, range(80, 257, 16)),
-    ({"rows": 128, "consumers": 1}, range(96, 161, 16)),
-    ({"rows": 128, "consumers": 2}, range(48, 257, 8)),
-    ({"rows": 128, "consumers": 2, "max_splits": 16}, (96, 160, 192, 224)),
-    ({"rows": 128, "consumers": 2, "cluster": 2}, range(80, 257, 16)),
-    ({"rows": 128, "consumers": 2, "pingpong": True}, range(80, 161, 16)),
-    ({"rows": 128, "consumers": 2, "pingpong": True, "cluster": 2, "group": 2}, range(80, 161, 16)),
-    ({"rows": 192, "consumers": 3}, range(64, 193, 8)),
+    ({"rows": 64, "consumers": 2, "pingpong": True}, (80, 96, 112, *range(144, 241, 16))),
+    ({"rows": 64, "consumers": 2, "pingpong": True, "cluster": 2}, (192,)),
+    ({"rows": 128, "consumers": 1}, (96, 144)),
+    ({"rows": 128, "consumers": 2}, (48, 72, 80, 88, 104, 112, 144, 168, 176, 208, 232)),
+    ({"rows": 128, "consumers": 2, "max_splits": 16}, (160, 192, 224)),
+    ({"rows": 128, "consumers": 2, "cluster": 2}, (144, 160, 192, 208, 224)),
+    ({"rows": 128, "consumers": 2, "pingpong": True}, (80, 96, 112, 144, 160)),
+    ({"rows": 128, "consumers": 2, "pingpong": True, "cluster": 2, "group": 2}, (144, 160)),
+    ({"rows": 192, "consumers": 3}, (80, 88, 104, 120, 136, 160, 184)),
     ({"rows": 192, "consumers": 3, "max_splits": 16}, (96, 160, 192)),
-    ({"rows": 192, "consumers": 3, "cluster": 2}, range(80, 193, 16)),
-    ({"rows": 256, "consumers": 2}, range(48, 161, 8)),
+    ({"rows": 192, "consumers": 3, "cluster": 2}, (160, 176, 192)),
+    ({"rows": 256, "consumers": 2}, (80, 88, 104, 120, 136, 152)),
     ({"rows": 256, "consumers": 2, "max_splits": 16}, (96, 160)),
-    ({"rows": 256, "consumers": 2, "cluster": 2}, range(80, 161, 16)),
-    ({"rows": 64, "consumers": 1, "k_blocks": 2}, range(24, 129, 8)),
-    ({"rows": 64, "consumers": 1, "k_blocks": 4}, range(24, 129, 8)),
-    ({"rows": 128, "consumers": 2, "k_blocks": 2}, range(48, 161, 16)),
-    ({"rows": 128, "consumers": 2, "k_blocks": 4}, range(48, 129, 16)),
+    ({"rows": 256, "consumers": 2, "cluster": 2}, (144, 160)),
+    ({"rows": 64, "consumers": 1, "k_blocks": 2}, (80, 112)),
+    ({"rows": 64, "consumers": 1, "k_blocks": 4}, (96,)),
+    ({"rows": 128, "consumers": 2, "k_blocks": 2}, (80, 112, 144)),
+    ({"rows": 128, "consumers": 2, "k_blocks": 4}, (96, 112)),
 ]
 
 
@@ -463,15 +464,20 @@ def _wide_tiles() -> Iterator[dict[str, Any]]:
                        "c_buffers": buffers, **fields}  # fmt: skip
 
 
+def _newer() -> tuple[str, ...]:
+    """What only Triton 3.9 can, of what it is."""
+    from triton_ext.compat import TRITON_VERSION
+
+    return ("k_blocks", "units", "loaded_rows") if TRITON_VERSION >= (3, 9) else ()
+
+
 @functools.lru_cache(maxsize=64)
 def candidates(
     element_type: str, a_major: Major, b_major: Major, out_type: str | None = None
 ) -> tuple[MatmulConfig, ...]:
     """The configurations that are considered for sm_90, the better of equals first."""
-    from triton_ext.compat import TRITON_VERSION
-
-    tiles = [tile for tile in _TILES if TRITON_VERSION >= (3, 9) or "k_blocks" not in tile]
-    if TRITON_VERSION >= (3, 9):
+    tiles = [tile for tile in _TILES if "k_blocks" in _newer() or "k_blocks" not in tile]
+    if "units" in _newer():
         tiles += _wide_tiles()
     found = []
     for tile, swap in ((each, swap) for each in tiles for swap in each["swaps"]):
@@ -483,15 +489,20 @@ def candidates(
         fields[left], fields[right] = fields.pop("rows"), fields.pop("columns")
         fields["block_k"] *= 128 // ELEMENT_BYTES[element_type]
         config = _fitting(fields, element_type, a_major, b_major, out_type)
-        if config is not None and (config.units == 1 or _wide_rows(config)):
+        if config is not None and _one_instruction(config) == (config.units > 1):
             found.append(config)
     return tuple(found)
 
 
-def _wide_rows(config: MatmulConfig) -> bool:
-    """Whether the rows of the right operand's units are no less than a line."""
+def _one_instruction(config: MatmulConfig) -> bool:
+    """Whether a tile whose columns are no power of two is one of units: else it has a side. The
+    rows of an MN-major operand's units are no less than a line.
+    """
+    odd = config.columns & -config.columns
+    if odd == config.columns or config.columns > 256 or "units" not in _newer():
+        return False
     major = config.a_major if config.swap else config.b_major
-    return major == "K" or config.unit * config.element_bytes >= LINE_BYTES
+    return major == "K" or odd * config.element_bytes >= LINE_BYTES
 
 
 def _fitting(
@@ -511,12 +522,19 @@ def _fitting(
     return None
 
 
-def _prefetching(config: MatmulConfig, m: int, n: int) -> MatmulConfig:
-    """The same; what reads from memory most of the time prefetches the larger operand."""
-    larger, major = ("b", config.b_major) if n >= m else ("a", config.a_major)
-    if config.rows == 64 and config.columns < 128 and config.blocks == 1 and major == "K":
-        return replace(config, prefetch=larger)
-    return config
+@functools.lru_cache(maxsize=4096)
+def _adapted(config: MatmulConfig, rows: int, larger: str) -> MatmulConfig:
+    """The same for a problem whose left operand has so many rows, and whose larger operand is "a"
+    or "b": rows that there are not are not copied; and what reads from memory most of the time
+    prefetches the larger operand.
+    """
+    fields: dict[str, Any] = {}
+    if "loaded_rows" in _newer() and rows <= LOADED_ROWS[-1] and config.may_load_less:
+        fields["loaded_rows"] = next(size for size in LOADED_ROWS if size >= rows)
+    if config.rows == 64 and config.columns < 128 and config.blocks == 1:  # noqa: SIM102
+        if getattr(config, f"{larger}_major") == "K":
+            fields["prefetch"] = larger
+    return replace(config, **fields) if fields else config
 
 
 def ranked_configs(
@@ -535,9 +553,10 @@ def ranked_configs(
 
     Of equals one that loads the larger operand fewer times, then a swapped one for a wide C.
     """
+    larger = "b" if n >= m else "a"
     found = sorted(
         (
-            config
+            _adapted(config, min(n if config.swap else m, 64), larger)
             for config in candidates(element_type, a_major, b_major, out_type)
             if every or suits(config, m, n, k, multiprocessors, batch)
         ),
@@ -547,4 +566,4 @@ def ranked_configs(
             config.swap != (n >= 2 * m if config.rows == 64 else m >= 4 * n),
         ),
     )
-    return [_prefetching(config, m, n) for config in found]
+    return found

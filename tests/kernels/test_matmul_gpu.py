@@ -209,6 +209,9 @@ def on_the_gpu(config, m, n, k, exact, seed=0, workspace=None, shared=""):
 @pytest.mark.parametrize("shape", [(8, 64, 64), (264, 528, 1104), (1000, 2048, 4096)])
 def test_configurations_with_consumers(fields, shared, shape):
     config = MatmulConfig(**({"arch": 90, "element_type": "bf16"} | fields))
+    if config.loaded_rows:
+        m, n, k = shape
+        shape = (m, config.loaded_rows, k) if config.swap else (config.loaded_rows, n, k)
     for exact in (True, False):
         out, expected = on_the_gpu(config, *shape, exact, shared=shared)
         bound = plan_launch.ROUNDING[config.c_type] * 1.01
