@@ -221,9 +221,9 @@ class MatmulConfig:
             two: 192 is 128 and a side of 64. On sm_90, without a side, a tile may have any multiple
             of 8 columns (int8: 16), all of one instruction (`kernels/wgmma.py`); this needs Triton
             3.9.
-        loaded_rows: on sm_90, with one consumer of 64 rows and no side: how many rows of the left operand's tile
-            are copied, a multiple of 8, where the problem has no more: rows outside of a matrix come
-            slowly. The operand is K-major. 0 for all of them. Needs Triton 3.9.
+        loaded_rows: on sm_90, with one consumer of 64 rows and no side: how many rows of the left
+            operand's tile are copied, a multiple of 8, where the problem has no more: rows outside
+            of a matrix come slowly. The operand is K-major. 0 for all of them. Needs Triton 3.9.
         prefetch: "a" or "b": while the kernel before it ends, a block asks for its first tiles of
             that operand, which is K-major, to be in the L2 cache; not in a cluster.
         group: how many rows of tiles run together.
@@ -546,7 +546,7 @@ class MatmulConfig:
         return max(operands, self.block_m * self.block_n * C_BYTES[self.c_type]) + 1024
 
     def _left(self, k_major: bool, swizzle: int | None) -> TileLayouts:
-        """The tile of the left operand that one consumer reads, or a unit of it: (rows, along K)."""
+        """The tile of the left operand that one consumer reads, or a unit: (rows, along K)."""
         rows, depth = self.left_unit
         dim, bits = 1 if k_major else 0, 8 * self.element_bytes
         tile = tile_layouts(

@@ -56,7 +56,6 @@ class Constants:
         outside: what 128 bytes of a tile outside of the matrix add to the time of all SMs.
         k_outside: what 128 bytes beyond the end of K add to the time of a tile.
         k_partial: the same of a row that ends within 128 bytes.
-        fetch_bytes: that an SM reads from memory.
         memory_bytes: that the GPU reads from memory, when enough is in flight.
         reread: the fraction by which reading the larger operand takes longer if several blocks load
             the same of it, from the L2 cache.
@@ -64,6 +63,7 @@ class Constants:
         norm: the limits' power mean of so high a power is what they take together.
         launch: from the end of the kernel before to the first product, and from the last product to
             the end.
+        zero_bytes: of tiles whose rows are not all copied, that an SM fills with zeros at first.
         full: what it takes longer if not all blocks fit beside those of the kernel before.
         tile: from the last product of a tile to the first of the next, if consumers share it and it
             has 128x128 elements at least.
@@ -76,32 +76,32 @@ class Constants:
         exchange_bytes: of a tile's sums, that an SM sends and adds up then.
     """
 
-    tensor_flops: float = 6.19e+12
-    power_flops: float = 8.2e+14
-    power_flops_8: float = 1.7e+15
-    step: float = 5.69e-08
-    load_bytes: float = 1.42e+11
-    copy: float = 6.61e-09
-    cache_bytes: float = 1.5e+14
-    misaligned: float = 1.74
-    outside: float = 1.02e-10
-    k_outside: float = 1.6e-11
-    k_partial: float = 1.06e-09
-    fetch_bytes: float = 7.11e+10
-    memory_bytes: float = 4.8e+12
-    reread: float = 0.689
-    flight_bytes: float = 2.34e+06
-    norm: float = 5.83
-    launch: float = 1.44e-06
-    full: float = 1.22e-06
-    tile: float = 3.6e-06
-    store_bytes: float = 7.47e+10
-    segment: float = 2.4e-10
+    tensor_flops: float = 6.5e12
+    power_flops: float = 8.2e14
+    power_flops_8: float = 1.7e15
+    step: float = 4.57e-08
+    load_bytes: float = 1.18e11
+    copy: float = 4.82e-09
+    cache_bytes: float = 3.07e13
+    misaligned: float = 1.17
+    outside: float = 8.1e-11
+    k_outside: float = 5.7e-10
+    k_partial: float = 1.55e-09
+    memory_bytes: float = 4.8e12
+    reread: float = 0.479
+    flight_bytes: float = 6.6e6
+    norm: float = 4.63
+    launch: float = 1.26e-06
+    zero_bytes: float = 5.32e10
+    full: float = 5.63e-07
+    tile: float = 3.47e-06
+    store_bytes: float = 5.59e10
+    segment: float = 1.78e-09
     cluster: float = 1.06e-06
-    part: float = 2.54e-06
-    part_bytes: float = 6.35e+10
-    exchange: float = 1.01e-09
-    exchange_bytes: float = 9.07e+10
+    part: float = 2.5e-06
+    part_bytes: float = 6.67e10
+    exchange: float = 1.21e-09
+    exchange_bytes: float = 6.3e10
 
 
 FITTED = Constants()
@@ -191,6 +191,7 @@ def predicted_seconds(
     together = sum((limit / longest) ** constants.norm for limit in limits)
     return float(
         constants.launch
+        + _zeroed(config, work) / constants.zero_bytes
         + constants.full * _crowded(config, work, multiprocessors)
         + constants.cluster * (config.blocks > 1)
         + longest * together ** (1 / constants.norm)
@@ -266,6 +267,14 @@ def _crowded(config: MatmulConfig, work: _Work, multiprocessors: int) -> float:
     return min(1.0, max(0.0, (2 * blocks - slots) / blocks))
 
 
+def _zeroed(config: MatmulConfig, work: _Work) -> float:
+    """The bytes of tiles of which some rows are not copied, as far as they are used."""
+    if not config.loaded_rows:
+        return 0.0
+    stages = min(config.stages, work.k_tiles * math.ceil(work.waves + work.part))
+    return stages * config.rows * config.block_k * config.element_bytes
+
+
 def _compute_seconds(
     config: MatmulConfig, work: _Work, loaded: float, constants: Constants
 ) -> float:
@@ -306,7 +315,6 @@ def _memory_seconds(
     tile_bytes = min(work.rows, config.rows) + min(work.columns, config.columns)
     flight = blocks * config.stages * config.block_k * tile_bytes * config.element_bytes
     rate = constants.memory_bytes * (1 - math.exp(-flight / constants.flight_bytes))
-    rate = (rate**-4 + (blocks * constants.fetch_bytes) ** -4) ** -0.25
     read = float(m * k + k * n)
     if (-(-m // config.block_m) if n >= m else -(-n // config.block_n)) > 1:
         read += constants.reread * max(m, n) * k
@@ -432,7 +440,6 @@ _FAMILIES: list[tuple[dict[str, Any], Iterable[int]]] = [
     ({"rows": 64, "consumers": 1}, (144, 160, 176, 208)),
     ({"rows": 64, "consumers": 1, "max_splits": 16}, (160, 192, 224)),
     ({"rows": 64, "consumers": 2, "pingpong": True}, (80, 96, 112, *range(144, 241, 16))),
-    ({"rows": 64, "consumers": 2, "pingpong": True, "cluster": 2}, (192,)),
     ({"rows": 128, "consumers": 1}, (96, 144)),
     ({"rows": 128, "consumers": 2}, (48, 72, 80, 88, 104, 112, 144, 168, 176, 208, 232)),
     ({"rows": 128, "consumers": 2, "max_splits": 16}, (160, 192, 224)),
@@ -444,7 +451,6 @@ _FAMILIES: list[tuple[dict[str, Any], Iterable[int]]] = [
     ({"rows": 192, "consumers": 3, "cluster": 2}, (160, 176, 192)),
     ({"rows": 256, "consumers": 2}, (80, 88, 104, 120, 136, 152)),
     ({"rows": 256, "consumers": 2, "max_splits": 16}, (96, 160)),
-    ({"rows": 256, "consumers": 2, "cluster": 2}, (144, 160)),
     ({"rows": 64, "consumers": 1, "k_blocks": 2}, (80, 112)),
     ({"rows": 64, "consumers": 1, "k_blocks": 4}, (96,)),
     ({"rows": 128, "consumers": 2, "k_blocks": 2}, (80, 112, 144)),
@@ -554,7 +560,7 @@ def ranked_configs(
     Of equals one that loads the larger operand fewer times, then a swapped one for a wide C.
     """
     larger = "b" if n >= m else "a"
-    found = sorted(
+    return sorted(
         (
             _adapted(config, min(n if config.swap else m, 64), larger)
             for config in candidates(element_type, a_major, b_major, out_type)
@@ -566,4 +572,3 @@ def ranked_configs(
             config.swap != (n >= 2 * m if config.rows == 64 else m >= 4 * n),
         ),
     )
-    return found

@@ -41,7 +41,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from triton_ext.compat import aggregate
+from triton_ext.compat import aggregate, reinterpret
 from triton_ext.kernels import wgmma
 from triton_ext.kernels.epilogue import (
     Epilogue,
@@ -181,13 +181,18 @@ def zeros(ring, b_tiles):
 
 
 @gluon.jit
-def fill_with_zeros(tiles):
-    """Tiles of which some will not be copied: the tensor cores read zeros there."""
-    ROWS: gl.constexpr = tiles.shape[1]
-    LAYOUT: gl.constexpr = gl.BlockedLayout([1, 16], [8, 4], [1, gl.num_warps()], [1, 0])
-    zero = gl.zeros((ROWS, tiles.shape[2]), tiles.dtype, LAYOUT)
-    for i in range(tiles.shape[0]):
-        tiles.index(i).store(zero)
+def fill_with_zeros(tiles, ROWS: gl.constexpr, STAGES: gl.constexpr, stages):
+    """The tiles of A of the first stages, of which rows will not be copied: the tensor cores read
+    zeros there.
+    """
+    COLUMNS: gl.constexpr = tiles.shape[2]
+    TILES: gl.constexpr = tiles.shape[0] * tiles.shape[1] // ROWS
+    ANY: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [1, 0])  # zeros are zeros in each layout
+    LAYOUT: gl.constexpr = gl.BlockedLayout([1, 16], [8, 4], [gl.num_warps(), 1], [1, 0])
+    zero = gl.zeros((ROWS, COLUMNS), tiles.dtype, LAYOUT)
+    whole = reinterpret(tiles, tiles.dtype, [TILES, ROWS, COLUMNS], ANY)
+    for i in range(stages * (TILES // STAGES)):
+        whole.index(i).store(zero)
 
 
 @aggregate
@@ -398,7 +403,11 @@ def matmul_warp_specialized(
         LOADED_UNITS, UNITS, NARROW_N > 0, SHARED, PRODUCT,
     )  # fmt: skip
     if LOADED_UNITS < LEFT_UNITS:
-        fill_with_zeros(a_tiles)
+        used = STAGES
+        if not is_batched(c_desc):
+            steps = tiling.steps(tiling.tiles_m * tiling.tiles_n)
+            used = gl.minimum(STAGES, num_k * steps)
+        fill_with_zeros(a_tiles, ROWS, STAGES, used)
     if K_BLOCKS == 1:
         exchange: gl.constexpr = None
     else:

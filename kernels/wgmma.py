@@ -148,21 +148,21 @@ def product_text(product, unit, units):
         "setp.eq.b32 adds, 0, 0;",
     ]
     operand = 2 * units * count  # behind the sums as they come and as they go
-    for name, base in (("left", product.left), ("right", product.right)):
+    for name in ("left", "right"):
         lines += [
             f"shr.u32 start, ${operand}, 4;",
             f"cvt.u64.u32 {name}, start;",
-            f"or.b64 {name}, {name}, {base:#x};",
+            f"or.b64 {name}, {name}, {getattr(product, name):#x};",
         ]
         operand += 1
     lines.append("wgmma.fence.sync.aligned;")
     own = count // product.rows
-    for i, (left, right) in enumerate(product.steps):
+    for i in range(len(product.steps)):  # Triton 3.7 reads no loop over several names
         first = i * product.rows // len(product.steps) * own
         registers = [f"${each * count + first + j}" for each in range(units) for j in range(own)]
         lines += [
-            f"add.s64 a, left, {left // 16};",
-            f"add.s64 b, right, {right // 16};",
+            f"add.s64 a, left, {product.steps[i][0] // 16};",
+            f"add.s64 b, right, {product.steps[i][1] // 16};",
             f"{product.instruction} {{{', '.join(registers)}}}, a, b, adds{product.modifiers};",
         ]
     lines += ["wgmma.commit_group.sync.aligned;", "wgmma.wait_group.sync.aligned 1;", "}"]
@@ -181,7 +181,7 @@ def multiply(sums, left, right, PRODUCT: gl.constexpr):
     TEXT: gl.constexpr = product_text(PRODUCT, UNIT, len(sums))
     CONSTRAINTS: gl.constexpr = tied(UNIT, len(sums), ",r,r")
     TYPES: gl.constexpr = repeated(UNIT, len(sums))
-    return gl.inline_asm(TEXT, CONSTRAINTS, sums + (left, right), TYPES)
+    return gl.inline_asm(TEXT, CONSTRAINTS, sums + (left, right), TYPES)  # noqa: RUF005 (Triton has no *)
 
 
 @gluon.jit

@@ -6,6 +6,8 @@ import itertools
 import math
 import random
 import re
+from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from kernel_configurations import (
@@ -36,7 +38,7 @@ def needed_release(config):
     types = ("int8", "nvfp4") if config["arch"] == 100 else ()
     if "asked" in config or config["element_type"] in types:
         return 3, 8
-    return (3, 9) if "k_blocks" in config else (3, 7)
+    return (3, 9) if MatmulConfig(**config).in_units or "k_blocks" in config else (3, 7)
 
 
 @pytest.mark.parametrize("site", triton_sites())
@@ -189,7 +191,15 @@ def test_ptx_without_debug_lines_keeps_the_code():
         ({"consumers": 2, "out_type": "int32"}, "out_type"),
         ({"consumers": 2, "activation": "tanh"}, "activation"),
         ({"consumers": 1, "block_m": 64, "pingpong": True}, "pingpong"),
-        ({"consumers": 2, "block_n": 160}, "block_n"),
+        ({"consumers": 2, "block_n": 100}, "block_n"),
+        ({"consumers": 2, "block_n": 160}, "c_parts"),
+        ({"consumers": 2, "block_n": 72, "c_parts": 9, "block_k": 128, "k_blocks": 2}, "block_n"),
+        ({"consumers": 2, "block_n": 72, "c_parts": 9, "element_type": "int8"}, "block_n"),
+        ({"consumers": 1, "arch": 100, "block_n": 96, "c_parts": 3}, "block_n"),
+        ({"consumers": 3, "block_m": 192, "block_n": 208, "c_parts": 13}, "block_n"),
+        ({"consumers": 2, "loaded_rows": 8}, "loaded_rows"),
+        ({"consumers": 1, "block_m": 64, "loaded_rows": 64}, "loaded_rows"),
+        ({"consumers": 1, "block_m": 64, "loaded_rows": 8, "a_major": "MN"}, "loaded_rows"),
         ({"consumers": 2, "block_n": 160, "side": 32}, "c_parts"),
         ({"consumers": 2, "block_n": 72, "side": 8, "c_parts": 8, "b_major": "MN"}, "side"),
         ({"consumers": 2, "prefetch": "b", "b_major": "MN"}, "prefetch"),
@@ -382,10 +392,22 @@ def test_the_kernel_with_consumers(fields, m, n, k, multiprocessors, shared, sch
         assert torch.equal(first, expected.to(first.dtype))
 
 
+def test_rows_that_are_not_copied_must_not_be_there():
+    pytest.importorskip("triton")
+    from triton_ext.kernels.launch import launch_plan
+
+    config = MatmulConfig(90, "bf16", block_m=64, consumers=1, loaded_rows=24)
+    gpu = SimpleNamespace(multi_processor_count=132)
+    assert launch_plan(config, 24, 256, 64, gpu).grid == (2, 1, 1)
+    with pytest.raises(LayoutError, match="at least M, 25"):
+        launch_plan(config, 25, 256, 64, gpu)
+    swapped = replace(config, block_m=128, block_n=64, swap=True)
+    with pytest.raises(LayoutError, match="at least N, 25"):
+        launch_plan(swapped, 256, 25, 64, gpu)
+
+
 def test_plans_of_one_configuration_differ_in_grid_and_workspace_alone():
     pytest.importorskip("triton")
-    from types import SimpleNamespace
-
     from triton_ext.kernels.launch import launch_plan
 
     gpu = SimpleNamespace(multi_processor_count=132)

@@ -92,6 +92,9 @@ def configurations(arch):
         yield {"element_type": "bf16", "consumers": 2, "cluster": 2, "b_major": "MN",
                "batched": True, "residual": True, "activation": "relu"}  # fmt: skip
         yield {"element_type": "bf16", "consumers": 2, "k_blocks": 2, "a_major": "MN"}
+        yield {"element_type": "bf16", "consumers": 2, "block_n": 176, "c_parts": 11}
+        yield {"element_type": "fp16", "consumers": 1, "block_m": 64, "block_n": 192, "c_parts": 3,
+               "b_major": "MN", "loaded_rows": 24}  # fmt: skip
         return
     several = {"consumers": 1, "block_n": 64, "stages": 2}
     yield several | {"element_type": "bf16", "b_major": "MN", "max_splits": 4, "residual": True,
@@ -155,10 +158,12 @@ EMULATED = [
     ({"block_n": 144, "stages": 4, "c_parts": 9, "consumers": 2}, 200, 312, 200, 3),
     ({"block_m": 256, "block_n": 96, "c_parts": 6, "c_buffers": 2, "consumers": 2, "a_major": "MN"},
      264, 200, 136, 3),
-    ({"block_m": 128, "block_n": 40, "block_k": 128, "c_parts": 5, "consumers": 1}, 136, 96, 328, 2),
+    ({"block_m": 128, "block_n": 40, "block_k": 128, "c_parts": 5, "consumers": 1},
+     136, 96, 328, 2),
     ({"block_m": 64, "block_n": 192, "block_k": 128, "stages": 2, "c_parts": 3, "consumers": 1,
       "b_major": "MN"}, 72, 400, 328, 2),
-    ({"block_n": 160, "c_parts": 5, "consumers": 2, "b_major": "MN", "cluster": 2}, 264, 328, 200, 4),
+    ({"block_n": 160, "c_parts": 5, "consumers": 2, "b_major": "MN", "cluster": 2},
+     264, 328, 200, 4),
     ({"block_n": 64, "block_m": 208, "c_parts": 13, "consumers": 2, "swap": True, "pingpong": True,
       "stages": 4}, 424, 200, 328, 3),
     ({"block_n": 192, "block_m": 112, "c_parts": 7, "consumers": 3, "swap": True, "cluster": 2,
