@@ -224,9 +224,6 @@ class MatmulConfig:
         loaded_rows: on sm_90, with one consumer of 64 rows and no side: how many rows of the left
             operand's tile are copied, a multiple of 8, where the problem has no more: rows outside
             of a matrix come slowly. The operand is K-major. 0 for all of them. Needs Triton 3.9.
-        box: on sm_90, without clusters and sides: of how many rows of a K-major operand a copy is at
-            most; 0 for whole tiles. From memory, more and smaller copies come faster to an SM. Needs
-            Triton 3.9.
         prefetch: "a" or "b": while the kernel before it ends, a block asks for its first tiles of
             that operand, which is K-major, to be in the L2 cache; not in a cluster.
         group: how many rows of tiles run together.
@@ -284,7 +281,6 @@ class MatmulConfig:
     k_blocks: int = 1
     collective: str | None = None
     loaded_rows: int = 0
-    box: int = 0
 
     def __post_init__(self) -> None:
         for name, values in self._legal_values().items():
@@ -409,7 +405,6 @@ class MatmulConfig:
                 if n < 256
             ],
             "loaded_rows": (0, 8, 16, 24, 32, 40, 48, 56) if self.may_load_less else (0,),
-            "box": (0, 8, 16, 32) if on_hopper and alone and not self.side else (0,),
             "prefetch": [
                 None,
                 *(name for name in "ab" if alone and getattr(self, f"{name}_major") == "K"),
@@ -422,8 +417,9 @@ class MatmulConfig:
     @property
     def may_load_less(self) -> bool:
         """Whether a tile of the left operand may have rows that are not copied."""
+        k_major = (self.b_major if self.swap else self.a_major) == "K"
         alone = self.blocks == 1 and self.rows == 64 and self.consumers == 1 and not self.side
-        return self.arch == 90 and self._k_major("a", "b") and alone and not self.collective
+        return self.arch == 90 and k_major and alone and not self.collective
 
     @property
     def _may_be_collective(self) -> bool:
@@ -490,13 +486,7 @@ class MatmulConfig:
         the largest power of two that divides them. Those of a power of two are one tile.
         """
         main = self.columns - self.side
-        unit = main & -main
-        return min(unit, self.box) if self.box and self._k_major("b", "a") else unit
-
-    def _k_major(self, operand: str, swapped: str) -> bool:
-        """Whether "a" or "b" is K-major, or the other one if they are swapped."""
-        major: Major = getattr(self, f"{swapped if self.swap else operand}_major")
-        return major == "K"
+        return main & -main
 
     @property
     def units(self) -> int:
@@ -524,18 +514,15 @@ class MatmulConfig:
     @property
     def left_unit(self) -> tuple[int, int]:
         """The tile that a consumer's left operand is copied in: (rows, elements along K)."""
-        rows = self.rows // self.shares
-        boxed = self.box and self._k_major("a", "b")
-        if not self.loaded_rows and not boxed:
-            return rows, self.block_k
+        if not self.loaded_rows:
+            return self.rows // self.shares, self.block_k
         panels = self._panels("b" if self.swap else "a")
-        loaded = self.loaded_rows or rows
-        return min(loaded & -loaded, self.box if boxed else rows), self.block_k // panels
+        return self.loaded_rows & -self.loaded_rows, self.block_k // panels
 
     @property
     def in_units(self) -> bool:
         """Whether instructions read several tiles that are copied one by one."""
-        return self.units > 1 or self.left_unit[0] < self.rows // self.shares
+        return self.units > 1 or self.loaded_rows > 0
 
     @property
     def c_columns(self) -> int:

@@ -226,9 +226,8 @@ def kernel_for(config: MatmulConfig) -> Any:
     if TRITON_VERSION < (3, 9):
         if config.k_blocks > 1:  # 3.8 begins without a cluster's barrier
             raise LayoutError("k_blocks", config.k_blocks, "needs Triton 3.9")
-        for name in ("loaded_rows", "box"):
-            if getattr(config, name):
-                raise LayoutError(name, getattr(config, name), "needs Triton 3.9")
+        if config.loaded_rows:
+            raise LayoutError("loaded_rows", config.loaded_rows, "needs Triton 3.9")
         if config.units > 1:
             wide = "block_m" if config.swap else "block_n"
             raise LayoutError(wide, config.columns, "must be a power of two, or have a side: other"

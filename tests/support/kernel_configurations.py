@@ -188,10 +188,6 @@ EMULATED = [
       "batched": True, "residual": True}, 136, 56, 200, 3),
     ({"element_type": "e4m3", "block_m": 64, "block_n": 48, "block_k": 256, "stages": 4,
       "c_parts": 3, "consumers": 1, "loaded_rows": 16, "out_type": "bf16"}, 10, 208, 528, 3),
-    # copied in smaller boxes
-    ({"block_m": 8, "block_n": 64, "block_k": 128, "consumers": 1, "swap": True, "box": 16,
-      "prefetch": "b"}, 3, 264, 520, 3),
-    ({"block_m": 128, "block_n": 64, "consumers": 2, "box": 32, "b_major": "MN"}, 136, 200, 200, 3),
     # blocks of a cluster divide K: K not a multiple of what they take; few columns; four blocks
     ({"consumers": 2, "k_blocks": 2, "b_major": "MN", "bias": True}, 200, 264, 328, 6),
     ({"consumers": 1, "block_m": 64, "block_n": 48, "side": 16, "c_parts": 2, "k_blocks": 2,
