@@ -154,7 +154,10 @@ def load(operands, ring, tickets, PREFETCH: gl.constexpr, PREFETCH_LEFT: gl.cons
     """The warp that copies the tiles of A and B, as soon as their buffers are free."""
     slot = ring.first()
     ticket = tickets.first()
-    prefetch_operand(operands, ring, tickets.tiling, tickets.work(ticket), PREFETCH, PREFETCH_LEFT)
+    work = tickets.work(ticket)
+    prefetch_operand(
+        operands, ring, tickets.tiling, work, work.k_first, PREFETCH, PREFETCH_LEFT
+    )  # fmt: skip
     gdc_wait()
     while ticket.more:
         work = tickets.work(ticket)
