@@ -224,9 +224,6 @@ class MatmulConfig:
         loaded_rows: on sm_90, with one consumer of 64 rows and no side: how many rows of the left
             operand's tile are copied, a multiple of 8, where the problem has no more: rows outside
             of a matrix come slowly. The operand is K-major. 0 for all of them. Needs Triton 3.9.
-        rotate: "a" or "b", on sm_90: blocks begin a tile at different places of K, each tile of that
-            operand at the next one. If all begin at K = 0, and the rows of the operand are a multiple
-            of a large power of two apart, all wait for the same few channels of the memory.
         prefetch: "a" or "b": while the kernel before it ends, a block asks for its first tiles of
             that operand, which is K-major, to be in the L2 cache; not in a cluster.
         group: how many rows of tiles run together.
@@ -284,7 +281,6 @@ class MatmulConfig:
     k_blocks: int = 1
     collective: str | None = None
     loaded_rows: int = 0
-    rotate: str | None = None
 
     def __post_init__(self) -> None:
         for name, values in self._legal_values().items():
@@ -409,7 +405,6 @@ class MatmulConfig:
                 if n < 256
             ],
             "loaded_rows": (0, 8, 16, 24, 32, 40, 48, 56) if self.may_load_less else (0,),
-            "rotate": (None, "a", "b") if on_hopper and self.k_blocks == 1 else (None,),
             "prefetch": [
                 None,
                 *(name for name in "ab" if alone and getattr(self, f"{name}_major") == "K"),

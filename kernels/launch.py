@@ -277,7 +277,6 @@ def kernel_constants(config: MatmulConfig, *, generated_layouts: bool = True) ->
             "LEFT_UNITS": rows // config.left_unit[0],
             "LOADED_UNITS": (config.loaded_rows or rows) // config.left_unit[0],
             "LEFT_K": config.left_unit[1],
-            "ROTATE": config.rotate and ("right" if (config.rotate == "a") == config.swap else "left"),
             "RIGHT_UNIT": config.right_unit,
             "PRODUCT": product_of(config) if config.in_units else None,
         }

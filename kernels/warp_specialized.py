@@ -221,13 +221,11 @@ class Turns:
 
 
 @gluon.jit
-def prefetch_operand(operands, ring, tiling, work, first, PREFETCH: gl.constexpr,
+def prefetch_operand(operands, ring, tiling, work, PREFETCH: gl.constexpr,
                      PREFETCH_LEFT: gl.constexpr):  # fmt: skip
-    """Ask for the tiles of one operand from K tile `first` on to be in the L2 cache, if there is one
-    to prefetch.
-    """
+    """Ask for the first tiles of one operand to be in the L2 cache, if there is one to prefetch."""
     if operands.prefetched is not None:
-        off_k = first * ring.BLOCK_K
+        off_k = work.k_first * ring.BLOCK_K
         if PREFETCH_LEFT:
             prefetch(operands.prefetched, operands.a, work.matrix, work.off_m, off_k,
                      tiling.BLOCK_M, PREFETCH)  # fmt: skip
@@ -239,27 +237,14 @@ def prefetch_operand(operands, ring, tiling, work, first, PREFETCH: gl.constexpr
 
 
 @gluon.jit
-def rotated(k, work, tiling, ROTATE: gl.constexpr):
-    """Which K tile is copied instead of tile k, where tiles of the "left" or "right" operand begin
-    at different ones.
-    """
-    if ROTATE is not None:
-        number = work.off_m // tiling.BLOCK_M if ROTATE == "left" else work.off_n // tiling.BLOCK_N
-        k = work.k_first + (k - work.k_first + number) % (work.k_end - work.k_first)
-    return k
-
-
-@gluon.jit
-def produce(operands, ring, tiling, PREFETCH: gl.constexpr, PREFETCH_LEFT: gl.constexpr,
-            ROTATE: gl.constexpr):  # fmt: skip
+def produce(operands, ring, tiling, PREFETCH: gl.constexpr, PREFETCH_LEFT: gl.constexpr):
     """The producer warp: copy the tiles of A and B, as soon as their buffers are free."""
     BATCHED: gl.constexpr = is_batched(operands.a)
     tiles = tiling.tiles_m * tiling.tiles_n
     if BATCHED:  # one operand may be shared by all
         tiles *= gl.maximum(operands.a.shape[0], operands.b.shape[0])
-    work = tiling.work(0, tiles, BATCHED)
-    first = rotated(work.k_first, work, tiling, ROTATE)
-    prefetch_operand(operands, ring, tiling, work, first, PREFETCH, PREFETCH_LEFT)
+    first = tiling.work(0, tiles, BATCHED)
+    prefetch_operand(operands, ring, tiling, first, PREFETCH, PREFETCH_LEFT)
     gdc_wait()
     slot = ring.first()
     arrived = gl.to_tensor(0)
@@ -268,7 +253,7 @@ def produce(operands, ring, tiling, PREFETCH: gl.constexpr, PREFETCH_LEFT: gl.co
         if operands.gathers():
             arrived = operands.peers.wait_for_chunks(arrived, work.matrix)
         for k in range(work.k_first, work.k_end):
-            ring.fill(slot, operands, work, rotated(k, work, tiling, ROTATE))
+            ring.fill(slot, operands, work, k)
             slot = slot.next()
     if operands.gathers():  # nobody else may change what is still to come
         operands.peers.wait_for_chunks(arrived, operands.peers.ranks - 1)
@@ -372,7 +357,7 @@ def matmul_warp_specialized(
         BLOCK_K: gl.constexpr, CONSUMERS: gl.constexpr, SHARES: gl.constexpr,
         K_BLOCKS: gl.constexpr, STAGES: gl.constexpr, GROUP_M: gl.constexpr,
         LEFT_UNITS: gl.constexpr, LOADED_UNITS: gl.constexpr, LEFT_K: gl.constexpr,
-        RIGHT_UNIT: gl.constexpr, PRODUCT: gl.constexpr, ROTATE: gl.constexpr,
+        RIGHT_UNIT: gl.constexpr, PRODUCT: gl.constexpr,
         C_PARTS: gl.constexpr, C_BUFFERS: gl.constexpr,
         A_K_MAJOR: gl.constexpr, B_K_MAJOR: gl.constexpr, C_N_MAJOR: gl.constexpr,
         MAX_SPLITS: gl.constexpr, A_LAYOUT: gl.constexpr, B_LAYOUT: gl.constexpr,
@@ -458,7 +443,7 @@ def matmul_warp_specialized(
         gl.warp_specialize(
             [
                 (consume, (epilogue, ring, turns, tiling, 0)),
-                (produce, (operands, ring, tiling, PREFETCH, PREFETCH_LEFT, ROTATE)),
+                (produce, (operands, ring, tiling, PREFETCH, PREFETCH_LEFT)),
             ],
             [1],
             [24],
@@ -468,7 +453,7 @@ def matmul_warp_specialized(
             [
                 (consume, (epilogue, ring, turns, tiling, 0)),
                 (consume, (epilogue, ring, turns, tiling, 1)),
-                (produce, (operands, ring, tiling, PREFETCH, PREFETCH_LEFT, ROTATE)),
+                (produce, (operands, ring, tiling, PREFETCH, PREFETCH_LEFT)),
             ],
             [4, 1],
             [CONSUMER_REGISTERS, 24],
@@ -479,7 +464,7 @@ def matmul_warp_specialized(
                 (consume, (epilogue, ring, turns, tiling, 0)),
                 (consume, (epilogue, ring, turns, tiling, 1)),
                 (consume, (epilogue, ring, turns, tiling, 2)),
-                (produce, (operands, ring, tiling, PREFETCH, PREFETCH_LEFT, ROTATE)),
+                (produce, (operands, ring, tiling, PREFETCH, PREFETCH_LEFT)),
             ],
             [4, 4, 1],
             [CONSUMER_REGISTERS, CONSUMER_REGISTERS, 24],

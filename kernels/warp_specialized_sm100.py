@@ -154,10 +154,7 @@ def load(operands, ring, tickets, PREFETCH: gl.constexpr, PREFETCH_LEFT: gl.cons
     """The warp that copies the tiles of A and B, as soon as their buffers are free."""
     slot = ring.first()
     ticket = tickets.first()
-    work = tickets.work(ticket)
-    prefetch_operand(
-        operands, ring, tickets.tiling, work, work.k_first, PREFETCH, PREFETCH_LEFT
-    )  # fmt: skip
+    prefetch_operand(operands, ring, tickets.tiling, tickets.work(ticket), PREFETCH, PREFETCH_LEFT)
     gdc_wait()
     while ticket.more:
         work = tickets.work(ticket)

@@ -188,11 +188,6 @@ EMULATED = [
       "batched": True, "residual": True}, 136, 56, 200, 3),
     ({"element_type": "e4m3", "block_m": 64, "block_n": 48, "block_k": 256, "stages": 4,
       "c_parts": 3, "consumers": 1, "loaded_rows": 16, "out_type": "bf16"}, 10, 208, 528, 3),
-    # beginning at different places of K: more tiles than places; a part of K
-    ({"block_m": 8, "block_n": 64, "consumers": 1, "swap": True, "rotate": "b"}, 3, 520, 200, 3),
-    ({"block_m": 64, "block_n": 48, "c_parts": 3, "consumers": 1, "loaded_rows": 24, "rotate": "b",
-      "max_splits": 4}, 23, 264, 1000, 7),
-    ({"consumers": 2, "cluster": 2, "rotate": "a"}, 520, 136, 328, 4),
     # blocks of a cluster divide K: K not a multiple of what they take; few columns; four blocks
     ({"consumers": 2, "k_blocks": 2, "b_major": "MN", "bias": True}, 200, 264, 328, 6),
     ({"consumers": 1, "block_m": 64, "block_n": 48, "side": 16, "c_parts": 2, "k_blocks": 2,
