@@ -8,7 +8,7 @@ The model knows these limits, and what a launch costs besides:
 - what all SMs can load from the L2 cache, in lines of 128 bytes. Where rows do not begin at lines,
   the 128 bytes of a tile's row are in two of them; and rows of a tile outside of the matrix take
   the time of several inside;
-- what all SMs can load from memory: A, B and C once;
+- what all SMs can load from memory: A, B and C once; and what the two SMs of a TPC can, together;
 - the waves: tiles come in groups of as many as there are SMs, and the last group takes as long as a
   full one, unless its tiles are cut along K.
 
@@ -56,6 +56,7 @@ class Constants:
         outside: what 128 bytes of a tile outside of the matrix add to the time of all SMs.
         k_outside: what 128 bytes beyond the end of K add to the time of a tile.
         k_partial: the same of a row that ends within 128 bytes.
+        fetch_bytes: that the two SMs of a TPC together read from memory.
         memory_bytes: that the GPU reads from memory, when enough is in flight.
         reread: the fraction by which reading the larger operand takes longer if several blocks load
             the same of it, from the L2 cache.
@@ -87,6 +88,7 @@ class Constants:
     outside: float = 8.1e-11
     k_outside: float = 5.7e-10
     k_partial: float = 1.55e-09
+    fetch_bytes: float = 7.5e10
     memory_bytes: float = 4.8e12
     reread: float = 0.479
     flight_bytes: float = 6.6e6
@@ -183,6 +185,7 @@ def predicted_seconds(
         _compute_seconds(config, work, loaded, constants),
         _power_seconds(config, work, constants),
         _memory_seconds(config, work, m, n, k, batch, constants),
+        _fetch_seconds(config, work, m, n, k, multiprocessors, constants),
         _cache_seconds(config, work, loaded, constants),
     )
     whole, partial = _beyond_k(config, m, n, k, work.k_tiles)
@@ -320,6 +323,29 @@ def _memory_seconds(
         read += constants.reread * max(m, n) * k
     moved = config.element_bytes * read + C_BYTES[config.c_type] * m * n
     return batch * moved / rate
+
+
+def _fetch_seconds(
+    config: MatmulConfig,
+    work: _Work,
+    m: int,
+    n: int,
+    k: int,
+    multiprocessors: int,
+    constants: Constants,
+) -> float:
+    """The seconds in which the busiest TPC reads its part of the larger operand from memory: one
+    block of 67 shares a TPC with another one, and both take twice as long. Blocks that need the same
+    part share what is read.
+    """
+    tile = config.block_n if n >= m else config.block_m
+    others = -(-m // config.block_m) if n >= m else -(-n // config.block_n)
+    blocks = work.tiles * config.blocks * max(1, work.parts)
+    if not work.waves and work.parts >= 0:
+        read = math.ceil(min(blocks, multiprocessors) / (multiprocessors // 2)) * work.part
+    else:
+        read = 2 * (work.waves + work.part)
+    return read * tile * k * config.element_bytes / config.blocks / others / constants.fetch_bytes
 
 
 def _cache_seconds(config: MatmulConfig, work: _Work, loaded: float, constants: Constants) -> float:
