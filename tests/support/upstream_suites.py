@@ -159,8 +159,10 @@ def kind_of(failed: Any) -> str:
     if isinstance(error, (AssertionError, pytest.fail.Exception)):
         return "wrong"
     raised = str(failed.traceback[-1].path)
-    return "error" if raised.startswith((f"{ROOT}/triton_ext", f"{ROOT}/passes")) else (
-        "another Triton"
+    return (
+        "error"
+        if raised.startswith((f"{ROOT}/triton_ext", f"{ROOT}/passes"))
+        else ("another Triton")
     )
 
 
@@ -178,7 +180,9 @@ def fetched(source: str, revision: str, folder: Path) -> Path:
         ["sparse-checkout", "set", "python/test"],
         ["-c", "advice.detachedHead=false", "checkout", "--quiet", "FETCH_HEAD"],
     ):
-        done = subprocess.run(["git", "-C", str(folder), *arguments], capture_output=True, text=True)
+        done = subprocess.run(
+            ["git", "-C", str(folder), *arguments], capture_output=True, text=True
+        )
         if done.returncode:
             raise OSError(done.stderr.strip() or f"git {arguments[0]} fails")
     return folder / "python/test"
