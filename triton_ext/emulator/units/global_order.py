@@ -392,8 +392,9 @@ class GlobalOrder:
         self, shadow: Shadow, where: Offsets, unit: int, codes: Codes, by: By, does: str
     ) -> NDArray[np.bool_]:
         """Where a warp reads what another one of its block reads by the same instruction, or by its
-        copy in an unrolled loop, and writes later. Where a tensor has fewer elements than a block has threads, Triton lets
-        several warps load each, and one of them store: what the others have loaded is not used.
+        copy in an unrolled loop, and writes later. Where a tensor has fewer elements than a block
+        has threads, Triton lets several warps load each, and one of them store: what the others
+        have loaded is not used.
         """
         warps, each = self.warps, self.agents_each
         mine = np.repeat(by.codes(), len(where) // len(by.codes()))[:, None]
