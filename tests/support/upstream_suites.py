@@ -132,7 +132,8 @@ class _Runner:
                 kind = kind_of(call.excinfo)
                 said = " ".join(f"{call.excinfo.type.__name__}: {call.excinfo.value}".split())
             seconds = round(time.monotonic() - self.began, 1)
-            self.note(test=item.nodeid, kind=kind, said=said[:400], seconds=seconds)
+            said = said if len(said) < 400 else f"{said[:200]} ... {said[-200:]}"
+            self.note(test=item.nodeid, kind=kind, said=said, seconds=seconds)
         return report
 
 
@@ -211,7 +212,7 @@ def run(tests: Path, suite: str, arch: str, options: argparse.Namespace) -> list
                "limit": options.limit, "done": [each["test"] for each in found]}  # fmt: skip
         environment = {
             **os.environ, "TRITON_DEFAULT_FP_FUSION": "1",
-            "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *map(str, options.path)]),
+            "PYTHONPATH": os.pathsep.join(map(str, [Path(__file__).parent, *options.path])),
             "TRITON_CACHE_DIR": str(options.folder / "cache"),
         }  # fmt: skip
         ended = subprocess.run(
@@ -261,9 +262,16 @@ def main() -> int:
     parser.add_argument("--only", default="", help="an expression of pytest's -k")
     parser.add_argument("--limit", type=int, default=60, help="seconds of a test")
     parser.add_argument("--folder", type=Path, default=ROOT / "build/upstream")
-    parser.add_argument("--path", type=Path, nargs="*", default=[], help="for PYTHONPATH")
+    parser.add_argument(
+        "--path",
+        type=Path,
+        nargs="*",
+        default=[],
+        help="for PYTHONPATH: another Triton, or packages that tests import",
+    )
     options = parser.parse_args()
     options.folder = options.folder.resolve()
+    options.path = [path.resolve() for path in options.path]
     options.folder.mkdir(parents=True, exist_ok=True)
     try:
         tests = fetched(options.triton, options.revision, options.folder / "triton").resolve()
