@@ -126,7 +126,7 @@ def _fork(machine: Machine, clusters: range, workers: int, progress: _Progress) 
     """
     finished = np.frombuffer(mmap.mmap(-1, 8 * workers), np.int64)
     children: dict[int, int] = {}
-    answers = []
+    answers: list[_Answer] = []
     sys.stdout.flush()
     with _shared(machine) as write_back, _reaped(children):
         for number in range(workers):
