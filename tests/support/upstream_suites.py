@@ -174,12 +174,9 @@ def kind_of(failed: Any) -> str:
         return "fault"
     if isinstance(error, (AssertionError, pytest.fail.Exception)):
         return "another Triton" if COMPILED.search(str(error)) else "wrong"
-    raised = str(failed.traceback[-1].path)
-    return (
-        "error"
-        if raised.startswith((f"{ROOT}/triton_ext", f"{ROOT}/passes"))
-        else ("another Triton")
-    )
+    raised = Path(failed.traceback[-1].path)
+    ours = raised.is_relative_to(ROOT / "triton_ext") or "torch" in raised.parts
+    return "error" if ours or re.search("CUDA|accelerator", str(error)) else "another Triton"
 
 
 # ------------------------------------------------------------------------------- the driver
