@@ -78,8 +78,9 @@ pytest: setup
 
 # The comparisons with NVIDIA's CuTe DSL, and the kernels of other packages on the emulated GPUs,
 # which `make test` skips; the passes on every kernel of their corpus, and on faults in them that are
-# made from a new seed.
-oracle: $(VENV)/.ready
+# made from a new seed; Triton's own tests on the emulated GPUs, where its repository can be had (or
+# by UPSTREAM_ARGS="--triton FOLDER"; the Gluon ones are those of Triton 3.8).
+oracle: setup
 	$(PIP_INSTALL) --constraint constraints.txt --editable '.[oracle]'
 	$(PYTEST) tests/layouts/test_atoms.py tests/layouts/test_cute.py \
 		tests/hardware/test_cute_descriptors.py tests/hardware/test_tensor_map.py \
@@ -91,6 +92,8 @@ oracle: $(VENV)/.ready
 	FUZZ=2000 $(BIN)/pytest tests/emulator/test_limits.py -k only_typed_errors $(PYTEST_ARGS)
 	$(BIN)/python tests/support/ptx_faults.py --kernels 40 --seed $$(date +%s)
 	$(BIN)/python tests/support/sync_faults.py --each 2
+	$(BIN)/python tests/support/upstream_suites.py --suite tl $(UPSTREAM_ARGS)
+	$(BIN)/python tests/support/upstream_suites.py --suite gluon --path .tritons/3.8.0 $(UPSTREAM_ARGS)
 
 # The pictures in docs/, and what its commands print (a test compares them with what is committed);
 # and the reference of the Python API, as HTML in build/api.

@@ -20,6 +20,7 @@ def _copy(x, y, columns, x_pitch, y_pitch, block: tl.constexpr):
 
 MAKERS = (
     lambda shape: torch.empty(shape, device="cuda"),
+    lambda shape: torch.empty(shape, pin_memory=True),
     lambda shape: torch.empty_like(torch.zeros(shape)),
     lambda shape: torch.zeros(1).new_empty(shape),
     lambda shape: torch.empty_strided(shape, (shape[1], 1)),

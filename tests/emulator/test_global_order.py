@@ -12,6 +12,7 @@ _MODULE = """\
 .version 8.7
 .target sm_90a
 .address_size 64
+.file 1 "kernel.py"
 .shared .align 128 .b8 smem[1024];
 .visible .entry kernel(.param .u64 out, .param .u64 flag)
 {{
@@ -89,6 +90,13 @@ _BULK = """\
   ld.global.b32 %got, [%next];
   bar.sync 0;"""
 
+_ADD_ONE = """\
+  {line}
+  ld.global.b32 %got, [%out];
+  add.u32 %got, %got, 1;
+  @%first st.global.b32 [%out], %got;
+"""
+
 ORDERED = {
     "barrier": _WARPS.format(sync="  bar.sync 0;"),
     "barrier, then overwritten": _REUSE.format(sync="  bar.sync 0;"),
@@ -102,6 +110,8 @@ ORDERED = {
     "lock": _update(TAKE, GIVE),
     "atomic sum": "  red.relaxed.gpu.global.add.u32 [%mine], %r1;",
     "all write one value": "  st.global.b32 [%out], 5;",
+    "all store what is there": "  ld.global.b32 %got, [%mine];\n  st.global.b32 [%mine], %got;",
+    "a loop, unrolled": 3 * _ADD_ONE.format(line=".loc 1 5 3"),
     "copy and full wait": _BULK.format(read=""),
 }  # fmt: skip
 RACES = {
@@ -112,6 +122,14 @@ RACES = {
     "blocks read and write": (
         "  @%p1 ld.global.b32 %got, [%mine];\n" + _PRODUCE.replace("@%p1", "@!%p1"),
         "only a release",
+    ),
+    "two lines": (
+        _ADD_ONE.format(line=".loc 1 5 3") + _ADD_ONE.format(line=".loc 1 6 3"),
+        "is read by block (0, 0, 0), warp 1",
+    ),
+    "what one block has changed, the other stores again": (
+        "  setp.eq.and.u32 %p2, %thread, 0, %p1;\n  @%p2 st.global.b32 [%out], 5;\n  bar.sync 0;\n"
+        "  ld.global.b32 %got, [%out];\n  st.global.b32 [%out], %got;", "only a release",
     ),
     "relaxed flag": (_handover(RELAXED, POLL), "only a release"),
     "relaxed release": (_handover(RELAXED, ACQUIRE), "only a release"),
@@ -152,7 +170,8 @@ def _run(body: str, schedule: str, grid: int) -> np.ndarray:
 @pytest.mark.parametrize("schedule", ["eager", "lazy", "random"])
 @pytest.mark.parametrize("name", ORDERED)
 def test_what_is_ordered_is_no_race(name, schedule):
-    blocks = 1 if name in ("barrier", "barrier, then overwritten", "copy and full wait") else 2
+    alone = "barrier", "barrier, then overwritten", "copy and full wait", "a loop, unrolled"
+    blocks = 1 if name in alone else 2
     out = _run(ORDERED[name], schedule, blocks)
     if "%got" in ORDERED[name] and "WAIT:" in ORDERED[name]:
         assert (out[256:320] == np.arange(64) + 7).all()

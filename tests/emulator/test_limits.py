@@ -167,6 +167,26 @@ def test_a_limit_says_where_the_time_went(limit, match, forked, monkeypatch):
         assert sum(counts) == 5000
 
 
+@pytest.mark.parametrize("wrong", [1, 2])
+def test_the_first_fault_of_a_fork_ends_the_others(wrong, monkeypatch):
+    """They would go on until `max_steps`, for minutes."""
+    in_forks(monkeypatch)
+    body = (
+        f"""
+ mov.u32 %r4, %ctaid.x; setp.eq.u32 %p1, %r4, 0; @%p1 ret;
+ setp.eq.u32 %p1, %r4, {wrong};
+ @!%p1 bra L;
+ st.global.u32 [%rd1+1024], %r1;
+"""
+        + STORES
+    )
+    began = sum(os.times()[2:4])
+    with pytest.raises(MemoryFault, match=rf"past the end of argument x(.|\n)*block \({wrong}, "):
+        run(body, grid=3)
+    assert not children_of(os.getpid())
+    assert sum(os.times()[2:4]) - began < 60  # CPU seconds of children that have ended
+
+
 def test_illegal_limits():
     steps, seconds = (0, -1, 1.5, None, True, "9"), (0, -1.0, "1", float("nan"))
     for limit in [{"max_steps": n} for n in steps] + [{"timeout": n} for n in seconds]:

@@ -26,23 +26,39 @@ def test_the_mended_kernels_assemble():
     assemble(exhibit.right for exhibit in EXHIBITS)
 
 
+def ends(exhibit, schedule, kernel=str):
+    """What the broken kernel ends in."""
+    try:
+        exhibit.run(kernel(exhibit.wrong), schedule)
+    except WrongResult:
+        return WrongResult
+    except EmulationError:
+        return EmulationError
+    return None
+
+
 @pytest.mark.parametrize("exhibit", EXHIBITS, ids=TITLES)
 def test_the_broken_kernel_ends_as_the_museum_says(exhibit):
     """Under each schedule in a fault, if it is found at all; under one, in that which is shown."""
-    ends = set()
-    for schedule in SCHEDULES:
-        try:
-            exhibit.run(exhibit.wrong, schedule)
-            ends.add(None)
-        except WrongResult:
-            ends.add(WrongResult)
-        except EmulationError:
-            ends.add(EmulationError)
+    found = {ends(exhibit, schedule) for schedule in SCHEDULES}
     named = exhibit.fault not in (None, WrongResult)
-    assert ends == ({EmulationError} if named else {exhibit.fault})
+    assert found == ({EmulationError} if named else {exhibit.fault})
     said = exhibit.message()
     assert said.startswith(exhibit.fault.__name__ if named else "no fault" if exhibit.fault else "")
     assert exhibit.says in said
+
+
+@pytest.mark.parametrize(
+    "exhibit", [pytest.param(each, id=each.title) for each in EXHIBITS if each.is_of_both]
+)
+def test_hopper_and_blackwell_end_alike(exhibit):
+    def on_blackwell(kernel):
+        assert ".target sm_90a" in kernel
+        return kernel.replace(".target sm_90a", ".target sm_100a")
+
+    exhibit.run(on_blackwell(exhibit.right), exhibit.schedule)
+    schedule = exhibit.schedule
+    assert ends(exhibit, schedule, on_blackwell) == ends(exhibit, schedule)
 
 
 def test_the_page_shows_what_happens():

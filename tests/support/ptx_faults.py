@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import gc
 import hashlib
 import json
 import os
@@ -330,19 +331,24 @@ class Launched:
         reader, writer = os.pipe()
         child = os.fork()
         if not child:
-            os.close(reader)
-            signal.signal(signal.SIGVTALRM, signal.SIG_DFL)
-            signal.setitimer(signal.ITIMER_VIRTUAL, limit)
+            gc.freeze()  # the parent's garbage is not to be collected here: see `in_fork`
             try:
-                text = self.digest(ptx, schedule)
-            except BaseException as error:
-                text = f"{type(error).__name__}: {error}"
-            os.write(writer, text[:4000].encode())
-            os._exit(0)
+                os.close(reader)
+                signal.signal(signal.SIGVTALRM, signal.SIG_DFL)
+                signal.setitimer(signal.ITIMER_VIRTUAL, limit)
+                try:
+                    text = self.digest(ptx, schedule)
+                except BaseException as error:
+                    text = f"{type(error).__name__}: {error}"
+                os.write(writer, text[:4000].encode(errors="replace"))
+            finally:
+                os._exit(0)
         os.close(writer)
         with os.fdopen(reader) as answer:
             text = answer.read()
-        os.waitpid(child, 0)
+        status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        if not text and status != -signal.SIGVTALRM:
+            raise RuntimeError(f"{self.name}: the process of a judgement ended with {status}")
         return text or "Timeout: it does not end"
 
     def judge(self, mutation: Mutation) -> str:
@@ -466,10 +472,14 @@ def judge_job(job: dict[str, Any], each: int, seed: int, budget: float) -> list[
 
 
 def in_fork(work: Callable[[], Any]) -> Any:
-    """What a function returns in a forked process; RuntimeError if it raises, or dies."""
+    """What a function returns in a forked process; RuntimeError if it raises, or dies.
+
+    Garbage of the parent stays there: its finalizers may join threads that are not forked.
+    """
     reader, writer = os.pipe()
     child = os.fork()
     if not child:
+        gc.freeze()
         import torch
 
         os.close(reader)

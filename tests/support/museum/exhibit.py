@@ -47,6 +47,12 @@ class Exhibit:
     says: str = ""
     schedule: str = "eager"
 
+    @property
+    def is_of_both(self) -> bool:
+        """Whether Hopper and Blackwell both have all of its instructions."""
+        own = "tcgen05", "wgmma", "clusterlaunchcontrol"
+        return not any(opcode in self.right + self.wrong for opcode in own)
+
     def message(self) -> str:
         """The first line of what the broken kernel ends in; "" if it ends well."""
         try:

@@ -29,7 +29,9 @@ mended, under three schedules, and compares this page with what happened.
 
 All sources are public threads that were read; what the hardware did is their authors' report. \
 *Latent* says that nobody has seen a wrong number yet. Of {count} exhibits the emulator names \
-{named}, reproduces {reproduced} without a fault, and does not notice {silent}.
+{named}, reproduces {reproduced} without a fault, and does not notice {silent}. {both} are kernels \
+of both architectures, and end alike on both emulated GPUs; {hopper} are of Hopper alone, \
+{blackwell} of Blackwell.
 """
 _BEYOND = """
 ## What cannot be shown here
@@ -94,6 +96,9 @@ def page() -> str:
         named=sum(fault not in (None, WrongResult) for fault in faults),
         reproduced=faults.count(WrongResult),
         silent=faults.count(None),
+        both=sum(exhibit.is_of_both for exhibit in EXHIBITS),
+        hopper=sum("wgmma" in exhibit.right for exhibit in EXHIBITS),
+        blackwell=sum(".target sm_100a" in exhibit.right for exhibit in EXHIBITS),
     )
     parts = [head]
     for name, exhibits in FAMILIES.items():

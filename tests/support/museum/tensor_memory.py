@@ -100,9 +100,10 @@ _statistics = _blackwell(
     init(128), ALLOCATE, _published, "  tcgen05.ld.sync.aligned.32x32b.x1.b32 {%v0}, [%r22];",
     LOADED, "END:", *_FREED, parameters="",
 )  # fmt: skip
+_REFILL = "\n".join([expect_bytes(6144, 1), bulk_load(6144, 0, 1)])
 _stages = _blackwell(
     init(1, 1), ALLOCATE, expect_bytes(6144, 1), bulk_load(6144, 0, 1), wait("FULL", 0, 1),
-    OPERANDS, tcgen05_mma(), COMMIT, wait("DONE"), expect_bytes(6144, 1), bulk_load(6144, 0, 1),
+    OPERANDS, tcgen05_mma(), COMMIT, wait("DONE"), _REFILL,
     wait("AGAIN", 1, 1), tcgen05_mma(1), COMMIT, wait("SUMMED", 1), AFTER, LOAD_SUMS, LOADED,
     TENSOR_SUMS_OUT, *_FREED, parameters="out source",
 )  # fmt: skip
@@ -190,5 +191,15 @@ EXHIBITS = [
         "stage that the product reads. (A deadlock where the product is quicker than the wait.)",
         _stages, instead(_stages, (wait("DONE"), wait("DONE", 1))), _sums_of_a_source,
         SynchronizationFault, "may still be read by the tensor core unit", "lazy",
+    ),
+    Exhibit(
+        "The next tiles are asked for before the product that reads the buffers is awaited",
+        ("triton-lang/triton#9406",),
+        "Latent: nobody has reported a wrong number. The emulator found it, on Hopper (wgmma) "
+        "and on Blackwell.",
+        "Triton's Gluon tutorial on im2col has one buffer for A and one for B. Its loop starts "
+        "both copies of the next step, waits for them, and only then for the last product.",
+        _stages, instead(_stages, (f"{wait('DONE')}\n{_REFILL}", f"{_REFILL}\n{wait('DONE')}")),
+        _sums_of_a_source, SynchronizationFault, "may still be read by the tensor core unit",
     ),
 ]  # fmt: skip

@@ -50,6 +50,8 @@ class Redirected(TorchFunctionMode):
         if func is torch.device:
             return func(*args, **(kwargs or {}))
         kwargs = {key: _on_host(value) for key, value in (kwargs or {}).items()}
+        if kwargs.get("pin_memory"):
+            kwargs["pin_memory"] = False
         if isinstance(kwargs.get("device"), int):  # a CUDA device by its number
             kwargs["device"] = _HOST
         args = tuple(_on_host(value) for value in args)

@@ -120,10 +120,13 @@ class _Answer:
 
 
 def _fork(machine: Machine, clusters: range, workers: int, progress: _Progress) -> bool:
-    """Run clusters in forks; False if that cannot be done, with nothing changed."""
+    """Run clusters in forks; False if that cannot be done, with nothing changed.
+
+    The first one that finds a fault ends the others.
+    """
     finished = np.frombuffer(mmap.mmap(-1, 8 * workers), np.int64)
     children: dict[int, int] = {}
-    answers = []
+    answers: list[_Answer] = []
     sys.stdout.flush()
     with _shared(machine) as write_back, _reaped(children):
         for number in range(workers):
@@ -131,7 +134,7 @@ def _fork(machine: Machine, clusters: range, workers: int, progress: _Progress) 
             process, reader = _start(machine, clusters[number::workers])
             children[reader] = process
         progress.here()
-        while children:
+        while children and all(each.complete and each.error is None for each in answers):
             for reader in select.select(list(children), [], [], 0.5)[0]:
                 answers.append(_answer(reader))
                 _end(children, reader)
@@ -245,7 +248,7 @@ def _work(machine: Machine, clusters: range, writer: int) -> None:
     finally:
         sys.stdout.flush()
         with os.fdopen(writer, "wb") as out:
-            pickle.dump(answer, out)
+            out.write(pickle.dumps(answer))  # all of it, or nothing
 
 
 def _answer(reader: int) -> _Answer:

@@ -251,6 +251,11 @@ class GlobalOrder:
     def __init__(self, launch: Launch | None, program: Sequence[Instruction] = ()) -> None:
         self._launch = launch
         self._program = program
+        first: dict[object, int] = {}
+        self._copies = {
+            each.line: first.setdefault((each.opcode, each.source or each.line), each.line)
+            for each in program
+        }
         self.warps = 0 if launch is None else -(-launch.threads // WARP_THREADS)
         self.agents_each = agents_of_block(self.warps)
         self.device = 0 if launch is None else launch.device
@@ -303,7 +308,8 @@ class GlobalOrder:
             if shared:
                 self._check_proxy(of, shadow, where, unit, by)
         if of.writable and by.noted and not by.scope:
-            shadow.note(Reads(by.codes(), first, offsets, size, by.line, self.warps))
+            line = self._copies.get(by.line, by.line)
+            shadow.note(Reads(by.codes(), first, offsets, size, line, self.warps))
 
     def write(
         self, of: Allocation, first: int, offsets: Offsets, values: NDArray[np.uint8], by: By
@@ -327,6 +333,10 @@ class GlobalOrder:
             rows = np.repeat(mine, len(where) // len(mine))[:, None]
             scatter(shadow.writer, where, rows, unit)
             scatter(shadow.writer_line, where, by.line, unit)
+            changed = gather(of.data, where, unit) != new
+            if not changed.all():
+                changed |= gather(shadow.changed, where, unit)
+            scatter(shadow.changed, where, changed, unit)
 
     def _check(
         self, of: Allocation, shadow: Shadow, where: Offsets, kept: Codes, unit: int, by: By,
@@ -336,7 +346,8 @@ class GlobalOrder:
 
         Args:
             kept: the accesses, a code for each byte.
-            new: what is written there; who writes what is there already does no harm.
+            new: what is written there; who writes what is there already does no harm, nor who
+                reads where nobody wrote anything else.
         """
         codes = gather(kept, where, unit)
         if not codes.any():
@@ -345,6 +356,8 @@ class GlobalOrder:
         late = by.unordered(codes, agents, self.agents_each)
         if late.any() and new is not None:
             late = late & (gather(of.data, where, unit) != new)
+        if late.any() and new is None:
+            late = late & gather(shadow.changed, where, unit)
         if late.any() and (does, did) != ("written", "written"):
             late = late & ~self._replicas(shadow, where, unit, codes, by, does)
         if not late.any():
@@ -378,9 +391,10 @@ class GlobalOrder:
     def _replicas(
         self, shadow: Shadow, where: Offsets, unit: int, codes: Codes, by: By, does: str
     ) -> NDArray[np.bool_]:
-        """Where a warp reads what another one of its block reads by the same instruction, and
-        writes later. Where a tensor has fewer elements than a block has threads, Triton lets
-        several warps load each, and one of them store: what the others have loaded is not used.
+        """Where a warp reads what another one of its block reads by the same instruction, or by its
+        copy in an unrolled loop, and writes later. Where a tensor has fewer elements than a block
+        has threads, Triton lets several warps load each, and one of them store: what the others
+        have loaded is not used.
         """
         warps, each = self.warps, self.agents_each
         mine = np.repeat(by.codes(), len(where) // len(by.codes()))[:, None]
@@ -391,7 +405,8 @@ class GlobalOrder:
         found &= (codes | mine) & (1 << SCOPE_BITS) - 1 == 0
         needed = warp_bits(codes, warps, each)
         if does == "read":
-            found &= gather(shadow.reader_line, where, unit) == by.line
+            line = self._copies.get(by.line, by.line)
+            found &= gather(shadow.reader_line, where, unit) == line
         else:
             found &= warp_bits(mine, warps, each) != 0
             needed = needed | warp_bits(mine, warps, each)
@@ -518,6 +533,7 @@ class GlobalOrder:
                 mine = np.broadcast_to(reads.codes, len(reads.offsets))
                 mine = np.repeat(mine, len(where) // len(mine))[:, None]
                 late = (codes != 0) & (codes >> CLUSTER_SHIFT != mine >> CLUSTER_SHIFT)
+                late &= gather(shadow.changed, where, unit)
                 if late.any():
                     row, byte = (int(n) for n in np.argwhere(late)[0])
                     at = int(where[row]) + byte

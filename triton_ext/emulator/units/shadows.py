@@ -22,7 +22,7 @@ _NOTED = 1 << 22
 """Rows of reads that an allocation may have noted before they are entered."""
 _MOST_UNIT = 64
 MOST_BYTES = 1 << 28
-"""Size from which on the order of an allocation's accesses is not checked: 32 bytes are kept of
+"""Size from which on the order of an allocation's accesses is not checked: 33 bytes are kept of
 each that is touched."""
 
 
@@ -67,6 +67,7 @@ class Shadow:
         self.reader_line = empty(np.int32)
         # A bit for each warp of the last reader's block that has read by the same instruction.
         self.sharers = empty(np.uint32)
+        self.changed = empty(np.bool_)  # whether a write left another value than was there before
         self.written = self.entered = False
         self.noted: list[Reads] = []
         self.rows = 0
