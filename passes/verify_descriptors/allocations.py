@@ -115,6 +115,3 @@ def _differ(
         f"at {place.first:#x}, {place.size} bytes"
         if place.space == "shared" else f"at column {place.first}, {place.size} columns",
     )  # fmt: skip
-
-
-__all__ = ["compare_places"]

@@ -181,6 +181,3 @@ def compare_transfers(
             assert isinstance(address, int)
             before.append((id(instruction), address - begin))
         findings.proven["transfers of tensor memory"] += 1
-
-
-__all__ = ["Transfer", "compare_transfers", "memory_of", "transfers"]

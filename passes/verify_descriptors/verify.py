@@ -265,6 +265,3 @@ def _render(kernel: str, report: Any, options: VerifyOptions) -> str:
     lines += [f"  not looked at: {count} {name}" for name, count in report["not_looked_at"].items()]
     lines.append(f"  {report['proven_fraction']:.1%} of what was looked at is proven")
     return "\n".join(lines)
-
-
-__all__ = ["VerifyOptions", "verify_descriptors"]

@@ -43,19 +43,6 @@ from triton_ext.render.parts import MMA_ROWS, dump_atom, dump_plane
 from triton_ext.render.scene import FILLS, rendered
 from triton_ext.render.words import by
 
-__all__ = [
-    "banks_html",
-    "descriptor_html",
-    "dump_html",
-    "explore_html",
-    "given_tile",
-    "instruction_descriptor_html",
-    "operand_html",
-    "stacked_atoms",
-    "tma_html",
-    "tmem_html",
-]
-
 VIEWS = {
     "layout": "Layout",
     "banks": "Banks",

@@ -17,19 +17,6 @@ from triton_ext.render.parts import dump_atom, dump_plane, operand_shape
 from triton_ext.render.tensor_memory_picture import fragment_scene, tensor_memory_scene
 from triton_ext.render.tile_picture import tile_scene
 
-__all__ = [
-    "atom_svg",
-    "bank_access_svg",
-    "banks_svg",
-    "descriptor_svg",
-    "dump_svg",
-    "instruction_descriptor_svg",
-    "operand_svg",
-    "tensor_memory_svg",
-    "tile_svg",
-    "transfer_svg",
-]
-
 
 def atom_svg(atom: SwizzleAtom) -> str:
     """A swizzle atom, in logical order beside its lines of shared memory.
