@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from triton_ext.hardware.architecture import WARP_THREADS
-from triton_ext.mlir.module import MlirModule, Operation, Value
+from triton_ext.mlir.module import Operation, Value
 from triton_ext.passes.verify_descriptors.allocations import compare_places
 from triton_ext.passes.verify_descriptors.bytes import expected_bytes
 from triton_ext.passes.verify_descriptors.executions import Block, Execution
@@ -46,7 +46,7 @@ from triton_ext.passes.verify_descriptors.ptx_trace import (
 )
 from triton_ext.passes.verify_descriptors.stores import (
     Move,
-    compare_stores,
+    Stores,
     moves,
     observed,
     unclaimed,
@@ -76,27 +76,6 @@ _OTHERS = (
 )  # fmt: skip
 _CTA_GROUP = re.compile(r"cta_group::\d")
 _HOW_OFTEN = "how often it is executed, for one choice of arguments,"
-
-
-def compare_traces(
-    module: MlirModule,
-    expectations: ModuleExpectations,
-    function: Function,
-    groups: Sequence[Group],
-    matching: Matching,
-    launched: LaunchedWith,
-) -> Findings:
-    """Run both, and compare.
-
-    Args:
-        module: the TTGIR.
-        expectations: what its operations must become.
-        function: the kernel in the PTX.
-        groups: those of its instructions.
-        matching: of the groups that are compared in the text, with the operations, without a fault.
-        launched: what the launch metadata say.
-    """
-    return _Comparison(module, expectations, function, groups, matching, launched).run()
 
 
 @dataclass
@@ -134,16 +113,26 @@ class _Sequence:
     pending: list[Move] = field(default_factory=list)
 
 
-class _Comparison:
+class TraceComparison:
+    """Runs both, and compares.
+
+    Args:
+        expectations: what the operations of a module must become.
+        function: the kernel in the PTX.
+        groups: those of its instructions.
+        matching: of the groups that are compared in the text, with the operations, without a fault.
+        launched: what the launch metadata say.
+    """
+
     def __init__(
         self,
-        module: MlirModule,
         expectations: ModuleExpectations,
         function: Function,
         groups: Sequence[Group],
         matching: Matching,
         launched: LaunchedWith,
     ) -> None:
+        module = expectations.module
         self.module, self.function, self.ctas = module, function, launched.ctas
         self.launched = launched
         self.expected = {id(one.operation): one for one in expectations.found}
@@ -197,6 +186,7 @@ class _Comparison:
                 self.result.differ(None, each, "its CTA group", first, group[0])
 
     def run(self) -> Findings:
+        """What is found, for all choices of arguments."""
         result, traces = self.result, self.traced()
         self.cta_groups()
         if any(trace.end.why is Why.LONG for trace in traces):
@@ -294,7 +284,7 @@ class _Comparison:
                 )
                 self.block = replace(self.block, warp=each.warp, lane=each.lane)
                 if not result.differences:
-                    compare_stores(self.block, result, each.moves, each.thread, last)
+                    Stores(self.block, result, each.moves, each.thread, last).compare()
                 if not result.differences and not each.lane:
                     compare_transfers(self.block, result, each.transfers, each.thread.accesses)
             self.block = replace(self.block, warp=0, lane=0)

@@ -36,7 +36,7 @@ from triton_ext.passes.verify_descriptors.metadata import (
 )
 from triton_ext.passes.verify_descriptors.stores import observed, unclaimed
 from triton_ext.passes.verify_descriptors.tensormaps import type_checks
-from triton_ext.passes.verify_descriptors.traces import compare_traces
+from triton_ext.passes.verify_descriptors.traces import TraceComparison
 from triton_ext.ptx.parse import Instruction
 
 _REPORT_BUG = (
@@ -92,7 +92,8 @@ def verify_descriptors(compilation: Compilation, options: VerifyOptions) -> Outc
     if not diagnostics:
         for function in found:
             if function.kernel.is_entry:
-                traces += compare_traces(module, expectations, function, groups, matching, launched)
+                comparison = TraceComparison(expectations, function, groups, matching, launched)
+                traces += comparison.run()
         looked_at = {id(function.kernel) for function in found}
         for kernel in compilation.ptx.kernels:
             if id(kernel) not in looked_at:
