@@ -27,7 +27,6 @@ import statistics
 import time
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -39,7 +38,7 @@ import torch
 import triton_ext
 from benchmarks import harness, ladder
 from benchmarks.harness import Row, Table
-from benchmarks.matmul import describe
+from benchmarks.matmul import compile_all, describe
 from benchmarks.problems import TYPES, Problem, drawn_problems
 from tests.support import corpus_kernels as corpus  # type: ignore[import-not-found]
 from triton_ext.compat import LAUNCH_OPTIONS
@@ -64,6 +63,8 @@ ROUNDS = 5
 SMS = 132
 LARGEST = 3e11
 MOST_SHARED = 1500
+GPU = SimpleNamespace(multi_processor_count=SMS)
+"""What a launch plan asks of a GPU."""
 CANDIDATES = 4
 """Of a problem of a survey."""
 
@@ -97,12 +98,6 @@ def _split(name: str) -> str:
     return "fit" if zlib.crc32(name.encode()) % 3 == 0 else "test"
 
 
-class _Device:
-    """What a launch plan asks of a GPU."""
-
-    multi_processor_count = SMS
-
-
 def _matmul(problem: Problem, config: MatmulConfig) -> Callable[[str], Launch]:
     def prepare(device: str) -> Launch:
         dtype, (m, n, k) = TYPES[problem.element_type], (problem.m, problem.n, problem.k)
@@ -116,7 +111,7 @@ def _matmul(problem: Problem, config: MatmulConfig) -> Callable[[str], Launch]:
         b = operand(n, k).T if problem.b_major == "K" else operand(k, n)
         c_type = torch.bfloat16 if problem.element_type == "e4m3" else dtype
         c = torch.empty((m, n), dtype=c_type, device=device)
-        plan = launch_plan(config, m, n, k, _Device())
+        plan = launch_plan(config, m, n, k, GPU)
         workspace = torch.zeros(plan.workspace_bytes, dtype=torch.uint8, device=device)
         arguments = launch_arguments(config, plan, a, b, c, workspace=workspace)
         if device == "cpu":
@@ -340,7 +335,7 @@ class _Uncompiled:
 
     def __init__(self, config: MatmulConfig) -> None:
         self._kernel = kernel_for(config)
-        self._options = launch_plan(config, 256, 256, 256, _Device()).options
+        self._options = launch_plan(config, 256, 256, 256, GPU).options
 
     def __getitem__(self, grid: Any) -> Callable[..., None]:
         def launch(*arguments: Any, stream: Any) -> None:
@@ -356,11 +351,10 @@ def record(work: Workload, gpu: str = "H200") -> Timeline:
     Raises:
         EmulationError: it takes longer than two minutes, say.
     """
-    device = SimpleNamespace(multi_processor_count=SMS)
     stream = SimpleNamespace(cuda_stream=0)
     with (
         mock.patch.object(torch, "randn", lambda shape, device: torch.zeros(shape)),
-        mock.patch.object(torch.cuda, "get_device_properties", return_value=device),
+        mock.patch.object(torch.cuda, "get_device_properties", return_value=GPU),
         mock.patch.object(torch.cuda, "current_stream", return_value=stream),
         mock.patch.object(ladder, "compile_matmul", _Uncompiled),
         triton_ext.emulate(
@@ -442,10 +436,6 @@ def _prediction(timeline: Timeline) -> Row:
     }
 
 
-def _compile(config: MatmulConfig) -> None:
-    compile_matmul(config)
-
-
 TABLE = Table(
     ("workload", "<64", "workload"),
     ("family", "<16", "family"),
@@ -460,8 +450,7 @@ def measured(only: str, seconds: float, path: Path | None) -> Iterator[Row]:
     from benchmarks.gpu_state import GpuState
 
     chosen = [work for work in workloads() if only in work.name]
-    with ProcessPoolExecutor() as pool:
-        list(pool.map(_compile, dict.fromkeys(w.config for w in chosen if w.config), chunksize=2))
+    compile_all(dict.fromkeys(work.config for work in chosen if work.config))
     state, begin = GpuState(), time.perf_counter()
     found: list[Row] = []
     for work in chosen:
