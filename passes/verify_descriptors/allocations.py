@@ -11,7 +11,7 @@ from triton_ext.mlir.module import MlirModule, Value
 from triton_ext.passes.verify_descriptors.findings import Findings
 from triton_ext.passes.verify_descriptors.launches import BASES
 from triton_ext.passes.verify_descriptors.mlir_trace import Life
-from triton_ext.passes.verify_descriptors.views import allocation_size, buffer_stride
+from triton_ext.passes.verify_descriptors.tiles import allocation_size, buffer_stride
 from triton_ext.ptx.parse import Instruction
 
 

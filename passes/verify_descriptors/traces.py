@@ -29,7 +29,6 @@ from triton_ext.passes.verify_descriptors.groups import (
 )
 from triton_ext.passes.verify_descriptors.launches import BASES, MOVED, launches, others
 from triton_ext.passes.verify_descriptors.matching import Matching
-from triton_ext.passes.verify_descriptors.metadata import LaunchedWith
 from triton_ext.passes.verify_descriptors.mlir_trace import (
     ExecutedOperation,
     Life,
@@ -51,8 +50,8 @@ from triton_ext.passes.verify_descriptors.stores import (
     observed,
     unclaimed,
 )
-from triton_ext.passes.verify_descriptors.tensormaps import CREATE, is_part
-from triton_ext.passes.verify_descriptors.tiles import shared_encoding
+from triton_ext.passes.verify_descriptors.tensormaps import CREATE, LaunchedWith, is_part
+from triton_ext.passes.verify_descriptors.tiles import shared_encoding, view_offset
 from triton_ext.passes.verify_descriptors.trace_end import Why
 from triton_ext.passes.verify_descriptors.transfers import (
     Transfer,
@@ -60,7 +59,6 @@ from triton_ext.passes.verify_descriptors.transfers import (
     memory_of,
     transfers,
 )
-from triton_ext.passes.verify_descriptors.views import view_offset
 from triton_ext.ptx.parse import Instruction
 
 _PER_OPERATION = 16

@@ -28,14 +28,14 @@ from triton_ext.passes.verify_descriptors.expectations import ModuleExpectations
 from triton_ext.passes.verify_descriptors.findings import Findings
 from triton_ext.passes.verify_descriptors.groups import IN_ORDER, Group, functions
 from triton_ext.passes.verify_descriptors.matching import Matching, match
-from triton_ext.passes.verify_descriptors.metadata import (
+from triton_ext.passes.verify_descriptors.stores import observed, unclaimed
+from triton_ext.passes.verify_descriptors.tensormaps import (
     FieldCheck,
     LaunchedWith,
     launch_checks,
     metadata_checks,
+    type_checks,
 )
-from triton_ext.passes.verify_descriptors.stores import observed, unclaimed
-from triton_ext.passes.verify_descriptors.tensormaps import type_checks
 from triton_ext.passes.verify_descriptors.traces import TraceComparison
 from triton_ext.ptx.parse import Instruction
 
