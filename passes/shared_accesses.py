@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import math
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -156,6 +157,17 @@ def allocated_bytes(memory: MemoryType) -> int:
     buffers = math.prod(memory.allocated[: -len(shape)])
     elements = parsed_encoding(memory.encoding).stored_elements(shape)
     return buffers * elements * memory.element_bitwidth // 8
+
+
+@functools.lru_cache(maxsize=1024)
+def tensor_memory_layout(memory: MemoryType) -> LinearLayout:
+    """The layout of one buffer in tensor memory, or of the one that the value is a part of.
+
+    Raises:
+        LayoutError: another encoding, or no room for it.
+    """
+    encoding = TensorMemoryEncoding.parse(memory.encoding)
+    return encoding.to_linear_layout(memory.allocated[-2:], memory.element_bitwidth)
 
 
 def alignment_of(operation: Operation | None, encoding: Encoding) -> int:
@@ -305,9 +317,10 @@ class TensorAllocation:
 
 
 @functools.lru_cache(maxsize=1024)
-def _derived(
+def layout_operand(
     layout: LinearLayout, bits: int, instruction: tuple[int, int], arch: Architecture, mn_dim: int
 ) -> MmaOperand:
+    """`derive_operand`, its results kept."""
     return derive_operand(layout, bits, instruction, arch=arch, mn_dim=mn_dim)
 
 
@@ -386,7 +399,7 @@ def _mma_use(
     read = _operand_read(layout, bits, mn_dim)
     try:
         instruction = (mma_extent(operation, operand, module), 8 * INSTRUCTION_K_BYTES // bits)
-        derived = _derived(layout, bits, instruction, arch, mn_dim)
+        derived = layout_operand(layout, bits, instruction, arch, mn_dim)
     except LayoutError as error:
         return MmaUse(operation, operand, memory, None, read, str(error))
     return MmaUse(operation, operand, memory, derived, read)
@@ -590,16 +603,12 @@ def tensor_allocations(module: MlirModule) -> list[TensorAllocation]:
         if memory.mnemonic == "tensor_memory_encoding":
             try:
                 encoding = TensorMemoryEncoding.parse(memory.encoding)
-                columns = _columns(encoding, memory)
+                layout = tensor_memory_layout(memory)
+                columns = layout.in_dims["column"] * math.prod(memory.shape[:-2])
             except LayoutError:
                 columns = None
         found.append(TensorAllocation(value, memory, encoding, columns))
     return found
-
-
-def _columns(encoding: TensorMemoryEncoding, memory: MemoryType) -> int:
-    layout = encoding.to_linear_layout(memory.shape[-2:], memory.element_bitwidth)
-    return layout.in_dims["column"] * math.prod(memory.shape[:-2])
 
 
 # ------------------------------------------------------------------------------------ occupancy
@@ -621,6 +630,12 @@ def warps_of(module: MlirModule) -> int:
     """The warps of a block, those of partitions included."""
     attributes = module.attributes
     return int(attributes.get("ttg.total-num-warps", attributes.get("ttg.num-warps", 4)))
+
+
+def partition_warps(operation: Operation) -> list[int]:
+    """The warps of each partition of a ``ttg.warp_specialize`` but the one that it stands in."""
+    words = "".join(token.text for token in operation.tokens)
+    return [int(number) for number in re.findall(r"num_warps\((\d+)\)", words)]
 
 
 def blocks_per_sm(shared: int, warps: int) -> Occupancy:

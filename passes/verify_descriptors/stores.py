@@ -65,7 +65,7 @@ class StorePattern:
 
 @dataclass(frozen=True)
 class Move:
-    """One execution of an operation that stores a tensor in shared memory.
+    """One execution of an operation that moves a tensor to shared memory, to or from tensor memory.
 
     Attributes:
         operation: the operation.

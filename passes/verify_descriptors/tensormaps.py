@@ -23,6 +23,7 @@ from triton_ext.layouts.nvmma_shared import tma_box_shape
 from triton_ext.mlir.arith import integer_constant
 from triton_ext.mlir.module import MlirModule, Operation, Value
 from triton_ext.mlir.types import memory_type
+from triton_ext.passes.shared_accesses import partition_warps
 from triton_ext.passes.verify_descriptors.ptx_trace import ExecutedInstruction
 from triton_ext.passes.verify_descriptors.tiles import is_fp4_padded, shared_encoding
 
@@ -89,7 +90,7 @@ def launch_checks(
     blocks = int(module.attributes.get("ttg.num-ctas", 1))
     partitions = [each for each in module.operations if each.name == "ttg.warp_specialize"]
     told = int(metadata.get("num_warps", warps))
-    most = max((sum(_partition_warps(each)) for each in partitions), default=0)
+    most = max((sum(partition_warps(each)) for each in partitions), default=0)
     needed = range(warps + most, 33) if partitions else range(warps, warps + 1)
     # Idle warps fill the last warpgroup of a kernel with partitions.
     found = [
@@ -107,11 +108,6 @@ def launch_checks(
     for name, fits, is_, must in found:
         difference = f"the launch says {name} = {is_}, but the module needs {must}"
         yield FieldCheck("" if fits else difference)
-
-
-def _partition_warps(operation: Operation) -> list[int]:
-    words = "".join(token.text for token in operation.tokens)
-    return [int(number) for number in re.findall(r"num_warps\((\d+)\)", words)]
 
 
 def metadata_checks(module: MlirModule, metadata: Mapping[str, Any]) -> Iterator[FieldCheck]:
@@ -161,8 +157,7 @@ def needed_fields(module: MlirModule, value: Value) -> dict[str, Any]:
         shape = kind.shape[-encoding.rank :]
         padded = is_fp4_padded(kind.encoding)
         found: dict[str, Any] = {
-            "swizzle": {0: 0, 32: 1, 64: 2, 128: 3}[TensorSwizzle.of_width(
-                encoding.swizzle_byte_width).span],
+            "swizzle": int(TensorSwizzle.of_width(encoding.swizzle_byte_width)),
             "elem_size": max(1, kind.element_bitwidth // 8),
             "fp4_padded": padded,
             "is_im2col": is_im2col,

@@ -10,13 +10,13 @@ import re
 from functools import lru_cache
 
 from triton_ext.hardware.architecture import Architecture
-from triton_ext.hardware.operand import MmaOperand, derive_operand
-from triton_ext.hardware.tensor_memory_encoding import TensorMemoryEncoding
+from triton_ext.hardware.operand import MmaOperand
 from triton_ext.layouts.encodings import NVMMAShared, SharedLinear, parse_encoding
 from triton_ext.layouts.linear_layout import LinearLayout
 from triton_ext.layouts.nvmma_shared import nvmma_shared_to_linear_layout
 from triton_ext.mlir.module import MlirModule, Operation
 from triton_ext.mlir.types import MemoryType
+from triton_ext.passes.shared_accesses import layout_operand, tensor_memory_layout
 from triton_ext.passes.verify_descriptors.expected import NotDerived
 
 shared_encoding = lru_cache(maxsize=1024)(parse_encoding)
@@ -78,14 +78,6 @@ def is_fp4_padded(encoding: str) -> bool:
 def element_bytes(kind: MemoryType) -> int:
     """Bytes of an element in shared memory, without the padding of fp4."""
     return max(1, kind.element_bitwidth // 8)
-
-
-@lru_cache(maxsize=1024)
-def layout_operand(
-    layout: LinearLayout, bits: int, instruction: tuple[int, int], arch: Architecture, mn_dim: int
-) -> MmaOperand:
-    """`derive_operand`, its results kept."""
-    return derive_operand(layout, bits, instruction, arch=arch, mn_dim=mn_dim)
 
 
 def tile_operand(
@@ -163,9 +155,7 @@ def _columns(operation: Operation, source: MemoryType) -> int:
     offset = operation.attributes.get("offset", operation.attributes.get("N"))
     if not isinstance(offset, int) or source.mnemonic != "tensor_memory_encoding":
         raise NotDerived("a part of tensor memory")
-    encoding = TensorMemoryEncoding.parse(source.encoding)
-    layout = encoding.to_linear_layout(source.allocated[-2:], source.element_bitwidth)
-    where = layout.pseudoinvert().apply(dim0=0, dim1=offset)
+    where = tensor_memory_layout(source).pseudoinvert().apply(dim0=0, dim1=offset)
     return int(where["lane"]) << 16 | int(where["column"])
 
 
@@ -177,9 +167,7 @@ def buffer_stride(kind: MemoryType) -> int | None:
     if kind.space == "tensor":
         if kind.mnemonic != "tensor_memory_encoding":
             return None
-        encoding = TensorMemoryEncoding.parse(kind.encoding)
-        layout = encoding.to_linear_layout(kind.allocated[-2:], kind.element_bitwidth)
-        return layout.in_dims["column"]
+        return tensor_memory_layout(kind).in_dims["column"]
     return tile_layout(kind).in_dims.get("offset", 1) * kind.element_bitwidth // 8
 
 

@@ -54,7 +54,6 @@ from triton_ext.passes.verify_descriptors.tensormaps import CREATE, LaunchedWith
 from triton_ext.passes.verify_descriptors.tiles import shared_encoding, view_offset
 from triton_ext.passes.verify_descriptors.trace_end import Why
 from triton_ext.passes.verify_descriptors.transfers import (
-    Transfer,
     compare_transfers,
     memory_of,
     transfers,
@@ -93,7 +92,7 @@ class _Partition:
     thread: ThreadTrace
     warp: int = 0
     lane: int = 0
-    transfers: list[Transfer] = field(default_factory=list)
+    transfers: list[Move] = field(default_factory=list)
 
 
 @dataclass
@@ -515,7 +514,7 @@ class TraceComparison:
                 memory = memory_of(operation)
                 is_new = memory in operation.results
                 address = (memory, 0) if is_new else execution.values.get(memory)
-                result.transfers.append(Transfer(operation, address))
+                result.transfers.append(Move(operation, address, left.at))
             return True
         if one is None:
             is_new = operation.name == "ttg.local_alloc"
