@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -24,6 +23,7 @@ from triton_ext.layouts.linear_layout import powers_below
 from triton_ext.layouts.padded import PaddedShared
 from triton_ext.mlir.arith import integer_constant
 from triton_ext.mlir.module import Location, MlirModule, Operation
+from triton_ext.mlir.operations import subslice_offsets
 from triton_ext.passes.frame.base import Compilation, Diagnostic, Outcome, compiler_pass
 from triton_ext.passes.shared_accesses import (
     BLOCK_GRANULARITY,
@@ -496,9 +496,6 @@ def _is_dealloc(operation: Operation) -> bool:
     return operation.name == "ttg.local_dealloc"
 
 
-_OFFSETS = re.compile(r"ttg\.memdesc_subslice\s+%[\w$.\-#]+\s*\[([\d,\s]*)\]")
-
-
 def _part(use: Operation, module: MlirModule) -> tuple[range, ...] | None:
     """The buffer, or the part of a tile, that a view takes; None if that is not known."""
     memory = module.memory(use.results[0]) if use.results else None
@@ -507,8 +504,7 @@ def _part(use: Operation, module: MlirModule) -> tuple[range, ...] | None:
     if use.name == "ttg.memdesc_index" and len(use.operands) > 1:
         index = integer_constant(use.operands[1])
         return None if index is None else (range(index, index + 1), *map(range, memory.shape))
-    match = _OFFSETS.search(use.text) if use.name == "ttg.memdesc_subslice" else None
-    starts = [int(start) for start in match[1].split(",")] if match else []
+    starts = subslice_offsets(use) if use.name == "ttg.memdesc_subslice" else ()
     if len(starts) != len(memory.shape):
         return None
     return tuple(

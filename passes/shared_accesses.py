@@ -86,7 +86,8 @@ def parsed_encoding(text: str) -> Encoding:
 
 
 @functools.lru_cache(maxsize=1024)
-def _tile_layout(encoding: Encoding, shape: tuple[int, ...]) -> LinearLayout:
+def encoded_layout(encoding: Encoding, shape: tuple[int, ...]) -> LinearLayout:
+    """The layout of a tile, kept."""
     return encoding.to_linear_layout(shape)
 
 
@@ -101,7 +102,7 @@ def tile_layout(memory: MemoryType) -> LinearLayout:
     Raises:
         LayoutError: an encoding that is not supported, or an illegal shape.
     """
-    return _tile_layout(parsed_encoding(memory.encoding), tile_shape(memory))
+    return encoded_layout(parsed_encoding(memory.encoding), tile_shape(memory))
 
 
 @functools.lru_cache(maxsize=1024)
@@ -349,7 +350,7 @@ def operand_layout(memory: MemoryType) -> LinearLayout:
     if isinstance(encoding, NVMMAShared) and encoding.fp4_padded:
         shape = list(memory.shape)
         shape[encoding.contiguous_dim] *= 2
-        layout = _tile_layout(replace(encoding, fp4_padded=False), tuple(shape))
+        layout = encoded_layout(replace(encoding, fp4_padded=False), tuple(shape))
     else:
         layout = part_layout(memory)
     if len(layout.out_dims) != 2 or len(memory.shape) != 2:

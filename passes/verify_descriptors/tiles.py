@@ -6,7 +6,6 @@ its allocation's start.
 
 from __future__ import annotations
 
-import re
 from functools import lru_cache
 
 from triton_ext.hardware.architecture import Architecture
@@ -15,6 +14,7 @@ from triton_ext.layouts.encodings import NVMMAShared, SharedLinear, parse_encodi
 from triton_ext.layouts.linear_layout import LinearLayout
 from triton_ext.layouts.nvmma_shared import nvmma_shared_to_linear_layout
 from triton_ext.mlir.module import MlirModule, Operation
+from triton_ext.mlir.operations import subslice_offsets
 from triton_ext.mlir.types import MemoryType
 from triton_ext.passes.shared_accesses import layout_operand, tensor_memory_layout
 from triton_ext.passes.verify_descriptors.expected import NotDerived
@@ -138,10 +138,9 @@ def view_offset(module: MlirModule, operation: Operation, index: object = None) 
 
 
 def _subslice(operation: Operation, source: MemoryType) -> int:
-    match = re.search(r"\[([\d, ]+)\]", operation.text)
-    if match is None:
+    offsets = subslice_offsets(operation)
+    if not offsets:
         raise NotDerived("offsets that are not printed")
-    offsets = [int(text) for text in match[1].split(",")]
     rank = encoding_rank(source.encoding)
     if is_fp4_padded(source.encoding) or any(offsets[:-rank]):
         raise NotDerived("a part of padded fp4, or of several buffers")
