@@ -128,7 +128,9 @@ class Roles(Statistics):
                     self._roles.setdefault(int(warp), role)
         if opcode.startswith("tcgen05.dealloc"):
             self._columns = max(self._columns, int(cta.tensor_core.memory.allocated.sum()))
-            last = int(np.flatnonzero(cta.shared.writer >= 0)[-1])
+            shared = cta.shared
+            written = shared.written.get(np.arange(len(shared.data)), 1)
+            last = int(np.flatnonzero(written >= 0)[-1])
             self._shared_bytes = max(self._shared_bytes, last + 1 - SHARED_BASE)
 
     def counts(self, sums: int) -> Counts:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
@@ -60,7 +60,8 @@ def measure(name: str, repeats: int) -> Iterator[Row]:
     model, tokens = model.cuda().bfloat16(), tokens.cuda()
     step(model, tokens, backward=True)
     expected = gradient(model).double()
-    sides, chosen, facts = {}, [], {}
+    sides: dict[str, Callable[[bool], Any]] = {}
+    facts: Row = {}
     for side in SIDES:
         built, chosen = compiled(model, tokens, side)  # ours is the last
         sides[side] = partial(step, built, tokens)

@@ -82,7 +82,7 @@ def compared(
     for backward in (False, True):
         times: dict[str, list[float]] = {side: [] for side in sides}
         for repeat in range(repeats + 3):
-            for side in sides if repeat % 2 else reversed(sides):
+            for side in sides if repeat % 2 else reversed([*sides]):
                 torch.cuda.synchronize()
                 start = time.perf_counter()
                 sides[side](backward)
