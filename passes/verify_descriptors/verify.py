@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from triton_ext.mlir.module import Location, Operation
 from triton_ext.passes.frame.base import (
@@ -61,6 +61,8 @@ class VerifyOptions(ReportOptions):
 
     output: str = "none"
     known_faults: str = "error"
+
+    CHOICES: ClassVar = {**ReportOptions.CHOICES, "known_faults": ("error", "warn")}
 
 
 @compiler_pass(
