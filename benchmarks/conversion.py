@@ -72,10 +72,5 @@ def measured() -> Iterator[Row]:
         }
 
 
-def main() -> None:
-    arguments = harness.options(__doc__).parse_args()
-    harness.report("conversion", measured(), TABLE, arguments.json)
-
-
 if __name__ == "__main__":
-    main()
+    harness.main("conversion", __doc__, measured, TABLE)

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import itertools
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -123,13 +122,11 @@ def measure(name: str, repeats: int) -> Iterator[Row]:
 TABLE = Table(("", "", lambda row: " ".join(f"{key} {value}" for key, value in row.items())))
 
 
-def main() -> None:
-    parser = harness.options(__doc__)
-    parser.add_argument("--repeats", type=int, default=20)
-    arguments = parser.parse_args()
-    rows = (measure(name, arguments.repeats) for name in MODELS)
-    harness.report("models", itertools.chain.from_iterable(rows), TABLE, arguments.json)
+def measured(repeats: int) -> Iterator[Row]:
+    """The rows of all models."""
+    for name in MODELS:
+        yield from measure(name, repeats)
 
 
 if __name__ == "__main__":
-    main()
+    harness.main("models", __doc__, measured, TABLE, repeats=20)

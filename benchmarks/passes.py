@@ -176,13 +176,15 @@ TABLE = Table(
 )  # fmt: skip
 
 
-def measured(alone: list[str], rounds: int, to: str) -> Iterator[Row]:
-    """A row for each kernel, architecture and set of passes; compiled to "ptx" or "cubin"."""
+def measured(rounds: int, passes: str, ptx: bool) -> Iterator[Row]:
+    """A row for each kernel, architecture and set of passes; without ptxas if `ptx`."""
+    alone = [name for name in passes.split(",") if name]
     variants: list[tuple[str, ...]] = [(), TOGETHER, *((name,) for name in alone)]
+    to = "ptx" if ptx else "cubin"
     kernels = {"tutorial": compile_tutorial, "gluon": compile_gluon_matmul}
     archs: tuple[Architecture, ...] = (90, 100)
     for (name, kernel), arch in itertools.product(kernels.items(), archs):
-        with up_to_ptx() if to == "ptx" else contextlib.nullcontext():
+        with up_to_ptx() if ptx else contextlib.nullcontext():
             times = measure(kernel(arch), variants, rounds)
         before = [each.processor for each in times[()]]
         for variant, values in times.items():
@@ -199,16 +201,5 @@ def measured(alone: list[str], rounds: int, to: str) -> Iterator[Row]:
             }  # fmt: skip
 
 
-def main() -> None:
-    parser = harness.options(__doc__)
-    parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--passes", default=",".join(ALONE), help="those to measure alone")
-    parser.add_argument("--ptx", action="store_true", help="stop at PTX, without ptxas")
-    arguments = parser.parse_args()
-    alone = [name for name in arguments.passes.split(",") if name]
-    rows = measured(alone, arguments.rounds, "ptx" if arguments.ptx else "cubin")
-    harness.report("passes", rows, TABLE, arguments.json)
-
-
 if __name__ == "__main__":
-    main()
+    harness.main("passes", __doc__, measured, TABLE, rounds=15, passes=",".join(ALONE), ptx=False)
