@@ -16,7 +16,6 @@ import json
 import sys
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -54,42 +53,27 @@ STEPS: dict[str, dict[str, Any]] = {
 }
 
 
-@dataclass(frozen=True)
-class Counts:
-    """What was counted of a step.
+Counts = dict[str, Any]
+"""What was counted of a step:
 
-    Attributes:
-        shared_bytes: shared memory of a block, up to the last byte that is written.
-        tensor_columns: columns of tensor memory of a block.
-        loaded: bytes that TMA copies brought to shared memory of all blocks.
-        loads, stores: TMA copies to shared memory and from it, that were issued.
-        products: ``tcgen05.mma`` instructions.
-        scale_copies: ``tcgen05.cp`` instructions.
-        operand_bytes: bytes of operands that the tensor cores read from shared memory.
-        commits, arrivals, waits: of mbarriers; instructions of warps.
-        instructions: of all warps of a role, for 128x128 sums.
-    """
-
-    shared_bytes: int
-    tensor_columns: int
-    loaded: int
-    loads: int
-    stores: int
-    products: int
-    scale_copies: int
-    operand_bytes: int
-    commits: int
-    arrivals: int
-    waits: int
-    instructions: dict[str, float]
+shared_bytes: shared memory of a block, up to the last byte that is written.
+tensor_columns: columns of tensor memory of a block.
+loaded: bytes that TMA copies brought to shared memory of all blocks.
+loads, stores: TMA copies to shared memory and from it, that were issued.
+products: ``tcgen05.mma`` instructions.
+scale_copies: ``tcgen05.cp`` instructions.
+operand_bytes: bytes of operands that the tensor cores read from shared memory.
+commits, arrivals, waits: of mbarriers; instructions of warps.
+instructions: of all warps of a role, for 128x128 sums.
+"""
 
 
-def _instructions(role: str, row: dict[str, Any]) -> int | str:
+def _instructions(role: str, row: Counts) -> int | str:
     """Those of a role, or that the kernel does not have it."""
     return round(row["instructions"].get(role, 0)) or "-"
 
 
-COLUMNS: dict[str, Callable[[dict[str, Any]], Any]] = {
+COLUMNS: dict[str, Callable[[Counts], Any]] = {
     "shared KiB": lambda row: row["shared_bytes"] // 1024,
     "tensor columns": lambda row: row["tensor_columns"],
     "MiB loaded": lambda row: round(row["loaded"] / 2**20, 2),
@@ -109,7 +93,7 @@ COLUMNS: dict[str, Callable[[dict[str, Any]], Any]] = {
 """Of the tables."""
 
 
-def table(rows: dict[str, dict[str, Any]]) -> str:
+def table(rows: dict[str, Counts]) -> str:
     """Rows of counts, as Markdown."""
     lines = [f"| kernel | {' | '.join(COLUMNS)} |", "| --- |" + " ---: |" * len(COLUMNS)]
     for name, row in rows.items():
@@ -144,7 +128,9 @@ class Roles(Statistics):
                     self._roles.setdefault(int(warp), role)
         if opcode.startswith("tcgen05.dealloc"):
             self._columns = max(self._columns, int(cta.tensor_core.memory.allocated.sum()))
-            last = int(np.flatnonzero(cta.shared.writer >= 0)[-1])
+            shared = cta.shared
+            written = shared.written.get(np.arange(len(shared.data)), 1)
+            last = int(np.flatnonzero(written >= 0)[-1])
             self._shared_bytes = max(self._shared_bytes, last + 1 - SHARED_BASE)
 
     def counts(self, sums: int) -> Counts:
@@ -157,21 +143,22 @@ class Roles(Statistics):
         roles: Counter[str] = Counter()
         for warp, executed in self._by_warp.items():
             roles[self._roles.get(warp, "others")] += executed
-        moved = self.bytes
-        return Counts(
-            self._shared_bytes,
-            self._columns,
-            moved["shared store by TMA"],
-            number("cp.async.bulk.tensor", "mbarrier"),
-            number("cp.async.bulk.tensor", "bulk_group"),
-            number("tcgen05.mma"),
-            number("tcgen05.cp"),
-            sum(n for key, n in moved.items() if "operand" in key),
-            number("tcgen05.commit"),
-            number("mbarrier.arrive"),
-            number("try_wait"),
-            {role: round(n * 128 * 128 / sums, 1) for role, n in sorted(roles.items())},
-        )
+        return {
+            "shared_bytes": self._shared_bytes,
+            "tensor_columns": self._columns,
+            "loaded": self.bytes["shared store by TMA"],
+            "loads": number("cp.async.bulk.tensor", "mbarrier"),
+            "stores": number("cp.async.bulk.tensor", "bulk_group"),
+            "products": number("tcgen05.mma"),
+            "scale_copies": number("tcgen05.cp"),
+            "operand_bytes": sum(n for key, n in self.bytes.items() if "operand" in key),
+            "commits": number("tcgen05.commit"),
+            "arrivals": number("mbarrier.arrive"),
+            "waits": number("try_wait"),
+            "instructions": {
+                role: round(n * 128 * 128 / sums, 1) for role, n in sorted(roles.items())
+            },
+        }
 
 
 def scale_descriptor(config: MatmulConfig, plan: LaunchPlan, name: str, size_k: int) -> Any:
@@ -222,7 +209,7 @@ def main() -> None:
     parser.add_argument("--dsl", default=sys.executable, help="a Python that has the CuTe DSL")
     given = parser.parse_args()
     found: dict[str, Any] = {"size": SIZE}
-    found["steps"] = {name: asdict(count(fields)) for name, fields in STEPS.items()}
+    found["steps"] = {name: count(fields) for name, fields in STEPS.items()}
     print(table(found["steps"]))
     if given.cutlass and given.triton:
         from benchmarks.blackwell_others import side_by_side

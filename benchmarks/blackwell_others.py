@@ -15,7 +15,6 @@ import struct
 import subprocess
 import sys
 import tempfile
-from dataclasses import asdict
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -45,7 +44,7 @@ SCALED = {
 }
 
 
-def side_by_side(cutlass: Path, triton: Path, dsl: str) -> dict[str, dict[str, Any]]:
+def side_by_side(cutlass: Path, triton: Path, dsl: str) -> dict[str, dict[str, Counts]]:
     """Counts by problem and kernel.
 
     Args:
@@ -59,7 +58,7 @@ def side_by_side(cutlass: Path, triton: Path, dsl: str) -> dict[str, dict[str, A
     dense = module_of(triton / GLUON / "03-matmul-multicta.py", folder)
     scaled = module_of(triton / GLUON / "04-2cta-block-scale-matmul.py", folder)
     asked = PAIRS | {"element_type": "fp16", "b_major": "MN", "asked": True}
-    found: dict[str, dict[str, Counts]] = {
+    return {
         "bf16, static": {
             "ours": count(PAIRS), "CuTe DSL, dense_gemm_persistent": nvidia["bf16"],
         },
@@ -75,10 +74,6 @@ def side_by_side(cutlass: Path, triton: Path, dsl: str) -> dict[str, dict[str, A
             for name in SCALED
         },
     }  # fmt: skip
-    return {
-        problem: {name: asdict(row) for name, row in rows.items()}
-        for problem, rows in found.items()
-    }
 
 
 # ----------------------------------------------------------------- NVIDIA's

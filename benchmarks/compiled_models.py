@@ -14,18 +14,17 @@ from __future__ import annotations
 import contextlib
 import copy
 import itertools
-import statistics
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import Any
 
 import torch
 
 import triton_ext
 from benchmarks import harness
-from benchmarks.harness import Row, Table
-from benchmarks.models import MODELS, gradient, made, step
+from benchmarks.harness import Row
+from benchmarks.models import MODELS, TABLE, compared, gradient, made, step
 
 SIDES = ("torch", "ours")
 
@@ -55,43 +54,23 @@ def compiled(model: Any, tokens: torch.Tensor, side: str) -> tuple[Any, list[str
 
 
 def measure(name: str, repeats: int) -> Iterator[Row]:
-    """Two rows, forward and both, of one model."""
+    """The rows of one model."""
     torch.manual_seed(0)
     model, tokens = made(name)
     model, tokens = model.cuda().bfloat16(), tokens.cuda()
     step(model, tokens, backward=True)
     expected = gradient(model).double()
-    models, chosen, losses, differences = {}, {}, {}, {}
+    sides: dict[str, Callable[[bool], Any]] = {}
+    facts: Row = {}
     for side in SIDES:
-        models[side], chosen[side] = compiled(model, tokens, side)
-        losses[side] = step(models[side], tokens, backward=True)
-        difference = gradient(models[side]).double() - expected
-        differences[side] = float(difference.norm() / expected.norm())
-    for backward in (False, True):
-        times: dict[str, list[float]] = {side: [] for side in SIDES}
-        for repeat in range(repeats + 3):
-            for side in SIDES if repeat % 2 else reversed(SIDES):
-                torch.cuda.synchronize()
-                start = time.perf_counter()
-                step(models[side], tokens, backward)
-                torch.cuda.synchronize()
-                if repeat >= 3:
-                    times[side].append((time.perf_counter() - start) * 1e3)
-        medians = {side: statistics.median(values) for side, values in times.items()}
-        yield {
-            "model": name,
-            "step": "forward and backward" if backward else "forward",
-            **{f"{side}_ms": round(value, 3) for side, value in medians.items()},
-            "speedup": round(medians["torch"] / medians["ours"], 3),
-            "chosen": sum(each.startswith("triton_ext") for each in chosen["ours"]),
-            "products": len(chosen["ours"]),
-            "candidates": sorted(set(chosen["ours"])),
-            **{f"{side}_loss": losses[side] for side in SIDES},
-            **{f"{side}_gradient_difference": differences[side] for side in SIDES},
-        }
-
-
-TABLE = Table(("", "", lambda row: " ".join(f"{key} {value}" for key, value in row.items())))
+        built, chosen = compiled(model, tokens, side)  # ours is the last
+        sides[side] = partial(step, built, tokens)
+        facts[f"{side}_loss"] = step(built, tokens, backward=True)
+        difference = gradient(built).double() - expected
+        facts[f"{side}_gradient_difference"] = float(difference.norm() / expected.norm())
+    facts["chosen"] = sum(each.startswith("triton_ext") for each in chosen)
+    facts["products"], facts["candidates"] = len(chosen), sorted(set(chosen))
+    yield from compared(name, sides, repeats, facts)
 
 
 def main() -> None:

@@ -35,18 +35,11 @@ def median_microseconds(function: Callable[[], Any]) -> float:
 def triton_converter() -> Callable[[tuple[int, ...], SharedEncoding], Callable[[], Any]] | None:
     """Makes, for a case, a call of Triton's conversion; None if Triton is not installed."""
     try:
-        from triton._C.libtriton import gluon_ir, ir
+        from triton_ext.layouts.triton.gluon import mlir_context, op_builder, to_gluon
     except ImportError:
         return None
-    from triton.compiler.compiler import make_backend
-
-    from triton_ext.compat import gpu_target
-    from triton_ext.layouts.triton.gluon import to_gluon
-
-    context = ir.context()
-    ir.load_dialects(context)
-    make_backend(gpu_target(100)).load_dialects(context)
-    builder = gluon_ir.GluonOpBuilder(context)
+    context = mlir_context()
+    builder = op_builder(context)
 
     def make(shape: tuple[int, ...], encoding: SharedEncoding) -> Callable[[], Any]:
         attribute = to_gluon(encoding)._to_ir(builder)
@@ -79,10 +72,5 @@ def measured() -> Iterator[Row]:
         }
 
 
-def main() -> None:
-    arguments = harness.options(__doc__).parse_args()
-    harness.report("conversion", measured(), TABLE, arguments.json)
-
-
 if __name__ == "__main__":
-    main()
+    harness.main("conversion", __doc__, measured, TABLE)

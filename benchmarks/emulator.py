@@ -123,7 +123,10 @@ TABLE = Table(
 )
 
 
-def measured(cores: int) -> Iterator[Row]:
+CORES = len(os.sched_getaffinity(0))
+
+
+def measured() -> Iterator[Row]:
     """A row for each shape."""
     build = Path("build/benchmarks")
     build.mkdir(parents=True, exist_ok=True)
@@ -131,9 +134,9 @@ def measured(cores: int) -> Iterator[Row]:
     tutorial.write_text(_TUTORIAL)
     interpreted = _INTERPRETED.format(path=str(tutorial))
     for shape in SHAPES:
-        emulated = measure(shape, _EMULATED, cores)
+        emulated = measure(shape, _EMULATED, CORES)
         alone = measure(shape, _EMULATED, 1)
-        theirs = measure(shape, interpreted, cores, TRITON_INTERPRET="1")
+        theirs = measure(shape, interpreted, CORES, TRITON_INTERPRET="1")
         yield {
             "shape": shape,
             "blocks_of_128": -(-shape[0] // 128) * -(-shape[1] // 128),
@@ -144,12 +147,6 @@ def measured(cores: int) -> Iterator[Row]:
         }
 
 
-def main() -> None:
-    arguments = harness.options(__doc__).parse_args()
-    cores = len(os.sched_getaffinity(0))
-    note = f"{cores} cores; seconds of a call; ratio: emulated / interpreted"
-    harness.report("emulator", measured(cores), TABLE, arguments.json, note)
-
-
 if __name__ == "__main__":
-    main()
+    note = f"{CORES} cores; seconds of a call; ratio: emulated / interpreted"
+    harness.main("emulator", __doc__, measured, TABLE, note)

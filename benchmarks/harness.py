@@ -57,6 +57,31 @@ def options(description: str | None) -> argparse.ArgumentParser:
     return parser
 
 
+def main(
+    benchmark: str,
+    description: str | None,
+    rows: Callable[..., Iterable[Row]],
+    table: Table,
+    note: str = "",
+    **defaults: int | float | str,
+) -> list[Row]:
+    """A benchmark as a command: `report`, with --json and an option for each argument of `rows`.
+
+    Args:
+        rows: measures, and makes the rows.
+        defaults: the arguments and their defaults; False makes a flag.
+    """
+    parser = options(description)
+    for name, default in defaults.items():
+        if default is False:
+            parser.add_argument(f"--{name}", action="store_true")
+        else:
+            parser.add_argument(f"--{name}", type=type(default), default=default)
+    given = vars(parser.parse_args())
+    path = given.pop("json")
+    return report(benchmark, rows(**given), table, path, note)
+
+
 def report(
     benchmark: str,
     rows: Iterable[Row],

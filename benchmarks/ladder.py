@@ -2,8 +2,9 @@
 
     python -m benchmarks.ladder [--size 4096] [--json FILE] [--rounds N]
 
-C = A @ B in bf16, A row-major, B column-major (both K-major), random numbers. Each step adds one
-idea to the one before; the first four are seed 004's. Beside the time: how many TMA copies fetch
+C = A @ B in bf16, A row-major, B column-major (both K-major), random numbers; M, N and K are the
+size, a multiple of 256. Each step adds one idea to the one before; the first four are seed 004's.
+Beside the time: how many TMA copies fetch
 A's and B's tiles for one product of tiles, and how many wavefronts (cycles of shared memory) it
 takes the tensor cores to read 8 rows of 16 bytes of A's tile, as `triton_ext.hardware.banks`
 predicts: 1 where no banks conflict, as in core matrices and under the swizzle; a row-major tile
@@ -270,14 +271,5 @@ def measured(size: int, rounds: int) -> Iterator[Row]:
         }
 
 
-def main() -> None:
-    parser = harness.options(__doc__)
-    parser.add_argument("--size", type=int, default=4096, help="M, N and K; a multiple of 256")
-    parser.add_argument("--rounds", type=int, default=9)
-    arguments = parser.parse_args()
-    rows = measured(arguments.size, arguments.rounds)
-    harness.report("ladder", rows, TABLE, arguments.json)
-
-
 if __name__ == "__main__":
-    main()
+    harness.main("ladder", __doc__, measured, TABLE, size=4096, rounds=9)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -121,13 +122,6 @@ def _tiled(*, swizzle: bool) -> Launch:
     return launch
 
 
-class _Device:
-    """What a launch plan asks of a GPU."""
-
-    def __init__(self, multiprocessors: int) -> None:
-        self.multi_processor_count = multiprocessors
-
-
 def _configured(
     *, persistent: bool = True, accumulators: int | None = None, **fields: object
 ) -> Launch:
@@ -140,7 +134,8 @@ def _configured(
 
     def launch(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> None:
         blocks = GPUS["B200"].multiprocessors if persistent else 1 << 20
-        plan = launch_plan(config, c.shape[0], c.shape[1], a.shape[1], _Device(blocks))
+        gpu = SimpleNamespace(multi_processor_count=blocks)
+        plan = launch_plan(config, c.shape[0], c.shape[1], a.shape[1], gpu)
         arguments = launch_arguments(config, plan, a, b, c)
         by_position, by_name = list(arguments.values())[:3], dict(list(arguments.items())[3:])
         constants = dict(plan.constants)

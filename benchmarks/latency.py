@@ -205,12 +205,5 @@ def measured(repeats: int) -> Iterator[Row]:
             yield from rows_of(title, times, torch_times[title])
 
 
-def main() -> None:
-    parser = harness.options(__doc__)
-    parser.add_argument("--repeats", type=int, default=400)
-    arguments = parser.parse_args()
-    harness.report("latency", measured(arguments.repeats), TABLE, arguments.json)
-
-
 if __name__ == "__main__":
-    main()
+    harness.main("latency", __doc__, measured, TABLE, repeats=400)

@@ -25,7 +25,7 @@ import contextlib
 import math
 import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from typing import Any
 
@@ -388,6 +388,12 @@ TABLE = Table(
 )
 
 
+def compile_all(work: Iterable[MatmulConfig | Compilation]) -> None:
+    """Fill Triton's cache, in several processes."""
+    with ProcessPoolExecutor() as pool:
+        list(pool.map(_compile, work, chunksize=2))
+
+
 def _compile(work: MatmulConfig | Compilation) -> None:
     if isinstance(work, Compilation):
         work.compile()
@@ -430,8 +436,7 @@ def main() -> None:
             dict.fromkeys(problem.config(MULTIPROCESSORS) for problem in chosen)
         )
         work += peers.compilations() if peers else []
-        with ProcessPoolExecutor() as pool:  # fills Triton's cache
-            list(pool.map(_compile, work))
+        compile_all(work)
         print(f"{len(work)} kernels compiled in {time.perf_counter() - start:.1f} s")
         if peers:
             peers.wait()

@@ -539,17 +539,5 @@ def rows(only: str, emulate: bool) -> Iterator[Row]:
         yield runs[0] | {"cycles": statistics.median(run["cycles"] for run in runs)}
 
 
-def main() -> None:
-    parser = harness.options(__doc__)
-    parser.add_argument("--only", default="", help="cases whose name has this")
-    parser.add_argument(
-        "--emulate", action="store_true", help="on the emulated GPU, with few steps"
-    )
-    arguments = parser.parse_args()
-    harness.report(
-        "microbenchmarks", rows(arguments.only, arguments.emulate), TABLE, arguments.json
-    )
-
-
 if __name__ == "__main__":
-    main()
+    harness.main("microbenchmarks", __doc__, rows, TABLE, only="", emulate=False)

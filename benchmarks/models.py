@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import itertools
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -69,51 +69,64 @@ def gradient(model: Any) -> torch.Tensor:
     return torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
 
 
-def measure(name: str, repeats: int) -> Iterator[Row]:
-    """Two rows, forward and both, of the times, losses and gradients of one model."""
-    torch.manual_seed(0)
-    model, tokens = made(name)
-    model, tokens = model.cuda().bfloat16(), tokens.cuda()
-    losses, gradients = {}, {}
-    for side, context in SIDES.items():
-        with context():
-            losses[side] = step(model, tokens, backward=True)
-        gradients[side] = gradient(model)
-    difference = (gradients["drop_in"].double() - gradients["torch"].double()).norm()
-    relative = float(difference / gradients["torch"].double().norm())
-    gradients.clear()
+def compared(
+    name: str, sides: Mapping[str, Callable[[bool], Any]], repeats: int, facts: Row
+) -> Iterator[Row]:
+    """Two rows, forward and both, of one model: medians of whole steps, the sides in turn.
+
+    Args:
+        sides: torch first, then ours; called with whether to go backward, too.
+        facts: what else is written into both rows.
+    """
     for backward in (False, True):
-        times: dict[str, list[float]] = {side: [] for side in SIDES}
+        times: dict[str, list[float]] = {side: [] for side in sides}
         for repeat in range(repeats + 3):
-            for side, context in SIDES.items():
+            for side in sides if repeat % 2 else reversed([*sides]):
                 torch.cuda.synchronize()
                 start = time.perf_counter()
-                with context():
-                    step(model, tokens, backward)
+                sides[side](backward)
                 torch.cuda.synchronize()
                 if repeat >= 3:
                     times[side].append((time.perf_counter() - start) * 1e3)
         medians = {side: statistics.median(values) for side, values in times.items()}
+        theirs, ours = medians.values()
         yield {
             "model": name,
             "step": "forward and backward" if backward else "forward",
             **{f"{side}_ms": round(value, 3) for side, value in medians.items()},
-            "speedup": round(medians["torch"] / medians["drop_in"], 3),
-            **{f"{side}_loss": losses[side] for side in SIDES},
-            "gradient_difference": relative,
+            "speedup": round(theirs / ours, 3),
+            **facts,
         }
+
+
+def measure(name: str, repeats: int) -> Iterator[Row]:
+    """The rows of one model, with its losses, and how far the gradients are apart."""
+    torch.manual_seed(0)
+    model, tokens = made(name)
+    model, tokens = model.cuda().bfloat16(), tokens.cuda()
+
+    def step_in(side: str, backward: bool) -> float:
+        with SIDES[side]():
+            return step(model, tokens, backward)
+
+    losses, gradients = {}, {}
+    for side in SIDES:
+        losses[f"{side}_loss"] = step_in(side, True)
+        gradients[side] = gradient(model).double()
+    difference = (gradients["drop_in"] - gradients["torch"]).norm() / gradients["torch"].norm()
+    facts = {**losses, "gradient_difference": float(difference)}
+    gradients.clear()
+    yield from compared(name, {side: partial(step_in, side) for side in SIDES}, repeats, facts)
 
 
 TABLE = Table(("", "", lambda row: " ".join(f"{key} {value}" for key, value in row.items())))
 
 
-def main() -> None:
-    parser = harness.options(__doc__)
-    parser.add_argument("--repeats", type=int, default=20)
-    arguments = parser.parse_args()
-    rows = (measure(name, arguments.repeats) for name in MODELS)
-    harness.report("models", itertools.chain.from_iterable(rows), TABLE, arguments.json)
+def measured(repeats: int) -> Iterator[Row]:
+    """The rows of all models."""
+    for name in MODELS:
+        yield from measure(name, repeats)
 
 
 if __name__ == "__main__":
-    main()
+    harness.main("models", __doc__, measured, TABLE, repeats=20)

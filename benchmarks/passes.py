@@ -32,15 +32,17 @@ from typing import Any
 
 import triton
 import triton.language as tl
-from triton.compiler import ASTSource
 
 from benchmarks import harness
 from benchmarks.harness import Row, Table
+from tests.support import corpus_kernels as corpus  # type: ignore[import-not-found]
 from triton_ext import passes
-from triton_ext.compat import LAUNCH_OPTIONS, gpu_target
+from triton_ext.compat import compile_kernel
+from triton_ext.hardware.architecture import Architecture
 from triton_ext.kernels.config import MatmulConfig
 from triton_ext.kernels.launch import compile_matmul, kernel_constants
 from triton_ext.passes.frame import hook
+from triton_ext.passes.frame.both_ways import up_to_ptx
 
 TOGETHER = ("verify-descriptors", "check-conversion")
 ALONE = (
@@ -49,77 +51,28 @@ ALONE = (
 )  # fmt: skip
 
 
-@triton.jit
-def tutorial_matmul(
-    a_ptr, b_ptr, c_ptr, m, n, k, a_stride, b_stride, c_stride,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
-):  # fmt: skip
-    """C = A @ B from pointers; tiles in groups of rows, so that they share the L2 cache."""
-    program = tl.program_id(0)
-    tiles_m, tiles_n = tl.cdiv(m, BLOCK_M), tl.cdiv(n, BLOCK_N)
-    group = program // (GROUP_M * tiles_n)
-    rows = tl.minimum(tiles_m - group * GROUP_M, GROUP_M)
-    inside = program % (GROUP_M * tiles_n)
-    tile_m, tile_n = group * GROUP_M + inside % rows, inside // rows
-    at_m = (tile_m * BLOCK_M + tl.arange(0, BLOCK_M)) % m
-    at_n = (tile_n * BLOCK_N + tl.arange(0, BLOCK_N)) % n
-    at_k = tl.arange(0, BLOCK_K)
-    a_ptrs = a_ptr + at_m[:, None] * a_stride + at_k[None, :]
-    b_ptrs = b_ptr + at_k[:, None] * b_stride + at_n[None, :]
-    acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
-    for step in range(tl.cdiv(k, BLOCK_K)):
-        left = k - step * BLOCK_K
-        a = tl.load(a_ptrs, mask=at_k[None, :] < left, other=0.0)
-        b = tl.load(b_ptrs, mask=at_k[:, None] < left, other=0.0)
-        acc = tl.dot(a, b, acc)
-        a_ptrs += BLOCK_K
-        b_ptrs += BLOCK_K * b_stride
-    to_m = tile_m * BLOCK_M + tl.arange(0, BLOCK_M)
-    to_n = tile_n * BLOCK_N + tl.arange(0, BLOCK_N)
-    c_ptrs = c_ptr + to_m[:, None] * c_stride + to_n[None, :]
-    tl.store(c_ptrs, acc.to(tl.float16), mask=(to_m[:, None] < m) & (to_n[None, :] < n))
-
-
-def compile_tutorial(arch: int) -> Callable[[], Any]:
+def compile_tutorial(arch: Architecture) -> Callable[[], Any]:
     """A function that compiles the tutorial matmul."""
-    pointers = dict.fromkeys(("a_ptr", "b_ptr", "c_ptr"), "*fp16")
-    integers = dict.fromkeys(("m", "n", "k", "a_stride", "b_stride", "c_stride"), "i32")
-    constants = {"BLOCK_M": 128, "BLOCK_N": 128, "BLOCK_K": 64, "GROUP_M": 8}
-    signature = {**pointers, **integers, **dict.fromkeys(constants, "constexpr")}
+    kernel = corpus.pointer_matmul
     # What Triton finds out of a launch: pointers and strides are multiples of 16.
-    attributes = {(i,): [["tt.divisibility", 16]] for i in range(len(pointers) + len(integers))}
-    options = {"num_warps": 8, "num_stages": 3, **LAUNCH_OPTIONS}
+    types = dict.fromkeys(("a_ptr", "b_ptr", "c_ptr"), "*fp16") | {"bias_ptr": "*fp32"}
+    types |= dict.fromkeys(("m", "n", "k", "a_m", "b_k", "c_m"), "i32")
+    constants = {
+        "a_k": 1, "b_n": 1, "BM": 128, "BN": 128, "BK": 64, "ACC": tl.float32,
+        "PRECISION": "tf32", "A_IN_REGISTERS": False, "EPILOGUE": "",
+    }  # fmt: skip
+    signature = {name: types.get(name, "constexpr") for name in kernel.arg_names}
+    return lambda: compile_kernel(
+        kernel, signature, constants, target=arch, multiples_of_16=list(types), num_warps=8,
+        num_stages=3,
+    )  # fmt: skip
 
-    def compile_it() -> Any:
-        source = ASTSource(tutorial_matmul, signature, constants, attributes)
-        return triton.compile(source, target=gpu_target(arch), options=options)
 
-    return compile_it
-
-
-def compile_gluon_matmul(arch: int) -> Callable[[], Any]:
+def compile_gluon_matmul(arch: Architecture) -> Callable[[], Any]:
     """A function that compiles this project's matmul."""
     config = MatmulConfig(arch, "fp16")
     constants = kernel_constants(config)
     return lambda: compile_matmul(config, constants)
-
-
-@contextlib.contextmanager
-def no_ptxas() -> Iterator[None]:
-    """Compilations end with PTX; their cubin is empty."""
-    runtime = triton.knobs.runtime
-
-    def hook(*arguments: Any) -> Any:
-        if not arguments:
-            return "no ptxas", "no ptxas"
-        arguments[1]["cubin"] = lambda ptx, metadata: b""
-        return None
-
-    runtime.add_stages_inspection_hook = hook
-    try:
-        yield
-    finally:
-        runtime.add_stages_inspection_hook = None
 
 
 def processor_milliseconds() -> float:
@@ -223,12 +176,15 @@ TABLE = Table(
 )  # fmt: skip
 
 
-def measured(alone: list[str], rounds: int, to: str) -> Iterator[Row]:
-    """A row for each kernel, architecture and set of passes; compiled to "ptx" or "cubin"."""
+def measured(rounds: int, passes: str, ptx: bool) -> Iterator[Row]:
+    """A row for each kernel, architecture and set of passes; without ptxas if `ptx`."""
+    alone = [name for name in passes.split(",") if name]
     variants: list[tuple[str, ...]] = [(), TOGETHER, *((name,) for name in alone)]
+    to = "ptx" if ptx else "cubin"
     kernels = {"tutorial": compile_tutorial, "gluon": compile_gluon_matmul}
-    for (name, kernel), arch in itertools.product(kernels.items(), (90, 100)):
-        with no_ptxas() if to == "ptx" else contextlib.nullcontext():
+    archs: tuple[Architecture, ...] = (90, 100)
+    for (name, kernel), arch in itertools.product(kernels.items(), archs):
+        with up_to_ptx() if ptx else contextlib.nullcontext():
             times = measure(kernel(arch), variants, rounds)
         before = [each.processor for each in times[()]]
         for variant, values in times.items():
@@ -245,16 +201,5 @@ def measured(alone: list[str], rounds: int, to: str) -> Iterator[Row]:
             }  # fmt: skip
 
 
-def main() -> None:
-    parser = harness.options(__doc__)
-    parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--passes", default=",".join(ALONE), help="those to measure alone")
-    parser.add_argument("--ptx", action="store_true", help="stop at PTX, without ptxas")
-    arguments = parser.parse_args()
-    alone = [name for name in arguments.passes.split(",") if name]
-    rows = measured(alone, arguments.rounds, "ptx" if arguments.ptx else "cubin")
-    harness.report("passes", rows, TABLE, arguments.json)
-
-
 if __name__ == "__main__":
-    main()
+    harness.main("passes", __doc__, measured, TABLE, rounds=15, passes=",".join(ALONE), ptx=False)

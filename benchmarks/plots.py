@@ -279,49 +279,32 @@ def draw_bubbles(axes: Any, data: list[tuple[str, str, list[tuple[float, float]]
     axes.tick_params(axis="y", length=0)
 
 
-KINDS: dict[str, list[tuple[str, str, Callable[..., Any], Callable[..., None], Any]]] = {
-    "matmul": [
-        ("ratios", "Device time: a dot a shape", ratio_data, draw_ratios, (8, 3.4)),
-    ],
-    "random": [
-        ("random", "Drawn problems", histogram_data, draw_histogram, (8, 2.8)),
-    ],
-    "peers": [("peers", "Device time, all sides in one run", peers_data, draw_peers, (8, 4))],
-    "ladder": [("ladder", "Step by step", ladder_data, draw_ladder, (8, 3.2))],
-    "timeline": [
-        ("timeline", "Predicted and measured", timeline_data, draw_timeline, (5, 4.4)),
-    ],
-    "distributed": [
-        ("distributed", "Two GPUs", distributed_data, draw_distributed, (9, 4)),
-    ],
-    "bubbles": [
-        (
-            "bubbles",
-            "Predicted: where the tensor cores wait",
-            bubbles_data,
-            draw_bubbles,
-            (8, 2.2),
-        ),
-    ],
-    "latency": [("latency", "Eager latency", latency_data, draw_latency, (8, 3.2))],
-}
-"""Benchmark -> its plots: name, title, rows -> data, what draws them, the size in inches."""
+KINDS: dict[str, tuple[str, str, Callable[..., Any], Callable[..., None], tuple[float, float]]] = {
+    "matmul": ("ratios", "Device time: a dot a shape", ratio_data, draw_ratios, (8, 3.4)),
+    "random": ("random", "Drawn problems", histogram_data, draw_histogram, (8, 2.8)),
+    "peers": ("peers", "Device time, all sides in one run", peers_data, draw_peers, (8, 4)),
+    "ladder": ("ladder", "Step by step", ladder_data, draw_ladder, (8, 3.2)),
+    "timeline": ("timeline", "Predicted and measured", timeline_data, draw_timeline, (5, 4.4)),
+    "distributed": ("distributed", "Two GPUs", distributed_data, draw_distributed, (9, 4)),
+    "bubbles": (
+        "bubbles", "Predicted: where the tensor cores wait", bubbles_data, draw_bubbles, (8, 2.2)
+    ),
+    "latency": ("latency", "Eager latency", latency_data, draw_latency, (8, 3.2)),
+}  # fmt: skip
+"""Benchmark -> its plot: name, title, rows -> data, what draws them, the size in inches."""
 
 
 def plots(results: Path = RESULTS) -> list[Plot]:
     """All that there are results for: ``ratios-h100``, ..."""
     found = []
-    for benchmark, kinds in KINDS.items():
+    for benchmark, (name, title, extract, draw, size) in KINDS.items():
         for path in sorted(results.glob(f"{benchmark}_*.json")):
             document = json.loads(path.read_text())
             gpu = path.stem.removeprefix(f"{benchmark}_")
             measured = document["environment"].get("gpu", gpu.upper())
-            where = f"{measured.removeprefix('NVIDIA ')}"
-            for name, title, extract, draw, size in kinds:
-                data = extract(document["rows"])
-                if data:
-                    title = f"{title} ({where})"
-                    found.append(Plot(f"{name}-{gpu}", title, data, draw, size))
+            if data := extract(document["rows"]):
+                where = measured.removeprefix("NVIDIA ")
+                found.append(Plot(f"{name}-{gpu}", f"{title} ({where})", data, draw, size))
     return found
 
 

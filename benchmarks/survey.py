@@ -11,12 +11,10 @@ from __future__ import annotations
 
 import functools
 import math
-import os
 import statistics
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import fields, replace
 from typing import Any
 
@@ -27,6 +25,7 @@ from benchmarks.harness import Row, Table
 from benchmarks.matmul import (
     INPUT_BYTES,
     checked,
+    compile_all,
     describe,
     kernel_launches,
     torch_launches,
@@ -118,10 +117,6 @@ def described(config: MatmulConfig) -> dict[str, Any]:
     return {n: v for n, d in DEFAULTS.items() if (v := getattr(config, n)) != d}
 
 
-def _compile(config: MatmulConfig) -> None:
-    compile_matmul(config)
-
-
 def rows(work: Sequence[tuple[Problem, list[MatmulConfig]]], seconds: float) -> Iterator[Row]:
     """The measured rows, as long as there is time."""
     begin = time.perf_counter()
@@ -162,8 +157,7 @@ def main() -> None:
         work.append((problem, sides))
     kernels = list(dict.fromkeys(config for _, configs in work for config in configs))
     begin = time.perf_counter()
-    with ProcessPoolExecutor(os.cpu_count()) as pool:
-        list(pool.map(_compile, kernels, chunksize=2))
+    compile_all(kernels)
     print(f"{len(kernels)} kernels compiled in {time.perf_counter() - begin:.0f} s")
     torch.manual_seed(0)
     harness.report("survey", rows(work, arguments.seconds), TABLE, arguments.json)

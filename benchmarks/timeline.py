@@ -27,7 +27,6 @@ import statistics
 import time
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -39,7 +38,7 @@ import torch
 import triton_ext
 from benchmarks import harness, ladder
 from benchmarks.harness import Row, Table
-from benchmarks.matmul import describe
+from benchmarks.matmul import compile_all, describe
 from benchmarks.problems import TYPES, Problem, drawn_problems
 from tests.support import corpus_kernels as corpus  # type: ignore[import-not-found]
 from triton_ext.compat import LAUNCH_OPTIONS
@@ -64,6 +63,8 @@ ROUNDS = 5
 SMS = 132
 LARGEST = 3e11
 MOST_SHARED = 1500
+GPU = SimpleNamespace(multi_processor_count=SMS)
+"""What a launch plan asks of a GPU."""
 CANDIDATES = 4
 """Of a problem of a survey."""
 
@@ -97,12 +98,6 @@ def _split(name: str) -> str:
     return "fit" if zlib.crc32(name.encode()) % 3 == 0 else "test"
 
 
-class _Device:
-    """What a launch plan asks of a GPU."""
-
-    multi_processor_count = SMS
-
-
 def _matmul(problem: Problem, config: MatmulConfig) -> Callable[[str], Launch]:
     def prepare(device: str) -> Launch:
         dtype, (m, n, k) = TYPES[problem.element_type], (problem.m, problem.n, problem.k)
@@ -116,7 +111,7 @@ def _matmul(problem: Problem, config: MatmulConfig) -> Callable[[str], Launch]:
         b = operand(n, k).T if problem.b_major == "K" else operand(k, n)
         c_type = torch.bfloat16 if problem.element_type == "e4m3" else dtype
         c = torch.empty((m, n), dtype=c_type, device=device)
-        plan = launch_plan(config, m, n, k, _Device())
+        plan = launch_plan(config, m, n, k, GPU)
         workspace = torch.zeros(plan.workspace_bytes, dtype=torch.uint8, device=device)
         arguments = launch_arguments(config, plan, a, b, c, workspace=workspace)
         if device == "cpu":
@@ -208,147 +203,98 @@ def ladders() -> Iterator[Workload]:
             yield Workload(name, "ladder", _split(name), prepare, 6 * size * size, seconds)
 
 
-def _tensors(device: str, dtype: torch.dtype, *shapes: tuple[int, ...]) -> list[torch.Tensor]:
-    return [torch.randn(shape, device=device).to(dtype) for shape in shapes]
+def _launched(
+    kernel: Any,
+    grid: tuple[int, ...],
+    tensors: Sequence[tuple[torch.dtype, tuple[int, ...]]],
+    *arguments: Any,
+    **options: int,
+) -> Callable[[str], Launch]:
+    """Prepares launches of a kernel on random tensors of some types and shapes."""
+
+    def prepare(device: str) -> Launch:
+        made = [torch.randn(shape, device=device).to(dtype) for dtype, shape in tensors]
+        return lambda: kernel[grid](*made, *arguments, **options, **LAUNCH_OPTIONS)
+
+    return prepare
 
 
 def _others() -> Iterator[tuple[str, str, Callable[[str], Launch], int, float]]:
-    half = torch.bfloat16
+    """Family, name, what prepares it, bytes and seconds of each kernel that is not a matmul's."""
+    half, single = torch.bfloat16, torch.float32
     for columns, rows, warps in (
         (1000, 4096, 4), (4096, 4096, 4), (4096, 4096, 8), (8192, 2048, 8), (256, 32768, 4),
         (2048, 1024, 4), (12288, 1024, 16), (512, 512, 4),
     ):  # fmt: skip
-        block = 1 << (columns - 1).bit_length()
+        shape, size, block = (rows, columns), 4 * rows * columns, 1 << (columns - 1).bit_length()
         for programs, stages in ((rows, 1), (4 * SMS, 2)):
-
-            def softmax(
-                device: str, shape: Any = (rows, columns), more: Any = (block, stages),
-                programs: int = programs, warps: int = warps,
-            ) -> Launch:  # fmt: skip
-                x, y = _tensors(device, half, shape, shape)
-                return lambda: corpus.softmax_kernel[(programs,)](
-                    x, y, *shape, *more, num_warps=warps, **LAUNCH_OPTIONS
-                )
-
-            size = 4 * rows * columns
             name = f"softmax {rows}x{columns}, {programs} programs, {warps} warps"
+            softmax = _launched(
+                corpus.softmax_kernel, (programs,), [(half, shape)] * 2, *shape, block, stages,
+                num_warps=warps,
+            )  # fmt: skip
             yield "softmax", name, softmax, size, 2e-6 + size / 3e12
-    for rows, columns, block, warps in (
-        (4096, 1024, 1024, 4), (4096, 4096, 4096, 8), (4096, 4096, 1024, 4), (1024, 8192, 2048, 8),
-        (16384, 768, 1024, 4), (512, 12288, 4096, 16),
+    for columns, rows, block, warps in (
+        (1024, 4096, 1024, 4), (4096, 4096, 4096, 8), (4096, 4096, 1024, 4), (8192, 1024, 2048, 8),
+        (768, 16384, 1024, 4), (12288, 512, 4096, 16),
     ):  # fmt: skip
-
-        def norm(
-            device: str, shape: Any = (rows, columns), block: int = block, warps: int = warps
-        ) -> Launch:
-            x, y = _tensors(device, half, shape, shape)
-            w, b = _tensors(device, torch.float32, (shape[1],), (shape[1],))
-            return lambda: corpus.layer_norm_kernel[(shape[0],)](
-                x, w, b, y, shape[1], 1e-5, block, num_warps=warps, **LAUNCH_OPTIONS
-            )
-
-        size = 4 * rows * columns
-        yield (
-            "layer norm",
-            f"layer norm {rows}x{columns} by {block}, {warps} warps",
-            norm,
-            size,
-            (2e-6 + size / 2e12),
-        )
+        size, one, row = 4 * rows * columns, (half, (rows, columns)), (single, (columns,))
+        norm = _launched(
+            corpus.layer_norm_kernel, (rows,), [one, row, row, one], columns, 1e-5, block,
+            num_warps=warps,
+        )  # fmt: skip
+        name = f"layer norm {rows}x{columns} by {block}, {warps} warps"
+        yield "layer norm", name, norm, size, 2e-6 + size / 2e12
     for side, bm, bn, warps in (
         (4096, 64, 64, 4), (4096, 32, 32, 4), (4096, 128, 64, 8), (2048, 64, 64, 4),
         (8192, 64, 64, 8), (1024, 16, 16, 1),
     ):  # fmt: skip
-
-        def transpose(
-            device: str, side: int = side, block: Any = (bm, bn), warps: int = warps
-        ) -> Launch:
-            x, y = _tensors(device, half, (side, side), (side, side))
-            return lambda: corpus.transpose_kernel[(side // block[0], side // block[1])](
-                x, y, side, side, *block, num_warps=warps, **LAUNCH_OPTIONS
-            )
-
         size = 4 * side * side
-        yield (
-            "transpose",
-            f"transpose {side} by {bm}x{bn}, {warps} warps",
-            transpose,
-            size,
-            (2e-6 + size / 2e12),
-        )
-    for count, block, warps in ((1 << 24, 1024, 4), (1 << 22, 4096, 8), (1 << 25, 2048, 4),
-                                (1 << 18, 1024, 4)):  # fmt: skip
-
-        def dropout(
-            device: str, count: int = count, block: int = block, warps: int = warps
-        ) -> Launch:
-            x, y = _tensors(device, torch.float32, (count,), (count,))
-            return lambda: corpus.dropout_kernel[(count // block,)](
-                x, y, count, 0.5, 7, block, num_warps=warps, **LAUNCH_OPTIONS
-            )
-
-        yield (
-            "dropout",
-            f"dropout {count} by {block}, {warps} warps",
-            dropout,
-            8 * count,
-            (2e-6 + 8 * count / 2e12),
-        )
+        transpose = _launched(
+            corpus.transpose_kernel, (side // bm, side // bn), [(half, (side, side))] * 2, side,
+            side, bm, bn, num_warps=warps,
+        )  # fmt: skip
+        name = f"transpose {side} by {bm}x{bn}, {warps} warps"
+        yield "transpose", name, transpose, size, 2e-6 + size / 2e12
+    for count, block, warps in (
+        (1 << 24, 1024, 4), (1 << 22, 4096, 8), (1 << 25, 2048, 4), (1 << 18, 1024, 4)
+    ):  # fmt: skip
+        size, name = 8 * count, f"dropout {count} by {block}, {warps} warps"
+        dropout = _launched(
+            corpus.dropout_kernel, (count // block,), [(single, (count,))] * 2, count, 0.5, 7,
+            block, num_warps=warps,
+        )  # fmt: skip
+        yield "dropout", name, dropout, size, 2e-6 + size / 2e12
     for heads, length, d, bm, bn, causal, warps, stages in (
         (32, 1024, 64, 64, 64, False, 4, 2), (32, 1024, 64, 128, 64, False, 4, 3),
         (32, 2048, 128, 128, 64, False, 8, 2), (32, 2048, 128, 128, 128, False, 8, 2),
         (32, 2048, 64, 128, 64, True, 4, 3), (16, 4096, 128, 128, 64, False, 8, 3),
         (8, 512, 64, 64, 64, False, 4, 2), (64, 1024, 128, 64, 64, True, 4, 2),
     ):  # fmt: skip
-
-        def attention(
-            device: str, shape: Any = (heads, length, d), block: Any = (bm, bn),
-            causal: bool = causal, options: Any = (warps, stages),
-        ) -> Launch:  # fmt: skip
-            q, k, v, o = _tensors(device, half, shape, shape, shape, shape)
-            heads, length, d = shape
-            return lambda: corpus.attention_by_pointers_kernel[(length // block[0], heads)](
-                q, k, v, o, length, corpus.LOG2E / d**0.5, *block, d, causal,
-                num_warps=options[0], num_stages=options[1], **LAUNCH_OPTIONS,
-            )  # fmt: skip
-
-        flops = 4 * heads * length * length * d
+        attention = _launched(
+            corpus.attention_by_pointers_kernel, (length // bm, heads),
+            [(half, (heads, length, d))] * 4, length, corpus.LOG2E / d**0.5, bm, bn, d, causal,
+            num_warps=warps, num_stages=stages,
+        )  # fmt: skip
         name = f"attention {heads}x{length}x{d} by {bm}x{bn}, {warps} warps, {stages} stages"
-        yield (
-            "attention",
-            name + ", causal" * causal,
-            attention,
-            8 * heads * length * d,
-            (5e-6 + flops / 3e14),
-        )
+        seconds = 5e-6 + 4 * heads * length * length * d / 3e14
+        yield "attention", name + ", causal" * causal, attention, 8 * heads * length * d, seconds
     for size, bm, bn, bk, warps, stages in (
         (4096, 128, 128, 64, 4, 3), (4096, 128, 256, 64, 8, 3), (4096, 64, 64, 32, 4, 2),
         (2048, 128, 128, 64, 8, 4), (2048, 64, 128, 64, 4, 3), (1024, 64, 64, 64, 4, 4),
         (8192, 128, 256, 64, 8, 3),
     ):  # fmt: skip
-
-        def tutorial(
-            device: str, size: int = size, block: Any = (bm, bn, bk), options: Any = (warps, stages)
-        ) -> Launch:
-            a, b, c = _tensors(device, torch.float16, *((size, size),) * 3)
-            bias = torch.zeros(size, device=device)
-            grid = (size // block[0] * (size // block[1]),)
-            return lambda: corpus.pointer_matmul[grid](
-                a, b, c, bias, size, size, size, size, 1, size, 1, size, *block,
-                corpus.tl.float32, "tf32", False, "", num_warps=options[0], num_stages=options[1],
-                **LAUNCH_OPTIONS,
-            )  # fmt: skip
-
+        tutorial = _launched(
+            corpus.pointer_matmul, (size // bm * (size // bn),),
+            [*[(torch.float16, (size, size))] * 3, (single, (size,))],
+            size, size, size, size, 1, size, 1, size, bm, bn, bk, corpus.tl.float32, "tf32", False,
+            "", num_warps=warps, num_stages=stages,
+        )  # fmt: skip
         name = f"tutorial matmul {size} by {bm}x{bn}x{bk}, {warps} warps, {stages} stages"
         yield "tutorial matmul", name, tutorial, 6 * size * size, 2e-6 + 2 * size**3 / 4e14
     for programs, block in ((1, 32), (SMS, 128), (8 * SMS, 128), (64 * SMS, 128)):
-
-        def tiny(device: str, programs: int = programs, block: int = block) -> Launch:
-            x, y = _tensors(device, torch.float32, (block,), (block,))
-            return lambda: corpus.dropout_kernel[(programs,)](
-                x, y, 0, 0.5, 7, block, **LAUNCH_OPTIONS
-            )
-
+        tensors = [(single, (block,))] * 2
+        tiny = _launched(corpus.dropout_kernel, (programs,), tensors, 0, 0.5, 7, block)
         yield "launch", f"launch of {programs} blocks", tiny, 8 * block, 2e-6
 
 
@@ -389,7 +335,7 @@ class _Uncompiled:
 
     def __init__(self, config: MatmulConfig) -> None:
         self._kernel = kernel_for(config)
-        self._options = launch_plan(config, 256, 256, 256, _Device()).options
+        self._options = launch_plan(config, 256, 256, 256, GPU).options
 
     def __getitem__(self, grid: Any) -> Callable[..., None]:
         def launch(*arguments: Any, stream: Any) -> None:
@@ -405,11 +351,10 @@ def record(work: Workload, gpu: str = "H200") -> Timeline:
     Raises:
         EmulationError: it takes longer than two minutes, say.
     """
-    device = SimpleNamespace(multi_processor_count=SMS)
     stream = SimpleNamespace(cuda_stream=0)
     with (
         mock.patch.object(torch, "randn", lambda shape, device: torch.zeros(shape)),
-        mock.patch.object(torch.cuda, "get_device_properties", return_value=device),
+        mock.patch.object(torch.cuda, "get_device_properties", return_value=GPU),
         mock.patch.object(torch.cuda, "current_stream", return_value=stream),
         mock.patch.object(ladder, "compile_matmul", _Uncompiled),
         triton_ext.emulate(
@@ -491,10 +436,6 @@ def _prediction(timeline: Timeline) -> Row:
     }
 
 
-def _compile(config: MatmulConfig) -> None:
-    compile_matmul(config)
-
-
 TABLE = Table(
     ("workload", "<64", "workload"),
     ("family", "<16", "family"),
@@ -509,8 +450,7 @@ def measured(only: str, seconds: float, path: Path | None) -> Iterator[Row]:
     from benchmarks.gpu_state import GpuState
 
     chosen = [work for work in workloads() if only in work.name]
-    with ProcessPoolExecutor() as pool:
-        list(pool.map(_compile, dict.fromkeys(w.config for w in chosen if w.config), chunksize=2))
+    compile_all(dict.fromkeys(work.config for work in chosen if work.config))
     state, begin = GpuState(), time.perf_counter()
     found: list[Row] = []
     for work in chosen:

@@ -294,18 +294,13 @@ TABLE = Table(
 )
 
 
-def main() -> None:
-    parser = harness.options(__doc__)
-    parser.add_argument("--repeats", type=int, default=30)
-    arguments = parser.parse_args()
+def measured(repeats: int) -> Iterator[Row]:
+    """A row for each problem and each narrow swizzle of it."""
     torch.manual_seed(0)
-    rows = (
-        measure(problem, swizzle, arguments.repeats)
-        for problem in problems(small=False)
-        for swizzle in problem.swizzles
-    )
-    harness.report("widen_swizzle", rows, TABLE, arguments.json)
+    for problem in problems(small=False):
+        for swizzle in problem.swizzles:
+            yield measure(problem, swizzle, repeats)
 
 
 if __name__ == "__main__":
-    main()
+    harness.main("widen_swizzle", __doc__, measured, TABLE, repeats=30)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -24,6 +23,7 @@ from triton_ext.layouts.linear_layout import powers_below
 from triton_ext.layouts.padded import PaddedShared
 from triton_ext.mlir.arith import integer_constant
 from triton_ext.mlir.module import Location, MlirModule, Operation
+from triton_ext.mlir.operations import subslice_offsets
 from triton_ext.passes.frame.base import Compilation, Diagnostic, Outcome, compiler_pass
 from triton_ext.passes.shared_accesses import (
     BLOCK_GRANULARITY,
@@ -42,6 +42,7 @@ from triton_ext.passes.shared_accesses import (
     tma_boxes,
     warps_of,
 )
+from triton_ext.render.words import by, counted
 
 Kind = Literal[
     "bank-conflict",
@@ -100,14 +101,6 @@ class Finding:
     def diagnostic(self) -> Diagnostic:
         """As a warning."""
         return Diagnostic("warning", f"{self.message} [{self.kind}]", self.help, self.location)
-
-
-def _count(number: int, noun: str, plural: str = "") -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {plural or noun + 's'}"
-
-
-def _by(shape: Sequence[int]) -> str:
-    return "x".join(map(str, shape))
 
 
 # ------------------------------------------------------------------------- what would be better
@@ -259,7 +252,7 @@ def _conflicts(
         yield Finding(
             "bank-conflict",
             allocation.name,
-            f"{move.degree}-way bank conflict {verb} {_by(use.tensor.shape)}"
+            f"{move.degree}-way bank conflict {verb} {by(use.tensor.shape)}"
             f" {use.tensor.element}: {move.mnemonic}, {move.pattern.wavefronts} wavefronts where"
             f" {move.pattern.ideal_wavefronts} would do",
             encoding or _better_registers(use, move, kernel),
@@ -280,7 +273,7 @@ def _better_encoding(allocation: SharedAllocation, kernel: Compilation) -> str:
     if allocation.copies and isinstance(best[1], NVMMAShared):
         boxes = _boxes(allocation.copies, best[1])
         now = sum(copy.boxes for copy in allocation.copies)
-        said += f", and {_count(boxes or 0, 'TMA box', 'TMA boxes')} instead of {now}"
+        said += f", and {counted(boxes or 0, 'TMA box', 'TMA boxes')} instead of {now}"
     return said
 
 
@@ -377,8 +370,8 @@ class _Change:
             copy = max(copies, key=lambda each: each.boxes)
             box, boxes, size = tma_boxes(self.encoding, copy.memory.shape, copy.direction)
             said.append(
-                f"each TMA {copy.direction} takes {_count(boxes, 'box', 'boxes')} of {_by(box)}"
-                f" ({size} bytes) instead of {copy.boxes} of {_by(copy.box or ())}"
+                f"each TMA {copy.direction} takes {counted(boxes, 'box', 'boxes')} of {by(box)}"
+                f" ({size} bytes) instead of {copy.boxes} of {by(copy.box or ())}"
                 f" ({copy.box_bytes} bytes)"
             )
         if self.wavefronts[1] < self.wavefronts[0]:
@@ -435,7 +428,7 @@ def _swizzles(allocation: SharedAllocation, kernel: Compilation) -> Iterator[Fin
         yield Finding(
             "unswizzled-operand",
             allocation.name,
-            f"operand {use.operand} of the MMA, {_by(shape)} {allocation.memory.element}, has no"
+            f"operand {use.operand} of the MMA, {by(shape)} {allocation.memory.element}, has no"
             f" swizzle, and its rows of {row} bytes allow {most} bytes: {why}",
             f"use a swizzle of {most} bytes, {widest}{then}",
             (unread or [use])[0].operation.location,
@@ -444,7 +437,7 @@ def _swizzles(allocation: SharedAllocation, kernel: Compilation) -> Iterator[Fin
         yield Finding(
             "narrow-swizzle",
             allocation.name,
-            f"{allocation.name}, {_by(shape)} {allocation.memory.element}, has"
+            f"{allocation.name}, {by(shape)} {allocation.memory.element}, has"
             f" {f'a swizzle of {width} bytes' if width else 'no swizzle'}, and its rows of {row}"
             f" bytes allow {most}",
             f"use {widest}, or the pass widen-swizzle{then}",
@@ -457,8 +450,8 @@ def _swizzles(allocation: SharedAllocation, kernel: Compilation) -> Iterator[Fin
             yield Finding(
                 "several-boxes",
                 allocation.name,
-                f"the TMA {copy.direction} of {_by(copy.memory.shape)} {copy.memory.element} takes"
-                f" {copy.boxes} boxes of {_by(copy.box or ())} ({copy.box_bytes} bytes each),"
+                f"the TMA {copy.direction} of {by(copy.memory.shape)} {copy.memory.element} takes"
+                f" {copy.boxes} boxes of {by(copy.box or ())} ({copy.box_bytes} bytes each),"
                 " because of a swizzle that no MMA needs",
                 f"without a swizzle (in Gluon, {plain.encoding}) {plain.effect(allocation.copies)}",
                 copy.operation.location,
@@ -503,9 +496,6 @@ def _is_dealloc(operation: Operation) -> bool:
     return operation.name == "ttg.local_dealloc"
 
 
-_OFFSETS = re.compile(r"ttg\.memdesc_subslice\s+%[\w$.\-#]+\s*\[([\d,\s]*)\]")
-
-
 def _part(use: Operation, module: MlirModule) -> tuple[range, ...] | None:
     """The buffer, or the part of a tile, that a view takes; None if that is not known."""
     memory = module.memory(use.results[0]) if use.results else None
@@ -514,8 +504,7 @@ def _part(use: Operation, module: MlirModule) -> tuple[range, ...] | None:
     if use.name == "ttg.memdesc_index" and len(use.operands) > 1:
         index = integer_constant(use.operands[1])
         return None if index is None else (range(index, index + 1), *map(range, memory.shape))
-    match = _OFFSETS.search(use.text) if use.name == "ttg.memdesc_subslice" else None
-    starts = [int(start) for start in match[1].split(",")] if match else []
+    starts = subslice_offsets(use) if use.name == "ttg.memdesc_subslice" else ()
     if len(starts) != len(memory.shape):
         return None
     return tuple(
@@ -556,7 +545,7 @@ def _idle(allocation: SharedAllocation, module: MlirModule) -> Iterator[Finding]
         buffers = sorted({part[0].start for part in parts})
         what = f"of its {shape[0]} buffers, {_list(buffers)} alone"
     else:
-        what = f"of its {_by(shape)} elements, {used} alone"
+        what = f"of its {by(shape)} elements, {used} alone"
     idle = allocation.bytes * (math.prod(shape) - used) // math.prod(shape)
     if idle:
         yield Finding(
@@ -631,7 +620,7 @@ def _limits(
         yield Finding(
             "blocks-per-sm",
             name,
-            f"{shared} bytes of shared memory leave room for {_count(fit.by_shared, 'block')} on a"
+            f"{shared} bytes of shared memory leave room for {counted(fit.by_shared, 'block')} on a"
             f" multiprocessor; with {excess} bytes less there is room for {more} (registers"
             " permitting)",
             f"save {excess} bytes; {owner}",

@@ -46,7 +46,7 @@ class LayoutReportOptions(ReportOptions):
 
     ptx: bool = True
 
-    FORMATS: ClassVar[tuple[str, ...]] = ("text", "json", "html")
+    CHOICES: ClassVar = {"format": ("text", "json", "html")}
 
 
 # --------------------------------------------------------------------------------- the report

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import math
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -85,7 +86,8 @@ def parsed_encoding(text: str) -> Encoding:
 
 
 @functools.lru_cache(maxsize=1024)
-def _tile_layout(encoding: Encoding, shape: tuple[int, ...]) -> LinearLayout:
+def encoded_layout(encoding: Encoding, shape: tuple[int, ...]) -> LinearLayout:
+    """The layout of a tile, kept."""
     return encoding.to_linear_layout(shape)
 
 
@@ -100,7 +102,7 @@ def tile_layout(memory: MemoryType) -> LinearLayout:
     Raises:
         LayoutError: an encoding that is not supported, or an illegal shape.
     """
-    return _tile_layout(parsed_encoding(memory.encoding), tile_shape(memory))
+    return encoded_layout(parsed_encoding(memory.encoding), tile_shape(memory))
 
 
 @functools.lru_cache(maxsize=1024)
@@ -156,6 +158,17 @@ def allocated_bytes(memory: MemoryType) -> int:
     buffers = math.prod(memory.allocated[: -len(shape)])
     elements = parsed_encoding(memory.encoding).stored_elements(shape)
     return buffers * elements * memory.element_bitwidth // 8
+
+
+@functools.lru_cache(maxsize=1024)
+def tensor_memory_layout(memory: MemoryType) -> LinearLayout:
+    """The layout of one buffer in tensor memory, or of the one that the value is a part of.
+
+    Raises:
+        LayoutError: another encoding, or no room for it.
+    """
+    encoding = TensorMemoryEncoding.parse(memory.encoding)
+    return encoding.to_linear_layout(memory.allocated[-2:], memory.element_bitwidth)
 
 
 def alignment_of(operation: Operation | None, encoding: Encoding) -> int:
@@ -305,9 +318,10 @@ class TensorAllocation:
 
 
 @functools.lru_cache(maxsize=1024)
-def _derived(
+def layout_operand(
     layout: LinearLayout, bits: int, instruction: tuple[int, int], arch: Architecture, mn_dim: int
 ) -> MmaOperand:
+    """`derive_operand`, its results kept."""
     return derive_operand(layout, bits, instruction, arch=arch, mn_dim=mn_dim)
 
 
@@ -336,7 +350,7 @@ def operand_layout(memory: MemoryType) -> LinearLayout:
     if isinstance(encoding, NVMMAShared) and encoding.fp4_padded:
         shape = list(memory.shape)
         shape[encoding.contiguous_dim] *= 2
-        layout = _tile_layout(replace(encoding, fp4_padded=False), tuple(shape))
+        layout = encoded_layout(replace(encoding, fp4_padded=False), tuple(shape))
     else:
         layout = part_layout(memory)
     if len(layout.out_dims) != 2 or len(memory.shape) != 2:
@@ -386,7 +400,7 @@ def _mma_use(
     read = _operand_read(layout, bits, mn_dim)
     try:
         instruction = (mma_extent(operation, operand, module), 8 * INSTRUCTION_K_BYTES // bits)
-        derived = _derived(layout, bits, instruction, arch, mn_dim)
+        derived = layout_operand(layout, bits, instruction, arch, mn_dim)
     except LayoutError as error:
         return MmaUse(operation, operand, memory, None, read, str(error))
     return MmaUse(operation, operand, memory, derived, read)
@@ -590,16 +604,12 @@ def tensor_allocations(module: MlirModule) -> list[TensorAllocation]:
         if memory.mnemonic == "tensor_memory_encoding":
             try:
                 encoding = TensorMemoryEncoding.parse(memory.encoding)
-                columns = _columns(encoding, memory)
+                layout = tensor_memory_layout(memory)
+                columns = layout.in_dims["column"] * math.prod(memory.shape[:-2])
             except LayoutError:
                 columns = None
         found.append(TensorAllocation(value, memory, encoding, columns))
     return found
-
-
-def _columns(encoding: TensorMemoryEncoding, memory: MemoryType) -> int:
-    layout = encoding.to_linear_layout(memory.shape[-2:], memory.element_bitwidth)
-    return layout.in_dims["column"] * math.prod(memory.shape[:-2])
 
 
 # ------------------------------------------------------------------------------------ occupancy
@@ -621,6 +631,12 @@ def warps_of(module: MlirModule) -> int:
     """The warps of a block, those of partitions included."""
     attributes = module.attributes
     return int(attributes.get("ttg.total-num-warps", attributes.get("ttg.num-warps", 4)))
+
+
+def partition_warps(operation: Operation) -> list[int]:
+    """The warps of each partition of a ``ttg.warp_specialize`` but the one that it stands in."""
+    words = "".join(token.text for token in operation.tokens)
+    return [int(number) for number in re.findall(r"num_warps\((\d+)\)", words)]
 
 
 def blocks_per_sm(shared: int, warps: int) -> Occupancy:

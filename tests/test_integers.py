@@ -17,7 +17,7 @@ from triton_ext.integers import (
     on_numbers,
     signed,
 )
-from triton_ext.passes.verify_descriptors.sums import LinearSum, SumDomain
+from triton_ext.passes.verify_descriptors.mlir_scalars import LinearSum, SumDomain
 from triton_ext.ptx.integer_operations import integer_operation
 from triton_ext.ptx.known_bits import KNOWN_BITS, Bits
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+import sys
 from pathlib import Path
 from typing import BinaryIO
 
@@ -26,6 +27,11 @@ def read_file(path: str | Path, limit: int) -> bytes:
             rule = "must be a regular file; what a pipe says can be given on stdin, as -"
             raise LayoutError("file", str(path), rule)
         return read_stream(file, limit, str(path))
+
+
+def read_input(name: str, limit: int) -> bytes:
+    """As `read_file`; ``-`` is stdin."""
+    return read_stream(sys.stdin.buffer, limit) if name == "-" else read_file(name, limit)
 
 
 def read_stream(stream: BinaryIO, limit: int, name: str = "stdin") -> bytes:

@@ -164,11 +164,13 @@ class ReportOptions:
     format: str = "text"
     output: str = "-"
 
-    FORMATS: ClassVar[tuple[str, ...]] = ("text", "json")
+    CHOICES: ClassVar[Mapping[str, tuple[str, ...]]] = {"format": ("text", "json")}
+    """The legal values of options that are words."""
 
     def __post_init__(self) -> None:
-        if self.format not in self.FORMATS:
-            raise LayoutError("format", self.format, f"must be one of {', '.join(self.FORMATS)}")
+        for name, legal in self.CHOICES.items():
+            if getattr(self, name) not in legal:
+                raise LayoutError(name, getattr(self, name), f"must be one of {', '.join(legal)}")
 
 
 Run = Callable[[Compilation, Any], "Outcome | None"]

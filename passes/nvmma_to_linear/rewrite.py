@@ -19,7 +19,6 @@ from collections.abc import Iterator, Set
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from triton_ext.errors import LayoutError
 from triton_ext.mlir.edits import Edits
 from triton_ext.mlir.module import MlirModule, Operation, Value
 from triton_ext.mlir.printed_types import PrintedType, printed_memory_types, with_encoding
@@ -46,12 +45,7 @@ class NvmmaToLinearOptions(ReportOptions):
 
     scope: str = "operands"
 
-    SCOPES: ClassVar[tuple[str, ...]] = ("operands", "all")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.scope not in self.SCOPES:
-            raise LayoutError("scope", self.scope, f"must be one of {', '.join(self.SCOPES)}")
+    CHOICES: ClassVar = {**ReportOptions.CHOICES, "scope": ("operands", "all")}
 
 
 def _ambiguous(module: MlirModule, values: Set[Value]) -> Iterator[tuple[Operation, PrintedType]]:

@@ -11,7 +11,7 @@ from triton_ext.mlir.module import MlirModule, Value
 from triton_ext.passes.verify_descriptors.findings import Findings
 from triton_ext.passes.verify_descriptors.launches import BASES
 from triton_ext.passes.verify_descriptors.mlir_trace import Life
-from triton_ext.passes.verify_descriptors.views import allocation_size, buffer_stride
+from triton_ext.passes.verify_descriptors.tiles import allocation_size, buffer_stride
 from triton_ext.ptx.parse import Instruction
 
 
@@ -115,6 +115,3 @@ def _differ(
         f"at {place.first:#x}, {place.size} bytes"
         if place.space == "shared" else f"at column {place.first}, {place.size} columns",
     )  # fmt: skip
-
-
-__all__ = ["compare_places"]

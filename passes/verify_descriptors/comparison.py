@@ -419,11 +419,3 @@ def grouped(differences: Sequence[Difference]) -> Iterator[tuple[Difference, int
         if difference.field not in seen:
             seen.add(difference.field)
             yield difference, counts[difference.field]
-
-
-__all__ = [
-    "Comparison",
-    "Difference",
-    "compare",
-    "grouped",
-]

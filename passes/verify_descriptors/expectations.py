@@ -6,7 +6,6 @@ emits them. Descriptors, advances and boxes are derived from the layouts by `tri
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cached_property
@@ -15,6 +14,7 @@ from triton_ext.errors import LayoutError
 from triton_ext.hardware.architecture import Architecture
 from triton_ext.mlir.memory_flow import forwarded_sources
 from triton_ext.mlir.module import MlirModule, Operation, Value
+from triton_ext.passes.shared_accesses import partition_warps
 from triton_ext.passes.verify_descriptors import expected_copies, expected_products
 from triton_ext.passes.verify_descriptors.expected import (
     Expected,
@@ -132,7 +132,6 @@ class ModuleExpectations:
             if parent.name == "ttg.warp_specialize" and around.block is not None:
                 index = parent.regions.index(around.block.region)
                 if index:
-                    words = "".join(token.text for token in parent.tokens)
-                    return int(re.findall(r"num_warps\((\d+)\)", words)[index - 1])
+                    return partition_warps(parent)[index - 1]
             around = parent
         return int(self.module.attributes.get("ttg.num-warps", 4))

@@ -115,32 +115,23 @@ def _rows(
 
 
 def expect(lowering: Lowering, operation: Operation) -> Expected:
-    """``barrier_expect``: the number of bytes stands behind a comma."""
-    numbers = [
-        int(token.text)
-        for before, token in itertools.pairwise(operation.tokens)
-        if token.kind == "number" and before.text == ","
-    ]
-    if not numbers:
+    """``barrier_expect``."""
+    size = _number(operation)
+    if size is None:
         raise NotDerived("the number of bytes is not printed")
     return Expected(
         operation, "expect", opcode=r"mbarrier\.arrive\.expect_tx\.shared::(cta|cluster)\.b64",
-        barrier=operation.operands[0], bytes=numbers[0],
+        barrier=operation.operands[0], bytes=size,
     )  # fmt: skip
 
 
 def barrier(kind: str) -> Callable[[Lowering, Operation], Expected]:
-    """Operations on an mbarrier alone; the number of arrivals stands behind a comma."""
+    """Operations on an mbarrier alone, with a number of arrivals."""
 
     def rule(lowering: Lowering, operation: Operation) -> Expected:
-        numbers = [
-            int(token.text)
-            for before, token in itertools.pairwise(operation.tokens)
-            if token.kind == "number" and before.text == ","
-        ]
         return Expected(
             operation, kind, barrier=operation.operands[0],
-            number=numbers[0] if numbers and kind != "wait" else None,
+            number=None if kind == "wait" else _number(operation),
             phase=operation.operands[1] if kind == "wait" else None,
         )  # fmt: skip
 
@@ -150,6 +141,18 @@ def barrier(kind: str) -> Callable[[Lowering, Operation], Expected]:
 def store_wait(lowering: Lowering, operation: Operation) -> Expected:
     """``async_tma_store_wait``."""
     return Expected(operation, "store wait", number=int(operation.attributes.get("pendings", 0)))
+
+
+def _number(operation: Operation) -> int | None:
+    """The first number behind a comma."""
+    return next(
+        (
+            int(token.text)
+            for before, token in itertools.pairwise(operation.tokens)
+            if token.kind == "number" and before.text == ","
+        ),
+        None,
+    )
 
 
 def _coordinates(operation: Operation) -> tuple[Value, ...]:

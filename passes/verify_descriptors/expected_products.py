@@ -10,7 +10,6 @@ import itertools
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from functools import lru_cache
 
 from triton_ext.errors import LayoutError
 from triton_ext.hardware.instruction_descriptor import KINDS, InstructionDescriptor
@@ -21,10 +20,10 @@ from triton_ext.hardware.tensor_memory_encoding import TensorMemoryEncoding
 from triton_ext.hardware.tensor_memory_scales import ScaleFactors, scale_vector
 from triton_ext.layouts.attributes import parse_attribute
 from triton_ext.layouts.encodings import CHUNK_BYTES
-from triton_ext.layouts.linear_layout import LinearLayout
 from triton_ext.mlir.arith import constant, integer_constant
 from triton_ext.mlir.module import MlirModule, Operation, Value
 from triton_ext.mlir.types import MemoryType, TensorType, tensor_type
+from triton_ext.passes.shared_accesses import layout_operand, tensor_memory_layout
 from triton_ext.passes.verify_descriptors.expected import (
     Expected,
     ExpectedMatrix,
@@ -35,7 +34,6 @@ from triton_ext.passes.verify_descriptors.expected import (
 )
 from triton_ext.passes.verify_descriptors.tiles import (
     is_fp4_padded,
-    layout_operand,
     per_cta,
     tile_layout,
     tile_operand,
@@ -293,12 +291,11 @@ def _tcgen05_tiles(
     reps = rows // m, columns // n, per_cta(b_kind)[0] // b_k
     a_operand, a_offsets = None, {}
     if a_kind.space == "tensor":
-        a_encoding = TensorMemoryEncoding.parse(a_kind.encoding)
-        a_offsets = _tensor_memory_offsets(a_kind, a_encoding, m, a_k, reps[0], reps[2])
+        a_offsets = _tensor_memory_offsets(a_kind, m, a_k, reps[0], reps[2])
     else:
         a_operand = tile_operand(a_kind, (m, _in_bytes(a_kind, a_k)), lowering.arch, 0)
     b_operand = tile_operand(b_kind, (n // group, _in_bytes(b_kind, b_k)), lowering.arch, 1)
-    d_offsets = _tensor_memory_offsets(d_kind, encoding, m, n, reps[0], reps[1])
+    d_offsets = _tensor_memory_offsets(d_kind, m, n, reps[0], reps[1])
     return _Tiles(m, n, reps, a, b, d, a_operand, b_operand, a_offsets, d_offsets)
 
 
@@ -363,7 +360,7 @@ def _matrix_copies(
     rows, columns = per_cta(kind)
     if rows != 128 or encoding.block_m != 128 or encoding.col_stride != 1:
         raise NotDerived("a copy to tensor memory of other than 128 lanes")
-    offsets = _tensor_memory_offsets(to, encoding, 128, 1, 1, columns)
+    offsets = _tensor_memory_offsets(to, 128, 1, 1, columns)
     for width in (256, 128):
         step = width // bits
         if columns < step or any(
@@ -412,13 +409,6 @@ def _in_bytes(kind: MemoryType, k: int) -> int:
     return 2 * k if is_fp4_padded(kind.encoding) else k
 
 
-@lru_cache(maxsize=256)
-def _tensor_memory_layout(
-    shape: tuple[int, ...], encoding: TensorMemoryEncoding, bits: int
-) -> LinearLayout:
-    return encoding.to_linear_layout(shape, bits)
-
-
 def _tensor_memory_per_cta(kind: MemoryType, encoding: TensorMemoryEncoding) -> tuple[int, int]:
     rows, columns = kind.shape[-2:]
     for basis in encoding.cga_layout:
@@ -428,16 +418,10 @@ def _tensor_memory_per_cta(kind: MemoryType, encoding: TensorMemoryEncoding) -> 
 
 
 def _tensor_memory_offsets(
-    kind: MemoryType,
-    encoding: TensorMemoryEncoding,
-    rows: int,
-    columns: int,
-    row_count: int,
-    column_count: int,
+    kind: MemoryType, rows: int, columns: int, row_count: int, column_count: int
 ) -> dict[tuple[int, int], int]:
     """lane << 16 | column of each instruction's part, by the indices along both dimensions."""
-    layout = _tensor_memory_layout(kind.allocated[-2:], encoding, kind.element_bitwidth)
-    inverse = layout.pseudoinvert()
+    inverse = tensor_memory_layout(kind).pseudoinvert()
     found = {}
     for i, j in itertools.product(range(row_count), range(column_count)):
         where = inverse.apply(dim0=i * rows, dim1=j * columns)

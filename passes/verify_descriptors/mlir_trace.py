@@ -326,48 +326,34 @@ class ModuleTracer:
         else:
             known[result] = self._computed(operation, operands)
 
-    def _elements(self, value: Value, known: Mapping[Value, RunValue]) -> list[int | None]:
+    def _elements(self, tensor: Value, known: Mapping[Value, RunValue]) -> list[int | None]:
         """The elements of a one-dimensional tensor of integers."""
-        length = _length(value) or 0
         seen: dict[tuple[Value, int], RunValue] = {}
-        found = (self._element(value, i, known, seen, 0) for i in range(length))
+
+        def element(value: Value, index: int, depth: int) -> RunValue:
+            """One element, from the operations that it comes from."""
+            if not (value.type or "").startswith("tensor<"):
+                return known.get(value)
+            operation = value.definition
+            if operation is None or not _is_list(value) or depth > _MAX_DEPTH:
+                return None
+            if (value, index) not in seen:
+                seen[value, index] = None
+                seen[value, index] = result(operation, index, depth + 1)
+            return seen[value, index]
+
+        def result(operation: Operation, index: int, depth: int) -> RunValue:
+            if operation.name == "tt.make_range":
+                return int(operation.attributes.get("start", 0)) + index
+            if operation.name == "arith.constant":
+                return integer_constant(operation.results[0])
+            operands = [element(each, index, depth) for each in operation.operands]
+            if operation.name in _SAME_ELEMENTS:
+                return operands[0]
+            return self._computed(operation, operands)
+
+        found = (element(tensor, i, 0) for i in range(_length(tensor) or 0))
         return [number if isinstance(number, int) else None for number in found]
-
-    def _element(
-        self,
-        value: Value,
-        index: int,
-        known: Mapping[Value, RunValue],
-        seen: dict[tuple[Value, int], RunValue],
-        depth: int,
-    ) -> RunValue:
-        """One element, from the operations that it comes from."""
-        if not (value.type or "").startswith("tensor<"):
-            return known.get(value)
-        operation = value.definition
-        if operation is None or not _is_list(value) or depth > _MAX_DEPTH:
-            return None
-        if (value, index) not in seen:
-            seen[value, index] = None
-            seen[value, index] = self._element_result(operation, index, known, seen, depth + 1)
-        return seen[value, index]
-
-    def _element_result(
-        self,
-        operation: Operation,
-        index: int,
-        known: Mapping[Value, RunValue],
-        seen: dict[tuple[Value, int], RunValue],
-        depth: int,
-    ) -> RunValue:
-        if operation.name == "tt.make_range":
-            return int(operation.attributes.get("start", 0)) + index
-        if operation.name == "arith.constant":
-            return integer_constant(operation.results[0])
-        operands = [self._element(each, index, known, seen, depth) for each in operation.operands]
-        if operation.name in _SAME_ELEMENTS:
-            return operands[0]
-        return self._computed(operation, operands)
 
     def _computed(self, operation: Operation, operands: Sequence[RunValue]) -> RunValue:
         """The result of an operation on scalars, or on one element of each tensor."""

@@ -68,6 +68,3 @@ def _check(
         f"{first} and then {second}, where memory is at {BASES} and at {MOVED}",
     )  # fmt: skip
     return False
-
-
-__all__ = ["compare_moved"]

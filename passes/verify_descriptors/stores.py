@@ -65,7 +65,7 @@ class StorePattern:
 
 @dataclass(frozen=True)
 class Move:
-    """One execution of an operation that stores a tensor in shared memory.
+    """One execution of an operation that moves a tensor to shared memory, to or from tensor memory.
 
     Attributes:
         operation: the operation.
@@ -216,13 +216,7 @@ def _store_bytes(opcode: str) -> int:
 # ------------------------------------------------------------------------------------- both
 
 
-def compare_stores(
-    block: Block,
-    findings: Findings,
-    executed: Sequence[Move],
-    trace: ThreadTrace,
-    last: Instruction,
-) -> None:
+class Stores:
     """What a thread stores, against what the operations of its partition store.
 
     Args:
@@ -232,10 +226,7 @@ def compare_stores(
         trace: what the thread executes.
         last: an instruction of the kernel, to name where the thread stores nothing.
     """
-    _Stores(block, findings, executed, trace, last).run()
 
-
-class _Stores:
     def __init__(
         self,
         block: Block,
@@ -252,19 +243,13 @@ class _Stores:
         self.stored: Counts = {}
         self.claimed: Counts = {method: Counter() for method in Method}
 
-    def run(self) -> None:
-        unproven = self.findings.unproven
-        known = [
-            (move, move.target, pattern)
-            for move in self.executed
-            if (
-                pattern := _pattern(
-                    move.operation, self.block.module, self.block.warp, self.block.lane
-                )
-            )
-            is not None
-            and isinstance(move.target, tuple)
-        ]
+    def compare(self) -> None:
+        """Claim for each move what it must store; what is not stored differs."""
+        unproven, block, known = self.findings.unproven, self.block, []
+        for move in self.executed:
+            pattern = _pattern(move.operation, block.module, block.warp, block.lane)
+            if pattern is not None and isinstance(move.target, tuple):
+                known.append((move, move.target, pattern))
         if len(known) < len(self.executed):
             layouts = len(self.executed) - len(known)
             unproven["stores: layouts that are not predicted"] += layouts

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from triton_ext.hardware.architecture import WARP_THREADS
-from triton_ext.mlir.module import MlirModule, Operation, Value
+from triton_ext.mlir.module import Operation, Value
 from triton_ext.passes.verify_descriptors.allocations import compare_places
 from triton_ext.passes.verify_descriptors.bytes import expected_bytes
 from triton_ext.passes.verify_descriptors.executions import Block, Execution
@@ -29,7 +29,6 @@ from triton_ext.passes.verify_descriptors.groups import (
 )
 from triton_ext.passes.verify_descriptors.launches import BASES, MOVED, launches, others
 from triton_ext.passes.verify_descriptors.matching import Matching
-from triton_ext.passes.verify_descriptors.metadata import LaunchedWith
 from triton_ext.passes.verify_descriptors.mlir_trace import (
     ExecutedOperation,
     Life,
@@ -46,21 +45,19 @@ from triton_ext.passes.verify_descriptors.ptx_trace import (
 )
 from triton_ext.passes.verify_descriptors.stores import (
     Move,
-    compare_stores,
+    Stores,
     moves,
     observed,
     unclaimed,
 )
-from triton_ext.passes.verify_descriptors.tensormaps import CREATE, is_part
-from triton_ext.passes.verify_descriptors.tiles import shared_encoding
+from triton_ext.passes.verify_descriptors.tensormaps import CREATE, LaunchedWith, is_part
+from triton_ext.passes.verify_descriptors.tiles import shared_encoding, view_offset
 from triton_ext.passes.verify_descriptors.trace_end import Why
 from triton_ext.passes.verify_descriptors.transfers import (
-    Transfer,
     compare_transfers,
     memory_of,
     transfers,
 )
-from triton_ext.passes.verify_descriptors.views import view_offset
 from triton_ext.ptx.parse import Instruction
 
 _PER_OPERATION = 16
@@ -78,72 +75,49 @@ _CTA_GROUP = re.compile(r"cta_group::\d")
 _HOW_OFTEN = "how often it is executed, for one choice of arguments,"
 
 
-def compare_traces(
-    module: MlirModule,
-    expectations: ModuleExpectations,
-    function: Function,
-    groups: Sequence[Group],
-    matching: Matching,
-    launched: LaunchedWith,
-) -> Findings:
-    """Run both, and compare.
+@dataclass
+class _Partition:
+    """A partition of one block, and the thread that is compared with it.
+
+    Attributes:
+        block: the block, and which thread of the partition it is.
+        thread: the instructions that are looked at.
+        found: what the comparison found.
+        at: how many of the thread's events are compared.
+        pending: moves since the last operation that has instructions.
+        moves: the executed operations that store tensors.
+        transfers: the executed operations on tensor memory.
+    """
+
+    block: Block
+    thread: ThreadTrace
+    found: Findings
+    at: int = 0
+    pending: list[Move] = field(default_factory=list)
+    moves: list[Move] = field(default_factory=list)
+    transfers: list[Move] = field(default_factory=list)
+
+
+class TraceComparison:
+    """Runs both, and compares.
 
     Args:
-        module: the TTGIR.
-        expectations: what its operations must become.
+        expectations: what the operations of a module must become.
         function: the kernel in the PTX.
         groups: those of its instructions.
         matching: of the groups that are compared in the text, with the operations, without a fault.
         launched: what the launch metadata say.
     """
-    return _Comparison(module, expectations, function, groups, matching, launched).run()
 
-
-@dataclass
-class _Partition:
-    """A partition of one block, and the thread that was compared with it.
-
-    Attributes:
-        found: what the comparison found.
-        moves: the executed operations that store tensors.
-        thread: the instructions that are looked at.
-        warp, lane: which thread of the partition it is.
-        transfers: the executed operations on tensor memory.
-    """
-
-    found: Findings
-    moves: list[Move]
-    thread: ThreadTrace
-    warp: int = 0
-    lane: int = 0
-    transfers: list[Transfer] = field(default_factory=list)
-
-
-@dataclass
-class _Sequence:
-    """What is left of the instructions that a thread executes.
-
-    Attributes:
-        events: all of them.
-        at: how many are compared.
-        pending: moves since the last operation that has instructions.
-    """
-
-    events: list[ExecutedInstruction]
-    at: int = 0
-    pending: list[Move] = field(default_factory=list)
-
-
-class _Comparison:
     def __init__(
         self,
-        module: MlirModule,
         expectations: ModuleExpectations,
         function: Function,
         groups: Sequence[Group],
         matching: Matching,
         launched: LaunchedWith,
     ) -> None:
+        module = expectations.module
         self.module, self.function, self.ctas = module, function, launched.ctas
         self.launched = launched
         self.expected = {id(one.operation): one for one in expectations.found}
@@ -197,6 +171,7 @@ class _Comparison:
                 self.result.differ(None, each, "its CTA group", first, group[0])
 
     def run(self) -> Findings:
+        """What is found, for all choices of arguments."""
         result, traces = self.result, self.traced()
         self.cta_groups()
         if any(trace.end.why is Why.LONG for trace in traces):
@@ -292,12 +267,10 @@ class _Comparison:
                     for event in each.thread.events
                     if id(event.instruction) in self.position
                 )
-                self.block = replace(self.block, warp=each.warp, lane=each.lane)
                 if not result.differences:
-                    compare_stores(self.block, result, each.moves, each.thread, last)
-                if not result.differences and not each.lane:
-                    compare_transfers(self.block, result, each.transfers, each.thread.accesses)
-            self.block = replace(self.block, warp=0, lane=0)
+                    Stores(each.block, result, each.moves, each.thread, last).compare()
+                if not result.differences and not each.block.lane:
+                    compare_transfers(each.block, result, each.transfers, each.thread.accesses)
             if not result.differences:
                 compare_places(self.module, result, self.lives, result.starts, self.launched.shared)
             self.bytes(traces)
@@ -479,24 +452,21 @@ class _Comparison:
             for instruction, address, when in found.accesses
         ]
         findings = Findings(starts=dict(self.result.starts))
-        result = _Partition(
-            findings, [], ThreadTrace(found.strange, events, accesses, found.end),
-            self.block.warp, self.block.lane,
-        )  # fmt: skip
-        left = _Sequence(events)
-        if not all(self.execution(event, left, result) for event in expected.events):
+        thread = ThreadTrace(found.strange, events, accesses, found.end)
+        result = _Partition(self.block, thread, findings)
+        if not all(self.execution(event, result) for event in expected.events):
             return result
         if expected.end.is_early or found.end.is_early:
-            if left.pending:
+            if result.pending:
                 after = "stores: executed after the end of the trace"
-                findings.unproven[after] += len(left.pending)
+                findings.unproven[after] += len(result.pending)
         else:
-            result.moves += left.pending
+            result.moves += result.pending
         if expected.end.is_early:
             findings.unproven[f"executions after the first ones: {expected.end.words}"] += 1
-        elif left.at < len(events):
+        elif result.at < len(events):
             findings.differ(
-                None, events[left.at].instruction, _HOW_OFTEN, "as often as its operation",
+                None, events[result.at].instruction, _HOW_OFTEN, "as often as its operation",
                 "more often",
             )  # fmt: skip
         elif found.strange is not None:
@@ -507,18 +477,17 @@ class _Comparison:
             findings.unproven[f"the end of the PTX: {found.end.words}"] += 1
         return result
 
-    def execution(self, event: ExecutedOperation, left: _Sequence, result: _Partition) -> bool:
+    def execution(self, event: ExecutedOperation, result: _Partition) -> bool:
         """The next operation; whether the rest can be compared, too."""
-        findings, operation = result.found, event.operation
-        execution = Execution(self.block, findings, event)
-        block = self.block
+        findings, operation, events = result.found, event.operation, result.thread.events
+        execution, block = Execution(self.block, result.found, event), self.block
         if operation.name == CREATE:
             if not (block.rank or block.warp or block.lane):
-                count = execution.make_descriptor(left.events[left.at :])
-                left.at += count
+                count = execution.make_descriptor(events[result.at :])
+                result.at += count
                 if not count:
                     return False
-            left.at += execution.ending(left.events[left.at :])
+            result.at += execution.ending(events[result.at :])
             return True
         one = self.expected.get(id(operation))
         if id(operation) in self.transfers:
@@ -527,12 +496,12 @@ class _Comparison:
                 memory = memory_of(operation)
                 is_new = memory in operation.results
                 address = (memory, 0) if is_new else execution.values.get(memory)
-                result.transfers.append(Transfer(operation, address))
+                result.transfers.append(Move(operation, address, result.at))
             return True
         if one is None:
             is_new = operation.name == "ttg.local_alloc"
             target = (operation.results[0], 0) if is_new else event.operands[1]
-            left.pending.append(Move(operation, target, left.at))
+            result.pending.append(Move(operation, target, result.at))
             return True
         if not self.is_compared(one):
             return True
@@ -544,16 +513,16 @@ class _Comparison:
         if not holds:
             return True
         if block.takes_part(one):
-            group = self.next_group(one, one.kind, left, result)
+            group = self.next_group(one, one.kind, result)
             if group is None:
                 return False
-            instance = self.instance(left.events, left.at)
-            is_last = left.at + len(instance) == len(left.events)
+            instance = self.instance(events, result.at)
+            is_last = result.at + len(instance) == len(events)
             if is_last and result.thread.end.is_early and len(instance) < len(group.instructions):
                 self.stopped(result, operation)
                 return False
             execution.compare(one, group, instance)
-            left.at += len(instance)
+            result.at += len(instance)
         for kind, barrier, condition in one.after:
             holds = 1 if condition is None else execution.values.get(condition)
             if not isinstance(holds, int):
@@ -562,28 +531,26 @@ class _Comparison:
             if block.rank or not holds or not (kind in BY_EACH_THREAD or block.takes_part(one)):
                 continue
             if one.rows and (
-                left.at >= len(left.events) or kind_of(left.events[left.at].instruction) != kind
+                result.at >= len(events) or kind_of(events[result.at].instruction) != kind
             ):
                 continue  # of a scatter, only the threads that copy wait for it
-            if self.next_group(one, kind, left, result) is None:
+            if self.next_group(one, kind, result) is None:
                 return False
-            execution.barrier(barrier, left.events[left.at])
-            left.at += 1
+            execution.barrier(barrier, events[result.at])
+            result.at += 1
         if findings.differences:
             return False
         findings.proven["executions"] += 1
-        result.moves += left.pending
-        left.pending = []
+        result.moves += result.pending
+        result.pending = []
         return True
 
-    def next_group(
-        self, one: Expected, kind: str, left: _Sequence, result: _Partition
-    ) -> Group | None:
+    def next_group(self, one: Expected, kind: str, result: _Partition) -> Group | None:
         """The group of the next event, which must be of an operation; None if it is not."""
-        if left.at >= len(left.events):
+        if result.at >= len(result.thread.events):
             self.stopped(result, one.operation)
             return None
-        first = left.events[left.at].instruction
+        first = result.thread.events[result.at].instruction
         group = None if is_part(first.opcode) else self.position[id(first)][0]
         if group is None or group.kind != kind or id(one) not in self.allowed[id(group)]:
             is_ = CREATE if group is None else "another one"

@@ -8,22 +8,20 @@ say; which ones its instructions move, their addresses and shapes (PTX ISA, "tcg
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 
 from triton_ext.errors import LayoutError
 from triton_ext.hardware.tensor_memory_access import ACCESS_SHAPES
-from triton_ext.hardware.tensor_memory_encoding import TensorMemoryEncoding
 from triton_ext.layouts.cluster import block_bases
 from triton_ext.layouts.linear_layout import LinearLayout
 from triton_ext.mlir.module import MlirModule, Operation, Value
 from triton_ext.mlir.types import tensor_type
-from triton_ext.passes.shared_accesses import register_layout
+from triton_ext.passes.shared_accesses import register_layout, tensor_memory_layout
 from triton_ext.passes.verify_descriptors.executions import Block
 from triton_ext.passes.verify_descriptors.findings import Findings
 from triton_ext.passes.verify_descriptors.launches import BASES
-from triton_ext.passes.verify_descriptors.mlir_trace import RunValue
 from triton_ext.passes.verify_descriptors.ptx_trace import Operand
+from triton_ext.passes.verify_descriptors.stores import Move
 from triton_ext.passes.verify_descriptors.strange import Strange
 from triton_ext.ptx.forms import read
 from triton_ext.ptx.forms.tensor_memory import TensorMemoryAccess
@@ -32,19 +30,6 @@ from triton_ext.ptx.parse import Instruction
 _WORD = 32
 Cells = frozenset[tuple[int, int]]
 """(lane, column)."""
-
-
-@dataclass(frozen=True)
-class Transfer:
-    """One execution of an operation that moves a tensor to or from tensor memory.
-
-    Attributes:
-        operation: the operation.
-        target: the address of the tile.
-    """
-
-    operation: Operation
-    target: RunValue
 
 
 def transfers(module: MlirModule) -> list[Operation]:
@@ -84,17 +69,13 @@ def _held(operation: Operation, module: MlirModule, warp: int, lane: int) -> Cel
     if kind is None or shape is None or kind.mnemonic != "tensor_memory_encoding":
         return None
     try:
-        encoding = TensorMemoryEncoding.parse(kind.encoding)
-        layout = encoding.to_linear_layout(kind.allocated[-2:], kind.element_bitwidth)
-        return _cells(register_layout(shape, module), layout, kind.element_bitwidth, warp, lane)
+        return _cells(register_layout(shape, module), tensor_memory_layout(kind), warp, lane)
     except LayoutError:
         return None
 
 
 @lru_cache(maxsize=1024)
-def _cells(
-    registers: LinearLayout, memory: LinearLayout, bits: int, warp: int, lane: int
-) -> Cells | None:
+def _cells(registers: LinearLayout, memory: LinearLayout, warp: int, lane: int) -> Cells | None:
     if block_bases(registers) or registers.in_dims.get("warp", 1) <= warp:
         return None
     inverse, found = memory.pseudoinvert(), set()
@@ -122,7 +103,7 @@ def _moved(instruction: Instruction, address: int) -> Cells | None:
 def compare_transfers(
     block: Block,
     findings: Findings,
-    executed: Sequence[Transfer],
+    executed: Sequence[Move],
     accesses: Sequence[tuple[Instruction, Operand, int]],
 ) -> None:
     """What the first thread of a warp moves, one operation after the other.
@@ -181,6 +162,3 @@ def compare_transfers(
             assert isinstance(address, int)
             before.append((id(instruction), address - begin))
         findings.proven["transfers of tensor memory"] += 1
-
-
-__all__ = ["Transfer", "compare_transfers", "memory_of", "transfers"]

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from triton_ext.mlir.module import Location, Operation
 from triton_ext.passes.frame.base import (
@@ -28,15 +28,15 @@ from triton_ext.passes.verify_descriptors.expectations import ModuleExpectations
 from triton_ext.passes.verify_descriptors.findings import Findings
 from triton_ext.passes.verify_descriptors.groups import IN_ORDER, Group, functions
 from triton_ext.passes.verify_descriptors.matching import Matching, match
-from triton_ext.passes.verify_descriptors.metadata import (
+from triton_ext.passes.verify_descriptors.stores import observed, unclaimed
+from triton_ext.passes.verify_descriptors.tensormaps import (
     FieldCheck,
     LaunchedWith,
     launch_checks,
     metadata_checks,
+    type_checks,
 )
-from triton_ext.passes.verify_descriptors.stores import observed, unclaimed
-from triton_ext.passes.verify_descriptors.tensormaps import type_checks
-from triton_ext.passes.verify_descriptors.traces import compare_traces
+from triton_ext.passes.verify_descriptors.traces import TraceComparison
 from triton_ext.ptx.parse import Instruction
 
 _REPORT_BUG = (
@@ -62,6 +62,8 @@ class VerifyOptions(ReportOptions):
     output: str = "none"
     known_faults: str = "error"
 
+    CHOICES: ClassVar = {**ReportOptions.CHOICES, "known_faults": ("error", "warn")}
+
 
 @compiler_pass(
     "verify-descriptors", after="ptx", options=VerifyOptions, render=lambda *args: _render(*args)
@@ -83,21 +85,19 @@ def verify_descriptors(compilation: Compilation, options: VerifyOptions) -> Outc
         if function.kernel.is_entry:
             fields += launch_checks(module, compilation.metadata, function.kernel.directives)
     diagnostics = [
-        *_illegal(expectations, options),
-        *_differences(matching),
-        *_uncovered(matching),
-        *_wrong_fields(fields),
-    ]
+        *_illegal(expectations, options), *_differences(matching), *_wrong_fields(fields)
+    ]  # fmt: skip
     traces = Findings()
     if not diagnostics:
         for function in found:
             if function.kernel.is_entry:
-                traces += compare_traces(module, expectations, function, groups, matching, launched)
+                comparison = TraceComparison(expectations, function, groups, matching, launched)
+                traces += comparison.run()
         looked_at = {id(function.kernel) for function in found}
         for kernel in compilation.ptx.kernels:
             if id(kernel) not in looked_at:
                 traces.left_out.update((each.line, unclaimed(each)) for each, _ in observed(kernel))
-        diagnostics += [*_executions(traces), *_of_the_kernel(traces)]
+        diagnostics += _executions(traces)
     report = _report(expectations, groups, matching, fields, traces)
     return Outcome(report=report, diagnostics=_limited(diagnostics))
 
@@ -112,16 +112,15 @@ def _limited(diagnostics: Sequence[Diagnostic]) -> list[Diagnostic]:
 # ------------------------------------------------------------------------------ diagnostics
 
 
-def _location(operation: Operation | None, instruction: Instruction | None) -> Location | None:
-    if operation is not None and operation.location is not None:
-        return operation.location
-    if instruction is None or instruction.source is None:
-        return None
-    return Location(instruction.source.file, instruction.source.line, 1)
-
-
-def _shown(instruction: Instruction) -> str:
-    return f"PTX line {instruction.line}, {instruction.opcode}"
+def _bug(
+    message: str, operation: Operation | None = None, instruction: Instruction | None = None
+) -> Diagnostic:
+    """A difference between the TTGIR and the PTX, at the operation's source line if it has one."""
+    location = operation.location if operation else None
+    if location is None and instruction is not None and instruction.source is not None:
+        location = Location(instruction.source.file, instruction.source.line, 1)
+    shown = f"PTX line {instruction.line}, {instruction.opcode}: " if instruction else ""
+    return Diagnostic("error", shown + message, _REPORT_BUG, location)
 
 
 def _illegal(expectations: ModuleExpectations, options: VerifyOptions) -> Iterator[Diagnostic]:
@@ -145,42 +144,25 @@ def _differences(matching: Matching) -> Iterator[Diagnostic]:
         operation = comparison.expected.operation
         for difference, count in grouped(comparison.differences):
             more = f" ({count} such differences)" if count > 1 else ""
-            yield Diagnostic(
-                "error",
-                f"{_shown(difference.instruction)}: {difference}, by {operation.name}{more}",
-                _REPORT_BUG,
-                _location(operation, difference.instruction),
-            )
+            said = f"{difference}, by {operation.name}{more}"
+            yield _bug(said, operation, difference.instruction)
     for group in matching.unknown:
-        yield Diagnostic(
-            "error",
-            f"{_shown(group.first)}: no operation of the TTGIR is lowered to this instruction",
-            _REPORT_BUG,
-            _location(None, group.first),
-        )
+        said = "no operation of the TTGIR is lowered to this instruction"
+        yield _bug(said, instruction=group.first)
     for comparison in matching.matched:
         group = comparison.group
         if group.repeats is not None:
-            yield Diagnostic(
-                "error",
-                f"{_shown(group.first)}: it repeats that of PTX line {group.repeats.first.line}",
-                _REPORT_BUG,
-                _location(comparison.expected.operation, group.first),
-            )
+            said = f"it repeats that of PTX line {group.repeats.first.line}"
+            yield _bug(said, comparison.expected.operation, group.first)
+    for expected in matching.missing:
+        operation = expected.operation
+        yield _bug(f"{operation.name}: the PTX has no instructions for it", operation)
 
 
 def _executions(traces: Findings) -> Iterator[Diagnostic]:
     for operation, difference in traces.differences:
         by = f", by {operation.name}" if operation else ""
-        yield Diagnostic(
-            "error",
-            f"{_shown(difference.instruction)}: {difference}{by}",
-            _REPORT_BUG,
-            _location(operation, difference.instruction),
-        )
-
-
-def _of_the_kernel(traces: Findings) -> Iterator[Diagnostic]:
+        yield _bug(f"{difference}{by}", operation, difference.instruction)
     for operation, words in traces.of_the_kernel:
         yield Diagnostic(
             "error",
@@ -195,18 +177,7 @@ def _wrong_fields(fields: Sequence[FieldCheck]) -> Iterator[Diagnostic]:
     for field in fields:
         if field.difference:
             by = f"{field.maker.name}: " if field.maker else ""
-            location = field.maker.location if field.maker else None
-            yield Diagnostic("error", f"{by}{field.difference}", _REPORT_BUG, location)
-
-
-def _uncovered(matching: Matching) -> Iterator[Diagnostic]:
-    for expected in matching.missing:
-        yield Diagnostic(
-            "error",
-            f"{expected.operation.name}: the PTX has no instructions for it",
-            _REPORT_BUG,
-            expected.operation.location,
-        )
+            yield _bug(f"{by}{field.difference}", field.maker)
 
 
 # ----------------------------------------------------------------------------------- report
@@ -265,6 +236,3 @@ def _render(kernel: str, report: Any, options: VerifyOptions) -> str:
     lines += [f"  not looked at: {count} {name}" for name, count in report["not_looked_at"].items()]
     lines.append(f"  {report['proven_fraction']:.1%} of what was looked at is proven")
     return "\n".join(lines)
-
-
-__all__ = ["VerifyOptions", "verify_descriptors"]

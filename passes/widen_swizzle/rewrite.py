@@ -25,7 +25,6 @@ from triton_ext.passes.shared_accesses import SharedAllocation, shared_allocatio
 from triton_ext.passes.widen_swizzle.swizzle_classes import (
     Obstacle,
     SwizzleClass,
-    Target,
     inner_box,
     linear_encoding,
     obstacle,
@@ -47,14 +46,14 @@ class _Choice:
         return self.width > self.found.width
 
 
-def _choose(found: SwizzleClass, target: Target) -> _Choice | None:
+def _choose(found: SwizzleClass, kernel: Compilation) -> _Choice | None:
     """The widest swizzle without an obstacle; None if the class has the widest that fits it."""
     if found.widest == found.width or not found.is_memory or found.is_scales:
         return None
     first = None
     for width in sorted(SWIZZLE_BYTE_WIDTHS, reverse=True):
         if found.width < width <= found.widest:
-            reason = obstacle(found, width, target)
+            reason = obstacle(found, width, kernel)
             first = first or reason
             if reason is None:
                 return _Choice(found, width, first)
@@ -261,11 +260,10 @@ def widen_swizzle(compilation: Compilation, options: ReportOptions) -> Outcome |
     if "nvmma_shared" not in compilation.text:
         return None
     module = compilation.ttgir
-    target = Target.of(compilation)
     choices = [
         choice
         for found in swizzle_classes(module)
-        if (choice := _choose(found, target)) is not None
+        if (choice := _choose(found, compilation)) is not None
     ]
     if not choices:
         return None

@@ -14,19 +14,24 @@ from dataclasses import dataclass, replace
 
 from triton_ext.errors import LayoutError
 from triton_ext.hardware.architecture import Architecture
-from triton_ext.hardware.operand import INSTRUCTION_K_BYTES, derive_operand
+from triton_ext.hardware.operand import INSTRUCTION_K_BYTES
 from triton_ext.layouts.cluster import shape_per_cta
 from triton_ext.layouts.encodings import SWIZZLE_BYTE_WIDTHS, NVMMAShared, SharedLinear
 from triton_ext.layouts.linear_layout import LinearLayout
-from triton_ext.layouts.nvmma_shared import ATOM_ROWS, nvmma_shared_to_linear_layout
+from triton_ext.layouts.nvmma_shared import ATOM_ROWS
 from triton_ext.layouts.triton.known_faults import expected_from_triton
 from triton_ext.mlir.arith import integer_constant
 from triton_ext.mlir.memory_flow import VIEWS, components, forwarded
 from triton_ext.mlir.module import MlirModule, Operation, Value
-from triton_ext.mlir.operations import CONTROL_FLOW, MMAS, TMA_COPIES
+from triton_ext.mlir.operations import CONTROL_FLOW, MMAS, TMA_COPIES, subslice_offsets
 from triton_ext.mlir.types import MemoryType
 from triton_ext.passes.frame.base import Compilation
-from triton_ext.passes.shared_accesses import mma_extent, operand_layout
+from triton_ext.passes.shared_accesses import (
+    encoded_layout,
+    layout_operand,
+    mma_extent,
+    operand_layout,
+)
 
 _ORDERED = ("ttng.wait_barrier", "ttng.tc_gen5_commit", "ttng.warp_group_dot_wait")
 """Operations that take tiles to say in which order things happen."""
@@ -41,23 +46,6 @@ _OF_DESCRIPTORS_IN_MEMORY = (
     "ttng.reinterpret_tensor_descriptor",
 )  # fmt: skip
 _SCRATCH = "ttg.global_scratch_alloc"
-
-
-@dataclass(frozen=True)
-class Target:
-    """What the module is compiled for, and by what.
-
-    Attributes:
-        release: Triton's (major, minor) version; None if it is not known.
-    """
-
-    arch: Architecture
-    release: tuple[int, int] | None = None
-
-    @classmethod
-    def of(cls, compilation: Compilation) -> Target:
-        """From what Triton says in the metadata."""
-        return cls(compilation.arch, compilation.release)
 
 
 @dataclass(frozen=True)
@@ -176,11 +164,6 @@ def widened(encoding: NVMMAShared, width: int) -> NVMMAShared:
     return replace(encoding, swizzle_byte_width=width)
 
 
-@functools.lru_cache(maxsize=1024)
-def _layout(encoding: NVMMAShared, shape: tuple[int, ...]) -> LinearLayout:
-    return nvmma_shared_to_linear_layout(shape, encoding)
-
-
 def tile_of(kind: MemoryType, encoding: NVMMAShared) -> tuple[int, ...]:
     """The shape that the encoding lays out: of the allocation, without its buffers."""
     return kind.allocated[-encoding.rank :]
@@ -188,7 +171,7 @@ def tile_of(kind: MemoryType, encoding: NVMMAShared) -> tuple[int, ...]:
 
 def linear_layout(kind: MemoryType, encoding: NVMMAShared) -> LinearLayout:
     """The layout of one buffer. Raises LayoutError if the tile is too small for the swizzle."""
-    return _layout(encoding, tile_of(kind, encoding))
+    return encoded_layout(encoding, tile_of(kind, encoding))
 
 
 def linear_encoding(kind: MemoryType, encoding: NVMMAShared) -> SharedLinear:
@@ -269,24 +252,24 @@ def swizzle_classes(module: MlirModule) -> list[SwizzleClass]:
 # --------------------------------------------------------------------------------- obstacles
 
 
-def obstacle(found: SwizzleClass, width: int, target: Target) -> Obstacle | None:
+def obstacle(found: SwizzleClass, width: int, kernel: Compilation) -> Obstacle | None:
     """Why a class cannot get a swizzle of `width` bytes; None if it can."""
-    return next(_obstacles(found, width, target), None)
+    return next(_obstacles(found, width, kernel), None)
 
 
-def _obstacles(found: SwizzleClass, width: int, target: Target) -> Iterator[Obstacle]:
+def _obstacles(found: SwizzleClass, width: int, kernel: Compilation) -> Iterator[Obstacle]:
     for value in found.members:
-        yield from _of_encoding(found, value, target)
+        yield from _of_encoding(found, value, kernel)
     for value in found.members:
         yield from _of_origin(found, value, width)
     for pointer in found.pointers:
         yield from _of_pointer(found, pointer)
     for value in found.members:
         for user, index in value.uses:
-            yield from _of_use(found, value, user, index, width, target)
+            yield from _of_use(found, value, user, index, width, kernel)
 
 
-def _of_encoding(found: SwizzleClass, value: Value, target: Target) -> Iterator[Obstacle]:
+def _of_encoding(found: SwizzleClass, value: Value, kernel: Compilation) -> Iterator[Obstacle]:
     kind, encoding = found.kind(value), found.encodings.get(value)
     if encoding is None:
         yield Obstacle(f"{value.name} sees it as #ttg.{kind.mnemonic}", value.definition)
@@ -302,8 +285,8 @@ def _of_encoding(found: SwizzleClass, value: Value, target: Target) -> Iterator[
             " an atom, no TMA copy writes",
             value.definition,
         )
-    elif kind.kind == "memdesc" and target.release:
-        _, fault = expected_from_triton(target.release, tile_of(kind, encoding), encoding)
+    elif kind.kind == "memdesc" and kernel.release:
+        _, fault = expected_from_triton(kernel.release, tile_of(kind, encoding), encoding)
         if fault:
             yield Obstacle(
                 f"what this release of Triton makes of it is wrong ({fault.title}), and would"
@@ -380,7 +363,7 @@ def inner_box(kind: MemoryType, encoding: NVMMAShared) -> int:
 
 
 def _of_use(
-    found: SwizzleClass, value: Value, user: Operation, index: int, width: int, target: Target
+    found: SwizzleClass, value: Value, user: Operation, index: int, width: int, kernel: Compilation
 ) -> Iterator[Obstacle]:
     if user.name in ("tt.call", "tt.return"):
         yield Obstacle("it is handed to a function that is called", user)
@@ -392,7 +375,7 @@ def _of_use(
         if user.operands[0] not in found.encodings:
             yield Obstacle(f"{user.name} takes a descriptor that is not known here", user)
     elif user.name in MMAS:
-        yield from _of_mma(found, value, user, index, width, target.arch)
+        yield from _of_mma(found, value, user, index, width, kernel.arch)
 
 
 def _of_mma(
@@ -412,8 +395,8 @@ def _of_mma(
                 mma_extent(user, "A" if index == 0 else "B", found.module),
                 8 * INSTRUCTION_K_BYTES // kind.element_bitwidth,
             )
-            derive_operand(
-                operand_layout(kind), kind.element_bitwidth, instruction, arch=arch, mn_dim=index
+            layout_operand(
+                operand_layout(kind), kind.element_bitwidth, instruction, arch, mn_dim=index
             )
         except LayoutError as error:
             yield Obstacle(f"{user.name} cannot read it: {error.rule}", user)
@@ -446,10 +429,7 @@ def _of_view(found: SwizzleClass, value: Value, view: Operation, width: int) -> 
 
 def _cuts(view: Operation, part: MemoryType, encoding: NVMMAShared) -> bool:
     """Whether a part of a tile begins or ends inside of an atom."""
-    texts = [token.text for token in view.tokens]
-    offsets = [
-        int(text) for text in texts[texts.index("[") + 1 : texts.index("]")] if text.isdigit()
-    ]
+    offsets = subslice_offsets(view)
     row = encoding.swizzle_byte_width * 8 // encoding.element_bitwidth
     for dim in range(-encoding.rank, 0):
         contiguous = dim == encoding.contiguous_dim - encoding.rank

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import sys
 import textwrap
 from collections.abc import Iterator
 from itertools import zip_longest
@@ -18,7 +17,7 @@ from triton_ext.hardware.instruction_descriptor import KINDS
 from triton_ext.layouts.dump import LayoutDump, dump_encoding, from_json
 from triton_ext.layouts.encodings import parse_encoding
 from triton_ext.ptx.files import MAX_FILE_BYTES, ptx_of_bytes
-from triton_ext.reading import read_file, read_stream
+from triton_ext.reading import read_input
 from triton_ext.render.difference import (
     Comparison,
     Row,
@@ -103,11 +102,7 @@ def _thing(what: str, shape: tuple[int, ...] | None) -> _Thing:
     except ValueError:
         pass
     try:
-        data = (
-            read_stream(sys.stdin.buffer, MAX_FILE_BYTES)
-            if what == "-"
-            else read_file(what, MAX_FILE_BYTES)
-        )
+        data = read_input(what, MAX_FILE_BYTES)
     except OSError as error:
         raise click.UsageError(
             f"{what!r} is no attribute ('#ttg...'), no number and no readable file:"

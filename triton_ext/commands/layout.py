@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -24,7 +23,7 @@ from triton_ext.commands.common import (
 from triton_ext.errors import LayoutError
 from triton_ext.layouts.dump import LayoutDump, dump_encoding, from_json, to_json
 from triton_ext.layouts.encodings import NVMMAShared, SharedEncoding, parse_encoding
-from triton_ext.reading import read_file, read_stream
+from triton_ext.reading import read_input
 from triton_ext.render.text import dump_text, explain
 from triton_ext.render.words import plain
 
@@ -154,11 +153,7 @@ def _described_encoding(
 def _read(name: str) -> list[LayoutDump]:
     """The dumps of a file of MLIR, or of one that --format json wrote; "-" is stdin."""
     try:
-        if name == "-":
-            data = read_stream(sys.stdin.buffer, MAX_FILE_BYTES)
-        else:
-            data = read_file(name, MAX_FILE_BYTES)
-        text = data.decode()
+        text = read_input(name, MAX_FILE_BYTES).decode()
     except (OSError, ValueError) as error:
         if isinstance(error, LayoutError):
             raise

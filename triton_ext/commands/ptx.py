@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,7 +12,7 @@ from triton_ext.errors import LayoutError
 from triton_ext.ptx.files import MAX_FILE_BYTES, PtxText, ptx_of_bytes, read_ptx
 from triton_ext.ptx.listing import Listed, list_instructions
 from triton_ext.ptx.parse import Instruction, parse_ptx, split_operands
-from triton_ext.reading import read_stream
+from triton_ext.reading import read_input
 
 _SHOWN_REGISTERS = 4
 
@@ -83,7 +82,7 @@ def ptx(file: str, form: str) -> None:
       triton-ext ptx - --format json < kernel.ptx
     """
     if file == "-":
-        found = ptx_of_bytes(read_stream(sys.stdin.buffer, MAX_FILE_BYTES), "stdin")
+        found = ptx_of_bytes(read_input(file, MAX_FILE_BYTES), "stdin")
     else:
         found = read_ptx(file)
     listings = _listings(found)

@@ -6,6 +6,7 @@ import contextlib
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -134,12 +135,7 @@ def _pattern(text: str) -> str:
 def run(
     arch: str,
     schedule: str,
-    seed: int,
     max_steps: int | None,
-    timeout: float | None,
-    check_layouts: bool,
-    check_races: bool,
-    check_empty: bool,
     trace: bool,
     trace_file: Path | None,
     break_at: tuple[str, ...],
@@ -154,6 +150,7 @@ def run(
     form: str,
     script: str,
     arguments: tuple[str, ...],
+    **options: Any,  # seed, timeout and what is checked: as `emulate` takes them
 ) -> None:
     """Run a Python script whose Triton and Gluon kernels execute on the emulated GPU.
 
@@ -219,16 +216,12 @@ def run(
         emulate(
             architecture_of(Path(script)) if arch == "auto" else arch,
             schedule=schedule,
-            seed=seed,
             observer=Observers(parts) if parts else None,
             cuda_on_host=True,
             max_steps=max_steps or MAX_STEPS,
-            timeout=timeout,
-            check_layouts=check_layouts,
-            check_races=check_races,
-            check_empty=check_empty,
             time=gpu_name if timed else None,
             values=not no_values,
+            **options,
         ) as gpu,
     ):
         stops: list[Breakpoint] = [gpu.break_at(place, look) for place in break_at]

@@ -49,21 +49,6 @@ MATRIX_ROWS = 8
 MATRIX_COUNTS = (1, 2, 4)
 """How many matrices an ldmatrix or stmatrix moves: .x1, .x2, .x4 (PTX ISA, "ldmatrix")."""
 
-__all__ = [
-    "BankConflict",
-    "BankReport",
-    "RegisterAccess",
-    "chunk_access",
-    "global_request_bytes",
-    "global_runs",
-    "matrix_access",
-    "pick_atom",
-    "register_access",
-    "register_matrix_access",
-    "thread_layout",
-    "warp_access",
-]
-
 
 @dataclass(frozen=True)
 class BankConflict:

@@ -27,8 +27,6 @@ from triton_ext.layouts.linear_layout import LinearLayout
 
 Direction = Literal["load", "store"]
 
-__all__ = ["Direction", "PlannedMove", "plan_move"]
-
 
 @dataclass(frozen=True)
 class PlannedMove:

@@ -15,7 +15,7 @@ import enum
 import math
 import operator
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -237,11 +237,8 @@ class TensorMap:
 
     def __post_init__(self) -> None:
         self._coerce()
-        self._check_address()
-        self._check_dims()
-        self._check_strides()
-        self._check_box()
-        self._check_modes()
+        for rule in self._rules():
+            _require(*rule)
 
     @property
     def rank(self) -> int:
@@ -396,50 +393,39 @@ class TensorMap:
         legal = self.interleave == Interleave.NONE or rank >= 3
         _require(legal, "global_dims", dims, "tensorRank", "must be at least 3 with interleave")
 
-    def _check_aligned(self, argument: str, parameter: str, value: int) -> None:
-        """32-byte interleave, and padded elements, make addresses and strides multiples of 32."""
-        wide = self.data_type.name if self.data_type.is_padded else ""
-        if self.interleave == Interleave.BYTES_32:
-            wide = "interleave 32B"
-        alignment = 32 if wide else 16
-        rule = f"must be a multiple of {alignment}" + (f" with {wide}" if wide else "")
-        _require(value % alignment == 0, argument, value, parameter, rule)
-
-    def _check_address(self) -> None:
+    def _rules(self) -> Iterator[tuple[bool, str, Any, str, str]]:
+        """Each rule, as `_require` takes it: whether it is kept, and what it is about."""
+        kind, swizzle, interleave = self.data_type, self.swizzle, self.interleave
         try:
             address = operator.index(self.global_address)
         except TypeError:
             raise LayoutError("global_address", self.global_address, "must be an integer") from None
         if not 0 <= address < 1 << 64:
             raise LayoutError("global_address", address, "must lie in [0, 2**64)")
-        self._check_aligned("global_address", "globalAddress", address)
-
-    def _check_dims(self) -> None:
+        wide = kind.name if kind.is_padded else ""
+        if interleave == Interleave.BYTES_32:
+            wide = "interleave 32B"
+        alignment = 32 if wide else 16
+        aligned = f"must be a multiple of {alignment}" + (f" with {wide}" if wide else "")
+        yield address % alignment == 0, "global_address", address, "globalAddress", aligned
         for i, size in enumerate(self.global_dims):
             legal = 1 <= size <= _MAX_EXTENT
-            _require(legal, f"global_dims[{i}]", size, "globalDim", "must be 1 to 2**32")
-        kind, size = self.data_type, self.global_dims[0]
-        multiple = 128 if kind.is_padded else 2 if kind.is_packed else 1
+            yield legal, f"global_dims[{i}]", size, "globalDim", "must be 1 to 2**32"
+        size, multiple = self.global_dims[0], 128 if kind.is_padded else 2 if kind.is_packed else 1
         rule = f"must be a multiple of {multiple} for {kind.name}"
-        _require(size % multiple == 0, "global_dims[0]", size, "globalDim", rule)
-
-    def _check_strides(self) -> None:
+        yield size % multiple == 0, "global_dims[0]", size, "globalDim", rule
         for i, stride in enumerate(self.global_strides):
-            argument, legal = f"global_strides[{i}]", 0 <= stride < _STRIDE_LIMIT
-            _require(legal, argument, stride, "globalStrides", "must be 0 to 2**40 - 1 bytes")
-            self._check_aligned(argument, "globalStrides", stride)
+            name, rule = f"global_strides[{i}]", "must be 0 to 2**40 - 1 bytes"
+            yield 0 <= stride < _STRIDE_LIMIT, name, stride, "globalStrides", rule
+            yield stride % alignment == 0, name, stride, "globalStrides", aligned
         for i, stride in enumerate(self.element_strides):
-            argument, legal = f"element_strides[{i}]", 1 <= stride <= _MAX_ELEMENT_STRIDE
-            rule = f"must be 1 to {_MAX_ELEMENT_STRIDE}"
-            _require(legal, argument, stride, "elementStrides", rule)
-
-    def _check_box(self) -> None:
+            legal, rule = 1 <= stride <= _MAX_ELEMENT_STRIDE, f"must be 1 to {_MAX_ELEMENT_STRIDE}"
+            yield legal, f"element_strides[{i}]", stride, "elementStrides", rule
         for i, size in enumerate(self.box_dims):
-            legal = 1 <= size <= TMA_BOX_LIMIT
-            _require(legal, f"box_dims[{i}]", size, "boxDim", f"must be 1 to {TMA_BOX_LIMIT}")
-        kind, inner = self.data_type, self.box_dims[0]
-        legal = inner == 128 or not kind.is_padded
-        _require(legal, "box_dims[0]", inner, "boxDim", f"must be 128 for {kind.name}")
+            legal, rule = 1 <= size <= TMA_BOX_LIMIT, f"must be 1 to {TMA_BOX_LIMIT}"
+            yield legal, f"box_dims[{i}]", size, "boxDim", rule
+        inner, rule = self.box_dims[0], f"must be 128 for {kind.name}"
+        yield inner == 128 or not kind.is_padded, "box_dims[0]", inner, "boxDim", rule
         if self.transaction_bytes > _MAX_BOX_BYTES:
             raise LayoutError(
                 "box_dims",
@@ -453,29 +439,24 @@ class TensorMap:
             "the inner dimension must be a multiple of 16 bytes, here of"
             f" {chunk // kind.bits} elements"
         )
-        _require(inner_bits % chunk == 0, "box_dims[0]", inner, "boxDim", rule)
-        span = self.swizzle.span
+        yield inner_bits % chunk == 0, "box_dims[0]", inner, "boxDim", rule
         rule = (
-            f"the inner dimension of a box must be at most {span} bytes, the swizzle size,"
-            f" here {8 * span // kind.bits} elements"
+            f"the inner dimension of a box must be at most {swizzle.span} bytes, the swizzle size,"
+            f" here {8 * swizzle.span // kind.bits} elements"
         )
-        legal = self.interleave != Interleave.NONE or not span or inner_bits <= 8 * span
-        _require(legal, "box_dims[0]", inner, "interleave", rule)
-
-    def _check_modes(self) -> None:
-        swizzle, interleave, kind = self.swizzle, self.interleave, self.data_type
+        is_plain = interleave == Interleave.NONE
+        legal = not is_plain or not swizzle.span or inner_bits <= 8 * swizzle.span
+        yield legal, "box_dims[0]", inner, "interleave", rule
         legal = interleave != Interleave.BYTES_32 or swizzle == TensorSwizzle.BYTES_32
-        rule = "must be 32B with interleave 32B"
-        _require(legal, "swizzle", swizzle.name, "swizzle", rule)
-        legal = kind != DataType.U6X16_ALIGN16B or interleave == Interleave.NONE
-        rule = f"must be NONE for {kind.name}"
-        _require(legal, "interleave", interleave.name, "interleave", rule)
+        yield legal, "swizzle", swizzle.name, "swizzle", "must be 32B with interleave 32B"
+        legal, rule = is_plain or kind != DataType.U6X16_ALIGN16B, f"must be NONE for {kind.name}"
+        yield legal, "interleave", interleave.name, "interleave", rule
         if kind.is_padded:
             modes = [TensorSwizzle.NONE, TensorSwizzle.BYTES_128, TensorSwizzle.BYTES_128_ATOM_32B]
             if kind == DataType.U6X16_ALIGN16B:
                 modes.append(TensorSwizzle.BYTES_128_ATOM_64B)
             rule = f"must be one of {', '.join(mode.name for mode in modes)} for {kind.name}"
-            _require(swizzle in modes, "swizzle", swizzle.name, "swizzle", rule)
+            yield swizzle in modes, "swizzle", swizzle.name, "swizzle", rule
         legal = self.oob_fill == OobFill.NONE or kind.is_floating_point
         rule = f"NaN needs a floating-point type, not {kind.name}"
-        _require(legal, "oob_fill", self.oob_fill.name, "oobFill", rule)
+        yield legal, "oob_fill", self.oob_fill.name, "oobFill", rule

@@ -38,21 +38,6 @@ MAX_INSTRUCTION_N = 256
 """The largest N of one MMA instruction (PTX ISA, tcgen05 "Matrix Shape")."""
 TMEM_ELEMENT_BITWIDTHS = (8, 16, 32)
 
-__all__ = [
-    "DATA_PATH_LAYOUTS",
-    "DataPathLayout",
-    "TmemAddress",
-    "TmemFootprint",
-    "accumulator_layout",
-    "allocation_columns",
-    "check_allocation",
-    "data_path_layout",
-    "operand_a_layout",
-    "tmem_footprint",
-    "warp_lanes",
-]
-
-
 # ------------------------------------------------------------------- cells and allocation
 
 

@@ -31,8 +31,6 @@ from triton_ext.layouts.linear_layout import Basis, LinearLayout, powers_below
 MAX_REGISTERS = 128
 """The most registers of one instruction (PTX ISA, tcgen05.ld, the table of ``.num``)."""
 
-__all__ = ["ACCESS_SHAPES", "AccessShape", "TmemAccess", "TmemTransfer", "plan_transfer"]
-
 
 @dataclass(frozen=True)
 class AccessShape:

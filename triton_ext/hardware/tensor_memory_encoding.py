@@ -29,8 +29,6 @@ _NAME = "ttng.tensor_memory_encoding"
 _REQUIRED = ("blockM", "blockN", "colStride")
 _OPTIONAL = ("CGALayout", "CTASplitM", "CTASplitN", "twoCTAs", "fp4Padded")
 
-__all__ = ["TensorMemoryEncoding"]
-
 
 @dataclass(frozen=True)
 class TensorMemoryEncoding:

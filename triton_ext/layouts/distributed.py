@@ -29,17 +29,6 @@ from triton_ext.layouts.cluster import (
 )
 from triton_ext.layouts.linear_layout import Basis, LinearLayout
 
-__all__ = [
-    "Blocked",
-    "DistributedEncoding",
-    "DotOperand",
-    "Linear",
-    "NvidiaMma",
-    "Slice",
-    "distributed_linear_layout",
-    "parse_distributed",
-]
-
 _ACCUMULATOR_K_WIDTH = 2  # neighbours of a row that a thread holds
 _MAX_NESTING = 16  # of slices of slices
 _LINEAR_DIMS = ("register", "lane", "warp", "block")

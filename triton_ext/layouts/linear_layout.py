@@ -25,8 +25,6 @@ from triton_ext.layouts.arguments import index_or_array, integers, is_power_of_t
 
 Basis = tuple[int, ...]
 
-__all__ = ["LinearLayout"]
-
 
 def powers_below(size: int) -> Iterator[int]:
     """1, 2, 4, ... up to but not including `size`."""

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from typing import Literal
+
+from triton_ext.mlir.module import Operation
 
 CopyDirection = Literal["load", "store", "reduce", "gather", "scatter"]
 
@@ -21,3 +24,9 @@ CONTROL_FLOW = (
     "cf.br", "cf.cond_br", "arith.select", "ttg.warp_specialize", "ttg.warp_yield",
 )  # fmt: skip
 """Operations within a function that forward values."""
+
+
+def subslice_offsets(view: Operation) -> tuple[int, ...]:
+    """Where a ``ttg.memdesc_subslice`` begins along each dimension; () if it does not print it."""
+    found = re.search(r"\[([\d,\s]+)\]", view.text)
+    return tuple(map(int, found[1].split(","))) if found else ()

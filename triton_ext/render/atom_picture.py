@@ -17,7 +17,14 @@ _GROUPS = LINE_BYTES // CHUNK_BYTES
 
 
 def atom_scene(atom: SwizzleAtom) -> Scene:
-    """The scene of `triton_ext.render.svg.atom_svg`."""
+    """A swizzle atom, in logical order beside its lines of shared memory.
+
+    Chunks of 16 bytes are numbered as in seed 003, Sec. 3 (along the contiguous dimension first),
+    and have the colour of their 8x16B subtile.
+
+    Raises:
+        LayoutError: not a `SwizzleAtom`.
+    """
     if not isinstance(atom, SwizzleAtom):
         raise LayoutError("atom", atom, "must be a SwizzleAtom")
     per_row = atom.row_bytes // CHUNK_BYTES

@@ -32,7 +32,17 @@ def banks_scene(
     colour_by: ColourBy = "row",
     max_lines: int = MAX_LINES,
 ) -> Scene:
-    """The scene of `triton_ext.render.svg.banks_svg`."""
+    """Shared memory as lines of 128 bytes, which are 32 banks of 4 bytes.
+
+    Args:
+        layout, element_bitwidth: as in `tile_scene`.
+        colour_by: whether a cell's colour stands for its logical row or its column. Along the
+            dimension that is contiguous in memory, cells are counted, not elements.
+        max_lines: how many lines to draw; a note says if there are more.
+
+    Raises:
+        LayoutError: a layout that `tile_scene` refuses, or an illegal option.
+    """
     if colour_by not in ("row", "column"):
         raise LayoutError("colour_by", colour_by, 'must be "row" or "column"')
     if not isinstance(max_lines, int) or max_lines < 1:
@@ -85,7 +95,14 @@ def banks_scene(
 
 
 def bank_access_scene(title: str, report: BankReport) -> Scene:
-    """The scene of `triton_ext.render.svg.bank_access_svg`."""
+    """One access of a warp: which lane accesses which bank of which 128-byte line.
+
+    Banks in which lanes collide are outlined; lanes that are served together have one colour.
+
+    Args:
+        title: the heading.
+        report: the access and its conflicts, as `triton_ext.hardware.banks` predicts them.
+    """
     grid = Grid(_LEFT, _TOP, 26, 26)
     group_lanes = min(WARP_THREADS, LINE_BYTES // report.access_bytes)
     lanes_of: dict[int, list[int]] = defaultdict(list)  # word -> the lanes that access it

@@ -283,13 +283,22 @@ def _levels(runs: list[_Run]) -> dict[_Run, int]:
 
 
 def matrix_scene(value: int, arch: int | str) -> Scene:
-    """The scene of `triton_ext.render.svg.descriptor_svg`."""
+    """A 64-bit matrix descriptor: its bits, its fields, and what is illegal in them.
+
+    Raises:
+        LayoutError: not an unsigned 64-bit integer, or an unknown architecture. An illegal
+            descriptor is drawn, with its faults marked.
+    """
     fields = matrix_fields(value, arch)
     title = f"Matrix descriptor {value:#018x} on sm_{architecture(arch)}"
     return bits_scene(title, value, 64, fields)
 
 
 def instruction_scene(value: int, kind: str) -> Scene:
-    """The scene of `triton_ext.render.svg.instruction_descriptor_svg`."""
+    """A 32-bit instruction descriptor of tcgen05.mma: its bits and fields.
+
+    Raises:
+        LayoutError: not an unsigned 32-bit integer, an unknown kind, or an illegal descriptor.
+    """
     fields = instruction_fields(value, kind)
     return bits_scene(f"Instruction descriptor {value:#010x}, kind::{kind}", value, 32, fields)

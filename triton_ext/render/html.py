@@ -43,19 +43,6 @@ from triton_ext.render.parts import MMA_ROWS, dump_atom, dump_plane
 from triton_ext.render.scene import FILLS, rendered
 from triton_ext.render.words import by
 
-__all__ = [
-    "banks_html",
-    "descriptor_html",
-    "dump_html",
-    "explore_html",
-    "given_tile",
-    "instruction_descriptor_html",
-    "operand_html",
-    "stacked_atoms",
-    "tma_html",
-    "tmem_html",
-]
-
 VIEWS = {
     "layout": "Layout",
     "banks": "Banks",
@@ -382,7 +369,7 @@ def tmem_html(title: str, layout: LinearLayout, load: str) -> str:
 
 
 def descriptor_html(value: int, arch: int | str) -> str:
-    """The page of a 64-bit matrix descriptor; see `triton_ext.render.svg.descriptor_svg`."""
+    """The page of a 64-bit matrix descriptor: see `descriptor_picture.matrix_scene`."""
     matrix_fields(value, arch)  # or LayoutError
     state = {"value": f"{value:#018x}", "arch": str(architecture(arch))}
     return explore_html("descriptor", state)
@@ -397,7 +384,7 @@ def instruction_descriptor_html(value: int, kind: str) -> str:
 
 
 def operand_html(layout: LinearLayout, derived: MmaOperand, *, mn_dim: int = 0) -> str:
-    """The page of a derived descriptor; see `triton_ext.render.svg.operand_svg`."""
+    """The page of a derived descriptor; see `triton_ext.render.operand_picture.operand_scene`."""
     own, bits = derived.descriptor, derived.element_bitwidth
     names = list(layout.out_dims)
     seen = layout.transpose_outs([names[mn_dim], names[1 - mn_dim]])

@@ -251,7 +251,20 @@ def _as_mn_by_k(layout: LinearLayout, derived: MmaOperand, mn_dim: int) -> Linea
 
 
 def operand_scene(layout: LinearLayout, derived: MmaOperand, *, mn_dim: int = 0) -> Scene:
-    """The scene of `triton_ext.render.svg.operand_svg`."""
+    """A derived descriptor over its tile: the four nested levels of seed 002, Sec. 2.
+
+    The bits; then the first 8x16B chunk with its elements, the first atom, the first MMA subtile
+    with LBO and SBO from one of its parts to the next; and the tile, with the advance of the start
+    address for every subtile.
+
+    Args:
+        layout: the layout of the tile that was given to `derive_operand`.
+        derived: the operand that it found.
+        mn_dim: as given to `derive_operand`. M or N is drawn down, K across.
+
+    Raises:
+        LayoutError: a swizzle with 32-byte atomicity.
+    """
     own = derived.descriptor
     head = matrix_scene(own.encode(), own.arch)
     tile_layout = _as_mn_by_k(layout, derived, mn_dim)

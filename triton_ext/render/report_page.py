@@ -28,8 +28,6 @@ from triton_ext.render.scene import FILLS, Scene, rendered
 from triton_ext.render.tensor_memory_picture import tensor_memory_scene
 from triton_ext.render.words import by
 
-__all__ = ["report_html"]
-
 
 @dataclass
 class _Card:

@@ -9,9 +9,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from triton_ext.render.words import by
-
-__all__ = ["place_of", "report_text", "summary_lines", "uses_of", "value_headline"]
+from triton_ext.render.words import by, counted
 
 
 def place_of(place: Mapping[str, Any] | None) -> str:
@@ -19,15 +17,11 @@ def place_of(place: Mapping[str, Any] | None) -> str:
     return f"{place['file']}:{place['line']}" if place else "unknown line"
 
 
-def _count(number: int, noun: str, plural: str = "") -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {plural or noun + 's'}"
-
-
 def _describe_move(move: Mapping[str, Any]) -> str:
     """A move in words: its instructions, and what the banks make of them."""
     if move["error"]:
         return f"not predicted: {move['error']}"
-    many = _count(move["instructions_per_warp"], "instruction")
+    many = counted(move["instructions_per_warp"], "instruction")
     said = f"{move['instruction']}, {many} a warp"
     if move["wavefronts"] == move["ideal_wavefronts"]:
         return f"{said}, no bank conflict"
@@ -44,7 +38,7 @@ def _describe_mma(mma: Mapping[str, Any]) -> str:
     width = f"{mma['swizzle']}-byte swizzle" if mma["swizzle"] else "no swizzle"
     said = (
         f"operand {mma['operand']}, {mma['major']}-major, {width}:"
-        f" {_count(mma['subtiles'], 'subtile')} of {by(mma['instruction'])},"
+        f" {counted(mma['subtiles'], 'subtile')} of {by(mma['instruction'])},"
         f" descriptor {mma['descriptor']}"
     )
     if (mma["read_wavefronts"] or 1) > 1:
@@ -56,7 +50,7 @@ def _describe_copy(copy: Mapping[str, Any]) -> str:
     """A TMA copy in words."""
     if copy["error"]:
         return f"TMA {copy['direction']}: {copy['error']}"
-    boxes = _count(copy["boxes"], "box", "boxes")
+    boxes = counted(copy["boxes"], "box", "boxes")
     return f"TMA {copy['direction']}: {boxes} of {by(copy['box'])}, {copy['box_bytes']} bytes each"
 
 
@@ -115,7 +109,7 @@ def summary_lines(report: Mapping[str, Any]) -> Iterator[str]:
     shared = report["shared"]
     cluster = report["blocks_of_cluster"]
     blocks = f", clusters of {cluster} blocks" if cluster > 1 else ""
-    yield f"{report['kernel']}: sm_{report['arch']}, {_count(report['warps'], 'warp')}{blocks}"
+    yield f"{report['kernel']}: sm_{report['arch']}, {counted(report['warps'], 'warp')}{blocks}"
     values = f"{shared['values_bytes']:,} bytes of values"
     if shared["bytes"] is None:
         yield f"shared memory: {values}, of at most {shared['limit']:,}"
@@ -123,13 +117,13 @@ def summary_lines(report: Mapping[str, Any]) -> Iterator[str]:
         part = 100 * shared["bytes"] / shared["limit"]
         yield (
             f"shared memory: {shared['bytes']:,} of {shared['limit']:,} bytes ({part:.0f} %),"
-            f" for {values}; room for {_count(shared['blocks_per_sm'], 'block')} a multiprocessor"
+            f" for {values}; room for {counted(shared['blocks_per_sm'], 'block')} a multiprocessor"
         )
     moves = [move for value in report["values"] for move in value["moves"]]
     bad = [move for move in moves if move["degree"] and move["degree"] > 1]
     unknown = sum(1 for move in moves if move["error"])
     if moves:
-        said = f"{len(bad)} of {_count(len(moves), 'register move')} with bank conflicts"
+        said = f"{len(bad)} of {counted(len(moves), 'register move')} with bank conflicts"
         yield said + (f", {unknown} not predicted" if unknown else "")
     for move in sorted(bad, key=lambda each: each["ideal_wavefronts"] - each["wavefronts"]):
         yield f"    {place_of(move['location'])}  {move['direction']}: {_describe_move(move)}"
@@ -138,7 +132,7 @@ def summary_lines(report: Mapping[str, Any]) -> Iterator[str]:
 def _tensor_lines(values: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     if values:
         known = [value["columns"] for value in values if value["columns"]]
-        yield f"tensor memory: {sum(known)} columns in {_count(len(values), 'value')}"
+        yield f"tensor memory: {sum(known)} columns in {counted(len(values), 'value')}"
     for value in values:
         size = f", {value['columns']} columns" if value["columns"] else ""
         block = f", blocks of {value['block_m']}x{value['block_n']}" if value["block_m"] else ""
@@ -170,7 +164,7 @@ def report_text(report: Mapping[str, Any]) -> str:
     barriers = [value for value in report["values"] if value["barrier"]]
     if barriers:
         size = sum(value["bytes"] for value in barriers)
-        lines += ["", f"{_count(len(barriers), 'value')} of mbarriers: {size} bytes"]
+        lines += ["", f"{counted(len(barriers), 'value')} of mbarriers: {size} bytes"]
     for more in (_tensor_lines(report["tensor_memory"]), _ptx_lines(report["ptx_mmas"])):
         found = list(more)
         lines += ["", *found] if found else []

@@ -188,7 +188,25 @@ def tile_scene(
     instruction: tuple[int, int] | None = None,
     number: str = "",
 ) -> Scene:
-    """The scene of `triton_ext.render.svg.tile_svg`, with `number` before the title."""
+    """A tile in shared memory: the four nested levels of seed 002, Sec. 2.
+
+    Args:
+        layout: ``offset`` (elements), and perhaps ``block``, to coordinates. The last two
+            dimensions are drawn, the others at 0.
+        element_bitwidth: bits of an element, a power of two.
+        atom: the swizzle atom that the tile is made of. A cell is then an 8x16B chunk; atoms are
+            outlined and labelled with their byte offset. Without an atom, a cell is a run of
+            elements in order in memory, at most 16 bytes, and its colour stands for 4 banks.
+        instruction: the operand shape of one MMA, (M or N, K) in elements; outlined in red, with
+            the advance of the start address in bytes.
+        number: what stands before the title.
+
+    At most 32 x 32 cells are drawn; a note says what was cut.
+
+    Raises:
+        LayoutError: a layout that is not of shared memory or does not reach every coordinate, a
+            tile that is not made of the atom, an instruction that does not divide the tile.
+    """
     plane = Plane(layout, element_bitwidth)
     if atom is not None and not plane.is_made_of(atom):
         raise LayoutError(
