@@ -87,7 +87,7 @@ oracle: $(VENV)/.ready
 		tests/test_hub.py tests/docs/test_examples.py \
 		$(PYTEST_ARGS)
 	CORPUS_TIER=3 $(PYTEST) tests/passes tests/kernels tests/hardware tests/layouts \
-		tests/emulator/test_kernels.py $(PYTEST_ARGS)
+		tests/emulator/test_kernels.py tests/docs/test_layouts_page.py $(PYTEST_ARGS)
 	FUZZ=2000 $(BIN)/pytest tests/emulator/test_limits.py -k only_typed_errors $(PYTEST_ARGS)
 	$(BIN)/python tests/support/ptx_faults.py --kernels 40 --seed $$(date +%s)
 	$(BIN)/python tests/support/sync_faults.py --each 2
