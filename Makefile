@@ -72,6 +72,8 @@ types: $(VENV)/.ready tree
 layers: $(VENV)/.ready tree
 	cd $(TREE) && PYTHONPATH=. $(CURDIR)/$(BIN)/lint-imports --config $(CURDIR)/pyproject.toml
 
+# The tests start hundreds of processes, each of which would compile all of the packages' sources.
+unexport PYTHONDONTWRITEBYTECODE
 PYTEST := $(BIN)/pytest -n auto --dist worksteal
 pytest: setup
 	$(PYTEST) $(PYTEST_ARGS)
