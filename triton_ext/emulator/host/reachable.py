@@ -40,7 +40,7 @@ def _living() -> list[Allocation]:
     unseen: list[type] = [torch.Tensor]
     while unseen:
         kinds.add(kind := unseen.pop())
-        unseen += type(kind).__subclasses__(kind)
+        unseen += kind.__subclasses__()
     found = []
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
