@@ -105,7 +105,7 @@ def test_equal_to_tritons_own_conversion(site):
         seen[fault.title if fault else "equal"] += 1
     faults = {fault.title for fault in KNOWN_FAULTS if (major, minor) in fault.versions}
     assert set(seen) == {"equal", *faults}
-    assert seen["equal"] > (20_000 if whole else 3_000)
+    assert seen["equal"] > (20_000 if whole else 2_500)
 
 
 @pytest.mark.parametrize("fault", KNOWN_FAULTS, ids=lambda fault: fault.title)
