@@ -72,6 +72,8 @@ types: $(VENV)/.ready tree
 layers: $(VENV)/.ready tree
 	cd $(TREE) && PYTHONPATH=. $(CURDIR)/$(BIN)/lint-imports --config $(CURDIR)/pyproject.toml
 
+# The tests start hundreds of processes, each of which would compile all of the packages' sources.
+unexport PYTHONDONTWRITEBYTECODE
 PYTEST := $(BIN)/pytest -n auto --dist worksteal
 pytest: setup
 	$(PYTEST) $(PYTEST_ARGS)
@@ -88,7 +90,7 @@ oracle: setup
 		tests/test_hub.py tests/docs/test_examples.py \
 		$(PYTEST_ARGS)
 	CORPUS_TIER=3 $(PYTEST) tests/passes tests/kernels tests/hardware tests/layouts \
-		tests/emulator/test_kernels.py $(PYTEST_ARGS)
+		tests/emulator/test_kernels.py tests/docs/test_layouts_page.py $(PYTEST_ARGS)
 	FUZZ=2000 $(BIN)/pytest tests/emulator/test_limits.py -k only_typed_errors $(PYTEST_ARGS)
 	$(BIN)/python tests/support/ptx_faults.py --kernels 40 --seed $$(date +%s)
 	$(BIN)/python tests/support/sync_faults.py --each 2

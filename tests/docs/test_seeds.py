@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 
+import numpy as np
 import pytest
 from documented_atoms import ATOMS, atom_id, row_major, subtiles
 
@@ -73,9 +74,10 @@ def assert_reads_the_tile(operand, layout):
     element_bytes = operand.element_bitwidth // 8
     rows, columns = operand.instruction
     for i, j in itertools.product(range(len(operand.advances)), range(len(operand.advances[0]))):
-        for (mn, k), address in bytes_read(operand, (i, j)).items():
-            offset = places.apply(dim0=i * rows + mn, dim1=j * columns + k)["offset"]
-            assert address == offset * element_bytes
+        read = bytes_read(operand, (i, j))
+        mn, k = np.array([*read]).T
+        offsets = places.apply(dim0=i * rows + mn, dim1=j * columns + k)["offset"]
+        assert np.array_equal([*read.values()], offsets * element_bytes)
 
 
 def strides(operand):

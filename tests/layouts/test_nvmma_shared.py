@@ -61,15 +61,18 @@ def sweep_encodings(rank):
                 yield NVMMAShared(swizzle, bits, transposed, fp4, rank, cga_layout)
 
 
-def sweep(share=1):
-    """Every legal case of the product; every `share`-th where clusters multiply them."""
+def sweep(share=1, every=1):
+    """Every legal case of the product; every `share`-th where clusters multiply them.
+
+    Of those, one in `every`.
+    """
     number = 0
     for rank, sizes in SWEEP_SIZES.items():
         encodings = list(sweep_encodings(rank))
         for shape in itertools.product(sizes, repeat=rank):
             for encoding in encodings:
                 number += 1
-                if rank > 2 and number % share:
+                if (rank > 2 and number % share) or number % every:
                     continue
                 try:
                     nvmma_shared_to_linear_layout(shape, encoding)
@@ -81,10 +84,12 @@ def sweep(share=1):
 @pytest.mark.parametrize("site", triton_sites())
 def test_equal_to_tritons_own_conversion(site):
     """At least 20,000 legal cases, twice as many by `make oracle`; where the release is wrong, it
-    is wrong as the table says.
+    is wrong as the table says. Of a release that is not installed one in seven, but by `make
+    oracle`: 7 divides no number of encodings of a rank, so that all of them meet many shapes.
     """
-    cases = list(sweep(3 if ALL else 11))
-    assert len(cases) >= 20_000
+    whole = ALL or not site
+    cases = list(sweep(3 if ALL else 11, 1 if whole else 7))
+    assert len(cases) >= (20_000 if whole else 3_000)
     oracle = TritonOracle(site)
     major, minor = map(int, oracle.version.split(".")[:2])
     seen = Counter()
@@ -100,7 +105,7 @@ def test_equal_to_tritons_own_conversion(site):
         seen[fault.title if fault else "equal"] += 1
     faults = {fault.title for fault in KNOWN_FAULTS if (major, minor) in fault.versions}
     assert set(seen) == {"equal", *faults}
-    assert seen["equal"] > 20_000
+    assert seen["equal"] > (20_000 if whole else 2_500)
 
 
 @pytest.mark.parametrize("fault", KNOWN_FAULTS, ids=lambda fault: fault.title)

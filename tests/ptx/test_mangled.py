@@ -121,7 +121,7 @@ def test_time_is_linear(piece):
 
     CPU time of this process; a busy machine gets more than one try.
     """
-    count = 4000
+    count = 2000
     ratios = []
     for _ in range(3):
         few = min(seconds(piece, count) for _ in range(2))

@@ -58,7 +58,11 @@ def compile_jobs(site, jobs):
 
 
 def configurations(arch):
-    """Tiles, types, major-nesses and swizzles; each of the kernel's parameters at each value."""
+    """Tiles, types, major-nesses and swizzles; each of the kernel's parameters at each value.
+
+    Where a tile's size and the number of stages are not the point they are small: what Triton 3.9
+    takes for a kernel grows with the bytes of shared memory of all blocks of the cluster.
+    """
     for (a_major, b_major), element_type in zip(MAJORS, ["fp16", "bf16"] * 2, strict=True):
         yield {"element_type": element_type, "a_major": a_major, "b_major": b_major}
     for a_major, b_major in (("K", "K"), ("MN", "MN")):
@@ -69,8 +73,10 @@ def configurations(arch):
                 "b_major": b_major,
                 "a_swizzle": swizzle,
                 "b_swizzle": swizzle,
+                "block_n": 64,
+                "stages": 2,
             }
-    yield {"element_type": "bf16", "a_swizzle": 32, "b_swizzle": 128, "b_major": "MN"}
+    yield {"element_type": "bf16", "a_swizzle": 32, "b_swizzle": 128, "b_major": "MN", "stages": 2}
     yield {"element_type": "bf16", "block_n": 256, "num_warps": 8, "stages": 4}
     yield {"element_type": "fp16", "block_n": 256, "num_warps": 8, "b_major": "MN"}
     yield {"element_type": "fp16", "block_n": 64, "block_k": 128, "stages": 4}
@@ -81,20 +87,21 @@ def configurations(arch):
         yield {"element_type": "bf16", "block_m": 64, "block_n": 256, "a_major": "MN"}
         yield {"element_type": "bf16", "consumers": 2, "block_n": 256, "c_parts": 2, "stages": 4,
                "b_major": "MN", "max_splits": 4}  # fmt: skip
-        yield {"element_type": "fp16", "consumers": 3, "block_m": 128, "block_n": 192, "swap": True}
-        yield {"element_type": "bf16", "consumers": 2, "a_major": "MN", "cluster": 2}
+        yield {"element_type": "fp16", "consumers": 3, "block_m": 64, "block_n": 192, "swap": True}
+        yield {"element_type": "bf16", "consumers": 2, "a_major": "MN", "cluster": 2, "block_n": 64}
         yield {"element_type": "e4m3", "consumers": 1, "block_m": 64, "block_k": 128, "bias": True,
                "out_type": "bf16", "a_scales": "each", "activation": "gelu"}  # fmt: skip
         yield {"element_type": "fp16", "consumers": 2, "pingpong": True, "block_n": 192, "side": 64,
                "block_m": 64, "c_parts": 2, "b_major": "MN", "prefetch": "a"}  # fmt: skip
         yield {"element_type": "bf16", "consumers": 2, "block_n": 256, "c_parts": 2,
                "residual": True, "bias": True}  # fmt: skip
-        yield {"element_type": "bf16", "consumers": 2, "cluster": 2, "b_major": "MN",
-               "batched": True, "residual": True, "activation": "relu"}  # fmt: skip
-        yield {"element_type": "bf16", "consumers": 2, "k_blocks": 2, "a_major": "MN"}
-        yield {"element_type": "bf16", "consumers": 2, "block_n": 176, "c_parts": 11}
+        yield {"element_type": "bf16", "consumers": 2, "cluster": 2, "b_major": "MN", "stages": 2,
+               "block_n": 64, "batched": True, "residual": True, "activation": "relu"}  # fmt: skip
+        yield {"element_type": "bf16", "consumers": 2, "k_blocks": 2, "a_major": "MN",
+               "block_n": 64, "stages": 2}  # fmt: skip
+        yield {"element_type": "bf16", "consumers": 2, "block_n": 176, "c_parts": 11, "stages": 2}
         yield {"element_type": "fp16", "consumers": 1, "block_m": 64, "block_n": 192, "c_parts": 3,
-               "b_major": "MN", "loaded_rows": 24}  # fmt: skip
+               "b_major": "MN", "loaded_rows": 24, "stages": 2}  # fmt: skip
         return
     several = {"consumers": 1, "block_n": 64, "stages": 2}
     yield several | {"element_type": "bf16", "b_major": "MN", "max_splits": 4, "residual": True,
@@ -105,7 +112,7 @@ def configurations(arch):
                      "a_scales": "each", "activation": "gelu"}  # fmt: skip
     yield several | {"element_type": "int8", "block_m": 64, "block_k": 128}
     yield several | {"element_type": "tf32", "block_k": 32, "cluster": 2}
-    yield {"element_type": "bf16", "consumers": 1, "block_n": 256, "stages": 6, "cluster": 2,
+    yield {"element_type": "bf16", "consumers": 1, "block_n": 256, "stages": 3, "cluster": 2,
            "pair": True, "c_parts": 4, "c_buffers": 2}  # fmt: skip
     yield several | {"element_type": "fp16", "cluster": 4, "pair": True, "b_major": "MN"}
     yield several | {"element_type": "nvfp4", "block_k": 128, "block_n": 256, "c_parts": 4,
@@ -113,19 +120,20 @@ def configurations(arch):
     yield several | {"element_type": "bf16", "block_n": 96, "side": 32, "c_parts": 2, "asked": True}
 
 
-# A configuration, M, N, K, and how many SMs there are: so many blocks stay.
+# A configuration, M, N, K, and how many SMs there are: so many blocks stay. Tiles are small where
+# their size is not the point, as in `configurations`.
 EMULATED = [
     ({"block_n": 256, "stages": 4, "c_parts": 2, "consumers": 2}, 200, 520, 200, 3),
     ({"block_m": 256, "c_parts": 2, "c_buffers": 2, "consumers": 2, "a_major": "MN"},
      304, 264, 136, 2),
     ({"block_m": 64, "block_k": 128, "consumers": 1, "b_major": "MN"}, 304, 264, 200, 3),
-    ({"block_n": 192, "consumers": 3, "swap": True, "group": 2}, 200, 400, 200, 2),
+    ({"block_m": 64, "block_n": 192, "consumers": 3, "swap": True, "group": 2}, 136, 400, 200, 2),
     ({"block_m": 8, "block_n": 64, "block_k": 128, "consumers": 1, "swap": True}, 1, 264, 520, 3),
-    # the last wave cut along K: 6 tiles in 2 parts, 5 in 4; and a whole wave before
-    ({"block_n": 256, "c_parts": 2, "consumers": 2, "max_splits": 4}, 200, 520, 520, 13),
+    # the last wave cut along K: 6 tiles in 2 parts, 5 in 4; and 2 in 3 after a whole wave
+    ({"block_n": 128, "c_parts": 2, "consumers": 2, "max_splits": 4}, 200, 264, 520, 13),
     ({"block_m": 16, "block_n": 64, "consumers": 1, "swap": True, "max_splits": 8},
      13, 264, 1000, 21),
-    ({"block_m": 64, "block_n": 64, "consumers": 1, "max_splits": 3}, 300, 200, 776, 15),
+    ({"block_m": 64, "block_n": 64, "consumers": 1, "max_splits": 3}, 172, 136, 776, 7),
     # cut end to end: 5 tiles among 8 blocks, 5 among 7 after a whole wave, in turn
     ({"block_m": 16, "block_n": 64, "consumers": 1, "swap": True, "max_splits": 8},
      13, 264, 1000, 8),
@@ -135,14 +143,15 @@ EMULATED = [
     # clusters
     ({"consumers": 2, "cluster": 2, "block_n": 96, "side": 32, "c_parts": 2, "b_major": "MN"},
      304, 200, 200, 4),
-    ({"consumers": 2, "cluster": 2, "a_major": "MN", "b_major": "MN"}, 304, 264, 200, 4),
-    ({"block_n": 192, "consumers": 3, "cluster": 2, "swap": True}, 136, 520, 200, 4),
+    ({"consumers": 2, "cluster": 2, "a_major": "MN", "b_major": "MN", "block_n": 64}, 304, 136, 200,
+     4),
+    ({"block_m": 64, "block_n": 192, "consumers": 3, "cluster": 2, "swap": True}, 72, 520, 200, 4),
     ({"block_m": 64, "block_n": 64, "consumers": 1, "cluster": 4, "a_major": "MN"}, 304, 136, 328,
      8),
     # two consumers in turn, the ring going round more than twice in a tile; the last tile in parts
     ({"block_m": 64, "block_n": 64, "consumers": 2, "pingpong": True}, 200, 264, 600, 3),
-    ({"consumers": 2, "pingpong": True, "stages": 6, "c_parts": 2, "max_splits": 3, "swap": True},
-     136, 520, 1104, 13),
+    ({"consumers": 2, "pingpong": True, "block_m": 64, "stages": 6, "c_parts": 2, "max_splits": 3,
+      "swap": True}, 72, 520, 1104, 13),
     ({"block_m": 64, "block_n": 64, "consumers": 2, "pingpong": True, "cluster": 2,
       "b_major": "MN"}, 264, 136, 600, 4),
     # widths that are no powers of two
@@ -189,7 +198,8 @@ EMULATED = [
     ({"element_type": "e4m3", "block_m": 64, "block_n": 48, "block_k": 256, "stages": 4,
       "c_parts": 3, "consumers": 1, "loaded_rows": 16, "out_type": "bf16"}, 10, 208, 528, 3),
     # blocks of a cluster divide K: K not a multiple of what they take; few columns; four blocks
-    ({"consumers": 2, "k_blocks": 2, "b_major": "MN", "bias": True}, 200, 264, 328, 6),
+    ({"consumers": 2, "k_blocks": 2, "b_major": "MN", "bias": True, "block_n": 64}, 200, 136, 328,
+     6),
     ({"consumers": 1, "block_m": 64, "block_n": 48, "side": 16, "c_parts": 2, "k_blocks": 2,
       "a_major": "MN", "stages": 2}, 72, 136, 648, 8),
     ({"consumers": 1, "block_m": 16, "block_n": 64, "swap": True, "k_blocks": 2,
@@ -197,8 +207,9 @@ EMULATED = [
     ({"consumers": 1, "block_m": 64, "block_n": 64, "k_blocks": 4, "b_major": "MN"}, 40, 136, 776,
      12),
     ({"element_type": "e4m3", "block_k": 128, "consumers": 2, "k_blocks": 4, "out_type": "bf16",
-      "a_scales": "each", "b_scales": "one"}, 136, 144, 1168, 8),
-    ({"element_type": "tf32", "block_k": 32, "consumers": 2, "k_blocks": 2}, 136, 144, 100, 6),
+      "a_scales": "each", "b_scales": "one", "block_n": 64, "stages": 2}, 136, 80, 1168, 8),
+    ({"element_type": "tf32", "block_k": 32, "consumers": 2, "k_blocks": 2, "block_n": 64}, 136, 80,
+     100, 6),
     # types, and what follows the product
     ({"element_type": "e4m3", "block_k": 128, "block_n": 256, "c_parts": 2, "consumers": 2,
       "out_type": "bf16", "a_scales": "one", "b_scales": "one"}, 200, 272, 208, 3),
@@ -211,8 +222,8 @@ EMULATED = [
     ({"block_m": 16, "block_n": 64, "consumers": 1, "swap": True, "bias": True, "alpha": True,
       "activation": "gelu", "out_type": "fp32", "max_splits": 4}, 13, 136, 520, 11),
     ({"block_m": 64, "consumers": 1, "activation": "relu", "bias": True}, 72, 136, 136, 3),
-    ({"consumers": 2, "cluster": 2, "activation": "silu", "a_scales": "each", "bias": True},
-     264, 136, 136, 4),
+    ({"consumers": 2, "cluster": 2, "activation": "silu", "a_scales": "each", "bias": True,
+      "block_n": 64}, 264, 72, 136, 4),
     ({"element_type": "e5m2", "block_m": 64, "block_n": 64, "block_k": 128, "consumers": 1,
       "out_type": "e5m2", "alpha": True}, 72, 80, 208, 3),
     # several tiles a block, whose pieces are no multiple of the buffers
@@ -225,12 +236,12 @@ EMULATED = [
 WITH_RESIDUAL = [
     ({"consumers": 2, "residual": True, "block_n": 256, "c_parts": 2, "activation": "relu"},
      136, 520, 72, 2),
-    ({"consumers": 2, "residual": True, "c_parts": 4, "c_buffers": 3, "alpha": True}, 136, 264, 72,
-     2),
-    ({"consumers": 2, "residual": True, "cluster": 2, "c_parts": 2, "c_buffers": 2}, 264, 136, 72,
-     4),
+    ({"consumers": 2, "residual": True, "c_parts": 4, "c_buffers": 3, "alpha": True, "block_n": 64},
+     136, 136, 72, 2),
+    ({"consumers": 2, "residual": True, "cluster": 2, "c_parts": 2, "c_buffers": 2, "block_n": 64},
+     264, 72, 72, 4),
     ({"consumers": 1, "residual": True, "block_m": 64, "block_n": 64, "max_splits": 3,
-      "out_type": "fp32"}, 300, 200, 776, 15),
+      "out_type": "fp32"}, 172, 136, 776, 7),
     ({"consumers": 1, "residual": True, "block_m": 16, "block_n": 64, "swap": True, "bias": True,
       "max_splits": 4}, 13, 264, 520, 11),
     ({"consumers": 2, "residual": True, "pingpong": True, "block_m": 64, "block_n": 96, "side": 32,
@@ -241,7 +252,8 @@ WITH_RESIDUAL = [
 # Batches of three; which operand is the same for all.
 BATCHED = [
     ({"consumers": 2, "block_n": 256, "c_parts": 2}, 200, 264, 136, 3, ""),
-    ({"consumers": 2, "cluster": 2, "a_major": "MN", "b_major": "MN"}, 136, 136, 72, 4, "b"),
+    ({"consumers": 2, "cluster": 2, "a_major": "MN", "b_major": "MN", "block_n": 64}, 136, 72, 72,
+     4, "b"),
     ({"consumers": 1, "block_m": 16, "block_n": 64, "swap": True, "a_major": "MN"}, 24, 136, 72,
      5, "a"),
     ({"consumers": 1, "block_m": 64, "block_n": 64, "max_splits": 3, "residual": True,

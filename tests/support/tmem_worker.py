@@ -53,19 +53,24 @@ def load(layout, shape, bits, warps, name):
     return [found.reg_bases, found.lane_bases, found.warp_bases, found.block_bases]
 
 
-def guarded(*arguments):
-    """`load` in a process of its own: Triton 3.7 aborts where later releases refuse."""
-    reader, writer = os.pipe()
-    sys.stdout.flush()
-    child = os.fork()
-    if not child:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
-        os.write(writer, json.dumps(load(*arguments)).encode())
-        os._exit(0)
-    os.close(writer)
-    with os.fdopen(reader) as answer:
-        text = answer.read()
-    return "aborted" if os.waitpid(child, 0)[1] else json.loads(text)
+def guarded(asked):
+    """`load` in forks: Triton 3.7 aborts where later releases refuse, and the next takes over."""
+    found = []
+    while len(found) < len(asked):
+        reader, writer = os.pipe()
+        sys.stdout.flush()
+        child = os.fork()
+        if not child:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+            for arguments in asked[len(found) :]:
+                os.write(writer, json.dumps(load(*arguments)).encode() + b"\n")
+            os._exit(0)
+        os.close(writer)
+        with os.fdopen(reader) as answers:
+            found += map(json.loads, answers)
+        if os.waitpid(child, 0)[1]:
+            found.append("aborted")
+    return found
 
 
 def main():
@@ -77,8 +82,8 @@ def main():
     for text, shape, bits, loads in json.load(sys.stdin):
         layout = to_gluon(text)
         linear = builder.to_linear_layout(layout._to_ir(builder), shape)
-        ask = guarded if OLD else load
-        answers = [ask(layout, shape, bits, *one) for one in loads]
+        asked = [(layout, shape, bits, *one) for one in loads]
+        answers = guarded(asked) if OLD else [load(*arguments) for arguments in asked]
         print(json.dumps([linear.rows, linear.cols, answers]))
     sys.stdout.flush()
     os._exit(0)  # without the binding's report of leaked objects
