@@ -307,6 +307,8 @@ def describe(config: MatmulConfig) -> str:
     words.append(f"{config.consumers} consumers" if config.consumers else "no specialization")
     if config.swap:
         words.append("swapped")
+    if config.loaded_rows:
+        words.append(f"{config.loaded_rows} rows copied")
     if config.cluster > 1:
         words.append(f"clusters of {config.cluster}")
     if config.k_blocks > 1:

@@ -80,28 +80,28 @@ class Constants:
     tensor_flops: float = 6.5e12
     power_flops: float = 8.2e14
     power_flops_8: float = 1.7e15
-    step: float = 4.57e-08
+    step: float = 6.91e-08
     load_bytes: float = 1.18e11
-    copy: float = 4.82e-09
-    cache_bytes: float = 3.07e13
-    misaligned: float = 1.17
-    outside: float = 8.1e-11
-    k_outside: float = 5.7e-10
+    copy: float = 5.51e-09
+    cache_bytes: float = 2.21e13
+    misaligned: float = 1.23
+    outside: float = 7.71e-11
+    k_outside: float = 5.99e-10
     k_partial: float = 1.55e-09
-    fetch_bytes: float = 7.5e10
+    fetch_bytes: float = 9.8e10
     memory_bytes: float = 4.8e12
-    reread: float = 0.479
-    flight_bytes: float = 6.6e6
-    norm: float = 4.63
+    reread: float = 0.547
+    flight_bytes: float = 7.28e6
+    norm: float = 5.83
     launch: float = 1.26e-06
-    zero_bytes: float = 5.32e10
-    full: float = 5.63e-07
-    tile: float = 3.47e-06
+    zero_bytes: float = 2.2e11
+    full: float = 4.47e-07
+    tile: float = 3.64e-06
     store_bytes: float = 5.59e10
-    segment: float = 1.78e-09
+    segment: float = 1.7e-09
     cluster: float = 1.06e-06
-    part: float = 2.5e-06
-    part_bytes: float = 6.67e10
+    part: float = 1.71e-06
+    part_bytes: float = 5.29e10
     exchange: float = 1.21e-09
     exchange_bytes: float = 6.3e10
 
@@ -334,9 +334,9 @@ def _fetch_seconds(
     multiprocessors: int,
     constants: Constants,
 ) -> float:
-    """The seconds in which the busiest TPC reads its part of the larger operand from memory: one
-    block of 67 shares a TPC with another one, and both take twice as long. Blocks that need the same
-    part share what is read.
+    """The seconds in which the busiest TPC reads its part of the larger operand from memory: of 67
+    blocks, two share a TPC, and take twice as long as the others. Blocks that need the same part
+    share what is read.
     """
     tile = config.block_n if n >= m else config.block_m
     others = -(-m // config.block_m) if n >= m else -(-n // config.block_n)
