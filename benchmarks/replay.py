@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import time
 from collections.abc import Callable, Mapping
 
@@ -32,9 +33,13 @@ def graph_of(launch: Callable[[int], None], count: int) -> torch.cuda.CUDAGraph:
         launch(0)  # whatever is set up at the first launch
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        for i in range(count):
-            launch(i)
+    gc.disable()  # a kernel that it frees is unloaded, which no stream allows while it is captured
+    try:
+        with torch.cuda.graph(graph):
+            for i in range(count):
+                launch(i)
+    finally:
+        gc.enable()
     return graph
 
 
