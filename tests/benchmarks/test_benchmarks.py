@@ -109,7 +109,7 @@ def test_problems_are_drawn_by_their_seed(seed):
 
 
 @pytest.mark.parametrize(("model", "every", "gpu"), [
-    (cost_model, 4, {"launch": 4e-6, "part": 9e-6, "memory_bytes": 3e12}),
+    (cost_model, 7, {"launch": 4e-6, "part": 9e-6, "memory_bytes": 3e12}),
     (cost_model_sm100, 2, {"launch": 4e-6, "mma_flops": 6500, "memory_bytes": 4e12}),
 ])  # fmt: skip
 def test_constants_are_fitted_to_times(model, every, gpu):
@@ -126,7 +126,7 @@ def test_constants_are_fitted_to_times(model, every, gpu):
         )
         timed.append(fit.Timed(sizes, f"{m}x{n}x{k}", 1e-5, configs, seconds))
     start = fit.start_of(timed)
-    fitted = fit.fit(timed, start, rounds=1)
+    fitted = fit.fit(timed, start, rounds=3)
     assert statistics.median(fit.errors(timed, fitted)) < 0.05
     assert statistics.median(fit.errors(timed, start)) > 0.1
     assert max(fit.costs(timed, fitted)) < 1.02
@@ -151,12 +151,13 @@ def test_a_graph_walks_through_all_input_sets_of_a_small_problem():
 def test_every_configuration_is_given_all_arguments(problem):
     """On small operands of the same kind: tensors and descriptors where the plan asks for them."""
     config = problem.config(132)
-    small = Problem(48, 64, 128, problem.element_type, problem.a_major, problem.b_major)
+    rows = config.loaded_rows or 48
+    small = Problem(rows, 64, 128, problem.element_type, problem.a_major, problem.b_major)
     dtype = TYPES[problem.element_type]
     a = torch.zeros(small.m, small.k).to(dtype)
     b = torch.zeros(small.n, small.k).to(dtype).T
-    operands = (a, b.contiguous() if small.b_major == "MN" else b, torch.zeros(48, 64).bfloat16())
-    plan = launch_plan(config, 48, 64, 128, SimpleNamespace(multi_processor_count=132))
+    operands = (a, b.contiguous() if small.b_major == "MN" else b, torch.zeros(rows, 64).bfloat16())
+    plan = launch_plan(config, rows, 64, 128, SimpleNamespace(multi_processor_count=132))
     workspace = torch.zeros(1)
     arguments = launch_arguments(config, plan, *operands, workspace=workspace)
     values = compiled_arguments(plan, arguments)
@@ -164,7 +165,7 @@ def test_every_configuration_is_given_all_arguments(problem):
     for name in plan.arguments:
         assert given_values[name] is not None, name
     left, right = given_values["a_desc"].shape, given_values["b_desc"].shape
-    sides = ([48, 128], [64, 128] if small.b_major == "K" else [128, 64])
+    sides = ([rows, 128], [64, 128] if small.b_major == "K" else [128, 64])
     assert (list(left), list(right)) == (sides[::-1] if config.swap else sides)
     assert given_values.keys() - plan.constants.keys() == set(plan.arguments)
 
