@@ -188,7 +188,8 @@ def fill_with_zeros(tiles, ROWS: gl.constexpr, STAGES: gl.constexpr, stages):
     COLUMNS: gl.constexpr = tiles.shape[2]
     TILES: gl.constexpr = tiles.shape[0] * tiles.shape[1] // ROWS
     ANY: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [1, 0])  # zeros are zeros in each layout
-    LAYOUT: gl.constexpr = gl.BlockedLayout([1, 16], [8, 4], [gl.num_warps(), 1], [1, 0])
+    CHUNK: gl.constexpr = 128 // tiles.dtype.primitive_bitwidth  # 16 bytes a thread
+    LAYOUT: gl.constexpr = gl.BlockedLayout([1, CHUNK], [4, 8], [gl.num_warps(), 1], [1, 0])
     zero = gl.zeros((ROWS, COLUMNS), tiles.dtype, LAYOUT)
     whole = reinterpret(tiles, tiles.dtype, [TILES, ROWS, COLUMNS], ANY)
     for i in range(stages * (TILES // STAGES)):

@@ -48,6 +48,12 @@ def kind_of(instruction: Instruction) -> str:
     return _kind(instruction.opcode)
 
 
+def kinds_in(assembly: str) -> list[str]:
+    """The kinds of instruction that a text has."""
+    opcodes = re.findall(r"[a-z]\w*(?:\.[\w:]+)+", assembly)
+    return list(dict.fromkeys(filter(None, map(_kind, opcodes))))
+
+
 @lru_cache(maxsize=4096)
 def _kind(opcode: str) -> str:
     return next((kind for prefix, kind in _KINDS if opcode.startswith(prefix)), "")

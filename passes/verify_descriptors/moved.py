@@ -25,7 +25,8 @@ def _moved(instruction: Instruction, text: str, value: int) -> int:
     if text[:1] == "[" and not value >> 32:
         is_tensor = instruction.opcode.startswith(_IN_TENSOR_MEMORY)
         return value + (_TENSOR if is_tensor else _SHARED)
-    if text.startswith("%rd") and instruction.opcode.startswith(_WITH_DESCRIPTORS):
+    is_wide = text.startswith("%rd") or value >> 32  # inline assembly has registers of other names
+    if is_wide and instruction.opcode.startswith(_WITH_DESCRIPTORS):
         start = value + _SHARED // CHUNK_BYTES & START_ADDRESS_MASK
         return value & ~START_ADDRESS_MASK | start
     return value

@@ -344,13 +344,16 @@ def test_legal_shapes():
 @pytest.mark.parametrize("site", triton_sites())
 @pytest.mark.parametrize("arch", ARCHES)
 def test_tritons_descriptors_are_the_derived_ones(arch, site):
-    """Every MMA of every configuration: both descriptors, and tcgen05's instruction descriptor."""
+    """Every MMA of every configuration: both descriptors, and tcgen05's instruction descriptor. (Of
+    operands in units, the descriptors are not Triton's.)
+    """
     found = [
         (fields, result)
         for fields, result in compiled_configurations(arch, site)
         if fields["element_type"] in ELEMENT_TYPES
         and not any(fields.get(name) for name in ("swap", "pair", "asked"))
         and "needs Triton" not in result.get("error", "")
+        and not MatmulConfig(**fields).in_units
     ]
     checked = 0
     for fields, result in found:

@@ -83,6 +83,29 @@ def test_the_corpus_is_accepted(site):
         assert min(operations.values()) >= 2, operations
 
 
+def test_products_in_inline_assembly_are_not_looked_at():
+    """Such as those of tiles of any width: the copies of their operands are, and the addresses. A
+    product that the assembly does not have is a fault as ever.
+    """
+    pytest.importorskip("triton", minversion="3.9")
+    from triton_ext.kernels.config import MatmulConfig
+    from triton_ext.kernels.launch import compile_matmul
+
+    config = MatmulConfig(90, "bf16", block_n=144, c_parts=9, stages=2, consumers=2)
+    compiled = compile_matmul(config)
+    texts = {"ttgir": compiled.asm["ttgir"], "ptx": compiled.asm["ptx"]}
+    metadata = compiled.metadata._asdict()
+    found = VERIFY(Compilation("matmul", 90, "ptx", texts, metadata))
+    assert not found.diagnostics
+    assert found.report["operations_not_derived"] == {
+        "ttg.inline_asm: wgmma in inline assembly": texts["ttgir"].count("wgmma.commit_group")
+    }
+    assert found.report["proven"]["addresses that move with memory"] > 100
+    other = texts | {"ttgir": texts["ttgir"].replace("wgmma.mma_async", "wgmma.none")}
+    (first, *_) = VERIFY(Compilation("matmul", 90, "ptx", other, metadata)).diagnostics
+    assert "no operation of the TTGIR is lowered to this instruction" in first.message
+
+
 def test_the_report_is_readable():
     kernel = corpus().named("matmul-bf16-K-MN-128-nvmma-sm100")
     outcome = verified(kernel)
