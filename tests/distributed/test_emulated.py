@@ -69,6 +69,7 @@ CONFIGURATIONS = {
     "in turn": {"consumers": 2, "pingpong": True},
     "in a cluster": {"cluster": 2, "consumers": 2, "pingpong": True, "c_buffers": 2},
     "narrow tile": {"block_n": 48, "side": 16},
+    "units": {"block_n": 48, "c_parts": 3},
 }
 
 
