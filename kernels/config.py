@@ -414,7 +414,7 @@ class MatmulConfig:
             "collective": (None, "gather", "scatter") if self._may_be_collective else (None,),
         }
 
-    @property
+    @functools.cached_property
     def may_load_less(self) -> bool:
         """Whether a tile of the left operand may have rows that are not copied."""
         k_major = (self.b_major if self.swap else self.a_major) == "K"
@@ -427,7 +427,7 @@ class MatmulConfig:
         whole = self.k_blocks == self.max_splits == 1 and not self.swap and not self.prefetch
         return self.arch == 90 and whole and not self.residual and self.element_type != "int8"
 
-    @property
+    @functools.cached_property
     def element_bytes(self) -> int:
         """Bytes of an element of A and B."""
         return ELEMENT_BYTES[self.element_type]
@@ -446,7 +446,7 @@ class MatmulConfig:
         """How many scales each row of a tile of A has, and each column of B."""
         return self._scales(self.block_k)
 
-    @property
+    @functools.cached_property
     def c_type(self) -> str:
         """The type of C's elements."""
         if self.out_type is not None:
@@ -460,27 +460,27 @@ class MatmulConfig:
         """The type of the bias: C's, but bf16 for a C of fp8."""
         return "bf16" if C_BYTES[self.c_type] == 1 else self.c_type
 
-    @property
+    @functools.cached_property
     def shares(self) -> int:
         """Among how many consumers the rows of a tile are divided."""
         return 1 if self.pingpong else max(self.consumers, 1)
 
-    @property
+    @functools.cached_property
     def blocks(self) -> int:
         """Thread blocks of a cluster."""
         return self.cluster * self.k_blocks
 
-    @property
+    @functools.cached_property
     def rows(self) -> int:
         """Rows of the tile of the left operand: A, or B transposed if they are swapped."""
         return self.block_n if self.swap else self.block_m
 
-    @property
+    @functools.cached_property
     def columns(self) -> int:
         """Columns of the tile of the right operand: B, or A transposed if they are swapped."""
         return self.block_m if self.swap else self.block_n
 
-    @property
+    @functools.cached_property
     def unit(self) -> int:
         """Columns of the right operand's tiles of which one instruction reads some side by side:
         the largest power of two that divides them. Those of a power of two are one tile.
@@ -488,7 +488,7 @@ class MatmulConfig:
         main = self.columns - self.side
         return main & -main
 
-    @property
+    @functools.cached_property
     def units(self) -> int:
         """How many tiles of `unit` columns lie side by side."""
         return (self.columns - self.side) // self.unit
@@ -506,7 +506,7 @@ class MatmulConfig:
     def _right_panels(self) -> int:
         return self._panels("a" if self.swap else "b") if self.units > 1 else 1
 
-    @property
+    @functools.cached_property
     def right_unit(self) -> tuple[int, int]:
         """The tile that the right operand is copied in: (elements along K, columns)."""
         return self.block_k // self._right_panels, self.unit
@@ -524,12 +524,12 @@ class MatmulConfig:
         """Whether instructions read several tiles that are copied one by one."""
         return self.units > 1 or self.loaded_rows > 0
 
-    @property
+    @functools.cached_property
     def c_columns(self) -> int:
         """Columns of the piece of C that a consumer stores at a time."""
         return (self.columns - self.side) // self.c_parts
 
-    @property
+    @functools.cached_property
     def shared_memory_bytes(self) -> int:
         """What the tiles of A, B and C take, all stages, with 1 KiB for barriers.
 

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -460,7 +460,7 @@ block_k in units of 128 bytes; the better of equals first. Of the tiles that wer
 without which the choice for 838 problems would cost more (docs/performance.md)."""
 
 
-_FAMILIES: list[tuple[dict[str, Any], Iterable[int]]] = [
+_WIDTHS: list[tuple[dict[str, Any], Sequence[int]]] = [
     ({"rows": 64, "consumers": 1, "block_k": 2}, (24, 40, 48, 56, 72, 80, 96, 112)),
     ({"rows": 64, "consumers": 1, "block_k": 2, "max_splits": 16}, (48, 96)),
     ({"rows": 64, "consumers": 1}, (144, 160, 176, 208)),
@@ -482,25 +482,25 @@ _FAMILIES: list[tuple[dict[str, Any], Iterable[int]]] = [
     ({"rows": 128, "consumers": 2, "k_blocks": 2}, (80, 112, 144)),
     ({"rows": 128, "consumers": 2, "k_blocks": 4}, (96, 112)),
 ]
+"""The same for tiles whose columns are no power of two and have one instruction, where that can be:
+how many columns there may be."""
 
 
 def _wide_tiles() -> Iterator[dict[str, Any]]:
-    """Those tiles of `_FAMILIES` that are no power of two wide."""
-    for fields, widths in _FAMILIES:
+    """The tiles of `_WIDTHS`, as they are and swapped; C leaves through 64 columns of buffers."""
+    for fields, widths in _WIDTHS:
         for columns in widths:
-            unit = columns & -columns
-            if columns > unit:
-                parts = columns // min(unit, 64)
-                buffers = min(parts, max(1, 64 // unit))
-                yield {"swaps": (False, True), "columns": columns, "c_parts": parts,
-                       "c_buffers": buffers, **fields}  # fmt: skip
+            piece = min(columns & -columns, 64)
+            parts = columns // piece
+            yield {"swaps": (False, True), "columns": columns, "c_parts": parts,
+                   "c_buffers": min(parts, 64 // piece), **fields}  # fmt: skip
 
 
-def _newer() -> tuple[str, ...]:
-    """What only Triton 3.9 can, of what it is."""
+def _is_new() -> bool:
+    """Whether Triton can do what needs 3.9: divide K in a cluster, read units, copy fewer rows."""
     from triton_ext.compat import TRITON_VERSION
 
-    return ("k_blocks", "units", "loaded_rows") if TRITON_VERSION >= (3, 9) else ()
+    return TRITON_VERSION >= (3, 9)
 
 
 @functools.lru_cache(maxsize=64)
@@ -508,8 +508,8 @@ def candidates(
     element_type: str, a_major: Major, b_major: Major, out_type: str | None = None
 ) -> tuple[MatmulConfig, ...]:
     """The configurations that are considered for sm_90, the better of equals first."""
-    tiles = [tile for tile in _TILES if "k_blocks" in _newer() or "k_blocks" not in tile]
-    if "units" in _newer():
+    tiles = [tile for tile in _TILES if _is_new() or "k_blocks" not in tile]
+    if _is_new():
         tiles += _wide_tiles()
     found = []
     for tile, swap in ((each, swap) for each in tiles for swap in each["swaps"]):
@@ -530,11 +530,11 @@ def _one_instruction(config: MatmulConfig) -> bool:
     """Whether a tile whose columns are no power of two is one of units: else it has a side. The
     rows of an MN-major operand's units are no less than a line.
     """
-    odd = config.columns & -config.columns
-    if odd == config.columns or config.columns > 256 or "units" not in _newer():
+    unit = config.columns & -config.columns
+    if unit == config.columns or config.columns > 256 or not _is_new():
         return False
     major = config.a_major if config.swap else config.b_major
-    return major == "K" or odd * config.element_bytes >= LINE_BYTES
+    return major == "K" or unit * config.element_bytes >= LINE_BYTES
 
 
 def _fitting(
@@ -556,16 +556,16 @@ def _fitting(
 
 @functools.lru_cache(maxsize=4096)
 def _adapted(config: MatmulConfig, rows: int, larger: str) -> MatmulConfig:
-    """The same for a problem whose left operand has so many rows, and whose larger operand is "a"
-    or "b": rows that there are not are not copied; and what reads from memory most of the time
+    """A tile of 64 rows for a problem whose left operand has so many, and whose larger operand is
+    "a" or "b": rows that there are not are not copied; and what reads from memory most of the time
     prefetches the larger operand.
     """
     fields: dict[str, Any] = {}
-    if "loaded_rows" in _newer() and rows <= LOADED_ROWS[-1] and config.may_load_less:
+    if _is_new() and rows <= LOADED_ROWS[-1] and config.may_load_less:
         fields["loaded_rows"] = next(size for size in LOADED_ROWS if size >= rows)
-    if config.rows == 64 and config.columns < 128 and config.blocks == 1:  # noqa: SIM102
-        if getattr(config, f"{larger}_major") == "K":
-            fields["prefetch"] = larger
+    is_major = getattr(config, f"{larger}_major") == "K"
+    if config.columns < 128 and config.blocks == 1 and is_major:
+        fields["prefetch"] = larger
     return replace(config, **fields) if fields else config
 
 
@@ -589,6 +589,8 @@ def ranked_configs(
     return sorted(
         (
             _adapted(config, min(n if config.swap else m, 64), larger)
+            if config.rows == 64
+            else config
             for config in candidates(element_type, a_major, b_major, out_type)
             if every or suits(config, m, n, k, multiprocessors, batch)
         ),
