@@ -417,9 +417,8 @@ class MatmulConfig:
     @functools.cached_property
     def may_load_less(self) -> bool:
         """Whether a tile of the left operand may have rows that are not copied."""
-        k_major = (self.b_major if self.swap else self.a_major) == "K"
         alone = self.blocks == 1 and self.rows == 64 and self.consumers == 1 and not self.side
-        return self.arch == 90 and k_major and alone and not self.collective
+        return self.arch == 90 and self.left_major == "K" and alone and not self.collective
 
     @property
     def _may_be_collective(self) -> bool:
@@ -486,7 +485,17 @@ class MatmulConfig:
         the largest power of two that divides them. Those of a power of two are one tile.
         """
         main = self.columns - self.side
-        return main & -main
+        return main & -main or 1  # no columns are refused by name
+
+    @property
+    def left_major(self) -> Major:
+        """The contiguous dimension of the left operand."""
+        return self.b_major if self.swap else self.a_major
+
+    @property
+    def right_major(self) -> Major:
+        """The contiguous dimension of the right operand."""
+        return self.a_major if self.swap else self.b_major
 
     @functools.cached_property
     def units(self) -> int:
@@ -621,9 +630,7 @@ class MatmulConfig:
         """The narrow tile of the right operand, (block_k, side); its swizzle is the widest."""
         if not self.side:
             return None
-        return self._right_part(
-            (self.block_k, self.side), (self.a_major if self.swap else self.b_major) == "K", None
-        )
+        return self._right_part((self.block_k, self.side), self.right_major == "K", None)
 
     @functools.cached_property
     def scale_layouts(self) -> tuple[TileLayouts, TileLayouts] | None:

@@ -533,8 +533,7 @@ def _one_instruction(config: MatmulConfig) -> bool:
     unit = config.columns & -config.columns
     if unit == config.columns or config.columns > 256 or not _is_new():
         return False
-    major = config.a_major if config.swap else config.b_major
-    return major == "K" or unit * config.element_bytes >= LINE_BYTES
+    return config.right_major == "K" or unit * config.element_bytes >= LINE_BYTES
 
 
 def _fitting(

@@ -141,8 +141,8 @@ class Ring:
         ready, free, free_everywhere: the barriers; the last is None where `free` says it all.
         STAGES: how many buffers there are.
         BLOCK_K: elements of a tile along K.
-        LEFT_UNITS: how many units of rows a tile of A is, of which so many are copied:
-        LOADED_UNITS.
+        LEFT_UNITS: how many units of rows a tile of A is.
+        LOADED_UNITS: how many of them are copied; the others stay zero.
         UNITS: how many units side by side a tile of B is.
         NARROW: whether there is a narrow tile of B; else `narrow_tiles` is not used.
         PRODUCT: the `wgmma.Product` with which tiles are multiplied, or None.

@@ -60,9 +60,9 @@ def product_of(config: MatmulConfig) -> Product:
     """
     k = INSTRUCTION_K_BYTES // config.element_bytes
     rows = config.rows // config.shares
-    tiles, majors = (config.a_layouts, config.b_layouts), (config.a_major, config.b_major)
+    majors, tiles = (config.left_major, config.right_major), (config.a_layouts, config.b_layouts)
     if config.swap:
-        tiles, majors = tiles[::-1], majors[::-1]
+        tiles = tiles[::-1]
     widths = [tile.encoding.swizzle_byte_width for tile in tiles]
     left, lefts = _walked(config, rows, config.left_unit[1], ROWS, majors[0], widths[0])
     right, (rights,) = _walked(

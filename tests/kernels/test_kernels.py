@@ -197,6 +197,7 @@ def test_ptx_without_debug_lines_keeps_the_code():
         ({"consumers": 2, "block_n": 72, "c_parts": 9, "element_type": "int8"}, "block_n"),
         ({"consumers": 1, "arch": 100, "block_n": 96, "c_parts": 3}, "block_n"),
         ({"consumers": 3, "block_m": 192, "block_n": 208, "c_parts": 13}, "block_n"),
+        ({"consumers": 2, "block_n": 0, "k_blocks": 2}, "block_n"),
         ({"consumers": 2, "loaded_rows": 8}, "loaded_rows"),
         ({"consumers": 1, "block_m": 64, "loaded_rows": 64}, "loaded_rows"),
         ({"consumers": 1, "block_m": 64, "loaded_rows": 8, "a_major": "MN"}, "loaded_rows"),
