@@ -202,6 +202,8 @@ class MatmulConfig:
             tensor cores take at least 64 rows of the left operand, but as few as 8 columns of the
             right one, so this is for a C with few rows.
         cluster: 1, 2 or 4 thread blocks that share the tile of the right operand (TMA multicast).
+        cluster_columns: on sm_90, 1 or 2: how many times these blocks are side by side in a cluster,
+            to share the tiles of the left operand, too. Not with a side. Needs Triton 3.9.
         k_blocks: on sm_90, where no cluster shares tiles: 1, 2 or 4 thread blocks that divide K
             among them, and add up their sums through distributed shared memory (`exchange`). For
             few tiles and a long K. Needs Triton 3.9.
@@ -261,6 +263,7 @@ class MatmulConfig:
     consumers: int = 0
     swap: bool = False
     cluster: int = 1
+    cluster_columns: int = 1
     max_splits: int = 1
     c_parts: int = 1
     c_buffers: int = 1
@@ -381,6 +384,7 @@ class MatmulConfig:
             "num_warps": (4,),
             "swap": boolean,
             "cluster": (1, 2, 4),
+            "cluster_columns": (1, 2) if self._may_be_wide else (1,),
             "pair": (False,) if on_hopper or self.cluster == 1 else boolean,
             # The parts of a cluster's tiles would need a counter that both of its blocks see.
             "max_splits": range(1, 33) if alone and not self.asked else (1,),
@@ -419,6 +423,11 @@ class MatmulConfig:
         """Whether a tile of the left operand may have rows that are not copied."""
         alone = self.blocks == 1 and self.rows == 64 and self.consumers == 1 and not self.side
         return self.arch == 90 and self.left_major == "K" and alone and not self.collective
+
+    @property
+    def _may_be_wide(self) -> bool:
+        """Whether a cluster's blocks may lie side by side."""
+        return self.arch == 90 and self.cluster > 1 and not self.side and not self.collective
 
     @property
     def _may_be_collective(self) -> bool:
@@ -467,7 +476,7 @@ class MatmulConfig:
     @functools.cached_property
     def blocks(self) -> int:
         """Thread blocks of a cluster."""
-        return self.cluster * self.k_blocks
+        return self.cluster * self.cluster_columns * self.k_blocks
 
     @functools.cached_property
     def rows(self) -> int:
@@ -559,8 +568,9 @@ class MatmulConfig:
         rows, depth = self.left_unit
         dim, bits = 1 if k_major else 0, 8 * self.element_bytes
         tile = tile_layouts(
-            (self.blocks * rows, depth), dim, bits, swizzle, self._row_bases, self.batched
-        )
+            (self.cluster * self.k_blocks * rows, depth), dim, bits, swizzle, self._row_bases,
+            self.batched,
+        )  # fmt: skip
         return self._along_k(tile, (rows, depth), 1, dim)
 
     def _right(self, k_major: bool, swizzle: int | None) -> TileLayouts:
@@ -572,11 +582,12 @@ class MatmulConfig:
     ) -> TileLayouts:
         """A tile of the right operand: (along K, columns)."""
         bits = 8 * self.element_bytes
-        shared = [[0, 0] for _ in self._row_bases]
+        bases = self._column_bases
         if self.pair:
-            shared[0] = [0, 1]
+            bases[0] = [0, 1]
         dim = 0 if k_major else 1
-        tile = tile_layouts(shape, dim, bits, swizzle, shared, self.batched)
+        all_blocks = (shape[0], self.cluster_columns * shape[1])
+        tile = tile_layouts(all_blocks, dim, bits, swizzle, bases, self.batched)
         return self._along_k(tile, shape, 0, dim)
 
     def _along_k(
@@ -602,8 +613,17 @@ class MatmulConfig:
 
     @property
     def _row_bases(self) -> list[list[int]]:
-        """How the blocks of a cluster divide the rows of what they multiply."""
-        return [[1 << i, 0] for i in range(self.blocks.bit_length() - 1)]
+        """How the blocks of a cluster divide the rows of what they multiply; those side by side
+        have the same.
+        """
+        below = self.cluster * self.k_blocks
+        return [[(1 << i) % below, 0] for i in range(self.blocks.bit_length() - 1)]
+
+    @property
+    def _column_bases(self) -> list[list[int]]:
+        """How they divide the columns."""
+        below = self.cluster * self.k_blocks
+        return [[0, (1 << i) // below] for i in range(self.blocks.bit_length() - 1)]
 
     @property
     def accumulators(self) -> int:
@@ -646,7 +666,9 @@ class MatmulConfig:
     @functools.cached_property
     def c_layouts(self) -> TileLayouts:
         """The piece of C that is stored at a time; in memory C is N-major."""
-        shape = (self.cluster * self.rows // self.shares, self.c_columns)
+        shape = (
+            self.cluster * self.rows // self.shares, self.cluster_columns * self.c_columns
+        )  # fmt: skip
         bits = 8 * C_BYTES[self.c_type]
         return tile_layouts(shape, 0 if self.swap else 1, bits, None, self._c_bases, self.batched)
 
@@ -656,7 +678,8 @@ class MatmulConfig:
         up.
         """
         if self.k_blocks == 1:
-            return self._row_bases
+            both = zip(self._row_bases, self._column_bases, strict=True)
+            return [[row[0], column[1]] for row, column in both]
         return [list(reversed(basis)) for basis in self._row_bases]
 
     @functools.cached_property

@@ -19,6 +19,7 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma
 
 from triton_ext.compat import aggregate, tma_view
+from triton_ext.kernels.clusters import block_of_cluster, own_column
 from triton_ext.kernels.exchange import Exchange
 from triton_ext.kernels.matrices import load_block, matrix_size, store_block
 from triton_ext.kernels.peers import (
@@ -26,7 +27,6 @@ from triton_ext.kernels.peers import (
     STORED,
     TAKE_BACK,
     Peers,
-    block_of_cluster,
     run,
     wait_for,
 )
@@ -42,16 +42,31 @@ def parts_at_a_time(rows, columns):
     return 4 if rows * columns <= 32 * 128 else 1
 
 
+@gluon.constexpr_function
+def columns_of_blocks(layout):
+    """How many columns of blocks divide a tensor with this layout of an accumulator."""
+    return 1 << sum(basis[1] > 0 for basis in layout.cga_layout)
+
+
 @gluon.jit
-def split_columns(x, COLUMNS: gl.constexpr):
-    """A tile of registers as tiles of so many columns, side by side; no data moves."""
+def split_columns(x, COLUMNS: gl.constexpr, ACROSS: gl.constexpr = 1):
+    """A tile of registers as tiles of so many columns, side by side; no data moves.
+
+    Args:
+        ACROSS: how many columns of blocks divide it, and each of these tiles.
+    """
     parts = (x,)
     for _ in gl.static_range((x.shape[1] // COLUMNS).bit_length() - 1):
         halves = ()
         for i in gl.static_range(len(parts)):
             part = parts[i]
-            halved = part.reshape(part.shape[0], 2, part.shape[1] // 2)
-            halves += halved.permute(0, 2, 1).split()
+            HALF: gl.constexpr = part.shape[1] // 2
+            if ACROSS == 1:
+                halves += part.reshape(part.shape[0], 2, HALF).permute(0, 2, 1).split()
+            else:
+                halved = part.reshape(part.shape[0], ACROSS, 2, HALF // ACROSS)
+                first, second = halved.permute(0, 1, 3, 2).split()
+                halves += (first.reshape(part.shape[0], HALF), second.reshape(part.shape[0], HALF))
         parts = halves  # type: ignore[assignment]
     return parts
 
@@ -62,7 +77,11 @@ def piece_layout(accumulator, columns):
     return gl.NVMMADistributedLayout(
         version=accumulator.version,
         warps_per_cta=accumulator.warps_per_cta,
-        instr_shape=[accumulator.instr_shape[0], columns, accumulator.instr_shape[2]],
+        instr_shape=[
+            accumulator.instr_shape[0],
+            columns // columns_of_blocks(accumulator),
+            accumulator.instr_shape[2],
+        ],
         cga_layout=accumulator.cga_layout,
     )
 
@@ -289,6 +308,7 @@ class Epilogue:
         exchange: with the other blocks of the cluster, which have sums of the same tile; or None.
         ACTIVATION: "relu", "gelu", "silu" or None.
         PIECES: how many pieces a consumer stores of a tile.
+        CLUSTER_COLUMNS: how many columns of blocks a cluster has; each stores pieces of its own.
         N_MAJOR: whether C is not transposed.
         peers: the ranks among which the rows of C are divided, or None. In a scatter, `desc` is
             where the next rank adds to a tile, a matrix a turn.
@@ -303,6 +323,7 @@ class Epilogue:
     ACTIVATION: gl.constexpr
     PIECES: gl.constexpr
     BUFFERS: gl.constexpr
+    CLUSTER_COLUMNS: gl.constexpr
     N_MAJOR: gl.constexpr
     peers: Peers | gl.constexpr
 
@@ -315,6 +336,13 @@ class Epilogue:
     def buffer(self, piece: gl.constexpr, WHICH: gl.constexpr):
         """The buffer through which a piece of a consumer goes."""
         return self.tiles.index(WHICH * self.BUFFERS + piece % self.BUFFERS)
+
+    @gluon.jit
+    def column(self, work, piece: gl.constexpr):
+        """Where a piece begins, in columns of C."""
+        PART: gl.constexpr = self.tiles.shape[2]
+        off = own_column(work.off_n, self.PIECES * PART, PART, self.CLUSTER_COLUMNS)
+        return off + piece * (PART // self.CLUSTER_COLUMNS)
 
     @gluon.jit
     def load_residual(self, work, FIRST: gl.constexpr, END: gl.constexpr, WHICH: gl.constexpr):
@@ -330,7 +358,7 @@ class Epilogue:
             barrier = self.residual.ready.index(WHICH * self.PIECES + i)
             mbarrier.expect(barrier, desc.nbytes_per_cta)
             target = tma_view(self.buffer(i, WHICH), desc)
-            off_n = work.off_n + i * self.tiles.shape[2]
+            off_n = self.column(work, i)
             if self.N_MAJOR:
                 load_block(desc, matrix, work.off_m, off_n, barrier, target, False)
             else:
@@ -467,7 +495,7 @@ class Epilogue:
         COLUMNS: gl.constexpr = self.tiles.shape[2]
         M: gl.constexpr = 0 if self.N_MAJOR else 1
         size = (matrix_size(self.desc, M), matrix_size(self.desc, 1 - M))
-        off = (work.off_m, work.off_n + i * COLUMNS)
+        off = (work.off_m, self.column(work, i))
         buffer = self.buffer(i, WHICH)
         if self.adds(work):
             mbarrier.wait(self.residual.ready.index(WHICH * self.PIECES + i), phase)

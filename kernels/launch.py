@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -110,12 +111,13 @@ def launch_plan(
     if config.loaded_rows and config.loaded_rows < (n if config.swap else m):
         raise LayoutError("loaded_rows", config.loaded_rows, "must be 0, or at least"
                           f" {'N' if config.swap else 'M'}, {n if config.swap else m}")  # fmt: skip
-    tile_m = config.block_m * (1 if config.swap else config.cluster)
-    tile_n = config.block_n * (config.cluster if config.swap else 1)
+    together = (config.cluster, config.cluster_columns)
+    tile_m = config.block_m * together[config.swap]
+    tile_n = config.block_n * together[not config.swap]
     tiles = batch * -(-m // tile_m) * -(-n // tile_n)
     grid, workspace = tiles, 0
     if config.consumers:
-        resident = resident_clusters(device_properties.multi_processor_count, config.cluster)
+        resident = resident_clusters(device_properties.multi_processor_count, math.prod(together))
         if config.asked or config.k_blocks > 1:  # blocks of the latter exchange sums once
             grid = tiles
         elif config.max_splits == 1:
@@ -228,6 +230,8 @@ def kernel_for(config: MatmulConfig) -> Any:
             raise LayoutError("k_blocks", config.k_blocks, "needs Triton 3.9")
         if config.loaded_rows:
             raise LayoutError("loaded_rows", config.loaded_rows, "needs Triton 3.9")
+        if config.cluster_columns > 1:
+            raise LayoutError("cluster_columns", config.cluster_columns, "needs Triton 3.9")
         if config.units > 1:
             wide = "block_m" if config.swap else "block_n"
             raise LayoutError(wide, config.columns, "must be a power of two, or have a side: other"
@@ -277,7 +281,8 @@ def kernel_constants(config: MatmulConfig, *, generated_layouts: bool = True) ->
             "LEFT_UNITS": rows // config.left_unit[0],
             "LOADED_UNITS": (config.loaded_rows or rows) // config.left_unit[0],
             "LEFT_K": config.left_unit[1],
-            "RIGHT_UNIT": config.right_unit,
+            "RIGHT_UNIT": (config.right_unit[0], config.cluster_columns * config.right_unit[1]),
+            "CLUSTER_COLUMNS": config.cluster_columns,
             "PRODUCT": product_of(config) if config.in_units else None,
         }
         exchange, exchanged = config.exchange_layout, config.exchanged_layouts
@@ -298,7 +303,7 @@ def kernel_constants(config: MatmulConfig, *, generated_layouts: bool = True) ->
     return common | {
         **{name: None for name, asked in _optional_arguments(config).items() if not asked},
         "BLOCK_M": config.cluster * config.rows,
-        "BLOCK_N": config.columns - config.side,
+        "BLOCK_N": config.cluster_columns * (config.columns - config.side),
         "NARROW_N": config.side,
         "NARROW_LAYOUT": layout(config.narrow_layouts)
         if config.narrow_layouts is not None

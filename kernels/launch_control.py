@@ -19,7 +19,8 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier
 
 from triton_ext.compat import aggregate, clc
-from triton_ext.kernels.ring import Slot, shared_barrier
+from triton_ext.kernels.clusters import column_barrier
+from triton_ext.kernels.ring import Slot
 from triton_ext.kernels.scheduler import Tiling
 
 ANSWERS = gl.constexpr(2)
@@ -132,7 +133,7 @@ def tickets_of(tiling, tiles, ROLES: gl.constexpr, ASKED: gl.constexpr, BATCHED:
     else:
         answers = gl.allocate_shared_memory(gl.int64, [ANSWERS, 2], answer_layout(gl.num_ctas()))
         ready = mbarrier.allocate_mbarrier(batch=ANSWERS)
-        free = gl.allocate_shared_memory(gl.int64, [ANSWERS, 1], shared_barrier(gl.num_ctas()))
+        free = gl.allocate_shared_memory(gl.int64, [ANSWERS, 1], column_barrier(gl.num_ctas()))
         for each in gl.static_range(ANSWERS):
             mbarrier.init(ready.index(each), count=1)
             mbarrier.init(free.index(each), count=ROLES)

@@ -96,18 +96,6 @@ def run(ASM: gl.constexpr, flag, argument=0):
 
 
 @gluon.jit
-def block_of_cluster():
-    """Which block of its cluster this one is."""
-    if gl.num_ctas() == 1:
-        block = 0
-    else:
-        block = gl.inline_asm_elementwise(
-            "mov.u32 $0, %cluster_ctarank;", "=r", [], gl.int32, is_pure=True, pack=1
-        )
-    return block
-
-
-@gluon.jit
 def wait_for(flag, late, rank):
     """Wait until a rank raises a flag, in every thread; if it takes too long, write 1 + the rank to
     `late`.

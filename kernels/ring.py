@@ -6,7 +6,8 @@ time that it completes, so whoever waits keeps a `Slot`: the buffer and the phas
 
 The blocks of a cluster may share the tile of B: one of them copies it to all (*multicast*), once
 the consumers of all have read what was there before. Hopper's consumers tell so by a third barrier,
-`free_everywhere`; on Blackwell, the tensor cores' own arrivals reach `free` of every block.
+`column_free`; on Blackwell, the tensor cores' own arrivals reach `free` of every block. Those side
+by side share the tile of A in the same way (`row_free`).
 
 "A" is the left operand and "B" the right one, also where the caller has swapped them. A tile of B
 need not be as wide as a power of two: it may be several *units* side by side, or its last columns
@@ -24,18 +25,13 @@ from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma
 
 from triton_ext.compat import TRITON_VERSION, aggregate
 from triton_ext.kernels.block_scales import BlockScales
+from triton_ext.kernels.clusters import column_barrier, own_column, row_barrier
 from triton_ext.kernels.matrices import load_tile
 from triton_ext.kernels.peers import Peers
 
 ENDS_TOGETHER = gl.constexpr(TRITON_VERSION >= (3, 9))
 """Whether Triton ends a kernel in a cluster with a barrier of the cluster; 3.8 does so for pairs of
 sm_100 alone."""
-
-
-@gluon.constexpr_function
-def shared_barrier(blocks):
-    """The layout of a barrier that the first block of a cluster has for all."""
-    return mbarrier.MBarrierLayout([[0]] * (blocks.bit_length() - 1))
 
 
 @gluon.jit
@@ -138,12 +134,14 @@ class Ring:
         a_tiles, b_tiles, narrow_tiles: the buffers, a dimension of which counts them; each has
             `SHARES` tiles of A, one for each warpgroup that shares the tile of C. A tile may be
             several units, those for each part of K one after the other.
-        ready, free, free_everywhere: the barriers; the last is None where `free` says it all.
+        ready, free: the barriers.
+        column_free, row_free: those that blocks share, or None.
         STAGES: how many buffers there are.
         BLOCK_K: elements of a tile along K.
         LEFT_UNITS: how many units of rows a tile of A is.
         LOADED_UNITS: how many of them are copied; the others stay zero.
         UNITS: how many units side by side a tile of B is.
+        CLUSTER_COLUMNS: how many columns of blocks a cluster has; each has its units.
         NARROW: whether there is a narrow tile of B; else `narrow_tiles` is not used.
         PRODUCT: the `wgmma.Product` with which tiles are multiplied, or None.
         scales: those of the tiles, which come with them; None if they are not block-scaled.
@@ -154,13 +152,15 @@ class Ring:
     narrow_tiles: gl.shared_memory_descriptor
     ready: gl.shared_memory_descriptor
     free: gl.shared_memory_descriptor
-    free_everywhere: gl.shared_memory_descriptor | gl.constexpr
+    column_free: gl.shared_memory_descriptor | gl.constexpr
+    row_free: gl.shared_memory_descriptor | gl.constexpr
     STAGES: gl.constexpr
     SHARES: gl.constexpr
     BLOCK_K: gl.constexpr
     LEFT_UNITS: gl.constexpr
     LOADED_UNITS: gl.constexpr
     UNITS: gl.constexpr
+    CLUSTER_COLUMNS: gl.constexpr
     NARROW: gl.constexpr
     PRODUCT: gl.constexpr
     scales: BlockScales | gl.constexpr
@@ -209,8 +209,11 @@ class Ring:
                         off_k + panel * self.a_tiles.shape[2], barrier,
                         self.left_unit(slot, (part * LEFT_PANELS + panel) * self.LEFT_UNITS + i),
                     )  # fmt: skip
+        TILE_N: gl.constexpr = UNIT_N * self.UNITS
+        off_n = own_column(work.off_n, TILE_N, UNIT_N, self.CLUSTER_COLUMNS)
         for i in gl.static_range(PANELS * self.UNITS):
-            load_tile(operands.b, work.matrix, work.off_n + i % self.UNITS * UNIT_N,
+            load_tile(operands.b, work.matrix,
+                      off_n + i % self.UNITS * (UNIT_N // self.CLUSTER_COLUMNS),
                       off_k + i // self.UNITS * self.b_tiles.shape[1], barrier,
                       self.right_unit(slot, i), operands.B_K_MAJOR, SHARED=SHARED)  # fmt: skip
         if self.NARROW:
@@ -224,8 +227,10 @@ class Ring:
     def wait_free(self, slot):
         """Wait until the slot's last tiles have been read; passes in the first turn."""
         mbarrier.wait(self.free.index(slot.index), slot.phase ^ 1)
-        if self.free_everywhere is not None:
-            mbarrier.wait(self.free_everywhere.index(slot.index), slot.phase ^ 1)
+        if self.column_free is not None:
+            mbarrier.wait(self.column_free.index(slot.index), slot.phase ^ 1)
+        if self.row_free is not None:
+            mbarrier.wait(self.row_free.index(slot.index), slot.phase ^ 1)
 
     @gluon.jit
     def end(self, slot):
@@ -247,8 +252,10 @@ class Ring:
     def release(self, index, pred):
         """A consumer has read a buffer: tell the producers whose copies wait for it."""
         mbarrier.arrive(self.free.index(index), count=1, pred=pred)
-        if self.free_everywhere is not None:
-            mbarrier.arrive(self.free_everywhere.index(index), count=1, pred=pred)
+        if self.column_free is not None:
+            mbarrier.arrive(self.column_free.index(index), count=1, pred=pred)
+        if self.row_free is not None:
+            mbarrier.arrive(self.row_free.index(index), count=1, pred=pred)
 
     @gluon.jit
     def invalidate(self):
@@ -261,8 +268,8 @@ class Ring:
 @gluon.jit
 def ring_of(a_tiles, b_tiles, narrow_tiles, STAGES: gl.constexpr, SHARES: gl.constexpr,
             BLOCK_K: gl.constexpr, LEFT_UNITS: gl.constexpr, LOADED_UNITS: gl.constexpr,
-            UNITS: gl.constexpr, NARROW: gl.constexpr, SHARED: gl.constexpr,
-            PRODUCT: gl.constexpr):  # fmt: skip
+            UNITS: gl.constexpr, CLUSTER_COLUMNS: gl.constexpr, NARROW: gl.constexpr,
+            SHARED: gl.constexpr, PRODUCT: gl.constexpr):  # fmt: skip
     """A ring of these buffers, with its barriers; see `Ring`.
 
     Args:
@@ -270,18 +277,27 @@ def ring_of(a_tiles, b_tiles, narrow_tiles, STAGES: gl.constexpr, SHARES: gl.con
     """
     ready = mbarrier.allocate_mbarrier(batch=STAGES)
     free = mbarrier.allocate_mbarrier(batch=STAGES)
+    BLOCKS: gl.constexpr = gl.num_ctas()
     if not SHARED:
-        free_everywhere: gl.constexpr = None
+        column_free: gl.constexpr = None
     else:
-        free_everywhere = gl.allocate_shared_memory(
-            gl.int64, [STAGES, 1], shared_barrier(gl.num_ctas())
+        LAYOUT: gl.constexpr = column_barrier(BLOCKS, CLUSTER_COLUMNS)
+        column_free = gl.allocate_shared_memory(gl.int64, [STAGES, CLUSTER_COLUMNS], LAYOUT)
+    if CLUSTER_COLUMNS == 1:
+        row_free: gl.constexpr = None
+    else:
+        ROW_LAYOUT: gl.constexpr = row_barrier(BLOCKS, CLUSTER_COLUMNS)
+        row_free = gl.allocate_shared_memory(
+            gl.int64, [STAGES, BLOCKS // CLUSTER_COLUMNS], ROW_LAYOUT
         )
     for each in gl.static_range(STAGES):
         mbarrier.init(ready.index(each), count=1)
         mbarrier.init(free.index(each), count=SHARES)
         if SHARED:
-            mbarrier.init(free_everywhere.index(each), count=SHARES)
+            mbarrier.init(column_free.index(each), count=SHARES)
+        if CLUSTER_COLUMNS > 1:
+            mbarrier.init(row_free.index(each), count=SHARES)
     return Ring(
-        a_tiles, b_tiles, narrow_tiles, ready, free, free_everywhere, STAGES, SHARES, BLOCK_K,
-        LEFT_UNITS, LOADED_UNITS, UNITS, NARROW, PRODUCT, None,
+        a_tiles, b_tiles, narrow_tiles, ready, free, column_free, row_free, STAGES, SHARES, BLOCK_K,
+        LEFT_UNITS, LOADED_UNITS, UNITS, CLUSTER_COLUMNS, NARROW, PRODUCT, None,
     )  # fmt: skip

@@ -11,7 +11,8 @@ Two consumers may also take turns (`SHARES` = 1, *ping-pong*): each multiplies a
 stores it while the other multiplies the next. The ring alone does not keep their order: a barrier's
 phase tells only odd turns of the ring from even ones, so a consumer also waits for its turn.
 
-The blocks of a cluster share the tile of B, or divide K among them (`K_BLOCKS` above 1): then each
+The blocks of a cluster share the tile of B, and those side by side in it the tile of A
+(`CLUSTER_COLUMNS` above 1); or they divide K among them (`K_BLOCKS` above 1): then each
 has sums of a whole tile, and they add them up by an `exchange`.
 
 A tile need not be as wide as a power of two. Either its right operand lies in several *units*,
@@ -48,6 +49,7 @@ from triton_ext.kernels.epilogue import (
     Parts,
     Residual,
     Scaling,
+    columns_of_blocks,
     piece_layout,
     split_columns,
 )
@@ -59,18 +61,22 @@ from triton_ext.kernels.scheduler import Tiling
 
 
 @gluon.constexpr_function
-def accumulator_layout(columns, element_type, blocks):
+def accumulator_layout(columns, element_type, blocks, across):
     """Registers of a wgmma's accumulator of so many columns, in one warpgroup of each block of a
-    cluster, which divide the rows among them.
+    cluster, which divide it among them.
 
     Args:
         element_type: the operands' type.
+        across: how many columns of blocks there are.
     """
+    below = blocks // across
     return gl.NVMMADistributedLayout(
         version=[3, 0],
         warps_per_cta=[4, 1],
-        instr_shape=[16, columns, 256 // element_type.primitive_bitwidth],
-        cga_layout=[[1 << i, 0] for i in range(blocks.bit_length() - 1)],
+        instr_shape=[16, columns // across, 256 // element_type.primitive_bitwidth],
+        cga_layout=[
+            [(1 << i) % below, (1 << i) // below] for i in range(blocks.bit_length() - 1)
+        ],
     )
 
 
@@ -130,9 +136,10 @@ class Accumulator:
     @gluon.jit
     def pieces(self, COLUMNS: gl.constexpr):
         """It, so many columns at a time; see `read`."""
+        ACROSS: gl.constexpr = columns_of_blocks(self.sums[0].type.layout)
         pieces = ()
         for i in gl.static_range(len(self.sums)):
-            pieces += split_columns(self.sums[i], COLUMNS)
+            pieces += split_columns(self.sums[i], COLUMNS, ACROSS)
         return pieces
 
     @gluon.jit
@@ -176,7 +183,9 @@ def zeros(ring, b_tiles):
     TYPE: gl.constexpr = gl.int32 if a_tiles.dtype.is_int() else gl.float32
     ROWS: gl.constexpr = a_tiles.shape[1] * ring.LEFT_UNITS
     COLUMNS: gl.constexpr = b_tiles.shape[2]
-    LAYOUT: gl.constexpr = accumulator_layout(COLUMNS, a_tiles.dtype, gl.num_ctas())
+    LAYOUT: gl.constexpr = accumulator_layout(
+        COLUMNS, a_tiles.dtype, gl.num_ctas(), ring.CLUSTER_COLUMNS
+    )
     return gl.zeros((ROWS, COLUMNS), TYPE, LAYOUT)
 
 
@@ -356,7 +365,7 @@ def matmul_warp_specialized(
         beta, prefetched, own_desc, flags, next_flags, late, first_chunk, ranks,
         BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, NARROW_N: gl.constexpr,
         BLOCK_K: gl.constexpr, CONSUMERS: gl.constexpr, SHARES: gl.constexpr,
-        K_BLOCKS: gl.constexpr, STAGES: gl.constexpr, GROUP_M: gl.constexpr,
+        CLUSTER_COLUMNS: gl.constexpr, K_BLOCKS: gl.constexpr, STAGES: gl.constexpr, GROUP_M: gl.constexpr,
         LEFT_UNITS: gl.constexpr, LOADED_UNITS: gl.constexpr, LEFT_K: gl.constexpr,
         RIGHT_UNIT: gl.constexpr, PRODUCT: gl.constexpr,
         C_PARTS: gl.constexpr, C_BUFFERS: gl.constexpr,
@@ -401,7 +410,7 @@ def matmul_warp_specialized(
     SHARED: gl.constexpr = gl.num_ctas() > K_BLOCKS
     ring = ring_of(
         a_tiles, b_tiles, narrow_tiles, STAGES, SHARES, BLOCK_K, LEFT_UNITS,
-        LOADED_UNITS, UNITS, NARROW_N > 0, SHARED, PRODUCT,
+        LOADED_UNITS, UNITS, CLUSTER_COLUMNS, NARROW_N > 0, SHARED, PRODUCT,
     )  # fmt: skip
     if LOADED_UNITS < LEFT_UNITS:
         used = STAGES
@@ -435,8 +444,8 @@ def matmul_warp_specialized(
     epilogue = Epilogue(
         c_desc, c_tiles, Parts(workspace, SHARES, BLOCK_N + NARROW_N),
         Scaling(bias, a_scale, b_scale, alpha, A_SCALES, B_SCALES, C_N_MAJOR),
-        Residual(c0_desc, beta, c0_ready), exchange, ACTIVATION, PIECES, C_BUFFERS, C_N_MAJOR,
-        peers,
+        Residual(c0_desc, beta, c0_ready), exchange, ACTIVATION, PIECES, C_BUFFERS,
+        CLUSTER_COLUMNS, C_N_MAJOR, peers,
     )  # fmt: skip
     gdc_launch_dependents()
     # The arguments are written out: a tuple in a variable would turn constants into values.

@@ -270,7 +270,7 @@ def matmul_warp_specialized_sm100(
     epilogue = Epilogue(
         c_desc, c_tiles, Parts(workspace, 1, BLOCK_N + NARROW_N),
         Scaling(bias, a_scale, b_scale, alpha, A_SCALES, B_SCALES, C_N_MAJOR),
-        Residual(c0_desc, beta, c0_ready), None, ACTIVATION, PIECES, C_BUFFERS, C_N_MAJOR,
+        Residual(c0_desc, beta, c0_ready), None, ACTIVATION, PIECES, C_BUFFERS, 1, C_N_MAJOR,
         None,
     )  # fmt: skip
     gdc_launch_dependents()
@@ -312,8 +312,8 @@ def ring_of(a_tiles, b_tiles, narrow_tiles, scales, STAGES: gl.constexpr, NARROW
     for each in gl.static_range(STAGES):
         mbarrier.init(ready.index(each), count=1)
         mbarrier.init(free.index(each), count=COMMITS)
-    return Ring(a_tiles, b_tiles, narrow_tiles, ready, free, None, STAGES, 1,
-                a_tiles.shape[2], 1, 1, 1, NARROW, None, scales)  # fmt: skip
+    return Ring(a_tiles, b_tiles, narrow_tiles, ready, free, None, None, STAGES, 1,
+                a_tiles.shape[2], 1, 1, 1, 1, NARROW, None, scales)  # fmt: skip
 
 
 @gluon.jit
