@@ -49,6 +49,19 @@ def columns_of_blocks(layout):
 
 
 @gluon.jit
+def halves_of(x, ACROSS: gl.constexpr):
+    """The left and the right half of what each column of blocks has of a tile."""
+    ROWS: gl.constexpr = x.shape[0]
+    HALF: gl.constexpr = x.shape[1] // 2
+    if ACROSS == 1:
+        halves = x.reshape(ROWS, 2, HALF).permute(0, 2, 1).split()
+    else:
+        split = x.reshape(ROWS, ACROSS, 2, HALF // ACROSS).permute(0, 1, 3, 2).split()
+        halves = (split[0].reshape(ROWS, HALF), split[1].reshape(ROWS, HALF))
+    return halves
+
+
+@gluon.jit
 def split_columns(x, COLUMNS: gl.constexpr, ACROSS: gl.constexpr = 1):
     """A tile of registers as tiles of so many columns, side by side; no data moves.
 
@@ -59,14 +72,7 @@ def split_columns(x, COLUMNS: gl.constexpr, ACROSS: gl.constexpr = 1):
     for _ in gl.static_range((x.shape[1] // COLUMNS).bit_length() - 1):
         halves = ()
         for i in gl.static_range(len(parts)):
-            part = parts[i]
-            HALF: gl.constexpr = part.shape[1] // 2
-            if ACROSS == 1:
-                halves += part.reshape(part.shape[0], 2, HALF).permute(0, 2, 1).split()
-            else:
-                halved = part.reshape(part.shape[0], ACROSS, 2, HALF // ACROSS)
-                first, second = halved.permute(0, 1, 3, 2).split()
-                halves += (first.reshape(part.shape[0], HALF), second.reshape(part.shape[0], HALF))
+            halves += halves_of(parts[i], ACROSS)
         parts = halves  # type: ignore[assignment]
     return parts
 
