@@ -1,12 +1,16 @@
 """Fit the cost model's constants to measured times of many configurations.
 
     python -m benchmarks.survey --random 1 2 3 --number 60 --json survey.json   # on the GPU
-    python -m benchmarks.fit survey.json [--folds N]                             # anywhere
+    python -m benchmarks.fit survey.json [--folds N] [--correction FILE]         # anywhere
 
 What is minimised is what the choice costs: the expected time, over the best one's, of a choice that
 takes a configuration with a probability that falls exponentially with its predicted time; and, with
 a weight, the squared errors of the logarithms. Problems, not rows, are divided for the
 cross-validation: the constants fitted to all others predict those left out.
+
+What the constants leave unexplained of an H200's times is learnt by gradient boosting (needs
+scikit-learn), as a correction of the logarithm of the predicted time: ``--correction FILE`` writes
+it, to the constants as they are.
 """
 
 from __future__ import annotations
@@ -18,11 +22,14 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
+
+import numpy as np
 
 from benchmarks.matmul import geometric_mean
 from triton_ext.kernels import cost_model, cost_model_sm100
 from triton_ext.kernels.config import MatmulConfig
+from triton_ext.kernels.corrections import Trees
 
 Constants: TypeAlias = "cost_model.Constants | cost_model_sm100.Constants"
 
@@ -50,13 +57,13 @@ class Timed:
     seconds: tuple[float, ...]
 
     def predicted(self, constants: Constants) -> list[float]:
-        return [_predicted(config, self.sizes, constants) for config in self.configs]
+        return [predicted(config, self.sizes, constants) for config in self.configs]
 
 
-def _predicted(config: MatmulConfig, sizes: tuple[int, int, int], constants: Constants) -> float:
+def predicted(config: MatmulConfig, sizes: tuple[int, int, int], constants: Constants) -> float:
     multiprocessors = MULTIPROCESSORS[config.arch]
     if isinstance(constants, cost_model.Constants):
-        return cost_model.predicted_seconds(config, *sizes, multiprocessors, constants=constants)
+        return cost_model.limited_seconds(config, *sizes, multiprocessors, constants=constants)
     return cost_model_sm100.predicted_seconds(config, *sizes, multiprocessors, constants=constants)
 
 
@@ -144,6 +151,69 @@ def errors(timed: Sequence[Timed], constants: Constants) -> list[float]:
     ]
 
 
+def learn(timed: Sequence[Timed], trees: int = 120, depth: int = 4) -> Trees:
+    """The correction of what the constants predict; what is slow by a factor of 2 does not count.
+
+    The trees are small and few, and each sees a part of the rows and of the features: all of this
+    is against learning the rows by heart.
+    """
+    from sklearn.ensemble import GradientBoostingRegressor
+
+    rows, logs, weights = [], [], []
+    for each in timed:
+        best = min(each.seconds)
+        for config, seconds in zip(each.configs, each.seconds, strict=True):
+            if seconds <= 2 * best:
+                rows.append(cost_model.features(config, *each.sizes, MULTIPROCESSORS[90]))
+                logs.append(math.log(seconds) - rows[-1][0])
+                weights.append(1 / (1 + 10 * (seconds / best - 1)))
+    model = GradientBoostingRegressor(
+        n_estimators=trees, max_depth=depth, learning_rate=0.12, subsample=0.6,
+        min_samples_leaf=25, max_features=0.4, random_state=0,
+    ).fit(rows, logs, weights)  # fmt: skip
+    start = float(model.init_.constant_[0, 0]) / trees
+    return from_boosting([each.tree_ for (each,) in model.estimators_], depth, 0.12, start)
+
+
+def from_boosting(grown: Sequence[Any], depth: int, rate: float, start: float) -> Trees:
+    """Trees of scikit-learn, which may end early, as complete ones.
+
+    Args:
+        rate: what their leaves are multiplied with.
+        start: what each adds besides.
+    """
+    inside = 2**depth - 1
+    nodes = np.zeros((len(grown), inside), dtype=np.int64)
+    thresholds = np.zeros((len(grown), inside))
+    leaves = np.zeros((len(grown), inside + 1))
+    for number, tree in enumerate(grown):
+        own = {0: 0}  # a node of the complete tree -> of the grown one
+        for node in range(inside):
+            at = own[node]
+            ends = tree.children_left[at] < 0
+            if not ends:
+                nodes[number, node], thresholds[number, node] = tree.feature[at], tree.threshold[at]
+            own[2 * node + 1] = at if ends else tree.children_left[at]
+            own[2 * node + 2] = at if ends else tree.children_right[at]
+        for leaf in range(inside + 1):
+            leaves[number, leaf] = start + rate * tree.value[own[inside + leaf]].item()
+    return Trees(cost_model.FEATURES, nodes, thresholds, leaves)
+
+
+def corrected_costs(timed: Sequence[Timed], trees: Trees) -> list[float]:
+    """As `costs`, of the model with a correction."""
+    found = []
+    for each in timed:
+        rows = [cost_model.features(config, *each.sizes, MULTIPROCESSORS[90])
+                for config in each.configs]  # fmt: skip
+        logs = trees(rows) + [row[0] for row in rows]
+        near = [log <= min(row[0] for row in rows) + math.log(cost_model.NEAR)
+                for log in (row[0] for row in rows)]  # fmt: skip
+        choice = int(np.argmin(np.where(near, logs, np.inf)))
+        found.append(each.seconds[choice] / min(each.seconds))
+    return found
+
+
 def report(title: str, timed: Sequence[Timed], found: Sequence[float], off: float) -> None:
     ratios = [
         each.torch / (min(each.seconds) * cost) for each, cost in zip(timed, found, strict=True)
@@ -159,11 +229,23 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("files", nargs="+", type=Path, help="of benchmarks.survey")
     parser.add_argument("--folds", type=int, default=5, help="of the cross-validation; 0: none")
+    parser.add_argument("--correction", type=Path, help="write what is learnt, and fit nothing")
     arguments = parser.parse_args()
     timed = [each for path in arguments.files for each in read(path)]
     start = start_of(timed)
     off = statistics.median(errors(timed, start))
     report(f"{len(timed)} problems, constants as they are", timed, costs(timed, start), off)
+    if arguments.correction:
+        held, held_costs = [], []
+        for fold in range(arguments.folds):
+            part = timed[fold :: arguments.folds]
+            trees = learn([e for i, e in enumerate(timed) if i % arguments.folds != fold])
+            held += part
+            held_costs += corrected_costs(part, trees)
+        if held:
+            report("with a correction, cross-validated", held, held_costs, math.nan)
+        arguments.correction.write_text(json.dumps(learn(timed).to_json()) + "\n")
+        return
     constants = fit(timed, start)
     off = statistics.median(errors(timed, constants))
     report("fitted to all", timed, costs(timed, constants), off)

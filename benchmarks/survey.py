@@ -43,7 +43,7 @@ compiled = functools.cache(compile_matmul)
 
 def kind(config: MatmulConfig) -> tuple[Any, ...]:
     parts = config.max_splits > 1
-    together = config.cluster, config.k_blocks
+    together = config.cluster, config.cluster_columns, config.k_blocks
     return config.rows, config.consumers, config.pingpong, together, config.swap, parts
 
 

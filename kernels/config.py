@@ -202,8 +202,8 @@ class MatmulConfig:
             tensor cores take at least 64 rows of the left operand, but as few as 8 columns of the
             right one, so this is for a C with few rows.
         cluster: 1, 2 or 4 thread blocks that share the tile of the right operand (TMA multicast).
-        cluster_columns: on sm_90, 1 or 2: how many times these blocks are side by side in a cluster,
-            to share the tiles of the left operand, too. Not with a side. Needs Triton 3.9.
+        cluster_columns: on sm_90, 1 or 2: how many times these blocks are side by side in a
+            cluster, to share the tiles of the left operand, too. Not with a side. Needs Triton 3.9.
         k_blocks: on sm_90, where no cluster shares tiles: 1, 2 or 4 thread blocks that divide K
             among them, and add up their sums through distributed shared memory (`exchange`). For
             few tiles and a long K. Needs Triton 3.9.

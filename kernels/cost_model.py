@@ -12,8 +12,9 @@ The model knows these limits, and what a launch costs besides:
 - the waves: tiles come in groups of as many as there are SMs, and the last group takes as long as a
   full one, unless its tiles are cut along K.
 
-What is minimised is the time of a product in a stream of others, on an otherwise idle GPU. The
-constants are fitted by ``python -m benchmarks.fit``.
+What these leave unexplained is learnt (`corrections`). What is minimised is the time of a product
+in a stream of others, on an otherwise idle GPU. The constants are fitted by
+``python -m benchmarks.fit``.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from typing import Any
 from triton_ext.errors import LayoutError
 from triton_ext.hardware.architecture import SHARED_MEMORY_PER_BLOCK as SHARED_BYTES
 from triton_ext.hardware.architecture import resident_clusters
+from triton_ext.kernels import corrections
 from triton_ext.kernels.config import (
     C_BYTES,
     ELEMENT_BYTES,
@@ -51,6 +53,7 @@ class Constants:
         step: what a product of tiles takes longer than its operations.
         load_bytes: that an SM loads from the L2 cache, by TMA.
         copy: what each further copy of a product's tiles takes, where the loads are the limit.
+        lead: what each row of 128 bytes takes longer that a block copies to others, too.
         cache_bytes: that all SMs together load from the L2 cache.
         misaligned: the fraction by which a row of a tile in two lines takes longer.
         outside: what 128 bytes of a tile outside of the matrix add to the time of all SMs.
@@ -83,6 +86,7 @@ class Constants:
     step: float = 6.91e-08
     load_bytes: float = 1.18e11
     copy: float = 5.51e-09
+    lead: float = 6e-10
     cache_bytes: float = 2.21e13
     misaligned: float = 1.23
     outside: float = 7.71e-11
@@ -110,6 +114,9 @@ FITTED = Constants()
 """To an H200."""
 LOADED_ROWS = (8, 16, 32, 48)
 """How many rows of the left operand are copied where it has no more."""
+NEAR = 1.2
+"""The correction decides among configurations that take so many times as long as the best by the
+limits alone, at most."""
 PINGPONG_K = {1: 6144, 2: 2048, 4: 2048}
 PINGPONG_FLOPS = 2.5e12
 """The largest K (by the size of a cluster) and product for which two consumers take turns, where
@@ -150,7 +157,7 @@ def _divided(
     """As `kernels.scheduler` does it."""
     rows, columns = (n, m) if config.swap else (m, n)
     tiles_m = -(-rows // (config.rows * config.cluster))
-    tiles_n = -(-columns // config.columns)
+    tiles_n = -(-columns // (config.columns * config.cluster_columns))
     tiles = batch * tiles_m * tiles_n
     programs = resident_clusters(multiprocessors, config.blocks)
     k_tiles = -(-k // (config.k_blocks * config.block_k))
@@ -170,6 +177,70 @@ def _divided(
 
 
 def predicted_seconds(
+    config: MatmulConfig, m: int, n: int, k: int, multiprocessors: int, batch: int = 1
+) -> float:
+    """The seconds that the product, or a batch of them, takes on a GPU with that many SMs."""
+    asked = config, m, n, k, multiprocessors, batch
+    (correction,) = corrections.learnt()([features(*asked)])
+    return limited_seconds(*asked) * math.exp(correction)
+
+
+def _limits(
+    config: MatmulConfig,
+    work: _Work,
+    m: int,
+    n: int,
+    k: int,
+    multiprocessors: int,
+    batch: int,
+    constants: Constants,
+) -> tuple[float, ...]:
+    """The seconds that each limit asks for, in the order of `LIMITS`."""
+    loaded = config.block_k * config.element_bytes * sum(_lines(config, m, n, k, constants))
+    return (
+        _compute_seconds(config, work, loaded, constants),
+        _power_seconds(config, work, constants),
+        _memory_seconds(config, work, m, n, k, batch, constants),
+        _fetch_seconds(config, work, m, n, k, multiprocessors, constants),
+        _cache_seconds(config, work, loaded, constants),
+    )
+
+
+LIMITS = ("compute", "power", "memory", "fetch", "cache")
+FEATURES = (
+    "seconds", *LIMITS, "longest", "m", "n", "k", "rows", "columns", "block_k", "stages",
+    "consumers", "pingpong", "swap", "cluster", "cluster_columns", "k_blocks", "splits", "units",
+    "loaded_rows", "element_bytes", "left_k_major", "right_k_major", "waves", "part", "parts",
+    "tiles", "k_tiles", "store", "adding_up", "filled_rows", "filled_columns",
+)  # fmt: skip
+"""What the learnt correction looks at: times and sizes as logarithms, each limit over the longest,
+what follows the products over the whole; fields of the configuration; how it divides the problem;
+and how much of the tiles lies inside."""
+
+
+def features(
+    config: MatmulConfig, m: int, n: int, k: int, multiprocessors: int, batch: int = 1
+) -> list[float]:
+    """The values of `FEATURES`."""
+    work = _divided(config, m, n, k, multiprocessors, batch)
+    limits = _limits(config, work, m, n, k, multiprocessors, batch, FITTED)
+    seconds = limited_seconds(config, m, n, k, multiprocessors, batch)
+    longest = max(limits)
+    return [
+        math.log(seconds), *(math.log(max(each, 1e-9) / longest) for each in limits),
+        math.log(longest / seconds), math.log2(m), math.log2(n), math.log2(k),
+        config.rows, config.columns, config.block_k * config.element_bytes, config.stages,
+        config.consumers, config.pingpong, config.swap, config.cluster, config.cluster_columns,
+        config.k_blocks, config.max_splits > 1, config.units, config.loaded_rows,
+        config.element_bytes, config.left_major == "K", config.right_major == "K",
+        work.waves, work.part, work.parts, math.log2(work.tiles), work.k_tiles,
+        _store_seconds(config, FITTED) / seconds, _parts_seconds(config, work, FITTED) / seconds,
+        work.rows / (config.rows * math.ceil(work.rows / config.rows)),
+        work.columns / (config.columns * math.ceil(work.columns / config.columns)),
+    ]  # fmt: skip
+
+
+def limited_seconds(
     config: MatmulConfig,
     m: int,
     n: int,
@@ -178,16 +249,9 @@ def predicted_seconds(
     batch: int = 1,
     constants: Constants = FITTED,
 ) -> float:
-    """The seconds that the product, or a batch of them, takes on a GPU with that many SMs."""
+    """The same by the limits alone, without what is learnt."""
     work = _divided(config, m, n, k, multiprocessors, batch)
-    loaded = config.block_k * config.element_bytes * sum(_lines(config, m, n, k, constants))
-    limits = (
-        _compute_seconds(config, work, loaded, constants),
-        _power_seconds(config, work, constants),
-        _memory_seconds(config, work, m, n, k, batch, constants),
-        _fetch_seconds(config, work, m, n, k, multiprocessors, constants),
-        _cache_seconds(config, work, loaded, constants),
-    )
+    limits = _limits(config, work, m, n, k, multiprocessors, batch, constants)
     whole, partial = _beyond_k(config, m, n, k, work.k_tiles)
     turns = math.ceil(work.waves + work.part)
     longest = max(limits)
@@ -228,8 +292,8 @@ def _lines(
     config: MatmulConfig, m: int, n: int, k: int, constants: Constants
 ) -> tuple[float, float]:
     """The rows of the left and of the right tile that a block loads, each as many times as it takes
-    longer for lying in two lines; a cluster shares the right tile. In memory, the operands' rows
-    follow one another.
+    longer for lying in two lines; a cluster shares them. In memory, the operands' rows follow one
+    another.
     """
 
     def factor(major: Major, size: int) -> float:
@@ -241,7 +305,9 @@ def _lines(
     if config.swap:
         factors.reverse()
     rows = config.loaded_rows or config.rows
-    return rows * factors[0], config.columns / config.cluster * factors[1]
+    return (
+        rows / config.cluster_columns * factors[0], config.columns / config.cluster * factors[1]
+    )  # fmt: skip
 
 
 def _beyond_k(config: MatmulConfig, m: int, n: int, k: int, k_tiles: int) -> tuple[float, float]:
@@ -291,7 +357,9 @@ def _compute_seconds(
     rate = constants.tensor_flops * 2 / config.element_bytes
     step = flops / rate + constants.step
     copies = config.shares + config.block_k // config.right_unit[0] * config.units
-    load = loaded / constants.load_bytes + (copies - 1) * constants.copy
+    shared = config.columns * (config.cluster > 1) + config.rows * (config.cluster_columns > 1)
+    shared *= config.block_k * config.element_bytes / LINE_BYTES
+    load = loaded / constants.load_bytes + (copies - 1) * constants.copy + shared * constants.lead
     tile = work.k_tiles * max(step, load)
     seconds = (work.waves + work.part) * tile
     if not config.pingpong:
@@ -345,12 +413,15 @@ def _fetch_seconds(
         read = math.ceil(min(blocks, multiprocessors) / (multiprocessors // 2)) * work.part
     else:
         read = 2 * (work.waves + work.part)
-    return read * tile * k * config.element_bytes / config.blocks / others / constants.fetch_bytes
+    is_left = (n >= m) == config.swap  # the operand that is larger
+    together = config.k_blocks * (config.cluster_columns if is_left else config.cluster)
+    return read * tile * k * config.element_bytes / together / others / constants.fetch_bytes
 
 
 def _cache_seconds(config: MatmulConfig, work: _Work, loaded: float, constants: Constants) -> float:
     """The seconds of all loads from the L2 cache, and of what lies outside of the matrix."""
-    rows, columns = (config.loaded_rows or config.rows) * config.cluster, config.columns
+    rows = (config.loaded_rows or config.rows) * config.cluster
+    columns = config.columns * config.cluster_columns
     tiles_m, tiles_n = -(-work.rows // rows), -(-work.columns // columns)
     outside = 0.0
     if not work.overlap or tiles_m == 1:
@@ -409,81 +480,61 @@ _TILES = [
             (64, 6, (False, True)),
             (80, 5, (False, True)),
             (96, 5, _SWAPPED),
-            (128, 4, _SWAPPED),
         )
     ),
-    *(
-        _tile(64, columns, 1, stages, block_k=2, max_splits=16, c_parts=parts, swaps=swaps)
-        for columns, stages, parts, swaps in (
-            (8, 7, 1, (False, True)),
-            (16, 6, 1, _SWAPPED),
-            (32, 8, 1, (False, True)),
-            (64, 6, 1, _SWAPPED),
-            (96, 5, 2, _AS_IS),
-        )
-    ),
+    _tile(64, 8, 1, 7, block_k=2, max_splits=16),
+    _tile(64, 16, 1, 6, block_k=2, max_splits=16, swaps=_SWAPPED),
+    _tile(64, 96, 1, 5, block_k=2, max_splits=16, c_parts=2, swaps=_AS_IS),
     _tile(64, 160, 1, 7, c_parts=4, swaps=_AS_IS),
-    _tile(64, 256, 1, 5, c_parts=2, swaps=_AS_IS),
-    _tile(64, 256, 1, 5, c_parts=4, max_splits=16, swaps=_SWAPPED),
     _tile(64, 128, 2, 7, pingpong=True, c_parts=2),
     _tile(64, 192, 2, 6, pingpong=True, c_parts=2),
     _tile(64, 256, 2, 5, pingpong=True, c_parts=4, swaps=_AS_IS),
     _tile(128, 128, 1, 6),
-    *(
-        _tile(128, 128, 2, 6, pingpong=True, c_parts=2, cluster=cluster, group=4 // cluster)
-        for cluster in (1, 2)
-    ),
-    _tile(128, 128, 2, 6, pingpong=True, c_parts=2, max_splits=16, group=4),
-    _tile(128, 96, 2, 7, c_parts=2, swaps=_SWAPPED),
-    _tile(128, 160, 2, 6, c_parts=4),
+    _tile(128, 128, 2, 6, pingpong=True, c_parts=2, group=4),
     _tile(128, 160, 2, 6, c_parts=4, cluster=2, swaps=_SWAPPED),
-    *(_tile(128, 192, 2, 5, c_parts=2, cluster=cluster) for cluster in (1, 2)),
+    _tile(128, 192, 2, 5, c_parts=2, cluster=2),
     _tile(128, 192, 2, 5, c_parts=4, max_splits=16, swaps=_SWAPPED),
     _tile(128, 256, 2, 4, c_parts=2, swaps=_AS_IS),
     _tile(128, 256, 2, 4, c_parts=2, cluster=2),
-    _tile(128, 256, 2, 4, c_parts=4, max_splits=16),
-    _tile(128, 320, 2, 3, c_parts=4),
-    _tile(192, 128, 3, 4, cluster=2, swaps=_SWAPPED),
-    _tile(192, 128, 3, 4, c_parts=2, c_buffers=2, max_splits=16, swaps=_SWAPPED),
-    _tile(256, 96, 2, 4, c_parts=2, swaps=_SWAPPED),
     _tile(256, 128, 2, 4, c_parts=2, swaps=_AS_IS),
-    _tile(256, 128, 2, 4, c_parts=2, max_splits=16, swaps=_AS_IS),
     _tile(64, 32, 1, 8, block_k=2, k_blocks=4),
     _tile(64, 64, 1, 6, block_k=2, k_blocks=4, swaps=_AS_IS),
-    _tile(128, 64, 2, 7, k_blocks=4, swaps=_AS_IS),
-    _tile(128, 96, 2, 5, k_blocks=2, c_parts=2, swaps=_AS_IS),
     _tile(128, 96, 2, 5, k_blocks=4, c_parts=2),
-    _tile(128, 128, 2, 4, k_blocks=2, swaps=_SWAPPED),
 ]
 """Tiles worth considering: rows and columns of what is computed, and fields of `MatmulConfig`;
 block_k in units of 128 bytes; the better of equals first. Of the tiles that were measured, those
-without which the choice for 838 problems would cost more (docs/performance.md)."""
+without which the choices for 572 problems would cost more (docs/performance.md)."""
 
 
 _WIDTHS: list[tuple[dict[str, Any], Sequence[int]]] = [
-    ({"rows": 64, "consumers": 1, "block_k": 2}, (24, 40, 48, 56, 72, 80, 96, 112)),
+    ({"rows": 64, "consumers": 1, "block_k": 2}, (24, 40, 48, 56, 80, 96)),
     ({"rows": 64, "consumers": 1, "block_k": 2, "max_splits": 16}, (48, 96)),
-    ({"rows": 64, "consumers": 1}, (144, 160, 176, 208)),
-    ({"rows": 64, "consumers": 1, "max_splits": 16}, (160, 192, 224)),
-    ({"rows": 64, "consumers": 2, "pingpong": True}, (80, 96, 112, *range(144, 241, 16))),
-    ({"rows": 128, "consumers": 1}, (96, 144)),
-    ({"rows": 128, "consumers": 2}, (48, 72, 80, 88, 104, 112, 144, 168, 176, 208, 232)),
-    ({"rows": 128, "consumers": 2, "max_splits": 16}, (160, 192, 224)),
-    ({"rows": 128, "consumers": 2, "cluster": 2}, (144, 160, 192, 208, 224)),
-    ({"rows": 128, "consumers": 2, "pingpong": True}, (80, 96, 112, 144, 160)),
-    ({"rows": 128, "consumers": 2, "pingpong": True, "cluster": 2, "group": 2}, (144, 160)),
-    ({"rows": 192, "consumers": 3}, (80, 88, 104, 120, 136, 160, 184)),
-    ({"rows": 192, "consumers": 3, "max_splits": 16}, (96, 160, 192)),
-    ({"rows": 192, "consumers": 3, "cluster": 2}, (160, 176, 192)),
-    ({"rows": 256, "consumers": 2}, (80, 88, 104, 120, 136, 152)),
-    ({"rows": 256, "consumers": 2, "max_splits": 16}, (96, 160)),
-    ({"rows": 64, "consumers": 1, "k_blocks": 2}, (80, 112)),
+    ({"rows": 64, "consumers": 1}, (144, 160)),
+    ({"rows": 64, "consumers": 1, "max_splits": 16}, (224,)),
+    ({"rows": 64, "consumers": 1, "cluster": 4, "group": 2}, (64, 112, 128, 144, 208)),
+    ({"rows": 64, "consumers": 1, "cluster": 2, "cluster_columns": 2, "group": 4}, (64, 112, 176)),
     ({"rows": 64, "consumers": 1, "k_blocks": 4}, (96,)),
-    ({"rows": 128, "consumers": 2, "k_blocks": 2}, (80, 112, 144)),
-    ({"rows": 128, "consumers": 2, "k_blocks": 4}, (96, 112)),
-]
-"""The same for tiles whose columns are no power of two and have one instruction, where that can be:
-how many columns there may be."""
+    ({"rows": 64, "consumers": 2, "pingpong": True}, (112, 192)),
+    ({"rows": 128, "consumers": 1}, (96, 144)),
+    ({"rows": 128, "consumers": 2}, (48, 176, 208)),
+    ({"rows": 128, "consumers": 2, "max_splits": 16}, (192, 224)),
+    ({"rows": 128, "consumers": 2, "cluster": 2}, (160, 192)),
+    ({"rows": 128, "consumers": 2, "cluster": 4, "group": 2}, (192,)),
+    ({"rows": 128, "consumers": 2, "cluster": 2, "cluster_columns": 2, "group": 4},
+     (96, 128, 192)),
+    ({"rows": 128, "consumers": 2, "k_blocks": 2}, (80,)),
+    ({"rows": 128, "consumers": 2, "k_blocks": 4}, (96,)),
+    ({"rows": 128, "consumers": 2, "pingpong": True}, (80, 96, 112, 144, 160)),
+    ({"rows": 128, "consumers": 2, "pingpong": True, "cluster": 2, "group": 2}, (160,)),
+    ({"rows": 128, "consumers": 2, "pingpong": True, "cluster": 2, "cluster_columns": 2,
+      "group": 2}, (64, 96, 128, 160)),
+    ({"rows": 192, "consumers": 3}, (88, 120, 160)),
+    ({"rows": 192, "consumers": 3, "cluster": 2}, (192,)),
+    ({"rows": 256, "consumers": 2}, (152,)),
+    ({"rows": 256, "consumers": 2, "max_splits": 16}, (96, 160)),
+]  # fmt: skip
+"""The same for tiles of many widths, of one instruction where that can be: how many columns there
+may be."""
 
 
 def _wide_tiles() -> Iterator[dict[str, Any]]:
@@ -585,17 +636,23 @@ def ranked_configs(
     Of equals one that loads the larger operand fewer times, then a swapped one for a wide C.
     """
     larger = "b" if n >= m else "a"
-    return sorted(
-        (
-            _adapted(config, min(n if config.swap else m, 64), larger)
-            if config.rows == 64
-            else config
-            for config in candidates(element_type, a_major, b_major, out_type)
-            if every or suits(config, m, n, k, multiprocessors, batch)
-        ),
-        key=lambda config: (
-            predicted_seconds(config, m, n, k, multiprocessors, batch),
-            -(-m // config.block_m) if n >= m else -(-n // config.block_n),
-            config.swap != (n >= 2 * m if config.rows == 64 else m >= 4 * n),
+    sizes = m, n, k, multiprocessors, batch
+    found = [
+        _adapted(config, min(n if config.swap else m, 64), larger) if config.rows == 64 else config
+        for config in candidates(element_type, a_major, b_major, out_type)
+        if every or suits(config, *sizes)
+    ]
+    limited = sorted(
+        ((limited_seconds(config, *sizes), config) for config in found), key=lambda pair: pair[0]
+    )
+    near = [pair for pair in limited if pair[0] <= NEAR * limited[0][0]]
+    corrected = corrections.learnt()([features(config, *sizes) for _, config in near])
+    best = sorted(
+        zip(near, corrected, strict=True),
+        key=lambda pair: (
+            pair[0][0] * math.exp(pair[1]),
+            -(-m // pair[0][1].block_m) if n >= m else -(-n // pair[0][1].block_n),
+            pair[0][1].swap != (n >= 2 * m if pair[0][1].rows == 64 else m >= 4 * n),
         ),
     )
+    return [config for (_, config), _ in best] + [config for _, config in limited[len(near) :]]

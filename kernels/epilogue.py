@@ -498,7 +498,6 @@ class Epilogue:
         Args:
             PENDING: how many stores may still read their buffers.
         """
-        COLUMNS: gl.constexpr = self.tiles.shape[2]
         M: gl.constexpr = 0 if self.N_MAJOR else 1
         size = (matrix_size(self.desc, M), matrix_size(self.desc, 1 - M))
         off = (work.off_m, self.column(work, i))

@@ -74,9 +74,7 @@ def accumulator_layout(columns, element_type, blocks, across):
         version=[3, 0],
         warps_per_cta=[4, 1],
         instr_shape=[16, columns // across, 256 // element_type.primitive_bitwidth],
-        cga_layout=[
-            [(1 << i) % below, (1 << i) // below] for i in range(blocks.bit_length() - 1)
-        ],
+        cga_layout=[[(1 << i) % below, (1 << i) // below] for i in range(blocks.bit_length() - 1)],
     )
 
 
@@ -365,8 +363,8 @@ def matmul_warp_specialized(
         beta, prefetched, own_desc, flags, next_flags, late, first_chunk, ranks,
         BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, NARROW_N: gl.constexpr,
         BLOCK_K: gl.constexpr, CONSUMERS: gl.constexpr, SHARES: gl.constexpr,
-        CLUSTER_COLUMNS: gl.constexpr, K_BLOCKS: gl.constexpr, STAGES: gl.constexpr, GROUP_M: gl.constexpr,
-        LEFT_UNITS: gl.constexpr, LOADED_UNITS: gl.constexpr, LEFT_K: gl.constexpr,
+        CLUSTER_COLUMNS: gl.constexpr, K_BLOCKS: gl.constexpr, STAGES: gl.constexpr,
+        GROUP_M: gl.constexpr, LEFT_UNITS: gl.constexpr, LOADED_UNITS: gl.constexpr, LEFT_K: gl.constexpr,
         RIGHT_UNIT: gl.constexpr, PRODUCT: gl.constexpr,
         C_PARTS: gl.constexpr, C_BUFFERS: gl.constexpr,
         A_K_MAJOR: gl.constexpr, B_K_MAJOR: gl.constexpr, C_N_MAJOR: gl.constexpr,

@@ -118,12 +118,7 @@ def test_constants_are_fitted_to_times(model, every, gpu):
     for m, n, k in ((16, 4608, 3584), (512, 1024, 4096), (3000, 700, 500), (2048, 2048, 2048)):
         configs, sizes = model.candidates("bf16", "K", "K")[::every], (m, n, k)
         constants = dataclasses.replace(model.FITTED, **gpu)
-        seconds = tuple(
-            model.predicted_seconds(
-                c, *sizes, fit.MULTIPROCESSORS[configs[0].arch], constants=constants
-            )
-            for c in configs
-        )
+        seconds = tuple(fit.predicted(c, sizes, constants) for c in configs)
         timed.append(fit.Timed(sizes, f"{m}x{n}x{k}", 1e-5, configs, seconds))
     start = fit.start_of(timed)
     fitted = fit.fit(timed, start, rounds=3)

@@ -1,0 +1,73 @@
+"""What the limits of a cost model leave unexplained: a factor learnt from measured times.
+
+A sum of regression trees, all of the same depth: at each node a feature is compared with a
+threshold, and what is not greater goes to the left. ``python -m benchmarks.fit --correction``
+learns them by gradient boosting.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+FILE = Path(__file__).with_name("corrections_h200.json")
+"""Learnt from times on an H200."""
+
+
+@dataclass(frozen=True)
+class Trees:
+    """Trees of one depth D, the nodes of each in rows from the root on.
+
+    Attributes:
+        names: of the features.
+        features: (trees, 2^D - 1), which feature a node compares.
+        thresholds: (trees, 2^D - 1), with what.
+        leaves: (trees, 2^D), what each adds to the logarithm of the time.
+    """
+
+    names: tuple[str, ...]
+    features: np.ndarray[Any, Any]
+    thresholds: np.ndarray[Any, Any]
+    leaves: np.ndarray[Any, Any]
+
+    def __call__(self, rows: Sequence[Sequence[float]]) -> np.ndarray[Any, Any]:
+        """What to add to the logarithm of each predicted time, given its features."""
+        values = np.asarray(rows, dtype=np.float32).reshape(len(rows), len(self.names)).T
+        inside, trees = self.features.shape[1], np.arange(len(self.features))[:, None]
+        nodes = np.zeros((len(trees), values.shape[1]), dtype=np.int64)
+        while nodes[0, 0] < inside:
+            found = values[self.features[trees, nodes], np.arange(values.shape[1])]
+            nodes = 2 * nodes + 1 + (found > self.thresholds[trees, nodes])
+        total: np.ndarray[Any, Any] = self.leaves[trees, nodes - inside].sum(axis=0)
+        return total
+
+    def to_json(self) -> dict[str, Any]:
+        """The values that `from_json` takes, rounded to six digits."""
+        return {
+            "names": list(self.names),
+            "features": self.features.tolist(),
+            "thresholds": [[float(f"{x:.6g}") for x in row] for row in self.thresholds.tolist()],
+            "leaves": [[float(f"{x:.4g}") for x in row] for row in self.leaves.tolist()],
+        }
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> Trees:
+        """The trees that `to_json` has written."""
+        return cls(
+            tuple(values["names"]),
+            np.array(values["features"]),
+            np.array(values["thresholds"], dtype=np.float32),
+            np.array(values["leaves"]),
+        )
+
+
+@functools.cache
+def learnt() -> Trees:
+    """Those of `FILE`."""
+    return Trees.from_json(json.loads(FILE.read_text()))
