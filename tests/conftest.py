@@ -84,6 +84,13 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     gc.set_threshold(20_000, 20, 20)
 
 
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """Likewise what the tests of one module leave: modules, caches, compiled kernels."""
+    if nextitem is None or nextitem.path != item.path:
+        gc.collect()
+        gc.freeze()
+
+
 @pytest.fixture
 def no_binaries():
     """Triton stops at the PTX: the emulator needs no binary."""
