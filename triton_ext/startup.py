@@ -20,20 +20,21 @@ from types import ModuleType
 ENVIRONMENT = "TRITON_EXT_PASSES"
 
 
-class _WhenTritonIsImported(importlib.abc.MetaPathFinder):
-    """Finds what the other finders find; sees to it that passes are installed behind an import.
+class _WhenImported(importlib.abc.MetaPathFinder):
+    """Finds what the other finders find; sees to it that something is done behind an import.
 
-    Programs look Triton up without importing it (``importlib.util.find_spec``), import it again,
+    Programs look a module up without importing it (``importlib.util.find_spec``), import it again,
     or in several threads: so this one stays, and keeps nothing of what it was asked.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, module: str, then: Callable[[], object]) -> None:
+        self.module, self._then = module, then
         self._asking = threading.local()
 
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        if name != "triton" or getattr(self._asking, "now", False):
+        if name != self.module or getattr(self._asking, "now", False):
             return None
         self._asking.now = True  # another finder of this kind may ask all of them, too
         try:
@@ -44,14 +45,22 @@ class _WhenTritonIsImported(importlib.abc.MetaPathFinder):
             self._asking.now = False
         if spec is not None and spec.loader is not None:
             # The loader stays what it is: importlib.resources and inspect ask it for much more.
-            load = functools.partial(_load, spec.loader.exec_module)
+            load = functools.partial(self._load, spec.loader.exec_module)
             spec.loader.exec_module = load  # type: ignore[method-assign]
         return spec
 
+    def _load(self, load: Callable[[ModuleType], None], module: ModuleType) -> None:
+        load(module)
+        self._then()
 
-def _load(load: Callable[[ModuleType], None], module: ModuleType) -> None:
-    load(module)
-    _install()
+
+def when_imported(module: str, then: Callable[[], object]) -> None:
+    """Call `then` now, or whenever the module is imported; once, if asked for it twice."""
+    found = (each for each in sys.meta_path if isinstance(each, _WhenImported))
+    if all(each.module != module for each in found):
+        sys.meta_path.insert(0, _WhenImported(module, then))
+    if module in sys.modules:
+        then()
 
 
 def _install() -> None:
@@ -71,7 +80,4 @@ def begin() -> None:
     """Install the passes of the environment, now or once Triton is imported."""
     if not os.environ.get(ENVIRONMENT):
         return
-    if not any(isinstance(finder, _WhenTritonIsImported) for finder in sys.meta_path):
-        sys.meta_path.insert(0, _WhenTritonIsImported())
-    if "triton" in sys.modules:
-        _install()
+    when_imported("triton", _install)
