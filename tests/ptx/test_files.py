@@ -15,6 +15,7 @@ import pytest
 from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from mutations import some
 from ptx_samples import DATA, PTX, listing
 from sites import triton_sites
 
@@ -193,7 +194,7 @@ def test_zstandard_says_what_to_do(monkeypatch):
         ptx_of_bytes(fatbin((1, b"(\xb5/\xfd", 0x8000, 4, 100)))
 
 
-@settings(max_examples=1000)
+@settings(max_examples=some(300))
 @given(st.data())
 def test_mangled_binaries_raise_only_layout_error(data):
     packed = lz4(PTX.encode())

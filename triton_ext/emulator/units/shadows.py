@@ -107,9 +107,7 @@ class Shadow:
         together = blocks_of(before, each) == blocks_of(codes, each)
         together &= bytes_of.gather(self.reader_line) == reads.line
         bits = warp_bits(codes, reads.warps, each)
-        bytes_of.scatter(
-            self.sharers, np.where(together, bytes_of.gather(self.sharers), 0) | bits
-        )
+        bytes_of.scatter(self.sharers, np.where(together, bytes_of.gather(self.sharers), 0) | bits)
         bytes_of.scatter(last, codes)
         bytes_of.scatter(self.reader_line, reads.line)
 
