@@ -27,7 +27,7 @@ from ops_models import (  # noqa: E402
 
 import triton_ext  # noqa: E402
 from triton_ext import LayoutError, UnsupportedDeviceError  # noqa: E402
-from triton_ext.kernels.config import MatmulConfig  # noqa: E402
+from triton_ext.kernels.config import MatmulConfig, choose_config  # noqa: E402
 from triton_ext.ops import launches, plans, products  # noqa: E402
 from triton_ext.ops.device import Gpu  # noqa: E402
 from triton_ext.ops.epilogue import NOTHING, Epilogue  # noqa: E402
@@ -49,6 +49,20 @@ TYPES = list(UNIT_ROUNDOFF)
 def gpu():
     with triton_ext.emulate("sm_90") as gpu:
         yield gpu
+
+
+@pytest.fixture(scope="module", autouse=True)
+def two_stages():
+    """Two tiles in flight, where the cost model fills shared memory: what Triton 3.9 takes for a
+    kernel grows with that. `tests/kernels` has deeper rings.
+    """
+
+    def choose(*problem):
+        return dataclasses.replace(choose_config(*problem), stages=2)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(products, "choose_config", choose)
+        yield
 
 
 @pytest.fixture(autouse=True)
