@@ -1,8 +1,8 @@
-"""Passes for programs that do not know of this project: TRITON_EXT_PASSES.
+"""What is done once the program imports a module, or never: `when_imported`.
 
-Python runs `begin` when it starts, if the variable is set (by ``triton_ext_passes.pth``, which the
-wheel puts beside the package), and so does ``import triton_ext``. Triton itself is imported by the
-program, or never: until then nothing is.
+So are passes installed in programs that do not know of this project (TRITON_EXT_PASSES): Python
+runs `begin` when it starts, if the variable is set (by ``triton_ext_passes.pth``, which the wheel
+puts beside the package), and so does ``import triton_ext``.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class _WhenImported(importlib.abc.MetaPathFinder):
     """
 
     def __init__(self, module: str, then: Callable[[], object]) -> None:
-        self.module, self._then = module, then
+        self.module, self.then = module, then
         self._asking = threading.local()
 
     def find_spec(
@@ -51,27 +51,30 @@ class _WhenImported(importlib.abc.MetaPathFinder):
 
     def _load(self, load: Callable[[ModuleType], None], module: ModuleType) -> None:
         load(module)
-        self._then()
+        _do(self.then)
+
+
+def _do(then: Callable[[], object]) -> None:
+    try:
+        then()
+    except RuntimeError as error:
+        # Another thread is importing what this one would, and waits for this one's import. It will
+        # do the rest itself.
+        if type(error).__name__ != "_DeadlockError":
+            raise
 
 
 def when_imported(module: str, then: Callable[[], object]) -> None:
-    """Call `then` now, or whenever the module is imported; once, if asked for it twice."""
-    found = (each for each in sys.meta_path if isinstance(each, _WhenImported))
-    if all(each.module != module for each in found):
+    """Call `then` now, if the module is imported, and whenever it is, however often one asks."""
+    asked = (each for each in sys.meta_path if isinstance(each, _WhenImported))
+    if (module, then) not in ((each.module, each.then) for each in asked):
         sys.meta_path.insert(0, _WhenImported(module, then))
     if module in sys.modules:
-        then()
+        _do(then)
 
 
 def _install() -> None:
-    try:
-        hook = importlib.import_module("triton_ext.passes.frame.hook")
-    except RuntimeError as error:
-        # Another thread is importing it, and waits for this one's import of Triton. It will install
-        # them itself.
-        if type(error).__name__ == "_DeadlockError":
-            return
-        raise
+    hook = importlib.import_module("triton_ext.passes.frame.hook")
     if hasattr(hook, "install"):
         hook.install()
 
