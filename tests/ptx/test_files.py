@@ -16,7 +16,7 @@ from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from mutations import some
-from ptx_samples import DATA, PTX, listing
+from ptx_samples import DATA, PTX, fatbin, listing
 from sites import triton_sites
 
 from triton_ext import LayoutError
@@ -56,15 +56,6 @@ def elf(**sections):
         )
     )
     return bytes(content) + b"".join(headers)
-
-
-def fatbin(*entries):
-    """A fatbin of (kind, content, flags, compressed size, original size)."""
-    body = b"".join(
-        struct.pack("<HHIQI20xQ8xQ", kind, 257, 64, len(data), packed, flags, size) + data
-        for kind, data, flags, packed, size in entries
-    )
-    return struct.pack("<IHHQ", 0xBA55ED50, 1, 16, len(body)) + body
 
 
 def lz4(data):
