@@ -89,8 +89,9 @@ oracle: setup
 		tests/docs/test_seeds.py tests/emulator/test_cute.py tests/emulator/test_third_party.py \
 		tests/test_hub.py tests/docs/test_examples.py \
 		$(PYTEST_ARGS)
-	CORPUS_TIER=3 $(PYTEST) tests/passes tests/kernels tests/hardware tests/layouts \
-		tests/emulator/test_kernels.py tests/docs/test_layouts_page.py $(PYTEST_ARGS)
+	CORPUS_TIER=3 TRITON_EXT_FUZZ=5 $(PYTEST) tests/passes tests/kernels tests/hardware \
+		tests/layouts tests/ptx tests/mlir tests/test_integers.py tests/emulator/test_kernels.py \
+		tests/docs/test_layouts_page.py $(PYTEST_ARGS)
 	FUZZ=2000 $(BIN)/pytest tests/emulator/test_limits.py -k only_typed_errors $(PYTEST_ARGS)
 	$(BIN)/python tests/support/ptx_faults.py --kernels 40 --seed $$(date +%s)
 	$(BIN)/python tests/support/sync_faults.py --each 2

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from mutations import some
 from silicon.scalar_cases import kernel
 
 from triton_ext.emulator import run_ptx
@@ -93,14 +94,14 @@ def cases(draw):
     return operation, sources, None if found is None else int(found) & ((1 << result) - 1)
 
 
-@settings(max_examples=1500, deadline=None)
+@settings(max_examples=some(400))
 @given(cases())
 def test_numbers(case):
     operation, sources, expected = case
     assert on_numbers(operation)(*sources) == expected
 
 
-@settings(max_examples=1500, deadline=None)
+@settings(max_examples=some(400))
 @given(cases(), st.lists(numbers, min_size=4, max_size=4))
 def test_known_bits(case, masks):
     """What is said holds for the numbers; nothing is lost where all bits are known."""
@@ -118,7 +119,7 @@ def test_known_bits(case, masks):
         assert evaluate(KNOWN_BITS, operation, whole).field(0, operation.result) == expected
 
 
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=some(300))
 @given(cases(), st.lists(st.booleans(), min_size=4, max_size=4))
 def test_numbers_that_are_not_known(case, known):
     """Unknown, or what any number in their stead gives."""
@@ -143,7 +144,7 @@ def value(found):
     return signed(sum(TERMS[term] * factor for term, factor in found.terms) + found.constant, 64)
 
 
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=some(300))
 @given(st.sampled_from(sorted(MEANINGS)), st.lists(sums(), min_size=4, max_size=4))
 def test_sums(name, sources):
     """Put numbers in for the terms, before and after: the same, as long as nothing overflows."""

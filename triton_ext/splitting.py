@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import re
 
 _MARK = re.compile(r'[",()\[\]{}<>]')
 _NESTED = re.compile(r'["()\[\]{}<>]')
 
 
+@functools.lru_cache(maxsize=1 << 16)  # lines of PTX recur, in a file and in those compared with it
 def split_arguments(text: str) -> tuple[str, ...]:
     """``a, {b, c}, d<e, f>`` -> ``("a", "{b, c}", "d<e, f>")``; nothing if there is nothing.
 

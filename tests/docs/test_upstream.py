@@ -32,6 +32,7 @@ WORKER = """
 import os, runpy, sys
 import triton, reproduce, triton_ext.kernels.launch  # once, for all forks
 print(triton.__version__, flush=True)
+triton.runtime.cache.triton_key()  # of half a gigabyte, which each fork would hash
 for name in sys.argv[1:]:
     child = os.fork()
     if not child:

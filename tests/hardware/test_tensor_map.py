@@ -19,6 +19,7 @@ import pytest
 from click.testing import CliRunner
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from mutations import some
 from sites import SUPPORT, triton_sites
 
 from triton_ext import LayoutError, NVMMAShared, nvmma_shared_to_linear_layout
@@ -271,7 +272,7 @@ def tiles(draw):
     return encoding, tuple(shape)
 
 
-@settings(max_examples=600)
+@settings(max_examples=some(200))
 @given(tiles(), st.integers(0, 3))
 def test_boxes_fill_the_tile_as_the_linear_layout_says(tile, place):
     """Every element of every box: row-major box, swizzled address = the converted encoding."""

@@ -10,6 +10,7 @@ import subprocess
 import sys
 
 import pytest
+from mutations import some
 from pass_corpus import corpus
 from sites import DATA, SUPPORT, triton_sites
 
@@ -179,7 +180,7 @@ def test_mangled_modules_raise_typed_errors():
         "=",
         ",",
     ]
-    for _ in range(1500):
+    for _ in range(some(400)):
         text = MODULE
         for _ in range(draw.randint(1, 3)):
             start = draw.randrange(len(text))

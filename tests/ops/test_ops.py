@@ -17,6 +17,7 @@ torch = pytest.importorskip("torch")
 triton = pytest.importorskip("triton")
 
 import plan_launch  # noqa: E402
+from mutations import some  # noqa: E402
 from ops_models import (  # noqa: E402
     MODELS,
     LanguageModel,
@@ -27,7 +28,7 @@ from ops_models import (  # noqa: E402
 
 import triton_ext  # noqa: E402
 from triton_ext import LayoutError, UnsupportedDeviceError  # noqa: E402
-from triton_ext.kernels.config import MatmulConfig  # noqa: E402
+from triton_ext.kernels.config import MatmulConfig, choose_config  # noqa: E402
 from triton_ext.ops import launches, plans, products  # noqa: E402
 from triton_ext.ops.device import Gpu  # noqa: E402
 from triton_ext.ops.epilogue import NOTHING, Epilogue  # noqa: E402
@@ -49,6 +50,20 @@ TYPES = list(UNIT_ROUNDOFF)
 def gpu():
     with triton_ext.emulate("sm_90") as gpu:
         yield gpu
+
+
+@pytest.fixture(scope="module", autouse=True)
+def two_stages():
+    """Two tiles in flight, where the cost model fills shared memory: what Triton 3.9 takes for a
+    kernel grows with that. `tests/kernels` has deeper rings.
+    """
+
+    def choose(*problem):
+        return dataclasses.replace(choose_config(*problem), stages=2)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(products, "choose_config", choose)
+        yield
 
 
 @pytest.fixture(autouse=True)
@@ -115,7 +130,7 @@ def arranged(shape, dtype, how, generator):
 HOW = st.sampled_from(["plain", "transposed", "steps", "offset", "padded", "reversed dimensions"])
 
 
-@settings(max_examples=60)
+@settings(max_examples=some(30))
 @given(shapes(), st.sampled_from(TYPES), HOW, HOW, st.booleans(), st.integers(0, 99))
 @example(((5, 0), (0, 7)), torch.float16, "plain", "plain", True, 0)
 @example(((2, 0, 4), (4, 3)), torch.float16, "plain", "plain", False, 0)

@@ -15,7 +15,8 @@ import pytest
 from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from ptx_samples import DATA, PTX, listing
+from mutations import some
+from ptx_samples import DATA, PTX, fatbin, listing
 from sites import triton_sites
 
 from triton_ext import LayoutError
@@ -55,15 +56,6 @@ def elf(**sections):
         )
     )
     return bytes(content) + b"".join(headers)
-
-
-def fatbin(*entries):
-    """A fatbin of (kind, content, flags, compressed size, original size)."""
-    body = b"".join(
-        struct.pack("<HHIQI20xQ8xQ", kind, 257, 64, len(data), packed, flags, size) + data
-        for kind, data, flags, packed, size in entries
-    )
-    return struct.pack("<IHHQ", 0xBA55ED50, 1, 16, len(body)) + body
 
 
 def lz4(data):
@@ -193,7 +185,7 @@ def test_zstandard_says_what_to_do(monkeypatch):
         ptx_of_bytes(fatbin((1, b"(\xb5/\xfd", 0x8000, 4, 100)))
 
 
-@settings(max_examples=1000)
+@settings(max_examples=some(300))
 @given(st.data())
 def test_mangled_binaries_raise_only_layout_error(data):
     packed = lz4(PTX.encode())

@@ -13,7 +13,7 @@ import threading
 import pytest
 from click.testing import CliRunner
 from mutations import some
-from ptx_samples import PTX
+from ptx_samples import PTX, fatbin
 
 from triton_ext import LayoutError
 from triton_ext.cli import main
@@ -33,15 +33,6 @@ for path in sys.argv[1:]:
         print("refused:", error.rule)
 """
 """Reads files with so little memory that a reader which takes more of it ends in a MemoryError."""
-
-
-def fatbin(*entries):
-    """A fatbin of (kind, content, flags, compressed size, original size)."""
-    body = b"".join(
-        struct.pack("<HHIQI20xQ8xQ", kind, 257, 64, len(data), packed, flags, size) + data
-        for kind, data, flags, packed, size in entries
-    )
-    return struct.pack("<IHHQ", 0xBA55ED50, 1, 16, len(body)) + body
 
 
 def overlapping_sections(name, content, count):

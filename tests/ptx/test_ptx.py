@@ -11,6 +11,7 @@ from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kernel_configurations import compile_jobs
+from mutations import some
 from ptx_samples import DATA, HEADER, PTX, listing
 from sites import triton_sites
 
@@ -165,7 +166,7 @@ def executed(steps, generator):
     yield number, registers
 
 
-@settings(max_examples=500)
+@settings(max_examples=some(150))
 @given(programs(), st.randoms(use_true_random=False))
 def test_known_bits_are_those_of_every_execution(steps, generator):
     """Register values at each instruction, the first time through each loop."""

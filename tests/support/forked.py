@@ -11,6 +11,7 @@ import sys
 import tempfile
 
 import triton
+from triton.runtime.cache import triton_key
 
 
 def attempt(run, job):
@@ -48,6 +49,7 @@ def serve(run, kind=None):
             one must not abort.
     """
     print(json.dumps(triton.__version__), flush=True)
+    triton_key()  # of half a gigabyte, which each fork would hash
     seen = set()
     with tempfile.TemporaryDirectory() as cache:
         os.environ["TRITON_CACHE_DIR"] = cache

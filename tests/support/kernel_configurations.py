@@ -11,6 +11,8 @@ import sys
 from corpus_cache import kept, sources
 from sites import ALL, SUPPORT
 
+from triton_ext.kernels.config import MatmulConfig
+
 MAJORS = list(itertools.product(("K", "MN"), repeat=2))
 ARCHES = [90, 100]
 
@@ -64,7 +66,13 @@ def configurations(arch):
     takes for a kernel grows with the bytes of shared memory of all blocks of the cluster.
     """
     for (a_major, b_major), element_type in zip(MAJORS, ["fp16", "bf16"] * 2, strict=True):
-        yield {"element_type": element_type, "a_major": a_major, "b_major": b_major}
+        yield {
+            "element_type": element_type,
+            "a_major": a_major,
+            "b_major": b_major,
+            "block_n": 64,
+            "stages": 2,
+        }
     for a_major, b_major in (("K", "K"), ("MN", "MN")):
         for swizzle in (32, 64, 128):
             yield {
@@ -292,3 +300,35 @@ EMULATED_SM100 = [
 EMULATED_SM100 = [
     ({"arch": 100, "consumers": 1} | fields, *rest) for fields, *rest in EMULATED_SM100
 ]
+
+
+STRUCTURE = {
+    "swap", "pingpong", "cluster", "k_blocks", "max_splits", "side", "batched", "residual",
+    "loaded_rows", "asked", "pair", "prefetch",
+}  # fmt: skip
+SIZES = {"block_m", "block_n", "block_k", "stages", "c_parts"}
+
+
+def spread(cases):
+    """Some of the cases, in their order. Between them they have every value of every field but
+    sizes, every pair of what shapes the kernel, and each type and order in memory of tiles of
+    several units.
+    """
+
+    def parts(fields, *problem):
+        fields = {"arch": 90, "element_type": "bf16"} | fields
+        arch, config = fields["arch"], MatmulConfig(**fields)
+        found = {(arch, name, value) for name, value in fields.items() if name not in SIZES}
+        pairs = itertools.combinations(sorted(fields.keys() & STRUCTURE), 2)
+        found |= {(arch, *pair) for pair in pairs} | {(arch, problem[-1])}
+        if config.units > 1:
+            found.add((arch, "units", config.element_type, config.b_major))
+        return found
+
+    missing = {part for case in cases for part in parts(*case)}
+    kept = set()
+    while missing:
+        best = max(range(len(cases)), key=lambda i: len(missing & parts(*cases[i])))
+        kept.add(best)
+        missing -= parts(*cases[best])
+    return [case for i, case in enumerate(cases) if i in kept]

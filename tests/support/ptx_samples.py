@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import struct
+
 from sites import DATA
 
 from triton_ext.ptx.listing import list_instructions
@@ -41,3 +43,12 @@ $L__BB0_1:
 
 def listing(text):
     return list(list_instructions(parse_ptx(text)))
+
+
+def fatbin(*entries):
+    """A fatbin of (kind, content, flags, compressed size, original size)."""
+    body = b"".join(
+        struct.pack("<HHIQI20xQ8xQ", kind, 257, 64, len(data), packed, flags, size) + data
+        for kind, data, flags, packed, size in entries
+    )
+    return struct.pack("<IHHQ", 0xBA55ED50, 1, 16, len(body)) + body

@@ -1,5 +1,6 @@
 """Matrix multiplication on torch tensors, by this project's kernels. Imports torch and Triton."""
 
+import functools
 import importlib
 
 import torch
@@ -7,8 +8,13 @@ import torch
 from triton_ext.ops.functional import addmm, bmm, linear, matmul, scaled_mm
 from triton_ext.ops.overrides import drop_in
 from triton_ext.ops.tuning import autotune
+from triton_ext.startup import when_imported
 
 __all__ = ["addmm", "autotune", "bmm", "drop_in", "linear", "matmul", "scaled_mm"]
 
-if torch.distributed.is_available():  # torch's compiler, by now imported, has imported DTensor
-    importlib.import_module("triton_ext.ops.sharding")
+
+if torch.distributed.is_available():  # DTensor takes as long to import as the rest of torch
+    when_imported(
+        "torch.distributed.tensor",
+        functools.partial(importlib.import_module, "triton_ext.ops.sharding"),
+    )

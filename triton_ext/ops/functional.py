@@ -262,7 +262,6 @@ def _autocast(a: Tensor, b: Tensor, epilogue: Epilogue) -> tuple[Tensor, Tensor,
     return cast(a), cast(b), Epilogue(*map(cast, epilogue))
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def _has_kernels(
     a: torch.dtype,
     b: torch.dtype,
@@ -276,6 +275,11 @@ def _has_kernels(
     if device != other_device or not isinstance(gpu, Gpu):
         return False
     return unsupported(a, b, out, gpu.arch, scales) is None
+
+
+# What torch.compiler.assume_constant_result sets; that function imports the whole compiler, which
+# takes as long as torch itself.
+_has_kernels._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def linear(

@@ -52,35 +52,48 @@ def check_aligned(offsets: Offsets, width: int, space: str) -> None:
         ).by(first)
 
 
-def _as_rows(
-    data: NDArray[Any], offsets: Offsets, width: int
-) -> tuple[NDArray[Any], Offsets] | None:
-    """`data` as rows of `width` bytes, and which rows lie at the offsets; None if none do."""
-    if (offsets & (width - 1)).any():
-        first = int(offsets[0]) & (width - 1)  # a view need not begin where its storage does
-        data, offsets = data[first:], offsets - first
-        if (offsets & (width - 1)).any():
-            return None
-    return data[: len(data) // width * width].reshape(-1, width), offsets // width
+class Rows:
+    """Rows of `width` bytes at offsets, of any array with an element a byte.
+
+    Fast if the distances of the offsets are multiples of the width.
+    """
+
+    def __init__(self, offsets: Offsets, width: int) -> None:
+        self._width, self._first = width, 0
+        self._at: NDArray[np.int64] = offsets
+        self._whole = not (offsets & (width - 1)).any()
+        if not self._whole:  # a view need not begin where its storage does
+            self._first = int(offsets[0]) & (width - 1)
+            offsets = offsets - self._first
+            self._whole = not (offsets & (width - 1)).any()
+        if self._whole:
+            self._at = offsets // width
+        else:
+            self._at = self._at[:, None] + np.arange(width)
+
+    def _of(self, data: NDArray[Any]) -> NDArray[Any]:
+        if not self._whole:
+            return data
+        number = (len(data) - self._first) // self._width
+        return data[self._first : self._first + number * self._width].reshape(number, self._width)
+
+    def gather(self, data: NDArray[Any]) -> NDArray[Any]:
+        """The elements of each row, (n, width)."""
+        return self._of(data)[self._at]
+
+    def scatter(self, data: NDArray[Any], values: Any) -> None:
+        """Write (n, width) elements; where offsets are equal, the last row stays."""
+        self._of(data)[self._at] = values
 
 
 def gather(data: NDArray[Any], offsets: Offsets, width: int) -> NDArray[Any]:
-    """The `width` bytes at each offset, (n, width); fast if their distances are multiples of it."""
-    found = _as_rows(data, offsets, width)
-    if found is None:
-        return data[offsets[:, None] + np.arange(width)]
-    rows, numbers = found
-    return rows[numbers]
+    """The `width` bytes at each offset, (n, width)."""
+    return Rows(offsets, width).gather(data)
 
 
 def scatter(data: NDArray[Any], offsets: Offsets, values: Any, width: int) -> None:
     """Write (n, width) bytes; where offsets are equal, the last row stays."""
-    found = _as_rows(data, offsets, width)
-    if found is None:
-        data[offsets[:, None] + np.arange(width)] = values
-    else:
-        rows, numbers = found
-        rows[numbers] = values
+    Rows(offsets, width).scatter(data, values)
 
 
 @dataclass

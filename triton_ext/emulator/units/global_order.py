@@ -21,7 +21,7 @@ from triton_ext.emulator.errors import SynchronizationFault, UninitializedRead
 from triton_ext.emulator.state.block import Cta, Launch, agent_name, agents_of_block
 from triton_ext.emulator.state.clocks import SYSTEM, WIDEST, Agents, Clock, Clocks, Foreign
 from triton_ext.emulator.state.lanes import Lanes
-from triton_ext.emulator.state.memory import EMPTY, Allocation, Offsets, gather, scatter
+from triton_ext.emulator.state.memory import EMPTY, Allocation, Offsets, Rows, gather
 from triton_ext.emulator.units.history import SCOPE_NAMES, History
 from triton_ext.emulator.units.shadows import (
     AGENT_BITS,
@@ -331,12 +331,13 @@ class GlobalOrder:
             self._check(*checked, shadow.writer, unit, by, "written", "written", new)
             mine = by.codes()
             rows = np.repeat(mine, len(where) // len(mine))[:, None]
-            scatter(shadow.writer, where, rows, unit)
-            scatter(shadow.writer_line, where, by.line, unit)
-            changed = gather(of.data, where, unit) != new
+            bytes_of = Rows(where, unit)
+            bytes_of.scatter(shadow.writer, rows)
+            bytes_of.scatter(shadow.writer_line, by.line)
+            changed = bytes_of.gather(of.data) != new
             if not changed.all():
-                changed |= gather(shadow.changed, where, unit)
-            scatter(shadow.changed, where, changed, unit)
+                changed |= bytes_of.gather(shadow.changed)
+            bytes_of.scatter(shadow.changed, changed)
 
     def _check(
         self, of: Allocation, shadow: Shadow, where: Offsets, kept: Codes, unit: int, by: By,

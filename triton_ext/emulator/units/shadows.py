@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from triton_ext.emulator.state.block import agents_of_block
-from triton_ext.emulator.state.memory import Offsets, gather, scatter
+from triton_ext.emulator.state.memory import Offsets, Rows
 
 Codes = NDArray[np.int64]
 """An access in 64 bits: cluster (20), agent (11), event (29), scope (3; 0 is an ordinary one)."""
@@ -81,26 +81,35 @@ class Shadow:
 
     def enter(self) -> None:
         """Enter the reads that were noted: as the last reader, and the last one but for it."""
-        last, other = self.readers
         for reads in self.noted:
             where, unit = as_units(reads.first, reads.offsets, reads.size)
             codes = np.broadcast_to(reads.codes, len(reads.offsets))
             mine = np.repeat(codes, len(where) // len(codes))
-            each = agents_of_block(reads.warps)
-            for code in np.unique(mine).tolist():  # several warps may read the same bytes
+            apart = len(where) == 1 or bool((np.diff(np.sort(where)) > 0).all())
+            if apart or (mine == mine[0]).all():
+                self._enter(where, unit, mine[:, None], reads)
+                continue
+            for code in np.unique(mine).tolist():  # several warps read the same bytes
                 rows = where[mine == code]
-                before = gather(last, rows, unit)
-                keep = before >> AGENT_SHIFT == code >> AGENT_SHIFT
-                scatter(other, rows, np.where(keep, gather(other, rows, unit), before), unit)
-                together = blocks_of(before, each) == blocks_of(code, each)
-                together &= gather(self.reader_line, rows, unit) == reads.line
-                bit = warp_bits(code, reads.warps, each)
-                shared = np.where(together, gather(self.sharers, rows, unit), 0) | bit
-                scatter(self.sharers, rows, shared, unit)
-                scatter(last, rows, code, unit)
-                scatter(self.reader_line, rows, reads.line, unit)
+                self._enter(rows, unit, np.full((len(rows), 1), code), reads)
         self.entered |= bool(self.noted)
         self.noted, self.rows = [], 0
+
+    def _enter(self, where: Offsets, unit: int, codes: Codes, reads: Reads) -> None:
+        """Enter rows of `unit` bytes, none of them by two agents; `codes` is (rows, 1)."""
+        bytes_of = Rows(where, unit)
+        last, other = self.readers
+        each = agents_of_block(reads.warps)
+        before = bytes_of.gather(last)
+        keep = before >> AGENT_SHIFT == codes >> AGENT_SHIFT
+        if not keep.all():
+            bytes_of.scatter(other, np.where(keep, bytes_of.gather(other), before))
+        together = blocks_of(before, each) == blocks_of(codes, each)
+        together &= bytes_of.gather(self.reader_line) == reads.line
+        bits = warp_bits(codes, reads.warps, each)
+        bytes_of.scatter(self.sharers, np.where(together, bytes_of.gather(self.sharers), 0) | bits)
+        bytes_of.scatter(last, codes)
+        bytes_of.scatter(self.reader_line, reads.line)
 
 
 def blocks_of(codes: Any, agents_each: int) -> Any:
