@@ -120,23 +120,24 @@ class EmulatedGpu:
         dynamic_smem_bytes: int,
         memory: GlobalMemory,
         names: Sequence[str],
+        block: tuple[int, int, int] | None = None,
         registers: int = 0,
         ttgir: Path | None = None,
     ) -> None:
-        """Run a kernel to its end; its PTX says how many threads a block has.
+        """Run a kernel to its end.
 
         Args:
+            block: the threads of a block; None if the PTX says it.
             registers: of a thread; 0 if that is not known.
             ttgir: what the PTX was made of, for the names of its buffers.
         """
         if self.peers is not None:
             self.peers.admit(self.device, memory)
         register_buffers(memory, self.buffers)
-        block = (*program.kernel.directives.get("reqntid", (WARP_THREADS,)), 1, 1)[:3]
         launch = prepare(
             program,
             grid=grid,
-            block=block,
+            block=block or program.kernel.directives.get("reqntid", (WARP_THREADS,)),
             cluster=cluster,
             args=args,
             dynamic_smem_bytes=dynamic_smem_bytes,
@@ -214,14 +215,14 @@ class EmulatedGpu:
         """What all launches so far would take, one after the other; None without a `model`."""
         return None if self.model is None else sum(each.seconds for each in self.timelines)
 
-    def program(self, ptx: str) -> Program:
-        """The decoded kernel of a PTX module; decoded once."""
-        return _decoded(ptx)
+    def program(self, ptx: str, kernel: str | None = None) -> Program:
+        """A decoded kernel of a PTX module, or its only one; decoded once."""
+        return _decoded(ptx, kernel)
 
 
 @functools.lru_cache(maxsize=256)
-def _decoded(ptx: str) -> Program:
-    return decode(parse_ptx(ptx))
+def _decoded(ptx: str, kernel: str | None) -> Program:
+    return decode(parse_ptx(ptx), kernel)
 
 
 class _Flattened:
