@@ -30,6 +30,7 @@ from triton_ext.emulator.host.counting import Event
 from triton_ext.emulator.host.reachable import Reachable
 from triton_ext.emulator.state.memory import GlobalMemory
 from triton_ext.emulator.state.tensor_map_memory import ELEMENT_TYPES, SWIZZLES, encode
+from triton_ext.errors import LayoutError
 from triton_ext.hardware.architecture import MULTIPROCESSORS, SHARED_MEMORY_PER_BLOCK
 from triton_ext.hardware.tensor_map import TENSOR_MAP_BYTES, DataType, TensorMap
 
@@ -43,6 +44,8 @@ _SHARED_MEMORY_OPTIN = 97
 _CLUSTER_DIMENSION = 4
 """``cudaLaunchAttributeClusterDimension``."""
 _TF32 = {DataType.FLOAT32: DataType.TFLOAT32, DataType.FLOAT32_FTZ: DataType.TFLOAT32_FTZ}
+_TYPES = [kind for kind in ELEMENT_TYPES if kind not in _TF32.values()]
+"""By the number in a map, where TF32 is a flag of its own; of the last two nothing was seen."""
 
 _FUNCTIONS = {
     "_cudaLibraryLoadData": 8, "_cudaLibraryGetKernel": 3, "_cudaLaunchKernelEx": 3,
@@ -86,15 +89,18 @@ def tensor_map(data: bytes) -> TensorMap:
     known = flags & ~0x3F67F0 == 2 and not words[4] and not any(data[52:55])
     if not known or rank > len(boxes) or swizzle is None:
         raise DescriptorFault(f"a tensor map with the flags {flags:#x} is not understood")
-    kind = ELEMENT_TYPES[flags >> 7 & 15]
-    return TensorMap(
-        _TF32[kind] if flags >> 16 & 1 else kind,
-        tuple(n + 1 for n in words[5 : 5 + rank]),
-        tuple(n << 4 for n in words[: rank - 1]),
-        tuple(n + 1 for n in boxes[:rank]),
-        swizzle=swizzle,
-        global_address=address,
-    )
+    try:
+        kind = _TYPES[flags >> 7 & 15]
+        return TensorMap(
+            _TF32[kind] if flags >> 16 & 1 else kind,
+            tuple(n + 1 for n in words[5 : 5 + rank]),
+            tuple(n << 4 for n in words[: rank - 1]),
+            tuple(n + 1 for n in boxes[:rank]),
+            swizzle=swizzle,
+            global_address=address,
+        )
+    except (LayoutError, LookupError) as error:
+        raise DescriptorFault(f"tensor map with the flags {flags:#x}: {error}") from None
 
 
 class _Runtime:
