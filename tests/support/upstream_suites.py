@@ -1,4 +1,4 @@
-"""Triton's own tests on the emulated GPUs, unmodified: those of Gluon, and of the `tl` language.
+"""Triton's own tests on the emulated GPUs, unmodified: of Gluon, `tl`, and `triton_kernels`.
 
 ``python tests/support/upstream_suites.py [--triton URL_OR_FOLDER] [--revision R] [--sample N]
 [--seed N]`` runs a sample of each suite (``--sample 0``: all of it) on each GPU, and prints a table
@@ -31,9 +31,10 @@ REVISION = "db4666f22c1f8b206584c3f06e3b4a0ff035989e"  # August 2026, the line o
 SUITES = {
     "gluon": ("gluon/test_core.py", "gluon/test_lowerings.py"),
     "tl": ("unit/language/test_*.py",),
+    "kernels": ("../triton_kernels/tests/test_*.py", "../triton_kernels/tests/*/test_*.py"),
 }
-FOREIGN = re.compile("tlx|autows|amd")
-"""Files for languages and compilers that Triton's releases do not have."""
+FOREIGN = re.compile("tlx|autows|amd|cdna|gfx")
+"""Files for languages, compilers and GPUs that Triton's releases, or these GPUs, do not have."""
 CLASSES = {
     "passed": "passed",
     "no launch": "passed, without a launch",
@@ -190,7 +191,7 @@ def fetched(source: str, revision: str, folder: Path) -> Path:
     for arguments in (
         ["init", "--quiet"],
         ["fetch", "--quiet", "--depth=1", "--filter=blob:none", source, revision],
-        ["sparse-checkout", "set", "python/test"],
+        ["sparse-checkout", "set", "python/test", "python/triton_kernels"],
         ["-c", "advice.detachedHead=false", "checkout", "--quiet", "FETCH_HEAD"],
     ):
         done = subprocess.run(
@@ -211,9 +212,10 @@ def run(tests: Path, suite: str, arch: str, options: argparse.Namespace) -> list
     while True:
         job = {"arch": arch, "sample": options.sample, "seed": options.seed, "out": str(out),
                "limit": options.limit}  # fmt: skip
+        path = [Path(__file__).parent, *options.path, tests.parent / "triton_kernels"]
         environment = {
             **os.environ, "TRITON_DEFAULT_FP_FUSION": "1",
-            "PYTHONPATH": os.pathsep.join(map(str, [Path(__file__).parent, *options.path])),
+            "PYTHONPATH": os.pathsep.join(map(str, path)),
             "TRITON_CACHE_DIR": str(options.folder / "cache"),
         }  # fmt: skip
         ended = subprocess.run(

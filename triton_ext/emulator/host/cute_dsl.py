@@ -25,14 +25,11 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from triton_ext.emulator.errors import DescriptorFault, LaunchError
+from triton_ext.emulator.errors import LaunchError
 from triton_ext.emulator.host.counting import Event
 from triton_ext.emulator.host.reachable import Reachable
 from triton_ext.emulator.state.memory import GlobalMemory
-from triton_ext.emulator.state.tensor_map_memory import ELEMENT_TYPES, SWIZZLES, encode
-from triton_ext.errors import LayoutError
 from triton_ext.hardware.architecture import MULTIPROCESSORS, SHARED_MEMORY_PER_BLOCK
-from triton_ext.hardware.tensor_map import TENSOR_MAP_BYTES, DataType, TensorMap
 
 ALIGNMENT = 256
 """Bytes: of memory that ``cudaMalloc`` gives (CUDA C++ Programming Guide)."""
@@ -43,9 +40,6 @@ _SHARED_MEMORY_OPTIN = 97
 """``cudaErrorLaunchFailure``; ``cudaDevAttrMaxSharedMemoryPerBlockOptin``."""
 _CLUSTER_DIMENSION = 4
 """``cudaLaunchAttributeClusterDimension``."""
-_TF32 = {DataType.FLOAT32: DataType.TFLOAT32, DataType.FLOAT32_FTZ: DataType.TFLOAT32_FTZ}
-_TYPES = [kind for kind in ELEMENT_TYPES if kind not in _TF32.values()]
-"""By the number in a map, where TF32 is a flag of its own; of the last two nothing was seen."""
 
 _FUNCTIONS = {
     "_cudaLibraryLoadData": 8, "_cudaLibraryGetKernel": 3, "_cudaLaunchKernelEx": 3,
@@ -70,37 +64,6 @@ class _Configuration(ctypes.Structure):
         ("stream", ctypes.c_void_p), ("attributes", ctypes.POINTER(_Attribute)),
         ("number", ctypes.c_uint),
     )  # fmt: skip
-
-
-def tensor_map(data: bytes) -> TensorMap:
-    """The map that the DSL's host code has written.
-
-    It fills half of the 128 bytes. NVIDIA does not document them; these fields were found by maps
-    that differ in one property each: the address; flags; four strides less their four zero bits;
-    five dimensions less one; behind three bytes, five boxes less one.
-
-    Raises:
-        DescriptorFault: something else than such a map.
-    """
-    address, flags, *words = struct.unpack_from("<Q14I", data)
-    rank, boxes = (flags >> 4 & 7) + 1, struct.unpack_from("<5B", data, 55)
-    swizzle = SWIZZLES.get((flags >> 13 & 3, flags >> 19 & 3))
-    # bits 17, 18 and 21: how much is fetched into the L2 cache
-    known = flags & ~0x3F67F0 == 2 and not words[4] and not any(data[52:55])
-    if not known or rank > len(boxes) or swizzle is None:
-        raise DescriptorFault(f"a tensor map with the flags {flags:#x} is not understood")
-    try:
-        kind = _TYPES[flags >> 7 & 15]
-        return TensorMap(
-            _TF32[kind] if flags >> 16 & 1 else kind,
-            tuple(n + 1 for n in words[5 : 5 + rank]),
-            tuple(n << 4 for n in words[: rank - 1]),
-            tuple(n + 1 for n in boxes[:rank]),
-            swizzle=swizzle,
-            global_address=address,
-        )
-    except (LayoutError, LookupError) as error:
-        raise DescriptorFault(f"tensor map with the flags {flags:#x}: {error}") from None
 
 
 class _Runtime:
@@ -222,8 +185,7 @@ class _Runtime:
         for pointer, symbol in zip(pointers, program.parameters, strict=False):
             data = ctypes.string_at(pointer, symbol.variable.bytes)
             words += struct.unpack(f"<{len(data) // 8}Q", data[: len(data) // 8 * 8])
-            is_map = len(data) == TENSOR_MAP_BYTES
-            values.append(encode(tensor_map(data)) if is_map else data)
+            values.append(data)
         gpu.launch(
             program, grid=tuple(told.grid), cluster=cluster[0] if cluster else None, args=values,
             block=tuple(told.block), dynamic_smem_bytes=told.shared,

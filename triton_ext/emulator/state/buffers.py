@@ -13,6 +13,7 @@ import numpy as np
 from triton_ext.emulator.state.memory import RANK_SHIFT
 from triton_ext.errors import LayoutError
 from triton_ext.hardware.tensor_memory import TMEM_LANES
+from triton_ext.hardware.tensor_memory_encoding import TensorMemoryEncoding
 from triton_ext.layouts.encodings import SharedEncoding, parse_encoding
 from triton_ext.mlir.module import Location, MlirModule
 from triton_ext.mlir.types import MemoryType, memory_type
@@ -41,18 +42,19 @@ class Buffer:
     location: Location | None
 
     @functools.cached_property
-    def encoding(self) -> SharedEncoding | None:
-        """The layout of one buffer in shared memory; None if it is not understood."""
+    def encoding(self) -> SharedEncoding | TensorMemoryEncoding | None:
+        """The layout of one buffer; None if it is not understood."""
+        shared = self.type.space == "shared"
         try:
-            return parse_encoding(self.type.encoding)
+            parse = parse_encoding if shared else TensorMemoryEncoding.parse
+            return parse(self.type.encoding)
         except LayoutError:
             return None
 
     @property
     def tile(self) -> tuple[int, ...]:
         """The shape of one buffer."""
-        rank = self.encoding.rank if self.encoding is not None else 2
-        return self.type.shape[-rank:]
+        return self.type.shape[-getattr(self.encoding, "rank", 2) :]
 
     @property
     def buffers(self) -> tuple[int, ...]:
@@ -92,7 +94,7 @@ class Buffer:
         """
         buffer, byte = divmod(offset - self.offset, self.each)
         called = self.called(buffer)
-        if math.prod(self.tile) == 1 or self.encoding is None:
+        if math.prod(self.tile) == 1 or not isinstance(self.encoding, SharedEncoding):
             return called
         try:
             layout = self.encoding.to_linear_layout(self.tile)
@@ -100,6 +102,19 @@ class Buffer:
         except LayoutError:
             return f"{called}, byte {byte}"
         return f"{called}[{', '.join(str(int(n[0])) for n in at.values())}]"
+
+    def cell(self, lane: int, column: int) -> str:
+        """As `place`, of a cell of tensor memory: its first element."""
+        buffer, column = divmod(column - self.offset, self.each)
+        called = self.called(buffer)
+        if not isinstance(self.encoding, TensorMemoryEncoding):
+            return called
+        try:
+            layout = self.encoding.to_linear_layout(self.tile, self.type.element_bitwidth)
+            at = layout.apply(lane=lane - self.lane, slot=0, column=column, block=0)
+        except LayoutError:
+            return called
+        return f"{called}[{', '.join(str(int(n)) for n in at.values())}]"
 
 
 def buffers_of(ttgir: str) -> tuple[Buffer, ...]:
@@ -149,7 +164,7 @@ def named(message: str, buffers: Sequence[Buffer], base: int) -> str:
     def cell(match: re.Match[str]) -> str:
         column = int(match[2])
         places = [
-            each.called((column - each.offset) // each.each)
+            each.cell(int(match[1]), column)
             for each in buffers
             if each.type.space == "tensor" and each.offset <= column < each.end
         ]
