@@ -77,9 +77,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     import triton_ext
 
-    gpu = triton_ext.emulate(config.getoption("--suite-job")["arch"], cuda_on_host=True)
+    job = config.getoption("--suite-job")
+    # triton_kernels' metadata kernels fill the padding behind the views that they are given
+    views = job["suite"] != "kernels"
+    gpu = triton_ext.emulate(job["arch"], cuda_on_host=True, check_views=views)
     config.add_cleanup(lambda: gpu.__exit__(None, None, None))
-    config.pluginmanager.register(_Runner(config.getoption("--suite-job"), gpu.__enter__()))
+    config.pluginmanager.register(_Runner(job, gpu.__enter__()))
 
 
 class _Runner:
@@ -210,8 +213,8 @@ def run(tests: Path, suite: str, arch: str, options: argparse.Namespace) -> list
     out = options.folder / f"{suite}-{arch}.jsonl"
     out.unlink(missing_ok=True)
     while True:
-        job = {"arch": arch, "sample": options.sample, "seed": options.seed, "out": str(out),
-               "limit": options.limit}  # fmt: skip
+        job = {"suite": suite, "arch": arch, "sample": options.sample, "seed": options.seed,
+               "out": str(out), "limit": options.limit}  # fmt: skip
         path = [Path(__file__).parent, *options.path, tests.parent / "triton_kernels"]
         environment = {
             **os.environ, "TRITON_DEFAULT_FP_FUSION": "1",

@@ -260,6 +260,8 @@ def as_on_device(result: Any, function: Any, arguments: tuple[Any, ...]) -> Any:
         pointer.restype, pointer.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_char_p)
         tensor = pointer(result, b"dltensor")  # DLTensor: the data's address, then the device
         ctypes.c_int32.from_address(tensor + 8).value = _CUDA
+    if isinstance(result, tuple) and any(isinstance(each, torch.Tensor) for each in result):
+        return type(result)([as_on_device(each, function, arguments) for each in result])
     if (
         type(result) is not torch.Tensor or result.layout != torch.strided or result.requires_grad
         or result._base is not None or not result.data_ptr() % ALIGNMENT

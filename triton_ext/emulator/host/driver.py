@@ -36,7 +36,7 @@ from triton_ext.emulator.schedule.observers import Observer, Observers
 from triton_ext.emulator.schedule.parallel import execute
 from triton_ext.emulator.schedule.recorder import timed
 from triton_ext.emulator.state.buffers import named
-from triton_ext.emulator.state.memory import GlobalMemory
+from triton_ext.emulator.state.memory import Allocation, GlobalMemory, host_bytes
 from triton_ext.hardware.architecture import (
     MULTIPROCESSORS,
     SHARED_MEMORY_PER_BLOCK,
@@ -80,6 +80,7 @@ class EmulatedGpu:
         check_layouts: whether what TMA has written must be read in the same layout.
         check_races: whether accesses to global memory must be ordered.
         check_empty: whether memory of ``torch.empty`` must have been written before it is read.
+        check_views: whether a launch reaches of a tensor's storage its elements alone.
         launches: how many kernels ran, or would have run.
         steps: instructions executed, each for all threads of a block that were at it together.
         said: whether it was said that they stand for time.
@@ -100,6 +101,7 @@ class EmulatedGpu:
     check_layouts: bool = True
     check_races: bool = True
     check_empty: bool = False
+    check_views: bool = True
     launches: int = 0
     steps: int = 0
     said: bool = False
@@ -264,6 +266,10 @@ class _Flattened:
             memory = allocation(tensor, f"argument {name}")
             assert memory is not None
             self.memory.add(memory)
+            if not current_gpu().check_views:
+                data = tensor.untyped_storage()
+                start, size = data.data_ptr(), data.nbytes()
+                self.memory.add(Allocation(start, size, host_bytes(start, size), owner=data))
         return int(value.data_ptr())
 
     def _descriptor(self, name: str, value: Any) -> None:
@@ -597,6 +603,7 @@ def emulate(
     check_layouts: bool = True,
     check_races: bool = True,
     check_empty: bool = False,
+    check_views: bool = True,
     time: Any = None,
     values: bool = True,
 ) -> Iterator[Any]:
@@ -623,6 +630,8 @@ def emulate(
         check_empty: memory of ``torch.empty`` and its like, made within the block, must be written
             before a kernel reads it (`UninitializedRead`); needs `check_races`. Off by default:
             many programs read rows of padding, and drop the result.
+        check_views: a launch reaches the elements of the tensors that it is given, and not what
+            else is in their storage. Off for kernels that use the padding behind a view.
         time: a GPU ("H100", "H200") or a `triton_ext.timeline.gpus.Gpu`: predict what each launch
             would take there: see `EmulatedGpu.timeline` and `EmulatedGpu.seconds`. Needs the
             eager schedule.
@@ -651,7 +660,7 @@ def emulate(
     gpus = [
         EmulatedGpu(
             arch, schedule, seed, observer, idle, buffers, limits, check_layouts, check_races,
-            check_empty, model=model, values=values, device=device,
+            check_empty, check_views, model=model, values=values, device=device,
         )
         for device in range(devices or 1)
     ]  # fmt: skip
