@@ -21,6 +21,7 @@ from triton_ext.emulator.errors import (
     UninitializedRead,
 )
 from triton_ext.emulator.schedule import machine
+from triton_ext.emulator.schedule.trace import Trace
 
 SCHEDULES = ("eager", "lazy", "random")
 PARAMETERS = ".param .u64 out"
@@ -478,6 +479,13 @@ def test_a_relaxed_arrival_releases_only_what_a_fence_did():
     fenced = "fence.acq_rel.cluster;" + relaxed
     body = CLUSTER_INIT + NEIGHBOUR.format(before=fenced, after=SYNC) + STORE_EACH
     run(body, grid=2, cluster=2)
+
+
+def test_a_trace_of_the_clusters_barrier():
+    events = []
+    run(CLUSTER_INIT + SYNC, grid=2, cluster=2, observer=Trace(events.append, "barrier.cluster"))
+    found = [barrier["barrier"] for each in events for barrier in each.get("barriers", ())]
+    assert "barrier of the cluster" in found
 
 
 def test_a_neighbours_memory_without_a_barrier():

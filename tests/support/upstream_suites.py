@@ -186,15 +186,13 @@ def kind_of(failed: Any) -> str:
 # ------------------------------------------------------------------------------- the driver
 
 
-def fetched(source: str, revision: str, folder: Path) -> Path:
-    """The tests of a checkout of Triton, or of a git repository; OSError if there are none."""
-    if (Path(source) / "python/test").is_dir():
-        return Path(source) / "python/test"
+def checkout(source: str, revision: str, folder: Path, paths: list[str]) -> None:
+    """Some folders of a git repository; OSError if they cannot be had."""
     folder.mkdir(parents=True, exist_ok=True)
     for arguments in (
         ["init", "--quiet"],
         ["fetch", "--quiet", "--depth=1", "--filter=blob:none", source, revision],
-        ["sparse-checkout", "set", "python/test", "python/triton_kernels"],
+        ["sparse-checkout", "set", *paths],
         ["-c", "advice.detachedHead=false", "checkout", "--quiet", "FETCH_HEAD"],
     ):
         done = subprocess.run(
@@ -203,6 +201,13 @@ def fetched(source: str, revision: str, folder: Path) -> Path:
         if done.returncode:
             said = re.search("fatal: (.*)", done.stderr)
             raise OSError(said[1] if said else f"git {arguments[0]} fails")
+
+
+def fetched(source: str, revision: str, folder: Path) -> Path:
+    """The tests of a checkout of Triton, or of a git repository; OSError if there are none."""
+    if (Path(source) / "python/test").is_dir():
+        return Path(source) / "python/test"
+    checkout(source, revision, folder, ["python/test", "python/triton_kernels"])
     return folder / "python/test"
 
 

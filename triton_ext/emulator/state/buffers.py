@@ -111,7 +111,8 @@ class Buffer:
             return called
         try:
             layout = self.encoding.to_linear_layout(self.tile, self.type.element_bitwidth)
-            at = layout.apply(lane=lane - self.lane, slot=0, column=column, block=0)
+            place = {"lane": lane - self.lane, "column": column}
+            at = layout.apply(**{name: place.get(name, 0) for name in layout.in_dims})
         except LayoutError:
             return called
         return f"{called}[{', '.join(str(int(n)) for n in at.values())}]"
