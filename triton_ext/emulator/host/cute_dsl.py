@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import importlib
 import importlib.util
 import os
 import re
@@ -84,7 +85,7 @@ class _Runtime:
         )  # fmt: skip
         if done.returncode:
             raise LaunchError(f"for the CuTe DSL a C compiler is needed: {done.stderr[-500:]}")
-        library = ctypes.CDLL(str(self.file))
+        library = ctypes.CDLL(str(self.file), ctypes.RTLD_GLOBAL)
         self._calls = []
         for name, count in _FUNCTIONS.items():
             made = ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_void_p] * count)(self._caught(name))
@@ -181,9 +182,11 @@ class _Runtime:
             )
         attributes = [told.attributes[i] for i in range(told.number)]
         cluster = [tuple(each.value[:3]) for each in attributes if each.id == _CLUSTER_DIMENSION]
-        values, words, pointers = [], [], ctypes.cast(arguments, ctypes.POINTER(ctypes.c_void_p))
-        for pointer, symbol in zip(pointers, program.parameters, strict=False):
-            data = ctypes.string_at(pointer, symbol.variable.bytes)
+        values: list[bytes] = []
+        words: list[int] = []
+        pointers = ctypes.cast(arguments, ctypes.POINTER(ctypes.c_void_p))
+        for number, symbol in enumerate(program.parameters):
+            data = ctypes.string_at(pointers[number] or 0, symbol.variable.bytes)
             words += struct.unpack(f"<{len(data) // 8}Q", data[: len(data) // 8 * 8])
             values.append(data)
         gpu.launch(
@@ -196,7 +199,8 @@ class _Runtime:
 
 def _answers(current: Callable[[], Any]) -> Iterator[tuple[Any, str, Any]]:
     """The functions of ``cuda.bindings`` that the DSL and its examples call, and stand-ins."""
-    from cuda.bindings import driver, runtime
+    driver = importlib.import_module("cuda.bindings.driver")
+    runtime = importlib.import_module("cuda.bindings.runtime")
 
     def attribute(which: Any, device: Any) -> tuple[Any, int]:
         name, arch = which.name.removeprefix("CU_DEVICE_ATTRIBUTE_"), current().arch

@@ -37,6 +37,9 @@ def _on_host(value: Any) -> Any:
     return value
 
 
+_HISTOGRAMS = (torch.histc, torch.Tensor.histc)
+
+
 class Redirected(TorchFunctionMode):
     """Sends what the calling thread asks for on a CUDA device to the host."""
 
@@ -57,6 +60,8 @@ class Redirected(TorchFunctionMode):
         if isinstance(kwargs.get("device"), int):  # a CUDA device by its number
             kwargs["device"] = _HOST
         args = tuple(_on_host(value) for value in args)
+        if func in _HISTOGRAMS and not args[0].is_floating_point():  # the host has none of integers
+            return func(args[0].double(), *args[1:], **kwargs).to(args[0].dtype)
         graph = captured()
         result = func(*args, **kwargs) if graph is None else call(graph, func, args, kwargs)
         return as_on_device(result, func, args) if "cutlass" in sys.modules else result

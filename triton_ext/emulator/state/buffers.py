@@ -42,19 +42,18 @@ class Buffer:
     location: Location | None
 
     @functools.cached_property
-    def encoding(self) -> SharedEncoding | TensorMemoryEncoding | None:
-        """The layout of one buffer; None if it is not understood."""
-        shared = self.type.space == "shared"
+    def encoding(self) -> SharedEncoding | None:
+        """The layout of one buffer in shared memory; None if it is not understood."""
         try:
-            parse = parse_encoding if shared else TensorMemoryEncoding.parse
-            return parse(self.type.encoding)
+            return parse_encoding(self.type.encoding)
         except LayoutError:
             return None
 
     @property
     def tile(self) -> tuple[int, ...]:
         """The shape of one buffer."""
-        return self.type.shape[-getattr(self.encoding, "rank", 2) :]
+        rank = self.encoding.rank if self.encoding is not None else 2
+        return self.type.shape[-rank:]
 
     @property
     def buffers(self) -> tuple[int, ...]:
@@ -94,7 +93,7 @@ class Buffer:
         """
         buffer, byte = divmod(offset - self.offset, self.each)
         called = self.called(buffer)
-        if math.prod(self.tile) == 1 or not isinstance(self.encoding, SharedEncoding):
+        if math.prod(self.tile) == 1 or self.encoding is None:
             return called
         try:
             layout = self.encoding.to_linear_layout(self.tile)
@@ -107,10 +106,9 @@ class Buffer:
         """As `place`, of a cell of tensor memory: its first element."""
         buffer, column = divmod(column - self.offset, self.each)
         called = self.called(buffer)
-        if not isinstance(self.encoding, TensorMemoryEncoding):
-            return called
         try:
-            layout = self.encoding.to_linear_layout(self.tile, self.type.element_bitwidth)
+            encoding = TensorMemoryEncoding.parse(self.type.encoding)
+            layout = encoding.to_linear_layout(self.tile, self.type.element_bitwidth)
             place = {"lane": lane - self.lane, "column": column}
             at = layout.apply(**{name: place.get(name, 0) for name in layout.in_dims})
         except LayoutError:
