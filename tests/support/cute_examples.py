@@ -56,7 +56,7 @@ EXAMPLES = [
      "is freed, and may still be read"),
     (f"{ATTENTION}/mixed_input_fmha/mixed_input_fmha_prefill_d512.py", "", "may still be read by"),
     (f"{ATTENTION}/mixed_input_fmha/mixed_input_fmha_decode.py", "",
-     "has not executed tcgen05.wait::st"),
+     "n = 8: must be one of"),
     (f"{HOPPER}/dense_gemm/dense_gemm.py", SMALL, ""),
     (f"{HOPPER}/dense_gemm/dense_gemm_persistent.py", SMALL, ""),
     (f"{HOPPER}/dense_gemm/dense_gemm_fp8_2xacc.py", SMALL, ""),

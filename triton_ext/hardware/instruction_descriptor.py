@@ -79,9 +79,6 @@ BLOCK_SCALED_FIELDS = {
 def legal_n(kind: str, m: int, cta_group: int, *, weight_stationary: bool = False) -> Sequence[int]:
     """The N extents that a product with this M may have (PTX ISA, "Matrix Shape", dense).
 
-    For M = 128 in one CTA the ISA has steps of 16; NVIDIA's CuTe DSL 4.8.1 (``tcgen05/mma.py``) has
-    steps of 8, and its ``mixed_input_fmha_decode.py`` multiplies 128x8.
-
     `weight_stationary` is the ``.ws`` form (CUTLASS, ``mma_traits_sm100_frag.hpp``,
     ``tmem_frg_ws``).
 
@@ -104,7 +101,7 @@ def legal_n(kind: str, m: int, cta_group: int, *, weight_stationary: bool = Fals
         }
     else:
         rows = {
-            1: dict.fromkeys((64, 128), range(8, 257, 8)),
+            1: {64: range(8, 257, 8), 128: range(16, 257, 16)},
             2: {m: range(16, 257, 16) for m in (128, 256)},
         }
     legal = rows[cta_group]
