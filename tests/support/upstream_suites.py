@@ -61,6 +61,8 @@ SETTLED = {
     r"test_dot_max_num_imprecise_acc": "docs/upstream: partial sums are added up in flight",
     r"test_shared_gather_cga|transposed_cga|cross_cta": "compiled by Triton 3.8, a block may end "
     "while another one reads its shared memory; 3.9 has a barrier of the cluster at the end",
+    r"test_mxfp4_rounding_cases": "half of a store is undefined, and left out; all of it is loaded "
+    "again, and the half is dropped by a mask",
     r"test_flash_attn_fwd_layout": "the compiler's prologue of a loop without iterations loads an "
     "accumulator that no product has written, and drops it",
 }
