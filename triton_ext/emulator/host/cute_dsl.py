@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import importlib
 import importlib.util
 import os
@@ -67,38 +68,52 @@ class _Configuration(ctypes.Structure):
     )  # fmt: skip
 
 
+def _stub(name: str) -> str:
+    """The C function of that name: it calls what a variable points at."""
+    number = range(_FUNCTIONS[name])
+    types, names = ", ".join("void *" for _ in number), ", ".join(f"x{i}" for i in number)
+    parameters = ", ".join(f"void *x{i}" for i in number)
+    hook = f"int (*hook{name})({types});"
+    return f"{hook} int {name}({parameters}) {{ return hook{name}({names}); }}"
+
+
+@functools.cache
+def _library() -> tuple[Any, Path] | None:
+    """The library's folder, which lives as long as the process, and its file; None if there is no C
+    compiler."""
+    folder = tempfile.TemporaryDirectory()
+    source, library = (Path(folder.name) / name for name in ("runtime.c", "runtime.so"))
+    source.write_text("\n".join(map(_stub, _FUNCTIONS)))
+    compiler = shutil.which(os.environ.get("CC", "cc")) or shutil.which("gcc")
+    if compiler is None:
+        return None
+    done = subprocess.run(
+        [compiler, "-shared", "-fPIC", "-o", str(library), str(source)],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    return None if done.returncode else (folder, library)
+
+
 class _Runtime:
     """The functions of the DSL's runtime library, each with its C parameters as addresses."""
 
     def __init__(
-        self, current: Callable[[], Any], folder: Path, patches: contextlib.ExitStack
+        self,
+        current: Callable[[], Any],
+        library: Path,
+        folder: Path,
+        patches: contextlib.ExitStack,
     ) -> None:
         self._current, self._folder, self._patches = current, folder, patches
         self._kernels: list[tuple[str, str]] = []
         self._error: BaseException | None = None
-        source, self.file = folder / "runtime.c", folder / "runtime.so"
-        source.write_text("\n".join(map(self._stub, _FUNCTIONS)))
-        compiler = os.environ.get("CC") or shutil.which("cc") or "gcc"
-        done = subprocess.run(
-            [compiler, "-shared", "-fPIC", "-o", str(self.file), str(source)],
-            capture_output=True, text=True, check=False,
-        )  # fmt: skip
-        if done.returncode:
-            raise LaunchError(f"for the CuTe DSL a C compiler is needed: {done.stderr[-500:]}")
-        library = ctypes.CDLL(str(self.file), ctypes.RTLD_GLOBAL)
+        loaded = ctypes.CDLL(str(library), ctypes.RTLD_GLOBAL)
         self._calls = []
         for name, count in _FUNCTIONS.items():
             made = ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_void_p] * count)(self._caught(name))
             self._calls.append(made)
             address = ctypes.cast(made, ctypes.c_void_p).value
-            ctypes.c_void_p.in_dll(library, f"hook{name}").value = address
-
-    def _stub(self, name: str) -> str:
-        number = range(_FUNCTIONS[name])
-        types, names = ", ".join("void *" for _ in number), ", ".join(f"x{i}" for i in number)
-        parameters = ", ".join(f"void *x{i}" for i in number)
-        hook = f"int (*hook{name})({types});"
-        return f"{hook} int {name}({parameters}) {{ return hook{name}({names}); }}"
+            ctypes.c_void_p.in_dll(loaded, f"hook{name}").value = address
 
     def _caught(self, name: str) -> Callable[..., int]:
         call = getattr(self, name)
@@ -252,6 +267,10 @@ def _answers(current: Callable[[], Any]) -> Iterator[tuple[Any, str, Any]]:
         yield runtime, name, lambda *_: (good,)
 
 
+_runtimes: list[_Runtime] = []
+"""All that there were: kernels that the DSL has compiled may still call them."""
+
+
 def as_on_device(result: Any, function: Any, arguments: tuple[Any, ...]) -> Any:
     """What a function of torch returns, as a CUDA device would have it, for the DSL.
 
@@ -283,21 +302,23 @@ def as_on_device(result: Any, function: Any, arguments: tuple[Any, ...]) -> Any:
 
 @contextlib.contextmanager
 def cute_dsl(current: Callable[[], Any]) -> Iterator[None]:
-    """Within it, kernels of the CuTe DSL run on the emulated GPU, where the DSL is installed.
+    """Within it, kernels of the CuTe DSL run on the emulated GPU, where the DSL is installed, and a
+    C compiler.
 
     Args:
         current: the `EmulatedGpu` of the calling thread.
     """
     found = importlib.util.find_spec("nvidia_cutlass_dsl")
-    if found is None or found.submodule_search_locations is None:
+    built = _library() if found is not None else None
+    if found is None or found.submodule_search_locations is None or built is None:
         yield
         return
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        runtime = _Runtime(current, folder, stack)
+        _runtimes.append(_Runtime(current, built[1], folder, stack))
         (home,) = found.submodule_search_locations
         own = sorted(Path(home).glob("cu*/lib/libcute_dsl_runtime.so"))[-1:]
-        libraries = os.pathsep.join(map(str, [runtime.file, *own]))
+        libraries = os.pathsep.join(map(str, [built[1], *own]))
         environment = {
             "CUTE_DSL_ARCH": f"sm_{current().arch}a", "CUTE_DSL_KEEP": "ptx",
             "CUTE_DSL_DUMP_DIR": str(folder), "CUTE_DSL_LINEINFO": "1", "CUTE_DSL_LIBS": libraries,
