@@ -96,6 +96,8 @@ oracle: setup
 	$(BIN)/python tests/support/ptx_faults.py --kernels 40 --seed $$(date +%s)
 	$(BIN)/python tests/support/sync_faults.py --each 2
 	$(BIN)/python tests/support/upstream_suites.py --suite tl $(UPSTREAM_ARGS)
+	$(BIN)/python tests/support/upstream_suites.py --suite kernels --sample 60 $(UPSTREAM_ARGS)
+	$(BIN)/python tests/support/cute_examples.py
 	$(BIN)/python tests/support/upstream_suites.py --suite gluon --path .tritons/3.8.0 $(UPSTREAM_ARGS)
 
 # The pictures in docs/, and what its commands print (a test compares them with what is committed);

@@ -21,6 +21,7 @@ from triton_ext.emulator.errors import (
     UninitializedRead,
 )
 from triton_ext.emulator.schedule import machine
+from triton_ext.emulator.schedule.trace import Trace
 
 SCHEDULES = ("eager", "lazy", "random")
 PARAMETERS = ".param .u64 out"
@@ -480,6 +481,13 @@ def test_a_relaxed_arrival_releases_only_what_a_fence_did():
     run(body, grid=2, cluster=2)
 
 
+def test_a_trace_of_the_clusters_barrier():
+    events = []
+    run(CLUSTER_INIT + SYNC, grid=2, cluster=2, observer=Trace(events.append, "barrier.cluster"))
+    found = [barrier["barrier"] for each in events for barrier in each.get("barriers", ())]
+    assert "barrier of the cluster" in found
+
+
 def test_a_neighbours_memory_without_a_barrier():
     body = CLUSTER_INIT + NEIGHBOUR.format(before="", after=SYNC) + STORE_EACH
     with pytest.raises((SynchronizationFault, UninitializedRead)):
@@ -492,8 +500,9 @@ def test_a_neighbours_memory_without_a_barrier():
         ("\n barrier.cluster.wait.aligned;", BarrierFault, "without a barrier.cluster.arrive"),
         ("\n barrier.cluster.arrive.aligned;\n barrier.cluster.arrive.aligned;", BarrierFault,
          "twice without barrier.cluster.wait"),
-        (" mov.u32 %r9, 2;\n mapa.shared::cluster.u32 %r10, %r1, %r9;", MemoryFault,
-         "mapa names block 2 of a cluster of 2"),
+        (" mov.u32 %r9, 31;\n mapa.shared::cluster.u32 %r10, %r1, %r9;\n" + SYNC, None, ""),
+        (" mov.u32 %r9, 31;\n mapa.shared::cluster.u32 %r10, %r1, %r9;\n"
+         " ld.shared::cluster.u32 %r9, [%r10];", MemoryFault, "block 31 of a cluster of 2"),
         (" setp.eq.u32 %p2, %r50, 0;\n @%p2 bra.uni END;\n barrier.cluster.arrive;\nEND:\n"
          " @!%p2 bra.uni OUT;\n mapa.shared::cluster.u32 %r9, %r1, 1;\n" + SYNC + "OUT:\n",
          None, ""),
@@ -503,7 +512,7 @@ def test_a_neighbours_memory_without_a_barrier():
     ],
 )  # fmt: skip
 def test_misused_clusters(body, fault, message):
-    if fault is None:  # threads that have exited are not waited for
+    if fault is None:  # an address that nobody uses; threads that have exited are not waited for
         run(CLUSTER_INIT + body, grid=2, cluster=2)
         return
     with pytest.raises(fault, match=message):

@@ -157,3 +157,37 @@ module {
         expected = which if buffer else "allocation 1 (64x64xf16, k.py:9)"
         told = named(f"shared address {1024 + offset:#x} is read", found, 1024)
         assert told == f"shared address {1024 + offset:#x} ({expected}[{element}]) is read"
+
+
+TENSOR_BUFFERS = """
+#tmem = #ttng.tensor_memory_encoding<blockM = 128, blockN = 64, colStride = 1>
+#half = #ttng.tensor_memory_encoding<blockM = 64, blockN = 64, colStride = 1>
+#space = #ttng.tensor_memory
+module {
+  tt.func public @k() {
+    %acc = ttng.tmem_alloc {tensor_memory_col_offset = 32 : i32, tensor_memory_row_offset = 0 : i32} : () -> !ttg.memdesc<2x256x128xf32, #tmem, #space, mutable>
+    %p = ttng.tmem_alloc {tensor_memory_col_offset = 0 : i32, tensor_memory_row_offset = 0 : i32} : () -> !ttg.memdesc<128x64xf16, #tmem, #space, mutable>
+    %h = ttng.tmem_alloc {tensor_memory_col_offset = 544 : i32, tensor_memory_row_offset = 16 : i32} : () -> !ttg.memdesc<64x64xf32, #half, #space, mutable>
+    tt.return
+  }
+}
+"""  # noqa: E501
+
+
+@pytest.mark.parametrize(
+    ("lane", "column", "expected"),
+    [
+        # tiles of 128 x 64 fill 64 columns each: first down the rows, then along the columns
+        *((lane, 32 + 256 * buffer + 64 * tile + column,
+           f"acc[{buffer}][{tile % 2 * 128 + lane}, {tile // 2 * 64 + column}]")
+          for lane, buffer, tile, column in ((0, 0, 0, 0), (17, 0, 1, 3), (127, 1, 2, 63),
+                                             (64, 1, 3, 40))),
+        (5, 7, "p[5, 14]"),  # two elements of 16 bits in a cell
+        # 64 rows of one CTA lie in 16 of every 32 lanes (PTX ISA, "Data Path Layout F")
+        *((16 + row % 16 + row // 16 * 32, 544 + 9, f"h[{row}, 9]") for row in (0, 15, 16, 63)),
+    ],
+)  # fmt: skip
+def test_an_element_of_tensor_memory(lane, column, expected):
+    found = buffers_of(TENSOR_BUFFERS)
+    told = named(f"tensor memory lane {lane}, column {column} is read", found, 1024)
+    assert told == f"tensor memory lane {lane}, column {column} ({expected}) is read"

@@ -86,6 +86,20 @@ def test_a_view_is_reached_exactly(view, writes):
         assert torch.equal(base, before)
 
 
+@pytest.mark.parametrize("view", ["rows", "front"])
+def test_padding_behind_a_view(view):
+    """A kernel that writes whole tiles into rows that were allocated wider than they are named."""
+    whole = torch.zeros(2, 64)
+    x = {"rows": whole[:, :50], "front": whole[0, :50]}[view]
+    with pytest.raises(MemoryFault, match="if this is meant: check_views=False"):
+        copy[(1,)](torch.ones(64), x, 0, 64)
+    with triton_ext.emulate("sm_100", check_views=False):
+        copy[(1,)](torch.ones(64), x, 0, 64)
+        with pytest.raises(MemoryFault):
+            copy[(1,)](torch.ones(256), x, 0, 256)
+    assert (whole[0] == 2).all()
+
+
 def test_overlapping_views_are_one_memory(monkeypatch):
     """Also in forks, which work on copies."""
     monkeypatch.setattr("triton_ext.emulator.schedule.parallel.WORTH_FORKING", 0)

@@ -1,4 +1,4 @@
-"""Triton's own tests on the emulated GPUs, unmodified: those of Gluon, and of the `tl` language.
+"""Triton's own tests on the emulated GPUs, unmodified: of Gluon, `tl`, and `triton_kernels`.
 
 ``python tests/support/upstream_suites.py [--triton URL_OR_FOLDER] [--revision R] [--sample N]
 [--seed N]`` runs a sample of each suite (``--sample 0``: all of it) on each GPU, and prints a table
@@ -31,9 +31,10 @@ REVISION = "db4666f22c1f8b206584c3f06e3b4a0ff035989e"  # August 2026, the line o
 SUITES = {
     "gluon": ("gluon/test_core.py", "gluon/test_lowerings.py"),
     "tl": ("unit/language/test_*.py",),
+    "kernels": ("../triton_kernels/tests/test_*.py", "../triton_kernels/tests/*/test_*.py"),
 }
-FOREIGN = re.compile("tlx|autows|amd")
-"""Files for languages and compilers that Triton's releases do not have."""
+FOREIGN = re.compile("tlx|autows|amd|cdna|gfx")
+"""Files for languages, compilers and GPUs that Triton's releases, or these GPUs, do not have."""
 CLASSES = {
     "passed": "passed",
     "no launch": "passed, without a launch",
@@ -60,6 +61,8 @@ SETTLED = {
     r"test_dot_max_num_imprecise_acc": "docs/upstream: partial sums are added up in flight",
     r"test_shared_gather_cga|transposed_cga|cross_cta": "compiled by Triton 3.8, a block may end "
     "while another one reads its shared memory; 3.9 has a barrier of the cluster at the end",
+    r"test_mxfp4_rounding_cases": "half of a store is undefined, and left out; all of it is loaded "
+    "again, and the half is dropped by a mask",
     r"test_flash_attn_fwd_layout": "the compiler's prologue of a loop without iterations loads an "
     "accumulator that no product has written, and drops it",
 }
@@ -76,9 +79,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     import triton_ext
 
-    gpu = triton_ext.emulate(config.getoption("--suite-job")["arch"], cuda_on_host=True)
+    job = config.getoption("--suite-job")
+    # triton_kernels' metadata kernels fill the padding behind the views that they are given
+    views = job["suite"] != "kernels"
+    gpu = triton_ext.emulate(job["arch"], cuda_on_host=True, check_views=views)
     config.add_cleanup(lambda: gpu.__exit__(None, None, None))
-    config.pluginmanager.register(_Runner(config.getoption("--suite-job"), gpu.__enter__()))
+    config.pluginmanager.register(_Runner(job, gpu.__enter__()))
 
 
 class _Runner:
@@ -182,15 +188,13 @@ def kind_of(failed: Any) -> str:
 # ------------------------------------------------------------------------------- the driver
 
 
-def fetched(source: str, revision: str, folder: Path) -> Path:
-    """The tests of a checkout of Triton, or of a git repository; OSError if there are none."""
-    if (Path(source) / "python/test").is_dir():
-        return Path(source) / "python/test"
+def checkout(source: str, revision: str, folder: Path, paths: list[str]) -> None:
+    """Some folders of a git repository; OSError if they cannot be had."""
     folder.mkdir(parents=True, exist_ok=True)
     for arguments in (
         ["init", "--quiet"],
         ["fetch", "--quiet", "--depth=1", "--filter=blob:none", source, revision],
-        ["sparse-checkout", "set", "python/test"],
+        ["sparse-checkout", "set", *paths],
         ["-c", "advice.detachedHead=false", "checkout", "--quiet", "FETCH_HEAD"],
     ):
         done = subprocess.run(
@@ -199,6 +203,13 @@ def fetched(source: str, revision: str, folder: Path) -> Path:
         if done.returncode:
             said = re.search("fatal: (.*)", done.stderr)
             raise OSError(said[1] if said else f"git {arguments[0]} fails")
+
+
+def fetched(source: str, revision: str, folder: Path) -> Path:
+    """The tests of a checkout of Triton, or of a git repository; OSError if there are none."""
+    if (Path(source) / "python/test").is_dir():
+        return Path(source) / "python/test"
+    checkout(source, revision, folder, ["python/test", "python/triton_kernels"])
     return folder / "python/test"
 
 
@@ -209,11 +220,12 @@ def run(tests: Path, suite: str, arch: str, options: argparse.Namespace) -> list
     out = options.folder / f"{suite}-{arch}.jsonl"
     out.unlink(missing_ok=True)
     while True:
-        job = {"arch": arch, "sample": options.sample, "seed": options.seed, "out": str(out),
-               "limit": options.limit}  # fmt: skip
+        job = {"suite": suite, "arch": arch, "sample": options.sample, "seed": options.seed,
+               "out": str(out), "limit": options.limit}  # fmt: skip
+        path = [Path(__file__).parent, *options.path, tests.parent / "triton_kernels"]
         environment = {
             **os.environ, "TRITON_DEFAULT_FP_FUSION": "1",
-            "PYTHONPATH": os.pathsep.join(map(str, [Path(__file__).parent, *options.path])),
+            "PYTHONPATH": os.pathsep.join(map(str, path)),
             "TRITON_CACHE_DIR": str(options.folder / "cache"),
         }  # fmt: skip
         ended = subprocess.run(

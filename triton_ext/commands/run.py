@@ -73,6 +73,12 @@ def _pattern(text: str) -> str:
     help="Accesses to global memory must be ordered, by barriers and flags.",
 )
 @click.option(
+    "--check-views/--no-check-views",
+    default=True,
+    show_default=True,
+    help="Of a view's storage, kernels reach its elements alone.",
+)
+@click.option(
     "--check-empty",
     is_flag=True,
     help="Memory of torch.empty must have been written before a kernel reads it.",

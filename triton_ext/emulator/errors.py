@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import linecache
 import os
+import re
 
 from triton_ext.ptx.parse import Instruction, SourceLine
 
+_LONG = re.compile(r"(\{ *[^,{}]+)(?:,[^,{}]+){8,}, *([^,{}]+\})")
+"""A vector of more than nine registers."""
 _MOST_SOURCE = 1 << 24
 """Bytes of a file of which a line is shown: PTX may name any."""
 
@@ -44,7 +47,8 @@ class EmulationError(RuntimeError):
     def __str__(self) -> str:
         text = self.message
         if self.instruction is not None:
-            text += f"\n  instruction: {self.instruction}  (PTX line {self.instruction.line})"
+            ptx = _LONG.sub(r"\1, ..., \2", str(self.instruction))
+            text += f"\n  instruction: {ptx}  (PTX line {self.instruction.line})"
             if self.instruction.source is not None:
                 text += f"\n  source: {self.instruction.source}{_shown(self.instruction.source)}"
         return text + (f"\n  at: {self.where}" if self.where else "")

@@ -36,7 +36,7 @@ from triton_ext.emulator.schedule.observers import Observer, Observers
 from triton_ext.emulator.schedule.parallel import execute
 from triton_ext.emulator.schedule.recorder import timed
 from triton_ext.emulator.state.buffers import named
-from triton_ext.emulator.state.memory import GlobalMemory
+from triton_ext.emulator.state.memory import Allocation, GlobalMemory, host_bytes
 from triton_ext.hardware.architecture import (
     MULTIPROCESSORS,
     SHARED_MEMORY_PER_BLOCK,
@@ -80,6 +80,7 @@ class EmulatedGpu:
         check_layouts: whether what TMA has written must be read in the same layout.
         check_races: whether accesses to global memory must be ordered.
         check_empty: whether memory of ``torch.empty`` must have been written before it is read.
+        check_views: whether a launch reaches of a tensor's storage its elements alone.
         launches: how many kernels ran, or would have run.
         steps: instructions executed, each for all threads of a block that were at it together.
         said: whether it was said that they stand for time.
@@ -100,6 +101,7 @@ class EmulatedGpu:
     check_layouts: bool = True
     check_races: bool = True
     check_empty: bool = False
+    check_views: bool = True
     launches: int = 0
     steps: int = 0
     said: bool = False
@@ -120,23 +122,24 @@ class EmulatedGpu:
         dynamic_smem_bytes: int,
         memory: GlobalMemory,
         names: Sequence[str],
+        block: tuple[int, int, int] | None = None,
         registers: int = 0,
         ttgir: Path | None = None,
     ) -> None:
-        """Run a kernel to its end; its PTX says how many threads a block has.
+        """Run a kernel to its end.
 
         Args:
+            block: the threads of a block; None if the PTX says it.
             registers: of a thread; 0 if that is not known.
             ttgir: what the PTX was made of, for the names of its buffers.
         """
         if self.peers is not None:
             self.peers.admit(self.device, memory)
         register_buffers(memory, self.buffers)
-        block = (*program.kernel.directives.get("reqntid", (WARP_THREADS,)), 1, 1)[:3]
         launch = prepare(
             program,
             grid=grid,
-            block=block,
+            block=block or program.kernel.directives.get("reqntid", (WARP_THREADS,)),
             cluster=cluster,
             args=args,
             dynamic_smem_bytes=dynamic_smem_bytes,
@@ -214,14 +217,14 @@ class EmulatedGpu:
         """What all launches so far would take, one after the other; None without a `model`."""
         return None if self.model is None else sum(each.seconds for each in self.timelines)
 
-    def program(self, ptx: str) -> Program:
-        """The decoded kernel of a PTX module; decoded once."""
-        return _decoded(ptx)
+    def program(self, ptx: str, kernel: str | None = None) -> Program:
+        """A decoded kernel of a PTX module, or its only one; decoded once."""
+        return _decoded(ptx, kernel)
 
 
 @functools.lru_cache(maxsize=256)
-def _decoded(ptx: str) -> Program:
-    return decode(parse_ptx(ptx))
+def _decoded(ptx: str, kernel: str | None) -> Program:
+    return decode(parse_ptx(ptx), kernel)
 
 
 class _Flattened:
@@ -263,6 +266,10 @@ class _Flattened:
             memory = allocation(tensor, f"argument {name}")
             assert memory is not None
             self.memory.add(memory)
+            if not current_gpu().check_views:
+                data = tensor.untyped_storage()
+                start, size = data.data_ptr(), data.nbytes()
+                self.memory.add(Allocation(start, size, host_bytes(start, size), owner=data))
         return int(value.data_ptr())
 
     def _descriptor(self, name: str, value: Any) -> None:
@@ -596,6 +603,7 @@ def emulate(
     check_layouts: bool = True,
     check_races: bool = True,
     check_empty: bool = False,
+    check_views: bool = True,
     time: Any = None,
     values: bool = True,
 ) -> Iterator[Any]:
@@ -622,6 +630,8 @@ def emulate(
         check_empty: memory of ``torch.empty`` and its like, made within the block, must be written
             before a kernel reads it (`UninitializedRead`); needs `check_races`. Off by default:
             many programs read rows of padding, and drop the result.
+        check_views: a launch reaches the elements of the tensors that it is given, and not what
+            else is in their storage. Off for kernels that use the padding behind a view.
         time: a GPU ("H100", "H200") or a `triton_ext.timeline.gpus.Gpu`: predict what each launch
             would take there: see `EmulatedGpu.timeline` and `EmulatedGpu.seconds`. Needs the
             eager schedule.
@@ -650,7 +660,7 @@ def emulate(
     gpus = [
         EmulatedGpu(
             arch, schedule, seed, observer, idle, buffers, limits, check_layouts, check_races,
-            check_empty, model=model, values=values, device=device,
+            check_empty, check_views, model=model, values=values, device=device,
         )
         for device in range(devices or 1)
     ]  # fmt: skip

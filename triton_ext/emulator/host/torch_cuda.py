@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
@@ -15,6 +16,7 @@ from torch.overrides import TorchFunctionMode
 
 from triton_ext.emulator.host.counting import Event, benchmarks_count
 from triton_ext.emulator.host.cuda_graphs import CUDAGraph, call, captured, graph
+from triton_ext.emulator.host.cute_dsl import as_on_device, cute_dsl
 from triton_ext.emulator.state.memory import EMPTY, host_bytes
 from triton_ext.hardware.architecture import (
     MULTIPROCESSORS,
@@ -33,6 +35,9 @@ def _on_host(value: Any) -> Any:
     if isinstance(value, str) and (value == "cuda" or value.startswith("cuda:")):
         return _HOST
     return value
+
+
+_HISTOGRAMS = (torch.histc, torch.Tensor.histc)
 
 
 class Redirected(TorchFunctionMode):
@@ -55,8 +60,11 @@ class Redirected(TorchFunctionMode):
         if isinstance(kwargs.get("device"), int):  # a CUDA device by its number
             kwargs["device"] = _HOST
         args = tuple(_on_host(value) for value in args)
+        if func in _HISTOGRAMS and not args[0].is_floating_point():  # the host has none of integers
+            return func(args[0].double(), *args[1:], **kwargs).to(args[0].dtype)
         graph = captured()
-        return func(*args, **kwargs) if graph is None else call(graph, func, args, kwargs)
+        result = func(*args, **kwargs) if graph is None else call(graph, func, args, kwargs)
+        return as_on_device(result, func, args) if "cutlass" in sys.modules else result
 
 
 _EMPTY = (
@@ -190,6 +198,7 @@ def cuda_on_the_host(current: Callable[[], Any]) -> Iterator[None]:
             # the module that torch has for the host's device, asked for as if it were torch.cuda
             _patches.enter_context(mock.patch.object(torch.cpu, "set_stream", create=True))
             _patches.enter_context(benchmarks_count(current))
+            _patches.enter_context(cute_dsl(current))
     try:
         with Redirected():
             yield

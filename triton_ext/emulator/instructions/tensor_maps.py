@@ -16,6 +16,7 @@ from triton_ext.emulator.state.memory import Bytes
 from triton_ext.emulator.state.tensor_map_memory import (
     MadeTensorMap,
     check_alignment,
+    of_the_dsl,
     replace_field,
 )
 from triton_ext.emulator.units.mbarriers import Addresses
@@ -31,10 +32,14 @@ _PIECE = 16
 
 
 def _load(cta: Cta, lanes: Lanes, space: str, addresses: Addresses) -> Bytes:
-    pieces = range(0, TENSOR_MAP_BYTES, _PIECE)
-    return np.concatenate(
-        [load_bytes(cta, lanes, space, addresses + piece, _PIECE) for piece in pieces], axis=1
-    )
+    def half(first: int) -> list[Bytes]:
+        pieces = range(first, first + TENSOR_MAP_BYTES // 2, _PIECE)
+        return [load_bytes(cta, lanes, space, addresses + piece, _PIECE) for piece in pieces]
+
+    data = np.concatenate(half(0), axis=1)
+    if all(of_the_dsl(each.tobytes()) for each in data):  # nothing wrote the other half
+        return np.pad(data, ((0, 0), (0, TENSOR_MAP_BYTES // 2)))
+    return np.concatenate([data, *half(TENSOR_MAP_BYTES // 2)], axis=1)
 
 
 def _store(cta: Cta, lanes: Lanes, space: str, addresses: Addresses, data: Bytes) -> None:

@@ -36,6 +36,10 @@ COMPARED_LAPS = 16
 """How many states in a row are compared with an earlier one."""
 
 
+_ASYNCHRONOUS = ("wgmma.mma_async", "tcgen05.ld")
+"""Whose registers others must wait for."""
+
+
 class Fiber:
     """Threads of a block that stand at the same instruction.
 
@@ -391,9 +395,16 @@ class Fibers:
                 # ptxas gives both one register, or waits; so the copy has the final value.
                 self._complete(self.cta, lanes)
                 continue
+            users = [
+                each.instruction.source or f"PTX line {each.instruction.line}"
+                for each in self.steps
+                if each.instruction.opcode.startswith(_ASYNCHRONOUS)
+                and not each.touched.isdisjoint(step.touched & busy)
+            ]
             raise SynchronizationFault(
-                "names a register that an asynchronous instruction still reads or writes; wait"
-                " for it first (wgmma.wait_group, tcgen05.wait)"
+                "names a register that an asynchronous instruction still reads or writes"
+                f" ({' or '.join(dict.fromkeys(map(str, users)))}); wait for it first"
+                " (wgmma.wait_group, tcgen05.wait)"
             )
 
     # ----------------------------------------------- when nothing in the machine can go on

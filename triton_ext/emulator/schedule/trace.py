@@ -204,7 +204,8 @@ class Trace(Observer):
 
     @staticmethod
     def _barrier(cta: Cta, barrier: Any, phase: int, **more: Any) -> Event:
-        name = getattr(barrier, "name", None) or f"barrier {barrier.number}"
+        number = getattr(barrier, "number", "of the cluster")
+        name = getattr(barrier, "name", None) or f"barrier {number}"
         launch = cta.launch
         return {
             "barrier": named(name, launch.buffers, launch.buffers_start),

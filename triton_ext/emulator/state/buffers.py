@@ -13,6 +13,7 @@ import numpy as np
 from triton_ext.emulator.state.memory import RANK_SHIFT
 from triton_ext.errors import LayoutError
 from triton_ext.hardware.tensor_memory import TMEM_LANES
+from triton_ext.hardware.tensor_memory_encoding import TensorMemoryEncoding
 from triton_ext.layouts.encodings import SharedEncoding, parse_encoding
 from triton_ext.mlir.module import Location, MlirModule
 from triton_ext.mlir.types import MemoryType, memory_type
@@ -101,6 +102,19 @@ class Buffer:
             return f"{called}, byte {byte}"
         return f"{called}[{', '.join(str(int(n[0])) for n in at.values())}]"
 
+    def cell(self, lane: int, column: int) -> str:
+        """As `place`, of a cell of tensor memory: its first element."""
+        buffer, column = divmod(column - self.offset, self.each)
+        called = self.called(buffer)
+        try:
+            encoding = TensorMemoryEncoding.parse(self.type.encoding)
+            layout = encoding.to_linear_layout(self.tile, self.type.element_bitwidth)
+            place = {"lane": lane - self.lane, "column": column}
+            at = layout.apply(**{name: place.get(name, 0) for name in layout.in_dims})
+        except LayoutError:
+            return called
+        return f"{called}[{', '.join(str(int(n)) for n in at.values())}]"
+
 
 def buffers_of(ttgir: str) -> tuple[Buffer, ...]:
     """The allocations of a module to which Triton has given their places.
@@ -149,7 +163,7 @@ def named(message: str, buffers: Sequence[Buffer], base: int) -> str:
     def cell(match: re.Match[str]) -> str:
         column = int(match[2])
         places = [
-            each.called((column - each.offset) // each.each)
+            each.cell(int(match[1]), column)
             for each in buffers
             if each.type.space == "tensor" and each.offset <= column < each.end
         ]

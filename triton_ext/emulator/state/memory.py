@@ -151,8 +151,16 @@ class Allocation:
             raise MemoryFault(
                 f"global address {self.start + int(offsets[row]) + byte:#x} ({width} bytes) is"
                 f" written: it lies between the rows of {self.name or 'a view'}, in the tensor of"
-                " which that is a view, and is no element of it"
+                " which that is a view, and is no element of it (if this is meant:"
+                " check_views=False)"
             ).by(row)
+
+    def padded(self, address: int) -> bool:
+        """Whether an address is in the storage of a tensor of which the owner is a view."""
+        if not hasattr(self.owner, "untyped_storage"):
+            return False
+        storage = self.owner.untyped_storage()
+        return bool(storage.data_ptr() <= address < storage.data_ptr() + storage.nbytes())
 
     def place(self, offset: int) -> str:
         """A byte of it, in words: ``x[3, 17]`` where the owner is a tensor, else its number."""
@@ -310,6 +318,9 @@ class GlobalMemory:
             _, side, found = min(near, key=lambda each: each[0])
             place = f"{found.name or 'the one'} at {found.start:#x}, {found.size} bytes"
             text += f"; it is {side} {place}"
+            if found.padded(address):
+                text += ", and in the tensor of which that is a view (if this is meant:"
+                text += " check_views=False)"
         return text
 
     def groups(

@@ -2,7 +2,8 @@
 
 NVIDIA does not document its encoding; this one is the emulator's own. Its fields are those that
 ``tensormap.replace`` names, with the values that the instruction takes (PTX ISA,
-"tensormap.replace"), so that 128 zero bytes are a map whose fields are all still to be set.
+"tensormap.replace"), so that 128 zero bytes are a map whose fields are all still to be set. Maps
+that the host code of NVIDIA's CuTe DSL has written are read, too.
 """
 
 from __future__ import annotations
@@ -69,6 +70,52 @@ _IM2COL = 27
 the corners: of each dimension, 16 bits each."""
 
 
+_DSL_FLAGS = 8
+"""Where the flags are in the DSL's maps, the lowest bits of which are never a stride's."""
+_DSL_KNOWN = 0x3F67F0
+"""The flags that are understood; bits 17, 18 and 21 say how much is fetched into the L2 cache."""
+_TF32: dict[DataType | None, DataType] = {
+    DataType.FLOAT32: DataType.TFLOAT32,
+    DataType.FLOAT32_FTZ: DataType.TFLOAT32_FTZ,
+}
+_DSL_TYPES = [kind for kind in ELEMENT_TYPES if kind not in _TF32.values()]
+"""By their number, where TF32 is a flag of its own; of the last two nothing was seen."""
+
+
+def of_the_dsl(data: bytes) -> bool:
+    """Whether the host code of the CuTe DSL has written a map; the half of the bytes says it."""
+    return data[_DSL_FLAGS] & 15 == 2
+
+
+def _decoded(data: bytes) -> TensorMap:
+    """The map that the host code of the CuTe DSL has written.
+
+    It fills half of the 128 bytes. NVIDIA does not document them; these fields were found by maps
+    that differ in one property each: the address; flags; four strides less their four zero bits;
+    five dimensions less one; behind three bytes, five boxes less one.
+
+    Raises:
+        LayoutError: flags that were not seen.
+    """
+    address, flags, *words = struct.unpack_from("<Q14I", data)
+    rank, boxes = (flags >> 4 & 7) + 1, struct.unpack_from("<5B", data, 55)
+    swizzle = SWIZZLES.get((flags >> 13 & 3, flags >> 19 & 3))
+    kind = dict(enumerate(_DSL_TYPES)).get(flags >> 7 & 15)
+    if flags >> 16 & 1:
+        kind = _TF32.get(kind)
+    known = flags & ~_DSL_KNOWN == 2 and not words[4] and not any(data[52:55])
+    if not known or rank > _MAX_DIMS or swizzle is None or kind is None:
+        raise LayoutError("flags", hex(flags), "are not understood in a map of the CuTe DSL")
+    return TensorMap(
+        kind,
+        tuple(n + 1 for n in words[5 : 5 + rank]),
+        tuple(n << 4 for n in words[: rank - 1]),
+        tuple(n + 1 for n in boxes[:rank]),
+        swizzle=swizzle,
+        global_address=address,
+    )
+
+
 def encode(tensor_map: TensorMap | Im2colMap) -> bytes:
     """The 128 bytes of a map."""
     box: tuple[int, ...] | None = None
@@ -107,6 +154,11 @@ def decode(data: bytes) -> TensorMap | Im2colMap:
         DescriptorFault: they hold none, or fields that ``cuTensorMapEncodeTiled`` would refuse.
     """
     values = _unpack(data)
+    if of_the_dsl(data):
+        try:
+            return _decoded(data)
+        except LayoutError as error:
+            raise DescriptorFault(f"tensor map: {error}") from None
     if values[-1] != _MAGIC:
         raise DescriptorFault(
             "the 128 bytes are no tensor map: neither an argument of the launch, nor made by"
@@ -155,6 +207,8 @@ def replace_field(data: bytes, field: str, ordinal: int, value: int) -> bytes:
     Raises:
         DescriptorFault: the bytes are neither zeros nor a map.
     """
+    if of_the_dsl(data):
+        data = encode(decode(data))
     if any(data) and data[-len(_MAGIC) :] != _MAGIC:
         raise DescriptorFault("tensormap.replace: the 128 bytes are no tensor map, nor zeros")
     values = list(_unpack(data))
