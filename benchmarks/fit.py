@@ -152,7 +152,8 @@ def errors(timed: Sequence[Timed], constants: Constants) -> list[float]:
 
 
 def learn(timed: Sequence[Timed], trees: int = 120, depth: int = 4) -> Trees:
-    """The correction of what the constants predict; what is slow by a factor of 2 does not count.
+    """The correction of what the constants predict; what is slow by a factor of 2 does not count,
+    and every problem counts as much as any other.
 
     The trees are small and few, and each sees a part of the rows and of the features: all of this
     is against learning the rows by heart.
@@ -162,14 +163,16 @@ def learn(timed: Sequence[Timed], trees: int = 120, depth: int = 4) -> Trees:
     rows, logs, weights = [], [], []
     for each in timed:
         best = min(each.seconds)
-        for config, seconds in zip(each.configs, each.seconds, strict=True):
-            if seconds <= 2 * best:
-                rows.append(cost_model.features(config, *each.sizes, MULTIPROCESSORS[90]))
-                logs.append(math.log(seconds) - rows[-1][0])
-                weights.append(1 / (1 + 10 * (seconds / best - 1)))
+        pairs = zip(each.configs, each.seconds, strict=True)
+        near = [(config, seconds) for config, seconds in pairs if seconds <= 2 * best]
+        counts = [1 / (1 + 10 * (seconds / best - 1)) for _, seconds in near]
+        weights += [count / sum(counts) for count in counts]
+        for config, seconds in near:
+            rows.append(cost_model.features(config, *each.sizes, MULTIPROCESSORS[90]))
+            logs.append(math.log(seconds) - rows[-1][0])
     model = GradientBoostingRegressor(
         n_estimators=trees, max_depth=depth, learning_rate=0.12, subsample=0.6,
-        min_samples_leaf=25, max_features=0.4, random_state=0,
+        min_samples_leaf=10, max_features=0.4, random_state=0,
     ).fit(rows, logs, weights)  # fmt: skip
     start = float(model.init_.constant_[0, 0]) / trees
     return from_boosting([each.tree_ for (each,) in model.estimators_], depth, 0.12, start)

@@ -519,7 +519,6 @@ _WIDTHS: list[tuple[dict[str, Any], Sequence[int]]] = [
     ({"rows": 128, "consumers": 2}, (48, 176, 208)),
     ({"rows": 128, "consumers": 2, "max_splits": 16}, (192, 224)),
     ({"rows": 128, "consumers": 2, "cluster": 2}, (160, 192)),
-    ({"rows": 128, "consumers": 2, "cluster": 4, "group": 2}, (192,)),
     ({"rows": 128, "consumers": 2, "cluster": 2, "cluster_columns": 2, "group": 4},
      (96, 128, 192)),
     ({"rows": 128, "consumers": 2, "k_blocks": 2}, (80,)),
@@ -528,8 +527,6 @@ _WIDTHS: list[tuple[dict[str, Any], Sequence[int]]] = [
     ({"rows": 128, "consumers": 2, "pingpong": True, "cluster": 2, "group": 2}, (160,)),
     ({"rows": 128, "consumers": 2, "pingpong": True, "cluster": 2, "cluster_columns": 2,
       "group": 2}, (64, 96, 128, 160)),
-    ({"rows": 192, "consumers": 3}, (88, 120, 160)),
-    ({"rows": 192, "consumers": 3, "cluster": 2}, (192,)),
     ({"rows": 256, "consumers": 2}, (152,)),
     ({"rows": 256, "consumers": 2, "max_splits": 16}, (96, 160)),
 ]  # fmt: skip

@@ -39,7 +39,8 @@ def needed_release(config):
     types = ("int8", "nvfp4") if config["arch"] == 100 else ()
     if "asked" in config or config["element_type"] in types:
         return 3, 8
-    return (3, 9) if MatmulConfig(**config).in_units or "k_blocks" in config else (3, 7)
+    newer = MatmulConfig(**config).in_units or {"k_blocks", "cluster_columns"} & config.keys()
+    return (3, 9) if newer else (3, 7)
 
 
 @pytest.mark.parametrize("site", triton_sites())
@@ -178,6 +179,20 @@ def test_ptx_without_debug_lines_keeps_the_code():
         ({"consumers": 1, "arch": 100, "asked": True, "max_splits": 2}, "max_splits"),
         ({"consumers": 2, "pair": True, "cluster": 2}, "pair"),
         ({"consumers": 2, "cluster": 8}, "cluster"),
+        ({"consumers": 2, "cluster_columns": 2}, "cluster_columns"),
+        ({"consumers": 2, "cluster": 2, "cluster_columns": 4}, "cluster_columns"),
+        (
+            {
+                "consumers": 2,
+                "cluster": 2,
+                "cluster_columns": 2,
+                "block_n": 96,
+                "side": 32,
+                "c_parts": 2,
+            },
+            "cluster_columns",
+        ),
+        ({"consumers": 1, "cluster": 2, "cluster_columns": 2, "arch": 100}, "cluster_columns"),
         ({"consumers": 2, "k_blocks": 3}, "k_blocks"),
         ({"consumers": 2, "k_blocks": 2, "cluster": 2}, "k_blocks"),
         ({"consumers": 2, "k_blocks": 2, "pingpong": True}, "k_blocks"),
@@ -306,13 +321,13 @@ def test_tma_brings_each_block_what_its_tensor_cores_read(arch, element_type):
 
 PREDICTED = [  # where there is little doubt: M, N, K, and what the tile must be
     (4096, 4096, 4096, {(256, 128), (128, 256), (128, 128)}),
-    (8192, 28672, 4096, {(128, 128), (128, 160), (152, 256)}),
-    (8192, 8192, 8192, {(128, 128), (256, 128), (136, 256)}),
-    (8192, 8192, 28672, {(256, 128), (192, 192)}),
+    (8192, 28672, 4096, {(128, 144), (128, 160), (144, 128)}),
+    (8192, 8192, 8192, {(128, 256), (256, 128), (144, 128)}),
+    (8192, 8192, 28672, {(256, 128), (128, 256)}),
     (512, 6144, 4096, {(128, 192)}),  # 128 tiles for 132 SMs
-    (512, 10240, 8192, {(128, 320)}),
+    (512, 10240, 8192, {(128, 160)}),
     (64, 6144, 4096, {(64, 48)}),
-    (8192, 8192, 512, {(128, 128), (144, 128)}),
+    (8192, 8192, 512, {(144, 128), (128, 144), (160, 128)}),
     (1, 4096, 4096, {(8, 64)}),
     (16, 28672, 4096, {(16, 64), (24, 64), (64, 224)}),
     (1024, 1024, 1024, {(64, 128), (128, 64)}),

@@ -97,6 +97,8 @@ def configurations(arch):
                "b_major": "MN", "max_splits": 4}  # fmt: skip
         yield {"element_type": "fp16", "consumers": 3, "block_m": 64, "block_n": 192, "swap": True}
         yield {"element_type": "bf16", "consumers": 2, "a_major": "MN", "cluster": 2, "block_n": 64}
+        yield {"element_type": "bf16", "consumers": 1, "block_m": 64, "block_n": 64, "cluster": 2,
+               "cluster_columns": 2, "stages": 2}  # fmt: skip
         yield {"element_type": "e4m3", "consumers": 1, "block_m": 64, "block_k": 128, "bias": True,
                "out_type": "bf16", "a_scales": "each", "activation": "gelu"}  # fmt: skip
         yield {"element_type": "fp16", "consumers": 2, "pingpong": True, "block_n": 192, "side": 64,
@@ -156,6 +158,13 @@ EMULATED = [
     ({"block_m": 64, "block_n": 192, "consumers": 3, "cluster": 2, "swap": True}, 72, 520, 200, 4),
     ({"block_m": 64, "block_n": 64, "consumers": 1, "cluster": 4, "a_major": "MN"}, 304, 136, 328,
      8),
+    # clusters of two columns of blocks: units, swapped, in turn over several tiles
+    ({"block_m": 64, "block_n": 48, "c_parts": 3, "consumers": 1, "cluster": 2,
+      "cluster_columns": 2, "stages": 2}, 200, 200, 200, 8),
+    ({"block_m": 80, "block_n": 64, "c_parts": 5, "c_buffers": 2, "consumers": 1, "cluster": 4,
+      "cluster_columns": 2, "swap": True, "a_major": "MN", "stages": 2}, 168, 328, 200, 132),
+    ({"block_m": 64, "block_n": 64, "c_parts": 4, "consumers": 2, "pingpong": True, "cluster": 2,
+      "cluster_columns": 2, "b_major": "MN", "stages": 2}, 136, 264, 264, 4),
     # two consumers in turn, the ring going round more than twice in a tile; the last tile in parts
     ({"block_m": 64, "block_n": 64, "consumers": 2, "pingpong": True}, 200, 264, 600, 3),
     ({"consumers": 2, "pingpong": True, "block_m": 64, "stages": 6, "c_parts": 2, "max_splits": 3,
@@ -248,6 +257,8 @@ WITH_RESIDUAL = [
      136, 136, 72, 2),
     ({"consumers": 2, "residual": True, "cluster": 2, "c_parts": 2, "c_buffers": 2, "block_n": 64},
      264, 72, 72, 4),
+    ({"consumers": 1, "residual": True, "block_m": 64, "block_n": 64, "cluster": 2,
+      "cluster_columns": 2, "c_parts": 2, "bias": True, "stages": 2}, 72, 136, 136, 8),
     ({"consumers": 1, "residual": True, "block_m": 64, "block_n": 64, "max_splits": 3,
       "out_type": "fp32"}, 172, 136, 776, 7),
     ({"consumers": 1, "residual": True, "block_m": 16, "block_n": 64, "swap": True, "bias": True,
@@ -303,7 +314,8 @@ EMULATED_SM100 = [
 
 
 STRUCTURE = {
-    "swap", "pingpong", "cluster", "k_blocks", "max_splits", "side", "batched", "residual",
+    "swap", "pingpong", "cluster", "cluster_columns", "k_blocks", "max_splits", "side", "batched",
+    "residual",
     "loaded_rows", "asked", "pair", "prefetch",
 }  # fmt: skip
 SIZES = {"block_m", "block_n", "block_k", "stages", "c_parts"}

@@ -1,0 +1,93 @@
+"""The factor that is learnt: how trees are walked through, written and read."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from benchmarks import fit
+from triton_ext.kernels import corrections, cost_model
+from triton_ext.kernels.config import MatmulConfig
+from triton_ext.kernels.corrections import Trees
+
+NAMES = ("x", "y", "z")
+
+
+@st.composite
+def trees(draw, depth=3):
+    inside = 2**depth - 1
+    values = st.integers(-4, 4).map(lambda x: x / 2)
+    features = draw(st.lists(st.integers(0, 2), min_size=2 * inside, max_size=2 * inside))
+    thresholds = draw(st.lists(values, min_size=2 * inside, max_size=2 * inside))
+    leaves = draw(st.lists(values, min_size=2 * inside + 2, max_size=2 * inside + 2))
+    shape = (2, inside)
+    return Trees(
+        NAMES, np.array(features).reshape(shape), np.array(thresholds).reshape(shape),
+        np.array(leaves).reshape(2, inside + 1),
+    )  # fmt: skip
+
+
+def walked(found, number, row):
+    """One tree, a node after the other."""
+    node, inside = 0, found.features.shape[1]
+    while node < inside:
+        right = row[found.features[number, node]] > found.thresholds[number, node]
+        node = 2 * node + 2 if right else 2 * node + 1
+    return found.leaves[number, node - inside]
+
+
+@given(found=trees(), rows=st.lists(st.tuples(*[st.integers(-3, 3)] * 3), min_size=1, max_size=5))
+def test_trees_are_walked_from_the_root(found, rows):
+    expected = [sum(walked(found, number, row) for number in range(2)) for row in rows]
+    assert found(rows).tolist() == pytest.approx(expected)
+    assert Trees.from_json(found.to_json())(rows).tolist() == pytest.approx(expected)
+
+
+def test_trees_that_end_early_become_complete():
+    """x <= 1: 10; else y <= 2: 20, else 30."""
+    grown = SimpleNamespace(
+        children_left=[1, -1, 3, -1, -1], children_right=[2, -1, 4, -1, -1],
+        feature=[0, -2, 1, -2, -2], threshold=[1.0, -2, 2.0, -2, -2],
+        value=np.array([0, 10, 0, 20, 30]).reshape(5, 1, 1),
+    )  # fmt: skip
+    found = replace(fit.from_boosting([grown, grown], 3, 0.1, 0.5), names=NAMES)
+    rows = [(1, 9, 0), (2, 2, 0), (2, 3, 0)]
+    assert found(rows).tolist() == pytest.approx([2 * 1.5, 2 * 2.5, 2 * 3.5])
+
+
+def test_what_is_learnt_is_of_the_models_features():
+    learnt = corrections.learnt()
+    assert learnt.names == cost_model.FEATURES
+    config = MatmulConfig(90, "bf16", consumers=2, c_parts=2)
+    sizes = (1000, 2000, 3000, 132)
+    row = cost_model.features(config, *sizes)
+    assert len(row) == len(cost_model.FEATURES)
+    ratio = cost_model.predicted_seconds(config, *sizes) / cost_model.limited_seconds(
+        config, *sizes
+    )
+    assert ratio == pytest.approx(math.exp(learnt([row])[0]))
+    assert 0.5 < ratio < 2
+
+
+def test_a_factor_of_some_kernels_is_learnt():
+    """If two consumers in turn take 20 % longer than the limits say, the model comes to know."""
+    pytest.importorskip("sklearn")
+    timed = []
+    for m, n, k in ((2048, 2048, 256 * i) for i in range(2, 14)):
+        configs = cost_model.candidates("bf16", "K", "K")[::2]
+        seconds = tuple(
+            cost_model.limited_seconds(c, m, n, k, 132) * (1.2 if c.pingpong else 1)
+            for c in configs
+        )
+        timed.append(fit.Timed((m, n, k), f"{m}x{n}x{k}", 1e-5, configs, seconds))
+    found = fit.learn(timed[::2], trees=60)
+    for each in timed[1::2]:
+        rows = [cost_model.features(config, *each.sizes, 132) for config in each.configs]
+        for config, factor in zip(each.configs, np.exp(found(rows)), strict=True):
+            assert factor == pytest.approx(1.2 if config.pingpong else 1, abs=0.06)
