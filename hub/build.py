@@ -81,7 +81,9 @@ def relative(module: str, text: str, modules: set[str], namespace: str) -> str:
 def build(folder: Path) -> Path:
     """Write the package into a folder, replacing what was there; returns the variant's folder."""
     modules = needed()
+    data = sorted((ROOT / "kernels").glob("*.json"))
     content = "".join(modules[name] for name in sorted(modules))
+    content += "".join(file.read_text() for file in data)
     name = f"triton_ext_{hashlib.sha256(content.encode()).hexdigest()[:12]}"
     variant = folder / "build" / "torch-universal"
     shutil.rmtree(folder, ignore_errors=True)
@@ -89,10 +91,12 @@ def build(folder: Path) -> Path:
         path = variant.joinpath(*module.split(".")).with_suffix(".py")
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(relative(module, text, set(modules), name))
+    for file in data:
+        shutil.copy(file, variant / "triton_ext" / "kernels")
     for package, _, _ in os.walk(variant / "triton_ext"):
         (Path(package) / "__init__.py").touch()
-    for file, target in (("package.py", "__init__.py"), ("layers.py", "layers.py")):
-        shutil.copy(ROOT / "hub" / file, variant / target)
+    for name_of, target in (("package.py", "__init__.py"), ("layers.py", "layers.py")):
+        shutil.copy(ROOT / "hub" / name_of, variant / target)
     metadata = {
         "id": name,
         "name": "triton-ext",

@@ -358,8 +358,8 @@ def _compute_seconds(
     step = flops / rate + constants.step
     copies = config.shares + config.block_k // config.right_unit[0] * config.units
     shared = config.columns * (config.cluster > 1) + config.rows * (config.cluster_columns > 1)
-    shared *= config.block_k * config.element_bytes / LINE_BYTES
-    load = loaded / constants.load_bytes + (copies - 1) * constants.copy + shared * constants.lead
+    lead = shared * config.block_k * config.element_bytes / LINE_BYTES * constants.lead
+    load = loaded / constants.load_bytes + (copies - 1) * constants.copy + lead
     tile = work.k_tiles * max(step, load)
     seconds = (work.waves + work.part) * tile
     if not config.pingpong:
