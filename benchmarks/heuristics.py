@@ -69,8 +69,9 @@ class Tile:
 
 
 def our_tile(config: MatmulConfig) -> Tile:
-    rows_first = not config.swap
-    cluster = (config.cluster, 1) if rows_first else (1, config.cluster)
+    cluster = (config.cluster, config.cluster_columns)
+    if config.swap:
+        cluster = cluster[::-1]
     return Tile(
         config.block_m, config.block_n, config.block_k, cluster, config.max_splits, config.swap
     )

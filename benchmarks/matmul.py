@@ -296,26 +296,9 @@ def measure(problem: Problem, rounds: int, state: GpuState, peers: Peers | None 
         "power_watts": watch.power_watts,
         "memory_bytes_per_second": bandwidth,
         "error": error,
-        "config": describe(config),
+        "config": config.words,
         **facts,
     }  # fmt: skip
-
-
-def describe(config: MatmulConfig) -> str:
-    """The configuration in a few words."""
-    words = [f"{config.block_m}x{config.block_n}x{config.block_k}", f"{config.stages} stages"]
-    words.append(f"{config.consumers} consumers" if config.consumers else "no specialization")
-    if config.swap:
-        words.append("swapped")
-    if config.loaded_rows:
-        words.append(f"{config.loaded_rows} rows copied")
-    if config.cluster > 1:
-        words.append(f"clusters of {config.cluster}")
-    if config.k_blocks > 1:
-        words.append(f"K among {config.k_blocks}")
-    if config.max_splits > 1:
-        words.append("split-K")
-    return ", ".join(words)
 
 
 def geometric_mean(values: Sequence[float]) -> float:

@@ -26,7 +26,6 @@ from benchmarks.matmul import (
     INPUT_BYTES,
     checked,
     compile_all,
-    describe,
     kernel_launches,
     torch_launches,
 )
@@ -107,7 +106,7 @@ def measure(problem: Problem, configs: Sequence[MatmulConfig]) -> Row:
         "torch_us": seconds["torch"] * 1e6,
         "choice": seconds["torch"] / seconds["0"],
         "best": seconds["torch"] / best["seconds"],
-        "best_config": describe(MatmulConfig(**best["config"])),
+        "best_config": MatmulConfig(**best["config"]).words,
         "configs": found,
     }  # fmt: skip
 

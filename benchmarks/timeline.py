@@ -38,7 +38,7 @@ import torch
 import triton_ext
 from benchmarks import harness, ladder
 from benchmarks.harness import Row, Table
-from benchmarks.matmul import compile_all, describe
+from benchmarks.matmul import compile_all
 from benchmarks.problems import TYPES, Problem, drawn_problems
 from tests.support import corpus_kernels as corpus  # type: ignore[import-not-found]
 from triton_ext.compat import LAUNCH_OPTIONS
@@ -181,7 +181,7 @@ def surveyed(paths: Sequence[Path], split: str, number: int) -> Iterator[tuple[W
         for each in range(CANDIDATES):
             config, seconds = pairs[each * len(pairs) // CANDIDATES]
             work = Workload(
-                f"{name}, {describe(config)}", "matmul", split, _matmul(problem, config),
+                f"{name}, {config.words}", "matmul", split, _matmul(problem, config),
                 problem.bytes, seconds, config,
             )  # fmt: skip
             yield work, seconds

@@ -418,6 +418,25 @@ class MatmulConfig:
             "collective": (None, "gather", "scatter") if self._may_be_collective else (None,),
         }
 
+    @property
+    def words(self) -> str:
+        """The configuration in a few words."""
+        words = [f"{self.block_m}x{self.block_n}x{self.block_k}", f"{self.stages} stages"]
+        words.append(f"{self.consumers} consumers" if self.consumers else "no specialization")
+        if self.swap:
+            words.append("swapped")
+        if self.loaded_rows:
+            words.append(f"{self.loaded_rows} rows copied")
+        if self.cluster_columns > 1:
+            words.append(f"clusters of {self.cluster}x{self.cluster_columns}")
+        elif self.cluster > 1:
+            words.append(f"clusters of {self.cluster}")
+        if self.k_blocks > 1:
+            words.append(f"K among {self.k_blocks}")
+        if self.max_splits > 1:
+            words.append("split-K")
+        return ", ".join(words)
+
     @functools.cached_property
     def may_load_less(self) -> bool:
         """Whether a tile of the left operand may have rows that are not copied."""

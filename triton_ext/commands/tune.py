@@ -11,7 +11,7 @@ import click
 from triton_ext.commands.common import choices, format_option, needing_kernels, show
 
 if TYPE_CHECKING:
-    from triton_ext.ops.tuning import Measured, Tuning
+    from triton_ext.ops.tuning import Tuning
 
 TYPES = {
     "bf16": "bfloat16",
@@ -130,23 +130,6 @@ def table(found: Tuning) -> Iterator[str]:
     for row in found.measured:
         yield (
             f"{row.seconds * 1e6:>7.1f} us {row.predicted * 1e6:>7.1f} us"
-            f" {flops / row.seconds * 1e-12:>8.0f}  {described(row)}"
+            f" {flops / row.seconds * 1e-12:>8.0f}  {row.config.words}"
         )
     yield "not kept" if found.file is None else f"the first is kept in {found.file}"
-
-
-def described(row: Measured) -> str:
-    """A configuration in a few words."""
-    config = row.config
-    words = [
-        f"{config.block_m}x{config.block_n}x{config.block_k}",
-        f"{config.stages} stages",
-        f"{config.consumers} consumer{'s' if config.consumers > 1 else ''}",
-    ]
-    if config.cluster > 1:
-        words.append(f"clusters of {config.cluster}")
-    if config.max_splits > 1:
-        words.append(f"up to {config.max_splits} splits")
-    if config.swap:
-        words.append("swapped")
-    return ", ".join(words)
