@@ -267,8 +267,8 @@ class Replay:
         sm.busy["issue"] += 1 / SCHEDULERS
         after = begin + gpu.issue_cycles
         if kind == SIGNAL:
-            _, _, token, far = item
-            self._contribute(warp, token, begin + (gpu.far_latency if far else gpu.barrier_latency))
+            latency = (gpu.barrier_latency, gpu.far_latency, gpu.bar_latency)[item[3]]
+            self._contribute(warp, item[2], begin + latency)
         elif kind == SHARED:
             end = self._shared(sm, begin, item[2])
             if item[3] >= 0:
@@ -305,11 +305,11 @@ class Replay:
     def _run(self, warp: _Warp, time: float, item: Item) -> float:
         _, at, issued, half, special, chain = item
         gpu, sm, scheduler = self.gpu, warp.sm, warp.number % SCHEDULERS
-        issued *= gpu.ptx_instructions
+        issued *= gpu.instruction_cycles
         free = max(sm.issue[scheduler], time) + issued
         sm.issue[scheduler] = free
         sm.busy["issue"] += issued / SCHEDULERS
-        end: float = max(time + chain * gpu.chain, free)
+        end: float = max(time + chain, free)
         if half:
             sm.half[scheduler] = max(sm.half[scheduler], time) + half * gpu.half_cycles
             end = max(end, sm.half[scheduler])

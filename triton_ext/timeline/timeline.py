@@ -148,9 +148,9 @@ class Timeline:
         for first in range(0, self.trace.number, at_once):
             here = min(at_once, self.trace.number - first)
             sms = min(here, self._groups) * self.trace.blocks_each
-            l2, memory, outside = (
-                rate / clock / sms for rate in (gpu.l2_bytes, gpu.memory_bytes, gpu.outside_bytes)
-            )
+            fetched = gpu.tpc_bytes / (1 + (sms > gpu.multiprocessors // 2))
+            memory = min(gpu.memory_bytes / sms, fetched) / clock
+            l2, outside = (rate / clock / sms for rate in (gpu.l2_bytes, gpu.outside_bytes))
             aligned = [each.aligned for each in self.trace.memories]
             found.append(Share(l2, memory, outside, misses, aligned, not first))
             if len(found) > WAVES:
@@ -254,7 +254,7 @@ class Timeline:
             "faster memory": {"memory_bytes": self.gpu.memory_bytes * ENDLESS},
             "faster L2 and TMA": {"l2_bytes": self.gpu.l2_bytes * ENDLESS, "tma_bytes": ENDLESS},
             "no latency of loads": dict.fromkeys(LATENCIES, 0.0),
-            "fewer instructions": {"ptx_instructions": 0.0},
+            "fewer instructions": {"instruction_cycles": 0.0},
         }
         found = {}
         for name, changes in faster.items():

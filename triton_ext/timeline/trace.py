@@ -31,7 +31,8 @@ the same before."""
 STORE = 5
 """(STORE, at, bytes, rows, memory, token of the read, token of the write): TMA out of it."""
 SIGNAL = 6
-"""(SIGNAL, at, token, far): an arrival at a barrier; `far`: of another block."""
+"""(SIGNAL, at, token, where): an arrival at a barrier: NEAR, FAR (of another block), or NAMED
+(``bar.sync`` and its kind)."""
 WAIT = 7
 """(WAIT, at, token)."""
 ATOMIC = 8
@@ -44,6 +45,8 @@ COMMIT = 10
 """(COMMIT, at, tokens): each gets a contribution once what the tensor cores have to do is done."""
 TMEM = 11
 """(TMEM, at, columns, token): a load of 32 lanes of tensor memory, its token; a store, and -1."""
+
+NEAR, FAR, NAMED = range(3)
 
 NAMES = {
     RUN: "instructions", SHARED: "shared memory", GLOBAL: "global memory", PRODUCT: "wgmma",

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import re
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -49,6 +48,7 @@ from triton_ext.hardware.tensor_map import DataType, OobFill, TensorMap, TensorS
 from triton_ext.layouts.encodings import SWIZZLE_BYTE_WIDTHS
 from triton_ext.layouts.triton.ending import end_quietly
 from triton_ext.ptx.parse import parse_ptx
+from triton_ext.ptx.sass import registers
 from triton_ext.timeline.gpus import Gpu, gpu_of
 from triton_ext.timeline.timeline import Timeline
 
@@ -120,13 +120,13 @@ class EmulatedGpu:
         dynamic_smem_bytes: int,
         memory: GlobalMemory,
         names: Sequence[str],
-        registers: int = 0,
+        cubin: bytes | None = None,
         ttgir: Path | None = None,
     ) -> None:
         """Run a kernel to its end; its PTX says how many threads a block has.
 
         Args:
-            registers: of a thread; 0 if that is not known.
+            cubin: what ptxas made of it, if that is known; for its time.
             ttgir: what the PTX was made of, for the names of its buffers.
         """
         if self.peers is not None:
@@ -159,7 +159,7 @@ class EmulatedGpu:
             elif self.model is None:
                 execute(machine)
             else:
-                self.timelines.append(timed(machine, self.model, registers, self.values))
+                self.timelines.append(timed(machine, self.model, cubin, self.values))
         except EmulationError as error:
             error.message = named(error.message, launch.buffers, launch.buffers_start)
             raise
@@ -307,8 +307,8 @@ class _Flattened:
 
 
 @functools.lru_cache(maxsize=1024)
-def _cached(name: str, key: str) -> tuple[str, int, Path | None]:
-    """The PTX that Triton keeps beside the cubin, the registers of a thread, and the TTGIR's file.
+def _cached(name: str, key: str) -> tuple[str, bytes, Path | None]:
+    """The PTX that Triton keeps beside the cubin, the cubin, and the TTGIR's file.
 
     The key names what it was compiled from.
 
@@ -320,8 +320,7 @@ def _cached(name: str, key: str) -> tuple[str, int, Path | None]:
     group = manager.get_group(f"{name[:150]}.json") or {}
     kept = {Path(file).suffix: Path(path) for file, path in group.items()}
     if ".ptx" in kept:
-        registers = _registers(kept[".cubin"].read_bytes())
-        return kept[".ptx"].read_text(), registers, kept.get(".ttgir")
+        return kept[".ptx"].read_text(), kept[".cubin"].read_bytes(), kept.get(".ttgir")
     raise LaunchError(f"Triton's cache has no PTX of {name}; is its cache directory gone?")
 
 
@@ -332,7 +331,7 @@ class _Launcher:
         self._signature = [(str(name), kind) for name, kind in src.signature.items()]
         self._metadata = metadata
         self._maps = getattr(metadata, "tensordesc_meta", None)
-        self._ptx, self._registers, self._ttgir = _cached(str(src.name), metadata.hash)
+        self._ptx, self._cubin, self._ttgir = _cached(str(src.name), metadata.hash)
 
     def __call__(
         self,
@@ -374,7 +373,7 @@ class _Launcher:
             dynamic_smem_bytes=metadata.shared,
             memory=flat.memory,
             names=flat.names,
-            registers=self._registers,
+            cubin=self._cubin,
             ttgir=self._ttgir,
         )
         graph = captured()
@@ -391,20 +390,6 @@ class _Launcher:
         memory = np.zeros(size * blocks * self._metadata.num_ctas + align, np.uint8)
         start = -memory.__array_interface__["data"][0] % align
         return memory[start : len(memory) - align + start]
-
-
-_REGISTER_COUNT = re.compile(rb"\x04\x2f\x08\x00", re.DOTALL)
-
-
-def _registers(binary: bytes) -> int:
-    """The registers of a thread that ptxas gave it: the cubin's attribute EIATTR_REGCOUNT (a format
-    byte, 0x2f, its size of 8, the function's symbol, the number).
-    """
-    counts = [
-        int.from_bytes(binary[at + 8 : at + 12], "little")
-        for at in (match.start() for match in re.finditer(_REGISTER_COUNT, binary))
-    ]
-    return max(counts, default=0)
 
 
 class _Utilities:
@@ -429,7 +414,7 @@ class _Utilities:
         Without a module, nothing is unloaded when the kernel is collected, perhaps long after the
         driver has gone.
         """
-        return None, object(), _registers(binary), 0, MAX_THREADS
+        return None, object(), registers(binary), 0, MAX_THREADS
 
     def unload_module(self, module: object) -> None:
         """Nothing is held."""
