@@ -79,6 +79,8 @@ _SPECIAL = re.compile(r"ex2|lg2|sin|cos|rcp|rsqrt|sqrt|tanh|div\.(full|approx)")
 _HALF = re.compile(
     r"cvt|(mul|mad|shl|shr|shf|popc|bfe|bfi|mul24|mad24|min|max)\.\w*(\.\w+)*[usb]\d|prmt"
 )
+_ASKING = re.compile(r"(@\S+ )?ld\.\S*(acquire|relaxed|volatile)")
+"""Loads of what other blocks write."""
 _MEMORY = re.compile(r"(ld|st|atom|red|ldmatrix|stmatrix|cp|wgmma\.mma_async|wgmma\.wait|tcgen05)")
 _ELEMENT_BYTES = {"f16": 2, "bf16": 2, "tf32": 4}
 
@@ -406,6 +408,8 @@ class Recorder(Observer):
             elif kind == "store":
                 self._add(warp, (GLOBAL, at, len(sectors), 0, memory, -1))
             else:
+                if _ASKING.match(self._lines[at].text):
+                    self._asks(cluster, warp, at, int(addresses[0]))
                 new = self._missed(block, sectors)
                 if kind == "copy":
                     token = cluster.token()
@@ -455,9 +459,11 @@ class Recorder(Observer):
             return
         cluster = self._clusters[cta.cluster.number]
         warp = block.warps[int(lane_sets.warps(lanes)[0])]
-        inside, rows, stride = size, 1, LINE_BYTES
+        inside, rows, absent, stride = size, 1, 0, LINE_BYTES
         if box is not None:
-            address, inside, rows = box.map.global_address, box.inside_bytes, len(box.box.outer)
+            address, rows = box.map.global_address, len(box.box.outer)
+            there, inside = box.inside
+            absent = rows - there
             stride = (*box.map.global_strides, LINE_BYTES)[0]
         memory = self._memory(cta, address, stride) if address >= 0 else -1
         if kind == "load":
@@ -469,7 +475,8 @@ class Recorder(Observer):
             )
             again = what in cluster.copied
             cluster.copied.add(what)
-            self._add(warp, (COPY, self._kind.at, inside, size, rows, memory, self._tokens, again))
+            item = (COPY, self._kind.at, inside, size, rows, memory, self._tokens, again, absent)
+            self._add(warp, item)
         else:
             read, written = cluster.token(), cluster.token()
             cluster.names[read] = cluster.names[written] = "TMA store"
