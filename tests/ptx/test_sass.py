@@ -43,7 +43,7 @@ def costs(operation, tmp_path):
     command = [knobs.nvidia.ptxas.path, "-lineinfo", "-arch=sm_90a", str(tmp_path / "k.ptx")]
     subprocess.run([*command, "-o", str(binary)], check=True)
     [kernel] = parse_ptx(text).kernels
-    found = sass.costs(sass.disassembled(binary.read_bytes()), kernel)
+    found = sass.costs(sass.disassembled(binary.read_bytes(), knobs.nvidia.nvdisasm.path), kernel)
     return {at.opcode: found.get(at.line) for at in kernel.instructions}, binary.read_bytes()
 
 
@@ -73,7 +73,8 @@ def test_what_is_hoisted_out_of_a_loop_costs_nothing(tmp_path):
 def test_without_a_listing_nothing_is_known():
     [kernel] = parse_ptx(PTX.format(operation="add.u32 %r6, %r4, %r5")).kernels
     assert sass.costs("", kernel) == {}
-    assert sass.disassembled(b"no cubin") == ""
+    assert sass.disassembled(b"no cubin", knobs.nvidia.nvdisasm.path) == ""
+    assert sass.disassembled(b"", "/no/nvdisasm") == ""
 
 
 LISTED = (

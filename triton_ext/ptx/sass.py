@@ -68,16 +68,14 @@ def registers(cubin: bytes) -> int:
 
 
 @functools.lru_cache(maxsize=256)
-def disassembled(cubin: bytes) -> str:
-    """What nvdisasm says, with control bits and lines of PTX; "" if it is not there, or fails."""
-    from triton import knobs
-
+def disassembled(cubin: bytes, nvdisasm: str) -> str:
+    """What nvdisasm (its path) says, with control bits and lines of PTX; "" if it fails."""
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         Path(file.name).write_bytes(cubin)
         try:
-            command = [knobs.nvidia.nvdisasm.path, "-gp", "-c", "-hex", file.name]
+            command = [nvdisasm, "-gp", "-c", "-hex", file.name]
             return subprocess.run(command, capture_output=True, text=True, check=True).stdout
-        except (RuntimeError, OSError, subprocess.CalledProcessError):
+        except (OSError, subprocess.CalledProcessError):
             return ""
 
 
@@ -89,8 +87,8 @@ def costs(listing: str, kernel: Kernel) -> dict[int, Cost]:
     counts once.
     """
     made: defaultdict[int, list[tuple[str, int, float]]] = defaultdict(list)
-    for line, opcode, loops, cycles in _timed(listing):
-        made[line].append((opcode, loops, cycles))
+    for line, opcode, depth, cycles in _timed(listing):
+        made[line].append((opcode, depth, cycles))
     loops = _loops(kernel)
     members: defaultdict[tuple[int, ...], list[int]] = defaultdict(list)
     for line in made:

@@ -141,7 +141,7 @@ _OTHERS: dict[str, dict[str, tuple[Any, str]]] = {
         "tma_latency": (510, f"{_DIES} as on an H200"),
         "tma_memory_latency": (1410, f"{_DIES} as on an H200"),
         "tpc_hit": (128, "published: A100 white paper, 64 an SM; Hopper's do not exceed it"),
-        "tpc_miss": (1.2e11, "assumed: as an H200's, by the rate of the memory"),
+        "tpc_miss": (2.37e11, "assumed: as of hits; nobody has measured it"),
         "l2_bytes": (1.8e13, "assumed: as much for each SM as on an H200"),
         "memory_bytes": (6.6e12, "published: SemiAnalysis, cp.async"),
     },

@@ -48,7 +48,7 @@ from triton_ext.hardware.tensor_map import DataType, OobFill, TensorMap, TensorS
 from triton_ext.layouts.encodings import SWIZZLE_BYTE_WIDTHS
 from triton_ext.layouts.triton.ending import end_quietly
 from triton_ext.ptx.parse import parse_ptx
-from triton_ext.ptx.sass import registers
+from triton_ext.ptx.sass import disassembled, registers
 from triton_ext.timeline.gpus import Gpu, gpu_of
 from triton_ext.timeline.timeline import Timeline
 
@@ -159,7 +159,8 @@ class EmulatedGpu:
             elif self.model is None:
                 execute(machine)
             else:
-                self.timelines.append(timed(machine, self.model, cubin, self.values))
+                count, listing = (registers(cubin), _listing(cubin)) if cubin else (0, "")
+                self.timelines.append(timed(machine, self.model, count, listing, self.values))
         except EmulationError as error:
             error.message = named(error.message, launch.buffers, launch.buffers_start)
             raise
@@ -322,6 +323,16 @@ def _cached(name: str, key: str) -> tuple[str, bytes, Path | None]:
     if ".ptx" in kept:
         return kept[".ptx"].read_text(), kept[".cubin"].read_bytes(), kept.get(".ttgir")
     raise LaunchError(f"Triton's cache has no PTX of {name}; is its cache directory gone?")
+
+
+def _listing(cubin: bytes) -> str:
+    """What Triton's nvdisasm says of a binary; "" if it is not there."""
+    import triton
+
+    try:
+        return disassembled(cubin, triton.knobs.nvidia.nvdisasm.path)
+    except RuntimeError:
+        return ""
 
 
 class _Launcher:

@@ -586,11 +586,15 @@ def _charge(kind: _Kind, cost: Cost | None) -> None:
         kind.cycles = max(0.0, cost.cycles - item * ITEM_CYCLES)
 
 
-def timed(machine: Machine, gpu: Gpu, cubin: bytes | None, values: bool) -> Timeline:
+def timed(machine: Machine, gpu: Gpu, registers: int, listing: str, values: bool) -> Timeline:
     """Run a launch, and say what it would take on a GPU.
 
     Recorded are the clusters that `triton_ext.timeline.trace.sampled` names. Without values, only
     these run, if blocks of different clusters cannot see each other's work.
+
+    Args:
+        registers: of a thread; 0 if that is not known.
+        listing: the binary's, by `sass.disassembled`; "" if there is none.
 
     Raises:
         EmulationError: what the kernel does wrong.
@@ -599,8 +603,7 @@ def timed(machine: Machine, gpu: Gpu, cubin: bytes | None, values: bool) -> Time
     chosen = sampled(
         launch.clusters, resident_clusters(gpu.multiprocessors, math.prod(launch.cluster))
     )
-    costs = sass.costs(sass.disassembled(cubin), machine.program.kernel) if cubin else {}
-    recorder = Recorder(chosen, costs)
+    recorder = Recorder(chosen, sass.costs(listing, machine.program.kernel))
     before, machine.values = machine.observer, values
     if not values:
         machine.program = without_values(machine.program)
@@ -608,5 +611,4 @@ def timed(machine: Machine, gpu: Gpu, cubin: bytes | None, values: bool) -> Time
     alone = independent(machine.program, ignored="griddepcontrol")
     machine.together = not alone
     machine.run(chosen if alone and not values else None)
-    registers = sass.registers(cubin) if cubin else 0
     return Timeline(recorder.trace(launch, machine.program.kernel.name, registers), gpu)
