@@ -146,9 +146,14 @@ def test_what_the_kernel_wrote_comes_from_the_cache():
 
 def test_a_kernel_that_starts_early_needs_room_beside_the_one_before():
     warps, needs = ring()
-    early = replace(launch(warps, needs), lines=[Line("griddepcontrol.wait", "")] * 6)
-    alone = replace(early, columns=512)
-    assert Timeline(alone, GPU).seconds - Timeline(early, GPU).seconds == pytest.approx(GPU.crowded)
+
+    def saved(grid):  # of 132 SMs with room for two blocks
+        late = launch(warps, needs, grid=grid)
+        early = replace(late, lines=[Line("griddepcontrol.wait", "")] * 6)
+        return Timeline(late, GPU).seconds - Timeline(early, GPU).seconds
+
+    assert saved(132) == pytest.approx(GPU.early)
+    assert saved(133) == 0
 
 
 def test_a_copy_is_there_when_the_slowest_on_its_way_has_moved_it():

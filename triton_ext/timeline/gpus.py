@@ -57,8 +57,8 @@ class Gpu:
         atomic_latency: of an atomic operation in global memory.
         launch: seconds from the end of the kernel before to the first instruction, and from the
             last to the end.
-        crowded: how much longer, if a kernel that starts while another one ends (programmatic
-            dependent launch) finds no room beside it.
+        early: how much less, if the kernel may start while the one before it ends (programmatic
+            dependent launch) and finds room beside it.
         cluster: how much longer, if blocks form clusters.
         block_start: cycles from a block's end to the next one's first instruction.
         block_interval: cycles between the starts of two blocks on an SM.
@@ -95,13 +95,13 @@ class Gpu:
     memory_bytes: float = _of("measured: boxes of 256 rows, all SMs", 4.6e12)
     outside_bytes: float = _of("fitted: two cycles for 128 bytes", 60)
     misaligned: float = _of("fitted; measured: 1.84 times the requests, of 1.875", 0.8)
-    write: float = _of("fitted: kernels that copy", 1.15)
+    write: float = _of("fitted: kernels that copy", 1.35)
     barrier_latency: float = _of("measured: a round trip of two warps", 20)
     far_latency: float = _of("assumed", 200)
     bar_latency: float = _of("measured: 4 warps", 12)
     atomic_latency: float = _of("assumed: as a load", 365)
-    launch: float = _of("fitted; measured: a grid of 1 block, 8.4e-7", 6e-07)
-    crowded: float = _of("fitted", 2e-07)
+    launch: float = _of("fitted; measured: a grid of 1 block, 8.4e-7", 8e-07)
+    early: float = _of("fitted: kernels of at most 66 blocks", 4e-07)
     cluster: float = _of("fitted", 7.7e-07)
     block_start: float = _of("fitted", 500)
     block_interval: float = _of("measured: grids of 1056 and 8448 empty blocks", 160)

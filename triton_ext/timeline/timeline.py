@@ -197,8 +197,9 @@ class Timeline:
     def _launch(self, gpu: Gpu) -> float:
         """Seconds between the kernel before and this one, and after it."""
         early = any(line.text.startswith("griddepcontrol") for line in self.trace.lines)
-        crowded = early and self._slots < 2
-        return gpu.launch + gpu.crowded * crowded + gpu.cluster * (self.trace.blocks_each > 1)
+        # the kernel before is taken to be the same one
+        beside = early and 2 * self.trace.number <= self._groups * self._slots
+        return gpu.launch - gpu.early * beside + gpu.cluster * (self.trace.blocks_each > 1)
 
     @functools.cached_property
     def _solution(self) -> tuple[float, float, Result]:
