@@ -3,7 +3,7 @@
 
     python -m benchmarks.timeline measure --json FILE [--seconds 200] [--only NAME]  # needs a GPU
     python -m benchmarks.timeline predict FILE [--gpu H200] [--json FILE]
-    python -m benchmarks.timeline matmuls SURVEY ... [--split test] [--number 100] [--json FILE]
+    python -m benchmarks.timeline matmuls SURVEY ... [--split test] [--number 100] [--but RESULTS]
 
 The workloads are fixed here: this project's matmuls over problems drawn from two seeds, each with
 the cost model's first choice, one from the middle of its ranking and one from the far end; the
@@ -26,7 +26,7 @@ import math
 import statistics
 import time
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -158,7 +158,9 @@ def _emulated(config: MatmulConfig, problem: Problem) -> bool:
     return config.k_blocks == 1 and problem.flops <= LARGEST and shared <= MOST_SHARED
 
 
-def surveyed(paths: Sequence[Path], split: str, number: int) -> Iterator[tuple[Workload, float]]:
+def surveyed(
+    paths: Sequence[Path], split: str, number: int, without: Collection[str] = ()
+) -> Iterator[tuple[Workload, float]]:
     """So many problems of one split, each with its candidates: workloads and measured seconds."""
     rows: dict[str, Row] = {}
     for path in paths:
@@ -173,7 +175,7 @@ def surveyed(paths: Sequence[Path], split: str, number: int) -> Iterator[tuple[W
         )
         pairs = [(MatmulConfig(**each["config"]), each["seconds"]) for each in row["configs"]]
         pairs = [(config, seconds) for config, seconds in pairs if _emulated(config, problem)]
-        if hashes[name] % 2 != parity or len(pairs) < CANDIDATES:
+        if hashes[name] % 2 != parity or len(pairs) < CANDIDATES or name in without:
             continue
         if number == 0:
             return
@@ -415,9 +417,11 @@ def rank(rows: Sequence[Row]) -> str:
     )
 
 
-def chosen(paths: Sequence[Path], split: str, number: int, gpu: str) -> Iterator[Row]:
+def chosen(
+    paths: Sequence[Path], split: str, number: int, gpu: str, without: Collection[str]
+) -> Iterator[Row]:
     """The rows of `surveyed` problems, predicted."""
-    for work, seconds in surveyed(paths, split, number):
+    for work, seconds in surveyed(paths, split, number, without):
         row = {
             "workload": work.name, "problem": work.name.split(",")[0], "family": "matmul",
             "split": split, "seconds": seconds,
@@ -476,12 +480,15 @@ def main() -> None:
     parser.add_argument("file", type=Path, nargs="*", help="what was measured")
     parser.add_argument("--split", choices=tuple(SEEDS), default="test", help="of matmuls")
     parser.add_argument("--number", type=int, default=100, help="of problems of matmuls")
+    parser.add_argument("--but", type=Path, help="results whose problems are left out")
     parser.add_argument("--gpu", default="H200", help="to predict for")
     parser.add_argument("--only", default="", help="workloads whose name has this")
     parser.add_argument("--seconds", type=float, default=200, help="to measure for, at most")
     arguments = parser.parse_args()
     if arguments.step == "matmuls":
-        asked = arguments.file, arguments.split, arguments.number, arguments.gpu
+        before = json.loads(arguments.but.read_text())["rows"] if arguments.but else []
+        without = {row["problem"] for row in before if "problem" in row}
+        asked = arguments.file, arguments.split, arguments.number, arguments.gpu, without
         rows = harness.report("timeline", chosen(*asked), TABLE, arguments.json)
         print("\n".join([*summary(rows), rank(rows)]))
         return

@@ -12,7 +12,7 @@ sys.path.insert(0, str(ROOT))  # `benchmarks` is not installed
 
 from benchmarks import ladder_sm100
 
-SIZE, K = 4096, 1024
+SIZE, K = 4096, 2048
 """M and N as published, and a part of K."""
 
 

@@ -16,6 +16,7 @@ from triton_ext.timeline.trace import (
     ATOMIC,
     COMMIT,
     COPY,
+    GLOBAL,
     PRODUCT,
     SIGNAL,
     STORE,
@@ -96,9 +97,9 @@ def test_a_faster_gpu_is_faster(runs):
 
 
 @triton.jit
-def hand_over(flag, x, y, steps):
+def hand_over(flag, x, y, steps, sem: tl.constexpr):
     if tl.program_id(0) == 0:
-        while tl.atomic_add(flag, 0) == 0:
+        while tl.atomic_add(flag, 0, sem=sem) == 0:
             pass
         tl.store(y, 1.0)
     else:
@@ -109,17 +110,22 @@ def hand_over(flag, x, y, steps):
         tl.atomic_xchg(flag, 1)
 
 
-@pytest.mark.parametrize("values", [True, False])
-def test_a_block_that_asks_again_and_again_has_asked_once(values):
-    """How often it asks depends on the order in which the emulator runs the blocks."""
+@pytest.mark.parametrize(
+    ("values", "sem", "kind"),
+    [(True, "acq_rel", ATOMIC), (False, "acq_rel", ATOMIC), (False, "acquire", GLOBAL)],
+)
+def test_a_block_that_asks_again_and_again_has_asked_once(values, sem, kind):
+    """How often it asks depends on the order in which the emulator runs the blocks. What adds
+    nothing and only acquires, the compiler makes a load."""
     lengths = set()
     for steps in (16, 1024):
         flag, x, y = torch.zeros(1, dtype=torch.int32), torch.ones(1024), torch.zeros(2)
         with triton_ext.emulate("sm_90", time="H200", values=values) as gpu:
-            hand_over[(2,)](flag, x, y, steps)
+            hand_over[(2,)](flag, x, y, steps, sem)
         assert y.tolist() == [1, steps]
         waiting = gpu.timeline.trace.clusters[0]
-        assert len([item for item in waiting.warps[0][0] if item[0] == ATOMIC]) == 1
+        asked = [item for item in waiting.warps[0][0] if item[0] == kind and item[-1] >= 0]
+        assert len(asked) == 1
         lengths.add(tuple(len(warp) for warp in waiting.warps[0]))
     assert len(lengths) == 1
 

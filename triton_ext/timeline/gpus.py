@@ -32,8 +32,7 @@ class Gpu:
         operand_bytes: that the tensor cores read from shared memory in a cycle.
         product_latency: from the end of a product to the thread that waits for it.
         issue_cycles: that a warp takes for a memory instruction, alone.
-        chain: the time that dependent instructions take, of that of their PTX.
-        ptx_instructions: instructions of the machine for one of PTX.
+        instruction_cycles: that an instruction holds its scheduler.
         special_cycles, half_cycles: that a special function or an instruction of half rate holds
             its pipe.
         tensor_memory_cycles: that a warp takes for a column of its 32 lanes of tensor memory.
@@ -45,19 +44,21 @@ class Gpu:
         tma_bytes: that a TMA unit copies in a cycle.
         tma_row, tma_box: cycles that a row of a box, and a box, hold the TMA unit at least.
         store_bytes: that TMA stores in a cycle, of an SM.
-        sm_bytes: that an SM takes from the L2 cache in a cycle at most.
+        tpc_hit: bytes that the two SMs of a TPC together take in a cycle, of what the L2 cache has.
+        tpc_miss: of what it has not, bytes/s: it is latency that limits it.
         l2_bytes: that all SMs load from the L2 cache, bytes/s.
         memory_bytes: from memory, bytes/s.
-        outside_bytes: of boxes outside of their tensors, that all SMs load, bytes/s.
+        outside_bytes: of rows of boxes outside of their tensors, that an SM fills in a cycle.
         misaligned: the fraction by which a row of a box in two lines of the L2 cache takes longer.
         write: the bytes read in the time in which one is written to memory, among reads.
-        barrier_latency: from an arrival at a barrier of any kind to the thread that waits.
+        barrier_latency: from an arrival at an mbarrier to the thread that waits.
         far_latency: of an arrival in another block of the cluster.
+        bar_latency: of ``bar.sync``.
         atomic_latency: of an atomic operation in global memory.
         launch: seconds from the end of the kernel before to the first instruction, and from the
             last to the end.
-        crowded: how much longer, if a kernel that starts while another one ends (programmatic
-            dependent launch) finds no room beside it.
+        early: how much less, if the kernel may start while the one before it ends (programmatic
+            dependent launch) and finds room beside it.
         cluster: how much longer, if blocks form clusters.
         block_start: cycles from a block's end to the next one's first instruction.
         block_interval: cycles between the starts of two blocks on an SM.
@@ -67,16 +68,13 @@ class Gpu:
     arch: int = _of("published: CUDA C++ Programming Guide", 90)
     multiprocessors: int = _of("published: data sheet", 132)
     clock: float = _of("measured: NVML under light load", 1.98e9)
-    power_flops: float = _of("fitted", 6.2e14)
+    power_flops: float = _of("fitted", 5.8e14)
     power_flops_8: float = _of("fitted", 1.09e15)
     flops_per_cycle: float = _of("published: data sheet, 4 x 512 FMA", 4096)
     operand_bytes: float = _of("measured: 64x8: 18 cycles a product", 128)
-    product_latency: float = _of(
-        "measured: 16 products of 64x256, awaited: 69 cycles more than they take", 60
-    )
+    product_latency: float = _of("measured: 4 and 16 products of 64x8 to 64x256, awaited", 45)
     issue_cycles: float = _of("assumed", 2.0)
-    chain: float = _of("fitted", 1.5)
-    ptx_instructions: float = _of("fitted", 1.06)
+    instruction_cycles: float = _of("published: CUDA C++ Programming Guide", 1.0)
     special_cycles: float = _of("published: 16 lanes a cycle and SM", 8)
     half_cycles: float = _of("fitted; published: 64 lanes a cycle and SM", 1.4)
     tensor_memory_cycles: float = _of("assumed: 32 lanes of 32 bits a cycle and quarter", 1.0)
@@ -86,23 +84,25 @@ class Gpu:
     l2_latency: float = _of("measured: dependent loads in 16 MB", 365)
     memory_latency: float = _of("measured: dependent loads in 512 MB", 660)
     tma_memory_latency: float = _of("fitted; measured: boxes of 64 to 256 rows", 1260)
-    tma_latency: float = _of("measured: boxes of 8 rows, one at a time", 360)
+    tma_latency: float = _of("measured: boxes of 8 rows, one at a time", 244)
     tma_bytes: float = _of("measured: boxes of 256 rows, 4 in flight", 107)
     tma_row: float = _of("measured: boxes of 64 to 256 rows", 1.19)
-    tma_box: float = _of("measured: boxes of 8 rows, 4 in flight", 48)
-    store_bytes: float = _of("fitted", 20.4)
-    sm_bytes: float = _of("fitted; measured: one SM alone by TMA, 107", 50)
-    l2_bytes: float = _of("fitted; measured: boxes of 256 rows, all SMs", 1.43e13)
-    memory_bytes: float = _of("fitted; measured: boxes of 256 rows, all SMs", 4e12)
-    outside_bytes: float = _of("fitted", 7.1e12)
-    misaligned: float = _of("fitted", 0.68)
-    write: float = _of("fitted: kernels that copy", 1.15)
-    barrier_latency: float = _of("measured: half a round trip of two warps", 60)
+    tma_box: float = _of("fitted; measured: 9 boxes of 16 rows take what one of 144 does", 16)
+    store_bytes: float = _of("fitted", 60)
+    tpc_hit: float = _of("fitted; measured: one SM alone by TMA, 107", 128)
+    tpc_miss: float = _of("measured: 72 tiles of 64 columns, 64 of 72, 58 of 80", 7.5e10)
+    l2_bytes: float = _of("measured: boxes of 256 rows, all SMs", 1.1e13)
+    memory_bytes: float = _of("measured: boxes of 256 rows, all SMs", 4.6e12)
+    outside_bytes: float = _of("fitted: two cycles for 128 bytes", 60)
+    misaligned: float = _of("fitted; measured: 1.84 times the requests, of 1.875", 0.8)
+    write: float = _of("fitted: kernels that copy", 1.35)
+    barrier_latency: float = _of("measured: a round trip of two warps", 20)
     far_latency: float = _of("assumed", 200)
+    bar_latency: float = _of("measured: 4 warps", 12)
     atomic_latency: float = _of("assumed: as a load", 365)
-    launch: float = _of("fitted; measured: a grid of 1 block", 8.2e-07)
-    crowded: float = _of("fitted", 2e-07)
-    cluster: float = _of("fitted", 9.6e-07)
+    launch: float = _of("fitted; measured: a grid of 1 block, 8.4e-7", 8e-07)
+    early: float = _of("fitted: kernels of at most 66 blocks", 4e-07)
+    cluster: float = _of("fitted", 7.7e-07)
     block_start: float = _of("fitted", 500)
     block_interval: float = _of("measured: grids of 1056 and 8448 empty blocks", 160)
 
@@ -140,7 +140,8 @@ _OTHERS: dict[str, dict[str, tuple[Any, str]]] = {
         "memory_latency": (810, f"{_DIES} as on an H200"),
         "tma_latency": (510, f"{_DIES} as on an H200"),
         "tma_memory_latency": (1410, f"{_DIES} as on an H200"),
-        "sm_bytes": (64, "published: A100 white paper; Hopper's SMs do not exceed it"),
+        "tpc_hit": (128, "published: A100 white paper, 64 an SM; Hopper's do not exceed it"),
+        "tpc_miss": (2.37e11, "assumed: as of hits; nobody has measured it"),
         "l2_bytes": (1.8e13, "assumed: as much for each SM as on an H200"),
         "memory_bytes": (6.6e12, "published: SemiAnalysis, cp.async"),
     },

@@ -7,6 +7,7 @@ unit for so many cycles. A warp goes on once its instruction is issued, and wait
 from __future__ import annotations
 
 import heapq
+import math
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -33,8 +34,8 @@ SECTOR_BYTES = 32
 LINE_BYTES = 128
 SCHEDULERS = 4
 UNITS = (
-    "issue", "special functions", "shared memory", "tensor cores", "tensor memory", "TMA", "L2",
-    "memory",
+    "issue", "special functions", "shared memory", "tensor cores", "tensor memory", "TMA", "TPC",
+    "L2", "memory",
 )  # fmt: skip
 DATA_PATH_ROWS = 128
 """A product of 64 rows takes as long as one of 128 (PTX ISA, "Data path layout": it uses half of
@@ -43,11 +44,12 @@ the lanes)."""
 
 @dataclass(frozen=True)
 class Share:
-    """What an SM has of what all SMs share, in bytes a cycle.
+    """What a cluster has of what all SMs share, in bytes a cycle.
 
     Attributes:
-        l2, memory, outside: of the L2 cache's rate, the memory's, and that of what TMA fills in
-            where boxes are outside of their tensors.
+        l2, memory: of the L2 cache's rate, and the memory's.
+        hit, miss: of what a TPC takes of what the L2 cache has, and has not, or an SM of it.
+        paired: whether two SMs of the cluster share a TPC.
         misses: for each piece of global memory, the fraction of its loads that the L2 cache does
             not have.
         aligned: for each, `triton_ext.timeline.trace.Memory.aligned`.
@@ -57,7 +59,9 @@ class Share:
 
     l2: float
     memory: float
-    outside: float
+    hit: float
+    miss: float
+    paired: bool
     misses: Sequence[float]
     aligned: Sequence[float]
     first: bool
@@ -90,14 +94,24 @@ class Span:
 
 
 class _Sm:
-    """The units of one SM: when each is free, and how long it was busy."""
+    """The units of one SM: when each is free, and how long it was busy.
 
-    def __init__(self) -> None:
+    Those of the L2 cache and the memory are the first SM's for all of the cluster, and those of a
+    TPC the first one's of each two.
+
+    Args:
+        sms: of the cluster, those before.
+    """
+
+    def __init__(self, sms: Sequence[_Sm]) -> None:
+        self.cluster = sms[0] if sms else self
+        self.tpc = sms[-1] if len(sms) % 2 else self
         self.issue = [0.0] * SCHEDULERS
         self.special = [0.0] * SCHEDULERS
         self.half = [0.0] * SCHEDULERS
         self.columns = [0.0] * SCHEDULERS
         self.shared = self.tensor = self.tma = self.l2 = self.memory = self.out = 0.0
+        self.fetched = -math.inf
         self.busy: dict[str, float] = dict.fromkeys(UNITS, 0.0)
 
 
@@ -179,7 +193,9 @@ class Replay:
 
     def run(self, clusters: Sequence[ClusterTrace]) -> Result:
         """Replay clusters, which start in their order, each when there is room for it."""
-        self.sms = [_Sm() for _ in clusters[0].warps]
+        self.sms = []
+        for _ in clusters[0].warps:
+            self.sms.append(_Sm(self.sms))
         waiting = iter(clusters)
         ends: list[float] = []
         started = 0
@@ -267,8 +283,8 @@ class Replay:
         sm.busy["issue"] += 1 / SCHEDULERS
         after = begin + gpu.issue_cycles
         if kind == SIGNAL:
-            _, _, token, far = item
-            self._contribute(warp, token, begin + (gpu.far_latency if far else gpu.barrier_latency))
+            latency = (gpu.barrier_latency, gpu.far_latency, gpu.bar_latency)[item[3]]
+            self._contribute(warp, item[2], begin + latency)
         elif kind == SHARED:
             end = self._shared(sm, begin, item[2])
             if item[3] >= 0:
@@ -305,11 +321,11 @@ class Replay:
     def _run(self, warp: _Warp, time: float, item: Item) -> float:
         _, at, issued, half, special, chain = item
         gpu, sm, scheduler = self.gpu, warp.sm, warp.number % SCHEDULERS
-        issued *= gpu.ptx_instructions
+        issued *= gpu.instruction_cycles
         free = max(sm.issue[scheduler], time) + issued
         sm.issue[scheduler] = free
         sm.busy["issue"] += issued / SCHEDULERS
-        end: float = max(time + chain * gpu.chain, free)
+        end: float = max(time + chain, free)
         if half:
             sm.half[scheduler] = max(sm.half[scheduler], time) + half * gpu.half_cycles
             end = max(end, sm.half[scheduler])
@@ -332,29 +348,37 @@ class Replay:
         time: float,
         size: float,
         memory: int,
-        moved: float | None = None,
         *,
         write: bool = False,
+        absent: float = 0.0,
     ) -> float:
         """When so many bytes have come from the L2 cache, or have gone there, but for latency.
 
         Args:
-            moved: bytes that count for the memory behind it, if they are fewer.
+            absent: bytes besides that TMA fills in, outside of the tensor, in all blocks.
         """
         share = self.share
-        taken = max(size / share.l2, (size if moved is None else moved) / self.gpu.sm_bytes)
-        sm.l2 = max(sm.l2, time) + taken
-        sm.busy["L2"] += taken
-        end = sm.l2
-        missed = (
-            (size if moved is None else moved)
-            * (self.gpu.write if write else share.misses[memory])
-            / share.memory
-        )
-        if missed and memory >= 0:
-            sm.memory = max(sm.memory, time) + missed
-            sm.busy["memory"] += missed
-            end = max(end, sm.memory)
+        lines = fetched = size
+        missed = 0.0
+        if memory >= 0 and not write:
+            missed = share.misses[memory]
+            aligned = share.aligned[memory]
+            lines *= 1 + self.gpu.misaligned * (1 - aligned)
+            fetched *= max(1.0, 1.5 - aligned)
+        taken = fetched * missed / share.miss + lines * (1 - missed) / share.hit
+        taken += absent / self.gpu.outside_bytes
+        tpc, whole = sm.tpc if share.paired else sm, sm.cluster
+        # what a TPC has asked for is limited, not the rate: at first, nothing waits
+        tpc.fetched = max(tpc.fetched, time - self.gpu.tma_memory_latency) + taken
+        tpc.busy["TPC"] += taken
+        whole.l2 = max(whole.l2, time) + lines / share.l2
+        whole.busy["L2"] += lines / share.l2
+        end: float = max(time, tpc.fetched, whole.l2)
+        if memory >= 0 and (missed or write):
+            taken = size * (self.gpu.write if write else missed) / share.memory
+            whole.memory = max(whole.memory, time) + taken
+            whole.busy["memory"] += taken
+            end = max(end, whole.memory)
         return end
 
     def _latency(self, memory: int) -> float:
@@ -402,16 +426,14 @@ class Replay:
         self._span((warp.block, "tensor cores"), begin, begin + taken, TENSOR, at, f"{m}x{n}")
 
     def _copy(self, warp: _Warp, time: float, item: Item) -> None:
-        _, at, inside, size, rows, memory, tokens, again = item
+        _, at, inside, size, rows, memory, tokens, again, absent = item
         gpu, sm = self.gpu, warp.sm
         taken = max(size / gpu.tma_bytes, rows * gpu.tma_row, gpu.tma_box)
         begin = max(sm.tma, time)
         sm.tma = begin + taken
         sm.busy["TMA"] += taken
-        asked = inside + (size - inside) * self.share.l2 / self.share.outside
-        if memory >= 0:
-            asked *= 1 + gpu.misaligned * (1 - self.share.aligned[memory])
-        came = self._outside(sm, time, asked, memory, inside)
+        filled = absent * size / rows * max(1, len(tokens))
+        came = self._outside(sm, time, inside, memory, absent=filled)
         end = max(came, sm.tma) + gpu.tma_latency
         end += (gpu.tma_memory_latency - gpu.tma_latency) * self.share.far(memory, again)
         self._span((warp.block, "TMA loads"), begin, end, COPY, at, f"{size} bytes")

@@ -142,17 +142,21 @@ class Timeline:
             for number, memory in enumerate(self.trace.memories)
         ]
 
-    def _shares(self, gpu: Gpu, clock: float) -> list[Share]:
+    def shares(self, gpu: Gpu, clock: float) -> list[Share]:
+        """What a cluster has in each of the first waves. The blocks of a wave are spread over the
+        TPCs before a second one comes to any."""
         at_once = self._groups * self._slots
         misses, found = self._misses, []
         for first in range(0, self.trace.number, at_once):
             here = min(at_once, self.trace.number - first)
-            sms = min(here, self._groups) * self.trace.blocks_each
-            l2, memory, outside = (
-                rate / clock / sms for rate in (gpu.l2_bytes, gpu.memory_bytes, gpu.outside_bytes)
-            )
-            aligned = [each.aligned for each in self.trace.memories]
-            found.append(Share(l2, memory, outside, misses, aligned, not first))
+            clusters = min(here, self._groups)
+            l2, memory = (rate / clock / clusters for rate in (gpu.l2_bytes, gpu.memory_bytes))
+            both = clusters * self.trace.blocks_each > gpu.multiprocessors // 2
+            paired = both and self.trace.blocks_each > 1
+            each = 2 if both and not paired else 1
+            hit, miss = gpu.tpc_hit / each, gpu.tpc_miss / clock / each
+            aligned = [memory.aligned for memory in self.trace.memories]
+            found.append(Share(l2, memory, hit, miss, paired, misses, aligned, not first))
             if len(found) > WAVES:
                 break
         return found
@@ -163,7 +167,7 @@ class Timeline:
         """The cycles of the whole grid, and the replay of what stands for it."""
         number = -(-self.trace.number // self._groups)
         replayed = min(number, max(WAVES * self._slots, len(self.trace.clusters)))
-        replay = Replay(gpu, self._shares(gpu, clock), self._slots, keep=keep, free=free)
+        replay = Replay(gpu, self.shares(gpu, clock), self._slots, keep=keep, free=free)
         result = replay.run(self.trace.stand_ins(replayed))
         cycles, more = result.cycles, number - replayed
         if more:
@@ -193,8 +197,9 @@ class Timeline:
     def _launch(self, gpu: Gpu) -> float:
         """Seconds between the kernel before and this one, and after it."""
         early = any(line.text.startswith("griddepcontrol") for line in self.trace.lines)
-        crowded = early and self._slots < 2
-        return gpu.launch + gpu.crowded * crowded + gpu.cluster * (self.trace.blocks_each > 1)
+        # the kernel before is taken to be the same one
+        beside = early and 2 * self.trace.number <= self._groups * self._slots
+        return gpu.launch - gpu.early * beside + gpu.cluster * (self.trace.blocks_each > 1)
 
     @functools.cached_property
     def _solution(self) -> tuple[float, float, Result]:
@@ -251,10 +256,13 @@ class Timeline:
         """
         faster = {
             "faster tensor cores": {"flops_per_cycle": ENDLESS, "operand_bytes": ENDLESS},
-            "faster memory": {"memory_bytes": self.gpu.memory_bytes * ENDLESS},
+            "faster memory": {
+                "memory_bytes": self.gpu.memory_bytes * ENDLESS,
+                "tpc_miss": self.gpu.tpc_hit * self.gpu.clock,
+            },
             "faster L2 and TMA": {"l2_bytes": self.gpu.l2_bytes * ENDLESS, "tma_bytes": ENDLESS},
             "no latency of loads": dict.fromkeys(LATENCIES, 0.0),
-            "fewer instructions": {"ptx_instructions": 0.0},
+            "fewer instructions": {"instruction_cycles": 0.0},
         }
         found = {}
         for name, changes in faster.items():

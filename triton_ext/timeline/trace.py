@@ -25,13 +25,14 @@ L1 cache; the number of the memory; the token of a load or cp.async, or -1 of a 
 PRODUCT = 3
 """(PRODUCT, at, n, element bytes, whether A is in registers, token): 64 x n x 32 bytes of K."""
 COPY = 4
-"""(COPY, at, bytes inside, bytes, rows, memory, tokens, again): TMA into shared memory; the tokens
-are the phases that it completes, one of each block of a multicast; `again`: the cluster has copied
-the same before."""
+"""(COPY, at, bytes inside, bytes, rows, memory, tokens, again, absent): TMA into shared memory; the
+tokens are the phases that it completes, one of each block of a multicast; `again`: the cluster has
+copied the same before; `absent`: of the rows, how many lie outside of the tensor."""
 STORE = 5
 """(STORE, at, bytes, rows, memory, token of the read, token of the write): TMA out of it."""
 SIGNAL = 6
-"""(SIGNAL, at, token, far): an arrival at a barrier; `far`: of another block."""
+"""(SIGNAL, at, token, where): an arrival at a barrier: NEAR, FAR (of another block), or NAMED
+(``bar.sync`` and its kind)."""
 WAIT = 7
 """(WAIT, at, token)."""
 ATOMIC = 8
@@ -44,6 +45,8 @@ COMMIT = 10
 """(COMMIT, at, tokens): each gets a contribution once what the tensor cores have to do is done."""
 TMEM = 11
 """(TMEM, at, columns, token): a load of 32 lanes of tensor memory, its token; a store, and -1."""
+
+NEAR, FAR, NAMED = range(3)
 
 NAMES = {
     RUN: "instructions", SHARED: "shared memory", GLOBAL: "global memory", PRODUCT: "wgmma",

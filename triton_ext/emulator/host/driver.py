@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import re
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -49,6 +48,7 @@ from triton_ext.hardware.tensor_map import DataType, OobFill, TensorMap, TensorS
 from triton_ext.layouts.encodings import SWIZZLE_BYTE_WIDTHS
 from triton_ext.layouts.triton.ending import end_quietly
 from triton_ext.ptx.parse import parse_ptx
+from triton_ext.ptx.sass import disassembled, registers
 from triton_ext.timeline.gpus import Gpu, gpu_of
 from triton_ext.timeline.timeline import Timeline
 
@@ -124,6 +124,7 @@ class EmulatedGpu:
         names: Sequence[str],
         block: tuple[int, int, int] | None = None,
         registers: int = 0,
+        cubin: bytes | None = None,
         ttgir: Path | None = None,
     ) -> None:
         """Run a kernel to its end.
@@ -131,6 +132,7 @@ class EmulatedGpu:
         Args:
             block: the threads of a block; None if the PTX says it.
             registers: of a thread; 0 if that is not known.
+            cubin: what ptxas made of it, if that is known; for its time.
             ttgir: what the PTX was made of, for the names of its buffers.
         """
         if self.peers is not None:
@@ -162,7 +164,8 @@ class EmulatedGpu:
             elif self.model is None:
                 execute(machine)
             else:
-                self.timelines.append(timed(machine, self.model, registers, self.values))
+                count, listing = (registers(cubin), _listing(cubin)) if cubin else (0, "")
+                self.timelines.append(timed(machine, self.model, count, listing, self.values))
         except EmulationError as error:
             error.message = named(error.message, launch.buffers, launch.buffers_start)
             raise
@@ -314,8 +317,8 @@ class _Flattened:
 
 
 @functools.lru_cache(maxsize=1024)
-def _cached(name: str, key: str) -> tuple[str, int, Path | None]:
-    """The PTX that Triton keeps beside the cubin, the registers of a thread, and the TTGIR's file.
+def _cached(name: str, key: str) -> tuple[str, bytes, Path | None]:
+    """The PTX that Triton keeps beside the cubin, the cubin, and the TTGIR's file.
 
     The key names what it was compiled from.
 
@@ -327,9 +330,18 @@ def _cached(name: str, key: str) -> tuple[str, int, Path | None]:
     group = manager.get_group(f"{name[:150]}.json") or {}
     kept = {Path(file).suffix: Path(path) for file, path in group.items()}
     if ".ptx" in kept:
-        registers = _registers(kept[".cubin"].read_bytes())
-        return kept[".ptx"].read_text(), registers, kept.get(".ttgir")
+        return kept[".ptx"].read_text(), kept[".cubin"].read_bytes(), kept.get(".ttgir")
     raise LaunchError(f"Triton's cache has no PTX of {name}; is its cache directory gone?")
+
+
+def _listing(cubin: bytes) -> str:
+    """What Triton's nvdisasm says of a binary; "" if it is not there."""
+    import triton
+
+    try:
+        return disassembled(cubin, triton.knobs.nvidia.nvdisasm.path)
+    except RuntimeError:
+        return ""
 
 
 class _Launcher:
@@ -339,7 +351,7 @@ class _Launcher:
         self._signature = [(str(name), kind) for name, kind in src.signature.items()]
         self._metadata = metadata
         self._maps = getattr(metadata, "tensordesc_meta", None)
-        self._ptx, self._registers, self._ttgir = _cached(str(src.name), metadata.hash)
+        self._ptx, self._cubin, self._ttgir = _cached(str(src.name), metadata.hash)
 
     def __call__(
         self,
@@ -381,7 +393,7 @@ class _Launcher:
             dynamic_smem_bytes=metadata.shared,
             memory=flat.memory,
             names=flat.names,
-            registers=self._registers,
+            cubin=self._cubin,
             ttgir=self._ttgir,
         )
         graph = captured()
@@ -398,20 +410,6 @@ class _Launcher:
         memory = np.zeros(size * blocks * self._metadata.num_ctas + align, np.uint8)
         start = -memory.__array_interface__["data"][0] % align
         return memory[start : len(memory) - align + start]
-
-
-_REGISTER_COUNT = re.compile(rb"\x04\x2f\x08\x00", re.DOTALL)
-
-
-def _registers(binary: bytes) -> int:
-    """The registers of a thread that ptxas gave it: the cubin's attribute EIATTR_REGCOUNT (a format
-    byte, 0x2f, its size of 8, the function's symbol, the number).
-    """
-    counts = [
-        int.from_bytes(binary[at + 8 : at + 12], "little")
-        for at in (match.start() for match in re.finditer(_REGISTER_COUNT, binary))
-    ]
-    return max(counts, default=0)
 
 
 class _Utilities:
@@ -436,7 +434,7 @@ class _Utilities:
         Without a module, nothing is unloaded when the kernel is collected, perhaps long after the
         driver has gone.
         """
-        return None, object(), _registers(binary), 0, MAX_THREADS
+        return None, object(), registers(binary), 0, MAX_THREADS
 
     def unload_module(self, module: object) -> None:
         """Nothing is held."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import re
 from collections import defaultdict, deque
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,21 +23,27 @@ from triton_ext.emulator.schedule.machine import Machine
 from triton_ext.emulator.schedule.observers import Observer, Observers, Wavefronts
 from triton_ext.emulator.schedule.parallel import independent
 from triton_ext.emulator.state import lanes as lane_sets
+from triton_ext.emulator.state.barriers import NamedBarrier
 from triton_ext.emulator.state.block import Cta, Launch
 from triton_ext.emulator.state.lanes import Lanes
 from triton_ext.emulator.state.storage import Register
 from triton_ext.hardware.architecture import WARP_THREADS, resident_clusters
 from triton_ext.hardware.banks import LINE_BYTES
 from triton_ext.hardware.tensor_memory import TMEM_COLUMNS, WARPGROUP_WARPS
+from triton_ext.ptx import sass
 from triton_ext.ptx.forms import TensorMemoryAccess, TensorMemoryCopy, WgmmaProduct, read
 from triton_ext.ptx.parse import Instruction, immediate
+from triton_ext.ptx.sass import Cost
 from triton_ext.timeline.gpus import Gpu
 from triton_ext.timeline.timeline import Timeline
 from triton_ext.timeline.trace import (
     ATOMIC,
     COMMIT,
     COPY,
+    FAR,
     GLOBAL,
+    NAMED,
+    NEAR,
     PRODUCT,
     RUN,
     SHARED,
@@ -60,6 +66,11 @@ L1_SECTORS = 4096
 SHUFFLE_LATENCY, SPECIAL_LATENCY = 24, 20
 """Cycles until the result can be read; 4 of other instructions. The first by microbenchmarks of an
 H200; the second is assumed: ptxas left nothing of the case that was to measure it."""
+PTX_ISSUED, PTX_CHAIN = 1.06, 1.5
+"""Instructions of the machine for one of PTX, and the time that dependent ones take, of that of
+their PTX: fitted, for kernels of which there is no binary (`triton_ext.ptx.sass`)."""
+ITEM_CYCLES = 2
+"""Of the instruction that an item stands for, which the replay counts."""
 _FREE = re.compile(
     r"mov\.|cvta|ld\.param|cvt\.u64\.u32|cvt\.s64\.s32|wgmma\.fence|bra\.uni|exit|ret"
 )
@@ -68,6 +79,8 @@ _SPECIAL = re.compile(r"ex2|lg2|sin|cos|rcp|rsqrt|sqrt|tanh|div\.(full|approx)")
 _HALF = re.compile(
     r"cvt|(mul|mad|shl|shr|shf|popc|bfe|bfi|mul24|mad24|min|max)\.\w*(\.\w+)*[usb]\d|prmt"
 )
+_ASKING = re.compile(r"(@\S+ )?ld\.\S*(acquire|relaxed|volatile)")
+"""Loads of what other blocks write."""
 _MEMORY = re.compile(r"(ld|st|atom|red|ldmatrix|stmatrix|cp|wgmma\.mma_async|wgmma\.wait|tcgen05)")
 _ELEMENT_BYTES = {"f16": 2, "bf16": 2, "tf32": 4}
 
@@ -77,7 +90,7 @@ class _Kind:
     """What is known of an instruction before it runs."""
 
     at: int
-    issued: int
+    issued: float
     half: int
     special: int
     latency: int = 4
@@ -87,12 +100,13 @@ class _Kind:
     product: tuple[int, int, bool] = (0, 0, False)
     group: int = 1
     columns: int = 0
+    cycles: float | None = None
 
 
 @dataclass
 class _Warp:
     items: list[Item] = field(default_factory=list)
-    run: list[int] = field(default_factory=lambda: [0, 0, 0, 0, 0])
+    run: list[float] = field(default_factory=lambda: [0, 0, 0, 0, 0])
     clock: int = 0
     ready: dict[Register, int] = field(default_factory=dict)
     loads: list[tuple[int, frozenset[Register]]] = field(default_factory=list)
@@ -130,10 +144,12 @@ class Recorder(Observer):
 
     Args:
         clusters: their numbers in the grid.
+        costs: what lines of the PTX became, if that is known.
     """
 
-    def __init__(self, clusters: Collection[int]) -> None:
+    def __init__(self, clusters: Collection[int], costs: Mapping[int, Cost]) -> None:
         self._wanted = frozenset(clusters)
+        self._costs = costs
         self._clusters: dict[int, _Cluster] = {}
         self._kinds: dict[int, _Kind] = {}
         self._lines: list[Line] = []
@@ -162,6 +178,8 @@ class Recorder(Observer):
         if kind is None:
             at = step.instruction
             kind = self._kinds[id(step)] = _kind_of(at, len(self._lines))
+            if self._costs:
+                _charge(kind, self._costs.get(at.line))
             self._numbers[at.line] = len(self._lines)
             self._lines.append(Line(str(at), str(at.source) if at.source else ""))
         return kind
@@ -180,8 +198,10 @@ class Recorder(Observer):
             warps = lane_sets.warps(lanes).tolist()
         if block.loading:
             self._use(block, step, warps)
-        if kind.issued or kind.latency == 0:
-            taken = self._chain(block.warps[warps[0]], step, kind)
+        if kind.issued or kind.cycles or kind.latency == 0:
+            taken = kind.cycles
+            if taken is None:
+                taken = self._chain(block.warps[warps[0]], step, kind) * PTX_CHAIN
             for number in warps:
                 run = block.warps[number].run
                 run[0] += kind.issued
@@ -197,7 +217,7 @@ class Recorder(Observer):
         """The cycles from the issue of the instruction before to that of this one, in a warp alone:
         it waits for what it reads, and for what has the same name."""
         ready, clock = warp.ready, warp.clock
-        begin = clock + kind.issued
+        begin = clock + (kind.issued > 0)
         for register in step.touched:
             begin = max(begin, ready.get(register, 0))
         for register in step.written:
@@ -329,8 +349,9 @@ class Recorder(Observer):
             cluster = self._clusters[cta.cluster.number]
             warps = lane_sets.warps(lanes).tolist()
             token = self._phase(cluster, cta, barrier, phase, len(warps))
+            how = NAMED if isinstance(barrier, NamedBarrier) else FAR if far else NEAR
             for number in warps:
-                self._add(block.warps[number], (SIGNAL, self._kind.at, token, far))
+                self._add(block.warps[number], (SIGNAL, self._kind.at, token, how))
 
     def awaits(self, cta: Cta, lanes: Lanes, barrier: Any, phase: int, at: Instruction) -> None:
         block = self._block(cta)
@@ -387,6 +408,8 @@ class Recorder(Observer):
             elif kind == "store":
                 self._add(warp, (GLOBAL, at, len(sectors), 0, memory, -1))
             else:
+                if _ASKING.match(self._lines[at].text):
+                    self._asks(cluster, warp, at, int(addresses[0]))
                 new = self._missed(block, sectors)
                 if kind == "copy":
                     token = cluster.token()
@@ -436,9 +459,11 @@ class Recorder(Observer):
             return
         cluster = self._clusters[cta.cluster.number]
         warp = block.warps[int(lane_sets.warps(lanes)[0])]
-        inside, rows, stride = size, 1, LINE_BYTES
+        inside, rows, absent, stride = size, 1, 0, LINE_BYTES
         if box is not None:
-            address, inside, rows = box.map.global_address, box.inside_bytes, len(box.box.outer)
+            address, rows = box.map.global_address, len(box.box.outer)
+            there, inside = box.inside
+            absent = rows - there
             stride = (*box.map.global_strides, LINE_BYTES)[0]
         memory = self._memory(cta, address, stride) if address >= 0 else -1
         if kind == "load":
@@ -450,7 +475,8 @@ class Recorder(Observer):
             )
             again = what in cluster.copied
             cluster.copied.add(what)
-            self._add(warp, (COPY, self._kind.at, inside, size, rows, memory, self._tokens, again))
+            item = (COPY, self._kind.at, inside, size, rows, memory, self._tokens, again, absent)
+            self._add(warp, item)
         else:
             read, written = cluster.token(), cluster.token()
             cluster.names[read] = cluster.names[written] = "TMA store"
@@ -484,7 +510,7 @@ class Recorder(Observer):
 
 def _flush(warp: _Warp) -> None:
     issued, half, special, chain, at = warp.run
-    if issued:
+    if issued or chain:
         warp.items.append((RUN, at, issued, half, special, chain))
         warp.run = [0, 0, 0, 0, at]
 
@@ -522,11 +548,11 @@ def _kind_of(at: Instruction, number: int) -> _Kind:
     if handle or _FREE.match(text):
         kind = _Kind(number, 0, 0, 0, 0 if not handle else -1, handle)
     elif _SPECIAL.match(text):
-        kind = _Kind(number, 1, 0, 1, SPECIAL_LATENCY)
+        kind = _Kind(number, PTX_ISSUED, 0, 1, SPECIAL_LATENCY)
     elif _MEMORY.match(text):
         kind = _Kind(number, 0, 0, 0, -1)
     else:
-        kind = _Kind(number, 1, int(bool(_HALF.match(text))), 0)
+        kind = _Kind(number, PTX_ISSUED, int(bool(_HALF.match(text))), 0)
         if text.startswith("shfl"):
             kind.latency = SHUFFLE_LATENCY
     if handle == "_product":
@@ -550,11 +576,25 @@ def _kind_of(at: Instruction, number: int) -> _Kind:
     return kind
 
 
-def timed(machine: Machine, gpu: Gpu, registers: int, values: bool) -> Timeline:
+def _charge(kind: _Kind, cost: Cost | None) -> None:
+    """What the instruction became, but for what the replay counts of an item."""
+    item = bool(kind.handle) or kind.latency < 0
+    if cost is None:
+        kind.issued, kind.cycles, kind.half, kind.special = 0, 0.0, 0, 0
+    else:
+        kind.issued = max(0, cost.issued - item)
+        kind.cycles = max(0.0, cost.cycles - item * ITEM_CYCLES)
+
+
+def timed(machine: Machine, gpu: Gpu, registers: int, listing: str, values: bool) -> Timeline:
     """Run a launch, and say what it would take on a GPU.
 
     Recorded are the clusters that `triton_ext.timeline.trace.sampled` names. Without values, only
     these run, if blocks of different clusters cannot see each other's work.
+
+    Args:
+        registers: of a thread; 0 if that is not known.
+        listing: the binary's, by `sass.disassembled`; "" if there is none.
 
     Raises:
         EmulationError: what the kernel does wrong.
@@ -563,7 +603,7 @@ def timed(machine: Machine, gpu: Gpu, registers: int, values: bool) -> Timeline:
     chosen = sampled(
         launch.clusters, resident_clusters(gpu.multiprocessors, math.prod(launch.cluster))
     )
-    recorder = Recorder(chosen)
+    recorder = Recorder(chosen, sass.costs(listing, machine.program.kernel))
     before, machine.values = machine.observer, values
     if not values:
         machine.program = without_values(machine.program)

@@ -334,11 +334,12 @@ class BoxCopy:
         return Part(origin, np.flatnonzero(good), first, last)
 
     @property
-    def inside_bytes(self) -> int:
-        """How many bytes of the box its tensor has."""
+    def inside(self) -> tuple[int, int]:
+        """How many rows of the box, and how many bytes of them, its tensor has."""
         part = self._part()
         rows = len(self.box.outer) if part.rows is None else len(part.rows)
-        return max(0, part.last - part.first) * rows
+        width = max(0, part.last - part.first)
+        return (rows, width * rows) if width else (0, 0)
 
     def _offsets(self, part: Part) -> Index:
         """Offsets from the origin to each of the rows that are inside, in bytes."""

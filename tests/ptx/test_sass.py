@@ -1,0 +1,106 @@
+"""What ptxas makes of PTX, by its line."""
+
+from __future__ import annotations
+
+import subprocess
+
+import pytest
+from triton import knobs
+
+from triton_ext.ptx import sass
+from triton_ext.ptx.parse import parse_ptx
+
+PTX = """.version 8.0
+.target sm_90a
+.address_size 64
+.visible .entry k(.param .u64 out, .param .u32 n, .param .u32 m)
+{{
+ .reg .b32 %r<9>;
+ .reg .b64 %rd<3>;
+ .reg .pred %p<2>;
+ ld.param.u64 %rd1, [out];
+ ld.param.u32 %r1, [n];
+ ld.param.u32 %r2, [m];
+ mov.u32 %r3, 0;
+AGAIN:
+ ld.volatile.global.u32 %r4, [%rd1];
+ mul.lo.u32 %r5, %r2, %r2;
+ {operation};
+ add.u32 %r3, %r3, %r6;
+ add.u32 %r1, %r1, -1;
+ setp.ne.u32 %p1, %r1, 0;
+ @%p1 bra AGAIN;
+ st.global.u32 [%rd1], %r3;
+ ret;
+}}
+"""
+
+
+def costs(operation, tmp_path):
+    """Of the instructions' opcodes; and the cubin."""
+    text, binary = PTX.format(operation=operation), tmp_path / "k.cubin"
+    (tmp_path / "k.ptx").write_text(text)
+    command = [knobs.nvidia.ptxas.path, "-lineinfo", "-arch=sm_90a", str(tmp_path / "k.ptx")]
+    subprocess.run([*command, "-o", str(binary)], check=True)
+    [kernel] = parse_ptx(text).kernels
+    found = sass.costs(sass.disassembled(binary.read_bytes(), knobs.nvidia.nvdisasm.path), kernel)
+    return {at.opcode: found.get(at.line) for at in kernel.instructions}, binary.read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("operation", "least", "most", "cycles"),
+    [
+        ("add.u32 %r6, %r4, %r5", 0, 1, 0),
+        ("div.u32 %r6, %r4, %r2", 8, 40, 20),
+        ("popc.b32 %r6, %r4", 1, 2, 1),
+    ],
+)
+def test_what_an_instruction_costs(operation, least, most, cycles, tmp_path):
+    found, cubin = costs(operation, tmp_path)
+    cost = found[operation.split()[0]] or sass.Cost(0, 0.0)
+    assert least <= cost.issued <= most  # though ptxas unrolls the loop
+    assert cost.cycles >= max(cycles, cost.issued)
+    assert found["ld.volatile.global.u32"].issued == 1
+    assert 8 <= sass.registers(cubin) <= 64
+
+
+def test_what_is_hoisted_out_of_a_loop_costs_nothing(tmp_path):
+    found, _ = costs("xor.b32 %r6, %r4, %r5", tmp_path)
+    assert not (found["mul.lo.u32"] or sass.Cost(0, 0.0)).issued
+    assert found["st.global.u32"].issued
+
+
+def test_without_a_listing_nothing_is_known():
+    [kernel] = parse_ptx(PTX.format(operation="add.u32 %r6, %r4, %r5")).kernels
+    assert sass.costs("", kernel) == {}
+    assert sass.disassembled(b"no cubin", knobs.nvidia.nvdisasm.path) == ""
+    assert sass.disassembled(b"", "/no/nvdisasm") == ""
+
+
+LISTED = (
+    '\t//## File ".nv_debug_ptx_txt", line {line}\n'
+    "        /*0000*/                   {opcode} R0 ;            /* 0x0000000000000000 */\n"
+    "                                                            /* 0x{control:016x} */\n"
+)
+
+
+def control(stall, written=7, read=7, awaited=0):
+    return (stall | written << 5 | read << 8 | awaited << 11) << 41
+
+
+@pytest.mark.parametrize(
+    ("opcode", "bits", "waited"),
+    [
+        ("SHFL.IDX", {"written": 2}, sass.ON_CHIP["SHFL"]),
+        ("STS", {"read": 2}, sass.READ),
+        ("LDG.E", {"written": 2}, 0),  # the record has a token for it
+    ],
+)
+def test_who_waits_at_a_scoreboard_takes_what_the_other_needs(opcode, bits, waited):
+    [kernel] = parse_ptx(PTX.format(operation="add.u32 %r6, %r4, %r5")).kernels
+    lines = [at.line for at in kernel.instructions[:2]]
+    listing = LISTED.format(line=lines[0], opcode=opcode, control=control(2, **bits))
+    listing += LISTED.format(line=lines[1], opcode="IADD3", control=control(4, awaited=1 << 2))
+    found = sass.costs(listing, kernel)
+    assert found[lines[0]] == sass.Cost(1, 2)
+    assert found[lines[1]] == sass.Cost(1, max(waited - 2, 0) + 4)

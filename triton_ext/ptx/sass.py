@@ -1,0 +1,167 @@
+"""What ptxas made of a kernel: instructions of the machine, for each line of its PTX.
+
+The format of the control bits is that of Jia et al., "Dissecting the NVIDIA Volta GPU architecture
+via microbenchmarking" (2018), section 2.1, which later GPUs keep. What ptxas hoists out of a loop
+counts for nothing; nothing is done about loops that it unrolls.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+import statistics
+import subprocess
+import tempfile
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from triton_ext.ptx.parse import Kernel
+
+ON_CHIP = {
+    r"SHFL": 24, r"MUFU|[IF]2[IF]|POPC|FLO|BREV": 20, r"S2U?R|R2UR|VOTE|REDUX|ELECT": 20,
+    r"SYNCS\.PHASECHK": 50,
+}  # fmt: skip
+"""Cycles until a result can be read that a scoreboard guards, of what has no token in a record. By
+microbenchmarks of an H200: the first, and the last (a ring's consumer, from the end of a product to
+the next tiles, 117 cycles); the others are assumed."""
+READ = 17
+"""Cycles until an instruction for memory has read its registers, so that they can be written:
+stores of shared memory by one warp of an H200, one in 22 cycles."""
+_SLOW = {re.compile(pattern): cycles for pattern, cycles in ON_CHIP.items()}
+_LISTED = re.compile(
+    r'nv_debug_ptx_txt", line (?P<line>\d+)$'
+    r"|^(?P<label>\.L\w+):"
+    r"|/\*[0-9a-f]{4,}\*/ +(?:@!?U?P\w+ +)?(?P<opcode>[A-Z][\w.]*)(?P<operands>[^;]*);"
+    r"\s+/\* 0x[0-9a-f]+ \*/\s+/\* 0x(?P<control>[0-9a-f]+) \*/",
+    re.MULTILINE,
+)
+_ONCE = re.compile(r"LD[GS]|ST[GS]|ATOM|RED|SHFL|MUFU|BAR|SYNCS|UTMA|[HIQDU]G?MMA|UTC")
+_TARGET = re.compile(r"`\((\.L\w+)\)")
+_REGISTER_COUNT = re.compile(rb"\x04\x2f\x08\x00", re.DOTALL)
+BARRIERS, NO_BARRIER = 6, 7
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What an instruction of PTX became.
+
+    Attributes:
+        issued: how many instructions of the machine.
+        cycles: that a warp takes for them, which runs alone and waits for no memory.
+    """
+
+    issued: float
+    cycles: float
+
+
+def registers(cubin: bytes) -> int:
+    """The registers of a thread that ptxas gave it: the cubin's attribute EIATTR_REGCOUNT (a format
+    byte, 0x2f, its size of 8, the function's symbol, the number).
+    """
+    counts = [
+        int.from_bytes(cubin[at + 8 : at + 12], "little")
+        for at in (match.start() for match in _REGISTER_COUNT.finditer(cubin))
+    ]
+    return max(counts, default=0)
+
+
+@functools.lru_cache(maxsize=256)
+def disassembled(cubin: bytes, nvdisasm: str) -> str:
+    """What nvdisasm (its path) says, with control bits and lines of PTX; "" if it fails."""
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        Path(file.name).write_bytes(cubin)
+        try:
+            command = [nvdisasm, "-gp", "-c", "-hex", file.name]
+            return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        except (OSError, subprocess.CalledProcessError):
+            return ""
+
+
+def costs(listing: str, kernel: Kernel) -> dict[int, Cost]:
+    """The cost of each line of a kernel's PTX of which instructions were made; none, if the listing
+    has none.
+
+    Of an instruction in a loop, what ptxas has hoisted out of it is left out; what it has unrolled
+    counts once.
+    """
+    made: defaultdict[int, list[tuple[str, int, float]]] = defaultdict(list)
+    for line, opcode, depth, cycles in _timed(listing):
+        made[line].append((opcode, depth, cycles))
+    loops = _loops(kernel)
+    members: defaultdict[tuple[int, ...], list[int]] = defaultdict(list)
+    for line in made:
+        members[loops.get(line, ())].append(line)
+    found = {}
+    for around, lines in members.items():
+        depth = min(len(around), max(each[1] for line in lines for each in made[line]))
+        kept = {line: [each for each in made[line] if each[1] >= depth] for line in lines}
+        kept = {line: many for line, many in kept.items() if many}
+        copies = _copies(kept.values()) if around else 1
+        for line, many in kept.items():
+            found[line] = Cost(len(many) / copies, sum(each[2] for each in many) / copies)
+    return found
+
+
+def _copies(lines: Iterable[Sequence[tuple[str, int, float]]]) -> int:
+    """How often a loop's body is there, by what a line of PTX has once."""
+    counts = [Counter(each[0] for each in made if _ONCE.match(each[0])) for made in lines]
+    return statistics.median_low([max(count.values()) for count in counts if count] or [1])
+
+
+def _loops(kernel: Kernel) -> dict[int, tuple[int, ...]]:
+    """For each line that is in loops, where these begin: spans of branches backwards."""
+    spans: dict[int, int] = {}
+    for index, at in enumerate(kernel.instructions):
+        target = kernel.target(at.operands[0], at.scope) if at.opcode.startswith("bra") else None
+        if target is not None and target <= index:
+            spans[target] = index
+    return {
+        at.line: tuple(first for first, last in spans.items() if first <= index <= last)
+        for index, at in enumerate(kernel.instructions)
+    }
+
+
+def _around(index: int, loops: Sequence[tuple[int, int]]) -> int:
+    return len({first for first, last in loops if first <= index <= last})
+
+
+def _timed(listing: str) -> Iterator[tuple[int, str, int, float]]:
+    """For each instruction: the line of PTX, the opcode, in how many loops it is, and the cycles
+    from the issue of the one before to its own end, without what it waits for others to bring."""
+    line, labels = 0, {}
+    every: list[tuple[int, str, str, int]] = []
+    for match in _LISTED.finditer(listing):
+        if match["line"]:
+            line = int(match["line"])
+        elif match["label"]:
+            labels[match["label"]] = len(every)
+        elif match["opcode"] != "NOP":
+            control = int(match["control"], 16) >> 41
+            every.append((line, match["opcode"], match["operands"], control))
+    loops = _backwards(every, labels)
+    clock, ready = 0.0, [0.0] * 8
+    for index, (line, opcode, _, control) in enumerate(every):
+        stall, written, read = control & 15, control >> 5 & 7, control >> 8 & 7
+        awaited = [ready[n] for n in range(BARRIERS) if control >> 11 >> n & 1]
+        begin = max(clock, *awaited) if awaited else clock
+        if written != NO_BARRIER:
+            latency = next((c for pattern, c in _SLOW.items() if pattern.match(opcode)), 0)
+            ready[written] = max(ready[written], begin + latency)
+        ready[read] = max(ready[read], begin + READ)
+        end = begin + max(stall, 1)
+        yield line, opcode, _around(index, loops), end - clock
+        clock = end
+
+
+def _backwards(
+    every: Sequence[tuple[int, str, str, int]], labels: Mapping[str, int]
+) -> list[tuple[int, int]]:
+    found = []
+    for index, (_, opcode, operands, _) in enumerate(every):
+        target = _TARGET.search(operands) if opcode.startswith("BRA") else None
+        first = labels.get(target[1], index + 1) if target else index + 1
+        if first <= index:
+            found.append((first, index))
+    return found
