@@ -123,7 +123,6 @@ class EmulatedGpu:
         memory: GlobalMemory,
         names: Sequence[str],
         block: tuple[int, int, int] | None = None,
-        registers: int = 0,
         cubin: bytes | None = None,
         ttgir: Path | None = None,
     ) -> None:
@@ -131,7 +130,6 @@ class EmulatedGpu:
 
         Args:
             block: the threads of a block; None if the PTX says it.
-            registers: of a thread; 0 if that is not known.
             cubin: what ptxas made of it, if that is known; for its time.
             ttgir: what the PTX was made of, for the names of its buffers.
         """
