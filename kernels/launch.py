@@ -234,8 +234,11 @@ def kernel_for(config: MatmulConfig) -> Any:
             raise LayoutError("cluster_columns", config.cluster_columns, "needs Triton 3.9")
         if config.units > 1:
             wide = "block_m" if config.swap else "block_n"
-            raise LayoutError(wide, config.columns, "must be a power of two, or have a side: any other"
-                              " width needs Triton 3.9")  # fmt: skip
+            raise LayoutError(
+                wide,
+                config.columns,
+                "must be a power of two, or have a side: any other width needs Triton 3.9",
+            )
     if config.consumers:
         return {90: matmul_warp_specialized, 100: matmul_warp_specialized_sm100}[config.arch]
     return {90: matmul_sm90, 100: matmul_sm100}[config.arch]
