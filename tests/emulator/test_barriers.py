@@ -413,6 +413,16 @@ def test_copies_that_nobody_waited_for(body, schedule):
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
+def test_a_copy_into_a_buffer_that_an_earlier_one_may_still_write(schedule):
+    again = " cp.async.cg.shared.global [%r11], [%rd2+2048], 16;\n cp.async.wait_all;\n"
+    read = " ld.shared.b32 %r20, [%r11];"
+    data, out = copy(" cp.async.wait_group 1;\n" + again + read, schedule)
+    np.testing.assert_array_equal(out[:128], data[512::4])
+    with pytest.raises(SynchronizationFault, match="written by the asynchronous copies"):
+        copy(" cp.async.wait_group 2;\n" + again + read, schedule)
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
 def test_copies_of_other_warps_after_a_barrier(schedule):
     data, out = copy(
         " cp.async.wait_all;\n bar.sync 0;\n xor.b32 %r12, %r11, 1024;\n"

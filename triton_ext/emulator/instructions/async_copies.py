@@ -102,7 +102,10 @@ def copy(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
             by_lane = cta.copy_agents(cta.agents_of_lanes(lanes))
             by = global_order.copies(cta, by_lane, event, line)
             values = _source(cta, sources, lengths, width, by)
-            cta.shared.store(targets, values, by_lane, event)
+            # Of one warp's copies, too, the later one comes after those alone that it waited for.
+            issuers = np.searchsorted(agents, cta.agents_of_lanes(lanes))
+            seen = np.stack([each.seen for each in then.values()])[issuers]
+            cta.shared.store(targets, values, by_lane, event, seen=seen)
             copies.done += 1
             copies.events.append(event)
 

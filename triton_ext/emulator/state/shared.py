@@ -246,16 +246,22 @@ class SharedMemory:
         agents: Agents,
         event: int,
         threads: Agents | None = None,
+        seen: Numbers | None = None,
     ) -> None:
         """Write (n, width) bytes through the generic proxy, as `event` of the lanes' agents.
 
         Args:
             threads: of this block, if they are.
+            seen: (n, agents): which writes of each agent come before; by default, what the lanes'
+                agents have seen, their own included.
         """
         width = values.shape[1]
         self._check(offsets, width)
         written = self.written.get(offsets, width)
-        late = self._late(written, agents)
+        if seen is None:
+            late = self._late(written, agents)
+        else:
+            late = written >> EVENT > np.take_along_axis(seen, written & AGENT, axis=1)
         if np.count_nonzero(late):
             late = late & (self._bytes(offsets, width) != values)  # the same value does no harm
             if late.any():
