@@ -420,6 +420,8 @@ def test_a_copy_into_a_buffer_that_an_earlier_one_may_still_write(schedule):
     np.testing.assert_array_equal(out[:128], data[512::4])
     with pytest.raises(SynchronizationFault, match="written by the asynchronous copies"):
         copy(" cp.async.wait_group 2;\n" + again + read, schedule)
+    with pytest.raises(SynchronizationFault, match="written by the asynchronous copies"):
+        copy(again.replace("+2048", "") + read, schedule)  # the same values
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)

