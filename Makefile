@@ -97,6 +97,7 @@ oracle: setup
 	$(BIN)/python tests/support/sync_faults.py --each 2
 	$(BIN)/python tests/support/upstream_suites.py --suite tl $(UPSTREAM_ARGS)
 	$(BIN)/python tests/support/upstream_suites.py --suite kernels --sample 60 $(UPSTREAM_ARGS)
+	$(BIN)/python tests/support/upstream_suites.py --suite consan --sample 0 $(UPSTREAM_ARGS)
 	$(BIN)/python tests/support/cute_examples.py
 	$(BIN)/python tests/support/upstream_suites.py --suite gluon --path .tritons/3.8.0 $(UPSTREAM_ARGS)
 

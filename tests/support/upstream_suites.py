@@ -65,6 +65,12 @@ SETTLED = {
     "while another one reads its shared memory; 3.9 has a barrier of the cluster at the end",
     r"test_mxfp4_rounding_cases": "half of a store is undefined, and left out; all of it is loaded "
     "again, and the half is dropped by a mask",
+    r"test_tma_wait_does_not_publish_overwritten_row|test_clc_double": "nothing orders two "
+    "asynchronous copies into one buffer; ConSan takes the later one for the last",
+    r"test_tcgen5_mma_multibar\[.*-1-0\]": "it frees tensor memory to which a product still adds; "
+    "ConSan lets it",
+    r"test_tma_tcgen05_mma_missing_multicast": "Triton 3.9 compiles the cluster's first barrier into "
+    "the loop, and each turn waits there",
     r"test_flash_attn_fwd_layout": "the compiler's prologue of a loop without iterations loads an "
     "accumulator that no product has written, and drops it",
 }
@@ -112,7 +118,7 @@ class _Runner:
                 mark for mark in each.own_markers if "fbtriton" not in mark.kwargs.get("reason", "")
             ]
         if self.job["suite"] == "consan":  # the others are of ConSan itself
-            items[:] = [each for each in items if "run_wrapper" in each.fixturenames]  # type: ignore
+            items[:] = [each for each in items if "run_wrapper" in each.fixturenames]
         self.out.seek(0)
         done = {json.loads(line).get("test") for line in self.out}
         count = self.job["sample"] or len(items)
@@ -186,7 +192,7 @@ class Verdict:
         asked = self.asked
 
         class Report(str):
-            def __contains__(self, text: str) -> bool:  # type: ignore[override]
+            def __contains__(self, text: str) -> bool:
                 asked.append(text)
                 return True
 
@@ -240,14 +246,14 @@ def judge_here() -> None:
         first = int(at[0]) & OFFSET_MASK
         cta.shared.data[first : first + 4] = values[0]
 
-    tcgen05_allocation.store_bytes = store_address  # type: ignore[attr-defined]
+    tcgen05_allocation.store_bytes = store_address
     for memory in (SharedMemory, TensorMemory):
 
         def written(self: Any, *arguments: Any, begin: Any = memory.__init__) -> None:
             begin(self, *arguments)
             self.written = Stamps(len(self.written.whole))
 
-        memory.__init__ = written  # type: ignore[misc]
+        memory.__init__ = written
 
 
 class _TimeOut(BaseException):
