@@ -69,8 +69,8 @@ SETTLED = {
     "asynchronous copies into one buffer; ConSan takes the later one for the last",
     r"test_tcgen5_mma_multibar\[.*-1-0\]": "it frees tensor memory to which a product still adds; "
     "ConSan lets it",
-    r"test_tma_tcgen05_mma_missing_multicast": "Triton 3.9 compiles the cluster's first barrier into "
-    "the loop, and each turn waits there",
+    r"test_tma_tcgen05_mma_missing_multicast": "Triton 3.9 compiles the cluster's first barrier "
+    "into the loop, and each turn waits there",
     r"test_flash_attn_fwd_layout": "the compiler's prologue of a loop without iterations loads an "
     "accumulator that no product has written, and drops it",
 }
