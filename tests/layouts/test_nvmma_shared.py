@@ -84,12 +84,13 @@ def sweep(share=1, every=1):
 
 @pytest.mark.parametrize("site", triton_sites())
 def test_equal_to_tritons_own_conversion(site):
-    """At least 3,000 legal cases, 40,000 by `make oracle`; where the release is wrong, it is wrong
-    as the table says. One in seven: 7 divides no number of encodings of a rank, so that all of them
-    meet many shapes.
+    """At least 20,000 legal cases, 40,000 by `make oracle`; where the release is wrong, it is wrong
+    as the table says. Of a release that is not installed one in seven, but by `make oracle`: 7
+    divides no number of encodings of a rank, so that all of them meet many shapes.
     """
-    cases = list(sweep(3 if ALL else 11, 1 if ALL else 7))
-    assert len(cases) >= (40_000 if ALL else 3_000)
+    least = 40_000 if ALL else 3_000 if site else 20_000
+    cases = list(sweep(3 if ALL else 11, 7 if site and not ALL else 1))
+    assert len(cases) >= least
     oracle = TritonOracle(site)
     major, minor = map(int, oracle.version.split(".")[:2])
     seen = Counter()
@@ -105,7 +106,7 @@ def test_equal_to_tritons_own_conversion(site):
         seen[fault.title if fault else "equal"] += 1
     faults = {fault.title for fault in KNOWN_FAULTS if (major, minor) in fault.versions}
     assert set(seen) == {"equal", *faults}
-    assert seen["equal"] > (40_000 if ALL else 2_500)
+    assert seen["equal"] > 0.8 * least
 
 
 @pytest.mark.parametrize("fault", KNOWN_FAULTS, ids=lambda fault: fault.title)
