@@ -36,6 +36,8 @@ Constants: TypeAlias = "cost_model.Constants | cost_model_sm100.Constants"
 SHARPNESS = 30.0
 """How fast the probability falls: by 1/e where a time is longer by 1/30."""
 ERROR_WEIGHT = 2.0
+LEARNING_RATE = 0.12
+"""Of gradient boosting: the part of each tree that counts."""
 STEPS = (1.2, 1.05)
 """By which factors a constant is changed, one after the other."""
 MULTIPROCESSORS = {90: 132, 100: 148}
@@ -171,11 +173,11 @@ def learn(timed: Sequence[Timed], trees: int = 120, depth: int = 4) -> Trees:
             rows.append(cost_model.features(config, *each.sizes, MULTIPROCESSORS[90]))
             logs.append(math.log(seconds) - rows[-1][0])
     model = GradientBoostingRegressor(
-        n_estimators=trees, max_depth=depth, learning_rate=0.12, subsample=0.6,
+        n_estimators=trees, max_depth=depth, learning_rate=LEARNING_RATE, subsample=0.6,
         min_samples_leaf=10, max_features=0.4, random_state=0,
     ).fit(rows, logs, weights)  # fmt: skip
     start = float(model.init_.constant_[0, 0]) / trees
-    return from_boosting([each.tree_ for (each,) in model.estimators_], depth, 0.12, start)
+    return from_boosting([each.tree_ for (each,) in model.estimators_], depth, LEARNING_RATE, start)
 
 
 def from_boosting(grown: Sequence[Any], depth: int, rate: float, start: float) -> Trees:
@@ -217,14 +219,17 @@ def corrected_costs(timed: Sequence[Timed], trees: Trees) -> list[float]:
     return found
 
 
-def report(title: str, timed: Sequence[Timed], found: Sequence[float], off: float) -> None:
+def report(
+    title: str, timed: Sequence[Timed], found: Sequence[float], off: float | None = None
+) -> None:
     ratios = [
         each.torch / (min(each.seconds) * cost) for each, cost in zip(timed, found, strict=True)
     ]
     print(
         f"{title}: choice {statistics.fmean(found) - 1:.1%} slower than the best in the mean,"
-        f" {max(found) - 1:.0%} at most; off by {off:.1%} in the median;"
-        f" {geometric_mean(ratios):.3f} of cuBLAS, lowest {min(ratios):.3f}"
+        f" {max(found) - 1:.0%} at most;"
+        + ("" if off is None else f" off by {off:.1%} in the median;")
+        + f" {geometric_mean(ratios):.3f} of cuBLAS, lowest {min(ratios):.3f}"
     )
 
 
@@ -246,7 +251,7 @@ def main() -> None:
             held += part
             held_costs += corrected_costs(part, trees)
         if held:
-            report("with a correction, cross-validated", held, held_costs, math.nan)
+            report("with a correction, cross-validated", held, held_costs)
         arguments.correction.write_text(json.dumps(learn(timed).to_json()) + "\n")
         return
     constants = fit(timed, start)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any, Literal
 
@@ -34,6 +35,7 @@ from triton_ext.ops.plans import find
 from triton_ext.ops.products import product
 from triton_ext.ops.shapes import broadcast_product
 from triton_ext.ops.types import SCALE_LENGTHS, bias_type, output_type, unsupported
+from triton_ext.startup import when_imported
 
 Activation = Literal["relu", "gelu", "gelu_tanh", "silu"]
 Fallback = Literal["torch"]
@@ -277,9 +279,10 @@ def _has_kernels(
     return unsupported(a, b, out, gpu.arch, scales) is None
 
 
-# What torch.compiler.assume_constant_result sets; that function imports the whole compiler, which
-# takes as long as torch itself.
-_has_kernels._dynamo_marked_constant = True  # type: ignore[attr-defined]
+# Only once a program imports torch's compiler, which takes as long to import as torch itself.
+when_imported(
+    "torch._dynamo", functools.partial(torch.compiler.assume_constant_result, _has_kernels)
+)
 
 
 def linear(
