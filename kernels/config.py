@@ -18,7 +18,7 @@ from triton_ext.hardware.architecture import SHARED_MEMORY_PER_BLOCK
 from triton_ext.hardware.instruction_descriptor import legal_n
 from triton_ext.hardware.tensor_memory import TMEM_COLUMNS
 from triton_ext.layouts.encodings import NVMMAShared, SharedLinear
-from triton_ext.layouts.nvmma_shared import nvmma_shared_to_linear_layout
+from triton_ext.layouts.nvmma_shared import ATOM_ROWS, nvmma_shared_to_linear_layout
 
 Major = Literal["K", "MN"]
 ELEMENT_TYPES = ("fp16", "bf16")
@@ -204,6 +204,9 @@ class MatmulConfig:
         cluster: 1, 2 or 4 thread blocks that share the tile of the right operand (TMA multicast).
         cluster_columns: on sm_90, 1 or 2: how many times these blocks are side by side in a
             cluster, to share the tiles of the left operand, too. Not with a side. Needs Triton 3.9.
+        dealt: on sm_90, where blocks share tiles: each of them copies some boxes of a shared tile
+            to all, where else the first one copies all. Needs Triton 3.9. Emulated, not yet
+            measured on a GPU: no candidate has it (docs/performance.md).
         k_blocks: on sm_90, where no cluster shares tiles: 1, 2 or 4 thread blocks that divide K
             among them, and add up their sums through distributed shared memory (`exchange`). For
             few tiles and a long K. Needs Triton 3.9.
@@ -284,6 +287,7 @@ class MatmulConfig:
     k_blocks: int = 1
     collective: str | None = None
     loaded_rows: int = 0
+    dealt: bool = False
 
     def __post_init__(self) -> None:
         for name, values in self._legal_values().items():
@@ -385,6 +389,7 @@ class MatmulConfig:
             "swap": boolean,
             "cluster": (1, 2, 4),
             "cluster_columns": (1, 2) if self._may_be_wide else (1,),
+            "dealt": boolean if on_hopper and self.cluster > 1 else (False,),
             "pair": (False,) if on_hopper or self.cluster == 1 else boolean,
             # The parts of a cluster's tiles would need a counter that both of its blocks see.
             "max_splits": range(1, 33) if alone and not self.asked else (1,),
@@ -431,6 +436,8 @@ class MatmulConfig:
             words.append(f"clusters of {self.cluster}x{self.cluster_columns}")
         elif self.cluster > 1:
             words.append(f"clusters of {self.cluster}")
+        if self.dealt:
+            words.append("copies dealt out")
         if self.k_blocks > 1:
             words.append(f"K among {self.k_blocks}")
         if self.max_splits > 1:
@@ -590,6 +597,8 @@ class MatmulConfig:
             (self.cluster * self.k_blocks * rows, depth), dim, bits, swizzle, self._row_bases,
             self.batched,
         )  # fmt: skip
+        if self.dealt and self.cluster_columns > 1:
+            return self._dealt(tile, (rows, depth), dim, self.shares, self.cluster_columns)
         return self._along_k(tile, (rows, depth), 1, dim)
 
     def _right(self, k_major: bool, swizzle: int | None) -> TileLayouts:
@@ -607,7 +616,32 @@ class MatmulConfig:
         dim = 0 if k_major else 1
         all_blocks = (shape[0], self.cluster_columns * shape[1])
         tile = tile_layouts(all_blocks, dim, bits, swizzle, bases, self.batched)
+        if self.dealt:
+            units = self.units * self._right_panels if shape == self.right_unit else 1
+            return self._dealt(tile, shape[::-1], 1 - dim, units, self.cluster)
         return self._along_k(tile, shape, 0, dim)
+
+    def _dealt(
+        self, tile: TileLayouts, shape: tuple[int, int], dim: int, parts: int, among: int
+    ) -> TileLayouts:
+        """A tile whose boxes are dealt out among the blocks that share it, at least one each if it
+        has so many rows.
+
+        Args:
+            tile: as the tensor cores see it.
+            shape: (rows or columns, along K) of what one block has of it, or of one of its units.
+            dim: which of these is contiguous in memory.
+            parts: of how many such what one block has is made.
+        """
+        width = tile.encoding.swizzle_byte_width
+        wide = width // self.element_bytes
+        boxes = parts * shape[dim] // wide
+        rows = max(shape[1 - dim] // max(1, among // boxes), ATOM_ROWS)
+        lead = (1,) if self.batched else ()
+        shape = (*lead, rows, wide)
+        everywhere = ((0,) * len(shape),) * (self.blocks.bit_length() - 1)
+        encoding = replace(tile.tma_encoding, cga_layout=everywhere)
+        return replace(tile, tma_shape=shape, tma_encoding=encoding)
 
     def _along_k(
         self, tile: TileLayouts, shape: tuple[int, int], k_dim: int, dim: int

@@ -232,6 +232,8 @@ def kernel_for(config: MatmulConfig) -> Any:
             raise LayoutError("loaded_rows", config.loaded_rows, "needs Triton 3.9")
         if config.cluster_columns > 1:
             raise LayoutError("cluster_columns", config.cluster_columns, "needs Triton 3.9")
+        if config.dealt:
+            raise LayoutError("dealt", config.dealt, "needs Triton 3.9")
         if config.units > 1:
             wide = "block_m" if config.swap else "block_n"
             raise LayoutError(
@@ -286,6 +288,7 @@ def kernel_constants(config: MatmulConfig, *, generated_layouts: bool = True) ->
             "LEFT_K": config.left_unit[1],
             "RIGHT_UNIT": (config.right_unit[0], config.cluster_columns * config.right_unit[1]),
             "CLUSTER_COLUMNS": config.cluster_columns,
+            "DEALT": config.dealt,
             "PRODUCT": product_of(config) if config.in_units else None,
         }
         exchange, exchanged = config.exchange_layout, config.exchanged_layouts

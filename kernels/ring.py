@@ -7,7 +7,8 @@ time that it completes, so whoever waits keeps a `Slot`: the buffer and the phas
 The blocks of a cluster may share the tile of B: one of them copies it to all (*multicast*), once
 the consumers of all have read what was there before. Hopper's consumers tell so by a third barrier,
 `column_free`; on Blackwell, the tensor cores' own arrivals reach `free` of every block. Those side
-by side share the tile of A in the same way (`row_free`).
+by side share the tile of A in the same way (`row_free`). Or the copies are dealt out among those
+that share a tile (`multicast`); then `free` counts the consumers of all of them.
 
 "A" is the left operand and "B" the right one, also where the caller has swapped them. A tile of B
 need not be as wide as a power of two: it may be several *units* side by side, or its last columns
@@ -25,8 +26,9 @@ from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma
 
 from triton_ext.compat import TRITON_VERSION, aggregate
 from triton_ext.kernels.block_scales import BlockScales
-from triton_ext.kernels.clusters import column_barrier, own_column, row_barrier
+from triton_ext.kernels.clusters import block_of_cluster, column_barrier, own_column, row_barrier
 from triton_ext.kernels.matrices import load_tile
+from triton_ext.kernels.multicast import copiers, copy_boxes, release
 from triton_ext.kernels.peers import Peers
 
 ENDS_TOGETHER = gl.constexpr(TRITON_VERSION >= (3, 9))
@@ -142,6 +144,7 @@ class Ring:
         LOADED_UNITS: how many of them are copied; the others stay zero.
         UNITS: how many units side by side a tile of B is.
         CLUSTER_COLUMNS: how many columns of blocks a cluster has; each has its units.
+        DEALT: whether the copies of shared tiles are dealt out among the blocks that share them.
         NARROW: whether there is a narrow tile of B; else `narrow_tiles` is not used.
         PRODUCT: the `wgmma.Product` with which tiles are multiplied, or None.
         scales: those of the tiles, which come with them; None if they are not block-scaled.
@@ -161,6 +164,7 @@ class Ring:
     LOADED_UNITS: gl.constexpr
     UNITS: gl.constexpr
     CLUSTER_COLUMNS: gl.constexpr
+    DEALT: gl.constexpr
     NARROW: gl.constexpr
     PRODUCT: gl.constexpr
     scales: BlockScales | gl.constexpr
@@ -188,38 +192,64 @@ class Ring:
         LEFT_PANELS: gl.constexpr = self.BLOCK_K // self.a_tiles.shape[2]
         PANELS: gl.constexpr = self.BLOCK_K // self.b_tiles.shape[1]
         SHARED: gl.constexpr = operands.K_BLOCKS == 1
+        COLUMNS: gl.constexpr = self.CLUSTER_COLUMNS
+        BELOW: gl.constexpr = gl.num_ctas() // COLUMNS
+        OWN_M: gl.constexpr = UNIT_M // BELOW
+        OWN_N: gl.constexpr = UNIT_N // COLUMNS * self.UNITS
+        LEFT_DEALT: gl.constexpr = self.DEALT and COLUMNS > 1
+        ROW_BYTES: gl.constexpr = self.BLOCK_K * self.a_tiles.dtype.primitive_bitwidth // 8
         scales = self.scales
-        narrow_bytes: gl.constexpr = operands.narrow.nbytes_per_cta if self.NARROW else 0
         scale_bytes: gl.constexpr = (
             0 if scales is None else scales.a_desc.nbytes_per_cta + scales.b_desc.nbytes_per_cta
         )
-        operand_bytes: gl.constexpr = (
-            self.SHARES * LEFT_PANELS * self.LOADED_UNITS * operands.a.nbytes_per_cta
-            + PANELS * self.UNITS * operands.b.nbytes_per_cta
-        )
+        if LEFT_DEALT:
+            left_bytes: gl.constexpr = OWN_M * ROW_BYTES
+        else:
+            left_bytes: gl.constexpr = LEFT_PANELS * self.LOADED_UNITS * operands.a.nbytes_per_cta
+        if self.DEALT:
+            right_bytes: gl.constexpr = OWN_N * ROW_BYTES
+            narrow_bytes: gl.constexpr = self.narrow_tiles.shape[2] * ROW_BYTES * self.NARROW
+        else:
+            right_bytes: gl.constexpr = PANELS * self.UNITS * operands.b.nbytes_per_cta
+            narrow_bytes: gl.constexpr = operands.narrow.nbytes_per_cta if self.NARROW else 0
+        operand_bytes: gl.constexpr = self.SHARES * left_bytes + right_bytes
         off_k = k * (self.BLOCK_K * operands.K_BLOCKS)
         barrier = self.ready.index(slot.index)
         self.wait_free(slot)
         mbarrier.expect(barrier, operand_bytes + narrow_bytes + scale_bytes)
-        for part in gl.static_range(self.SHARES):
-            for panel in gl.static_range(LEFT_PANELS):
-                for i in gl.static_range(self.LOADED_UNITS):
-                    operands.load_left(
-                        work, work.off_m + (part * self.LEFT_UNITS + i) * UNIT_M,
-                        off_k + panel * self.a_tiles.shape[2], barrier,
-                        self.left_unit(slot, (part * LEFT_PANELS + panel) * self.LEFT_UNITS + i),
-                    )  # fmt: skip
-        TILE_N: gl.constexpr = UNIT_N * self.UNITS
-        off_n = own_column(work.off_n, TILE_N, UNIT_N, self.CLUSTER_COLUMNS)
-        for i in gl.static_range(PANELS * self.UNITS):
-            load_tile(operands.b, work.matrix,
-                      off_n + i % self.UNITS * (UNIT_N // self.CLUSTER_COLUMNS),
-                      off_k + i // self.UNITS * self.b_tiles.shape[1], barrier,
-                      self.right_unit(slot, i), operands.B_K_MAJOR, SHARED=SHARED)  # fmt: skip
-        if self.NARROW:
-            load_tile(operands.narrow, work.matrix, work.off_n + UNIT_N, off_k,
-                      barrier, self.narrow_tiles.index(slot.index),
-                      operands.B_K_MAJOR, SHARED=SHARED)  # fmt: skip
+        if LEFT_DEALT:
+            copy_boxes(operands.a, 0, self.left_unit(slot, 0), OWN_M, self.BLOCK_K, barrier,
+                       work.matrix, work.off_m + block_of_cluster() % BELOW * OWN_M, off_k,
+                       operands.A_K_MAJOR, COLUMNS, False, self.SHARES, UNIT_M)  # fmt: skip
+        else:
+            for part in gl.static_range(self.SHARES):
+                for panel in gl.static_range(LEFT_PANELS):
+                    for i in gl.static_range(self.LOADED_UNITS):
+                        operands.load_left(
+                            work, work.off_m + (part * self.LEFT_UNITS + i) * UNIT_M,
+                            off_k + panel * self.a_tiles.shape[2], barrier,
+                            self.left_unit(
+                                slot, (part * LEFT_PANELS + panel) * self.LEFT_UNITS + i
+                            ),
+                        )  # fmt: skip
+        if self.DEALT:
+            off_n = work.off_n + block_of_cluster() // BELOW * OWN_N
+            copy_boxes(operands.b, 1, self.right_unit(slot, 0), OWN_N, self.BLOCK_K, barrier,
+                       work.matrix, off_n, off_k, operands.B_K_MAJOR, COLUMNS, True)  # fmt: skip
+            if self.NARROW:
+                copy_boxes(operands.narrow, 3, self.narrow_tiles.index(slot.index),
+                           self.narrow_tiles.shape[2], self.BLOCK_K, barrier, work.matrix,
+                           off_n + UNIT_N, off_k, operands.B_K_MAJOR, COLUMNS, True)  # fmt: skip
+        else:
+            off_n = own_column(work.off_n, UNIT_N * self.UNITS, UNIT_N, COLUMNS)
+            for i in gl.static_range(PANELS * self.UNITS):
+                load_tile(operands.b, work.matrix, off_n + i % self.UNITS * (UNIT_N // COLUMNS),
+                          off_k + i // self.UNITS * self.b_tiles.shape[1], barrier,
+                          self.right_unit(slot, i), operands.B_K_MAJOR, SHARED=SHARED)  # fmt: skip
+            if self.NARROW:
+                load_tile(operands.narrow, work.matrix, work.off_n + UNIT_N, off_k,
+                          barrier, self.narrow_tiles.index(slot.index),
+                          operands.B_K_MAJOR, SHARED=SHARED)  # fmt: skip
         if scales is not None:
             scales.fill(slot.index, work, k, barrier)
 
@@ -251,7 +281,10 @@ class Ring:
     @gluon.jit
     def release(self, index, pred):
         """A consumer has read a buffer: tell the producers whose copies wait for it."""
-        mbarrier.arrive(self.free.index(index), count=1, pred=pred)
+        if self.DEALT:
+            release(self.free.index(index), pred, self.CLUSTER_COLUMNS)
+        else:
+            mbarrier.arrive(self.free.index(index), count=1, pred=pred)
         if self.column_free is not None:
             mbarrier.arrive(self.column_free.index(index), count=1, pred=pred)
         if self.row_free is not None:
@@ -259,21 +292,23 @@ class Ring:
 
     @gluon.jit
     def invalidate(self):
-        """End the use of this block's own barriers."""
+        """End the use of the barriers at which no other block may still arrive."""
         for each in gl.static_range(self.STAGES):
             mbarrier.invalidate(self.ready.index(each))
-            mbarrier.invalidate(self.free.index(each))
+            if not self.DEALT:
+                mbarrier.invalidate(self.free.index(each))
 
 
 @gluon.jit
 def ring_of(a_tiles, b_tiles, narrow_tiles, STAGES: gl.constexpr, SHARES: gl.constexpr,
             BLOCK_K: gl.constexpr, LEFT_UNITS: gl.constexpr, LOADED_UNITS: gl.constexpr,
             UNITS: gl.constexpr, CLUSTER_COLUMNS: gl.constexpr, NARROW: gl.constexpr,
-            SHARED: gl.constexpr, PRODUCT: gl.constexpr):  # fmt: skip
+            SHARED: gl.constexpr, DEALT: gl.constexpr,
+            PRODUCT: gl.constexpr):  # fmt: skip
     """A ring of these buffers, with its barriers; see `Ring`.
 
     Args:
-        SHARED: the blocks of the cluster share the tiles of B.
+        SHARED: the blocks of the cluster share the tiles of B, which the first one copies.
     """
     ready = mbarrier.allocate_mbarrier(batch=STAGES)
     free = mbarrier.allocate_mbarrier(batch=STAGES)
@@ -283,21 +318,22 @@ def ring_of(a_tiles, b_tiles, narrow_tiles, STAGES: gl.constexpr, SHARES: gl.con
     else:
         LAYOUT: gl.constexpr = column_barrier(BLOCKS, CLUSTER_COLUMNS)
         column_free = gl.allocate_shared_memory(gl.int64, [STAGES, CLUSTER_COLUMNS], LAYOUT)
-    if CLUSTER_COLUMNS == 1:
+    if CLUSTER_COLUMNS == 1 or DEALT:
         row_free: gl.constexpr = None
     else:
         ROW_LAYOUT: gl.constexpr = row_barrier(BLOCKS, CLUSTER_COLUMNS)
         row_free = gl.allocate_shared_memory(
             gl.int64, [STAGES, BLOCKS // CLUSTER_COLUMNS], ROW_LAYOUT
         )
+    COPIERS: gl.constexpr = copiers(BLOCKS, CLUSTER_COLUMNS) if DEALT else 1
     for each in gl.static_range(STAGES):
         mbarrier.init(ready.index(each), count=1)
-        mbarrier.init(free.index(each), count=SHARES)
+        mbarrier.init(free.index(each), count=SHARES * COPIERS)
         if SHARED:
             mbarrier.init(column_free.index(each), count=SHARES)
-        if CLUSTER_COLUMNS > 1:
+        if row_free is not None:
             mbarrier.init(row_free.index(each), count=SHARES)
     return Ring(
         a_tiles, b_tiles, narrow_tiles, ready, free, column_free, row_free, STAGES, SHARES, BLOCK_K,
-        LEFT_UNITS, LOADED_UNITS, UNITS, CLUSTER_COLUMNS, NARROW, PRODUCT, None,
+        LEFT_UNITS, LOADED_UNITS, UNITS, CLUSTER_COLUMNS, DEALT, NARROW, PRODUCT, None,
     )  # fmt: skip

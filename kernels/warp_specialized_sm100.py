@@ -313,7 +313,7 @@ def ring_of(a_tiles, b_tiles, narrow_tiles, scales, STAGES: gl.constexpr, NARROW
         mbarrier.init(ready.index(each), count=1)
         mbarrier.init(free.index(each), count=COMMITS)
     return Ring(a_tiles, b_tiles, narrow_tiles, ready, free, None, None, STAGES, 1,
-                a_tiles.shape[2], 1, 1, 1, 1, NARROW, None, scales)  # fmt: skip
+                a_tiles.shape[2], 1, 1, 1, 1, False, NARROW, None, scales)  # fmt: skip
 
 
 @gluon.jit

@@ -1,8 +1,9 @@
-"""Faults that are put into the PTX of the kernel of sm_100, one at a time: the emulator notices.
+"""Faults that are put into the PTX of kernels with consumers, one at a time: the emulator notices.
 
 Each is what a programmer could have forgotten or got wrong: a wait, the phase it waits for, an
-arrival, a commit, its multicast mask, the bytes that a barrier expects, a fence, a barrier's count,
-whether a product adds to the sums. A few of one kernel; ``FAULTS=all`` runs all of all three.
+arrival, a commit, a multicast mask, the bytes that a barrier expects, a fence, a barrier's count,
+a barrier of the cluster, whether a product adds to the sums. A few of some kernels of sm_100, and
+of one of sm_90 whose blocks deal out their copies; ``FAULTS=all`` runs all of all.
 """
 
 from __future__ import annotations
@@ -27,6 +28,10 @@ KERNELS = {
     "pair": ({"block_n": 32, "cluster": 2, "pair": True, "asked": True}, (530, 40, 200), 4),
     "four": ({"block_n": 32, "cluster": 4, "pair": True}, (530, 72, 200), 4),
     "shared": ({"block_n": 32, "cluster": 2}, (530, 40, 200), 2),
+    "dealt": (
+        {"arch": 90, "block_m": 64, "block_n": 32, "cluster": 2, "cluster_columns": 2,
+         "dealt": True}, (530, 72, 328), 8,
+    ),
     "scaled": (
         {"element_type": "mxfp8", "block_k": 128, "cluster": 2, "pair": True}, (264, 136, 400), 2
     ),
@@ -38,6 +43,7 @@ UNNOTICED = {
     "pair": {"no proxy fence": 2},
     "four": {"no proxy fence": 1},
     "shared": {"no proxy fence": 1, "no fence of the barriers": 1},
+    "dealt": {"no proxy fence": 1},
     "scaled": {"no proxy fence": 1},
 }
 WAIT = re.compile(r"mbarrier\.try_wait\.parity\.shared::cta\.b64 complete, \[%r\d+\], (%r\d+);")
@@ -65,6 +71,14 @@ def edits(line, never):
             ):
                 changed = line.replace(mask[1], "wrong")
                 yield what, f"{{ .reg .b16 wrong; {operation} {changed} }}"
+    copied_to = re.search(r"multicast::cluster.*, (%rs\d+|blocks);", line)
+    if copied_to:
+        changed = line.replace(f", {copied_to[1]};", ", wrong;")
+        yield (
+            "copied to one block less",
+            f"{{ .reg .b16 wrong; sub.u16 wrong, {copied_to[1]}, 1; "
+            f"and.b16 wrong, wrong, {copied_to[1]}; {changed} }}",
+        )
     if re.search(r"mbarrier\.arrive\.shared", line):
         yield "no arrival", ""
     expected = re.search(r"expect_tx.*, (\d+);", line)
@@ -102,6 +116,7 @@ def edits(line, never):
         "no fence of the barriers": r"fence\.mbarrier_init",
         "no copy": r"cp\.async\.bulk\.tensor",
         "no request": r"clusterlaunchcontrol\.try_cancel",
+        "no barrier of the cluster": r"barrier\.cluster\.arrive",
         "no wait for the stores": r"cp\.async\.bulk\.wait_group",
     }.items():
         if re.search(pattern, line):
@@ -121,9 +136,9 @@ def faults(ptx):
 def launch(name, monkeypatch, change=lambda ptx: ptx):
     """Whether the kernel's result is right, with its PTX changed."""
     fields, sizes, multiprocessors = KERNELS[name]
-    config = MatmulConfig(100, **{"element_type": "bf16", "consumers": 1} | fields)
+    config = MatmulConfig(**{"arch": 100, "element_type": "bf16", "consumers": 1} | fields)
     a, b, extras, expected = plan_launch.problem(config, *sizes)
-    with triton_ext.emulate("sm_100", schedule="lazy") as gpu:
+    with triton_ext.emulate(f"sm_{config.arch}", schedule="lazy") as gpu:
         decode = gpu.program
         monkeypatch.setattr(gpu, "program", lambda ptx: decode(change(ptx)))
         found = plan_launch.launch(config, a, b, extras, multiprocessors)
@@ -143,7 +158,7 @@ def test_faults_are_noticed(name, monkeypatch):
     seen = []
     assert launch(name, monkeypatch, lambda ptx: seen.append(ptx) or ptx)
     all_of_them = list(faults(seen[0]))
-    assert len(all_of_them) >= 40
+    assert len(all_of_them) >= (30 if name == "dealt" else 40)
     if name == "scaled" and not ALL:  # the others are those of a pair
         all_of_them = [each for each in all_of_them if "scale" in each[1]]
     step = 1 if ALL else len(all_of_them) // (4 if name == "scaled" else 8)
