@@ -73,6 +73,11 @@ MOST_K = 65536
 """The products of a tile from which on their number times that of the blocks squared would not fit
 32 bits."""
 ACTIVATIONS = ("relu", "gelu", "silu")
+THREADS = 128
+"""Of a warpgroup; each has a quarter of the columns of its rows of an accumulator."""
+EARLY_REGISTERS = 220
+"""How many registers of a thread may be taken by sums and by what they are scaled with: of two
+consumers each thread has 240. With more, ptxas began to spill."""
 
 
 @dataclass(frozen=True)
@@ -449,6 +454,17 @@ class MatmulConfig:
         """Whether a tile of the left operand may have rows that are not copied."""
         alone = self.blocks == 1 and self.rows == 64 and self.consumers == 1 and not self.side
         return self.arch == 90 and self.left_major == "K" and alone and not self.collective
+
+    @property
+    def asks_early(self) -> bool:
+        """Whether, on sm_90, the bias and scales of a tile wait in registers while it is
+        multiplied: as far as a thread has these, besides its sums.
+        """
+        along_n, along_m = (0, self.columns) if self.swap else (self.columns, 0)
+        values = along_n * (self.bias + (self.b_scales == "each"))
+        values += along_m * (self.a_scales == "each")
+        sums = self.rows // self.shares * self.columns // THREADS
+        return self.consumers < 3 and sums + values // 4 <= EARLY_REGISTERS
 
     @property
     def _may_be_wide(self) -> bool:

@@ -219,6 +219,27 @@ class Parts:
         return total
 
 
+@gluon.constexpr_function
+def dimension(across, each):
+    """Along which dimension of a piece a vector lies; one value for all is as good in each row."""
+    return 1 if across and each else 0
+
+
+@aggregate
+class Vectors:
+    """What the pieces of a tile are combined with, as it lies in memory; empty if there is none.
+
+    They are asked for while the tile is multiplied: each piece would wait for its own.
+
+    Attributes:
+        bias, a_scale, b_scale: values along the rows, or along the columns of each piece.
+    """
+
+    bias: gl.tuple
+    a_scale: gl.tuple
+    b_scale: gl.tuple
+
+
 @aggregate
 class Scaling:
     """x * alpha * scales of A * scales of B + bias, as far as these are given.
@@ -240,39 +261,73 @@ class Scaling:
     N_IS_COLUMN: gl.constexpr
 
     @gluon.jit
-    def along(self, x, pointer, off, size, OF_N: gl.constexpr, EACH: gl.constexpr):
-        """A vector along N (or M) of C, fp32, to be combined with x, a piece of the tile.
-
-        EACH is 1 if every row or column has its own element, 0 if they share one.
-        """
-        DIM: gl.constexpr = 1 if OF_N == self.N_IS_COLUMN else 0
-        indices = off[DIM] + gl.arange(0, x.shape[DIM], gl.SliceLayout(1 - DIM, x.type.layout))
-        values = gl.load(pointer + indices * EACH, mask=indices < size[DIM], other=0.0)
-        return gl.expand_dims(values.to(gl.float32), 1 - DIM)
-
-    @gluon.jit
-    def scale(self, x, off, size, before):
-        """The piece of the tile at `off`, of a C of that size: (rows, columns); no bias yet.
+    def values(self, pointer, off, size, LENGTH: gl.constexpr, LAYOUT: gl.constexpr,
+               DIM: gl.constexpr, EACH: gl.constexpr):  # fmt: skip
+        """So many values of a vector from `off` on, to be combined with a piece that has LAYOUT.
 
         Args:
+            DIM: of the piece, along which they lie.
+            EACH: 1 if every row or column has its own, 0 if they share one.
+        """
+        indices = off + gl.arange(0, LENGTH, gl.SliceLayout(1 - DIM, LAYOUT))
+        return gl.load(pointer + indices * EACH, mask=indices < size, other=0.0)
+
+    @gluon.jit
+    def asked(self, pointer, row, columns, size, ROWS: gl.constexpr, PART: gl.constexpr,
+              LAYOUT: gl.constexpr, OF_N: gl.constexpr, EACH: gl.constexpr):  # fmt: skip
+        """The values of a vector, if there is one, for pieces that begin at these columns: along
+        their rows, which all have in common, or of each.
+        """
+        found = ()
+        if pointer is not None:
+            DIM: gl.constexpr = dimension(OF_N == self.N_IS_COLUMN, EACH)
+            if DIM == 0:
+                found += (self.values(pointer, row, size[0], ROWS, LAYOUT, 0, EACH),)  # type: ignore[assignment]
+            else:
+                for i in gl.static_range(len(columns)):
+                    found += (self.values(pointer, columns[i], size[1], PART, LAYOUT, 1, EACH),)  # type: ignore[assignment]
+        return found
+
+    @gluon.jit
+    def ask(self, row, columns, size, before, ROWS: gl.constexpr, PART: gl.constexpr,
+            LAYOUT: gl.constexpr):  # fmt: skip
+        """Ask for the vectors of a tile's pieces, (ROWS, PART) each.
+
+        Args:
+            row, columns: where they begin, in a C of that `size`: (rows, columns).
             before: how many rows of A come before this C's.
         """
+        a_scale = self.a_scale
+        if self.a_scale is not None:
+            a_scale = self.a_scale + before * self.A_SCALES
+        return Vectors(
+            self.asked(self.bias, row, columns, size, ROWS, PART, LAYOUT, True, 1),
+            self.asked(a_scale, row, columns, size, ROWS, PART, LAYOUT, False, self.A_SCALES),
+            self.asked(self.b_scale, row, columns, size, ROWS, PART, LAYOUT, True, self.B_SCALES),
+        )
+
+    @gluon.jit
+    def along(self, values, i: gl.constexpr, OF_N: gl.constexpr, EACH: gl.constexpr):
+        """A vector's values for piece i, fp32, as a row or a column."""
+        DIM: gl.constexpr = dimension(OF_N == self.N_IS_COLUMN, EACH)
+        return gl.expand_dims(values[i if DIM else 0].to(gl.float32), 1 - DIM)
+
+    @gluon.jit
+    def scale(self, x, vectors, i: gl.constexpr):
+        """Piece i, x, scaled; no bias yet."""
         if self.alpha is not None:
             x = x.to(gl.float32) * self.alpha
         if self.a_scale is not None:
-            scales = self.a_scale + before * self.A_SCALES
-            scale = self.along(x, scales, off, size, False, self.A_SCALES)
-            x = x.to(gl.float32) * scale
+            x = x.to(gl.float32) * self.along(vectors.a_scale, i, False, self.A_SCALES)
         if self.b_scale is not None:
-            scale = self.along(x, self.b_scale, off, size, True, self.B_SCALES)
-            x = x.to(gl.float32) * scale
+            x = x.to(gl.float32) * self.along(vectors.b_scale, i, True, self.B_SCALES)
         return x
 
     @gluon.jit
-    def add_bias(self, x, off, size):
-        """The piece with its bias."""
+    def add_bias(self, x, vectors, i: gl.constexpr):
+        """Piece i, x, with its bias."""
         if self.bias is not None:
-            x = x.to(gl.float32) + self.along(x, self.bias, off, size, True, 1)
+            x = x.to(gl.float32) + self.along(vectors.bias, i, True, 1)
         return x
 
 
@@ -315,6 +370,8 @@ class Epilogue:
         ACTIVATION: "relu", "gelu", "silu" or None.
         PIECES: how many pieces a consumer stores of a tile.
         CLUSTER_COLUMNS: how many columns of blocks a cluster has; each stores pieces of its own.
+        PIECE: the layout of a piece in registers, if its vectors are asked for while the tile is
+            multiplied; None if each piece asks for its own.
         N_MAJOR: whether C is not transposed.
         peers: the ranks among which the rows of C are divided, or None. In a scatter, `desc` is
             where the next rank adds to a tile, a matrix a turn.
@@ -330,6 +387,7 @@ class Epilogue:
     PIECES: gl.constexpr
     BUFFERS: gl.constexpr
     CLUSTER_COLUMNS: gl.constexpr
+    PIECE: gl.constexpr
     N_MAJOR: gl.constexpr
     peers: Peers | gl.constexpr
 
@@ -406,6 +464,9 @@ class Epilogue:
     def begin(self, work, WHICH: gl.constexpr):
         """While a tile is multiplied: start the copies of its residual, or say that a part of it is
         begun, of which it is not known yet who stores it.
+
+        Returns:
+            The `Vectors` of its pieces, which were asked for.
         """
         if self.residual.desc is not None and not self.scatters():  # noqa: SIM102 (known early)
             if work.splits == 1:
@@ -413,13 +474,38 @@ class Epilogue:
         if self.parts.workspace is not None:  # noqa: SIM102
             if work.splits > 1:
                 self.parts.begin(work, WHICH % self.parts.SHARES)
+        if self.PIECE is None:
+            vectors = Vectors((), (), ())
+        else:
+            vectors = self.ask(work, 0, self.PIECES, self.PIECE)
+        return vectors
 
     @gluon.jit
-    def finish(self, acc, work, phase, WHICH: gl.constexpr):
+    def ask(self, work, FIRST: gl.constexpr, END: gl.constexpr, LAYOUT: gl.constexpr):
+        """Ask for the vectors of pieces FIRST to END, which have LAYOUT."""
+        columns = ()
+        for i in gl.static_range(FIRST, END):
+            columns += (self.column(work, i),)  # type: ignore[assignment]
+        before = 0
+        if self.peers is not None:
+            before = self.peers.chunk(work.matrix) * self.size()[0].to(gl.int32)
+        ROWS: gl.constexpr = self.tiles.shape[1]
+        PART: gl.constexpr = self.tiles.shape[2]
+        return self.scaling.ask(work.off_m, columns, self.size(), before, ROWS, PART, LAYOUT)
+
+    @gluon.jit
+    def size(self):
+        """Rows and columns of C."""
+        M: gl.constexpr = 0 if self.N_MAJOR else 1
+        return matrix_size(self.desc, M), matrix_size(self.desc, 1 - M)
+
+    @gluon.jit
+    def finish(self, acc, work, vectors, phase, WHICH: gl.constexpr):
         """Store a tile that has been multiplied, or a part of one, and do not wait.
 
         Args:
             acc: a consumer's accumulators.
+            vectors: what `begin` has returned.
             phase: the phase of the residual's barriers.
 
         Returns:
@@ -427,15 +513,15 @@ class Epilogue:
         """
         if self.parts.workspace is not None:
             if work.splits > 1:
-                phase = self.store_parts(acc, work, phase, WHICH)
+                phase = self.store_parts(acc, work, vectors, phase, WHICH)
             else:
-                phase = self.store(acc, work, phase, WHICH)
+                phase = self.store(acc, work, vectors, phase, WHICH)
         else:
-            phase = self.store(acc, work, phase, WHICH)
+            phase = self.store(acc, work, vectors, phase, WHICH)
         return phase
 
     @gluon.jit
-    def store(self, acc, work, phase, WHICH: gl.constexpr):
+    def store(self, acc, work, vectors, phase, WHICH: gl.constexpr):
         """Registers -> swizzled shared memory -> C, a piece at a time; see `finish`."""
         pieces = acc.pieces(self.tiles.shape[2])
         if self.exchange is not None:
@@ -452,7 +538,7 @@ class Epilogue:
             if i == self.PIECES - 1:
                 acc.release()
             self.store_piece(
-                piece, i, work, phase, stores_since(i, self.PIECES, self.BUFFERS), WHICH
+                piece, i, work, vectors, phase, stores_since(i, self.PIECES, self.BUFFERS), WHICH
             )
         return self.next_phase(phase, work)
 
@@ -462,7 +548,7 @@ class Epilogue:
         return work.matrix > 0 if self.scatters() else self.residual.desc is not None
 
     @gluon.jit
-    def store_parts(self, acc, work, phase, WHICH: gl.constexpr):
+    def store_parts(self, acc, work, vectors, phase, WHICH: gl.constexpr):
         """The same for a part of a tile: with the other blocks' parts, as far as it is this block
         that adds them up.
         """
@@ -478,7 +564,7 @@ class Epilogue:
                     piece = self.parts.sum(acc.zeros(COLUMNS), work, SHARE, i * COLUMNS)
                     # Which pieces were stored before is not known when this is compiled.
                     PENDING: gl.constexpr = 0 if i >= self.BUFFERS else self.PIECES
-                    self.store_piece(piece, i, work, phase, PENDING, WHICH)
+                    self.store_piece(piece, i, work, vectors, phase, PENDING, WHICH)
             self.parts.end(work, among, SHARE)
             phase = self.next_phase(phase, work)
         return phase
@@ -491,23 +577,23 @@ class Epilogue:
         return phase
 
     @gluon.jit
-    def store_piece(self, piece, i: gl.constexpr, work, phase, PENDING: gl.constexpr,
+    def store_piece(self, piece, i: gl.constexpr, work, vectors, phase, PENDING: gl.constexpr,
                     WHICH: gl.constexpr):  # fmt: skip
         """Piece i of a tile: what follows the product, and the store.
 
         Args:
             PENDING: how many stores may still read their buffers.
         """
-        M: gl.constexpr = 0 if self.N_MAJOR else 1
-        size = (matrix_size(self.desc, M), matrix_size(self.desc, 1 - M))
         off = (work.off_m, self.column(work, i))
+        if self.PIECE is None:
+            vectors = self.ask(work, i, i + 1, piece.type.layout)
+        WHICH_OF: gl.constexpr = 0 if self.PIECE is None else i
         buffer = self.buffer(i, WHICH)
         if self.adds(work):
             mbarrier.wait(self.residual.ready.index(WHICH * self.PIECES + i), phase)
-        before = 0 if self.peers is None else self.peers.chunk(work.matrix) * size[0].to(gl.int32)
-        piece = self.scaling.scale(piece, off, size, before)
+        piece = self.scaling.scale(piece, vectors, WHICH_OF)
         if not self.scatters():
-            piece = self.scaling.add_bias(piece, off, size)
+            piece = self.scaling.add_bias(piece, vectors, WHICH_OF)
         if self.adds(work):
             added = buffer.load(piece.type.layout).to(gl.float32)
             if self.residual.beta is not None:
@@ -518,7 +604,7 @@ class Epilogue:
         if not self.scatters():
             piece = activated(piece, self.ACTIVATION)
         elif work.matrix == self.peers.ranks - 1:
-            piece = activated(self.scaling.add_bias(piece, off, size), self.ACTIVATION)
+            piece = activated(self.scaling.add_bias(piece, vectors, WHICH_OF), self.ACTIVATION)
         buffer.store(piece.to(self.desc.dtype))
         fence_async_shared()
         self.store_view(work, off, tma_view(buffer, self.desc))

@@ -289,6 +289,7 @@ def kernel_constants(config: MatmulConfig, *, generated_layouts: bool = True) ->
             "RIGHT_UNIT": (config.right_unit[0], config.cluster_columns * config.right_unit[1]),
             "CLUSTER_COLUMNS": config.cluster_columns,
             "DEALT": config.dealt,
+            "EARLY": config.asks_early,
             "PRODUCT": product_of(config) if config.in_units else None,
         }
         exchange, exchanged = config.exchange_layout, config.exchanged_layouts

@@ -54,7 +54,7 @@ from triton_ext.kernels.epilogue import (
     piece_layout,
     split_columns,
 )
-from triton_ext.kernels.exchange import Exchange
+from triton_ext.kernels.exchange import Exchange, columns_layout
 from triton_ext.kernels.matrices import is_batched, matrix_size, prefetch
 from triton_ext.kernels.peers import Peers
 from triton_ext.kernels.ring import Operands, allocate_barriers, invalidate, ring_of
@@ -77,6 +77,13 @@ def accumulator_layout(columns, element_type, blocks, across):
         instr_shape=[16, columns // across, 256 // element_type.primitive_bitwidth],
         cga_layout=[[(1 << i) % below, (1 << i) // below] for i in range(blocks.bit_length() - 1)],
     )
+
+
+@gluon.constexpr_function
+def piece_of(columns, element_type, blocks, across, k_blocks):
+    """The layout in registers of a piece of C of so many columns when it is stored."""
+    layout = accumulator_layout(columns, element_type, blocks, across)
+    return columns_layout(layout, columns) if k_blocks > 1 else layout
 
 
 @gluon.constexpr_function
@@ -343,7 +350,7 @@ def consume(epilogue, ring, turns, tiling, WHICH: gl.constexpr):
     gdc_wait()
     for step in range(FIRST, tiling.steps(tiles), turns.NUMBER):
         work = tiling.work(step, tiles, BATCHED, SHARE * epilogue.tiles.shape[1])
-        epilogue.begin(work, WHICH)
+        vectors = epilogue.begin(work, WHICH)
         if epilogue.scatters() and turns.NUMBER > 1:  # while the other consumer multiplies
             hand_over_before(epilogue, ring, turns, tiling, step, tiles, WHICH)
             epilogue.receive(work, tiling, WHICH)
@@ -351,7 +358,7 @@ def consume(epilogue, ring, turns, tiling, WHICH: gl.constexpr):
         acc, slot = multiply(epilogue, ring, turns, tiling, slot, step, tiles, work, WHICH)
         if turns.NUMBER > 1:
             slot = slot.after(others_products(tiling, step, tiles))
-        residual_phase = epilogue.finish(acc, work, residual_phase, WHICH)
+        residual_phase = epilogue.finish(acc, work, vectors, residual_phase, WHICH)
     if epilogue.scatters():
         end = (tiling.steps(tiles) - FIRST + turns.NUMBER - 1) // turns.NUMBER * turns.NUMBER
         hand_over_before(epilogue, ring, turns, tiling, FIRST + end, tiles, WHICH)
@@ -374,7 +381,7 @@ def matmul_warp_specialized(
         EXCHANGED_LAYOUT: gl.constexpr, ACTIVATION: gl.constexpr,
         A_SCALES: gl.constexpr, B_SCALES: gl.constexpr, CONSUMER_REGISTERS: gl.constexpr,
         PREFETCH: gl.constexpr, PREFETCH_LEFT: gl.constexpr, SCATTER: gl.constexpr,
-        num_warps: gl.constexpr):  # fmt: skip
+        EARLY: gl.constexpr, num_warps: gl.constexpr):  # fmt: skip
     """The whole kernel: barriers and buffers, then a warp's task each."""
     ROWS: gl.constexpr = BLOCK_M // SHARES
     PIECES: gl.constexpr = C_PARTS + NARROW_N * C_PARTS // BLOCK_N
@@ -442,11 +449,17 @@ def matmul_warp_specialized(
     operands = Operands(
         a_desc, b_desc, narrow_desc, prefetched, A_K_MAJOR, B_K_MAJOR, K_BLOCKS, peers
     )
+    if EARLY:
+        PIECE: gl.constexpr = piece_of(
+            BLOCK_N // C_PARTS, a_desc.dtype, gl.num_ctas(), CLUSTER_COLUMNS, K_BLOCKS
+        )
+    else:
+        PIECE: gl.constexpr = None
     epilogue = Epilogue(
         c_desc, c_tiles, Parts(workspace, SHARES, BLOCK_N + NARROW_N),
         Scaling(bias, a_scale, b_scale, alpha, A_SCALES, B_SCALES, C_N_MAJOR),
         Residual(c0_desc, beta, c0_ready), exchange, ACTIVATION, PIECES, C_BUFFERS,
-        CLUSTER_COLUMNS, C_N_MAJOR, peers,
+        CLUSTER_COLUMNS, PIECE, C_N_MAJOR, peers,
     )  # fmt: skip
     gdc_launch_dependents()
     # The arguments are written out: a tuple in a variable would turn constants into values.

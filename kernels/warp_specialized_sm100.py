@@ -207,8 +207,9 @@ def store(epilogue, accumulators, tickets):
     gdc_wait()
     while ticket.more:
         work = tickets.work(ticket)
-        epilogue.begin(work, 0)
-        residual_phase = epilogue.finish(accumulators.full(which), work, residual_phase, 0)
+        vectors = epilogue.begin(work, 0)
+        acc = accumulators.full(which)
+        residual_phase = epilogue.finish(acc, work, vectors, residual_phase, 0)
         which = which.next()
         ticket = tickets.next(ticket)
     tma.store_wait(0)
@@ -270,7 +271,7 @@ def matmul_warp_specialized_sm100(
     epilogue = Epilogue(
         c_desc, c_tiles, Parts(workspace, 1, BLOCK_N + NARROW_N),
         Scaling(bias, a_scale, b_scale, alpha, A_SCALES, B_SCALES, C_N_MAJOR),
-        Residual(c0_desc, beta, c0_ready), None, ACTIVATION, PIECES, C_BUFFERS, 1, C_N_MAJOR,
+        Residual(c0_desc, beta, c0_ready), None, ACTIVATION, PIECES, C_BUFFERS, 1, None, C_N_MAJOR,
         None,
     )  # fmt: skip
     gdc_launch_dependents()
