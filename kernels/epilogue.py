@@ -92,13 +92,44 @@ def piece_layout(accumulator, columns):
     )
 
 
+TAIL = gl.constexpr((
+    -2.82530352, 1.43290684, 0.630840247, -0.327658643, 1.1950848, -2.51450526, 2.07395385,
+    -0.77246533, 0.107146687,
+))  # fmt: skip
+"""Coefficients of a polynomial in t = 1 / (1 + z / 2), that of t^0 first: the binary logarithm of
+erfc(z) exp(z^2) / (2 t) for z from 0 to 10, where what it is the logarithm of is off by 2.3e-7 at
+most (fitted by weighted least squares in float64, against ``math.erfc``)."""
+
+
+@gluon.jit
+def gelu(x):
+    """x times the integral of the normal distribution up to x, within 2e-6 where |x| < 4.
+
+    By its tail, erfc(|x| / sqrt 2) / 2: half of the instructions that erf takes, and nothing
+    cancels where x is negative.
+    """
+    z = gl.abs(x) * 0.7071067811865476
+    t = gl.inline_asm_elementwise(
+        "rcp.approx.ftz.f32 $0, $1;", "=f,f", [1.0 + 0.5 * z], gl.float32, is_pure=True, pack=1
+    )
+    LAST: gl.constexpr = len(TAIL) - 1
+    logarithm = gl.full_like(t, TAIL[LAST])
+    for i in gl.static_range(LAST):
+        logarithm = logarithm * t + TAIL[LAST - 1 - i]
+    tail = t * gl.inline_asm_elementwise(
+        "ex2.approx.ftz.f32 $0, $1;", "=f,f", [logarithm - z * z * 1.4426950408889634], gl.float32,
+        is_pure=True, pack=1,
+    )  # fmt: skip
+    return x * gl.where(x < 0, tail, 1.0 - tail)
+
+
 @gluon.jit
 def activated(x, ACTIVATION: gl.constexpr):
     """The activation function of that name, as PyTorch defines it by default."""
     if ACTIVATION == "relu":
         x = gl.where(x < 0, 0.0, x)  # keeps NaN
     elif ACTIVATION == "gelu":
-        x = 0.5 * x * (1.0 + gl.erf(x * 0.7071067811865476))
+        x = gelu(x)
     elif ACTIVATION == "silu":
         x = x / (1.0 + gl.exp(-x))
     return x

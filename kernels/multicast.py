@@ -113,16 +113,12 @@ def copy_boxes(desc, POSITION: gl.constexpr, tile, SIZE: gl.constexpr, BLOCK_K: 
     BOXES: gl.constexpr = boxes_of(
         desc.block_type.shape, SIZE, BLOCK_K, K_MAJOR, PARTS, STEP, BYTES
     )
+    AMONG: gl.constexpr = BELOW if OF_COLUMN else COLUMNS
+    FIRST: gl.constexpr = (1 << BELOW) - 1 if OF_COLUMN else first_row(BELOW, COLUMNS)
     block = block_of_cluster()
-    if OF_COLUMN:
-        AMONG: gl.constexpr = BELOW
-        which = block % BELOW
-        blocks = ((1 << BELOW) - 1) << (block - which)
-    else:
-        AMONG: gl.constexpr = COLUMNS
-        which = block // BELOW
-        ROW: gl.constexpr = first_row(BELOW, COLUMNS)
-        blocks = ROW << (block % BELOW)
+    row, column = block % BELOW, block // BELOW
+    which = row if OF_COLUMN else column
+    blocks = FIRST << (column * BELOW if OF_COLUMN else row)
     if is_batched(desc):
         matrix = gl.minimum(matrix, desc.shape[0] - 1).to(gl.int32)
     TEXT: gl.constexpr = copy_text(len(desc.block_type.shape), POSITION, BOXES, AMONG, K_MAJOR)

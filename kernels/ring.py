@@ -202,16 +202,21 @@ class Ring:
         scale_bytes: gl.constexpr = (
             0 if scales is None else scales.a_desc.nbytes_per_cta + scales.b_desc.nbytes_per_cta
         )
-        if LEFT_DEALT:
-            left_bytes: gl.constexpr = OWN_M * ROW_BYTES
-        else:
-            left_bytes: gl.constexpr = LEFT_PANELS * self.LOADED_UNITS * operands.a.nbytes_per_cta
-        if self.DEALT:
-            right_bytes: gl.constexpr = OWN_N * ROW_BYTES
-            narrow_bytes: gl.constexpr = self.narrow_tiles.shape[2] * ROW_BYTES * self.NARROW
-        else:
-            right_bytes: gl.constexpr = PANELS * self.UNITS * operands.b.nbytes_per_cta
-            narrow_bytes: gl.constexpr = operands.narrow.nbytes_per_cta if self.NARROW else 0
+        left_bytes: gl.constexpr = (
+            OWN_M * ROW_BYTES
+            if LEFT_DEALT
+            else LEFT_PANELS * self.LOADED_UNITS * operands.a.nbytes_per_cta
+        )
+        right_bytes: gl.constexpr = (
+            OWN_N * ROW_BYTES if self.DEALT else PANELS * self.UNITS * operands.b.nbytes_per_cta
+        )
+        narrow_bytes: gl.constexpr = (
+            0
+            if not self.NARROW
+            else self.narrow_tiles.shape[2] * ROW_BYTES
+            if self.DEALT
+            else operands.narrow.nbytes_per_cta
+        )
         operand_bytes: gl.constexpr = self.SHARES * left_bytes + right_bytes
         off_k = k * (self.BLOCK_K * operands.K_BLOCKS)
         barrier = self.ready.index(slot.index)

@@ -34,7 +34,6 @@ from __future__ import annotations
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import (
-    cluster,
     fence_async_shared,
     mbarrier,
     tma,
@@ -43,7 +42,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from triton_ext.compat import aggregate, reinterpret
+from triton_ext.compat import aggregate, cluster_barrier, reinterpret
 from triton_ext.kernels import wgmma
 from triton_ext.kernels.epilogue import (
     Epilogue,
@@ -440,7 +439,7 @@ def matmul_warp_specialized(
         c0_ready = allocate_barriers(CONSUMERS * PIECES, 1)
     fence_async_shared()
     if DEALT:  # Triton does not see that others arrive at this block's barriers
-        cluster.barrier()
+        cluster_barrier()
 
     if own_desc is None:
         peers: gl.constexpr = None
@@ -449,12 +448,10 @@ def matmul_warp_specialized(
     operands = Operands(
         a_desc, b_desc, narrow_desc, prefetched, A_K_MAJOR, B_K_MAJOR, K_BLOCKS, peers
     )
-    if EARLY:
-        PIECE: gl.constexpr = piece_of(
-            BLOCK_N // C_PARTS, a_desc.dtype, gl.num_ctas(), CLUSTER_COLUMNS, K_BLOCKS
-        )
-    else:
-        PIECE: gl.constexpr = None
+    LAYOUT: gl.constexpr = piece_of(
+        BLOCK_N // C_PARTS, a_desc.dtype, gl.num_ctas(), CLUSTER_COLUMNS, K_BLOCKS
+    )
+    PIECE: gl.constexpr = LAYOUT if EARLY else None
     epilogue = Epilogue(
         c_desc, c_tiles, Parts(workspace, SHARES, BLOCK_N + NARROW_N),
         Scaling(bias, a_scale, b_scale, alpha, A_SCALES, B_SCALES, C_N_MAJOR),

@@ -49,6 +49,7 @@ def row_bases(blocks):
 if TRITON_VERSION >= (3, 8):
     async_load, async_store = tma.async_load, tma.async_store
     store_to_cluster = hopper.async_store
+    cluster_barrier = hopper.cluster.barrier
 
     @gluon.jit
     def load_accumulator(accumulator):
@@ -68,6 +69,11 @@ else:
     def store_to_cluster(tile, values, barrier):
         """Write a tile that several blocks of a cluster have, and tell a barrier of each."""
         gl.static_assert(False, "st.async needs Triton 3.8")
+
+    @gluon.jit
+    def cluster_barrier():
+        """Wait for all threads of all blocks of the cluster."""
+        gl.static_assert(False, "a barrier of the cluster needs Triton 3.8")
 
     @gluon.jit
     def load_accumulator(accumulator):
