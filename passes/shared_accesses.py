@@ -91,6 +91,20 @@ def encoded_layout(encoding: Encoding, shape: tuple[int, ...]) -> LinearLayout:
     return encoding.to_linear_layout(shape)
 
 
+def read_layout(encoding: Encoding, shape: tuple[int, ...]) -> LinearLayout:
+    """The layout of a tile as the tensor core reads it: padded fp4 as bytes, of which there are
+    twice as many along the contiguous dimension.
+
+    Source: PTX ISA, "Packing format used for matrix A and B by .kind::mxf8f6f4" (16 elements are 8
+    bytes of data, then 8 of padding).
+    """
+    if isinstance(encoding, NVMMAShared) and encoding.fp4_padded:
+        dim = encoding.contiguous_dim
+        shape = (*shape[:dim], 2 * shape[dim], *shape[dim + 1 :])
+        encoding = replace(encoding, fp4_padded=False)
+    return encoded_layout(encoding, shape)
+
+
 def tile_shape(memory: MemoryType) -> tuple[int, ...]:
     """The shape of one buffer of the allocation that a memory value is, or is a part of."""
     return memory.allocated[-parsed_encoding(memory.encoding).rank :]
@@ -347,12 +361,8 @@ def operand_layout(memory: MemoryType) -> LinearLayout:
         LayoutError: as `part_layout`; or a rank other than 2.
     """
     encoding = parsed_encoding(memory.encoding)
-    if isinstance(encoding, NVMMAShared) and encoding.fp4_padded:
-        shape = list(memory.shape)
-        shape[encoding.contiguous_dim] *= 2
-        layout = encoded_layout(replace(encoding, fp4_padded=False), tuple(shape))
-    else:
-        layout = part_layout(memory)
+    is_padded = isinstance(encoding, NVMMAShared) and encoding.fp4_padded
+    layout = read_layout(encoding, memory.shape) if is_padded else part_layout(memory)
     if len(layout.out_dims) != 2 or len(memory.shape) != 2:
         raise LayoutError("shape", memory.shape, "an MMA reads tiles of two dimensions")
     return layout

@@ -12,51 +12,20 @@ from triton_ext.hardware.architecture import Architecture
 from triton_ext.hardware.operand import MmaOperand
 from triton_ext.layouts.encodings import NVMMAShared, SharedLinear, parse_encoding
 from triton_ext.layouts.linear_layout import LinearLayout
-from triton_ext.layouts.nvmma_shared import nvmma_shared_to_linear_layout
 from triton_ext.mlir.module import MlirModule, Operation
 from triton_ext.mlir.operations import subslice_offsets
 from triton_ext.mlir.types import MemoryType
-from triton_ext.passes.shared_accesses import layout_operand, tensor_memory_layout
+from triton_ext.passes.shared_accesses import (
+    allocated_bytes,
+    layout_operand,
+    read_layout,
+    tensor_memory_layout,
+    tile_shape,
+)
 from triton_ext.passes.verify_descriptors.expected import NotDerived
 
 shared_encoding = lru_cache(maxsize=1024)(parse_encoding)
 """`parse_encoding`, its results kept."""
-
-
-@lru_cache(maxsize=1024)
-def _layout(shape: tuple[int, ...], encoding: str) -> LinearLayout:
-    """Where the elements of a tile lie; with fp4_padded, in bytes, the padding included."""
-    parsed = shared_encoding(encoding)
-    if isinstance(parsed, NVMMAShared):
-        layout = nvmma_shared_to_linear_layout(shape, parsed)
-        return _unpacked(layout) if parsed.fp4_padded else layout
-    if isinstance(parsed, SharedLinear):
-        return parsed.to_linear_layout()
-    return parsed.to_linear_layout(shape)
-
-
-def _unpacked(layout: LinearLayout) -> LinearLayout:
-    """A padded fp4 tile with a coordinate for each byte: 8 of data, then 8 of padding.
-
-    PTX ISA, "Packing format used for matrix A and B by .kind::mxf8f6f4": the tensor core reads the
-    16 bytes as 16 elements.
-    """
-    packed_dim = next(
-        i for i, value in enumerate(layout.bases["offset"][0]) if value
-    )  # offset 1 is the contiguous dimension
-
-    def spread(basis: tuple[int, ...]) -> tuple[int, ...]:
-        value = basis[packed_dim]
-        wide = value // 8 * 16 + value % 8
-        return (*basis[:packed_dim], wide, *basis[packed_dim + 1 :])
-
-    bases = {name: [spread(basis) for basis in found] for name, found in layout.bases.items()}
-    padding = [0] * len(layout.out_dims)
-    padding[packed_dim] = 8
-    bases["offset"][3] = tuple(padding)
-    sizes = dict(layout.out_dims)
-    sizes[f"dim{packed_dim}"] *= 2
-    return LinearLayout(bases, sizes)
 
 
 def encoding_rank(encoding: str) -> int:
@@ -65,9 +34,8 @@ def encoding_rank(encoding: str) -> int:
 
 
 def tile_layout(kind: MemoryType) -> LinearLayout:
-    """The layout of the tile that a shared-memory value is a part of (not its buffers)."""
-    rank = encoding_rank(kind.encoding)
-    return _layout(kind.allocated[-rank:], kind.encoding)
+    """The layout of the tile that a shared-memory value is a part of, as `read_layout`."""
+    return read_layout(shared_encoding(kind.encoding), tile_shape(kind))
 
 
 def is_fp4_padded(encoding: str) -> bool:
@@ -90,7 +58,8 @@ def tile_operand(
 def per_cta(kind: MemoryType) -> tuple[int, int]:
     """The (rows, columns) of a two-dimensional tile that one block of the cluster holds."""
     is_linear = kind.mnemonic == "shared_linear"
-    layout = tile_layout(kind) if is_linear else _layout(kind.shape[-2:], kind.encoding)
+    shape = tile_shape(kind) if is_linear else kind.shape[-2:]
+    layout = read_layout(shared_encoding(kind.encoding), shape)
     sizes = []
     for i, name in enumerate(layout.out_dims):
         held = max((basis[i].bit_length() for basis in layout.bases["offset"]), default=0)
@@ -172,10 +141,6 @@ def buffer_stride(kind: MemoryType) -> int | None:
 
 def allocation_size(kind: MemoryType) -> tuple[int, int]:
     """(bytes, alignment) of an allocation in shared memory, in one block of the cluster."""
-    stride = buffer_stride(kind)
-    buffers = 1
     encoding = shared_encoding(kind.encoding)
-    for size in kind.shape[: len(kind.shape) - encoding.rank]:
-        buffers *= size
     alignment = encoding.alignment if isinstance(encoding, (NVMMAShared, SharedLinear)) else 1
-    return buffers * (stride or 0), alignment
+    return allocated_bytes(kind), alignment
