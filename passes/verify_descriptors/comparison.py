@@ -270,18 +270,12 @@ class _Mma:
     def _unread(self, name: str, matrix: ExpectedMatrix) -> list[int]:
         """What else a field may hold that the instruction does not read.
 
-        Without a stride from atom to atom the offsets do not matter: 0, or the 1 that the PTX ISA
-        says is assumed. Without a swizzle there is no pattern for the base offset to shift (wgmma
-        on an H100 ignores it), and Triton counts lines of 128 bytes there.
+        Of an offset 0, or the 1 that the PTX ISA says is assumed; of the base offset what Triton
+        counts there: lines of 128 bytes.
         """
-        operand = matrix.operand
-        if name == "leading_byte_offset" and not operand.uses_leading:
-            return [0, 1]
-        if name == "stride_byte_offset" and not operand.uses_stride:
-            return [0, 1]
-        if name == "base_offset" and not operand.descriptor.swizzle_byte_width:
-            return [matrix.advance // 128 % 8]
-        return []
+        if name not in matrix.operand.unread_fields:
+            return []
+        return [matrix.advance // 128 % 8] if name == "base_offset" else [0, 1]
 
     def instruction_descriptor(self, one: ExpectedMma, text: str, instruction: Instruction) -> None:
         if one.descriptor is None:

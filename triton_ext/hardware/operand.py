@@ -61,20 +61,25 @@ class MmaOperand:
             for row in self.advances
         ]
 
-    def matches(self, other: SmemDescriptor) -> bool:
-        """Whether another descriptor describes the same operand, but for its start address.
+    @property
+    def unread_fields(self) -> frozenset[str]:
+        """The fields of the descriptor that the instruction does not read.
 
-        Offsets that the instruction does not use may differ; so may the base offset without a
-        swizzle, which has no pattern to begin anywhere (wgmma on an H100 ignores it there).
+        Without a stride from atom to atom an offset does not matter; without a swizzle there is no
+        pattern for the base offset to shift (wgmma on an H100 ignores it).
         """
-        own = self.descriptor
-        same = ("arch", "swizzle_byte_width", "atomicity", "lbo_mode")
-        used = [
-            *(["base_offset"] if own.swizzle_byte_width else []),
-            *(["leading_byte_offset"] if self.uses_leading else []),
-            *(["stride_byte_offset"] if self.uses_stride else []),
-        ]
-        return all(getattr(own, name) == getattr(other, name) for name in (*same, *used))
+        read = {
+            "leading_byte_offset": self.uses_leading,
+            "stride_byte_offset": self.uses_stride,
+            "base_offset": self.descriptor.swizzle_byte_width > 0,
+        }
+        return frozenset(name for name, is_read in read.items() if not is_read)
+
+    def matches(self, other: SmemDescriptor) -> bool:
+        """Whether another descriptor describes the same operand, but for its start address."""
+        ignored = {"start_address", *self.unread_fields}
+        own, theirs = vars(self.descriptor), vars(other)
+        return all(own[name] == theirs[name] for name in own.keys() - ignored)
 
 
 class _NotCanonical(Exception):
