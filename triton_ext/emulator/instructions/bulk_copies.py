@@ -247,15 +247,11 @@ def _lanes_of(lanes: Lanes) -> list[tuple[int, Lanes]]:
     ]
 
 
-def _values(read: Reader, cta: Cta, lanes: Lanes) -> list[int]:
-    values: list[int] = lane_sets.each(read(cta, lanes), lanes).tolist()
-    return values
-
-
-def _one_or_none(read: Reader | None, cta: Cta, lanes: Lanes) -> list[int | None]:
+def _values(read: Reader | None, cta: Cta, lanes: Lanes) -> list[Any]:
+    """An operand of each lane; None if it is left out."""
     if read is None:
         return [None] * lane_sets.count(lanes)
-    return list(_values(read, cta, lanes))
+    return lane_sets.numbers(read(cta, lanes), lanes)
 
 
 def _check_hint(
@@ -346,7 +342,7 @@ def _tensor_load(at: Instruction, form: forms.TensorCopy, operands: Operands) ->
     def run(cta: Cta, lanes: Lanes) -> None:
         targets = shared_addresses(cta, space, target_address(cta, lanes)).tolist()
         barriers = shared_addresses(cta, barrier_space, barrier_address(cta, lanes)).tolist()
-        masks = _one_or_none(mask, cta, lanes)
+        masks = _values(mask, cta, lanes)
         boxes = tensor.boxes(cta, lanes)
         for position, lane in _lanes_of(lanes):
             goals = _targets(cta, targets[position], barriers[position], masks[position], pair)
@@ -477,7 +473,7 @@ def _bulk_in(
             sources = shared_addresses(cta, origin, sources)
         barriers = shared_addresses(cta, to, barrier_address(cta, lanes)).tolist()
         sizes = _values(size_of, cta, lanes)
-        masks = _one_or_none(mask, cta, lanes)
+        masks = _values(mask, cta, lanes)
         for position, lane in _lanes_of(lanes):
             size = sizes[position]
             where = int(sources[position])
@@ -522,7 +518,7 @@ def _bulk_out(
         targets = target_address(cta, lanes).tolist()
         sources = shared_addresses(cta, "shared::cta", source_address(cta, lanes)).tolist()
         sizes = _values(size_of, cta, lanes)
-        masks = _one_or_none(byte_mask, cta, lanes)
+        masks = _values(byte_mask, cta, lanes)
         for position, lane in _lanes_of(lanes):
             size, where, goal = sizes[position], sources[position] & OFFSET_MASK, targets[position]
             _check_bulk(size, source=where, destination=goal)

@@ -18,7 +18,7 @@ from triton_ext.emulator.state.clocks import Clock
 from triton_ext.emulator.state.lanes import Lanes
 from triton_ext.emulator.state.memory import RANK_SHIFT
 from triton_ext.emulator.units.mbarriers import OFFSET_MASK, find, shared_addresses
-from triton_ext.emulator.units.tensor_core import issue_commit, per_thread
+from triton_ext.emulator.units.tensor_core import issue_commit
 from triton_ext.hardware.architecture import WARP_THREADS
 from triton_ext.ptx.forms import Tcgen05Order, TensorCoreCommit
 from triton_ext.ptx.parse import Instruction
@@ -39,7 +39,7 @@ def commit(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     def run(cta: Cta, lanes: Lanes) -> None:
         number = lane_sets.count(lanes)
         targets = shared_addresses(cta, space, np.broadcast_to(address(cta, lanes), number))
-        masks = per_thread(mask(cta, lanes), number) if mask else [None] * number
+        masks = lane_sets.numbers(mask(cta, lanes), lanes) if mask else [None] * number
         for thread, target, chosen in zip(
             lane_sets.indices(lanes).tolist(), targets.tolist(), masks, strict=True
         ):

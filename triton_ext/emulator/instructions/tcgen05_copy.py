@@ -20,7 +20,7 @@ from triton_ext.emulator.units.operand_matrix import (
     decode_descriptor,
     unpack_codes,
 )
-from triton_ext.emulator.units.tensor_core import UNIT, blocks_of, issue, per_thread, tensor_core
+from triton_ext.emulator.units.tensor_core import UNIT, blocks_of, issue, tensor_core
 from triton_ext.errors import LayoutError
 from triton_ext.hardware.tensor_memory import WARP_LANES
 from triton_ext.hardware.tensor_memory_copy import SHIFT_COLUMNS, SHIFT_LANES, copy_shape
@@ -53,9 +53,8 @@ def copy(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     chunks_of_row = shape.bits // 8 // CHUNK_BYTES
 
     def run(cta: Cta, lanes: Lanes) -> None:
-        number = lane_sets.count(lanes)
-        targets = per_thread(address(cta, lanes), number)
-        sources = per_thread(descriptor(cta, lanes), number)
+        targets = lane_sets.numbers(address(cta, lanes), lanes)
+        sources = lane_sets.numbers(descriptor(cta, lanes), lanes)
         for thread, target, source in zip(
             lane_sets.indices(lanes).tolist(), targets, sources, strict=True
         ):
@@ -110,7 +109,7 @@ def shift(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     group, address = form.cta_group, operands.address(form.address, at)
 
     def run(cta: Cta, lanes: Lanes) -> None:
-        targets = per_thread(address(cta, lanes), lane_sets.count(lanes))
+        targets = lane_sets.numbers(address(cta, lanes), lanes)
         for thread, target in zip(lane_sets.indices(lanes).tolist(), targets, strict=True):
             _issue_shift(cta, thread, target)
 

@@ -36,7 +36,6 @@ from triton_ext.emulator.units.tensor_core import (
     UNIT,
     blocks_of,
     issue,
-    per_thread,
     tensor_core,
 )
 from triton_ext.errors import LayoutError
@@ -193,9 +192,8 @@ def mma(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     vector = form.scale_vector if form.block_scale else None
 
     def run(cta: Cta, lanes: Lanes) -> None:
-        number = lane_sets.count(lanes)
         readers = [d, a, b, descriptor, *scales, enable, *masks]
-        columns = [per_thread(read(cta, lanes), number) for read in readers]
+        columns = [lane_sets.numbers(read(cta, lanes), lanes) for read in readers]
         for thread, values in zip(
             lane_sets.indices(lanes), zip(*columns, strict=True), strict=True
         ):

@@ -70,7 +70,7 @@ def replace(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
 
     def run(cta: Cta, lanes: Lanes) -> None:
         addresses = address(cta, lanes)
-        values = np.broadcast_to(value(cta, lanes), lane_sets.count(lanes)).tolist()
+        values = lane_sets.numbers(value(cta, lanes), lanes)
         data = _load(cta, lanes, space, addresses)
         for lane, new in enumerate(values):
             check_alignment(int(addresses[lane]))

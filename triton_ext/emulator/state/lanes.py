@@ -44,6 +44,14 @@ def each(values: NDArray[Any], lanes: Lanes) -> NDArray[Any]:
     return values if values.ndim else np.full(count(lanes), values)
 
 
+def numbers(values: NDArray[Any], lanes: Lanes) -> list[Any]:
+    """The same as Python numbers."""
+    if not values.ndim:
+        return [values.item()] * count(lanes)
+    found: list[Any] = values.tolist()
+    return found
+
+
 def select(lanes: Lanes, chosen: NDArray[Any]) -> Lanes:
     """The threads for which `chosen`, (lanes,), is true; it must be for one at least."""
     return pack(indices(lanes)[chosen])

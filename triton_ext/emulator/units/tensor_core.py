@@ -90,14 +90,6 @@ def same_in_warp(values: NDArray[Any], warps: int, what: str) -> NDArray[Any]:
     return first
 
 
-def per_thread(values: NDArray[Any], threads: int) -> list[Any]:
-    """The values that a reader gave, as a Python number for each thread."""
-    if threads == 1 or not values.ndim:
-        return [values.item()] * threads
-    found: list[Any] = values.tolist()
-    return found
-
-
 def _queue(cta: Cta, group: int) -> tuple[object, ...]:
     return ("tcgen05", cta.cluster.number, cta.rank // group)
 
