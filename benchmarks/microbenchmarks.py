@@ -74,6 +74,22 @@ END = """
 START = " bar.sync 0;\n mov.u64 %rd22, %globaltimer;\n mov.u64 %rd20, %clock64;\n"
 
 
+def end_using(predicate: str = "") -> str:
+    """The end, which needs %p4: what it was computed from is not optimized away.
+
+    Args:
+        predicate: what sets it behind the second stamp, if it is not set before.
+    """
+    kept = predicate + " @%p4 add.u64 %rd21, %rd21, 1;\n"
+    return END.replace(" mov.u64 %rd23", kept + " mov.u64 %rd23")
+
+
+def any_accumulator(n: int) -> str:
+    """Sets %p4 by all accumulators of a warpgroup's product with n columns, and %r10."""
+    folded = "".join(f" xor.b32 %r10, %r10, %acc{i};\n" for i in range(n // 2))
+    return folded + " setp.eq.u32 %p4, %r10, 12345;\n"
+
+
 def module(body: str, parameters: str = "", registers: str = "", regs: int = 40) -> str:
     """A module with the kernel ``k``."""
     return f"""{HEADER}
@@ -214,18 +230,9 @@ def wgmma(
  or.b64 %rd10, %rd10, %rd12;
  add.u64 %rd11, %rd10, 1024;
 """
-    keep = "".join(f" xor.b32 %r10, %r10, %acc{i};\n" for i in range(n // 2))
-    keep += " setp.eq.u32 %p4, %r10, 12345;\n @%p4 add.u64 %rd21, %rd21, 1;\n"
 
     def ptx(repeats: int) -> str:
-        text = (
-            FILL
-            + setup
-            + zero
-            + START
-            + loop(body, repeats)
-            + END.replace(" mov.u64 %rd23", keep + " mov.u64 %rd23")
-        )
+        text = FILL + setup + zero + START + loop(body, repeats) + end_using(any_accumulator(n))
         return module(text, registers=f" .reg .b32 %acc<{max(1, n // 2)}>;")
 
     facts = {"n": n, "type": kind, "a": "registers" if registers else "shared", "groups": groups,
@@ -303,8 +310,7 @@ def barrier_round_trip() -> Case:
     return Case("mbarrier round trip", {}, ptx, block=64)
 
 
-def simple(name: str, line: str, per: int, warps: int = 4, size: int = 0, setup: str = "",
-           keep: str = "", **facts: Any) -> Case:  # fmt: skip
+def simple(name: str, line: str, per: int, warps: int = 4, size: int = 0, **facts: Any) -> Case:
     """`per` copies of a line of PTX in a loop, in each of so many warps."""
 
     def ptx(repeats: int) -> str:
@@ -317,13 +323,13 @@ def simple(name: str, line: str, per: int, warps: int = 4, size: int = 0, setup:
         text += (
             f" shl.b32 %r20, %r1, 4;\n add.u32 %r20, %r20, %r2;\n add.u32 %r20, %r20, {TILES};\n"
         )
-        text += setup + START + loop(lines, repeats)
+        text += START + loop(lines, repeats)
         text += " cvt.rni.s32.f32 %r14, %f0;\n xor.b32 %r10, %r10, %r14;\n"
         text += (
             " xor.b32 %r10, %r10, %r11;\n xor.b32 %r10, %r10, %r12;\n xor.b32 %r10, %r10, %r13;\n"
         )
         text += " setp.eq.u32 %p4, %r10, 123456;\n"
-        text += END.replace(" mov.u64 %rd23", " @%p4 add.u64 %rd21, %rd21, 1;\n mov.u64 %rd23")
+        text += end_using()
         return module(text, registers=" .reg .f32 %f<8>;")
 
     return Case(name, {"warps": warps, **facts}, ptx, 32 * warps, per=per, bytes=size * warps * per)
@@ -352,7 +358,7 @@ def streaming(grid: int, megabytes: int, store: bool) -> Case:
         text += " mul.wide.u32 %rd7, %r13, 16;\n mad.lo.u32 %r11, %r11, %r12, %r1;\n"
         text += " mul.wide.u32 %rd4, %r11, 16;\n" + START + loop(lines, repeats)
         text += " setp.eq.u32 %p4, %r10, 123456;\n"
-        text += END.replace(" mov.u64 %rd23", " @%p4 add.u64 %rd21, %rd21, 1;\n mov.u64 %rd23")
+        text += end_using()
         return module(text, ", .param .u64 data", " .reg .b32 %q<32>;")
 
     facts = {"megabytes": megabytes, "access": "store" if store else "load"}
@@ -384,7 +390,7 @@ def chase(megabytes: int) -> Case:
 # ------------------------------------------------------------------------------ stamps of roles
 
 
-def stamped(n: int = 128, stages: int = 4, boxes: int = 1) -> Case:
+def stamped(n: int, stages: int) -> Case:
     """A ring: warp 4 loads A (64 rows) and B (n rows), warpgroup 0 multiplies; both stamp.
 
     Stamps, (2, steps, 2): of the load warp, after it has waited for the stage to be empty, and
@@ -459,10 +465,7 @@ def stamped(n: int = 128, stages: int = 4, boxes: int = 1) -> Case:
         text += "".join(f" mov.b32 %acc{i}, 0;\n" for i in range(n // 2)) + START
         text += " @!%p10 bra USE;\n" + loop(load, repeats, "LL") + " bra DONE;\nUSE:\n"
         text += f" add.u64 %rd15, %rd15, {16 * repeats};\n" + loop(use, repeats, "LU") + "DONE:\n"
-        keep = " mov.u32 %r10, 0;\n"
-        keep += "".join(f" xor.b32 %r10, %r10, %acc{i};\n" for i in range(n // 2))
-        keep += " setp.eq.u32 %p4, %r10, 12345;\n @%p4 add.u64 %rd21, %rd21, 1;\n"
-        text += END.replace(" mov.u64 %rd23", keep + " mov.u64 %rd23")
+        text += end_using(" mov.u32 %r10, 0;\n" + any_accumulator(n))
         return module(
             text, ", .param .align 64 .b8 map[128], .param .u64 data, .param .u64 times",
             f" .reg .b32 %acc<{n // 2}>;",
