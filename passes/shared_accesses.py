@@ -41,13 +41,12 @@ from triton_ext.mlir.memory_flow import VIEWS, MemoryFlow
 from triton_ext.mlir.module import Location, MlirModule, Operation, Value
 from triton_ext.mlir.operations import CONTROL_FLOW, MMAS, TMA_COPIES, CopyDirection
 from triton_ext.mlir.types import MemoryType, TensorType, tensor_type
+from triton_ext.ptx.forms.copies import GATHERED_ROWS
 
 Encoding = SharedEncoding | PaddedShared
 
 WGMMA_ROWS = 64
 """M of every wgmma (PTX ISA, "wgmma.mma_async")."""
-GATHERED_ROWS = 4
-"""Rows that one TMA gather or scatter moves (PTX ISA, ``.tile::gather4``)."""
 
 _INIT_BARRIER = "ttng.init_barrier"
 _WRITERS = frozenset(

@@ -13,12 +13,12 @@ from dataclasses import dataclass
 
 from triton_ext.hardware.architecture import CTA_ADDRESS_MASK
 from triton_ext.hardware.smem_descriptor import START_ADDRESS_MASK
+from triton_ext.hardware.tensor_memory import WARPGROUP_WARPS
 from triton_ext.integers import Number
 from triton_ext.layouts.cluster import shape_per_cta
 from triton_ext.layouts.encodings import CHUNK_BYTES, NVMMAShared
 from triton_ext.mlir.module import MlirModule, Value
 from triton_ext.passes.verify_descriptors.expected import Expected, ExpectedBox, ExpectedMma
-from triton_ext.passes.verify_descriptors.expected_products import WARPGROUP_WARPS
 from triton_ext.passes.verify_descriptors.findings import LOW_WORD, Findings
 from triton_ext.passes.verify_descriptors.groups import BY_EACH_THREAD, Group
 from triton_ext.passes.verify_descriptors.mlir_trace import ExecutedOperation, RunValue

@@ -25,6 +25,7 @@ from triton_ext.passes.verify_descriptors.tiles import (
     is_fp4_padded,
     shared_encoding,
 )
+from triton_ext.ptx.forms.copies import GATHERED_ROWS
 
 _REDUCTIONS = ("add", "min", "max", "and", "or", "xor", "inc", "dec")
 _LOADED = r"\.mbarrier::complete_tx::bytes(\.multicast::cluster)?"
@@ -103,13 +104,14 @@ def _rows(
         ExpectedBox(
             starts[row - row % box_rows, column] + row % box_rows * width * factor * unit,
             (column * factor, row),
-            4 * width * unit,
+            GATHERED_ROWS * width * unit,
         )
-        for row, column in itertools.product(range(0, rows, 4), range(0, columns, width))
+        for row in range(0, rows, GATHERED_ROWS)
+        for column in range(0, columns, width)
     )
     return Expected(
         operation, "tma", opcode=opcode, boxes=boxes, tile=tile, barrier=barrier,
-        coordinates=_coordinates(operation), rows=4,
+        coordinates=_coordinates(operation), rows=GATHERED_ROWS,
         after=() if barrier else (("store commit", None, None),),
     )  # fmt: skip
 

@@ -15,6 +15,7 @@ from triton_ext.errors import LayoutError
 from triton_ext.hardware.instruction_descriptor import KINDS, InstructionDescriptor
 from triton_ext.hardware.operand import INSTRUCTION_K_BYTES, MmaOperand
 from triton_ext.hardware.smem_descriptor import SmemDescriptor
+from triton_ext.hardware.tensor_memory import WARPGROUP_WARPS
 from triton_ext.hardware.tensor_memory_copy import COPY_SHAPES, copy_shape
 from triton_ext.hardware.tensor_memory_encoding import TensorMemoryEncoding
 from triton_ext.hardware.tensor_memory_scales import ScaleFactors, scale_vector
@@ -39,7 +40,6 @@ from triton_ext.passes.verify_descriptors.tiles import (
     tile_operand,
 )
 
-WARPGROUP_WARPS = 4
 MMA_ELEMENTS = {
     "f16": "f16", "bf16": "bf16", "f32": "tf32", "f8E4M3FN": "e4m3", "f8E5M2": "e5m2", "i8": "s8",
 }  # fmt: skip

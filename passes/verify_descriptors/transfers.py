@@ -27,7 +27,6 @@ from triton_ext.ptx.forms import read
 from triton_ext.ptx.forms.tensor_memory import TensorMemoryAccess
 from triton_ext.ptx.parse import Instruction
 
-_WORD = 32
 Cells = frozenset[tuple[int, int]]
 """(lane, column)."""
 

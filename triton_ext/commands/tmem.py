@@ -21,7 +21,7 @@ from triton_ext.hardware.tensor_memory import (
     tmem_footprint,
     warp_lanes,
 )
-from triton_ext.hardware.tensor_memory_access import ACCESS_SHAPES, TmemTransfer, plan_transfer
+from triton_ext.hardware.tensor_memory_access import CHOSEN_SHAPES, TmemTransfer, plan_transfer
 from triton_ext.hardware.tensor_memory_encoding import TensorMemoryEncoding
 from triton_ext.hardware.tensor_memory_scales import scale_factor_layout
 from triton_ext.layouts.attributes import parse_attribute
@@ -62,7 +62,7 @@ def _element(text: str) -> tuple[int, int]:
 @click.option("--shape", type=SHAPE, help="The whole matrix, of several instructions.")
 @click.option(
     "--load",
-    type=choices(name for name in ACCESS_SHAPES if name != "16x32bx2"),
+    type=choices(CHOSEN_SHAPES),
     help="Load it with this shape of tcgen05.ld: which thread and register holds what.",
 )
 @click.option("--warps", type=int, default=4, show_default=True, help="Warps that load it.")

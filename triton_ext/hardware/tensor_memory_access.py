@@ -69,6 +69,8 @@ ACCESS_SHAPES = {
     )
 }
 """PTX ISA, "Matrix fragments for shape .32x32b" and the four sections after it, their figures."""
+CHOSEN_SHAPES = tuple(name for name in ACCESS_SHAPES if name != "16x32bx2")
+"""The shapes that one chooses; ``16x32bx2`` is what ``32x32b`` becomes on a matrix with holes."""
 
 
 def _shape(name: str) -> AccessShape:

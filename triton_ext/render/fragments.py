@@ -14,7 +14,7 @@ from triton_ext.hardware.register_fragments import (
     core_fragment,
     operand_fragment,
 )
-from triton_ext.hardware.tensor_memory_access import ACCESS_SHAPES, TmemAccess
+from triton_ext.hardware.tensor_memory_access import CHOSEN_SHAPES, TmemAccess
 from triton_ext.layouts.linear_layout import powers_below
 from triton_ext.layouts.nvmma_shared import ATOM_ROWS
 
@@ -82,9 +82,7 @@ def _products() -> Iterator[dict[str, Any]]:
 
 def _tensor_loads() -> Iterator[dict[str, Any]]:
     """tcgen05.ld: the rows are lanes of tensor memory, the columns its columns of 32 bits."""
-    for name, count in itertools.product(ACCESS_SHAPES, (1, 2, 4, 8)):
-        if name == "16x32bx2":
-            continue
+    for name, count in itertools.product(CHOSEN_SHAPES, (1, 2, 4, 8)):
         access = TmemAccess(name, count)
         registers, threads = access.bases()
         held = Fragment((), tuple(registers), tuple(threads))

@@ -19,7 +19,7 @@ from triton_ext.hardware.banks import ACCESS_BYTES, BANK_BYTES, BANKS, LINE_BYTE
 from triton_ext.hardware.operand import INSTRUCTION_K_BYTES, MmaOperand
 from triton_ext.hardware.smem_descriptor import FIELDS, SWIZZLE_CODES, VERSION
 from triton_ext.hardware.tensor_memory import accumulator_layout, operand_a_layout
-from triton_ext.hardware.tensor_memory_access import ACCESS_SHAPES, plan_transfer
+from triton_ext.hardware.tensor_memory_access import CHOSEN_SHAPES, plan_transfer
 from triton_ext.hardware.tensor_memory_scales import scale_factor_layout
 from triton_ext.hardware.tma_tile import TileCopies
 from triton_ext.layouts.atoms import SwizzleAtom
@@ -73,8 +73,6 @@ _STATE = {
     "swizzle2": ROWS, "major2": "",
 }  # fmt: skip
 """What the page shows first; all of it can be changed there, and stands behind the # then."""
-_LOADS = tuple(name for name in ACCESS_SHAPES if name != "16x32bx2")
-"""The shapes that one chooses; ``16x32bx2`` is what ``32x32b`` becomes on a matrix with holes."""
 _SCRIPTS = (
     "linear", "shared", "hardware", "draw", "plane", "banks", "operand", "fragments", "tma", "tmem",
     "app",
@@ -128,7 +126,7 @@ def _descriptor(arch: int) -> dict[str, Any]:
 def _loads(layout: LinearLayout) -> dict[str, Any]:
     """For each shape of tcgen05.ld: who holds which cell of a warp's lanes, or why nobody does."""
     found: dict[str, Any] = {}
-    for name in _LOADS:
+    for name in CHOSEN_SHAPES:
         try:
             transfer = plan_transfer(layout, name)
         except LayoutError as error:
@@ -209,7 +207,6 @@ def explore_html(
     state: Mapping[str, str] | None = None,
     *,
     title: str = "triton-ext explore",
-    subtitle: str = "",
     tiles: Sequence[dict[str, Any]] = (),
     given_matrix: dict[str, Any] | None = None,
     instruction: dict[str, Any] | None = None,
@@ -220,7 +217,6 @@ def explore_html(
         view: a key of `VIEWS`: what it shows first.
         state: what else it shows first: parts of the page's state, as they stand behind the #.
         title: its heading until the script runs.
-        subtitle: a line below the heading.
         tiles: of `given_tile`, to choose from besides those that the controls describe.
         given_matrix: a matrix of tensor memory, likewise.
         instruction: an instruction descriptor: its ``value``, ``kind`` and ``fields``.
@@ -260,7 +256,6 @@ def explore_html(
     return rendered(
         "explore.html",
         title=title,
-        subtitle=subtitle,
         data=data,
         views=VIEWS.items(),
         scripts=_SCRIPTS,
@@ -268,7 +263,7 @@ def explore_html(
         accesses=list(_accesses()),
         matrices=[(name, name) for name in dict.fromkeys(one["name"] for one in matrices)],
         columns=[(n, n) for n in sorted({one["columns"] for one in matrices}) if n],
-        loads=[("", "none"), *((name, f".{name}") for name in _LOADS)],
+        loads=[("", "none"), *((name, f".{name}") for name in CHOSEN_SHAPES)],
     )
 
 
