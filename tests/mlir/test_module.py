@@ -109,7 +109,6 @@ def test_structure(module):
     assert inner.uses[0][0].results[0].name == "%w"
     function = operation(module, "tt.func")
     assert [block.label for block in function.regions[0].blocks] == ["", "^bb1", "^bb2"]
-    assert module.arch == 90
 
 
 def test_attributes(module):

@@ -350,19 +350,6 @@ class MlirModule:
                 found += [value for block in region.blocks for value in block.arguments]
         return found
 
-    @property
-    def arch(self) -> int:
-        """The compute capability that it is for: 90 or 100.
-
-        Raises:
-            LayoutError: the module does not say (``ttg.target``).
-        """
-        target = str(self.attributes.get("ttg.target", ""))
-        match = re.fullmatch(r"cuda:(\d+)", target)
-        if match is None:
-            raise LayoutError("ttg.target", target, "must be cuda:90 or cuda:100")
-        return int(match[1])
-
     def resolve(self, attribute: str) -> str:
         """An attribute's text, with its alias resolved."""
         return self.aliases.get(attribute, attribute)

@@ -118,9 +118,9 @@ class Notes:
             said.append("at first")
         return "".join(f" {part}" for part in said)
 
-    def amount(self, text: str, width: int = 32) -> str:
+    def amount(self, text: str) -> str:
         """An operand in words: its number or, if that is not known, its root."""
-        value = self.number(text, width)
+        value = self.number(text)
         return self.root(text) if value is None else f"{value}{self.condition(text)}"
 
     def known(self, text: str, width: int = 32) -> int | str | None:
