@@ -23,8 +23,8 @@ from typing import Any, ClassVar
 
 from triton_ext.errors import LayoutError, PassError
 from triton_ext.layouts.encodings import NVMMAShared, SharedEncoding, parse_encoding
-from triton_ext.layouts.linear_layout import Basis
-from triton_ext.layouts.triton.known_faults import KnownFault, expected_from_triton
+from triton_ext.layouts.triton.converted import Converted
+from triton_ext.layouts.triton.known_faults import KnownFault, known_fault
 from triton_ext.mlir.module import Location, MlirModule, Value
 from triton_ext.passes.frame.base import (
     Compilation,
@@ -50,24 +50,6 @@ class CheckConversionOptions(ReportOptions):
     known_faults: str = "warn"
 
     CHOICES: ClassVar = {**ReportOptions.CHOICES, "known_faults": ("warn", "error")}
-
-
-@dataclass(frozen=True)
-class Converted:
-    """A linear layout, as either side gives it.
-
-    Attributes:
-        offset, block: the bases.
-        alignment: what the address of a tile is a multiple of, in bytes.
-    """
-
-    offset: tuple[Basis, ...]
-    block: tuple[Basis, ...]
-    alignment: int
-
-    def __str__(self) -> str:
-        lists = [[list(basis) for basis in bases] for bases in (self.offset, self.block)]
-        return f"offset = {lists[0]}, block = {lists[1]}, alignment = {self.alignment}"
 
 
 def convert(encoding: SharedEncoding, shape: tuple[int, ...]) -> Converted:
@@ -112,12 +94,7 @@ class _Triton:
         from triton_ext.layouts.triton.gluon import linear_layout
 
         with self._lock:
-            layout = linear_layout(self._builder, encoding, shape)
-        return Converted(
-            tuple(map(tuple, layout.offset_bases)),
-            tuple(map(tuple, layout.block_bases)),
-            layout.alignment,
-        )
+            return linear_layout(self._builder, encoding, shape)
 
 
 @functools.lru_cache(maxsize=1)
@@ -163,21 +140,6 @@ def _tiles(module: MlirModule) -> Iterator[_Tile]:
             tile = _Tile(kind.encoding, kind.allocated, kind.kind, value)
             found.setdefault((tile.encoding, tile.shape), tile)
     yield from found.values()
-
-
-def _known_fault(
-    release: tuple[int, int],
-    encoding: SharedEncoding,
-    shape: tuple[int, ...],
-    theirs: Converted | str,
-) -> KnownFault | None:
-    """The fault of a release that gives exactly this answer."""
-    if not isinstance(encoding, NVMMAShared) or isinstance(theirs, str):
-        return None
-    layout, fault = expected_from_triton(release, shape, encoding)
-    bases = layout.bases
-    predicted = tuple(bases["offset"]), tuple(bases.get("block", ()))
-    return fault if predicted == (theirs.offset, theirs.block) else None
 
 
 def _difference(
@@ -255,7 +217,9 @@ def check_conversion(compilation: Compilation, options: CheckConversionOptions) 
         if ours == theirs:
             compared.append({**described, "verdict": "equal"})
             continue
-        fault = _known_fault(triton.release, encoding, shape, theirs)
+        fault = None
+        if isinstance(encoding, NVMMAShared) and isinstance(theirs, Converted):
+            fault = known_fault(triton.release, shape, encoding, theirs)
         compared.append({**described, "verdict": fault.title if fault else "different"})
         diagnostics.append(_difference(tile, shape, ours, theirs, triton, fault, options))
     if not compared and not not_compared:

@@ -23,6 +23,7 @@ from triton_ext import LayoutError, NVMMAShared, SharedLinear, SwizzledShared  #
 from triton_ext.compat import TRITON_VERSION  # noqa: E402
 from triton_ext.layouts import nvmma_shared as nvmma  # noqa: E402
 from triton_ext.layouts.linear_layout import LinearLayout  # noqa: E402
+from triton_ext.layouts.triton.converted import Converted  # noqa: E402
 from triton_ext.passes import (  # noqa: E402
     Compilation,
     PassCompilationError,
@@ -31,7 +32,6 @@ from triton_ext.passes import (  # noqa: E402
 from triton_ext.passes import check_conversion as module  # noqa: E402
 from triton_ext.passes.check_conversion import (  # noqa: E402
     CheckConversionOptions,
-    Converted,
     ask_triton,
     check_conversion,
 )

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from triton_ext.layouts.atoms import SwizzleAtom
 from triton_ext.layouts.encodings import NVMMAShared
 from triton_ext.layouts.nvmma_shared import core_matrix_linear_layout, nvmma_shared_to_linear_layout
-from triton_ext.layouts.triton.known_faults import expected_from_triton
+from triton_ext.layouts.triton.known_faults import known_fault
 from triton_ext.layouts.triton.oracle import TritonOracle
 
 
@@ -48,13 +48,12 @@ def check_against_triton(
     oracle = oracle or TritonOracle()
     name = f"Triton {oracle.version}"
     answer = oracle.convert([(shape, encoding)])[0]
-    if answer.error:
-        return CheckResult(False, f"{name} gives no layout: {answer.error}")
-    major, minor = map(int, oracle.version.split(".")[:2])
-    expected, fault = expected_from_triton((major, minor), shape, encoding)
+    if isinstance(answer, str):
+        return CheckResult(False, f"{name} gives no layout: {answer}")
     if answer.has_bases_of(ours):
         return CheckResult(True, f"the tile equals {name}'s own conversion")
-    if fault and answer.has_bases_of(expected):
+    major, minor = map(int, oracle.version.split(".")[:2])
+    if fault := known_fault((major, minor), shape, encoding, answer):
         return CheckResult(
             True, f"{name} is known to be wrong here ({fault.title}): {fault.why_wrong}"
         )

@@ -11,6 +11,7 @@ from triton.experimental.gluon import language as gl
 
 from triton_ext.errors import LayoutError
 from triton_ext.layouts.encodings import NVMMAShared, SharedEncoding, SharedLinear, SwizzledShared
+from triton_ext.layouts.triton.converted import Converted
 from triton_ext.layouts.triton.ending import end_quietly
 
 if TYPE_CHECKING:
@@ -97,12 +98,14 @@ def op_builder(context: Any) -> Any:
     return gluon_ir.GluonOpBuilder(context)
 
 
-def linear_layout(builder: Any, encoding: SharedEncoding, shape: Sequence[int]) -> Any:
-    """What Triton's C++ makes of an encoding: an object with offset and block bases.
+def linear_layout(builder: Any, encoding: SharedEncoding, shape: Sequence[int]) -> Converted:
+    """What Triton's C++ makes of an encoding.
 
     For an illegal shape it may abort the process.
 
     Raises:
         RuntimeError: Triton's verifier refuses the encoding.
     """
-    return builder.to_linear_layout(to_gluon(encoding)._to_ir(builder), list(shape))
+    made = builder.to_linear_layout(to_gluon(encoding)._to_ir(builder), list(shape))
+    offset, block = (tuple(map(tuple, bases)) for bases in (made.offset_bases, made.block_bases))
+    return Converted(offset, block, made.alignment)

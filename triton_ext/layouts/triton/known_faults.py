@@ -13,6 +13,7 @@ from triton_ext.layouts.cluster import cluster_layout, shape_per_cta, standard_o
 from triton_ext.layouts.encodings import NVMMAShared
 from triton_ext.layouts.linear_layout import LinearLayout
 from triton_ext.layouts.nvmma_shared import nvmma_shared_to_linear_layout, tma_box_shape
+from triton_ext.layouts.triton.converted import Converted
 
 
 @dataclass(frozen=True)
@@ -119,3 +120,15 @@ def expected_from_triton(
             returned = fault.returns(shape, encoding)
             return returned, fault if returned != right else None
     return right, None
+
+
+def known_fault(
+    version: tuple[int, int], shape: Sequence[int], encoding: NVMMAShared, answer: Converted
+) -> KnownFault | None:
+    """The fault of a release that gives exactly this wrong answer.
+
+    Raises:
+        LayoutError: an illegal shape.
+    """
+    expected, fault = expected_from_triton(version, shape, encoding)
+    return fault if answer.has_bases_of(expected) else None

@@ -13,34 +13,12 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Any
 
 from triton_ext.layouts.encodings import SharedEncoding, parse_encoding
-from triton_ext.layouts.linear_layout import Basis, LinearLayout
-
-
-@dataclass(frozen=True)
-class OracleAnswer:
-    """What Triton says of one case: bases and alignment, or why it gives none.
-
-    Attributes:
-        offset_bases, block_bases: the bases that Triton returns.
-        alignment: what the address of the tile is a multiple of, in bytes.
-        error: the exception, or "aborted: ..." with what the dying process printed; else "".
-    """
-
-    offset_bases: tuple[Basis, ...] = ()
-    block_bases: tuple[Basis, ...] = ()
-    alignment: int = 0
-    error: str = ""
-
-    def has_bases_of(self, layout: LinearLayout) -> bool:
-        """Whether these are the bases of `layout`."""
-        bases = layout.bases
-        own = (tuple(bases["offset"]), tuple(bases.get("block", ())))
-        return not self.error and own == (self.offset_bases, self.block_bases)
+from triton_ext.layouts.triton.converted import Converted
 
 
 @dataclass(frozen=True)
@@ -69,17 +47,20 @@ class TritonOracle:
         """The version of Triton that is asked, such as ``3.9.0``."""
         return str(self._run({"cases": []})[0])
 
-    def convert(self, cases: Iterable[tuple[Sequence[int], SharedEncoding]]) -> list[OracleAnswer]:
-        """Triton's linear layout for each case, a shape and an encoding.
+    def convert(
+        self, cases: Iterable[tuple[Sequence[int], SharedEncoding]]
+    ) -> list[Converted | str]:
+        """Triton's linear layout for each case, a shape and an encoding, or why it gives none: the
+        exception, or "aborted: ..." with what the dying process printed.
 
         Raises:
             RuntimeError: Triton cannot be imported there.
         """
         texts = [[list(shape), str(encoding)] for shape, encoding in cases]
         return [
-            OracleAnswer(error=answer)
+            answer
             if isinstance(answer, str)
-            else OracleAnswer(tuple(map(tuple, answer[0])), tuple(map(tuple, answer[1])), answer[2])
+            else Converted(tuple(map(tuple, answer[0])), tuple(map(tuple, answer[1])), answer[2])
             for answer in self._run({"cases": texts})[1:]
         ]
 
@@ -88,10 +69,9 @@ def _answer(builder: Any, shape: list[int], text: str) -> Any:
     from triton_ext.layouts.triton.gluon import linear_layout
 
     try:
-        linear = linear_layout(builder, parse_encoding(text), shape)
+        return astuple(linear_layout(builder, parse_encoding(text), shape))
     except Exception as error:
         return f"{type(error).__name__}: {error}"
-    return [linear.offset_bases, linear.block_bases, linear.alignment]
 
 
 def _serve() -> None:
