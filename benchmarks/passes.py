@@ -35,14 +35,14 @@ import triton.language as tl
 
 from benchmarks import harness
 from benchmarks.harness import Row, Table
-from tests.support import both_ways  # type: ignore[import-not-found]
-from tests.support import corpus_kernels as corpus
+from tests.support import corpus_kernels as corpus  # type: ignore[import-not-found]
 from triton_ext import passes
 from triton_ext.compat import compile_kernel
 from triton_ext.hardware.architecture import Architecture
 from triton_ext.kernels.config import MatmulConfig
 from triton_ext.kernels.launch import compile_matmul, kernel_constants
 from triton_ext.passes.frame import hook
+from triton_ext.passes.frame.both_ways import up_to_ptx
 
 TOGETHER = ("verify-descriptors", "check-conversion")
 ALONE = (
@@ -184,7 +184,7 @@ def measured(rounds: int, passes: str, ptx: bool) -> Iterator[Row]:
     kernels = {"tutorial": compile_tutorial, "gluon": compile_gluon_matmul}
     archs: tuple[Architecture, ...] = (90, 100)
     for (name, kernel), arch in itertools.product(kernels.items(), archs):
-        with both_ways.up_to_ptx() if ptx else contextlib.nullcontext():
+        with up_to_ptx() if ptx else contextlib.nullcontext():
             times = measure(kernel(arch), variants, rounds)
         before = [each.processor for each in times[()]]
         for variant, values in times.items():

@@ -101,7 +101,7 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
 def no_binaries():
     """Triton stops at the PTX: the emulator needs no binary."""
     pytest.importorskip("triton")
-    from both_ways import up_to_ptx
+    from triton_ext.passes.frame.both_ways import up_to_ptx
 
     with up_to_ptx():
         yield

@@ -14,7 +14,6 @@ from sites import ROOT, SUPPORT, triton_sites
 triton = pytest.importorskip("triton")
 
 import pass_corpus  # noqa: E402
-from both_ways import compile_to_ptx  # noqa: E402
 from triton.experimental import gluon  # noqa: E402
 from triton.experimental.gluon import language as gl  # noqa: E402
 from triton.experimental.gluon._runtime import GluonASTSource  # noqa: E402
@@ -35,6 +34,7 @@ from triton_ext.passes.check_conversion import (  # noqa: E402
     ask_triton,
     check_conversion,
 )
+from triton_ext.passes.frame.both_ways import compile_to_ptx  # noqa: E402
 
 WORKER = SUPPORT / "conversion_worker.py"
 

@@ -6,8 +6,9 @@ report and diagnostics of each pass. See `forked.py` for how jobs come and resul
 
 from __future__ import annotations
 
-from both_ways import compile_to_ptx
 from forked import serve
+
+from triton_ext.passes.frame.both_ways import compile_to_ptx
 
 
 def run(job):

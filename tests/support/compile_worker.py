@@ -14,12 +14,12 @@ import subprocess
 import tempfile
 
 import triton
-from both_ways import up_to_ptx
 from forked import serve
 
 from triton_ext.kernels.config import MatmulConfig
 from triton_ext.kernels.launch import compile_matmul, kernel_constants
 from triton_ext.layouts.triton.gluon import to_gluon
+from triton_ext.passes.frame.both_ways import up_to_ptx
 from triton_ext.ptx.text import without_debug_lines
 
 

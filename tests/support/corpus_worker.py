@@ -28,12 +28,12 @@ import kernel_cases
 import mma_worker
 import torch
 import triton
-from both_ways import up_to_ptx
 from corpus_cache import loaded_files
 from forked import forked
 from triton import knobs
 
 import triton_ext
+from triton_ext.passes.frame.both_ways import up_to_ptx
 
 
 def idle_launcher(source, metadata):

@@ -372,7 +372,6 @@ def capture(job: dict[str, Any]) -> list[Launched]:
     """The kernels that a job launches, compiled here, on inputs with numbers in them."""
     import corpus_worker
     import torch
-    from both_ways import up_to_ptx
     from triton import knobs
 
     import triton_ext
@@ -380,6 +379,7 @@ def capture(job: dict[str, Any]) -> list[Launched]:
     from triton_ext.emulator.host.run import prepare
     from triton_ext.emulator.instructions import decode
     from triton_ext.emulator.schedule.machine import Machine, Schedule
+    from triton_ext.passes.frame.both_ways import up_to_ptx
 
     generator = torch.Generator().manual_seed(0)
 

@@ -18,7 +18,6 @@ from unittest import mock
 import torch
 import torch._dynamo  # once, for all forks
 import torch.distributed as dist
-from both_ways import up_to_ptx
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
@@ -37,6 +36,7 @@ from triton_ext import distributed
 from triton_ext.ops import eager, functional, products
 from triton_ext.ops.epilogue import NOTHING, Epilogue, finished
 from triton_ext.ops.types import output_type
+from triton_ext.passes.frame.both_ways import up_to_ptx
 
 
 def difference(found, expected):

@@ -1,4 +1,4 @@
-"""A kernel compiled with and without passes, and its PTX compared.
+"""A kernel compiled with and without passes, and its PTX compared. Imports Triton.
 
 compiled = compile_both_ways(source, "nvmma-to-linear", arch=90)
 assert compiled.identical, compiled.difference()
