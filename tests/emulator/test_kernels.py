@@ -13,6 +13,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("triton")
 
 import kernel_cases  # noqa: E402
+from shallow_rings import two_stages  # noqa: E402
 from sites import ALL, ROOT, triton_sites  # noqa: E402
 
 import triton_ext  # noqa: E402
@@ -47,7 +48,13 @@ def error_of(found, expected):
     return float((found - expected).norm() / expected.norm().clamp(min=1e-30))
 
 
-@pytest.mark.usefixtures("no_binaries")
+@pytest.fixture
+def shallow():
+    with two_stages():
+        yield
+
+
+@pytest.mark.usefixtures("no_binaries", "shallow")
 @pytest.mark.parametrize(("case", "arch"), TARGETS, ids=str)
 def test_exact_inputs_give_exact_results(case, arch):
     """Small integers: any order of accumulation gives the same bits."""
@@ -60,7 +67,7 @@ def test_exact_inputs_give_exact_results(case, arch):
             assert torch.equal(found.double(), expected.to(found.dtype).double())
 
 
-@pytest.mark.usefixtures("no_binaries")
+@pytest.mark.usefixtures("no_binaries", "shallow")
 @pytest.mark.parametrize("arch", ARCHES)
 @pytest.mark.parametrize("case", CASES[::9], ids=str)
 def test_schedules_give_the_same_bits(case, arch):

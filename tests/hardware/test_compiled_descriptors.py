@@ -34,7 +34,7 @@ from mma_products import (
     hardware_majors,
     products,
 )
-from sites import SUPPORT, triton_sites
+from sites import ALL, SUPPORT, triton_sites
 
 from triton_ext import LayoutError, LinearLayout, NVMMAShared
 from triton_ext.hardware.instruction_descriptor import InstructionDescriptor
@@ -190,12 +190,29 @@ def refuses(version, product):
     return version == (3, 7) and product.arch == 100 and product.a.element_type == "s8"
 
 
+def every_other(items, site):
+    """All for the installed release, and by `make oracle`; a half for others."""
+    return list(items)[:: 2 if site and not ALL else 1]
+
+
+@functools.cache
+def asked(site, arch, cta_group):
+    """The products for a release. A half has of two swizzles those whose numbers have an even sum,
+    so that each operand has each swizzle and major-ness.
+    """
+    found = products(arch, cta_group)
+    if ALL or not site:
+        return found
+    number = SWIZZLE_BYTE_WIDTHS.index
+    return [each for each in found if (number(each.a.swizzle) + number(each.b.swizzle)) % 2 == 0]
+
+
 @functools.cache
 def compared(site, arch, cta_group):
     """The release, and the products that it compiles, each found to be as derived."""
     version, results = compiled(site)
     found = []
-    for product in products(arch, cta_group):
+    for product in asked(site, arch, cta_group):
         result = results[product]
         assert ("error" in result) == refuses(version, product), f"{product}: {result}"
         if "error" not in result:
@@ -220,6 +237,8 @@ def test_compiled_descriptors_are_the_derived_ones(arch, cta_group, site):
             least = len(majors) * len(SWIZZLE_BYTE_WIDTHS)
             if version == (3, 7) and (arch, bits) == (100, 8):
                 least = 3
+            if site and not ALL:
+                least //= 2
             assert classes[key] >= least, key
     operands = [operand for product in found for operand in (product.a, product.b)]
     integers = set() if version == (3, 7) and arch == 100 else {"s8"}
@@ -242,7 +261,8 @@ def test_how_many_configurations(site):
     for target in TARGETS:
         version, some = compared(site, *target)
         found.update(some)
-    assert len(found) == {(3, 7): 342}.get(version, 384)
+    whole = {(3, 7): 342}.get(version, 384)
+    assert len(found) == whole if ALL or not site else len(found) >= 0.4 * whole
 
 
 @pytest.mark.parametrize("target", TARGETS)
@@ -364,7 +384,7 @@ def test_odd_layouts(site):
     """
     version, results = compiled(site)
     seen = Counter()
-    for product, operand in odd_products():
+    for product, operand in every_other(odd_products(), site):
         result = results[product]
         reason = reason_against(operand)
         if "error" in result and reason:
@@ -379,8 +399,9 @@ def test_odd_layouts(site):
             same = differences(product, result) == []
             assert same == adds_up(product)
             seen["same" if same else "warpgroups"] += 1
-    assert seen["no descriptor"] >= 100
-    assert seen["same"] >= 20
+    part = every_other(range(2), site)
+    assert seen["no descriptor"] >= 50 * len(part)
+    assert seen["same"] >= 10 * len(part)
     assert min(seen["refused"], seen["shared bits"], seen["warpgroups"]) >= 1
 
 
@@ -598,8 +619,8 @@ def multiplied(jobs, site):
 def compiled(site):
     """The version of Triton at `site`, and what becomes of every product of this file."""
     wanted = [
-        *itertools.chain.from_iterable(products(*target) for target in TARGETS),
-        *(product for product, _ in odd_products()),
+        *itertools.chain.from_iterable(asked(site, *target) for target in TARGETS),
+        *(product for product, _ in every_other(odd_products(), site)),
         *(product for product, _ in REFUSED.values()),
         *ROW_BY_ROW, *CUT_CHUNKS, ILLEGAL_SHAPE, *UNSIGNED,
     ]  # fmt: skip

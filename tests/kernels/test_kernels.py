@@ -16,6 +16,7 @@ from kernel_configurations import (
     EMULATED,
     EMULATED_SM100,
     MAJORS,
+    STAGES,
     WITH_RESIDUAL,
     compile_jobs,
     compiled_configurations,
@@ -374,7 +375,8 @@ def test_every_type_has_configurations(arch, element_type, out_type):
 # ------------------------------------------------- the kernel with consumers, on the emulated GPU
 
 # Each under one of the schedules, in turn; what takes turns itself, under all of them. So does
-# everything by `make oracle`, which also has the configurations whose parts others have, too.
+# everything by `make oracle`, which also has the configurations whose parts others have, too, and
+# the number of stages that is the default, where here it is two.
 SCHEDULES = ("eager", "lazy", "random")
 CASES = [*((*case, "") for case in EMULATED + WITH_RESIDUAL), *BATCHED, *EMULATED_SM100]
 CASES = CASES if ALL else spread(CASES)
@@ -399,7 +401,7 @@ def test_the_kernel_with_consumers(fields, m, n, k, multiprocessors, shared, sch
 
     import triton_ext
 
-    config = MatmulConfig(**({"arch": 90, "element_type": "bf16"} | fields))
+    config = MatmulConfig(**({"arch": 90, "element_type": "bf16"} | STAGES | fields))
     a, b, extras, expected = plan_launch.problem(config, m, n, k, shared=shared)
     workspace = torch.zeros(1 << 25, dtype=torch.uint8)
     with triton_ext.emulate(f"sm_{config.arch}", schedule=schedule):

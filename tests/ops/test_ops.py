@@ -25,10 +25,11 @@ from ops_models import (  # noqa: E402
     loss_and_gradients,
     relative_difference,
 )
+from shallow_rings import two_stages  # noqa: E402
 
 import triton_ext  # noqa: E402
 from triton_ext import LayoutError, UnsupportedDeviceError  # noqa: E402
-from triton_ext.kernels.config import MatmulConfig, choose_config  # noqa: E402
+from triton_ext.kernels.config import MatmulConfig  # noqa: E402
 from triton_ext.ops import launches, plans, products  # noqa: E402
 from triton_ext.ops.device import Gpu  # noqa: E402
 from triton_ext.ops.epilogue import NOTHING, Epilogue  # noqa: E402
@@ -53,16 +54,8 @@ def gpu():
 
 
 @pytest.fixture(scope="module", autouse=True)
-def two_stages():
-    """Two tiles in flight, where the cost model fills shared memory: what Triton 3.9 takes for a
-    kernel grows with that. `tests/kernels` has deeper rings.
-    """
-
-    def choose(*problem):
-        return dataclasses.replace(choose_config(*problem), stages=2)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(products, "choose_config", choose)
+def shallow():
+    with two_stages():
         yield
 
 

@@ -15,6 +15,8 @@ from triton_ext.kernels.config import MatmulConfig
 
 MAJORS = list(itertools.product(("K", "MN"), repeat=2))
 ARCHES = [90, 100]
+STAGES = {} if ALL else {"stages": 2}
+"""Of configurations that leave it open."""
 
 
 def compiled_configurations(arch, site):
@@ -22,10 +24,11 @@ def compiled_configurations(arch, site):
     release with its resources, as ptxas takes most of the time.
 
     All of them by the installed release; by the others every third, and what only some of them can
-    do, but by `make oracle`.
+    do, but by `make oracle`; which has the number of stages that is the default, where here it is
+    two.
     """
     configs = [
-        {"arch": arch, **config}
+        {"arch": arch, **STAGES, **config}
         for number, config in enumerate(configurations(arch))
         if ALL
         or not site

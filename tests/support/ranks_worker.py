@@ -18,6 +18,7 @@ from unittest import mock
 import torch
 import torch._dynamo  # once, for all forks
 import torch.distributed as dist
+from shallow_rings import two_stages
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
@@ -388,7 +389,12 @@ def compile_once():
 
 
 def main(functions):
-    with tempfile.TemporaryDirectory() as folder, up_to_ptx(), triton_ext.emulate("sm_90"):
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        up_to_ptx(),
+        triton_ext.emulate("sm_90"),
+        two_stages(),
+    ):
         if 2 in functions:
             compile_once()
         for size in functions:

@@ -64,6 +64,7 @@ class Operands:
         self.counts: dict[int, int] = {}
         self._named: dict[tuple[str, tuple[int, ...]], Register] = {}
         self._ranges: dict[tuple[str, tuple[int, ...]], tuple[int, int, int]] = {}
+        self._found: dict[tuple[str, tuple[int, ...]], Register | None] = {}
         for variable in kernel.variables:
             if variable.space != "reg":
                 continue
@@ -87,6 +88,12 @@ class Operands:
 
     def find(self, name: str, scope: tuple[int, ...]) -> Register | None:
         """The register of that name, in the innermost scope that has one."""
+        key = name, scope
+        if key not in self._found:
+            self._found[key] = self._look_up(name, scope)
+        return self._found[key]
+
+    def _look_up(self, name: str, scope: tuple[int, ...]) -> Register | None:
         for depth in range(len(scope), -1, -1):
             found = self._named.get((name, scope[:depth]))
             if found is not None:
@@ -129,7 +136,7 @@ class Operands:
         """
         bits = bits_of(type_name)
         dtype = DTYPES.get(type_name, DTYPES.get(f"b{bits}"))
-        constant = self._constant(text, type_name, dtype)
+        constant = None if text.startswith("%") else self._constant(text, type_name, dtype)
         if constant is not None:
             return lambda cta, lanes: constant
         if type_name == "pred" and text.startswith("!"):
