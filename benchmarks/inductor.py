@@ -23,7 +23,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch._inductor.config
 
 from benchmarks.problems import Operands, Problem, inputs
 from benchmarks.replay import graph_of, replayed_seconds
@@ -90,9 +89,11 @@ class Worker:
     """What the process does."""
 
     def __init__(self) -> None:
+        from torch._inductor import config  # seconds, which who asks the process need not wait
+
         # One function is compiled for every problem.
         torch._dynamo.config.recompile_limit = 1000
-        torch._inductor.config.autotune_num_choices_displayed = 0
+        config.autotune_num_choices_displayed = 0
         self._product = torch.compile(
             lambda a, b: torch.mm(a, b), mode="max-autotune-no-cudagraphs", dynamic=False
         )

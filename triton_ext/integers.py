@@ -229,10 +229,16 @@ def on_numbers(operation: IntegerOperation) -> Callable[..., Number]:
         found = function(*values)
         return None if found is None else found & mask
 
+    def both_known(a: Number, b: Number) -> Number:
+        if a is None or b is None:
+            return None
+        found = function(a, b)
+        return None if found is None else found & mask
+
     def bitwise(a: Number, b: Number) -> Number:
         """``and``, ``or``: one source may decide."""
         if a is not None and b is not None:
-            return all_known(a, b)
+            return both_known(a, b)
         decisive = 0 if operation.name == "and" else mask
         known = b if a is None else a
         return decisive if known is not None and known & mask == decisive else None
@@ -245,4 +251,6 @@ def on_numbers(operation: IntegerOperation) -> Callable[..., Number]:
 
     if operation.name == "select":
         return select
-    return bitwise if operation.name in ("and", "or") else all_known
+    if operation.name in ("and", "or"):
+        return bitwise
+    return both_known if len(operation.source_widths) == 2 else all_known

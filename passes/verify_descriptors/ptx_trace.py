@@ -24,7 +24,7 @@ from triton_ext.hardware.architecture import CTA_ADDRESS_BITS, CTA_ADDRESS_MASK,
 from triton_ext.integers import Number, on_numbers
 from triton_ext.passes.verify_descriptors.launches import BASES, Bases
 from triton_ext.passes.verify_descriptors.mlir_trace import contents
-from triton_ext.passes.verify_descriptors.slices import slice_kernel
+from triton_ext.passes.verify_descriptors.slices import Slicer
 from triton_ext.passes.verify_descriptors.strange import (
     OF_SOME_LANES,
     OF_TENSORS,
@@ -130,10 +130,10 @@ class Tracer:
                 seeds.append(each)
             elif each.opcode.startswith("tcgen05.alloc") or _is_for_partitions(each):
                 stores.append(each)
-        part = slice_kernel(kernel, seeds, addressed)
+        slicer = Slicer(kernel)
+        part = slicer.part(seeds, addressed)
         unobserved = (
-            slice_kernel(
-                kernel,
+            slicer.part(
                 seeds,
                 {i: text for i, text in addressed.items() if id(kernel.instructions[i]) in partly},
             )
@@ -148,7 +148,7 @@ class Tracer:
                 for number, text in addressed.items()
                 if id(kernel.instructions[number]) not in stored
             }
-            part = slice_kernel(kernel, seeds + stores, whole)
+            part = slicer.part(seeds + stores, whole)
         self.observed, self.partly = addresses, partly
         self.stores = {id(each) for each in stores} if loads else set()
         self.kernel, self.given = part, given

@@ -20,7 +20,6 @@ import importlib
 import json
 import os
 import sys
-import tempfile
 from contextlib import nullcontext, redirect_stdout
 from pathlib import Path
 
@@ -29,7 +28,7 @@ import mma_worker
 import torch
 import triton
 from corpus_cache import loaded_files
-from forked import forked
+from forked import forked, own_cache
 from triton import knobs
 
 import triton_ext
@@ -161,8 +160,7 @@ if __name__ == "__main__":
     os.environ["TRITON_DEFAULT_FP_FUSION"] = "1"  # 3.9 warns where it is left to its default
     triton.runtime.driver.set_active = set_active_but_idle
     print(json.dumps(triton.__version__), flush=True)
-    with tempfile.TemporaryDirectory() as cache:
-        os.environ["TRITON_CACHE_DIR"] = cache
+    with own_cache():
         jobs = json.load(sys.stdin)
         for each in WARM_UP:  # what is set up once, for all forks
             run(each)

@@ -19,22 +19,27 @@ STAGES = {} if ALL else {"stages": 2}
 """Of configurations that leave it open."""
 
 
+def is_in_turn(number, config, arch, site):
+    """Whether a release compiles a configuration in `make test`: the installed one each pair of
+    major-nesses, and all that only one GPU has, and the rest for one of both GPUs in turn; the
+    other releases every third, and what only some of them can do.
+    """
+    if site:
+        return number % 3 == 0 or "side" in config or config["element_type"] == "int8"
+    return number < len(MAJORS) or "consumers" in config or number % 2 == (arch == 100)
+
+
 def compiled_configurations(arch, site):
     """The configurations, and for each what becomes of it at `site`: compared, and by the installed
     release with its resources, as ptxas takes most of the time.
 
-    All of them by the installed release; by the others every third, and what only some of them can
-    do, but by `make oracle`; which has the number of stages that is the default, where here it is
-    two.
+    Those of `is_in_turn`, and with two stages where their number is left open; by `make oracle`
+    all, and with the default.
     """
     configs = [
         {"arch": arch, **STAGES, **config}
         for number, config in enumerate(configurations(arch))
-        if ALL
-        or not site
-        or number % 3 == 0
-        or "side" in config
-        or config["element_type"] == "int8"
+        if ALL or is_in_turn(number, config, arch, site)
     ]
     asked = {"compared": True, "resources": ALL or not site}
     jobs = [{"config": config, **asked} for config in configs]

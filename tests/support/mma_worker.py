@@ -9,12 +9,10 @@ CTA group. The operands are never written: only the instructions count.
 from __future__ import annotations
 
 import json
-import os
 import sys
-import tempfile
 
 import triton
-from forked import forked
+from forked import forked, own_cache
 from triton import knobs
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
@@ -173,8 +171,7 @@ def results(jobs):
 if __name__ == "__main__":
     knobs.runtime.add_stages_inspection_hook = stop_at_ptx
     print(json.dumps(triton.__version__), flush=True)
-    with tempfile.TemporaryDirectory() as cache:
-        os.environ["TRITON_CACHE_DIR"] = cache
+    with own_cache():
         run(WARM_UP)  # what is set up once
         jobs = json.load(sys.stdin)
         for start in range(0, len(jobs), JOBS_IN_A_FORK):

@@ -602,11 +602,11 @@ NAMED = (
 """Kernels that tests ask for by name, or that alone have what one of them asks for."""
 
 
-MANY, ONE_OF = 20, 5
+MANY, ONE_OF = 8, 6
 
 
 def thinned(found: Sequence[Job]) -> Iterator[Job]:
-    """The jobs; of a kind with many variants, one of five stays, and the others are of tier 3."""
+    """The jobs; of a kind with many variants, one of six stays, and the others are of tier 3."""
     numbers: Counter[str] = Counter()
     variants = Counter(each["kind"] for each in found if each["tier"] == 2)
     for each in found:
