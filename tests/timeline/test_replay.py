@@ -73,12 +73,12 @@ def launch(warps, needs, grid=1, threads=64):
 
 
 def test_a_warp_alone_takes_its_chain():
-    result = cycles([(RUN, 0, 10, 0, 0, 100), (RUN, 0, 10, 0, 0, 50)])
+    result = cycles([(RUN, 0, 10, (), 100), (RUN, 0, 10, (), 50)])
     assert result.cycles == 150
 
 
 def test_warps_of_a_scheduler_share_its_slots():
-    run = [(RUN, 0, 1000, 0, 0, 1000)]
+    run = [(RUN, 0, 1000, (), 1000)]
     together = cycles(run, [], [], [], run, [], [], [], run).cycles  # warps 0, 4 and 8
     apart = cycles(run, run, run).cycles
     assert together == 3000
@@ -209,14 +209,14 @@ def test_blocks_are_spread_over_the_tpcs(grid, sms):
 
 
 def test_who_waits_is_said_with_the_instruction():
-    result = cycles([(WAIT, 7, 0)], [(RUN, 0, 50, 0, 0, 400), (SIGNAL, 1, 0, NEAR)], needs=[1])
+    result = cycles([(WAIT, 7, 0)], [(RUN, 0, 50, (), 400), (SIGNAL, 1, 0, NEAR)], needs=[1])
     [((at, _), waited)] = result.stalls.items()
     assert at == 7
     assert waited == 400 + GPU.barrier_latency
 
 
 def test_clusters_wait_for_room():
-    run = [(RUN, 0, 10, 0, 0, 10_000)]
+    run = [(RUN, 0, 10, (), 10_000)]
     one, two = (cycles(run, slots=1, clusters=n).cycles for n in (1, 2))
     assert two == 2 * one + GPU.block_start
     assert cycles(run, slots=2, clusters=2).cycles == one + GPU.block_interval

@@ -29,6 +29,23 @@ the next tiles, 117 cycles); the others are assumed."""
 READ = 17
 """Cycles until an instruction for memory has read its registers, so that they can be written:
 stores of shared memory by one warp of an H200, one in 22 cycles."""
+PIPES = ("ALU", "integer products", "special functions", "mma.sync")
+"""The pipes of a quarter of an SM that a warp's instruction holds for more than a cycle."""
+TURNS = {
+    r"IMAD\.(HI|WIDE)|IDP": (0, 2, 0, 0),
+    r"IMAD|IMUL": (0, 1, 0, 0),
+    r"MUFU|[IF]2[IF]\b|FRND|POPC|FLO|BREV": (0, 0, 1, 0),
+    r"[HI]MMA\.(168(16|32)|1688\.F32\.TF32)": (0, 0, 0, 1),
+    r"[HI]MMA": (0, 0, 0, 0.5),
+    r"P?LOP3|PRMT|V?IADD|[IF]SETP|[IF]?SEL\b|V?[IF]MNMX|VABSDIFF|SHF|SGXT|BMSK|LEA|IABS|F2FP|I2FP|CS2R"
+    r"|MOV": (1, 0, 0, 0),
+}  # fmt: skip
+"""By opcode, how many turns of each pipe an instruction takes: of 2, 2, 8 and 6 cycles on sm_90 by
+what ptxas has a warp wait between two of the same (`triton_ext.timeline.gpus` has the rates)."""
+MMA_OPERATIONS = 2 * 16 * 8 * 16
+"""Of a turn of the last pipe: m16n8k16 of 16-bit operands."""
+NO_TURNS = (0.0,) * len(PIPES)
+_TURNS = {re.compile(pattern): turns for pattern, turns in TURNS.items()}
 _SLOW = {re.compile(pattern): cycles for pattern, cycles in ON_CHIP.items()}
 _LISTED = re.compile(
     r'nv_debug_ptx_txt", line (?P<line>\d+)$'
@@ -50,10 +67,12 @@ class Cost:
     Attributes:
         issued: how many instructions of the machine.
         cycles: that a warp takes for them, which runs alone and waits for no memory.
+        turns: that they take of each of `PIPES`.
     """
 
     issued: float
     cycles: float
+    turns: tuple[float, ...] = NO_TURNS
 
 
 def registers(cubin: bytes) -> int:
@@ -100,8 +119,19 @@ def costs(listing: str, kernel: Kernel) -> dict[int, Cost]:
         kept = {line: many for line, many in kept.items() if many}
         copies = _copies(kept.values()) if around else 1
         for line, many in kept.items():
-            found[line] = Cost(len(many) / copies, sum(each[2] for each in many) / copies)
+            turns = zip(*(turns_of(each[0]) for each in many), strict=True)
+            found[line] = Cost(
+                len(many) / copies,
+                sum(each[2] for each in many) / copies,
+                tuple(sum(each) / copies for each in turns),
+            )
     return found
+
+
+@functools.cache
+def turns_of(opcode: str) -> tuple[float, ...]:
+    """What an instruction of the machine takes of each of `PIPES`."""
+    return next((turns for pattern, turns in _TURNS.items() if pattern.match(opcode)), NO_TURNS)
 
 
 def _copies(lines: Iterable[Sequence[tuple[str, int, float]]]) -> int:

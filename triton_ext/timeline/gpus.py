@@ -33,8 +33,8 @@ class Gpu:
         product_latency: from the end of a product to the thread that waits for it.
         issue_cycles: that a warp takes for a memory instruction, alone.
         instruction_cycles: that an instruction holds its scheduler.
-        special_cycles, half_cycles: that a special function or an instruction of half rate holds
-            its pipe.
+        half_cycles, special_cycles, mma_cycles: that a turn of `triton_ext.ptx.sass`'s first two
+            pipes, of the third, and of the last takes.
         tensor_memory_cycles: that a warp takes for a column of its 32 lanes of tensor memory.
         tensor_memory_latency: cycles of a load from there, besides.
         shared_latency, l1_latency: cycles of a load from shared memory and the L1 cache.
@@ -75,8 +75,9 @@ class Gpu:
     product_latency: float = _of("measured: 4 and 16 products of 64x8 to 64x256, awaited", 45)
     issue_cycles: float = _of("assumed", 2.0)
     instruction_cycles: float = _of("published: CUDA C++ Programming Guide", 1.0)
-    special_cycles: float = _of("published: 16 lanes a cycle and SM", 8)
-    half_cycles: float = _of("fitted; published: 64 lanes a cycle and SM", 1.4)
+    half_cycles: float = _of("published: CUDA C++ Programming Guide, 64 lanes a cycle and SM", 2)
+    special_cycles: float = _of("published: CUDA C++ Programming Guide, 16 lanes", 8)
+    mma_cycles: float = _of("published: Luo et al., 62.9 % of the tensor cores' rate", 6.36)
     tensor_memory_cycles: float = _of("assumed: 32 lanes of 32 bits a cycle and quarter", 1.0)
     tensor_memory_latency: float = _of("assumed", 40)
     shared_latency: float = _of("measured: dependent loads", 30)

@@ -12,12 +12,14 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
+from triton_ext.ptx.sass import PIPES
 from triton_ext.timeline.gpus import Gpu
 from triton_ext.timeline.trace import (
     ATOMIC,
     COMMIT,
     COPY,
     GLOBAL,
+    LINE_BYTES,
     PRODUCT,
     RUN,
     SHARED,
@@ -31,12 +33,12 @@ from triton_ext.timeline.trace import (
 )
 
 SECTOR_BYTES = 32
-LINE_BYTES = 128
 SCHEDULERS = 4
 UNITS = (
-    "issue", "special functions", "shared memory", "tensor cores", "tensor memory", "TMA", "TPC",
-    "L2", "memory",
+    "issue", *PIPES[:3], "shared memory", "tensor cores", "tensor memory", "TMA", "TPC", "L2",
+    "memory",
 )  # fmt: skip
+_PIPE_UNITS = (*PIPES[:3], "tensor cores")
 DATA_PATH_ROWS = 128
 """A product of 64 rows takes as long as one of 128 (PTX ISA, "Data path layout": it uses half of
 the lanes)."""
@@ -107,8 +109,7 @@ class _Sm:
         self.cluster = sms[0] if sms else self
         self.tpc = sms[-1] if len(sms) % 2 else self
         self.issue = [0.0] * SCHEDULERS
-        self.special = [0.0] * SCHEDULERS
-        self.half = [0.0] * SCHEDULERS
+        self.pipes = [[0.0] * SCHEDULERS for _ in PIPES]
         self.columns = [0.0] * SCHEDULERS
         self.shared = self.tensor = self.tma = self.l2 = self.memory = self.out = 0.0
         self.fetched = -math.inf
@@ -183,6 +184,7 @@ class Replay:
     ) -> None:
         self.gpu, self.shares, self.slots, self.keep, self.free = gpu, shares, slots, keep, free
         self.share = shares[0]
+        self.turns = (gpu.half_cycles, gpu.half_cycles, gpu.special_cycles, gpu.mma_cycles)
         self.heap: list[tuple[float, int, _Warp]] = []
         self.count = 0
         self.stalls: defaultdict[tuple[int, str], float] = defaultdict(float)
@@ -319,21 +321,19 @@ class Replay:
         return None
 
     def _run(self, warp: _Warp, time: float, item: Item) -> float:
-        _, at, issued, half, special, chain = item
+        _, at, issued, turns, chain = item
         gpu, sm, scheduler = self.gpu, warp.sm, warp.number % SCHEDULERS
         issued *= gpu.instruction_cycles
         free = max(sm.issue[scheduler], time) + issued
         sm.issue[scheduler] = free
         sm.busy["issue"] += issued / SCHEDULERS
         end: float = max(time + chain, free)
-        if half:
-            sm.half[scheduler] = max(sm.half[scheduler], time) + half * gpu.half_cycles
-            end = max(end, sm.half[scheduler])
-        if special:
-            taken = special * gpu.special_cycles
-            sm.special[scheduler] = max(sm.special[scheduler], time) + taken
-            sm.busy["special functions"] += taken / SCHEDULERS
-            end = max(end, sm.special[scheduler])
+        for number, of_pipe in enumerate(turns):
+            if of_pipe:
+                pipe, taken = sm.pipes[number], of_pipe * self.turns[number]
+                pipe[scheduler] = max(pipe[scheduler], time) + taken
+                sm.busy[_PIPE_UNITS[number]] += taken / SCHEDULERS
+                end = max(end, pipe[scheduler])
         self._span((warp.block, warp.number), time, end, RUN, at, "")
         return end
 

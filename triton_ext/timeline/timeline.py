@@ -12,6 +12,7 @@ from typing import Any
 from triton_ext.hardware.architecture import SHARED_MEMORY_PER_BLOCK
 from triton_ext.hardware.architecture import resident_clusters as resident
 from triton_ext.hardware.tensor_memory import TMEM_COLUMNS
+from triton_ext.ptx.sass import MMA_OPERATIONS, PIPES
 from triton_ext.timeline.gpus import Gpu
 from triton_ext.timeline.replay import SECTOR_BYTES, UNITS, Replay, Result, Share
 from triton_ext.timeline.trace import (
@@ -19,6 +20,7 @@ from triton_ext.timeline.trace import (
     COPY,
     GLOBAL,
     PRODUCT,
+    RUN,
     STORE,
     TENSOR,
     WAIT,
@@ -34,6 +36,7 @@ BINDS = 0.6
 """The share of the time in which a unit must work so that it is what binds."""
 LATENCIES = ("l2_latency", "memory_latency", "tma_latency", "tma_memory_latency")
 """Of loads, by their names in `triton_ext.timeline.gpus`."""
+MMA = PIPES.index("mma.sync")
 ENDLESS = 1e9
 """How much faster a unit is that costs nothing."""
 
@@ -95,7 +98,8 @@ class Timeline:
     def flops(self) -> float:
         """Operations of the tensor cores in the whole grid."""
         work = sum(2 * m * n * 32 / size for m, n, size in self._products())
-        return work * self._each
+        mma = sum(item[3][MMA] for item in self._items() if item[0] == RUN)
+        return (work + mma * MMA_OPERATIONS) * self._each
 
     def _products(self) -> Iterator[tuple[int, int, float]]:
         """Rows, columns and element bytes of each product of 32 bytes of K."""

@@ -15,8 +15,8 @@ from typing import Any
 Item = tuple[Any, ...]
 
 RUN = 0
-"""(RUN, at, issued, half, special, chain): instructions; of these, how many of half rate, and of
-special functions; the cycles that one warp alone takes, as each waits for what it reads."""
+"""(RUN, at, issued, turns, chain): instructions; what they take of each of `triton_ext.ptx.sass`'s
+pipes; the cycles that one warp alone takes, as each waits for what it reads."""
 SHARED = 1
 """(SHARED, at, wavefronts, token): a load of shared memory, and its token; a store, and -1."""
 GLOBAL = 2
@@ -55,6 +55,7 @@ NAMES = {
 }  # fmt: skip
 
 
+LINE_BYTES = 128
 GOLDEN = (math.sqrt(5) - 1) / 2
 """Multiples of it, modulo 1, lie spread however many there are."""
 
@@ -84,12 +85,17 @@ class Memory:
     Attributes:
         name: the argument's.
         size: in bytes.
-        aligned: the fraction of the 128-byte rows of TMA's boxes that lie in one line.
+        pitch: bytes from a row to the next, where TMA copies boxes; 0 if it does not.
     """
 
     name: str
     size: int
-    aligned: float = 1.0
+    pitch: int = 0
+
+    @property
+    def aligned(self) -> float:
+        """The fraction of the 128-byte rows of TMA's boxes that lie in one line."""
+        return math.gcd(self.pitch, LINE_BYTES) / LINE_BYTES
 
 
 @dataclass

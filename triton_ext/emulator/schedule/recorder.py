@@ -28,7 +28,6 @@ from triton_ext.emulator.state.block import Cta, Launch
 from triton_ext.emulator.state.lanes import Lanes
 from triton_ext.emulator.state.storage import Register
 from triton_ext.hardware.architecture import WARP_THREADS, resident_clusters
-from triton_ext.hardware.banks import LINE_BYTES
 from triton_ext.hardware.tensor_memory import TMEM_COLUMNS, WARPGROUP_WARPS
 from triton_ext.ptx import sass
 from triton_ext.ptx.forms import TensorMemoryAccess, TensorMemoryCopy, WgmmaProduct, read
@@ -75,10 +74,17 @@ _FREE = re.compile(
     r"mov\.|cvta|ld\.param|cvt\.u64\.u32|cvt\.s64\.s32|wgmma\.fence|bra\.uni|exit|ret"
 )
 """What ptxas mostly makes nothing of."""
-_SPECIAL = re.compile(r"ex2|lg2|sin|cos|rcp|rsqrt|sqrt|tanh|div\.(full|approx)")
-_HALF = re.compile(
-    r"cvt|(mul|mad|shl|shr|shf|popc|bfe|bfi|mul24|mad24|min|max)\.\w*(\.\w+)*[usb]\d|prmt"
-)
+_SPECIAL = re.compile(r"ex2|lg2|sin|cos|rcp|rsqrt|sqrt|tanh|div\.(full|approx)|popc|clz|bfind|brev")
+_TURNS = {
+    re.compile(r"mma\.sync"): (0, 0, 0, 1),
+    re.compile(r"(mul|mad)\.(hi|wide)"): (0, 2, 0, 0),
+    re.compile(r"(mul|mad)(24)?\.(lo\.)?[us]"): (0, 1, 0, 0),
+    re.compile(r"(add|sub|mul|fma|mad|neg|abs)\.(\w+\.)*b?f\d|mov|shfl|bar"): sass.NO_TURNS,
+    _SPECIAL: (0, 0, 1, 0),
+}
+_ONE_TURN = (1.0, 0.0, 0.0, 0.0)
+"""What an instruction of PTX takes of `triton_ext.ptx.sass`'s pipes, for kernels of which there is
+no binary; every other one takes a turn of the first."""
 _ASKING = re.compile(r"(@\S+ )?ld\.\S*(acquire|relaxed|volatile)")
 """Loads of what other blocks write."""
 _MEMORY = re.compile(r"(ld|st|atom|red|ldmatrix|stmatrix|cp|wgmma\.mma_async|wgmma\.wait|tcgen05)")
@@ -91,8 +97,7 @@ class _Kind:
 
     at: int
     issued: float
-    half: int
-    special: int
+    turns: tuple[float, ...] = sass.NO_TURNS
     latency: int = 4
     handle: str = ""
     keep: int = 0
@@ -104,9 +109,19 @@ class _Kind:
 
 
 @dataclass
+class _Run:
+    """Instructions since the last item of a warp."""
+
+    issued: float = 0.0
+    turns: tuple[float, ...] = sass.NO_TURNS
+    chain: float = 0.0
+    at: int = 0
+
+
+@dataclass
 class _Warp:
     items: list[Item] = field(default_factory=list)
-    run: list[float] = field(default_factory=lambda: [0, 0, 0, 0, 0])
+    run: _Run = field(default_factory=_Run)
     clock: int = 0
     ready: dict[Register, int] = field(default_factory=dict)
     loads: list[tuple[int, frozenset[Register]]] = field(default_factory=list)
@@ -156,7 +171,7 @@ class Recorder(Observer):
         self._numbers: dict[int, int] = {}  # of instructions, by their lines in the PTX
         self._memories: dict[int, int] = {}
         self._pieces: list[Memory] = []
-        self._kind = _Kind(0, 0, 0, 0)
+        self._kind = _Kind(0, 0)
         self._step: Step | None = None
         self._tokens: list[int] = []
         self._wavefronts = Wavefronts()
@@ -204,11 +219,11 @@ class Recorder(Observer):
                 taken = self._chain(block.warps[warps[0]], step, kind) * PTX_CHAIN
             for number in warps:
                 run = block.warps[number].run
-                run[0] += kind.issued
-                run[1] += kind.half
-                run[2] += kind.special
-                run[3] += taken
-                run[4] = kind.at
+                run.issued += kind.issued
+                run.chain += taken
+                run.at = kind.at
+                if any(kind.turns):
+                    run.turns = tuple(a + b for a, b in zip(run.turns, kind.turns, strict=True))
         if kind.handle:
             getattr(self, kind.handle)(cta, block, warps)
 
@@ -367,13 +382,12 @@ class Recorder(Observer):
 
     # --------------------------------------------------------------------------- memory
 
-    def _memory(self, cta: Cta, address: int, stride: int = LINE_BYTES) -> int:
+    def _memory(self, cta: Cta, address: int, pitch: int = 0) -> int:
         found = cta.launch.memory.locate(address, 1)
         number = self._memories.get(found.start)
         if number is None:
             number = self._memories[found.start] = len(self._pieces)
-            name, aligned = found.name.removeprefix("argument "), math.gcd(stride, LINE_BYTES)
-            self._pieces.append(Memory(name, found.size, aligned / LINE_BYTES))
+            self._pieces.append(Memory(found.name.removeprefix("argument "), found.size, pitch))
         return number
 
     def access(
@@ -459,13 +473,13 @@ class Recorder(Observer):
             return
         cluster = self._clusters[cta.cluster.number]
         warp = block.warps[int(lane_sets.warps(lanes)[0])]
-        inside, rows, absent, stride = size, 1, 0, LINE_BYTES
+        inside, rows, absent, pitch = size, 1, 0, 0
         if box is not None:
             address, rows = box.map.global_address, len(box.box.outer)
             there, inside = box.inside
             absent = rows - there
-            stride = (*box.map.global_strides, LINE_BYTES)[0]
-        memory = self._memory(cta, address, stride) if address >= 0 else -1
+            pitch = (*box.map.global_strides, 0)[0]
+        memory = self._memory(cta, address, pitch) if address >= 0 else -1
         if kind == "load":
             self._tokens = []
             what = (
@@ -509,10 +523,10 @@ class Recorder(Observer):
 
 
 def _flush(warp: _Warp) -> None:
-    issued, half, special, chain, at = warp.run
-    if issued or chain:
-        warp.items.append((RUN, at, issued, half, special, chain))
-        warp.run = [0, 0, 0, 0, at]
+    run = warp.run
+    if run.issued or run.chain:
+        warp.items.append((RUN, run.at, run.issued, run.turns, run.chain))
+        warp.run = _Run()
 
 
 def _once(items: list[Item], repeated: dict[int, tuple[int, int]]) -> list[Item]:
@@ -546,15 +560,16 @@ def _kind_of(at: Instruction, number: int) -> _Kind:
     text = at.opcode
     handle = next((name for pattern, name in _HANDLERS if pattern.match(text)), "")
     if handle or _FREE.match(text):
-        kind = _Kind(number, 0, 0, 0, 0 if not handle else -1, handle)
-    elif _SPECIAL.match(text):
-        kind = _Kind(number, PTX_ISSUED, 0, 1, SPECIAL_LATENCY)
+        kind = _Kind(number, 0, latency=0 if not handle else -1, handle=handle)
     elif _MEMORY.match(text):
-        kind = _Kind(number, 0, 0, 0, -1)
+        kind = _Kind(number, 0, latency=-1)
     else:
-        kind = _Kind(number, PTX_ISSUED, int(bool(_HALF.match(text))), 0)
+        turns = next((t for pattern, t in _TURNS.items() if pattern.match(text)), _ONE_TURN)
+        kind = _Kind(number, PTX_ISSUED, turns)
         if text.startswith("shfl"):
             kind.latency = SHUFFLE_LATENCY
+        elif _SPECIAL.match(text):
+            kind.latency = SPECIAL_LATENCY
     if handle == "_product":
         form = read(at)
         assert isinstance(form, WgmmaProduct)
@@ -580,8 +595,9 @@ def _charge(kind: _Kind, cost: Cost | None) -> None:
     """What the instruction became, but for what the replay counts of an item."""
     item = bool(kind.handle) or kind.latency < 0
     if cost is None:
-        kind.issued, kind.cycles, kind.half, kind.special = 0, 0.0, 0, 0
+        kind.issued, kind.cycles, kind.turns = 0, 0.0, sass.NO_TURNS
     else:
+        kind.turns = cost.turns
         kind.issued = max(0, cost.issued - item)
         kind.cycles = max(0.0, cost.cycles - item * ITEM_CYCLES)
 
