@@ -351,11 +351,13 @@ class Replay:
         *,
         write: bool = False,
         absent: float = 0.0,
+        copies: int = 1,
     ) -> float:
         """When so many bytes have come from the L2 cache, or have gone there, but for latency.
 
         Args:
             absent: bytes besides that TMA fills in, outside of the tensor, in all blocks.
+            copies: how many blocks get them.
         """
         share = self.share
         lines = fetched = size
@@ -365,7 +367,7 @@ class Replay:
             aligned = share.aligned[memory]
             lines *= 1 + self.gpu.misaligned * (1 - aligned)
             fetched *= max(1.0, 1.5 - aligned)
-        taken = fetched * missed / share.miss + lines * (1 - missed) / share.hit
+        taken = max(fetched * missed / share.miss + lines * (1 - missed) / share.hit, size * copies / share.hit)
         taken += absent / self.gpu.outside_bytes
         tpc, whole = sm.tpc if share.paired else sm, sm.cluster
         # what a TPC has asked for is limited, not the rate: at first, nothing waits
@@ -433,7 +435,7 @@ class Replay:
         sm.tma = begin + taken
         sm.busy["TMA"] += taken
         filled = absent * size / rows * max(1, len(tokens))
-        came = self._outside(sm, time, inside, memory, absent=filled)
+        came = self._outside(sm, time, inside, memory, absent=filled, copies=max(1, len(tokens)))
         end = max(came, sm.tma) + gpu.tma_latency
         end += (gpu.tma_memory_latency - gpu.tma_latency) * self.share.far(memory, again)
         self._span((warp.block, "TMA loads"), begin, end, COPY, at, f"{size} bytes")
