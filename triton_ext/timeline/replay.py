@@ -350,12 +350,14 @@ class Replay:
         memory: int,
         *,
         write: bool = False,
+        rows: int = 0,
         absent: float = 0.0,
         copies: int = 1,
     ) -> float:
         """When so many bytes have come from the L2 cache, or have gone there, but for latency.
 
         Args:
+            rows: of a box, that they are in: each asks for the lines that it lies in.
             absent: bytes besides that TMA fills in, outside of the tensor, in all blocks.
             copies: how many blocks get them.
         """
@@ -365,7 +367,10 @@ class Replay:
         if memory >= 0 and not write:
             missed = share.misses[memory]
             aligned = share.aligned[memory]
-            lines *= 1 + self.gpu.misaligned * (1 - aligned)
+            if rows:
+                width = size / rows
+                across = max(0.0, min(width / LINE_BYTES, 1.0) - aligned)
+                lines = rows * (max(width, LINE_BYTES) + self.gpu.misaligned * LINE_BYTES * across)
             fetched *= max(1.0, 1.5 - aligned)
         taken = max(fetched * missed / share.miss + lines * (1 - missed) / share.hit, size * copies / share.hit)
         taken += absent / self.gpu.outside_bytes
@@ -434,8 +439,10 @@ class Replay:
         begin = max(sm.tma, time)
         sm.tma = begin + taken
         sm.busy["TMA"] += taken
-        filled = absent * size / rows * max(1, len(tokens))
-        came = self._outside(sm, time, inside, memory, absent=filled, copies=max(1, len(tokens)))
+        copies = max(1, len(tokens))
+        filled = absent * size / rows * copies
+        there = rows - absent
+        came = self._outside(sm, time, inside, memory, rows=there, absent=filled, copies=copies)
         end = max(came, sm.tma) + gpu.tma_latency
         end += (gpu.tma_memory_latency - gpu.tma_latency) * self.share.far(memory, again)
         self._span((warp.block, "TMA loads"), begin, end, COPY, at, f"{size} bytes")
