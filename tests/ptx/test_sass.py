@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import re
 import subprocess
 
 import pytest
@@ -9,6 +11,7 @@ from triton import knobs
 
 from triton_ext.ptx import sass
 from triton_ext.ptx.parse import parse_ptx
+from triton_ext.timeline.gpus import GPUS
 
 PTX = """.version 8.0
 .target sm_90a
@@ -103,4 +106,68 @@ def test_who_waits_at_a_scoreboard_takes_what_the_other_needs(opcode, bits, wait
     listing += LISTED.format(line=lines[1], opcode="IADD3", control=control(4, awaited=1 << 2))
     found = sass.costs(listing, kernel)
     assert found[lines[0]] == sass.Cost(1, 2)
-    assert found[lines[1]] == sass.Cost(1, max(waited - 2, 0) + 4)
+    assert found[lines[1]] == sass.Cost(1, max(waited - 2, 0) + 4, sass.turns_of("IADD3"))
+
+
+MANY = """.version 8.0
+.target sm_90a
+.address_size 64
+.visible .entry k(.param .u64 out)
+{{
+ .reg .b32 %r<48>;
+ .reg .f32 %f<48>;
+ .reg .b64 %rd<2>;
+ ld.param.u64 %rd1, [out];
+{body}
+ ret;
+}}
+"""
+REGISTERS = range(16)
+
+
+def many(operation):
+    """PTX that does one operation to many registers, each on its own."""
+    kind, size = ("%f", "f32") if ".f32" in operation else ("%r", "b32")
+    body = [f" ld.global.{size} {kind}{n}, [%rd1+{4 * n}];" for n in REGISTERS]
+    if operation.startswith("mma"):
+        sums = [", ".join(f"%f{n}" for n in range(at, at + 4)) for at in (0, 4, 8, 12)]
+        a, b = (", ".join(f"%r{n}" for n in range(32, last)) for last in (36, 34))
+        body += [f" ld.global.b32 %r{n}, [%rd1+{4 * n}];" for n in range(32, 36)]
+        body += [f" {operation} {{{c}}}, {{{a}}}, {{{b}}}, {{{c}}};" for c in sums]
+    else:
+        body += [f" {operation.replace('R', kind + str(n))};" for n in REGISTERS]
+    body += [f" st.global.{size} [%rd1+{256 + 4 * n}], {kind}{n};" for n in REGISTERS]
+    return MANY.format(body="\n".join(body))
+
+
+@pytest.mark.parametrize(
+    ("operation", "opcode"),
+    [
+        ("mul.hi.u32 R, R, 12345679", "IMAD.HI.U32"),
+        ("mul.lo.u32 R, R, 12345679", "IMAD"),
+        ("xor.b32 R, R, 12345679", "LOP3.LUT"),
+        ("min.f32 R, R, 0f40490FDB", "FMNMX"),
+        ("ex2.approx.ftz.f32 R, R", "MUFU.EX2"),
+        ("fma.rn.f32 R, R, R, R", "FFMA"),
+        ("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32", "HMMA.16816.F32"),
+        ("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32", "HMMA.1688.F32.TF32"),
+    ],
+)
+def test_a_pipe_takes_what_ptxas_leaves_between_two_of_its_instructions(
+    operation, opcode, tmp_path
+):
+    (tmp_path / "k.ptx").write_text(many(operation))
+    binary = tmp_path / "k.cubin"
+    command = [knobs.nvidia.ptxas.path, "-lineinfo", "-arch=sm_90a", str(tmp_path / "k.ptx")]
+    subprocess.run([*command, "-o", str(binary)], check=True)
+    listing = sass.disassembled(binary.read_bytes(), knobs.nvidia.nvdisasm.path)
+    found = re.findall(r"\*/ +([A-Z][\w.]*) .*\n +/\* 0x([0-9a-f]{16}) \*/", listing)
+    stalls = [
+        int(control, 16) >> 41 & 15
+        for (first, control), (second, _) in itertools.pairwise(found)
+        if first == second == opcode
+    ]
+    gpu = GPUS["H200"]
+    cycles = (gpu.half_cycles, gpu.half_cycles, gpu.special_cycles, gpu.mma_cycles)
+    taken = sum(a * b for a, b in zip(sass.turns_of(opcode), cycles, strict=True))
+    assert min(stalls) == round(max(taken, 1))

@@ -34,8 +34,10 @@ from triton_ext.timeline.trace import (
 )
 
 GPU = GPUS["H200"]
+IN_FLIGHT = 20 * GPU.tma_memory_latency
+"""20 bytes a cycle, if memory is not busy."""
 SHARE = Share(
-    l2=64.0, memory=16.0, hit=50.0, miss=20.0, paired=False, misses=[0.25], aligned=[1.0],
+    l2=64.0, memory=16.0, hit=50.0, in_flight=IN_FLIGHT, paired=False, misses=[0.25], aligned=[1.0],
     first=False,
 )  # fmt: skip
 
@@ -184,7 +186,8 @@ def copies(sizes, memory=0, absent=0, blocks=1):
 def test_a_tpc_takes_hits_and_misses_one_after_the_other(missed, rate, blocks):
     share = replace(SHARE, l2=1e9, memory=1e9, paired=blocks == 2, misses=[missed])
     size = 1 << 22
-    result = Replay(GPU.but(tma_bytes=1e9), [share], 1).run([copies([size], blocks=blocks)])
+    gpu = GPU.but(tma_bytes=1e9, queue=0)
+    result = Replay(gpu, [share], 1).run([copies([size], blocks=blocks)])
     asked = GPU.tma_memory_latency  # at first nothing is asked for
     assert result.cycles == pytest.approx(blocks * size / rate - asked + GPU.tma_latency, rel=1e-3)
 
@@ -205,8 +208,54 @@ def test_blocks_are_spread_over_the_tpcs(grid, sms):
     warps, needs = ring(steps=64, stages=8)
     timeline = Timeline(launch(warps, needs, grid), GPU)
     [share] = timeline.shares(GPU, GPU.clock)
-    assert share.miss == pytest.approx(GPU.tpc_miss / GPU.clock / sms)
+    assert share.in_flight == GPU.in_flight / sms
+    assert share.hit == GPU.tpc_hit / sms
 
+
+def test_what_is_copied_to_both_sms_of_a_tpc_counts_twice():
+    share = replace(SHARE, l2=1e9, memory=1e9, paired=True, misses=[0.0])
+    warps = [[[(COPY, 0, 4096, 4096, 32, 0, [0, 1], True, 0)]], [[(WAIT, 1, 1)]]]
+    result = Replay(GPU, [share], 1).run([ClusterTrace(warps, [1, 1])])
+    assert result.busy["TPC"] == 2 * 4096 / share.hit
+
+
+@pytest.mark.parametrize(
+    ("width", "pitch", "lines"), [(128, 1, 1), (48, 1, 1), (128, 0.125, 1.875), (48, 0.125, 1.25)]
+)
+def test_each_row_of_a_box_asks_for_the_lines_that_it_lies_in(width, pitch, lines):
+    share = replace(SHARE, memory=1e9, misses=[0.0], aligned=[pitch])
+    copy = (COPY, 0, 32 * width, 32 * width, 32, 0, [0], True, 0)
+    trace = ClusterTrace([[[copy, (WAIT, 1, 0)]]], [1])
+    result = Replay(GPU.but(misaligned=1.0), [share], 1).run([trace])
+    assert result.busy["L2"] == pytest.approx(32 * 128 * lines / share.l2)
+
+
+@pytest.mark.parametrize(("size", "busy"), [(64, 0.0), (1 << 24, 1.0)])
+def test_a_busy_memory_answers_later(size, busy):
+    share = replace(SHARE, l2=1e9, hit=1e9, in_flight=1e12, misses=[1.0])
+    before = (COPY, 0, size, size, 1, 0, [0], True, 0)
+    run = (RUN, 1, 1, (), size / share.memory)  # until memory is free again
+    asked = [before, run, (COPY, 2, 16, 16, 1, 0, [1], False, 0), (WAIT, 3, 1)]
+    gpu = GPU.but(tma_bytes=1e9)
+    result = Replay(gpu, [share], 1).run([ClusterTrace([[asked]], [1, 1])])
+    waited = result.stalls[3, ""]
+    assert waited == pytest.approx(GPU.tma_memory_latency + busy * GPU.queue, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("turns", "unit", "rate"),
+    [
+        ((50, 0, 0, 0), "ALU", "half_cycles"),
+        ((0, 50, 0, 0), "integer products", "half_cycles"),
+        ((0, 0, 50, 0), "special functions", "special_cycles"),
+        ((0, 0, 0, 50), "tensor cores", "mma_cycles"),
+    ],
+)
+def test_warps_of_a_scheduler_share_its_pipes(turns, unit, rate):
+    run = [(RUN, 0, 50, turns, 50)]
+    result = cycles(run, [], [], [], run)
+    assert result.cycles == 100 * getattr(GPU, rate)
+    assert result.busy[unit] == pytest.approx(result.cycles / 4)
 
 def test_who_waits_is_said_with_the_instruction():
     result = cycles([(WAIT, 7, 0)], [(RUN, 0, 50, (), 400), (SIGNAL, 1, 0, NEAR)], needs=[1])
@@ -231,10 +280,12 @@ def test_a_ring_takes_at_least_what_each_unit_and_each_step_takes(steps, stages,
     assert all(result.cycles >= result.busy[unit] - asked.get(unit, 0) for unit in UNITS)
     step = GPU.tma_latency + GPU.product_latency
     assert result.cycles >= step + result.busy["tensor cores"]
-    longer = cycles(*ring(steps, stages + 1, n)[0], needs=ring(steps, stages + 1, n)[1])
-    assert longer.cycles <= result.cycles
-    slow = cycles(*warps, needs=needs, gpu=GPU.but(tma_latency=2 * GPU.tma_latency))
-    assert slow.cycles >= result.cycles + 0.75 * GPU.tma_latency  # the others are memory's
+    even = GPU.but(queue=0)  # who asks sooner finds memory busier
+    same = cycles(*warps, needs=needs, gpu=even)
+    longer = ring(steps, stages + 1, n)
+    assert cycles(*longer[0], needs=longer[1], gpu=even).cycles <= same.cycles
+    slow = cycles(*warps, needs=needs, gpu=even.but(tma_latency=2 * GPU.tma_latency))
+    assert slow.cycles >= same.cycles + 0.75 * GPU.tma_latency  # the others are memory's
 
 
 def test_the_grid_comes_in_waves():

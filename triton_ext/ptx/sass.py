@@ -37,7 +37,7 @@ TURNS = {
     r"MUFU|[IF]2[IF]\b|FRND|POPC|FLO|BREV": (0, 0, 1, 0),
     r"[HI]MMA\.(168(16|32)|1688\.F32\.TF32)": (0, 0, 0, 1),
     r"[HI]MMA": (0, 0, 0, 0.5),
-    r"P?LOP3|PRMT|V?IADD|[IF]SETP|[IF]?SEL\b|V?[IF]MNMX|VABSDIFF|SHF|SGXT|BMSK|LEA|IABS|F2FP|I2FP|CS2R"
+    r"P?LOP3|PRMT|V?IADD|[IF]SETP|[IF]?SEL\b|V?[IF]MNMX|VABSDIFF|SHF\b|SGXT|BMSK|LEA|IABS|F2FP|I2FP|CS2R"
     r"|MOV": (1, 0, 0, 0),
 }  # fmt: skip
 """By opcode, how many turns of each pipe an instruction takes: of 2, 2, 8 and 6 cycles on sm_90 by

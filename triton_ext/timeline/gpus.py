@@ -41,11 +41,12 @@ class Gpu:
         l2_latency, memory_latency: cycles of a load of a thread from the L2 cache and memory.
         tma_latency: cycles from the instruction to the barrier's phase, from the L2 cache.
         tma_memory_latency: the same, from memory.
+        queue: cycles that loads from memory take longer if it is busy all the time.
         tma_bytes: that a TMA unit copies in a cycle.
         tma_row, tma_box: cycles that a row of a box, and a box, hold the TMA unit at least.
         store_bytes: that TMA stores in a cycle, of an SM.
         tpc_hit: bytes that the two SMs of a TPC together take in a cycle, of what the L2 cache has.
-        tpc_miss: of what it has not, bytes/s: it is latency that limits it.
+        in_flight: bytes of what it has not that a TPC asks for before it waits.
         l2_bytes: that all SMs load from the L2 cache, bytes/s.
         memory_bytes: from memory, bytes/s.
         outside_bytes: of rows of boxes outside of their tensors, that an SM fills in a cycle.
@@ -84,25 +85,26 @@ class Gpu:
     l1_latency: float = _of("published: 33 cycles", 38)
     l2_latency: float = _of("measured: dependent loads in 16 MB", 365)
     memory_latency: float = _of("measured: dependent loads in 512 MB", 660)
-    tma_memory_latency: float = _of("fitted; measured: boxes of 64 to 256 rows", 1260)
+    tma_memory_latency: float = _of("measured: boxes of 256 rows, 563 more than from L2", 807)
+    queue: float = _of("fitted", 510)
     tma_latency: float = _of("measured: boxes of 8 rows, one at a time", 244)
     tma_bytes: float = _of("measured: boxes of 256 rows, 4 in flight", 107)
     tma_row: float = _of("measured: boxes of 64 to 256 rows", 1.19)
     tma_box: float = _of("fitted; measured: 9 boxes of 16 rows take what one of 144 does", 16)
     store_bytes: float = _of("fitted", 60)
     tpc_hit: float = _of("fitted; measured: one SM alone by TMA, 107", 128)
-    tpc_miss: float = _of("measured: 72 tiles of 64 columns, 64 of 72, 58 of 80", 7.5e10)
-    l2_bytes: float = _of("measured: boxes of 256 rows, all SMs", 1.1e13)
+    in_flight: float = _of("measured: 7.5e10 bytes/s in 58 to 72 tiles", 48000)
+    l2_bytes: float = _of("fitted; measured: boxes of 256 rows, each SM its own, 1.1e13", 1.38e13)
     memory_bytes: float = _of("measured: boxes of 256 rows, all SMs", 4.6e12)
-    outside_bytes: float = _of("fitted: two cycles for 128 bytes", 60)
-    misaligned: float = _of("fitted; measured: 1.84 times the requests, of 1.875", 0.8)
+    outside_bytes: float = _of("fitted", 75)
+    misaligned: float = _of("fitted; measured: 1.84 times the requests, of 1.875", 1.0)
     write: float = _of("fitted: kernels that copy", 1.35)
     barrier_latency: float = _of("measured: a round trip of two warps", 20)
     far_latency: float = _of("assumed", 200)
     bar_latency: float = _of("measured: 4 warps", 12)
     atomic_latency: float = _of("assumed: as a load", 365)
-    launch: float = _of("fitted; measured: a grid of 1 block, 8.4e-7", 8e-07)
-    early: float = _of("fitted: kernels of at most 66 blocks", 4e-07)
+    launch: float = _of("fitted; measured: a grid of 132 blocks, 9.7e-7", 1e-06)
+    early: float = _of("fitted: kernels of at most 66 blocks", 2.6e-07)
     cluster: float = _of("fitted", 7.7e-07)
     block_start: float = _of("fitted", 500)
     block_interval: float = _of("measured: grids of 1056 and 8448 empty blocks", 160)
@@ -140,9 +142,9 @@ _OTHERS: dict[str, dict[str, tuple[Any, str]]] = {
         "l2_latency": (515, f"{_DIES} as on an H200"),
         "memory_latency": (810, f"{_DIES} as on an H200"),
         "tma_latency": (510, f"{_DIES} as on an H200"),
-        "tma_memory_latency": (1410, f"{_DIES} as on an H200"),
+        "tma_memory_latency": (960, f"{_DIES} as on an H200"),
         "tpc_hit": (128, "published: A100 white paper, 64 an SM; Hopper's do not exceed it"),
-        "tpc_miss": (2.37e11, "assumed: as of hits; nobody has measured it"),
+        "in_flight": (180_000, "assumed: as fast as hits; nobody has measured it"),
         "l2_bytes": (1.8e13, "assumed: as much for each SM as on an H200"),
         "memory_bytes": (6.6e12, "published: SemiAnalysis, cp.async"),
     },

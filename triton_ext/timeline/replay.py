@@ -50,7 +50,8 @@ class Share:
 
     Attributes:
         l2, memory: of the L2 cache's rate, and the memory's.
-        hit, miss: of what a TPC takes of what the L2 cache has, and has not, or an SM of it.
+        hit: of what a TPC takes of what the L2 cache has, or an SM of it.
+        in_flight: bytes that it asks memory for before it waits.
         paired: whether two SMs of the cluster share a TPC.
         misses: for each piece of global memory, the fraction of its loads that the L2 cache does
             not have.
@@ -62,7 +63,7 @@ class Share:
     l2: float
     memory: float
     hit: float
-    miss: float
+    in_flight: float
     paired: bool
     misses: Sequence[float]
     aligned: Sequence[float]
@@ -372,11 +373,13 @@ class Replay:
                 across = max(0.0, min(width / LINE_BYTES, 1.0) - aligned)
                 lines = rows * (max(width, LINE_BYTES) + self.gpu.misaligned * LINE_BYTES * across)
             fetched *= max(1.0, 1.5 - aligned)
-        taken = max(fetched * missed / share.miss + lines * (1 - missed) / share.hit, size * copies / share.hit)
+        latency = self.gpu.tma_memory_latency + self._queued(sm, time)
+        taken = fetched * missed * latency / share.in_flight + lines * (1 - missed) / share.hit
+        taken = max(taken, size * copies / share.hit)
         taken += absent / self.gpu.outside_bytes
         tpc, whole = sm.tpc if share.paired else sm, sm.cluster
         # what a TPC has asked for is limited, not the rate: at first, nothing waits
-        tpc.fetched = max(tpc.fetched, time - self.gpu.tma_memory_latency) + taken
+        tpc.fetched = max(tpc.fetched, time - latency) + taken
         tpc.busy["TPC"] += taken
         whole.l2 = max(whole.l2, time) + lines / share.l2
         whole.busy["L2"] += lines / share.l2
@@ -388,10 +391,16 @@ class Replay:
             end = max(end, whole.memory)
         return end
 
-    def _latency(self, memory: int) -> float:
+    def _queued(self, sm: _Sm, time: float) -> float:
+        """How much longer loads from memory take, as busy as it has been."""
+        passed = max(1.0, time + self.gpu.tma_memory_latency)
+        return self.gpu.queue * min(1.0, sm.cluster.busy["memory"] / passed)
+
+    def _latency(self, sm: _Sm, time: float, memory: int) -> float:
         """What a load of a thread takes at least; misses take longer, by how many there are."""
         gpu, missed = self.gpu, self.share.far(memory)
-        return gpu.l2_latency + (gpu.memory_latency - gpu.l2_latency) * missed
+        longer = gpu.memory_latency - gpu.l2_latency + self._queued(sm, time)
+        return gpu.l2_latency + longer * missed
 
     def _global(self, warp: _Warp, time: float, item: Item) -> float:
         _, at, sectors, hits, memory, token = item
@@ -403,7 +412,8 @@ class Replay:
             return through
         end = through + gpu.l1_latency
         if sectors:
-            end = self._outside(sm, through, sectors * SECTOR_BYTES, memory) + self._latency(memory)
+            end = self._outside(sm, through, sectors * SECTOR_BYTES, memory)
+            end += self._latency(sm, time, memory)
         self._span((warp.block, "loads"), time, end, GLOBAL, at, f"{sectors} sectors")
         self._contribute(warp, token, end)
         return through
@@ -444,7 +454,8 @@ class Replay:
         there = rows - absent
         came = self._outside(sm, time, inside, memory, rows=there, absent=filled, copies=copies)
         end = max(came, sm.tma) + gpu.tma_latency
-        end += (gpu.tma_memory_latency - gpu.tma_latency) * self.share.far(memory, again)
+        longer = gpu.tma_memory_latency - gpu.tma_latency + self._queued(sm, time)
+        end += longer * self.share.far(memory, again)
         self._span((warp.block, "TMA loads"), begin, end, COPY, at, f"{size} bytes")
         for token in tokens:
             self._contribute(warp, token, end)

@@ -34,7 +34,7 @@ WAVES = 3
 """How many turns of an SM are replayed; further ones take as long as the last of them."""
 BINDS = 0.6
 """The share of the time in which a unit must work so that it is what binds."""
-LATENCIES = ("l2_latency", "memory_latency", "tma_latency", "tma_memory_latency")
+LATENCIES = ("l2_latency", "memory_latency", "tma_latency", "tma_memory_latency", "queue")
 """Of loads, by their names in `triton_ext.timeline.gpus`."""
 MMA = PIPES.index("mma.sync")
 ENDLESS = 1e9
@@ -158,9 +158,9 @@ class Timeline:
             both = clusters * self.trace.blocks_each > gpu.multiprocessors // 2
             paired = both and self.trace.blocks_each > 1
             each = 2 if both and not paired else 1
-            hit, miss = gpu.tpc_hit / each, gpu.tpc_miss / clock / each
+            hit, in_flight = gpu.tpc_hit / each, gpu.in_flight / each
             aligned = [memory.aligned for memory in self.trace.memories]
-            found.append(Share(l2, memory, hit, miss, paired, misses, aligned, not first))
+            found.append(Share(l2, memory, hit, in_flight, paired, misses, aligned, not first))
             if len(found) > WAVES:
                 break
         return found
@@ -183,7 +183,7 @@ class Timeline:
         """The clock that the power limit leaves, if the kernel takes so many cycles."""
         size = min((size for _, _, size in self._products()), default=2)
         limit = gpu.power_flops_8 / size if size <= 1 else gpu.power_flops * 2 / size
-        rate = self.flops / (cycles / clock)
+        rate = self.flops / (self._launch(gpu) + cycles / clock)
         return clock * min(1.0, limit / rate) if rate else clock
 
     def _solve(
@@ -262,7 +262,7 @@ class Timeline:
             "faster tensor cores": {"flops_per_cycle": ENDLESS, "operand_bytes": ENDLESS},
             "faster memory": {
                 "memory_bytes": self.gpu.memory_bytes * ENDLESS,
-                "tpc_miss": self.gpu.tpc_hit * self.gpu.clock,
+                "in_flight": ENDLESS,
             },
             "faster L2 and TMA": {"l2_bytes": self.gpu.l2_bytes * ENDLESS, "tma_bytes": ENDLESS},
             "no latency of loads": dict.fromkeys(LATENCIES, 0.0),
