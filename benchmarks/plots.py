@@ -204,7 +204,8 @@ def timeline_data(rows: list[dict[str, Any]]) -> dict[str, list[tuple[float, flo
     found: dict[str, list[tuple[float, float]]] = {}
     for row in rows:
         if row["split"] == "test" and "predicted" in row:
-            family = row["family"] if row["family"] in ("matmul", "ladder") else "other kernels"
+            own = row["family"] in ("matmul", "drawn matmul", "ladder")
+            family = row["family"] if own else "other kernels"
             pair = round(row["seconds"] * 1e6, 2), round(row["predicted"] * 1e6, 2)
             found.setdefault(family, []).append(pair)
     return found

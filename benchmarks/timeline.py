@@ -4,6 +4,7 @@
     python -m benchmarks.timeline measure --json FILE [--seconds 200] [--only NAME]  # needs a GPU
     python -m benchmarks.timeline predict FILE [--gpu H200] [--json FILE]
     python -m benchmarks.timeline matmuls SURVEY ... [--split test] [--number 100] [--but RESULTS]
+    python -m benchmarks.timeline drawn RESULTS [--number 100]
 
 The workloads are fixed here: this project's matmuls over problems drawn from two seeds, each with
 the cost model's first choice, one from the middle of its ranking and one from the far end; the
@@ -17,6 +18,10 @@ fitting, odd ones for testing; this was decided before the first of them was pre
 taken in the order of their CRC-32, however many there is time for. Left out is what takes too long
 to emulate: products of more than `LARGEST` operations, those of more than `MOST_SHARED` steps of
 tiles whose blocks share tiles (all blocks have to run then), and clusters that divide K.
+
+`drawn` predicts what `benchmarks.matmul --random` measured: of each problem, in the order of the
+file, the configuration that was chosen, if it still is, and is not left out for the same reasons.
+All are of the split "test".
 """
 
 from __future__ import annotations
@@ -39,7 +44,8 @@ import triton_ext
 from benchmarks import harness, ladder
 from benchmarks.harness import Row, Table
 from benchmarks.matmul import compile_all
-from benchmarks.problems import TYPES, Problem, drawn_problems
+from benchmarks.problems import TYPES, Problem, drawn_problems, problem_of
+from benchmarks.survey import described
 from tests.support import corpus_kernels as corpus  # type: ignore[import-not-found]
 from triton_ext.compat import LAUNCH_OPTIONS
 from triton_ext.emulator.errors import EmulationError
@@ -91,6 +97,7 @@ class Workload:
     bytes: int
     seconds: float
     config: MatmulConfig | None = None
+    problem: Problem | None = None
 
 
 def _split(name: str) -> str:
@@ -182,11 +189,29 @@ def surveyed(
         number -= 1
         for each in range(CANDIDATES):
             config, seconds = pairs[each * len(pairs) // CANDIDATES]
-            work = Workload(
-                f"{name}, {config.words}", "matmul", split, _matmul(problem, config),
-                problem.bytes, seconds, config,
-            )  # fmt: skip
-            yield work, seconds
+            yield _chosen(problem, config, "matmul", split, seconds), seconds
+
+
+def _chosen(
+    problem: Problem, config: MatmulConfig, family: str, split: str, seconds: float
+) -> Workload:
+    """A matmul in one configuration."""
+    return Workload(
+        f"{problem}, {config.words}", family, split, _matmul(problem, config), problem.bytes,
+        seconds, config, problem,
+    )  # fmt: skip
+
+
+def drawn(path: Path, number: int) -> Iterator[tuple[Workload, float]]:
+    """So many problems that `benchmarks.matmul` has measured: workloads and measured seconds."""
+    for row in json.loads(path.read_text())["rows"]:
+        problem, seconds = problem_of(row), row["triton_ext_us"] * 1e-6
+        config = problem.config(SMS)
+        if config.words == row["config"] and _emulated(config, problem):
+            if number == 0:
+                return
+            number -= 1
+            yield _chosen(problem, config, "drawn matmul", "test", seconds), seconds
 
 
 def ladders() -> Iterator[Workload]:
@@ -372,8 +397,13 @@ def predicted(rows: list[Row], gpu: str, only: str) -> Iterator[Row]:
     known = {work.name: work for work in workloads()}
     for row in rows:
         if only in row["workload"]:
+            work = known.get(row["workload"])
+            if work is None:  # one of `chosen`
+                config = MatmulConfig(**row["config"])
+                kind = row["family"], row["split"], row["seconds"]
+                work = _chosen(problem_of(row), config, *kind)
             try:
-                timeline = record(known[row["workload"]], gpu)
+                timeline = record(work, gpu)
             except EmulationError as error:
                 print(f"{row['workload']}: {type(error).__name__}: {error.message[:100]}")
                 continue
@@ -405,6 +435,8 @@ def rank(rows: Sequence[Row]) -> str:
     for row in rows:
         problems.setdefault(row["problem"], []).append(row)
     whole = [each for each in problems.values() if len(each) == CANDIDATES]
+    if not whole:
+        return "no problem has all candidates"
     costs = [
         min(each, key=lambda row: row["predicted"])["seconds"] / min(row["seconds"] for row in each)
         for each in whole
@@ -417,19 +449,27 @@ def rank(rows: Sequence[Row]) -> str:
     )
 
 
-def chosen(
-    paths: Sequence[Path], split: str, number: int, gpu: str, without: Collection[str]
-) -> Iterator[Row]:
-    """The rows of `surveyed` problems, predicted."""
-    for work, seconds in surveyed(paths, split, number, without):
+def chosen(work: Iterator[tuple[Workload, float]], gpu: str) -> Iterator[Row]:
+    """Matmuls that were measured, predicted."""
+    for each, seconds in work:
+        assert each.problem is not None
+        assert each.config is not None
         row = {
-            "workload": work.name, "problem": work.name.split(",")[0], "family": "matmul",
-            "split": split, "seconds": seconds,
+            "workload": each.name, "family": each.family, "split": each.split, "seconds": seconds,
+            "problem": str(each.problem), **_fields(each.problem),
+            "config": described(each.config),
         }  # fmt: skip
         try:
-            yield row | _prediction(record(work, gpu))
+            yield row | _prediction(record(each, gpu))
         except EmulationError as error:
-            print(f"{work.name}: {type(error).__name__}: {error.message[:100]}")
+            print(f"{each.name}: {type(error).__name__}: {error.message[:100]}")
+
+
+def _fields(problem: Problem) -> Row:
+    """By which `problem_of` knows it."""
+    names = {"type": "element_type"}
+    keys = ("m", "n", "k", "type", "a_major", "b_major")
+    return {key: getattr(problem, names.get(key, key)) for key in keys}
 
 
 def _prediction(timeline: Timeline) -> Row:
@@ -476,20 +516,23 @@ def measured(only: str, seconds: float, path: Path | None) -> Iterator[Row]:
 
 def main() -> None:
     parser = harness.options(__doc__)
-    parser.add_argument("step", choices=("measure", "predict", "matmuls"))
+    parser.add_argument("step", choices=("measure", "predict", "matmuls", "drawn"))
     parser.add_argument("file", type=Path, nargs="*", help="what was measured")
     parser.add_argument("--split", choices=tuple(SEEDS), default="test", help="of matmuls")
-    parser.add_argument("--number", type=int, default=100, help="of problems of matmuls")
+    parser.add_argument("--number", type=int, default=100, help="of problems of matmuls or drawn")
     parser.add_argument("--but", type=Path, help="results whose problems are left out")
     parser.add_argument("--gpu", default="H200", help="to predict for")
     parser.add_argument("--only", default="", help="workloads whose name has this")
     parser.add_argument("--seconds", type=float, default=200, help="to measure for, at most")
     arguments = parser.parse_args()
-    if arguments.step == "matmuls":
+    if arguments.step in ("matmuls", "drawn"):
         before = json.loads(arguments.but.read_text())["rows"] if arguments.but else []
         without = {row["problem"] for row in before if "problem" in row}
-        asked = arguments.file, arguments.split, arguments.number, arguments.gpu, without
-        rows = harness.report("timeline", chosen(*asked), TABLE, arguments.json)
+        if arguments.step == "drawn":
+            work = drawn(arguments.file[0], arguments.number)
+        else:
+            work = surveyed(arguments.file, arguments.split, arguments.number, without)
+        rows = harness.report("timeline", chosen(work, arguments.gpu), TABLE, arguments.json)
         print("\n".join([*summary(rows), rank(rows)]))
         return
     if arguments.step == "predict":
