@@ -220,7 +220,7 @@ def test_what_is_copied_to_both_sms_of_a_tpc_counts_twice():
 
 
 @pytest.mark.parametrize(
-    ("width", "pitch", "lines"), [(128, 1, 1), (48, 1, 1), (128, 0.125, 1.875), (48, 0.125, 1.25)]
+    ("width", "pitch", "lines"), [(128, 1, 1), (48, 1, 0.5), (128, 0.125, 1.875), (48, 0.125, 0.75)]
 )
 def test_each_row_of_a_box_asks_for_the_lines_that_it_lies_in(width, pitch, lines):
     share = replace(SHARE, memory=1e9, misses=[0.0], aligned=[pitch])
@@ -256,6 +256,7 @@ def test_warps_of_a_scheduler_share_its_pipes(turns, unit, rate):
     result = cycles(run, [], [], [], run)
     assert result.cycles == 100 * getattr(GPU, rate)
     assert result.busy[unit] == pytest.approx(result.cycles / 4)
+
 
 def test_who_waits_is_said_with_the_instruction():
     result = cycles([(WAIT, 7, 0)], [(RUN, 0, 50, (), 400), (SIGNAL, 1, 0, NEAR)], needs=[1])

@@ -33,6 +33,9 @@ from triton_ext.timeline.trace import (
 )
 
 SECTOR_BYTES = 32
+PIECE_BYTES = 64
+"""What the L2 cache gives, and asks memory for, at least (A100 white paper: 64 bytes a cycle of each
+slice)."""
 SCHEDULERS = 4
 UNITS = (
     "issue", *PIPES[:3], "shared memory", "tensor cores", "tensor memory", "TMA", "TPC", "L2",
@@ -358,7 +361,7 @@ class Replay:
         """When so many bytes have come from the L2 cache, or have gone there, but for latency.
 
         Args:
-            rows: of a box, that they are in: each asks for the lines that it lies in.
+            rows: of a box, that they are in: each asks for its own part of the lines.
             absent: bytes besides that TMA fills in, outside of the tensor, in all blocks.
             copies: how many blocks get them.
         """
@@ -371,7 +374,7 @@ class Replay:
             if rows:
                 width = size / rows
                 across = max(0.0, min(width / LINE_BYTES, 1.0) - aligned)
-                lines = rows * (max(width, LINE_BYTES) + self.gpu.misaligned * LINE_BYTES * across)
+                lines = rows * (max(width, PIECE_BYTES) + self.gpu.misaligned * LINE_BYTES * across)
             fetched *= max(1.0, 1.5 - aligned)
         latency = self.gpu.tma_memory_latency + self._queued(sm, time)
         taken = fetched * missed * latency / share.in_flight + lines * (1 - missed) / share.hit
