@@ -34,8 +34,7 @@ from triton_ext.timeline.trace import (
 
 SECTOR_BYTES = 32
 PIECE_BYTES = 64
-"""What the L2 cache gives, and asks memory for, at least (A100 white paper: 64 bytes a cycle of each
-slice)."""
+"""What the L2 cache gives at least (A100 white paper: a slice gives 64 bytes a cycle)."""
 SCHEDULERS = 4
 UNITS = (
     "issue", *PIPES[:3], "shared memory", "tensor cores", "tensor memory", "TMA", "TPC", "L2",

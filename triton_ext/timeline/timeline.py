@@ -98,8 +98,8 @@ class Timeline:
     def flops(self) -> float:
         """Operations of the tensor cores in the whole grid."""
         work = sum(2 * m * n * 32 / size for m, n, size in self._products())
-        mma = sum(item[3][MMA] for item in self._items() if item[0] == RUN)
-        return (work + mma * MMA_OPERATIONS) * self._each
+        turns = sum(float(item[3][MMA]) for item in self._items() if item[0] == RUN)
+        return (work + turns * MMA_OPERATIONS) * self._each
 
     def _products(self) -> Iterator[tuple[int, int, float]]:
         """Rows, columns and element bytes of each product of 32 bytes of K."""

@@ -82,9 +82,9 @@ _TURNS = {
     re.compile(r"(add|sub|mul|fma|mad|neg|abs)\.(\w+\.)*b?f\d|mov|shfl|bar"): sass.NO_TURNS,
     _SPECIAL: (0, 0, 1, 0),
 }
-_ONE_TURN = (1.0, 0.0, 0.0, 0.0)
 """What an instruction of PTX takes of `triton_ext.ptx.sass`'s pipes, for kernels of which there is
 no binary; every other one takes a turn of the first."""
+_ONE_TURN = (1.0, 0.0, 0.0, 0.0)
 _ASKING = re.compile(r"(@\S+ )?ld\.\S*(acquire|relaxed|volatile)")
 """Loads of what other blocks write."""
 _MEMORY = re.compile(r"(ld|st|atom|red|ldmatrix|stmatrix|cp|wgmma\.mma_async|wgmma\.wait|tcgen05)")
