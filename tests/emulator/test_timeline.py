@@ -149,6 +149,33 @@ def test_products_of_tensor_memory_are_recorded():
 
 
 @triton.jit
+def dot(a, b, c, steps, SIZE: tl.constexpr):
+    rows, columns = tl.arange(0, SIZE)[:, None], tl.arange(0, SIZE)[None, :]
+    total = tl.zeros((SIZE, SIZE), tl.float32)
+    for _ in range(steps):
+        total = tl.dot(
+            tl.load(a + rows * SIZE + columns), tl.load(b + rows * SIZE + columns), total
+        )
+    tl.store(c + rows * SIZE + columns, total)
+
+
+def test_products_of_single_warps_take_the_tensor_cores():
+    size, warps = 64, 2  # too few warps for wgmma
+    a, b = (torch.zeros((size, size), dtype=torch.float16) for _ in range(2))
+    c = torch.zeros((size, size))
+    found = []
+    for steps in (8, 24):
+        with triton_ext.emulate("sm_90", time="H200", values=False) as gpu:
+            dot[(1,)](a, b, c, steps, size, num_warps=warps)
+        timeline = gpu.timeline
+        assert any(line.text.startswith("mma.sync") for line in timeline.trace.lines)
+        assert timeline.flops == pytest.approx(steps * 2 * size**3)
+        found.append(timeline.seconds * timeline.clock)
+    peak = timeline.gpu.flops_per_cycle * warps / 4  # a warp has the tensor core of its quarter
+    assert found[1] - found[0] > 16 * 2 * size**3 / peak / 0.63
+
+
+@triton.jit
 def add(x, y, n, block: tl.constexpr):
     at = tl.program_id(0) * block + tl.arange(0, block)
     tl.store(y + at, tl.load(x + at, at < n) + 1, at < n)
