@@ -56,7 +56,7 @@ def ring(steps=8, stages=2, n=128):
         needs += [1, 1, 1]
         if step >= stages:
             load.append((WAIT, 0, empty[step - stages]))
-        load.append((COPY, 1, 16384, 16384, 128, 0, [full], False, 0))
+        load.append((COPY, 1, 16384, 16384, 128, 0, [full], [0], False, 0))
         use += [(WAIT, 2, full), (PRODUCT, 3, n, 2, False, product), (WAIT, 4, product)]
         use.append((SIGNAL, 5, full + 2, NEAR))
         empty.append(full + 2)
@@ -159,7 +159,7 @@ def test_a_kernel_that_starts_early_needs_room_beside_the_one_before():
 
 
 def test_a_copy_is_there_when_the_slowest_on_its_way_has_moved_it():
-    result = cycles([(COPY, 0, 4096, 4096, 32, 0, [0], True, 0), (WAIT, 1, 0)], needs=[1])
+    result = cycles([(COPY, 0, 4096, 4096, 32, 0, [0], [0], True, 0), (WAIT, 1, 0)], needs=[1])
     tma = max(4096 / GPU.tma_bytes, 32 * GPU.tma_row, GPU.tma_box)
     memory = 4096 * 0.25 / 16
     assert result.cycles == max(tma, 4096 / 64, memory) + GPU.tma_latency
@@ -172,7 +172,7 @@ def copies(sizes, memory=0, absent=0, blocks=1):
         first = block * len(sizes)
         tokens = range(first, first + len(sizes))
         warp = [
-            (COPY, 0, n, n, 1, memory, [t], True, absent)
+            (COPY, 0, n, n, 1, memory, [t], [block], True, absent)
             for n, t in zip(sizes, tokens, strict=True)
         ]
         warps.append([[*warp, *((WAIT, 1, token) for token in tokens)]])
@@ -214,9 +214,22 @@ def test_blocks_are_spread_over_the_tpcs(grid, sms):
 
 def test_what_is_copied_to_both_sms_of_a_tpc_counts_twice():
     share = replace(SHARE, l2=1e9, memory=1e9, paired=True, misses=[0.0])
-    warps = [[[(COPY, 0, 4096, 4096, 32, 0, [0, 1], True, 0)]], [[(WAIT, 1, 1)]]]
+    warps = [[[(COPY, 0, 4096, 4096, 32, 0, [0, 1], [0, 1], True, 0)]], [[(WAIT, 1, 1)]]]
     result = Replay(GPU, [share], 1).run([ClusterTrace(warps, [1, 1])])
     assert result.busy["TPC"] == 2 * 4096 / share.hit
+
+
+def test_each_tpc_takes_what_is_copied_to_its_own_sms():
+    share = replace(SHARE, l2=1e9, memory=1e9, paired=True, misses=[0.0])
+
+    def cycles_of(blocks):
+        ranks = list(range(blocks))
+        load = (COPY, 0, 1 << 20, 1 << 20, 1, 0, ranks, ranks, True, 0)
+        warps = [[[load, *((WAIT, 1, rank) for rank in ranks)]], *([[]] for _ in ranks[1:])]
+        gpu = GPU.but(tma_bytes=1e9)
+        return Replay(gpu, [share], 1).run([ClusterTrace(warps, [1] * blocks)]).cycles
+
+    assert cycles_of(1) < cycles_of(2) == cycles_of(4)
 
 
 @pytest.mark.parametrize(
@@ -224,7 +237,7 @@ def test_what_is_copied_to_both_sms_of_a_tpc_counts_twice():
 )
 def test_each_row_of_a_box_asks_for_the_lines_that_it_lies_in(width, pitch, lines):
     share = replace(SHARE, memory=1e9, misses=[0.0], aligned=[pitch])
-    copy = (COPY, 0, 32 * width, 32 * width, 32, 0, [0], True, 0)
+    copy = (COPY, 0, 32 * width, 32 * width, 32, 0, [0], [0], True, 0)
     trace = ClusterTrace([[[copy, (WAIT, 1, 0)]]], [1])
     result = Replay(GPU.but(misaligned=1.0), [share], 1).run([trace])
     assert result.busy["L2"] == pytest.approx(32 * 128 * lines / share.l2)
@@ -233,9 +246,9 @@ def test_each_row_of_a_box_asks_for_the_lines_that_it_lies_in(width, pitch, line
 @pytest.mark.parametrize(("size", "busy"), [(64, 0.0), (1 << 24, 1.0)])
 def test_a_busy_memory_answers_later(size, busy):
     share = replace(SHARE, l2=1e9, hit=1e9, in_flight=1e12, misses=[1.0])
-    before = (COPY, 0, size, size, 1, 0, [0], True, 0)
+    before = (COPY, 0, size, size, 1, 0, [0], [0], True, 0)
     run = (RUN, 1, 1, (), size / share.memory)  # until memory is free again
-    asked = [before, run, (COPY, 2, 16, 16, 1, 0, [1], False, 0), (WAIT, 3, 1)]
+    asked = [before, run, (COPY, 2, 16, 16, 1, 0, [1], [0], False, 0), (WAIT, 3, 1)]
     gpu = GPU.but(tma_bytes=1e9)
     result = Replay(gpu, [share], 1).run([ClusterTrace([[asked]], [1, 1])])
     waited = result.stalls[3, ""]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -362,7 +362,7 @@ class Replay:
         Args:
             rows: of a box, that they are in: each asks for its own part of the lines.
             absent: bytes besides that TMA fills in, outside of the tensor, in all blocks.
-            copies: how many blocks get them.
+            copies: how many SMs of the TPC get them.
         """
         share = self.share
         lines = fetched = size
@@ -445,16 +445,23 @@ class Replay:
         self._span((warp.block, "tensor cores"), begin, begin + taken, TENSOR, at, f"{m}x{n}")
 
     def _copy(self, warp: _Warp, time: float, item: Item) -> None:
-        _, at, inside, size, rows, memory, tokens, again, absent = item
+        _, at, inside, size, rows, memory, tokens, ranks, again, absent = item
         gpu, sm = self.gpu, warp.sm
         taken = max(size / gpu.tma_bytes, rows * gpu.tma_row, gpu.tma_box)
         begin = max(sm.tma, time)
         sm.tma = begin + taken
         sm.busy["TMA"] += taken
-        copies = max(1, len(tokens))
-        filled = absent * size / rows * copies
+        filled = absent * size / rows * max(1, len(tokens))
         there = rows - absent
+        own = sm.tpc if self.share.paired else sm
+        brought = Counter(self.sms[rank].tpc if self.share.paired else self.sms[rank]
+                          for rank in ranks)  # fmt: skip
+        copies = brought.pop(own, 0)
         came = self._outside(sm, time, inside, memory, rows=there, absent=filled, copies=copies)
+        for other, number in brought.items():
+            other.fetched = max(other.fetched, time - gpu.tma_memory_latency)
+            other.fetched += inside * number / self.share.hit
+            came = max(came, other.fetched)
         end = max(came, sm.tma) + gpu.tma_latency
         longer = gpu.tma_memory_latency - gpu.tma_latency + self._queued(sm, time)
         end += longer * self.share.far(memory, again)

@@ -174,6 +174,7 @@ class Recorder(Observer):
         self._kind = _Kind(0, 0)
         self._step: Step | None = None
         self._tokens: list[int] = []
+        self._ranks: list[int] = []
         self._wavefronts = Wavefronts()
         self._columns = 0
 
@@ -481,7 +482,7 @@ class Recorder(Observer):
             pitch = (*box.map.global_strides, 0)[0]
         memory = self._memory(cta, address, pitch) if address >= 0 else -1
         if kind == "load":
-            self._tokens = []
+            self._tokens, self._ranks = [], []
             what = (
                 (address, size)
                 if box is None
@@ -489,8 +490,8 @@ class Recorder(Observer):
             )
             again = what in cluster.copied
             cluster.copied.add(what)
-            item = (COPY, self._kind.at, inside, size, rows, memory, self._tokens, again, absent)
-            self._add(warp, item)
+            found = (self._tokens, self._ranks, again, absent)
+            self._add(warp, (COPY, self._kind.at, inside, size, rows, memory, *found))
         else:
             read, written = cluster.token(), cluster.token()
             cluster.names[read] = cluster.names[written] = "TMA store"
@@ -501,6 +502,7 @@ class Recorder(Observer):
         cluster = self._clusters.get(cta.cluster.number)
         if cluster is not None and cta.cluster.number in self._wanted:
             self._tokens.append(self._phase(cluster, cta, barrier, phase, 1))
+            self._ranks.append(cta.rank)
 
     # ------------------------------------------------------------------------- the result
 
