@@ -361,7 +361,7 @@ class Replay:
 
         Args:
             rows: of a box, that they are in: each asks for its own part of the lines.
-            absent: bytes besides that TMA fills in, outside of the tensor, in all blocks.
+            absent: bytes besides that TMA fills in, outside of the tensor, in the TPC's SMs.
             copies: how many SMs of the TPC get them.
         """
         share = self.share
@@ -451,16 +451,16 @@ class Replay:
         begin = max(sm.tma, time)
         sm.tma = begin + taken
         sm.busy["TMA"] += taken
-        filled = absent * size / rows * max(1, len(tokens))
-        there = rows - absent
+        filled = absent * size / rows  # by each SM that gets it
         own = sm.tpc if self.share.paired else sm
         brought = Counter(self.sms[rank].tpc if self.share.paired else self.sms[rank]
                           for rank in ranks)  # fmt: skip
         copies = brought.pop(own, 0)
-        came = self._outside(sm, time, inside, memory, rows=there, absent=filled, copies=copies)
+        came = self._outside(sm, time, inside, memory, rows=rows - absent,
+                             absent=filled * max(1, copies), copies=copies)  # fmt: skip
         for other, number in brought.items():
             other.fetched = max(other.fetched, time - gpu.tma_memory_latency)
-            other.fetched += inside * number / self.share.hit
+            other.fetched += number * (inside / self.share.hit + filled / gpu.outside_bytes)
             came = max(came, other.fetched)
         end = max(came, sm.tma) + gpu.tma_latency
         longer = gpu.tma_memory_latency - gpu.tma_latency + self._queued(sm, time)

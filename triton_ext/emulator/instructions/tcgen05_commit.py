@@ -75,7 +75,8 @@ def _arrival(
                 barrier.remote[agent] = int(clock.seen[agent])
             barrier.note(ARRIVALS, 1, at)
             if cta.machine.observer is not None:
-                cta.machine.observer.brings(cta, barrier, barrier.phase)
+                rank = address >> RANK_SHIFT
+                cta.machine.observer.brings(cta, rank, barrier, barrier.phase)
             barrier.arrive(1, clock)
         cta.machine.progress += 1
 

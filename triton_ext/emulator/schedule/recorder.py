@@ -291,7 +291,7 @@ class Recorder(Observer):
 
     def _tensor_commit(self, cta: Cta, block: _Block, warps: Iterable[int]) -> None:
         for number in warps:
-            self._tokens = []
+            self._tokens, self._ranks = [], []
             self._add(block.warps[number], (COMMIT, self._kind.at, self._tokens))
 
     def _tensor_load(self, cta: Cta, block: _Block, warps: Iterable[int]) -> None:
@@ -498,11 +498,11 @@ class Recorder(Observer):
             warp.open["bulk"] += [read, written]
             self._add(warp, (STORE, self._kind.at, inside, rows, memory, read, written))
 
-    def brings(self, cta: Cta, barrier: Any, phase: int) -> None:
+    def brings(self, cta: Cta, rank: int, barrier: Any, phase: int) -> None:
         cluster = self._clusters.get(cta.cluster.number)
         if cluster is not None and cta.cluster.number in self._wanted:
             self._tokens.append(self._phase(cluster, cta, barrier, phase, 1))
-            self._ranks.append(cta.rank)
+            self._ranks.append(rank)
 
     # ------------------------------------------------------------------------- the result
 

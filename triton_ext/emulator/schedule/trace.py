@@ -213,7 +213,7 @@ class Trace(Observer):
             **more,
         }
 
-    def brings(self, cta: Cta, barrier: Any, phase: int) -> None:
+    def brings(self, cta: Cta, rank: int, barrier: Any, phase: int) -> None:
         self._brought.append(self._barrier(cta, barrier, phase, does="counts bytes"))
 
     def arrives(self, cta: Cta, lanes: Lanes, barrier: Any, phase: int, far: bool) -> None:

@@ -190,8 +190,10 @@ class AccessObserver:
             a_in_memory: whether A is in shared memory, not in tensor memory.
         """
 
-    def brings(self, cta: Cta, barrier: Any, phase: int) -> None:
-        """The bytes of a copy, or a tcgen05.commit, are counted at a barrier, in a phase."""
+    def brings(self, cta: Cta, rank: int, barrier: Any, phase: int) -> None:
+        """The bytes of a copy, or a tcgen05.commit, of a block are counted at a barrier of the
+        block of that rank, in a phase.
+        """
 
     def arrives(self, cta: Cta, lanes: Lanes, barrier: Any, phase: int, far: bool) -> None:
         """Lanes arrive at a barrier of any kind, in a phase; `far`: of another block."""
