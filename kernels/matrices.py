@@ -23,6 +23,47 @@ def matrix_size(desc, dim: gl.constexpr):
     return desc.shape[dim + 1 if is_batched(desc) else dim]
 
 
+@gluon.constexpr_function
+def parameter_name(kernel, position, rank):
+    """PTX's name of a kernel's parameter that is its descriptor at a position, counted from 0.
+
+    Each is followed by its sizes and strides, and all descriptors up to it have one rank.
+    """
+    return f"{kernel}_param_{position * (1 + 2 * rank)}"
+
+
+@gluon.constexpr_function
+def prefetch_text(kernel, number, rank):
+    """The instructions that ask for the first descriptors of a kernel."""
+    lines = [
+        "{",
+        ".reg .pred first;",
+        ".reg .b32 thread;",
+        ".reg .b64 map;",
+        "mov.u32 thread, %tid.x;",
+        "setp.eq.u32 first, thread, 0;",
+    ]
+    for position in range(number):
+        lines += [
+            f"mov.b64 map, {parameter_name(kernel, position, rank)};",
+            "cvta.param.u64 map, map;",
+            "@first prefetch.tensormap [map];",
+        ]
+    return "\n".join([*lines, "mov.b32 $0, 0;", "}"])
+
+
+@gluon.jit
+def prefetch_descriptors(desc, KERNEL: gl.constexpr, NUMBER: gl.constexpr):
+    """Ask for the first descriptors of the kernel: a copy that finds none waits for it, and they
+    are parameters, new with every launch.
+
+    Args:
+        desc: any of them.
+    """
+    TEXT: gl.constexpr = prefetch_text(KERNEL, NUMBER, len(desc.block_type.shape))
+    gl.inline_asm_elementwise(TEXT, "=r", [], gl.int32, is_pure=False, pack=1)
+
+
 @gluon.jit
 def load_block(desc, matrix, first, second, barrier, target, multicast: gl.constexpr, pred=True):
     """Start the copy of a block of a matrix; of the only one, where all products share it."""

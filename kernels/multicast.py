@@ -19,9 +19,7 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
 from triton_ext.kernels.clusters import block_of_cluster
-from triton_ext.kernels.matrices import is_batched
-
-KERNEL = "matmul_warp_specialized"
+from triton_ext.kernels.matrices import is_batched, parameter_name
 
 
 @gluon.constexpr_function
@@ -53,12 +51,11 @@ def boxes_of(box, size, block_k, k_major, parts, step, element_bytes):
 
 
 @gluon.constexpr_function
-def copy_text(rank, position, boxes, among, k_major):
+def copy_text(parameter, rank, boxes, among, k_major):
     """The instructions that copy a block's boxes.
 
     Args:
-        rank: that of all descriptors; this one is at `position` among the kernel's. Each is
-            followed by its sizes and strides.
+        parameter: the name of the descriptor, of that rank.
         among: how many blocks share the tile.
     """
     coordinates = ", ".join((["x", "y"] if k_major else ["y", "x"]) + ["$6"][: rank - 2])
@@ -68,7 +65,7 @@ def copy_text(rank, position, boxes, among, k_major):
         ".reg .b64 map;",
         ".reg .b32 to, x, y;",
         ".reg .b16 blocks;",
-        f"mov.b64 map, {KERNEL}_param_{position * (1 + 2 * rank)};",
+        f"mov.b64 map, {parameter};",
         "cvta.param.u64 map, map;",
         "cvt.u16.u32 blocks, $5;",
         "elect.sync _|one, 0xffffffff;",
@@ -121,7 +118,9 @@ def copy_boxes(desc, POSITION: gl.constexpr, tile, SIZE: gl.constexpr, BLOCK_K: 
     blocks = FIRST << (column * BELOW if OF_COLUMN else row)
     if is_batched(desc):
         matrix = gl.minimum(matrix, desc.shape[0] - 1).to(gl.int32)
-    TEXT: gl.constexpr = copy_text(len(desc.block_type.shape), POSITION, BOXES, AMONG, K_MAJOR)
+    RANK: gl.constexpr = len(desc.block_type.shape)
+    PARAMETER: gl.constexpr = parameter_name("matmul_warp_specialized", POSITION, RANK)
+    TEXT: gl.constexpr = copy_text(PARAMETER, RANK, BOXES, AMONG, K_MAJOR)
     gl.inline_asm(TEXT, "r,r,r,r,r,r,r", (tile, barrier, mn, k, which, blocks, matrix))
 
 

@@ -54,7 +54,12 @@ from triton_ext.kernels.epilogue import (
     split_columns,
 )
 from triton_ext.kernels.exchange import Exchange, columns_layout
-from triton_ext.kernels.matrices import is_batched, matrix_size, prefetch
+from triton_ext.kernels.matrices import (
+    is_batched,
+    matrix_size,
+    prefetch,
+    prefetch_descriptors,
+)
 from triton_ext.kernels.peers import Peers
 from triton_ext.kernels.ring import Operands, allocate_barriers, invalidate, ring_of
 from triton_ext.kernels.scheduler import Tiling
@@ -382,6 +387,7 @@ def matmul_warp_specialized(
         PREFETCH: gl.constexpr, PREFETCH_LEFT: gl.constexpr, SCATTER: gl.constexpr,
         EARLY: gl.constexpr, num_warps: gl.constexpr):  # fmt: skip
     """The whole kernel: barriers and buffers, then a warp's task each."""
+    prefetch_descriptors(a_desc, "matmul_warp_specialized", 3 if NARROW_N == 0 else 4)
     ROWS: gl.constexpr = BLOCK_M // SHARES
     PIECES: gl.constexpr = C_PARTS + NARROW_N * C_PARTS // BLOCK_N
     size_m = matrix_size(c_desc, 0 if C_N_MAJOR else 1).to(gl.int32)

@@ -39,7 +39,7 @@ from triton_ext.compat import (
 from triton_ext.kernels.block_scales import block_scales_of
 from triton_ext.kernels.epilogue import Epilogue, Parts, Residual, Scaling
 from triton_ext.kernels.launch_control import ask, tickets_of
-from triton_ext.kernels.matrices import is_batched, matrix_size
+from triton_ext.kernels.matrices import is_batched, matrix_size, prefetch_descriptors
 from triton_ext.kernels.ring import Operands, Ring, Slot, allocate_barriers
 from triton_ext.kernels.scheduler import Tiling
 from triton_ext.kernels.warp_specialized import prefetch_operand
@@ -229,6 +229,7 @@ def matmul_warp_specialized_sm100(
         PREFETCH_LEFT: gl.constexpr, FORMAT: gl.constexpr, LEFT_SCALES: gl.constexpr,
         RIGHT_SCALES: gl.constexpr, num_warps: gl.constexpr):  # fmt: skip
     """The whole kernel: barriers, buffers and tensor memory, then a warp's task each."""
+    prefetch_descriptors(a_desc, "matmul_warp_specialized_sm100", 3 if NARROW_N == 0 else 4)
     PIECES: gl.constexpr = C_PARTS + NARROW_N * C_PARTS // BLOCK_N
     size_m = matrix_size(c_desc, 0 if C_N_MAJOR else 1).to(gl.int32)
     size_n = matrix_size(c_desc, 1 if C_N_MAJOR else 0).to(gl.int32)

@@ -71,6 +71,11 @@ def test_generated_layouts_give_the_ptx_of_nvmma_encodings(arch, site):
         load = rf"cp\.async\.bulk\.tensor\.{rank}d\.(cta_group::2\.)?shared::{scope}\.global"
         assert re.search(load, result["ptx"])
         assert (".cta_group::2" in result["ptx"]) == config.get("pair", False)
+        if "consumers" in config:  # inline assembly names descriptors as parameters
+            descriptors = re.findall(r"\.param \.align 64 \.b8 (\w+)\[128\]", result["ptx"])
+            named = re.findall(r"mov\.b64 map, (\w+);", result["ptx"])
+            assert len(named) >= 3
+            assert set(named) <= set(descriptors[: 4 if "side" in config else 3])
         assert f"cp.async.bulk.tensor.{rank}d.global.shared::cta" in result["ptx"]
         if "resources" in result:
             assert result["resources"]["REG"] > 16
