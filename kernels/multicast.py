@@ -139,7 +139,7 @@ def release_text(below, columns):
     setp.ge.u32 later, thread, {below};
     selp.b32 away, away, thread, later;
     xor.b32 away, away, $2;
-    mapa.shared::cluster.u32 there, $0, away;
+    @some mapa.shared::cluster.u32 there, $0, away;
     @some mbarrier.arrive.shared::cluster.b64 _, [there];
     }}"""
 
