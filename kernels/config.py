@@ -458,13 +458,15 @@ class MatmulConfig:
     @property
     def asks_early(self) -> bool:
         """Whether, on sm_90, the bias and scales of a tile wait in registers while it is
-        multiplied: as far as a thread has these, besides its sums.
+        multiplied: as far as a thread has these, besides its sums; and not with other ranks, whose
+        scales come with the chunks that the producer waits for.
         """
         along_n, along_m = (0, self.columns) if self.swap else (self.columns, 0)
         values = along_n * (self.bias + (self.b_scales == "each"))
         values += along_m * (self.a_scales == "each")
         sums = self.rows // self.shares * self.columns // THREADS
-        return self.consumers < 3 and sums + values // 4 <= EARLY_REGISTERS
+        alone = self.consumers < 3 and self.collective is None
+        return alone and sums + values // 4 <= EARLY_REGISTERS
 
     @property
     def _may_be_wide(self) -> bool:
