@@ -34,6 +34,14 @@ def faults(path):
     return []
 
 
+@pytest.fixture(autouse=True)
+def own_cache(monkeypatch, tmp_path_factory):
+    """A kernel in Triton's cache names its source as whoever compiled it did: here, from the root
+    of the checkout.
+    """
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path_factory.getbasetemp() / "examples"))
+
+
 @pytest.fixture
 def run(monkeypatch):
     """A command, in this process and from the root of the checkout."""
