@@ -27,6 +27,17 @@ def _shown(source: SourceLine) -> str:
     return f"{shown}\n    {' ' * at}^" if 0 <= at < len(text) else shown
 
 
+def _place(what: str, instruction: Instruction | None, where: str) -> str:
+    """An instruction, its line, and who executes it, on lines of their own."""
+    text = ""
+    if instruction is not None:
+        ptx = _LONG.sub(r"\1, ..., \2", str(instruction))
+        text += f"\n  {what}: {ptx}  (PTX line {instruction.line})"
+        if instruction.source is not None:
+            text += f"\n  source: {instruction.source}{_shown(instruction.source)}"
+    return text + (f"\n  at: {where}" if where else "")
+
+
 class EmulationError(RuntimeError):
     """A kernel that cannot be run, or does what the hardware leaves undefined.
 
@@ -45,13 +56,7 @@ class EmulationError(RuntimeError):
         self.where = where
 
     def __str__(self) -> str:
-        text = self.message
-        if self.instruction is not None:
-            ptx = _LONG.sub(r"\1, ..., \2", str(self.instruction))
-            text += f"\n  instruction: {ptx}  (PTX line {self.instruction.line})"
-            if self.instruction.source is not None:
-                text += f"\n  source: {self.instruction.source}{_shown(self.instruction.source)}"
-        return text + (f"\n  at: {self.where}" if self.where else "")
+        return self.message + _place("instruction", self.instruction, self.where)
 
 
 class UnsupportedInstruction(EmulationError):
@@ -82,7 +87,24 @@ class MemoryFault(EmulationError):
 
 
 class UninitializedRead(EmulationError):
-    """A read of shared or tensor memory that nothing wrote."""
+    """A read of shared or tensor memory that nothing wrote, whose value is used.
+
+    Attributes:
+        role: what a loaded value is used for; "" if the read is itself the use, as a copy's is.
+        use: the instruction that uses it; `instruction` is the load.
+        used_by_thread: which thread of its block does, if it is one.
+        used_where: which block and warps do.
+    """
+
+    role: str = ""
+    use: Instruction | None = None
+    used_by_thread: int | None = None
+    used_where: str = ""
+
+    def __str__(self) -> str:
+        if not self.role:
+            return super().__str__()
+        return f"{super().__str__()}\n  {self.role}" + _place("used by", self.use, self.used_where)
 
 
 class SynchronizationFault(EmulationError):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
+from triton_ext.emulator.decode.flow import through
 from triton_ext.emulator.decode.program import Program
 from triton_ext.emulator.state.block import Cta
 from triton_ext.emulator.state.lanes import Lanes
@@ -36,7 +37,10 @@ def without_values(program: Program) -> Program:
                 garbage |= step.written
     idle = {id(step) for step in arithmetic if step.written and step.written <= garbage}
     steps = tuple(
-        replace(step, run=_nothing) if id(step) in idle else step for step in program.steps
+        replace(step, run=_nothing, flow=through(step.read, step.written))
+        if id(step) in idle
+        else step
+        for step in program.steps
     )
     return replace(program, steps=steps)
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from triton_ext.emulator.decode.flow import Flow
 from triton_ext.emulator.decode.special import SPECIAL_REGISTERS
 from triton_ext.emulator.errors import LaunchError, UnsupportedInstruction
 from triton_ext.emulator.state.block import Cta
@@ -49,8 +50,9 @@ class Operands:
 
     Attributes:
         counts: number of registers, by width.
-        touched, written: the registers that readers and writers were asked for; to be emptied
-            before each instruction.
+        touched, written: the registers that readers and writers were asked for.
+        read, addresses: those of values that are read, and of addresses.
+        flow: how undefined values go through the instruction; None if it uses all that it reads.
     """
 
     def __init__(
@@ -83,8 +85,15 @@ class Operands:
         for name, source in (aliases or {}).items():
             if source in self._named:
                 self._named[name] = self._named[source]
+        self.begin()
+
+    def begin(self) -> None:
+        """Forget what the instruction before has asked for."""
         self.touched: set[Register] = set()
         self.written: set[Register] = set()
+        self.read: set[Register] = set()
+        self.addresses: set[Register] = set()
+        self.flow: Flow | None = None
 
     def find(self, name: str, scope: tuple[int, ...]) -> Register | None:
         """The register of that name, in the innermost scope that has one."""
@@ -140,7 +149,9 @@ class Operands:
         if constant is not None:
             return lambda cta, lanes: constant
         if type_name == "pred" and text.startswith("!"):
-            row = self.register(text[1:], at).row
+            negated = self.register(text[1:], at)
+            self.read.add(negated)
+            row = negated.row
             return lambda cta, lanes: ~cta.files["pred"][row, lanes]
         special = SPECIAL_REGISTERS.get(text)
         if special is not None:
@@ -208,6 +219,7 @@ class Operands:
     def _register_reader(
         self, register: Register, type_name: str, dtype: np.dtype[Any] | None, at: Instruction
     ) -> Reader:
+        self.read.add(register)
         row, key = register.row, self._file(register, type_name, at)
         if key is not None:
             return lambda cta, lanes: cta.files[key][row, lanes]
@@ -251,8 +263,7 @@ class Operands:
     ) -> tuple[str, slice | NDArray[np.intp]]:
         """The file of registers of one width, and their rows in it."""
         registers = [self.register(text, at) for text in texts]
-        if written:
-            self.written.update(registers)
+        (self.written if written else self.read).update(registers)
         widths = {register.width for register in registers}
         if len(widths) != 1:
             raise UnsupportedInstruction("registers of different widths in one vector", at)
@@ -275,6 +286,7 @@ class Operands:
         register = self.find(base, at.scope)
         if register is not None:
             self.touched.add(register)
+            self.addresses.add(register)
             key, row = f"b{register.width}", register.row
             if register.width == 32:  # 32-bit arithmetic wraps
                 more = np.uint32(extra & 0xFFFFFFFF)

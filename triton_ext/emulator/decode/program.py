@@ -123,7 +123,7 @@ def _step(each: Instruction, operands: Operands, opcodes: Opcodes) -> Step:
             f" kernel for sm_{arch}a",
             each,
         )
-    operands.touched, operands.written = set(), set()
+    operands.begin()
     modifiers = Modifiers(each, found.base)
     try:
         run = found.decode(each, modifiers, operands)
@@ -144,4 +144,7 @@ def _step(each: Instruction, operands: Operands, opcodes: Opcodes) -> Step:
         found.in_flight,
         frozenset(operands.touched),
         frozenset(operands.written),
+        frozenset(operands.read),
+        frozenset(operands.addresses),
+        operands.flow,
     )

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from triton_ext.emulator.decode.flow import Flow
+from triton_ext.emulator.state import lanes as lane_sets
 from triton_ext.emulator.state.block import Cta
 from triton_ext.emulator.state.lanes import Lanes
 from triton_ext.emulator.state.storage import Register
@@ -78,6 +80,8 @@ class Step:
         in_flight: whether it may name registers that an asynchronous instruction still uses.
         touched: the registers that it names.
         written: those of them that it writes.
+        read, addresses: those whose values it reads, and that are addresses.
+        flow: how undefined values go through it; None if it uses all that it reads.
     """
 
     instruction: Instruction
@@ -88,6 +92,9 @@ class Step:
     in_flight: bool
     touched: frozenset[Register]
     written: frozenset[Register] = frozenset()
+    read: frozenset[Register] = frozenset()
+    addresses: frozenset[Register] = frozenset()
+    flow: Flow | None = None
 
     @functools.cached_property
     def meets(self) -> bool:
@@ -98,3 +105,40 @@ class Step:
     def copies(self) -> bool:
         """Whether it does nothing but copy registers."""
         return self.instruction.opcode.startswith("mov.")
+
+    def track(self, cta: Cta, lanes: Lanes, taken: Lanes | None) -> None:
+        """Follow undefined values through it; to be called before it runs, if there are any.
+
+        Args:
+            lanes: those that stand at it.
+            taken: those of them whose guard is true; None: none of them.
+
+        Raises:
+            UninitializedRead: it uses one.
+        """
+        undefined = cta.undefined
+        if self.touched.isdisjoint(undefined.registers):
+            return
+        doubt = None
+        if self.guard >= 0:
+            doubt = undefined.of_any((Register(1, self.guard),), lanes)
+            if doubt is not None and (self.flow is None or not self.flow.pure):
+                undefined.refuse(doubt, lanes, self._role)
+        if taken is not None:
+            undefined.check(self.addresses, taken, "the value is an address")
+            if self.flow is not None:
+                self.flow.follow(cta, taken)
+            else:
+                undefined.check(self.read | self.touched - self.written, taken, self._role)
+                undefined.put_all(self.written, taken, None)
+        if doubt is not None:
+            unsure = lane_sets.select(lanes, doubt != 0)
+            undefined.put_all(self.written, unsure, doubt[doubt != 0])
+
+    @functools.cached_property
+    def _role(self) -> str:
+        """What a value is to an instruction that uses it."""
+        opcode = self.instruction.opcode
+        if opcode.startswith(("bra", "brx")):
+            return "the value decides a branch"
+        return f"the value is an operand, or the predicate, of {opcode.partition('.')[0]}"

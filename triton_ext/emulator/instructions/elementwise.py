@@ -16,12 +16,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from triton_ext.emulator.decode.decoder import Decoder, Modifiers, Opcode
+from triton_ext.emulator.decode.flow import Flow, absorbed, chosen, through
 from triton_ext.emulator.decode.operands import Operands, Reader, Writer
 from triton_ext.emulator.decode.step import Run
 from triton_ext.emulator.decode.values import element, reader, writer
 from triton_ext.emulator.errors import UnsupportedInstruction
 from triton_ext.emulator.state.block import Cta
 from triton_ext.emulator.state.lanes import Lanes
+from triton_ext.emulator.state.storage import Register
 from triton_ext.emulator.state.types import DTYPES, bits_of
 from triton_ext.ptx.parse import Instruction, immediate
 
@@ -201,6 +203,7 @@ def _decoder(opcode: str, rows: Sequence[Row]) -> Decoder:
 
 def _elementwise(at: Instruction, operands: Operands, row: Row, form: Variant) -> Run:
     writes = _targets(at, operands, row, form)
+    written = frozenset(operands.written)
     sources = iter(at.operands[1:])
     reads = [
         _read_carry
@@ -208,6 +211,7 @@ def _elementwise(at: Instruction, operands: Operands, row: Row, form: Variant) -
         else reader(next(sources), form.operand_type(each), at, operands)
         for each in row.sources
     ]
+    operands.flow = _flow(at, operands, form, reads, written)
     function = row.function
     if row.make:
         constants = tuple(immediate(text) for text in at.operands[1:])
@@ -224,6 +228,22 @@ def _elementwise(at: Instruction, operands: Operands, row: Row, form: Variant) -
         second(cta, lanes, values[1])
 
     return run
+
+
+def _flow(
+    at: Instruction, operands: Operands, form: Variant, reads: Sequence[Reader],
+    written: frozenset[Register],
+) -> Flow | None:  # fmt: skip
+    """How undefined values go through it; an undefined carry flag is not kept: that is a use."""
+    if "cc" in form:
+        return None
+    names = [operands.find(text, at.scope) for text in at.operands]
+    if form.opcode == "selp" and names[0] and names[3]:
+        return chosen(names[1], names[2], names[3], names[0])
+    if form.opcode in ("and", "or") and names[0]:
+        both = list(zip(names[1:], reads, strict=True))
+        return absorbed(both, names[0], 0 if form.opcode == "and" else 0xFF)
+    return through(frozenset(operands.read), written)
 
 
 def _targets(at: Instruction, operands: Operands, row: Row, form: Variant) -> list[Writer]:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from triton_ext.emulator.decode.decoder import Modifiers, instruction
+from triton_ext.emulator.decode.flow import Flow, handled, moved, origins_of, put_parts
 from triton_ext.emulator.decode.operands import Operands, Reader
 from triton_ext.emulator.decode.step import Run
 from triton_ext.emulator.decode.values import dtype_of, vector_reader, vector_writer
-from triton_ext.emulator.errors import MemoryFault, UnsupportedInstruction
+from triton_ext.emulator.errors import MemoryFault, UninitializedRead, UnsupportedInstruction
 from triton_ext.emulator.instructions.elementwise import Function, Row, Variant
 from triton_ext.emulator.state import lanes as lane_sets
 from triton_ext.emulator.state.block import Cta
@@ -28,7 +29,9 @@ from triton_ext.emulator.state.memory import (
     check_aligned,
 )
 from triton_ext.emulator.state.types import DTYPES, bits_of
+from triton_ext.emulator.state.undefined import UNWRITTEN, Origins, UnwrittenLoad
 from triton_ext.emulator.units import global_order, memory_order
+from triton_ext.emulator.units.mbarriers import mismatches
 from triton_ext.ptx.parse import Instruction
 
 _SPACES = ("global", "shared", "shared::cta", "shared::cluster", "local", "param", "const",
@@ -48,6 +51,13 @@ def move(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     target, source = at.operands
     bits = bits_of(type_name)
     parts = operands.vector(target if target.startswith("{") else source)
+    operands.flow = moved(
+        *(
+            [operands.find(part, at.scope) for part in operands.vector(each)]
+            for each in (source, target)
+        ),
+        max(1, bits // 8),
+    )
     each = bits // len(parts)
     if bits == 64 and each == 32:
         return _pair(at, operands, parts)
@@ -125,23 +135,29 @@ def load_bytes(
     width: int,
     order: str = "",
     scope: int = 0,
+    origins: Origins | None = None,
 ) -> Bytes:
     """(lanes, width) bytes from a space ("" is generic), through the generic proxy.
 
     Args:
         order: one of `memory_order.STRONG`, or "" for a weak access.
         scope: of a strong one.
+        origins: (lanes, width): filled with those of the bytes of a weak access that was refused
+            because nothing wrote some of them.
     """
     values: Bytes
     if space == "":
         values = np.empty((len(addresses), width), np.uint8)
         for name, window, here in split_generic(addresses):
             part = lanes if here.all() else lane_sets.select(lanes, here)
+            found = None if origins is None else origins[here]
             values[here] = load_bytes(
-                cta, part, name, addresses[here] - window, width, order, scope
+                cta, part, name, addresses[here] - window, width, order, scope, found
             )
+            if origins is not None:
+                origins[here] = found
         return values
-    if cta.machine.observer is not None:
+    if origins is None and cta.machine.observer is not None:
         cta.machine.observer.access(cta, lanes, space, addresses, width, "load")
     if space in ("global", "const"):
         if order:
@@ -160,7 +176,7 @@ def load_bytes(
         agents = cta.agents_of_lanes(lanes)
         if not order and (ranks == cta.rank).all():
             try:
-                return cta.shared.load(offsets, width, agents, lane_sets.indices(lanes))
+                return cta.shared.load(offsets, width, agents, lane_sets.indices(lanes), origins)
             except MemoryFault as fault:
                 raise _blamed(fault, cta, lanes) from None
         values = np.empty((len(addresses), width), np.uint8)
@@ -168,8 +184,13 @@ def load_bytes(
             here, shared = ranks == rank, peer(cta, int(rank)).shared
             if order:  # it may race with strong writes and atomic operations
                 memory_order.read(cta, int(rank), np.unique(agents[here]), order)
-            load = shared.atomic_load if order else shared.load
-            values[here] = load(offsets[here], width, agents[here])
+            if order:
+                values[here] = shared.atomic_load(offsets[here], width, agents[here])
+                continue
+            found = None if origins is None else origins[here]
+            values[here] = shared.load(offsets[here], width, agents[here], origins=found)
+            if origins is not None:
+                origins[here] = found
         return values
     if space == "local":
         return cta.local.load(lane_sets.indices(lanes), addresses, width)
@@ -181,6 +202,54 @@ def load_bytes(
     return values
 
 
+def load_values(
+    cta: Cta,
+    lanes: Lanes,
+    space: str,
+    addresses: NDArray[np.int64],
+    width: int,
+    order: str = "",
+    scope: int = 0,
+) -> tuple[Bytes, Origins | None]:
+    """As `load_bytes`, also of bytes that nothing wrote: with their origins, (lanes, width)."""
+    try:
+        return load_bytes(cta, lanes, space, addresses, width, order, scope), None
+    except UninitializedRead:
+        if order or space == "global":
+            raise
+    origins = np.zeros((len(addresses), width), np.int64)
+    values = load_bytes(cta, lanes, space, addresses, width, origins=origins)
+    unwritten = origins == UNWRITTEN
+    if unwritten.any():
+        first = np.zeros(cta.threads, np.int64)
+        first[lanes] = addresses + unwritten.argmax(axis=1)
+        mine = note_unwritten_load(cta, lanes, first, _unwritten_byte)
+        origins = np.where(unwritten, mine[:, None], origins)
+    return values, origins
+
+
+def _unwritten_byte(address: int) -> str:
+    if address >> WINDOW_SHIFT:  # a generic one
+        address -= SHARED_WINDOW
+    return f"shared address {address:#x} is read, and nothing wrote it"
+
+
+def note_unwritten_load(
+    cta: Cta, lanes: Lanes, places: NDArray[np.int64], text: Callable[[int], str]
+) -> Origins:
+    """The origins of what lanes load from places, (threads,), that nothing wrote.
+
+    Args:
+        text: says what is wrong, from a place.
+    """
+
+    def where(thread: int) -> str:
+        return cta.describe(slice(thread, thread + 1))
+
+    load = UnwrittenLoad(cta.instruction, places, text, where, mismatches(cta))
+    return cta.undefined.loads.add(cta.rank, lane_sets.indices(lanes), load)
+
+
 def store_bytes(
     cta: Cta,
     lanes: Lanes,
@@ -189,20 +258,29 @@ def store_bytes(
     values: Bytes,
     order: str = "",
     scope: int = 0,
+    origins: Origins | None = None,
 ) -> None:
     """Write (lanes, width) bytes to a space ("" is generic), through the generic proxy.
 
     Args:
         order: one of `memory_order.STRONG`, or "" for a weak access.
         scope: of a strong one.
+        origins: (lanes, width), if some of the bytes are undefined.
+
+    Raises:
+        UninitializedRead: they are, and do not go to shared memory by a weak access.
     """
+    if origins is not None and (order or space not in ("", "shared")):
+        what = f"is stored to {space} memory" if space != "shared" else "is sent to other threads"
+        cta.undefined.refuse(origins.max(axis=1), lanes, f"the value {what}")
     cta.machine.progress += 1
     if space and cta.machine.observer is not None:
         cta.machine.observer.access(cta, lanes, space, addresses, values.shape[1], "store")
     if space == "":
         for name, window, here in split_generic(addresses):
             part = lanes if here.all() else lane_sets.select(lanes, here)
-            store_bytes(cta, part, name, addresses[here] - window, values[here], order, scope)
+            mine = None if origins is None or not origins[here].any() else origins[here]
+            store_bytes(cta, part, name, addresses[here] - window, values[here], order, scope, mine)
     elif space == "global":
         cta.machine.changes += 1
         by = global_order.threads(cta, lanes, scope)
@@ -229,6 +307,8 @@ def store_bytes(
                 store(offsets[here], values[here], agents[here], event, *more)
             except MemoryFault as fault:
                 raise _blamed(fault, cta, lane_sets.select(lanes, here)) from None
+            if origins is not None:
+                target.mark_undefined(offsets[here], origins[here])
     elif space == "local":
         cta.local.store(lane_sets.indices(lanes), addresses, values)
     else:
@@ -329,9 +409,19 @@ def load(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     width, dtype = bits_of(access.type) // 8 * len(access.registers), dtype_of(access.type)
     write = vector_writer(access.registers, access.type, at, operands)
 
+    targets = [operands.find(text, at.scope) for text in access.registers]
+    written = frozenset(operands.written)
+    operands.flow = Flow(handled)
+
     def run(cta: Cta, lanes: Lanes) -> None:
-        values = load_bytes(cta, lanes, space, address(cta, lanes), width, order, access.scope)
+        values, origins = load_values(
+            cta, lanes, space, address(cta, lanes), width, order, access.scope
+        )
         write(cta, lanes, np.ascontiguousarray(values).view(dtype))
+        if origins is not None:
+            put_parts(cta, targets, lanes, np.ascontiguousarray(origins.T))
+        elif cta.undefined.registers:
+            cta.undefined.put_all(written, lanes, None)
 
     return run
 
@@ -342,8 +432,13 @@ def store(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     space, order, address = access.space, access.order, access.address
     read = vector_reader(access.registers, access.type, at, operands)
 
+    sources = [operands.find(text, at.scope) for text in access.registers]
+    each = bits_of(access.type) // 8
+    operands.flow = Flow(handled)
+
     def run(cta: Cta, lanes: Lanes) -> None:
         values = np.ascontiguousarray(read(cta, lanes)).view(np.uint8)
-        store_bytes(cta, lanes, space, address(cta, lanes), values, order, access.scope)
+        origins = origins_of(cta, sources, each, lanes) if cta.undefined.registers else None
+        store_bytes(cta, lanes, space, address(cta, lanes), values, order, access.scope, origins)
 
     return run

@@ -129,9 +129,18 @@ class Fibers:
             error.instruction = self.steps[fiber.pc].instruction
         if isinstance(error, (SynchronizationFault, UninitializedRead)) and not error.where:
             error.message += mismatches(self.cta)
+        if isinstance(error, UninitializedRead) and error.role:
+            error.use = error.use or self.steps[fiber.pc].instruction
+            error.used_where = error.used_where or self.cta.describe(self._users(error, fiber))
         if not error.where:
             error.where = self.cta.describe(fiber.lanes if self._active is None else self._active)
         return error
+
+    def _users(self, error: UninitializedRead, fiber: Fiber) -> Lanes:
+        """The lanes that use an undefined value."""
+        if error.used_by_thread is not None:
+            return slice(error.used_by_thread, error.used_by_thread + 1)
+        return fiber.lanes if self._active is None else self._active
 
     def _choose(self) -> tuple[Fiber | None, int]:
         """The fiber to run, and the instruction at which another one may join it."""
@@ -176,6 +185,7 @@ class Fibers:
         steps, cta, observer = self.steps, self.cta, self._observer
         machine, pred, end = cta.machine, cta.files["pred"], len(self.steps)
         counts, clocks = machine.counts, cta.cluster.clocks
+        undefined = cta.undefined.registers
         done = 0
         while done < budget:
             pc = fiber.pc
@@ -204,10 +214,14 @@ class Fibers:
                     taken = ~taken
                 number = np.count_nonzero(taken)
                 if not number:
+                    if undefined:
+                        step.track(cta, lanes, None)
                     fiber.pc = pc + 1
                     continue
                 if number < len(taken):
                     lanes = lane_sets.select(lanes, taken)
+            if undefined:
+                step.track(cta, fiber.lanes, lanes)
             if observer is not None:
                 observer.instruction(cta, step, lanes)
             cta.instruction, self._active = step.instruction, lanes

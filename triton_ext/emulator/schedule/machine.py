@@ -326,6 +326,9 @@ class Machine:
             error.instruction = error.instruction or operation.instruction
             if isinstance(error, (SynchronizationFault, UninitializedRead)) and not error.where:
                 error.message += mismatches(operation.cta)
+            if isinstance(error, UninitializedRead) and error.role:
+                error.use = error.use or operation.instruction
+                error.used_where = error.used_where or operation.cta.describe(operation.lanes)
             error.where = error.where or operation.cta.describe(operation.lanes)
             raise
         self.progress += 1

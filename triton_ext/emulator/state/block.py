@@ -38,6 +38,7 @@ from triton_ext.emulator.state.memory import (
 from triton_ext.emulator.state.shared import SharedMemory
 from triton_ext.emulator.state.storage import Register, Storage, Symbol, register_file
 from triton_ext.emulator.state.tensor_map_memory import MadeTensorMap
+from triton_ext.emulator.state.undefined import UndefinedRegisters, UnwrittenLoads
 from triton_ext.hardware.architecture import WARP_THREADS
 from triton_ext.hardware.tensor_memory import WARPGROUP_WARPS
 from triton_ext.ptx.parse import Instruction
@@ -271,6 +272,7 @@ class Cluster:
         barrier: ``barrier.cluster``.
         released: what was released through flags in a block's shared memory, by its rank: see
             `triton_ext.emulator.units.memory_order`.
+        unwritten_loads: what its threads have loaded from memory that nothing wrote.
         pairs: allocations of tensor memory by pairs of blocks, by the rank of the first, halved.
     """
 
@@ -282,6 +284,7 @@ class Cluster:
         self._agents_each = agents_of_block(self._warps)
         agents, known = len(indices) * self._agents_each, machine.launch.known
         self.clocks = Clocks(agents, self.identity, known)
+        self.unwritten_loads = UnwrittenLoads(machine.launch.threads)
         self.ctas = [Cta(self, index, rank) for rank, index in enumerate(indices)]
         self.barrier = ClusterBarrier([cta.live for cta in self.ctas], self.clocks)
         self.released: dict[int, Clock] = {}
@@ -308,6 +311,7 @@ class Cta:
         files: the registers, by type: rows of threads.
         carry: (threads,): the carry flags of extended-precision arithmetic.
         shared, local: its memory.
+        undefined: the registers whose values come from memory that nothing wrote.
         barriers: the numbered barriers in use.
         mbarriers: those in its shared memory that are initialised, by their offsets.
         in_flight: registers that asynchronous instructions still read or write, by warp.
@@ -348,6 +352,8 @@ class Cta:
         self.carry = np.zeros(self.threads, np.bool_)
         self.shared = SharedMemory(SHARED_BASE + self.launch.shared_bytes, cluster.clocks)
         self.shared.agent_name = cluster.agent_name
+        self.shared.undefined = cluster.unwritten_loads.fault
+        self.undefined = UndefinedRegisters(self.threads, cluster.unwritten_loads)
         if self.machine.observer is not None:
             self.shared.moved = functools.partial(self.machine.observer.moved, self)
         self.local = LocalMemory(self.threads, storage.local_bytes)

@@ -29,6 +29,7 @@ from triton_ext.emulator.state.stamps import (
     Stamps,
     stamp,
 )
+from triton_ext.emulator.state.undefined import UNWRITTEN, Origins
 from triton_ext.hardware.architecture import WARP_THREADS
 
 HELD = 1 << 38
@@ -62,6 +63,7 @@ class SharedMemory:
         self._row = np.full(clocks.agents, -1, np.intp)
         self._threads: NDArray[np.intp] = np.zeros(0, np.intp)  # the rows of warps, not of units
         self.copies: dict[int, Any] = {}
+        self._undefined: tuple[Numbers, Origins] | None = None
 
     @functools.cached_property
     def _atomic(self) -> Stamps:
@@ -96,6 +98,42 @@ class SharedMemory:
         width = values.shape[1]
         pieces = np.ascontiguousarray(values).view(_TYPES[width])
         self.data.view(_TYPES[width])[offsets // width] = pieces[:, 0]
+
+    def mark_undefined(self, offsets: Offsets, origins: Origins) -> None:
+        """Some bytes that were just stored are undefined values.
+
+        Args:
+            origins: (n, width); 0 for the bytes that are defined.
+        """
+        if self._undefined is None:
+            size = self.granules * GRANULE
+            self._undefined = np.full(size, NOBODY), np.zeros(size, np.int64)
+        stamps, kept = self._undefined
+        lanes, bytes_ = np.nonzero(origins)
+        where = offsets[lanes] + bytes_
+        stamps[where] = self.written.get(where, 1)[:, 0]
+        kept[where] = origins[lanes, bytes_]
+
+    def _origins(self, offsets: Offsets, width: int) -> Origins:
+        """(n, width): the origins of bytes; `UNWRITTEN` for those that nothing wrote."""
+        written = np.broadcast_to(self.written.get(offsets, width), (len(offsets), width))
+        found = np.where(written < 0, np.int64(UNWRITTEN), np.int64(0))
+        if self._undefined is not None:
+            stamps, kept = self._undefined
+            where = offsets[:, None] + np.arange(width)
+            stored = (written >= 0) & (stamps[where] == written)
+            found = np.where(stored, kept[where], found)
+        return found
+
+    def _check_defined(self, offsets: Offsets, width: int, name: str) -> None:
+        """Raise UninitializedRead if undefined values were stored to one of the bytes."""
+        if self._undefined is not None:
+            found = self._origins(offsets, width)
+            if (found > 0).any():
+                raise self.undefined(int(found.max()), f"the value is stored, and read by {name}")
+
+    undefined: Callable[[int, str], UninitializedRead]
+    """Makes the fault of the use of an undefined value: see `UnwrittenLoads.fault`."""
 
     def _no_writer(self, offsets: Offsets, written: Numbers) -> None:
         lane, byte = (int(n) for n in np.argwhere(written < 0)[0])
@@ -143,17 +181,32 @@ class SharedMemory:
     # ------------------------------------------------------------ the generic proxy
 
     def load(
-        self, offsets: Offsets, width: int, agents: Agents, threads: Agents | None = None
+        self,
+        offsets: Offsets,
+        width: int,
+        agents: Agents,
+        threads: Agents | None = None,
+        origins: Origins | None = None,
     ) -> Bytes:
         """(n, width) bytes, read through the generic proxy by the agent of each lane.
 
         Args:
             threads: of this block, if they are: lanes of a warp need not be in step.
+            origins: (n, width): filled with the origins of the bytes, instead of a fault.
+
+        Raises:
+            UninitializedRead: nothing wrote one of the bytes, or what did was undefined.
+            SynchronizationFault: nothing orders the write before.
         """
         self._check(offsets, width)
         written = self.written.get(offsets, width)
-        if written.min() < 0:
-            self._no_writer(offsets, written)
+        if origins is not None:
+            origins[:] = self._origins(offsets, width)
+        else:
+            if written.min() < 0:
+                self._no_writer(offsets, written)
+            if self._undefined is not None:
+                self._check_defined(offsets, width, "this instruction")
         late = self._late(written, agents)
         if np.count_nonzero(late):
             self._unordered(offsets, late, written, "is read, and was written by")
@@ -316,6 +369,7 @@ class SharedMemory:
         written = self.written.get(offsets, width)
         if not self._seen(written, clock.fenced, 0):
             self._not_seen(offsets, written, clock, name)
+        self._check_defined(offsets, width, name)
         event = self.clocks.unit_event(unit)
         self.read.put(offsets, width, stamp(event, unit))
         self._last_loads_of(unit)[offsets >> 4] = event
@@ -336,6 +390,8 @@ class SharedMemory:
         if not self._seen(written, clock.fenced, 0):
             offsets = np.arange(self.granules)[pieces] * GRANULE
             self._not_seen(offsets, self.written.get(offsets, GRANULE), clock, name)
+        if self._undefined is not None:
+            self._check_defined(np.arange(self.granules)[pieces] * GRANULE, GRANULE, name)
         event = self.clocks.unit_event(unit)
         self.read.fill(pieces, stamp(event, unit))
         self._last_loads_of(unit)[pieces] = event
@@ -420,6 +476,7 @@ class SharedMemory:
         written = self.written.get(offsets, width)
         if written.min() < 0:
             self._no_writer(offsets, written)
+        self._check_defined(offsets, width, "this instruction")
         atomic = written == self._atomic.get(offsets, width)
         if np.count_nonzero(atomic):  # what counts is the ordinary write before the atomic ones
             written = np.where(atomic, self._plain.get(offsets, width), written)

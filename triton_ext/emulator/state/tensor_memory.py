@@ -23,6 +23,7 @@ from triton_ext.emulator.errors import (
     UninitializedRead,
 )
 from triton_ext.emulator.state.stamps import GRANULE, Numbers, Stamps
+from triton_ext.emulator.state.undefined import UNWRITTEN, Origins
 from triton_ext.hardware.tensor_memory import ALLOCATION_UNIT, TMEM_COLUMNS, TMEM_LANES
 from triton_ext.ptx.parse import Instruction
 
@@ -117,8 +118,12 @@ class TensorMemory:
         smallest: columns of the last allocation; a later one may not be larger.
     """
 
-    def __init__(self, agent_name: Callable[[int], str]) -> None:
-        self.agent_name = agent_name
+    def __init__(
+        self,
+        agent_name: Callable[[int], str],
+        undefined: Callable[[int, str], UninitializedRead],
+    ) -> None:
+        self.agent_name, self.undefined = agent_name, undefined
         grid = (TMEM_LANES, TMEM_COLUMNS)
         self.data: Words = np.zeros(grid, np.uint32)
         self.written = Stamps(TMEM_COLUMNS * _GROUPS, EMPTY)
@@ -128,6 +133,7 @@ class TensorMemory:
         self.relinquished = False
         self.smallest = TMEM_COLUMNS
         self._pending: dict[tuple[Access, int], list[Cells]] = {}
+        self._origins: Origins | None = None  # of each cell's value, once some were undefined
 
     # -------------------------------------------------------------- allocation
 
@@ -208,21 +214,45 @@ class TensorMemory:
             name: the reader's name, in errors.
 
         Raises:
-            UninitializedRead: nothing wrote one of them.
+            UninitializedRead: nothing wrote one of them, or what did was undefined.
             SynchronizationFault: nothing orders the write before.
         """
         self._ordered(cells, "store", seen, f"read by {name}", needs_value=True)
+        if self._origins is not None:
+            found = _view(self._origins, cells)
+            if found.any():
+                raise self.undefined(int(found.max()), f"the value is stored, and read by {name}")
         return self.peek(cells)
 
+    def origins(self, cells: Cells, seen: Seen, name: str) -> Origins:
+        """The origins of what cells hold, in their shape: `UNWRITTEN` where nothing wrote them.
+
+        Arguments are those of `load`.
+
+        Raises:
+            SynchronizationFault: nothing orders the write before.
+        """
+        self._ordered(cells, "store", seen, f"read by {name}")
+        unwritten = self._stamps(self.written, cells, each=True) < 0
+        stored = 0 if self._origins is None else _view(self._origins, cells)
+        return np.where(unwritten, np.int64(UNWRITTEN), stored)
+
+    def mark_undefined(self, cells: Cells, origins: Origins) -> None:
+        """What cells were just written with is undefined; `origins`: in their shape."""
+        if self._origins is None:
+            self._origins = np.zeros(self.data.shape, np.int64)
+        _assign(self._origins, cells, origins)
+
     def settled(self, cells: Cells, seen: Seen) -> bool:
-        """Whether one event wrote all of the cells, and all readers have seen it.
+        """Whether one event wrote all of the cells, and all readers have seen it; their values are
+        defined.
 
         Args:
             seen: (readers, agents of the cluster): what each has seen.
         """
         here = self._stamps(self.written, cells)
         low = int(here.min())
-        if low < 0 or low != int(here.max()):
+        if self._origins is not None or low < 0 or low != int(here.max()):
             return False
         return bool((seen[:, low & AGENT_MASK] >= low >> AGENT_BITS).all())
 
@@ -244,6 +274,8 @@ class TensorMemory:
     def poke(self, cells: Cells, values: Any) -> None:
         """Write cells; the caller has checked that it may."""
         _assign(self.data, cells, values)
+        if self._origins is not None:
+            _assign(self._origins, cells, 0)
 
     def note_store(self, cells: Cells, written: int) -> None:
         """Stamp the cells as written."""

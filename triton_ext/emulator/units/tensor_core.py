@@ -30,7 +30,9 @@ UNIT = "tensor core"
 def tensor_core(cta: Cta) -> TensorCore:
     """The block's tensor core, with its tensor memory."""
     if cta.tensor_core is None:
-        cta.tensor_core = TensorCore(TensorMemory(cta.cluster.agent_name))
+        cta.tensor_core = TensorCore(
+            TensorMemory(cta.cluster.agent_name, cta.cluster.unwritten_loads.fault)
+        )
     return cta.tensor_core
 
 
