@@ -60,13 +60,14 @@ def _bytes_of(cta: Cta, register: Register | None, size: int, lanes: Lanes) -> O
     return found[:size]
 
 
-def moved(
-    sources: Sequence[Register | None], targets: Sequence[Register | None], size: int
-) -> Flow:
+Named = Sequence[Register | None]
+"""Operands: None for a constant, or a result that is dropped."""
+
+
+def moved(sources: Named, targets: Named, size: int) -> Flow:
     """Bytes are copied, from the first operand's lowest one on.
 
     Args:
-        sources, targets: None for a constant, or a result that is dropped.
         size: bytes of all of them together.
     """
 
@@ -79,15 +80,13 @@ def moved(
     return Flow(follow, pure=True)
 
 
-def origins_of(
-    cta: Cta, sources: Sequence[Register | None], size: int, lanes: Lanes
-) -> Origins | None:
+def origins_of(cta: Cta, sources: Named, size: int, lanes: Lanes) -> Origins | None:
     """(lanes, bytes): those of operands of `size` bytes each, side by side; None if all are 0."""
     found = np.concatenate([_bytes_of(cta, source, size, lanes) for source in sources])
     return np.ascontiguousarray(found.T) if found.any() else None
 
 
-def put_parts(cta: Cta, targets: Sequence[Register | None], lanes: Lanes, origins: Origins) -> None:
+def put_parts(cta: Cta, targets: Named, lanes: Lanes, origins: Origins) -> None:
     """Give registers the origins, (bytes, lanes), of what was written to all of them together."""
     for target, part in zip(targets, np.split(origins, len(targets)), strict=True):
         if target is None:

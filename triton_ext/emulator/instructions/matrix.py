@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from triton_ext.emulator.decode.decoder import Modifiers, instruction
+from triton_ext.emulator.decode.flow import Flow, handled, origins_of
 from triton_ext.emulator.decode.fragments import (
     RegisterRows,
     to_matrices,
@@ -21,10 +22,11 @@ from triton_ext.emulator.decode.fragments import (
 from triton_ext.emulator.decode.operands import Operands
 from triton_ext.emulator.decode.step import Run
 from triton_ext.emulator.errors import UnsupportedInstruction
-from triton_ext.emulator.instructions.moves import load_bytes, store_bytes
+from triton_ext.emulator.instructions.moves import load_values, store_bytes
 from triton_ext.emulator.state import lanes as lane_sets
 from triton_ext.emulator.state.block import Cta
 from triton_ext.emulator.state.lanes import Lanes
+from triton_ext.emulator.state.memory import Bytes
 from triton_ext.emulator.state.types import DTYPES
 from triton_ext.emulator.units.matrix_product import (
     OPERAND_BITS,
@@ -46,6 +48,9 @@ from triton_ext.hardware.register_fragments import (
 )
 from triton_ext.ptx.parse import Instruction
 
+_WORD_BYTES = 4
+_DOUBTFUL = np.uint8(0xFF)
+"""In the place of a byte that is undefined, where other bytes are 0."""
 _COUNTS = ("x1", "x2", "x4")
 _CODE_TYPES = {8: np.uint8, 16: np.uint16, 32: np.uint32, 64: np.uint64}
 
@@ -91,19 +96,38 @@ def load_matrix(at: Instruction, modifiers: Modifiers, operands: Operands) -> Ru
     target = RegisterRows.of(operands, at.operands[0], at, number * registers, written=True)
     address = operands.address(at.operands[1], at)
     element = DTYPES[type_name]
+    targets = [operands.register(text, at) for text in operands.vector(at.operands[0])]
+    operands.flow = Flow(handled)
     # the matrices stand below each other: as columns, they are the fragments of one instruction
     columns = MATRIX_ROW_BYTES // element.itemsize
+
+    def distribute(chunks: Bytes, warps: int) -> NDArray[Any]:
+        """Rows of matrices as (registers, threads)."""
+        matrices = np.ascontiguousarray(chunks).view(element).reshape(-1, rows, columns)
+        words = to_registers(fragment, matrices, np.uint32)  # (registers, warp and matrix, thread)
+        each = words.reshape(registers, warps, number, WARP_THREADS).transpose(2, 0, 1, 3)
+        return each.reshape(number * registers, -1)
 
     def run(cta: Cta, lanes: Lanes) -> None:
         warps = len(lane_sets.whole_warps(lanes))
         naming = _row_lanes(lanes, number * rows)
-        chunks = load_bytes(cta, naming, space, address(cta, naming), MATRIX_ROW_BYTES)
+        chunks, origins = load_values(cta, naming, space, address(cta, naming), MATRIX_ROW_BYTES)
         if source_bits:
             chunks = unpack_codes(chunks[:, : 2 * source_bits], source_bits)
-        matrices = np.ascontiguousarray(chunks).view(element).reshape(-1, rows, columns)
-        words = to_registers(fragment, matrices, np.uint32)  # (registers, warp and matrix, thread)
-        each = words.reshape(registers, warps, number, WARP_THREADS).transpose(2, 0, 1, 3)
-        target.write(cta, lanes, each.reshape(number * registers, -1))
+        target.write(cta, lanes, distribute(chunks, warps))
+        if origins is not None:
+            doubtful = origins != 0
+            if source_bits:  # all of a row, if a part of it is
+                doubtful = np.repeat(
+                    doubtful[:, : 2 * source_bits].any(axis=1)[:, None], MATRIX_ROW_BYTES, axis=1
+                )
+            words = distribute(np.where(doubtful, _DOUBTFUL, np.uint8(0)), warps)
+            loads = origins.reshape(warps, -1).max(axis=1).repeat(WARP_THREADS)
+            for register, each in zip(targets, words, strict=True):
+                bits = np.ascontiguousarray(each).view(np.uint8).reshape(-1, _WORD_BYTES).T
+                cta.undefined.put(register, lanes, np.where(bits, loads, 0))
+        elif cta.undefined.registers:
+            cta.undefined.put_all(targets, lanes, None)
 
     return run
 
@@ -132,15 +156,26 @@ def store_matrix(at: Instruction, modifiers: Modifiers, operands: Operands) -> R
     source = RegisterRows.of(operands, at.operands[1], at, number)
     address = operands.address(at.operands[0], at)
     element = DTYPES[type_name]
+    sources = [operands.register(text, at) for text in operands.vector(at.operands[1])]
+    operands.flow = Flow(handled)
+
+    def collect(registers: NDArray[Any], warps: int) -> Bytes:
+        """(registers, threads) as rows of matrices, warp by warp, matrix by matrix."""
+        words = registers.reshape(number, warps, WARP_THREADS).swapaxes(0, 1)
+        matrices = to_matrices(fragment, np.ascontiguousarray(words).reshape(1, -1), element)
+        return np.ascontiguousarray(matrices).view(np.uint8).reshape(-1, MATRIX_ROW_BYTES)
 
     def run(cta: Cta, lanes: Lanes) -> None:
         warps = len(lane_sets.whole_warps(lanes))
         naming = _row_lanes(lanes, number * rows)
-        words = source.read(cta, lanes).reshape(number, warps, WARP_THREADS).swapaxes(0, 1)
-        flat = np.ascontiguousarray(words).reshape(1, -1)
-        matrices = to_matrices(fragment, flat, element)  # warp by warp, matrix by matrix
-        values = np.ascontiguousarray(matrices).view(np.uint8).reshape(-1, MATRIX_ROW_BYTES)
-        store_bytes(cta, naming, space, address(cta, naming), values)
+        values, origins = collect(source.read(cta, lanes), warps), None
+        if cta.undefined.registers:
+            origins = origins_of(cta, sources, _WORD_BYTES, lanes)
+        if origins is not None:  # each row's: one of those of its warp
+            bits = np.where(origins, _DOUBTFUL, np.uint8(0)).view(np.uint32).T
+            loads = origins.reshape(warps, -1).max(axis=1).repeat(number * rows)
+            origins = np.where(collect(bits, warps), loads[:, None], 0)
+        store_bytes(cta, naming, space, address(cta, naming), values, origins=origins)
 
     return run
 

@@ -51,13 +51,11 @@ def move(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     target, source = at.operands
     bits = bits_of(type_name)
     parts = operands.vector(target if target.startswith("{") else source)
-    operands.flow = moved(
-        *(
-            [operands.find(part, at.scope) for part in operands.vector(each)]
-            for each in (source, target)
-        ),
-        max(1, bits // 8),
+    sources, targets = (
+        [operands.find(part, at.scope) for part in operands.vector(each)]
+        for each in (source, target)
     )
+    operands.flow = moved(sources, targets, max(1, bits // 8))
     each = bits // len(parts)
     if bits == 64 and each == 32:
         return _pair(at, operands, parts)
@@ -150,11 +148,11 @@ def load_bytes(
         values = np.empty((len(addresses), width), np.uint8)
         for name, window, here in split_generic(addresses):
             part = lanes if here.all() else lane_sets.select(lanes, here)
-            found = None if origins is None else origins[here]
+            found: Origins | None = None if origins is None else origins[here]
             values[here] = load_bytes(
                 cta, part, name, addresses[here] - window, width, order, scope, found
             )
-            if origins is not None:
+            if origins is not None and found is not None:
                 origins[here] = found
         return values
     if origins is None and cta.machine.observer is not None:
@@ -189,7 +187,7 @@ def load_bytes(
                 continue
             found = None if origins is None else origins[here]
             values[here] = shared.load(offsets[here], width, agents[here], origins=found)
-            if origins is not None:
+            if origins is not None and found is not None:
                 origins[here] = found
         return values
     if space == "local":
@@ -217,7 +215,7 @@ def load_values(
     except UninitializedRead:
         if order or space == "global":
             raise
-    origins = np.zeros((len(addresses), width), np.int64)
+    origins: Origins = np.zeros((len(addresses), width), np.int64)
     values = load_bytes(cta, lanes, space, addresses, width, origins=origins)
     unwritten = origins == UNWRITTEN
     if unwritten.any():
@@ -229,9 +227,7 @@ def load_values(
 
 
 def _unwritten_byte(address: int) -> str:
-    if address >> WINDOW_SHIFT:  # a generic one
-        address -= SHARED_WINDOW
-    return f"shared address {address:#x} is read, and nothing wrote it"
+    return f"shared address {address & (1 << RANK_SHIFT) - 1:#x} is read, and nothing wrote it"
 
 
 def note_unwritten_load(

@@ -11,6 +11,7 @@ arithmetic does not: ptxas may move it behind the arrival that frees the cells.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -18,15 +19,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from triton_ext.emulator.decode.decoder import Modifiers, instruction
+from triton_ext.emulator.decode.flow import Flow, handled, origins_of
 from triton_ext.emulator.decode.operands import Operands
 from triton_ext.emulator.decode.step import Run
-from triton_ext.emulator.errors import TensorMemoryFault, UnsupportedInstruction
+from triton_ext.emulator.errors import TensorMemoryFault, UninitializedRead, UnsupportedInstruction
+from triton_ext.emulator.instructions.moves import note_unwritten_load
 from triton_ext.emulator.state import lanes as lane_sets
 from triton_ext.emulator.state.block import Cta
 from triton_ext.emulator.state.in_flight import Arrival
 from triton_ext.emulator.state.lanes import Lanes
+from triton_ext.emulator.state.storage import Register
 from triton_ext.emulator.state.tensor_memory import Access, Cells, TensorMemory
 from triton_ext.emulator.state.tensor_memory_cells import AccessCells, access_cells
+from triton_ext.emulator.state.undefined import UNWRITTEN, Origins
 from triton_ext.emulator.units.tensor_core import same_in_warp, tensor_core
 from triton_ext.errors import LayoutError
 from triton_ext.hardware.architecture import WARP_THREADS
@@ -36,6 +41,7 @@ from triton_ext.ptx.parse import Instruction, immediate
 
 _LOW = np.uint32(0xFFFF)
 _HALF = np.uint32(16)
+_WORD_BYTES = 4
 
 
 def _decode(at: Instruction, modifiers: Modifiers) -> tuple[TensorMemoryAccess, AccessCells]:
@@ -152,6 +158,9 @@ def load(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     address = operands.address(form.address, at)
     name = "tcgen05.ld"
 
+    targets = [operands.register(target, at) for target in form.registers]
+    operands.flow = Flow(handled)
+
     def words_of(place: _Place, cells: Cells) -> NDArray[Any]:
         words = place.memory.peek(cells)
         if pack:
@@ -162,11 +171,20 @@ def load(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
         place = _Place(cta, lanes, named, address(cta, lanes), name)
         memory, index = place.memory, _index(rows, lanes)
         warps = lane_sets.warps(lanes).tolist()
-        for shifted in (_first, _second)[: 1 + pack]:
+        both = (_first, _second)[: 1 + pack]
+        unwritten = False
+        for shifted in both:
             if place.together and memory.settled(shifted(place.cells), place.all_seen):
                 continue
             for cells, seen in zip(place.each, place.all_seen, strict=True):
-                memory.load(shifted(cells), seen, name)
+                try:
+                    memory.load(shifted(cells), seen, name)
+                except UninitializedRead:
+                    unwritten = True
+        if unwritten:
+            _follow_load(cta, lanes, place, both, targets)
+        elif cta.undefined.registers:
+            cta.undefined.put_all(targets, lanes, None)
         if place.together:
             cta.files[key][index] = words_of(place, place.cells)
         else:
@@ -182,6 +200,41 @@ def load(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     return run
 
 
+def _follow_load(
+    cta: Cta,
+    lanes: Lanes,
+    place: _Place,
+    both: Sequence[Callable[[Cells], Cells]],
+    targets: Sequence[Register],
+) -> None:
+    """Registers get the origins of the cells that are loaded, some of which nothing wrote."""
+    name, memory = "tcgen05.ld", place.memory
+    origins: Origins = np.zeros((len(targets), lane_sets.count(lanes)), np.int64)
+    cells_of = np.zeros_like(origins)
+    for shifted in both:
+        pairs = [
+            (shifted(each), seen) for each, seen in zip(place.each, place.all_seen, strict=True)
+        ]
+        found = [place.swap(memory.origins(each, seen, name)) for each, seen in pairs]
+        numbers = [place.swap(memory.numbers(each)) for each, _ in pairs]
+        here, number = np.concatenate(found, axis=1), np.concatenate(numbers, axis=1)
+        new = (here != 0) & (origins == 0)
+        origins, cells_of = np.where(new, here, origins), np.where(new, number, cells_of)
+    missing = origins == UNWRITTEN
+    if missing.any():
+        first = np.zeros(cta.threads, np.int64)
+        first[lanes] = np.take_along_axis(cells_of, missing.argmax(axis=0)[None], axis=0)[0]
+        mine = note_unwritten_load(cta, lanes, first, _unwritten_cell)
+        origins = np.where(missing, mine, origins)
+    for target, each in zip(targets, origins, strict=True):
+        cta.undefined.put(target, lanes, each)
+
+
+def _unwritten_cell(number: int) -> str:
+    lane, column = divmod(number, TMEM_COLUMNS)
+    return f"tensor memory lane {lane}, column {column} is read by tcgen05.ld, and nothing wrote it"
+
+
 def _arrive(cta: Cta, memory: TensorMemory, agent: int, parts: list[Cells]) -> None:
     """A register of a load has been used."""
     event = cta.cluster.clocks.tick(np.array([agent]))
@@ -195,6 +248,8 @@ def store(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     unpack = form.unpacks
     key, rows = operands.rows(form.registers, at)
     address = operands.address(form.address, at)
+    sources = [operands.find(text, at.scope) for text in form.registers]
+    operands.flow = Flow(handled)
     name = "tcgen05.st"
 
     def run(cta: Cta, lanes: Lanes) -> None:
@@ -205,6 +260,11 @@ def store(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
         if unpack:
             parts.append((_second, words >> _HALF))
         cta.machine.progress += 1
+        origins = None
+        if cta.undefined.registers:
+            origins = origins_of(cta, sources, _WORD_BYTES, lanes)
+            if origins is not None:  # of whole cells
+                origins = origins.reshape(-1, len(sources), _WORD_BYTES).max(axis=2).T
         for shifted, values in parts:
             for number, (agent, cells, seen) in enumerate(
                 zip(place.agents, place.each, place.all_seen, strict=True)
@@ -213,6 +273,9 @@ def store(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
                 memory.check_store(here, seen, name)
                 first = number * WARP_THREADS
                 memory.poke(here, place.swap(values[:, first : first + WARP_THREADS]))
+                if origins is not None:
+                    mine = origins[:, first : first + WARP_THREADS]
+                    memory.mark_undefined(here, place.swap(mine))
                 memory.issue("store", int(agent), here)
 
     return run

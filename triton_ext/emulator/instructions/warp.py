@@ -7,19 +7,21 @@ come.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from triton_ext.emulator.decode.decoder import Modifiers, instruction
+from triton_ext.emulator.decode.flow import Flow, handled
 from triton_ext.emulator.decode.operands import Operands, Reader, Writer
 from triton_ext.emulator.decode.step import Outcome, Park, Run
 from triton_ext.emulator.errors import ConvergenceFault, EmulationError, UnsupportedInstruction
 from triton_ext.emulator.state import lanes as lane_sets
 from triton_ext.emulator.state.block import Cta
 from triton_ext.emulator.state.lanes import Lanes
+from triton_ext.emulator.state.storage import Register
 from triton_ext.emulator.state.types import DTYPES
 from triton_ext.emulator.units.floats import canonical, extreme, is_nan
 from triton_ext.emulator.units.reductions import INTEGER
@@ -137,6 +139,32 @@ def _targets(at: Instruction, operands: Operands) -> tuple[Writer, Writer | None
     return write, operands.writer(predicate, "pred", at) if predicate else None
 
 
+def _found(texts: Sequence[str], at: Instruction, operands: Operands) -> list[Register]:
+    """The registers among some operands."""
+    found = (operands.find(text.strip(" !"), at.scope) for text in texts)
+    return [register for register in found if register is not None]
+
+
+def _together(at: Instruction, operands: Operands) -> Callable[[Cta, Lanes, Rows, Array], None]:
+    """Every lane's result is undefined if the value of one that takes part is."""
+    value, masks_of = (_found(texts, at, operands) for texts in (at.operands[1:2], at.operands[2:]))
+    targets = _found(at.operands[0].split("|"), at, operands)
+    operands.flow = Flow(handled)
+
+    def follow(cta: Cta, lanes: Lanes, rows: Rows, masks: Array) -> None:
+        undefined = cta.undefined
+        if not undefined.registers:
+            return
+        undefined.check(masks_of, lanes, "the value is a member mask")
+        origins = undefined.of_any(value, lanes)
+        if origins is not None:
+            members = np.where((masks & _BIT) != 0, rows.of(origins), 0)
+            origins = rows.lanes(members.max(axis=1, keepdims=True))
+        undefined.put_all(targets, lanes, origins)
+
+    return follow
+
+
 def _everyone(mask: str) -> bool:
     """Whether a member mask is a constant that names all lanes."""
     value = immediate(mask)
@@ -196,6 +224,21 @@ def shuffle(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     read, read_b, read_c = (operands.reader(text, "b32", at) for text in at.operands[1:4])
     read_mask = operands.reader(at.operands[4], "b32", at)
     write, write_p = _targets(at, operands)
+    value = operands.find(at.operands[1], at.scope)
+    controls = _found(at.operands[2:], at, operands)
+    targets = [operands.find(text.strip(), at.scope) for text in at.operands[0].split("|")]
+    operands.flow = Flow(handled)
+
+    def follow(cta: Cta, lanes: Lanes, exchange: Callable[[Array], Array]) -> None:
+        """Lanes get the origins of the values that they get."""
+        undefined = cta.undefined
+        undefined.check(controls, lanes, "the value says which lane's value is taken")
+        origins = None if value is None else undefined.of(value, lanes)
+        if origins is not None:
+            origins = np.stack([exchange(each) for each in origins])
+        for target, gets in zip(targets, (origins, None), strict=False):
+            if target is not None:
+                undefined.put(target, lanes, gets)
 
     def execute(cta: Cta, lanes: Lanes, rows: Rows, masks: Array) -> None:
         values = rows.of(read(cta, lanes))
@@ -204,6 +247,12 @@ def shuffle(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
         if not rows.whole:
             there = np.take_along_axis(rows.present, source, axis=1)
             source = np.where(there, source, _LANE)
+        if cta.undefined.registers:
+            follow(
+                cta,
+                lanes,
+                lambda each: rows.lanes(np.take_along_axis(rows.of(each), source, axis=1)),
+            )
         write(cta, lanes, rows.lanes(np.take_along_axis(values, source, axis=1)))
         if write_p is not None:
             write_p(cta, lanes, rows.lanes(valid))
@@ -214,11 +263,13 @@ def shuffle(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     step, control = (np.asarray(number & 0xFFFFFFFF) for number in (constants[0], constants[1]))
     sources, valids = _shuffle_source(mode, step, control)
 
+    def exchange(each: Array) -> Array:
+        return each if each.ndim == 0 else each.reshape(-1, 32)[:, sources].reshape(-1)
+
     def quick(cta: Cta, lanes: Lanes) -> None:
-        value = read(cta, lanes)
-        write(
-            cta, lanes, value if value.ndim == 0 else value.reshape(-1, 32)[:, sources].reshape(-1)
-        )
+        if cta.undefined.registers:
+            follow(cta, lanes, exchange)
+        write(cta, lanes, exchange(read(cta, lanes)))
         if write_p is not None:
             write_p(cta, lanes, np.resize(valids, lane_sets.count(lanes)))
 
@@ -263,8 +314,10 @@ def vote(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     read = operands.reader(at.operands[1], "pred", at)
     read_mask = operands.reader(at.operands[2], "b32", at)
     write = operands.writer(at.operands[0], kind, at)
+    follow = _together(at, operands)
 
     def execute(cta: Cta, lanes: Lanes, rows: Rows, masks: Array) -> None:
+        follow(cta, lanes, rows, masks)
         here = ballot(rows.present) & masks
         yes = ballot(rows.of(read(cta, lanes)) & rows.present) & masks
         result = _VOTES[mode](yes, here)
@@ -274,6 +327,8 @@ def vote(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
         return _by_members(read_mask, execute)
 
     def quick(cta: Cta, lanes: Lanes) -> None:
+        if cta.undefined.registers:
+            follow(cta, lanes, Rows(lanes), np.asarray([[_ALL]]))
         yes = np.broadcast_to(read(cta, lanes), lane_sets.count(lanes)).reshape(-1, WARP_THREADS)
         write(cta, lanes, np.packbits(yes, axis=1, bitorder="little").view(np.uint32).repeat(32))
 
@@ -288,8 +343,10 @@ def match(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     read = operands.reader(at.operands[1], type_name, at)
     read_mask = operands.reader(at.operands[2], "b32", at)
     write, write_p = _targets(at, operands)
+    follow = _together(at, operands)
 
     def execute(cta: Cta, lanes: Lanes, rows: Rows, masks: Array) -> None:
+        follow(cta, lanes, rows, masks)
         values = rows.of(read(cta, lanes))
         same = (values[:, :, None] == values[:, None, :]) & rows.present[:, None, :]
         found = np.where(same, _BIT, np.uint32(0)).sum(axis=2, dtype=np.uint32) & masks
@@ -341,6 +398,7 @@ def reduce(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     write = operands.writer(at.operands[0], type_name, at)
     if type_name != "f32" and (magnitudes or propagate):
         raise UnsupportedInstruction(".abs and .NaN go with .f32", at)
+    follow = _together(at, operands)
     combine: Callable[[Array, Array], Array]
     if type_name == "f32":
         if operation not in ("min", "max"):
@@ -350,6 +408,7 @@ def reduce(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
         combine = _integer_reduction(operation, DTYPES[type_name])
 
     def execute(cta: Cta, lanes: Lanes, rows: Rows, masks: Array) -> None:
+        follow(cta, lanes, rows, masks)
         values = rows.of(read(cta, lanes))
         if (masks != masks[:, :1])[rows.present].any():
             raise EmulationError("redux.sync: the lanes of a warp give different member masks")

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from triton_ext.emulator.decode.decoder import Modifiers, instruction
+from triton_ext.emulator.decode.flow import Flow
 from triton_ext.emulator.decode.fragments import RegisterRows, to_matrices, to_registers
 from triton_ext.emulator.decode.operands import Operands
 from triton_ext.emulator.decode.step import Outcome, Run, Wait
@@ -182,8 +183,18 @@ class _Multiply:
             self.read_a = operands.reader(form.a, "b64", at)
         self.read_b = operands.reader(form.b, "b64", at)
         self.read_scale = operands.reader(form.scale_d, "pred", at)
+        self.read = frozenset(operands.read)
+        operands.flow = Flow(self.follow)
         if self.accumulators & self.inputs:
             raise UnsupportedInstruction("a register is both of A and of D", at)
+
+    def follow(self, cta: Cta, lanes: Lanes) -> None:
+        """It uses all undefined values, but for the accumulator's if it starts a new sum."""
+        undefined, what = cta.undefined, "the value is an operand of wgmma.mma_async"
+        undefined.check(self.read, lanes, what)
+        if self.read_scale(cta, lanes).any():
+            undefined.check(self.accumulators, lanes, what)
+        undefined.put_all(self.accumulators, lanes, None)
 
     def start(self, cta: Cta, lanes: slice) -> None:
         """A warpgroup issues the product."""

@@ -66,6 +66,8 @@ _GROUPS = TMEM_LANES // GRANULE
 _OFFSETS = np.arange(TMEM_LANES)[:, None] + np.arange(TMEM_COLUMNS) * TMEM_LANES
 """The place of each cell among the stamps: 16 lanes of a column have one as a rule."""
 
+_NUMBERS = np.arange(TMEM_LANES * TMEM_COLUMNS).reshape(TMEM_LANES, TMEM_COLUMNS)
+
 
 @lru_cache(1024)
 def _pieces(lanes: tuple[int, int] | bytes, first: int, last: int) -> Any:
@@ -236,6 +238,12 @@ class TensorMemory:
         unwritten = self._stamps(self.written, cells, each=True) < 0
         stored = 0 if self._origins is None else _view(self._origins, cells)
         return np.where(unwritten, np.int64(UNWRITTEN), stored)
+
+    @staticmethod
+    def numbers(cells: Cells) -> NDArray[np.int64]:
+        """The number of each cell, in their shape: ``lane * TMEM_COLUMNS + column``."""
+        found: NDArray[np.int64] = _view(_NUMBERS, cells)
+        return found
 
     def mark_undefined(self, cells: Cells, origins: Origins) -> None:
         """What cells were just written with is undefined; `origins`: in their shape."""
