@@ -251,7 +251,8 @@ def test_relaxed_arrivals_and_waits_alone_order_nothing(release, acquire):
         (" @%p1 mbarrier.init.shared.b64 [%r1], 1;\n @%p1 mbarrier.inval.shared.b64 [%r1];\n"
          " @%p1 mbarrier.arrive.shared.b64 _, [%r1];", BarrierFault, "no mbarrier is initialised"),
         (" @%p1 mbarrier.init.shared.b64 [%r1], 1;\n @%p1 mbarrier.inval.shared.b64 [%r1];\n"
-         " @%p1 ld.shared.b32 %r9, [%r1];", UninitializedRead, "0x400 is read"),
+         " @%p1 ld.shared.b32 %r9, [%r1];\n @%p1 st.global.b32 [%rd1], %r9;", UninitializedRead,
+         "0x400 is read, and nothing wrote it"),
         (" @%p1 mbarrier.init.shared.b64 [%r1], 2;\n"
          " @%p1 mbarrier.arrive.expect_tx.shared.b64 _, [%r1], 16;\n"
          " @%p1 mbarrier.arrive.shared.b64 _, [%r1], 2;", BarrierFault,
@@ -282,6 +283,8 @@ def test_misused_barriers(body, fault, message):
         assert "mbarrier" in str(caught.value.instruction) or "shared" in str(
             caught.value.instruction
         )
+        if isinstance(caught.value, UninitializedRead):
+            assert caught.value.use.opcode == "st.global.b32"
         assert "warp 0" in caught.value.where or "warps 0" in caught.value.where
 
 

@@ -147,11 +147,13 @@ def fault(kind, body, *, match, **launch):
 
 def test_what_nothing_wrote_is_not_read():
     error = fault(
-        UninitializedRead, " mov.u32 %r2, smem;\n ld.shared.u32 %r3, [%r2+64];\n ret;",
+        UninitializedRead,
+        " mov.u32 %r2, smem;\n ld.shared.u32 %r3, [%r2+64];\n st.global.u32 [%rd6], %r3;\n ret;",
         match=r"0x440 is read, and nothing wrote it",
     )  # fmt: skip
     assert error.instruction.opcode == "ld.shared.u32"
-    assert "block (0, 0, 0), warps 0, 1" in str(error)
+    assert error.use.opcode == "st.global.u32"
+    assert str(error).count("block (0, 0, 0), warp 0, lane 0") == 2
 
 
 def test_a_missing_barrier_between_warps():

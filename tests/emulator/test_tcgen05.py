@@ -935,8 +935,9 @@ def test_read_before_the_commit(schedule: str) -> None:
     """If the product has not run yet, the load sees that nothing wrote the cells; or, where
     something did, the product sees that they are read."""
     never = UninitializedRead if schedule != "eager" else SynchronizationFault
-    faulty(SETUP + product() + load_x() + MEET + free(64), never, "tcgen05.ld.sync",
-           "tensor memory lane 0, column 0", "warps 0, 1, 2, 3", schedule=schedule)  # fmt: skip
+    found = ("used by: st.global", "warp 0, lane 0") if schedule != "eager" else ("0, 1, 2, 3",)
+    faulty(SETUP + product() + load_x() + write_out(1) + MEET + free(64), never, "tcgen05.ld.sync",
+           "tensor memory lane 0, column 0", *found, schedule=schedule)  # fmt: skip
     late = (
         ("may still be read by",)
         if schedule != "eager"
@@ -1059,7 +1060,8 @@ def test_missing_barrier_before_a_product() -> None:
 
 
 def test_cells_that_nothing_wrote() -> None:
-    faulty(allocate(32) + load_x() + free(32), UninitializedRead, "lane 0, column 0")
+    faulty(allocate(32) + load_x() + write_out(1) + free(32), UninitializedRead,
+           "lane 0, column 0", "instruction: tcgen05.ld", "used by: st.global")  # fmt: skip
     faulty(SETUP + product(accumulate=True) + commit_and_wait(0) + free(64),
            UninitializedRead, "(D)")  # fmt: skip
 
