@@ -63,16 +63,12 @@ SETTLED = {
     r"test_dot_max_num_imprecise_acc": "docs/upstream: partial sums are added up in flight",
     r"test_shared_gather_cga|transposed_cga|cross_cta": "compiled by Triton 3.8, a block may end "
     "while another one reads its shared memory; 3.9 has a barrier of the cluster at the end",
-    r"test_mxfp4_rounding_cases": "half of a store is undefined, and left out; all of it is loaded "
-    "again, and the half is dropped by a mask",
     r"test_tma_wait_does_not_publish_overwritten_row|test_clc_double": "nothing orders two "
     "asynchronous copies into one buffer; ConSan takes the later one for the last",
     r"test_tcgen5_mma_multibar\[.*-1-0\]": "it frees tensor memory to which a product still adds; "
     "ConSan lets it",
     r"test_tma_tcgen05_mma_missing_multicast": "Triton 3.9 compiles the cluster's first barrier "
     "into the loop, and each turn waits there",
-    r"test_flash_attn_fwd_layout": "the compiler's prologue of a loop without iterations loads an "
-    "accumulator that no product has written, and drops it",
 }
 """Tests that end in one of `OURS`, by a regular expression, and why that is right."""
 
