@@ -183,7 +183,8 @@ def test_a_copy_out_of_shared_memory_uses_what_it_reads():
     out = run(junk + copy.format(store=whole.format("%r1")))
     assert (out.reshape(64, 4) == np.arange(64)[:, None]).all()
     error = used(junk + copy.format(store=whole.format("%r5")), by="cp.async.bulk")
-    assert "shared address 0x8" in error.message or "shared address 0xb" in error.message
+    place = int(error.message.split()[2], 16)
+    assert 0x800 <= place < 0xC00
 
 
 @pytest.mark.parametrize("accumulate", [False, True])
@@ -240,7 +241,8 @@ PASSED_ON = {
     "voted": " setp.eq.u32 %p2, %r4, 0;\n vote.sync.ballot.b32 %r5, %p2, -1;\n",
     "reduced": " redux.sync.add.u32 %r5, %r4, -1;\n",
     "shuffled": " shfl.sync.bfly.b32 %r5, %r4, 1, 31, -1;\n",
-    "through shared memory": " st.shared.u32 [%r3], %r4;\n bar.sync 0;\n ld.shared.u32 %r5, [%r3];\n",
+    "through shared memory": " st.shared.u32 [%r3], %r4;\n bar.sync 0;\n"
+                             " ld.shared.u32 %r5, [%r3];\n",
     "through a byte": " st.shared.u8 [%r3+2], %r4;\n st.shared.u8 [%r3+3], 0;\n"
                       " st.shared.u16 [%r3], 0;\n ld.shared.u32 %r5, [%r3];\n",
     "through matrices": " stmatrix.sync.aligned.m8n8.x1.shared.b16 [%r3], {%r4};\n"
