@@ -156,6 +156,29 @@ def test_what_nothing_wrote_is_not_read():
     assert str(error).count("block (0, 0, 0), warp 0, lane 0") == 2
 
 
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("at", [0, 4, 12])
+def test_a_store_over_what_another_warp_may_still_read(at, schedule):
+    """Of each 16 bytes warp 0 reads one word, which warp 1 then writes."""
+    body = f"""
+ mov.u32 %r2, smem;
+ shl.b32 %r3, %r1, 4;
+ add.u32 %r4, %r2, %r3;
+ st.shared.v4.u32 [%r4], {{%r1, %r1, %r1, %r1}};
+ bar.sync 1, 64;
+ setp.lt.u32 %p1, %r1, 32;
+ @%p1 ld.shared.u32 %r5, [%r4+{at}];
+ @%p1 st.global.u32 [%rd6], %r5;
+ barrier
+ @!%p1 st.shared.u32 [%r4+{at - 512}], %r1;
+ ret;"""
+    b = np.zeros(64, np.uint32)
+    with pytest.raises(SynchronizationFault, match="was read by|and nothing orders the two"):
+        run(COPY + body.replace("barrier", ""), [b, b], smem=1024, schedule=schedule)
+    run(COPY + body.replace("barrier", "bar.sync 0;"), [b, b], smem=1024, schedule=schedule)
+    assert b[:32].tolist() == list(range(32))
+
+
 def test_a_missing_barrier_between_warps():
     """Each thread reads what a thread of the other warp wrote."""
     body = """

@@ -39,7 +39,7 @@ class Stamps:
         empty: what all bytes have at first.
 
     Attributes:
-        whole: (granules,): the number of all 16 bytes; where they differ, the last that was put.
+        whole: (granules,): the number of all 16 bytes; where they differ, the greatest.
     """
 
     def __init__(self, granules: int, empty: int = 0) -> None:
@@ -102,9 +102,8 @@ class Stamps:
         each = numbers[:, None] if isinstance(numbers, np.ndarray) else numbers
         self._pieces(width)[self._places(offsets, width)] = each
         rows = self._bytes[self._row[granules]]
-        last = rows[:, -1]
-        self.whole[granules] = last
-        self._mixed[granules] = (rows != last[:, None]).any(axis=1)
+        self.whole[granules] = most = rows.max(axis=1)
+        self._mixed[granules] = (rows != most[:, None]).any(axis=1)
 
     def _put_one(self, offset: int, width: int, number: Any) -> None:
         granule, first = divmod(offset, GRANULE)
@@ -112,8 +111,8 @@ class Stamps:
             self._mix(np.array([granule]))
         each = self._bytes[self._row[granule]]
         each[first : first + width] = number
-        self.whole[granule] = each[-1]
-        self._mixed[granule] = np.count_nonzero(each != each[-1])
+        self.whole[granule] = most = each.max()
+        self._mixed[granule] = np.count_nonzero(each != most)
 
     def _mix(self, granules: NDArray[np.int64]) -> None:
         """Give the bytes of these pieces numbers of their own."""
