@@ -173,7 +173,7 @@ def test_a_store_over_what_another_warp_may_still_read(at, schedule):
  @!%p1 st.shared.u32 [%r4+{at - 512}], %r1;
  ret;"""
     b = np.zeros(64, np.uint32)
-    with pytest.raises(SynchronizationFault, match="was read by|and nothing orders the two"):
+    with pytest.raises(SynchronizationFault, match=r"was read by|and nothing orders the two"):
         run(COPY + body.replace("barrier", ""), [b, b], smem=1024, schedule=schedule)
     run(COPY + body.replace("barrier", "bar.sync 0;"), [b, b], smem=1024, schedule=schedule)
     assert b[:32].tolist() == list(range(32))
