@@ -84,6 +84,11 @@ def end_using(predicate: str = "") -> str:
     return END.replace(" mov.u64 %rd23", kept + " mov.u64 %rd23")
 
 
+def different_floats(number: int) -> str:
+    """Sets %f0 and on, each thread's and each register's different."""
+    return "".join(f" add.u32 %r9, %r1, {i};\n cvt.rn.f32.u32 %f{i}, %r9;\n" for i in range(number))
+
+
 def any_accumulator(n: int) -> str:
     """Sets %p4 by all accumulators of a warpgroup's product with n columns, and %r10."""
     folded = "".join(f" xor.b32 %r10, %r10, %acc{i};\n" for i in range(n // 2))
@@ -117,6 +122,23 @@ def loop(body: str, repeats: int, name: str = "L") -> str:
 
 
 @dataclass(frozen=True)
+class Boxes:
+    """A tensor of bf16 in rows, and the boxes that TMA copies of it.
+
+    Attributes:
+        rows: of a box.
+        height: rows of the tensor.
+        width: bytes of a box's row; those of 128 bytes are swizzled.
+        pitch: bytes from a row of the tensor to the next.
+    """
+
+    rows: int
+    height: int
+    width: int = ROW_BYTES
+    pitch: int = ROW_BYTES
+
+
+@dataclass(frozen=True)
 class Case:
     """One kernel.
 
@@ -125,8 +147,11 @@ class Case:
         ptx: (repetitions) -> the module.
         block, grid: threads of a block, and blocks.
         per: how many of what is measured one repetition has, in a block.
-        map: whether it takes a tensor map: the rows of its box, and of the tensor.
+        map: the boxes, if it takes a tensor map.
         bytes: what a repetition moves, in a block.
+        cluster: blocks of a cluster.
+        beside: so many of the block's last threads do something else, whose cycles for a
+            repetition are told apart.
     """
 
     name: str
@@ -135,27 +160,32 @@ class Case:
     block: int = 128
     grid: int = 1
     per: int = 1
-    map: tuple[int, int] | None = None
+    map: Boxes | None = None
     buffer: int = 0
     bytes: int = 0
     repeats: int = REPEATS
     stamps: int = field(default=0)
+    cluster: int = 1
+    beside: int = 0
 
     def run(self, emulate: bool) -> list[np.ndarray[Any, Any]]:
         """Launch it: the stamps (blocks, threads, 4): clock and timer, begin and end; twice, as
         the first launch warms up. The last array is what the kernel stamped itself, if it does.
         """
-        repeats, grid = (FEW, min(self.grid, FEW)) if emulate else (self.repeats, self.grid)
+        repeats, grid = self.repeats, self.grid
+        if emulate:
+            repeats, grid = min(repeats, FEW), min(grid, FEW)
         out = np.zeros((grid, self.block, 4), np.uint64)
         args: list[Any] = [out]
         if self.map:
-            rows, height = self.map
-            height = rows * FEW * FEW * 2 if emulate else height
-            data = np.zeros((height, ROW_BYTES // 2), np.uint16)
+            box, wide = self.map, self.map.width == ROW_BYTES
+            height = box.rows * FEW * FEW * 2 if emulate else box.height
+            data = np.zeros((height, box.pitch // 2), np.uint16)
             args += [
                 TensorMap(
-                    DataType.BFLOAT16, (ROW_BYTES // 2, height), (ROW_BYTES,),
-                    (ROW_BYTES // 2, rows), swizzle=TensorSwizzle.of_width(128),
+                    DataType.BFLOAT16, (box.pitch // 2, height), (box.pitch,),
+                    (box.width // 2, box.rows),
+                    swizzle=TensorSwizzle.of_width(128) if wide else TensorSwizzle.NONE,
                     global_address=data.ctypes.data,
                 ),
                 data,
@@ -171,16 +201,20 @@ class Case:
             if emulate:
                 run_ptx(
                     ptx, grid=grid, block=self.block, args=args, dynamic_smem_bytes=SMEM,
-                    check_races=False,
+                    cluster=self.cluster, check_races=False,
                 )  # fmt: skip
             else:
-                run_on_gpu(ptx, "k", grid, self.block, args, dynamic_smem_bytes=SMEM, buffers=flush)
+                run_on_gpu(
+                    ptx, "k", grid, self.block, args, dynamic_smem_bytes=SMEM, buffers=flush,
+                    cluster=self.cluster if self.cluster > 1 else None,
+                )  # fmt: skip
         return [out, *args[-1:]]
 
     def row(self, emulate: bool) -> Row:
         """What it measured."""
         out, last = self.run(emulate)
-        repeats = FEW if emulate else self.repeats
+        repeats = min(self.repeats, FEW) if emulate else self.repeats
+        others, out = out[:, self.block - self.beside :], out[:, : self.block - self.beside]
         cycles = (out[..., 1].max(1) - out[..., 0].min(1)).astype(float)
         found: Row = {"case": self.name, **self.facts, "repeats": repeats, "blocks": len(out)}
         found["cycles"] = float(np.median(cycles)) / (repeats * self.per)
@@ -191,6 +225,8 @@ class Case:
             found["slowest"] = float(cycles.max()) / (repeats * self.per)
         elif self.bytes:
             found["bytes_per_cycle"] = self.bytes / self.per / found["cycles"]
+        if self.beside:
+            found["beside"] = float(others[..., 1].max() - others[..., 0].min()) / repeats
         if self.stamps:
             found["stamps"] = (last.astype(np.int64) - int(out[..., 0].min())).tolist()
         return found
@@ -198,13 +234,25 @@ class Case:
 
 # --------------------------------------------------------------------------------- products
 
+CHAINS = 8
+"""Of dependent instructions in a thread, so that their latency does not bind."""
+EXPONENTIAL = " ex2.approx.ftz.f32 %f{j}, %f{j};\n"
 K_ELEMENTS = {"bf16": 16, "e4m3": 32, "tf32": 8, "s8": 32}
 
 
 def wgmma(
-    n: int, kind: str = "bf16", registers: bool = False, groups: int = 1, run: int = 4
+    n: int,
+    kind: str = "bf16",
+    registers: bool = False,
+    groups: int = 1,
+    run: int = 4,
+    exponentials: int = 0,
 ) -> Case:
-    """`run` products of 64 x n, committed and awaited together."""
+    """`run` products of 64 x n, committed and awaited together, by so many warpgroups.
+
+    Args:
+        exponentials: of each thread of one more warpgroup, for each run.
+    """
     integers = kind == "s8"
     d_type = "s32" if integers else "f32"
     acc = "{" + ", ".join(f"%acc{i}" for i in range(n // 2)) + "}"
@@ -232,12 +280,26 @@ def wgmma(
 """
 
     def ptx(repeats: int) -> str:
-        text = FILL + setup + zero + START + loop(body, repeats) + end_using(any_accumulator(n))
-        return module(text, registers=f" .reg .b32 %acc<{max(1, n // 2)}>;")
+        text = FILL + setup + zero
+        registers = f" .reg .b32 %acc<{max(1, n // 2)}>;"
+        multiply = loop(body, repeats)
+        folded = any_accumulator(n)
+        if exponentials:
+            registers += f" .reg .f32 %f<{CHAINS}>;"
+            text += different_floats(CHAINS)
+            text += f" setp.ge.u32 %p8, %r1, {128 * groups};\n"
+            others = "".join(EXPONENTIAL.format(j=i % CHAINS) for i in range(exponentials))
+            multiply = " @%p8 bra OTHERS;\n" + multiply + " bra DONE;\nOTHERS:\n"
+            multiply += loop(others, repeats, "LO") + "DONE:\n"
+            folded = "".join(f" xor.b32 %r10, %r10, %f{i};\n" for i in range(CHAINS)) + folded
+        return module(text + START + multiply + end_using(folded), registers=registers)
 
     facts = {"n": n, "type": kind, "a": "registers" if registers else "shared", "groups": groups,
              "run": run}  # fmt: skip
-    return Case("wgmma", facts, ptx, block=128 * groups, per=run)
+    if not exponentials:
+        return Case("wgmma", facts, ptx, block=128 * groups, per=run)
+    facts["exponentials"] = exponentials
+    return Case("wgmma", facts, ptx, block=128 * (groups + 1), per=run, beside=128)
 
 
 # ------------------------------------------------------------------------------ TMA and barriers
@@ -254,9 +316,13 @@ LOAD = (
 )
 
 
-def _barriers(number: int, count: int = 1) -> str:
+CLUSTER_SYNC = " barrier.cluster.arrive;\n barrier.cluster.wait;\n"
+
+
+def _barriers(number: int, count: int = 1, first: int = 0) -> str:
     inits = "".join(
-        f" @%p2 mbarrier.init.shared.b64 [%r2+{8 * i}], {count};\n" for i in range(number)
+        f" @%p2 mbarrier.init.shared.b64 [%r2+{8 * i}], {count};\n"
+        for i in range(first, first + number)
     )
     return inits + " @%p2 fence.mbarrier_init.release.cluster;\n fence.proxy.async;\n bar.sync 0;\n"
 
@@ -289,8 +355,114 @@ def tma(rows: int, flight: int, grid: int, from_memory: bool) -> Case:
 
     facts = {"rows": rows, "flight": flight, "from": "memory" if from_memory else "L2"}
     return Case(
-        "tma", facts, ptx, block=32, grid=grid, per=flight, map=(rows, height), bytes=flight * size
-    )
+        "tma", facts, ptx, block=32, grid=grid, per=flight, map=Boxes(rows, height),
+        bytes=flight * size,
+    )  # fmt: skip
+
+
+def ring(
+    boxes: tuple[int, int, int],
+    flight: int,
+    grid: int,
+    source: str,
+    repeats: int = REPEATS,
+    cluster: int = 1,
+    multicast: bool = False,
+) -> Case:
+    """One thread of each block copies boxes into a ring, and asks for one as soon as one is there.
+
+    The blocks of a cluster all get the same boxes.
+
+    Args:
+        boxes: rows, bytes of a row, and the tensor's pitch. A block goes along its rows, or down
+            if they end too soon; from L2 it loads the same boxes in each turn of the ring.
+        flight: boxes of the ring.
+        source: "memory" or "L2".
+        multicast: whether the first block of a cluster loads for all. The others tell it when they
+            have room.
+    """
+    rows, width, pitch = boxes
+    size, from_memory, down = rows * width, source == "memory", pitch < width * flight * repeats
+    bands = flight * (repeats if from_memory else 1) if down else 1
+    step = (0, rows) if down else (width // 2, 0)
+
+    def ptx(repeats: int) -> str:
+        load, ready = LOAD, ""
+        if multicast:
+            load = LOAD.replace("bytes [", "bytes.multicast::cluster [").replace("];", "], %rs1;")
+            load = load.replace(" cp", " @%p6 cp")
+            ready = (
+                " mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%r19+{barrier}];\n"
+                " @!%p6 bra S{name};\n" + WAIT.replace("{barrier}", "%r2+{barrier}") + "S{name}:\n"
+            )
+        body = ""
+        for i in range(flight):
+            body += WAIT.format(name=i, barrier=f"%r2+{8 * i}", parity="%r17")
+            body += f" mbarrier.arrive.expect_tx.shared.b64 _, [%r2+{8 * i}], {size};\n"
+            body += ready.format(name=f"E{i}", barrier=8 * (flight + i), parity="%r18")
+            body += load.format(to=f"%r16+{i * size}", row="%r15", barrier=f"%r2+{8 * i}")
+            body += f" add.u32 %r14, %r14, {step[0]};\n add.u32 %r15, %r15, {step[1]};\n"
+        if not from_memory:
+            body += f" sub.u32 %r15, %r15, {bands * rows};\n"
+        waits = "".join(
+            WAIT.format(name=f"L{i}", barrier=f"%r2+{8 * i}", parity="%r17") for i in range(flight)
+        )
+        text = FILL + MAP + _barriers(flight) + _barriers(flight, cluster, first=flight)
+        text += f" mov.u32 %r14, 0;\n add.u32 %r16, %r2, {TILES};\n mov.u32 %r15, %ctaid.x;\n"
+        text += f" div.u32 %r15, %r15, {cluster};\n"
+        text += "" if from_memory else " and.b32 %r15, %r15, 7;\n"
+        text += f" mul.lo.u32 %r15, %r15, {bands * rows};\n"
+        text += " mov.u32 %r17, 1;\n mov.u32 %r18, 0;\n mov.u16 %rs1, 15;\n"
+        text += " mov.u32 %r19, %cluster_ctarank;\n setp.eq.u32 %p6, %r19, 0;\n"
+        text += " mapa.shared::cluster.u32 %r19, %r2, 0;\n" + CLUSTER_SYNC + START
+        text += " @!%p2 bra DONE;\n"
+        text += loop(body + " xor.b32 %r17, %r17, 1;\n xor.b32 %r18, %r18, 1;\n", repeats) + waits
+        text += "DONE:\n" + CLUSTER_SYNC + END
+        return module(
+            text, ", .param .align 64 .b8 map[128], .param .u64 data", " .reg .b16 %rs<2>;"
+        )
+
+    places = -(-grid // cluster) if from_memory else 8
+    return Case(
+        "ring", {"rows": rows, "width": width, "pitch": pitch, "flight": flight, "from": source,
+        "cluster": cluster, "multicast": multicast}, ptx, block=32, grid=grid, per=flight,
+        map=Boxes(rows, places * bands * rows, width, pitch), bytes=flight * size,
+        repeats=repeats, cluster=cluster,
+    )  # fmt: skip
+
+
+def stores(grid: int, tiles: int, pitch: int, pending: int) -> Case:
+    """One thread stores tiles of 128 rows of 256 bytes, each as two boxes and one bulk group.
+
+    Args:
+        pending: groups that may still read shared memory when the next is begun; 2 buffers.
+        pitch: of the tensor, in bytes; a block goes along its rows, or down if that is 128.
+    """
+    down = pitch == ROW_BYTES
+    size = 128 * ROW_BYTES
+
+    def ptx(repeats: int) -> str:
+        body = ""
+        for i in range(2):
+            body += (
+                " cp.async.bulk.tensor.2d.global.shared::cta.bulk_group"
+                f" [%rd30, {{%r14, %r15}}], [%r16+{i * size}];\n"
+            )
+            body += " add.u32 %r15, %r15, 128;\n" if down else " add.u32 %r14, %r14, 64;\n"
+        body += " cp.async.bulk.commit_group;\n"
+        body += f" cp.async.bulk.wait_group.read {pending};\n xor.b32 %r16, %r16, %r17;\n"
+        text = FILL + MAP + " mov.u32 %r14, 0;\n mov.u32 %r15, %ctaid.x;\n"
+        text += f" mul.lo.u32 %r15, %r15, {128 * (2 * repeats if down else 1)};\n"
+        text += f" add.u32 %r16, %r2, {4 * size};\n mov.u32 %r17, {2 * size};\n" + START
+        text += " @!%p2 bra DONE;\n" + loop(body, repeats)
+        text += " cp.async.bulk.wait_group 0;\nDONE:\n" + END
+        return module(text, ", .param .align 64 .b8 map[128], .param .u64 data")
+
+    height = grid * 128 * (2 * tiles if down else 1)
+    return Case(
+        "stores", {"pitch": pitch, "pending": pending}, ptx, block=32, grid=grid,
+        map=Boxes(128, height, ROW_BYTES, pitch), bytes=2 * size, repeats=tiles,
+    )  # fmt: skip
 
 
 def barrier_round_trip() -> Case:
@@ -310,27 +482,44 @@ def barrier_round_trip() -> Case:
     return Case("mbarrier round trip", {}, ptx, block=64)
 
 
+_SUMS = "{%f{j}, %f1{j}, %f2{j}, %f3{j}}"
+MMA = (
+    f" mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {_SUMS},"
+    f" {{%r10, %r11, %r12, %r13}}, {{%r14, %r15}}, {_SUMS};"
+)
+
+
 def simple(name: str, line: str, per: int, warps: int = 4, size: int = 0, **facts: Any) -> Case:
-    """`per` copies of a line of PTX in a loop, in each of so many warps."""
+    """`per` copies of a line of PTX in a loop, in each of so many warps.
+
+    Args:
+        line: ``{i}`` becomes one of 4 numbers, ``{j}`` one of `CHAINS`. All of %r10 to %r17, %rd10
+            to %rd17 and %f0 to %f39 differ by thread, so that nothing is uniform, and are used in
+            the end, so that nothing is dead.
+        size: bytes of a line in a warp.
+    """
 
     def ptx(repeats: int) -> str:
-        lines = "".join(line.replace("{i}", str(i % 4)) + "\n" for i in range(per))
-        text = (
-            FILL + " mov.u32 %r10, %r1;\n mov.u32 %r11, 1;\n mov.u32 %r12, 2;\n mov.u32 %r13, 3;\n"
+        lines = "".join(
+            line.replace("{i}", str(i % 4)).replace("{j}", str(i % CHAINS)) + "\n"
+            for i in range(per)
         )
-        text += " mov.f32 %f0, 0f3F800000;\n mov.f32 %f1, %f0;\n mov.f32 %f2, %f0;\n"
-        text += " mov.f32 %f3, %f0;\n"
+        text = FILL
+        for i in range(10, 18):
+            text += f" add.u32 %r{i}, %r1, {i};\n cvt.u64.u32 %rd{i}, %r{i};\n"
+        text += different_floats(40)
         text += (
             f" shl.b32 %r20, %r1, 4;\n add.u32 %r20, %r20, %r2;\n add.u32 %r20, %r20, {TILES};\n"
         )
         text += START + loop(lines, repeats)
-        text += " cvt.rni.s32.f32 %r14, %f0;\n xor.b32 %r10, %r10, %r14;\n"
-        text += (
-            " xor.b32 %r10, %r10, %r11;\n xor.b32 %r10, %r10, %r12;\n xor.b32 %r10, %r10, %r13;\n"
-        )
-        text += " setp.eq.u32 %p4, %r10, 123456;\n"
+        text += " mov.u32 %r19, 0;\n"
+        text += "".join(f" xor.b32 %r19, %r19, %f{i};\n" for i in range(40))
+        for i in range(10, 18):
+            text += f" shr.u64 %rd1, %rd{i}, 32;\n cvt.u32.u64 %r18, %rd1;\n"
+            text += f" xor.b32 %r19, %r19, %r18;\n xor.b32 %r19, %r19, %r{i};\n"
+        text += " setp.eq.u32 %p4, %r19, 123456;\n"
         text += end_using()
-        return module(text, registers=" .reg .f32 %f<8>;")
+        return module(text, registers=" .reg .f32 %f<40>;")
 
     return Case(name, {"warps": warps, **facts}, ptx, 32 * warps, per=per, bytes=size * warps * per)
 
@@ -472,7 +661,7 @@ def stamped(n: int, stages: int) -> Case:
         )  # fmt: skip
 
     facts = {"n": n, "stages": stages}
-    return Case("stamps", facts, ptx, block=160, map=(64, 64 + n), stamps=2)
+    return Case("stamps", facts, ptx, block=160, map=Boxes(64, 64 + n), stamps=2)
 
 
 def cases() -> Iterator[Case]:
@@ -486,10 +675,24 @@ def cases() -> Iterator[Case]:
         yield wgmma(n, registers=True, run=16)
     for n in (8, 64, 128, 256):
         yield wgmma(n, groups=2, run=16)
+    for groups, exponentials in itertools.product((1, 2), (32, 128, 512)):
+        yield wgmma(128, groups=groups, run=16, exponentials=exponentials)
     for rows, flight in itertools.product((8, 64, 128, 256), (1, 2, 4)):
         for grid in (1, SMS):
             yield tma(rows, flight, grid, from_memory=False)
             yield tma(rows, flight, grid, from_memory=True)
+    for grid, source in itertools.product((1, 2, 4, 16, 35, 58, 66, SMS), ("memory", "L2")):
+        yield ring((128, 128, 128), 8, grid, source)
+    for grid, pitch in itertools.product((1, 66, SMS), (8192, 28672)):
+        yield ring((128, 128, pitch), 8, grid, "memory", repeats=8)
+    for grid, width, pitch in itertools.product((1, 66), (16, 48), (48, 22384)):
+        yield ring((64, width, pitch), 16, grid, "memory", repeats=16)
+    for grid, multicast in itertools.product((4, 64, 128), (False, True)):
+        yield ring((128, 128, 128), 8, grid, "memory", cluster=4, multicast=multicast)
+    for grid, (tiles, pending), pitch in itertools.product(
+        (1, SMS), ((1, 0), (32, 0), (32, 1)), (128, 16384)
+    ):
+        yield stores(grid, tiles, pitch, pending)
     yield barrier_round_trip()
     yield simple("bar.sync", " bar.sync 0;", 16)
     for warps in (4, 8, 16):
@@ -503,9 +706,14 @@ def cases() -> Iterator[Case]:
             warps, 512,
         )  # fmt: skip
         yield simple("fma", " fma.rn.f32 %f{i}, %f{i}, %f{i}, %f{i};", 64, warps)
-        yield simple("ex2", " ex2.approx.ftz.f32 %f{i}, %f{i};", 64, warps)
-        yield simple("integer add", " mad.lo.u32 %r1{i}, %r1{i}, %r1{i}, %r1{i};", 64, warps)
+        yield simple("ex2", EXPONENTIAL.rstrip(), 64, warps)
+        yield simple("mad.lo", " mad.lo.u32 %r1{j}, %r1{j}, %r1{j}, %r1{j};", 64, warps)
+        yield simple("mul.hi", " mul.hi.u32 %r1{j}, %r1{j}, %r1{j};", 64, warps)
+        wide = " mad.wide.u32 %rd1{j}, %r1{j}, %r10, %rd1{j};\n cvt.u32.u64 %r1{j}, %rd1{j};"
+        yield simple("mad.wide", wide, 64, warps)
+        yield simple("mma.sync", MMA, 64, warps)
         yield simple("shfl", " shfl.sync.bfly.b32 %r1{i}, %r1{i}, 1, 31, -1;", 16, warps)
+    yield simple("mma.sync, dependent", MMA.replace("{j}", "0"), 16, 1)
     yield simple("fma, dependent", " fma.rn.f32 %f0, %f0, %f0, %f0;", 64, 1)
     yield simple("ex2, dependent", " ex2.approx.ftz.f32 %f0, %f0;", 64, 1)
     yield simple("shfl, dependent", " shfl.sync.bfly.b32 %r10, %r10, 1, 31, -1;", 16, 1)
@@ -526,7 +734,7 @@ TABLE = Table(
     ("which", "<62", lambda row: ", ".join(
         f"{k} {v}" for k, v in row.items()
         if k not in ("case", "repeats", "cycles", "stamps", "nanoseconds", "bytes_per_second",
-                     "bytes_per_cycle", "slowest"))),
+                     "bytes_per_cycle", "slowest", "beside"))),
     ("cycles", ">10.2f", "cycles"),
     ("bytes/cycle", ">12.2f", "bytes_per_cycle"),
     ("bytes/s", ">12.3g", "bytes_per_second"),
