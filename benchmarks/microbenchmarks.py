@@ -557,6 +557,48 @@ def streaming(grid: int, megabytes: int, store: bool) -> Case:
     )  # fmt: skip
 
 
+def asynchronous(grid: int, threads: int, ahead: int, fence: bool, megabytes: int) -> Case:
+    """Each thread copies 8 x 16 bytes of a tile by cp.async, waits for an older tile, and meets.
+
+    Args:
+        ahead: tiles that may be on their way when the next is asked for.
+        fence: whether ``fence.proxy.async`` follows, as before products.
+        megabytes: of the buffer; a block goes on by `grid` tiles, in a ring of 3.
+    """
+    tile = 8 * 16 * threads
+
+    def ptx(repeats: int) -> str:
+        span = megabytes << 20
+        body = ""
+        for at in range(0, 3 * tile, tile):
+            body += f" and.b64 %rd5, %rd4, {span - 1};\n add.u64 %rd6, %rd3, %rd5;\n"
+            for i in range(0, tile, 16 * threads):
+                body += f" cp.async.cg.shared.global [%r20+{at + i}], [%rd6+{i}], 16;\n"
+            body += f" cp.async.commit_group;\n add.u64 %rd4, %rd4, {tile * grid};\n"
+            body += f" cp.async.wait_group {ahead};\n bar.sync 0;\n"
+            body += " fence.proxy.async.shared::cta;\n" if fence else ""
+        text = FILL + " ld.param.u64 %rd3, [data];\n mov.u32 %r10, %ctaid.x;\n"
+        text += f" mul.wide.u32 %rd4, %r10, {tile};\n mul.wide.u32 %rd5, %r1, 16;\n"
+        text += " add.u64 %rd4, %rd4, %rd5;\n"
+        text += (
+            f" shl.b32 %r20, %r1, 4;\n add.u32 %r20, %r20, %r2;\n add.u32 %r20, %r20, {TILES};\n"
+        )
+        text += START + loop(body, repeats) + " cp.async.wait_all;\n" + END
+        return module(text, ", .param .u64 data")
+
+    facts = {"threads": threads, "ahead": ahead, "fence": fence, "megabytes": megabytes}
+    return Case(
+        "cp.async",
+        facts,
+        ptx,
+        block=threads,
+        grid=grid,
+        per=3,
+        buffer=megabytes << 20,
+        bytes=3 * tile,
+    )
+
+
 def chase(megabytes: int) -> Case:
     """One thread's dependent loads, a stride of 4224 bytes apart; the buffer holds zeros."""
 
@@ -713,6 +755,8 @@ def cases() -> Iterator[Case]:
         yield simple("mad.wide", wide, 64, warps)
         yield simple("mma.sync", MMA, 64, warps)
         yield simple("shfl", " shfl.sync.bfly.b32 %r1{i}, %r1{i}, 1, 31, -1;", 16, warps)
+    for instructions, warps in itertools.product((512, 1024, 2048, 4096, 8192), (4, 8, 16)):
+        yield simple("straight fma", " fma.rn.f32 %f{j}, %f{j}, %f{j}, %f{j};", instructions, warps)
     yield simple("mma.sync, dependent", MMA.replace("{j}", "0"), 16, 1)
     yield simple("fma, dependent", " fma.rn.f32 %f0, %f0, %f0, %f0;", 64, 1)
     yield simple("ex2, dependent", " ex2.approx.ftz.f32 %f0, %f0;", 64, 1)
@@ -720,6 +764,10 @@ def cases() -> Iterator[Case]:
     chased = " ld.volatile.shared.u32 %r21, [%r20];\n add.u32 %r20, %r20, %r21;"
     yield simple("ld.shared, dependent", chased, 16, 1)
     yield simple("fence.proxy.async", " fence.proxy.async.shared::cta;", 16, 4)
+    for grid, threads in itertools.product((1, SMS), (128, 512)):
+        for ahead, fence in itertools.product((0, 1, 2), (False, True)):
+            yield asynchronous(grid, threads, ahead, fence, 16)
+        yield asynchronous(grid, threads, 2, False, 512)
     for megabytes in (1, 16, 512):
         yield chase(megabytes)
         for blocks in (SMS, 2 * SMS):
