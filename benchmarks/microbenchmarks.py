@@ -1,6 +1,6 @@
 """What the units of a Hopper SM take: cycles of products, copies, barriers and memory accesses.
 
-    python -m benchmarks.microbenchmarks [--json FILE] [--only NAME]
+    python -m benchmarks.microbenchmarks [--json FILE] [--only NAME,NAME]
 
 Each case is a small PTX kernel that reads ``%clock64`` before and after what it repeats, launched
 through the driver; `triton_ext.timeline.gpus` quotes the results. With ``--emulate`` the same
@@ -790,9 +790,13 @@ TABLE = Table(
 
 
 def rows(only: str, emulate: bool) -> Iterator[Row]:
-    """A row for each case, the median of a few runs."""
+    """A row for each case, the median of a few runs.
+
+    Args:
+        only: parts of the names of the cases to run, with commas between.
+    """
     for case in cases():
-        if only not in case.name:
+        if not any(part in case.name for part in only.split(",")):
             continue
         runs = [case.row(emulate) for _ in range(1 if emulate or case.stamps else 3)]
         yield runs[0] | {"cycles": statistics.median(run["cycles"] for run in runs)}
