@@ -72,7 +72,7 @@ def predicted(config: MatmulConfig, sizes: tuple[int, int, int], constants: Cons
 def _suits(config: MatmulConfig, sizes: tuple[int, int, int]) -> bool:
     if config.arch == 100:
         return True
-    return not config.dealt and cost_model.suits(config, *sizes, MULTIPROCESSORS[90])
+    return cost_model.suits(config, *sizes, MULTIPROCESSORS[90])
 
 
 def start_of(timed: Sequence[Timed]) -> Constants:

@@ -3,8 +3,7 @@
     python -m benchmarks.survey --random 1 2 3 --number 60 --json FILE [--candidates 24]
 
 For each problem: the cost model's candidates that it predicts to be the fastest, the fastest two of
-each kind (rows, consumers, turns, clusters, swapping, parts), those of them in clusters once more
-with the copies dealt out (which the model does not know), and cuBLAS, in turn as in
+each kind (rows, consumers, turns, clusters, swapping, parts), and cuBLAS, in turn as in
 `benchmarks.matmul`, but for fewer rounds. All results are compared with float64.
 """
 
@@ -72,9 +71,7 @@ def considered(
         seen[kind(config)] += 1
         if seen[kind(config)] <= 2 and config not in found:
             found.append(config)
-    found = [choice, *(c for c in found if c != choice)][:number]
-    in_clusters = [c for c in found if c.arch == 90 and c.cluster > 1]
-    return found + [replace(config, dealt=True) for config in in_clusters]
+    return [choice, *(c for c in found if c != choice)][:number]
 
 
 def measure(problem: Problem, configs: Sequence[MatmulConfig]) -> Row:

@@ -11,21 +11,6 @@ from __future__ import annotations
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
-from triton.experimental.gluon.language.nvidia.hopper import mbarrier
-
-
-@gluon.constexpr_function
-def column_barrier(blocks, columns=1):
-    """The layout of a barrier that the first block of each column has for its column."""
-    below = blocks // columns
-    return mbarrier.MBarrierLayout([[(1 << i) // below] for i in range(blocks.bit_length() - 1)])
-
-
-@gluon.constexpr_function
-def row_barrier(blocks, columns):
-    """The layout of a barrier that the first block of each row has for its row."""
-    below = blocks // columns
-    return mbarrier.MBarrierLayout([[(1 << i) % below] for i in range(blocks.bit_length() - 1)])
 
 
 @gluon.jit

@@ -207,11 +207,9 @@ class MatmulConfig:
             tensor cores take at least 64 rows of the left operand, but as few as 8 columns of the
             right one, so this is for a C with few rows.
         cluster: 1, 2 or 4 thread blocks that share the tile of the right operand (TMA multicast).
+            On sm_90 each of them copies some boxes of it to all; needs Triton 3.9.
         cluster_columns: on sm_90, 1 or 2: how many times these blocks are side by side in a
-            cluster, to share the tiles of the left operand, too. Not with a side. Needs Triton 3.9.
-        dealt: on sm_90, where blocks share tiles: each of them copies some boxes of a shared tile
-            to all, where else the first one copies all. Needs Triton 3.9. Emulated, not yet
-            measured on a GPU: no candidate has it (docs/performance.md).
+            cluster, to share the tiles of the left operand, too. Not with a side.
         k_blocks: on sm_90, where no cluster shares tiles: 1, 2 or 4 thread blocks that divide K
             among them, and add up their sums through distributed shared memory (`exchange`). For
             few tiles and a long K. Needs Triton 3.9.
@@ -292,7 +290,6 @@ class MatmulConfig:
     k_blocks: int = 1
     collective: str | None = None
     loaded_rows: int = 0
-    dealt: bool = False
 
     def __post_init__(self) -> None:
         for name, values in self._legal_values().items():
@@ -394,7 +391,6 @@ class MatmulConfig:
             "swap": boolean,
             "cluster": (1, 2, 4),
             "cluster_columns": (1, 2) if self._may_be_wide else (1,),
-            "dealt": boolean if on_hopper and self.cluster > 1 else (False,),
             "pair": (False,) if on_hopper or self.cluster == 1 else boolean,
             # The parts of a cluster's tiles would need a counter that both of its blocks see.
             "max_splits": range(1, 33) if alone and not self.asked else (1,),
@@ -441,8 +437,6 @@ class MatmulConfig:
             words.append(f"clusters of {self.cluster}x{self.cluster_columns}")
         elif self.cluster > 1:
             words.append(f"clusters of {self.cluster}")
-        if self.dealt:
-            words.append("copies dealt out")
         if self.k_blocks > 1:
             words.append(f"K among {self.k_blocks}")
         if self.max_splits > 1:
@@ -615,7 +609,7 @@ class MatmulConfig:
             (self.cluster * self.k_blocks * rows, depth), dim, bits, swizzle, self._row_bases,
             self.batched,
         )  # fmt: skip
-        if self.dealt and self.cluster_columns > 1:
+        if self.cluster_columns > 1:
             return self._dealt(tile, (rows, depth), dim, self.shares, self.cluster_columns)
         return self._along_k(tile, (rows, depth), 1, dim)
 
@@ -634,10 +628,15 @@ class MatmulConfig:
         dim = 0 if k_major else 1
         all_blocks = (shape[0], self.cluster_columns * shape[1])
         tile = tile_layouts(all_blocks, dim, bits, swizzle, bases, self.batched)
-        if self.dealt:
+        if self.deals:
             units = self.units * self._right_panels if shape == self.right_unit else 1
             return self._dealt(tile, shape[::-1], 1 - dim, units, self.cluster)
         return self._along_k(tile, shape, 0, dim)
+
+    @property
+    def deals(self) -> bool:
+        """Whether each block of a cluster copies a part of the tiles that they share."""
+        return self.arch == 90 and self.cluster > 1
 
     def _dealt(
         self, tile: TileLayouts, shape: tuple[int, int], dim: int, parts: int, among: int
@@ -652,6 +651,8 @@ class MatmulConfig:
             parts: of how many such what one block has is made.
         """
         width = tile.encoding.swizzle_byte_width
+        if not width:
+            return tile  # not legal
         wide = width // self.element_bytes
         boxes = parts * shape[dim] // wide
         rows = max(shape[1 - dim] // max(1, among // boxes), ATOM_ROWS)

@@ -545,7 +545,7 @@ def _wide_tiles() -> Iterator[dict[str, Any]]:
 
 
 def _is_new() -> bool:
-    """Whether Triton can do what needs 3.9: divide K in a cluster, read units, copy fewer rows."""
+    """Whether Triton can do what needs 3.9: clusters, tiles of units, copying fewer rows."""
     from triton_ext.compat import TRITON_VERSION
 
     return TRITON_VERSION >= (3, 9)
@@ -556,7 +556,7 @@ def candidates(
     element_type: str, a_major: Major, b_major: Major, out_type: str | None = None
 ) -> tuple[MatmulConfig, ...]:
     """The configurations that are considered for sm_90, the better of equals first."""
-    tiles = [tile for tile in _TILES if _is_new() or "k_blocks" not in tile]
+    tiles = [tile for tile in _TILES if _is_new() or not {"cluster", "k_blocks"} & tile.keys()]
     if _is_new():
         tiles += _wide_tiles()
     found = []

@@ -230,10 +230,8 @@ def kernel_for(config: MatmulConfig) -> Any:
             raise LayoutError("k_blocks", config.k_blocks, "needs Triton 3.9")
         if config.loaded_rows:
             raise LayoutError("loaded_rows", config.loaded_rows, "needs Triton 3.9")
-        if config.cluster_columns > 1:
-            raise LayoutError("cluster_columns", config.cluster_columns, "needs Triton 3.9")
-        if config.dealt:
-            raise LayoutError("dealt", config.dealt, "needs Triton 3.9")
+        if config.deals:
+            raise LayoutError("cluster", config.cluster, "needs Triton 3.9 on sm_90")
         if config.units > 1:
             wide = "block_m" if config.swap else "block_n"
             raise LayoutError(
@@ -288,7 +286,6 @@ def kernel_constants(config: MatmulConfig, *, generated_layouts: bool = True) ->
             "LEFT_K": config.left_unit[1],
             "RIGHT_UNIT": (config.right_unit[0], config.cluster_columns * config.right_unit[1]),
             "CLUSTER_COLUMNS": config.cluster_columns,
-            "DEALT": config.dealt,
             "EARLY": config.asks_early,
             "PRODUCT": product_of(config) if config.in_units else None,
         }

@@ -19,7 +19,6 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier
 
 from triton_ext.compat import aggregate, clc
-from triton_ext.kernels.clusters import column_barrier
 from triton_ext.kernels.ring import Slot
 from triton_ext.kernels.scheduler import Tiling
 
@@ -33,6 +32,12 @@ def answer_layout(blocks):
     """The layout of answers, of which every block of a cluster has a copy."""
     bases = [[0]] * (blocks.bit_length() - 1)
     return gl.SwizzledSharedLayout(1, 1, 1, [0], cga_layout=bases)
+
+
+@gluon.constexpr_function
+def first_barrier(blocks):
+    """The layout of a barrier that the first block of a cluster has for all."""
+    return mbarrier.MBarrierLayout([[0]] * (blocks.bit_length() - 1))
 
 
 @aggregate
@@ -133,7 +138,7 @@ def tickets_of(tiling, tiles, ROLES: gl.constexpr, ASKED: gl.constexpr, BATCHED:
     else:
         answers = gl.allocate_shared_memory(gl.int64, [ANSWERS, 2], answer_layout(gl.num_ctas()))
         ready = mbarrier.allocate_mbarrier(batch=ANSWERS)
-        free = gl.allocate_shared_memory(gl.int64, [ANSWERS, 1], column_barrier(gl.num_ctas()))
+        free = gl.allocate_shared_memory(gl.int64, [ANSWERS, 1], first_barrier(gl.num_ctas()))
         for each in gl.static_range(ANSWERS):
             mbarrier.init(ready.index(each), count=1)
             mbarrier.init(free.index(each), count=ROLES)

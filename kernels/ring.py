@@ -4,11 +4,10 @@ One role fills the buffers by TMA, others empty them. Two mbarriers a buffer con
 (the copies have arrived) and `free` (all consumers have read them). A barrier's phase flips each
 time that it completes, so whoever waits keeps a `Slot`: the buffer and the phase of this turn.
 
-The blocks of a cluster may share the tile of B: one of them copies it to all (*multicast*), once
-the consumers of all have read what was there before. Hopper's consumers tell so by a third barrier,
-`column_free`; on Blackwell, the tensor cores' own arrivals reach `free` of every block. Those side
-by side share the tile of A in the same way (`row_free`). Or the copies are dealt out among those
-that share a tile (`multicast`); then `free` counts the consumers of all of them.
+The blocks of a cluster may share the tile of B, and those side by side that of A, once the
+consumers of all have read what was there before: `free` counts the arrivals of all. On Hopper, the
+copies are dealt out among them (`multicast`); on Blackwell, one block copies the tile of B to all,
+and the tensor cores' own arrivals reach every block.
 
 "A" is the left operand and "B" the right one, also where the caller has swapped them. A tile of B
 need not be as wide as a power of two: it may be several *units* side by side, or its last columns
@@ -26,7 +25,7 @@ from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma
 
 from triton_ext.compat import TRITON_VERSION, aggregate
 from triton_ext.kernels.block_scales import BlockScales
-from triton_ext.kernels.clusters import block_of_cluster, column_barrier, own_column, row_barrier
+from triton_ext.kernels.clusters import block_of_cluster
 from triton_ext.kernels.matrices import load_tile
 from triton_ext.kernels.multicast import copiers, copy_boxes, release
 from triton_ext.kernels.peers import Peers
@@ -137,7 +136,6 @@ class Ring:
             `SHARES` tiles of A, one for each warpgroup that shares the tile of C. A tile may be
             several units, those for each part of K one after the other.
         ready, free: the barriers.
-        column_free, row_free: those that blocks share, or None.
         STAGES: how many buffers there are.
         BLOCK_K: elements of a tile along K.
         LEFT_UNITS: how many units of rows a tile of A is.
@@ -155,8 +153,6 @@ class Ring:
     narrow_tiles: gl.shared_memory_descriptor
     ready: gl.shared_memory_descriptor
     free: gl.shared_memory_descriptor
-    column_free: gl.shared_memory_descriptor | gl.constexpr
-    row_free: gl.shared_memory_descriptor | gl.constexpr
     STAGES: gl.constexpr
     SHARES: gl.constexpr
     BLOCK_K: gl.constexpr
@@ -196,7 +192,6 @@ class Ring:
         BELOW: gl.constexpr = gl.num_ctas() // COLUMNS
         OWN_M: gl.constexpr = UNIT_M // BELOW
         OWN_N: gl.constexpr = UNIT_N // COLUMNS * self.UNITS
-        LEFT_DEALT: gl.constexpr = self.DEALT and COLUMNS > 1
         ROW_BYTES: gl.constexpr = self.BLOCK_K * self.a_tiles.dtype.primitive_bitwidth // 8
         scales = self.scales
         scale_bytes: gl.constexpr = (
@@ -204,7 +199,7 @@ class Ring:
         )
         left_bytes: gl.constexpr = (
             OWN_M * ROW_BYTES
-            if LEFT_DEALT
+            if COLUMNS > 1
             else LEFT_PANELS * self.LOADED_UNITS * operands.a.nbytes_per_cta
         )
         right_bytes: gl.constexpr = (
@@ -222,7 +217,7 @@ class Ring:
         barrier = self.ready.index(slot.index)
         self.wait_free(slot)
         mbarrier.expect(barrier, operand_bytes + narrow_bytes + scale_bytes)
-        if LEFT_DEALT:
+        if COLUMNS > 1:
             copy_boxes(operands.a, 0, self.left_unit(slot, 0), OWN_M, self.BLOCK_K, barrier,
                        work.matrix, work.off_m + block_of_cluster() % BELOW * OWN_M, off_k,
                        operands.A_K_MAJOR, COLUMNS, False, self.SHARES, UNIT_M)  # fmt: skip
@@ -246,9 +241,8 @@ class Ring:
                            self.narrow_tiles.shape[2], self.BLOCK_K, barrier, work.matrix,
                            off_n + UNIT_N, off_k, operands.B_K_MAJOR, COLUMNS, True)  # fmt: skip
         else:
-            off_n = own_column(work.off_n, UNIT_N * self.UNITS, UNIT_N, COLUMNS)
             for i in gl.static_range(PANELS * self.UNITS):
-                load_tile(operands.b, work.matrix, off_n + i % self.UNITS * (UNIT_N // COLUMNS),
+                load_tile(operands.b, work.matrix, work.off_n + i % self.UNITS * UNIT_N,
                           off_k + i // self.UNITS * self.b_tiles.shape[1], barrier,
                           self.right_unit(slot, i), operands.B_K_MAJOR, SHARED=SHARED)  # fmt: skip
             if self.NARROW:
@@ -262,10 +256,6 @@ class Ring:
     def wait_free(self, slot):
         """Wait until the slot's last tiles have been read; passes in the first turn."""
         mbarrier.wait(self.free.index(slot.index), slot.phase ^ 1)
-        if self.column_free is not None:
-            mbarrier.wait(self.column_free.index(slot.index), slot.phase ^ 1)
-        if self.row_free is not None:
-            mbarrier.wait(self.row_free.index(slot.index), slot.phase ^ 1)
 
     @gluon.jit
     def end(self, slot):
@@ -290,10 +280,6 @@ class Ring:
             release(self.free.index(index), pred, self.CLUSTER_COLUMNS)
         else:
             mbarrier.arrive(self.free.index(index), count=1, pred=pred)
-        if self.column_free is not None:
-            mbarrier.arrive(self.column_free.index(index), count=1, pred=pred)
-        if self.row_free is not None:
-            mbarrier.arrive(self.row_free.index(index), count=1, pred=pred)
 
     @gluon.jit
     def invalidate(self):
@@ -308,37 +294,15 @@ class Ring:
 def ring_of(a_tiles, b_tiles, narrow_tiles, STAGES: gl.constexpr, SHARES: gl.constexpr,
             BLOCK_K: gl.constexpr, LEFT_UNITS: gl.constexpr, LOADED_UNITS: gl.constexpr,
             UNITS: gl.constexpr, CLUSTER_COLUMNS: gl.constexpr, NARROW: gl.constexpr,
-            SHARED: gl.constexpr, DEALT: gl.constexpr,
-            PRODUCT: gl.constexpr):  # fmt: skip
-    """A ring of these buffers, with its barriers; see `Ring`.
-
-    Args:
-        SHARED: the blocks of the cluster share the tiles of B, which the first one copies.
-    """
+            DEALT: gl.constexpr, PRODUCT: gl.constexpr):  # fmt: skip
+    """A ring of these buffers, with its barriers; see `Ring`."""
     ready = mbarrier.allocate_mbarrier(batch=STAGES)
     free = mbarrier.allocate_mbarrier(batch=STAGES)
-    BLOCKS: gl.constexpr = gl.num_ctas()
-    if not SHARED:
-        column_free: gl.constexpr = None
-    else:
-        LAYOUT: gl.constexpr = column_barrier(BLOCKS, CLUSTER_COLUMNS)
-        column_free = gl.allocate_shared_memory(gl.int64, [STAGES, CLUSTER_COLUMNS], LAYOUT)
-    if CLUSTER_COLUMNS == 1 or DEALT:
-        row_free: gl.constexpr = None
-    else:
-        ROW_LAYOUT: gl.constexpr = row_barrier(BLOCKS, CLUSTER_COLUMNS)
-        row_free = gl.allocate_shared_memory(
-            gl.int64, [STAGES, BLOCKS // CLUSTER_COLUMNS], ROW_LAYOUT
-        )
-    COPIERS: gl.constexpr = copiers(BLOCKS, CLUSTER_COLUMNS) if DEALT else 1
+    COPIERS: gl.constexpr = copiers(gl.num_ctas(), CLUSTER_COLUMNS) if DEALT else 1
     for each in gl.static_range(STAGES):
         mbarrier.init(ready.index(each), count=1)
         mbarrier.init(free.index(each), count=SHARES * COPIERS)
-        if SHARED:
-            mbarrier.init(column_free.index(each), count=SHARES)
-        if row_free is not None:
-            mbarrier.init(row_free.index(each), count=SHARES)
     return Ring(
-        a_tiles, b_tiles, narrow_tiles, ready, free, column_free, row_free, STAGES, SHARES, BLOCK_K,
-        LEFT_UNITS, LOADED_UNITS, UNITS, CLUSTER_COLUMNS, DEALT, NARROW, PRODUCT, None,
+        a_tiles, b_tiles, narrow_tiles, ready, free, STAGES, SHARES, BLOCK_K, LEFT_UNITS,
+        LOADED_UNITS, UNITS, CLUSTER_COLUMNS, DEALT, NARROW, PRODUCT, None,
     )  # fmt: skip

@@ -277,7 +277,6 @@ def produce(operands, ring, tiling, PREFETCH: gl.constexpr, PREFETCH_LEFT: gl.co
             slot = slot.next()
     if operands.gathers():  # nobody else may change what is still to come
         operands.peers.wait_for_chunks(arrived, operands.peers.ranks - 1)
-    ring.end(slot)
 
 
 @gluon.jit
@@ -375,10 +374,10 @@ def matmul_warp_specialized(
         beta, prefetched, own_desc, flags, next_flags, late, first_chunk, ranks,
         BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, NARROW_N: gl.constexpr,
         BLOCK_K: gl.constexpr, CONSUMERS: gl.constexpr, SHARES: gl.constexpr,
-        CLUSTER_COLUMNS: gl.constexpr, DEALT: gl.constexpr, K_BLOCKS: gl.constexpr,
-        STAGES: gl.constexpr, GROUP_M: gl.constexpr, LEFT_UNITS: gl.constexpr,
-        LOADED_UNITS: gl.constexpr, LEFT_K: gl.constexpr, RIGHT_UNIT: gl.constexpr,
-        PRODUCT: gl.constexpr, C_PARTS: gl.constexpr, C_BUFFERS: gl.constexpr,
+        CLUSTER_COLUMNS: gl.constexpr, K_BLOCKS: gl.constexpr, STAGES: gl.constexpr,
+        GROUP_M: gl.constexpr, LEFT_UNITS: gl.constexpr, LOADED_UNITS: gl.constexpr,
+        LEFT_K: gl.constexpr, RIGHT_UNIT: gl.constexpr, PRODUCT: gl.constexpr,
+        C_PARTS: gl.constexpr, C_BUFFERS: gl.constexpr,
         A_K_MAJOR: gl.constexpr, B_K_MAJOR: gl.constexpr, C_N_MAJOR: gl.constexpr,
         MAX_SPLITS: gl.constexpr, A_LAYOUT: gl.constexpr, B_LAYOUT: gl.constexpr,
         NARROW_LAYOUT: gl.constexpr, C_LAYOUT: gl.constexpr, EXCHANGE_LAYOUT: gl.constexpr,
@@ -418,10 +417,10 @@ def matmul_warp_specialized(
     c_tiles = gl.allocate_shared_memory(
         c_desc.dtype, [CONSUMERS * C_BUFFERS, ROWS, BLOCK_N // C_PARTS], C_LAYOUT
     )
-    SHARED: gl.constexpr = gl.num_ctas() > K_BLOCKS and not DEALT
+    DEALT: gl.constexpr = gl.num_ctas() > K_BLOCKS
     ring = ring_of(
         a_tiles, b_tiles, narrow_tiles, STAGES, SHARES, BLOCK_K, LEFT_UNITS,
-        LOADED_UNITS, UNITS, CLUSTER_COLUMNS, NARROW_N > 0, SHARED, DEALT, PRODUCT,
+        LOADED_UNITS, UNITS, CLUSTER_COLUMNS, NARROW_N > 0, DEALT, PRODUCT,
     )  # fmt: skip
     if LOADED_UNITS < LEFT_UNITS:
         used = STAGES

@@ -29,8 +29,8 @@ KERNELS = {
     "four": ({"block_n": 32, "cluster": 4, "pair": True}, (530, 72, 200), 4),
     "shared": ({"block_n": 32, "cluster": 2}, (530, 40, 200), 2),
     "dealt": (
-        {"arch": 90, "block_m": 64, "block_n": 32, "cluster": 2, "cluster_columns": 2,
-         "dealt": True}, (530, 72, 328), 8,
+        {"arch": 90, "block_m": 64, "block_n": 32, "cluster": 2, "cluster_columns": 2},
+        (530, 72, 328), 8,
     ),
     "scaled": (
         {"element_type": "mxfp8", "block_k": 128, "cluster": 2, "pair": True}, (264, 136, 400), 2

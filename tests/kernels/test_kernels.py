@@ -40,9 +40,7 @@ def needed_release(config):
     types = ("int8", "nvfp4") if config["arch"] == 100 else ()
     if "asked" in config or config["element_type"] in types:
         return 3, 8
-    newer = (
-        MatmulConfig(**config).in_units or {"k_blocks", "cluster_columns", "dealt"} & config.keys()
-    )
+    newer = MatmulConfig(**config).in_units or MatmulConfig(**config).deals or "k_blocks" in config
     return (3, 9) if newer else (3, 7)
 
 
@@ -201,10 +199,13 @@ def test_ptx_without_debug_lines_keeps_the_code():
             "cluster_columns",
         ),
         ({"consumers": 1, "cluster": 2, "cluster_columns": 2, "arch": 100}, "cluster_columns"),
+        (
+            {"consumers": 1, "cluster": 4, "block_m": 64, "block_n": 88, "c_parts": 11}
+            | {"b_major": "MN"},
+            "b_swizzle",
+        ),
         ({"consumers": 2, "k_blocks": 3}, "k_blocks"),
         ({"consumers": 2, "k_blocks": 2, "cluster": 2}, "k_blocks"),
-        ({"consumers": 2, "dealt": True}, "dealt"),
-        ({"consumers": 1, "cluster": 2, "dealt": True, "arch": 100}, "dealt"),
         ({"consumers": 2, "k_blocks": 2, "pingpong": True}, "k_blocks"),
         ({"consumers": 1, "k_blocks": 2, "arch": 100}, "k_blocks"),
         ({"consumers": 2, "k_blocks": 2, "max_splits": 2}, "max_splits"),

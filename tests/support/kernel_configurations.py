@@ -173,16 +173,16 @@ EMULATED = [
       "cluster_columns": 2, "swap": True, "a_major": "MN", "stages": 2}, 168, 328, 200, 132),
     ({"block_m": 64, "block_n": 64, "c_parts": 4, "consumers": 2, "pingpong": True, "cluster": 2,
       "cluster_columns": 2, "b_major": "MN", "stages": 2}, 136, 264, 264, 4),
-    # their copies dealt out: boxes of units, of a side, of parts and panels; cut where they are few
-    ({"block_m": 64, "block_n": 48, "c_parts": 3, "consumers": 1, "cluster": 4, "dealt": True,
+    # boxes of units, of a side, of parts and panels; cut where they are few
+    ({"block_m": 64, "block_n": 48, "c_parts": 3, "consumers": 1, "cluster": 4,
       "stages": 2}, 304, 136, 264, 8),
     ({"consumers": 2, "cluster": 2, "block_n": 96, "side": 32, "c_parts": 2, "b_major": "MN",
-      "dealt": True, "stages": 2}, 304, 200, 200, 4),
+      "stages": 2}, 304, 200, 200, 4),
     ({"block_m": 96, "c_parts": 6, "consumers": 2, "cluster": 2, "cluster_columns": 2,
-      "swap": True, "a_major": "MN", "b_major": "MN", "dealt": True, "stages": 2}, 200, 280, 200,
+      "swap": True, "a_major": "MN", "b_major": "MN", "stages": 2}, 200, 280, 200,
      8),
     ({"block_m": 64, "block_n": 32, "block_k": 128, "consumers": 2, "pingpong": True, "cluster": 4,
-      "cluster_columns": 2, "dealt": True, "batched": True, "stages": 2}, 280, 136, 264, 8),
+      "cluster_columns": 2, "batched": True, "stages": 2}, 280, 136, 264, 8),
     # two consumers in turn, the ring going round more than twice in a tile; the last tile in parts
     ({"block_m": 64, "block_n": 64, "consumers": 2, "pingpong": True}, 200, 264, 600, 3),
     ({"consumers": 2, "pingpong": True, "block_m": 64, "stages": 6, "c_parts": 2, "max_splits": 3,
@@ -332,7 +332,7 @@ EMULATED_SM100 = [
 
 
 STRUCTURE = {
-    "swap", "pingpong", "cluster", "cluster_columns", "dealt", "k_blocks", "max_splits", "side",
+    "swap", "pingpong", "cluster", "cluster_columns", "k_blocks", "max_splits", "side",
     "batched", "residual", "loaded_rows", "asked", "pair", "prefetch",
 }  # fmt: skip
 SIZES = {"block_m", "block_n", "block_k", "stages", "c_parts"}
