@@ -96,6 +96,7 @@ class TileLayouts:
     linear: SharedLinear
     tma_shape: tuple[int, ...]
     tma_encoding: NVMMAShared
+    box_rows: int | None = None
 
 
 def tile_layouts(
@@ -180,6 +181,13 @@ def scale_layouts(rows: int, columns: int, cga_layout: Sequence[Sequence[int]] =
 
 INT8_MAX_COLUMNS = 224
 """The widest integer wgmma in Triton 3.7 to 3.9 (``NVGPUToLLVMPass.cpp``); PTX allows 256."""
+
+
+def pieces_of(panels: int, among: int) -> int:
+    """In how many boxes each panel of a tile is copied, so that so many blocks copy as many."""
+    if panels % among == 0:
+        return 1
+    return among // panels if among % panels == 0 else among
 
 
 @dataclass(frozen=True)
@@ -549,36 +557,36 @@ class MatmulConfig:
         """How many tiles of `unit` columns lie side by side."""
         return (self.columns - self.side) // self.unit
 
-    def _panels(self, operand: str) -> int:
-        """Into how many tiles along K a tile of units is divided: one of a K-major operand ("a" or
-        "b") is as wide as its swizzle, so that the rows of all units follow one another.
-        """
-        if getattr(self, f"{operand}_major") != "K":
-            return 1
-        width = getattr(self, f"{operand}_swizzle") or 128
-        return max(1, self.block_k * self.element_bytes // width)
-
     @property
     def _right_panels(self) -> int:
-        return self._panels("a" if self.swap else "b") if self.units > 1 else 1
+        """Into how many tiles along K a tile of units is divided: those of a K-major operand are as
+        wide as its swizzle, so that the columns of all units follow one another.
+        """
+        if self.units == 1 or self.right_major != "K":
+            return 1
+        width = (self.a_swizzle if self.swap else self.b_swizzle) or 128
+        return max(1, self.block_k * self.element_bytes // width)
 
     @functools.cached_property
     def right_unit(self) -> tuple[int, int]:
-        """The tile that the right operand is copied in: (elements along K, columns)."""
+        """A unit of the right operand's tile: (elements along K, columns)."""
         return self.block_k // self._right_panels, self.unit
 
     @property
-    def left_unit(self) -> tuple[int, int]:
-        """The tile that a consumer's left operand is copied in: (rows, elements along K)."""
-        if not self.loaded_rows:
-            return self.rows // self.shares, self.block_k
-        panels = self._panels("b" if self.swap else "a")
-        return self.loaded_rows & -self.loaded_rows, self.block_k // panels
+    def shares_tiles(self) -> bool:
+        """Whether each block of a cluster copies a part of the tiles that they share."""
+        return self.arch == 90 and self.cluster > 1
 
     @property
-    def in_units(self) -> bool:
-        """Whether instructions read several tiles that are copied one by one."""
-        return self.units > 1 or self.loaded_rows > 0
+    def box_rows(self) -> tuple[int | None, int | None, int | None]:
+        """The rows of the boxes in which the tiles of the left and the right operand and the narrow
+        tile are copied, where `kernels/boxes.py` copies them.
+        """
+        left, right = self.a_layouts, self.b_layouts
+        if self.swap:
+            left, right = right, left
+        narrow = self.narrow_layouts
+        return left.box_rows, right.box_rows, narrow.box_rows if narrow else None
 
     @functools.cached_property
     def c_columns(self) -> int:
@@ -602,15 +610,16 @@ class MatmulConfig:
         return max(operands, self.block_m * self.block_n * C_BYTES[self.c_type]) + 1024
 
     def _left(self, k_major: bool, swizzle: int | None) -> TileLayouts:
-        """The tile of the left operand that one consumer reads, or a unit: (rows, along K)."""
-        rows, depth = self.left_unit
+        """The tile of the left operand that one consumer reads: (rows, along K)."""
+        rows, depth = self.rows // self.shares, self.block_k
         dim, bits = 1 if k_major else 0, 8 * self.element_bytes
         tile = tile_layouts(
             (self.cluster * self.k_blocks * rows, depth), dim, bits, swizzle, self._row_bases,
             self.batched,
         )  # fmt: skip
-        if self.cluster_columns > 1:
-            return self._dealt(tile, (rows, depth), dim, self.shares, self.cluster_columns)
+        if self.cluster_columns > 1 or self.loaded_rows:
+            read = self.loaded_rows or rows
+            return self._boxes(tile, read, k_major, self.shares, self.cluster_columns)
         return self._along_k(tile, (rows, depth), 1, dim)
 
     def _right(self, k_major: bool, swizzle: int | None) -> TileLayouts:
@@ -628,39 +637,33 @@ class MatmulConfig:
         dim = 0 if k_major else 1
         all_blocks = (shape[0], self.cluster_columns * shape[1])
         tile = tile_layouts(all_blocks, dim, bits, swizzle, bases, self.batched)
-        if self.deals:
-            units = self.units * self._right_panels if shape == self.right_unit else 1
-            return self._dealt(tile, shape[::-1], 1 - dim, units, self.cluster)
+        if self.shares_tiles or self.units > 1:
+            columns = self.columns - self.side if shape == self.right_unit else self.side
+            return self._boxes(tile, columns, k_major, 1, self.cluster)
         return self._along_k(tile, shape, 0, dim)
 
-    @property
-    def deals(self) -> bool:
-        """Whether each block of a cluster copies a part of the tiles that they share."""
-        return self.arch == 90 and self.cluster > 1
-
-    def _dealt(
-        self, tile: TileLayouts, shape: tuple[int, int], dim: int, parts: int, among: int
+    def _boxes(
+        self, tile: TileLayouts, size: int, k_major: bool, parts: int, among: int
     ) -> TileLayouts:
-        """A tile whose boxes are dealt out among the blocks that share it, at least one each if it
-        has so many rows.
+        """A tile as the TMA unit sees it if it is copied in boxes (`kernels/boxes.py`).
 
         Args:
             tile: as the tensor cores see it.
-            shape: (rows or columns, along K) of what one block has of it, or of one of its units.
-            dim: which of these is contiguous in memory.
+            size: rows or columns of what one block has of it, or of one of its parts.
             parts: of how many such what one block has is made.
+            among: how many blocks share it.
         """
         width = tile.encoding.swizzle_byte_width
         if not width:
             return tile  # not legal
         wide = width // self.element_bytes
-        boxes = parts * shape[dim] // wide
-        rows = max(shape[1 - dim] // max(1, among // boxes), ATOM_ROWS)
-        lead = (1,) if self.batched else ()
-        shape = (*lead, rows, wide)
+        along, across = (self.block_k, size) if k_major else (size, self.block_k)
+        rows = -(-across // pieces_of(parts * along // wide, among))
+        rows = -(-rows // ATOM_ROWS) * ATOM_ROWS
+        shape = (*((1,) if self.batched else ()), ATOM_ROWS, wide)
         everywhere = ((0,) * len(shape),) * (self.blocks.bit_length() - 1)
         encoding = replace(tile.tma_encoding, cga_layout=everywhere)
-        return replace(tile, tma_shape=shape, tma_encoding=encoding)
+        return replace(tile, tma_shape=shape, tma_encoding=encoding, box_rows=rows)
 
     def _along_k(
         self, tile: TileLayouts, shape: tuple[int, int], k_dim: int, dim: int

@@ -25,7 +25,7 @@ from triton import knobs
 
 from triton_ext import compat
 from triton_ext.kernels.config import MatmulConfig
-from triton_ext.kernels.launch import compilation_options, kernel_constants
+from triton_ext.kernels.launch import compilation_options, kernel_constants, with_boxes
 
 NEEDED = (".json", ".cubin")
 """The files of a compiled kernel that a launch needs."""
@@ -113,6 +113,7 @@ def find(config: MatmulConfig) -> Any | None:
                 return None
             group[name] = str(path)
         source = SimpleNamespace(signature=entry["signature"], constants={})
-        return triton.compiler.CompiledKernel(source, group, entry["hash"])
+        compiled = triton.compiler.CompiledKernel(source, group, entry["hash"])
+        return with_boxes(compiled, config)
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return None

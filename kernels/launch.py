@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Protocol
@@ -26,6 +26,8 @@ CONSUMER_REGISTERS = {1: 240, 2: 240, 3: 160}
 """Registers of a thread by the number of consumer warpgroups: what is left of the SM's 65,536 when
 the producer's warps have 24 each; a multiple of 8."""
 
+BOXED = (0, 1, 3)
+"""Positions of the descriptors of left and right operand and narrow tile."""
 PREFETCH_TILES = 4
 """How many K tiles a block asks for while the kernel before it ends. Of 1, 2, 4, 8 and 16, on an
 H100, 2 and 4 were the best, and 16 was slower than none: the other kernel waits for its own."""
@@ -128,7 +130,7 @@ def launch_plan(
     operands = ("b_desc", "a_desc") if config.swap else ("a_desc", "b_desc")
     optional = _optional_arguments(config)
     return LaunchPlan(
-        kernel=kernel_for(config),
+        kernel=_InBoxes(kernel_for(config), config) if any(config.box_rows) else kernel_for(config),
         grid=(grid, 1, 1),
         arguments=(*operands, "c_desc", *(name for name, asked in optional.items() if asked)),
         constants=_constants(config),
@@ -143,6 +145,37 @@ def launch_plan(
             config.collective or ""
         ),
     )
+
+
+def with_boxes(compiled: Any, config: MatmulConfig) -> Any:
+    """Triton's compiled kernel, which will be launched with the boxes that a configuration has: a
+    type of Triton's says that they have a power of two of rows.
+    """
+    for position, rows in zip(BOXED, config.box_rows, strict=True):
+        if rows:
+            compiled.metadata.tensordesc_meta[position]["block_size"][-2] = rows
+    return compiled
+
+
+@dataclass(frozen=True)
+class _InBoxes:
+    """A kernel that Triton's JIT launches `with_boxes`."""
+
+    kernel: Any
+    config: MatmulConfig
+
+    @property
+    def arg_names(self) -> Sequence[str]:
+        """The names of the kernel's arguments."""
+        names: Sequence[str] = self.kernel.arg_names
+        return names
+
+    def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., Any]:
+        def launch(*arguments: Any, **others: Any) -> Any:
+            with_boxes(self.kernel.warmup(*arguments, grid=grid, **others), self.config)
+            return self.kernel[grid](*arguments, **others)
+
+        return launch
 
 
 def descriptor(matrix: Any, tile: TileLayouts) -> TensorDescriptor:
@@ -230,7 +263,7 @@ def kernel_for(config: MatmulConfig) -> Any:
             raise LayoutError("k_blocks", config.k_blocks, "needs Triton 3.9")
         if config.loaded_rows:
             raise LayoutError("loaded_rows", config.loaded_rows, "needs Triton 3.9")
-        if config.deals:
+        if config.shares_tiles:
             raise LayoutError("cluster", config.cluster, "needs Triton 3.9 on sm_90")
         if config.units > 1:
             wide = "block_m" if config.swap else "block_n"
@@ -274,20 +307,18 @@ def kernel_constants(config: MatmulConfig, *, generated_layouts: bool = True) ->
     if not config.consumers:
         return common
     if config.arch == 90:
-        rows = config.rows // config.shares
         common |= {
             "CONSUMERS": config.consumers,
             "CONSUMER_REGISTERS": CONSUMER_REGISTERS[config.consumers],
             "SHARES": config.shares,
             "K_BLOCKS": config.k_blocks,
             "SCATTER": config.collective == "scatter",
-            "LEFT_UNITS": rows // config.left_unit[0],
-            "LOADED_UNITS": (config.loaded_rows or rows) // config.left_unit[0],
-            "LEFT_K": config.left_unit[1],
+            **dict(zip(("LEFT_BOX", "RIGHT_BOX", "NARROW_BOX"), config.box_rows, strict=True)),
+            "FILLED": config.loaded_rows > 0,
             "RIGHT_UNIT": (config.right_unit[0], config.cluster_columns * config.right_unit[1]),
             "CLUSTER_COLUMNS": config.cluster_columns,
             "EARLY": config.asks_early,
-            "PRODUCT": product_of(config) if config.in_units else None,
+            "PRODUCT": product_of(config) if config.units > 1 or config.loaded_rows else None,
         }
         exchange, exchanged = config.exchange_layout, config.exchanged_layouts
         common |= {
@@ -371,7 +402,7 @@ def compile_matmul(config: MatmulConfig, constants: dict[str, Any] | None = None
     signature = {
         name: "constexpr" if name in constants else types[name] for name in kernel.arg_names
     }
-    return compile_kernel(
+    compiled = compile_kernel(
         kernel,
         signature,
         constants,
@@ -380,3 +411,4 @@ def compile_matmul(config: MatmulConfig, constants: dict[str, Any] | None = None
         num_warps=config.num_warps,
         **compilation_options(config),
     )
+    return with_boxes(compiled, config)

@@ -6,7 +6,7 @@ time that it completes, so whoever waits keeps a `Slot`: the buffer and the phas
 
 The blocks of a cluster may share the tile of B, and those side by side that of A, once the
 consumers of all have read what was there before: `free` counts the arrivals of all. On Hopper, the
-copies are dealt out among them (`multicast`); on Blackwell, one block copies the tile of B to all,
+copies are dealt out among them (`boxes`); on Blackwell, one block copies the tile of B to all,
 and the tensor cores' own arrivals reach every block.
 
 "A" is the left operand and "B" the right one, also where the caller has swapped them. A tile of B
@@ -25,9 +25,9 @@ from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma
 
 from triton_ext.compat import TRITON_VERSION, aggregate
 from triton_ext.kernels.block_scales import BlockScales
+from triton_ext.kernels.boxes import copied_bytes, copiers, copy_boxes, release
 from triton_ext.kernels.clusters import block_of_cluster
 from triton_ext.kernels.matrices import load_tile
-from triton_ext.kernels.multicast import copiers, copy_boxes, release
 from triton_ext.kernels.peers import Peers
 
 ENDS_TOGETHER = gl.constexpr(TRITON_VERSION >= (3, 9))
@@ -133,16 +133,15 @@ class Ring:
 
     Attributes:
         a_tiles, b_tiles, narrow_tiles: the buffers, a dimension of which counts them; each has
-            `SHARES` tiles of A, one for each warpgroup that shares the tile of C. A tile may be
-            several units, those for each part of K one after the other.
+            `SHARES` tiles of A, one for each warpgroup that shares the tile of C. A tile of B may
+            be several units, those for each part of K one after the other.
         ready, free: the barriers.
         STAGES: how many buffers there are.
         BLOCK_K: elements of a tile along K.
-        LEFT_UNITS: how many units of rows a tile of A is.
-        LOADED_UNITS: how many of them are copied; the others stay zero.
         UNITS: how many units side by side a tile of B is.
         CLUSTER_COLUMNS: how many columns of blocks a cluster has; each has its units.
         DEALT: whether the copies of shared tiles are dealt out among the blocks that share them.
+        LEFT_BOX, RIGHT_BOX, NARROW_BOX: the rows of the `boxes` in which tiles are copied, or None.
         NARROW: whether there is a narrow tile of B; else `narrow_tiles` is not used.
         PRODUCT: the `wgmma.Product` with which tiles are multiplied, or None.
         scales: those of the tiles, which come with them; None if they are not block-scaled.
@@ -156,11 +155,12 @@ class Ring:
     STAGES: gl.constexpr
     SHARES: gl.constexpr
     BLOCK_K: gl.constexpr
-    LEFT_UNITS: gl.constexpr
-    LOADED_UNITS: gl.constexpr
     UNITS: gl.constexpr
     CLUSTER_COLUMNS: gl.constexpr
     DEALT: gl.constexpr
+    LEFT_BOX: gl.constexpr
+    RIGHT_BOX: gl.constexpr
+    NARROW_BOX: gl.constexpr
     NARROW: gl.constexpr
     PRODUCT: gl.constexpr
     scales: BlockScales | gl.constexpr
@@ -171,9 +171,9 @@ class Ring:
         return Slot(gl.to_tensor(0), gl.to_tensor(0), self.STAGES)
 
     @gluon.jit
-    def left_unit(self, slot, WHICH: gl.constexpr):
-        """One of the units that a slot's tiles of A are."""
-        return self.a_tiles.index(slot.index * (self.a_tiles.shape[0] // self.STAGES) + WHICH)
+    def left_tile(self, slot, SHARE: gl.constexpr):
+        """One of a slot's tiles of A."""
+        return self.a_tiles.index(slot.index * self.SHARES + SHARE)
 
     @gluon.jit
     def right_unit(self, slot, WHICH: gl.constexpr):
@@ -183,72 +183,80 @@ class Ring:
     @gluon.jit
     def fill(self, slot, operands, work, k):
         """Wait until the slot is free, and start the copies of all its tiles, those of K tile k."""
-        UNIT_M: gl.constexpr = self.a_tiles.shape[1] // operands.K_BLOCKS
-        UNIT_N: gl.constexpr = self.b_tiles.shape[2]
-        LEFT_PANELS: gl.constexpr = self.BLOCK_K // self.a_tiles.shape[2]
-        PANELS: gl.constexpr = self.BLOCK_K // self.b_tiles.shape[1]
-        SHARED: gl.constexpr = operands.K_BLOCKS == 1
         COLUMNS: gl.constexpr = self.CLUSTER_COLUMNS
-        BELOW: gl.constexpr = gl.num_ctas() // COLUMNS
+        K_BLOCKS: gl.constexpr = operands.K_BLOCKS
+        BELOW: gl.constexpr = gl.num_ctas() // (COLUMNS * K_BLOCKS)
+        UNIT_M: gl.constexpr = self.a_tiles.shape[1] // K_BLOCKS
         OWN_M: gl.constexpr = UNIT_M // BELOW
-        OWN_N: gl.constexpr = UNIT_N // COLUMNS * self.UNITS
-        ROW_BYTES: gl.constexpr = self.BLOCK_K * self.a_tiles.dtype.primitive_bitwidth // 8
+        OWN_N: gl.constexpr = self.b_tiles.shape[2] // COLUMNS * self.UNITS
+        NARROW: gl.constexpr = self.narrow_tiles.shape[2]
+        SHARED: gl.constexpr = K_BLOCKS == 1
         scales = self.scales
         scale_bytes: gl.constexpr = (
             0 if scales is None else scales.a_desc.nbytes_per_cta + scales.b_desc.nbytes_per_cta
         )
         left_bytes: gl.constexpr = (
-            OWN_M * ROW_BYTES
-            if COLUMNS > 1
-            else LEFT_PANELS * self.LOADED_UNITS * operands.a.nbytes_per_cta
+            self.SHARES * operands.a.nbytes_per_cta
+            if self.LEFT_BOX is None
+            else copied_bytes(
+                operands.a,
+                self.LEFT_BOX,
+                OWN_M,
+                self.BLOCK_K,
+                operands.A_K_MAJOR,
+                self.SHARES,
+                COLUMNS,
+            )
         )
         right_bytes: gl.constexpr = (
-            OWN_N * ROW_BYTES if self.DEALT else PANELS * self.UNITS * operands.b.nbytes_per_cta
+            operands.b.nbytes_per_cta
+            if self.RIGHT_BOX is None
+            else copied_bytes(
+                operands.b, self.RIGHT_BOX, OWN_N, self.BLOCK_K, operands.B_K_MAJOR, 1, BELOW
+            )
         )
         narrow_bytes: gl.constexpr = (
             0
             if not self.NARROW
-            else self.narrow_tiles.shape[2] * ROW_BYTES
-            if self.DEALT
             else operands.narrow.nbytes_per_cta
+            if self.NARROW_BOX is None
+            else copied_bytes(
+                operands.narrow, self.NARROW_BOX, NARROW, self.BLOCK_K, operands.B_K_MAJOR, 1, BELOW
+            )
         )
-        operand_bytes: gl.constexpr = self.SHARES * left_bytes + right_bytes
-        off_k = k * (self.BLOCK_K * operands.K_BLOCKS)
+        off_k = k * (self.BLOCK_K * K_BLOCKS)
         barrier = self.ready.index(slot.index)
         self.wait_free(slot)
-        mbarrier.expect(barrier, operand_bytes + narrow_bytes + scale_bytes)
-        if COLUMNS > 1:
-            copy_boxes(operands.a, 0, self.left_unit(slot, 0), OWN_M, self.BLOCK_K, barrier,
-                       work.matrix, work.off_m + block_of_cluster() % BELOW * OWN_M, off_k,
-                       operands.A_K_MAJOR, COLUMNS, False, self.SHARES, UNIT_M)  # fmt: skip
+        mbarrier.expect(barrier, left_bytes + right_bytes + narrow_bytes + scale_bytes)
+        block = block_of_cluster()
+        row, column = block % BELOW, block // BELOW
+        if self.LEFT_BOX is not None:
+            copy_boxes(operands.a, 0, self.LEFT_BOX, self.left_tile(slot, 0), OWN_M, self.BLOCK_K,
+                       barrier, work.matrix, work.off_m + row * OWN_M, off_k, operands.A_K_MAJOR,
+                       column, COLUMNS, BELOW, row, self.SHARES, UNIT_M)  # fmt: skip
         else:
             for part in gl.static_range(self.SHARES):
-                for panel in gl.static_range(LEFT_PANELS):
-                    for i in gl.static_range(self.LOADED_UNITS):
-                        operands.load_left(
-                            work, work.off_m + (part * self.LEFT_UNITS + i) * UNIT_M,
-                            off_k + panel * self.a_tiles.shape[2], barrier,
-                            self.left_unit(
-                                slot, (part * LEFT_PANELS + panel) * self.LEFT_UNITS + i
-                            ),
-                        )  # fmt: skip
-        if self.DEALT:
-            off_n = work.off_n + block_of_cluster() // BELOW * OWN_N
-            copy_boxes(operands.b, 1, self.right_unit(slot, 0), OWN_N, self.BLOCK_K, barrier,
-                       work.matrix, off_n, off_k, operands.B_K_MAJOR, COLUMNS, True)  # fmt: skip
+                operands.load_left(work, work.off_m + part * UNIT_M, off_k, barrier,
+                                   self.left_tile(slot, part))  # fmt: skip
+        if self.RIGHT_BOX is not None:
+            off_n = work.off_n + (column * OWN_N if SHARED else 0)
+            own_k = off_k + (0 if SHARED else block * self.BLOCK_K)
+            first = block - row
+            copy_boxes(operands.b, 1, self.RIGHT_BOX, self.right_unit(slot, 0), OWN_N, self.BLOCK_K,
+                       barrier, work.matrix, off_n, own_k, operands.B_K_MAJOR,
+                       row, BELOW, 1, first)  # fmt: skip
             if self.NARROW:
-                copy_boxes(operands.narrow, 3, self.narrow_tiles.index(slot.index),
-                           self.narrow_tiles.shape[2], self.BLOCK_K, barrier, work.matrix,
-                           off_n + UNIT_N, off_k, operands.B_K_MAJOR, COLUMNS, True)  # fmt: skip
+                copy_boxes(operands.narrow, 3, self.NARROW_BOX, self.narrow_tiles.index(slot.index),
+                           NARROW, self.BLOCK_K, barrier, work.matrix, off_n + OWN_N, own_k,
+                           operands.B_K_MAJOR, row, BELOW, 1, first)  # fmt: skip
         else:
-            for i in gl.static_range(PANELS * self.UNITS):
-                load_tile(operands.b, work.matrix, work.off_n + i % self.UNITS * UNIT_N,
-                          off_k + i // self.UNITS * self.b_tiles.shape[1], barrier,
-                          self.right_unit(slot, i), operands.B_K_MAJOR, SHARED=SHARED)  # fmt: skip
+            load_tile(operands.b, work.matrix, work.off_n, off_k, barrier,
+                      self.b_tiles.index(slot.index), operands.B_K_MAJOR,
+                      SHARED=SHARED)  # fmt: skip
             if self.NARROW:
-                load_tile(operands.narrow, work.matrix, work.off_n + UNIT_N, off_k,
-                          barrier, self.narrow_tiles.index(slot.index),
-                          operands.B_K_MAJOR, SHARED=SHARED)  # fmt: skip
+                load_tile(operands.narrow, work.matrix, work.off_n + OWN_N, off_k, barrier,
+                          self.narrow_tiles.index(slot.index), operands.B_K_MAJOR,
+                          SHARED=SHARED)  # fmt: skip
         if scales is not None:
             scales.fill(slot.index, work, k, barrier)
 
@@ -292,9 +300,9 @@ class Ring:
 
 @gluon.jit
 def ring_of(a_tiles, b_tiles, narrow_tiles, STAGES: gl.constexpr, SHARES: gl.constexpr,
-            BLOCK_K: gl.constexpr, LEFT_UNITS: gl.constexpr, LOADED_UNITS: gl.constexpr,
-            UNITS: gl.constexpr, CLUSTER_COLUMNS: gl.constexpr, NARROW: gl.constexpr,
-            DEALT: gl.constexpr, PRODUCT: gl.constexpr):  # fmt: skip
+            BLOCK_K: gl.constexpr, UNITS: gl.constexpr, CLUSTER_COLUMNS: gl.constexpr,
+            DEALT: gl.constexpr, LEFT_BOX: gl.constexpr, RIGHT_BOX: gl.constexpr,
+            NARROW_BOX: gl.constexpr, NARROW: gl.constexpr, PRODUCT: gl.constexpr):  # fmt: skip
     """A ring of these buffers, with its barriers; see `Ring`."""
     ready = mbarrier.allocate_mbarrier(batch=STAGES)
     free = mbarrier.allocate_mbarrier(batch=STAGES)
@@ -303,6 +311,6 @@ def ring_of(a_tiles, b_tiles, narrow_tiles, STAGES: gl.constexpr, SHARES: gl.con
         mbarrier.init(ready.index(each), count=1)
         mbarrier.init(free.index(each), count=SHARES * COPIERS)
     return Ring(
-        a_tiles, b_tiles, narrow_tiles, ready, free, STAGES, SHARES, BLOCK_K, LEFT_UNITS,
-        LOADED_UNITS, UNITS, CLUSTER_COLUMNS, DEALT, NARROW, PRODUCT, None,
+        a_tiles, b_tiles, narrow_tiles, ready, free, STAGES, SHARES, BLOCK_K, UNITS,
+        CLUSTER_COLUMNS, DEALT, LEFT_BOX, RIGHT_BOX, NARROW_BOX, NARROW, PRODUCT, None,
     )  # fmt: skip

@@ -65,6 +65,11 @@ from triton_ext.kernels.ring import Operands, allocate_barriers, invalidate, rin
 from triton_ext.kernels.scheduler import Tiling
 
 
+EARLY_BYTES = gl.constexpr(1.0e5)
+"""What a block loads in the time that an early start gains (about 1000 cycles at 58 bytes), over
+how much faster loads are when all SMs but one are idle (0.6). A guess from few measurements."""
+
+
 @gluon.constexpr_function
 def accumulator_layout(columns, element_type, blocks, across):
     """Registers of a wgmma's accumulator of so many columns, in one warpgroup of each block of a
@@ -117,8 +122,7 @@ class Accumulator:
     @gluon.jit
     def multiply(self, ring, slot, SHARE: gl.constexpr):
         """Start the product of a slot's tiles, and wait for the one before it."""
-        TILES: gl.constexpr = ring.a_tiles.shape[0] // (ring.STAGES * ring.SHARES)
-        a_tile = ring.left_unit(slot, SHARE * TILES)
+        a_tile = ring.left_tile(slot, SHARE)
         if ring.PRODUCT is not None:
             sums = wgmma.multiply(self.sums, a_tile, ring.right_unit(slot, 0), ring.PRODUCT)
         else:
@@ -191,7 +195,7 @@ def zeros(ring, b_tiles):
     """A tile of registers for the sums of products with tiles in these buffers."""
     a_tiles = ring.a_tiles
     TYPE: gl.constexpr = gl.int32 if a_tiles.dtype.is_int() else gl.float32
-    ROWS: gl.constexpr = a_tiles.shape[1] * ring.LEFT_UNITS
+    ROWS: gl.constexpr = a_tiles.shape[1]
     COLUMNS: gl.constexpr = b_tiles.shape[2]
     LAYOUT: gl.constexpr = accumulator_layout(
         COLUMNS, a_tiles.dtype, gl.num_ctas(), ring.CLUSTER_COLUMNS
@@ -368,6 +372,27 @@ def consume(epilogue, ring, turns, tiling, WHICH: gl.constexpr):
     tma.store_wait(0)
 
 
+@gluon.jit
+def leaves_sms_idle(steps, STEP_BYTES: gl.constexpr):
+    """Whether so few blocks load so much that the next kernel had better start when all have ended.
+
+    Blocks of a kernel that starts early take the SMs that this one leaves idle, and then those of
+    blocks that end: they do not spread evenly over the GPU any more, and those in the fullest GPCs
+    have the least bandwidth (up to 9 % slower, seen). Where two blocks find room on each TPC's SMs
+    they do; where few SMs are idle, or little is loaded, an early start gains more.
+
+    Args:
+        steps: how many tiles along K a block loads.
+        STEP_BYTES: the bytes of one.
+    """
+    sms = gl.inline_asm_elementwise(
+        "mov.u32 $0, %nsmid;", "=r", [], gl.int32, is_pure=True, pack=1
+    )
+    blocks = gl.num_programs(0)
+    loaded = steps.to(gl.float32) * STEP_BYTES * (sms - blocks).to(gl.float32)
+    return (2 * blocks > sms) & (loaded > sms.to(gl.float32) * EARLY_BYTES)
+
+
 @gluon.jit(do_not_specialize=("first_chunk", "ranks"))
 def matmul_warp_specialized(
         a_desc, b_desc, c_desc, narrow_desc, workspace, bias, a_scale, b_scale, alpha, c0_desc,
@@ -375,9 +400,9 @@ def matmul_warp_specialized(
         BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, NARROW_N: gl.constexpr,
         BLOCK_K: gl.constexpr, CONSUMERS: gl.constexpr, SHARES: gl.constexpr,
         CLUSTER_COLUMNS: gl.constexpr, K_BLOCKS: gl.constexpr, STAGES: gl.constexpr,
-        GROUP_M: gl.constexpr, LEFT_UNITS: gl.constexpr, LOADED_UNITS: gl.constexpr,
-        LEFT_K: gl.constexpr, RIGHT_UNIT: gl.constexpr, PRODUCT: gl.constexpr,
-        C_PARTS: gl.constexpr, C_BUFFERS: gl.constexpr,
+        GROUP_M: gl.constexpr, LEFT_BOX: gl.constexpr, RIGHT_BOX: gl.constexpr,
+        NARROW_BOX: gl.constexpr, FILLED: gl.constexpr, RIGHT_UNIT: gl.constexpr,
+        PRODUCT: gl.constexpr, C_PARTS: gl.constexpr, C_BUFFERS: gl.constexpr,
         A_K_MAJOR: gl.constexpr, B_K_MAJOR: gl.constexpr, C_N_MAJOR: gl.constexpr,
         MAX_SPLITS: gl.constexpr, A_LAYOUT: gl.constexpr, B_LAYOUT: gl.constexpr,
         NARROW_LAYOUT: gl.constexpr, C_LAYOUT: gl.constexpr, EXCHANGE_LAYOUT: gl.constexpr,
@@ -400,10 +425,8 @@ def matmul_warp_specialized(
     )  # fmt: skip
 
     a_tiles = gl.allocate_shared_memory(
-        a_desc.dtype,
-        [STAGES * SHARES * (BLOCK_K // LEFT_K) * LEFT_UNITS, K_BLOCKS * ROWS // LEFT_UNITS, LEFT_K],
-        A_LAYOUT,
-    )  # fmt: skip
+        a_desc.dtype, [STAGES * SHARES, K_BLOCKS * ROWS, BLOCK_K], A_LAYOUT
+    )
     UNITS: gl.constexpr = BLOCK_N // RIGHT_UNIT[1]
     b_tiles = gl.allocate_shared_memory(
         b_desc.dtype, [STAGES * UNITS * (BLOCK_K // RIGHT_UNIT[0]), RIGHT_UNIT[0], RIGHT_UNIT[1]],
@@ -419,10 +442,10 @@ def matmul_warp_specialized(
     )
     DEALT: gl.constexpr = gl.num_ctas() > K_BLOCKS
     ring = ring_of(
-        a_tiles, b_tiles, narrow_tiles, STAGES, SHARES, BLOCK_K, LEFT_UNITS,
-        LOADED_UNITS, UNITS, CLUSTER_COLUMNS, NARROW_N > 0, DEALT, PRODUCT,
+        a_tiles, b_tiles, narrow_tiles, STAGES, SHARES, BLOCK_K, UNITS, CLUSTER_COLUMNS, DEALT,
+        LEFT_BOX, RIGHT_BOX, NARROW_BOX, NARROW_N > 0, PRODUCT,
     )  # fmt: skip
-    if LOADED_UNITS < LEFT_UNITS:
+    if FILLED:
         used = STAGES
         if not is_batched(c_desc):
             steps = tiling.steps(tiling.tiles_m * tiling.tiles_n)
@@ -444,7 +467,8 @@ def matmul_warp_specialized(
         c0_ready = allocate_barriers(CONSUMERS * PIECES, 1)
     fence_async_shared()
     if DEALT:  # Triton does not see that others arrive at this block's barriers
-        cluster_barrier()
+        gl.inline_asm("fence.mbarrier_init.release.cluster;", "", ())
+        cluster_barrier(relaxed=True)
 
     if own_desc is None:
         peers: gl.constexpr = None
@@ -463,7 +487,11 @@ def matmul_warp_specialized(
         Residual(c0_desc, beta, c0_ready), exchange, ACTIVATION, PIECES, C_BUFFERS,
         CLUSTER_COLUMNS, PIECE, C_N_MAJOR, peers,
     )  # fmt: skip
-    gdc_launch_dependents()
+    STEP_BYTES: gl.constexpr = (
+        (BLOCK_M + BLOCK_N + NARROW_N) * BLOCK_K * (a_desc.dtype.primitive_bitwidth // 8)
+    )
+    if gl.num_ctas() > 1 or not leaves_sms_idle(num_k, STEP_BYTES):
+        gdc_launch_dependents()
     # The arguments are written out: a tuple in a variable would turn constants into values.
     if CONSUMERS == 1:
         gl.warp_specialize(

@@ -314,8 +314,10 @@ def ring_of(a_tiles, b_tiles, narrow_tiles, scales, STAGES: gl.constexpr, NARROW
     for each in gl.static_range(STAGES):
         mbarrier.init(ready.index(each), count=1)
         mbarrier.init(free.index(each), count=COMMITS)
-    return Ring(a_tiles, b_tiles, narrow_tiles, ready, free, STAGES, 1,
-                a_tiles.shape[2], 1, 1, 1, 1, False, NARROW, None, scales)  # fmt: skip
+    return Ring(
+        a_tiles, b_tiles, narrow_tiles, ready, free, STAGES, 1, a_tiles.shape[2], 1, 1, False,
+        None, None, None, NARROW, None, scales,
+    )  # fmt: skip
 
 
 @gluon.jit

@@ -5,8 +5,7 @@ every multiple of 8 up to 256. A tile of 96 columns as one of 64 and one of 32 t
 112. Here the sums are several tensors side by side (*units*), and one instruction takes all of
 their registers: the instruction's fragments of 8 columns follow one another in the registers of a
 thread, as they do in each unit's. The units' operands follow one another in shared memory, so that
-one descriptor walks through all. So may units of rows of the left operand: some of them may stay
-zero, where the matrix has fewer rows than an instruction.
+one descriptor walks through all.
 
 The descriptors are those that `triton_ext.hardware.operand` derives from the generated layouts.
 The text is inline assembly for which Triton 3.9 is needed: it gives the addresses of tiles.
@@ -64,7 +63,7 @@ def product_of(config: MatmulConfig) -> Product:
     if config.swap:
         tiles = tiles[::-1]
     widths = [tile.encoding.swizzle_byte_width for tile in tiles]
-    left, lefts = _walked(config, rows, config.left_unit[1], ROWS, majors[0], widths[0])
+    left, lefts = _walked(config, rows, config.block_k, ROWS, majors[0], widths[0])
     right, (rights,) = _walked(
         config, config.columns, config.right_unit[0], config.columns, majors[1], widths[1]
     )
