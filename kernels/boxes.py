@@ -40,8 +40,7 @@ def copiers(blocks, columns):
 def dealt(wide, size, block_k, k_major, parts, among):
     """How the boxes of a tile are dealt out: (panels of a part, boxes of a panel, boxes a block).
 
-    A *panel* is as wide as a box, and contiguous in shared memory, as its parts are. The boxes of
-    a panel overlap where their rows do not add up to its own.
+    A *panel* is as wide as a box, and contiguous in shared memory, as its parts are.
 
     Args:
         wide: elements of a box along the contiguous dimension.
@@ -63,15 +62,19 @@ def copied_bytes(desc, rows, size, block_k, k_major, parts, among):
 
 
 @gluon.constexpr_function
-def copy_text(parameter, rank, k_major, among):
+def copy_text(parameter, rank, k_major, cluster):
     """The instructions that copy a box.
+
+    In a cluster, Triton gives addresses without the block's number, as a multicast takes them; to
+    this block alone, too.
 
     Args:
         parameter: the name of the descriptor, of that rank.
+        cluster: whether the kernel has clusters.
     """
     coordinates = ", ".join((["$3", "$2"] if k_major else ["$2", "$3"]) + ["$6"][: rank - 2])
-    kind, mask = (".multicast::cluster", ", blocks") if among > 1 else ("", "")
-    space = "cluster" if among > 1 else "cta"
+    kind, mask = (".multicast::cluster", ", blocks") if cluster else ("", "")
+    space = "cluster" if cluster else "cta"
     return f"""{{
     .reg .pred one;
     .reg .b64 map;
@@ -115,15 +118,13 @@ def copy_boxes(desc, POSITION: gl.constexpr, ROWS: gl.constexpr, tile,
     PIECES: gl.constexpr = DEALT[1]
     BOXES: gl.constexpr = DEALT[2]
     PARAMETER: gl.constexpr = parameter_name("matmul_warp_specialized", POSITION, RANK)
-    TEXT: gl.constexpr = copy_text(PARAMETER, RANK, K_MAJOR, AMONG)
+    TEXT: gl.constexpr = copy_text(PARAMETER, RANK, K_MAJOR, gl.num_ctas() > 1)
     blocks = bits(AMONG, APART) << first
     if is_batched(desc):
         matrix = gl.minimum(matrix, desc.shape[0] - 1).to(gl.int32)
     for i in gl.static_range(BOXES):
         box = i * AMONG + which
-        panel, row = box // PIECES, 0
-        if PIECES > 1:
-            row = gl.minimum(box % PIECES * ROWS, ACROSS - ROWS)
+        panel, row = box // PIECES, box % PIECES * ROWS
         part, along = panel // PANELS, panel % PANELS * WIDE
         off_mn, off_k = (row, along) if K_MAJOR else (along, row)
         place = ((part * PANELS * WIDE + along) * ACROSS + row * WIDE) * BYTES

@@ -16,6 +16,7 @@ from typing import Any, Literal
 from triton_ext.errors import LayoutError
 from triton_ext.hardware.architecture import SHARED_MEMORY_PER_BLOCK
 from triton_ext.hardware.instruction_descriptor import legal_n
+from triton_ext.hardware.tensor_map import SMEM_ALIGNMENT
 from triton_ext.hardware.tensor_memory import TMEM_COLUMNS
 from triton_ext.layouts.encodings import NVMMAShared, SharedLinear
 from triton_ext.layouts.nvmma_shared import ATOM_ROWS, nvmma_shared_to_linear_layout
@@ -658,8 +659,10 @@ class MatmulConfig:
             return tile  # not legal
         wide = width // self.element_bytes
         along, across = (self.block_k, size) if k_major else (size, self.block_k)
-        rows = -(-across // pieces_of(parts * along // wide, among))
-        rows = -(-rows // ATOM_ROWS) * ATOM_ROWS
+        rows = across // pieces_of(parts * along // wide, among)
+        if rows * width % SMEM_ALIGNMENT:
+            raise LayoutError("cluster", among, f"must be less: boxes of {rows} rows of {width} bytes"
+                              f" are no multiple of {SMEM_ALIGNMENT} bytes")  # fmt: skip
         shape = (*((1,) if self.batched else ()), ATOM_ROWS, wide)
         everywhere = ((0,) * len(shape),) * (self.blocks.bit_length() - 1)
         encoding = replace(tile.tma_encoding, cga_layout=everywhere)

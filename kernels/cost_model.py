@@ -86,7 +86,7 @@ class Constants:
     step: float = 6.91e-08
     load_bytes: float = 1.18e11
     copy: float = 5.51e-09
-    lead: float = 6e-10
+    lead: float = 5e-11
     cache_bytes: float = 2.21e13
     misaligned: float = 1.23
     outside: float = 7.71e-11
@@ -103,7 +103,7 @@ class Constants:
     tile: float = 3.64e-06
     store_bytes: float = 5.59e10
     segment: float = 1.7e-09
-    cluster: float = 1.06e-06
+    cluster: float = 6e-07
     part: float = 1.71e-06
     part_bytes: float = 5.29e10
     exchange: float = 1.21e-09
@@ -356,7 +356,7 @@ def _compute_seconds(
     flops = 2 * config.rows * width * config.block_k
     rate = constants.tensor_flops * 2 / config.element_bytes
     step = flops / rate + constants.step
-    copies = config.shares + config.block_k // config.right_unit[0] * config.units
+    copies = config.shares + config.block_k // config.right_unit[0]
     shared = config.columns * (config.cluster > 1) + config.rows * (config.cluster_columns > 1)
     lead = shared * config.block_k * config.element_bytes / LINE_BYTES * constants.lead
     load = loaded / constants.load_bytes + (copies - 1) * constants.copy + lead
@@ -507,27 +507,36 @@ without which the choices for 572 problems would cost more (docs/performance.md)
 
 
 _WIDTHS: list[tuple[dict[str, Any], Sequence[int]]] = [
-    ({"rows": 64, "consumers": 1, "block_k": 2}, (24, 40, 48, 56, 80, 96)),
+    ({"rows": 64, "consumers": 1, "block_k": 2}, range(24, 121, 8)),
     ({"rows": 64, "consumers": 1, "block_k": 2, "max_splits": 16}, (48, 96)),
-    ({"rows": 64, "consumers": 1}, (144, 160)),
-    ({"rows": 64, "consumers": 1, "max_splits": 16}, (224,)),
-    ({"rows": 64, "consumers": 1, "cluster": 4, "group": 2}, (64, 112, 128, 144, 208)),
-    ({"rows": 64, "consumers": 1, "cluster": 2, "cluster_columns": 2, "group": 4}, (64, 112, 176)),
-    ({"rows": 64, "consumers": 1, "k_blocks": 4}, (96,)),
-    ({"rows": 64, "consumers": 2, "pingpong": True}, (112, 192)),
-    ({"rows": 128, "consumers": 1}, (96, 144)),
-    ({"rows": 128, "consumers": 2}, (48, 176, 208)),
-    ({"rows": 128, "consumers": 2, "max_splits": 16}, (192, 224)),
-    ({"rows": 128, "consumers": 2, "cluster": 2}, (160, 192)),
+    ({"rows": 64, "consumers": 1}, range(96, 257, 8)),
+    ({"rows": 64, "consumers": 1, "max_splits": 16}, (128, 160, 224)),
+    ({"rows": 64, "consumers": 1, "cluster": 2, "group": 4}, (64, 112, 144, 176, 208, 256)),
+    ({"rows": 64, "consumers": 1, "cluster": 4, "group": 2}, (64, 96, 112, 128, 144, 176, 208)),
+    ({"rows": 64, "consumers": 1, "cluster": 2, "cluster_columns": 2, "group": 4},
+     (64, 96, 112, 144, 176, 208)),
+    ({"rows": 64, "consumers": 1, "cluster": 4, "cluster_columns": 2, "group": 4},
+     (64, 96, 112, 128, 160, 192)),
+    ({"rows": 64, "consumers": 1, "k_blocks": 2}, (64, 96, 128)),
+    ({"rows": 64, "consumers": 1, "k_blocks": 4}, (48, 96)),
+    ({"rows": 64, "consumers": 2, "pingpong": True}, range(80, 257, 16)),
+    ({"rows": 128, "consumers": 1}, range(64, 161, 16)),
+    ({"rows": 128, "consumers": 2}, (48, 64, 80, *range(96, 257, 8))),
+    ({"rows": 128, "consumers": 2, "max_splits": 16}, (96, 128, 160, 192, 224)),
+    ({"rows": 128, "consumers": 2, "cluster": 2}, (64, 96, 128, 144, 160, 176, 192, 208, 224)),
+    ({"rows": 128, "consumers": 2, "cluster": 4, "group": 2}, (64, 96, 128, 160, 192)),
     ({"rows": 128, "consumers": 2, "cluster": 2, "cluster_columns": 2, "group": 4},
-     (96, 128, 192)),
-    ({"rows": 128, "consumers": 2, "k_blocks": 2}, (80,)),
+     (64, 96, 128, 160, 176, 192, 208, 256)),
+    ({"rows": 128, "consumers": 2, "cluster": 4, "cluster_columns": 2, "group": 4},
+     (64, 96, 128, 160, 192)),
+    ({"rows": 128, "consumers": 2, "k_blocks": 2}, (64, 80, 96)),
     ({"rows": 128, "consumers": 2, "k_blocks": 4}, (96,)),
-    ({"rows": 128, "consumers": 2, "pingpong": True}, (80, 96, 112, 144, 160)),
-    ({"rows": 128, "consumers": 2, "pingpong": True, "cluster": 2, "group": 2}, (160,)),
+    ({"rows": 128, "consumers": 2, "pingpong": True}, range(64, 161, 16)),
+    ({"rows": 128, "consumers": 2, "pingpong": True, "cluster": 2, "group": 2}, (96, 128, 160)),
     ({"rows": 128, "consumers": 2, "pingpong": True, "cluster": 2, "cluster_columns": 2,
       "group": 2}, (64, 96, 128, 160)),
-    ({"rows": 256, "consumers": 2}, (152,)),
+    ({"rows": 256, "consumers": 2}, range(96, 161, 8)),
+    ({"rows": 256, "consumers": 2, "cluster": 2}, (96, 112, 128, 144, 160)),
     ({"rows": 256, "consumers": 2, "max_splits": 16}, (96, 160)),
 ]  # fmt: skip
 """The same for tiles of many widths, of one instruction where that can be: how many columns there
@@ -569,19 +578,21 @@ def candidates(
         fields[left], fields[right] = fields.pop("rows"), fields.pop("columns")
         fields["block_k"] *= 128 // ELEMENT_BYTES[element_type]
         config = _fitting(fields, element_type, a_major, b_major, out_type)
-        if config is not None and _one_instruction(config) == (config.units > 1):
+        if config is not None and _one_instruction(config):
             found.append(config)
     return tuple(found)
 
 
 def _one_instruction(config: MatmulConfig) -> bool:
-    """Whether a tile whose columns are no power of two is one of units: else it has a side. The
-    rows of an MN-major operand's units are no less than a line.
+    """Whether a tile whose columns are no power of two is one of units, if its right operand has
+    units that are wide enough; else it has a side. The rows of an MN-major operand's units are no
+    less than half a line.
     """
     unit = config.columns & -config.columns
     if unit == config.columns or config.columns > 256 or not _is_new():
-        return False
-    return config.right_major == "K" or unit * config.element_bytes >= LINE_BYTES
+        return config.units == 1
+    row = LINE_BYTES if config.right_major == "K" else unit * config.element_bytes
+    return row >= LINE_BYTES // 2 if config.units > 1 else row < LINE_BYTES
 
 
 def _fitting(

@@ -64,7 +64,6 @@ from triton_ext.kernels.peers import Peers
 from triton_ext.kernels.ring import Operands, allocate_barriers, invalidate, ring_of
 from triton_ext.kernels.scheduler import Tiling
 
-
 EARLY_BYTES = gl.constexpr(1.0e5)
 """What a block loads in the time that an early start gains (about 1000 cycles at 58 bytes), over
 how much faster loads are when all SMs but one are idle (0.6). A guess from few measurements."""
@@ -385,9 +384,7 @@ def leaves_sms_idle(steps, STEP_BYTES: gl.constexpr):
         steps: how many tiles along K a block loads.
         STEP_BYTES: the bytes of one.
     """
-    sms = gl.inline_asm_elementwise(
-        "mov.u32 $0, %nsmid;", "=r", [], gl.int32, is_pure=True, pack=1
-    )
+    sms = gl.inline_asm_elementwise("mov.u32 $0, %nsmid;", "=r", [], gl.int32, is_pure=True, pack=1)
     blocks = gl.num_programs(0)
     loaded = steps.to(gl.float32) * STEP_BYTES * (sms - blocks).to(gl.float32)
     return (2 * blocks > sms) & (loaded > sms.to(gl.float32) * EARLY_BYTES)
