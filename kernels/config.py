@@ -661,8 +661,12 @@ class MatmulConfig:
         along, across = (self.block_k, size) if k_major else (size, self.block_k)
         rows = across // pieces_of(parts * along // wide, among)
         if rows * width % SMEM_ALIGNMENT:
-            raise LayoutError("cluster", among, f"must be less: boxes of {rows} rows of {width} bytes"
-                              f" are no multiple of {SMEM_ALIGNMENT} bytes")  # fmt: skip
+            raise LayoutError(
+                "cluster",
+                among,
+                f"must be less: boxes of {rows} rows of {width} bytes are no multiple of"
+                f" {SMEM_ALIGNMENT} bytes",
+            )
         shape = (*((1,) if self.batched else ()), ATOM_ROWS, wide)
         everywhere = ((0,) * len(shape),) * (self.blocks.bit_length() - 1)
         encoding = replace(tile.tma_encoding, cga_layout=everywhere)

@@ -82,32 +82,32 @@ class Constants:
 
     tensor_flops: float = 6.5e12
     power_flops: float = 8.2e14
-    power_flops_8: float = 1.7e15
-    step: float = 6.91e-08
+    power_flops_8: float = 1.62e15
+    step: float = 5.29e-08
     load_bytes: float = 1.18e11
-    copy: float = 5.51e-09
-    lead: float = 5e-11
-    cache_bytes: float = 2.21e13
+    copy: float = 3.95e-08
+    lead: float = 3.03e-13
+    cache_bytes: float = 3.51e13
     misaligned: float = 1.23
-    outside: float = 7.71e-11
-    k_outside: float = 5.99e-10
-    k_partial: float = 1.55e-09
-    fetch_bytes: float = 9.8e10
+    outside: float = 1.07e-10
+    k_outside: float = 1.29e-09
+    k_partial: float = 1.77e-09
+    fetch_bytes: float = 8.17e10
     memory_bytes: float = 4.8e12
-    reread: float = 0.547
-    flight_bytes: float = 7.28e6
-    norm: float = 5.83
+    reread: float = 0.528
+    flight_bytes: float = 4.37e06
+    norm: float = 8.1
     launch: float = 1.26e-06
-    zero_bytes: float = 2.2e11
-    full: float = 4.47e-07
-    tile: float = 3.64e-06
-    store_bytes: float = 5.59e10
-    segment: float = 1.7e-09
-    cluster: float = 6e-07
-    part: float = 1.71e-06
-    part_bytes: float = 5.29e10
+    zero_bytes: float = 1.56e11
+    full: float = 3.72e-07
+    tile: float = 3.82e-06
+    store_bytes: float = 2.93e10
+    segment: float = 2.61e-10
+    cluster: float = 9.4e-07
+    part: float = 2.23e-06
+    part_bytes: float = 2.92e10
     exchange: float = 1.21e-09
-    exchange_bytes: float = 6.3e10
+    exchange_bytes: float = 1.35e10
 
 
 FITTED = Constants()
@@ -511,12 +511,9 @@ _WIDTHS: list[tuple[dict[str, Any], Sequence[int]]] = [
     ({"rows": 64, "consumers": 1, "block_k": 2, "max_splits": 16}, (48, 96)),
     ({"rows": 64, "consumers": 1}, range(96, 257, 8)),
     ({"rows": 64, "consumers": 1, "max_splits": 16}, (128, 160, 224)),
-    ({"rows": 64, "consumers": 1, "cluster": 2, "group": 4}, (64, 112, 144, 176, 208, 256)),
     ({"rows": 64, "consumers": 1, "cluster": 4, "group": 2}, (64, 96, 112, 128, 144, 176, 208)),
     ({"rows": 64, "consumers": 1, "cluster": 2, "cluster_columns": 2, "group": 4},
      (64, 96, 112, 144, 176, 208)),
-    ({"rows": 64, "consumers": 1, "cluster": 4, "cluster_columns": 2, "group": 4},
-     (64, 96, 112, 128, 160, 192)),
     ({"rows": 64, "consumers": 1, "k_blocks": 2}, (64, 96, 128)),
     ({"rows": 64, "consumers": 1, "k_blocks": 4}, (48, 96)),
     ({"rows": 64, "consumers": 2, "pingpong": True}, range(80, 257, 16)),
@@ -527,8 +524,6 @@ _WIDTHS: list[tuple[dict[str, Any], Sequence[int]]] = [
     ({"rows": 128, "consumers": 2, "cluster": 4, "group": 2}, (64, 96, 128, 160, 192)),
     ({"rows": 128, "consumers": 2, "cluster": 2, "cluster_columns": 2, "group": 4},
      (64, 96, 128, 160, 176, 192, 208, 256)),
-    ({"rows": 128, "consumers": 2, "cluster": 4, "cluster_columns": 2, "group": 4},
-     (64, 96, 128, 160, 192)),
     ({"rows": 128, "consumers": 2, "k_blocks": 2}, (64, 80, 96)),
     ({"rows": 128, "consumers": 2, "k_blocks": 4}, (96,)),
     ({"rows": 128, "consumers": 2, "pingpong": True}, range(64, 161, 16)),
