@@ -530,8 +530,8 @@ _WIDTHS: list[tuple[dict[str, Any], Sequence[int]]] = [
     ({"rows": 128, "consumers": 2, "pingpong": True, "cluster": 2, "group": 2}, (96, 128, 160)),
     ({"rows": 128, "consumers": 2, "pingpong": True, "cluster": 2, "cluster_columns": 2,
       "group": 2}, (64, 96, 128, 160)),
-    ({"rows": 256, "consumers": 2}, range(96, 161, 8)),
-    ({"rows": 256, "consumers": 2, "cluster": 2}, (96, 112, 128, 144, 160)),
+    ({"rows": 256, "consumers": 2}, (152,)),
+    ({"rows": 256, "consumers": 2, "cluster": 2}, (128, 160)),
     ({"rows": 256, "consumers": 2, "max_splits": 16}, (96, 160)),
 ]  # fmt: skip
 """The same for tiles of many widths, of one instruction where that can be: how many columns there

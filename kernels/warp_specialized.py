@@ -64,6 +64,11 @@ from triton_ext.kernels.peers import Peers
 from triton_ext.kernels.ring import Operands, allocate_barriers, invalidate, ring_of
 from triton_ext.kernels.scheduler import Tiling
 
+LAUNCH_DEPENDENTS = gl.constexpr("""{
+    .reg .pred early;
+    setp.ne.b32 early, $0, 0;
+    @early griddepcontrol.launch_dependents;
+    }""")
 EARLY_BYTES = gl.constexpr(1.0e5)
 """What a block loads in the time that an early start gains (about 1000 cycles at 58 bytes), over
 how much faster loads are when all SMs but one are idle (0.6). A guess from few measurements."""
@@ -487,8 +492,11 @@ def matmul_warp_specialized(
     STEP_BYTES: gl.constexpr = (
         (BLOCK_M + BLOCK_N + NARROW_N) * BLOCK_K * (a_desc.dtype.primitive_bitwidth // 8)
     )
-    if gl.num_ctas() > 1 or not leaves_sms_idle(num_k, STEP_BYTES):
+    if gl.num_ctas() > 1:
         gdc_launch_dependents()
+    else:
+        early = gl.where(leaves_sms_idle(num_k, STEP_BYTES), 0, 1)
+        gl.inline_asm(LAUNCH_DEPENDENTS, "r", (early,))
     # The arguments are written out: a tuple in a variable would turn constants into values.
     if CONSUMERS == 1:
         gl.warp_specialize(
