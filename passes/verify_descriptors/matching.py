@@ -68,7 +68,9 @@ def match(
     for group in groups:
         among = by_kind.get(group.kind, [])
         others = [one for kind, one in open_operations if kind == group.kind]
-        if not among:
+        own = any(_is_at(one, group) for one in others)
+        foreign = not any(_same_line(one, group) for one in among)
+        if not among or (own and foreign):
             (result.unpredicted if others else result.unknown).append(group)
             continue
         here = sorted(among, key=lambda one: not _same_line(one, group))
@@ -76,10 +78,7 @@ def match(
         agreeing = [one for one in compared if not one.differences]
         if agreeing:
             result.candidates.append((group, agreeing))
-        elif others and (
-            any(_is_at(one, group) for one in others)
-            or not any(_same_line(one, group) for one in among)
-        ):
+        elif own or (others and foreign):
             result.unpredicted.append(group)
         else:
             nearest = min(compared, key=lambda one: _distance(one, group))
