@@ -16,6 +16,7 @@ it, to the constants as they are.
 from __future__ import annotations
 
 import argparse
+import gzip
 import json
 import math
 import statistics
@@ -82,9 +83,10 @@ def start_of(timed: Sequence[Timed]) -> Constants:
 
 
 def read(path: Path) -> list[Timed]:
-    """The rows of `benchmarks.survey`, without what the model never chooses."""
+    """The rows of `benchmarks.survey`, without what the model never chooses; maybe of gzip."""
+    data = path.read_bytes()
     found = []
-    for row in json.loads(path.read_text())["rows"]:
+    for row in json.loads(gzip.decompress(data) if path.suffix == ".gz" else data)["rows"]:
         sizes = (row["m"], row["n"], row["k"])
         pairs = [
             (config, each["seconds"])

@@ -53,7 +53,6 @@ class Constants:
         step: what a product of tiles takes longer than its operations.
         load_bytes: that an SM loads from the L2 cache, by TMA.
         copy: what each further copy of a product's tiles takes, where the loads are the limit.
-        lead: what each row of 128 bytes takes longer that a block copies to others, too.
         cache_bytes: that all SMs together load from the L2 cache.
         misaligned: the fraction by which a row of a tile in two lines takes longer.
         outside: what 128 bytes of a tile outside of the matrix add to the time of all SMs.
@@ -86,7 +85,6 @@ class Constants:
     step: float = 5.29e-08
     load_bytes: float = 1.18e11
     copy: float = 3.95e-08
-    lead: float = 3.03e-13
     cache_bytes: float = 3.51e13
     misaligned: float = 1.23
     outside: float = 1.07e-10
@@ -357,9 +355,7 @@ def _compute_seconds(
     rate = constants.tensor_flops * 2 / config.element_bytes
     step = flops / rate + constants.step
     copies = config.shares + config.block_k // config.right_unit[0]
-    shared = config.columns * (config.cluster > 1) + config.rows * (config.cluster_columns > 1)
-    lead = shared * config.block_k * config.element_bytes / LINE_BYTES * constants.lead
-    load = loaded / constants.load_bytes + (copies - 1) * constants.copy + lead
+    load = loaded / constants.load_bytes + (copies - 1) * constants.copy
     tile = work.k_tiles * max(step, load)
     seconds = (work.waves + work.part) * tile
     if not config.pingpong:
