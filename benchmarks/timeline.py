@@ -3,8 +3,8 @@
 
     python -m benchmarks.timeline measure --json FILE [--seconds 200] [--only NAME]  # needs a GPU
     python -m benchmarks.timeline predict FILE [--gpu H200] [--json FILE]
-    python -m benchmarks.timeline matmuls SURVEY ... [--split test] [--number 100] [--but RESULTS]
-    python -m benchmarks.timeline drawn RESULTS [--number 100]
+    python -m benchmarks.timeline matmuls SURVEY --split fit [--number 100] [--seconds 2400]
+    python -m benchmarks.timeline drawn RESULTS [--number 100] [--seconds 2400]
 
 The workloads are fixed here: this project's matmuls over problems drawn from two seeds, each with
 the cost model's first choice, one from the middle of its ranking and one from the far end; the
@@ -12,12 +12,11 @@ ladder; Triton's tutorial matmul, softmax, layer norm, attention, transposition,
 over several sizes and configurations; empty kernels. The parameters of `triton_ext.timeline` may be
 fitted to the split "fit" only; "test" is what errors are reported of.
 
-`matmuls` predicts configurations of this project's matmul that `benchmarks.survey` measured: four
-of each problem, evenly spread over the survey's list. Problems whose name's CRC-32 is even are for
-fitting, odd ones for testing; this was decided before the first of them was predicted. They are
-taken in the order of their CRC-32, however many there is time for. Left out is what takes too long
-to emulate: products of more than `LARGEST` operations, those of more than `MOST_SHARED` steps of
-tiles whose blocks share tiles (all blocks have to run then), and clusters that divide K.
+`matmuls` predicts configurations of this project's matmul that `benchmarks.survey` measured: five
+of each problem, evenly spread over the survey's list. A survey is of one split, whole. Problems are
+taken in the order of their names' CRC-32, however many there is time for. Left out is what takes
+too long to emulate: products of more than `LARGEST` operations, and those of more than
+`MOST_SHARED` steps of tiles whose blocks share tiles, as all blocks have to run then.
 
 `drawn` predicts what `benchmarks.matmul --random` measured: of each problem, in the order of the
 file, the configuration that was chosen, if it still is, and is not left out for the same reasons.
@@ -26,12 +25,13 @@ All are of the split "test".
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import statistics
 import time
 import zlib
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -71,8 +71,10 @@ LARGEST = 3e11
 MOST_SHARED = 1500
 GPU = SimpleNamespace(multi_processor_count=SMS)
 """What a launch plan asks of a GPU."""
-CANDIDATES = 4
+CANDIDATES = 5
 """Of a problem of a survey."""
+NEAR = 1.05
+"""How much longer than the best a choice may take that counts as good."""
 
 Launch = Callable[[], None]
 
@@ -87,7 +89,8 @@ class Workload:
         split: "fit" or "test".
         prepare: (device) -> a launch on inputs of its own.
         bytes: about what it touches, to make enough input sets.
-        seconds: about how long it takes; to plan the graph.
+        seconds: about how long it takes, to plan the graph; or what was measured.
+        best: of a survey, the seconds of the problem's best configuration.
     """
 
     name: str
@@ -98,6 +101,7 @@ class Workload:
     seconds: float
     config: MatmulConfig | None = None
     problem: Problem | None = None
+    best: float | None = None
 
 
 def _split(name: str) -> str:
@@ -162,56 +166,46 @@ def _emulated(config: MatmulConfig, problem: Problem) -> bool:
     rows, columns = (problem.n, problem.m) if config.swap else (problem.m, problem.n)
     tiles = -(-rows // config.rows) * -(-columns // config.columns)
     shared = tiles * -(-problem.k // config.block_k) if config.max_splits > 1 else 0
-    return config.k_blocks == 1 and problem.flops <= LARGEST and shared <= MOST_SHARED
+    return problem.flops <= LARGEST and shared <= MOST_SHARED
 
 
-def surveyed(
-    paths: Sequence[Path], split: str, number: int, without: Collection[str] = ()
-) -> Iterator[tuple[Workload, float]]:
-    """So many problems of one split, each with its candidates: workloads and measured seconds."""
-    rows: dict[str, Row] = {}
-    for path in paths:
-        for row in json.loads(path.read_text())["rows"]:
-            rows.setdefault(row["problem"], row)
-    parity = {"fit": 0, "test": 1}[split]
-    hashes = {name: zlib.crc32(name.encode()) for name in rows}
-    for name in sorted(rows, key=hashes.__getitem__):
-        row = rows[name]
-        problem = Problem(
-            *(row[key] for key in ("m", "n", "k", "type", "a_major", "b_major", "class"))
-        )
-        pairs = [(MatmulConfig(**each["config"]), each["seconds"]) for each in row["configs"]]
+def surveyed(path: Path, split: str) -> Iterator[list[Workload]]:
+    """The candidates of each problem of a survey, as measured."""
+    rows = json.loads(path.read_text())["rows"]
+    for row in sorted(rows, key=lambda row: zlib.crc32(row["problem"].encode())):
+        problem, configs = problem_of(row), row["configs"]
+        pairs = [(MatmulConfig(**each["config"]), each["seconds"]) for each in configs]
         pairs = [(config, seconds) for config, seconds in pairs if _emulated(config, problem)]
-        if hashes[name] % 2 != parity or len(pairs) < CANDIDATES or name in without:
+        if len(pairs) < CANDIDATES:
+            print(f"{problem} is left out")
             continue
-        if number == 0:
-            return
-        number -= 1
-        for each in range(CANDIDATES):
-            config, seconds = pairs[each * len(pairs) // CANDIDATES]
-            yield _chosen(problem, config, "matmul", split, seconds), seconds
+        best = min(each["seconds"] for each in configs)
+        spread = [pairs[each * len(pairs) // CANDIDATES] for each in range(CANDIDATES)]
+        yield [_chosen(problem, c, "matmul", split, seconds, best) for c, seconds in spread]
 
 
 def _chosen(
-    problem: Problem, config: MatmulConfig, family: str, split: str, seconds: float
+    problem: Problem,
+    config: MatmulConfig,
+    family: str,
+    split: str,
+    seconds: float,
+    best: float | None = None,
 ) -> Workload:
     """A matmul in one configuration."""
     return Workload(
         f"{problem}, {config.words}", family, split, _matmul(problem, config), problem.bytes,
-        seconds, config, problem,
+        seconds, config, problem, best,
     )  # fmt: skip
 
 
-def drawn(path: Path, number: int) -> Iterator[tuple[Workload, float]]:
-    """So many problems that `benchmarks.matmul` has measured: workloads and measured seconds."""
+def drawn(path: Path) -> Iterator[list[Workload]]:
+    """What `benchmarks.matmul` has measured, of each problem one."""
     for row in json.loads(path.read_text())["rows"]:
         problem, seconds = problem_of(row), row["triton_ext_us"] * 1e-6
         config = problem.config(SMS)
         if config.words == row["config"] and _emulated(config, problem):
-            if number == 0:
-                return
-            number -= 1
-            yield _chosen(problem, config, "drawn matmul", "test", seconds), seconds
+            yield [_chosen(problem, config, "drawn matmul", "test", seconds)]
 
 
 def ladders() -> Iterator[Workload]:
@@ -433,36 +427,47 @@ def rank(rows: Sequence[Row]) -> str:
     """How well the predictions choose among the candidates of each problem."""
     problems: dict[str, list[Row]] = {}
     for row in rows:
-        problems.setdefault(row["problem"], []).append(row)
-    whole = [each for each in problems.values() if len(each) == CANDIDATES]
-    if not whole:
+        if "best" in row:
+            problems.setdefault(row["problem"], []).append(row)
+    costs, of_all = [], []
+    for each in problems.values():
+        if len(each) == CANDIDATES:
+            first = min(each, key=lambda row: row["predicted"])["seconds"]
+            costs.append(first / min(row["seconds"] for row in each))
+            of_all.append(first / each[0]["best"])
+    if not costs:
         return "no problem has all candidates"
-    costs = [
-        min(each, key=lambda row: row["predicted"])["seconds"] / min(row["seconds"] for row in each)
-        for each in whole
-    ]
-    good = sum(cost <= 1.05 for cost in costs)
+    good, good_of_all = (sum(cost <= NEAR for cost in found) for found in (costs, of_all))
     return (
-        f"{len(whole)} problems of {CANDIDATES} candidates: the first choice is within 5 % of the"
-        f" best in {good}, and takes {statistics.fmean(costs) - 1:.1%} longer in the mean,"
-        f" {max(costs) - 1:.0%} at worst"
+        f"{len(costs)} problems of {CANDIDATES} candidates: the first choice is within 5 % of the"
+        f" best in {good} (of all that the survey measured: {good_of_all}), and takes"
+        f" {statistics.fmean(costs) - 1:.1%} longer in the mean, {max(costs) - 1:.0%} at worst"
     )
 
 
-def chosen(work: Iterator[tuple[Workload, float]], gpu: str) -> Iterator[Row]:
-    """Matmuls that were measured, predicted."""
-    for each, seconds in work:
-        assert each.problem is not None
-        assert each.config is not None
-        row = {
-            "workload": each.name, "family": each.family, "split": each.split, "seconds": seconds,
-            "problem": str(each.problem), **_fields(each.problem),
-            "config": described(each.config),
-        }  # fmt: skip
-        try:
-            yield row | _prediction(record(each, gpu))
-        except EmulationError as error:
-            print(f"{each.name}: {type(error).__name__}: {error.message[:100]}")
+def chosen(
+    problems: Iterable[Sequence[Workload]], number: int, seconds: float, gpu: str
+) -> Iterator[Row]:
+    """Matmuls of so many problems that were measured, predicted, as long as there is time."""
+    begin = time.perf_counter()
+    for work in itertools.islice(problems, number):
+        if time.perf_counter() - begin > seconds:
+            print(f"stopped after {seconds} s")
+            return
+        for each in work:
+            assert each.problem is not None
+            assert each.config is not None
+            row = {
+                "workload": each.name, "family": each.family, "split": each.split,
+                "seconds": each.seconds, "problem": str(each.problem), **_fields(each.problem),
+                "config": described(each.config),
+            }  # fmt: skip
+            if each.best is not None:
+                row["best"] = each.best
+            try:
+                yield row | _prediction(record(each, gpu))
+            except EmulationError as error:
+                print(f"{each.name}: {type(error).__name__}: {error.message[:100]}")
 
 
 def _fields(problem: Problem) -> Row:
@@ -476,7 +481,7 @@ def _prediction(timeline: Timeline) -> Row:
     return {
         "predicted": timeline.seconds,
         "bound": timeline.bound,
-        "utilisation": {k: round(v, 3) for k, v in timeline.utilisation.items()},
+        "utilisation": {k: round(v, 3) for k, v in timeline.utilisation.items() if v >= 0.01},
     }
 
 
@@ -518,28 +523,28 @@ def main() -> None:
     parser = harness.options(__doc__)
     parser.add_argument("step", choices=("measure", "predict", "matmuls", "drawn"))
     parser.add_argument("file", type=Path, nargs="*", help="what was measured")
-    parser.add_argument("--split", choices=tuple(SEEDS), default="test", help="of matmuls")
+    parser.add_argument("--split", choices=tuple(SEEDS), help="which a survey is for")
     parser.add_argument("--number", type=int, default=100, help="of problems of matmuls or drawn")
-    parser.add_argument("--but", type=Path, help="results whose problems are left out")
     parser.add_argument("--gpu", default="H200", help="to predict for")
     parser.add_argument("--only", default="", help="workloads whose name has this")
-    parser.add_argument("--seconds", type=float, default=200, help="to measure for, at most")
+    parser.add_argument(
+        "--seconds", type=float, default=200, help="to measure for, or to predict matmuls, at most"
+    )
     arguments = parser.parse_args()
     if arguments.step in ("matmuls", "drawn"):
-        before = json.loads(arguments.but.read_text())["rows"] if arguments.but else []
-        without = {row["problem"] for row in before if "problem" in row}
-        if arguments.step == "drawn":
-            work = drawn(arguments.file[0], arguments.number)
-        else:
-            work = surveyed(arguments.file, arguments.split, arguments.number, without)
-        rows = harness.report("timeline", chosen(work, arguments.gpu), TABLE, arguments.json)
+        if arguments.step == "matmuls" and arguments.split is None:
+            parser.error("matmuls needs --split")
+        path = arguments.file[0]
+        work = drawn(path) if arguments.step == "drawn" else surveyed(path, arguments.split)
+        found = chosen(work, arguments.number, arguments.seconds, arguments.gpu)
+        rows = harness.report("timeline", found, TABLE, arguments.json)
         print("\n".join([*summary(rows), rank(rows)]))
         return
     if arguments.step == "predict":
         given = [row for path in arguments.file for row in json.loads(path.read_text())["rows"]]
         found = predicted(given, arguments.gpu, arguments.only)
         rows = harness.report("timeline", found, TABLE, arguments.json)
-        print("\n".join(summary(rows)))
+        print("\n".join([*summary(rows), rank(rows)]))
         return
     running = measured(arguments.only, arguments.seconds, arguments.json)
     harness.report("timeline", running, TABLE, arguments.json)
