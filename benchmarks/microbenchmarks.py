@@ -392,7 +392,7 @@ def ring(
             load = LOAD.replace("bytes [", "bytes.multicast::cluster [").replace("];", "], %rs1;")
             load = load.replace(" cp", " @%p6 cp")
             ready = (
-                " mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%r19+{barrier}];\n"
+                " mbarrier.arrive.shared::cluster.b64 _, [%r19+{barrier}];\n"
                 " @!%p6 bra S{name};\n" + WAIT.replace("{barrier}", "%r2+{barrier}") + "S{name}:\n"
             )
         body = ""
