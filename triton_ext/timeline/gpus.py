@@ -29,7 +29,9 @@ class Gpu:
         power_flops: operations/s of 16-bit products that the power limit leaves all SMs.
         power_flops_8: of 8-bit products.
         flops_per_cycle: of an SM's tensor cores, with 16-bit operands.
-        operand_bytes: that the tensor cores read from shared memory in a cycle.
+        operand_bytes: that the tensor cores read from shared memory in a cycle, if nobody else
+            does.
+        waiting: cycles of accesses to shared memory that may wait for those of products.
         product_latency: from the end of a product to the thread that waits for it.
         issue_cycles: that a warp takes for a memory instruction, alone.
         instruction_cycles: that an instruction holds its scheduler.
@@ -42,14 +44,13 @@ class Gpu:
         tma_latency: cycles from the instruction to the barrier's phase, from the L2 cache.
         tma_memory_latency: the same, from memory.
         queue: cycles that loads from memory take longer if it is busy all the time.
-        tma_bytes: that a TMA unit copies in a cycle.
-        tma_row, tma_box: cycles that a row of a box, and a box, hold the TMA unit at least.
+        tma_bytes: that a TMA unit copies in a cycle, and writes to shared memory in one of its.
+        tma_row: cycles that a row of a box of less than 128 bytes holds the TMA unit.
+        tma_box: cycles that a box holds it at least.
         store_bytes: that TMA stores in a cycle, of an SM.
-        tpc_hit: bytes that the two SMs of a TPC together take in a cycle, of what the L2 cache has.
-        in_flight: bytes of what it has not that a TPC asks for before it waits.
         l2_bytes: that all SMs load from the L2 cache, bytes/s.
         memory_bytes: from memory, bytes/s.
-        outside_bytes: of rows of boxes outside of their tensors, that an SM fills in a cycle.
+        tpc_memory: that a TPC loads from memory, bytes/s, while few others do.
         misaligned: the fraction by which a row of a box in two lines of the L2 cache takes longer.
         write: the bytes read in the time in which one is written to memory, among reads.
         barrier_latency: from an arrival at an mbarrier to the thread that waits.
@@ -58,6 +59,8 @@ class Gpu:
         atomic_latency: of an atomic operation in global memory.
         launch: seconds from the end of the kernel before to the first instruction, and from the
             last to the end.
+        start: how much longer, if there are blocks for all SMs.
+        descriptors: how much longer then, if all load the descriptors of TMA copies.
         early: how much less, if the kernel may start while the one before it ends (programmatic
             dependent launch) and finds room beside it.
         cluster: how much longer, if blocks form clusters.
@@ -69,16 +72,17 @@ class Gpu:
     arch: int = _of("published: CUDA C++ Programming Guide", 90)
     multiprocessors: int = _of("published: data sheet", 132)
     clock: float = _of("measured: NVML under light load", 1.98e9)
-    power_flops: float = _of("fitted", 5.8e14)
+    power_flops: float = _of("fitted", 6.4e14)
     power_flops_8: float = _of("fitted", 1.09e15)
     flops_per_cycle: float = _of("published: data sheet, 4 x 512 FMA", 4096)
     operand_bytes: float = _of("measured: 64x8: 18 cycles a product", 128)
+    waiting: float = _of("fitted", 50)
     product_latency: float = _of("measured: 4 and 16 products of 64x8 to 64x256, awaited", 45)
     issue_cycles: float = _of("assumed", 2.0)
     instruction_cycles: float = _of("published: CUDA C++ Programming Guide", 1.0)
     half_cycles: float = _of("published: CUDA C++ Programming Guide, 64 lanes a cycle and SM", 2)
     special_cycles: float = _of("published: CUDA C++ Programming Guide, 16 lanes", 8)
-    mma_cycles: float = _of("published: Luo et al., 62.9 % of the tensor cores' rate", 6.36)
+    mma_cycles: float = _of("measured: 16 warps; Luo et al. have 6.36", 6.03)
     tensor_memory_cycles: float = _of("assumed: 32 lanes of 32 bits a cycle and quarter", 1.0)
     tensor_memory_latency: float = _of("assumed", 40)
     shared_latency: float = _of("measured: dependent loads", 30)
@@ -86,26 +90,32 @@ class Gpu:
     l2_latency: float = _of("measured: dependent loads in 16 MB", 365)
     memory_latency: float = _of("measured: dependent loads in 512 MB", 660)
     tma_memory_latency: float = _of("measured: boxes of 256 rows, 563 more than from L2", 807)
-    queue: float = _of("fitted", 460)
+    queue: float = _of("fitted", 1680)
     tma_latency: float = _of("measured: boxes of 8 rows, one at a time", 244)
     tma_bytes: float = _of("measured: boxes of 256 rows, 4 in flight", 107)
-    tma_row: float = _of("measured: boxes of 64 to 256 rows", 1.19)
-    tma_box: float = _of("fitted; measured: 9 boxes of 16 rows take what one of 144 does", 16)
-    store_bytes: float = _of("fitted", 20)
-    tpc_hit: float = _of("fitted; measured: one SM alone by TMA, 107", 116)
-    in_flight: float = _of("measured: 7.5e10 bytes/s in 58 to 72 tiles", 48000)
-    l2_bytes: float = _of("fitted; measured: boxes of 256 rows, each SM its own, 1.1e13", 1.38e13)
-    memory_bytes: float = _of("measured: boxes of 256 rows, all SMs", 4.6e12)
-    outside_bytes: float = _of("fitted", 75)
-    misaligned: float = _of("fitted; measured: 1.84 times the requests, of 1.875", 1.0)
-    write: float = _of("fitted: kernels that copy", 1.35)
+    tma_row: float = _of("measured: rows of 16 and 48 bytes", 2.1)
+    tma_box: float = _of("fitted; measured: boxes of 8 rows one after the other, 48", 28)
+    store_bytes: float = _of("measured: tiles of 32 KB by one SM", 31.6)
+    l2_bytes: float = _of(
+        "fitted; measured: own lines 9.3e12, lines that 16 SMs share 1.66e13", 1.45e13
+    )
+    memory_bytes: float = _of(
+        "fitted; measured: 4.65e12, rows of a pitch of 8 and 28 KB 4.3e12, 4.0e12", 4.4e12
+    )
+    tpc_memory: float = _of("fitted", 1e11)
+    misaligned: float = _of("fitted", 0.9)
+    write: float = _of(
+        "fitted; measured: tiles of 32 KB by all SMs, 3.7e12 to 4.35e12 bytes/s", 1.2
+    )
     barrier_latency: float = _of("measured: a round trip of two warps", 20)
     far_latency: float = _of("assumed", 200)
     bar_latency: float = _of("measured: 4 warps", 12)
     atomic_latency: float = _of("assumed: as a load", 365)
-    launch: float = _of("fitted; measured: a grid of 132 blocks, 9.7e-7", 1e-06)
-    early: float = _of("fitted: kernels of at most 66 blocks", 2.6e-07)
-    cluster: float = _of("fitted", 7.7e-07)
+    launch: float = _of("fitted; measured: a grid of 1 block, 8.4e-7", 6.7e-07)
+    start: float = _of("measured: empty blocks", 1.3e-07)
+    descriptors: float = _of("fitted", 5.2e-07)
+    early: float = _of("fitted: kernels of at most 66 blocks", 4.2e-07)
+    cluster: float = _of("fitted", 3.6e-07)
     block_start: float = _of("fitted", 500)
     block_interval: float = _of("measured: grids of 1056 and 8448 empty blocks", 160)
 
@@ -144,8 +154,7 @@ _OTHERS: dict[str, dict[str, tuple[Any, str]]] = {
         "tma_latency": (510, f"{_DIES} as on an H200"),
         "tma_memory_latency": (1410, f"{_DIES} as on an H200 whose memory is busy"),
         "queue": (0, "assumed: the latency is that of a busy memory"),
-        "tpc_hit": (128, "published: A100 white paper, 64 an SM; Hopper's do not exceed it"),
-        "in_flight": (180_000, "assumed: as fast as hits; nobody has measured it"),
+        "tma_row": (1.19, "assumed: as an H200's rows of 128 bytes"),
         "l2_bytes": (1.8e13, "assumed: as much for each SM as on an H200"),
         "memory_bytes": (6.6e12, "published: SemiAnalysis, cp.async"),
     },

@@ -7,8 +7,7 @@ unit for so many cycles. A warp goes on once its instruction is issued, and wait
 from __future__ import annotations
 
 import heapq
-import math
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -37,8 +36,7 @@ PIECE_BYTES = 64
 """What the L2 cache gives at least (A100 white paper: a slice gives 64 bytes a cycle)."""
 SCHEDULERS = 4
 UNITS = (
-    "issue", *PIPES[:3], "shared memory", "tensor cores", "tensor memory", "TMA", "TPC", "L2",
-    "memory",
+    "issue", *PIPES[:3], "shared memory", "tensor cores", "tensor memory", "TMA", "L2", "memory",
 )  # fmt: skip
 _PIPE_UNITS = (*PIPES[:3], "tensor cores")
 DATA_PATH_ROWS = 128
@@ -52,9 +50,6 @@ class Share:
 
     Attributes:
         l2, memory: of the L2 cache's rate, and the memory's.
-        hit: of what a TPC takes of what the L2 cache has, or an SM of it.
-        in_flight: bytes that it asks memory for before it waits.
-        paired: whether two SMs of the cluster share a TPC.
         misses: for each piece of global memory, the fraction of its loads that the L2 cache does
             not have.
         aligned: for each, `triton_ext.timeline.trace.Memory.aligned`.
@@ -64,9 +59,6 @@ class Share:
 
     l2: float
     memory: float
-    hit: float
-    in_flight: float
-    paired: bool
     misses: Sequence[float]
     aligned: Sequence[float]
     first: bool
@@ -101,8 +93,7 @@ class Span:
 class _Sm:
     """The units of one SM: when each is free, and how long it was busy.
 
-    Those of the L2 cache and the memory are the first SM's for all of the cluster, and those of a
-    TPC the first one's of each two.
+    Those of the L2 cache and the memory are the first SM's for all of the cluster.
 
     Args:
         sms: of the cluster, those before.
@@ -110,12 +101,12 @@ class _Sm:
 
     def __init__(self, sms: Sequence[_Sm]) -> None:
         self.cluster = sms[0] if sms else self
-        self.tpc = sms[-1] if len(sms) % 2 else self
         self.issue = [0.0] * SCHEDULERS
         self.pipes = [[0.0] * SCHEDULERS for _ in PIPES]
         self.columns = [0.0] * SCHEDULERS
         self.shared = self.tensor = self.tma = self.l2 = self.memory = self.out = 0.0
-        self.fetched = -math.inf
+        self.accesses: list[tuple[float, float]] = []  # when, and the wavefronts
+        self.waiting = 0.0  # of their wavefronts
         self.busy: dict[str, float] = dict.fromkeys(UNITS, 0.0)
 
 
@@ -342,8 +333,26 @@ class Replay:
 
     def _shared(self, sm: _Sm, time: float, wavefronts: float) -> float:
         sm.shared = max(sm.shared, time) + wavefronts
-        sm.busy["shared memory"] += wavefronts
+        self._accessed(sm, sm.shared, wavefronts)
         return sm.shared
+
+    @staticmethod
+    def _accessed(sm: _Sm, time: float, wavefronts: float) -> None:
+        heapq.heappush(sm.accesses, (time, wavefronts))
+        sm.busy["shared memory"] += wavefronts
+
+    def _multiplied(self, sm: _Sm, begin: float, taken: float, read: float) -> float:
+        """The cycles of a product that reads so many bytes of shared memory. What others access
+        there meanwhile has what products leave, and holds them up once too much of it waits."""
+        while sm.accesses and sm.accesses[0][0] <= begin:
+            sm.waiting += heapq.heappop(sm.accesses)[1]
+        sm.waiting = max(0.0, sm.waiting - max(0.0, begin - sm.tensor))
+        own = read / self.gpu.operand_bytes
+        taken = max(taken, own + max(0.0, sm.waiting - self.gpu.waiting))
+        sm.waiting = max(0.0, sm.waiting - (taken - own))
+        sm.busy["shared memory"] += own
+        sm.busy["tensor cores"] += taken
+        return taken
 
     def _outside(
         self,
@@ -354,38 +363,23 @@ class Replay:
         *,
         write: bool = False,
         rows: int = 0,
-        absent: float = 0.0,
-        copies: int = 1,
     ) -> float:
         """When so many bytes have come from the L2 cache, or have gone there, but for latency.
 
         Args:
             rows: of a box, that they are in: each asks for its own part of the lines.
-            absent: bytes besides that TMA fills in, outside of the tensor, in the TPC's SMs.
-            copies: how many SMs of the TPC get them.
         """
-        share = self.share
-        lines = fetched = size
-        missed = 0.0
+        share, whole = self.share, sm.cluster
+        lines, missed = size, 0.0
         if memory >= 0 and not write:
             missed = share.misses[memory]
-            aligned = share.aligned[memory]
             if rows:
                 width = size / rows
-                across = max(0.0, min(width / LINE_BYTES, 1.0) - aligned)
+                across = max(0.0, min(width / LINE_BYTES, 1.0) - share.aligned[memory])
                 lines = rows * (max(width, PIECE_BYTES) + self.gpu.misaligned * LINE_BYTES * across)
-            fetched *= max(1.0, 1.5 - aligned)
-        latency = self.gpu.tma_memory_latency + self._queued(sm, time)
-        taken = fetched * missed * latency / share.in_flight + lines * (1 - missed) / share.hit
-        taken = max(taken, size * copies / share.hit)
-        taken += absent / self.gpu.outside_bytes
-        tpc, whole = sm.tpc if share.paired else sm, sm.cluster
-        # what a TPC has asked for is limited, not the rate: at first, nothing waits
-        tpc.fetched = max(tpc.fetched, time - latency) + taken
-        tpc.busy["TPC"] += taken
         whole.l2 = max(whole.l2, time) + lines / share.l2
         whole.busy["L2"] += lines / share.l2
-        end: float = max(time, tpc.fetched, whole.l2)
+        end: float = max(time, whole.l2)
         if memory >= 0 and (missed or write):
             taken = size * (self.gpu.write if write else missed) / share.memory
             whole.memory = max(whole.memory, time) + taken
@@ -425,10 +419,9 @@ class Replay:
         gpu, sm = self.gpu, warp.sm
         flops = 2 * 64 * n * 32 / size
         read = ((0 if registers else 64) + n) * 32
-        taken = max(flops / (gpu.flops_per_cycle * 2 / size), read / gpu.operand_bytes)
         begin = max(sm.tensor, time)
+        taken = self._multiplied(sm, begin, flops / (gpu.flops_per_cycle * 2 / size), read)
         sm.tensor = begin + taken
-        sm.busy["tensor cores"] += taken
         self._span((warp.block, "tensor cores"), begin, sm.tensor, PRODUCT, at, f"64x{n}")
         self._contribute(warp, token, sm.tensor + gpu.product_latency)
 
@@ -437,35 +430,29 @@ class Replay:
         gpu, rank = self.gpu, self.sms.index(warp.sm)
         sms = [warp.sm] if blocks == 1 else self.sms[rank & ~1 : (rank & ~1) + 2]
         flops = 2 * (DATA_PATH_ROWS if m else 0) * n * 32 / size
-        taken = max(flops / (gpu.flops_per_cycle * 2 / size), read / gpu.operand_bytes)
+        alone = flops / (gpu.flops_per_cycle * 2 / size)
         begin = max(time, *(sm.tensor for sm in sms))
+        taken = max(self._multiplied(sm, begin, alone, read) for sm in sms)
         for sm in sms:
             sm.tensor = begin + taken
-            sm.busy["tensor cores"] += taken
         self._span((warp.block, "tensor cores"), begin, begin + taken, TENSOR, at, f"{m}x{n}")
 
     def _copy(self, warp: _Warp, time: float, item: Item) -> None:
         _, at, inside, size, rows, memory, tokens, ranks, again, absent = item
         gpu, sm = self.gpu, warp.sm
-        taken = max(size / gpu.tma_bytes, rows * gpu.tma_row, gpu.tma_box)
+        narrow = inside < (rows - absent) * LINE_BYTES
+        taken = max(size / gpu.tma_bytes, rows * gpu.tma_row * narrow, gpu.tma_box)
         begin = max(sm.tma, time)
         sm.tma = begin + taken
         sm.busy["TMA"] += taken
-        filled = absent * size / rows  # by each SM that gets it
-        own = sm.tpc if self.share.paired else sm
-        brought = Counter(self.sms[rank].tpc if self.share.paired else self.sms[rank]
-                          for rank in ranks)  # fmt: skip
-        copies = brought.pop(own, 0)
-        came = self._outside(sm, time, inside, memory, rows=rows - absent,
-                             absent=filled * max(1, copies), copies=copies)  # fmt: skip
-        for other, number in brought.items():
-            other.fetched = max(other.fetched, time - gpu.tma_memory_latency)
-            other.fetched += number * (inside / self.share.hit + filled / gpu.outside_bytes)
-            came = max(came, other.fetched)
+        came = self._outside(sm, time, inside, memory, rows=rows - absent)
         end = max(came, sm.tma) + gpu.tma_latency
         longer = gpu.tma_memory_latency - gpu.tma_latency + self._queued(sm, time)
         end += longer * self.share.far(memory, again)
         self._span((warp.block, "TMA loads"), begin, end, COPY, at, f"{size} bytes")
+        # one barrier may be another block's than the data: of the pair's first on Blackwell
+        for each in [self.sms[rank] for rank in ranks] if len(ranks) > 1 else [sm]:
+            self._accessed(each, end, max(size / gpu.tma_bytes, rows))
         for token in tokens:
             self._contribute(warp, token, end)
 

@@ -147,23 +147,32 @@ class Timeline:
         ]
 
     def shares(self, gpu: Gpu, clock: float) -> list[Share]:
-        """What a cluster has in each of the first waves. The blocks of a wave are spread over the
-        TPCs before a second one comes to any."""
+        """What a cluster has in each of the first waves."""
         at_once = self._groups * self._slots
         misses, found = self._misses, []
         for first in range(0, self.trace.number, at_once):
             here = min(at_once, self.trace.number - first)
             clusters = min(here, self._groups)
-            l2, memory = (rate / clock / clusters for rate in (gpu.l2_bytes, gpu.memory_bytes))
-            both = clusters * self.trace.blocks_each > gpu.multiprocessors // 2
-            paired = both and self.trace.blocks_each > 1
-            each = 2 if both and not paired else 1
-            hit, in_flight = gpu.tpc_hit / each, gpu.in_flight / each
+            l2, memory = gpu.l2_bytes / clock / clusters, self._of_memory(gpu, clusters) / clock
             aligned = [memory.aligned for memory in self.trace.memories]
-            found.append(Share(l2, memory, hit, in_flight, paired, misses, aligned, not first))
+            found.append(Share(l2, memory, misses, aligned, not first))
             if len(found) > WAVES:
                 break
         return found
+
+    def _of_memory(self, gpu: Gpu, clusters: int) -> float:
+        """What a cluster has of the memory's rate, bytes/s.
+
+        TPCs get equal shares. If some have one block and others two, those who share one have
+        loaded a half when the others are done, and then load as fast as a TPC can.
+        """
+        tpcs = gpu.multiprocessors // 2
+        if self.trace.blocks_each > 1:
+            return min(gpu.memory_bytes / clusters, gpu.tpc_memory * self.trace.blocks_each / 2)
+        if clusters <= tpcs:
+            return gpu.memory_bytes / clusters
+        alone = max((clusters - tpcs) / gpu.memory_bytes, 1 / gpu.tpc_memory)
+        return 1 / (tpcs / gpu.memory_bytes + alone)
 
     def _replay(
         self, gpu: Gpu, clock: float, *, keep: bool = False, free: frozenset[int] = frozenset()
@@ -203,7 +212,10 @@ class Timeline:
         early = any(line.text.startswith("griddepcontrol") for line in self.trace.lines)
         # the kernel before is taken to be the same one
         beside = early and 2 * self.trace.number <= self._groups * self._slots
-        return gpu.launch - gpu.early * beside + gpu.cluster * (self.trace.blocks_each > 1)
+        blocks = min(self.trace.number * self.trace.blocks_each, gpu.multiprocessors)
+        described = any(item[0] == COPY for item in self._items())
+        every = (gpu.start + gpu.descriptors * described) * blocks / gpu.multiprocessors
+        return gpu.launch + every - gpu.early * beside + gpu.cluster * (self.trace.blocks_each > 1)
 
     @functools.cached_property
     def _solution(self) -> tuple[float, float, Result]:
@@ -260,10 +272,7 @@ class Timeline:
         """
         faster = {
             "faster tensor cores": {"flops_per_cycle": ENDLESS, "operand_bytes": ENDLESS},
-            "faster memory": {
-                "memory_bytes": self.gpu.memory_bytes * ENDLESS,
-                "in_flight": ENDLESS,
-            },
+            "faster memory": {"memory_bytes": self.gpu.memory_bytes * ENDLESS},
             "faster L2 and TMA": {"l2_bytes": self.gpu.l2_bytes * ENDLESS, "tma_bytes": ENDLESS},
             "no latency of loads": dict.fromkeys(LATENCIES, 0.0),
             "fewer instructions": {"instruction_cycles": 0.0},
