@@ -756,7 +756,10 @@ def cases() -> Iterator[Case]:
         yield simple("mma.sync", MMA, 64, warps)
         yield simple("shfl", " shfl.sync.bfly.b32 %r1{i}, %r1{i}, 1, 31, -1;", 16, warps)
     for instructions, warps in itertools.product((512, 1024, 2048, 4096, 8192), (4, 8, 16)):
-        yield simple("straight fma", " fma.rn.f32 %f{j}, %f{j}, %f{j}, %f{j};", instructions, warps)
+        yield simple(
+            "straight fma", " fma.rn.f32 %f{j}, %f{j}, %f{j}, %f{j};", instructions, warps,
+            instructions=instructions,
+        )  # fmt: skip
     yield simple("mma.sync, dependent", MMA.replace("{j}", "0"), 16, 1)
     yield simple("fma, dependent", " fma.rn.f32 %f0, %f0, %f0, %f0;", 64, 1)
     yield simple("ex2, dependent", " ex2.approx.ftz.f32 %f0, %f0;", 64, 1)
