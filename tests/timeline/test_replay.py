@@ -34,7 +34,7 @@ from triton_ext.timeline.trace import (
 )
 
 GPU = GPUS["H200"]
-SHARE = Share(l2=64.0, memory=16.0, misses=[0.25], aligned=[1.0], first=False)
+SHARE = Share(l2=64.0, memory=16.0, stores=16.0, misses=[0.25], aligned=[1.0], first=False)
 
 
 def cycles(*warps, needs=(), slots=1, clusters=1, gpu=GPU):
@@ -219,7 +219,7 @@ def test_a_busy_memory_answers_later(size, busy):
     gpu = GPU.but(tma_bytes=1e9)
     result = Replay(gpu, [share], 1).run([ClusterTrace([[asked]], [1, 1])])
     waited = result.stalls[3, ""]
-    assert waited == pytest.approx(GPU.tma_memory_latency + busy * GPU.queue, rel=0.08)
+    assert waited == pytest.approx(GPU.tma_memory_latency + busy * GPU.queue, rel=0.1)
 
 
 @pytest.mark.parametrize(

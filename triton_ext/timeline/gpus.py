@@ -48,6 +48,7 @@ class Gpu:
         tma_row: cycles that a row of a box of less than 128 bytes holds the TMA unit.
         tma_box: cycles that a box holds it at least.
         store_bytes: that TMA stores in a cycle, of an SM.
+        stores: of all SMs, bytes/s.
         l2_bytes: that all SMs load from the L2 cache, bytes/s.
         memory_bytes: from memory, bytes/s.
         tpc_memory: that a TPC loads from memory, bytes/s, while few others do.
@@ -96,6 +97,7 @@ class Gpu:
     tma_row: float = _of("measured: rows of 16 and 48 bytes", 2.1)
     tma_box: float = _of("fitted; measured: boxes of 8 rows one after the other, 48", 28)
     store_bytes: float = _of("measured: tiles of 32 KB by one SM", 31.6)
+    stores: float = _of("measured: tiles of 32 KB by all SMs", 4.35e12)
     l2_bytes: float = _of(
         "fitted; measured: own lines 9.3e12, lines that 16 SMs share 1.66e13", 1.45e13
     )
@@ -111,11 +113,11 @@ class Gpu:
     far_latency: float = _of("assumed", 200)
     bar_latency: float = _of("measured: 4 warps", 12)
     atomic_latency: float = _of("assumed: as a load", 365)
-    launch: float = _of("fitted; measured: a grid of 1 block, 8.4e-7", 6.7e-07)
+    launch: float = _of("fitted; measured: a grid of 1 block, 8.4e-7", 6e-07)
     start: float = _of("measured: empty blocks", 1.3e-07)
-    descriptors: float = _of("fitted", 5.2e-07)
+    descriptors: float = _of("fitted", 3.3e-07)
     early: float = _of("fitted: kernels of at most 66 blocks", 4.2e-07)
-    cluster: float = _of("fitted", 3.6e-07)
+    cluster: float = _of("fitted", 2.6e-07)
     block_start: float = _of("fitted", 500)
     block_interval: float = _of("measured: grids of 1056 and 8448 empty blocks", 160)
 

@@ -50,6 +50,7 @@ class Share:
 
     Attributes:
         l2, memory: of the L2 cache's rate, and the memory's.
+        stores: what an SM of it can store by TMA.
         misses: for each piece of global memory, the fraction of its loads that the L2 cache does
             not have.
         aligned: for each, `triton_ext.timeline.trace.Memory.aligned`.
@@ -59,6 +60,7 @@ class Share:
 
     l2: float
     memory: float
+    stores: float
     misses: Sequence[float]
     aligned: Sequence[float]
     first: bool
@@ -460,7 +462,7 @@ class Replay:
         _, at, size, rows, memory, read, written = item
         gpu, sm = self.gpu, warp.sm
         begin = max(sm.out, time)
-        sm.out = begin + max(size / gpu.store_bytes, rows * gpu.tma_row) + gpu.tma_box
+        sm.out = begin + max(size / self.share.stores, rows * gpu.tma_row) + gpu.tma_box
         end = max(self._outside(sm, begin, size, memory, write=True), sm.out)
         self._span((warp.block, "TMA stores"), begin, end, STORE, at, f"{size} bytes")
         self._contribute(warp, read, sm.out + gpu.tma_latency / 2)

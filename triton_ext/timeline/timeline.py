@@ -154,8 +154,10 @@ class Timeline:
             here = min(at_once, self.trace.number - first)
             clusters = min(here, self._groups)
             l2, memory = gpu.l2_bytes / clock / clusters, self._of_memory(gpu, clusters) / clock
+            every = gpu.stores / clock / (clusters * self.trace.blocks_each)
+            stores = min(gpu.store_bytes, every)
             aligned = [memory.aligned for memory in self.trace.memories]
-            found.append(Share(l2, memory, misses, aligned, not first))
+            found.append(Share(l2, memory, stores, misses, aligned, not first))
             if len(found) > WAVES:
                 break
         return found
