@@ -478,11 +478,7 @@ def _fields(problem: Problem) -> Row:
 
 
 def _prediction(timeline: Timeline) -> Row:
-    return {
-        "predicted": timeline.seconds,
-        "bound": timeline.bound,
-        "utilisation": {k: round(v, 3) for k, v in timeline.utilisation.items() if v >= 0.01},
-    }
+    return {"predicted": timeline.seconds, "bound": timeline.bound}
 
 
 TABLE = Table(
