@@ -139,7 +139,7 @@ def environment() -> dict[str, str]:
 
 
 def write(path: Path, benchmark: str, rows: list[Row]) -> None:
-    """Write a benchmark's rows as JSON, with the machine and the versions."""
+    """Write a benchmark's rows as JSON, a row a line, with the machine and the versions."""
     found = environment()
     gpu = found.get("gpu", "").lower().replace("nvidia", "").split()
     path = Path(str(path).replace("{gpu}", gpu[0] if gpu else "no_gpu"))
@@ -148,7 +148,9 @@ def write(path: Path, benchmark: str, rows: list[Row]) -> None:
         "command": f"python -m benchmarks.{benchmark}",
         "date": datetime.date.today().isoformat(),
         "environment": found,
-        "rows": rows,
+        "rows": [],
     }
+    lines = ",\n".join(f"    {json.dumps(row)}" for row in rows)
+    text = json.dumps(document, indent=2).replace('"rows": []', f'"rows": [\n{lines}\n  ]')
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(document, indent=2) + "\n")
+    path.write_text(text + "\n")
