@@ -24,12 +24,16 @@ def rates():
     ]
 
 
-def test_each_step_but_the_roles_is_faster_than_the_one_before(rates):
+@pytest.mark.xfail(strict=True, reason="the roles come out 3 % slower: docs/timeline.md")
+def test_each_step_is_faster_than_the_one_before(rates):
+    assert all(before < after for before, after in itertools.pairwise(rates)), rates
+
+
+def test_each_other_step_is_faster_than_the_one_before(rates):
     *single, roles, pairs, persistence = rates
-    assert all(
-        before < after for before, after in itertools.pairwise([*single, pairs, persistence])
-    )
-    assert roles == pytest.approx(single[-1], rel=0.06)  # published: 15 % faster
+    others = [*single, pairs, persistence]
+    assert all(before < after for before, after in itertools.pairwise(others)), rates
+    assert roles > 0.95 * single[-1]
 
 
 def test_the_swizzle_gains_what_was_published(rates):
