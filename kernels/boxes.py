@@ -24,10 +24,7 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
 from triton_ext.kernels.clusters import block_of_cluster
-from triton_ext.kernels.config import pieces_of as _pieces_of
 from triton_ext.kernels.matrices import is_batched, parameter_name
-
-pieces_of = gluon.constexpr_function(_pieces_of)
 
 
 @gluon.constexpr_function
@@ -37,42 +34,26 @@ def copiers(blocks, columns):
 
 
 @gluon.constexpr_function
-def dealt(wide, size, block_k, k_major, parts, among):
-    """How the boxes of a tile are dealt out: (panels of a part, boxes of a panel, boxes a block).
-
-    A *panel* is as wide as a box, and contiguous in shared memory, as its parts are.
-
-    Args:
-        wide: elements of a box along the contiguous dimension.
-        size: rows or columns of a part of the tile, of which there are `parts`, one after the other
-            in shared memory.
-        among: how many blocks share the tile.
-    """
-    panels = (block_k if k_major else size) // wide
-    pieces = pieces_of(parts * panels, among)
-    return panels, pieces, parts * panels * pieces // among
+def copied_bytes(desc, boxes):
+    """The bytes that arrive at a block: of all boxes, or of the descriptor's only one."""
+    return desc.nbytes_per_cta if boxes is None else boxes.bytes
 
 
 @gluon.constexpr_function
-def copied_bytes(desc, rows, size, block_k, k_major, parts, among):
-    """The bytes of all boxes of a tile, which arrive at each block that shares it."""
-    wide = desc.block_type.shape[-1]
-    boxes = dealt(wide, size, block_k, k_major, parts, among)[2]
-    return boxes * among * rows * wide * desc.dtype.primitive_bitwidth // 8
-
-
-@gluon.constexpr_function
-def copy_text(parameter, rank, k_major, cluster):
+def copy_text(boxes, rank, cluster):
     """The instructions that copy a box.
 
     In a cluster, Triton gives addresses without the block's number, as a multicast takes them; to
     this block alone, too.
 
     Args:
-        parameter: the name of the descriptor, of that rank.
+        boxes: a `Boxes`.
+        rank: that of the descriptor.
         cluster: whether the kernel has clusters.
     """
-    coordinates = ", ".join((["$3", "$2"] if k_major else ["$2", "$3"]) + ["$6"][: rank - 2])
+    coordinates = ["$3", "$2"] if boxes.k_major else ["$2", "$3"]
+    coordinates = ", ".join(coordinates + ["$6"][: rank - 2])
+    parameter = parameter_name("matmul_warp_specialized", boxes.position, rank)
     kind, mask = (".multicast::cluster", ", blocks") if cluster else ("", "")
     space = "cluster" if cluster else "cta"
     return f"""{{
@@ -90,53 +71,38 @@ def copy_text(parameter, rank, k_major, cluster):
     }}"""
 
 
+@gluon.constexpr_function
+def sharers(boxes):
+    """The blocks that share a tile, as bits, if the first one is block 0 of the cluster."""
+    return sum(1 << (i * boxes.apart) for i in range(boxes.among))
+
+
 @gluon.jit
-def copy_boxes(desc, POSITION: gl.constexpr, ROWS: gl.constexpr, tile,
-               SIZE: gl.constexpr, BLOCK_K: gl.constexpr,
-               barrier, matrix, mn, k, K_MAJOR: gl.constexpr, which,
-               AMONG: gl.constexpr, APART: gl.constexpr, first, PARTS: gl.constexpr = 1,
-               STEP: gl.constexpr = 0):  # fmt: skip
+def copy_boxes(desc, BOXES: gl.constexpr, tile, barrier, matrix, mn, k, which, first):
     """Start the copies of this block's boxes of a tile to all that share it.
 
     Args:
-        POSITION: that of the descriptor among the kernel's.
-        ROWS: of a box.
+        BOXES: a `Boxes`.
         tile: this block's, or what comes first of it.
-        SIZE, PARTS, AMONG: as for `dealt`.
         mn, k: where the tile begins in the matrix.
         which: of those that share it, this block.
-        APART, first: their numbers in the cluster: the first one's, and the step to the next.
-        STEP: how many rows of the matrix a part begins after the one before.
+        first: the number in the cluster of the first of those.
     """
-    BOX: gl.constexpr = desc.block_type.shape
-    RANK: gl.constexpr = len(BOX)
-    WIDE: gl.constexpr = BOX[RANK - 1]
-    BYTES: gl.constexpr = desc.dtype.primitive_bitwidth // 8
-    ACROSS: gl.constexpr = SIZE if K_MAJOR else BLOCK_K
-    DEALT: gl.constexpr = dealt(WIDE, SIZE, BLOCK_K, K_MAJOR, PARTS, AMONG)
-    PANELS: gl.constexpr = DEALT[0]
-    PIECES: gl.constexpr = DEALT[1]
-    BOXES: gl.constexpr = DEALT[2]
-    PARAMETER: gl.constexpr = parameter_name("matmul_warp_specialized", POSITION, RANK)
-    TEXT: gl.constexpr = copy_text(PARAMETER, RANK, K_MAJOR, gl.num_ctas() > 1)
-    blocks = bits(AMONG, APART) << first
+    NUMBER: gl.constexpr = BOXES.number
+    RANK: gl.constexpr = len(desc.block_type.shape)
+    TEXT: gl.constexpr = copy_text(BOXES, RANK, gl.num_ctas() > 1)
+    blocks = sharers(BOXES) << first
     if is_batched(desc):
         matrix = gl.minimum(matrix, desc.shape[0] - 1).to(gl.int32)
-    for i in gl.static_range(BOXES):
-        box = i * AMONG + which
-        panel, row = box // PIECES, box % PIECES * ROWS
-        part, along = panel // PANELS, panel % PANELS * WIDE
-        off_mn, off_k = (row, along) if K_MAJOR else (along, row)
-        place = ((part * PANELS * WIDE + along) * ACROSS + row * WIDE) * BYTES
+    for i in gl.static_range(NUMBER):
+        box = i * BOXES.among + which
+        panel, row = box // BOXES.pieces, box % BOXES.pieces * BOXES.rows
+        part, along = panel // BOXES.panels, panel % BOXES.panels * BOXES.wide
+        off_mn, off_k = (row, along) if BOXES.k_major else (along, row)
+        place = (part * BOXES.panels * BOXES.wide + along) * BOXES.across + row * BOXES.wide
         gl.inline_asm(TEXT, "r,r,r,r,r,r,r",
-                      (tile, barrier, mn + part * STEP + off_mn, k + off_k, place, blocks,
-                       matrix))  # fmt: skip
-
-
-@gluon.constexpr_function
-def bits(number, apart):
-    """So many bits, so far apart."""
-    return sum(1 << (i * apart) for i in range(number))
+                      (tile, barrier, mn + part * BOXES.step + off_mn, k + off_k,
+                       place * BOXES.element_bytes, blocks, matrix))  # fmt: skip
 
 
 @gluon.constexpr_function

@@ -82,6 +82,51 @@ consumers each thread has 240. With more, ptxas began to spill."""
 
 
 @dataclass(frozen=True)
+class Boxes:
+    """How an operand's tile is copied in boxes of any number of rows (`kernels/boxes.py`).
+
+    Each part of the tile, and each *panel* of a part, which is as wide as a box, is contiguous in
+    shared memory.
+
+    Attributes:
+        position: that of the operand's descriptor among the kernel's.
+        rows, wide: elements of a box; along the contiguous dimension, it is `wide`.
+        across: rows of a panel.
+        panels: of a part.
+        parts: of what one block has of the tile.
+        step: rows of the matrix from a part's first to that of the next.
+        pieces: boxes of a panel.
+        among: how many blocks of a cluster share the tile; each copies some boxes to all.
+        apart: how far apart these are in the cluster.
+        k_major: whether K is the contiguous dimension.
+        element_bytes: bytes of an element.
+    """
+
+    position: int
+    rows: int
+    wide: int
+    across: int
+    panels: int
+    parts: int
+    step: int
+    pieces: int
+    among: int
+    apart: int
+    k_major: bool
+    element_bytes: int
+
+    @property
+    def number(self) -> int:
+        """How many boxes a block copies."""
+        return self.parts * self.panels * self.pieces // self.among
+
+    @property
+    def bytes(self) -> int:
+        """What arrives at each block."""
+        return self.number * self.among * self.rows * self.wide * self.element_bytes
+
+
+@dataclass(frozen=True)
 class TileLayouts:
     """How one tile lies in shared memory, for those who read or write it.
 
@@ -97,7 +142,7 @@ class TileLayouts:
     linear: SharedLinear
     tma_shape: tuple[int, ...]
     tma_encoding: NVMMAShared
-    box_rows: int | None = None
+    boxes: Boxes | None = None
 
 
 def tile_layouts(
@@ -182,13 +227,6 @@ def scale_layouts(rows: int, columns: int, cga_layout: Sequence[Sequence[int]] =
 
 INT8_MAX_COLUMNS = 224
 """The widest integer wgmma in Triton 3.7 to 3.9 (``NVGPUToLLVMPass.cpp``); PTX allows 256."""
-
-
-def pieces_of(panels: int, among: int) -> int:
-    """In how many boxes each panel of a tile is copied, so that so many blocks copy as many."""
-    if panels % among == 0:
-        return 1
-    return among // panels if among % panels == 0 else among
 
 
 @dataclass(frozen=True)
@@ -579,15 +617,12 @@ class MatmulConfig:
         return self.arch == 90 and self.cluster > 1
 
     @property
-    def box_rows(self) -> tuple[int | None, int | None, int | None]:
-        """The rows of the boxes in which the tiles of the left and the right operand and the narrow
-        tile are copied, where `kernels/boxes.py` copies them.
-        """
+    def boxes(self) -> tuple[Boxes | None, Boxes | None, Boxes | None]:
+        """Those of the left operand, the right one and the narrow tile; None if not copied so."""
         left, right = self.a_layouts, self.b_layouts
         if self.swap:
             left, right = right, left
-        narrow = self.narrow_layouts
-        return left.box_rows, right.box_rows, narrow.box_rows if narrow else None
+        return left.boxes, right.boxes, self.narrow_layouts.boxes if self.narrow_layouts else None
 
     @functools.cached_property
     def c_columns(self) -> int:
@@ -619,8 +654,10 @@ class MatmulConfig:
             self.batched,
         )  # fmt: skip
         if self.cluster_columns > 1 or self.loaded_rows:
-            read = self.loaded_rows or rows
-            return self._boxes(tile, read, k_major, self.shares, self.cluster_columns)
+            return self._in_boxes(
+                tile, 0, rows, k_major, self.cluster_columns, self.cluster,
+                self.shares, self.loaded_rows,
+            )  # fmt: skip
         return self._along_k(tile, (rows, depth), 1, dim)
 
     def _right(self, k_major: bool, swizzle: int | None) -> TileLayouts:
@@ -639,27 +676,34 @@ class MatmulConfig:
         all_blocks = (shape[0], self.cluster_columns * shape[1])
         tile = tile_layouts(all_blocks, dim, bits, swizzle, bases, self.batched)
         if self.shares_tiles or self.units > 1:
-            columns = self.columns - self.side if shape == self.right_unit else self.side
-            return self._boxes(tile, columns, k_major, 1, self.cluster)
+            position, columns = 1, self.columns - self.side
+            if shape != self.right_unit:
+                position, columns = 3, self.side
+            return self._in_boxes(tile, position, columns, k_major, self.cluster, 1)
         return self._along_k(tile, shape, 0, dim)
 
-    def _boxes(
-        self, tile: TileLayouts, size: int, k_major: bool, parts: int, among: int
-    ) -> TileLayouts:
-        """A tile as the TMA unit sees it if it is copied in boxes (`kernels/boxes.py`).
+    def _in_boxes(
+        self, tile: TileLayouts, position: int, size: int, k_major: bool, among: int, apart: int,
+        parts: int = 1, copied: int = 0,
+    ) -> TileLayouts:  # fmt: skip
+        """A tile that is copied in boxes.
 
         Args:
             tile: as the tensor cores see it.
+            position, among, apart, parts: see `Boxes`.
             size: rows or columns of what one block has of it, or of one of its parts.
-            parts: of how many such what one block has is made.
-            among: how many blocks share it.
+            copied: how many rows are copied, if not all.
         """
         width = tile.encoding.swizzle_byte_width
         if not width:
             return tile  # not legal
         wide = width // self.element_bytes
         along, across = (self.block_k, size) if k_major else (size, self.block_k)
-        rows = across // pieces_of(parts * along // wide, among)
+        panels = parts * along // wide
+        pieces = 1
+        if panels % among:  # so that all blocks copy as many
+            pieces = among // panels if among % panels == 0 else among
+        rows = (copied or across) // pieces
         if rows * width % SMEM_ALIGNMENT:
             raise LayoutError(
                 "cluster",
@@ -667,10 +711,14 @@ class MatmulConfig:
                 f"must be less: boxes of {rows} rows of {width} bytes are no multiple of"
                 f" {SMEM_ALIGNMENT} bytes",
             )
+        boxes = Boxes(
+            position, rows, wide, across, along // wide, parts, self.cluster * size, pieces,
+            among, apart, k_major, self.element_bytes,
+        )  # fmt: skip
         shape = (*((1,) if self.batched else ()), ATOM_ROWS, wide)
         everywhere = ((0,) * len(shape),) * (self.blocks.bit_length() - 1)
         encoding = replace(tile.tma_encoding, cga_layout=everywhere)
-        return replace(tile, tma_shape=shape, tma_encoding=encoding, box_rows=rows)
+        return replace(tile, tma_shape=shape, tma_encoding=encoding, boxes=boxes)
 
     def _along_k(
         self, tile: TileLayouts, shape: tuple[int, int], k_dim: int, dim: int

@@ -26,8 +26,6 @@ CONSUMER_REGISTERS = {1: 240, 2: 240, 3: 160}
 """Registers of a thread by the number of consumer warpgroups: what is left of the SM's 65,536 when
 the producer's warps have 24 each; a multiple of 8."""
 
-BOXED = (0, 1, 3)
-"""Positions of the descriptors of left and right operand and narrow tile."""
 PREFETCH_TILES = 4
 """How many K tiles a block asks for while the kernel before it ends. Of 1, 2, 4, 8 and 16, on an
 H100, 2 and 4 were the best, and 16 was slower than none: the other kernel waits for its own."""
@@ -130,7 +128,7 @@ def launch_plan(
     operands = ("b_desc", "a_desc") if config.swap else ("a_desc", "b_desc")
     optional = _optional_arguments(config)
     return LaunchPlan(
-        kernel=_InBoxes(kernel_for(config), config) if any(config.box_rows) else kernel_for(config),
+        kernel=_InBoxes(kernel_for(config), config) if any(config.boxes) else kernel_for(config),
         grid=(grid, 1, 1),
         arguments=(*operands, "c_desc", *(name for name, asked in optional.items() if asked)),
         constants=_constants(config),
@@ -151,9 +149,8 @@ def with_boxes(compiled: Any, config: MatmulConfig) -> Any:
     """Triton's compiled kernel, which will be launched with the boxes that a configuration has: a
     type of Triton's says that they have a power of two of rows.
     """
-    for position, rows in zip(BOXED, config.box_rows, strict=True):
-        if rows:
-            compiled.metadata.tensordesc_meta[position]["block_size"][-2] = rows
+    for boxes in filter(None, config.boxes):
+        compiled.metadata.tensordesc_meta[boxes.position]["block_size"][-2] = boxes.rows
     return compiled
 
 
@@ -313,7 +310,7 @@ def kernel_constants(config: MatmulConfig, *, generated_layouts: bool = True) ->
             "SHARES": config.shares,
             "K_BLOCKS": config.k_blocks,
             "SCATTER": config.collective == "scatter",
-            **dict(zip(("LEFT_BOX", "RIGHT_BOX", "NARROW_BOX"), config.box_rows, strict=True)),
+            **dict(zip(("LEFT_BOXES", "RIGHT_BOXES", "NARROW_BOXES"), config.boxes, strict=True)),
             "FILLED": config.loaded_rows > 0,
             "RIGHT_UNIT": (config.right_unit[0], config.cluster_columns * config.right_unit[1]),
             "CLUSTER_COLUMNS": config.cluster_columns,

@@ -141,7 +141,7 @@ class Ring:
         UNITS: how many units side by side a tile of B is.
         CLUSTER_COLUMNS: how many columns of blocks a cluster has; each has its units.
         DEALT: whether the copies of shared tiles are dealt out among the blocks that share them.
-        LEFT_BOX, RIGHT_BOX, NARROW_BOX: the rows of the `boxes` in which tiles are copied, or None.
+        LEFT_BOXES, RIGHT_BOXES, NARROW_BOXES: how tiles are copied in `boxes`, or None.
         NARROW: whether there is a narrow tile of B; else `narrow_tiles` is not used.
         PRODUCT: the `wgmma.Product` with which tiles are multiplied, or None.
         scales: those of the tiles, which come with them; None if they are not block-scaled.
@@ -158,9 +158,9 @@ class Ring:
     UNITS: gl.constexpr
     CLUSTER_COLUMNS: gl.constexpr
     DEALT: gl.constexpr
-    LEFT_BOX: gl.constexpr
-    RIGHT_BOX: gl.constexpr
-    NARROW_BOX: gl.constexpr
+    LEFT_BOXES: gl.constexpr
+    RIGHT_BOXES: gl.constexpr
+    NARROW_BOXES: gl.constexpr
     NARROW: gl.constexpr
     PRODUCT: gl.constexpr
     scales: BlockScales | gl.constexpr
@@ -189,40 +189,17 @@ class Ring:
         UNIT_M: gl.constexpr = self.a_tiles.shape[1] // K_BLOCKS
         OWN_M: gl.constexpr = UNIT_M // BELOW
         OWN_N: gl.constexpr = self.b_tiles.shape[2] // COLUMNS * self.UNITS
-        NARROW: gl.constexpr = self.narrow_tiles.shape[2]
         SHARED: gl.constexpr = K_BLOCKS == 1
         scales = self.scales
         scale_bytes: gl.constexpr = (
             0 if scales is None else scales.a_desc.nbytes_per_cta + scales.b_desc.nbytes_per_cta
         )
-        left_bytes: gl.constexpr = (
-            self.SHARES * operands.a.nbytes_per_cta
-            if self.LEFT_BOX is None
-            else copied_bytes(
-                operands.a,
-                self.LEFT_BOX,
-                OWN_M,
-                self.BLOCK_K,
-                operands.A_K_MAJOR,
-                self.SHARES,
-                COLUMNS,
-            )
+        left_bytes: gl.constexpr = copied_bytes(operands.a, self.LEFT_BOXES) * (
+            self.SHARES if self.LEFT_BOXES is None else 1
         )
-        right_bytes: gl.constexpr = (
-            operands.b.nbytes_per_cta
-            if self.RIGHT_BOX is None
-            else copied_bytes(
-                operands.b, self.RIGHT_BOX, OWN_N, self.BLOCK_K, operands.B_K_MAJOR, 1, BELOW
-            )
-        )
+        right_bytes: gl.constexpr = copied_bytes(operands.b, self.RIGHT_BOXES)
         narrow_bytes: gl.constexpr = (
-            0
-            if not self.NARROW
-            else operands.narrow.nbytes_per_cta
-            if self.NARROW_BOX is None
-            else copied_bytes(
-                operands.narrow, self.NARROW_BOX, NARROW, self.BLOCK_K, operands.B_K_MAJOR, 1, BELOW
-            )
+            copied_bytes(operands.narrow, self.NARROW_BOXES) if self.NARROW else 0
         )
         off_k = k * (self.BLOCK_K * K_BLOCKS)
         barrier = self.ready.index(slot.index)
@@ -230,25 +207,22 @@ class Ring:
         mbarrier.expect(barrier, left_bytes + right_bytes + narrow_bytes + scale_bytes)
         block = block_of_cluster()
         row, column = block % BELOW, block // BELOW
-        if self.LEFT_BOX is not None:
-            copy_boxes(operands.a, 0, self.LEFT_BOX, self.left_tile(slot, 0), OWN_M, self.BLOCK_K,
-                       barrier, work.matrix, work.off_m + row * OWN_M, off_k, operands.A_K_MAJOR,
-                       column, COLUMNS, BELOW, row, self.SHARES, UNIT_M)  # fmt: skip
+        if self.LEFT_BOXES is not None:
+            copy_boxes(operands.a, self.LEFT_BOXES, self.left_tile(slot, 0), barrier, work.matrix,
+                       work.off_m + row * OWN_M, off_k, column, row)  # fmt: skip
         else:
             for part in gl.static_range(self.SHARES):
                 operands.load_left(work, work.off_m + part * UNIT_M, off_k, barrier,
                                    self.left_tile(slot, part))  # fmt: skip
-        if self.RIGHT_BOX is not None:
+        if self.RIGHT_BOXES is not None:
             off_n = work.off_n + (column * OWN_N if SHARED else 0)
             own_k = off_k + (0 if SHARED else block * self.BLOCK_K)
             first = block - row
-            copy_boxes(operands.b, 1, self.RIGHT_BOX, self.right_unit(slot, 0), OWN_N, self.BLOCK_K,
-                       barrier, work.matrix, off_n, own_k, operands.B_K_MAJOR,
-                       row, BELOW, 1, first)  # fmt: skip
+            copy_boxes(operands.b, self.RIGHT_BOXES, self.right_unit(slot, 0), barrier, work.matrix,
+                       off_n, own_k, row, first)  # fmt: skip
             if self.NARROW:
-                copy_boxes(operands.narrow, 3, self.NARROW_BOX, self.narrow_tiles.index(slot.index),
-                           NARROW, self.BLOCK_K, barrier, work.matrix, off_n + OWN_N, own_k,
-                           operands.B_K_MAJOR, row, BELOW, 1, first)  # fmt: skip
+                copy_boxes(operands.narrow, self.NARROW_BOXES, self.narrow_tiles.index(slot.index),
+                           barrier, work.matrix, off_n + OWN_N, own_k, row, first)  # fmt: skip
         else:
             load_tile(operands.b, work.matrix, work.off_n, off_k, barrier,
                       self.b_tiles.index(slot.index), operands.B_K_MAJOR,
@@ -301,8 +275,8 @@ class Ring:
 @gluon.jit
 def ring_of(a_tiles, b_tiles, narrow_tiles, STAGES: gl.constexpr, SHARES: gl.constexpr,
             BLOCK_K: gl.constexpr, UNITS: gl.constexpr, CLUSTER_COLUMNS: gl.constexpr,
-            DEALT: gl.constexpr, LEFT_BOX: gl.constexpr, RIGHT_BOX: gl.constexpr,
-            NARROW_BOX: gl.constexpr, NARROW: gl.constexpr, PRODUCT: gl.constexpr):  # fmt: skip
+            DEALT: gl.constexpr, LEFT_BOXES: gl.constexpr, RIGHT_BOXES: gl.constexpr,
+            NARROW_BOXES: gl.constexpr, NARROW: gl.constexpr, PRODUCT: gl.constexpr):  # fmt: skip
     """A ring of these buffers, with its barriers; see `Ring`."""
     ready = mbarrier.allocate_mbarrier(batch=STAGES)
     free = mbarrier.allocate_mbarrier(batch=STAGES)
@@ -312,5 +286,5 @@ def ring_of(a_tiles, b_tiles, narrow_tiles, STAGES: gl.constexpr, SHARES: gl.con
         mbarrier.init(free.index(each), count=SHARES * COPIERS)
     return Ring(
         a_tiles, b_tiles, narrow_tiles, ready, free, STAGES, SHARES, BLOCK_K, UNITS,
-        CLUSTER_COLUMNS, DEALT, LEFT_BOX, RIGHT_BOX, NARROW_BOX, NARROW, PRODUCT, None,
+        CLUSTER_COLUMNS, DEALT, LEFT_BOXES, RIGHT_BOXES, NARROW_BOXES, NARROW, PRODUCT, None,
     )  # fmt: skip

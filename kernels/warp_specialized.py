@@ -402,8 +402,8 @@ def matmul_warp_specialized(
         BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, NARROW_N: gl.constexpr,
         BLOCK_K: gl.constexpr, CONSUMERS: gl.constexpr, SHARES: gl.constexpr,
         CLUSTER_COLUMNS: gl.constexpr, K_BLOCKS: gl.constexpr, STAGES: gl.constexpr,
-        GROUP_M: gl.constexpr, LEFT_BOX: gl.constexpr, RIGHT_BOX: gl.constexpr,
-        NARROW_BOX: gl.constexpr, FILLED: gl.constexpr, RIGHT_UNIT: gl.constexpr,
+        GROUP_M: gl.constexpr, LEFT_BOXES: gl.constexpr, RIGHT_BOXES: gl.constexpr,
+        NARROW_BOXES: gl.constexpr, FILLED: gl.constexpr, RIGHT_UNIT: gl.constexpr,
         PRODUCT: gl.constexpr, C_PARTS: gl.constexpr, C_BUFFERS: gl.constexpr,
         A_K_MAJOR: gl.constexpr, B_K_MAJOR: gl.constexpr, C_N_MAJOR: gl.constexpr,
         MAX_SPLITS: gl.constexpr, A_LAYOUT: gl.constexpr, B_LAYOUT: gl.constexpr,
@@ -445,7 +445,7 @@ def matmul_warp_specialized(
     DEALT: gl.constexpr = gl.num_ctas() > K_BLOCKS
     ring = ring_of(
         a_tiles, b_tiles, narrow_tiles, STAGES, SHARES, BLOCK_K, UNITS, CLUSTER_COLUMNS, DEALT,
-        LEFT_BOX, RIGHT_BOX, NARROW_BOX, NARROW_N > 0, PRODUCT,
+        LEFT_BOXES, RIGHT_BOXES, NARROW_BOXES, NARROW_N > 0, PRODUCT,
     )  # fmt: skip
     if FILLED:
         used = STAGES

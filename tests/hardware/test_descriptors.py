@@ -353,7 +353,7 @@ def test_tritons_descriptors_are_the_derived_ones(arch, site):
         if fields["element_type"] in ELEMENT_TYPES
         and not any(fields.get(name) for name in ("swap", "pair", "asked"))
         and "needs Triton" not in result.get("error", "")
-        and not any(MatmulConfig(**fields).box_rows)
+        and not any(MatmulConfig(**fields).boxes)
     ]
     checked = 0
     for fields, result in found:

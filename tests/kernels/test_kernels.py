@@ -41,7 +41,7 @@ def needed_release(config):
     if "asked" in config or config["element_type"] in types:
         return 3, 8
     made = MatmulConfig(**config)
-    newer = any(made.box_rows) or made.k_blocks > 1
+    newer = any(made.boxes) or made.k_blocks > 1
     return (3, 9) if newer else (3, 7)
 
 
@@ -325,7 +325,7 @@ def test_tma_brings_each_block_what_its_tensor_cores_read(arch, element_type):
         operands = [config.a_layouts, config.b_layouts]
         left, right = reversed(operands) if config.swap else operands
         for tile, k_dim in ((left, 1), (right, 0)):
-            if tile.box_rows:
+            if tile.boxes:
                 continue
             seen = tile.tma_encoding.to_linear_layout(tile.tma_shape).bases
             order = -1 if tile.encoding.transposed != tile.tma_encoding.transposed else 1
