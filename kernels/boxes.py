@@ -51,8 +51,8 @@ def copy_text(boxes, rank, cluster):
         rank: that of the descriptor.
         cluster: whether the kernel has clusters.
     """
-    coordinates = ["$3", "$2"] if boxes.k_major else ["$2", "$3"]
-    coordinates = ", ".join(coordinates + ["$6"][: rank - 2])
+    matrix = ["$6"][: rank - 2]
+    coordinates = ", ".join((["$3", "$2"] if boxes.k_major else ["$2", "$3"]) + matrix)
     parameter = parameter_name("matmul_warp_specialized", boxes.position, rank)
     kind, mask = (".multicast::cluster", ", blocks") if cluster else ("", "")
     space = "cluster" if cluster else "cta"

@@ -312,7 +312,7 @@ def test_every_problem_has_a_legal_configuration(arch, majors):
 @pytest.mark.parametrize("arch", ARCHES)
 @pytest.mark.parametrize("element_type", ["bf16", "e4m3", "tf32"])
 def test_tma_brings_each_block_what_its_tensor_cores_read(arch, element_type):
-    """Of every tile that the cost model knows of, but of those that are copied in boxes."""
+    """Of every tile that the cost model knows of; boxes that are dealt out bring it all, once."""
     model = cost_model if arch == 90 else cost_model_sm100
     configs = {
         config
@@ -325,7 +325,14 @@ def test_tma_brings_each_block_what_its_tensor_cores_read(arch, element_type):
         operands = [config.a_layouts, config.b_layouts]
         left, right = reversed(operands) if config.swap else operands
         for tile, k_dim in ((left, 1), (right, 0)):
-            if tile.boxes:
+            if boxes := tile.boxes:
+                size = config.loaded_rows or config.rows
+                if not k_dim:
+                    size = config.columns - config.side
+                assert boxes.bytes == size * config.block_k * config.element_bytes
+                assert boxes.number * boxes.among == boxes.parts * boxes.panels * boxes.pieces
+                assert boxes.rows * boxes.pieces in (boxes.across, config.loaded_rows)
+                assert boxes.rows <= 256
                 continue
             seen = tile.tma_encoding.to_linear_layout(tile.tma_shape).bases
             order = -1 if tile.encoding.transposed != tile.tma_encoding.transposed else 1
