@@ -66,8 +66,9 @@ from triton_ext.kernels.scheduler import Tiling
 
 LAUNCH_DEPENDENTS = gl.constexpr("""{
     .reg .pred early;
-    setp.ne.b32 early, $0, 0;
+    setp.ne.b32 early, $1, 0;
     @early griddepcontrol.launch_dependents;
+    mov.b32 $0, 0;
     }""")
 EARLY_BYTES = gl.constexpr(1.0e5)
 """What a block loads in the time that an early start gains (about 1000 cycles at 58 bytes), over
@@ -496,7 +497,9 @@ def matmul_warp_specialized(
         gdc_launch_dependents()
     else:
         early = gl.where(leaves_sms_idle(num_k, STEP_BYTES), 0, 1)
-        gl.inline_asm(LAUNCH_DEPENDENTS, "r", (early,))
+        gl.inline_asm_elementwise(
+            LAUNCH_DEPENDENTS, "=r,r", [early], gl.int32, is_pure=False, pack=1
+        )
     # The arguments are written out: a tuple in a variable would turn constants into values.
     if CONSUMERS == 1:
         gl.warp_specialize(
