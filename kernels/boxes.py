@@ -84,7 +84,9 @@ def copy_boxes(desc, BOXES: gl.constexpr, tile, barrier, matrix, mn, k, which, f
     Args:
         BOXES: a `Boxes`.
         tile: this block's, or what comes first of it.
-        mn, k: where the tile begins in the matrix.
+        barrier: what counts the bytes.
+        matrix: which of a batch.
+        mn, k: the element of the matrix at which the tile begins.
         which: of those that share it, this block.
         first: the number in the cluster of the first of those.
     """

@@ -122,7 +122,7 @@ class Boxes:
 
     @property
     def bytes(self) -> int:
-        """What arrives at each block."""
+        """How many bytes arrive at each block, from all that share the tile."""
         return self.number * self.among * self.rows * self.wide * self.element_bytes
 
 
@@ -699,10 +699,10 @@ class MatmulConfig:
             return tile  # not legal
         wide = width // self.element_bytes
         along, across = (self.block_k, size) if k_major else (size, self.block_k)
-        panels = parts * along // wide
-        pieces = 1
-        if panels % among:  # so that all blocks copy as many
-            pieces = among // panels if among % panels == 0 else among
+        panels = along // wide
+        pieces, all_panels = 1, parts * panels
+        if all_panels % among:  # so that all blocks copy as many
+            pieces = among // all_panels if among % all_panels == 0 else among
         rows = (copied or across) // pieces
         if rows * width % SMEM_ALIGNMENT:
             raise LayoutError(
@@ -712,8 +712,8 @@ class MatmulConfig:
                 f" {SMEM_ALIGNMENT} bytes",
             )
         boxes = Boxes(
-            position, rows, wide, across, along // wide, parts, self.cluster * size, pieces,
-            among, apart, k_major, self.element_bytes,
+            position, rows, wide, across, panels, parts, self.cluster * size, pieces, among, apart,
+            k_major, self.element_bytes,
         )  # fmt: skip
         shape = (*((1,) if self.batched else ()), ATOM_ROWS, wide)
         everywhere = ((0,) * len(shape),) * (self.blocks.bit_length() - 1)

@@ -498,8 +498,8 @@ _TILES = [
     _tile(128, 96, 2, 5, k_blocks=4, c_parts=2),
 ]
 """Tiles worth considering: rows and columns of what is computed, and fields of `MatmulConfig`;
-block_k in units of 128 bytes; the better of equals first. Of the tiles that were measured, those
-without which the choices for 572 problems would cost more (docs/performance.md)."""
+block_k in units of 128 bytes; the better of equals first. They are all that releases before 3.9
+have, but for clusters and divided K."""
 
 
 _WIDTHS: list[tuple[dict[str, Any], Sequence[int]]] = [
@@ -571,7 +571,7 @@ def candidates(
         config = _fitting(fields, element_type, a_major, b_major, out_type)
         if config is not None and _one_instruction(config):
             found.append(config)
-    return tuple(found)
+    return tuple(dict.fromkeys(found))
 
 
 def _one_instruction(config: MatmulConfig) -> bool:

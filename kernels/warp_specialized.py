@@ -493,7 +493,7 @@ def matmul_warp_specialized(
     STEP_BYTES: gl.constexpr = (
         (BLOCK_M + BLOCK_N + NARROW_N) * BLOCK_K * (a_desc.dtype.primitive_bitwidth // 8)
     )
-    if gl.num_ctas() > 1:
+    if gl.num_ctas() > 1:  # clusters begin later anyway: a late start cost them 1 us, seen
         gdc_launch_dependents()
     else:
         early = gl.where(leaves_sms_idle(num_k, STEP_BYTES), 0, 1)

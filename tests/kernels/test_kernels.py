@@ -211,6 +211,17 @@ def test_ptx_without_debug_lines_keeps_the_code():
             },
             "b_swizzle",
         ),
+        (  # boxes of 6 rows of 32 bytes
+            {
+                "consumers": 1,
+                "cluster": 4,
+                "block_m": 64,
+                "block_n": 24,
+                "block_k": 16,
+                "c_parts": 3,
+            },
+            "cluster",
+        ),
         ({"consumers": 2, "k_blocks": 3}, "k_blocks"),
         ({"consumers": 2, "k_blocks": 2, "cluster": 2}, "k_blocks"),
         ({"consumers": 2, "k_blocks": 2, "pingpong": True}, "k_blocks"),
