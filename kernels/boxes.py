@@ -108,28 +108,29 @@ def copy_boxes(desc, BOXES: gl.constexpr, tile, barrier, matrix, mn, k, which, f
 
 
 @gluon.constexpr_function
-def release_text(below, columns):
-    """The instructions by which threads of a warp tell a barrier of each block, one thread each."""
+def copiers_text(below, columns):
+    """The instructions that compute `copiers_of` for a thread."""
     return f"""{{
     .reg .pred some, later;
-    .reg .b32 thread, away, there;
-    mov.u32 thread, %tid.x;
-    and.b32 thread, thread, 127;
-    setp.ne.b32 some, $1, 0;
-    setp.lt.and.u32 some, thread, {below + columns - 1}, some;
-    sub.u32 away, thread, {below - 1};
+    .reg .b32 away;
+    setp.lt.u32 some, $1, {below + columns - 1};
+    sub.u32 away, $1, {below - 1};
     mul.lo.u32 away, away, {below};
-    setp.ge.u32 later, thread, {below};
-    selp.b32 away, away, thread, later;
-    xor.b32 away, away, $2;
-    @some mapa.shared::cluster.u32 there, $0, away;
-    @some mbarrier.arrive.shared::cluster.b64 _, [there];
+    setp.ge.u32 later, $1, {below};
+    selp.b32 away, away, $1, later;
+    xor.b32 away, away, $3;
+    mov.b32 $0, 0;
+    @some mapa.shared::cluster.u32 $0, $2, away;
     }}"""
 
 
 @gluon.jit
-def release(barrier, pred, COLUMNS: gl.constexpr):
-    """This warpgroup has read a buffer: arrive at its barrier in each block that copies into it."""
-    TEXT: gl.constexpr = release_text(gl.num_ctas() // COLUMNS, COLUMNS)
-    gl.barrier()
-    gl.inline_asm(TEXT, "r,r,r", (barrier, gl.to_tensor(pred).to(gl.int32), block_of_cluster()))
+def copiers_of(threads, address, block, COLUMNS: gl.constexpr):
+    """What an address of this block is in the blocks that copy into its buffers, a thread for each;
+    0 for the other threads.
+    """
+    TEXT: gl.constexpr = copiers_text(gl.num_ctas() // COLUMNS, COLUMNS)
+    return gl.inline_asm_elementwise(
+        TEXT, "=&r,r,r,r", [threads, threads * 0 + address, threads * 0 + block], gl.int32,
+        is_pure=True, pack=1,
+    )  # fmt: skip

@@ -25,7 +25,7 @@ from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma
 
 from triton_ext.compat import TRITON_VERSION, aggregate
 from triton_ext.kernels.block_scales import BlockScales
-from triton_ext.kernels.boxes import copied_bytes, copiers, copy_boxes, release
+from triton_ext.kernels.boxes import copied_bytes, copiers, copiers_of, copy_boxes
 from triton_ext.kernels.clusters import block_of_cluster
 from triton_ext.kernels.matrices import load_tile
 from triton_ext.kernels.peers import Peers
@@ -33,6 +33,37 @@ from triton_ext.kernels.peers import Peers
 ENDS_TOGETHER = gl.constexpr(TRITON_VERSION >= (3, 9))
 """Whether Triton ends a kernel in a cluster with a barrier of the cluster; 3.8 does so for pairs of
 sm_100 alone."""
+
+HAS_ASSEMBLY = gl.constexpr(TRITON_VERSION >= (3, 9))
+"""Whether Triton gives the addresses of barriers to inline assembly. Its own waits and arrivals come
+with a barrier of the warpgroup for each K tile: a tenth of what a small tile takes, seen. None is
+needed: a warpgroup's products are over for all of its warps when they are for one."""
+OWN = gl.constexpr("mapa.shared::cluster.u32 $0, $1, $2;")
+"""An address of this block: Triton leaves out the block's number, as a multicast takes it."""
+WAIT = gl.constexpr("""{
+    .reg .pred complete;
+    again:
+    mbarrier.try_wait.parity.shared::cta.b64 complete, [$0], $1;
+    @!complete bra.uni again;
+    }""")
+ARRIVE = gl.constexpr("""{
+    .reg .pred some;
+    .reg .b32 barrier;
+    setp.ne.b32 some, $1, 0;
+    setp.ne.and.b32 some, $3, 0, some;
+    add.u32 barrier, $1, $2;
+    @some mbarrier.arrive.shared::cluster.b64 _, [barrier];
+    mov.b32 $0, 0;
+    }""")
+BARRIER_BYTES = gl.constexpr(8)
+
+
+@gluon.constexpr_function
+def threads_layout(blocks):
+    """An element for each thread of a warpgroup, in each block of a cluster."""
+    return gl.BlockedLayout(
+        [1], [32], [4], [0], cga_layout=[[0] for _ in range(blocks.bit_length() - 1)]
+    )
 
 
 @gluon.jit
@@ -42,14 +73,6 @@ def allocate_barriers(NUMBER: gl.constexpr, count: gl.constexpr):
     for each in gl.static_range(NUMBER):
         mbarrier.init(barriers.index(each), count=count)
     return barriers
-
-
-@gluon.jit
-def invalidate(barriers):
-    """End the use of these barriers."""
-    NUMBER: gl.constexpr = barriers.shape[0]
-    for each in gl.static_range(NUMBER):
-        mbarrier.invalidate(barriers.index(each))
 
 
 @aggregate
@@ -243,9 +266,9 @@ class Ring:
     def end(self, slot):
         """No block may end while another one's arrival is on its way to it: after the last tiles,
         given the slot behind them, wait until all were read, where the kernel itself does not end
-        with a barrier of the cluster.
+        with a barrier of the cluster that waits for them.
         """
-        if gl.num_ctas() > 1 and not ENDS_TOGETHER:
+        if self.DEALT or gl.num_ctas() > 1 and not ENDS_TOGETHER:
             for _ in gl.static_range(self.STAGES):
                 self.wait_free(slot)
                 slot = slot.next()
@@ -256,20 +279,57 @@ class Ring:
         mbarrier.wait(self.ready.index(slot.index), slot.phase)
 
     @gluon.jit
-    def release(self, index, pred):
-        """A consumer has read a buffer: tell the producers whose copies wait for it."""
-        if self.DEALT:
-            release(self.free.index(index), pred, self.CLUSTER_COLUMNS)
-        else:
-            mbarrier.arrive(self.free.index(index), count=1, pred=pred)
+    def reader(self):
+        """For a consumer warpgroup on Hopper."""
+        threads = gl.arange(0, 128, threads_layout(gl.num_ctas()))
+        ready = gl.to_tensor(0)
+        if HAS_ASSEMBLY:
+            block = block_of_cluster()
+            ready = gl.inline_asm(OWN, "=r,r,r", (self.ready.index(0), block), gl.int32)
+            free = gl.inline_asm(OWN, "=r,r,r", (self.free.index(0), block), gl.int32)
+            if self.DEALT:
+                threads = copiers_of(threads, free, block, self.CLUSTER_COLUMNS)
+            else:
+                threads = gl.where(threads == 0, free, 0)
+        return Reader(self, ready, threads)
+
+
+@aggregate
+class Reader:
+    """A consumer's end of the ring.
+
+    Attributes:
+        ready: the address of the first of these barriers.
+        listeners: for each thread, the address of the first barrier `free` of a block that copies
+            into the buffers, or 0.
+    """
+
+    ring: Ring
+    ready: gl.tensor
+    listeners: gl.tensor
 
     @gluon.jit
-    def invalidate(self):
-        """End the use of the barriers at which no other block may still arrive."""
-        for each in gl.static_range(self.STAGES):
-            mbarrier.invalidate(self.ready.index(each))
-            if not self.DEALT:
-                mbarrier.invalidate(self.free.index(each))
+    def wait(self, slot):
+        """Wait until the slot's tiles have arrived."""
+        if HAS_ASSEMBLY:
+            barrier = self.ready + slot.index * BARRIER_BYTES
+            gl.inline_asm(WAIT, "r,r", (barrier, slot.phase))
+        else:
+            self.ring.wait(slot)
+
+    @gluon.jit
+    def release(self, index, pred):
+        """The buffer has been read: tell the producers whose copies wait for it."""
+        if HAS_ASSEMBLY:
+            every = gl.zeros_like(self.listeners)
+            gl.inline_asm_elementwise(
+                ARRIVE, "=r,r,r,r",
+                [self.listeners, every + index * BARRIER_BYTES,
+                 every + gl.to_tensor(pred).to(gl.int32)],
+                gl.int32, is_pure=False, pack=1,
+            )  # fmt: skip
+        else:
+            mbarrier.arrive(self.ring.free.index(index), count=1, pred=pred)
 
 
 @gluon.jit

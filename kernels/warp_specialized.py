@@ -61,13 +61,19 @@ from triton_ext.kernels.matrices import (
     prefetch_descriptors,
 )
 from triton_ext.kernels.peers import Peers
-from triton_ext.kernels.ring import Operands, allocate_barriers, invalidate, ring_of
+from triton_ext.kernels.ring import Operands, allocate_barriers, ring_of
 from triton_ext.kernels.scheduler import Tiling
 
 LAUNCH_DEPENDENTS = gl.constexpr("""{
     .reg .pred early;
     setp.ne.b32 early, $1, 0;
     @early griddepcontrol.launch_dependents;
+    mov.b32 $0, 0;
+    }""")
+WAIT = gl.constexpr("""{
+    .reg .pred known;
+    setp.ge.s32 known, $1, 0;
+    @known griddepcontrol.wait;
     mov.b32 $0, 0;
     }""")
 EARLY_BYTES = gl.constexpr(1.0e5)
@@ -266,62 +272,75 @@ def prefetch_operand(operands, ring, tiling, work, PREFETCH: gl.constexpr,
 
 
 @gluon.jit
+def wait_with(known):
+    """Wait for the kernel before this one, and know a number then that is not negative.
+
+    Left alone, compilers compute what comes after the wait after it, and divisions take time.
+    """
+    gl.inline_asm_elementwise(WAIT, "=r,r", [known], gl.int32, is_pure=False, pack=1)
+
+
+@gluon.jit
 def produce(operands, ring, tiling, PREFETCH: gl.constexpr, PREFETCH_LEFT: gl.constexpr):
     """The producer warp: copy the tiles of A and B, as soon as their buffers are free."""
     BATCHED: gl.constexpr = is_batched(operands.a)
     tiles = tiling.tiles_m * tiling.tiles_n
     if BATCHED:  # one operand may be shared by all
         tiles *= gl.maximum(operands.a.shape[0], operands.b.shape[0])
-    first = tiling.work(0, tiles, BATCHED)
-    prefetch_operand(operands, ring, tiling, first, PREFETCH, PREFETCH_LEFT)
-    gdc_wait()
+    steps = tiling.steps(tiles)
+    work = tiling.work(0, tiles, BATCHED)
+    prefetch_operand(operands, ring, tiling, work, PREFETCH, PREFETCH_LEFT)
+    wait_with(steps | work.matrix | work.off_m | work.off_n | work.k_first | work.k_end)
     slot = ring.first()
     arrived = gl.to_tensor(0)
-    for step in range(tiling.steps(tiles)):
-        work = tiling.work(step, tiles, BATCHED)
+    for step in range(steps):
         if operands.gathers():
             arrived = operands.peers.wait_for_chunks(arrived, work.matrix)
         for k in range(work.k_first, work.k_end):
             ring.fill(slot, operands, work, k)
             slot = slot.next()
+        work = tiling.work(step + 1, tiles, BATCHED)
+    if ring.DEALT:
+        ring.end(slot)
     if operands.gathers():  # nobody else may change what is still to come
         operands.peers.wait_for_chunks(arrived, operands.peers.ranks - 1)
 
 
 @gluon.jit
-def multiply_range(acc, ring, slot, k_first, k_end, first, SHARE: gl.constexpr):
+def multiply_range(acc, reader, slot, k_first, k_end, first, SHARE: gl.constexpr):
     """The products of a tile over a range of K, which begins with `first`; each is issued while
     the one before it runs.
     """
     for k in range(k_first, k_end):
-        ring.wait(slot)
-        acc = acc.multiply(ring, slot, SHARE)
-        ring.release(slot.previous(), k > first)
+        reader.wait(slot)
+        acc = acc.multiply(reader.ring, slot, SHARE)
+        reader.release(slot.previous(), k > first)
         slot = slot.next()
     return acc, slot
 
 
 @gluon.jit
-def multiply(epilogue, ring, turns, tiling, slot, step, tiles, work, WHICH: gl.constexpr):
+def multiply(epilogue, reader, turns, tiling, slot, step, tiles, work, WHICH: gl.constexpr):
     """The products of one tile. In a scatter whose consumers share tiles, the one before is handed
     over on the way, when its stores have had time; and what there is to add to this one is asked
     for still later, when the rank before has handed it over.
     """
+    ring = reader.ring
     SHARE: gl.constexpr = WHICH % ring.SHARES
     acc = zero_sums(ring)
     start = work.k_first
     if epilogue.scatters() and turns.NUMBER == 1:
         third = work.k_end // 3
-        acc, slot = multiply_range(acc, ring, slot, start, third, start, SHARE)
+        acc, slot = multiply_range(acc, reader, slot, start, third, start, SHARE)
         hand_over_before(epilogue, ring, turns, tiling, step, tiles, WHICH)
-        acc, slot = multiply_range(acc, ring, slot, third, 2 * third, start, SHARE)
+        acc, slot = multiply_range(acc, reader, slot, third, 2 * third, start, SHARE)
         epilogue.receive(work, tiling, WHICH)
-        acc, slot = multiply_range(acc, ring, slot, 2 * third, work.k_end, start, SHARE)
+        acc, slot = multiply_range(acc, reader, slot, 2 * third, work.k_end, start, SHARE)
     else:
-        acc, slot = multiply_range(acc, ring, slot, start, work.k_end, start, SHARE)
+        acc, slot = multiply_range(acc, reader, slot, start, work.k_end, start, SHARE)
     turns.end(WHICH)
     acc = acc.wait(ring.PRODUCT)
-    ring.release(slot.previous(), True)
+    reader.release(slot.previous(), True)
     return acc, slot
 
 
@@ -356,7 +375,10 @@ def consume(epilogue, ring, turns, tiling, WHICH: gl.constexpr):
     if BATCHED:
         tiles *= epilogue.matrices()
     slot = ring.first()
+    reader = ring.reader()
     residual_phase = gl.to_tensor(0)
+    if WHICH == 0:
+        start_next(ring, tiling)
     if FIRST > 0:
         slot = slot.after(others_products(tiling, -1, tiles))
     gdc_wait()
@@ -367,7 +389,7 @@ def consume(epilogue, ring, turns, tiling, WHICH: gl.constexpr):
             hand_over_before(epilogue, ring, turns, tiling, step, tiles, WHICH)
             epilogue.receive(work, tiling, WHICH)
         turns.wait(step, WHICH)
-        acc, slot = multiply(epilogue, ring, turns, tiling, slot, step, tiles, work, WHICH)
+        acc, slot = multiply(epilogue, reader, turns, tiling, slot, step, tiles, work, WHICH)
         if turns.NUMBER > 1:
             slot = slot.after(others_products(tiling, step, tiles))
         residual_phase = epilogue.finish(acc, work, vectors, residual_phase, WHICH)
@@ -378,22 +400,29 @@ def consume(epilogue, ring, turns, tiling, WHICH: gl.constexpr):
 
 
 @gluon.jit
-def leaves_sms_idle(steps, STEP_BYTES: gl.constexpr):
-    """Whether so few blocks load so much that the next kernel had better start when all have ended.
+def start_next(ring, tiling):
+    """Let the next kernel start, unless so few blocks load so much that it had better wait.
 
     Blocks of a kernel that starts early take the SMs that this one leaves idle, and then those of
     blocks that end: they do not spread evenly over the GPU any more, and those in the fullest GPCs
     have the least bandwidth (up to 9 % slower, seen). Where two blocks find room on each TPC's SMs
-    they do; where few SMs are idle, or little is loaded, an early start gains more.
-
-    Args:
-        steps: how many tiles along K a block loads.
-        STEP_BYTES: the bytes of one.
+    they do; where few SMs are idle, or little is loaded, an early start gains more. Clusters begin
+    later anyway: a late start cost them 1 us, seen.
     """
-    sms = gl.inline_asm_elementwise("mov.u32 $0, %nsmid;", "=r", [], gl.int32, is_pure=True, pack=1)
-    blocks = gl.num_programs(0)
-    loaded = steps.to(gl.float32) * STEP_BYTES * (sms - blocks).to(gl.float32)
-    return (2 * blocks > sms) & (loaded > sms.to(gl.float32) * EARLY_BYTES)
+    if gl.num_ctas() > 1:
+        gdc_launch_dependents()
+    else:
+        BYTES: gl.constexpr = ring.a_tiles.dtype.primitive_bitwidth // 8
+        STEP_BYTES: gl.constexpr = (tiling.BLOCK_M + tiling.BLOCK_N) * ring.BLOCK_K * BYTES
+        sms = gl.inline_asm_elementwise(
+            "mov.u32 $0, %nsmid;", "=r", [], gl.int32, is_pure=True, pack=1
+        )
+        blocks = gl.num_programs(0)
+        loaded = tiling.num_k.to(gl.float32) * STEP_BYTES * (sms - blocks).to(gl.float32)
+        late = (2 * blocks > sms) & (loaded > sms.to(gl.float32) * EARLY_BYTES)
+        gl.inline_asm_elementwise(
+            LAUNCH_DEPENDENTS, "=r,r", [gl.where(late, 0, 1)], gl.int32, is_pure=False, pack=1
+        )
 
 
 @gluon.jit(do_not_specialize=("first_chunk", "ranks"))
@@ -490,16 +519,6 @@ def matmul_warp_specialized(
         Residual(c0_desc, beta, c0_ready), exchange, ACTIVATION, PIECES, C_BUFFERS,
         CLUSTER_COLUMNS, PIECE, C_N_MAJOR, peers,
     )  # fmt: skip
-    STEP_BYTES: gl.constexpr = (
-        (BLOCK_M + BLOCK_N + NARROW_N) * BLOCK_K * (a_desc.dtype.primitive_bitwidth // 8)
-    )
-    if gl.num_ctas() > 1:  # clusters begin later anyway: a late start cost them 1 us, seen
-        gdc_launch_dependents()
-    else:
-        early = gl.where(leaves_sms_idle(num_k, STEP_BYTES), 0, 1)
-        gl.inline_asm_elementwise(
-            LAUNCH_DEPENDENTS, "=r,r", [early], gl.int32, is_pure=False, pack=1
-        )
     # The arguments are written out: a tuple in a variable would turn constants into values.
     if CONSUMERS == 1:
         gl.warp_specialize(
@@ -531,10 +550,3 @@ def matmul_warp_specialized(
             [4, 4, 1],
             [CONSUMER_REGISTERS, CONSUMER_REGISTERS, 24],
         )
-    ring.invalidate()
-    if c0_desc is not None:
-        invalidate(c0_ready)
-    if TURNS > 1:
-        invalidate(turns.barriers)
-    if K_BLOCKS > 1:
-        invalidate(exchange.ready)

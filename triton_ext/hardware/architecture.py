@@ -13,7 +13,8 @@ SHARED_MEMORY_PER_BLOCK = 227 * 1024
 """The most that a thread block may use on sm_90 and sm_100, in bytes (CUDA programming guide,
 "Technical Specifications per Compute Capability")."""
 SHARED_MEMORY_PER_SM = 228 * 1024
-"""What a multiprocessor has; 1 KB of it is reserved for each block (likewise; seed 004, "Shared
+RESERVED_PER_BLOCK = 1024
+"""What a multiprocessor has, and what of it is reserved for each block (likewise; seed 004, "Shared
 memory")."""
 MULTIPROCESSORS: dict[int, int] = {90: 132, 100: 148}
 """Multiprocessors of the H100 SXM and of the B200, by architecture (their data sheets)."""
@@ -51,8 +52,9 @@ def resident_clusters(multiprocessors: int, blocks: int) -> int:
     """How many clusters of so many thread blocks, one an SM, a GPU is taken to have room for.
 
     The blocks of a cluster run on SMs of one GPC, and not every GPC has a multiple of 4: of an
-    H200's 132 SMs clusters of 4 have 120 (``cuOccupancyMaxActiveClusters``: 66 clusters of 2, 30 of
-    4). A cluster more than there is room for waits until another has ended.
+    H200's 132 SMs clusters of 4 or 8 have 120 (``cuOccupancyMaxActiveClusters``: 66 clusters of 2,
+    30 of 4, 15 of 8). A cluster more than there is room for waits until another has ended.
     """
-    clusters = multiprocessors // blocks
-    return max(1, clusters if blocks <= 2 else clusters * 10 // 11)
+    if blocks <= 2:
+        return max(1, multiprocessors // blocks)
+    return max(1, multiprocessors // 4 * 10 // 11 * 4 // blocks)
