@@ -14,11 +14,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
 from triton_ext.errors import LayoutError
-from triton_ext.hardware.architecture import (
-    RESERVED_PER_BLOCK,
-    SHARED_MEMORY_PER_BLOCK,
-    SHARED_MEMORY_PER_SM,
-)
+from triton_ext.hardware.architecture import SHARED_MEMORY_PER_BLOCK
 from triton_ext.hardware.instruction_descriptor import legal_n
 from triton_ext.hardware.tensor_map import SMEM_ALIGNMENT
 from triton_ext.hardware.tensor_memory import TMEM_COLUMNS
@@ -648,14 +644,6 @@ class MatmulConfig:
             exchanged = 4 * self.rows * self.columns if self.k_blocks > 1 else 0
             return operands + c + exchanged + 1024
         return max(operands, self.block_m * self.block_n * C_BYTES[self.c_type]) + 1024
-
-    @property
-    def leaves_room(self) -> bool:
-        """Whether, on sm_90, two blocks fit an SM, so that the next kernel's are there when this
-        one's end: one consumer has registers enough where others have to leave half of them.
-        """
-        half = SHARED_MEMORY_PER_SM // 2 - RESERVED_PER_BLOCK
-        return self.arch == 90 and self.consumers == 1 and self.shared_memory_bytes <= half
 
     def _left(self, k_major: bool, swizzle: int | None) -> TileLayouts:
         """The tile of the left operand that one consumer reads: (rows, along K)."""

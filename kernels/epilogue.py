@@ -379,14 +379,25 @@ class Residual:
 
 
 @gluon.constexpr_function
-def stores_since(piece, pieces, buffers):
-    """How many pieces are stored after the one whose buffer a piece takes: a tile is stored in so
-    many pieces, and each tile begins with the first buffer.
+def pieces_together(pieces, buffers):
+    """How many pieces of a tile are stored at a time: all if there is room; else half of the
+    buffers are filled while the others are stored.
     """
-    if piece >= buffers:
-        return buffers - 1
-    before = piece + (pieces - 1 - piece) // buffers * buffers  # of the tile before
-    return pieces - 1 - before + piece
+    return pieces if pieces <= buffers else max(1, buffers // 2)
+
+
+@gluon.constexpr_function
+def stores_since(first, end, pieces, buffers):
+    """How many of the pieces stored last may still lie in their buffers when pieces `first` to
+    `end` take theirs: a tile is stored in so many pieces, and begins with the first buffer.
+    """
+
+    def since(piece):
+        if piece >= buffers:
+            return piece - buffers
+        return piece + (pieces - 1 - piece) // buffers * buffers - pieces  # of the tile before
+
+    return first - 1 - max(since(piece) for piece in range(first, end))
 
 
 @aggregate
@@ -558,20 +569,30 @@ class Epilogue:
         if self.exchange is not None:
             for i in gl.static_range(self.PIECES):
                 self.exchange.send(acc.read(pieces[i]), WHICH * self.PIECES + i)
-        for i in gl.static_range(self.PIECES):
-            if i >= self.BUFFERS:  # noqa: SIM102 (known when it is compiled)
-                if self.adds(work):
-                    self.load_residual(work, i, i + 1, WHICH)
+        TOGETHER: gl.constexpr = pieces_together(self.PIECES, self.BUFFERS)
+        for first in gl.static_range(0, self.PIECES, TOGETHER):
+            self.store_pieces(acc, pieces, work, vectors, phase, first, TOGETHER, WHICH)
+        return self.next_phase(phase, work)
+
+    @gluon.jit
+    def store_pieces(self, acc, pieces, work, vectors, phase, FIRST: gl.constexpr,
+                     TOGETHER: gl.constexpr, WHICH: gl.constexpr):  # fmt: skip
+        """Store so many pieces, from FIRST on, as there are."""
+        END: gl.constexpr = min(FIRST + TOGETHER, self.PIECES)
+        if self.adds(work):
+            if END > self.BUFFERS:  # noqa: SIM102 (known when it is compiled)
+                self.load_residual(work, max(FIRST, self.BUFFERS), END, WHICH)
+        else:
+            tma.store_wait(stores_since(FIRST, END, self.PIECES, self.BUFFERS))
+        for i in gl.static_range(FIRST, END):
             if self.exchange is None:
                 piece = acc.read(pieces[i])
             else:
                 piece = self.exchange.sum(acc.sums[0].type.layout, WHICH * self.PIECES + i)
             if i == self.PIECES - 1:
                 acc.release()
-            self.store_piece(
-                piece, i, work, vectors, phase, stores_since(i, self.PIECES, self.BUFFERS), WHICH
-            )
-        return self.next_phase(phase, work)
+            self.fill(piece, i, work, vectors, phase, WHICH)
+        self.send(work, FIRST, END, WHICH)
 
     @gluon.jit
     def adds(self, work):
@@ -592,10 +613,11 @@ class Epilogue:
                 if i % among == first:
                     if self.residual.desc is not None:
                         self.load_residual(work, i, i + 1, WHICH)
+                    elif i >= self.BUFFERS:  # which were stored before is not known here
+                        tma.store_wait(0)
                     piece = self.parts.sum(acc.zeros(COLUMNS), work, SHARE, i * COLUMNS)
-                    # Which pieces were stored before is not known when this is compiled.
-                    PENDING: gl.constexpr = 0 if i >= self.BUFFERS else self.PIECES
-                    self.store_piece(piece, i, work, vectors, phase, PENDING, WHICH)
+                    self.fill(piece, i, work, vectors, phase, WHICH)
+                    self.send(work, i, i + 1, WHICH)
             self.parts.end(work, among, SHARE)
             phase = self.next_phase(phase, work)
         return phase
@@ -608,14 +630,8 @@ class Epilogue:
         return phase
 
     @gluon.jit
-    def store_piece(self, piece, i: gl.constexpr, work, vectors, phase, PENDING: gl.constexpr,
-                    WHICH: gl.constexpr):  # fmt: skip
-        """Piece i of a tile: what follows the product, and the store.
-
-        Args:
-            PENDING: how many stores may still read their buffers.
-        """
-        off = (work.off_m, self.column(work, i))
+    def fill(self, piece, i: gl.constexpr, work, vectors, phase, WHICH: gl.constexpr):
+        """What follows the product in piece i of a tile; into its buffer, which is free."""
         if self.PIECE is None:
             vectors = self.ask(work, i, i + 1, piece.type.layout)
         WHICH_OF: gl.constexpr = 0 if self.PIECE is None else i
@@ -630,27 +646,26 @@ class Epilogue:
             if self.residual.beta is not None:
                 added *= self.residual.beta
             piece = piece.to(gl.float32) + added
-        else:  # the residual's load has waited
-            tma.store_wait(PENDING)
         if not self.scatters():
             piece = activated(piece, self.ACTIVATION)
         elif work.matrix == self.peers.ranks - 1:
             piece = activated(self.scaling.add_bias(piece, vectors, WHICH_OF), self.ACTIVATION)
         buffer.store(piece.to(self.desc.dtype))
-        fence_async_shared()
-        self.store_view(work, off, tma_view(buffer, self.desc))
 
     @gluon.jit
-    def store_view(self, work, off, view):
-        """Store a piece that lies in shared memory."""
-        first, second = off
-        if not self.N_MAJOR:
-            first, second = second, first
-        if self.peers is None:
-            store_block(self.desc, work.matrix, first, second, view)
-        elif not self.peers.SCATTER:
-            store_block(self.desc, self.peers.chunk(work.matrix), first, second, view)
-        elif work.matrix < self.peers.ranks - 1:
-            store_block(self.desc, work.matrix, first, second, view)
-        else:
-            store_block(self.peers.own, 0, first, second, view)
+    def send(self, work, FIRST: gl.constexpr, END: gl.constexpr, WHICH: gl.constexpr):
+        """Start to store pieces FIRST to END, which lie in their buffers."""
+        fence_async_shared()
+        for i in gl.static_range(FIRST, END):
+            first, second = work.off_m, self.column(work, i)
+            if not self.N_MAJOR:
+                first, second = second, first
+            view = tma_view(self.buffer(i, WHICH), self.desc)
+            if self.peers is None:
+                store_block(self.desc, work.matrix, first, second, view)
+            elif not self.peers.SCATTER:
+                store_block(self.desc, self.peers.chunk(work.matrix), first, second, view)
+            elif work.matrix < self.peers.ranks - 1:
+                store_block(self.desc, work.matrix, first, second, view)
+            else:
+                store_block(self.peers.own, 0, first, second, view)

@@ -26,10 +26,6 @@ CONSUMER_REGISTERS = {1: 240, 2: 240, 3: 160}
 """Registers of a thread by the number of consumer warpgroups: what is left of the SM's 65,536 when
 the producer's warps have 24 each; a multiple of 8."""
 
-REGISTERS = 65536
-"""Of an SM."""
-BLOCK_THREADS = 256
-"""Of a block with one consumer: Triton adds warps to the producer's, to make it four."""
 PREFETCH_TILES = 4
 """How many K tiles a block asks for while the kernel before it ends. Of 1, 2, 4, 8 and 16, on an
 H100, 2 and 4 were the best, and 16 was slower than none: the other kernel waits for its own."""
@@ -367,10 +363,7 @@ def compilation_options(config: MatmulConfig) -> Mapping[str, Any]:
     if not config.consumers:
         return MappingProxyType(LAUNCH_OPTIONS)
     # The kernel starts while the one before it ends, and waits for it itself (griddepcontrol).
-    options = {**LAUNCH_OPTIONS, "num_ctas": config.blocks, "launch_pdl": True}
-    if config.leaves_room:
-        options["maxnreg"] = REGISTERS // (2 * BLOCK_THREADS)
-    return MappingProxyType(options)
+    return MappingProxyType({**LAUNCH_OPTIONS, "num_ctas": config.blocks, "launch_pdl": True})
 
 
 def compile_matmul(config: MatmulConfig, constants: dict[str, Any] | None = None) -> Any:

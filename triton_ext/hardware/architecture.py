@@ -13,8 +13,7 @@ SHARED_MEMORY_PER_BLOCK = 227 * 1024
 """The most that a thread block may use on sm_90 and sm_100, in bytes (CUDA programming guide,
 "Technical Specifications per Compute Capability")."""
 SHARED_MEMORY_PER_SM = 228 * 1024
-RESERVED_PER_BLOCK = 1024
-"""What a multiprocessor has, and what of it is reserved for each block (likewise; seed 004, "Shared
+"""What a multiprocessor has; 1 KB of it is reserved for each block (likewise; seed 004, "Shared
 memory")."""
 MULTIPROCESSORS: dict[int, int] = {90: 132, 100: 148}
 """Multiprocessors of the H100 SXM and of the B200, by architecture (their data sheets)."""
