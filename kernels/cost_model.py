@@ -112,7 +112,9 @@ FITTED = Constants()
 """To an H200."""
 LOADED_ROWS = (8, 16, 32, 48)
 """How many rows of the left operand are copied where it has no more."""
-FEW_STAGES = (2, 4)
+PREFETCHED_K = 256
+"""The shortest K of which tiles are prefetched: rows are asked for one by one, which takes 2 us
+however short they are (302x2048x16: 4.1 us, and 2.1 without)."""
 NEAR = 1.2
 """The correction decides among configurations that take so many times as long as the best by the
 limits alone, at most."""
@@ -612,36 +614,18 @@ def _fitting(
 
 
 @functools.lru_cache(maxsize=4096)
-def _adapted(config: MatmulConfig, rows: int, larger: str) -> MatmulConfig:
+def _adapted(config: MatmulConfig, rows: int, k: int, larger: str) -> MatmulConfig:
     """A tile of 64 rows for a problem whose left operand has so many, and whose larger operand is
     "a" or "b": rows that there are not are not copied; and what reads from memory most of the time
-    prefetches the larger operand.
+    prefetches the larger operand, if K is long enough.
     """
     fields: dict[str, Any] = {}
     if _is_new() and rows <= LOADED_ROWS[-1] and config.may_load_less:
         fields["loaded_rows"] = next(size for size in LOADED_ROWS if size >= rows)
     is_major = getattr(config, f"{larger}_major") == "K"
-    if config.columns < 128 and config.blocks == 1 and is_major:
+    if config.columns < 128 and config.blocks == 1 and is_major and k >= PREFETCHED_K:
         fields["prefetch"] = larger
     return replace(config, **fields) if fields else config
-
-
-@functools.lru_cache(maxsize=4096)
-def _with_stages(config: MatmulConfig, stages: int) -> MatmulConfig:
-    return replace(config, stages=stages)
-
-
-def _as_long_as_needed(config: MatmulConfig, k: int, *sizes: int) -> MatmulConfig:
-    """With no more stages than a block has products, if these are few: 302x2048x16 took 4.1 us with
-    10 stages, and 2.1 with 2 or 4.
-    """
-    if k > FEW_STAGES[-1] * config.block_k * config.k_blocks:
-        return config
-    m, n, multiprocessors, batch = sizes
-    work = _divided(config, m, n, k, multiprocessors, batch)
-    products = work.k_tiles * math.ceil(work.waves + work.part)
-    enough = next((stages for stages in FEW_STAGES if stages >= products), config.stages)
-    return _with_stages(config, enough) if enough < config.stages else config
 
 
 def ranked_configs(
@@ -663,15 +647,12 @@ def ranked_configs(
     larger = "b" if n >= m else "a"
     sizes = m, n, k, multiprocessors, batch
     found = [
-        _as_long_as_needed(
-            _adapted(config, min(n if config.swap else m, 64), larger)
-            if config.rows == 64
-            else config,
-            k, m, n, multiprocessors, batch,
-        )
+        _adapted(config, min(n if config.swap else m, 64), k, larger)
+        if config.rows == 64
+        else config
         for config in candidates(element_type, a_major, b_major, out_type)
         if every or suits(config, *sizes)
-    ]  # fmt: skip
+    ]
     limited = sorted(
         ((limited_seconds(config, *sizes), config) for config in found), key=lambda pair: pair[0]
     )
