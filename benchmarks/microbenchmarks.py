@@ -10,6 +10,7 @@ kernels run on the emulated GPU, which says that they are legal (and nothing abo
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import statistics
 from collections.abc import Callable, Iterator
@@ -19,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks import harness
+from benchmarks.gpu_state import GpuState, Watch
 from benchmarks.harness import Row, Table
 from tests.support.silicon.driver import run_on_gpu  # type: ignore[import-not-found]
 from triton_ext.emulator import run_ptx
@@ -152,6 +154,8 @@ class Case:
         cluster: blocks of a cluster.
         beside: so many of the block's last threads do something else, whose cycles for a
             repetition are told apart.
+        random: whether the tensor's elements are, between 0.5 and 2; else they are zeros.
+        watched: whether the board's power is read while it runs, which takes 0.3 s at least.
     """
 
     name: str
@@ -167,6 +171,8 @@ class Case:
     stamps: int = field(default=0)
     cluster: int = 1
     beside: int = 0
+    random: bool = False
+    watched: bool = False
 
     def run(self, emulate: bool) -> list[np.ndarray[Any, Any]]:
         """Launch it: the stamps (blocks, threads, 4): clock and timer, begin and end; twice, as
@@ -181,6 +187,9 @@ class Case:
             box, wide = self.map, self.map.width == ROW_BYTES
             height = box.rows * FEW * FEW * 2 if emulate else box.height
             data = np.zeros((height, box.pitch // 2), np.uint16)
+            if self.random:
+                drawn = np.random.default_rng(0).integers(0, 1 << 16, data.shape, np.uint16)
+                data = np.bitwise_or(drawn & np.uint16(0x80FF), np.uint16(0x3F00), dtype=np.uint16)
             args += [
                 TensorMap(
                     DataType.BFLOAT16, (box.pitch // 2, height), (box.pitch,),
@@ -212,7 +221,9 @@ class Case:
 
     def row(self, emulate: bool) -> Row:
         """What it measured."""
-        out, last = self.run(emulate)
+        watch = contextlib.nullcontext() if emulate or not self.watched else Watch(GpuState())
+        with watch as seen:
+            out, last = self.run(emulate)
         repeats = min(self.repeats, FEW) if emulate else self.repeats
         others, out = out[:, self.block - self.beside :], out[:, : self.block - self.beside]
         cycles = (out[..., 1].max(1) - out[..., 0].min(1)).astype(float)
@@ -225,6 +236,9 @@ class Case:
             found["slowest"] = float(cycles.max()) / (repeats * self.per)
         elif self.bytes:
             found["bytes_per_cycle"] = self.bytes / self.per / found["cycles"]
+        if seen is not None:
+            found["power_watts"] = seen.power_watts
+            found["clock_mhz"] = seen.clock_mhz
         if self.beside:
             found["beside"] = float(others[..., 1].max() - others[..., 0].min()) / repeats
         if self.stamps:
@@ -706,6 +720,110 @@ def stamped(n: int, stages: int) -> Case:
     return Case("stamps", facts, ptx, block=160, map=Boxes(64, 64 + n), stamps=2)
 
 
+# --------------------------------------------------------------------------------------- power
+
+SCRAMBLED = """
+ mul.lo.u32 %r6, %r3, 0x9E3779B1;
+ shr.u32 %r9, %r6, 15;
+ xor.b32 %r6, %r6, %r9;
+ mul.lo.u32 %r6, %r6, 0x85EBCA77;
+ and.b32 %r6, %r6, 0x80FF80FF;
+ or.b32 %r6, %r6, 0x3F003F00;
+"""
+WATCHED_CYCLES = 8e8
+"""About how long a launch takes whose power is read."""
+BOXES = 4
+"""In flight."""
+RING_AT = TILES + (96 << 10)
+"""Where copied boxes lie: products do not read them."""
+
+
+def power(n: int, pause: int = 0, source: str = "", random: bool = True) -> Case:
+    """All SMs multiply 64 x n x 64, by two warpgroups, for half a second; clock and power.
+
+    Args:
+        n: columns; 0 for pauses alone.
+        pause: nanoseconds between 4 such products.
+        source: where one more warp copies boxes of 16 KB from meanwhile: "L2", "memory" or
+            nowhere. ``beside`` is how many turns of 4 boxes it makes in a repetition.
+        random: whether what is multiplied is random, or zeros.
+    """
+    rows, size = 128, 128 * ROW_BYTES
+    spread = rows * BOXES * (16 if source == "memory" else 1)
+    acc = "{" + ", ".join(f"%acc{i}" for i in range(n // 2)) + "}"
+    body = " wgmma.fence.sync.aligned;\n" if n else ""
+    for i in range(16 if n else 0):
+        body += f" add.u64 %rd13, %rd10, {2 * (i % 4)};\n add.u64 %rd14, %rd11, {2 * (i % 4)};\n"
+        body += (
+            f" wgmma.mma_async.sync.aligned.m64n{n}k16.f32.bf16.bf16 {acc}, %rd13, %rd14,"
+            " 1, 1, 1, 0, 0;\n"
+        )
+    if n:
+        body += " wgmma.commit_group.sync.aligned;\n wgmma.wait_group.sync.aligned 0;\n"
+    if pause:
+        body += f" nanosleep.u32 {pause};\n"
+    copies = "".join(
+        WAIT.format(name=f"C{i}", barrier=f"%r2+{8 * i}", parity="%r17")
+        + f" mbarrier.arrive.expect_tx.shared.b64 _, [%r2+{8 * i}], {size};\n"
+        + LOAD.format(to=f"%r16+{i * size}", row="%r15", barrier=f"%r2+{8 * i}")
+        + f" add.u32 %r15, %r15, {rows};\n"
+        for i in range(BOXES)
+    )
+
+    def ptx(repeats: int) -> str:
+        text = FILL.replace("FILL:\n", "FILL:\n" + (SCRAMBLED if random else ""))
+        text += "" if n == 0 else f"""
+ shr.u32 %r7, %r1, 7;
+ mul.lo.u32 %r7, %r7, 8192;
+ add.u32 %r7, %r7, %r2;
+ add.u32 %r7, %r7, {TILES};
+ shr.u32 %r8, %r7, 4;
+ cvt.u64.u32 %rd10, %r8;
+ add.u32 %r7, %r2, {TILES + 16384};
+ shr.u32 %r8, %r7, 4;
+ cvt.u64.u32 %rd11, %r8;
+ mov.u64 %rd12, {DESCRIPTOR};
+ or.b64 %rd10, %rd10, %rd12;
+ or.b64 %rd11, %rd11, %rd12;
+""" + "".join(f" mov.b32 %acc{i}, 0;\n" for i in range(n // 2))  # fmt: skip
+        text += " mov.u32 %r10, 0;\n @%p2 st.shared.u32 [%r2+1024], %r10;\n"
+        text += " mov.u64 %rd24, 0;\n setp.ge.u32 %p8, %r1, 256;\n"
+        if source:
+            text += MAP + _barriers(BOXES) + f" mov.u32 %r14, 0;\n add.u32 %r16, %r2, {RING_AT};\n"
+            text += f" mov.u32 %r18, %ctaid.x;\n mul.lo.u32 %r18, %r18, {spread};\n"
+            text += " mov.u32 %r15, %r18;\n mov.u32 %r17, 1;\n mov.u32 %r19, 0;\n"
+        text += START + " @%p8 bra OTHERS;\n" + loop(body, repeats)
+        text += " @%p2 st.volatile.shared.u32 [%r2+1024], 1;\n bra DONE;\nOTHERS:\n"
+        if source:
+            text += " setp.ne.u32 %p6, %r1, 256;\n @%p6 bra DONE;\nAGAIN:\n" + copies
+            text += f""" xor.b32 %r17, %r17, 1;
+ add.u64 %rd24, %rd24, 1;
+ sub.u32 %r19, %r15, %r18;
+ setp.ge.u32 %p6, %r19, {spread};
+ @%p6 mov.u32 %r15, %r18;
+ ld.volatile.shared.u32 %r10, [%r2+1024];
+ setp.eq.u32 %p6, %r10, 0;
+ @%p6 bra AGAIN;
+"""
+            text += "".join(
+                WAIT.format(name=f"E{i}", barrier=f"%r2+{8 * i}", parity="%r17")
+                for i in range(BOXES)
+            )
+        text += "DONE:\n" + (any_accumulator(n) if n else " setp.eq.u32 %p4, %r10, 12345;\n")
+        counted = " @%p8 mov.u64 %rd20, 0;\n @%p8 mov.u64 %rd21, %rd24;\n"
+        text += end_using().replace(" ld.param", counted + " ld.param")
+        parameters = ", .param .align 64 .b8 map[128], .param .u64 data" if source else ""
+        return module(text, parameters, f" .reg .b32 %acc<{max(1, n // 2)}>;")
+
+    cycles = 16 * n + 100 * (n > 0) + 1.7 * pause
+    facts = {"n": n, "pause": pause, "from": source or "nowhere", "random": random}
+    return Case(
+        "power", facts, ptx, block=256 + 32 * bool(source), grid=SMS, per=1,
+        map=Boxes(rows, SMS * spread) if source else None, repeats=int(WATCHED_CYCLES / cycles),
+        beside=32 * bool(source), random=True, watched=True,
+    )  # fmt: skip
+
+
 def cases() -> Iterator[Case]:
     """All of them."""
     for n in (8, 16, 32, 48, 64, 96, 128, 160, 192, 256):
@@ -778,6 +896,12 @@ def cases() -> Iterator[Case]:
             yield streaming(blocks, megabytes, store=True)
     for n, stages in itertools.product((64, 128, 256), (2, 4)):
         yield stamped(n, stages)
+    for n, pause in itertools.product((64, 128, 256), (0, 1000, 4000)):
+        yield power(n, pause)
+    yield power(256, random=False)
+    for n, source in itertools.product((0, 128, 256), ("L2", "memory")):
+        yield power(n, 0 if n else 4000, source)
+    yield power(0, 4000)
 
 
 TABLE = Table(
@@ -801,7 +925,8 @@ def rows(only: str, emulate: bool) -> Iterator[Row]:
     for case in cases():
         if not any(part in case.name for part in only.split(",")):
             continue
-        runs = [case.row(emulate) for _ in range(1 if emulate or case.stamps else 3)]
+        once = emulate or case.stamps or case.watched
+        runs = [case.row(emulate) for _ in range(1 if once else 3)]
         yield runs[0] | {"cycles": statistics.median(run["cycles"] for run in runs)}
 
 
