@@ -6,7 +6,12 @@
     python -m benchmarks.ladder_sm100 --bubbles --json FILE          # the timeline of the README
 
 C = A @ B in bf16, both K-major. No Blackwell has measured any of this here: what is compared is the
-order of the steps, and what each gains, with a tutorial's times on a B200 at 4096 cubed.
+order of the steps, and what each gains, with a tutorial's times on a B200 at 4096 cubed
+(github.com/gau-nernst/learn-cuda at 1c1863e, 02e_matmul_sm100, v1a, v2b and v3 to v6). Tiles,
+stages, who waits for what, the order of tiles and the way C is stored are those of its source.
+What differs: the second step copies a slice of 64 columns at a time (the source's v2b copies the
+tile as one box of three dimensions), and where there are roles, four warps store that do nothing
+else (in v4 and v5, those that copy and multiply store, too).
 """
 
 from __future__ import annotations
@@ -31,116 +36,223 @@ from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 import triton_ext
 from benchmarks import harness
 from benchmarks.harness import Row, Table
-from triton_ext.compat import LAUNCH_OPTIONS, async_load, load_accumulator, reinterpret
+from triton_ext.compat import (
+    LAUNCH_OPTIONS,
+    async_load,
+    load_accumulator,
+    register_layout,
+    reinterpret,
+)
 from triton_ext.kernels.config import MatmulConfig, tile_layouts
-from triton_ext.kernels.launch import launch_arguments, launch_plan
-from triton_ext.kernels.matmul import store_tile, tile_origin
+from triton_ext.kernels.launch import descriptor, launch_arguments, launch_plan
+from triton_ext.kernels.launch_control import tickets_of
+from triton_ext.kernels.matmul import tile_origin
+from triton_ext.kernels.ring import Operands
+from triton_ext.kernels.scheduler import Tiling
+from triton_ext.kernels.warp_specialized_sm100 import (
+    ONE_WARP,
+    accumulators_of,
+    load,
+    multiply,
+    ring_of,
+    slices,
+)
 from triton_ext.layouts.triton.gluon import to_gluon
 from triton_ext.timeline.gpus import GPUS
 from triton_ext.timeline.timeline import Timeline
 from triton_ext.timeline.trace import WAIT
 
-M, N, K = 128, 256, 64
-"""The tile of a block."""
-GROUP = 8
+COLUMNS = gl.constexpr(8)
+"""That a thread takes from tensor memory and stores at a time."""
 Launch = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], None]
 """Of (A, B, C)."""
-ROLES: dict[str, Any] = {"consumers": 1, "block_n": N, "c_parts": 4, "c_buffers": 2}
 GAP = 300
 """Cycles: shorter pauses are not drawn."""
-BUBBLES = (148 * M, 3 * N, 1024)
+BUBBLES = (148 * 128, 3 * 256, 1024)
 """M, N and K of the product that is drawn: three tiles for each SM."""
 
 
 @gluon.jit
-def tiled(a_desc, b_desc, c_desc,
-          A_LAYOUT: gl.constexpr, B_LAYOUT: gl.constexpr, C_LAYOUT: gl.constexpr,
-          K: gl.constexpr, GROUP_M: gl.constexpr, num_warps: gl.constexpr):  # fmt: skip
-    """One tile of A and of B at a time: copied, then multiplied.
+def store_rows(c, off_m, off_n, size_n, pieces):
+    """Tensor memory -> C, some columns at a time: each thread writes those of its row at once."""
+    ROWS: gl.constexpr = pieces[0].shape[0]
+    WIDTH: gl.constexpr = pieces[0].shape[1]
+    LAYOUT: gl.constexpr = register_layout(pieces[0])
+    row = off_m + gl.arange(0, ROWS, gl.SliceLayout(1, LAYOUT))
+    column = off_n + gl.arange(0, WIDTH, gl.SliceLayout(0, LAYOUT))
+    target = c + row[:, None] * size_n + column[None, :]
+    for i in gl.static_range(len(pieces)):
+        gl.store(target + i * WIDTH, load_accumulator(pieces[i]).to(c.dtype.element_ty))
 
-    A descriptor's box may hold fewer columns than the tile: then a copy fetches a slice of it.
+
+@gluon.jit
+def copy_slices(a_desc, b_desc, a_slices, b_slices, arrived, i, off_m, off_n,
+                K: gl.constexpr, STAGES: gl.constexpr):  # fmt: skip
+    """Start the copies of the tiles of A and B at i * K, into the ring."""
+    WIDTH: gl.constexpr = a_desc.block_type.shape[1]
+    SLICES: gl.constexpr = K // WIDTH
+    stage = i % STAGES
+    barrier = arrived.index(stage)
+    mbarrier.expect(barrier, SLICES * (a_desc.block_type.nbytes + b_desc.block_type.nbytes))
+    for s in gl.static_range(SLICES):
+        where = stage * SLICES + s
+        async_load(a_desc, [off_m, i * K + s * WIDTH], barrier, a_slices.index(where))
+        async_load(b_desc, [off_n, i * K + s * WIDTH], barrier, b_slices.index(where))
+
+
+@gluon.jit
+def tiled(a_desc, b_desc, c, size_m, size_n,
+          A_LAYOUT: gl.constexpr, B_LAYOUT: gl.constexpr, K: gl.constexpr, STAGES: gl.constexpr,
+          num_warps: gl.constexpr):  # fmt: skip
+    """All warps do everything: tiles of A and B are copied `STAGES` - 1 steps before they are
+    multiplied, and each step waits until its product is done.
+
+    A descriptor's box holds a slice of a tile's columns.
     """
     M: gl.constexpr = a_desc.block_type.shape[0]
     N: gl.constexpr = b_desc.block_type.shape[0]
     WIDTH: gl.constexpr = a_desc.block_type.shape[1]
     SLICES: gl.constexpr = K // WIDTH
-    off_m, off_n = tile_origin(c_desc.shape[0], c_desc.shape[1], M, N, GROUP_M)
-    a_slices = gl.allocate_shared_memory(a_desc.dtype, [SLICES, M, WIDTH], a_desc.layout)
-    b_slices = gl.allocate_shared_memory(b_desc.dtype, [SLICES, N, WIDTH], b_desc.layout)
-    a_tile = reinterpret(a_slices, a_desc.dtype, [M, K], A_LAYOUT)
-    b_tile = reinterpret(b_slices, b_desc.dtype, [K, N], B_LAYOUT)
-    arrived = gl.allocate_shared_memory(gl.int64, [1], mbarrier.MBarrierLayout())
+    off_m, off_n = tile_origin(size_m, size_n, M, N, 1)
+    a_slices = gl.allocate_shared_memory(a_desc.dtype, [STAGES * SLICES, M, WIDTH], a_desc.layout)
+    b_slices = gl.allocate_shared_memory(b_desc.dtype, [STAGES * SLICES, N, WIDTH], b_desc.layout)
+    a_tiles = reinterpret(a_slices, a_desc.dtype, [STAGES, M, K], A_LAYOUT)
+    b_tiles = reinterpret(b_slices, b_desc.dtype, [STAGES, K, N], B_LAYOUT)
+    arrived = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     done = gl.allocate_shared_memory(gl.int64, [1], mbarrier.MBarrierLayout())
-    mbarrier.init(arrived, count=1)
+    for each in gl.static_range(STAGES):
+        mbarrier.init(arrived.index(each), count=1)
     mbarrier.init(done, count=1)
     fence_async_shared()
     acc = allocate_tensor_memory(gl.float32, [M, N], TensorMemoryLayout([M, N], col_stride=1))
-    for i in range(gl.cdiv(a_desc.shape[1], K)):
-        mbarrier.expect(arrived, SLICES * (a_desc.block_type.nbytes + b_desc.block_type.nbytes))
-        for s in gl.static_range(SLICES):
-            async_load(a_desc, [off_m, i * K + s * WIDTH], arrived, a_slices.index(s))
-            async_load(b_desc, [off_n, i * K + s * WIDTH], arrived, b_slices.index(s))
-        mbarrier.wait(arrived, i & 1)
-        tcgen05_mma(a_tile, b_tile, acc, use_acc=i > 0)
+    steps = gl.cdiv(a_desc.shape[1], K)
+    for i in gl.static_range(STAGES - 1):
+        copy_slices(a_desc, b_desc, a_slices, b_slices, arrived, i, off_m, off_n, K, STAGES)
+    for i in range(steps):
+        if i + STAGES - 1 < steps:
+            copy_slices(a_desc, b_desc, a_slices, b_slices, arrived, i + STAGES - 1, off_m, off_n,
+                        K, STAGES)  # fmt: skip
+        stage = i % STAGES
+        mbarrier.wait(arrived.index(stage), (i // STAGES) & 1)
+        tcgen05_mma(a_tiles.index(stage), b_tiles.index(stage), acc, use_acc=i > 0)
         tcgen05_commit(done)
         mbarrier.wait(done, i & 1)
-    mbarrier.invalidate(arrived)
+    for each in gl.static_range(STAGES):
+        mbarrier.invalidate(arrived.index(each))
     mbarrier.invalidate(done)
-    store_tile(c_desc, off_m, off_n, load_accumulator(acc), C_LAYOUT)
+    store_rows(c, off_m, off_n, size_n, slices(acc, COLUMNS))
 
 
-def _core_matrices(rows: int) -> list[list[int]]:
+@gluon.jit
+def store(c, accumulators, tickets):
+    """The warpgroup that stores the tiles."""
+    which = accumulators.first()
+    ticket = tickets.first()
+    while ticket.more:
+        work = tickets.work(ticket)
+        acc = accumulators.full(which)
+        store_rows(c, work.off_m, work.off_n, tickets.tiling.size_n, acc.pieces(COLUMNS))
+        acc.release()
+        which = which.next()
+        ticket = tickets.next(ticket)
+
+
+@gluon.jit
+def roles(a_desc, b_desc, c, size_m, size_n, M: gl.constexpr, N: gl.constexpr, K: gl.constexpr,
+          STAGES: gl.constexpr, ACCUMULATORS: gl.constexpr, PAIR: gl.constexpr,
+          A_LAYOUT: gl.constexpr, B_LAYOUT: gl.constexpr, num_warps: gl.constexpr):  # fmt: skip
+    """A warp copies, a warp multiplies, a warpgroup stores: `warp_specialized_sm100`'s roles, but
+    for the last one.
+    """
+    tiling = Tiling(
+        size_m, size_n, gl.cdiv(size_m, M), gl.cdiv(size_n, N), gl.cdiv(a_desc.shape[1], K),
+        M, N, 1, 1, 0, 0,
+    )  # fmt: skip
+    a_tiles = gl.allocate_shared_memory(a_desc.dtype, [STAGES, M, K], A_LAYOUT)
+    b_tiles = gl.allocate_shared_memory(b_desc.dtype, [STAGES, K, N], B_LAYOUT)
+    ring = ring_of(a_tiles, b_tiles, b_tiles, None, STAGES, False, PAIR)
+    accumulators = accumulators_of(a_desc.dtype, M, N, 0, ACCUMULATORS, PAIR)
+    tickets = tickets_of(tiling, tiling.tiles_m * tiling.tiles_n, 4, False, False)
+    fence_async_shared()
+    operands = Operands(a_desc, b_desc, None, None, True, True, 1, None)
+    gl.warp_specialize(
+        [
+            (store, (c, accumulators, tickets)),
+            (multiply, (ring, accumulators, tickets)),
+            (load, (operands, ring, tickets, 0, False)),
+        ],
+        [1, 1],
+        [ONE_WARP, ONE_WARP],
+    )
+
+
+def _core_matrices(rows: int, columns: int) -> list[list[int]]:
     """A tile without swizzle, K-major: columns of 8x8 core matrices, as TMA writes narrow boxes."""
     within = [[0, 1], [0, 2], [0, 4]]
     down = [[1 << bit, 0] for bit in range(rows.bit_length() - 1)]
-    return within + down + [[0, 8 << bit] for bit in range((K // 8).bit_length() - 1)]
+    return within + down + [[0, 8 << bit] for bit in range((columns // 8).bit_length() - 1)]
 
 
-def _tiled(*, swizzle: bool) -> Launch:
-    operands = [tile_layouts((rows, K), 1, 16) for rows in (M, N)]
+def _tiled(k: int, stages: int, *, swizzle: bool = True) -> Launch:
+    """Tiles of 128 x 256 x k."""
+    m, n = 128, 256
     if swizzle:
-        width, box = K, [to_gluon(each.tma_encoding) for each in operands]
-        a_layout = to_gluon(operands[0].linear)
-        b_layout = to_gluon(tile_layouts((K, N), 0, 16).linear)
+        boxes = [tile_layouts((rows, 64), 1, 16) for rows in (m, n)]
+        width, box = 64, [to_gluon(each.tma_encoding) for each in boxes]
+        a_layout = to_gluon(tile_layouts((m, k), 1, 16).linear)
+        b_layout = to_gluon(tile_layouts((k, n), 0, 16).linear)
     else:
         width, box = 8, [gl.NVMMASharedLayout(0, 16, 2)] * 2
-        a_layout = gl.SharedLinearLayout(_core_matrices(M), [], 128)
-        b_layout = gl.SharedLinearLayout([each[::-1] for each in _core_matrices(N)], [], 128)
+        a_layout = gl.SharedLinearLayout(_core_matrices(m, k), [], 128)
+        b_layout = gl.SharedLinearLayout([each[::-1] for each in _core_matrices(n, k)], [], 128)
 
     def launch(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> None:
-        c_tile = tile_layouts((M, N), 1, 16)
         descriptors = [
-            TensorDescriptor.from_tensor(a, [M, width], box[0]),
-            TensorDescriptor.from_tensor(b.T, [N, width], box[1]),
-            TensorDescriptor.from_tensor(c, list(c_tile.tma_shape), to_gluon(c_tile.tma_encoding)),
+            TensorDescriptor.from_tensor(a, [m, width], box[0]),
+            TensorDescriptor.from_tensor(b.T, [n, width], box[1]),
         ]
-        tiled[(c.shape[0] // M * (c.shape[1] // N),)](
-            *descriptors, A_LAYOUT=a_layout, B_LAYOUT=b_layout, C_LAYOUT=to_gluon(c_tile.linear),
-            K=K, GROUP_M=GROUP, num_warps=4, **LAUNCH_OPTIONS,
+        tiled[(c.shape[0] // m * (c.shape[1] // n),)](
+            *descriptors, c, *c.shape, A_LAYOUT=a_layout, B_LAYOUT=b_layout, K=k, STAGES=stages,
+            num_warps=4, **LAUNCH_OPTIONS,
         )  # fmt: skip
 
     return launch
 
 
-def _configured(
-    *, persistent: bool = True, accumulators: int | None = None, **fields: object
-) -> Launch:
-    """A kernel of `triton_ext.kernels`; one that is not persistent has a block for each tile.
-
-    Args:
-        accumulators: how many tiles of sums tensor memory holds; by default as many as it can.
-    """
-    config = MatmulConfig(100, "bf16", group=GROUP, **fields)  # type: ignore[arg-type]
+def _roles(n: int, *, pair: bool = False, persistent: bool = False) -> Launch:
+    """Tiles of 128 x n x 64, of 256 rows for a pair, in a ring of 7."""
+    together = 2 if pair else 1
+    config = MatmulConfig(
+        100, "bf16", block_n=n, stages=4, consumers=1, cluster=together, pair=pair,
+        c_parts=4,
+    )  # fmt: skip
 
     def launch(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> None:
-        blocks = GPUS["B200"].multiprocessors if persistent else 1 << 20
-        gpu = SimpleNamespace(multi_processor_count=blocks)
+        m = 128 * together
+        tiles = c.shape[0] // m * (c.shape[1] // n)
+        blocks = GPUS["B200"].multiprocessors // together
+        roles[(min(tiles, blocks) if persistent else tiles,)](
+            descriptor(a, config.a_layouts), descriptor(b.T, config.b_layouts), c, *c.shape,
+            M=m, N=n, K=64, STAGES=7, ACCUMULATORS=1 + persistent, PAIR=pair,
+            A_LAYOUT=to_gluon(config.a_layouts.linear), B_LAYOUT=to_gluon(config.b_layouts.linear),
+            num_warps=4, num_ctas=together, **LAUNCH_OPTIONS,
+        )  # fmt: skip
+
+    return launch
+
+
+def _accumulators(number: int) -> Launch:
+    """This project's kernel, with the sums of so many tiles in tensor memory."""
+    config = MatmulConfig(
+        100, "bf16", block_n=256, stages=4, consumers=1, c_parts=4, c_buffers=2
+    )  # fmt: skip
+
+    def launch(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> None:
+        gpu = SimpleNamespace(multi_processor_count=GPUS["B200"].multiprocessors)
         plan = launch_plan(config, c.shape[0], c.shape[1], a.shape[1], gpu)
         arguments = launch_arguments(config, plan, a, b, c)
         by_position, by_name = list(arguments.values())[:3], dict(list(arguments.items())[3:])
-        constants = dict(plan.constants)
-        if accumulators is not None:
-            constants["ACCUMULATORS"] = accumulators
+        constants = {**plan.constants, "ACCUMULATORS": number}
         plan.kernel[plan.grid](*by_position, **by_name, **constants, **plan.options)
 
     return launch
@@ -162,14 +274,13 @@ class Step:
 
 def steps() -> list[Step]:
     """In the order of the story."""
-    pair = {**ROLES, "stages": 6, "cluster": 2, "pair": True}
     return [
-        Step("TMA in boxes of 16 bytes", _tiled(swizzle=False), 256),
-        Step("128-byte swizzle", _tiled(swizzle=True), 721),
-        Step("pipelining", _configured(consumers=0, block_n=256, stages=4), 914),
-        Step("warp specialization", _configured(persistent=False, stages=4, **ROLES), 1054),
-        Step("pairs of SMs", _configured(persistent=False, **pair), 1170),
-        Step("persistence", _configured(**pair), 1273),
+        Step("TMA in boxes of 16 bytes", _tiled(256, 1, swizzle=False), 256),
+        Step("128-byte swizzle", _tiled(256, 1), 721),
+        Step("pipelining", _tiled(128, 2), 914),
+        Step("warp specialization", _roles(128), 1054),
+        Step("pairs of SMs", _roles(256, pair=True), 1170),
+        Step("persistence", _roles(256, pair=True, persistent=True), 1273),
     ]
 
 
@@ -218,7 +329,7 @@ def predicted(size: int) -> Iterator[Row]:
 def bubbles() -> Iterator[Row]:
     """When an SM's units work, with the sums of one tile in tensor memory, and of two."""
     for number in (1, 2):
-        found = timeline(_configured(stages=4, accumulators=number, **ROLES), *BUBBLES)
+        found = timeline(_accumulators(number), *BUBBLES)
         lanes = {"TMA loads": "load", "tensor cores": "multiply", 0: "store"}
         spans: dict[str, list[tuple[float, float]]] = {name: [] for name in lanes.values()}
         for span in sorted(found.spans().spans, key=lambda span: span.begin):
