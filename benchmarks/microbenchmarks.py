@@ -174,9 +174,14 @@ class Case:
     random: bool = False
     watched: bool = False
 
-    def run(self, emulate: bool) -> list[np.ndarray[Any, Any]]:
+    def run(
+        self, emulate: bool, watch: contextlib.AbstractContextManager[Any]
+    ) -> list[np.ndarray[Any, Any]]:
         """Launch it: the stamps (blocks, threads, 4): clock and timer, begin and end; twice, as
         the first launch warms up. The last array is what the kernel stamped itself, if it does.
+
+        Args:
+            watch: entered for the last launch.
         """
         repeats, grid = self.repeats, self.grid
         if emulate:
@@ -206,13 +211,14 @@ class Case:
         ptx = self.ptx(repeats)
         # uploaded after the data, so that these are not in the L2 cache
         flush = [np.zeros(FLUSH_BYTES, np.uint8)] if self.facts.get("from") == "memory" else []
-        for _ in range(1 if emulate else 2):
+        for last in (True,) if emulate else (False, True):
             if emulate:
                 run_ptx(
                     ptx, grid=grid, block=self.block, args=args, dynamic_smem_bytes=SMEM,
                     cluster=self.cluster, check_races=False,
                 )  # fmt: skip
-            else:
+                continue
+            with watch if last else contextlib.nullcontext():
                 run_on_gpu(
                     ptx, "k", grid, self.block, args, dynamic_smem_bytes=SMEM, buffers=flush,
                     cluster=self.cluster if self.cluster > 1 else None,
@@ -222,8 +228,7 @@ class Case:
     def row(self, emulate: bool) -> Row:
         """What it measured."""
         watch = contextlib.nullcontext() if emulate or not self.watched else Watch(GpuState())
-        with watch as seen:
-            out, last = self.run(emulate)
+        out, last = self.run(emulate, watch)
         repeats = min(self.repeats, FEW) if emulate else self.repeats
         others, out = out[:, self.block - self.beside :], out[:, : self.block - self.beside]
         cycles = (out[..., 1].max(1) - out[..., 0].min(1)).astype(float)
@@ -236,9 +241,9 @@ class Case:
             found["slowest"] = float(cycles.max()) / (repeats * self.per)
         elif self.bytes:
             found["bytes_per_cycle"] = self.bytes / self.per / found["cycles"]
-        if seen is not None:
-            found["power_watts"] = seen.power_watts
-            found["clock_mhz"] = seen.clock_mhz
+        if isinstance(watch, Watch):
+            found["power_watts"] = watch.power_watts
+            found["clock_mhz"] = watch.clock_mhz
         if self.beside:
             found["beside"] = float(others[..., 1].max() - others[..., 0].min()) / repeats
         if self.stamps:

@@ -47,6 +47,7 @@ class Gpu:
         tma_bytes: that a TMA unit copies in a cycle, and writes to shared memory in one of its.
         tma_row: cycles that a row of a box of less than 128 bytes holds the TMA unit.
         tma_box: cycles that a box holds it at least.
+        tma_writes: cycles of products' reads that a cycle of TMA's writes takes.
         store_bytes: that TMA stores in a cycle, of an SM.
         stores: of all SMs, bytes/s.
         l2_bytes: that all SMs load from the L2 cache, bytes/s.
@@ -96,6 +97,7 @@ class Gpu:
     tma_bytes: float = _of("measured: boxes of 256 rows, 4 in flight", 107)
     tma_row: float = _of("measured: rows of 16 and 48 bytes", 2.1)
     tma_box: float = _of("fitted; measured: boxes of 8 rows one after the other, 48", 28)
+    tma_writes: float = _of("measured: rings beside products", 1.0)
     store_bytes: float = _of("measured: tiles of 32 KB by one SM", 31.6)
     stores: float = _of("measured: tiles of 32 KB by all SMs", 4.35e12)
     l2_bytes: float = _of(
@@ -140,6 +142,7 @@ class Gpu:
         return replace(self, **changes)
 
 
+_TRACE = "published: trace_v5.json.gz of the ladder's tutorial"
 _DIES = "published: SemiAnalysis, 300 cycles to the other die, here for every second load; else"
 _OTHERS: dict[str, dict[str, tuple[Any, str]]] = {
     "H100": {"memory_bytes": (2.7e12, "assumed: as the data sheets differ")},
@@ -157,7 +160,18 @@ _OTHERS: dict[str, dict[str, tuple[Any, str]]] = {
         "tma_memory_latency": (1410, f"{_DIES} as on an H200 whose memory is busy"),
         "queue": (0, "assumed: the latency is that of a busy memory"),
         "tma_row": (1.19, "assumed: as an H200's rows of 128 bytes"),
-        "l2_bytes": (1.8e13, "assumed: as much for each SM as on an H200"),
+        "tma_writes": (0.64, f"{_TRACE}: 319 ns from a product of 256 x 256 x 64 to the next"),
+        "product_latency": (
+            115,
+            "published: SemiAnalysis, 4 awaited products at 79 % of the peak: 70 more than on an"
+            " H200",
+        ),
+        "tensor_memory_latency": (100, f"{_TRACE}: 2.5 us for 32 loads of 8 columns, in turn"),
+        "l2_bytes": (
+            2.95e13,
+            "published: Chips and Cheese, 2.1e13 from one's own die, 1.68e13 from the other, each"
+            " SM its own lines; here as much more as an H200 gives where SMs share lines",
+        ),
         "memory_bytes": (6.6e12, "published: SemiAnalysis, cp.async"),
     },
 }

@@ -454,7 +454,7 @@ class Replay:
         self._span((warp.block, "TMA loads"), begin, end, COPY, at, f"{size} bytes")
         # one barrier may be another block's than the data: of the pair's first on Blackwell
         for each in [self.sms[rank] for rank in ranks] if len(ranks) > 1 else [sm]:
-            self._accessed(each, end, max(size / gpu.tma_bytes, rows))
+            self._accessed(each, end, gpu.tma_writes * max(size / gpu.tma_bytes, rows))
         for token in tokens:
             self._contribute(warp, token, end)
 

@@ -159,6 +159,7 @@ def load(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     name = "tcgen05.ld"
 
     targets = [operands.register(target, at) for target in form.registers]
+    operands.written |= touched
     operands.flow = Flow(handled)
 
     def words_of(place: _Place, cells: Cells) -> NDArray[Any]:
