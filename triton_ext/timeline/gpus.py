@@ -26,8 +26,14 @@ class Gpu:
         arch: 90.
         multiprocessors: SMs.
         clock: the highest clock of the SMs, Hz.
-        power_flops: operations/s of 16-bit products that the power limit leaves all SMs.
-        power_flops_8: of 8-bit products.
+        power: the limit, W.
+        idle_power: of the GPU while all SMs wait.
+        flop_energy: J of an operation of 16-bit products, at the highest clock.
+        flop_energy_8: of 8-bit products.
+        operand_energy: of a byte of shared memory that products read.
+        l2_energy: of a byte between an SM and the L2 cache.
+        memory_energy: of a byte between the L2 cache and memory.
+        power_exponent: of the clock in these energies, as the voltage falls with it.
         flops_per_cycle: of an SM's tensor cores, with 16-bit operands.
         operand_bytes: that the tensor cores read from shared memory in a cycle, if nobody else
             does.
@@ -74,8 +80,18 @@ class Gpu:
     arch: int = _of("published: CUDA C++ Programming Guide", 90)
     multiprocessors: int = _of("published: data sheet", 132)
     clock: float = _of("measured: NVML under light load", 1.98e9)
-    power_flops: float = _of("fitted", 6.4e14)
-    power_flops_8: float = _of("fitted", 1.09e15)
+    power: float = _of("published: data sheet", 700)
+    idle_power: float = _of("measured: blocks that sleep", 126.5)
+    flop_energy: float = _of(
+        "fitted; measured: clocks of products at the power limit, 6.9e-13", 6.8e-13
+    )
+    flop_energy_8: float = _of("fitted", 3.5e-13)
+    operand_energy: float = _of("measured: 64x64 beside 64x256", 4e-12)
+    l2_energy: float = _of(
+        "fitted, where SMs share lines; measured: rings of own lines 2.64e-11", 1e-11
+    )
+    memory_energy: float = _of("measured: power of rings from memory", 7.2e-11)
+    power_exponent: float = _of("measured: clocks of products, alone and beside rings", 0.75)
     flops_per_cycle: float = _of("published: data sheet, 4 x 512 FMA", 4096)
     operand_bytes: float = _of("measured: 64x8: 18 cycles a product", 128)
     waiting: float = _of("fitted", 50)
@@ -97,7 +113,7 @@ class Gpu:
     tma_bytes: float = _of("measured: boxes of 256 rows, 4 in flight", 107)
     tma_row: float = _of("measured: rows of 16 and 48 bytes", 2.1)
     tma_box: float = _of("fitted; measured: boxes of 8 rows one after the other, 48", 28)
-    tma_writes: float = _of("measured: rings beside products", 1.0)
+    tma_writes: float = _of("assumed; measured: products of 64x128 beside rings, below 0.5", 1.0)
     store_bytes: float = _of("measured: tiles of 32 KB by one SM", 31.6)
     stores: float = _of("measured: tiles of 32 KB by all SMs", 4.35e12)
     l2_bytes: float = _of(
@@ -151,8 +167,13 @@ _OTHERS: dict[str, dict[str, tuple[Any, str]]] = {
         "multiprocessors": (148, "published: data sheet"),
         "clock": (1.85e9, "published: data sheet, 2.25e15 operations/s by 148 SMs"),
         "flops_per_cycle": (8192, "published: data sheet, twice a Hopper SM's"),
-        "power_flops": (1.42e15, "published: JAX's guide, cuBLAS at 63 % of the data sheet's rate"),
-        "power_flops_8": (2.84e15, "assumed: twice that of 16 bits"),
+        "power": (1000, "published: data sheet"),
+        "flop_energy": (
+            7.1e-13,
+            "published: JAX's guide, cuBLAS at 63 % of the data sheet's rate; other energies as on"
+            " an H200",
+        ),
+        "flop_energy_8": (3.55e-13, "assumed: half of that of 16 bits"),
         "operand_bytes": (128, "published: SemiAnalysis, products of N < 128"),
         "l2_latency": (515, f"{_DIES} as on an H200"),
         "memory_latency": (810, f"{_DIES} as on an H200"),

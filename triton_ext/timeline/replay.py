@@ -106,7 +106,7 @@ class _Sm:
         self.issue = [0.0] * SCHEDULERS
         self.pipes = [[0.0] * SCHEDULERS for _ in PIPES]
         self.columns = [0.0] * SCHEDULERS
-        self.shared = self.tensor = self.tma = self.l2 = self.memory = self.out = 0.0
+        self.shared = self.tensor = self.tma = self.inlet = self.l2 = self.memory = self.out = 0.0
         self.accesses: list[tuple[float, float]] = []  # when, and the wavefronts
         self.waiting = 0.0  # of their wavefronts
         self.busy: dict[str, float] = dict.fromkeys(UNITS, 0.0)
@@ -447,13 +447,17 @@ class Replay:
         begin = max(sm.tma, time)
         sm.tma = begin + taken
         sm.busy["TMA"] += taken
-        came = self._outside(sm, time, inside, memory, rows=rows - absent)
-        end = max(came, sm.tma) + gpu.tma_latency
+        came = max(sm.tma, self._outside(sm, time, inside, memory, rows=rows - absent))
+        # with one barrier, the data are this block's: the barrier may be that of the pair's first
+        whose = [self.sms[rank] for rank in ranks] if len(ranks) > 1 else [sm]
+        for each in whose:
+            each.inlet = max(each.inlet, begin) + size / gpu.tma_bytes
+            came = max(came, each.inlet)
+        end = came + gpu.tma_latency
         longer = gpu.tma_memory_latency - gpu.tma_latency + self._queued(sm, time)
         end += longer * self.share.far(memory, again)
         self._span((warp.block, "TMA loads"), begin, end, COPY, at, f"{size} bytes")
-        # one barrier may be another block's than the data: of the pair's first on Blackwell
-        for each in [self.sms[rank] for rank in ranks] if len(ranks) > 1 else [sm]:
+        for each in whose:
             self._accessed(each, end, gpu.tma_writes * max(size / gpu.tma_bytes, rows))
         for token in tokens:
             self._contribute(warp, token, end)

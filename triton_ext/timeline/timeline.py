@@ -190,24 +190,64 @@ class Timeline:
             cycles += more * (result.ends[-1] - first) / (len(result.ends) - self._slots)
         return cycles, result
 
-    def _powered(self, gpu: Gpu, cycles: float, clock: float) -> float:
-        """The clock that the power limit leaves, if the kernel takes so many cycles."""
-        size = min((size for _, _, size in self._products()), default=2)
-        limit = gpu.power_flops_8 / size if size <= 1 else gpu.power_flops * 2 / size
-        rate = self.flops / (self._launch(gpu) + cycles / clock)
-        return clock * min(1.0, limit / rate) if rate else clock
+    def _energy(self, gpu: Gpu) -> float:
+        """Joules of what the whole grid does, at the highest clock, but for what idle SMs take."""
+        products = 0.0
+        for m, n, size in self._products():
+            each = gpu.flop_energy_8 if size <= 1 else gpu.flop_energy * size / 2
+            products += 2 * m * n * 32 / size * each + (m + n) * 32 * gpu.operand_energy
+        turns = sum(float(item[3][MMA]) for item in self._items() if item[0] == RUN)
+        products += turns * MMA_OPERATIONS * gpu.flop_energy
+        loaded, stored = sum(self._loaded.values()), self._stored
+        missed = sum(
+            share * self._loaded.get(number, 0.0) for number, share in enumerate(self._misses)
+        )
+        moved = gpu.l2_energy * (loaded + stored) + gpu.memory_energy * (missed + stored)
+        return products * self._each + moved
+
+    @functools.cached_property
+    def _stored(self) -> float:
+        """Bytes that the grid stores."""
+        found = 0.0
+        for item in self._items():
+            if item[0] == STORE:
+                found += item[2]
+            elif item[0] == GLOBAL and item[5] < 0:
+                found += item[2] * SECTOR_BYTES
+        return found * self._each
+
+    def _powered(self, gpu: Gpu, first: float, rest: float) -> float:
+        """The clock that the power limit leaves a kernel that is launched over and over, and takes
+        `first` seconds and `rest` cycles."""
+        energy, low, high = self._energy(gpu), 0.1, 1.0
+
+        def taken(share: float) -> float:
+            busy = energy / (first + rest / (share * gpu.clock))
+            return gpu.idle_power + share**gpu.power_exponent * busy
+
+        if taken(high) <= gpu.power:
+            return gpu.clock
+        while high - low > 1e-3:
+            middle = (low + high) / 2
+            low, high = (low, middle) if taken(middle) > gpu.power else (middle, high)
+        return high * gpu.clock
 
     def _solve(
         self, gpu: Gpu, *, keep: bool = False, free: frozenset[int] = frozenset()
     ) -> tuple[float, float, Result]:
         """Seconds, the clock, and the replay."""
-        clock = gpu.clock
+        clock, launch = gpu.clock, self._launch(gpu)
         cycles, result = self._replay(gpu, clock, keep=keep, free=free)
-        lower = self._powered(gpu, cycles, clock)
-        if lower < clock:
-            clock = lower
+        lower = self._powered(gpu, launch, cycles)
+        if lower < 0.999 * clock:
+            highest, clock = cycles, lower
             cycles, result = self._replay(gpu, clock, keep=keep, free=free)
-        return self._launch(gpu) + cycles / clock, clock, result
+            # what does not depend on the clock, as memory's share, takes fewer cycles
+            rest = (highest / gpu.clock - cycles / clock) / (1 / gpu.clock - 1 / clock)
+            first = max(0.0, highest / gpu.clock - rest / gpu.clock)
+            clock = self._powered(gpu, launch + first, rest)
+            cycles, result = self._replay(gpu, clock, keep=keep, free=free)
+        return launch + cycles / clock, clock, result
 
     def _launch(self, gpu: Gpu) -> float:
         """Seconds between the kernel before and this one, and after it."""
