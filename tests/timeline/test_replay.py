@@ -278,6 +278,28 @@ def test_the_grid_comes_in_waves():
     assert many > 4 * full
 
 
+def test_the_clock_falls_by_the_energy_that_the_power_limit_leaves():
+    trace = launch([[*[(PRODUCT, 0, 256, 2, False, 0)] * 2000, (WAIT, 1, 0)]], [2000], grid=132)
+    plain = Timeline(trace, GPU)
+    flops = 132 * 2000 * 2 * 64 * 256 * 16
+    share = plain.clock / GPU.clock
+    energy = flops * GPU.flop_energy + 132 * 2000 * 320 * 32 * GPU.operand_energy
+    taken = GPU.idle_power + share**GPU.power_exponent * energy / plain.seconds
+    assert 0.6 < share < 0.95
+    assert taken == pytest.approx(GPU.power, rel=0.01)
+    assert Timeline(trace, GPU.but(power=1e4)).clock == GPU.clock
+    assert Timeline(trace, GPU.but(flop_energy=1e-12)).clock < plain.clock
+
+
+def test_a_block_receives_what_others_copy_to_it_no_faster_than_its_own():
+    copy = (COPY, 1, 16384, 16384, 128, 0, [0, 1], [0, 1], False, 0)
+    waits = [(WAIT, 2, 0)], [(WAIT, 2, 1)]
+    both = ClusterTrace([[[copy, *waits[0]]], [[copy, *waits[1]]]], [2, 2])
+    one = ClusterTrace([[[copy, *waits[0]]], [list(waits[1])]], [1, 1])
+    alone, together = (Replay(GPU, [SHARE], 1).run([each]).cycles for each in (one, both))
+    assert together >= alone + 0.9 * 16384 / GPU.tma_bytes
+
+
 def test_sampled_clusters_are_of_the_grid():
     for clusters in (1, 2, 100, 132, 133, 5000):
         chosen = sampled(clusters, 132)

@@ -87,9 +87,7 @@ class Gpu:
     )
     flop_energy_8: float = _of("fitted", 3.5e-13)
     operand_energy: float = _of("measured: 64x64 beside 64x256", 4e-12)
-    l2_energy: float = _of(
-        "fitted, where SMs share lines; measured: rings of own lines 2.64e-11", 1e-11
-    )
+    l2_energy: float = _of("fitted: SMs share lines; measured: rings of own lines 2.64e-11", 1e-11)
     memory_energy: float = _of("measured: power of rings from memory", 7.2e-11)
     power_exponent: float = _of("measured: clocks of products, alone and beside rings", 0.75)
     flops_per_cycle: float = _of("published: data sheet, 4 x 512 FMA", 4096)

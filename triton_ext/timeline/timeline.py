@@ -223,7 +223,7 @@ class Timeline:
 
         def taken(share: float) -> float:
             busy = energy / (first + rest / (share * gpu.clock))
-            return gpu.idle_power + share**gpu.power_exponent * busy
+            return gpu.idle_power + math.pow(share, gpu.power_exponent) * busy
 
         if taken(high) <= gpu.power:
             return gpu.clock
