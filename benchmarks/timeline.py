@@ -54,7 +54,6 @@ from triton_ext.kernels.config import MatmulConfig
 from triton_ext.kernels.launch import (
     compile_matmul,
     compiled_arguments,
-    kernel_for,
     launch_arguments,
     launch_plan,
 )
@@ -355,8 +354,8 @@ class _Uncompiled:
     """On the emulated GPU: a kernel that `compile_matmul` would have compiled."""
 
     def __init__(self, config: MatmulConfig) -> None:
-        self._kernel = kernel_for(config)
-        self._options = launch_plan(config, 256, 256, 256, GPU).options
+        plan = launch_plan(config, 256, 256, 256, GPU)
+        self._kernel, self._options = plan.kernel, plan.options
 
     def __getitem__(self, grid: Any) -> Callable[..., None]:
         def launch(*arguments: Any, stream: Any) -> None:

@@ -244,8 +244,8 @@ class Timeline:
             cycles, result = self._replay(gpu, clock, keep=keep, free=free)
             # what does not depend on the clock, as memory's share, takes fewer cycles
             rest = (highest / gpu.clock - cycles / clock) / (1 / gpu.clock - 1 / clock)
-            first = max(0.0, highest / gpu.clock - rest / gpu.clock)
-            clock = self._powered(gpu, launch + first, rest)
+            rest = min(highest, max(0.0, rest))
+            clock = self._powered(gpu, launch + (highest - rest) / gpu.clock, rest)
             cycles, result = self._replay(gpu, clock, keep=keep, free=free)
         return launch + cycles / clock, clock, result
 
