@@ -37,7 +37,7 @@ Constants: TypeAlias = "cost_model.Constants | cost_model_sm100.Constants"
 SHARPNESS = 30.0
 """How fast the probability falls: by 1/e where a time is longer by 1/30."""
 ERROR_WEIGHT = 2.0
-LEARNING_RATE = 0.12
+LEARNING_RATE = 0.05
 """Of gradient boosting: the part of each tree that counts."""
 STEPS = (1.2, 1.05)
 """By which factors a constant is changed, one after the other."""
@@ -157,7 +157,7 @@ def errors(timed: Sequence[Timed], constants: Constants) -> list[float]:
     ]
 
 
-def learn(timed: Sequence[Timed], trees: int = 120, depth: int = 4) -> Trees:
+def learn(timed: Sequence[Timed], trees: int = 300, depth: int = 5) -> Trees:
     """The correction of what the constants predict; what is slow by a factor of 2 does not count,
     and every problem counts as much as any other.
 

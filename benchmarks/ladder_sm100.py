@@ -173,12 +173,12 @@ def roles(a_desc, b_desc, c, size_m, size_n, M: gl.constexpr, N: gl.constexpr, K
     accumulators = accumulators_of(a_desc.dtype, M, N, 0, ACCUMULATORS, PAIR)
     tickets = tickets_of(tiling, tiling.tiles_m * tiling.tiles_n, 4, False, False)
     fence_async_shared()
-    operands = Operands(a_desc, b_desc, None, None, True, True, 1, None)
+    operands = Operands(a_desc, b_desc, None, True, True, 1, None)
     gl.warp_specialize(
         [
             (store, (c, accumulators, tickets)),
             (multiply, (ring, accumulators, tickets)),
-            (load, (operands, ring, tickets, 0, False)),
+            (load, (operands, ring, tickets)),
         ],
         [1, 1],
         [ONE_WARP, ONE_WARP],

@@ -74,7 +74,6 @@ def launched_by_jit(m: int, n: int, k: int, config: MatmulConfig) -> Product:
             for name in tiles
         }
         arguments["workspace"] = workspace
-        arguments["prefetched"] = a if config.prefetch == "a" else b
         plan.kernel[plan.grid](
             *(arguments[name] for name in plan.arguments[:3]),
             **{name: arguments[name] for name in plan.arguments[3:]},

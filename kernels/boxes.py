@@ -23,7 +23,6 @@ from __future__ import annotations
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
-from triton_ext.kernels.clusters import block_of_cluster
 from triton_ext.kernels.matrices import is_batched, parameter_name
 
 

@@ -279,8 +279,6 @@ class MatmulConfig:
         loaded_rows: on sm_90, with one consumer of 64 rows and no side: how many rows of the left
             operand's tile are copied, a multiple of 8, where the problem has no more: rows outside
             of a matrix come slowly. The operand is K-major. 0 for all of them. Needs Triton 3.9.
-        prefetch: "a" or "b": while the kernel before it ends, a block asks for its first tiles of
-            that operand, which is K-major, to be in the L2 cache; not in a cluster.
         group: how many rows of tiles run together.
         out_type: the type of C: "fp16", "bf16", "fp32", "e4m3", "e5m2" (both saturated) or "int32"
             (from int8 alone); None for that of A and B where it has 16 bits, else fp32, or int32
@@ -329,7 +327,6 @@ class MatmulConfig:
     alpha: bool = False
     pingpong: bool = False
     side: int = 0
-    prefetch: str | None = None
     residual: bool = False
     batched: bool = False
     pair: bool = False
@@ -462,10 +459,6 @@ class MatmulConfig:
                 if n < 256
             ],
             "loaded_rows": (0, 8, 16, 24, 32, 40, 48, 56) if self.may_load_less else (0,),
-            "prefetch": [
-                None,
-                *(name for name in "ab" if alone and getattr(self, f"{name}_major") == "K"),
-            ],
             "residual": boolean,
             "batched": (True,) if self.collective else (False,) if scaled else boolean,
             "collective": (None, "gather", "scatter") if self._may_be_collective else (None,),
@@ -517,7 +510,7 @@ class MatmulConfig:
     @property
     def _may_be_collective(self) -> bool:
         """Whether the ranks of a group may make this product together."""
-        whole = self.k_blocks == self.max_splits == 1 and not self.swap and not self.prefetch
+        whole = self.k_blocks == self.max_splits == 1 and not self.swap
         return self.arch == 90 and whole and not self.residual and self.element_type != "int8"
 
     @functools.cached_property

@@ -112,9 +112,6 @@ FITTED = Constants()
 """To an H200."""
 LOADED_ROWS = (8, 16, 32, 48)
 """How many rows of the left operand are copied where it has no more."""
-PREFETCHED_K = 256
-"""The shortest K of which tiles are prefetched: rows are asked for one by one, which takes 2 us
-however short they are (302x2048x16: 4.1 us, and 2.1 without)."""
 NEAR = 1.2
 """The correction decides among configurations that take so many times as long as the best by the
 limits alone, at most."""
@@ -614,18 +611,13 @@ def _fitting(
 
 
 @functools.lru_cache(maxsize=4096)
-def _adapted(config: MatmulConfig, rows: int, k: int, larger: str) -> MatmulConfig:
-    """A tile of 64 rows for a problem whose left operand has so many, and whose larger operand is
-    "a" or "b": rows that there are not are not copied; and what reads from memory most of the time
-    prefetches the larger operand, if K is long enough.
+def _adapted(config: MatmulConfig, rows: int) -> MatmulConfig:
+    """A tile of 64 rows for a problem whose left operand has so many: rows that there are not are
+    not copied.
     """
-    fields: dict[str, Any] = {}
-    if _is_new() and rows <= LOADED_ROWS[-1] and config.may_load_less:
-        fields["loaded_rows"] = next(size for size in LOADED_ROWS if size >= rows)
-    is_major = getattr(config, f"{larger}_major") == "K"
-    if config.columns < 128 and config.blocks == 1 and is_major and k >= PREFETCHED_K:
-        fields["prefetch"] = larger
-    return replace(config, **fields) if fields else config
+    if not (_is_new() and rows <= LOADED_ROWS[-1] and config.may_load_less):
+        return config
+    return replace(config, loaded_rows=next(size for size in LOADED_ROWS if size >= rows))
 
 
 def ranked_configs(
@@ -644,12 +636,9 @@ def ranked_configs(
 
     Of equals one that loads the larger operand fewer times, then a swapped one for a wide C.
     """
-    larger = "b" if n >= m else "a"
     sizes = m, n, k, multiprocessors, batch
     found = [
-        _adapted(config, min(n if config.swap else m, 64), k, larger)
-        if config.rows == 64
-        else config
+        _adapted(config, min(n if config.swap else m, 64)) if config.rows == 64 else config
         for config in candidates(element_type, a_major, b_major, out_type)
         if every or suits(config, *sizes)
     ]

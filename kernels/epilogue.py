@@ -580,7 +580,7 @@ class Epilogue:
         """Store so many pieces, from FIRST on, as there are."""
         END: gl.constexpr = min(FIRST + TOGETHER, self.PIECES)
         if self.adds(work):
-            if END > self.BUFFERS:  # noqa: SIM102 (known when it is compiled)
+            if END > self.BUFFERS:
                 self.load_residual(work, max(FIRST, self.BUFFERS), END, WHICH)
         else:
             tma.store_wait(stores_since(FIRST, END, self.PIECES, self.BUFFERS))

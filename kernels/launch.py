@@ -26,10 +26,6 @@ CONSUMER_REGISTERS = {1: 240, 2: 240, 3: 160}
 """Registers of a thread by the number of consumer warpgroups: what is left of the SM's 65,536 when
 the producer's warps have 24 each; a multiple of 8."""
 
-PREFETCH_TILES = 4
-"""How many K tiles a block asks for while the kernel before it ends. Of 1, 2, 4, 8 and 16, on an
-H100, 2 and 4 were the best, and 16 was slower than none: the other kernel waits for its own."""
-
 TRITON_TYPES = {
     "e4m3": "fp8e4nv", "e5m2": "fp8e5", "tf32": "fp32", "int8": "i8", "int32": "i32",
     "mxfp8": "fp8e4nv", "mxfp8_e5m2": "fp8e5", "mxfp4": "u8", "nvfp4": "u8", "ue8m0": "u8",
@@ -62,7 +58,6 @@ class LaunchPlan:
             elements, bias of `MatmulConfig.bias_type`, scales of fp32. ``alpha``, ``beta``: floats.
             ``c0_desc``: as ``c_desc``, for the residual. ``narrow_desc``: of the right operand
             (B, or A if they are swapped) once more, with the box of the narrow tile.
-            ``prefetched``: the address of the operand that `MatmulConfig.prefetch` names.
             ``own_desc``, ``flags``, ``next_flags``, ``late``, ``first_chunk``, ``ranks``: see
             `triton_ext.kernels.peers.Peers`.
             ``left_scales``, ``right_scales``: the block scales, with the boxes of `scale_tiles`.
@@ -201,9 +196,8 @@ def launch_arguments(
         "c_desc": (c, plan.c_tile),
         "narrow_desc": (stored["a" if config.swap else "b"], plan.narrow_tile),
     }
-    values = {"prefetched": stored[config.prefetch or "a"], **others}
     return {
-        name: descriptor(*tiles[name]) if name in tiles else values[name] for name in plan.arguments
+        name: descriptor(*tiles[name]) if name in tiles else others[name] for name in plan.arguments
     }
 
 
@@ -229,7 +223,6 @@ def _optional_arguments(config: MatmulConfig) -> dict[str, bool]:
         "alpha": config.alpha,
         "c0_desc": config.residual or config.collective == "scatter",
         "beta": config.residual,
-        "prefetched": config.prefetch is not None,
         **(_collective_arguments(config) if config.arch == 90 else {}),
         **({"left_scales": scaled, "right_scales": scaled} if config.arch == 100 else {}),
     }
@@ -347,8 +340,6 @@ def kernel_constants(config: MatmulConfig, *, generated_layouts: bool = True) ->
         "ACTIVATION": config.activation,
         "A_SCALES": int(config.a_scales == "each"),
         "B_SCALES": int(config.b_scales == "each"),
-        "PREFETCH": PREFETCH_TILES * config.block_k,
-        "PREFETCH_LEFT": config.prefetch == ("b" if config.swap else "a"),
     }
 
 
@@ -381,7 +372,7 @@ def compile_matmul(config: MatmulConfig, constants: dict[str, Any] | None = None
     element = TRITON_TYPES.get(config.element_type, config.element_type)
     types = {"workspace": "*u8", "bias": f"*{config.bias_type}", "a_scale": "*fp32",
              "b_scale": "*fp32", "alpha": "fp32", "beta": "fp32",
-             "prefetched": f"*{element}", "flags": "*i32", "next_flags": "*i32", "late": "*i32",
+             "flags": "*i32", "next_flags": "*i32", "late": "*i32",
              "first_chunk": "i32", "ranks": "i32"}  # fmt: skip
     tiles = dict(zip(("a_desc", "b_desc"), (b, a) if config.swap else (a, b), strict=True))
     tiles |= {"c_desc": c, "c0_desc": c, "own_desc": a if config.collective == "gather" else c}

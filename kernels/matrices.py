@@ -96,31 +96,3 @@ def load_tile(desc, matrix, mn, k, barrier, tile, K_MAJOR: gl.constexpr, pred=Tr
     if not K_MAJOR:
         first, second = k, mn
     load_block(desc, matrix, first, second, barrier, target, SHARED and gl.num_ctas() > 1, pred)
-
-
-@gluon.jit
-def prefetch(pointer, desc, matrix, mn, k, ROWS: gl.constexpr, K: gl.constexpr):
-    """Ask for ROWS rows from mn on of a K-major operand, K elements from k on, to be in the
-    L2 cache.
-
-    It changes nothing else: the kernel before this one may still write there.
-    """
-    BYTES: gl.constexpr = desc.dtype.primitive_bitwidth // 8
-    LANES: gl.constexpr = gl.BlockedLayout([1], [32], [1], [0])
-    last = matrix_size(desc, 0).to(gl.int32) - 1
-    rows = gl.minimum(mn + gl.arange(0, ROWS, LANES), last)
-    size = gl.minimum(matrix_size(desc, 1).to(gl.int32) - k, K) * BYTES // 16 * 16
-    if is_batched(desc):
-        offsets = rows * desc.strides[1] + gl.minimum(matrix, desc.shape[0] - 1) * desc.strides[0]
-    else:
-        offsets = rows * desc.strides[0]
-    addresses = pointer.to(gl.pointer_type(gl.int8)) + (offsets + k) * BYTES
-    gl.inline_asm_elementwise(
-        """{
-        .reg .pred some;
-        setp.gt.s32 some, $2, 0;
-        @some cp.async.bulk.prefetch.L2.global [$1], $2;
-        mov.b32 $0, 0;
-        }""",
-        "=r,l,r", [addresses, gl.zeros_like(rows) + size], gl.int32, is_pure=False, pack=1,
-    )  # fmt: skip

@@ -35,9 +35,9 @@ ENDS_TOGETHER = gl.constexpr(TRITON_VERSION >= (3, 9))
 sm_100 alone."""
 
 HAS_ASSEMBLY = gl.constexpr(TRITON_VERSION >= (3, 9))
-"""Whether Triton gives the addresses of barriers to inline assembly. Its own waits and arrivals come
-with a barrier of the warpgroup for each K tile: a tenth of what a small tile takes, seen. None is
-needed: a warpgroup's products are over for all of its warps when they are for one."""
+"""Whether Triton gives the addresses of barriers to inline assembly. Its own waits and arrivals
+come with a barrier of the warpgroup for each K tile. None is needed: a warpgroup's products are
+over for all of its warps when they are for one."""
 OWN = gl.constexpr("mapa.shared::cluster.u32 $0, $1, $2;")
 """An address of this block: Triton leaves out the block's number, as a multicast takes it."""
 WAIT = gl.constexpr("""{
@@ -82,8 +82,6 @@ class Operands:
     Attributes:
         a, b: TMA descriptors of their tiles.
         narrow: that of the narrow tile of B, or None.
-        prefetched: the address of the operand to prefetch while the kernel before this one ends, or
-            None.
         A_K_MAJOR, B_K_MAJOR: whether K is the contiguous dimension.
         K_BLOCKS: how many blocks of a cluster divide K among them: each has every so-manieth tile,
             and copies it for itself alone.
@@ -93,7 +91,6 @@ class Operands:
     a: tma.tensor_descriptor
     b: tma.tensor_descriptor
     narrow: tma.tensor_descriptor | gl.constexpr
-    prefetched: gl.tensor | gl.constexpr
     A_K_MAJOR: gl.constexpr
     B_K_MAJOR: gl.constexpr
     K_BLOCKS: gl.constexpr
@@ -268,7 +265,7 @@ class Ring:
         given the slot behind them, wait until all were read, where the kernel itself does not end
         with a barrier of the cluster that waits for them.
         """
-        if self.DEALT or gl.num_ctas() > 1 and not ENDS_TOGETHER:
+        if self.DEALT or (gl.num_ctas() > 1 and not ENDS_TOGETHER):
             for _ in gl.static_range(self.STAGES):
                 self.wait_free(slot)
                 slot = slot.next()

@@ -57,7 +57,6 @@ from triton_ext.kernels.exchange import Exchange, columns_layout
 from triton_ext.kernels.matrices import (
     is_batched,
     matrix_size,
-    prefetch,
     prefetch_descriptors,
 )
 from triton_ext.kernels.peers import Peers
@@ -256,22 +255,6 @@ class Turns:
 
 
 @gluon.jit
-def prefetch_operand(operands, ring, tiling, work, PREFETCH: gl.constexpr,
-                     PREFETCH_LEFT: gl.constexpr):  # fmt: skip
-    """Ask for the first tiles of one operand to be in the L2 cache, if there is one to prefetch."""
-    if operands.prefetched is not None:
-        off_k = work.k_first * ring.BLOCK_K
-        if PREFETCH_LEFT:
-            prefetch(operands.prefetched, operands.a, work.matrix, work.off_m, off_k,
-                     tiling.BLOCK_M, PREFETCH)  # fmt: skip
-        else:
-            UNIT: gl.constexpr = ring.b_tiles.shape[2]
-            for i in gl.static_range(ring.UNITS):
-                prefetch(operands.prefetched, operands.b, work.matrix, work.off_n + i * UNIT,
-                         off_k, UNIT, PREFETCH)  # fmt: skip
-
-
-@gluon.jit
 def wait_with(known):
     """Wait for the kernel before this one, and know a number then that is not negative.
 
@@ -281,7 +264,7 @@ def wait_with(known):
 
 
 @gluon.jit
-def produce(operands, ring, tiling, PREFETCH: gl.constexpr, PREFETCH_LEFT: gl.constexpr):
+def produce(operands, ring, tiling):
     """The producer warp: copy the tiles of A and B, as soon as their buffers are free."""
     BATCHED: gl.constexpr = is_batched(operands.a)
     tiles = tiling.tiles_m * tiling.tiles_n
@@ -289,7 +272,6 @@ def produce(operands, ring, tiling, PREFETCH: gl.constexpr, PREFETCH_LEFT: gl.co
         tiles *= gl.maximum(operands.a.shape[0], operands.b.shape[0])
     steps = tiling.steps(tiles)
     work = tiling.work(0, tiles, BATCHED)
-    prefetch_operand(operands, ring, tiling, work, PREFETCH, PREFETCH_LEFT)
     wait_with(steps | work.matrix | work.off_m | work.off_n | work.k_first | work.k_end)
     slot = ring.first()
     arrived = gl.to_tensor(0)
@@ -428,7 +410,7 @@ def start_next(ring, tiling):
 @gluon.jit(do_not_specialize=("first_chunk", "ranks"))
 def matmul_warp_specialized(
         a_desc, b_desc, c_desc, narrow_desc, workspace, bias, a_scale, b_scale, alpha, c0_desc,
-        beta, prefetched, own_desc, flags, next_flags, late, first_chunk, ranks,
+        beta, own_desc, flags, next_flags, late, first_chunk, ranks,
         BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, NARROW_N: gl.constexpr,
         BLOCK_K: gl.constexpr, CONSUMERS: gl.constexpr, SHARES: gl.constexpr,
         CLUSTER_COLUMNS: gl.constexpr, K_BLOCKS: gl.constexpr, STAGES: gl.constexpr,
@@ -440,8 +422,7 @@ def matmul_warp_specialized(
         NARROW_LAYOUT: gl.constexpr, C_LAYOUT: gl.constexpr, EXCHANGE_LAYOUT: gl.constexpr,
         EXCHANGED_LAYOUT: gl.constexpr, ACTIVATION: gl.constexpr,
         A_SCALES: gl.constexpr, B_SCALES: gl.constexpr, CONSUMER_REGISTERS: gl.constexpr,
-        PREFETCH: gl.constexpr, PREFETCH_LEFT: gl.constexpr, SCATTER: gl.constexpr,
-        EARLY: gl.constexpr, num_warps: gl.constexpr):  # fmt: skip
+        SCATTER: gl.constexpr, EARLY: gl.constexpr, num_warps: gl.constexpr):  # fmt: skip
     """The whole kernel: barriers and buffers, then a warp's task each."""
     prefetch_descriptors(a_desc, "matmul_warp_specialized", 3 if NARROW_N == 0 else 4)
     ROWS: gl.constexpr = BLOCK_M // SHARES
@@ -506,9 +487,7 @@ def matmul_warp_specialized(
         peers: gl.constexpr = None
     else:
         peers = Peers(own_desc, flags, next_flags, late, first_chunk, ranks, SCATTER)
-    operands = Operands(
-        a_desc, b_desc, narrow_desc, prefetched, A_K_MAJOR, B_K_MAJOR, K_BLOCKS, peers
-    )
+    operands = Operands(a_desc, b_desc, narrow_desc, A_K_MAJOR, B_K_MAJOR, K_BLOCKS, peers)
     LAYOUT: gl.constexpr = piece_of(
         BLOCK_N // C_PARTS, a_desc.dtype, gl.num_ctas(), CLUSTER_COLUMNS, K_BLOCKS
     )
@@ -524,7 +503,7 @@ def matmul_warp_specialized(
         gl.warp_specialize(
             [
                 (consume, (epilogue, ring, turns, tiling, 0)),
-                (produce, (operands, ring, tiling, PREFETCH, PREFETCH_LEFT)),
+                (produce, (operands, ring, tiling)),
             ],
             [1],
             [24],
@@ -534,7 +513,7 @@ def matmul_warp_specialized(
             [
                 (consume, (epilogue, ring, turns, tiling, 0)),
                 (consume, (epilogue, ring, turns, tiling, 1)),
-                (produce, (operands, ring, tiling, PREFETCH, PREFETCH_LEFT)),
+                (produce, (operands, ring, tiling)),
             ],
             [4, 1],
             [CONSUMER_REGISTERS, 24],
@@ -545,7 +524,7 @@ def matmul_warp_specialized(
                 (consume, (epilogue, ring, turns, tiling, 0)),
                 (consume, (epilogue, ring, turns, tiling, 1)),
                 (consume, (epilogue, ring, turns, tiling, 2)),
-                (produce, (operands, ring, tiling, PREFETCH, PREFETCH_LEFT)),
+                (produce, (operands, ring, tiling)),
             ],
             [4, 4, 1],
             [CONSUMER_REGISTERS, CONSUMER_REGISTERS, 24],

@@ -42,7 +42,6 @@ from triton_ext.kernels.launch_control import ask, tickets_of
 from triton_ext.kernels.matrices import is_batched, matrix_size, prefetch_descriptors
 from triton_ext.kernels.ring import Operands, Ring, Slot, allocate_barriers
 from triton_ext.kernels.scheduler import Tiling
-from triton_ext.kernels.warp_specialized import prefetch_operand
 
 ONE_WARP = gl.constexpr(24)
 """Registers of a thread of the roles that are one warp."""
@@ -150,11 +149,10 @@ class Accumulators:
 
 
 @gluon.jit
-def load(operands, ring, tickets, PREFETCH: gl.constexpr, PREFETCH_LEFT: gl.constexpr):
+def load(operands, ring, tickets):
     """The warp that copies the tiles of A and B, as soon as their buffers are free."""
     slot = ring.first()
     ticket = tickets.first()
-    prefetch_operand(operands, ring, tickets.tiling, tickets.work(ticket), PREFETCH, PREFETCH_LEFT)
     gdc_wait()
     while ticket.more:
         work = tickets.work(ticket)
@@ -218,15 +216,15 @@ def store(epilogue, accumulators, tickets):
 @gluon.jit
 def matmul_warp_specialized_sm100(
         a_desc, b_desc, c_desc, narrow_desc, workspace, bias, a_scale, b_scale, alpha, c0_desc,
-        beta, prefetched, left_scales, right_scales, BLOCK_M: gl.constexpr,
+        beta, left_scales, right_scales, BLOCK_M: gl.constexpr,
         BLOCK_N: gl.constexpr, NARROW_N: gl.constexpr, BLOCK_K: gl.constexpr,
         STAGES: gl.constexpr, ACCUMULATORS: gl.constexpr, PAIR: gl.constexpr, ASKED: gl.constexpr,
         GROUP_M: gl.constexpr, C_PARTS: gl.constexpr, C_BUFFERS: gl.constexpr,
         A_K_MAJOR: gl.constexpr, B_K_MAJOR: gl.constexpr, C_N_MAJOR: gl.constexpr,
         MAX_SPLITS: gl.constexpr, A_LAYOUT: gl.constexpr, B_LAYOUT: gl.constexpr,
         NARROW_LAYOUT: gl.constexpr, C_LAYOUT: gl.constexpr, ACTIVATION: gl.constexpr,
-        A_SCALES: gl.constexpr, B_SCALES: gl.constexpr, PREFETCH: gl.constexpr,
-        PREFETCH_LEFT: gl.constexpr, FORMAT: gl.constexpr, LEFT_SCALES: gl.constexpr,
+        A_SCALES: gl.constexpr, B_SCALES: gl.constexpr,
+        FORMAT: gl.constexpr, LEFT_SCALES: gl.constexpr,
         RIGHT_SCALES: gl.constexpr, num_warps: gl.constexpr):  # fmt: skip
     """The whole kernel: barriers, buffers and tensor memory, then a warp's task each."""
     prefetch_descriptors(a_desc, "matmul_warp_specialized_sm100", 3 if NARROW_N == 0 else 4)
@@ -268,7 +266,7 @@ def matmul_warp_specialized_sm100(
         c0_ready = allocate_barriers(PIECES, 1)
     fence_async_shared()
 
-    operands = Operands(a_desc, b_desc, narrow_desc, prefetched, A_K_MAJOR, B_K_MAJOR, 1, None)
+    operands = Operands(a_desc, b_desc, narrow_desc, A_K_MAJOR, B_K_MAJOR, 1, None)
     epilogue = Epilogue(
         c_desc, c_tiles, Parts(workspace, 1, BLOCK_N + NARROW_N),
         Scaling(bias, a_scale, b_scale, alpha, A_SCALES, B_SCALES, C_N_MAJOR),
@@ -282,7 +280,7 @@ def matmul_warp_specialized_sm100(
             [
                 (store, (epilogue, accumulators, tickets)),
                 (multiply, (ring, accumulators, tickets)),
-                (load, (operands, ring, tickets, PREFETCH, PREFETCH_LEFT)),
+                (load, (operands, ring, tickets)),
                 (ask, (tickets,)),
             ],
             [1, 1, 1],
@@ -293,7 +291,7 @@ def matmul_warp_specialized_sm100(
             [
                 (store, (epilogue, accumulators, tickets)),
                 (multiply, (ring, accumulators, tickets)),
-                (load, (operands, ring, tickets, PREFETCH, PREFETCH_LEFT)),
+                (load, (operands, ring, tickets)),
             ],
             [1, 1],
             [ONE_WARP, ONE_WARP],

@@ -110,7 +110,7 @@ def configurations(arch):
         yield {"element_type": "e4m3", "consumers": 1, "block_m": 64, "block_k": 128, "bias": True,
                "out_type": "bf16", "a_scales": "each", "activation": "gelu"}  # fmt: skip
         yield {"element_type": "fp16", "consumers": 2, "pingpong": True, "block_n": 192, "side": 64,
-               "block_m": 64, "c_parts": 2, "b_major": "MN", "prefetch": "a"}  # fmt: skip
+               "block_m": 64, "c_parts": 2, "b_major": "MN"}  # fmt: skip
         yield {"element_type": "bf16", "consumers": 2, "block_n": 256, "c_parts": 2,
                "residual": True, "bias": True}  # fmt: skip
         yield {"element_type": "bf16", "consumers": 2, "cluster": 2, "b_major": "MN", "stages": 2,
@@ -122,8 +122,7 @@ def configurations(arch):
                "b_major": "MN", "loaded_rows": 24, "stages": 2}  # fmt: skip
         return
     several = {"consumers": 1, "block_n": 64, "stages": 2}
-    yield several | {"element_type": "bf16", "b_major": "MN", "max_splits": 4, "residual": True,
-                     "prefetch": "a"}  # fmt: skip
+    yield several | {"element_type": "bf16", "b_major": "MN", "max_splits": 4, "residual": True}
     yield several | {"element_type": "fp16", "swap": True, "block_n": 128, "block_m": 16,
                      "a_major": "MN", "batched": True}  # fmt: skip
     yield several | {"element_type": "e4m3", "block_k": 128, "bias": True, "out_type": "bf16",
@@ -192,9 +191,9 @@ EMULATED = [
     # widths that are no powers of two
     ({"block_m": 256, "block_n": 160, "side": 32, "c_parts": 4, "consumers": 2}, 264, 328, 136, 3),
     ({"block_m": 64, "block_n": 48, "side": 16, "c_parts": 2, "c_buffers": 2, "consumers": 1,
-      "prefetch": "b", "max_splits": 4}, 56, 136, 1040, 8),
+      "max_splits": 4}, 56, 136, 1040, 8),
     ({"block_m": 192, "block_n": 64, "side": 64, "c_parts": 2, "consumers": 1, "swap": True,
-      "a_major": "MN", "prefetch": "b"}, 328, 136, 136, 3),
+      "a_major": "MN"}, 328, 136, 136, 3),
     ({"block_n": 192, "side": 64, "c_parts": 2, "consumers": 2, "pingpong": True,
       "block_m": 64}, 136, 400, 400, 2),
     # one instruction for them: units of K-major and of MN-major operands, of one consumer's rows
@@ -213,7 +212,7 @@ EMULATED = [
     ({"block_n": 192, "block_m": 112, "c_parts": 7, "consumers": 3, "swap": True, "cluster": 2,
       "batched": True}, 120, 400, 136, 4),
     ({"block_n": 64, "block_m": 88, "block_k": 128, "c_parts": 11, "consumers": 1, "swap": True,
-      "max_splits": 4, "prefetch": "a", "residual": True}, 80, 136, 1040, 8),
+      "max_splits": 4, "residual": True}, 80, 136, 1040, 8),
     ({"block_n": 48, "c_parts": 3, "consumers": 2, "k_blocks": 2, "bias": True}, 136, 136, 328, 6),
     ({"element_type": "e4m3", "block_n": 176, "block_k": 256, "stages": 2, "c_parts": 11,
       "consumers": 1, "block_m": 64, "out_type": "bf16", "a_scales": "each"}, 72, 192, 528, 3),
@@ -224,8 +223,8 @@ EMULATED = [
     ({"element_type": "fp16", "block_n": 24, "b_swizzle": 64, "c_parts": 3, "consumers": 1,
       "block_m": 64}, 72, 40, 136, 3),
     # no more rows of the left operand copied than there are
-    ({"block_m": 64, "block_n": 40, "block_k": 128, "c_parts": 5, "consumers": 1, "loaded_rows": 8,
-      "prefetch": "b"}, 3, 232, 520, 3),
+    ({"block_m": 64, "block_n": 40, "block_k": 128, "c_parts": 5, "consumers": 1, "loaded_rows": 8},
+     3, 232, 520, 3),
     ({"block_m": 64, "block_n": 64, "consumers": 1, "loaded_rows": 24, "b_major": "MN",
       "max_splits": 4}, 23, 264, 520, 7),
     ({"block_m": 80, "block_n": 64, "consumers": 1, "loaded_rows": 56, "swap": True, "c_parts": 5,
@@ -295,7 +294,7 @@ BATCHED = [
      5, "a"),
     ({"consumers": 1, "block_m": 64, "block_n": 64, "max_splits": 3, "residual": True,
       "bias": True}, 72, 72, 776, 14, ""),
-    ({"consumers": 1, "block_m": 64, "block_n": 48, "side": 16, "c_parts": 2, "prefetch": "b"},
+    ({"consumers": 1, "block_m": 64, "block_n": 48, "side": 16, "c_parts": 2},
      40, 72, 136, 4, ""),
     ({"consumers": 1, "block_m": 64, "block_n": 64, "block_k": 128, "element_type": "e4m3"}, 72, 72,
      144, 4, ""),
@@ -308,7 +307,7 @@ BATCHED = [({"batched": True} | fields, *rest) for fields, *rest in BATCHED]
 EMULATED_SM100 = [
     ({"block_n": 128, "c_parts": 4, "c_buffers": 3, "a_major": "MN", "bias": True}, 200, 136, 200,
      2, ""),
-    ({"block_m": 64, "block_n": 64, "b_major": "MN", "prefetch": "a"}, 200, 136, 200, 3, ""),
+    ({"block_m": 64, "block_n": 64, "b_major": "MN"}, 200, 136, 200, 3, ""),
     ({"block_m": 16, "block_n": 128, "swap": True, "max_splits": 4, "residual": True,
       "alpha": True}, 13, 264, 520, 13, ""),
     ({"element_type": "e4m3", "block_n": 16, "block_k": 128, "out_type": "fp32", "batched": True,
@@ -333,7 +332,7 @@ EMULATED_SM100 = [
 
 STRUCTURE = {
     "swap", "pingpong", "cluster", "cluster_columns", "k_blocks", "max_splits", "side",
-    "batched", "residual", "loaded_rows", "asked", "pair", "prefetch",
+    "batched", "residual", "loaded_rows", "asked", "pair",
 }  # fmt: skip
 SIZES = {"block_m", "block_n", "block_k", "stages", "c_parts"}
 

@@ -154,8 +154,6 @@ def launch_compiled(config, a, b, extras, multiprocessors, workspace=None, in_pl
     if workspace is None:
         workspace = torch.zeros(plan.workspace_bytes, dtype=torch.uint8, device=a.device)
     values = {"workspace": workspace, **extras}
-    if config.prefetch is not None:
-        values["prefetched"] = matrices[f"{config.prefetch}_desc"][0]
     for name in plan.arguments:
         if name in matrices:
             matrix, tile = matrices[name]

@@ -20,7 +20,7 @@ CASES = {
         {"consumers": 2, "pingpong": True, "block_m": 64, "block_n": 64}, 200, 264, 600
     ),
     "side": (
-        {"consumers": 2, "block_n": 192, "side": 64, "c_parts": 2, "stages": 2, "prefetch": "b"},
+        {"consumers": 2, "block_n": 192, "side": 64, "c_parts": 2, "stages": 2},
         136, 264, 264,
     ),
     "bias": (

@@ -63,7 +63,7 @@ def configuration(
     ranked = cost_model.ranked_configs(*problem.asked) if gpu.arch == 90 else []
     for config in ranked:
         try:
-            found = replace(config, batched=True, prefetch=None, loaded_rows=0, collective=kind)
+            found = replace(config, batched=True, loaded_rows=0, collective=kind)
         except LayoutError:  # it swaps the operands, or divides K
             continue
         if kind == "scatter":

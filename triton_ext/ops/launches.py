@@ -121,7 +121,6 @@ class PreparedLaunch:
         "_grid",
         "_links",
         "_maps",
-        "_prefetched",
         "_searched",
         "_workspace_slot",
         "config",
@@ -161,7 +160,6 @@ class PreparedLaunch:
         self._maps: list[tuple[int, int, int, str]] = []
         self._extras: list[tuple[int, int]] = []
         self._links: list[tuple[int, str]] = []
-        self._prefetched: tuple[int, int] | None = None
         self._searched = False
         self._workspace_slot: int | None = None
         for name in self.plan.arguments:
@@ -174,8 +172,6 @@ class PreparedLaunch:
                 self._arguments += [*view.shape, *view.strides]
             elif name == "workspace":
                 self._workspace_slot = slot
-            elif name == "prefetched":
-                self._prefetched = slot, "ab".index(str(config.prefetch))
             elif name in Link._fields:
                 self._links.append((slot, name))
             else:
@@ -215,9 +211,6 @@ class PreparedLaunch:
             assert tensor is not None
             key = (number, tensor.data_ptr())
             arguments[slot] = _tensor_maps.get(key) or self._tensor_map(name, matrix, key)
-        if self._prefetched is not None:
-            slot, matrix = self._prefetched
-            arguments[slot] = (a, b)[matrix].data_ptr()
         if self._workspace_slot is not None:
             memory = _workspace(self.plan.workspace_bytes, index, stream)
             arguments[self._workspace_slot] = memory.data_ptr()
@@ -284,8 +277,6 @@ class PreparedLaunch:
             name: epilogue[field] for name, field in FIELDS.items() if name in plan.arguments
         }
         others |= {name: getattr(link, name) for _, name in self._links}
-        if self._prefetched is not None:
-            others["prefetched"] = (a, b)[self._prefetched[1]]
         index = self.gpu.index
         if self._workspace_slot is not None:
             if index is None:
