@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import itertools
+import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from functools import partial
@@ -63,7 +64,9 @@ def measure(name: str, repeats: int) -> Iterator[Row]:
     sides: dict[str, Callable[[bool], Any]] = {}
     facts: Row = {}
     for side in SIDES:
+        begin = time.perf_counter()
         built, chosen = compiled(model, tokens, side)  # ours is the last
+        print(f"{name}, {side}: compiled in {time.perf_counter() - begin:.0f} s", flush=True)
         sides[side] = partial(step, built, tokens)
         facts[f"{side}_loss"] = step(built, tokens, backward=True)
         difference = gradient(built).double() - expected

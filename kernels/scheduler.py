@@ -37,9 +37,11 @@ LONGEST = gl.constexpr(config.MOST_K)
 
 @gluon.jit
 def tile_position(tile, tiles_m, tiles_n, GROUP_M: gl.constexpr):
-    """Row and column, in tiles, of a tile of C, given its number in the order above."""
+    """Row and column, in tiles, of a tile of C, given its number in the order above; of one behind
+    the last, something.
+    """
     group = tile // (GROUP_M * tiles_n)
-    rows_in_group = gl.minimum(tiles_m - group * GROUP_M, GROUP_M)
+    rows_in_group = gl.maximum(gl.minimum(tiles_m - group * GROUP_M, GROUP_M), 1)
     inside = tile % (GROUP_M * tiles_n)
     return group * GROUP_M + inside % rows_in_group, inside // rows_in_group
 
