@@ -274,16 +274,18 @@ def suits(
 
     Not if a ping-pong kernel's blocks drift apart, or if clusters that divide K wait for others to
     end (they make one tile each, and nothing hides its end); and tiles of more than 256 columns
-    were 6 to 30 % slower than predicted wherever there was more than one wave of them.
+    were 6 to 30 % slower than predicted wherever there was more than one wave of them. In products
+    larger than any that was surveyed, consumers share a tile, as what was measured there does.
     """
     work = _divided(config, m, n, k, multiprocessors, batch)
     if work.tiles <= work.programs:
         return True
     if config.k_blocks > 1:
         return False
+    is_huge = 2.0 * batch * m * n * k > PINGPONG_FLOPS
     if config.pingpong:
-        return k <= PINGPONG_K[config.cluster] and 2.0 * batch * m * n * k <= PINGPONG_FLOPS
-    return config.columns <= 256
+        return k <= PINGPONG_K[config.cluster] and not is_huge
+    return config.columns <= 256 and (config.consumers > 1 or not is_huge)
 
 
 def _lines(

@@ -5,13 +5,19 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Protocol
 
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
-from triton_ext.compat import LAUNCH_OPTIONS, TRITON_VERSION, compile_kernel
+from triton_ext.compat import (
+    LAUNCH_OPTIONS,
+    TRITON_VERSION,
+    compile_kernel,
+    relaxed_barriers,
+)
 from triton_ext.errors import LayoutError
 from triton_ext.hardware.architecture import resident_clusters
 from triton_ext.kernels.config import MatmulConfig, TileLayouts
@@ -149,6 +155,11 @@ def with_boxes(compiled: Any, config: MatmulConfig) -> Any:
     return compiled
 
 
+def compiled_as(kernel: Any, config: MatmulConfig) -> AbstractContextManager[None]:
+    """In which a configuration's kernel is compiled, and found by Triton's JIT."""
+    return relaxed_barriers(kernel.__name__) if config.shares_tiles else nullcontext()
+
+
 @dataclass(frozen=True)
 class _InBoxes:
     """A kernel that Triton's JIT launches `with_boxes`."""
@@ -164,8 +175,9 @@ class _InBoxes:
 
     def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., Any]:
         def launch(*arguments: Any, **others: Any) -> Any:
-            with_boxes(self.kernel.warmup(*arguments, grid=grid, **others), self.config)
-            return self.kernel[grid](*arguments, **others)
+            with compiled_as(self.kernel, self.config):
+                with_boxes(self.kernel.warmup(*arguments, grid=grid, **others), self.config)
+                return self.kernel[grid](*arguments, **others)
 
         return launch
 
@@ -390,14 +402,14 @@ def compile_matmul(config: MatmulConfig, constants: dict[str, Any] | None = None
     signature = {
         name: "constexpr" if name in constants else types[name] for name in kernel.arg_names
     }
-    compiled = compile_kernel(
-        kernel,
-        signature,
-        constants,
-        target=config.arch,
-        multiples_of_16=[name for name, kind in signature.items() if kind.startswith("*")],
-        num_warps=config.num_warps,
-        relaxed_end=config.shares_tiles,
-        **compilation_options(config),
-    )
+    with compiled_as(kernel, config):
+        compiled = compile_kernel(
+            kernel,
+            signature,
+            constants,
+            target=config.arch,
+            multiples_of_16=[name for name, kind in signature.items() if kind.startswith("*")],
+            num_warps=config.num_warps,
+            **compilation_options(config),
+        )
     return with_boxes(compiled, config)

@@ -68,8 +68,7 @@ def match(
     for group in groups:
         among = by_kind.get(group.kind, [])
         others = [one for kind, one in open_operations if kind == group.kind]
-        own = any(_is_at(one, group) for one in others)
-        foreign = not any(_same_line(one, group) for one in among)
+        own, foreign = _own(group, others), _foreign(group, among)
         if not among or (own and foreign):
             (result.unpredicted if others else result.unknown).append(group)
             continue
@@ -85,6 +84,27 @@ def match(
             result.wrong.append(nearest)
     _cover(operations, result)
     return result
+
+
+def is_open(
+    group: Group, operations: Sequence[Expected], open_operations: Sequence[tuple[str, Operation]]
+) -> bool:
+    """Whether a group is that of an operation of which nothing could be predicted, by its line.
+
+    Args:
+        operations: those that it could be of otherwise.
+        open_operations: as for `match`.
+    """
+    others = [one for kind, one in open_operations if kind == group.kind]
+    return _own(group, others) and _foreign(group, operations)
+
+
+def _own(group: Group, others: Sequence[Operation]) -> bool:
+    return any(_is_at(one, group) for one in others)
+
+
+def _foreign(group: Group, among: Sequence[Expected]) -> bool:
+    return not any(_same_line(one, group) for one in among)
 
 
 def _distance(comparison: Comparison, group: Group) -> tuple[bool, int, bool]:

@@ -28,7 +28,7 @@ from triton_ext.passes.verify_descriptors.groups import (
     kind_of,
 )
 from triton_ext.passes.verify_descriptors.launches import BASES, MOVED, launches, others
-from triton_ext.passes.verify_descriptors.matching import Matching
+from triton_ext.passes.verify_descriptors.matching import Matching, is_open
 from triton_ext.passes.verify_descriptors.mlir_trace import (
     ExecutedOperation,
     Life,
@@ -132,11 +132,10 @@ class TraceComparison:
             for index, instruction in enumerate(group.instructions)
         }
         for group in groups:
-            if group.is_in_order:
+            among = [one for one in expectations.found if group.kind in _kinds_of(one)]
+            if group.is_in_order and not is_open(group, among, expectations.open):
                 self.position[id(group.first)] = group, 0
-                self.allowed[id(group)] = {
-                    id(one) for one in expectations.found if group.kind in _kinds_of(one)
-                }
+                self.allowed[id(group)] = {id(one) for one in among}
         self.result = Findings()
         first = function.kernel.instructions[0]
         for value, start in self.parameters():

@@ -109,17 +109,18 @@ def test_problems_are_drawn_by_their_seed(seed):
 
 
 @pytest.mark.parametrize(("model", "every", "gpu"), [
-    (cost_model, 7, {"launch": 5e-6, "part": 9e-6, "memory_bytes": 3e12}),
+    (cost_model, 3, {"launch": 5e-6, "part": 9e-6, "memory_bytes": 3e12}),
     (cost_model_sm100, 2, {"launch": 4e-6, "mma_flops": 6500, "memory_bytes": 4e12}),
 ])  # fmt: skip
 def test_constants_are_fitted_to_times(model, every, gpu):
-    """To times of a GPU with other constants; then the choice is the fastest."""
+    """To times of a GPU with other constants, of what is near the best; then the choice is it."""
     timed = []
     for m, n, k in ((16, 4608, 3584), (512, 1024, 4096), (3000, 700, 500), (2048, 2048, 2048)):
         configs, sizes = model.candidates("bf16", "K", "K")[::every], (m, n, k)
         constants = dataclasses.replace(model.FITTED, **gpu)
         seconds = tuple(fit.predicted(c, sizes, constants) for c in configs)
-        timed.append(fit.Timed(sizes, f"{m}x{n}x{k}", 1e-5, configs, seconds))
+        pairs = [pair for pair in zip(configs, seconds, strict=True) if pair[1] < 2 * min(seconds)]
+        timed.append(fit.Timed(sizes, f"{m}x{n}x{k}", 1e-5, *zip(*pairs, strict=True)))
     start = fit.start_of(timed)
     fitted = fit.fit(timed, start, rounds=5)
     assert statistics.median(fit.errors(timed, fitted)) < 0.05
