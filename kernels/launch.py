@@ -155,9 +155,9 @@ def with_boxes(compiled: Any, config: MatmulConfig) -> Any:
     return compiled
 
 
-def compiled_as(kernel: Any, config: MatmulConfig) -> AbstractContextManager[None]:
+def compiled_as(config: MatmulConfig) -> AbstractContextManager[None]:
     """In which a configuration's kernel is compiled, and found by Triton's JIT."""
-    return relaxed_barriers(kernel.__name__) if config.shares_tiles else nullcontext()
+    return relaxed_barriers() if config.shares_tiles else nullcontext()
 
 
 @dataclass(frozen=True)
@@ -175,7 +175,7 @@ class _InBoxes:
 
     def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., Any]:
         def launch(*arguments: Any, **others: Any) -> Any:
-            with compiled_as(self.kernel, self.config):
+            with compiled_as(self.config):
                 with_boxes(self.kernel.warmup(*arguments, grid=grid, **others), self.config)
                 return self.kernel[grid](*arguments, **others)
 
@@ -402,7 +402,7 @@ def compile_matmul(config: MatmulConfig, constants: dict[str, Any] | None = None
     signature = {
         name: "constexpr" if name in constants else types[name] for name in kernel.arg_names
     }
-    with compiled_as(kernel, config):
+    with compiled_as(config):
         compiled = compile_kernel(
             kernel,
             signature,

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import re
 import sys
+import threading
 import typing
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -220,18 +221,22 @@ def compile_kernel(
 
 
 @contextlib.contextmanager
-def relaxed_barriers(name: str) -> Iterator[None]:
-    """While it lasts, barriers of the cluster order no memory accesses in what is compiled of the
-    kernel with this name.
+def relaxed_barriers() -> Iterator[None]:
+    """While it lasts, barriers of the cluster order no memory accesses where this thread compiles.
 
     Triton ends a kernel in clusters with such a barrier, which takes 0.25 us on an H200 because it
-    waits for memory, too. A hook that somebody else has set stays, and the barriers with it.
+    waits for memory, too. The kernel must not need that order. A hook that somebody else has set
+    stays, and the barriers as they are.
     """
-    if knobs.runtime.add_stages_inspection_hook is not None:
+    runtime = knobs.runtime
+    if runtime.add_stages_inspection_hook is not None:
         yield
         return
+    thread = threading.get_ident()
 
     def hook(*arguments: Any) -> Any:
+        if threading.get_ident() != thread:
+            return None if arguments else ("", "")
         if not arguments:
             return "relaxed barriers", "relaxed barriers"
         stages = arguments[1]
@@ -239,18 +244,17 @@ def relaxed_barriers(name: str) -> Iterator[None]:
 
         def relaxed(source: Any, metadata: Any) -> str:
             ptx: str = made(source, metadata)
-            if f".entry {name}(" not in ptx:  # compiled by another thread
-                return ptx
             return ptx.replace("cluster.arrive.aligned", "cluster.arrive.relaxed.aligned")
 
         stages["ptx"] = relaxed
         return None
 
-    knobs.runtime.add_stages_inspection_hook = hook
+    runtime.add_stages_inspection_hook = hook
     try:
         yield
     finally:
-        knobs.runtime.add_stages_inspection_hook = None
+        if runtime.add_stages_inspection_hook is hook:
+            runtime.add_stages_inspection_hook = None
 
 
 def compile_gluon(

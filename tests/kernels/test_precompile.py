@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from click.testing import CliRunner
@@ -17,6 +18,7 @@ pytest.importorskip("triton")
 from triton import knobs
 
 from triton_ext.cli import main
+from triton_ext.compat import relaxed_barriers
 from triton_ext.kernels import kept
 from triton_ext.kernels.launch import compile_matmul
 from triton_ext.kernels.precompile import configurations, precompile
@@ -34,6 +36,26 @@ def test_a_product_finds_what_was_compiled_ahead(site):
     assert found
     for kernels, launched, were_there in found.values():
         assert 1 <= kernels == launched == were_there
+
+
+def test_barriers_are_relaxed_for_one_thread_alone():
+    """And where nobody else has a hook."""
+    text = "barrier.cluster.arrive.aligned;"
+
+    def compiled():
+        hook, stages = knobs.runtime.add_stages_inspection_hook, {"ptx": lambda *_: text}
+        key, digest = hook()
+        hook(None, stages, None, None, 90)
+        return bool(key and digest), stages["ptx"](None, None)
+
+    with relaxed_barriers(), ThreadPoolExecutor() as other:
+        assert compiled() == (True, "barrier.cluster.arrive.relaxed.aligned;")
+        assert other.submit(compiled).result() == (False, text)
+        ours = knobs.runtime.add_stages_inspection_hook
+        with relaxed_barriers():
+            assert knobs.runtime.add_stages_inspection_hook is ours
+        assert knobs.runtime.add_stages_inspection_hook is ours
+    assert knobs.runtime.add_stages_inspection_hook is None
 
 
 def test_configurations_are_those_of_the_problems():
