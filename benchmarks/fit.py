@@ -16,7 +16,9 @@ it, to the constants as they are.
 from __future__ import annotations
 
 import argparse
+import functools
 import gzip
+import itertools
 import json
 import math
 import statistics
@@ -41,8 +43,8 @@ LEARNING_RATE = 0.05
 """Of gradient boosting: the part of each tree that counts."""
 STEPS = (1.2, 1.05)
 """By which factors a constant is changed, one after the other."""
-MULTIPROCESSORS = {90: 132, 100: 148}
-"""Of an H200, and a B200."""
+SMS = {90: 132, 100: 148}
+"""How many an H200 and a B200 have."""
 HIGHEST = {
     "tensor_flops": 8.2e12, "power_flops": 820e12, "power_flops_8": 1700e12, "memory_bytes": 4.8e12
 }  # fmt: skip
@@ -59,21 +61,28 @@ class Timed:
     configs: tuple[MatmulConfig, ...]
     seconds: tuple[float, ...]
 
+    @functools.cached_property
+    def asked(self) -> tuple[cost_model.Table, cost_model.Problem]:
+        """What the cost model of sm_90 asks for."""
+        return cost_model.Table.of(self.configs), cost_model.Problem(*self.sizes, SMS[90])
+
     def predicted(self, constants: Constants) -> list[float]:
-        return [predicted(config, self.sizes, constants) for config in self.configs]
+        """The seconds of each configuration, by the limits alone."""
+        if isinstance(constants, cost_model.Constants):
+            return list(cost_model.limited_seconds(*self.asked, constants))
+        return [
+            cost_model_sm100.predicted_seconds(config, *self.sizes, SMS[100], constants=constants)
+            for config in self.configs
+        ]
 
-
-def predicted(config: MatmulConfig, sizes: tuple[int, int, int], constants: Constants) -> float:
-    multiprocessors = MULTIPROCESSORS[config.arch]
-    if isinstance(constants, cost_model.Constants):
-        return cost_model.limited_seconds(config, *sizes, multiprocessors, constants=constants)
-    return cost_model_sm100.predicted_seconds(config, *sizes, multiprocessors, constants=constants)
-
-
-def _suits(config: MatmulConfig, sizes: tuple[int, int, int]) -> bool:
-    if config.arch == 100:
-        return True
-    return cost_model.suits(config, *sizes, MULTIPROCESSORS[90])
+    def suiting(self) -> Timed:
+        """Without what the model never chooses."""
+        if self.configs[0].arch == 100:
+            return self
+        kept = cost_model.suits(*self.asked)
+        pairs = zip(self.configs, self.seconds, strict=True)
+        configs, seconds = zip(*itertools.compress(pairs, kept), strict=True)
+        return replace(self, configs=configs, seconds=seconds)
 
 
 def start_of(timed: Sequence[Timed]) -> Constants:
@@ -88,13 +97,10 @@ def read(path: Path) -> list[Timed]:
     found = []
     for row in json.loads(gzip.decompress(data) if path.suffix == ".gz" else data)["rows"]:
         sizes = (row["m"], row["n"], row["k"])
-        pairs = [
-            (config, each["seconds"])
-            for each in row["configs"]
-            if _suits(config := MatmulConfig(**each["config"]), sizes)
-        ]
-        configs, seconds = zip(*pairs, strict=True)
-        found.append(Timed(sizes, row["problem"], row["torch_us"] * 1e-6, configs, seconds))
+        configs = tuple(MatmulConfig(**each["config"]) for each in row["configs"])
+        seconds = tuple(each["seconds"] for each in row["configs"])
+        timed = Timed(sizes, row["problem"], row["torch_us"] * 1e-6, configs, seconds)
+        found.append(timed.suiting())
     return found
 
 
@@ -169,13 +175,13 @@ def learn(timed: Sequence[Timed], trees: int = 300, depth: int = 5) -> Trees:
     rows, logs, weights = [], [], []
     for each in timed:
         best = min(each.seconds)
-        pairs = zip(each.configs, each.seconds, strict=True)
-        near = [(config, seconds) for config, seconds in pairs if seconds <= 2 * best]
+        near = [(row, seconds)
+                for row, seconds in zip(cost_model.features(*each.asked), each.seconds, strict=True)
+                if seconds <= 2 * best]  # fmt: skip
         counts = [1 / (1 + 10 * (seconds / best - 1)) for _, seconds in near]
         weights += [count / sum(counts) for count in counts]
-        for config, seconds in near:
-            rows.append(cost_model.features(config, *each.sizes, MULTIPROCESSORS[90]))
-            logs.append(math.log(seconds) - rows[-1][0])
+        rows += [row for row, _ in near]
+        logs += [math.log(seconds) - row[0] for row, seconds in near]
     model = GradientBoostingRegressor(
         n_estimators=trees, max_depth=depth, learning_rate=LEARNING_RATE, subsample=0.6,
         min_samples_leaf=10, max_features=0.4, random_state=0,
@@ -213,12 +219,10 @@ def corrected_costs(timed: Sequence[Timed], trees: Trees) -> list[float]:
     """As `costs`, of the model with a correction."""
     found = []
     for each in timed:
-        rows = [cost_model.features(config, *each.sizes, MULTIPROCESSORS[90])
-                for config in each.configs]  # fmt: skip
-        logs = trees(rows) + [row[0] for row in rows]
-        near = [log <= min(row[0] for row in rows) + math.log(cost_model.NEAR)
-                for log in (row[0] for row in rows)]  # fmt: skip
-        choice = int(np.argmin(np.where(near, logs, np.inf)))
+        rows = cost_model.features(*each.asked)
+        limited = rows[:, 0]
+        near = limited <= limited.min() + math.log(cost_model.NEAR)
+        choice = int(np.argmin(np.where(near, limited + trees(rows), np.inf)))
         found.append(each.seconds[choice] / min(each.seconds))
     return found
 

@@ -26,7 +26,7 @@ from benchmarks import harness
 from benchmarks.harness import Row, Table
 from benchmarks.problems import Problem, problem_of, problems
 from triton_ext.kernels.config import MatmulConfig
-from triton_ext.kernels.cost_model import candidates, predicted_seconds, suits
+from triton_ext.kernels.cost_model import predicted_seconds, ranked_configs
 
 MULTIPROCESSORS = 132
 PRECISIONS = {"bf16": "TST", "fp16": "HSH", "e4m3": "QQTST"}
@@ -130,13 +130,11 @@ def compare(problem: Problem, recommended: list[tuple[Tile, float]]) -> Row:
         if not any(tile.same_tile(known) for known, _ in distinct):
             distinct.append((tile, predicted))
     top = [tile for tile, _ in distinct[:TOP]]
-    available = candidates(problem.element_type, problem.a_major, problem.b_major, problem.out_type)
-    counterparts = [
-        candidate
-        for candidate in available
-        if our_tile(candidate).same_tile(top[0])
-        and suits(candidate, problem.m, problem.n, problem.k, MULTIPROCESSORS)
-    ]
+    available = ranked_configs(
+        problem.element_type, problem.a_major, problem.b_major, problem.m, problem.n, problem.k,
+        MULTIPROCESSORS, problem.out_type,
+    )  # fmt: skip
+    counterparts = [each for each in available if our_tile(each).same_tile(top[0])]
     own = next((predicted for tile, predicted in distinct[:TOP] if tile.same_tile(ours)), None)
     # It often predicts one time for several tiles, such as 128x256 and 256x128.
     rank = None if own is None else 1 + sum(t < own / 1.001 for _, t in distinct)

@@ -58,12 +58,10 @@ def considered(
         ranked = cost_model_sm100.ranked_configs(*asked)
         choice = ranked[0]
     else:
-        sizes = problem.m, problem.n, problem.k, multiprocessors
-        ranked = [
-            config
-            for config in cost_model.ranked_configs(*asked, every=True)
-            if config.k_blocks == 1 or cost_model.suits(config, *sizes)
-        ]
+        every = cost_model.ranked_configs(*asked, every=True)
+        sizes = cost_model.Problem(problem.m, problem.n, problem.k, multiprocessors)
+        kept = cost_model.suits(cost_model.Table.of(every), sizes)
+        ranked = [c for c, suits in zip(every, kept, strict=True) if suits or c.k_blocks == 1]
         choice = problem.config(multiprocessors)
     seen: Counter[tuple[Any, ...]] = Counter()
     found = ranked[: number // 2]

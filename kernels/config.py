@@ -628,15 +628,26 @@ class MatmulConfig:
 
         Without consumers, the tile of C reuses the memory of the others when they are not needed.
         """
-        rows_of_both = self.rows + self.columns // (1 + self.pair)
-        operands = rows_of_both * self.block_k * self.stages * self.element_bytes
-        operands += (self.rows + self.columns) * self.scales * self.stages
+        operands = self.stages * self._stage_bytes
         if self.consumers:
             c_rows = self.rows * self.consumers // self.shares
             c = c_rows * self.c_columns * self.c_buffers * C_BYTES[self.c_type] // self.k_blocks
             exchanged = 4 * self.rows * self.columns if self.k_blocks > 1 else 0
             return operands + c + exchanged + 1024
         return max(operands, self.block_m * self.block_n * C_BYTES[self.c_type]) + 1024
+
+    @property
+    def _stage_bytes(self) -> int:
+        """What the tiles of A and B, and their scales, take for one product."""
+        rows_of_both = self.rows + self.columns // (1 + self.pair)
+        operands = rows_of_both * self.block_k * self.element_bytes
+        return operands + (self.rows + self.columns) * self.scales
+
+    @property
+    def most_stages(self) -> int:
+        """How many stages there is room for, with consumers."""
+        left = SHARED_MEMORY_PER_BLOCK - self.shared_memory_bytes
+        return self.stages + left // self._stage_bytes
 
     def _left(self, k_major: bool, swizzle: int | None) -> TileLayouts:
         """The tile of the left operand that one consumer reads: (rows, along K)."""

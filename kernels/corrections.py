@@ -36,15 +36,18 @@ class Trees:
     thresholds: np.ndarray[Any, Any]
     leaves: np.ndarray[Any, Any]
 
-    def __call__(self, rows: Sequence[Sequence[float]]) -> np.ndarray[Any, Any]:
+    def __call__(
+        self, rows: np.ndarray[Any, Any] | Sequence[Sequence[float]]
+    ) -> np.ndarray[Any, Any]:
         """What to add to the logarithm of each predicted time, given its features."""
         values = np.asarray(rows, dtype=np.float32).reshape(len(rows), len(self.names)).T
-        inside, trees = self.features.shape[1], np.arange(len(self.features))[:, None]
-        nodes = np.zeros((len(trees), values.shape[1]), dtype=np.int64)
-        while nodes[0, 0] < inside:
-            found = values[self.features[trees, nodes], np.arange(values.shape[1])]
-            nodes = 2 * nodes + 1 + (found > self.thresholds[trees, nodes])
-        total: np.ndarray[Any, Any] = self.leaves[trees, nodes - inside].sum(axis=0)
+        inside = self.features.shape[1]
+        goes_right = values[self.features] > self.thresholds[..., None]  # (trees, nodes, rows)
+        nodes = np.zeros((len(self.features), values.shape[1]), dtype=np.intp)
+        for _ in range(inside.bit_length()):
+            here = np.take_along_axis(goes_right, nodes[:, None], axis=1)[:, 0]
+            nodes = 2 * nodes + 1 + here
+        total: np.ndarray[Any, Any] = np.take_along_axis(self.leaves, nodes - inside, 1).sum(axis=0)
         return total
 
     def to_json(self) -> dict[str, Any]:

@@ -14,32 +14,38 @@ The model knows these limits, and what a launch costs besides:
 
 What these leave unexplained is learnt (`corrections`). What is minimised is the time of a product
 in a stream of others, on an otherwise idle GPU. The constants are fitted by
-``python -m benchmarks.fit``.
+``python -m benchmarks.fit``. All formulas are over many configurations at a time (`Table`), so that
+a choice among hundreds takes about a millisecond.
 """
 
 from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeAlias
 
-from triton_ext.errors import LayoutError
+import numpy as np
+
 from triton_ext.hardware.architecture import SHARED_MEMORY_PER_BLOCK as SHARED_BYTES
 from triton_ext.hardware.architecture import resident_clusters
 from triton_ext.kernels import corrections
-from triton_ext.kernels.config import (
-    C_BYTES,
-    ELEMENT_BYTES,
-    LEAST_K,
-    MOST_K,
-    Major,
-    MatmulConfig,
-)
+from triton_ext.kernels.candidates import ALL_ROWS, LINE_BYTES, candidates, copied_rows
+from triton_ext.kernels.config import C_BYTES, LEAST_K, MOST_K, Major, MatmulConfig
 
-LINE_BYTES = 128
-"""Of the L2 cache; and what a row of a tile in shared memory has at most."""
+Array: TypeAlias = Any
+"""A numpy array of numbers or truth values, one of each configuration."""
+
+
+class Problem(NamedTuple):
+    """A product C (M, N) = A (M, K) @ B (K, N), or a batch of them, on a GPU with so many SMs."""
+
+    m: int
+    n: int
+    k: int
+    multiprocessors: int
+    batch: int = 1
 
 
 @dataclass(frozen=True)
@@ -110,8 +116,6 @@ class Constants:
 
 FITTED = Constants()
 """To an H200."""
-LOADED_ROWS = (8, 16, 32, 48)
-"""How many rows of the left operand are copied where it has no more."""
 NEAR = 1.2
 """The correction decides among configurations that take so many times as long as the best by the
 limits alone, at most."""
@@ -123,12 +127,90 @@ tiles in the L2 cache any more: 0.55 to 0.95 of the speed of a shared tile."""
 
 
 @dataclass(frozen=True)
+class Table:
+    """Configurations of sm_90, and what the model asks of each, as arrays.
+
+    Attributes:
+        configs: the configurations.
+        a_k_major, b_k_major, left_k_major, right_k_major: whether K is the contiguous dimension.
+        right_copies: the tiles along K of which the right operand's tile consists.
+        left_rows: those of the left operand's tile that are copied.
+        c_bytes: of an element of C.
+        c_segment: elements of a row of a piece of C, as it lies in memory.
+        c_pieces: of a tile of C.
+        others: the fields and properties of `MatmulConfig`.
+    """
+
+    configs: tuple[MatmulConfig, ...]
+    a_k_major: Array
+    b_k_major: Array
+    left_k_major: Array
+    right_k_major: Array
+    right_copies: Array
+    left_rows: Array
+    c_bytes: Array
+    c_segment: Array
+    c_pieces: Array
+    rows: Array
+    columns: Array
+    block_m: Array
+    block_n: Array
+    block_k: Array
+    element_bytes: Array
+    stages: Array
+    consumers: Array
+    shares: Array
+    side: Array
+    units: Array
+    loaded_rows: Array
+    pingpong: Array
+    swap: Array
+    residual: Array
+    cluster: Array
+    cluster_columns: Array
+    k_blocks: Array
+    blocks: Array
+    max_splits: Array
+    shared_memory_bytes: Array
+
+    @classmethod
+    def of(cls, configs: Sequence[MatmulConfig]) -> Table:
+        """The table of these configurations."""
+        derived = {
+            "a_k_major": [config.a_major == "K" for config in configs],
+            "b_k_major": [config.b_major == "K" for config in configs],
+            "left_k_major": [config.left_major == "K" for config in configs],
+            "right_k_major": [config.right_major == "K" for config in configs],
+            "right_copies": [config.block_k // config.right_unit[0] for config in configs],
+            "left_rows": [config.loaded_rows or config.rows for config in configs],
+            "c_bytes": [C_BYTES[config.c_type] for config in configs],
+            "c_segment": [
+                config.rows // config.shares if config.swap else config.c_columns
+                for config in configs
+            ],
+            "c_pieces": [config.columns // config.c_columns for config in configs],
+        }
+        own = [name for name in cls.__dataclass_fields__ if name not in ("configs", *derived)]
+        values = {name: [getattr(config, name) for config in configs] for name in own}
+        arrays = {name: np.array(found) for name, found in (derived | values).items()}
+        return cls(tuple(configs), **arrays)
+
+    def __getitem__(self, chosen: Array) -> Table:
+        """Those at such positions."""
+        configs = tuple(self.configs[i] for i in chosen)
+        arrays = {
+            name: value[chosen] for name, value in vars(self).items() if name != "configs"
+        }  # fmt: skip
+        return Table(configs, **arrays)
+
+
+@dataclass(frozen=True)
 class _Work:
-    """A problem as a configuration divides it; rows and columns of what is computed.
+    """A problem as each configuration divides it; rows and columns of what is computed.
 
     Attributes:
         rows, columns: of C, or of its transpose.
-        tiles: of all clusters.
+        tiles_m, tiles_n, tiles: of C, and of the batch; each of a cluster.
         k_tiles: of a tile of C; of each block, if those of a cluster divide K.
         programs: how many clusters run at a time.
         waves: of whole tiles.
@@ -138,70 +220,73 @@ class _Work:
         overlap: whether the last tiles overlap others.
     """
 
-    rows: int
-    columns: int
-    tiles: int
-    k_tiles: int
-    programs: int
-    waves: int
-    part: float
-    parts: int
-    overlap: bool
+    rows: Array
+    columns: Array
+    tiles_m: Array
+    tiles_n: Array
+    tiles: Array
+    k_tiles: Array
+    programs: Array
+    waves: Array
+    part: Array
+    parts: Array
+    overlap: Array
 
 
-def _divided(
-    config: MatmulConfig, m: int, n: int, k: int, multiprocessors: int, batch: int
-) -> _Work:
+def _divided(table: Table, problem: Problem) -> _Work:
     """As `kernels.scheduler` does it."""
-    rows, columns = (n, m) if config.swap else (m, n)
-    tiles_m = -(-rows // (config.rows * config.cluster))
-    tiles_n = -(-columns // (config.columns * config.cluster_columns))
+    m, n, k, multiprocessors, batch = problem
+    rows, columns = np.where(table.swap, n, m), np.where(table.swap, m, n)
+    tiles_m = _ceil(rows, table.rows * table.cluster)
+    tiles_n = _ceil(columns, table.columns * table.cluster_columns)
     tiles = batch * tiles_m * tiles_n
-    programs = resident_clusters(multiprocessors, config.blocks)
-    k_tiles = -(-k // (config.k_blocks * config.block_k))
-    waves, left = divmod(tiles, programs)
-    part, parts, even = float(left > 0), 0, True
-    if left and config.max_splits > 1:
-        most = max(min(config.max_splits, k_tiles // LEAST_K), 1)
-        splits = min(programs // left, most)
-        blocks = min(programs, left * most)
-        if min(tiles_m, tiles_n) == 1 and k_tiles < MOST_K and 8 * left * splits < 7 * blocks:
-            part, parts, even = left / blocks, -math.ceil(blocks / left) - 1, False
-        else:
-            part, parts = 1 / splits, splits if splits > 1 else 0
-    overlap = config.max_splits == 1 or not left or (not waves and even)
-    overlap = overlap and not config.residual
-    return _Work(rows, columns, tiles, k_tiles, programs, waves, part, parts, overlap)
-
-
-def predicted_seconds(
-    config: MatmulConfig, m: int, n: int, k: int, multiprocessors: int, batch: int = 1
-) -> float:
-    """The seconds that the product, or a batch of them, takes on a GPU with that many SMs."""
-    asked = config, m, n, k, multiprocessors, batch
-    (correction,) = corrections.learnt()([features(*asked)])
-    return limited_seconds(*asked) * math.exp(correction)
-
-
-def _limits(
-    config: MatmulConfig,
-    work: _Work,
-    m: int,
-    n: int,
-    k: int,
-    multiprocessors: int,
-    batch: int,
-    constants: Constants,
-) -> tuple[float, ...]:
-    """The seconds that each limit asks for, in the order of `LIMITS`."""
-    loaded = config.block_k * config.element_bytes * sum(_lines(config, m, n, k, constants))
-    return (
-        _compute_seconds(config, work, loaded, constants),
-        _power_seconds(config, work, constants),
-        _memory_seconds(config, work, m, n, k, batch, constants),
-        _fetch_seconds(config, work, m, n, k, multiprocessors, constants),
-        _cache_seconds(config, work, loaded, constants),
+    sizes = np.unique(table.blocks)
+    room = [resident_clusters(multiprocessors, int(size)) for size in sizes]
+    programs = np.array(room)[np.searchsorted(sizes, table.blocks)]
+    k_tiles = _ceil(k, table.k_blocks * table.block_k)
+    waves, left = np.divmod(tiles, programs)
+    is_cut = (left > 0) & (table.max_splits > 1)
+    some = np.maximum(left, 1)
+    most = np.maximum(np.minimum(table.max_splits, k_tiles // LEAST_K), 1)
+    splits = np.minimum(programs // some, most)
+    blocks = np.minimum(programs, some * most)
+    uneven = is_cut & (np.minimum(tiles_m, tiles_n) == 1) & (k_tiles < MOST_K)
+    uneven &= 8 * left * splits < 7 * blocks
+    part = np.where(uneven, left / blocks, np.where(is_cut, 1 / splits, left > 0))
+    parts = np.where(uneven, -_ceil(blocks, some) - 1, np.where(is_cut & (splits > 1), splits, 0))
+    overlap = (table.max_splits == 1) | (left == 0) | ((waves == 0) & ~uneven)
+    overlap &= ~table.residual
+    return _Work(
+        rows, columns, tiles_m, tiles_n, tiles, k_tiles, programs, waves, part, parts, overlap
     )
+
+
+def _ceil(size: Array, step: Array) -> Array:
+    """How many steps a size takes."""
+    return -(-size // step)
+
+
+def predicted_seconds(config: MatmulConfig, *problem: int) -> float:
+    """The seconds that a configuration takes for a `Problem`."""
+    return float(corrected_seconds(Table.of([config]), Problem(*problem))[0])
+
+
+def corrected_seconds(table: Table, problem: Problem) -> Array:
+    """The seconds that each configuration takes, with what is learnt."""
+    rows = features(table, problem)
+    return np.exp(rows[:, 0] + corrections.learnt()(rows))
+
+
+def _limits(table: Table, work: _Work, problem: Problem, constants: Constants) -> list[Array]:
+    """The seconds that each limit asks for, in the order of `LIMITS`."""
+    loaded = table.block_k * table.element_bytes * _lines(table, problem, constants)
+    return [
+        _compute_seconds(table, work, loaded, constants),
+        _power_seconds(table, work, constants),
+        _memory_seconds(table, work, problem, constants),
+        _fetch_seconds(table, work, problem, constants),
+        _cache_seconds(table, work, loaded, constants),
+    ]
 
 
 LIMITS = ("compute", "power", "memory", "fetch", "cache")
@@ -216,410 +301,229 @@ what follows the products over the whole; fields of the configuration; how it di
 and how much of the tiles lies inside."""
 
 
-def features(
-    config: MatmulConfig, m: int, n: int, k: int, multiprocessors: int, batch: int = 1
-) -> list[float]:
-    """The values of `FEATURES`."""
-    work = _divided(config, m, n, k, multiprocessors, batch)
-    limits = _limits(config, work, m, n, k, multiprocessors, batch, FITTED)
-    seconds = limited_seconds(config, m, n, k, multiprocessors, batch)
-    longest = max(limits)
-    return [
-        math.log(seconds), *(math.log(max(each, 1e-9) / longest) for each in limits),
-        math.log(longest / seconds), math.log2(m), math.log2(n), math.log2(k),
-        config.rows, config.columns, config.block_k * config.element_bytes, config.stages,
-        config.consumers, config.pingpong, config.swap, config.cluster, config.cluster_columns,
-        config.k_blocks, config.max_splits > 1, config.units, config.loaded_rows,
-        config.element_bytes, config.left_major == "K", config.right_major == "K",
-        work.waves, work.part, work.parts, math.log2(work.tiles), work.k_tiles,
-        _store_seconds(config, FITTED) / seconds, _parts_seconds(config, work, FITTED) / seconds,
-        work.rows / (config.rows * math.ceil(work.rows / config.rows)),
-        work.columns / (config.columns * math.ceil(work.columns / config.columns)),
+def features(table: Table, problem: Problem) -> Array:
+    """The values of `FEATURES`: (configurations, features)."""
+    work = _divided(table, problem)
+    limits = _limits(table, work, problem, FITTED)
+    seconds = limited_seconds(table, problem)
+    longest = functools.reduce(np.maximum, limits)
+    size = np.ones_like(seconds)
+    columns: list[Array] = [
+        np.log(seconds), *(np.log(np.maximum(each, 1e-9) / longest) for each in limits),
+        np.log(longest / seconds), *(math.log2(each) * size for each in problem[:3]),
+        table.rows, table.columns, table.block_k * table.element_bytes, table.stages,
+        table.consumers, table.pingpong, table.swap, table.cluster, table.cluster_columns,
+        table.k_blocks, table.max_splits > 1, table.units, table.loaded_rows,
+        table.element_bytes, table.left_k_major, table.right_k_major,
+        work.waves, work.part, work.parts, np.log2(work.tiles), work.k_tiles,
+        _store_seconds(table, FITTED) / seconds, _parts_seconds(table, work, FITTED) / seconds,
+        work.rows / (table.rows * _ceil(work.rows, table.rows)),
+        work.columns / (table.columns * _ceil(work.columns, table.columns)),
     ]  # fmt: skip
+    return np.stack(columns, axis=1)
 
 
-def limited_seconds(
-    config: MatmulConfig,
-    m: int,
-    n: int,
-    k: int,
-    multiprocessors: int,
-    batch: int = 1,
-    constants: Constants = FITTED,
-) -> float:
-    """The same by the limits alone, without what is learnt."""
-    work = _divided(config, m, n, k, multiprocessors, batch)
-    limits = _limits(config, work, m, n, k, multiprocessors, batch, constants)
-    whole, partial = _beyond_k(config, m, n, k, work.k_tiles)
-    turns = math.ceil(work.waves + work.part)
-    longest = max(limits)
+def limited_seconds(table: Table, problem: Problem, constants: Constants = FITTED) -> Array:
+    """The seconds that each configuration takes by the limits alone, without what is learnt."""
+    work = _divided(table, problem)
+    limits = _limits(table, work, problem, constants)
+    whole, partial = _beyond_k(table, problem, work.k_tiles)
+    turns = np.ceil(work.waves + work.part)
+    longest = functools.reduce(np.maximum, limits)
     together = sum((limit / longest) ** constants.norm for limit in limits)
-    return float(
+    return (
         constants.launch
-        + _zeroed(config, work) / constants.zero_bytes
-        + constants.full * _crowded(config, work, multiprocessors)
-        + constants.cluster * (config.blocks > 1)
+        + _zeroed(table, work) / constants.zero_bytes
+        + constants.full * _crowded(table, work, problem.multiprocessors)
+        + constants.cluster * (table.blocks > 1)
         + longest * together ** (1 / constants.norm)
         + turns * (whole * constants.k_outside + partial * constants.k_partial)
-        + _store_seconds(config, constants)
-        + _parts_seconds(config, work, constants)
-        + _exchange_seconds(config, constants)
+        + _store_seconds(table, constants)
+        + _parts_seconds(table, work, constants)
+        + _exchange_seconds(table, constants)
     )
 
 
-def suits(
-    config: MatmulConfig, m: int, n: int, k: int, multiprocessors: int, batch: int = 1
-) -> bool:
-    """Whether the limits above are what a configuration's time for a problem depends on.
+def suits(table: Table, problem: Problem) -> Array:
+    """Whether the limits above are what each configuration's time for a problem depends on.
 
     Not if a ping-pong kernel's blocks drift apart, or if clusters that divide K wait for others to
     end (they make one tile each, and nothing hides its end); and tiles of more than 256 columns
     were 6 to 30 % slower than predicted wherever there was more than one wave of them. In products
     larger than any that was surveyed, consumers share a tile, as what was measured there does.
     """
-    work = _divided(config, m, n, k, multiprocessors, batch)
-    if work.tiles <= work.programs:
-        return True
-    if config.k_blocks > 1:
-        return False
-    is_huge = 2.0 * batch * m * n * k > PINGPONG_FLOPS
-    if config.pingpong:
-        return k <= PINGPONG_K[config.cluster] and not is_huge
-    return config.columns <= 256 and (config.consumers > 1 or not is_huge)
+    work = _divided(table, problem)
+    is_huge = 2.0 * problem.batch * problem.m * problem.n * problem.k > PINGPONG_FLOPS
+    longest = np.select([table.cluster == size for size in PINGPONG_K], [*PINGPONG_K.values()])
+    in_turns = (problem.k <= longest) & (not is_huge)
+    shared = (table.columns <= 256) & ((table.consumers > 1) | (not is_huge))
+    return (work.tiles <= work.programs) | (
+        (table.k_blocks == 1) & np.where(table.pingpong, in_turns, shared)
+    )
 
 
-def _lines(
-    config: MatmulConfig, m: int, n: int, k: int, constants: Constants
-) -> tuple[float, float]:
-    """The rows of the left and of the right tile that a block loads, each as many times as it takes
-    longer for lying in two lines; a cluster shares them. In memory, the operands' rows follow one
-    another.
+def _lines(table: Table, problem: Problem, constants: Constants) -> Array:
+    """The rows of both tiles that a block loads, each as many times as it takes longer for lying in
+    two lines; a cluster shares them. In memory, the operands' rows follow one another.
     """
 
-    def factor(major: Major, size: int) -> float:
-        stride = (k if major == "K" else size) * config.element_bytes
-        aligned = math.gcd(stride, LINE_BYTES) / LINE_BYTES  # the fraction of rows in one line
+    def factor(k_major: Array, size: int) -> Array:
+        stride = np.where(k_major, problem.k, size) * table.element_bytes
+        aligned = np.gcd(stride, LINE_BYTES) / LINE_BYTES  # the fraction of rows in one line
         return 1 + constants.misaligned * (1 - aligned)
 
-    factors = [factor(config.a_major, m), factor(config.b_major, n)]
-    if config.swap:
-        factors.reverse()
-    rows = config.loaded_rows or config.rows
-    return (
-        rows / config.cluster_columns * factors[0], config.columns / config.cluster * factors[1]
-    )  # fmt: skip
+    a, b = factor(table.a_k_major, problem.m), factor(table.b_k_major, problem.n)
+    left = table.left_rows / table.cluster_columns * np.where(table.swap, b, a)
+    return left + table.columns / table.cluster * np.where(table.swap, a, b)
 
 
-def _beyond_k(config: MatmulConfig, m: int, n: int, k: int, k_tiles: int) -> tuple[float, float]:
+def _beyond_k(table: Table, problem: Problem, k_tiles: Array) -> tuple[Array, Array]:
     """Of a tile's last product: how many rows of 128 bytes lie beyond K, and how many partly do, in
     the block that has most of them.
     """
-    end = min(k_tiles * config.k_blocks * config.block_k, k + config.block_k)
-    elements = LINE_BYTES // config.element_bytes
-    whole = partial = 0.0
-    for major, rows in ((config.a_major, min(config.block_m, m)),
-                        (config.b_major, min(config.block_n, n))):  # fmt: skip
-        if major == "K":
-            whole += (end // elements - -(-k // elements)) * rows
-            partial += rows * (k % elements > 0)
-        else:
-            whole += (end - k) * math.ceil(rows / elements)
+    k = problem.k
+    end = np.minimum(k_tiles * table.k_blocks * table.block_k, k + table.block_k)
+    elements = LINE_BYTES // table.element_bytes
+    whole = partial = np.zeros_like(end)
+    for k_major, rows in (
+        (table.a_k_major, np.minimum(table.block_m, problem.m)),
+        (table.b_k_major, np.minimum(table.block_n, problem.n)),
+    ):
+        beyond = (end // elements - _ceil(k, elements)) * rows
+        whole = whole + np.where(k_major, beyond, (end - k) * _ceil(rows, elements))
+        partial = partial + np.where(k_major, rows * (k % elements > 0), 0)
     return whole, partial
 
 
-def _crowded(config: MatmulConfig, work: _Work, multiprocessors: int) -> float:
+def _crowded(table: Table, work: _Work, multiprocessors: int) -> Array:
     """The fraction of the blocks that wait for one of the kernel before to end."""
-    slots = multiprocessors * min(4, max(1, SHARED_BYTES // config.shared_memory_bytes))
-    blocks = min(work.tiles * config.blocks * max(1, work.parts), multiprocessors)
-    if work.parts < 0 or (work.parts and work.waves):
-        blocks = multiprocessors
-    return min(1.0, max(0.0, (2 * blocks - slots) / blocks))
+    resident = np.clip(SHARED_BYTES // table.shared_memory_bytes, 1, 4)
+    blocks = work.tiles * table.blocks * np.maximum(1, work.parts)
+    everywhere = (work.parts < 0) | ((work.parts != 0) & (work.waves > 0))
+    blocks = np.where(everywhere, multiprocessors, np.minimum(blocks, multiprocessors))
+    return np.clip((2 * blocks - multiprocessors * resident) / blocks, 0.0, 1.0)
 
 
-def _zeroed(config: MatmulConfig, work: _Work) -> float:
+def _zeroed(table: Table, work: _Work) -> Array:
     """The bytes of tiles of which some rows are not copied, as far as they are used."""
-    if not config.loaded_rows:
-        return 0.0
-    stages = min(config.stages, work.k_tiles * math.ceil(work.waves + work.part))
-    return stages * config.rows * config.block_k * config.element_bytes
+    stages = np.minimum(table.stages, work.k_tiles * np.ceil(work.waves + work.part))
+    tile = table.rows * table.block_k * table.element_bytes
+    return np.where(table.loaded_rows > 0, stages * tile, 0.0)
 
 
-def _compute_seconds(
-    config: MatmulConfig, work: _Work, loaded: float, constants: Constants
-) -> float:
+def _compute_seconds(table: Table, work: _Work, loaded: Array, constants: Constants) -> Array:
     """The seconds of the waves; a tile takes what its SM's tensor cores or its loads take.
 
     A wgmma reads 64 rows of the left operand for however few columns: 128 bytes a cycle.
     """
-    columns = (config.columns - config.side, config.side)
-    width = sum(max(n, (64 + n) / 2) for n in columns if n)
-    flops = 2 * config.rows * width * config.block_k
-    rate = constants.tensor_flops * 2 / config.element_bytes
+    width = np.zeros(len(table.configs))
+    for columns in (table.columns - table.side, table.side):
+        width += np.where(columns > 0, np.maximum(columns, (64 + columns) / 2), 0)
+    flops = 2 * table.rows * width * table.block_k
+    rate = constants.tensor_flops * 2 / table.element_bytes
     step = flops / rate + constants.step
-    copies = config.shares + config.block_k // config.right_unit[0]
+    copies = table.shares + table.right_copies
     load = loaded / constants.load_bytes + (copies - 1) * constants.copy
-    tile = work.k_tiles * max(step, load)
-    seconds = (work.waves + work.part) * tile
-    if not config.pingpong:
-        turns = work.waves + (work.part > 0) + (work.parts < 0) - 1
-        size = min(1.0, config.columns * min(config.rows, 128) / (128 * 128))
-        seconds += turns * constants.tile * size
-    return seconds
+    seconds = (work.waves + work.part) * work.k_tiles * np.maximum(step, load)
+    turns = work.waves + (work.part > 0) + (work.parts < 0) - 1
+    size = np.minimum(1.0, table.columns * np.minimum(table.rows, 128) / (128 * 128))
+    return seconds + np.where(table.pingpong, 0, turns * constants.tile * size)
 
 
-def _power_seconds(config: MatmulConfig, work: _Work, constants: Constants) -> float:
+def _power_seconds(table: Table, work: _Work, constants: Constants) -> Array:
     """The seconds that the operations take at the clock that the power limit leaves."""
-    size = config.rows * config.blocks * config.columns * config.block_k * config.element_bytes
-    rate = constants.power_flops_8 if config.element_bytes == 1 else 2 * constants.power_flops
+    size = table.rows * table.blocks * table.columns * table.block_k * table.element_bytes
+    rate = np.where(table.element_bytes == 1, constants.power_flops_8, 2 * constants.power_flops)
     return 2.0 * size * work.tiles * work.k_tiles / rate
 
 
-def _memory_seconds(
-    config: MatmulConfig, work: _Work, m: int, n: int, k: int, batch: int, constants: Constants
-) -> float:
+def _memory_seconds(table: Table, work: _Work, problem: Problem, constants: Constants) -> Array:
     """The seconds of moving A, B and C once, at the rate that the loads in flight allow."""
-    blocks = work.programs * config.blocks
-    if work.parts >= 0 and not work.waves:
-        blocks = min(blocks, work.tiles * config.blocks * max(1, work.parts))
-    tile_bytes = min(work.rows, config.rows) + min(work.columns, config.columns)
-    flight = blocks * config.stages * config.block_k * tile_bytes * config.element_bytes
-    rate = constants.memory_bytes * (1 - math.exp(-flight / constants.flight_bytes))
-    read = float(m * k + k * n)
-    if (-(-m // config.block_m) if n >= m else -(-n // config.block_n)) > 1:
-        read += constants.reread * max(m, n) * k
-    moved = config.element_bytes * read + C_BYTES[config.c_type] * m * n
-    return batch * moved / rate
+    m, n, k = problem[:3]
+    blocks = work.programs * table.blocks
+    asked = work.tiles * table.blocks * np.maximum(1, work.parts)
+    is_short = (work.parts >= 0) & (work.waves == 0)
+    blocks = np.where(is_short, np.minimum(blocks, asked), blocks)
+    tile_bytes = np.minimum(work.rows, table.rows) + np.minimum(work.columns, table.columns)
+    flight = blocks * table.stages * table.block_k * tile_bytes * table.element_bytes
+    rate = constants.memory_bytes * (1 - np.exp(-flight / constants.flight_bytes))
+    again = (_ceil(m, table.block_m) if n >= m else _ceil(n, table.block_n)) > 1
+    read = (m + n) * float(k) + constants.reread * max(m, n) * k * again
+    moved = table.element_bytes * read + table.c_bytes * (float(m) * n)
+    return problem.batch * moved / rate
 
 
-def _fetch_seconds(
-    config: MatmulConfig,
-    work: _Work,
-    m: int,
-    n: int,
-    k: int,
-    multiprocessors: int,
-    constants: Constants,
-) -> float:
+def _fetch_seconds(table: Table, work: _Work, problem: Problem, constants: Constants) -> Array:
     """The seconds in which the busiest TPC reads its part of the larger operand from memory: of 67
     blocks, two share a TPC, and take twice as long as the others. Blocks that need the same part
     share what is read.
     """
-    tile = config.block_n if n >= m else config.block_m
-    others = -(-m // config.block_m) if n >= m else -(-n // config.block_n)
-    blocks = work.tiles * config.blocks * max(1, work.parts)
-    if not work.waves and work.parts >= 0:
-        read = math.ceil(min(blocks, multiprocessors) / (multiprocessors // 2)) * work.part
-    else:
-        read = 2 * (work.waves + work.part)
-    is_left = (n >= m) == config.swap  # the operand that is larger
-    together = config.k_blocks * (config.cluster_columns if is_left else config.cluster)
-    return read * tile * k * config.element_bytes / together / others / constants.fetch_bytes
+    m, n, k, multiprocessors, _ = problem
+    tile = table.block_n if n >= m else table.block_m
+    others = _ceil(m, table.block_m) if n >= m else _ceil(n, table.block_n)
+    blocks = np.minimum(work.tiles * table.blocks * np.maximum(1, work.parts), multiprocessors)
+    read = np.where(
+        (work.waves == 0) & (work.parts >= 0),
+        _ceil(blocks, max(1, multiprocessors // 2)) * work.part,
+        2 * (work.waves + work.part),
+    )
+    is_left = (n >= m) == table.swap  # the operand that is larger
+    together = table.k_blocks * np.where(is_left, table.cluster_columns, table.cluster)
+    size = tile * k * table.element_bytes
+    return read * size / together / others / constants.fetch_bytes
 
 
-def _cache_seconds(config: MatmulConfig, work: _Work, loaded: float, constants: Constants) -> float:
+def _cache_seconds(table: Table, work: _Work, loaded: Array, constants: Constants) -> Array:
     """The seconds of all loads from the L2 cache, and of what lies outside of the matrix."""
-    rows = (config.loaded_rows or config.rows) * config.cluster
-    columns = config.columns * config.cluster_columns
-    tiles_m, tiles_n = -(-work.rows // rows), -(-work.columns // columns)
-    outside = 0.0
-    if not work.overlap or tiles_m == 1:
-        outside += (tiles_m * rows - work.rows) * tiles_n
-    if not work.overlap or tiles_n == 1:
-        outside += (tiles_n * columns - work.columns) * tiles_m
-    outside *= work.tiles / (tiles_m * tiles_n)
-    outside *= math.ceil(config.block_k * config.element_bytes / LINE_BYTES)
-    inside = work.tiles * loaded * config.blocks / constants.cache_bytes
-    outside *= config.k_blocks
+    rows = table.left_rows * table.cluster
+    columns = table.columns * table.cluster_columns
+    tiles_m, tiles_n = _ceil(work.rows, rows), _ceil(work.columns, columns)
+    outside = np.zeros(len(table.configs))
+    for along, across, size, inside in (
+        (tiles_m, tiles_n, rows, work.rows), (tiles_n, tiles_m, columns, work.columns)
+    ):  # fmt: skip
+        beyond = (along * size - inside) * across
+        outside += np.where(~work.overlap | (along == 1), beyond, 0)
+    outside *= work.tiles / (tiles_m * tiles_n) * table.k_blocks
+    outside *= _ceil(table.block_k * table.element_bytes, LINE_BYTES)
+    inside = work.tiles * loaded * table.blocks / constants.cache_bytes
     return work.k_tiles * (inside + outside * constants.outside)
 
 
-def _store_seconds(config: MatmulConfig, constants: Constants) -> float:
+def _store_seconds(table: Table, constants: Constants) -> Array:
     """The seconds of storing a tile of C: its bytes, and rows of pieces in memory."""
-    size = config.rows * config.columns / config.k_blocks
-    segments = size / (config.rows // config.shares if config.swap else config.c_columns)
-    return size * C_BYTES[config.c_type] / constants.store_bytes + segments * constants.segment
+    size = table.rows * table.columns / table.k_blocks
+    stored = size * table.c_bytes / constants.store_bytes
+    return stored + size / table.c_segment * constants.segment
 
 
-def _parts_seconds(config: MatmulConfig, work: _Work, constants: Constants) -> float:
+def _parts_seconds(table: Table, work: _Work, constants: Constants) -> Array:
     """The seconds of adding up the parts of a tile."""
-    if not work.parts:
-        return 0.0
-    tile_bytes = 4.0 * config.rows * config.columns
-    pieces = config.columns // config.c_columns
-    read = float(-work.parts)
-    if work.parts > 0:
-        read = work.parts * math.ceil(pieces / work.parts) / pieces
-    return constants.part + (1 + read) * tile_bytes / constants.part_bytes
+    tile_bytes = 4.0 * table.rows * table.columns
+    share = _ceil(table.c_pieces, np.maximum(work.parts, 1)) / table.c_pieces
+    read = np.where(work.parts > 0, work.parts * share, -work.parts)
+    seconds = constants.part + (1 + read) * tile_bytes / constants.part_bytes
+    return np.where(work.parts != 0, seconds, 0.0)
 
 
-def _exchange_seconds(config: MatmulConfig, constants: Constants) -> float:
+def _exchange_seconds(table: Table, constants: Constants) -> Array:
     """The seconds in which the blocks of a cluster add up what each has of a tile."""
-    if config.k_blocks == 1:
-        return 0.0
-    return constants.exchange + 4.0 * config.rows * config.columns / constants.exchange_bytes
+    seconds = constants.exchange + 4.0 * table.rows * table.columns / constants.exchange_bytes
+    return np.where(table.k_blocks > 1, seconds, 0.0)
 
 
-def _tile(rows: int, columns: int, consumers: int, stages: int, **more: Any) -> dict[str, Any]:
-    """A tile of `_TILES`, as it is and swapped if `swaps` does not say otherwise."""
-    sizes = {"rows": rows, "columns": columns, "consumers": consumers, "stages": stages}
-    return {"swaps": (False, True), **sizes, **more}
+@functools.lru_cache(maxsize=256)
+def _table(*asked: Any) -> Table:
+    """Of the `candidates` for what is asked."""
+    return Table.of(candidates(*asked))
 
 
-_AS_IS, _SWAPPED = (False,), (True,)
-_SIDES = {48: 16, 80: 16, 96: 32, 160: 32, 192: 64, 320: 64}
-_TILES = [
-    *(
-        _tile(64, columns, 1, stages, block_k=2, swaps=swaps)
-        for columns, stages, swaps in (
-            (8, 7, (False, True)),
-            (16, 6, _SWAPPED),
-            (32, 8, (False, True)),
-            (48, 5, (False, True)),
-            (64, 6, (False, True)),
-            (80, 5, (False, True)),
-            (96, 5, _SWAPPED),
-        )
-    ),
-    _tile(64, 8, 1, 7, block_k=2, max_splits=16),
-    _tile(64, 16, 1, 6, block_k=2, max_splits=16, swaps=_SWAPPED),
-    _tile(64, 96, 1, 5, block_k=2, max_splits=16, c_parts=2, swaps=_AS_IS),
-    _tile(64, 160, 1, 7, c_parts=4, swaps=_AS_IS),
-    _tile(64, 128, 2, 7, pingpong=True, c_parts=2),
-    _tile(64, 192, 2, 6, pingpong=True, c_parts=2),
-    _tile(64, 256, 2, 5, pingpong=True, c_parts=4, swaps=_AS_IS),
-    _tile(128, 128, 1, 6),
-    _tile(128, 128, 2, 6, pingpong=True, c_parts=2, group=4),
-    _tile(128, 160, 2, 6, c_parts=4, cluster=2, swaps=_SWAPPED),
-    _tile(128, 192, 2, 5, c_parts=2, cluster=2),
-    _tile(128, 192, 2, 5, c_parts=4, max_splits=16, swaps=_SWAPPED),
-    _tile(128, 256, 2, 4, c_parts=2, swaps=_AS_IS),
-    _tile(128, 256, 2, 4, c_parts=2, cluster=2),
-    _tile(256, 128, 2, 4, c_parts=2, swaps=_AS_IS),
-    _tile(64, 32, 1, 8, block_k=2, k_blocks=4),
-    _tile(64, 64, 1, 6, block_k=2, k_blocks=4, swaps=_AS_IS),
-    _tile(128, 96, 2, 5, k_blocks=4, c_parts=2),
-]
-"""Tiles worth considering: rows and columns of what is computed, and fields of `MatmulConfig`;
-block_k in units of 128 bytes; the better of equals first. They are all that releases before 3.9
-have, but for clusters and divided K."""
-
-
-_WIDTHS: list[tuple[dict[str, Any], Sequence[int]]] = [
-    ({"rows": 64, "consumers": 1, "block_k": 2}, range(24, 121, 8)),
-    ({"rows": 64, "consumers": 1, "block_k": 2, "max_splits": 16}, (48, 96)),
-    ({"rows": 64, "consumers": 1}, range(96, 257, 8)),
-    ({"rows": 64, "consumers": 1, "max_splits": 16}, (128, 160, 224)),
-    ({"rows": 64, "consumers": 1, "cluster": 2, "group": 2}, range(56, 201, 16)),
-    ({"rows": 64, "consumers": 1, "cluster": 4, "group": 2},
-     (*range(40, 129, 8), 144, 176, 208)),
-    ({"rows": 64, "consumers": 1, "cluster": 2, "cluster_columns": 2, "group": 4},
-     (64, 80, 96, 112, 128, 144, 176, 208)),
-    ({"rows": 64, "consumers": 1, "cluster": 4, "cluster_columns": 2, "group": 4},
-     (56, 72, 88, 104, 128)),
-    ({"rows": 64, "consumers": 1, "k_blocks": 2}, (64, 96, 128)),
-    ({"rows": 64, "consumers": 1, "k_blocks": 4}, (48, 96)),
-    ({"rows": 64, "consumers": 2, "pingpong": True}, range(80, 257, 16)),
-    ({"rows": 128, "consumers": 1}, range(64, 161, 16)),
-    ({"rows": 128, "consumers": 2}, (48, 64, 80, *range(96, 257, 8))),
-    ({"rows": 128, "consumers": 2, "max_splits": 16}, (96, 128, 160, 192, 224)),
-    ({"rows": 128, "consumers": 2, "cluster": 2}, (64, 96, 128, 144, 160, 176, 192, 208, 224)),
-    ({"rows": 128, "consumers": 2, "cluster": 4, "group": 2},
-     (48, 56, 64, 72, 80, 96, 112, 128, 160, 192)),
-    ({"rows": 128, "consumers": 2, "cluster": 4, "cluster_columns": 2, "group": 4},
-     (72, 96, 144, 200)),
-    ({"rows": 128, "consumers": 2, "cluster": 2, "cluster_columns": 2, "group": 4},
-     (64, 96, 128, 160, 176, 192, 208, 256)),
-    ({"rows": 128, "consumers": 2, "k_blocks": 2}, (64, 80, 96)),
-    ({"rows": 128, "consumers": 2, "k_blocks": 4}, (96,)),
-    ({"rows": 128, "consumers": 2, "pingpong": True}, range(64, 161, 16)),
-    ({"rows": 128, "consumers": 2, "pingpong": True, "cluster": 2, "group": 2}, (96, 128, 160)),
-    ({"rows": 128, "consumers": 2, "pingpong": True, "cluster": 2, "cluster_columns": 2,
-      "group": 2}, (64, 96, 128, 160)),
-    ({"rows": 256, "consumers": 2}, (152,)),
-    ({"rows": 256, "consumers": 2, "cluster": 2}, (96, 104, 112, 128, 136, 144, 152, 160)),
-    ({"rows": 256, "consumers": 2, "max_splits": 16}, (96, 160)),
-]  # fmt: skip
-"""The same for tiles of many widths, of one instruction where that can be: how many columns there
-may be."""
-
-
-def _wide_tiles() -> Iterator[dict[str, Any]]:
-    """The tiles of `_WIDTHS`, as they are and swapped; C leaves through 64 columns of buffers."""
-    for fields, widths in _WIDTHS:
-        for columns in widths:
-            piece = min(columns & -columns, 64)
-            parts = columns // piece
-            yield {"swaps": (False, True), "columns": columns, "c_parts": parts,
-                   "c_buffers": min(parts, 64 // piece), **fields}  # fmt: skip
-
-
-def _is_new() -> bool:
-    """Whether Triton can do what needs 3.9: clusters, tiles of units, copying fewer rows."""
-    from triton_ext.compat import TRITON_VERSION
-
-    return TRITON_VERSION >= (3, 9)
-
-
-@functools.lru_cache(maxsize=64)
-def candidates(
-    element_type: str, a_major: Major, b_major: Major, out_type: str | None = None
-) -> tuple[MatmulConfig, ...]:
-    """The configurations that are considered for sm_90, the better of equals first."""
-    tiles = [tile for tile in _TILES if _is_new() or not {"cluster", "k_blocks"} & tile.keys()]
-    if _is_new():
-        tiles += _wide_tiles()
-    found = []
-    for tile, swap in ((each, swap) for each in tiles for swap in each["swaps"]):
-        fields: dict[str, Any] = {"block_k": 1, "c_parts": 1, **tile, "swap": swap}
-        del fields["swaps"]
-        if "stages" in tile:
-            fields["side"] = _SIDES.get(tile["columns"], 0)
-        left, right = ("block_n", "block_m") if swap else ("block_m", "block_n")
-        fields[left], fields[right] = fields.pop("rows"), fields.pop("columns")
-        fields["block_k"] *= 128 // ELEMENT_BYTES[element_type]
-        config = _fitting(fields, element_type, a_major, b_major, out_type)
-        if config is not None and _one_instruction(config):
-            found.append(config)
-    return tuple(dict.fromkeys(found))
-
-
-def _one_instruction(config: MatmulConfig) -> bool:
-    """Whether a tile whose columns are no power of two is one of units, if its right operand has
-    units that are wide enough; else it has a side. The rows of an MN-major operand's units are no
-    less than half a line.
-    """
-    unit = config.columns & -config.columns
-    if unit == config.columns or config.columns > 256 or not _is_new():
-        return config.units == 1
-    row = LINE_BYTES if config.right_major == "K" else unit * config.element_bytes
-    return row >= LINE_BYTES // 2 if config.units > 1 else row < LINE_BYTES
-
-
-def _fitting(
-    fields: dict[str, Any], element_type: str, a_major: Major, b_major: Major, out_type: str | None
-) -> MatmulConfig | None:
-    """The configuration with these fields, as many stages as fit, and C in pieces that fit."""
-    for stages in [fields["stages"]] if "stages" in fields else range(12, 2, -1):
-        for finer in range(3):
-            more = {"stages": stages, "c_parts": fields["c_parts"] << finer}
-            try:
-                return MatmulConfig(
-                    90, element_type, a_major, b_major, out_type=out_type, **(fields | more)
-                )
-            except LayoutError as error:  # also where a swizzle does not fit a narrow MN-major tile
-                if error.argument == "stages" and "stages" not in fields:
-                    break
-    return None
-
-
-@functools.lru_cache(maxsize=4096)
-def _adapted(config: MatmulConfig, rows: int) -> MatmulConfig:
-    """A tile of 64 rows for a problem whose left operand has so many: rows that there are not are
-    not copied.
-    """
-    if not (_is_new() and rows <= LOADED_ROWS[-1] and config.may_load_less):
-        return config
-    return replace(config, loaded_rows=next(size for size in LOADED_ROWS if size >= rows))
+def considered(
+    element_type: str, a_major: Major, b_major: Major, out_type: str | None, problem: Problem
+) -> Table:
+    """The table of the candidates for a problem."""
+    sizes = copied_rows(problem.m), copied_rows(problem.n)
+    return _table(element_type, a_major, b_major, out_type, *sizes)
 
 
 def ranked_configs(
@@ -638,23 +542,17 @@ def ranked_configs(
 
     Of equals one that loads the larger operand fewer times, then a swapped one for a wide C.
     """
-    sizes = m, n, k, multiprocessors, batch
-    found = [
-        _adapted(config, min(n if config.swap else m, 64)) if config.rows == 64 else config
-        for config in candidates(element_type, a_major, b_major, out_type)
-        if every or suits(config, *sizes)
-    ]
-    limited = sorted(
-        ((limited_seconds(config, *sizes), config) for config in found), key=lambda pair: pair[0]
-    )
-    near = [pair for pair in limited if pair[0] <= NEAR * limited[0][0]]
-    corrected = corrections.learnt()([features(config, *sizes) for _, config in near])
-    best = sorted(
-        zip(near, corrected, strict=True),
-        key=lambda pair: (
-            pair[0][0] * math.exp(pair[1]),
-            -(-m // pair[0][1].block_m) if n >= m else -(-n // pair[0][1].block_n),
-            pair[0][1].swap != (n >= 2 * m if pair[0][1].rows == 64 else m >= 4 * n),
-        ),
-    )
-    return [config for (_, config), _ in best] + [config for _, config in limited[len(near) :]]
+    problem = Problem(m, n, k, multiprocessors, batch)
+    table = considered(element_type, a_major, b_major, out_type, problem)
+    seconds = limited_seconds(table, problem)
+    order = np.argsort(seconds, kind="stable")
+    if not every:
+        order = order[suits(table, problem)[order]]
+    limit = NEAR * seconds[order[0]]
+    number = int(np.searchsorted(seconds[order], limit, side="right"))
+    near = table[order[:number]]
+    corrected = corrected_seconds(near, problem)
+    loads = _ceil(m, near.block_m) if n >= m else _ceil(n, near.block_n)
+    is_wide = np.where(near.rows == ALL_ROWS, n >= 2 * m, m >= 4 * n)
+    best = np.lexsort((near.swap != is_wide, loads, corrected))
+    return [near.configs[i] for i in best] + [table.configs[i] for i in order[number:]]

@@ -51,11 +51,11 @@ def configurations(
         multiprocessors: how many SMs the GPU has.
         epilogue: fields of `MatmulConfig`, such as ``bias`` and ``activation``.
     """
-    found = (
+    found = dict.fromkeys(
         choose_config(arch, element_type, *majors, m, n, k, multiprocessors, out_type)
         for m, n, k in sizes
     )
-    return list(dict.fromkeys(replace(config, **epilogue) for config in found))
+    return [replace(config, **epilogue) for config in found]
 
 
 def precompile(

@@ -118,9 +118,11 @@ def test_constants_are_fitted_to_times(model, every, gpu):
     for m, n, k in ((16, 4608, 3584), (512, 1024, 4096), (3000, 700, 500), (2048, 2048, 2048)):
         configs, sizes = model.candidates("bf16", "K", "K")[::every], (m, n, k)
         constants = dataclasses.replace(model.FITTED, **gpu)
-        seconds = tuple(fit.predicted(c, sizes, constants) for c in configs)
+        everything = fit.Timed(sizes, f"{m}x{n}x{k}", 1e-5, configs, ())
+        seconds = everything.predicted(constants)
         pairs = [pair for pair in zip(configs, seconds, strict=True) if pair[1] < 2 * min(seconds)]
-        timed.append(fit.Timed(sizes, f"{m}x{n}x{k}", 1e-5, *zip(*pairs, strict=True)))
+        near, times = zip(*pairs, strict=True)
+        timed.append(dataclasses.replace(everything, configs=near, seconds=times))
     start = fit.start_of(timed)
     fitted = fit.fit(timed, start, rounds=5)
     assert statistics.median(fit.errors(timed, fitted)) < 0.05

@@ -65,14 +65,31 @@ def test_what_is_learnt_is_of_the_models_features():
     learnt = corrections.learnt()
     assert learnt.names == cost_model.FEATURES
     config = MatmulConfig(90, "bf16", consumers=2, c_parts=2)
-    sizes = (1000, 2000, 3000, 132)
-    row = cost_model.features(config, *sizes)
-    assert len(row) == len(cost_model.FEATURES)
-    ratio = cost_model.predicted_seconds(config, *sizes) / cost_model.limited_seconds(
-        config, *sizes
-    )
-    assert ratio == pytest.approx(math.exp(learnt([row])[0]))
+    table, sizes = cost_model.Table.of([config]), cost_model.Problem(1000, 2000, 3000, 132)
+    rows = cost_model.features(table, sizes)
+    assert rows.shape == (1, len(cost_model.FEATURES))
+    (limited,) = cost_model.limited_seconds(table, sizes)
+    ratio = cost_model.predicted_seconds(config, *sizes) / limited
+    assert ratio == pytest.approx(math.exp(learnt(rows)[0]))
     assert 0.5 < ratio < 2
+
+
+@pytest.mark.parametrize("majors", [("K", "K"), ("K", "MN"), ("MN", "K"), ("MN", "MN")])
+@pytest.mark.parametrize("sizes", [(3, 4608, 3584), (300, 4000, 12000), (7000, 40, 640, 114, 9)])
+def test_a_configuration_is_predicted_as_among_others(majors, sizes):
+    problem = cost_model.Problem(*sizes[:3], *(sizes[3:] or (132,)))
+    table = cost_model.considered("bf16", *majors, None, problem)
+    seconds = cost_model.corrected_seconds(table, problem)
+    for i in range(0, len(seconds), 37):
+        alone = cost_model.predicted_seconds(table.configs[i], *problem)
+        assert alone == pytest.approx(seconds[i], rel=1e-9)
+    ranked = cost_model.ranked_configs("bf16", *majors, *problem[:4], None, problem.batch)
+    suiting = [
+        c for c, fits in zip(table.configs, cost_model.suits(table, problem), strict=True) if fits
+    ]
+    assert {*ranked} == {*suiting}
+    best = cost_model.predicted_seconds(ranked[0], *problem)
+    assert best <= min(cost_model.predicted_seconds(c, *problem) for c in ranked[1:20]) * 1.0001
 
 
 def test_a_factor_of_some_kernels_is_learnt():
@@ -81,13 +98,13 @@ def test_a_factor_of_some_kernels_is_learnt():
     timed = []
     for m, n, k in ((2048, 2048, 256 * i) for i in range(2, 14)):
         configs = cost_model.candidates("bf16", "K", "K")[::2]
-        seconds = tuple(
-            cost_model.limited_seconds(c, m, n, k, 132) * (1.2 if c.pingpong else 1)
-            for c in configs
-        )
-        timed.append(fit.Timed((m, n, k), f"{m}x{n}x{k}", 1e-5, configs, seconds))
+        each = fit.Timed((m, n, k), f"{m}x{n}x{k}", 1e-5, configs, ())
+        limited = each.predicted(cost_model.FITTED)
+        factors = [1.2 if config.pingpong else 1 for config in configs]
+        seconds = tuple(a * b for a, b in zip(limited, factors, strict=True))
+        timed.append(replace(each, seconds=seconds))
     found = fit.learn(timed[::2], trees=60)
     for each in timed[1::2]:
-        rows = [cost_model.features(config, *each.sizes, 132) for config in each.configs]
-        for config, factor in zip(each.configs, np.exp(found(rows)), strict=True):
+        factors = np.exp(found(cost_model.features(*each.asked)))
+        for config, factor in zip(each.configs, factors, strict=True):
             assert factor == pytest.approx(1.2 if config.pingpong else 1, abs=0.06)

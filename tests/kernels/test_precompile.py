@@ -80,14 +80,19 @@ def test_the_command(tmp_path):
         command = ["precompile", *arguments, "--out", str(tmp_path), "--format", "json"]
         return CliRunner().invoke(main, command)
 
-    done = [run("512x512", "--rows", "16,17", "--jobs", "1") for _ in range(2)]
+    rows = ("16,17", "16-17,16")
+    done = [run("512x512", "--rows", each, "--jobs", "1") for each in rows]
     assert [each.exit_code for each in done] == [0, 0]
     first, second = (json.loads(each.stdout) for each in done)
-    assert first["problems"] == 2
+    assert first["problems"] == second["problems"] == 2
     assert first["kernels"] == first["compiled"] == second["found"] >= 1
     assert second["compiled"] == first["found"] == 0
-    for arguments in (("512",), ("64x64", "--rows", "0"), ("64x64", "--types", "bf8")):
+    for arguments in (("512",), ("64x64", "--types", "bf8")):
         assert run(*arguments).exit_code == 2
+    for rows in ("0", "8-1", "1-", "1-999999999", "1:2", "1-8:0", "-3", "a"):
+        refused = run("64x64", "--rows", rows)
+        assert refused.exit_code == 2
+        assert "positive integers and ranges" in refused.output
 
 
 @pytest.fixture(scope="module")

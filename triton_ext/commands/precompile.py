@@ -18,29 +18,36 @@ from triton_ext.commands.tune import OUT_TYPES, TYPES, major_option
 SIZES = (512, 1024, 2048, 4096, 8192, 16384)
 ROWS = (1, 16, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
 SMS = {"sm_90": 132, "sm_100": 148}
+MOST_ROWS = 1 << 20
+_NUMBER = r"[1-9]\d{0,8}"
 
 
 def _weights(text: str) -> tuple[int, int]:
-    found = re.fullmatch(r"([1-9]\d{0,8})x([1-9]\d{0,8})", text)
+    found = re.fullmatch(rf"({_NUMBER})x({_NUMBER})", text)
     if found is None:
         raise ValueError
     return int(found[1]), int(found[2])
 
 
-def _list(text: str, one: Any = str) -> tuple[Any, ...]:
-    return tuple(one(each) for each in text.split(","))
-
-
 def _types(text: str) -> tuple[str, ...]:
-    if not set(found := _list(text)) <= TYPES.keys():
+    if not set(found := tuple(text.split(","))) <= TYPES.keys():
         raise ValueError
     return found
 
 
 def _rows(text: str) -> tuple[int, ...]:
-    if min(found := _list(text, int)) < 1:
-        raise ValueError
-    return found
+    """Numbers, and ranges with both of their ends and maybe a step."""
+    rows: dict[int, None] = {}
+    for part in text.split(","):
+        found = re.fullmatch(rf"({_NUMBER})(?:-({_NUMBER})(?::({_NUMBER}))?)?", part)
+        if found is None:
+            raise ValueError
+        first, last, step = found.groups()
+        span = range(int(first), int(last or first) + 1, int(step or 1))
+        if not span or len(rows) + len(span) > MOST_ROWS:
+            raise ValueError
+        rows |= dict.fromkeys(span)
+    return tuple(rows)
 
 
 @click.command()
@@ -58,10 +65,12 @@ def _rows(text: str) -> tuple[int, ...]:
 @click.option("--out-type", type=choices(OUT_TYPES), help="Of C, if not as by default.")
 @click.option(
     "--rows",
-    type=Parsed("M,M,...", _rows, "list of positive integers"),
+    type=Parsed(
+        "M,M-M,...", _rows, "list of positive integers and ranges such as 1-512,512-4096:8"
+    ),
     default=",".join(map(str, ROWS)),
     show_default=True,
-    help="The rows of A.",
+    help="The rows of A; 1-8192: each of these numbers, 64-8192:64: each 64th of them.",
 )
 @major_option("--a-major", "The contiguous dimension of A (M, K); MN: of its transpose.")
 @major_option("--b-major", "Of B (K, N): K in a linear layer, MN in a @ b of contiguous tensors.")
@@ -101,6 +110,7 @@ def precompile(
       triton-ext precompile 6144x4096 4096x4096 28672x4096 4096x14336
       triton-ext precompile --types bf16,e4m3 --out-type bf16 --out kernels.cache
       triton-ext precompile 4096x4096 --rows 1,16,64 --bias --activation gelu
+      triton-ext precompile 4096x4096 --rows 1-8192
     """
     with needing_kernels():
         from triton_ext.kernels import precompile as kernels

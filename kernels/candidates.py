@@ -1,0 +1,196 @@
+"""The configurations that are considered on Hopper, whatever the problem."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+from triton_ext.errors import LayoutError
+from triton_ext.kernels.config import ELEMENT_BYTES, Major, MatmulConfig
+
+LINE_BYTES = 128
+"""Of the L2 cache; and what a row of a tile in shared memory has at most."""
+LOADED_ROWS = (8, 16, 32, 48)
+"""How many rows of the left operand are copied where it has no more."""
+LEAST_STAGES, MOST_STAGES = 3, 12
+"""Of tiles that do not say how many they have."""
+ALL_ROWS = 64
+"""As many of the left operand, or more, and all rows of a tile are copied."""
+
+
+def _tile(rows: int, columns: int, consumers: int, stages: int, **more: Any) -> dict[str, Any]:
+    """A tile of `_TILES`, as it is and swapped if `swaps` does not say otherwise."""
+    sizes = {"rows": rows, "columns": columns, "consumers": consumers, "stages": stages}
+    return {"swaps": (False, True), **sizes, **more}
+
+
+_AS_IS, _SWAPPED = (False,), (True,)
+_SIDES = {48: 16, 80: 16, 96: 32, 160: 32, 192: 64, 320: 64}
+_TILES = [
+    *(
+        _tile(64, columns, 1, stages, block_k=2, swaps=swaps)
+        for columns, stages, swaps in (
+            (8, 7, (False, True)),
+            (16, 6, _SWAPPED),
+            (32, 8, (False, True)),
+            (48, 5, (False, True)),
+            (64, 6, (False, True)),
+            (80, 5, (False, True)),
+            (96, 5, _SWAPPED),
+        )
+    ),
+    _tile(64, 8, 1, 7, block_k=2, max_splits=16),
+    _tile(64, 16, 1, 6, block_k=2, max_splits=16, swaps=_SWAPPED),
+    _tile(64, 96, 1, 5, block_k=2, max_splits=16, c_parts=2, swaps=_AS_IS),
+    _tile(64, 160, 1, 7, c_parts=4, swaps=_AS_IS),
+    _tile(64, 128, 2, 7, pingpong=True, c_parts=2),
+    _tile(64, 192, 2, 6, pingpong=True, c_parts=2),
+    _tile(64, 256, 2, 5, pingpong=True, c_parts=4, swaps=_AS_IS),
+    _tile(128, 128, 1, 6),
+    _tile(128, 128, 2, 6, pingpong=True, c_parts=2, group=4),
+    _tile(128, 160, 2, 6, c_parts=4, cluster=2, swaps=_SWAPPED),
+    _tile(128, 192, 2, 5, c_parts=2, cluster=2),
+    _tile(128, 192, 2, 5, c_parts=4, max_splits=16, swaps=_SWAPPED),
+    _tile(128, 256, 2, 4, c_parts=2, swaps=_AS_IS),
+    _tile(128, 256, 2, 4, c_parts=2, cluster=2),
+    _tile(256, 128, 2, 4, c_parts=2, swaps=_AS_IS),
+    _tile(64, 32, 1, 8, block_k=2, k_blocks=4),
+    _tile(64, 64, 1, 6, block_k=2, k_blocks=4, swaps=_AS_IS),
+    _tile(128, 96, 2, 5, k_blocks=4, c_parts=2),
+]
+"""Tiles worth considering: rows and columns of what is computed, and fields of `MatmulConfig`;
+block_k in units of 128 bytes; the better of equals first. They are all that releases before 3.9
+have, but for clusters and divided K."""
+
+
+_WIDTHS: list[tuple[dict[str, Any], Sequence[int]]] = [
+    ({"rows": 64, "consumers": 1, "block_k": 2}, range(24, 121, 8)),
+    ({"rows": 64, "consumers": 1, "block_k": 2, "max_splits": 16}, (48, 96)),
+    ({"rows": 64, "consumers": 1}, range(96, 257, 8)),
+    ({"rows": 64, "consumers": 1, "max_splits": 16}, (128, 160, 224)),
+    ({"rows": 64, "consumers": 1, "cluster": 2, "group": 2}, range(56, 201, 16)),
+    ({"rows": 64, "consumers": 1, "cluster": 4, "group": 2},
+     (*range(40, 129, 8), 144, 176, 208)),
+    ({"rows": 64, "consumers": 1, "cluster": 2, "cluster_columns": 2, "group": 4},
+     (64, 80, 96, 112, 128, 144, 176, 208)),
+    ({"rows": 64, "consumers": 1, "cluster": 4, "cluster_columns": 2, "group": 4},
+     (56, 72, 88, 104, 128)),
+    ({"rows": 64, "consumers": 1, "k_blocks": 2}, (64, 96, 128)),
+    ({"rows": 64, "consumers": 1, "k_blocks": 4}, (48, 96)),
+    ({"rows": 64, "consumers": 2, "pingpong": True}, range(80, 257, 16)),
+    ({"rows": 128, "consumers": 1}, range(64, 161, 16)),
+    ({"rows": 128, "consumers": 2}, (48, 64, 80, *range(96, 257, 8))),
+    ({"rows": 128, "consumers": 2, "max_splits": 16}, (96, 128, 160, 192, 224)),
+    ({"rows": 128, "consumers": 2, "cluster": 2}, (64, 96, 128, 144, 160, 176, 192, 208, 224)),
+    ({"rows": 128, "consumers": 2, "cluster": 4, "group": 2},
+     (48, 56, 64, 72, 80, 96, 112, 128, 160, 192)),
+    ({"rows": 128, "consumers": 2, "cluster": 4, "cluster_columns": 2, "group": 4},
+     (72, 96, 144, 200)),
+    ({"rows": 128, "consumers": 2, "cluster": 2, "cluster_columns": 2, "group": 4},
+     (64, 96, 128, 160, 176, 192, 208, 256)),
+    ({"rows": 128, "consumers": 2, "k_blocks": 2}, (64, 80, 96)),
+    ({"rows": 128, "consumers": 2, "k_blocks": 4}, (96,)),
+    ({"rows": 128, "consumers": 2, "pingpong": True}, range(64, 161, 16)),
+    ({"rows": 128, "consumers": 2, "pingpong": True, "cluster": 2, "group": 2}, (96, 128, 160)),
+    ({"rows": 128, "consumers": 2, "pingpong": True, "cluster": 2, "cluster_columns": 2,
+      "group": 2}, (64, 96, 128, 160)),
+    ({"rows": 256, "consumers": 2}, (152,)),
+    ({"rows": 256, "consumers": 2, "cluster": 2}, (96, 104, 112, 128, 136, 144, 152, 160)),
+    ({"rows": 256, "consumers": 2, "max_splits": 16}, (96, 160)),
+]  # fmt: skip
+"""The same for tiles of many widths, of one instruction where that can be: how many columns there
+may be."""
+
+
+def _wide_tiles() -> Iterator[dict[str, Any]]:
+    """The tiles of `_WIDTHS`, as they are and swapped; C leaves through 64 columns of buffers."""
+    for fields, widths in _WIDTHS:
+        for columns in widths:
+            piece = min(columns & -columns, 64)
+            parts = columns // piece
+            yield {"swaps": (False, True), "columns": columns, "c_parts": parts,
+                   "c_buffers": min(parts, 64 // piece), **fields}  # fmt: skip
+
+
+def _is_new() -> bool:
+    """Whether Triton can do what needs 3.9: clusters, tiles of units, copying fewer rows."""
+    from triton_ext.compat import TRITON_VERSION
+
+    return TRITON_VERSION >= (3, 9)
+
+
+@functools.lru_cache(maxsize=256)
+def candidates(
+    element_type: str,
+    a_major: Major,
+    b_major: Major,
+    out_type: str | None = None,
+    m: int = ALL_ROWS,
+    n: int = ALL_ROWS,
+) -> tuple[MatmulConfig, ...]:
+    """The configurations that are considered for sm_90, the better of equals first.
+
+    Args:
+        m, n: the problem's, as `copied_rows` rounds them. Where one is small, rows of a tile that
+            there are not are not copied.
+    """
+    if (m, n) != (ALL_ROWS, ALL_ROWS):
+        everywhere = candidates(element_type, a_major, b_major, out_type, ALL_ROWS, ALL_ROWS)
+        return tuple(_adapted(config, n if config.swap else m) for config in everywhere)
+    tiles = [tile for tile in _TILES if _is_new() or not {"cluster", "k_blocks"} & tile.keys()]
+    if _is_new():
+        tiles += _wide_tiles()
+    found = []
+    for tile, swap in ((each, swap) for each in tiles for swap in each["swaps"]):
+        fields: dict[str, Any] = {"block_k": 1, "c_parts": 1, **tile, "swap": swap}
+        del fields["swaps"]
+        if "stages" in tile:
+            fields["side"] = _SIDES.get(tile["columns"], 0)
+        left, right = ("block_n", "block_m") if swap else ("block_m", "block_n")
+        fields[left], fields[right] = fields.pop("rows"), fields.pop("columns")
+        fields["block_k"] *= 128 // ELEMENT_BYTES[element_type]
+        config = _fitting(fields, element_type, a_major, b_major, out_type)
+        if config is not None and _one_instruction(config):
+            found.append(config)
+    return tuple(dict.fromkeys(found))
+
+
+def copied_rows(size: int) -> int:
+    """The fewest rows of a tile that are copied where an operand has so many."""
+    return next((rows for rows in LOADED_ROWS if rows >= size), ALL_ROWS)
+
+
+def _one_instruction(config: MatmulConfig) -> bool:
+    """Whether a tile whose columns are no power of two is one of units, if its right operand has
+    units that are wide enough; else it has a side. The rows of an MN-major operand's units are no
+    less than half a line.
+    """
+    unit = config.columns & -config.columns
+    if unit == config.columns or config.columns > 256 or not _is_new():
+        return config.units == 1
+    row = LINE_BYTES if config.right_major == "K" else unit * config.element_bytes
+    return row >= LINE_BYTES // 2 if config.units > 1 else row < LINE_BYTES
+
+
+def _fitting(
+    fields: dict[str, Any], element_type: str, a_major: Major, b_major: Major, out_type: str | None
+) -> MatmulConfig | None:
+    """The configuration with these fields, as many stages as fit, and C in pieces that fit."""
+    for finer in range(3):
+        more = {"stages": LEAST_STAGES, **fields, "c_parts": fields["c_parts"] << finer}
+        try:
+            config = MatmulConfig(90, element_type, a_major, b_major, out_type=out_type, **more)
+        except LayoutError:  # also where a swizzle does not fit a narrow MN-major tile
+            continue
+        stages = fields.get("stages") or min(config.most_stages, MOST_STAGES)
+        return config if stages == config.stages else replace(config, stages=stages)
+    return None
+
+
+def _adapted(config: MatmulConfig, rows: int) -> MatmulConfig:
+    """A configuration of which so many rows of the left operand's tile are copied, if it may be."""
+    if not (_is_new() and rows < ALL_ROWS and config.may_load_less):
+        return config
+    return replace(config, loaded_rows=rows)
