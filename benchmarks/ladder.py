@@ -36,7 +36,7 @@ from triton_ext import LinearLayout
 from triton_ext.compat import LAUNCH_OPTIONS, async_load, async_store, reinterpret, tma_view
 from triton_ext.hardware.banks import chunk_access
 from triton_ext.hardware.tma_tile import tile_copies
-from triton_ext.kernels.config import MatmulConfig, tile_layouts
+from triton_ext.kernels.config import MatmulConfig
 from triton_ext.kernels.launch import (
     compile_matmul,
     compiled_arguments,
@@ -44,6 +44,7 @@ from triton_ext.kernels.launch import (
     launch_arguments,
     launch_plan,
 )
+from triton_ext.kernels.tiles import tile_layouts
 from triton_ext.layouts.triton.gluon import to_gluon
 
 BLOCK = 64

@@ -42,12 +42,13 @@ from triton_ext.compat import (
     register_layout,
     reinterpret,
 )
-from triton_ext.kernels.config import MatmulConfig, tile_layouts
+from triton_ext.kernels.config import MatmulConfig
 from triton_ext.kernels.launch import descriptor, launch_arguments, launch_plan
 from triton_ext.kernels.launch_control import tickets_of
 from triton_ext.kernels.matmul import tile_origin
 from triton_ext.kernels.ring import Operands
 from triton_ext.kernels.scheduler import Tiling
+from triton_ext.kernels.tiles import tile_layouts
 from triton_ext.kernels.warp_specialized_sm100 import (
     ONE_WARP,
     accumulators_of,

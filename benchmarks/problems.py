@@ -10,7 +10,9 @@ from typing import Any
 
 import torch
 
-from triton_ext.kernels.config import Major, MatmulConfig, choose_config
+from triton_ext.kernels.choice import choose_config
+from triton_ext.kernels.config import MatmulConfig
+from triton_ext.kernels.element_types import Major
 
 TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "e4m3": torch.float8_e4m3fn}
 LLAMA_8B = [(6144, 4096), (4096, 4096), (28672, 4096), (4096, 14336)]

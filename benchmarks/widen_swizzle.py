@@ -27,7 +27,8 @@ import triton_ext.passes
 from benchmarks import harness
 from benchmarks.harness import Row, Table
 from triton_ext.compat import LAUNCH_OPTIONS, async_load, async_store
-from triton_ext.kernels.config import Major, MatmulConfig
+from triton_ext.kernels.config import MatmulConfig
+from triton_ext.kernels.element_types import Major
 from triton_ext.kernels.launch import descriptor, launch_plan
 
 WIDE = 128

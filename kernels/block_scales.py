@@ -23,9 +23,9 @@ from triton.experimental.gluon.language.nvidia.blackwell import (
 from triton.experimental.gluon.language.nvidia.hopper import tma
 
 from triton_ext.compat import aggregate, async_load, scales_layout, tma_view
-from triton_ext.kernels import config
+from triton_ext.kernels.element_types import SCALE_BLOCK
 
-ROWS = gl.constexpr(config.SCALE_BLOCK[0])
+ROWS = gl.constexpr(SCALE_BLOCK[0])
 
 
 @gluon.jit

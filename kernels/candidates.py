@@ -8,7 +8,8 @@ from dataclasses import replace
 from typing import Any
 
 from triton_ext.errors import LayoutError
-from triton_ext.kernels.config import ELEMENT_BYTES, Major, MatmulConfig
+from triton_ext.kernels.config import MatmulConfig
+from triton_ext.kernels.element_types import ELEMENT_BYTES, Major
 
 LINE_BYTES = 128
 """Of the L2 cache; and what a row of a tile in shared memory has at most."""

@@ -1,9 +1,7 @@
 """What a matmul kernel is compiled for: tile, types, major-ness, and the layouts that follow.
 
 Conventions: A is (M, K), B is (K, N) in a kernel; an operand is *K-major* if its K dimension is
-contiguous in global memory, else *MN-major*. A TMA descriptor's last dimension is contiguous, so
-the TMA view of a tile has its dimensions reversed where the first one is contiguous; in shared
-memory both views are the same bytes.
+contiguous in global memory, else *MN-major*.
 """
 
 from __future__ import annotations
@@ -11,61 +9,27 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any, Literal
+from typing import Any
 
 from triton_ext.errors import LayoutError
 from triton_ext.hardware.architecture import SHARED_MEMORY_PER_BLOCK
 from triton_ext.hardware.instruction_descriptor import legal_n
 from triton_ext.hardware.tensor_map import SMEM_ALIGNMENT
 from triton_ext.hardware.tensor_memory import TMEM_COLUMNS
-from triton_ext.layouts.encodings import NVMMAShared, SharedLinear
-from triton_ext.layouts.nvmma_shared import ATOM_ROWS, nvmma_shared_to_linear_layout
+from triton_ext.kernels.element_types import (
+    BLOCK_SCALED,
+    C_BYTES,
+    ELEMENT_BYTES,
+    ELEMENT_TYPES,
+    MMA_KINDS,
+    SCALE_BLOCK,
+    BlockScaling,
+    Major,
+)
+from triton_ext.kernels.tiles import Boxes, TileLayouts, scale_layouts, tile_layouts
+from triton_ext.layouts.encodings import SharedLinear
+from triton_ext.layouts.nvmma_shared import ATOM_ROWS
 
-Major = Literal["K", "MN"]
-ELEMENT_TYPES = ("fp16", "bf16")
-"""Types of operands that every kernel takes."""
-
-
-@dataclass(frozen=True)
-class BlockScaling:
-    """How elements are stored of which so many along K share a scale (sm_100).
-
-    Attributes:
-        element: the type of an element.
-        packed: how many a byte has.
-        scale: the type of a scale, of one byte.
-        length: how many elements have one.
-    """
-
-    element: str
-    packed: int
-    scale: str
-    length: int
-
-
-BLOCK_SCALED = {
-    "mxfp8": BlockScaling("e4m3", 1, "ue8m0", 32),
-    "mxfp8_e5m2": BlockScaling("e5m2", 1, "ue8m0", 32),
-    "mxfp4": BlockScaling("e2m1", 2, "ue8m0", 32),
-    "nvfp4": BlockScaling("e2m1", 2, "e4m3", 16),
-}
-"""(OCP Microscaling Formats 1.0, 5.2; PTX ISA, "Valid Tensor Shapes for scale_vec_size")"""
-SCALE_BLOCK = (128, 4)
-"""Rows and columns of a block of scales, whose 512 bytes are contiguous (cuBLAS, "1D Block Scaling
-Factors Layout"); in tensor memory it takes 4 columns."""
-ELEMENT_BYTES = {
-    "fp16": 2, "bf16": 2, "e4m3": 1, "e5m2": 1, "tf32": 4, "int8": 1,
-    **dict.fromkeys(BLOCK_SCALED, 1),
-}  # fmt: skip
-"""The size of each type of operand that the kernel with consumers takes. tf32 is fp32 in memory, of
-which the tensor cores read the upper 19 bits; only 16-bit operands may be MN-major (wgmma's rule).
-Two elements of 4 bits count as one here, and wherever K is counted, as in torch.
-"""
-MMA_KINDS = {
-    "fp16": "f16", "bf16": "f16", "e4m3": "f8f6f4", "e5m2": "f8f6f4", "tf32": "tf32", "int8": "i8",
-}  # fmt: skip
-"""What ``tcgen05.mma`` calls the types of its operands without scales."""
-C_BYTES = {"fp16": 2, "bf16": 2, "fp32": 4, "int32": 4, "e4m3": 1, "e5m2": 1}
 SCALED_COLUMNS = (128, 256)
 """How wide tiles of block-scaled types may be."""
 LEAST_K = 4
@@ -79,152 +43,6 @@ THREADS = 128
 EARLY_REGISTERS = 220
 """How many registers of a thread may be taken by sums and by what they are scaled with: of two
 consumers each thread has 240. With more, ptxas began to spill."""
-
-
-@dataclass(frozen=True)
-class Boxes:
-    """How an operand's tile is copied in boxes of any number of rows (`kernels/boxes.py`).
-
-    Each part of the tile, and each *panel* of a part, which is as wide as a box, is contiguous in
-    shared memory.
-
-    Attributes:
-        position: that of the operand's descriptor among the kernel's.
-        rows, wide: elements of a box; along the contiguous dimension, it is `wide`.
-        across: rows of a panel.
-        panels: of a part.
-        parts: of what one block has of the tile.
-        step: rows of the matrix from a part's first to that of the next.
-        pieces: boxes of a panel.
-        among: how many blocks of a cluster share the tile; each copies some boxes to all.
-        apart: how far apart these are in the cluster.
-        k_major: whether K is the contiguous dimension.
-        element_bytes: bytes of an element.
-    """
-
-    position: int
-    rows: int
-    wide: int
-    across: int
-    panels: int
-    parts: int
-    step: int
-    pieces: int
-    among: int
-    apart: int
-    k_major: bool
-    element_bytes: int
-
-    @property
-    def number(self) -> int:
-        """How many boxes a block copies."""
-        return self.parts * self.panels * self.pieces // self.among
-
-    @property
-    def bytes(self) -> int:
-        """How many bytes arrive at each block, from all that share the tile."""
-        return self.number * self.among * self.rows * self.wide * self.element_bytes
-
-
-@dataclass(frozen=True)
-class TileLayouts:
-    """How one tile lies in shared memory, for those who read or write it.
-
-    Attributes:
-        encoding: the NVMMA encoding of the tile as the kernel sees it.
-        linear: the same as bases, from this project's conversion: what the kernel allocates.
-        tma_shape: the tile as the TMA unit sees it, the contiguous dimension last; of a batch,
-            with a first dimension of 1.
-        tma_encoding: the NVMMA encoding of that view.
-    """
-
-    encoding: NVMMAShared
-    linear: SharedLinear
-    tma_shape: tuple[int, ...]
-    tma_encoding: NVMMAShared
-    boxes: Boxes | None = None
-
-
-def tile_layouts(
-    shape: Sequence[int],
-    contiguous_dim: int,
-    element_bitwidth: int,
-    swizzle: int | None = None,
-    cga_layout: Sequence[Sequence[int]] = (),
-    batched: bool = False,
-) -> TileLayouts:
-    """The layouts of a 2-D tile.
-
-    Args:
-        shape: the tile's, as the kernel sees it; over all blocks of a cluster.
-        contiguous_dim: 0 or 1, which of its dimensions is contiguous in global memory.
-        swizzle: the swizzle width in bytes; None for the widest that fits.
-        cga_layout: how the tile is divided among the blocks of a cluster, as in `NVMMAShared`.
-        batched: the TMA unit takes it from, or puts it into, a batch of matrices.
-
-    Raises:
-        LayoutError: the swizzle is unknown, or does not fit.
-    """
-    bases = tuple(tuple(basis) for basis in cga_layout)
-    return _tile_layouts(tuple(shape), contiguous_dim, element_bitwidth, swizzle, bases, batched)
-
-
-@functools.lru_cache(maxsize=4096)  # candidates for a problem share most of their tiles
-def _tile_layouts(
-    shape: tuple[int, ...],
-    contiguous_dim: int,
-    element_bitwidth: int,
-    swizzle: int | None,
-    cga_layout: tuple[tuple[int, ...], ...],
-    batched: bool,
-) -> TileLayouts:
-    transposed = contiguous_dim == 0
-    lead = (1,) if batched else ()
-    tma_shape = (*lead, *(reversed(shape) if transposed else shape))
-    if swizzle is None:
-        split = [max([1, *(2 * basis[dim] for basis in cga_layout)]) for dim in (0, 1)]
-        per_block = [size // parts for size, parts in zip(shape, split, strict=True)]
-        if transposed:
-            per_block.reverse()
-        swizzle = NVMMAShared.default_for(per_block, element_bitwidth).swizzle_byte_width
-    encoding = NVMMAShared(swizzle, element_bitwidth, transposed=transposed, cga_layout=cga_layout)
-    tma_encoding = NVMMAShared(
-        swizzle,
-        element_bitwidth,
-        rank=len(tma_shape),
-        cga_layout=tuple(
-            (*(0 for _ in lead), *(reversed(basis) if transposed else basis))
-            for basis in cga_layout
-        ),
-    )
-    linear = SharedLinear.from_linear_layout(
-        nvmma_shared_to_linear_layout(shape, encoding), alignment=max(encoding.alignment, 128)
-    )
-    return TileLayouts(encoding, linear, tma_shape, tma_encoding)
-
-
-def scale_layouts(rows: int, columns: int, cga_layout: Sequence[Sequence[int]] = ()) -> TileLayouts:
-    """The layouts of the scales of a tile, (row, scale), in whole blocks of `SCALE_BLOCK`.
-
-    In a block, the 4 bytes of row r begin at byte 16 * (r % 32) + 4 * (r // 32). The `encoding` is
-    that of the TMA view, (row of blocks, column of blocks, 2, 256 bytes).
-
-    Args:
-        rows, columns: over all blocks of a cluster.
-        cga_layout: as for `tile_layouts`.
-    """
-    own_rows = rows // max([1, *(2 * basis[0] for basis in cga_layout)])
-    powers = [1 << i for i in range(max(own_rows, columns).bit_length())]
-    bases = [(0, 1), (0, 2), (32, 0), (64, 0), *((power, 0) for power in powers[:5])]
-    bases += [(0, power) for power in powers if SCALE_BLOCK[1] <= power < columns]
-    bases += [(power, 0) for power in powers if SCALE_BLOCK[0] <= power < own_rows]
-    shares = tuple((own_rows * basis[0], 0) for basis in cga_layout)
-    tma_shape = (rows // SCALE_BLOCK[0], columns // SCALE_BLOCK[1], 2, 256)
-    encoding = NVMMAShared(0, 8, rank=4, cga_layout=tuple((b[0], 0, 0, 0) for b in cga_layout))
-    linear = SharedLinear(tuple(bases), shares, encoding.alignment)
-    return TileLayouts(encoding, linear, tma_shape, encoding)
-
-
 INT8_MAX_COLUMNS = 224
 """The widest integer wgmma in Triton 3.7 to 3.9 (``NVGPUToLLVMPass.cpp``); PTX allows 256."""
 
@@ -836,35 +654,3 @@ class MatmulConfig:
         bases += [(1 << i, 0, 0) for i in range(self.k_blocks.bit_length() - 1)]
         split = tuple((0, *basis) for basis in one.block_bases)
         return SharedLinear(tuple(bases), split, one.alignment)
-
-
-@functools.lru_cache(maxsize=4096)
-def choose_config(
-    arch: int,
-    element_type: str,
-    a_major: Major,
-    b_major: Major,
-    m: int,
-    n: int,
-    k: int,
-    multiprocessors: int = 132,
-    out_type: str | None = None,
-    batch: int = 1,
-) -> MatmulConfig:
-    """The configuration for a problem.
-
-    The one whose predicted time is the shortest, by `triton_ext.kernels.cost_model` (sm_90) or
-    `triton_ext.kernels.cost_model_sm100`.
-
-    Args:
-        multiprocessors: how many SMs the GPU has.
-        out_type: as in `MatmulConfig`.
-        batch: how many such products are made at once; the field ``batched`` is left to the caller.
-    """
-    from triton_ext.kernels import cost_model, cost_model_sm100
-
-    model = cost_model if arch == 90 else cost_model_sm100
-    best: MatmulConfig = model.ranked_configs(
-        element_type, a_major, b_major, m, n, k, multiprocessors, out_type, batch
-    )[0]
-    return best

@@ -32,7 +32,8 @@ from triton_ext.hardware.architecture import SHARED_MEMORY_PER_BLOCK as SHARED_B
 from triton_ext.hardware.architecture import resident_clusters
 from triton_ext.kernels import corrections
 from triton_ext.kernels.candidates import ALL_ROWS, LINE_BYTES, candidates, copied_rows
-from triton_ext.kernels.config import C_BYTES, LEAST_K, MOST_K, Major, MatmulConfig
+from triton_ext.kernels.config import LEAST_K, MOST_K, MatmulConfig
+from triton_ext.kernels.element_types import C_BYTES, Major
 
 Array: TypeAlias = Any
 """A numpy array of numbers or truth values, one of each configuration."""

@@ -21,13 +21,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from triton_ext.errors import LayoutError
-from triton_ext.kernels.config import (
-    C_BYTES,
-    ELEMENT_BYTES,
-    ELEMENT_TYPES,
-    Major,
-    MatmulConfig,
-)
+from triton_ext.kernels.config import MatmulConfig
+from triton_ext.kernels.element_types import C_BYTES, ELEMENT_BYTES, ELEMENT_TYPES, Major
 
 MMA_ROWS = 128
 """A product of 64 rows takes as long as one of 128 (PTX ISA, "Data path layout": it uses half of

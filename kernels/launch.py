@@ -20,9 +20,10 @@ from triton_ext.compat import (
 )
 from triton_ext.errors import LayoutError
 from triton_ext.hardware.architecture import resident_clusters
-from triton_ext.kernels.config import MatmulConfig, TileLayouts
+from triton_ext.kernels.config import MatmulConfig
 from triton_ext.kernels.epilogue import COUNTER_BYTES
 from triton_ext.kernels.matmul import matmul_sm90, matmul_sm100
+from triton_ext.kernels.tiles import TileLayouts
 from triton_ext.kernels.warp_specialized import matmul_warp_specialized
 from triton_ext.kernels.warp_specialized_sm100 import matmul_warp_specialized_sm100
 from triton_ext.kernels.wgmma import product_of

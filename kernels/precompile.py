@@ -11,7 +11,9 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-from triton_ext.kernels.config import Major, MatmulConfig, choose_config
+from triton_ext.kernels.choice import choose_config
+from triton_ext.kernels.config import MatmulConfig
+from triton_ext.kernels.element_types import Major
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,9 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
 from triton_ext.hardware.operand import INSTRUCTION_K_BYTES, derive_operand
-from triton_ext.kernels.config import Major, MatmulConfig, tile_layouts
+from triton_ext.kernels.config import MatmulConfig
+from triton_ext.kernels.element_types import Major
+from triton_ext.kernels.tiles import tile_layouts
 
 ROWS = 64
 """Rows of the left operand that an instruction reads."""

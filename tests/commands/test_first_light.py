@@ -15,7 +15,7 @@ pytest.importorskip("triton")
 import plan_launch  # noqa: E402
 
 from triton_ext.commands import first_light  # noqa: E402
-from triton_ext.kernels.config import BLOCK_SCALED  # noqa: E402
+from triton_ext.kernels.element_types import BLOCK_SCALED  # noqa: E402
 
 
 def values(kind, stored, blocks):

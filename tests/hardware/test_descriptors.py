@@ -19,7 +19,8 @@ from triton_ext.hardware.architecture import architecture
 from triton_ext.hardware.instruction_descriptor import KINDS, InstructionDescriptor, legal_n
 from triton_ext.hardware.operand import derive_operand
 from triton_ext.hardware.smem_descriptor import SWIZZLE_CODES, SmemDescriptor, problems
-from triton_ext.kernels.config import ELEMENT_TYPES, MatmulConfig
+from triton_ext.kernels.config import MatmulConfig
+from triton_ext.kernels.element_types import ELEMENT_TYPES
 from triton_ext.layouts.atoms import SwizzleAtom
 from triton_ext.layouts.cute import derive_steps
 from triton_ext.ptx.folding import Folder

@@ -26,13 +26,10 @@ from sites import ALL, triton_sites
 
 from triton_ext import LayoutError, NVMMAShared
 from triton_ext.kernels import cost_model, cost_model_sm100
-from triton_ext.kernels.config import (
-    BLOCK_SCALED,
-    MatmulConfig,
-    choose_config,
-    scale_layouts,
-    tile_layouts,
-)
+from triton_ext.kernels.choice import choose_config
+from triton_ext.kernels.config import MatmulConfig
+from triton_ext.kernels.element_types import BLOCK_SCALED
+from triton_ext.kernels.tiles import scale_layouts, tile_layouts
 
 
 def needed_release(config):

@@ -26,7 +26,8 @@ import triton_ext  # noqa: E402
 from triton_ext import LayoutError, UnsupportedDeviceError  # noqa: E402
 from triton_ext.commands.tune import as_object, table  # noqa: E402
 from triton_ext.commands.tune import tune as tune_command  # noqa: E402
-from triton_ext.kernels.config import MatmulConfig, choose_config  # noqa: E402
+from triton_ext.kernels.choice import choose_config  # noqa: E402
+from triton_ext.kernels.config import MatmulConfig  # noqa: E402
 from triton_ext.ops import device, launches, plans, products, tuned, tuning  # noqa: E402
 
 PROBLEM = tuned.Problem("NVIDIA H100", 132, "bf16", "K", "K", "bf16", 64, 512, 256)

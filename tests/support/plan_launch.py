@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import torch
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
-from triton_ext.kernels.config import BLOCK_SCALED
+from triton_ext.kernels.element_types import BLOCK_SCALED
 from triton_ext.kernels.launch import launch_plan
 from triton_ext.layouts.triton.gluon import to_gluon
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from triton_ext.kernels.config import SCALE_BLOCK, Major
+from triton_ext.kernels.element_types import SCALE_BLOCK, Major
 from triton_ext.ops.types import has_both_majors
 
 TMA_ALIGNMENT = 16

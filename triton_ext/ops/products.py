@@ -10,7 +10,9 @@ import torch
 from torch import Tensor
 
 from triton_ext.errors import LayoutError
-from triton_ext.kernels.config import ACTIVATIONS, Major, MatmulConfig, choose_config
+from triton_ext.kernels.choice import choose_config
+from triton_ext.kernels.config import ACTIVATIONS, MatmulConfig
+from triton_ext.kernels.element_types import Major
 from triton_ext.ops.device import Gpu, require_gpu
 from triton_ext.ops.epilogue import NOTHING, Epilogue, broadcasts_to, finished
 from triton_ext.ops.launches import PreparedLaunch

@@ -21,7 +21,8 @@ from typing import Any
 
 from triton_ext._version import __version__
 from triton_ext.errors import LayoutError
-from triton_ext.kernels.config import ELEMENT_TYPES, Major, MatmulConfig
+from triton_ext.kernels.config import MatmulConfig
+from triton_ext.kernels.element_types import ELEMENT_TYPES, Major
 from triton_ext.ops.epilogue import EPILOGUE_FIELDS
 from triton_ext.reading import read_file
 

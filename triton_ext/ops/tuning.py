@@ -13,7 +13,8 @@ from torch import Tensor
 
 from triton_ext.errors import LayoutError, UnsupportedDeviceError
 from triton_ext.kernels import cost_model, cost_model_sm100
-from triton_ext.kernels.config import MatmulConfig, choose_config
+from triton_ext.kernels.choice import choose_config
+from triton_ext.kernels.config import MatmulConfig
 from triton_ext.ops import plans, tuned
 from triton_ext.ops.device import Gpu, require_gpu
 from triton_ext.ops.epilogue import NOTHING

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from triton_ext.errors import LayoutError
-from triton_ext.kernels.config import BLOCK_SCALED, C_BYTES, ELEMENT_BYTES, ELEMENT_TYPES
+from triton_ext.kernels.element_types import BLOCK_SCALED, C_BYTES, ELEMENT_BYTES, ELEMENT_TYPES
 
 _OPERANDS = {
     torch.float16: "fp16",
