@@ -171,7 +171,7 @@ def roles(a_desc, b_desc, c, size_m, size_n, M: gl.constexpr, N: gl.constexpr, K
     a_tiles = gl.allocate_shared_memory(a_desc.dtype, [STAGES, M, K], A_LAYOUT)
     b_tiles = gl.allocate_shared_memory(b_desc.dtype, [STAGES, K, N], B_LAYOUT)
     ring = ring_of(a_tiles, b_tiles, b_tiles, None, STAGES, False, PAIR)
-    accumulators = accumulators_of(a_desc.dtype, M, N, 0, ACCUMULATORS, PAIR)
+    accumulators = accumulators_of(a_desc.dtype, M, N, 0, ACCUMULATORS, PAIR, 0)
     tickets = tickets_of(tiling, tiling.tiles_m * tiling.tiles_n, 4, False, False)
     fence_async_shared()
     operands = Operands(a_desc, b_desc, None, True, True, 1, None)

@@ -22,7 +22,7 @@ from triton.experimental.gluon.language.nvidia.blackwell import (
 )
 from triton.experimental.gluon.language.nvidia.hopper import tma
 
-from triton_ext.compat import aggregate, async_load, scales_layout, tma_view
+from triton_ext.compat import aggregate, async_load, reinterpret, scales_layout, tma_view
 from triton_ext.kernels.element_types import SCALE_BLOCK
 
 ROWS = gl.constexpr(SCALE_BLOCK[0])
@@ -74,13 +74,27 @@ class BlockScales:
 
 @gluon.jit
 def block_scales_of(a_desc, b_desc, STAGES: gl.constexpr, A_LAYOUT: gl.constexpr,
-                    B_LAYOUT: gl.constexpr, FORMAT: gl.constexpr):  # fmt: skip
-    """The scales of a ring of so many stages, with their memory; see `BlockScales`."""
+                    B_LAYOUT: gl.constexpr, FORMAT: gl.constexpr, memory,
+                    FIRST: gl.constexpr):  # fmt: skip
+    """The scales of a ring of so many stages; see `BlockScales`.
+
+    Args:
+        memory: all of tensor memory, if they are in it from column FIRST on; else None.
+    """
     A: gl.constexpr = ROWS * a_desc.block_type.shape[0]
     B: gl.constexpr = ROWS * b_desc.block_type.shape[0]
     COLUMNS: gl.constexpr = 4 * a_desc.block_type.shape[1]
+    A_SCALES: gl.constexpr = scales_layout(gl.num_ctas(), True)
+    B_SCALES: gl.constexpr = scales_layout(gl.num_ctas(), False)
     a_tiles = gl.allocate_shared_memory(a_desc.dtype, [STAGES, A, COLUMNS], A_LAYOUT)
     b_tiles = gl.allocate_shared_memory(b_desc.dtype, [STAGES, B, COLUMNS], B_LAYOUT)
-    a = allocate_tensor_memory(a_desc.dtype, [A, COLUMNS], scales_layout(gl.num_ctas(), True))
-    b = allocate_tensor_memory(b_desc.dtype, [B, COLUMNS], scales_layout(gl.num_ctas(), False))
+    if memory is None:
+        a = allocate_tensor_memory(a_desc.dtype, [A, COLUMNS], A_SCALES)
+        b = allocate_tensor_memory(b_desc.dtype, [B, COLUMNS], B_SCALES)
+    else:
+        TAKEN: gl.constexpr = A // gl.num_ctas() // ROWS * COLUMNS
+        a = reinterpret(memory.slice(FIRST, TAKEN), a_desc.dtype, [A, COLUMNS], A_SCALES)
+        b = reinterpret(
+            memory.slice(FIRST + TAKEN, B // ROWS * COLUMNS), b_desc.dtype, [B, COLUMNS], B_SCALES
+        )
     return BlockScales(a_desc, b_desc, a_tiles, b_tiles, a, b, FORMAT)

@@ -578,10 +578,12 @@ class MatmulConfig:
         return [[0, (1 << i) // below] for i in range(self.blocks.bit_length() - 1)]
 
     @property
-    def accumulators(self) -> int:
-        """How many tiles of sums are in tensor memory at a time (sm_100), next to scales."""
+    def shared_sums(self) -> int:
+        """How many columns of tensor memory the sums of one tile share with those of the next
+        (sm_100), where scales leave no room for two.
+        """
         scales = self.scales * (self.rows + self.columns) // SCALE_BLOCK[0]
-        return 2 if 2 * self.columns + scales <= TMEM_COLUMNS else 1
+        return max(0, 2 * self.columns + scales - TMEM_COLUMNS)
 
     @functools.cached_property
     def a_layouts(self) -> TileLayouts:

@@ -90,7 +90,8 @@ def predicted_seconds(
     waves, left = divmod(tiles, resident)
     stored: float = config.rows * config.columns * C_BYTES[config.c_type]
     stored /= constants.store_bytes
-    between = constants.tile + (0 if config.accumulators > 1 else stored)
+    early = 2 * -(-config.shared_sums // config.c_columns)  # pieces: see kernels/epilogue.py
+    between = constants.tile + stored * min(1.0, early / config.c_parts)
     seconds = waves * tile + (waves + bool(left) - 1) * between
     if left:
         splits = max(1, min(resident // left, config.max_splits, k_tiles // 4))

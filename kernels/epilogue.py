@@ -387,6 +387,18 @@ def pieces_together(pieces, buffers):
 
 
 @gluon.constexpr_function
+def place_of(turn, pieces, shared):
+    """Which piece of a tile is stored at its turn: the last ones first if they are shared."""
+    return (turn - shared) % pieces
+
+
+@gluon.constexpr_function
+def last_read(pieces, shared):
+    """The turn after which a tile's place may be overwritten."""
+    return min(2 * shared or pieces, pieces) - 1
+
+
+@gluon.constexpr_function
 def stores_since(first, end, pieces, buffers):
     """How many of the pieces stored last may still lie in their buffers when pieces `first` to
     `end` take theirs: a tile is stored in so many pieces, and begins with the first buffer.
@@ -417,6 +429,8 @@ class Epilogue:
         N_MAJOR: whether C is not transposed.
         peers: the ranks among which the rows of C are divided, or None. In a scatter, `desc` is
             where the next rank adds to a tile, a matrix a turn.
+        SHARED: how many of a tile's last pieces, and as many of its first, lie where the next
+            tile's sums will: these are read first. 0 if the next tile's have a place of their own.
     """
 
     desc: tma.tensor_descriptor
@@ -432,6 +446,7 @@ class Epilogue:
     PIECE: gl.constexpr
     N_MAJOR: gl.constexpr
     peers: Peers | gl.constexpr
+    SHARED: gl.constexpr
 
     @gluon.jit
     def matrices(self):
@@ -445,10 +460,11 @@ class Epilogue:
 
     @gluon.jit
     def column(self, work, piece: gl.constexpr):
-        """Where a piece begins, in columns of C."""
+        """Where the piece of a turn begins, in columns of C."""
         PART: gl.constexpr = self.tiles.shape[2]
+        PLACE: gl.constexpr = place_of(piece, self.PIECES, self.SHARED)
         off = own_column(work.off_n, self.PIECES * PART, PART, self.CLUSTER_COLUMNS)
-        return off + piece * (PART // self.CLUSTER_COLUMNS)
+        return off + PLACE * (PART // self.CLUSTER_COLUMNS)
 
     @gluon.jit
     def load_residual(self, work, FIRST: gl.constexpr, END: gl.constexpr, WHICH: gl.constexpr):
@@ -586,10 +602,10 @@ class Epilogue:
             tma.store_wait(stores_since(FIRST, END, self.PIECES, self.BUFFERS))
         for i in gl.static_range(FIRST, END):
             if self.exchange is None:
-                piece = acc.read(pieces[i])
+                piece = acc.read(pieces[place_of(i, self.PIECES, self.SHARED)])
             else:
                 piece = self.exchange.sum(acc.sums[0].type.layout, WHICH * self.PIECES + i)
-            if i == self.PIECES - 1:
+            if i == last_read(self.PIECES, self.SHARED):
                 acc.release()
             self.fill(piece, i, work, vectors, phase, WHICH)
         self.send(work, FIRST, END, WHICH)
@@ -615,7 +631,10 @@ class Epilogue:
                         self.load_residual(work, i, i + 1, WHICH)
                     elif i >= self.BUFFERS:  # which were stored before is not known here
                         tma.store_wait(0)
-                    piece = self.parts.sum(acc.zeros(COLUMNS), work, SHARE, i * COLUMNS)
+                    piece = self.parts.sum(
+                        acc.zeros(COLUMNS), work, SHARE,
+                        place_of(i, self.PIECES, self.SHARED) * COLUMNS,
+                    )  # fmt: skip
                     self.fill(piece, i, work, vectors, phase, WHICH)
                     self.send(work, i, i + 1, WHICH)
             self.parts.end(work, among, SHARE)

@@ -14,6 +14,7 @@ from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from triton_ext.compat import (
     LAUNCH_OPTIONS,
+    SUMS_MAY_OVERLAP,
     TRITON_VERSION,
     compile_kernel,
     relaxed_barriers,
@@ -329,8 +330,10 @@ def kernel_constants(config: MatmulConfig, *, generated_layouts: bool = True) ->
             "EXCHANGED_LAYOUT": layout(exchanged) if exchanged else None,
         }
     else:
+        shared = config.shared_sums
         common |= {
-            "ACCUMULATORS": config.accumulators,
+            "ACCUMULATORS": 1 if shared and not SUMS_MAY_OVERLAP else 2,
+            "SHARED_SUMS": shared if SUMS_MAY_OVERLAP else 0,
             "PAIR": config.pair,
             "ASKED": config.asked,
             "FORMAT": config.scaling.element if config.scaling else None,

@@ -496,7 +496,7 @@ def matmul_warp_specialized(
         c_desc, c_tiles, Parts(workspace, SHARES, BLOCK_N + NARROW_N),
         Scaling(bias, a_scale, b_scale, alpha, A_SCALES, B_SCALES, C_N_MAJOR),
         Residual(c0_desc, beta, c0_ready), exchange, ACTIVATION, PIECES, C_BUFFERS,
-        CLUSTER_COLUMNS, PIECE, C_N_MAJOR, peers,
+        CLUSTER_COLUMNS, PIECE, C_N_MAJOR, peers, 0,
     )  # fmt: skip
     # The arguments are written out: a tuple in a variable would turn constants into values.
     if CONSUMERS == 1:

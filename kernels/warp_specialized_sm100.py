@@ -4,7 +4,8 @@ As on Hopper (`warp_specialized`), a thread block stays on its SM and makes tile
 producer warp fills the `ring`. What Hopper's consumers do is divided: products need one thread,
 which tells the tensor cores what to multiply (`tcgen05.mma`); the sums are in tensor memory, not in
 registers, so whoever stores them need not be who multiplies. There is room for two tiles of sums
-(`Accumulators`): while the `epilogue` stores one, the tensor cores are at the next.
+(`Accumulators`): while the `epilogue` stores one, the tensor cores are at the next. Where scales
+take some of that room, the two share a few columns, which the epilogue reads first.
 
 Two blocks of a cluster can be one pair (`PAIR`, ``cta_group::2``): the tensor cores of both make a
 tile of twice the rows together. Each block has its rows of A, half of the columns of B, and its
@@ -34,8 +35,10 @@ from triton_ext.compat import (
     aggregate,
     load_accumulator,
     register_layout,
+    reinterpret,
     sums_layout,
 )
+from triton_ext.hardware.tensor_memory import TMEM_COLUMNS
 from triton_ext.kernels.block_scales import block_scales_of
 from triton_ext.kernels.epilogue import Epilogue, Parts, Residual, Scaling
 from triton_ext.kernels.launch_control import ask, tickets_of
@@ -45,6 +48,7 @@ from triton_ext.kernels.scheduler import Tiling
 
 ONE_WARP = gl.constexpr(24)
 """Registers of a thread of the roles that are one warp."""
+COLUMNS_OF_ALL = gl.constexpr(TMEM_COLUMNS)
 
 
 @gluon.jit
@@ -113,6 +117,11 @@ class Accumulators:
         wide, narrow: their first dimension counts them; see `Accumulator`.
         ready, free: the barriers that complete when a tile has been multiplied, and read.
         NUMBER: how many there are.
+        LAYOUT: of one tile in `wide`, if two share columns, the last of the first tile and the
+            first of the second: `wide` is all of tensor memory then, and who has read these columns
+            frees the other tile's. Else None.
+        COLUMNS: of one tile.
+        SHARED: how many of them both share.
     """
 
     wide: tensor_memory_descriptor
@@ -120,6 +129,9 @@ class Accumulators:
     ready: gl.shared_memory_descriptor
     free: gl.shared_memory_descriptor
     NUMBER: gl.constexpr
+    LAYOUT: gl.constexpr
+    COLUMNS: gl.constexpr
+    SHARED: gl.constexpr
 
     @gluon.jit
     def first(self):
@@ -133,12 +145,29 @@ class Accumulators:
             narrow: gl.constexpr = None
         else:
             narrow = self.narrow.index(turn.index)
-        return Accumulator(self.wide.index(turn.index), narrow, self.free.index(turn.index))
+        return Accumulator(self.tile(turn), narrow, self.free.index(turn.index))
+
+    @gluon.jit
+    def tile(self, turn):
+        """Where the tile of B is multiplied to."""
+        if self.LAYOUT is None:
+            found = self.wide.index(turn.index)
+        else:
+            if turn.index == 0:
+                place = self.wide.slice(0, self.COLUMNS)
+            else:
+                place = self.wide.slice(self.COLUMNS - self.SHARED, self.COLUMNS)
+            SHAPE: gl.constexpr = (self.wide.shape[0], self.COLUMNS)
+            found = reinterpret(place, self.wide.dtype, SHAPE, self.LAYOUT)
+        return found
 
     @gluon.jit
     def empty(self, turn):
-        """Wait until one has been read, and return it."""
-        mbarrier.wait(self.free.index(turn.index), turn.phase ^ 1)  # passes in the first turn
+        """Wait until one has been read, and return it. (The waits pass in the first turns.)"""
+        if self.LAYOUT is None:
+            mbarrier.wait(self.free.index(turn.index), turn.phase ^ 1)
+        else:  # what has been read of the other one; this one was read before
+            mbarrier.wait(self.free.index(turn.index ^ 1), turn.phase ^ turn.index ^ 1)
         return self.at(turn)
 
     @gluon.jit
@@ -218,7 +247,8 @@ def matmul_warp_specialized_sm100(
         a_desc, b_desc, c_desc, narrow_desc, workspace, bias, a_scale, b_scale, alpha, c0_desc,
         beta, left_scales, right_scales, BLOCK_M: gl.constexpr,
         BLOCK_N: gl.constexpr, NARROW_N: gl.constexpr, BLOCK_K: gl.constexpr,
-        STAGES: gl.constexpr, ACCUMULATORS: gl.constexpr, PAIR: gl.constexpr, ASKED: gl.constexpr,
+        STAGES: gl.constexpr, ACCUMULATORS: gl.constexpr, SHARED_SUMS: gl.constexpr,
+        PAIR: gl.constexpr, ASKED: gl.constexpr,
         GROUP_M: gl.constexpr, C_PARTS: gl.constexpr, C_BUFFERS: gl.constexpr,
         A_K_MAJOR: gl.constexpr, B_K_MAJOR: gl.constexpr, C_N_MAJOR: gl.constexpr,
         MAX_SPLITS: gl.constexpr, A_LAYOUT: gl.constexpr, B_LAYOUT: gl.constexpr,
@@ -251,14 +281,17 @@ def matmul_warp_specialized_sm100(
         narrow_tiles = gl.allocate_shared_memory(
             b_desc.dtype, [STAGES, BLOCK_K, NARROW_N], NARROW_LAYOUT
         )
+    accumulators = accumulators_of(
+        a_desc.dtype, BLOCK_M, BLOCK_N, NARROW_N, ACCUMULATORS, PAIR, SHARED_SUMS
+    )
     if FORMAT is None:
         scales: gl.constexpr = None
     else:
         scales = block_scales_of(
-            left_scales, right_scales, STAGES, LEFT_SCALES, RIGHT_SCALES, FORMAT
-        )
+            left_scales, right_scales, STAGES, LEFT_SCALES, RIGHT_SCALES, FORMAT,
+            accumulators.wide if SHARED_SUMS else None, 2 * BLOCK_N - SHARED_SUMS,
+        )  # fmt: skip
     ring = ring_of(a_tiles, b_tiles, narrow_tiles, scales, STAGES, NARROW_N > 0, PAIR)
-    accumulators = accumulators_of(a_desc.dtype, BLOCK_M, BLOCK_N, NARROW_N, ACCUMULATORS, PAIR)
     tickets = tickets_of(tiling, tiles, 4, ASKED, BATCHED)
     if c0_desc is None:
         c0_ready: gl.constexpr = None
@@ -271,7 +304,7 @@ def matmul_warp_specialized_sm100(
         c_desc, c_tiles, Parts(workspace, 1, BLOCK_N + NARROW_N),
         Scaling(bias, a_scale, b_scale, alpha, A_SCALES, B_SCALES, C_N_MAJOR),
         Residual(c0_desc, beta, c0_ready), None, ACTIVATION, PIECES, C_BUFFERS, 1, None, C_N_MAJOR,
-        None,
+        None, gl.cdiv(SHARED_SUMS * C_PARTS, BLOCK_N),
     )  # fmt: skip
     gdc_launch_dependents()
     # The arguments are written out: a tuple in a variable would turn constants into values.
@@ -320,12 +353,18 @@ def ring_of(a_tiles, b_tiles, narrow_tiles, scales, STAGES: gl.constexpr, NARROW
 
 @gluon.jit
 def accumulators_of(element_type: gl.constexpr, ROWS: gl.constexpr, COLUMNS: gl.constexpr,
-                    NARROW_COLUMNS: gl.constexpr, NUMBER: gl.constexpr,
-                    PAIR: gl.constexpr):  # fmt: skip
+                    NARROW_COLUMNS: gl.constexpr, NUMBER: gl.constexpr, PAIR: gl.constexpr,
+                    SHARED: gl.constexpr):  # fmt: skip
     """Accumulators for products of that type, with their barriers; see `Accumulators`."""
     TYPE: gl.constexpr = gl.int32 if element_type == gl.int8 else gl.float32
-    LAYOUT: gl.constexpr = sums_layout(ROWS, COLUMNS, gl.num_ctas(), PAIR)
-    wide = allocate_tensor_memory(TYPE, [NUMBER, ROWS, COLUMNS], LAYOUT)
+    TILE: gl.constexpr = sums_layout(ROWS, COLUMNS, gl.num_ctas(), PAIR)
+    if SHARED == 0:
+        LAYOUT: gl.constexpr = None
+        wide = allocate_tensor_memory(TYPE, [NUMBER, ROWS, COLUMNS], TILE)
+    else:
+        LAYOUT: gl.constexpr = TILE
+        ALL: gl.constexpr = sums_layout(ROWS, COLUMNS_OF_ALL, gl.num_ctas(), PAIR)
+        wide = allocate_tensor_memory(TYPE, [ROWS, COLUMNS_OF_ALL], ALL)
     if NARROW_COLUMNS == 0:
         narrow: gl.constexpr = None
     else:
@@ -336,4 +375,4 @@ def accumulators_of(element_type: gl.constexpr, ROWS: gl.constexpr, COLUMNS: gl.
     for each in gl.static_range(NUMBER):
         mbarrier.init(ready.index(each), count=1)
         mbarrier.init(free.index(each), count=1)
-    return Accumulators(wide, narrow, ready, free, NUMBER)
+    return Accumulators(wide, narrow, ready, free, NUMBER, LAYOUT, COLUMNS, SHARED)

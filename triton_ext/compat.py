@@ -48,6 +48,9 @@ def row_bases(blocks):
     return [[1 << i, 0] for i in range(blocks.bit_length() - 1)]
 
 
+SUMS_MAY_OVERLAP = TRITON_VERSION >= (3, 9)
+"""Whether a slice of tensor memory may begin at any column, and be read in another layout."""
+
 if TRITON_VERSION >= (3, 8):
     async_load, async_store = tma.async_load, tma.async_store
     store_to_cluster = hopper.async_store

@@ -320,8 +320,12 @@ EMULATED_SM100 = [
     ({"block_n": 32, "cluster": 4, "pair": True, "asked": True, "b_major": "MN"}, 530, 72, 136, 4,
      ""),
     ({"block_n": 32, "asked": True, "batched": True}, 136, 40, 72, 2, ""),
-    # scales of blocks; of 256 columns, tensor memory has the sums of but one tile
+    # scales of blocks; with 256 columns, two tiles of sums share columns of tensor memory
     ({"element_type": "mxfp8", "block_k": 128, "cluster": 2, "pair": True}, 264, 136, 400, 2, ""),
+    ({"element_type": "mxfp8", "block_k": 128, "block_n": 256, "cluster": 2, "pair": True,
+      "c_parts": 4, "c_buffers": 2, "bias": True}, 264, 1032, 272, 2, ""),
+    ({"element_type": "nvfp4", "block_k": 128, "block_n": 256, "c_parts": 8, "residual": True,
+      "asked": True}, 264, 520, 400, 2, ""),
     ({"element_type": "nvfp4", "block_m": 256, "swap": True, "c_parts": 4, "max_splits": 2,
       "alpha": True}, 136, 136, 528, 5, ""),
 ]  # fmt: skip
