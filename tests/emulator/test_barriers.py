@@ -570,6 +570,77 @@ END:
         run(CLUSTER_INIT + body, grid=2, cluster=2)
 
 
+RELAXED_SYNC = SYNC.replace("arrive", "arrive.relaxed")
+TWO_BARRIERS = (
+    CLUSTER_INIT
+    + """
+ setp.eq.u32 %p5, %r50, 0;
+ and.pred %p6, %p5, %p1;
+ @%p1 mbarrier.init.shared.b64 [%r1], 1;
+ @%p1 mbarrier.init.shared.b64 [%r1+8], 1;
+ fence.mbarrier_init.release.cluster;
+"""
+    + SYNC
+    + " mapa.shared::cluster.u32 %r9, %r1, %r51;\n"
+)
+AFAR = " @%p6 mbarrier.arrive{}.shared::cluster.b64 _, [%r9+{}];\n"
+FIRST, FIRST_RELAXED = AFAR.format("", 0), AFAR.format(".relaxed.cluster", 0)
+SECOND, SECOND_FAR = AFAR.format("", 8), AFAR.format(".release.cluster", 8)
+FENCE = " fence.acq_rel.cluster;\n"
+
+
+def waits(*offsets):
+    """Block 1 waits for these barriers."""
+    found = "".join(
+        f"W{at}:\n mbarrier.try_wait.parity.shared.b64 %p3, [%r1+{at}], 0;\n @!%p3 bra W{at};\n"
+        for at in offsets
+    )
+    return f" @%p5 bra ON;\n{found}ON:\n"
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize(
+    ("body", "legal"),
+    [
+        (FIRST + SYNC, True),
+        (FIRST_RELAXED + SYNC, True),
+        (FIRST + FENCE + RELAXED_SYNC, True),
+        (FIRST + waits(0) + RELAXED_SYNC, True),
+        (FIRST_RELAXED + waits(0) + RELAXED_SYNC, True),
+        (FIRST + SECOND + waits(0, 8) + RELAXED_SYNC, True),
+        (FIRST + SECOND_FAR + waits(8) + RELAXED_SYNC, True),
+        (FIRST + FENCE + SECOND + waits(8) + RELAXED_SYNC, True),
+        (FIRST + RELAXED_SYNC, False),
+        (FIRST_RELAXED + RELAXED_SYNC, False),
+        (FENCE + FIRST + RELAXED_SYNC, False),
+        (FIRST + SECOND + waits(8) + RELAXED_SYNC, False),
+        (FIRST + SECOND_FAR + waits(0) + RELAXED_SYNC, False),
+        (AFAR.format(".release.cluster", 0) + RELAXED_SYNC, False),
+    ],
+)
+def test_an_arrival_that_may_come_after_its_block_has_ended(body, legal, schedule):
+    """Block 0 arrives at block 1; a relaxed barrier at the end does not say that it has come."""
+    if legal:
+        run(TWO_BARRIERS + body, grid=2, cluster=2, schedule=schedule)
+        return
+    message = r"block \(1, 0, 0\) may end before an arrival of warp 0 of block 0"
+    with pytest.raises(SynchronizationFault, match=message):
+        run(TWO_BARRIERS + body, grid=2, cluster=2, schedule=schedule)
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize(
+    "access", ["st.shared::cluster.b32 [%r9+16], %r0", "ld.shared::cluster.b32 %r10, [%r9+16]"]
+)
+def test_an_access_that_may_come_after_its_block_has_ended(access, schedule):
+    start = TWO_BARRIERS.replace(SYNC, " @%p1 st.shared.b32 [%r1+16], %r0;\n" + SYNC)
+    body = f"{start} @%p6 {access};\n"
+    run(body + SYNC, grid=2, cluster=2, schedule=schedule)
+    run(body + FENCE + RELAXED_SYNC, grid=2, cluster=2, schedule=schedule)
+    with pytest.raises(SynchronizationFault, match=r"block \(1, 0, 0\) may end before warp 0"):
+        run(body + RELAXED_SYNC, grid=2, cluster=2, schedule=schedule)
+
+
 def test_addresses_of_blocks():
     out = run(
         CLUSTER_INIT
@@ -633,6 +704,14 @@ def test_canceled_blocks_are_done_by_who_canceled_them(schedule):
     assert (out[:9] == 1).all()
     assert out[100] == 9
     assert 1 <= out[101] <= 9
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_a_request_over_an_answer_that_was_read_needs_a_proxy_fence(schedule):
+    text = WORK.replace(" fence.proxy.async.shared::cta;\n bra LOOP;", " bra LOOP;")
+    assert text != WORK
+    with pytest.raises(SynchronizationFault, match=r"was read by warp .*; .* a proxy fence"):
+        run(" .reg .b128 %rq<2>;\n" + text, grid=9, target="sm_100a", schedule=schedule)
 
 
 def test_the_answer_of_a_refused_cancellation_names_no_block():

@@ -1195,6 +1195,38 @@ def test_a_pair_allocates_together() -> None:
     faulty(body, Deadlock, "for the pair", "waiting are blocks [0]", grid=2)
 
 
+@pytest.mark.parametrize("schedule", ["eager", "lazy", "random"])
+@pytest.mark.parametrize("waits", [True, False])
+def test_a_commit_that_may_arrive_after_its_block_has_ended(waits: bool, schedule: str) -> None:
+    """Each block commits to the other; a barrier of the cluster does not wait for the arrival."""
+    body = (
+        "  @%p1 mbarrier.init.shared::cta.b64 [%r6], 1;\n"
+        + CLUSTER_BARRIER
+        + """\
+  mov.u32 %r10, %cluster_ctarank;
+  xor.b32 %r10, %r10, 1;
+  mov.u32 %r11, 1;
+  shl.b32 %r11, %r11, %r10;
+  cvt.u16.u32 %h1, %r11;
+  @%p1 tcgen05.commit.cta_group::1.mbarrier::arrive::one.shared::cluster.multicast::cluster.b64
+       [%r6], %h1;
+"""
+    )
+    wait = """\
+WAIT:
+  mbarrier.try_wait.parity.shared::cta.b64 %p10, [%r6], 0;
+  @!%p10 bra WAIT;
+"""
+    if waits:
+        text = kernel(body + wait + CLUSTER_BARRIER, cluster=2)
+        assemble([text])
+        run(text, NOTHING, NOTHING.copy(), schedule, shared=8192, grid=2)
+        return
+    with pytest.raises(SynchronizationFault, match=r"may end before an arrival|which has ended"):
+        run(kernel(body + CLUSTER_BARRIER, cluster=2), NOTHING, NOTHING.copy(), schedule,
+            shared=8192, grid=2)  # fmt: skip
+
+
 def test_commit_to_blocks_that_do_not_exist() -> None:
     body = (
         allocate(32)

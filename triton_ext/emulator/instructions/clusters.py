@@ -38,6 +38,8 @@ def cluster_arrive(at: Instruction, modifiers: Modifiers, operands: Operands) ->
 
     def run(cta: Cta, lanes: Lanes) -> None:
         clocks, agents = cta.cluster.clocks, cta.agents(lanes)
+        if not relaxed:
+            clocks.release_arrivals(agents)
         clock = clocks.published(agents) if relaxed else clocks.snapshot(agents)
         barrier = cta.cluster.barrier
         if cta.machine.observer is not None:
@@ -136,9 +138,9 @@ def try_cancel(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run
                 for rank in ranks:
                     there = (rank << RANK_SHIFT) + (signals & OFFSET_MASK)
                     unit = cta.tma_agent(there)
-                    owner(cta, there).shared.bulk_write(
-                        where & OFFSET_MASK, answer.view(np.uint8), clock, unit, name=_NAME
-                    )
+                    shared, offset = owner(cta, there).shared, where & OFFSET_MASK
+                    shared.bulk_write(offset, answer.view(np.uint8), clock, unit, name=_NAME)
+                    shared.check_reads_fenced(offset, RESPONSE_BYTES, clock, _NAME)
                     event = int(cta.cluster.clocks.seen[unit, unit])
                     done = cta.cluster.clocks.of_event(unit, event)
                     brings(cta, there, RESPONSE_BYTES, at)

@@ -9,6 +9,7 @@ from triton_ext.emulator.decode.operands import Operands
 from triton_ext.emulator.decode.step import Run
 from triton_ext.emulator.errors import UnsupportedInstruction
 from triton_ext.emulator.state.block import Cta
+from triton_ext.emulator.state.clocks import CLUSTER
 from triton_ext.emulator.state.lanes import Lanes
 from triton_ext.emulator.state.tensor_map_memory import check_alignment
 from triton_ext.emulator.units.memory_order import SCOPES
@@ -22,11 +23,6 @@ def _fence(cta: Cta, lanes: Lanes) -> None:
     cta.cluster.clocks.fence(cta.agents(lanes))
 
 
-def _fence_of(scope: str) -> Run:
-    width = SCOPES[scope]
-    return lambda cta, lanes: cta.cluster.clocks.fence(cta.agents(lanes), width)
-
-
 @instruction("fence", "membar", "fence.mbarrier_init")
 def fence(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     """``fence``, ``membar``, ``fence.mbarrier_init``: order what came before with what follows.
@@ -35,7 +31,16 @@ def fence(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     """
     modifiers.one_of(("sc", "acq_rel", "acquire", "release"))
     modifiers.starting("sync_restrict::")
-    return _fence_of(modifiers.one_of(_SCOPES))
+    width = SCOPES[modifiers.one_of(_SCOPES)]
+    releases = width >= CLUSTER and "mbarrier_init" not in at.opcode
+
+    def run(cta: Cta, lanes: Lanes) -> None:
+        clocks, agents = cta.cluster.clocks, cta.agents(lanes)
+        if releases:
+            clocks.release_arrivals(agents)
+        clocks.fence(agents, width)
+
+    return run
 
 
 @instruction("fence.proxy.async")

@@ -19,6 +19,7 @@ from triton_ext.emulator.state.lanes import Lanes
 from triton_ext.emulator.state.memory import RANK_SHIFT
 from triton_ext.emulator.units.mbarriers import (
     Addresses,
+    arrives_from_afar,
     by_address,
     find,
     initialise,
@@ -110,9 +111,12 @@ def arrive(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
             if where >> RANK_SHIFT == cta.rank:  # others' copies tell of phases there, too
                 for agent in agents.tolist():
                     barrier.check_turn(clocks.knows(agent), cta.cluster.agent_name(agent))
+            if form.scope == "cluster" and not relaxed:
+                clocks.release_arrivals(agents)
             event = clocks.tick(agents)
-            if not relaxed and where >> RANK_SHIFT != cta.rank:
-                barrier.remote.update(dict.fromkeys(agents.tolist(), event))
+            if where >> RANK_SHIFT != cta.rank:
+                for agent in agents.tolist():
+                    arrives_from_afar(cta, where, agent, event)
             clock = clocks.published(agents) if relaxed else clocks.snapshot(agents)
             if form.scope == "cta" and where >> RANK_SHIFT != cta.rank:
                 clock = clocks.empty()  # it releases nothing to the barrier's block
@@ -216,8 +220,9 @@ def wait(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
 
     def acquire(cta: Cta, lanes: Lanes, barrier: MBarrier, token: int) -> None:
         clocks = cta.cluster.clocks
+        phase = barrier.phase - 1 if by_parity else token >> _PENDING_BITS
+        barrier.awaited = max(barrier.awaited, phase + 1)
         if cta.machine.observer is not None:
-            phase = barrier.phase - 1 if by_parity else token >> _PENDING_BITS
             cta.machine.observer.awaits(cta, lanes, barrier, phase, at)
         if relaxed:
             clocks.observe(cta.agents(lanes), barrier.released)

@@ -17,8 +17,13 @@ from triton_ext.emulator.state.block import Cta
 from triton_ext.emulator.state.clocks import Clock
 from triton_ext.emulator.state.lanes import Lanes
 from triton_ext.emulator.state.memory import RANK_SHIFT
-from triton_ext.emulator.units.mbarriers import OFFSET_MASK, find, shared_addresses
-from triton_ext.emulator.units.tensor_core import issue_commit
+from triton_ext.emulator.units.mbarriers import (
+    OFFSET_MASK,
+    arrives_from_afar,
+    find,
+    shared_addresses,
+)
+from triton_ext.emulator.units.tensor_core import UNIT, issue_commit, tensor_core
 from triton_ext.hardware.architecture import WARP_THREADS
 from triton_ext.ptx.forms import Tcgen05Order, TensorCoreCommit
 from triton_ext.ptx.parse import Instruction
@@ -45,7 +50,7 @@ def commit(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
         ):
             agent = cta.first_agent + thread // WARP_THREADS
             cta.cluster.clocks.tick(np.array([agent]))
-            arrival = _arrival(cta, agent, _barriers(cta, target, chosen), at)
+            arrival = _arrival(cta, thread, _barriers(cta, target, chosen), at)
             issue_commit(cta, thread, group, arrival)
 
     return run
@@ -64,15 +69,21 @@ def _barriers(cta: Cta, address: int, mask: int | None) -> list[int]:
 
 
 def _arrival(
-    cta: Cta, agent: int, addresses: list[int], at: Instruction
+    cta: Cta, thread: int, addresses: list[int], at: Instruction
 ) -> Callable[[Clock], None]:
+    unit, far = cta.unit_agent(UNIT), any(each >> RANK_SHIFT != cta.rank for each in addresses)
+
     def arrive(clock: Clock) -> None:
+        if far:  # who waits for this commit, or for a later one of the thread, knows of it
+            event = cta.cluster.clocks.unit_event(unit)
+            clock.seen[unit] = tensor_core(cta).done[thread] = event
         for address in addresses:
             barrier = find(cta, address, clock=clock)
             if address >> RANK_SHIFT == cta.rank:
                 barrier.check_turn(clock.seen, "a tcgen05.commit")
             else:
-                barrier.remote[agent] = int(clock.seen[agent])
+                arrival = arrives_from_afar(cta, address, unit, event)
+                arrival.released[unit] = event
             barrier.note(ARRIVALS, 1, at)
             if cta.machine.observer is not None:
                 rank = address >> RANK_SHIFT

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from triton_ext.emulator.errors import BarrierFault, SynchronizationFault
 from triton_ext.emulator.state import lanes as lane_sets
-from triton_ext.emulator.state.clocks import Agents, Clock, Clocks
+from triton_ext.emulator.state.clocks import Agents, Clock, Clocks, RemoteArrival
 from triton_ext.emulator.state.lanes import Lanes
 from triton_ext.ptx.parse import Instruction
 
@@ -264,7 +264,8 @@ class MBarrier:
         pending: arrivals that are still missing.
         tx: bytes that are expected and did not arrive yet; negative if they came first.
         phase: how many phases have completed.
-        remote: the last event of each agent of another block that has arrived.
+        remote: the last arrival of each agent of another block.
+        awaited: how many phases the threads of its block know to have completed, by a wait.
         name: how errors name it, with its address.
         made_by, made_at: the agent that initialised it, and its event.
         history: what happened at it.
@@ -280,7 +281,8 @@ class MBarrier:
         self.phase = 0
         self.clock = clock
         self.released = clock.copy()
-        self.remote: dict[int, int] = {}
+        self.remote: dict[int, RemoteArrival] = {}
+        self.awaited = 0
         self.name, self.made_by, self.made_at = name, made_by, made_at
         self.history = History()
 

@@ -32,8 +32,28 @@ def merged(one: Foreign, other: Foreign) -> Foreign:
     return found
 
 
-WIDEST, SYSTEM = 3, 4
+CLUSTER, WIDEST, SYSTEM = 2, 3, 4
 """Scopes: 1 is the block, 2 the cluster, 3 the GPU, 4 all of them."""
+
+
+@dataclass(eq=False)
+class RemoteArrival:
+    """An arrival at an mbarrier of another block: nothing says by itself when it gets there.
+
+    A wait for its phase does; so does a release at the scope of the cluster, or a wider one, which
+    comes after it. An arrival without a scope is a release at the scope of its own block (PTX ISA,
+    "mbarrier.arrive"), and says nothing of those before it.
+
+    Attributes:
+        agent, event: who arrives, and when.
+        phase: the one that it counts for.
+        released: the first such release of each agent, as its event.
+    """
+
+    agent: int
+    event: int
+    phase: int
+    released: dict[int, int] = field(default_factory=dict)
 
 
 @dataclass
@@ -75,6 +95,7 @@ class Clocks:
         foreign: by agent, what it has seen of other clusters.
         proxied: see `Clock`.
         met: of each warp, the last event before its lanes met (``bar.warp.sync`` and its like).
+        arrivals: the last one of each agent at each mbarrier of another block.
     """
 
     def __init__(self, agents: int, number: int = 0, known: Foreign | None = None) -> None:
@@ -86,6 +107,7 @@ class Clocks:
         self.met: NDArray[np.int64] = np.zeros(agents, np.int64)
         self.foreign: dict[int, Foreign] = dict.fromkeys(range(agents), known) if known else {}
         self.proxied: dict[int, Foreign] = dict(self.foreign)
+        self.arrivals: dict[tuple[int, int], RemoteArrival] = {}
         self._published: dict[int, dict[int, Clock]] = {}
         self._observed: dict[int, dict[int, Clock]] = {}
 
@@ -181,6 +203,18 @@ class Clocks:
         for agent in agents.tolist():
             seen = {**self.foreign.get(agent, {}), self.number: self.seen[agent].copy()}
             self.proxied[agent] = merged(self.proxied.get(agent, {}), seen)
+
+    def release_arrivals(self, agents: Agents) -> None:
+        """`agents` release at the scope of the cluster, or a wider one, before they go on: who sees
+        it knows that the arrivals which they have seen are over.
+        """
+        if not self.arrivals:
+            return
+        event = self.tick(agents)
+        for agent in agents.tolist():
+            for arrival in self.arrivals.values():
+                if self.seen[agent, arrival.agent] >= arrival.event:
+                    arrival.released.setdefault(agent, event)
 
     # ------------------------------------------------- fences with relaxed accesses
     # PTX ISA, "Release and Acquire Patterns": a fence before a relaxed arrival releases what was

@@ -275,6 +275,20 @@ class SharedMemory:
                 f" that read before (a barrier){self.place(address)}"
             )
 
+    def check_reads_fenced(self, start: int, size: int, clock: Clock, name: str) -> None:
+        """Raise SynchronizationFault if no proxy fence lies between the threads' reads of some
+        bytes and `name`, which is about to write there.
+        """
+        rows, here = self._threads, self._range(start, size)
+        late = self._last_loads()[rows, here] > clock.fenced[self._loaders[rows]][:, None]
+        if late.any():
+            reader = int(self._loaders[rows[int(np.argwhere(late)[0][0])]])
+            raise SynchronizationFault(
+                f"shared address {start:#x} is written by {name}, and was read by"
+                f" {self.agent_name(reader)}; between the two, a proxy fence (fence.proxy.async)"
+                f" is missing{self.place(start)}"
+            )
+
     def _check_loads(self, chunks: Any, clock: Clock, name: str) -> None:
         """Raise if `name` writes 16-byte chunks that someone may still be reading."""
         loaders = self._loaders

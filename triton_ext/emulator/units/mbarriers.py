@@ -9,7 +9,7 @@ from triton_ext.emulator.errors import BarrierFault, MemoryFault, Synchronizatio
 from triton_ext.emulator.state import lanes as lane_sets
 from triton_ext.emulator.state.barriers import BROUGHT, MBarrier
 from triton_ext.emulator.state.block import Cta
-from triton_ext.emulator.state.clocks import Clock
+from triton_ext.emulator.state.clocks import Clock, RemoteArrival
 from triton_ext.emulator.state.lanes import Lanes
 from triton_ext.emulator.state.memory import RANK_SHIFT, SHARED_BASE, SHARED_WINDOW, WINDOW_SHIFT
 from triton_ext.ptx.parse import Instruction
@@ -133,6 +133,14 @@ def invalidate(cta: Cta, address: int, agent: int) -> None:
     cta.shared.give_up(offset)
 
 
+def arrives_from_afar(cta: Cta, address: int, agent: int, event: int) -> RemoteArrival:
+    """Remember the arrival of an agent at an mbarrier of another block, in its current phase."""
+    barrier = find(cta, address)
+    arrival = RemoteArrival(agent, event, barrier.phase)
+    barrier.remote[agent] = cta.cluster.clocks.arrivals[address, agent] = arrival
+    return arrival
+
+
 def check_complete(cta: Cta) -> None:
     """Raise BarrierFault if bytes are outstanding at a barrier of a block that has ended."""
     for barrier in cta.mbarriers.values():
@@ -151,13 +159,20 @@ def check_others(cta: Cta) -> None:
     cluster, own = cta.cluster, range(cta.first_agent, cta.first_agent + cta.agents_each)
     if len(cluster.ctas) == 1:
         return
-    last = cta.shared.last_accesses(own)
+    seen = cluster.clocks.seen[own.start : own.start + cta.warps].max(axis=0)
     for barrier in cta.mbarriers.values():
-        for agent, event in barrier.remote.items():
-            last[agent] = max(event, last.get(agent, 0))
-    seen = cluster.clocks.seen[own.start : own.start + cta.warps]
-    for agent, event in last.items():
-        if int(seen[:, agent].max()) < event:
+        for arrival in barrier.remote.values():
+            known = (seen[agent] >= event for agent, event in arrival.released.items())
+            if arrival.phase >= barrier.awaited and not any(known):
+                raise SynchronizationFault(
+                    f"block {cta.index} may end before an arrival of"
+                    f" {cluster.agent_name(arrival.agent)} gets to {barrier.name}, in phase"
+                    f" {arrival.phase}: neither a wait for that phase tells it, nor one for what"
+                    " was released after the arrival at the scope of the cluster"
+                    " (barrier.cluster.arrive, but not .relaxed)"
+                )
+    for agent, event in cta.shared.last_accesses(own).items():
+        if int(seen[agent]) < event:
             raise SynchronizationFault(
                 f"block {cta.index} may end before {cluster.agent_name(agent)} has accessed its"
                 " shared memory for the last time, and nothing orders the two: a wait for the"

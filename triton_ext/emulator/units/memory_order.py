@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from triton_ext.emulator.state.block import Cta
-from triton_ext.emulator.state.clocks import SYSTEM, WIDEST, Agents, Clock, Foreign, merged
+from triton_ext.emulator.state.clocks import CLUSTER, SYSTEM, WIDEST, Agents, Clock, Foreign, merged
 from triton_ext.emulator.units.history import Miss
 
 STRONG = ("relaxed", "acquire", "release", "acq_rel", "volatile", "mmio")
@@ -45,6 +45,8 @@ def write(cta: Cta, rank: int, agents: Agents, order: str) -> None:
     """A strong write by `agents`: releases what they did, or did before their last fence."""
     clocks = cta.cluster.clocks
     releases = order in ("release", "acq_rel")
+    if releases:
+        clocks.release_arrivals(agents)
     clock = clocks.snapshot(agents) if releases else clocks.published(agents)
     kept = cta.cluster.released
     if rank in kept:
@@ -176,6 +178,8 @@ def _releases(cta: Cta, agent: Agents, order: str, scope: int) -> list[tuple[int
     """What a strong write releases, and how far: as far as the access and the fence before it."""
     clocks = cta.cluster.clocks
     if order in ("release", "acq_rel"):
+        if scope >= CLUSTER:
+            clocks.release_arrivals(agent)
         return [(scope, clocks.snapshot(agent))]
     return [
         (min(scope, width), clocks.published(agent, width))
