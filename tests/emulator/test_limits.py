@@ -120,6 +120,40 @@ def test_what_repeats_itself_is_a_deadlock_at_once(loop, other, schedule):
     assert "runs without end" in str(caught.value)
 
 
+GRID_BARRIER = """
+ setp.ne.u32 %p1, %r1, 0;
+ mov.u32 %r9, smem;
+ @!%p1 red.release.gpu.global.add.u32 [%rd1], 1;
+L:
+ bar.sync 0;
+ @!%p1 ld.acquire.gpu.global.u32 %r2, [%rd1];
+ @!%p1 st.shared.u32 [%r9], %r2;
+ bar.sync 0;
+ ld.shared.u32 %r3, [%r9];
+ setp.lt.u32 %p2, %r3, {arrivals};
+ @%p2 bra L;
+"""
+"""As Triton compiles a loop that waits: one thread asks, and tells the others."""
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_blocks_that_wait_for_each_other_run_at_the_same_time(schedule):
+    x = np.zeros(64, np.uint32)
+    run(GRID_BARRIER.format(arrivals=8), x, grid=8, schedule=schedule, max_steps=50_000)
+    assert x[0] == 8
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_blocks_that_wait_for_one_more_than_there_are(schedule):
+    x = np.zeros(64, np.uint32)
+    with pytest.raises(Deadlock) as caught:
+        run(GRID_BARRIER.format(arrivals=4), x, grid=3, schedule=schedule, max_steps=500_000)
+    for block in range(3):
+        assert f"block ({block}, 0, 0), warps 0, 1 at PTX line" in str(caught.value)
+    assert str(caught.value).count("it last read 3 at global address") == 3
+    assert "(x[0])" in str(caught.value)
+
+
 def test_a_long_loop_is_no_deadlock():
     """It changes registers alone, for many rounds; and one of them is back where it was."""
     x = np.zeros(64, np.uint32)

@@ -142,8 +142,8 @@ class _Atomic:
             cta.machine.progress += 1
             cta.machine.changes += 1
         else:
-            key = cta.index, int(agents[0]), int(addresses[0])
-            cta.machine.polled(key, old[0].tobytes())
+            warp = int(agents[0]) - cta.first_agent
+            cta.machine.polled(cta, warp, int(addresses[0]), old[0].tobytes())
         return old
 
     def _in_shared(

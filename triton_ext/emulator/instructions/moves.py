@@ -167,7 +167,8 @@ def load_bytes(
         except MemoryFault as fault:
             raise _blamed(fault, cta, lanes) from None
         if order:
-            cta.machine.polled((cta.index, int(agents[0]), int(addresses[0])), values[0].tobytes())
+            warp = int(agents[0]) - cta.first_agent
+            cta.machine.polled(cta, warp, int(addresses[0]), values[0].tobytes())
         return values
     if space == "shared":
         ranks, offsets = split_shared(addresses)

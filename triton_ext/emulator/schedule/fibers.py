@@ -463,12 +463,22 @@ class Fibers:
             at = self.steps[min(fiber.pc, len(self.steps) - 1)].instruction
             why = fiber.wait.why() if fiber.wait else "runs without end"
             if fiber.wait is None:
-                asked = {self.cta.polled.get(int(warp)) for warp in lane_sets.warps(fiber.lanes)}
-                why += "".join(f"; it {each}" for each in sorted(asked - {None}, key=str))
+                asked = {self._asked(int(warp)) for warp in lane_sets.warps(fiber.lanes)}
+                why += "".join(f"; it {each}" for each in sorted(asked - {""}))
             source = f" [{at.source}]" if at.source else ""
             where = f"{self.cta.describe(fiber.lanes)} at PTX line {at.line}{source}"
             found.append((at, f"{where}: {why}"))
         return found
+
+    def _asked(self, warp: int) -> str:
+        """What a warp has asked for in vain, in words; "" if nothing."""
+        found = self.cta.polled.get(warp, "")
+        if isinstance(found, str):
+            return found
+        address, value = found
+        of = self.cta.launch.memory.locate(address)
+        number = int.from_bytes(value, "little")
+        return f"last read {number} at global address {address:#x} ({of.place(address - of.start)})"
 
     def _check_parked(self) -> None:
         for fiber in self.fibers:

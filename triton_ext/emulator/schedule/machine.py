@@ -44,6 +44,13 @@ TIMEOUT_ROUNDS = 64
 MAX_STEPS = 100_000_000
 """Where a launch ends by default: some minutes, in which far larger kernels than one would emulate
 are done."""
+VAIN = 16
+"""Polls of global memory in a row, all in vain, after which more clusters start, and the state of
+those that run is watched."""
+SHORT = 64
+"""Instructions that a block runs at most in a turn, once there were polls in vain."""
+REPEATS = 16
+"""Turns in a row that lead to nothing new, after which a launch is called hopeless."""
 CHECKS_AT_EXIT = (check_freed, check_complete, check_awaited, check_others)
 """Called with each block that has ended: they raise what is wrong with it."""
 
@@ -116,6 +123,28 @@ class _Resident:
     @property
     def finished(self) -> bool:
         return all(cta.finished for cta in self.cluster.ctas)
+
+
+@dataclass
+class Watch:
+    """How the warps of a launch have been since something changed that others could wait for.
+
+    Attributes:
+        repeats: turns in a row after which they were as they had been before.
+    """
+
+    repeats: int = 0
+    _states: set[tuple[int, ...]] = field(default_factory=set)
+
+    def look(self, states: set[tuple[int, ...]]) -> None:
+        """How they are after a turn: `Machine.states`."""
+        self.repeats = self.repeats + 1 if states <= self._states else 0
+        self._states |= states
+
+    @property
+    def hopeless(self) -> bool:
+        """Whether they only repeat themselves."""
+        return self.repeats > REPEATS
 
 
 @dataclass
@@ -198,6 +227,7 @@ class Machine:
         resident = self._resident = []
         limit = max(1, self.multiprocessors // math.prod(self.launch.cluster))
         idle_since, idle_progress, stuck = 0, -1, False
+        watch, watched_since = Watch(), -1
         while self._waiting or resident:
             yield stuck
             stuck = False
@@ -211,6 +241,16 @@ class Machine:
                 self._finish(each.cluster)
                 resident.remove(each)
                 done += 1
+            if self.vain > VAIN:
+                self.quantum = min(self.quantum, SHORT)
+            if self.vain > VAIN and self._waiting and len(resident) < limit:
+                resident.append(self._start())  # the one that could write what is waited for
+                continue
+            if self.vain > VAIN and not self.together:
+                if self.changes != watched_since:
+                    watch, watched_since = Watch(), self.changes
+                watch.look(self.states())
+                self.hopeless = watch.hopeless
             if self.progress != idle_progress:
                 idle_progress, idle_since = self.progress, self.steps
                 done += 1  # what the last turn completed may have made others ready
@@ -229,10 +269,12 @@ class Machine:
                 continue
             stuck = not done or self.steps - idle_since >= NO_PROGRESS_LIMIT
 
-    def polled(self, key: tuple[object, ...], value: bytes) -> None:
-        """Somebody has asked an address in global memory that others may write, or change."""
+    def polled(self, cta: Cta, warp: int, address: int, value: bytes) -> None:
+        """A warp has asked an address in global memory that others may write, or change."""
+        key = cta.index, warp, address
         same = self._polled.get(key) == value
         self._polled[key] = value
+        cta.polled[warp] = (address, value)
         self.vain = self.vain + 1 if same else 0
 
     def states(self) -> set[tuple[int, ...]]:

@@ -19,14 +19,10 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from triton_ext.emulator.errors import Deadlock, EmulationError, PeerStopped
-from triton_ext.emulator.schedule.machine import Machine, Schedule
+from triton_ext.emulator.schedule.machine import SHORT, VAIN, Machine, Schedule, Watch
 
-LONG, SHORT = 512, 64
-"""Instructions that a block runs at most in a turn, and while its launch only polls."""
-VAIN = 16
-"""Polls of a launch in vain, with nothing else under way, after which it is watched."""
-REPEATS = 16
-"""Turns in a row that lead to nothing new, after which it is called hopeless."""
+LONG = 512
+"""Instructions that a block runs at most in a turn."""
 GRACE = 0.1
 """Seconds for which launches wait for a thread that is on its way to the next one."""
 PATIENCE = 60.0
@@ -45,8 +41,7 @@ class _Running:
         changes: how many changes there had been, of all launches, when it ran last.
         turn: when that was.
         idle: its turns since it did more than polling.
-        states: how its warps have been since something changed; `repeats`: turns in a row after
-            which they were as they had been before.
+        watch: how it has been since something changed.
         stuck: nobody in it can go on.
         error: what ended it.
     """
@@ -57,8 +52,7 @@ class _Running:
     changes: int = 0
     turn: int = 0
     idle: int = 0
-    states: set[tuple[int, ...]] = field(default_factory=set)
-    repeats: int = 0
+    watch: Watch = field(default_factory=Watch)
     stuck: bool = False
     over: bool = False
     error: BaseException | None = None
@@ -378,8 +372,7 @@ class Together:
         if running.changes != self._changes:  # others have changed memory
             machine.progress += 1
             machine.vain = 0
-            running.states.clear()
-            running.repeats, machine.hopeless = 0, False
+            running.watch, machine.hopeless = Watch(), False
         before = machine.changes, machine.progress, machine.vain
         machine.quantum = SHORT if running.idle else LONG
         running.turn = self._turns
@@ -397,15 +390,12 @@ class Together:
         if machine.changes != before[0]:
             machine.vain = running.idle = 0
             self._changes += 1
-            running.states.clear()
-            running.repeats = 0
+            running.watch = Watch()
         elif machine.progress == before[1] or machine.vain > before[2]:
             running.idle += 1
         if machine.vain > VAIN and not running.over:
-            states = machine.states()
-            running.repeats = running.repeats + 1 if states <= running.states else 0
-            running.states |= states
-        machine.hopeless = running.repeats > REPEATS
+            running.watch.look(machine.states())
+        machine.hopeless = running.watch.hopeless
         running.changes = self._changes
 
     def _stall(self, live: list[_Running], news: float) -> None:

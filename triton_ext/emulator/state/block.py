@@ -235,8 +235,8 @@ class Gpu(Protocol):
     def issue(self, operation: AsyncOperation) -> None:
         """Take an operation over; it is performed now or later, as the schedule says."""
 
-    def polled(self, key: tuple[object, ...], value: bytes) -> None:
-        """Somebody has asked an address in global memory that others may write, or change."""
+    def polled(self, cta: Cta, warp: int, address: int, value: bytes) -> None:
+        """A warp has asked an address in global memory that others may write, or change."""
 
     def take_cluster(self) -> int | None:
         """Take the next cluster that has not started off the grid: its number, if there is one."""
@@ -324,7 +324,8 @@ class Cta:
         thread_copies: cp.async.
         tensor_core: what tcgen05 instructions share; None before the first.
         instruction: the one that is being executed.
-        polled: what each warp has asked for in vain, by ``mbarrier.test_wait``.
+        polled: what each warp has asked for in vain: in words, or a global address and what it
+            held.
     """
 
     def __init__(self, cluster: Cluster, index: Index, rank: int) -> None:
@@ -367,7 +368,7 @@ class Cta:
         self.copied_in: dict[int, int] = {}
         self.tensor_core: TensorCore | None = None
         self.instruction: Instruction | None = None
-        self.polled: dict[int, str] = {}
+        self.polled: dict[int, str | tuple[int, bytes]] = {}
 
     @functools.cached_property
     def thread_copies(self) -> ThreadCopies:
