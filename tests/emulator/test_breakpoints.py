@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import json
 import re
 import sys
@@ -157,6 +158,53 @@ module {
         expected = which if buffer else "allocation 1 (64x64xf16, k.py:9)"
         told = named(f"shared address {1024 + offset:#x} is read", found, 1024)
         assert told == f"shared address {1024 + offset:#x} ({expected}[{element}]) is read"
+
+
+CLUSTER_BUFFERS = """
+#rows = #ttg.nvmma_shared<{swizzlingByteWidth = 128, transposed = false, elementBitWidth = 16, CGALayout = [[1, 0]]}>
+#both = #ttg.nvmma_shared<{swizzlingByteWidth = 128, transposed = false, elementBitWidth = 16, CGALayout = [[0, 0]]}>
+#one = #ttg.swizzled_shared<{vec = 1, perPhase = 1, maxPhase = 1, order = [0], CGALayout = [[1]]}>
+#smem = #ttg.shared_memory
+module {
+  tt.func public @k() {
+    %a = ttg.local_alloc {allocation.offset = 0 : i32} : () -> !ttg.memdesc<2x128x64xf16, #rows, #smem, mutable>
+    %b = ttg.local_alloc {allocation.offset = 16384 : i32} : () -> !ttg.memdesc<64x64xf16, #both, #smem, mutable>
+    %bar = ttg.local_alloc {allocation.offset = 24576 : i32} : () -> !ttg.memdesc<3x2xi64, #one, #smem, mutable>
+    tt.return
+  }
+}
+"""  # noqa: E501
+
+
+@pytest.mark.parametrize(
+    ("rank", "offset", "name"),
+    [(0, 128, "a[0][1, 8]"), (1, 128, "a[0][65, 8]"), (1, 8192 + 128, "a[1][65, 8]"),
+     (1, 16384 + 128, "b[1, 8]"), (1, 24576 + 16, "bar[2]")],
+)  # fmt: skip
+def test_a_buffer_of_a_cluster_lies_in_all_blocks(rank, offset, name):
+    found = buffers_of(CLUSTER_BUFFERS)
+    assert [each.end for each in found] == [16384, 24576, 24600]
+    address = f"shared address {(rank << 24) + 1024 + offset:#x}"
+    assert named(f"{address} is read", found, 1024) == f"{address} ({name}) is read"
+
+
+def test_buffers_of_a_cluster_at_a_line():
+    """Each block shows its own rows of A, and the B that both have."""
+    import corpus_gluon_kernels as corpus
+
+    lines, first = inspect.getsourcelines(corpus.cluster_wgmma_kernel.fn)
+    line = first + next(i for i, each in enumerate(lines) if "= warpgroup_mma(" in each)
+    seen = []
+    with triton_ext.emulate("sm_90") as gpu:
+        gpu.break_at(f"corpus_gluon_kernels.py:{line}", lambda stop: seen.append(
+            (stop.block[0], dict(stop.buffers()), stop.tiles(np.float16))))  # fmt: skip
+        corpus.cluster_wgmma()
+    (one, mine, tiles), (other, theirs, _) = seen[0], next(e for e in seen if e[0] != seen[0][0])
+    assert {one, other} == {0, 1}
+    assert np.array_equal(mine["b"], theirs["b"])
+    assert mine["a"].shape == theirs["a"].shape == (64, 64)
+    assert not np.array_equal(mine["a"], theirs["a"])
+    assert any(np.array_equal(mine["a"], each.values) for each in tiles)
 
 
 TENSOR_BUFFERS = """

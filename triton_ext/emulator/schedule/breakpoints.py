@@ -21,7 +21,6 @@ from triton_ext.emulator.state.buffers import Buffer
 from triton_ext.emulator.state.lanes import Lanes
 from triton_ext.emulator.state.memory import RANK_SHIFT, SHARED_BASE
 from triton_ext.emulator.state.stamps import EVENT, GRANULE
-from triton_ext.errors import LayoutError
 from triton_ext.hardware.tensor_memory import TMEM_LANES
 from triton_ext.layouts.encodings import SharedEncoding, parse_encoding
 from triton_ext.layouts.linear_layout import LinearLayout
@@ -122,12 +121,9 @@ class Stop:
         if barrier is not None:
             return str(barrier)
         memory = self._cta.shared
-        if kind is None or buffer.encoding is None or memory.written.at(address) < 0:
+        if kind is None or buffer.layout is None or memory.written.at(address) < 0:
             return None
-        try:
-            return self.shared(address, buffer.tile, kind, buffer.encoding)
-        except LayoutError:
-            return None
+        return self.shared(address, buffer.tile, kind, buffer.layout)
 
     def name(self, address: int) -> str:
         """What TMA has put to a shared address: ``row 3, byte 16, of the box of the TMA copy at``
@@ -148,14 +144,21 @@ class Stop:
             shape: of the tile.
             dtype: numpy's, of the elements.
             layout: an encoding (or its MLIR attribute), or a linear layout of ``offset`` in
-                elements; None for rows one after the other.
+                elements; None for rows one after the other. Of a tile that lies in the blocks of
+                a cluster (``block``) it is this block's part.
 
         Raises:
             LaunchError: the tile is not inside of the block's memory.
             LayoutError: an illegal layout, or another shape than the layout's.
         """
         shape, kind = tuple(int(n) for n in shape), np.dtype(dtype)
-        number = int(np.prod(shape))
+        if isinstance(layout, str):
+            layout = parse_encoding(layout)
+        if layout is not None and not isinstance(layout, LinearLayout):
+            layout = layout.to_linear_layout(shape)
+        in_dims = layout.in_dims if layout else {}
+        shared_out = "block" in in_dims
+        number = in_dims["offset"] if shared_out else int(np.prod(shape))
         first, memory = address & (1 << RANK_SHIFT) - 1, self._cta.shared
         if number < 1 or first < SHARED_BASE or first + number * kind.itemsize > memory.size:
             raise LaunchError(
@@ -165,13 +168,13 @@ class Stop:
         values: Matrix = memory.data[first : first + number * kind.itemsize].copy().view(kind)
         if layout is None:
             return values.reshape(shape)
-        if isinstance(layout, str):
-            layout = parse_encoding(layout)
-        if not isinstance(layout, LinearLayout):
-            layout = layout.to_linear_layout(shape)
-        at = layout.apply(offset=np.arange(number))
+        block = {"block": np.full(number, self._cta.rank)} if shared_out else {}
+        places = list(layout.apply(offset=np.arange(number), **block).values())
+        if shared_out:
+            places = [each - each.min() for each in places]
+            shape = tuple(int(each.max()) + 1 for each in places)
         matrix = np.empty(shape, kind)
-        matrix[tuple(at.values())] = values
+        matrix[tuple(places)] = values
         return matrix
 
     def tensor_memory(self, column: int = 0, columns: int = 512, dtype: Any = np.float32) -> Matrix:

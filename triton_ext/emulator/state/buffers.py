@@ -15,6 +15,7 @@ from triton_ext.errors import LayoutError
 from triton_ext.hardware.tensor_memory import TMEM_LANES
 from triton_ext.hardware.tensor_memory_encoding import TensorMemoryEncoding
 from triton_ext.layouts.encodings import SharedEncoding, parse_encoding
+from triton_ext.layouts.linear_layout import LinearLayout
 from triton_ext.mlir.module import Location, MlirModule
 from triton_ext.mlir.types import MemoryType, memory_type
 
@@ -49,9 +50,20 @@ class Buffer:
         except LayoutError:
             return None
 
+    @functools.cached_property
+    def layout(self) -> LinearLayout | None:
+        """Where each element of one buffer lies, in which block of the cluster; or None."""
+        try:
+            if self.type.space == "shared":
+                return self.encoding.to_linear_layout(self.tile) if self.encoding else None
+            encoding = TensorMemoryEncoding.parse(self.type.encoding)
+            return encoding.to_linear_layout(self.tile, self.type.element_bitwidth)
+        except LayoutError:
+            return None
+
     @property
     def tile(self) -> tuple[int, ...]:
-        """The shape of one buffer."""
+        """The shape of one buffer, of all blocks of the cluster together."""
         rank = self.encoding.rank if self.encoding is not None else 2
         return self.type.shape[-rank:]
 
@@ -60,12 +72,16 @@ class Buffer:
         """How many there are: () for one that the kernel does not index."""
         return self.type.shape[: len(self.type.shape) - len(self.tile)]
 
-    @property
+    @functools.cached_property
     def each(self) -> int:
-        """Bytes of one buffer, or its columns in tensor memory."""
-        size = math.prod(self.tile) * self.type.element_bitwidth
+        """Bytes of one buffer in a block, or its columns in tensor memory."""
+        number = math.prod(self.tile)
         if self.type.space == "shared":
-            return size // 8
+            number = self.layout.in_dims["offset"] if self.layout else number
+            return number * self.type.element_bitwidth // 8
+        if self.layout:
+            return self.layout.in_dims["column"]
+        size = number * self.type.element_bitwidth
         return max(1, size // (min(self.tile[0], TMEM_LANES) * _COLUMN_BITS))
 
     @property
@@ -85,32 +101,32 @@ class Buffer:
         which = f"buffer {', '.join(str(int(n)) for n in index)} of " if self.buffers else ""
         return f"{which}allocation {self.number} ({shape}x{self.type.element}{where})"
 
-    def place(self, offset: int) -> str:
+    def place(self, offset: int, rank: int) -> str:
         """An element of it by its logical coordinates: ``b[2][17, 32]``.
 
         Args:
             offset: of a byte, counted as `offset` is.
+            rank: of the block.
         """
         buffer, byte = divmod(offset - self.offset, self.each)
         called = self.called(buffer)
-        if math.prod(self.tile) == 1 or self.encoding is None:
+        if self.encoding is None or self.each * 8 == self.type.element_bitwidth:
             return called
-        try:
-            layout = self.encoding.to_linear_layout(self.tile)
-            at = layout.apply(offset=np.array([byte * 8 // self.type.element_bitwidth]))
-        except LayoutError:
+        if self.layout is None:
             return f"{called}, byte {byte}"
-        return f"{called}[{', '.join(str(int(n[0])) for n in at.values())}]"
+        place = {"offset": byte * 8 // self.type.element_bitwidth, "block": rank}
+        at = self.layout.apply(**{name: place[name] for name in self.layout.in_dims})
+        return f"{called}[{', '.join(str(int(n)) for n in at.values())}]"
 
     def cell(self, lane: int, column: int) -> str:
         """As `place`, of a cell of tensor memory: its first element."""
         buffer, column = divmod(column - self.offset, self.each)
         called = self.called(buffer)
+        if self.layout is None:
+            return called
+        place = {"lane": lane - self.lane, "column": column}
         try:
-            encoding = TensorMemoryEncoding.parse(self.type.encoding)
-            layout = encoding.to_linear_layout(self.tile, self.type.element_bitwidth)
-            place = {"lane": lane - self.lane, "column": column}
-            at = layout.apply(**{name: place.get(name, 0) for name in layout.in_dims})
+            at = self.layout.apply(**{name: place.get(name, 0) for name in self.layout.in_dims})
         except LayoutError:
             return called
         return f"{called}[{', '.join(str(int(n)) for n in at.values())}]"
@@ -152,9 +168,10 @@ def named(message: str, buffers: Sequence[Buffer], base: int) -> str:
     """
 
     def shared(match: re.Match[str]) -> str:
-        offset = (int(match[2], 16) & (1 << RANK_SHIFT) - 1) - base
+        rank, offset = divmod(int(match[2], 16), 1 << RANK_SHIFT)
+        offset -= base
         places = [
-            each.place(offset)
+            each.place(offset, rank)
             for each in buffers
             if each.type.space == "shared" and each.offset <= offset < each.end
         ]
