@@ -30,6 +30,10 @@ from triton_ext.kernels.clusters import block_of_cluster
 from triton_ext.kernels.matrices import load_tile
 from triton_ext.kernels.peers import Peers
 
+ENDS_TOGETHER = gl.constexpr(TRITON_VERSION >= (3, 9))
+"""Whether Triton ends a kernel in a cluster with a barrier of the cluster; 3.8 does so for pairs of
+sm_100 alone."""
+
 HAS_ASSEMBLY = gl.constexpr(TRITON_VERSION >= (3, 9))
 """Whether Triton gives the addresses of barriers to inline assembly. Its own waits and arrivals
 come with a barrier of the warpgroup for each K tile. None is needed: a warpgroup's products are
@@ -258,10 +262,10 @@ class Ring:
     @gluon.jit
     def end(self, slot):
         """No block may end while another one's arrival is on its way to it: after the last tiles,
-        given the slot behind them, wait until all were read. (A barrier of the cluster at the end,
-        as Triton 3.9 has it, orders what threads did, not the commits of tensor cores.)
+        given the slot behind them, wait until all were read, where the kernel itself does not end
+        with a barrier of the cluster that waits for them.
         """
-        if gl.num_ctas() > 1:
+        if self.DEALT or (gl.num_ctas() > 1 and not ENDS_TOGETHER):
             for _ in gl.static_range(self.STAGES):
                 self.wait_free(slot)
                 slot = slot.next()

@@ -613,7 +613,8 @@ def waits(*offsets):
         (FIRST + RELAXED_SYNC, False),
         (FIRST_RELAXED + RELAXED_SYNC, False),
         (FENCE + FIRST + RELAXED_SYNC, False),
-        (FIRST + SECOND + waits(8) + RELAXED_SYNC, False),
+        (FIRST + SECOND + waits(8) + RELAXED_SYNC, True),  # those of a thread come in order
+        (SECOND + FIRST + waits(8) + RELAXED_SYNC, False),
         (FIRST + SECOND_FAR + waits(0) + RELAXED_SYNC, False),
         (AFAR.format(".release.cluster", 0) + RELAXED_SYNC, False),
     ],

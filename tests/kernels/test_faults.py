@@ -37,8 +37,16 @@ KERNELS = {
     ),
 }  # fmt: skip
 # What the emulator does not see: the proxy fence between mbarrier.init and the first copy that
-# signals the barrier, where Triton's own compiled kernels and CUTLASS's have none.
-UNNOTICED = {"no proxy fence": 1}
+# signals the barrier, where Triton's own compiled kernels and CUTLASS's have none; and that arrivals
+# from other blocks have come before a block ends, where a later one of the same thread has: the
+# first two of the producer's last waits.
+UNNOTICED = {
+    "pair": {"no proxy fence": 1},
+    "four": {"no proxy fence": 1},
+    "shared": {"no proxy fence": 1},
+    "dealt": {"no proxy fence": 1, "no wait": 2, "the other phase": 2},
+    "scaled": {"no proxy fence": 1},
+}
 WAIT = re.compile(r"mbarrier\.try_wait\.parity\.shared::cta\.b64 complete, \[%r\d+\], (%r\d+);")
 
 
@@ -159,4 +167,4 @@ def test_faults_are_noticed(name, monkeypatch):
     found = Counter((fault, noticed(name, monkeypatch, ptx)) for _, fault, ptx in chosen)
     print(found)
     missed = Counter({fault: number for (fault, by), number in found.items() if by is None})
-    assert missed <= Counter(UNNOTICED)
+    assert missed <= Counter(UNNOTICED[name])

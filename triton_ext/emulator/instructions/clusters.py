@@ -143,6 +143,9 @@ def try_cancel(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run
                     shared.check_reads_fenced(offset, RESPONSE_BYTES, clock, _NAME)
                     event = int(cta.cluster.clocks.seen[unit, unit])
                     done = cta.cluster.clocks.of_event(unit, event)
+                    # The answer follows the request: what was over then, such as other blocks'
+                    # reads of what they hand on with the tile, is over for who has the answer.
+                    np.maximum(done.seen, clock.seen, out=done.seen)
                     brings(cta, there, RESPONSE_BYTES, at)
                     signal(cta, there, RESPONSE_BYTES, done)
 

@@ -40,14 +40,13 @@ CLUSTER, WIDEST, SYSTEM = 2, 3, 4
 class RemoteArrival:
     """An arrival at an mbarrier of another block: nothing says by itself when it gets there.
 
-    A wait for its phase does; so does a release at the scope of the cluster, or a wider one, which
-    comes after it. An arrival without a scope is a release at the scope of its own block (PTX ISA,
-    "mbarrier.arrive"), and says nothing of those before it.
+    A wait for its phase does; so does what comes after it and is seen: a later arrival of the same
+    agent in that block, or a release at the scope of the cluster, or a wider one.
 
     Attributes:
         agent, event: who arrives, and when.
         phase: the one that it counts for.
-        released: the first such release of each agent, as its event.
+        released: the first of these of each agent, as its event.
     """
 
     agent: int

@@ -134,10 +134,17 @@ def invalidate(cta: Cta, address: int, agent: int) -> None:
 
 
 def arrives_from_afar(cta: Cta, address: int, agent: int, event: int) -> RemoteArrival:
-    """Remember the arrival of an agent at an mbarrier of another block, in its current phase."""
-    barrier = find(cta, address)
+    """Remember the arrival of an agent at an mbarrier of another block, in its current phase.
+
+    It tells of the agent's earlier ones in that block: they get there in this order, on which
+    CUTLASS relies at the end of its kernels (`PipelineUmmaAsync.producer_tail`).
+    """
+    barrier, arrivals = find(cta, address), cta.cluster.clocks.arrivals
+    for (other, who), earlier in arrivals.items():
+        if who == agent and other >> RANK_SHIFT == address >> RANK_SHIFT:
+            earlier.released.setdefault(agent, event)
     arrival = RemoteArrival(agent, event, barrier.phase)
-    barrier.remote[agent] = cta.cluster.clocks.arrivals[address, agent] = arrival
+    barrier.remote[agent] = arrivals[address, agent] = arrival
     return arrival
 
 
@@ -167,8 +174,8 @@ def check_others(cta: Cta) -> None:
                 raise SynchronizationFault(
                     f"block {cta.index} may end before an arrival of"
                     f" {cluster.agent_name(arrival.agent)} gets to {barrier.name}, in phase"
-                    f" {arrival.phase}: neither a wait for that phase tells it, nor one for what"
-                    " was released after the arrival at the scope of the cluster"
+                    f" {arrival.phase}: neither a wait for that phase tells it, nor one for a later"
+                    " arrival there, nor for what was released after it at the scope of the cluster"
                     " (barrier.cluster.arrive, but not .relaxed)"
                 )
     for agent, event in cta.shared.last_accesses(own).items():
