@@ -293,17 +293,18 @@ def instruction_descriptors(draw):
     m = draw(st.sampled_from((128, 256) if scaled else (64, 128, 256)))
     sparse = draw(st.booleans())
     majors = st.just("K") if mxf4 else st.sampled_from(MAJORS)
-    negate = st.just(False) if mxf4 or kind == "i8" else st.booleans()
+    negate = st.just(False) if kind == "i8" else st.booleans()
+    selectors = st.integers(0, 3) if sparse and kind in ("f16", "tf32") else st.just(0)
+    scale_ids = st.sampled_from(((0, 2) if mxf4 else range(4)) if scaled else (0,))
     return InstructionDescriptor(
         kind, m, 8 * draw(st.integers(1, 32)),
         *[draw(st.sampled_from(sorted(found.operands))) for _ in range(2)],
         draw(st.sampled_from(sorted(found.accumulators) or ["f32"])),
         draw(majors), draw(majors), draw(negate), draw(negate),
-        kind == "i8" and draw(st.booleans()), sparse, draw(st.integers(0, 3)) if sparse else 0,
+        kind == "i8" and draw(st.booleans()), sparse, draw(selectors),
         0 if scaled else draw(st.sampled_from((0, 8, 16, 32))),
         draw(st.sampled_from(sorted(found.scales))) if scaled else "",
-        draw(st.integers(0, 3)) if scaled else 0, draw(st.integers(0, 3)) if scaled else 0,
-        draw(st.sampled_from(found.k)),
+        draw(scale_ids), draw(scale_ids), draw(st.sampled_from(found.k[:1] if sparse else found.k)),
     )  # fmt: skip
 
 
@@ -319,6 +320,41 @@ def test_any_instruction_descriptor_decodes_or_raises_layout_error(value, kind):
     except LayoutError:
         return
     assert decoded.encode() == value
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "argument"),
+    [
+        ("mxf4", {"scale_factor_a_id": 1}, "scale_factor_a_id"),
+        ("mxf4nvf4", {"scale_factor_b_id": 3}, "scale_factor_b_id"),
+        ("mxf4", {"k": 96, "sparse": True}, "k"),
+        ("f8f6f4", {"sparse": True, "sparsity_selector": 1}, "sparsity_selector"),
+        ("f16", {"sparsity_selector": 1}, "sparsity_selector"),
+        ("i8", {"negate_a": True}, "negate_a"),
+    ],
+)
+def test_what_a_kind_does_not_have(kind, options, argument):
+    """PTX ISA, "Instruction descriptor" and "Sparsity selector"."""
+    found = KINDS[kind]
+    types = [next(iter(found.operands))] * 2 + [next(iter(found.accumulators), "f32")]
+    scale_type = next(iter(found.scales), "")
+    InstructionDescriptor(kind, 128, 64, *types, scale_type=scale_type)
+    with pytest.raises(LayoutError) as caught:
+        InstructionDescriptor(kind, 128, 64, *types, scale_type=scale_type, **options)
+    assert caught.value.argument == argument
+
+
+def test_sparse_products_and_block_scaled_ones():
+    """PTX ISA, "Instruction descriptor": bits 0 and 1 are reserved with scales, and mxf4 can be
+    negated; a sparse K is twice the dense one.
+    """
+    own = InstructionDescriptor("mxf4", 128, 64, "e2m1", "e2m1", scale_type="ue8m0", negate_a=True)
+    assert own.encode() == 0x8900480 | 1 << 13
+    with pytest.raises(LayoutError, match="the reserved bits 0 are set"):
+        InstructionDescriptor.decode(own.encode() | 1, "mxf4")
+    sparse = InstructionDescriptor("tf32", 128, 64, "tf32", "tf32", sparse=True)
+    assert sparse.describe()[0] == "kind tf32: D[128x64] f32 = A[128x16] tf32 x B[16x64] tf32"
+    assert "A is 1:2 sparse, selector 0" in sparse.describe()
 
 
 def test_a_known_instruction_descriptor():

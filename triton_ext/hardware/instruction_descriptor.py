@@ -51,9 +51,16 @@ KINDS: dict[str, Kind] = {
     "mxf4nvf4": Kind({"e2m1": 1}, {}, (64, 96), {"ue4m3": 0, "ue8m0": 1}),
 }
 
+SPARSE_GRANULARITY = {
+    "tf32": "1:2",
+    "mxf4": "4:8 (in pairs)",
+    "mxf4nvf4": "4:8 (in pairs)",
+}
+"""How many elements of how many a sparse A stores, where it is not 2:4 (PTX ISA, "Sparse Matrices"
+of tcgen05)."""
+
 # name -> (first bit, bits)
 _SHARED = {
-    "sparsity_selector": (0, 2),
     "sparse": (2, 1),
     "a_type": (7, 3),
     "b_type": (10, 3),
@@ -64,7 +71,13 @@ _SHARED = {
     "n": (17, 6),
     "m": (24, 5),
 }
-DENSE_FIELDS = {**_SHARED, "saturate": (3, 1), "d_type": (4, 2), "max_shift": (30, 2)}
+DENSE_FIELDS = {
+    **_SHARED,
+    "sparsity_selector": (0, 2),
+    "saturate": (3, 1),
+    "d_type": (4, 2),
+    "max_shift": (30, 2),
+}
 """The fields of kinds f16, tf32, f8f6f4 and i8; all other bits must be 0."""
 BLOCK_SCALED_FIELDS = {
     **_SHARED,
@@ -135,7 +148,6 @@ def _codes(kind: str) -> dict[str, tuple[str, dict[Any, int]]]:
         "negate_a": ("negate_a", flag),
         "negate_b": ("negate_b", flag),
         "sparse": ("sparse", flag),
-        "sparsity_selector": ("sparsity_selector", number),
     }
     if found.block_scaled:
         return codes | {
@@ -146,6 +158,7 @@ def _codes(kind: str) -> dict[str, tuple[str, dict[Any, int]]]:
         }
     return codes | {
         "d_type": ("d_type", found.accumulators),
+        "sparsity_selector": ("sparsity_selector", number),
         "saturate": ("saturate", flag),
         "max_shift": ("max_shift", {0: 0, 8: 1, 16: 2, 32: 3}),
     }
@@ -172,11 +185,15 @@ class InstructionDescriptor:
         a_major, b_major: "K" or "MN".
         negate_a, negate_b: negate the operand.
         saturate: clamp the sum (i8 alone).
-        sparse, sparsity_selector: A is 2:4 sparse.
+        sparse: A is sparse, and K twice that of a dense product.
+        sparsity_selector: which columns of TMEM the metadata lies in; 0 but for f16 and tf32 (PTX
+            ISA, "Sparsity selector").
         max_shift: the largest shift of the weight-stationary form: 0, 8, 16 or 32 columns.
         scale_type: the scale factors' type, for block-scaled kinds, else "".
-        scale_factor_a_id, scale_factor_b_id: which byte of a TMEM word holds the scale factor.
-        k: 0 for the kind's usual K; 96 for the long one of the mxf4 kinds.
+        scale_factor_a_id, scale_factor_b_id: which byte of a TMEM word holds the scale factor; 0
+            or 2 for the mxf4 kinds.
+        k: of a dense product: 0 for the kind's usual K; 96 for the long one of the mxf4 kinds,
+            which has no sparse form.
 
     Raises:
         LayoutError: a value that the field cannot hold, or the kind does not have.
@@ -208,25 +225,31 @@ class InstructionDescriptor:
             object.__setattr__(self, "k", kind.k[0])
         scales = tuple(kind.scales) or ("",)
         integer_only = (False, True) if self.kind == "i8" else (False,)
-        negatable = (False,) if self.kind in ("i8", "mxf4", "mxf4nvf4") else (False, True)
+        negatable = (False,) if self.kind == "i8" else (False, True)
+        is_mxf4 = self.kind in ("mxf4", "mxf4nvf4")
+        scale_ids: Sequence[int] = (0,)
+        if kind.block_scaled:
+            scale_ids = (0, 2) if is_mxf4 else range(4)
+        majors = ("K",) if is_mxf4 else ("K", "MN")
+        selects = self.sparse and self.kind in ("f16", "tf32")
         rules: dict[str, Sequence[Any]] = {
             "m": (32, 64, 128, 256) if not kind.block_scaled else (128, 256),
             "n": range(8, 257, 8),
             "a_type": tuple(kind.operands),
             "b_type": tuple(kind.operands),
             "d_type": tuple(kind.accumulators) or ("f32",),
-            "a_major": ("K",) if self.kind in ("mxf4", "mxf4nvf4") else ("K", "MN"),
-            "b_major": ("K",) if self.kind in ("mxf4", "mxf4nvf4") else ("K", "MN"),
+            "a_major": majors,
+            "b_major": majors,
             "negate_a": negatable,
             "negate_b": negatable,
             "saturate": integer_only,
             "sparse": (False, True),
-            "sparsity_selector": range(4) if self.sparse else (0,),
+            "sparsity_selector": range(4) if selects else (0,),
             "max_shift": (0, 8, 16, 32) if not kind.block_scaled else (0,),
             "scale_type": scales,
-            "scale_factor_a_id": range(4) if kind.block_scaled else (0,),
-            "scale_factor_b_id": range(4) if kind.block_scaled else (0,),
-            "k": kind.k,
+            "scale_factor_a_id": scale_ids,
+            "scale_factor_b_id": scale_ids,
+            "k": kind.k[:1] if self.sparse else kind.k,
         }
         for name, legal in rules.items():
             if getattr(self, name) not in legal:
@@ -282,10 +305,11 @@ class InstructionDescriptor:
     def describe(self) -> list[str]:
         """Each field in words, a line each."""
         signs = {True: "-", False: ""}
+        k = 2 * self.k if self.sparse else self.k
         lines = [
             f"kind {self.kind}: D[{self.m}x{self.n}] {self.d_type}"
-            f" = {signs[self.negate_a]}A[{self.m}x{self.k}] {self.a_type}"
-            f" x {signs[self.negate_b]}B[{self.k}x{self.n}] {self.b_type}",
+            f" = {signs[self.negate_a]}A[{self.m}x{k}] {self.a_type}"
+            f" x {signs[self.negate_b]}B[{k}x{self.n}] {self.b_type}",
             f"A is {self.a_major}-major, B is {self.b_major}-major",
         ]
         if self.scale_type:
@@ -294,7 +318,8 @@ class InstructionDescriptor:
                 f" byte {self.scale_factor_b_id} for B"
             )
         if self.sparse:
-            lines.append(f"A is 2:4 sparse, selector {self.sparsity_selector}")
+            granularity = SPARSE_GRANULARITY.get(self.kind, "2:4")
+            lines.append(f"A is {granularity} sparse, selector {self.sparsity_selector}")
         if self.saturate:
             lines.append("sums saturate")
         if self.max_shift:

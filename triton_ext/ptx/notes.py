@@ -17,6 +17,7 @@ from triton_ext.hardware.instruction_descriptor import (
     BLOCK_SCALED_FIELDS,
     DENSE_FIELDS,
     KINDS,
+    SPARSE_GRANULARITY,
     InstructionDescriptor,
 )
 from triton_ext.hardware.smem_descriptor import FIELDS, SWIZZLE_CODES, SmemDescriptor
@@ -265,7 +266,7 @@ def _wgmma(form: WgmmaProduct, notes: Notes) -> None:
         _matrix(notes, "A", form.a)
     _matrix(notes, "B", form.b)
     if form.sparse:
-        notes.add("A is 2:4 sparse", sparse=True)
+        notes.add(f"A is {SPARSE_GRANULARITY.get(a, '2:4')} sparse", sparse=True)
     _accumulates(notes, form.scale_d)
     signs = {"A": form.scale_a, "B": form.scale_b}
     negated = [name for name, sign in signs.items() if notes.number(sign, 8) == 0xFF]
@@ -296,7 +297,7 @@ def _tcgen05_mma(form: Tcgen05Product, notes: Notes) -> None:
     _matrix(notes, "B", form.b)
     if form.sparse:
         where = notes.tensor_memory(form.metadata)
-        notes.add(f"A is 2:4 sparse, metadata in tensor memory {where}", sparse=True)
+        notes.add(f"A is sparse, metadata in tensor memory {where}", sparse=True)
     _instruction_descriptor(notes, form.kind, form.idesc)
     for name, text in (("A", form.scale_a), ("B", form.scale_b)):
         if text:

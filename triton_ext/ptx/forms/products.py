@@ -32,7 +32,7 @@ class WgmmaProduct(Form):
         d: the accumulator's registers, ``{%f1, %f2, ...}``.
         a: A's registers, ``{...}``, or its matrix descriptor.
         b: matrix descriptor of B.
-        metadata, selector: of a 2:4 sparse A (sp-meta, sp-sel).
+        metadata, selector: of a sparse A (sp-meta, sp-sel).
         scale_d: the predicate that says whether D is read.
         scale_a, scale_b: imm-scale-a and -b: -1 negates; not of integers.
         transpose_a, transpose_b: imm-trans-a and -b: 1 for MN-major; of 16-bit elements alone, and
@@ -91,7 +91,7 @@ class Tcgen05Product(Form):
         d: address in tensor memory.
         a: matrix descriptor, or ``[address]`` in tensor memory.
         b: matrix descriptor.
-        metadata: address in tensor memory, of a 2:4 sparse A (sp-meta-tmem).
+        metadata: address in tensor memory, of a sparse A (sp-meta-tmem).
         idesc: instruction descriptor.
         scale_a, scale_b: addresses of scale factors in tensor memory; with ``.block_scale`` alone.
         disable_output_lane: a register for each 32 lanes; none if all are written.
