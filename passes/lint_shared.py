@@ -18,7 +18,7 @@ from triton_ext.hardware.banks import LINE_BYTES
 from triton_ext.hardware.register_moves import PlannedMove
 from triton_ext.layouts.cluster import shape_per_cta
 from triton_ext.layouts.distributed import Blocked, Linear, Slice, parse_distributed
-from triton_ext.layouts.encodings import CHUNK_BYTES, NVMMAShared, SwizzledShared
+from triton_ext.layouts.encodings import CHUNK_BYTES, NVMMAShared, SharedLinear, SwizzledShared
 from triton_ext.layouts.linear_layout import powers_below
 from triton_ext.layouts.padded import PaddedShared
 from triton_ext.mlir.arith import integer_constant
@@ -177,9 +177,10 @@ def _swizzled_candidates(allocation: SharedAllocation) -> Iterator[SwizzledShare
     """Swizzled encodings of a tile, of the forms that Triton makes."""
     shape, bits = allocation.tile, allocation.memory.element_bitwidth
     own = allocation.encoding
+    linear = own.linear if isinstance(own, PaddedShared) else own
     if isinstance(own, SwizzledShared):
         order, cga_layout = own.order, own.cga_layout
-    elif isinstance(own, PaddedShared) and own.block_bases:
+    elif isinstance(linear, SharedLinear) and linear.block_bases:
         return
     else:
         order, cga_layout = tuple(reversed(range(len(shape)))), getattr(own, "cga_layout", ())

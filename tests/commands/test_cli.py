@@ -69,6 +69,10 @@ def test_json_goes_in_again(tmp_path):
     file = tmp_path / "dump.json"
     file.write_text(text)
     assert output("layout", str(file)) == output(*arguments)
+    marked = tmp_path / "marked.json"
+    marked.write_text(text, encoding="utf-8-sig")  # with a byte order mark, as Windows writes it
+    assert output("layout", str(marked)) == output(*arguments)
+    assert output("diff", str(marked), str(file)) == "the same layout\n"
     assert output("layout", str(file), "--format", "json") == text
 
 

@@ -228,6 +228,16 @@ def test_aliases_and_their_text_form():
             "2 (mma.sync) or 3 (wgmma)",
         ),
         ("#ttg.slice<{dim = 0, parent = #loop}>", "nested too deeply"),
+        (
+            "#ttg.nvidia_mma<{versionMajor = 2, versionMinor = 0, warpsPerCTA = [4, 1],"
+            " instrShape = [[16], x]}>",
+            "must be a sequence of integers",
+        ),
+        (
+            "#ttg.nvidia_mma<{versionMajor = 3, versionMinor = 0, warpsPerCTA = [4, 1, 1],"
+            " instrShape = [16, 64, 16]}>",
+            "must be 2 extents",
+        ),
     ],
 )
 def test_bad_attributes(text, said):

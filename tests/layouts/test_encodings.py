@@ -203,6 +203,24 @@ def test_illegal_attributes(text, message):
     assert message in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("#ttg.padded_shared<[32:+4] {order = [1, 0]}>", "an order and a shape, or offset bases"),
+        ("#ttg.padded_shared<[32:+4] {order = [2, 0], shape = [4, 4]}>", "permutation"),
+        ("#ttg.padded_shared<[32:+4] {order = [1, x], shape = [4, 4]}>", "permutation"),
+        ("#ttg.padded_shared<[32:+4] {order = [1, 0], shape = [4, 3]}>", "power of two"),
+        ("#ttg.padded_shared<[32:+4] {order = [0], shape = [1]}>", "at least one basis"),
+        ("#ttg.padded_shared<[32:+4] {offset = [[3, 0]]}>", "reach every coordinate"),
+        (f"#ttg.padded_shared<[{'1' * 5000}:+4] {{offset = [[1]]}}>", "of powers of two"),
+    ],
+)
+def test_illegal_padded_attributes(text, message):
+    with pytest.raises(LayoutError) as caught:
+        PaddedShared.parse(text)
+    assert message in str(caught.value)
+
+
 @given(st.text(alphabet="#ttg.nvma_shredswizlBW{}<>[]=, 0123true", max_size=80))
 def test_any_text_parses_or_raises_layout_error(text):
     for candidate in (text, SEED[: len(text)] + text, SEED.replace("128", text)):

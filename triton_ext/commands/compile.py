@@ -47,7 +47,7 @@ def _complete_passes(context: Any, option: Any, typed: str) -> list[str]:
 @click.option(
     "--target", type=Target(), default="sm_100", show_default=True, help="sm_90 or sm_100."
 )
-@click.option("--signature", help="Types and constants of the kernel's arguments; see below.")
+@click.option("--signature", help="Types and constants of the kernel's arguments; see above.")
 @click.option("--num-warps", type=_WARPS, default="4", show_default=True, help="With --signature.")
 @click.option("--num-ctas", type=_CTAS, default="1", show_default=True, help="With --signature.")
 @click.option(

@@ -153,7 +153,7 @@ def _described_encoding(
 def _read(name: str) -> list[LayoutDump]:
     """The dumps of a file of MLIR, or of one that --format json wrote; "-" is stdin."""
     try:
-        text = read_input(name, MAX_FILE_BYTES).decode()
+        text = read_input(name, MAX_FILE_BYTES).decode("utf-8-sig")
     except (OSError, ValueError) as error:
         if isinstance(error, LayoutError):
             raise

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from triton_ext.errors import LayoutError
-from triton_ext.layouts.arguments import is_power_of_two, one_of, permutation, vectors
+from triton_ext.layouts.arguments import integers, is_power_of_two, one_of, permutation, vectors
 from triton_ext.layouts.attributes import Attribute, parse_attribute
 from triton_ext.layouts.cluster import (
     add_cluster,
@@ -207,10 +207,12 @@ class NvidiaMma:
             raise LayoutError("version", self.version, "must be 2 (mma.sync) or 3 (wgmma)")
         warps = _powers("warps_per_cta", self.warps_per_cta)
         object.__setattr__(self, "warps_per_cta", warps)
+        if self.rank < 2 or (self.is_hopper and self.rank > 2):
+            raise LayoutError("warps_per_cta", warps, "must be 2 extents, or more of version 2")
         extents = 3 if self.is_hopper else self.rank
-        shape = tuple(self.instr_shape)
-        if self.rank < 2 or len(shape) != extents or min(shape) < 1:
-            raise LayoutError("instr_shape", self.instr_shape, f"must be {extents} extents")
+        shape = integers("instr_shape", self.instr_shape)
+        if len(shape) != extents or min(shape) < 1:
+            raise LayoutError("instr_shape", shape, f"must be {extents} extents, at least 1 each")
         object.__setattr__(self, "instr_shape", shape)
         object.__setattr__(self, "cga_layout", checked_cga_layout(self.cga_layout, self.rank))
 

@@ -214,7 +214,7 @@ class SharedLinear:
             raise LayoutError("shape", tuple(shape), f"must be {own}, what the bases span")
         return layout
 
-    def stored_elements(self, shape: Sequence[int]) -> int:
+    def stored_elements(self, shape: Sequence[int] | None = None) -> int:
         """How many elements of shared memory the tile takes in one block."""
         return within_block(self.to_linear_layout()).total_out_size
 

@@ -7,29 +7,27 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from triton_ext.errors import LayoutError
-from triton_ext.layouts.arguments import is_power_of_two, vectors
+from triton_ext.layouts.arguments import is_power_of_two, permutation
 from triton_ext.layouts.attributes import parse_attribute
-from triton_ext.layouts.cluster import memory_layout, standard_out_dims, within_block
-from triton_ext.layouts.encodings import DEFAULT_ALIGNMENT
+from triton_ext.layouts.cluster import checked_shape, standard_out_dims
+from triton_ext.layouts.encodings import SharedLinear
 from triton_ext.layouts.linear_layout import Basis, LinearLayout
 
 _ATTRIBUTE = re.compile(r"#?(?:ttg\.)?padded_shared<\[([^\]]*)\]\s*(\{.*\})\s*>", re.DOTALL)
-_PAIR = re.compile(r"\s*(\d+)\s*:\s*\+\s*(\d+)\s*")
+_PAIR = re.compile(r"\s*(\d{1,9})\s*:\s*\+\s*(\d{1,9})\s*")
 
 
 @dataclass(frozen=True)
 class PaddedShared:
-    """After each `interval` elements of the layout follow `padding` unused ones.
+    """After each `interval` elements of a linear layout follow `padding` unused ones.
 
     Attributes:
         paddings: pairs (interval, padding), in elements, powers of two.
-        offset_bases: the coordinates of the elements at offset 1, 2, 4, ..., before padding.
-        block_bases: those of block 1, 2, 4, ... of the cluster.
+        linear: the layout before padding.
     """
 
     paddings: tuple[tuple[int, int], ...]
-    offset_bases: tuple[Basis, ...]
-    block_bases: tuple[Basis, ...] = ()
+    linear: SharedLinear
 
     @classmethod
     def parse(cls, text: str) -> PaddedShared:
@@ -47,35 +45,34 @@ class PaddedShared:
             raise LayoutError("attribute", text, rule)
         parameters = parse_attribute(f"#ttg.padded_shared<{match[2]}>").parameters
         if "shape" in parameters and "order" in parameters:
-            return cls(paddings, _rows(parameters["shape"], parameters["order"]))
+            return cls(paddings, SharedLinear(_rows(parameters["shape"], parameters["order"])))
         if "offset" not in parameters:
             raise LayoutError("attribute", text, "must have an order and a shape, or offset bases")
-        offset, block = (vectors(key, parameters.get(key, ())) for key in ("offset", "block"))
-        return cls(paddings, offset, block)
+        return cls(paddings, SharedLinear(parameters["offset"], parameters.get("block", ())))
 
     @property
     def rank(self) -> int:
         """How many dimensions."""
-        return len((self.offset_bases + self.block_bases)[0])
+        return self.linear.rank
 
     @property
     def alignment(self) -> int:
         """What the address of a tile must be a multiple of, in bytes."""
-        return DEFAULT_ALIGNMENT
+        return self.linear.alignment
 
     def to_linear_layout(self, shape: Sequence[int] | None = None) -> LinearLayout:
         """The layout before padding: ``offset`` (and ``block`` with a cluster) -> coordinates.
 
         It has a shape of its own; one that is given is not looked at.
         """
-        return memory_layout(self.offset_bases, self.block_bases)
+        return self.linear.to_linear_layout()
 
     def stored_elements(self, shape: Sequence[int] | None = None) -> int:
         """How many elements of shared memory the tile takes in one block; the last is in use.
 
         Source: Triton, ``PaddedSharedEncodingAttr::getPaddedSize``.
         """
-        elements = within_block(self.to_linear_layout()).total_out_size
+        elements = self.linear.stored_elements()
         return elements + sum(
             (-(-elements // interval) - 1) * padding for interval, padding in self.paddings
         )
@@ -83,6 +80,7 @@ class PaddedShared:
 
 def _rows(shape: Sequence[int], order: Sequence[int]) -> tuple[Basis, ...]:
     """The bases of a tile in rows, the dimension ``order[0]`` fastest."""
-    sizes = standard_out_dims(shape)
+    order = permutation("order", order)
+    shape = checked_shape(shape, len(order))
     layout = LinearLayout.box("offset", {f"dim{dim}": shape[dim] for dim in order})
-    return tuple(layout.transpose_outs(list(sizes)).bases["offset"])
+    return tuple(layout.transpose_outs(list(standard_out_dims(shape))).bases["offset"])

@@ -116,7 +116,7 @@ def ptx_of_bytes(data: bytes, name: str = "file") -> list[PtxText]:
     binary = _Binary(name)
     if not _is_binary(data):
         binary.unpacking(len(data))
-        return [PtxText(data.decode(errors="replace"))]
+        return [PtxText(data.decode("utf-8-sig", "replace"))]
     try:
         found = list(_of_binary(data, binary))
     except (struct.error, OverflowError):
