@@ -272,6 +272,7 @@ def test_a_row_by_row_tile_has_no_descriptor():
         ({"arch": 80}, "arch"),
         ({"layout": LinearLayout.identity_1d(8, "offset", "dim0")}, "layout"),
         ({"base_address": 512}, "layout"),
+        ({"base_address": (1 << 18) - 8192}, "base_address"),
     ],
 )
 def test_illegal_derivations(arguments, argument):
