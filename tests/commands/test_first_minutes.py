@@ -61,10 +61,23 @@ def test_nothing_is_compiled_for_a_relative(command):
     assert (status, "arch = 'sm_103'" in said) == (2, True)
 
 
-def test_a_fault_that_is_found_has_status_1():
-    status, said = status_and_line("descriptor", "0x4000404000010000", "--arch", "sm_90")
+@pytest.mark.parametrize("form", ["text", "json"])
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (("0x4000404000010000", "--arch", "sm_90"), "reserved bits 46"),
+        (("0x08200491", "--kind", "f16"), "sparsity_selector = 1: must be one of [0]"),
+    ],
+)
+def test_a_fault_that_is_found_has_status_1(arguments, problem, form):
+    status, said = status_and_line("descriptor", *arguments, "--format", form)
     assert status == 1
-    assert "reserved bits 46" in said
+    assert problem in said
+
+
+def test_a_value_to_decode_has_no_tile():
+    status, said = status_and_line("descriptor", "0x4000404000010000", "--instr", "64x16")
+    assert (status, "--instr cannot be used with a value to decode" in said) == (2, True)
 
 
 def test_stdin():

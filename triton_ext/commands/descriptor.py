@@ -12,6 +12,7 @@ from triton_ext.commands.common import (
     Description,
     encoding_options,
     format_option,
+    refuse,
     rendering,
     show,
 )
@@ -59,10 +60,10 @@ def descriptor(
 ) -> None:
     """Decode a 64-bit matrix descriptor, or derive that of a tile.
 
-    A number is decoded, and what is illegal in it is said; with --kind it is an instruction
-    descriptor. A layout (an MLIR attribute, or
-    --swizzle with --bits) is derived: the descriptor of its first MMA subtile, and what to add to
-    the start address for the others.
+    A number is decoded, and what is illegal in it is said (exit status 1); with --kind it is an
+    instruction descriptor. Of a layout (an MLIR attribute with --bits, or --swizzle and --bits) the
+    descriptor of the first MMA subtile is derived, and what to add to the start address for the
+    others.
 
     \b
     Examples:
@@ -73,8 +74,10 @@ def descriptor(
       triton-ext descriptor 0x08200490 --kind f16
     """
     if what is not None and not what.lstrip().startswith("#"):
-        if shape is not None or described.swizzle is not None:
-            raise click.UsageError("give a value to decode, or a layout, not both")
+        for_layout = {**described.given(bits=True), "--shape": shape is not None}
+        for_layout |= {"--instr": instr is not None, "--operand": operand != "a"}
+        for_layout |= {"--start": start != 0, "--explain": explained}
+        refuse(for_layout, "with a value to decode")
         if kind is not None:
             _decode_instruction(_number(what, 32), kind, form)
         else:
@@ -144,43 +147,58 @@ def _number(text: str, width: int) -> int:
 
 
 def _decode_instruction(value: int, kind: str, form: str) -> None:
-    decoded = InstructionDescriptor.decode(value, kind)
-    said = f"{value:#010x}"
-
-    def found() -> dict[str, Any]:
-        return {"descriptor": said, "raw": instruction_fields(value, kind), "fields": vars(decoded)}
-
-    show(
-        form,
-        json=found,
-        text=lambda: [said, *(f"  {line}" for line in decoded.describe())],
-        svg=rendering("svg.instruction_descriptor_svg", value, kind),
-        html=rendering("html.instruction_descriptor_html", value, kind),
-    )
+    raw, decoded, wrong = instruction_fields(value, kind), None, []
+    try:
+        decoded = InstructionDescriptor.decode(value, kind)
+    except LayoutError as error:
+        wrong = [str(error)]
+    of = {"descriptor": f"{value:#010x}", "kind": kind}
+    heading = of["descriptor"]
+    _show_decoded(heading, of, raw, decoded, wrong, "instruction_descriptor", (value, kind), form)
 
 
 def _decode(value: int, arch: str, form: str) -> None:
     raw, wrong = raw_fields(value, arch), problems(value, arch)
     decoded = None if wrong else SmemDescriptor.decode(value, arch)
-    said, name = f"{value:#018x}", f"sm_{architecture(arch)}"
+    of = {"descriptor": f"{value:#018x}", "arch": f"sm_{architecture(arch)}"}
+    heading = f"{of['descriptor']} on {of['arch']}"
+    _show_decoded(heading, of, raw, decoded, wrong, "descriptor", (value, arch), form)
 
-    def found() -> dict[str, Any]:
-        fields = dict(vars(decoded)) if decoded else None
-        return {"descriptor": said, "arch": name, "raw": raw, "fields": fields, "problems": wrong}
 
-    def text() -> list[str]:
-        lines = decoded.describe() if decoded else [f"{k} = {v:#x}" for k, v in raw.items()]
-        return [f"{said} on {name}", *(f"  {line}" for line in lines)]
+def _show_decoded(
+    heading: str,
+    of: dict[str, str],
+    raw: dict[str, int],
+    decoded: SmemDescriptor | InstructionDescriptor | None,
+    wrong: list[str],
+    picture: str,
+    pictured: tuple[int, str],
+    form: str,
+) -> None:
+    """Show the fields of a number, in words if it is legal; else what is wrong.
 
+    Args:
+        heading: the first line of the text form.
+        of: the first keys of the JSON form.
+        raw: the bits of each field.
+        decoded: None if it is illegal.
+        wrong: what is illegal in it.
+        picture: the name of the functions of `triton_ext.render` that draw it.
+        pictured: their arguments.
+    """
+    lines = [f"{name} = {bits:#x}" for name, bits in raw.items()]
+    if decoded is not None:
+        lines = decoded.describe()
+    fields = None if decoded is None else vars(decoded)
     show(
         form,
-        json=found,
-        text=text,
-        svg=rendering("svg.descriptor_svg", value, arch),
-        html=rendering("html.descriptor_html", value, arch),
+        json=lambda: {**of, "raw": raw, "fields": fields, "problems": wrong},
+        text=lambda: [heading, *(f"  {line}" for line in lines)],
+        svg=rendering(f"svg.{picture}_svg", *pictured),
+        html=rendering(f"html.{picture}_html", *pictured),
     )
-    if wrong and form == "text":
-        raise click.ClickException(f"descriptor = {said}: {'; '.join(wrong)}")
+    if wrong and form in ("text", "json"):  # a picture draws what is wrong, too
+        raise click.ClickException(f"descriptor = {of['descriptor']}: {'; '.join(wrong)}")
 
 
 def _derived_lines(derived: MmaOperand) -> list[str]:

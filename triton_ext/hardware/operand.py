@@ -185,7 +185,9 @@ def derive_operand(
     element_bytes = element_bitwidth // 8
     end = base_address + within.total_in_size * element_bytes
     if end > ADDRESS_LIMIT:
-        rule = f"the tile must end by {ADDRESS_LIMIT}, what a start address reaches; it ends at {end}"
+        rule = (
+            f"the tile must end by {ADDRESS_LIMIT}, what a start address reaches; it ends at {end}"
+        )
         raise LayoutError("base_address", base_address, rule)
     addresses = {
         name: [element_bytes * offset for (offset,) in inverse.bases[name]] for name in per_cta
