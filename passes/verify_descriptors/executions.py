@@ -341,9 +341,13 @@ class Execution:
 
     @staticmethod
     def ending(events: Sequence[ExecutedInstruction]) -> int:
-        """How many of `events` wait for the descriptor's bytes to be copied."""
+        """How many of `events`, of the first warp, wait for the descriptor's bytes to be copied.
+
+        They commit and wait once: a store that follows does so, too.
+        """
         ends = ("cp.async.bulk.commit_group", "cp.async.bulk.wait_group")
-        kinds = (event.instruction.opcode.startswith(ends) for event in events)
+        pairs = zip(events, ends, strict=False)
+        kinds = (event.instruction.opcode.startswith(end) for event, end in pairs)
         return len(list(itertools.takewhile(bool, kinds)))
 
     def _descriptor_address(self, found: Number, instruction: Instruction) -> None:

@@ -72,6 +72,7 @@ _OTHERS = (
     "clusterlaunchcontrol", "atom.shared", "red.shared",
 )  # fmt: skip
 _CTA_GROUP = re.compile(r"cta_group::\d")
+_OF_STORES = ("store commit", "store wait")
 _HOW_OFTEN = "how often it is executed, for one choice of arguments,"
 
 
@@ -365,11 +366,13 @@ class TraceComparison:
 
     def choose(self, left: Sequence[PartitionTrace], found: ThreadTrace) -> PartitionTrace | None:
         """The partition that a thread is of: one that agrees, or at least begins as the thread."""
-        followed = (each for each in found.events if self.is_followed(each.instruction))
-        group = next((self.position.get(id(each.instruction)) for each in followed), None)
+        followed = (each.instruction for each in found.events if self.is_followed(each.instruction))
+        groups = (self.position[id(each)][0] for each in followed if not is_part(each.opcode))
+        # A partition may begin with a descriptor, whose bytes are waited for like those of a store.
+        group = next((each for each in groups if each.kind not in _OF_STORES), None)
         if group is None:
             return None
-        allowed = self.allowed[id(group[0])]
+        allowed = self.allowed[id(group)]
         begins: PartitionTrace | None = None
         for trace in left:
             if any(id(self.expected.get(id(each.operation))) in allowed for each in trace.events):
@@ -487,7 +490,8 @@ class TraceComparison:
                 result.at += count
                 if not count:
                     return False
-            result.at += execution.ending(events[result.at :])
+            if not block.warp:
+                result.at += execution.ending(events[result.at :])
             return True
         one = self.expected.get(id(operation))
         if id(operation) in self.transfers:

@@ -129,11 +129,14 @@ def descriptor_matmul(
 def device_descriptor_matmul(
     a_ptr, b_ptr, c_ptr, m, n, k,
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, ACC: tl.constexpr,
+    WARP_SPECIALIZE: tl.constexpr,
 ):  # fmt: skip
     a_desc = tl.make_tensor_descriptor(a_ptr, [m, k], [k, 1], [BM, BK])
     b_desc = tl.make_tensor_descriptor(b_ptr, [n, k], [k, 1], [BN, BK])
     c_desc = tl.make_tensor_descriptor(c_ptr, [m, n], [n, 1], [BM, BN])
-    descriptor_matmul(a_desc, b_desc, c_desc, m, n, k, BM, BN, BK, ACC, "K", "K", "tf32", False)
+    descriptor_matmul(
+        a_desc, b_desc, c_desc, m, n, k, BM, BN, BK, ACC, "K", "K", "tf32", WARP_SPECIALIZE
+    )
 
 
 def matmul_by_descriptors(
@@ -152,12 +155,28 @@ def matmul_by_descriptors(
     )  # fmt: skip
 
 
-def matmul_by_device_descriptors(dtype, block=(64, 64, 32), **options):
+def matmul_by_device_descriptors(
+    dtype, block=(64, 64, 32), warp_specialize=False, **options
+):  # fmt: skip
     m, n, k = 512, 512, 512
     device_descriptor_matmul[(64,)](
         tensor(dtype, m, k), tensor(dtype, n, k), tensor("float16", m, n), m, n, k, *block,
-        getattr(tl, accumulator_type(dtype)), **options, **LAUNCH_OPTIONS,
+        getattr(tl, accumulator_type(dtype)), warp_specialize, **options, **LAUNCH_OPTIONS,
     )  # fmt: skip
+
+
+@triton.jit
+def late_descriptor_kernel(x_ptr, o_ptr, rows, columns, M: tl.constexpr, N: tl.constexpr):
+    x = tl.make_tensor_descriptor(x_ptr, [rows, columns], [columns, 1], [M, N])
+    tile = x.load([tl.program_id(0) * M, 0])
+    o = tl.make_tensor_descriptor(o_ptr, [rows, columns], [columns, 1], [M, N])
+    o.store([tl.program_id(0) * M, 0], tile * 2)
+
+
+def late_descriptor(dtype, **options):
+    """The descriptor of the result is made just before it is stored."""
+    x, o = tensor(dtype, 128, 128), tensor(dtype, 128, 128)
+    late_descriptor_kernel[(2,)](x, o, 128, 128, 64, 128, **options, **LAUNCH_OPTIONS)
 
 
 @triton.jit
