@@ -2,17 +2,18 @@
 
 The compiler may copy an operation (unrolled loops, copied tails), move blocks, and name wrong
 source lines; so a group may be any operation that it agrees with in all that is known. Each
-operation must have at least one group, and each group an operation: a bipartite matching. Source
+operation must have at least one group, and each group an operation: a bipartite matching. Only the
+branches of an ``if`` may share a group, which LLVM makes of what both have. Source
 lines only choose among what agrees, or, where nothing does, what to compare with in the message.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from triton_ext.hardware.architecture import Architecture
-from triton_ext.mlir.module import Operation
+from triton_ext.mlir.module import Operation, Region
 from triton_ext.passes.verify_descriptors.comparison import (
     COUNTS,
     OPCODE,
@@ -36,6 +37,7 @@ class Matching:
         unknown: groups of a kind that no operation has.
         unpredicted: groups that may be one of the operations of which nothing could be predicted.
         missing: operations without a group.
+        shared: operations that share a group with one in the other branch of an ``if``.
         candidates: for each group, all operations that it agrees with.
     """
 
@@ -44,6 +46,7 @@ class Matching:
     unknown: list[Group] = field(default_factory=list)
     unpredicted: list[Group] = field(default_factory=list)
     missing: list[Expected] = field(default_factory=list)
+    shared: list[Expected] = field(default_factory=list)
     candidates: list[tuple[Group, list[Comparison]]] = field(default_factory=list)
 
 
@@ -151,8 +154,36 @@ def _cover(operations: Sequence[Expected], result: Matching) -> None:
                 return True
         return False
 
+    def share(operation: Expected) -> bool:
+        """Find it a group of the other branch; or one whose owner has another there."""
+        for index, comparison in fitting.get(id(operation), ()):
+            if _are_exclusive(operation, owner[index]):
+                return True
+            others = {other for other, _ in fitting[id(owner[index])]} & owner.keys() - {index}
+            if any(_are_exclusive(owner[index], owner[other]) for other in others):
+                owner[index], used[index] = operation, comparison
+                return True
+        return False
+
     needed = [one for one in operations if not one.is_dead and id(one) not in claimed]
-    result.missing = [one for one in needed if not assign(one, set())]
+    for one in [one for one in needed if not assign(one, set())]:
+        (result.shared if share(one) else result.missing).append(one)
     result.matched = [
         used.get(index) or found[0] for index, (_, found) in enumerate(result.candidates)
     ]
+
+
+def _are_exclusive(one: Expected, other: Expected) -> bool:
+    """Whether two operations stand in different branches of one ``if``."""
+    branches = {id(parent): region for parent, region in _around(one.operation)}
+    return any(
+        parent.name == "scf.if" and branches.get(id(parent), region) is not region
+        for parent, region in _around(other.operation)
+    )
+
+
+def _around(operation: Operation) -> Iterator[tuple[Operation, Region]]:
+    """The operations around one, and the region of each in which it stands."""
+    while operation.block is not None and (parent := operation.parent) is not None:
+        yield parent, operation.block.region
+        operation = parent

@@ -27,7 +27,13 @@ from triton_ext.passes.verify_descriptors.groups import (
     Group,
     kind_of,
 )
-from triton_ext.passes.verify_descriptors.launches import BASES, MOVED, launches, others
+from triton_ext.passes.verify_descriptors.launches import (
+    BASES,
+    MOVED,
+    TrialLaunch,
+    launches,
+    others,
+)
 from triton_ext.passes.verify_descriptors.matching import Matching, is_open
 from triton_ext.passes.verify_descriptors.mlir_trace import (
     ExecutedOperation,
@@ -188,8 +194,7 @@ class TraceComparison:
         for launch in self.launches[1:]:
             # Another choice of arguments, if with these some instructions are not executed.
             if self.unseen and not result.differences and launch != self.launch:
-                self.launch = launch
-                self.cluster(self.traced())
+                self.relaunch(launch)
         if self.unseen and not result.differences:
             result.unproven["executions: never, for all choices of arguments"] += len(self.unseen)
         self.leave_out()
@@ -203,15 +208,19 @@ class TraceComparison:
         result, before, launch = self.result, self.result.unproven.copy(), self.launch
         self.is_again = True
         for each in others(self.module):
-            self.launch = each
-            kept = {value for value, _ in self.parameters()}
-            result.starts = {
-                root: start for root, start in result.starts.items()
-                if "memdesc<" in (root.type or "") or root in kept
-            }  # fmt: skip
             if not result.differences:
-                self.cluster(self.traced())
+                self.relaunch(each)
         self.launch, self.is_again, result.unproven = launch, False, before
+
+    def relaunch(self, launch: TrialLaunch) -> None:
+        """With other arguments: memory in global scratch begins elsewhere."""
+        self.launch, result = launch, self.result
+        kept = {value for value, _ in self.parameters()}
+        result.starts = {
+            root: start for root, start in result.starts.items()
+            if "memdesc<" in (root.type or "") or root in kept
+        }  # fmt: skip
+        self.cluster(self.traced())
 
     def leave_out(self) -> None:
         """List the instructions that are not compared with an operation."""

@@ -194,6 +194,7 @@ def _report(
     for comparison in matching.matched:
         proven += comparison.proven
         unproven += comparison.unproven
+    unproven["operations that share instructions with another branch"] += len(matching.shared)
     proven["tensor map metadata"] += sum(not field.difference for field in fields)
     refused = Counter(f"{operation.name}: {why}" for operation, why in expectations.refused)
     total = sum(proven.values()) + sum(unproven.values())

@@ -171,12 +171,33 @@ def late_descriptor_kernel(x_ptr, o_ptr, rows, columns, M: tl.constexpr, N: tl.c
     tile = x.load([tl.program_id(0) * M, 0])
     o = tl.make_tensor_descriptor(o_ptr, [rows, columns], [columns, 1], [M, N])
     o.store([tl.program_id(0) * M, 0], tile * 2)
+    if rows > 2000:  # not with the first arguments that verify-descriptors chooses
+        o.store([tl.program_id(1) * M, 0], tile * 3)
 
 
 def late_descriptor(dtype, **options):
     """The descriptor of the result is made just before it is stored."""
     x, o = tensor(dtype, 128, 128), tensor(dtype, 128, 128)
     late_descriptor_kernel[(2,)](x, o, 128, 128, 64, 128, **options, **LAUNCH_OPTIONS)
+
+
+@triton.jit
+def merged_branches_kernel(x, o, n, M: tl.constexpr, N: tl.constexpr):
+    if n > 3:  # noqa: SIM108
+        tile = x.load([0, N])
+    else:
+        tile = x.load([M, 0])
+    i = 0
+    while i < n:
+        tile += x.load([i, i])
+        i += M
+    o.store([0, 0], tile)
+
+
+def merged_branches(dtype, **options):
+    """LLVM makes one copy of the two in the branches of the ``if``."""
+    x, o = (blocks(dtype, (64, 128), (32, 64)) for _ in range(2))
+    merged_branches_kernel[(1,)](x, o, 64, 32, 64, **options, **LAUNCH_OPTIONS)
 
 
 @triton.jit

@@ -244,7 +244,9 @@ def dot_jobs() -> Iterator[Job]:
     yield from kernel_jobs("dot-tma", "matmul_by_device_descriptors", ARCHES, variants, "fp16")
     variants = {"fp16": {"dtype": "float16", "block": (128, 128, 64), "warp_specialize": True}}
     yield from kernel_jobs("specialized", "matmul_by_device_descriptors", ARCHES, variants, "fp16")
-    yield from kernel_jobs("tma", "late_descriptor", ARCHES, {"fp16": {"dtype": "float16"}}, "fp16")
+    variants = {"fp16": {"dtype": "float16"}}
+    yield from kernel_jobs("tma", "late_descriptor", ARCHES, variants, "fp16")
+    yield from kernel_jobs("tma", "merged_branches", ARCHES, variants, "fp16")
     variants = {
         "plain": {"dtype": "float16"},
         "flat": {"dtype": "float16", "flatten": True},
