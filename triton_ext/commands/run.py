@@ -16,6 +16,7 @@ from triton_ext.commands.common import (
     Target,
     format_option,
     needing_kernels,
+    refuse,
     run_script,
     say,
     script_traceback,
@@ -177,6 +178,10 @@ def run(
     timed = time or timeline is not None
     if no_values and not timed:
         raise click.UsageError("--no-values is for predicting time: give --time, too")
+    if not break_at:
+        refuse({"--hits": hits != 1}, "without --break-at")
+    if not trace and trace_file is None:
+        refuse({"--only": bool(only), "--block": bool(block)}, "without --trace or --trace-file")
     if timed and schedule != "eager":
         raise click.UsageError(f"--schedule {schedule}: time is predicted with the eager one alone")
     with needing_kernels():
@@ -230,7 +235,10 @@ def run(
             **options,
         ) as gpu,
     ):
-        stops: list[Breakpoint] = [gpu.break_at(place, look) for place in break_at]
+        try:
+            stops: list[Breakpoint] = [gpu.break_at(place, look) for place in break_at]
+        except EmulationError as error:
+            raise click.BadParameter(str(error), param_hint="--break-at") from None
         try:
             run_script(script, arguments)
         except EmulationError as error:
