@@ -85,6 +85,9 @@ def test_module(tmp_path):
     text = output("layout", str(file))
     assert "Full tensor shape: 128, 64\nLayout encoding: #shared = #ttg.nvmma_shared" in text
     assert "not converted: attribute = '#ttg.padded_shared" in text
+    page = triton_ext("layout", str(file), "--format", "html")
+    assert page.stdout.startswith("<!doctype html>")
+    assert page.stderr.startswith("not drawn: #ttg.padded_shared")
     grid = output("layout", str(file), "--format", "grid", "--explain")
     assert "#shared at (128, 64)" in grid
     assert "TMA box: 128x64" in grid

@@ -188,6 +188,9 @@ def test_explanation():
     padded = explain(dump_encoding(NVMMAShared(128, 8, fp4_padded=True), (8, 64)))
     assert "offset 8 (8 bytes): nothing (padding, or a copy): inside a 16-byte chunk" in padded
     assert "No swizzle" in explain(dump_encoding(NVMMAShared(0, 16), (8, 8)))
+    straight = explain(dump_encoding(NVMMAShared(128, 16), (8, 64), disable_swizzle=True))
+    assert "Row r has its 16-byte chunks where they are." in straight
+    assert "  offset 64 (128 bytes): dim0 ^ 1: row 1 of the atom\n" in straight
     linear = explain(dump_encoding(SharedLinear(((0, 1), (1, 0)))))
     assert linear.splitlines() == [
         "What each bit does to the coordinates (^ is XOR):",

@@ -17,6 +17,7 @@ from triton_ext.commands.common import (
     format_option,
     refuse,
     rendering,
+    say,
     show,
     time_limited,
 )
@@ -43,7 +44,7 @@ MAX_FILE_BYTES = 1 << 26
     "grid",
     "svg",
     "html",
-    text="Bases as text or JSON (see the README), a table of offsets, a picture, or a page.",
+    text="Bases as text or JSON (layout_dump.schema.json), a table of offsets, a picture, a page.",
 )
 @click.option("--explain", "explained", is_flag=True, help="Say what each basis means.")
 @click.option("--full", is_flag=True, help="Do not cut a large grid.")
@@ -105,6 +106,11 @@ def layout(
         ]
         if check:
             _check(encoding, dumps[0], disable_swizzle)
+    if form in ("svg", "html"):
+        drawn = [dump for dump in dumps if dump.layout is not None] or dumps
+        for dump in [dump for dump in dumps if dump not in drawn]:
+            say(f"not drawn: {dump.alias or dump.encoding}: {dump.error}", err=True)
+        dumps = drawn
     if form == "svg" and len(dumps) != 1:
         raise click.UsageError(f"--format svg shows one layout; this file has {len(dumps)}")
 

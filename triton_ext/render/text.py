@@ -9,7 +9,7 @@ from triton_ext.layouts.cluster import shape_per_cta
 from triton_ext.layouts.dump import LayoutDump
 from triton_ext.layouts.encodings import NVMMAShared, parse_encoding
 from triton_ext.layouts.nvmma_shared import ATOM_ROWS, core_matrix_linear_layout, tma_box_shape
-from triton_ext.render.words import by
+from triton_ext.render.words import by, in_bytes
 
 
 def dump_text(dump: LayoutDump) -> str:
@@ -46,12 +46,17 @@ def explain(dump: LayoutDump) -> str:
         return ""
     encoding = _nvmma_encoding(dump)
     names = list(dump.layout.out_dims)
-    lines = [*_summary(dump, encoding), "What each bit does to the coordinates (^ is XOR):"]
-    for bit, basis in enumerate(dump.layout.bases.get("offset", [])):
+    offsets = dump.layout.bases.get("offset", [])
+    is_swizzled = any(sum(map(bool, basis)) > 1 for basis in offsets)  # not with disable_swizzle
+    lines = [
+        *_summary(dump, encoding, is_swizzled),
+        "What each bit does to the coordinates (^ is XOR):",
+    ]
+    for bit, basis in enumerate(offsets):
         where = ""
         if dump.element_bitwidth:
-            where = f" ({(1 << bit) * dump.element_bitwidth // 8} bytes)"
-        meaning = _meaning(bit, encoding) if encoding else ""
+            where = f" ({in_bytes((1 << bit) * dump.element_bitwidth // 8)})"
+        meaning = _meaning(bit, encoding, is_swizzled) if encoding else ""
         lines.append(f"  offset {1 << bit}{where}: {_coordinates(basis, names)}{meaning}")
     for bit, basis in enumerate(dump.layout.bases.get("block", [])):
         if any(basis):
@@ -62,7 +67,7 @@ def explain(dump: LayoutDump) -> str:
     return "\n".join(lines)
 
 
-def _summary(dump: LayoutDump, encoding: NVMMAShared | None) -> list[str]:
+def _summary(dump: LayoutDump, encoding: NVMMAShared | None, is_swizzled: bool) -> list[str]:
     assert dump.layout is not None
     elements = dump.layout.in_dims.get("offset", 1)
     lines = []
@@ -79,20 +84,21 @@ def _summary(dump: LayoutDump, encoding: NVMMAShared | None) -> list[str]:
         return lines
     atom = core_matrix_linear_layout(encoding).total_in_size
     phase = "r" if encoding.per_phase == 1 else f"r / {encoding.per_phase}"
-    phase += f" mod {encoding.max_phase}"
+    phase = f"XORed with {phase} mod {encoding.max_phase}" if is_swizzled else "where they are"
     lines.append(
         f"Swizzle atom: {ATOM_ROWS} rows of {encoding.swizzle_byte_width} bytes in one piece;"
-        f" {elements // atom} of them. Row r has its 16-byte chunks XORed with {phase}."
+        f" {elements // atom} of them. Row r has its 16-byte chunks {phase}."
     )
     if dump.what == "tile" and dump.shape is not None:
         per_cta = shape_per_cta(encoding.cga_layout, dump.shape)
         box = tma_box_shape(per_cta, encoding)
         copies = math.prod(size // extent for size, extent in zip(per_cta, box, strict=True))
-        lines.append(f"TMA box: {by(box)} elements; {copies} fill the tile.")
+        fill = "fills" if copies == 1 else "fill"
+        lines.append(f"TMA box: {by(box)} elements; {copies} {fill} the tile.")
     return lines
 
 
-def _meaning(bit: int, encoding: NVMMAShared) -> str:
+def _meaning(bit: int, encoding: NVMMAShared, is_swizzled: bool) -> str:
     """What a basis of ``offset`` stands for in an NVMMAShared layout, behind a colon."""
     position = (1 << bit) * encoding.element_bitwidth // 8
     row_bytes = max(16, encoding.swizzle_byte_width)
@@ -104,6 +110,6 @@ def _meaning(bit: int, encoding: NVMMAShared) -> str:
         return f": chunk {position // 16} of the row"
     if position < ATOM_ROWS * row_bytes:
         row = position // row_bytes
-        phase = row // encoding.per_phase % encoding.max_phase
+        phase = row // encoding.per_phase % encoding.max_phase if is_swizzled else 0
         return f": row {row} of the atom" + (f", chunks XOR {phase}" if phase else "")
     return f": atom {position // (ATOM_ROWS * row_bytes)}"
