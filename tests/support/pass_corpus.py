@@ -243,10 +243,10 @@ def dot_jobs() -> Iterator[Job]:
     }
     yield from kernel_jobs("dot-tma", "matmul_by_device_descriptors", ARCHES, variants, "fp16")
     variants = {"fp16": {"dtype": "float16", "block": (128, 128, 64), "warp_specialize": True}}
-    yield from kernel_jobs("specialized", "matmul_by_device_descriptors", ARCHES, variants, "fp16")
+    yield from kernel_jobs("specialized", "matmul_by_device_descriptors", ARCHES, variants)
     variants = {"fp16": {"dtype": "float16"}}
-    yield from kernel_jobs("tma", "late_descriptor", ARCHES, variants, "fp16")
-    yield from kernel_jobs("tma", "merged_branches", ARCHES, variants, "fp16")
+    yield from kernel_jobs("tma", "late_descriptor", ARCHES, variants)
+    yield from kernel_jobs("tma", "merged_branches", ARCHES, variants)
     variants = {
         "plain": {"dtype": "float16"},
         "flat": {"dtype": "float16", "flatten": True},
@@ -601,10 +601,13 @@ NAMED = (
     "simple-case-descriptor-64x208-64x128-float16-sm90",
     "simple-case-muladd-float32-sm100",
     "simple-transpose-fp32-sm90",
+    "specialized-matmul_by_device_descriptors-fp16-sm90",
     "specialized-warp_specialized-fp16-sm100",
     "tma-descriptor_of_rank-3-sm90",
     "tma-descriptor_reduce-fp32-add-sm90",
     "tma-gather_scatter-fp16-sm100",
+    "tma-late_descriptor-fp16-sm90",
+    "tma-merged_branches-fp16-sm90",
     "views-carried_buffers-fp16-sm90",
     "views-views-reshape-sm100",
     "views-views-reshape-sm90",
