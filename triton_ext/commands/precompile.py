@@ -14,6 +14,7 @@ import click
 
 from triton_ext.commands.common import Parsed, Target, choices, format_option, needing_kernels, show
 from triton_ext.commands.tune import OUT_TYPES, TYPES, major_option
+from triton_ext.render.words import counted
 
 SIZES = (512, 1024, 2048, 4096, 8192, 16384)
 ROWS = (1, 16, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
@@ -156,8 +157,8 @@ def described(config: Any) -> str:
 def lines(found: dict[str, Any]) -> Iterator[str]:
     """The same in words."""
     yield (
-        f"{found['arch']}, {', '.join(found['types'])}: {found['kernels']} kernels for"
-        f" {found['problems']} problems; {found['compiled']} compiled,"
+        f"{found['arch']}, {', '.join(found['types'])}: {counted(found['kernels'], 'kernel')} for"
+        f" {counted(found['problems'], 'problem')}; {found['compiled']} compiled,"
         f" {found['found']} found, {len(found['failed'])} failed"
     )
     for each in found["failed"]:

@@ -22,6 +22,7 @@ from triton_ext.commands.common import (
     script_traceback,
     show,
 )
+from triton_ext.render.words import counted
 
 
 def _pattern(text: str) -> str:
@@ -266,5 +267,5 @@ def run(
             form,
             err=True,
             json=lambda: {"launches": gpu.launches, **statistics.as_object()},
-            text=lambda: [f"{gpu.launches} launches", *statistics.lines()],
+            text=lambda: [counted(gpu.launches, "launch", "launches"), *statistics.lines()],
         )
