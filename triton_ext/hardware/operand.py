@@ -306,18 +306,7 @@ def _derive(
     )
     if any(advance % CHUNK_BYTES for row in advances for advance in row):
         raise _NotCanonical("a subtile does not start at a multiple of 16 bytes", fits=4)
-    # It has the form; is it one that the hardware reads?
-    if empty.atomicity == 32 and major == "K":
-        raise _NotCanonical("32-byte atomicity is for MN-major operands alone", fits=5)
-    if major == "MN" and empty.arch == 90 and element_bytes != 2:
-        raise _NotCanonical("wgmma reads MN-major operands of 16-bit elements alone", fits=5)
-    if major == "MN" and element_bytes == 4 and empty.atomicity != 32:
-        raise _NotCanonical("tcgen05 reads MN-major tf32 with 32-byte atomicity alone", fits=5)
-    size = row_bytes * empty.atom_rows if width else CHUNK_BYTES
-    if base_address % size:
-        raise _NotCanonical(
-            f"the address {base_address} must be a multiple of {size} bytes", fits=6
-        )
+    _check_readable(descriptor, major, element_bytes, base_address)
     return MmaOperand(
         descriptor.advanced(base_address),
         major,
@@ -328,6 +317,24 @@ def _derive(
         uses_leading,
         uses_stride,
     )
+
+
+def _check_readable(
+    descriptor: SmemDescriptor, major: Major, element_bytes: int, base_address: int
+) -> None:
+    """Of a layout that has the canonical form: whether the hardware reads it, and from there."""
+    if descriptor.atomicity == 32 and major == "K":
+        raise _NotCanonical("32-byte atomicity is for MN-major operands alone", fits=5)
+    if major == "MN" and descriptor.arch == 90 and element_bytes != 2:
+        raise _NotCanonical("wgmma reads MN-major operands of 16-bit elements alone", fits=5)
+    if major == "MN" and element_bytes == 4 and descriptor.atomicity != 32:
+        raise _NotCanonical("tcgen05 reads MN-major tf32 with 32-byte atomicity alone", fits=5)
+    width = descriptor.swizzle_byte_width
+    size = width * descriptor.atom_rows if width else CHUNK_BYTES
+    if base_address % size:
+        raise _NotCanonical(
+            f"the address {base_address} must be a multiple of {size} bytes", fits=6
+        )
 
 
 def _address(bases: Sequence[int], coordinate: int) -> int:
