@@ -37,9 +37,9 @@ KERNELS = {
     ),
 }  # fmt: skip
 # What the emulator does not see: the proxy fence between mbarrier.init and the first copy that
-# signals the barrier, where Triton's own compiled kernels and CUTLASS's have none; and that arrivals
-# from other blocks have come before a block ends, where a later one of the same thread has: the
-# first two of the producer's last waits.
+# signals the barrier, where Triton's own compiled kernels and CUTLASS's have none; and a missing
+# wait for an arrival from another block, where a later one of the same thread is waited for: two of
+# the producer's last.
 UNNOTICED = {
     "pair": {"no proxy fence": 1},
     "four": {"no proxy fence": 1},
