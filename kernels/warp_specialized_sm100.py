@@ -358,11 +358,10 @@ def accumulators_of(element_type: gl.constexpr, ROWS: gl.constexpr, COLUMNS: gl.
     """Accumulators for products of that type, with their barriers; see `Accumulators`."""
     TYPE: gl.constexpr = gl.int32 if element_type == gl.int8 else gl.float32
     TILE: gl.constexpr = sums_layout(ROWS, COLUMNS, gl.num_ctas(), PAIR)
-    if SHARED == 0:
-        LAYOUT: gl.constexpr = None
+    LAYOUT: gl.constexpr = None if SHARED == 0 else TILE
+    if LAYOUT is None:
         wide = allocate_tensor_memory(TYPE, [NUMBER, ROWS, COLUMNS], TILE)
     else:
-        LAYOUT: gl.constexpr = TILE
         ALL: gl.constexpr = sums_layout(ROWS, COLUMNS_OF_ALL, gl.num_ctas(), PAIR)
         wide = allocate_tensor_memory(TYPE, [ROWS, COLUMNS_OF_ALL], ALL)
     if NARROW_COLUMNS == 0:
