@@ -74,8 +74,12 @@ class Problem:
 
 
 def problem_of(row: Mapping[str, Any]) -> Problem:
-    """The problem of a row that `benchmarks.matmul` has written."""
-    return Problem(row["m"], row["n"], row["k"], row["type"], row["a_major"], row["b_major"])
+    """The problem of a row that `benchmarks.matmul` has written, or of one that has its name."""
+    if "type" in row:
+        return Problem(row["m"], row["n"], row["k"], row["type"], row["a_major"], row["b_major"])
+    sizes, element_type, layout = row["problem"].split()
+    a_major, b_major = (MAJORS["KN".index(each)] for each in layout)
+    return Problem(*map(int, sizes.split("x")), element_type, a_major, b_major)
 
 
 def problems() -> list[Problem]:

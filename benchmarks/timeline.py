@@ -4,6 +4,7 @@
     python -m benchmarks.timeline measure --json FILE [--seconds 200] [--only NAME]  # needs a GPU
     python -m benchmarks.timeline predict FILE [--gpu H200] [--json FILE]
     python -m benchmarks.timeline matmuls SURVEY --split fit [--number 100] [--seconds 2400]
+    python -m benchmarks.timeline halves SURVEY --split fit [--number 30] [--seconds 2400]
     python -m benchmarks.timeline drawn RESULTS [--number 100] [--seconds 2400]
 
 The workloads are fixed here: this project's matmuls over problems drawn from two seeds, each with
@@ -18,6 +19,9 @@ taken in the order of their names' CRC-32, however many there is time for. Left 
 too long to emulate: products of more than `LARGEST` operations, and those of more than
 `MOST_SHARED` steps of tiles whose blocks share tiles, as all blocks have to run then.
 
+`halves` does so with a survey that is of both splits (benchmarks/results/survey_h200.json.gz): the
+last bit of the CRC-32 says of which a problem is. What it has of older kernels is left out.
+
 `drawn` predicts what `benchmarks.matmul --random` measured: of each problem, in the order of the
 file, the configuration that was chosen, if it still is, and is not left out for the same reasons.
 All are of the split "test".
@@ -25,6 +29,7 @@ All are of the split "test".
 
 from __future__ import annotations
 
+import gzip
 import itertools
 import json
 import math
@@ -168,10 +173,18 @@ def _emulated(config: MatmulConfig, problem: Problem) -> bool:
     return problem.flops <= LARGEST and shared <= MOST_SHARED
 
 
-def surveyed(path: Path, split: str) -> Iterator[list[Workload]]:
-    """The candidates of each problem of a survey, as measured."""
-    rows = json.loads(path.read_text())["rows"]
-    for row in sorted(rows, key=lambda row: zlib.crc32(row["problem"].encode())):
+def surveyed(path: Path, split: str, *, halves: bool = False) -> Iterator[list[Workload]]:
+    """The candidates of each problem of a survey, as measured.
+
+    Args:
+        path: maybe of gzip.
+        halves: whether the survey is of both splits.
+    """
+    data = path.read_bytes()
+    rows = json.loads(gzip.decompress(data) if path.suffix == ".gz" else data)["rows"]
+    for row in sorted(rows, key=_number):
+        if halves and (row.get("before") or _number(row) % 2 != list(SEEDS).index(split)):
+            continue
         problem, configs = problem_of(row), row["configs"]
         pairs = [(MatmulConfig(**each["config"]), each["seconds"]) for each in configs]
         pairs = [(config, seconds) for config, seconds in pairs if _emulated(config, problem)]
@@ -181,6 +194,11 @@ def surveyed(path: Path, split: str) -> Iterator[list[Workload]]:
         best = min(each["seconds"] for each in configs)
         spread = [pairs[each * len(pairs) // CANDIDATES] for each in range(CANDIDATES)]
         yield [_chosen(problem, c, "matmul", split, seconds, best) for c, seconds in spread]
+
+
+def _number(row: Row) -> int:
+    """By which problems are ordered, and divided."""
+    return zlib.crc32(row["problem"].encode())
 
 
 def _chosen(
@@ -516,7 +534,7 @@ def measured(only: str, seconds: float, path: Path | None) -> Iterator[Row]:
 
 def main() -> None:
     parser = harness.options(__doc__)
-    parser.add_argument("step", choices=("measure", "predict", "matmuls", "drawn"))
+    parser.add_argument("step", choices=("measure", "predict", "matmuls", "halves", "drawn"))
     parser.add_argument("file", type=Path, nargs="*", help="what was measured")
     parser.add_argument("--split", choices=tuple(SEEDS), help="which a survey is for")
     parser.add_argument("--number", type=int, default=100, help="of problems of matmuls or drawn")
@@ -526,11 +544,14 @@ def main() -> None:
         "--seconds", type=float, default=200, help="to measure for, or to predict matmuls, at most"
     )
     arguments = parser.parse_args()
-    if arguments.step in ("matmuls", "drawn"):
-        if arguments.step == "matmuls" and arguments.split is None:
-            parser.error("matmuls needs --split")
-        path = arguments.file[0]
-        work = drawn(path) if arguments.step == "drawn" else surveyed(path, arguments.split)
+    if arguments.step in ("matmuls", "halves", "drawn"):
+        path, halves = arguments.file[0], arguments.step == "halves"
+        if arguments.step == "drawn":
+            work = drawn(path)
+        elif arguments.split is None:
+            parser.error(f"{arguments.step} needs --split")
+        else:
+            work = surveyed(path, arguments.split, halves=halves)
         found = chosen(work, arguments.number, arguments.seconds, arguments.gpu)
         rows = harness.report("timeline", found, TABLE, arguments.json)
         print("\n".join([*summary(rows), rank(rows)]))
