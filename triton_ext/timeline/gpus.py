@@ -51,6 +51,7 @@ class Gpu:
         tma_memory_latency: the same, from memory.
         queue: cycles that loads from memory take longer if it is busy all the time.
         tma_bytes: that a TMA unit copies in a cycle, and writes to shared memory in one of its.
+        received: that an SM receives in a cycle, if the other one of its TPC does so, too.
         tma_row: cycles that a row of a box of less than 128 bytes holds the TMA unit.
         tma_box: cycles that a box holds it at least.
         tma_writes: cycles of products' reads that a cycle of TMA's writes takes.
@@ -69,8 +70,8 @@ class Gpu:
             last to the end.
         start: how much longer, if there are blocks for all SMs.
         descriptors: how much longer then, if all load the descriptors of TMA copies.
-        early: how much less, if the kernel may start while the one before it ends (programmatic
-            dependent launch) and finds room beside it.
+        released: seconds from the end of a kernel to what waits for it in one that has started
+            early (programmatic dependent launch).
         cluster: how much longer, if blocks form clusters.
         block_start: cycles from a block's end to the next one's first instruction.
         block_interval: cycles between the starts of two blocks on an SM.
@@ -109,6 +110,7 @@ class Gpu:
     queue: float = _of("fitted", 1680)
     tma_latency: float = _of("measured: boxes of 8 rows, one at a time", 244)
     tma_bytes: float = _of("measured: boxes of 256 rows, 4 in flight", 107)
+    received: float = _of("measured: all SMs from the L2 cache, 16 of which share a line", 67.5)
     tma_row: float = _of("measured: rows of 16 and 48 bytes", 2.1)
     tma_box: float = _of("fitted; measured: boxes of 8 rows one after the other, 48", 28)
     tma_writes: float = _of("assumed; measured: products of 64x128 beside rings, below 0.5", 1.0)
@@ -132,7 +134,7 @@ class Gpu:
     launch: float = _of("fitted; measured: a grid of 1 block, 8.4e-7", 6e-07)
     start: float = _of("measured: empty blocks", 1.3e-07)
     descriptors: float = _of("fitted", 3.3e-07)
-    early: float = _of("fitted: kernels of at most 66 blocks", 4.2e-07)
+    released: float = _of("fitted", 6e-07)
     cluster: float = _of("fitted", 2.6e-07)
     block_start: float = _of("fitted", 500)
     block_interval: float = _of("measured: grids of 1056 and 8448 empty blocks", 160)

@@ -50,20 +50,27 @@ class Share:
 
     Attributes:
         l2, memory: of the L2 cache's rate, and the memory's.
+        received: what an SM of it receives of the L2 cache, a multicast's bytes too.
         stores: what an SM of it can store by TMA.
         misses: for each piece of global memory, the fraction of its loads that the L2 cache does
             not have.
         aligned: for each, `triton_ext.timeline.trace.Memory.aligned`.
         first: whether it is the first wave: what it loads is on its way from memory even for those
             who are not the first to ask.
+        released: the cycle at which the kernel before is over, for those who wait for it.
+        then: how many bytes a cluster has loaded from memory when those are done that have less to
+            do, and the share from there on.
     """
 
     l2: float
     memory: float
+    received: float
     stores: float
     misses: Sequence[float]
     aligned: Sequence[float]
     first: bool
+    released: float = 0.0
+    then: tuple[float, Share] | None = None
 
     def far(self, memory: int, again: bool = False) -> float:
         """The fraction of loads that take as long as memory does."""
@@ -107,6 +114,7 @@ class _Sm:
         self.pipes = [[0.0] * SCHEDULERS for _ in PIPES]
         self.columns = [0.0] * SCHEDULERS
         self.shared = self.tensor = self.tma = self.inlet = self.l2 = self.memory = self.out = 0.0
+        self.missed = 0.0  # bytes from memory
         self.accesses: list[tuple[float, float]] = []  # when, and the wavefronts
         self.waiting = 0.0  # of their wavefronts
         self.busy: dict[str, float] = dict.fromkeys(UNITS, 0.0)
@@ -219,6 +227,8 @@ class Replay:
             return 0
         self.starts = time
         tokens = [_Token(needs) for needs in trace.needs]
+        if trace.before >= 0:
+            tokens[trace.before] = _Token(0, max(time, self.share.released))
         resident = _Resident(trace, tokens, sum(map(len, trace.warps)), slot)
         for sm, warps in zip(self.sms, trace.warps, strict=True):
             for number, items in enumerate(warps):
@@ -375,6 +385,9 @@ class Replay:
         lines, missed = size, 0.0
         if memory >= 0 and not write:
             missed = share.misses[memory]
+            whole.missed += size * missed
+            if share.then and whole.missed > share.then[0]:
+                self.share = share.then[1]
             if rows:
                 width = size / rows
                 across = max(0.0, min(width / LINE_BYTES, 1.0) - share.aligned[memory])
@@ -451,7 +464,7 @@ class Replay:
         # with one barrier, the data are this block's: the barrier may be that of the pair's first
         whose = [self.sms[rank] for rank in ranks] if len(ranks) > 1 else [sm]
         for each in whose:
-            each.inlet = max(each.inlet, begin) + size / gpu.tma_bytes
+            each.inlet = max(each.inlet, begin) + size / self.share.received
             came = max(came, each.inlet)
         end = came + gpu.tma_latency
         longer = gpu.tma_memory_latency - gpu.tma_latency + self._queued(sm, time)

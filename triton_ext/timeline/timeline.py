@@ -5,8 +5,8 @@ from __future__ import annotations
 import functools
 import math
 from collections import defaultdict
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from triton_ext.hardware.architecture import SHARED_MEMORY_PER_BLOCK
@@ -39,6 +39,10 @@ LATENCIES = ("l2_latency", "memory_latency", "tma_latency", "tma_memory_latency"
 MMA = PIPES.index("mma.sync")
 ENDLESS = 1e9
 """How much faster a unit is that costs nothing."""
+EVEN = 1.05
+"""Clusters are alike if none loads more than so many times what another one does."""
+LEAD = 5e-7
+"""Seconds before it may go on, in which a block that finds room is taken to have started."""
 
 
 def slots(trace: Trace) -> int:
@@ -86,12 +90,8 @@ class Timeline:
         """Bytes that the grid loads of each piece of global memory."""
         found: defaultdict[int, float] = defaultdict(float)
         for item in self._items():
-            if item[0] == COPY:
-                found[item[5]] += item[2]
-            elif item[0] == GLOBAL and item[5] >= 0:
-                found[item[4]] += item[2] * SECTOR_BYTES
-            elif item[0] == ATOMIC:
-                found[item[3]] += item[2] * SECTOR_BYTES
+            for memory, size in _loads(item):
+                found[memory] += size
         return {memory: size * self._each for memory, size in found.items()}
 
     @functools.cached_property
@@ -116,9 +116,7 @@ class Timeline:
 
     def _items(self) -> Iterator[Item]:
         for cluster in self.trace.clusters.values():
-            for block in cluster.warps:
-                for warp in block:
-                    yield from warp
+            yield from cluster.items()
 
     @functools.cached_property
     def _groups(self) -> int:
@@ -149,20 +147,55 @@ class Timeline:
     def shares(self, gpu: Gpu, clock: float) -> list[Share]:
         """What a cluster has in each of the first waves."""
         at_once = self._groups * self._slots
-        misses, found = self._misses, []
+        found: list[Share] = []
         for first in range(0, self.trace.number, at_once):
             here = min(at_once, self.trace.number - first)
-            clusters = min(here, self._groups)
-            l2, memory = gpu.l2_bytes / clock / clusters, self._of_memory(gpu, clusters) / clock
-            every = gpu.stores / clock / (clusters * self.trace.blocks_each)
-            stores = min(gpu.store_bytes, every)
-            aligned = [memory.aligned for memory in self.trace.memories]
-            found.append(Share(l2, memory, stores, misses, aligned, not first))
+            found.append(self._share(gpu, clock, min(here, self._groups), not first))
             if len(found) > WAVES:
                 break
+        if self.trace.number <= at_once:
+            shortest, longer = self._uneven
+            clusters = min(self.trace.number, self._groups) * longer
+            if clusters > 0:
+                then = self._share(gpu, clock, clusters, True)
+                found = [replace(found[0], then=(shortest * self._slots, then))]
         return found
 
-    def _of_memory(self, gpu: Gpu, clusters: int) -> float:
+    def _share(self, gpu: Gpu, clock: float, clusters: float, first: bool) -> Share:
+        """What each has of so many clusters that run side by side."""
+        blocks = clusters * self.trace.blocks_each
+        alone = self.trace.blocks_each == 1 and clusters <= gpu.multiprocessors // 2
+        begin, released = self._start(gpu)
+        return Share(
+            l2=gpu.l2_bytes / clock / clusters,
+            memory=self._of_memory(gpu, clusters) / clock,
+            received=gpu.tma_bytes if alone else gpu.received,
+            stores=min(gpu.store_bytes, gpu.stores / clock / blocks),
+            misses=self._misses,
+            aligned=[memory.aligned for memory in self.trace.memories],
+            first=first,
+            released=(released - begin) * clock if first else 0.0,
+        )
+
+    @functools.cached_property
+    def _uneven(self) -> tuple[float, float]:
+        """The bytes that a cluster loads from memory which has the least to do; how many clusters
+        have more, of all."""
+        loads = [
+            sum(
+                size * self._misses[memory]
+                for item in cluster.items()
+                for memory, size in _loads(item)
+            )
+            for cluster in self.trace.clusters.values()
+        ]
+        least, most = min(loads), max(loads)
+        if most <= EVEN * least:
+            return most, 0.0
+        mean = sum(self._loaded.get(n, 0.0) * share for n, share in enumerate(self._misses))
+        return least, min(1.0, max(0.0, (mean / self.trace.number - least) / (most - least)))
+
+    def _of_memory(self, gpu: Gpu, clusters: float) -> float:
         """What a cluster has of the memory's rate, bytes/s.
 
         TPCs get equal shares. If some have one block and others two, those who share one have
@@ -216,48 +249,38 @@ class Timeline:
                 found += item[2] * SECTOR_BYTES
         return found * self._each
 
-    def _powered(self, gpu: Gpu, first: float, rest: float) -> float:
-        """The clock that the power limit leaves a kernel that is launched over and over, and takes
-        `first` seconds and `rest` cycles."""
-        energy, low, high = self._energy(gpu), 0.1, 1.0
-
-        def taken(share: float) -> float:
-            busy = energy / (first + rest / (share * gpu.clock))
-            return gpu.idle_power + math.pow(share, gpu.power_exponent) * busy
-
-        if taken(high) <= gpu.power:
-            return gpu.clock
-        while high - low > 1e-3:
-            middle = (low + high) / 2
-            low, high = (low, middle) if taken(middle) > gpu.power else (middle, high)
-        return high * gpu.clock
+    def _at(
+        self, gpu: Gpu, clock: float, *, keep: bool = False, free: frozenset[int] = frozenset()
+    ) -> tuple[float, Result]:
+        """Seconds at a clock, and the replay."""
+        cycles, result = self._replay(gpu, clock, keep=keep, free=free)
+        return self._launch(gpu) + cycles / clock, result
 
     def _solve(
         self, gpu: Gpu, *, keep: bool = False, free: frozenset[int] = frozenset()
     ) -> tuple[float, float, Result]:
         """Seconds, the clock, and the replay."""
-        clock, launch = gpu.clock, self._launch(gpu)
-        cycles, result = self._replay(gpu, clock, keep=keep, free=free)
-        lower = self._powered(gpu, launch, cycles)
-        if lower < 0.999 * clock:
-            highest, clock = cycles, lower
-            cycles, result = self._replay(gpu, clock, keep=keep, free=free)
-            # what does not depend on the clock, as memory's share, takes fewer cycles
-            rest = (highest / gpu.clock - cycles / clock) / (1 / gpu.clock - 1 / clock)
-            rest = min(highest, max(0.0, rest))
-            clock = self._powered(gpu, launch + (highest - rest) / gpu.clock, rest)
-            cycles, result = self._replay(gpu, clock, keep=keep, free=free)
-        return launch + cycles / clock, clock, result
+        clock = _limited([self], gpu, free)
+        seconds, result = self._at(gpu, clock, keep=keep, free=free)
+        return seconds, clock, result
 
     def _launch(self, gpu: Gpu) -> float:
-        """Seconds between the kernel before and this one, and after it."""
-        early = any(line.text.startswith("griddepcontrol") for line in self.trace.lines)
-        # the kernel before is taken to be the same one
-        beside = early and 2 * self.trace.number <= self._groups * self._slots
-        blocks = min(self.trace.number * self.trace.blocks_each, gpu.multiprocessors)
-        described = any(item[0] == COPY for item in self._items())
-        every = (gpu.start + gpu.descriptors * described) * blocks / gpu.multiprocessors
-        return gpu.launch + every - gpu.early * beside + gpu.cluster * (self.trace.blocks_each > 1)
+        """Seconds from the end of the kernel before to the first instruction, and of the end."""
+        return self._start(gpu)[0]
+
+    def _start(self, gpu: Gpu) -> tuple[float, float]:
+        """Seconds from the end of the kernel before, which is taken to be the same one, to the
+        first instruction; and to what waits for that kernel."""
+        together = gpu.cluster * (self.trace.blocks_each > 1)
+        if not any("griddepcontrol.launch_dependents" in line.text for line in self.trace.lines):
+            blocks = min(self.trace.number * self.trace.blocks_each, gpu.multiprocessors)
+            described = any(item[0] == COPY for item in self._items())
+            every = (gpu.start + gpu.descriptors * described) * blocks / gpu.multiprocessors
+            return gpu.launch + every + together, 0.0
+        if 2 * self.trace.number <= self._groups * self._slots:  # there is room beside it
+            return gpu.released - LEAD, gpu.released
+        begin = gpu.block_start / gpu.clock + together
+        return begin, max(begin, gpu.released)
 
     @functools.cached_property
     def _solution(self) -> tuple[float, float, Result]:
@@ -390,3 +413,58 @@ class Timeline:
     def spans(self) -> Result:
         """The replay with all that took time: cycles of `clock`."""
         return self._solve(self.gpu, keep=True)[2]
+
+
+def in_turn(timelines: Sequence[Timeline]) -> list[Timeline]:
+    """The same kernels if they run in turn, over and over, and not each by itself: they have one
+    clock, that of the energy of all."""
+    gpu = timelines[0].gpu
+    clock = _limited(timelines, gpu)
+    return [replace(each, gpu=gpu.but(clock=clock, power=math.inf)) for each in timelines]
+
+
+def _limited(
+    timelines: Sequence[Timeline], gpu: Gpu, free: frozenset[int] = frozenset()
+) -> float:
+    """The clock that the power limit leaves kernels that run in turn, over and over."""
+    energy = sum(each._energy(gpu) for each in timelines)
+
+    def seconds(clock: float) -> float:
+        return sum(each._at(gpu, clock, free=free)[0] for each in timelines)
+
+    highest = seconds(gpu.clock)
+    fixed = sum(each._launch(gpu) for each in timelines)
+    lower = _powered(gpu, energy, fixed, (highest - fixed) * gpu.clock)
+    if lower > 0.999 * gpu.clock:
+        return gpu.clock
+    # what does not depend on the clock, as memory's share, takes fewer cycles
+    cycles = (seconds(lower) - highest) / (1 / lower - 1 / gpu.clock)
+    cycles = min((highest - fixed) * gpu.clock, max(0.0, cycles))
+    return _powered(gpu, energy, highest - cycles / gpu.clock, cycles)
+
+
+def _powered(gpu: Gpu, energy: float, first: float, rest: float) -> float:
+    """The clock at which what takes so many joules at the highest one, `first` seconds and `rest`
+    cycles needs what the power limit leaves."""
+    low, high = 0.1, 1.0
+
+    def taken(share: float) -> float:
+        busy = energy / (first + rest / (share * gpu.clock))
+        return gpu.idle_power + math.pow(share, gpu.power_exponent) * busy
+
+    if taken(high) <= gpu.power:
+        return gpu.clock
+    while high - low > 1e-3:
+        middle = (low + high) / 2
+        low, high = (low, middle) if taken(middle) > gpu.power else (middle, high)
+    return high * gpu.clock
+
+
+def _loads(item: Item) -> Iterator[tuple[int, float]]:
+    """What an item loads: the piece of memory, and bytes."""
+    if item[0] == COPY:
+        yield item[5], item[2]
+    elif item[0] == GLOBAL and item[5] >= 0:
+        yield item[4], item[2] * SECTOR_BYTES
+    elif item[0] == ATOMIC:
+        yield item[3], item[2] * SECTOR_BYTES

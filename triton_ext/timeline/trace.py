@@ -9,6 +9,7 @@ tokens, so that a replay keeps the order of the run, whatever time it takes.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -107,11 +108,19 @@ class ClusterTrace:
         warps: for each block, for each warp, its items.
         needs: for each token, how many contribute to it.
         names: what tokens are, where somebody waits for them.
+        before: the token of the kernel before (``griddepcontrol.wait``), or -1.
     """
 
     warps: list[list[list[Item]]]
     needs: list[int]
     names: dict[int, str] = field(default_factory=dict)
+    before: int = -1
+
+    def items(self) -> Iterator[Item]:
+        """Those of all warps."""
+        for block in self.warps:
+            for warp in block:
+                yield from warp
 
     @property
     def length(self) -> int:

@@ -148,6 +148,7 @@ class _Cluster:
         self.copied: set[object] = set()
         self.kept: list[object] = []  # barriers, so that no other gets the id of one
         self.repeated: dict[int, tuple[int, int]] = {}  # tokens of the rounds of a loop that asks
+        self.before = -1  # the token of the kernel before
 
     def token(self, needs: int = 1) -> int:
         self.needs.append(needs)
@@ -344,6 +345,14 @@ class Recorder(Observer):
         self._commit(cta, block, warps)
         self._await_groups(cta, block, warps)
 
+    def _await_kernel(self, cta: Cta, block: _Block, warps: Iterable[int]) -> None:
+        cluster = self._clusters[cta.cluster.number]
+        if cluster.before < 0:
+            cluster.before = cluster.token()
+            cluster.names[cluster.before] = "the kernel before"
+        for number in warps:
+            self._add(block.warps[number], (WAIT, self._kind.at, cluster.before))
+
     # ------------------------------------------------------------------------- barriers
 
     def _phase(self, cluster: _Cluster, cta: Cta, barrier: Any, phase: int, needs: int) -> int:
@@ -517,7 +526,7 @@ class Recorder(Observer):
                 [_once(warp.items, cluster.repeated) for warp in block.warps]
                 for block in cluster.blocks
             ]
-            clusters[number] = ClusterTrace(warps, cluster.needs, cluster.names)
+            clusters[number] = ClusterTrace(warps, cluster.needs, cluster.names, cluster.before)
         return Trace(
             name, launch.grid, launch.cluster, launch.threads, launch.shared_bytes, registers,
             self._lines, self._pieces, clusters, self._columns,
@@ -554,6 +563,7 @@ _HANDLERS = (
     (re.compile(r"tcgen05\.st"), "_tensor_store"),
     (re.compile(r"tcgen05\.wait::ld"), "_tensor_wait"),
     (re.compile(r"tcgen05\.alloc"), "_allocate"),
+    (re.compile(r"griddepcontrol\.wait"), "_await_kernel"),
 )
 
 
