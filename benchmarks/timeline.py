@@ -19,6 +19,8 @@ taken in the order of their names' CRC-32, however many there is time for. Left 
 too long to emulate: products of more than `LARGEST` operations, and those of more than
 `MOST_SHARED` steps of tiles whose blocks share tiles, as all blocks have to run then.
 
+What a survey measured ran in turn, so the kernels of a problem are predicted with one clock.
+
 `halves` does so with a survey that is of both splits (benchmarks/results/survey_h200.json.gz): the
 last bit of the CRC-32 says of which a problem is. What it has of older kernels is left out.
 
@@ -62,7 +64,7 @@ from triton_ext.kernels.launch import (
     launch_arguments,
     launch_plan,
 )
-from triton_ext.timeline.timeline import Timeline
+from triton_ext.timeline.timeline import Timeline, in_turn
 
 SEEDS = {"fit": 1801, "test": 1802}
 """Of the drawn problems of each split."""
@@ -406,19 +408,34 @@ def record(work: Workload, gpu: str = "H200") -> Timeline:
 def predicted(rows: list[Row], gpu: str, only: str) -> Iterator[Row]:
     """The measured rows, with what is predicted."""
     known = {work.name: work for work in workloads()}
-    for row in rows:
-        if only in row["workload"]:
+    wanted = (row for row in rows if only in row["workload"])
+    for _, group in itertools.groupby(
+        wanted, lambda row: row["problem"] if "best" in row else row["workload"]
+    ):
+        pairs = []
+        for row in group:
             work = known.get(row["workload"])
             if work is None:  # one of `chosen`
                 config = MatmulConfig(**row["config"])
                 kind = row["family"], row["split"], row["seconds"]
                 work = _chosen(problem_of(row), config, *kind)
-            try:
-                timeline = record(work, gpu)
-            except EmulationError as error:
-                print(f"{row['workload']}: {type(error).__name__}: {error.message[:100]}")
-                continue
-            yield row | _prediction(timeline)
+            pairs.append((row, work))
+        yield from _predictions(pairs, gpu)
+
+
+def _predictions(pairs: Iterable[tuple[Row, Workload]], gpu: str) -> Iterator[Row]:
+    """The rows with what is predicted. Configurations of a survey ran in turn."""
+    found = []
+    for row, work in pairs:
+        try:
+            found.append((row, record(work, gpu)))
+        except EmulationError as error:
+            print(f"{work.name}: {type(error).__name__}: {error.message[:100]}")
+    if len(found) > 1 and all("best" in row for row, _ in found):
+        together = in_turn([timeline for _, timeline in found])
+        found = [(row, timeline) for (row, _), timeline in zip(found, together, strict=True)]
+    for row, timeline in found:
+        yield row | {"predicted": timeline.seconds, "bound": timeline.bound}
 
 
 def summary(rows: list[Row]) -> list[str]:
@@ -471,20 +488,19 @@ def chosen(
         if time.perf_counter() - begin > seconds:
             print(f"stopped after {seconds} s")
             return
-        for each in work:
-            assert each.problem is not None
-            assert each.config is not None
-            row = {
-                "workload": each.name, "family": each.family, "split": each.split,
-                "seconds": each.seconds, "problem": str(each.problem), **_fields(each.problem),
-                "config": described(each.config),
-            }  # fmt: skip
-            if each.best is not None:
-                row["best"] = each.best
-            try:
-                yield row | _prediction(record(each, gpu))
-            except EmulationError as error:
-                print(f"{each.name}: {type(error).__name__}: {error.message[:100]}")
+        yield from _predictions([(_row(each), each) for each in work], gpu)
+
+
+def _row(work: Workload) -> Row:
+    """A matmul as it was measured."""
+    assert work.problem is not None
+    assert work.config is not None
+    row = {
+        "workload": work.name, "family": work.family, "split": work.split,
+        "seconds": work.seconds, "problem": str(work.problem), **_fields(work.problem),
+        "config": described(work.config),
+    }  # fmt: skip
+    return row if work.best is None else row | {"best": work.best}
 
 
 def _fields(problem: Problem) -> Row:
@@ -492,10 +508,6 @@ def _fields(problem: Problem) -> Row:
     names = {"type": "element_type"}
     keys = ("m", "n", "k", "type", "a_major", "b_major")
     return {key: getattr(problem, names.get(key, key)) for key in keys}
-
-
-def _prediction(timeline: Timeline) -> Row:
-    return {"predicted": timeline.seconds, "bound": timeline.bound}
 
 
 TABLE = Table(

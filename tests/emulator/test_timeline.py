@@ -83,6 +83,17 @@ def test_what_is_recorded_is_what_the_kernel_does(runs):
         assert items(timeline, WAIT)
 
 
+def test_who_copies_has_waited_for_the_kernel_before(runs):
+    _, timelines = runs
+    for timeline in timelines:
+        cluster = timeline.trace.clusters[0]
+        assert cluster.names[cluster.before] == "the kernel before"
+        for warp in cluster.warps[0]:
+            if any(item[0] == COPY for item in warp):
+                done = next(number for number, item in enumerate(warp) if item[0] == COPY)
+                assert (WAIT, cluster.before) in {item[:3:2] for item in warp[:done]}
+
+
 def test_values_do_not_change_the_time(runs):
     _, (timed, alone) = runs
     assert alone.seconds == timed.seconds

@@ -10,10 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from triton_ext.errors import LayoutError
+from triton_ext.ptx.sass import PIPES
 from triton_ext.timeline.gpus import GPUS, Gpu, gpu_of
 from triton_ext.timeline.page import chrome, html
 from triton_ext.timeline.replay import UNITS, Replay, Share
-from triton_ext.timeline.timeline import Timeline, slots
+from triton_ext.timeline.timeline import Timeline, in_turn, slots
 from triton_ext.timeline.trace import (
     COMMIT,
     COPY,
@@ -34,7 +35,10 @@ from triton_ext.timeline.trace import (
 )
 
 GPU = GPUS["H200"]
-SHARE = Share(l2=64.0, memory=16.0, stores=16.0, misses=[0.25], aligned=[1.0], first=False)
+NONE = (0.0,) * len(PIPES)
+SHARE = Share(
+    l2=64.0, memory=16.0, received=100.0, stores=16.0, misses=[0.25], aligned=[1.0], first=False
+)
 
 
 def cycles(*warps, needs=(), slots=1, clusters=1, gpu=GPU):
@@ -141,16 +145,24 @@ def test_what_the_kernel_wrote_comes_from_the_cache():
     assert written < read
 
 
-def test_a_kernel_that_starts_early_needs_room_beside_the_one_before():
-    warps, needs = ring()
-
-    def saved(grid):  # of 132 SMs with room for two blocks
-        late = launch(warps, needs, grid=grid)
-        early = replace(late, lines=[Line("griddepcontrol.wait", "")] * 6)
-        return Timeline(late, GPU).seconds - Timeline(early, GPU).seconds
-
-    assert saved(132) == pytest.approx(GPU.early)
-    assert saved(133) == 0
+@pytest.mark.parametrize(
+    ("grid", "before", "taken"),
+    [
+        (66, 600, GPU.released),  # of 132 that there is room for: all is hidden
+        (67, 600, GPU.released),
+        (67, 2000, (GPU.block_start + 2000) / GPU.clock),
+    ],
+)
+def test_an_early_start_hides_what_comes_before_the_wait_for_the_kernel_before(grid, before, taken):
+    warp = [(RUN, 0, 1, NONE, before), (WAIT, 1, 0), (RUN, 2, 1, NONE, 1000)]
+    late = launch([warp], [1], grid, threads=2048)
+    for cluster in late.clusters.values():
+        cluster.before = 0
+    early = replace(late, lines=[Line("@p griddepcontrol.launch_dependents", "")] * 6)
+    assert Timeline(early, GPU).seconds == pytest.approx(taken + 1000 / GPU.clock, rel=1e-3)
+    start = GPU.launch + GPU.start * grid / 132
+    expected = start + (before + 1000) / GPU.clock
+    assert Timeline(late, GPU).seconds == pytest.approx(expected, rel=1e-3)
 
 
 @pytest.mark.parametrize(("rows", "tma"), [(1, GPU.tma_box), (32, 0), (64, 64 * GPU.tma_row)])
@@ -175,11 +187,41 @@ def test_products_wait_for_what_is_written_to_shared_memory_beside_them(between,
     assert result.busy["tensor cores"] == taken
 
 
-def test_a_multicast_is_written_in_each_block():
-    copy = (COPY, 0, 1 << 16, 1 << 16, 512, 0, [0, 1], [0, 1], True, 0)
-    warps = [[[copy, (WAIT, 1, 0)]], [[(WAIT, 1, 1)]]]
-    result = Replay(GPU, [SHARE], 1).run([ClusterTrace(warps, [1, 1])])
-    assert result.busy["shared memory"] == pytest.approx((1 << 16) / GPU.tma_bytes)
+def test_what_tma_writes_does_not_hold_products_up():
+    """As measured on an H200: two warpgroups' products of 64 x 128, beside 53 bytes a cycle."""
+    copies = [(COPY, 0, 16384, 16384, 128, 0, [n], [0], True, 0) for n in range(12)]
+    products = [(PRODUCT, 1, 128, 2, False, 12 + n) for n in range(32)]
+    result = cycles([*copies, (WAIT, 2, 11)], [*products, (WAIT, 3, 43)], needs=[1] * 44)
+    assert result.busy["TMA"] > 0.8 * 2048
+    assert result.busy["tensor cores"] == 2048
+
+
+def test_who_has_more_to_load_has_more_of_the_memory_when_the_others_are_done():
+    def warp(count):
+        copies = [(COPY, 0, 1 << 17, 1 << 17, 1024, 0, [n], [0], False, 0) for n in range(count)]
+        return [*copies, *((WAIT, 1, n) for n in range(count))]
+
+    gpu = GPU.but(queue=0, tma_memory_latency=GPU.tma_latency)
+    even, one = (launch([warp(count)], [1] * count, 132, 1024) for count in (4, 1))
+    first = even.clusters[0]
+    loaded = (132 + 44 * 3) << 17  # a third of the blocks load four times as much
+    uneven = replace(one, clusters={**one.clusters, 0: first}, memories=[Memory("x", loaded)])
+    even = replace(even, memories=[Memory("x", 132 * 4 << 17)])
+    slow, fast = (Timeline(trace, gpu).seconds for trace in (even, uneven))
+    assert slow == pytest.approx((132 * 4 << 17) / gpu.memory_bytes, rel=0.1)
+    assert fast < 0.75 * slow
+
+
+def test_kernels_that_run_in_turn_have_one_clock():
+    def kernel(products):
+        warp = [*[(PRODUCT, 0, 256, 2, False, 0)] * products, (WAIT, 1, 0)]
+        return Timeline(launch([[*warp, (RUN, 2, 1, NONE, 100_000)]], [products], 132), GPU)
+
+    apart = [kernel(products) for products in (4000, 100)]
+    together = in_turn(apart)
+    [clock] = {each.clock for each in together}
+    assert apart[0].clock < clock < apart[1].clock
+    assert in_turn([apart[0]])[0].seconds == pytest.approx(apart[0].seconds, rel=2e-3)
 
 
 def test_tpcs_have_equal_shares_of_the_memory():

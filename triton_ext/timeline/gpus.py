@@ -51,10 +51,9 @@ class Gpu:
         tma_memory_latency: the same, from memory.
         queue: cycles that loads from memory take longer if it is busy all the time.
         tma_bytes: that a TMA unit copies in a cycle, and writes to shared memory in one of its.
-        received: that an SM receives in a cycle, if the other one of its TPC does so, too.
+        received: that a block of a cluster receives in a cycle, next to others on its TPC.
         tma_row: cycles that a row of a box of less than 128 bytes holds the TMA unit.
         tma_box: cycles that a box holds it at least.
-        tma_writes: cycles of products' reads that a cycle of TMA's writes takes.
         store_bytes: that TMA stores in a cycle, of an SM.
         stores: of all SMs, bytes/s.
         l2_bytes: that all SMs load from the L2 cache, bytes/s.
@@ -83,12 +82,10 @@ class Gpu:
     clock: float = _of("measured: NVML under light load", 1.98e9)
     power: float = _of("published: data sheet", 700)
     idle_power: float = _of("measured: blocks that sleep", 126.5)
-    flop_energy: float = _of(
-        "fitted; measured: clocks of products at the power limit, 6.9e-13", 6.8e-13
-    )
+    flop_energy: float = _of("measured: clocks of products at the power limit", 6.9e-13)
     flop_energy_8: float = _of("fitted", 3.5e-13)
     operand_energy: float = _of("measured: 64x64 beside 64x256", 4e-12)
-    l2_energy: float = _of("fitted: SMs share lines; measured: rings of own lines 2.64e-11", 1e-11)
+    l2_energy: float = _of("fitted: SMs share lines; measured: rings of own lines 2.64e-11", 2e-11)
     memory_energy: float = _of("measured: power of rings from memory", 7.2e-11)
     power_exponent: float = _of("measured: clocks of products, alone and beside rings", 0.75)
     flops_per_cycle: float = _of("published: data sheet, 4 x 512 FMA", 4096)
@@ -110,10 +107,9 @@ class Gpu:
     queue: float = _of("fitted", 1680)
     tma_latency: float = _of("measured: boxes of 8 rows, one at a time", 244)
     tma_bytes: float = _of("measured: boxes of 256 rows, 4 in flight", 107)
-    received: float = _of("measured: all SMs from the L2 cache, 16 of which share a line", 67.5)
+    received: float = _of("measured: all SMs from the L2 cache", 67.5)
     tma_row: float = _of("measured: rows of 16 and 48 bytes", 2.1)
     tma_box: float = _of("fitted; measured: boxes of 8 rows one after the other, 48", 28)
-    tma_writes: float = _of("assumed; measured: products of 64x128 beside rings, below 0.5", 1.0)
     store_bytes: float = _of("measured: tiles of 32 KB by one SM", 31.6)
     stores: float = _of("measured: tiles of 32 KB by all SMs", 4.35e12)
     l2_bytes: float = _of(
@@ -122,7 +118,7 @@ class Gpu:
     memory_bytes: float = _of(
         "fitted; measured: 4.65e12, rows of a pitch of 8 and 28 KB 4.3e12, 4.0e12", 4.4e12
     )
-    tpc_memory: float = _of("fitted", 1e11)
+    tpc_memory: float = _of("measured: 16 SMs, each on a TPC of its own", 1.39e11)
     misaligned: float = _of("fitted", 0.9)
     write: float = _of(
         "fitted; measured: tiles of 32 KB by all SMs, 3.7e12 to 4.35e12 bytes/s", 1.2
@@ -134,7 +130,7 @@ class Gpu:
     launch: float = _of("fitted; measured: a grid of 1 block, 8.4e-7", 6e-07)
     start: float = _of("measured: empty blocks", 1.3e-07)
     descriptors: float = _of("fitted", 3.3e-07)
-    released: float = _of("fitted", 6e-07)
+    released: float = _of("fitted", 8e-07)
     cluster: float = _of("fitted", 2.6e-07)
     block_start: float = _of("fitted", 500)
     block_interval: float = _of("measured: grids of 1056 and 8448 empty blocks", 160)
@@ -169,11 +165,11 @@ _OTHERS: dict[str, dict[str, tuple[Any, str]]] = {
         "flops_per_cycle": (8192, "published: data sheet, twice a Hopper SM's"),
         "power": (1000, "published: data sheet"),
         "flop_energy": (
-            7.1e-13,
+            6.3e-13,
             "published: JAX's guide, cuBLAS at 63 % of the data sheet's rate; other energies as on"
             " an H200",
         ),
-        "flop_energy_8": (3.55e-13, "assumed: half of that of 16 bits"),
+        "flop_energy_8": (3.15e-13, "assumed: half of that of 16 bits"),
         "operand_bytes": (128, "published: SemiAnalysis, products of N < 128"),
         "l2_latency": (515, f"{_DIES} as on an H200"),
         "memory_latency": (810, f"{_DIES} as on an H200"),
@@ -181,7 +177,7 @@ _OTHERS: dict[str, dict[str, tuple[Any, str]]] = {
         "tma_memory_latency": (1410, f"{_DIES} as on an H200 whose memory is busy"),
         "queue": (0, "assumed: the latency is that of a busy memory"),
         "tma_row": (1.19, "assumed: as an H200's rows of 128 bytes"),
-        "tma_writes": (0.64, f"{_TRACE}: 319 ns from a product of 256 x 256 x 64 to the next"),
+        "received": (107, "assumed: as TMA copies; the L2 cache gives as much"),
         "product_latency": (
             115,
             "published: SemiAnalysis, 4 awaited products at 79 % of the peak: 70 more than on an"

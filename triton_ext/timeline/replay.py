@@ -99,6 +99,21 @@ class Span:
     detail: str = ""
 
 
+def of_lines(gpu: Gpu, size: float, rows: int, aligned: float) -> float:
+    """The bytes for which the L2 cache works to give the rows of a box.
+
+    Args:
+        size: of all rows.
+        rows: how many; 0 for what is no box.
+        aligned: see `triton_ext.timeline.trace.Memory.aligned`.
+    """
+    if not rows:
+        return size
+    width = size / rows
+    across = max(0.0, min(width / LINE_BYTES, 1.0) - aligned)
+    return rows * (max(width, PIECE_BYTES) + gpu.misaligned * LINE_BYTES * across)
+
+
 class _Sm:
     """The units of one SM: when each is free, and how long it was busy.
 
@@ -343,19 +358,17 @@ class Replay:
         self._span((warp.block, warp.number), time, end, RUN, at, "")
         return end
 
-    def _shared(self, sm: _Sm, time: float, wavefronts: float) -> float:
+    @staticmethod
+    def _shared(sm: _Sm, time: float, wavefronts: float) -> float:
         sm.shared = max(sm.shared, time) + wavefronts
-        self._accessed(sm, sm.shared, wavefronts)
+        heapq.heappush(sm.accesses, (sm.shared, wavefronts))
+        sm.busy["shared memory"] += wavefronts
         return sm.shared
 
-    @staticmethod
-    def _accessed(sm: _Sm, time: float, wavefronts: float) -> None:
-        heapq.heappush(sm.accesses, (time, wavefronts))
-        sm.busy["shared memory"] += wavefronts
-
     def _multiplied(self, sm: _Sm, begin: float, taken: float, read: float) -> float:
-        """The cycles of a product that reads so many bytes of shared memory. What others access
-        there meanwhile has what products leave, and holds them up once too much of it waits."""
+        """The cycles of a product that reads so many bytes of shared memory. What threads access
+        there meanwhile has what products leave, and holds them up once too much of it waits; what
+        TMA writes does not (measured)."""
         while sm.accesses and sm.accesses[0][0] <= begin:
             sm.waiting += heapq.heappop(sm.accesses)[1]
         sm.waiting = max(0.0, sm.waiting - max(0.0, begin - sm.tensor))
@@ -388,10 +401,7 @@ class Replay:
             whole.missed += size * missed
             if share.then and whole.missed > share.then[0]:
                 self.share = share.then[1]
-            if rows:
-                width = size / rows
-                across = max(0.0, min(width / LINE_BYTES, 1.0) - share.aligned[memory])
-                lines = rows * (max(width, PIECE_BYTES) + self.gpu.misaligned * LINE_BYTES * across)
+            lines = of_lines(self.gpu, size, rows, share.aligned[memory])
         whole.l2 = max(whole.l2, time) + lines / share.l2
         whole.busy["L2"] += lines / share.l2
         end: float = max(time, whole.l2)
@@ -470,8 +480,6 @@ class Replay:
         longer = gpu.tma_memory_latency - gpu.tma_latency + self._queued(sm, time)
         end += longer * self.share.far(memory, again)
         self._span((warp.block, "TMA loads"), begin, end, COPY, at, f"{size} bytes")
-        for each in whose:
-            self._accessed(each, end, gpu.tma_writes * max(size / gpu.tma_bytes, rows))
         for token in tokens:
             self._contribute(warp, token, end)
 

@@ -14,7 +14,7 @@ from triton_ext.hardware.architecture import resident_clusters as resident
 from triton_ext.hardware.tensor_memory import TMEM_COLUMNS
 from triton_ext.ptx.sass import MMA_OPERATIONS, PIPES
 from triton_ext.timeline.gpus import Gpu
-from triton_ext.timeline.replay import SECTOR_BYTES, UNITS, Replay, Result, Share
+from triton_ext.timeline.replay import SECTOR_BYTES, UNITS, Replay, Result, Share, of_lines
 from triton_ext.timeline.trace import (
     ATOMIC,
     COPY,
@@ -90,7 +90,7 @@ class Timeline:
         """Bytes that the grid loads of each piece of global memory."""
         found: defaultdict[int, float] = defaultdict(float)
         for item in self._items():
-            for memory, size in _loads(item):
+            for memory, size, _ in _loads(item):
                 found[memory] += size
         return {memory: size * self._each for memory, size in found.items()}
 
@@ -158,18 +158,21 @@ class Timeline:
             clusters = min(self.trace.number, self._groups) * longer
             if clusters > 0:
                 then = self._share(gpu, clock, clusters, True)
-                found = [replace(found[0], then=(shortest * self._slots, then))]
+                beside = -(-self.trace.number // self._groups)
+                found = [replace(found[0], then=(shortest * beside, then))]
         return found
 
     def _share(self, gpu: Gpu, clock: float, clusters: float, first: bool) -> Share:
         """What each has of so many clusters that run side by side."""
         blocks = clusters * self.trace.blocks_each
-        alone = self.trace.blocks_each == 1 and clusters <= gpu.multiprocessors // 2
         begin, released = self._start(gpu)
         return Share(
             l2=gpu.l2_bytes / clock / clusters,
             memory=self._of_memory(gpu, clusters) / clock,
-            received=gpu.tma_bytes if alone else gpu.received,
+            received=min(
+                gpu.received if self.trace.blocks_each > 1 else gpu.tma_bytes,
+                gpu.l2_bytes / clock / blocks,
+            ),
             stores=min(gpu.store_bytes, gpu.stores / clock / blocks),
             misses=self._misses,
             aligned=[memory.aligned for memory in self.trace.memories],
@@ -185,15 +188,15 @@ class Timeline:
             sum(
                 size * self._misses[memory]
                 for item in cluster.items()
-                for memory, size in _loads(item)
+                for memory, size, _ in _loads(item)
             )
             for cluster in self.trace.clusters.values()
         ]
         least, most = min(loads), max(loads)
         if most <= EVEN * least:
             return most, 0.0
-        mean = sum(self._loaded.get(n, 0.0) * share for n, share in enumerate(self._misses))
-        return least, min(1.0, max(0.0, (mean / self.trace.number - least) / (most - least)))
+        mean = self._missed / self.trace.number
+        return least, min(1.0, max(0.0, (mean - least) / (most - least)))
 
     def _of_memory(self, gpu: Gpu, clusters: float) -> float:
         """What a cluster has of the memory's rate, bytes/s.
@@ -231,12 +234,19 @@ class Timeline:
             products += 2 * m * n * 32 / size * each + (m + n) * 32 * gpu.operand_energy
         turns = sum(float(item[3][MMA]) for item in self._items() if item[0] == RUN)
         products += turns * MMA_OPERATIONS * gpu.flop_energy
-        loaded, stored = sum(self._loaded.values()), self._stored
-        missed = sum(
-            share * self._loaded.get(number, 0.0) for number, share in enumerate(self._misses)
+        lines = self._each * sum(
+            of_lines(gpu, size, rows, self.trace.memories[memory].aligned)
+            for item in self._items()
+            for memory, size, rows in _loads(item)
         )
-        moved = gpu.l2_energy * (loaded + stored) + gpu.memory_energy * (missed + stored)
+        moved = gpu.l2_energy * (lines + self._stored)
+        moved += gpu.memory_energy * (self._missed + self._stored)
         return products * self._each + moved
+
+    @functools.cached_property
+    def _missed(self) -> float:
+        """Bytes that the grid loads from memory."""
+        return sum(self._loaded.get(n, 0.0) * share for n, share in enumerate(self._misses))
 
     @functools.cached_property
     def _stored(self) -> float:
@@ -260,8 +270,10 @@ class Timeline:
         self, gpu: Gpu, *, keep: bool = False, free: frozenset[int] = frozenset()
     ) -> tuple[float, float, Result]:
         """Seconds, the clock, and the replay."""
-        clock = _limited([self], gpu, free)
-        seconds, result = self._at(gpu, clock, keep=keep, free=free)
+        seconds, result = self._at(gpu, gpu.clock, keep=keep, free=free)
+        clock = _limited([self], gpu, seconds, free)
+        if clock < gpu.clock:
+            seconds, result = self._at(gpu, clock, keep=keep, free=free)
         return seconds, clock, result
 
     def _launch(self, gpu: Gpu) -> float:
@@ -419,28 +431,26 @@ def in_turn(timelines: Sequence[Timeline]) -> list[Timeline]:
     """The same kernels if they run in turn, over and over, and not each by itself: they have one
     clock, that of the energy of all."""
     gpu = timelines[0].gpu
-    clock = _limited(timelines, gpu)
+    highest = sum(each._at(gpu, gpu.clock)[0] for each in timelines)
+    clock = _limited(timelines, gpu, highest)
     return [replace(each, gpu=gpu.but(clock=clock, power=math.inf)) for each in timelines]
 
 
 def _limited(
-    timelines: Sequence[Timeline], gpu: Gpu, free: frozenset[int] = frozenset()
+    timelines: Sequence[Timeline], gpu: Gpu, highest: float, free: frozenset[int] = frozenset()
 ) -> float:
-    """The clock that the power limit leaves kernels that run in turn, over and over."""
+    """The clock that the power limit leaves kernels that run in turn, over and over, and take so
+    many seconds at the highest one."""
     energy = sum(each._energy(gpu) for each in timelines)
-
-    def seconds(clock: float) -> float:
-        return sum(each._at(gpu, clock, free=free)[0] for each in timelines)
-
-    highest = seconds(gpu.clock)
     fixed = sum(each._launch(gpu) for each in timelines)
-    lower = _powered(gpu, energy, fixed, (highest - fixed) * gpu.clock)
-    if lower > 0.999 * gpu.clock:
-        return gpu.clock
-    # what does not depend on the clock, as memory's share, takes fewer cycles
-    cycles = (seconds(lower) - highest) / (1 / lower - 1 / gpu.clock)
-    cycles = min((highest - fixed) * gpu.clock, max(0.0, cycles))
-    return _powered(gpu, energy, highest - cycles / gpu.clock, cycles)
+    cycles = (highest - fixed) * gpu.clock
+    lower = _powered(gpu, energy, fixed, cycles)
+    if lower < 0.999 * gpu.clock:
+        # what does not depend on the clock, as memory's share, takes fewer cycles
+        seconds = sum(each._at(gpu, lower, free=free)[0] for each in timelines)
+        cycles = min(cycles, max(0.0, (seconds - highest) / (1 / lower - 1 / gpu.clock)))
+        lower = _powered(gpu, energy, highest - cycles / gpu.clock, cycles)
+    return lower
 
 
 def _powered(gpu: Gpu, energy: float, first: float, rest: float) -> float:
@@ -460,11 +470,11 @@ def _powered(gpu: Gpu, energy: float, first: float, rest: float) -> float:
     return high * gpu.clock
 
 
-def _loads(item: Item) -> Iterator[tuple[int, float]]:
-    """What an item loads: the piece of memory, and bytes."""
+def _loads(item: Item) -> Iterator[tuple[int, float, int]]:
+    """What an item loads: the piece of memory, bytes, and the rows of a box that they are in."""
     if item[0] == COPY:
-        yield item[5], item[2]
+        yield item[5], item[2], item[4] - item[9]
     elif item[0] == GLOBAL and item[5] >= 0:
-        yield item[4], item[2] * SECTOR_BYTES
+        yield item[4], item[2] * SECTOR_BYTES, 0
     elif item[0] == ATOMIC:
-        yield item[3], item[2] * SECTOR_BYTES
+        yield item[3], item[2] * SECTOR_BYTES, 0
