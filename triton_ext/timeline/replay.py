@@ -492,3 +492,4 @@ class Replay:
         self._span((warp.block, "TMA stores"), begin, end, STORE, at, f"{size} bytes")
         self._contribute(warp, read, sm.out + gpu.tma_latency / 2)
         self._contribute(warp, written, end + gpu.tma_latency)
+        self.last = max(self.last, end + gpu.tma_latency)
