@@ -59,7 +59,8 @@ class Gpu:
         l2_bytes: that all SMs load from the L2 cache, bytes/s.
         memory_bytes: from memory, bytes/s.
         tpc_memory: that a TPC loads from memory, bytes/s, while few others do.
-        misaligned: the fraction by which a row of a box in two lines of the L2 cache takes longer.
+        misaligned: the fraction by which a row of a box in two lines of the L2 cache takes longer,
+            loaded or stored.
         write: the bytes read in the time in which one is written to memory, among reads.
         barrier_latency: from an arrival at an mbarrier to the thread that waits.
         far_latency: of an arrival in another block of the cluster.

@@ -487,7 +487,9 @@ class Replay:
         _, at, size, rows, memory, read, written = item
         gpu, sm = self.gpu, warp.sm
         begin = max(sm.out, time)
-        sm.out = begin + max(size / self.share.stores, rows * gpu.tma_row) + gpu.tma_box
+        aligned = self.share.aligned[memory] if memory >= 0 else 1.0
+        lines = of_lines(gpu, size, rows, aligned)
+        sm.out = begin + max(lines / self.share.stores, rows * gpu.tma_row) + gpu.tma_box
         end = max(self._outside(sm, begin, size, memory, write=True), sm.out)
         self._span((warp.block, "TMA stores"), begin, end, STORE, at, f"{size} bytes")
         self._contribute(warp, read, sm.out + gpu.tma_latency / 2)
