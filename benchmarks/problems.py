@@ -79,7 +79,8 @@ def problem_of(row: Mapping[str, Any]) -> Problem:
         return Problem(row["m"], row["n"], row["k"], row["type"], row["a_major"], row["b_major"])
     sizes, element_type, layout = row["problem"].split()
     a_major, b_major = (MAJORS["KN".index(each)] for each in layout)
-    return Problem(*map(int, sizes.split("x")), element_type, a_major, b_major)
+    m, n, k = map(int, sizes.split("x"))
+    return Problem(m, n, k, element_type, a_major, b_major)
 
 
 def problems() -> list[Problem]:
