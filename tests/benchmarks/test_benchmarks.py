@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import gzip
 import itertools
 import json
 import math
@@ -30,7 +31,7 @@ from triton_ext.kernels.launch import compiled_arguments, launch_arguments, laun
 
 sys.path.insert(0, str(ROOT))  # `benchmarks` is not installed
 
-from benchmarks import blackwell, fit, harness, heuristics, matmul, plots, replay
+from benchmarks import blackwell, fit, harness, heuristics, matmul, plots, replay, timeline
 from benchmarks.gpu_state import GpuState, Watch
 from benchmarks.harness import Table
 from benchmarks.heuristics import Tile, compare, our_tile
@@ -468,6 +469,24 @@ def test_clock_power_and_memory_are_read_from_nvml():
     assert (seen.clock_mhz, seen.power_watts) == (1500, 700.5)
     seen._samples = [(1980, 100.0)] * 3 + [(1500, 700.0)] * 4
     assert (seen.clock_mhz, seen.power_watts) == (1500, 700.0)
+
+
+def test_a_survey_is_halved_by_the_names_of_its_problems(tmp_path):
+    problems = [Problem(m, 64, 128, "bf16", "MN", "K") for m in range(64, 128, 2)]
+    config = {"arch": 90, "element_type": "bf16", "a_major": "MN"}
+    rows = [
+        {"problem": str(problem), "configs": [{"config": config, "seconds": 1e-6}] * 5}
+        for problem in problems
+    ]
+    old = {**rows[0], "problem": "8x8x8 bf16 KN", "before": True}
+    path = tmp_path / "survey.json.gz"
+    path.write_bytes(gzip.compress(json.dumps({"rows": [*rows, old]}).encode()))
+    halves = [
+        [work[0].problem for work in timeline.surveyed(path, split, halves=True)]
+        for split in ("fit", "test")
+    ]
+    assert all(8 < len(half) < 24 for half in halves)
+    assert sorted(map(str, itertools.chain(*halves))) == sorted(map(str, problems))
 
 
 def test_plots_show_the_results():
