@@ -199,13 +199,18 @@ def draw_latency(axes: Any, data: dict[str, dict[str, float]]) -> None:
     axes.legend(frameon=False, labelcolor=INK, ncols=len(data))
 
 
+TIMELINE_FAMILIES = {
+    "present matmul": "present matmuls", "matmul": "older matmuls", "drawn matmul": "older matmuls",
+    "ladder": "ladder",
+}  # fmt: skip
+
+
 def timeline_data(rows: list[dict[str, Any]]) -> dict[str, list[tuple[float, float]]]:
     """For each family of kernels of the split "test": measured and predicted microseconds."""
     found: dict[str, list[tuple[float, float]]] = {}
     for row in rows:
         if row["split"] == "test" and "predicted" in row:
-            own = row["family"] in ("matmul", "drawn matmul", "ladder")
-            family = row["family"] if own else "other kernels"
+            family = TIMELINE_FAMILIES.get(row["family"], "other kernels")
             pair = round(row["seconds"] * 1e6, 2), round(row["predicted"] * 1e6, 2)
             found.setdefault(family, []).append(pair)
     return found

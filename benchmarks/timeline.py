@@ -195,7 +195,8 @@ def surveyed(path: Path, split: str, *, halves: bool = False) -> Iterator[list[W
             continue
         best = min(each["seconds"] for each in configs)
         spread = [pairs[each * len(pairs) // CANDIDATES] for each in range(CANDIDATES)]
-        yield [_chosen(problem, c, "matmul", split, seconds, best) for c, seconds in spread]
+        family = "present matmul" if halves else "matmul"
+        yield [_chosen(problem, c, family, split, seconds, best) for c, seconds in spread]
 
 
 def _number(row: Row) -> int:
