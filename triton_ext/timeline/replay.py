@@ -488,7 +488,8 @@ class Replay:
         gpu, sm = self.gpu, warp.sm
         begin = max(sm.out, time)
         aligned = self.share.aligned[memory] if memory >= 0 else 1.0
-        lines = of_lines(gpu, size, rows, aligned)
+        both = size * (1 + gpu.misaligned * (1 - aligned))  # `rows` may lie outside of the tensor
+        lines = min(both, of_lines(gpu, size, rows, aligned))
         sm.out = begin + max(lines / self.share.stores, rows * gpu.tma_row) + gpu.tma_box
         end = max(self._outside(sm, begin, size, memory, write=True), sm.out)
         self._span((warp.block, "TMA stores"), begin, end, STORE, at, f"{size} bytes")

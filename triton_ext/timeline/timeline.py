@@ -472,7 +472,7 @@ def _powered(gpu: Gpu, energy: float, first: float, rest: float) -> float:
 
 def _loads(item: Item) -> Iterator[tuple[int, float, int]]:
     """What an item loads: the piece of memory, bytes, and the rows of a box that they are in."""
-    if item[0] == COPY:
+    if item[0] == COPY and item[5] >= 0:
         yield item[5], item[2], item[4] - item[9]
     elif item[0] == GLOBAL and item[5] >= 0:
         yield item[4], item[2] * SECTOR_BYTES, 0
