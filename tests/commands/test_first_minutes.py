@@ -103,6 +103,20 @@ def test_an_n_that_is_no_power_of_two(n):
         assert "no element of the matrix" in text
 
 
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--m", "256", "--n", "8", "--cta-group", "2"), "n = 8: must be one of 16, 32, 48"),
+        (("--m", "64", "--n", "24", "--ws"), "n = 24: must be one of 64, 128, 256"),
+        (("--m", "128", "--n", "64", "--warps", "8"), "give --load, too"),
+    ],
+)
+def test_tensor_memory_that_no_instruction_has(arguments, said):
+    status, line = status_and_line("tmem", *arguments)
+    assert status == 2
+    assert said in line
+
+
 def test_the_one_reason_why_rows_have_no_descriptor():
     status, said = status_and_line(
         "descriptor", "--swizzle", "0", "--bits", "16", "--shape", "128x64"

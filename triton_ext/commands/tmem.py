@@ -11,6 +11,7 @@ import click
 
 from triton_ext.commands.common import SHAPE, Parsed, choices, format_option, rendering, show
 from triton_ext.errors import LayoutError
+from triton_ext.hardware.instruction_descriptor import legal_n
 from triton_ext.hardware.tensor_memory import (
     COLUMN_BITS,
     TMEM_ELEMENT_BITWIDTHS,
@@ -65,7 +66,7 @@ def _element(text: str) -> tuple[int, int]:
     type=choices(CHOSEN_SHAPES),
     help="Load it with this shape of tcgen05.ld: which thread and register holds what.",
 )
-@click.option("--warps", type=int, default=4, show_default=True, help="Warps that load it.")
+@click.option("--warps", type=int, help="Warps that --load it [default: 4].")
 @click.option(
     "--element",
     "wanted",
@@ -91,7 +92,7 @@ def tmem(
     scales: bool,
     shape: tuple[int, ...] | None,
     load: str | None,
-    warps: int,
+    warps: int | None,
     wanted: tuple[int, int] | None,
     address: int | None,
     form: str,
@@ -141,7 +142,9 @@ def tmem(
             )
         if wanted is not None and wanted[1] >= partial:
             raise LayoutError("element", wanted, f"its column must be less than N = {partial}")
-    transfer = plan_transfer(layout, load, warps) if load else None
+    if warps is not None and load is None:
+        raise click.UsageError("--warps says how many load it: give --load, too")
+    transfer = plan_transfer(layout, load, 4 if warps is None else warps) if load else None
     view = _View(title, layout, transfer, wanted, at, partial)
     if transfer:
         svg = rendering("svg.transfer_svg", layout, transfer)
@@ -186,13 +189,19 @@ def _described(
     organization = path.organization + (", half of the lanes" if path.half else "")
     title = f"{bits}-bit elements{group}: data path layout {path.name} ({organization})"
     if n is not None:
+        # Scaled products of M = 128 have an N that the others do not.
+        kinds = ("f16",) if ws or m not in (128, 256) else ("f16", "mxf8f6f4")
+        legal = {
+            each for kind in kinds for each in legal_n(kind, m, cta_group, weight_stationary=ws)
+        }  # fmt: skip
+        if n not in legal:
+            rule = f"must be one of {', '.join(map(str, sorted(legal)))} for M = {m}{group}"
+            raise LayoutError("n", n, rule)
         power = 1 << (n - 1).bit_length()
         if n != power:
-            if n % 8 or path.column_parts > 1 or shape is not None:
-                rule = (
-                    "must be a multiple of 8; with --shape, and where the columns are split among"
-                )
-                raise LayoutError("n", n, f"{rule} the lanes, a power of two")
+            if path.column_parts > 1 or shape is not None:
+                rule = "with --shape, and where the columns are split among the lanes, must be"
+                raise LayoutError("n", n, f"{rule} a power of two")
             title += f"; the first {n} columns of the layout of N = {power}, which is linear"
         layout = accumulator_layout(
             m,
