@@ -74,7 +74,8 @@ def _arrival(
     unit, far = cta.unit_agent(UNIT), any(each >> RANK_SHIFT != cta.rank for each in addresses)
 
     def arrive(clock: Clock) -> None:
-        if far:  # who waits for this commit, or for a later one of the thread, knows of it
+        event = int(clock.seen[unit])
+        if far and not event:  # there was no work
             event = cta.cluster.clocks.unit_event(unit)
             clock.seen[unit] = tensor_core(cta).done[thread] = event
         for address in addresses:
@@ -82,6 +83,7 @@ def _arrival(
             if address >> RANK_SHIFT == cta.rank:
                 barrier.check_turn(clock.seen, "a tcgen05.commit")
             else:
+                # Who knows, by any commit, that the same work or later work is done, knows of this.
                 arrival = arrives_from_afar(cta, address, unit, event)
                 arrival.released[unit] = event
             barrier.note(ARRIVALS, 1, at)
