@@ -210,6 +210,8 @@ class Matmul100:
         cute.copy(copy, own.partition_S(piece), registers)
         cute.arch.fence_view_async_tmem_load()
         ready.release()
+        if warp == 1 and peer == 0:
+            result_producer.tail()  # the other block's arrivals have come
         cute.autovec_copy(registers, target)
         pipeline.sync(barrier_id=1)
         tmem.free(sums.iterator)
