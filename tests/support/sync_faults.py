@@ -193,8 +193,14 @@ def outcome_of(told: list[str]) -> str:
 
 def missed(fault: dict[str, Any]) -> bool:
     """Whether a seed is found by luck alone, or makes a result wrong in silence, or is silent and
-    of a kind that must be found."""
+    of a kind that must be found.
+
+    In the other phase, a wait that another one implies may wait for ever, or not wait: luck, but of
+    what changes nothing.
+    """
     outcome = outcome_of(fault["told"])
+    if fault["kind"] == "wrong phase" and outcome == "some":
+        return not all(told.startswith(("silent", "Deadlock")) for told in fault["told"])
     return outcome in ("some", "wrong") or (outcome == "silent" and fault["kind"] not in REDUNDANT)
 
 
