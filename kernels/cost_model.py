@@ -23,7 +23,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -191,7 +191,7 @@ class Table:
             ],
             "c_pieces": [config.columns // config.c_columns for config in configs],
         }
-        own = [name for name in cls.__dataclass_fields__ if name not in ("configs", *derived)]
+        own = [each.name for each in fields(cls) if each.name not in ("configs", *derived)]
         values = {name: [getattr(config, name) for config in configs] for name in own}
         arrays = {name: np.array(found) for name, found in (derived | values).items()}
         return cls(tuple(configs), **arrays)
