@@ -12,6 +12,9 @@ from __future__ import annotations
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
+OWN = gl.constexpr("mapa.shared::cluster.u32 $0, $1, $2;")
+"""An address of this block: Triton leaves out the block's number, as a multicast takes it."""
+
 
 @gluon.jit
 def block_of_cluster():
@@ -23,6 +26,61 @@ def block_of_cluster():
             "mov.u32 $0, %cluster_ctarank;", "=r", [], gl.int32, is_pure=True, pack=1
         )
     return block
+
+
+@gluon.jit
+def allocate_words(NUMBER: gl.constexpr):
+    """So many int32 of shared memory in each block of a cluster."""
+    LAYOUT: gl.constexpr = _words_layout(gl.num_ctas())
+    return gl.allocate_shared_memory(gl.int32, [NUMBER, gl.num_ctas()], LAYOUT)
+
+
+@gluon.constexpr_function
+def _words_layout(blocks):
+    """One element for each block of a cluster."""
+    bases = [[1 << i] for i in range(blocks.bit_length() - 1)]
+    return gl.SwizzledSharedLayout(1, 1, 1, [0], cga_layout=bases)
+
+
+@gluon.constexpr_function
+def _add(order):
+    """Add $2 to [$1] in the first thread of a warpgroup, and leave what was there before in [$3]."""
+    return f"""{{
+    .reg .pred first;
+    .reg .b32 thread;
+    mov.u32 thread, %tid.x;
+    and.b32 thread, thread, 127;
+    setp.eq.u32 first, thread, 0;
+    mov.b32 $0, 0;
+    @first atom.{order}.gpu.global.add.u32 $0, [$1], $2;
+    @first st.shared::cta.b32 [$3], $0;
+    }}"""
+
+
+@gluon.jit
+def add_in_block(counter, number, word, ORDER: gl.constexpr):
+    """Add to a counter in memory, once for this warpgroup of this block, and return what was there
+    before. Triton takes a number to be the same in all blocks of a cluster: there, one block alone
+    would add.
+
+    Args:
+        word: in a cluster: an int32 in shared memory of each block, for this warpgroup alone.
+        ORDER: "relaxed", "acquire" or "acq_rel".
+    """
+    if gl.num_ctas() == 1:
+        before = gl.atomic_add(counter, number, sem=ORDER, scope="gpu")
+    else:
+        address = gl.inline_asm(OWN, "=r,r,r", (word, block_of_cluster()), gl.int32)
+        gl.inline_asm_elementwise(
+            _add(ORDER), "=&r,l,r,r", [counter.to(gl.int64), gl.to_tensor(number), address],
+            gl.int32, is_pure=False, pack=1,
+        )  # fmt: skip
+        gl.barrier()
+        before = gl.inline_asm_elementwise(
+            "ld.shared::cta.b32 $0, [$1];", "=r,r", [address], gl.int32, is_pure=False, pack=1
+        )
+        gl.barrier()  # all have read it
+    return before
 
 
 @gluon.jit

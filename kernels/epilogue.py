@@ -19,7 +19,7 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma
 
 from triton_ext.compat import aggregate, tma_view
-from triton_ext.kernels.clusters import block_of_cluster, own_column
+from triton_ext.kernels.clusters import add_in_block, block_of_cluster, own_column
 from triton_ext.kernels.exchange import Exchange
 from triton_ext.kernels.matrices import load_block, matrix_size, store_block
 from triton_ext.kernels.peers import (
@@ -139,7 +139,8 @@ def activated(x, ACTIVATION: gl.constexpr):
 class Parts:
     """The workspace through which blocks add up the parts of a tile that is cut along K.
 
-    Every block leaves its part there. Where all tiles are cut evenly, the blocks of a tile then
+    Every block leaves its part there. In a cluster each block does so for its own part of the
+    cluster's tile, with a counter of its own. Where all tiles are cut evenly, the blocks of a tile then
     wait for each other, and each adds up some pieces of it; but they wait only if all have begun:
     then all run, so that none waits for ever. Those that come earlier leave their pieces to the
     others.
@@ -152,28 +153,35 @@ class Parts:
 
     Attributes:
         workspace: its address; None if no tile is cut.
+        words: in a cluster: an int32 of shared memory for each consumer of each block.
         SHARES: how many consumers share a tile; each is on its own here.
         COLUMNS: columns of a tile.
     """
 
     workspace: gl.tensor | gl.constexpr
+    words: gl.shared_memory_descriptor | gl.constexpr
     SHARES: gl.constexpr
     COLUMNS: gl.constexpr
 
     @gluon.jit
-    def counter(self, work, SHARE: gl.constexpr):
-        """The address of this consumer's counter of a tile."""
-        return self.workspace.to(gl.pointer_type(gl.int32)) + work.tail * self.SHARES + SHARE
+    def add(self, number, work, WHICH: gl.constexpr, ORDER: gl.constexpr):
+        """Add to this consumer's counter of a tile, and return what was there before."""
+        tile = work.tail * gl.num_ctas() + block_of_cluster()
+        counter = self.workspace.to(gl.pointer_type(gl.int32)) + tile * self.SHARES
+        word: gl.constexpr = None
+        if gl.num_ctas() > 1:
+            word = self.words.index(WHICH)
+        return add_in_block(counter + WHICH % self.SHARES, number, word, ORDER)
 
     @gluon.jit
-    def addresses(self, x, work, split, SHARE: gl.constexpr, column):
+    def addresses(self, x, work, split, WHICH: gl.constexpr, column):
         """The addresses of a part of a tile, at the columns of x, which begin at `column`.
 
         Each 8x8 block of the tile is contiguous: a warp writes and reads one at a time. A block has
         two parts at most, of which one begins its tile.
         """
         program = gl.program_id(0) + split - work.split
-        slot = (2 * program + (split == 0).to(gl.int32)) * self.SHARES + SHARE
+        slot = (2 * program + (split == 0).to(gl.int32)) * self.SHARES + WHICH % self.SHARES
         LAYOUT: gl.constexpr = x.type.layout
         rows = gl.arange(0, x.shape[0], gl.SliceLayout(1, LAYOUT))
         columns = column + gl.arange(0, x.shape[1], gl.SliceLayout(0, LAYOUT))
@@ -184,33 +192,31 @@ class Parts:
         return start + by_row[:, None] + by_column[None, :]
 
     @gluon.jit
-    def begin(self, work, SHARE: gl.constexpr):
+    def begin(self, work, WHICH: gl.constexpr):
         """Say that a part is begun."""
         if work.even:
-            counter = self.counter(work, SHARE)
-            before = gl.atomic_add(counter, 1, sem="relaxed", scope="gpu")
+            before = self.add(1, work, WHICH, "relaxed")
             if before % 256 == work.splits - 1:
                 left = before // 256 % 256
-                gl.atomic_add(counter, (left + 1) << 16, sem="relaxed", scope="gpu")
+                self.add((left + 1) << 16, work, WHICH, "relaxed")
 
     @gluon.jit
-    def leave(self, x, work, SHARE: gl.constexpr, column):
-        """Write x, the columns from `column` on of this consumer's part, to the workspace."""
-        addresses = self.addresses(x, work, work.split, SHARE, column)
-        gl.store(addresses, x.to(gl.int32, bitcast=True))
-
-    @gluon.jit
-    def arrive(self, acc, work, SHARE: gl.constexpr, COLUMNS: gl.constexpr):
-        """Leave this part in the workspace, and find out which pieces to add up.
+    def arrive(self, acc, work, WHICH: gl.constexpr, COLUMNS: gl.constexpr):
+        """Leave this consumer's part in the workspace, so many columns at a time, and find out
+        which pieces to add up.
 
         Returns:
             The number of the first piece, how many blocks divide the pieces among them, and whether
             this block is one of them; all parts are there then.
         """
-        acc.leave(self, work, SHARE, COLUMNS)
+        pieces = acc.pieces(COLUMNS)
+        for i in gl.static_range(len(pieces)):
+            piece = acc.read(pieces[i])
+            addresses = self.addresses(piece, work, work.split, WHICH, i * COLUMNS)
+            gl.store(addresses, piece.to(gl.int32, bitcast=True))
+        acc.release()
         gl.barrier()  # all threads have written before one of them says so
-        counter = self.counter(work, SHARE)
-        state = gl.atomic_add(counter, 256, sem="acq_rel", scope="gpu")
+        state = self.add(256, work, WHICH, "acq_rel")
         place = state // 256 % 256
         first = 0
         among = 1
@@ -219,28 +225,27 @@ class Parts:
             stays = state % 256 == work.splits
             if stays:
                 while (state // 256 % 256 < work.splits) | (state // 65536 % 256 == 0):
-                    state = gl.atomic_add(counter, 0, sem="acquire", scope="gpu")
+                    state = self.add(0, work, WHICH, "acquire")
                 left = state // 65536 % 256 - 1
                 first = place - left
                 among = work.splits - left
         return first, among, stays
 
     @gluon.jit
-    def end(self, work, among, SHARE: gl.constexpr):
+    def end(self, work, among, WHICH: gl.constexpr):
         """The pieces are done; the last block leaves the counter zero for the next launch."""
-        counter = self.counter(work, SHARE)
-        done = gl.atomic_add(counter, 1 << 24, sem="relaxed", scope="gpu") // (1 << 24)
-        if done == among - 1:
-            gl.atomic_xchg(counter, 0, sem="relaxed", scope="gpu")
+        state = self.add(1 << 24, work, WHICH, "relaxed")
+        if state // (1 << 24) == among - 1:
+            self.add(-state - (1 << 24), work, WHICH, "relaxed")
 
     @gluon.jit
-    def sum(self, total, work, SHARE: gl.constexpr, column):
+    def sum(self, total, work, WHICH: gl.constexpr, column):
         """The sum of all parts, in the order of K; total is zero, and as wide as what is added."""
-        LOADS: gl.constexpr = parts_at_a_time(total.shape[0], total.shape[1])
+        LOADS: gl.constexpr = parts_at_a_time(total.shape[0] // gl.num_ctas(), total.shape[1])
         for some in range(0, work.splits, LOADS):
             parts = ()
             for i in gl.static_range(LOADS):  # all are asked for before one is added
-                addresses = self.addresses(total, work, some + i, SHARE, column)
+                addresses = self.addresses(total, work, some + i, WHICH, column)
                 mask = gl.full(total.shape, 1, gl.int1, total.type.layout) & (
                     some + i < work.splits
                 )
@@ -531,7 +536,7 @@ class Epilogue:
                 self.load_residual(work, 0, self.BUFFERS, WHICH)
         if self.parts.workspace is not None:  # noqa: SIM102
             if work.splits > 1:
-                self.parts.begin(work, WHICH % self.parts.SHARES)
+                self.parts.begin(work, WHICH)
         if self.PIECE is None:
             vectors = Vectors((), (), ())
         else:
@@ -620,9 +625,8 @@ class Epilogue:
         """The same for a part of a tile: with the other blocks' parts, as far as it is this block
         that adds them up.
         """
-        SHARE: gl.constexpr = WHICH % self.parts.SHARES
         COLUMNS: gl.constexpr = self.tiles.shape[2]
-        first, among, stays = self.parts.arrive(acc, work, SHARE, COLUMNS)
+        first, among, stays = self.parts.arrive(acc, work, WHICH, COLUMNS)
         if stays:
             tma.store_wait(0)
             for i in gl.static_range(self.PIECES):
@@ -632,12 +636,12 @@ class Epilogue:
                     elif i >= self.BUFFERS:  # which were stored before is not known here
                         tma.store_wait(0)
                     piece = self.parts.sum(
-                        acc.zeros(COLUMNS), work, SHARE,
+                        acc.zeros(COLUMNS), work, WHICH,
                         place_of(i, self.PIECES, self.SHARED) * COLUMNS,
                     )  # fmt: skip
                     self.fill(piece, i, work, vectors, phase, WHICH)
                     self.send(work, i, i + 1, WHICH)
-            self.parts.end(work, among, SHARE)
+            self.parts.end(work, among, WHICH)
             phase = self.next_phase(phase, work)
         return phase
 

@@ -127,7 +127,7 @@ def launch_plan(
             grid = min(tiles, resident)
         else:
             grid = resident
-            workspace = COUNTER_BYTES.value + 2 * grid * config.block_m * config.block_n * 4
+            workspace = COUNTER_BYTES.value + 2 * grid * tile_m * tile_n * 4
     operands = ("b_desc", "a_desc") if config.swap else ("a_desc", "b_desc")
     optional = _optional_arguments(config)
     return LaunchPlan(

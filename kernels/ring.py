@@ -26,7 +26,7 @@ from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma
 from triton_ext.compat import TRITON_VERSION, aggregate
 from triton_ext.kernels.block_scales import BlockScales
 from triton_ext.kernels.boxes import copied_bytes, copiers, copiers_of, copy_boxes
-from triton_ext.kernels.clusters import block_of_cluster
+from triton_ext.kernels.clusters import OWN, block_of_cluster
 from triton_ext.kernels.matrices import load_tile
 from triton_ext.kernels.peers import Peers
 
@@ -38,8 +38,6 @@ HAS_ASSEMBLY = gl.constexpr(TRITON_VERSION >= (3, 9))
 """Whether Triton gives the addresses of barriers to inline assembly. Its own waits and arrivals
 come with a barrier of the warpgroup for each K tile. None is needed: a warpgroup's products are
 over for all of its warps when they are for one."""
-OWN = gl.constexpr("mapa.shared::cluster.u32 $0, $1, $2;")
-"""An address of this block: Triton leaves out the block's number, as a multicast takes it."""
 WAIT = gl.constexpr("""{
     .reg .pred complete;
     again:

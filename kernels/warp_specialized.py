@@ -44,6 +44,7 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from triton_ext.compat import aggregate, cluster_barrier, reinterpret
 from triton_ext.kernels import wgmma
+from triton_ext.kernels.clusters import allocate_words
 from triton_ext.kernels.epilogue import (
     Epilogue,
     Parts,
@@ -177,12 +178,6 @@ class Accumulator:
         """Zeros in the place of a piece that was read."""
         LAYOUT: gl.constexpr = piece_layout(self.sums[0].type.layout, COLUMNS)
         return gl.zeros((self.sums[0].shape[0], COLUMNS), self.sums[0].dtype, LAYOUT)
-
-    @gluon.jit
-    def leave(self, parts, work, SHARE: gl.constexpr, COLUMNS: gl.constexpr):
-        """Leave it in the workspace, for who stores the tile."""
-        for i in gl.static_range(len(self.sums)):
-            parts.leave(self.sums[i], work, SHARE, i * self.sums[0].shape[1])
 
     @gluon.jit
     def release(self):
@@ -483,6 +478,10 @@ def matmul_warp_specialized(
         gl.inline_asm("fence.mbarrier_init.release.cluster;", "", ())
         cluster_barrier(relaxed=True)
 
+    if workspace is None or gl.num_ctas() == 1:
+        words: gl.constexpr = None
+    else:
+        words = allocate_words(CONSUMERS)
     if own_desc is None:
         peers: gl.constexpr = None
     else:
@@ -493,7 +492,7 @@ def matmul_warp_specialized(
     )
     PIECE: gl.constexpr = LAYOUT if EARLY else None
     epilogue = Epilogue(
-        c_desc, c_tiles, Parts(workspace, SHARES, BLOCK_N + NARROW_N),
+        c_desc, c_tiles, Parts(workspace, words, SHARES, BLOCK_N + NARROW_N),
         Scaling(bias, a_scale, b_scale, alpha, A_SCALES, B_SCALES, C_N_MAJOR),
         Residual(c0_desc, beta, c0_ready), exchange, ACTIVATION, PIECES, C_BUFFERS,
         CLUSTER_COLUMNS, PIECE, C_N_MAJOR, peers, 0,

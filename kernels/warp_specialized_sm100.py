@@ -96,14 +96,6 @@ class Accumulator:
         return gl.zeros((ROWS, COLUMNS), self.wide.dtype, LAYOUT)
 
     @gluon.jit
-    def leave(self, parts, work, SHARE: gl.constexpr, COLUMNS: gl.constexpr):
-        """Leave it in the workspace, for who stores the tile."""
-        pieces = self.pieces(COLUMNS)
-        for i in gl.static_range(len(pieces)):
-            parts.leave(self.read(pieces[i]), work, SHARE, i * COLUMNS)
-        self.release()
-
-    @gluon.jit
     def release(self):
         """It has been read: the next products may overwrite it."""
         mbarrier.arrive(self.free, count=1)
@@ -301,7 +293,7 @@ def matmul_warp_specialized_sm100(
 
     operands = Operands(a_desc, b_desc, narrow_desc, A_K_MAJOR, B_K_MAJOR, 1, None)
     epilogue = Epilogue(
-        c_desc, c_tiles, Parts(workspace, 1, BLOCK_N + NARROW_N),
+        c_desc, c_tiles, Parts(workspace, None, 1, BLOCK_N + NARROW_N),
         Scaling(bias, a_scale, b_scale, alpha, A_SCALES, B_SCALES, C_N_MAJOR),
         Residual(c0_desc, beta, c0_ready), None, ACTIVATION, PIECES, C_BUFFERS, 1, None, C_N_MAJOR,
         None, gl.cdiv(SHARED_SUMS * C_PARTS, BLOCK_N),

@@ -157,6 +157,18 @@ EMULATED = [
     ({"block_m": 64, "block_n": 64, "consumers": 1, "max_splits": 4}, 40, 712, 520, 7),
     ({"block_m": 64, "block_n": 64, "consumers": 2, "pingpong": True, "max_splits": 8},
      40, 264, 1000, 8),
+    # the tiles of clusters in parts: 3 in 2; 2 in 4, of two columns of blocks; 3 end to end; 4 in 2
+    # after a whole wave, in turn; and of several pieces, to be added to others
+    ({"consumers": 2, "cluster": 2, "block_n": 64, "stages": 2, "max_splits": 4}, 200, 136, 520, 13),
+    ({"block_m": 64, "block_n": 48, "c_parts": 3, "consumers": 1, "cluster": 2,
+      "cluster_columns": 2, "stages": 2, "max_splits": 4, "bias": True}, 104, 152, 1000, 33),
+    ({"block_m": 16, "block_n": 64, "consumers": 1, "cluster": 2, "swap": True, "max_splits": 8,
+      "stages": 2}, 13, 328, 1000, 11),
+    ({"block_m": 64, "block_n": 64, "consumers": 2, "pingpong": True, "cluster": 2,
+      "b_major": "MN", "stages": 2, "max_splits": 2}, 264, 264, 600, 17),
+    ({"block_m": 80, "block_n": 64, "c_parts": 5, "c_buffers": 2, "consumers": 1, "cluster": 4,
+      "swap": True, "a_major": "MN", "stages": 2, "max_splits": 3, "residual": True}, 72, 264, 1000,
+     33),
     # clusters
     ({"consumers": 2, "cluster": 2, "block_n": 96, "side": 32, "c_parts": 2, "b_major": "MN"},
      304, 200, 200, 4),
