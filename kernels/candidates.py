@@ -68,38 +68,50 @@ have, but for clusters and divided K."""
 
 _WIDTHS: list[tuple[dict[str, Any], Sequence[int]]] = [
     ({"rows": 64, "consumers": 1, "block_k": 2}, range(24, 121, 8)),
-    ({"rows": 64, "consumers": 1, "block_k": 2, "max_splits": 16}, (48, 96)),
+    ({"rows": 64, "consumers": 1, "block_k": 2, "max_splits": 16}, (48, 64, 96)),
     ({"rows": 64, "consumers": 1}, range(96, 257, 8)),
-    ({"rows": 64, "consumers": 1, "max_splits": 16}, (128, 160, 224)),
+    ({"rows": 64, "consumers": 1, "max_splits": 16}, (112, 128, 160, 192, 224)),
     ({"rows": 64, "consumers": 1, "cluster": 2, "group": 2}, range(56, 201, 16)),
+    ({"rows": 64, "consumers": 1, "cluster": 2, "group": 2, "max_splits": 16},
+     (64, 88, 112, 152, 192, 224)),
     ({"rows": 64, "consumers": 1, "cluster": 4, "group": 2},
      (*range(40, 129, 8), 144, 176, 208)),
+    ({"rows": 64, "consumers": 1, "cluster": 4, "group": 2, "max_splits": 16}, (48, 64, 96, 120)),
     ({"rows": 64, "consumers": 1, "cluster": 2, "cluster_columns": 2, "group": 4},
      (64, 80, 96, 112, 128, 144, 176, 208)),
     ({"rows": 64, "consumers": 1, "cluster": 4, "cluster_columns": 2, "group": 4},
      (56, 72, 88, 104, 128)),
-    ({"rows": 64, "consumers": 1, "k_blocks": 2}, (64, 96, 128)),
-    ({"rows": 64, "consumers": 1, "k_blocks": 4}, (48, 96)),
+    ({"rows": 64, "consumers": 1, "cluster": 4, "cluster_columns": 2, "group": 4,
+      "max_splits": 16}, (40, 56, 64, 88, 112)),
+    ({"rows": 64, "consumers": 1, "k_blocks": 2}, (64, 96, 128, 160, 192)),
+    ({"rows": 64, "consumers": 1, "k_blocks": 4}, (48, 96, 128, 160)),
     ({"rows": 64, "consumers": 2, "pingpong": True}, range(80, 257, 16)),
     ({"rows": 128, "consumers": 1}, range(64, 161, 16)),
     ({"rows": 128, "consumers": 2}, (48, 64, 80, *range(96, 257, 8))),
-    ({"rows": 128, "consumers": 2, "max_splits": 16}, (96, 128, 160, 192, 224)),
+    ({"rows": 128, "consumers": 2, "max_splits": 16}, (96, 112, 128, 144, 160, 192, 224, 256)),
     ({"rows": 128, "consumers": 2, "cluster": 2}, (64, 96, 128, 144, 160, 176, 192, 208, 224)),
+    ({"rows": 128, "consumers": 2, "cluster": 2, "max_splits": 16},
+     (64, 80, 96, 112, 128, 144, 160, 192, 224, 256)),
     ({"rows": 128, "consumers": 2, "cluster": 4, "group": 2},
      (48, 56, 64, 72, 80, 96, 112, 128, 160, 192)),
+    ({"rows": 128, "consumers": 2, "cluster": 4, "group": 2, "max_splits": 16},
+     (64, 96, 112, 136, 160, 192)),
     ({"rows": 128, "consumers": 2, "cluster": 4, "cluster_columns": 2, "group": 4},
      (72, 96, 144, 200)),
     ({"rows": 128, "consumers": 2, "cluster": 2, "cluster_columns": 2, "group": 4},
      (64, 96, 128, 160, 176, 192, 208, 256)),
-    ({"rows": 128, "consumers": 2, "k_blocks": 2}, (64, 80, 96)),
-    ({"rows": 128, "consumers": 2, "k_blocks": 4}, (96,)),
+    ({"rows": 128, "consumers": 2, "cluster": 2, "cluster_columns": 2, "group": 4,
+      "max_splits": 16}, (96, 128, 160)),
+    ({"rows": 128, "consumers": 2, "k_blocks": 2}, (64, 80, 96, 112, 128, 160)),
+    ({"rows": 128, "consumers": 2, "k_blocks": 4}, (64, 96, 128, 160)),
     ({"rows": 128, "consumers": 2, "pingpong": True}, range(64, 161, 16)),
     ({"rows": 128, "consumers": 2, "pingpong": True, "cluster": 2, "group": 2}, (96, 128, 160)),
     ({"rows": 128, "consumers": 2, "pingpong": True, "cluster": 2, "cluster_columns": 2,
       "group": 2}, (64, 96, 128, 160)),
     ({"rows": 256, "consumers": 2}, (152,)),
     ({"rows": 256, "consumers": 2, "cluster": 2}, (96, 104, 112, 128, 136, 144, 152, 160)),
-    ({"rows": 256, "consumers": 2, "max_splits": 16}, (96, 160)),
+    ({"rows": 256, "consumers": 2, "max_splits": 16}, (96, 128, 160)),
+    ({"rows": 256, "consumers": 2, "cluster": 2, "max_splits": 16}, (112, 128)),
 ]  # fmt: skip
 """The same for tiles of many widths, of one instruction where that can be: how many columns there
 may be."""
@@ -115,8 +127,10 @@ def _wide_tiles() -> Iterator[dict[str, Any]]:
                    "c_buffers": min(parts, 64 // piece), **fields}  # fmt: skip
 
 
-def _is_new() -> bool:
-    """Whether Triton can do what needs 3.9: clusters, tiles of units, copying fewer rows."""
+def is_new() -> bool:
+    """Whether Triton can do what needs 3.9: clusters on sm_90, parts of clusters' tiles, tiles of
+    units, copying fewer rows.
+    """
     from triton_ext.compat import TRITON_VERSION
 
     return TRITON_VERSION >= (3, 9)
@@ -140,8 +154,8 @@ def candidates(
     if (m, n) != (ALL_ROWS, ALL_ROWS):
         everywhere = candidates(element_type, a_major, b_major, out_type, ALL_ROWS, ALL_ROWS)
         return tuple(_adapted(config, n if config.swap else m) for config in everywhere)
-    tiles = [tile for tile in _TILES if _is_new() or not {"cluster", "k_blocks"} & tile.keys()]
-    if _is_new():
+    tiles = [tile for tile in _TILES if is_new() or not {"cluster", "k_blocks"} & tile.keys()]
+    if is_new():
         tiles += _wide_tiles()
     found = []
     for tile, swap in ((each, swap) for each in tiles for swap in each["swaps"]):
@@ -169,7 +183,7 @@ def _one_instruction(config: MatmulConfig) -> bool:
     less than half a line.
     """
     unit = config.columns & -config.columns
-    if unit == config.columns or config.columns > 256 or not _is_new():
+    if unit == config.columns or config.columns > 256 or not is_new():
         return config.units == 1
     row = LINE_BYTES if config.right_major == "K" else unit * config.element_bytes
     return row >= LINE_BYTES // 2 if config.units > 1 else row < LINE_BYTES
@@ -192,6 +206,6 @@ def _fitting(
 
 def _adapted(config: MatmulConfig, rows: int) -> MatmulConfig:
     """A configuration of which so many rows of the left operand's tile are copied, if it may be."""
-    if not (_is_new() and rows < ALL_ROWS and config.may_load_less):
+    if not (is_new() and rows < ALL_ROWS and config.may_load_less):
         return config
     return replace(config, loaded_rows=rows)

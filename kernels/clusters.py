@@ -28,23 +28,9 @@ def block_of_cluster():
     return block
 
 
-@gluon.jit
-def allocate_words(NUMBER: gl.constexpr):
-    """So many int32 of shared memory in each block of a cluster."""
-    LAYOUT: gl.constexpr = _words_layout(gl.num_ctas())
-    return gl.allocate_shared_memory(gl.int32, [NUMBER, gl.num_ctas()], LAYOUT)
-
-
-@gluon.constexpr_function
-def _words_layout(blocks):
-    """One element for each block of a cluster."""
-    bases = [[1 << i] for i in range(blocks.bit_length() - 1)]
-    return gl.SwizzledSharedLayout(1, 1, 1, [0], cga_layout=bases)
-
-
 @gluon.constexpr_function
 def _add(order):
-    """Add $2 to [$1] in the first thread of a warpgroup, and leave what was there before in [$3]."""
+    """Add $2 to [$1] in the first thread of a warpgroup, which leaves what was there in [$3]."""
     return f"""{{
     .reg .pred first;
     .reg .b32 thread;

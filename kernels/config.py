@@ -83,8 +83,8 @@ class MatmulConfig:
             columns.
         asked: on sm_100, the blocks ask for tiles (cluster launch control); else each makes every
             so-manieth. Needs Triton 3.8.
-        max_splits: into how many parts along K the tiles of an incomplete last wave may be cut; on
-            sm_90 those of clusters, too.
+        max_splits: into how many parts along K the tiles of an incomplete last wave may be cut;
+            those of clusters need Triton 3.9.
         c_parts: how many pieces of a consumer's part of the tile of C are stored one by one; of as
             many columns as a power of two.
         c_buffers: how many pieces are in shared memory at the same time.
@@ -254,7 +254,7 @@ class MatmulConfig:
             "cluster": (1, 2, 4),
             "cluster_columns": (1, 2) if self._may_be_wide else (1,),
             "pair": (False,) if on_hopper or self.cluster == 1 else boolean,
-            "max_splits": range(1, 33) if self._may_be_cut else (1,),
+            "max_splits": (1,) if self.asked or self.k_blocks > 1 else range(1, 33),
             "k_blocks": (1, 2, 4) if divides_k else (1,),
             "asked": (False,) if on_hopper else boolean,
             "c_parts": [
@@ -318,14 +318,6 @@ class MatmulConfig:
         sums = self.rows // self.shares * self.columns // THREADS
         alone = self.consumers < 3 and self.collective is None
         return alone and sums + values // 4 <= EARLY_REGISTERS
-
-    @property
-    def _may_be_cut(self) -> bool:
-        """Whether tiles may be cut along K: blocks that multiply in pairs, or ask for tiles, may
-        not, nor those that divide K already.
-        """
-        together = self.blocks > (self.cluster * self.cluster_columns if self.arch == 90 else 1)
-        return not (together or self.asked)
 
     @property
     def _may_be_wide(self) -> bool:

@@ -62,6 +62,7 @@ class Constants:
         copy: what each further copy of a product's tiles takes, where the loads are the limit.
         cache_bytes: that all SMs together load from the L2 cache.
         misaligned: the fraction by which a row of a tile in two lines takes longer.
+        narrow: the part of a line's time that a row of a tile takes for what it is less than one.
         outside: what 128 bytes of a tile outside of the matrix add to the time of all SMs.
         k_outside: what 128 bytes beyond the end of K add to the time of a tile.
         k_partial: the same of a row that ends within 128 bytes.
@@ -94,6 +95,7 @@ class Constants:
     copy: float = 3.41e-08
     cache_bytes: float = 2.19e13
     misaligned: float = 1.17
+    narrow: float = 0.3
     outside: float = 7.71e-11
     k_outside: float = 2.67e-09
     k_partial: float = 2.43e-09
@@ -135,6 +137,7 @@ class Table:
         configs: the configurations.
         a_k_major, b_k_major, left_k_major, right_k_major: whether K is the contiguous dimension.
         right_copies: the tiles along K of which the right operand's tile consists.
+        right_row_bytes: of a row of these, as it lies in memory; a line at most.
         left_rows: those of the left operand's tile that are copied.
         c_bytes: of an element of C.
         c_segment: elements of a row of a piece of C, as it lies in memory.
@@ -148,6 +151,7 @@ class Table:
     left_k_major: Array
     right_k_major: Array
     right_copies: Array
+    right_row_bytes: Array
     left_rows: Array
     c_bytes: Array
     c_segment: Array
@@ -183,6 +187,12 @@ class Table:
             "left_k_major": [config.left_major == "K" for config in configs],
             "right_k_major": [config.right_major == "K" for config in configs],
             "right_copies": [config.block_k // config.right_unit[0] for config in configs],
+            "right_row_bytes": [
+                min(
+                    LINE_BYTES, config.right_unit[config.right_major == "MN"] * config.element_bytes
+                )
+                for config in configs
+            ],
             "left_rows": [config.loaded_rows or config.rows for config in configs],
             "c_bytes": [C_BYTES[config.c_type] for config in configs],
             "c_segment": [
@@ -365,7 +375,8 @@ def suits(table: Table, problem: Problem) -> Array:
 
 def _lines(table: Table, problem: Problem, constants: Constants) -> Array:
     """The rows of both tiles that a block loads, each as many times as it takes longer for lying in
-    two lines; a cluster shares them. In memory, the operands' rows follow one another.
+    two lines, or for being less than a line; a cluster shares them. In memory, the operands' rows
+    follow one another.
     """
 
     def factor(k_major: Array, size: int) -> Array:
@@ -375,7 +386,8 @@ def _lines(table: Table, problem: Problem, constants: Constants) -> Array:
 
     a, b = factor(table.a_k_major, problem.m), factor(table.b_k_major, problem.n)
     left = table.left_rows / table.cluster_columns * np.where(table.swap, b, a)
-    return left + table.columns / table.cluster * np.where(table.swap, a, b)
+    narrow = 1 + constants.narrow * (LINE_BYTES / table.right_row_bytes - 1)
+    return left + table.columns / table.cluster * np.where(table.swap, a, b) * narrow
 
 
 def _beyond_k(table: Table, problem: Problem, k_tiles: Array) -> tuple[Array, Array]:

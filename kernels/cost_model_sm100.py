@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from triton_ext.errors import LayoutError
+from triton_ext.kernels.candidates import is_new
 from triton_ext.kernels.config import MatmulConfig
 from triton_ext.kernels.element_types import C_BYTES, ELEMENT_BYTES, ELEMENT_TYPES, Major
 
@@ -130,8 +131,11 @@ def _tile(rows: int, columns: int, stages: int, **more: Any) -> dict[str, Any]:
 
 
 _TILES = [
-    _tile(128, 256, 6, cluster=2, pair=True),
-    _tile(128, 128, 8, cluster=2, pair=True),
+    *(
+        _tile(128, columns, stages, cluster=2, pair=True, **parts)
+        for columns, stages in ((256, 6), (128, 8))
+        for parts in ({}, {"max_splits": 8})
+    ),
     *(
         _tile(128, columns, stages, max_splits=splits)
         for columns, stages in ((256, 4), (128, 6), (64, 8))
@@ -160,6 +164,8 @@ def candidates(
     found = []
     for swap in (False, True):
         for tile in _TILES:
+            if {"cluster", "max_splits"} <= tile.keys() and not is_new():
+                continue
             side = tile.get("side", 0)
             main = tile["columns"] - side
             pieces = max(1, main * c_bytes // C_ROW_BYTES, main // side if side else 1)

@@ -139,11 +139,10 @@ def activated(x, ACTIVATION: gl.constexpr):
 class Parts:
     """The workspace through which blocks add up the parts of a tile that is cut along K.
 
-    Every block leaves its part there. In a cluster each block does so for its own part of the
-    cluster's tile, with a counter of its own. Where all tiles are cut evenly, the blocks of a tile then
-    wait for each other, and each adds up some pieces of it; but they wait only if all have begun:
-    then all run, so that none waits for ever. Those that come earlier leave their pieces to the
-    others.
+    Every block leaves its part there; one of a cluster what it has of the cluster's tile, with a
+    counter of its own. Where all tiles are cut evenly, the blocks of a tile then wait for each
+    other, and each adds up some pieces of it; but they wait only if all have begun: then all run,
+    so that none waits for ever. Those that come earlier leave their pieces to the others.
     Where blocks have another tile to make, the last that comes adds up all pieces. In either case
     the parts are added in the order of K: the result is the same in every run.
 
@@ -253,6 +252,25 @@ class Parts:
             for i in gl.static_range(LOADS):
                 total += parts[i].to(total.dtype, bitcast=True)
         return total
+
+
+@gluon.constexpr_function
+def words_layout(blocks):
+    """One element for each block of a cluster."""
+    bases = [[1 << i] for i in range(blocks.bit_length() - 1)]
+    return gl.SwizzledSharedLayout(1, 1, 1, [0], cga_layout=bases)
+
+
+@gluon.jit
+def words_of(workspace, CONSUMERS: gl.constexpr):
+    """The `words` of `Parts`; None if none are needed."""
+    if workspace is None or gl.num_ctas() == 1:
+        words: gl.constexpr = None
+    else:
+        words = gl.allocate_shared_memory(
+            gl.int32, [CONSUMERS, gl.num_ctas()], words_layout(gl.num_ctas())
+        )
+    return words
 
 
 @gluon.constexpr_function

@@ -265,6 +265,8 @@ def kernel_for(config: MatmulConfig) -> Any:
     if TRITON_VERSION < (3, 9):
         if config.k_blocks > 1:  # 3.8 begins without a cluster's barrier
             raise LayoutError("k_blocks", config.k_blocks, "needs Triton 3.9")
+        if config.max_splits > 1 and config.blocks > 1:
+            raise LayoutError("max_splits", config.max_splits, "needs Triton 3.9 in clusters")
         if config.loaded_rows:
             raise LayoutError("loaded_rows", config.loaded_rows, "needs Triton 3.9")
         if config.shares_tiles:

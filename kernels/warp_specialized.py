@@ -44,7 +44,6 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from triton_ext.compat import aggregate, cluster_barrier, reinterpret
 from triton_ext.kernels import wgmma
-from triton_ext.kernels.clusters import allocate_words
 from triton_ext.kernels.epilogue import (
     Epilogue,
     Parts,
@@ -53,6 +52,7 @@ from triton_ext.kernels.epilogue import (
     columns_of_blocks,
     piece_layout,
     split_columns,
+    words_of,
 )
 from triton_ext.kernels.exchange import Exchange, columns_layout
 from triton_ext.kernels.matrices import (
@@ -478,10 +478,6 @@ def matmul_warp_specialized(
         gl.inline_asm("fence.mbarrier_init.release.cluster;", "", ())
         cluster_barrier(relaxed=True)
 
-    if workspace is None or gl.num_ctas() == 1:
-        words: gl.constexpr = None
-    else:
-        words = allocate_words(CONSUMERS)
     if own_desc is None:
         peers: gl.constexpr = None
     else:
@@ -492,7 +488,8 @@ def matmul_warp_specialized(
     )
     PIECE: gl.constexpr = LAYOUT if EARLY else None
     epilogue = Epilogue(
-        c_desc, c_tiles, Parts(workspace, words, SHARES, BLOCK_N + NARROW_N),
+        c_desc, c_tiles,
+        Parts(workspace, words_of(workspace, CONSUMERS), SHARES, BLOCK_N + NARROW_N),
         Scaling(bias, a_scale, b_scale, alpha, A_SCALES, B_SCALES, C_N_MAJOR),
         Residual(c0_desc, beta, c0_ready), exchange, ACTIVATION, PIECES, C_BUFFERS,
         CLUSTER_COLUMNS, PIECE, C_N_MAJOR, peers, 0,

@@ -40,7 +40,7 @@ from triton_ext.compat import (
 )
 from triton_ext.hardware.tensor_memory import TMEM_COLUMNS
 from triton_ext.kernels.block_scales import block_scales_of
-from triton_ext.kernels.epilogue import Epilogue, Parts, Residual, Scaling
+from triton_ext.kernels.epilogue import Epilogue, Parts, Residual, Scaling, words_of
 from triton_ext.kernels.launch_control import ask, tickets_of
 from triton_ext.kernels.matrices import is_batched, matrix_size, prefetch_descriptors
 from triton_ext.kernels.ring import Operands, Ring, Slot, allocate_barriers
@@ -293,7 +293,7 @@ def matmul_warp_specialized_sm100(
 
     operands = Operands(a_desc, b_desc, narrow_desc, A_K_MAJOR, B_K_MAJOR, 1, None)
     epilogue = Epilogue(
-        c_desc, c_tiles, Parts(workspace, None, 1, BLOCK_N + NARROW_N),
+        c_desc, c_tiles, Parts(workspace, words_of(workspace, 1), 1, BLOCK_N + NARROW_N),
         Scaling(bias, a_scale, b_scale, alpha, A_SCALES, B_SCALES, C_N_MAJOR),
         Residual(c0_desc, beta, c0_ready), None, ACTIVATION, PIECES, C_BUFFERS, 1, None, C_N_MAJOR,
         None, gl.cdiv(SHARED_SUMS * C_PARTS, BLOCK_N),

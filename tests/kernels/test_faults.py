@@ -2,8 +2,9 @@
 
 Each is what a programmer could have forgotten or got wrong: a wait, the phase it waits for, an
 arrival, a commit, a multicast mask, the bytes that a barrier expects, a fence, a barrier's count,
-a barrier of the cluster, whether a product adds to the sums. A few of some kernels of sm_100, and
-of one of sm_90 whose blocks deal out their copies; ``FAULTS=all`` runs all of all.
+a barrier of the cluster or the warpgroup, an atomic's order, whether a product adds to the sums. A
+few of some kernels of sm_100, and of two of sm_90 whose blocks deal out their copies, of which one
+cuts tiles along K; ``FAULTS=all`` runs all of all.
 """
 
 from __future__ import annotations
@@ -32,19 +33,31 @@ KERNELS = {
         {"arch": 90, "block_m": 64, "block_n": 32, "cluster": 2, "cluster_columns": 2},
         (530, 72, 328), 8,
     ),
+    "parts": (
+        {"arch": 90, "block_m": 64, "block_n": 32, "cluster": 2, "max_splits": 2},
+        (302, 40, 520), 9,
+    ),
     "scaled": (
         {"element_type": "mxfp8", "block_k": 128, "cluster": 2, "pair": True}, (264, 136, 400), 2
     ),
 }  # fmt: skip
 # What the emulator does not see: the proxy fence between mbarrier.init and the first copy that
-# signals the barrier, where Triton's own compiled kernels and CUTLASS's have none; and a missing
-# wait for an arrival from another block, where a later one of the same thread is waited for: two of
-# the producer's last.
+# signals the barrier, where Triton's own compiled kernels and CUTLASS's have none; a missing wait
+# for an arrival from another block, where a later one of the same thread is waited for: the
+# producer's last but one; and barriers and a wait that others make needless (a loop's first, those
+# around the warps' start and end).
 UNNOTICED = {
     "pair": {"no proxy fence": 1},
     "four": {"no proxy fence": 1},
     "shared": {"no proxy fence": 1},
     "dealt": {"no proxy fence": 1, "no wait": 2, "the other phase": 2},
+    "parts": {
+        "no proxy fence": 1,
+        "no wait": 3,
+        "the other phase": 2,
+        "no wait for the stores": 1,
+        "no barrier of the warpgroup": 6,
+    },
     "scaled": {"no proxy fence": 1},
 }
 WAIT = re.compile(r"mbarrier\.try_wait\.parity\.shared::cta\.b64 complete, \[%r\d+\], (%r\d+);")
@@ -111,7 +124,11 @@ def edits(line, never):
             "scales one row on",
             f"{{ .reg .b64 wrong; add.s64 wrong, {copied[1]}, 1; {changed} }}",
         )
+    order = re.search(r"atom\.(acq_rel|acquire)\.gpu", line)
+    if order:
+        yield "a relaxed atomic", line.replace(order[1], "relaxed")
     for name, pattern in {
+        "no barrier of the warpgroup": r"\tbar(rier)?\.sync",
         "no proxy fence": r"fence\.proxy\.async",
         "no wait for the sums": r"tcgen05\.wait::ld",
         "no fence of the barriers": r"fence\.mbarrier_init",
@@ -134,30 +151,37 @@ def faults(ptx):
             yield number + 1, name, "\n".join([*lines[:number], changed, *lines[number + 1 :]])
 
 
-def launch(name, monkeypatch, change=lambda ptx: ptx):
+def launch(name, monkeypatch, schedule="lazy", change=lambda ptx: ptx):
     """Whether the kernel's result is right, with its PTX changed."""
     fields, sizes, multiprocessors = KERNELS[name]
     config = MatmulConfig(**{"arch": 100, "element_type": "bf16", "consumers": 1} | fields)
     a, b, extras, expected = plan_launch.problem(config, *sizes)
-    with triton_ext.emulate(f"sm_{config.arch}", schedule="lazy") as gpu:
+    with triton_ext.emulate(f"sm_{config.arch}", schedule=schedule) as gpu:
         decode = gpu.program
         monkeypatch.setattr(gpu, "program", lambda ptx: decode(change(ptx)))
-        found = plan_launch.launch(config, a, b, extras, multiprocessors)
+        workspace = torch.zeros(1 << 20, dtype=torch.uint8)
+        for _ in range(2 if config.max_splits > 1 else 1):  # counters are zero again
+            found = plan_launch.launch(config, a, b, extras, multiprocessors, workspace)
     return torch.equal(found, expected.to(found.dtype))
 
 
 def noticed(name, monkeypatch, ptx):
-    """What became of the kernel with this PTX: the error's name, or that the result is wrong."""
-    try:
-        return None if launch(name, monkeypatch, lambda _: ptx) else "wrong result"
-    except EmulationError as error:
-        return type(error).__name__
+    """What became of the kernel with this PTX: the error's name, or that the result is wrong; in
+    parts, whose blocks wait for each other, under a schedule that runs some side by side, too.
+    """
+    for schedule in ("lazy", "random") if name == "parts" else ("lazy",):
+        try:
+            if not launch(name, monkeypatch, schedule, lambda _: ptx):
+                return "wrong result"
+        except EmulationError as error:
+            return type(error).__name__
+    return None
 
 
-@pytest.mark.parametrize("name", KERNELS if ALL else ["pair", "scaled"])
+@pytest.mark.parametrize("name", KERNELS if ALL else ["pair", "parts", "scaled"])
 def test_faults_are_noticed(name, monkeypatch):
     seen = []
-    assert launch(name, monkeypatch, lambda ptx: seen.append(ptx) or ptx)
+    assert launch(name, monkeypatch, change=lambda ptx: seen.append(ptx) or ptx)
     all_of_them = list(faults(seen[0]))
     assert len(all_of_them) >= (28 if name == "dealt" else 40)
     if name == "scaled" and not ALL:  # the others are those of a pair

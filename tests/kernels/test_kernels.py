@@ -228,7 +228,7 @@ def test_ptx_without_debug_lines_keeps_the_code():
         ({"consumers": 2, "block_m": 256, "block_n": 256}, "block_m"),
         ({"consumers": 3, "block_m": 192, "block_n": 256}, "block_n"),
         ({"consumers": 2, "num_warps": 8}, "num_warps"),
-        ({"consumers": 1, "arch": 100, "cluster": 2, "max_splits": 2}, "max_splits"),
+        ({"consumers": 2, "cluster": 2, "max_splits": 33}, "max_splits"),
         ({"consumers": 1, "block_m": 64, "block_n": 8, "b_major": "MN"}, "b_swizzle"),
         ({"consumers": 2, "element_type": "e4m3", "a_major": "MN"}, "a_major"),
         ({"consumers": 2, "out_type": "int32"}, "out_type"),

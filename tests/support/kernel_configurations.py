@@ -159,7 +159,8 @@ EMULATED = [
      40, 264, 1000, 8),
     # the tiles of clusters in parts: 3 in 2; 2 in 4, of two columns of blocks; 3 end to end; 4 in 2
     # after a whole wave, in turn; and of several pieces, to be added to others
-    ({"consumers": 2, "cluster": 2, "block_n": 64, "stages": 2, "max_splits": 4}, 200, 136, 520, 13),
+    ({"consumers": 2, "cluster": 2, "block_n": 64, "stages": 2, "max_splits": 4}, 200, 136, 520,
+     13),
     ({"block_m": 64, "block_n": 48, "c_parts": 3, "consumers": 1, "cluster": 2,
       "cluster_columns": 2, "stages": 2, "max_splits": 4, "bias": True}, 104, 152, 1000, 33),
     ({"block_m": 16, "block_n": 64, "consumers": 1, "cluster": 2, "swap": True, "max_splits": 8,
@@ -340,6 +341,13 @@ EMULATED_SM100 = [
       "asked": True}, 264, 520, 400, 2, ""),
     ({"element_type": "nvfp4", "block_m": 256, "swap": True, "c_parts": 4, "max_splits": 2,
       "alpha": True}, 136, 136, 528, 5, ""),
+    # the tiles of clusters and of pairs in parts
+    ({"block_n": 32, "cluster": 4, "max_splits": 3, "c_parts": 2, "bias": True}, 400, 72, 1000, 29,
+     ""),
+    ({"block_n": 64, "cluster": 2, "pair": True, "max_splits": 4, "residual": True,
+      "b_major": "MN"}, 264, 136, 520, 13, ""),
+    ({"element_type": "mxfp8", "block_k": 128, "cluster": 2, "pair": True, "max_splits": 2},
+     264, 136, 1040, 9, ""),
 ]  # fmt: skip
 EMULATED_SM100 = [
     ({"arch": 100, "consumers": 1} | fields, *rest) for fields, *rest in EMULATED_SM100

@@ -70,6 +70,11 @@ class Schedule:
             raise LaunchError(f"seed = {seed!r}: must be an integer")
         self.name, self.random = name, random.Random(int(seed))
 
+    @property
+    def clusters(self) -> int:
+        """How many run side by side before one of them waits: what they do in turns is seen."""
+        return 4 if self.name == "random" else 1
+
     def choose(self, ready: Sequence[Fiber]) -> Fiber:
         """The fiber that is furthest behind, so that it can meet the others; or any.
 
@@ -208,8 +213,8 @@ class Machine:
     def run(self, numbers: Sequence[int] | None = None) -> None:
         """Run clusters, given by their numbers in the grid; by default all.
 
-        One cluster runs at a time as long as it can; the next one starts when it is done, or when
-        it waits for what only another one can do.
+        One cluster runs at a time as long as it can, under the random schedule up to four; the next
+        one starts when it is done, or when it waits for what only another one can do.
 
         Raises:
             EmulationError: what the kernel does wrong.
@@ -226,12 +231,13 @@ class Machine:
         self._waiting = range(self.launch.clusters) if numbers is None else numbers
         resident = self._resident = []
         limit = max(1, self.multiprocessors // math.prod(self.launch.cluster))
+        beside = min(limit, self.schedule.clusters)
         idle_since, idle_progress, stuck = 0, -1, False
         watch, watched_since = Watch(), -1
         while self._waiting or resident:
             yield stuck
             stuck = False
-            while self._waiting and len(resident) < (limit if self.together else 1):
+            while self._waiting and len(resident) < (limit if self.together else beside):
                 resident.append(self._start())
             done = self._turn(resident)
             over = self.steps >= self.limits.max_steps or time.monotonic() > self._deadline
