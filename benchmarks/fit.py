@@ -163,7 +163,7 @@ def errors(timed: Sequence[Timed], constants: Constants) -> list[float]:
     ]
 
 
-def learn(timed: Sequence[Timed], trees: int = 300, depth: int = 5) -> Trees:
+def learn(timed: Sequence[Timed], trees: int = 600, depth: int = 5) -> Trees:
     """The correction of what the constants predict; what is slow by a factor of 2 does not count,
     and every problem counts as much as any other.
 

@@ -90,31 +90,31 @@ class Constants:
     tensor_flops: float = 6.5e12
     power_flops: float = 8.2e14
     power_flops_8: float = 1.7e15
-    step: float = 4.35e-08
+    step: float = 4.73e-08
     load_bytes: float = 1.18e11
-    copy: float = 3.41e-08
-    cache_bytes: float = 2.19e13
-    misaligned: float = 1.17
-    narrow: float = 0.3
-    outside: float = 7.71e-11
-    k_outside: float = 2.67e-09
-    k_partial: float = 2.43e-09
-    fetch_bytes: float = 8.17e10
+    copy: float = 1.42e-08
+    cache_bytes: float = 1.74e13
+    misaligned: float = 1.01
+    narrow: float = 0.532
+    outside: float = 9.25e-11
+    k_outside: float = 1.49e-09
+    k_partial: float = 2.13e-09
+    fetch_bytes: float = 8.58e10
     memory_bytes: float = 4.8e12
-    reread: float = 0.299
-    flight_bytes: float = 3.51e06
-    norm: float = 5.62
-    launch: float = 7.54e-07
-    zero_bytes: float = 6.15e11
-    full: float = 5.83e-07
-    tile: float = 4.81e-06
-    store_bytes: float = 4.38e10
-    segment: float = 1.03e-09
-    cluster: float = 5.51e-07
-    part: float = 3.37e-06
-    part_bytes: float = 5.37e10
+    reread: float = 0.372
+    flight_bytes: float = 3.82e06
+    norm: float = 6.42
+    launch: float = 8.62e-07
+    zero_bytes: float = 3.87e11
+    full: float = 7.35e-07
+    tile: float = 3.82e-06
+    store_bytes: float = 3.97e10
+    segment: float = 9.01e-10
+    cluster: float = 5.25e-07
+    part: float = 3.21e-06
+    part_bytes: float = 7.73e10
     exchange: float = 1.01e-09
-    exchange_bytes: float = 3.84e10
+    exchange_bytes: float = 2.63e10
 
 
 FITTED = Constants()
@@ -305,11 +305,14 @@ FEATURES = (
     "seconds", *LIMITS, "longest", "m", "n", "k", "rows", "columns", "block_k", "stages",
     "consumers", "pingpong", "swap", "cluster", "cluster_columns", "k_blocks", "splits", "units",
     "loaded_rows", "element_bytes", "left_k_major", "right_k_major", "waves", "part", "parts",
-    "tiles", "k_tiles", "store", "adding_up", "filled_rows", "filled_columns",
+    "tiles", "k_tiles", "store", "adding_up", "filled_rows", "filled_columns", "filled_k",
+    "left_aligned", "right_aligned", "right_row_bytes", "blocks", "all_blocks", "turns", "overlap",
+    "shape",
 )  # fmt: skip
 """What the learnt correction looks at: times and sizes as logarithms, each limit over the longest,
 what follows the products over the whole; fields of the configuration; how it divides the problem;
-and how much of the tiles lies inside."""
+how much of the tiles lies inside; how rows in memory are aligned; how often a tile goes round the
+ring."""
 
 
 def features(table: Table, problem: Problem) -> Array:
@@ -330,6 +333,10 @@ def features(table: Table, problem: Problem) -> Array:
         _store_seconds(table, FITTED) / seconds, _parts_seconds(table, work, FITTED) / seconds,
         work.rows / (table.rows * _ceil(work.rows, table.rows)),
         work.columns / (table.columns * _ceil(work.columns, table.columns)),
+        problem.k / (work.k_tiles * table.k_blocks * table.block_k),
+        *_aligned(table, problem), table.right_row_bytes, table.blocks,
+        np.log2(work.tiles * table.blocks * np.maximum(1, abs(work.parts))),
+        work.k_tiles / table.stages, work.overlap, np.log2(work.rows / work.columns),
     ]  # fmt: skip
     return np.stack(columns, axis=1)
 
@@ -379,15 +386,21 @@ def _lines(table: Table, problem: Problem, constants: Constants) -> Array:
     follow one another.
     """
 
-    def factor(k_major: Array, size: int) -> Array:
-        stride = np.where(k_major, problem.k, size) * table.element_bytes
-        aligned = np.gcd(stride, LINE_BYTES) / LINE_BYTES  # the fraction of rows in one line
-        return 1 + constants.misaligned * (1 - aligned)
-
-    a, b = factor(table.a_k_major, problem.m), factor(table.b_k_major, problem.n)
-    left = table.left_rows / table.cluster_columns * np.where(table.swap, b, a)
+    left, right = (1 + constants.misaligned * (1 - each) for each in _aligned(table, problem))
     narrow = 1 + constants.narrow * (LINE_BYTES / table.right_row_bytes - 1)
-    return left + table.columns / table.cluster * np.where(table.swap, a, b) * narrow
+    rows = table.left_rows / table.cluster_columns * left
+    return rows + table.columns / table.cluster * right * narrow
+
+
+def _aligned(table: Table, problem: Problem) -> tuple[Array, Array]:
+    """The fraction of the rows of the left and the right operand's tile that lie in one line."""
+
+    def fraction(k_major: Array, size: int) -> Array:
+        stride = np.where(k_major, problem.k, size) * table.element_bytes
+        return np.gcd(stride, LINE_BYTES) / LINE_BYTES
+
+    a, b = fraction(table.a_k_major, problem.m), fraction(table.b_k_major, problem.n)
+    return np.where(table.swap, b, a), np.where(table.swap, a, b)
 
 
 def _beyond_k(table: Table, problem: Problem, k_tiles: Array) -> tuple[Array, Array]:
