@@ -203,8 +203,7 @@ def _fitting(
             config = MatmulConfig(90, element_type, a_major, b_major, out_type=out_type, **more)
         except LayoutError:  # also where a swizzle does not fit a narrow MN-major tile
             continue
-        stages = fields.get("stages") or min(config.most_stages, MOST_STAGES)
-        return config if stages == config.stages else replace(config, stages=stages)
+        return config if "stages" in fields else config.with_most_stages(MOST_STAGES)
     return None
 
 

@@ -466,6 +466,15 @@ class MatmulConfig:
         left = SHARED_MEMORY_PER_BLOCK - self.shared_memory_bytes
         return self.stages + left // self._stage_bytes
 
+    def with_most_stages(self, limit: int) -> MatmulConfig:
+        """As many stages as there is room for, up to a limit. What else is legal does not depend on
+        them, and is not checked again: that takes half of the time of making all candidates.
+        """
+        config = object.__new__(MatmulConfig)
+        vars(config).update({name: vars(self)[name] for name in self.__dataclass_fields__})
+        vars(config)["stages"] = min(self.most_stages, limit)
+        return config
+
     def _left(self, k_major: bool, swizzle: int | None) -> TileLayouts:
         """The tile of the left operand that one consumer reads: (rows, along K)."""
         rows, depth = self.rows // self.shares, self.block_k

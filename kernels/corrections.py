@@ -40,13 +40,15 @@ class Trees:
         self, rows: np.ndarray[Any, Any] | Sequence[Sequence[float]]
     ) -> np.ndarray[Any, Any]:
         """What to add to the logarithm of each predicted time, given its features."""
-        values = np.asarray(rows, dtype=np.float32).reshape(len(rows), len(self.names)).T
-        inside = self.features.shape[1]
-        goes_right = values[self.features] > self.thresholds[..., None]  # (trees, nodes, rows)
-        nodes = np.zeros((len(self.features), values.shape[1]), dtype=np.intp)
+        values = np.asarray(rows, dtype=np.float32).reshape(len(rows), len(self.names))
+        trees, inside = self.features.shape
+        each = np.arange(len(values))
+        first = np.arange(trees)[:, None] * inside
+        nodes = np.zeros((trees, len(values)), dtype=np.intp)
         for _ in range(inside.bit_length()):
-            here = np.take_along_axis(goes_right, nodes[:, None], axis=1)[:, 0]
-            nodes = 2 * nodes + 1 + here
+            at = first + nodes
+            goes_right = values[each, self.features.take(at)] > self.thresholds.take(at)
+            nodes = 2 * nodes + 1 + goes_right
         total: np.ndarray[Any, Any] = np.take_along_axis(self.leaves, nodes - inside, 1).sum(axis=0)
         return total
 
