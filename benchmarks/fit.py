@@ -163,7 +163,7 @@ def errors(timed: Sequence[Timed], constants: Constants) -> list[float]:
     ]
 
 
-def learn(timed: Sequence[Timed], trees: int = 600, depth: int = 5) -> Trees:
+def learn(timed: Sequence[Timed], trees: int = 600, depth: int = 7) -> Trees:
     """The correction of what the constants predict; what is slow by a factor of 2 does not count,
     and every problem counts as much as any other.
 
@@ -260,7 +260,7 @@ def main() -> None:
             held_costs += corrected_costs(part, trees)
         if held:
             report("with a correction, cross-validated", held, held_costs)
-        arguments.correction.write_text(json.dumps(learn(timed).to_json()) + "\n")
+        learn(timed).save(arguments.correction)
         return
     constants = fit(timed, start)
     off = statistics.median(errors(timed, constants))

@@ -81,10 +81,10 @@ def relative(module: str, text: str, modules: set[str], namespace: str) -> str:
 def build(folder: Path) -> Path:
     """Write the package into a folder, replacing what was there; returns the variant's folder."""
     modules = needed()
-    data = sorted((ROOT / "kernels").glob("*.json"))
-    content = "".join(modules[name] for name in sorted(modules))
-    content += "".join(file.read_text() for file in data)
-    name = f"triton_ext_{hashlib.sha256(content.encode()).hexdigest()[:12]}"
+    data = sorted((ROOT / "kernels").glob("*.npz"))
+    content = "".join(modules[name] for name in sorted(modules)).encode()
+    content += b"".join(file.read_bytes() for file in data)
+    name = f"triton_ext_{hashlib.sha256(content).hexdigest()[:12]}"
     variant = folder / "build" / "torch-universal"
     shutil.rmtree(folder, ignore_errors=True)
     for module, text in modules.items():

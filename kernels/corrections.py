@@ -8,15 +8,14 @@ learns them by gradient boosting.
 from __future__ import annotations
 
 import functools
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-FILE = Path(__file__).with_name("corrections_h200.json")
+FILE = Path(__file__).with_name("corrections_h200.npz")
 """Learnt from times on an H200."""
 
 
@@ -52,27 +51,27 @@ class Trees:
         total: np.ndarray[Any, Any] = np.take_along_axis(self.leaves, nodes - inside, 1).sum(axis=0)
         return total
 
-    def to_json(self) -> dict[str, Any]:
-        """The values that `from_json` takes, rounded to six digits."""
-        return {
-            "names": list(self.names),
-            "features": self.features.tolist(),
-            "thresholds": [[float(f"{x:.6g}") for x in row] for row in self.thresholds.tolist()],
-            "leaves": [[float(f"{x:.4g}") for x in row] for row in self.leaves.tolist()],
-        }
+    def save(self, path: Path) -> None:
+        """Write what `load` reads: thresholds and leaves in 32 bits, compressed."""
+        np.savez_compressed(
+            path,
+            names=np.array(self.names),
+            features=self.features.astype(np.uint8),
+            thresholds=self.thresholds.astype(np.float32),
+            leaves=self.leaves.astype(np.float32),
+        )
 
     @classmethod
-    def from_json(cls, values: Mapping[str, Any]) -> Trees:
-        """The trees that `to_json` has written."""
-        return cls(
-            tuple(values["names"]),
-            np.array(values["features"]),
-            np.array(values["thresholds"], dtype=np.float32),
-            np.array(values["leaves"]),
-        )
+    def load(cls, path: Path) -> Trees:
+        """The trees that `save` has written."""
+        with np.load(path) as values:
+            leaves = values["leaves"].astype(np.float64)
+            return cls(
+                tuple(values["names"].tolist()), values["features"], values["thresholds"], leaves
+            )
 
 
 @functools.cache
 def learnt() -> Trees:
     """Those of `FILE`."""
-    return Trees.from_json(json.loads(FILE.read_text()))
+    return Trees.load(FILE)

@@ -87,34 +87,34 @@ class Constants:
         exchange_bytes: of a tile's sums, that an SM sends and adds up then.
     """
 
-    tensor_flops: float = 6.5e+12
-    power_flops: float = 8.2e+14
-    power_flops_8: float = 1.7e+15
+    tensor_flops: float = 6.5e12
+    power_flops: float = 8.2e14
+    power_flops_8: float = 1.7e15
     step: float = 4.73e-08
-    load_bytes: float = 1.18e+11
+    load_bytes: float = 1.18e11
     copy: float = 1.95e-08
-    cache_bytes: float = 1.74e+13
+    cache_bytes: float = 1.74e13
     misaligned: float = 1.01
     narrow: float = 0.507
     outside: float = 8.81e-11
     k_outside: float = 1.64e-09
     k_partial: float = 2.24e-09
-    fetch_bytes: float = 8.58e+10
-    memory_bytes: float = 4.8e+12
+    fetch_bytes: float = 8.58e10
+    memory_bytes: float = 4.8e12
     reread: float = 0.372
-    flight_bytes: float = 3.64e+06
+    flight_bytes: float = 3.64e06
     norm: float = 6.42
     launch: float = 8.62e-07
-    zero_bytes: float = 2.69e+11
+    zero_bytes: float = 2.69e11
     full: float = 6.43e-07
     tile: float = 3.18e-06
-    store_bytes: float = 4.54e+10
+    store_bytes: float = 4.54e10
     segment: float = 9.01e-10
     cluster: float = 6.3e-07
     part: float = 3.21e-06
-    part_bytes: float = 7.73e+10
+    part_bytes: float = 7.73e10
     exchange: float = 1.01e-09
-    exchange_bytes: float = 3.01e+10
+    exchange_bytes: float = 3.01e10
 
 
 FITTED = Constants()

@@ -43,10 +43,12 @@ def walked(found, number, row):
 
 
 @given(found=trees(), rows=st.lists(st.tuples(*[st.integers(-3, 3)] * 3), min_size=1, max_size=5))
-def test_trees_are_walked_from_the_root(found, rows):
+def test_trees_are_walked_from_the_root(tmp_path_factory, found, rows):
     expected = [sum(walked(found, number, row) for number in range(2)) for row in rows]
     assert found(rows).tolist() == pytest.approx(expected)
-    assert Trees.from_json(found.to_json())(rows).tolist() == pytest.approx(expected)
+    file = tmp_path_factory.mktemp("trees") / "trees.npz"
+    found.save(file)
+    assert Trees.load(file)(rows).tolist() == pytest.approx(expected)
 
 
 def test_trees_that_end_early_become_complete():
