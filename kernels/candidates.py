@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import fields
 from typing import Any
 
-from triton_ext.errors import LayoutError
 from triton_ext.kernels.config import MatmulConfig
 from triton_ext.kernels.element_types import ELEMENT_BYTES, Major
 
@@ -17,6 +16,7 @@ LOADED_ROWS = (8, 16, 32, 48)
 """How many rows of the left operand are copied where it has no more."""
 LEAST_STAGES, MOST_STAGES = 3, 12
 """Of tiles that do not say how many they have."""
+_FIELDS = [field.name for field in fields(MatmulConfig)]
 ALL_ROWS = 64
 """As many of the left operand, or more, and all rows of a tile are copied."""
 
@@ -140,37 +140,46 @@ def is_new() -> bool:
     return TRITON_VERSION >= (3, 9)
 
 
-@functools.lru_cache(maxsize=256)
 def candidates(
-    element_type: str,
-    a_major: Major,
-    b_major: Major,
-    out_type: str | None = None,
-    m: int = ALL_ROWS,
-    n: int = ALL_ROWS,
-) -> tuple[MatmulConfig, ...]:
+    element_type: str, a_major: Major, b_major: Major, out_type: str | None = None,
+    m: int = ALL_ROWS, n: int = ALL_ROWS,
+) -> tuple[MatmulConfig, ...]:  # fmt: skip
     """The configurations that are considered for sm_90, the better of equals first.
 
     Args:
         m, n: the problem's, as `copied_rows` rounds them. Where one is small, rows of a tile that
             there are not are not copied.
     """
+    every = unchecked_candidates(element_type, a_major, b_major, out_type, m, n)
+    return tuple(config for config in every if config.is_legal)
+
+
+@functools.lru_cache(maxsize=256)
+def unchecked_candidates(
+    element_type: str, a_major: Major, b_major: Major, out_type: str | None, m: int, n: int
+) -> tuple[MatmulConfig, ...]:
+    """The same with some that are illegal, in a fifth of the time."""
     if (m, n) != (ALL_ROWS, ALL_ROWS):
-        everywhere = candidates(element_type, a_major, b_major, out_type, ALL_ROWS, ALL_ROWS)
-        return tuple(_adapted(config, n if config.swap else m) for config in everywhere)
+        everywhere = (element_type, a_major, b_major, out_type, ALL_ROWS, ALL_ROWS)
+        return tuple(
+            _adapted(config, n if config.swap else m)
+            for config in unchecked_candidates(*everywhere)
+        )
     tiles = [tile for tile in _TILES if is_new() or not {"cluster", "k_blocks"} & tile.keys()]
     if is_new():
         tiles += _wide_tiles()
+    types = {"element_type": element_type, "a_major": a_major, "b_major": b_major,
+             "out_type": out_type}  # fmt: skip
     found = []
     for tile, swap in ((each, swap) for each in tiles for swap in each["swaps"]):
-        fields: dict[str, Any] = {"block_k": 1, "c_parts": 1, **tile, "swap": swap}
+        fields: dict[str, Any] = {"block_k": 1, "c_parts": 1, **tile, **types, "swap": swap}
         del fields["swaps"]
         if "stages" in tile:
             fields["side"] = _SIDES.get(tile["columns"], 0)
         left, right = ("block_n", "block_m") if swap else ("block_m", "block_n")
         fields[left], fields[right] = fields.pop("rows"), fields.pop("columns")
         fields["block_k"] *= 128 // ELEMENT_BYTES[element_type]
-        config = _fitting(fields, element_type, a_major, b_major, out_type)
+        config = _fitting(fields)
         if config is not None and _one_instruction(config):
             found.append(config)
     return tuple(dict.fromkeys(found))
@@ -193,22 +202,27 @@ def _one_instruction(config: MatmulConfig) -> bool:
     return row >= LINE_BYTES // 2 if config.units > 1 else row < LINE_BYTES
 
 
-def _fitting(
-    fields: dict[str, Any], element_type: str, a_major: Major, b_major: Major, out_type: str | None
-) -> MatmulConfig | None:
+def _fitting(fields: dict[str, Any]) -> MatmulConfig | None:
     """The configuration with these fields, as many stages as fit, and C in pieces that fit."""
     for finer in range(3):
-        more = {"stages": LEAST_STAGES, **fields, "c_parts": fields["c_parts"] << finer}
-        try:
-            config = MatmulConfig(90, element_type, a_major, b_major, out_type=out_type, **more)
-        except LayoutError:  # also where a swizzle does not fit a narrow MN-major tile
-            continue
-        return config if "stages" in fields else config.with_most_stages(MOST_STAGES)
+        parts = fields["c_parts"] << finer
+        config = MatmulConfig.unchecked(
+            **{"arch": 90, "stages": LEAST_STAGES, **fields, "c_parts": parts}
+        )
+        most = config.most_stages
+        if most >= config.stages and config.side % config.c_columns == 0:
+            stages = fields.get("stages", min(most, MOST_STAGES))
+            return MatmulConfig.unchecked(**{**_values(config), "stages": stages})
     return None
+
+
+def _values(config: MatmulConfig) -> dict[str, Any]:
+    """The fields of a configuration."""
+    return {name: vars(config)[name] for name in _FIELDS}
 
 
 def _adapted(config: MatmulConfig, rows: int) -> MatmulConfig:
     """A configuration of which so many rows of the left operand's tile are copied, if it may be."""
     if not (is_new() and rows < ALL_ROWS and config.may_load_less):
         return config
-    return replace(config, loaded_rows=rows)
+    return MatmulConfig.unchecked(**{**_values(config), "loaded_rows": rows})

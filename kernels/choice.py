@@ -31,8 +31,7 @@ def choose_config(
         out_type: as in `MatmulConfig`.
         batch: how many such products are made at once; the field ``batched`` is left to the caller.
     """
-    model = cost_model if arch == 90 else cost_model_sm100
-    best: MatmulConfig = model.ranked_configs(
-        element_type, a_major, b_major, m, n, k, multiprocessors, out_type, batch
-    )[0]
-    return best
+    asked = (element_type, a_major, b_major, m, n, k, multiprocessors, out_type, batch)
+    if arch == 90:
+        return next(cost_model.ranked(*asked))
+    return cost_model_sm100.ranked_configs(*asked)[0]

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, NamedTuple, TypeAlias
 
@@ -31,7 +31,13 @@ import numpy as np
 from triton_ext.hardware.architecture import SHARED_MEMORY_PER_BLOCK as SHARED_BYTES
 from triton_ext.hardware.architecture import resident_clusters
 from triton_ext.kernels import corrections
-from triton_ext.kernels.candidates import ALL_ROWS, LINE_BYTES, candidates, copied_rows
+from triton_ext.kernels.candidates import (
+    ALL_ROWS,
+    LINE_BYTES,
+    candidates,
+    copied_rows,
+    unchecked_candidates,
+)
 from triton_ext.kernels.config import LEAST_K, MOST_K, MatmulConfig
 from triton_ext.kernels.element_types import C_BYTES, Major
 
@@ -540,8 +546,8 @@ def _exchange_seconds(table: Table, constants: Constants) -> Array:
 
 @functools.lru_cache(maxsize=256)
 def _table(*asked: Any) -> Table:
-    """Of the `candidates` for what is asked."""
-    return Table.of(candidates(*asked))
+    """Of the `unchecked_candidates` for what is asked."""
+    return Table.of(unchecked_candidates(*asked))
 
 
 def considered(
@@ -549,10 +555,10 @@ def considered(
 ) -> Table:
     """The table of the candidates for a problem."""
     sizes = copied_rows(problem.m), copied_rows(problem.n)
-    return _table(element_type, a_major, b_major, out_type, *sizes)
+    return Table.of(candidates(element_type, a_major, b_major, out_type, *sizes))
 
 
-def ranked_configs(
+def ranked(
     element_type: str,
     a_major: Major,
     b_major: Major,
@@ -563,22 +569,30 @@ def ranked_configs(
     out_type: str | None = None,
     batch: int = 1,
     every: bool = False,
-) -> list[MatmulConfig]:
+) -> Iterator[MatmulConfig]:
     """The candidates, those with the shortest predicted time first; every one, or those that suit.
+    Each is checked when its turn comes.
 
     Of equals one that loads the larger operand fewer times, then a swapped one for a wide C.
     """
     problem = Problem(m, n, k, multiprocessors, batch)
-    table = considered(element_type, a_major, b_major, out_type, problem)
+    table = _table(element_type, a_major, b_major, out_type, copied_rows(m), copied_rows(n))
     seconds = limited_seconds(table, problem)
     order = np.argsort(seconds, kind="stable")
     if not every:
         order = order[suits(table, problem)[order]]
-    limit = NEAR * seconds[order[0]]
-    number = int(np.searchsorted(seconds[order], limit, side="right"))
+    first = next(i for i in order if table.configs[i].is_legal)
+    number = int(np.searchsorted(seconds[order], NEAR * seconds[first], side="right"))
     near = table[order[:number]]
     corrected = corrected_seconds(near, problem)
     loads = _ceil(m, near.block_m) if n >= m else _ceil(n, near.block_n)
     is_wide = np.where(near.rows == ALL_ROWS, n >= 2 * m, m >= 4 * n)
     best = np.lexsort((near.swap != is_wide, loads, corrected))
-    return [near.configs[i] for i in best] + [table.configs[i] for i in order[number:]]
+    for i in (*order[:number][best], *order[number:]):
+        if table.configs[i].is_legal:
+            yield table.configs[i]
+
+
+def ranked_configs(*asked: Any, **more: Any) -> list[MatmulConfig]:
+    """All of `ranked`."""
+    return list(ranked(*asked, **more))
