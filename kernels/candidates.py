@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator, Sequence
-from dataclasses import fields
 from typing import Any
 
 from triton_ext.kernels.config import MatmulConfig
@@ -16,7 +15,7 @@ LOADED_ROWS = (8, 16, 32, 48)
 """How many rows of the left operand are copied where it has no more."""
 LEAST_STAGES, MOST_STAGES = 3, 12
 """Of tiles that do not say how many they have."""
-_FIELDS = [field.name for field in fields(MatmulConfig)]
+_FIELDS = tuple(MatmulConfig.__dataclass_fields__)
 ALL_ROWS = 64
 """As many of the left operand, or more, and all rows of a tile are copied."""
 
