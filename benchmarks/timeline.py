@@ -5,6 +5,7 @@
     python -m benchmarks.timeline predict FILE [--gpu H200] [--json FILE]
     python -m benchmarks.timeline matmuls SURVEY --split fit [--number 100] [--seconds 2400]
     python -m benchmarks.timeline halves SURVEY --split fit [--number 30] [--seconds 2400]
+    python -m benchmarks.timeline later SURVEY --split test [--number 45] [--seconds 2400]
     python -m benchmarks.timeline drawn RESULTS [--number 100] [--seconds 2400]
 
 The workloads are fixed here: this project's matmuls over problems drawn from two seeds, each with
@@ -22,7 +23,8 @@ too long to emulate: products of more than `LARGEST` operations, and those of mo
 What a survey measured ran in turn, so the kernels of a problem are predicted with one clock.
 
 `halves` does so with a survey that is of both splits (benchmarks/results/survey_h200.json.gz): the
-last bit of the CRC-32 says of which a problem is. What it has of older kernels is left out.
+last bit of the CRC-32 says of which a problem is. What it has of older kernels is left out, and
+what was drawn after the model was made: of that, `later` predicts a fifth (by the CRC-32).
 
 `drawn` predicts what `benchmarks.matmul --random` measured: of each problem, in the order of the
 file, the configuration that was chosen, if it still is, and is not left out for the same reasons.
@@ -79,6 +81,8 @@ GPU = SimpleNamespace(multi_processor_count=SMS)
 """What a launch plan asks of a GPU."""
 CANDIDATES = 5
 """Of a problem of a survey."""
+SURVEYED = ("matmuls", "halves", "later")
+"""Parts of a survey."""
 NEAR = 1.05
 """How much longer than the best a choice may take that counts as good."""
 
@@ -175,17 +179,22 @@ def _emulated(config: MatmulConfig, problem: Problem) -> bool:
     return problem.flops <= LARGEST and shared <= MOST_SHARED
 
 
-def surveyed(path: Path, split: str, *, halves: bool = False) -> Iterator[list[Workload]]:
+def surveyed(path: Path, split: str, part: str = "matmuls") -> Iterator[list[Workload]]:
     """The candidates of each problem of a survey, as measured.
 
     Args:
         path: maybe of gzip.
-        halves: whether the survey is of both splits.
+        part: "matmuls": all. Of results/survey_h200.json.gz: "halves": those of both splits, by the
+            problem's name; "later": a fifth, by name, of those drawn after the model was made.
     """
     data = path.read_bytes()
     rows = json.loads(gzip.decompress(data) if path.suffix == ".gz" else data)["rows"]
     for row in sorted(rows, key=_number):
-        if halves and (row.get("before") or _number(row) % 2 != list(SEEDS).index(split)):
+        if part == "halves" and (
+            row.keys() & {"before", "later"} or _number(row) % 2 != list(SEEDS).index(split)
+        ):
+            continue
+        if part == "later" and (row.get("later") != "drawn" or _number(row) % 5):
             continue
         problem, configs = problem_of(row), row["configs"]
         pairs = [(MatmulConfig(**each["config"]), each["seconds"]) for each in configs]
@@ -195,7 +204,7 @@ def surveyed(path: Path, split: str, *, halves: bool = False) -> Iterator[list[W
             continue
         best = min(each["seconds"] for each in configs)
         spread = [pairs[each * len(pairs) // CANDIDATES] for each in range(CANDIDATES)]
-        family = "present matmul" if halves else "matmul"
+        family = {"matmuls": "matmul", "halves": "present matmul", "later": "later matmul"}[part]
         yield [_chosen(problem, c, family, split, seconds, best) for c, seconds in spread]
 
 
@@ -547,7 +556,7 @@ def measured(only: str, seconds: float, path: Path | None) -> Iterator[Row]:
 
 def main() -> None:
     parser = harness.options(__doc__)
-    parser.add_argument("step", choices=("measure", "predict", "matmuls", "halves", "drawn"))
+    parser.add_argument("step", choices=("measure", "predict", *SURVEYED, "drawn"))
     parser.add_argument("file", type=Path, nargs="*", help="what was measured")
     parser.add_argument("--split", choices=tuple(SEEDS), help="which a survey is for")
     parser.add_argument("--number", type=int, default=100, help="of problems of matmuls or drawn")
@@ -557,14 +566,14 @@ def main() -> None:
         "--seconds", type=float, default=200, help="to measure for, or to predict matmuls, at most"
     )
     arguments = parser.parse_args()
-    if arguments.step in ("matmuls", "halves", "drawn"):
-        path, halves = arguments.file[0], arguments.step == "halves"
+    if arguments.step in (*SURVEYED, "drawn"):
+        path = arguments.file[0]
         if arguments.step == "drawn":
             work = drawn(path)
         elif arguments.split is None:
             parser.error(f"{arguments.step} needs --split")
         else:
-            work = surveyed(path, arguments.split, halves=halves)
+            work = surveyed(path, arguments.split, arguments.step)
         found = chosen(work, arguments.number, arguments.seconds, arguments.gpu)
         rows = harness.report("timeline", found, TABLE, arguments.json)
         print("\n".join([*summary(rows), rank(rows)]))
