@@ -46,20 +46,18 @@ KERNELS = {
 # for an arrival from another block, where a later one of the same thread is waited for: the
 # producer's last but one; and barriers and a wait that others make needless (a loop's first, those
 # around the warps' start and end).
+NEEDLESS = "no barrier of the warpgroup"
 UNNOTICED = {
-    "pair": {"no proxy fence": 1},
-    "four": {"no proxy fence": 1},
-    "shared": {"no proxy fence": 1},
-    "dealt": {"no proxy fence": 1, "no wait": 2, "the other phase": 2},
+    "pair": {"no proxy fence": 1, NEEDLESS: 5},
+    "four": {"no proxy fence": 1, NEEDLESS: 5},
+    "shared": {"no proxy fence": 1, NEEDLESS: 6},
+    "dealt": {"no proxy fence": 1, "no wait": 2, "the other phase": 2, NEEDLESS: 3},
     "parts": {
-        "no proxy fence": 1,
-        "no wait": 3,
-        "the other phase": 2,
-        "no wait for the stores": 1,
-        "no barrier of the warpgroup": 6,
+        "no proxy fence": 1, "no wait": 3, "the other phase": 2, "no wait for the stores": 1,
+        NEEDLESS: 6,
     },
-    "scaled": {"no proxy fence": 1},
-}
+    "scaled": {"no proxy fence": 1, NEEDLESS: 5},
+}  # fmt: skip
 WAIT = re.compile(r"mbarrier\.try_wait\.parity\.shared::cta\.b64 complete, \[%r\d+\], (%r\d+);")
 
 
@@ -128,7 +126,7 @@ def edits(line, never):
     if order:
         yield "a relaxed atomic", line.replace(order[1], "relaxed")
     for name, pattern in {
-        "no barrier of the warpgroup": r"\tbar(rier)?\.sync",
+        NEEDLESS: r"\tbar(rier)?\.sync",
         "no proxy fence": r"fence\.proxy\.async",
         "no wait for the sums": r"tcgen05\.wait::ld",
         "no fence of the barriers": r"fence\.mbarrier_init",
