@@ -66,6 +66,7 @@ class Gpu:
         far_latency: of an arrival in another block of the cluster.
         bar_latency: of ``bar.sync``.
         atomic_latency: of an atomic operation in global memory.
+        release_latency: what it takes longer if it releases, once all stores before are there.
         launch: seconds from the end of the kernel before to the first instruction, and from the
             last to the end.
         start: how much longer, if there are blocks for all SMs.
@@ -128,6 +129,7 @@ class Gpu:
     far_latency: float = _of("assumed", 200)
     bar_latency: float = _of("measured: 4 warps", 12)
     atomic_latency: float = _of("assumed: as a load", 365)
+    release_latency: float = _of("fitted: split-K of 24 kernels", 2000)
     launch: float = _of("fitted; measured: a grid of 1 block, 8.4e-7", 6e-07)
     start: float = _of("measured: empty blocks", 1.3e-07)
     descriptors: float = _of("fitted", 3.3e-07)

@@ -160,6 +160,8 @@ class _Resident:
     tokens: list[_Token]
     left: int
     slot: int
+    stored: dict[int, float] = field(default_factory=dict)
+    """When what each block has stored is in the L2 cache."""
 
 
 @dataclass
@@ -233,6 +235,7 @@ class Replay:
                     self.share = self.shares[min(started // self.slots, len(self.shares) - 1)]
                     begin = max(end + self.gpu.block_start, self.starts + self.gpu.block_interval)
                     started += self._start(waiting, begin, warp.resident.slot)
+        assert len(ends) == started, "some warps wait for what never comes"
         busy = {unit: max(sm.busy[unit] for sm in self.sms) for unit in UNITS}
         return Result(self.last, ends, busy, dict(self.stalls), self.spans)
 
@@ -334,7 +337,10 @@ class Replay:
         elif kind == STORE:
             self._store(warp, begin, item)
         elif kind == ATOMIC:
-            sectors, memory, token = item[2:]
+            sectors, memory, releases, token = item[2:]
+            if releases:
+                begin = max(begin, warp.resident.stored.get(warp.block, 0.0)) + gpu.release_latency
+                after = max(after, begin)
             end = self._outside(sm, begin, sectors * SECTOR_BYTES * 2, memory, write=True)
             if token >= 0:
                 self._contribute(warp, token, end + gpu.atomic_latency)
@@ -429,6 +435,8 @@ class Replay:
         through = self._shared(sm, time, max(1.0, (sectors + hits) * SECTOR_BYTES / LINE_BYTES))
         if token < 0:
             end = self._outside(sm, through, sectors * SECTOR_BYTES, memory, write=True)
+            stored = warp.resident.stored
+            stored[warp.block] = max(stored.get(warp.block, 0.0), end + gpu.l2_latency)
             self.last = max(self.last, end + gpu.l2_latency)
             return through
         end = through + gpu.l1_latency

@@ -38,7 +38,8 @@ SIGNAL = 6
 WAIT = 7
 """(WAIT, at, token)."""
 ATOMIC = 8
-"""(ATOMIC, at, sectors, memory, token): in global memory."""
+"""(ATOMIC, at, sectors, memory, releases, token): in global memory; whether what the block has
+stored must be there before."""
 TENSOR = 9
 """(TENSOR, at, m, n, element bytes, blocks, read): tcgen05.mma, m x n x 32 bytes of K by the tensor
 cores of one block or a pair, each of which reads so many bytes of shared memory; tcgen05.cp, whose

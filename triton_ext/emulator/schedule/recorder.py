@@ -85,6 +85,7 @@ _TURNS = {
 """What an instruction of PTX takes of `triton_ext.ptx.sass`'s pipes, for kernels of which there is
 no binary; every other one takes a turn of the first."""
 _ONE_TURN = (1.0, 0.0, 0.0, 0.0)
+_RELEASING = re.compile(r"(atom|red)\S*\.(acq_rel|release)")
 _ASKING = re.compile(r"(@\S+ )?ld\.\S*(acquire|relaxed|volatile)")
 """Loads of what other blocks write."""
 _MEMORY = re.compile(r"(ld|st|atom|red|ldmatrix|stmatrix|cp|wgmma\.mma_async|wgmma\.wait|tcgen05)")
@@ -428,7 +429,8 @@ class Recorder(Observer):
             if kind == "atomic":
                 self._asks(cluster, warp, at, int(addresses[0]))
                 token = self._load(cluster, block, number)
-                self._add(warp, (ATOMIC, at, len(sectors), memory, token))
+                releases = _RELEASING.search(self._lines[at].text) is not None
+                self._add(warp, (ATOMIC, at, len(sectors), memory, releases, token))
             elif kind == "store":
                 self._add(warp, (GLOBAL, at, len(sectors), 0, memory, -1))
             else:
@@ -547,9 +549,11 @@ def _once(items: list[Item], repeated: dict[int, tuple[int, int]]) -> list[Item]
         if item[0] in (SIGNAL, WAIT) and item[2] in repeated:
             loop = repeated[item[2]]
             ends[loop] = (ends.get(loop, (number, 0))[0], number + 1)
+    loaded: set[int] = set()  # in these rounds; what is used after the last of them is there
     for begin, end in sorted(ends.values(), reverse=True):
+        loaded |= {item[-1] for item in items[begin:end] if item[0] in (SHARED, GLOBAL, ATOMIC)}
         del items[begin:end]
-    return items
+    return [item for item in items if item[0] != WAIT or item[2] not in loaded]
 
 
 _HANDLERS = (
