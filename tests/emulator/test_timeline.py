@@ -12,6 +12,7 @@ from triton_ext.emulator.errors import LaunchError
 from triton_ext.errors import LayoutError
 from triton_ext.kernels.config import MatmulConfig
 from triton_ext.kernels.launch import launch_arguments, launch_plan
+from triton_ext.timeline.timeline import Timeline
 from triton_ext.timeline.trace import (
     ATOMIC,
     COMMIT,
@@ -139,6 +140,28 @@ def test_a_block_that_asks_again_and_again_has_asked_once(values, sem, kind):
         assert len(asked) == 1
         lengths.add(tuple(len(warp) for warp in waiting.warps[0]))
     assert len(lengths) == 1
+
+
+def test_the_parts_of_clusters_tiles_wait_for_the_stores_before():
+    """One warp asks whether the others' parts are there, and tells the other three: what they do
+    in the rounds that are left out is left out, too, and the replay comes to its end.
+    """
+    config = MatmulConfig(
+        90, "fp16", block_m=64, block_n=64, stages=3, consumers=1, cluster=2, max_splits=4
+    )
+    m, n, k = 128, 64, 2048
+    plan = launch_plan(config, m, n, k, Gpu())
+    a, b = torch.zeros((m, k), dtype=torch.float16), torch.zeros((n, k), dtype=torch.float16).T
+    c = torch.zeros((m, n), dtype=torch.float16)
+    workspace = torch.zeros(plan.workspace_bytes, dtype=torch.uint8)
+    arguments = launch_arguments(config, plan, a, b, c, workspace=workspace)
+    first, others = list(arguments.values())[:3], dict(list(arguments.items())[3:])
+    with triton_ext.emulate("sm_90", time="H200", values=False) as gpu:
+        plan.kernel[plan.grid](*first, **others, **plan.constants, **plan.options)
+    timed = gpu.timeline
+    later = Timeline(timed.trace, timed.gpu.but(release_latency=20_000))
+    waited = (20_000 - timed.gpu.release_latency) / timed.clock
+    assert later.seconds - timed.seconds == pytest.approx(waited, rel=0.05)
 
 
 def test_products_of_tensor_memory_are_recorded():
