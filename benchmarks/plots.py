@@ -200,7 +200,8 @@ def draw_latency(axes: Any, data: dict[str, dict[str, float]]) -> None:
 
 
 TIMELINE_FAMILIES = {
-    "present matmul": "present matmuls", "matmul": "older matmuls", "drawn matmul": "older matmuls",
+    "present matmul": "present matmuls", "later matmul": "present matmuls",
+    "matmul": "older matmuls", "drawn matmul": "older matmuls",
     "ladder": "ladder",
 }  # fmt: skip
 

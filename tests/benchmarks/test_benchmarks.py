@@ -480,13 +480,17 @@ def test_a_survey_is_halved_by_the_names_of_its_problems(tmp_path):
     ]
     old = {**rows[0], "problem": "8x8x8 bf16 KN", "before": True}
     path = tmp_path / "survey.json.gz"
-    path.write_bytes(gzip.compress(json.dumps({"rows": [*rows, old]}).encode()))
+    later = [{**row, "problem": f"9{row['problem']}", "later": "drawn"} for row in rows]
+    weak = {**rows[1], "problem": "8x8x8 bf16 NN", "later": "weak"}
+    document = {"rows": [*rows, old, weak, *later]}
+    path.write_bytes(gzip.compress(json.dumps(document).encode()))
     halves = [
-        [work[0].problem for work in timeline.surveyed(path, split, halves=True)]
+        [work[0].problem for work in timeline.surveyed(path, split, "halves")]
         for split in ("fit", "test")
     ]
     assert all(8 < len(half) < 24 for half in halves)
     assert sorted(map(str, itertools.chain(*halves))) == sorted(map(str, problems))
+    assert 1 < len(list(timeline.surveyed(path, "test", "later"))) < 16
 
 
 def test_plots_show_the_results():
