@@ -15,7 +15,7 @@ import statistics
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -32,11 +32,10 @@ from benchmarks.matmul import (
 from benchmarks.problems import Problem, drawn_problems, inputs
 from benchmarks.replay import graph_of, launches_in_graph, replayed_seconds
 from triton_ext.kernels import cost_model, cost_model_sm100
-from triton_ext.kernels.config import MatmulConfig
+from triton_ext.kernels.config import DEFAULTS, MatmulConfig
 from triton_ext.kernels.launch import compile_matmul
 
 ROUNDS = 3
-DEFAULTS = {field.name: field.default for field in fields(MatmulConfig)}
 compiled = functools.cache(compile_matmul)
 
 

@@ -6,7 +6,7 @@ import functools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from triton_ext.kernels.config import MatmulConfig
+from triton_ext.kernels.config import DEFAULTS, MatmulConfig
 from triton_ext.kernels.element_types import ELEMENT_BYTES, Major
 
 LINE_BYTES = 128
@@ -15,7 +15,6 @@ LOADED_ROWS = (8, 16, 32, 48)
 """How many rows of the left operand are copied where it has no more."""
 LEAST_STAGES, MOST_STAGES = 3, 12
 """Of tiles that do not say how many they have."""
-_FIELDS = tuple(MatmulConfig.__dataclass_fields__)
 ALL_ROWS = 64
 """As many of the left operand, or more, and all rows of a tile are copied."""
 
@@ -204,24 +203,17 @@ def _one_instruction(config: MatmulConfig) -> bool:
 def _fitting(fields: dict[str, Any]) -> MatmulConfig | None:
     """The configuration with these fields, as many stages as fit, and C in pieces that fit."""
     for finer in range(3):
-        parts = fields["c_parts"] << finer
-        config = MatmulConfig.unchecked(
-            **{"arch": 90, "stages": LEAST_STAGES, **fields, "c_parts": parts}
-        )
+        values = {"arch": 90, **fields, "c_parts": fields["c_parts"] << finer}
+        config = MatmulConfig.unchecked(**{"stages": LEAST_STAGES, **values})
         most = config.most_stages
         if most >= config.stages and config.side % config.c_columns == 0:
-            stages = fields.get("stages", min(most, MOST_STAGES))
-            return MatmulConfig.unchecked(**{**_values(config), "stages": stages})
+            return MatmulConfig.unchecked(**{"stages": min(most, MOST_STAGES), **values})
     return None
-
-
-def _values(config: MatmulConfig) -> dict[str, Any]:
-    """The fields of a configuration."""
-    return {name: vars(config)[name] for name in _FIELDS}
 
 
 def _adapted(config: MatmulConfig, rows: int) -> MatmulConfig:
     """A configuration of which so many rows of the left operand's tile are copied, if it may be."""
     if not (is_new() and rows < ALL_ROWS and config.may_load_less):
         return config
-    return MatmulConfig.unchecked(**{**_values(config), "loaded_rows": rows})
+    values = {name: getattr(config, name) for name in DEFAULTS}
+    return MatmulConfig.unchecked(**{**values, "loaded_rows": rows})

@@ -468,11 +468,11 @@ class MatmulConfig:
 
     @classmethod
     def unchecked(cls, **values: Any) -> MatmulConfig:
-        """A configuration with these fields that may be illegal: a check takes 60 us, more than all
+        """A configuration with these fields that may be illegal: to check one takes longer than all
         else that is asked of a candidate that is not chosen.
         """
         config = object.__new__(cls)
-        vars(config).update(_DEFAULTS | values)
+        vars(config).update(DEFAULTS | values)
         return config
 
     @functools.cached_property
@@ -675,4 +675,5 @@ class MatmulConfig:
         return SharedLinear(tuple(bases), split, one.alignment)
 
 
-_DEFAULTS = {field.name: field.default for field in fields(MatmulConfig)}
+DEFAULTS = {field.name: field.default for field in fields(MatmulConfig)}
+"""Of each field; what has none has `dataclasses.MISSING`."""

@@ -33,7 +33,7 @@ from triton_ext.kernels.peers import (
 
 COUNTER_BYTES = gl.constexpr(8192)
 """The size of the workspace's first section, a counter for each consumer of each tile that several
-blocks share; the partial tiles follow, two for each block."""
+blocks share (of each block's, in clusters); the partial tiles follow, two for each block."""
 
 
 @gluon.constexpr_function

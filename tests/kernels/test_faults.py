@@ -45,7 +45,7 @@ KERNELS = {
 # signals the barrier, where Triton's own compiled kernels and CUTLASS's have none; a missing wait
 # for an arrival from another block, where a later one of the same thread is waited for: the
 # producer's last but one; and barriers and a wait that others make needless (a loop's first, those
-# around the warps' start and end).
+# around the warps' start and end: so in "parts", the one that was looked at).
 NEEDLESS = "no barrier of the warpgroup"
 UNNOTICED = {
     "pair": {"no proxy fence": 1, NEEDLESS: 5},

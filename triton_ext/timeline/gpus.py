@@ -129,7 +129,7 @@ class Gpu:
     far_latency: float = _of("assumed", 200)
     bar_latency: float = _of("measured: 4 warps", 12)
     atomic_latency: float = _of("assumed: as a load", 365)
-    release_latency: float = _of("fitted: split-K of 24 kernels", 2000)
+    release_latency: float = _of("fitted: 24 split-K kernels", 2000)
     launch: float = _of("fitted; measured: a grid of 1 block, 8.4e-7", 6e-07)
     start: float = _of("measured: empty blocks", 1.3e-07)
     descriptors: float = _of("fitted", 3.3e-07)
