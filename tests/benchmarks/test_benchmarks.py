@@ -31,7 +31,17 @@ from triton_ext.kernels.launch import compiled_arguments, launch_arguments, laun
 
 sys.path.insert(0, str(ROOT))  # `benchmarks` is not installed
 
-from benchmarks import blackwell, fit, harness, heuristics, matmul, plots, replay, timeline
+from benchmarks import (
+    blackwell,
+    compiled_models,
+    fit,
+    harness,
+    heuristics,
+    matmul,
+    plots,
+    replay,
+    timeline,
+)
 from benchmarks.gpu_state import GpuState, Watch
 from benchmarks.harness import Table
 from benchmarks.heuristics import Tile, compare, our_tile
@@ -525,3 +535,44 @@ def test_plots_are_drawn_alike_each_time(tmp_path, monkeypatch):
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == first
     for text in map(bytes.decode, first.values()):
         assert "<text" in text
+
+
+class TinyModel(torch.nn.Module):
+    """What `benchmarks.models.step` calls."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.randn(32, 32).half())
+
+    def forward(self, input_ids, labels):
+        hidden = input_ids @ self.weight
+        return SimpleNamespace(loss=(hidden - labels).float().square().mean())
+
+
+def test_each_side_of_the_compiled_models_is_compiled(tmp_path, monkeypatch):
+    """And ours with our candidates. (The second side had the first one's graph.)"""
+    from torch._inductor import config, select_algorithm
+
+    offered = []
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    tokens = torch.randn(32, 32).half()
+    functions = select_algorithm.get_algorithm_selector_cache().preprocessing_fns
+
+    def note(choices):
+        offered.append(sorted(choice.name for choice in choices))
+        return choices
+
+    torch._dynamo.reset()
+    settings = {"force_disable_caches": True, "max_autotune_gemm_backends": "ATEN"}
+    functions.append(note)
+    try:
+        with triton_ext.emulate("sm_90"), config.patch(**settings):
+            counts = [
+                len(compiled_models.compiled(TinyModel(), tokens, side)[1])
+                for side in compiled_models.SIDES
+            ]
+    finally:
+        functions.remove(note)
+        torch._dynamo.reset()
+    assert any("triton_ext_mm" in names for names in offered)
+    assert counts[1] > 0
