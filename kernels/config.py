@@ -88,6 +88,9 @@ class MatmulConfig:
         c_parts: how many pieces of a consumer's part of the tile of C are stored one by one; of as
             many columns as a power of two.
         c_buffers: how many pieces are in shared memory at the same time.
+        consumer_columns: on sm_90, 2: two consumers lie side by side, and each has all rows of a
+            tile and half of its columns, of which there may be up to 512. Without side, k_blocks
+            and collective; needs Triton 3.9.
         pingpong: two consumers take turns, a whole tile each, where they would share each tile:
             while one stores its tile, the other multiplies. For a short K.
         side: how many of the tile's columns are a second, narrower tile of the right operand (the
@@ -144,6 +147,7 @@ class MatmulConfig:
     a_scales: str | None = None
     b_scales: str | None = None
     alpha: bool = False
+    consumer_columns: int = 1
     pingpong: bool = False
     side: int = 0
     residual: bool = False
@@ -168,7 +172,8 @@ class MatmulConfig:
                 " registers",
             )
         hopper_int8 = self.arch == 90 and self.element_type == "int8"
-        if hopper_int8 and self.units == 1 and self.columns - self.side > INT8_MAX_COLUMNS:
+        by_triton = not self.multiplies_itself
+        if hopper_int8 and by_triton and self.columns - self.side > INT8_MAX_COLUMNS:
             raise LayoutError(
                 wide,
                 self.columns,
@@ -199,6 +204,8 @@ class MatmulConfig:
         majors = ("K", "MN") if both else ("K",)
         swizzles = (None, 32, 64, 128)
         divides_k = on_hopper and self.cluster == 1 and not self.pingpong
+        divides_k &= self.consumer_columns == 1
+        two = on_hopper and self.consumers == 2 and not self.pingpong and not self.side
         exact = (None, "int32") if self.element_type == "int8" else (None,)
         anywhere: dict[str, Sequence[Any]] = {
             "arch": (90, 100),
@@ -213,6 +220,7 @@ class MatmulConfig:
             "b_swizzle": swizzles,
             "group": range(1, 65),
             "consumers": (0, 1, 2, 3) if on_hopper else (0, 1),
+            "consumer_columns": (1, 2) if two else (1,),
         }
         if self.consumers not in anywhere["consumers"][1:]:
             simple = anywhere | {
@@ -225,9 +233,9 @@ class MatmulConfig:
             rest = (field for field in fields(self) if field.name not in simple)
             return simple | {field.name: (field.default,) for field in rest}
         shapes: Sequence[int] = (8, 16, 32, 64, 128, 256)
-        main = self.columns - self.side
+        main = self.own_columns - self.side
         rows: tuple[int, ...] = (64 * self.shares, 128 * self.shares)
-        if on_hopper and (self.columns > 160 or self.consumers == 3):
+        if on_hopper and (self.own_columns > 160 or self.consumers == 3):
             rows = rows[:1]  # 160 registers of accumulator a thread are what there is room for
         if scaled:  # whole blocks of scales; and products of 64 rows have none
             rows, shapes = rows[1:], SCALED_COLUMNS
@@ -239,6 +247,7 @@ class MatmulConfig:
         if on_hopper and not self.side and not (self.k_blocks > 1 and self._right_panels > 1):
             step = 16 if self.element_type == "int8" else 8
             columns = [*(n for n in columns if n < step), *range(step, 257, step)]
+            columns = [self.consumer_columns * each for each in columns]
         least = 16 if C_BYTES.get(self.c_type) == 1 and not self.swap else 8  # TMA: 16 bytes
         return anywhere | {
             "block_m": columns if self.swap else rows,
@@ -286,6 +295,8 @@ class MatmulConfig:
         """The configuration in a few words."""
         words = [f"{self.block_m}x{self.block_n}x{self.block_k}", f"{self.stages} stages"]
         words.append(f"{self.consumers} consumers" if self.consumers else "no specialization")
+        if self.consumer_columns > 1:
+            words.append("side by side")
         if self.swap:
             words.append("swapped")
         if self.loaded_rows:
@@ -312,10 +323,10 @@ class MatmulConfig:
         multiplied: as far as a thread has these, besides its sums; and not with other ranks, whose
         scales come with the chunks that the producer waits for.
         """
-        along_n, along_m = (0, self.columns) if self.swap else (self.columns, 0)
+        along_n, along_m = (0, self.own_columns) if self.swap else (self.own_columns, 0)
         values = along_n * (self.bias + (self.b_scales == "each"))
         values += along_m * (self.a_scales == "each")
-        sums = self.rows // self.shares * self.columns // THREADS
+        sums = self.rows // self.shares * self.own_columns // THREADS
         alone = self.consumers < 3 and self.collective is None
         return alone and sums + values // 4 <= EARLY_REGISTERS
 
@@ -327,7 +338,7 @@ class MatmulConfig:
     @property
     def _may_be_collective(self) -> bool:
         """Whether the ranks of a group may make this product together."""
-        whole = self.k_blocks == self.max_splits == 1 and not self.swap
+        whole = self.k_blocks == self.max_splits == self.consumer_columns == 1 and not self.swap
         return self.arch == 90 and whole and not self.residual and self.element_type != "int8"
 
     @functools.cached_property
@@ -366,7 +377,7 @@ class MatmulConfig:
     @functools.cached_property
     def shares(self) -> int:
         """Among how many consumers the rows of a tile are divided."""
-        return 1 if self.pingpong else max(self.consumers, 1)
+        return 1 if self.pingpong else max(self.consumers, 1) // self.consumer_columns
 
     @functools.cached_property
     def blocks(self) -> int:
@@ -384,11 +395,16 @@ class MatmulConfig:
         return self.block_m if self.swap else self.block_n
 
     @functools.cached_property
+    def own_columns(self) -> int:
+        """Columns of what one consumer has of a tile."""
+        return self.columns // self.consumer_columns
+
+    @functools.cached_property
     def unit(self) -> int:
         """Columns of the right operand's tiles of which one instruction reads some side by side:
         the largest power of two that divides them. Those of a power of two are one tile.
         """
-        main = self.columns - self.side
+        main = self.own_columns - self.side
         return main & -main or 1  # no columns are refused by name
 
     @property
@@ -403,8 +419,13 @@ class MatmulConfig:
 
     @functools.cached_property
     def units(self) -> int:
-        """How many tiles of `unit` columns lie side by side."""
-        return (self.columns - self.side) // self.unit
+        """How many tiles of `unit` columns lie side by side in what a consumer reads."""
+        return (self.own_columns - self.side) // self.unit
+
+    @property
+    def multiplies_itself(self) -> bool:
+        """Whether the instructions of a product are the kernel's own, not Triton's."""
+        return self.units > 1 or self.loaded_rows > 0 or self.consumer_columns > 1
 
     @property
     def _right_panels(self) -> int:
@@ -437,7 +458,7 @@ class MatmulConfig:
     @functools.cached_property
     def c_columns(self) -> int:
         """Columns of the piece of C that a consumer stores at a time."""
-        return (self.columns - self.side) // self.c_parts
+        return (self.own_columns - self.side) // self.c_parts
 
     @functools.cached_property
     def shared_memory_bytes(self) -> int:
@@ -514,11 +535,12 @@ class MatmulConfig:
         dim = 0 if k_major else 1
         all_blocks = (shape[0], self.cluster_columns * shape[1])
         tile = tile_layouts(all_blocks, dim, bits, swizzle, bases, self.batched)
-        if self.shares_tiles or self.units > 1:
-            position, columns = 1, self.columns - self.side
+        if self.shares_tiles or self.units > 1 or self.consumer_columns > 1:
+            position, columns = 1, self.own_columns - self.side
             if shape != self.right_unit:
                 position, columns = 3, self.side
-            return self._in_boxes(tile, position, columns, k_major, self.cluster, 1)
+            parts = self.consumer_columns
+            return self._in_boxes(tile, position, columns, k_major, self.cluster, 1, parts)
         return self._along_k(tile, shape, 0, dim)
 
     def _in_boxes(
@@ -550,9 +572,10 @@ class MatmulConfig:
                 f"must be less: boxes of {rows} rows of {width} bytes are no multiple of"
                 f" {SMEM_ALIGNMENT} bytes",
             )
+        step = size * (self.cluster if position == 0 else self.cluster_columns)
         boxes = Boxes(
-            position, rows, wide, across, panels, parts, self.cluster * size, pieces, among, apart,
-            k_major, self.element_bytes,
+            position, rows, wide, across, panels, parts, step, pieces, among, apart, k_major,
+            self.element_bytes,
         )  # fmt: skip
         shape = (*((1,) if self.batched else ()), ATOM_ROWS, wide)
         everywhere = ((0,) * len(shape),) * (self.blocks.bit_length() - 1)

@@ -154,7 +154,7 @@ class Parts:
         workspace: its address; None if no tile is cut.
         words: in a cluster: an int32 of shared memory for each consumer of each block.
         SHARES: how many consumers share a tile; each is on its own here.
-        COLUMNS: columns of a tile.
+        COLUMNS: columns of a tile, or of what one of those who share it has.
     """
 
     workspace: gl.tensor | gl.constexpr

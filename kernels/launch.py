@@ -269,6 +269,8 @@ def kernel_for(config: MatmulConfig) -> Any:
             raise LayoutError("max_splits", config.max_splits, "needs Triton 3.9 in clusters")
         if config.loaded_rows:
             raise LayoutError("loaded_rows", config.loaded_rows, "needs Triton 3.9")
+        if config.consumer_columns > 1:
+            raise LayoutError("consumer_columns", config.consumer_columns, "needs Triton 3.9")
         if config.shares_tiles:
             raise LayoutError("cluster", config.cluster, "needs Triton 3.9 on sm_90")
         if config.units > 1:
@@ -324,7 +326,8 @@ def kernel_constants(config: MatmulConfig, *, generated_layouts: bool = True) ->
             "RIGHT_UNIT": (config.right_unit[0], config.cluster_columns * config.right_unit[1]),
             "CLUSTER_COLUMNS": config.cluster_columns,
             "EARLY": config.asks_early,
-            "PRODUCT": product_of(config) if config.units > 1 or config.loaded_rows else None,
+            "CONSUMER_COLUMNS": config.consumer_columns,
+            "PRODUCT": product_of(config) if config.multiplies_itself else None,
         }
         exchange, exchanged = config.exchange_layout, config.exchanged_layouts
         common |= {

@@ -155,8 +155,10 @@ class Ring:
             be several units, those for each part of K one after the other.
         ready, free: the barriers.
         STAGES: how many buffers there are.
+        SHARES: how many warpgroups divide the rows of a tile of C.
+        CONSUMER_COLUMNS: how many divide its columns; each has its units.
         BLOCK_K: elements of a tile along K.
-        UNITS: how many units side by side a tile of B is.
+        UNITS: how many units side by side a warpgroup reads.
         CLUSTER_COLUMNS: how many columns of blocks a cluster has; each has its units.
         DEALT: whether the copies of shared tiles are dealt out among the blocks that share them.
         LEFT_BOXES, RIGHT_BOXES, NARROW_BOXES: how tiles are copied in `boxes`, or None.
@@ -172,6 +174,7 @@ class Ring:
     free: gl.shared_memory_descriptor
     STAGES: gl.constexpr
     SHARES: gl.constexpr
+    CONSUMER_COLUMNS: gl.constexpr
     BLOCK_K: gl.constexpr
     UNITS: gl.constexpr
     CLUSTER_COLUMNS: gl.constexpr
@@ -189,14 +192,16 @@ class Ring:
         return Slot(gl.to_tensor(0), gl.to_tensor(0), self.STAGES)
 
     @gluon.jit
-    def left_tile(self, slot, SHARE: gl.constexpr):
-        """One of a slot's tiles of A."""
-        return self.a_tiles.index(slot.index * self.SHARES + SHARE)
+    def left_tile(self, slot, WHICH: gl.constexpr):
+        """That of a slot's tiles of A which a consumer reads."""
+        return self.a_tiles.index(slot.index * self.SHARES + WHICH % self.SHARES)
 
     @gluon.jit
     def right_unit(self, slot, WHICH: gl.constexpr):
-        """One of the units that a slot's tile of B is."""
-        return self.b_tiles.index(slot.index * (self.b_tiles.shape[0] // self.STAGES) + WHICH)
+        """The first of those units of a slot's tile of B which a consumer reads."""
+        OWN: gl.constexpr = self.b_tiles.shape[0] // (self.STAGES * self.CONSUMER_COLUMNS)
+        column = WHICH % self.CONSUMER_COLUMNS
+        return self.b_tiles.index((slot.index * self.CONSUMER_COLUMNS + column) * OWN)
 
     @gluon.jit
     def fill(self, slot, operands, work, k):
@@ -329,17 +334,18 @@ class Reader:
 
 @gluon.jit
 def ring_of(a_tiles, b_tiles, narrow_tiles, STAGES: gl.constexpr, SHARES: gl.constexpr,
-            BLOCK_K: gl.constexpr, UNITS: gl.constexpr, CLUSTER_COLUMNS: gl.constexpr,
-            DEALT: gl.constexpr, LEFT_BOXES: gl.constexpr, RIGHT_BOXES: gl.constexpr,
-            NARROW_BOXES: gl.constexpr, NARROW: gl.constexpr, PRODUCT: gl.constexpr):  # fmt: skip
+            CONSUMER_COLUMNS: gl.constexpr, BLOCK_K: gl.constexpr, UNITS: gl.constexpr,
+            CLUSTER_COLUMNS: gl.constexpr, DEALT: gl.constexpr, LEFT_BOXES: gl.constexpr,
+            RIGHT_BOXES: gl.constexpr, NARROW_BOXES: gl.constexpr, NARROW: gl.constexpr,
+            PRODUCT: gl.constexpr):  # fmt: skip
     """A ring of these buffers, with its barriers; see `Ring`."""
     ready = mbarrier.allocate_mbarrier(batch=STAGES)
     free = mbarrier.allocate_mbarrier(batch=STAGES)
     COPIERS: gl.constexpr = copiers(gl.num_ctas(), CLUSTER_COLUMNS) if DEALT else 1
     for each in gl.static_range(STAGES):
         mbarrier.init(ready.index(each), count=1)
-        mbarrier.init(free.index(each), count=SHARES * COPIERS)
+        mbarrier.init(free.index(each), count=SHARES * CONSUMER_COLUMNS * COPIERS)
     return Ring(
-        a_tiles, b_tiles, narrow_tiles, ready, free, STAGES, SHARES, BLOCK_K, UNITS,
-        CLUSTER_COLUMNS, DEALT, LEFT_BOXES, RIGHT_BOXES, NARROW_BOXES, NARROW, PRODUCT, None,
+        a_tiles, b_tiles, narrow_tiles, ready, free, STAGES, SHARES, CONSUMER_COLUMNS, BLOCK_K,
+        UNITS, CLUSTER_COLUMNS, DEALT, LEFT_BOXES, RIGHT_BOXES, NARROW_BOXES, NARROW, PRODUCT, None,
     )  # fmt: skip

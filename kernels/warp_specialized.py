@@ -15,6 +15,9 @@ The blocks of a cluster share the tile of B, and those side by side in it the ti
 (`CLUSTER_COLUMNS` above 1); or they divide K among them (`K_BLOCKS` above 1): then each
 has sums of a whole tile, and they add them up by an `exchange`.
 
+Two consumers divide the rows of a tile, or its columns (`CONSUMER_COLUMNS` = 2), if 64 rows fit
+the problem better than 128.
+
 A tile need not be as wide as a power of two. Either its right operand lies in several *units*,
 which one instruction reads (`wgmma`), or its last `NARROW_N` columns are a second, narrower tile of
 the right operand, with instructions of their own.
@@ -131,11 +134,11 @@ class Accumulator:
     sums: gl.tuple
 
     @gluon.jit
-    def multiply(self, ring, slot, SHARE: gl.constexpr):
+    def multiply(self, ring, slot, WHICH: gl.constexpr):
         """Start the product of a slot's tiles, and wait for the one before it."""
-        a_tile = ring.left_tile(slot, SHARE)
+        a_tile = ring.left_tile(slot, WHICH)
         if ring.PRODUCT is not None:
-            sums = wgmma.multiply(self.sums, a_tile, ring.right_unit(slot, 0), ring.PRODUCT)
+            sums = wgmma.multiply(self.sums, a_tile, ring.right_unit(slot, WHICH), ring.PRODUCT)
         else:
             wide, narrow = self.sums[0], self.sums[len(self.sums) - 1]
             wide = warpgroup_mma(a_tile, ring.b_tiles.index(slot.index), wide, is_async=True)
@@ -284,13 +287,13 @@ def produce(operands, ring, tiling):
 
 
 @gluon.jit
-def multiply_range(acc, reader, slot, k_first, k_end, first, SHARE: gl.constexpr):
+def multiply_range(acc, reader, slot, k_first, k_end, first, WHICH: gl.constexpr):
     """The products of a tile over a range of K, which begins with `first`; each is issued while
     the one before it runs.
     """
     for k in range(k_first, k_end):
         reader.wait(slot)
-        acc = acc.multiply(reader.ring, slot, SHARE)
+        acc = acc.multiply(reader.ring, slot, WHICH)
         reader.release(slot.previous(), k > first)
         slot = slot.next()
     return acc, slot
@@ -303,18 +306,17 @@ def multiply(epilogue, reader, turns, tiling, slot, step, tiles, work, WHICH: gl
     for still later, when the rank before has handed it over.
     """
     ring = reader.ring
-    SHARE: gl.constexpr = WHICH % ring.SHARES
     acc = zero_sums(ring)
     start = work.k_first
     if epilogue.scatters() and turns.NUMBER == 1:
         third = work.k_end // 3
-        acc, slot = multiply_range(acc, reader, slot, start, third, start, SHARE)
+        acc, slot = multiply_range(acc, reader, slot, start, third, start, WHICH)
         hand_over_before(epilogue, ring, turns, tiling, step, tiles, WHICH)
-        acc, slot = multiply_range(acc, reader, slot, third, 2 * third, start, SHARE)
+        acc, slot = multiply_range(acc, reader, slot, third, 2 * third, start, WHICH)
         epilogue.receive(work, tiling, WHICH)
-        acc, slot = multiply_range(acc, reader, slot, 2 * third, work.k_end, start, SHARE)
+        acc, slot = multiply_range(acc, reader, slot, 2 * third, work.k_end, start, WHICH)
     else:
-        acc, slot = multiply_range(acc, reader, slot, start, work.k_end, start, SHARE)
+        acc, slot = multiply_range(acc, reader, slot, start, work.k_end, start, WHICH)
     turns.end(WHICH)
     acc = acc.wait(ring.PRODUCT)
     reader.release(slot.previous(), True)
@@ -346,8 +348,9 @@ def consume(epilogue, ring, turns, tiling, WHICH: gl.constexpr):
     consumers take turns.
     """
     BATCHED: gl.constexpr = is_batched(epilogue.desc)
-    FIRST: gl.constexpr = WHICH // ring.SHARES
-    SHARE: gl.constexpr = WHICH % ring.SHARES
+    FIRST: gl.constexpr = WHICH // (ring.SHARES * ring.CONSUMER_COLUMNS)
+    ROW: gl.constexpr = WHICH % ring.SHARES * epilogue.tiles.shape[1]
+    COLUMN: gl.constexpr = WHICH % ring.CONSUMER_COLUMNS * epilogue.parts.COLUMNS
     tiles = tiling.tiles_m * tiling.tiles_n
     if BATCHED:
         tiles *= epilogue.matrices()
@@ -360,7 +363,7 @@ def consume(epilogue, ring, turns, tiling, WHICH: gl.constexpr):
         slot = slot.after(others_products(tiling, -1, tiles))
     gdc_wait()
     for step in range(FIRST, tiling.steps(tiles), turns.NUMBER):
-        work = tiling.work(step, tiles, BATCHED, SHARE * epilogue.tiles.shape[1])
+        work = tiling.work(step, tiles, BATCHED, ROW, COLUMN)
         vectors = epilogue.begin(work, WHICH)
         if epilogue.scatters() and turns.NUMBER > 1:  # while the other consumer multiplies
             hand_over_before(epilogue, ring, turns, tiling, step, tiles, WHICH)
@@ -408,20 +411,21 @@ def matmul_warp_specialized(
         beta, own_desc, flags, next_flags, late, first_chunk, ranks,
         BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, NARROW_N: gl.constexpr,
         BLOCK_K: gl.constexpr, CONSUMERS: gl.constexpr, SHARES: gl.constexpr,
-        CLUSTER_COLUMNS: gl.constexpr, K_BLOCKS: gl.constexpr, STAGES: gl.constexpr,
-        GROUP_M: gl.constexpr, LEFT_BOXES: gl.constexpr, RIGHT_BOXES: gl.constexpr,
-        NARROW_BOXES: gl.constexpr, FILLED: gl.constexpr, RIGHT_UNIT: gl.constexpr,
-        PRODUCT: gl.constexpr, C_PARTS: gl.constexpr, C_BUFFERS: gl.constexpr,
-        A_K_MAJOR: gl.constexpr, B_K_MAJOR: gl.constexpr, C_N_MAJOR: gl.constexpr,
-        MAX_SPLITS: gl.constexpr, A_LAYOUT: gl.constexpr, B_LAYOUT: gl.constexpr,
-        NARROW_LAYOUT: gl.constexpr, C_LAYOUT: gl.constexpr, EXCHANGE_LAYOUT: gl.constexpr,
-        EXCHANGED_LAYOUT: gl.constexpr, ACTIVATION: gl.constexpr,
+        CONSUMER_COLUMNS: gl.constexpr, CLUSTER_COLUMNS: gl.constexpr, K_BLOCKS: gl.constexpr,
+        STAGES: gl.constexpr, GROUP_M: gl.constexpr, LEFT_BOXES: gl.constexpr,
+        RIGHT_BOXES: gl.constexpr, NARROW_BOXES: gl.constexpr, FILLED: gl.constexpr,
+        RIGHT_UNIT: gl.constexpr, PRODUCT: gl.constexpr, C_PARTS: gl.constexpr,
+        C_BUFFERS: gl.constexpr, A_K_MAJOR: gl.constexpr, B_K_MAJOR: gl.constexpr,
+        C_N_MAJOR: gl.constexpr, MAX_SPLITS: gl.constexpr, A_LAYOUT: gl.constexpr,
+        B_LAYOUT: gl.constexpr, NARROW_LAYOUT: gl.constexpr, C_LAYOUT: gl.constexpr,
+        EXCHANGE_LAYOUT: gl.constexpr, EXCHANGED_LAYOUT: gl.constexpr, ACTIVATION: gl.constexpr,
         A_SCALES: gl.constexpr, B_SCALES: gl.constexpr, CONSUMER_REGISTERS: gl.constexpr,
         SCATTER: gl.constexpr, EARLY: gl.constexpr, num_warps: gl.constexpr):  # fmt: skip
     """The whole kernel: barriers and buffers, then a warp's task each."""
     prefetch_descriptors(a_desc, "matmul_warp_specialized", 3 if NARROW_N == 0 else 4)
     ROWS: gl.constexpr = BLOCK_M // SHARES
-    PIECES: gl.constexpr = C_PARTS + NARROW_N * C_PARTS // BLOCK_N
+    OWN_N: gl.constexpr = BLOCK_N // CONSUMER_COLUMNS
+    PIECES: gl.constexpr = C_PARTS + NARROW_N * C_PARTS // OWN_N
     size_m = matrix_size(c_desc, 0 if C_N_MAJOR else 1).to(gl.int32)
     size_n = matrix_size(c_desc, 1 if C_N_MAJOR else 0).to(gl.int32)
     num_k = gl.cdiv(matrix_size(a_desc, 1 if A_K_MAJOR else 0), BLOCK_K * K_BLOCKS)
@@ -435,23 +439,23 @@ def matmul_warp_specialized(
     a_tiles = gl.allocate_shared_memory(
         a_desc.dtype, [STAGES * SHARES, K_BLOCKS * ROWS, BLOCK_K], A_LAYOUT
     )
-    UNITS: gl.constexpr = BLOCK_N // RIGHT_UNIT[1]
+    UNITS: gl.constexpr = OWN_N // RIGHT_UNIT[1]
+    ALL_UNITS: gl.constexpr = CONSUMER_COLUMNS * UNITS * (BLOCK_K // RIGHT_UNIT[0])
     b_tiles = gl.allocate_shared_memory(
-        b_desc.dtype, [STAGES * UNITS * (BLOCK_K // RIGHT_UNIT[0]), RIGHT_UNIT[0], RIGHT_UNIT[1]],
-        B_LAYOUT,
-    )  # fmt: skip
+        b_desc.dtype, [STAGES * ALL_UNITS, RIGHT_UNIT[0], RIGHT_UNIT[1]], B_LAYOUT
+    )
     narrow_tiles = b_tiles  # not used without a narrow tile
     if NARROW_N > 0:
         narrow_tiles = gl.allocate_shared_memory(
             b_desc.dtype, [STAGES, BLOCK_K, NARROW_N], NARROW_LAYOUT
         )
     c_tiles = gl.allocate_shared_memory(
-        c_desc.dtype, [CONSUMERS * C_BUFFERS, ROWS, BLOCK_N // C_PARTS], C_LAYOUT
+        c_desc.dtype, [CONSUMERS * C_BUFFERS, ROWS, OWN_N // C_PARTS], C_LAYOUT
     )
     DEALT: gl.constexpr = gl.num_ctas() > K_BLOCKS
     ring = ring_of(
-        a_tiles, b_tiles, narrow_tiles, STAGES, SHARES, BLOCK_K, UNITS, CLUSTER_COLUMNS, DEALT,
-        LEFT_BOXES, RIGHT_BOXES, NARROW_BOXES, NARROW_N > 0, PRODUCT,
+        a_tiles, b_tiles, narrow_tiles, STAGES, SHARES, CONSUMER_COLUMNS, BLOCK_K, UNITS,
+        CLUSTER_COLUMNS, DEALT, LEFT_BOXES, RIGHT_BOXES, NARROW_BOXES, NARROW_N > 0, PRODUCT,
     )  # fmt: skip
     if FILLED:
         used = STAGES
@@ -464,10 +468,11 @@ def matmul_warp_specialized(
     else:
         parts = gl.allocate_shared_memory(
             gl.int32 if a_desc.dtype.is_int() else gl.float32,
-            [CONSUMERS * PIECES, K_BLOCKS, ROWS, BLOCK_N // C_PARTS], EXCHANGE_LAYOUT,
+            [CONSUMERS * PIECES, K_BLOCKS, ROWS, OWN_N // C_PARTS], EXCHANGE_LAYOUT,
         )  # fmt: skip
         exchange = Exchange(parts, allocate_barriers(CONSUMERS * PIECES, 1), EXCHANGED_LAYOUT)
-    TURNS: gl.constexpr = CONSUMERS // SHARES
+    TOGETHER: gl.constexpr = SHARES * CONSUMER_COLUMNS
+    TURNS: gl.constexpr = CONSUMERS // TOGETHER
     turns = Turns(allocate_barriers(CONSUMERS, 1) if TURNS > 1 else ring.free, TURNS)
     if c0_desc is None:
         c0_ready: gl.constexpr = None
@@ -484,12 +489,12 @@ def matmul_warp_specialized(
         peers = Peers(own_desc, flags, next_flags, late, first_chunk, ranks, SCATTER)
     operands = Operands(a_desc, b_desc, narrow_desc, A_K_MAJOR, B_K_MAJOR, K_BLOCKS, peers)
     LAYOUT: gl.constexpr = piece_of(
-        BLOCK_N // C_PARTS, a_desc.dtype, gl.num_ctas(), CLUSTER_COLUMNS, K_BLOCKS
+        OWN_N // C_PARTS, a_desc.dtype, gl.num_ctas(), CLUSTER_COLUMNS, K_BLOCKS
     )
     PIECE: gl.constexpr = LAYOUT if EARLY else None
     epilogue = Epilogue(
         c_desc, c_tiles,
-        Parts(workspace, words_of(workspace, CONSUMERS), SHARES, BLOCK_N + NARROW_N),
+        Parts(workspace, words_of(workspace, CONSUMERS), TOGETHER, OWN_N + NARROW_N),
         Scaling(bias, a_scale, b_scale, alpha, A_SCALES, B_SCALES, C_N_MAJOR),
         Residual(c0_desc, beta, c0_ready), exchange, ACTIVATION, PIECES, C_BUFFERS,
         CLUSTER_COLUMNS, PIECE, C_N_MAJOR, peers, 0,

@@ -60,22 +60,20 @@ def product_of(config: MatmulConfig) -> Product:
         LayoutError: the tensor cores can't read these layouts.
     """
     k = INSTRUCTION_K_BYTES // config.element_bytes
-    rows = config.rows // config.shares
+    rows, columns = config.rows // config.shares, config.own_columns
     majors, tiles = (config.left_major, config.right_major), (config.a_layouts, config.b_layouts)
     if config.swap:
         tiles = tiles[::-1]
     widths = [tile.encoding.swizzle_byte_width for tile in tiles]
     left, lefts = _walked(config, rows, config.block_k, ROWS, majors[0], widths[0])
-    right, (rights,) = _walked(
-        config, config.columns, config.right_unit[0], config.columns, majors[1], widths[1]
-    )
+    right, (rights,) = _walked(config, columns, config.right_unit[0], columns, majors[1], widths[1])
     element = TYPES.get(config.element_type, config.element_type)
     integers = config.element_type == "int8"
     scales = "" if integers else ", 1, 1"
     may_transpose = config.element_bytes == 2
     transposes = "".join(f", {int(major != 'K')}" for major in majors) if may_transpose else ""
     return Product(
-        f"wgmma.mma_async.sync.aligned.m{ROWS}n{config.columns}k{k}"
+        f"wgmma.mma_async.sync.aligned.m{ROWS}n{columns}k{k}"
         f".{'s32' if integers else 'f32'}.{element}.{element}",
         left,
         right,
