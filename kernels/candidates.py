@@ -106,8 +106,12 @@ _WIDTHS: list[tuple[dict[str, Any], Sequence[int]]] = [
     ({"rows": 128, "consumers": 2, "pingpong": True, "cluster": 2, "group": 2}, (96, 128, 160)),
     ({"rows": 128, "consumers": 2, "pingpong": True, "cluster": 2, "cluster_columns": 2,
       "group": 2}, (64, 96, 128, 160)),
-    ({"rows": 192, "consumers": 3}, range(56, 129, 8)),
-    ({"rows": 192, "consumers": 3, "cluster": 2}, range(40, 137, 8)),
+    ({"rows": 64, "consumers": 2, "consumer_columns": 2}, range(272, 465, 16)),
+    ({"rows": 128, "consumers": 2, "consumer_columns": 2, "cluster": 2}, range(272, 321, 16)),
+    ({"rows": 192, "consumers": 3}, range(56, 193, 8)),
+    ({"rows": 192, "consumers": 3, "cluster": 2}, range(40, 193, 8)),
+    ({"rows": 192, "consumers": 3, "cluster": 2, "cluster_columns": 2, "group": 4},
+     (96, 128, 144, 160, 176, 192)),
     ({"rows": 192, "consumers": 3, "cluster": 4, "cluster_columns": 2, "group": 4},
      (40, 56, 72, 80, 96, 112)),
     ({"rows": 256, "consumers": 2}, (152,)),
@@ -123,8 +127,9 @@ def _wide_tiles() -> Iterator[dict[str, Any]]:
     """The tiles of `_WIDTHS`, as they are and swapped; C leaves through 64 columns of buffers."""
     for fields, widths in _WIDTHS:
         for columns in widths:
-            piece = min(columns & -columns, 64)
-            parts = columns // piece
+            own = columns // fields.get("consumer_columns", 1)
+            piece = min(own & -own, 64)
+            parts = own // piece
             yield {"swaps": (False, True), "columns": columns, "c_parts": parts,
                    "c_buffers": min(parts, 64 // piece), **fields}  # fmt: skip
 
@@ -193,8 +198,9 @@ def _one_instruction(config: MatmulConfig) -> bool:
     units that are wide enough; else it has a side. The rows of an MN-major operand's units are no
     less than half a line.
     """
-    unit = config.columns & -config.columns
-    if unit == config.columns or config.columns > 256 or not is_new():
+    own = config.own_columns
+    unit = own & -own
+    if unit == own or own > 256 or not is_new():
         return config.units == 1
     row = LINE_BYTES if config.right_major == "K" else unit * config.element_bytes
     return row >= LINE_BYTES // 2 if config.units > 1 else row < LINE_BYTES

@@ -171,6 +171,7 @@ class Table:
     stages: Array
     consumers: Array
     shares: Array
+    consumer_columns: Array
     side: Array
     units: Array
     loaded_rows: Array
@@ -192,7 +193,10 @@ class Table:
             "b_k_major": [config.b_major == "K" for config in configs],
             "left_k_major": [config.left_major == "K" for config in configs],
             "right_k_major": [config.right_major == "K" for config in configs],
-            "right_copies": [config.block_k // config.right_unit[0] for config in configs],
+            "right_copies": [
+                config.consumer_columns * config.block_k // config.right_unit[0]
+                for config in configs
+            ],
             "right_row_bytes": [
                 min(
                     LINE_BYTES, config.right_unit[config.right_major == "MN"] * config.element_bytes
@@ -205,7 +209,7 @@ class Table:
                 config.rows // config.shares if config.swap else config.c_columns
                 for config in configs
             ],
-            "c_pieces": [config.columns // config.c_columns for config in configs],
+            "c_pieces": [config.own_columns // config.c_columns for config in configs],
         }
         own = [each.name for each in fields(cls) if each.name not in ("configs", *derived)]
         values = {name: [getattr(config, name) for config in configs] for name in own}
@@ -257,8 +261,8 @@ def _divided(table: Table, problem: Problem) -> _Work:
     tiles_m = _ceil(rows, table.rows * table.cluster)
     tiles_n = _ceil(columns, table.columns * table.cluster_columns)
     tiles = batch * tiles_m * tiles_n
-    sizes = np.unique(table.blocks)
-    room = [resident_clusters(multiprocessors, int(size)) for size in sizes]
+    sizes = sorted(set(table.blocks.tolist()))  # `np.unique` imports 50 ms of numpy first
+    room = [resident_clusters(multiprocessors, size) for size in sizes]
     programs = np.array(room)[np.searchsorted(sizes, table.blocks)]
     k_tiles = _ceil(k, table.k_blocks * table.block_k)
     waves, left = np.divmod(tiles, programs)
@@ -372,15 +376,14 @@ def suits(table: Table, problem: Problem) -> Array:
     """Whether the limits above are what each configuration's time for a problem depends on.
 
     Not if a ping-pong kernel's blocks drift apart, or if clusters that divide K wait for others to
-    end (they make one tile each, and nothing hides its end); and tiles of more than 256 columns
-    were 6 to 30 % slower than predicted wherever there was more than one wave of them. In products
+    end (they make one tile each, and nothing hides its end). In products
     larger than any that was surveyed, consumers share a tile, as what was measured there does.
     """
     work = _divided(table, problem)
     is_huge = 2.0 * problem.batch * problem.m * problem.n * problem.k > PINGPONG_FLOPS
     longest = np.select([table.cluster == size for size in PINGPONG_K], [*PINGPONG_K.values()])
     in_turns = (problem.k <= longest) & (not is_huge)
-    shared = (table.columns <= 256) & ((table.consumers > 1) | (not is_huge))
+    shared = (table.consumers > 1) | (not is_huge)
     return (work.tiles <= work.programs) | (
         (table.k_blocks == 1) & np.where(table.pingpong, in_turns, shared)
     )
@@ -449,8 +452,9 @@ def _compute_seconds(table: Table, work: _Work, loaded: Array, constants: Consta
     A wgmma reads 64 rows of the left operand for however few columns: 128 bytes a cycle.
     """
     width = np.zeros(len(table.configs))
-    for columns in (table.columns - table.side, table.side):
+    for columns in (table.columns / table.consumer_columns - table.side, table.side):
         width += np.where(columns > 0, np.maximum(columns, (64 + columns) / 2), 0)
+    width *= table.consumer_columns
     flops = 2 * table.rows * width * table.block_k
     rate = constants.tensor_flops * 2 / table.element_bytes
     step = flops / rate + constants.step

@@ -6,12 +6,12 @@ import os
 import time
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-from triton_ext.kernels.choice import choose_config
+from triton_ext.kernels.choice import choose_config, with_epilogue
 from triton_ext.kernels.config import MatmulConfig
 from triton_ext.kernels.element_types import Major
 
@@ -53,11 +53,9 @@ def configurations(
         multiprocessors: how many SMs the GPU has.
         epilogue: fields of `MatmulConfig`, such as ``bias`` and ``activation``.
     """
-    found = dict.fromkeys(
-        choose_config(arch, element_type, *majors, m, n, k, multiprocessors, out_type)
-        for m, n, k in sizes
-    )
-    return [replace(config, **epilogue) for config in found]
+    asked = ((choose_config(arch, element_type, *majors, m, n, k, multiprocessors, out_type), k)
+             for m, n, k in sizes)  # fmt: skip
+    return [*dict.fromkeys(with_epilogue(config, k, **epilogue) for config, k in asked)]
 
 
 def precompile(

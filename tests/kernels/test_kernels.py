@@ -26,7 +26,7 @@ from sites import ALL, triton_sites
 
 from triton_ext import LayoutError, NVMMAShared
 from triton_ext.kernels import cost_model, cost_model_sm100
-from triton_ext.kernels.choice import choose_config
+from triton_ext.kernels.choice import choose_config, with_epilogue
 from triton_ext.kernels.config import MatmulConfig
 from triton_ext.kernels.element_types import BLOCK_SCALED
 from triton_ext.kernels.tiles import scale_layouts, tile_layouts
@@ -241,6 +241,22 @@ def test_ptx_without_debug_lines_keeps_the_code():
         ({"consumers": 1, "arch": 100, "block_n": 96, "c_parts": 3}, "block_n"),
         ({"consumers": 3, "block_m": 192, "block_n": 208, "c_parts": 13}, "block_n"),
         ({"consumers": 2, "block_n": 0, "k_blocks": 2}, "block_n"),
+        ({"consumers": 1, "consumer_columns": 2, "block_m": 64}, "consumer_columns"),
+        ({"consumers": 2, "consumer_columns": 2, "pingpong": True}, "consumer_columns"),
+        ({"consumers": 2, "consumer_columns": 2, "block_m": 256}, "block_m"),
+        ({"consumers": 2, "consumer_columns": 2, "block_m": 64, "block_n": 72}, "block_n"),
+        ({"consumers": 2, "consumer_columns": 2, "block_m": 64, "k_blocks": 2}, "k_blocks"),
+        (
+            {
+                "consumers": 2,
+                "consumer_columns": 2,
+                "block_m": 64,
+                "batched": True,
+                "collective": "gather",
+            },
+            "collective",
+        ),
+        ({"consumers": 1, "consumer_columns": 2, "arch": 100}, "consumer_columns"),
         ({"consumers": 2, "loaded_rows": 8}, "loaded_rows"),
         ({"consumers": 1, "block_m": 64, "loaded_rows": 64}, "loaded_rows"),
         ({"consumers": 1, "block_m": 64, "loaded_rows": 8, "a_major": "MN"}, "loaded_rows"),
@@ -349,6 +365,24 @@ def test_tma_brings_each_block_what_its_tensor_cores_read(arch, element_type):
             else:
                 along = [(0, config.block_k << i) for i in range(len(blocks))]
                 assert blocks == [basis if k_dim else basis[::-1] for basis in along]
+
+
+@pytest.mark.parametrize("arch", ARCHES)
+def test_room_for_a_residual(arch):
+    """The same tile; all pieces have buffers where a stage can be spared for them."""
+    whole = 0
+    for m, n, k in itertools.product((8, 200, 1000, 5000), (136, 2000, 7000), (200, 1000, 8192)):
+        plain = choose_config(arch, "bf16", "K", "MN", m, n, k)
+        config = with_epilogue(plain, k, residual=True, bias=True)
+        assert config == with_epilogue(config, k)
+        lost = plain.stages - config.stages
+        changed = {"stages": config.stages, "c_buffers": config.c_buffers}
+        assert config == replace(plain, residual=True, bias=True, **changed)
+        assert plain.c_buffers <= config.c_buffers <= config.c_parts
+        assert lost == 0 or (lost == 1 and k < 2000 and config.c_buffers == config.c_parts)
+        whole += config.c_buffers == config.c_parts
+        assert with_epilogue(plain, k, bias=True) == replace(plain, bias=True)
+    assert whole > 12
 
 
 PREDICTED = [  # where there is little doubt: M, N, K, and what the tile must be

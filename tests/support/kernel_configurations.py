@@ -195,6 +195,27 @@ EMULATED = [
      8),
     ({"block_m": 64, "block_n": 32, "block_k": 128, "consumers": 2, "pingpong": True, "cluster": 4,
       "cluster_columns": 2, "batched": True, "stages": 2}, 280, 136, 264, 8),
+    # a residual whose pieces all have buffers, of several tiles of a block
+    ({"block_n": 96, "c_parts": 3, "c_buffers": 3, "consumers": 2, "residual": True}, 264, 200, 136,
+     2),
+    # consumers side by side: units; one unit, of one part of K or two; wider than one instruction;
+    # all at once, in clusters; in parts, transposed
+    ({"block_m": 64, "block_n": 96, "c_parts": 3, "consumers": 2, "consumer_columns": 2,
+      "stages": 2}, 136, 264, 200, 3),
+    ({"block_m": 64, "block_n": 128, "block_k": 128, "consumers": 2, "consumer_columns": 2,
+      "stages": 2, "batched": True}, 72, 200, 264, 4),
+    ({"block_n": 64, "consumers": 2, "consumer_columns": 2, "b_major": "MN", "a_major": "MN"}, 136,
+     200, 136, 3),
+    ({"block_m": 64, "block_n": 352, "c_parts": 11, "c_buffers": 2, "consumers": 2,
+      "consumer_columns": 2, "bias": True, "stages": 2}, 72, 712, 136, 4),
+    ({"block_m": 80, "block_n": 64, "c_parts": 5, "c_buffers": 2, "consumers": 2,
+      "consumer_columns": 2, "cluster": 2, "cluster_columns": 2, "swap": True, "residual": True,
+      "b_major": "MN", "stages": 2, "a_scales": "each"}, 328, 264, 200, 8),
+    ({"block_m": 192, "block_n": 64, "c_parts": 3, "consumers": 2, "consumer_columns": 2,
+      "cluster": 2, "swap": True, "a_major": "MN", "stages": 2, "max_splits": 4}, 200, 136, 1000,
+     13),
+    ({"block_n": 96, "c_parts": 3, "consumers": 2, "consumer_columns": 2, "stages": 2,
+      "element_type": "int8", "out_type": "int32", "block_k": 128}, 200, 136, 272, 3),
     # two consumers in turn, the ring going round more than twice in a tile; the last tile in parts
     ({"block_m": 64, "block_n": 64, "consumers": 2, "pingpong": True}, 200, 264, 600, 3),
     ({"consumers": 2, "pingpong": True, "block_m": 64, "stages": 6, "c_parts": 2, "max_splits": 3,
@@ -355,8 +376,8 @@ EMULATED_SM100 = [
 
 
 STRUCTURE = {
-    "swap", "pingpong", "cluster", "cluster_columns", "k_blocks", "max_splits", "side",
-    "batched", "residual", "loaded_rows", "asked", "pair",
+    "swap", "pingpong", "consumer_columns", "cluster", "cluster_columns", "k_blocks", "max_splits",
+    "side", "batched", "residual", "loaded_rows", "asked", "pair",
 }  # fmt: skip
 SIZES = {"block_m", "block_n", "block_k", "stages", "c_parts"}
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from triton_ext.errors import LayoutError
-from triton_ext.kernels.choice import choose_config
+from triton_ext.kernels.choice import choose_config, with_epilogue
 from triton_ext.kernels.config import ACTIVATIONS, MatmulConfig
 from triton_ext.kernels.element_types import Major
 from triton_ext.ops.device import Gpu, require_gpu
@@ -223,9 +223,12 @@ def prepare(
     majors = a_view.major, b_view.major
     scales = None if blocks_a is None else blocks_a.dtype
     problem = problem_of(gpu, a, b, c_view.shape, dtype, majors, scales)
-    config = _configuration(gpu, problem, config)
     fields = applied.config_fields()
-    config = replace(config, **fields) if fields else config
+    if config is None:
+        config = with_epilogue(_configuration(gpu, problem), problem.k, **fields)
+    else:
+        problem.check(config, gpu.arch)
+        config = replace(config, **fields)
     reads: tuple[Read, ...] = ()
     if out is not None:
         reads = _reads(a, b, epilogue, out, fused and not copied.get("residual"))
@@ -300,16 +303,13 @@ def problem_of(
     )
 
 
-def _configuration(gpu: Gpu, problem: Problem, given: MatmulConfig | None) -> MatmulConfig:
-    """The configuration that is given, if it suits a problem; else the tuned or predicted one."""
-    if given is None:
-        tuned = lookup(problem, gpu.arch)
-        if tuned is not None:
-            return tuned
-        chosen = choose_config(gpu.arch, *problem.asked)
-        return replace(chosen, batched=True) if problem.batch > 1 else chosen
-    problem.check(given, gpu.arch)
-    return given
+def _configuration(gpu: Gpu, problem: Problem) -> MatmulConfig:
+    """The tuned configuration for a problem, or the predicted one."""
+    tuned = lookup(problem, gpu.arch)
+    if tuned is not None:
+        return tuned
+    chosen = choose_config(gpu.arch, *problem.asked)
+    return replace(chosen, batched=True) if problem.batch > 1 else chosen
 
 
 def _reads(
