@@ -53,9 +53,20 @@ def configurations(
         multiprocessors: how many SMs the GPU has.
         epilogue: fields of `MatmulConfig`, such as ``bias`` and ``activation``.
     """
-    asked = ((choose_config(arch, element_type, *majors, m, n, k, multiprocessors, out_type), k)
-             for m, n, k in sizes)  # fmt: skip
-    return [*dict.fromkeys(with_epilogue(config, k, **epilogue) for config, k in asked)]
+    activation = epilogue.get("activation")
+    return [
+        *dict.fromkeys(
+            with_epilogue(
+                choose_config(
+                    arch, element_type, *majors, *size, multiprocessors, out_type,
+                    activation=activation,
+                ),
+                size[2],
+                **epilogue,
+            )
+            for size in sizes
+        )
+    ]  # fmt: skip
 
 
 def precompile(
