@@ -47,6 +47,12 @@ def test_gelu_is_exact_in_its_tail_too(bits, near, far):
     assert error.max() < far
 
 
+def test_silu():
+    x = torch.linspace(-20, 20, 4096)
+    error = (on_the_emulated_gpu(x, "silu") / torch.nn.functional.silu(x.double()) - 1).abs()
+    assert error.max() < 3e-6
+
+
 SPECIAL = torch.tensor([0.0, -0.0, math.inf, -math.inf, math.nan, 3e38, -3e38, 1e-30] * 64)
 
 
