@@ -14,7 +14,6 @@ from triton_ext.kernels import cost_model, cost_model_sm100
 from triton_ext.kernels.config import MatmulConfig
 from triton_ext.kernels.element_types import Major
 
-
 NOT_IN_TURN = ("gelu",)
 """Activations that slow the tensor cores down where two consumers take turns: one applies it while
 the other multiplies, so that it should cost nothing; yet GELU took 1.03 to 1.16 of the time of
