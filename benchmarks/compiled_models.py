@@ -6,8 +6,8 @@ The models, and the steps, are those of `benchmarks.models`. Each side is compil
 without Inductor's caches; then whole steps of both take turns, and the medians are compared. Of
 what ``mode="max-autotune"`` does, products are autotuned, and no other operations (this alone took
 four minutes for the first model): those have the same kernels on both sides.
-``chosen`` counts the products for which Inductor found our kernel the fastest, of all that it
-measured (products that are alike are measured once). Triton templates take minutes to compile;
+``chosen`` counts the products for which Inductor found our kernel the fastest, of those of all
+three graphs (forward, backward, and forward alone). Triton templates take minutes to compile;
 ``TORCHINDUCTOR_MAX_AUTOTUNE_GEMM_BACKENDS=ATEN`` leaves the library and ours.
 """
 

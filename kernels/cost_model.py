@@ -376,8 +376,8 @@ def suits(table: Table, problem: Problem) -> Array:
     """Whether the limits above are what each configuration's time for a problem depends on.
 
     Not if a ping-pong kernel's blocks drift apart, or if clusters that divide K wait for others to
-    end (they make one tile each, and nothing hides its end). In products
-    larger than any that was surveyed, consumers share a tile, as what was measured there does.
+    end (they make one tile each, and nothing hides its end). In products larger than any that was
+    surveyed, consumers share a tile, as what was measured there does.
     """
     work = _divided(table, problem)
     is_huge = 2.0 * problem.batch * problem.m * problem.n * problem.k > PINGPONG_FLOPS
