@@ -14,12 +14,6 @@ from triton_ext.kernels import cost_model, cost_model_sm100
 from triton_ext.kernels.config import MatmulConfig
 from triton_ext.kernels.element_types import Major
 
-NOT_IN_TURN = ("gelu",)
-"""Activations that slow the tensor cores down where two consumers take turns: one applies it while
-the other multiplies, so that it should cost nothing; yet GELU took 1.03 to 1.16 of the time of
-consumers that share tiles, although the product itself was faster (six shapes on an H200)."""
-
-
 @functools.lru_cache(maxsize=4096)
 def choose_config(
     arch: int,
@@ -32,7 +26,6 @@ def choose_config(
     multiprocessors: int = 132,
     out_type: str | None = None,
     batch: int = 1,
-    activation: str | None = None,
 ) -> MatmulConfig:
     """The configuration for a problem.
 
@@ -42,12 +35,10 @@ def choose_config(
         multiprocessors: how many SMs the GPU has.
         out_type: as in `MatmulConfig`.
         batch: how many such products are made at once; the field ``batched`` is left to the caller.
-        activation: what follows the product; the field is left to the caller, too.
     """
     asked = (element_type, a_major, b_major, m, n, k, multiprocessors, out_type, batch)
     if arch == 90:
-        ranked = cost_model.ranked(*asked)
-        return next(each for each in ranked if not (each.pingpong and activation in NOT_IN_TURN))
+        return next(cost_model.ranked(*asked))
     return cost_model_sm100.ranked_configs(*asked)[0]
 
 

@@ -53,20 +53,16 @@ def configurations(
         multiprocessors: how many SMs the GPU has.
         epilogue: fields of `MatmulConfig`, such as ``bias`` and ``activation``.
     """
-    activation = epilogue.get("activation")
     return [
         *dict.fromkeys(
             with_epilogue(
-                choose_config(
-                    arch, element_type, *majors, *size, multiprocessors, out_type,
-                    activation=activation,
-                ),
+                choose_config(arch, element_type, *majors, *size, multiprocessors, out_type),
                 size[2],
                 **epilogue,
             )
             for size in sizes
         )
-    ]  # fmt: skip
+    ]
 
 
 def precompile(

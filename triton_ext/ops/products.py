@@ -225,8 +225,7 @@ def prepare(
     problem = problem_of(gpu, a, b, c_view.shape, dtype, majors, scales)
     fields = applied.config_fields()
     if config is None:
-        chosen = _configuration(gpu, problem, applied.activation)
-        config = with_epilogue(chosen, problem.k, **fields)
+        config = with_epilogue(_configuration(gpu, problem), problem.k, **fields)
     else:
         problem.check(config, gpu.arch)
         config = replace(config, **fields)
@@ -304,12 +303,12 @@ def problem_of(
     )
 
 
-def _configuration(gpu: Gpu, problem: Problem, activation: str | None) -> MatmulConfig:
+def _configuration(gpu: Gpu, problem: Problem) -> MatmulConfig:
     """The tuned configuration for a problem, or the predicted one."""
     tuned = lookup(problem, gpu.arch)
     if tuned is not None:
         return tuned
-    chosen = choose_config(gpu.arch, *problem.asked, activation=activation)
+    chosen = choose_config(gpu.arch, *problem.asked)
     return replace(chosen, batched=True) if problem.batch > 1 else chosen
 
 
