@@ -193,9 +193,8 @@ def count(fields: dict[str, Any], size_k: int = SIZE) -> Counts:
     )  # fmt: skip
     observer = Roles()
     with triton_ext.emulate("sm_100", observer=observer):
-        by_name = {name: value for name, value in values.items() if name in SCALES}
-        descriptors = [value for name, value in values.items() if name not in SCALES]
-        plan.kernel[plan.grid](*descriptors, **by_name, **plan.constants, **plan.options)
+        descriptors = [values.pop(name) for name in plan.arguments[:3]]
+        plan.kernel[plan.grid](*descriptors, **values, **plan.constants, **plan.options)
     assert (c == size_k * (config.scaling.packed if config.scaling else 1)).all()
     return observer.counts(SIZE * SIZE)
 

@@ -74,7 +74,7 @@ def launched_by_jit(m: int, n: int, k: int, config: MatmulConfig) -> Product:
             name: TensorDescriptor.from_tensor(matrices[name], blocks[name], layouts[name])
             for name in tiles
         }
-        arguments["workspace"] = workspace
+        arguments |= {"workspace": workspace, "group": plan.group}
         plan.kernel[plan.grid](
             *(arguments[name] for name in plan.arguments[:3]),
             **{name: arguments[name] for name in plan.arguments[3:]},

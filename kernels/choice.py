@@ -14,6 +14,7 @@ from triton_ext.kernels import cost_model, cost_model_sm100
 from triton_ext.kernels.config import MatmulConfig
 from triton_ext.kernels.element_types import Major
 
+
 @functools.lru_cache(maxsize=4096)
 def choose_config(
     arch: int,

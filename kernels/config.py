@@ -101,7 +101,6 @@ class MatmulConfig:
         loaded_rows: on sm_90, with one consumer of 64 rows and no side: how many rows of the left
             operand's tile are copied, a multiple of 8, where the problem has no more: rows outside
             of a matrix come slowly. The operand is K-major. 0 for all of them. Needs Triton 3.9.
-        group: how many rows of tiles run together.
         out_type: the type of C: "fp16", "bf16", "fp32", "e4m3", "e5m2" (both saturated) or "int32"
             (from int8 alone); None for that of A and B where it has 16 bits, else fp32, or int32
             for int8.
@@ -140,7 +139,6 @@ class MatmulConfig:
     max_splits: int = 1
     c_parts: int = 1
     c_buffers: int = 1
-    group: int = 8
     out_type: str | None = None
     bias: bool = False
     activation: str | None = None
@@ -218,7 +216,6 @@ class MatmulConfig:
             "b_major": majors,
             "a_swizzle": swizzles,
             "b_swizzle": swizzles,
-            "group": range(1, 65),
             "consumers": (0, 1, 2, 3) if on_hopper else (0, 1),
             "consumer_columns": (1, 2) if two else (1,),
         }

@@ -35,12 +35,12 @@ from triton_ext.kernels.scheduler import tile_position
 
 
 @gluon.jit
-def tile_origin(m, n, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, GROUP_M: gl.constexpr):
+def tile_origin(m, n, group, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr):
     """The first row and column of this block's tile of C."""
     program = gl.program_id(axis=0)
     tiles_m = gl.cdiv(m, BLOCK_M)
     tiles_n = gl.cdiv(n, BLOCK_N)
-    tile_m, tile_n = tile_position(program, tiles_m, tiles_n, GROUP_M)
+    tile_m, tile_n = tile_position(program, tiles_m, tiles_n, group)
     return tile_m * BLOCK_M, tile_n * BLOCK_N
 
 
@@ -64,9 +64,8 @@ def store_tile(c_desc, off_m, off_n, c, c_layout: gl.constexpr):
     tma.store_wait(0)
 
 
-@gluon.jit
-def matmul_sm90(a_desc, b_desc, c_desc,
-                BLOCK_K: gl.constexpr, STAGES: gl.constexpr, GROUP_M: gl.constexpr,
+@gluon.jit(do_not_specialize=("group",))
+def matmul_sm90(a_desc, b_desc, c_desc, group, BLOCK_K: gl.constexpr, STAGES: gl.constexpr,
                 A_K_MAJOR: gl.constexpr, B_K_MAJOR: gl.constexpr,
                 A_LAYOUT: gl.constexpr, B_LAYOUT: gl.constexpr, C_LAYOUT: gl.constexpr,
                 num_warps: gl.constexpr):  # fmt: skip
@@ -77,7 +76,7 @@ def matmul_sm90(a_desc, b_desc, c_desc,
     """
     BLOCK_M: gl.constexpr = c_desc.block_type.shape[0]
     BLOCK_N: gl.constexpr = c_desc.block_type.shape[1]
-    off_m, off_n = tile_origin(c_desc.shape[0], c_desc.shape[1], BLOCK_M, BLOCK_N, GROUP_M)
+    off_m, off_n = tile_origin(c_desc.shape[0], c_desc.shape[1], group, BLOCK_M, BLOCK_N)
     k_extent = a_desc.shape[1 if A_K_MAJOR else 0]
     num_k = gl.cdiv(k_extent, BLOCK_K)
 
@@ -114,9 +113,8 @@ def matmul_sm90(a_desc, b_desc, c_desc,
     store_tile(c_desc, off_m, off_n, acc, C_LAYOUT)
 
 
-@gluon.jit
-def matmul_sm100(a_desc, b_desc, c_desc,
-                 BLOCK_K: gl.constexpr, STAGES: gl.constexpr, GROUP_M: gl.constexpr,
+@gluon.jit(do_not_specialize=("group",))
+def matmul_sm100(a_desc, b_desc, c_desc, group, BLOCK_K: gl.constexpr, STAGES: gl.constexpr,
                  A_K_MAJOR: gl.constexpr, B_K_MAJOR: gl.constexpr,
                  A_LAYOUT: gl.constexpr, B_LAYOUT: gl.constexpr, C_LAYOUT: gl.constexpr,
                  num_warps: gl.constexpr):  # fmt: skip
@@ -127,7 +125,7 @@ def matmul_sm100(a_desc, b_desc, c_desc,
     """
     BLOCK_M: gl.constexpr = c_desc.block_type.shape[0]
     BLOCK_N: gl.constexpr = c_desc.block_type.shape[1]
-    off_m, off_n = tile_origin(c_desc.shape[0], c_desc.shape[1], BLOCK_M, BLOCK_N, GROUP_M)
+    off_m, off_n = tile_origin(c_desc.shape[0], c_desc.shape[1], group, BLOCK_M, BLOCK_N)
     k_extent = a_desc.shape[1 if A_K_MAJOR else 0]
     num_k = gl.cdiv(k_extent, BLOCK_K)
 

@@ -1,6 +1,6 @@
 """Which tile of C a thread block makes when: the order of tiles, and their division along K.
 
-Blocks run through `GROUP_M` rows of tiles at a time, column by column, so that the tiles of A and B
+Blocks run through `group` rows of tiles at a time, column by column, so that the tiles of A and B
 that are read at the same time fit the L2 cache.
 
 With `MAX_SPLITS` above 1, the tiles of a last wave that would leave blocks idle are cut along K
@@ -36,14 +36,14 @@ LONGEST = gl.constexpr(config.MOST_K)
 
 
 @gluon.jit
-def tile_position(tile, tiles_m, tiles_n, GROUP_M: gl.constexpr):
+def tile_position(tile, tiles_m, tiles_n, group):
     """Row and column, in tiles, of a tile of C, given its number in the order above; of one behind
     the last, something.
     """
-    group = tile // (GROUP_M * tiles_n)
-    rows_in_group = gl.maximum(gl.minimum(tiles_m - group * GROUP_M, GROUP_M), 1)
-    inside = tile % (GROUP_M * tiles_n)
-    return group * GROUP_M + inside % rows_in_group, inside // rows_in_group
+    first = tile // (group * tiles_n) * group
+    rows = gl.maximum(gl.minimum(tiles_m - first, group), 1)
+    inside = tile % (group * tiles_n)
+    return first + inside % rows, inside // rows
 
 
 @aggregate
@@ -79,8 +79,8 @@ class Tiling:
         size_m, size_n: rows and columns of C.
         tiles_m, tiles_n: tiles of C, of one matrix.
         num_k: tiles along K.
+        group: how many rows of tiles run together.
         BLOCK_M, BLOCK_N: rows and columns of a tile.
-        GROUP_M: how many rows of tiles run together.
         MAX_SPLITS: into how many parts along K a tile of an incomplete wave may be cut evenly.
         OVERLAP_M, OVERLAP_N: at multiples of how many rows and columns the last tiles begin, to
             overlap others; 0 if they must not.
@@ -91,9 +91,9 @@ class Tiling:
     tiles_m: gl.tensor
     tiles_n: gl.tensor
     num_k: gl.tensor
+    group: gl.tensor
     BLOCK_M: gl.constexpr
     BLOCK_N: gl.constexpr
-    GROUP_M: gl.constexpr
     MAX_SPLITS: gl.constexpr
     OVERLAP_M: gl.constexpr
     OVERLAP_N: gl.constexpr
@@ -173,7 +173,7 @@ class Tiling:
         if BATCHED:
             matrix = tile // (self.tiles_m * self.tiles_n)
             tile = tile % (self.tiles_m * self.tiles_n)
-        tile_m, tile_n = tile_position(tile, self.tiles_m, self.tiles_n, self.GROUP_M)
+        tile_m, tile_n = tile_position(tile, self.tiles_m, self.tiles_n, self.group)
         off_m = tile_m * self.BLOCK_M
         off_n = tile_n * self.BLOCK_N
         if self.OVERLAP_M > 0:

@@ -405,15 +405,15 @@ def start_next(ring, tiling):
         )
 
 
-@gluon.jit(do_not_specialize=("first_chunk", "ranks"))
+@gluon.jit(do_not_specialize=("group", "first_chunk", "ranks"))
 def matmul_warp_specialized(
-        a_desc, b_desc, c_desc, narrow_desc, workspace, bias, a_scale, b_scale, alpha, c0_desc,
-        beta, own_desc, flags, next_flags, late, first_chunk, ranks,
+        a_desc, b_desc, c_desc, narrow_desc, group, workspace, bias, a_scale, b_scale, alpha,
+        c0_desc, beta, own_desc, flags, next_flags, late, first_chunk, ranks,
         BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, NARROW_N: gl.constexpr,
         BLOCK_K: gl.constexpr, CONSUMERS: gl.constexpr, SHARES: gl.constexpr,
         CONSUMER_COLUMNS: gl.constexpr, CLUSTER_COLUMNS: gl.constexpr, K_BLOCKS: gl.constexpr,
-        STAGES: gl.constexpr, GROUP_M: gl.constexpr, LEFT_BOXES: gl.constexpr,
-        RIGHT_BOXES: gl.constexpr, NARROW_BOXES: gl.constexpr, FILLED: gl.constexpr,
+        STAGES: gl.constexpr, LEFT_BOXES: gl.constexpr, RIGHT_BOXES: gl.constexpr,
+        NARROW_BOXES: gl.constexpr, FILLED: gl.constexpr,
         RIGHT_UNIT: gl.constexpr, PRODUCT: gl.constexpr, C_PARTS: gl.constexpr,
         C_BUFFERS: gl.constexpr, A_K_MAJOR: gl.constexpr, B_K_MAJOR: gl.constexpr,
         C_N_MAJOR: gl.constexpr, MAX_SPLITS: gl.constexpr, A_LAYOUT: gl.constexpr,
@@ -431,7 +431,7 @@ def matmul_warp_specialized(
     num_k = gl.cdiv(matrix_size(a_desc, 1 if A_K_MAJOR else 0), BLOCK_K * K_BLOCKS)
     tiling = Tiling(
         size_m, size_n, gl.cdiv(size_m, BLOCK_M), gl.cdiv(size_n, BLOCK_N + NARROW_N), num_k,
-        BLOCK_M, BLOCK_N + NARROW_N, GROUP_M, MAX_SPLITS,
+        group, BLOCK_M, BLOCK_N + NARROW_N, MAX_SPLITS,
         overlap(A_K_MAJOR and C_N_MAJOR, c0_desc is None),
         overlap(B_K_MAJOR and not C_N_MAJOR, c0_desc is None),
     )  # fmt: skip

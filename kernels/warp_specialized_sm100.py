@@ -234,14 +234,14 @@ def store(epilogue, accumulators, tickets):
     tma.store_wait(0)
 
 
-@gluon.jit
+@gluon.jit(do_not_specialize=("group",))
 def matmul_warp_specialized_sm100(
-        a_desc, b_desc, c_desc, narrow_desc, workspace, bias, a_scale, b_scale, alpha, c0_desc,
-        beta, left_scales, right_scales, BLOCK_M: gl.constexpr,
+        a_desc, b_desc, c_desc, narrow_desc, group, workspace, bias, a_scale, b_scale, alpha,
+        c0_desc, beta, left_scales, right_scales, BLOCK_M: gl.constexpr,
         BLOCK_N: gl.constexpr, NARROW_N: gl.constexpr, BLOCK_K: gl.constexpr,
         STAGES: gl.constexpr, ACCUMULATORS: gl.constexpr, SHARED_SUMS: gl.constexpr,
         PAIR: gl.constexpr, ASKED: gl.constexpr,
-        GROUP_M: gl.constexpr, C_PARTS: gl.constexpr, C_BUFFERS: gl.constexpr,
+        C_PARTS: gl.constexpr, C_BUFFERS: gl.constexpr,
         A_K_MAJOR: gl.constexpr, B_K_MAJOR: gl.constexpr, C_N_MAJOR: gl.constexpr,
         MAX_SPLITS: gl.constexpr, A_LAYOUT: gl.constexpr, B_LAYOUT: gl.constexpr,
         NARROW_LAYOUT: gl.constexpr, C_LAYOUT: gl.constexpr, ACTIVATION: gl.constexpr,
@@ -256,7 +256,7 @@ def matmul_warp_specialized_sm100(
     num_k = gl.cdiv(matrix_size(a_desc, 1 if A_K_MAJOR else 0), BLOCK_K)
     tiling = Tiling(
         size_m, size_n, gl.cdiv(size_m, BLOCK_M), gl.cdiv(size_n, BLOCK_N + NARROW_N), num_k,
-        BLOCK_M, BLOCK_N + NARROW_N, GROUP_M, MAX_SPLITS, 0, 0,
+        group, BLOCK_M, BLOCK_N + NARROW_N, MAX_SPLITS, 0, 0,
     )  # fmt: skip
     BATCHED: gl.constexpr = is_batched(c_desc)
     tiles = tiling.tiles_m * tiling.tiles_n

@@ -213,6 +213,7 @@ def compile_kernel(
         (i,): [["tt.divisibility", 16]] if name in multiples_of_16 else []
         for i, name in enumerate(kernel.arg_names)
         if not signature[name].startswith(("tensordesc", "fp"))
+        and not (signature[name] == "i32" and kernel.params[i].do_not_specialize)
     }
     if knobs.runtime.add_stages_inspection_hook is not None:
         attributes[(len(kernel.arg_names),)] = []  # the JIT counts a hook among the arguments

@@ -72,7 +72,7 @@ SPECIAL = torch.tensor([0.0, -0.0, math.inf, -math.inf, math.nan, 3e38, -3e38, 1
     # (torch's own gelu of infinity is NaN on a CPU, and of -infinity anywhere)
     [
         ("relu", torch.relu(SPECIAL)),
-        ("gelu", torch.where(SPECIAL == -math.inf, 0.0, gelu(SPECIAL).float())),
+        ("gelu", torch.where(-math.inf == SPECIAL, 0.0, gelu(SPECIAL).float())),
         ("silu", torch.nn.functional.silu(SPECIAL)),
     ],
 )

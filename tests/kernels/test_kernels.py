@@ -493,7 +493,7 @@ def test_rows_that_are_not_copied_must_not_be_there():
         launch_plan(swapped, 256, 25, 64, gpu)
 
 
-def test_plans_of_one_configuration_differ_in_grid_and_workspace_alone():
+def test_plans_of_one_configuration_differ_in_grid_workspace_and_order_alone():
     pytest.importorskip("triton")
     from triton_ext.kernels.launch import launch_plan
 
@@ -503,15 +503,28 @@ def test_plans_of_one_configuration_differ_in_grid_and_workspace_alone():
     assert small.grid == large.grid == (132, 1, 1)
     assert small.constants == large.constants
     assert small.options == large.options
-    assert small.arguments == ("a_desc", "b_desc", "c_desc", "workspace")
+    assert small.arguments == ("a_desc", "b_desc", "c_desc", "group", "workspace")
     assert small.narrow_tile is None
     assert small.workspace_bytes == 8192 + 2 * 132 * 128 * 256 * 4
     config = MatmulConfig(90, "bf16", block_n=192, consumers=3, swap=True, cluster=2)
     plan = launch_plan(config, 300, 700, 64, gpu)
     assert plan.grid == (3 * 2, 1, 1)  # clusters of 128x384
-    assert plan.arguments == ("b_desc", "a_desc", "c_desc")
+    assert plan.arguments == ("b_desc", "a_desc", "c_desc", "group")
     assert plan.options["num_ctas"] == 2
     assert plan.workspace_bytes == 0
+
+
+def test_the_order_of_tiles_is_no_part_of_what_is_compiled():
+    pytest.importorskip("triton")
+    from triton_ext.kernels.launch import launch_plan
+
+    gpu = SimpleNamespace(multi_processor_count=132)
+    alone = MatmulConfig(90, "bf16", block_n=256, consumers=2, c_parts=2)
+    together = replace(alone, cluster=2)
+    sizes = [(1024, 2048, 64), (8192, 8192, 64)]  # one wave, and many
+    plans = [[launch_plan(each, *size, gpu) for size in sizes] for each in (alone, together)]
+    assert [[plan.group for plan in each] for each in plans] == [[8, 8], [1, 2]]
+    assert plans[1][0].constants == plans[1][1].constants
 
 
 def test_unknown_attribute():

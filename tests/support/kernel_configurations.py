@@ -144,7 +144,7 @@ EMULATED = [
     ({"block_m": 256, "c_parts": 2, "c_buffers": 2, "consumers": 2, "a_major": "MN"},
      304, 264, 136, 2),
     ({"block_m": 64, "block_k": 128, "consumers": 1, "b_major": "MN"}, 304, 264, 200, 3),
-    ({"block_m": 64, "block_n": 192, "consumers": 3, "swap": True, "group": 2}, 136, 400, 200, 2),
+    ({"block_m": 64, "block_n": 192, "consumers": 3, "swap": True}, 136, 400, 200, 2),
     ({"block_m": 8, "block_n": 64, "block_k": 128, "consumers": 1, "swap": True}, 1, 264, 520, 3),
     # the last wave cut along K: 6 tiles in 2 parts, 5 in 4; and 2 in 3 after a whole wave
     ({"block_n": 128, "c_parts": 2, "consumers": 2, "max_splits": 4}, 200, 264, 520, 13),

@@ -153,7 +153,7 @@ def launch_compiled(config, a, b, extras, multiprocessors, workspace=None, in_pl
         matrices[name] = extras[name], tile
     if workspace is None:
         workspace = torch.zeros(plan.workspace_bytes, dtype=torch.uint8, device=a.device)
-    values = {"workspace": workspace, **extras}
+    values = {"workspace": workspace, "group": plan.group, **extras}
     for name in plan.arguments:
         if name in matrices:
             matrix, tile = matrices[name]

@@ -79,7 +79,7 @@ def _for_scatter(config: MatmulConfig, seconds: Callable[[MatmulConfig], float])
     a wide tile was faster than a tall one (1.01 to 1.04).
     """
     if config.pingpong and config.cluster == 1:
-        together = replace(config, cluster=2, group=max(config.group // 2, 1))
+        together = replace(config, cluster=2)
         if seconds(together) <= 1.01 * seconds(config):
             config = together
     if (config.cluster, config.block_m, config.block_n) == (1, 256, 128):

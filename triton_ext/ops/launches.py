@@ -172,6 +172,8 @@ class PreparedLaunch:
                 self._arguments += [*view.shape, *view.strides]
             elif name == "workspace":
                 self._workspace_slot = slot
+            elif name == "group":
+                self._arguments[slot] = self.plan.group
             elif name in Link._fields:
                 self._links.append((slot, name))
             else:
@@ -257,7 +259,7 @@ class PreparedLaunch:
             "c0_desc": plan.c_tile, "narrow_desc": plan.narrow_tile, "own_desc": plan.own_tile,
         }  # fmt: skip
         tiles |= zip(("left_scales", "right_scales"), plan.scale_tiles or (), strict=False)
-        others: dict[str, Any] = {}
+        others: dict[str, Any] = {"group": plan.group}
         for _, matrix, _, name in self._maps:
             view, tile = self.views[matrix], tiles[name]
             tensor = _matrices(a, b, c, epilogue, link)[matrix]
