@@ -119,6 +119,7 @@ def test_same_bits_as_with_nvmma_encodings(arch):
         descriptor(a, config.a_layouts),
         descriptor(b, config.b_layouts),
         descriptor(theirs, config.c_layouts),
+        group=8,
         **kernel_constants(config, generated_layouts=False),
         **LAUNCH_OPTIONS,
     )
@@ -158,6 +159,7 @@ def test_triton_compiles_an_operand_without_swizzle_to_garbage():
             descriptor(a, config.a_layouts),
             descriptor(b.T, config.b_layouts),
             descriptor(out, config.c_layouts),
+            group=8,
             **constants,
             **LAUNCH_OPTIONS,
         )

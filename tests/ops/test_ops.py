@@ -1214,7 +1214,8 @@ def test_the_direct_launch_passes_what_the_kernel_takes(direct):
     assert first == second
     *grid, stream, fixed, arguments = first
     assert (tuple(grid), stream, fixed) == (launch.plan.grid, 77, "fixed")
-    assert arguments == [x for m in recorder.maps for x in (m, *m[2], *m[3])]
+    maps = [x for m in recorder.maps for x in (m, *m[2], *m[3])]
+    assert arguments == [*maps, launch.plan.group]
 
 
 def described(tensors):
@@ -1240,7 +1241,8 @@ def test_the_direct_launch_with_a_narrow_tile(swap):
     a, b, c = tensors
     left, right = (b, a) if swap else (a, b)
     expected = described((left, right, c, right))
-    assert recorder.starts[0][-1] == [*itertools.chain.from_iterable(expected), 2.0]
+    maps = itertools.chain.from_iterable(expected)
+    assert recorder.starts[0][-1] == [*maps, launch.plan.group, 2.0]
     assert recorder.starts[0] == recorder.starts[1]
     assert len(recorder.maps) == 4
 
@@ -1257,7 +1259,9 @@ def test_the_direct_launch_of_a_batch_with_a_residual():
     for alpha in (2.0, 3.0):
         launch(a, b, c, Epilogue(residual=residual, beta=0.5, alpha=alpha))
         a_map, b_map, c_map, residual_map = described(tensors)
-        assert recorder.starts[-1][-1] == [*a_map, *b_map, *c_map, alpha, *residual_map, 0.5]
+        numbers = (launch.plan.group, alpha)
+        expected = [*a_map, *b_map, *c_map, *numbers, *residual_map, 0.5]
+        assert recorder.starts[-1][-1] == expected
     assert len(recorder.maps) == 4
     assert recorder.starts[0][0] >= 3
 
@@ -1272,9 +1276,9 @@ def test_the_direct_launch_with_bias_and_scales():
     launch, recorder = recorded(config, views, 48)
     bias, scale_a, scale_b = torch.ones(24).bfloat16(), torch.ones(40), torch.ones(())
     launch(*tensors, Epilogue(bias, scale_a=scale_a, scale_b=scale_b))
-    expected = [*itertools.chain.from_iterable(described(tensors))]
+    maps = itertools.chain.from_iterable(described(tensors))
     pointers = [x.data_ptr() for x in (bias, scale_a, scale_b)]
-    assert recorder.starts[-1][-1] == [*expected, *pointers]
+    assert recorder.starts[-1][-1] == [*maps, launch.plan.group, *pointers]
 
 
 @pytest.mark.parametrize("swap", [False, True])
@@ -1291,7 +1295,8 @@ def test_the_direct_launch_with_scales_of_blocks(swap):
     (a, b, c), order = tensors, (1, 0) if swap else (0, 1)
     maps = described([(a, b)[order[0]], (a, b)[order[1]], c, *(blocks[i] for i in order)])
     *first, last, right = maps
-    arguments = [*itertools.chain.from_iterable(first), 0.5, *last, *right]
+    numbers = (launch.plan.group, 0.5)
+    arguments = [*itertools.chain.from_iterable(first), *numbers, *last, *right]
     assert recorder.starts[-1][-1] == arguments
 
 
