@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import random
 import subprocess
 import sys
@@ -268,6 +269,7 @@ def test_the_direct_launch_follows_the_addresses():
 def test_tensor_maps_are_forgotten(monkeypatch):
     """And made again, for the right addresses."""
     monkeypatch.setattr(launches, "MAX_TENSOR_MAPS", 2)
+    monkeypatch.setattr(launches, "_tensor_maps", {})  # addresses come again after other tests
     made = []
     tensor_map = compat.DirectLaunch.tensor_map
     monkeypatch.setattr(
@@ -314,6 +316,7 @@ def test_launch_hooks_are_called():
 def test_cuda_graphs(shape):
     a, b = operands(*shape)
     triton_ext.matmul(a, b)
+    gc.collect()  # a graph of another test that is destroyed meanwhile ends the capture
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         c = triton_ext.matmul(a, b)
@@ -330,6 +333,7 @@ def test_sums_and_batches_in_cuda_graphs():
     z, a, b = (torch.randn((3, 128, 128), device="cuda").bfloat16() for _ in range(3))
     triton_ext.addmm(z[0], a[0], b[0])
     triton_ext.bmm(a, b)
+    gc.collect()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         c = triton_ext.bmm(a, b)
