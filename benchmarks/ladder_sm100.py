@@ -166,7 +166,7 @@ def roles(a_desc, b_desc, c, size_m, size_n, M: gl.constexpr, N: gl.constexpr, K
     """
     tiling = Tiling(
         size_m, size_n, gl.cdiv(size_m, M), gl.cdiv(size_n, N), gl.cdiv(a_desc.shape[1], K),
-        M, N, 1, 1, 0, 0,
+        gl.to_tensor(1), M, N, 1, 0, 0,
     )  # fmt: skip
     a_tiles = gl.allocate_shared_memory(a_desc.dtype, [STAGES, M, K], A_LAYOUT)
     b_tiles = gl.allocate_shared_memory(b_desc.dtype, [STAGES, K, N], B_LAYOUT)
