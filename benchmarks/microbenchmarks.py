@@ -132,12 +132,14 @@ class Boxes:
         height: rows of the tensor.
         width: bytes of a box's row; those of 128 bytes are swizzled.
         pitch: bytes from a row of the tensor to the next.
+        inside: bytes of a row of the tensor; 0 if it has no gaps.
     """
 
     rows: int
     height: int
     width: int = ROW_BYTES
     pitch: int = ROW_BYTES
+    inside: int = 0
 
 
 @dataclass(frozen=True)
@@ -190,14 +192,14 @@ class Case:
         args: list[Any] = [out]
         if self.map:
             box, wide = self.map, self.map.width == ROW_BYTES
-            height = box.rows * FEW * FEW * 2 if emulate else box.height
+            height = min(box.height, box.rows * FEW * FEW * 2) if emulate else box.height
             data = np.zeros((height, box.pitch // 2), np.uint16)
             if self.random:
                 drawn = np.random.default_rng(0).integers(0, 1 << 16, data.shape, np.uint16)
                 data = np.bitwise_or(drawn & np.uint16(0x80FF), np.uint16(0x3F00), dtype=np.uint16)
             args += [
                 TensorMap(
-                    DataType.BFLOAT16, (box.pitch // 2, height), (box.pitch,),
+                    DataType.BFLOAT16, ((box.inside or box.pitch) // 2, height), (box.pitch,),
                     (box.width // 2, box.rows),
                     swizzle=TensorSwizzle.of_width(128) if wide else TensorSwizzle.NONE,
                     global_address=data.ctypes.data,
@@ -346,15 +348,32 @@ def _barriers(number: int, count: int = 1, first: int = 0) -> str:
     return inits + " @%p2 fence.mbarrier_init.release.cluster;\n fence.proxy.async;\n bar.sync 0;\n"
 
 
-def tma(rows: int, flight: int, grid: int, from_memory: bool) -> Case:
-    """One thread copies boxes of `rows` x 128 bytes, `flight` at a time."""
+def tma(
+    rows: int,
+    flight: int,
+    grid: int,
+    from_memory: bool,
+    present: int | None = None,
+    inside: int = ROW_BYTES,
+) -> Case:
+    """One thread copies boxes of `rows` x 128 bytes, `flight` at a time.
+
+    Args:
+        present: how many of the rows the tensor has; then all boxes are the same.
+        inside: how many bytes of each the tensor has.
+    """
     size = rows * ROW_BYTES
     step = rows if from_memory else 0
     spread = REPEATS * flight * rows if from_memory else rows * flight
     height = spread * (grid if from_memory else 8)
+    if present is not None:
+        height = max(present, 1)
 
     def ptx(repeats: int) -> str:
         spread = repeats * flight * rows if from_memory else rows * flight
+        first = 0
+        if present is not None:
+            spread, first = 0, 0 if present else height
         issue = "".join(
             f" mbarrier.arrive.expect_tx.shared.b64 _, [%r2+{8 * i}], {size};\n"
             + LOAD.format(to=f"%r16+{i * size}", row="%r15", barrier=f"%r2+{8 * i}")
@@ -367,15 +386,18 @@ def tma(rows: int, flight: int, grid: int, from_memory: bool) -> Case:
         text = FILL + MAP + _barriers(flight)
         text += f" mov.u32 %r14, 0;\n add.u32 %r16, %r2, {TILES};\n mov.u32 %r15, %ctaid.x;\n"
         text += "" if from_memory else " and.b32 %r15, %r15, 7;\n"
-        text += f" mul.lo.u32 %r15, %r15, {spread};\n mov.u32 %r17, 0;\n" + START
+        text += f" mul.lo.u32 %r15, %r15, {spread};\n mov.u32 %r17, 0;\n"
+        text += f" add.u32 %r15, %r15, {first};\n" + START
         text += " @!%p2 bra DONE;\n"
         text += loop(issue + waits + " xor.b32 %r17, %r17, 1;\n", repeats) + "DONE:\n" + END
         return module(text, ", .param .align 64 .b8 map[128], .param .u64 data")
 
     facts = {"rows": rows, "flight": flight, "from": "memory" if from_memory else "L2"}
+    if present is not None:
+        facts |= {"present": present, "inside": inside}
     return Case(
-        "tma", facts, ptx, block=32, grid=grid, per=flight, map=Boxes(rows, height),
-        bytes=flight * size,
+        "tma" if present is None else "tma, partly outside", facts, ptx, block=32, grid=grid,
+        per=flight, map=Boxes(rows, height, inside=inside), bytes=flight * size,
     )  # fmt: skip
 
 
@@ -846,6 +868,10 @@ def cases() -> Iterator[Case]:
         for grid in (1, SMS):
             yield tma(rows, flight, grid, from_memory=False)
             yield tma(rows, flight, grid, from_memory=True)
+    for present, grid in itertools.product((0, 8, 32, 56, 64), (1, 16, 66, SMS)):
+        yield tma(64, 4, grid, from_memory=False, present=present)
+    for inside, grid in itertools.product((16, 32, 64, 96, 112), (1, 16, 66, SMS)):
+        yield tma(64, 4, grid, from_memory=False, present=64, inside=inside)
     for grid, source in itertools.product((1, 2, 4, 16, 35, 58, 66, SMS), ("memory", "L2")):
         yield ring((128, 128, 128), 8, grid, source)
     for grid, pitch in itertools.product((1, 66, SMS), (8192, 28672)):

@@ -6,6 +6,7 @@
     python -m benchmarks.timeline matmuls SURVEY --split fit [--number 100] [--seconds 2400]
     python -m benchmarks.timeline halves SURVEY --split fit [--number 30] [--seconds 2400]
     python -m benchmarks.timeline later SURVEY --split test [--number 45] [--seconds 2400]
+    python -m benchmarks.timeline latest SURVEY --split fit [--number 100] [--seconds 2400]
     python -m benchmarks.timeline drawn RESULTS [--number 100] [--seconds 2400]
 
 The workloads are fixed here: this project's matmuls over problems drawn from two seeds, each with
@@ -24,7 +25,9 @@ What a survey measured ran in turn, so the kernels of a problem are predicted wi
 
 `halves` does so with a survey that is of both splits (benchmarks/results/survey_h200.json.gz): the
 last bit of the CRC-32 says of which a problem is. What it has of older kernels is left out, and
-what was drawn after the model was made: of that, `later` predicts a fifth (by the CRC-32).
+what was drawn after the model was made: of that, `later` predicts a fifth (by the CRC-32). `latest`
+takes the problems that were measured with today's order of tiles: a fifth, in the same way, is to
+test, the others are to fit.
 
 `drawn` predicts what `benchmarks.matmul --random` measured: of each problem, in the order of the
 file, the configuration that was chosen, if it still is, and is not left out for the same reasons.
@@ -81,7 +84,7 @@ GPU = SimpleNamespace(multi_processor_count=SMS)
 """What a launch plan asks of a GPU."""
 CANDIDATES = 5
 """Of a problem of a survey."""
-SURVEYED = ("matmuls", "halves", "later")
+SURVEYED = ("matmuls", "halves", "later", "latest")
 """Parts of a survey."""
 NEAR = 1.05
 """How much longer than the best a choice may take that counts as good."""
@@ -185,17 +188,25 @@ def surveyed(path: Path, split: str, part: str = "matmuls") -> Iterator[list[Wor
     Args:
         path: maybe of gzip.
         part: "matmuls": all. Of results/survey_h200.json.gz: "halves": those of both splits, by the
-            problem's name; "later": a fifth, by name, of those drawn after the model was made.
+            problem's name; "later": a fifth, by name, of those drawn after the model was made;
+            "latest": of those measured with today's order of tiles, a fifth or the others.
     """
     data = path.read_bytes()
     rows = json.loads(gzip.decompress(data) if path.suffix == ".gz" else data)["rows"]
+    seen: set[str] = set()
     for row in sorted(rows, key=_number):
         if part == "halves" and (
             row.keys() & {"before", "later"} or _number(row) % 2 != list(SEEDS).index(split)
         ):
             continue
-        if part == "later" and (row.get("later") != "drawn" or _number(row) % 5):
+        fifth = _number(row) % 5 == 0
+        if part == "later" and (row.get("later") != "drawn" or not fifth):
             continue
+        if part == "latest" and (row.get("later") != "middle" or fifth != (split == "test")):
+            continue
+        if row["problem"] in seen:
+            continue
+        seen.add(row["problem"])
         problem, configs = problem_of(row), row["configs"]
         pairs = [(MatmulConfig(**each["config"]), each["seconds"]) for each in configs]
         pairs = [(config, seconds) for config, seconds in pairs if _emulated(config, problem)]
@@ -204,7 +215,7 @@ def surveyed(path: Path, split: str, part: str = "matmuls") -> Iterator[list[Wor
             continue
         best = min(each["seconds"] for each in configs)
         spread = [pairs[each * len(pairs) // CANDIDATES] for each in range(CANDIDATES)]
-        family = {"matmuls": "matmul", "halves": "present matmul", "later": "later matmul"}[part]
+        family = {"matmuls": "matmul", "halves": "present matmul"}.get(part, f"{part} matmul")
         yield [_chosen(problem, c, family, split, seconds, best) for c, seconds in spread]
 
 

@@ -235,6 +235,9 @@ def test_tpcs_have_equal_shares_of_the_memory():
 
     assert share(33) == 2e11
     assert share(66) == 1e11
+    # few blocks: each has what a TPC can load, and the memory is not as busy
+    [few] = Timeline(launch(warps, needs, 11), gpu).shares(gpu, 1.0)
+    assert (few.memory, few.busy) == (4e11, pytest.approx(11 * 4e11 / 6.6e12))
     # the others are done when those who share a TPC have a half; then 2 x 33 have all there is
     assert share(99) == pytest.approx(6.6e12 / 99)
     # one TPC alone has not all
@@ -262,9 +265,11 @@ def test_a_kernel_ends_when_the_lines_of_its_stores_are_written(aligned, lines):
     assert result.cycles == (1 << 16) * lines / share.stores + gpu.tma_box + gpu.tma_latency
 
 
-@pytest.mark.parametrize(("size", "busy"), [(64, 0.0), (1 << 24, 1.0)])
-def test_a_busy_memory_answers_later(size, busy):
-    share = replace(SHARE, l2=1e9, misses=[1.0])
+@pytest.mark.parametrize(
+    ("size", "together", "busy"), [(64, 1.0, 0.0), (1 << 24, 1.0, 1.0), (1 << 24, 0.25, 0.25)]
+)
+def test_a_busy_memory_answers_later(size, together, busy):
+    share = replace(SHARE, l2=1e9, misses=[1.0], busy=together)
     before = (COPY, 0, size, size, 1, 0, [0], [0], True, 0)
     run = (RUN, 1, 1, (), size / share.memory)  # until memory is free again
     asked = [before, run, (COPY, 2, 16, 16, 1, 0, [1], [0], False, 0), (WAIT, 3, 1)]

@@ -61,6 +61,9 @@ class Gpu:
         tpc_memory: that a TPC loads from memory, bytes/s, while few others do.
         misaligned: the fraction by which a row of a box in two lines of the L2 cache takes longer,
             loaded or stored.
+        absent_row: lines of the L2 cache, in whose time a box's row outside of the tensor comes.
+        cut_row: lines, in whose time a row comes later of which a part is outside.
+        cut_sector: the same, if what is inside are not whole sectors.
         write: the bytes read in the time in which one is written to memory, among reads.
         barrier_latency: from an arrival at an mbarrier to the thread that waits.
         far_latency: of an arrival in another block of the cluster.
@@ -122,6 +125,9 @@ class Gpu:
     )
     tpc_memory: float = _of("measured: 16 SMs, each on a TPC of its own", 1.39e11)
     misaligned: float = _of("fitted", 0.9)
+    absent_row: float = _of("measured: boxes of 64 rows, 8 to 32 outside, all SMs", 6.7)
+    cut_row: float = _of("measured: rows of 32 to 96 bytes in boxes of 128, all SMs", 1.8)
+    cut_sector: float = _of("measured: rows of 16 and 112 bytes", 4.8)
     write: float = _of(
         "fitted; measured: tiles of 32 KB by all SMs, 3.7e12 to 4.35e12 bytes/s", 1.2
     )

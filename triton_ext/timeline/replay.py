@@ -58,6 +58,7 @@ class Share:
         first: whether it is the first wave: what it loads is on its way from memory even for those
             who are not the first to ask.
         released: the cycle at which the kernel before is over, for those who wait for it.
+        busy: how much of the memory's rate all clusters have together.
         then: how many bytes a cluster has loaded from memory when those are done that have less to
             do, and the share from there on.
     """
@@ -70,6 +71,7 @@ class Share:
     aligned: Sequence[float]
     first: bool
     released: float = 0.0
+    busy: float = 1.0
     then: tuple[float, Share] | None = None
 
     def far(self, memory: int, again: bool = False) -> float:
@@ -394,11 +396,13 @@ class Replay:
         *,
         write: bool = False,
         rows: int = 0,
+        more: float = 0.0,
     ) -> float:
         """When so many bytes have come from the L2 cache, or have gone there, but for latency.
 
         Args:
             rows: of a box, that they are in: each asks for its own part of the lines.
+            more: lines in whose time the cache gives what is not there.
         """
         share, whole = self.share, sm.cluster
         lines, missed = size, 0.0
@@ -407,7 +411,7 @@ class Replay:
             whole.missed += size * missed
             if share.then and whole.missed > share.then[0]:
                 self.share = share.then[1]
-            lines = of_lines(self.gpu, size, rows, share.aligned[memory])
+            lines = of_lines(self.gpu, size, rows, share.aligned[memory]) + more * LINE_BYTES
         whole.l2 = max(whole.l2, time) + lines / share.l2
         whole.busy["L2"] += lines / share.l2
         end: float = max(time, whole.l2)
@@ -421,7 +425,7 @@ class Replay:
     def _queued(self, sm: _Sm, time: float) -> float:
         """How much longer loads from memory take, as busy as it has been."""
         passed = max(1.0, time + self.gpu.tma_memory_latency)
-        return self.gpu.queue * min(1.0, sm.cluster.busy["memory"] / passed)
+        return self.gpu.queue * self.share.busy * min(1.0, sm.cluster.busy["memory"] / passed)
 
     def _latency(self, sm: _Sm, time: float, memory: int) -> float:
         """What a load of a thread takes at least; misses take longer, by how many there are."""
@@ -478,7 +482,10 @@ class Replay:
         begin = max(sm.tma, time)
         sm.tma = begin + taken
         sm.busy["TMA"] += taken
-        came = max(sm.tma, self._outside(sm, time, inside, memory, rows=rows - absent))
+        there, more = rows - absent, absent * gpu.absent_row
+        if there and inside * rows < size * there:
+            more += there * (gpu.cut_sector if inside // there % SECTOR_BYTES else gpu.cut_row)
+        came = max(sm.tma, self._outside(sm, time, inside, memory, rows=there, more=more))
         # with one barrier, the data are this block's: the barrier may be that of the pair's first
         whose = [self.sms[rank] for rank in ranks] if len(ranks) > 1 else [sm]
         for each in whose:

@@ -166,9 +166,11 @@ class Timeline:
         """What each has of so many clusters that run side by side."""
         blocks = clusters * self.trace.blocks_each
         begin, released = self._start(gpu)
+        memory = self._of_memory(gpu, clusters)
         return Share(
             l2=gpu.l2_bytes / clock / clusters,
-            memory=self._of_memory(gpu, clusters) / clock,
+            memory=memory / clock,
+            busy=min(1.0, memory * clusters / gpu.memory_bytes),
             received=min(
                 gpu.received if self.trace.blocks_each > 1 else gpu.tma_bytes,
                 gpu.l2_bytes / clock / blocks,
@@ -208,7 +210,7 @@ class Timeline:
         if self.trace.blocks_each > 1:
             return min(gpu.memory_bytes / clusters, gpu.tpc_memory * self.trace.blocks_each / 2)
         if clusters <= tpcs:
-            return gpu.memory_bytes / clusters
+            return min(gpu.memory_bytes / clusters, gpu.tpc_memory)
         alone = max((clusters - tpcs) / gpu.memory_bytes, 1 / gpu.tpc_memory)
         return 1 / (tpcs / gpu.memory_bytes + alone)
 
