@@ -1,4 +1,6 @@
-"""The kernels that communicate, on two GPUs or more of this machine, a process each."""
+"""The kernels that communicate, on the GPUs of this machine, a process each; of one GPU, two
+processes take turns.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +14,6 @@ from sites import ROOT
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.sm90
 WORKER = ROOT / "tests/support/gpus_worker.py"
-
-if torch.cuda.device_count() < 2:
-    pytest.skip("needs two GPUs", allow_module_level=True)
 
 
 @pytest.fixture(scope="module")
@@ -39,6 +38,13 @@ def test_graphs_and_streams(found):
 
 def test_gradients(found):
     assert max(found["gradients"]) < 0.02
+
+
+def test_distributed_tensors(found):
+    rows = found["distributed_tensors"]
+    assert [place for _, _, place, _ in rows] == ["S(0)", "S(1)", "P(sum)"]
+    for *placements, error in rows:
+        assert error < 0.01, placements
 
 
 def test_a_rank_that_leaves_is_an_error_and_no_hang():
