@@ -13,8 +13,9 @@ until the GPU has finished, too. Before each call the GPU is idle. The sides:
 * drop_in: ``torch.matmul`` inside ``triton_ext.drop_in()``
 * outside: ``torch.matmul`` after the drop-in has ended (its overrides stay, and pass on)
 
-The first two are interleaved; the last two come after all the others, since overrides once
-installed stay. Ratios are to torch's time in the same run.
+The first two are interleaved. The last two come after all the others, since overrides once
+installed stay, each interleaved with *ours*; a host's speed changes within seconds, so their ratio
+to torch is that to *ours* beside them, times that of *ours* to torch before.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
@@ -86,6 +88,7 @@ def launched_by_jit(m: int, n: int, k: int, config: MatmulConfig) -> Product:
     return product
 
 
+@torch.enable_grad()
 def step(product: Product, a: torch.Tensor, b: torch.Tensor) -> None:
     """A product with a gradient for b, and back."""
     b.grad = None
@@ -127,7 +130,11 @@ TABLE = Table(
 
 
 def rows_of(title: str, times: Mapping[str, Times], torch_times: Times) -> Iterator[Row]:
-    """A row for each side."""
+    """A row for each side.
+
+    Args:
+        torch_times: those of torch at the speed that the host had.
+    """
     for name, (host, done) in times.items():
         yield {
             "problem": title,
@@ -143,13 +150,13 @@ def measured(repeats: int) -> Iterator[Row]:
     """The rows of each problem; those of the drop-in come last."""
     torch.manual_seed(0)
     arch = 10 * torch.cuda.get_device_capability()[0]
-    torch_times: dict[str, Times] = {}
+    before: dict[str, tuple[Call, Call, dict[str, Times]]] = {}
 
     def compared(title: str, theirs: Call, ours: Call, **alone: Call) -> Iterator[Row]:
         times = measure({"torch": theirs, "ours": ours}, repeats)
         for name, call in alone.items():
             times |= measure({name: call}, repeats)
-        torch_times[title] = times["torch"]
+        before[title] = theirs, ours, times
         yield from rows_of(title, times, times["torch"])
 
     problems = []
@@ -185,24 +192,26 @@ def measured(repeats: int) -> Iterator[Row]:
             lambda: triton_ext.scaled_mm(x8, w8, one, one),
         )
     title, _, _, _, a, b = problems[1]
-    back = f"{title} and back"
-    with torch.enable_grad():
-        b.requires_grad_()
-        yield from compared(
-            back, partial(step, torch.matmul, a, b), partial(step, triton_ext.matmul, a, b)
-        )
+    b = b.clone().requires_grad_()
+    yield from compared(
+        f"{title} and back",
+        partial(step, torch.matmul, a, b),
+        partial(step, triton_ext.matmul, a, b),
+    )
     with torch.no_grad():
-        calls: dict[str, Call] = {
-            **{title: partial(torch.matmul, a, b) for title, _, _, _, a, b in problems},
-            "linear 4x16x1024": partial(linear, x, w),
-            back: torch.enable_grad()(partial(step, torch.matmul, a, b)),
-            "linear with bias": partial(linear, x, w, bias),
-        }
-        for title, call in calls.items():
-            with triton_ext.drop_in():
-                times = measure({"drop_in": call}, repeats)
-            times |= measure({"outside": call}, repeats)
-            yield from rows_of(title, times, torch_times[title])
+        for title, (theirs, ours, times) in before.items():
+            if title.startswith("fp8"):  # which the drop-in leaves to torch
+                continue
+            for side in ("drop_in", "outside"):
+                with triton_ext.drop_in() if side == "drop_in" else nullcontext():
+                    beside = measure({"ours": ours, side: theirs}, repeats)
+                as_torch = [
+                    one * torch_time / own
+                    for one, torch_time, own in zip(
+                        beside["ours"], times["torch"], times["ours"], strict=True
+                    )
+                ]
+                yield from rows_of(title, {side: beside[side]}, (as_torch[0], as_torch[1]))
 
 
 if __name__ == "__main__":

@@ -288,12 +288,12 @@ def needs_the_jit() -> bool:
     how kernels are compiled (``triton.knobs.runtime``).
     """
     runtime = knobs.runtime
-    if runtime.add_stages_inspection_hook is not None:
-        return True
-    for hook in (runtime.launch_enter_hook, runtime.launch_exit_hook):
-        if hook is not None and getattr(hook, "calls", True):  # an empty chain calls nobody
-            return True
-    return False
+    enter, leave = runtime.launch_enter_hook, runtime.launch_exit_hook
+    return (
+        runtime.add_stages_inspection_hook is not None
+        or bool(getattr(enter, "calls", enter))  # an empty chain calls nobody
+        or bool(getattr(leave, "calls", leave))
+    )
 
 
 class DirectLaunch:

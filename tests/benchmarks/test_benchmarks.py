@@ -492,7 +492,8 @@ def test_a_survey_is_halved_by_the_names_of_its_problems(tmp_path):
     path = tmp_path / "survey.json.gz"
     later = [{**row, "problem": f"9{row['problem']}", "later": "drawn"} for row in rows]
     weak = {**rows[1], "problem": "8x8x8 bf16 NN", "later": "weak"}
-    document = {"rows": [*rows, old, weak, *later]}
+    latest = [{**row, "later": "middle"} for row in later]
+    document = {"rows": [*rows, old, weak, *later, *latest, *latest]}
     path.write_bytes(gzip.compress(json.dumps(document).encode()))
     halves = [
         [work[0].problem for work in timeline.surveyed(path, split, "halves")]
@@ -501,6 +502,12 @@ def test_a_survey_is_halved_by_the_names_of_its_problems(tmp_path):
     assert all(8 < len(half) < 24 for half in halves)
     assert sorted(map(str, itertools.chain(*halves))) == sorted(map(str, problems))
     assert 1 < len(list(timeline.surveyed(path, "test", "later"))) < 16
+    fit, test = (
+        [str(work[0].problem) for work in timeline.surveyed(path, split, "latest")]
+        for split in ("fit", "test")
+    )
+    assert len(test) < len(fit)
+    assert sorted(fit + test) == sorted(row["problem"] for row in latest)
 
 
 def test_plots_show_the_results():

@@ -1403,7 +1403,8 @@ def imagined(monkeypatch):
 
     monkeypatch.setattr(products, "PreparedLaunch", Launch)
     monkeypatch.setattr(products, "require_gpu", lambda device: Gpu(90, properties, -1))
-    monkeypatch.setattr(torch.cuda, "current_device", lambda: -1)
+    monkeypatch.setattr(plans, "_current_gpu", lambda: -1)
+    monkeypatch.setattr(plans, "_new_on_gpu", plans._new_on_host)
     monkeypatch.setattr(torch.Tensor, "is_cuda", True)
     plans.forget()
     yield gpu

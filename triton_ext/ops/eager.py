@@ -20,6 +20,13 @@ from triton_ext.ops.products import product
 from triton_ext.ops.shapes import broadcast_product
 
 _TENSORS = frozenset((Tensor, Parameter))
+# By their names here, not by those in torch: each look-up would take as long as half of the call.
+_is_compiling = torch.compiler.is_compiling
+_function_modes = torch._C._len_torch_function_stack
+_dispatch_modes = torch._C._len_torch_dispatch_stack
+_are_transforms_active = torch._C._are_functorch_transforms_active
+_tracing_state = torch._C._get_tracing_state
+_is_autocast_enabled = torch._C._is_any_autocast_enabled
 
 
 def _is_plain(tensor: Any) -> bool:
@@ -33,10 +40,12 @@ def is_bare(a: Any, b: Any, epilogue: Epilogue = NOTHING) -> bool:
     asked for.
     """
     return (
-        not torch.compiler.is_compiling()
+        not _is_compiling()
+        and type(a) in _TENSORS
+        and type(b) in _TENSORS
+        and not a.is_neg()
+        and not b.is_neg()
         and forward_ad._current_level < 0
-        and _is_plain(a)
-        and _is_plain(b)
         and (
             epilogue is NOTHING
             or (
@@ -48,10 +57,10 @@ def is_bare(a: Any, b: Any, epilogue: Epilogue = NOTHING) -> bool:
                 and (epilogue.blocks_b is None or _is_plain(epilogue.blocks_b))
             )
         )
-        and not torch._C._len_torch_function_stack()
-        and not torch._C._len_torch_dispatch_stack()
-        and not torch._C._are_functorch_transforms_active()
-        and torch._C._get_tracing_state() is None
+        and not _function_modes()
+        and not _dispatch_modes()
+        and not _are_transforms_active()
+        and _tracing_state() is None
     )
 
 
@@ -70,22 +79,21 @@ def quick_product(a: Any, b: Any, epilogue: Epilogue, *, linear: bool = False) -
     """``epilogue(a @ b)``, or with ``b.T`` if `linear`, if that was made of such bare tensors on
     their GPU before; else None. Nothing is assumed of the tensors.
     """
-    if not (
-        is_bare(a, b, epilogue)
-        and a.is_cuda
-        and b.is_cuda
-        and a.layout is torch.strided
-        and b.layout is torch.strided
-        and not torch._C._is_any_autocast_enabled()
-    ):
+    if not (is_bare(a, b, epilogue) and a.is_cuda and not _is_autocast_enabled()):
         return None
-    if not wants_gradient(a, b, epilogue):
-        plan = find(a, b, epilogue, linear=linear)
-        return None if plan is None else plan.run(a, b, epilogue)
-    summed = without_activation(epilogue)
-    if b.dim() == 2 and find(a, b, summed, linear=linear) is not None:
-        return activated(with_gradient(a, b, summed, linear), epilogue.activation)
-    return None
+    gradient = wants_gradient(a, b, epilogue)
+    summed = without_activation(epilogue) if gradient else epilogue
+    try:
+        plan = find(a, b, summed, linear=linear)
+    except RuntimeError:  # a tensor that is not strided
+        return None
+    if plan is None:
+        return None
+    if not gradient:
+        return plan.run(a, b, epilogue)
+    if b.dim() != 2:
+        return None
+    return activated(with_gradient(a, b, summed, linear), epilogue.activation)
 
 
 def without_activation(epilogue: Epilogue) -> Epilogue:
@@ -139,9 +147,9 @@ class Multiply(torch.autograd.Function):
         grad_a = grad_b = grad_bias = grad_residual = None
         if b is not None:
             grad_a = _differentiable(grad, b, scaling, linear=not ctx.linear)
-        rows = grad.flatten(0, -2)
+        rows = grad if grad.dim() == 2 else grad.flatten(0, -2)
         if a is not None:
-            a = a.flatten(0, -2)
+            a = a if a.dim() == 2 else a.flatten(0, -2)
             left, right = (rows, a) if ctx.linear else (a, rows)
             grad_b = _differentiable(left.t(), right, scaling)
         if needs_bias:

@@ -121,6 +121,7 @@ class PreparedLaunch:
         "_grid",
         "_links",
         "_maps",
+        "_more_maps",
         "_searched",
         "_workspace_slot",
         "config",
@@ -180,6 +181,7 @@ class PreparedLaunch:
                 self._extras.append((slot, FIELDS[name]))
         a, b, c = sorted(self._maps[:3], key=lambda each: each[1])
         self._always = (a[0], a[2], b[0], b[2], c[0], c[2])
+        self._more_maps = self._maps[3:]
 
     def __call__(
         self, a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, epilogue: Epilogue = NOTHING,
@@ -208,7 +210,7 @@ class PreparedLaunch:
         arguments[slot_b] = _tensor_maps.get(key) or self._tensor_map("b_desc", 1, key)
         key = (number_c, c.data_ptr())
         arguments[slot_c] = _tensor_maps.get(key) or self._tensor_map("c_desc", 2, key)
-        for slot, matrix, number, name in self._maps[3:]:
+        for slot, matrix, number, name in self._more_maps:
             tensor = _matrices(a, b, c, epilogue, link)[matrix]
             assert tensor is not None
             key = (number, tensor.data_ptr())

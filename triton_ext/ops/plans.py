@@ -20,6 +20,13 @@ from triton_ext.ops.operands import TMA_ALIGNMENT, aligned, aligned_empty, reada
 MAX_PLANS = 4096
 """How many products are kept prepared; the oldest is forgotten first."""
 
+# What Inductor allocates with: a third of the host's time of `torch.Tensor.new_empty`.
+_inductors: Any = torch._C._dynamo.guards
+_new_on_gpu = _inductors._empty_strided_cuda
+_new_on_host = _inductors._empty_strided_cpu
+_current_gpu: Any = getattr(torch._C, "_cuda_getDevice", None)
+"""None where torch was built without CUDA. Whoever has a tensor on a GPU has initialised CUDA."""
+
 Signature = tuple[Any, ...]
 Late = Literal["nothing", "activation", "all"]
 
@@ -47,7 +54,7 @@ class ProductPlan:
         index: CUDA's number of the GPU; None if it is emulated.
         shape: the output's.
         memory: the shape of the output's memory if that is new: rows may have to be longer.
-        dtype: the output's where it is not that of a; else None.
+        dtype: the output's.
         copies: those of "a", "b" and the epilogue's tensors that must be copied for the kernel to
             read them.
         late: what of the epilogue torch applies after the launch.
@@ -55,23 +62,27 @@ class ProductPlan:
         reads: the tensors that out must not overlap.
         linear: whether b is given as its transpose.
         plain: whether the launch alone makes it, on the tensors as they are.
+        strides: of the output's memory.
     """
 
     launch: PreparedLaunch
     index: int | None
     shape: tuple[int, ...]
     memory: tuple[int, ...]
-    dtype: torch.dtype | None
+    dtype: torch.dtype
     copies: frozenset[str]
     late: Late
     out_size: int
     reads: tuple[Read, ...]
     linear: bool = False
     plain: bool = field(init=False)
+    strides: tuple[int, ...] = field(init=False)
 
     def __post_init__(self) -> None:
         plain = not self.copies and self.late == "nothing"
         object.__setattr__(self, "plain", plain and self.memory is self.shape)
+        strides = torch.empty(self.memory, dtype=self.dtype, device="meta").stride()
+        object.__setattr__(self, "strides", strides)
 
     def run(
         self, a: Tensor, b: Tensor, epilogue: Epilogue, out: Tensor | None = None,
@@ -82,15 +93,15 @@ class ProductPlan:
         Args:
             is_current: the GPU is the current one, which is looked up otherwise.
         """
-        if not is_current and (self.index is None or self.index != torch.cuda.current_device()):
+        if not is_current and (self.index is None or self.index != _current_gpu()):
             with self.launch.gpu.current():
                 return self.run(a, b, epilogue, out, is_current=True)
         if out is not None:
             c = out
-        elif self.dtype is None:
-            c = a.new_empty(self.memory)
+        elif self.index is None:
+            c = _new_on_host(self.memory, self.strides, self.dtype)
         else:
-            c = a.new_empty(self.memory, dtype=self.dtype)
+            c = _new_on_gpu(self.memory, self.strides, self.dtype)
         if self.plain:
             self.launch(a, b, c, epilogue)
             return c

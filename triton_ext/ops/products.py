@@ -237,7 +237,7 @@ def prepare(
         gpu.index,
         shape,
         shape if memory == shape else memory,
-        None if dtype == a.dtype else dtype,
+        dtype,
         frozenset(name for name, is_copied in copied.items() if is_copied),
         late,
         0 if out is None else memory_size(out),
