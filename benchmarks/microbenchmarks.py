@@ -408,7 +408,7 @@ def ring(
     source: str,
     repeats: int = REPEATS,
     cluster: int = 1,
-    multicast: bool = False,
+    multicast: str = "",
 ) -> Case:
     """One thread of each block copies boxes into a ring, and asks for one as soon as one is there.
 
@@ -419,11 +419,12 @@ def ring(
             if they end too soon; from L2 it loads the same boxes in each turn of the ring.
         flight: boxes of the ring.
         source: "memory" or "L2".
-        multicast: whether the first block of a cluster loads for all. The others tell it when they
-            have room.
+        multicast: "first": the first block of a cluster loads for all; "parts": each loads its
+            rows of the box for all. The others tell who loads when they have room.
     """
     rows, width, pitch = boxes
     size, from_memory, down = rows * width, source == "memory", pitch < width * flight * repeats
+    part = rows // cluster if multicast == "parts" else rows
     bands = flight * (repeats if from_memory else 1) if down else 1
     step = (0, rows) if down else (width // 2, 0)
 
@@ -431,11 +432,17 @@ def ring(
         load, ready = LOAD, ""
         if multicast:
             load = LOAD.replace("bytes [", "bytes.multicast::cluster [").replace("];", "], %rs1;")
-            load = load.replace(" cp", " @%p6 cp")
-            ready = (
-                " mbarrier.arrive.shared::cluster.b64 _, [%r19+{barrier}];\n"
-                " @!%p6 bra S{name};\n" + WAIT.replace("{barrier}", "%r2+{barrier}") + "S{name}:\n"
+            asked = range(cluster) if multicast == "parts" else range(1)
+            ready = "".join(
+                f" mapa.shared::cluster.u32 %r20, %r2, {rank};\n"
+                " mbarrier.arrive.shared::cluster.b64 _, [%r20+{barrier}];\n"
+                for rank in asked
             )
+            own = WAIT.replace("{barrier}", "%r2+{barrier}")
+            if multicast == "first":
+                load = load.replace(" cp", " @%p6 cp")
+                own = " @!%p6 bra S{name};\n" + own + "S{name}:\n"
+            ready += own
         body = ""
         for i in range(flight):
             body += WAIT.format(name=i, barrier=f"%r2+{8 * i}", parity="%r17")
@@ -453,9 +460,12 @@ def ring(
         text += f" div.u32 %r15, %r15, {cluster};\n"
         text += "" if from_memory else " and.b32 %r15, %r15, 7;\n"
         text += f" mul.lo.u32 %r15, %r15, {bands * rows};\n"
-        text += " mov.u32 %r17, 1;\n mov.u32 %r18, 0;\n mov.u16 %rs1, 15;\n"
+        text += f" mov.u32 %r17, 1;\n mov.u32 %r18, 0;\n mov.u16 %rs1, {(1 << cluster) - 1};\n"
         text += " mov.u32 %r19, %cluster_ctarank;\n setp.eq.u32 %p6, %r19, 0;\n"
-        text += " mapa.shared::cluster.u32 %r19, %r2, 0;\n" + CLUSTER_SYNC + START
+        if part < rows:
+            text += f" mad.lo.u32 %r16, %r19, {part * width}, %r16;\n"
+            text += f" mad.lo.u32 %r15, %r19, {part}, %r15;\n"
+        text += CLUSTER_SYNC + START
         text += " @!%p2 bra DONE;\n"
         text += loop(body + " xor.b32 %r17, %r17, 1;\n xor.b32 %r18, %r18, 1;\n", repeats) + waits
         text += "DONE:\n" + CLUSTER_SYNC + END
@@ -467,7 +477,7 @@ def ring(
     return Case(
         "ring", {"rows": rows, "width": width, "pitch": pitch, "flight": flight, "from": source,
         "cluster": cluster, "multicast": multicast}, ptx, block=32, grid=grid, per=flight,
-        map=Boxes(rows, places * bands * rows, width, pitch), bytes=flight * size,
+        map=Boxes(part, places * bands * rows, width, pitch), bytes=flight * size,
         repeats=repeats, cluster=cluster,
     )  # fmt: skip
 
@@ -528,6 +538,31 @@ MMA = (
     f" mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {_SUMS},"
     f" {{%r10, %r11, %r12, %r13}}, {{%r14, %r15}}, {_SUMS};"
 )
+
+
+def sends(number: int, warps: int, cluster: int, grid: int) -> Case:
+    """Threads write 16 bytes into the shared memory of the next block but for its lowest bit, each
+    so many times (``st.async``), and wait until what comes from there is complete.
+    """
+    size = 512 * warps * number
+
+    def ptx(repeats: int) -> str:
+        stores = "".join(
+            " st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.b32"
+            f" [%r20+{512 * warps * i}], {{%r10, %r11, %r12, %r13}}, [%r19];\n"
+            for i in range(number)
+        )
+        text = FILL + _barriers(1) + "".join(f" add.u32 %r{i}, %r1, {i};\n" for i in range(10, 14))
+        text += " mov.u32 %r17, 0;\n mov.u32 %r18, %cluster_ctarank;\n xor.b32 %r18, %r18, 1;\n"
+        text += " mapa.shared::cluster.u32 %r19, %r2, %r18;\n shl.b32 %r20, %r1, 4;\n"
+        text += f" add.u32 %r20, %r20, %r19;\n add.u32 %r20, %r20, {TILES};\n"
+        body = f" @%p2 mbarrier.arrive.expect_tx.shared.b64 _, [%r2], {size};\n bar.sync 0;\n"
+        body += stores + WAIT.format(name="", barrier="%r2", parity="%r17")
+        text += CLUSTER_SYNC + START + loop(body + " xor.b32 %r17, %r17, 1;\n", repeats)
+        return module(text + CLUSTER_SYNC + END)
+
+    facts = {"number": number, "warps": warps, "cluster": cluster}
+    return Case("st.async", facts, ptx, 32 * warps, grid, bytes=size, cluster=cluster)
 
 
 def simple(name: str, line: str, per: int, warps: int = 4, size: int = 0, **facts: Any) -> Case:
@@ -878,8 +913,13 @@ def cases() -> Iterator[Case]:
         yield ring((128, 128, pitch), 8, grid, "memory", repeats=8)
     for grid, width, pitch in itertools.product((1, 66), (16, 48), (48, 22384)):
         yield ring((64, width, pitch), 16, grid, "memory", repeats=16)
-    for grid, multicast in itertools.product((4, 64, 128), (False, True)):
-        yield ring((128, 128, 128), 8, grid, "memory", cluster=4, multicast=multicast)
+    for grid, cluster, multicast in itertools.product(
+        (4, 64, 128), (2, 4), ("", "first", "parts")
+    ):
+        for source in ("memory", "L2"):
+            yield ring((128, 128, 128), 8, grid, source, cluster=cluster, multicast=multicast)
+    for number, warps, grid in itertools.product((1, 8, 32), (1, 4, 8), (4, 128)):
+        yield sends(number, warps, 4, grid)
     for grid, (tiles, pending), pitch in itertools.product(
         (1, SMS), ((1, 0), (32, 0), (32, 1)), (128, 16384)
     ):
