@@ -73,8 +73,9 @@ class MatmulConfig:
             right one, so this is for a C with few rows.
         cluster: 1, 2 or 4 thread blocks that share the tile of the right operand (TMA multicast).
             On sm_90 each of them copies some boxes of it to all; needs Triton 3.9.
-        cluster_columns: on sm_90, 1 or 2: how many times these blocks are side by side in a
-            cluster, to share the tiles of the left operand, too. Not with a side.
+        cluster_columns: on sm_90, 1, 2 or 4: how many times these blocks are side by side in a
+            cluster (of up to 8), to share the tiles of the left operand, too. Not with a side.
+            Needs Triton 3.9.
         k_blocks: on sm_90, where no cluster shares tiles: 1, 2 or 4 thread blocks that divide K
             among them, and add up their sums through distributed shared memory (`exchange`). For
             few tiles and a long K. Needs Triton 3.9.
@@ -201,8 +202,9 @@ class MatmulConfig:
         both = wide == 2 or (wide == 1 and not on_hopper and not scaled)
         majors = ("K", "MN") if both else ("K",)
         swizzles = (None, 32, 64, 128)
-        divides_k = on_hopper and self.cluster == 1 and not self.pingpong
+        divides_k = on_hopper and self.cluster == self.cluster_columns == 1 and not self.pingpong
         divides_k &= self.consumer_columns == 1
+        columns_of_blocks = [n for n in (1, 2, 4) if n * self.cluster <= 8]
         two = on_hopper and self.consumers == 2 and not self.pingpong and not self.side
         exact = (None, "int32") if self.element_type == "int8" else (None,)
         anywhere: dict[str, Sequence[Any]] = {
@@ -258,7 +260,7 @@ class MatmulConfig:
             "num_warps": (4,),
             "swap": boolean,
             "cluster": (1, 2, 4),
-            "cluster_columns": (1, 2) if self._may_be_wide else (1,),
+            "cluster_columns": columns_of_blocks if self._may_be_wide else (1,),
             "pair": (False,) if on_hopper or self.cluster == 1 else boolean,
             "max_splits": (1,) if self.asked or self.k_blocks > 1 else range(1, 33),
             "k_blocks": (1, 2, 4) if divides_k else (1,),
@@ -330,7 +332,7 @@ class MatmulConfig:
     @property
     def _may_be_wide(self) -> bool:
         """Whether a cluster's blocks may lie side by side."""
-        return self.arch == 90 and self.cluster > 1 and not self.side and not self.collective
+        return self.arch == 90 and not self.side and not self.collective
 
     @property
     def _may_be_collective(self) -> bool:
@@ -442,7 +444,7 @@ class MatmulConfig:
     @property
     def shares_tiles(self) -> bool:
         """Whether each block of a cluster copies a part of the tiles that they share."""
-        return self.arch == 90 and self.cluster > 1
+        return self.arch == 90 and self.cluster * self.cluster_columns > 1
 
     @property
     def boxes(self) -> tuple[Boxes | None, Boxes | None, Boxes | None]:

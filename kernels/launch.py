@@ -111,7 +111,7 @@ def rows_together(config: MatmulConfig, waves: float) -> int:
     Args:
         waves: how many rounds of tiles there are.
     """
-    if not config.shares_tiles:
+    if config.arch != 90 or config.cluster == 1:
         return 8
     return 1 if waves <= 1 else 2
 
@@ -297,7 +297,8 @@ def kernel_for(config: MatmulConfig) -> Any:
         if config.consumer_columns > 1:
             raise LayoutError("consumer_columns", config.consumer_columns, "needs Triton 3.9")
         if config.shares_tiles:
-            raise LayoutError("cluster", config.cluster, "needs Triton 3.9 on sm_90")
+            name = "cluster" if config.cluster > 1 else "cluster_columns"
+            raise LayoutError(name, getattr(config, name), "needs Triton 3.9 on sm_90")
         if config.units > 1:
             wide = "block_m" if config.swap else "block_n"
             raise LayoutError(

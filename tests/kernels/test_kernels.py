@@ -183,8 +183,9 @@ def test_ptx_without_debug_lines_keeps_the_code():
         ({"consumers": 1, "arch": 100, "asked": True, "max_splits": 2}, "max_splits"),
         ({"consumers": 2, "pair": True, "cluster": 2}, "pair"),
         ({"consumers": 2, "cluster": 8}, "cluster"),
-        ({"consumers": 2, "cluster_columns": 2}, "cluster_columns"),
-        ({"consumers": 2, "cluster": 2, "cluster_columns": 4}, "cluster_columns"),
+        ({"consumers": 2, "cluster_columns": 8}, "cluster_columns"),
+        ({"consumers": 2, "cluster": 4, "cluster_columns": 4}, "cluster_columns"),
+        ({"consumers": 2, "cluster_columns": 2, "k_blocks": 2}, "k_blocks"),
         (
             {
                 "consumers": 2,

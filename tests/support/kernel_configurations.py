@@ -185,6 +185,18 @@ EMULATED = [
       "cluster_columns": 2, "swap": True, "a_major": "MN", "stages": 2}, 168, 328, 200, 132),
     ({"block_m": 64, "block_n": 64, "c_parts": 4, "consumers": 2, "pingpong": True, "cluster": 2,
       "cluster_columns": 2, "b_major": "MN", "stages": 2}, 136, 264, 264, 4),
+    # clusters of one row of blocks, which share the left operand alone: odd widths, MN-major,
+    # swapped, over several tiles; parts; two rows of four
+    ({"block_m": 64, "block_n": 72, "c_parts": 9, "c_buffers": 8, "consumers": 1,
+      "cluster_columns": 4, "a_major": "MN", "stages": 3}, 40, 664, 200, 8),
+    ({"block_m": 64, "block_n": 48, "c_parts": 3, "consumers": 1, "cluster_columns": 2,
+      "bias": True, "stages": 2}, 136, 280, 200, 4),
+    ({"block_m": 64, "block_n": 64, "c_parts": 2, "consumers": 1, "cluster_columns": 4,
+      "swap": True, "b_major": "MN", "a_major": "MN", "stages": 2}, 520, 56, 264, 8),
+    ({"block_m": 64, "block_n": 40, "c_parts": 5, "c_buffers": 2, "consumers": 1,
+      "cluster_columns": 4, "a_major": "MN", "max_splits": 8, "stages": 2}, 24, 328, 1000, 13),
+    ({"block_n": 56, "c_parts": 7, "consumers": 2, "cluster": 2, "cluster_columns": 4,
+      "residual": True, "stages": 2}, 264, 392, 136, 16),
     # boxes of units, of a side, of parts and panels; cut where they are few
     ({"block_m": 64, "block_n": 48, "c_parts": 3, "consumers": 1, "cluster": 4,
       "stages": 2}, 304, 136, 264, 8),
