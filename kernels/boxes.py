@@ -42,31 +42,38 @@ def copied_bytes(desc, boxes):
 def copy_text(boxes, rank, cluster):
     """The instructions that copy a box.
 
-    In a cluster, Triton gives addresses without the block's number, as a multicast takes them; to
-    this block alone, too.
+    In a cluster, Triton gives addresses without the block's number, as a multicast takes them.
 
     Args:
         boxes: a `Boxes`.
         rank: that of the descriptor.
-        cluster: whether the kernel has clusters.
+        cluster: whether the kernel has clusters. A tile that is not shared is copied to the block
+            $5 alone: a multicast, also to one block, comes more slowly.
     """
     matrix = ["$6"][: rank - 2]
     coordinates = ", ".join((["$3", "$2"] if boxes.k_major else ["$2", "$3"]) + matrix)
     parameter = parameter_name("matmul_warp_specialized", boxes.position, rank)
-    kind, mask = (".multicast::cluster", ", blocks") if cluster else ("", "")
+    kind, mask, own = "", "", ""
+    if cluster and boxes.among > 1:
+        kind, mask = ".multicast::cluster", ", blocks"
+    elif cluster:
+        own = """mapa.shared::cluster.u32 to, to, $5;
+    mapa.shared::cluster.u32 barrier, barrier, $5;"""
     space = "cluster" if cluster else "cta"
     return f"""{{
     .reg .pred one;
     .reg .b64 map;
-    .reg .b32 to;
+    .reg .b32 to, barrier;
     .reg .b16 blocks;
     mov.b64 map, {parameter};
     cvta.param.u64 map, map;
     cvt.u16.u32 blocks, $5;
     add.u32 to, $0, $4;
+    mov.b32 barrier, $1;
+    {own}
     elect.sync _|one, 0xffffffff;
     @one cp.async.bulk.tensor.{rank}d.shared::{space}.global.mbarrier::complete_tx::bytes{kind}\
- [to], [map, {{{coordinates}}}], [$1]{mask};
+ [to], [map, {{{coordinates}}}], [barrier]{mask};
     }}"""
 
 
@@ -92,7 +99,7 @@ def copy_boxes(desc, BOXES: gl.constexpr, tile, barrier, matrix, mn, k, which, f
     NUMBER: gl.constexpr = BOXES.number
     RANK: gl.constexpr = len(desc.block_type.shape)
     TEXT: gl.constexpr = copy_text(BOXES, RANK, gl.num_ctas() > 1)
-    blocks = sharers(BOXES) << first
+    blocks = sharers(BOXES) << first if BOXES.among > 1 else first
     if is_batched(desc):
         matrix = gl.minimum(matrix, desc.shape[0] - 1).to(gl.int32)
     for i in gl.static_range(NUMBER):
