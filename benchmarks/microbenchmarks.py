@@ -39,7 +39,7 @@ FLUSH_BYTES = 100 << 20
 FEW = 4
 """Repetitions, and blocks, on the emulated GPU."""
 HEADER = """
-.version 8.0
+.version 8.1
 .target sm_90a
 .address_size 64
 .extern .shared .align 1024 .b8 smem[];
@@ -420,38 +420,50 @@ def ring(
         flight: boxes of the ring.
         source: "memory" or "L2".
         multicast: "first": the first block of a cluster loads for all; "parts": each loads its
-            rows of the box for all. The others tell who loads when they have room.
+            rows of the box for all. The others tell who loads when they have room, and a box is
+            loaded half a ring later, so that nobody waits for what they tell.
     """
     rows, width, pitch = boxes
     size, from_memory, down = rows * width, source == "memory", pitch < width * flight * repeats
     part = rows // cluster if multicast == "parts" else rows
     bands = flight * (repeats if from_memory else 1) if down else 1
     step = (0, rows) if down else (width // 2, 0)
+    behind = flight // 2 if multicast else 0
 
     def ptx(repeats: int) -> str:
-        load, ready = LOAD, ""
+        load, tell, told = LOAD, "", ""
         if multicast:
             load = LOAD.replace("bytes [", "bytes.multicast::cluster [").replace("];", "], %rs1;")
             asked = range(cluster) if multicast == "parts" else range(1)
-            ready = "".join(
+            tell = "".join(
                 f" mapa.shared::cluster.u32 %r20, %r2, {rank};\n"
                 " mbarrier.arrive.shared::cluster.b64 _, [%r20+{barrier}];\n"
                 for rank in asked
             )
-            own = WAIT.replace("{barrier}", "%r2+{barrier}")
+            told = WAIT
             if multicast == "first":
                 load = load.replace(" cp", " @%p6 cp")
-                own = " @!%p6 bra S{name};\n" + own + "S{name}:\n"
-            ready += own
-        body = ""
+                told = " @!%p6 bra S{name};\n" + told + "S{name}:\n"
+
+        def fill(i: int, name: str, parity: str) -> str:
+            filled = told.format(name=name, barrier=f"%r2+{8 * (flight + i)}", parity=parity)
+            filled += load.format(to=f"%r16+{i * size}", row="%r15", barrier=f"%r2+{8 * i}")
+            filled += f" add.u32 %r14, %r14, {step[0]};\n add.u32 %r15, %r15, {step[1]};\n"
+            if i == flight - 1 and not from_memory:
+                filled += f" sub.u32 %r15, %r15, {bands * rows};\n"
+            return filled
+
+        body = " setp.eq.u32 %p7, %r30, 0;\n" if behind else ""
         for i in range(flight):
             body += WAIT.format(name=i, barrier=f"%r2+{8 * i}", parity="%r17")
             body += f" mbarrier.arrive.expect_tx.shared.b64 _, [%r2+{8 * i}], {size};\n"
-            body += ready.format(name=f"E{i}", barrier=8 * (flight + i), parity="%r18")
-            body += load.format(to=f"%r16+{i * size}", row="%r15", barrier=f"%r2+{8 * i}")
-            body += f" add.u32 %r14, %r14, {step[0]};\n add.u32 %r15, %r15, {step[1]};\n"
-        if not from_memory:
-            body += f" sub.u32 %r15, %r15, {bands * rows};\n"
+            body += tell.format(barrier=8 * (flight + i))
+            if i < behind:  # of the turn before, if there was one
+                before = fill(flight + i - behind, f"E{i}", "%r17")
+                body += f" @%p7 bra N{i};\n" + before + f"N{i}:\n"
+            else:
+                body += fill(i - behind, f"E{i}", "%r18")
+        rest = "".join(fill(i, f"R{i}", "%r17") for i in range(flight - behind, flight))
         waits = "".join(
             WAIT.format(name=f"L{i}", barrier=f"%r2+{8 * i}", parity="%r17") for i in range(flight)
         )
@@ -467,7 +479,8 @@ def ring(
             text += f" mad.lo.u32 %r15, %r19, {part}, %r15;\n"
         text += CLUSTER_SYNC + START
         text += " @!%p2 bra DONE;\n"
-        text += loop(body + " xor.b32 %r17, %r17, 1;\n xor.b32 %r18, %r18, 1;\n", repeats) + waits
+        text += loop(body + " xor.b32 %r17, %r17, 1;\n xor.b32 %r18, %r18, 1;\n", repeats)
+        text += rest + waits
         text += "DONE:\n" + CLUSTER_SYNC + END
         return module(
             text, ", .param .align 64 .b8 map[128], .param .u64 data", " .reg .b16 %rs<2>;"
@@ -913,9 +926,7 @@ def cases() -> Iterator[Case]:
         yield ring((128, 128, pitch), 8, grid, "memory", repeats=8)
     for grid, width, pitch in itertools.product((1, 66), (16, 48), (48, 22384)):
         yield ring((64, width, pitch), 16, grid, "memory", repeats=16)
-    for grid, cluster, multicast in itertools.product(
-        (4, 64, 128), (2, 4), ("", "first", "parts")
-    ):
+    for grid, cluster, multicast in itertools.product((4, 64, 128), (2, 4), ("", "first", "parts")):
         for source in ("memory", "L2"):
             yield ring((128, 128, 128), 8, grid, source, cluster=cluster, multicast=multicast)
     for number, warps, grid in itertools.product((1, 8, 32), (1, 4, 8), (4, 128)):
