@@ -19,6 +19,7 @@ from triton_ext.timeline.trace import (
     COPY,
     GLOBAL,
     PRODUCT,
+    SEND,
     SIGNAL,
     STORE,
     TENSOR,
@@ -162,6 +163,31 @@ def test_the_parts_of_clusters_tiles_wait_for_the_stores_before():
     later = Timeline(timed.trace, timed.gpu.but(release_latency=20_000))
     waited = (20_000 - timed.gpu.release_latency) / timed.clock
     assert later.seconds - timed.seconds == pytest.approx(waited, rel=0.05)
+
+
+def test_sums_that_blocks_exchange_are_no_copies():
+    config = MatmulConfig(
+        90, "fp16", block_m=64, block_n=64, stages=2, consumers=1, c_parts=2, k_blocks=4
+    )
+    a, b = torch.zeros((M, K), dtype=torch.float16), torch.zeros((N, K), dtype=torch.float16).T
+    with triton_ext.emulate("sm_90", time="H200", values=False) as gpu:
+        matmul(config, a, b, torch.zeros((M, N), dtype=torch.float16))
+    cluster = gpu.timeline.trace.clusters[0]
+    given = [0] * len(cluster.needs)
+    for rank, warps in enumerate(cluster.warps):
+        of_block = [item for warp in warps for item in warp]
+        assert {tuple(item[7]) for item in of_block if item[0] == COPY} == {(rank,)}
+        sends = [item for item in of_block if item[0] == SEND]
+        assert sum(item[2] for item in sends) == 64 * 64 * 4  # its sums, some to itself
+        for token in (token for item in sends for token in item[3]):
+            given[token] += 1
+    exchanged = {token: count for token, count in enumerate(given) if count}
+    assert len(exchanged) == 4 * config.c_parts  # a barrier of each block for each piece
+    # and the arrival of the one that expects the bytes
+    assert all(cluster.needs[token] == count + 1 for token, count in exchanged.items())
+    slower = gpu.timeline.gpu.but(far_latency=gpu.timeline.gpu.far_latency + 1000)
+    later = Timeline(gpu.timeline.trace, slower).seconds - gpu.timeline.seconds
+    assert later > 0.9 * 1000 / slower.clock
 
 
 def test_products_of_tensor_memory_are_recorded():

@@ -107,6 +107,8 @@ def configurations(arch):
         yield {"element_type": "bf16", "consumers": 2, "a_major": "MN", "cluster": 2, "block_n": 64}
         yield {"element_type": "bf16", "consumers": 1, "block_m": 64, "block_n": 64, "cluster": 2,
                "cluster_columns": 2, "stages": 2}  # fmt: skip
+        yield {"element_type": "bf16", "consumers": 1, "block_m": 64, "block_n": 72, "c_parts": 9,
+               "cluster_columns": 4, "a_major": "MN", "stages": 2}  # fmt: skip
         yield {"element_type": "e4m3", "consumers": 1, "block_m": 64, "block_k": 128, "bias": True,
                "out_type": "bf16", "a_scales": "each", "activation": "gelu"}  # fmt: skip
         yield {"element_type": "fp16", "consumers": 2, "pingpong": True, "block_n": 192, "side": 64,

@@ -22,6 +22,7 @@ from triton_ext.timeline.trace import (
     NEAR,
     PRODUCT,
     RUN,
+    SEND,
     SHARED,
     SIGNAL,
     STORE,
@@ -131,6 +132,14 @@ def test_tensor_memory_limits_the_blocks_of_an_sm():
     warps, needs = ring()
     assert slots(launch(warps, needs)) == 2
     assert slots(replace(launch(warps, needs), columns=512)) == 1
+
+
+def test_what_an_sm_sends_to_other_blocks_goes_one_after_the_other():
+    send = [(SEND, 0, 19_000, [0])]
+    assert GPU.sent_bytes == 19
+    waits = [*send, (WAIT, 1, 0)]
+    result = cycles(waits, send, needs=[2])
+    assert result.cycles == pytest.approx(2000 + GPU.far_latency, abs=5)
 
 
 def test_what_the_kernel_wrote_comes_from_the_cache():

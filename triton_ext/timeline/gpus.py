@@ -67,6 +67,7 @@ class Gpu:
         write: the bytes read in the time in which one is written to memory, among reads.
         barrier_latency: from an arrival at an mbarrier to the thread that waits.
         far_latency: of an arrival in another block of the cluster.
+        sent_bytes: that an SM sends to other blocks of its cluster in a cycle (``st.async``).
         bar_latency: of ``bar.sync``.
         atomic_latency: of an atomic operation in global memory.
         release_latency: what it takes longer if it releases, once all stores before are there.
@@ -132,7 +133,8 @@ class Gpu:
         "fitted; measured: tiles of 32 KB by all SMs, 3.7e12 to 4.35e12 bytes/s", 1.2
     )
     barrier_latency: float = _of("measured: a round trip of two warps", 20)
-    far_latency: float = _of("assumed", 200)
+    far_latency: float = _of("measured: st.async of one warp, 234 with a barrier and the wait", 200)
+    sent_bytes: float = _of("measured: st.async of 8 warps, 19.7; by all SMs 18.5", 19)
     bar_latency: float = _of("measured: 4 warps", 12)
     atomic_latency: float = _of("assumed: as a load", 365)
     release_latency: float = _of("fitted: 24 split-K kernels", 2000)

@@ -21,6 +21,7 @@ from triton_ext.timeline.trace import (
     LINE_BYTES,
     PRODUCT,
     RUN,
+    SEND,
     SHARED,
     SIGNAL,
     STORE,
@@ -130,7 +131,8 @@ class _Sm:
         self.issue = [0.0] * SCHEDULERS
         self.pipes = [[0.0] * SCHEDULERS for _ in PIPES]
         self.columns = [0.0] * SCHEDULERS
-        self.shared = self.tensor = self.tma = self.inlet = self.l2 = self.memory = self.out = 0.0
+        self.shared = self.tensor = self.tma = self.inlet = self.l2 = self.memory = 0.0
+        self.out = self.sent = 0.0
         self.missed = 0.0  # bytes from memory
         self.accesses: list[tuple[float, float]] = []  # when, and the wavefronts
         self.waiting = 0.0  # of their wavefronts
@@ -338,6 +340,10 @@ class Replay:
             self._copy(warp, begin, item)
         elif kind == STORE:
             self._store(warp, begin, item)
+        elif kind == SEND:
+            sm.sent = max(sm.sent, begin) + item[2] / gpu.sent_bytes
+            for token in item[3]:
+                self._contribute(warp, token, sm.sent + gpu.far_latency)
         elif kind == ATOMIC:
             sectors, memory, releases, token = item[2:]
             if releases:

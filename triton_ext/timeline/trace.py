@@ -48,13 +48,16 @@ COMMIT = 10
 """(COMMIT, at, tokens): each gets a contribution once what the tensor cores have to do is done."""
 TMEM = 11
 """(TMEM, at, columns, token): a load of 32 lanes of tensor memory, its token; a store, and -1."""
+SEND = 12
+"""(SEND, at, bytes, tokens): a warp's st.async or red.async, into blocks of the cluster; the tokens
+are the phases that count the bytes."""
 
 NEAR, FAR, NAMED = range(3)
 
 NAMES = {
     RUN: "instructions", SHARED: "shared memory", GLOBAL: "global memory", PRODUCT: "wgmma",
     COPY: "TMA load", STORE: "TMA store", SIGNAL: "arrival", WAIT: "wait", ATOMIC: "atomic",
-    TENSOR: "tcgen05", COMMIT: "commit", TMEM: "tensor memory",
+    TENSOR: "tcgen05", COMMIT: "commit", TMEM: "tensor memory", SEND: "st.async",
 }  # fmt: skip
 
 

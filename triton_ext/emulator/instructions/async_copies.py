@@ -278,6 +278,8 @@ def store(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
             raise BarrierFault("the data and the mbarrier must be of one block")
         agents = cta.agents(lanes)
         then = _clocks_now(cta, agents)
+        if cta.machine.observer is not None:
+            cta.machine.observer.sends(cta, lanes, width)
 
         def perform() -> None:
             clocks = cta.cluster.clocks

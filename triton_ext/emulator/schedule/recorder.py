@@ -45,6 +45,7 @@ from triton_ext.timeline.trace import (
     NEAR,
     PRODUCT,
     RUN,
+    SEND,
     SHARED,
     SIGNAL,
     STORE,
@@ -177,6 +178,7 @@ class Recorder(Observer):
         self._step: Step | None = None
         self._tokens: list[int] = []
         self._ranks: list[int] = []
+        self._bringers = 1  # items that have these tokens
         self._wavefronts = Wavefronts()
         self._columns = 0
 
@@ -293,7 +295,7 @@ class Recorder(Observer):
 
     def _tensor_commit(self, cta: Cta, block: _Block, warps: Iterable[int]) -> None:
         for number in warps:
-            self._tokens, self._ranks = [], []
+            self._tokens, self._ranks, self._bringers = [], [], 1
             self._add(block.warps[number], (COMMIT, self._kind.at, self._tokens))
 
     def _tensor_load(self, cta: Cta, block: _Block, warps: Iterable[int]) -> None:
@@ -493,7 +495,7 @@ class Recorder(Observer):
             pitch = (*box.map.global_strides, 0)[0]
         memory = self._memory(cta, address, pitch) if address >= 0 else -1
         if kind == "load":
-            self._tokens, self._ranks = [], []
+            self._tokens, self._ranks, self._bringers = [], [], 1
             what = (
                 (address, size)
                 if box is None
@@ -509,10 +511,20 @@ class Recorder(Observer):
             warp.open["bulk"] += [read, written]
             self._add(warp, (STORE, self._kind.at, inside, rows, memory, read, written))
 
+    def sends(self, cta: Cta, lanes: Lanes, size: int) -> None:
+        block = self._block(cta)
+        if block is None:
+            return
+        found = lane_sets.indices(lanes) // WARP_THREADS
+        warps, threads = np.unique(found, return_counts=True)
+        self._tokens, self._ranks, self._bringers = [], [], len(warps)
+        for number, count in zip(warps.tolist(), threads.tolist(), strict=True):
+            self._add(block.warps[number], (SEND, self._kind.at, count * size, self._tokens))
+
     def brings(self, cta: Cta, rank: int, barrier: Any, phase: int) -> None:
         cluster = self._clusters.get(cta.cluster.number)
         if cluster is not None and cta.cluster.number in self._wanted:
-            self._tokens.append(self._phase(cluster, cta, barrier, phase, 1))
+            self._tokens.append(self._phase(cluster, cta, barrier, phase, self._bringers))
             self._ranks.append(rank)
 
     # ------------------------------------------------------------------------- the result

@@ -182,6 +182,9 @@ class AccessObserver:
             size: bytes.
         """
 
+    def sends(self, cta: Cta, lanes: Lanes, size: int) -> None:
+        """Each lane issues a ``st.async`` or ``red.async`` of so many bytes."""
+
     def multiplies(
         self, cta: Cta, thread: int, shape: tuple[int, int, int], group: int, a_in_memory: bool
     ) -> None:
@@ -192,8 +195,8 @@ class AccessObserver:
         """
 
     def brings(self, cta: Cta, rank: int, barrier: Any, phase: int) -> None:
-        """The bytes of a copy, or a tcgen05.commit, of a block are counted at a barrier of the
-        block of that rank, in a phase.
+        """The bytes of a copy or a store, or a tcgen05.commit, of a block are counted at a barrier
+        of the block of that rank, in a phase.
         """
 
     def arrives(self, cta: Cta, lanes: Lanes, barrier: Any, phase: int, far: bool) -> None:
