@@ -9,6 +9,7 @@ import triton.language as tl
 
 import triton_ext
 from triton_ext.emulator.errors import LaunchError
+from triton_ext.emulator.schedule.observers import Statistics
 from triton_ext.errors import LayoutError
 from triton_ext.kernels.config import MatmulConfig
 from triton_ext.kernels.launch import launch_arguments, launch_plan
@@ -165,12 +166,13 @@ def test_the_parts_of_clusters_tiles_wait_for_the_stores_before():
     assert later.seconds - timed.seconds == pytest.approx(waited, rel=0.05)
 
 
-def test_sums_that_blocks_exchange_are_no_copies():
+@pytest.mark.parametrize("observer", [None, Statistics()], ids=["alone", "observed"])
+def test_sums_that_blocks_exchange_are_no_copies(observer):
     config = MatmulConfig(
         90, "fp16", block_m=64, block_n=64, stages=2, consumers=1, c_parts=2, k_blocks=4
     )
     a, b = torch.zeros((M, K), dtype=torch.float16), torch.zeros((N, K), dtype=torch.float16).T
-    with triton_ext.emulate("sm_90", time="H200", values=False) as gpu:
+    with triton_ext.emulate("sm_90", time="H200", values=False, observer=observer) as gpu:
         matmul(config, a, b, torch.zeros((M, N), dtype=torch.float16))
     cluster = gpu.timeline.trace.clusters[0]
     given = [0] * len(cluster.needs)

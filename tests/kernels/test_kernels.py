@@ -62,7 +62,8 @@ def test_generated_layouts_give_the_ptx_of_nvmma_encodings(arch, site):
         element_bytes = MatmulConfig(**config).element_bytes
         steps = config.get("block_k", 64) * element_bytes // 32
         assert len(re.findall(mma, result["ptx"])) >= steps
-        scope = "cluster" if config.get("cluster", 1) > 1 else "cta"
+        blocks = config.get("cluster", 1) * config.get("cluster_columns", 1)
+        scope = "cluster" if blocks > 1 else "cta"
         rank = 3 if config.get("batched") else 2
         load = rf"cp\.async\.bulk\.tensor\.{rank}d\.(cta_group::2\.)?shared::{scope}\.global"
         assert re.search(load, result["ptx"])
@@ -389,10 +390,10 @@ def test_room_for_a_residual(arch):
 PREDICTED = [  # where there is little doubt: M, N, K, and what the tile must be
     (4096, 4096, 4096, {(256, 128), (128, 256), (128, 128)}),
     (8192, 28672, 4096, {(128, 144), (128, 160), (144, 128), (128, 224), (128, 128), (128, 256)}),
-    (8192, 8192, 8192, {(128, 256), (256, 128), (144, 128), (192, 128), (240, 128)}),
+    (8192, 8192, 8192, {(128, 256), (256, 128), (144, 128), (192, 128), (128, 192)}),
     (8192, 8192, 28672, {(256, 128), (128, 256), (128, 128), (128, 144), (200, 128), (128, 192)}),
     (512, 6144, 4096, {(128, 192)}),  # 128 tiles for 132 SMs
-    (512, 10240, 8192, {(128, 160)}),
+    (512, 10240, 8192, {(128, 160), (256, 160)}),
     (64, 6144, 4096, {(64, 48)}),
     (8192, 8192, 512, {(144, 128), (128, 144), (160, 128), (128, 160)}),
     (1, 4096, 4096, {(8, 64)}),

@@ -21,6 +21,7 @@ from triton_ext.timeline.trace import (
     GLOBAL,
     PRODUCT,
     RUN,
+    SEND,
     STORE,
     TENSOR,
     WAIT,
@@ -374,7 +375,7 @@ class Timeline:
                 for block in cluster.warps
                 for warp in block
                 for item in warp
-                for token in (item[6] if item[0] == COPY else item[5:7] if item[0] == STORE else ())
+                for token in _brought(item)
             }
             named = {number for number, name in cluster.names.items() if "mbarrier" in name}
             emptied = named - brought
@@ -470,6 +471,13 @@ def _powered(gpu: Gpu, energy: float, first: float, rest: float) -> float:
         middle = (low + high) / 2
         low, high = (low, middle) if taken(middle) > gpu.power else (middle, high)
     return high * gpu.clock
+
+
+def _brought(item: Item) -> Sequence[int]:
+    """The tokens to which an item contributes once what it moves is there."""
+    where = {COPY: 6, SEND: 3}.get(item[0])
+    found: Sequence[int] = item[where] if where else item[5:7] if item[0] == STORE else ()
+    return found
 
 
 def _loads(item: Item) -> Iterator[tuple[int, float, int]]:

@@ -31,10 +31,9 @@ class Observer(AccessObserver):
         """An asynchronous operation was done."""
 
 
-_TOLD = (
-    "instruction", "waits", "completed", "access", "moved", "copies", "multiplies", "brings",
-    "arrives", "awaits",
-)  # fmt: skip
+_TOLD = [
+    name for each in (Observer, AccessObserver) for name in vars(each) if not name.startswith("_")
+]
 
 
 class Observers(Observer):
