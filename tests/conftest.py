@@ -149,7 +149,7 @@ def open_page(browser, tmp_path):
             offline=True,
             reduced_motion="reduce",
         )
-        context.set_default_timeout(4000)
+        context.set_default_timeout(30_000)  # CI has been ten times as slow as usual
         contexts.append(context)
         page = context.new_page()
         page.on("request", lambda request: requests.append(request.url))

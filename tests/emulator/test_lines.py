@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import functools
+import importlib
+import sys
 from pathlib import Path
 
 import pytest
@@ -91,3 +93,47 @@ def test_a_fault_names_its_line(x, y, n, line):
     shown, caret = str(caught.value).split("source: ")[1].splitlines()[1:3]
     assert shown.strip().endswith(line)
     assert shown[caret.index("^") :].startswith("tl.load(")
+
+
+HELPER = """import triton
+import triton.language as tl
+
+
+@triton.jit
+def read(x, at):
+    return tl.load(x + at)
+"""
+KERNEL = """import triton
+import triton.language as tl
+from {package}.helper import read
+
+
+@triton.jit
+def kernel(x, y, in_helper: tl.constexpr):
+    at = tl.arange(0, 128)
+    value = read(x, at) if in_helper else tl.load(x + at)
+    tl.store(y + at, value)
+"""
+
+
+@pytest.mark.parametrize("in_helper", [False, True])
+def test_a_kernel_from_the_cache_names_the_file_at_hand(in_helper, compiled, tmp_path, monkeypatch):
+    """Triton's cache knows a kernel by its text: it was compiled in another checkout."""
+    named = []
+    for checkout in ("first", "second"):
+        folder = tmp_path / checkout / "lib"
+        folder.mkdir(parents=True)
+        (folder / "helper.py").write_text(HELPER)
+        (folder / "kernel.py").write_text(KERNEL.format(package="lib"))
+        with monkeypatch.context() as patch:
+            patch.syspath_prepend(tmp_path / checkout)
+            for name in ("lib", "lib.helper", "lib.kernel"):
+                patch.delitem(sys.modules, name, raising=False)
+            kernel = importlib.import_module("lib.kernel").kernel
+        with triton_ext.emulate("sm_90"), pytest.raises(MemoryFault) as caught:
+            kernel[(1,)](torch.zeros(64), torch.zeros(128), in_helper)
+        named.append(caught.value.instruction.source.file)
+    assert len(compiled) == 2, "once compiled, once found"
+    assert len({*compiled}) == 1
+    file = "helper.py" if in_helper else "kernel.py"
+    assert named == [str(tmp_path / each / "lib" / file) for each in ("first", "second")]

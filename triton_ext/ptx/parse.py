@@ -132,7 +132,8 @@ _INLINE_ASM = re.compile(r"// (begin|end) inline asm|^[ \t]*\.loc\b[^\n]*", re.M
 _MAX_DEPTH = 64
 _LONG_NUMBER = re.compile(r"\d{100}")
 _FUNCTION = re.compile(r"\.(entry|func)\b")
-_FILE = re.compile(r'^[ \t]*\.file[ \t]+(\d+)[ \t]+"((?:[^"\\]|\\.)*)"', re.MULTILINE)
+FILE_DIRECTIVE = re.compile(r'^[ \t]*\.file[ \t]+(\d+)[ \t]+"((?:[^"\\]|\\.)*)"', re.MULTILINE)
+"""Number and name of a source file."""
 _STATEMENT = re.compile(
     r"""\s*(?:
       \.loc\s+(?P<file>\d+)\s+(?P<line>\d+)(?:[ \t]+(?P<column>\d+))?[^\n]*
@@ -203,7 +204,7 @@ def parse_ptx(text: str) -> Module:
         raise LayoutError("ptx", type(text).__name__, "must be the text of a PTX module")
     if _LONG_NUMBER.search(text):
         raise LayoutError("ptx", text[:60], "must be PTX: no number has a hundred digits")
-    files = {int(number): name for number, name in _FILE.findall(text)}
+    files = {int(number): name for number, name in FILE_DIRECTIVE.findall(text)}
     text = _COMMENT.sub(_blank, _without_counted_lines(text))
     version = re.search(r"^[ \t]*\.version\s+([\d.]+)", text, re.MULTILINE)
     target = re.search(r"^[ \t]*\.target\s+([\w, ]+)", text, re.MULTILINE)

@@ -26,6 +26,7 @@ from triton_ext.emulator.host.allocated import allocated
 from triton_ext.emulator.host.counting import Event, count
 from triton_ext.emulator.host.cuda_graphs import captured
 from triton_ext.emulator.host.devices import MAX_DEVICES, EmulatedGpus, compiling_in_turn
+from triton_ext.emulator.host.moved_sources import as_loaded
 from triton_ext.emulator.host.reachable import Reachable
 from triton_ext.emulator.host.run import MAX_THREADS, allocation, prepare, register_buffers
 from triton_ext.emulator.instructions import decode
@@ -349,7 +350,9 @@ class _Launcher:
         self._signature = [(str(name), kind) for name, kind in src.signature.items()]
         self._metadata = metadata
         self._maps = getattr(metadata, "tensordesc_meta", None)
-        self._ptx, self._cubin, self._ttgir = _cached(str(src.name), metadata.hash)
+        ptx, self._cubin, self._ttgir = _cached(str(src.name), metadata.hash)
+        code = getattr(getattr(getattr(src, "fn", None), "fn", None), "__code__", None)
+        self._ptx = as_loaded(ptx, code.co_filename) if code else ptx
 
     def __call__(
         self,

@@ -1,0 +1,41 @@
+"""The names of source files in PTX that was compiled elsewhere.
+
+Triton finds a compiled kernel by the text of its source, not by where the file lies. So what its
+cache holds may name files of another checkout, or by another path.
+"""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+
+from triton_ext.ptx.parse import FILE_DIRECTIVE
+
+
+@functools.lru_cache(maxsize=256)
+def as_loaded(ptx: str, source: str) -> str:
+    """PTX in which source files have the names of this process.
+
+    Args:
+        source: the file of the kernel's function, as it was loaded here.
+
+    The file of that name in the PTX is this one; other files that lay beside it, below a directory
+    that has moved, have moved with it, if they are there.
+    """
+    here = Path(source)
+    names = {name for _, name in FILE_DIRECTIVE.findall(ptx)}
+    alike = [name for name in names if Path(name).name == here.name]
+    if source in names or len(alike) != 1 or not here.is_file():
+        return ptx
+    before, now = Path(alike[0]), here.resolve()
+    while before.name and before.name == now.name:  # up to what has another name
+        before, now = before.parent, now.parent
+
+    def moved(name: str) -> str:
+        if name == alike[0]:
+            return source
+        path = Path(name)
+        found = now / path.relative_to(before) if path.is_relative_to(before) else path
+        return str(found) if found.is_file() else name
+
+    return FILE_DIRECTIVE.sub(lambda found: found[0].replace(found[2], moved(found[2])), ptx)
