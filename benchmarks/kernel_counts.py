@@ -1,71 +1,151 @@
 """How many kernels drawn problems need, and what fewer would cost; needs no GPU.
 
-    python -m benchmarks.kernel_counts [--random SEED] [--number N] [--json FILE]
+    python -m benchmarks.kernel_counts [--random SEED] [--number N] [--write] [--json FILE]
 
-What fewer would cost is by the cost model alone: of a second seed's problems, kernels are taken one
-after the other, each the one that shortens their predicted times the most; then each of the first
-seed's problems takes the fastest of so many. fp16 counts as bf16 there.
+What fewer cost is by the cost model alone. So many kernels are chosen for the problems of the two
+next seeds: one after the other, each the one that shortens their predicted times the most, then
+each is exchanged for a better one, if there is one. Then each of the first seed's problems takes
+the fastest of them; the rest is how much longer than in the best of all candidates that is.
+``--write`` writes what was chosen as kernels/fixed_sets.json (`triton_ext.kernels.fixed_set`).
 """
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from benchmarks import harness
 from benchmarks.harness import Row, Table
 from benchmarks.problems import Problem, drawn_problems
-from triton_ext.kernels import cost_model
-from triton_ext.kernels.config import MatmulConfig
+from triton_ext.kernels import cost_model, cost_model_sm100, fixed_set
+from triton_ext.kernels.element_types import ELEMENT_BYTES, Major
 
-COUNTS = (16, 32, 64, 96, 128, 160)
-WORST = 2.0
-"""A problem whose kernels are all slower than this, over its fastest, counts as if it took so
-long."""
-Times = list[dict[MatmulConfig, float]]
-"""Of each problem: its kernels, and how many times as long as with the fastest it takes."""
+COUNTS = (16, 32, fixed_set.MOST, 128)
+SMS = {90: 132, 100: 148}
+LONGEST = 3.0
+"""A problem that is slower than so many times its fastest counts as if it took so long."""
+TAIL = 3.0
+"""How much the square of a time's logarithm counts, beside the logarithm."""
+NEAR = 2.2
+"""What is so many times as slow by the limits alone is not looked at more closely."""
+Array = NDArray[np.float32]
+Column = tuple[str, fixed_set.Tile]
+"""A kernel: the name of the set that it would be in, and its tile."""
 
 
-def times(problems: Sequence[Problem]) -> Times:
-    """Those below `WORST`, by the model."""
-    found = []
-    for each in problems:
-        sizes = cost_model.Problem(each.m, each.n, each.k, 132)
-        table = cost_model.considered(
-            each.element_type, each.a_major, each.b_major, each.out_type, sizes
+class Family(NamedTuple):
+    """Kernels for operands of one size, named by a type of that size."""
+
+    arch: int
+    element_type: str
+
+    def belongs(self, problem: Problem) -> bool:
+        """Whether a drawn problem's sizes and major-nesses are for it. Those in e4m3 are few, and
+        alike, so operands of 8 and 32 bits get the problems of 16 bits, too.
+        """
+        both = ELEMENT_BYTES[self.element_type] == 2 or (self.arch, self.element_type) == (
+            100,
+            "e4m3",
         )
-        seconds = cost_model.corrected_seconds(table, sizes)
-        seconds[~cost_model.suits(table, sizes)] = np.inf
+        is_own = problem.element_type != "e4m3" or self.element_type == "e4m3"
+        return is_own and (both or problem.a_major == problem.b_major == "K")
+
+    def ratios(self, problem: Problem) -> dict[Column, float]:
+        """How many times as long as with the fastest candidate it takes with each, as far as these
+        are near.
+        """
+        majors: tuple[Major, Major] = (problem.a_major, problem.b_major)
+        out_type = "bf16" if self.element_type == "e4m3" else None
+        configs = fixed_set.every_candidate(self.arch, self.element_type, *majors, out_type)
+        sizes = problem.m, problem.n, problem.k
+        if self.arch == 90:
+            seconds = _seconds_sm90((self.element_type, *majors, out_type), sizes)
+        else:
+            seconds = np.array(
+                [cost_model_sm100.predicted_seconds(each, *sizes, SMS[100]) for each in configs]
+            )
+        name = fixed_set.set_name(self.arch, self.element_type, *majors)
         ratios = seconds / seconds.min()
-        found.append({table.configs[i]: float(ratios[i]) for i in np.flatnonzero(ratios < WORST)})
+        return {
+            (name, fixed_set.tile_of(configs[i])): float(ratios[i])
+            for i in np.flatnonzero(ratios < LONGEST)
+        }
+
+
+FAMILIES = (
+    Family(90, "bf16"), Family(90, "e4m3"), Family(90, "tf32"), Family(100, "bf16"),
+    Family(100, "e4m3"),
+)  # fmt: skip
+
+
+_tables: dict[Any, cost_model.Table] = {}
+
+
+def _seconds_sm90(kind: tuple[Any, ...], sizes: tuple[int, int, int]) -> NDArray[np.float64]:
+    """Predicted seconds of all candidates for operands of a kind; infinite for what is not near, or
+    does not suit.
+    """
+    if kind not in _tables:
+        _tables[kind] = cost_model.Table.of(fixed_set.every_candidate(90, *kind))
+    table, problem = _tables[kind], cost_model.Problem(*sizes, SMS[90])
+    limited = cost_model.limited_seconds(table, problem)
+    usable = cost_model.suits(table, problem) & fixed_set.copies_enough(table, problem)
+    limited[~usable] = np.inf
+    near = np.flatnonzero(limited <= NEAR * limited.min())
+    seconds = np.full(len(limited), np.inf)
+    seconds[near] = cost_model.corrected_seconds(table[near], problem)
+    return seconds
+
+
+def costs(family: Family, problems: Sequence[Problem], columns: Sequence[Column] = ()) -> Any:
+    """The logarithms of the ratios of a family's problems.
+
+    Args:
+        columns: the kernels; by default all that are near for one of the problems.
+
+    Returns:
+        (problems, columns), and the columns.
+    """
+    found = [family.ratios(each) for each in problems if family.belongs(each)]
+    columns = list(columns) or list(dict.fromkeys(column for each in found for column in each))
+    position = {column: i for i, column in enumerate(columns)}
+    logs = np.full((len(found), len(columns)), np.log(LONGEST), dtype=np.float32)
+    for row, each in enumerate(found):
+        for column, ratio in each.items():
+            if column in position:
+                logs[row, position[column]] = np.log(ratio)
+    return logs, columns
+
+
+def chosen(logs: Array, number: int) -> list[int]:
+    """So many columns, of which each row's least is small."""
+    values = logs + TAIL * logs * logs
+    highest = np.log(LONGEST) + TAIL * np.log(LONGEST) ** 2
+    least = np.full(len(logs), highest, dtype=np.float32)
+    found: list[int] = []
+    for _ in range(min(number, logs.shape[1])):
+        best = int(np.maximum(least[:, None] - values, 0).sum(axis=0).argmax())
+        least = np.minimum(least, values[:, best])
+        found.append(best)
+    for place in range(len(found)):
+        others = values[:, found[:place] + found[place + 1 :]]
+        least = others.min(axis=1, initial=highest)
+        found[place] = int(np.minimum(least[:, None], values).sum(axis=0).argmin())
     return found
 
 
-def chosen(known: Times, number: int) -> list[MatmulConfig]:
-    """So many kernels, the most useful ones first."""
-    kernels = list(dict.fromkeys(config for each in known for config in each))
-    position = {config: i for i, config in enumerate(kernels)}
-    logs = np.full((len(known), len(kernels)), np.log(WORST), dtype=np.float32)
-    for row, each in enumerate(known):
-        for config, ratio in each.items():
-            logs[row, position[config]] = np.log(ratio)
-    least, found = np.full(len(known), np.log(WORST)), []
-    for _ in range(min(number, len(kernels))):
-        best = int(np.maximum(least[:, None] - logs, 0).sum(axis=0).argmax())
-        least = np.minimum(least, logs[:, best])
-        found.append(kernels[best])
-    return found
-
-
-def rows(random: int, number: int) -> Iterator[Row]:
+def rows(random: int, number: int, write: bool) -> Iterator[Row]:
     """The kernels of each type, then what fewer would cost.
 
     Args:
-        random: the first seed; the second is the next one.
+        random: the first seed.
         number: of problems of each.
+        write: the sets of `fixed_set.MOST`.
     """
     problems = drawn_problems(random, number)
     needed = defaultdict(list)
@@ -73,25 +153,37 @@ def rows(random: int, number: int) -> Iterator[Row]:
         needed[problem.element_type].append(problem.config())
     for name, configs in needed.items():
         yield {"what": name, "problems": len(configs), "kernels": len(set(configs))}
-    classes = {
-        "16 bits, K-major": lambda p: p.element_type != "e4m3" and p.a_major == p.b_major == "K",
-        "16 bits": lambda p: p.element_type != "e4m3",
-        "e4m3": lambda p: p.element_type == "e4m3",
-    }
-    both = [
-        [replace(p, element_type="bf16") if p.element_type == "fp16" else p for p in each]
-        for each in (problems, drawn_problems(random + 1, number))
-    ]
-    for name, belongs in classes.items():
-        tested, known = (times([p for p in each if belongs(p)]) for each in both)
-        order = chosen(known, max(COUNTS))
+    known = [each for seed in (1, 2) for each in drawn_problems(random + seed, number)]
+    sets: dict[str, list[fixed_set.Tile]] = {}
+    for family in FAMILIES:
+        logs, columns = costs(family, known)
+        tested, _ = costs(family, problems, columns)
         for count in COUNTS:
-            costs = [min(each.get(c, WORST) for c in order[:count]) for each in tested]
+            kept = chosen(logs, count)
+            least = tested[:, kept].min(axis=1)
             yield {
-                "what": name, "problems": len(tested), "kernels": count,
-                "cost": float(np.exp(np.log(costs).mean())) - 1,
-                "cost_98": float(np.quantile(costs, 0.98)) - 1,
+                "what": f"sm_{family.arch} {family.element_type}", "problems": len(tested),
+                "kernels": len(kept), "cost": float(np.exp(least.mean())) - 1,
+                "cost_98": float(np.exp(np.quantile(least, 0.98))) - 1,
             }  # fmt: skip
+            if count == fixed_set.MOST:
+                for name, tile in sorted(columns[i] for i in kept):
+                    sets.setdefault(name, []).append(tile)
+    if write:
+        _write(sets)
+
+
+def _write(sets: dict[str, list[fixed_set.Tile]]) -> None:
+    """A tile a line."""
+    lines = [
+        f"  {json.dumps(name)}: [\n"
+        + ",\n".join(f"   {json.dumps(tile)}" for tile in tiles)
+        + "\n  ]"
+        for name, tiles in sets.items()
+    ]
+    fields = json.dumps(["row_bytes", *fixed_set.TILE_FIELDS])
+    text = f'{{\n "fields": {fields},\n "sets": {{\n' + ",\n".join(lines) + "\n }\n}\n"
+    fixed_set.FILE.write_text(text)
 
 
 TABLE = Table(
@@ -104,4 +196,4 @@ TABLE = Table(
 
 
 if __name__ == "__main__":
-    harness.main("kernel_counts", __doc__, rows, TABLE, random=77, number=1000)
+    harness.main("kernel_counts", __doc__, rows, TABLE, random=77, number=1000, write=False)

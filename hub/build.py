@@ -81,7 +81,7 @@ def relative(module: str, text: str, modules: set[str], namespace: str) -> str:
 def build(folder: Path) -> Path:
     """Write the package into a folder, replacing what was there; returns the variant's folder."""
     modules = needed()
-    data = sorted((ROOT / "kernels").glob("*.npz"))
+    data = sorted(each for kind in ("json", "npz") for each in (ROOT / "kernels").glob(f"*.{kind}"))
     content = "".join(modules[name] for name in sorted(modules)).encode()
     content += b"".join(file.read_bytes() for file in data)
     name = f"triton_ext_{hashlib.sha256(content).hexdigest()[:12]}"

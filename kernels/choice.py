@@ -13,6 +13,7 @@ from triton_ext.errors import LayoutError
 from triton_ext.kernels import cost_model, cost_model_sm100
 from triton_ext.kernels.config import MatmulConfig
 from triton_ext.kernels.element_types import Major
+from triton_ext.kernels.fixed_set import choose_fixed
 
 
 @functools.lru_cache(maxsize=4096)
@@ -27,6 +28,7 @@ def choose_config(
     multiprocessors: int = 132,
     out_type: str | None = None,
     batch: int = 1,
+    fixed: bool = False,
 ) -> MatmulConfig:
     """The configuration for a problem.
 
@@ -36,8 +38,11 @@ def choose_config(
         multiprocessors: how many SMs the GPU has.
         out_type: as in `MatmulConfig`.
         batch: how many such products are made at once; the field ``batched`` is left to the caller.
+        fixed: choose among the `fixed_set` alone.
     """
     asked = (element_type, a_major, b_major, m, n, k, multiprocessors, out_type, batch)
+    if fixed:
+        return choose_fixed(arch, *asked)
     if arch == 90:
         return next(cost_model.ranked(*asked))
     return cost_model_sm100.ranked_configs(*asked)[0]
@@ -47,7 +52,7 @@ SHORT_K, LEAST_STAGES = 16, 4
 """Up to how many products of tiles, and down to how many stages, a stage may go to a residual."""
 
 
-def with_epilogue(config: MatmulConfig, k: int, **fields: Any) -> MatmulConfig:
+def with_epilogue(config: MatmulConfig, k: int | None, **fields: Any) -> MatmulConfig:
     """A configuration with what follows the product.
 
     Only as many pieces of a residual as there are buffers are asked for while a tile is multiplied;
@@ -56,19 +61,20 @@ def with_epilogue(config: MatmulConfig, k: int, **fields: Any) -> MatmulConfig:
     (11 shapes on an H200); where K was 1912, a stage given up cost 6 %.
 
     Args:
-        k: the problem's K.
+        k: the problem's K; None for one kernel for all.
         fields: of `MatmulConfig`, such as ``bias`` and ``residual``.
     """
     config = replace(config, **fields) if fields else config
     if not (config.residual and config.consumers):
         return config
-    return next(_with_buffers(config, -(-k // (config.block_k * config.k_blocks))), config)
+    products = None if k is None else -(-k // (config.block_k * config.k_blocks))
+    return next(_with_buffers(config, products), config)
 
 
-def _with_buffers(config: MatmulConfig, products: int) -> Iterator[MatmulConfig]:
+def _with_buffers(config: MatmulConfig, products: int | None) -> Iterator[MatmulConfig]:
     """It with more buffers for C, as far as it is legal, the best first."""
     ways = [(config.stages, config.c_parts)]
-    if products <= SHORT_K and config.stages > LEAST_STAGES:
+    if products is not None and products <= SHORT_K and config.stages > LEAST_STAGES:
         ways.append((config.stages - 1, config.c_parts))
     ways += [(config.stages, buffers) for buffers in range(config.c_parts - 1, 0, -1)]
     for stages, buffers in ways:

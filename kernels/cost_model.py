@@ -576,11 +576,17 @@ def ranked(
 ) -> Iterator[MatmulConfig]:
     """The candidates, those with the shortest predicted time first; every one, or those that suit.
     Each is checked when its turn comes.
+    """
+    table = _table(element_type, a_major, b_major, out_type, copied_rows(m), copied_rows(n))
+    return ranked_in(table, Problem(m, n, k, multiprocessors, batch), every)
+
+
+def ranked_in(table: Table, problem: Problem, every: bool = False) -> Iterator[MatmulConfig]:
+    """`ranked`, among the configurations of a table.
 
     Of equals one that loads the larger operand fewer times, then a swapped one for a wide C.
     """
-    problem = Problem(m, n, k, multiprocessors, batch)
-    table = _table(element_type, a_major, b_major, out_type, copied_rows(m), copied_rows(n))
+    m, n = problem.m, problem.n
     seconds = limited_seconds(table, problem)
     order = np.argsort(seconds, kind="stable")
     if not every:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import time
 from collections.abc import Iterable, Iterator
@@ -14,6 +15,7 @@ from typing import Any
 from triton_ext.kernels.choice import choose_config, with_epilogue
 from triton_ext.kernels.config import MatmulConfig
 from triton_ext.kernels.element_types import Major
+from triton_ext.kernels.fixed_set import fixed_set
 
 
 @dataclass(frozen=True)
@@ -62,6 +64,31 @@ def configurations(
             )
             for size in sizes
         )
+    ]
+
+
+def fixed_configurations(
+    arch: int,
+    element_type: str,
+    majors: Iterable[tuple[Major, Major]] = tuple(itertools.product(("K", "MN"), repeat=2)),
+    *,
+    out_type: str | None = None,
+    **epilogue: Any,
+) -> list[MatmulConfig]:
+    """All that `fixed_kernels` chooses among: a kernel for every problem.
+
+    Args:
+        majors: those of A and B, of which some may be illegal for the type.
+
+    The others are those of `configurations`.
+
+    Raises:
+        LayoutError: the release of Triton is too old for the `fixed_set`.
+    """
+    return [
+        with_epilogue(config, None, **epilogue)
+        for pair in majors
+        for config in fixed_set(arch, element_type, *pair, out_type)
     ]
 
 

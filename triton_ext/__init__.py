@@ -1,7 +1,7 @@
 """Shared-memory layouts of the Hopper and Blackwell tensor cores, for Triton.
 
 The layout part imports neither Triton nor torch; `emulate` imports Triton, and `matmul`, `linear`,
-`addmm`, `bmm`, `scaled_mm`, `drop_in` and `autotune` import both.
+`addmm`, `bmm`, `scaled_mm`, `drop_in`, `autotune` and `fixed_kernels` import both.
 """
 
 from __future__ import annotations
@@ -22,7 +22,17 @@ if TYPE_CHECKING:
     from triton_ext.layouts import cute
     from triton_ext.layouts.triton import gluon as interop
     from triton_ext.layouts.triton import known_faults, oracle
-    from triton_ext.ops import addmm, autotune, bmm, drop_in, inductor, linear, matmul, scaled_mm
+    from triton_ext.ops import (
+        addmm,
+        autotune,
+        bmm,
+        drop_in,
+        fixed_kernels,
+        inductor,
+        linear,
+        matmul,
+        scaled_mm,
+    )
 
 __all__ = [
     "LayoutError",
@@ -41,6 +51,7 @@ __all__ = [
     "drop_in",
     "emulate",
     "emulator",
+    "fixed_kernels",
     "hardware",
     "inductor",
     "interop",
@@ -58,7 +69,9 @@ __all__ = [
 
 _begin()
 
-_OPS = ("addmm", "autotune", "bmm", "drop_in", "linear", "matmul", "scaled_mm")
+_OPS = (
+    "addmm", "autotune", "bmm", "drop_in", "fixed_kernels", "linear", "matmul", "scaled_mm",
+)  # fmt: skip
 _MODULES = {
     **{name: f"triton_ext.{name}" for name in ("emulator", "hardware", "kernels", "passes")},
     "distributed": "triton_ext.distributed",

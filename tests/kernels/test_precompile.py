@@ -75,7 +75,7 @@ def test_what_does_not_compile_is_told(monkeypatch, tmp_path):
     assert "Error" in found.error
 
 
-def test_the_command(tmp_path):
+def test_the_command(tmp_path, monkeypatch):
     def run(*arguments):
         command = ["precompile", *arguments, "--out", str(tmp_path), "--format", "json"]
         return CliRunner().invoke(main, command)
@@ -87,6 +87,22 @@ def test_the_command(tmp_path):
     assert first["problems"] == second["problems"] == 2
     assert first["kernels"] == first["compiled"] == second["found"] >= 1
     assert second["compiled"] == first["found"] == 0
+    run(
+        "64x64",
+        "--rows",
+        "8",
+        "--types",
+        "e4m3",
+        "--out-type",
+        "bf16",
+        "--scales",
+        "one",
+        "--residual",
+    )
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    asked = {"out_type": "bf16", "a_scales": "one", "b_scales": "one", "residual": True}
+    (config,) = configurations(90, "e4m3", ("K", "K"), [(8, 64, 64)], **asked)
+    assert kept.find(config) is not None
     for arguments in (("512",), ("64x64", "--types", "bf8")):
         assert run(*arguments).exit_code == 2
     for rows in ("0", "8-1", "1-", "1-999999999", "1:2", "1-8:0", "-3", "a"):

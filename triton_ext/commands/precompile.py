@@ -12,12 +12,21 @@ from typing import Any
 
 import click
 
-from triton_ext.commands.common import Parsed, Target, choices, format_option, needing_kernels, show
-from triton_ext.commands.tune import OUT_TYPES, TYPES, major_option
+from triton_ext.commands.common import (
+    Parsed,
+    Target,
+    choices,
+    format_option,
+    needing_kernels,
+    refuse,
+    show,
+)
+from triton_ext.commands.tune import OUT_TYPES, TYPES
 from triton_ext.render.words import counted
 
 SIZES = (512, 1024, 2048, 4096, 8192, 16384)
 ROWS = (1, 16, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
+MAJORS = ("K", "MN")
 SMS = {"sm_90": 132, "sm_100": 148}
 MOST_ROWS = 1 << 20
 _NUMBER = r"[1-9]\d{0,8}"
@@ -69,14 +78,36 @@ def _rows(text: str) -> tuple[int, ...]:
     type=Parsed(
         "M,M-M,...", _rows, "list of positive integers and ranges such as 1-512,512-4096:8"
     ),
-    default=",".join(map(str, ROWS)),
-    show_default=True,
-    help="The rows of A; 1-8192: each of these numbers, 64-8192:64: each 64th of them.",
+    help="The rows of A; 1-8192: each of these numbers, 64-8192:64: each 64th of them."
+    f"  [default: {','.join(map(str, ROWS))}]",
 )
-@major_option("--a-major", "The contiguous dimension of A (M, K); MN: of its transpose.")
-@major_option("--b-major", "Of B (K, N): K in a linear layer, MN in a @ b of contiguous tensors.")
+@click.option(
+    "--a-major",
+    type=choices(MAJORS),
+    help="The contiguous dimension of A (M, K); MN: of its transpose.  [default: K; both of a"
+    " fixed set]",
+)
+@click.option(
+    "--b-major",
+    type=choices(MAJORS),
+    help="Of B (K, N): K in a linear layer, MN in a @ b of contiguous tensors."
+    "  [default: the same]",
+)
+@click.option(
+    "--fixed",
+    is_flag=True,
+    help="The fixed set of kernels, which make all products of these types where"
+    " TRITON_EXT_KERNELS is 'fixed'; in place of WEIGHTS.",
+)
+@click.option("--batched", is_flag=True, help="Those of a fixed set for batches of products.")
 @click.option("--bias", is_flag=True, help="With a bias of C's columns.")
 @click.option("--activation", type=choices(["relu", "gelu", "silu"]), help="With an activation.")
+@click.option("--residual", is_flag=True, help="With a matrix that is added.")
+@click.option(
+    "--scales",
+    type=choices(["one", "each"]),
+    help="With a scale of A and one of B, or one of each row and column: scaled_mm.",
+)
 @click.option("--sms", type=click.IntRange(1), help="SMs of the GPU.  [default: 132, or 148]")
 @click.option(
     "--out", type=click.Path(file_okay=False), help="A folder, if not Triton's own cache."
@@ -88,11 +119,15 @@ def precompile(
     arch: str,
     types: tuple[str, ...],
     out_type: str | None,
-    rows: tuple[int, ...],
+    rows: tuple[int, ...] | None,
     a_major: Any,
     b_major: Any,
+    fixed: bool,
+    batched: bool,
     bias: bool,
     activation: str | None,
+    residual: bool,
+    scales: str | None,
     sms: int | None,
     out: str | None,
     jobs: int | None,
@@ -109,25 +144,38 @@ def precompile(
     \b
     Examples:
       triton-ext precompile 6144x4096 4096x4096 28672x4096 4096x14336
-      triton-ext precompile --types bf16,e4m3 --out-type bf16 --out kernels.cache
+      triton-ext precompile --types e4m3 --out-type bf16 --scales one --out kernels.cache
       triton-ext precompile 4096x4096 --rows 1,16,64 --bias --activation gelu
       triton-ext precompile 4096x4096 --rows 1-8192
+      triton-ext precompile --fixed --types bf16 --b-major K --out kernels.cache
     """
+    if fixed:
+        given = {"WEIGHTS": bool(weights), "--rows": rows is not None, "--sms": sms is not None}
+        refuse(given, "with --fixed, which is for all sizes")
+    else:
+        refuse({"--batched": batched}, "without --fixed")
     with needing_kernels():
         from triton_ext.kernels import precompile as kernels
+    asked = {
+        "out_type": out_type, "bias": bias, "activation": activation, "residual": residual,
+        "a_scales": scales, "b_scales": scales,
+    }  # fmt: skip
+    number = int(arch[3:])
+    configs = []
     sizes = [
         (m, n, k)
-        for m, (n, k) in itertools.product(rows, weights or itertools.product(SIZES, SIZES))
+        for m, (n, k) in itertools.product(rows or ROWS, weights or itertools.product(SIZES, SIZES))
     ]
-    asked = {"bias": bias, "activation": activation}
-    configs = [
-        config
-        for kind in types
-        for config in kernels.configurations(
-            int(arch[3:]), kind, (a_major, b_major), sizes,
-            multiprocessors=sms or SMS[arch], out_type=out_type, **asked,
-        )
-    ]  # fmt: skip
+    for kind in types:
+        if fixed:
+            majors = itertools.product(*([each] if each else MAJORS for each in (a_major, b_major)))
+            configs += kernels.fixed_configurations(number, kind, majors, batched=batched, **asked)
+        else:
+            pair = a_major or "K", b_major or "K"
+            processors = sms or SMS[arch]
+            configs += kernels.configurations(
+                number, kind, pair, sizes, multiprocessors=processors, **asked
+            )
     done: list[kernels.Precompiled] = []
     with click.progressbar(
         kernels.precompile(configs, Path(out) if out else None, jobs),
@@ -138,7 +186,8 @@ def precompile(
         done.extend(results)
     failed = [each for each in done if each.error]
     found = {
-        "arch": arch, "types": list(types), "problems": len(sizes) * len(types),
+        "arch": arch, "types": list(types),
+        "problems": "all" if fixed else len(sizes) * len(types),
         "kernels": len(configs), "compiled": sum(not each.was_there for each in done) - len(failed),
         "found": sum(each.was_there for each in done), "folder": out,
         "seconds": sum(each.seconds for each in done),
@@ -156,9 +205,11 @@ def described(config: Any) -> str:
 
 def lines(found: dict[str, Any]) -> Iterator[str]:
     """The same in words."""
+    number = found["problems"]
+    problems = "all problems" if number == "all" else counted(number, "problem")
     yield (
         f"{found['arch']}, {', '.join(found['types'])}: {counted(found['kernels'], 'kernel')} for"
-        f" {counted(found['problems'], 'problem')}; {found['compiled']} compiled,"
+        f" {problems}; {found['compiled']} compiled,"
         f" {found['found']} found, {len(found['failed'])} failed"
     )
     for each in found["failed"]:

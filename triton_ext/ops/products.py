@@ -15,6 +15,7 @@ from triton_ext.kernels.config import ACTIVATIONS, MatmulConfig
 from triton_ext.kernels.element_types import Major
 from triton_ext.ops.device import Gpu, require_gpu
 from triton_ext.ops.epilogue import NOTHING, Epilogue, broadcasts_to, finished
+from triton_ext.ops.fixed import is_fixed
 from triton_ext.ops.launches import PreparedLaunch
 from triton_ext.ops.operands import (
     TMA_ALIGNMENT,
@@ -225,7 +226,9 @@ def prepare(
     problem = problem_of(gpu, a, b, c_view.shape, dtype, majors, scales)
     fields = applied.config_fields()
     if config is None:
-        config = with_epilogue(_configuration(gpu, problem), problem.k, **fields)
+        config = with_epilogue(
+            _configuration(gpu, problem), None if is_fixed() else problem.k, **fields
+        )
     else:
         problem.check(config, gpu.arch)
         config = replace(config, **fields)
@@ -305,10 +308,11 @@ def problem_of(
 
 def _configuration(gpu: Gpu, problem: Problem) -> MatmulConfig:
     """The tuned configuration for a problem, or the predicted one."""
-    tuned = lookup(problem, gpu.arch)
+    fixed = is_fixed()
+    tuned = None if fixed else lookup(problem, gpu.arch)
     if tuned is not None:
         return tuned
-    chosen = choose_config(gpu.arch, *problem.asked)
+    chosen = choose_config(gpu.arch, *problem.asked, fixed=fixed)
     return replace(chosen, batched=True) if problem.batch > 1 else chosen
 
 
