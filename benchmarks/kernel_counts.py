@@ -126,7 +126,7 @@ def chosen(logs: Array, number: int) -> list[int]:
     """So many columns, of which each row's least is small."""
     values = logs + TAIL * logs * logs
     highest = np.log(LONGEST) + TAIL * np.log(LONGEST) ** 2
-    least = np.full(len(logs), highest, dtype=np.float32)
+    least: Array = np.full(len(logs), highest, dtype=np.float32)
     found: list[int] = []
     for _ in range(min(number, logs.shape[1])):
         best = int(np.maximum(least[:, None] - values, 0).sum(axis=0).argmax())

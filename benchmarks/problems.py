@@ -12,7 +12,7 @@ import torch
 
 from triton_ext.kernels.choice import choose_config
 from triton_ext.kernels.config import MatmulConfig
-from triton_ext.kernels.element_types import Major
+from triton_ext.kernels.element_types import MAJORS, Major
 
 TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "e4m3": torch.float8_e4m3fn}
 LLAMA_8B = [(6144, 4096), (4096, 4096), (28672, 4096), (4096, 14336)]
@@ -20,7 +20,6 @@ LLAMA_8B = [(6144, 4096), (4096, 4096), (28672, 4096), (4096, 14336)]
 LLAMA_70B = [(10240, 8192), (8192, 8192), (57344, 8192), (8192, 28672)]
 CLASSES = ("squares", "M <= 64", "64 < M < 4096", "M >= 4096")
 """The classes of shapes; squares (M = N = K) are in no other."""
-MAJORS: tuple[Major, Major] = ("K", "MN")
 Operands = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 """A (M, K), B (K, N) and C (M, N)."""
 

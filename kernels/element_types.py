@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 Major = Literal["K", "MN"]
+MAJORS: tuple[Major, Major] = ("K", "MN")
 ELEMENT_TYPES = ("fp16", "bf16")
 """Types of operands that every kernel takes."""
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from triton_ext.kernels.choice import choose_config, with_epilogue
 from triton_ext.kernels.config import MatmulConfig
-from triton_ext.kernels.element_types import Major
+from triton_ext.kernels.element_types import MAJORS, Major
 from triton_ext.kernels.fixed_set import fixed_set
 
 
@@ -70,7 +70,7 @@ def configurations(
 def fixed_configurations(
     arch: int,
     element_type: str,
-    majors: Iterable[tuple[Major, Major]] = tuple(itertools.product(("K", "MN"), repeat=2)),
+    majors: Iterable[tuple[Major, Major]] = tuple(itertools.product(MAJORS, MAJORS)),
     *,
     out_type: str | None = None,
     **epilogue: Any,

@@ -22,11 +22,11 @@ from triton_ext.commands.common import (
     show,
 )
 from triton_ext.commands.tune import OUT_TYPES, TYPES
+from triton_ext.kernels.element_types import MAJORS, Major
 from triton_ext.render.words import counted
 
 SIZES = (512, 1024, 2048, 4096, 8192, 16384)
 ROWS = (1, 16, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
-MAJORS = ("K", "MN")
 SMS = {"sm_90": 132, "sm_100": 148}
 MOST_ROWS = 1 << 20
 _NUMBER = r"[1-9]\d{0,8}"
@@ -156,7 +156,7 @@ def precompile(
         refuse({"--batched": batched}, "without --fixed")
     with needing_kernels():
         from triton_ext.kernels import precompile as kernels
-    asked = {
+    asked: dict[str, Any] = {
         "out_type": out_type, "bias": bias, "activation": activation, "residual": residual,
         "a_scales": scales, "b_scales": scales,
     }  # fmt: skip
@@ -171,7 +171,7 @@ def precompile(
             majors = itertools.product(*([each] if each else MAJORS for each in (a_major, b_major)))
             configs += kernels.fixed_configurations(number, kind, majors, batched=batched, **asked)
         else:
-            pair = a_major or "K", b_major or "K"
+            pair: tuple[Major, Major] = (a_major or "K", b_major or "K")
             processors = sms or SMS[arch]
             configs += kernels.configurations(
                 number, kind, pair, sizes, multiprocessors=processors, **asked
