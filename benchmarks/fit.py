@@ -30,9 +30,9 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from benchmarks.matmul import geometric_mean
-from triton_ext.kernels import cost_model, cost_model_sm100
+from triton_ext.kernels.choice import cost_model, cost_model_sm100
+from triton_ext.kernels.choice.corrections import Trees
 from triton_ext.kernels.config import MatmulConfig
-from triton_ext.kernels.corrections import Trees
 
 Constants: TypeAlias = "cost_model.Constants | cost_model_sm100.Constants"
 

@@ -3,12 +3,12 @@
     pip install nvidia-matmul-heuristics
     python -m benchmarks.heuristics [--json FILE] [--only NAME]
 
-For each problem of `benchmarks.matmul`: the tile that `triton_ext.kernels.cost_model` chooses for
-an H100, and what NVIDIA's package recommends for one, of CUTLASS 3's kernels (persistent, warp
-specialized), with its discovery data for that GPU loaded. It is asked for the problem and for its
-transpose, since our kernels may compute either (``swap``), and its answers are ranked by the times
-that it predicts. Where our candidates have a tile that it recommends, "cost" is how much longer the
-product takes with that tile than with our choice, by our own model.
+For each problem of `benchmarks.matmul`: the tile that `triton_ext.kernels.choice.cost_model`
+chooses for an H100, and what NVIDIA's package recommends for one, of CUTLASS 3's kernels
+(persistent, warp specialized), with its discovery data for that GPU loaded. It is asked for the
+problem and for its transpose, since our kernels may compute either (``swap``), and its answers are
+ranked by the times that it predicts. Where our candidates have a tile that it recommends, "cost" is
+how much longer the product takes with that tile than with our choice, by our own model.
 
 The package is no dependency of `triton_ext`.
 """
@@ -25,8 +25,8 @@ from typing import Any
 from benchmarks import harness
 from benchmarks.harness import Row, Table
 from benchmarks.problems import Problem, problem_of, problems
+from triton_ext.kernels.choice.cost_model import predicted_seconds, ranked_configs
 from triton_ext.kernels.config import MatmulConfig
-from triton_ext.kernels.cost_model import predicted_seconds, ranked_configs
 
 MULTIPROCESSORS = 132
 PRECISIONS = {"bf16": "TST", "fp16": "HSH", "e4m3": "QQTST"}

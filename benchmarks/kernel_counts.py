@@ -6,7 +6,8 @@ What fewer cost is by the cost model alone. So many kernels are chosen for the p
 next seeds: one after the other, each the one that shortens their predicted times the most, then
 each is exchanged for a better one, if there is one. Then each of the first seed's problems takes
 the fastest of them; the rest is how much longer than in the best of all candidates that is.
-``--write`` writes what was chosen as kernels/fixed_sets.json (`triton_ext.kernels.fixed_set`).
+``--write`` writes what was chosen as kernels/choice/fixed_sets.json, which
+`triton_ext.kernels.choice.fixed_set` reads.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from numpy.typing import NDArray
 from benchmarks import harness
 from benchmarks.harness import Row, Table
 from benchmarks.problems import Problem, drawn_problems
-from triton_ext.kernels import cost_model, cost_model_sm100, fixed_set
+from triton_ext.kernels.choice import cost_model, cost_model_sm100, fixed_set
 from triton_ext.kernels.element_types import ELEMENT_BYTES, Major
 
 COUNTS = (16, 32, fixed_set.MOST, 128)

@@ -43,13 +43,11 @@ from triton_ext.compat import (
     reinterpret,
 )
 from triton_ext.kernels.config import MatmulConfig
-from triton_ext.kernels.launch import descriptor, launch_arguments, launch_plan
-from triton_ext.kernels.launch_control import tickets_of
-from triton_ext.kernels.matmul import tile_origin
-from triton_ext.kernels.ring import Operands
-from triton_ext.kernels.scheduler import Tiling
-from triton_ext.kernels.tiles import tile_layouts
-from triton_ext.kernels.warp_specialized_sm100 import (
+from triton_ext.kernels.device.launch_control import tickets_of
+from triton_ext.kernels.device.matmul import tile_origin
+from triton_ext.kernels.device.ring import Operands
+from triton_ext.kernels.device.scheduler import Tiling
+from triton_ext.kernels.device.warp_specialized_sm100 import (
     ONE_WARP,
     accumulators_of,
     load,
@@ -57,6 +55,8 @@ from triton_ext.kernels.warp_specialized_sm100 import (
     ring_of,
     slices,
 )
+from triton_ext.kernels.launch import descriptor, launch_arguments, launch_plan
+from triton_ext.kernels.tiles import tile_layouts
 from triton_ext.layouts.triton.gluon import to_gluon
 from triton_ext.timeline.gpus import GPUS
 from triton_ext.timeline.timeline import Timeline

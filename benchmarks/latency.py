@@ -33,7 +33,7 @@ import triton_ext
 from benchmarks import harness
 from benchmarks.harness import Row, Table
 from benchmarks.peers import TutorialConfig, tutorial_product
-from triton_ext.kernels.choice import choose_config
+from triton_ext.kernels.choice.choose import choose_config
 from triton_ext.kernels.config import MatmulConfig
 from triton_ext.kernels.launch import launch_plan
 

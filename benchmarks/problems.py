@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from triton_ext.kernels.choice import choose_config
+from triton_ext.kernels.choice.choose import choose_config
 from triton_ext.kernels.config import MatmulConfig
 from triton_ext.kernels.element_types import MAJORS, Major
 

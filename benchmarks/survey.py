@@ -31,7 +31,7 @@ from benchmarks.matmul import (
 )
 from benchmarks.problems import Problem, drawn_problems, inputs
 from benchmarks.replay import graph_of, launches_in_graph, replayed_seconds
-from triton_ext.kernels import cost_model, cost_model_sm100
+from triton_ext.kernels.choice import cost_model, cost_model_sm100
 from triton_ext.kernels.config import DEFAULTS, MatmulConfig
 from triton_ext.kernels.launch import compile_matmul
 

@@ -61,7 +61,7 @@ from benchmarks.survey import described
 from tests.support import corpus_kernels as corpus  # type: ignore[import-not-found]
 from triton_ext.compat import LAUNCH_OPTIONS
 from triton_ext.emulator.errors import EmulationError
-from triton_ext.kernels import cost_model
+from triton_ext.kernels.choice import cost_model
 from triton_ext.kernels.config import MatmulConfig
 from triton_ext.kernels.launch import (
     compile_matmul,

@@ -81,7 +81,8 @@ def relative(module: str, text: str, modules: set[str], namespace: str) -> str:
 def build(folder: Path) -> Path:
     """Write the package into a folder, replacing what was there; returns the variant's folder."""
     modules = needed()
-    data = sorted(each for kind in ("json", "npz") for each in (ROOT / "kernels").glob(f"*.{kind}"))
+    kernels = ROOT / "kernels"
+    data = sorted(each for kind in ("json", "npz") for each in kernels.rglob(f"*.{kind}"))
     content = "".join(modules[name] for name in sorted(modules)).encode()
     content += b"".join(file.read_bytes() for file in data)
     name = f"triton_ext_{hashlib.sha256(content).hexdigest()[:12]}"
@@ -92,7 +93,7 @@ def build(folder: Path) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(relative(module, text, set(modules), name))
     for file in data:
-        shutil.copy(file, variant / "triton_ext" / "kernels")
+        shutil.copy(file, variant / "triton_ext" / "kernels" / file.relative_to(kernels))
     for package, _, _ in os.walk(variant / "triton_ext"):
         (Path(package) / "__init__.py").touch()
     for name_of, target in (("package.py", "__init__.py"), ("layers.py", "layers.py")):

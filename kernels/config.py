@@ -63,11 +63,11 @@ class MatmulConfig:
         num_warps: 4 (one warpgroup) or 8; 4 with consumers.
         a_swizzle, b_swizzle: 32, 64 or 128 bytes; None for the widest that fits. (The rows of a
             tile without swizzle are not the core matrices that the tensor cores read.)
-        consumers: 0 for the kernel in which all warps do everything (`kernels/matmul.py`). On sm_90
+        consumers: 0 for the kernel in which all warps do everything (`device/matmul.py`). On sm_90
             1, 2 or 3 warpgroups that multiply, next to a warp that copies, in thread blocks that
-            stay on their SM (`kernels/warp_specialized.py`). On sm_100 1, the warpgroup that takes
-            the sums, next to warps that copy and multiply
-            (`kernels/warp_specialized_sm100.py`). The remaining fields are for those kernels alone.
+            stay on their SM (`device/warp_specialized.py`). On sm_100 1, the warpgroup that takes
+            the sums, next to warps that copy and multiply (`device/warp_specialized_sm100.py`). The
+            remaining fields are for those kernels alone.
         swap: compute the transpose of C from those of B and A, which are the same bytes. The
             tensor cores take at least 64 rows of the left operand, but as few as 8 columns of the
             right one, so this is for a C with few rows.
@@ -97,8 +97,7 @@ class MatmulConfig:
         side: how many of the tile's columns are a second, narrower tile of the right operand (the
             *narrow* tile) with instructions of its own, so that their number need not be a power of
             two: 192 is 128 and a side of 64. On sm_90, without a side, a tile may have any multiple
-            of 8 columns (int8: 16), all of one instruction (`kernels/wgmma.py`); this needs Triton
-            3.9.
+            of 8 columns (int8: 16), all of one instruction (`device/wgmma.py`); needs Triton 3.9.
         loaded_rows: on sm_90, with one consumer of 64 rows and no side: how many rows of the left
             operand's tile are copied, a multiple of 8, where the problem has no more: rows outside
             of a matrix come slowly. The operand is K-major. 0 for all of them. Needs Triton 3.9.
@@ -115,7 +114,7 @@ class MatmulConfig:
         batched: A, B and C have a first dimension that counts the products; one of A and B may be
             shared by all.
         collective: on sm_90, the products of a batch are those of the ranks of a group
-            (`kernels/peers.py`): "gather" or "scatter".
+            (`kernels/device/peers.py`): "gather" or "scatter".
 
     Raises:
         LayoutError: an illegal value, a swizzle that does not fit the block, or more shared

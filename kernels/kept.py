@@ -41,7 +41,7 @@ def _sources() -> str:
     library = Path(triton.__file__).parent / "_C"
     for file in sorted(library.glob("libtriton*")):
         found.update(f"{file.name} {file.stat().st_size}".encode())
-    for file in (*sorted(package.glob("*.py")), Path(compat.__file__)):
+    for file in (*sorted(package.rglob("*.py")), Path(compat.__file__)):
         found.update(file.read_bytes())
     return found.hexdigest()
 

@@ -22,12 +22,12 @@ from triton_ext.compat import (
 from triton_ext.errors import LayoutError
 from triton_ext.hardware.architecture import resident_clusters
 from triton_ext.kernels.config import MatmulConfig
-from triton_ext.kernels.epilogue import COUNTER_BYTES
-from triton_ext.kernels.matmul import matmul_sm90, matmul_sm100
+from triton_ext.kernels.device.epilogue import COUNTER_BYTES
+from triton_ext.kernels.device.matmul import matmul_sm90, matmul_sm100
+from triton_ext.kernels.device.warp_specialized import matmul_warp_specialized
+from triton_ext.kernels.device.warp_specialized_sm100 import matmul_warp_specialized_sm100
+from triton_ext.kernels.device.wgmma import product_of
 from triton_ext.kernels.tiles import TileLayouts
-from triton_ext.kernels.warp_specialized import matmul_warp_specialized
-from triton_ext.kernels.warp_specialized_sm100 import matmul_warp_specialized_sm100
-from triton_ext.kernels.wgmma import product_of
 from triton_ext.layouts.triton.gluon import to_gluon
 
 CONSUMER_REGISTERS = {1: 240, 2: 240, 3: 160}
@@ -68,7 +68,7 @@ class LaunchPlan:
             (B, or A if they are swapped) once more, with the box of the narrow tile. ``group``:
             the attribute.
             ``own_desc``, ``flags``, ``next_flags``, ``late``, ``first_chunk``, ``ranks``: see
-            `triton_ext.kernels.peers.Peers`.
+            `triton_ext.kernels.device.peers.Peers`.
             ``left_scales``, ``right_scales``: the block scales, with the boxes of `scale_tiles`.
             The order is the kernel's; the descriptors go by position, the others by name (the
             kernel's names of the operands are those of its left and right one).
@@ -78,7 +78,7 @@ class LaunchPlan:
             the descriptors.
         own_tile: of ``own_desc``, if there is one.
         scale_tiles: of the left and the right operand's scales, if they are block-scaled.
-        group: how many rows of tiles run together (`kernels/scheduler.py`).
+        group: how many rows of tiles run together (`kernels/device/scheduler.py`).
         workspace_bytes: 0 if there is none. It must be zero before the first launch; every launch
             leaves it so that it serves the next launch of any plan (on the same stream).
     """

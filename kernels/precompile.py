@@ -12,10 +12,10 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-from triton_ext.kernels.choice import choose_config, with_epilogue
+from triton_ext.kernels.choice.choose import choose_config, with_epilogue
+from triton_ext.kernels.choice.fixed_set import fixed_set
 from triton_ext.kernels.config import MatmulConfig
 from triton_ext.kernels.element_types import MAJORS, Major
-from triton_ext.kernels.fixed_set import fixed_set
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from triton_ext.layouts.nvmma_shared import nvmma_shared_to_linear_layout
 
 @dataclass(frozen=True)
 class Boxes:
-    """How an operand's tile is copied in boxes of any number of rows (`kernels/boxes.py`).
+    """How an operand's tile is copied in boxes of any number of rows (`kernels/device/boxes.py`).
 
     Each part of the tile, and each *panel* of a part, which is as wide as a box, is contiguous in
     shared memory.

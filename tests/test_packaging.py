@@ -91,7 +91,9 @@ def test_one_top_level_package(wheel):
         "triton_ext/render/templates/explore.html",
         "triton_ext/render/templates/explore/app.js",
         "triton_ext/hardware/smem_descriptor.py",
-        "triton_ext/kernels/matmul.py",
+        "triton_ext/kernels/device/matmul.py",
+        "triton_ext/kernels/choice/corrections_h200.npz",
+        "triton_ext/kernels/choice/fixed_sets.json",
         "triton_ext/passes/__init__.py",
     ):
         assert needed in names
@@ -137,4 +139,4 @@ def test_installed_kernels_compile_without_the_checkout(wheel, tmp_path):
         text=True,
     )
     assert finished.returncode == 0, finished.stderr
-    assert finished.stdout.strip() == str(site / "triton_ext" / "kernels" / "matmul.py")
+    assert finished.stdout.strip() == str(site / "triton_ext" / "kernels" / "device" / "matmul.py")

@@ -24,9 +24,9 @@ from sites import ROOT
 import triton_ext
 from triton_ext.compat import LAUNCH_OPTIONS, TRITON_VERSION, compile_kernel
 from triton_ext.hardware.architecture import SHARED_MEMORY_PER_BLOCK
-from triton_ext.kernels import cost_model, cost_model_sm100
+from triton_ext.kernels.choice import cost_model, cost_model_sm100
+from triton_ext.kernels.choice.cost_model import predicted_seconds
 from triton_ext.kernels.config import MatmulConfig
-from triton_ext.kernels.cost_model import predicted_seconds
 from triton_ext.kernels.launch import compiled_arguments, launch_arguments, launch_plan
 
 sys.path.insert(0, str(ROOT))  # `benchmarks` is not installed

@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks import fit
-from triton_ext.kernels import corrections, cost_model
+from triton_ext.kernels.choice import corrections, cost_model
+from triton_ext.kernels.choice.corrections import Trees
 from triton_ext.kernels.config import MatmulConfig
-from triton_ext.kernels.corrections import Trees
 
 NAMES = ("x", "y", "z")
 

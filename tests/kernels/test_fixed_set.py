@@ -21,9 +21,9 @@ import triton_ext
 from benchmarks.problems import drawn_problems
 from triton_ext import LayoutError
 from triton_ext.cli import main
-from triton_ext.kernels import fixed_set
-from triton_ext.kernels.choice import choose_config
-from triton_ext.kernels.cost_model import predicted_seconds
+from triton_ext.kernels.choice import fixed_set
+from triton_ext.kernels.choice.choose import choose_config
+from triton_ext.kernels.choice.cost_model import predicted_seconds
 from triton_ext.kernels.element_types import BLOCK_SCALED, ELEMENT_BYTES
 from triton_ext.kernels.precompile import fixed_configurations
 from triton_ext.ops import fixed, plans

@@ -25,8 +25,8 @@ from kernel_configurations import (
 from sites import ALL, triton_sites
 
 from triton_ext import LayoutError, NVMMAShared
-from triton_ext.kernels import cost_model, cost_model_sm100
-from triton_ext.kernels.choice import choose_config, with_epilogue
+from triton_ext.kernels.choice import cost_model, cost_model_sm100
+from triton_ext.kernels.choice.choose import choose_config, with_epilogue
 from triton_ext.kernels.config import MatmulConfig
 from triton_ext.kernels.element_types import BLOCK_SCALED
 from triton_ext.kernels.tiles import scale_layouts, tile_layouts

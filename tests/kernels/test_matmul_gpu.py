@@ -20,7 +20,7 @@ from triton.experimental.gluon.nvidia.hopper import TensorDescriptor  # noqa: E4
 
 import triton_ext  # noqa: E402
 from triton_ext.compat import LAUNCH_OPTIONS, TRITON_VERSION  # noqa: E402
-from triton_ext.kernels.choice import choose_config  # noqa: E402
+from triton_ext.kernels.choice.choose import choose_config  # noqa: E402
 from triton_ext.kernels.config import MatmulConfig  # noqa: E402
 from triton_ext.kernels.launch import kernel_constants, kernel_for  # noqa: E402
 from triton_ext.layouts.triton.gluon import to_gluon  # noqa: E402

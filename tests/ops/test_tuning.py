@@ -26,7 +26,7 @@ import triton_ext  # noqa: E402
 from triton_ext import LayoutError, UnsupportedDeviceError  # noqa: E402
 from triton_ext.commands.tune import as_object, table  # noqa: E402
 from triton_ext.commands.tune import tune as tune_command  # noqa: E402
-from triton_ext.kernels.choice import choose_config  # noqa: E402
+from triton_ext.kernels.choice.choose import choose_config  # noqa: E402
 from triton_ext.kernels.config import MatmulConfig  # noqa: E402
 from triton_ext.ops import device, launches, plans, products, tuned, tuning  # noqa: E402
 

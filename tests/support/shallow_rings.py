@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from unittest import mock
 
-from triton_ext.kernels.choice import choose_config
+from triton_ext.kernels.choice.choose import choose_config
 from triton_ext.ops import products
 
 

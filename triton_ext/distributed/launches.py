@@ -11,7 +11,7 @@ from torch import Tensor
 
 from triton_ext.distributed.workspace import FLAGS, Parcel, Workspace
 from triton_ext.errors import LayoutError
-from triton_ext.kernels import cost_model
+from triton_ext.kernels.choice import cost_model
 from triton_ext.kernels.config import MatmulConfig
 from triton_ext.ops.device import Gpu, require_gpu
 from triton_ext.ops.epilogue import NOTHING, Epilogue

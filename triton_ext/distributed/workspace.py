@@ -21,7 +21,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from triton_ext.errors import LayoutError, PeerError
-from triton_ext.kernels.peers import TIMEOUT
+from triton_ext.kernels.device.peers import TIMEOUT
 
 if TYPE_CHECKING:
     from triton_ext.emulator.host.devices import EmulatedGpus

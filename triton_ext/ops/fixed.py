@@ -1,4 +1,4 @@
-"""Whether products choose among the fixed set of kernels alone (`triton_ext.kernels.fixed_set`)."""
+"""Whether products choose among the `triton_ext.kernels.choice.fixed_set` of kernels alone."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ FIELDS = {
 
 
 class Link(NamedTuple):
-    """What connects a launch with those of other ranks; see `triton_ext.kernels.peers.Peers`.
+    """What connects a launch with those of other ranks: `triton_ext.kernels.device.peers.Peers`.
 
     Attributes:
         own: this rank's chunk of A (gather) or C (scatter).

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from triton_ext.errors import LayoutError
-from triton_ext.kernels.choice import choose_config, with_epilogue
+from triton_ext.kernels.choice.choose import choose_config, with_epilogue
 from triton_ext.kernels.config import ACTIVATIONS, MatmulConfig
 from triton_ext.kernels.element_types import Major
 from triton_ext.ops.device import Gpu, require_gpu

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from triton_ext.errors import LayoutError, UnsupportedDeviceError
-from triton_ext.kernels import cost_model, cost_model_sm100
-from triton_ext.kernels.choice import choose_config
+from triton_ext.kernels.choice import cost_model, cost_model_sm100
+from triton_ext.kernels.choice.choose import choose_config
 from triton_ext.kernels.config import MatmulConfig
 from triton_ext.ops import plans, tuned
 from triton_ext.ops.device import Gpu, require_gpu

@@ -24,11 +24,11 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma
 
 from triton_ext.compat import TRITON_VERSION, aggregate
-from triton_ext.kernels.block_scales import BlockScales
-from triton_ext.kernels.boxes import copied_bytes, copiers, copiers_of, copy_boxes
-from triton_ext.kernels.clusters import OWN, block_of_cluster
-from triton_ext.kernels.matrices import load_tile
-from triton_ext.kernels.peers import Peers
+from triton_ext.kernels.device.block_scales import BlockScales
+from triton_ext.kernels.device.boxes import copied_bytes, copiers, copiers_of, copy_boxes
+from triton_ext.kernels.device.clusters import OWN, block_of_cluster
+from triton_ext.kernels.device.matrices import load_tile
+from triton_ext.kernels.device.peers import Peers
 
 ENDS_TOGETHER = gl.constexpr(TRITON_VERSION >= (3, 9))
 """Whether Triton ends a kernel in a cluster with a barrier of the cluster; 3.8 does so for pairs of

@@ -16,8 +16,8 @@ from pathlib import Path
 import numpy as np
 
 from triton_ext.errors import LayoutError
-from triton_ext.kernels import cost_model, cost_model_sm100
-from triton_ext.kernels.candidates import ALL_ROWS, LOADED_ROWS, candidates, is_new
+from triton_ext.kernels.choice import cost_model, cost_model_sm100
+from triton_ext.kernels.choice.candidates import ALL_ROWS, LOADED_ROWS, candidates, is_new
 from triton_ext.kernels.config import MatmulConfig
 from triton_ext.kernels.element_types import BLOCK_SCALED, ELEMENT_BYTES, Major
 

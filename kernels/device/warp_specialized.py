@@ -46,8 +46,8 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from triton_ext.compat import aggregate, cluster_barrier, reinterpret
-from triton_ext.kernels import wgmma
-from triton_ext.kernels.epilogue import (
+from triton_ext.kernels.device import wgmma
+from triton_ext.kernels.device.epilogue import (
     Epilogue,
     Parts,
     Residual,
@@ -57,15 +57,15 @@ from triton_ext.kernels.epilogue import (
     split_columns,
     words_of,
 )
-from triton_ext.kernels.exchange import Exchange, columns_layout
-from triton_ext.kernels.matrices import (
+from triton_ext.kernels.device.exchange import Exchange, columns_layout
+from triton_ext.kernels.device.matrices import (
     is_batched,
     matrix_size,
     prefetch_descriptors,
 )
-from triton_ext.kernels.peers import Peers
-from triton_ext.kernels.ring import Operands, allocate_barriers, ring_of
-from triton_ext.kernels.scheduler import Tiling
+from triton_ext.kernels.device.peers import Peers
+from triton_ext.kernels.device.ring import Operands, allocate_barriers, ring_of
+from triton_ext.kernels.device.scheduler import Tiling
 
 LAUNCH_DEPENDENTS = gl.constexpr("""{
     .reg .pred early;

@@ -30,8 +30,8 @@ import numpy as np
 
 from triton_ext.hardware.architecture import SHARED_MEMORY_PER_BLOCK as SHARED_BYTES
 from triton_ext.hardware.architecture import resident_clusters
-from triton_ext.kernels import corrections
-from triton_ext.kernels.candidates import (
+from triton_ext.kernels.choice import corrections
+from triton_ext.kernels.choice.candidates import (
     ALL_ROWS,
     LINE_BYTES,
     candidates,
@@ -255,7 +255,7 @@ class _Work:
 
 
 def _divided(table: Table, problem: Problem) -> _Work:
-    """As `kernels.scheduler` does it."""
+    """As `kernels.device.scheduler` does it."""
     m, n, k, multiprocessors, batch = problem
     rows, columns = np.where(table.swap, n, m), np.where(table.swap, m, n)
     tiles_m = _ceil(rows, table.rows * table.cluster)

@@ -20,10 +20,10 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma
 
 from triton_ext.compat import aggregate, tma_view
-from triton_ext.kernels.clusters import add_in_block, block_of_cluster, own_column
-from triton_ext.kernels.exchange import Exchange
-from triton_ext.kernels.matrices import load_block, matrix_size, store_block
-from triton_ext.kernels.peers import (
+from triton_ext.kernels.device.clusters import add_in_block, block_of_cluster, own_column
+from triton_ext.kernels.device.exchange import Exchange
+from triton_ext.kernels.device.matrices import load_block, matrix_size, store_block
+from triton_ext.kernels.device.peers import (
     RAISE,
     STORED,
     TAKE_BACK,

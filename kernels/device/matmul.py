@@ -30,8 +30,8 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 
 from triton_ext.compat import async_store, load_accumulator, tma_view
-from triton_ext.kernels.matrices import load_tile
-from triton_ext.kernels.scheduler import tile_position
+from triton_ext.kernels.device.matrices import load_tile
+from triton_ext.kernels.device.scheduler import tile_position
 
 
 @gluon.jit

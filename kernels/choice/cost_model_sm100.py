@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from triton_ext.errors import LayoutError
-from triton_ext.kernels.candidates import is_new
+from triton_ext.kernels.choice.candidates import is_new
 from triton_ext.kernels.config import MatmulConfig
 from triton_ext.kernels.element_types import C_BYTES, ELEMENT_BYTES, ELEMENT_TYPES, Major
 
@@ -91,7 +91,7 @@ def predicted_seconds(
     waves, left = divmod(tiles, resident)
     stored: float = config.rows * config.columns * C_BYTES[config.c_type]
     stored /= constants.store_bytes
-    early = 2 * -(-config.shared_sums // config.c_columns)  # pieces: see kernels/epilogue.py
+    early = 2 * -(-config.shared_sums // config.c_columns)  # pieces: see kernels/device/epilogue.py
     between = constants.tile + stored * min(1.0, early / config.c_parts)
     seconds = waves * tile + (waves + bool(left) - 1) * between
     if left:

@@ -10,10 +10,10 @@ from dataclasses import replace
 from typing import Any
 
 from triton_ext.errors import LayoutError
-from triton_ext.kernels import cost_model, cost_model_sm100
+from triton_ext.kernels.choice import cost_model, cost_model_sm100
+from triton_ext.kernels.choice.fixed_set import choose_fixed
 from triton_ext.kernels.config import MatmulConfig
 from triton_ext.kernels.element_types import Major
-from triton_ext.kernels.fixed_set import choose_fixed
 
 
 @functools.lru_cache(maxsize=4096)

@@ -23,7 +23,7 @@ from __future__ import annotations
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
-from triton_ext.kernels.matrices import is_batched, parameter_name
+from triton_ext.kernels.device.matrices import is_batched, parameter_name
 
 
 @gluon.constexpr_function

@@ -19,8 +19,8 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier
 
 from triton_ext.compat import aggregate, clc
-from triton_ext.kernels.ring import Slot
-from triton_ext.kernels.scheduler import Tiling
+from triton_ext.kernels.device.ring import Slot
+from triton_ext.kernels.device.scheduler import Tiling
 
 ANSWERS = gl.constexpr(2)
 """How many answers are kept."""

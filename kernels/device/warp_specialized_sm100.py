@@ -39,12 +39,12 @@ from triton_ext.compat import (
     sums_layout,
 )
 from triton_ext.hardware.tensor_memory import TMEM_COLUMNS
-from triton_ext.kernels.block_scales import block_scales_of
-from triton_ext.kernels.epilogue import Epilogue, Parts, Residual, Scaling, words_of
-from triton_ext.kernels.launch_control import ask, tickets_of
-from triton_ext.kernels.matrices import is_batched, matrix_size, prefetch_descriptors
-from triton_ext.kernels.ring import Operands, Ring, Slot, allocate_barriers
-from triton_ext.kernels.scheduler import Tiling
+from triton_ext.kernels.device.block_scales import block_scales_of
+from triton_ext.kernels.device.epilogue import Epilogue, Parts, Residual, Scaling, words_of
+from triton_ext.kernels.device.launch_control import ask, tickets_of
+from triton_ext.kernels.device.matrices import is_batched, matrix_size, prefetch_descriptors
+from triton_ext.kernels.device.ring import Operands, Ring, Slot, allocate_barriers
+from triton_ext.kernels.device.scheduler import Tiling
 
 ONE_WARP = gl.constexpr(24)
 """Registers of a thread of the roles that are one warp."""

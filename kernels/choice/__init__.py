@@ -1,0 +1,1 @@
+"""Which configuration a problem gets: `choose`, by cost models, among candidates."""
