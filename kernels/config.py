@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import Field, dataclass, fields, replace
 from typing import Any
 
 from triton_ext.errors import LayoutError
@@ -158,6 +158,14 @@ class MatmulConfig:
     loaded_rows: int = 0
 
     def __post_init__(self) -> None:
+        for name, (kinds, least, rule) in _KINDS.items():
+            value = getattr(self, name)
+            if type(value) not in kinds or (type(value) is int and value < least):
+                raise LayoutError(name, value, rule)
+        self._check_values()
+
+    def _check_values(self) -> None:
+        """Raise LayoutError unless the values, each of its kind, fit each other."""
         for name, values in self._legal_values().items():
             if getattr(self, name) not in values:
                 raise LayoutError(name, getattr(self, name), f"must be one of {list(values)}")
@@ -499,7 +507,7 @@ class MatmulConfig:
     def is_legal(self) -> bool:
         """Whether an `unchecked` configuration could have been made like any other."""
         try:
-            self.__post_init__()
+            self._check_values()
         except LayoutError:
             return False
         return True
@@ -699,3 +707,20 @@ class MatmulConfig:
 
 DEFAULTS = {field.name: field.default for field in fields(MatmulConfig)}
 """Of each field; what has none has `dataclasses.MISSING`."""
+
+
+def _kind(field: Field[Any]) -> tuple[tuple[type, ...], int, str]:
+    """The types that a field's value may have, the least integer, and both in words."""
+    if field.type == "bool":
+        return (bool,), 0, "must be True or False"
+    if field.type == "int":
+        least = 0 if field.default == 0 else 1
+        return (int,), least, f"must be an integer of at least {least}"
+    optional = "None" in str(field.type)
+    kind, words = (int, "an integer") if "int" in str(field.type) else (str, "a string")
+    if not optional:
+        return (kind,), 0, f"must be {words}"
+    return (kind, type(None)), 0, f"must be {words}, or None"
+
+
+_KINDS = {field.name: _kind(field) for field in fields(MatmulConfig)}

@@ -284,6 +284,18 @@ def test_ptx_without_debug_lines_keeps_the_code():
         ),
         ({"bias": True}, "bias"),
         ({"swap": True}, "swap"),
+        # of another kind, though some are equal to what is legal
+        ({"block_m": "128"}, "block_m"),
+        ({"stages": 3.0}, "stages"),
+        ({"element_type": b"fp16"}, "element_type"),
+        ({"a_swizzle": "128"}, "a_swizzle"),
+        ({"consumers": True, "block_m": 64}, "consumers"),
+        ({"consumers": 2, "consumer_columns": 0}, "consumer_columns"),
+        ({"consumers": 2, "cluster": None}, "cluster"),
+        ({"consumers": 2, "c_parts": [1]}, "c_parts"),
+        ({"consumers": 2, "side": -16}, "side"),
+        ({"consumers": 2, "bias": 1}, "bias"),
+        ({"consumers": 2, "out_type": ["fp16"]}, "out_type"),
     ],
 )
 def test_illegal_configurations(fields, argument):
