@@ -14,6 +14,7 @@ from typing import Any
 from triton_ext.errors import LayoutError
 from triton_ext.hardware.architecture import SHARED_MEMORY_PER_BLOCK
 from triton_ext.hardware.instruction_descriptor import legal_n
+from triton_ext.hardware.operand import INSTRUCTION_K_BYTES
 from triton_ext.hardware.tensor_map import SMEM_ALIGNMENT
 from triton_ext.hardware.tensor_memory import TMEM_COLUMNS
 from triton_ext.kernels.element_types import (
@@ -256,13 +257,16 @@ class MatmulConfig:
             columns = [*(n for n in columns if n < step), *range(step, 257, step)]
             columns = [self.consumer_columns * each for each in columns]
         least = 16 if C_BYTES.get(self.c_type) == 1 and not self.swap else 8  # TMA: 16 bytes
+        if self.pair and self.rows == 64:  # each half of the columns is in other lanes
+            least = main
         return anywhere | {
             "block_m": columns if self.swap else rows,
             "block_n": rows if self.swap else columns,
             "block_k": [
                 size
                 for size in (16, 32, 64, 128, 256)
-                if not scaled or self._scales(size) % SCALE_BLOCK[1] == 0
+                if size * wide >= INSTRUCTION_K_BYTES
+                and (not scaled or self._scales(size) % SCALE_BLOCK[1] == 0)
             ],
             "stages": range(2, 17),
             "num_warps": (4,),

@@ -181,6 +181,21 @@ def test_ptx_without_debug_lines_keeps_the_code():
             "side",
         ),
         ({"consumers": 1, "arch": 100, "pair": True}, "pair"),
+        (
+            {"consumers": 1, "arch": 100, "pair": True, "cluster": 2, "block_m": 64, "c_parts": 2},
+            "c_parts",
+        ),
+        (
+            {
+                "consumers": 1,
+                "arch": 100,
+                "element_type": "int8",
+                "a_major": "MN",
+                "b_major": "MN",
+                "block_k": 16,
+            },
+            "block_k",
+        ),
         ({"consumers": 1, "arch": 100, "asked": True, "max_splits": 2}, "max_splits"),
         ({"consumers": 2, "pair": True, "cluster": 2}, "pair"),
         ({"consumers": 2, "cluster": 8}, "cluster"),

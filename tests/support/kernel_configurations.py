@@ -367,6 +367,7 @@ EMULATED_SM100 = [
      ""),
     ({"block_n": 32, "cluster": 4, "pair": True, "asked": True, "b_major": "MN"}, 530, 72, 136, 4,
      ""),
+    ({"block_m": 64, "block_n": 64, "cluster": 2, "pair": True}, 136, 136, 136, 2, ""),
     ({"block_n": 32, "asked": True, "batched": True}, 136, 40, 72, 2, ""),
     # scales of blocks; with 256 columns, two tiles of sums share columns of tensor memory
     ({"element_type": "mxfp8", "block_k": 128, "cluster": 2, "pair": True}, 264, 136, 400, 2, ""),
