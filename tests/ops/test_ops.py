@@ -990,6 +990,12 @@ def test_vmap_of_addmm():
         assert relative_difference(torch.vmap(ours, in_dims)(*args), exact) < 2e-3
 
 
+def test_vmap_of_an_addend_that_torch_adds():
+    a, b, biases = torch.randn(9, 16).half(), torch.randn(16, 8).half(), torch.randn(3, 9, 1).half()
+    out = torch.vmap(lambda bias: triton_ext.matmul(a, b, bias=bias))(biases)
+    assert torch.equal(out, triton_ext.matmul(a, b) + biases)
+
+
 def test_autocast():
     a, b = torch.randn(8, 16), torch.randn(16, 8)
     with torch.autocast("cpu", torch.bfloat16):

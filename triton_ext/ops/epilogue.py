@@ -117,6 +117,15 @@ def broadcasts_to(tensor: Tensor, shape: Sequence[int]) -> bool:
     )
 
 
+def _is_transformed() -> bool:
+    """Whether what is added may have tangents, or a batch, that the product has not."""
+    return (
+        torch.compiler.is_compiling()  # which does not trace the others, and need not know
+        or forward_ad._current_level >= 0
+        or torch._C._are_functorch_transforms_active()
+    )
+
+
 def activated(made: Tensor, activation: str | None) -> Tensor:
     """A product after an activation, by torch's own operation."""
     return made if activation is None else ACTIVATION_FUNCTIONS[activation](made)
@@ -145,7 +154,7 @@ def finished(made: Tensor, epilogue: Epilogue) -> Tensor:
         if addend is None:
             continue
         gradient = torch.is_grad_enabled() and (made.requires_grad or addend.requires_grad)
-        if gradient or forward_ad._current_level >= 0:
+        if gradient or _is_transformed():
             made = torch.add(made, addend, alpha=factor)
         else:
             made = made.add_(addend, alpha=factor)
