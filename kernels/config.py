@@ -252,6 +252,8 @@ class MatmulConfig:
             legal = legal_n(kind, blocks * self.rows, blocks)
             shapes = [size for size in shapes if size in legal]
         columns = [size + self.side for size in shapes if size > self.side]
+        if not on_hopper:  # two tiles of sums
+            columns = [size for size in columns if 2 * size <= TMEM_COLUMNS]
         if on_hopper and not self.side and not (self.k_blocks > 1 and self._right_panels > 1):
             step = 16 if self.element_type == "int8" else 8
             columns = [*(n for n in columns if n < step), *range(step, 257, step)]

@@ -180,6 +180,8 @@ def test_ptx_without_debug_lines_keeps_the_code():
             {"consumers": 1, "arch": 100, "block_n": 96, "side": 32, "c_parts": 2, "cluster": 2},
             "side",
         ),
+        ({"consumers": 1, "arch": 100, "block_n": 320, "side": 64, "c_parts": 4}, "block_n"),
+        ({"consumers": 1, "arch": 100, "block_n": 384, "side": 128, "c_parts": 2}, "block_n"),
         ({"consumers": 1, "arch": 100, "pair": True}, "pair"),
         (
             {"consumers": 1, "arch": 100, "pair": True, "cluster": 2, "block_m": 64, "c_parts": 2},
