@@ -731,6 +731,16 @@ def test_which_operands_tma_can_read():
         assert view.strides[0] >= view.shape[1]
 
 
+@pytest.mark.parametrize("k_dim", [0, 1])
+def test_elements_of_4_bits_are_copied(k_dim):
+    stored = torch.randint(256, (40, 35)).to(torch.uint8)
+    matrix = stored.view(torch.float4_e2m1fn_x2)
+    assert readable(matrix, k_dim) is None
+    copy = readable_copy(matrix, k_dim)
+    assert readable(copy, k_dim).major == "K"
+    assert torch.equal(copy.view(torch.uint8), stored)
+
+
 def test_rows_of_new_memory_are_aligned():
     for rows, columns in ((3, 5), (1, 1), (4, 16)):
         matrix = aligned_empty(torch.empty(0).half(), (rows, columns))
