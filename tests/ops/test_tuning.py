@@ -323,6 +323,22 @@ def test_operands_that_tma_cannot_read(gpu, used):
     used.clear()
     triton_ext.matmul(a, b)
     assert used == [found.config]
+    a = torch.randn(64, 72).half().expand(2, 64, 72)[..., 1:]
+    b = torch.randn(2, 71, 40).half()
+    found = tuning.tune(gpu, a, b, None, 4, True, the_third_is_fastest)
+    used.clear()
+    triton_ext.matmul(a, b)
+    assert used == [found.config]
+
+
+@pytest.mark.parametrize("gpu", [100], indirect=True)
+def test_operands_of_8_bits_that_tma_cannot_read(gpu, used):
+    a, b = (torch.randn(shape).to(torch.float8_e4m3fn) for shape in ((64, 128), (128, 40)))
+    found = tuning.tune(gpu, a, b, None, 4, True, the_third_is_fastest)
+    assert found.config.b_major == "MN"
+    used.clear()
+    triton_ext.matmul(a, b)
+    assert used == [found.config]
 
 
 @pytest.mark.parametrize(
