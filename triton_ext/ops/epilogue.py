@@ -134,10 +134,10 @@ def activated(made: Tensor, activation: str | None) -> Tensor:
 def finished(made: Tensor, epilogue: Epilogue) -> Tensor:
     """A new product after all that an epilogue asks for, by torch's own operations."""
     if made.dtype in FP8_TYPES or not made.is_floating_point():  # for which torch has few
-        wide = torch.float32 if made.is_floating_point() else torch.float64
+        exact = torch.float32 if made.is_floating_point() else torch.float64
         if epilogue.residual is not None:
-            epilogue = epilogue._replace(residual=epilogue.residual.to(wide))
-        done = finished(made.to(wide), epilogue)
+            epilogue = epilogue._replace(residual=epilogue.residual.to(exact))
+        done = finished(made.to(exact), epilogue)
         if made.dtype in FP8_TYPES:  # saturated, as by the kernels
             limit = torch.finfo(made.dtype).max
             done = done.clamp(-limit, limit)
