@@ -12,7 +12,7 @@ from typing import Any
 from triton_ext.errors import LayoutError
 from triton_ext.kernels import cost_model, cost_model_sm100
 from triton_ext.kernels.config import MatmulConfig
-from triton_ext.kernels.element_types import Major
+from triton_ext.kernels.element_types import ELEMENT_BYTES, Major
 
 
 @functools.lru_cache(maxsize=4096)
@@ -36,11 +36,25 @@ def choose_config(
         multiprocessors: how many SMs the GPU has.
         out_type: as in `MatmulConfig`.
         batch: how many such products are made at once; the field ``batched`` is left to the caller.
+
+    Raises:
+        LayoutError: no kernel takes these types, or these major-nesses of them.
     """
+    _check_types(arch, element_type, a_major, b_major, out_type)
     asked = (element_type, a_major, b_major, m, n, k, multiprocessors, out_type, batch)
     if arch == 90:
         return next(cost_model.ranked(*asked))
     return cost_model_sm100.ranked_configs(*asked)[0]
+
+
+def _check_types(
+    arch: int, element_type: str, a_major: Major, b_major: Major, out_type: str | None
+) -> None:
+    """Raise LayoutError unless a tile that suits all types is legal."""
+    line = 128 // ELEMENT_BYTES.get(element_type, 1)
+    MatmulConfig(
+        arch, element_type, a_major, b_major, block_k=line, stages=2, consumers=1, out_type=out_type
+    )
 
 
 SHORT_K, LEAST_STAGES = 16, 4

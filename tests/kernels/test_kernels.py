@@ -464,6 +464,24 @@ def test_every_type_has_configurations(arch, element_type, out_type):
         assert (config.element_type, config.out_type) == (element_type, out_type)
 
 
+@pytest.mark.parametrize(
+    ("arch", "types", "out_type", "argument"),
+    [
+        (90, ("int8", "K", "MN"), None, "b_major"),
+        (90, ("nvfp4", "K", "K"), None, "element_type"),
+        (90, ("bf16", "K", "K"), "int32", "out_type"),
+        (100, ("tf32", "MN", "K"), None, "a_major"),
+        (100, ("fp64", "K", "K"), None, "element_type"),
+        (100, ("bf16", "K", "K"), "int32", "out_type"),
+    ],
+)
+def test_types_that_no_kernel_takes(arch, types, out_type, argument):
+    pytest.importorskip("triton")
+    with pytest.raises(LayoutError) as caught:
+        choose_config(arch, *types, 64, 64, 64, 132, out_type)
+    assert caught.value.argument == argument
+
+
 # ------------------------------------------------- the kernel with consumers, on the emulated GPU
 
 # Each under one of the schedules, in turn; what takes turns itself, under all of them. So does
