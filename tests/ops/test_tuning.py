@@ -24,11 +24,12 @@ pytest.importorskip("triton")
 
 import triton_ext  # noqa: E402
 from triton_ext import LayoutError, UnsupportedDeviceError  # noqa: E402
-from triton_ext.commands.tune import as_object, table  # noqa: E402
+from triton_ext.commands.tune import OUT_TYPES, TYPES, as_object, table  # noqa: E402
 from triton_ext.commands.tune import tune as tune_command  # noqa: E402
 from triton_ext.kernels.choice import choose_config  # noqa: E402
 from triton_ext.kernels.config import MatmulConfig  # noqa: E402
 from triton_ext.ops import device, launches, plans, products, tuned, tuning  # noqa: E402
+from triton_ext.ops import types as ops_types  # noqa: E402
 
 PROBLEM = tuned.Problem("NVIDIA H100", 132, "bf16", "K", "K", "bf16", 64, 512, 256)
 CONFIG = MatmulConfig(90, "bf16", block_m=64, block_n=64, consumers=1, stages=4, max_splits=2)
@@ -404,6 +405,11 @@ def test_the_command(monkeypatch, gpu):
     found = json.loads(done.output)
     assert found["problem"]["batch"] == 2
     assert [row["seconds"] for row in found["measured"]] == [1, 2, 3, 4]
+
+
+def test_the_command_has_all_types():
+    for names, known in ((TYPES, ops_types.OPERAND_NAMES), (OUT_TYPES, ops_types.OUTPUT_NAMES)):
+        assert {getattr(torch, kind): name for name, kind in names.items()} == known
 
 
 def test_table_and_object_agree(gpu):
