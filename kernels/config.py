@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import Field, dataclass, fields, replace
 from typing import Any
 
 from triton_ext.errors import LayoutError
 from triton_ext.hardware.architecture import SHARED_MEMORY_PER_BLOCK
 from triton_ext.hardware.instruction_descriptor import legal_n
+from triton_ext.hardware.operand import INSTRUCTION_K_BYTES
 from triton_ext.hardware.tensor_map import SMEM_ALIGNMENT
 from triton_ext.hardware.tensor_memory import TMEM_COLUMNS
 from triton_ext.kernels.element_types import (
@@ -157,6 +158,14 @@ class MatmulConfig:
     loaded_rows: int = 0
 
     def __post_init__(self) -> None:
+        for name, (kinds, least, rule) in _KINDS.items():
+            value = getattr(self, name)
+            if type(value) not in kinds or (type(value) is int and value < least):
+                raise LayoutError(name, value, rule)
+        self._check_values()
+
+    def _check_values(self) -> None:
+        """Raise LayoutError unless the values, each of its kind, fit each other."""
         for name, values in self._legal_values().items():
             if getattr(self, name) not in values:
                 raise LayoutError(name, getattr(self, name), f"must be one of {list(values)}")
@@ -242,18 +251,23 @@ class MatmulConfig:
             legal = legal_n(kind, blocks * self.rows, blocks)
             shapes = [size for size in shapes if size in legal]
         columns = [size + self.side for size in shapes if size > self.side]
+        if not on_hopper:  # two tiles of sums
+            columns = [size for size in columns if 2 * size <= TMEM_COLUMNS]
         if on_hopper and not self.side and not (self.k_blocks > 1 and self._right_panels > 1):
             step = 16 if self.element_type == "int8" else 8
             columns = [*(n for n in columns if n < step), *range(step, 257, step)]
             columns = [self.consumer_columns * each for each in columns]
         least = 16 if C_BYTES.get(self.c_type) == 1 and not self.swap else 8  # TMA: 16 bytes
+        if self.pair and self.rows == 64:  # each half of the columns is in other lanes
+            least = main
         return anywhere | {
             "block_m": columns if self.swap else rows,
             "block_n": rows if self.swap else columns,
             "block_k": [
                 size
                 for size in (16, 32, 64, 128, 256)
-                if not scaled or self._scales(size) % SCALE_BLOCK[1] == 0
+                if size * wide >= INSTRUCTION_K_BYTES
+                and (not scaled or self._scales(size) % SCALE_BLOCK[1] == 0)
             ],
             "stages": range(2, 17),
             "num_warps": (4,),
@@ -498,7 +512,7 @@ class MatmulConfig:
     def is_legal(self) -> bool:
         """Whether an `unchecked` configuration could have been made like any other."""
         try:
-            self.__post_init__()
+            self._check_values()
         except LayoutError:
             return False
         return True
@@ -698,3 +712,20 @@ class MatmulConfig:
 
 DEFAULTS = {field.name: field.default for field in fields(MatmulConfig)}
 """Of each field; what has none has `dataclasses.MISSING`."""
+
+
+def _kind(field: Field[Any]) -> tuple[tuple[type, ...], int, str]:
+    """The types that a field's value may have, the least integer, and both in words."""
+    if field.type == "bool":
+        return (bool,), 0, "must be True or False"
+    if field.type == "int":
+        least = 0 if field.default == 0 else 1
+        return (int,), least, f"must be an integer of at least {least}"
+    optional = "None" in str(field.type)
+    kind, words = (int, "an integer") if "int" in str(field.type) else (str, "a string")
+    if not optional:
+        return (kind,), 0, f"must be {words}"
+    return (kind, type(None)), 0, f"must be {words}, or None"
+
+
+_KINDS = {field.name: _kind(field) for field in fields(MatmulConfig)}

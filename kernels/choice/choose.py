@@ -13,7 +13,7 @@ from triton_ext.errors import LayoutError
 from triton_ext.kernels.choice import cost_model, cost_model_sm100
 from triton_ext.kernels.choice.fixed_set import choose_fixed
 from triton_ext.kernels.config import MatmulConfig
-from triton_ext.kernels.element_types import Major
+from triton_ext.kernels.element_types import ELEMENT_BYTES, Major
 
 
 @functools.lru_cache(maxsize=4096)
@@ -39,13 +39,27 @@ def choose_config(
         out_type: as in `MatmulConfig`.
         batch: how many such products are made at once; the field ``batched`` is left to the caller.
         fixed: choose among the `fixed_set` alone.
+
+    Raises:
+        LayoutError: no kernel takes these types, or these major-nesses of them.
     """
+    _check_types(arch, element_type, a_major, b_major, out_type)
     asked = (element_type, a_major, b_major, m, n, k, multiprocessors, out_type, batch)
     if fixed:
         return choose_fixed(arch, *asked)
     if arch == 90:
         return next(cost_model.ranked(*asked))
     return cost_model_sm100.ranked_configs(*asked)[0]
+
+
+def _check_types(
+    arch: int, element_type: str, a_major: Major, b_major: Major, out_type: str | None
+) -> None:
+    """Raise LayoutError unless a tile that suits all types is legal."""
+    line = 128 // ELEMENT_BYTES.get(element_type, 1)
+    MatmulConfig(
+        arch, element_type, a_major, b_major, block_k=line, stages=2, consumers=1, out_type=out_type
+    )
 
 
 SHORT_K, LEAST_STAGES = 16, 4

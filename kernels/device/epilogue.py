@@ -741,6 +741,8 @@ class Epilogue:
         elif work.matrix == self.peers.ranks - 1:
             piece = self.scaling.add_bias(piece, vectors, WHICH_OF)
             piece = activated(piece, self.ACTIVATION, BITS)
+        if BITS == 8:  # Triton converts no integers to fp8
+            piece = piece.to(gl.float32)
         buffer.store(piece.to(self.desc.dtype))
 
     @gluon.jit

@@ -180,7 +180,24 @@ def test_ptx_without_debug_lines_keeps_the_code():
             {"consumers": 1, "arch": 100, "block_n": 96, "side": 32, "c_parts": 2, "cluster": 2},
             "side",
         ),
+        ({"consumers": 1, "arch": 100, "block_n": 320, "side": 64, "c_parts": 4}, "block_n"),
+        ({"consumers": 1, "arch": 100, "block_n": 384, "side": 128, "c_parts": 2}, "block_n"),
         ({"consumers": 1, "arch": 100, "pair": True}, "pair"),
+        (
+            {"consumers": 1, "arch": 100, "pair": True, "cluster": 2, "block_m": 64, "c_parts": 2},
+            "c_parts",
+        ),
+        (
+            {
+                "consumers": 1,
+                "arch": 100,
+                "element_type": "int8",
+                "a_major": "MN",
+                "b_major": "MN",
+                "block_k": 16,
+            },
+            "block_k",
+        ),
         ({"consumers": 1, "arch": 100, "asked": True, "max_splits": 2}, "max_splits"),
         ({"consumers": 2, "pair": True, "cluster": 2}, "pair"),
         ({"consumers": 2, "cluster": 8}, "cluster"),
@@ -284,6 +301,18 @@ def test_ptx_without_debug_lines_keeps_the_code():
         ),
         ({"bias": True}, "bias"),
         ({"swap": True}, "swap"),
+        # of another kind, though some are equal to what is legal
+        ({"block_m": "128"}, "block_m"),
+        ({"stages": 3.0}, "stages"),
+        ({"element_type": b"fp16"}, "element_type"),
+        ({"a_swizzle": "128"}, "a_swizzle"),
+        ({"consumers": True, "block_m": 64}, "consumers"),
+        ({"consumers": 2, "consumer_columns": 0}, "consumer_columns"),
+        ({"consumers": 2, "cluster": None}, "cluster"),
+        ({"consumers": 2, "c_parts": [1]}, "c_parts"),
+        ({"consumers": 2, "side": -16}, "side"),
+        ({"consumers": 2, "bias": 1}, "bias"),
+        ({"consumers": 2, "out_type": ["fp16"]}, "out_type"),
     ],
 )
 def test_illegal_configurations(fields, argument):
@@ -433,6 +462,24 @@ def test_every_type_has_configurations(arch, element_type, out_type):
     for m, n, k in ((1, 1, 1), (64, 4096, 4096), (4096, 4096, 4096)):
         config = choose_config(arch, element_type, "K", "K", m, n, k, 132, out_type)
         assert (config.element_type, config.out_type) == (element_type, out_type)
+
+
+@pytest.mark.parametrize(
+    ("arch", "types", "out_type", "argument"),
+    [
+        (90, ("int8", "K", "MN"), None, "b_major"),
+        (90, ("nvfp4", "K", "K"), None, "element_type"),
+        (90, ("bf16", "K", "K"), "int32", "out_type"),
+        (100, ("tf32", "MN", "K"), None, "a_major"),
+        (100, ("fp64", "K", "K"), None, "element_type"),
+        (100, ("bf16", "K", "K"), "int32", "out_type"),
+    ],
+)
+def test_types_that_no_kernel_takes(arch, types, out_type, argument):
+    pytest.importorskip("triton")
+    with pytest.raises(LayoutError) as caught:
+        choose_config(arch, *types, 64, 64, 64, 132, out_type)
+    assert caught.value.argument == argument
 
 
 # ------------------------------------------------- the kernel with consumers, on the emulated GPU

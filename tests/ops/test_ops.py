@@ -485,6 +485,20 @@ def test_what_torch_adds_to_an_output_of_8_bits():
     )
     exact = torch.relu(bias.float() + residual.float())
     assert torch.equal(out.float(), exact.to(residual.dtype).float())
+    large = torch.full((16,), 1e6).bfloat16()
+    out = triton_ext.matmul(a, b, bias=large, out_dtype=residual.dtype)
+    assert (out.float() == 57344).all(), "saturated, as what the kernels add"
+
+
+def test_what_torch_adds_to_an_output_of_integers():
+    a, b = (torch.randint(-9, 10, shape).to(torch.int8) for shape in ((2, 5, 16), (2, 16, 16)))
+    exact = a.int() @ b.int()
+    bias = torch.randint(-9, 10, (5, 1)).int()
+    assert torch.equal(triton_ext.matmul(a, b, bias=bias), exact + bias)
+    out = triton_ext.matmul(a, b, residual=bias, beta=0.5, activation="relu")
+    assert torch.equal(out, torch.relu(exact + 0.5 * bias).int())
+    large = torch.tensor(2**30 + 1).int()
+    assert torch.equal(triton_ext.matmul(a, b, bias=large), exact + large)
 
 
 def test_fp32_is_multiplied_where_tf32_is_allowed():
@@ -524,6 +538,13 @@ def test_the_epilogue_is_fused(gpu):
         assert (triton_ext.matmul(a, b, bias=bias) == 32).all()
 
 
+def test_one_row_has_no_padding():
+    a, b = torch.randn(1, 40).half(), torch.randn(40, 13).half()
+    out = triton_ext.matmul(a, b)
+    assert out.stride() == (13, 1)
+    assert_close(out, a, b)
+
+
 def test_out_may_be_any_view():
     a, b = torch.randn(20, 40).half(), torch.randn(40, 24).half()
     base = torch.full((50, 80), torch.nan).half()
@@ -537,6 +558,9 @@ def test_out_may_be_any_view():
     version = base._version
     triton_ext.matmul(a, b, out=base[:20, :24])
     assert base._version > version, "autograd must notice the write"
+    bias = torch.ones(1).half()  # which is broadcast
+    triton_ext.matmul(a, b, bias=bias, out=out)
+    assert torch.equal(out, triton_ext.matmul(a, b) + bias)
 
 
 def test_out_may_be_an_operand():
@@ -705,6 +729,16 @@ def test_which_operands_tma_can_read():
         assert view.strides[1] == 1
         assert view.strides[0] % 8 == 0
         assert view.strides[0] >= view.shape[1]
+
+
+@pytest.mark.parametrize("k_dim", [0, 1])
+def test_elements_of_4_bits_are_copied(k_dim):
+    stored = torch.randint(256, (40, 35)).to(torch.uint8)
+    matrix = stored.view(torch.float4_e2m1fn_x2)
+    assert readable(matrix, k_dim) is None
+    copy = readable_copy(matrix, k_dim)
+    assert readable(copy, k_dim).major == "K"
+    assert torch.equal(copy.view(torch.uint8), stored)
 
 
 def test_rows_of_new_memory_are_aligned():
@@ -964,6 +998,12 @@ def test_vmap_of_addmm():
             *(x.double() for x in args)
         )
         assert relative_difference(torch.vmap(ours, in_dims)(*args), exact) < 2e-3
+
+
+def test_vmap_of_an_addend_that_torch_adds():
+    a, b, biases = torch.randn(9, 16).half(), torch.randn(16, 8).half(), torch.randn(3, 9, 1).half()
+    out = torch.vmap(lambda bias: triton_ext.matmul(a, b, bias=bias))(biases)
+    assert torch.equal(out, triton_ext.matmul(a, b) + biases)
 
 
 def test_autocast():

@@ -24,11 +24,12 @@ pytest.importorskip("triton")
 
 import triton_ext  # noqa: E402
 from triton_ext import LayoutError, UnsupportedDeviceError  # noqa: E402
-from triton_ext.commands.tune import as_object, table  # noqa: E402
+from triton_ext.commands.tune import OUT_TYPES, TYPES, as_object, table  # noqa: E402
 from triton_ext.commands.tune import tune as tune_command  # noqa: E402
 from triton_ext.kernels.choice.choose import choose_config  # noqa: E402
 from triton_ext.kernels.config import MatmulConfig  # noqa: E402
 from triton_ext.ops import device, launches, plans, products, tuned, tuning  # noqa: E402
+from triton_ext.ops import types as ops_types  # noqa: E402
 
 PROBLEM = tuned.Problem("NVIDIA H100", 132, "bf16", "K", "K", "bf16", 64, 512, 256)
 CONFIG = MatmulConfig(90, "bf16", block_m=64, block_n=64, consumers=1, stages=4, max_splits=2)
@@ -323,6 +324,22 @@ def test_operands_that_tma_cannot_read(gpu, used):
     used.clear()
     triton_ext.matmul(a, b)
     assert used == [found.config]
+    a = torch.randn(64, 72).half().expand(2, 64, 72)[..., 1:]
+    b = torch.randn(2, 71, 40).half()
+    found = tuning.tune(gpu, a, b, None, 4, True, the_third_is_fastest)
+    used.clear()
+    triton_ext.matmul(a, b)
+    assert used == [found.config]
+
+
+@pytest.mark.parametrize("gpu", [100], indirect=True)
+def test_operands_of_8_bits_that_tma_cannot_read(gpu, used):
+    a, b = (torch.randn(shape).to(torch.float8_e4m3fn) for shape in ((64, 128), (128, 40)))
+    found = tuning.tune(gpu, a, b, None, 4, True, the_third_is_fastest)
+    assert found.config.b_major == "MN"
+    used.clear()
+    triton_ext.matmul(a, b)
+    assert used == [found.config]
 
 
 @pytest.mark.parametrize(
@@ -388,6 +405,11 @@ def test_the_command(monkeypatch, gpu):
     found = json.loads(done.output)
     assert found["problem"]["batch"] == 2
     assert [row["seconds"] for row in found["measured"]] == [1, 2, 3, 4]
+
+
+def test_the_command_has_all_types():
+    for names, known in ((TYPES, ops_types.OPERAND_NAMES), (OUT_TYPES, ops_types.OUTPUT_NAMES)):
+        assert {getattr(torch, kind): name for name, kind in names.items()} == known
 
 
 def test_table_and_object_agree(gpu):

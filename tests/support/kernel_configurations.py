@@ -308,6 +308,8 @@ EMULATED = [
       "block_n": 64}, 264, 72, 136, 4),
     ({"element_type": "e5m2", "block_m": 64, "block_n": 64, "block_k": 128, "consumers": 1,
       "out_type": "e5m2", "alpha": True}, 72, 80, 208, 3),
+    ({"element_type": "int8", "block_m": 64, "block_n": 64, "block_k": 128, "consumers": 1,
+      "out_type": "e4m3"}, 72, 80, 208, 3),
     # several tiles a block, whose pieces are no multiple of the buffers
     ({"block_m": 64, "block_n": 64, "c_parts": 4, "c_buffers": 3, "consumers": 1}, 136, 136, 72, 2),
     ({"block_m": 64, "block_n": 48, "side": 16, "c_parts": 2, "c_buffers": 2, "consumers": 1},
@@ -362,11 +364,14 @@ EMULATED_SM100 = [
       "a_scales": "one", "b_scales": "each", "activation": "relu"}, 40, 24, 208, 2, "b"),
     ({"element_type": "int8", "block_n": 48, "side": 16, "c_parts": 2, "block_k": 128,
       "max_splits": 2}, 136, 88, 1104, 3, ""),
+    ({"element_type": "int8", "block_n": 32, "block_k": 128, "out_type": "e4m3"}, 136, 48, 144, 2,
+     ""),
     ({"element_type": "tf32", "block_n": 32, "block_k": 32, "cluster": 2}, 264, 72, 100, 4, ""),
     ({"block_n": 64, "cluster": 2, "pair": True, "residual": True, "c_parts": 2}, 304, 136, 200, 2,
      ""),
     ({"block_n": 32, "cluster": 4, "pair": True, "asked": True, "b_major": "MN"}, 530, 72, 136, 4,
      ""),
+    ({"block_m": 64, "block_n": 64, "cluster": 2, "pair": True}, 136, 136, 136, 2, ""),
     ({"block_n": 32, "asked": True, "batched": True}, 136, 40, 72, 2, ""),
     # scales of blocks; with 256 columns, two tiles of sums share columns of tensor memory
     ({"element_type": "mxfp8", "block_k": 128, "cluster": 2, "pair": True}, 264, 136, 400, 2, ""),

@@ -21,7 +21,10 @@ TYPES = {
     "tf32": "float32",
     "int8": "int8",
 }
-OUT_TYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32", "int32": "int32"}
+OUT_TYPES = {
+    "bf16": "bfloat16", "fp16": "float16", "fp32": "float32", "int32": "int32",
+    "e4m3": "float8_e4m3fn", "e5m2": "float8_e5m2",
+}  # fmt: skip
 
 
 def major_option(name: str, text: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:

@@ -117,6 +117,15 @@ def broadcasts_to(tensor: Tensor, shape: Sequence[int]) -> bool:
     )
 
 
+def _is_transformed() -> bool:
+    """Whether what is added may have tangents, or a batch, that the product has not."""
+    return (
+        torch.compiler.is_compiling()  # which does not trace the others, and need not know
+        or forward_ad._current_level >= 0
+        or torch._C._are_functorch_transforms_active()
+    )
+
+
 def activated(made: Tensor, activation: str | None) -> Tensor:
     """A product after an activation, by torch's own operation."""
     return made if activation is None else ACTIVATION_FUNCTIONS[activation](made)
@@ -124,10 +133,15 @@ def activated(made: Tensor, activation: str | None) -> Tensor:
 
 def finished(made: Tensor, epilogue: Epilogue) -> Tensor:
     """A new product after all that an epilogue asks for, by torch's own operations."""
-    if made.dtype in FP8_TYPES:  # which has none
+    if made.dtype in FP8_TYPES or not made.is_floating_point():  # for which torch has few
+        exact = torch.float32 if made.is_floating_point() else torch.float64
         if epilogue.residual is not None:
-            epilogue = epilogue._replace(residual=epilogue.residual.float())
-        return finished(made.float(), epilogue).to(made.dtype)
+            epilogue = epilogue._replace(residual=epilogue.residual.to(exact))
+        done = finished(made.to(exact), epilogue)
+        if made.dtype in FP8_TYPES:  # saturated, as by the kernels
+            limit = torch.finfo(made.dtype).max
+            done = done.clamp(-limit, limit)
+        return done.to(made.dtype)
     _, _, _, _, alpha, scale_a, scale_b, *_ = epilogue
     if scale_a is not None or scale_b is not None or alpha != 1:
         wide = made.float() * alpha
@@ -140,7 +154,7 @@ def finished(made: Tensor, epilogue: Epilogue) -> Tensor:
         if addend is None:
             continue
         gradient = torch.is_grad_enabled() and (made.requires_grad or addend.requires_grad)
-        if gradient or forward_ad._current_level >= 0:
+        if gradient or _is_transformed():
             made = torch.add(made, addend, alpha=factor)
         else:
             made = made.add_(addend, alpha=factor)

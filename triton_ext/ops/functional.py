@@ -83,7 +83,8 @@ def matmul(
         bias: what can be broadcast to the output, of its type; bf16 for an output of fp8.
         activation: "relu", "gelu" (with erf), "gelu_tanh" or "silu".
         residual: what can be broadcast to the output, of its type.
-        beta: what the residual is multiplied with; if 0, the residual is not read.
+        beta: what the residual is multiplied with; if 0, the residual is not read, and has no
+            gradient.
         out: where to write the output, of its shape (or empty) and type. No gradient flows then. It
             may be the residual.
         out_dtype: of the output; None for the operands' type if it has 16 bits, else fp32, or int32
@@ -152,7 +153,7 @@ def _matmul(
         out is not None
         and matrices
         and not out.is_neg()
-        and (epilogue.bias is None or epilogue.bias.dim() == 1)
+        and (epilogue.bias is None or epilogue.bias.shape == b.shape[1:])
     ):
         _resize(out, (a.shape[0], b.shape[1]))
         product(a, b, epilogue, out_dtype, out=out)
@@ -332,7 +333,8 @@ def addmm(
     beta 1, is copied.
 
     Args:
-        input: what can be broadcast to (M, N), of the operands' type; if beta is 0 it is not read.
+        input: what can be broadcast to (M, N), of the operands' type; if beta is 0 it is not read,
+            and has no gradient.
         a: (M, K).
         b: (K, N).
         out, fallback: as for `matmul`; out may be the input.

@@ -118,6 +118,8 @@ def readable_copy(matrix: torch.Tensor, k_dim: int, arch: int = 90) -> torch.Ten
 
     A batch whose matrices are all the same memory becomes a batch of one.
     """
+    if matrix.dtype == torch.float4_e2m1fn_x2:  # which torch fills and copies as bytes alone
+        return readable_copy(matrix.view(torch.uint8), k_dim, arch).view(matrix.dtype)
     if k_dim == 0 and not has_both_majors(matrix.dtype, arch):
         return readable_copy(matrix.mT, 1).mT
     if matrix.dim() == 3 and matrix.stride(0) == 0:

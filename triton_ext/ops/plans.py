@@ -109,7 +109,8 @@ class ProductPlan:
             a, b, epilogue = self._copied(a, b, epilogue)
         self.launch(a, b, c, epilogue)
         if self.memory is not self.shape:
-            c = c[..., : self.shape[-1]].contiguous()
+            rows = c[..., : self.shape[-1]]
+            c = rows.clone(memory_format=torch.contiguous_format)  # new strides, too
         if self.late == "nothing":
             return c
         made = finished(

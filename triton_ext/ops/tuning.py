@@ -132,8 +132,8 @@ def tune(
         return tune(gpu, matrix, b[0], out_dtype, candidates, store, seconds)
     a_view, a_copied = operand_view(a, 1, a.dim() == 3, gpu.arch)
     b_view, b_copied = operand_view(b, 0, b.dim() == 3, gpu.arch)
-    a = readable_copy(a, 1) if a_copied else a
-    b = readable_copy(b, 0) if b_copied else b
+    a = readable_copy(a, 1, gpu.arch) if a_copied else a
+    b = readable_copy(b, 0, gpu.arch) if b_copied else b
     c = aligned_empty(a, shape, out_dtype or output_type(a.dtype))
     problem = problem_of(gpu, a, b, shape, c.dtype, (a_view.major, b_view.major))
     considered = _considered(problem, candidates, gpu.arch)
