@@ -38,9 +38,28 @@ def choose_config(
         batch: how many such products are made at once; the field ``batched`` is left to the caller.
     """
     asked = (element_type, a_major, b_major, m, n, k, multiprocessors, out_type, batch)
+    return next(ranked(arch, *asked))
+
+
+def ranked(arch: int, *asked: Any) -> Iterator[MatmulConfig]:
+    """The candidates for a problem, those with the shortest predicted time first.
+
+    Args:
+        asked: what `choose_config` is asked, from `element_type` on.
+    """
     if arch == 90:
-        return next(cost_model.ranked(*asked))
-    return cost_model_sm100.ranked_configs(*asked)[0]
+        return cost_model.ranked(*asked)
+    return iter(cost_model_sm100.ranked_configs(*asked))
+
+
+def predicted_seconds(
+    config: MatmulConfig, m: int, n: int, k: int, multiprocessors: int, batch: int = 1
+) -> float:
+    """The seconds that the product, or a batch of them, is predicted to take with a
+    configuration.
+    """
+    model = cost_model if config.arch == 90 else cost_model_sm100
+    return model.predicted_seconds(config, m, n, k, multiprocessors, batch)
 
 
 SHORT_K, LEAST_STAGES = 16, 4
