@@ -11,6 +11,10 @@ Two blocks of a cluster can be one pair (`PAIR`, ``cta_group::2``): the tensor c
 tile of twice the rows together. Each block has its rows of A, half of the columns of B, and its
 rows of C. The first block of the pair alone issues the products.
 
+Ranks of a group may make a product together (`peers`). In a gather, `load` waits for chunks. In a
+scatter, `store` asks for a tile's addend before it waits for the sums, and hands the tile over when
+its stores are complete: both while the next tile is multiplied.
+
 A barrier tells that tensor cores are done: who issued products *commits* it, and it completes when
 they are. In a cluster the commit reaches the barriers of all blocks that share an operand.
 """

@@ -150,7 +150,8 @@ def prepared(
         fields["a_scales"] = "each"
     gpu = require_gpu(b.device)
     key = (
-        kind, ranks, gpu.arch, gpu.index, a.dtype, b.dtype, dtype, a.shape, a.stride(), b.shape, b.stride(),
+        kind, ranks, gpu.arch, gpu.index, a.dtype, b.dtype, dtype, a.shape, a.stride(), b.shape,
+        b.stride(),
         a.data_ptr() % TMA_ALIGNMENT, b.data_ptr() % TMA_ALIGNMENT, *fields.items(), config,
     )  # fmt: skip
     found = _calls.get(key)
