@@ -58,8 +58,9 @@ def predicted_seconds(
     """The seconds that the product, or a batch of them, is predicted to take with a
     configuration.
     """
-    model = cost_model if config.arch == 90 else cost_model_sm100
-    return model.predicted_seconds(config, m, n, k, multiprocessors, batch)
+    if config.arch == 90:
+        return cost_model.predicted_seconds(config, m, n, k, multiprocessors, batch)
+    return cost_model_sm100.predicted_seconds(config, m, n, k, multiprocessors, batch)
 
 
 SHORT_K, LEAST_STAGES = 16, 4
