@@ -13,8 +13,8 @@ from triton_ext.kernels.choice.choose import choose_config
 from triton_ext.ops import products
 
 
-def _shallow(*problem):
-    return dataclasses.replace(choose_config(*problem), stages=2)
+def _shallow(*problem, **options):
+    return dataclasses.replace(choose_config(*problem, **options), stages=2)
 
 
 @contextmanager
