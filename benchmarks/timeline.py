@@ -7,6 +7,7 @@
     python -m benchmarks.timeline halves SURVEY --split fit [--number 30] [--seconds 2400]
     python -m benchmarks.timeline later SURVEY --split test [--number 45] [--seconds 2400]
     python -m benchmarks.timeline latest SURVEY --split fit [--number 100] [--seconds 2400]
+    python -m benchmarks.timeline newest SURVEY --split test [--number 45] [--seconds 2400]
     python -m benchmarks.timeline drawn RESULTS [--number 100] [--seconds 2400]
 
 The workloads are fixed here: this project's matmuls over problems drawn from two seeds, each with
@@ -27,7 +28,8 @@ What a survey measured ran in turn, so the kernels of a problem are predicted wi
 last bit of the CRC-32 says of which a problem is. What it has of older kernels is left out, and
 what was drawn after the model was made: of that, `later` predicts a fifth (by the CRC-32). `latest`
 takes the problems that were measured with today's order of tiles: a fifth, in the same way, is to
-test, the others are to fit.
+test, the others are to fit. `newest` takes those that were measured last, with clusters of one row
+of blocks, and never before: two fifths are to test.
 
 `drawn` predicts what `benchmarks.matmul --random` measured: of each problem, in the order of the
 file, the configuration that was chosen, if it still is, and is not left out for the same reasons.
@@ -84,7 +86,7 @@ GPU = SimpleNamespace(multi_processor_count=SMS)
 """What a launch plan asks of a GPU."""
 CANDIDATES = 5
 """Of a problem of a survey."""
-SURVEYED = ("matmuls", "halves", "later", "latest")
+SURVEYED = ("matmuls", "halves", "later", "latest", "newest")
 """Parts of a survey."""
 NEAR = 1.05
 """How much longer than the best a choice may take that counts as good."""
@@ -189,11 +191,16 @@ def surveyed(path: Path, split: str, part: str = "matmuls") -> Iterator[list[Wor
         path: maybe of gzip.
         part: "matmuls": all. Of results/survey_h200.json.gz: "halves": those of both splits, by the
             problem's name; "later": a fifth, by name, of those drawn after the model was made;
-            "latest": of those measured with today's order of tiles, a fifth or the others.
+            "latest": of those measured with today's order of tiles, a fifth or the others;
+            "newest": of those measured with clusters of one row of blocks, and never before, two
+            fifths or the others.
     """
     data = path.read_bytes()
     rows = json.loads(gzip.decompress(data) if path.suffix == ".gz" else data)["rows"]
     seen: set[str] = set()
+    if part == "newest":
+        seen = {row["problem"] for row in rows if row.get("later") != "across"}
+        rows.reverse()  # what was measured twice has today's plain copies the second time
     for row in sorted(rows, key=_number):
         if part == "halves" and (
             row.keys() & {"before", "later"} or _number(row) % 2 != list(SEEDS).index(split)
@@ -203,6 +210,11 @@ def surveyed(path: Path, split: str, part: str = "matmuls") -> Iterator[list[Wor
         if part == "later" and (row.get("later") != "drawn" or not fifth):
             continue
         if part == "latest" and (row.get("later") != "middle" or fifth != (split == "test")):
+            continue
+        two_fifths = _number(row) % 5 < 2
+        if part == "newest" and not (
+            row.get("later") == "across" and two_fifths == (split == "test")
+        ):
             continue
         if row["problem"] in seen:
             continue

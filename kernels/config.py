@@ -114,7 +114,7 @@ class MatmulConfig:
             activation. It may be C itself.
         batched: A, B and C have a first dimension that counts the products; one of A and B may be
             shared by all.
-        collective: on sm_90, the products of a batch are those of the ranks of a group
+        collective: the products of a batch are those of the ranks of a group
             (`kernels/device/peers.py`): "gather" or "scatter".
 
     Raises:
@@ -169,6 +169,10 @@ class MatmulConfig:
         for name, values in self._legal_values().items():
             if getattr(self, name) not in values:
                 raise LayoutError(name, getattr(self, name), f"must be one of {list(values)}")
+        if self.collective is not None:
+            for rule, kept in self._rules_of_ranks.items():
+                if not kept:
+                    raise LayoutError("collective", self.collective, f"must be None: {rule}")
         wide = "block_m" if self.swap else "block_n"
         most = 128 if self.side else 192
         if self.consumers == 3 and self.columns > most:
@@ -299,7 +303,7 @@ class MatmulConfig:
             "loaded_rows": (0, 8, 16, 24, 32, 40, 48, 56) if self.may_load_less else (0,),
             "residual": boolean,
             "batched": (True,) if self.collective else (False,) if scaled else boolean,
-            "collective": (None, "gather", "scatter") if self._may_be_collective else (None,),
+            "collective": (None, "gather", "scatter"),
         }
 
     @property
@@ -348,10 +352,22 @@ class MatmulConfig:
         return self.arch == 90 and not self.side and not self.collective
 
     @property
-    def _may_be_collective(self) -> bool:
-        """Whether the ranks of a group may make this product together."""
-        whole = self.k_blocks == self.max_splits == self.consumer_columns == 1 and not self.swap
-        return self.arch == 90 and whole and not self.residual and self.element_type != "int8"
+    def _rules_of_ranks(self) -> dict[str, bool]:
+        """What a product must be so that the ranks of a group may make it together, and whether it
+        is.
+        """
+        whole = self.k_blocks == self.max_splits == self.consumer_columns == 1
+        floating = self.element_type != "int8" and self.scaling is None
+        resident = (self.arch, self.collective, self.cluster) != (100, "scatter", 4)
+        return {
+            "tiles must be whole: max_splits, k_blocks and consumer_columns 1": whole,
+            "the operands must not be swapped": not self.swap,
+            "there must be no residual": not self.residual,
+            "elements must be of 16 bits, fp8 or tf32": floating,
+            "tiles must not be asked for, as all ranks make them in one order": not self.asked,
+            "clusters must be of 1 or 2, as all of them must run at a time, and how many of 4 do on"
+            " sm_100 is not known": resident,
+        }
 
     @functools.cached_property
     def element_bytes(self) -> int:

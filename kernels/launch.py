@@ -262,7 +262,7 @@ def _optional_arguments(config: MatmulConfig) -> dict[str, bool]:
         "alpha": config.alpha,
         "c0_desc": config.residual or config.collective == "scatter",
         "beta": config.residual,
-        **(_collective_arguments(config) if config.arch == 90 else {}),
+        **_collective_arguments(config),
         **({"left_scales": scaled, "right_scales": scaled} if config.arch == 100 else {}),
     }
 
@@ -345,7 +345,6 @@ def kernel_constants(config: MatmulConfig, *, generated_layouts: bool = True) ->
             "CONSUMER_REGISTERS": CONSUMER_REGISTERS[config.consumers],
             "SHARES": config.shares,
             "K_BLOCKS": config.k_blocks,
-            "SCATTER": config.collective == "scatter",
             **dict(zip(("LEFT_BOXES", "RIGHT_BOXES", "NARROW_BOXES"), config.boxes, strict=True)),
             "FILLED": config.loaded_rows > 0,
             "RIGHT_UNIT": (config.right_unit[0], config.cluster_columns * config.right_unit[1]),
@@ -373,6 +372,7 @@ def kernel_constants(config: MatmulConfig, *, generated_layouts: bool = True) ->
             common[name] = to_gluon(tile.linear) if tile else None
     return common | {
         **{name: None for name, asked in _optional_arguments(config).items() if not asked},
+        "SCATTER": config.collective == "scatter",
         "BLOCK_M": config.cluster * config.rows,
         "BLOCK_N": config.cluster_columns * (config.columns - config.side),
         "NARROW_N": config.side,

@@ -47,9 +47,29 @@ def choose_config(
     asked = (element_type, a_major, b_major, m, n, k, multiprocessors, out_type, batch)
     if fixed:
         return choose_fixed(arch, *asked)
+    return next(ranked(arch, *asked))
+
+
+def ranked(arch: int, *asked: Any) -> Iterator[MatmulConfig]:
+    """The candidates for a problem, those with the shortest predicted time first.
+
+    Args:
+        asked: what `choose_config` is asked, from `element_type` on.
+    """
     if arch == 90:
-        return next(cost_model.ranked(*asked))
-    return cost_model_sm100.ranked_configs(*asked)[0]
+        return cost_model.ranked(*asked)
+    return iter(cost_model_sm100.ranked_configs(*asked))
+
+
+def predicted_seconds(
+    config: MatmulConfig, m: int, n: int, k: int, multiprocessors: int, batch: int = 1
+) -> float:
+    """The seconds that the product, or a batch of them, is predicted to take with a
+    configuration.
+    """
+    if config.arch == 90:
+        return cost_model.predicted_seconds(config, m, n, k, multiprocessors, batch)
+    return cost_model_sm100.predicted_seconds(config, m, n, k, multiprocessors, batch)
 
 
 def _check_types(

@@ -520,11 +520,6 @@ class Epilogue:
     SHARED: gl.constexpr
 
     @gluon.jit
-    def matrices(self):
-        """How many products there are of a batch."""
-        return self.desc.shape[0] if self.peers is None else self.peers.ranks
-
-    @gluon.jit
     def buffer(self, piece: gl.constexpr, WHICH: gl.constexpr):
         """The buffer through which a piece of a consumer goes."""
         return self.tiles.index(WHICH * self.BUFFERS + piece % self.BUFFERS)

@@ -10,6 +10,13 @@ product a chunk, each in its *turn*. There are two kinds:
   passes it on, tile by tile, and the owner is last. Tiles are stored in the next rank's memory by
   TMA; a flag of each tile and consumer says that they are there.
 
+Nobody waits for ever. All ranks make the tiles of all turns in one order, and a block in its own
+part of that order. A gather's block waits for copies alone, which need no kernel. In a scatter a
+block waits for a tile that comes before its own in that order, and hands over what it made before
+it waits again: of all tiles that are not made yet, nothing keeps the first one of any rank. That
+holds only if each tile's block runs, or will without another's end: all blocks of a launch must be
+resident, and take their tiles in order, so that tiles are not asked for (`launch_control`).
+
 A flag is 1 from when it is raised until it was waited for, and 0 between launches: a launch that is
 replayed from a graph finds what the first one found. All flags are raised and read at system scope
 (PTX ISA, "Scope"). Who waits for longer than `TIMEOUT` says for whom, in memory of the host, and
@@ -151,3 +158,19 @@ class Peers:
             wait_for(flag, self.late, chunk)
             run(COUNT, flag, gl.num_programs(0) * WARPS - 1)
         return gl.maximum(arrived, turn)
+
+
+@gluon.jit
+def peers_of(own, flags, next_flags, late, first, ranks, SCATTER: gl.constexpr):
+    """The `Peers` of a launch; None if it has none."""
+    if own is None:
+        peers: gl.constexpr = None
+    else:
+        peers = Peers(own, flags, next_flags, late, first, ranks, SCATTER)
+    return peers
+
+
+@gluon.jit
+def products_of(desc, peers):
+    """How many products there are of a batch whose C has this descriptor."""
+    return desc.shape[0] if peers is None else peers.ranks

@@ -63,7 +63,7 @@ from triton_ext.kernels.device.matrices import (
     matrix_size,
     prefetch_descriptors,
 )
-from triton_ext.kernels.device.peers import Peers
+from triton_ext.kernels.device.peers import peers_of, products_of
 from triton_ext.kernels.device.ring import Operands, allocate_barriers, ring_of
 from triton_ext.kernels.device.scheduler import Tiling
 
@@ -353,7 +353,7 @@ def consume(epilogue, ring, turns, tiling, WHICH: gl.constexpr):
     COLUMN: gl.constexpr = WHICH % ring.CONSUMER_COLUMNS * epilogue.parts.COLUMNS
     tiles = tiling.tiles_m * tiling.tiles_n
     if BATCHED:
-        tiles *= epilogue.matrices()
+        tiles *= products_of(epilogue.desc, epilogue.peers)
     slot = ring.first()
     reader = ring.reader()
     residual_phase = gl.to_tensor(0)
@@ -483,10 +483,7 @@ def matmul_warp_specialized(
         gl.inline_asm("fence.mbarrier_init.release.cluster;", "", ())
         cluster_barrier(relaxed=True)
 
-    if own_desc is None:
-        peers: gl.constexpr = None
-    else:
-        peers = Peers(own_desc, flags, next_flags, late, first_chunk, ranks, SCATTER)
+    peers = peers_of(own_desc, flags, next_flags, late, first_chunk, ranks, SCATTER)
     operands = Operands(a_desc, b_desc, narrow_desc, A_K_MAJOR, B_K_MAJOR, K_BLOCKS, peers)
     LAYOUT: gl.constexpr = piece_of(
         OWN_N // C_PARTS, a_desc.dtype, gl.num_ctas(), CLUSTER_COLUMNS, K_BLOCKS

@@ -11,6 +11,10 @@ Two blocks of a cluster can be one pair (`PAIR`, ``cta_group::2``): the tensor c
 tile of twice the rows together. Each block has its rows of A, half of the columns of B, and its
 rows of C. The first block of the pair alone issues the products.
 
+Ranks of a group may make a product together (`peers`). In a gather, `load` waits for chunks. In a
+scatter, `store` asks for a tile's addend before it waits for the sums, and hands the tile over when
+its stores are complete: both while the next tile is multiplied.
+
 A barrier tells that tensor cores are done: who issued products *commits* it, and it completes when
 they are. In a cluster the commit reaches the barriers of all blocks that share an operand.
 """
@@ -43,11 +47,15 @@ from triton_ext.kernels.device.block_scales import block_scales_of
 from triton_ext.kernels.device.epilogue import Epilogue, Parts, Residual, Scaling, words_of
 from triton_ext.kernels.device.launch_control import ask, tickets_of
 from triton_ext.kernels.device.matrices import is_batched, matrix_size, prefetch_descriptors
+from triton_ext.kernels.device.peers import peers_of, products_of
 from triton_ext.kernels.device.ring import Operands, Ring, Slot, allocate_barriers
 from triton_ext.kernels.device.scheduler import Tiling
 
 ONE_WARP = gl.constexpr(24)
 """Registers of a thread of the roles that are one warp."""
+ONE_WARP_GATHERS = gl.constexpr(40)
+"""The same where one of them waits for other ranks: with 32, ptxas spilled in that loop. (There is
+room: the warpgroup that stores has all that a thread can have.)"""
 COLUMNS_OF_ALL = gl.constexpr(TMEM_COLUMNS)
 
 
@@ -174,14 +182,19 @@ def load(operands, ring, tickets):
     """The warp that copies the tiles of A and B, as soon as their buffers are free."""
     slot = ring.first()
     ticket = tickets.first()
+    arrived = gl.to_tensor(0)
     gdc_wait()
     while ticket.more:
         work = tickets.work(ticket)
+        if operands.gathers():
+            arrived = operands.peers.wait_for_chunks(arrived, work.matrix)
         for k in range(work.k_first, work.k_end):
             ring.fill(slot, operands, work, k)
             slot = slot.next()
         ticket = tickets.next(ticket)
     ring.end(slot)
+    if operands.gathers():  # nobody else may change what is still to come
+        operands.peers.wait_for_chunks(arrived, operands.peers.ranks - 1)
 
 
 @gluon.jit
@@ -226,22 +239,26 @@ def store(epilogue, accumulators, tickets):
     gdc_wait()
     while ticket.more:
         work = tickets.work(ticket)
+        if epilogue.scatters():
+            epilogue.receive(work, tickets.tiling, 0)
         vectors = epilogue.begin(work, 0)
         acc = accumulators.full(which)
         residual_phase = epilogue.finish(acc, work, vectors, residual_phase, 0)
+        if epilogue.scatters():
+            epilogue.hand_over(work, tickets.tiling)
         which = which.next()
         ticket = tickets.next(ticket)
     tma.store_wait(0)
 
 
-@gluon.jit(do_not_specialize=("group",))
+@gluon.jit(do_not_specialize=("group", "first_chunk", "ranks"))
 def matmul_warp_specialized_sm100(
         a_desc, b_desc, c_desc, narrow_desc, group, workspace, bias, a_scale, b_scale, alpha,
-        c0_desc, beta, left_scales, right_scales, BLOCK_M: gl.constexpr,
-        BLOCK_N: gl.constexpr, NARROW_N: gl.constexpr, BLOCK_K: gl.constexpr,
-        STAGES: gl.constexpr, ACCUMULATORS: gl.constexpr, SHARED_SUMS: gl.constexpr,
-        PAIR: gl.constexpr, ASKED: gl.constexpr,
-        C_PARTS: gl.constexpr, C_BUFFERS: gl.constexpr,
+        c0_desc, beta, own_desc, flags, next_flags, late, first_chunk, ranks, left_scales,
+        right_scales, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, NARROW_N: gl.constexpr,
+        BLOCK_K: gl.constexpr, STAGES: gl.constexpr, ACCUMULATORS: gl.constexpr,
+        SHARED_SUMS: gl.constexpr, PAIR: gl.constexpr, ASKED: gl.constexpr,
+        SCATTER: gl.constexpr, C_PARTS: gl.constexpr, C_BUFFERS: gl.constexpr,
         A_K_MAJOR: gl.constexpr, B_K_MAJOR: gl.constexpr, C_N_MAJOR: gl.constexpr,
         MAX_SPLITS: gl.constexpr, A_LAYOUT: gl.constexpr, B_LAYOUT: gl.constexpr,
         NARROW_LAYOUT: gl.constexpr, C_LAYOUT: gl.constexpr, ACTIVATION: gl.constexpr,
@@ -258,10 +275,11 @@ def matmul_warp_specialized_sm100(
         size_m, size_n, gl.cdiv(size_m, BLOCK_M), gl.cdiv(size_n, BLOCK_N + NARROW_N), num_k,
         group, BLOCK_M, BLOCK_N + NARROW_N, MAX_SPLITS, 0, 0,
     )  # fmt: skip
+    peers = peers_of(own_desc, flags, next_flags, late, first_chunk, ranks, SCATTER)
     BATCHED: gl.constexpr = is_batched(c_desc)
     tiles = tiling.tiles_m * tiling.tiles_n
     if BATCHED:
-        tiles *= c_desc.shape[0]
+        tiles *= products_of(c_desc, peers)
 
     a_tiles = gl.allocate_shared_memory(a_desc.dtype, [STAGES, BLOCK_M, BLOCK_K], A_LAYOUT)
     b_tiles = gl.allocate_shared_memory(b_desc.dtype, [STAGES, BLOCK_K, BLOCK_N], B_LAYOUT)
@@ -291,13 +309,15 @@ def matmul_warp_specialized_sm100(
         c0_ready = allocate_barriers(PIECES, 1)
     fence_async_shared()
 
-    operands = Operands(a_desc, b_desc, narrow_desc, A_K_MAJOR, B_K_MAJOR, 1, None)
+    operands = Operands(a_desc, b_desc, narrow_desc, A_K_MAJOR, B_K_MAJOR, 1, peers)
     epilogue = Epilogue(
         c_desc, c_tiles, Parts(workspace, words_of(workspace, 1), 1, BLOCK_N + NARROW_N),
         Scaling(bias, a_scale, b_scale, alpha, A_SCALES, B_SCALES, C_N_MAJOR),
         Residual(c0_desc, beta, c0_ready), None, ACTIVATION, PIECES, C_BUFFERS, 1, None, C_N_MAJOR,
-        None, gl.cdiv(SHARED_SUMS * C_PARTS, BLOCK_N),
+        peers, gl.cdiv(SHARED_SUMS * C_PARTS, BLOCK_N),
     )  # fmt: skip
+    GATHERS: gl.constexpr = own_desc is not None and not SCATTER
+    REGISTERS: gl.constexpr = ONE_WARP_GATHERS if GATHERS else ONE_WARP
     gdc_launch_dependents()
     # The arguments are written out: a tuple in a variable would turn constants into values.
     if ASKED:
@@ -319,7 +339,7 @@ def matmul_warp_specialized_sm100(
                 (load, (operands, ring, tickets)),
             ],
             [1, 1],
-            [ONE_WARP, ONE_WARP],
+            [REGISTERS, REGISTERS],
         )
 
 

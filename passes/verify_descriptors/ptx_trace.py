@@ -2,8 +2,9 @@
 
 `Tracer` runs the part of a kernel that branches and some chosen instructions depend on, and says
 which of these are executed, in order, and what their operands are. Loads from global memory
-give `contents`; what is not followed is unknown, and a branch on it ends the trace. Waiting
-is over at once: ``mbarrier.try_wait`` is true. ``elect.sync`` chooses the first thread of a warp;
+give `contents`; what is not followed is unknown, and a branch on it ends the trace, unless its
+ways meet again and only registers differ, which then are unknown. Waiting is over at once:
+``mbarrier.try_wait`` is true. ``elect.sync`` chooses the first thread of a warp;
 ``shfl.sync.idx`` from lane 0 gives another thread what it gave that one, which was run before.
 
 Shared memory holds what the thread has stored there, and what an earlier trace left: the threads of
@@ -48,8 +49,12 @@ _GENERIC = 1 << 60
 """What ``cvta.param`` adds to the address of a parameter."""
 _REGISTER = re.compile(r"%[a-z]+\d+")
 _TENSORS = ("mma.", "wgmma.", "tcgen05.ld", "ldmatrix")
+_SHARED = ("ld.shared", "st.shared", "tcgen05.alloc", "shfl")
+"""What may leave something for other threads, or depends on what they have left."""
 _ENDS = ("ret", "exit", "trap")
 _MAX_STEPS = 20_000
+_MOST_BETWEEN = 200
+"""Instructions between the ways of a branch on what is not known."""
 
 
 @dataclass(frozen=True)
@@ -169,6 +174,7 @@ class Tracer:
         self._slots: dict[tuple[str, tuple[int, ...]], int] = {}
         self._initial: Registers = []
         self._steps: list[_Step | None] = [None] * len(part.instructions)
+        self._meetings: dict[int, _Meeting | None] = {}
         self.registers: Registers = []
 
     def give(self, given: Mapping[str, int]) -> None:
@@ -266,17 +272,21 @@ class Tracer:
             self._initial[self._slot(name, ())] = value
         self.registers = list(self._initial)
         registers, instructions = self.registers, self.kernel.instructions
-        at, steps, total = 0, self._steps, len(instructions)
+        at, total = 0, len(instructions)
         try:
             for _ in range(_MAX_STEPS):
                 if at >= total:
                     return trace
-                step = steps[at]
-                if step is None:
-                    step = steps[at] = self._step(instructions[at])
+                step = self._steps[at] or self._prepared(at)
                 guard = step.guard
                 if guard is not None:
                     holds = registers[guard]
+                    is_known = holds is not None and not isinstance(holds, Strange)
+                    if not is_known and step.kind == "branch" and (met := self._meeting(at)):
+                        for slot in met.targets:
+                            registers[slot] = holds
+                        at = met.at
+                        continue
                     if isinstance(holds, Strange):
                         trace.strange = instructions[at], holds
                         holds = None
@@ -323,6 +333,52 @@ class Tracer:
         except Stopped as reason:
             trace.end = reason.end
         return trace
+
+    def _prepared(self, at: int) -> _Step:
+        step = self._steps[at]
+        if step is None:
+            step = self._steps[at] = self._step(self.kernel.instructions[at])
+        return step
+
+    def _meeting(self, branch: int) -> _Meeting | None:
+        """Where both ways of a branch meet, if only registers differ between them.
+
+        Such is what libdevice does for rare elements. None if an instruction between them is
+        recorded, or loads from shared memory or stores there, and if a way ends the kernel.
+        """
+        if branch not in self._meetings:
+            ways, found = self._following(branch), None
+            for at in self._reached(ways[:1])[0]:
+                between, is_all = self._reached(ways, at)
+                if is_all:
+                    written = (slot for each in between for slot in self._prepared(each).targets)
+                    found = _Meeting(at, frozenset(written))
+                    break
+            self._meetings[branch] = found
+        return self._meetings[branch]
+
+    def _reached(self, starts: Sequence[int], end: int = -1) -> tuple[list[int], bool]:
+        """What may be executed from some instructions on until `end`, the nearest first; and
+        whether that is all: nothing in it is more than registers."""
+        found, is_all = [at for at in dict.fromkeys(starts) if at != end], True
+        seen = {*found, end}
+        for at in found:
+            if at >= len(self._steps) or len(found) > _MOST_BETWEEN:
+                return found, False
+            is_shared = self.kernel.instructions[at].opcode.startswith(_SHARED)
+            if self._prepared(at).kind not in ("plain", "branch") or is_shared:
+                is_all = False
+                continue
+            following = [each for each in self._following(at) if each not in seen]
+            found += following
+            seen.update(following)
+        return found, is_all
+
+    def _following(self, at: int) -> list[int]:
+        """What may be executed after an instruction, the next one first."""
+        step = self._prepared(at)
+        goes_on = step.kind != "branch" or step.guard is not None
+        return [*([at + 1] if goes_on else []), *step.goes_to]
 
     def _step(self, instruction: Instruction) -> _Step:
         opcode, operands, scope = instruction.opcode, instruction.operands, instruction.scope
@@ -555,6 +611,14 @@ class _Step:
     targets: list[int] = field(default_factory=list)
     readers: list[Callable[[Registers], Operand]] = field(default_factory=list)
     goes_to: list[int] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class _Meeting:
+    """The instruction at which the ways of a branch meet, and what may be written before."""
+
+    at: int
+    targets: frozenset[int]
 
 
 def _is_for_partitions(instruction: Instruction) -> bool:

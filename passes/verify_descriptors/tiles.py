@@ -123,6 +123,11 @@ def _columns(operation: Operation, source: MemoryType) -> int:
     offset = operation.attributes.get("offset", operation.attributes.get("N"))
     if not isinstance(offset, int) or source.mnemonic != "tensor_memory_encoding":
         raise NotDerived("a part of tensor memory")
+    return _column(source, offset)
+
+
+@lru_cache(maxsize=256)
+def _column(source: MemoryType, offset: int) -> int:
     where = tensor_memory_layout(source).pseudoinvert().apply(dim0=0, dim1=offset)
     return int(where["lane"]) << 16 | int(where["column"])
 

@@ -554,8 +554,10 @@ class TraceComparison:
         if findings.differences:
             return False
         findings.proven["executions"] += 1
-        result.moves += result.pending
-        result.pending = []
+        # What follows the last event of a trace that ends early may not be in it.
+        reached = len(events) - int(result.thread.end.is_early)
+        while result.pending and result.pending[0].when <= reached:
+            result.moves.append(result.pending.pop(0))
         return True
 
     def next_group(self, one: Expected, kind: str, result: _Partition) -> Group | None:

@@ -493,7 +493,11 @@ def test_a_survey_is_halved_by_the_names_of_its_problems(tmp_path):
     later = [{**row, "problem": f"9{row['problem']}", "later": "drawn"} for row in rows]
     weak = {**rows[1], "problem": "8x8x8 bf16 NN", "later": "weak"}
     latest = [{**row, "later": "middle"} for row in later]
-    document = {"rows": [*rows, old, weak, *later, *latest, *latest]}
+    newest = [{**row, "problem": f"8{row['problem']}", "later": "across"} for row in rows]
+    again = [{**latest[0], "later": "across"}]
+    slower = [{"config": config, "seconds": 2e-6}] * 5
+    first = [{**row, "configs": slower} for row in newest]
+    document = {"rows": [*rows, old, weak, *later, *latest, *latest, *first, *newest, *again]}
     path.write_bytes(gzip.compress(json.dumps(document).encode()))
     halves = [
         [work[0].problem for work in timeline.surveyed(path, split, "halves")]
@@ -508,6 +512,12 @@ def test_a_survey_is_halved_by_the_names_of_its_problems(tmp_path):
     )
     assert len(test) < len(fit)
     assert sorted(fit + test) == sorted(row["problem"] for row in latest)
+    fit, test = (list(timeline.surveyed(path, split, "newest")) for split in ("fit", "test"))
+    assert 1 < len(test) < len(fit)
+    assert sorted(str(work[0].problem) for work in fit + test) == sorted(
+        row["problem"] for row in newest
+    )
+    assert {work[0].seconds for work in fit + test} == {1e-6}
 
 
 def test_plots_show_the_results():

@@ -18,10 +18,14 @@ from triton_ext.emulator.host import driver  # noqa: E402
 from triton_ext.kernels.config import MatmulConfig  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("no_binaries")
-SMALL = MatmulConfig(
-    90, "bf16", b_major="MN", block_m=64, block_n=32, block_k=32, stages=2, consumers=1,
-    c_parts=2, batched=True, collective="scatter",
-)  # fmt: skip
+SMALL = {
+    arch: MatmulConfig(
+        arch, "bf16", b_major="MN", block_m=64, block_n=32, block_k=32, stages=2, consumers=1,
+        c_parts=2, batched=True, collective="scatter",
+    )
+    for arch in (90, 100)
+}  # fmt: skip
+on_both = pytest.mark.parametrize("arch", SMALL)
 SCHEDULES = [("eager", 0), ("lazy", 0), ("random", 1)]
 scheduled = pytest.mark.parametrize(("schedule", "seed"), SCHEDULES)
 
@@ -29,7 +33,8 @@ scheduled = pytest.mark.parametrize(("schedule", "seed"), SCHEDULES)
 def outputs(
     config, devices=2, schedule="eager", seed=0, *, calls=2, rows=40, changed=None, **limits
 ):
-    """What `calls` products of random matrices make on each GPU, and what is right.
+    """What `calls` products of random matrices, each twice the one before, make on each GPU, and
+    what is right for the first.
 
     Args:
         changed: from a workspace to the one that is used.
@@ -43,14 +48,14 @@ def outputs(
         for _ in range(devices)
     ]
     with triton_ext.emulate(
-        "sm_90", devices=devices, schedule=schedule, seed=seed, **limits
+        f"sm_{config.arch}", devices=devices, schedule=schedule, seed=seed, **limits
     ) as gpu:
         spaces = distributed.emulated_workspaces(gpu, 1 << 16)
         spaces = spaces if changed is None else [changed(gpu, each) for each in spaces]
 
         def rank(number):
             a, b = factors[number]
-            return [make(a, b, spaces[number], config=config) for _ in range(calls)]
+            return [make(a * 2**i, b, spaces[number], config=config) for i in range(calls)]
 
         found = gpu.run(rank)
     if kind == "gather":
@@ -62,48 +67,55 @@ def outputs(
 def right(found, expected):
     """Whether all outputs are what they should be."""
     return all(
-        (each.float() - wanted).abs().max() <= 0.02 * wanted.abs().max()
+        (each.float() / 2**i - wanted).abs().max() <= 0.02 * wanted.abs().max()
         for made, wanted in zip(found, expected, strict=True)
-        for each in made
+        for i, each in enumerate(made)
     )
 
 
 CONFIGURATIONS = {
-    "one consumer": {},
-    "two": {"block_m": 128, "consumers": 2},
-    "in turn": {"consumers": 2, "pingpong": True},
-    "in a cluster": {"cluster": 2, "consumers": 2, "pingpong": True, "c_buffers": 2},
-    "narrow tile": {"block_n": 48, "side": 16},
-    "units": {"block_n": 48, "c_parts": 3},
+    (90, "one consumer"): {},
+    (90, "two"): {"block_m": 128, "consumers": 2},
+    (90, "in turn"): {"consumers": 2, "pingpong": True},
+    (90, "in a cluster"): {"cluster": 2, "consumers": 2, "pingpong": True, "c_buffers": 2},
+    (90, "narrow tile"): {"block_n": 48, "side": 16},
+    (90, "units"): {"block_n": 48, "c_parts": 3},
+    (100, "in a cluster"): {"block_m": 128, "cluster": 2},
+    (100, "a pair"): {"block_m": 128, "cluster": 2, "pair": True, "c_buffers": 2},
+    (100, "narrow tile"): {"block_n": 48, "side": 16},
 }
 
 
 @pytest.mark.parametrize("kind", ["gather", "scatter"])
-@pytest.mark.parametrize("name", CONFIGURATIONS)
-def test_configurations(kind, name):
-    config = replace(SMALL, collective=kind, **CONFIGURATIONS[name])
-    number = list(CONFIGURATIONS).index(name)
+@pytest.mark.parametrize(("arch", "name"), CONFIGURATIONS)
+def test_configurations(kind, arch, name):
+    config = replace(SMALL[arch], collective=kind, **CONFIGURATIONS[arch, name])
+    number = list(CONFIGURATIONS).index((arch, name))
     assert right(*outputs(config, 2, *SCHEDULES[number % 3], rows=70, calls=1))
 
 
+@on_both
 @pytest.mark.parametrize("kind", ["gather", "scatter"])
-def test_three_ranks_three_calls(kind):
-    assert right(*outputs(replace(SMALL, collective=kind), 3, "random", 2, calls=3))
+def test_three_ranks_three_calls(arch, kind):
+    assert right(*outputs(replace(SMALL[arch], collective=kind), 3, "random", 2, calls=3))
 
 
-def test_fewer_blocks_than_tiles(monkeypatch):
+@on_both
+def test_fewer_blocks_than_tiles(arch, monkeypatch):
     from triton_ext.kernels import launch
 
     monkeypatch.setattr(launch, "resident_clusters", lambda *_: 3)
-    config = replace(SMALL, consumers=2, pingpong=True)
-    assert right(*outputs(config, 2, "eager", rows=100, calls=1))
+    more = {"consumers": 2, "pingpong": True} if arch == 90 else CONFIGURATIONS[100, "a pair"]
+    config = replace(SMALL[arch], **more)
+    assert right(*outputs(config, 2, "eager", rows=100 if arch == 90 else 300, calls=1))
 
 
 # --------------------------------------------------------------------- the public functions
 
 
+@on_both
 @pytest.mark.parametrize("call", ["all_gather_matmul", "matmul_reduce_scatter"])
-def test_public_functions(call):
+def test_public_functions(arch, call):
     """With a bias, an activation, scales of rows and columns; a chosen configuration."""
     numbers = torch.Generator().manual_seed(4)
     m, n, k = 32, 32, 64
@@ -112,7 +124,7 @@ def test_public_functions(call):
     scale_a = [torch.rand(m, 1, generator=numbers) + 0.5 for _ in range(2)]
     scale_b = [torch.rand(1, n, generator=numbers) + 0.5 for _ in range(2)]
     bias = torch.randn(n, generator=numbers).bfloat16()
-    with triton_ext.emulate("sm_90", devices=2, schedule="random", seed=5) as gpu:
+    with triton_ext.emulate(f"sm_{arch}", devices=2, schedule="random", seed=5) as gpu:
         spaces = distributed.emulated_workspaces(gpu, 1 << 16)
         found = gpu.run(
             lambda rank: getattr(distributed, call)(
@@ -153,15 +165,57 @@ WRONG = {
     "a flag read at .gpu": (r"ld\.acquire\.sys", "ld.acquire.gpu"),
     "a tile handed over before it is stored": (r"cp\.async\.bulk\.wait_group 0;", ""),
 }
+NOT_TAKEN_BACK = r"@\w+ st\.relaxed\.sys\.global\.b32 \[\S+\], 0;", ""
 
 
+@on_both
 @scheduled
 @pytest.mark.parametrize("bug", WRONG)
-def test_seeded_bugs_of_a_scatter(monkeypatch, bug, schedule, seed):
+def test_seeded_bugs_of_a_scatter(monkeypatch, bug, schedule, seed, arch):
     changes = in_ptx(monkeypatch, *WRONG[bug])
     with pytest.raises(EmulationError):
-        outputs(SMALL, 2, schedule, seed, calls=1)
+        outputs(SMALL[arch], 2, schedule, seed, calls=1)
     assert any(changes)
+
+
+@on_both
+@scheduled
+@pytest.mark.parametrize("bug", [bug for bug in WRONG if "read" in bug])
+def test_seeded_bugs_of_a_gather(monkeypatch, bug, schedule, seed, arch):
+    changes = in_ptx(monkeypatch, *WRONG[bug])
+    with pytest.raises(EmulationError):
+        outputs(replace(SMALL[arch], collective="gather"), 2, schedule, seed, calls=1)
+    assert any(changes)
+
+
+def is_wrong(config, **asked):
+    """Whether the emulator finds a fault, or the outputs are not right."""
+    try:
+        return not right(*outputs(config, **asked))
+    except EmulationError:
+        return True
+
+
+@on_both
+@pytest.mark.parametrize("kind", ["gather", "scatter"])
+def test_a_flag_that_stays_is_found(monkeypatch, kind, arch):
+    """By the next call but one, which has the same set of memory."""
+    changes = in_ptx(monkeypatch, *NOT_TAKEN_BACK)
+    assert is_wrong(replace(SMALL[arch], collective=kind), schedule="lazy", calls=3)
+    assert any(changes)
+
+
+@on_both
+@pytest.mark.parametrize("kind", ["gather", "scatter"])
+def test_another_chunk_is_found(monkeypatch, kind, arch):
+    link = launches.Link
+    monkeypatch.setattr(
+        launches, "Link",
+        lambda own, flags, late, first, ranks, after=None: link(
+            own, flags, late, (first + 1) % ranks, ranks, after
+        ),
+    )  # fmt: skip
+    assert is_wrong(replace(SMALL[arch], collective=kind), calls=1, max_steps=50_000)
 
 
 class _Changed:
@@ -188,10 +242,12 @@ class _FlagFirst(_Changed):
                 self.gpu.copy(target, source)
 
 
+@on_both
 @scheduled
-def test_a_flag_before_its_data_is_found(schedule, seed):
+def test_a_flag_before_its_data_is_found(schedule, seed, arch):
+    config = replace(SMALL[arch], collective="gather")
     with pytest.raises(EmulationError):
-        outputs(replace(SMALL, collective="gather"), 2, schedule, seed, changed=_FlagFirst)
+        outputs(config, 2, schedule, seed, changed=_FlagFirst)
 
 
 def test_one_set_for_all_calls_is_found():
@@ -201,7 +257,7 @@ def test_one_set_for_all_calls_is_found():
     faults = 0
     for kind in ("gather", "scatter"):
         asked = {"calls": 3, "max_steps": 50_000}
-        config = replace(SMALL, collective=kind)
+        config = replace(SMALL[90], collective=kind)
         assert right(*outputs(config, 2, "random", **asked))
         for seed in range(3):
             try:

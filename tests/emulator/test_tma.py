@@ -388,6 +388,38 @@ def test_without_cta_group_2_data_and_barrier_must_be_of_one_block():
         )
 
 
+@pytest.mark.parametrize("stores", [False, True])
+def test_a_ragged_tensor_whose_addresses_wrap_around(stores):
+    """Triton's ``tools/ragged_tma.py``: rows 3, ..., 12 of 20, in boxes of 8 rows.
+
+    A first coordinate of 2**30 and its stride make 2**64 bytes and bring the address back; the
+    third one ends the tensor behind row 12.
+    """
+    rows, row_bytes, first, count, billion = 20, 32, 3, 10, 2**30
+    data = aligned(rows * row_bytes)
+    data[:] = np.arange(data.size) % 251
+    tensor_map = TensorMap(
+        DataType.UINT8, (row_bytes, billion, 0x7FFF0000, 0x7FFF0000),
+        (row_bytes, row_bytes, 2**34 - row_bytes), (row_bytes, 8, 1, 1),
+        global_address=data.ctypes.data,
+    )  # fmt: skip
+    for row in (0, 8):
+        at = (0, billion - count + row, first + count, billion)
+        inside = slice(row_bytes * (first + row), row_bytes * min(first + row + 8, first + count))
+        expected, image = data.copy(), np.zeros(SMEM - HEADER_BYTES, np.uint8)
+        if stores:
+            image[: 8 * row_bytes] = 255 - np.arange(8 * row_bytes) % 7
+            expected[inside] = image[: inside.stop - inside.start]
+            emulate(cases.store_kernel(4), [tensor_map, data, image, 0, *at])
+            np.testing.assert_array_equal(data, expected)
+        else:
+            box = tensor_map.transaction_bytes
+            emulate(cases.load_kernel(4), [tensor_map, data, image, 0, box, *at])
+            wanted = np.zeros(box, np.uint8)
+            wanted[: inside.stop - inside.start] = data[inside]
+            np.testing.assert_array_equal(image[:box], wanted)
+
+
 # ------------------------------------------------------------------------ faults
 
 

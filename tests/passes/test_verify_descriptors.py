@@ -20,12 +20,14 @@ from sites import SUPPORT, triton_sites
 
 from triton_ext.mlir.module import MlirModule
 from triton_ext.passes import Compilation, Outcome, get_pass
+from triton_ext.passes.verify_descriptors import traces
 from triton_ext.passes.verify_descriptors.expectations import ModuleExpectations
 from triton_ext.passes.verify_descriptors.launches import TrialLaunch
 from triton_ext.passes.verify_descriptors.mlir_scalars import Scalars
 from triton_ext.passes.verify_descriptors.mlir_trace import ModuleTracer, contents
 from triton_ext.passes.verify_descriptors.ptx_trace import Tracer
 from triton_ext.passes.verify_descriptors.slices import slice_kernel
+from triton_ext.passes.verify_descriptors.strange import Strange
 from triton_ext.passes.verify_descriptors.trace_end import Why
 from triton_ext.ptx.folding import Folder
 from triton_ext.ptx.parse import parse_ptx
@@ -564,6 +566,78 @@ def test_a_trace_of_ptx():
     assert [(address, before) for _, address, before in trace.accesses] == [(4168, 2), (4168, 5)]
     assert Tracer(kernel, copy, given_).run(32, 3).end.why is Why.LONG
     assert "is not known" in Tracer(kernel, copy, {}).run(0, 9).end.words
+
+
+RARE = """
+.version 8.7
+.target sm_90a
+.entry kernel(.param .u64 kernel_param_0)
+{
+  .reg .b32 %r<30>; .reg .b64 %rd<9>; .reg .b128 %rq<2>; .reg .pred %p<9>;
+  ld.param.b64 %rd1, [kernel_param_0];
+  ex2.approx.f32 %r1, %r2;
+  setp.lt.f32 %p1, %r1, 0f3F800000;
+  mov.b32 %r3, 7;
+  @%p1 bra $rare;
+$again:
+  copy [%r9], [%rd1, {5, 6}];
+  use %r3, %r4;
+  clusterlaunchcontrol.query_cancel.is_canceled.pred.b128 %p2, %rq1;
+  @%p2 bra $end;
+  copy [%r9], [%rd1, {6, 6}];
+$end:
+  ret;
+$rare:
+  add.s32 %r3, %r3, 1;
+  setp.gt.f32 %p3, %r1, 0f00000000;
+  @%p3 bra $more;
+  mov.b32 %r4, 3;
+$more:
+  bra $again;
+}
+"""
+
+
+def test_a_branch_on_elements():
+    """What libdevice does for rare elements ends no trace, wherever its block lies; a copy that
+    elements decide about does, and so does what only the hardware knows, which is no fault."""
+
+    def traced(text: str):
+        (kernel,) = parse_ptx(text).kernels
+        wanted = [each for each in kernel.instructions if each.opcode in ("copy", "use")]
+        return Tracer(kernel, wanted, {"[kernel_param_0]": 16}).run(0, 9)
+
+    trace = traced(RARE)
+    assert [each.instruction.opcode for each in trace.events] == ["copy", "use"]
+    assert all(isinstance(value, Strange) for value in trace.events[1].operands)
+    assert trace.strange is None
+    assert "PTX line 16 is not known" in trace.end.words
+    for inside in ("copy [%r9], [%rd1, {7, 7}];", "ld.shared.b32 %r4, [symbol];", "ret;"):
+        trace = traced(RARE.replace("mov.b32 %r4, 3;", inside))
+        assert trace.events == []
+        assert trace.strange is not None
+        assert trace.strange[0].line == 11
+
+
+def test_a_trace_that_ends_before_the_last_store(monkeypatch):
+    """Stores behind the last event of a shortened trace are not missed, for any length."""
+    kernel = corpus().named("attention-attention-shared-64-causal-sm100")
+    for share in range(3, 40, 3):
+        monkeypatch.setattr(traces, "_SHORTER", share)
+        assert verified(kernel).diagnostics == []
+
+
+def test_more_shared_memory_than_there_is():
+    """Triton refuses to launch it, and autotuners wait for that: no error comes before."""
+    kernel = corpus().named("matmul-bf16-K-MN-128-nvmma-sm90")
+    editor = Editor(kernel.ptx)
+    one = editor.of("wgmma.mma_async")[1]
+    changed = editor.replaced(one, lambda line: line.replace("m64n", "m64n8", 1))
+    assert verified(kernel, Corruption("", changed)).diagnostics
+    large = {**kernel.metadata, "shared": 232449}
+    outcome = verified(kernel, Corruption("", changed, large))
+    assert outcome.diagnostics == []
+    assert any("more shared memory" in reason for reason in outcome.report["unproven"])
 
 
 def test_a_trace_of_a_module():

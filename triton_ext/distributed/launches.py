@@ -11,7 +11,7 @@ from torch import Tensor
 
 from triton_ext.distributed.workspace import FLAGS, Parcel, Workspace
 from triton_ext.errors import LayoutError
-from triton_ext.kernels.choice import cost_model
+from triton_ext.kernels.choice.choose import predicted_seconds, ranked
 from triton_ext.kernels.config import MatmulConfig
 from triton_ext.ops.device import Gpu, require_gpu
 from triton_ext.ops.epilogue import NOTHING, Epilogue
@@ -38,6 +38,9 @@ SLOWDOWN = {"gather": 1.02, "scatter": 1.1}
 """How much longer a product takes that communicates."""
 HOST_SECONDS = {"gather": 80e-6, "scatter": 50e-6}
 """What the host needs for a call. (All five: two H200s with NVLink, torch 2.11, NCCL.)"""
+NVLINK = {90: 1, 100: 2}
+"""How many times as fast as an H200's the NVLink of an architecture is: 900 and 1800 GB/s in the
+data sheets. No Blackwell has measured any of these."""
 
 
 def configuration(
@@ -58,17 +61,17 @@ def configuration(
     *_, m, n, k, processors, _, batch = problem.asked
 
     def seconds(config: MatmulConfig) -> float:
-        return cost_model.predicted_seconds(config, m, n, k, processors, batch)
+        return predicted_seconds(config, m, n, k, processors, batch)
 
-    ranked = cost_model.ranked_configs(*problem.asked) if gpu.arch == 90 else []
-    for config in ranked:
+    considered = list(ranked(gpu.arch, *problem.asked))
+    for config in considered:
         try:
             found = replace(config, batched=True, loaded_rows=0, collective=kind)
         except LayoutError:  # it swaps the operands, or divides K
             continue
         if kind == "scatter":
             found = _for_scatter(found, seconds)
-        return found, seconds(found), seconds(ranked[0])
+        return found, seconds(found), seconds(considered[0])
     raise LayoutError("group", kind, f"has no kernel on sm_{gpu.arch} for this product")
 
 
@@ -145,15 +148,17 @@ def prepared(
     fields = epilogue.config_fields()
     if kind == "gather" and epilogue.scale_a is not None:
         fields["a_scales"] = "each"
+    gpu = require_gpu(b.device)
     key = (
-        kind, ranks, b.device, a.dtype, b.dtype, dtype, a.shape, a.stride(), b.shape, b.stride(),
+        kind, ranks, gpu.arch, gpu.index, a.dtype, b.dtype, dtype, a.shape, a.stride(), b.shape,
+        b.stride(),
         a.data_ptr() % TMA_ALIGNMENT, b.data_ptr() % TMA_ALIGNMENT, *fields.items(), config,
     )  # fmt: skip
     found = _calls.get(key)
     if found is None or a.dtype == torch.float32:  # what torch allows for it may change
-        check_types(a, b, dtype, require_gpu(b.device).arch)
+        check_types(a, b, dtype, gpu.arch)
     if found is None:
-        with require_gpu(b.device).current():
+        with gpu.current():
             found = _prepare(kind, a, b, ranks, fields, dtype, config)
         while len(_calls) >= MAX_PLANS:
             del _calls[next(iter(_calls))]
@@ -180,6 +185,7 @@ def _prepare(
     if config is None:
         config, alone, best = configuration(kind, gpu, left, b[None], dtype)
         communicated = size * (ranks - 1) / ranks if kind == "gather" else size
+        communicated /= NVLINK[gpu.arch]
         one_after_other = best + LATENCY + communicated / NCCL_BANDWIDTH
         together = max(SLOWDOWN[kind] * alone, LATENCY + communicated / BANDWIDTH)
         host = max(together, HOST_SECONDS[kind])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import statistics
 from collections.abc import Callable, Sequence
@@ -12,8 +13,7 @@ import torch
 from torch import Tensor
 
 from triton_ext.errors import LayoutError, UnsupportedDeviceError
-from triton_ext.kernels.choice import cost_model, cost_model_sm100
-from triton_ext.kernels.choice.choose import choose_config
+from triton_ext.kernels.choice.choose import choose_config, predicted_seconds, ranked
 from triton_ext.kernels.config import MatmulConfig
 from triton_ext.ops import plans, tuned
 from triton_ext.ops.device import Gpu, require_gpu
@@ -155,17 +155,11 @@ def _considered(problem: tuned.Problem, count: int, arch: int) -> list[tuple[Mat
     long they take.
     """
     default = choose_config(arch, *problem.asked)
-    ranked = (cost_model if arch == 90 else cost_model_sm100).ranked_configs(*problem.asked)
+    others = (config for config in ranked(arch, *problem.asked) if config != default)
     sizes = (problem.m, problem.n, problem.k, problem.processors, problem.batch)
-
-    def predicted(config: MatmulConfig) -> float:
-        if arch == 90:
-            return cost_model.predicted_seconds(config, *sizes)
-        return cost_model_sm100.predicted_seconds(config, *sizes)
-
     return [
-        (replace(config, batched=problem.batch > 1), predicted(config))
-        for config in [default, *(config for config in ranked if config != default)][:count]
+        (replace(config, batched=problem.batch > 1), predicted_seconds(config, *sizes))
+        for config in itertools.islice(itertools.chain([default], others), count)
     ]
 
 

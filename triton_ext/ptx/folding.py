@@ -349,7 +349,7 @@ _NO_DESTINATION = (
     "mbarrier.init", "mbarrier.inval", "cp", "wgmma", "tcgen05.mma", "tcgen05.cp", "tcgen05.st",
     "tcgen05.commit", "tcgen05.wait", "tcgen05.alloc", "tcgen05.dealloc", "tcgen05.fence",
     "tcgen05.relinquish_alloc_permit", "tcgen05.shift", "stmatrix", "setmaxnreg", "griddepcontrol",
-    "prefetch", "prefetchu", "nanosleep", "discard", "applypriority", "clusterlaunchcontrol",
+    "prefetch", "prefetchu", "nanosleep", "discard", "applypriority",
 )  # fmt: skip
 
 

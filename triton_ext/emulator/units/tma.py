@@ -52,6 +52,9 @@ from triton_ext.ptx.parse import Instruction
 
 Index = NDArray[np.int64]
 
+_ADDRESSES = 1 << 64
+"""Addresses wrap around: Triton's ``ragged_tma.py`` has coordinates that come to 2**64 bytes."""
+
 ELEMENTS: dict[DataType, Any] = {
     DataType.UINT8: np.uint8, DataType.UINT16: np.uint16, DataType.UINT32: np.uint32,
     DataType.INT32: np.int32, DataType.UINT64: np.uint64, DataType.INT64: np.int64,
@@ -327,6 +330,7 @@ class BoxCopy:
         origin += sum(
             at * stride for at, stride in zip(coordinates[1:], self.map.global_strides, strict=True)
         )
+        origin %= _ADDRESSES
         if inside:
             return Part(origin, None, first, last)
         position = box.outer * np.array(self.map.element_strides[1:]) + np.array(coordinates[1:])
