@@ -208,6 +208,14 @@ def test_illegal_attributes(text, message):
     [
         ("#ttg.padded_shared<[32:+4] {order = [1, 0]}>", "an order and a shape, or offset bases"),
         ("#ttg.padded_shared<[32:+4] {order = [2, 0], shape = [4, 4]}>", "permutation"),
+        (
+            "#ttg.padded_shared<[32:+4] {order = [1, 0], shape = [4, 4], CGALayout = [[1, 0]]}>",
+            "unknown key 'CGALayout'; legal: ['order', 'shape']",
+        ),
+        (
+            "#ttg.padded_shared<[32:+4] {offset = [[0, 1]], block = [], order = [1, 0]}>",
+            "unknown key 'order'; legal: ['offset', 'block']",
+        ),
         ("#ttg.padded_shared<[32:+4] {order = [1, x], shape = [4, 4]}>", "permutation"),
         ("#ttg.padded_shared<[32:+4] {order = [1, 0], shape = [4, 3]}>", "power of two"),
         ("#ttg.padded_shared<[32:+4] {order = [0], shape = [1]}>", "at least one basis"),

@@ -43,12 +43,15 @@ class PaddedShared:
         legal = all(is_power_of_two(number) for pair in paddings for number in pair)
         if match is None or len(paddings) != len(pairs) or not legal:
             raise LayoutError("attribute", text, rule)
-        parameters = parse_attribute(f"#ttg.padded_shared<{match[2]}>").parameters
+        attribute = parse_attribute(f"#ttg.padded_shared<{match[2]}>")
+        parameters = attribute.parameters
         if "shape" in parameters and "order" in parameters:
-            return cls(paddings, SharedLinear(_rows(parameters["shape"], parameters["order"])))
+            order, shape = attribute.checked("ttg.padded_shared", ["order", "shape"], [])
+            return cls(paddings, SharedLinear(_rows(shape, order)))
         if "offset" not in parameters:
             raise LayoutError("attribute", text, "must have an order and a shape, or offset bases")
-        return cls(paddings, SharedLinear(parameters["offset"], parameters.get("block", ())))
+        (offset,) = attribute.checked("ttg.padded_shared", ["offset"], ["block"])
+        return cls(paddings, SharedLinear(offset, parameters.get("block", ())))
 
     @property
     def rank(self) -> int:
