@@ -12,6 +12,7 @@ the fastest of them; the rest is how much longer than in the best of all candida
 
 from __future__ import annotations
 
+import functools
 import json
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -24,7 +25,7 @@ from benchmarks import harness
 from benchmarks.harness import Row, Table
 from benchmarks.problems import Problem, drawn_problems
 from triton_ext.kernels.choice import cost_model, cost_model_sm100, fixed_set
-from triton_ext.kernels.element_types import ELEMENT_BYTES, Major
+from triton_ext.kernels.element_types import Major
 
 COUNTS = (16, 32, fixed_set.MOST, 128)
 SMS = {90: 132, 100: 148}
@@ -40,21 +41,22 @@ Column = tuple[str, fixed_set.Tile]
 
 
 class Family(NamedTuple):
-    """Kernels for operands of one size, named by a type of that size."""
+    """Kernels for operands of one size, named by a type of that size.
+
+    Attributes:
+        either: whether its operands may be MN-major.
+    """
 
     arch: int
     element_type: str
+    either: bool = False
 
     def belongs(self, problem: Problem) -> bool:
         """Whether a drawn problem's sizes and major-nesses are for it. Those in e4m3 are few, and
         alike, so operands of 8 and 32 bits get the problems of 16 bits, too.
         """
-        both = ELEMENT_BYTES[self.element_type] == 2 or (self.arch, self.element_type) == (
-            100,
-            "e4m3",
-        )
         is_own = problem.element_type != "e4m3" or self.element_type == "e4m3"
-        return is_own and (both or problem.a_major == problem.b_major == "K")
+        return is_own and (self.either or problem.a_major == problem.b_major == "K")
 
     def ratios(self, problem: Problem) -> dict[Column, float]:
         """How many times as long as with the fastest candidate it takes with each, as far as these
@@ -79,21 +81,21 @@ class Family(NamedTuple):
 
 
 FAMILIES = (
-    Family(90, "bf16"), Family(90, "e4m3"), Family(90, "tf32"), Family(100, "bf16"),
-    Family(100, "e4m3"),
+    Family(90, "bf16", True), Family(90, "e4m3"), Family(90, "tf32"), Family(100, "bf16", True),
+    Family(100, "e4m3", True),
 )  # fmt: skip
 
 
-_tables: dict[Any, cost_model.Table] = {}
+@functools.cache
+def _table(*kind: Any) -> cost_model.Table:
+    return cost_model.Table.of(fixed_set.every_candidate(90, *kind))
 
 
 def _seconds_sm90(kind: tuple[Any, ...], sizes: tuple[int, int, int]) -> NDArray[np.float64]:
     """Predicted seconds of all candidates for operands of a kind; infinite for what is not near, or
     does not suit.
     """
-    if kind not in _tables:
-        _tables[kind] = cost_model.Table.of(fixed_set.every_candidate(90, *kind))
-    table, problem = _tables[kind], cost_model.Problem(*sizes, SMS[90])
+    table, problem = _table(*kind), cost_model.Problem(*sizes, SMS[90])
     limited = cost_model.limited_seconds(table, problem)
     usable = cost_model.suits(table, problem) & fixed_set.copies_enough(table, problem)
     limited[~usable] = np.inf
@@ -103,7 +105,9 @@ def _seconds_sm90(kind: tuple[Any, ...], sizes: tuple[int, int, int]) -> NDArray
     return seconds
 
 
-def costs(family: Family, problems: Sequence[Problem], columns: Sequence[Column] = ()) -> Any:
+def costs(
+    family: Family, problems: Sequence[Problem], columns: Sequence[Column] = ()
+) -> tuple[Array, list[Column]]:
     """The logarithms of the ratios of a family's problems.
 
     Args:

@@ -12,6 +12,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
+from triton_ext.errors import LayoutError
 from triton_ext.kernels.choice.choose import choose_config, with_epilogue
 from triton_ext.kernels.choice.fixed_set import fixed_set
 from triton_ext.kernels.config import MatmulConfig
@@ -83,13 +84,18 @@ def fixed_configurations(
     The others are those of `configurations`.
 
     Raises:
-        LayoutError: the release of Triton is too old for the `fixed_set`.
+        LayoutError: the release of Triton is too old for the `fixed_set`, or no kernel takes the
+            type, with any of these majors.
     """
-    return [
+    found = [
         with_epilogue(config, None, **epilogue)
         for pair in majors
         for config in fixed_set(arch, element_type, *pair, out_type)
     ]
+    if not found:
+        rule = f"must be legal on sm_{arch}, with such an output and major-ness ('K' is, for all)"
+        raise LayoutError("element_type", element_type, rule)
+    return found
 
 
 def precompile(

@@ -75,7 +75,8 @@ def _sets() -> dict[str, frozenset[Tile]]:
 def fixed_set(
     arch: int, element_type: str, a_major: Major, b_major: Major, out_type: str | None = None
 ) -> tuple[MatmulConfig, ...]:
-    """The kernels for operands of a type and major-ness; all candidates, if they are few.
+    """The kernels for operands of a type and major-ness; all candidates where the file has no set,
+    as they are few there. None if no kernel takes them.
 
     Args:
         arch, element_type, a_major, b_major, out_type: as in `MatmulConfig`.
@@ -84,7 +85,7 @@ def fixed_set(
         LayoutError: a release of Triton before 3.9, which lacks most of them.
     """
     if not is_new():
-        raise LayoutError("kernels", "fixed", "needs Triton 3.9")
+        raise LayoutError("kernels", "fixed", "must be 'all' before Triton 3.9")
     every = every_candidate(arch, element_type, a_major, b_major, out_type)
     tiles = _sets().get(set_name(arch, element_type, a_major, b_major))
     return every if tiles is None else tuple(each for each in every if tile_of(each) in tiles)

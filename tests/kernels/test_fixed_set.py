@@ -167,9 +167,11 @@ def test_nothing_is_compiled_for_a_new_shape(monkeypatch, tmp_path):
         (["--fixed", "64x64"], "WEIGHTS cannot be used with --fixed"),
         (["--fixed", "--rows", "1", "--sms", "132"], "--rows, --sms cannot be used with --fixed"),
         (["--batched"], "--batched cannot be used without --fixed"),
+        (["--fixed", "--types", "e4m3", "--b-major", "MN"], "must be legal on sm_90"),
+        (["--fixed", "--out-type", "int32"], "must be legal on sm_90"),
     ],
 )
-def test_options_that_do_not_go_together(options, message):
+def test_options_that_are_refused(options, message):
     refused = CliRunner().invoke(main, ["precompile", *options])
     assert refused.exit_code == 2
     assert message in refused.output

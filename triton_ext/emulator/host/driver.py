@@ -351,8 +351,8 @@ class _Launcher:
         self._metadata = metadata
         self._maps = getattr(metadata, "tensordesc_meta", None)
         ptx, self._cubin, self._ttgir = _cached(str(src.name), metadata.hash)
-        code = getattr(getattr(getattr(src, "fn", None), "fn", None), "__code__", None)
-        self._ptx = as_loaded(ptx, code.co_filename) if code else ptx
+        kernel = getattr(src, "fn", None)  # none, if it was compiled from IR
+        self._ptx = as_loaded(ptx, kernel.fn.__code__.co_filename) if kernel else ptx
 
     def __call__(
         self,
