@@ -8,9 +8,11 @@ takes a configuration with a probability that falls exponentially with its predi
 a weight, the squared errors of the logarithms. Problems, not rows, are divided for the
 cross-validation: the constants fitted to all others predict those left out.
 
-What the constants leave unexplained of an H200's times is learnt by gradient boosting (needs
-scikit-learn), as a correction of the logarithm of the predicted time: ``--correction FILE`` writes
-it, to the constants as they are.
+What the constants leave unexplained is learnt by gradient boosting (needs scikit-learn), as a
+correction of the logarithm of the predicted time: ``--correction FILE`` writes it, to the constants
+as they are; of an H100, to what was learnt of an H200, too.
+
+The files of one run are of one GPU, whose constants, correction and predictions are meant.
 """
 
 from __future__ import annotations
@@ -31,7 +33,8 @@ import numpy as np
 
 from benchmarks.matmul import geometric_mean
 from triton_ext.kernels.choice import cost_model, cost_model_sm100
-from triton_ext.kernels.choice.corrections import Trees
+from triton_ext.kernels.choice.corrections import Trees, correction
+from triton_ext.kernels.choice.gpus import GpuModel, model_of
 from triton_ext.kernels.config import MatmulConfig
 
 Constants: TypeAlias = "cost_model.Constants | cost_model_sm100.Constants"
@@ -53,18 +56,22 @@ HIGHEST = {
 
 @dataclass(frozen=True)
 class Timed:
-    """What was measured of a problem: m, n, k, cuBLAS's seconds, each configuration and its."""
+    """What was measured of a problem on a GPU: m, n, k, cuBLAS's seconds, each configuration and
+    its.
+    """
 
     sizes: tuple[int, int, int]
     name: str
     torch: float
     configs: tuple[MatmulConfig, ...]
     seconds: tuple[float, ...]
+    gpu: GpuModel = "h200"
 
     @functools.cached_property
     def asked(self) -> tuple[cost_model.Table, cost_model.Problem]:
         """What the cost model of sm_90 asks for."""
-        return cost_model.Table.of(self.configs), cost_model.Problem(*self.sizes, SMS[90])
+        problem = cost_model.Problem(*self.sizes, SMS[90], gpu=self.gpu)
+        return cost_model.Table.of(self.configs), problem
 
     def predicted(self, constants: Constants) -> list[float]:
         """The seconds of each configuration, by the limits alone."""
@@ -87,19 +94,23 @@ class Timed:
 
 def start_of(timed: Sequence[Timed]) -> Constants:
     """The constants that there are for the GPU of a survey."""
-    arch = timed[0].configs[0].arch
-    return cost_model.FITTED if arch == 90 else cost_model_sm100.FITTED
+    first = timed[0]
+    if first.configs[0].arch == 90:
+        return cost_model.FITTED[first.gpu]
+    return cost_model_sm100.FITTED
 
 
 def read(path: Path) -> list[Timed]:
     """The rows of `benchmarks.survey`, without what the model never chooses; maybe of gzip."""
     data = path.read_bytes()
+    document = json.loads(gzip.decompress(data) if path.suffix == ".gz" else data)
+    gpu = model_of(document["environment"]["gpu"])
     found = []
-    for row in json.loads(gzip.decompress(data) if path.suffix == ".gz" else data)["rows"]:
+    for row in document["rows"]:
         sizes = (row["m"], row["n"], row["k"])
         configs = tuple(MatmulConfig(**each["config"]) for each in row["configs"])
         seconds = tuple(each["seconds"] for each in row["configs"])
-        timed = Timed(sizes, row["problem"], row["torch_us"] * 1e-6, configs, seconds)
+        timed = Timed(sizes, row["problem"], row["torch_us"] * 1e-6, configs, seconds, gpu)
         found.append(timed.suiting())
     return found
 
@@ -163,9 +174,13 @@ def errors(timed: Sequence[Timed], constants: Constants) -> list[float]:
     ]
 
 
-def learn(timed: Sequence[Timed], trees: int = 600, depth: int = 7) -> Trees:
-    """The correction of what the constants predict; what is slow by a factor of 2 does not count,
-    and every problem counts as much as any other.
+SIZES: dict[GpuModel, tuple[int, int]] = {"h200": (600, 7), "h100": (300, 5)}
+"""Trees of a correction, and their depth: few for what is learnt of a GPU besides another's."""
+
+
+def learn(timed: Sequence[Timed], trees: int, depth: int) -> Trees:
+    """The correction of what is predicted without it (see `_known`); what is slow by a factor of 2
+    does not count, and every problem counts as much as any other.
 
     The trees are small and few, and each sees a part of the rows and of the features: all of this
     is against learning the rows by heart.
@@ -175,19 +190,25 @@ def learn(timed: Sequence[Timed], trees: int = 600, depth: int = 7) -> Trees:
     rows, logs, weights = [], [], []
     for each in timed:
         best = min(each.seconds)
-        near = [(row, seconds)
-                for row, seconds in zip(cost_model.features(*each.asked), each.seconds, strict=True)
-                if seconds <= 2 * best]  # fmt: skip
-        counts = [1 / (1 + 10 * (seconds / best - 1)) for _, seconds in near]
+        features = cost_model.features(*each.asked)
+        known = features[:, 0] + _known(features, each.gpu)
+        near = [each for each in zip(features, known, each.seconds, strict=True)
+                if each[-1] <= 2 * best]  # fmt: skip
+        counts = [1 / (1 + 10 * (seconds / best - 1)) for *_, seconds in near]
         weights += [count / sum(counts) for count in counts]
-        rows += [row for row, _ in near]
-        logs += [math.log(seconds) - row[0] for row, seconds in near]
+        rows += [row for row, *_ in near]
+        logs += [math.log(seconds) - start for _, start, seconds in near]
     model = GradientBoostingRegressor(
         n_estimators=trees, max_depth=depth, learning_rate=LEARNING_RATE, subsample=0.6,
         min_samples_leaf=10, max_features=0.4, random_state=0,
     ).fit(rows, logs, weights)  # fmt: skip
     start = float(model.init_.constant_[0, 0]) / trees
     return from_boosting([each.tree_ for (each,) in model.estimators_], depth, LEARNING_RATE, start)
+
+
+def _known(features: np.ndarray[Any, Any], gpu: GpuModel) -> np.ndarray[Any, Any]:
+    """What is learnt of the H200, and known of others before anything is learnt of them."""
+    return np.zeros(len(features)) if gpu == "h200" else correction(features, "h200")
 
 
 def from_boosting(grown: Sequence[Any], depth: int, rate: float, start: float) -> Trees:
@@ -222,7 +243,9 @@ def corrected_costs(timed: Sequence[Timed], trees: Trees) -> list[float]:
         rows = cost_model.features(*each.asked)
         limited = rows[:, 0]
         near = limited <= limited.min() + math.log(cost_model.NEAR)
-        choice = int(np.argmin(np.where(near, limited + trees(rows), np.inf)))
+        choice = int(
+            np.argmin(np.where(near, limited + _known(rows, each.gpu) + trees(rows), np.inf))
+        )
         found.append(each.seconds[choice] / min(each.seconds))
     return found
 
@@ -249,18 +272,21 @@ def main() -> None:
     arguments = parser.parse_args()
     timed = [each for path in arguments.files for each in read(path)]
     start = start_of(timed)
+    gpu = timed[0].gpu
     off = statistics.median(errors(timed, start))
     report(f"{len(timed)} problems, constants as they are", timed, costs(timed, start), off)
     if arguments.correction:
         held, held_costs = [], []
         for fold in range(arguments.folds):
             part = timed[fold :: arguments.folds]
-            trees = learn([e for i, e in enumerate(timed) if i % arguments.folds != fold])
+            trees = learn(
+                [e for i, e in enumerate(timed) if i % arguments.folds != fold], *SIZES[gpu]
+            )
             held += part
             held_costs += corrected_costs(part, trees)
         if held:
             report("with a correction, cross-validated", held, held_costs)
-        learn(timed).save(arguments.correction)
+        learn(timed, *SIZES[gpu]).save(arguments.correction)
         return
     constants = fit(timed, start)
     off = statistics.median(errors(timed, constants))

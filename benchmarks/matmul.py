@@ -1,7 +1,7 @@
 """The matmul kernels beside PyTorch's (cuBLAS), interleaved in one run on one Hopper GPU.
 
     python -m benchmarks.matmul [--json FILE] [--rounds N] [--only NAME] [--peers [NAME...]]
-    python -m benchmarks.matmul --random SEED [--number N]
+    python -m benchmarks.matmul --random SEED [--number N] [--fixed]
 
 The problems are a table of chosen ones, or drawn from classes that a seed alone decides
 (`benchmarks.problems.DRAWN`).
@@ -50,6 +50,7 @@ from benchmarks.problems import (
     problems,
 )
 from benchmarks.replay import graph_of, launches_in_graph, replayed_seconds, warm_up
+from triton_ext.kernels.choice.gpus import model_of
 from triton_ext.kernels.config import MatmulConfig
 from triton_ext.kernels.launch import (
     compile_matmul,
@@ -57,6 +58,7 @@ from triton_ext.kernels.launch import (
     launch_arguments,
     launch_plan,
 )
+from triton_ext.ops.fixed import fixed_kernels
 
 INPUT_BYTES = 200 << 20
 """What the input sets of one problem take together: four times the L2 cache."""
@@ -245,7 +247,7 @@ def measure(problem: Problem, rounds: int, state: GpuState, peers: Peers | None 
     """One row: medians, ratio, the fraction of the limit, and the error."""
     sets = [inputs(problem) for _ in range(max(2, min(24, math.ceil(INPUT_BYTES / problem.bytes))))]
     gpu = torch.cuda.get_device_properties()
-    config = problem.config(gpu.multi_processor_count)
+    config = problem.config(gpu.multi_processor_count, model_of(gpu.name))
     sides = {
         "triton_ext": kernel_launches(problem, config, sets),
         "torch": torch_launches(problem, sets),
@@ -395,6 +397,9 @@ def main() -> None:
     parser.add_argument("--random", type=int, metavar="SEED", help="draw the problems")
     parser.add_argument("--number", type=int, default=200, help="of problems to draw")
     parser.add_argument(
+        "--fixed", action="store_true", help="choose among the fixed set of kernels alone"
+    )
+    parser.add_argument(
         "--peers",
         nargs="*",
         metavar="NAME",
@@ -402,6 +407,7 @@ def main() -> None:
         f" for {len(peer_problems())} problems of several kinds",
     )
     arguments = parser.parse_args()
+    fixed_kernels(arguments.fixed)
     listed = problems()
     if arguments.random is not None:
         listed = drawn_problems(arguments.random, arguments.number)
@@ -417,8 +423,9 @@ def main() -> None:
         if with_peers:
             peers = Peers(with_peers, stack.enter_context(Inductor()))
         start = time.perf_counter()
+        model = model_of(torch.cuda.get_device_name())
         work: list[MatmulConfig | Compilation] = list(
-            dict.fromkeys(problem.config(MULTIPROCESSORS) for problem in chosen)
+            dict.fromkeys(problem.config(MULTIPROCESSORS, model) for problem in chosen)
         )
         work += peers.compilations() if peers else []
         compile_all(work)
@@ -431,6 +438,8 @@ def main() -> None:
         command = "matmul"
         if arguments.random is not None:
             command += f" --random {arguments.random} --number {arguments.number}"
+        if arguments.fixed:
+            command += " --fixed"
         found = harness.report(command, rows, TABLE, arguments.json)
     print_summary(found)
 

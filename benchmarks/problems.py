@@ -11,8 +11,10 @@ from typing import Any
 import torch
 
 from triton_ext.kernels.choice.choose import choose_config
+from triton_ext.kernels.choice.gpus import GpuModel
 from triton_ext.kernels.config import MatmulConfig
 from triton_ext.kernels.element_types import MAJORS, Major
+from triton_ext.ops.fixed import is_fixed
 
 TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "e4m3": torch.float8_e4m3fn}
 LLAMA_8B = [(6144, 4096), (4096, 4096), (28672, 4096), (4096, 14336)]
@@ -60,11 +62,12 @@ class Problem:
             return CLASSES[0]
         return CLASSES[1 if self.m <= 64 else 2 if self.m < 4096 else 3]
 
-    def config(self, multiprocessors: int = 132) -> MatmulConfig:
-        """What `triton_ext.matmul` would use."""
+    def config(self, multiprocessors: int = 132, gpu: GpuModel = "h200") -> MatmulConfig:
+        """What `triton_ext.matmul` would use on a GPU."""
         return choose_config(
             90, self.element_type, self.a_major, self.b_major,
-            self.m, self.n, self.k, multiprocessors, self.out_type,
+            self.m, self.n, self.k, multiprocessors, self.out_type, gpu=gpu,
+            fixed=is_fixed(),
         )  # fmt: skip
 
     def __str__(self) -> str:

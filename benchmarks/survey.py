@@ -32,6 +32,7 @@ from benchmarks.matmul import (
 from benchmarks.problems import Problem, drawn_problems, inputs
 from benchmarks.replay import graph_of, launches_in_graph, replayed_seconds
 from triton_ext.kernels.choice import cost_model, cost_model_sm100
+from triton_ext.kernels.choice.gpus import GpuModel, model_of
 from triton_ext.kernels.config import DEFAULTS, MatmulConfig
 from triton_ext.kernels.launch import compile_matmul
 
@@ -46,7 +47,7 @@ def kind(config: MatmulConfig) -> tuple[Any, ...]:
 
 
 def considered(
-    problem: Problem, number: int, arch: int, multiprocessors: int
+    problem: Problem, number: int, arch: int, multiprocessors: int, gpu: GpuModel
 ) -> list[MatmulConfig]:
     """The configurations to measure, the cost model's choice first."""
     asked = (
@@ -57,11 +58,11 @@ def considered(
         ranked = cost_model_sm100.ranked_configs(*asked)
         choice = ranked[0]
     else:
-        every = cost_model.ranked_configs(*asked, every=True)
-        sizes = cost_model.Problem(problem.m, problem.n, problem.k, multiprocessors)
+        every = cost_model.ranked_configs(*asked, gpu=gpu, every=True)
+        sizes = cost_model.Problem(problem.m, problem.n, problem.k, multiprocessors, gpu=gpu)
         kept = cost_model.suits(cost_model.Table.of(every), sizes)
         ranked = [c for c, suits in zip(every, kept, strict=True) if suits or c.k_blocks == 1]
-        choice = problem.config(multiprocessors)
+        choice = problem.config(multiprocessors, gpu)
     seen: Counter[tuple[Any, ...]] = Counter()
     found = ranked[: number // 2]
     for config in ranked:
@@ -149,7 +150,9 @@ def main() -> None:
     work = []
     for problem in problems:
         number = arguments.candidates // (2 if problem.flops > 8e11 else 1)
-        sides = considered(problem, number, 10 * gpu.major, gpu.multi_processor_count)
+        sides = considered(
+            problem, number, 10 * gpu.major, gpu.multi_processor_count, model_of(gpu.name)
+        )
         work.append((problem, sides))
     kernels = list(dict.fromkeys(config for _, configs in work for config in configs))
     begin = time.perf_counter()

@@ -15,6 +15,7 @@ from typing import Any
 from triton_ext.errors import LayoutError
 from triton_ext.kernels.choice.choose import choose_config, with_epilogue
 from triton_ext.kernels.choice.fixed_set import fixed_set
+from triton_ext.kernels.choice.gpus import GpuModel
 from triton_ext.kernels.config import MatmulConfig
 from triton_ext.kernels.element_types import MAJORS, Major
 
@@ -43,6 +44,7 @@ def configurations(
     sizes: Iterable[tuple[int, int, int]],
     *,
     multiprocessors: int = 132,
+    gpu: GpuModel = "h200",
     out_type: str | None = None,
     **epilogue: Any,
 ) -> list[MatmulConfig]:
@@ -54,12 +56,15 @@ def configurations(
         majors: those of A and B.
         sizes: (M, N, K) of each problem.
         multiprocessors: how many SMs the GPU has.
+        gpu: which it is, if of sm_90.
         epilogue: fields of `MatmulConfig`, such as ``bias`` and ``activation``.
     """
     return [
         *dict.fromkeys(
             with_epilogue(
-                choose_config(arch, element_type, *majors, *size, multiprocessors, out_type),
+                choose_config(
+                    arch, element_type, *majors, *size, multiprocessors, out_type, gpu=gpu
+                ),
                 size[2],
                 **epilogue,
             )

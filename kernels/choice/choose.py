@@ -12,6 +12,7 @@ from typing import Any
 from triton_ext.errors import LayoutError
 from triton_ext.kernels.choice import cost_model, cost_model_sm100
 from triton_ext.kernels.choice.fixed_set import choose_fixed
+from triton_ext.kernels.choice.gpus import GpuModel, check_model
 from triton_ext.kernels.config import MatmulConfig
 from triton_ext.kernels.element_types import ELEMENT_BYTES, Major
 
@@ -28,6 +29,7 @@ def choose_config(
     multiprocessors: int = 132,
     out_type: str | None = None,
     batch: int = 1,
+    gpu: GpuModel = "h200",
     fixed: bool = False,
 ) -> MatmulConfig:
     """The configuration for a problem.
@@ -38,13 +40,16 @@ def choose_config(
         multiprocessors: how many SMs the GPU has.
         out_type: as in `MatmulConfig`.
         batch: how many such products are made at once; the field ``batched`` is left to the caller.
+        gpu: of sm_90, for which GPU; see `gpus.model_of`.
         fixed: choose among the `fixed_set` alone.
 
     Raises:
-        LayoutError: no kernel takes these types, or these major-nesses of them.
+        LayoutError: no kernel takes these types, or these major-nesses of them; or the GPU is not
+            known.
     """
     _check_types(arch, element_type, a_major, b_major, out_type)
-    asked = (element_type, a_major, b_major, m, n, k, multiprocessors, out_type, batch)
+    check_model(gpu)
+    asked = (element_type, a_major, b_major, m, n, k, multiprocessors, out_type, batch, gpu)
     if fixed:
         return choose_fixed(arch, *asked)
     return next(ranked(arch, *asked))
@@ -58,17 +63,18 @@ def ranked(arch: int, *asked: Any) -> Iterator[MatmulConfig]:
     """
     if arch == 90:
         return cost_model.ranked(*asked)
-    return iter(cost_model_sm100.ranked_configs(*asked))
+    return iter(cost_model_sm100.ranked_configs(*asked[:9]))
 
 
 def predicted_seconds(
-    config: MatmulConfig, m: int, n: int, k: int, multiprocessors: int, batch: int = 1
-) -> float:
+    config: MatmulConfig, m: int, n: int, k: int, multiprocessors: int, batch: int = 1,
+    gpu: GpuModel = "h200",
+) -> float:  # fmt: skip
     """The seconds that the product, or a batch of them, is predicted to take with a
     configuration.
     """
     if config.arch == 90:
-        return cost_model.predicted_seconds(config, m, n, k, multiprocessors, batch)
+        return cost_model.predicted_seconds(config, m, n, k, multiprocessors, batch, gpu)
     return cost_model_sm100.predicted_seconds(config, m, n, k, multiprocessors, batch)
 
 

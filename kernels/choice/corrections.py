@@ -8,15 +8,20 @@ learns them by gradient boosting.
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-FILE = Path(__file__).with_name("corrections_h200.npz")
-"""Learnt from times on an H200."""
+from triton_ext.kernels.choice.gpus import GpuModel
+
+FILES: Mapping[GpuModel, tuple[Path, ...]] = {
+    "h200": (Path(__file__).with_name("corrections_h200.npz"),),
+    "h100": tuple(Path(__file__).with_name(f"corrections_{gpu}.npz") for gpu in ("h200", "h100")),
+}
+"""Learnt from times on an H200; and, of what that leaves unexplained there, on an H100."""
 
 
 @dataclass(frozen=True)
@@ -72,6 +77,14 @@ class Trees:
 
 
 @functools.cache
-def learnt() -> Trees:
-    """Those of `FILE`."""
-    return Trees.load(FILE)
+def learnt(gpu: GpuModel) -> tuple[Trees, ...]:
+    """Those of `FILES`, which add up."""
+    return tuple(Trees.load(file) for file in FILES[gpu])
+
+
+def correction(
+    rows: np.ndarray[Any, Any] | Sequence[Sequence[float]], gpu: GpuModel
+) -> np.ndarray[Any, Any]:
+    """What to add to the logarithm of each time predicted for a GPU, given its features."""
+    total: np.ndarray[Any, Any] = sum(trees(rows) for trees in learnt(gpu))  # type: ignore[assignment]
+    return total

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, NamedTuple, TypeAlias
 
@@ -38,6 +38,7 @@ from triton_ext.kernels.choice.candidates import (
     copied_rows,
     unchecked_candidates,
 )
+from triton_ext.kernels.choice.gpus import GpuModel
 from triton_ext.kernels.config import LEAST_K, MOST_K, MatmulConfig
 from triton_ext.kernels.element_types import C_BYTES, Major
 
@@ -46,13 +47,18 @@ Array: TypeAlias = Any
 
 
 class Problem(NamedTuple):
-    """A product C (M, N) = A (M, K) @ B (K, N), or a batch of them, on a GPU with so many SMs."""
+    """A product C (M, N) = A (M, K) @ B (K, N), or a batch of them, on a GPU with so many SMs.
+
+    Attributes:
+        gpu: whose constants and correction count.
+    """
 
     m: int
     n: int
     k: int
     multiprocessors: int
     batch: int = 1
+    gpu: GpuModel = "h200"
 
 
 @dataclass(frozen=True)
@@ -123,8 +129,14 @@ class Constants:
     exchange_bytes: float = 3.01e10
 
 
-FITTED = Constants()
-"""To an H200."""
+FITTED: Mapping[GpuModel, Constants] = {
+    "h200": Constants(),
+    "h100": Constants(
+        memory_bytes=3.17e12, power_flops=9.37e14, power_flops_8=2.14e15, cache_bytes=1.21e13,
+        reread=0.0703, load_bytes=1.03e11,
+    ),
+}  # fmt: skip
+"""To an H200, and, what differs, to an H100."""
 NEAR = 1.2
 """The correction decides among configurations that take so many times as long as the best by the
 limits alone, at most."""
@@ -256,7 +268,7 @@ class _Work:
 
 def _divided(table: Table, problem: Problem) -> _Work:
     """As `kernels.device.scheduler` does it."""
-    m, n, k, multiprocessors, batch = problem
+    m, n, k, multiprocessors, batch, _ = problem
     rows, columns = np.where(table.swap, n, m), np.where(table.swap, m, n)
     tiles_m = _ceil(rows, table.rows * table.cluster)
     tiles_n = _ceil(columns, table.columns * table.cluster_columns)
@@ -287,7 +299,7 @@ def _ceil(size: Array, step: Array) -> Array:
     return -(-size // step)
 
 
-def predicted_seconds(config: MatmulConfig, *problem: int) -> float:
+def predicted_seconds(config: MatmulConfig, *problem: Any) -> float:
     """The seconds that a configuration takes for a `Problem`."""
     return float(corrected_seconds(Table.of([config]), Problem(*problem))[0])
 
@@ -295,7 +307,7 @@ def predicted_seconds(config: MatmulConfig, *problem: int) -> float:
 def corrected_seconds(table: Table, problem: Problem) -> Array:
     """The seconds that each configuration takes, with what is learnt."""
     rows = features(table, problem)
-    return np.exp(rows[:, 0] + corrections.learnt()(rows))
+    return np.exp(rows[:, 0] + corrections.correction(rows, problem.gpu))
 
 
 def _limits(table: Table, work: _Work, problem: Problem, constants: Constants) -> list[Array]:
@@ -328,7 +340,8 @@ ring."""
 def features(table: Table, problem: Problem) -> Array:
     """The values of `FEATURES`: (configurations, features)."""
     work = _divided(table, problem)
-    limits = _limits(table, work, problem, FITTED)
+    constants = FITTED[problem.gpu]
+    limits = _limits(table, work, problem, constants)
     seconds = limited_seconds(table, problem)
     longest = functools.reduce(np.maximum, limits)
     size = np.ones_like(seconds)
@@ -340,7 +353,8 @@ def features(table: Table, problem: Problem) -> Array:
         table.k_blocks, table.max_splits > 1, table.units, table.loaded_rows,
         table.element_bytes, table.left_k_major, table.right_k_major,
         work.waves, work.part, work.parts, np.log2(work.tiles), work.k_tiles,
-        _store_seconds(table, FITTED) / seconds, _parts_seconds(table, work, FITTED) / seconds,
+        _store_seconds(table, constants) / seconds,
+        _parts_seconds(table, work, constants) / seconds,
         work.rows / (table.rows * _ceil(work.rows, table.rows)),
         work.columns / (table.columns * _ceil(work.columns, table.columns)),
         problem.k / (work.k_tiles * table.k_blocks * table.block_k),
@@ -351,8 +365,11 @@ def features(table: Table, problem: Problem) -> Array:
     return np.stack(columns, axis=1)
 
 
-def limited_seconds(table: Table, problem: Problem, constants: Constants = FITTED) -> Array:
-    """The seconds that each configuration takes by the limits alone, without what is learnt."""
+def limited_seconds(table: Table, problem: Problem, constants: Constants | None = None) -> Array:
+    """The seconds that each configuration takes by the limits alone, without what is learnt; by
+    default with the constants of the problem's GPU.
+    """
+    constants = constants or FITTED[problem.gpu]
     work = _divided(table, problem)
     limits = _limits(table, work, problem, constants)
     whole, partial = _beyond_k(table, problem, work.k_tiles)
@@ -494,7 +511,7 @@ def _fetch_seconds(table: Table, work: _Work, problem: Problem, constants: Const
     blocks, two share a TPC, and take twice as long as the others. Blocks that need the same part
     share what is read.
     """
-    m, n, k, multiprocessors, _ = problem
+    m, n, k, multiprocessors, *_ = problem
     tile = table.block_n if n >= m else table.block_m
     others = _ceil(m, table.block_m) if n >= m else _ceil(n, table.block_n)
     blocks = np.minimum(work.tiles * table.blocks * np.maximum(1, work.parts), multiprocessors)
@@ -572,13 +589,14 @@ def ranked(
     multiprocessors: int,
     out_type: str | None = None,
     batch: int = 1,
+    gpu: GpuModel = "h200",
     every: bool = False,
 ) -> Iterator[MatmulConfig]:
     """The candidates, those with the shortest predicted time first; every one, or those that suit.
     Each is checked when its turn comes.
     """
     table = _table(element_type, a_major, b_major, out_type, copied_rows(m), copied_rows(n))
-    return ranked_in(table, Problem(m, n, k, multiprocessors, batch), every)
+    return ranked_in(table, Problem(m, n, k, multiprocessors, batch, gpu), every)
 
 
 def ranked_in(table: Table, problem: Problem, every: bool = False) -> Iterator[MatmulConfig]:

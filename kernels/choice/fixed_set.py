@@ -18,6 +18,7 @@ import numpy as np
 from triton_ext.errors import LayoutError
 from triton_ext.kernels.choice import cost_model, cost_model_sm100
 from triton_ext.kernels.choice.candidates import ALL_ROWS, LOADED_ROWS, candidates, is_new
+from triton_ext.kernels.choice.gpus import GpuModel
 from triton_ext.kernels.config import MatmulConfig
 from triton_ext.kernels.element_types import BLOCK_SCALED, ELEMENT_BYTES, Major
 
@@ -98,7 +99,7 @@ def _table(*asked: str | None) -> cost_model.Table:
 
 def choose_fixed(
     arch: int, element_type: str, a_major: Major, b_major: Major, m: int, n: int, k: int,
-    multiprocessors: int, out_type: str | None, batch: int,
+    multiprocessors: int, out_type: str | None, batch: int, gpu: GpuModel,
 ) -> MatmulConfig:  # fmt: skip
     """The fastest kernel of the set for a problem, by the cost model; as `choose_config`."""
     kind = (element_type, a_major, b_major, out_type)
@@ -109,7 +110,7 @@ def choose_fixed(
                 config, m, n, k, multiprocessors, batch
             ),
         )
-    problem = cost_model.Problem(m, n, k, multiprocessors, batch)
+    problem = cost_model.Problem(m, n, k, multiprocessors, batch, gpu)
     table = _table(*kind)
     table = table[np.flatnonzero(copies_enough(table, problem))]
     suits = bool(cost_model.suits(table, problem).any())

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from benchmarks import fit
 from triton_ext.kernels.choice import corrections, cost_model
 from triton_ext.kernels.choice.corrections import Trees
+from triton_ext.kernels.choice.gpus import MODELS
 from triton_ext.kernels.config import MatmulConfig
 
 NAMES = ("x", "y", "z")
@@ -63,16 +64,17 @@ def test_trees_that_end_early_become_complete():
     assert found(rows).tolist() == pytest.approx([2 * 1.5, 2 * 2.5, 2 * 3.5])
 
 
-def test_what_is_learnt_is_of_the_models_features():
-    learnt = corrections.learnt()
-    assert learnt.names == cost_model.FEATURES
+@pytest.mark.parametrize("gpu", MODELS)
+def test_what_is_learnt_is_of_the_models_features(gpu):
+    for trees in corrections.learnt(gpu):
+        assert trees.names == cost_model.FEATURES
     config = MatmulConfig(90, "bf16", consumers=2, c_parts=2)
-    table, sizes = cost_model.Table.of([config]), cost_model.Problem(1000, 2000, 3000, 132)
+    table, sizes = cost_model.Table.of([config]), cost_model.Problem(1000, 2000, 3000, 132, gpu=gpu)
     rows = cost_model.features(table, sizes)
     assert rows.shape == (1, len(cost_model.FEATURES))
     (limited,) = cost_model.limited_seconds(table, sizes)
     ratio = cost_model.predicted_seconds(config, *sizes) / limited
-    assert ratio == pytest.approx(math.exp(learnt(rows)[0]))
+    assert ratio == pytest.approx(math.exp(corrections.correction(rows, gpu)[0]))
     assert 0.5 < ratio < 2
 
 
@@ -101,11 +103,11 @@ def test_a_factor_of_some_kernels_is_learnt():
     for m, n, k in ((2048, 2048, 256 * i) for i in range(2, 14)):
         configs = cost_model.candidates("bf16", "K", "K")[::2]
         each = fit.Timed((m, n, k), f"{m}x{n}x{k}", 1e-5, configs, ())
-        limited = each.predicted(cost_model.FITTED)
+        limited = each.predicted(cost_model.FITTED["h200"])
         factors = [1.2 if config.pingpong else 1 for config in configs]
         seconds = tuple(a * b for a, b in zip(limited, factors, strict=True))
         timed.append(replace(each, seconds=seconds))
-    found = fit.learn(timed[::2], trees=60)
+    found = fit.learn(timed[::2], trees=60, depth=7)
     for each in timed[1::2]:
         factors = np.exp(found(cost_model.features(*each.asked)))
         for config, factor in zip(each.configs, factors, strict=True):

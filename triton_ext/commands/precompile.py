@@ -108,6 +108,13 @@ def _rows(text: str) -> tuple[int, ...]:
     type=choices(["one", "each"]),
     help="With a scale of A and one of B, or one of each row and column: scaled_mm.",
 )
+@click.option(
+    "--gpu",
+    type=choices(["h100", "h200"]),
+    default="h200",
+    show_default=True,
+    help="For which GPU of sm_90 kernels are chosen; h100 for others, too.",
+)
 @click.option("--sms", type=click.IntRange(1), help="SMs of the GPU.  [default: 132, or 148]")
 @click.option(
     "--out", type=click.Path(file_okay=False), help="A folder, if not Triton's own cache."
@@ -128,6 +135,7 @@ def precompile(
     activation: str | None,
     residual: bool,
     scales: str | None,
+    gpu: Any,
     sms: int | None,
     out: str | None,
     jobs: int | None,
@@ -174,7 +182,7 @@ def precompile(
             pair: tuple[Major, Major] = (a_major or "K", b_major or "K")
             processors = sms or SMS[arch]
             configs += kernels.configurations(
-                number, kind, pair, sizes, multiprocessors=processors, **asked
+                number, kind, pair, sizes, multiprocessors=processors, gpu=gpu, **asked
             )
     done: list[kernels.Precompiled] = []
     with click.progressbar(

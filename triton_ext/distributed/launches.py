@@ -58,10 +58,10 @@ def configuration(
     views = [_view(a, 1), _view(b, 0)]
     majors = views[0].major, views[1].major
     problem = problem_of(gpu, a, b, (*a.shape[:-1], b.shape[-1]), out_dtype, majors)
-    *_, m, n, k, processors, _, batch = problem.asked
+    *_, m, n, k, processors, _, batch, model = problem.asked
 
     def seconds(config: MatmulConfig) -> float:
-        return predicted_seconds(config, m, n, k, processors, batch)
+        return predicted_seconds(config, m, n, k, processors, batch, model)
 
     considered = list(ranked(gpu.arch, *problem.asked))
     for config in considered:

@@ -21,6 +21,7 @@ from typing import Any
 
 from triton_ext._version import __version__
 from triton_ext.errors import LayoutError
+from triton_ext.kernels.choice.gpus import GpuModel, model_of
 from triton_ext.kernels.config import MatmulConfig
 from triton_ext.kernels.element_types import ELEMENT_TYPES, Major
 from triton_ext.ops.epilogue import EPILOGUE_FIELDS
@@ -69,7 +70,7 @@ class Problem:
     batch: int = 1
 
     @property
-    def asked(self) -> tuple[str, Major, Major, int, int, int, int, str | None, int]:
+    def asked(self) -> tuple[str, Major, Major, int, int, int, int, str | None, int, GpuModel]:
         """What `choose_config` asks for after the architecture."""
         default = self.element_type in ELEMENT_TYPES and self.out_type == self.element_type
         return (
@@ -82,6 +83,7 @@ class Problem:
             self.processors,
             None if default else self.out_type,
             self.batch,
+            model_of(self.gpu),
         )
 
     @property
