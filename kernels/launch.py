@@ -98,7 +98,11 @@ class LaunchPlan:
     own_tile: TileLayouts | None = None
 
 
-def rows_together(config: MatmulConfig, waves: float) -> int:
+EIGHT = 8
+"""Rows of tiles that run together, by default."""
+
+
+def rows_together(config: MatmulConfig, waves: float, across: int, resident: int) -> int:
     """How many rows of tiles run together.
 
     Blocks that follow one another should share the tiles that are read the most: clusters share
@@ -108,11 +112,19 @@ def rows_together(config: MatmulConfig, waves: float) -> int:
     1.008 and 1.005 (one row: 1.07 and 1.04, at most 1.43). Tiles that were not the best gain more:
     588x2304x9088 in 88x128, 0.90 of the time. (On Blackwell nothing was measured.)
 
+    Where eight rows fit a wave, single blocks load the same in either order, but up to eight rows
+    are in two waves, and are read twice: one row took 0.985 of the time on an H100 (16 problems of
+    more than one wave; 0.91 to 1.01).
+
     Args:
         waves: how many rounds of tiles there are.
+        across: tiles of a row.
+        resident: how many run at a time.
     """
-    if config.arch != 90 or config.cluster == 1:
-        return 8
+    if config.arch != 90:
+        return EIGHT
+    if config.cluster == 1:
+        return 1 if waves > 1 and EIGHT * across <= resident else EIGHT
     return 1 if waves <= 1 else 2
 
 
@@ -139,7 +151,8 @@ def launch_plan(
     together = (config.cluster, config.cluster_columns)
     tile_m = config.block_m * together[config.swap]
     tile_n = config.block_n * together[not config.swap]
-    tiles = batch * -(-m // tile_m) * -(-n // tile_n)
+    tiles_m, tiles_n = -(-m // tile_m), -(-n // tile_n)
+    tiles, across = batch * tiles_m * tiles_n, tiles_m if config.swap else tiles_n
     grid, workspace = tiles, 0
     resident = resident_clusters(device_properties.multi_processor_count, math.prod(together))
     if config.consumers:
@@ -161,7 +174,7 @@ def launch_plan(
         a_tile=config.a_layouts,
         b_tile=config.b_layouts,
         c_tile=config.c_layouts,
-        group=rows_together(config, tiles / resident),
+        group=rows_together(config, tiles / resident, across, resident),
         narrow_tile=config.narrow_layouts,
         scale_tiles=config.scale_layouts,
         workspace_bytes=workspace,
