@@ -157,7 +157,10 @@ def _rank(rank: int, ranks: int, meeting: str, arguments: argparse.Namespace) ->
         problems += drawn(arguments.random, arguments.number)
     rows = (measure(problem, group, arguments.rounds) for problem in problems)
     if rank == 0:
-        found = report("distributed", rows, TABLE, arguments.json, f"{ranks} GPUs, ms, bf16")
+        command = "distributed"
+        if arguments.random is not None:
+            command += f" --random {arguments.random} --number {arguments.number}"
+        found = report(command, rows, TABLE, arguments.json, f"{ranks} GPUs, ms, bf16")
         for name, part in (("chosen", found[: len(CHOSEN)]), ("random", found[len(CHOSEN) :])):
             gains = [row["cublas"] / row["ours"] for row in part]
             if gains:

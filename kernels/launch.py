@@ -113,8 +113,8 @@ def rows_together(config: MatmulConfig, waves: float, across: int, resident: int
     588x2304x9088 in 88x128, 0.90 of the time. (On Blackwell nothing was measured.)
 
     Where eight rows fit a wave, single blocks load the same in either order, but up to eight rows
-    are in two waves, and are read twice: one row took 0.985 of the time on an H100 (16 problems of
-    more than one wave; 0.91 to 1.01).
+    are in two waves, and are read twice: one row took 0.983 of the time on an H100 (14 products
+    of more than one wave; 0.91 to 1.01).
 
     Args:
         waves: how many rounds of tiles there are.
