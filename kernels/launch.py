@@ -429,7 +429,8 @@ def compile_matmul(config: MatmulConfig, constants: dict[str, Any] | None = None
     a, b = (config.a_layouts, config.element_type), (config.b_layouts, config.element_type)
     c = (config.c_layouts, config.c_type)
     element = TRITON_TYPES.get(config.element_type, config.element_type)
-    types = {"workspace": "*u8", "bias": f"*{config.bias_type}", "a_scale": "*fp32",
+    bias = TRITON_TYPES.get(config.bias_type, config.bias_type)
+    types = {"workspace": "*u8", "bias": f"*{bias}", "a_scale": "*fp32",
              "b_scale": "*fp32", "alpha": "fp32", "beta": "fp32",
              "flags": "*i32", "next_flags": "*i32", "late": "*i32",
              "first_chunk": "i32", "ranks": "i32", "group": "i32"}  # fmt: skip

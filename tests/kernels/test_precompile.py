@@ -190,3 +190,8 @@ def test_other_settings_are_other_kernels(compiled_ahead, monkeypatch):
             setattr(knobs.compilation, name, True)
             assert kept.find(config) is None
     assert kept.find(config) is not None
+
+
+def test_a_bias_of_integers_compiles():
+    (config,) = configurations(90, "int8", ("K", "K"), [(64, 64, 64)], bias=True)
+    assert compile_matmul(config).asm["cubin"]
