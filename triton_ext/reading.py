@@ -30,8 +30,15 @@ def read_file(path: str | Path, limit: int) -> bytes:
 
 
 def read_input(name: str, limit: int) -> bytes:
-    """As `read_file`; ``-`` is stdin."""
-    return read_stream(sys.stdin.buffer, limit) if name == "-" else read_file(name, limit)
+    """As `read_file`; ``-`` is stdin, of which a LayoutError says whatever is wrong."""
+    if name != "-":
+        return read_file(name, limit)
+    if sys.stdin is None:
+        raise LayoutError("file", name, "cannot be read: stdin is closed")
+    try:
+        return read_stream(sys.stdin.buffer, limit)
+    except OSError as error:
+        raise LayoutError("file", name, f"cannot be read: {error.strerror}") from None
 
 
 def read_stream(stream: BinaryIO, limit: int, name: str = "stdin") -> bytes:

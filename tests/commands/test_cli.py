@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 
@@ -123,6 +124,9 @@ def test_pipe_that_closes(tmp_path):
         ((sys.executable,), "not a text file"),
         ((__file__,), "uses no shared-memory encoding"),
         (("--nonsense",), "No such option"),
+        (("--bits", "16", "--shape", "8x64", "--timeout", "nan"), "'nan' is no number of seconds"),
+        (("--bits", "16", "--shape", "8x64", "--timeout", "inf"), "not in the range"),
+        (("--bits", "16", "--shape", "8x64", "--timeout", "1e300"), "not in the range"),
         (
             ("#ttg.shared_linear<{offset = [[1]]}, alignment = 16>", "--check"),
             "--check is for nvmma_shared",
@@ -136,6 +140,55 @@ def test_errors_are_one_line_on_stderr_with_status_2(arguments, message):
     assert finished.stderr.count("\n") == 1
     assert finished.stderr.startswith("triton-ext: ")
     assert message in finished.stderr
+
+
+@pytest.mark.parametrize("arguments", [["layout", "-"], ["ptx", "-"], ["diff", "-", __file__]])
+@pytest.mark.parametrize(
+    ("redirection", "message"),
+    [("<&-", "stdin is closed"), ("0>/dev/null", "Bad file descriptor")],
+)
+def test_a_stdin_that_cannot_be_read(arguments, redirection, message):
+    command = shlex.join([sys.executable, "-m", "triton_ext", *arguments])
+    finished = subprocess.run(
+        f"{command} {redirection}", shell=True, capture_output=True, text=True
+    )
+    assert finished.returncode == 2
+    assert finished.stderr == f"triton-ext: file = '-': cannot be read: {message}\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("diff", "-", "-"), "only one of A and B can be stdin"),
+        (("banks", "--bits", "8", "--shape", "8192x8192"), "must have at most 1048576 elements"),
+        (("first-light", "--json", "none.json", "--summary"), "none.json: No such file"),
+        (("first-light", "--json", __file__, "--summary"), "holds something else"),
+        (("precompile", "--sms", str(10**20)), "not in the range"),
+    ],
+)
+def test_errors_of_other_commands(arguments, message):
+    finished = triton_ext(*arguments)
+    assert finished.returncode == 2
+    assert not finished.stdout
+    assert finished.stderr.count("\n") == 1
+    assert message in finished.stderr
+
+
+@pytest.mark.parametrize(
+    "type_",
+    [
+        f"!ttg.memdesc<{'9' * 5000}x64xf16, #a, #ttg.shared_memory>",
+        f"!ttg.memdesc<64x64xf{'9' * 5000}, #a, #ttg.shared_memory>",
+        f"!ttg.memdesc<64x64xf16, #a, #ttg.shared_memory, mutable, {'9' * 5000}x64>",
+    ],
+)
+def test_integers_of_thousands_of_digits(tmp_path, type_):
+    """Python converts none of more than 4300."""
+    file = tmp_path / "kernel.ttgir"
+    file.write_text(f"#a = {ATTRIBUTE}\n%0 = ttg.local_alloc : () -> {type_}\n")
+    finished = triton_ext("layout", str(file))
+    assert finished.returncode in (0, 2)
+    assert "Traceback" not in finished.stderr
 
 
 def test_help():

@@ -22,6 +22,7 @@ from triton_ext.commands.common import (
     rendering,
     show,
 )
+from triton_ext.errors import LayoutError
 from triton_ext.hardware.banks import (
     ACCESS_BYTES,
     BANK_BYTES,
@@ -40,6 +41,8 @@ from triton_ext.render.words import by, counted
 
 ACCESSES = ("ldmatrix", "stmatrix", "chunk", "ld.shared", "st.shared", "fill")
 JSON_VERSION = 1
+MAX_ELEMENTS = 1 << 20
+"""The largest tile; shared memory has room for a quarter of it."""
 _LIST = "list of integers; write it as 0,128,256"
 
 
@@ -142,6 +145,8 @@ def banks(
         encoding = described.encoding(shape)
     element_bitwidth = _element_bitwidth(encoding, described.bits)
     layout = encoding.to_linear_layout(shape)
+    if layout.total_out_size > MAX_ELEMENTS:
+        raise LayoutError("shape", shape, f"must have at most {MAX_ELEMENTS} elements")
     contiguous = _contiguous_dim(layout)
     head: dict[str, Any] = {
         "encoding": str(encoding),

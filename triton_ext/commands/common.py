@@ -10,6 +10,7 @@ import contextlib
 import importlib
 import importlib.util
 import json
+import math
 import os
 import runpy
 import signal
@@ -74,7 +75,10 @@ class CommandGroup(click.Group):
             _stop(error.format_message(), error.exit_code)
         except LayoutError as error:
             _stop(str(error), 2)
-        except OSError as error:  # a full disk: what was not written must not be tried again
+        except OSError as error:
+            if error.filename is not None:
+                _stop(f"{error.filename}: {error.strerror}", 2)
+            # A full disk: what was not written must not be tried again.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             _stop(f"cannot write the output: {error.strerror}", 2)
         sys.exit(status if isinstance(status, int) else 0)
@@ -146,6 +150,19 @@ class Target(_ParamType):
     def shell_complete(self, ctx: Any, param: Any, incomplete: str) -> list[CompletionItem]:
         names = ("sm_90", "sm_100", *self.others)
         return [CompletionItem(name) for name in names if name.startswith(incomplete)]
+
+
+class Seconds(click.FloatRange):
+    """The type of an option that limits a time: what timers can count."""
+
+    def __init__(self, min_open: bool = False) -> None:
+        super().__init__(0, 1e9, min_open=min_open)
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> Any:
+        seconds = super().convert(value, param, ctx)
+        if math.isnan(seconds):  # which no range excludes
+            self.fail(f"{value!r} is no number of seconds", param, ctx)
+        return seconds
 
 
 def choices(values: Iterable[object]) -> click.Choice[str]:
@@ -265,7 +282,7 @@ def time_limited(command: _Command) -> _Command:
 
     @click.option(
         "--timeout",
-        type=click.FloatRange(min=0),
+        type=Seconds(),
         default=120,
         show_default=True,
         help="Stop after so many seconds; 0: never.",
@@ -374,6 +391,8 @@ def script_traceback(error: BaseException, path: str) -> str:
     folder = f"{Path(path).resolve().parent}{os.sep}"
 
     def is_own(file: str) -> bool:
+        if file.startswith("<"):  # such as <frozen runpy>
+            return False
         where = str(Path(file).resolve())
         return where.startswith(folder) and f"{os.sep}site-packages{os.sep}" not in where
 
@@ -385,3 +404,9 @@ def script_traceback(error: BaseException, path: str) -> str:
             one.stack[:] = own or one.stack
             todo += [one.__cause__, one.__context__]
     return "".join(whole.format()).rstrip()
+
+
+def script_failed(error: BaseException, path: str) -> NoReturn:
+    """Say what a script raised, and end."""
+    say(script_traceback(error, path), err=True)
+    raise SystemExit(1) from None

@@ -71,6 +71,8 @@ def diff(
                        elementBitWidth = 16}>' other.json --shape 64x64
       triton-ext diff old.ptx new.ptx
     """
+    if a == b == "-":
+        raise click.UsageError("only one of A and B can be stdin")
     left, right = (_thing(what, shape) for what in (a, b))
     if left[0] != right[0]:
         raise click.UsageError(f"{a!r} is of kind {left[0]}, {b!r} of kind {right[0]}")

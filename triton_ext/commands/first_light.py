@@ -23,7 +23,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -31,7 +31,7 @@ from typing import Any
 
 import click
 
-from triton_ext.commands.common import Target, needing_kernels
+from triton_ext.commands.common import Seconds, Target, needing_kernels, say
 
 KINDS = {"bf16": "bfloat16", "fp16": "float16", "tf32": "float32", "e4m3": "float8_e4m3fn",
          "e5m2": "float8_e5m2", "int8": "int8"}  # fmt: skip
@@ -294,6 +294,15 @@ def tried(place: Place, claim: Claim) -> Finding:
         return Finding("wrong", f"{type(error).__name__}: {str(error)[-300:]}")
 
 
+@contextmanager
+def reading(file: Path) -> Iterator[None]:
+    """Where a file is read that this command should have written."""
+    try:
+        yield
+    except (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError):
+        raise click.UsageError(f"{file} holds something else; name another file") from None
+
+
 @dataclass
 class Report:
     """The file of findings.
@@ -315,12 +324,11 @@ class Report:
         described = place.described()
         found: dict[str, Any] = {**described, "verdict": "", "run": 0, "claims": {}}
         if file.exists():
-            try:
+            with reading(file):
                 before = json.loads(file.read_text())
                 same = all(before[name] == value for name, value in described.items())
                 found |= {"run": int(before["run"]), "claims": dict(before["claims"].items())}
-            except (ValueError, KeyError, TypeError, AttributeError):
-                raise click.UsageError(f"{file} holds something else; name another file") from None
+                verdict(place, found["claims"])
             if not same:
                 text = f"{file} is about another GPU, or other versions; name another"
                 raise click.UsageError(text)
@@ -369,7 +377,6 @@ def try_all(report: Report, chosen: Sequence[Claim]) -> None:
     for claim in report.pending(chosen):
         start = time.perf_counter()
         click.echo(f"[{chosen.index(claim) + 1}/{len(chosen)}] {claim.name}: ", nl=False)
-        sys.stdout.flush()
         finding = tried(report.place, claim)
         seconds = time.perf_counter() - start
         click.echo(f"{finding.state} ({seconds:.1f} s): {finding.seen}")
@@ -445,7 +452,8 @@ def summarized(found: dict[str, Any]) -> str:
               help="Where the findings are kept, and found again.")  # fmt: skip
 @click.option("--emulate", type=Target(), help="Rehearse on an emulated GPU.")
 @click.option("--only", default="", metavar="TEXT", help="Claims whose name contains this.")
-@click.option("--seconds", default=86400.0, help="End after so long; the rest is not run.")
+@click.option("--seconds", type=Seconds(), default=86400.0,
+              help="End after so long; the rest is not run.")  # fmt: skip
 @click.option("--summary", is_flag=True, help="Print what the file holds, as Markdown.")
 @click.option("--claim", "names", multiple=True, hidden=True)
 @click.option("--here", is_flag=True, hidden=True)
@@ -455,7 +463,8 @@ def first_light(
 ) -> int:  # fmt: skip
     """Try all that is claimed of a GPU on the one that is there (needs Triton, torch)."""
     if summary:
-        click.echo(summarized(json.loads(file.read_text())))
+        with reading(file):
+            say(summarized(json.loads(file.read_text())))
         return 0
     with needing_kernels():
         import torch

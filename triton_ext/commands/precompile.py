@@ -115,7 +115,7 @@ def _rows(text: str) -> tuple[int, ...]:
     show_default=True,
     help="For which GPU of sm_90 kernels are chosen; h100 for others, too.",
 )
-@click.option("--sms", type=click.IntRange(1), help="SMs of the GPU.  [default: 132, or 148]")
+@click.option("--sms", type=click.IntRange(1, 1024), help="SMs of the GPU.  [default: 132, or 148]")
 @click.option(
     "--out", type=click.Path(file_okay=False), help="A folder, if not Triton's own cache."
 )

@@ -11,10 +11,10 @@ from typing import Literal
 from triton_ext.errors import LayoutError
 from triton_ext.splitting import split_arguments
 
-_SHAPED = re.compile(r"((?:\d+x)+)(.+)", re.DOTALL)
-_ALLOCATED = re.compile(r"\d+(x\d+)*")
+_SHAPED = re.compile(r"((?:\d{1,19}x)+)(.+)", re.DOTALL)
+_ALLOCATED = re.compile(r"\d{1,19}(x\d{1,19})*")
 _MEMORY = re.compile(r"!(?:ttg|ttng|tt)\.(memdesc|tensordesc)<(.*)>", re.DOTALL)
-_BITS = re.compile(r"[a-z]+(\d+)")
+_BITS = re.compile(r"[a-z]+(\d{1,19})(?!\d)")
 
 
 def bits_of(element: str) -> int | None:
