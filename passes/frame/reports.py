@@ -7,6 +7,7 @@ import threading
 import warnings
 from pathlib import Path
 
+from triton_ext.errors import PassError
 from triton_ext.passes.frame.base import Diagnostic
 from triton_ext.passes.frame.pipeline import PassResult
 
@@ -42,12 +43,15 @@ def present(result: PassResult) -> None:
         return
     text = result.report_text() + "\n"
     if output == "-":
-        sys.stdout.write(text)
-        sys.stdout.flush()
+        print(text, end="", flush=True)
         return
     path = Path(output.replace("{kernel}", result.kernel)).absolute()
     with _lock:
         mode = "a" if path in _begun else "w"
+        try:
+            with path.open(mode) as file:
+                file.write(text)
+        except OSError as error:
+            name = result.compiler_pass.name
+            raise PassError(f"{name}.output = {output!r}: {error.strerror}") from None
         _begun.add(path)
-        with path.open(mode) as file:
-            file.write(text)

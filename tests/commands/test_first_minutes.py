@@ -279,7 +279,7 @@ def test_compile_errors_keep_their_lines_and_caret(script, arguments):
     [
         (("--only", "("), "'(' is no regular expression"),
         (("--only", "(" * 5000), "is no regular expression"),
-        (("--block", "1xy"), "'1xy' is no shape"),
+        (("--block", "1xy"), "'1xy' is no block"),
         (("--block", "0x0x0"), "--block cannot be used without --trace or --trace-file"),
         (("--hits", "2"), "--hits cannot be used without --break-at"),
         (("--break-at", "here"), "'here': must be a file and a line"),

@@ -11,18 +11,26 @@ from typing import Any
 import click
 
 from triton_ext.commands.common import (
-    SHAPE,
     Parsed,
+    Seconds,
     Target,
     format_option,
     needing_kernels,
     refuse,
     run_script,
     say,
-    script_traceback,
+    script_failed,
     show,
 )
 from triton_ext.render.words import counted
+
+
+def _block(text: str) -> tuple[int, int, int]:
+    given = [int(part) for part in text.split("x")]
+    x, y, z = given + [0] * (3 - len(given))
+    if min(x, y, z) < 0:
+        raise ValueError
+    return x, y, z
 
 
 def _pattern(text: str) -> str:
@@ -58,7 +66,7 @@ def _pattern(text: str) -> str:
 )
 @click.option(
     "--timeout",
-    type=click.FloatRange(min=0, min_open=True),
+    type=Seconds(min_open=True),
     metavar="SECONDS",
     help="End a launch after so many seconds, with an error.",
 )
@@ -115,7 +123,12 @@ def _pattern(text: str) -> str:
     metavar="REGEX",
     help="Trace only instructions that match, as PTX text.",
 )
-@click.option("--block", type=SHAPE, multiple=True, help="Trace only this block, as 0x0x0.")
+@click.option(
+    "--block",
+    type=Parsed("BLOCK", _block, "block; write it as 0x0x0"),
+    multiple=True,
+    help="Trace only this block, as 0x0x0.",
+)
 @click.option("--time", is_flag=True, help="Predict what each kernel would take, on stderr.")
 @click.option(
     "--gpu",
@@ -149,7 +162,7 @@ def run(
     break_at: tuple[str, ...],
     hits: int,
     only: str,
-    block: tuple[tuple[int, ...], ...],
+    block: tuple[tuple[int, int, int], ...],
     time: bool,
     gpu_name: str,
     timeline: Path | None,
@@ -174,8 +187,15 @@ def run(
       triton-ext run --stats --format json matmul.py
       triton-ext run --emulate sm_90 --time --timeline matmul.html matmul.py
     """
-    if timeline is not None and timeline.suffix not in (".html", ".json"):
-        raise click.BadParameter(f"{timeline}: must end in .html or .json", param_hint="--timeline")
+    if not Path(script).is_file():  # a pipe, which could be read but once
+        raise click.BadParameter(f"{script} is no regular file", param_hint="SCRIPT")
+    if timeline is not None:
+        if timeline.suffix not in (".html", ".json"):
+            reason = f"{timeline}: must end in .html or .json"
+            raise click.BadParameter(reason, param_hint="--timeline")
+        if not timeline.parent.is_dir():
+            reason = f"{timeline}: there is no folder {timeline.parent}"
+            raise click.BadParameter(reason, param_hint="--timeline")
     timed = time or timeline is not None
     if no_values and not timed:
         raise click.UsageError("--no-values is for predicting time: give --time, too")
@@ -219,8 +239,7 @@ def run(
     statistics = Statistics()
     parts: list[Observer] = [statistics] if stats else []
     if trace or trace_file is not None:
-        blocks = [(x, y, z) for x, y, z in ((*each, 0, 0)[:3] for each in block)] or None
-        tracing = Trace(write, only, blocks)
+        tracing = Trace(write, only, block or None)
         ending.callback(tracing.close)
         parts.append(tracing)
     with (
@@ -248,8 +267,7 @@ def run(
         except click.UsageError:
             raise
         except Exception as error:
-            say(script_traceback(error, script), err=True)
-            raise SystemExit(1) from None
+            script_failed(error, script)
     for stop in stops:
         if not stop.hits:
             say(f"{stop.file}:{stop.line}: no instruction of a kernel is of that line", err=True)

@@ -6,7 +6,6 @@ Functions of the module itself are put in line before the kernel is decoded: see
 from __future__ import annotations
 
 import re
-import sys
 from typing import Any
 
 import numpy as np
@@ -118,7 +117,7 @@ def _print(at: Instruction, results: tuple[str, ...], texts: tuple[str, ...], op
             if address not in strings:
                 strings[address] = _string(cta, lane, address)
             packed = _Varargs(cta, lane, int(buffers[position]))
-            sys.stdout.write(format_text(strings[address], packed))
+            print(format_text(strings[address], packed), end="")
         for symbol in kept:
             if symbol is not None:  # how many there were is of no use to a kernel
                 addresses = np.full(len(threads), cta.address_of(symbol), np.int64)

@@ -81,7 +81,7 @@ class _Progress:
 
     def __init__(self, name: str, total: int) -> None:
         self._name, self._total = name, total
-        self._shown = sys.stderr.isatty() and total > 1
+        self._shown = sys.stderr is not None and sys.stderr.isatty() and total > 1
         self._began = self._last = time.monotonic()
         self._done = np.frombuffer(mmap.mmap(-1, 8), np.int64)
         self.advances: NDArray[np.int64] = self._done  # of this process
@@ -127,7 +127,7 @@ def _fork(machine: Machine, clusters: range, workers: int, progress: _Progress) 
     finished = np.frombuffer(mmap.mmap(-1, 8 * workers), np.int64)
     children: dict[int, int] = {}
     answers: list[_Answer] = []
-    sys.stdout.flush()
+    print(end="", flush=True)
     with _shared(machine) as write_back, _reaped(children):
         for number in range(workers):
             progress.advances = finished[number : number + 1]
@@ -246,7 +246,7 @@ def _work(machine: Machine, clusters: range, writer: int) -> None:
         unknown = isinstance(error, MemoryFault) and may_find
         answer = _Answer(not unknown, machine.steps - before, error)
     finally:
-        sys.stdout.flush()
+        print(end="", flush=True)
         with os.fdopen(writer, "wb") as out:
             out.write(pickle.dumps(answer))  # all of it, or nothing
 
