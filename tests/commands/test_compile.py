@@ -115,6 +115,15 @@ def test_the_list(invoke):
         (["script.py::copy", "--signature", "*fp32"], "an item for each of source, target, LAYOUT"),
         (["script.py::copy", "--signature", "*fp32, *fp32, =NONE, 1"], "is no expression"),
         (["script.py::copy", "--signature", "*fp32:8, *fp32, =TILE, 1"], "there may be 16"),
+        (["script.py::copy", "--signature", "**fp32, *fp32, =TILE, 1"], "is no type"),
+        (["script.py::copy", "--signature", "*k*kfp32, *fp32, =TILE, 1"], "is no type"),
+        (
+            ["script.py::copy", "--signature", "*fp32, *fp32, =TILE, 1", "--num-warps", "8"],
+            "the kernel does not compile",  # the layout has 4 warps
+        ),
+        (["script.py", "--num-stages", "65"], "not in the range 1<=x<=64"),
+        (["script.py", "--passes", "report-layouts{output=none/x}"], "report-layouts.output = 'no"),
+        (["s" * 300], "File name too long"),
     ],
 )
 def test_errors(invoke, arguments, words):
@@ -126,4 +135,9 @@ def test_errors(invoke, arguments, words):
 
 def test_a_script_that_stops_early(invoke, tmp_path):
     (tmp_path / "broken.py").write_text("import none_such_module")
-    assert "ModuleNotFoundError" in invoke("broken.py", status=1).output
+    for arguments in (["broken.py"], ["broken.py::kernel", "--signature", "i32"]):
+        output = invoke(*arguments, status=1).output
+        assert "ModuleNotFoundError" in output
+        assert [line for line in output.splitlines() if line.startswith("  File ")] == [
+            '  File "broken.py", line 1, in <module>'
+        ]

@@ -17,7 +17,7 @@ from triton_ext.commands.common import (
     needing_kernels,
     run_script,
     say,
-    script_traceback,
+    script_failed,
 )
 from triton_ext.errors import LayoutError, PassError
 from triton_ext.splitting import split_arguments
@@ -52,7 +52,7 @@ def _complete_passes(context: Any, option: Any, typed: str) -> list[str]:
 @click.option("--num-ctas", type=_CTAS, default="1", show_default=True, help="With --signature.")
 @click.option(
     "--num-stages",
-    type=click.IntRange(min=1),
+    type=click.IntRange(1, 64),  # with billions the compiler takes all memory
     default=3,
     show_default=True,
     help="With --signature.",
@@ -170,8 +170,7 @@ def _run_idle(path: str, arguments: tuple[str, ...], target: str) -> None:
             # A script that checks its results finds them wrong: nothing ran.
             stopped = f"{type(error).__name__}: {error}".splitlines()[0]
             if not gpu.launches:
-                say(script_traceback(error, path), err=True)
-                raise SystemExit(1) from None
+                script_failed(error, path)
             say(f"{path} stopped behind a kernel that did not run: {stopped}", err=True)
         finally:
             # Kernels of the script unload themselves through the driver, which must still be
@@ -184,11 +183,16 @@ def _compile_one(
 ) -> None:
     """Compile one kernel of a script for the argument types of a signature."""
     from triton.compiler.errors import CompilationError
-    from triton.language import str_to_ty
+    from triton.language import pointer_type, str_to_ty
 
     from triton_ext.compat import compile_kernel
 
-    names = run_script(path, sys.argv[1:], "triton_ext_compile")
+    try:
+        names = run_script(path, sys.argv[1:], "triton_ext_compile")
+    except click.UsageError:
+        raise
+    except Exception as error:
+        script_failed(error, path)
     function = names.get(kernel)
     if function is None or not hasattr(function, "arg_names"):
         found = ", ".join(name for name, value in names.items() if hasattr(value, "arg_names"))
@@ -214,7 +218,9 @@ def _compile_one(
             types[name] = type_.strip()
             multiples += [name] * (multiple == "16")
             try:
-                str_to_ty(types[name], None)
+                read = str_to_ty(types[name], None)
+                if isinstance(read, pointer_type) and isinstance(read.element_ty, pointer_type):
+                    raise TypeError  # at a pointer to pointers the compiler would abort
             except Exception:
                 rule = "is no type that Triton knows, such as *fp16, i32 or fp32"
                 raise LayoutError(f"signature.{name}", item, rule) from None
@@ -222,7 +228,7 @@ def _compile_one(
         compile_kernel(
             function, types, constants, target=target, multiples_of_16=multiples, **options
         )
-    except CompilationError as error:
+    except (CompilationError, RuntimeError) as error:  # the latter of MLIR, which has said why
         _refused(error)
 
 
