@@ -49,7 +49,7 @@ def present(result: PassResult) -> None:
     with _lock:
         mode = "a" if path in _begun else "w"
         try:
-            with path.open(mode) as file:
+            with path.open(mode, encoding="utf-8") as file:
                 file.write(text)
         except OSError as error:
             name = result.compiler_pass.name

@@ -174,6 +174,19 @@ def test_errors_of_other_commands(arguments, message):
     assert message in finished.stderr
 
 
+def test_names_that_the_output_cannot_encode(tmp_path):
+    """File names may be any bytes."""
+    file, other = tmp_path / "\udcff\u00fc.ptx", tmp_path / "other.ptx"
+    text = (DATA / "nvcc_sm90.ptx").read_text()
+    file.write_text(text)
+    other.write_text(text.replace("mbarrier.init", "mbarrier.inval"))
+    environment = {**os.environ, "PYTHONIOENCODING": "utf-8:strict"}
+    finished = triton_ext("diff", file.name, other.name, cwd=tmp_path, env=environment)
+    assert finished.returncode == 1, finished.stderr
+    assert "\\udcff" in finished.stdout
+    assert not finished.stderr
+
+
 @pytest.mark.parametrize(
     "type_",
     [

@@ -21,10 +21,14 @@ import triton.language as tl
 def count(x, n):
     for _ in range(n):
         tl.store(x + tl.program_id(0), tl.load(x + tl.program_id(0)) + 1)
-    tl.device_print("done")
+
+@triton.jit
+def tell(x):
+    tl.device_print("counted", tl.load(x))
 
 x = torch.zeros(64, device="cuda")
-count[(64,)](x, 300)
+count[(64,)](x, 300, num_warps=1)
+tell[(1,)](x)
 assert (x == 300).all()
 """
 
@@ -57,7 +61,35 @@ def test_a_pipe_is_no_script(tmp_path):
     assert "is no regular file" in done.stderr
 
 
-@pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-"])
+def test_a_locale_without_unicode(tmp_path):
+    """Its encoding is not that of what is read and written."""
+    script, page, trace = (tmp_path / name for name in ("script.py", "page.html", "trace.txt"))
+    script.write_text(SCRIPT.replace("300", "3"))
+    command = [sys.executable, "-m", "triton_ext", "run", "--emulate", "sm_90"]
+    command += ["--trace-file", str(trace), "--only", "st.global", "--block", "0x0x0"]
+    environment = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    ended = subprocess.run(
+        [*command, "--timeline", str(page), str(script)],
+        capture_output=True, text=True, env=environment,
+    )  # fmt: skip
+    assert ended.returncode == 0, ended.stderr
+    assert page.read_text(encoding="utf-8")
+    assert trace.read_text(encoding="utf-8")
+
+
+def test_a_pass_that_does_not_exist(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    done = subprocess.run(
+        [sys.executable, "-m", "triton_ext", "run", str(script)],
+        capture_output=True, text=True, env={**os.environ, "TRITON_EXT_PASSES": "none"},
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert "pass = 'none': no such pass" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-"])
 def test_closed_streams_stop_no_kernel(tmp_path, monkeypatch, closed):
     """Nor its prints, nor blocks on several cores, nor a pass's report."""
     script = tmp_path / "script.py"

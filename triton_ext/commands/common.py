@@ -307,14 +307,20 @@ def time_limited(command: _Command) -> _Command:
 
 
 def say(text: str, *, err: bool = False, coloured: bool = False) -> None:
-    """Print a text of any origin: escape sequences and other control characters are shown.
+    """Print a text of any origin: escape sequences and other control characters are shown, and so
+    is what the encoding of the output lacks.
 
     Args:
         coloured: the text has colours of ours, and control characters of nobody else; NO_COLOR
             switches them off.
     """
     colour = False if os.environ.get("NO_COLOR") else None
-    click.echo(text if coloured else plain(text), err=err, color=colour)
+    shown = text if coloured else plain(text)
+    try:
+        click.echo(shown, err=err, color=colour)
+    except UnicodeEncodeError as error:
+        escaped = shown.encode(error.encoding, "backslashreplace").decode(error.encoding)
+        click.echo(escaped, err=err, color=colour)
 
 
 def show(form: str, *, err: bool = False, **renderers: Callable[[], Any]) -> None:

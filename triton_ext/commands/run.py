@@ -22,6 +22,7 @@ from triton_ext.commands.common import (
     script_failed,
     show,
 )
+from triton_ext.errors import PassError
 from triton_ext.render.words import counted
 
 
@@ -235,7 +236,9 @@ def run(
 
     left = iter(range(hits))
     in_json = trace_file is not None and trace_file.suffix == ".jsonl"
-    kept = ending.enter_context(trace_file.open("w")) if trace_file is not None else None
+    kept = None
+    if trace_file is not None:
+        kept = ending.enter_context(trace_file.open("w", encoding="utf-8"))
     statistics = Statistics()
     parts: list[Observer] = [statistics] if stats else []
     if trace or trace_file is not None:
@@ -264,6 +267,8 @@ def run(
         except EmulationError as error:
             say(f"triton-ext: {type(error).__name__}: {error}", err=True)
             raise SystemExit(1) from None
+        except PassError as error:
+            raise click.ClickException(str(error)) from None
         except click.UsageError:
             raise
         except Exception as error:
@@ -278,7 +283,7 @@ def run(
         from triton_ext.timeline.page import chrome, html
 
         made = chrome if timeline.suffix == ".json" else html
-        timeline.write_text(made(gpu.timeline))
+        timeline.write_text(made(gpu.timeline), encoding="utf-8")
         say(f"{timeline}: {gpu.timeline.trace.name}", err=True)
     if stats:
         show(

@@ -84,5 +84,5 @@ def html(timeline: Timeline) -> str:
         "summary": timeline.lines(),
         "kernel": timeline.trace.name,
     }
-    text = files("triton_ext.timeline").joinpath("page.html").read_text()
+    text = files("triton_ext.timeline").joinpath("page.html").read_text(encoding="utf-8")
     return text.replace("/*DATA*/", json.dumps(data).replace("</", "<\\/"))
