@@ -168,7 +168,11 @@ class Gpu:
 _TRACE = "published: trace_v5.json.gz of the ladder's tutorial"
 _DIES = "published: SemiAnalysis, 300 cycles to the other die, here for every second load; else"
 _OTHERS: dict[str, dict[str, tuple[Any, str]]] = {
-    "H100": {"memory_bytes": (2.7e12, "assumed: as the data sheets differ")},
+    "H100": {
+        "memory_bytes": (2.7e12, "assumed: as the data sheets differ"),
+        "l2_bytes": (1.3e13, "fitted: 145 kernels of its survey"),
+        "flop_energy": (7.4e-13, "fitted: the same"),
+    },
     "B200": {
         "arch": (100, "published: CUDA C++ Programming Guide"),
         "multiprocessors": (148, "published: data sheet"),
@@ -203,7 +207,7 @@ _OTHERS: dict[str, dict[str, tuple[Any, str]]] = {
         "memory_bytes": (6.6e12, "published: SemiAnalysis, cp.async"),
     },
 }
-"""What differs from an H200. No H100 and no B200 was measured here."""
+"""What differs from an H200. No microbenchmarks ran on an H100, and nothing on a B200."""
 GPUS: dict[str, Gpu] = {
     "H200": Gpu("H200"),
     **{
