@@ -124,6 +124,14 @@ def measure(problem: Problem, group: dist.ProcessGroup, rounds: int) -> Row:
         for _ in range(3):
             error = (sides[name]().float() - expected).abs().max() / expected.abs().max()
             assert error < 0.02, (problem, name, error.item())
+    shape = f"{problem.kind} {problem.m}x{problem.n}x{problem.k}"
+    return {"problem": shape, **medians(sides, group, rounds)}
+
+
+def medians(
+    sides: dict[str, Callable[[], Tensor]], group: dist.ProcessGroup, rounds: int
+) -> dict[str, float]:
+    """The milliseconds of a call of each side, on the slowest rank; all by turns."""
     times: dict[str, list[float]] = {name: [] for name in sides}
     for _ in range(rounds):
         for name, call in sides.items():
@@ -139,12 +147,11 @@ def measure(problem: Problem, group: dist.ProcessGroup, rounds: int) -> Row:
             slowest = torch.tensor(begin.elapsed_time(end) / CALLS, device="cuda")
             dist.all_reduce(slowest, dist.ReduceOp.MAX, group)
             times[name].append(slowest.item())
-    shape = f"{problem.kind} {problem.m}x{problem.n}x{problem.k}"
-    found: Row = {name: statistics.median(each) for name, each in times.items()}
-    return {"problem": shape, **found}
+    return {name: statistics.median(each) for name, each in times.items()}
 
 
-def _rank(rank: int, ranks: int, meeting: str, arguments: argparse.Namespace) -> None:
+def joined(rank: int, ranks: int, meeting: str) -> dist.ProcessGroup:
+    """The group of all ranks, of which this process is one."""
     torch.cuda.set_device(rank)
     device = torch.device("cuda", rank)
     dist.init_process_group(
@@ -152,6 +159,11 @@ def _rank(rank: int, ranks: int, meeting: str, arguments: argparse.Namespace) ->
     )
     group = dist.group.WORLD
     assert group is not None
+    return group
+
+
+def _rank(rank: int, ranks: int, meeting: str, arguments: argparse.Namespace) -> None:
+    group = joined(rank, ranks, meeting)
     problems = [Problem(*each) for each in CHOSEN]
     if arguments.random is not None:
         problems += drawn(arguments.random, arguments.number)
@@ -178,14 +190,24 @@ def main() -> None:
     parser.add_argument("--random", type=int, metavar="SEED", help="random problems, too")
     parser.add_argument("--number", type=int, default=20, help="how many of them")
     parser.add_argument("--rounds", type=int, default=9)
-    arguments = parser.parse_args()
+    on_all_gpus(_rank, parser, parser.parse_args())
+
+
+def on_all_gpus(
+    function: Callable[..., None],
+    parser: argparse.ArgumentParser,
+    arguments: argparse.Namespace,
+) -> None:
+    """Call a function of rank, ranks, a file to meet at, and arguments, in a process for each GPU;
+    where there are fewer than two, end with the parser's error.
+    """
     ranks = torch.cuda.device_count()
     if ranks < 2:
         parser.error(f"needs two GPUs or more; there are {ranks}")
     os.environ.setdefault("TORCH_SYMM_MEM_DISABLE_MULTICAST", "1")
     with tempfile.TemporaryDirectory() as folder:
         meeting = str(Path(folder) / "meeting")
-        spawn(_rank, (ranks, meeting, arguments), nprocs=ranks)
+        spawn(function, (ranks, meeting, arguments), nprocs=ranks)
 
 
 if __name__ == "__main__":

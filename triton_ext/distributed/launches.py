@@ -68,18 +68,18 @@ def configuration(
         return predicted_seconds(config, m, n, k, processors, batch, model)
 
     considered = list(ranked(gpu.arch, *problem.asked))
-    able = _able(kind, considered)
-    found = next(able, None)
+    tiles = able(kind, considered)
+    found = next(tiles, None)
     if found is None:
         raise LayoutError("group", kind, f"has no kernel on sm_{gpu.arch} for this product")
     if kind == "scatter":
-        near = itertools.islice(itertools.chain([found], able), CONSIDERED)
-        ways = itertools.chain.from_iterable(map(_buffered, near))
-        found = min(ways, key=lambda config: seconds(config) * _beside_a_link(config))
+        near = itertools.islice(itertools.chain([found], tiles), CONSIDERED)
+        ways = itertools.chain.from_iterable(map(buffered, near))
+        found = min(ways, key=lambda config: seconds(config) * beside_a_link(config))
     return found, seconds(found), seconds(considered[0])
 
 
-def _able(kind: Kind, configs: Iterable[MatmulConfig]) -> Iterator[MatmulConfig]:
+def able(kind: Kind, configs: Iterable[MatmulConfig]) -> Iterator[MatmulConfig]:
     """Those that can wait for other ranks, in their order."""
     for config in configs:
         try:
@@ -88,7 +88,7 @@ def _able(kind: Kind, configs: Iterable[MatmulConfig]) -> Iterator[MatmulConfig]
             continue
 
 
-def _buffered(config: MatmulConfig) -> Iterator[MatmulConfig]:
+def buffered(config: MatmulConfig) -> Iterator[MatmulConfig]:
     """It, and with a buffer for each piece of C, if need be in place of stages: what of a tile is
     on its way to another GPU leaves its buffer late.
     """
@@ -101,18 +101,26 @@ def _buffered(config: MatmulConfig) -> Iterator[MatmulConfig]:
         return
 
 
-def _beside_a_link(config: MatmulConfig) -> float:
-    """How much longer a product takes, up to a constant, if tiles travel meanwhile: the more, the
-    more it loads from the L2 cache for an operation, and the more rows there are to be sent.
+LOADS, ROWS, KEPT = 0.166, 0.078, -0.019
+"""What tiles of a scatter have in common with the logarithm of its time: see `beside_a_link`."""
 
-    Fitted to 310 times of 24 problems on two H100s (`SLOWDOWN` is apart): the choice took 1.029 of
-    the time of the best of the 13 configurations measured of each, the problem left out of the fit;
-    1.075 before, when consumers in turns and narrow tiles were chosen as for one GPU.
+
+def traffic(config: MatmulConfig) -> tuple[float, float, float]:
+    """What of a tile counts if others travel meanwhile: what it loads from the L2 cache for an
+    operation, how many rows are sent, both over those of 128x128 elements; and whether each piece
+    of C has a buffer.
     """
     loads = 128 / (config.block_m * config.cluster_columns)
     loads += 128 / (config.block_n * config.cluster)
-    kept = 0.018 if config.c_buffers == config.c_parts > 1 else 0.0
-    return math.exp(0.167 * loads + 0.078 * 128 / config.block_n - kept)
+    return loads, 128 / config.block_n, float(config.c_buffers == config.c_parts > 1)
+
+
+def beside_a_link(config: MatmulConfig) -> float:
+    """How much longer a product takes, up to a constant (`SLOWDOWN`), for the `traffic` of its
+    tiles. ``python -m benchmarks.scatter fit`` fits it, to times of two H100s.
+    """
+    loads, rows, kept = traffic(config)
+    return math.exp(LOADS * loads + ROWS * rows + KEPT * kept)
 
 
 def _view(matrices: Tensor, k_dim: int) -> TmaView:

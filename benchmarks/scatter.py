@@ -1,0 +1,245 @@
+"""Times of reduce-scatters in many configurations, and what they say of the choice.
+
+    python -m benchmarks.scatter measure [--seconds 100] [--json FILE]     # needs two GPUs
+    python -m benchmarks.scatter fit benchmarks/results/scatter_h100.json  # anywhere
+
+`triton_ext.distributed` chooses among the tiles that are fastest on one GPU by what they load and
+send besides (`launches.beside_a_link`); `fit` finds its coefficients, and what the choice costs if
+each problem is left out of the fit that chooses for it. Beside the configurations `measure` times
+the product alone, as `matmul`, as a batch of the chunks, and as a reduce-scatter of a GPU with
+itself: what of the time is the epilogue's, and what the link's.
+
+The problems are `benchmarks.distributed`'s, the layers and those drawn from seeds 1 and 2.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+import torch
+import torch.distributed as dist
+import torch.distributed._symmetric_memory
+from torch import Tensor
+
+from benchmarks.distributed import (
+    CHOSEN,
+    SCATTER,
+    Problem,
+    drawn,
+    joined,
+    medians,
+    on_all_gpus,
+)
+from benchmarks.harness import Row, Table, options, report
+from benchmarks.survey import described
+from triton_ext.distributed import launches
+from triton_ext.distributed.workspace import FLAGS, workspace_of
+from triton_ext.kernels.choice.choose import predicted_seconds, ranked
+from triton_ext.kernels.choice.gpus import model_of
+from triton_ext.kernels.config import MatmulConfig
+from triton_ext.ops import products
+from triton_ext.ops.device import require_gpu
+from triton_ext.ops.epilogue import NOTHING
+from triton_ext.ops.launches import Link, PreparedLaunch
+from triton_ext.ops.operands import TmaView, tma_strides
+
+Array: TypeAlias = "np.ndarray[Any, Any]"
+NUMBER = 14
+"""Configurations of a problem."""
+ROUNDS = 5
+RANKS, SMS = 2, 132
+"""GPUs that were measured, and of each its SMs."""
+
+
+def problems() -> Iterator[Problem]:
+    """Those that are measured."""
+    every = (Problem(*each) for each in CHOSEN)
+    for problem in itertools.chain(every, drawn(1, 20), drawn(2, 20)):
+        if problem.kind == SCATTER:
+            yield problem
+
+
+def considered(problem: Problem, ranks: int) -> list[MatmulConfig]:
+    """The tiles that are predicted to be the fastest on one GPU, with and without more buffers."""
+    gpu = require_gpu(torch.device("cuda", torch.cuda.current_device()))
+    a = torch.empty((ranks, problem.m // ranks, problem.k), dtype=torch.bfloat16, device="cuda")
+    b = torch.empty((1, problem.n, problem.k), dtype=torch.bfloat16, device="cuda").mT
+    shape = (*a.shape[:-1], problem.n)
+    asked = products.problem_of(gpu, a, b, shape, torch.bfloat16, ("K", "K")).asked
+    ways = map(launches.buffered, launches.able("scatter", ranked(gpu.arch, *asked)))
+    found = dict.fromkeys(itertools.chain.from_iterable(ways))
+    return list(itertools.islice(found, NUMBER))
+
+
+def parts(a: Tensor, b: Tensor, ranks: int) -> dict[str, Callable[[], Tensor]]:
+    """The product on one GPU: as `matmul`, as a batch of the chunks in the kernel of the choice,
+    and scattered by that kernel to the GPU itself.
+    """
+    (m, k), n, gpu = a.shape, b.shape[1], require_gpu(a.device)
+    call = launches.prepared("scatter", a, b, ranks)
+    memory, out = a.new_empty(call.shape), a.new_empty((m // ranks, n))
+    late = torch.zeros(1, dtype=torch.int32, pin_memory=True)
+    flags = torch.zeros(FLAGS, dtype=torch.int32, device="cuda")
+    link = Link(out, flags, late, 0, ranks, flags)
+    c = a.new_empty((ranks, m // ranks, n))
+    left, right, *_ = call.launch.views
+    strides = tma_strides(c)
+    assert strides is not None
+    view = TmaView(tuple(c.shape), strides, "MN")
+    plain = replace(call.launch.config, collective=None)
+    batch = PreparedLaunch(gpu, plain, (left, right, view, None, None, None, None), k)
+
+    def alone() -> Tensor:
+        call.launch(a, b, memory, NOTHING._replace(residual=memory), link)
+        return out
+
+    def batched() -> Tensor:
+        batch(a, b, c)
+        return c
+
+    return {"matmul": lambda: products.product(a, b), "batch": batched, "alone": alone}
+
+
+def measure(problem: Problem, group: dist.ProcessGroup) -> Row:
+    """One problem; AssertionError if a configuration's result is wrong."""
+    ranks, workspace = group.size(), workspace_of(group)
+    a, b = (
+        torch.randn(shape, device="cuda").bfloat16()
+        for shape in ((problem.m, problem.k), (problem.n, problem.k))
+    )
+    b = b.t()
+    own = problem.sides(group)
+    sides = {name: own[name] for name in ("gemm", "nccl", "cublas")} | parts(a, b, ranks)
+    configs = considered(problem, ranks)
+    expected = a.new_empty((problem.m // ranks, problem.n))
+    dist.reduce_scatter_tensor(expected, a @ b, group=group)
+    for number, config in enumerate(configs):
+        sides[str(number)] = partial(launches.scatter, a, b, workspace, config=config)
+        error = (sides[str(number)]().float() - expected.float()).abs().max()
+        assert error < 0.02 * expected.abs().max(), (problem, config, error.item())
+    found = medians(sides, group, ROUNDS)
+    times = [found.pop(str(number)) for number in range(len(configs))]
+    return {
+        "problem": f"{problem.m}x{problem.n}x{problem.k}",
+        "m": problem.m, "n": problem.n, "k": problem.k, **found,
+        "configs": [
+            {"config": described(config), "seconds": 1e-3 * each}
+            for config, each in zip(configs, times, strict=True)
+        ],
+    }  # fmt: skip
+
+
+def _rank(rank: int, ranks: int, meeting: str, arguments: argparse.Namespace) -> None:
+    group, begin = joined(rank, ranks, meeting), time.perf_counter()
+
+    def rows() -> Iterator[Row]:
+        for problem in problems():
+            late = torch.tensor(int(time.perf_counter() - begin > arguments.seconds), device="cuda")
+            dist.all_reduce(late, dist.ReduceOp.MAX, group)
+            if late.item():
+                return
+            yield measure(problem, group)
+
+    if rank == 0:
+        report("scatter measure", rows(), TABLE, arguments.json, f"{ranks} GPUs, ms, bf16")
+    else:
+        list(rows())
+    dist.barrier(group)
+    dist.destroy_process_group()
+
+
+TABLE = Table(
+    ("problem", "<18", "problem"),
+    *((name, ">8.3f", name) for name in ("gemm", "nccl", "cublas", "matmul", "batch", "alone")),
+    ("best", ">8.3f", lambda row: 1e3 * min(each["seconds"] for each in row["configs"])),
+)
+
+
+class Timed(NamedTuple):
+    """What was measured of a problem.
+
+    Attributes:
+        predicted: the logarithms of the times on one GPU, by the cost model.
+        seconds: the logarithms of those beside the link.
+        traffic: (configurations, 3), what `launches.traffic` says of each.
+    """
+
+    predicted: Array
+    seconds: Array
+    traffic: Array
+
+
+def read(path: Path) -> list[Timed]:
+    """The rows of `measure`."""
+    document = json.loads(path.read_text())
+    gpu, found = model_of(document["environment"]["gpu"]), []
+    for row in document["rows"]:
+        configs = [MatmulConfig(**each["config"]) for each in row["configs"]]
+        sizes = (row["m"] // RANKS, row["n"], row["k"], SMS, RANKS, gpu)
+        found.append(
+            Timed(
+                np.log([predicted_seconds(config, *sizes) for config in configs]),
+                np.log([each["seconds"] for each in row["configs"]]),
+                np.array([launches.traffic(config) for config in configs]),
+            )
+        )
+    return found
+
+
+def fit(timed: Sequence[Timed]) -> Array:
+    """The coefficients of `launches.traffic`: least squares of what a configuration takes longer
+    than predicted, over what the others of its problem do.
+    """
+    traffic = np.concatenate([each.traffic - each.traffic.mean(axis=0) for each in timed])
+    longer = [each.seconds - each.predicted for each in timed]
+    centred = np.concatenate([each - each.mean() for each in longer])
+    found: Array = np.linalg.lstsq(traffic, centred, rcond=None)[0]
+    return found
+
+
+def costs(timed: Sequence[Timed], weights: Sequence[Array]) -> list[float]:
+    """How much longer the choice takes than the best that was measured, of each problem."""
+    found = []
+    for each, weight in zip(timed, weights, strict=True):
+        choice = np.argmin(each.predicted + each.traffic @ weight)
+        found.append(float(np.exp(each.seconds[choice] - each.seconds.min())))
+    return found
+
+
+def left_out(timed: Sequence[Timed]) -> list[Array]:
+    """For each problem, the coefficients fitted to all others."""
+    return [fit([*timed[:i], *timed[i + 1 :]]) for i in range(len(timed))]
+
+
+def main() -> None:
+    parser = options(__doc__)
+    parser.add_argument("step", choices=("measure", "fit"))
+    parser.add_argument("file", type=Path, nargs="?", help="what was measured")
+    parser.add_argument("--seconds", type=float, default=100, help="to measure for, at most")
+    arguments = parser.parse_args()
+    if arguments.step == "measure":
+        on_all_gpus(_rank, parser, arguments)
+        return
+    if arguments.file is None:
+        parser.error("fit needs a file")
+    timed = read(arguments.file)
+    number = sum(len(each.seconds) for each in timed)
+    print(f"{len(timed)} problems, {number} times: {np.round(fit(timed), 3).tolist()}")
+    nothing = [np.zeros(3)] * len(timed)
+    for name, weights in (("as on one GPU", nothing), ("each left out", left_out(timed))):
+        found = costs(timed, weights)
+        print(f"{name}: {statistics.fmean(found):.3f} of the best one's time, {max(found):.3f}")
+
+
+if __name__ == "__main__":
+    main()
