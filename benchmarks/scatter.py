@@ -3,8 +3,8 @@
     python -m benchmarks.scatter measure [--seconds 100] [--json FILE]     # needs two GPUs
     python -m benchmarks.scatter fit benchmarks/results/scatter_h100.json  # anywhere
 
-`triton_ext.distributed` chooses among the tiles that are fastest on one GPU by what they load and
-send besides (`launches.beside_a_link`); `fit` finds its coefficients, and what the choice costs if
+`triton_ext.distributed` chooses among the tiles that are fastest on one GPU by what they load
+besides (`launches.beside_a_link`); `fit` finds its coefficients, and what the choice costs if
 each problem is left out of the fit that chooses for it. Beside the configurations `measure` times
 the product alone, as `matmul`, as a batch of the chunks, and as a reduce-scatter of a GPU with
 itself: what of the time is the epilogue's, and what the link's.
@@ -171,7 +171,7 @@ class Timed(NamedTuple):
     Attributes:
         predicted: the logarithms of the times on one GPU, by the cost model.
         seconds: the logarithms of those beside the link.
-        traffic: (configurations, 3), what `launches.traffic` says of each.
+        traffic: (configurations, 2), what `launches.traffic` says of each.
     """
 
     predicted: Array
@@ -235,7 +235,7 @@ def main() -> None:
     timed = read(arguments.file)
     number = sum(len(each.seconds) for each in timed)
     print(f"{len(timed)} problems, {number} times: {np.round(fit(timed), 3).tolist()}")
-    nothing = [np.zeros(3)] * len(timed)
+    nothing = [np.zeros(2)] * len(timed)
     for name, weights in (("as on one GPU", nothing), ("each left out", left_out(timed))):
         found = costs(timed, weights)
         print(f"{name}: {statistics.fmean(found):.3f} of the best one's time, {max(found):.3f}")

@@ -86,5 +86,5 @@ def correction(
     rows: np.ndarray[Any, Any] | Sequence[Sequence[float]], gpu: GpuModel
 ) -> np.ndarray[Any, Any]:
     """What to add to the logarithm of each time predicted for a GPU, given its features."""
-    total: np.ndarray[Any, Any] = sum(trees(rows) for trees in learnt(gpu))  # type: ignore[assignment]
-    return total
+    found: np.ndarray[Any, Any] = np.sum([trees(rows) for trees in learnt(gpu)], axis=0)
+    return found

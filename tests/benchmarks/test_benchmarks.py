@@ -148,11 +148,11 @@ def test_constants_are_fitted_to_times(model, known, every, gpu):
 
 def test_a_scatters_tile_is_chosen_by_what_was_measured():
     timed = scatter.read(scatter_file := ROOT / "benchmarks/results/scatter_h100.json")
-    chosen = np.array((distributed.LOADS, distributed.ROWS, distributed.KEPT))
+    chosen = np.array((distributed.LOADS, distributed.KEPT))
     assert scatter.fit(timed) == pytest.approx(chosen, abs=6e-4)
     found = scatter.costs(timed, scatter.left_out(timed))
-    as_on_one_gpu = scatter.costs(timed, [np.zeros(3)] * len(timed))
-    assert statistics.fmean(found) < 1.035 < 1.08 < statistics.fmean(as_on_one_gpu)
+    as_on_one_gpu = scatter.costs(timed, [np.zeros(2)] * len(timed))
+    assert statistics.fmean(found) < 1.02 < 1.08 < statistics.fmean(as_on_one_gpu)
     for row in json.loads(scatter_file.read_text())["rows"]:
         for each in row["configs"]:
             assert MatmulConfig(**each["config"]).collective == "scatter"
