@@ -98,7 +98,7 @@ class LaunchPlan:
     own_tile: TileLayouts | None = None
 
 
-EIGHT = 8
+ROWS_TOGETHER = 8
 """Rows of tiles that run together, by default."""
 
 
@@ -122,9 +122,9 @@ def rows_together(config: MatmulConfig, waves: float, across: int, resident: int
         resident: how many run at a time.
     """
     if config.arch != 90:
-        return EIGHT
+        return ROWS_TOGETHER
     if config.cluster == 1:
-        return 1 if waves > 1 and EIGHT * across <= resident else EIGHT
+        return 1 if waves > 1 and ROWS_TOGETHER * across <= resident else ROWS_TOGETHER
     return 1 if waves <= 1 else 2
 
 

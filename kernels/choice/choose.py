@@ -63,7 +63,8 @@ def ranked(arch: int, *asked: Any) -> Iterator[MatmulConfig]:
     """
     if arch == 90:
         return cost_model.ranked(*asked)
-    return iter(cost_model_sm100.ranked_configs(*asked[:9]))
+    *problem, _ = asked  # of sm_100, one GPU is known
+    return iter(cost_model_sm100.ranked_configs(*problem))
 
 
 def predicted_seconds(

@@ -166,6 +166,8 @@ def test_nothing_is_compiled_for_a_new_shape(monkeypatch, tmp_path):
     [
         (["--fixed", "64x64"], "WEIGHTS cannot be used with --fixed"),
         (["--fixed", "--rows", "1", "--sms", "132"], "--rows, --sms cannot be used with --fixed"),
+        (["--fixed", "--gpu", "h100"], "--gpu cannot be used with --fixed"),
+        (["--gpu", "h100", "--arch", "sm_100"], "--gpu cannot be used but with --arch sm_90"),
         (["--batched"], "--batched cannot be used without --fixed"),
         (["--fixed", "--types", "e4m3", "--b-major", "MN"], "must be legal on sm_90"),
         (["--fixed", "--out-type", "int32"], "must be legal on sm_90"),

@@ -22,6 +22,7 @@ from triton_ext.commands.common import (
     show,
 )
 from triton_ext.commands.tune import OUT_TYPES, TYPES
+from triton_ext.kernels.choice.gpus import MODELS
 from triton_ext.kernels.element_types import MAJORS, Major
 from triton_ext.render.words import counted
 
@@ -110,10 +111,8 @@ def _rows(text: str) -> tuple[int, ...]:
 )
 @click.option(
     "--gpu",
-    type=choices(["h100", "h200"]),
-    default="h200",
-    show_default=True,
-    help="For which GPU of sm_90 kernels are chosen; h100 for others, too.",
+    type=choices(MODELS),
+    help="For which GPU of sm_90 kernels are chosen; h100 for others, too.  [default: h200]",
 )
 @click.option("--sms", type=click.IntRange(1, 1024), help="SMs of the GPU.  [default: 132, or 148]")
 @click.option(
@@ -158,10 +157,12 @@ def precompile(
       triton-ext precompile --fixed --types bf16 --b-major K --out kernels.cache
     """
     if fixed:
-        given = {"WEIGHTS": bool(weights), "--rows": rows is not None, "--sms": sms is not None}
+        given = {"WEIGHTS": bool(weights), "--rows": rows is not None, "--sms": sms is not None,
+                 "--gpu": gpu is not None}  # fmt: skip
         refuse(given, "with --fixed, which is for all sizes")
     else:
         refuse({"--batched": batched}, "without --fixed")
+    refuse({"--gpu": gpu is not None and arch != "sm_90"}, "but with --arch sm_90")
     with needing_kernels():
         from triton_ext.kernels import precompile as kernels
     asked: dict[str, Any] = {
@@ -182,7 +183,7 @@ def precompile(
             pair: tuple[Major, Major] = (a_major or "K", b_major or "K")
             processors = sms or SMS[arch]
             configs += kernels.configurations(
-                number, kind, pair, sizes, multiprocessors=processors, gpu=gpu, **asked
+                number, kind, pair, sizes, multiprocessors=processors, gpu=gpu or "h200", **asked
             )
     done: list[kernels.Precompiled] = []
     with click.progressbar(

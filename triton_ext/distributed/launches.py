@@ -40,18 +40,18 @@ SLOWDOWN = {"gather": 1.02, "scatter": 1.1}
 """How much longer a product takes that communicates."""
 HOST_SECONDS = {"gather": 80e-6, "scatter": 50e-6}
 """What the host needs for a call. (All five: two H200s with NVLink, torch 2.11, NCCL.)"""
-CONSIDERED = 8
-"""Among how many tiles, of those that are fastest on one GPU, a scatter's is chosen."""
 NVLINK = {90: 1, 100: 2}
 """How many times as fast as an H200's the NVLink of an architecture is: 900 and 1800 GB/s in the
 data sheets. No Blackwell has measured any of these."""
+CONSIDERED = 8
+"""Among how many tiles, of those that are fastest on one GPU, a scatter's is chosen."""
 
 
 def configuration(
     kind: Kind, gpu: Gpu, a: Tensor, b: Tensor, out_dtype: torch.dtype
 ) -> tuple[MatmulConfig, float, float]:
     """The configuration for the product of (ranks, M, K) and (1, K, N): the fastest by the cost
-    model of those that can wait for other ranks.
+    model of those that can wait for other ranks; of a scatter, beside a link.
 
     Returns:
         It; the predicted seconds of the product with it alone; and with any configuration.

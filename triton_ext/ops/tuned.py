@@ -83,8 +83,13 @@ class Problem:
             self.processors,
             None if default else self.out_type,
             self.batch,
-            model_of(self.gpu),
+            self.model,
         )
+
+    @property
+    def model(self) -> GpuModel:
+        """Which GPU's times stand for this one's."""
+        return model_of(self.gpu)
 
     @property
     def key(self) -> str:

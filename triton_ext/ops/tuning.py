@@ -156,7 +156,7 @@ def _considered(problem: tuned.Problem, count: int, arch: int) -> list[tuple[Mat
     """
     default = choose_config(arch, *problem.asked)
     others = (config for config in ranked(arch, *problem.asked) if config != default)
-    sizes = (problem.m, problem.n, problem.k, problem.processors, *problem.asked[-2:])
+    sizes = (problem.m, problem.n, problem.k, problem.processors, problem.batch, problem.model)
     return [
         (replace(config, batched=problem.batch > 1), predicted_seconds(config, *sizes))
         for config in itertools.islice(itertools.chain([default], others), count)
