@@ -4,10 +4,9 @@
     python -m benchmarks.scatter fit benchmarks/results/scatter_h100.json  # anywhere
 
 `triton_ext.distributed` chooses among the tiles that are fastest on one GPU by what they load
-besides (`launches.beside_a_link`); `fit` finds its coefficients, and what the choice costs if
-each problem is left out of the fit that chooses for it. Beside the configurations `measure` times
-the product alone, as `matmul`, as a batch of the chunks, and as a reduce-scatter of a GPU with
-itself: what of the time is the epilogue's, and what the link's.
+besides (`launches.loads`); `fit` finds the coefficient, and what the choice costs if each problem
+is left out of the fit that chooses for it. `measure` has copy engines carry all tiles, and times
+the first one with tiles that the kernel stores in the other GPU's memory, too (`launches.STAGED`).
 
 The problems are `benchmarks.distributed`'s, the layers and those drawn from seeds 1 and 2.
 """
@@ -19,8 +18,7 @@ import itertools
 import json
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
@@ -43,18 +41,15 @@ from benchmarks.distributed import (
 from benchmarks.harness import Row, Table, options, report
 from benchmarks.survey import described
 from triton_ext.distributed import launches
-from triton_ext.distributed.workspace import FLAGS, workspace_of
+from triton_ext.distributed.workspace import workspace_of
 from triton_ext.kernels.choice.choose import predicted_seconds, ranked
 from triton_ext.kernels.choice.gpus import model_of
 from triton_ext.kernels.config import MatmulConfig
 from triton_ext.ops import products
 from triton_ext.ops.device import require_gpu
-from triton_ext.ops.epilogue import NOTHING
-from triton_ext.ops.launches import Link, PreparedLaunch
-from triton_ext.ops.operands import TmaView, tma_strides
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
-NUMBER = 14
+NUMBER = launches.CONSIDERED
 """Configurations of a problem."""
 ROUNDS = 5
 RANKS, SMS = 2, 132
@@ -70,44 +65,19 @@ def problems() -> Iterator[Problem]:
 
 
 def considered(problem: Problem, ranks: int) -> list[MatmulConfig]:
-    """The tiles that are predicted to be the fastest on one GPU, with and without more buffers."""
+    """The tiles that are predicted to be the fastest on one GPU, one of each kind."""
     gpu = require_gpu(torch.device("cuda", torch.cuda.current_device()))
     a = torch.empty((ranks, problem.m // ranks, problem.k), dtype=torch.bfloat16, device="cuda")
     b = torch.empty((1, problem.n, problem.k), dtype=torch.bfloat16, device="cuda").mT
     shape = (*a.shape[:-1], problem.n)
     asked = products.problem_of(gpu, a, b, shape, torch.bfloat16, ("K", "K")).asked
-    ways = map(launches.buffered, launches.able("scatter", ranked(gpu.arch, *asked)))
-    found = dict.fromkeys(itertools.chain.from_iterable(ways))
-    return list(itertools.islice(found, NUMBER))
-
-
-def parts(a: Tensor, b: Tensor, ranks: int) -> dict[str, Callable[[], Tensor]]:
-    """The product on one GPU: as `matmul`, as a batch of the chunks in the kernel of the choice,
-    and scattered by that kernel to the GPU itself.
-    """
-    (m, k), n, gpu = a.shape, b.shape[1], require_gpu(a.device)
-    call = launches.prepared("scatter", a, b, ranks)
-    memory, out = a.new_empty(call.shape), a.new_empty((m // ranks, n))
-    late = torch.zeros(1, dtype=torch.int32, pin_memory=True)
-    flags = torch.zeros(FLAGS, dtype=torch.int32, device="cuda")
-    link = Link(out, flags, late, 0, ranks, flags)
-    c = a.new_empty((ranks, m // ranks, n))
-    left, right, *_ = call.launch.views
-    strides = tma_strides(c)
-    assert strides is not None
-    view = TmaView(tuple(c.shape), strides, "MN")
-    plain = replace(call.launch.config, collective=None)
-    batch = PreparedLaunch(gpu, plain, (left, right, view, None, None, None, None), k)
-
-    def alone() -> Tensor:
-        call.launch(a, b, memory, NOTHING._replace(residual=memory), link)
-        return out
-
-    def batched() -> Tensor:
-        batch(a, b, c)
-        return c
-
-    return {"matmul": lambda: products.product(a, b), "batch": batched, "alone": alone}
+    found: dict[tuple[object, ...], MatmulConfig] = {}
+    for config in launches.able("scatter", ranked(gpu.arch, *asked)):
+        kind = config.block_m, config.block_n, config.cluster, config.cluster_columns
+        found.setdefault(kind, config)
+        if len(found) == NUMBER:
+            break
+    return list(found.values())
 
 
 def measure(problem: Problem, group: dist.ProcessGroup) -> Row:
@@ -121,14 +91,19 @@ def measure(problem: Problem, group: dist.ProcessGroup) -> Row:
     )
     b = b.t()
     own = problem.sides(group)
-    sides = {name: own[name] for name in ("gemm", "nccl", "cublas")} | parts(a, b, ranks)
+    sides = {name: own[name] for name in ("gemm", "nccl", "cublas")}
     configs = considered(problem, ranks)
     expected = a.new_empty((problem.m // ranks, problem.n))
     dist.reduce_scatter_tensor(expected, a @ b, group=group)
+
+    def scattered(config: MatmulConfig, staged: bool) -> Tensor:
+        return launches.scatter(a, b, workspace, config=config, staged=staged)
+
     for number, config in enumerate(configs):
-        sides[str(number)] = partial(launches.scatter, a, b, workspace, config=config)
+        sides[str(number)] = partial(scattered, config, True)
         error = (sides[str(number)]().float() - expected.float()).abs().max()
         assert error < 0.02 * expected.abs().max(), (problem, config, error.item())
+    sides["direct"] = partial(scattered, configs[0], False)
     found = medians(sides, group, ROUNDS)
     times = [found.pop(str(number)) for number in range(len(configs))]
     return {
@@ -162,64 +137,66 @@ def _rank(rank: int, ranks: int, meeting: str, arguments: argparse.Namespace) ->
 
 TABLE = Table(
     ("problem", "<18", "problem"),
-    *((name, ">8.3f", name) for name in ("gemm", "nccl", "cublas", "matmul", "batch", "alone")),
+    *((name, ">8.3f", name) for name in ("gemm", "nccl", "cublas", "direct")),
+    ("staged", ">8.3f", lambda row: 1e3 * row["configs"][0]["seconds"]),
     ("best", ">8.3f", lambda row: 1e3 * min(each["seconds"] for each in row["configs"])),
 )
 
 
 class Timed(NamedTuple):
-    """What was measured of a problem.
+    """What was measured of a problem, of each configuration.
 
     Attributes:
         predicted: the logarithms of the times on one GPU, by the cost model.
         seconds: the logarithms of those beside the link.
-        traffic: (configurations, 2), what `launches.traffic` says of each.
+        loads: what `launches.loads` says.
     """
 
     predicted: Array
     seconds: Array
-    traffic: Array
+    loads: Array
 
 
 def read(path: Path) -> list[Timed]:
-    """The rows of `measure`."""
+    """The rows of `measure` whose tiles copy engines would carry."""
     document = json.loads(path.read_text())
     gpu, found = model_of(document["environment"]["gpu"]), []
     for row in document["rows"]:
         configs = [MatmulConfig(**each["config"]) for each in row["configs"]]
         sizes = (row["m"] // RANKS, row["n"], row["k"], SMS, RANKS, gpu)
-        found.append(
-            Timed(
-                np.log([predicted_seconds(config, *sizes) for config in configs]),
-                np.log([each["seconds"] for each in row["configs"]]),
-                np.array([launches.traffic(config) for config in configs]),
+        predicted = [predicted_seconds(config, *sizes) for config in configs]
+        if min(predicted) > launches.STAGED:
+            found.append(
+                Timed(
+                    np.log(predicted),
+                    np.log([each["seconds"] for each in row["configs"]]),
+                    np.array([launches.loads(config) for config in configs]),
+                )
             )
-        )
     return found
 
 
-def fit(timed: Sequence[Timed]) -> Array:
-    """The coefficients of `launches.traffic`: least squares of what a configuration takes longer
-    than predicted, over what the others of its problem do.
+def fit(timed: Sequence[Timed]) -> float:
+    """The coefficient of `launches.loads`: least squares of what a configuration takes longer than
+    predicted, over what the others of its problem do.
     """
-    traffic = np.concatenate([each.traffic - each.traffic.mean(axis=0) for each in timed])
+    loads = np.concatenate([each.loads - each.loads.mean() for each in timed])
     longer = [each.seconds - each.predicted for each in timed]
     centred = np.concatenate([each - each.mean() for each in longer])
-    found: Array = np.linalg.lstsq(traffic, centred, rcond=None)[0]
-    return found
+    return float(loads @ centred / (loads @ loads))
 
 
-def costs(timed: Sequence[Timed], weights: Sequence[Array]) -> list[float]:
+def costs(timed: Sequence[Timed], weights: Sequence[float]) -> list[float]:
     """How much longer the choice takes than the best that was measured, of each problem."""
     found = []
     for each, weight in zip(timed, weights, strict=True):
-        choice = np.argmin(each.predicted + each.traffic @ weight)
+        choice = np.argmin(each.predicted + weight * each.loads)
         found.append(float(np.exp(each.seconds[choice] - each.seconds.min())))
     return found
 
 
-def left_out(timed: Sequence[Timed]) -> list[Array]:
-    """For each problem, the coefficients fitted to all others."""
+def left_out(timed: Sequence[Timed]) -> list[float]:
+    """For each problem, the coefficient fitted to all others."""
     return [fit([*timed[:i], *timed[i + 1 :]]) for i in range(len(timed))]
 
 
@@ -236,8 +213,8 @@ def main() -> None:
         parser.error("fit needs a file")
     timed = read(arguments.file)
     number = sum(len(each.seconds) for each in timed)
-    print(f"{len(timed)} problems, {number} times: {np.round(fit(timed), 3).tolist()}")
-    nothing = [np.zeros(2)] * len(timed)
+    print(f"{len(timed)} problems, {number} times: {fit(timed):.3f}")
+    nothing = [0.0] * len(timed)
     for name, weights in (("as on one GPU", nothing), ("each left out", left_out(timed))):
         found = costs(timed, weights)
         print(f"{name}: {statistics.fmean(found):.3f} of the best one's time, {max(found):.3f}")

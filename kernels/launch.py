@@ -66,8 +66,8 @@ class LaunchPlan:
             elements, bias of `MatmulConfig.bias_type`, scales of fp32. ``alpha``, ``beta``: floats.
             ``c0_desc``: as ``c_desc``, for the residual. ``narrow_desc``: of the right operand
             (B, or A if they are swapped) once more, with the box of the narrow tile. ``group``:
-            the attribute.
-            ``own_desc``, ``flags``, ``next_flags``, ``late``, ``first_chunk``, ``ranks``: see
+            the attribute; so is ``piece_rows``.
+            ``own_desc``, ``flags``, ``counters``, ``late``, ``first_chunk``, ``ranks``: see
             `triton_ext.kernels.device.peers.Peers`.
             ``left_scales``, ``right_scales``: the block scales, with the boxes of `scale_tiles`.
             The order is the kernel's; the descriptors go by position, the others by name (the
@@ -79,6 +79,7 @@ class LaunchPlan:
         own_tile: of ``own_desc``, if there is one.
         scale_tiles: of the left and the right operand's scales, if they are block-scaled.
         group: how many rows of tiles run together (`kernels/device/scheduler.py`).
+        piece_rows: how many rows of tiles travel together (`kernels/device/peers.py`).
         workspace_bytes: 0 if there is none. It must be zero before the first launch; every launch
             leaves it so that it serves the next launch of any plan (on the same stream).
     """
@@ -96,6 +97,7 @@ class LaunchPlan:
     scale_tiles: tuple[TileLayouts, TileLayouts] | None = None
     workspace_bytes: int = 0
     own_tile: TileLayouts | None = None
+    piece_rows: int = 0
 
 
 ROWS_TOGETHER = 8
@@ -126,6 +128,14 @@ def rows_together(config: MatmulConfig, waves: float, across: int, resident: int
     if config.cluster == 1:
         return 1 if waves > 1 and ROWS_TOGETHER * across <= resident else ROWS_TOGETHER
     return 1 if waves <= 1 else 2
+
+
+def number_of_pieces(waves: float) -> int:
+    """In about how many pieces a chunk travels whose tiles take so many waves. A copy engine needs
+    7 us for a piece, besides its bytes (two H100s); but tiles of a scatter that share a wave with
+    the last ones of the turn before had better not wait for these.
+    """
+    return 3 if waves > 1 else 2
 
 
 def launch_plan(
@@ -163,6 +173,11 @@ def launch_plan(
         else:
             grid = resident
             workspace = COUNTER_BYTES.value + 2 * grid * tile_m * tile_n * 4
+    group, piece_rows = rows_together(config, tiles / resident, across, resident), 0
+    if config.collective:
+        rows = -(-tiles_m // number_of_pieces(tiles_m * tiles_n / resident))
+        group = min(group, rows)
+        piece_rows = round(rows / group) * group
     operands = ("b_desc", "a_desc") if config.swap else ("a_desc", "b_desc")
     optional = _optional_arguments(config)
     return LaunchPlan(
@@ -174,13 +189,14 @@ def launch_plan(
         a_tile=config.a_layouts,
         b_tile=config.b_layouts,
         c_tile=config.c_layouts,
-        group=rows_together(config, tiles / resident, across, resident),
+        group=group,
         narrow_tile=config.narrow_layouts,
         scale_tiles=config.scale_layouts,
         workspace_bytes=workspace,
         own_tile={"gather": config.a_layouts, "scatter": config.c_layouts}.get(
             config.collective or ""
         ),
+        piece_rows=piece_rows,
     )
 
 
@@ -246,7 +262,7 @@ def launch_arguments(
         "c_desc": (c, plan.c_tile),
         "narrow_desc": (stored["a" if config.swap else "b"], plan.narrow_tile),
     }
-    others["group"] = plan.group
+    others |= {"group": plan.group, "piece_rows": plan.piece_rows}
     return {
         name: descriptor(*tiles[name]) if name in tiles else others[name] for name in plan.arguments
     }
@@ -286,10 +302,11 @@ def _collective_arguments(config: MatmulConfig) -> dict[str, bool]:
     return {
         "own_desc": with_others,
         "flags": with_others,
-        "next_flags": config.collective == "scatter",
+        "counters": config.collective == "scatter",
         "late": with_others,
         "first_chunk": with_others,
         "ranks": with_others,
+        "piece_rows": with_others,
     }
 
 
@@ -432,8 +449,8 @@ def compile_matmul(config: MatmulConfig, constants: dict[str, Any] | None = None
     bias = TRITON_TYPES.get(config.bias_type, config.bias_type)
     types = {"workspace": "*u8", "bias": f"*{bias}", "a_scale": "*fp32",
              "b_scale": "*fp32", "alpha": "fp32", "beta": "fp32",
-             "flags": "*i32", "next_flags": "*i32", "late": "*i32",
-             "first_chunk": "i32", "ranks": "i32", "group": "i32"}  # fmt: skip
+             "flags": "*i32", "counters": "*i32", "late": "*i32",
+             "first_chunk": "i32", "ranks": "i32", "piece_rows": "i32", "group": "i32"}  # fmt: skip
     tiles = dict(zip(("a_desc", "b_desc"), (b, a) if config.swap else (a, b), strict=True))
     tiles |= {"c_desc": c, "c0_desc": c, "own_desc": a if config.collective == "gather" else c}
     if config.narrow_layouts is not None:

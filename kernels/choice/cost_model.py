@@ -329,12 +329,12 @@ FEATURES = (
     "loaded_rows", "element_bytes", "left_k_major", "right_k_major", "waves", "part", "parts",
     "tiles", "k_tiles", "store", "adding_up", "filled_rows", "filled_columns", "filled_k",
     "left_aligned", "right_aligned", "right_row_bytes", "blocks", "all_blocks", "turns", "overlap",
-    "shape",
+    "shape", "tiles_m", "tiles_n", "wave_bytes", "wave_rate", "wave_rows", "wave_columns",
 )  # fmt: skip
 """What the learnt correction looks at: times and sizes as logarithms, each limit over the longest,
 what follows the products over the whole; fields of the configuration; how it divides the problem;
 how much of the tiles lies inside; how rows in memory are aligned; how often a tile goes round the
-ring."""
+ring; what the tiles that run together read (`_wave`)."""
 
 
 def features(table: Table, problem: Problem) -> Array:
@@ -361,8 +361,27 @@ def features(table: Table, problem: Problem) -> Array:
         *_aligned(table, problem), table.right_row_bytes, table.blocks,
         np.log2(work.tiles * table.blocks * np.maximum(1, abs(work.parts))),
         work.k_tiles / table.stages, work.overlap, np.log2(work.rows / work.columns),
+        np.log2(work.tiles_m), np.log2(work.tiles_n), *_wave(table, problem, work),
     ]  # fmt: skip
     return np.stack(columns, axis=1)
+
+
+def _wave(table: Table, problem: Problem, work: _Work) -> list[Array]:
+    """Of the tiles that run together: the bytes of A and B that they read; these over the elements
+    of C, as logarithms, too; and in how many rows and columns they lie.
+
+    How many rows run together is what it was in most of what was learnt from, before it became what
+    `launch.rows_together` says.
+    """
+    together = np.minimum(work.programs, work.tiles)
+    several = np.where(work.waves + work.part <= 1, 1, 2)
+    group = np.minimum(np.where(table.cluster == 1, 8, several), work.tiles_m)
+    rows = np.minimum(group * np.ceil(together / (group * work.tiles_n)), work.tiles_m)
+    columns = np.minimum(work.tiles_n, np.ceil(together / group))
+    tile = table.rows * table.cluster, table.columns * table.cluster_columns
+    read = rows * tile[0] + columns * tile[1]
+    size = read * problem.k * table.element_bytes
+    return [np.log2(size), np.log2(read / (together * tile[0] * tile[1])), rows, columns]
 
 
 def limited_seconds(table: Table, problem: Problem, constants: Constants | None = None) -> Array:

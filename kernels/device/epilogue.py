@@ -23,14 +23,7 @@ from triton_ext.compat import aggregate, tma_view
 from triton_ext.kernels.device.clusters import add_in_block, block_of_cluster, own_column
 from triton_ext.kernels.device.exchange import Exchange
 from triton_ext.kernels.device.matrices import load_block, matrix_size, store_block
-from triton_ext.kernels.device.peers import (
-    RAISE,
-    STORED,
-    TAKE_BACK,
-    Peers,
-    run,
-    wait_for,
-)
+from triton_ext.kernels.device.peers import Peers
 
 COUNTER_BYTES = gl.constexpr(8192)
 """The size of the workspace's first section, a counter for each consumer of each tile that several
@@ -498,8 +491,8 @@ class Epilogue:
         PIECE: the layout of a piece in registers, if its vectors are asked for while the tile is
             multiplied; None if each piece asks for its own.
         N_MAJOR: whether C is not transposed.
-        peers: the ranks among which the rows of C are divided, or None. In a scatter, `desc` is
-            where the next rank adds to a tile, a matrix a turn.
+        peers: the ranks among which the rows of C are divided, or None. In a scatter, `desc` is of
+            what goes to the next rank, a matrix a turn.
         SHARED: how many of a tile's last pieces, and as many of its first, lie where the next
             tile's sums will: these are read first. 0 if the next tile's have a place of their own.
     """
@@ -558,31 +551,20 @@ class Epilogue:
         return False if self.peers is None else self.peers.SCATTER
 
     @gluon.jit
-    def flag(self, flags, work, turn, tiling):
-        """In a scatter: the address of a turn's flag for this consumer's part of a tile."""
-        ROWS: gl.constexpr = self.tiles.shape[1]
-        row, column = work.off_m // ROWS, work.off_n // tiling.BLOCK_N
-        place = (turn * gl.cdiv(tiling.tiles_m * tiling.BLOCK_M, ROWS) + row) * tiling.tiles_n
-        return flags + (place + column) * gl.num_ctas() + block_of_cluster()
-
-    @gluon.jit
     def hand_over(self, work, tiling):
-        """In a scatter: tell the next rank that a tile has come, if it is one for it."""
+        """In a scatter: count a tile that the next rank will get, if it is one."""
         if work.matrix < self.peers.ranks - 1:
-            flag = self.flag(self.peers.next_flags, work, work.matrix, tiling)
-            run(STORED, flag)
-            gl.barrier()
-            run(RAISE, flag)
+            self.peers.count(work, tiling)
 
     @gluon.jit
-    def receive(self, work, tiling, WHICH: gl.constexpr):
-        """In a scatter: wait for what the rank before has of a tile, and start its copies."""
+    def receive(self, seen, work, tiling, WHICH: gl.constexpr):
+        """In a scatter: wait for what the rank before has of a tile (`Peers.wait_for`), and start
+        its copies.
+        """
+        seen = self.peers.wait_for(seen, work, tiling)
         if work.matrix > 0:
-            flag = self.flag(self.peers.flags, work, work.matrix - 1, tiling)
-            wait_for(flag, self.peers.late, self.peers.first)  # the rank before
-            gl.barrier()  # all threads have seen it
-            run(TAKE_BACK, flag)
             self.load_residual(work, 0, self.BUFFERS, WHICH)
+        return seen
 
     @gluon.jit
     def begin(self, work, WHICH: gl.constexpr):

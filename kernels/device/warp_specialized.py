@@ -79,6 +79,8 @@ WAIT = gl.constexpr("""{
     @known griddepcontrol.wait;
     mov.b32 $0, 0;
     }""")
+STORED_AFTER = gl.constexpr(4)
+"""Products of tiles after which the tile before is stored, mostly: a microsecond or two."""
 EARLY_BYTES = gl.constexpr(1.0e5)
 """What a block loads in the time that an early start gains (about 1000 cycles at 58 bytes), over
 how much faster loads are when all SMs but one are idle (0.6). A guess from few measurements."""
@@ -272,18 +274,18 @@ def produce(operands, ring, tiling):
     work = tiling.work(0, tiles, BATCHED)
     wait_with(steps | work.matrix | work.off_m | work.off_n | work.k_first | work.k_end)
     slot = ring.first()
-    arrived = gl.to_tensor(0)
+    seen = gl.to_tensor(-1)
     for step in range(steps):
         if operands.gathers():
-            arrived = operands.peers.wait_for_chunks(arrived, work.matrix)
+            seen = operands.peers.wait_for(seen, work, tiling)
         for k in range(work.k_first, work.k_end):
             ring.fill(slot, operands, work, k)
             slot = slot.next()
         work = tiling.work(step + 1, tiles, BATCHED)
     if ring.DEALT:
         ring.end(slot)
-    if operands.gathers():  # nobody else may change what is still to come
-        operands.peers.wait_for_chunks(arrived, operands.peers.ranks - 1)
+    if operands.gathers():
+        operands.peers.end(tiling)
 
 
 @gluon.jit
@@ -300,32 +302,36 @@ def multiply_range(acc, reader, slot, k_first, k_end, first, WHICH: gl.constexpr
 
 
 @gluon.jit
-def multiply(epilogue, reader, turns, tiling, slot, step, tiles, work, WHICH: gl.constexpr):
+def multiply(epilogue, reader, turns, tiling, slot, step, tiles, work, seen,
+             WHICH: gl.constexpr):  # fmt: skip
     """The products of one tile. In a scatter whose consumers share tiles, the one before is handed
     over on the way, when its stores have had time; and what there is to add to this one is asked
-    for still later, when the rank before has handed it over.
+    for late, when it may have come.
     """
     ring = reader.ring
     acc = zero_sums(ring)
     start = work.k_first
-    if epilogue.scatters() and turns.NUMBER == 1:
-        third = work.k_end // 3
-        acc, slot = multiply_range(acc, reader, slot, start, third, start, WHICH)
-        hand_over_before(epilogue, ring, turns, tiling, step, tiles, WHICH)
-        acc, slot = multiply_range(acc, reader, slot, third, 2 * third, start, WHICH)
-        epilogue.receive(work, tiling, WHICH)
-        acc, slot = multiply_range(acc, reader, slot, 2 * third, work.k_end, start, WHICH)
+    if epilogue.scatters():
+        early = start
+        if turns.NUMBER == 1:
+            early = gl.minimum(work.k_end // 3, STORED_AFTER)
+            acc, slot = multiply_range(acc, reader, slot, start, early, start, WHICH)
+            hand_over_before(epilogue, ring, turns, tiling, step, tiles, WHICH)
+        late = work.k_end * 2 // 3
+        acc, slot = multiply_range(acc, reader, slot, early, late, start, WHICH)
+        seen = epilogue.receive(seen, work, tiling, WHICH)
+        acc, slot = multiply_range(acc, reader, slot, late, work.k_end, start, WHICH)
     else:
         acc, slot = multiply_range(acc, reader, slot, start, work.k_end, start, WHICH)
     turns.end(WHICH)
     acc = acc.wait(ring.PRODUCT)
     reader.release(slot.previous(), True)
-    return acc, slot
+    return acc, slot, seen
 
 
 @gluon.jit
 def hand_over_before(epilogue, ring, turns, tiling, step, tiles, WHICH: gl.constexpr):
-    """Tell the next rank of the tile that a consumer made before this step, if there is one."""
+    """Count the tile that a consumer made before this step, if there is one."""
     FIRST: gl.constexpr = WHICH // ring.SHARES
     ROW: gl.constexpr = WHICH % ring.SHARES * epilogue.tiles.shape[1]
     if step > FIRST:
@@ -357,6 +363,7 @@ def consume(epilogue, ring, turns, tiling, WHICH: gl.constexpr):
     slot = ring.first()
     reader = ring.reader()
     residual_phase = gl.to_tensor(0)
+    seen = gl.to_tensor(-1)
     if WHICH == 0:
         start_next(ring, tiling)
     if FIRST > 0:
@@ -365,17 +372,19 @@ def consume(epilogue, ring, turns, tiling, WHICH: gl.constexpr):
     for step in range(FIRST, tiling.steps(tiles), turns.NUMBER):
         work = tiling.work(step, tiles, BATCHED, ROW, COLUMN)
         vectors = epilogue.begin(work, WHICH)
-        if epilogue.scatters() and turns.NUMBER > 1:  # while the other consumer multiplies
+        if epilogue.scatters() and turns.NUMBER > 1:  # before it waits for others, see `peers`
             hand_over_before(epilogue, ring, turns, tiling, step, tiles, WHICH)
-            epilogue.receive(work, tiling, WHICH)
         turns.wait(step, WHICH)
-        acc, slot = multiply(epilogue, reader, turns, tiling, slot, step, tiles, work, WHICH)
+        acc, slot, seen = multiply(
+            epilogue, reader, turns, tiling, slot, step, tiles, work, seen, WHICH
+        )
         if turns.NUMBER > 1:
             slot = slot.after(others_products(tiling, step, tiles))
         residual_phase = epilogue.finish(acc, work, vectors, residual_phase, WHICH)
     if epilogue.scatters():
         end = (tiling.steps(tiles) - FIRST + turns.NUMBER - 1) // turns.NUMBER * turns.NUMBER
         hand_over_before(epilogue, ring, turns, tiling, FIRST + end, tiles, WHICH)
+        epilogue.peers.end(tiling)
     tma.store_wait(0)
 
 
@@ -405,10 +414,10 @@ def start_next(ring, tiling):
         )
 
 
-@gluon.jit(do_not_specialize=("group", "first_chunk", "ranks"))
+@gluon.jit(do_not_specialize=("group", "first_chunk", "ranks", "piece_rows"))
 def matmul_warp_specialized(
         a_desc, b_desc, c_desc, narrow_desc, group, workspace, bias, a_scale, b_scale, alpha,
-        c0_desc, beta, own_desc, flags, next_flags, late, first_chunk, ranks,
+        c0_desc, beta, own_desc, flags, counters, late, first_chunk, ranks, piece_rows,
         BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, NARROW_N: gl.constexpr,
         BLOCK_K: gl.constexpr, CONSUMERS: gl.constexpr, SHARES: gl.constexpr,
         CONSUMER_COLUMNS: gl.constexpr, CLUSTER_COLUMNS: gl.constexpr, K_BLOCKS: gl.constexpr,
@@ -483,7 +492,10 @@ def matmul_warp_specialized(
         gl.inline_asm("fence.mbarrier_init.release.cluster;", "", ())
         cluster_barrier(relaxed=True)
 
-    peers = peers_of(own_desc, flags, next_flags, late, first_chunk, ranks, SCATTER)
+    peers = peers_of(
+        own_desc, flags, counters, late, first_chunk, ranks, piece_rows,
+        gl.num_ctas() * TOGETHER, gl.num_ctas() * (4 * CONSUMERS if SCATTER else 1), SCATTER,
+    )  # fmt: skip
     operands = Operands(a_desc, b_desc, narrow_desc, A_K_MAJOR, B_K_MAJOR, K_BLOCKS, peers)
     LAYOUT: gl.constexpr = piece_of(
         OWN_N // C_PARTS, a_desc.dtype, gl.num_ctas(), CLUSTER_COLUMNS, K_BLOCKS

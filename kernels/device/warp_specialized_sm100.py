@@ -182,19 +182,19 @@ def load(operands, ring, tickets):
     """The warp that copies the tiles of A and B, as soon as their buffers are free."""
     slot = ring.first()
     ticket = tickets.first()
-    arrived = gl.to_tensor(0)
+    seen = gl.to_tensor(-1)
     gdc_wait()
     while ticket.more:
         work = tickets.work(ticket)
         if operands.gathers():
-            arrived = operands.peers.wait_for_chunks(arrived, work.matrix)
+            seen = operands.peers.wait_for(seen, work, tickets.tiling)
         for k in range(work.k_first, work.k_end):
             ring.fill(slot, operands, work, k)
             slot = slot.next()
         ticket = tickets.next(ticket)
     ring.end(slot)
-    if operands.gathers():  # nobody else may change what is still to come
-        operands.peers.wait_for_chunks(arrived, operands.peers.ranks - 1)
+    if operands.gathers():
+        operands.peers.end(tickets.tiling)
 
 
 @gluon.jit
@@ -236,11 +236,12 @@ def store(epilogue, accumulators, tickets):
     which = accumulators.first()
     ticket = tickets.first()
     residual_phase = gl.to_tensor(0)
+    seen = gl.to_tensor(-1)
     gdc_wait()
     while ticket.more:
         work = tickets.work(ticket)
         if epilogue.scatters():
-            epilogue.receive(work, tickets.tiling, 0)
+            seen = epilogue.receive(seen, work, tickets.tiling, 0)
         vectors = epilogue.begin(work, 0)
         acc = accumulators.full(which)
         residual_phase = epilogue.finish(acc, work, vectors, residual_phase, 0)
@@ -248,16 +249,19 @@ def store(epilogue, accumulators, tickets):
             epilogue.hand_over(work, tickets.tiling)
         which = which.next()
         ticket = tickets.next(ticket)
+    if epilogue.scatters():
+        epilogue.peers.end(tickets.tiling)
     tma.store_wait(0)
 
 
-@gluon.jit(do_not_specialize=("group", "first_chunk", "ranks"))
+@gluon.jit(do_not_specialize=("group", "first_chunk", "ranks", "piece_rows"))
 def matmul_warp_specialized_sm100(
         a_desc, b_desc, c_desc, narrow_desc, group, workspace, bias, a_scale, b_scale, alpha,
-        c0_desc, beta, own_desc, flags, next_flags, late, first_chunk, ranks, left_scales,
-        right_scales, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, NARROW_N: gl.constexpr,
-        BLOCK_K: gl.constexpr, STAGES: gl.constexpr, ACCUMULATORS: gl.constexpr,
-        SHARED_SUMS: gl.constexpr, PAIR: gl.constexpr, ASKED: gl.constexpr,
+        c0_desc, beta, own_desc, flags, counters, late, first_chunk, ranks, piece_rows,
+        left_scales, right_scales, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr,
+        NARROW_N: gl.constexpr, BLOCK_K: gl.constexpr, STAGES: gl.constexpr,
+        ACCUMULATORS: gl.constexpr, SHARED_SUMS: gl.constexpr, PAIR: gl.constexpr,
+        ASKED: gl.constexpr,
         SCATTER: gl.constexpr, C_PARTS: gl.constexpr, C_BUFFERS: gl.constexpr,
         A_K_MAJOR: gl.constexpr, B_K_MAJOR: gl.constexpr, C_N_MAJOR: gl.constexpr,
         MAX_SPLITS: gl.constexpr, A_LAYOUT: gl.constexpr, B_LAYOUT: gl.constexpr,
@@ -275,7 +279,10 @@ def matmul_warp_specialized_sm100(
         size_m, size_n, gl.cdiv(size_m, BLOCK_M), gl.cdiv(size_n, BLOCK_N + NARROW_N), num_k,
         group, BLOCK_M, BLOCK_N + NARROW_N, MAX_SPLITS, 0, 0,
     )  # fmt: skip
-    peers = peers_of(own_desc, flags, next_flags, late, first_chunk, ranks, SCATTER)
+    peers = peers_of(
+        own_desc, flags, counters, late, first_chunk, ranks, piece_rows,
+        gl.num_ctas(), gl.num_ctas() * (num_warps if SCATTER else 1), SCATTER,
+    )  # fmt: skip
     BATCHED: gl.constexpr = is_batched(c_desc)
     tiles = tiling.tiles_m * tiling.tiles_n
     if BATCHED:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
@@ -15,6 +16,7 @@ from triton_ext import distributed  # noqa: E402
 from triton_ext.distributed import launches  # noqa: E402
 from triton_ext.emulator.errors import EmulationError  # noqa: E402
 from triton_ext.emulator.host import driver  # noqa: E402
+from triton_ext.kernels import launch  # noqa: E402
 from triton_ext.kernels.config import MatmulConfig  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("no_binaries")
@@ -26,12 +28,16 @@ SMALL = {
     for arch in (90, 100)
 }  # fmt: skip
 on_both = pytest.mark.parametrize("arch", SMALL)
+KINDS = ("gather", "scatter", "staged")
+"""A scatter's tiles are stored in the other GPU's memory, or copied there."""
+of_all_kinds = pytest.mark.parametrize("kind", KINDS)
+of_both_scatters = pytest.mark.parametrize("kind", KINDS[1:])
 SCHEDULES = [("eager", 0), ("lazy", 0), ("random", 1)]
 scheduled = pytest.mark.parametrize(("schedule", "seed"), SCHEDULES)
 
 
 def outputs(
-    config, devices=2, schedule="eager", seed=0, *, calls=2, rows=40, changed=None, **limits
+    config, kind, devices=2, schedule="eager", seed=0, *, calls=2, rows=40, changed=None, **limits
 ):
     """What `calls` products of random matrices, each twice the one before, make on each GPU, and
     what is right for the first.
@@ -40,9 +46,12 @@ def outputs(
         changed: from a workspace to the one that is used.
         limits: of the emulator.
     """
-    kind, (n, k) = config.collective, (40, 72)
-    make, numbers = getattr(launches, kind), torch.Generator().manual_seed(seed)
-    m = rows * (devices if kind == "scatter" else 1)
+    n, k, numbers = 40, 72, torch.Generator().manual_seed(seed)
+    make, config = launches.gather, replace(config, collective="gather")
+    if kind != "gather":
+        make = partial(launches.scatter, staged=kind == "staged")
+        config = replace(config, collective="scatter")
+    m = rows * (devices if kind != "gather" else 1)
     factors = [
         [torch.randn(shape, generator=numbers).bfloat16() for shape in ((m, k), (k, n))]
         for _ in range(devices)
@@ -50,7 +59,7 @@ def outputs(
     with triton_ext.emulate(
         f"sm_{config.arch}", devices=devices, schedule=schedule, seed=seed, **limits
     ) as gpu:
-        spaces = distributed.emulated_workspaces(gpu, 1 << 16)
+        spaces = distributed.emulated_workspaces(gpu, 1 << 18)
         spaces = spaces if changed is None else [changed(gpu, each) for each in spaces]
 
         def rank(number):
@@ -86,28 +95,35 @@ CONFIGURATIONS = {
 }
 
 
-@pytest.mark.parametrize("kind", ["gather", "scatter"])
+@of_all_kinds
 @pytest.mark.parametrize(("arch", "name"), CONFIGURATIONS)
 def test_configurations(kind, arch, name):
-    config = replace(SMALL[arch], collective=kind, **CONFIGURATIONS[arch, name])
-    number = list(CONFIGURATIONS).index((arch, name))
-    assert right(*outputs(config, 2, *SCHEDULES[number % 3], rows=70, calls=1))
+    config = replace(SMALL[arch], **CONFIGURATIONS[arch, name])
+    number = list(CONFIGURATIONS).index((arch, name)) + KINDS.index(kind)
+    assert right(*outputs(config, kind, 2, *SCHEDULES[number % 3], rows=70, calls=1))
 
 
 @on_both
-@pytest.mark.parametrize("kind", ["gather", "scatter"])
+@of_all_kinds
 def test_three_ranks_three_calls(arch, kind):
-    assert right(*outputs(replace(SMALL[arch], collective=kind), 3, "random", 2, calls=3))
+    assert right(*outputs(SMALL[arch], kind, 3, "random", 2, calls=3))
 
 
 @on_both
-def test_fewer_blocks_than_tiles(arch, monkeypatch):
-    from triton_ext.kernels import launch
+@of_all_kinds
+def test_a_chunk_in_pieces(arch, kind, monkeypatch):
+    """Three rows of tiles, of which the last one is not full: a piece each."""
+    monkeypatch.setattr(launch, "number_of_pieces", lambda _: 3)
+    assert right(*outputs(SMALL[arch], kind, 2, "random", 7, rows=64 * 2 + 30, calls=1))
 
+
+@on_both
+@of_both_scatters
+def test_fewer_blocks_than_tiles(arch, kind, monkeypatch):
     monkeypatch.setattr(launch, "resident_clusters", lambda *_: 3)
     more = {"consumers": 2, "pingpong": True} if arch == 90 else CONFIGURATIONS[100, "a pair"]
     config = replace(SMALL[arch], **more)
-    assert right(*outputs(config, 2, "eager", rows=100 if arch == 90 else 300, calls=1))
+    assert right(*outputs(config, kind, 2, "eager", rows=100 if arch == 90 else 300, calls=1))
 
 
 # --------------------------------------------------------------------- the public functions
@@ -159,22 +175,23 @@ def in_ptx(monkeypatch, pattern, replacement):
 
 
 WRONG = {
-    "a flag raised at .gpu": (r"st\.release\.sys", "st.release.gpu"),
-    "a flag raised without release": (r"st\.release\.sys", "st.relaxed.sys"),
+    "a tile counted at .gpu": (r"red\.release\.sys", "red.release.gpu"),
+    "a tile counted without release": (r"red\.release\.sys", "red.relaxed.sys"),
     "a flag read without acquire": (r"ld\.acquire\.sys", "ld.relaxed.sys"),
     "a flag read at .gpu": (r"ld\.acquire\.sys", "ld.acquire.gpu"),
     "a tile handed over before it is stored": (r"cp\.async\.bulk\.wait_group 0;", ""),
 }
-NOT_TAKEN_BACK = r"@\w+ st\.relaxed\.sys\.global\.b32 \[\S+\], 0;", ""
+NOT_TAKEN_BACK = r"st\.relaxed\.sys\.global\.b32 \[\w+\], 0;", ""
 
 
 @on_both
 @scheduled
+@of_both_scatters
 @pytest.mark.parametrize("bug", WRONG)
-def test_seeded_bugs_of_a_scatter(monkeypatch, bug, schedule, seed, arch):
+def test_seeded_bugs_of_a_scatter(monkeypatch, bug, kind, schedule, seed, arch):
     changes = in_ptx(monkeypatch, *WRONG[bug])
     with pytest.raises(EmulationError):
-        outputs(SMALL[arch], 2, schedule, seed, calls=1)
+        outputs(SMALL[arch], kind, 2, schedule, seed, calls=1)
     assert any(changes)
 
 
@@ -184,38 +201,38 @@ def test_seeded_bugs_of_a_scatter(monkeypatch, bug, schedule, seed, arch):
 def test_seeded_bugs_of_a_gather(monkeypatch, bug, schedule, seed, arch):
     changes = in_ptx(monkeypatch, *WRONG[bug])
     with pytest.raises(EmulationError):
-        outputs(replace(SMALL[arch], collective="gather"), 2, schedule, seed, calls=1)
+        outputs(SMALL[arch], "gather", 2, schedule, seed, calls=1)
     assert any(changes)
 
 
-def is_wrong(config, **asked):
+def is_wrong(config, kind, **asked):
     """Whether the emulator finds a fault, or the outputs are not right."""
     try:
-        return not right(*outputs(config, **asked))
+        return not right(*outputs(config, kind, **asked))
     except EmulationError:
         return True
 
 
 @on_both
-@pytest.mark.parametrize("kind", ["gather", "scatter"])
+@of_all_kinds
 def test_a_flag_that_stays_is_found(monkeypatch, kind, arch):
     """By the next call but one, which has the same set of memory."""
     changes = in_ptx(monkeypatch, *NOT_TAKEN_BACK)
-    assert is_wrong(replace(SMALL[arch], collective=kind), schedule="lazy", calls=3)
+    assert is_wrong(SMALL[arch], kind, schedule="lazy", calls=3, max_steps=50_000)
     assert any(changes)
 
 
 @on_both
-@pytest.mark.parametrize("kind", ["gather", "scatter"])
+@of_all_kinds
 def test_another_chunk_is_found(monkeypatch, kind, arch):
     link = launches.Link
     monkeypatch.setattr(
         launches, "Link",
-        lambda own, flags, late, first, ranks, after=None: link(
-            own, flags, late, (first + 1) % ranks, ranks, after
+        lambda own, flags, late, first, ranks, *more: link(
+            own, flags, late, (first + 1) % ranks, ranks, *more
         ),
     )  # fmt: skip
-    assert is_wrong(replace(SMALL[arch], collective=kind), calls=1, max_steps=50_000)
+    assert is_wrong(SMALL[arch], kind, calls=1, max_steps=50_000)
 
 
 class _Changed:
@@ -235,19 +252,19 @@ class _OneSet(_Changed):
 
 
 class _FlagFirst(_Changed):
-    def push(self, parcels):
-        for copies, flags, which in parcels:
+    def send(self, parcels, launch):
+        for copies, flags, which, _ in parcels:
             self.gpu.copy(flags[which : which + 1], torch.ones(1, dtype=torch.int32))
             for source, target in copies:
                 self.gpu.copy(target, source)
+        launch()
 
 
 @on_both
 @scheduled
 def test_a_flag_before_its_data_is_found(schedule, seed, arch):
-    config = replace(SMALL[arch], collective="gather")
     with pytest.raises(EmulationError):
-        outputs(config, 2, schedule, seed, changed=_FlagFirst)
+        outputs(SMALL[arch], "gather", 2, schedule, seed, changed=_FlagFirst)
 
 
 def test_one_set_for_all_calls_is_found():
@@ -255,13 +272,12 @@ def test_one_set_for_all_calls_is_found():
     waits in vain for a flag that a later call has taken back: for 30 s, millions of instructions.
     """
     faults = 0
-    for kind in ("gather", "scatter"):
+    for kind in KINDS:
         asked = {"calls": 3, "max_steps": 50_000}
-        config = replace(SMALL[90], collective=kind)
-        assert right(*outputs(config, 2, "random", **asked))
+        assert right(*outputs(SMALL[90], kind, 2, "random", **asked))
         for seed in range(3):
             try:
-                assert right(*outputs(config, 2, "random", seed, changed=_OneSet, **asked))
+                assert right(*outputs(SMALL[90], kind, 2, "random", seed, changed=_OneSet, **asked))
             except (EmulationError, AssertionError):
                 faults += 1
     assert faults

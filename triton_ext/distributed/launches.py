@@ -6,12 +6,13 @@ import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
-from triton_ext.distributed.workspace import FLAGS, Parcel, Workspace
+from triton_ext.distributed.workspace import COUNTERS, Count, Parcel, Workspace
 from triton_ext.errors import LayoutError
 from triton_ext.kernels.choice.choose import predicted_seconds, ranked
 from triton_ext.kernels.config import MatmulConfig
@@ -33,25 +34,35 @@ Kind = Literal["gather", "scatter"]
 LATENCY = 20e-6
 """Seconds of a collective that moves nothing."""
 BANDWIDTH = 300e9
-"""Bytes a second that a rank receives from the copy engines, or in tiles."""
+"""Bytes a second that a rank receives from the copy engines."""
 NCCL_BANDWIDTH = 230e9
 """The same of an all-gather or reduce-scatter by NCCL."""
-SLOWDOWN = {"gather": 1.02, "scatter": 1.1}
+SLOWDOWN = 1.03
 """How much longer a product takes that communicates."""
 HOST_SECONDS = {"gather": 80e-6, "scatter": 50e-6}
 """What the host needs for a call. (All five: two H200s with NVLink, torch 2.11, NCCL.)"""
+STAGED = 100e-6
+"""Seconds of the product from which copy engines carry the tiles of a scatter: tiles that the
+kernel itself stores in another GPU's memory hold up what its SM loads meanwhile, and copy engines
+need some 30 us until the first ones are there (two H100s)."""
+CONSIDERED = 8
+"""Among how many tiles, of those that are fastest on one GPU, a scatter's is chosen."""
+LOADS = 0.19
+"""What `loads` of a scatter's tile have in common with the logarithm of its time."""
 NVLINK = {90: 1, 100: 2}
 """How many times as fast as an H200's the NVLink of an architecture is: 900 and 1800 GB/s in the
 data sheets. No Blackwell has measured any of these."""
-CONSIDERED = 8
-"""Among how many tiles, of those that are fastest on one GPU, a scatter's is chosen."""
 
 
 def configuration(
-    kind: Kind, gpu: Gpu, a: Tensor, b: Tensor, out_dtype: torch.dtype
-) -> tuple[MatmulConfig, float, float]:
+    kind: Kind, gpu: Gpu, a: Tensor, b: Tensor, out_dtype: torch.dtype,
+    config: MatmulConfig | None = None,
+) -> tuple[MatmulConfig, float, float]:  # fmt: skip
     """The configuration for the product of (ranks, M, K) and (1, K, N): the fastest by the cost
     model of those that can wait for other ranks; of a scatter, beside a link.
+
+    Args:
+        config: the one to take, if it is known.
 
     Returns:
         It; the predicted seconds of the product with it alone; and with any configuration.
@@ -68,15 +79,22 @@ def configuration(
         return predicted_seconds(config, m, n, k, processors, batch, model)
 
     considered = list(ranked(gpu.arch, *problem.asked))
-    tiles = able(kind, considered)
-    found = next(tiles, None)
-    if found is None:
+    near = [config] if config else list(itertools.islice(able(kind, considered), CONSIDERED))
+    if not near:
         raise LayoutError("group", kind, f"has no kernel on sm_{gpu.arch} for this product")
+    found = near[0]
     if kind == "scatter":
-        near = itertools.islice(itertools.chain([found], tiles), CONSIDERED)
-        ways = itertools.chain.from_iterable(map(buffered, near))
-        found = min(ways, key=lambda config: seconds(config) * beside_a_link(config))
+        found = min(near, key=lambda each: seconds(each) * math.exp(LOADS * loads(each)))
     return found, seconds(found), seconds(considered[0])
+
+
+def loads(config: MatmulConfig) -> float:
+    """What a tile loads from the L2 cache for an operation, over half of what a block of 128x128
+    elements does: the more, the longer it takes while others' tiles travel. ``python -m
+    benchmarks.scatter fit`` finds out how much, from times of two H100s.
+    """
+    left = 128 / (config.block_n * config.cluster_columns)
+    return left + 128 / (config.block_m * config.cluster)
 
 
 def able(kind: Kind, configs: Iterable[MatmulConfig]) -> Iterator[MatmulConfig]:
@@ -86,41 +104,6 @@ def able(kind: Kind, configs: Iterable[MatmulConfig]) -> Iterator[MatmulConfig]:
             yield replace(config, batched=True, loaded_rows=0, collective=kind)
         except LayoutError:  # it swaps the operands, or divides K
             continue
-
-
-def buffered(config: MatmulConfig) -> Iterator[MatmulConfig]:
-    """It, and with a buffer for each piece of C, if need be in place of stages: what of a tile is
-    on its way to another GPU leaves its buffer late.
-    """
-    yield config
-    for stages in range(config.stages, 1, -1):
-        try:
-            yield replace(config, c_buffers=config.c_parts, stages=stages)
-        except LayoutError:  # too much shared memory
-            continue
-        return
-
-
-LOADS, KEPT = 0.178, -0.019
-"""What tiles of a scatter have in common with the logarithm of its time: see `beside_a_link`."""
-
-
-def traffic(config: MatmulConfig) -> tuple[float, float]:
-    """What of a tile counts if others travel meanwhile: what it loads from the L2 cache for an
-    operation, over half of what a block of 128x128 elements does; and whether each piece of C has
-    a buffer.
-    """
-    left = 128 / (config.block_n * config.cluster_columns)
-    right = 128 / (config.block_m * config.cluster)
-    return left + right, float(config.c_buffers == config.c_parts > 1)
-
-
-def beside_a_link(config: MatmulConfig) -> float:
-    """How much longer a product takes, up to a constant (`SLOWDOWN`), for the `traffic` of its
-    tiles. ``python -m benchmarks.scatter fit`` fits it, to times of two H100s.
-    """
-    loads, kept = traffic(config)
-    return math.exp(LOADS * loads + KEPT * kept)
 
 
 def _view(matrices: Tensor, k_dim: int) -> TmaView:
@@ -141,6 +124,18 @@ def _rows(matrices: Tensor) -> TmaView:
     return TmaView(tuple(matrices.shape), strides, "MN")
 
 
+class Piece(NamedTuple):
+    """What is sent together.
+
+    Attributes:
+        rows: of a chunk.
+        complete: what a scatter's kernel counts until they are stored.
+    """
+
+    rows: slice
+    complete: int
+
+
 class Call(NamedTuple):
     """What calls on tensors of the same types, shapes and strides have in common.
 
@@ -150,6 +145,8 @@ class Call(NamedTuple):
         size: its bytes.
         dtype: of the output.
         copies: whether a, and b, must be copied for the kernel to read them.
+        pieces: those of a chunk.
+        staged: whether copy engines carry the tiles of a scatter.
         gain: by how much it is expected to be faster than the same one after the other; on the
             GPU alone, and with the time that the host takes.
     """
@@ -159,6 +156,8 @@ class Call(NamedTuple):
     size: int
     dtype: torch.dtype
     copies: tuple[bool, bool]
+    pieces: tuple[Piece, ...]
+    staged: bool
     gain: tuple[float, float]
 
 
@@ -168,6 +167,7 @@ _calls: dict[tuple[object, ...], Call] = {}
 def prepared(
     kind: Kind, a: Tensor, b: Tensor, ranks: int, epilogue: Epilogue = NOTHING,
     out_dtype: torch.dtype | None = None, config: MatmulConfig | None = None,
+    staged: bool | None = None,
 ) -> Call:  # fmt: skip
     """The call of a kind on these tensors; LayoutError if there is no kernel for it."""
     dtype = out_dtype or output_type(a.dtype)
@@ -178,14 +178,14 @@ def prepared(
     key = (
         kind, ranks, gpu.arch, gpu.index, a.dtype, b.dtype, dtype, a.shape, a.stride(), b.shape,
         b.stride(),
-        a.data_ptr() % TMA_ALIGNMENT, b.data_ptr() % TMA_ALIGNMENT, *fields.items(), config,
+        a.data_ptr() % TMA_ALIGNMENT, b.data_ptr() % TMA_ALIGNMENT, *fields.items(), config, staged,
     )  # fmt: skip
     found = _calls.get(key)
     if found is None or a.dtype == torch.float32:  # what torch allows for it may change
         check_types(a, b, dtype, gpu.arch)
     if found is None:
         with gpu.current():
-            found = _prepare(kind, a, b, ranks, fields, dtype, config)
+            found = _prepare(kind, a, b, ranks, fields, dtype, config, staged)
         while len(_calls) >= MAX_PLANS:
             del _calls[next(iter(_calls))]
         _calls[key] = found
@@ -194,38 +194,72 @@ def prepared(
 
 def _prepare(
     kind: Kind, a: Tensor, b: Tensor, ranks: int, fields: Mapping[str, Any], dtype: torch.dtype,
-    config: MatmulConfig | None,
+    config: MatmulConfig | None, staged: bool | None,
 ) -> Call:  # fmt: skip
     gpu, n = require_gpu(b.device), b.shape[1]
     copies = not (readable(a, 1) and (kind == "scatter" or a.is_contiguous())), not readable(b, 0)
     a, b = _readable(a, b, copies)
     if kind == "gather":
         own, left = a[None], a.new_empty((ranks, *a.shape), device="meta")
-        sent, c = left, a.new_empty((ranks, a.shape[0], n), dtype=dtype, device="meta")
+        received, c = left, a.new_empty((ranks, a.shape[0], n), dtype=dtype, device="meta")
     else:
         left = a.view(ranks, -1, a.shape[1])
         own = a.new_empty((1, left.shape[1], n), dtype=dtype, device="meta")
-        sent = c = own.new_empty((ranks - 1, *own.shape[1:]))
-    size = sent.numel() * sent.itemsize
-    gain = 1.0, 1.0
-    if config is None:
-        config, alone, best = configuration(kind, gpu, left, b[None], dtype)
-        communicated = size * (ranks - 1) / ranks if kind == "gather" else size
-        communicated /= NVLINK[gpu.arch]
-        one_after_other = best + LATENCY + communicated / NCCL_BANDWIDTH
-        together = max(SLOWDOWN[kind] * alone, LATENCY + communicated / BANDWIDTH)
-        host = max(together, HOST_SECONDS[kind])
-        gain = one_after_other / together, one_after_other / host
+        received = c = own.new_empty((ranks - 1, *own.shape[1:]))
+    size = received.numel() * received.itemsize
+    config, alone, best = configuration(kind, gpu, left, b[None], dtype, config)
     config = replace(config, **fields)
-    rows = -(-left.shape[1] // config.block_m) * config.consumers * config.cluster
-    if ranks * rows * -(-n // config.block_n) > FLAGS:
-        raise LayoutError("shape", (*a.shape, n), f"has more tiles than {FLAGS} flags")
     c_view = _rows(c)
     own_view = _view(own, 1) if kind == "gather" else _rows(own)
     residual = c_view if kind == "scatter" else None
     views = (_view(left, 1), _view(b[None], 0), c_view, residual, None, None, own_view)
     launch = PreparedLaunch(gpu, config, views, a.shape[1])
-    return Call(launch, tuple(sent.shape), size, dtype, copies, gain)
+    pieces = tuple(_pieces(launch, left.shape[1], n))
+    if 1 + ranks * len(pieces) > COUNTERS:
+        raise LayoutError("group", ranks, f"needs more than {COUNTERS} flags")
+    staged = alone > STAGED if staged is None else staged
+    communicated = (size * (ranks - 1) / ranks if kind == "gather" else size) / NVLINK[gpu.arch]
+    together = max(SLOWDOWN * alone, LATENCY + communicated / BANDWIDTH)
+    if kind == "scatter":
+        first, late = _before_last(launch, ranks, left.shape[1], n)
+        sent = max(late, 1 / len(pieces)) * communicated / (ranks - 1) / BANDWIDTH
+        together = max(together, alone * first + LATENCY + sent, 0 if staged else alone + LATENCY)
+    one_after_other = best + LATENCY + communicated / NCCL_BANDWIDTH
+    gain = one_after_other / together, one_after_other / max(together, HOST_SECONDS[kind])
+    return Call(launch, tuple(received.shape), size, dtype, copies, pieces, staged, gain)
+
+
+def _pieces(launch: PreparedLaunch, rows: int, columns: int) -> Iterator[Piece]:
+    """Those of a chunk of so many rows of C."""
+    config, together = launch.config, launch.plan.piece_rows
+    (tile_m, _), (tiles_m, tiles_n) = _tiles(config, rows, columns)
+    counted = tiles_n * config.blocks * (1 if config.pingpong else max(1, config.consumers))
+    for first in range(0, tiles_m, together):
+        end = min(first + together, tiles_m)
+        yield Piece(slice(first * tile_m, min(end * tile_m, rows)), (end - first) * counted)
+
+
+def _tiles(config: MatmulConfig, rows: int, columns: int) -> tuple[tuple[int, int], ...]:
+    """Rows and columns of a cluster's tile; and how many tiles there are along each."""
+    tile = config.block_m * config.cluster, config.columns * config.cluster_columns
+    return tile, (-(-rows // tile[0]), -(-columns // tile[1]))
+
+
+def _before_last(
+    launch: PreparedLaunch, ranks: int, rows: int, columns: int
+) -> tuple[float, float]:
+    """The part of a product's waves until all turns but the last are made: all of them, where no
+    block makes a second tile. And the part of a turn that is made in the last one of these.
+    """
+    number = math.prod(_tiles(launch.config, rows, columns)[1])
+    resident = launch.plan.grid[0]
+    waves = -(-(ranks - 1) * number // resident)
+    return waves / -(-ranks * number // resident), min(1.0, resident / number)
+
+
+def _aligned(size: int) -> int:
+    """The next multiple of what TMA asks of addresses."""
+    return -(-size // TMA_ALIGNMENT) * TMA_ALIGNMENT
 
 
 def _readable(a: Tensor, b: Tensor, copies: tuple[bool, bool]) -> tuple[Tensor, Tensor]:
@@ -249,51 +283,73 @@ def gather(
     call = prepared("gather", a, b, ranks, epilogue, out_dtype, config)
     a, b = _readable(a, b, call.copies)
     c = a.new_empty((ranks * a.shape[0], b.shape[1]), dtype=call.dtype)
-    start = -(-call.size // TMA_ALIGNMENT) * TMA_ALIGNMENT
+    start = _aligned(call.size)
     scale = epilogue.scale_a
     section = workspace.section(start + (0 if scale is None else 4 * len(c)))
 
-    def copies(to: int) -> tuple[tuple[Tensor, Tensor], ...]:
-        sent = ((a, section.tensor(to, call.shape, a.dtype)[rank]),)
-        return sent if scale is None else (*sent, (scale.flatten(), scales(to)[rank]))
+    def copied(to: int, rows: slice) -> Iterator[tuple[Tensor, Tensor]]:
+        yield a[rows], section.tensor(to, call.shape, a.dtype)[rank, rows]
+        if scale is not None:
+            yield scale.flatten()[rows], scales(to)[rank, rows]
 
     def scales(of: int) -> Tensor:
         return section.tensor(of, (ranks, a.shape[0]), torch.float32, start)
 
     others = [(rank + i) % ranks for i in range(1, ranks)]  # the next one needs it first
-    workspace.push([Parcel(copies(to), section.flags[to], 2 * rank) for to in others])
+    number = len(call.pieces)
+    parcels = [
+        Parcel(tuple(copied(to, rows)), section.flags[to], 1 + rank * number + i)
+        for to in others
+        for i, (rows, _) in enumerate(call.pieces)
+    ]
     if scale is not None:
         scales(rank)[rank].copy_(scale.flatten())
         epilogue = epilogue._replace(scale_a=scales(rank))
     link = Link(a, section.flags[rank], workspace.late, rank, ranks)
+    gathered = section.tensor(rank, call.shape, a.dtype)
     with call.launch.gpu.current():
-        call.launch(section.tensor(rank, call.shape, a.dtype), b, c, epilogue, link)
-    workspace.end()
+        workspace.send(parcels, partial(call.launch, gathered, b, c, epilogue, link))
     return c
 
 
 def scatter(
     a: Tensor, b: Tensor, workspace: Workspace, epilogue: Epilogue = NOTHING,
     out_dtype: torch.dtype | None = None, *, config: MatmulConfig | None = None,
+    staged: bool | None = None,
 ) -> Tensor:  # fmt: skip
     """This rank's rows of the sum over the ranks of a (ranks * M, K) @ b (K, N).
 
     Args:
         epilogue: scales are those of this rank's operands, the rest is applied to the sum.
+        config, staged: what would be chosen (see `Call`), if it is to be something else.
 
     Raises:
         LayoutError: there is no kernel for it.
     """
     rank, ranks = workspace.rank, workspace.ranks
-    call = prepared("scatter", a, b, ranks, epilogue, out_dtype, config)
+    call = prepared("scatter", a, b, ranks, epilogue, out_dtype, config, staged)
     a, b = _readable(a, b, call.copies)
     after = (rank + 1) % ranks
     out = a.new_empty((a.shape[0] // ranks, b.shape[1]), dtype=call.dtype)
-    section = workspace.section(call.size)
-    received = section.tensor(rank, call.shape, out.dtype)
-    sent = section.tensor(after, call.shape, out.dtype)
-    first, flags = (rank - 1) % ranks, section.flags
-    link = Link(out, flags[rank], workspace.late, first, ranks, flags[after])
+    start = _aligned(call.size)
+    section = workspace.section(2 * start if call.staged else start)
+    received, target = (section.tensor(to, call.shape, out.dtype) for to in (rank, after))
+    first, flags, parcels = (rank - 1) % ranks, section.flags, []
+    if call.staged:
+        sent = section.tensor(rank, call.shape, out.dtype, start)
+        counters, number = flags[rank][COUNTERS:], len(call.pieces)
+        parcels = [
+            Parcel(
+                ((sent[turn, rows], target[turn, rows]),), flags[after], 1 + turn * number + i,
+                Count(counters, turn * number + i, complete),
+            )
+            for turn in range(ranks - 1)
+            for i, (rows, complete) in enumerate(call.pieces)
+        ]  # fmt: skip
+    else:
+        sent, counters = target, flags[after][1:]
+    link = Link(out, flags[rank], workspace.late, first, ranks, counters)
+    epilogue = epilogue._replace(residual=received)
     with call.launch.gpu.current():
-        call.launch(a, b, sent, epilogue._replace(residual=received), link)
+        workspace.send(parcels, partial(call.launch, a, b, sent, epilogue, link))
     return out

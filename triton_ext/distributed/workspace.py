@@ -1,10 +1,10 @@
 """Memory that the ranks of a group see of each other, and copies into it.
 
 A rank has sets of memory, each with flags. Calls take two sets in turn. A call ends only after
-every rank has begun it (a gather waits for all chunks, a scatter's tiles come around), and what a
-rank sends follows all that it launched before; so that nobody sends to a set before the call two
-earlier, which used it, has ended everywhere, and no call needs a barrier. A graph, whose launches
-are replayed with the set that they were captured with, has a third set, and a barrier.
+every rank has begun it (it waits for all that others send), and what a rank sends follows all that
+it launched before; so that nobody sends to a set before the call two earlier, which used it, has
+ended everywhere, and no call needs a barrier. A graph, whose launches are replayed with the set
+that they were captured with, has a third set, and a barrier.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 import atexit
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -20,14 +20,19 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from triton_ext.distributed import streams
 from triton_ext.errors import LayoutError, PeerError
 from triton_ext.kernels.device.peers import TIMEOUT
 
 if TYPE_CHECKING:
     from triton_ext.emulator.host.devices import EmulatedGpus
 
-FLAGS = 1 << 18
-"""How many flags (int32) a set has."""
+FLAGS = 1 << 12
+"""How many words (int32) a set has for flags and counters."""
+COUNTERS = FLAGS // 2
+"""Which of them is the first counter."""
+ALL = 1 << 30
+"""More than any kernel counts: the value of a flag that a copy engine raises."""
 _GRANULE = 1 << 24
 """Sets grow by multiples of so many bytes."""
 
@@ -57,17 +62,32 @@ class Section:
         return found
 
 
+class Count(NamedTuple):
+    """What a kernel counts while it makes a parcel.
+
+    Attributes:
+        words, which: the counter.
+        complete: its value when all is made; it is set to 0 then.
+    """
+
+    words: Tensor
+    which: int
+    complete: int
+
+
 class Parcel(NamedTuple):
     """What a rank sends to another one.
 
     Attributes:
         copies: contiguous tensors here, and where they go.
-        flags, which: the flag that is raised then.
+        flags, which: the flag that is raised then, to `ALL`.
+        made: what says that it may be sent; None if it is there before the launch.
     """
 
     copies: tuple[tuple[Tensor, Tensor], ...]
     flags: Tensor
     which: int
+    made: Count | None = None
 
 
 class Workspace(Protocol):
@@ -88,11 +108,11 @@ class Workspace(Protocol):
     def section(self, size: int) -> Section:
         """The set of the next call, with so many bytes at least; every rank asks for as many."""
 
-    def push(self, parcels: Sequence[Parcel]) -> None:
-        """Send, after what was launched before and next to what will be."""
+    def send(self, parcels: Sequence[Parcel], launch: Callable[[], None]) -> None:
+        """Launch a kernel, and send next to it; after what was launched before.
 
-    def end(self) -> None:
-        """What is launched from now on comes after the copies."""
+        What is launched from now on may overwrite what was sent, unless the kernel made it.
+        """
 
 
 class SymmetricWorkspace:
@@ -157,23 +177,32 @@ class SymmetricWorkspace:
             self._sections.append(Section(flags, rest))
         self._size, self._memory = size, memory
 
-    def push(self, parcels: Sequence[Parcel]) -> None:
+    def send(self, parcels: Sequence[Parcel], launch: Callable[[], None]) -> None:
         """See `Workspace`."""
-        from torch._C._distributed_c10d import _SymmetricMemory
-
-        stream = self._stream
+        stream, copies = self._stream, self._copies
         assert stream is not None
-        stream.record_event(self._begun)
-        self._copies.wait_event(self._begun)
-        torch.cuda.set_stream(self._copies)
-        try:
-            for copies, flags, which in parcels:
-                for source, target in copies:
-                    target.copy_(source, non_blocking=True)
-                _SymmetricMemory.stream_write_value32(flags.view(torch.uint32), which, 1)
-        finally:
-            torch.cuda.set_stream(stream)
-        self._copies.record_event(self._copied)
+        ready = [parcel for parcel in parcels if parcel.made is None]
+        made = [parcel for parcel in parcels if parcel.made is not None]
+        # Copies of what a kernel makes follow it by its counters; a graph has to know, too.
+        follows = bool(ready) or (bool(made) and torch.cuda.is_current_stream_capturing())
+        if follows:
+            stream.record_event(self._begun)
+            copies.wait_event(self._begun)
+        self._push(ready)
+        launch()
+        self._push(made)  # afterwards: streams may share a queue, in which nothing passes a wait
+        if follows:
+            copies.record_event(self._copied)
+            stream.wait_event(self._copied)
+
+    def _push(self, parcels: Sequence[Parcel]) -> None:
+        for parcel in parcels:
+            if parcel.made is not None:
+                streams.wait(self._copies, *parcel.made)
+                streams.write(self._copies, parcel.made.words, parcel.made.which, 0)
+            for source, target in parcel.copies:
+                streams.copy(self._copies, target, source)
+            streams.write(self._copies, parcel.flags, parcel.which, ALL)
 
     def _who_was_late(self) -> str:
         return (
@@ -185,11 +214,6 @@ class SymmetricWorkspace:
     def _say_who_was_late(self) -> None:
         if self.late[0]:
             print(f"triton_ext.distributed: {self._who_was_late()}", file=sys.stderr)
-
-    def end(self) -> None:
-        """See `Workspace`."""
-        if self._stream is not None:
-            self._stream.wait_event(self._copied)
 
 
 class EmulatedWorkspace:
@@ -214,16 +238,19 @@ class EmulatedWorkspace:
             raise LayoutError("size", found.memory[0].numel(), f"the product needs {size} bytes")
         return found
 
-    def push(self, parcels: Sequence[Parcel]) -> None:
-        """See `Workspace`."""
-        for copies, flags, which in parcels:
+    def send(self, parcels: Sequence[Parcel], launch: Callable[[], None]) -> None:
+        """See `Workspace`. (What is given to a copy engine after a launch follows it.)"""
+        zero = torch.zeros(1, dtype=torch.int32)
+        for copies, flags, which, made in parcels:
+            if made is not None:
+                counter = made.words[made.which : made.which + 1]
+                self._gpus.wait(counter, made.complete)
+                self._gpus.copy(counter, zero)
             *first, last = copies
             for source, target in first:
                 self._gpus.copy(target, source)
-            self._gpus.copy(last[1], last[0], flag=flags[which : which + 1])
-
-    def end(self) -> None:
-        """See `Workspace`."""
+            self._gpus.copy(last[1], last[0], flag=flags[which : which + 1], value=ALL)
+        launch()
         self._gpus.synchronize()
 
 

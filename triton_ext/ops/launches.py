@@ -49,7 +49,7 @@ class Link(NamedTuple):
         flags: int32, those of this rank.
         late: int32, one element that the GPU and the host see.
         first_chunk, ranks: as there.
-        next_flags: those of the next rank, in a scatter.
+        counters: of a scatter, those of what is stored here.
     """
 
     own: torch.Tensor
@@ -57,7 +57,7 @@ class Link(NamedTuple):
     late: torch.Tensor
     first_chunk: int
     ranks: int
-    next_flags: torch.Tensor | None = None
+    counters: torch.Tensor | None = None
 
 
 UNKNOWN_TO_TRITON = frozenset((torch.float4_e2m1fn_x2, torch.float8_e8m0fnu))
@@ -173,8 +173,8 @@ class PreparedLaunch:
                 self._arguments += [*view.shape, *view.strides]
             elif name == "workspace":
                 self._workspace_slot = slot
-            elif name == "group":
-                self._arguments[slot] = self.plan.group
+            elif name in ("group", "piece_rows"):
+                self._arguments[slot] = getattr(self.plan, name)
             elif name in Link._fields:
                 self._links.append((slot, name))
             else:
@@ -261,7 +261,9 @@ class PreparedLaunch:
             "c0_desc": plan.c_tile, "narrow_desc": plan.narrow_tile, "own_desc": plan.own_tile,
         }  # fmt: skip
         tiles |= zip(("left_scales", "right_scales"), plan.scale_tiles or (), strict=False)
-        others: dict[str, Any] = {"group": plan.group}
+        others: dict[str, Any] = {
+            name: getattr(plan, name) for name in ("group", "piece_rows") if name in plan.arguments
+        }
         for _, matrix, _, name in self._maps:
             view, tile = self.views[matrix], tiles[name]
             tensor = _matrices(a, b, c, epilogue, link)[matrix]

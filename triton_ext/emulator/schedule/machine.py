@@ -47,6 +47,9 @@ are done."""
 VAIN = 16
 """Polls of global memory in a row, all in vain, after which more clusters start, and the state of
 those that run is watched."""
+IDLE_POLLS = 8 * VAIN
+"""The same, after which an asynchronous operation is done, since nothing else seems to go on. (A
+poll that looks at a clock, to give up some day, never repeats its state.)"""
 SHORT = 64
 """Instructions that a block runs at most in a turn, once there were polls in vain."""
 REPEATS = 16
@@ -264,6 +267,9 @@ class Machine:
                 done = 0
             if self.hopeless:
                 done = 0
+            if self.vain > IDLE_POLLS and self._complete_one():
+                self.vain = 0
+                continue
             if done and self.steps - idle_since < 8 * QUANTUM:
                 continue
             if self._complete_one():

@@ -76,9 +76,11 @@ class CopyStream(GlobalOrder):
         self._released[address] = kept(self._released.get(address, ()), new)
 
     def read_flag(self, memory: Allocation, first: int) -> None:
-        """Acquire what was released through a flag."""
+        """Acquire what was released through a flag at the scope of the system: an engine is no
+        thread of its GPU.
+        """
         for each in self._released.get(memory.start + first, ()):
-            if each.scope >= SYSTEM or each.device == self.device:
+            if each.scope >= SYSTEM:
                 self.follow(each.seen)
 
     def _by(self, scope: int) -> By:
