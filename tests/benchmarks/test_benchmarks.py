@@ -23,6 +23,7 @@ from sites import ROOT
 
 import triton_ext
 from triton_ext.compat import LAUNCH_OPTIONS, TRITON_VERSION, compile_kernel
+from triton_ext.distributed import launches
 from triton_ext.hardware.architecture import SHARED_MEMORY_PER_BLOCK
 from triton_ext.kernels.choice import cost_model, cost_model_sm100
 from triton_ext.kernels.choice.cost_model import predicted_seconds
@@ -40,6 +41,7 @@ from benchmarks import (
     matmul,
     plots,
     replay,
+    scatter,
     timeline,
 )
 from benchmarks.gpu_state import GpuState, Watch
@@ -141,6 +143,17 @@ def test_constants_are_fitted_to_times(model, known, every, gpu):
     assert statistics.median(fit.errors(timed, fitted)) < 0.05
     assert statistics.median(fit.errors(timed, start)) > 0.1
     assert max(fit.costs(timed, fitted)) < 1.02
+
+
+def test_a_scatters_tile_is_chosen_by_what_was_measured():
+    timed = scatter.read(file := ROOT / "benchmarks/results/scatter_h100.json")
+    assert scatter.fit(timed) == pytest.approx(launches.LOADS, abs=6e-4)
+    found = scatter.costs(timed, scatter.left_out(timed))
+    as_on_one_gpu = scatter.costs(timed, [0.0] * len(timed))
+    assert statistics.fmean(found) < 1.03 < 1.12 < statistics.fmean(as_on_one_gpu)
+    for row in json.loads(file.read_text())["rows"]:
+        for each in row["configs"]:
+            assert MatmulConfig(**each["config"]).collective == "scatter"
 
 
 def test_the_page_of_blackwell_has_the_counts_that_were_made():
