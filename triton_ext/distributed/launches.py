@@ -40,7 +40,8 @@ NCCL_BANDWIDTH = 230e9
 SLOWDOWN = 1.03
 """How much longer a product takes that communicates."""
 HOST_SECONDS = {"gather": 80e-6, "scatter": 50e-6}
-"""What the host needs for a call. (All five: two H200s with NVLink, torch 2.11, NCCL.)"""
+"""What the host needs for a call; of a scatter, if its kernel stores all tiles where they go. (All
+of these: two H200s with NVLink, torch 2.11, NCCL; the slowdown: two H100s.)"""
 STAGED = 100e-6
 """Seconds of the product from which copy engines carry the tiles of a scatter: tiles that the
 kernel itself stores in another GPU's memory hold up what its SM loads meanwhile, and copy engines
@@ -221,9 +222,10 @@ def _prepare(
     communicated = (size * (ranks - 1) / ranks if kind == "gather" else size) / NVLINK[gpu.arch]
     together = max(SLOWDOWN * alone, LATENCY + communicated / BANDWIDTH)
     if kind == "scatter":
-        first, late = _before_last(launch, ranks, left.shape[1], n)
-        sent = max(late, 1 / len(pieces)) * communicated / (ranks - 1) / BANDWIDTH
-        together = max(together, alone * first + LATENCY + sent, 0 if staged else alone + LATENCY)
+        before, last = _before_last(launch, ranks, left.shape[1], n)
+        sent = max(last, 1 / len(pieces)) * communicated / (ranks - 1) / BANDWIDTH
+        made = SLOWDOWN * alone if staged else alone + LATENCY
+        together = max(together, made, before * alone + LATENCY + sent)
     one_after_other = best + LATENCY + communicated / NCCL_BANDWIDTH
     gain = one_after_other / together, one_after_other / max(together, HOST_SECONDS[kind])
     return Call(launch, tuple(received.shape), size, dtype, copies, pieces, staged, gain)
@@ -248,8 +250,8 @@ def _tiles(config: MatmulConfig, rows: int, columns: int) -> tuple[tuple[int, in
 def _before_last(
     launch: PreparedLaunch, ranks: int, rows: int, columns: int
 ) -> tuple[float, float]:
-    """The part of a product's waves until all turns but the last are made: all of them, where no
-    block makes a second tile. And the part of a turn that is made in the last one of these.
+    """Two parts of one: of a product's waves, those in which all turns but the last are made, which
+    are all where no block makes a second tile; and of a turn, what the last one of these makes.
     """
     number = math.prod(_tiles(launch.config, rows, columns)[1])
     resident = launch.plan.grid[0]
