@@ -245,6 +245,20 @@ def test_a_binary_file_is_no_script():
         assert "is no Python script, but a binary file" in said
 
 
+@pytest.mark.parametrize(
+    ("source", "named"),
+    [(b"# -*- coding: klingon -*-\n", "unknown encoding: klingon"), (b"x = '\xff'\n", "encoding")],
+)
+def test_a_script_in_an_unknown_encoding_is_named_so(tmp_path, source, named):
+    pytest.importorskip("triton")
+    path = tmp_path / "script.py"
+    path.write_bytes(source)
+    status, said = status_and_line("run", str(path))
+    assert status == 2
+    assert "is no Python script: " in said
+    assert named in said
+
+
 def test_a_scripts_exception_shows_its_own_frames(script):
     for command in ("run", "compile"):
         found = invoke(command, script, "fails")

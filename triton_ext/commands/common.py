@@ -378,13 +378,16 @@ def run_script(path: str, arguments: Sequence[str] = (), name: str = "__main__")
     """Run a Python script as ``python path arguments`` would; returns its names.
 
     Raises:
-        click.UsageError: it is no text.
+        click.UsageError: it is no text, or in an encoding that Python does not know.
         Exception: whatever it raises.
     """
+    data = Path(path).read_bytes()
     try:
-        source = importlib.util.decode_source(Path(path).read_bytes())
-    except (UnicodeDecodeError, SyntaxError):  # the latter: of its encoding
+        source = importlib.util.decode_source(data)
+    except (UnicodeDecodeError, SyntaxError) as error:
         source = "\0"
+        if b"\0" not in data and isinstance(error, SyntaxError):
+            raise click.UsageError(f"{path} is no Python script: {error.msg}") from None
     if "\0" in source:
         raise click.UsageError(f"{path} is no Python script, but a binary file")
     with script_environment(path, arguments):
