@@ -6,7 +6,8 @@
 What is minimised is what the choice costs: the expected time, over the best one's, of a choice that
 takes a configuration with a probability that falls exponentially with its predicted time; and, with
 a weight, the squared errors of the logarithms. Problems, not rows, are divided for the
-cross-validation: the constants fitted to all others predict those left out.
+cross-validation, those that were measured more than once by their name: the constants fitted to all
+others predict those left out.
 
 What the constants leave unexplained is learnt by gradient boosting (needs scikit-learn), as a
 correction of the logarithm of the predicted time: ``--correction FILE`` writes it, to the constants
@@ -24,7 +25,8 @@ import itertools
 import json
 import math
 import statistics
-from collections.abc import Sequence
+import zlib
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -113,6 +115,16 @@ def read(path: Path) -> list[Timed]:
         timed = Timed(sizes, row["problem"], row["torch_us"] * 1e-6, configs, seconds, gpu)
         found.append(timed.suiting())
     return found
+
+
+def divided(timed: Sequence[Timed], folds: int) -> Iterator[tuple[list[Timed], list[Timed]]]:
+    """For each fold, the problems in it, and all others; a problem is in one alone."""
+    which = [zlib.crc32(each.name.encode()) % folds for each in timed]
+    for fold in range(folds):
+        yield (
+            [each for each, own in zip(timed, which, strict=True) if own == fold],
+            [each for each, own in zip(timed, which, strict=True) if own != fold],
+        )
 
 
 def loss(timed: Sequence[Timed], constants: Constants) -> float:
@@ -277,13 +289,9 @@ def main() -> None:
     report(f"{len(timed)} problems, constants as they are", timed, costs(timed, start), off)
     if arguments.correction:
         held, held_costs = [], []
-        for fold in range(arguments.folds):
-            part = timed[fold :: arguments.folds]
-            trees = learn(
-                [e for i, e in enumerate(timed) if i % arguments.folds != fold], *SIZES[gpu]
-            )
+        for part, others in divided(timed, arguments.folds):
             held += part
-            held_costs += corrected_costs(part, trees)
+            held_costs += corrected_costs(part, learn(others, *SIZES[gpu]))
         if held:
             report("with a correction, cross-validated", held, held_costs)
         learn(timed, *SIZES[gpu]).save(arguments.correction)
@@ -292,9 +300,7 @@ def main() -> None:
     off = statistics.median(errors(timed, constants))
     report("fitted to all", timed, costs(timed, constants), off)
     held, held_costs, held_errors = [], [], []
-    for fold in range(arguments.folds):
-        part = timed[fold :: arguments.folds]
-        others = [each for i, each in enumerate(timed) if i % arguments.folds != fold]
+    for part, others in divided(timed, arguments.folds):
         trained = fit(others, constants, rounds=1)
         held += part
         held_costs += costs(part, trained)

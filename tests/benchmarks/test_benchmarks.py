@@ -145,6 +145,17 @@ def test_constants_are_fitted_to_times(model, known, every, gpu):
     assert max(fit.costs(timed, fitted)) < 1.02
 
 
+def test_a_problem_that_was_measured_twice_is_in_one_fold():
+    one = fit.Timed((1, 2, 3), "", 1.0, (), ())
+    timed = [dataclasses.replace(one, name=f"problem {i % 20}") for i in range(50)]
+    parts = list(fit.divided(timed, 4))
+    assert sum(len(part) for part, _ in parts) == len(timed)
+    for part, others in parts:
+        assert part
+        assert len(part) + len(others) == len(timed)
+        assert not {each.name for each in part} & {each.name for each in others}
+
+
 def test_a_scatters_tile_is_chosen_by_what_was_measured():
     timed = scatter.read(file := ROOT / "benchmarks/results/scatter_h100.json")
     assert scatter.fit(timed) == pytest.approx(launches.LOADS, abs=6e-4)
