@@ -265,11 +265,12 @@ def test_each_row_of_a_box_asks_for_the_lines_that_it_lies_in(width, pitch, line
     assert result.busy["L2"] == pytest.approx(32 * 128 * lines / share.l2)
 
 
+@pytest.mark.parametrize(("memory", "write_back"), [(1e9, False), (1.0, True)])
 @pytest.mark.parametrize(("aligned", "lines"), [(1.0, 1), (0.125, 1 + 7 / 8)])
-def test_a_kernel_ends_when_the_lines_of_its_stores_are_written(aligned, lines):
-    share = replace(SHARE, memory=1e9, aligned=[aligned])
+def test_a_kernel_ends_when_the_lines_of_its_stores_are_written(aligned, lines, memory, write_back):
+    share = replace(SHARE, memory=memory, aligned=[aligned])
     store = [(STORE, 0, 1 << 16, 512, 0, 0, 1)]
-    gpu = GPU.but(misaligned=1.0)
+    gpu = GPU.but(misaligned=1.0, write_back=write_back)
     result = Replay(gpu, [share], 1).run([ClusterTrace([[store]], [1, 1])])
     assert result.cycles == (1 << 16) * lines / share.stores + gpu.tma_box + gpu.tma_latency
 

@@ -425,7 +425,8 @@ class Replay:
             taken = size * (self.gpu.write if write else missed) / share.memory
             whole.memory = max(whole.memory, time) + taken
             whole.busy["memory"] += taken
-            end = max(end, whole.memory)
+            if not (write and self.gpu.write_back):
+                end = max(end, whole.memory)
         return end
 
     def _queued(self, sm: _Sm, time: float) -> float:

@@ -267,7 +267,11 @@ class Timeline:
     ) -> tuple[float, Result]:
         """Seconds at a clock, and the replay."""
         cycles, result = self._replay(gpu, clock, keep=keep, free=free)
-        return self._launch(gpu) + cycles / clock, result
+        seconds = self._launch(gpu) + cycles / clock
+        if gpu.write_back:  # memory writes what the kernel before, the same one, has stored
+            moved = self._missed + gpu.write * self._stored
+            seconds = max(seconds, moved / gpu.memory_bytes)
+        return seconds, result
 
     def _solve(
         self, gpu: Gpu, *, keep: bool = False, free: frozenset[int] = frozenset()
