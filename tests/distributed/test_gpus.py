@@ -33,7 +33,7 @@ def test_random_products(found):
 
 
 def test_graphs_and_streams(found):
-    assert found["graphs_and_streams"] == [True] * 50
+    assert found["graphs_and_streams"] == [True] * 150
 
 
 def test_gradients(found):

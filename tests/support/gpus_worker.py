@@ -19,7 +19,7 @@ import sys
 import tempfile
 import time
 import traceback
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import SimpleNamespace
 from unittest import mock
@@ -35,6 +35,7 @@ from torch.multiprocessing.spawn import spawn
 
 import triton_ext
 from triton_ext import distributed
+from triton_ext.distributed import launches
 from triton_ext.ops import device as devices
 from triton_ext.ops.epilogue import Epilogue, finished
 
@@ -71,6 +72,15 @@ def _matrix(rows, columns, dtype, numbers, transposed):
     return made.t() if transposed else made
 
 
+@contextmanager
+def _carried_by_copy_engines(tiles):
+    """Within it copy engines carry the tiles of all reduce-scatters, or of none."""
+    launches._calls.clear()
+    with mock.patch.object(launches, "STAGED", 0.0 if tiles else 1e9):
+        yield
+    launches._calls.clear()
+
+
 def random_products():
     """The errors of random products, some of them several times without waiting."""
     draw, ranks, rows = random.Random(os.environ.get("FUZZ", "3")), dist.get_world_size(), []
@@ -100,8 +110,10 @@ def random_products():
         after = Epilogue(None if bias is None else bias.float(), options["activation"])
         expected = finished(_divided(kind, *whole, dist.get_rank()).float(), after)
         del whole
-        found = [call(a, b, overlap=True, **options) for _ in range(draw.randint(1, 5))]
-        row = f"{kind} {m}x{n}x{k} {dtype} {a.stride()} {b.stride()} {sorted(options)}"
+        staged = draw.random() < 0.5
+        with _carried_by_copy_engines(staged):
+            found = [call(a, b, overlap=True, **options) for _ in range(draw.randint(1, 5))]
+        row = f"{kind} {m}x{n}x{k} {dtype} {a.stride()} {b.stride()} {sorted(options)} {staged}"
         rows.append((row, max(_error(each, expected) for each in found)))
         print(*rows[-1], file=sys.stderr, flush=True)
     return rows
@@ -109,9 +121,18 @@ def random_products():
 
 def graphs_and_streams():
     """Whether replays between other calls, and calls on other streams, make the same bits."""
-    a, b = (torch.randn(shape, device="cuda").bfloat16() for shape in ((1024, 512), (512, 768)))
+    same = same_bits(distributed.all_gather_matmul)
+    for staged in (False, True):
+        with _carried_by_copy_engines(staged):
+            same += same_bits(distributed.matmul_reduce_scatter)
+    return same
+
+
+def same_bits(call):
+    """The same of one of the products, small and large."""
     same = []
-    for call in (distributed.all_gather_matmul, distributed.matmul_reduce_scatter):
+    for m, n, k in ((1024, 768, 512), (4096, 4096, 2048)):
+        a, b = (torch.randn(shape, device="cuda").bfloat16() for shape in ((m, k), (k, n)))
         expected = call(a, b, overlap=True)
         graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream()
         torch.cuda.synchronize()
