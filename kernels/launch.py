@@ -177,7 +177,7 @@ def launch_plan(
     if config.collective:
         rows = -(-tiles_m // number_of_pieces(tiles_m * tiles_n / resident))
         group = min(group, rows)
-        piece_rows = round(rows / group) * group
+        piece_rows = round(rows / group) * group  # rows that run together end together
     operands = ("b_desc", "a_desc") if config.swap else ("a_desc", "b_desc")
     optional = _optional_arguments(config)
     return LaunchPlan(

@@ -161,3 +161,48 @@ def test_a_launch_without_clusters():
     with pytest.raises(LaunchError, match="in a launch without clusters"):
         run("bytes", "done", "st.async", "eager", cluster=None)
     run("bytes", "done", "TMA", "eager", cluster=None)
+
+
+POLLED = """
+.version 8.6
+.target sm_90a
+.address_size 64
+.extern .shared .align 128 .b8 smem[];
+.visible .entry k(.param .u64 out, .param .u64 flag) {
+ .reg .pred %p<5>;
+ .reg .b32 %r<5>;
+ .reg .b64 %rd<6>;
+ ld.param.u64 %rd1, [out];
+ ld.param.u64 %rd2, [flag];
+ mov.u32 %r1, %tid.x;
+ mov.u32 %r2, smem;
+ setp.eq.u32 %p1, %r1, 0;
+ setp.ge.u32 %p2, %r1, 32;
+ @%p2 bra POLL;
+ @!%p1 bra END;
+ st.shared.v4.b32 [%r2], {7, 7, 7, 7};
+ fence.proxy.async.shared::cta;
+ cp.async.bulk.global.shared::cta.bulk_group [%rd1], [%r2], 16;
+ cp.async.bulk.commit_group;
+ cp.async.bulk.wait_group 0;
+ st.release.gpu.global.b32 [%rd2], 1;
+ bra END;
+POLL:
+ mov.u64 %rd3, %globaltimer;
+ ld.acquire.gpu.global.b32 %r3, [%rd2];
+ setp.eq.u32 %p3, %r3, 0;
+ @%p3 bra POLL;
+END:
+ ret;
+}
+"""
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_a_poll_that_looks_at_a_clock_does_not_hold_up_what_it_waits_for(schedule):
+    """Its state never repeats; that nothing else goes on shows in what it polls."""
+    out, flag = np.zeros(4, np.int32), np.zeros(1, np.int32)
+    asked = {"dynamic_smem_bytes": 128, "schedule": schedule, "max_steps": 10_000}
+    run_ptx(POLLED, grid=1, block=64, args=[out, flag], **asked)
+    assert out.tolist() == [7] * 4
+    assert flag[0] == 1
