@@ -1,7 +1,7 @@
 """The matmul kernels beside PyTorch's (cuBLAS), interleaved in one run on one Hopper GPU.
 
     python -m benchmarks.matmul [--json FILE] [--rounds N] [--only NAME] [--peers [NAME...]]
-    python -m benchmarks.matmul --random SEED [--number N] [--fixed]
+    python -m benchmarks.matmul --random SEED [--number N] [--classes NAME...] [--fixed]
 
 The problems are a table of chosen ones, or drawn from classes that a seed alone decides
 (`benchmarks.problems.DRAWN`).
@@ -397,6 +397,9 @@ def main() -> None:
     parser.add_argument("--random", type=int, metavar="SEED", help="draw the problems")
     parser.add_argument("--number", type=int, default=200, help="of problems to draw")
     parser.add_argument(
+        "--classes", nargs="+", choices=DRAWN, metavar="NAME", default=(), help="draw these alone"
+    )
+    parser.add_argument(
         "--fixed", action="store_true", help="choose among the fixed set of kernels alone"
     )
     parser.add_argument(
@@ -410,7 +413,7 @@ def main() -> None:
     fixed_kernels(arguments.fixed)
     listed = problems()
     if arguments.random is not None:
-        listed = drawn_problems(arguments.random, arguments.number)
+        listed = drawn_problems(arguments.random, arguments.number, arguments.classes)
     chosen = [problem for problem in listed if arguments.only in str(problem)]
     if arguments.peers:
         with_peers = [p for p in chosen if any(name in str(p) for name in arguments.peers)]
@@ -438,6 +441,8 @@ def main() -> None:
         command = "matmul"
         if arguments.random is not None:
             command += f" --random {arguments.random} --number {arguments.number}"
+        if arguments.classes:
+            command += f" --classes {' '.join(arguments.classes)}"
         if arguments.fixed:
             command += " --fixed"
         found = harness.report(command, rows, TABLE, arguments.json)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -183,6 +183,13 @@ def _fp8(draw: random.Random) -> Problem:
     return Problem(between(draw, 16, 8192), n, k, "e4m3", drawn_from="e4m3")
 
 
+def _round(draw: random.Random) -> Problem:
+    sizes = [factor << shift for factor in (1, 3, 5, 7) for shift in range(15)]
+    sizes = [size for size in sizes if 256 <= size <= 16384]
+    m, n, k = (draw.choice(sizes) for _ in "mnk")
+    return Problem(m, n, k, draw.choice(("bf16", "fp16")), "K", draw.choice(MAJORS), "round")
+
+
 DRAWN: Mapping[str, tuple[int, Callable[[random.Random], Problem]]] = {
     "random": (60, _any),
     "medium": (18, _medium),
@@ -194,21 +201,29 @@ DRAWN: Mapping[str, tuple[int, Callable[[random.Random], Problem]]] = {
     "encoders": (20, _encoder),
     "gradients, head": (10, _gradient),
     "e4m3": (28, _fp8),
+    "round": (0, _round),
 }  # fmt: skip
-"""The classes that `drawn_problems` draws from, with their weights.
+"""The classes that `drawn_problems` draws from, with their weights; of weight 0 are those that are
+drawn if they are named.
 
 Sizes are log-uniform. *random*: M from 8 to 16384, N and K from 128 to 16384 in multiples of 8,
 fp16 or bf16, every major-ness. *medium*: M from 96 to 1536, N and K from 2048 to 11008. Layers of
 models: 1 to 8192 tokens. *LoRA*: N or K is 16. *encoders*: ViT-H, BERT, GPT-2. *gradients, head*:
 of weights (both operands MN-major), and Llama's head of 128256 columns. *e4m3*: layers of models in
-fp8.
+fp8. *round*: M, N and K are 1, 3, 5 or 7 times a power of two, from 256 to 16384, B of either
+major-ness.
 """
 
 
-def drawn_problems(seed: int, number: int) -> list[Problem]:
-    """So many distinct problems of the classes `DRAWN`; the same for the same seed."""
+def drawn_problems(seed: int, number: int, classes: Sequence[str] = ()) -> list[Problem]:
+    """So many distinct problems; the same for the same seed.
+
+    Args:
+        classes: names of `DRAWN`, all as likely; if there are none, all by their weights.
+    """
     draw = random.Random(seed)
-    names, weights = list(DRAWN), [weight for weight, _ in DRAWN.values()]
+    names = list(classes or DRAWN)
+    weights = None if classes else [weight for weight, _ in DRAWN.values()]
     found: dict[Problem, None] = {}
     while len(found) < number:
         found[DRAWN[draw.choices(names, weights)[0]][1](draw)] = None

@@ -29,7 +29,7 @@ from benchmarks.matmul import (
     kernel_launches,
     torch_launches,
 )
-from benchmarks.problems import Problem, drawn_problems, inputs
+from benchmarks.problems import DRAWN, Problem, drawn_problems, inputs
 from benchmarks.replay import graph_of, launches_in_graph, replayed_seconds
 from triton_ext.kernels.choice import cost_model, cost_model_sm100
 from triton_ext.kernels.choice.gpus import GpuModel, model_of
@@ -138,13 +138,16 @@ def main() -> None:
     parser = harness.options(__doc__)
     parser.add_argument("--random", type=int, nargs="+", metavar="SEED", default=[1])
     parser.add_argument("--number", type=int, default=60, help="of problems of each seed")
+    parser.add_argument(
+        "--classes", nargs="+", choices=DRAWN, metavar="NAME", default=(), help="draw these alone"
+    )
     parser.add_argument("--candidates", type=int, default=24)
     parser.add_argument("--seconds", type=float, default=300, help="to measure for, at most")
     arguments = parser.parse_args()
     problems = [
         replace(problem, element_type="bf16") if problem.element_type == "fp16" else problem
         for seed in arguments.random
-        for problem in drawn_problems(seed, arguments.number)
+        for problem in drawn_problems(seed, arguments.number, arguments.classes)
     ]  # fp16 takes the time of bf16, so that fewer kernels are compiled
     gpu = torch.cuda.get_device_properties()
     work = []

@@ -429,8 +429,8 @@ class MatmulConfig:
 
     @functools.cached_property
     def unit(self) -> int:
-        """Columns of the right operand's tiles of which one instruction reads some side by side:
-        the largest power of two that divides them. Those of a power of two are one tile.
+        """Columns of the tensors of sums that one instruction adds to, some side by side: the
+        largest power of two that divides them. Those of a power of two are one tensor.
         """
         main = self.own_columns - self.side
         return main & -main or 1  # no columns are refused by name
@@ -447,7 +447,7 @@ class MatmulConfig:
 
     @functools.cached_property
     def units(self) -> int:
-        """How many tiles of `unit` columns lie side by side in what a consumer reads."""
+        """How many tensors of `unit` columns there are."""
         return (self.own_columns - self.side) // self.unit
 
     @property
@@ -456,19 +456,35 @@ class MatmulConfig:
         return self.units > 1 or self.loaded_rows > 0 or self.consumer_columns > 1
 
     @property
+    def _right_line(self) -> int:
+        """Elements of a row of the right operand's tile of units in shared memory."""
+        return ((self.a_swizzle if self.swap else self.b_swizzle) or 128) // self.element_bytes
+
+    @property
     def _right_panels(self) -> int:
         """Into how many tiles along K a tile of units is divided: those of a K-major operand are as
         wide as its swizzle, so that the columns of all units follow one another.
         """
         if self.units == 1 or self.right_major != "K":
             return 1
-        width = (self.a_swizzle if self.swap else self.b_swizzle) or 128
-        return max(1, self.block_k * self.element_bytes // width)
+        return max(1, self.block_k // self._right_line)
 
     @functools.cached_property
     def right_unit(self) -> tuple[int, int]:
-        """A unit of the right operand's tile: (elements along K, columns)."""
-        return self.block_k // self._right_panels, self.unit
+        """Tiles of the right operand that lie side by side, and of which one instruction reads
+        all: (elements along K, columns). Those of an MN-major operand are as wide as its swizzle;
+        of the last one the instruction may read some columns alone.
+        """
+        columns = self.unit if self.units == 1 or self.right_major == "K" else self._right_line
+        return self.block_k // self._right_panels, columns
+
+    @functools.cached_property
+    def loaded_columns(self) -> int:
+        """Columns of the right operand's tile in shared memory."""
+        if self.units == 1:
+            return self.columns
+        own = -(-self.own_columns // self.right_unit[1]) * self.right_unit[1]
+        return self.consumer_columns * own
 
     @property
     def shares_tiles(self) -> bool:
@@ -505,7 +521,7 @@ class MatmulConfig:
     @property
     def _stage_bytes(self) -> int:
         """What the tiles of A and B, and their scales, take for one product."""
-        rows_of_both = self.rows + self.columns // (1 + self.pair)
+        rows_of_both = self.rows + self.loaded_columns // (1 + self.pair)
         operands = rows_of_both * self.block_k * self.element_bytes
         return operands + (self.rows + self.columns) * self.scales
 
@@ -588,7 +604,7 @@ class MatmulConfig:
             return tile  # not legal
         wide = width // self.element_bytes
         along, across = (self.block_k, size) if k_major else (size, self.block_k)
-        panels = along // wide
+        panels = -(-along // wide)
         pieces, all_panels = 1, parts * panels
         if all_panels % among:  # so that all blocks copy as many
             pieces = among // all_panels if among % all_panels == 0 else among

@@ -215,16 +215,12 @@ def copied_rows(size: int) -> int:
 
 
 def _one_instruction(config: MatmulConfig) -> bool:
-    """Whether a tile whose columns are no power of two is one of units, if its right operand has
-    units that are wide enough; else it has a side. The rows of an MN-major operand's units are no
-    less than half a line.
+    """Whether a tile whose columns are no power of two is one of units, where Triton has these and
+    an instruction has so many columns; else it has a side.
     """
     own = config.own_columns
-    unit = own & -own
-    if unit == own or own > 256 or not is_new():
-        return config.units == 1
-    row = LINE_BYTES if config.right_major == "K" else unit * config.element_bytes
-    return row >= LINE_BYTES // 2 if config.units > 1 else row < LINE_BYTES
+    in_units = own & -own != own and own <= 256 and is_new()
+    return (config.units > 1) == in_units
 
 
 def _fitting(fields: dict[str, Any]) -> MatmulConfig | None:

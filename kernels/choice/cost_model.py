@@ -156,7 +156,7 @@ class Table:
         a_k_major, b_k_major, left_k_major, right_k_major: whether K is the contiguous dimension.
         right_copies: the tiles along K of which the right operand's tile consists.
         right_row_bytes: of a row of these, as it lies in memory; a line at most.
-        left_rows: those of the left operand's tile that are copied.
+        left_rows, right_columns: those of the operands' tiles that are copied.
         c_bytes: of an element of C.
         c_segment: elements of a row of a piece of C, as it lies in memory.
         c_pieces: of a tile of C.
@@ -171,6 +171,7 @@ class Table:
     right_copies: Array
     right_row_bytes: Array
     left_rows: Array
+    right_columns: Array
     c_bytes: Array
     c_segment: Array
     c_pieces: Array
@@ -216,6 +217,7 @@ class Table:
                 for config in configs
             ],
             "left_rows": [config.loaded_rows or config.rows for config in configs],
+            "right_columns": [config.loaded_columns for config in configs],
             "c_bytes": [C_BYTES[config.c_type] for config in configs],
             "c_segment": [
                 config.rows // config.shares if config.swap else config.c_columns
@@ -434,7 +436,7 @@ def _lines(table: Table, problem: Problem, constants: Constants) -> Array:
     left, right = (1 + constants.misaligned * (1 - each) for each in _aligned(table, problem))
     narrow = 1 + constants.narrow * (LINE_BYTES / table.right_row_bytes - 1)
     rows = table.left_rows / table.cluster_columns * left
-    return rows + table.columns / table.cluster * right * narrow
+    return rows + table.right_columns / table.cluster * right * narrow
 
 
 def _aligned(table: Table, problem: Problem) -> tuple[Array, Array]:

@@ -10,8 +10,8 @@ copies are dealt out among them (`boxes`); on Blackwell, one block copies the ti
 and the tensor cores' own arrivals reach every block.
 
 "A" is the left operand and "B" the right one, also where the caller has swapped them. A tile of B
-need not be as wide as a power of two: it may be several *units* side by side, or its last columns
-may be a second, narrower tile.
+need not be as wide as a power of two: it may be several *units* side by side, of whose last one
+some columns are not used, or its last columns may be a second, narrower tile.
 """
 
 # Gluon functions: their arguments are values of the compiler, not of Python.
@@ -158,7 +158,8 @@ class Ring:
         SHARES: how many warpgroups divide the rows of a tile of C.
         CONSUMER_COLUMNS: how many divide its columns; each has its units.
         BLOCK_K: elements of a tile along K.
-        UNITS: how many units side by side a warpgroup reads.
+        OWN_N: columns of the tile of B that a warpgroup reads, without the narrow one's; of all
+            blocks side by side. Its last unit may have more.
         CLUSTER_COLUMNS: how many columns of blocks a cluster has; each has its units.
         DEALT: whether the copies of shared tiles are dealt out among the blocks that share them.
         LEFT_BOXES, RIGHT_BOXES, NARROW_BOXES: how tiles are copied in `boxes`, or None.
@@ -176,7 +177,7 @@ class Ring:
     SHARES: gl.constexpr
     CONSUMER_COLUMNS: gl.constexpr
     BLOCK_K: gl.constexpr
-    UNITS: gl.constexpr
+    OWN_N: gl.constexpr
     CLUSTER_COLUMNS: gl.constexpr
     DEALT: gl.constexpr
     LEFT_BOXES: gl.constexpr
@@ -211,7 +212,7 @@ class Ring:
         BELOW: gl.constexpr = gl.num_ctas() // (COLUMNS * K_BLOCKS)
         UNIT_M: gl.constexpr = self.a_tiles.shape[1] // K_BLOCKS
         OWN_M: gl.constexpr = UNIT_M // BELOW
-        OWN_N: gl.constexpr = self.b_tiles.shape[2] // COLUMNS * self.UNITS
+        OWN_N: gl.constexpr = self.OWN_N // COLUMNS
         SHARED: gl.constexpr = K_BLOCKS == 1
         scales = self.scales
         scale_bytes: gl.constexpr = (
@@ -334,7 +335,7 @@ class Reader:
 
 @gluon.jit
 def ring_of(a_tiles, b_tiles, narrow_tiles, STAGES: gl.constexpr, SHARES: gl.constexpr,
-            CONSUMER_COLUMNS: gl.constexpr, BLOCK_K: gl.constexpr, UNITS: gl.constexpr,
+            CONSUMER_COLUMNS: gl.constexpr, BLOCK_K: gl.constexpr, OWN_N: gl.constexpr,
             CLUSTER_COLUMNS: gl.constexpr, DEALT: gl.constexpr, LEFT_BOXES: gl.constexpr,
             RIGHT_BOXES: gl.constexpr, NARROW_BOXES: gl.constexpr, NARROW: gl.constexpr,
             PRODUCT: gl.constexpr):  # fmt: skip
@@ -347,5 +348,5 @@ def ring_of(a_tiles, b_tiles, narrow_tiles, STAGES: gl.constexpr, SHARES: gl.con
         mbarrier.init(free.index(each), count=SHARES * CONSUMER_COLUMNS * COPIERS)
     return Ring(
         a_tiles, b_tiles, narrow_tiles, ready, free, STAGES, SHARES, CONSUMER_COLUMNS, BLOCK_K,
-        UNITS, CLUSTER_COLUMNS, DEALT, LEFT_BOXES, RIGHT_BOXES, NARROW_BOXES, NARROW, PRODUCT, None,
+        OWN_N, CLUSTER_COLUMNS, DEALT, LEFT_BOXES, RIGHT_BOXES, NARROW_BOXES, NARROW, PRODUCT, None,
     )  # fmt: skip

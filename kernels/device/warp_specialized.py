@@ -129,8 +129,8 @@ class Accumulator:
     """A consumer's part of a tile of C, in registers.
 
     Attributes:
-        sums: tensors of its columns, from the left to the right: those of the units of the right
-            operand, which are all as wide; or those of its tile, then those of its narrow tile.
+        sums: tensors of its columns, from the left to the right: all as wide as the largest power
+            of two that divides the tile's; or those of the tile, then those of its narrow tile.
     """
 
     sums: gl.tuple
@@ -192,21 +192,21 @@ class Accumulator:
 @gluon.jit
 def zero_sums(ring):
     """Registers for the sums of the products of a ring's tiles."""
+    WIDE: gl.constexpr = ring.OWN_N & -ring.OWN_N
     sums = ()
-    for _ in gl.static_range(ring.UNITS):
-        sums += (zeros(ring, ring.b_tiles),)  # type: ignore[assignment]
+    for _ in gl.static_range(ring.OWN_N // WIDE):
+        sums += (zeros(ring, WIDE),)  # type: ignore[assignment]
     if ring.NARROW:
-        sums += (zeros(ring, ring.narrow_tiles),)  # type: ignore[assignment]
+        sums += (zeros(ring, ring.narrow_tiles.shape[2]),)  # type: ignore[assignment]
     return Accumulator(sums)
 
 
 @gluon.jit
-def zeros(ring, b_tiles):
-    """A tile of registers for the sums of products with tiles in these buffers."""
+def zeros(ring, COLUMNS: gl.constexpr):
+    """A tensor of registers for the sums of products with so many columns of B."""
     a_tiles = ring.a_tiles
     TYPE: gl.constexpr = gl.int32 if a_tiles.dtype.is_int() else gl.float32
     ROWS: gl.constexpr = a_tiles.shape[1]
-    COLUMNS: gl.constexpr = b_tiles.shape[2]
     LAYOUT: gl.constexpr = accumulator_layout(
         COLUMNS, a_tiles.dtype, gl.num_ctas(), ring.CLUSTER_COLUMNS
     )
@@ -448,7 +448,7 @@ def matmul_warp_specialized(
     a_tiles = gl.allocate_shared_memory(
         a_desc.dtype, [STAGES * SHARES, K_BLOCKS * ROWS, BLOCK_K], A_LAYOUT
     )
-    UNITS: gl.constexpr = OWN_N // RIGHT_UNIT[1]
+    UNITS: gl.constexpr = (OWN_N + RIGHT_UNIT[1] - 1) // RIGHT_UNIT[1]
     ALL_UNITS: gl.constexpr = CONSUMER_COLUMNS * UNITS * (BLOCK_K // RIGHT_UNIT[0])
     b_tiles = gl.allocate_shared_memory(
         b_desc.dtype, [STAGES * ALL_UNITS, RIGHT_UNIT[0], RIGHT_UNIT[1]], B_LAYOUT
@@ -463,7 +463,7 @@ def matmul_warp_specialized(
     )
     DEALT: gl.constexpr = gl.num_ctas() > K_BLOCKS
     ring = ring_of(
-        a_tiles, b_tiles, narrow_tiles, STAGES, SHARES, CONSUMER_COLUMNS, BLOCK_K, UNITS,
+        a_tiles, b_tiles, narrow_tiles, STAGES, SHARES, CONSUMER_COLUMNS, BLOCK_K, OWN_N,
         CLUSTER_COLUMNS, DEALT, LEFT_BOXES, RIGHT_BOXES, NARROW_BOXES, NARROW_N > 0, PRODUCT,
     )  # fmt: skip
     if FILLED:

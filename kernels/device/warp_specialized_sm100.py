@@ -365,8 +365,8 @@ def ring_of(a_tiles, b_tiles, narrow_tiles, scales, STAGES: gl.constexpr, NARROW
         mbarrier.init(ready.index(each), count=1)
         mbarrier.init(free.index(each), count=COMMITS)
     return Ring(
-        a_tiles, b_tiles, narrow_tiles, ready, free, STAGES, 1, 1, a_tiles.shape[2], 1, 1,
-        False, None, None, None, NARROW, None, scales,
+        a_tiles, b_tiles, narrow_tiles, ready, free, STAGES, 1, 1, a_tiles.shape[2],
+        b_tiles.shape[2], 1, False, None, None, None, NARROW, None, scales,
     )  # fmt: skip
 
 

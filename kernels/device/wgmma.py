@@ -2,10 +2,13 @@
 
 Triton's own wgmma has one tensor of sums, and so a power of two of columns; the instruction has
 every multiple of 8 up to 256. A tile of 96 columns as one of 64 and one of 32 takes the time of
-112. Here the sums are several tensors side by side (*units*), and one instruction takes all of
-their registers: the instruction's fragments of 8 columns follow one another in the registers of a
-thread, as they do in each unit's. The units' operands follow one another in shared memory, so that
-one descriptor walks through all.
+112. Here the sums are several tensors side by side, and one instruction takes all of their
+registers: the instruction's fragments of 8 columns follow one another in the registers of a
+thread, as they do in each tensor's. The operand lies in *units* that follow one another in shared
+memory, so that one descriptor walks through all. Those of an MN-major operand have whole lines of
+128 bytes, of which the last one's may be read in part: TMA copies a line in the time of half a
+one, and where a matrix's rows do not begin at lines of the L2 cache, each piece of one costs a line
+more.
 
 The descriptors are those that `triton_ext.hardware.operand` derives from the generated layouts.
 The text is inline assembly for which Triton 3.9 is needed: it gives the addresses of tiles.
@@ -173,7 +176,7 @@ def multiply(sums, left, right, PRODUCT: gl.constexpr):
     """Start to add a product of tiles in shared memory to the sums, and wait for the one before.
 
     Args:
-        sums: tensors of registers, one for each unit.
+        sums: tensors of registers, all as wide.
         left, right: the left operand's tile, and the first unit of the right one's.
     """
     UNIT: gl.constexpr = sums[0].type

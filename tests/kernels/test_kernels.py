@@ -216,17 +216,6 @@ def test_ptx_without_debug_lines_keeps_the_code():
             "cluster_columns",
         ),
         ({"consumers": 1, "cluster": 2, "cluster_columns": 2, "arch": 100}, "cluster_columns"),
-        (
-            {
-                "consumers": 1,
-                "cluster": 4,
-                "block_m": 64,
-                "block_n": 88,
-                "c_parts": 11,
-                "b_major": "MN",
-            },
-            "b_swizzle",
-        ),
         (  # boxes of 6 rows of 32 bytes
             {
                 "consumers": 1,
@@ -380,7 +369,7 @@ def test_tma_brings_each_block_what_its_tensor_cores_read(arch, element_type):
             if boxes := tile.boxes:
                 size = config.loaded_rows or config.rows
                 if not k_dim:
-                    size = config.columns - config.side
+                    size = config.loaded_columns - config.side
                 assert boxes.bytes == size * config.block_k * config.element_bytes
                 assert boxes.number * boxes.among == boxes.parts * boxes.panels * boxes.pieces
                 assert boxes.rows * boxes.pieces in (boxes.across, config.loaded_rows)
