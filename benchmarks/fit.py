@@ -119,7 +119,7 @@ def read(path: Path) -> list[Timed]:
 
 def divided(timed: Sequence[Timed], folds: int) -> Iterator[tuple[list[Timed], list[Timed]]]:
     """For each fold, the problems in it, and all others; a problem is in one alone."""
-    which = [zlib.crc32(each.name.encode()) % folds for each in timed]
+    which = [zlib.crc32(each.name.encode()) % max(1, folds) for each in timed]
     for fold in range(folds):
         yield (
             [each for each, own in zip(timed, which, strict=True) if own == fold],
@@ -186,8 +186,8 @@ def errors(timed: Sequence[Timed], constants: Constants) -> list[float]:
     ]
 
 
-SIZES: dict[GpuModel, tuple[int, int]] = {"h200": (600, 7), "h100": (300, 5)}
-"""Trees of a correction, and their depth: few for what is learnt of a GPU besides another's."""
+TREES, DEPTH = 600, 7
+"""Of a correction."""
 
 
 def learn(timed: Sequence[Timed], trees: int, depth: int) -> Trees:
@@ -291,10 +291,10 @@ def main() -> None:
         held, held_costs = [], []
         for part, others in divided(timed, arguments.folds):
             held += part
-            held_costs += corrected_costs(part, learn(others, *SIZES[gpu]))
+            held_costs += corrected_costs(part, learn(others, TREES, DEPTH))
         if held:
             report("with a correction, cross-validated", held, held_costs)
-        learn(timed, *SIZES[gpu]).save(arguments.correction)
+        learn(timed, TREES, DEPTH).save(arguments.correction)
         return
     constants = fit(timed, start)
     off = statistics.median(errors(timed, constants))

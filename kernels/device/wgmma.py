@@ -98,8 +98,10 @@ def _walked(
             the next part come behind them.
         read: rows or columns that an instruction reads.
     """
-    # Units side by side are the first part of a tile whose size is a power of two.
-    whole = 1 << (size - 1).bit_length()
+    # Units side by side are the first part of a tile whose size is a power of two, and no less than
+    # a row of an MN-major unit has.
+    least = 1 if major == "K" else swizzle // config.element_bytes
+    whole = max(least, 1 << (size - 1).bit_length())
     bits, k = 8 * config.element_bytes, INSTRUCTION_K_BYTES // config.element_bytes
     tile = tile_layouts((whole, depth), 1 if major == "K" else 0, bits, swizzle)
     operand = derive_operand(

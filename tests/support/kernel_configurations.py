@@ -428,6 +428,8 @@ def spread(cases):
         found |= {(arch, *pair) for pair in pairs} | {(arch, problem[-1])}
         if config.units > 1:
             found.add((arch, "units", config.element_type, config.b_major))
+        if config.loaded_columns > config.columns:
+            found.add((arch, "loaded columns", config.columns))
         return found
 
     missing = {part for case in cases for part in parts(*case)}
