@@ -1,7 +1,8 @@
 """Fit the cost model's constants to measured times of many configurations.
 
     python -m benchmarks.survey --random 1 2 3 --number 60 --json survey.json   # on the GPU
-    python -m benchmarks.fit survey.json [--folds N] [--correction FILE]         # anywhere
+    python -m benchmarks.fit survey.json [--folds N]                             # anywhere
+    python -m benchmarks.fit survey.json... [--folds N] --correction FOLDER
 
 What is minimised is what the choice costs: the expected time, over the best one's, of a choice that
 takes a configuration with a probability that falls exponentially with its predicted time; and, with
@@ -10,10 +11,10 @@ cross-validation, those that were measured more than once by their name: the con
 others predict those left out.
 
 What the constants leave unexplained is learnt by gradient boosting (needs scikit-learn), as a
-correction of the logarithm of the predicted time: ``--correction FILE`` writes it, to the constants
-as they are; of an H100, to what was learnt of an H200, too.
+correction of the logarithm of the predicted time: ``--correction FOLDER`` writes it, to the
+constants as they are: one from the times of all GPUs, and of each GPU one of what that leaves.
 
-The files of one run are of one GPU, whose constants, correction and predictions are meant.
+Constants are fitted to files of one GPU.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ import numpy as np
 
 from benchmarks.matmul import geometric_mean
 from triton_ext.kernels.choice import cost_model, cost_model_sm100
-from triton_ext.kernels.choice.corrections import Trees, correction
+from triton_ext.kernels.choice.corrections import COMMON, Trees, added, file_of
 from triton_ext.kernels.choice.gpus import GpuModel, model_of
 from triton_ext.kernels.config import MatmulConfig
 
@@ -186,16 +187,25 @@ def errors(timed: Sequence[Timed], constants: Constants) -> list[float]:
     ]
 
 
-TREES, DEPTH = 600, 7
-"""Of a correction."""
+IN_COMMON, OWN = (600, 7), (300, 5)
+"""How many trees there are for all GPUs and for each one, and how deep they are."""
 
 
-def learn(timed: Sequence[Timed], trees: int, depth: int) -> Trees:
-    """The correction of what is predicted without it (see `_known`); what is slow by a factor of 2
+def learnt(timed: Sequence[Timed]) -> dict[str, Trees]:
+    """The corrections by name: the one in common, and one of each GPU."""
+    common = learn(timed, (), *IN_COMMON)
+    found = {COMMON: common}
+    for gpu in dict.fromkeys(each.gpu for each in timed):
+        found[gpu] = learn([each for each in timed if each.gpu == gpu], (common,), *OWN)
+    return found
+
+
+def learn(timed: Sequence[Timed], known: Sequence[Trees], trees: int, depth: int) -> Trees:
+    """The correction of what is predicted with those that are known; what is slow by a factor of 2
     does not count, and every problem counts as much as any other.
 
-    The trees are small and few, and each sees a part of the rows and of the features: all of this
-    is against learning the rows by heart.
+    The trees are small, and each sees a part of the rows and of the features: all of this is
+    against learning the rows by heart.
     """
     from sklearn.ensemble import GradientBoostingRegressor
 
@@ -203,8 +213,8 @@ def learn(timed: Sequence[Timed], trees: int, depth: int) -> Trees:
     for each in timed:
         best = min(each.seconds)
         features = cost_model.features(*each.asked)
-        known = features[:, 0] + _known(features, each.gpu)
-        near = [each for each in zip(features, known, each.seconds, strict=True)
+        predicted = features[:, 0] + added(known, features)
+        near = [each for each in zip(features, predicted, each.seconds, strict=True)
                 if each[-1] <= 2 * best]  # fmt: skip
         counts = [1 / (1 + 10 * (seconds / best - 1)) for *_, seconds in near]
         weights += [count / sum(counts) for count in counts]
@@ -216,11 +226,6 @@ def learn(timed: Sequence[Timed], trees: int, depth: int) -> Trees:
     ).fit(rows, logs, weights)  # fmt: skip
     start = float(model.init_.constant_[0, 0]) / trees
     return from_boosting([each.tree_ for (each,) in model.estimators_], depth, LEARNING_RATE, start)
-
-
-def _known(features: np.ndarray[Any, Any], gpu: GpuModel) -> np.ndarray[Any, Any]:
-    """What is learnt of the H200, and known of others before anything is learnt of them."""
-    return np.zeros(len(features)) if gpu == "h200" else correction(features, "h200")
 
 
 def from_boosting(grown: Sequence[Any], depth: int, rate: float, start: float) -> Trees:
@@ -248,16 +253,14 @@ def from_boosting(grown: Sequence[Any], depth: int, rate: float, start: float) -
     return Trees(cost_model.FEATURES, nodes, thresholds, leaves)
 
 
-def corrected_costs(timed: Sequence[Timed], trees: Trees) -> list[float]:
-    """As `costs`, of the model with a correction."""
+def corrected_costs(timed: Sequence[Timed], parts: Sequence[Trees]) -> list[float]:
+    """As `costs`, of the model with corrections."""
     found = []
     for each in timed:
         rows = cost_model.features(*each.asked)
         limited = rows[:, 0]
         near = limited <= limited.min() + math.log(cost_model.NEAR)
-        choice = int(
-            np.argmin(np.where(near, limited + _known(rows, each.gpu) + trees(rows), np.inf))
-        )
+        choice = int(np.argmin(np.where(near, limited + added(parts, rows), np.inf)))
         found.append(each.seconds[choice] / min(each.seconds))
     return found
 
@@ -276,26 +279,44 @@ def report(
     )
 
 
+def write_corrections(
+    timed: Sequence[Timed], gpus: Sequence[GpuModel], folds: int, folder: Path
+) -> None:
+    """Learn the corrections, say what they are worth, and write them."""
+    held: dict[GpuModel, tuple[list[Timed], list[float]]] = {gpu: ([], []) for gpu in gpus}
+    for part, others in divided(timed, folds):
+        found = learnt(others)
+        for gpu in gpus:
+            own = [each for each in part if each.gpu == gpu]
+            held[gpu][0].extend(own)
+            held[gpu][1].extend(corrected_costs(own, (found[COMMON], found[gpu])))
+    for gpu, (own, own_costs) in held.items():
+        if own:
+            report(f"{gpu}, with a correction, cross-validated", own, own_costs)
+    for name, trees in learnt(timed).items():
+        trees.save(file_of(name, folder))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("files", nargs="+", type=Path, help="of benchmarks.survey")
     parser.add_argument("--folds", type=int, default=5, help="of the cross-validation; 0: none")
-    parser.add_argument("--correction", type=Path, help="write what is learnt, and fit nothing")
+    parser.add_argument(
+        "--correction", type=Path, metavar="FOLDER", help="write what is learnt, and fit nothing"
+    )
     arguments = parser.parse_args()
     timed = [each for path in arguments.files for each in read(path)]
-    start = start_of(timed)
-    gpu = timed[0].gpu
-    off = statistics.median(errors(timed, start))
-    report(f"{len(timed)} problems, constants as they are", timed, costs(timed, start), off)
+    gpus = list(dict.fromkeys(each.gpu for each in timed))
+    for gpu in gpus:
+        own = [each for each in timed if each.gpu == gpu]
+        start = start_of(own)
+        off = statistics.median(errors(own, start))
+        report(f"{gpu}, {len(own)} problems, constants as they are", own, costs(own, start), off)
     if arguments.correction:
-        held, held_costs = [], []
-        for part, others in divided(timed, arguments.folds):
-            held += part
-            held_costs += corrected_costs(part, learn(others, TREES, DEPTH))
-        if held:
-            report("with a correction, cross-validated", held, held_costs)
-        learn(timed, TREES, DEPTH).save(arguments.correction)
+        write_corrections(timed, gpus, arguments.folds, arguments.correction)
         return
+    if len(gpus) > 1:
+        parser.error("constants are of one GPU: give files of one")
     constants = fit(timed, start)
     off = statistics.median(errors(timed, constants))
     report("fitted to all", timed, costs(timed, constants), off)

@@ -8,7 +8,7 @@ learns them by gradient boosting.
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,11 +17,14 @@ import numpy as np
 
 from triton_ext.kernels.choice.gpus import GpuModel
 
-FILES: Mapping[GpuModel, tuple[Path, ...]] = {
-    "h200": (Path(__file__).with_name("corrections_h200.npz"),),
-    "h100": tuple(Path(__file__).with_name(f"corrections_{gpu}.npz") for gpu in ("h200", "h100")),
-}
-"""Learnt from times on an H200; and, of what that leaves unexplained there, on an H100."""
+FOLDER = Path(__file__).parent
+COMMON = "hopper"
+"""What is learnt from the times of all GPUs; of each, what is left."""
+
+
+def file_of(name: str, folder: Path = FOLDER) -> Path:
+    """Where that of a GPU is, or the one in common."""
+    return folder / f"corrections_{name}.npz"
 
 
 @dataclass(frozen=True)
@@ -78,13 +81,19 @@ class Trees:
 
 @functools.cache
 def learnt(gpu: GpuModel) -> tuple[Trees, ...]:
-    """Those of `FILES`, which add up."""
-    return tuple(Trees.load(file) for file in FILES[gpu])
+    """What all have in common, and its own; they add up."""
+    return tuple(Trees.load(file_of(name)) for name in (COMMON, gpu))
 
 
 def correction(
     rows: np.ndarray[Any, Any] | Sequence[Sequence[float]], gpu: GpuModel
 ) -> np.ndarray[Any, Any]:
     """What to add to the logarithm of each time predicted for a GPU, given its features."""
-    found: np.ndarray[Any, Any] = np.sum([trees(rows) for trees in learnt(gpu)], axis=0)
-    return found
+    return added(learnt(gpu), rows)
+
+
+def added(
+    parts: Sequence[Trees], rows: np.ndarray[Any, Any] | Sequence[Sequence[float]]
+) -> np.ndarray[Any, Any]:
+    """What several corrections add up to."""
+    return sum((trees(rows) for trees in parts), start=np.zeros(len(rows)))

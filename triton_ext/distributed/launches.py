@@ -47,9 +47,9 @@ STAGED = 100e-6
 kernel itself stores in another GPU's memory hold up what its SM loads meanwhile, and copy engines
 need some 30 us until the first ones are there (two H100s)."""
 CONSIDERED = 8
-"""Among how many tiles, of those that are fastest on one GPU, a scatter's is chosen."""
-LOADS = 0.19
-"""What `loads` of a scatter's tile have in common with the logarithm of its time."""
+"""Among how many tiles, of those that are fastest on one GPU, one is chosen."""
+LOADS = 0.178
+"""What `loads` of a tile add to the logarithm of its time."""
 NVLINK = {90: 1, 100: 2}
 """How many times as fast as an H200's the NVLink of an architecture is: 900 and 1800 GB/s in the
 data sheets. No Blackwell has measured any of these."""
@@ -59,8 +59,8 @@ def configuration(
     kind: Kind, gpu: Gpu, a: Tensor, b: Tensor, out_dtype: torch.dtype,
     config: MatmulConfig | None = None,
 ) -> tuple[MatmulConfig, float, float]:  # fmt: skip
-    """The configuration for the product of (ranks, M, K) and (1, K, N): the fastest by the cost
-    model of those that can wait for other ranks; of a scatter, beside a link.
+    """The configuration for the product of (ranks, M, K) and (1, K, N): the fastest of those that
+    can wait for other ranks, by the cost model and by what it loads beside a link.
 
     Args:
         config: the one to take, if it is known.
@@ -83,16 +83,14 @@ def configuration(
     near = [config] if config else list(itertools.islice(able(kind, considered), CONSIDERED))
     if not near:
         raise LayoutError("group", kind, f"has no kernel on sm_{gpu.arch} for this product")
-    found = near[0]
-    if kind == "scatter":
-        found = min(near, key=lambda each: seconds(each) * math.exp(LOADS * loads(each)))
+    found = min(near, key=lambda each: seconds(each) * math.exp(LOADS * loads(each)))
     return found, seconds(found), seconds(considered[0])
 
 
 def loads(config: MatmulConfig) -> float:
     """What a tile loads from the L2 cache for an operation, over half of what a block of 128x128
-    elements does: the more, the longer it takes while others' tiles travel. ``python -m
-    benchmarks.scatter fit`` finds out how much, from times of two H100s.
+    elements does: the more, the longer it takes while others' rows or tiles travel. ``python -m
+    benchmarks.scatter fit`` finds out how much, from times of reduce-scatters on two H100s.
     """
     left = 128 / (config.block_n * config.cluster_columns)
     return left + 128 / (config.block_m * config.cluster)
