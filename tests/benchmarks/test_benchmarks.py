@@ -109,13 +109,16 @@ def test_summary_counts_every_row_twice(found):
         assert line["far_below"] == len([ratio for ratio in own if ratio < LOWEST])
 
 
-@given(st.integers(0, 2**32))
-def test_problems_are_drawn_by_their_seed(seed):
-    drawn = drawn_problems(seed, 40)
-    assert drawn == drawn_problems(seed, 40) != drawn_problems(seed + 1, 40)
+@given(st.integers(0, 2**32), st.sampled_from([(), ("round",), ("LoRA", "e4m3")]))
+def test_problems_are_drawn_by_their_seed(seed, classes):
+    drawn = drawn_problems(seed, 40, classes)
+    assert drawn == drawn_problems(seed, 40, classes) != drawn_problems(seed + 1, 40, classes)
     assert len(set(drawn)) == 40
     for problem in drawn:
-        assert problem.shape_class in DRAWN
+        name = problem.shape_class
+        assert name in classes if classes else DRAWN[name][0] > 0
+        if name == "round":
+            assert all(each // (each & -each) < 8 for each in (problem.m, problem.n, problem.k))
         contiguous = [problem.k if problem.a_major == "K" else problem.m,
                       problem.k if problem.b_major == "K" else problem.n, problem.n]  # fmt: skip
         assert all(size % 8 == 0 for size in contiguous)  # what TMA reads without a copy
@@ -148,6 +151,7 @@ def test_constants_are_fitted_to_times(model, known, every, gpu):
 def test_a_problem_that_was_measured_twice_is_in_one_fold():
     one = fit.Timed((1, 2, 3), "", 1.0, (), ())
     timed = [dataclasses.replace(one, name=f"problem {i % 20}") for i in range(50)]
+    assert list(fit.divided(timed, 0)) == []
     parts = list(fit.divided(timed, 4))
     assert sum(len(part) for part, _ in parts) == len(timed)
     for part, others in parts:
