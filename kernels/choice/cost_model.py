@@ -15,7 +15,7 @@ The model knows these limits, and what a launch costs besides:
 What these leave unexplained is learnt (`corrections`). What is minimised is the time of a product
 in a stream of others, on an otherwise idle GPU. The constants are fitted by
 ``python -m benchmarks.fit``. All formulas are over many configurations at a time (`Table`), so that
-a choice among hundreds takes about a millisecond.
+a choice among a thousand takes a few milliseconds.
 """
 
 from __future__ import annotations
