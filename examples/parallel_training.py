@@ -2,6 +2,7 @@
 
 python examples/parallel_training.py fsdp                       # any machine: the emulated Hopper
 python examples/parallel_training.py tensor                     # the same, tensor parallel
+python examples/parallel_training.py float8                     # FSDP2 of torchao's fp8 layers
 torchrun --nproc-per-node 2 examples/parallel_training.py fsdp  # two GPUs
 """
 
@@ -32,8 +33,12 @@ SIZES = {
 def parallel(model: LlamaForCausalLM, mesh: DeviceMesh, way: str) -> LlamaForCausalLM:
     """Parameters cut over the ranks: each as a whole (FSDP2), or by columns and rows."""
     columns, rows = ColwiseParallel(), RowwiseParallel()
+    if way == "float8":  # but for the last layer, as is common
+        from torchao.float8 import convert_to_float8_training
+
+        convert_to_float8_training(model, module_filter_fn=lambda _, name: name != "lm_head")
     for layer in model.model.layers:
-        if way == "fsdp":
+        if way != "tensor":
             fully_shard(layer, mesh=mesh)
         else:
             plan = {f"self_attn.{name}_proj": columns for name in "qkv"} | {
@@ -41,7 +46,7 @@ def parallel(model: LlamaForCausalLM, mesh: DeviceMesh, way: str) -> LlamaForCau
             }
             plan |= {"mlp.gate_proj": columns, "mlp.up_proj": columns, "mlp.down_proj": rows}
             parallelize_module(layer, mesh, plan)
-    if way == "fsdp":
+    if way != "tensor":
         return fully_shard(model, mesh=mesh)
     return parallelize_module(model, mesh, {"lm_head": ColwiseParallel(output_layouts=Replicate())})
 
@@ -52,7 +57,7 @@ def losses(mesh: DeviceMesh, way: str) -> list[float]:
     device = mesh.device_type
     model = parallel(LlamaForCausalLM(LlamaConfig(**SIZES)).to(device, torch.bfloat16), mesh, way)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
-    torch.manual_seed(dist.get_rank() if way == "fsdp" else 0)  # FSDP: data of each rank's own
+    torch.manual_seed(0 if way == "tensor" else dist.get_rank())  # FSDP: data of each rank's own
     tokens = torch.randint(SIZES["vocab_size"], (SEQUENCES, TOKENS)).to(device)
     found = []
     for _ in range(STEPS):

@@ -11,12 +11,16 @@ import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from triton_ext.kernels.choice.gpus import GpuModel
 
+Rows: TypeAlias = "np.ndarray[Any, Any] | Sequence[Sequence[float]]"
+"""The features of each configuration."""
+TOGETHER = 100
+"""How many trees are walked through at a time: what that takes fits a processor's cache."""
 FOLDER = Path(__file__).parent
 COMMON = "hopper"
 """What is learnt from the times of all GPUs; of each, what is left."""
@@ -43,21 +47,27 @@ class Trees:
     thresholds: np.ndarray[Any, Any]
     leaves: np.ndarray[Any, Any]
 
-    def __call__(
-        self, rows: np.ndarray[Any, Any] | Sequence[Sequence[float]]
-    ) -> np.ndarray[Any, Any]:
+    def __call__(self, rows: Rows) -> np.ndarray[Any, Any]:
         """What to add to the logarithm of each predicted time, given its features."""
         values = np.asarray(rows, dtype=np.float32).reshape(len(rows), len(self.names))
-        trees, inside = self.features.shape
-        each = np.arange(len(values))
-        first = np.arange(trees)[:, None] * inside
-        nodes = np.zeros((trees, len(values)), dtype=np.intp)
-        for _ in range(inside.bit_length()):
-            at = first + nodes
-            goes_right = values[each, self.features.take(at)] > self.thresholds.take(at)
-            nodes = 2 * nodes + 1 + goes_right
-        total: np.ndarray[Any, Any] = np.take_along_axis(self.leaves, nodes - inside, 1).sum(axis=0)
+        total = np.zeros(len(values))
+        for first in range(0, len(self.features), TOGETHER):
+            total += self._walked(values, slice(first, first + TOGETHER))
         return total
+
+    def _walked(self, values: np.ndarray[Any, Any], some: slice) -> np.ndarray[Any, Any]:
+        """What some of the trees add."""
+        features = self.features[some].astype(np.int32) * len(values)
+        thresholds, leaves = self.thresholds[some], self.leaves[some]
+        columns, row = values.T.ravel(), np.arange(len(values), dtype=np.int32)
+        trees, inside = features.shape
+        root = np.arange(trees, dtype=np.int32)[:, None] * inside
+        at = np.repeat(root, len(values), axis=1)
+        for _ in range(inside.bit_length()):
+            goes_right = columns.take(features.take(at) + row) > thresholds.take(at)
+            at = 2 * at - root + 1 + goes_right
+        found: np.ndarray[Any, Any] = np.take_along_axis(leaves, at - root - inside, 1).sum(axis=0)
+        return found
 
     def save(self, path: Path) -> None:
         """Write what `load` reads: thresholds and leaves in 32 bits, compressed."""
@@ -85,15 +95,11 @@ def learnt(gpu: GpuModel) -> tuple[Trees, ...]:
     return tuple(Trees.load(file_of(name)) for name in (COMMON, gpu))
 
 
-def correction(
-    rows: np.ndarray[Any, Any] | Sequence[Sequence[float]], gpu: GpuModel
-) -> np.ndarray[Any, Any]:
+def correction(rows: Rows, gpu: GpuModel) -> np.ndarray[Any, Any]:
     """What to add to the logarithm of each time predicted for a GPU, given its features."""
     return added(learnt(gpu), rows)
 
 
-def added(
-    parts: Sequence[Trees], rows: np.ndarray[Any, Any] | Sequence[Sequence[float]]
-) -> np.ndarray[Any, Any]:
+def added(parts: Sequence[Trees], rows: Rows) -> np.ndarray[Any, Any]:
     """What several corrections add up to."""
     return sum((trees(rows) for trees in parts), start=np.zeros(len(rows)))

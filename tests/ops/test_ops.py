@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import types
+from contextlib import suppress
 
 import pytest
 from hypothesis import example, given, settings
@@ -1082,6 +1083,52 @@ def test_drop_in_leaves_the_rest_alone(launched):
         torch.mm(half, half.T, out=out)
         assert out.shape == (8, 8)
     assert launched() == 0
+
+
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2])
+def test_drop_in_takes_products_of_fp8(launched, dtype):
+    a, b = torch.randn(32, 64).to(dtype), torch.randn(48, 64).to(dtype).T
+    one, rows, columns = torch.tensor(0.5), torch.rand(32, 1) + 0.5, torch.rand(1, 48) + 0.5
+    bias, out = torch.randn(48).bfloat16(), torch.empty(32, 48).bfloat16()
+    fast = {"out_dtype": torch.bfloat16, "use_fast_accum": True}
+    for scales, more in (
+        ((one, one), {}), ((rows, columns), {}), ((one, one), {"bias": bias}),
+        ((rows, columns), {"out": out}), ((one, one[None]), {"out_dtype": torch.float32}),
+    ):  # fmt: skip
+        with triton_ext.drop_in():
+            made = torch._scaled_mm(a, b, *scales, **fast | more)
+        assert launched() == 1
+        exact = (a.double() * scales[0]) @ (b.double() * scales[1]) + more.get("bias", 0.0)
+        assert made.dtype == (fast | more)["out_dtype"]
+        assert relative_difference(made, exact) < 2.0**-8
+        assert "out" not in more or made is out
+
+
+def test_drop_in_leaves_products_of_fp8_alone_that_it_must_not_change(launched):
+    """Those that PyTorch adds more exactly than Hopper does; of two types; and with scales, outputs
+    and biases that there is no kernel for.
+    """
+    a, b = torch.randn(32, 64).to(torch.float8_e4m3fn), torch.randn(48, 64).to(torch.float8_e4m3fn)
+    one, out = torch.tensor(0.5), {"out_dtype": torch.bfloat16}
+    fast = out | {"use_fast_accum": True}
+    left_alone = [
+        lambda: torch._scaled_mm(a, b.T, one, one, **out),
+        lambda: torch._scaled_mm(a.to(torch.float8_e5m2), b.T, one, one, **fast),
+        lambda: torch._scaled_mm(a, b.T, one, one, scale_result=one, **fast),
+        lambda: torch._scaled_mm(a, b.T, one, one, use_fast_accum=True),
+        lambda: torch._scaled_mm(a, b.T, one, one, bias=torch.ones(48), **fast),
+        lambda: torch._scaled_mm(a, b.T, one.double(), one, **fast),
+        lambda: torch._scaled_mm(a, b.T, torch.ones(32, 2)[:, :1], torch.ones(1, 48), **fast),
+        lambda: torch._scaled_mm(a, b[:, :32].T, one, one, **fast),
+    ]
+    with triton_ext.drop_in():
+        for call in left_alone:
+            with suppress(RuntimeError, ValueError):  # of this PyTorch, on the host
+                call()
+    assert launched() == 0
+    with triton_ext.emulate("sm_100") as gpu, triton_ext.drop_in():
+        left_alone[0]()
+        assert gpu.launches == 1
 
 
 def test_drop_in_without_an_emulated_gpu(launched):

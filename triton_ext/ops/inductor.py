@@ -27,7 +27,7 @@ from triton_ext.ops.device import active_emulator, find_gpu
 from triton_ext.ops.epilogue import Epilogue
 from triton_ext.ops.overrides import PRODUCTS
 from triton_ext.ops.products import product
-from triton_ext.ops.types import FP8_TYPES, HALF_TYPES
+from triton_ext.ops.types import FP8_TYPES, HALF_TYPES, WIDE_TYPES
 
 # Graphs name these functions; Inductor keeps graphs in files, and looks the functions up again.
 
@@ -107,7 +107,7 @@ def _suits(choice: Any) -> bool:
         len(fp8) == 1
         and fp8 <= FP8_TYPES
         and bool(choice.kwargs.get("use_fast_accum"))
-        and out.dtype in (torch.bfloat16, torch.float16, torch.float32)
+        and out.dtype in WIDE_TYPES
         and all(s.get_dtype() == torch.float32 for s in scales[:2])
         and all(math.prod(s.get_size()) in of for s, of in zip(scales, legal, strict=False))
         and all(bias.get_dtype() == out.dtype for bias in scales[2:])

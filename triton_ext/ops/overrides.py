@@ -21,16 +21,36 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from triton_ext.ops.device import active_emulator, find_gpu
+from triton_ext.ops.device import active_emulator, find_gpu, require_gpu
 from triton_ext.ops.epilogue import NOTHING, Epilogue, broadcasts_to, sum_epilogue
 from triton_ext.ops.plans import find
 from triton_ext.ops.products import product
-from triton_ext.ops.types import HALF_TYPES
+from triton_ext.ops.types import FP8_TYPES, HALF_TYPES, WIDE_TYPES
 
 _lock = threading.Lock()
 _library = torch.library.Library("aten", "IMPL")
 _installed: set[str] = set()
 _depth = 0
+
+
+def _fits(dims: int, a: Tensor, b: Tensor, out: Tensor | None) -> bool:
+    """Whether two tensors, of types that there are kernels for, can be multiplied on a device that
+    has them. An output must not have to be resized.
+    """
+    if not (
+        a.dtype == b.dtype
+        and a.dim() == b.dim() == dims
+        and a.shape[:-2] == b.shape[:-2]
+        and a.shape[-1] == b.shape[-2]
+        and a.device == b.device
+    ):
+        return False
+    shape = (*a.shape[:-1], b.shape[-1])
+    if out is not None and (out.shape != shape or out.device != a.device):
+        return False
+    if a.device.type == "cpu" and active_emulator() is None:  # never one that nobody asked for
+        return False
+    return not isinstance(find_gpu(a.device), str)
 
 
 def _takes(
@@ -39,29 +59,17 @@ def _takes(
     """Whether there are kernels for the product of two tensors that PyTorch would multiply.
 
     An alpha may be there to keep the product in range, so it must be applied before the product is
-    rounded; with 0, PyTorch does not look at a and b. An output must not have to be resized or
-    converted.
+    rounded; with 0, PyTorch does not look at a and b. An output must not have to be converted.
     """
-    if not (
-        a.dtype in HALF_TYPES
-        and a.dtype == b.dtype
-        and a.dim() == b.dim() == dims
-        and a.shape[:-2] == b.shape[:-2]
-        and a.shape[-1] == b.shape[-2]
-        and a.device == b.device
+    if a.dtype not in HALF_TYPES or alpha == 0 or not _fits(dims, a, b, out):
+        return False
+    if addend is not None and not (
+        addend.dtype == a.dtype
+        and addend.device == a.device
+        and broadcasts_to(addend, (*a.shape[:-1], b.shape[-1]))
     ):
         return False
-    shape = (*a.shape[:-1], b.shape[-1])
-    for other in (addend, out):
-        if other is not None and (other.dtype != a.dtype or other.device != a.device):
-            return False
-    if addend is not None and not broadcasts_to(addend, shape):
-        return False
-    if out is not None and out.shape != shape:
-        return False
-    if a.device.type == "cpu" and active_emulator() is None:  # never one that nobody asked for
-        return False
-    return alpha != 0 and not isinstance(find_gpu(a.device), str)
+    return out is None or out.dtype == a.dtype
 
 
 def _product(
@@ -100,6 +108,41 @@ def _addmm_in_place(addend: Tensor, a: Tensor, b: Tensor, **factors: float) -> T
     return _addmm(addend, a, b, out=addend, **factors)
 
 
+def _scaled_mm(
+    a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor, bias: Tensor | None = None,
+    scale_result: Tensor | None = None, out_dtype: torch.dtype | None = None,
+    use_fast_accum: bool = False, *, out: Tensor | None = None,
+) -> Tensor | None:  # fmt: skip
+    """Of fp8 of one type, with scales of whole operands or of rows and columns; on Hopper, whose
+    tensor cores add with fewer bits, if PyTorch may do so, too.
+    """
+    dtype = out_dtype or (a if out is None else out).dtype
+    if (
+        a.dtype not in FP8_TYPES
+        or dtype not in WIDE_TYPES
+        or scale_result is not None
+        or not _fits(2, a, b, out)
+        or not (use_fast_accum or require_gpu(a.device).arch != 90)
+        or (out is not None and out.dtype != dtype)
+    ):
+        return None
+    (m, _), (_, n) = a.shape, b.shape
+    vectors = (
+        (scale_a, torch.float32, (m, 1)),
+        (scale_b, torch.float32, (1, n)),
+        (bias, dtype, (n,)),
+    )
+    for vector, kind, shape in vectors:
+        if vector is not None and not (
+            vector.dtype == kind
+            and vector.device == a.device
+            and vector.is_contiguous()
+            and (vector.shape == shape or (vector.numel() == 1 and vector is not bias))
+        ):
+            return None
+    return product(a, b, Epilogue(bias, scale_a=scale_a, scale_b=scale_b), dtype, out=out)
+
+
 _mm, _bmm = (functools.partial(_product, dims) for dims in (2, 3))
 PRODUCTS: dict[str, Callable[..., Tensor | None]] = {
     "mm": _mm,
@@ -109,6 +152,8 @@ PRODUCTS: dict[str, Callable[..., Tensor | None]] = {
     "addmm": _addmm,
     "addmm.out": _addmm,
     "addmm_": _addmm_in_place,
+    "_scaled_mm": _scaled_mm,
+    "_scaled_mm.out": _scaled_mm,
 }
 """By the name of PyTorch's operator, with its arguments; None where that is left to PyTorch."""
 
@@ -185,17 +230,18 @@ class DropIn:
 
 
 def drop_in() -> DropIn:
-    """Send PyTorch's ``mm``, ``addmm`` and ``bmm`` to this project's kernels, and with them what is
-    made of these: ``matmul``, ``@``, ``linear``, their gradients, and what ``torch.compile`` leaves
-    to the library.
+    """Send PyTorch's ``mm``, ``addmm``, ``bmm`` and ``_scaled_mm`` to this project's kernels, and
+    with them what is made of these: ``matmul``, ``@``, ``linear``, their gradients, what
+    ``torch.compile`` leaves to the library, and models in fp8.
 
     ``with drop_in():`` does so in a block, ``drop_in()`` for good (or until ``close()`` of what it
     returns). It holds for all threads of the process, autograd's included; blocks may be nested and
     overlap, and it ends when the last one ends. A graph that is captured meanwhile keeps what it
     captured.
 
-    Products of other types than fp16 and bf16, and on devices without kernels, go where they went
-    before. Addends, alpha and beta are applied within the kernel. Tensors on the host are taken
-    while an emulated GPU is active (`triton_ext.emulate`).
+    Products of other types than fp16, bf16 and fp8, and on devices without kernels, go where they
+    went before; so do, on Hopper, those of fp8 without ``use_fast_accum``. Addends, alpha and beta
+    are applied within the kernel. Tensors on the host are taken while an emulated GPU is active
+    (`triton_ext.emulate`).
     """
     return DropIn()
