@@ -1,4 +1,4 @@
-"""The kernels that communicate, on two and three emulated GPUs: every schedule, and seeded bugs."""
+"""The kernels that communicate, on 2, 3 and 8 emulated GPUs: every schedule, and seeded bugs."""
 
 from __future__ import annotations
 
@@ -107,6 +107,12 @@ def test_configurations(kind, arch, name):
 @of_all_kinds
 def test_three_ranks_three_calls(arch, kind):
     assert right(*outputs(SMALL[arch], kind, 3, "random", 2, calls=3))
+
+
+@on_both
+@of_all_kinds
+def test_eight_ranks(arch, kind):
+    assert right(*outputs(SMALL[arch], kind, 8, "eager", calls=1))
 
 
 @on_both

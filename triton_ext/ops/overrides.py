@@ -169,6 +169,8 @@ def _install(key: str) -> None:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="(?s).*[Oo]verrid")
         for name, ours in PRODUCTS.items():
+            if not torch._C._dispatch_has_kernel_for_dispatch_key(f"aten::{name}", key):
+                continue  # not all builds of PyTorch multiply fp8
             kernel = torch.library.get_kernel(f"aten::{name}", key)
 
             def override(
