@@ -9,6 +9,7 @@ whether a plot is older than its results.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import importlib
 import json
@@ -16,9 +17,10 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from benchmarks.problems import CLASSES, Problem
+from triton_ext.distributed import launches
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
@@ -240,15 +242,15 @@ DISTRIBUTED_SIDES = {
 }
 
 
+def _short(problem: str) -> str:
+    """A problem's name, abbreviated."""
+    return problem.replace("all-gather", "AG").replace("reduce-scatter", "RS")
+
+
 def distributed_data(rows: list[dict[str, Any]]) -> dict[str, dict[str, float]]:
     """The milliseconds of the sides of each problem, and of its parts."""
     sides = ("gemm", "nccl", *DISTRIBUTED_SIDES)
-    return {
-        row["problem"].replace("all-gather", "AG").replace("reduce-scatter", "RS"): {
-            side: round(row[side], 4) for side in sides
-        }
-        for row in rows
-    }
+    return {_short(row["problem"]): {side: round(row[side], 4) for side in sides} for row in rows}
 
 
 def draw_distributed(axes: Any, data: dict[str, dict[str, float]]) -> None:
@@ -275,7 +277,10 @@ def bubbles_data(rows: list[dict[str, Any]]) -> list[tuple[str, str, list[tuple[
     ]
 
 
-def draw_bubbles(axes: Any, data: list[tuple[str, str, list[tuple[float, float]]]]) -> None:
+def draw_bubbles(
+    axes: Any, data: list[tuple[str, str, list[tuple[float, float]]]],
+    unit: str = "microseconds of an SM",
+) -> None:  # fmt: skip
     roles = list(dict.fromkeys(role for _, role, _ in data))
     for number, (_, role, spans) in enumerate(data):
         bars = [(begin, end - begin) for begin, end in spans]
@@ -283,32 +288,73 @@ def draw_bubbles(axes: Any, data: list[tuple[str, str, list[tuple[float, float]]
     axes.set_yticks(
         [-number for number in range(len(data))], [f"{step}: {role}" for step, role, _ in data]
     )
-    axes.set_xlabel("microseconds of an SM")
+    axes.set_xlabel(unit)
     axes.tick_params(axis="y", length=0)
 
 
-KINDS: dict[str, tuple[str, str, Callable[..., Any], Callable[..., None], tuple[float, float]]] = {
-    "matmul": ("ratios", "Device time: a dot a shape", ratio_data, draw_ratios, (8, 3.4)),
-    "random": ("random", "Drawn problems", histogram_data, draw_histogram, (8, 2.8)),
-    "peers": ("peers", "Device time, all sides in one run", peers_data, draw_peers, (8, 4)),
-    "ladder": ("ladder", "Step by step", ladder_data, draw_ladder, (8, 3.2)),
-    "timeline": ("timeline", "Predicted and measured", timeline_data, draw_timeline, (5, 4.4)),
-    "distributed": ("distributed", "Two GPUs", distributed_data, draw_distributed, (9, 4)),
-    "bubbles": (
-        "bubbles", "Predicted: where the tensor cores wait", bubbles_data, draw_bubbles, (8, 2.2)
+OVERLAP = "16384x4096x4096"
+"""The layer whose parts are drawn."""
+PIECES = 3
+"""In how many a chunk of it travels."""
+
+
+def overlap_data(rows: list[dict[str, Any]]) -> list[tuple[str, str, list[tuple[float, float]]]]:
+    """When the parts of a product on two GPUs run: lanes as of `bubbles_data`, in microseconds. How
+    long they take was measured; where pieces lie within is what the choice expects of copy engines.
+    """
+    lanes = []
+    m, _, k = map(int, OVERLAP.split("x"))
+    for row in (each for each in rows if each["problem"].endswith(f" {OVERLAP}")):
+        kind = _short(row["problem"]).removesuffix(f" {OVERLAP}")
+        gemm, nccl, turns, ours = (1e3 * row[side] for side in ("gemm", "nccl", "cublas", "ours"))
+        before, after = ("NCCL", nccl), ("cuBLAS", gemm)
+        sent = 1e6 * (m // 2 * k * 2 / PIECES) / launches.BANDWIDTH
+        there = [1e6 * launches.LATENCY + i * sent for i in range(PIECES)]
+        if kind.startswith("GEMM"):
+            before, after = after, before
+            there = [(i + 1) * ours / 2 / PIECES for i in range(PIECES)]
+        half, gap = ours / 2, 3
+        lanes += [
+            (f"{kind} in turn", before[0], [(0.0, before[1])]),
+            (f"{kind} in turn", after[0], [(turns - after[1], turns)]),
+            (f"{kind}, triton_ext", "copies", [(each, each + sent - gap) for each in there]),
+            (f"{kind}, triton_ext", "two chunks", [(0.0, half - gap), (half, ours)]),
+        ]
+    return [
+        (step, role, [(round(begin, 1), round(end, 1)) for begin, end in spans])
+        for step, role, spans in lanes
+    ]
+
+
+Kind: TypeAlias = tuple[
+    str, str, Callable[..., Any], Callable[..., None], tuple[float, float]
+]  # fmt: skip
+KINDS: dict[str, Kind] = {
+    "ratios": ("matmul_*", "Device time: a dot a shape", ratio_data, draw_ratios, (8, 3.4)),
+    "random": ("random_*", "Drawn problems", histogram_data, draw_histogram, (8, 2.8)),
+    "peers": ("peers_*", "Device time, all sides in one run", peers_data, draw_peers, (8, 4)),
+    "ladder": ("ladder_*", "Step by step", ladder_data, draw_ladder, (8, 3.2)),
+    "timeline": ("timeline_*", "Predicted and measured", timeline_data, draw_timeline, (5, 4.4)),
+    "distributed": ("distributed_*", "Two GPUs", distributed_data, draw_distributed, (9, 4)),
+    "overlap": (
+        "distributed_h100", f"{OVERLAP}: who works when", overlap_data,
+        functools.partial(draw_bubbles, unit="microseconds"), (8, 2.6),
     ),
-    "latency": ("latency", "Eager latency", latency_data, draw_latency, (8, 3.2)),
+    "bubbles": (
+        "bubbles_*", "Predicted: where the tensor cores wait", bubbles_data, draw_bubbles, (8, 2.2)
+    ),
+    "latency": ("latency_*", "Eager latency", latency_data, draw_latency, (8, 3.2)),
 }  # fmt: skip
-"""Benchmark -> its plot: name, title, rows -> data, what draws them, the size in inches."""
+"""A plot's name -> the files of results, title, rows -> data, what draws them, the inches."""
 
 
 def plots(results: Path = RESULTS) -> list[Plot]:
     """All that there are results for: ``ratios-h100``, ..."""
     found = []
-    for benchmark, (name, title, extract, draw, size) in KINDS.items():
-        for path in sorted(results.glob(f"{benchmark}_*.json")):
+    for name, (files, title, extract, draw, size) in KINDS.items():
+        for path in sorted(results.glob(f"{files}.json")):
             document = json.loads(path.read_text())
-            gpu = path.stem.removeprefix(f"{benchmark}_")
+            _, _, gpu = path.stem.rpartition("_")
             measured = document["environment"].get("gpu", gpu.upper())
             if data := extract(document["rows"]):
                 where = measured.removeprefix("NVIDIA ")
