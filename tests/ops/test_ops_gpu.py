@@ -663,6 +663,19 @@ def test_autocast_in_a_drop_in(counted):
     assert counted
 
 
+@pytest.mark.parametrize("rowwise", [False, True])
+def test_fp8_in_a_drop_in(rowwise, counted):
+    a, b = (torch.randn(size, 512, device="cuda").to(torch.float8_e4m3fn) for size in (256, 768))
+    scales = [torch.tensor(0.5, device="cuda")] * 2
+    if rowwise:
+        scales = [torch.rand(shape, device="cuda") + 0.5 for shape in ((256, 1), (1, 768))]
+    exact = (a.double() * scales[0]) @ (b.T.double() * scales[1])
+    with triton_ext.drop_in():
+        made = torch._scaled_mm(a, b.T, *scales, out_dtype=torch.bfloat16, use_fast_accum=True)
+    assert len(counted) == 1
+    assert (made.double() - exact).norm() < 2.0**-8 * exact.norm()
+
+
 @pytest.mark.parametrize("name", ["llama", "bert"])
 def test_transformers_in_a_drop_in(name, counted):
     transformers = pytest.importorskip("transformers")
