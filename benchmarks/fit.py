@@ -120,12 +120,10 @@ def read(path: Path) -> list[Timed]:
 
 def divided(timed: Sequence[Timed], folds: int) -> Iterator[tuple[list[Timed], list[Timed]]]:
     """For each fold, the problems in it, and all others; a problem is in one alone."""
-    which = [zlib.crc32(each.name.encode()) % max(1, folds) for each in timed]
     for fold in range(folds):
-        yield (
-            [each for each, own in zip(timed, which, strict=True) if own == fold],
-            [each for each, own in zip(timed, which, strict=True) if own != fold],
-        )
+        inside = [zlib.crc32(each.name.encode()) % folds == fold for each in timed]
+        outside = [not each for each in inside]
+        yield list(itertools.compress(timed, inside)), list(itertools.compress(timed, outside))
 
 
 def loss(timed: Sequence[Timed], constants: Constants) -> float:

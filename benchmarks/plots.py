@@ -21,6 +21,7 @@ from typing import Any, TypeAlias
 
 from benchmarks.problems import CLASSES, Problem
 from triton_ext.distributed import launches
+from triton_ext.kernels.launch import number_of_pieces
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
@@ -293,9 +294,7 @@ def draw_bubbles(
 
 
 OVERLAP = "16384x4096x4096"
-"""The layer whose parts are drawn."""
-PIECES = 3
-"""In how many a chunk of it travels."""
+"""M, N and K of the layer whose parts are drawn; a chunk of it takes several waves."""
 
 
 def overlap_data(rows: list[dict[str, Any]]) -> list[tuple[str, str, list[tuple[float, float]]]]:
@@ -303,17 +302,20 @@ def overlap_data(rows: list[dict[str, Any]]) -> list[tuple[str, str, list[tuple[
     long they take was measured; where pieces lie within is what the choice expects of copy engines.
     """
     lanes = []
-    m, _, k = map(int, OVERLAP.split("x"))
+    m, n, k = map(int, OVERLAP.split("x"))
+    pieces = number_of_pieces(2)
     for row in (each for each in rows if each["problem"].endswith(f" {OVERLAP}")):
         kind = _short(row["problem"]).removesuffix(f" {OVERLAP}")
         gemm, nccl, turns, ours = (1e3 * row[side] for side in ("gemm", "nccl", "cublas", "ours"))
         before, after = ("NCCL", nccl), ("cuBLAS", gemm)
-        sent = 1e6 * (m // 2 * k * 2 / PIECES) / launches.BANDWIDTH
-        there = [1e6 * launches.LATENCY + i * sent for i in range(PIECES)]
-        if kind.startswith("GEMM"):
+        scatters = kind.startswith("GEMM")
+        size = 2 * (m // 2) * (n if scatters else k)
+        sent = 1e6 * size / pieces / launches.BANDWIDTH
+        there = [1e6 * launches.LATENCY + i * sent for i in range(pieces)]
+        if scatters:
             before, after = after, before
-            there = [(i + 1) * ours / 2 / PIECES for i in range(PIECES)]
-        half, gap = ours / 2, 3
+            there = [(i + 1) * ours / 2 / pieces for i in range(pieces)]
+        half, gap = ours / 2, 3  # a gap, so that bars are seen apart
         lanes += [
             (f"{kind} in turn", before[0], [(0.0, before[1])]),
             (f"{kind} in turn", after[0], [(turns - after[1], turns)]),
@@ -326,9 +328,7 @@ def overlap_data(rows: list[dict[str, Any]]) -> list[tuple[str, str, list[tuple[
     ]
 
 
-Kind: TypeAlias = tuple[
-    str, str, Callable[..., Any], Callable[..., None], tuple[float, float]
-]  # fmt: skip
+Kind: TypeAlias = tuple[str, str, Callable[..., Any], Callable[..., None], tuple[float, float]]
 KINDS: dict[str, Kind] = {
     "ratios": ("matmul_*", "Device time: a dot a shape", ratio_data, draw_ratios, (8, 3.4)),
     "random": ("random_*", "Drawn problems", histogram_data, draw_histogram, (8, 2.8)),

@@ -195,22 +195,22 @@ def zero_sums(ring):
     WIDE: gl.constexpr = ring.OWN_N & -ring.OWN_N
     sums = ()
     for _ in gl.static_range(ring.OWN_N // WIDE):
-        sums += (zeros(ring, WIDE),)  # type: ignore[assignment]
+        sums += zeros(ring, WIDE)
     if ring.NARROW:
-        sums += (zeros(ring, ring.narrow_tiles.shape[2]),)  # type: ignore[assignment]
+        sums += zeros(ring, ring.narrow_tiles.shape[2])
     return Accumulator(sums)
 
 
 @gluon.jit
 def zeros(ring, COLUMNS: gl.constexpr):
-    """A tensor of registers for the sums of products with so many columns of B."""
+    """Registers for the sums of products with so many columns of B: a tuple of one tensor."""
     a_tiles = ring.a_tiles
     TYPE: gl.constexpr = gl.int32 if a_tiles.dtype.is_int() else gl.float32
     ROWS: gl.constexpr = a_tiles.shape[1]
     LAYOUT: gl.constexpr = accumulator_layout(
         COLUMNS, a_tiles.dtype, gl.num_ctas(), ring.CLUSTER_COLUMNS
     )
-    return gl.zeros((ROWS, COLUMNS), TYPE, LAYOUT)
+    return (gl.zeros((ROWS, COLUMNS), TYPE, LAYOUT),)
 
 
 @gluon.jit

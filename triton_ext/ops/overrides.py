@@ -122,7 +122,7 @@ def _scaled_mm(
         or dtype not in WIDE_TYPES
         or scale_result is not None
         or not _fits(2, a, b, out)
-        or not (use_fast_accum or require_gpu(a.device).arch != 90)
+        or (not use_fast_accum and require_gpu(a.device).arch == 90)
         or (out is not None and out.dtype != dtype)
     ):
         return None
