@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from benchmarks import harness
+from benchmarks import harness, tiles
 from benchmarks.harness import Row, Table
 from benchmarks.matmul import (
     INPUT_BYTES,
@@ -47,9 +47,14 @@ def kind(config: MatmulConfig) -> tuple[Any, ...]:
 
 
 def considered(
-    problem: Problem, number: int, arch: int, multiprocessors: int, gpu: GpuModel
-) -> list[MatmulConfig]:
-    """The configurations to measure, the cost model's choice first."""
+    problem: Problem, number: int, arch: int, multiprocessors: int, gpu: GpuModel,
+    every_tile: bool = False,
+) -> list[MatmulConfig]:  # fmt: skip
+    """The configurations to measure, the cost model's choice first.
+
+    Args:
+        every_tile: on sm_90, of all tiles, not of the candidates alone.
+    """
     asked = (
         problem.element_type, problem.a_major, problem.b_major, problem.m, problem.n, problem.k,
         multiprocessors, problem.out_type,
@@ -58,8 +63,11 @@ def considered(
         ranked = cost_model_sm100.ranked_configs(*asked)
         choice = ranked[0]
     else:
-        every = cost_model.ranked_configs(*asked, gpu=gpu, every=True)
         sizes = cost_model.Problem(problem.m, problem.n, problem.k, multiprocessors, gpu=gpu)
+        if every_tile:
+            every = list(cost_model.ranked_in(tiles.table_of(problem), sizes, every=True))
+        else:
+            every = cost_model.ranked_configs(*asked, gpu=gpu, every=True)
         kept = cost_model.suits(cost_model.Table.of(every), sizes)
         ranked = [c for c, suits in zip(every, kept, strict=True) if suits or c.k_blocks == 1]
         choice = problem.config(multiprocessors, gpu)
@@ -142,6 +150,9 @@ def main() -> None:
         "--classes", nargs="+", choices=DRAWN, metavar="NAME", default=(), help="draw these alone"
     )
     parser.add_argument("--candidates", type=int, default=24)
+    parser.add_argument(
+        "--every-tile", action="store_true", help="not only those that benchmarks.tiles has chosen"
+    )
     parser.add_argument("--seconds", type=float, default=300, help="to measure for, at most")
     arguments = parser.parse_args()
     problems = [
@@ -154,8 +165,9 @@ def main() -> None:
     for problem in problems:
         number = arguments.candidates // (2 if problem.flops > 8e11 else 1)
         sides = considered(
-            problem, number, 10 * gpu.major, gpu.multi_processor_count, model_of(gpu.name)
-        )
+            problem, number, 10 * gpu.major, gpu.multi_processor_count, model_of(gpu.name),
+            arguments.every_tile,
+        )  # fmt: skip
         work.append((problem, sides))
     kernels = list(dict.fromkeys(config for _, configs in work for config in configs))
     begin = time.perf_counter()

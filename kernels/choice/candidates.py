@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Sequence
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from triton_ext.kernels.config import DEFAULTS, MatmulConfig
@@ -20,14 +22,14 @@ ALL_ROWS = 64
 
 
 def _tile(rows: int, columns: int, consumers: int, stages: int, **more: Any) -> dict[str, Any]:
-    """A tile of `_TILES`, as it is and swapped if `swaps` does not say otherwise."""
+    """A tile of `TILES`, as it is and swapped if `swaps` does not say otherwise."""
     sizes = {"rows": rows, "columns": columns, "consumers": consumers, "stages": stages}
     return {"swaps": (False, True), **sizes, **more}
 
 
 _AS_IS, _SWAPPED = (False,), (True,)
 _SIDES = {48: 16, 80: 16, 96: 32, 160: 32, 192: 64, 320: 64}
-_TILES = [
+TILES = [
     *(
         _tile(64, columns, 1, stages, block_k=2, swaps=swaps)
         for columns, stages, swaps in (
@@ -62,96 +64,34 @@ _TILES = [
 """Tiles worth considering: rows and columns of what is computed, and fields of `MatmulConfig`;
 block_k in units of 128 bytes; the better of equals first. They are all that releases before 3.9
 have, but for clusters and divided K."""
+FILE = Path(__file__).with_name("tiles.json")
+"""More of them, of many widths, which ``python -m benchmarks.tiles --write`` chooses: for each kind
+the columns as they are and swapped. Types of 8 bits have only multiples of 16."""
+AS_IS, SWAPPED = "columns", "columns_swapped"
 
 
-_WIDTHS: list[tuple[dict[str, Any], Sequence[int]]] = [
-    ({"rows": 64, "consumers": 1, "block_k": 2}, range(24, 121, 8)),
-    ({"rows": 64, "consumers": 1, "block_k": 2, "max_splits": 16}, (48, 64, 96)),
-    ({"rows": 64, "consumers": 1}, range(96, 257, 8)),
-    ({"rows": 64, "consumers": 1, "max_splits": 16}, (112, 128, 160, 192, 224)),
-    ({"rows": 64, "consumers": 1, "cluster": 2}, range(40, 257, 8)),
-    ({"rows": 64, "consumers": 1, "cluster": 2, "max_splits": 16},
-     (32, 64, 88, 112, 152, 192, 224)),
-    ({"rows": 64, "consumers": 1, "cluster": 4},
-     (*range(24, 129, 8), *range(144, 209, 16))),
-    ({"rows": 64, "consumers": 1, "cluster": 4, "max_splits": 16}, (32, 48, 64, 96, 120)),
-    ({"rows": 64, "consumers": 1, "cluster": 2, "cluster_columns": 2},
-     (*range(64, 113, 8), *range(128, 209, 16))),
-    ({"rows": 64, "consumers": 1, "cluster": 4, "cluster_columns": 2},
-     (*range(40, 113, 8), 128, 144, 160)),
-    ({"rows": 64, "consumers": 1, "cluster": 4, "cluster_columns": 2,
-      "max_splits": 16}, (40, 56, 64, 88, 112)),
-    ({"rows": 64, "consumers": 1, "cluster_columns": 2}, range(64, 209, 16)),
-    ({"rows": 64, "consumers": 1, "cluster_columns": 4},
-     (*range(40, 113, 8), *range(128, 209, 16))),
-    ({"rows": 64, "consumers": 1, "cluster_columns": 4, "max_splits": 16},
-     (40, 56, 64, 80, 96, 112)),
-    ({"rows": 64, "consumers": 1, "cluster": 2, "cluster_columns": 4}, range(40, 113, 8)),
-    ({"rows": 64, "consumers": 1, "cluster": 2, "cluster_columns": 4, "max_splits": 16},
-     (40, 64, 80)),
-    ({"rows": 64, "consumers": 1, "k_blocks": 2}, (64, 96, 128, 160, 192)),
-    ({"rows": 64, "consumers": 1, "k_blocks": 4}, (48, 96, 128, 160)),
-    ({"rows": 64, "consumers": 2, "pingpong": True}, range(80, 257, 16)),
-    ({"rows": 128, "consumers": 1}, range(64, 161, 16)),
-    ({"rows": 128, "consumers": 2}, (48, 64, 80, *range(96, 257, 8))),
-    ({"rows": 128, "consumers": 2, "max_splits": 16}, (96, 112, 128, 144, 160, 192, 224, 256)),
-    ({"rows": 128, "consumers": 2, "cluster": 2}, range(56, 257, 8)),
-    ({"rows": 128, "consumers": 2, "cluster": 2, "max_splits": 16},
-     (64, 80, 96, 112, 128, 144, 160, 192, 224, 256)),
-    ({"rows": 128, "consumers": 2, "cluster": 4},
-     (*range(40, 113, 8), *range(128, 193, 16))),
-    ({"rows": 128, "consumers": 2, "cluster": 4, "max_splits": 16},
-     (64, 96, 112, 136, 160, 192)),
-    ({"rows": 128, "consumers": 2, "cluster": 4, "cluster_columns": 2},
-     (48, *range(56, 105, 8), 120, 144, 160, 200)),
-    ({"rows": 128, "consumers": 2, "cluster": 2, "cluster_columns": 2},
-     (64, *range(80, 209, 16), 256)),
-    ({"rows": 128, "consumers": 2, "cluster": 2, "cluster_columns": 2,
-      "max_splits": 16}, (96, 128, 160)),
-    ({"rows": 128, "consumers": 2, "cluster_columns": 2},
-     (*range(48, 129, 8), *range(144, 257, 16))),
-    ({"rows": 128, "consumers": 2, "cluster_columns": 2, "max_splits": 16},
-     (64, 80, 96, 128, 160)),
-    ({"rows": 128, "consumers": 2, "cluster_columns": 4},
-     (*range(48, 105, 8), 128, 160)),
-    ({"rows": 128, "consumers": 2, "cluster": 2, "cluster_columns": 4},
-     (*range(40, 105, 8), 128)),
-    ({"rows": 128, "consumers": 2, "k_blocks": 2}, (64, 80, 96, 112, 128, 160)),
-    ({"rows": 128, "consumers": 2, "k_blocks": 4}, (64, 96, 128, 160)),
-    ({"rows": 128, "consumers": 2, "pingpong": True}, range(64, 161, 16)),
-    ({"rows": 128, "consumers": 2, "pingpong": True, "cluster": 2}, (96, 128, 160)),
-    ({"rows": 128, "consumers": 2, "pingpong": True, "cluster": 2, "cluster_columns": 2},
-     (64, 96, 128, 160)),
-    ({"rows": 64, "consumers": 2, "consumer_columns": 2}, range(272, 465, 16)),
-    ({"rows": 128, "consumers": 2, "consumer_columns": 2, "cluster": 2}, range(272, 321, 16)),
-    ({"rows": 192, "consumers": 3}, range(56, 193, 8)),
-    ({"rows": 192, "consumers": 3, "cluster": 2}, range(40, 193, 8)),
-    ({"rows": 192, "consumers": 3, "cluster": 2, "cluster_columns": 2},
-     (96, 128, 144, 160, 176, 192)),
-    ({"rows": 192, "consumers": 3, "cluster_columns": 2},
-     (*range(56, 113, 8), *range(128, 193, 16))),
-    ({"rows": 192, "consumers": 3, "cluster_columns": 4}, (40, 56, 72, 80, 96)),
-    ({"rows": 192, "consumers": 3, "cluster": 4, "cluster_columns": 2},
-     (40, 56, 72, 80, 96, 112)),
-    ({"rows": 256, "consumers": 2}, (152,)),
-    ({"rows": 256, "consumers": 2, "cluster": 2}, (96, 104, 112, 128, 136, 144, 152, 160)),
-    ({"rows": 256, "consumers": 2, "cluster_columns": 2}, (96, 112, 128, 144, 152, 160)),
-    ({"rows": 256, "consumers": 2, "max_splits": 16}, (96, 128, 160)),
-    ({"rows": 256, "consumers": 2, "cluster": 2, "max_splits": 16}, (112, 128)),
-]  # fmt: skip
-"""The same for tiles of many widths, of one instruction where that can be: how many columns there
-may be. Types of 8 bits have only multiples of 16: by the model 0.3 % slower, with fewer kernels."""
+@functools.cache
+def _file_tiles() -> tuple[dict[str, Any], ...]:
+    """The tiles of `FILE`."""
+    kinds = json.loads(FILE.read_text())
+    return tuple(
+        wide_tile(kind, columns, swap)
+        for kind in kinds
+        for swap, name in ((False, AS_IS), (True, SWAPPED))
+        for columns in kind.get(name, ())
+    )
 
 
-def _wide_tiles() -> Iterator[dict[str, Any]]:
-    """The tiles of `_WIDTHS`, as they are and swapped; C leaves through 64 columns of buffers."""
-    for fields, widths in _WIDTHS:
-        for columns in widths:
-            own = columns // fields.get("consumer_columns", 1)
-            piece = min(own & -own, 64)
-            parts = own // piece
-            yield {"swaps": (False, True), "columns": columns, "c_parts": parts,
-                   "c_buffers": min(parts, 64 // piece), **fields}  # fmt: skip
+def wide_tile(kind: Mapping[str, Any], columns: int, swap: bool) -> dict[str, Any]:
+    """A tile of so many columns, with what `kind` says of all such; C leaves through 64 columns of
+    buffers.
+    """
+    fields = {name: value for name, value in kind.items() if name not in (AS_IS, SWAPPED)}
+    own = columns // kind.get("consumer_columns", 1)
+    piece = min(own & -own, 64)
+    parts = own // piece
+    return {"swaps": (swap,), "columns": columns, "c_parts": parts,
+            "c_buffers": min(parts, 64 // piece), **fields}  # fmt: skip
 
 
 def is_new() -> bool:
@@ -185,28 +125,35 @@ def unchecked_candidates(
     if (m, n) != (ALL_ROWS, ALL_ROWS):
         everywhere = (element_type, a_major, b_major, out_type, ALL_ROWS, ALL_ROWS)
         return tuple(
-            _adapted(config, n if config.swap else m)
-            for config in unchecked_candidates(*everywhere)
+            adapted(config, n if config.swap else m) for config in unchecked_candidates(*everywhere)
         )
-    tiles = [tile for tile in _TILES if is_new() or not {"cluster", "k_blocks"} & tile.keys()]
+    tiles = [tile for tile in TILES if is_new() or not {"cluster", "k_blocks"} & tile.keys()]
     if is_new():
-        step = 16 if ELEMENT_BYTES[element_type] == 1 else 8
-        tiles += (tile for tile in _wide_tiles() if tile["columns"] % step == 0)
+        tiles += _file_tiles()
+    return tuple(dict.fromkeys(made(tiles, element_type, a_major, b_major, out_type)))
+
+
+def made(
+    tiles: Iterable[Mapping[str, Any]], element_type: str, a_major: Major, b_major: Major,
+    out_type: str | None,
+) -> Iterator[MatmulConfig]:  # fmt: skip
+    """The configurations of tiles (see `TILES`), as far as they fit; some may be illegal."""
     types = {"element_type": element_type, "a_major": a_major, "b_major": b_major,
              "out_type": out_type}  # fmt: skip
-    found = []
+    step = 16 if ELEMENT_BYTES[element_type] == 1 else 8
     for tile, swap in ((each, swap) for each in tiles for swap in each["swaps"]):
         fields: dict[str, Any] = {"block_k": 1, "c_parts": 1, **tile, **types, "swap": swap}
         del fields["swaps"]
         if "stages" in tile:
             fields["side"] = _SIDES.get(tile["columns"], 0)
+        elif tile["columns"] % step:
+            continue
         left, right = ("block_n", "block_m") if swap else ("block_m", "block_n")
         fields[left], fields[right] = fields.pop("rows"), fields.pop("columns")
         fields["block_k"] *= 128 // ELEMENT_BYTES[element_type]
         config = _fitting(fields)
         if config is not None and _one_instruction(config):
-            found.append(config)
-    return tuple(dict.fromkeys(found))
+            yield config
 
 
 def copied_rows(size: int) -> int:
@@ -234,7 +181,7 @@ def _fitting(fields: dict[str, Any]) -> MatmulConfig | None:
     return None
 
 
-def _adapted(config: MatmulConfig, rows: int) -> MatmulConfig:
+def adapted(config: MatmulConfig, rows: int) -> MatmulConfig:
     """A configuration of which so many rows of the left operand's tile are copied, if it may be."""
     if not (is_new() and rows < ALL_ROWS and config.may_load_less):
         return config
