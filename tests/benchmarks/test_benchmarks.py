@@ -125,7 +125,7 @@ def test_problems_are_drawn_by_their_seed(seed, classes):
 
 
 @pytest.mark.parametrize(("model", "known", "every", "gpu"), [
-    (cost_model, cost_model.FITTED["h200"], 3,
+    (cost_model, cost_model.FITTED["h200"], 1,
      {"launch": 5e-6, "part": 9e-6, "memory_bytes": 3e12}),
     (cost_model_sm100, cost_model_sm100.FITTED, 2,
      {"launch": 4e-6, "mma_flops": 6500, "memory_bytes": 4e12}),
