@@ -46,6 +46,7 @@ GPUS: tuple[GpuModel, ...] = ("h100", "h200")
 CLUSTERS = ((1, 1), (2, 1), (4, 1), (1, 2), (2, 2), (4, 2), (1, 4), (2, 4))
 """Blocks that share the tile of the right operand, and of the left one."""
 SPLITS = 16
+"""How often split-K may cut a tile, at most."""
 KINDS: tuple[tuple[Kind, Sequence[int]], ...] = (
     ({"rows": 64, "consumers": 1}, range(24, 257, 8)),
     ({"rows": 64, "consumers": 2, "pingpong": True}, range(64, 257, 8)),
@@ -57,7 +58,7 @@ KINDS: tuple[tuple[Kind, Sequence[int]], ...] = (
     ({"rows": 192, "consumers": 3}, range(40, 193, 8)),
     ({"rows": 256, "consumers": 2}, range(40, 161, 8)),
 )
-"""Fields of `MatmulConfig`, and how many columns there may be: all that registers have room for."""
+"""Fields of `MatmulConfig`, and how many columns there may be, as registers have room for."""
 MOST_LOG = float(np.log(1.3))
 """A problem that takes longer than 1.3 times its best counts as if it took so long."""
 TAIL = 6.0
@@ -70,6 +71,7 @@ Kind = dict[str, Any]
 Asked = tuple[str, Major, Major, str | None]
 """An element type, the major-nesses of A and B, and the type of C, as in `MatmulConfig`."""
 SMS = 132
+"""Of an H100 SXM and of an H200."""
 
 
 def every_kind() -> Iterator[tuple[Kind, Sequence[int]]]:

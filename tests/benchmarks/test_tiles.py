@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import sys
 
@@ -14,8 +15,6 @@ from triton_ext.kernels.choice import candidates
 from triton_ext.kernels.choice.candidates import AS_IS, SWAPPED
 
 sys.path.insert(0, str(ROOT))  # `benchmarks` is not installed
-
-import itertools
 
 from benchmarks import tiles
 from benchmarks.problems import Problem
@@ -94,6 +93,12 @@ def test_what_is_written_is_read(tmp_path, monkeypatch):
     monkeypatch.setattr(candidates, "FILE", path)
     read = candidates._file_tiles.__wrapped__()
     assert [(each["rows"], each["columns"], each["swaps"][0]) for each in read] == columns
+    problems = [*tiles.drawn(3, 3), *tiles.drawn(5, 3)]
+    for asked in dict.fromkeys(tiles._asked(problem) for problem in problems):
+        fast = [tiles.logs(each, gpu) for each in problems if tiles._asked(each) == asked
+                for gpu in tiles.GPUS]  # fmt: skip
+        able = {tiles.tile_of(each) for each in candidates.made([*candidates.TILES, *read], *asked)}
+        assert all(min(one[key] for key in one.keys() & able) < 0.01 for one in fast)
 
 
 def test_a_survey_of_every_tile_has_others_than_the_candidates():
