@@ -1,7 +1,7 @@
 """The matmul kernels beside PyTorch's (cuBLAS), interleaved in one run on one Hopper GPU.
 
     python -m benchmarks.matmul [--json FILE] [--rounds N] [--only NAME] [--peers [NAME...]]
-    python -m benchmarks.matmul --random SEED [--number N] [--classes NAME...] [--fixed]
+    python -m benchmarks.matmul --random SEED [--number N] [--classes NAME...] [--fixed|--measured]
 
 The problems are a table of chosen ones, or drawn from classes that a seed alone decides
 (`benchmarks.problems.DRAWN`).
@@ -26,7 +26,7 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import Executor, Future, ProcessPoolExecutor
 from typing import Any
 
 import torch
@@ -52,13 +52,16 @@ from benchmarks.problems import (
 from benchmarks.replay import graph_of, launches_in_graph, replayed_seconds, warm_up
 from triton_ext.kernels.choice.gpus import model_of
 from triton_ext.kernels.config import MatmulConfig
+from triton_ext.kernels.kept import keep
 from triton_ext.kernels.launch import (
     compile_matmul,
     compiled_arguments,
     launch_arguments,
     launch_plan,
 )
-from triton_ext.ops.fixed import fixed_kernels
+from triton_ext.ops import tuned
+from triton_ext.ops.rule import fixed_kernels
+from triton_ext.ops.tuning import FEW, autotune, considered
 
 INPUT_BYTES = 200 << 20
 """What the input sets of one problem take together: four times the L2 cache."""
@@ -243,8 +246,23 @@ class Peers:
         return {f"inductor_{name}": value for name, value in self._tuned[problem].items()}
 
 
-def measure(problem: Problem, rounds: int, state: GpuState, peers: Peers | None = None) -> Row:
-    """One row: medians, ratio, the fraction of the limit, and the error."""
+def measured_problem(problem: Problem, gpu: Any) -> tuned.Problem:
+    """As `triton_ext.autotune` knows it, on a GPU."""
+    return tuned.Problem(
+        gpu.name, gpu.multi_processor_count, problem.element_type, problem.a_major,
+        problem.b_major, problem.out_type or problem.element_type, problem.m, problem.n, problem.k,
+    )  # fmt: skip
+
+
+def measure(
+    problem: Problem, rounds: int, state: GpuState, peers: Peers | None = None,
+    measured: bool = False,
+) -> Row:  # fmt: skip
+    """One row: medians, ratio, the fraction of the limit, and the error.
+
+    Args:
+        measured: also what `triton_ext.measured_kernels` would use.
+    """
     sets = [inputs(problem) for _ in range(max(2, min(24, math.ceil(INPUT_BYTES / problem.bytes))))]
     gpu = torch.cuda.get_device_properties()
     config = problem.config(gpu.multi_processor_count, model_of(gpu.name))
@@ -255,6 +273,13 @@ def measure(problem: Problem, rounds: int, state: GpuState, peers: Peers | None 
     error = checked(problem, sides["triton_ext"], sets[0])
     estimate = 2e-6 + max(problem.flops / 700e12, problem.bytes / 2.8e12)
     facts: dict[str, Any] = {}
+    if measured:
+        out = torch.bfloat16 if problem.out_type else None
+        found = autotune(*sets[0][:2], out_dtype=out, candidates=FEW, store=False)
+        facts["measured_config"], facts["left"] = found.config.words, found.torch_is_faster
+        if found.config != config:
+            sides["measured"] = kernel_launches(problem, found.config, sets)
+            facts["measured_error"] = checked(problem, sides["measured"], sets[0])
     with contextlib.ExitStack() as stack:
         others: dict[str, Callable[[], float]] = {}
         if peers is not None and problem in peers:
@@ -275,6 +300,8 @@ def measure(problem: Problem, rounds: int, state: GpuState, peers: Peers | None 
         seconds = median_seconds(
             sides, estimate, len(sets), rounds, others, watch, shortest=SHORTEST_SECONDS
         )
+    if measured:
+        seconds.setdefault("measured", seconds["triton_ext"])
     clock = watch.clock_mhz * 1e6
     peak = FLOPS_PER_CLOCK[TYPES[problem.element_type].itemsize] * gpu.multi_processor_count * clock
     bandwidth = state.memory_bytes_per_second()
@@ -338,8 +365,8 @@ def summary(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     return found
 
 
-def print_summary(rows: Sequence[Mapping[str, Any]]) -> None:
-    """`summary`, and ours against each peer."""
+def print_ratios(rows: Sequence[Mapping[str, Any]]) -> None:
+    """`summary`."""
     limits = f"{f'< {GOAL}':>8}{f'< {LOWEST}':>8}"
     print(f"{'type':<6}{'class':<16}{'number':>6}{'mean':>8}{'lowest':>8}{limits}")
     for line in summary(rows):
@@ -347,6 +374,17 @@ def print_summary(rows: Sequence[Mapping[str, Any]]) -> None:
             f"{line['type']:<6}{line['class']:<16}{line['number']:>6}"
             f"{line['geometric_mean']:>8.3f}{line['lowest']:>8.3f}{line['below']:>8}"
             f"{line['far_below']:>8}"
+        )
+
+
+def print_summary(rows: Sequence[Mapping[str, Any]]) -> None:
+    """`summary`, that of measured kernels, and ours against each peer."""
+    print_ratios(rows)
+    if all("measured_ratio" in row for row in rows):
+        print("the fastest of those that were measured; and what is left to torch, as 1:")
+        print_ratios([{**row, "ratio": row["measured_ratio"]} for row in rows])
+        print_ratios(
+            [{**row, "ratio": 1.0 if row["left"] else row["measured_ratio"]} for row in rows]
         )
     for peer in ("tutorial", "inductor"):
         measured = [row for row in rows if f"{peer}_us" in row]
@@ -381,11 +419,30 @@ def compile_all(work: Iterable[MatmulConfig | Compilation]) -> None:
         list(pool.map(_compile, work, chunksize=2))
 
 
+def compiled_ahead(
+    work: Iterable[tuple[Problem, Sequence[MatmulConfig]]], pool: Executor
+) -> Iterator[tuple[Problem, Sequence[MatmulConfig]]]:
+    """Problems and their configurations, each as soon as Triton's cache has its kernels; those of
+    the problems after it are compiled meanwhile.
+    """
+    compiling: dict[MatmulConfig, Future[None]] = {}
+    begun = []
+    for problem, configs in work:
+        for config in configs:
+            if config not in compiling:
+                compiling[config] = pool.submit(_compile, config)
+        begun.append((problem, configs))
+    for problem, configs in begun:
+        for config in configs:
+            compiling[config].result()
+        yield problem, configs
+
+
 def _compile(work: MatmulConfig | Compilation) -> None:
     if isinstance(work, Compilation):
         work.compile()
     else:
-        compile_matmul(work)
+        keep(work, compile_matmul(work))
 
 
 def main() -> None:
@@ -401,6 +458,9 @@ def main() -> None:
     )
     parser.add_argument(
         "--fixed", action="store_true", help="choose among the fixed set of kernels alone"
+    )
+    parser.add_argument(
+        "--measured", action="store_true", help="also the fastest of those that autotune measures"
     )
     parser.add_argument(
         "--peers",
@@ -431,20 +491,29 @@ def main() -> None:
             dict.fromkeys(problem.config(MULTIPROCESSORS, model) for problem in chosen)
         )
         work += peers.compilations() if peers else []
+        if arguments.measured:
+            gpu = torch.cuda.get_device_properties()
+            asked = [measured_problem(problem, gpu) for problem in chosen]
+            work += [config for each in asked for config, _ in considered(each, FEW, 90)]
+            work = list(dict.fromkeys(work))
         compile_all(work)
         print(f"{len(work)} kernels compiled in {time.perf_counter() - start:.1f} s")
         if peers:
             peers.wait()
         torch.manual_seed(0)
         state = GpuState()
-        rows = (measure(problem, arguments.rounds, state, peers) for problem in chosen)
+        rows = (
+            measure(problem, arguments.rounds, state, peers, arguments.measured)
+            for problem in chosen
+        )
         command = "matmul"
         if arguments.random is not None:
             command += f" --random {arguments.random} --number {arguments.number}"
         if arguments.classes:
             command += f" --classes {' '.join(arguments.classes)}"
-        if arguments.fixed:
-            command += " --fixed"
+        for name in ("fixed", "measured"):
+            if getattr(arguments, name):
+                command += f" --{name}"
         found = harness.report(command, rows, TABLE, arguments.json)
     print_summary(found)
 

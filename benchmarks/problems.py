@@ -14,7 +14,7 @@ from triton_ext.kernels.choice.choose import choose_config
 from triton_ext.kernels.choice.gpus import GpuModel
 from triton_ext.kernels.config import MatmulConfig
 from triton_ext.kernels.element_types import MAJORS, Major
-from triton_ext.ops.fixed import is_fixed
+from triton_ext.ops.rule import rule
 
 TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "e4m3": torch.float8_e4m3fn}
 LLAMA_8B = [(6144, 4096), (4096, 4096), (28672, 4096), (4096, 14336)]
@@ -67,7 +67,7 @@ class Problem:
         return choose_config(
             90, self.element_type, self.a_major, self.b_major,
             self.m, self.n, self.k, multiprocessors, self.out_type, gpu=gpu,
-            fixed=is_fixed(),
+            fixed=rule() == "fixed",
         )  # fmt: skip
 
     def __str__(self) -> str:

@@ -10,11 +10,13 @@ each kind (rows, consumers, turns, clusters, swapping, parts), and cuBLAS, in tu
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 import statistics
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from typing import Any
 
@@ -25,7 +27,7 @@ from benchmarks.harness import Row, Table
 from benchmarks.matmul import (
     INPUT_BYTES,
     checked,
-    compile_all,
+    compiled_ahead,
     kernel_launches,
     torch_launches,
 )
@@ -122,7 +124,7 @@ def described(config: MatmulConfig) -> dict[str, Any]:
     return {n: v for n, d in DEFAULTS.items() if (v := getattr(config, n)) != d}
 
 
-def rows(work: Sequence[tuple[Problem, list[MatmulConfig]]], seconds: float) -> Iterator[Row]:
+def rows(work: Iterable[tuple[Problem, Sequence[MatmulConfig]]], seconds: float) -> Iterator[Row]:
     """The measured rows, as long as there is time."""
     begin = time.perf_counter()
     for problem, configs in work:
@@ -153,7 +155,9 @@ def main() -> None:
     parser.add_argument(
         "--every-tile", action="store_true", help="not only those that benchmarks.tiles has chosen"
     )
-    parser.add_argument("--seconds", type=float, default=300, help="to measure for, at most")
+    parser.add_argument(
+        "--seconds", type=float, default=300, help="to compile and measure for, at most"
+    )
     arguments = parser.parse_args()
     problems = [
         replace(problem, element_type="bf16") if problem.element_type == "fp16" else problem
@@ -161,20 +165,16 @@ def main() -> None:
         for problem in drawn_problems(seed, arguments.number, arguments.classes)
     ]  # fp16 takes the time of bf16, so that fewer kernels are compiled
     gpu = torch.cuda.get_device_properties()
-    work = []
-    for problem in problems:
-        number = arguments.candidates // (2 if problem.flops > 8e11 else 1)
-        sides = considered(
-            problem, number, 10 * gpu.major, gpu.multi_processor_count, model_of(gpu.name),
-            arguments.every_tile,
-        )  # fmt: skip
-        work.append((problem, sides))
-    kernels = list(dict.fromkeys(config for _, configs in work for config in configs))
-    begin = time.perf_counter()
-    compile_all(kernels)
-    print(f"{len(kernels)} kernels compiled in {time.perf_counter() - begin:.0f} s")
+    numbers = [arguments.candidates // (2 if each.flops > 8e11 else 1) for each in problems]
+    of_gpu = 10 * gpu.major, gpu.multi_processor_count, model_of(gpu.name), arguments.every_tile
     torch.manual_seed(0)
-    harness.report("survey", rows(work, arguments.seconds), TABLE, arguments.json)
+    pool = ProcessPoolExecutor()
+    try:
+        choices = pool.map(considered, problems, numbers, *map(itertools.repeat, of_gpu))
+        work = compiled_ahead(zip(problems, choices, strict=True), pool)
+        harness.report("survey", rows(work, arguments.seconds), TABLE, arguments.json)
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
 if __name__ == "__main__":

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+import json
 import os
+import subprocess
+import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from multiprocessing import get_context
@@ -16,8 +20,11 @@ from triton_ext.errors import LayoutError
 from triton_ext.kernels.choice.choose import choose_config, with_epilogue
 from triton_ext.kernels.choice.fixed_set import fixed_set
 from triton_ext.kernels.choice.gpus import GpuModel
-from triton_ext.kernels.config import MatmulConfig
+from triton_ext.kernels.config import DEFAULTS, MatmulConfig
 from triton_ext.kernels.element_types import MAJORS, Major
+
+LEAST_TOGETHER = 2
+"""From how many kernels on a process of its own, which takes a second to start, is worth it."""
 
 
 @dataclass(frozen=True)
@@ -128,6 +135,27 @@ def precompile(
         workers.shutdown(cancel_futures=True)
 
 
+def compile_together(configs: Sequence[MatmulConfig]) -> None:
+    """Compile configurations at the same time, for the launches of this process; what fails, or is
+    there already, is left to these. (Processes of a pool would import this process's main module.)
+    """
+    from triton import knobs
+
+    from triton_ext.kernels.kept import find
+
+    new = [config for config in configs if find(config) is None]
+    if len(new) < LEAST_TOGETHER:
+        return
+    values = [{name: getattr(config, name) for name in DEFAULTS} for config in new]
+    environment = {**os.environ, "TRITON_CACHE_DIR": knobs.cache.dir}
+    command = [sys.executable, "-m", __name__]
+    with contextlib.suppress(OSError):
+        subprocess.run(
+            command, input=json.dumps(values), text=True, env=environment, check=False,
+            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+
+
 def _use(folder: str | None) -> None:
     if folder is not None:
         os.environ["TRITON_CACHE_DIR"] = folder
@@ -147,3 +175,8 @@ def _compile(config: MatmulConfig) -> Precompiled:
     except Exception as raised:  # a release that lacks what a kernel takes, a full disk
         error = f"{type(raised).__name__}: {raised}"
     return Precompiled(config, time.perf_counter() - began, any(hits), error)
+
+
+if __name__ == "__main__":  # the other process of `compile_together`
+    for _ in precompile([MatmulConfig(**each) for each in json.load(sys.stdin)]):
+        pass

@@ -1,7 +1,8 @@
 """Shared-memory layouts of the Hopper and Blackwell tensor cores, for Triton.
 
 The layout part imports neither Triton nor torch; `emulate` imports Triton, and `matmul`, `linear`,
-`addmm`, `bmm`, `scaled_mm`, `drop_in`, `autotune` and `fixed_kernels` import both.
+`addmm`, `bmm`, `scaled_mm`, `drop_in`, `autotune`, `fixed_kernels` and `measured_kernels` import
+both.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
         inductor,
         linear,
         matmul,
+        measured_kernels,
         scaled_mm,
     )
 
@@ -59,6 +61,7 @@ __all__ = [
     "known_faults",
     "linear",
     "matmul",
+    "measured_kernels",
     "nvmma_shared_to_linear_layout",
     "oracle",
     "parse_encoding",
@@ -70,7 +73,8 @@ __all__ = [
 _begin()
 
 _OPS = (
-    "addmm", "autotune", "bmm", "drop_in", "fixed_kernels", "linear", "matmul", "scaled_mm",
+    "addmm", "autotune", "bmm", "drop_in", "fixed_kernels", "linear", "matmul", "measured_kernels",
+    "scaled_mm",
 )  # fmt: skip
 _MODULES = {
     **{name: f"triton_ext.{name}" for name in ("emulator", "hardware", "kernels", "passes")},

@@ -26,7 +26,7 @@ from triton_ext.kernels.choice.choose import choose_config
 from triton_ext.kernels.choice.cost_model import predicted_seconds
 from triton_ext.kernels.element_types import BLOCK_SCALED, ELEMENT_BYTES
 from triton_ext.kernels.precompile import fixed_configurations
-from triton_ext.ops import fixed, plans
+from triton_ext.ops import plans, rule
 from triton_ext.ops.device import find_gpu
 from triton_ext.ops.epilogue import Epilogue
 from triton_ext.ops.products import prepare
@@ -42,7 +42,7 @@ MAJORS = tuple(itertools.product(("K", "MN"), repeat=2))
 
 @pytest.fixture(autouse=True)
 def as_by_default(monkeypatch):
-    monkeypatch.setattr(fixed, "_fixed", None)
+    monkeypatch.setattr(rule, "_given", None)
     yield
     plans.forget()
 
@@ -103,10 +103,10 @@ def test_products_choose_among_it(monkeypatch):
         ]
         triton_ext.fixed_kernels(False)
         assert [plan_of(*each) for each in sizes] == free
-        monkeypatch.setattr(fixed, "_fixed", None)
-        monkeypatch.setenv(fixed.VARIABLE, "fixed")
+        monkeypatch.setattr(rule, "_given", None)
+        monkeypatch.setenv(rule.VARIABLE, "fixed")
         assert [plan_of(*each) for each in sizes] == chosen
-        monkeypatch.setenv(fixed.VARIABLE, "some")
+        monkeypatch.setenv(rule.VARIABLE, "some")
         with pytest.raises(LayoutError, match="TRITON_EXT_KERNELS = 'some'"):
             plan_of(*sizes[0])
     known = fixed_configurations(90, "bf16", [("K", "K")])

@@ -21,7 +21,7 @@ from triton_ext.cli import main
 from triton_ext.compat import relaxed_barriers
 from triton_ext.kernels import kept
 from triton_ext.kernels.launch import compile_matmul
-from triton_ext.kernels.precompile import configurations, precompile
+from triton_ext.kernels.precompile import compile_together, configurations, precompile
 
 
 @pytest.mark.parametrize("site", triton_sites() if ALL else [None])
@@ -133,6 +133,19 @@ def test_a_kept_kernel_is_what_was_compiled(compiled_ahead, monkeypatch):
     assert found.src.signature == compiled.src.signature
     others = configurations(90, "bf16", ("K", "K"), [(64, 64, 64)], bias=True)
     assert kept.find(others[0]) is None
+
+
+def test_kernels_that_a_process_is_about_to_launch(tmp_path, monkeypatch):
+    """They are compiled by another process, at the same time, and found by this one."""
+    configs = configurations(90, "fp16", ("K", "K"), [(64, 64, 64), (2048, 256, 64)])
+    assert len(configs) == 2
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    compile_together(configs[:1])
+    assert not any(tmp_path.iterdir()), "one kernel is not worth a process"
+    compile_together(configs)
+    assert None not in map(kept.find, configs)
+    monkeypatch.setattr(subprocess, "run", lambda *_, **__: pytest.fail("they are there"))
+    compile_together(configs)
 
 
 LOOK = """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import json
 import random
 import subprocess
 import sys
@@ -24,7 +25,7 @@ from ops_models import (  # noqa: E402
 
 import triton_ext  # noqa: E402
 from triton_ext import compat  # noqa: E402
-from triton_ext.ops import launches, plans, products, tuned  # noqa: E402
+from triton_ext.ops import launches, plans, products, rule, tuned  # noqa: E402
 from triton_ext.ops.types import output_type  # noqa: E402
 
 pytestmark = pytest.mark.sm90
@@ -603,7 +604,51 @@ def test_autotune(tmp_path, monkeypatch):
             assert found.file == tuned.path()
             code = f"from triton_ext.ops.tuned import *; print(lookup({found.problem!r}))"
             later = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-            assert later.stdout.strip() == str(found.config)
+            assert later.stdout.strip() == str(found.kept)
+    finally:
+        tuned.forget()
+        plans.forget()
+
+
+def test_every_product_is_measured(tmp_path, monkeypatch):
+    """At its first call, but not while a graph is captured; what torch makes faster, a drop-in
+    leaves to it.
+    """
+    monkeypatch.setenv(tuned.FOLDER_VARIABLE, str(tmp_path))
+    monkeypatch.setattr(rule, "_given", None)
+    tuned.forget()
+    launched = []
+    launch = launches.PreparedLaunch.__call__
+    monkeypatch.setattr(
+        launches.PreparedLaunch,
+        "__call__",
+        lambda self, *args: launched.append(self.config) or launch(self, *args),
+    )
+    try:
+        triton_ext.measured_kernels()
+        a, b = operands(200, 1024, 512)
+        assert_close(triton_ext.matmul(a, b), a, b)
+        entries = json.loads(tuned.path().read_text())["tuned"]
+        (entry,) = entries.values()
+        assert 1e-7 < entry["seconds"] < 1e-3
+        assert 1e-7 < entry["torch_seconds"] < 1e-3
+        launched.clear()
+        triton_ext.matmul(a, b)
+        assert len(launched) == 1
+        with monkeypatch.context() as patch:
+            patch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+            triton_ext.matmul(a[:100], b)
+        assert len(json.loads(tuned.path().read_text())["tuned"]) == 1
+        for seconds, ours in ((1.0, 0), (1e-9, 1)):  # as if ours, or torch's, had been slow
+            entry["seconds"] = seconds
+            tuned.path().write_text(json.dumps({"format": tuned.FORMAT, "tuned": entries}))
+            tuned.forget()
+            plans.forget()
+            with triton_ext.drop_in():
+                for _ in range(3):
+                    launched.clear()
+                    assert_close(a @ b, a, b)
+                    assert len(launched) == ours
     finally:
         tuned.forget()
         plans.forget()

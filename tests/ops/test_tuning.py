@@ -28,11 +28,21 @@ from triton_ext.commands.tune import OUT_TYPES, TYPES, as_object, table  # noqa:
 from triton_ext.commands.tune import tune as tune_command  # noqa: E402
 from triton_ext.kernels.choice.choose import choose_config  # noqa: E402
 from triton_ext.kernels.config import MatmulConfig  # noqa: E402
-from triton_ext.ops import device, launches, plans, products, tuned, tuning  # noqa: E402
+from triton_ext.ops import (  # noqa: E402
+    device,
+    launches,
+    overrides,
+    plans,
+    products,
+    rule,
+    tuned,
+    tuning,
+)
 from triton_ext.ops import types as ops_types  # noqa: E402
 
 PROBLEM = tuned.Problem("NVIDIA H100", 132, "bf16", "K", "K", "bf16", 64, 512, 256)
 CONFIG = MatmulConfig(90, "bf16", block_m=64, block_n=64, consumers=1, stages=4, max_splits=2)
+FOUND = tuned.Tuned(CONFIG, 1e-5, 9e-6)
 
 
 @pytest.fixture(autouse=True)
@@ -75,34 +85,34 @@ def test_where_the_file_is(monkeypatch, tmp_path):
 
 def test_what_is_stored_is_found_again():
     assert tuned.lookup(PROBLEM) is None
-    file = tuned.store(PROBLEM, CONFIG, 1e-5)
-    assert tuned.lookup(PROBLEM) == CONFIG
+    file = tuned.store(PROBLEM, FOUND)
+    assert tuned.lookup(PROBLEM) == FOUND
     tuned.forget()
-    assert tuned.lookup(PROBLEM) == CONFIG
+    assert tuned.lookup(PROBLEM) == FOUND
     for change in (
         {"gpu": "NVIDIA H200"}, {"processors": 114}, {"element_type": "fp16"}, {"a_major": "MN"},
         {"b_major": "MN"}, {"out_type": "fp32"}, {"m": 65}, {"n": 256}, {"k": 64}, {"batch": 2},
     ):  # fmt: skip
         assert tuned.lookup(replace(PROBLEM, **change)) is None
-    tuned.store(PROBLEM, replace(CONFIG, stages=5), 9e-6)
+    tuned.store(PROBLEM, FOUND._replace(config=replace(CONFIG, stages=5)))
     tuned.forget()
-    assert tuned.lookup(PROBLEM).stages == 5
+    assert tuned.lookup(PROBLEM).config.stages == 5
     assert [child.name for child in file.parent.iterdir() if child.suffix == ".new"] == []
 
 
 def test_another_process_finds_it():
-    tuned.store(PROBLEM, CONFIG, 1e-5)
-    code = f"from triton_ext.ops.tuned import *; print(lookup({PROBLEM!r}).max_splits)"
+    tuned.store(PROBLEM, FOUND)
+    code = f"from triton_ext.ops.tuned import *; print(lookup({PROBLEM!r}).config.max_splits)"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout.split() == ["2"]
 
 
 def test_other_versions_have_their_own(monkeypatch):
-    tuned.store(PROBLEM, CONFIG, 1e-5)
+    tuned.store(PROBLEM, FOUND)
     tuned.forget()
     monkeypatch.setattr(tuned, "__version__", "99.0")
     assert tuned.lookup(PROBLEM) is None
-    tuned.store(PROBLEM, replace(CONFIG, stages=5), 1e-5)
+    tuned.store(PROBLEM, FOUND._replace(config=replace(CONFIG, stages=5)))
     monkeypatch.undo()
 
 
@@ -110,7 +120,7 @@ def test_writers_lose_nothing_of_each_other():
     """Threads, and processes."""
     code = (
         "import sys; from dataclasses import replace; from test_tuning import *;"
-        "[tuned.store(replace(PROBLEM, m=m), CONFIG, 1e-5) for m in range(*map(int, sys.argv[1:]))]"
+        "[tuned.store(replace(PROBLEM, m=m), FOUND) for m in range(*map(int, sys.argv[1:]))]"
     )
     writers = [
         subprocess.Popen(
@@ -121,11 +131,11 @@ def test_writers_lose_nothing_of_each_other():
         for first in (100, 200)
     ]
     with ThreadPoolExecutor(4) as pool:
-        list(pool.map(lambda m: tuned.store(replace(PROBLEM, m=m), CONFIG, 1e-5), range(1, 30)))
+        list(pool.map(lambda m: tuned.store(replace(PROBLEM, m=m), FOUND), range(1, 30)))
     assert [writer.wait() for writer in writers] == [0, 0]
     tuned.forget()
     for m in (*range(1, 30), *range(100, 120), *range(200, 220)):
-        assert tuned.lookup(replace(PROBLEM, m=m)) == CONFIG
+        assert tuned.lookup(replace(PROBLEM, m=m)) == FOUND
 
 
 @pytest.mark.parametrize(
@@ -139,10 +149,10 @@ def test_a_damaged_file_is_ignored_and_replaced(content):
     with pytest.warns(RuntimeWarning, match=r"tuned\.json is ignored: "):
         assert tuned.lookup(PROBLEM) is None
     assert tuned.lookup(PROBLEM) is None  # without a warning
-    tuned.store(PROBLEM, CONFIG, 1e-5)
+    tuned.store(PROBLEM, FOUND)
     assert Path(f"{tuned.path()}.damaged").read_bytes() == content
     tuned.forget()
-    assert tuned.lookup(PROBLEM) == CONFIG
+    assert tuned.lookup(PROBLEM) == FOUND
 
 
 @pytest.mark.parametrize("form", [0, 2, 3.5, "2", None, [1]])
@@ -153,8 +163,8 @@ def test_a_file_of_another_format_is_kept(form):
     with pytest.warns(RuntimeWarning, match=r"is ignored: its format is .*knows 1"):
         assert tuned.lookup(PROBLEM) is None
     with pytest.raises(OSError, match=f"its format is .* set {tuned.FOLDER_VARIABLE}"):
-        tuned.store(PROBLEM, CONFIG, 1e-5)
-    assert tuned.lookup(PROBLEM) == CONFIG, "this process knows it all the same"
+        tuned.store(PROBLEM, FOUND)
+    assert tuned.lookup(PROBLEM) == FOUND, "this process knows it all the same"
     assert tuned.path().read_text() == content
 
 
@@ -168,8 +178,8 @@ def test_without_a_home(monkeypatch):
     monkeypatch.setattr(Path, "home", homeless)
     assert tuned.lookup(PROBLEM) is None
     with pytest.raises(OSError, match=f"home directory.* set {tuned.FOLDER_VARIABLE}"):
-        tuned.store(PROBLEM, CONFIG, 1e-5)
-    assert tuned.lookup(PROBLEM) == CONFIG
+        tuned.store(PROBLEM, FOUND)
+    assert tuned.lookup(PROBLEM) == FOUND
 
 
 def test_a_pipe_is_no_cache(folder):
@@ -187,7 +197,7 @@ def test_a_pipe_is_no_cache(folder):
 )  # fmt: skip
 def test_an_entry_for_another_product_is_ignored(change):
     """An entry under the key of a product that its configuration does not make."""
-    tuned.store(PROBLEM, CONFIG, 1e-5)
+    tuned.store(PROBLEM, FOUND)
     content = json.loads(tuned.path().read_text())
     content["tuned"][PROBLEM.key]["config"] |= change
     tuned.path().write_text(json.dumps(content))
@@ -226,14 +236,14 @@ def test_nothing_in_the_file_stops_a_product(gpu, used):
      {"config": {"arch": 90, "element_type": "bf16", "warps": 3}}, {"config": []}],
 )  # fmt: skip
 def test_a_damaged_entry_is_ignored(entry):
-    tuned.store(PROBLEM, CONFIG, 1e-5)
+    tuned.store(PROBLEM, FOUND)
     other = replace(PROBLEM, m=1)
     content = json.loads(tuned.path().read_text())
     content["tuned"][other.key] = entry
     tuned.path().write_text(json.dumps(content))
     tuned.forget()
     with pytest.warns(RuntimeWarning, match="is ignored"):
-        assert tuned.lookup(PROBLEM) == CONFIG
+        assert tuned.lookup(PROBLEM) == FOUND
     assert tuned.lookup(other) is None
 
 
@@ -243,8 +253,8 @@ def test_a_folder_that_cannot_be_written_to(folder):
         pytest.warns(RuntimeWarning, match="is ignored"),
         pytest.raises(OSError, match=f"cannot write .* set {tuned.FOLDER_VARIABLE}"),
     ):
-        tuned.store(PROBLEM, CONFIG, 1e-5)
-    assert tuned.lookup(PROBLEM) == CONFIG
+        tuned.store(PROBLEM, FOUND)
+    assert tuned.lookup(PROBLEM) == FOUND
 
 
 # ---------------------------------------------------------------------------------- measuring
@@ -266,7 +276,7 @@ def the_third_is_fastest(runs, sets, estimate):
     assert estimate > 0
     runs[2](0)
     runs[2](sets - 1)
-    return [3.0, 2.0, 1.0, 4.0]
+    return [3.0, 2.0, 1.0, *(1.0 + i for i in range(3, len(runs)))]
 
 
 @pytest.mark.parametrize(("gpu", "shapes"), [
@@ -286,6 +296,7 @@ def test_the_fastest_is_used_from_then_on(gpu, used, shapes):
     assert len({row.config for row in found.measured}) == 4
     assert found.config == by_seconds[1.0]
     assert found.file == tuned.path()
+    assert found.torch_seconds == 5.0
     tuned.forget()  # as in a later process
     used.clear()
     made = triton_ext.matmul(a, b)
@@ -306,6 +317,7 @@ def test_what_is_not_kept(gpu):
     assert found.file is None
     assert not tuned.path().exists()
     assert found.config.c_type == "fp32"
+    assert found.torch_seconds is None  # torch has no such product
     assert tuned.lookup(found.problem) is None
 
 
@@ -321,6 +333,7 @@ def test_a_shared_operand_is_tuned_as_it_is_multiplied(gpu, used):
 def test_operands_that_tma_cannot_read(gpu, used):
     a, b = torch.randn(64, 73).half()[:, 1:], torch.randn(72, 13).half()
     found = tuning.tune(gpu, a, b, None, 4, True, the_third_is_fastest)
+    assert found.torch_seconds is None  # ours would have to copy
     used.clear()
     triton_ext.matmul(a, b)
     assert used == [found.config]
@@ -355,11 +368,129 @@ def test_bad_arguments(gpu, a, b, count, argument):
     assert caught.value.argument == argument
 
 
+# ----------------------------------------------------------------- measuring every product
+
+
+@pytest.fixture
+def measured(gpu, monkeypatch):
+    """Every product is measured; torch's takes as long as the test says. Yields what was."""
+    asked = types.SimpleNamespace(torch_seconds=9.0, problems=[])
+    tune = tuning.tune
+
+    def noted(*arguments):
+        found = tune(*arguments)
+        asked.problems.append(found.problem)
+        return found
+
+    def seconds(runs, sets, estimate):
+        *ours, _ = the_third_is_fastest(runs, sets, estimate)
+        if len(runs) == tuning.FEW:
+            return [*ours, 9.0]
+        runs[-1](0)
+        return [*ours, asked.torch_seconds]
+
+    monkeypatch.setattr(tuning, "tune", noted)
+    monkeypatch.setattr(tuning, "device_seconds", seconds)
+    monkeypatch.setattr(overrides, "find_gpu", lambda torch_device: gpu)
+    monkeypatch.setattr(rule, "_given", None)
+    triton_ext.measured_kernels()
+    yield asked
+    plans.forget()
+
+
+def test_every_product_is_measured_once(measured, used):
+    a, b = torch.randn(2, 48, 72).half(), torch.randn(72, 40).half()
+    made = triton_ext.matmul(a, b)
+    (problem,) = measured.problems
+    assert (problem.batch, problem.m, problem.n, problem.k) == (1, 96, 40, 72)
+    assert used[-1] == tuned.lookup(problem).config
+    assert (made.double() - a.double() @ b.double()).abs().max() < 0.1
+    triton_ext.matmul(a, b)
+    triton_ext.linear(a, b.t(), torch.zeros(40).half(), activation="relu")
+    plans.forget()
+    tuned.forget()  # as in a later process
+    triton_ext.matmul(a, b)
+    assert len(measured.problems) == 1
+    triton_ext.bmm(a, b.expand(2, 72, 40).contiguous())
+    triton_ext.matmul(a[:, :40], b, out_dtype=torch.float32)
+    assert [(each.batch, each.m, each.out_type) for each in measured.problems[1:]] == [
+        (2, 48, "fp16"), (1, 80, "fp32")
+    ]  # fmt: skip
+    triton_ext.measured_kernels(False)
+    triton_ext.matmul(a[:, :8], b)
+    assert len(measured.problems) == 3
+
+
+def test_the_environment_says_so_too(measured, monkeypatch):
+    a = torch.ones(16, 16).half()
+    for value, number in (("all", 0), ("measured", 1)):
+        monkeypatch.setattr(rule, "_given", None)
+        monkeypatch.setenv(rule.VARIABLE, value)
+        plans.forget()
+        triton_ext.matmul(a, a)
+        assert len(measured.problems) == number
+
+
+@pytest.mark.parametrize(("torch_seconds", "is_left"), [(0.97, True), (0.99, False), (1.5, False)])
+def test_a_drop_in_leaves_what_torch_makes_faster(measured, used, torch_seconds, is_left):
+    measured.torch_seconds = torch_seconds  # ours takes 1.0
+    a, b, bias = torch.randn(64, 72).half(), torch.randn(40, 72).half(), torch.randn(40).half()
+    c, square = torch.randn(64, 40).half(), torch.ones(64, 64).half()
+
+    def ours(product):
+        """Whether a product is made by our kernels, once it was measured."""
+        product()
+        used.clear()
+        product()
+        return bool(used)
+
+    with triton_ext.drop_in():
+        assert ours(lambda: torch.mm(a, b.t())) is not is_left
+        assert ours(lambda: torch.nn.functional.linear(a, b, bias)) is not is_left
+        assert ours(lambda: torch.mm(square, square)) is not is_left
+        assert ours(lambda: torch.mm(square, square, out=square)), "which torch would make wrong"
+        assert ours(lambda: torch.addmm(c, a, b.t())), "which takes torch a pass more"
+    assert ours(lambda: triton_ext.linear(a, b)), "which was asked for by name"
+
+
+def test_an_output_that_is_an_operand_stays_right(measured):
+    measured.torch_seconds = 0.5
+    a, b = torch.randn(64, 64).half(), torch.randn(64, 64).half()
+    for _ in range(3):
+        expected = a.double() @ b.double()
+        with triton_ext.drop_in():
+            torch.mm(a, b, out=a)
+        assert (a.double() - expected).norm() < 2.0**-9 * expected.norm()
+
+
+@pytest.mark.parametrize("error", [OSError("no space"), torch.OutOfMemoryError("CUDA")])
+def test_what_cannot_be_measured_is_predicted(measured, monkeypatch, used, error):
+    def fail(*arguments):
+        raise error
+
+    monkeypatch.setattr(tuning, "tune", fail)
+    a = torch.ones(16, 24).half()
+    with pytest.warns(RuntimeWarning, match="not measured: .*1x16x16x24: (no space|CUDA)"):
+        made = triton_ext.matmul(a, a.t())
+    assert made[0, 0] == 24
+    assert used == [choose_config(90, "fp16", "K", "K", 16, 16, 24, 132)]
+
+
 @pytest.mark.parametrize("arch", ["sm_90", "sm_100"])
 def test_an_emulated_gpu_has_no_time(arch):
     a = torch.ones(8, 8).half()
     with triton_ext.emulate(arch), pytest.raises(UnsupportedDeviceError, match="emulated"):
         triton_ext.autotune(a, a)
+
+
+@pytest.mark.parametrize("arch", ["sm_90", "sm_100"])
+def test_on_an_emulated_gpu_nothing_is_measured(arch, monkeypatch):
+    monkeypatch.setattr(rule, "_given", None)
+    triton_ext.measured_kernels()
+    monkeypatch.setattr(tuning, "tune", lambda *_: pytest.fail("measured"))
+    a = torch.ones(8, 8).half()
+    with triton_ext.emulate(arch):
+        assert triton_ext.matmul(a, a)[0, 0] == 8
 
 
 # --------------------------------------------------------------------------------- the command
@@ -396,7 +527,8 @@ def test_the_command(monkeypatch, gpu):
     assert asked["candidates"] == 4
     lines = done.output.splitlines()
     assert lines[0] == "Emulated: 64 x 40 x 72, fp16 (MN- and K-major) -> fp16"
-    assert len(lines) == 2 + 4 + 1
+    assert len(lines) == 2 + 4 + 1 + 1
+    assert lines[-2].endswith(" torch")
     assert lines[2].split()[:2] == ["1000000.0", "us"]
     assert lines[-1] == f"the first is kept in {tuned.path()}"
     done = CliRunner().invoke(
@@ -405,6 +537,7 @@ def test_the_command(monkeypatch, gpu):
     found = json.loads(done.output)
     assert found["problem"]["batch"] == 2
     assert [row["seconds"] for row in found["measured"]] == [1, 2, 3, 4]
+    assert found["torch_seconds"] == 5
 
 
 def test_the_command_has_all_types():

@@ -69,7 +69,8 @@ def tune(
     """Measure configurations of the matmul C (M, N) = A (M, K) @ B (K, N) on this GPU.
 
     The fastest is kept in ~/.cache/triton_ext/tuned.json (TRITON_EXT_CACHE_DIR: another folder),
-    and triton_ext uses it for products of this type, size and major-ness from then on.
+    and triton_ext uses it for products of this type, size and major-ness from then on. torch's own
+    product of fp16 or bf16 is measured, too: where it is faster, drop_in leaves it to torch.
 
     \b
     Examples:
@@ -115,6 +116,7 @@ def as_object(found: Tuning) -> dict[str, Any]:
             }
             for row in found.measured
         ],
+        "torch_seconds": found.torch_seconds,
         "file": None if found.file is None else str(found.file),
     }
 
@@ -134,5 +136,10 @@ def table(found: Tuning) -> Iterator[str]:
         yield (
             f"{row.seconds * 1e6:>7.1f} us {row.predicted * 1e6:>7.1f} us"
             f" {flops / row.seconds * 1e-12:>8.0f}  {row.config.words}"
+        )
+    if found.torch_seconds is not None:
+        yield (
+            f"{found.torch_seconds * 1e6:>7.1f} us {'':>10}"
+            f" {flops / found.torch_seconds * 1e-12:>8.0f}  torch"
         )
     yield "not kept" if found.file is None else f"the first is kept in {found.file}"

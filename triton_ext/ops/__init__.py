@@ -5,13 +5,23 @@ import importlib
 
 import torch
 
-from triton_ext.ops.fixed import fixed_kernels
 from triton_ext.ops.functional import addmm, bmm, linear, matmul, scaled_mm
 from triton_ext.ops.overrides import drop_in
+from triton_ext.ops.rule import fixed_kernels, measured_kernels
 from triton_ext.ops.tuning import autotune
 from triton_ext.startup import when_imported
 
-__all__ = ["addmm", "autotune", "bmm", "drop_in", "fixed_kernels", "linear", "matmul", "scaled_mm"]
+__all__ = [
+    "addmm",
+    "autotune",
+    "bmm",
+    "drop_in",
+    "fixed_kernels",
+    "linear",
+    "matmul",
+    "measured_kernels",
+    "scaled_mm",
+]
 
 
 if torch.distributed.is_available():  # DTensor takes as long to import as the rest of torch

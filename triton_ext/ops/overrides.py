@@ -11,10 +11,11 @@ costs the host 2 or 3 microseconds more, as it passes through Python.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import threading
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Any
 
@@ -24,10 +25,11 @@ from torch import Tensor
 from triton_ext.ops.device import active_emulator, find_gpu, require_gpu
 from triton_ext.ops.epilogue import NOTHING, Epilogue, broadcasts_to, sum_epilogue
 from triton_ext.ops.plans import find
-from triton_ext.ops.products import product
+from triton_ext.ops.products import offered_product, product
 from triton_ext.ops.types import FP8_TYPES, HALF_TYPES, WIDE_TYPES
 
 _lock = threading.Lock()
+_here = threading.local()
 _library = torch.library.Library("aten", "IMPL")
 _installed: set[str] = set()
 _depth = 0
@@ -89,9 +91,9 @@ def _product(
     if a.dtype in HALF_TYPES and not ignored:
         plan = find(a, b, epilogue, out=out)
         if plan is not None and (out is None or not plan.overlaps(out, a, b, epilogue)):
-            return plan.run(a, b, epilogue, out)
+            return None if plan.is_left(epilogue) else plan.run(a, b, epilogue, out)
     if _takes(dims, a, b, addend, epilogue.alpha, out):
-        return product(a, b, epilogue, out=out)
+        return offered_product(a, b, epilogue, out=out, leaves=True)
     return None
 
 
@@ -180,10 +182,24 @@ def _install(key: str) -> None:
                 _theirs: Callable[..., Tensor] = kernel.call_boxed,
                 **kwargs: Any,
             ) -> Tensor:
-                made = _ours(*args, **kwargs) if _depth else None
+                made = _ours(*args, **kwargs) if _depth and not _is_suspended() else None
                 return _theirs(keys, *args, **kwargs) if made is None else made
 
             _library.impl(name, override, key, with_keyset=True)
+
+
+def _is_suspended() -> bool:
+    return getattr(_here, "suspended", False)
+
+
+@contextlib.contextmanager
+def suspended() -> Iterator[None]:
+    """In which this thread's products are PyTorch's, whatever drop-in is active."""
+    before, _here.suspended = _is_suspended(), True
+    try:
+        yield
+    finally:
+        _here.suspended = before
 
 
 class DropIn:

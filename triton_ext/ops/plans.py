@@ -61,6 +61,7 @@ class ProductPlan:
         out_size: how many bytes of memory out lies in, if that is given.
         reads: the tensors that out must not overlap.
         linear: whether b is given as its transpose.
+        torch_is_faster: whether torch's own product was measured to be faster.
         plain: whether the launch alone makes it, on the tensors as they are.
         strides: of the output's memory.
     """
@@ -75,6 +76,7 @@ class ProductPlan:
     out_size: int
     reads: tuple[Read, ...]
     linear: bool = False
+    torch_is_faster: bool = False
     plain: bool = field(init=False)
     strides: tuple[int, ...] = field(init=False)
 
@@ -137,6 +139,10 @@ class ProductPlan:
             residual = tensors["residual"]
             copied["residual"] = aligned_empty(residual, self.shape).copy_(residual)
         return a, b, epilogue._replace(**copied)
+
+    def is_left(self, epilogue: Epilogue) -> bool:
+        """Whether it had better be torch's own. A residual would take that a further pass."""
+        return self.torch_is_faster and epilogue.residual is None
 
     def overlaps(self, out: Tensor, a: Tensor, b: Tensor, epilogue: Epilogue) -> bool:
         """Whether out cannot be written while the others are read."""

@@ -15,7 +15,6 @@ from triton_ext.kernels.config import ACTIVATIONS, MatmulConfig
 from triton_ext.kernels.element_types import Major
 from triton_ext.ops.device import Gpu, require_gpu
 from triton_ext.ops.epilogue import NOTHING, Epilogue, broadcasts_to, finished
-from triton_ext.ops.fixed import is_fixed
 from triton_ext.ops.launches import PreparedLaunch
 from triton_ext.ops.operands import (
     TMA_ALIGNMENT,
@@ -30,6 +29,7 @@ from triton_ext.ops.operands import (
     tma_strides,
 )
 from triton_ext.ops.plans import Late, ProductPlan, Read, keep, recall, signature
+from triton_ext.ops.rule import Rule, rule
 from triton_ext.ops.tuned import Problem, lookup
 from triton_ext.ops.types import (
     OUTPUT_NAMES,
@@ -68,6 +68,22 @@ def product(
     Raises:
         UnsupportedDeviceError, LayoutError: as for `triton_ext.matmul`.
     """
+    made = offered_product(a, b, epilogue, out_dtype, out=out, config=config)
+    assert made is not None  # nothing is left
+    return made
+
+
+def offered_product(
+    a: Tensor,
+    b: Tensor,
+    epilogue: Epilogue = NOTHING,
+    out_dtype: torch.dtype | None = None,
+    *,
+    out: Tensor | None = None,
+    config: MatmulConfig | None = None,
+    leaves: bool = False,
+) -> Tensor | None:
+    """`product`; but if it `leaves` some, None where torch's own was measured to be faster."""
     key = signature(a, b, epilogue, out_dtype, out)
     plan = recall(key) if config is None else None
     if plan is None:
@@ -79,12 +95,16 @@ def product(
             return made if out is None else out.copy_(made)
         matrix = matrix_of_batch(a, b)
         if matrix is not None:
-            if out is not None and len(a) == 1:
-                product(matrix, b[0], out_dtype=out_dtype, out=out[0], config=config)
+            into = out[0] if out is not None and len(a) == 1 else None
+            found = offered_product(
+                matrix, b[0], out_dtype=out_dtype, out=into, config=config, leaves=leaves
+            )
+            if found is None:
+                return None
+            if into is not None:
                 return out
-            made = product(matrix, b[0], out_dtype=out_dtype, config=config)
-            whole = made.numel() == math.prod(shape)
-            made = made.view(shape) if whole else made.expand(shape).contiguous()
+            whole = found.numel() == math.prod(shape)
+            made = found.view(shape) if whole else found.expand(shape).contiguous()
             return made if out is None else out.copy_(made)
         if out is not None and not (a.dim() == b.dim() and _writable(out)):
             return out.copy_(product(a, b, epilogue, out_dtype, config=config))
@@ -95,6 +115,8 @@ def product(
             plan = keep(key, prepare(gpu, a, b, epilogue, dtype, out, config))
     if out is not None and plan.overlaps(out, a, b, epilogue):
         return out.copy_(product(a, b, epilogue, out_dtype, config=config))
+    if leaves and plan.is_left(epilogue):
+        return None
     return plan.run(a, b, epilogue, out)
 
 
@@ -225,10 +247,15 @@ def prepare(
     scales = None if blocks_a is None else blocks_a.dtype
     problem = problem_of(gpu, a, b, c_view.shape, dtype, majors, scales)
     fields = applied.config_fields()
+    torch_is_faster = False
     if config is None:
-        config = with_epilogue(
-            _configuration(gpu, problem), None if is_fixed() else problem.k, **fields
-        )
+        by = rule()
+        if by == "measured" and blocks_a is None:
+            _measure(gpu, problem, a, b, dtype)
+        tuned = None if by == "fixed" else lookup(problem, gpu.arch)
+        torch_is_faster = tuned is not None and tuned.torch_is_faster
+        config = _predicted(gpu, problem, by) if tuned is None else tuned.config
+        config = with_epilogue(config, None if by == "fixed" else problem.k, **fields)
     else:
         problem.check(config, gpu.arch)
         config = replace(config, **fields)
@@ -245,6 +272,7 @@ def prepare(
         late,
         0 if out is None else memory_size(out),
         reads,
+        torch_is_faster=torch_is_faster,
     )
 
 
@@ -306,14 +334,18 @@ def problem_of(
     )
 
 
-def _configuration(gpu: Gpu, problem: Problem) -> MatmulConfig:
-    """The tuned configuration for a problem, or the predicted one."""
-    fixed = is_fixed()
-    tuned = None if fixed else lookup(problem, gpu.arch)
-    if tuned is not None:
-        return tuned
-    chosen = choose_config(gpu.arch, *problem.asked, fixed=fixed)
+def _predicted(gpu: Gpu, problem: Problem, by: Rule) -> MatmulConfig:
+    """The configuration that the cost model chooses for a problem."""
+    chosen = choose_config(gpu.arch, *problem.asked, fixed=by == "fixed")
     return replace(chosen, batched=True) if problem.batch > 1 else chosen
+
+
+def _measure(gpu: Gpu, problem: Problem, a: Tensor, b: Tensor, dtype: torch.dtype) -> None:
+    """Tune a problem that was not measured before."""
+    if lookup(problem, gpu.arch) is None:
+        from triton_ext.ops import tuning  # which is made of this module
+
+        tuning.measure_once(gpu, problem, a if b.dim() == 3 else a.flatten(0, -2), b, dtype)
 
 
 def _reads(

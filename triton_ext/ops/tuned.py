@@ -17,7 +17,7 @@ import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from triton_ext._version import __version__
 from triton_ext.errors import LayoutError
@@ -34,8 +34,31 @@ FORMAT = 1
 MAX_BYTES = 1 << 24
 """A larger file is taken for damaged: an entry has about 300 bytes."""
 
+CLEARLY = 1.02
+"""torch's product is the faster one if ours takes more than so many times as long."""
+
+
+class Tuned(NamedTuple):
+    """What was measured of a problem.
+
+    Attributes:
+        config: the fastest configuration.
+        seconds: of a launch of it.
+        torch_seconds: of torch's own product; None if that was not measured.
+    """
+
+    config: MatmulConfig
+    seconds: float
+    torch_seconds: float | None = None
+
+    @property
+    def torch_is_faster(self) -> bool:
+        """Whether it is better left to torch."""
+        return self.torch_seconds is not None and self.seconds > CLEARLY * self.torch_seconds
+
+
 _lock = threading.Lock()
-_known: dict[str, MatmulConfig] | None = None
+_known: dict[str, Tuned] | None = None
 
 
 class _Unreadable(Exception):
@@ -128,8 +151,8 @@ def path() -> Path:
     return Path(folder) / "tuned.json"
 
 
-def lookup(problem: Problem, arch: int = 90) -> MatmulConfig | None:
-    """The configuration that was measured to be the fastest for a problem, if there is one.
+def lookup(problem: Problem, arch: int = 90) -> Tuned | None:
+    """What was measured of a problem, if it was.
 
     What is wrong with the file, or with the entry, is a warning, given once; never an error.
     """
@@ -141,39 +164,39 @@ def lookup(problem: Problem, arch: int = 90) -> MatmulConfig | None:
         with _lock:
             _known = known = {}
             with contextlib.suppress(OSError):  # no home, no file
-                _known = known = _configurations(path())
-    config = known.get(problem.key)
+                _known = known = _measured(path())
+    found = known.get(problem.key)
     try:
-        if config is not None:
-            problem.check(config, arch)
+        if found is not None:
+            problem.check(found.config, arch)
     except LayoutError as error:
         _known = {key: other for key, other in known.items() if key != problem.key}
         _warn(f"{problem.key} of tuned.json is ignored: {error}")
         return None
-    return config
+    return found
 
 
-def store(problem: Problem, config: MatmulConfig, seconds: float) -> Path:
-    """Keep a configuration for this process and later ones; returns the file.
+def store(problem: Problem, found: Tuned) -> Path:
+    """Keep what was measured for this process and later ones; returns the file.
 
     The file is replaced at once, and writers wait for each other, so none loses what another wrote.
     A damaged file is kept beside it, as ``tuned.json.damaged``.
 
     Raises:
-        OSError: the file cannot be written, or has a format that this version does not know; the
-            configuration is known to this process all the same.
+        OSError: the file cannot be written, or has a format that this version does not know; what
+            was found is known to this process all the same.
     """
     global _known
-    lookup(problem, config.arch)
+    lookup(problem, found.config.arch)
     with _lock:
-        _known = {**(_known or {}), problem.key: config}
+        _known = {**(_known or {}), problem.key: found}
         try:
             file = path()
             file.parent.mkdir(parents=True, exist_ok=True)
             with open(file.with_suffix(".lock"), "w") as other_writers:
                 fcntl.flock(other_writers, fcntl.LOCK_EX)  # until it is closed
                 entries = _kept(file)
-                entries[problem.key] = {"config": _described(config), "seconds": seconds}
+                entries[problem.key] = {**found._asdict(), "config": _described(found.config)}
                 _replace(file, {"format": FORMAT, "tuned": entries})
         except OSError as error:
             raise OSError(
@@ -234,8 +257,8 @@ def _kept(file: Path) -> dict[str, Any]:
         return {}
 
 
-def _configurations(file: Path) -> dict[str, MatmulConfig]:
-    """The configurations in the file of this version of the project."""
+def _measured(file: Path) -> dict[str, Tuned]:
+    """What is in the file of this version of the project."""
     found = {}
     prefix = f"{__version__} | "
     try:
@@ -246,10 +269,20 @@ def _configurations(file: Path) -> dict[str, MatmulConfig]:
     for key, entry in entries.items():
         if key.startswith(prefix):
             try:
-                found[key] = MatmulConfig(**entry["config"])
+                found[key] = _tuned(entry)
             except Exception as error:  # whatever its values do to the checks
                 _warn(f"{file} is ignored: {key}: {error}")
     return found
+
+
+def _tuned(entry: Mapping[str, Any]) -> Tuned:
+    """An entry, whose values may be anything."""
+    torch_seconds = entry.get("torch_seconds")
+    return Tuned(
+        MatmulConfig(**entry["config"]),
+        float(entry["seconds"]),
+        None if torch_seconds is None else float(torch_seconds),
+    )
 
 
 def _warn(message: str) -> None:
