@@ -106,7 +106,9 @@ def torch_launches(
 
         def scaled(i: int) -> None:
             a, b, c = sets[i % len(sets)]
-            torch._scaled_mm(a, b, one, one, out_dtype=torch.bfloat16, use_fast_accum=True, out=c)
+            torch._scaled_mm(
+                a, b, one, one, out_dtype=torch.bfloat16, use_fast_accum=not problem.promoted, out=c
+            )
 
         return scaled
 
@@ -310,6 +312,7 @@ def measure(
         "m": problem.m, "n": problem.n, "k": problem.k,
         "type": problem.element_type,
         "a_major": problem.a_major, "b_major": problem.b_major,
+        **({"promoted": True} if problem.promoted else {}),
         "class": problem.shape_class,
         **{f"{name}_us": value * 1e6 for name, value in seconds.items()},
         **{f"{name}_tflops": problem.flops / value / 1e12 for name, value in seconds.items()},

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -36,6 +36,7 @@ class Problem:
     element_type: str = "bf16"
     a_major: Major = "K"
     b_major: Major = "K"
+    promoted: bool = False
     drawn_from: str | None = field(default=None, compare=False)
 
     @property
@@ -67,22 +68,26 @@ class Problem:
         return choose_config(
             90, self.element_type, self.a_major, self.b_major,
             self.m, self.n, self.k, multiprocessors, self.out_type, gpu=gpu,
-            fixed=rule() == "fixed",
+            fixed=rule() == "fixed", promoted=self.promoted,
         )  # fmt: skip
 
     def __str__(self) -> str:
         layout = "".join("N" if major == "MN" else "K" for major in (self.a_major, self.b_major))
-        return f"{self.m}x{self.n}x{self.k} {self.element_type} {layout}"
+        sums = " promoted" if self.promoted else ""
+        return f"{self.m}x{self.n}x{self.k} {self.element_type} {layout}{sums}"
 
 
 def problem_of(row: Mapping[str, Any]) -> Problem:
     """The problem of a row that `benchmarks.matmul` has written, or of one that has its name."""
     if "type" in row:
-        return Problem(row["m"], row["n"], row["k"], row["type"], row["a_major"], row["b_major"])
-    sizes, element_type, layout = row["problem"].split()
+        return Problem(
+            row["m"], row["n"], row["k"], row["type"], row["a_major"], row["b_major"],
+            row.get("promoted", False),
+        )  # fmt: skip
+    sizes, element_type, layout, *sums = row["problem"].split()
     a_major, b_major = (MAJORS["KN".index(each)] for each in layout)
     m, n, k = map(int, sizes.split("x"))
-    return Problem(m, n, k, element_type, a_major, b_major)
+    return Problem(m, n, k, element_type, a_major, b_major, bool(sums))
 
 
 def problems() -> list[Problem]:
@@ -134,7 +139,7 @@ def _any(draw: random.Random) -> Problem:
     a_major, b_major = draw.choice(MAJORS), draw.choice(MAJORS)
     m = between(draw, 8, 16384, 8 if a_major == "MN" else 1)
     n, k = (between(draw, 128, 16384, 8) for _ in "nk")
-    return Problem(m, n, k, draw.choice(("bf16", "fp16")), a_major, b_major, "random")
+    return Problem(m, n, k, draw.choice(("bf16", "fp16")), a_major, b_major, drawn_from="random")
 
 
 def _medium(draw: random.Random) -> Problem:
@@ -175,7 +180,8 @@ def _gradient(draw: random.Random) -> Problem:
     if draw.random() < 0.3:
         return Problem(between(draw, 1, 512), 128256, 4096, drawn_from="gradients, head")
     m, n = draw.choice([*LLAMA_8B, (4608, 3584), (1280, 5120)])
-    return Problem(m, n, between(draw, 512, 16384, 8), "bf16", "MN", "MN", "gradients, head")
+    k = between(draw, 512, 16384, 8)
+    return Problem(m, n, k, "bf16", "MN", "MN", drawn_from="gradients, head")
 
 
 def _fp8(draw: random.Random) -> Problem:
@@ -183,11 +189,16 @@ def _fp8(draw: random.Random) -> Problem:
     return Problem(between(draw, 16, 8192), n, k, "e4m3", drawn_from="e4m3")
 
 
+def _fp8_promoted(draw: random.Random) -> Problem:
+    return replace(_fp8(draw), promoted=True, drawn_from="e4m3 promoted")
+
+
 def _round(draw: random.Random) -> Problem:
     sizes = [factor << shift for factor in (1, 3, 5, 7) for shift in range(15)]
     sizes = [size for size in sizes if 256 <= size <= 16384]
     m, n, k = (draw.choice(sizes) for _ in "mnk")
-    return Problem(m, n, k, draw.choice(("bf16", "fp16")), "K", draw.choice(MAJORS), "round")
+    kind, b_major = draw.choice(("bf16", "fp16")), draw.choice(MAJORS)
+    return Problem(m, n, k, kind, "K", b_major, drawn_from="round")
 
 
 DRAWN: Mapping[str, tuple[int, Callable[[random.Random], Problem]]] = {
@@ -202,6 +213,7 @@ DRAWN: Mapping[str, tuple[int, Callable[[random.Random], Problem]]] = {
     "gradients, head": (10, _gradient),
     "e4m3": (28, _fp8),
     "round": (0, _round),
+    "e4m3 promoted": (0, _fp8_promoted),
 }  # fmt: skip
 """The classes that `drawn_problems` draws from, with their weights; of weight 0 are those that are
 drawn if they are named.
@@ -210,8 +222,8 @@ Sizes are log-uniform. *random*: M from 8 to 16384, N and K from 128 to 16384 in
 fp16 or bf16, every major-ness. *medium*: M from 96 to 1536, N and K from 2048 to 11008. Layers of
 models: 1 to 8192 tokens. *LoRA*: N or K is 16. *encoders*: ViT-H, BERT, GPT-2. *gradients, head*:
 of weights (both operands MN-major), and Llama's head of 128256 columns. *e4m3*: layers of models in
-fp8. *round*: M, N and K are 1, 3, 5 or 7 times a power of two, from 256 to 16384, B of either
-major-ness.
+fp8; *promoted*: without ``use_fast_accum``. *round*: M, N and K are 1, 3, 5 or 7 times a power of
+two, from 256 to 16384, B of either major-ness.
 """
 
 

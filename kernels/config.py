@@ -44,6 +44,11 @@ THREADS = 128
 EARLY_REGISTERS = 220
 """How many registers of a thread may be taken by sums and by what they are scaled with: of two
 consumers each thread has 240. With more, ptxas began to spill."""
+PROMOTED_TYPES, PROMOTED_K_BYTES = ("e4m3", "e5m2"), 128
+"""What may be promoted, and of how many bytes of K, at most, the tensor cores add up alone then."""
+PROMOTED_REGISTERS = {1: 192, 2: 192, 3: 112}
+"""How many registers of a thread the sums and what is added to them may take, by the number of
+consumers; the others are for addresses."""
 INT8_MAX_COLUMNS = 224
 """The widest integer wgmma in Triton 3.7 to 3.9 (``NVGPUToLLVMPass.cpp``); PTX allows 256."""
 
@@ -116,6 +121,9 @@ class MatmulConfig:
             shared by all.
         collective: the products of a batch are those of the ranks of a group
             (`kernels/device/peers.py`): "gather" or "scatter".
+        promoted: on sm_90, of fp8: the tensor cores, which keep 13 fraction bits, add up the
+            products of each `block_k` (of 128 bytes at most) alone, and threads add these sums in
+            fp32: torch's products without ``use_fast_accum``. Needs Triton 3.9.
 
     Raises:
         LayoutError: an illegal value, a swizzle that does not fit the block, or more shared
@@ -156,6 +164,7 @@ class MatmulConfig:
     k_blocks: int = 1
     collective: str | None = None
     loaded_rows: int = 0
+    promoted: bool = False
 
     def __post_init__(self) -> None:
         for name, (kinds, least, rule) in _KINDS.items():
@@ -301,6 +310,7 @@ class MatmulConfig:
                 if n < 256
             ],
             "loaded_rows": (0, 8, 16, 24, 32, 40, 48, 56) if self.may_load_less else (0,),
+            "promoted": boolean if self._may_be_promoted else (False,),
             "residual": boolean,
             "batched": (True,) if self.collective else (False,) if scaled else boolean,
             "collective": (None, "gather", "scatter"),
@@ -325,6 +335,8 @@ class MatmulConfig:
             words.append(f"K among {self.k_blocks}")
         if self.max_splits > 1:
             words.append("split-K")
+        if self.promoted:
+            words.append("promoted")
         return ", ".join(words)
 
     @functools.cached_property
@@ -342,9 +354,21 @@ class MatmulConfig:
         along_n, along_m = (0, self.own_columns) if self.swap else (self.own_columns, 0)
         values = along_n * (self.bias + (self.b_scales == "each"))
         values += along_m * (self.a_scales == "each")
-        sums = self.rows // self.shares * self.own_columns // THREADS
         alone = self.consumers < 3 and self.collective is None
-        return alone and sums + values // 4 <= EARLY_REGISTERS
+        return alone and self._sums * (1 + self.promoted) + values // 4 <= EARLY_REGISTERS
+
+    @property
+    def _sums(self) -> int:
+        """The registers of a consumer's thread that its part of a tile takes."""
+        return self.rows // self.shares * self.own_columns // THREADS
+
+    @property
+    def _may_be_promoted(self) -> bool:
+        """Whether there is room for the sums of a part of K beside those of all."""
+        fits = 2 * self._sums <= PROMOTED_REGISTERS.get(self.consumers, 0)
+        short = self.block_k * self.element_bytes <= PROMOTED_K_BYTES
+        fp8 = self.element_type in PROMOTED_TYPES
+        return self.arch == 90 and fp8 and fits and short and not self.side
 
     @property
     def _may_be_wide(self) -> bool:
@@ -453,7 +477,7 @@ class MatmulConfig:
     @property
     def multiplies_itself(self) -> bool:
         """Whether the instructions of a product are the kernel's own, not Triton's."""
-        return self.units > 1 or self.loaded_rows > 0 or self.consumer_columns > 1
+        return self.units > 1 or self.loaded_rows > 0 or self.consumer_columns > 1 or self.promoted
 
     @property
     def _right_line(self) -> int:

@@ -326,6 +326,8 @@ def kernel_for(config: MatmulConfig) -> Any:
             raise LayoutError("loaded_rows", config.loaded_rows, "needs Triton 3.9")
         if config.consumer_columns > 1:
             raise LayoutError("consumer_columns", config.consumer_columns, "needs Triton 3.9")
+        if config.promoted:
+            raise LayoutError("promoted", config.promoted, "needs Triton 3.9")
         if config.shares_tiles:
             name = "cluster" if config.cluster > 1 else "cluster_columns"
             raise LayoutError(name, getattr(config, name), "needs Triton 3.9 on sm_90")

@@ -4,6 +4,7 @@ for what follows the product.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Iterator
 from dataclasses import replace
@@ -31,6 +32,7 @@ def choose_config(
     batch: int = 1,
     gpu: GpuModel = "h200",
     fixed: bool = False,
+    promoted: bool = False,
 ) -> MatmulConfig:
     """The configuration for a problem.
 
@@ -42,6 +44,7 @@ def choose_config(
         batch: how many such products are made at once; the field ``batched`` is left to the caller.
         gpu: of sm_90, for which GPU; see `gpus.model_of`.
         fixed: choose among the `fixed_set` alone.
+        promoted: as in `MatmulConfig`; chosen among all kernels.
 
     Raises:
         LayoutError: no kernel takes these types, or these major-nesses of them; or the GPU is not
@@ -50,9 +53,21 @@ def choose_config(
     _check_types(arch, element_type, a_major, b_major, out_type)
     check_model(gpu)
     asked = (element_type, a_major, b_major, m, n, k, multiprocessors, out_type, batch, gpu)
+    if promoted:
+        return next(_promoted(ranked(arch, *asked)))
     if fixed:
         return choose_fixed(arch, *asked)
     return next(ranked(arch, *asked))
+
+
+def _promoted(configs: Iterator[MatmulConfig]) -> Iterator[MatmulConfig]:
+    """Those that may be promoted. Of two consumers that take turns, none would multiply while the
+    one whose turn it is adds.
+    """
+    for config in configs:
+        if not config.pingpong:
+            with contextlib.suppress(LayoutError):
+                yield replace(config, promoted=True)
 
 
 def ranked(arch: int, *asked: Any) -> Iterator[MatmulConfig]:

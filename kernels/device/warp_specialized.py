@@ -153,6 +153,20 @@ class Accumulator:
         return Accumulator(sums)
 
     @gluon.jit
+    def product(self, ring, slot, WHICH: gl.constexpr):
+        """The product of a slot's tiles alone."""
+        a_tile, b_unit = ring.left_tile(slot, WHICH), ring.right_unit(slot, WHICH)
+        return Accumulator(wgmma.product(self.sums, a_tile, b_unit, ring.PRODUCT))
+
+    @gluon.jit
+    def plus(self, other):
+        """The sum of both, in fp32."""
+        sums = ()
+        for i in gl.static_range(len(self.sums)):
+            sums += added(self.sums[i], other.sums[i])
+        return Accumulator(sums)
+
+    @gluon.jit
     def wait(self, PRODUCT: gl.constexpr):
         """Wait for the last product."""
         if PRODUCT is not None:
@@ -187,6 +201,12 @@ class Accumulator:
     @gluon.jit
     def release(self):
         """It has been read: registers need no more."""
+
+
+@gluon.jit
+def added(sums, others):
+    """A tuple of one tensor."""
+    return (sums + others,)
 
 
 @gluon.jit
@@ -288,15 +308,26 @@ def produce(operands, ring, tiling):
         operands.peers.end(tiling)
 
 
+@gluon.constexpr_function
+def is_promoted(product):
+    """Whether products of tiles are added up by threads."""
+    return product is not None and product.promoted
+
+
 @gluon.jit
 def multiply_range(acc, reader, slot, k_first, k_end, first, WHICH: gl.constexpr):
     """The products of a tile over a range of K, which begins with `first`; each is issued while
-    the one before it runs.
+    the one before it runs, or, if they are promoted, while the other consumer's runs.
     """
     for k in range(k_first, k_end):
         reader.wait(slot)
-        acc = acc.multiply(reader.ring, slot, WHICH)
-        reader.release(slot.previous(), k > first)
+        if is_promoted(reader.ring.PRODUCT):
+            product = acc.product(reader.ring, slot, WHICH)
+            reader.release(slot.index, True)
+            acc = acc.plus(product)
+        else:
+            acc = acc.multiply(reader.ring, slot, WHICH)
+            reader.release(slot.previous(), k > first)
         slot = slot.next()
     return acc, slot
 
@@ -324,8 +355,9 @@ def multiply(epilogue, reader, turns, tiling, slot, step, tiles, work, seen,
     else:
         acc, slot = multiply_range(acc, reader, slot, start, work.k_end, start, WHICH)
     turns.end(WHICH)
-    acc = acc.wait(ring.PRODUCT)
-    reader.release(slot.previous(), True)
+    if not is_promoted(ring.PRODUCT):
+        acc = acc.wait(ring.PRODUCT)
+        reader.release(slot.previous(), True)
     return acc, slot, seen
 
 

@@ -46,6 +46,7 @@ class Product:
             first: of the left and of the right one. Those of the first 64 rows come first.
         rows: how often 64 rows there are.
         modifiers: what follows the operands.
+        promoted: whether each product of tiles begins anew, and is awaited.
     """
 
     instruction: str
@@ -54,6 +55,7 @@ class Product:
     steps: tuple[tuple[int, int], ...]
     rows: int
     modifiers: str
+    promoted: bool
 
 
 def product_of(config: MatmulConfig) -> Product:
@@ -83,6 +85,7 @@ def product_of(config: MatmulConfig) -> Product:
         tuple(pair for each in lefts for pair in zip(each, rights, strict=True)),
         len(lefts),
         scales + transposes,
+        config.promoted,
     )
 
 
@@ -125,6 +128,12 @@ def tied(unit, units, others=""):
 
 
 @gluon.constexpr_function
+def written(unit, units, others):
+    """Constraints: the registers of so many tensors of fp32, which are written, and others."""
+    return ",".join(["=f"] * (units * registers_of(unit))) + others
+
+
+@gluon.constexpr_function
 def repeated(unit, units):
     """A type for each unit."""
     return (unit,) * units
@@ -138,7 +147,8 @@ def registers_of(unit):
 
 @gluon.constexpr_function
 def product_text(product, unit, units):
-    """The instructions of a product, and the wait for the one before it.
+    """The instructions of a product, and the wait for the one before it; for itself, if it begins
+    anew.
 
     Args:
         unit: the type of the tensors of sums, of which there are `units`.
@@ -146,12 +156,14 @@ def product_text(product, unit, units):
     count = registers_of(unit)
     lines = [
         "{",
-        ".reg .pred adds;",
+        ".reg .pred adds, begins;",
         ".reg .b32 start;",
         ".reg .b64 left, right, a, b;",
         "setp.eq.b32 adds, 0, 0;",
+        "setp.ne.b32 begins, 0, 0;",
     ]
-    operand = 2 * units * count  # behind the sums as they come and as they go
+    # behind the sums as they go, and as they come
+    operand = units * count if product.promoted else 2 * units * count
     for name in ("left", "right"):
         lines += [
             f"shr.u32 start, ${operand}, 4;",
@@ -160,16 +172,18 @@ def product_text(product, unit, units):
         ]
         operand += 1
     lines.append("wgmma.fence.sync.aligned;")
-    own = count // product.rows
+    own, each_rows = count // product.rows, len(product.steps) // product.rows
     for i in range(len(product.steps)):  # Triton 3.7 reads no loop over several names
-        first = i * product.rows // len(product.steps) * own
+        first = i // each_rows * own
+        adds = "begins" if product.promoted and i % each_rows == 0 else "adds"
         registers = [f"${each * count + first + j}" for each in range(units) for j in range(own)]
         lines += [
             f"add.s64 a, left, {product.steps[i][0] // 16};",
             f"add.s64 b, right, {product.steps[i][1] // 16};",
-            f"{product.instruction} {{{', '.join(registers)}}}, a, b, adds{product.modifiers};",
+            f"{product.instruction} {{{', '.join(registers)}}}, a, b, {adds}{product.modifiers};",
         ]
-    lines += ["wgmma.commit_group.sync.aligned;", "wgmma.wait_group.sync.aligned 1;", "}"]
+    pending = 0 if product.promoted else 1
+    lines += ["wgmma.commit_group.sync.aligned;", f"wgmma.wait_group.sync.aligned {pending};", "}"]
     return "\n".join(lines)
 
 
@@ -186,6 +200,16 @@ def multiply(sums, left, right, PRODUCT: gl.constexpr):
     CONSTRAINTS: gl.constexpr = tied(UNIT, len(sums), ",r,r")
     TYPES: gl.constexpr = repeated(UNIT, len(sums))
     return gl.inline_asm(TEXT, CONSTRAINTS, sums + (left, right), TYPES)  # noqa: RUF005 (Triton has no *)
+
+
+@gluon.jit
+def product(sums, left, right, PRODUCT: gl.constexpr):
+    """A product of tiles in shared memory alone, in tensors like those of the sums."""
+    UNIT: gl.constexpr = sums[0].type
+    TEXT: gl.constexpr = product_text(PRODUCT, UNIT, len(sums))
+    CONSTRAINTS: gl.constexpr = written(UNIT, len(sums), ",r,r")
+    TYPES: gl.constexpr = repeated(UNIT, len(sums))
+    return gl.inline_asm(TEXT, CONSTRAINTS, (left, right), TYPES)
 
 
 @gluon.jit

@@ -18,7 +18,7 @@ ACTIVATION_FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu_tanh": lambda x: torch.nn.functional.gelu(x, approximate="tanh"),
     "silu": torch.nn.functional.silu,
 }
-EPILOGUE_FIELDS = ("bias", "activation", "a_scales", "b_scales", "alpha", "residual")
+EPILOGUE_FIELDS = ("bias", "activation", "a_scales", "b_scales", "alpha", "residual", "promoted")
 """The fields of a `MatmulConfig` that a product alone leaves at their defaults."""
 
 
@@ -34,6 +34,8 @@ class Epilogue(NamedTuple):
         beta, alpha: floats.
         scale_a, scale_b: fp32, of one element; or of M, and of N.
         blocks_a, blocks_b: scales of the blocks of a and b along K, which the product takes.
+        promoted: whether the product of fp8 must be added up in fp32; on Hopper, see
+            `MatmulConfig`. Elsewhere the tensor cores do.
     """
 
     bias: Tensor | None = None
@@ -45,6 +47,7 @@ class Epilogue(NamedTuple):
     scale_b: Tensor | None = None
     blocks_a: Tensor | None = None
     blocks_b: Tensor | None = None
+    promoted: bool = False
 
     @property
     def tensors(self) -> dict[str, Tensor]:
@@ -59,6 +62,7 @@ class Epilogue(NamedTuple):
             "activation": self.activation,
             "alpha": self.alpha != 1,
             "residual": self.residual is not None,
+            "promoted": self.promoted,
         }
         for name, scale in (("a_scales", self.scale_a), ("b_scales", self.scale_b)):
             if scale is not None:

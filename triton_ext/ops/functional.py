@@ -390,13 +390,13 @@ def scaled_mm(
     *,
     bias: Tensor | None = None,
     out_dtype: torch.dtype = torch.bfloat16,
+    use_fast_accum: bool = True,
     fallback: Fallback | None = None,
 ) -> Tensor:
     """``(scale_a * a) @ (scale_b * b) + bias``, as ``torch._scaled_mm``.
 
     Scales and bias are applied in fp32 before the output is rounded. There is no gradient. On
-    Hopper, an operand of fp8 whose K dimension is not contiguous is copied, and the tensor cores
-    keep 13 fraction bits below the largest product when they add.
+    Hopper, an operand of fp8 whose K dimension is not contiguous is copied.
 
     On Blackwell, both operands may have scales for blocks along K, which the tensor cores apply:
 
@@ -422,13 +422,19 @@ def scaled_mm(
         scale_b: fp32, of one element, or (1, N). Or of blocks, likewise.
         bias: (N,).
         out_dtype: of the output.
+        use_fast_accum: on Hopper, whose tensor cores keep 13 fraction bits below the largest
+            product of fp8 when they add: whether they may add up all of K, which is faster. If not,
+            they add up 128 elements, and these sums are added in fp32; needs Triton 3.9. Elsewhere
+            sums are of fp32 either way.
         fallback: as for `matmul`; but not where an operand has two scales.
     """
     _check_kind("out_dtype", out_dtype, torch.dtype)
     (blocks_a, whole_a), (blocks_b, whole_b) = _scales("a", scale_a), _scales("b", scale_b)
+    _check_kind("use_fast_accum", use_fast_accum, bool)
     epilogue = Epilogue(
-        bias, scale_a=whole_a, scale_b=whole_b, blocks_a=blocks_a, blocks_b=blocks_b
-    )
+        bias, scale_a=whole_a, scale_b=whole_b, blocks_a=blocks_a, blocks_b=blocks_b,
+        promoted=not use_fast_accum,
+    )  # fmt: skip
     if (
         scale_a is not None
         and scale_b is not None
@@ -469,8 +475,9 @@ def scaled_mm(
         and not _has_kernels(*kinds)
     ):
         scaled: Tensor = torch._scaled_mm(
-            a, b, scale_a=scale_a, scale_b=scale_b, bias=bias, out_dtype=out_dtype
-        )
+            a, b, scale_a=scale_a, scale_b=scale_b, bias=bias, out_dtype=out_dtype,
+            use_fast_accum=use_fast_accum,
+        )  # fmt: skip
         return scaled
     if bias is not None:
         bias = bias.to(bias_type(out_dtype))
@@ -478,7 +485,9 @@ def scaled_mm(
     refuse_tangents(a, b, whole_a, whole_b, bias)
     if is_bare(a, b, epilogue):
         return product(a, b, epilogue, out_dtype)
-    return registered.scaled_mm(a, b, whole_a, whole_b, bias, out_dtype, blocks_a, blocks_b)
+    return registered.scaled_mm(
+        a, b, whole_a, whole_b, bias, out_dtype, blocks_a, blocks_b, use_fast_accum
+    )
 
 
 def _scales(name: str, given: Any) -> tuple[Tensor | None, Any]:

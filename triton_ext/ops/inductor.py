@@ -23,6 +23,7 @@ from torch._inductor import config
 from torch._inductor.kernel.mm import lazy_register_extern_choice
 from torch._inductor.select_algorithm import add_preprocessing_fn, get_algorithm_selector_cache
 
+from triton_ext.kernels.choice.candidates import is_new
 from triton_ext.ops.device import active_emulator, find_gpu
 from triton_ext.ops.epilogue import Epilogue
 from triton_ext.ops.overrides import PRODUCTS
@@ -59,9 +60,11 @@ def triton_ext_scaled_mm(
     bias: Tensor | None = None,
     *,
     out: Tensor,
+    use_fast_accum: bool = False,
     **_: Any,
 ) -> Tensor:
-    epilogue = Epilogue(bias, scale_a=scale_a, scale_b=scale_b)
+    promoted = not use_fast_accum
+    epilogue = Epilogue(bias, scale_a=scale_a, scale_b=scale_b, promoted=promoted)
     return product(a, b, epilogue, out.dtype, out=out)
 
 
@@ -86,10 +89,7 @@ def _with_ours(choices: list[Any]) -> list[Any]:
 
 
 def _suits(choice: Any) -> bool:
-    """Whether a candidate is measured, and of types, sizes and a device that there are kernels for.
-
-    Of fp8 only where the library, too, may add as the tensor cores do.
-    """
+    """Whether a candidate is measured, of types, sizes and a device that there are kernels for."""
     if not (config.max_autotune or config.max_autotune_gemm):
         return False
     device = choice.layout.device
@@ -106,7 +106,7 @@ def _suits(choice: Any) -> bool:
     return (
         len(fp8) == 1
         and fp8 <= FP8_TYPES
-        and bool(choice.kwargs.get("use_fast_accum"))
+        and (is_new() or bool(choice.kwargs.get("use_fast_accum")))
         and out.dtype in WIDE_TYPES
         and all(s.get_dtype() == torch.float32 for s in scales[:2])
         and all(math.prod(s.get_size()) in of for s, of in zip(scales, legal, strict=False))
@@ -117,9 +117,9 @@ def _suits(choice: Any) -> bool:
 def enable() -> None:
     """Offer this project's kernels to what is compiled with max-autotune from now on.
 
-    For fp16 and bf16 ``mm``, ``addmm`` and ``bmm``, and ``_scaled_mm`` of fp8 with
-    ``use_fast_accum``. A graph that was compiled before stays as it is. A process that loads a
-    graph from Inductor's cache must have called this, too.
+    For fp16 and bf16 ``mm``, ``addmm`` and ``bmm``, and ``_scaled_mm`` of fp8 (before Triton 3.9
+    with ``use_fast_accum`` alone). A graph that was compiled before stays as it is. A process that
+    loads a graph from Inductor's cache must have called this, too.
     """
     if _MM in config.external_matmul:
         return

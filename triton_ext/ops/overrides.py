@@ -22,6 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from triton_ext.kernels.choice.candidates import is_new
 from triton_ext.ops.device import active_emulator, find_gpu, require_gpu
 from triton_ext.ops.epilogue import NOTHING, Epilogue, broadcasts_to, sum_epilogue
 from triton_ext.ops.plans import find
@@ -115,16 +116,14 @@ def _scaled_mm(
     scale_result: Tensor | None = None, out_dtype: torch.dtype | None = None,
     use_fast_accum: bool = False, *, out: Tensor | None = None,
 ) -> Tensor | None:  # fmt: skip
-    """Of fp8 of one type, with scales of whole operands or of rows and columns; on Hopper, whose
-    tensor cores add with fewer bits, if PyTorch may do so, too.
-    """
+    """Of fp8 of one type, with scales of whole operands or of rows and columns."""
     dtype = out_dtype or (a if out is None else out).dtype
     if (
         a.dtype not in FP8_TYPES
         or dtype not in WIDE_TYPES
         or scale_result is not None
         or not _fits(2, a, b, out)
-        or (not use_fast_accum and require_gpu(a.device).arch == 90)
+        or (not use_fast_accum and require_gpu(a.device).arch == 90 and not is_new())
         or (out is not None and out.dtype != dtype)
     ):
         return None
@@ -142,7 +141,9 @@ def _scaled_mm(
             and (vector.shape == shape or (vector.numel() == 1 and vector is not bias))
         ):
             return None
-    return product(a, b, Epilogue(bias, scale_a=scale_a, scale_b=scale_b), dtype, out=out)
+    promoted = not use_fast_accum
+    epilogue = Epilogue(bias, scale_a=scale_a, scale_b=scale_b, promoted=promoted)
+    return product(a, b, epilogue, dtype, out=out)
 
 
 _mm, _bmm = (functools.partial(_product, dims) for dims in (2, 3))
@@ -258,8 +259,8 @@ def drop_in() -> DropIn:
     captured.
 
     Products of other types than fp16, bf16 and fp8, and on devices without kernels, go where they
-    went before; so do, on Hopper, those of fp8 without ``use_fast_accum``. Addends, alpha and beta
-    are applied within the kernel. Tensors on the host are taken while an emulated GPU is active
-    (`triton_ext.emulate`).
+    went before; so do, on Hopper before Triton 3.9, those of fp8 without ``use_fast_accum``.
+    Addends, alpha and beta are applied within the kernel. Tensors on the host are taken while an
+    emulated GPU is active (`triton_ext.emulate`).
     """
     return DropIn()

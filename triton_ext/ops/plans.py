@@ -199,12 +199,13 @@ def signature(
     )
     if epilogue is NOTHING:
         return plain if out is None else (plain, _described(out))
-    bias, activation, residual, _, alpha, scale_a, scale_b, blocks_a, blocks_b = epilogue
+    bias, activation, residual, _, alpha, scale_a, scale_b, blocks_a, blocks_b, promoted = epilogue
     return (
         plain,
         out if out is None else _described(out),
         activation,
         alpha == 1,
+        promoted,
         bias if bias is None else _described(bias),
         residual if residual is None else _described(residual),
         scale_a if scale_a is None else _described(scale_a),

@@ -32,6 +32,7 @@ from triton_ext.ops.plans import Late, ProductPlan, Read, keep, recall, signatur
 from triton_ext.ops.rule import Rule, rule
 from triton_ext.ops.tuned import Problem, lookup
 from triton_ext.ops.types import (
+    FP8_TYPES,
     OUTPUT_NAMES,
     bias_type,
     operand_name,
@@ -219,6 +220,8 @@ def prepare(
     applied = epilogue if fused else NOTHING
     if applied.activation not in (None, *ACTIVATIONS):
         applied, late = applied._replace(activation=None), "activation"
+    if applied.promoted and not (gpu.arch == 90 and a.dtype in FP8_TYPES):
+        applied = applied._replace(promoted=False)
 
     memory = shape
     if out is None and (math.prod(shape[:-1]) > 1 or gpu.index is None):
@@ -250,11 +253,14 @@ def prepare(
     torch_is_faster = False
     if config is None:
         by = rule()
-        if by == "measured" and blocks_a is None:
+        if by == "measured" and blocks_a is None and not applied.promoted:
             _measure(gpu, problem, a, b, dtype)
-        tuned = None if by == "fixed" else lookup(problem, gpu.arch)
+        tuned = None if by == "fixed" or applied.promoted else lookup(problem, gpu.arch)
         torch_is_faster = tuned is not None and tuned.torch_is_faster
-        config = _predicted(gpu, problem, by) if tuned is None else tuned.config
+        if tuned is not None:
+            config = tuned.config
+        else:
+            config = _predicted(gpu, problem, by, applied.promoted)
         config = with_epilogue(config, None if by == "fixed" else problem.k, **fields)
     else:
         problem.check(config, gpu.arch)
@@ -334,9 +340,10 @@ def problem_of(
     )
 
 
-def _predicted(gpu: Gpu, problem: Problem, by: Rule) -> MatmulConfig:
+def _predicted(gpu: Gpu, problem: Problem, by: Rule, promoted: bool) -> MatmulConfig:
     """The configuration that the cost model chooses for a problem."""
-    chosen = choose_config(gpu.arch, *problem.asked, fixed=by == "fixed")
+    fixed = by == "fixed"
+    chosen = choose_config(gpu.arch, *problem.asked, fixed=fixed, promoted=promoted)
     return replace(chosen, batched=True) if problem.batch > 1 else chosen
 
 

@@ -83,10 +83,12 @@ def _scaled_mm(
     dtype: torch.dtype,
     blocks_a: Tensor | None = None,
     blocks_b: Tensor | None = None,
+    use_fast_accum: bool = True,
 ) -> Tensor:
     epilogue = Epilogue(
-        bias, scale_a=scale_a, scale_b=scale_b, blocks_a=blocks_a, blocks_b=blocks_b
-    )
+        bias, scale_a=scale_a, scale_b=scale_b, blocks_a=blocks_a, blocks_b=blocks_b,
+        promoted=not use_fast_accum,
+    )  # fmt: skip
     return products.product(a, b, epilogue, dtype)
 
 
@@ -102,7 +104,8 @@ mm = _register(
 bmm = _register("bmm(Tensor a, Tensor b, ScalarType? out_dtype=None) -> Tensor", 3, _bmm, 2)
 scaled_mm = _register(
     "scaled_mm(Tensor a, Tensor b, Tensor? scale_a, Tensor? scale_b, Tensor? bias,"
-    " ScalarType out_dtype, Tensor? blocks_a=None, Tensor? blocks_b=None) -> Tensor",
+    " ScalarType out_dtype, Tensor? blocks_a=None, Tensor? blocks_b=None,"
+    " bool use_fast_accum=True) -> Tensor",
     2,
     _scaled_mm,
     5,

@@ -106,6 +106,7 @@ def _scaled_mm(
     out_dtype: torch.dtype,
     blocks_a: Any = None,
     blocks_b: Any = None,
+    use_fast_accum: bool = True,
 ) -> list[tuple[Placements, Placements]]:
     """Scales of blocks lie in pieces of 128 rows: shards must be made of whole ones."""
     letters, blocks = "", []
@@ -121,7 +122,7 @@ def _scaled_mm(
     linear = blocks_a is None and out_dtype not in FP8_TYPES
     bias_dims = None if bias is None else "n"
     return [
-        (out, [*placed[:4], *added, None, *placed[4:]])
+        (out, [*placed[:4], *added, None, *placed[4:], None])
         for out, placed, added in _rules(
             "mn",
             ("mk", "kn", *scales, *blocks),
