@@ -360,7 +360,7 @@ class MatmulConfig:
     @property
     def _sums(self) -> int:
         """The registers of a consumer's thread that its part of a tile takes."""
-        return self.rows // self.shares * self.own_columns // THREADS
+        return self.rows // max(1, self.shares) * self.own_columns // THREADS
 
     @property
     def _may_be_promoted(self) -> bool:

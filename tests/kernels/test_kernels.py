@@ -268,6 +268,17 @@ def test_ptx_without_debug_lines_keeps_the_code():
         ({"consumers": 2, "loaded_rows": 8}, "loaded_rows"),
         ({"consumers": 1, "block_m": 64, "loaded_rows": 64}, "loaded_rows"),
         ({"consumers": 1, "block_m": 64, "loaded_rows": 8, "a_major": "MN"}, "loaded_rows"),
+        ({"consumers": 2, "promoted": True}, "promoted"),
+        *(
+            ({"element_type": "e4m3", "block_k": 128, "promoted": True} | fields, "promoted")
+            for fields in (
+                {"consumers": 2, "block_k": 256, "stages": 2},
+                {"consumers": 2, "block_n": 208, "c_parts": 13},
+                {"consumers": 3, "block_m": 192, "block_n": 128},
+                {"consumers": 2, "block_n": 96, "side": 32, "c_parts": 2},
+                {"consumers": 1, "arch": 100},
+            )
+        ),
         ({"consumers": 2, "block_n": 160, "side": 32}, "c_parts"),
         ({"consumers": 2, "block_n": 72, "side": 8, "c_parts": 8, "b_major": "MN"}, "side"),
         ({"consumers": 2, "out_type": "e4m3", "c_parts": 16}, "c_parts"),

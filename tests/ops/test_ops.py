@@ -469,6 +469,27 @@ def test_scaled_mm_of_8_bit_types(dtype):
     assert relative_difference(out, exact) < 2.0**-8
 
 
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2], ids=str)
+def test_scaled_mm_without_fast_accum(dtype):
+    """On Hopper, sums of 128 elements of K are exact to 13 bits, and are added in fp32."""
+    a, b = torch.randn(40, 3000).to(dtype), torch.randn(136, 3000).to(dtype).T
+    one, exact = torch.ones(()), a.double() @ b.double()
+    compiled = torch.compile(triton_ext.scaled_mm, fullgraph=True, backend="aot_eager")
+
+    def error(function, fast):
+        made = function(a, b, one, one, out_dtype=torch.float32, use_fast_accum=fast)
+        return relative_difference(made, exact)
+
+    with triton_ext.emulate("sm_90"):
+        fast, promoted = (error(triton_ext.scaled_mm, each) for each in (True, False))
+        assert promoted < fast / 2
+        assert (error(compiled, True), error(compiled, False)) == (fast, promoted)
+    with triton_ext.emulate("sm_100"):
+        assert error(triton_ext.scaled_mm, False) == error(triton_ext.scaled_mm, True) < promoted
+    with pytest.raises(LayoutError, match="use_fast_accum = .int.: "):
+        triton_ext.scaled_mm(a, b, one, one, use_fast_accum=1)
+
+
 def test_scaled_mm_falls_back():
     a, b = torch.randn(16, 32).to(torch.float8_e4m3fn), torch.randn(16, 32)
     b, one = b.to(torch.float8_e5m2).t(), torch.ones(())
@@ -1094,6 +1115,7 @@ def test_drop_in_takes_products_of_fp8(launched, dtype):
     for scales, more in (
         ((one, one), {}), ((rows, columns), {}), ((one, one), {"bias": bias}),
         ((rows, columns), {"out": out}), ((one, one[None]), {"out_dtype": torch.float32}),
+        ((one, one), {"use_fast_accum": False}),
     ):  # fmt: skip
         with triton_ext.drop_in():
             made = torch._scaled_mm(a, b, *scales, **fast | more)
@@ -1105,14 +1127,10 @@ def test_drop_in_takes_products_of_fp8(launched, dtype):
 
 
 def test_drop_in_leaves_products_of_fp8_alone_that_it_must_not_change(launched):
-    """Those that PyTorch adds more exactly than Hopper does; of two types; and with scales, outputs
-    and biases that there is no kernel for.
-    """
+    """Of two types; and with scales, outputs and biases that there is no kernel for."""
     a, b = torch.randn(32, 64).to(torch.float8_e4m3fn), torch.randn(48, 64).to(torch.float8_e4m3fn)
-    one, out = torch.tensor(0.5), {"out_dtype": torch.bfloat16}
-    fast = out | {"use_fast_accum": True}
+    one, fast = torch.tensor(0.5), {"out_dtype": torch.bfloat16, "use_fast_accum": True}
     left_alone = [
-        lambda: torch._scaled_mm(a, b.T, one, one, **out),
         lambda: torch._scaled_mm(a.to(torch.float8_e5m2), b.T, one, one, **fast),
         lambda: torch._scaled_mm(a, b.T, one, one, scale_result=one, **fast),
         lambda: torch._scaled_mm(a, b.T, one, one, use_fast_accum=True),
@@ -1126,9 +1144,6 @@ def test_drop_in_leaves_products_of_fp8_alone_that_it_must_not_change(launched):
             with suppress(RuntimeError, ValueError):  # of this PyTorch, on the host
                 call()
     assert launched() == 0
-    with triton_ext.emulate("sm_100") as gpu, triton_ext.drop_in():
-        left_alone[0]()
-        assert gpu.launches == 1
 
 
 def test_drop_in_without_an_emulated_gpu(launched):

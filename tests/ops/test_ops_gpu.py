@@ -715,10 +715,28 @@ def test_fp8_in_a_drop_in(rowwise, counted):
     if rowwise:
         scales = [torch.rand(shape, device="cuda") + 0.5 for shape in ((256, 1), (1, 768))]
     exact = (a.double() * scales[0]) @ (b.T.double() * scales[1])
-    with triton_ext.drop_in():
-        made = torch._scaled_mm(a, b.T, *scales, out_dtype=torch.bfloat16, use_fast_accum=True)
-    assert len(counted) == 1
-    assert (made.double() - exact).norm() < 2.0**-8 * exact.norm()
+    for fast in (True, False):
+        counted.clear()
+        with triton_ext.drop_in():
+            made = torch._scaled_mm(a, b.T, *scales, out_dtype=torch.bfloat16, use_fast_accum=fast)
+        assert len(counted) == 1
+        assert (made.double() - exact).norm() < 2.0**-8 * exact.norm()
+
+
+@pytest.mark.parametrize("sizes", [(16, 256, 8192), (300, 520, 4096), (1000, 2048, 16384)])
+def test_fp8_is_as_exact_as_torchs_without_fast_accum(sizes):
+    m, n, k = sizes
+    a, b = (torch.randn(size, k, device="cuda").to(torch.float8_e4m3fn) for size in (m, n))
+    one = torch.ones((), device="cuda")
+    exact = a.double() @ b.T.double()
+
+    def error(multiply, fast):
+        c = multiply(a, b.T, one, one, out_dtype=torch.float32, use_fast_accum=fast)
+        return float((c.double() - exact).norm() / exact.norm())
+
+    ours, theirs = error(triton_ext.scaled_mm, False), error(torch._scaled_mm, False)
+    assert ours < 1.5 * theirs
+    assert ours < error(triton_ext.scaled_mm, True) / 2
 
 
 @pytest.mark.parametrize("name", ["llama", "bert"])

@@ -230,6 +230,24 @@ EMULATED = [
      13),
     ({"block_n": 96, "c_parts": 3, "consumers": 2, "consumer_columns": 2, "stages": 2,
       "element_type": "int8", "out_type": "int32", "block_k": 128}, 200, 136, 272, 3),
+    # sums of fp8 promoted: one instruction of one tensor, of units, of 2 x 64 rows; side by side;
+    # in turn; in clusters; in parts; K among blocks; with few rows
+    ({"element_type": "e4m3", "block_k": 128, "consumers": 2, "stages": 2, "promoted": True}, 200,
+     264, 1032, 3),
+    ({"element_type": "e5m2", "block_m": 112, "c_parts": 7, "block_k": 128, "consumers": 2,
+      "cluster": 2, "cluster_columns": 2, "swap": True, "promoted": True, "out_type": "bf16",
+      "a_scales": "each", "bias": True, "stages": 2}, 264, 280, 400, 8),
+    ({"element_type": "e4m3", "block_m": 256, "block_n": 96, "c_parts": 3, "block_k": 64,
+      "consumers": 2, "max_splits": 3, "promoted": True, "stages": 2}, 264, 200, 912, 13),
+    ({"element_type": "e4m3", "block_m": 64, "block_n": 192, "c_parts": 3, "block_k": 128,
+      "consumers": 2, "consumer_columns": 2, "promoted": True, "residual": True, "stages": 2}, 136,
+     392, 272, 3),
+    ({"element_type": "e4m3", "block_m": 64, "block_n": 64, "block_k": 128, "consumers": 2,
+      "pingpong": True, "promoted": True, "batched": True, "stages": 3}, 136, 136, 656, 4),
+    ({"element_type": "e4m3", "block_n": 64, "block_k": 128, "consumers": 2, "k_blocks": 2,
+      "c_parts": 2, "promoted": True, "stages": 2}, 136, 136, 1040, 8),
+    ({"element_type": "e4m3", "block_m": 64, "block_n": 48, "c_parts": 3, "block_k": 128,
+      "consumers": 1, "loaded_rows": 16, "promoted": True, "stages": 3}, 9, 200, 912, 4),
     # two consumers in turn, the ring going round more than twice in a tile; the last tile in parts
     ({"block_m": 64, "block_n": 64, "consumers": 2, "pingpong": True}, 200, 264, 600, 3),
     ({"consumers": 2, "pingpong": True, "block_m": 64, "stages": 6, "c_parts": 2, "max_splits": 3,
@@ -409,7 +427,7 @@ EMULATED_SM100 = [
 
 STRUCTURE = {
     "swap", "pingpong", "consumer_columns", "cluster", "cluster_columns", "k_blocks", "max_splits",
-    "side", "batched", "residual", "loaded_rows", "asked", "pair",
+    "side", "batched", "residual", "loaded_rows", "asked", "pair", "promoted",
 }  # fmt: skip
 SIZES = {"block_m", "block_n", "block_k", "stages", "c_parts"}
 
