@@ -113,7 +113,7 @@ def tiled(a_desc, b_desc, c, size_m, size_n,
     N: gl.constexpr = b_desc.block_type.shape[0]
     WIDTH: gl.constexpr = a_desc.block_type.shape[1]
     SLICES: gl.constexpr = K // WIDTH
-    off_m, off_n = tile_origin(size_m, size_n, M, N, 1)
+    off_m, off_n = tile_origin(size_m, size_n, 1, M, N)
     a_slices = gl.allocate_shared_memory(a_desc.dtype, [STAGES * SLICES, M, WIDTH], a_desc.layout)
     b_slices = gl.allocate_shared_memory(b_desc.dtype, [STAGES * SLICES, N, WIDTH], b_desc.layout)
     a_tiles = reinterpret(a_slices, a_desc.dtype, [STAGES, M, K], A_LAYOUT)

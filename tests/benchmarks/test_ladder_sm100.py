@@ -6,15 +6,26 @@ import itertools
 import sys
 
 import pytest
+import torch
 from sites import ROOT
 
 sys.path.insert(0, str(ROOT))  # `benchmarks` is not installed
 
+import triton_ext
 from benchmarks import ladder_sm100
 from triton_ext.timeline.trace import GLOBAL, TMEM, WAIT
 
 SIZE, K = 4096, 2048
 """M and N as published, and a part of K."""
+
+
+@pytest.mark.parametrize("step", ladder_sm100.steps(), ids=lambda step: step.name)
+def test_each_step_is_a_matmul(step):
+    a, b = (torch.randint(-4, 5, (512, 512)).to(torch.bfloat16) for _ in "ab")
+    c = torch.zeros(512, 512, dtype=torch.bfloat16)
+    with triton_ext.emulate("sm_100"):
+        step.launch(a, b.T, c)
+    assert torch.equal(c, (a.double() @ b.double().T).to(torch.bfloat16))
 
 
 @pytest.fixture(scope="module")
