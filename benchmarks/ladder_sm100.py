@@ -3,6 +3,7 @@
 """The published steps to a fast matmul on Blackwell, rebuilt, and the time that is predicted.
 
     python -m benchmarks.ladder_sm100 [--size 4096] [--json FILE]    # no GPU is needed
+    python -m benchmarks.ladder_sm100 --loops                        # one SM's main loop
     python -m benchmarks.ladder_sm100 --bubbles --json FILE          # the timeline of the README
 
 C = A @ B in bf16, both K-major. No Blackwell has measured any of this here: what is compared is the
@@ -12,10 +13,15 @@ stages, who waits for what, the order of tiles and the way C is stored are those
 What differs: the second step copies a slice of 64 columns at a time (the source's v2b copies the
 tile as one box of three dimensions), and where there are roles, four warps store that do nothing
 else (in v4 and v5, those that copy and multiply store, too).
+
+``--loops``: a step along K of one block that makes 128 x 64 sums, beside those of CUTLASS's kernels
+that SemiAnalysis measured (github.com/SemiAnalysisAI/microbench-blackwell at 9a068d8,
+cutlass_gemm_mainloop/results.csv).
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from types import SimpleNamespace
@@ -58,7 +64,7 @@ from triton_ext.kernels.device.warp_specialized_sm100 import (
 from triton_ext.kernels.launch import descriptor, launch_arguments, launch_plan
 from triton_ext.kernels.tiles import tile_layouts
 from triton_ext.layouts.triton.gluon import to_gluon
-from triton_ext.timeline.gpus import GPUS
+from triton_ext.timeline.gpus import GPUS, Gpu
 from triton_ext.timeline.timeline import Timeline
 from triton_ext.timeline.trace import WAIT
 
@@ -66,6 +72,10 @@ COLUMNS = gl.constexpr(8)
 """That a thread takes from tensor memory and stores at a time."""
 Launch = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], None]
 """Of (A, B, C)."""
+LOOPS = {2: 372, 3: 248, 4: 188, 5: 155}
+"""Stages -> the published nanoseconds of a step."""
+ENDLESS = 1e18
+"""Bytes a second."""
 GAP = 300
 """Cycles: shorter pauses are not drawn."""
 BUBBLES = (148 * 128, 3 * 256, 1024)
@@ -113,7 +123,7 @@ def tiled(a_desc, b_desc, c, size_m, size_n,
     N: gl.constexpr = b_desc.block_type.shape[0]
     WIDTH: gl.constexpr = a_desc.block_type.shape[1]
     SLICES: gl.constexpr = K // WIDTH
-    off_m, off_n = tile_origin(size_m, size_n, M, N, 1)
+    off_m, off_n = tile_origin(size_m, size_n, 1, M, N)
     a_slices = gl.allocate_shared_memory(a_desc.dtype, [STAGES * SLICES, M, WIDTH], a_desc.layout)
     b_slices = gl.allocate_shared_memory(b_desc.dtype, [STAGES * SLICES, N, WIDTH], b_desc.layout)
     a_tiles = reinterpret(a_slices, a_desc.dtype, [STAGES, M, K], A_LAYOUT)
@@ -219,12 +229,14 @@ def _tiled(k: int, stages: int, *, swizzle: bool = True) -> Launch:
     return launch
 
 
-def _roles(n: int, *, pair: bool = False, persistent: bool = False) -> Launch:
-    """Tiles of 128 x n x 64, of 256 rows for a pair, in a ring of 7."""
+def _roles(
+    n: int, *, pair: bool = False, persistent: bool = False, stages: int = 7, c_parts: int = 4
+) -> Launch:
+    """Tiles of 128 x n x 64, of 256 rows for a pair, in a ring of so many."""
     together = 2 if pair else 1
     config = MatmulConfig(
         100, "bf16", block_n=n, stages=4, consumers=1, cluster=together, pair=pair,
-        c_parts=4,
+        c_parts=c_parts,
     )  # fmt: skip
 
     def launch(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> None:
@@ -233,7 +245,7 @@ def _roles(n: int, *, pair: bool = False, persistent: bool = False) -> Launch:
         blocks = GPUS["B200"].multiprocessors // together
         roles[(min(tiles, blocks) if persistent else tiles,)](
             descriptor(a, config.a_layouts), descriptor(b.T, config.b_layouts), c, *c.shape,
-            M=m, N=n, K=64, STAGES=7, ACCUMULATORS=1 + persistent, PAIR=pair,
+            M=m, N=n, K=64, STAGES=stages, ACCUMULATORS=1 + persistent, PAIR=pair,
             A_LAYOUT=to_gluon(config.a_layouts.linear), B_LAYOUT=to_gluon(config.b_layouts.linear),
             num_warps=4, num_ctas=together, **LAUNCH_OPTIONS,
         )  # fmt: skip
@@ -284,7 +296,7 @@ def steps() -> list[Step]:
     ]
 
 
-def timeline(launch: Launch, m: int, n: int, k: int, gpu: str = "B200") -> Timeline:
+def timeline(launch: Launch, m: int, n: int, k: int, gpu: str | Gpu = "B200") -> Timeline:
     """What is predicted of a product; without values."""
     a, b, c = (torch.zeros(shape, dtype=torch.bfloat16) for shape in ((m, k), (n, k), (m, n)))
     with triton_ext.emulate(
@@ -295,6 +307,9 @@ def timeline(launch: Launch, m: int, n: int, k: int, gpu: str = "B200") -> Timel
 
 
 STEP = ("step", "<26", "step"), ("us", ">8.1f", lambda row: row["seconds"] * 1e6)
+LOOPS_TABLE = Table(
+    STEP[0], ("ns", ">8.0f", "nanoseconds"), ("published", ">10", "published")
+)  # fmt: skip
 TABLE = Table(
     *STEP,
     ("TFLOP/s", ">9.0f", "tflops"),
@@ -323,6 +338,28 @@ def predicted(size: int) -> Iterator[Row]:
             "published_gain": step.published / published,
             "bound": found.bound,
             "utilisation": {unit: round(share, 3) for unit, share in found.utilisation.items()},
+        }
+
+
+def main_loop(stages: int) -> float:
+    """Seconds that a step along K of a main loop takes that has an SM and the L2 cache for itself;
+    its tiles are of 128 x 64 x 64."""
+    launch, gpu = _roles(64, stages=stages, c_parts=1), GPUS["B200"]
+    cached = gpu.but(
+        power=math.inf, memory_bytes=ENDLESS, tpc_memory=ENDLESS,
+        tma_memory_latency=gpu.tma_latency,
+    )  # fmt: skip
+    shorter, longer = (timeline(launch, 128, 64, k, cached).seconds for k in (2048, 4096))
+    return (longer - shorter) / (2048 // 64)
+
+
+def loops() -> Iterator[Row]:
+    """A row for each number of stages."""
+    for stages, published in LOOPS.items():
+        yield {
+            "step": f"main loop of {stages} stages",
+            "nanoseconds": main_loop(stages) * 1e9,
+            "published": published,
         }
 
 
@@ -357,7 +394,11 @@ def main() -> None:
     parser = harness.options(__doc__)
     parser.add_argument("--size", type=int, default=4096, help="M, N and K; a multiple of 256")
     parser.add_argument("--bubbles", action="store_true")
+    parser.add_argument("--loops", action="store_true")
     arguments = parser.parse_args()
+    if arguments.loops:
+        harness.report("main_loops_sm100", loops(), LOOPS_TABLE, arguments.json)
+        return
     if arguments.bubbles:
         harness.report("bubbles", bubbles(), Table(*STEP), arguments.json)
         return

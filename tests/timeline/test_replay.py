@@ -335,6 +335,15 @@ def test_a_ring_takes_at_least_what_each_unit_and_each_step_takes(steps, stages,
     assert slow.cycles >= same.cycles + 0.75 * GPU.tma_latency  # the others are memory's
 
 
+def test_blocks_of_later_waves_wait_for_memory_where_they_catch_up():
+    warps, needs = ring()
+    for waves in (1, 3):
+        trace = launch(warps, needs, grid=2 * 132 * waves)
+        alone = Timeline(trace, GPU).seconds
+        together = Timeline(trace, GPU.but(catch_up=True)).seconds
+        assert (together > alone) == (waves > 1)
+
+
 def test_the_grid_comes_in_waves():
     warps, needs = ring()
     one, full, two, many = (

@@ -50,6 +50,9 @@ class Gpu:
         tma_latency: cycles from the instruction to the barrier's phase, from the L2 cache.
         tma_memory_latency: the same, from memory.
         queue: cycles that loads from memory take longer if it is busy all the time.
+        catch_up: whether blocks of all waves, and not of the first alone, wait for memory wherever
+            they load what comes from there: those that share it catch up with the one that asks
+            for it first. Nothing tells here what an earlier wave has brought, so all of it counts.
         tma_bytes: that a TMA unit copies in a cycle, and writes to shared memory in one of its.
         received: that a block of a cluster receives in a cycle, next to others on its TPC.
         tma_row: cycles that a row of a box of less than 128 bytes holds the TMA unit.
@@ -113,6 +116,9 @@ class Gpu:
     memory_latency: float = _of("measured: dependent loads in 512 MB", 660)
     tma_memory_latency: float = _of("measured: boxes of 256 rows, 563 more than from L2", 807)
     queue: float = _of("fitted", 1680)
+    catch_up: bool = _of(
+        "assumed: 22 kernels of ladder and Triton tutorial are 8.7 % off without, 8.8 % with", False
+    )
     tma_latency: float = _of("measured: boxes of 8 rows, one at a time", 244)
     tma_bytes: float = _of("measured: boxes of 256 rows, 4 in flight", 107)
     received: float = _of("measured: all SMs from the L2 cache", 67.5)
@@ -184,20 +190,35 @@ _OTHERS: dict[str, dict[str, tuple[Any, str]]] = {
     "B200": {
         "arch": (100, "published: CUDA C++ Programming Guide"),
         "multiprocessors": (148, "published: data sheet"),
-        "clock": (1.85e9, "published: data sheet, 2.25e15 operations/s by 148 SMs"),
+        "clock": (
+            1.965e9,
+            "published: flashinfer pull request 2899, before power limits it; SemiAnalysis, 1.96e9"
+            " by ncu's cycles and seconds",
+        ),
         "flops_per_cycle": (8192, "published: data sheet, twice a Hopper SM's"),
         "power": (1000, "published: data sheet"),
         "flop_energy": (
-            6.3e-13,
+            6.7e-13,
             "published: JAX's guide, cuBLAS at 63 % of the data sheet's rate; other energies as on"
             " an H200",
         ),
-        "flop_energy_8": (3.15e-13, "assumed: half of that of 16 bits"),
+        "flop_energy_8": (3.35e-13, "assumed: half of that of 16 bits"),
         "operand_bytes": (128, "published: SemiAnalysis, products of N < 128"),
         "l2_latency": (515, f"{_DIES} as on an H200"),
         "memory_latency": (810, f"{_DIES} as on an H200"),
-        "tma_latency": (510, f"{_DIES} as on an H200"),
-        "tma_memory_latency": (1410, f"{_DIES} as on an H200 whose memory is busy"),
+        "tma_latency": (
+            510,
+            f"{_DIES} as on an H200; the tutorial's trace: with 32 KB, 0.38 to 0.45 us in the first"
+            " steps of blocks that begin behind others",
+        ),
+        "tma_memory_latency": (
+            1410,
+            f"{_DIES} as on an H200 whose memory is busy; the trace: with 32 KB, 0.9 us",
+        ),
+        "catch_up": (
+            True,
+            f"{_TRACE}: in the second and third wave, 0.9 us in the later steps of all blocks",
+        ),
         "queue": (0, "assumed: the latency is that of a busy memory"),
         "tma_row": (1.19, "assumed: as an H200's rows of 128 bytes"),
         "received": (107, "assumed: as TMA copies; the L2 cache gives as much"),
@@ -210,7 +231,8 @@ _OTHERS: dict[str, dict[str, tuple[Any, str]]] = {
         "l2_bytes": (
             2.95e13,
             "published: Chips and Cheese, 2.1e13 from one's own die, 1.68e13 from the other, each"
-            " SM its own lines; here as much more as an H200 gives where SMs share lines",
+            " SM its own lines; here as much more as an H200 gives where SMs share lines;"
+            " SemiAnalysis: 2.9e13 while 144 SMs copy, 16 the same lines",
         ),
         "memory_bytes": (6.6e12, "published: SemiAnalysis, cp.async"),
     },

@@ -56,8 +56,8 @@ class Share:
         misses: for each piece of global memory, the fraction of its loads that the L2 cache does
             not have.
         aligned: for each, `triton_ext.timeline.trace.Memory.aligned`.
-        first: whether it is the first wave: what it loads is on its way from memory even for those
-            who are not the first to ask.
+        first: whether what comes from memory is on its way even for those who are not the first to
+            ask: in the first wave, and on a GPU whose blocks `catch_up` in all.
         released: the cycle at which the kernel before is over, for those who wait for it.
         busy: how much of the memory's rate all clusters have together.
         then: how many bytes a cluster has loaded from memory when those are done that have less to

@@ -179,7 +179,7 @@ class Timeline:
             stores=min(gpu.store_bytes, gpu.stores / clock / blocks),
             misses=self._misses,
             aligned=[memory.aligned for memory in self.trace.memories],
-            first=first,
+            first=first or gpu.catch_up,
             released=(released - begin) * clock if first else 0.0,
         )
 
