@@ -59,7 +59,7 @@ def fixed_kernels(enabled: bool = True) -> None:
 def measured_kernels(enabled: bool = True) -> None:
     """Measure every product when it is made for the first time, as `triton_ext.autotune` does.
 
-    The cost model's first six configurations are compiled and timed on the operands themselves,
+    The cost model's first four configurations are compiled and timed on the operands themselves,
     torch's own product beside them, and what was found is kept in the file of `autotune`, for this
     process and later ones: only the first call on a machine takes its seconds. Within `drop_in`,
     products that torch makes faster are left to it from then on. What is first seen while a CUDA

@@ -10,6 +10,7 @@ import contextlib
 import fcntl
 import functools
 import json
+import math
 import os
 import tempfile
 import threading
@@ -276,13 +277,12 @@ def _measured(file: Path) -> dict[str, Tuned]:
 
 
 def _tuned(entry: Mapping[str, Any]) -> Tuned:
-    """An entry, whose values may be anything."""
-    torch_seconds = entry.get("torch_seconds")
-    return Tuned(
-        MatmulConfig(**entry["config"]),
-        float(entry["seconds"]),
-        None if torch_seconds is None else float(torch_seconds),
+    """An entry, whose values may be anything: times that are none are NaN, and faster than none."""
+    seconds, torch_seconds = (
+        value if isinstance(value, (int, float, type(None))) else math.nan
+        for value in (entry.get("seconds", math.nan), entry.get("torch_seconds"))
     )
+    return Tuned(MatmulConfig(**entry["config"]), seconds or math.nan, torch_seconds)
 
 
 def _warn(message: str) -> None:
