@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -16,6 +16,9 @@ from triton_ext.kernels.choice.fixed_set import choose_fixed
 from triton_ext.kernels.choice.gpus import GpuModel, check_model
 from triton_ext.kernels.config import MatmulConfig
 from triton_ext.kernels.element_types import ELEMENT_BYTES, Major
+
+PROMOTED_CANDIDATES = 100
+"""Of how many configurations, the fastest first without promotion, one is chosen with it."""
 
 
 @functools.lru_cache(maxsize=4096)
@@ -54,20 +57,23 @@ def choose_config(
     check_model(gpu)
     asked = (element_type, a_major, b_major, m, n, k, multiprocessors, out_type, batch, gpu)
     if promoted:
-        return next(_promoted(ranked(arch, *asked)))
+        problem = cost_model.Problem(m, n, k, multiprocessors, batch, gpu)
+        return _promoted(ranked(arch, *asked), problem)
     if fixed:
         return choose_fixed(arch, *asked)
     return next(ranked(arch, *asked))
 
 
-def _promoted(configs: Iterator[MatmulConfig]) -> Iterator[MatmulConfig]:
-    """Those that may be promoted. Of two consumers that take turns, none would multiply while the
-    one whose turn it is adds.
-    """
+def _promoted(configs: Iterable[MatmulConfig], problem: cost_model.Problem) -> MatmulConfig:
+    """The fastest of those that may be promoted, among the first so many."""
+    found: list[MatmulConfig] = []
     for config in configs:
-        if not config.pingpong:
-            with contextlib.suppress(LayoutError):
-                yield replace(config, promoted=True)
+        with contextlib.suppress(LayoutError):
+            found.append(replace(config, promoted=True))
+        if len(found) == PROMOTED_CANDIDATES:
+            break
+    seconds = cost_model.promoted_seconds(cost_model.Table.of(found), problem)
+    return found[int(seconds.argmin())]
 
 
 def ranked(arch: int, *asked: Any) -> Iterator[MatmulConfig]:

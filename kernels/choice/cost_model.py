@@ -30,6 +30,7 @@ import numpy as np
 
 from triton_ext.hardware.architecture import SHARED_MEMORY_PER_BLOCK as SHARED_BYTES
 from triton_ext.hardware.architecture import resident_clusters
+from triton_ext.hardware.operand import INSTRUCTION_K_BYTES
 from triton_ext.kernels.choice import corrections
 from triton_ext.kernels.choice.candidates import (
     ALL_ROWS,
@@ -140,6 +141,9 @@ FITTED: Mapping[GpuModel, Constants] = {
 NEAR = 1.2
 """The correction decides among configurations that take so many times as long as the best by the
 limits alone, at most."""
+PROMOTION_CYCLES, CLOCK = 200, 1.75e9
+"""What a warpgroup that adds up sums waits for them to come, besides its own instructions: 186 to
+247 cycles (three products on an H200 with one consumer); and the clock of that, Hz."""
 PINGPONG_K = {1: 6144, 2: 2048, 4: 2048}
 PINGPONG_FLOPS = 2.5e12
 """The largest K (by the size of a cluster) and product for which two consumers take turns, where
@@ -310,6 +314,19 @@ def corrected_seconds(table: Table, problem: Problem) -> Array:
     """The seconds that each configuration takes, with what is learnt."""
     rows = features(table, problem)
     return np.exp(rows[:, 0] + corrections.correction(rows, problem.gpu))
+
+
+def promoted_seconds(table: Table, problem: Problem) -> Array:
+    """The same, if sums are promoted: a consumer multiplies, waits, and adds in turn, while others
+    may multiply.
+    """
+    work = _divided(table, problem)
+    registers = table.rows / table.shares * table.columns / table.consumer_columns / 128
+    product = registers * table.block_k * table.element_bytes / INSTRUCTION_K_BYTES
+    alone = product + registers + PROMOTION_CYCLES
+    cycles = np.maximum(alone, np.where(table.pingpong, 1, table.consumers) * product)
+    step = (work.waves + work.part) * work.k_tiles * cycles / CLOCK
+    return np.maximum(corrected_seconds(table, problem), FITTED[problem.gpu].launch + step)
 
 
 def _limits(table: Table, work: _Work, problem: Problem, constants: Constants) -> list[Array]:

@@ -486,7 +486,7 @@ def test_scaled_mm_without_fast_accum(dtype):
         assert (error(compiled, True), error(compiled, False)) == (fast, promoted)
     with triton_ext.emulate("sm_100"):
         assert error(triton_ext.scaled_mm, False) == error(triton_ext.scaled_mm, True) < promoted
-    with pytest.raises(LayoutError, match="use_fast_accum = .int.: "):
+    with pytest.raises(LayoutError, match=r"use_fast_accum = .int.: "):
         triton_ext.scaled_mm(a, b, one, one, use_fast_accum=1)
 
 

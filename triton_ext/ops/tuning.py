@@ -36,7 +36,9 @@ CANDIDATES, FEW = 12, 4
 """How many configurations are measured unless asked for others, and where every product is: of 357
 drawn ones of 16 bits on an H200, 0.8 % were below 0.97 of cuBLAS in the best of four, and in that
 of twelve; 4.2 % in the first. (Of 1,114 on an H100, by an older model: 3.8, 3.0 and 7.2 %.)"""
-ROUNDS = 7
+ROUNDS, WARM_ROUNDS = 8, 24
+HOST_SECONDS = 1.5e-5
+"""What the host takes to launch one, about."""
 ROUND_SECONDS = 1.5e-3
 """About how long the launches of a configuration take in a round, if one is shorter than that."""
 SLEEP_CYCLES = 3_000_000
@@ -255,21 +257,31 @@ def device_seconds(
 ) -> list[float]:
     """Medians over rounds, in each of which the launches of each kind are timed once.
 
-    The GPU sleeps while the host prepares them. (In a graph, each launch would have a workspace of
-    its own, and time would pass with making it zero.)
+    If one takes longer than the host to launch it, there is no pause, so that clock and power are
+    those of a GPU that is busy with such products: on one that rests, others may win. Else the GPU
+    sleeps while the host prepares them. (In a graph, each launch would have a workspace of its own,
+    and time would pass with making it zero.)
     """
     count = max(sets, min(64, int(ROUND_SECONDS / estimate)))
     for run in runs:
         run(0)  # compiles
-    times: list[list[float]] = [[] for _ in runs]
-    for _ in range(ROUNDS):
-        for run, found in zip(runs, times, strict=True):
+    is_busy = estimate > HOST_SECONDS
+    rounds = ROUNDS + (WARM_ROUNDS if is_busy else 0)
+    events: list[list[tuple[torch.cuda.Event, torch.cuda.Event]]] = [[] for _ in runs]
+    for number in range(rounds):
+        order = list(zip(runs, events, strict=True))
+        for run, found in order if number % 2 else reversed(order):
             start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-            torch.cuda._sleep(SLEEP_CYCLES)
+            if not is_busy:
+                torch.cuda.synchronize()
+                torch.cuda._sleep(SLEEP_CYCLES)
             start.record()
             for i in range(count):
                 run(i)
             end.record()
-            torch.cuda.synchronize()
-            found.append(start.elapsed_time(end) * 1e-3 / count)
-    return [statistics.median(found) for found in times]
+            found.append((start, end))
+    torch.cuda.synchronize()
+    return [
+        statistics.median(start.elapsed_time(end) for start, end in found[-ROUNDS:]) * 1e-3 / count
+        for found in events
+    ]
