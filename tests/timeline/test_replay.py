@@ -39,8 +39,9 @@ from triton_ext.timeline.trace import (
 GPU = GPUS["H200"]
 NONE = (0.0,) * len(PIPES)
 SHARE = Share(
-    l2=64.0, memory=16.0, received=100.0, stores=16.0, misses=[0.25], aligned=[1.0], first=False
-)
+    l2=64.0, memory=16.0, received=100.0, stores=16.0, misses=[0.25], written=[1.0],
+    aligned=[1.0], first=False,
+)  # fmt: skip
 
 
 def cycles(*warps, needs=(), slots=1, clusters=1, gpu=GPU):
@@ -218,7 +219,7 @@ def test_who_has_more_to_load_has_more_of_the_memory_when_the_others_are_done():
     uneven = replace(one, clusters={**one.clusters, 0: first}, memories=[Memory("x", loaded)])
     even = replace(even, memories=[Memory("x", 132 * 4 << 17)])
     slow, fast = (Timeline(trace, gpu).seconds for trace in (even, uneven))
-    assert slow == pytest.approx((132 * 4 << 17) / gpu.memory_bytes, rel=0.1)
+    assert slow == pytest.approx((132 * 4 << 17) / gpu.memory_bytes, rel=0.15)
     assert fast < 0.75 * slow
 
 
@@ -236,7 +237,7 @@ def test_kernels_that_run_in_turn_have_one_clock():
 
 def test_tpcs_have_equal_shares_of_the_memory():
     warps, needs = ring(steps=64, stages=8)
-    gpu = GPU.but(memory_bytes=6.6e12, tpc_memory=4e11)
+    gpu = GPU.but(memory_bytes=6.6e12, sm_memory=4e11)
 
     def share(grid):
         [found] = Timeline(launch(warps, needs, grid), gpu).shares(gpu, 1.0)
@@ -265,12 +266,11 @@ def test_each_row_of_a_box_asks_for_the_lines_that_it_lies_in(width, pitch, line
     assert result.busy["L2"] == pytest.approx(32 * 128 * lines / share.l2)
 
 
-@pytest.mark.parametrize(("memory", "write_back"), [(1e9, False), (1.0, True)])
 @pytest.mark.parametrize(("aligned", "lines"), [(1.0, 1), (0.125, 1 + 7 / 8)])
-def test_a_kernel_ends_when_the_lines_of_its_stores_are_written(aligned, lines, memory, write_back):
-    share = replace(SHARE, memory=memory, aligned=[aligned])
+def test_a_kernel_ends_when_the_lines_of_its_stores_are_written(aligned, lines):
+    share = replace(SHARE, memory=1.0, aligned=[aligned])  # a store is done in the L2 cache
     store = [(STORE, 0, 1 << 16, 512, 0, 0, 1)]
-    gpu = GPU.but(misaligned=1.0, write_back=write_back)
+    gpu = GPU.but(misaligned=1.0)
     result = Replay(gpu, [share], 1).run([ClusterTrace([[store]], [1, 1])])
     assert result.cycles == (1 << 16) * lines / share.stores + gpu.tma_box + gpu.tma_latency
 
