@@ -134,11 +134,7 @@ class Gpu:
     )
     cut_row: float = _of("measured: rows of 32 to 96 bytes in boxes of 128, all SMs", 1.8)
     cut_sector: float = _of("measured: rows of 16 and 112 bytes", 4.8)
-    write: float = _of(
-        "fitted: products of a K of 16; measured: 138 MB of tiles by all SMs, of which 60 MB stay in"
-        " the L2 cache, 4.35e12 bytes/s",
-        1.7,
-    )
+    write: float = _of("fitted: kernels that read as much as they write", 1.4)
     barrier_latency: float = _of("measured: a round trip of two warps", 20)
     far_latency: float = _of("measured: st.async of one warp, 234 with a barrier and the wait", 200)
     sent_bytes: float = _of("measured: st.async of 8 warps, 19.7; by all SMs 18.5", 19)
@@ -177,6 +173,7 @@ _DIES = "published: SemiAnalysis, 300 cycles to the other die, here for every se
 _OTHERS: dict[str, dict[str, tuple[Any, str]]] = {
     "H100": {
         "memory_bytes": (3.35e12, "published: data sheet"),
+        "write": (1.7, "fitted: products of a K of 16 of its survey"),
         "l2_bytes": (1.35e13, "fitted: 85 kernels of its survey"),
         "flop_energy": (7.4e-13, "fitted: 145 kernels of its survey"),
     },
