@@ -127,7 +127,7 @@ class Gpu:
     memory_bytes: float = _of(
         "published: data sheet; measured, as L2 takes its time too: 4.65e12", 4.8e12
     )
-    sm_memory: float = _of("measured: 16 SMs", 1.39e11)
+    sm_memory: float = _of("measured: 8 to 24 SMs, each its own lines, 1.2e11 to 1.7e11", 1.39e11)
     misaligned: float = _of("fitted: the same 10,800", 1.25)
     absent_row: float = _of(
         "fitted: the same 10,800; measured: boxes of 64 rows, 8 to 32 outside, all SMs, 7.4", 4
