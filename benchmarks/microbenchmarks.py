@@ -409,10 +409,11 @@ def ring(
     repeats: int = REPEATS,
     cluster: int = 1,
     multicast: str = "",
+    own: bool = False,
 ) -> Case:
     """One thread of each block copies boxes into a ring, and asks for one as soon as one is there.
 
-    The blocks of a cluster all get the same boxes.
+    The blocks of a cluster all get the same boxes, unless each has its `own`.
 
     Args:
         boxes: rows, bytes of a row, and the tensor's pitch. A block goes along its rows, or down
@@ -469,8 +470,8 @@ def ring(
         )
         text = FILL + MAP + _barriers(flight) + _barriers(flight, cluster, first=flight)
         text += f" mov.u32 %r14, 0;\n add.u32 %r16, %r2, {TILES};\n mov.u32 %r15, %ctaid.x;\n"
-        text += f" div.u32 %r15, %r15, {cluster};\n"
-        text += "" if from_memory else " and.b32 %r15, %r15, 7;\n"
+        text += "" if own else f" div.u32 %r15, %r15, {cluster};\n"
+        text += "" if own or from_memory else " and.b32 %r15, %r15, 7;\n"
         text += f" mul.lo.u32 %r15, %r15, {bands * rows};\n"
         text += f" mov.u32 %r17, 1;\n mov.u32 %r18, 0;\n mov.u16 %rs1, {(1 << cluster) - 1};\n"
         text += " mov.u32 %r19, %cluster_ctarank;\n setp.eq.u32 %p6, %r19, 0;\n"
@@ -486,9 +487,10 @@ def ring(
             text, ", .param .align 64 .b8 map[128], .param .u64 data", " .reg .b16 %rs<2>;"
         )
 
-    places = -(-grid // cluster) if from_memory else 8
+    places = grid if own else -(-grid // cluster) if from_memory else 8
     return Case(
-        "ring", {"rows": rows, "width": width, "pitch": pitch, "flight": flight, "from": source,
+        "ring, own lines" if own else "ring",
+        {"rows": rows, "width": width, "pitch": pitch, "flight": flight, "from": source,
         "cluster": cluster, "multicast": multicast}, ptx, block=32, grid=grid, per=flight,
         map=Boxes(part, places * bands * rows, width, pitch), bytes=flight * size,
         repeats=repeats, cluster=cluster,
@@ -929,6 +931,9 @@ def cases() -> Iterator[Case]:
     for grid, cluster, multicast in itertools.product((4, 64, 128), (2, 4), ("", "first", "parts")):
         for source in ("memory", "L2"):
             yield ring((128, 128, 128), 8, grid, source, cluster=cluster, multicast=multicast)
+    for cluster, grid in itertools.product((1, 2, 4), (8, 16, 24, 32, 48, 64, 96, 120)):
+        for source in ("memory", "L2"):
+            yield ring((128, 128, 128), 8, grid, source, repeats=32, cluster=cluster, own=True)
     for number, warps, grid in itertools.product((1, 8, 32), (1, 4, 8), (4, 128)):
         yield sends(number, warps, 4, grid)
     for grid, (tiles, pending), pitch in itertools.product(

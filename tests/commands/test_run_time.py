@@ -36,7 +36,7 @@ def test_time_in_words(run):
     result = run("--time")
     assert result.exit_code == 0
     assert "add: " in result.stderr
-    assert "us on an H200 (predicted); what binds: latency" in result.stderr
+    assert "us on an H200 (predicted); what binds: launch" in result.stderr
     assert "script.py:8" in result.stderr  # who waits for the load
 
 

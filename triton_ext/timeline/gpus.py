@@ -54,22 +54,21 @@ class Gpu:
             they load what comes from there: those that share it catch up with the one that asks
             for it first. Nothing tells here what an earlier wave has brought, so all of it counts.
         tma_bytes: that a TMA unit copies in a cycle, and writes to shared memory in one of its.
-        received: that a block of a cluster receives in a cycle, next to others on its TPC.
         tma_row: cycles that a row of a box of less than 128 bytes holds the TMA unit.
         tma_box: cycles that a box holds it at least.
         store_bytes: that TMA stores in a cycle, of an SM.
         stores: of all SMs, bytes/s.
         l2_bytes: that all SMs load from the L2 cache, bytes/s.
         memory_bytes: from memory, bytes/s.
-        tpc_memory: that a TPC loads from memory, bytes/s, while few others do.
-        misaligned: the fraction by which a row of a box in two lines of the L2 cache takes longer,
-            loaded or stored.
+        sm_memory: that an SM loads from memory, bytes/s, while few others do.
+        coalesced: lines in whose time a box's line comes from the L2 cache to blocks that form no
+            clusters: what SMs of a GPC ask for at about the same time is read once for all.
+        misaligned: lines, in whose time a box's row comes later if it is in two; of the time of its
+            own bytes, if it is stored.
         absent_row: lines of the L2 cache, in whose time a box's row outside of the tensor comes.
         cut_row: lines, in whose time a row comes later of which a part is outside.
         cut_sector: the same, if what is inside are not whole sectors.
         write: the bytes read in the time in which one is written to memory, among reads.
-        write_back: whether stores are done once the L2 cache has them, and memory's work for them
-            falls into this kernel or the next; else they wait for memory's share.
         barrier_latency: from an arrival at an mbarrier to the thread that waits.
         far_latency: of an arrival in another block of the cluster.
         sent_bytes: that an SM sends to other blocks of its cluster in a cycle (``st.async``).
@@ -121,36 +120,37 @@ class Gpu:
     )
     tma_latency: float = _of("measured: boxes of 8 rows, one at a time", 244)
     tma_bytes: float = _of("measured: boxes of 256 rows, 4 in flight", 107)
-    received: float = _of("measured: all SMs from the L2 cache", 67.5)
     tma_row: float = _of("measured: rows of 16 and 48 bytes", 2.1)
     tma_box: float = _of("fitted; measured: boxes of 8 rows one after the other, 48", 28)
     store_bytes: float = _of("measured: tiles of 32 KB by one SM", 31.6)
     stores: float = _of("measured: tiles of 32 KB by all SMs", 4.35e12)
     l2_bytes: float = _of(
-        "fitted; measured: own lines 9.3e12, lines that 16 SMs share 1.66e13", 1.45e13
+        "fitted: 10,800 kernels of both surveys; measured: own lines 9.3e12, lines that 16 SMs"
+        " share 1.66e13",
+        1.6e13,
     )
+    coalesced: float = _of("fitted: the same 10,800", 0.62)
     memory_bytes: float = _of(
-        "fitted; measured: 4.65e12, rows of a pitch of 8 and 28 KB 4.3e12, 4.0e12", 4.4e12
+        "published: data sheet; measured, as L2 takes its time too: 4.65e12", 4.8e12
     )
-    tpc_memory: float = _of("measured: 16 SMs, each on a TPC of its own", 1.39e11)
-    misaligned: float = _of("fitted", 0.9)
-    absent_row: float = _of("measured: boxes of 64 rows, 8 to 32 outside, all SMs", 6.7)
+    sm_memory: float = _of("measured: 8 to 24 SMs, each its own lines, 1.2e11 to 1.7e11", 1.39e11)
+    misaligned: float = _of("fitted: the same 10,800", 1.25)
+    absent_row: float = _of(
+        "fitted: the same 10,800; measured: boxes of 64 rows, 8 to 32 outside, all SMs, 7.4", 4
+    )
     cut_row: float = _of("measured: rows of 32 to 96 bytes in boxes of 128, all SMs", 1.8)
     cut_sector: float = _of("measured: rows of 16 and 112 bytes", 4.8)
-    write: float = _of(
-        "fitted; measured: tiles of 32 KB by all SMs, 3.7e12 to 4.35e12 bytes/s", 1.2
-    )
-    write_back: bool = _of("fitted: 980 kernels of its survey are 7.2 % off with either", False)
+    write: float = _of("fitted: kernels that read as much as they write", 1.4)
     barrier_latency: float = _of("measured: a round trip of two warps", 20)
     far_latency: float = _of("measured: st.async of one warp, 234 with a barrier and the wait", 200)
     sent_bytes: float = _of("measured: st.async of 8 warps, 19.7; by all SMs 18.5", 19)
     bar_latency: float = _of("measured: 4 warps", 12)
     atomic_latency: float = _of("assumed: as a load", 365)
-    release_latency: float = _of("fitted: 24 split-K kernels", 2000)
+    release_latency: float = _of("fitted: 15 split-K kernels", 1200)
     launch: float = _of("fitted; measured: a grid of 1 block, 8.4e-7", 6e-07)
     start: float = _of("measured: empty blocks", 1.3e-07)
     descriptors: float = _of("fitted", 3.3e-07)
-    released: float = _of("fitted", 8e-07)
+    released: float = _of("fitted", 7e-07)
     cluster: float = _of("fitted", 2.6e-07)
     block_start: float = _of("fitted", 500)
     block_interval: float = _of("measured: grids of 1056 and 8448 empty blocks", 160)
@@ -178,14 +178,10 @@ _TRACE = "published: trace_v5.json.gz of the ladder's tutorial"
 _DIES = "published: SemiAnalysis, 300 cycles to the other die, here for every second load; else"
 _OTHERS: dict[str, dict[str, tuple[Any, str]]] = {
     "H100": {
-        "memory_bytes": (
-            2.9e12,
-            "fitted: 235 kernels of its survey; one loads 3.08e12, as much as the data sheets have",
-        ),
-        "write": (1.4, "fitted: the same 235"),
-        "write_back": (True, "fitted: the same 235, 7.3 % off without it, 6.7 % with it"),
-        "l2_bytes": (1.3e13, "fitted: 145 kernels of its survey"),
-        "flop_energy": (7.4e-13, "fitted: the same 145"),
+        "memory_bytes": (3.35e12, "published: data sheet"),
+        "write": (1.7, "fitted: products of a K of 16 of its survey"),
+        "l2_bytes": (1.35e13, "fitted: 85 kernels of its survey"),
+        "flop_energy": (7.4e-13, "fitted: 145 kernels of its survey"),
     },
     "B200": {
         "arch": (100, "published: CUDA C++ Programming Guide"),
@@ -221,7 +217,6 @@ _OTHERS: dict[str, dict[str, tuple[Any, str]]] = {
         ),
         "queue": (0, "assumed: the latency is that of a busy memory"),
         "tma_row": (1.19, "assumed: as an H200's rows of 128 bytes"),
-        "received": (107, "assumed: as TMA copies; the L2 cache gives as much"),
         "product_latency": (
             115,
             "published: SemiAnalysis, 4 awaited products at 79 % of the peak: 70 more than on an"

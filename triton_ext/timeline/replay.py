@@ -55,6 +55,7 @@ class Share:
         stores: what an SM of it can store by TMA.
         misses: for each piece of global memory, the fraction of its loads that the L2 cache does
             not have.
+        written: for each, the fraction of what is stored there that memory has to write.
         aligned: for each, `triton_ext.timeline.trace.Memory.aligned`.
         first: whether what comes from memory is on its way even for those who are not the first to
             ask: in the first wave, and on a GPU whose blocks `catch_up` in all.
@@ -62,6 +63,7 @@ class Share:
         busy: how much of the memory's rate all clusters have together.
         then: how many bytes a cluster has loaded from memory when those are done that have less to
             do, and the share from there on.
+        line: the time in which a line of a box comes, of that of one that only one SM asks for.
     """
 
     l2: float
@@ -69,11 +71,13 @@ class Share:
     received: float
     stores: float
     misses: Sequence[float]
+    written: Sequence[float]
     aligned: Sequence[float]
     first: bool
     released: float = 0.0
     busy: float = 1.0
     then: tuple[float, Share] | None = None
+    line: float = 1.0
 
     def far(self, memory: int, again: bool = False) -> float:
         """The fraction of loads that take as long as memory does."""
@@ -102,19 +106,20 @@ class Span:
     detail: str = ""
 
 
-def of_lines(gpu: Gpu, size: float, rows: int, aligned: float) -> float:
+def of_lines(gpu: Gpu, size: float, rows: int, aligned: float, line: float = 1.0) -> float:
     """The bytes for which the L2 cache works to give the rows of a box.
 
     Args:
         size: of all rows.
         rows: how many; 0 for what is no box.
         aligned: see `triton_ext.timeline.trace.Memory.aligned`.
+        line: see `Share`.
     """
     if not rows:
         return size
     width = size / rows
     across = max(0.0, min(width / LINE_BYTES, 1.0) - aligned)
-    return rows * (max(width, PIECE_BYTES) + gpu.misaligned * LINE_BYTES * across)
+    return rows * (line * max(width, PIECE_BYTES) + gpu.misaligned * LINE_BYTES * across)
 
 
 class _Sm:
@@ -417,15 +422,17 @@ class Replay:
             whole.missed += size * missed
             if share.then and whole.missed > share.then[0]:
                 self.share = share.then[1]
-            lines = of_lines(self.gpu, size, rows, share.aligned[memory]) + more * LINE_BYTES
+            lines = of_lines(self.gpu, size, rows, share.aligned[memory], share.line)
+            lines += more * LINE_BYTES
         whole.l2 = max(whole.l2, time) + lines / share.l2
         whole.busy["L2"] += lines / share.l2
         end: float = max(time, whole.l2)
         if memory >= 0 and (missed or write):
-            taken = size * (self.gpu.write if write else missed) / share.memory
+            part = self.gpu.write * share.written[memory] if write else missed
+            taken = size * part / share.memory
             whole.memory = max(whole.memory, time) + taken
             whole.busy["memory"] += taken
-            if not (write and self.gpu.write_back):
+            if not write:  # a store is done in the L2 cache
                 end = max(end, whole.memory)
         return end
 
