@@ -346,7 +346,7 @@ def main_loop(stages: int) -> float:
     its tiles are of 128 x 64 x 64."""
     launch, gpu = _roles(64, stages=stages, c_parts=1), GPUS["B200"]
     cached = gpu.but(
-        power=math.inf, memory_bytes=ENDLESS, tpc_memory=ENDLESS,
+        power=math.inf, memory_bytes=ENDLESS, sm_memory=ENDLESS,
         tma_memory_latency=gpu.tma_latency,
     )  # fmt: skip
     shorter, longer = (timeline(launch, 128, 64, k, cached).seconds for k in (2048, 4096))
