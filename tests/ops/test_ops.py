@@ -30,8 +30,9 @@ from shallow_rings import two_stages  # noqa: E402
 
 import triton_ext  # noqa: E402
 from triton_ext import LayoutError, UnsupportedDeviceError  # noqa: E402
+from triton_ext.kernels.choice import candidates  # noqa: E402
 from triton_ext.kernels.config import MatmulConfig  # noqa: E402
-from triton_ext.ops import launches, plans, products  # noqa: E402
+from triton_ext.ops import launches, overrides, plans, products  # noqa: E402
 from triton_ext.ops.device import Gpu  # noqa: E402
 from triton_ext.ops.epilogue import NOTHING, Epilogue  # noqa: E402
 from triton_ext.ops.operands import (  # noqa: E402
@@ -469,6 +470,23 @@ def test_scaled_mm_of_8_bit_types(dtype):
     assert relative_difference(out, exact) < 2.0**-8
 
 
+def test_fast_accum_before_triton_3_9(monkeypatch):
+    """As in an older release: an error that says so, and a drop-in leaves it to PyTorch."""
+    for module in (products, overrides):
+        monkeypatch.setattr(module, "is_new", lambda: False)
+    a, one = torch.ones(32, 64).to(torch.float8_e4m3fn), torch.ones(())
+    with triton_ext.emulate("sm_90") as gpu:
+        with pytest.raises(LayoutError, match="use_fast_accum = False: must be True on Hopper"):
+            triton_ext.scaled_mm(a, a.t(), one, one, use_fast_accum=False)
+        before = gpu.launches
+        with triton_ext.drop_in():
+            torch._scaled_mm(a, a.t(), one, one, out_dtype=torch.bfloat16)
+        assert gpu.launches == before
+    with triton_ext.emulate("sm_100"):
+        assert triton_ext.scaled_mm(a, a.t(), one, one, use_fast_accum=False)[0, 0] == 64
+
+
+@pytest.mark.skipif(not candidates.is_new(), reason="releases before 3.9 have no promoted sums")
 @pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2], ids=str)
 def test_scaled_mm_without_fast_accum(dtype):
     """On Hopper, sums of 128 elements of K are exact to 13 bits, and are added in fp32."""

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from triton_ext.errors import LayoutError
+from triton_ext.kernels.choice.candidates import is_new
 from triton_ext.kernels.choice.choose import choose_config, with_epilogue
 from triton_ext.kernels.config import ACTIVATIONS, MatmulConfig
 from triton_ext.kernels.element_types import Major
@@ -222,6 +223,8 @@ def prepare(
         applied, late = applied._replace(activation=None), "activation"
     if applied.promoted and not (gpu.arch == 90 and a.dtype in FP8_TYPES):
         applied = applied._replace(promoted=False)
+    if applied.promoted and not is_new():
+        raise LayoutError("use_fast_accum", False, "must be True on Hopper before Triton 3.9")
 
     memory = shape
     if out is None and (math.prod(shape[:-1]) > 1 or gpu.index is None):
