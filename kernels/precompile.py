@@ -70,7 +70,14 @@ def configurations(
         *dict.fromkeys(
             with_epilogue(
                 choose_config(
-                    arch, element_type, *majors, *size, multiprocessors, out_type, gpu=gpu
+                    arch,
+                    element_type,
+                    *majors,
+                    *size,
+                    multiprocessors,
+                    out_type,
+                    gpu=gpu,
+                    promoted=epilogue.get("promoted", False),
                 ),
                 size[2],
                 **epilogue,

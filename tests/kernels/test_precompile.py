@@ -103,7 +103,17 @@ def test_the_command(tmp_path, monkeypatch):
     asked = {"out_type": "bf16", "a_scales": "one", "b_scales": "one", "residual": True}
     (config,) = configurations(90, "e4m3", ("K", "K"), [(8, 64, 64)], **asked)
     assert kept.find(config) is not None
-    for arguments in (("512",), ("64x64", "--types", "bf8")):
+    run("64x64", "--rows", "8", "--types", "e4m3", "--out-type", "bf16", "--no-fast-accum")
+    promoted = {"out_type": "bf16", "promoted": True}
+    (config,) = configurations(90, "e4m3", ("K", "K"), [(8, 64, 64)], **promoted)
+    assert config.promoted
+    assert kept.find(config) is not None
+    for arguments in (
+        ("512",), ("64x64", "--types", "bf8"), ("64x64", "--no-fast-accum"),
+        ("64x64", "--types", "e4m3,bf16", "--no-fast-accum"),
+        ("64x64", "--types", "e4m3", "--arch", "sm_100", "--no-fast-accum"),
+        ("--fixed", "--types", "e4m3", "--no-fast-accum"),
+    ):  # fmt: skip
         assert run(*arguments).exit_code == 2
     for rows in ("0", "8-1", "1-", "1-999999999", "1:2", "1-8:0", "-3", "a"):
         refused = run("64x64", "--rows", rows)

@@ -110,6 +110,11 @@ def _rows(text: str) -> tuple[int, ...]:
     help="With a scale of A and one of B, or one of each row and column: scaled_mm.",
 )
 @click.option(
+    "--no-fast-accum",
+    is_flag=True,
+    help="Of fp8 on sm_90: sums promoted to fp32, as without use_fast_accum.",
+)
+@click.option(
     "--gpu",
     type=choices(MODELS),
     help="For which GPU of sm_90 kernels are chosen; h100 for others, too.  [default: h200]",
@@ -134,6 +139,7 @@ def precompile(
     activation: str | None,
     residual: bool,
     scales: str | None,
+    no_fast_accum: bool,
     gpu: Any,
     sms: int | None,
     out: str | None,
@@ -152,22 +158,27 @@ def precompile(
     Examples:
       triton-ext precompile 6144x4096 4096x4096 28672x4096 4096x14336
       triton-ext precompile --types e4m3 --out-type bf16 --scales one --out kernels.cache
+      triton-ext precompile --types e4m3 --out-type bf16 --scales each --no-fast-accum
       triton-ext precompile 4096x4096 --rows 1,16,64 --bias --activation gelu
       triton-ext precompile 4096x4096 --rows 1-8192
       triton-ext precompile --fixed --types bf16 --b-major K --out kernels.cache
     """
     if fixed:
         given = {"WEIGHTS": bool(weights), "--rows": rows is not None, "--sms": sms is not None,
-                 "--gpu": gpu is not None}  # fmt: skip
+                 "--gpu": gpu is not None, "--no-fast-accum": no_fast_accum}  # fmt: skip
         refuse(given, "with --fixed, which is for all sizes")
     else:
         refuse({"--batched": batched}, "without --fixed")
     refuse({"--gpu": gpu is not None and arch != "sm_90"}, "but with --arch sm_90")
     with needing_kernels():
         from triton_ext.kernels import precompile as kernels
+        from triton_ext.kernels.config import PROMOTED_TYPES
+    promoted = arch == "sm_90" and set(types) <= set(PROMOTED_TYPES)
+    refuse({"--no-fast-accum": no_fast_accum and not promoted},
+           f"but with --arch sm_90 and --types of {' and '.join(PROMOTED_TYPES)}")  # fmt: skip
     asked: dict[str, Any] = {
         "out_type": out_type, "bias": bias, "activation": activation, "residual": residual,
-        "a_scales": scales, "b_scales": scales,
+        "a_scales": scales, "b_scales": scales, "promoted": no_fast_accum,
     }  # fmt: skip
     number = int(arch[3:])
     configs = []
