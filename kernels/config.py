@@ -365,10 +365,10 @@ class MatmulConfig:
     @property
     def _may_be_promoted(self) -> bool:
         """Whether there is room for the sums of a part of K beside those of all."""
+        if self.arch != 90 or self.element_type not in PROMOTED_TYPES or self.side:
+            return False
         fits = 2 * self._sums <= PROMOTED_REGISTERS.get(self.consumers, 0)
-        short = self.block_k * self.element_bytes <= PROMOTED_K_BYTES
-        fp8 = self.element_type in PROMOTED_TYPES
-        return self.arch == 90 and fp8 and fits and short and not self.side
+        return fits and self.block_k * self.element_bytes <= PROMOTED_K_BYTES
 
     @property
     def _may_be_wide(self) -> bool:
