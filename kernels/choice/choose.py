@@ -14,7 +14,7 @@ from triton_ext.errors import LayoutError
 from triton_ext.kernels.choice import cost_model, cost_model_sm100
 from triton_ext.kernels.choice.fixed_set import choose_fixed
 from triton_ext.kernels.choice.gpus import GpuModel, check_model
-from triton_ext.kernels.config import MatmulConfig
+from triton_ext.kernels.config import PROMOTED_TYPES, MatmulConfig
 from triton_ext.kernels.element_types import ELEMENT_BYTES, Major
 
 PROMOTED_CANDIDATES = 100
@@ -50,13 +50,16 @@ def choose_config(
         promoted: as in `MatmulConfig`; chosen among all kernels.
 
     Raises:
-        LayoutError: no kernel takes these types, or these major-nesses of them; or the GPU is not
-            known.
+        LayoutError: no kernel takes these types, or these major-nesses of them, or promotes their
+            sums; or the GPU is not known.
     """
     _check_types(arch, element_type, a_major, b_major, out_type)
     check_model(gpu)
     asked = (element_type, a_major, b_major, m, n, k, multiprocessors, out_type, batch, gpu)
     if promoted:
+        if arch != 90 or element_type not in PROMOTED_TYPES:
+            rule = f"must be False, but for {' and '.join(PROMOTED_TYPES)} on sm_90"
+            raise LayoutError("promoted", promoted, rule)
         problem = cost_model.Problem(m, n, k, multiprocessors, batch, gpu)
         return _promoted(ranked(arch, *asked), problem)
     if fixed:

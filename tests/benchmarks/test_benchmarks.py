@@ -85,6 +85,31 @@ def test_problems_are_those_of_the_issue():
 ratios = st.floats(0.5, 2.0)
 
 
+def test_problems_wait_for_their_kernels_alone(monkeypatch):
+    """In their order, each configuration compiled once, all asked for before the first is ready."""
+    asked = []
+    pool = SimpleNamespace(
+        submit=lambda _, config: asked.append(config) or SimpleNamespace(result=lambda: None)
+    )
+    problems = [Problem(64, 64, k) for k in (64, 128, 192)]
+    work = [(problems[0], ["a", "b"]), (problems[1], ["b"]), (problems[2], ["c", "a"])]
+    ready = matmul.compiled_ahead(iter(work), pool)
+    assert next(ready) == work[0]
+    assert asked == ["a", "b", "c"]
+    assert list(ready) == work[1:]
+
+
+def test_summary_of_measured_kernels(capsys):
+    row = {"type": "bf16", "class": "medium", "ratio": 0.9, "measured_ratio": 0.95}
+    matmul.print_summary([{**row, "left": False}, {**row, "ratio": 1.2, "left": True}])
+    lines = [line.split() for line in capsys.readouterr().out.splitlines() if "medium" in line]
+    assert [line[3:5] for line in lines] == [
+        ["1.039", "0.900"],
+        ["0.950", "0.950"],
+        ["0.975", "0.950"],
+    ]
+
+
 @given(
     st.lists(
         st.tuples(st.sampled_from(["bf16", "e4m3"]), st.sampled_from([*CLASSES, *DRAWN]), ratios),

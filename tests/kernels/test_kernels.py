@@ -482,6 +482,30 @@ def test_types_that_no_kernel_takes(arch, types, out_type, argument):
     assert caught.value.argument == argument
 
 
+@pytest.mark.parametrize(("arch", "element_type"), [(100, "e4m3"), (90, "bf16"), (90, "int8")])
+def test_sums_that_are_not_promoted(arch, element_type):
+    pytest.importorskip("triton")
+    with pytest.raises(LayoutError, match="promoted = True: must be False, but for e4m3 and e5m2"):
+        choose_config(arch, element_type, "K", "K", 64, 64, 64, 132, promoted=True)
+
+
+@pytest.mark.parametrize(
+    ("m", "n", "k"), [(427, 5120, 5120), (254, 4608, 3584), (5383, 24576, 1536)]
+)
+def test_what_is_chosen_for_promoted_sums(m, n, k):
+    """By a model in which they cost time: what is fastest without them may not be with them."""
+    pytest.importorskip("triton")
+    asked = (90, "e4m3", "K", "K", m, n, k, 132, "bf16")
+    config = choose_config(*asked, promoted=True)
+    assert config.promoted
+    problem = cost_model.Problem(m, n, k, 132)
+    table = cost_model.Table.of([config, choose_config(*asked)])
+    promoted = cost_model.promoted_seconds(table, problem)
+    assert (promoted > cost_model.corrected_seconds(table, problem)).all()
+    lone = MatmulConfig(90, "e4m3", block_m=64, block_k=128, stages=4, consumers=1, out_type="bf16")
+    assert promoted[0] < cost_model.promoted_seconds(cost_model.Table.of([lone]), problem)[0]
+
+
 # ------------------------------------------------- the kernel with consumers, on the emulated GPU
 
 # Each under one of the schedules, in turn; what takes turns itself, under all of them. So does
