@@ -49,6 +49,8 @@ PROMOTED_TYPES, PROMOTED_K_BYTES = ("e4m3", "e5m2"), 128
 PROMOTED_REGISTERS = {1: 192, 2: 192, 3: 112}
 """How many registers of a thread the sums and what is added to them may take, by the number of
 consumers; the others are for addresses."""
+PROMOTED_RUN = 4
+"""Products of tiles in a row, each of whose sums are added while the next one runs."""
 INT8_MAX_COLUMNS = 224
 """The widest integer wgmma in Triton 3.7 to 3.9 (``NVGPUToLLVMPass.cpp``); PTX allows 256."""
 
@@ -355,7 +357,7 @@ class MatmulConfig:
         values = along_n * (self.bias + (self.b_scales == "each"))
         values += along_m * (self.a_scales == "each")
         alone = self.consumers < 3 and self.collective is None
-        return alone and self._sums * (1 + self.promoted) + values // 4 <= EARLY_REGISTERS
+        return alone and self._sums * (1 + self.partial_sums) + values // 4 <= EARLY_REGISTERS
 
     @property
     def _sums(self) -> int:
@@ -367,8 +369,21 @@ class MatmulConfig:
         """Whether there is room for the sums of a part of K beside those of all."""
         if self.arch != 90 or self.element_type not in PROMOTED_TYPES or self.side:
             return False
-        fits = 2 * self._sums <= PROMOTED_REGISTERS.get(self.consumers, 0)
-        return fits and self.block_k * self.element_bytes <= PROMOTED_K_BYTES
+        return self._sets_of_sums > 1 and self.block_k * self.element_bytes <= PROMOTED_K_BYTES
+
+    @property
+    def _sets_of_sums(self) -> int:
+        """For how many parts of a tile, as a consumer has one, there are registers; three suffice:
+        the sums of all, those that are added to them, and those that are being made meanwhile.
+        """
+        return min(3, PROMOTED_REGISTERS.get(self.consumers, 0) // max(1, self._sums))
+
+    @property
+    def partial_sums(self) -> int:
+        """How many sums a consumer has of one product of tiles alone: those of two products in
+        turn, if there is room for them, so that one is added while the other is made.
+        """
+        return self._sets_of_sums - 1 if self.promoted else 0
 
     @property
     def _may_be_wide(self) -> bool:

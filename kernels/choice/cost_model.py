@@ -40,7 +40,7 @@ from triton_ext.kernels.choice.candidates import (
     unchecked_candidates,
 )
 from triton_ext.kernels.choice.gpus import GpuModel
-from triton_ext.kernels.config import LEAST_K, MOST_K, MatmulConfig
+from triton_ext.kernels.config import LEAST_K, MOST_K, PROMOTED_RUN, MatmulConfig
 from triton_ext.kernels.element_types import C_BYTES, Major
 
 Array: TypeAlias = Any
@@ -200,6 +200,7 @@ class Table:
     k_blocks: Array
     blocks: Array
     max_splits: Array
+    partial_sums: Array
     shared_memory_bytes: Array
 
     @classmethod
@@ -318,17 +319,20 @@ def corrected_seconds(table: Table, problem: Problem) -> Array:
 
 def promoted_seconds(table: Table, problem: Problem) -> Array:
     """The same, if sums are promoted: a consumer multiplies, waits, and adds in turn, while others
-    may multiply; together with the other limits, as these with each other.
+    may multiply, or the next of a run of products runs; together with the other limits, as these
+    with each other.
     """
     work, constants = _divided(table, problem), FITTED[problem.gpu]
     registers = table.rows / table.shares * table.columns / table.consumer_columns / 128
     product = registers * table.block_k * table.element_bytes / INSTRUCTION_K_BYTES
-    alone = product + registers + PROMOTION_CYCLES
+    added = registers + PROMOTION_CYCLES
+    in_run = np.maximum(product, (product + added) / 2) + added / PROMOTED_RUN
+    alone = np.where(table.partial_sums > 1, in_run, product + added)
     cycles = np.maximum(alone, np.where(table.pingpong, 1, table.consumers) * product)
     seconds = (work.waves + work.part) * work.k_tiles * cycles / CLOCK
-    added = constants.launch + seconds + _turn_seconds(table, work, constants)
+    taken = constants.launch + seconds + _turn_seconds(table, work, constants)
     norm = constants.norm
-    return (corrected_seconds(table, problem) ** norm + added**norm) ** (1 / norm)
+    return (corrected_seconds(table, problem) ** norm + taken**norm) ** (1 / norm)
 
 
 def _limits(table: Table, work: _Work, problem: Problem, constants: Constants) -> list[Array]:

@@ -46,6 +46,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from triton_ext.compat import aggregate, cluster_barrier, reinterpret
+from triton_ext.kernels.config import PROMOTED_RUN
 from triton_ext.kernels.device import wgmma
 from triton_ext.kernels.device.epilogue import (
     Epilogue,
@@ -79,6 +80,7 @@ WAIT = gl.constexpr("""{
     @known griddepcontrol.wait;
     mov.b32 $0, 0;
     }""")
+RUN = gl.constexpr(PROMOTED_RUN)
 STORED_AFTER = gl.constexpr(4)
 """Products of tiles after which the tile before is stored, mostly: a microsecond or two."""
 EARLY_BYTES = gl.constexpr(1.0e5)
@@ -131,16 +133,20 @@ class Accumulator:
     Attributes:
         sums: tensors of its columns, from the left to the right: all as wide as the largest power
             of two that divides the tile's; or those of the tile, then those of its narrow tile.
+            Until it is awaited, behind them the partial sums of `wgmma.Product`.
     """
 
     sums: gl.tuple
 
     @gluon.jit
-    def multiply(self, ring, slot, WHICH: gl.constexpr):
-        """Start the product of a slot's tiles, and wait for the one before it."""
+    def multiply(self, ring, slot, WHICH: gl.constexpr, STEP: gl.constexpr, RUN: gl.constexpr):
+        """Start the product of a slot's tiles, and wait for the one before it; if there are partial
+        sums, as `wgmma.steps_of` says.
+        """
         a_tile = ring.left_tile(slot, WHICH)
         if ring.PRODUCT is not None:
-            sums = wgmma.multiply(self.sums, a_tile, ring.right_unit(slot, WHICH), ring.PRODUCT)
+            b_unit = ring.right_unit(slot, WHICH)
+            sums = wgmma.multiply(self.sums, a_tile, b_unit, ring.PRODUCT, STEP, RUN)
         else:
             wide, narrow = self.sums[0], self.sums[len(self.sums) - 1]
             wide = warpgroup_mma(a_tile, ring.b_tiles.index(slot.index), wide, is_async=True)
@@ -153,24 +159,10 @@ class Accumulator:
         return Accumulator(sums)
 
     @gluon.jit
-    def product(self, ring, slot, WHICH: gl.constexpr):
-        """The product of a slot's tiles alone."""
-        a_tile, b_unit = ring.left_tile(slot, WHICH), ring.right_unit(slot, WHICH)
-        return Accumulator(wgmma.product(self.sums, a_tile, b_unit, ring.PRODUCT))
-
-    @gluon.jit
-    def plus(self, other):
-        """The sum of both, in fp32."""
-        sums = ()
-        for i in gl.static_range(len(self.sums)):
-            sums += added(self.sums[i], other.sums[i])
-        return Accumulator(sums)
-
-    @gluon.jit
     def wait(self, PRODUCT: gl.constexpr):
         """Wait for the last product."""
         if PRODUCT is not None:
-            sums = wgmma.wait(self.sums)
+            sums = wgmma.wait(self.sums, PRODUCT)
         elif len(self.sums) == 1:
             sums = (warpgroup_mma_wait(0, deps=self.sums),)
         else:
@@ -204,17 +196,11 @@ class Accumulator:
 
 
 @gluon.jit
-def added(sums, others):
-    """A tuple of one tensor."""
-    return (sums + others,)
-
-
-@gluon.jit
 def zero_sums(ring):
     """Registers for the sums of the products of a ring's tiles."""
     WIDE: gl.constexpr = ring.OWN_N & -ring.OWN_N
     sums = ()
-    for _ in gl.static_range(ring.OWN_N // WIDE):
+    for _ in gl.static_range((1 + partial_sums(ring.PRODUCT)) * (ring.OWN_N // WIDE)):
         sums += zeros(ring, WIDE)
     if ring.NARROW:
         sums += zeros(ring, ring.narrow_tiles.shape[2])
@@ -309,26 +295,41 @@ def produce(operands, ring, tiling):
 
 
 @gluon.constexpr_function
-def is_promoted(product):
-    """Whether products of tiles are added up by threads."""
-    return product is not None and product.promoted
+def partial_sums(product):
+    """How many sums a thread has of one product of tiles alone."""
+    return 0 if product is None else product.partials
 
 
 @gluon.jit
 def multiply_range(acc, reader, slot, k_first, k_end, first, WHICH: gl.constexpr):
     """The products of a tile over a range of K, which begins with `first`; each is issued while
-    the one before it runs, or, if they are promoted, while the other consumer's runs.
+    the one before it runs, or, if there is one partial sum, while the other consumer's runs.
     """
+    PARTIALS: gl.constexpr = partial_sums(reader.ring.PRODUCT)
+    if PARTIALS > 1:
+        runs = k_end - (k_end - k_first) % RUN
+        for _ in range(k_first, runs, RUN):
+            acc, slot = multiply_run(acc, reader, slot, False, WHICH, RUN)
+        k_first = gl.maximum(runs, k_first)
     for k in range(k_first, k_end):
+        acc, slot = multiply_run(acc, reader, slot, k > first, WHICH, 1)
+    return acc, slot
+
+
+@gluon.jit
+def multiply_run(acc, reader, slot, is_later, WHICH: gl.constexpr, STEPS: gl.constexpr):
+    """So many products, and whether the one before is still under way."""
+    PARTIALS: gl.constexpr = partial_sums(reader.ring.PRODUCT)
+    for i in gl.static_range(STEPS):
         reader.wait(slot)
-        if is_promoted(reader.ring.PRODUCT):
-            product = acc.product(reader.ring, slot, WHICH)
-            reader.release(slot.index, True)
-            acc = acc.plus(product)
-        else:
-            acc = acc.multiply(reader.ring, slot, WHICH)
-            reader.release(slot.previous(), k > first)
+        acc = acc.multiply(reader.ring, slot, WHICH, i, STEPS)
+        if PARTIALS == 0:
+            reader.release(slot.previous(), is_later)
+        elif i > 0:
+            reader.release(slot.previous(), True)
         slot = slot.next()
+    if PARTIALS > 0:
+        reader.release(slot.previous(), True)
     return acc, slot
 
 
@@ -355,8 +356,8 @@ def multiply(epilogue, reader, turns, tiling, slot, step, tiles, work, seen,
     else:
         acc, slot = multiply_range(acc, reader, slot, start, work.k_end, start, WHICH)
     turns.end(WHICH)
-    if not is_promoted(ring.PRODUCT):
-        acc = acc.wait(ring.PRODUCT)
+    acc = acc.wait(ring.PRODUCT)
+    if partial_sums(ring.PRODUCT) == 0:
         reader.release(slot.previous(), True)
     return acc, slot, seen
 

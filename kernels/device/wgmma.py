@@ -46,7 +46,8 @@ class Product:
             first: of the left and of the right one. Those of the first 64 rows come first.
         rows: how often 64 rows there are.
         modifiers: what follows the operands.
-        promoted: whether each product of tiles begins anew, and is awaited.
+        partials: how many sums of one product of tiles alone there are registers for, besides those
+            of all, to which threads add them; 0 if the tensor cores add up all.
     """
 
     instruction: str
@@ -55,7 +56,7 @@ class Product:
     steps: tuple[tuple[int, int], ...]
     rows: int
     modifiers: str
-    promoted: bool
+    partials: int
 
 
 def product_of(config: MatmulConfig) -> Product:
@@ -85,7 +86,7 @@ def product_of(config: MatmulConfig) -> Product:
         tuple(pair for each in lefts for pair in zip(each, rights, strict=True)),
         len(lefts),
         scales + transposes,
-        config.promoted,
+        config.partial_sums,
     )
 
 
@@ -128,12 +129,6 @@ def tied(unit, units, others=""):
 
 
 @gluon.constexpr_function
-def written(unit, units, others):
-    """Constraints: the registers of so many tensors of fp32, which are written, and others."""
-    return ",".join(["=f"] * (units * registers_of(unit))) + others
-
-
-@gluon.constexpr_function
 def repeated(unit, units):
     """A type for each unit."""
     return (unit,) * units
@@ -146,24 +141,19 @@ def registers_of(unit):
 
 
 @gluon.constexpr_function
-def product_text(product, unit, units):
-    """The instructions of a product, and the wait for the one before it; for itself, if it begins
-    anew.
+def text_of(product, unit, tensors, work):
+    """The text of some steps of a product, one after the other.
 
     Args:
-        unit: the type of the tensors of sums, of which there are `units`.
+        unit: the type of the tensors of sums, of which there are so many, those of `partials` too.
+        work: each step's name and number: "start" the product whose sums are these partial ones
+            (0, if there are none), "wait" until so many products are under way, "add" such partial
+            sums to those of all.
     """
-    count = registers_of(unit)
-    lines = [
-        "{",
-        ".reg .pred adds, begins;",
-        ".reg .b32 start;",
-        ".reg .b64 left, right, a, b;",
-        "setp.eq.b32 adds, 0, 0;",
-        "setp.ne.b32 begins, 0, 0;",
-    ]
-    # behind the sums as they go, and as they come
-    operand = units * count if product.promoted else 2 * units * count
+    registers = registers_of(unit)
+    own = tensors // (1 + product.partials) * registers  # of one set of sums
+    lines = ["{", ".reg .pred adds;", ".reg .b32 start;", ".reg .b64 left, right, a, b;"]
+    operand = 2 * tensors * registers  # behind the sums as they go, and as they come
     for name in ("left", "right"):
         lines += [
             f"shr.u32 start, ${operand}, 4;",
@@ -171,51 +161,90 @@ def product_text(product, unit, units):
             f"or.b64 {name}, {name}, {getattr(product, name):#x};",
         ]
         operand += 1
-    lines.append("wgmma.fence.sync.aligned;")
-    own, each_rows = count // product.rows, len(product.steps) // product.rows
-    for i in range(len(product.steps)):  # Triton 3.7 reads no loop over several names
-        first = i // each_rows * own
-        adds = "begins" if product.promoted and i % each_rows == 0 else "adds"
-        registers = [f"${each * count + first + j}" for each in range(units) for j in range(own)]
+    for step in work:  # Triton 3.7 reads no loop over several names
+        name, number = step
+        partial = own * (1 + number)
+        if name == "wait":
+            lines.append(f"wgmma.wait_group.sync.aligned {number};")
+        elif name == "add":
+            lines += [f"add.f32 ${i}, ${i}, ${partial + i};" for i in range(own)]
+        else:
+            lines += started(product, partial if product.partials else 0, own, registers)
+    return "\n".join([*lines, "}"])
+
+
+@gluon.constexpr_function
+def started(product, begin, registers, of_tensor):
+    """The instructions of a product.
+
+    Args:
+        begin: the first register of its sums, of which there are so many in all.
+        of_tensor: and so many in each tensor, those of the first 64 rows first.
+    """
+    lines = ["wgmma.fence.sync.aligned;"]
+    own, each_rows = of_tensor // product.rows, len(product.steps) // product.rows
+    for i in range(len(product.steps)):
+        first = begin + i // each_rows * own
+        sums = [
+            f"${tensor + first + j}"
+            for tensor in range(0, registers, of_tensor)
+            for j in range(own)
+        ]
+        anew = product.partials > 0 and i % each_rows == 0
         lines += [
+            f"setp.{'ne' if anew else 'eq'}.b32 adds, 0, 0;",
             f"add.s64 a, left, {product.steps[i][0] // 16};",
             f"add.s64 b, right, {product.steps[i][1] // 16};",
-            f"{product.instruction} {{{', '.join(registers)}}}, a, b, {adds}{product.modifiers};",
+            f"{product.instruction} {{{', '.join(sums)}}}, a, b, adds{product.modifiers};",
         ]
-    pending = 0 if product.promoted else 1
-    lines += ["wgmma.commit_group.sync.aligned;", f"wgmma.wait_group.sync.aligned {pending};", "}"]
-    return "\n".join(lines)
+    return [*lines, "wgmma.commit_group.sync.aligned;"]
+
+
+@gluon.constexpr_function
+def steps_of(product, step, run):
+    """What is done when a product starts: the one before is awaited. If there are partial sums,
+    that is so within a run of so many products, two of which are under way at a time, and its end
+    awaits all: for ptxas, nothing that threads read may be under way when a loop begins again.
+    """
+    if product.partials == 0:
+        return [("start", 0), ("wait", 1)]
+    now, before = step % 2, (step + 1) % 2
+    done = [("wait", 1), ("add", before)] if step > 0 else []
+    rest = [("wait", 0), ("add", now)] if step == run - 1 else []
+    return [("start", now), *done, *rest]
 
 
 @gluon.jit
-def multiply(sums, left, right, PRODUCT: gl.constexpr):
+def multiply(sums, left, right, PRODUCT: gl.constexpr, STEP: gl.constexpr, RUN: gl.constexpr):
     """Start to add a product of tiles in shared memory to the sums, and wait for the one before.
 
     Args:
-        sums: tensors of registers, all as wide.
+        sums: tensors of registers, all as wide; behind those of all products, partial sums.
         left, right: the left operand's tile, and the first unit of the right one's.
+        STEP, RUN: see `steps_of`.
     """
     UNIT: gl.constexpr = sums[0].type
-    TEXT: gl.constexpr = product_text(PRODUCT, UNIT, len(sums))
+    TEXT: gl.constexpr = text_of(PRODUCT, UNIT, len(sums), steps_of(PRODUCT, STEP, RUN))
     CONSTRAINTS: gl.constexpr = tied(UNIT, len(sums), ",r,r")
     TYPES: gl.constexpr = repeated(UNIT, len(sums))
     return gl.inline_asm(TEXT, CONSTRAINTS, sums + (left, right), TYPES)  # noqa: RUF005 (Triton has no *)
 
 
 @gluon.jit
-def product(sums, left, right, PRODUCT: gl.constexpr):
-    """A product of tiles in shared memory alone, in tensors like those of the sums."""
+def wait(sums, PRODUCT: gl.constexpr):
+    """Wait for the last product; the sums of all."""
     UNIT: gl.constexpr = sums[0].type
-    TEXT: gl.constexpr = product_text(PRODUCT, UNIT, len(sums))
-    CONSTRAINTS: gl.constexpr = written(UNIT, len(sums), ",r,r")
-    TYPES: gl.constexpr = repeated(UNIT, len(sums))
-    return gl.inline_asm(TEXT, CONSTRAINTS, (left, right), TYPES)
+    if PRODUCT.partials == 0:
+        CONSTRAINTS: gl.constexpr = tied(UNIT, len(sums))
+        TYPES: gl.constexpr = repeated(UNIT, len(sums))
+        sums = gl.inline_asm("wgmma.wait_group.sync.aligned 0;", CONSTRAINTS, sums, TYPES)
+    return first_of(sums, len(sums) // (1 + PRODUCT.partials))
 
 
 @gluon.jit
-def wait(sums):
-    """Wait for the last product."""
-    UNIT: gl.constexpr = sums[0].type
-    CONSTRAINTS: gl.constexpr = tied(UNIT, len(sums))
-    TYPES: gl.constexpr = repeated(UNIT, len(sums))
-    return gl.inline_asm("wgmma.wait_group.sync.aligned 0;", CONSTRAINTS, sums, TYPES)
+def first_of(values, NUMBER: gl.constexpr):
+    """So many of a tuple."""
+    found = ()
+    for i in gl.static_range(NUMBER):
+        found += (values[i],)
+    return found
