@@ -15,6 +15,11 @@ correction of the logarithm of the predicted time: ``--correction FOLDER`` write
 constants as they are: one from the times of all GPUs, and of each GPU one of what that leaves.
 
 Constants are fitted to files of one GPU.
+
+    python -m benchmarks.fit --promoted promoted.json
+
+takes a survey of promoted sums (``benchmarks.survey --classes "e4m3 promoted"``), and says what the
+choice costs for each number of cycles that a sum may be waited for.
 """
 
 from __future__ import annotations
@@ -295,6 +300,17 @@ def write_corrections(
         trees.save(file_of(name, folder))
 
 
+def promotion_costs(timed: Sequence[Timed]) -> None:
+    """What choices of promoted sums cost, by `cost_model.PROMOTION_CYCLES`."""
+    for cycles in range(0, 401, 20):
+        found, off = [], []
+        for each in timed:
+            predicted = cost_model.promoted_seconds(*each.asked, cycles)
+            off += np.abs(predicted / each.seconds - 1).tolist()
+            found.append(each.seconds[int(predicted.argmin())] / min(each.seconds))
+        report(f"{cycles} cycles", timed, found, statistics.median(off))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("files", nargs="+", type=Path, help="of benchmarks.survey")
@@ -302,8 +318,14 @@ def main() -> None:
     parser.add_argument(
         "--correction", type=Path, metavar="FOLDER", help="write what is learnt, and fit nothing"
     )
+    parser.add_argument(
+        "--promoted", action="store_true", help="of promoted sums: say what waiting costs"
+    )
     arguments = parser.parse_args()
     timed = [each for path in arguments.files for each in read(path)]
+    if arguments.promoted:
+        promotion_costs(timed)
+        return
     gpus = list(dict.fromkeys(each.gpu for each in timed))
     for gpu in gpus:
         own = [each for each in timed if each.gpu == gpu]

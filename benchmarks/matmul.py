@@ -309,11 +309,7 @@ def measure(
     bandwidth = state.memory_bytes_per_second()
     shortest = max(problem.flops / peak, problem.bytes / bandwidth)
     return {
-        "m": problem.m, "n": problem.n, "k": problem.k,
-        "type": problem.element_type,
-        "a_major": problem.a_major, "b_major": problem.b_major,
-        **({"promoted": True} if problem.promoted else {}),
-        "class": problem.shape_class,
+        **problem.row,
         **{f"{name}_us": value * 1e6 for name, value in seconds.items()},
         **{f"{name}_tflops": problem.flops / value / 1e12 for name, value in seconds.items()},
         "ratio": seconds["torch"] / seconds["triton_ext"],
@@ -371,10 +367,10 @@ def summary(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 def print_ratios(rows: Sequence[Mapping[str, Any]]) -> None:
     """`summary`."""
     limits = f"{f'< {GOAL}':>8}{f'< {LOWEST}':>8}"
-    print(f"{'type':<6}{'class':<16}{'number':>6}{'mean':>8}{'lowest':>8}{limits}")
+    print(f"{'type':<6}{'class':<21}{'number':>6}{'mean':>8}{'lowest':>8}{limits}")
     for line in summary(rows):
         print(
-            f"{line['type']:<6}{line['class']:<16}{line['number']:>6}"
+            f"{line['type']:<6}{line['class']:<21}{line['number']:>6}"
             f"{line['geometric_mean']:>8.3f}{line['lowest']:>8.3f}{line['below']:>8}"
             f"{line['far_below']:>8}"
         )

@@ -71,6 +71,15 @@ class Problem:
             fixed=rule() == "fixed", promoted=self.promoted,
         )  # fmt: skip
 
+    @property
+    def row(self) -> dict[str, Any]:
+        """What a row of results says of it, from which `problem_of` makes it again."""
+        return {
+            "m": self.m, "n": self.n, "k": self.k, "type": self.element_type,
+            "a_major": self.a_major, "b_major": self.b_major,
+            **({"promoted": True} if self.promoted else {}), "class": self.shape_class,
+        }  # fmt: skip
+
     def __str__(self) -> str:
         layout = "".join("N" if major == "MN" else "K" for major in (self.a_major, self.b_major))
         sums = " promoted" if self.promoted else ""
@@ -189,8 +198,16 @@ def _fp8(draw: random.Random) -> Problem:
     return Problem(between(draw, 16, 8192), n, k, "e4m3", drawn_from="e4m3")
 
 
-def _fp8_promoted(draw: random.Random) -> Problem:
-    return replace(_fp8(draw), promoted=True, drawn_from="e4m3 promoted")
+def _any_fp8(draw: random.Random) -> Problem:
+    n, k = (between(draw, 128, 16384, 16) for _ in "nk")
+    return Problem(between(draw, 8, 16384), n, k, "e4m3", drawn_from="e4m3 random")
+
+
+def _promoted(
+    drawn: Callable[[random.Random], Problem], name: str
+) -> Callable[[random.Random], Problem]:
+    """The same problems, without ``use_fast_accum``."""
+    return lambda draw: replace(drawn(draw), promoted=True, drawn_from=name)
 
 
 def _round(draw: random.Random) -> Problem:
@@ -213,7 +230,9 @@ DRAWN: Mapping[str, tuple[int, Callable[[random.Random], Problem]]] = {
     "gradients, head": (10, _gradient),
     "e4m3": (28, _fp8),
     "round": (0, _round),
-    "e4m3 promoted": (0, _fp8_promoted),
+    "e4m3 promoted": (0, _promoted(_fp8, "e4m3 promoted")),
+    "e4m3 random": (0, _any_fp8),
+    "e4m3 random promoted": (0, _promoted(_any_fp8, "e4m3 random promoted")),
 }  # fmt: skip
 """The classes that `drawn_problems` draws from, with their weights; of weight 0 are those that are
 drawn if they are named.
@@ -222,8 +241,8 @@ Sizes are log-uniform. *random*: M from 8 to 16384, N and K from 128 to 16384 in
 fp16 or bf16, every major-ness. *medium*: M from 96 to 1536, N and K from 2048 to 11008. Layers of
 models: 1 to 8192 tokens. *LoRA*: N or K is 16. *encoders*: ViT-H, BERT, GPT-2. *gradients, head*:
 of weights (both operands MN-major), and Llama's head of 128256 columns. *e4m3*: layers of models in
-fp8; *promoted*: without ``use_fast_accum``. *round*: M, N and K are 1, 3, 5 or 7 times a power of
-two, from 256 to 16384, B of either major-ness.
+fp8, or as *random*, K-major; *promoted*: without ``use_fast_accum``. *round*: M, N and K are 1, 3,
+5 or 7 times a power of two, from 256 to 16384, B of either major-ness.
 """
 
 

@@ -34,6 +34,7 @@ from benchmarks.matmul import (
 from benchmarks.problems import DRAWN, Problem, drawn_problems, inputs
 from benchmarks.replay import graph_of, launches_in_graph, replayed_seconds
 from triton_ext.kernels.choice import cost_model, cost_model_sm100
+from triton_ext.kernels.choice.choose import promoted_configs
 from triton_ext.kernels.choice.gpus import GpuModel, model_of
 from triton_ext.kernels.config import DEFAULTS, MatmulConfig
 from triton_ext.kernels.launch import compile_matmul
@@ -72,6 +73,8 @@ def considered(
             every = cost_model.ranked_configs(*asked, gpu=gpu, every=True)
         kept = cost_model.suits(cost_model.Table.of(every), sizes)
         ranked = [c for c, suits in zip(every, kept, strict=True) if suits or c.k_blocks == 1]
+        if problem.promoted:
+            ranked = promoted_configs(ranked, sizes)
         choice = problem.config(multiprocessors, gpu)
     seen: Counter[tuple[Any, ...]] = Counter()
     found = ranked[: number // 2]
@@ -108,8 +111,7 @@ def measure(problem: Problem, configs: Sequence[MatmulConfig]) -> Row:
     ]
     best = min(found, key=lambda each: each["seconds"])
     return {
-        "m": problem.m, "n": problem.n, "k": problem.k, "type": problem.element_type,
-        "a_major": problem.a_major, "b_major": problem.b_major, "class": problem.shape_class,
+        **problem.row,
         "problem": str(problem),
         "torch_us": seconds["torch"] * 1e6,
         "choice": seconds["torch"] / seconds["0"],

@@ -61,14 +61,16 @@ def choose_config(
             rule = f"must be False, but for {' and '.join(PROMOTED_TYPES)} on sm_90"
             raise LayoutError("promoted", promoted, rule)
         problem = cost_model.Problem(m, n, k, multiprocessors, batch, gpu)
-        return _promoted(ranked(arch, *asked), problem)
+        return promoted_configs(ranked(arch, *asked), problem)[0]
     if fixed:
         return choose_fixed(arch, *asked)
     return next(ranked(arch, *asked))
 
 
-def _promoted(configs: Iterable[MatmulConfig], problem: cost_model.Problem) -> MatmulConfig:
-    """The fastest of those that may be promoted, among the first so many."""
+def promoted_configs(
+    configs: Iterable[MatmulConfig], problem: cost_model.Problem
+) -> list[MatmulConfig]:
+    """Those of the first so many that may be promoted, the fastest first."""
     found: list[MatmulConfig] = []
     for config in configs:
         with contextlib.suppress(LayoutError):
@@ -76,7 +78,7 @@ def _promoted(configs: Iterable[MatmulConfig], problem: cost_model.Problem) -> M
         if len(found) == PROMOTED_CANDIDATES:
             break
     seconds = cost_model.promoted_seconds(cost_model.Table.of(found), problem)
-    return found[int(seconds.argmin())]
+    return [found[i] for i in seconds.argsort(kind="stable")]
 
 
 def ranked(arch: int, *asked: Any) -> Iterator[MatmulConfig]:

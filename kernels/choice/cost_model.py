@@ -141,9 +141,9 @@ FITTED: Mapping[GpuModel, Constants] = {
 NEAR = 1.2
 """The correction decides among configurations that take so many times as long as the best by the
 limits alone, at most."""
-PROMOTION_CYCLES, CLOCK = 230, 1.75e9
+PROMOTION_CYCLES, CLOCK = 240, 1.75e9
 """What a warpgroup that adds up sums waits for them, besides its own instructions, and the clock of
-that, Hz: fitted to 48 products on an H200, which are predicted with a standard deviation of 5 %."""
+that, Hz: by ``benchmarks.fit --promoted``."""
 PINGPONG_K = {1: 6144, 2: 2048, 4: 2048}
 PINGPONG_FLOPS = 2.5e12
 """The largest K (by the size of a cluster) and product for which two consumers take turns, where
@@ -317,19 +317,21 @@ def corrected_seconds(table: Table, problem: Problem) -> Array:
     return np.exp(rows[:, 0] + corrections.correction(rows, problem.gpu))
 
 
-def promoted_seconds(table: Table, problem: Problem) -> Array:
+def promoted_seconds(table: Table, problem: Problem, waited: float = PROMOTION_CYCLES) -> Array:
     """The same, if sums are promoted: a consumer multiplies, waits, and adds in turn, while others
     may multiply, or the next of a run of products runs; together with the other limits, as these
     with each other.
+
+    Args:
+        waited: cycles, see `PROMOTION_CYCLES`.
     """
     work, constants = _divided(table, problem), FITTED[problem.gpu]
     registers = table.rows / table.shares * table.columns / table.consumer_columns / 128
     product = registers * table.block_k * table.element_bytes / INSTRUCTION_K_BYTES
-    added = registers + PROMOTION_CYCLES
+    added = registers + waited
     in_run = np.maximum(product, (product + added) / 2) + added / PROMOTED_RUN
     alone = np.where(table.partial_sums > 1, in_run, product + added)
-    cycles = np.maximum(alone, np.where(table.pingpong, 1, table.consumers) * product)
-    seconds = (work.waves + work.part) * work.k_tiles * cycles / CLOCK
+    seconds = (work.waves + work.part) * work.k_tiles * alone / CLOCK
     taken = constants.launch + seconds + _turn_seconds(table, work, constants)
     norm = constants.norm
     return (corrected_seconds(table, problem) ** norm + taken**norm) ** (1 / norm)

@@ -6,6 +6,7 @@ import itertools
 import math
 import random
 import re
+import subprocess
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -25,7 +26,7 @@ from kernel_configurations import (
 from sites import ALL, triton_sites
 
 from triton_ext import LayoutError, NVMMAShared
-from triton_ext.kernels.choice import cost_model, cost_model_sm100
+from triton_ext.kernels.choice import candidates, cost_model, cost_model_sm100
 from triton_ext.kernels.choice.choose import choose_config, with_epilogue
 from triton_ext.kernels.config import MatmulConfig
 from triton_ext.kernels.element_types import BLOCK_SCALED
@@ -504,6 +505,34 @@ def test_what_is_chosen_for_promoted_sums(m, n, k):
     assert (promoted > cost_model.corrected_seconds(table, problem)).all()
     lone = MatmulConfig(90, "e4m3", block_m=64, block_k=128, stages=4, consumers=1, out_type="bf16")
     assert promoted[0] < cost_model.promoted_seconds(cost_model.Table.of([lone]), problem)[0]
+
+
+@pytest.mark.parametrize(
+    ("fields", "partial_sums"),
+    [
+        ({"block_m": 64, "block_n": 128, "consumers": 1}, 2),
+        ({"block_m": 128, "block_n": 96, "c_parts": 3, "consumers": 2}, 2),
+        ({"block_m": 192, "block_n": 112, "c_parts": 7, "consumers": 3}, 1),
+    ],
+)
+def test_products_of_promoted_sums_overlap(fields, partial_sums, tmp_path):
+    """As many sums as there are registers for; and ptxas neither spills them nor, as it does where
+    it cannot follow which are being made, has each instruction wait for the one before.
+    """
+    compiler = pytest.importorskip("triton.backends.nvidia.compiler")
+    from triton_ext.kernels.launch import compile_matmul
+
+    if not candidates.is_new():
+        pytest.skip("releases before 3.9 have no promoted sums")
+    config = MatmulConfig(90, "e4m3", block_k=128, promoted=True, out_type="bf16", **fields)
+    assert config.partial_sums == partial_sums
+    assert replace(config, promoted=False).partial_sums == 0
+    ptx = tmp_path / "kernel.ptx"
+    ptx.write_text(compile_matmul(config).asm["ptx"])
+    command = [compiler.get_ptxas(100).path, "-arch=sm_90a", "-v", "-o", ptx.with_suffix(".o"), ptx]
+    said = subprocess.run(command, capture_output=True, text=True, check=True).stderr
+    assert "0 bytes spill stores, 0 bytes spill loads" in said
+    assert "serialized" not in said
 
 
 # ------------------------------------------------- the kernel with consumers, on the emulated GPU
