@@ -22,6 +22,7 @@ from triton_ext.kernels.element_types import (
     C_BYTES,
     ELEMENT_BYTES,
     ELEMENT_TYPES,
+    MIXED,
     MMA_KINDS,
     SCALE_BLOCK,
     BlockScaling,
@@ -44,7 +45,7 @@ THREADS = 128
 EARLY_REGISTERS = 220
 """How many registers of a thread may be taken by sums and by what they are scaled with: of two
 consumers each thread has 240. With more, ptxas began to spill."""
-PROMOTED_TYPES, PROMOTED_K_BYTES = ("e4m3", "e5m2"), 128
+PROMOTED_TYPES, PROMOTED_K_BYTES = ("e4m3", "e5m2", *MIXED), 128
 """What may be promoted, and of how many bytes of K, at most, the tensor cores add up alone then."""
 PROMOTED_REGISTERS = {1: 192, 2: 192, 3: 112}
 """How many registers of a thread the sums and what is added to them may take, by the number of
@@ -63,7 +64,8 @@ class MatmulConfig:
         arch: 90 (wgmma) or 100 (tcgen05).
         element_type: the type of A and B: "fp16" or "bf16", the accumulator is fp32; with consumers
             also "e4m3" and "e5m2" (fp8; on sm_90 the tensor cores keep 13 fraction bits below the
-            largest product when they add), "tf32", and "int8" (the accumulator is int32); on sm_100
+            largest product when they add), "e4m3_e5m2" and "e5m2_e4m3" (A's and B's; on sm_90 with
+            Triton 3.9), "tf32", and "int8" (the accumulator is int32); on sm_100
             those of `BLOCK_SCALED`, whose scales come as torch and cuBLAS store them.
         a_major, b_major: the contiguous dimension of the operand: "K" or "MN".
         block_m, block_n, block_k: the tile of one thread block, in elements.
@@ -306,11 +308,7 @@ class MatmulConfig:
             "b_scales": (None, "one", "each"),
             "alpha": boolean,
             "pingpong": boolean if self.consumers == 2 else (False,),
-            "side": [
-                n
-                for n in (0, *(shapes if on_hopper or not (self.cluster > 1 or scaled) else ()))
-                if n < 256
-            ],
+            "side": [0, *(n for n in shapes if n < 256)] if self._may_have_a_side else [0],
             "loaded_rows": (0, 8, 16, 24, 32, 40, 48, 56) if self.may_load_less else (0,),
             "promoted": boolean if self._may_be_promoted else (False,),
             "residual": boolean,
@@ -384,6 +382,13 @@ class MatmulConfig:
         turn, if there is room for them, so that one is added while the other is made.
         """
         return self._sets_of_sums - 1 if self.promoted else 0
+
+    @property
+    def _may_have_a_side(self) -> bool:
+        """Whether there are instructions for a second, narrower tile of the right operand."""
+        if self.arch == 90:
+            return self.element_type not in MIXED
+        return self.cluster == 1 and self.scaling is None
 
     @property
     def _may_be_wide(self) -> bool:
@@ -492,7 +497,8 @@ class MatmulConfig:
     @property
     def multiplies_itself(self) -> bool:
         """Whether the instructions of a product are the kernel's own, not Triton's."""
-        return self.units > 1 or self.loaded_rows > 0 or self.consumer_columns > 1 or self.promoted
+        uncommon = self.loaded_rows > 0 or self.promoted or self.element_type in MIXED
+        return self.units > 1 or self.consumer_columns > 1 or uncommon
 
     @property
     def _right_line(self) -> int:

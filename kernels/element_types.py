@@ -38,9 +38,12 @@ BLOCK_SCALED = {
 SCALE_BLOCK = (128, 4)
 """Rows and columns of a block of scales, whose 512 bytes are contiguous (cuBLAS, "1D Block Scaling
 Factors Layout"); in tensor memory it takes 4 columns."""
+MIXED = {"e4m3_e5m2": ("e4m3", "e5m2"), "e5m2_e4m3": ("e5m2", "e4m3")}
+"""A's type and B's, where they differ: those of gradients in fp8, by ``wgmma`` and ``tcgen05``'s
+kind::f8f6f4."""
 ELEMENT_BYTES = {
     "fp16": 2, "bf16": 2, "e4m3": 1, "e5m2": 1, "tf32": 4, "int8": 1,
-    **dict.fromkeys(BLOCK_SCALED, 1),
+    **dict.fromkeys(MIXED, 1), **dict.fromkeys(BLOCK_SCALED, 1),
 }  # fmt: skip
 """The size of each type of operand that the kernel with consumers takes. tf32 is fp32 in memory, of
 which the tensor cores read the upper 19 bits; only 16-bit operands may be MN-major (wgmma's rule).
@@ -48,6 +51,12 @@ Two elements of 4 bits count as one here, and wherever K is counted, as in torch
 """
 MMA_KINDS = {
     "fp16": "f16", "bf16": "f16", "e4m3": "f8f6f4", "e5m2": "f8f6f4", "tf32": "tf32", "int8": "i8",
+    **dict.fromkeys(MIXED, "f8f6f4"),
 }  # fmt: skip
 """What ``tcgen05.mma`` calls the types of its operands without scales."""
 C_BYTES = {"fp16": 2, "bf16": 2, "fp32": 4, "int32": 4, "e4m3": 1, "e5m2": 1}
+
+
+def operand_types(element_type: str) -> tuple[str, str]:
+    """The types of A and B."""
+    return MIXED.get(element_type, (element_type, element_type))

@@ -27,6 +27,7 @@ from triton_ext.kernels.device.matmul import matmul_sm90, matmul_sm100
 from triton_ext.kernels.device.warp_specialized import matmul_warp_specialized
 from triton_ext.kernels.device.warp_specialized_sm100 import matmul_warp_specialized_sm100
 from triton_ext.kernels.device.wgmma import product_of
+from triton_ext.kernels.element_types import MIXED, operand_types
 from triton_ext.kernels.tiles import TileLayouts
 from triton_ext.layouts.triton.gluon import to_gluon
 
@@ -328,6 +329,8 @@ def kernel_for(config: MatmulConfig) -> Any:
             raise LayoutError("consumer_columns", config.consumer_columns, "needs Triton 3.9")
         if config.promoted:
             raise LayoutError("promoted", config.promoted, "needs Triton 3.9")
+        if config.element_type in MIXED and config.arch == 90:
+            raise LayoutError("element_type", config.element_type, "needs Triton 3.9 on sm_90")
         if config.shares_tiles:
             name = "cluster" if config.cluster > 1 else "cluster_columns"
             raise LayoutError(name, getattr(config, name), "needs Triton 3.9 on sm_90")
@@ -445,9 +448,10 @@ def compile_matmul(config: MatmulConfig, constants: dict[str, Any] | None = None
         Triton's compiled kernel; its ``asm`` holds ``ttgir``, ``ptx`` and ``cubin``.
     """
     constants = kernel_constants(config) if constants is None else constants
-    a, b = (config.a_layouts, config.element_type), (config.b_layouts, config.element_type)
+    a, b = zip(
+        (config.a_layouts, config.b_layouts), operand_types(config.element_type), strict=True
+    )
     c = (config.c_layouts, config.c_type)
-    element = TRITON_TYPES.get(config.element_type, config.element_type)
     bias = TRITON_TYPES.get(config.bias_type, config.bias_type)
     types = {"workspace": "*u8", "bias": f"*{bias}", "a_scale": "*fp32",
              "b_scale": "*fp32", "alpha": "fp32", "beta": "fp32",
@@ -456,7 +460,7 @@ def compile_matmul(config: MatmulConfig, constants: dict[str, Any] | None = None
     tiles = dict(zip(("a_desc", "b_desc"), (b, a) if config.swap else (a, b), strict=True))
     tiles |= {"c_desc": c, "c0_desc": c, "own_desc": a if config.collective == "gather" else c}
     if config.narrow_layouts is not None:
-        tiles["narrow_desc"] = (config.narrow_layouts, config.element_type)
+        tiles["narrow_desc"] = (config.narrow_layouts, tiles["b_desc"][1])
     if config.scaling is not None and config.scale_layouts is not None:
         scales = ((tile, config.scaling.scale) for tile in config.scale_layouts)
         tiles |= zip(("left_scales", "right_scales"), scales, strict=True)

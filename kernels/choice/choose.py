@@ -58,7 +58,7 @@ def choose_config(
     asked = (element_type, a_major, b_major, m, n, k, multiprocessors, out_type, batch, gpu)
     if promoted:
         if arch != 90 or element_type not in PROMOTED_TYPES:
-            rule = f"must be False, but for {' and '.join(PROMOTED_TYPES)} on sm_90"
+            rule = f"must be False, but for {', '.join(PROMOTED_TYPES)} on sm_90"
             raise LayoutError("promoted", promoted, rule)
         problem = cost_model.Problem(m, n, k, multiprocessors, batch, gpu)
         return promoted_configs(ranked(arch, *asked), problem)[0]

@@ -43,6 +43,8 @@ from triton_ext.kernels.choice.gpus import GpuModel
 from triton_ext.kernels.config import LEAST_K, MOST_K, PROMOTED_RUN, MatmulConfig
 from triton_ext.kernels.element_types import C_BYTES, Major
 
+SECTOR_BYTES = 32
+"""Of a line of the L2 cache."""
 Array: TypeAlias = Any
 """A numpy array of numbers or truth values, one of each configuration."""
 
@@ -357,11 +359,13 @@ FEATURES = (
     "tiles", "k_tiles", "store", "adding_up", "filled_rows", "filled_columns", "filled_k",
     "left_aligned", "right_aligned", "right_row_bytes", "blocks", "all_blocks", "turns", "overlap",
     "shape", "tiles_m", "tiles_n", "wave_bytes", "wave_rate", "wave_rows", "wave_columns",
+    "left_ragged", "right_ragged", "copied_columns",
 )  # fmt: skip
 """What the learnt correction looks at: times and sizes as logarithms, each limit over the longest,
 what follows the products over the whole; fields of the configuration; how it divides the problem;
-how much of the tiles lies inside; how rows in memory are aligned; how often a tile goes round the
-ring; what the tiles that run together read (`_wave`)."""
+how much of the tiles lies inside; how rows in memory are aligned (and `_ragged`); how often a tile
+goes round the ring; what the tiles that run together read (`_wave`); of how many columns more than
+it has a tile's are copied."""
 
 
 def features(table: Table, problem: Problem) -> Array:
@@ -389,6 +393,7 @@ def features(table: Table, problem: Problem) -> Array:
         np.log2(work.tiles * table.blocks * np.maximum(1, abs(work.parts))),
         work.k_tiles / table.stages, work.overlap, np.log2(work.rows / work.columns),
         np.log2(work.tiles_m), np.log2(work.tiles_n), *_wave(table, problem, work),
+        *_ragged(table, problem), table.right_columns / table.columns,
     ]  # fmt: skip
     return np.stack(columns, axis=1)
 
@@ -465,13 +470,31 @@ def _lines(table: Table, problem: Problem, constants: Constants) -> Array:
 
 
 def _aligned(table: Table, problem: Problem) -> tuple[Array, Array]:
-    """The fraction of the rows of the left and the right operand's tile that lie in one line."""
+    """The fraction of the rows of the left and the right operand's tile that lie in one line: by
+    how far apart rows are in memory, and where tiles begin in them.
+    """
 
-    def fraction(k_major: Array, size: int) -> Array:
-        stride = np.where(k_major, problem.k, size) * table.element_bytes
+    def fraction(k_major: Array, size: int, tile: Array) -> Array:
+        elements = np.where(tile < size, np.gcd(size, tile), size)
+        stride = np.where(k_major, problem.k, elements) * table.element_bytes
         return np.gcd(stride, LINE_BYTES) / LINE_BYTES
 
-    a, b = fraction(table.a_k_major, problem.m), fraction(table.b_k_major, problem.n)
+    a = fraction(table.a_k_major, problem.m, table.block_m)
+    b = fraction(table.b_k_major, problem.n, table.block_n)
+    return np.where(table.swap, b, a), np.where(table.swap, a, b)
+
+
+def _ragged(table: Table, problem: Problem) -> tuple[Array, Array]:
+    """The fraction of the left and the right operand's tiles whose rows in memory end with the
+    matrix, within a sector of 32 bytes: each takes the L2 cache the time of several lines.
+    """
+
+    def fraction(k_major: Array, size: int, tile: Array) -> Array:
+        ends = ~k_major & (size * table.element_bytes % SECTOR_BYTES > 0)
+        return np.where(ends, 1 / _ceil(size, tile), 0.0)
+
+    a = fraction(table.a_k_major, problem.m, table.block_m)
+    b = fraction(table.b_k_major, problem.n, table.block_n)
     return np.where(table.swap, b, a), np.where(table.swap, a, b)
 
 
@@ -583,10 +606,12 @@ def _cache_seconds(table: Table, work: _Work, loaded: Array, constants: Constant
     columns = table.columns * table.cluster_columns
     tiles_m, tiles_n = _ceil(work.rows, rows), _ceil(work.columns, columns)
     outside = np.zeros(len(table.configs))
-    for along, across, size, inside in (
-        (tiles_m, tiles_n, rows, work.rows), (tiles_n, tiles_m, columns, work.columns)
-    ):  # fmt: skip
-        beyond = (along * size - inside) * across
+    spare_columns = table.right_columns - table.columns
+    for along, across, size, inside, spare in (
+        (tiles_m, tiles_n, rows, work.rows, 0),
+        (tiles_n, tiles_m, columns, work.columns, spare_columns),
+    ):
+        beyond = (along * size + spare - inside) * across
         outside += np.where(~work.overlap | (along == 1), beyond, 0)
     outside *= work.tiles / (tiles_m * tiles_n) * table.k_blocks
     outside *= _ceil(table.block_k * table.element_bytes, LINE_BYTES)

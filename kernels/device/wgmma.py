@@ -26,7 +26,7 @@ from triton.experimental.gluon import language as gl
 
 from triton_ext.hardware.operand import INSTRUCTION_K_BYTES, derive_operand
 from triton_ext.kernels.config import MatmulConfig
-from triton_ext.kernels.element_types import Major
+from triton_ext.kernels.element_types import Major, operand_types
 from triton_ext.kernels.tiles import tile_layouts
 
 ROWS = 64
@@ -73,14 +73,15 @@ def product_of(config: MatmulConfig) -> Product:
     widths = [tile.encoding.swizzle_byte_width for tile in tiles]
     left, lefts = _walked(config, rows, config.block_k, ROWS, majors[0], widths[0])
     right, (rights,) = _walked(config, columns, config.right_unit[0], columns, majors[1], widths[1])
-    element = TYPES.get(config.element_type, config.element_type)
+    types = operand_types(config.element_type)[:: -1 if config.swap else 1]
+    elements = ".".join(TYPES.get(each, each) for each in types)
     integers = config.element_type == "int8"
     scales = "" if integers else ", 1, 1"
     may_transpose = config.element_bytes == 2
     transposes = "".join(f", {int(major != 'K')}" for major in majors) if may_transpose else ""
     return Product(
         f"wgmma.mma_async.sync.aligned.m{ROWS}n{columns}k{k}"
-        f".{'s32' if integers else 'f32'}.{element}.{element}",
+        f".{'s32' if integers else 'f32'}.{elements}",
         left,
         right,
         tuple(pair for each in lefts for pair in zip(each, rights, strict=True)),

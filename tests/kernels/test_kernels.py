@@ -454,7 +454,7 @@ def test_the_cost_model_of_blackwell_where_there_is_little_doubt(m, n, k, tile):
 @pytest.mark.parametrize(
     ("arch", "element_type"),
     [
-        *itertools.product(ARCHES, ["fp16", "bf16", "e4m3", "e5m2", "tf32", "int8"]),
+        *itertools.product(ARCHES, ["fp16", "bf16", "e4m3", "e5m2", "e5m2_e4m3", "tf32", "int8"]),
         *itertools.product([100], BLOCK_SCALED),
     ],
 )
@@ -486,7 +486,7 @@ def test_types_that_no_kernel_takes(arch, types, out_type, argument):
 @pytest.mark.parametrize(("arch", "element_type"), [(100, "e4m3"), (90, "bf16"), (90, "int8")])
 def test_sums_that_are_not_promoted(arch, element_type):
     pytest.importorskip("triton")
-    with pytest.raises(LayoutError, match="promoted = True: must be False, but for e4m3 and e5m2"):
+    with pytest.raises(LayoutError, match="promoted = True: must be False, but for e4m3, e5m2, "):
         choose_config(arch, element_type, "K", "K", 64, 64, 64, 132, promoted=True)
 
 

@@ -33,6 +33,7 @@ from triton_ext import LayoutError, UnsupportedDeviceError  # noqa: E402
 from triton_ext.kernels.choice import candidates  # noqa: E402
 from triton_ext.kernels.config import MatmulConfig  # noqa: E402
 from triton_ext.ops import launches, overrides, plans, products  # noqa: E402
+from triton_ext.ops import types as ops_types  # noqa: E402
 from triton_ext.ops.device import Gpu  # noqa: E402
 from triton_ext.ops.epilogue import NOTHING, Epilogue  # noqa: E402
 from triton_ext.ops.operands import (  # noqa: E402
@@ -439,6 +440,16 @@ def test_scaled_mm(shape_a, shape_b):
 
 
 EIGHT_BITS = [torch.float8_e4m3fn, torch.float8_e5m2, torch.int8]
+FP8_PAIRS = [
+    pytest.param(
+        pair,
+        id=" by ".join(map(str, pair)),
+        marks=pytest.mark.skipif(
+            pair[0] != pair[1] and not candidates.is_new(), reason="needs 3.9"
+        ),
+    )
+    for pair in itertools.product(EIGHT_BITS[:2], repeat=2)
+]
 
 
 def eight_bit_operands(dtype, m, n, k):
@@ -487,10 +498,10 @@ def test_fast_accum_before_triton_3_9(monkeypatch):
 
 
 @pytest.mark.skipif(not candidates.is_new(), reason="releases before 3.9 have no promoted sums")
-@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2], ids=str)
-def test_scaled_mm_without_fast_accum(dtype):
+@pytest.mark.parametrize("types", FP8_PAIRS)
+def test_scaled_mm_without_fast_accum(types):
     """On Hopper, sums of 128 elements of K are exact to 13 bits, and are added in fp32."""
-    a, b = torch.randn(40, 3000).to(dtype), torch.randn(136, 3000).to(dtype).T
+    a, b = torch.randn(40, 3000).to(types[0]), torch.randn(136, 3000).to(types[1]).T
     one, exact = torch.ones(()), a.double() @ b.double()
     compiled = torch.compile(triton_ext.scaled_mm, fullgraph=True, backend="aot_eager")
 
@@ -508,13 +519,24 @@ def test_scaled_mm_without_fast_accum(dtype):
         triton_ext.scaled_mm(a, b, one, one, use_fast_accum=1)
 
 
-def test_scaled_mm_falls_back():
+def test_two_types_of_fp8_before_triton_3_9(monkeypatch):
+    """On Hopper an error that says so, unless PyTorch's may be taken; a drop-in takes that."""
+    for module in (ops_types, overrides):
+        monkeypatch.setattr(module, "is_new", lambda: False)
     a, b = torch.randn(16, 32).to(torch.float8_e4m3fn), torch.randn(16, 32)
     b, one = b.to(torch.float8_e5m2).t(), torch.ones(())
-    with pytest.raises(LayoutError, match=r"b\.dtype"):
-        triton_ext.scaled_mm(a, b, one, 2 * one)
-    out = triton_ext.scaled_mm(a, b, one, 2 * one, fallback="torch")
-    assert relative_difference(out, 2 * (a.double() @ b.double())) < 2.0**-7
+    exact = a.double() @ b.double()
+    with triton_ext.emulate("sm_90") as gpu:
+        with pytest.raises(LayoutError, match=r"b\.dtype = .*: .* on Hopper before Triton 3\.9"):
+            triton_ext.scaled_mm(a, b, one, 2 * one)
+        out = triton_ext.scaled_mm(a, b, one, 2 * one, fallback="torch")
+        assert relative_difference(out, 2 * exact) < 2.0**-7
+        with triton_ext.drop_in():
+            out = torch._scaled_mm(a, b, one, one, out_dtype=torch.bfloat16, use_fast_accum=True)
+        assert relative_difference(out, exact) < 2.0**-7
+        assert gpu.launches == 0
+    with triton_ext.emulate("sm_100"):
+        assert relative_difference(triton_ext.scaled_mm(a, b, one, one), exact) < 2.0**-7
 
 
 def test_what_torch_adds_to_an_output_of_8_bits():
@@ -1124,9 +1146,9 @@ def test_drop_in_leaves_the_rest_alone(launched):
     assert launched() == 0
 
 
-@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2])
-def test_drop_in_takes_products_of_fp8(launched, dtype):
-    a, b = torch.randn(32, 64).to(dtype), torch.randn(48, 64).to(dtype).T
+@pytest.mark.parametrize("types", FP8_PAIRS)
+def test_drop_in_takes_products_of_fp8(launched, types):
+    a, b = torch.randn(32, 64).to(types[0]), torch.randn(48, 64).to(types[1]).T
     one, rows, columns = torch.tensor(0.5), torch.rand(32, 1) + 0.5, torch.rand(1, 48) + 0.5
     bias, out = torch.randn(48).bfloat16(), torch.empty(32, 48).bfloat16()
     fast = {"out_dtype": torch.bfloat16, "use_fast_accum": True}
@@ -1145,11 +1167,10 @@ def test_drop_in_takes_products_of_fp8(launched, dtype):
 
 
 def test_drop_in_leaves_products_of_fp8_alone_that_it_must_not_change(launched):
-    """Of two types; and with scales, outputs and biases that there is no kernel for."""
+    """Those with scales, outputs and biases that there is no kernel for."""
     a, b = torch.randn(32, 64).to(torch.float8_e4m3fn), torch.randn(48, 64).to(torch.float8_e4m3fn)
     one, fast = torch.tensor(0.5), {"out_dtype": torch.bfloat16, "use_fast_accum": True}
     left_alone = [
-        lambda: torch._scaled_mm(a.to(torch.float8_e5m2), b.T, one, one, **fast),
         lambda: torch._scaled_mm(a, b.T, one, one, scale_result=one, **fast),
         lambda: torch._scaled_mm(a, b.T, one, one, use_fast_accum=True),
         lambda: torch._scaled_mm(a, b.T, one, one, bias=torch.ones(48), **fast),

@@ -226,11 +226,14 @@ def test_batches(dtype):
     assert_close(triton_ext.matmul(heads, heads.mT), heads, heads.mT)
 
 
-@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2, torch.int8], ids=str)
+@pytest.mark.parametrize("types", [
+    *((dtype, dtype) for dtype in (torch.float8_e4m3fn, torch.float8_e5m2, torch.int8)),
+    (torch.float8_e5m2, torch.float8_e4m3fn), (torch.float8_e4m3fn, torch.float8_e5m2),
+], ids=str)  # fmt: skip
 @pytest.mark.parametrize("each", [False, True])
-def test_scaled_mm(dtype, each):
+def test_scaled_mm(types, each):
     for m, n, k in ((16, 4096, 4096), (512, 1024, 2048), (33, 48, 80)):
-        a, b = random_values((m, k), dtype), random_values((n, k), dtype).t()
+        a, b = random_values((m, k), types[0]), random_values((n, k), types[1]).t()
         scale_a = torch.rand((m, 1) if each else (), device="cuda") + 0.5
         scale_b = torch.rand((1, n) if each else (1,), device="cuda") + 0.5
         bias = random_values((n,), torch.bfloat16)

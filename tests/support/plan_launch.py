@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import torch
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
-from triton_ext.kernels.element_types import BLOCK_SCALED
+from triton_ext.kernels.element_types import BLOCK_SCALED, operand_types
 from triton_ext.kernels.launch import launch_plan
 from triton_ext.layouts.triton.gluon import to_gluon
 
@@ -94,10 +94,10 @@ def problem(config, m, n, k, device="cpu", exact=True, seed=0, shared=""):
         names = ("right_scales", "left_scales") if config.swap else ("left_scales", "right_scales")
         extras.update(zip(names, blocks, strict=True))
     else:
-        dtype = TORCH_TYPES[config.element_type]
+        types = [TORCH_TYPES[each] for each in operand_types(config.element_type)]
         lead = [(1 if name == shared else 3,) if config.batched else () for name in "ab"]
-        a = numbers(*lead[0], m, k).to(dtype).to(device)
-        b = numbers(*lead[1], k, n).to(dtype).to(device)
+        a = numbers(*lead[0], m, k).to(types[0]).to(device)
+        b = numbers(*lead[1], k, n).to(types[1]).to(device)
         expected = a.double() @ b.double()
     if config.alpha:
         extras["alpha"] = 0.5

@@ -21,7 +21,7 @@ from triton_ext.commands.common import (
     refuse,
     show,
 )
-from triton_ext.commands.tune import OUT_TYPES, TYPES
+from triton_ext.commands.tune import KINDS, OUT_TYPES
 from triton_ext.kernels.choice.gpus import MODELS
 from triton_ext.kernels.element_types import MAJORS, Major
 from triton_ext.render.words import counted
@@ -41,7 +41,7 @@ def _weights(text: str) -> tuple[int, int]:
 
 
 def _types(text: str) -> tuple[str, ...]:
-    if not set(found := tuple(text.split(","))) <= TYPES.keys():
+    if not set(found := tuple(text.split(","))) <= {*KINDS}:
         raise ValueError
     return found
 
@@ -68,7 +68,7 @@ def _rows(text: str) -> tuple[int, ...]:
 @click.option("--arch", type=Target(), default="sm_90", show_default=True, help="sm_90 or sm_100.")
 @click.option(
     "--types",
-    type=Parsed("TYPES", _types, f"list of {', '.join(TYPES)}"),
+    type=Parsed("TYPES", _types, f"list of {', '.join(KINDS)}"),
     default="bf16",
     show_default=True,
     help="Of A and B, separated by commas.",
@@ -175,7 +175,7 @@ def precompile(
         from triton_ext.kernels.config import PROMOTED_TYPES
     promoted = arch == "sm_90" and set(types) <= set(PROMOTED_TYPES)
     refuse({"--no-fast-accum": no_fast_accum and not promoted},
-           f"but with --arch sm_90 and --types of {' and '.join(PROMOTED_TYPES)}")  # fmt: skip
+           f"but with --arch sm_90 and --types of {', '.join(PROMOTED_TYPES)}")  # fmt: skip
     asked: dict[str, Any] = {
         "out_type": out_type, "bias": bias, "activation": activation, "residual": residual,
         "a_scales": scales, "b_scales": scales, "promoted": no_fast_accum,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from triton_ext.commands.common import choices, format_option, needing_kernels, show
+from triton_ext.kernels.element_types import MIXED, operand_types
 
 if TYPE_CHECKING:
     from triton_ext.ops.tuning import Tuning
@@ -21,6 +22,8 @@ TYPES = {
     "tf32": "float32",
     "int8": "int8",
 }
+KINDS = (*TYPES, *MIXED)
+"""Of A and B together."""
 OUT_TYPES = {
     "bf16": "bfloat16", "fp16": "float16", "fp32": "float32", "int32": "int32",
     "e4m3": "float8_e4m3fn", "e5m2": "float8_e5m2",
@@ -36,7 +39,7 @@ def major_option(name: str, text: str) -> Callable[[Callable[..., Any]], Callabl
 @click.argument("n", type=click.IntRange(1))
 @click.argument("k", type=click.IntRange(1))
 @click.option(
-    "--type", "kind", type=choices(TYPES), default="bf16", show_default=True, help="Of A and B."
+    "--type", "kind", type=choices(KINDS), default="bf16", show_default=True, help="Of A and B."
 )
 @click.option("--out-type", type=choices(OUT_TYPES), help="Of C, if not as by default.")
 @major_option("--a-major", "The contiguous dimension of A (M, K); MN: of its transpose.")
@@ -87,15 +90,15 @@ def tune(
         raise click.UsageError("this needs a Hopper or Blackwell GPU, and torch sees no GPU here")
     if kind == "tf32":
         torch.set_float32_matmul_precision("high")
-    dtype = getattr(torch, TYPES[kind])
 
-    def operand(rows: int, columns: int, transposed: bool) -> Any:
+    def operand(rows: int, columns: int, transposed: bool, dtype: Any) -> Any:
         shape = (batch, columns, rows) if transposed else (batch, rows, columns)
         made = torch.randn(shape, device="cuda").mul_(20 if kind == "int8" else 1).to(dtype)
         made = made.mT if transposed else made
         return made if batch > 1 else made[0]
 
-    a, b = operand(m, k, a_major == "MN"), operand(k, n, b_major == "K")
+    types = [getattr(torch, TYPES[each]) for each in operand_types(kind)]
+    a, b = operand(m, k, a_major == "MN", types[0]), operand(k, n, b_major == "K", types[1])
     out_dtype = None if out_type is None else getattr(torch, OUT_TYPES[out_type])
     try:
         found = autotune(a, b, out_dtype=out_dtype, candidates=candidates, store=store)

@@ -416,7 +416,8 @@ def scaled_mm(
 
     Args:
         a: (M, K), fp8 (e4m3 or e5m2), int8, fp16 or bf16; (M, K / 2) of ``float4_e2m1fn_x2``.
-        b: (K, N), of the same type; (K / 2, N).
+        b: (K, N), of the same type, or of the other one of fp8 (on Hopper with Triton 3.9);
+            (K / 2, N).
         scale_a: fp32, of one element, or (M, 1). Or scales of blocks; or these and an fp32 of one
             element, as nvfp4 has it.
         scale_b: fp32, of one element, or (1, N). Or of blocks, likewise.

@@ -104,9 +104,8 @@ def _suits(choice: Any) -> bool:
     (m, n), fp8 = out.size, {a.get_dtype(), b.get_dtype()}
     legal = (1, m), (1, n)
     return (
-        len(fp8) == 1
-        and fp8 <= FP8_TYPES
-        and (is_new() or bool(choice.kwargs.get("use_fast_accum")))
+        fp8 <= FP8_TYPES
+        and (is_new() or (len(fp8) == 1 and bool(choice.kwargs.get("use_fast_accum"))))
         and out.dtype in WIDE_TYPES
         and all(s.get_dtype() == torch.float32 for s in scales[:2])
         and all(math.prod(s.get_size()) in of for s, of in zip(scales, legal, strict=False))
@@ -118,8 +117,8 @@ def enable() -> None:
     """Offer this project's kernels to what is compiled with max-autotune from now on.
 
     For fp16 and bf16 ``mm``, ``addmm`` and ``bmm``, and ``_scaled_mm`` of fp8 (before Triton 3.9
-    with ``use_fast_accum`` alone). A graph that was compiled before stays as it is. A process that
-    loads a graph from Inductor's cache must have called this, too.
+    of one type, with ``use_fast_accum``, alone). A graph that was compiled before stays as it is. A
+    process that loads a graph from Inductor's cache must have called this, too.
     """
     if _MM in config.external_matmul:
         return

@@ -41,8 +41,7 @@ def _fits(dims: int, a: Tensor, b: Tensor, out: Tensor | None) -> bool:
     has them. An output must not have to be resized.
     """
     if not (
-        a.dtype == b.dtype
-        and a.dim() == b.dim() == dims
+        a.dim() == b.dim() == dims
         and a.shape[:-2] == b.shape[:-2]
         and a.shape[-1] == b.shape[-2]
         and a.device == b.device
@@ -64,7 +63,9 @@ def _takes(
     An alpha may be there to keep the product in range, so it must be applied before the product is
     rounded; with 0, PyTorch does not look at a and b. An output must not have to be converted.
     """
-    if a.dtype not in HALF_TYPES or alpha == 0 or not _fits(dims, a, b, out):
+    if a.dtype not in HALF_TYPES or a.dtype != b.dtype or alpha == 0:
+        return False
+    if not _fits(dims, a, b, out):
         return False
     if addend is not None and not (
         addend.dtype == a.dtype
@@ -116,14 +117,15 @@ def _scaled_mm(
     scale_result: Tensor | None = None, out_dtype: torch.dtype | None = None,
     use_fast_accum: bool = False, *, out: Tensor | None = None,
 ) -> Tensor | None:  # fmt: skip
-    """Of fp8 of one type, with scales of whole operands or of rows and columns."""
+    """Of fp8, with scales of whole operands or of rows and columns."""
     dtype = out_dtype or (a if out is None else out).dtype
+    common = use_fast_accum and a.dtype == b.dtype
     if (
-        a.dtype not in FP8_TYPES
+        not {a.dtype, b.dtype} <= FP8_TYPES
         or dtype not in WIDE_TYPES
         or scale_result is not None
         or not _fits(2, a, b, out)
-        or (not use_fast_accum and require_gpu(a.device).arch == 90 and not is_new())
+        or (not (common or is_new()) and require_gpu(a.device).arch == 90)
         or (out is not None and out.dtype != dtype)
     ):
         return None

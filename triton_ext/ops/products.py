@@ -333,7 +333,7 @@ def problem_of(
     return Problem(
         getattr(gpu.properties, "name", None),
         gpu.properties.multi_processor_count,
-        operand_name(a.dtype, scales),
+        operand_name(a.dtype, b.dtype, scales),
         *majors,
         OUTPUT_NAMES[out_type],
         m,

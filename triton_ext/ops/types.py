@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from triton_ext.errors import LayoutError
+from triton_ext.kernels.choice.candidates import is_new
 from triton_ext.kernels.element_types import BLOCK_SCALED, C_BYTES, ELEMENT_BYTES, ELEMENT_TYPES
 
 _OPERANDS = {
@@ -50,9 +51,14 @@ def has_both_majors(dtype: torch.dtype, arch: int) -> bool:
     return dtype in HALF_TYPES or (arch == 100 and dtype.itemsize == 1)
 
 
-def operand_name(dtype: torch.dtype, scales: torch.dtype | None = None) -> str:
-    """What the kernels call a type that they take, with scales of that type for its blocks."""
-    return OPERAND_NAMES[dtype] if scales is None else _BLOCK_SCALED[dtype, scales]
+def operand_name(a: torch.dtype, b: torch.dtype, scales: torch.dtype | None = None) -> str:
+    """What the kernels call types of A and B that they take, with scales of that type for their
+    blocks.
+    """
+    if scales is not None:
+        return _BLOCK_SCALED[a, scales]
+    name, other = OPERAND_NAMES[a], OPERAND_NAMES[b]
+    return name if name == other else f"{name}_{other}"
 
 
 def bias_type(output: torch.dtype) -> torch.dtype:
@@ -95,8 +101,10 @@ def unsupported(
         else:
             continue
         return LayoutError(f"{name}.dtype", dtype, f'{rule}; or give fallback="torch"')
-    if a != b:
+    if a != b and not (scales is None and {a, b} <= FP8_TYPES):
         return LayoutError("b.dtype", b, f"must be that of a, {a}")
+    if a != b and arch == 90 and not is_new():
+        return LayoutError("b.dtype", b, f"must be that of a, {a}, on Hopper before Triton 3.9")
     if out is None or out == output_type(a):
         return None
     outputs = set(OUTPUT_NAMES)
