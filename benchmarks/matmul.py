@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import shlex
 import statistics
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -509,7 +510,7 @@ def main() -> None:
         if arguments.random is not None:
             command += f" --random {arguments.random} --number {arguments.number}"
         if arguments.classes:
-            command += f" --classes {' '.join(arguments.classes)}"
+            command += f" --classes {shlex.join(arguments.classes)}"
         for name in ("fixed", "measured"):
             if getattr(arguments, name):
                 command += f" --{name}"

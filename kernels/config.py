@@ -323,6 +323,8 @@ class MatmulConfig:
         words.append(f"{self.consumers} consumers" if self.consumers else "no specialization")
         if self.consumer_columns > 1:
             words.append("side by side")
+        if self.pingpong:
+            words.append("in turn")
         if self.swap:
             words.append("swapped")
         if self.loaded_rows:

@@ -17,7 +17,7 @@ from triton_ext.kernels.choice.gpus import GpuModel, check_model
 from triton_ext.kernels.config import PROMOTED_TYPES, MatmulConfig
 from triton_ext.kernels.element_types import ELEMENT_BYTES, Major
 
-PROMOTED_CANDIDATES = 100
+PROMOTED_CANDIDATES = 200
 """Of how many configurations, the fastest first without promotion, one is chosen with it."""
 
 
@@ -70,15 +70,19 @@ def choose_config(
 def promoted_configs(
     configs: Iterable[MatmulConfig], problem: cost_model.Problem
 ) -> list[MatmulConfig]:
-    """Those of the first so many that may be promoted, the fastest first."""
-    found: list[MatmulConfig] = []
+    """Those of the first so many that may be promoted, the fastest first; and as many of their
+    tiles divided between two consumers, who have room for more sums.
+    """
+    found: dict[MatmulConfig, None] = {}
     for config in configs:
-        with contextlib.suppress(LayoutError):
-            found.append(replace(config, promoted=True))
-        if len(found) == PROMOTED_CANDIDATES:
+        for fields in ({}, {"consumers": 2, "pingpong": False}):
+            with contextlib.suppress(LayoutError):
+                found[replace(config, promoted=True, **fields)] = None
+        if len(found) >= PROMOTED_CANDIDATES:
             break
-    seconds = cost_model.promoted_seconds(cost_model.Table.of(found), problem)
-    return [found[i] for i in seconds.argsort(kind="stable")]
+    every = [*found]
+    seconds = cost_model.promoted_seconds(cost_model.Table.of(every), problem)
+    return [every[i] for i in seconds.argsort(kind="stable")]
 
 
 def ranked(arch: int, *asked: Any) -> Iterator[MatmulConfig]:

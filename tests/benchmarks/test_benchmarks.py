@@ -190,7 +190,7 @@ def test_a_scatters_tile_is_chosen_by_what_was_measured():
     assert scatter.fit(timed) == pytest.approx(launches.LOADS, abs=6e-4)
     found = scatter.costs(timed, scatter.left_out(timed))
     as_on_one_gpu = scatter.costs(timed, [0.0] * len(timed))
-    assert statistics.fmean(found) < 1.03 < 1.06 < statistics.fmean(as_on_one_gpu)
+    assert statistics.fmean(found) < 1.03 < statistics.fmean(as_on_one_gpu) - 0.02
     for row in json.loads(file.read_text())["rows"]:
         for each in row["configs"]:
             assert MatmulConfig(**each["config"]).collective == "scatter"
