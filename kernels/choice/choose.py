@@ -75,9 +75,10 @@ def promoted_configs(
     """
     found: dict[MatmulConfig, None] = {}
     for config in configs:
-        for fields in ({}, {"consumers": 2, "pingpong": False}):
-            with contextlib.suppress(LayoutError):
-                found[replace(config, promoted=True, **fields)] = None
+        with contextlib.suppress(LayoutError):
+            found[replace(config, promoted=True)] = None
+        with contextlib.suppress(LayoutError):
+            found[replace(config, promoted=True, consumers=2, pingpong=False)] = None
         if len(found) >= PROMOTED_CANDIDATES:
             break
     every = [*found]

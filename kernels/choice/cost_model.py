@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, NamedTuple, TypeAlias
 
@@ -479,9 +479,7 @@ def _aligned(table: Table, problem: Problem) -> tuple[Array, Array]:
         stride = np.where(k_major, problem.k, elements) * table.element_bytes
         return np.gcd(stride, LINE_BYTES) / LINE_BYTES
 
-    a = fraction(table.a_k_major, problem.m, table.block_m)
-    b = fraction(table.b_k_major, problem.n, table.block_n)
-    return np.where(table.swap, b, a), np.where(table.swap, a, b)
+    return _of_operands(table, problem, fraction)
 
 
 def _ragged(table: Table, problem: Problem) -> tuple[Array, Array]:
@@ -493,8 +491,17 @@ def _ragged(table: Table, problem: Problem) -> tuple[Array, Array]:
         ends = ~k_major & (size * table.element_bytes % SECTOR_BYTES > 0)
         return np.where(ends, 1 / _ceil(size, tile), 0.0)
 
-    a = fraction(table.a_k_major, problem.m, table.block_m)
-    b = fraction(table.b_k_major, problem.n, table.block_n)
+    return _of_operands(table, problem, fraction)
+
+
+def _of_operands(
+    table: Table, problem: Problem, value: Callable[[Array, int, Array], Array]
+) -> tuple[Array, Array]:
+    """A value of the left and of the right operand, given whether K is contiguous, and of M or N
+    the size and the tile's.
+    """
+    a = value(table.a_k_major, problem.m, table.block_m)
+    b = value(table.b_k_major, problem.n, table.block_n)
     return np.where(table.swap, b, a), np.where(table.swap, a, b)
 
 

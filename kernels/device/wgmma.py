@@ -239,13 +239,4 @@ def wait(sums, PRODUCT: gl.constexpr):
         CONSTRAINTS: gl.constexpr = tied(UNIT, len(sums))
         TYPES: gl.constexpr = repeated(UNIT, len(sums))
         sums = gl.inline_asm("wgmma.wait_group.sync.aligned 0;", CONSTRAINTS, sums, TYPES)
-    return first_of(sums, len(sums) // (1 + PRODUCT.partials))
-
-
-@gluon.jit
-def first_of(values, NUMBER: gl.constexpr):
-    """So many of a tuple."""
-    found = ()
-    for i in gl.static_range(NUMBER):
-        found += (values[i],)
-    return found
+    return sums[: len(sums) // (1 + PRODUCT.partials)]
