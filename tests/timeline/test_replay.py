@@ -253,8 +253,8 @@ def test_tpcs_have_equal_shares_of_the_memory():
     assert (few.memory, few.busy) == (4e11, pytest.approx(11 * 4e11 / 6.6e12))
     # the others are done when those who share a TPC have a half; then 2 x 33 have all there is
     assert share(99) == pytest.approx(6.6e12 / 99)
-    # one TPC alone has not all
-    assert share(67) == pytest.approx(1 / (1e-11 + 1 / 4e11))
+    # the two SMs of one TPC have not all
+    assert share(67) == pytest.approx(1 / (1e-11 + 1 / 8e11))
     assert share(132) == 5e10
 
 
@@ -314,6 +314,16 @@ def test_of_several_waves_one_has_the_shape_of_the_grid():
     assert line == pytest.approx(GPU.delivered + (1 - GPU.delivered) * gpcs / asking)
 
 
+def test_rows_in_two_lines_hold_the_tma_unit_as_narrow_ones_do():
+    copy = (COPY, 0, 64 * 128, 64 * 128, 64, 0, [0], [0], True, 0)
+    trace = ClusterTrace([[[copy, (WAIT, 1, 0)]]], [1])
+    busy = [
+        Replay(GPU, [replace(SHARE, aligned=[Aligned(*aligned)])], 1).run([trace]).busy["TMA"]
+        for aligned in ((1, 1), (0.25, 1))
+    ]
+    assert busy == pytest.approx([64 * 128 / GPU.tma_bytes, 64 * GPU.tma_row * 0.75])
+
+
 @pytest.mark.parametrize(("inside", "more"), [(128, 0.0), (96, GPU.cut_row), (16, GPU.cut_sector)])
 def test_rows_that_end_outside_hold_the_tma_unit(inside, more):
     copy = (COPY, 0, 64 * inside, 64 * 128, 64, 0, [0], [0], True, 0)
@@ -371,7 +381,7 @@ def test_a_kernel_ends_when_the_lines_of_its_stores_are_written(aligned, lines):
     store = [(STORE, 0, 1 << 16, 512, 0, 0, 1)]
     gpu = GPU.but(misaligned=1.0)
     result = Replay(gpu, [share], 1).run([ClusterTrace([[store]], [1, 1])])
-    assert result.cycles == (1 << 16) * lines / share.stores + gpu.tma_box + gpu.tma_latency
+    assert result.cycles == (1 << 16) * lines / share.stores + gpu.tma_latency
 
 
 @pytest.mark.parametrize(

@@ -54,7 +54,8 @@ class Gpu:
             they load what comes from there: those that share it catch up with the one that asks
             for it first. Nothing tells here what an earlier wave has brought, so all of it counts.
         tma_bytes: that a TMA unit copies in a cycle, and writes to shared memory in one of its.
-        tma_row: cycles that a row of a box of less than 128 bytes holds the TMA unit.
+        tma_row: cycles that a row of a box of less than 128 bytes, or in two lines, holds the TMA
+            unit.
         tma_box: cycles that a box holds it at least.
         store_bytes: that TMA stores in a cycle, of an SM.
         stores: of all SMs, bytes/s.

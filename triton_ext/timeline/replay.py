@@ -500,8 +500,10 @@ class Replay:
         _, at, inside, size, rows, memory, tokens, ranks, again, absent = item
         gpu, sm = self.gpu, warp.sm
         there = rows - absent
-        narrow = inside < there * LINE_BYTES
-        taken = max(size / gpu.tma_bytes, rows * gpu.tma_row * narrow, gpu.tma_box)
+        aligned = self.share.aligned[memory] if memory >= 0 else ALIGNED
+        # how many of the rows are pieces of lines
+        pieces = 1.0 if inside < there * LINE_BYTES else 1 - aligned.lines
+        taken = max(size / gpu.tma_bytes, rows * gpu.tma_row * pieces, gpu.tma_box)
         if there and inside * rows < size * there:  # a part of each row lies outside
             taken += there * (gpu.cut_sector if inside // there % SECTOR_BYTES else gpu.cut_row)
         begin = max(sm.tma, time)
@@ -530,7 +532,7 @@ class Replay:
         aligned = self.share.aligned[memory] if memory >= 0 else ALIGNED
         inside = min(rows, max(1, size // PIECE_BYTES))  # others lie outside, or are put together
         lines = of_lines(gpu, size, inside, aligned)
-        sm.out = begin + max(lines / self.share.stores, rows * gpu.tma_row) + gpu.tma_box
+        sm.out = begin + max(lines / self.share.stores, rows * gpu.tma_row, gpu.tma_box)
         end = max(self._outside(sm, begin, size, memory, write=True), sm.out)
         self._span((warp.block, "TMA stores"), begin, end, STORE, at, f"{size} bytes")
         self._contribute(warp, read, sm.out + gpu.tma_latency / 2)

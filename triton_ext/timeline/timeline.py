@@ -287,14 +287,14 @@ class Timeline:
         """What a cluster has of the memory's rate, bytes/s.
 
         TPCs get equal shares. If some have one block and others two, those who share one have
-        loaded a half when the others are done, and then load as fast as a TPC can.
+        loaded a half when the others are done, and then load as fast as two SMs can.
         """
         tpcs = gpu.multiprocessors // 2
         if self.trace.blocks_each > 1:
             return min(gpu.memory_bytes / clusters, gpu.sm_memory * self.trace.blocks_each)
         if clusters <= tpcs:
             return min(gpu.memory_bytes / clusters, gpu.sm_memory)
-        alone = max((clusters - tpcs) / gpu.memory_bytes, 1 / gpu.sm_memory)
+        alone = max((clusters - tpcs) / gpu.memory_bytes, 1 / (2 * gpu.sm_memory))
         return 1 / (tpcs / gpu.memory_bytes + alone)
 
     def _replay(
