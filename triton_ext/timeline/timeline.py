@@ -237,7 +237,7 @@ class Timeline:
         a GPC get it at once: the L2 cache gives it to as many GPCs as there are among those that
         ask, spread at random."""
         gpu = self.gpu
-        different = gpu.gpcs * (1 - (1 - 1 / gpu.gpcs) ** asking)
+        different: float = gpu.gpcs * (1 - (1 - 1 / gpu.gpcs) ** asking)
         return gpu.delivered + (1 - gpu.delivered) * different / asking
 
     def _several(self, asking: float) -> float:
