@@ -22,6 +22,7 @@ from triton_ext.timeline.trace import (
     LINE_BYTES,
     PRODUCT,
     RUN,
+    SECTOR_BYTES,
     SEND,
     SHARED,
     SIGNAL,
@@ -34,7 +35,6 @@ from triton_ext.timeline.trace import (
     Item,
 )
 
-SECTOR_BYTES = 32
 PIECE_BYTES = 64
 """What the L2 cache gives at least (A100 white paper: a slice gives 64 bytes a cycle)."""
 SCHEDULERS = 4

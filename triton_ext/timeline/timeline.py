@@ -15,7 +15,7 @@ from triton_ext.hardware.architecture import resident_clusters as resident
 from triton_ext.hardware.tensor_memory import TMEM_COLUMNS
 from triton_ext.ptx.sass import MMA_OPERATIONS, PIPES
 from triton_ext.timeline.gpus import Gpu
-from triton_ext.timeline.replay import SECTOR_BYTES, UNITS, Replay, Result, Share, of_lines
+from triton_ext.timeline.replay import UNITS, Replay, Result, Share, of_lines
 from triton_ext.timeline.trace import (
     ATOMIC,
     COPY,
@@ -23,6 +23,7 @@ from triton_ext.timeline.trace import (
     LINE_BYTES,
     PRODUCT,
     RUN,
+    SECTOR_BYTES,
     SEND,
     STORE,
     TENSOR,
