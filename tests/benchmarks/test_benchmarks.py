@@ -547,7 +547,7 @@ def test_a_survey_is_halved_by_the_names_of_its_problems(tmp_path):
     path = tmp_path / "survey.json.gz"
     later = [{**row, "problem": f"9{row['problem']}", "later": "drawn"} for row in rows]
     weak = {**rows[1], "problem": "8x8x8 bf16 NN", "later": "weak"}
-    latest = [{**row, "later": "middle"} for row in later]
+    latest = [{**row, "later": ("middle", "every")[i % 2]} for i, row in enumerate(later)]
     newest = [{**row, "problem": f"8{row['problem']}", "later": "across"} for row in rows]
     again = [{**latest[0], "later": "across"}]
     slower = [{"config": config, "seconds": 2e-6}] * 5

@@ -16,6 +16,7 @@ from triton_ext.timeline.page import chrome, html
 from triton_ext.timeline.replay import UNITS, Replay, Share
 from triton_ext.timeline.timeline import Timeline, in_turn, slots
 from triton_ext.timeline.trace import (
+    ALIGNED,
     COMMIT,
     COPY,
     GLOBAL,
@@ -29,6 +30,7 @@ from triton_ext.timeline.trace import (
     TENSOR,
     TMEM,
     WAIT,
+    Aligned,
     ClusterTrace,
     Line,
     Memory,
@@ -40,7 +42,7 @@ GPU = GPUS["H200"]
 NONE = (0.0,) * len(PIPES)
 SHARE = Share(
     l2=64.0, memory=16.0, received=100.0, stores=16.0, misses=[0.25], written=[1.0],
-    aligned=[1.0], first=False,
+    aligned=[ALIGNED], line=[1.0], several=[1.0], first=False,
 )  # fmt: skip
 
 
@@ -136,11 +138,12 @@ def test_tensor_memory_limits_the_blocks_of_an_sm():
 
 
 def test_what_an_sm_sends_to_other_blocks_goes_one_after_the_other():
-    send = [(SEND, 0, 19_000, [0])]
-    assert GPU.sent_bytes == 19
-    waits = [*send, (WAIT, 1, 0)]
-    result = cycles(waits, send, needs=[2])
-    assert result.cycles == pytest.approx(2000 + GPU.far_latency, abs=5)
+    def taken(size):  # of each message of a warp
+        send = [(SEND, 0, 32 * size, [0])] * 100
+        return cycles([*send, (WAIT, 1, 0)], send, needs=[200]).cycles
+
+    assert taken(8) == pytest.approx(200 * GPU.send_cycles + GPU.far_latency, abs=5)
+    assert taken(16) == taken(8)
 
 
 def test_what_the_kernel_wrote_comes_from_the_cache():
@@ -160,8 +163,8 @@ def test_what_the_kernel_wrote_comes_from_the_cache():
     ("grid", "before", "taken"),
     [
         (66, 600, GPU.released),  # of 132 that there is room for: all is hidden
-        (67, 600, GPU.released),
-        (67, 2000, (GPU.block_start + 2000) / GPU.clock),
+        (67, 200, GPU.released),
+        (67, 2000, GPU.late + 2000 / GPU.clock),
     ],
 )
 def test_an_early_start_hides_what_comes_before_the_wait_for_the_kernel_before(grid, before, taken):
@@ -250,8 +253,8 @@ def test_tpcs_have_equal_shares_of_the_memory():
     assert (few.memory, few.busy) == (4e11, pytest.approx(11 * 4e11 / 6.6e12))
     # the others are done when those who share a TPC have a half; then 2 x 33 have all there is
     assert share(99) == pytest.approx(6.6e12 / 99)
-    # one TPC alone has not all
-    assert share(67) == pytest.approx(1 / (1e-11 + 1 / 4e11))
+    # the two SMs of one TPC have not all
+    assert share(67) == pytest.approx(1 / (1e-11 + 1 / 8e11))
     assert share(132) == 5e10
 
 
@@ -264,7 +267,7 @@ def test_loads_share_their_way_in_quadrature():
     memory, l2 = 4e12, 3e12
 
     def share(l2_bytes):
-        gpu = GPU.but(memory_bytes=memory, l2_bytes=l2_bytes, coalesced=1.0, tma_bytes=1e20)
+        gpu = GPU.but(memory_bytes=memory, l2_bytes=l2_bytes, tma_bytes=1e20)
         [found] = Timeline(trace, gpu).shares(gpu, 1.0)
         return found
 
@@ -275,12 +278,58 @@ def test_loads_share_their_way_in_quadrature():
     assert both.memory == pytest.approx(memory / 132 * 2.4 / 3, rel=1e-3)
 
 
-def test_only_blocks_without_clusters_share_lines():
+def lines_of(size, cluster=1, grid=132):
+    """The share of a grid of rings, as a wave, that load 128 KiB each, of a memory of that size."""
     warps, needs = ring()
-    alone = launch(warps, needs, 132)
-    clusters = replace(alone, cluster=(2, 1, 1))
-    lines = [Timeline(trace, GPU).shares(GPU, GPU.clock)[0].line for trace in (alone, clusters)]
-    assert lines == [GPU.coalesced, 1.0]
+    trace = replace(launch(warps, needs, grid), memories=[Memory("x", size)])
+    return Timeline(replace(trace, cluster=(cluster, 1, 1)), GPU).shares(GPU, GPU.clock)[0]
+
+
+def test_the_sms_of_a_gpc_get_a_line_at_once():
+    own, two, all_same = (lines_of(132 * 8 * 16384 / each).line[0] for each in (1, 2, 132))
+    assert own == 1
+    twice = 15 / 8  # GPCs, of eight, in which two SMs are that lie at random
+    assert two == pytest.approx(GPU.delivered + (1 - GPU.delivered) * twice / 2)
+    assert all_same == pytest.approx(GPU.delivered + (1 - GPU.delivered) * 8 / 132, rel=1e-3)
+
+
+def test_what_clusters_ask_for_comes_to_one_after_the_other():
+    own, two = (lines_of(66 * 8 * 16384 / each, cluster=2).several[0] for each in (1, 2))
+    assert own == 1
+    assert two == 1 + GPU.hot / 2
+    [line], [several] = (SHARE.line, [3.0])
+    share = replace(SHARE, memory=1e9, misses=[0.0], several=[several])
+    for tokens, lines in (([0], line), ([0, 0], several)):
+        copy = (COPY, 0, 1 << 14, 1 << 14, 128, 0, tokens, [0] * len(tokens), True, 0)
+        trace = ClusterTrace([[[copy, (WAIT, 1, 0)]]], [len(tokens)])
+        busy = Replay(GPU, [share], 1).run([trace]).busy["L2"]
+        assert busy == pytest.approx((1 << 14) * lines / share.l2)
+
+
+def test_of_several_waves_one_has_the_shape_of_the_grid():
+    size = 4 * 132 * 8 * 16384 / 64  # each line goes to 64 blocks of two waves, two blocks an SM
+    asking = 64 / 2**0.5
+    [line] = lines_of(size, grid=4 * 132).line
+    gpcs = 8 * (1 - (7 / 8) ** asking)
+    assert line == pytest.approx(GPU.delivered + (1 - GPU.delivered) * gpcs / asking)
+
+
+def test_rows_in_two_lines_hold_the_tma_unit_as_narrow_ones_do():
+    copy = (COPY, 0, 64 * 128, 64 * 128, 64, 0, [0], [0], True, 0)
+    trace = ClusterTrace([[[copy, (WAIT, 1, 0)]]], [1])
+    busy = [
+        Replay(GPU, [replace(SHARE, aligned=[Aligned(*aligned)])], 1).run([trace]).busy["TMA"]
+        for aligned in ((1, 1), (0.25, 1))
+    ]
+    assert busy == pytest.approx([64 * 128 / GPU.tma_bytes, 64 * GPU.tma_row * 0.75])
+
+
+@pytest.mark.parametrize(("inside", "more"), [(128, 0.0), (96, GPU.cut_row), (16, GPU.cut_sector)])
+def test_rows_that_end_outside_hold_the_tma_unit(inside, more):
+    copy = (COPY, 0, 64 * inside, 64 * 128, 64, 0, [0], [0], True, 0)
+    result = cycles([copy, (WAIT, 1, 0)], needs=[1])
+    width = max(64 * 128 / GPU.tma_bytes, 64 * GPU.tma_row * (inside < 128))
+    assert result.busy["TMA"] == pytest.approx(width + 64 * more)
 
 
 def test_blocks_that_have_nothing_to_do_leave_their_share_to_the_others():
@@ -308,23 +357,31 @@ def test_memory_writes_a_byte_once():
 
 
 @pytest.mark.parametrize(
-    ("width", "pitch", "lines"), [(128, 1, 1), (48, 1, 0.5), (128, 0.125, 1.875), (48, 0.125, 0.75)]
+    ("width", "pitch", "lines"),
+    [
+        (128, (1, 1), 1),
+        (48, (1, 1), 0.5),
+        (128, (0.25, 1), 1.75),
+        (128, (0.125, 0.5), 1.875 + 1),
+        (48, (0.125, 0.5), 0.75 + 1),
+    ],
 )
 def test_each_row_of_a_box_asks_for_the_lines_that_it_lies_in(width, pitch, lines):
-    share = replace(SHARE, memory=1e9, misses=[0.0], aligned=[pitch])
+    share = replace(SHARE, memory=1e9, misses=[0.0], aligned=[Aligned(*pitch)])
     copy = (COPY, 0, 32 * width, 32 * width, 32, 0, [0], [0], True, 0)
     trace = ClusterTrace([[[copy, (WAIT, 1, 0)]]], [1])
-    result = Replay(GPU.but(misaligned=1.0), [share], 1).run([trace])
+    result = Replay(GPU.but(misaligned=1.0, cut=2.0), [share], 1).run([trace])
     assert result.busy["L2"] == pytest.approx(32 * 128 * lines / share.l2)
 
 
-@pytest.mark.parametrize(("aligned", "lines"), [(1.0, 1), (0.125, 1 + 7 / 8)])
+@pytest.mark.parametrize(("aligned", "lines"), [((1, 1), 1), ((0.125, 1), 1 + 7 / 8)])
 def test_a_kernel_ends_when_the_lines_of_its_stores_are_written(aligned, lines):
-    share = replace(SHARE, memory=1.0, aligned=[aligned])  # a store is done in the L2 cache
+    # a store is done in the L2 cache
+    share = replace(SHARE, memory=1.0, aligned=[Aligned(*aligned)])
     store = [(STORE, 0, 1 << 16, 512, 0, 0, 1)]
     gpu = GPU.but(misaligned=1.0)
     result = Replay(gpu, [share], 1).run([ClusterTrace([[store]], [1, 1])])
-    assert result.cycles == (1 << 16) * lines / share.stores + gpu.tma_box + gpu.tma_latency
+    assert result.cycles == (1 << 16) * lines / share.stores + gpu.tma_latency
 
 
 @pytest.mark.parametrize(

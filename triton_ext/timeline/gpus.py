@@ -54,24 +54,28 @@ class Gpu:
             they load what comes from there: those that share it catch up with the one that asks
             for it first. Nothing tells here what an earlier wave has brought, so all of it counts.
         tma_bytes: that a TMA unit copies in a cycle, and writes to shared memory in one of its.
-        tma_row: cycles that a row of a box of less than 128 bytes holds the TMA unit.
+        tma_row: cycles that a row of a box of less than 128 bytes, or in two lines, holds the TMA
+            unit.
         tma_box: cycles that a box holds it at least.
         store_bytes: that TMA stores in a cycle, of an SM.
         stores: of all SMs, bytes/s.
         l2_bytes: that all SMs load from the L2 cache, bytes/s.
         memory_bytes: from memory, bytes/s.
         sm_memory: that an SM loads from memory, bytes/s, while few others do.
-        coalesced: lines in whose time a box's line comes from the L2 cache to blocks that form no
-            clusters: what SMs of a GPC ask for at about the same time is read once for all.
-        misaligned: lines, in whose time a box's row comes later if it is in two; of the time of its
-            own bytes, if it is stored.
+        gpcs: how many there are; what SMs of one ask for at about the same time is read once.
+        delivered: the part of a line's time that each SM takes which asks for it, and not each GPC.
+        hot: lines, in whose time one comes later that goes to several blocks of a cluster, if very
+            many clusters ask for it: nothing puts these together, and they wait for each other.
+        misaligned: lines, in whose time a box's row comes later if it is in two.
+        cut: lines, in whose time it comes later if it begins within a sector.
         absent_row: lines of the L2 cache, in whose time a box's row outside of the tensor comes.
-        cut_row: lines, in whose time a row comes later of which a part is outside.
+        cut_row: cycles that a row holds the TMA unit longer of which a part is outside.
         cut_sector: the same, if what is inside are not whole sectors.
         write: the bytes read in the time in which one is written to memory, among reads.
         barrier_latency: from an arrival at an mbarrier to the thread that waits.
         far_latency: of an arrival in another block of the cluster.
-        sent_bytes: that an SM sends to other blocks of its cluster in a cycle (``st.async``).
+        send_cycles: that a warp's ``st.async`` holds the way to the other blocks of its cluster:
+            each thread's is a message, however wide.
         bar_latency: of ``bar.sync``.
         atomic_latency: of an atomic operation in global memory.
         release_latency: what it takes longer if it releases, once all stores before are there.
@@ -81,6 +85,7 @@ class Gpu:
         descriptors: how much longer then, if all load the descriptors of TMA copies.
         released: seconds from the end of a kernel to what waits for it in one that has started
             early (programmatic dependent launch).
+        late: to the first instruction of one for which there was no room beside that kernel.
         cluster: how much longer, if blocks form clusters.
         block_start: cycles from a block's end to the next one's first instruction.
         block_interval: cycles between the starts of two blocks on an SM.
@@ -129,28 +134,32 @@ class Gpu:
         " share 1.66e13",
         1.6e13,
     )
-    coalesced: float = _of("fitted: the same 10,800", 0.62)
+    gpcs: int = _of("published: H100 white paper", 8)
+    delivered: float = _of("fitted: 2,900 kernels of one wave", 0.38)
+    hot: float = _of("fitted: the same", 0.5)
     memory_bytes: float = _of(
         "published: data sheet; measured, as L2 takes its time too: 4.65e12", 4.8e12
     )
     sm_memory: float = _of("measured: 8 to 24 SMs, each its own lines, 1.2e11 to 1.7e11", 1.39e11)
-    misaligned: float = _of("fitted: the same 10,800", 1.25)
+    misaligned: float = _of("fitted: 3,900 kernels of one wave", 0.52)
+    cut: float = _of("fitted: the same", 0.9)
     absent_row: float = _of(
         "fitted: the same 10,800; measured: boxes of 64 rows, 8 to 32 outside, all SMs, 7.4", 4
     )
-    cut_row: float = _of("measured: rows of 32 to 96 bytes in boxes of 128, all SMs", 1.8)
-    cut_sector: float = _of("measured: rows of 16 and 112 bytes", 4.8)
+    cut_row: float = _of("measured: rows of 32 to 96 bytes in boxes of 128; 5 by all SMs", 0.8)
+    cut_sector: float = _of("fitted; measured: rows of 16 and 112 bytes, 1.7; 9 by all SMs", 4)
     write: float = _of("fitted: kernels that read as much as they write", 1.4)
     barrier_latency: float = _of("measured: a round trip of two warps", 20)
     far_latency: float = _of("measured: st.async of one warp, 234 with a barrier and the wait", 200)
-    sent_bytes: float = _of("measured: st.async of 8 warps, 19.7; by all SMs 18.5", 19)
+    send_cycles: float = _of("measured: st.async of 16 bytes a thread, 8 warps, 26; all SMs 28", 27)
     bar_latency: float = _of("measured: 4 warps", 12)
     atomic_latency: float = _of("assumed: as a load", 365)
     release_latency: float = _of("fitted: 15 split-K kernels", 1200)
     launch: float = _of("fitted; measured: a grid of 1 block, 8.4e-7", 6e-07)
     start: float = _of("measured: empty blocks", 1.3e-07)
     descriptors: float = _of("fitted", 3.3e-07)
-    released: float = _of("fitted", 7e-07)
+    released: float = _of("fitted", 5.5e-07)
+    late: float = _of("fitted", 4e-07)
     cluster: float = _of("fitted", 2.6e-07)
     block_start: float = _of("fitted", 500)
     block_interval: float = _of("measured: grids of 1056 and 8448 empty blocks", 160)
@@ -224,9 +233,9 @@ _OTHERS: dict[str, dict[str, tuple[Any, str]]] = {
         ),
         "tensor_memory_latency": (100, f"{_TRACE}: 2.5 us for 32 loads of 8 columns, in turn"),
         "l2_bytes": (
-            2.95e13,
+            3.25e13,
             "published: Chips and Cheese, 2.1e13 from one's own die, 1.68e13 from the other, each"
-            " SM its own lines; here as much more as an H200 gives where SMs share lines;"
+            " SM its own lines; here 1.72 of that, as of what was measured of an H200;"
             " SemiAnalysis: 2.9e13 while 144 SMs copy, 16 the same lines",
         ),
         "memory_bytes": (6.6e12, "published: SemiAnalysis, cp.async"),

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from triton_ext.ptx.sass import PIPES
 from triton_ext.timeline.gpus import Gpu
 from triton_ext.timeline.trace import (
+    ALIGNED,
     ATOMIC,
     COMMIT,
     COPY,
@@ -21,6 +22,7 @@ from triton_ext.timeline.trace import (
     LINE_BYTES,
     PRODUCT,
     RUN,
+    SECTOR_BYTES,
     SEND,
     SHARED,
     SIGNAL,
@@ -28,11 +30,11 @@ from triton_ext.timeline.trace import (
     TENSOR,
     TMEM,
     WAIT,
+    Aligned,
     ClusterTrace,
     Item,
 )
 
-SECTOR_BYTES = 32
 PIECE_BYTES = 64
 """What the L2 cache gives at least (A100 white paper: a slice gives 64 bytes a cycle)."""
 SCHEDULERS = 4
@@ -63,7 +65,9 @@ class Share:
         busy: how much of the memory's rate all clusters have together.
         then: how many bytes a cluster has loaded from memory when those are done that have less to
             do, and the share from there on.
-        line: the time in which a line of a box comes, of that of one that only one SM asks for.
+        line: for each, the time in which a line of a box comes, of that of one that only one SM
+            asks for.
+        several: the same of a line that goes to several blocks of the cluster.
     """
 
     l2: float
@@ -72,12 +76,13 @@ class Share:
     stores: float
     misses: Sequence[float]
     written: Sequence[float]
-    aligned: Sequence[float]
+    aligned: Sequence[Aligned]
+    line: Sequence[float]
+    several: Sequence[float]
     first: bool
     released: float = 0.0
     busy: float = 1.0
     then: tuple[float, Share] | None = None
-    line: float = 1.0
 
     def far(self, memory: int, again: bool = False) -> float:
         """The fraction of loads that take as long as memory does."""
@@ -106,20 +111,20 @@ class Span:
     detail: str = ""
 
 
-def of_lines(gpu: Gpu, size: float, rows: int, aligned: float, line: float = 1.0) -> float:
+def of_lines(gpu: Gpu, size: float, rows: int, aligned: Aligned, line: float = 1.0) -> float:
     """The bytes for which the L2 cache works to give the rows of a box.
 
     Args:
         size: of all rows.
         rows: how many; 0 for what is no box.
-        aligned: see `triton_ext.timeline.trace.Memory.aligned`.
         line: see `Share`.
     """
     if not rows:
         return size
     width = size / rows
-    across = max(0.0, min(width / LINE_BYTES, 1.0) - aligned)
-    return rows * (line * max(width, PIECE_BYTES) + gpu.misaligned * LINE_BYTES * across)
+    across = max(0.0, min(width / LINE_BYTES, 1.0) - aligned.lines)
+    more = gpu.misaligned * across + gpu.cut * (1 - aligned.sectors)
+    return rows * (line * max(width, PIECE_BYTES) + more * LINE_BYTES)
 
 
 class _Sm:
@@ -346,7 +351,7 @@ class Replay:
         elif kind == STORE:
             self._store(warp, begin, item)
         elif kind == SEND:
-            sm.sent = max(sm.sent, begin) + item[2] / gpu.sent_bytes
+            sm.sent = max(sm.sent, begin) + gpu.send_cycles
             for token in item[3]:
                 self._contribute(warp, token, sm.sent + gpu.far_latency)
         elif kind == ATOMIC:
@@ -408,12 +413,14 @@ class Replay:
         write: bool = False,
         rows: int = 0,
         more: float = 0.0,
+        multicast: bool = False,
     ) -> float:
         """When so many bytes have come from the L2 cache, or have gone there, but for latency.
 
         Args:
             rows: of a box, that they are in: each asks for its own part of the lines.
             more: lines in whose time the cache gives what is not there.
+            multicast: whether it goes to several blocks.
         """
         share, whole = self.share, sm.cluster
         lines, missed = size, 0.0
@@ -422,7 +429,8 @@ class Replay:
             whole.missed += size * missed
             if share.then and whole.missed > share.then[0]:
                 self.share = share.then[1]
-            lines = of_lines(self.gpu, size, rows, share.aligned[memory], share.line)
+            line = (share.several if multicast else share.line)[memory]
+            lines = of_lines(self.gpu, size, rows, share.aligned[memory], line)
             lines += more * LINE_BYTES
         whole.l2 = max(whole.l2, time) + lines / share.l2
         whole.busy["L2"] += lines / share.l2
@@ -491,17 +499,22 @@ class Replay:
     def _copy(self, warp: _Warp, time: float, item: Item) -> None:
         _, at, inside, size, rows, memory, tokens, ranks, again, absent = item
         gpu, sm = self.gpu, warp.sm
-        narrow = inside < (rows - absent) * LINE_BYTES
-        taken = max(size / gpu.tma_bytes, rows * gpu.tma_row * narrow, gpu.tma_box)
+        there = rows - absent
+        aligned = self.share.aligned[memory] if memory >= 0 else ALIGNED
+        # how many of the rows are pieces of lines
+        pieces = 1.0 if inside < there * LINE_BYTES else 1 - aligned.lines
+        taken = max(size / gpu.tma_bytes, rows * gpu.tma_row * pieces, gpu.tma_box)
+        if there and inside * rows < size * there:  # a part of each row lies outside
+            taken += there * (gpu.cut_sector if inside // there % SECTOR_BYTES else gpu.cut_row)
         begin = max(sm.tma, time)
         sm.tma = begin + taken
         sm.busy["TMA"] += taken
-        there, more = rows - absent, absent * gpu.absent_row
-        if there and inside * rows < size * there:
-            more += there * (gpu.cut_sector if inside // there % SECTOR_BYTES else gpu.cut_row)
-        came = max(sm.tma, self._outside(sm, time, inside, memory, rows=there, more=more))
+        more = absent * gpu.absent_row
         # with one barrier, the data are this block's: the barrier may be that of the pair's first
         whose = [self.sms[rank] for rank in ranks] if len(ranks) > 1 else [sm]
+        several = len(whose) > 1
+        outside = self._outside(sm, time, inside, memory, rows=there, more=more, multicast=several)
+        came = max(sm.tma, outside)
         for each in whose:
             each.inlet = max(each.inlet, begin) + size / self.share.received
             came = max(came, each.inlet)
@@ -516,10 +529,10 @@ class Replay:
         _, at, size, rows, memory, read, written = item
         gpu, sm = self.gpu, warp.sm
         begin = max(sm.out, time)
-        aligned = self.share.aligned[memory] if memory >= 0 else 1.0
-        both = size * (1 + gpu.misaligned * (1 - aligned))  # `rows` may lie outside of the tensor
-        lines = min(both, of_lines(gpu, size, rows, aligned))
-        sm.out = begin + max(lines / self.share.stores, rows * gpu.tma_row) + gpu.tma_box
+        aligned = self.share.aligned[memory] if memory >= 0 else ALIGNED
+        inside = min(rows, max(1, size // PIECE_BYTES))  # others lie outside, or are put together
+        lines = of_lines(gpu, size, inside, aligned)
+        sm.out = begin + max(lines / self.share.stores, rows * gpu.tma_row, gpu.tma_box)
         end = max(self._outside(sm, begin, size, memory, write=True), sm.out)
         self._span((warp.block, "TMA stores"), begin, end, STORE, at, f"{size} bytes")
         self._contribute(warp, read, sm.out + gpu.tma_latency / 2)

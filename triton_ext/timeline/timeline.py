@@ -15,7 +15,7 @@ from triton_ext.hardware.architecture import resident_clusters as resident
 from triton_ext.hardware.tensor_memory import TMEM_COLUMNS
 from triton_ext.ptx.sass import MMA_OPERATIONS, PIPES
 from triton_ext.timeline.gpus import Gpu
-from triton_ext.timeline.replay import SECTOR_BYTES, UNITS, Replay, Result, Share, of_lines
+from triton_ext.timeline.replay import UNITS, Replay, Result, Share, of_lines
 from triton_ext.timeline.trace import (
     ATOMIC,
     COPY,
@@ -23,6 +23,7 @@ from triton_ext.timeline.trace import (
     LINE_BYTES,
     PRODUCT,
     RUN,
+    SECTOR_BYTES,
     SEND,
     STORE,
     TENSOR,
@@ -199,9 +200,10 @@ class Timeline:
             misses=self._misses,
             written=self._written,
             aligned=[memory.aligned for memory in self.trace.memories],
+            line=[self._line(asking) for asking in self._asking],
+            several=[self._several(asking) for asking in self._asking],
             first=first or gpu.catch_up,
             released=(released - begin) * clock if first else 0.0,
-            line=self._line,
         )
 
     def _way(self, gpu: Gpu, clock: float, memory: float, blocks: float) -> float:
@@ -221,19 +223,38 @@ class Timeline:
         )
         return math.hypot(*alone) / max(alone) if any(alone) else 1.0
 
-    @property
-    def _line(self) -> float:
-        """The time in which a line of a box comes, of that of one that only one SM asks for."""
-        return self.gpu.coalesced if self.trace.blocks_each == 1 else 1.0
+    @functools.cached_property
+    def _asking(self) -> list[float]:
+        """For each piece of memory, how many clusters ask for a line of it at about the same time:
+        a wave is taken to have the grid's shape."""
+        waves = max(1.0, self._number / (self._groups * self._slots))
+        return [
+            max(1.0, self._loaded.get(number, 0.0) / memory.size / math.sqrt(waves))
+            for number, memory in enumerate(self.trace.memories)
+        ]
+
+    def _line(self, asking: float) -> float:
+        """The time in which a line of a box comes, of that of one that only one SM asks for. SMs of
+        a GPC get it at once: the L2 cache gives it to as many GPCs as there are among those that
+        ask, spread at random."""
+        gpu = self.gpu
+        different: float = gpu.gpcs * (1 - (1 - 1 / gpu.gpcs) ** asking)
+        return gpu.delivered + (1 - gpu.delivered) * different / asking
+
+    def _several(self, asking: float) -> float:
+        """The same of a line that goes to several blocks of a cluster: requests of clusters for the
+        same one come one after the other."""
+        return 1 + self.gpu.hot * (1 - 1 / asking)
 
     @functools.cached_property
     def _lines(self) -> float:
         """The bytes for which the L2 cache works to load what the grid loads."""
         found = 0.0
         for item in self._items():
+            several = item[0] == COPY and len(item[7]) > 1
             for memory, size, rows in _loads(item):
-                aligned = self.trace.memories[memory].aligned
-                found += of_lines(self.gpu, size, rows, aligned, self._line)
+                line = (self._several if several else self._line)(self._asking[memory])
+                found += of_lines(self.gpu, size, rows, self.trace.memories[memory].aligned, line)
             if item[0] == COPY:
                 found += item[9] * self.gpu.absent_row * LINE_BYTES
         return found * self._each
@@ -267,14 +288,14 @@ class Timeline:
         """What a cluster has of the memory's rate, bytes/s.
 
         TPCs get equal shares. If some have one block and others two, those who share one have
-        loaded a half when the others are done, and then load as fast as a TPC can.
+        loaded a half when the others are done, and then load as fast as two SMs can.
         """
         tpcs = gpu.multiprocessors // 2
         if self.trace.blocks_each > 1:
             return min(gpu.memory_bytes / clusters, gpu.sm_memory * self.trace.blocks_each)
         if clusters <= tpcs:
             return min(gpu.memory_bytes / clusters, gpu.sm_memory)
-        alone = max((clusters - tpcs) / gpu.memory_bytes, 1 / gpu.sm_memory)
+        alone = max((clusters - tpcs) / gpu.memory_bytes, 1 / (2 * gpu.sm_memory))
         return 1 / (tpcs / gpu.memory_bytes + alone)
 
     def _replay(
@@ -374,7 +395,7 @@ class Timeline:
             return gpu.launch + every + together, 0.0
         if 2 * self.trace.number <= self._groups * self._slots:  # there is room beside it
             return gpu.released - LEAD, gpu.released
-        begin = gpu.block_start / gpu.clock + together
+        begin = gpu.late + together
         return begin, max(begin, gpu.released)
 
     @functools.cached_property

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 Item = tuple[Any, ...]
 
@@ -61,7 +61,7 @@ NAMES = {
 }  # fmt: skip
 
 
-LINE_BYTES = 128
+LINE_BYTES, SECTOR_BYTES = 128, 32
 GOLDEN = (math.sqrt(5) - 1) / 2
 """Multiples of it, modulo 1, lie spread however many there are."""
 
@@ -84,6 +84,17 @@ class Line:
         return self.source or self.text.split()[0]
 
 
+class Aligned(NamedTuple):
+    """Of the rows of boxes, 128 bytes each, the fraction that lies in one line, and the fraction
+    that begins with a sector."""
+
+    lines: float
+    sectors: float
+
+
+ALIGNED = Aligned(1.0, 1.0)
+
+
 @dataclass(frozen=True)
 class Memory:
     """A piece of global memory.
@@ -99,9 +110,12 @@ class Memory:
     pitch: int = 0
 
     @property
-    def aligned(self) -> float:
-        """The fraction of the 128-byte rows of TMA's boxes that lie in one line."""
-        return math.gcd(self.pitch, LINE_BYTES) / LINE_BYTES
+    def aligned(self) -> Aligned:
+        """How the rows of TMA's boxes lie in it."""
+        return Aligned(
+            math.gcd(self.pitch, LINE_BYTES) / LINE_BYTES,
+            math.gcd(self.pitch, SECTOR_BYTES) / SECTOR_BYTES,
+        )
 
 
 @dataclass
