@@ -305,7 +305,8 @@ def promotion_costs(timed: Sequence[Timed]) -> None:
     for cycles in range(0, 401, 20):
         found, off = [], []
         for each in timed:
-            predicted = cost_model.promoted_seconds(*each.asked, cycles)
+            without = cost_model.corrected_seconds(*each.asked)
+            predicted = cost_model.promoted_seconds(*each.asked, without, cycles)
             off += np.abs(predicted / each.seconds - 1).tolist()
             found.append(each.seconds[int(predicted.argmin())] / min(each.seconds))
         report(f"{cycles} cycles", timed, found, statistics.median(off))

@@ -34,7 +34,6 @@ from benchmarks.matmul import (
 from benchmarks.problems import DRAWN, Problem, drawn_problems, inputs
 from benchmarks.replay import graph_of, launches_in_graph, replayed_seconds
 from triton_ext.kernels.choice import cost_model, cost_model_sm100
-from triton_ext.kernels.choice.choose import promoted_configs
 from triton_ext.kernels.choice.gpus import GpuModel, model_of
 from triton_ext.kernels.config import DEFAULTS, MatmulConfig
 from triton_ext.kernels.launch import compile_matmul
@@ -74,7 +73,7 @@ def considered(
         kept = cost_model.suits(cost_model.Table.of(every), sizes)
         ranked = [c for c, suits in zip(every, kept, strict=True) if suits or c.k_blocks == 1]
         if problem.promoted:
-            ranked = promoted_configs(ranked, sizes)
+            ranked = list(cost_model.ranked_promoted(cost_model.promoted(ranked), sizes))
         choice = problem.config(multiprocessors, gpu)
     seen: Counter[tuple[Any, ...]] = Counter()
     found = ranked[: number // 2]

@@ -310,7 +310,7 @@ class MatmulConfig:
             "pingpong": boolean if self.consumers == 2 else (False,),
             "side": [0, *(n for n in shapes if n < 256)] if self._may_have_a_side else [0],
             "loaded_rows": (0, 8, 16, 24, 32, 40, 48, 56) if self.may_load_less else (0,),
-            "promoted": boolean if self._may_be_promoted else (False,),
+            "promoted": boolean if self.may_be_promoted else (False,),
             "residual": boolean,
             "batched": (True,) if self.collective else (False,) if scaled else boolean,
             "collective": (None, "gather", "scatter"),
@@ -365,7 +365,7 @@ class MatmulConfig:
         return self.rows // max(1, self.shares) * self.own_columns // THREADS
 
     @property
-    def _may_be_promoted(self) -> bool:
+    def may_be_promoted(self) -> bool:
         """Whether there is room for the sums of a part of K beside those of all."""
         if self.arch != 90 or self.element_type not in PROMOTED_TYPES or self.side:
             return False

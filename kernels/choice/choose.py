@@ -4,21 +4,18 @@ for what follows the product.
 
 from __future__ import annotations
 
-import contextlib
 import functools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 from triton_ext.errors import LayoutError
 from triton_ext.kernels.choice import cost_model, cost_model_sm100
+from triton_ext.kernels.choice.candidates import copied_rows
 from triton_ext.kernels.choice.fixed_set import choose_fixed
 from triton_ext.kernels.choice.gpus import GpuModel, check_model
 from triton_ext.kernels.config import PROMOTED_TYPES, MatmulConfig
 from triton_ext.kernels.element_types import ELEMENT_BYTES, Major
-
-PROMOTED_CANDIDATES = 200
-"""Of how many configurations, the fastest first without promotion, one is chosen with it."""
 
 
 @functools.lru_cache(maxsize=4096)
@@ -61,29 +58,12 @@ def choose_config(
             rule = f"must be False, but for {', '.join(PROMOTED_TYPES)} on sm_90"
             raise LayoutError("promoted", promoted, rule)
         problem = cost_model.Problem(m, n, k, multiprocessors, batch, gpu)
-        return promoted_configs(ranked(arch, *asked), problem)[0]
+        sizes = copied_rows(m), copied_rows(n)
+        table = cost_model.promoted_table(element_type, a_major, b_major, out_type, *sizes)
+        return next(cost_model.ranked_promoted(table, problem))
     if fixed:
         return choose_fixed(arch, *asked)
     return next(ranked(arch, *asked))
-
-
-def promoted_configs(
-    configs: Iterable[MatmulConfig], problem: cost_model.Problem
-) -> list[MatmulConfig]:
-    """Those of the first so many that may be promoted, the fastest first; and as many of their
-    tiles divided between two consumers, who have room for more sums.
-    """
-    found: dict[MatmulConfig, None] = {}
-    for config in configs:
-        with contextlib.suppress(LayoutError):
-            found[replace(config, promoted=True)] = None
-        with contextlib.suppress(LayoutError):
-            found[replace(config, promoted=True, consumers=2, pingpong=False)] = None
-        if len(found) >= PROMOTED_CANDIDATES:
-            break
-    every = [*found]
-    seconds = cost_model.promoted_seconds(cost_model.Table.of(every), problem)
-    return [every[i] for i in seconds.argsort(kind="stable")]
 
 
 def ranked(arch: int, *asked: Any) -> Iterator[MatmulConfig]:

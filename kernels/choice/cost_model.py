@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, NamedTuple, TypeAlias
 
@@ -40,7 +40,7 @@ from triton_ext.kernels.choice.candidates import (
     unchecked_candidates,
 )
 from triton_ext.kernels.choice.gpus import GpuModel
-from triton_ext.kernels.config import LEAST_K, MOST_K, PROMOTED_RUN, MatmulConfig
+from triton_ext.kernels.config import DEFAULTS, LEAST_K, MOST_K, PROMOTED_RUN, MatmulConfig
 from triton_ext.kernels.element_types import C_BYTES, Major
 
 SECTOR_BYTES = 32
@@ -146,6 +146,8 @@ limits alone, at most."""
 PROMOTION_CYCLES, CLOCK = 240, 1.75e9
 """What a warpgroup that adds up sums waits for them, besides its own instructions, and the clock of
 that, Hz: by ``benchmarks.fit --promoted``."""
+SHARED_ROWS = 128
+"""Of a tile that two consumers may share."""
 PINGPONG_K = {1: 6144, 2: 2048, 4: 2048}
 PINGPONG_FLOPS = 2.5e12
 """The largest K (by the size of a cluster) and product for which two consumers take turns, where
@@ -319,12 +321,15 @@ def corrected_seconds(table: Table, problem: Problem) -> Array:
     return np.exp(rows[:, 0] + corrections.correction(rows, problem.gpu))
 
 
-def promoted_seconds(table: Table, problem: Problem, waited: float = PROMOTION_CYCLES) -> Array:
-    """The same, if sums are promoted: a consumer multiplies, waits, and adds in turn, while others
-    may multiply, or the next of a run of products runs; together with the other limits, as these
-    with each other.
+def promoted_seconds(
+    table: Table, problem: Problem, without: Array, waited: float = PROMOTION_CYCLES
+) -> Array:
+    """The seconds if sums are promoted: a consumer multiplies, waits, and adds in turn, while
+    others may multiply, or the next of a run of products runs; together with the other limits, as
+    these with each other.
 
     Args:
+        without: the seconds if they are not.
         waited: cycles, see `PROMOTION_CYCLES`.
     """
     work, constants = _divided(table, problem), FITTED[problem.gpu]
@@ -336,7 +341,7 @@ def promoted_seconds(table: Table, problem: Problem, waited: float = PROMOTION_C
     seconds = (work.waves + work.part) * work.k_tiles * alone / CLOCK
     taken = constants.launch + seconds + _turn_seconds(table, work, constants)
     norm = constants.norm
-    return (corrected_seconds(table, problem) ** norm + taken**norm) ** (1 / norm)
+    return (without**norm + taken**norm) ** (1 / norm)
 
 
 def _limits(table: Table, work: _Work, problem: Problem, constants: Constants) -> list[Array]:
@@ -702,6 +707,44 @@ def ranked_in(table: Table, problem: Problem, every: bool = False) -> Iterator[M
     for i in (*order[:number][best], *order[number:]):
         if table.configs[i].is_legal:
             yield table.configs[i]
+
+
+def promoted(configs: Iterable[MatmulConfig]) -> Table:
+    """The table of those that may be promoted; and of their tiles divided between two consumers,
+    who have room for more sums than one, or than two that take turns.
+    """
+    found: dict[MatmulConfig, None] = {}
+    for config in configs:
+        values = {name: getattr(config, name) for name in DEFAULTS} | {"promoted": True}
+        shared = {"consumers": 2, "pingpong": False} if config.rows == SHARED_ROWS else {}
+        for changes in ({}, shared):
+            made = MatmulConfig.unchecked(**values | changes)
+            if made.may_be_promoted:
+                found[made] = None
+    return Table.of([*found])
+
+
+@functools.lru_cache(maxsize=64)
+def promoted_table(
+    element_type: str, a_major: Major, b_major: Major, out_type: str | None, m: int, n: int
+) -> Table:
+    """That of the candidates for a problem with M and N."""
+    return promoted(unchecked_candidates(element_type, a_major, b_major, out_type, m, n))
+
+
+def ranked_promoted(table: Table, problem: Problem) -> Iterator[MatmulConfig]:
+    """The legal configurations of a table of promoted ones that suit, the fastest first, as far as
+    they are near the first by the limits alone.
+    """
+    seconds = promoted_seconds(table, problem, limited_seconds(table, problem))
+    order = np.argsort(seconds, kind="stable")
+    order = order[suits(table, problem)[order]]
+    first = next(i for i in order if table.configs[i].is_legal)
+    near = table[order[: np.searchsorted(seconds[order], NEAR * seconds[first], side="right")]]
+    corrected = promoted_seconds(near, problem, corrected_seconds(near, problem))
+    for i in np.argsort(corrected, kind="stable"):
+        if near.configs[i].is_legal:
+            yield near.configs[i]
 
 
 def ranked_configs(*asked: Any, **more: Any) -> list[MatmulConfig]:
