@@ -8,6 +8,7 @@
     python -m benchmarks.timeline later SURVEY --split test [--number 45] [--seconds 2400]
     python -m benchmarks.timeline latest SURVEY --split fit [--number 100] [--seconds 2400]
     python -m benchmarks.timeline newest SURVEY --split test [--number 45] [--seconds 2400]
+    python -m benchmarks.timeline afterwards SURVEY --split test [--number 113] [--seconds 2400]
     python -m benchmarks.timeline drawn RESULTS [--number 100] [--seconds 2400]
 
 The workloads are fixed here: this project's matmuls over problems drawn from two seeds, each with
@@ -30,6 +31,9 @@ what was drawn after the model was made: of that, `later` predicts a fifth (by t
 takes the problems that were measured with today's order of tiles: a fifth, in the same way, is to
 test, the others are to fit. `newest` takes those that were measured last, with clusters of one row
 of blocks, and never before: two fifths are to test.
+
+`afterwards` takes three configurations of the problems that were measured after the model was
+fitted, of up to `SHORT` operations.
 
 `drawn` predicts what `benchmarks.matmul --random` measured: of each problem, in the order of the
 file, the configuration that was chosen, if it still is, and is not left out for the same reasons.
@@ -88,7 +92,10 @@ CANDIDATES = 5
 """Of a problem of a survey."""
 TODAY = ("middle", "every")
 """Marks of a survey's problems that were measured with today's order of tiles."""
-SURVEYED = ("matmuls", "halves", "later", "latest", "newest")
+FEWER, SHORT = {"afterwards matmul": 3}, 1e11
+"""Of how many configurations each problem of a family is, if of fewer; and of how many operations
+at most."""
+SURVEYED = ("matmuls", "halves", "later", "latest", "newest", "afterwards")
 """Parts of a survey."""
 NEAR = 1.05
 """How much longer than the best a choice may take that counts as good."""
@@ -195,8 +202,10 @@ def surveyed(path: Path, split: str, part: str = "matmuls") -> Iterator[list[Wor
             problem's name; "later": a fifth, by name, of those drawn after the model was made;
             "latest": of those measured with today's order of tiles, a fifth or the others;
             "newest": of those measured with clusters of one row of blocks, and never before, two
-            fifths or the others.
+            fifths or the others; "afterwards": those that no model of before has learnt from.
     """
+    family = {"matmuls": "matmul", "halves": "present matmul"}.get(part, f"{part} matmul")
+    number = FEWER.get(family, CANDIDATES)
     data = path.read_bytes()
     rows = json.loads(gzip.decompress(data) if path.suffix == ".gz" else data)["rows"]
     seen: set[str] = set()
@@ -218,18 +227,21 @@ def surveyed(path: Path, split: str, part: str = "matmuls") -> Iterator[list[Wor
             row.get("later") == "across" and two_fifths == (split == "test")
         ):
             continue
+        if part == "afterwards" and row.get("later") != "afterwards":
+            continue
         if row["problem"] in seen:
             continue
         seen.add(row["problem"])
         problem, configs = problem_of(row), row["configs"]
         pairs = [(MatmulConfig(**each["config"]), each["seconds"]) for each in configs]
         pairs = [(config, seconds) for config, seconds in pairs if _emulated(config, problem)]
-        if len(pairs) < CANDIDATES:
+        if part == "afterwards" and problem.flops > SHORT:
+            continue
+        if len(pairs) < number:
             print(f"{problem} is left out")
             continue
         best = min(each["seconds"] for each in configs)
-        spread = [pairs[each * len(pairs) // CANDIDATES] for each in range(CANDIDATES)]
-        family = {"matmuls": "matmul", "halves": "present matmul"}.get(part, f"{part} matmul")
+        spread = [pairs[each * len(pairs) // number] for each in range(number)]
         yield [_chosen(problem, c, family, split, seconds, best) for c, seconds in spread]
 
 
@@ -500,7 +512,7 @@ def rank(rows: Sequence[Row]) -> str:
             problems.setdefault(row["problem"], []).append(row)
     costs, of_all = [], []
     for each in problems.values():
-        if len(each) == CANDIDATES:
+        if len(each) == FEWER.get(each[0]["family"], CANDIDATES):
             first = min(each, key=lambda row: row["predicted"])["seconds"]
             costs.append(first / min(row["seconds"] for row in each))
             of_all.append(first / each[0]["best"])
@@ -508,7 +520,7 @@ def rank(rows: Sequence[Row]) -> str:
         return "no problem has all candidates"
     good, good_of_all = (sum(cost <= NEAR for cost in found) for found in (costs, of_all))
     return (
-        f"{len(costs)} problems of {CANDIDATES} candidates: the first choice is within 5 % of the"
+        f"{len(costs)} problems with all candidates: the first choice is within 5 % of the"
         f" best in {good} (of all that the survey measured: {good_of_all}), and takes"
         f" {statistics.fmean(costs) - 1:.1%} longer in the mean, {max(costs) - 1:.0%} at worst"
     )

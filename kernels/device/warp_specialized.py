@@ -139,14 +139,14 @@ class Accumulator:
     sums: gl.tuple
 
     @gluon.jit
-    def multiply(self, ring, slot, WHICH: gl.constexpr, STEP: gl.constexpr, RUN: gl.constexpr):
+    def multiply(self, ring, slot, WHICH: gl.constexpr, STEP: gl.constexpr, STEPS: gl.constexpr):
         """Start the product of a slot's tiles, and wait for the one before it; if there are partial
         sums, as `wgmma.steps_of` says.
         """
         a_tile = ring.left_tile(slot, WHICH)
         if ring.PRODUCT is not None:
             b_unit = ring.right_unit(slot, WHICH)
-            sums = wgmma.multiply(self.sums, a_tile, b_unit, ring.PRODUCT, STEP, RUN)
+            sums = wgmma.multiply(self.sums, a_tile, b_unit, ring.PRODUCT, STEP, STEPS)
         else:
             wide, narrow = self.sums[0], self.sums[len(self.sums) - 1]
             wide = warpgroup_mma(a_tile, ring.b_tiles.index(slot.index), wide, is_async=True)

@@ -202,7 +202,7 @@ def started(product, begin, registers, of_tensor):
 
 
 @gluon.constexpr_function
-def steps_of(product, step, run):
+def steps_of(product, step, steps):
     """What is done when a product starts: the one before is awaited. If there are partial sums,
     that is so within a run of so many products, two of which are under way at a time, and its end
     awaits all: for ptxas, nothing that threads read may be under way when a loop begins again.
@@ -211,21 +211,21 @@ def steps_of(product, step, run):
         return [("start", 0), ("wait", 1)]
     now, before = step % 2, (step + 1) % 2
     done = [("wait", 1), ("add", before)] if step > 0 else []
-    rest = [("wait", 0), ("add", now)] if step == run - 1 else []
+    rest = [("wait", 0), ("add", now)] if step == steps - 1 else []
     return [("start", now), *done, *rest]
 
 
 @gluon.jit
-def multiply(sums, left, right, PRODUCT: gl.constexpr, STEP: gl.constexpr, RUN: gl.constexpr):
+def multiply(sums, left, right, PRODUCT: gl.constexpr, STEP: gl.constexpr, STEPS: gl.constexpr):
     """Start to add a product of tiles in shared memory to the sums, and wait for the one before.
 
     Args:
         sums: tensors of registers, all as wide; behind those of all products, partial sums.
         left, right: the left operand's tile, and the first unit of the right one's.
-        STEP, RUN: see `steps_of`.
+        STEP, STEPS: see `steps_of`.
     """
     UNIT: gl.constexpr = sums[0].type
-    TEXT: gl.constexpr = text_of(PRODUCT, UNIT, len(sums), steps_of(PRODUCT, STEP, RUN))
+    TEXT: gl.constexpr = text_of(PRODUCT, UNIT, len(sums), steps_of(PRODUCT, STEP, STEPS))
     CONSTRAINTS: gl.constexpr = tied(UNIT, len(sums), ",r,r")
     TYPES: gl.constexpr = repeated(UNIT, len(sums))
     return gl.inline_asm(TEXT, CONSTRAINTS, sums + (left, right), TYPES)  # noqa: RUF005 (Triton has no *)

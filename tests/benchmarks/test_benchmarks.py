@@ -63,6 +63,7 @@ from benchmarks.problems import (
     Problem,
     drawn_problems,
     peer_problems,
+    problem_of,
     problems,
 )
 from benchmarks.replay import launches_in_graph
@@ -134,7 +135,10 @@ def test_summary_counts_every_row_twice(found):
         assert line["far_below"] == len([ratio for ratio in own if ratio < LOWEST])
 
 
-@given(st.integers(0, 2**32), st.sampled_from([(), ("round",), ("LoRA", "e4m3")]))
+FP8 = ("e4m3 promoted", "e4m3 random", "e4m3 random promoted")
+
+
+@given(st.integers(0, 2**32), st.sampled_from([(), ("round",), ("LoRA", "e4m3"), FP8]))
 def test_problems_are_drawn_by_their_seed(seed, classes):
     drawn = drawn_problems(seed, 40, classes)
     assert drawn == drawn_problems(seed, 40, classes) != drawn_problems(seed + 1, 40, classes)
@@ -142,6 +146,8 @@ def test_problems_are_drawn_by_their_seed(seed, classes):
     for problem in drawn:
         name = problem.shape_class
         assert name in classes if classes else DRAWN[name][0] > 0
+        assert problem.promoted == name.endswith("promoted")
+        assert problem_of(problem.row) == problem == problem_of({"problem": str(problem)})
         if name == "round":
             assert all(each // (each & -each) < 8 for each in (problem.m, problem.n, problem.k))
         contiguous = [problem.k if problem.a_major == "K" else problem.m,

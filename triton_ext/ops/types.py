@@ -6,7 +6,13 @@ import torch
 
 from triton_ext.errors import LayoutError
 from triton_ext.kernels.choice.candidates import is_new
-from triton_ext.kernels.element_types import BLOCK_SCALED, C_BYTES, ELEMENT_BYTES, ELEMENT_TYPES
+from triton_ext.kernels.element_types import (
+    BLOCK_SCALED,
+    C_BYTES,
+    ELEMENT_BYTES,
+    ELEMENT_TYPES,
+    MIXED,
+)
 
 _OPERANDS = {
     torch.float16: "fp16",
@@ -33,6 +39,7 @@ _OUTPUTS = {
     torch.float8_e4m3fn: "e4m3",
     torch.float8_e5m2: "e5m2",
 }
+_MIXED = {types: name for name, types in MIXED.items()}
 OPERAND_NAMES = {dtype: name for dtype, name in _OPERANDS.items() if name in ELEMENT_BYTES}
 """What the kernels call the types of operands."""
 OUTPUT_NAMES = {dtype: name for dtype, name in _OUTPUTS.items() if name in C_BYTES}
@@ -57,8 +64,7 @@ def operand_name(a: torch.dtype, b: torch.dtype, scales: torch.dtype | None = No
     """
     if scales is not None:
         return _BLOCK_SCALED[a, scales]
-    name, other = OPERAND_NAMES[a], OPERAND_NAMES[b]
-    return name if name == other else f"{name}_{other}"
+    return OPERAND_NAMES[a] if a == b else _MIXED[OPERAND_NAMES[a], OPERAND_NAMES[b]]
 
 
 def bias_type(output: torch.dtype) -> torch.dtype:
