@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import os
 import shlex
 import statistics
 import time
@@ -415,8 +416,13 @@ TABLE = Table(
 
 def compile_all(work: Iterable[MatmulConfig | Compilation]) -> None:
     """Fill Triton's cache, in several processes."""
-    with ProcessPoolExecutor() as pool:
+    with ProcessPoolExecutor(processes()) as pool:
         list(pool.map(_compile, work, chunksize=2))
+
+
+def processes() -> int:
+    """How many processors this process may use: ``taskset`` divides a machine among several."""
+    return len(os.sched_getaffinity(0))
 
 
 def compiled_ahead(

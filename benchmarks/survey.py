@@ -1,16 +1,20 @@
-"""Times of many configurations of drawn problems, for `benchmarks.fit`; needs a GPU.
+"""Times of many configurations of drawn problems, for `benchmarks.fit`.
 
-    python -m benchmarks.survey --random 1 2 3 --number 60 --json FILE [--candidates 24]
+    python -m benchmarks.survey --random 1 2 3 --number 60 --plan PLAN --gpu h100   # anywhere
+    python -m benchmarks.survey --planned PLAN --json FILE                          # on that GPU
 
-For each problem: the cost model's candidates that it predicts to be the fastest, the fastest two of
-each kind (rows, consumers, turns, clusters, swapping, parts), and cuBLAS, in turn as in
-`benchmarks.matmul`, but for fewer rounds. All results are compared with float64.
+For each problem: the cost model's choice, the configurations that it predicts to be the fastest,
+the fastest two of each kind (rows, consumers, turns, clusters, swapping, parts), and cuBLAS, in
+turn as in `benchmarks.matmul`, but for fewer rounds. All results are compared with float64. Without
+a plan, both steps are one.
 """
 
 from __future__ import annotations
 
+import argparse
 import functools
 import itertools
+import json
 import math
 import statistics
 import time
@@ -18,7 +22,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
-from typing import Any
+from pathlib import Path
+from typing import Any, TypeAlias
 
 import torch
 
@@ -29,16 +34,21 @@ from benchmarks.matmul import (
     checked,
     compiled_ahead,
     kernel_launches,
+    processes,
     torch_launches,
 )
-from benchmarks.problems import DRAWN, Problem, drawn_problems, inputs
+from benchmarks.problems import DRAWN, Problem, drawn_problems, inputs, problem_of
 from benchmarks.replay import graph_of, launches_in_graph, replayed_seconds
 from triton_ext.kernels.choice import cost_model, cost_model_sm100
-from triton_ext.kernels.choice.gpus import GpuModel, model_of
+from triton_ext.kernels.choice.candidates import copied_rows
+from triton_ext.kernels.choice.gpus import MODELS, GpuModel, model_of
 from triton_ext.kernels.config import DEFAULTS, MatmulConfig
 from triton_ext.kernels.launch import compile_matmul
 
 ROUNDS = 3
+DEEP = 8
+"""How many times as many of the fastest configurations are looked at for other kinds."""
+Planned: TypeAlias = "tuple[Problem, Sequence[MatmulConfig]]"
 compiled = functools.cache(compile_matmul)
 
 
@@ -61,23 +71,26 @@ def considered(
         problem.element_type, problem.a_major, problem.b_major, problem.m, problem.n, problem.k,
         multiprocessors, problem.out_type,
     )  # fmt: skip
+    sizes = cost_model.Problem(problem.m, problem.n, problem.k, multiprocessors, gpu=gpu)
+    ranked: Iterable[MatmulConfig]
     if arch == 100:
         ranked = cost_model_sm100.ranked_configs(*asked)
         choice = ranked[0]
     else:
-        sizes = cost_model.Problem(problem.m, problem.n, problem.k, multiprocessors, gpu=gpu)
-        if every_tile:
-            every = list(cost_model.ranked_in(tiles.table_of(problem), sizes, every=True))
-        else:
-            every = cost_model.ranked_configs(*asked, gpu=gpu, every=True)
-        kept = cost_model.suits(cost_model.Table.of(every), sizes)
-        ranked = [c for c, suits in zip(every, kept, strict=True) if suits or c.k_blocks == 1]
-        if problem.promoted:
-            ranked = list(cost_model.ranked_promoted(cost_model.promoted(ranked), sizes))
         choice = problem.config(multiprocessors, gpu)
+        least = copied_rows(problem.m), copied_rows(problem.n)
+        if every_tile:
+            table = tiles.table_of(problem)
+        elif problem.promoted:
+            table = cost_model.promoted_table(*asked[:3], problem.out_type, *least)
+        else:
+            table = cost_model.considered(*asked[:3], problem.out_type, sizes)
+        in_order = cost_model.ranked_promoted if problem.promoted else cost_model.ranked_in
+        ranked = in_order(table, sizes)
+    first = list(itertools.islice(ranked, DEEP * number))
     seen: Counter[tuple[Any, ...]] = Counter()
-    found = ranked[: number // 2]
-    for config in ranked:
+    found = first[: number // 2]
+    for config in first:
         seen[kind(config)] += 1
         if seen[kind(config)] <= 2 and config not in found:
             found.append(config)
@@ -125,7 +138,7 @@ def described(config: MatmulConfig) -> dict[str, Any]:
     return {n: v for n, d in DEFAULTS.items() if (v := getattr(config, n)) != d}
 
 
-def rows(work: Iterable[tuple[Problem, Sequence[MatmulConfig]]], seconds: float) -> Iterator[Row]:
+def rows(work: Iterable[Planned], seconds: float) -> Iterator[Row]:
     """The measured rows, as long as there is time."""
     begin = time.perf_counter()
     for problem, configs in work:
@@ -154,28 +167,70 @@ def main() -> None:
     )
     parser.add_argument("--candidates", type=int, default=24)
     parser.add_argument(
+        "--operations", type=float, nargs=2, metavar=("LOW", "HIGH"), default=(0, math.inf),
+        help="only problems of so many",
+    )  # fmt: skip
+    parser.add_argument(
         "--every-tile", action="store_true", help="not only those that benchmarks.tiles has chosen"
     )
     parser.add_argument(
         "--seconds", type=float, default=300, help="to compile and measure for, at most"
     )
+    parser.add_argument("--plan", type=Path, metavar="FILE", help="write what to measure")
+    parser.add_argument("--gpu", choices=MODELS, help="on which GPU that will be")
+    parser.add_argument("--planned", type=Path, metavar="FILE", help="measure what this says")
     arguments = parser.parse_args()
+    plan = read_plan(arguments.planned) if arguments.planned else planned(arguments)
+    if arguments.plan:
+        write_plan(arguments.plan, plan)
+        return
+    torch.manual_seed(0)
+    pool = ProcessPoolExecutor(processes())
+    try:
+        measured = rows(compiled_ahead(plan, pool), arguments.seconds)
+        harness.report("survey", measured, TABLE, arguments.json)
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def planned(arguments: argparse.Namespace) -> Iterator[Planned]:
+    """What to measure on the GPU that is named, or on the one that is here."""
+    if arguments.gpu:
+        of_gpu = 90, tiles.SMS, arguments.gpu
+    else:
+        found = torch.cuda.get_device_properties()
+        of_gpu = 10 * found.major, found.multi_processor_count, model_of(found.name)
     problems = [
         replace(problem, element_type="bf16") if problem.element_type == "fp16" else problem
         for seed in arguments.random
         for problem in drawn_problems(seed, arguments.number, arguments.classes)
     ]  # fp16 takes the time of bf16, so that fewer kernels are compiled
-    gpu = torch.cuda.get_device_properties()
+    low, high = arguments.operations
+    problems = [problem for problem in problems if low <= problem.flops <= high]
     numbers = [arguments.candidates // (2 if each.flops > 8e11 else 1) for each in problems]
-    of_gpu = 10 * gpu.major, gpu.multi_processor_count, model_of(gpu.name), arguments.every_tile
-    torch.manual_seed(0)
-    pool = ProcessPoolExecutor()
-    try:
-        choices = pool.map(considered, problems, numbers, *map(itertools.repeat, of_gpu))
-        work = compiled_ahead(zip(problems, choices, strict=True), pool)
-        harness.report("survey", rows(work, arguments.seconds), TABLE, arguments.json)
-    finally:
-        pool.shutdown(cancel_futures=True)
+    asked = *of_gpu, arguments.every_tile
+    with ProcessPoolExecutor(processes()) as pool:
+        choices = pool.map(considered, problems, numbers, *map(itertools.repeat, asked))
+        yield from zip(problems, choices, strict=True)
+
+
+def write_plan(path: Path, plan: Iterable[Planned]) -> None:
+    """A problem and its configurations a line."""
+    lines = (
+        json.dumps({**problem.row, "configs": [described(config) for config in configs]})
+        for problem, configs in plan
+    )
+    path.write_text("".join(f"{line}\n" for line in lines))
+
+
+def read_plan(path: Path) -> list[Planned]:
+    """What `write_plan` has written."""
+    found = []
+    for line in path.read_text().splitlines():
+        row = json.loads(line)
+        configs = [MatmulConfig(**each) for each in row.pop("configs")]
+        found.append((replace(problem_of(row), drawn_from=row["class"]), configs))
+    return found
 
 
 if __name__ == "__main__":

@@ -114,13 +114,14 @@ def tried(asked: Asked) -> Tried:
 
 def table_of(problem: Problem) -> cost_model.Table:
     """All tiles, as they are for a problem."""
-    return _table(_asked(problem), copied_rows(problem.m), copied_rows(problem.n))
+    sizes = copied_rows(problem.m), copied_rows(problem.n)
+    return _table(_asked(problem), *sizes, problem.promoted)
 
 
 @functools.cache
-def _table(asked: Asked, m: int, n: int) -> cost_model.Table:
-    configs = tried(asked).configs
-    return cost_model.Table.of([adapted(each, n if each.swap else m) for each in configs])
+def _table(asked: Asked, m: int, n: int, promoted: bool) -> cost_model.Table:
+    configs = [adapted(each, n if each.swap else m) for each in tried(asked).configs]
+    return cost_model.promoted(configs) if promoted else cost_model.Table.of(configs)
 
 
 def _asked(problem: Problem) -> Asked:
