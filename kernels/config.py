@@ -45,6 +45,10 @@ THREADS = 128
 EARLY_REGISTERS = 220
 """How many registers of a thread may be taken by sums and by what they are scaled with: of two
 consumers each thread has 240. With more, ptxas began to spill."""
+MOST_SUMS, MOST_SUMS_AND_MORE = 208, 160
+"""How many registers of a thread sums may take, of the 240 that a thread of two consumers has; and
+where there is more to keep: a side, what other blocks or ranks send. With 216, ptxas spills, and
+serializes the products."""
 PROMOTED_TYPES, PROMOTED_K_BYTES = ("e4m3", "e5m2", *MIXED), 128
 """What may be promoted, and of how many bytes of K, at most, the tensor cores add up alone then."""
 PROMOTED_REGISTERS = {1: 192, 2: 192, 3: 112}
@@ -259,8 +263,8 @@ class MatmulConfig:
         shapes: Sequence[int] = (8, 16, 32, 64, 128, 256)
         main = self.own_columns - self.side
         rows: tuple[int, ...] = (64 * self.shares, 128 * self.shares)
-        if on_hopper and (self.own_columns > 160 or self.consumers == 3):
-            rows = rows[:1]  # 160 registers of accumulator a thread are what there is room for
+        if on_hopper and (self.consumers == 3 or self.own_columns > self._most_columns):
+            rows = rows[:1]
         if scaled:  # whole blocks of scales; and products of 64 rows have none
             rows, shapes = rows[1:], SCALED_COLUMNS
         elif not on_hopper and self.rows in rows:
@@ -363,6 +367,14 @@ class MatmulConfig:
     def _sums(self) -> int:
         """The registers of a consumer's thread that its part of a tile takes."""
         return self.rows // max(1, self.shares) * self.own_columns // THREADS
+
+    @property
+    def _most_columns(self) -> int:
+        """How many columns a consumer may have with 128 rows: its threads have as many registers of
+        sums.
+        """
+        alone = not self.side and self.k_blocks == 1 and self.collective is None
+        return MOST_SUMS if alone else MOST_SUMS_AND_MORE
 
     @property
     def may_be_promoted(self) -> bool:

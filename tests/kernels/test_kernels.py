@@ -28,7 +28,7 @@ from sites import ALL, triton_sites
 from triton_ext import LayoutError, NVMMAShared
 from triton_ext.kernels.choice import candidates, cost_model, cost_model_sm100
 from triton_ext.kernels.choice.choose import choose_config, with_epilogue
-from triton_ext.kernels.config import MatmulConfig
+from triton_ext.kernels.config import MOST_SUMS, MatmulConfig
 from triton_ext.kernels.element_types import BLOCK_SCALED
 from triton_ext.kernels.tiles import scale_layouts, tile_layouts
 
@@ -527,7 +527,7 @@ def test_products_of_promoted_sums_overlap(fields, partial_sums, tmp_path):
     """As many sums as there are registers for; and ptxas neither spills them nor, as it does where
     it cannot follow which are being made, has each instruction wait for the one before.
     """
-    compiler = pytest.importorskip("triton.backends.nvidia.compiler")
+    pytest.importorskip("triton")
     from triton_ext.kernels.launch import compile_matmul
 
     config = MatmulConfig(90, "e4m3", block_k=128, promoted=True, out_type="bf16", **fields)
@@ -537,12 +537,36 @@ def test_products_of_promoted_sums_overlap(fields, partial_sums, tmp_path):
         with pytest.raises(LayoutError, match=r"promoted = True: needs Triton 3\.9"):
             compile_matmul(config)
         return
-    ptx = tmp_path / "kernel.ptx"
-    ptx.write_text(compile_matmul(config).asm["ptx"])
-    command = [compiler.get_ptxas(100).path, "-arch=sm_90a", "-v", "-o", ptx.with_suffix(".o"), ptx]
-    said = subprocess.run(command, capture_output=True, text=True, check=True).stderr
+    said = said_by_ptxas(compile_matmul(config).asm["ptx"], tmp_path)
     assert "0 bytes spill stores, 0 bytes spill loads" in said
     assert "serialized" not in said
+
+
+def said_by_ptxas(text, folder):
+    """What ptxas says of a kernel for sm_90."""
+    compiler = pytest.importorskip("triton.backends.nvidia.compiler")
+    ptx = folder / "kernel.ptx"
+    ptx.write_text(text)
+    command = [compiler.get_ptxas(100).path, "-arch=sm_90a", "-v", "-o", ptx.with_suffix(".o"), ptx]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stderr
+
+
+@pytest.mark.parametrize("columns", [MOST_SUMS, MOST_SUMS + 8])
+def test_sums_take_as_many_registers_as_there_are(columns, tmp_path):
+    """ptxas neither spills nor serializes them, and would with more."""
+    pytest.importorskip("triton")
+    from triton_ext.kernels.launch import compile_matmul
+
+    fields = {"block_m": 256, "block_n": columns, "block_k": 64, "stages": 3, "consumers": 2}
+    config = MatmulConfig.unchecked(
+        arch=90, element_type="bf16", c_parts=columns // 8, bias=True, activation="gelu", **fields
+    )
+    assert config.is_legal == (columns == MOST_SUMS)
+    if not candidates.is_new():
+        pytest.skip("releases before 3.9 have no tiles of units")
+    said = said_by_ptxas(compile_matmul(config).asm["ptx"], tmp_path)
+    assert ("0 bytes spill stores, 0 bytes spill loads" in said) == config.is_legal
+    assert ("serialized" in said) != config.is_legal
 
 
 # ------------------------------------------------- the kernel with consumers, on the emulated GPU

@@ -282,6 +282,13 @@ EMULATED = [
      264, 328, 200, 4),
     ({"block_n": 64, "block_m": 208, "c_parts": 13, "consumers": 2, "swap": True, "pingpong": True,
       "stages": 4}, 424, 200, 328, 3),
+    # as many sums as a thread has registers for
+    ({"block_m": 256, "block_n": 208, "c_parts": 13, "consumers": 2, "stages": 3},
+     300, 264, 200, 3),
+    ({"block_m": 192, "block_n": 256, "c_parts": 3, "consumers": 2, "swap": True, "stages": 2,
+      "a_major": "MN", "cluster": 2, "max_splits": 2}, 248, 520, 712, 4),
+    ({"block_m": 128, "block_n": 352, "c_parts": 11, "consumers": 2, "consumer_columns": 2,
+      "b_major": "MN", "stages": 2}, 136, 400, 200, 2),
     # of the last unit of an MN-major operand, the instruction reads a part: of one unit, of two in
     # clusters that share both tiles, side by side, swapped and in parts, of a narrow swizzle
     ({"block_m": 64, "block_n": 24, "c_parts": 3, "consumers": 1, "b_major": "MN"}, 72, 64, 136, 3),
