@@ -2,7 +2,7 @@
 
     python -m benchmarks.survey --random 1 2 3 --number 60 --json survey.json   # on the GPU
     python -m benchmarks.fit survey.json [--folds N]                             # anywhere
-    python -m benchmarks.fit survey.json... [--folds N] --correction FOLDER
+    python -m benchmarks.fit survey.json... [--folds N] --correction FILE
 
 What is minimised is what the choice costs: the expected time, over the best one's, of a choice that
 takes a configuration with a probability that falls exponentially with its predicted time; and, with
@@ -10,9 +10,9 @@ a weight, the squared errors of the logarithms. Problems, not rows, are divided 
 cross-validation, those that were measured more than once by their name: the constants fitted to all
 others predict those left out.
 
-What the constants leave unexplained is learnt by gradient boosting (needs scikit-learn), as a
-correction of the logarithm of the predicted time: ``--correction FOLDER`` writes it, to the
-constants as they are: one from the times of all GPUs, and of each GPU one of what that leaves.
+What the constants leave unexplained is learnt by gradient boosting (needs catboost), as a
+correction of the logarithm of the predicted time, from the times of all GPUs: ``--correction FILE``
+writes it, to the constants as they are.
 
 Constants are fitted to files of one GPU.
 
@@ -31,8 +31,10 @@ import itertools
 import json
 import math
 import statistics
+import tempfile
 import zlib
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -41,7 +43,7 @@ import numpy as np
 
 from benchmarks.matmul import geometric_mean
 from triton_ext.kernels.choice import cost_model, cost_model_sm100
-from triton_ext.kernels.choice.corrections import COMMON, Trees, added, file_of
+from triton_ext.kernels.choice.corrections import Trees
 from triton_ext.kernels.choice.gpus import GpuModel, model_of
 from triton_ext.kernels.config import MatmulConfig
 
@@ -190,80 +192,64 @@ def errors(timed: Sequence[Timed], constants: Constants) -> list[float]:
     ]
 
 
-IN_COMMON, OWN = (600, 7), (300, 5)
-"""How many trees there are for all GPUs and for each one, and how deep they are."""
+TREES, LEVELS = 3000, 8
+"""How many trees are learnt, and of how many levels."""
 
 
-def learnt(timed: Sequence[Timed]) -> dict[str, Trees]:
-    """The corrections by name: the one in common, and one of each GPU."""
-    common = learn(timed, (), *IN_COMMON)
-    found = {COMMON: common}
-    for gpu in dict.fromkeys(each.gpu for each in timed):
-        found[gpu] = learn([each for each in timed if each.gpu == gpu], (common,), *OWN)
-    return found
-
-
-def learn(timed: Sequence[Timed], known: Sequence[Trees], trees: int, depth: int) -> Trees:
-    """The correction of what is predicted with those that are known; what is slow by a factor of 2
-    does not count, and every problem counts as much as any other.
-
-    The trees are small, and each sees a part of the rows and of the features: all of this is
-    against learning the rows by heart.
+def learnt(timed: Sequence[Timed], trees: int = TREES) -> Trees:
+    """The correction; what is slow by a factor of 2 does not count, and every problem counts as
+    much as any other.
     """
-    from sklearn.ensemble import GradientBoostingRegressor
+    from catboost import CatBoostRegressor
 
     rows, logs, weights = [], [], []
     for each in timed:
         best = min(each.seconds)
         features = cost_model.features(*each.asked)
-        predicted = features[:, 0] + added(known, features)
-        near = [each for each in zip(features, predicted, each.seconds, strict=True)
-                if each[-1] <= 2 * best]  # fmt: skip
-        counts = [1 / (1 + 10 * (seconds / best - 1)) for *_, seconds in near]
+        near = [pair for pair in zip(features, each.seconds, strict=True) if pair[1] <= 2 * best]
+        counts = [1 / (1 + 10 * (seconds / best - 1)) for _, seconds in near]
         weights += [count / sum(counts) for count in counts]
-        rows += [row for row, *_ in near]
-        logs += [math.log(seconds) - start for _, start, seconds in near]
-    model = GradientBoostingRegressor(
-        n_estimators=trees, max_depth=depth, learning_rate=LEARNING_RATE, subsample=0.6,
-        min_samples_leaf=10, max_features=0.4, random_state=0,
-    ).fit(rows, logs, weights)  # fmt: skip
-    start = float(model.init_.constant_[0, 0]) / trees
-    return from_boosting([each.tree_ for (each,) in model.estimators_], depth, LEARNING_RATE, start)
+        rows += [row for row, _ in near]
+        logs += [math.log(seconds) - row[0] for row, seconds in near]
+    model = CatBoostRegressor(
+        iterations=trees, depth=LEVELS, learning_rate=LEARNING_RATE, l2_leaf_reg=1, random_seed=0,
+        verbose=False, allow_writing_files=False,
+    )  # fmt: skip
+    model.fit(np.array(rows, dtype=np.float32), logs, sample_weight=weights)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "model.json"
+        model.save_model(str(path), format="json")
+        return from_boosting(json.loads(path.read_text()))
 
 
-def from_boosting(grown: Sequence[Any], depth: int, rate: float, start: float) -> Trees:
-    """Trees of scikit-learn, which may end early, as complete ones.
-
-    Args:
-        rate: what their leaves are multiplied with.
-        start: what each adds besides.
+def from_boosting(document: Mapping[str, Any]) -> Trees:
+    """The trees of what CatBoost has written as JSON; those that end early get levels that change
+    nothing, and each adds a part of the bias.
     """
-    inside = 2**depth - 1
-    nodes = np.zeros((len(grown), inside), dtype=np.int64)
-    thresholds = np.zeros((len(grown), inside))
-    leaves = np.zeros((len(grown), inside + 1))
+    grown = document["oblivious_trees"]
+    scale, (bias,) = document["scale_and_bias"]
+    comparisons: dict[tuple[int, float], int] = {}
+    levels = np.zeros((len(grown), LEVELS), dtype=np.int64)
+    leaves = np.zeros((len(grown), 2**LEVELS))
     for number, tree in enumerate(grown):
-        own = {0: 0}  # a node of the complete tree -> of the grown one
-        for node in range(inside):
-            at = own[node]
-            ends = tree.children_left[at] < 0
-            if not ends:
-                nodes[number, node], thresholds[number, node] = tree.feature[at], tree.threshold[at]
-            own[2 * node + 1] = at if ends else tree.children_left[at]
-            own[2 * node + 2] = at if ends else tree.children_right[at]
-        for leaf in range(inside + 1):
-            leaves[number, leaf] = start + rate * tree.value[own[inside + leaf]].item()
-    return Trees(cost_model.FEATURES, nodes, thresholds, leaves)
+        for level, split in enumerate(tree["splits"] or ()):
+            asked = split["float_feature_index"], split["border"]
+            levels[number, level] = comparisons.setdefault(asked, len(comparisons))
+        values = np.array(tree["leaf_values"])
+        leaves[number] = scale * np.tile(values, len(leaves[number]) // len(values))
+        leaves[number] += bias / len(grown)
+    features, borders = zip(*comparisons, strict=True)
+    return Trees(cost_model.FEATURES, np.array(features), np.array(borders), levels, leaves)
 
 
-def corrected_costs(timed: Sequence[Timed], parts: Sequence[Trees]) -> list[float]:
+def corrected_costs(timed: Sequence[Timed], trees: Trees) -> list[float]:
     """As `costs`, of the model with corrections."""
     found = []
     for each in timed:
         rows = cost_model.features(*each.asked)
         limited = rows[:, 0]
         near = limited <= limited.min() + math.log(cost_model.NEAR)
-        choice = int(np.argmin(np.where(near, limited + added(parts, rows), np.inf)))
+        choice = int(np.argmin(np.where(near, limited + trees(rows), np.inf)))
         found.append(each.seconds[choice] / min(each.seconds))
     return found
 
@@ -282,22 +268,17 @@ def report(
     )
 
 
-def write_corrections(
-    timed: Sequence[Timed], gpus: Sequence[GpuModel], folds: int, folder: Path
-) -> None:
-    """Learn the corrections, say what they are worth, and write them."""
-    held: dict[GpuModel, tuple[list[Timed], list[float]]] = {gpu: ([], []) for gpu in gpus}
+def write_correction(timed: Sequence[Timed], folds: int, path: Path) -> None:
+    """Learn the correction, say what it is worth, and write it."""
+    held: dict[GpuModel, tuple[list[Timed], list[float]]] = defaultdict(lambda: ([], []))
     for part, others in divided(timed, folds):
-        found = learnt(others)
-        for gpu in gpus:
-            own = [each for each in part if each.gpu == gpu]
-            held[gpu][0].extend(own)
-            held[gpu][1].extend(corrected_costs(own, (found[COMMON], found[gpu])))
-    for gpu, (own, own_costs) in held.items():
-        if own:
-            report(f"{gpu}, with a correction, cross-validated", own, own_costs)
-    for name, trees in learnt(timed).items():
-        trees.save(file_of(name, folder))
+        trees = learnt(others)
+        for each, cost in zip(part, corrected_costs(part, trees), strict=True):
+            held[each.gpu][0].append(each)
+            held[each.gpu][1].append(cost)
+    for gpu, found in held.items():
+        report(f"{gpu}, with a correction, cross-validated", *found)
+    learnt(timed).save(path)
 
 
 def promotion_costs(timed: Sequence[Timed]) -> None:
@@ -317,7 +298,7 @@ def main() -> None:
     parser.add_argument("files", nargs="+", type=Path, help="of benchmarks.survey")
     parser.add_argument("--folds", type=int, default=5, help="of the cross-validation; 0: none")
     parser.add_argument(
-        "--correction", type=Path, metavar="FOLDER", help="write what is learnt, and fit nothing"
+        "--correction", type=Path, metavar="FILE", help="write what is learnt, and fit nothing"
     )
     parser.add_argument(
         "--promoted", action="store_true", help="of promoted sums: say what waiting costs"
@@ -334,7 +315,7 @@ def main() -> None:
         off = statistics.median(errors(own, start))
         report(f"{gpu}, {len(own)} problems, constants as they are", own, costs(own, start), off)
     if arguments.correction:
-        write_corrections(timed, gpus, arguments.folds, arguments.correction)
+        write_correction(timed, arguments.folds, arguments.correction)
         return
     if len(gpus) > 1:
         parser.error("constants are of one GPU: give files of one")

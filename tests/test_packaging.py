@@ -92,7 +92,7 @@ def test_one_top_level_package(wheel):
         "triton_ext/render/templates/explore/app.js",
         "triton_ext/hardware/smem_descriptor.py",
         "triton_ext/kernels/device/matmul.py",
-        "triton_ext/kernels/choice/corrections_hopper.npz",
+        "triton_ext/kernels/choice/corrections.npz",
         "triton_ext/kernels/choice/fixed_sets.json",
         "triton_ext/passes/__init__.py",
     ):

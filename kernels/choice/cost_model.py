@@ -39,7 +39,7 @@ from triton_ext.kernels.choice.candidates import (
     copied_rows,
     unchecked_candidates,
 )
-from triton_ext.kernels.choice.gpus import GpuModel
+from triton_ext.kernels.choice.gpus import MODELS, GpuModel
 from triton_ext.kernels.config import DEFAULTS, LEAST_K, MOST_K, PROMOTED_RUN, MatmulConfig
 from triton_ext.kernels.element_types import C_BYTES, Major
 
@@ -318,7 +318,7 @@ def predicted_seconds(config: MatmulConfig, *problem: Any) -> float:
 def corrected_seconds(table: Table, problem: Problem) -> Array:
     """The seconds that each configuration takes, with what is learnt."""
     rows = features(table, problem)
-    return np.exp(rows[:, 0] + corrections.correction(rows, problem.gpu))
+    return np.exp(rows[:, 0] + corrections.learnt()(rows))
 
 
 def promoted_seconds(
@@ -364,13 +364,13 @@ FEATURES = (
     "tiles", "k_tiles", "store", "adding_up", "filled_rows", "filled_columns", "filled_k",
     "left_aligned", "right_aligned", "right_row_bytes", "blocks", "all_blocks", "turns", "overlap",
     "shape", "tiles_m", "tiles_n", "wave_bytes", "wave_rate", "wave_rows", "wave_columns",
-    "left_ragged", "right_ragged", "copied_columns",
+    "left_ragged", "right_ragged", "copied_columns", "gpu",
 )  # fmt: skip
 """What the learnt correction looks at: times and sizes as logarithms, each limit over the longest,
 what follows the products over the whole; fields of the configuration; how it divides the problem;
 how much of the tiles lies inside; how rows in memory are aligned (and `_ragged`); how often a tile
 goes round the ring; what the tiles that run together read (`_wave`); of how many columns more than
-it has a tile's are copied."""
+it has a tile's are copied; which of `MODELS` the GPU is."""
 
 
 def features(table: Table, problem: Problem) -> Array:
@@ -399,6 +399,7 @@ def features(table: Table, problem: Problem) -> Array:
         work.k_tiles / table.stages, work.overlap, np.log2(work.rows / work.columns),
         np.log2(work.tiles_m), np.log2(work.tiles_n), *_wave(table, problem, work),
         *_ragged(table, problem), table.right_columns / table.columns,
+        MODELS.index(problem.gpu) * size,
     ]  # fmt: skip
     return np.stack(columns, axis=1)
 

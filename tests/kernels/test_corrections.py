@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -45,59 +44,61 @@ def test_the_choice_depends_on_the_gpu():
 
 @st.composite
 def trees(draw, depth=3):
-    inside = 2**depth - 1
-    values = st.integers(-4, 4).map(lambda x: x / 2)
-    features = draw(st.lists(st.integers(0, 2), min_size=2 * inside, max_size=2 * inside))
-    thresholds = draw(st.lists(values, min_size=2 * inside, max_size=2 * inside))
-    leaves = draw(st.lists(values, min_size=2 * inside + 2, max_size=2 * inside + 2))
-    shape = (2, inside)
+    def arrays(values, *shape):
+        size = math.prod(shape)
+        return np.array(draw(st.lists(values, min_size=size, max_size=size))).reshape(shape)
+
+    number = draw(st.integers(1, 4))
+    halves = st.integers(-4, 4).map(lambda x: x / 2)
     return Trees(
-        NAMES, np.array(features).reshape(shape), np.array(thresholds).reshape(shape),
-        np.array(leaves).reshape(2, inside + 1),
+        NAMES, arrays(st.integers(0, 2), number), arrays(halves, number),
+        arrays(st.integers(0, number - 1), 2, depth), arrays(halves, 2, 2**depth),
     )  # fmt: skip
 
 
-def walked(found, number, row):
-    """One tree, a node after the other."""
-    node, inside = 0, found.features.shape[1]
-    while node < inside:
-        right = row[found.features[number, node]] > found.thresholds[number, node]
-        node = 2 * node + 2 if right else 2 * node + 1
-    return found.leaves[number, node - inside]
+def looked_up(found, tree, row):
+    """One tree, a level after the other."""
+    leaf = 0
+    for bit, level in enumerate(found.levels[tree]):
+        leaf += (row[found.features[level]] > found.borders[level]) << bit
+    return found.leaves[tree, leaf]
 
 
 @given(found=trees(), rows=st.lists(st.tuples(*[st.integers(-3, 3)] * 3), min_size=1, max_size=5))
-def test_trees_are_walked_from_the_root(tmp_path_factory, found, rows):
-    expected = [sum(walked(found, number, row) for number in range(2)) for row in rows]
+def test_the_answers_of_a_trees_levels_are_the_bits_of_a_leaf(tmp_path_factory, found, rows):
+    expected = [sum(looked_up(found, tree, row) for tree in range(2)) for row in rows]
     assert found(rows).tolist() == pytest.approx(expected)
     file = tmp_path_factory.mktemp("trees") / "trees.npz"
     found.save(file)
     assert Trees.load(file)(rows).tolist() == pytest.approx(expected)
 
 
-def test_trees_that_end_early_become_complete():
-    """x <= 1: 10; else y <= 2: 20, else 30."""
-    grown = SimpleNamespace(
-        children_left=[1, -1, 3, -1, -1], children_right=[2, -1, 4, -1, -1],
-        feature=[0, -2, 1, -2, -2], threshold=[1.0, -2, 2.0, -2, -2],
-        value=np.array([0, 10, 0, 20, 30]).reshape(5, 1, 1),
-    )  # fmt: skip
-    found = replace(fit.from_boosting([grown, grown], 3, 0.1, 0.5), names=NAMES)
-    rows = [(1, 9, 0), (2, 2, 0), (2, 3, 0)]
-    assert found(rows).tolist() == pytest.approx([2 * 1.5, 2 * 2.5, 2 * 3.5])
+def test_trees_are_read_as_catboost_writes_them():
+    """A tree of two levels; one that never asks; a bias, and a scale."""
+    document = {
+        "scale_and_bias": [2, [6.0]],
+        "oblivious_trees": [
+            {"splits": [{"float_feature_index": 0, "border": 1.0},
+                        {"float_feature_index": 2, "border": 5.0}],
+             "leaf_values": [1.0, 2.0, 3.0, 4.0]},
+            {"splits": None, "leaf_values": [10.0]},
+        ],
+    }  # fmt: skip
+    found = replace(fit.from_boosting(document), names=NAMES)
+    rows = [(1, 9, 5), (2, 9, 5), (1, 9, 6), (2, 9, 6)]
+    assert found(rows).tolist() == pytest.approx([28, 30, 32, 34])
 
 
 @pytest.mark.parametrize("gpu", MODELS)
 def test_what_is_learnt_is_of_the_models_features(gpu):
-    for trees in corrections.learnt(gpu):
-        assert trees.names == cost_model.FEATURES
+    assert corrections.learnt().names == cost_model.FEATURES
     config = MatmulConfig(90, "bf16", consumers=2, c_parts=2)
     table, sizes = cost_model.Table.of([config]), cost_model.Problem(1000, 2000, 3000, 132, gpu=gpu)
     rows = cost_model.features(table, sizes)
     assert rows.shape == (1, len(cost_model.FEATURES))
     (limited,) = cost_model.limited_seconds(table, sizes)
     ratio = cost_model.predicted_seconds(config, *sizes) / limited
-    assert ratio == pytest.approx(math.exp(corrections.correction(rows, gpu)[0]))
+    assert ratio == pytest.approx(math.exp(corrections.learnt()(rows)[0]))
     assert 0.5 < ratio < 2
 
 
@@ -119,14 +120,11 @@ def test_a_configuration_is_predicted_as_among_others(majors, sizes):
     assert best <= min(cost_model.predicted_seconds(c, *problem) for c in ranked[1:20]) * 1.0001
 
 
-def test_factors_of_some_kernels_are_learnt(monkeypatch):
+def test_factors_of_some_kernels_are_learnt():
     """Two consumers in turn take 20 % longer than the limits say on both GPUs, and operands that
-    are swapped 10 % on one of them: the model comes to know, and of the other one what they have in
-    common alone.
+    are swapped 10 % on one of them.
     """
-    pytest.importorskip("sklearn")
-    monkeypatch.setattr(fit, "IN_COMMON", (60, 7))
-    monkeypatch.setattr(fit, "OWN", (60, 5))
+    pytest.importorskip("catboost")
 
     def factor(config, gpu):
         return (1.2 if config.pingpong else 1) * (1.1 if config.swap and gpu == "h100" else 1)
@@ -140,11 +138,9 @@ def test_factors_of_some_kernels_are_learnt(monkeypatch):
             factors = [factor(config, gpu) for config in configs]
             seconds = tuple(a * b for a, b in zip(limited, factors, strict=True))
             timed.append(replace(each, seconds=seconds))
-    found = fit.learnt([*timed[::4], *timed[1::4]])
-    assert found.keys() == {corrections.COMMON, *MODELS}
+    trees = fit.learnt([*timed[::4], *timed[1::4]], trees=200)
     for each in (*timed[2::4], *timed[3::4]):
-        parts = found[corrections.COMMON], found[each.gpu]
-        factors = np.exp(corrections.added(parts, cost_model.features(*each.asked)))
+        factors = np.exp(trees(cost_model.features(*each.asked)))
         for config, learnt, seconds in zip(each.configs, factors, each.seconds, strict=True):
             if seconds <= 1.5 * min(each.seconds):  # what is slow hardly counts
                 assert learnt == pytest.approx(factor(config, each.gpu), abs=0.05)
