@@ -9,14 +9,18 @@ from pathlib import Path
 from typing import Any
 
 from triton_ext.kernels.config import DEFAULTS, MatmulConfig
-from triton_ext.kernels.element_types import ELEMENT_BYTES, Major
+from triton_ext.kernels.element_types import C_BYTES, ELEMENT_BYTES, Major
 
 LINE_BYTES = 128
 """Of the L2 cache; and what a row of a tile in shared memory has at most."""
 LOADED_ROWS = (8, 16, 32, 48)
 """How many rows of the left operand are copied where it has no more."""
-LEAST_STAGES, MOST_STAGES = 3, 12
+LEAST_STAGES, MOST_STAGES = 3, 16
 """Of tiles that do not say how many they have."""
+LEAST_PIECE = (8, 16)
+"""Columns of a piece of C, whose rows have 16 bytes at least: of 16 bits or more, and of 8."""
+LEAST_BUFFERS = 2
+"""Of pieces of C, through which a tile leaves that would else have the fewest stages."""
 ALL_ROWS = 64
 """As many of the left operand, or more, and all rows of a tile are copied."""
 
@@ -170,15 +174,35 @@ def _one_instruction(config: MatmulConfig) -> bool:
     return (config.units > 1) == in_units
 
 
-def _fitting(fields: dict[str, Any]) -> MatmulConfig | None:
-    """The configuration with these fields, as many stages as fit, and C in pieces that fit."""
-    for finer in range(3):
-        values = {"arch": 90, **fields, "c_parts": fields["c_parts"] << finer}
-        config = MatmulConfig.unchecked(**{"stages": LEAST_STAGES, **values})
-        most = config.most_stages
-        if most >= config.stages and config.side % config.c_columns == 0:
-            return MatmulConfig.unchecked(**{"stages": min(most, MOST_STAGES), **values})
-    return None
+def _fitting(fields: Mapping[str, Any]) -> MatmulConfig | None:
+    """The configuration with these fields, as many stages as fit, and C in pieces that fit: through
+    fewer buffers, where that is what a fourth stage takes.
+    """
+    pieces = [fields["c_parts"] << finer for finer in range(3)]
+    deep = (_deep({**fields, "c_parts": parts}) for parts in pieces)
+    found = next((config for config in deep if config is not None), None)
+    if found is not None and found.stages == LEAST_STAGES and "stages" not in fields:
+        buffers = range(found.c_buffers, LEAST_BUFFERS - 1, -1)
+        ways = ({"c_parts": parts, "c_buffers": each} for parts in pieces for each in buffers)
+        for way in ways:
+            deeper = _deep({**fields, **way})
+            if deeper and deeper.stages > LEAST_STAGES:
+                return deeper
+    return found
+
+
+def _deep(fields: Mapping[str, Any]) -> MatmulConfig | None:
+    """The configuration with these fields and as many stages as fit, if it does."""
+    config = MatmulConfig.unchecked(**{"arch": 90, "stages": LEAST_STAGES, **fields})
+    most = config.most_stages
+    piece = LEAST_PIECE[C_BYTES[config.c_type] == 1]
+    if (
+        most < config.stages
+        or config.side % config.c_columns
+        or config.own_columns % (piece * config.c_parts)
+    ):
+        return None
+    return MatmulConfig.unchecked(**{"arch": 90, "stages": min(most, MOST_STAGES), **fields})
 
 
 def adapted(config: MatmulConfig, rows: int) -> MatmulConfig:
