@@ -45,13 +45,15 @@ class Trees:
     def __call__(self, rows: Rows) -> Array:
         """What to add to the logarithm of each predicted time, given its features."""
         values = np.asarray(rows, dtype=np.float32).reshape(len(rows), len(self.names))
-        answers = values.T[self.features] > self.borders[:, None]
+        answers = (values.T[self.features] > self.borders[:, None]).view(np.uint8)
         total = np.zeros(len(values))
+        size = self.leaves.shape[1]
         for first in range(0, len(self.levels), TOGETHER):
-            some = slice(first, first + TOGETHER)
-            bits = answers[self.levels[some]]  # (trees, D, rows)
-            leaf = np.packbits(bits, axis=1, bitorder="little")[:, 0]
-            total += np.take_along_axis(self.leaves[some], leaf.astype(np.intp), 1).sum(axis=0)
+            levels, leaves = (each[first : first + TOGETHER] for each in (self.levels, self.leaves))
+            bits = (answers[level] << bit for bit, level in enumerate(levels.T))
+            leaf = functools.reduce(np.bitwise_or, bits)  # (trees, rows)
+            at = leaf + np.arange(0, leaves.size, size, dtype=np.int32)[:, None]
+            total += leaves.take(at).sum(axis=0)
         return total
 
     def save(self, path: Path) -> None:

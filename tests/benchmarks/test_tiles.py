@@ -16,8 +16,8 @@ from triton_ext.kernels.choice.candidates import AS_IS, SWAPPED
 
 sys.path.insert(0, str(ROOT))  # `benchmarks` is not installed
 
-from benchmarks import tiles
-from benchmarks.problems import Problem
+from benchmarks import survey, tiles
+from benchmarks.problems import Problem, drawn_problems
 from benchmarks.survey import considered
 
 pytestmark = pytest.mark.skipif(
@@ -111,3 +111,24 @@ def test_a_survey_of_every_tile_has_others_than_the_candidates():
     assert len(of_all) == 48
     assert not set(of_all) <= known
     assert all(config.is_legal for config in of_all)
+
+
+def test_a_plan_says_what_to_measure(tmp_path, monkeypatch):
+    """The same problems, classes and configurations, legal ones, the choice first."""
+    path = tmp_path / "plan.json"
+    arguments = ["--random", "9", "--number", "6", "--candidates", "4", "--gpu", "h100"]
+    arguments += ["--classes", "LoRA", "e4m3 promoted", "--operations", "1e6", "1e11"]
+    monkeypatch.setattr("sys.argv", ["survey", *arguments, "--plan", str(path)])
+    survey.main()
+    plan = survey.read_plan(path)
+    drawn = [each for each in drawn_problems(9, 6, ("LoRA", "e4m3 promoted")) if each.flops <= 1e11]
+    assert [(each.m, each.n, each.k, each.promoted, each.shape_class) for each, _ in plan] == [
+        (each.m, each.n, each.k, each.promoted, each.shape_class) for each in drawn
+    ]
+    for problem, configs in plan:
+        assert configs[0] == problem.config(gpu="h100")
+        assert len(set(configs)) == len(configs) == 4
+        assert all(config.is_legal and config.promoted == problem.promoted for config in configs)
+    again = tmp_path / "again.json"
+    survey.write_plan(again, plan)
+    assert again.read_text() == path.read_text()
