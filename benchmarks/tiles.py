@@ -246,4 +246,4 @@ TABLE = Table(
 
 
 if __name__ == "__main__":
-    harness.main("tiles", __doc__, rows, TABLE, random=520, number=900, write=False)
+    harness.main("tiles", __doc__, rows, TABLE, random=520, number=1500, write=False)
