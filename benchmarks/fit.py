@@ -110,19 +110,26 @@ def start_of(timed: Sequence[Timed]) -> Constants:
     return cost_model_sm100.FITTED
 
 
-def read(path: Path) -> list[Timed]:
-    """The rows of `benchmarks.survey`, without what the model never chooses; maybe of gzip."""
+def document_of(path: Path) -> dict[str, Any]:
+    """What `benchmarks.survey` has written; maybe of gzip."""
     data = path.read_bytes()
-    document = json.loads(gzip.decompress(data) if path.suffix == ".gz" else data)
+    document: dict[str, Any] = json.loads(gzip.decompress(data) if path.suffix == ".gz" else data)
+    return document
+
+
+def read(path: Path) -> list[Timed]:
+    """The rows of `benchmarks.survey`, without what the model never chooses."""
+    document = document_of(path)
     gpu = model_of(document["environment"]["gpu"])
-    found = []
-    for row in document["rows"]:
-        sizes = (row["m"], row["n"], row["k"])
-        configs = tuple(MatmulConfig(**each["config"]) for each in row["configs"])
-        seconds = tuple(each["seconds"] for each in row["configs"])
-        timed = Timed(sizes, row["problem"], row["torch_us"] * 1e-6, configs, seconds, gpu)
-        found.append(timed.suiting())
-    return found
+    return [timed_of(row, gpu) for row in document["rows"]]
+
+
+def timed_of(row: Mapping[str, Any], gpu: GpuModel) -> Timed:
+    """A row, without what the model never chooses."""
+    sizes = (row["m"], row["n"], row["k"])
+    configs = tuple(MatmulConfig(**each["config"]) for each in row["configs"])
+    seconds = tuple(each["seconds"] for each in row["configs"])
+    return Timed(sizes, row["problem"], row["torch_us"] * 1e-6, configs, seconds, gpu).suiting()
 
 
 def divided(timed: Sequence[Timed], folds: int) -> Iterator[tuple[list[Timed], list[Timed]]]:
@@ -257,12 +264,13 @@ def corrected_costs(timed: Sequence[Timed], trees: Trees) -> list[float]:
 def report(
     title: str, timed: Sequence[Timed], found: Sequence[float], off: float | None = None
 ) -> None:
-    ratios = [
-        each.torch / (min(each.seconds) * cost) for each, cost in zip(timed, found, strict=True)
-    ]
+    """Say what choices cost, of the problems in which there was one."""
+    pairs = [pair for pair in zip(timed, found, strict=True) if len(pair[0].configs) > 1]
+    ratios = [each.torch / (min(each.seconds) * cost) for each, cost in pairs]
+    more = [cost - 1 for _, cost in pairs]
     print(
-        f"{title}: choice {statistics.fmean(found) - 1:.1%} slower than the best in the mean,"
-        f" {max(found) - 1:.0%} at most;"
+        f"{title}, {len(pairs)} problems: choice {statistics.fmean(more):.1%} slower than the best"
+        f" in the mean, {max(more):.0%} at most;"
         + ("" if off is None else f" off by {off:.1%} in the median;")
         + f" {geometric_mean(ratios):.3f} of cuBLAS, lowest {min(ratios):.3f}"
     )
@@ -313,7 +321,7 @@ def main() -> None:
         own = [each for each in timed if each.gpu == gpu]
         start = start_of(own)
         off = statistics.median(errors(own, start))
-        report(f"{gpu}, {len(own)} problems, constants as they are", own, costs(own, start), off)
+        report(f"{gpu}, constants as they are", own, costs(own, start), off)
     if arguments.correction:
         write_correction(timed, arguments.folds, arguments.correction)
         return
