@@ -86,6 +86,7 @@ class Gpu:
         released: seconds from the end of a kernel to what waits for it in one that has started
             early (programmatic dependent launch).
         late: to the first instruction of one for which there was no room beside that kernel.
+        late_warp: how much later for each warp of a block.
         cluster: how much longer, if blocks form clusters.
         block_start: cycles from a block's end to the next one's first instruction.
         block_interval: cycles between the starts of two blocks on an SM.
@@ -143,11 +144,11 @@ class Gpu:
     sm_memory: float = _of("measured: 8 to 24 SMs, each its own lines, 1.2e11 to 1.7e11", 1.39e11)
     misaligned: float = _of("fitted: 3,900 kernels of one wave", 0.52)
     cut: float = _of("fitted: the same", 0.9)
-    absent_row: float = _of(
-        "fitted: the same 10,800; measured: boxes of 64 rows, 8 to 32 outside, all SMs, 7.4", 4
-    )
+    absent_row: float = _of("measured: boxes of 64 rows, 8 to 32 outside, all SMs", 7.4)
+    partial_row: float = _of("measured: boxes of rows of 16 and 112 bytes, all SMs", 4.8)
+    unfair: float = _of("fitted", 1.0)
     cut_row: float = _of("measured: rows of 32 to 96 bytes in boxes of 128; 5 by all SMs", 0.8)
-    cut_sector: float = _of("fitted; measured: rows of 16 and 112 bytes, 1.7; 9 by all SMs", 4)
+    cut_sector: float = _of("measured: rows of 16 and 112 bytes by one SM", 1.7)
     write: float = _of("fitted: kernels that read as much as they write", 1.4)
     barrier_latency: float = _of("measured: a round trip of two warps", 20)
     far_latency: float = _of("measured: st.async of one warp, 234 with a barrier and the wait", 200)
@@ -159,7 +160,8 @@ class Gpu:
     start: float = _of("measured: empty blocks", 1.3e-07)
     descriptors: float = _of("fitted", 3.3e-07)
     released: float = _of("fitted", 5.5e-07)
-    late: float = _of("fitted", 4e-07)
+    late: float = _of("fitted", 1e-07)
+    late_warp: float = _of("fitted", 4e-08)
     cluster: float = _of("fitted", 2.6e-07)
     block_start: float = _of("fitted", 500)
     block_interval: float = _of("measured: grids of 1056 and 8448 empty blocks", 160)

@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from triton_ext.ptx.sass import PIPES
 from triton_ext.timeline.gpus import Gpu
 from triton_ext.timeline.trace import (
-    ALIGNED,
     ATOMIC,
     COMMIT,
     COPY,
@@ -30,9 +29,10 @@ from triton_ext.timeline.trace import (
     TENSOR,
     TMEM,
     WAIT,
-    Aligned,
+    WHOLE,
     ClusterTrace,
     Item,
+    Lying,
 )
 
 PIECE_BYTES = 64
@@ -58,7 +58,6 @@ class Share:
         misses: for each piece of global memory, the fraction of its loads that the L2 cache does
             not have.
         written: for each, the fraction of what is stored there that memory has to write.
-        aligned: for each, `triton_ext.timeline.trace.Memory.aligned`.
         first: whether what comes from memory is on its way even for those who are not the first to
             ask: in the first wave, and on a GPU whose blocks `catch_up` in all.
         released: the cycle at which the kernel before is over, for those who wait for it.
@@ -76,7 +75,6 @@ class Share:
     stores: float
     misses: Sequence[float]
     written: Sequence[float]
-    aligned: Sequence[Aligned]
     line: Sequence[float]
     several: Sequence[float]
     first: bool
@@ -111,20 +109,29 @@ class Span:
     detail: str = ""
 
 
-def of_lines(gpu: Gpu, size: float, rows: int, aligned: Aligned, line: float = 1.0) -> float:
+def of_lines(gpu: Gpu, size: float, rows: int, lying: Lying, line: float = 1.0) -> float:
     """The bytes for which the L2 cache works to give the rows of a box.
 
     Args:
         size: of all rows.
         rows: how many; 0 for what is no box.
+        lying: how they lie in memory.
         line: see `Share`.
     """
     if not rows:
         return size
     width = size / rows
-    across = max(0.0, min(width / LINE_BYTES, 1.0) - aligned.lines)
-    more = gpu.misaligned * across + gpu.cut * (1 - aligned.sectors)
+    more = gpu.misaligned * lying.across + gpu.cut * lying.cut
     return rows * (line * max(width, PIECE_BYTES) + more * LINE_BYTES)
+
+
+def ends_within(item: Item) -> int:
+    """How many rows of a copied box end with its tensor, within a sector."""
+    _, _, inside, size, rows, *_ = item
+    there = rows - item[9]
+    if not there or inside * rows == size * there:
+        return 0
+    return there if inside // there % SECTOR_BYTES else 0
 
 
 class _Sm:
@@ -412,6 +419,7 @@ class Replay:
         *,
         write: bool = False,
         rows: int = 0,
+        lying: Lying = WHOLE,
         more: float = 0.0,
         multicast: bool = False,
     ) -> float:
@@ -430,7 +438,7 @@ class Replay:
             if share.then and whole.missed > share.then[0]:
                 self.share = share.then[1]
             line = (share.several if multicast else share.line)[memory]
-            lines = of_lines(self.gpu, size, rows, share.aligned[memory], line)
+            lines = of_lines(self.gpu, size, rows, lying, line)
             lines += more * LINE_BYTES
         whole.l2 = max(whole.l2, time) + lines / share.l2
         whole.busy["L2"] += lines / share.l2
@@ -447,7 +455,8 @@ class Replay:
     def _queued(self, sm: _Sm, time: float) -> float:
         """How much longer loads from memory take, as busy as it has been."""
         passed = max(1.0, time + self.gpu.tma_memory_latency)
-        return self.gpu.queue * self.share.busy * min(1.0, sm.cluster.busy["memory"] / passed)
+        queue = self.gpu.queue * self.share.busy * min(1.0, sm.cluster.busy["memory"] / passed)
+        return min(queue, self.gpu.unfair * max(0.0, sm.cluster.memory - time))
 
     def _latency(self, sm: _Sm, time: float, memory: int) -> float:
         """What a load of a thread takes at least; misses take longer, by how many there are."""
@@ -497,23 +506,25 @@ class Replay:
         self._span((warp.block, "tensor cores"), begin, begin + taken, TENSOR, at, f"{m}x{n}")
 
     def _copy(self, warp: _Warp, time: float, item: Item) -> None:
-        _, at, inside, size, rows, memory, tokens, ranks, again, absent = item
+        _, at, inside, size, rows, memory, tokens, ranks, again, absent, lying = item[:11]
         gpu, sm = self.gpu, warp.sm
         there = rows - absent
-        aligned = self.share.aligned[memory] if memory >= 0 else ALIGNED
         # how many of the rows are pieces of lines
-        pieces = 1.0 if inside < there * LINE_BYTES else 1 - aligned.lines
+        pieces = 1.0 if inside < there * LINE_BYTES else lying.across
         taken = max(size / gpu.tma_bytes, rows * gpu.tma_row * pieces, gpu.tma_box)
+        ending = ends_within(item)
         if there and inside * rows < size * there:  # a part of each row lies outside
-            taken += there * (gpu.cut_sector if inside // there % SECTOR_BYTES else gpu.cut_row)
+            taken += there * (gpu.cut_sector if ending else gpu.cut_row)
         begin = max(sm.tma, time)
         sm.tma = begin + taken
         sm.busy["TMA"] += taken
-        more = absent * gpu.absent_row
+        more = absent * gpu.absent_row + ending * gpu.partial_row
         # with one barrier, the data are this block's: the barrier may be that of the pair's first
         whose = [self.sms[rank] for rank in ranks] if len(ranks) > 1 else [sm]
         several = len(whose) > 1
-        outside = self._outside(sm, time, inside, memory, rows=there, more=more, multicast=several)
+        outside = self._outside(
+            sm, time, inside, memory, rows=there, lying=lying, more=more, multicast=several
+        )
         came = max(sm.tma, outside)
         for each in whose:
             each.inlet = max(each.inlet, begin) + size / self.share.received
@@ -526,12 +537,11 @@ class Replay:
             self._contribute(warp, token, end)
 
     def _store(self, warp: _Warp, time: float, item: Item) -> None:
-        _, at, size, rows, memory, read, written = item
+        _, at, size, rows, memory, read, written, lying = item[:8]
         gpu, sm = self.gpu, warp.sm
         begin = max(sm.out, time)
-        aligned = self.share.aligned[memory] if memory >= 0 else ALIGNED
         inside = min(rows, max(1, size // PIECE_BYTES))  # others lie outside, or are put together
-        lines = of_lines(gpu, size, inside, aligned)
+        lines = of_lines(gpu, size, inside, lying)
         sm.out = begin + max(lines / self.share.stores, rows * gpu.tma_row, gpu.tma_box)
         end = max(self._outside(sm, begin, size, memory, write=True), sm.out)
         self._span((warp.block, "TMA stores"), begin, end, STORE, at, f"{size} bytes")

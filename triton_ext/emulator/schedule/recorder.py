@@ -52,11 +52,13 @@ from triton_ext.timeline.trace import (
     TENSOR,
     TMEM,
     WAIT,
+    WHOLE,
     ClusterTrace,
     Item,
     Line,
     Memory,
     Trace,
+    lying_of,
     sampled,
 )
 
@@ -395,12 +397,12 @@ class Recorder(Observer):
 
     # --------------------------------------------------------------------------- memory
 
-    def _memory(self, cta: Cta, address: int, pitch: int = 0) -> int:
+    def _memory(self, cta: Cta, address: int) -> int:
         found = cta.launch.memory.locate(address, 1)
         number = self._memories.get(found.start)
         if number is None:
             number = self._memories[found.start] = len(self._pieces)
-            self._pieces.append(Memory(found.name.removeprefix("argument "), found.size, pitch))
+            self._pieces.append(Memory(found.name.removeprefix("argument "), found.size))
         return number
 
     def access(
@@ -487,13 +489,15 @@ class Recorder(Observer):
             return
         cluster = self._clusters[cta.cluster.number]
         warp = block.warps[int(lane_sets.warps(lanes)[0])]
-        inside, rows, absent, pitch = size, 1, 0, 0
+        inside, rows, absent, lying, where = size, 1, 0, WHOLE, 0
         if box is not None:
             address, rows = box.map.global_address, len(box.box.outer)
-            there, inside = box.inside
-            absent = rows - there
-            pitch = (*box.map.global_strides, 0)[0]
-        memory = self._memory(cta, address, pitch) if address >= 0 else -1
+            begins, width = box.inside
+            inside, absent = width * len(begins), rows - len(begins)
+            start = cta.launch.memory.locate(address, 1).start  # on a GPU it begins with a line
+            lying = lying_of(begins - start, width)
+            where = int(begins[0]) - start if len(begins) else -1
+        memory = self._memory(cta, address) if address >= 0 else -1
         if kind == "load":
             self._tokens, self._ranks, self._bringers = [], [], 1
             what = (
@@ -503,13 +507,14 @@ class Recorder(Observer):
             )
             again = what in cluster.copied
             cluster.copied.add(what)
-            found = (self._tokens, self._ranks, again, absent)
+            found = (self._tokens, self._ranks, again, absent, lying, where)
             self._add(warp, (COPY, self._kind.at, inside, size, rows, memory, *found))
         else:
             read, written = cluster.token(), cluster.token()
             cluster.names[read] = cluster.names[written] = "TMA store"
             warp.open["bulk"] += [read, written]
-            self._add(warp, (STORE, self._kind.at, inside, rows, memory, read, written))
+            done = (read, written, lying, where)
+            self._add(warp, (STORE, self._kind.at, inside, rows, memory, *done))
 
     def sends(self, cta: Cta, lanes: Lanes, size: int) -> None:
         block = self._block(cta)
