@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -14,7 +15,7 @@ from triton_ext.ptx.sass import PIPES
 from triton_ext.timeline.gpus import GPUS, Gpu, gpu_of
 from triton_ext.timeline.page import chrome, html
 from triton_ext.timeline.replay import UNITS, Replay, Share
-from triton_ext.timeline.timeline import Timeline, in_turn, slots
+from triton_ext.timeline.timeline import LEAD, Timeline, in_turn, slots
 from triton_ext.timeline.trace import (
     COMMIT,
     COPY,
@@ -160,17 +161,22 @@ def test_what_the_kernel_wrote_comes_from_the_cache():
     assert written < read
 
 
+WARP_LATE = GPU.late + GPU.late_warp
+EARLY = GPU.released - LEAD
+
+
 @pytest.mark.parametrize(
     ("grid", "before", "taken"),
     [
         (66, 600, GPU.released),  # of 132 that there is room for: all is hidden
-        (67, 200, GPU.released),
-        (67, 2000, GPU.late + 2000 / GPU.clock),
+        (88, 200, GPU.released),
+        (88, 2000, (EARLY + WARP_LATE) / 2 + 2000 / GPU.clock),  # a half waits for room
+        (132, 2000, WARP_LATE + 2000 / GPU.clock),
     ],
 )
 def test_an_early_start_hides_what_comes_before_the_wait_for_the_kernel_before(grid, before, taken):
     warp = [(RUN, 0, 1, NONE, before), (WAIT, 1, 0), (RUN, 2, 1, NONE, 1000)]
-    late = launch([warp], [1], grid, threads=2048)
+    late = replace(launch([warp], [1], grid, threads=32), shared_bytes=200_000)  # one an SM
     for cluster in late.clusters.values():
         cluster.before = 0
     early = replace(late, lines=[Line("@p griddepcontrol.launch_dependents", "")] * 6)
@@ -324,12 +330,30 @@ def test_rows_in_two_lines_hold_the_tma_unit_as_narrow_ones_do():
     assert busy == pytest.approx([64 * 128 / GPU.tma_bytes, 64 * GPU.tma_row * 0.75])
 
 
-@pytest.mark.parametrize(("inside", "more"), [(128, 0.0), (96, GPU.cut_row), (16, GPU.cut_sector)])
-def test_rows_that_end_outside_hold_the_tma_unit(inside, more):
+@pytest.mark.parametrize(
+    ("inside", "more", "lines"),
+    [(128, 0.0, 1), (96, GPU.cut_row, 0.75), (16, GPU.cut_sector, 0.5 + GPU.partial_row)],
+)
+def test_rows_that_end_outside_hold_the_tma_unit_and_some_the_l2_cache(inside, more, lines):
     copy = (COPY, 0, 64 * inside, 64 * 128, 64, 0, [0], [0], True, 0, WHOLE)
     result = cycles([copy, (WAIT, 1, 0)], needs=[1])
     width = max(64 * 128 / GPU.tma_bytes, 64 * GPU.tma_row * (inside < 128))
     assert result.busy["TMA"] == pytest.approx(width + 64 * more)
+    assert result.busy["L2"] == pytest.approx(64 * 128 * lines / SHARE.l2)
+
+
+@pytest.mark.parametrize(
+    ("begin", "pitch", "width", "lying"),
+    [
+        (0, 2560, 128, (0, 0)),
+        (208, 2560, 128, (1, 1)),  # a tile of 104 columns: of lines of a matrix that is aligned
+        (224, 2560, 128, (1, 0)),
+        (0, 80, 80, (0.5, 0.5)),
+        (0, 16, 16, (0, 0.5)),
+    ],
+)
+def test_where_a_box_begins_says_how_its_rows_lie(begin, pitch, width, lying):
+    assert lying_of(begin + pitch * np.arange(64), width) == lying
 
 
 def test_blocks_that_have_nothing_to_do_leave_their_share_to_the_others():
@@ -341,6 +365,39 @@ def test_blocks_that_have_nothing_to_do_leave_their_share_to_the_others():
     [all_work] = Timeline(trace, GPU).shares(GPU, GPU.clock)
     assert found.l2 == pytest.approx(all_work.l2 * 132 / 99, rel=0.1)  # half-way between 66 and 131
     assert found.then is None
+
+
+def test_what_is_stored_tells_how_many_blocks_work():
+    (load, use), needs = ring()
+    work = ClusterTrace([[load, [*use, (STORE, 5, 1 << 10, 8, 1, 0, 1, WHOLE)]]], needs)
+    idle = ClusterTrace([[[(RUN, 0, 10, NONE, 10)], []]], needs)
+    trace = launch([load, use], needs, 132)
+
+    def number(stored, working):
+        memories = [Memory("x", 1 << 20), Memory("c", stored << 10)]
+        clusters = {n: work if n in working else idle for n in (0, 66, 131)}
+        return Timeline(replace(trace, clusters=clusters, memories=memories), GPU)._number
+
+    assert number(41, [0]) == 41
+    assert number(100, [0, 66]) == 100
+    assert number(50, [0, 66]) == 67  # no fewer than were seen to work
+    assert number(41, [0, 66, 131]) == 132
+
+
+def test_each_recorded_block_stands_for_those_that_are_closest_to_it():
+    """One at the edge, of which half lies outside, is no third of a grid of 1000."""
+    warps, needs = ring()
+    trace = launch(warps, needs, 1000)  # more than one wave
+    trace = replace(trace, clusters={number: trace.clusters[0] for number in (0, 500, 999)})
+    edge = [[(*item[:2], item[2] // 2, *item[3:]) if item[0] == COPY else item for item in warp]
+            for warp in warps]  # fmt: skip
+    edge = ClusterTrace([edge], needs)
+    whole, half = 8 * 16384, 4 * 16384
+    cut = replace(trace, clusters={**trace.clusters, 999: edge})
+    assert Timeline(trace, GPU)._loaded[0] == 1000 * whole
+    assert Timeline(cut, GPU)._loaded[0] == 750 * whole + 250 * half
+    assert [each is edge for each in cut.stand_ins(3)] == [True, False, False]
+    assert cut.stand_ins(1) != [edge]
 
 
 def test_memory_writes_a_byte_once():
@@ -385,17 +442,25 @@ def test_a_kernel_ends_when_the_lines_of_its_stores_are_written(across):
 
 
 @pytest.mark.parametrize(
-    ("size", "together", "busy"), [(64, 1.0, 0.0), (1 << 24, 1.0, 1.0), (1 << 24, 0.25, 0.25)]
+    ("together", "waits", "more"),
+    [
+        (1.0, 1e6, GPU.queue),
+        (0.25, 1e6, GPU.queue / 4),
+        (1.0, 500, GPU.unfair * 500),
+        (1.0, 0, 0),
+    ],
 )
-def test_a_busy_memory_answers_later(size, together, busy):
+def test_a_busy_memory_answers_later(together, waits, more):
+    """But not a ring that waits for it with little: others have little on their way then, too."""
     share = replace(SHARE, l2=1e9, misses=[1.0], busy=together)
+    size, rate = 1 << 28, share.memory
     before = (COPY, 0, size, size, 1, 0, [0], [0], True, 0, WHOLE)
-    run = (RUN, 1, 1, (), size / share.memory)  # until memory is free again
+    run = (RUN, 1, 1, (), size / rate - waits)  # until memory is free again, but for so much
     asked = [before, run, (COPY, 2, 16, 16, 1, 0, [1], [0], False, 0, WHOLE), (WAIT, 3, 1)]
     gpu = GPU.but(tma_bytes=1e9)
     result = Replay(gpu, [share], 1).run([ClusterTrace([[asked]], [1, 1])])
     waited = result.stalls[3, ""]
-    assert waited == pytest.approx(GPU.tma_memory_latency + busy * GPU.queue, rel=0.1)
+    assert waited == pytest.approx(waits + GPU.tma_memory_latency + more, rel=1e-3, abs=30)
 
 
 @pytest.mark.parametrize(

@@ -407,9 +407,12 @@ class Timeline:
             described = any(item[0] == COPY for item, _ in self._items())
             every = (gpu.start + gpu.descriptors * described) * blocks / gpu.multiprocessors
             return gpu.launch + every + together, 0.0
-        if 2 * self._number <= self._groups * self._slots:  # there is room beside it
-            return gpu.released - LEAD, gpu.released
-        begin = gpu.late + gpu.late_warp * (self.trace.threads // WARP_THREADS) + together
+        room = self._groups * self._slots
+        first = min(self._number, room)
+        waiting = max(0.0, 2 * first - room) / first  # of the first wave: no room beside that one
+        late = gpu.late + gpu.late_warp * (self.trace.threads // WARP_THREADS) + together
+        early = gpu.released - LEAD
+        begin = early + waiting * (late - early)
         return begin, max(begin, gpu.released)
 
     @functools.cached_property
