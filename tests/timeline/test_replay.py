@@ -188,7 +188,9 @@ def test_an_early_start_hides_what_comes_before_the_wait_for_the_kernel_before(g
 
 @pytest.mark.parametrize(("rows", "tma"), [(1, GPU.tma_box), (32, 0), (64, 64 * GPU.tma_row)])
 def test_a_copy_is_there_when_the_slowest_on_its_way_has_moved_it(rows, tma):
-    result = cycles([(COPY, 0, 4096, 4096, rows, 0, [0], [0], True, 0, WHOLE), (WAIT, 1, 0)], needs=[1])
+    result = cycles(
+        [(COPY, 0, 4096, 4096, rows, 0, [0], [0], True, 0, WHOLE), (WAIT, 1, 0)], needs=[1]
+    )
     tma = max(4096 / GPU.tma_bytes, tma)  # rows of less than 128 bytes take longer
     memory = 4096 * 0.25 / 16
     assert result.cycles == max(tma, 4096 / 64, memory) + GPU.tma_latency
@@ -219,7 +221,9 @@ def test_what_tma_writes_does_not_hold_products_up():
 
 def test_who_has_more_to_load_has_more_of_the_memory_when_the_others_are_done():
     def warp(count):
-        copies = [(COPY, 0, 1 << 17, 1 << 17, 1024, 0, [n], [0], False, 0, WHOLE) for n in range(count)]
+        copies = [
+            (COPY, 0, 1 << 17, 1 << 17, 1024, 0, [n], [0], False, 0, WHOLE) for n in range(count)
+        ]
         return [*copies, *((WAIT, 1, n) for n in range(count))]
 
     gpu = GPU.but(queue=0, tma_memory_latency=GPU.tma_latency)
@@ -388,7 +392,7 @@ def test_each_recorded_block_stands_for_those_that_are_closest_to_it():
     """One at the edge, of which half lies outside, is no third of a grid of 1000."""
     warps, needs = ring()
     trace = launch(warps, needs, 1000)  # more than one wave
-    trace = replace(trace, clusters={number: trace.clusters[0] for number in (0, 500, 999)})
+    trace = replace(trace, clusters=dict.fromkeys((0, 500, 999), trace.clusters[0]))
     edge = [[(*item[:2], item[2] // 2, *item[3:]) if item[0] == COPY else item for item in warp]
             for warp in warps]  # fmt: skip
     edge = ClusterTrace([edge], needs)
@@ -406,7 +410,7 @@ def test_memory_writes_a_byte_once():
     size = 132 * 1024
     [once] = Timeline(replace(trace, memories=[Memory("x", size)]), GPU).shares(GPU, 1.0)
     [each] = Timeline(replace(trace, memories=[Memory("x", 8 * size)]), GPU).shares(GPU, 1.0)
-    assert (once.written, each.written) == ([1 / 8], [1.0])
+    assert (once.written, each.written) == ([GPU.write / 8], [GPU.write])
     busy = [
         Replay(GPU, [share], 1).run([trace.clusters[0]]).busy["memory"] for share in (once, each)
     ]

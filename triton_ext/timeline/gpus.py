@@ -49,7 +49,8 @@ class Gpu:
         l2_latency, memory_latency: cycles of a load of a thread from the L2 cache and memory.
         tma_latency: cycles from the instruction to the barrier's phase, from the L2 cache.
         tma_memory_latency: the same, from memory.
-        queue: cycles that loads from memory take longer if it is busy all the time.
+        queue: cycles that loads from memory take longer if it is busy all the time,
+        unfair: but no more than so many times what the cluster's loads before it have to wait.
         catch_up: whether blocks of all waves, and not of the first alone, wait for memory wherever
             they load what comes from there: those that share it catch up with the one that asks
             for it first. Nothing tells here what an earlier wave has brought, so all of it counts.
@@ -69,9 +70,11 @@ class Gpu:
         misaligned: lines, in whose time a box's row comes later if it is in two.
         cut: lines, in whose time it comes later if it begins within a sector.
         absent_row: lines of the L2 cache, in whose time a box's row outside of the tensor comes.
+        partial_row: how many more for one that ends with the tensor, within a sector.
         cut_row: cycles that a row holds the TMA unit longer of which a part is outside.
         cut_sector: the same, if what is inside are not whole sectors.
         write: the bytes read in the time in which one is written to memory, among reads.
+        write_boxes: the same, if TMA stores it in boxes, whose rows are pieces of the memory's.
         barrier_latency: from an arrival at an mbarrier to the thread that waits.
         far_latency: of an arrival in another block of the cluster.
         send_cycles: that a warp's ``st.async`` holds the way to the other blocks of its cluster:
@@ -121,6 +124,7 @@ class Gpu:
     memory_latency: float = _of("measured: dependent loads in 512 MB", 660)
     tma_memory_latency: float = _of("measured: boxes of 256 rows, 563 more than from L2", 807)
     queue: float = _of("fitted", 1680)
+    unfair: float = _of("fitted: 0.3 to 1.5 of 32 problems", 1.0)
     catch_up: bool = _of(
         "assumed: 22 kernels of ladder and Triton tutorial are 8.7 % off without, 8.8 % with", False
     )
@@ -145,11 +149,11 @@ class Gpu:
     misaligned: float = _of("fitted: 3,900 kernels of one wave", 0.52)
     cut: float = _of("fitted: the same", 0.9)
     absent_row: float = _of("measured: boxes of 64 rows, 8 to 32 outside, all SMs", 7.4)
-    partial_row: float = _of("measured: boxes of rows of 16 and 112 bytes, all SMs", 4.8)
-    unfair: float = _of("fitted", 1.0)
+    partial_row: float = _of("measured: rows of 16 and 112 bytes in boxes of 128, all SMs", 4.8)
     cut_row: float = _of("measured: rows of 32 to 96 bytes in boxes of 128; 5 by all SMs", 0.8)
     cut_sector: float = _of("measured: rows of 16 and 112 bytes by one SM", 1.7)
     write: float = _of("fitted: kernels that read as much as they write", 1.4)
+    write_boxes: float = _of("fitted: products of a K of 16", 1.7)
     barrier_latency: float = _of("measured: a round trip of two warps", 20)
     far_latency: float = _of("measured: st.async of one warp, 234 with a barrier and the wait", 200)
     send_cycles: float = _of("measured: st.async of 16 bytes a thread, 8 warps, 26; all SMs 28", 27)
@@ -161,7 +165,7 @@ class Gpu:
     descriptors: float = _of("fitted", 3.3e-07)
     released: float = _of("fitted", 5.5e-07)
     late: float = _of("fitted", 1e-07)
-    late_warp: float = _of("fitted", 4e-08)
+    late_warp: float = _of("fitted: 1,560 pairs of kernels of 8 and 12 warps", 4e-08)
     cluster: float = _of("fitted", 2.6e-07)
     block_start: float = _of("fitted", 500)
     block_interval: float = _of("measured: grids of 1056 and 8448 empty blocks", 160)
@@ -190,7 +194,7 @@ _DIES = "published: SemiAnalysis, 300 cycles to the other die, here for every se
 _OTHERS: dict[str, dict[str, tuple[Any, str]]] = {
     "H100": {
         "memory_bytes": (3.35e12, "published: data sheet"),
-        "write": (1.7, "fitted: products of a K of 16 of its survey"),
+        "write_boxes": (1.55, "fitted: products of a K of 16 of its survey"),
         "l2_bytes": (1.35e13, "fitted: 85 kernels of its survey"),
         "flop_energy": (7.4e-13, "fitted: 145 kernels of its survey"),
     },

@@ -57,7 +57,8 @@ class Share:
         stores: what an SM of it can store by TMA.
         misses: for each piece of global memory, the fraction of its loads that the L2 cache does
             not have.
-        written: for each, the fraction of what is stored there that memory has to write.
+        written: for each, the bytes read in the time in which memory writes what one that is
+            stored there makes it write.
         first: whether what comes from memory is on its way even for those who are not the first to
             ask: in the first wave, and on a GPU whose blocks `catch_up` in all.
         released: the cycle at which the kernel before is over, for those who wait for it.
@@ -123,15 +124,6 @@ def of_lines(gpu: Gpu, size: float, rows: int, lying: Lying, line: float = 1.0) 
     width = size / rows
     more = gpu.misaligned * lying.across + gpu.cut * lying.cut
     return rows * (line * max(width, PIECE_BYTES) + more * LINE_BYTES)
-
-
-def ends_within(item: Item) -> int:
-    """How many rows of a copied box end with its tensor, within a sector."""
-    _, _, inside, size, rows, *_ = item
-    there = rows - item[9]
-    if not there or inside * rows == size * there:
-        return 0
-    return there if inside // there % SECTOR_BYTES else 0
 
 
 class _Sm:
@@ -444,7 +436,7 @@ class Replay:
         whole.busy["L2"] += lines / share.l2
         end: float = max(time, whole.l2)
         if memory >= 0 and (missed or write):
-            part = self.gpu.write * share.written[memory] if write else missed
+            part = share.written[memory] if write else missed
             taken = size * part / share.memory
             whole.memory = max(whole.memory, time) + taken
             whole.busy["memory"] += taken
@@ -453,7 +445,8 @@ class Replay:
         return end
 
     def _queued(self, sm: _Sm, time: float) -> float:
-        """How much longer loads from memory take, as busy as it has been."""
+        """How much longer loads from memory take, as busy as it has been: others' may go before
+        them, but no more of these than of what the cluster itself has on the way, as all have."""
         passed = max(1.0, time + self.gpu.tma_memory_latency)
         queue = self.gpu.queue * self.share.busy * min(1.0, sm.cluster.busy["memory"] / passed)
         return min(queue, self.gpu.unfair * max(0.0, sm.cluster.memory - time))
@@ -506,19 +499,20 @@ class Replay:
         self._span((warp.block, "tensor cores"), begin, begin + taken, TENSOR, at, f"{m}x{n}")
 
     def _copy(self, warp: _Warp, time: float, item: Item) -> None:
-        _, at, inside, size, rows, memory, tokens, ranks, again, absent, lying = item[:11]
+        _, at, inside, size, rows, memory, tokens, ranks, again, absent, lying = item
         gpu, sm = self.gpu, warp.sm
         there = rows - absent
         # how many of the rows are pieces of lines
         pieces = 1.0 if inside < there * LINE_BYTES else lying.across
         taken = max(size / gpu.tma_bytes, rows * gpu.tma_row * pieces, gpu.tma_box)
-        ending = ends_within(item)
+        more = absent * gpu.absent_row
         if there and inside * rows < size * there:  # a part of each row lies outside
-            taken += there * (gpu.cut_sector if ending else gpu.cut_row)
+            within = inside // there % SECTOR_BYTES > 0
+            taken += there * (gpu.cut_sector if within else gpu.cut_row)
+            more += there * gpu.partial_row * within
         begin = max(sm.tma, time)
         sm.tma = begin + taken
         sm.busy["TMA"] += taken
-        more = absent * gpu.absent_row + ending * gpu.partial_row
         # with one barrier, the data are this block's: the barrier may be that of the pair's first
         whose = [self.sms[rank] for rank in ranks] if len(ranks) > 1 else [sm]
         several = len(whose) > 1
@@ -537,7 +531,7 @@ class Replay:
             self._contribute(warp, token, end)
 
     def _store(self, warp: _Warp, time: float, item: Item) -> None:
-        _, at, size, rows, memory, read, written, lying = item[:8]
+        _, at, size, rows, memory, read, written, lying = item
         gpu, sm = self.gpu, warp.sm
         begin = max(sm.out, time)
         inside = min(rows, max(1, size // PIECE_BYTES))  # others lie outside, or are put together

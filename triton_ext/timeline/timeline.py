@@ -21,7 +21,6 @@ from triton_ext.timeline.trace import (
     ATOMIC,
     COPY,
     GLOBAL,
-    LINE_BYTES,
     PRODUCT,
     RUN,
     SECTOR_BYTES,
@@ -218,7 +217,7 @@ class Timeline:
             received=gpu.tma_bytes / way,
             stores=min(gpu.store_bytes, gpu.stores / clock / blocks),
             misses=self._misses,
-            written=self._written,
+            written=self._writing(gpu),
             line=[self._line(asking) for asking in self._asking],
             several=[self._several(asking) for asking in self._asking],
             first=first or gpu.catch_up,
@@ -368,6 +367,15 @@ class Timeline:
             for memory, stored in zip(self.trace.memories, self._stored, strict=True)
         ]
 
+    def _writing(self, gpu: Gpu) -> list[float]:
+        """For each piece of memory, the bytes read in the time in which memory writes what a byte
+        that is stored there makes it write."""
+        boxes = {item[4] for item, _ in self._items() if item[0] == STORE}
+        return [
+            share * (gpu.write_boxes if number in boxes else gpu.write)
+            for number, share in enumerate(self._written)
+        ]
+
     @property
     def _all_written(self) -> float:
         """The bytes that memory writes."""
@@ -381,7 +389,7 @@ class Timeline:
         cycles, result = self._replay(gpu, clock, keep=keep, free=free)
         seconds = self._launch(gpu) + cycles / clock
         # memory writes what the kernel before, the same one, has stored
-        moved = self._missed + gpu.write * self._all_written
+        moved = self._missed + sum(map(operator.mul, self._stored, self._writing(gpu)))
         return max(seconds, moved / gpu.memory_bytes), result
 
     def _solve(

@@ -29,10 +29,10 @@ L1 cache; the number of the memory; the token of a load or cp.async, or -1 of a 
 PRODUCT = 3
 """(PRODUCT, at, n, element bytes, whether A is in registers, token): 64 x n x 32 bytes of K."""
 COPY = 4
-"""(COPY, at, bytes inside, bytes, rows, memory, tokens, ranks, again, absent, lying): TMA into shared
-memory; the tokens are the phases that it completes, one of each block of a multicast, which are
-`ranks` of the cluster; `again`: the cluster has copied the same before; `absent`: of the rows, how
-many lie outside of the tensor; `lying`: how the others lie in memory."""
+"""(COPY, at, bytes inside, bytes, rows, memory, tokens, ranks, again, absent, lying): TMA into
+shared memory; the tokens are the phases that it completes, one of each block of a multicast, which
+are `ranks` of the cluster; `again`: the cluster has copied the same before; `absent`: of the rows,
+how many lie outside of the tensor; `lying`: how the others lie in memory."""
 STORE = 5
 """(STORE, at, bytes, rows, memory, token of the read, token of the write, lying): TMA out of it."""
 SIGNAL = 6

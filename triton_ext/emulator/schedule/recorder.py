@@ -489,14 +489,13 @@ class Recorder(Observer):
             return
         cluster = self._clusters[cta.cluster.number]
         warp = block.warps[int(lane_sets.warps(lanes)[0])]
-        inside, rows, absent, lying, where = size, 1, 0, WHOLE, 0
+        inside, rows, absent, lying = size, 1, 0, WHOLE
         if box is not None:
             address, rows = box.map.global_address, len(box.box.outer)
             begins, width = box.inside
             inside, absent = width * len(begins), rows - len(begins)
             start = cta.launch.memory.locate(address, 1).start  # on a GPU it begins with a line
             lying = lying_of(begins - start, width)
-            where = int(begins[0]) - start if len(begins) else -1
         memory = self._memory(cta, address) if address >= 0 else -1
         if kind == "load":
             self._tokens, self._ranks, self._bringers = [], [], 1
@@ -507,14 +506,13 @@ class Recorder(Observer):
             )
             again = what in cluster.copied
             cluster.copied.add(what)
-            found = (self._tokens, self._ranks, again, absent, lying, where)
+            found = (self._tokens, self._ranks, again, absent, lying)
             self._add(warp, (COPY, self._kind.at, inside, size, rows, memory, *found))
         else:
             read, written = cluster.token(), cluster.token()
             cluster.names[read] = cluster.names[written] = "TMA store"
             warp.open["bulk"] += [read, written]
-            done = (read, written, lying, where)
-            self._add(warp, (STORE, self._kind.at, inside, rows, memory, *done))
+            self._add(warp, (STORE, self._kind.at, inside, rows, memory, read, written, lying))
 
     def sends(self, cta: Cta, lanes: Lanes, size: int) -> None:
         block = self._block(cta)
