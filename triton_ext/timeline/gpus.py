@@ -165,7 +165,7 @@ class Gpu:
     descriptors: float = _of("fitted", 3.3e-07)
     released: float = _of("fitted", 5.5e-07)
     late: float = _of("fitted", 1e-07)
-    late_warp: float = _of("fitted: 1,560 pairs of kernels of 8 and 12 warps", 4e-08)
+    late_warp: float = _of("fitted: 584 pairs of kernels of 8 and 12 warps", 4e-08)
     cluster: float = _of("fitted", 2.6e-07)
     block_start: float = _of("fitted", 500)
     block_interval: float = _of("measured: grids of 1056 and 8448 empty blocks", 160)
@@ -195,6 +195,8 @@ _OTHERS: dict[str, dict[str, tuple[Any, str]]] = {
     "H100": {
         "memory_bytes": (3.35e12, "published: data sheet"),
         "write_boxes": (1.55, "fitted: products of a K of 16 of its survey"),
+        "late": (2.6e-7, "fitted: with 8 warps, as on an H200"),
+        "late_warp": (2e-8, "fitted: 976 pairs of kernels of its survey of 8 and 12 warps"),
         "l2_bytes": (1.35e13, "fitted: 85 kernels of its survey"),
         "flop_energy": (7.4e-13, "fitted: 145 kernels of its survey"),
     },
