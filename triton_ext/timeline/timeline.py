@@ -279,7 +279,8 @@ class Timeline:
     def _received(self) -> float:
         """The bytes that TMA brings all blocks."""
         copies = ((item, number) for item, number in self._items() if item[0] == COPY)
-        return sum(item[3] * max(1, len(item[7])) * number for item, number in copies)
+        found: float = sum(item[3] * max(1, len(item[7])) * number for item, number in copies)
+        return found
 
     @functools.cached_property
     def _uneven(self) -> tuple[float, float]:
