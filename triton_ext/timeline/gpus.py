@@ -49,8 +49,7 @@ class Gpu:
         l2_latency, memory_latency: cycles of a load of a thread from the L2 cache and memory.
         tma_latency: cycles from the instruction to the barrier's phase, from the L2 cache.
         tma_memory_latency: the same, from memory.
-        queue: cycles that loads from memory take longer if it is busy all the time,
-        unfair: but no more than so many times what the cluster's loads before it have to wait.
+        queue: cycles that loads from memory take longer if it is busy all the time.
         catch_up: whether blocks of all waves, and not of the first alone, wait for memory wherever
             they load what comes from there: those that share it catch up with the one that asks
             for it first. Nothing tells here what an earlier wave has brought, so all of it counts.
@@ -124,7 +123,6 @@ class Gpu:
     memory_latency: float = _of("measured: dependent loads in 512 MB", 660)
     tma_memory_latency: float = _of("measured: boxes of 256 rows, 563 more than from L2", 807)
     queue: float = _of("fitted", 1680)
-    unfair: float = _of("fitted: 0.3 to 1.5 of 32 problems", 1.0)
     catch_up: bool = _of(
         "assumed: 22 kernels of ladder and Triton tutorial are 8.7 % off without, 8.8 % with", False
     )

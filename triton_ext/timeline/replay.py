@@ -445,11 +445,9 @@ class Replay:
         return end
 
     def _queued(self, sm: _Sm, time: float) -> float:
-        """How much longer loads from memory take, as busy as it has been: others' may go before
-        them, but no more of these than of what the cluster itself has on the way, as all have."""
+        """How much longer loads from memory take, as busy as it has been."""
         passed = max(1.0, time + self.gpu.tma_memory_latency)
-        queue = self.gpu.queue * self.share.busy * min(1.0, sm.cluster.busy["memory"] / passed)
-        return min(queue, self.gpu.unfair * max(0.0, sm.cluster.memory - time))
+        return self.gpu.queue * self.share.busy * min(1.0, sm.cluster.busy["memory"] / passed)
 
     def _latency(self, sm: _Sm, time: float, memory: int) -> float:
         """What a load of a thread takes at least; misses take longer, by how many there are."""
