@@ -166,32 +166,6 @@ def test_the_parts_of_clusters_tiles_wait_for_the_stores_before():
     assert later.seconds - timed.seconds == pytest.approx(waited, rel=0.05)
 
 
-def test_rows_of_a_tile_lie_where_it_begins():
-    """Columns 104 to 207 of B, in a matrix whose own rows begin with lines."""
-    config = MatmulConfig(
-        90, "fp16", b_major="MN", block_m=64, block_n=104, stages=3, consumers=1, c_parts=13
-    )
-    m, n, k = 64, 256, 64
-    plan = launch_plan(config, m, n, k, Gpu())
-    a, b, c = (torch.zeros(shape, dtype=torch.float16) for shape in ((m, k), (k, n), (m, n)))
-    arguments = launch_arguments(config, plan, a, b, c)
-    first, others = list(arguments.values())[:3], dict(list(arguments.items())[3:])
-    with triton_ext.emulate("sm_90", time="H200", values=False) as gpu:
-        plan.kernel[plan.grid](*first, **others, **plan.constants, **plan.options)
-    names = [memory.name for memory in gpu.timeline.trace.memories]
-    lying = [
-        {
-            tuple(item[10])
-            for warp in cluster.warps[0]
-            for item in warp
-            if item[0] == COPY and names[item[5]] == "b_desc"
-        }
-        for _, cluster in sorted(gpu.timeline.trace.clusters.items())
-    ]
-    assert lying[0] == {(0, 0)}
-    assert lying[1] == {(1, 1)}  # in two lines each, from the middle of a sector
-
-
 @pytest.mark.parametrize("observer", [None, Statistics()], ids=["alone", "observed"])
 def test_sums_that_blocks_exchange_are_no_copies(observer):
     config = MatmulConfig(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -15,8 +14,9 @@ from triton_ext.ptx.sass import PIPES
 from triton_ext.timeline.gpus import GPUS, Gpu, gpu_of
 from triton_ext.timeline.page import chrome, html
 from triton_ext.timeline.replay import UNITS, Replay, Share
-from triton_ext.timeline.timeline import LEAD, Timeline, in_turn, slots
+from triton_ext.timeline.timeline import Timeline, in_turn, slots
 from triton_ext.timeline.trace import (
+    ALIGNED,
     COMMIT,
     COPY,
     GLOBAL,
@@ -30,13 +30,11 @@ from triton_ext.timeline.trace import (
     TENSOR,
     TMEM,
     WAIT,
-    WHOLE,
+    Aligned,
     ClusterTrace,
     Line,
-    Lying,
     Memory,
     Trace,
-    lying_of,
     sampled,
 )
 
@@ -44,7 +42,7 @@ GPU = GPUS["H200"]
 NONE = (0.0,) * len(PIPES)
 SHARE = Share(
     l2=64.0, memory=16.0, received=100.0, stores=16.0, misses=[0.25], written=[1.0],
-    line=[1.0], several=[1.0], first=False,
+    aligned=[ALIGNED], line=[1.0], several=[1.0], first=False,
 )  # fmt: skip
 
 
@@ -62,7 +60,7 @@ def ring(steps=8, stages=2, n=128):
         needs += [1, 1, 1]
         if step >= stages:
             load.append((WAIT, 0, empty[step - stages]))
-        load.append((COPY, 1, 16384, 16384, 128, 0, [full], [0], False, 0, WHOLE))
+        load.append((COPY, 1, 16384, 16384, 128, 0, [full], [0], False, 0))
         use += [(WAIT, 2, full), (PRODUCT, 3, n, 2, False, product), (WAIT, 4, product)]
         use.append((SIGNAL, 5, full + 2, NEAR))
         empty.append(full + 2)
@@ -161,22 +159,17 @@ def test_what_the_kernel_wrote_comes_from_the_cache():
     assert written < read
 
 
-WARP_LATE = GPU.late + GPU.late_warp
-EARLY = GPU.released - LEAD
-
-
 @pytest.mark.parametrize(
     ("grid", "before", "taken"),
     [
         (66, 600, GPU.released),  # of 132 that there is room for: all is hidden
-        (88, 200, GPU.released),
-        (88, 2000, (EARLY + WARP_LATE) / 2 + 2000 / GPU.clock),  # a half waits for room
-        (132, 2000, WARP_LATE + 2000 / GPU.clock),
+        (67, 200, GPU.released),
+        (67, 2000, GPU.late + 2000 / GPU.clock),
     ],
 )
 def test_an_early_start_hides_what_comes_before_the_wait_for_the_kernel_before(grid, before, taken):
     warp = [(RUN, 0, 1, NONE, before), (WAIT, 1, 0), (RUN, 2, 1, NONE, 1000)]
-    late = replace(launch([warp], [1], grid, threads=32), shared_bytes=200_000)  # one an SM
+    late = launch([warp], [1], grid, threads=2048)
     for cluster in late.clusters.values():
         cluster.before = 0
     early = replace(late, lines=[Line("@p griddepcontrol.launch_dependents", "")] * 6)
@@ -188,9 +181,7 @@ def test_an_early_start_hides_what_comes_before_the_wait_for_the_kernel_before(g
 
 @pytest.mark.parametrize(("rows", "tma"), [(1, GPU.tma_box), (32, 0), (64, 64 * GPU.tma_row)])
 def test_a_copy_is_there_when_the_slowest_on_its_way_has_moved_it(rows, tma):
-    result = cycles(
-        [(COPY, 0, 4096, 4096, rows, 0, [0], [0], True, 0, WHOLE), (WAIT, 1, 0)], needs=[1]
-    )
+    result = cycles([(COPY, 0, 4096, 4096, rows, 0, [0], [0], True, 0), (WAIT, 1, 0)], needs=[1])
     tma = max(4096 / GPU.tma_bytes, tma)  # rows of less than 128 bytes take longer
     memory = 4096 * 0.25 / 16
     assert result.cycles == max(tma, 4096 / 64, memory) + GPU.tma_latency
@@ -212,7 +203,7 @@ def test_products_wait_for_what_is_written_to_shared_memory_beside_them(between,
 
 def test_what_tma_writes_does_not_hold_products_up():
     """As measured on an H200: two warpgroups' products of 64 x 128, beside 53 bytes a cycle."""
-    copies = [(COPY, 0, 16384, 16384, 128, 0, [n], [0], True, 0, WHOLE) for n in range(12)]
+    copies = [(COPY, 0, 16384, 16384, 128, 0, [n], [0], True, 0) for n in range(12)]
     products = [(PRODUCT, 1, 128, 2, False, 12 + n) for n in range(32)]
     result = cycles([*copies, (WAIT, 2, 11)], [*products, (WAIT, 3, 43)], needs=[1] * 44)
     assert result.busy["TMA"] > 0.8 * 2048
@@ -221,9 +212,7 @@ def test_what_tma_writes_does_not_hold_products_up():
 
 def test_who_has_more_to_load_has_more_of_the_memory_when_the_others_are_done():
     def warp(count):
-        copies = [
-            (COPY, 0, 1 << 17, 1 << 17, 1024, 0, [n], [0], False, 0, WHOLE) for n in range(count)
-        ]
+        copies = [(COPY, 0, 1 << 17, 1 << 17, 1024, 0, [n], [0], False, 0) for n in range(count)]
         return [*copies, *((WAIT, 1, n) for n in range(count))]
 
     gpu = GPU.but(queue=0, tma_memory_latency=GPU.tma_latency)
@@ -311,7 +300,7 @@ def test_what_clusters_ask_for_comes_to_one_after_the_other():
     [line], [several] = (SHARE.line, [3.0])
     share = replace(SHARE, memory=1e9, misses=[0.0], several=[several])
     for tokens, lines in (([0], line), ([0, 0], several)):
-        copy = (COPY, 0, 1 << 14, 1 << 14, 128, 0, tokens, [0] * len(tokens), True, 0, WHOLE)
+        copy = (COPY, 0, 1 << 14, 1 << 14, 128, 0, tokens, [0] * len(tokens), True, 0)
         trace = ClusterTrace([[[copy, (WAIT, 1, 0)]]], [len(tokens)])
         busy = Replay(GPU, [share], 1).run([trace]).busy["L2"]
         assert busy == pytest.approx((1 << 14) * lines / share.l2)
@@ -327,37 +316,20 @@ def test_of_several_waves_one_has_the_shape_of_the_grid():
 
 def test_rows_in_two_lines_hold_the_tma_unit_as_narrow_ones_do():
     copy = (COPY, 0, 64 * 128, 64 * 128, 64, 0, [0], [0], True, 0)
+    trace = ClusterTrace([[[copy, (WAIT, 1, 0)]]], [1])
     busy = [
-        cycles([(*copy, Lying(across, 0.0)), (WAIT, 1, 0)], needs=[1]).busy["TMA"]
-        for across in (0.0, 0.75)
+        Replay(GPU, [replace(SHARE, aligned=[Aligned(*aligned)])], 1).run([trace]).busy["TMA"]
+        for aligned in ((1, 1), (0.25, 1))
     ]
     assert busy == pytest.approx([64 * 128 / GPU.tma_bytes, 64 * GPU.tma_row * 0.75])
 
 
-@pytest.mark.parametrize(
-    ("inside", "more", "lines"),
-    [(128, 0.0, 1), (96, GPU.cut_row, 0.75), (16, GPU.cut_sector, 0.5 + GPU.partial_row)],
-)
-def test_rows_that_end_outside_hold_the_tma_unit_and_some_the_l2_cache(inside, more, lines):
-    copy = (COPY, 0, 64 * inside, 64 * 128, 64, 0, [0], [0], True, 0, WHOLE)
+@pytest.mark.parametrize(("inside", "more"), [(128, 0.0), (96, GPU.cut_row), (16, GPU.cut_sector)])
+def test_rows_that_end_outside_hold_the_tma_unit(inside, more):
+    copy = (COPY, 0, 64 * inside, 64 * 128, 64, 0, [0], [0], True, 0)
     result = cycles([copy, (WAIT, 1, 0)], needs=[1])
     width = max(64 * 128 / GPU.tma_bytes, 64 * GPU.tma_row * (inside < 128))
     assert result.busy["TMA"] == pytest.approx(width + 64 * more)
-    assert result.busy["L2"] == pytest.approx(64 * 128 * lines / SHARE.l2)
-
-
-@pytest.mark.parametrize(
-    ("begin", "pitch", "width", "lying"),
-    [
-        (0, 2560, 128, (0, 0)),
-        (208, 2560, 128, (1, 1)),  # a tile of 104 columns: of lines of a matrix that is aligned
-        (224, 2560, 128, (1, 0)),
-        (0, 80, 80, (0.5, 0.5)),
-        (0, 16, 16, (0, 0.5)),
-    ],
-)
-def test_where_a_box_begins_says_how_its_rows_lie(begin, pitch, width, lying):
-    assert lying_of(begin + pitch * np.arange(64), width) == lying
 
 
 def test_blocks_that_have_nothing_to_do_leave_their_share_to_the_others():
@@ -371,46 +343,13 @@ def test_blocks_that_have_nothing_to_do_leave_their_share_to_the_others():
     assert found.then is None
 
 
-def test_what_is_stored_tells_how_many_blocks_work():
-    (load, use), needs = ring()
-    work = ClusterTrace([[load, [*use, (STORE, 5, 1 << 10, 8, 1, 0, 1, WHOLE)]]], needs)
-    idle = ClusterTrace([[[(RUN, 0, 10, NONE, 10)], []]], needs)
-    trace = launch([load, use], needs, 132)
-
-    def number(stored, working):
-        memories = [Memory("x", 1 << 20), Memory("c", stored << 10)]
-        clusters = {n: work if n in working else idle for n in (0, 66, 131)}
-        return Timeline(replace(trace, clusters=clusters, memories=memories), GPU)._number
-
-    assert number(41, [0]) == 41
-    assert number(100, [0, 66]) == 100
-    assert number(50, [0, 66]) == 67  # no fewer than were seen to work
-    assert number(41, [0, 66, 131]) == 132
-
-
-def test_each_recorded_block_stands_for_those_that_are_closest_to_it():
-    """One at the edge, of which half lies outside, is no third of a grid of 1000."""
-    warps, needs = ring()
-    trace = launch(warps, needs, 1000)  # more than one wave
-    trace = replace(trace, clusters=dict.fromkeys((0, 500, 999), trace.clusters[0]))
-    edge = [[(*item[:2], item[2] // 2, *item[3:]) if item[0] == COPY else item for item in warp]
-            for warp in warps]  # fmt: skip
-    edge = ClusterTrace([edge], needs)
-    whole, half = 8 * 16384, 4 * 16384
-    cut = replace(trace, clusters={**trace.clusters, 999: edge})
-    assert Timeline(trace, GPU)._loaded[0] == 1000 * whole
-    assert Timeline(cut, GPU)._loaded[0] == 750 * whole + 250 * half
-    assert [each is edge for each in cut.stand_ins(3)] == [True, False, False]
-    assert cut.stand_ins(1) != [edge]
-
-
 def test_memory_writes_a_byte_once():
     stores = [(GLOBAL, 0, 32, 0, 0, -1)] * 8  # the same KB
     trace = launch([stores], [], 132, threads=32)
     size = 132 * 1024
     [once] = Timeline(replace(trace, memories=[Memory("x", size)]), GPU).shares(GPU, 1.0)
     [each] = Timeline(replace(trace, memories=[Memory("x", 8 * size)]), GPU).shares(GPU, 1.0)
-    assert (once.written, each.written) == ([GPU.write / 8], [GPU.write])
+    assert (once.written, each.written) == ([1 / 8], [1.0])
     busy = [
         Replay(GPU, [share], 1).run([trace.clusters[0]]).busy["memory"] for share in (once, each)
     ]
@@ -418,31 +357,31 @@ def test_memory_writes_a_byte_once():
 
 
 @pytest.mark.parametrize(
-    ("width", "lying", "lines"),
+    ("width", "pitch", "lines"),
     [
-        (128, (0, 0), 1),
-        (48, (0, 0), 0.5),
-        (128, (0.75, 0), 1.75),
-        (128, (0.875, 0.5), 1.875 + 1),
-        (48, (0.25, 0.5), 0.75 + 1),
+        (128, (1, 1), 1),
+        (48, (1, 1), 0.5),
+        (128, (0.25, 1), 1.75),
+        (128, (0.125, 0.5), 1.875 + 1),
+        (48, (0.125, 0.5), 0.75 + 1),
     ],
 )
-def test_each_row_of_a_box_asks_for_the_lines_that_it_lies_in(width, lying, lines):
-    share = replace(SHARE, memory=1e9, misses=[0.0])
-    copy = (COPY, 0, 32 * width, 32 * width, 32, 0, [0], [0], True, 0, Lying(*lying))
+def test_each_row_of_a_box_asks_for_the_lines_that_it_lies_in(width, pitch, lines):
+    share = replace(SHARE, memory=1e9, misses=[0.0], aligned=[Aligned(*pitch)])
+    copy = (COPY, 0, 32 * width, 32 * width, 32, 0, [0], [0], True, 0)
     trace = ClusterTrace([[[copy, (WAIT, 1, 0)]]], [1])
     result = Replay(GPU.but(misaligned=1.0, cut=2.0), [share], 1).run([trace])
     assert result.busy["L2"] == pytest.approx(32 * 128 * lines / share.l2)
 
 
-@pytest.mark.parametrize("across", [0.0, 7 / 8])
-def test_a_kernel_ends_when_the_lines_of_its_stores_are_written(across):
+@pytest.mark.parametrize(("aligned", "lines"), [((1, 1), 1), ((0.125, 1), 1 + 7 / 8)])
+def test_a_kernel_ends_when_the_lines_of_its_stores_are_written(aligned, lines):
     # a store is done in the L2 cache
-    share = replace(SHARE, memory=1.0)
-    store = [(STORE, 0, 1 << 16, 512, 0, 0, 1, Lying(across, 0.0))]
+    share = replace(SHARE, memory=1.0, aligned=[Aligned(*aligned)])
+    store = [(STORE, 0, 1 << 16, 512, 0, 0, 1)]
     gpu = GPU.but(misaligned=1.0)
     result = Replay(gpu, [share], 1).run([ClusterTrace([[store]], [1, 1])])
-    assert result.cycles == (1 << 16) * (1 + across) / share.stores + gpu.tma_latency
+    assert result.cycles == (1 << 16) * lines / share.stores + gpu.tma_latency
 
 
 @pytest.mark.parametrize(
@@ -450,9 +389,9 @@ def test_a_kernel_ends_when_the_lines_of_its_stores_are_written(across):
 )
 def test_a_busy_memory_answers_later(size, together, busy):
     share = replace(SHARE, l2=1e9, misses=[1.0], busy=together)
-    before = (COPY, 0, size, size, 1, 0, [0], [0], True, 0, WHOLE)
+    before = (COPY, 0, size, size, 1, 0, [0], [0], True, 0)
     run = (RUN, 1, 1, (), size / share.memory)  # until memory is free again
-    asked = [before, run, (COPY, 2, 16, 16, 1, 0, [1], [0], False, 0, WHOLE), (WAIT, 3, 1)]
+    asked = [before, run, (COPY, 2, 16, 16, 1, 0, [1], [0], False, 0), (WAIT, 3, 1)]
     gpu = GPU.but(tma_bytes=1e9)
     result = Replay(gpu, [share], 1).run([ClusterTrace([[asked]], [1, 1])])
     waited = result.stalls[3, ""]
@@ -538,7 +477,7 @@ def test_the_clock_falls_by_the_energy_that_the_power_limit_leaves():
 
 
 def test_a_block_receives_what_others_copy_to_it_no_faster_than_its_own():
-    copy = (COPY, 1, 16384, 16384, 128, 0, [0, 1], [0, 1], False, 0, WHOLE)
+    copy = (COPY, 1, 16384, 16384, 128, 0, [0, 1], [0, 1], False, 0)
     waits = [(WAIT, 2, 0)], [(WAIT, 2, 1)]
     both = ClusterTrace([[[copy, *waits[0]]], [[copy, *waits[1]]]], [2, 2])
     one = ClusterTrace([[[copy, *waits[0]]], [list(waits[1])]], [1, 1])

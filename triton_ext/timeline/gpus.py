@@ -69,11 +69,9 @@ class Gpu:
         misaligned: lines, in whose time a box's row comes later if it is in two.
         cut: lines, in whose time it comes later if it begins within a sector.
         absent_row: lines of the L2 cache, in whose time a box's row outside of the tensor comes.
-        partial_row: how many more for one that ends with the tensor, within a sector.
         cut_row: cycles that a row holds the TMA unit longer of which a part is outside.
         cut_sector: the same, if what is inside are not whole sectors.
         write: the bytes read in the time in which one is written to memory, among reads.
-        write_boxes: the same, if TMA stores it in boxes, whose rows are pieces of the memory's.
         barrier_latency: from an arrival at an mbarrier to the thread that waits.
         far_latency: of an arrival in another block of the cluster.
         send_cycles: that a warp's ``st.async`` holds the way to the other blocks of its cluster:
@@ -88,7 +86,6 @@ class Gpu:
         released: seconds from the end of a kernel to what waits for it in one that has started
             early (programmatic dependent launch).
         late: to the first instruction of one for which there was no room beside that kernel.
-        late_warp: how much later for each warp of a block.
         cluster: how much longer, if blocks form clusters.
         block_start: cycles from a block's end to the next one's first instruction.
         block_interval: cycles between the starts of two blocks on an SM.
@@ -146,12 +143,12 @@ class Gpu:
     sm_memory: float = _of("measured: 8 to 24 SMs, each its own lines, 1.2e11 to 1.7e11", 1.39e11)
     misaligned: float = _of("fitted: 3,900 kernels of one wave", 0.52)
     cut: float = _of("fitted: the same", 0.9)
-    absent_row: float = _of("measured: boxes of 64 rows, 8 to 32 outside, all SMs", 7.4)
-    partial_row: float = _of("measured: rows of 16 and 112 bytes in boxes of 128, all SMs", 4.8)
+    absent_row: float = _of(
+        "fitted: the same 10,800; measured: boxes of 64 rows, 8 to 32 outside, all SMs, 7.4", 4
+    )
     cut_row: float = _of("measured: rows of 32 to 96 bytes in boxes of 128; 5 by all SMs", 0.8)
-    cut_sector: float = _of("measured: rows of 16 and 112 bytes by one SM", 1.7)
+    cut_sector: float = _of("fitted; measured: rows of 16 and 112 bytes, 1.7; 9 by all SMs", 4)
     write: float = _of("fitted: kernels that read as much as they write", 1.4)
-    write_boxes: float = _of("fitted: products of a K of 16", 1.7)
     barrier_latency: float = _of("measured: a round trip of two warps", 20)
     far_latency: float = _of("measured: st.async of one warp, 234 with a barrier and the wait", 200)
     send_cycles: float = _of("measured: st.async of 16 bytes a thread, 8 warps, 26; all SMs 28", 27)
@@ -162,8 +159,7 @@ class Gpu:
     start: float = _of("measured: empty blocks", 1.3e-07)
     descriptors: float = _of("fitted", 3.3e-07)
     released: float = _of("fitted", 5.5e-07)
-    late: float = _of("fitted", 1e-07)
-    late_warp: float = _of("fitted: 584 pairs of kernels of 8 and 12 warps", 4e-08)
+    late: float = _of("fitted", 4e-07)
     cluster: float = _of("fitted", 2.6e-07)
     block_start: float = _of("fitted", 500)
     block_interval: float = _of("measured: grids of 1056 and 8448 empty blocks", 160)
@@ -192,9 +188,7 @@ _DIES = "published: SemiAnalysis, 300 cycles to the other die, here for every se
 _OTHERS: dict[str, dict[str, tuple[Any, str]]] = {
     "H100": {
         "memory_bytes": (3.35e12, "published: data sheet"),
-        "write_boxes": (1.55, "fitted: products of a K of 16 of its survey"),
-        "late": (2.6e-7, "fitted: with 8 warps, as on an H200"),
-        "late_warp": (2e-8, "fitted: 976 pairs of kernels of its survey of 8 and 12 warps"),
+        "write": (1.7, "fitted: products of a K of 16 of its survey"),
         "l2_bytes": (1.35e13, "fitted: 85 kernels of its survey"),
         "flop_energy": (7.4e-13, "fitted: 145 kernels of its survey"),
     },

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from triton_ext.ptx.sass import PIPES
 from triton_ext.timeline.gpus import Gpu
 from triton_ext.timeline.trace import (
+    ALIGNED,
     ATOMIC,
     COMMIT,
     COPY,
@@ -29,10 +30,9 @@ from triton_ext.timeline.trace import (
     TENSOR,
     TMEM,
     WAIT,
-    WHOLE,
+    Aligned,
     ClusterTrace,
     Item,
-    Lying,
 )
 
 PIECE_BYTES = 64
@@ -57,8 +57,8 @@ class Share:
         stores: what an SM of it can store by TMA.
         misses: for each piece of global memory, the fraction of its loads that the L2 cache does
             not have.
-        written: for each, the bytes read in the time in which memory writes what one that is
-            stored there makes it write.
+        written: for each, the fraction of what is stored there that memory has to write.
+        aligned: for each, `triton_ext.timeline.trace.Memory.aligned`.
         first: whether what comes from memory is on its way even for those who are not the first to
             ask: in the first wave, and on a GPU whose blocks `catch_up` in all.
         released: the cycle at which the kernel before is over, for those who wait for it.
@@ -76,6 +76,7 @@ class Share:
     stores: float
     misses: Sequence[float]
     written: Sequence[float]
+    aligned: Sequence[Aligned]
     line: Sequence[float]
     several: Sequence[float]
     first: bool
@@ -110,19 +111,19 @@ class Span:
     detail: str = ""
 
 
-def of_lines(gpu: Gpu, size: float, rows: int, lying: Lying, line: float = 1.0) -> float:
+def of_lines(gpu: Gpu, size: float, rows: int, aligned: Aligned, line: float = 1.0) -> float:
     """The bytes for which the L2 cache works to give the rows of a box.
 
     Args:
         size: of all rows.
         rows: how many; 0 for what is no box.
-        lying: how they lie in memory.
         line: see `Share`.
     """
     if not rows:
         return size
     width = size / rows
-    more = gpu.misaligned * lying.across + gpu.cut * lying.cut
+    across = max(0.0, min(width / LINE_BYTES, 1.0) - aligned.lines)
+    more = gpu.misaligned * across + gpu.cut * (1 - aligned.sectors)
     return rows * (line * max(width, PIECE_BYTES) + more * LINE_BYTES)
 
 
@@ -411,7 +412,6 @@ class Replay:
         *,
         write: bool = False,
         rows: int = 0,
-        lying: Lying = WHOLE,
         more: float = 0.0,
         multicast: bool = False,
     ) -> float:
@@ -430,13 +430,13 @@ class Replay:
             if share.then and whole.missed > share.then[0]:
                 self.share = share.then[1]
             line = (share.several if multicast else share.line)[memory]
-            lines = of_lines(self.gpu, size, rows, lying, line)
+            lines = of_lines(self.gpu, size, rows, share.aligned[memory], line)
             lines += more * LINE_BYTES
         whole.l2 = max(whole.l2, time) + lines / share.l2
         whole.busy["L2"] += lines / share.l2
         end: float = max(time, whole.l2)
         if memory >= 0 and (missed or write):
-            part = share.written[memory] if write else missed
+            part = self.gpu.write * share.written[memory] if write else missed
             taken = size * part / share.memory
             whole.memory = max(whole.memory, time) + taken
             whole.busy["memory"] += taken
@@ -497,26 +497,23 @@ class Replay:
         self._span((warp.block, "tensor cores"), begin, begin + taken, TENSOR, at, f"{m}x{n}")
 
     def _copy(self, warp: _Warp, time: float, item: Item) -> None:
-        _, at, inside, size, rows, memory, tokens, ranks, again, absent, lying = item
+        _, at, inside, size, rows, memory, tokens, ranks, again, absent = item
         gpu, sm = self.gpu, warp.sm
         there = rows - absent
+        aligned = self.share.aligned[memory] if memory >= 0 else ALIGNED
         # how many of the rows are pieces of lines
-        pieces = 1.0 if inside < there * LINE_BYTES else lying.across
+        pieces = 1.0 if inside < there * LINE_BYTES else 1 - aligned.lines
         taken = max(size / gpu.tma_bytes, rows * gpu.tma_row * pieces, gpu.tma_box)
-        more = absent * gpu.absent_row
         if there and inside * rows < size * there:  # a part of each row lies outside
-            within = inside // there % SECTOR_BYTES > 0
-            taken += there * (gpu.cut_sector if within else gpu.cut_row)
-            more += there * gpu.partial_row * within
+            taken += there * (gpu.cut_sector if inside // there % SECTOR_BYTES else gpu.cut_row)
         begin = max(sm.tma, time)
         sm.tma = begin + taken
         sm.busy["TMA"] += taken
+        more = absent * gpu.absent_row
         # with one barrier, the data are this block's: the barrier may be that of the pair's first
         whose = [self.sms[rank] for rank in ranks] if len(ranks) > 1 else [sm]
         several = len(whose) > 1
-        outside = self._outside(
-            sm, time, inside, memory, rows=there, lying=lying, more=more, multicast=several
-        )
+        outside = self._outside(sm, time, inside, memory, rows=there, more=more, multicast=several)
         came = max(sm.tma, outside)
         for each in whose:
             each.inlet = max(each.inlet, begin) + size / self.share.received
@@ -529,11 +526,12 @@ class Replay:
             self._contribute(warp, token, end)
 
     def _store(self, warp: _Warp, time: float, item: Item) -> None:
-        _, at, size, rows, memory, read, written, lying = item
+        _, at, size, rows, memory, read, written = item
         gpu, sm = self.gpu, warp.sm
         begin = max(sm.out, time)
+        aligned = self.share.aligned[memory] if memory >= 0 else ALIGNED
         inside = min(rows, max(1, size // PIECE_BYTES))  # others lie outside, or are put together
-        lines = of_lines(gpu, size, inside, lying)
+        lines = of_lines(gpu, size, inside, aligned)
         sm.out = begin + max(lines / self.share.stores, rows * gpu.tma_row, gpu.tma_box)
         end = max(self._outside(sm, begin, size, memory, write=True), sm.out)
         self._span((warp.block, "TMA stores"), begin, end, STORE, at, f"{size} bytes")

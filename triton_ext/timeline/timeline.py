@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import itertools
 import math
 import operator
 from collections import defaultdict
@@ -11,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from triton_ext.hardware.architecture import SHARED_MEMORY_PER_BLOCK, WARP_THREADS
+from triton_ext.hardware.architecture import SHARED_MEMORY_PER_BLOCK
 from triton_ext.hardware.architecture import resident_clusters as resident
 from triton_ext.hardware.tensor_memory import TMEM_COLUMNS
 from triton_ext.ptx.sass import MMA_OPERATIONS, PIPES
@@ -21,6 +20,7 @@ from triton_ext.timeline.trace import (
     ATOMIC,
     COPY,
     GLOBAL,
+    LINE_BYTES,
     PRODUCT,
     RUN,
     SECTOR_BYTES,
@@ -28,9 +28,7 @@ from triton_ext.timeline.trace import (
     STORE,
     TENSOR,
     WAIT,
-    WHOLE,
     Item,
-    Lying,
     Trace,
 )
 
@@ -95,38 +93,30 @@ class Timeline:
     def _loaded(self) -> dict[int, float]:
         """Bytes that the grid loads of each piece of global memory."""
         found: defaultdict[int, float] = defaultdict(float)
-        for item, number in self._items():
-            for memory, size, *_ in _loads(item):
-                found[memory] += size * number
-        return dict(found)
+        for item in self._items():
+            for memory, size, _ in _loads(item):
+                found[memory] += size
+        return {memory: size * self._each for memory, size in found.items()}
 
     @functools.cached_property
     def flops(self) -> float:
         """Operations of the tensor cores in the whole grid."""
-        work = sum(2 * m * n * 32 / size * number for m, n, size, number in self._products())
-        return work + self._turns * MMA_OPERATIONS
+        work = sum(2 * m * n * 32 / size for m, n, size in self._products())
+        turns = sum(float(item[3][MMA]) for item in self._items() if item[0] == RUN)
+        return (work + turns * MMA_OPERATIONS) * self._each
 
-    @functools.cached_property
-    def _turns(self) -> float:
-        """Products of `mma.sync`."""
-        runs = ((item, number) for item, number in self._items() if item[0] == RUN)
-        return sum(float(item[3][MMA]) * number for item, number in runs)
-
-    def _products(self) -> Iterator[tuple[int, int, float, float]]:
-        """Rows, columns and element bytes of each product of 32 bytes of K, and how many there
-        are of it."""
-        for item, number in self._items():
+    def _products(self) -> Iterator[tuple[int, int, float]]:
+        """Rows, columns and element bytes of each product of 32 bytes of K."""
+        for item in self._items():
             if item[0] == PRODUCT:
-                yield 64, item[2], item[3], number
+                yield 64, item[2], item[3]
             elif item[0] == TENSOR and item[2]:
-                yield *item[2:5], number
+                yield item[2:5]
 
-    @functools.cached_property
-    def _stands_for(self) -> dict[int, float]:
-        """For each recorded cluster that works, how many of the grid are closest to it."""
-        numbers = self._working
-        ends = [0.0, *((a + b + 1) / 2 for a, b in itertools.pairwise(numbers)), self._number]
-        return {n: ends[i + 1] - ends[i] for i, n in enumerate(numbers)}
+    @property
+    def _each(self) -> float:
+        """How many clusters of the grid a recorded one that works stands for."""
+        return self._number / len(self._working)
 
     @functools.cached_property
     def _working(self) -> list[int]:
@@ -142,23 +132,14 @@ class Timeline:
     @functools.cached_property
     def _number(self) -> float:
         """About how many clusters of the grid have something to do. If K is divided, there may be
-        fewer parts of tiles than blocks: the last ones are idle, from a place between two recorded
-        ones, by how many it takes to store what is stored; half-way, if that does not tell."""
-        last = self._working[-1]
-        idle = [number for number in self.trace.clusters if number > last]
-        if not idle:
-            return self.trace.number
-        stores = [item for item in self.trace.clusters[last].items() if item[0] == STORE]
-        stored = sum(item[2] for item in stores)
-        sizes = sum(self.trace.memories[memory].size for memory in {item[4] for item in stores})
-        half_way = (last + 1 + min(idle)) / 2
-        return min(min(idle), max(last + 1, sizes / stored)) if stored else half_way
+        fewer parts of tiles than blocks: the last ones, from half-way on between two recorded
+        ones."""
+        idle = [number for number in self.trace.clusters if number > self._working[-1]]
+        return (self._working[-1] + 1 + min(idle)) / 2 if idle else self.trace.number
 
-    def _items(self) -> Iterator[tuple[Item, float]]:
-        """What was recorded, and how often the grid does it."""
-        for number, times in self._stands_for.items():
-            for item in self.trace.clusters[number].items():
-                yield item, times
+    def _items(self) -> Iterator[Item]:
+        for cluster in self.trace.clusters.values():
+            yield from cluster.items()
 
     @functools.cached_property
     def _groups(self) -> int:
@@ -174,7 +155,7 @@ class Timeline:
         """For each piece of memory, how much of its loads comes from memory: the first time, if
         the kernel itself has not written it before."""
         first: dict[int, bool] = {}
-        for item, _ in self._items():
+        for item in self._items():
             if item[0] == GLOBAL:
                 first.setdefault(item[4], item[5] < 0)
         return [
@@ -217,7 +198,8 @@ class Timeline:
             received=gpu.tma_bytes / way,
             stores=min(gpu.store_bytes, gpu.stores / clock / blocks),
             misses=self._misses,
-            written=self._writing(gpu),
+            written=self._written,
+            aligned=[memory.aligned for memory in self.trace.memories],
             line=[self._line(asking) for asking in self._asking],
             several=[self._several(asking) for asking in self._asking],
             first=first or gpu.catch_up,
@@ -268,19 +250,21 @@ class Timeline:
     def _lines(self) -> float:
         """The bytes for which the L2 cache works to load what the grid loads."""
         found = 0.0
-        for item, number in self._items():
+        for item in self._items():
             several = item[0] == COPY and len(item[7]) > 1
-            for memory, size, rows, lying in _loads(item):
+            for memory, size, rows in _loads(item):
                 line = (self._several if several else self._line)(self._asking[memory])
-                found += of_lines(self.gpu, size, rows, lying, line) * number
-        return found
+                found += of_lines(self.gpu, size, rows, self.trace.memories[memory].aligned, line)
+            if item[0] == COPY:
+                found += item[9] * self.gpu.absent_row * LINE_BYTES
+        return found * self._each
 
     @functools.cached_property
     def _received(self) -> float:
         """The bytes that TMA brings all blocks."""
-        copies = ((item, number) for item, number in self._items() if item[0] == COPY)
-        found: float = sum(item[3] * max(1, len(item[7])) * number for item, number in copies)
-        return found
+        copies = (item for item in self._items() if item[0] == COPY)
+        found: float = sum(item[3] * max(1, len(item[7])) for item in copies)
+        return found * self._each
 
     @functools.cached_property
     def _uneven(self) -> tuple[float, float]:
@@ -290,7 +274,7 @@ class Timeline:
             sum(
                 size * self._misses[memory]
                 for item in self.trace.clusters[number].items()
-                for memory, size, *_ in _loads(item)
+                for memory, size, _ in _loads(item)
             )
             for number in self._working
         ]
@@ -330,18 +314,20 @@ class Timeline:
 
     def _energy(self, gpu: Gpu) -> float:
         """Joules of what the whole grid does, at the highest clock, but for what idle SMs take."""
-        products = self._turns * MMA_OPERATIONS * gpu.flop_energy
-        for m, n, size, number in self._products():
+        products = 0.0
+        for m, n, size in self._products():
             each = gpu.flop_energy_8 if size <= 1 else gpu.flop_energy * size / 2
-            work = 2 * m * n * 32 / size * each + (m + n) * 32 * gpu.operand_energy
-            products += work * number
-        lines = sum(
-            of_lines(gpu, size, rows, lying) * number
-            for item, number in self._items()
-            for _, size, rows, lying in _loads(item)
+            products += 2 * m * n * 32 / size * each + (m + n) * 32 * gpu.operand_energy
+        turns = sum(float(item[3][MMA]) for item in self._items() if item[0] == RUN)
+        products += turns * MMA_OPERATIONS * gpu.flop_energy
+        lines = self._each * sum(
+            of_lines(gpu, size, rows, self.trace.memories[memory].aligned)
+            for item in self._items()
+            for memory, size, rows in _loads(item)
         )
         moved = gpu.l2_energy * (lines + sum(self._stored))
-        return products + moved + gpu.memory_energy * (self._missed + self._all_written)
+        moved += gpu.memory_energy * (self._missed + self._all_written)
+        return products * self._each + moved
 
     @functools.cached_property
     def _missed(self) -> float:
@@ -352,11 +338,11 @@ class Timeline:
     def _stored(self) -> list[float]:
         """For each piece of memory, the bytes that the grid stores there."""
         found = [0.0] * len(self.trace.memories)
-        for item, number in self._items():
+        for item in self._items():
             if item[0] == STORE and item[4] >= 0:
-                found[item[4]] += item[2] * number
+                found[item[4]] += item[2] * self._each
             elif item[0] == GLOBAL and item[5] < 0:
-                found[item[4]] += item[2] * SECTOR_BYTES * number
+                found[item[4]] += item[2] * SECTOR_BYTES * self._each
         return found
 
     @functools.cached_property
@@ -366,15 +352,6 @@ class Timeline:
         return [
             min(1.0, memory.size / stored) if stored else 1.0
             for memory, stored in zip(self.trace.memories, self._stored, strict=True)
-        ]
-
-    def _writing(self, gpu: Gpu) -> list[float]:
-        """For each piece of memory, the bytes read in the time in which memory writes what a byte
-        that is stored there makes it write."""
-        boxes = {item[4] for item, _ in self._items() if item[0] == STORE}
-        return [
-            share * (gpu.write_boxes if number in boxes else gpu.write)
-            for number, share in enumerate(self._written)
         ]
 
     @property
@@ -390,7 +367,7 @@ class Timeline:
         cycles, result = self._replay(gpu, clock, keep=keep, free=free)
         seconds = self._launch(gpu) + cycles / clock
         # memory writes what the kernel before, the same one, has stored
-        moved = self._missed + sum(map(operator.mul, self._stored, self._writing(gpu)))
+        moved = self._missed + gpu.write * self._all_written
         return max(seconds, moved / gpu.memory_bytes), result
 
     def _solve(
@@ -413,15 +390,12 @@ class Timeline:
         together = gpu.cluster * (self.trace.blocks_each > 1)
         if not any("griddepcontrol.launch_dependents" in line.text for line in self.trace.lines):
             blocks = min(self.trace.number * self.trace.blocks_each, gpu.multiprocessors)
-            described = any(item[0] == COPY for item, _ in self._items())
+            described = any(item[0] == COPY for item in self._items())
             every = (gpu.start + gpu.descriptors * described) * blocks / gpu.multiprocessors
             return gpu.launch + every + together, 0.0
-        room = self._groups * self._slots
-        first = min(self._number, room)
-        waiting = max(0.0, 2 * first - room) / first  # of the first wave: no room beside that one
-        late = gpu.late + gpu.late_warp * (self.trace.threads // WARP_THREADS) + together
-        early = gpu.released - LEAD
-        begin = early + waiting * (late - early)
+        if 2 * self.trace.number <= self._groups * self._slots:  # there is room beside it
+            return gpu.released - LEAD, gpu.released
+        begin = gpu.late + together
         return begin, max(begin, gpu.released)
 
     @functools.cached_property
@@ -607,12 +581,11 @@ def _brought(item: Item) -> Sequence[int]:
     return found
 
 
-def _loads(item: Item) -> Iterator[tuple[int, float, int, Lying]]:
-    """What an item loads: the piece of memory, bytes, the rows of a box that they are in, and how
-    these lie."""
+def _loads(item: Item) -> Iterator[tuple[int, float, int]]:
+    """What an item loads: the piece of memory, bytes, and the rows of a box that they are in."""
     if item[0] == COPY and item[5] >= 0:
-        yield item[5], item[2], item[4] - item[9], item[10]
+        yield item[5], item[2], item[4] - item[9]
     elif item[0] == GLOBAL and item[5] >= 0:
-        yield item[4], item[2] * SECTOR_BYTES, 0, WHOLE
+        yield item[4], item[2] * SECTOR_BYTES, 0
     elif item[0] == ATOMIC:
-        yield item[3], item[2] * SECTOR_BYTES, 0, WHOLE
+        yield item[3], item[2] * SECTOR_BYTES, 0

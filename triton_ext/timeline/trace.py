@@ -13,9 +13,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
-
 Item = tuple[Any, ...]
 
 RUN = 0
@@ -29,12 +26,12 @@ L1 cache; the number of the memory; the token of a load or cp.async, or -1 of a 
 PRODUCT = 3
 """(PRODUCT, at, n, element bytes, whether A is in registers, token): 64 x n x 32 bytes of K."""
 COPY = 4
-"""(COPY, at, bytes inside, bytes, rows, memory, tokens, ranks, again, absent, lying): TMA into
-shared memory; the tokens are the phases that it completes, one of each block of a multicast, which
-are `ranks` of the cluster; `again`: the cluster has copied the same before; `absent`: of the rows,
-how many lie outside of the tensor; `lying`: how the others lie in memory."""
+"""(COPY, at, bytes inside, bytes, rows, memory, tokens, ranks, again, absent): TMA into shared
+memory; the tokens are the phases that it completes, one of each block of a multicast, which are
+`ranks` of the cluster; `again`: the cluster has copied the same before; `absent`: of the rows, how
+many lie outside of the tensor."""
 STORE = 5
-"""(STORE, at, bytes, rows, memory, token of the read, token of the write, lying): TMA out of it."""
+"""(STORE, at, bytes, rows, memory, token of the read, token of the write): TMA out of it."""
 SIGNAL = 6
 """(SIGNAL, at, token, where): an arrival at a barrier: NEAR, FAR (of another block), or NAMED
 (``bar.sync`` and its kind)."""
@@ -87,24 +84,15 @@ class Line:
         return self.source or self.text.split()[0]
 
 
-class Lying(NamedTuple):
-    """How the rows of a box lie in memory: the fraction that is in one line more than its bytes
-    need, and the fraction that begins within a sector."""
+class Aligned(NamedTuple):
+    """Of the rows of boxes, 128 bytes each, the fraction that lies in one line, and the fraction
+    that begins with a sector."""
 
-    across: float
-    cut: float
-
-
-WHOLE = Lying(0.0, 0.0)
+    lines: float
+    sectors: float
 
 
-def lying_of(begins: NDArray[np.int64], width: int) -> Lying:
-    """Of rows of so many bytes, by the addresses at which they begin."""
-    if not len(begins):
-        return WHOLE
-    lines = (begins % LINE_BYTES + width - 1) // LINE_BYTES + 1
-    across = lines > -(-width // LINE_BYTES)
-    return Lying(float(across.mean()), float((begins % SECTOR_BYTES > 0).mean()))
+ALIGNED = Aligned(1.0, 1.0)
 
 
 @dataclass(frozen=True)
@@ -114,10 +102,20 @@ class Memory:
     Attributes:
         name: the argument's.
         size: in bytes.
+        pitch: bytes from a row to the next, where TMA copies boxes; 0 if it does not.
     """
 
     name: str
     size: int
+    pitch: int = 0
+
+    @property
+    def aligned(self) -> Aligned:
+        """How the rows of TMA's boxes lie in it."""
+        return Aligned(
+            math.gcd(self.pitch, LINE_BYTES) / LINE_BYTES,
+            math.gcd(self.pitch, SECTOR_BYTES) / SECTOR_BYTES,
+        )
 
 
 @dataclass
@@ -146,11 +144,6 @@ class ClusterTrace:
     def length(self) -> int:
         """How many items it has."""
         return sum(len(warp) for block in self.warps for warp in block)
-
-    @property
-    def copied(self) -> int:
-        """The bytes that TMA copies from tensors."""
-        return sum(item[2] for item in self.items() if item[0] == COPY)
 
 
 @dataclass
@@ -192,9 +185,8 @@ class Trace:
 
     def stand_ins(self, number: int) -> list[ClusterTrace]:
         """So many recorded clusters, which stand for those that some SMs run one after the other:
-        evenly from the shortest to the longest, which comes last; of equally long ones, the one
-        that copies the most."""
-        every = sorted(self.clusters.values(), key=lambda cluster: (cluster.length, cluster.copied))
+        evenly from the shortest to the longest, which comes last."""
+        every = sorted(self.clusters.values(), key=lambda cluster: cluster.length)
         return [every[-(-(n + 1) * len(every) // number) - 1] for n in range(number)]
 
 

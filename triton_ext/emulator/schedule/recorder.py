@@ -52,13 +52,11 @@ from triton_ext.timeline.trace import (
     TENSOR,
     TMEM,
     WAIT,
-    WHOLE,
     ClusterTrace,
     Item,
     Line,
     Memory,
     Trace,
-    lying_of,
     sampled,
 )
 
@@ -397,12 +395,12 @@ class Recorder(Observer):
 
     # --------------------------------------------------------------------------- memory
 
-    def _memory(self, cta: Cta, address: int) -> int:
+    def _memory(self, cta: Cta, address: int, pitch: int = 0) -> int:
         found = cta.launch.memory.locate(address, 1)
         number = self._memories.get(found.start)
         if number is None:
             number = self._memories[found.start] = len(self._pieces)
-            self._pieces.append(Memory(found.name.removeprefix("argument "), found.size))
+            self._pieces.append(Memory(found.name.removeprefix("argument "), found.size, pitch))
         return number
 
     def access(
@@ -489,14 +487,13 @@ class Recorder(Observer):
             return
         cluster = self._clusters[cta.cluster.number]
         warp = block.warps[int(lane_sets.warps(lanes)[0])]
-        inside, rows, absent, lying = size, 1, 0, WHOLE
+        inside, rows, absent, pitch = size, 1, 0, 0
         if box is not None:
             address, rows = box.map.global_address, len(box.box.outer)
-            begins, width = box.inside
-            inside, absent = width * len(begins), rows - len(begins)
-            start = cta.launch.memory.locate(address, 1).start  # on a GPU it begins with a line
-            lying = lying_of(begins - start, width)
-        memory = self._memory(cta, address) if address >= 0 else -1
+            there, inside = box.inside
+            absent = rows - there
+            pitch = (*box.map.global_strides, 0)[0]
+        memory = self._memory(cta, address, pitch) if address >= 0 else -1
         if kind == "load":
             self._tokens, self._ranks, self._bringers = [], [], 1
             what = (
@@ -506,13 +503,13 @@ class Recorder(Observer):
             )
             again = what in cluster.copied
             cluster.copied.add(what)
-            found = (self._tokens, self._ranks, again, absent, lying)
+            found = (self._tokens, self._ranks, again, absent)
             self._add(warp, (COPY, self._kind.at, inside, size, rows, memory, *found))
         else:
             read, written = cluster.token(), cluster.token()
             cluster.names[read] = cluster.names[written] = "TMA store"
             warp.open["bulk"] += [read, written]
-            self._add(warp, (STORE, self._kind.at, inside, rows, memory, read, written, lying))
+            self._add(warp, (STORE, self._kind.at, inside, rows, memory, read, written))
 
     def sends(self, cta: Cta, lanes: Lanes, size: int) -> None:
         block = self._block(cta)

@@ -338,13 +338,12 @@ class BoxCopy:
         return Part(origin, np.flatnonzero(good), first, last)
 
     @property
-    def inside(self) -> tuple[Index, int]:
-        """Where in global memory the rows of the box begin that its tensor has, and how many bytes
-        of each it has."""
+    def inside(self) -> tuple[int, int]:
+        """How many rows of the box, and how many bytes of them, its tensor has."""
         part = self._part()
-        if part.empty:
-            return np.zeros(0, np.int64), 0
-        return part.origin + part.first + self._offsets(part), part.last - part.first
+        rows = len(self.box.outer) if part.rows is None else len(part.rows)
+        width = max(0, part.last - part.first)
+        return (rows, width * rows) if width else (0, 0)
 
     def _offsets(self, part: Part) -> Index:
         """Offsets from the origin to each of the rows that are inside, in bytes."""
