@@ -569,16 +569,21 @@ class MatmulConfig:
 
         Without consumers, the tile of C reuses the memory of the others when they are not needed.
         """
-        operands = self.stages * self._stage_bytes
+        operands = self.stages * self.stage_bytes
         if self.consumers:
-            c_rows = self.rows * self.consumers // self.shares
-            c = c_rows * self.c_columns * self.c_buffers * C_BYTES[self.c_type] // self.k_blocks
+            c = self.c_buffers * self.buffer_bytes
             exchanged = 4 * self.rows * self.columns if self.k_blocks > 1 else 0
             return operands + c + exchanged + 1024
         return max(operands, self.block_m * self.block_n * C_BYTES[self.c_type]) + 1024
 
     @property
-    def _stage_bytes(self) -> int:
+    def buffer_bytes(self) -> int:
+        """What a buffer for a piece of C takes, of all consumers."""
+        c_rows = self.rows * self.consumers // self.shares
+        return c_rows * self.c_columns * C_BYTES[self.c_type] // self.k_blocks
+
+    @property
+    def stage_bytes(self) -> int:
         """What the tiles of A and B, and their scales, take for one product."""
         rows_of_both = self.rows + self.loaded_columns // (1 + self.pair)
         operands = rows_of_both * self.block_k * self.element_bytes
@@ -588,7 +593,7 @@ class MatmulConfig:
     def most_stages(self) -> int:
         """How many stages there is room for, with consumers."""
         left = SHARED_MEMORY_PER_BLOCK - self.shared_memory_bytes
-        return self.stages + left // self._stage_bytes
+        return self.stages + left // self.stage_bytes
 
     @classmethod
     def unchecked(cls, **values: Any) -> MatmulConfig:

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from triton_ext.hardware.architecture import SHARED_MEMORY_PER_BLOCK
 from triton_ext.kernels.config import DEFAULTS, MatmulConfig
 from triton_ext.kernels.element_types import C_BYTES, ELEMENT_BYTES, Major
 
@@ -178,29 +179,39 @@ def _fitting(fields: Mapping[str, Any]) -> MatmulConfig | None:
     """The configuration with these fields, as many stages as fit, and C in pieces that fit: through
     fewer buffers, where that is what a fourth stage takes.
     """
-    pieces = [fields["c_parts"] << finer for finer in range(3)]
-    deep = (_deep({**fields, "c_parts": parts}) for parts in pieces)
+    deep = (_deep({**fields, "c_parts": fields["c_parts"] << finer}) for finer in range(3))
     found = next((config for config in deep if config is not None), None)
     if found is not None and found.stages == LEAST_STAGES and "stages" not in fields:
-        buffers = range(found.c_buffers, LEAST_BUFFERS - 1, -1)
-        ways = ({"c_parts": parts, "c_buffers": each} for parts in pieces for each in buffers)
-        for way in ways:
-            deeper = _deep({**fields, **way})
-            if deeper and deeper.stages > LEAST_STAGES:
-                return deeper
+        way = _fewer_buffers(found)
+        return _deep({**fields, **way}) if way else found
     return found
+
+
+def _fewer_buffers(config: MatmulConfig) -> dict[str, int] | None:
+    """Pieces of C, as large as they may be, of which so many buffers make room for a stage more."""
+    column_bytes = config.buffer_bytes // config.c_columns
+    lacks = config.stage_bytes - (SHARED_MEMORY_PER_BLOCK - config.shared_memory_bytes)
+    columns = config.c_columns * config.c_buffers - -(-lacks // column_bytes)
+    for finer in range(3):
+        parts, piece = config.c_parts << finer, config.c_columns >> finer
+        buffers = min(columns // max(piece, 1), config.c_buffers)
+        if buffers >= LEAST_BUFFERS and _may_be_stored(config, parts):
+            return {"c_parts": parts, "c_buffers": buffers}
+    return None
+
+
+def _may_be_stored(config: MatmulConfig, parts: int) -> bool:
+    """Whether C's rows may leave in so many parts."""
+    return config.own_columns % (LEAST_PIECE[C_BYTES[config.c_type] == 1] * parts) == 0
 
 
 def _deep(fields: Mapping[str, Any]) -> MatmulConfig | None:
     """The configuration with these fields and as many stages as fit, if it does."""
     config = MatmulConfig.unchecked(**{"arch": 90, "stages": LEAST_STAGES, **fields})
     most = config.most_stages
-    piece = LEAST_PIECE[C_BYTES[config.c_type] == 1]
-    if (
-        most < config.stages
-        or config.side % config.c_columns
-        or config.own_columns % (piece * config.c_parts)
-    ):
+    if most < config.stages or config.side % config.c_columns:
+        return None
+    if not _may_be_stored(config, config.c_parts):
         return None
     return MatmulConfig.unchecked(**{"arch": 90, "stages": min(most, MOST_STAGES), **fields})
 
