@@ -225,7 +225,7 @@ def write_plan(path: Path, plan: Iterable[Planned]) -> None:
 
 def read_plan(path: Path) -> list[Planned]:
     """What `write_plan` has written."""
-    found = []
+    found: list[Planned] = []
     for line in path.read_text().splitlines():
         row = json.loads(line)
         configs = [MatmulConfig(**each) for each in row.pop("configs")]
