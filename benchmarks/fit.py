@@ -26,7 +26,6 @@ from __future__ import annotations
 
 import argparse
 import functools
-import gzip
 import itertools
 import json
 import math
@@ -41,6 +40,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from benchmarks import harness
 from benchmarks.matmul import geometric_mean
 from triton_ext.kernels.choice import cost_model, cost_model_sm100
 from triton_ext.kernels.choice.corrections import Trees
@@ -111,16 +111,9 @@ def start_of(timed: Sequence[Timed]) -> Constants:
     return cost_model_sm100.FITTED
 
 
-def document_of(path: Path) -> dict[str, Any]:
-    """What `benchmarks.survey` has written; maybe of gzip."""
-    data = path.read_bytes()
-    document: dict[str, Any] = json.loads(gzip.decompress(data) if path.suffix == ".gz" else data)
-    return document
-
-
 def read(path: Path) -> list[Timed]:
     """The rows of `benchmarks.survey`, without what the model never chooses."""
-    document = document_of(path)
+    document = harness.read(path)
     gpu = model_of(document["environment"]["gpu"])
     return [timed_of(row, gpu) for row in document["rows"]]
 
@@ -201,7 +194,7 @@ def errors(timed: Sequence[Timed], constants: Constants) -> list[float]:
 
 
 TREES, LEVELS = 3000, 8
-"""How many trees are learnt, and of how many levels."""
+"""How many trees are learnt, and of how many levels, 8 at most."""
 
 
 def learnt(timed: Sequence[Timed], trees: int = TREES) -> Trees:

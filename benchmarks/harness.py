@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import gzip
 import json
 import platform
 import re
@@ -136,6 +137,13 @@ def environment() -> dict[str, str]:
     except ImportError:
         pass
     return found
+
+
+def read(path: Path) -> dict[str, Any]:
+    """What `write` has written; maybe of gzip."""
+    data = path.read_bytes()
+    document: dict[str, Any] = json.loads(gzip.decompress(data) if path.suffix == ".gz" else data)
+    return document
 
 
 def write(path: Path, benchmark: str, rows: list[Row]) -> None:

@@ -42,7 +42,6 @@ All are of the split "test".
 
 from __future__ import annotations
 
-import gzip
 import itertools
 import json
 import math
@@ -206,8 +205,7 @@ def surveyed(path: Path, split: str, part: str = "matmuls") -> Iterator[list[Wor
     """
     family = {"matmuls": "matmul", "halves": "present matmul"}.get(part, f"{part} matmul")
     number = FEWER.get(family, CANDIDATES)
-    data = path.read_bytes()
-    rows = json.loads(gzip.decompress(data) if path.suffix == ".gz" else data)["rows"]
+    rows = harness.read(path)["rows"]
     seen: set[str] = set()
     if part == "newest":
         seen = {row["problem"] for row in rows if row.get("later") != "across"}

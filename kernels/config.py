@@ -45,7 +45,7 @@ THREADS = 128
 EARLY_REGISTERS = 220
 """How many registers of a thread may be taken by sums and by what they are scaled with: of two
 consumers each thread has 240. With more, ptxas began to spill."""
-MOST_SUMS, MOST_SUMS_AND_MORE = 208, 160
+MOST_SUMS, MOST_SUMS_BESIDE = 208, 160
 """How many registers of a thread sums may take, of the 240 that a thread of two consumers has; and
 where there is more to keep: a side, what other blocks or ranks send. With 216, ptxas spills, and
 serializes the products."""
@@ -374,7 +374,7 @@ class MatmulConfig:
         sums.
         """
         alone = not self.side and self.k_blocks == 1 and self.collective is None
-        return MOST_SUMS if alone else MOST_SUMS_AND_MORE
+        return MOST_SUMS if alone else MOST_SUMS_BESIDE
 
     @property
     def may_be_promoted(self) -> bool:

@@ -18,8 +18,6 @@ import numpy as np
 Array: TypeAlias = "np.ndarray[Any, Any]"
 Rows: TypeAlias = "Array | Sequence[Sequence[float]]"
 """The features of each configuration."""
-MOST_LEVELS = 8
-"""Of a tree: its bits are one byte."""
 TOGETHER = 200
 """How many trees are looked up at a time: what that takes fits a processor's cache."""
 FILE = Path(__file__).with_name("corrections.npz")
@@ -27,7 +25,7 @@ FILE = Path(__file__).with_name("corrections.npz")
 
 @dataclass(frozen=True)
 class Trees:
-    """Trees with as many levels D each, 8 at most.
+    """Trees with as many levels D each, 8 at most: a leaf's number is one byte.
 
     Attributes:
         names: of the features.

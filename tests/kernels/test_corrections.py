@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sites import ROOT
 
-from benchmarks import fit
+from benchmarks import fit, harness
 from triton_ext.errors import LayoutError
 from triton_ext.kernels.choice import corrections, cost_model
 from triton_ext.kernels.choice.choose import choose_config, predicted_seconds
@@ -126,7 +126,7 @@ def test_what_is_chosen_was_measured_to_be_fast(gpu):
     """Of every twentieth surveyed problem: the choice among what was measured, over the best. (With
     the limits alone it costs 2.6 and 3.1 % in the mean.)
     """
-    rows = fit.document_of(ROOT / f"benchmarks/results/survey_{gpu}.json.gz")["rows"]
+    rows = harness.read(ROOT / f"benchmarks/results/survey_{gpu}.json.gz")["rows"]
     timed = [fit.timed_of(row, gpu) for row in rows[::20] if len(row["configs"]) > 2]
     costs = fit.corrected_costs(timed, corrections.learnt())
     assert len(costs) > 150
