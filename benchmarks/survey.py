@@ -49,6 +49,8 @@ ROUNDS = 3
 DEEP = 8
 """How many times as many of the fastest configurations are looked at for other kinds."""
 Planned: TypeAlias = "tuple[Problem, Sequence[MatmulConfig]]"
+ORDERS = (1, 2, 4, 8, 16)
+"""How many rows of tiles run together, and all."""
 compiled = functools.cache(compile_matmul)
 
 
@@ -97,29 +99,49 @@ def considered(
     return [choice, *(c for c in found if c != choice)][:number]
 
 
-def measure(problem: Problem, configs: Sequence[MatmulConfig]) -> Row:
-    """The seconds of a launch of each configuration, and of cuBLAS."""
+def orders_of(problem: Problem, config: MatmulConfig) -> list[int]:
+    """The orders of tiles that differ: how many rows of them run together."""
+    rows = problem.n if config.swap else problem.m
+    tiles = math.ceil(rows / (config.rows * config.cluster))
+    return sorted({min(group, tiles) for group in (*ORDERS, tiles)})
+
+
+def measure(problem: Problem, configs: Sequence[MatmulConfig], orders: bool = False) -> Row:
+    """The seconds of a launch of each configuration, and of cuBLAS.
+
+    Args:
+        orders: in each order of tiles, not in the one alone that is chosen.
+    """
     sets = [inputs(problem) for _ in range(max(2, min(24, math.ceil(INPUT_BYTES / problem.bytes))))]
     estimate = 2e-6 + max(problem.flops / 700e12, problem.bytes / 4e12)
     count = launches_in_graph(estimate, len(sets))
     sides: dict[str, Callable[[int], None]] = {"torch": torch_launches(problem, sets)}
+    asked = [
+        (config, group)
+        for config in configs
+        for group in (orders_of(problem, config) if orders else [None])
+    ]
     sides |= {
-        str(i): kernel_launches(problem, config, sets, compiled(config))
-        for i, config in enumerate(configs)
+        str(i): kernel_launches(problem, config, sets, compiled(config), group)
+        for i, (config, group) in enumerate(asked)
     }
     limit = 1.5 * checked(problem, sides["torch"], sets[0]) + 1e-3
     for name, launch in sides.items():
         error = checked(problem, launch, sets[0])
         if not error <= limit:
-            raise AssertionError(f"{problem}, {configs[int(name)]}: error {error}")
+            raise AssertionError(f"{problem}, {asked[int(name)]}: error {error}")
     graphs = {name: graph_of(launch, count) for name, launch in sides.items()}
     for graph in graphs.values():
         graph.replay()
     rounds = replayed_seconds(graphs, ROUNDS if problem.flops < 3e11 else 2)
     seconds = {name: statistics.median(times) / count for name, times in rounds.items()}
     found: list[dict[str, Any]] = [
-        {"config": described(config), "seconds": seconds[str(i)]}
-        for i, config in enumerate(configs)
+        {
+            "config": described(config),
+            **({} if group is None else {"group": group}),
+            "seconds": seconds[str(i)],
+        }
+        for i, (config, group) in enumerate(asked)
     ]
     best = min(found, key=lambda each: each["seconds"])
     return {
@@ -138,14 +160,14 @@ def described(config: MatmulConfig) -> dict[str, Any]:
     return {n: v for n, d in DEFAULTS.items() if (v := getattr(config, n)) != d}
 
 
-def rows(work: Iterable[Planned], seconds: float) -> Iterator[Row]:
+def rows(work: Iterable[Planned], seconds: float, orders: bool) -> Iterator[Row]:
     """The measured rows, as long as there is time."""
     begin = time.perf_counter()
     for problem, configs in work:
         if time.perf_counter() - begin > seconds:
             print(f"stopped after {seconds} s")
             return
-        yield measure(problem, configs)
+        yield measure(problem, configs, orders)
 
 
 TABLE = Table(
@@ -174,6 +196,9 @@ def main() -> None:
         "--every-tile", action="store_true", help="not only those that benchmarks.tiles has chosen"
     )
     parser.add_argument(
+        "--orders", action="store_true", help="measure each in every order of tiles"
+    )
+    parser.add_argument(
         "--seconds", type=float, default=300, help="to compile and measure for, at most"
     )
     parser.add_argument("--plan", type=Path, metavar="FILE", help="write what to measure")
@@ -187,7 +212,7 @@ def main() -> None:
     torch.manual_seed(0)
     pool = ProcessPoolExecutor(processes())
     try:
-        measured = rows(compiled_ahead(plan, pool), arguments.seconds)
+        measured = rows(compiled_ahead(plan, pool), arguments.seconds, arguments.orders)
         harness.report("survey", measured, TABLE, arguments.json)
     finally:
         pool.shutdown(cancel_futures=True)

@@ -532,7 +532,7 @@ class MatmulConfig:
     def right_unit(self) -> tuple[int, int]:
         """Tiles of the right operand that lie side by side, and of which one instruction reads
         all: (elements along K, columns). Those of an MN-major operand are as wide as its swizzle;
-        of the last one the instruction may read some columns alone.
+        of the last one some columns alone may be copied and read.
         """
         columns = self.unit if self.units == 1 or self.right_major == "K" else self._right_line
         return self.block_k // self._right_panels, columns
@@ -552,11 +552,22 @@ class MatmulConfig:
 
     @property
     def boxes(self) -> tuple[Boxes | None, Boxes | None, Boxes | None]:
-        """Those of the left operand, the right one and the narrow tile; None if not copied so."""
+        """Those of the left operand, the right one and the narrow tile, or the right one's edge;
+        None if not copied so.
+        """
         left, right = self.a_layouts, self.b_layouts
         if self.swap:
             left, right = right, left
         return left.boxes, right.boxes, self.narrow_layouts.boxes if self.narrow_layouts else None
+
+    @functools.cached_property
+    def edge(self) -> int:
+        """Columns of an MN-major right operand's tile of units that are no whole line, if there are
+        others: they are copied by themselves.
+        """
+        if self.units == 1 or self.right_major == "K" or self.own_columns < self._right_line:
+            return 0
+        return self.own_columns % self._right_line
 
     @functools.cached_property
     def c_columns(self) -> int:
@@ -651,9 +662,19 @@ class MatmulConfig:
             return self._in_boxes(tile, position, columns, k_major, self.cluster, 1, parts)
         return self._along_k(tile, shape, 0, dim)
 
+    def _edge(self, swizzle: int | None) -> TileLayouts:
+        """The last columns of the right operand's tile, `edge`."""
+        tile = self._right(False, swizzle)
+        if tile.boxes is None:
+            return tile  # not legal
+        size, last = self.own_columns, tile.boxes.panels
+        return self._in_boxes(
+            tile, 3, size, False, self.cluster, 1, self.consumer_columns, panels=(last, last + 1)
+        )
+
     def _in_boxes(
         self, tile: TileLayouts, position: int, size: int, k_major: bool, among: int, apart: int,
-        parts: int = 1, copied: int = 0,
+        parts: int = 1, copied: int = 0, panels: tuple[int, int] | None = None,
     ) -> TileLayouts:  # fmt: skip
         """A tile that is copied in boxes.
 
@@ -662,16 +683,18 @@ class MatmulConfig:
             position, among, apart, parts: see `Boxes`.
             size: rows or columns of what one block has of it, or of one of its parts.
             copied: how many rows are copied, if not all.
+            panels: which panels of a part are copied, from the first to before the second; by
+                default all whole ones, or the only one.
         """
         width = tile.encoding.swizzle_byte_width
         if not width:
             return tile  # not legal
         wide = width // self.element_bytes
         along, across = (self.block_k, size) if k_major else (size, self.block_k)
-        panels = -(-along // wide)
-        pieces, all_panels = 1, parts * panels
-        if all_panels % among:  # so that all blocks copy as many
-            pieces = among // all_panels if among % all_panels == 0 else among
+        first, end = panels or (0, max(1, along // wide))
+        pieces, copies = 1, parts * (end - first)
+        if copies % among:  # so that all blocks copy as many
+            pieces = among // copies if among % copies == 0 else among
         rows = (copied or across) // pieces
         if rows * width % SMEM_ALIGNMENT:
             raise LayoutError(
@@ -682,8 +705,8 @@ class MatmulConfig:
             )
         step = size * (self.cluster if position == 0 else self.cluster_columns)
         boxes = Boxes(
-            position, rows, wide, across, panels, parts, step, pieces, among, apart, k_major,
-            self.element_bytes,
+            position, rows, min(along - first * wide, wide), wide, across, end - first, first,
+            -(-along // wide), parts, step, pieces, among, apart, k_major, self.element_bytes,
         )  # fmt: skip
         shape = (*((1,) if self.batched else ()), ATOM_ROWS, wide)
         everywhere = ((0,) * len(shape),) * (self.blocks.bit_length() - 1)
@@ -749,7 +772,11 @@ class MatmulConfig:
 
     @functools.cached_property
     def narrow_layouts(self) -> TileLayouts | None:
-        """The narrow tile of the right operand, (block_k, side); its swizzle is the widest."""
+        """The narrow tile of the right operand, (block_k, side); its swizzle is the widest. Or the
+        edge of the right operand's tile, whose boxes have a descriptor of their own.
+        """
+        if self.edge:
+            return self._edge(self.a_swizzle if self.swap else self.b_swizzle)
         if not self.side:
             return None
         return self._right_part((self.block_k, self.side), self.right_major == "K", None)

@@ -28,6 +28,7 @@ from triton_ext.kernels.device.warp_specialized import matmul_warp_specialized
 from triton_ext.kernels.device.warp_specialized_sm100 import matmul_warp_specialized_sm100
 from triton_ext.kernels.device.wgmma import product_of
 from triton_ext.kernels.element_types import MIXED, operand_types
+from triton_ext.kernels.order import rows_together
 from triton_ext.kernels.tiles import TileLayouts
 from triton_ext.layouts.triton.gluon import to_gluon
 
@@ -102,33 +103,7 @@ class LaunchPlan:
 
 
 ROWS_TOGETHER = 8
-"""Rows of tiles that run together, by default."""
-
-
-def rows_together(config: MatmulConfig, waves: float, across: int, resident: int) -> int:
-    """How many rows of tiles run together.
-
-    Blocks that follow one another should share the tiles that are read the most: clusters share
-    those of a column already, so that the next one had better have the same row. On an H200, 160
-    problems in the best configuration of each: so clusters take 1.003 of the time of the best of
-    ten orders in one wave, and 1.006 in more (8 rows: 1.007 in both, at most 1.06), single blocks
-    1.008 and 1.005 (one row: 1.07 and 1.04, at most 1.43). Tiles that were not the best gain more:
-    588x2304x9088 in 88x128, 0.90 of the time. (On Blackwell nothing was measured.)
-
-    Where eight rows fit a wave, single blocks load the same in either order, but up to eight rows
-    are in two waves, and are read twice: one row took 0.983 of the time on an H100 (14 products
-    of more than one wave; 0.91 to 1.01).
-
-    Args:
-        waves: how many rounds of tiles there are.
-        across: tiles of a row.
-        resident: how many run at a time.
-    """
-    if config.arch != 90:
-        return ROWS_TOGETHER
-    if config.cluster == 1:
-        return 1 if waves > 1 and ROWS_TOGETHER * across <= resident else ROWS_TOGETHER
-    return 1 if waves <= 1 else 2
+"""Rows of tiles that run together where no order was measured: on Blackwell, with other ranks."""
 
 
 def number_of_pieces(waves: float) -> int:
@@ -163,7 +138,8 @@ def launch_plan(
     tile_m = config.block_m * together[config.swap]
     tile_n = config.block_n * together[not config.swap]
     tiles_m, tiles_n = -(-m // tile_m), -(-n // tile_n)
-    tiles, across = batch * tiles_m * tiles_n, tiles_m if config.swap else tiles_n
+    tiles = batch * tiles_m * tiles_n
+    down, across = (tiles_n, tiles_m) if config.swap else (tiles_m, tiles_n)
     grid, workspace = tiles, 0
     resident = resident_clusters(device_properties.multi_processor_count, math.prod(together))
     if config.consumers:
@@ -174,7 +150,11 @@ def launch_plan(
         else:
             grid = resident
             workspace = COUNTER_BYTES.value + 2 * grid * tile_m * tile_n * 4
-    group, piece_rows = rows_together(config, tiles / resident, across, resident), 0
+    group, piece_rows = ROWS_TOGETHER, 0
+    if config.arch == 90 and not config.collective:
+        size = config.rows * config.cluster, config.columns * config.cluster_columns
+        asked = (config.cluster, config.blocks, resident, tiles, down, across, *size)
+        group = int(rows_together(*asked))
     if config.collective:
         rows = -(-tiles_m // number_of_pieces(tiles_m * tiles_n / resident))
         group = min(group, rows)
@@ -203,10 +183,11 @@ def launch_plan(
 
 def with_boxes(compiled: Any, config: MatmulConfig) -> Any:
     """Triton's compiled kernel, which will be launched with the boxes that a configuration has: a
-    type of Triton's says that they have a power of two of rows.
+    type of Triton's says that they have a power of two of rows, and are as wide as their swizzle.
     """
     for boxes in filter(None, config.boxes):
-        compiled.metadata.tensordesc_meta[boxes.position]["block_size"][-2] = boxes.rows
+        size = compiled.metadata.tensordesc_meta[boxes.position]["block_size"]
+        size[-2:] = boxes.rows, boxes.copied
     return compiled
 
 
@@ -283,7 +264,7 @@ def _optional_arguments(config: MatmulConfig) -> dict[str, bool]:
     """
     scaled = config.scaling is not None
     return {
-        "narrow_desc": config.side > 0,
+        "narrow_desc": config.narrow_layouts is not None,
         "group": True,
         "workspace": config.max_splits > 1,
         "bias": config.bias,
@@ -412,7 +393,7 @@ def kernel_constants(config: MatmulConfig, *, generated_layouts: bool = True) ->
         "BLOCK_N": config.cluster_columns * (config.columns - config.side),
         "NARROW_N": config.side,
         "NARROW_LAYOUT": layout(config.narrow_layouts)
-        if config.narrow_layouts is not None
+        if config.narrow_layouts is not None and config.side
         else None,
         "C_PARTS": config.c_parts,
         "C_BUFFERS": config.c_buffers,

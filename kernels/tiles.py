@@ -19,14 +19,16 @@ from triton_ext.layouts.nvmma_shared import nvmma_shared_to_linear_layout
 class Boxes:
     """How an operand's tile is copied in boxes of any number of rows (`kernels/device/boxes.py`).
 
-    Each part of the tile, and each *panel* of a part, which is as wide as a box, is contiguous in
-    shared memory.
+    Each part of the tile, and each *panel* of a part, is contiguous in shared memory; a panel's
+    rows are as far apart as its swizzle is wide, also where the box is narrower.
 
     Attributes:
         position: that of the operand's descriptor among the kernel's.
-        rows, wide: elements of a box; along the contiguous dimension, it is `wide`.
+        rows, copied: elements of a box, `copied` along the contiguous dimension.
+        wide: elements of a panel's row in shared memory.
         across: rows of a panel.
-        panels: of a part.
+        panels: how many of a part are copied, from panel `first` on.
+        first, all_panels: see there; of a part, how many panels there are.
         parts: of what one block has of the tile.
         step: rows of the matrix from a part's first to that of the next.
         pieces: boxes of a panel.
@@ -38,9 +40,12 @@ class Boxes:
 
     position: int
     rows: int
+    copied: int
     wide: int
     across: int
     panels: int
+    first: int
+    all_panels: int
     parts: int
     step: int
     pieces: int
@@ -57,7 +62,7 @@ class Boxes:
     @property
     def bytes(self) -> int:
         """How many bytes arrive at each block, from all that share the tile."""
-        return self.number * self.among * self.rows * self.wide * self.element_bytes
+        return self.number * self.among * self.rows * self.copied * self.element_bytes
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,10 @@ LEAST_STAGES, MOST_STAGES = 3, 16
 LEAST_PIECE = (8, 16)
 """Columns of a piece of C, whose rows have 16 bytes at least: of 16 bits or more, and of 8."""
 LEAST_BUFFERS = 2
-"""Of pieces of C, through which a tile leaves that would else have the fewest stages."""
+"""Of pieces of C, through which a tile leaves that has few stages."""
+FEW_STAGES = {False: 4, True: 5}
+"""A tile with no more has one more, if fewer buffers for C make room for it; by whether consumers
+share it."""
 ALL_ROWS = 64
 """As many of the left operand, or more, and all rows of a tile are copied."""
 
@@ -177,22 +180,27 @@ def _one_instruction(config: MatmulConfig) -> bool:
 
 def _fitting(fields: Mapping[str, Any]) -> MatmulConfig | None:
     """The configuration with these fields, as many stages as fit, and C in pieces that fit: through
-    fewer buffers, where that is what a fourth stage takes.
+    fewer buffers, where that is what another stage takes and there are few.
     """
     deep = (_deep({**fields, "c_parts": fields["c_parts"] << finer}) for finer in range(3))
     found = next((config for config in deep if config is not None), None)
-    if found is not None and found.stages == LEAST_STAGES and "stages" not in fields:
+    if found is None or "stages" in fields:
+        return found
+    shared = found.consumers > 1 and not found.pingpong
+    if found.stages <= FEW_STAGES[shared]:
         way = _fewer_buffers(found)
         return _deep({**fields, **way}) if way else found
     return found
 
 
 def _fewer_buffers(config: MatmulConfig) -> dict[str, int] | None:
-    """Pieces of C, as large as they may be, of which so many buffers make room for a stage more."""
+    """Pieces of C, as large as they may be, of which so many buffers make room for a stage more.
+    Finer ones take longer to store: they are worth a fourth stage alone.
+    """
     column_bytes = config.buffer_bytes // config.c_columns
     lacks = config.stage_bytes - (SHARED_MEMORY_PER_BLOCK - config.shared_memory_bytes)
     columns = config.c_columns * config.c_buffers - -(-lacks // column_bytes)
-    for finer in range(3):
+    for finer in range(3 if config.stages == LEAST_STAGES else 1):
         parts, piece = config.c_parts << finer, config.c_columns >> finer
         buffers = min(columns // max(piece, 1), config.c_buffers)
         if buffers >= LEAST_BUFFERS and _may_be_stored(config, parts):

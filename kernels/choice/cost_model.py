@@ -42,6 +42,7 @@ from triton_ext.kernels.choice.candidates import (
 from triton_ext.kernels.choice.gpus import MODELS, GpuModel
 from triton_ext.kernels.config import DEFAULTS, LEAST_K, MOST_K, PROMOTED_RUN, MatmulConfig
 from triton_ext.kernels.element_types import C_BYTES, Major
+from triton_ext.kernels.order import loaded, rows_together
 
 SECTOR_BYTES = 32
 """Of a line of the L2 cache."""
@@ -164,7 +165,7 @@ class Table:
         a_k_major, b_k_major, left_k_major, right_k_major: whether K is the contiguous dimension.
         right_copies: the tiles along K of which the right operand's tile consists.
         right_row_bytes: of a row of these, as it lies in memory; a line at most.
-        left_rows, right_columns: those of the operands' tiles that are copied.
+        left_rows: those of the left operand's tile that are copied.
         c_bytes: of an element of C.
         c_segment: elements of a row of a piece of C, as it lies in memory.
         c_pieces: of a tile of C.
@@ -179,7 +180,6 @@ class Table:
     right_copies: Array
     right_row_bytes: Array
     left_rows: Array
-    right_columns: Array
     c_bytes: Array
     c_segment: Array
     c_pieces: Array
@@ -194,6 +194,7 @@ class Table:
     shares: Array
     consumer_columns: Array
     side: Array
+    edge: Array
     units: Array
     loaded_rows: Array
     pingpong: Array
@@ -219,14 +220,8 @@ class Table:
                 config.consumer_columns * config.block_k // config.right_unit[0]
                 for config in configs
             ],
-            "right_row_bytes": [
-                min(
-                    LINE_BYTES, config.right_unit[config.right_major == "MN"] * config.element_bytes
-                )
-                for config in configs
-            ],
+            "right_row_bytes": [_right_row_bytes(config) for config in configs],
             "left_rows": [config.loaded_rows or config.rows for config in configs],
-            "right_columns": [config.loaded_columns for config in configs],
             "c_bytes": [C_BYTES[config.c_type] for config in configs],
             "c_segment": [
                 config.rows // config.shares if config.swap else config.c_columns
@@ -246,6 +241,15 @@ class Table:
             name: value[chosen] for name, value in vars(self).items() if name != "configs"
         }  # fmt: skip
         return Table(configs, **arrays)
+
+
+def _right_row_bytes(config: MatmulConfig) -> int:
+    """The bytes of a row of the right operand's tile in memory; a line at most."""
+    if config.right_major == "K":
+        elements = config.right_unit[0]
+    else:
+        elements = min(config.right_unit[1], config.own_columns)
+    return min(LINE_BYTES, elements * config.element_bytes)
 
 
 @dataclass(frozen=True)
@@ -364,13 +368,13 @@ FEATURES = (
     "tiles", "k_tiles", "store", "adding_up", "filled_rows", "filled_columns", "filled_k",
     "left_aligned", "right_aligned", "right_row_bytes", "blocks", "all_blocks", "turns", "overlap",
     "shape", "tiles_m", "tiles_n", "wave_bytes", "wave_rate", "wave_rows", "wave_columns",
-    "left_ragged", "right_ragged", "copied_columns", "gpu",
+    "shared", "left_ragged", "right_ragged", "edge", "gpu",
 )  # fmt: skip
 """What the learnt correction looks at: times and sizes as logarithms, each limit over the longest,
 what follows the products over the whole; fields of the configuration; how it divides the problem;
 how much of the tiles lies inside; how rows in memory are aligned (and `_ragged`); how often a tile
-goes round the ring; what the tiles that run together read (`_wave`); of how many columns more than
-it has a tile's are copied; which of `MODELS` the GPU is."""
+goes round the ring; what the tiles that run together read, and share (`_wave`); which columns are
+copied by themselves; which of `MODELS` the GPU is."""
 
 
 def features(table: Table, problem: Problem) -> Array:
@@ -398,7 +402,7 @@ def features(table: Table, problem: Problem) -> Array:
         np.log2(work.tiles * table.blocks * np.maximum(1, abs(work.parts))),
         work.k_tiles / table.stages, work.overlap, np.log2(work.rows / work.columns),
         np.log2(work.tiles_m), np.log2(work.tiles_n), *_wave(table, problem, work),
-        *_ragged(table, problem), table.right_columns / table.columns,
+        *_ragged(table, problem), table.edge,
         MODELS.index(problem.gpu) * size,
     ]  # fmt: skip
     return np.stack(columns, axis=1)
@@ -406,20 +410,24 @@ def features(table: Table, problem: Problem) -> Array:
 
 def _wave(table: Table, problem: Problem, work: _Work) -> list[Array]:
     """Of the tiles that run together: the bytes of A and B that they read; these over the elements
-    of C, as logarithms, too; and in how many rows and columns they lie.
-
-    How many rows run together is what it was in most of what was learnt from, before it became what
-    `launch.rows_together` says.
+    of C, as logarithms, too; in how many rows and columns they lie; and of half of them how much of
+    what each needs by itself they need together, as a logarithm.
     """
     together = np.minimum(work.programs, work.tiles)
-    several = np.where(work.waves + work.part <= 1, 1, 2)
-    group = np.minimum(np.where(table.cluster == 1, 8, several), work.tiles_m)
+    tile = table.rows * table.cluster, table.columns * table.cluster_columns
+    grid = work.tiles_m, work.tiles_n
+    order = rows_together(table.cluster, table.blocks, work.programs, work.tiles, *grid, *tile)
+    group = np.minimum(order, work.tiles_m)
     rows = np.minimum(group * np.ceil(together / (group * work.tiles_n)), work.tiles_m)
     columns = np.minimum(work.tiles_n, np.ceil(together / group))
-    tile = table.rows * table.cluster, table.columns * table.cluster_columns
     read = rows * tile[0] + columns * tile[1]
     size = read * problem.k * table.element_bytes
-    return [np.log2(size), np.log2(read / (together * tile[0] * tile[1])), rows, columns]
+    half = np.maximum(together / 2, 1)
+    local = loaded(group, np.minimum(half, work.tiles_m * work.tiles_n), *grid, *tile)
+    return [
+        np.log2(size), np.log2(read / (together * tile[0] * tile[1])), rows, columns,
+        np.log2(local / (half * (tile[0] + tile[1]))),
+    ]  # fmt: skip
 
 
 def limited_seconds(table: Table, problem: Problem, constants: Constants | None = None) -> Array:
@@ -472,7 +480,7 @@ def _lines(table: Table, problem: Problem, constants: Constants) -> Array:
     left, right = (1 + constants.misaligned * (1 - each) for each in _aligned(table, problem))
     narrow = 1 + constants.narrow * (LINE_BYTES / table.right_row_bytes - 1)
     rows = table.left_rows / table.cluster_columns * left
-    return rows + table.right_columns / table.cluster * right * narrow
+    return rows + table.columns / table.cluster * right * narrow
 
 
 def _aligned(table: Table, problem: Problem) -> tuple[Array, Array]:
@@ -619,12 +627,11 @@ def _cache_seconds(table: Table, work: _Work, loaded: Array, constants: Constant
     columns = table.columns * table.cluster_columns
     tiles_m, tiles_n = _ceil(work.rows, rows), _ceil(work.columns, columns)
     outside = np.zeros(len(table.configs))
-    spare_columns = table.right_columns - table.columns
-    for along, across, size, inside, spare in (
-        (tiles_m, tiles_n, rows, work.rows, 0),
-        (tiles_n, tiles_m, columns, work.columns, spare_columns),
+    for along, across, size, inside in (
+        (tiles_m, tiles_n, rows, work.rows),
+        (tiles_n, tiles_m, columns, work.columns),
     ):
-        beyond = (along * size + spare - inside) * across
+        beyond = (along * size - inside) * across
         outside += np.where(~work.overlap | (along == 1), beyond, 0)
     outside *= work.tiles / (tiles_m * tiles_n) * table.k_blocks
     outside *= _ceil(table.block_k * table.element_bytes, LINE_BYTES)

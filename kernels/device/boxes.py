@@ -1,7 +1,8 @@
 """Tiles of the operands that are copied by TMA in boxes of any number of rows.
 
 Triton's own copy brings a tensor: a power of two of rows. Here a box has as many rows as the tile,
-or as the matrix where it has fewer than the tile.
+or as the matrix where it has fewer than the tile. The last box of an MN-major operand's rows is as
+wide as what is left of the tile: it needs a descriptor of its own.
 
 Blocks of a cluster may share a tile: those of a column that of B, those of a row that of A
 (`clusters`). Its boxes are dealt out among them, and each is copied to all (*multicast*): a block
@@ -105,9 +106,10 @@ def copy_boxes(desc, BOXES: gl.constexpr, tile, barrier, matrix, mn, k, which, f
     for i in gl.static_range(NUMBER):
         box = i * BOXES.among + which
         panel, row = box // BOXES.pieces, box % BOXES.pieces * BOXES.rows
-        part, along = panel // BOXES.panels, panel % BOXES.panels * BOXES.wide
+        part = panel // BOXES.panels
+        along = (BOXES.first + panel % BOXES.panels) * BOXES.wide
         off_mn, off_k = (row, along) if BOXES.k_major else (along, row)
-        place = (part * BOXES.panels * BOXES.wide + along) * BOXES.across + row * BOXES.wide
+        place = (part * BOXES.all_panels * BOXES.wide + along) * BOXES.across + row * BOXES.wide
         gl.inline_asm(TEXT, "r,r,r,r,r,r,r",
                       (tile, barrier, mn + part * BOXES.step + off_mn, k + off_k,
                        place * BOXES.element_bytes, blocks, matrix))  # fmt: skip

@@ -162,7 +162,8 @@ class Ring:
             blocks side by side. Its last unit may have more.
         CLUSTER_COLUMNS: how many columns of blocks a cluster has; each has its units.
         DEALT: whether the copies of shared tiles are dealt out among the blocks that share them.
-        LEFT_BOXES, RIGHT_BOXES, NARROW_BOXES: how tiles are copied in `boxes`, or None.
+        LEFT_BOXES, RIGHT_BOXES, NARROW_BOXES: how tiles are copied in `boxes`, or None; without a
+            narrow tile, the last ones are the edge of the tile of B.
         NARROW: whether there is a narrow tile of B; else `narrow_tiles` is not used.
         PRODUCT: the `wgmma.Product` with which tiles are multiplied, or None.
         scales: those of the tiles, which come with them; None if they are not block-scaled.
@@ -222,8 +223,9 @@ class Ring:
             self.SHARES if self.LEFT_BOXES is None else 1
         )
         right_bytes: gl.constexpr = copied_bytes(operands.b, self.RIGHT_BOXES)
+        HAS_EDGE: gl.constexpr = not self.NARROW and self.NARROW_BOXES is not None
         narrow_bytes: gl.constexpr = (
-            copied_bytes(operands.narrow, self.NARROW_BOXES) if self.NARROW else 0
+            copied_bytes(operands.narrow, self.NARROW_BOXES) if self.NARROW or HAS_EDGE else 0
         )
         off_k = k * (self.BLOCK_K * K_BLOCKS)
         barrier = self.ready.index(slot.index)
@@ -244,6 +246,9 @@ class Ring:
             first = block - row
             copy_boxes(operands.b, self.RIGHT_BOXES, self.right_unit(slot, 0), barrier, work.matrix,
                        off_n, own_k, row, first)  # fmt: skip
+            if HAS_EDGE:
+                copy_boxes(operands.narrow, self.NARROW_BOXES, self.right_unit(slot, 0), barrier,
+                           work.matrix, off_n, own_k, row, first)  # fmt: skip
             if self.NARROW:
                 copy_boxes(operands.narrow, self.NARROW_BOXES, self.narrow_tiles.index(slot.index),
                            barrier, work.matrix, off_n + OWN_N, own_k, row, first)  # fmt: skip

@@ -464,7 +464,7 @@ def matmul_warp_specialized(
         A_SCALES: gl.constexpr, B_SCALES: gl.constexpr, CONSUMER_REGISTERS: gl.constexpr,
         SCATTER: gl.constexpr, EARLY: gl.constexpr, num_warps: gl.constexpr):  # fmt: skip
     """The whole kernel: barriers and buffers, then a warp's task each."""
-    prefetch_descriptors(a_desc, "matmul_warp_specialized", 3 if NARROW_N == 0 else 4)
+    prefetch_descriptors(a_desc, "matmul_warp_specialized", 3 if narrow_desc is None else 4)
     ROWS: gl.constexpr = BLOCK_M // SHARES
     OWN_N: gl.constexpr = BLOCK_N // CONSUMER_COLUMNS
     PIECES: gl.constexpr = C_PARTS + NARROW_N * C_PARTS // OWN_N

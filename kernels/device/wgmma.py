@@ -6,9 +6,9 @@ every multiple of 8 up to 256. A tile of 96 columns as one of 64 and one of 32 t
 registers: the instruction's fragments of 8 columns follow one another in the registers of a
 thread, as they do in each tensor's. The operand lies in *units* that follow one another in shared
 memory, so that one descriptor walks through all. Those of an MN-major operand have whole lines of
-128 bytes, of which the last one's may be read in part: the TMA unit needs more time for half a line
-than for a whole one, and where a matrix's rows do not begin at lines of the L2 cache, each piece
-asks for a line more.
+128 bytes, of which the last one's may be copied and read in part (`boxes`): the TMA unit needs more
+time for half a line than for a whole one, and where a matrix's rows do not begin at lines of the L2
+cache, each piece asks for a line more.
 
 The descriptors are those that `triton_ext.hardware.operand` derives from the generated layouts.
 The text is inline assembly for which Triton 3.9 is needed: it gives the addresses of tiles.

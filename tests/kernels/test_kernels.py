@@ -380,9 +380,12 @@ def test_tma_brings_each_block_what_its_tensor_cores_read(arch, element_type):
         for tile, k_dim in ((left, 1), (right, 0)):
             if boxes := tile.boxes:
                 size = config.loaded_rows or config.rows
+                edge = config.boxes[2] if not k_dim and config.edge else None
                 if not k_dim:
-                    size = config.loaded_columns - config.side
-                assert boxes.bytes == size * config.block_k * config.element_bytes
+                    size = config.columns - config.side
+                    assert (edge is not None) == (boxes.panels < boxes.all_panels)
+                copied = boxes.bytes + (edge.bytes if edge else 0)
+                assert copied == size * config.block_k * config.element_bytes
                 assert boxes.number * boxes.among == boxes.parts * boxes.panels * boxes.pieces
                 assert boxes.rows * boxes.pieces in (boxes.across, config.loaded_rows)
                 assert boxes.rows <= 256

@@ -465,7 +465,7 @@ def spread(cases):
         if config.units > 1:
             found.add((arch, "units", config.element_type, config.b_major))
         if config.loaded_columns > config.columns:
-            found.add((arch, "loaded columns", config.columns))
+            found.add((arch, "edge", config.edge, config.cluster, config.consumer_columns))
         return found
 
     missing = {part for case in cases for part in parts(*case)}
