@@ -103,7 +103,8 @@ class LaunchPlan:
 
 
 ROWS_TOGETHER = 8
-"""Rows of tiles that run together where no order was measured: on Blackwell, with other ranks."""
+"""Rows of tiles that run together where no order was measured: on Blackwell, and of single blocks
+with other ranks."""
 
 
 def number_of_pieces(waves: float) -> int:
@@ -151,7 +152,7 @@ def launch_plan(
             grid = resident
             workspace = COUNTER_BYTES.value + 2 * grid * tile_m * tile_n * 4
     group, piece_rows = ROWS_TOGETHER, 0
-    if config.arch == 90 and not config.collective:
+    if config.arch == 90 and (config.cluster > 1 or not config.collective):
         size = config.rows * config.cluster, config.columns * config.cluster_columns
         asked = (config.cluster, config.blocks, resident, tiles, down, across, *size)
         group = int(rows_together(*asked))
