@@ -6,7 +6,7 @@
     python -m benchmarks.timeline matmuls SURVEY --split fit [--number 100] [--seconds 2400]
     python -m benchmarks.timeline halves SURVEY --split fit [--number 30] [--seconds 2400]
     python -m benchmarks.timeline later SURVEY --split test [--number 45] [--seconds 2400]
-    python -m benchmarks.timeline latest SURVEY --split fit [--number 100] [--seconds 2400]
+    python -m benchmarks.timeline latest SURVEY --split fit [--number 100] [--operations 5e10]
     python -m benchmarks.timeline newest SURVEY --split test [--number 45] [--seconds 2400]
     python -m benchmarks.timeline afterwards SURVEY --split test [--number 113] [--seconds 2400]
     python -m benchmarks.timeline drawn RESULTS [--number 100] [--seconds 2400]
@@ -34,6 +34,9 @@ of blocks, and never before: two fifths are to test.
 
 `afterwards` takes three configurations of the problems that were measured after the model was
 fitted, of up to `SHORT` operations.
+
+`--operations` leaves larger problems of a survey out, so that its first ones are a sample of the
+others: they are in the order of a hash.
 
 `drawn` predicts what `benchmarks.matmul --random` measured: of each problem, in the order of the
 file, the configuration that was chosen, if it still is, and is not left out for the same reasons.
@@ -192,7 +195,9 @@ def _emulated(config: MatmulConfig, problem: Problem) -> bool:
     return problem.flops <= LARGEST and shared <= MOST_SHARED
 
 
-def surveyed(path: Path, split: str, part: str = "matmuls") -> Iterator[list[Workload]]:
+def surveyed(
+    path: Path, split: str, part: str = "matmuls", most: float = math.inf
+) -> Iterator[list[Workload]]:
     """The candidates of each problem of a survey, as measured.
 
     Args:
@@ -202,6 +207,7 @@ def surveyed(path: Path, split: str, part: str = "matmuls") -> Iterator[list[Wor
             "latest": of those measured with today's order of tiles, a fifth or the others;
             "newest": of those measured with clusters of one row of blocks, and never before, two
             fifths or the others; "afterwards": those that no model of before has learnt from.
+        most: operations of a problem.
     """
     family = {"matmuls": "matmul", "halves": "present matmul"}.get(part, f"{part} matmul")
     number = FEWER.get(family, CANDIDATES)
@@ -233,7 +239,7 @@ def surveyed(path: Path, split: str, part: str = "matmuls") -> Iterator[list[Wor
         problem, configs = problem_of(row), row["configs"]
         pairs = [(MatmulConfig(**each["config"]), each["seconds"]) for each in configs]
         pairs = [(config, seconds) for config, seconds in pairs if _emulated(config, problem)]
-        if part == "afterwards" and problem.flops > SHORT:
+        if problem.flops > (min(SHORT, most) if part == "afterwards" else most):
             continue
         if len(pairs) < number:
             print(f"{problem} is left out")
@@ -504,10 +510,10 @@ def summary(rows: list[Row]) -> list[str]:
 
 def rank(rows: Sequence[Row]) -> str:
     """How well the predictions choose among the candidates of each problem."""
-    problems: dict[str, list[Row]] = {}
+    problems: dict[tuple[str, str], list[Row]] = {}
     for row in rows:
         if "best" in row:
-            problems.setdefault(row["problem"], []).append(row)
+            problems.setdefault((row["family"], row["problem"]), []).append(row)
     costs, of_all = [], []
     for each in problems.values():
         if len(each) == FEWER.get(each[0]["family"], CANDIDATES):
@@ -595,6 +601,9 @@ def main() -> None:
     parser.add_argument("file", type=Path, nargs="*", help="what was measured")
     parser.add_argument("--split", choices=tuple(SEEDS), help="which a survey is for")
     parser.add_argument("--number", type=int, default=100, help="of problems of matmuls or drawn")
+    parser.add_argument(
+        "--operations", type=float, default=math.inf, help="that a problem of a survey has at most"
+    )
     parser.add_argument("--gpu", default="H200", help="to predict for")
     parser.add_argument("--only", default="", help="workloads whose name has this")
     parser.add_argument(
@@ -608,7 +617,7 @@ def main() -> None:
         elif arguments.split is None:
             parser.error(f"{arguments.step} needs --split")
         else:
-            work = surveyed(path, arguments.split, arguments.step)
+            work = surveyed(path, arguments.split, arguments.step, arguments.operations)
         found = chosen(work, arguments.number, arguments.seconds, arguments.gpu)
         rows = harness.report("timeline", found, TABLE, arguments.json)
         print("\n".join([*summary(rows), rank(rows)]))

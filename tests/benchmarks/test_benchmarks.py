@@ -566,6 +566,11 @@ def test_a_survey_is_halved_by_the_names_of_its_problems(tmp_path):
     ]
     assert all(8 < len(half) < 24 for half in halves)
     assert sorted(map(str, itertools.chain(*halves))) == sorted(map(str, problems))
+    least = problems[0].flops
+    assert sum(work[0].problem.flops > least for work in timeline.surveyed(path, "fit")) > 8
+    assert all(
+        work[0].problem.flops <= least for work in timeline.surveyed(path, "fit", most=least)
+    )
     assert 1 < len(list(timeline.surveyed(path, "test", "later"))) < 16
     fit, test = (
         [str(work[0].problem) for work in timeline.surveyed(path, split, "latest")]

@@ -368,11 +368,10 @@ class Replay:
     def _run(self, warp: _Warp, time: float, item: Item) -> float:
         _, at, issued, turns, chain = item
         gpu, sm, scheduler = self.gpu, warp.sm, warp.number % SCHEDULERS
-        issued *= gpu.instruction_cycles
-        free = max(sm.issue[scheduler], time) + issued
-        sm.issue[scheduler] = free
-        sm.busy["issue"] += issued / SCHEDULERS
-        end: float = max(time + chain, free)
+        begin, held = max(sm.issue[scheduler], time), issued * gpu.instruction_cycles
+        sm.issue[scheduler] = begin + held
+        sm.busy["issue"] += held / SCHEDULERS
+        end: float = max(time + chain, begin + min(issued, held))
         for number, of_pipe in enumerate(turns):
             if of_pipe:
                 pipe, taken = sm.pipes[number], of_pipe * self.turns[number]
