@@ -51,7 +51,7 @@ Constants: TypeAlias = "cost_model.Constants | cost_model_sm100.Constants"
 
 SHARPNESS = 30.0
 """How fast the probability falls: by 1/e where a time is longer by 1/30."""
-ERROR_WEIGHT = 4.0
+ERROR_WEIGHT = 6.0
 """Of the errors: a correction decides among what is near the best."""
 LEARNING_RATE = 0.05
 """Of gradient boosting: the part of each tree that counts."""

@@ -565,7 +565,8 @@ class MatmulConfig:
         """Columns of an MN-major right operand's tile of units that are no whole line, if there are
         others: they are copied by themselves.
         """
-        if self.units == 1 or self.right_major == "K" or self.own_columns < self._right_line:
+        in_lines = self.arch == 90 and self.units > 1 and self.right_major == "MN"
+        if not in_lines or self.own_columns < self._right_line:
             return 0
         return self.own_columns % self._right_line
 
