@@ -44,13 +44,12 @@ from triton_ext.kernels.choice.candidates import copied_rows
 from triton_ext.kernels.choice.gpus import MODELS, GpuModel, model_of
 from triton_ext.kernels.config import DEFAULTS, MatmulConfig
 from triton_ext.kernels.launch import compile_matmul
+from triton_ext.kernels.order import ORDERS
 
 ROUNDS = 3
 DEEP = 8
 """How many times as many of the fastest configurations are looked at for other kinds."""
 Planned: TypeAlias = "tuple[Problem, Sequence[MatmulConfig]]"
-ORDERS = (1, 2, 4, 8, 16)
-"""How many rows of tiles run together, and all."""
 compiled = functools.cache(compile_matmul)
 
 
@@ -100,7 +99,7 @@ def considered(
 
 
 def orders_of(problem: Problem, config: MatmulConfig) -> list[int]:
-    """The orders of tiles that differ: how many rows of them run together."""
+    """The orders of tiles that differ: how many rows of them run together, up to all."""
     rows = problem.n if config.swap else problem.m
     tiles = math.ceil(rows / (config.rows * config.cluster))
     return sorted({min(group, tiles) for group in (*ORDERS, tiles)})

@@ -67,8 +67,8 @@ class LaunchPlan:
             ``bias``, ``a_scale``, ``b_scale``: pointers to contiguous vectors of N, M and N (or 1)
             elements, bias of `MatmulConfig.bias_type`, scales of fp32. ``alpha``, ``beta``: floats.
             ``c0_desc``: as ``c_desc``, for the residual. ``narrow_desc``: of the right operand
-            (B, or A if they are swapped) once more, with the box of the narrow tile. ``group``:
-            the attribute; so is ``piece_rows``.
+            (B, or A if they are swapped) once more, with the box of the narrow tile, or of the
+            edge of its tile. ``group``: the attribute; so is ``piece_rows``.
             ``own_desc``, ``flags``, ``counters``, ``late``, ``first_chunk``, ``ranks``: see
             `triton_ext.kernels.device.peers.Peers`.
             ``left_scales``, ``right_scales``: the block scales, with the boxes of `scale_tiles`.

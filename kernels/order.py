@@ -2,10 +2,11 @@
 (`kernels.device.scheduler`).
 
 Blocks that follow one another lie in the same part of the GPU, where one load from the L2 cache
-serves all that ask for the same at about the same time (as ncu counts an H100's loads, it does for
-8 to 16 of them). So of single blocks, half of those that run at a time should load as few rows of
-both operands as possible: 270x8128x10496 in 136x128 takes 0.80 of the time of 8 rows. Nothing puts
-the loads of clusters together; those that share columns had better follow one another in a row.
+serves all that ask for the same at about the same time (by ncu's counts on an H100, for 8 to 16 of
+them). So of single blocks, half of those that run at a time should load as few rows of both
+operands as possible: 270x8128x10496 in 136x128 takes 0.80 of the time of 8 rows. The loads of
+clusters are not put together (ncu, 112x128 in clusters of 2); those that share columns had better
+follow one another in a row.
 
 On an H100, 418 problems, 3,128 pairs of problem and configuration, against the best of six orders
 of each: single blocks take 1.002 of the time in one wave (8 rows: 1.014, at most 1.42) and 1.005 in

@@ -79,7 +79,7 @@ class Operands:
 
     Attributes:
         a, b: TMA descriptors of their tiles.
-        narrow: that of the narrow tile of B, or None.
+        narrow: that of the narrow tile of B, or of its edge, or None.
         A_K_MAJOR, B_K_MAJOR: whether K is the contiguous dimension.
         K_BLOCKS: how many blocks of a cluster divide K among them: each has every so-manieth tile,
             and copies it for itself alone.
