@@ -65,13 +65,16 @@ def launched_by_jit(m: int, n: int, k: int, config: MatmulConfig) -> Product:
     tiles = {"a_desc": plan.a_tile, "b_desc": plan.b_tile, "c_desc": plan.c_tile}
     if plan.narrow_tile is not None:
         tiles["narrow_desc"] = plan.narrow_tile
+    if plan.last_tile is not None:
+        tiles["last_desc"] = plan.last_tile
     # Made before what is timed; `launch_arguments` would make them for each call.
     layouts = {name: to_gluon(tile.tma_encoding) for name, tile in tiles.items()}
     blocks = {name: list(tile.tma_shape) for name, tile in tiles.items()}
 
     def product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         out = a.new_empty((m, n))
-        matrices = {"a_desc": a, "b_desc": b, "c_desc": out, "narrow_desc": a if config.swap else b}
+        matrices = {"a_desc": a, "b_desc": b, "c_desc": out, "last_desc": out,
+                    "narrow_desc": a if config.swap else b}  # fmt: skip
         arguments: dict[str, Any] = {
             name: TensorDescriptor.from_tensor(matrices[name], blocks[name], layouts[name])
             for name in tiles

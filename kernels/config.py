@@ -60,6 +60,30 @@ INT8_MAX_COLUMNS = 224
 """The widest integer wgmma in Triton 3.7 to 3.9 (``NVGPUToLLVMPass.cpp``); PTX allows 256."""
 
 
+LINE_BYTES, SECTOR_BYTES, LEAST_BYTES = 128, 32, 16
+"""Of the L2 cache, which takes a sector that is not written as a whole twice as slowly, and has a
+line at most in a row of a piece of C; and of what TMA copies a multiple."""
+
+
+@dataclass(frozen=True)
+class LastTile:
+    """The pieces of a tile of C that leaves through the ring, as a consumer has them.
+
+    Attributes:
+        line: elements of a row in shared memory.
+        columns: elements of a row that are stored.
+        number: how many pieces there are.
+        places: for each consumer that shares a tile, where they lie, counted in such pieces from
+            the begin of the ring's buffers on: in the rows of the left operand that it alone reads;
+            of those side by side, in the tiles of the right operand.
+    """
+
+    line: int
+    columns: int
+    number: int
+    places: tuple[tuple[int, ...], ...]
+
+
 @dataclass(frozen=True)
 class MatmulConfig:
     """Everything that a matmul kernel is specialised for.
@@ -129,6 +153,10 @@ class MatmulConfig:
             shared by all.
         collective: the products of a batch are those of the ranks of a group
             (`kernels/device/peers.py`): "gather" or "scatter".
+        last_through_ring: on sm_90, the last tile of a block leaves through the buffers of the
+            operands (`kernels/device/last_tile.py`), in wider pieces than others, whose rows have
+            16 bytes. Neither with swapped operands, nor with a residual, `k_blocks`, a side or
+            other ranks; needs Triton 3.9.
         promoted: on sm_90, of fp8: the tensor cores, which keep 13 fraction bits, add up the
             products of each `block_k` (of 128 bytes at most) alone, and threads add these sums in
             fp32: torch's products without ``use_fast_accum``. Needs Triton 3.9.
@@ -173,6 +201,7 @@ class MatmulConfig:
     collective: str | None = None
     loaded_rows: int = 0
     promoted: bool = False
+    last_through_ring: bool = False
 
     def __post_init__(self) -> None:
         for name, (kinds, least, rule) in _KINDS.items():
@@ -315,6 +344,7 @@ class MatmulConfig:
             "side": [0, *(n for n in shapes if n < 256)] if self._may_have_a_side else [0],
             "loaded_rows": (0, 8, 16, 24, 32, 40, 48, 56) if self.may_load_less else (0,),
             "promoted": boolean if self.may_be_promoted else (False,),
+            "last_through_ring": boolean if self.may_leave_through_ring else (False,),
             "residual": boolean,
             "batched": (True,) if self.collective else (False,) if scaled else boolean,
             "collective": (None, "gather", "scatter"),
@@ -343,6 +373,8 @@ class MatmulConfig:
             words.append("split-K")
         if self.promoted:
             words.append("promoted")
+        if self.last_through_ring:
+            words.append("last tile through the ring")
         return ", ".join(words)
 
     @functools.cached_property
@@ -811,6 +843,53 @@ class MatmulConfig:
             both = zip(self._row_bases, self._column_bases, strict=True)
             return [[row[0], column[1]] for row, column in both]
         return [list(reversed(basis)) for basis in self._row_bases]
+
+    @functools.cached_property
+    def last_pieces(self) -> LastTile:
+        """The pieces in which a block's last tile would leave through the ring."""
+        size = C_BYTES[self.c_type]
+        line = LINE_BYTES // size
+        number = -(-self.own_columns // line)
+        step = max(8, LEAST_BYTES // size)
+        columns = -(-self.own_columns // (number * step)) * step
+        stage = self.block_k * self.element_bytes // LINE_BYTES  # pieces of as many rows
+        if self.consumer_columns > 1:
+            room = self.stages * stage * self.loaded_columns // self.rows
+            every = range(room)
+            places = [every[i * number : (i + 1) * number] for i in range(self.consumer_columns)]
+        else:
+            shares = range(self.shares)
+            every = range(self.stages * self.shares * stage)
+            places = [[i for i in every if i // stage % self.shares == which] for which in shares]
+        return LastTile(line, columns, number, tuple(tuple(each[:number]) for each in places))
+
+    @property
+    def may_leave_through_ring(self) -> bool:
+        """Whether the last tile of a block may leave through the ring: that helps if the rows of
+        its other pieces are less than a sector.
+        """
+        if self.arch != 90 or not self.consumers or self.swap or self.residual or self.side:
+            return False
+        if self.k_blocks > 1 or self.collective or self.c_type not in C_BYTES:
+            return False
+        if self.c_parts < 1 or self.c_columns * C_BYTES[self.c_type] >= SECTOR_BYTES:
+            return False
+        pieces = self.last_pieces
+        fit = all(len(places) == pieces.number for places in pieces.places)
+        return fit and pieces.columns > self.c_columns
+
+    @property
+    def last_layouts(self) -> TileLayouts | None:
+        """The piece of C that is stored at a time of a block's last tile, if that is another one:
+        its rows are lines; what is copied of them, `last_pieces` says.
+        """
+        if not self.last_through_ring:
+            return None
+        size = C_BYTES[self.c_type]
+        shape = (
+            self.cluster * self.rows // self.shares, self.cluster_columns * self.last_pieces.line
+        )  # fmt: skip
+        return tile_layouts(shape, 1, 8 * size, LINE_BYTES, self._c_bases, self.batched)
 
     @functools.cached_property
     def exchanged_layouts(self) -> TileLayouts | None:

@@ -68,7 +68,8 @@ class LaunchPlan:
             elements, bias of `MatmulConfig.bias_type`, scales of fp32. ``alpha``, ``beta``: floats.
             ``c0_desc``: as ``c_desc``, for the residual. ``narrow_desc``: of the right operand
             (B, or A if they are swapped) once more, with the box of the narrow tile, or of the
-            edge of its tile. ``group``: the attribute; so is ``piece_rows``.
+            edge of its tile. ``last_desc``: of C, with the box of `MatmulConfig.last_pieces`.
+            ``group``: the attribute; so is ``piece_rows``.
             ``own_desc``, ``flags``, ``counters``, ``late``, ``first_chunk``, ``ranks``: see
             `triton_ext.kernels.device.peers.Peers`.
             ``left_scales``, ``right_scales``: the block scales, with the boxes of `scale_tiles`.
@@ -76,7 +77,7 @@ class LaunchPlan:
             kernel's names of the operands are those of its left and right one).
         constants: compile-time arguments.
         options: compilation options.
-        a_tile, b_tile, c_tile, narrow_tile: their ``tma_shape`` and ``tma_encoding`` are those of
+        a_tile, b_tile, c_tile, narrow_tile, last_tile: their ``tma_shape`` and ``tma_encoding`` are those of
             the descriptors.
         own_tile: of ``own_desc``, if there is one.
         scale_tiles: of the left and the right operand's scales, if they are block-scaled.
@@ -96,6 +97,7 @@ class LaunchPlan:
     c_tile: TileLayouts
     group: int
     narrow_tile: TileLayouts | None = None
+    last_tile: TileLayouts | None = None
     scale_tiles: tuple[TileLayouts, TileLayouts] | None = None
     workspace_bytes: int = 0
     own_tile: TileLayouts | None = None
@@ -163,7 +165,7 @@ def launch_plan(
     operands = ("b_desc", "a_desc") if config.swap else ("a_desc", "b_desc")
     optional = _optional_arguments(config)
     return LaunchPlan(
-        kernel=_InBoxes(kernel_for(config), config) if any(config.boxes) else kernel_for(config),
+        kernel=_InBoxes(kernel_for(config), config) if box_sizes(config) else kernel_for(config),
         grid=(grid, 1, 1),
         arguments=(*operands, "c_desc", *(name for name, asked in optional.items() if asked)),
         constants=_constants(config),
@@ -173,6 +175,7 @@ def launch_plan(
         c_tile=config.c_layouts,
         group=group,
         narrow_tile=config.narrow_layouts,
+        last_tile=config.last_layouts,
         scale_tiles=config.scale_layouts,
         workspace_bytes=workspace,
         own_tile={"gather": config.a_layouts, "scatter": config.c_layouts}.get(
@@ -182,13 +185,21 @@ def launch_plan(
     )
 
 
-def with_boxes(compiled: Any, config: MatmulConfig) -> Any:
-    """Triton's compiled kernel, which will be launched with the boxes that a configuration has: a
-    type of Triton's says that they have a power of two of rows, and are as wide as their swizzle.
+def box_sizes(config: MatmulConfig) -> dict[int, tuple[int, int]]:
+    """Rows and columns of the boxes that are others than Triton's type of their descriptor says: a
+    power of two of rows, as wide as the swizzle. By the descriptor's position.
     """
-    for boxes in filter(None, config.boxes):
-        size = compiled.metadata.tensordesc_meta[boxes.position]["block_size"]
-        size[-2:] = boxes.rows, boxes.copied
+    sizes = {each.position: (each.rows, each.copied) for each in config.boxes if each}
+    if config.last_through_ring:
+        position = 4 if config.narrow_layouts is not None else 3
+        sizes[position] = config.rows // config.shares, config.last_pieces.columns
+    return sizes
+
+
+def with_boxes(compiled: Any, config: MatmulConfig) -> Any:
+    """Triton's compiled kernel, which will be launched with the boxes that a configuration has."""
+    for position, size in box_sizes(config).items():
+        compiled.metadata.tensordesc_meta[position]["block_size"][-2:] = size
     return compiled
 
 
@@ -244,6 +255,7 @@ def launch_arguments(
         "b_desc": (stored["b"], plan.b_tile),
         "c_desc": (c, plan.c_tile),
         "narrow_desc": (stored["a" if config.swap else "b"], plan.narrow_tile),
+        "last_desc": (c, plan.last_tile),
     }
     others |= {"group": plan.group, "piece_rows": plan.piece_rows}
     return {
@@ -266,6 +278,7 @@ def _optional_arguments(config: MatmulConfig) -> dict[str, bool]:
     scaled = config.scaling is not None
     return {
         "narrow_desc": config.narrow_layouts is not None,
+        **({"last_desc": config.last_through_ring} if config.arch == 90 else {}),
         "group": True,
         "workspace": config.max_splits > 1,
         "bias": config.bias,
@@ -311,6 +324,8 @@ def kernel_for(config: MatmulConfig) -> Any:
             raise LayoutError("consumer_columns", config.consumer_columns, "needs Triton 3.9")
         if config.promoted:
             raise LayoutError("promoted", config.promoted, "needs Triton 3.9")
+        if config.last_through_ring:
+            raise LayoutError("last_through_ring", True, "needs Triton 3.9")
         if config.element_type in MIXED and config.arch == 90:
             raise LayoutError("element_type", config.element_type, "needs Triton 3.9 on sm_90")
         if config.shares_tiles:
@@ -369,6 +384,8 @@ def kernel_constants(config: MatmulConfig, *, generated_layouts: bool = True) ->
             "EARLY": config.asks_early,
             "CONSUMER_COLUMNS": config.consumer_columns,
             "PRODUCT": product_of(config) if config.multiplies_itself else None,
+            "LAST": config.last_pieces if config.last_layouts else None,
+            "LAST_LAYOUT": layout(config.last_layouts) if config.last_layouts else None,
         }
         exchange, exchanged = config.exchange_layout, config.exchanged_layouts
         common |= {
@@ -443,6 +460,8 @@ def compile_matmul(config: MatmulConfig, constants: dict[str, Any] | None = None
     tiles |= {"c_desc": c, "c0_desc": c, "own_desc": a if config.collective == "gather" else c}
     if config.narrow_layouts is not None:
         tiles["narrow_desc"] = (config.narrow_layouts, tiles["b_desc"][1])
+    if config.last_layouts is not None:
+        tiles["last_desc"] = (config.last_layouts, config.c_type)
     if config.scaling is not None and config.scale_layouts is not None:
         scales = ((tile, config.scaling.scale) for tile in config.scale_layouts)
         tiles |= zip(("left_scales", "right_scales"), scales, strict=True)

@@ -22,8 +22,10 @@ from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared,
 from triton_ext.compat import aggregate, tma_view
 from triton_ext.kernels.device.clusters import add_in_block, block_of_cluster, own_column
 from triton_ext.kernels.device.exchange import Exchange
+from triton_ext.kernels.device.last_tile import RingPieces
 from triton_ext.kernels.device.matrices import load_block, matrix_size, store_block
 from triton_ext.kernels.device.peers import Peers
+from triton_ext.kernels.device.pieces import columns_of_blocks, piece_layout, split_columns
 
 COUNTER_BYTES = gl.constexpr(8192)
 """The size of the workspace's first section, a counter for each consumer of each tile that several
@@ -34,56 +36,6 @@ blocks share (of each block's, in clusters); the partial tiles follow, two for e
 def parts_at_a_time(rows, columns):
     """How many parts of a piece a consumer reads at a time: 128 registers of a thread, or one."""
     return 4 if rows * columns <= 32 * 128 else 1
-
-
-@gluon.constexpr_function
-def columns_of_blocks(layout):
-    """How many columns of blocks divide a tensor with this layout of an accumulator."""
-    return 1 << sum(basis[1] > 0 for basis in layout.cga_layout)
-
-
-@gluon.jit
-def halves_of(x, ACROSS: gl.constexpr):
-    """The left and the right half of what each column of blocks has of a tile."""
-    ROWS: gl.constexpr = x.shape[0]
-    HALF: gl.constexpr = x.shape[1] // 2
-    if ACROSS == 1:
-        halves = x.reshape(ROWS, 2, HALF).permute(0, 2, 1).split()
-    else:
-        split = x.reshape(ROWS, ACROSS, 2, HALF // ACROSS).permute(0, 1, 3, 2).split()
-        halves = (split[0].reshape(ROWS, HALF), split[1].reshape(ROWS, HALF))
-    return halves
-
-
-@gluon.jit
-def split_columns(x, COLUMNS: gl.constexpr, ACROSS: gl.constexpr = 1):
-    """A tile of registers as tiles of so many columns, side by side; no data moves.
-
-    Args:
-        ACROSS: how many columns of blocks divide it, and each of these tiles.
-    """
-    parts = (x,)
-    for _ in gl.static_range((x.shape[1] // COLUMNS).bit_length() - 1):
-        halves = ()
-        for i in gl.static_range(len(parts)):
-            halves += halves_of(parts[i], ACROSS)
-        parts = halves  # type: ignore[assignment]
-    return parts
-
-
-@gluon.constexpr_function
-def piece_layout(accumulator, columns):
-    """The layout in registers of a piece of so many columns, given that of an accumulator."""
-    return gl.NVMMADistributedLayout(
-        version=accumulator.version,
-        warps_per_cta=accumulator.warps_per_cta,
-        instr_shape=[
-            accumulator.instr_shape[0],
-            columns // columns_of_blocks(accumulator),
-            accumulator.instr_shape[2],
-        ],
-        cga_layout=accumulator.cga_layout,
-    )
 
 
 TAIL = gl.constexpr((
@@ -495,6 +447,7 @@ class Epilogue:
             what goes to the next rank, a matrix a turn.
         SHARED: how many of a tile's last pieces, and as many of its first, lie where the next
             tile's sums will: these are read first. 0 if the next tile's have a place of their own.
+        last: how the last tile of a block leaves; None if it does so like the others.
     """
 
     desc: tma.tensor_descriptor
@@ -511,6 +464,7 @@ class Epilogue:
     N_MAJOR: gl.constexpr
     peers: Peers | gl.constexpr
     SHARED: gl.constexpr
+    last: RingPieces | gl.constexpr
 
     @gluon.jit
     def buffer(self, piece: gl.constexpr, WHICH: gl.constexpr):
@@ -583,20 +537,24 @@ class Epilogue:
         if self.PIECE is None:
             vectors = Vectors((), (), ())
         else:
-            vectors = self.ask(work, 0, self.PIECES, self.PIECE)
+            vectors = self.ask_pieces(work, 0, self.PIECES, self.PIECE)
         return vectors
 
     @gluon.jit
-    def ask(self, work, FIRST: gl.constexpr, END: gl.constexpr, LAYOUT: gl.constexpr):
+    def ask_pieces(self, work, FIRST: gl.constexpr, END: gl.constexpr, LAYOUT: gl.constexpr):
         """Ask for the vectors of pieces FIRST to END, which have LAYOUT."""
         columns = ()
         for i in gl.static_range(FIRST, END):
             columns += (self.column(work, i),)  # type: ignore[assignment]
+        return self.ask(work, columns, self.tiles.shape[2], LAYOUT)
+
+    @gluon.jit
+    def ask(self, work, columns, PART: gl.constexpr, LAYOUT: gl.constexpr):
+        """Ask for the vectors of pieces of PART columns that begin at these, and have LAYOUT."""
         before = 0
         if self.peers is not None:
             before = self.peers.chunk(work.matrix) * self.size()[0].to(gl.int32)
         ROWS: gl.constexpr = self.tiles.shape[1]
-        PART: gl.constexpr = self.tiles.shape[2]
         return self.scaling.ask(work.off_m, columns, self.size(), before, ROWS, PART, LAYOUT)
 
     @gluon.jit
@@ -606,13 +564,14 @@ class Epilogue:
         return matrix_size(self.desc, M), matrix_size(self.desc, 1 - M)
 
     @gluon.jit
-    def finish(self, acc, work, vectors, phase, WHICH: gl.constexpr):
+    def finish(self, acc, work, vectors, phase, is_last, WHICH: gl.constexpr):
         """Store a tile that has been multiplied, or a part of one, and do not wait.
 
         Args:
             acc: a consumer's accumulators.
             vectors: what `begin` has returned.
             phase: the phase of the residual's barriers.
+            is_last: the ring will not be filled any more, and the consumer has read all of it.
 
         Returns:
             Their next phase.
@@ -621,10 +580,43 @@ class Epilogue:
             if work.splits > 1:
                 phase = self.store_parts(acc, work, vectors, phase, WHICH)
             else:
-                phase = self.store(acc, work, vectors, phase, WHICH)
+                phase = self.store_whole(acc, work, vectors, phase, is_last, WHICH)
         else:
-            phase = self.store(acc, work, vectors, phase, WHICH)
+            phase = self.store_whole(acc, work, vectors, phase, is_last, WHICH)
         return phase
+
+    @gluon.jit
+    def store_whole(self, acc, work, vectors, phase, is_last, WHICH: gl.constexpr):
+        """The same, of a whole tile."""
+        if self.last is None:
+            phase = self.store(acc, work, vectors, phase, WHICH)
+        else:
+            if is_last:
+                self.store_last(acc, work, WHICH)
+            else:
+                phase = self.store(acc, work, vectors, phase, WHICH)
+        return phase
+
+    @gluon.jit
+    def store_last(self, acc, work, WHICH: gl.constexpr):
+        """Store a tile by `last`. Its pieces are others: their vectors have not been asked for."""
+        NUMBER: gl.constexpr = self.last.SIZES.number
+        PART: gl.constexpr = self.last.SIZES.line * self.CLUSTER_COLUMNS
+        LAYOUT: gl.constexpr = piece_layout(acc.sums[0].type.layout, PART)
+        off = own_column(
+            work.off_n, self.last.OWN * self.CLUSTER_COLUMNS, PART, self.CLUSTER_COLUMNS
+        )
+        columns = ()
+        for i in gl.static_range(NUMBER):
+            columns += (off + self.last.start(i),)  # type: ignore[assignment]
+        vectors = self.ask(work, columns, PART, LAYOUT)
+        self.last.wait()
+        for i in gl.static_range(NUMBER):
+            piece = acc.read(self.last.piece(acc, i))
+            self.fill(piece, self.last.buffer(i, WHICH), work, vectors, i)
+            fence_async_shared()
+            view = tma_view(self.last.buffer(i, WHICH), self.last.desc)
+            store_block(self.last.desc, work.matrix, work.off_m, columns[i], view)
 
     @gluon.jit
     def store(self, acc, work, vectors, phase, WHICH: gl.constexpr):
@@ -655,7 +647,7 @@ class Epilogue:
                 piece = self.exchange.sum(acc.sums[0].type.layout, WHICH * self.PIECES + i)
             if i == last_read(self.PIECES, self.SHARED):
                 acc.release()
-            self.fill(piece, i, work, vectors, phase, WHICH)
+            self.fill_piece(piece, i, work, vectors, phase, WHICH)
         self.send(work, FIRST, END, WHICH)
 
     @gluon.jit
@@ -682,7 +674,7 @@ class Epilogue:
                         acc.zeros(COLUMNS), work, WHICH,
                         place_of(i, self.PIECES, self.SHARED) * COLUMNS,
                     )  # fmt: skip
-                    self.fill(piece, i, work, vectors, phase, WHICH)
+                    self.fill_piece(piece, i, work, vectors, phase, WHICH)
                     self.send(work, i, i + 1, WHICH)
             self.parts.end(work, among, WHICH)
             phase = self.next_phase(phase, work)
@@ -696,14 +688,23 @@ class Epilogue:
         return phase
 
     @gluon.jit
-    def fill(self, piece, i: gl.constexpr, work, vectors, phase, WHICH: gl.constexpr):
+    def fill_piece(self, piece, i: gl.constexpr, work, vectors, phase, WHICH: gl.constexpr):
         """What follows the product in piece i of a tile; into its buffer, which is free."""
         if self.PIECE is None:
-            vectors = self.ask(work, i, i + 1, piece.type.layout)
+            vectors = self.ask_pieces(work, i, i + 1, piece.type.layout)
         WHICH_OF: gl.constexpr = 0 if self.PIECE is None else i
-        buffer = self.buffer(i, WHICH)
         if self.adds(work):
             mbarrier.wait(self.residual.ready.index(WHICH * self.PIECES + i), phase)
+        self.fill(piece, self.buffer(i, WHICH), work, vectors, WHICH_OF)
+
+    @gluon.jit
+    def fill(self, piece, buffer, work, vectors, WHICH_OF: gl.constexpr):
+        """What follows the product in a piece of a tile; into a buffer, which is free, and where
+        the residual is, if there is one.
+
+        Args:
+            vectors: those of some pieces, of which this one is number WHICH_OF.
+        """
         piece = self.scaling.scale(piece, vectors, WHICH_OF)
         if not self.scatters():
             piece = self.scaling.add_bias(piece, vectors, WHICH_OF)

@@ -53,18 +53,17 @@ from triton_ext.kernels.device.epilogue import (
     Parts,
     Residual,
     Scaling,
-    columns_of_blocks,
-    piece_layout,
-    split_columns,
     words_of,
 )
 from triton_ext.kernels.device.exchange import Exchange, columns_layout
+from triton_ext.kernels.device.last_tile import RingPieces
 from triton_ext.kernels.device.matrices import (
     is_batched,
     matrix_size,
     prefetch_descriptors,
 )
 from triton_ext.kernels.device.peers import peers_of, products_of
+from triton_ext.kernels.device.pieces import columns_of_blocks, piece_layout, split_columns
 from triton_ext.kernels.device.ring import Operands, allocate_barriers, ring_of
 from triton_ext.kernels.device.scheduler import Tiling
 
@@ -402,7 +401,8 @@ def consume(epilogue, ring, turns, tiling, WHICH: gl.constexpr):
     if FIRST > 0:
         slot = slot.after(others_products(tiling, -1, tiles))
     gdc_wait()
-    for step in range(FIRST, tiling.steps(tiles), turns.NUMBER):
+    steps = tiling.steps(tiles)
+    for step in range(FIRST, steps, turns.NUMBER):
         work = tiling.work(step, tiles, BATCHED, ROW, COLUMN)
         vectors = epilogue.begin(work, WHICH)
         if epilogue.scatters() and turns.NUMBER > 1:  # before it waits for others, see `peers`
@@ -413,9 +413,12 @@ def consume(epilogue, ring, turns, tiling, WHICH: gl.constexpr):
         )
         if turns.NUMBER > 1:
             slot = slot.after(others_products(tiling, step, tiles))
-        residual_phase = epilogue.finish(acc, work, vectors, residual_phase, WHICH)
+        is_last = step + 1 == steps
+        if turns.NUMBER > 1:  # the other consumer may still read what this tile has not refilled
+            is_last &= work.k_end - work.k_first >= ring.STAGES
+        residual_phase = epilogue.finish(acc, work, vectors, residual_phase, is_last, WHICH)
     if epilogue.scatters():
-        end = (tiling.steps(tiles) - FIRST + turns.NUMBER - 1) // turns.NUMBER * turns.NUMBER
+        end = (steps - FIRST + turns.NUMBER - 1) // turns.NUMBER * turns.NUMBER
         hand_over_before(epilogue, ring, turns, tiling, FIRST + end, tiles, WHICH)
         epilogue.peers.end(tiling)
     tma.store_wait(0)
@@ -449,7 +452,7 @@ def start_next(ring, tiling):
 
 @gluon.jit(do_not_specialize=("group", "first_chunk", "ranks", "piece_rows"))
 def matmul_warp_specialized(
-        a_desc, b_desc, c_desc, narrow_desc, group, workspace, bias, a_scale, b_scale, alpha,
+        a_desc, b_desc, c_desc, narrow_desc, last_desc, group, workspace, bias, a_scale, b_scale, alpha,
         c0_desc, beta, own_desc, flags, counters, late, first_chunk, ranks, piece_rows,
         BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, NARROW_N: gl.constexpr,
         BLOCK_K: gl.constexpr, CONSUMERS: gl.constexpr, SHARES: gl.constexpr,
@@ -457,14 +460,15 @@ def matmul_warp_specialized(
         STAGES: gl.constexpr, LEFT_BOXES: gl.constexpr, RIGHT_BOXES: gl.constexpr,
         NARROW_BOXES: gl.constexpr, FILLED: gl.constexpr,
         RIGHT_UNIT: gl.constexpr, PRODUCT: gl.constexpr, C_PARTS: gl.constexpr,
-        C_BUFFERS: gl.constexpr, A_K_MAJOR: gl.constexpr, B_K_MAJOR: gl.constexpr,
+        C_BUFFERS: gl.constexpr, LAST: gl.constexpr, LAST_LAYOUT: gl.constexpr, A_K_MAJOR: gl.constexpr, B_K_MAJOR: gl.constexpr,
         C_N_MAJOR: gl.constexpr, MAX_SPLITS: gl.constexpr, A_LAYOUT: gl.constexpr,
         B_LAYOUT: gl.constexpr, NARROW_LAYOUT: gl.constexpr, C_LAYOUT: gl.constexpr,
         EXCHANGE_LAYOUT: gl.constexpr, EXCHANGED_LAYOUT: gl.constexpr, ACTIVATION: gl.constexpr,
         A_SCALES: gl.constexpr, B_SCALES: gl.constexpr, CONSUMER_REGISTERS: gl.constexpr,
         SCATTER: gl.constexpr, EARLY: gl.constexpr, num_warps: gl.constexpr):  # fmt: skip
     """The whole kernel: barriers and buffers, then a warp's task each."""
-    prefetch_descriptors(a_desc, "matmul_warp_specialized", 3 if narrow_desc is None else 4)
+    DESCRIPTORS: gl.constexpr = 5 - (narrow_desc is None) - (last_desc is None)
+    prefetch_descriptors(a_desc, "matmul_warp_specialized", DESCRIPTORS)
     ROWS: gl.constexpr = BLOCK_M // SHARES
     OWN_N: gl.constexpr = BLOCK_N // CONSUMER_COLUMNS
     PIECES: gl.constexpr = C_PARTS + NARROW_N * C_PARTS // OWN_N
@@ -520,6 +524,19 @@ def matmul_warp_specialized(
         c0_ready: gl.constexpr = None
     else:
         c0_ready = allocate_barriers(CONSUMERS * PIECES, 1)
+    if LAST is None:
+        last: gl.constexpr = None
+    else:
+        if CONSUMER_COLUMNS == 1:
+            both_read: gl.constexpr = None
+            buffers = a_tiles
+        else:
+            both_read = allocate_barriers(1, CONSUMER_COLUMNS).index(0)
+            buffers = b_tiles
+        last = RingPieces(
+            last_desc, buffers, LAST_LAYOUT, OWN_N // CLUSTER_COLUMNS, LAST, CLUSTER_COLUMNS,
+            both_read,
+        )  # fmt: skip
     fence_async_shared()
     if DEALT:  # Triton does not see that others arrive at this block's barriers
         gl.inline_asm("fence.mbarrier_init.release.cluster;", "", ())
@@ -539,7 +556,7 @@ def matmul_warp_specialized(
         Parts(workspace, words_of(workspace, CONSUMERS), TOGETHER, OWN_N + NARROW_N),
         Scaling(bias, a_scale, b_scale, alpha, A_SCALES, B_SCALES, C_N_MAJOR),
         Residual(c0_desc, beta, c0_ready), exchange, ACTIVATION, PIECES, C_BUFFERS,
-        CLUSTER_COLUMNS, PIECE, C_N_MAJOR, peers, 0,
+        CLUSTER_COLUMNS, PIECE, C_N_MAJOR, peers, 0, last,
     )  # fmt: skip
     # The arguments are written out: a tuple in a variable would turn constants into values.
     if CONSUMERS == 1:

@@ -244,7 +244,7 @@ def store(epilogue, accumulators, tickets):
             seen = epilogue.receive(seen, work, tickets.tiling, 0)
         vectors = epilogue.begin(work, 0)
         acc = accumulators.full(which)
-        residual_phase = epilogue.finish(acc, work, vectors, residual_phase, 0)
+        residual_phase = epilogue.finish(acc, work, vectors, residual_phase, False, 0)
         if epilogue.scatters():
             epilogue.hand_over(work, tickets.tiling)
         which = which.next()
@@ -321,7 +321,7 @@ def matmul_warp_specialized_sm100(
         c_desc, c_tiles, Parts(workspace, words_of(workspace, 1), 1, BLOCK_N + NARROW_N),
         Scaling(bias, a_scale, b_scale, alpha, A_SCALES, B_SCALES, C_N_MAJOR),
         Residual(c0_desc, beta, c0_ready), None, ACTIVATION, PIECES, C_BUFFERS, 1, None, C_N_MAJOR,
-        peers, gl.cdiv(SHARED_SUMS * C_PARTS, BLOCK_N),
+        peers, gl.cdiv(SHARED_SUMS * C_PARTS, BLOCK_N), None,
     )  # fmt: skip
     GATHERS: gl.constexpr = own_desc is not None and not SCATTER
     REGISTERS: gl.constexpr = ONE_WARP_GATHERS if GATHERS else ONE_WARP

@@ -150,6 +150,7 @@ def launch_compiled(config, a, b, extras, multiprocessors, workspace=None, in_pl
         "b_desc": ((b.mT if config.b_major == "K" else b).contiguous(), plan.b_tile),
         "c_desc": (out, plan.c_tile),
         "c0_desc": (extras.get("c0_desc"), plan.c_tile),
+        "last_desc": (out, plan.last_tile),
     }
     matrices["narrow_desc"] = matrices["a_desc" if config.swap else "b_desc"][0], plan.narrow_tile
     for name, tile in zip(("left_scales", "right_scales"), plan.scale_tiles or (), strict=False):

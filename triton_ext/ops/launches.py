@@ -27,7 +27,9 @@ from triton_ext.ops.operands import TmaView
 
 MAX_TENSOR_MAPS = 4096
 """How many tensor maps are kept (about 300 bytes each); the oldest is forgotten first."""
-DESCRIPTORS = {"a_desc": 0, "b_desc": 1, "c_desc": 2, "c0_desc": 3, "own_desc": 6}
+DESCRIPTORS = {
+    "a_desc": 0, "b_desc": 1, "c_desc": 2, "last_desc": 2, "c0_desc": 3, "own_desc": 6,
+}  # fmt: skip
 """The matrix of each descriptor: A, B, C or the residual, then the scales of the blocks of A and B,
 and a rank's own chunk. Besides come those that depend on which operand is the left one:
 ``narrow_desc``, another one of the right operand, and the scales."""
@@ -259,6 +261,7 @@ class PreparedLaunch:
         tiles: dict[str, Any] = {
             "a_desc": plan.a_tile, "b_desc": plan.b_tile, "c_desc": plan.c_tile,
             "c0_desc": plan.c_tile, "narrow_desc": plan.narrow_tile, "own_desc": plan.own_tile,
+            "last_desc": plan.last_tile,
         }  # fmt: skip
         tiles |= zip(("left_scales", "right_scales"), plan.scale_tiles or (), strict=False)
         others: dict[str, Any] = {
