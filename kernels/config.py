@@ -864,6 +864,19 @@ class MatmulConfig:
         return LastTile(line, columns, number, tuple(tuple(each[:number]) for each in places))
 
     @property
+    def half_sectors(self) -> int:
+        """Sectors of the L2 cache that are written in part, of a row of a block's last tile of C,
+        if the row begins with a sector: where pieces begin or end within one.
+        """
+        if self.swap:
+            return 0  # a row of C has 64 elements
+        last, own, size = self.last_through_ring, self.own_columns, C_BYTES[self.c_type]
+        width = self.last_pieces.columns if last else self.c_columns
+        starts = [min(start, own - width) for start in range(0, own, width)]
+        edges = [size * edge % SECTOR_BYTES for start in starts for edge in (start, start + width)]
+        return self.consumer_columns * sum(edge > 0 for edge in edges)
+
+    @property
     def may_leave_through_ring(self) -> bool:
         """Whether the last tile of a block may leave through the ring: that helps if the rows of
         its other pieces are less than a sector.

@@ -161,7 +161,7 @@ def made(
         fields["block_k"] *= 128 // ELEMENT_BYTES[element_type]
         config = _fitting(fields)
         if config is not None and _one_instruction(config):
-            yield config
+            yield _leaving(config)
 
 
 def copied_rows(size: int) -> int:
@@ -176,6 +176,14 @@ def _one_instruction(config: MatmulConfig) -> bool:
     own = config.own_columns
     in_units = own & -own != own and own <= 256 and is_new()
     return (config.units > 1) == in_units
+
+
+def _leaving(config: MatmulConfig) -> MatmulConfig:
+    """A configuration whose last tile leaves through the ring, if that helps."""
+    if not (is_new() and config.may_leave_through_ring):
+        return config
+    values = {name: getattr(config, name) for name in DEFAULTS}
+    return MatmulConfig.unchecked(**{**values, "last_through_ring": True})
 
 
 def _fitting(fields: Mapping[str, Any]) -> MatmulConfig | None:

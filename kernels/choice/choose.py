@@ -116,6 +116,8 @@ def with_epilogue(config: MatmulConfig, k: int | None, **fields: Any) -> MatmulC
         k: the problem's K; None for one kernel for all.
         fields: of `MatmulConfig`, such as ``bias`` and ``residual``.
     """
+    if fields.get("residual"):
+        fields["last_through_ring"] = False
     config = replace(config, **fields) if fields else config
     if not (config.residual and config.consumers):
         return config

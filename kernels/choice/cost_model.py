@@ -95,7 +95,7 @@ class Constants:
         tile: from the last product of a tile to the first of the next, if consumers share it and it
             has 128x128 elements at least.
         store_bytes: that an SM stores, for the last tile, whose store nothing hides.
-        segment: what each of the rows of its pieces takes besides, for every SM.
+        half: what each sector takes besides of which it writes a part.
         cluster: what a launch takes longer if its blocks form clusters.
         part: what it takes to tell that a part of a tile is there, and to find out.
         part_bytes: of parts of a tile, that an SM writes and reads.
@@ -125,7 +125,7 @@ class Constants:
     full: float = 6.43e-07
     tile: float = 3.18e-06
     store_bytes: float = 4.54e10
-    segment: float = 9.01e-10
+    half: float = 1.17e-09
     cluster: float = 6.3e-07
     part: float = 3.21e-06
     part_bytes: float = 7.73e10
@@ -137,7 +137,7 @@ FITTED: Mapping[GpuModel, Constants] = {
     "h200": Constants(),
     "h100": Constants(
         memory_bytes=3.17e12, power_flops=9.37e14, power_flops_8=2.14e15, cache_bytes=1.21e13,
-        reread=0.0703, load_bytes=1.03e11,
+        reread=0.0703, load_bytes=1.03e11, store_bytes=3.49e10,
     ),
 }  # fmt: skip
 """To an H200, and, what differs, to an H100."""
@@ -167,7 +167,6 @@ class Table:
         right_row_bytes: of a row of these, as it lies in memory; a line at most.
         left_rows: those of the left operand's tile that are copied.
         c_bytes: of an element of C.
-        c_segment: elements of a row of a piece of C, as it lies in memory.
         c_pieces: of a tile of C.
         others: the fields and properties of `MatmulConfig`.
     """
@@ -181,8 +180,8 @@ class Table:
     right_row_bytes: Array
     left_rows: Array
     c_bytes: Array
-    c_segment: Array
     c_pieces: Array
+    half_sectors: Array
     rows: Array
     columns: Array
     block_m: Array
@@ -223,10 +222,6 @@ class Table:
             "right_row_bytes": [_right_row_bytes(config) for config in configs],
             "left_rows": [config.loaded_rows or config.rows for config in configs],
             "c_bytes": [C_BYTES[config.c_type] for config in configs],
-            "c_segment": [
-                config.rows // config.shares if config.swap else config.c_columns
-                for config in configs
-            ],
             "c_pieces": [config.own_columns // config.c_columns for config in configs],
         }
         own = [each.name for each in fields(cls) if each.name not in ("configs", *derived)]
@@ -640,10 +635,10 @@ def _cache_seconds(table: Table, work: _Work, loaded: Array, constants: Constant
 
 
 def _store_seconds(table: Table, constants: Constants) -> Array:
-    """The seconds of storing a tile of C: its bytes, and rows of pieces in memory."""
+    """The seconds of storing a tile of C: its bytes, and sectors that are written in part."""
     size = table.rows * table.columns / table.k_blocks
     stored = size * table.c_bytes / constants.store_bytes
-    return stored + size / table.c_segment * constants.segment
+    return stored + table.rows * table.half_sectors * constants.half
 
 
 def _parts_seconds(table: Table, work: _Work, constants: Constants) -> Array:

@@ -280,6 +280,18 @@ def test_ptx_without_debug_lines_keeps_the_code():
                 {"consumers": 1, "arch": 100},
             )
         ),
+        *(
+            ({"consumers": 2, "block_n": 72, "c_parts": 9} | fields, "last_through_ring")
+            for fields in (
+                {"last_through_ring": True, "residual": True},
+                {"last_through_ring": True, "swap": True, "block_n": 128, "block_m": 72},
+                {"last_through_ring": True, "block_n": 48, "c_parts": 3},
+                {"last_through_ring": True, "block_n": 200, "c_parts": 25, "stages": 2},
+                {"last_through_ring": True, "batched": True, "collective": "gather"},
+                {"last_through_ring": True, "arch": 100, "consumers": 1, "block_n": 64,
+                 "c_parts": 8},
+            )
+        ),
         ({"consumers": 2, "block_n": 160, "side": 32}, "c_parts"),
         ({"consumers": 2, "block_n": 72, "side": 8, "c_parts": 8, "b_major": "MN"}, "side"),
         ({"consumers": 2, "out_type": "e4m3", "c_parts": 16}, "c_parts"),

@@ -315,6 +315,31 @@ EMULATED = [
      100, 3),
     ({"element_type": "fp16", "block_n": 24, "b_swizzle": 64, "c_parts": 3, "consumers": 1,
       "block_m": 64}, 72, 40, 136, 3),
+    # a block's last tile leaves through the ring: of rows that consumers divide; of one consumer in
+    # clusters; in turn, with a long and a short K; side by side, in parts; of three; of few rows;
+    # of promoted sums; of 8 bits
+    ({"block_n": 72, "c_parts": 9, "consumers": 2, "last_through_ring": True}, 264, 232, 136, 2),
+    ({"block_m": 64, "block_n": 88, "c_parts": 11, "c_buffers": 3, "consumers": 1, "cluster": 2,
+      "cluster_columns": 2, "b_major": "MN", "bias": True, "activation": "gelu",
+      "last_through_ring": True}, 136, 360, 136, 4),
+    ({"block_m": 64, "block_n": 56, "c_parts": 7, "consumers": 2, "pingpong": True,
+      "last_through_ring": True}, 136, 168, 200, 2),
+    ({"block_m": 64, "block_n": 56, "c_parts": 7, "consumers": 2, "pingpong": True, "stages": 4,
+      "batched": True, "last_through_ring": True}, 136, 64, 72, 4),
+    ({"block_m": 64, "block_n": 208, "c_parts": 13, "consumers": 2, "consumer_columns": 2,
+      "stages": 3, "max_splits": 4, "last_through_ring": True}, 72, 424, 1040, 5),
+    ({"block_n": 272, "c_parts": 17, "consumers": 2, "consumer_columns": 2, "stages": 3,
+      "last_through_ring": True}, 136, 280, 200, 2),
+    ({"block_m": 192, "block_n": 40, "c_parts": 5, "consumers": 3, "a_major": "MN",
+      "last_through_ring": True}, 200, 88, 136, 3),
+    ({"block_m": 64, "block_n": 40, "block_k": 128, "c_parts": 5, "consumers": 1, "loaded_rows": 8,
+      "last_through_ring": True}, 3, 232, 264, 3),
+    ({"element_type": "e4m3", "block_m": 64, "block_n": 40, "block_k": 128, "c_parts": 5,
+      "consumers": 1, "out_type": "bf16", "promoted": True, "last_through_ring": True}, 72, 96, 272,
+     3),
+    ({"element_type": "e4m3", "block_m": 64, "block_n": 80, "block_k": 128, "c_parts": 5,
+      "consumers": 1, "out_type": "e4m3", "a_scales": "each", "b_scales": "one",
+      "last_through_ring": True}, 72, 176, 272, 3),
     # no more rows of the left operand copied than there are
     ({"block_m": 64, "block_n": 40, "block_k": 128, "c_parts": 5, "consumers": 1, "loaded_rows": 8},
      3, 232, 520, 3),
@@ -445,7 +470,7 @@ EMULATED_SM100 = [
 
 STRUCTURE = {
     "swap", "pingpong", "consumer_columns", "cluster", "cluster_columns", "k_blocks", "max_splits",
-    "side", "batched", "residual", "loaded_rows", "asked", "pair", "promoted",
+    "side", "batched", "residual", "loaded_rows", "asked", "pair", "promoted", "last_through_ring",
 }  # fmt: skip
 SIZES = {"block_m", "block_n", "block_k", "stages", "c_parts"}
 

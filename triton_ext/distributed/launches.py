@@ -100,7 +100,9 @@ def able(kind: Kind, configs: Iterable[MatmulConfig]) -> Iterator[MatmulConfig]:
     """Those that can wait for other ranks, in their order."""
     for config in configs:
         try:
-            yield replace(config, batched=True, loaded_rows=0, collective=kind)
+            yield replace(
+                config, batched=True, loaded_rows=0, last_through_ring=False, collective=kind
+            )
         except LayoutError:  # it swaps the operands, or divides K
             continue
 
