@@ -854,14 +854,15 @@ class MatmulConfig:
         columns = -(-self.own_columns // (number * step)) * step
         stage = self.block_k * self.element_bytes // LINE_BYTES  # pieces of as many rows
         if self.consumer_columns > 1:
-            room = self.stages * stage * self.loaded_columns // self.rows
-            every = range(room)
-            places = [every[i * number : (i + 1) * number] for i in range(self.consumer_columns)]
+            every = range(self.stages * stage * self.loaded_columns // self.rows)
+            own = [list(every[i * number :]) for i in range(self.consumer_columns)]
         else:
-            shares = range(self.shares)
-            every = range(self.stages * self.shares * stage)
-            places = [[i for i in every if i // stage % self.shares == which] for which in shares]
-        return LastTile(line, columns, number, tuple(tuple(each[:number]) for each in places))
+            tiles = range(self.stages)
+            own = [
+                [(tile * self.shares + which) * stage + i for tile in tiles for i in range(stage)]
+                for which in range(self.shares)
+            ]
+        return LastTile(line, columns, number, tuple(tuple(each[:number]) for each in own))
 
     @property
     def half_sectors(self) -> int:

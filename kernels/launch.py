@@ -77,8 +77,8 @@ class LaunchPlan:
             kernel's names of the operands are those of its left and right one).
         constants: compile-time arguments.
         options: compilation options.
-        a_tile, b_tile, c_tile, narrow_tile, last_tile: their ``tma_shape`` and ``tma_encoding`` are those of
-            the descriptors.
+        a_tile, b_tile, c_tile, narrow_tile, last_tile: their ``tma_shape`` and ``tma_encoding`` are
+            those of the descriptors.
         own_tile: of ``own_desc``, if there is one.
         scale_tiles: of the left and the right operand's scales, if they are block-scaled.
         group: how many rows of tiles run together (`kernels/device/scheduler.py`).

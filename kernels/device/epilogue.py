@@ -25,7 +25,7 @@ from triton_ext.kernels.device.exchange import Exchange
 from triton_ext.kernels.device.last_tile import RingPieces
 from triton_ext.kernels.device.matrices import load_block, matrix_size, store_block
 from triton_ext.kernels.device.peers import Peers
-from triton_ext.kernels.device.pieces import columns_of_blocks, piece_layout, split_columns
+from triton_ext.kernels.device.pieces import piece_layout
 
 COUNTER_BYTES = gl.constexpr(8192)
 """The size of the workspace's first section, a counter for each consumer of each tile that several

@@ -67,8 +67,8 @@ def join_columns(parts, ACROSS: gl.constexpr = 1):
     for _ in gl.static_range(len(parts).bit_length() - 1):
         pairs = ()
         for i in gl.static_range(len(parts) // 2):
-            pairs += (joined(parts[2 * i], parts[2 * i + 1], ACROSS),)
-        parts = pairs  # type: ignore[assignment]
+            pairs += (joined(parts[2 * i], parts[2 * i + 1], ACROSS),)  # type: ignore[assignment]
+        parts = pairs
     return parts[0]
 
 

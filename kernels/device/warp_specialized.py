@@ -452,17 +452,18 @@ def start_next(ring, tiling):
 
 @gluon.jit(do_not_specialize=("group", "first_chunk", "ranks", "piece_rows"))
 def matmul_warp_specialized(
-        a_desc, b_desc, c_desc, narrow_desc, last_desc, group, workspace, bias, a_scale, b_scale, alpha,
-        c0_desc, beta, own_desc, flags, counters, late, first_chunk, ranks, piece_rows,
+        a_desc, b_desc, c_desc, narrow_desc, last_desc, group, workspace, bias, a_scale, b_scale,
+        alpha, c0_desc, beta, own_desc, flags, counters, late, first_chunk, ranks, piece_rows,
         BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, NARROW_N: gl.constexpr,
         BLOCK_K: gl.constexpr, CONSUMERS: gl.constexpr, SHARES: gl.constexpr,
         CONSUMER_COLUMNS: gl.constexpr, CLUSTER_COLUMNS: gl.constexpr, K_BLOCKS: gl.constexpr,
         STAGES: gl.constexpr, LEFT_BOXES: gl.constexpr, RIGHT_BOXES: gl.constexpr,
         NARROW_BOXES: gl.constexpr, FILLED: gl.constexpr,
         RIGHT_UNIT: gl.constexpr, PRODUCT: gl.constexpr, C_PARTS: gl.constexpr,
-        C_BUFFERS: gl.constexpr, LAST: gl.constexpr, LAST_LAYOUT: gl.constexpr, A_K_MAJOR: gl.constexpr, B_K_MAJOR: gl.constexpr,
-        C_N_MAJOR: gl.constexpr, MAX_SPLITS: gl.constexpr, A_LAYOUT: gl.constexpr,
-        B_LAYOUT: gl.constexpr, NARROW_LAYOUT: gl.constexpr, C_LAYOUT: gl.constexpr,
+        C_BUFFERS: gl.constexpr, LAST: gl.constexpr, LAST_LAYOUT: gl.constexpr,
+        A_K_MAJOR: gl.constexpr, B_K_MAJOR: gl.constexpr, C_N_MAJOR: gl.constexpr,
+        MAX_SPLITS: gl.constexpr, A_LAYOUT: gl.constexpr, B_LAYOUT: gl.constexpr,
+        NARROW_LAYOUT: gl.constexpr, C_LAYOUT: gl.constexpr,
         EXCHANGE_LAYOUT: gl.constexpr, EXCHANGED_LAYOUT: gl.constexpr, ACTIVATION: gl.constexpr,
         A_SCALES: gl.constexpr, B_SCALES: gl.constexpr, CONSUMER_REGISTERS: gl.constexpr,
         SCATTER: gl.constexpr, EARLY: gl.constexpr, num_warps: gl.constexpr):  # fmt: skip

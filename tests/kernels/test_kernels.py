@@ -288,8 +288,13 @@ def test_ptx_without_debug_lines_keeps_the_code():
                 {"last_through_ring": True, "block_n": 48, "c_parts": 3},
                 {"last_through_ring": True, "block_n": 200, "c_parts": 25, "stages": 2},
                 {"last_through_ring": True, "batched": True, "collective": "gather"},
-                {"last_through_ring": True, "arch": 100, "consumers": 1, "block_n": 64,
-                 "c_parts": 8},
+                {
+                    "last_through_ring": True,
+                    "arch": 100,
+                    "consumers": 1,
+                    "block_n": 64,
+                    "c_parts": 8,
+                },
             )
         ),
         ({"consumers": 2, "block_n": 160, "side": 32}, "c_parts"),
