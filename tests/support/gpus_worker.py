@@ -6,8 +6,8 @@ What is expected is computed apart, in fp64 or fp32, of what the ranks send each
 host.
 
 What two processes of one GPU send each other is copied by SMs, not by a copy engine, and a kernel
-that waits for it on every SM would wait for ever; so would one on some, if the next one, which
-begins beside it, took the others. So kernels have `FEWER_SMS` there, less than half.
+that waits for it on every SM would wait for ever. So kernels have `FEWER_SMS` there; and none
+begins while the one before it runs, or those that follow it would take the others.
 """
 
 from __future__ import annotations
@@ -37,11 +37,18 @@ from torch.multiprocessing.spawn import spawn
 import triton_ext
 from triton_ext import distributed
 from triton_ext.distributed import launches
+from triton_ext.kernels import kept, launch
 from triton_ext.ops import device as devices
 from triton_ext.ops.epilogue import Epilogue, finished
 
 FEWER_SMS = 60
+OPTIONS = launch.compilation_options
 TYPES = (torch.bfloat16, torch.float16, torch.float32, torch.float8_e4m3fn)
+
+
+def _one_after_the_other(config):
+    """Compilation options without programmatic dependent launch."""
+    return {**OPTIONS(config), "launch_pdl": False}
 
 
 def _error(found, expected):
@@ -226,6 +233,8 @@ def on_one_rank(rank, ranks, meeting, answer):
     device = torch.device("cuda", rank if apart else 0)
     torch.cuda.set_device(device)
     if not apart:
+        for module in (launch, kept):
+            mock.patch.object(module, "compilation_options", _one_after_the_other).start()
         fewer = devices.Gpu(90, SimpleNamespace(multi_processor_count=FEWER_SMS), 0)
         mock.patch.object(devices, "_cuda_gpu", return_value=fewer).start()
     torch.set_float32_matmul_precision("high")
