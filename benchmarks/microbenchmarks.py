@@ -133,6 +133,7 @@ class Boxes:
         width: bytes of a box's row; those of 128 bytes are swizzled.
         pitch: bytes from a row of the tensor to the next.
         inside: bytes of a row of the tensor; 0 if it has no gaps.
+        span: of the swizzle, for narrower rows.
     """
 
     rows: int
@@ -140,6 +141,7 @@ class Boxes:
     width: int = ROW_BYTES
     pitch: int = ROW_BYTES
     inside: int = 0
+    span: int = 0
 
 
 @dataclass(frozen=True)
@@ -191,7 +193,8 @@ class Case:
         out = np.zeros((grid, self.block, 4), np.uint64)
         args: list[Any] = [out]
         if self.map:
-            box, wide = self.map, self.map.width == ROW_BYTES
+            box = self.map
+            span = box.width if box.width == ROW_BYTES else box.span
             height = min(box.height, box.rows * FEW * FEW * 2) if emulate else box.height
             data = np.zeros((height, box.pitch // 2), np.uint16)
             if self.random:
@@ -201,7 +204,7 @@ class Case:
                 TensorMap(
                     DataType.BFLOAT16, ((box.inside or box.pitch) // 2, height), (box.pitch,),
                     (box.width // 2, box.rows),
-                    swizzle=TensorSwizzle.of_width(128) if wide else TensorSwizzle.NONE,
+                    swizzle=TensorSwizzle.of_width(span),
                     global_address=data.ctypes.data,
                 ),
                 data,
@@ -528,6 +531,47 @@ def stores(grid: int, tiles: int, pitch: int, pending: int) -> Case:
     return Case(
         "stores", {"pitch": pitch, "pending": pending}, ptx, block=32, grid=grid,
         map=Boxes(128, height, ROW_BYTES, pitch), bytes=2 * size, repeats=tiles,
+    )  # fmt: skip
+
+
+def store_rows(grid: int, width: int, pending: int, again: bool = False) -> Case:
+    """One thread stores tiles of 128 rows of up to 256 bytes, in boxes of `width` bytes a row, to
+    rows 8 KB apart; a tile is one bulk group, and lies in one of 4 buffers.
+
+    Args:
+        width: the rows of a box lie behind one another in shared memory, but 128 bytes apart if
+            they have more than 64; the swizzle is the narrowest that holds them, none for 16.
+        pending: groups that may still read shared memory when the next is begun.
+        again: whether all tiles of a block go to the same place.
+    """
+    pitch, tiles, boxes = 8192, 32, 256 // width
+    span = 0 if width == 16 else min(s for s in (32, 64, ROW_BYTES) if s >= width)
+    apart = 128 * (span or width)
+    buffer = 32 << 10
+
+    def ptx(repeats: int) -> str:
+        body = " and.b32 %r16, %r30, 3;\n"
+        body += f" mad.lo.u32 %r16, %r16, {buffer}, %r17;\n"
+        body += " mov.u32 %r14, 0;\n" if again else ""
+        for i in range(boxes):
+            body += (
+                " cp.async.bulk.tensor.2d.global.shared::cta.bulk_group"
+                f" [%rd30, {{%r14, %r15}}], [%r16+{i * apart}];\n"
+            )
+            body += f" add.u32 %r14, %r14, {width // 2};\n"
+        body += f" add.u32 %r14, %r14, {(256 - boxes * width) // 2};\n"
+        body += " cp.async.bulk.commit_group;\n"
+        body += f" cp.async.bulk.wait_group.read {pending};\n"
+        text = FILL + MAP + " mov.u32 %r14, 0;\n mov.u32 %r15, %ctaid.x;\n"
+        text += f" shl.b32 %r15, %r15, 7;\n add.u32 %r17, %r2, {2 * buffer};\n" + START
+        text += " @!%p2 bra DONE;\n" + loop(body, repeats)
+        text += " cp.async.bulk.wait_group 0;\nDONE:\n" + END
+        return module(text, ", .param .align 64 .b8 map[128], .param .u64 data")
+
+    return Case(
+        "stored rows", {"width": width, "boxes": boxes, "pending": pending, "again": again}, ptx,
+        block=32, grid=grid, per=128 * boxes, map=Boxes(128, grid * 128, width, pitch, span=span),
+        bytes=128 * boxes * width, repeats=tiles,
     )  # fmt: skip
 
 
@@ -940,6 +984,10 @@ def cases() -> Iterator[Case]:
         (1, SMS), ((1, 0), (32, 0), (32, 1)), (128, 16384)
     ):
         yield stores(grid, tiles, pitch, pending)
+    for grid, pending, width in itertools.product((1, SMS), (0, 3), (16, 32, 64, 112, ROW_BYTES)):
+        yield store_rows(grid, width, pending)
+    for width in (16, 32, 64, 112, ROW_BYTES):
+        yield store_rows(SMS, width, 3, again=True)
     yield barrier_round_trip()
     yield simple("bar.sync", " bar.sync 0;", 16)
     for warps in (4, 8, 16):

@@ -19,7 +19,9 @@ from triton_ext.timeline.trace import (
     ALIGNED,
     COMMIT,
     COPY,
+    FAR,
     GLOBAL,
+    NAMED,
     NEAR,
     PRODUCT,
     RUN,
@@ -144,6 +146,21 @@ def test_what_an_sm_sends_to_other_blocks_goes_one_after_the_other():
 
     assert taken(8) == pytest.approx(200 * GPU.send_cycles + GPU.far_latency, abs=5)
     assert taken(16) == taken(8)
+
+
+@pytest.mark.parametrize(
+    ("where", "latency"),
+    [(NEAR, GPU.barrier_latency), (FAR, GPU.far_arrival), (NAMED, GPU.bar_latency)],
+)
+def test_an_arrival_takes_as_long_as_the_way_to_the_barrier(where, latency):
+    arriving, waiting = [(SIGNAL, 0, 0, where)], [(WAIT, 1, 0)]
+    assert cycles(arriving, waiting, needs=[1]).cycles == max(latency, GPU.issue_cycles)
+
+
+def test_a_warp_issues_memory_instructions_one_after_the_other():
+    read = [(SHARED, 0, 1, -1)]
+    more = cycles(read * 9).cycles - cycles(read).cycles
+    assert more == 8 * GPU.issue_cycles
 
 
 def test_what_the_kernel_wrote_comes_from_the_cache():

@@ -48,7 +48,7 @@ kernel itself stores in another GPU's memory hold up what its SM loads meanwhile
 need some 30 us until the first ones are there (two H100s)."""
 CONSIDERED = 8
 """Among how many tiles, of those that are fastest on one GPU, one is chosen."""
-LOADS = 0.184
+LOADS = 0.181
 """What `loads` of a tile add to the logarithm of its time."""
 NVLINK = {90: 1, 100: 2}
 """How many times as fast as an H200's the NVLink of an architecture is: 900 and 1800 GB/s in the

@@ -73,7 +73,8 @@ class Gpu:
         cut_sector: the same, if what is inside are not whole sectors.
         write: the bytes read in the time in which one is written to memory, among reads.
         barrier_latency: from an arrival at an mbarrier to the thread that waits.
-        far_latency: of an arrival in another block of the cluster.
+        far_arrival: of an arrival in another block of the cluster.
+        far_latency: of what ``st.async`` writes there, with the arrival.
         send_cycles: that a warp's ``st.async`` holds the way to the other blocks of its cluster:
             each thread's is a message, however wide.
         bar_latency: of ``bar.sync``.
@@ -107,7 +108,7 @@ class Gpu:
     operand_bytes: float = _of("measured: 64x8: 18 cycles a product", 128)
     waiting: float = _of("fitted", 50)
     product_latency: float = _of("measured: 4 and 16 products of 64x8 to 64x256, awaited", 45)
-    issue_cycles: float = _of("assumed", 2.0)
+    issue_cycles: float = _of("measured: one warp's shuffles, 6.1; its ld.shared.v4, 9.1", 6.0)
     instruction_cycles: float = _of(
         "fitted: 150 problems drawn from the surveys; published: one a cycle at most", 1.3
     )
@@ -154,6 +155,9 @@ class Gpu:
     cut_sector: float = _of("fitted; measured: rows of 16 and 112 bytes, 1.7; 9 by all SMs", 4)
     write: float = _of("fitted: kernels that read as much as they write", 1.4)
     barrier_latency: float = _of("measured: a round trip of two warps", 20)
+    far_arrival: float = _of(
+        "published: Luo et al., 180 cycles to another SM and back: half, and the barrier's 20", 110
+    )
     far_latency: float = _of("measured: st.async of one warp, 234 with a barrier and the wait", 200)
     send_cycles: float = _of("measured: st.async of 16 bytes a thread, 8 warps, 26; all SMs 28", 27)
     bar_latency: float = _of("measured: 4 warps", 12)
@@ -203,6 +207,7 @@ _OTHERS: dict[str, dict[str, tuple[Any, str]]] = {
             "published: flashinfer pull request 2899, before power limits it; SemiAnalysis, 1.96e9"
             " by ncu's cycles and seconds",
         ),
+        "issue_cycles": (2.0, "assumed"),
         "instruction_cycles": (1.0, "published: CUDA C++ Programming Guide"),
         "flops_per_cycle": (8192, "published: data sheet, twice a Hopper SM's"),
         "power": (1000, "published: data sheet"),
@@ -235,6 +240,7 @@ _OTHERS: dict[str, dict[str, tuple[Any, str]]] = {
             "published: SemiAnalysis, 4 awaited products at 79 % of the peak: 70 more than on an"
             " H200",
         ),
+        "far_arrival": (200, "assumed: as st.async on an H200"),
         "tensor_memory_latency": (100, f"{_TRACE}: 2.5 us for 32 loads of 8 columns, in turn"),
         "l2_bytes": (
             3.25e13,

@@ -323,7 +323,7 @@ class Replay:
         sm.busy["issue"] += 1 / SCHEDULERS
         after = begin + gpu.issue_cycles
         if kind == SIGNAL:
-            latency = (gpu.barrier_latency, gpu.far_latency, gpu.bar_latency)[item[3]]
+            latency = (gpu.barrier_latency, gpu.far_arrival, gpu.bar_latency)[item[3]]
             self._contribute(warp, item[2], begin + latency)
         elif kind == SHARED:
             end = self._shared(sm, begin, item[2])

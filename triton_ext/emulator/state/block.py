@@ -338,7 +338,8 @@ class Cta:
         storage = self.launch.storage
         self.threads = self.launch.threads
         self.warps = -(-self.threads // WARP_THREADS)
-        self.multiprocessor = cluster.number * len(cluster.indices) % self.machine.multiprocessors
+        number = cluster.number * len(cluster.indices) + rank
+        self.multiprocessor = number % self.machine.multiprocessors
         self.thread_number: NDArray[np.intp] = np.arange(self.threads)
         x, y, _ = self.launch.block
         self.thread_index = (
