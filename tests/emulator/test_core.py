@@ -307,10 +307,14 @@ def test_grid_cluster_and_special_registers():
  add.s64 %rd3, %rd1, %rd2;
  shl.b32 %r7, %r5, 8;
  or.b32 %r7, %r7, %r4;
+ mov.u32 %r8, %smid;
+ shl.b32 %r8, %r8, 16;
+ or.b32 %r7, %r7, %r8;
  st.global.u32 [%rd3], %r7;
  ret;"""
     run(body, [out], grid=(8, 3), cluster=2, block=1, parameters=".param .u64 a")
-    assert out.reshape(3, 8).tolist() == [[(x // 2) << 8 | x % 2 for x in range(8)]] * 3
+    assert (out & 0xFFFF).reshape(3, 8).tolist() == [[(x // 2) << 8 | x % 2 for x in range(8)]] * 3
+    assert (out >> 16).tolist() == list(range(24))  # the blocks of a cluster are on SMs of their own
 
 
 def test_arguments_and_module_variables():
