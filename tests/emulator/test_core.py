@@ -314,7 +314,9 @@ def test_grid_cluster_and_special_registers():
  ret;"""
     run(body, [out], grid=(8, 3), cluster=2, block=1, parameters=".param .u64 a")
     assert (out & 0xFFFF).reshape(3, 8).tolist() == [[(x // 2) << 8 | x % 2 for x in range(8)]] * 3
-    assert (out >> 16).tolist() == list(range(24))  # the blocks of a cluster are on SMs of their own
+    assert (out >> 16).tolist() == list(
+        range(24)
+    )  # the blocks of a cluster are on SMs of their own
 
 
 def test_arguments_and_module_variables():
