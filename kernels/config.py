@@ -72,7 +72,7 @@ class LastTile:
     Attributes:
         line: elements of a row in shared memory.
         columns: elements of a row that are stored.
-        number: how many pieces there are.
+        starts: the columns at which they begin: the last one ends where the tile does.
         places: for each consumer that shares a tile, where they lie, counted in such pieces from
             the begin of the ring's buffers on: in the rows of the left operand that it alone reads;
             of those side by side, in the tiles of the right operand.
@@ -80,7 +80,7 @@ class LastTile:
 
     line: int
     columns: int
-    number: int
+    starts: tuple[int, ...]
     places: tuple[tuple[int, ...], ...]
 
 
@@ -862,7 +862,8 @@ class MatmulConfig:
                 [(tile * self.shares + which) * stage + i for tile in tiles for i in range(stage)]
                 for which in range(self.shares)
             ]
-        return LastTile(line, columns, number, tuple(tuple(each[:number]) for each in own))
+        starts = tuple(min(i * columns, self.own_columns - columns) for i in range(number))
+        return LastTile(line, columns, starts, tuple(tuple(each[:number]) for each in own))
 
     @property
     def half_sectors(self) -> int:
@@ -871,9 +872,10 @@ class MatmulConfig:
         """
         if self.swap:
             return 0  # a row of C has 64 elements
-        last, own, size = self.last_through_ring, self.own_columns, C_BYTES[self.c_type]
-        width = self.last_pieces.columns if last else self.c_columns
-        starts = [min(start, own - width) for start in range(0, own, width)]
+        width, starts = self.c_columns, tuple(range(0, self.own_columns, self.c_columns))
+        if self.last_through_ring:
+            width, starts = self.last_pieces.columns, self.last_pieces.starts
+        size = C_BYTES[self.c_type]
         edges = [size * edge % SECTOR_BYTES for start in starts for edge in (start, start + width)]
         return self.consumer_columns * sum(edge > 0 for edge in edges)
 
@@ -889,7 +891,7 @@ class MatmulConfig:
         if self.c_parts < 1 or self.c_columns * C_BYTES[self.c_type] >= SECTOR_BYTES:
             return False
         pieces = self.last_pieces
-        fit = all(len(places) == pieces.number for places in pieces.places)
+        fit = all(len(places) == len(pieces.starts) for places in pieces.places)
         return fit and pieces.columns > self.c_columns
 
     @property

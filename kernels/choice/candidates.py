@@ -12,8 +12,6 @@ from triton_ext.hardware.architecture import SHARED_MEMORY_PER_BLOCK
 from triton_ext.kernels.config import DEFAULTS, MatmulConfig
 from triton_ext.kernels.element_types import C_BYTES, ELEMENT_BYTES, Major
 
-LINE_BYTES = 128
-"""Of the L2 cache; and what a row of a tile in shared memory has at most."""
 LOADED_ROWS = (8, 16, 32, 48)
 """How many rows of the left operand are copied where it has no more."""
 LEAST_STAGES, MOST_STAGES = 3, 16

@@ -34,18 +34,23 @@ from triton_ext.hardware.operand import INSTRUCTION_K_BYTES
 from triton_ext.kernels.choice import corrections
 from triton_ext.kernels.choice.candidates import (
     ALL_ROWS,
-    LINE_BYTES,
     candidates,
     copied_rows,
     unchecked_candidates,
 )
 from triton_ext.kernels.choice.gpus import MODELS, GpuModel
-from triton_ext.kernels.config import DEFAULTS, LEAST_K, MOST_K, PROMOTED_RUN, MatmulConfig
+from triton_ext.kernels.config import (
+    DEFAULTS,
+    LEAST_K,
+    LINE_BYTES,
+    MOST_K,
+    PROMOTED_RUN,
+    SECTOR_BYTES,
+    MatmulConfig,
+)
 from triton_ext.kernels.element_types import C_BYTES, Major
 from triton_ext.kernels.order import loaded, rows_together
 
-SECTOR_BYTES = 32
-"""Of a line of the L2 cache."""
 Array: TypeAlias = Any
 """A numpy array of numbers or truth values, one of each configuration."""
 

@@ -9,8 +9,10 @@ pieces are stored with their first dimension contiguous. Rows and columns here a
 kernel computes.
 """
 
-# Gluon functions: their arguments are values of the compiler, not of Python.
+# Gluon functions: their arguments are values of the compiler, not of Python, and a tuple that grows
+# is one of another type.
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
+# mypy: disable-error-code="assignment"
 
 from __future__ import annotations
 
@@ -241,7 +243,7 @@ class Parts:
                 mask = gl.full(total.shape, 1, gl.int1, total.type.layout) & (
                     some + i < work.splits
                 )
-                parts += (gl.load(addresses, mask, 0, cache_modifier=".cg"),)  # type: ignore[assignment]
+                parts += (gl.load(addresses, mask, 0, cache_modifier=".cg"),)
             for i in gl.static_range(LOADS):
                 total += parts[i].to(total.dtype, bitcast=True)
         return total
@@ -329,10 +331,10 @@ class Scaling:
         if pointer is not None:
             DIM: gl.constexpr = dimension(OF_N == self.N_IS_COLUMN, EACH)
             if DIM == 0:
-                found += (self.values(pointer, row, size[0], ROWS, LAYOUT, 0, EACH),)  # type: ignore[assignment]
+                found += (self.values(pointer, row, size[0], ROWS, LAYOUT, 0, EACH),)
             else:
                 for i in gl.static_range(len(columns)):
-                    found += (self.values(pointer, columns[i], size[1], PART, LAYOUT, 1, EACH),)  # type: ignore[assignment]
+                    found += (self.values(pointer, columns[i], size[1], PART, LAYOUT, 1, EACH),)
         return found
 
     @gluon.jit
@@ -545,7 +547,7 @@ class Epilogue:
         """Ask for the vectors of pieces FIRST to END, which have LAYOUT."""
         columns = ()
         for i in gl.static_range(FIRST, END):
-            columns += (self.column(work, i),)  # type: ignore[assignment]
+            columns += (self.column(work, i),)
         return self.ask(work, columns, self.tiles.shape[2], LAYOUT)
 
     @gluon.jit
@@ -600,18 +602,18 @@ class Epilogue:
     @gluon.jit
     def store_last(self, acc, work, WHICH: gl.constexpr):
         """Store a tile by `last`. Its pieces are others: their vectors have not been asked for."""
-        NUMBER: gl.constexpr = self.last.SIZES.number
+        STARTS: gl.constexpr = self.last.SIZES.starts
         PART: gl.constexpr = self.last.SIZES.line * self.CLUSTER_COLUMNS
         LAYOUT: gl.constexpr = piece_layout(acc.sums[0].type.layout, PART)
         off = own_column(
             work.off_n, self.last.OWN * self.CLUSTER_COLUMNS, PART, self.CLUSTER_COLUMNS
         )
         columns = ()
-        for i in gl.static_range(NUMBER):
-            columns += (off + self.last.start(i),)  # type: ignore[assignment]
+        for i in gl.static_range(len(STARTS)):
+            columns += (off + STARTS[i],)
         vectors = self.ask(work, columns, PART, LAYOUT)
         self.last.wait()
-        for i in gl.static_range(NUMBER):
+        for i in gl.static_range(len(STARTS)):
             piece = acc.read(self.last.piece(acc, i))
             self.fill(piece, self.last.buffer(i, WHICH), work, vectors, i)
             fence_async_shared()

@@ -12,8 +12,10 @@ A piece's rows are a line apart in shared memory, as the swizzle is wide, also w
 narrower.
 """
 
-# Gluon functions: their arguments are values of the compiler, not of Python.
+# Gluon functions: their arguments are values of the compiler, not of Python, and a tuple that grows
+# is one of another type.
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
+# mypy: disable-error-code="assignment"
 
 from __future__ import annotations
 
@@ -25,12 +27,6 @@ from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma
 
 from triton_ext.compat import aggregate, reinterpret
 from triton_ext.kernels.device.pieces import join_columns
-
-
-@gluon.constexpr_function
-def start_of(piece, own, columns):
-    """The column at which a piece of a consumer's part of a tile begins."""
-    return min(piece * columns, own - columns)
 
 
 @gluon.constexpr_function
@@ -65,11 +61,6 @@ class RingPieces:
     barrier: gl.shared_memory_descriptor | gl.constexpr
 
     @gluon.jit
-    def start(self, i: gl.constexpr):
-        """The column at which a piece begins."""
-        return start_of(i, self.OWN, self.SIZES.columns)
-
-    @gluon.jit
     def wait(self):
         """Wait until the buffers have been read."""
         if self.barrier is None:
@@ -92,10 +83,10 @@ class RingPieces:
         """A piece of an accumulator as wide as a line; behind it come any of its own columns."""
         COLUMNS: gl.constexpr = self.SIZES.columns
         WIDTH: gl.constexpr = common_width(acc.sums[0].shape[1] // self.ACROSS, COLUMNS)
-        FIRST: gl.constexpr = start_of(i, self.OWN, COLUMNS) // WIDTH
+        FIRST: gl.constexpr = self.SIZES.starts[i] // WIDTH
         NUMBER: gl.constexpr = COLUMNS // WIDTH
         parts = acc.pieces(WIDTH * self.ACROSS)
         some = ()
         for j in gl.static_range(self.SIZES.line // WIDTH):
-            some += (parts[FIRST + j % NUMBER],)  # type: ignore[assignment]
+            some += (parts[FIRST + j % NUMBER],)
         return join_columns(some, self.ACROSS)

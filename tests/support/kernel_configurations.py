@@ -325,7 +325,7 @@ EMULATED = [
     ({"block_m": 64, "block_n": 56, "c_parts": 7, "consumers": 2, "pingpong": True,
       "last_through_ring": True}, 136, 168, 200, 2),
     ({"block_m": 64, "block_n": 56, "c_parts": 7, "consumers": 2, "pingpong": True, "stages": 4,
-      "batched": True, "last_through_ring": True}, 136, 64, 72, 4),
+      "batched": True, "last_through_ring": True}, 72, 56, 64, 3),
     ({"block_m": 64, "block_n": 208, "c_parts": 13, "consumers": 2, "consumer_columns": 2,
       "stages": 3, "max_splits": 4, "last_through_ring": True}, 72, 424, 1040, 5),
     ({"block_n": 272, "c_parts": 17, "consumers": 2, "consumer_columns": 2, "stages": 3,
