@@ -97,10 +97,12 @@ def any_accumulator(n: int) -> str:
     return folded + " setp.eq.u32 %p4, %r10, 12345;\n"
 
 
-def module(body: str, parameters: str = "", registers: str = "", regs: int = 40) -> str:
+def module(
+    body: str, parameters: str = "", registers: str = "", regs: int = 40, directives: str = ""
+) -> str:
     """A module with the kernel ``k``."""
     return f"""{HEADER}
-.visible .entry k(.param .u64 out{parameters})
+.visible .entry k(.param .u64 out{parameters}) {directives}
 {{
  .reg .b32 %r<{regs}>;
  .reg .b64 %rd<40>;
@@ -160,6 +162,7 @@ class Case:
             repetition are told apart.
         random: whether the tensor's elements are, between 0.5 and 2; else they are zeros.
         watched: whether the board's power is read while it runs, which takes 0.3 s at least.
+        ranks: which blocks of a cluster are measured; all if none is named.
     """
 
     name: str
@@ -177,6 +180,7 @@ class Case:
     beside: int = 0
     random: bool = False
     watched: bool = False
+    ranks: tuple[int, ...] = ()
 
     def run(
         self, emulate: bool, watch: contextlib.AbstractContextManager[Any]
@@ -189,7 +193,7 @@ class Case:
         """
         repeats, grid = self.repeats, self.grid
         if emulate:
-            repeats, grid = min(repeats, FEW), min(grid, FEW)
+            repeats, grid = min(repeats, FEW), min(grid, max(FEW, self.cluster))
         out = np.zeros((grid, self.block, 4), np.uint64)
         args: list[Any] = [out]
         if self.map:
@@ -235,6 +239,8 @@ class Case:
         watch = contextlib.nullcontext() if emulate or not self.watched else Watch(GpuState())
         out, last = self.run(emulate, watch)
         repeats = min(self.repeats, FEW) if emulate else self.repeats
+        if self.ranks:
+            out = out[np.isin(np.arange(len(out)) % self.cluster, self.ranks)]
         others, out = out[:, self.block - self.beside :], out[:, : self.block - self.beside]
         cycles = (out[..., 1].max(1) - out[..., 0].min(1)).astype(float)
         found: Row = {"case": self.name, **self.facts, "repeats": repeats, "blocks": len(out)}
@@ -242,7 +248,8 @@ class Case:
         if len(out) > 1:
             span = float(out[..., 3].max() - out[..., 2].min())
             found["nanoseconds"] = span
-            found["bytes_per_second"] = self.bytes * repeats * len(out) / max(span, 1) * 1e9
+            if self.bytes:
+                found["bytes_per_second"] = self.bytes * repeats * len(out) / max(span, 1) * 1e9
             found["slowest"] = float(cycles.max()) / (repeats * self.per)
         elif self.bytes:
             found["bytes_per_cycle"] = self.bytes / self.per / found["cycles"]
@@ -592,6 +599,130 @@ def barrier_round_trip() -> Case:
     return Case("mbarrier round trip", {}, ptx, block=64)
 
 
+ARRIVING = 4
+"""Blocks of a cluster in which one sends arrivals to the others, or gets theirs."""
+ROUNDS = 8
+FAR = "shared::cluster"
+"""The qualifiers of the kernels' arrivals in other blocks: releases at the block's scope. At the
+cluster's, ptxas puts fences of all memory before each."""
+RELEASE = "release.cluster.shared::cluster"
+ARRIVE = " mbarrier.arrive.{how}.b64 _, [%r{register}];\n"
+
+
+def one_way(cluster: int, how: str, others: int = 1) -> Case:
+    """A thread of a cluster's first block arrives at a barrier in each of its last blocks; a thread
+    of each of these waits for that, and arrives at the first one's barrier, which completes when
+    all have; and again. Cycles of one way: from an arrival to the end of the wait for it.
+
+    Nobody can fall behind: the next phase of a barrier completes by an arrival of somebody who has
+    heard of the end of the wait for the one before.
+
+    Args:
+        cluster: its blocks; 1 for two warps of one block, whose first threads do the same.
+        how: the arrival's qualifiers.
+        others: blocks that answer.
+    """
+
+    def ptx(repeats: int) -> str:
+        text = FILL + _barriers(1, others) + _barriers(1, first=1)
+        text += " mov.u32 %r17, 0;\n add.u32 %r9, %r2, 8;\n mov.u32 %r18, %cluster_ctarank;\n"
+        if cluster > 1:
+            text += f" setp.ge.u32 %p7, %r18, {cluster - others};\n setp.eq.u32 %p6, %r18, 0;\n"
+            text += " or.pred %p7, %p7, %p6;\n and.pred %p7, %p7, %p2;\n"
+        else:
+            text += " and.b32 %r19, %r1, 31;\n setp.eq.u32 %p7, %r19, 0;\n"
+            text += " setp.lt.u32 %p6, %r1, 32;\n"
+        if cluster > 1:
+            text += " mapa.shared::cluster.u32 %r20, %r2, 0;\n"
+            for i in range(others):
+                text += f" mapa.shared::cluster.u32 %r{21 + i}, %r9, {cluster - others + i};\n"
+        else:
+            text += " mov.u32 %r20, %r2;\n mov.u32 %r21, %r9;\n"
+        flip = " xor.b32 %r17, %r17, 1;\n"
+        first = "".join(ARRIVE.format(how=how, register=21 + i) for i in range(others))
+        first += WAIT.format(name="A", barrier="%r2", parity="%r17") + flip
+        second = WAIT.format(name="B", barrier="%r9", parity="%r17")
+        second += ARRIVE.format(how=how, register=20) + flip
+        text += (CLUSTER_SYNC if cluster > 1 else "") + START + " @!%p7 bra DONE;\n"
+        text += " @!%p6 bra OTHER;\n" + loop(first, repeats, "LA") + " bra DONE;\nOTHER:\n"
+        text += loop(second, repeats, "LB") + "DONE:\n" + END
+        return module(text + (CLUSTER_SYNC if cluster > 1 else ""))
+
+    facts = {"cluster": cluster, "others": others, "arrive": how}
+    return Case(
+        "one-way arrival", facts, ptx, block=32 if cluster > 1 else 64, grid=cluster, per=2,
+        repeats=256, cluster=cluster, ranks=(0, cluster - 1),
+    )  # fmt: skip
+
+
+def arrivals_sent(others: int, lanes: bool, burst: bool = False, how: str = FAR) -> Case:
+    """A warp of a cluster's first block arrives at a barrier in each of so many other blocks, over
+    and over. Cycles that it takes for each arrival, until it has issued the last: not until that is
+    there. All arrivals of a launch are one phase of their barrier, which is awaited afterwards.
+
+    Args:
+        others: 1 to 3; 0, in bursts, for what reading the clock takes.
+        lanes: whether one instruction does it, a thread for each block, as the kernels' consumers
+            free a slot; else one thread, with an instruction for each.
+        burst: whether it does so once, and sleeps for about a microsecond before it does it again:
+            then cycles are those of the whole burst, from the clock before it to the one behind.
+        how: the arrivals' qualifiers.
+    """
+    rounds = 1 if burst else ROUNDS
+
+    def ptx(repeats: int) -> str:
+        text = FILL + _barriers(1, rounds * repeats)
+        text += " mov.u64 %rd24, 0;\n mov.u32 %r18, %cluster_ctarank;\n setp.eq.u32 %p6, %r18, 0;\n"
+        text += f" sub.u32 %r18, %r18, 1;\n setp.lt.u32 %p8, %r18, {others};\n"
+        if lanes:
+            text += f" setp.lt.u32 %p7, %r1, {others};\n add.u32 %r19, %r1, 1;\n"
+            text += f" min.u32 %r19, %r19, {ARRIVING - 1};\n"
+            text += " mapa.shared::cluster.u32 %r20, %r2, %r19;\n"
+            arrive = " @%p7" + ARRIVE.format(how=how, register=20)
+        else:
+            text += " and.pred %p6, %p6, %p2;\n"
+            for i in range(others):
+                text += f" mapa.shared::cluster.u32 %r{20 + i}, %r2, {1 + i};\n"
+            arrive = "".join(ARRIVE.format(how=how, register=20 + i) for i in range(others))
+        body, end = arrive * rounds, END
+        if burst:
+            body = " mov.u64 %rd13, %clock64;\n" + body + " mov.u64 %rd14, %clock64;\n"
+            body += " sub.u64 %rd14, %rd14, %rd13;\n add.u64 %rd24, %rd24, %rd14;\n"
+            body += " nanosleep.u32 1000;\n"
+            counted = " mov.u64 %rd20, 0;\n mov.u64 %rd21, %rd24;\n"
+            end = end.replace(" ld.param", counted + " ld.param")
+        text += CLUSTER_SYNC + START + " @!%p6 bra DONE;\n" + loop(body, repeats) + "DONE:\n" + end
+        text += " @!%p8 bra OVER;\n" + WAIT.format(name="", barrier="%r2", parity="0") + "OVER:\n"
+        return module(text + CLUSTER_SYNC)
+
+    facts = {"others": others, "lanes": lanes, "burst": burst, "arrive": how}
+    return Case(
+        "arrivals sent", facts, ptx, block=32, grid=ARRIVING, per=1 if burst else rounds * others,
+        cluster=ARRIVING, ranks=(0,),
+    )  # fmt: skip
+
+
+def arrivals_received(senders: int) -> Case:
+    """A thread of each of so many blocks of a cluster arrives at one barrier in the first, over and
+    over; all arrivals of a launch are one phase. Cycles until it completes there, for each of them.
+    """
+
+    def ptx(repeats: int) -> str:
+        text = FILL + _barriers(1, ROUNDS * repeats * senders)
+        text += " mov.u32 %r18, %cluster_ctarank;\n setp.eq.u32 %p6, %r18, 0;\n"
+        text += f" setp.le.u32 %p7, %r18, {senders};\n and.pred %p7, %p7, %p2;\n"
+        text += " mapa.shared::cluster.u32 %r20, %r2, 0;\n"
+        text += CLUSTER_SYNC + START + " @!%p7 bra DONE;\n @!%p6 bra SEND;\n"
+        text += WAIT.format(name="", barrier="%r2", parity="0") + " bra DONE;\nSEND:\n"
+        text += loop(ARRIVE.format(how=FAR, register=20) * ROUNDS, repeats) + "DONE:\n" + END
+        return module(text + CLUSTER_SYNC)
+
+    return Case(
+        "arrivals received", {"senders": senders}, ptx, block=32, grid=ARRIVING,
+        per=ROUNDS * senders, repeats=256, cluster=ARRIVING, ranks=(0,),
+    )  # fmt: skip
+
+
 _SUMS = "{%f{j}, %f1{j}, %f2{j}, %f3{j}}"
 MMA = (
     f" mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {_SUMS},"
@@ -624,28 +755,45 @@ def sends(number: int, warps: int, cluster: int, grid: int) -> Case:
     return Case("st.async", facts, ptx, 32 * warps, grid, bytes=size, cluster=cluster)
 
 
-def simple(name: str, line: str, per: int, warps: int = 4, size: int = 0, **facts: Any) -> Case:
+def simple(
+    name: str,
+    line: str,
+    per: int,
+    warps: int = 4,
+    size: int = 0,
+    setup: str = "",
+    cluster: int = 1,
+    directives: str = "",
+    **facts: Any,
+) -> Case:
     """`per` copies of a line of PTX in a loop, in each of so many warps.
 
     Args:
-        line: ``{i}`` becomes one of 4 numbers, ``{j}`` one of `CHAINS`. All of %r10 to %r17, %rd10
-            to %rd17 and %f0 to %f39 differ by thread, so that nothing is uniform, and are used in
-            the end, so that nothing is dead.
+        line: ``{i}`` becomes one of 4 numbers, ``{j}`` one of `CHAINS`, ``{each}`` one of its own
+            in each copy. All of %r10 to %r17, %rd10 to %rd17 and %f0 to %f39 differ by thread, so
+            that nothing is uniform, and are used in the end, so that nothing is dead.
         size: bytes of a line in a warp.
+        setup: what comes before.
+        cluster: blocks that do the same, in one cluster.
+        directives: of the kernel.
     """
 
     def ptx(repeats: int) -> str:
         lines = "".join(
-            line.replace("{i}", str(i % 4)).replace("{j}", str(i % CHAINS)) + "\n"
+            line.replace("{i}", str(i % 4))
+            .replace("{j}", str(i % CHAINS))
+            .replace("{each}", str(i))
+            + "\n"
             for i in range(per)
         )
-        text = FILL
+        text = FILL + setup
         for i in range(10, 18):
             text += f" add.u32 %r{i}, %r1, {i};\n cvt.u64.u32 %rd{i}, %r{i};\n"
         text += different_floats(40)
         text += (
             f" shl.b32 %r20, %r1, 4;\n add.u32 %r20, %r20, %r2;\n add.u32 %r20, %r20, {TILES};\n"
         )
+        text += CLUSTER_SYNC if cluster > 1 else ""
         text += START + loop(lines, repeats)
         text += " mov.u32 %r19, 0;\n"
         text += "".join(f" xor.b32 %r19, %r19, %f{i};\n" for i in range(40))
@@ -654,9 +802,13 @@ def simple(name: str, line: str, per: int, warps: int = 4, size: int = 0, **fact
             text += f" xor.b32 %r19, %r19, %r18;\n xor.b32 %r19, %r19, %r{i};\n"
         text += " setp.eq.u32 %p4, %r19, 123456;\n"
         text += end_using()
-        return module(text, registers=" .reg .f32 %f<40>;")
+        return module(text, registers=" .reg .f32 %f<40>;", directives=directives)
 
-    return Case(name, {"warps": warps, **facts}, ptx, 32 * warps, per=per, bytes=size * warps * per)
+    facts = {"warps": warps, **({"cluster": cluster} if cluster > 1 else {}), **facts}
+    return Case(
+        name, facts, ptx, 32 * warps, grid=cluster, per=per, bytes=size * warps * per,
+        cluster=cluster,
+    )  # fmt: skip
 
 
 def streaming(grid: int, megabytes: int, store: bool) -> Case:
@@ -989,8 +1141,28 @@ def cases() -> Iterator[Case]:
     for width in (16, 32, 64, 112, ROW_BYTES):
         yield store_rows(SMS, width, 3, again=True)
     yield barrier_round_trip()
+    for cluster in (1, 2, 4, 8):
+        for how in ("shared::cta",) * (cluster == 1) + (FAR, RELEASE):
+            yield one_way(cluster, how)
+    for others in (2, 3):
+        yield one_way(4, FAR, others)
+    for others, lanes in itertools.product((1, 2, 3), (False, True)):
+        yield arrivals_sent(others, lanes)
+    yield arrivals_sent(3, False, how=RELEASE)
+    for others in (0, 1, 2, 3):
+        yield arrivals_sent(others, False, burst=True)
+    yield arrivals_sent(3, True, burst=True)
+    yield arrivals_sent(1, False, burst=True, how=RELEASE)
+    for senders in (1, 2, 3):
+        yield arrivals_received(senders)
+    for order, cluster, warps in itertools.product(("release", "relaxed"), (2, 4, 8), (4, 12)):
+        meet = f" barrier.cluster.arrive.{order}.aligned;\n barrier.cluster.wait.acquire.aligned;"
+        yield simple(
+            "cluster barrier", meet, 16, warps, cluster=cluster, order=order,
+            directives=f".explicitcluster .reqnctapercluster {cluster}, 1, 1",
+        )  # fmt: skip
     yield simple("bar.sync", " bar.sync 0;", 16)
-    for warps in (4, 8, 16):
+    for warps in (4, 8, 12, 16):
         yield simple("bar.sync", " bar.sync 0;", 16, warps)
     ld = " ld.volatile.shared.v4.u32 {%r21, %r22, %r23, %r24}, [%r20];\n"
     ld += " xor.b32 %r1{i}, %r1{i}, %r21;"
