@@ -1191,7 +1191,24 @@ def cases() -> Iterator[Case]:
     yield simple("shfl, dependent", " shfl.sync.bfly.b32 %r10, %r10, 1, 31, -1;", 16, 1)
     chased = " ld.volatile.shared.u32 %r21, [%r20];\n add.u32 %r20, %r20, %r21;"
     yield simple("ld.shared, dependent", chased, 16, 1)
-    yield simple("fence.proxy.async", " fence.proxy.async.shared::cta;", 16, 4)
+    # what there is nothing to wait for; not elect.sync, of which ptxas leaves one, before the loop
+    for warps in (1, 4, 8):
+        yield simple("fence.proxy.async", " fence.proxy.async.shared::cta;", 16, warps)
+        yield simple("fence.proxy.async", " fence.proxy.async;", 16, warps, space="all")
+        over = WAIT.format(name="{each}", barrier="%r2", parity="1")
+        yield simple("wait that is over", over, 16, warps, setup=_barriers(1))
+        for kind in ("wait_group", "wait_group.read"):
+            empty = f" cp.async.bulk.commit_group;\n cp.async.bulk.{kind} 0;"
+            yield simple("empty bulk group", empty, 16, warps, wait=kind)
+    for warps, commit in itertools.product((4, 8), (False, True)):
+        # to commit nothing, ptxas multiplies 64 x 8 x 16 of nothing
+        empty = " wgmma.fence.sync.aligned;\n" + " wgmma.commit_group.sync.aligned;\n" * commit
+        empty += " wgmma.wait_group.sync.aligned 0;"
+        yield simple("empty wgmma group", empty, 16, warps, commit=commit)
+    # each has to be followed by a barrier of the warpgroup, which `bar.sync` measures
+    both = " setmaxnreg.dec.sync.aligned.u32 64;\n bar.sync 0;\n"
+    both += " setmaxnreg.inc.sync.aligned.u32 128;\n bar.sync 0;"
+    yield simple("setmaxnreg and bar.sync", both, 4, 4, directives=".maxnreg 128")
     for grid, threads in itertools.product((1, SMS), (128, 512)):
         for ahead, fence in itertools.product((0, 1, 2), (False, True)):
             yield asynchronous(grid, threads, ahead, fence, 16)
