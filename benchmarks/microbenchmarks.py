@@ -163,6 +163,7 @@ class Case:
         random: whether the tensor's elements are, between 0.5 and 2; else they are zeros.
         watched: whether the board's power is read while it runs, which takes 0.3 s at least.
         ranks: which blocks of a cluster are measured; all if none is named.
+        known: cycles of what is measured that are known; what it takes beyond is told apart.
     """
 
     name: str
@@ -181,6 +182,7 @@ class Case:
     random: bool = False
     watched: bool = False
     ranks: tuple[int, ...] = ()
+    known: float = 0
 
     def run(
         self, emulate: bool, watch: contextlib.AbstractContextManager[Any]
@@ -256,6 +258,8 @@ class Case:
         if isinstance(watch, Watch):
             found["power_watts"] = watch.power_watts
             found["clock_mhz"] = watch.clock_mhz
+        if self.known:
+            found["beyond"] = found["cycles"] - self.known
         if self.beside:
             found["beside"] = float(others[..., 1].max() - others[..., 0].min()) / repeats
         if self.stamps:
@@ -721,6 +725,70 @@ def arrivals_received(senders: int) -> Case:
         "arrivals received", {"senders": senders}, ptx, block=32, grid=ARRIVING,
         per=ROUNDS * senders, repeats=256, cluster=ARRIVING, ranks=(0,),
     )  # fmt: skip
+
+
+def in_turn(steps: int, by: str, early: bool = True) -> Case:
+    """Two warpgroups multiply in turn, as consumers that make tiles of their own do: each 64 x 128
+    by so many steps of K of 64, from shared memory, where a step is issued while the one before
+    runs; then it tells the other. Cycles of a turn; ``beyond`` is what these are more than those of
+    its products (N/2 each), which is what it takes to hand over.
+
+    Args:
+        by: "mbarrier": a warpgroup meets, and one of its threads arrives, as in the kernels; "bar":
+            it arrives at the other's named barrier, and waits at its own; "nothing": neither waits
+            for the other.
+        early: whether a turn ends when its last step is issued, as in the kernels; else when its
+            products are done.
+    """
+    n, stage = 128, (64 + 128) * ROW_BYTES
+    acc = "{" + ", ".join(f"%acc{i}" for i in range(n // 2)) + "}"
+    products = ""
+    for step in range(steps):
+        products += " wgmma.fence.sync.aligned;\n"
+        for i in range(4):
+            at = step * stage // 16 + 2 * i
+            products += f" add.u64 %rd13, %rd10, {at};\n add.u64 %rd14, %rd11, {at};\n"
+            products += (
+                f" wgmma.mma_async.sync.aligned.m64n{n}k16.f32.bf16.bf16 {acc}, %rd13, %rd14,"
+                " 1, 1, 1, 0, 0;\n"
+            )
+        products += " wgmma.commit_group.sync.aligned;\n wgmma.wait_group.sync.aligned 1;\n"
+    done = " wgmma.wait_group.sync.aligned 0;\n"
+
+    def turns(which: int, repeats: int) -> str:
+        begin = end = before = after = ""
+        if by == "mbarrier":  # the first turn is the first one's: the phase before counts as over
+            before = f" mov.u32 %r17, {1 - which};\n"
+            begin = WAIT.format(name=f"T{which}", barrier=f"%r2+{8 * which}", parity="%r17")
+            begin += " xor.b32 %r17, %r17, 1;\n"
+            end = f" bar.sync {1 + which}, 128;\n"
+            end += f" @%p6 mbarrier.arrive.shared::cta.b64 _, [%r2+{8 * (1 - which)}];\n"
+        if by == "bar":  # the second one's last arrival is met behind the loop
+            begin, end = f" bar.sync {1 + which}, 256;\n", f" bar.arrive {2 - which}, 256;\n"
+            before, after = ("", begin) if which == 0 else (end, "")
+        body = begin + products + (end + done if early else done + end)
+        return before + loop(body, repeats, f"L{which}") + after
+
+    def ptx(repeats: int) -> str:
+        text = FILL + _barriers(2) + "".join(f" mov.b32 %acc{i}, 0;\n" for i in range(n // 2))
+        text += f"""
+ add.u32 %r7, %r2, {TILES};
+ shr.u32 %r8, %r7, 4;
+ cvt.u64.u32 %rd10, %r8;
+ mov.u64 %rd12, {DESCRIPTOR};
+ or.b64 %rd10, %rd10, %rd12;
+ add.u64 %rd11, %rd10, {64 * ROW_BYTES // 16};
+ mov.u32 %r10, 0;
+ and.b32 %r18, %r1, 127;
+ setp.eq.u32 %p6, %r18, 0;
+ setp.ge.u32 %p8, %r1, 128;
+"""
+        text += START + " @%p8 bra OTHER;\n" + turns(0, repeats) + " bra DONE;\nOTHER:\n"
+        text += turns(1, repeats) + "DONE:\n" + end_using(any_accumulator(n))
+        return module(text, registers=f" .reg .b32 %acc<{n // 2}>;")
+
+    facts = {"n": n, "steps": steps, "by": by, "early": early}
+    return Case("in turn", facts, ptx, block=256, per=2, known=steps * 4 * n / 2)
 
 
 _SUMS = "{%f{j}, %f1{j}, %f2{j}, %f3{j}}"
@@ -1209,6 +1277,10 @@ def cases() -> Iterator[Case]:
     both = " setmaxnreg.dec.sync.aligned.u32 64;\n bar.sync 0;\n"
     both += " setmaxnreg.inc.sync.aligned.u32 128;\n bar.sync 0;"
     yield simple("setmaxnreg and bar.sync", both, 4, 4, directives=".maxnreg 128")
+    for steps in (2, 4, 8):
+        yield in_turn(steps, "nothing")
+        for by, early in itertools.product(("mbarrier", "bar"), (True, False)):
+            yield in_turn(steps, by, early)
     for grid, threads in itertools.product((1, SMS), (128, 512)):
         for ahead, fence in itertools.product((0, 1, 2), (False, True)):
             yield asynchronous(grid, threads, ahead, fence, 16)
@@ -1233,8 +1305,9 @@ TABLE = Table(
     ("which", "<62", lambda row: ", ".join(
         f"{k} {v}" for k, v in row.items()
         if k not in ("case", "repeats", "cycles", "stamps", "nanoseconds", "bytes_per_second",
-                     "bytes_per_cycle", "slowest", "beside"))),
+                     "bytes_per_cycle", "slowest", "beside", "beyond"))),
     ("cycles", ">10.2f", "cycles"),
+    ("beyond", ">10.2f", "beyond"),
     ("bytes/cycle", ">12.2f", "bytes_per_cycle"),
     ("bytes/s", ">12.3g", "bytes_per_second"),
 )  # fmt: skip
