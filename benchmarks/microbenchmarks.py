@@ -1192,7 +1192,9 @@ def cases() -> Iterator[Case]:
         yield ring((128, 128, pitch), 8, grid, "memory", repeats=8)
     for grid, width, pitch in itertools.product((1, 66), (16, 48), (48, 22384)):
         yield ring((64, width, pitch), 16, grid, "memory", repeats=16)
-    for grid, cluster, multicast in itertools.product((4, 64, 128), (2, 4), ("", "first", "parts")):
+    for grid, cluster, multicast in itertools.product(
+        (8, 16, 32, 64, 128), (2, 4, 8), ("", "first", "parts")
+    ):
         for source in ("memory", "L2"):
             yield ring((128, 128, 128), 8, grid, source, cluster=cluster, multicast=multicast)
     for cluster, grid in itertools.product((1, 2, 4), (8, 16, 24, 32, 48, 64, 96, 120)):

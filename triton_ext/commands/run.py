@@ -140,6 +140,11 @@ def _pattern(text: str) -> str:
     help="Where it would take that: H100 or H200.",
 )
 @click.option(
+    "--warm",
+    is_flag=True,
+    help="With --time: the L2 cache has what the kernels load, as if each was launched again.",
+)
+@click.option(
     "--timeline",
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="FILE",
@@ -166,6 +171,7 @@ def run(
     block: tuple[tuple[int, int, int], ...],
     time: bool,
     gpu_name: str,
+    warm: bool,
     timeline: Path | None,
     no_values: bool,
     stats: bool,
@@ -200,6 +206,8 @@ def run(
     timed = time or timeline is not None
     if no_values and not timed:
         raise click.UsageError("--no-values is for predicting time: give --time, too")
+    if warm and not timed:
+        raise click.UsageError("--warm is for predicting time: give --time, too")
     if not break_at:
         refuse({"--hits": hits != 1}, "without --break-at")
     if not trace and trace_file is None:
@@ -216,6 +224,7 @@ def run(
     from triton_ext.emulator.schedule.machine import MAX_STEPS
     from triton_ext.emulator.schedule.observers import Observer, Observers, Statistics
     from triton_ext.emulator.schedule.trace import Event, Trace, as_text
+    from triton_ext.timeline.gpus import gpu_of
 
     ending = contextlib.ExitStack()
 
@@ -253,7 +262,7 @@ def run(
             observer=Observers(parts) if parts else None,
             cuda_on_host=True,
             max_steps=max_steps or MAX_STEPS,
-            time=gpu_name if timed else None,
+            time=gpu_of(gpu_name).but(warm=warm) if timed else None,
             values=not no_values,
             **options,
         ) as gpu,

@@ -26,6 +26,9 @@ ON_CHIP = {
 """Cycles until a result can be read that a scoreboard guards, of what has no token in a record. By
 microbenchmarks of an H200: the first, and the last (a ring's consumer, from the end of a product to
 the next tiles, 117 cycles); the others are assumed."""
+HELD = {r"MEMBAR\.\w+\.(GPU|SYS|VC)": 530, r"CGAERRBAR": 120}
+"""Cycles that a warp cannot go on, of what no scoreboard guards: by microbenchmarks of an H100, a
+plain fence.proxy.async takes 539, an arrival that releases to a cluster 660."""
 READ = 17
 """Cycles until an instruction for memory has read its registers, so that they can be written:
 stores of shared memory by one warp of an H200, one in 22 cycles."""
@@ -46,6 +49,7 @@ MMA_OPERATIONS = 2 * 16 * 8 * 16
 """Of a turn of the last pipe: m16n8k16 of 16-bit operands."""
 NO_TURNS = (0.0,) * len(PIPES)
 _TURNS = {re.compile(pattern): turns for pattern, turns in TURNS.items()}
+_HELD = {re.compile(pattern): cycles for pattern, cycles in HELD.items()}
 _SLOW = {re.compile(pattern): cycles for pattern, cycles in ON_CHIP.items()}
 _LISTED = re.compile(
     r'nv_debug_ptx_txt", line (?P<line>\d+)$'
@@ -180,7 +184,8 @@ def _timed(listing: str) -> Iterator[tuple[int, str, int, float]]:
             latency = next((c for pattern, c in _SLOW.items() if pattern.match(opcode)), 0)
             ready[written] = max(ready[written], begin + latency)
         ready[read] = max(ready[read], begin + READ)
-        end = begin + max(stall, 1)
+        held = next((c for pattern, c in _HELD.items() if pattern.match(opcode)), 0)
+        end = begin + max(stall, 1, held)
         yield line, opcode, _around(index, loops), end - clock
         clock = end
 

@@ -50,15 +50,23 @@ class Gpu:
         tma_latency: cycles from the instruction to the barrier's phase, from the L2 cache.
         tma_memory_latency: the same, from memory.
         queue: cycles that loads from memory take longer if it is busy all the time.
+        warm: whether the L2 cache has what a launch loads, and keeps what it stores.
         catch_up: whether blocks of all waves, and not of the first alone, wait for memory wherever
             they load what comes from there: those that share it catch up with the one that asks
             for it first. Nothing tells here what an earlier wave has brought, so all of it counts.
         tma_bytes: that a TMA unit copies in a cycle, and writes to shared memory in one of its.
+        multicast_bytes: that a block receives in a cycle of what is copied to several of its
+            cluster.
+        multicast_row: bytes, in whose time such a box's row comes at least.
+        multicast_across: bytes, in whose time it comes later if it is in two lines.
         tma_row: cycles that a row of a box of less than 128 bytes, or in two lines, holds the TMA
             unit.
         tma_box: cycles that a box holds it at least.
         store_bytes: that TMA stores in a cycle, of an SM.
         stores: of all SMs, bytes/s.
+        store_across: bytes, in whose time a stored row goes later if it is in two lines.
+        dirty_bytes: of what has been stored, that the L2 cache keeps before loads wait for memory
+            to write it.
         l2_bytes: that all SMs load from the L2 cache, bytes/s.
         memory_bytes: from memory, bytes/s.
         sm_memory: that an SM loads from memory, bytes/s, while few others do.
@@ -74,6 +82,7 @@ class Gpu:
         write: the bytes read in the time in which one is written to memory, among reads.
         barrier_latency: from an arrival at an mbarrier to the thread that waits.
         far_arrival: of an arrival in another block of the cluster.
+        cluster_barrier: of an arrival at the cluster's barrier.
         far_latency: of what ``st.async`` writes there, with the arrival.
         send_cycles: that a warp's ``st.async`` holds the way to the other blocks of its cluster:
             each thread's is a message, however wide.
@@ -86,6 +95,7 @@ class Gpu:
         descriptors: how much longer then, if all load the descriptors of TMA copies.
         released: seconds from the end of a kernel to what waits for it in one that has started
             early (programmatic dependent launch).
+        beside: how much longer, if its blocks form clusters.
         late: to the first instruction of one for which there was no room beside that kernel.
         cluster: how much longer, if blocks form clusters.
         block_start: cycles from a block's end to the next one's first instruction.
@@ -122,18 +132,28 @@ class Gpu:
     l2_latency: float = _of("measured: dependent loads in 16 MB", 365)
     memory_latency: float = _of("measured: dependent loads in 512 MB", 660)
     tma_memory_latency: float = _of("measured: boxes of 256 rows, 563 more than from L2", 807)
-    queue: float = _of("fitted: 150 problems drawn from the surveys", 1000)
+    queue: float = _of("fitted: 260 problems drawn from a survey", 900)
+    warm: bool = _of("assumed: each launch has tensors of its own", False)
     catch_up: bool = _of(
         "assumed: 22 kernels of ladder and Triton tutorial are 8.7 % off without, 8.8 % with", False
     )
     tma_latency: float = _of("measured: boxes of 8 rows, one at a time", 244)
     tma_bytes: float = _of("measured: boxes of 256 rows, 4 in flight", 107)
+    multicast_bytes: float = _of(
+        "measured: rings of clusters of 2 to 8, from one block; matmuls reach it, too", 77
+    )
+    multicast_row: float = _of("fitted: 109 problems of less than 16 us", 128)
+    multicast_across: float = _of("fitted: the same", 80)
     tma_row: float = _of("measured: rows of 16 and 48 bytes", 2.1)
     tma_box: float = _of("fitted; measured: boxes of 8 rows one after the other, 48", 28)
     store_bytes: float = _of("measured: tiles of 32 KB by one SM", 31.6)
     stores: float = _of(
-        "measured: tiles of 32 KB by all SMs, rows 16 KB apart; one after the other 4.35e12", 3.7e12
+        "fitted: 74 problems of more than 16 us; measured: tiles of 32 KB one after the other"
+        " 4.35e12",
+        5e12,
     )
+    store_across: float = _of("fitted: ends of 400 kernels, of 16 to 128 aligned bytes", 32)
+    dirty_bytes: float = _of("assumed: less than half of the L2 cache", 2e7)
     l2_bytes: float = _of(
         "fitted: 10,800 kernels of both surveys; measured: own lines 9.3e12, lines that 16 SMs"
         " share 1.66e13",
@@ -156,18 +176,26 @@ class Gpu:
     write: float = _of("fitted: kernels that read as much as they write", 1.4)
     barrier_latency: float = _of("measured: a round trip of two warps", 20)
     far_arrival: float = _of(
-        "published: Luo et al., 180 cycles to another SM and back: half, and the barrier's 20", 110
+        "measured on an H100: one way, 231 to 246 with the wait, 66 in the block", 190
     )
+    cluster_barrier: float = _of("measured: relaxed, 65 to 89 cycles with the wait, on an H100", 40)
     far_latency: float = _of("measured: st.async of one warp, 234 with a barrier and the wait", 200)
     send_cycles: float = _of("measured: st.async of 16 bytes a thread, 8 warps, 26; all SMs 28", 27)
     bar_latency: float = _of("measured: 4 warps", 12)
     atomic_latency: float = _of("assumed: as a load", 365)
-    release_latency: float = _of("fitted: 15 split-K kernels", 1200)
+    release_latency: float = _of("fitted: 15 split-K kernels, less a fence", 550)
     launch: float = _of("fitted; measured: a grid of 1 block, 8.4e-7", 6e-07)
     start: float = _of("measured: empty blocks", 1.3e-07)
-    descriptors: float = _of("fitted", 3.3e-07)
-    released: float = _of("fitted", 5.5e-07)
-    late: float = _of("fitted", 4e-07)
+    descriptors: float = _of("fitted; measured: 1.09e-6 to 1.3e-6 with launch and start", 5.3e-07)
+    released: float = _of(
+        "fitted: 109 problems of less than 16 us; measured: 6e-7, and its blocks end 1e-7 to 1.3e-6"
+        " apart",
+        7.5e-07,
+    )
+    beside: float = _of("fitted: 109 problems of less than 16 us", 2e-7)
+    late: float = _of(
+        "fitted: the same; measured, from the end of a block on its SM: 3.8e-7", 6e-07
+    )
     cluster: float = _of("fitted", 2.6e-07)
     block_start: float = _of("fitted", 500)
     block_interval: float = _of("measured: grids of 1056 and 8448 empty blocks", 160)
@@ -196,7 +224,7 @@ _DIES = "published: SemiAnalysis, 300 cycles to the other die, here for every se
 _OTHERS: dict[str, dict[str, tuple[Any, str]]] = {
     "H100": {
         "memory_bytes": (3.35e12, "published: data sheet"),
-        "l2_bytes": (1.35e13, "fitted: 85 kernels of its survey"),
+        "l2_bytes": (1.9e13, "fitted: 74 problems of more than 16 us"),
         "flop_energy": (7.4e-13, "fitted: 145 kernels of its survey"),
     },
     "B200": {

@@ -144,6 +144,7 @@ class _Sm:
         self.shared = self.tensor = self.tma = self.inlet = self.l2 = self.memory = 0.0
         self.out = self.sent = 0.0
         self.missed = 0.0  # bytes from memory
+        self.dirty = 0.0  # cycles of what memory has still to write
         self.accesses: list[tuple[float, float]] = []  # when, and the wavefronts
         self.waiting = 0.0  # of their wavefronts
         self.busy: dict[str, float] = dict.fromkeys(UNITS, 0.0)
@@ -323,7 +324,9 @@ class Replay:
         sm.busy["issue"] += 1 / SCHEDULERS
         after = begin + gpu.issue_cycles
         if kind == SIGNAL:
-            latency = (gpu.barrier_latency, gpu.far_arrival, gpu.bar_latency)[item[3]]
+            latency = (gpu.barrier_latency, gpu.far_arrival, gpu.bar_latency, gpu.cluster_barrier)[
+                item[3]
+            ]
             self._contribute(warp, item[2], begin + latency)
         elif kind == SHARED:
             end = self._shared(sm, begin, item[2])
@@ -434,13 +437,20 @@ class Replay:
         whole.l2 = max(whole.l2, time) + lines / share.l2
         whole.busy["L2"] += lines / share.l2
         end: float = max(time, whole.l2)
-        if memory >= 0 and (missed or write):
-            part = self.gpu.write * share.written[memory] if write else missed
-            taken = size * part / share.memory
+        if memory >= 0 and write:  # is done in the L2 cache, which memory takes it from later
+            whole.dirty += size * self.gpu.write * share.written[memory] / share.memory
+            kept = self.gpu.dirty_bytes / self.gpu.multiprocessors * len(self.sms) / share.memory
+            if whole.dirty > kept:
+                whole.memory = max(whole.memory, time) + whole.dirty - kept
+                whole.busy["memory"] += whole.dirty - kept
+                whole.dirty = kept
+        elif missed:
+            taken = size * missed / share.memory
+            idle = min(max(0.0, time - whole.memory), whole.dirty)
+            whole.dirty -= idle
             whole.memory = max(whole.memory, time) + taken
-            whole.busy["memory"] += taken
-            if not write:  # a store is done in the L2 cache
-                end = max(end, whole.memory)
+            whole.busy["memory"] += taken + idle
+            end = max(end, whole.memory)
         return end
 
     def _queued(self, sm: _Sm, time: float) -> float:
@@ -514,8 +524,13 @@ class Replay:
         several = len(whose) > 1
         outside = self._outside(sm, time, inside, memory, rows=there, more=more, multicast=several)
         came = max(sm.tma, outside)
+        taken = size / self.share.received
+        if several:
+            across = there * max(0.0, min(inside / max(1, there) / LINE_BYTES, 1.0) - aligned.lines)
+            least = max(inside, there * gpu.multicast_row)
+            taken = max(taken, (least + across * gpu.multicast_across) / gpu.multicast_bytes)
         for each in whose:
-            each.inlet = max(each.inlet, begin) + size / self.share.received
+            each.inlet = max(each.inlet, begin) + taken
             came = max(came, each.inlet)
         end = came + gpu.tma_latency
         longer = gpu.tma_memory_latency - gpu.tma_latency + self._queued(sm, time)
@@ -530,7 +545,8 @@ class Replay:
         begin = max(sm.out, time)
         aligned = self.share.aligned[memory] if memory >= 0 else ALIGNED
         inside = min(rows, max(1, size // PIECE_BYTES))  # others lie outside, or are put together
-        lines = of_lines(gpu, size, inside, aligned)
+        across = inside * max(0.0, min(size / inside / LINE_BYTES, 1.0) - aligned.lines)
+        lines = max(size, inside * PIECE_BYTES) + across * gpu.store_across
         sm.out = begin + max(lines / self.share.stores, rows * gpu.tma_row, gpu.tma_box)
         end = max(self._outside(sm, begin, size, memory, write=True), sm.out)
         self._span((warp.block, "TMA stores"), begin, end, STORE, at, f"{size} bytes")

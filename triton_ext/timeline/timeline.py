@@ -154,6 +154,8 @@ class Timeline:
     def _misses(self) -> list[float]:
         """For each piece of memory, how much of its loads comes from memory: the first time, if
         the kernel itself has not written it before."""
+        if self.gpu.warm:
+            return [0.0] * len(self.trace.memories)
         first: dict[int, bool] = {}
         for item in self._items():
             if item[0] == GLOBAL:
@@ -349,6 +351,8 @@ class Timeline:
     def _written(self) -> list[float]:
         """For each piece of memory, how much of what is stored there memory has to write: each
         byte once."""
+        if self.gpu.warm:
+            return [0.0] * len(self.trace.memories)
         return [
             min(1.0, memory.size / stored) if stored else 1.0
             for memory, stored in zip(self.trace.memories, self._stored, strict=True)
@@ -394,7 +398,8 @@ class Timeline:
             every = (gpu.start + gpu.descriptors * described) * blocks / gpu.multiprocessors
             return gpu.launch + every + together, 0.0
         if 2 * self.trace.number <= self._groups * self._slots:  # there is room beside it
-            return gpu.released - LEAD, gpu.released
+            released = gpu.released + gpu.beside * (self.trace.blocks_each > 1)
+            return released - LEAD, released
         begin = gpu.late + together
         return begin, max(begin, gpu.released)
 

@@ -33,8 +33,8 @@ many lie outside of the tensor."""
 STORE = 5
 """(STORE, at, bytes, rows, memory, token of the read, token of the write): TMA out of it."""
 SIGNAL = 6
-"""(SIGNAL, at, token, where): an arrival at a barrier: NEAR, FAR (of another block), or NAMED
-(``bar.sync`` and its kind)."""
+"""(SIGNAL, at, token, where): an arrival at a barrier: NEAR, FAR (of another block), NAMED
+(``bar.sync`` and its kind), or CLUSTER (that of the cluster)."""
 WAIT = 7
 """(WAIT, at, token)."""
 ATOMIC = 8
@@ -52,7 +52,7 @@ SEND = 12
 """(SEND, at, bytes, tokens): a warp's st.async or red.async, into blocks of the cluster; the tokens
 are the phases that count the bytes."""
 
-NEAR, FAR, NAMED = range(3)
+NEAR, FAR, NAMED, CLUSTER = range(4)
 
 NAMES = {
     RUN: "instructions", SHARED: "shared memory", GLOBAL: "global memory", PRODUCT: "wgmma",

@@ -23,7 +23,7 @@ from triton_ext.emulator.schedule.machine import Machine
 from triton_ext.emulator.schedule.observers import Observer, Observers, Wavefronts
 from triton_ext.emulator.schedule.parallel import independent
 from triton_ext.emulator.state import lanes as lane_sets
-from triton_ext.emulator.state.barriers import NamedBarrier
+from triton_ext.emulator.state.barriers import ClusterBarrier, NamedBarrier
 from triton_ext.emulator.state.block import Cta, Launch
 from triton_ext.emulator.state.lanes import Lanes
 from triton_ext.emulator.state.storage import Register
@@ -37,6 +37,7 @@ from triton_ext.timeline.gpus import Gpu
 from triton_ext.timeline.timeline import Timeline
 from triton_ext.timeline.trace import (
     ATOMIC,
+    CLUSTER,
     COMMIT,
     COPY,
     FAR,
@@ -377,7 +378,8 @@ class Recorder(Observer):
             cluster = self._clusters[cta.cluster.number]
             warps = lane_sets.warps(lanes).tolist()
             token = self._phase(cluster, cta, barrier, phase, len(warps))
-            how = NAMED if isinstance(barrier, NamedBarrier) else FAR if far else NEAR
+            kinds = {NamedBarrier: NAMED, ClusterBarrier: CLUSTER}
+            how = kinds.get(type(barrier), FAR if far else NEAR)
             for number in warps:
                 self._add(block.warps[number], (SIGNAL, self._kind.at, token, how))
 
