@@ -20,8 +20,8 @@ import torch
 import triton_ext
 from benchmarks import harness
 from benchmarks.harness import Row, Table
-from benchmarks.matmul import INPUT_BYTES, ROUNDS, geometric_mean, median_seconds
-from benchmarks.problems import between
+from benchmarks.matmul import ROUNDS, geometric_mean, median_seconds
+from benchmarks.problems import between, sets_of
 
 Tensors = tuple[torch.Tensor, ...]
 Expression = Callable[..., torch.Tensor]
@@ -99,7 +99,7 @@ def measure(name: str, batch: int, m: int, n: int, k: int) -> Row:
     side = EXPRESSIONS[name]
     shapes = side.shapes(batch, m, n, k)
     elements = sum(map(math.prod, shapes))
-    count = max(2, min(24, math.ceil(INPUT_BYTES / (2 * elements))))
+    count = sets_of(2 * elements)
     sets = [
         tuple(torch.randn(shape, device="cuda", dtype=torch.bfloat16) for shape in shapes)
         for _ in range(count)

@@ -47,7 +47,7 @@ from benchmarks.problems import (
     Operands,
     Problem,
     drawn_problems,
-    inputs,
+    input_sets,
     peer_problems,
     problem_of,
     problems,
@@ -66,8 +66,6 @@ from triton_ext.ops import tuned
 from triton_ext.ops.rule import fixed_kernels
 from triton_ext.ops.tuning import FEW, autotune, considered
 
-INPUT_BYTES = 200 << 20
-"""What the input sets of one problem take together: four times the L2 cache."""
 FLOPS_PER_CLOCK = {2: 4096, 1: 8192}
 """Operations of an SM's tensor cores in a clock cycle, by the bytes of an element."""
 GOAL, LOWEST = 0.97, 0.93
@@ -272,7 +270,7 @@ def measure(
     Args:
         measured: also what `triton_ext.measured_kernels` would use.
     """
-    sets = [inputs(problem) for _ in range(max(2, min(24, math.ceil(INPUT_BYTES / problem.bytes))))]
+    sets = input_sets(problem)
     gpu = torch.cuda.get_device_properties()
     config = problem.config(gpu.multi_processor_count, model_of(gpu.name))
     sides = {

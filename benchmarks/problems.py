@@ -22,6 +22,8 @@ LLAMA_8B = [(6144, 4096), (4096, 4096), (28672, 4096), (4096, 14336)]
 LLAMA_70B = [(10240, 8192), (8192, 8192), (57344, 8192), (8192, 28672)]
 CLASSES = ("squares", "M <= 64", "64 < M < 4096", "M >= 4096")
 """The classes of shapes; squares (M = N = K) are in no other."""
+INPUT_BYTES, MOST_SETS = 200 << 20, 24
+"""What the input sets of a problem take together: four times the L2 cache, if these many do."""
 Operands = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 """A (M, K), B (K, N) and C (M, N)."""
 
@@ -119,6 +121,16 @@ def peer_problems() -> list[Problem]:
     rows += [Problem(16, 6144, 4096), Problem(64, 4096, 14336), Problem(512, 6144, 4096)]
     rows += [Problem(4096, 6144, 4096), Problem(4096, 4096, 14336), Problem(8192, 10240, 8192)]
     return rows
+
+
+def sets_of(size: int) -> int:
+    """How many input sets, of so many bytes each, launches walk through."""
+    return max(2, min(MOST_SETS, math.ceil(INPUT_BYTES / size)))
+
+
+def input_sets(problem: Problem) -> list[Operands]:
+    """So many inputs."""
+    return [inputs(problem) for _ in range(sets_of(problem.bytes))]
 
 
 def inputs(problem: Problem) -> Operands:

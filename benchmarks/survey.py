@@ -30,14 +30,13 @@ import torch
 from benchmarks import harness, tiles
 from benchmarks.harness import Row, Table
 from benchmarks.matmul import (
-    INPUT_BYTES,
     checked,
     compiled_ahead,
     kernel_launches,
     processes,
     torch_launches,
 )
-from benchmarks.problems import DRAWN, Problem, drawn_problems, inputs, problem_of
+from benchmarks.problems import DRAWN, Problem, drawn_problems, input_sets, problem_of
 from benchmarks.replay import graph_of, launches_in_graph, replayed_seconds
 from triton_ext.kernels.choice import cost_model, cost_model_sm100
 from triton_ext.kernels.choice.candidates import copied_rows
@@ -111,7 +110,7 @@ def measure(problem: Problem, configs: Sequence[MatmulConfig], orders: bool = Fa
     Args:
         orders: in each order of tiles, not in the one alone that is chosen.
     """
-    sets = [inputs(problem) for _ in range(max(2, min(24, math.ceil(INPUT_BYTES / problem.bytes))))]
+    sets = input_sets(problem)
     estimate = 2e-6 + max(problem.flops / 700e12, problem.bytes / 4e12)
     count = launches_in_graph(estimate, len(sets))
     sides: dict[str, Callable[[int], None]] = {"torch": torch_launches(problem, sets)}

@@ -64,7 +64,7 @@ import triton_ext
 from benchmarks import harness, ladder
 from benchmarks.harness import Row, Table
 from benchmarks.matmul import compile_all
-from benchmarks.problems import TYPES, Problem, drawn_problems, problem_of
+from benchmarks.problems import TYPES, Problem, drawn_problems, problem_of, sets_of
 from benchmarks.survey import described
 from tests.support import corpus_kernels as corpus  # type: ignore[import-not-found]
 from triton_ext.compat import LAUNCH_OPTIONS
@@ -83,9 +83,6 @@ from triton_ext.timeline.timeline import Timeline, in_turn
 SEEDS = {"fit": 1801, "test": 1802}
 """Of the drawn problems of each split."""
 PROBLEMS = {"fit": 8, "test": 26}
-SETS_BYTES, MOST_SETS = 200 << 20, 24
-"""What the input sets of a workload take together: four times the L2 cache; how many there are at
-most, here and in surveys."""
 KEPT = 26e6
 """What sets may take together so that the L2 cache has them: its halves keep copies of their own
 (measured: problems of 5 to 25 MB are 11 to 14 % faster than with cold caches, of 40 to 100 MB 2 to
@@ -138,7 +135,7 @@ class Workload:
     @property
     def sets(self) -> int:
         """Of inputs, that launches walk through."""
-        return max(2, min(MOST_SETS, math.ceil(SETS_BYTES / self.bytes)))
+        return sets_of(self.bytes)
 
     @property
     def warm(self) -> bool:

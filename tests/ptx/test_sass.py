@@ -109,6 +109,21 @@ def test_who_waits_at_a_scoreboard_takes_what_the_other_needs(opcode, bits, wait
     assert found[lines[1]] == sass.Cost(1, max(waited - 2, 0) + 4, sass.turns_of("IADD3"))
 
 
+@pytest.mark.parametrize(
+    ("operation", "least", "most"),
+    [
+        ("fence.proxy.async.shared::cta", 0, 60),
+        ("fence.proxy.async", 530, 560),  # measured: 539
+        ("fence.acq_rel.gpu", 640, 680),  # measured, before an arrival: 660
+        ("fence.acq_rel.cta", 0, 60),
+    ],
+)
+def test_a_fence_for_all_of_the_gpu_holds_a_warp(operation, least, most, tmp_path):
+    found, _ = costs(f"{operation};\n mov.u32 %r6, %r5", tmp_path)
+    taken = found[operation].cycles if found[operation] else 0
+    assert least <= taken < most
+
+
 MANY = """.version 8.0
 .target sm_90a
 .address_size 64

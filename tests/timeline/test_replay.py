@@ -17,6 +17,7 @@ from triton_ext.timeline.replay import UNITS, Replay, Share
 from triton_ext.timeline.timeline import Timeline, in_turn, slots
 from triton_ext.timeline.trace import (
     ALIGNED,
+    CLUSTER,
     COMMIT,
     COPY,
     FAR,
@@ -150,7 +151,12 @@ def test_what_an_sm_sends_to_other_blocks_goes_one_after_the_other():
 
 @pytest.mark.parametrize(
     ("where", "latency"),
-    [(NEAR, GPU.barrier_latency), (FAR, GPU.far_arrival), (NAMED, GPU.bar_latency)],
+    [
+        (NEAR, GPU.barrier_latency),
+        (FAR, GPU.far_arrival),
+        (NAMED, GPU.bar_latency),
+        (CLUSTER, GPU.cluster_barrier),
+    ],
 )
 def test_an_arrival_takes_as_long_as_the_way_to_the_barrier(where, latency):
     arriving, waiting = [(SIGNAL, 0, 0, where)], [(WAIT, 1, 0)]
@@ -232,7 +238,7 @@ def test_who_has_more_to_load_has_more_of_the_memory_when_the_others_are_done():
         copies = [(COPY, 0, 1 << 17, 1 << 17, 1024, 0, [n], [0], False, 0) for n in range(count)]
         return [*copies, *((WAIT, 1, n) for n in range(count))]
 
-    gpu = GPU.but(queue=0, tma_memory_latency=GPU.tma_latency)
+    gpu = GPU.but(queue=0, tma_memory_latency=GPU.tma_latency, descriptors=0)
     even, one = (launch([warp(count)], [1] * count, 132, 1024) for count in (4, 1))
     first = even.clusters[0]
     loaded = (132 + 44 * 3) << 17  # a third of the blocks load four times as much
@@ -396,9 +402,69 @@ def test_a_kernel_ends_when_the_lines_of_its_stores_are_written(aligned, lines):
     # a store is done in the L2 cache
     share = replace(SHARE, memory=1.0, aligned=[Aligned(*aligned)])
     store = [(STORE, 0, 1 << 16, 512, 0, 0, 1)]
-    gpu = GPU.but(misaligned=1.0)
+    gpu = GPU.but(store_across=128)
     result = Replay(gpu, [share], 1).run([ClusterTrace([[store]], [1, 1])])
     assert result.cycles == (1 << 16) * lines / share.stores + gpu.tma_latency
+
+
+def test_memory_writes_what_was_stored_when_loads_leave_it_time():
+    share = replace(SHARE, memory=1.0, misses=[1.0])
+    load = (COPY, 0, 4096, 4096, 32, 0, [2], [0], False, 0)
+
+    def loaded(stored, dirty):
+        gpu = GPU.but(dirty_bytes=dirty * GPU.multiprocessors, queue=0)
+        warp = [(STORE, 0, stored, stored // 128, 0, 0, 1), load, (WAIT, 1, 2)]
+        return Replay(gpu, [share], 1).run([ClusterTrace([[warp]], [1, 1, 1])]).busy["memory"]
+
+    written = int(GPU.write * 8192)
+    assert loaded(8192, 1 << 20) == pytest.approx(4096, abs=10)  # kept in the L2 cache
+    assert loaded(8192, 4096) == pytest.approx(4096 + written - 4096, abs=10)  # but for that much
+
+
+def test_a_multicast_comes_slower_than_a_plain_copy():
+    share = replace(SHARE, l2=1e9, memory=1e9, received=107.0, misses=[0.0])
+
+    def came(size, rows, tokens, aligned=ALIGNED):
+        copies = [(COPY, 0, size, size, rows, 0, tokens, list(range(len(tokens))), True, 0)] * 8
+        traces = [[[*copies, (WAIT, 1, tokens[0])]], [[(WAIT, 1, tokens[-1])]]][: len(tokens)]
+        needs = [8] * len(tokens)
+        replay = Replay(GPU.but(tma_row=0), [replace(share, aligned=[aligned])], 1)
+        return replay.run([ClusterTrace(traces, needs)]).cycles
+
+    plain, both = came(16384, 128, [0]), came(16384, 128, [0, 1])
+    assert both - plain == pytest.approx(8 * 16384 * (1 / GPU.multicast_bytes - 1 / 107), rel=0.01)
+    narrow = came(8192, 128, [0, 1])  # a row takes as long as one of 128 bytes
+    assert narrow == pytest.approx(both)
+    across = came(16384, 128, [0, 1], Aligned(0.0, 1.0)) - both
+    more = 8 * 128 * GPU.multicast_across / GPU.multicast_bytes
+    assert across == pytest.approx(more, rel=0.01)
+
+
+def test_warm_caches_have_what_a_launch_loads_and_keep_what_it_stores():
+    warps, needs = ring()
+    warps[1].append((STORE, 5, 1 << 16, 512, 0, len(needs), len(needs) + 1))
+    trace = launch(warps, [*needs, 1, 1], grid=132)
+    cold, warm = (Timeline(trace, GPU.but(warm=warm)) for warm in (False, True))
+    assert warm.seconds < cold.seconds - 0.8 * (GPU.tma_memory_latency - GPU.tma_latency) / 2e9
+    assert cold.utilisation["memory"] > 0
+    assert warm.utilisation["memory"] == 0
+
+
+@pytest.mark.parametrize("cluster", [1, 2])
+def test_an_early_start_beside_clusters_takes_longer(cluster):
+    warp = [(WAIT, 1, 0), (RUN, 2, 1, NONE, 1000)]
+    trace = launch([warp], [1], 8)
+    for each in trace.clusters.values():
+        each.before = 0
+    lines = [Line("griddepcontrol.launch_dependents", "")] * 6
+    trace = replace(trace, lines=lines, cluster=(cluster, 1, 1))
+    if cluster > 1:
+        trace.clusters = {
+            number: replace(each, warps=each.warps * cluster)
+            for number, each in trace.clusters.items()
+        }
+    taken = GPU.released + GPU.beside * (cluster > 1) + 1000 / GPU.clock
+    assert Timeline(trace, GPU).seconds == pytest.approx(taken, rel=1e-3)
 
 
 @pytest.mark.parametrize(

@@ -176,7 +176,7 @@ class Gpu:
     write: float = _of("fitted: kernels that read as much as they write", 1.4)
     barrier_latency: float = _of("measured: a round trip of two warps", 20)
     far_arrival: float = _of(
-        "measured on an H100: one way, 231 to 246 with the wait, 66 in the block", 190
+        "measured: one way, 231 to 246 with the wait on an H100, 66 in the block", 190
     )
     cluster_barrier: float = _of("measured: relaxed, 65 to 89 cycles with the wait, on an H100", 40)
     far_latency: float = _of("measured: st.async of one warp, 234 with a barrier and the wait", 200)

@@ -111,6 +111,11 @@ class Span:
     detail: str = ""
 
 
+def in_two_lines(size: float, rows: int, aligned: Aligned) -> float:
+    """How many of a box's rows, of so many bytes together, lie in two lines."""
+    return rows * max(0.0, min(size / rows / LINE_BYTES, 1.0) - aligned.lines) if rows else 0.0
+
+
 def of_lines(gpu: Gpu, size: float, rows: int, aligned: Aligned, line: float = 1.0) -> float:
     """The bytes for which the L2 cache works to give the rows of a box.
 
@@ -121,10 +126,9 @@ def of_lines(gpu: Gpu, size: float, rows: int, aligned: Aligned, line: float = 1
     """
     if not rows:
         return size
-    width = size / rows
-    across = max(0.0, min(width / LINE_BYTES, 1.0) - aligned.lines)
-    more = gpu.misaligned * across + gpu.cut * (1 - aligned.sectors)
-    return rows * (line * max(width, PIECE_BYTES) + more * LINE_BYTES)
+    more = gpu.misaligned * in_two_lines(size, rows, aligned)
+    more += gpu.cut * (1 - aligned.sectors) * rows
+    return line * max(size, rows * PIECE_BYTES) + more * LINE_BYTES
 
 
 class _Sm:
@@ -526,9 +530,9 @@ class Replay:
         came = max(sm.tma, outside)
         taken = size / self.share.received
         if several:
-            across = there * max(0.0, min(inside / max(1, there) / LINE_BYTES, 1.0) - aligned.lines)
+            more = in_two_lines(inside, there, aligned) * gpu.multicast_across
             least = max(inside, there * gpu.multicast_row)
-            taken = max(taken, (least + across * gpu.multicast_across) / gpu.multicast_bytes)
+            taken = max(taken, (least + more) / gpu.multicast_bytes)
         for each in whose:
             each.inlet = max(each.inlet, begin) + taken
             came = max(came, each.inlet)
@@ -545,8 +549,8 @@ class Replay:
         begin = max(sm.out, time)
         aligned = self.share.aligned[memory] if memory >= 0 else ALIGNED
         inside = min(rows, max(1, size // PIECE_BYTES))  # others lie outside, or are put together
-        across = inside * max(0.0, min(size / inside / LINE_BYTES, 1.0) - aligned.lines)
-        lines = max(size, inside * PIECE_BYTES) + across * gpu.store_across
+        lines = max(size, inside * PIECE_BYTES)
+        lines += in_two_lines(size, inside, aligned) * gpu.store_across
         sm.out = begin + max(lines / self.share.stores, rows * gpu.tma_row, gpu.tma_box)
         end = max(self._outside(sm, begin, size, memory, write=True), sm.out)
         self._span((warp.block, "TMA stores"), begin, end, STORE, at, f"{size} bytes")
