@@ -204,7 +204,7 @@ def draw_latency(axes: Any, data: dict[str, dict[str, float]]) -> None:
 
 TIMELINE_FAMILIES = {
     "present matmul": "present matmuls", "later matmul": "present matmuls",
-    "latest matmul": "latest matmuls",
+    "latest matmul": "latest matmuls", "seeded matmul": "seeded matmuls",
     "matmul": "older matmuls", "drawn matmul": "older matmuls",
     "ladder": "ladder",
 }  # fmt: skip

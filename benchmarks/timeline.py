@@ -9,6 +9,8 @@
     python -m benchmarks.timeline latest SURVEY --split fit [--number 100] [--operations 5e10]
     python -m benchmarks.timeline newest SURVEY --split test [--number 45] [--seconds 2400]
     python -m benchmarks.timeline afterwards SURVEY --split test [--number 113] [--seconds 2400]
+    python -m benchmarks.timeline recent SURVEY --split fit [--number 257] [--operations 1e11]
+    python -m benchmarks.timeline seeded SURVEY --split test [--number 128] [--seconds 2400]
     python -m benchmarks.timeline drawn RESULTS [--number 100] [--seconds 2400]
 
 The workloads are fixed here: this project's matmuls over problems drawn from two seeds, each with
@@ -34,6 +36,10 @@ of blocks, and never before: two fifths are to test.
 
 `afterwards` takes three configurations of the problems that were measured after the model was
 fitted, of up to `SHORT` operations.
+
+`recent` takes the problems of benchmarks/results/survey_h100.json.gz that were measured last, with
+today's kernels: all are to fit. `seeded` takes all of a survey whose seeds were set before
+(benchmarks/results/survey_timeline_h100.json: 41801 to 41803), and of which no model knows.
 
 `--operations` leaves larger problems of a survey out, so that its first ones are a sample of the
 others: they are in the order of a hash.
@@ -100,7 +106,9 @@ TODAY = ("middle", "every")
 FEWER, SHORT = {"afterwards matmul": 3}, 1e11
 """Of how many configurations each problem of a family is, if of fewer; and of how many operations
 at most."""
-SURVEYED = ("matmuls", "halves", "later", "latest", "newest", "afterwards")
+RECENT = 2514
+"""How many rows at the end of the H100's survey were measured with today's kernels."""
+SURVEYED = ("matmuls", "halves", "later", "latest", "newest", "afterwards", "recent", "seeded")
 """Parts of a survey."""
 NEAR = 1.05
 """How much longer than the best a choice may take that counts as good."""
@@ -219,13 +227,16 @@ def surveyed(
             problem's name; "later": a fifth, by name, of those drawn after the model was made;
             "latest": of those measured with today's order of tiles, a fifth or the others;
             "newest": of those measured with clusters of one row of blocks, and never before, two
-            fifths or the others; "afterwards": those that no model of before has learnt from.
+            fifths or the others; "afterwards": those that no model of before has learnt from. Of
+            results/survey_h100.json.gz: "recent": those measured last. "seeded": all.
         most: operations of a problem.
     """
     family = {"matmuls": "matmul", "halves": "present matmul"}.get(part, f"{part} matmul")
     number = FEWER.get(family, CANDIDATES)
     rows = harness.read(path)["rows"]
     seen: set[str] = set()
+    if part == "recent":
+        rows = rows[-RECENT:]
     if part == "newest":
         seen = {row["problem"] for row in rows if row.get("later") != "across"}
         rows.reverse()  # what was measured twice has today's plain copies the second time

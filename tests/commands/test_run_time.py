@@ -52,6 +52,15 @@ def test_time_as_json_and_a_trace_file(run, tmp_path):
     )
 
 
+def test_warm_caches_take_less_time(run):
+    def seconds(*options):
+        result = run("--time", "--format", "json", *options)
+        assert result.exit_code == 0
+        return json.JSONDecoder().raw_decode(result.stderr)[0]["seconds"]
+
+    assert seconds("--warm") < seconds()
+
+
 def test_the_page_is_written(run, tmp_path):
     path = tmp_path / "out.html"
     assert run("--timeline", str(path)).exit_code == 0
@@ -64,6 +73,7 @@ def test_the_page_is_written(run, tmp_path):
         (["--timeline", "out.png"], "must end in .html or .json"),
         (["--time", "--gpu", "A100"], "H200, H100, B200"),
         (["--no-values"], "give --time, too"),
+        (["--warm"], "give --time, too"),
         (["--time", "--schedule", "lazy"], "eager"),
     ],
 )
