@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from unittest import mock
+
 import pytest
 import torch
 import triton
@@ -9,6 +11,7 @@ import triton.language as tl
 
 import triton_ext
 from triton_ext.emulator.errors import LaunchError
+from triton_ext.emulator.host import driver
 from triton_ext.emulator.schedule.observers import Statistics
 from triton_ext.errors import LayoutError
 from triton_ext.kernels.config import MatmulConfig
@@ -167,6 +170,21 @@ def test_the_parts_of_clusters_tiles_wait_for_the_stores_before():
     later = Timeline(timed.trace, timed.gpu.but(release_latency=20_000))
     waited = (20_000 - timed.gpu.release_latency) / timed.clock
     assert later.seconds - timed.seconds == pytest.approx(waited, rel=0.05)
+
+
+def test_without_a_listing_of_the_binary_it_says_so(runs):
+    _, (listed, _) = runs
+    config = MatmulConfig(90, "fp16", block_m=128, block_n=64, block_k=64, stages=3, consumers=2)
+    a, b = torch.zeros((M, K), dtype=torch.float16), torch.zeros((N, K), dtype=torch.float16).T
+    with (
+        mock.patch.object(driver, "disassembled", return_value=""),
+        triton_ext.emulate("sm_90", time="H200") as gpu,
+    ):
+        matmul(config, a, b, torch.zeros((M, N), dtype=torch.float16))
+    assert listed.as_object()["costs"] == "binary"
+    assert gpu.timeline.as_object()["costs"] == "PTX"
+    assert "costs are of PTX" in "\n".join(gpu.timeline.lines())
+    assert "costs are of PTX" not in "\n".join(listed.lines())
 
 
 def test_who_arrives_where():

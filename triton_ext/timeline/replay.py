@@ -224,6 +224,9 @@ class Replay:
     ) -> None:
         self.gpu, self.shares, self.slots, self.keep, self.free = gpu, shares, slots, keep, free
         self.share = shares[0]
+        self.arrivals = (  # NEAR, FAR, NAMED, CLUSTER
+            gpu.barrier_latency, gpu.far_arrival, gpu.bar_latency, gpu.cluster_barrier
+        )  # fmt: skip
         self.turns = (gpu.half_cycles, gpu.half_cycles, gpu.special_cycles, gpu.mma_cycles)
         self.heap: list[tuple[float, int, _Warp]] = []
         self.count = 0
@@ -328,10 +331,7 @@ class Replay:
         sm.busy["issue"] += 1 / SCHEDULERS
         after = begin + gpu.issue_cycles
         if kind == SIGNAL:
-            latency = (gpu.barrier_latency, gpu.far_arrival, gpu.bar_latency, gpu.cluster_barrier)[
-                item[3]
-            ]
-            self._contribute(warp, item[2], begin + latency)
+            self._contribute(warp, item[2], begin + self.arrivals[item[3]])
         elif kind == SHARED:
             end = self._shared(sm, begin, item[2])
             if item[3] >= 0:
@@ -444,9 +444,10 @@ class Replay:
         if memory >= 0 and write:  # is done in the L2 cache, which memory takes it from later
             whole.dirty += size * self.gpu.write * share.written[memory] / share.memory
             kept = self.gpu.dirty_bytes / self.gpu.multiprocessors * len(self.sms) / share.memory
-            if whole.dirty > kept:
-                whole.memory = max(whole.memory, time) + whole.dirty - kept
-                whole.busy["memory"] += whole.dirty - kept
+            over = max(0.0, whole.dirty - kept)
+            if over:
+                whole.memory = max(whole.memory, time) + over
+                whole.busy["memory"] += over
                 whole.dirty = kept
         elif missed:
             taken = size * missed / share.memory

@@ -500,6 +500,7 @@ class Timeline:
             "gpu": self.gpu.name,
             "seconds": self.seconds,
             "clock_hz": self.clock,
+            "costs": "binary" if self.trace.binary else "PTX",
             "bound": self.bound,
             "blocks": math.prod(self.trace.grid),
             "blocks_of_an_sm": self._slots,
@@ -516,7 +517,9 @@ class Timeline:
             f"{found['kernel']}: {self.seconds * 1e6:.1f} us on an {self.gpu.name} (predicted)"
             f"{rate}; what binds: {self.bound}",
             f"  {found['blocks']} blocks of {self.trace.threads} threads, {self._slots} an SM;"
-            f" {len(self.trace.clusters)} clusters recorded; clock {self.clock / 1e6:.0f} MHz",
+            f" {len(self.trace.clusters)} clusters recorded; clock {self.clock / 1e6:.0f} MHz"
+            + "; no listing of the binary (nvdisasm): costs are of PTX"
+            * (not self.trace.binary),
             "  busy: "
             + ", ".join(f"{unit} {share:.0%}" for unit, share in self.utilisation.items() if share),
         ]

@@ -157,6 +157,8 @@ class Trace:
         shared_bytes: of a block.
         registers: of a thread; 0 if not known.
         columns: of tensor memory that a block allocates.
+        binary: whether instructions cost what those of the binary do, and not what is taken of PTX
+            where nothing lists the binary.
         lines: the program; items name its instructions by their numbers.
         memories: the pieces of global memory that items name.
         clusters: those that were recorded, by their numbers in the grid.
@@ -172,6 +174,7 @@ class Trace:
     memories: list[Memory]
     clusters: dict[int, ClusterTrace]
     columns: int = 0
+    binary: bool = True
 
     @property
     def blocks_each(self) -> int:

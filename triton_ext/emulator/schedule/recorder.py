@@ -545,7 +545,7 @@ class Recorder(Observer):
             clusters[number] = ClusterTrace(warps, cluster.needs, cluster.names, cluster.before)
         return Trace(
             name, launch.grid, launch.cluster, launch.threads, launch.shared_bytes, registers,
-            self._lines, self._pieces, clusters, self._columns,
+            self._lines, self._pieces, clusters, self._columns, bool(self._costs),
         )  # fmt: skip
 
 
