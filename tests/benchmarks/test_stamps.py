@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import subprocess
 from types import SimpleNamespace
 from unittest import mock
@@ -13,6 +14,7 @@ from triton.backends.nvidia.compiler import CUDABackend, get_ptxas
 
 import triton_ext
 from benchmarks import stamps
+from triton_ext.emulator.state.memory import GlobalMemory
 from triton_ext.kernels.config import MatmulConfig
 from triton_ext.kernels.launch import compile_matmul, launch_arguments, launch_plan
 
@@ -39,10 +41,18 @@ def test_a_stamped_kernel_computes_the_same(config, events, tmp_path):
     plan = launch_plan(config, m, n, k, SimpleNamespace(multi_processor_count=132))
     arguments = launch_arguments(config, plan, a, b, c)
     first, others = list(arguments.values())[:3], dict(list(arguments.items())[3:])
+    variables = {}
+    add = GlobalMemory.add
+
+    def added(self, allocation):
+        variables[allocation.name] = allocation.data
+        return add(self, allocation)
+
     kernel = plan.kernel if hasattr(plan.kernel, "device_caches") else plan.kernel.kernel
     # one that is not in Triton's cache, and does not get there
     with (
         mock.patch.object(CUDABackend, "make_ptx", stamped),
+        mock.patch.object(GlobalMemory, "add", added),
         mock.patch.dict("os.environ", {"TRITON_CACHE_DIR": str(tmp_path)}),
         triton_ext.emulate("sm_90"),
     ):
@@ -53,6 +63,17 @@ def test_a_stamped_kernel_computes_the_same(config, events, tmp_path):
     [ptx] = made
     assert ptx.count("stamp_ended], 1") == ptx.count("ret;")
     assert ("%clock;" in ptx) == events
+    blocks = plan.grid[0] * config.blocks
+    assert np.asarray(variables["variable stamp_ended"])[:4].view(np.uint32) == blocks
+    times = np.asarray(variables["variable stamp_times"]).view(np.int64)
+    times = times.reshape(stamps.LAUNCHES, stamps.BLOCKS, len(stamps.TIMES))
+    assert not times[1:].any()
+    assert not times[0, blocks:].any()
+    begin, released, tiles, products, stores, end, sm = times[0, :blocks].T
+    for earlier, later in itertools.pairwise((begin, released, tiles, products, stores, end)):
+        assert (earlier <= later).all()
+    assert (released < end).all()
+    assert len(set(sm.tolist())) == blocks
 
 
 @pytest.mark.parametrize("events", [False, True])

@@ -421,6 +421,23 @@ def test_memory_writes_what_was_stored_when_loads_leave_it_time():
     assert loaded(8192, 4096) == pytest.approx(4096 + written - 4096, abs=10)  # but for that much
 
 
+def test_loads_wait_for_what_the_cache_cannot_keep_and_idle_memory_writes_it():
+    share = replace(SHARE, l2=1e9, memory=1.0, misses=[1.0])
+    gpu = GPU.but(dirty_bytes=4096 * GPU.multiprocessors, queue=0, write=1.0)
+
+    def load(token):
+        return [(COPY, 0, 4096, 4096, 32, 0, [token], [0], False, 0), (WAIT, 1, token)]
+
+    def taken(*between):
+        first, second = ((STORE, 2, 4096, 32, 0, 2 * n, 2 * n + 1) for n in range(2))
+        warp = [first, *between, *load(4), second, *load(5)]
+        return Replay(gpu, [share], 1).run([ClusterTrace([[warp]], [1] * 6)]).cycles
+
+    # of what was stored first, the second load waits for as much as was stored since
+    at_once, later = taken(), taken((RUN, 3, 1, NONE, 10_000)) - 10_000
+    assert at_once - later == pytest.approx(4096, rel=0.1)
+
+
 def test_a_multicast_comes_slower_than_a_plain_copy():
     share = replace(SHARE, l2=1e9, memory=1e9, received=107.0, misses=[0.0])
 
