@@ -9,8 +9,9 @@ The kernel is the same but for that; how much longer it takes is measured as wel
 behind the wait for the kernel before is later by that much, as the launch has to be looked up.
 
 With ``--events``, the first thread of each warp also writes the clock of its SM after each
-instruction at which it may wait, copies something or signals; ``FILE`` (.npz) has these of one
-launch.
+instruction at which it may wait, copies something or signals. ``FILE`` (.npz) has these of the last
+launch: ``kernels``, their names, and ``events`` (kernels, 8 blocks, `WARPS`, `EVENTS`, 2), uint32:
+the line of the PTX and the clock, zeros where there is none.
 """
 
 from __future__ import annotations
@@ -252,8 +253,11 @@ def measure(
     """A kernel's row, and the events of its last launch.
 
     Returns:
-        Problem, configuration, seconds without and with stamps, blocks, and `medians`; (blocks,
-        warps, events, 2): numbers of events, and clocks, zeros where there is none.
+        Problem, configuration, seconds without and with stamps, blocks, and `medians`; by the
+        kernel's name, if asked for: (8, `WARPS`, `EVENTS`, 2), as the module says.
+
+    Raises:
+        RuntimeError: the driver does not give the stamps.
     """
     sets = input_sets(problem)
     count = launches_in_graph(2e-6 + max(problem.flops / 7e14, problem.bytes / 4e12), len(sets))
@@ -308,7 +312,8 @@ def rows(plan: Sequence[Planned], seconds: float, path: Path | None) -> Iterator
     finally:
         pool.shutdown(cancel_futures=True)
         if path is not None:
-            np.savez_compressed(path, **events)  # type: ignore[arg-type]
+            names = np.array(list(events))
+            np.savez_compressed(path, kernels=names, events=np.array(list(events.values())))
 
 
 def main() -> None:

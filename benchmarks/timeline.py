@@ -90,9 +90,9 @@ SEEDS = {"fit": 1801, "test": 1802}
 """Of the drawn problems of each split."""
 PROBLEMS = {"fit": 8, "test": 26}
 KEPT = 26e6
-"""What sets may take together so that the L2 cache has them: its halves keep copies of their own
-(measured: problems of 5 to 25 MB are 11 to 14 % faster than with cold caches, of 40 to 100 MB 2 to
-5 %)."""
+"""What sets may take together so that the L2 cache has them: half of its 50 MB, as its halves keep
+copies of their own. (If the caches were cold, sets of 5 to 25 MB were predicted 11 to 14 % too slow
+where those of 40 to 100 MB were 2 to 5 %.)"""
 ROUNDS = 5
 SMS = 132
 LARGEST = 3e11

@@ -14,6 +14,7 @@ from triton.backends.nvidia.compiler import CUDABackend, get_ptxas
 
 import triton_ext
 from benchmarks import stamps
+from benchmarks.problems import Problem
 from triton_ext.emulator.state.memory import GlobalMemory
 from triton_ext.kernels.config import MatmulConfig
 from triton_ext.kernels.launch import compile_matmul, launch_arguments, launch_plan
@@ -104,3 +105,23 @@ def test_medians_are_of_launches_that_wrote_everything():
     assert found["turnover"] == 5000 - 700 - 3150
     times[:, 2, 5] = 0
     assert stamps.medians(times) == {}
+
+
+def test_the_events_of_kernels_that_were_measured_are_written(tmp_path):
+    problem = Problem(256, 192, 320)
+    shape = 8, stamps.WARPS, stamps.EVENTS, 2
+
+    def measured(problem, config, events):
+        assert events
+        return {}, {config.words: np.full(shape, config.consumers, np.uint32)}
+
+    path = tmp_path / "events.npz"
+    with (
+        mock.patch.object(stamps, "measure", measured),
+        mock.patch.object(stamps, "compiled_ahead", lambda plan, pool: plan),
+    ):
+        assert len(list(stamps.rows([(problem, CONFIGS)], 100, path))) == len(CONFIGS)
+    found = np.load(path)
+    assert found["kernels"].tolist() == [config.words for config in CONFIGS]
+    assert found["events"].shape == (len(CONFIGS), *shape)
+    assert [int(each.max()) for each in found["events"]] == [each.consumers for each in CONFIGS]

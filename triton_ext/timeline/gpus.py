@@ -132,7 +132,7 @@ class Gpu:
     l2_latency: float = _of("measured: dependent loads in 16 MB", 365)
     memory_latency: float = _of("measured: dependent loads in 512 MB", 660)
     tma_memory_latency: float = _of("measured: boxes of 256 rows, 563 more than from L2", 807)
-    queue: float = _of("fitted: 260 problems drawn from a survey", 900)
+    queue: float = _of("fitted: 183 problems drawn from a survey", 900)
     warm: bool = _of("assumed: each launch has tensors of its own", False)
     catch_up: bool = _of(
         "assumed: 22 kernels of ladder and Triton tutorial are 8.7 % off without, 8.8 % with", False
