@@ -62,11 +62,11 @@ lint: $(VENV)/.ready
 tree:
 	@rm -rf $(TREE) && mkdir -p $(TREE)/triton_ext
 	@ln -s $(CURDIR)/triton_ext/* $(CURDIR)/passes $(CURDIR)/kernels $(TREE)/triton_ext/
-	@ln -s $(CURDIR)/benchmarks $(TREE)/
+	@ln -s $(CURDIR)/benchmarks $(CURDIR)/triton_layouts.py $(TREE)/
 
 types: $(VENV)/.ready tree
 	cd $(TREE) && $(CURDIR)/$(BIN)/mypy --config-file $(CURDIR)/pyproject.toml \
-		--cache-dir $(CURDIR)/build/mypy -p triton_ext -p benchmarks
+		--cache-dir $(CURDIR)/build/mypy -p triton_ext -p benchmarks -m triton_layouts
 
 # Who may import whom: the contracts are in pyproject.toml.
 layers: $(VENV)/.ready tree

@@ -12,6 +12,7 @@ import warnings
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 from sites import ROOT, SUPPORT, triton_sites
@@ -33,12 +34,12 @@ EXACT_COLUMNS = not triton.__version__.startswith("3.7")
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path, monkeypatch):
     """Triton's cache, empty; and no registered passes or hooks left behind."""
-    from triton_ext.passes.frame import base
+    from triton_ext.passes.frame import base, lookup
 
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "cache"))
-    base.all_passes()  # whose modules register them once, in the registry of that moment
-    monkeypatch.setattr(base, "registered", dict(base.registered))
-    yield
+    lookup.all_passes()  # whose modules register them once, in the registry of that moment
+    with patch.dict(base.registered):
+        yield
     assert knobs.runtime.add_stages_inspection_hook is None
     assert knobs.compilation.listener is None
 
