@@ -30,7 +30,9 @@ from triton_ext.passes.frame.raised import raised
 
 GROUP = "triton_ext.passes"
 """The group of entry points in which distributions declare passes."""
-_REFERENCE = re.compile(r"[A-Za-z][\w-]*|(?P<file>.+\.py)::[\w-]+|(?P<module>[A-Za-z_][\w.]*):[\w-]+")
+_REFERENCE = re.compile(
+    r"[A-Za-z][\w-]*|(?P<file>.+\.py)::[\w-]+|(?P<module>[A-Za-z_][\w.]*):[\w-]+"
+)
 _loading = threading.RLock()
 
 
@@ -121,7 +123,8 @@ def _file(reference: str, path: Path) -> ModuleType:
         if name in sys.modules:
             return sys.modules[name]
         spec = importlib.util.spec_from_file_location(name, path)
-        assert spec is not None and spec.loader is not None
+        assert spec is not None
+        assert spec.loader is not None
         module = sys.modules[name] = importlib.util.module_from_spec(spec)
         try:
             spec.loader.exec_module(module)

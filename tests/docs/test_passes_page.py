@@ -43,7 +43,9 @@ def test_the_example(arch, tmp_path, monkeypatch):
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     lookup.all_passes()  # whose modules register them once, in the registry of that moment
     with patch.dict(base.registered):
-        (example,) = re.findall(r"```python\n(from triton_ext import passes\n.*?)```", PAGE, re.DOTALL)
+        (example,) = re.findall(
+            r"```python\n(from triton_ext import passes\n.*?)```", PAGE, re.DOTALL
+        )
         path = tmp_path / "example.py"
         path.write_text(example)
         exec(compile(example, str(path), "exec"), {"__name__": "example"})
