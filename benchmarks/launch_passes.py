@@ -107,11 +107,11 @@ def measured(rounds: int, launches: int) -> Iterator[Row]:
                     found[name].append(times)
     plain = [time for time, _ in found["no hook"]]
     for name, values in found.items():
-        times = [time for time, _ in values]
+        launched = [time for time, _ in values]
         hooks = [hook for _, hook in values if hook is not None]
         yield {
-            "hook": name, "launched": gpu, "launch_us": statistics.median(times),
-            "added_us": statistics.median(x - y for x, y in zip(times, plain, strict=True)),
+            "hook": name, "launched": gpu, "launch_us": statistics.median(launched),
+            "added_us": statistics.median(x - y for x, y in zip(launched, plain, strict=True)),
             "hook_us": statistics.median(hooks) if hooks else None, "rounds": rounds,
         }  # fmt: skip
 
