@@ -194,11 +194,11 @@ class _Listener(_Around):
 
 def _deliver(kernel: str, stored: Mapping[str, Any]) -> None:
     """Show what passes said of a kernel, and hand it to those who asked."""
-    for each in active_pipeline().passes:
-        found = stored.get(each.name)
-        if found is None or (found["report"] is None and not found["diagnostics"]):
+    configured = {each.name: each for each in active_pipeline().passes}
+    for name, said in stored.items():
+        if name not in configured or (said["report"] is None and not said["diagnostics"]):
             continue
-        result = _restored(kernel, each, found)
+        result = _restored(kernel, configured[name], said)
         for results in _active.get().results:
             results.all.append(result)
         present(result)
