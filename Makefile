@@ -82,17 +82,19 @@ layers: $(VENV)/.ready tree
 # The tests run against what is shipped: the wheel, in an environment that sees the packages of .venv,
 # but not the checkout; they and what they read are linked into a folder without the sources. (A .pth
 # file adds to the path what it names; the editable install's own .pth file does nothing there.)
-# build/bare has the wheel without Triton and torch.
+# build/bare has the wheel without Triton and torch. WHEEL is the one to test, if it is built already.
+WHEEL ?=
 INSTALLED := build/installed
 BARE := build/bare
 SUITE := build/suite
 SITE := import sysconfig; print(sysconfig.get_path("purelib"))
-installed: $(VENV)/.ready wheel
+installed: $(VENV)/.ready $(if $(WHEEL),,wheel)
 	@$(BIN)/python -m venv --clear --without-pip $(INSTALLED)
 	@$(BIN)/python -c '$(SITE)' > $$($(INSTALLED)/bin/python -c '$(SITE)')/venv.pth
-	$(BIN)/python -m pip --python $(INSTALLED) install --quiet --no-deps dist/*.whl
+	$(BIN)/python -m pip --python $(INSTALLED) install --quiet --no-deps $(or $(WHEEL),dist/*.whl)
 	@$(BIN)/python -m venv --clear --without-pip $(BARE)
-	$(BIN)/python -m pip --python $(BARE) install --quiet --constraint constraints.txt dist/*.whl
+	$(BIN)/python -m pip --python $(BARE) install --quiet --constraint constraints.txt \
+		$(or $(WHEEL),dist/*.whl)
 	@rm -rf $(SUITE) && mkdir -p $(SUITE)
 	@ln -s $(addprefix $(CURDIR)/,$(filter-out triton_ext passes kernels build dist .git .venv, \
 		$(notdir $(wildcard $(CURDIR)/* $(CURDIR)/.[a-z]*)))) $(SUITE)/

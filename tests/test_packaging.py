@@ -36,6 +36,8 @@ def test_a_release_is_built_from_files_with_hashes():
     )
     assert set(pinned) == {"build", "packaging", "pyproject_hooks", "setuptools"}
     assert "PUBLISH == 'true'" in release, "it is not switched on by itself"
+    assert "make test LOCKED=1 WHEEL=" in release
+    assert "needs: [build, test]" in release
 
 
 def test_ci_installs_files_with_hashes():
