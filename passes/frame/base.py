@@ -264,10 +264,14 @@ BUILT_IN = {
 """The project's passes, and their modules, which are imported when they are needed."""
 
 
+def _is_ours(run: Run) -> bool:
+    return (getattr(run, "__module__", "") or "").startswith("triton_ext.")
+
+
 def _own_version(run: Run) -> str:
     """A pass that is not this project's is another one whenever its source changes, or its file, or
     what the function closes over."""
-    if (getattr(run, "__module__", "") or "").startswith("triton_ext."):
+    if _is_ours(run):
         return __version__
     return hashlib.sha256(_identity(run, ()) + _source_file(run)).hexdigest()[:16]
 
@@ -349,7 +353,7 @@ def compiler_pass(
         raise LayoutError("options", options, "must be a dataclass, whose fields have defaults")
 
     def register(run: Run) -> CompilerPass:
-        if name in BUILT_IN and not run.__module__.startswith("triton_ext.passes."):
+        if name in BUILT_IN and not _is_ours(run):
             raise LayoutError("name", name, "is a pass of triton_ext; take another name")
         description = (inspect.getdoc(run) or name).splitlines()[0]
         found = CompilerPass(
