@@ -1,7 +1,7 @@
 """What pyproject.toml cannot say: the wheel holds a file beside the package.
 
-``triton_ext_passes.pth`` lets TRITON_EXT_PASSES work for programs that do not import this project.
-An editable install does without it.
+``triton_ext_startup.pth`` lets TRITON_EXT_PASSES and TRITON_EXT_EMULATE work for programs that do
+not import this project. An editable install does without it.
 """
 
 from pathlib import Path
@@ -9,7 +9,7 @@ from pathlib import Path
 from setuptools import setup
 from setuptools.command.build_py import build_py
 
-PTH = "triton_ext_passes.pth"
+PTH = "triton_ext_startup.pth"
 
 
 class BuildWithPth(build_py):

@@ -82,7 +82,7 @@ def wheel(tmp_path_factory):
 def test_one_top_level_package(wheel):
     names = zipfile.ZipFile(wheel).namelist()
     tops = {name.split("/")[0] for name in names if ".dist-info/" not in name}
-    assert tops == {"triton_ext", "triton_ext_passes.pth"}
+    assert tops == {"triton_ext", "triton_ext_startup.pth"}
     for needed in (
         "triton_ext/__init__.py",
         "triton_ext/py.typed",

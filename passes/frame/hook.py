@@ -27,6 +27,7 @@ import triton.knobs
 from triton.errors import TritonError
 
 from triton_ext.errors import LayoutError, PassError
+from triton_ext.findings import Finding
 from triton_ext.hardware.architecture import Architecture, architecture
 from triton_ext.mlir.module import Location
 from triton_ext.passes.frame.base import Compilation, ConfiguredPass, Diagnostic, Stage
@@ -55,6 +56,14 @@ class Results:
     def diagnostics(self) -> list[Diagnostic]:
         """The diagnostics of all passes."""
         return [diagnostic for result in self.all for diagnostic in result.diagnostics]
+
+    def findings(self) -> list[Finding]:
+        """The same, for machines."""
+        return [
+            diagnostic.finding(result.compiler_pass.name)
+            for result in self.all
+            for diagnostic in result.diagnostics
+        ]
 
 
 @dataclass(frozen=True)
@@ -259,7 +268,9 @@ class _Stages:
         try:
             text, results = run_stage(self.pipeline, compilation, check)
         except PassError as error:
-            raise PassCompilationError(str(error), error.diagnostics) from error
+            raise PassCompilationError(
+                str(error), error.diagnostics, error.compiler_pass
+            ) from error
         self.texts[stage] = text
         stored = list(map(_stored, results))
         metadata[_METADATA] = [*metadata.get(_METADATA, ()), *stored]
