@@ -76,7 +76,7 @@ _COMMANDS: dict[Level, str] = {"error": "error", "warning": "warning", "remark":
 
 
 def _escaped(text: object, table: dict[str, str]) -> str:
-    return str(text).translate(str.maketrans(table))
+    return "".join(table.get(character, character) for character in str(text))
 
 
 def github_annotation(finding: Finding) -> str:

@@ -622,8 +622,8 @@ LOOK_UPS = {
     "loader": "assert find_spec('triton').loader.get_source('triton'); import triton",
     "pkgutil": "assert list(pkgutil.iter_modules(find_spec('triton').submodule_search_locations))",
     "torch": "import torch; torch.cuda._register_triton_kernels()",
-    "finders": "one = sys.meta_path[0]; sys.meta_path.insert(0, type(one)(one.module, one.then, one.first));"
-    " import triton",
+    "finders": "one = sys.meta_path[0]; again = type(one)(one.module, one.then, one.first);"
+    " sys.meta_path.insert(0, again); import triton",
     "threads": """
 names = ["triton", "triton_ext.passes.frame.hook", "triton", "triton_ext.passes"]
 with ThreadPoolExecutor(4) as pool:

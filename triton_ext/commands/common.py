@@ -364,6 +364,9 @@ def show_sarif(findings: Iterable[Finding], *, completed: bool = True) -> None:
 def stdout_on_stderr() -> Iterator[None]:
     """What a program prints goes to stderr, also what its processes print: stdout is for a
     document."""
+    if sys.stdout is None:  # closed
+        yield
+        return
     sys.stdout.flush()
     kept = os.dup(1)
     os.dup2(2, 1)

@@ -236,7 +236,6 @@ def run(
     as_sarif, ending = form == "sarif", contextlib.ExitStack()
     if as_sarif:
         form = "text"
-        ending.enter_context(stdout_on_stderr())
 
     def found(findings: list[Finding], *, completed: bool = True) -> None:
         annotate(findings)
@@ -270,6 +269,8 @@ def run(
         tracing = Trace(write, only, block or None)
         ending.callback(tracing.close)
         parts.append(tracing)
+    if as_sarif:
+        ending.enter_context(stdout_on_stderr())
     with (
         ending,
         emulate(
