@@ -217,7 +217,8 @@ from triton_ext import passes
 def names(compilation, options):
     "Says of each kernel what its name is."
     at = next(op.location for op in compilation.ttgir.operations if op.name == "tt.store")
-    return passes.Outcome(diagnostics=[passes.Diagnostic(SEVERITY, compilation.kernel, location=at)])
+    found = passes.Diagnostic(SEVERITY, compilation.kernel, location=at)
+    return passes.Outcome(diagnostics=[found])
 
 @triton.jit
 def kernel(a):

@@ -82,7 +82,7 @@ def pytest_runtest_makereport(
     call.excinfo = pytest.ExceptionInfo.from_exception(fault)
     report = yield
     # As xdist sends reports from process to process: JSON.
-    report.findings = [dataclasses.asdict(each) for each in findings]
+    vars(report)["findings"] = [dataclasses.asdict(each) for each in findings]
     return report
 
 
