@@ -24,6 +24,7 @@ from typing import Any, ClassVar, Literal
 
 from triton_ext._version import __version__
 from triton_ext.errors import LayoutError, PassError
+from triton_ext.findings import Finding, Place
 from triton_ext.hardware.architecture import Architecture
 from triton_ext.mlir.module import Location, MlirModule
 from triton_ext.ptx.parse import Module as PtxModule
@@ -70,6 +71,21 @@ class Diagnostic:
         if self.help:
             lines.append(f"  help: {self.help}")
         return "\n".join(lines)
+
+    def finding(self, rule: str) -> Finding:
+        """For machines; `rule` is the name of the pass."""
+        found, about = self.location, rule
+        if rule in {*registered, *_BUILT_IN}:
+            about = get_pass(rule).description
+        message = f"{self.message}\nhelp: {self.help}" if self.help else self.message
+        if found is None:
+            return Finding(rule, about, self.severity, message)
+        related = tuple(("called here", _place(caller)) for caller in found.callers)
+        return Finding(rule, about, self.severity, message, _place(found), related)
+
+
+def _place(location: Location) -> Place:
+    return Place(location.file, location.line, location.column)
 
 
 @dataclass(frozen=True)
