@@ -24,7 +24,7 @@ from triton_ext import (
 )
 from triton_ext.layouts.cluster import cluster_layout, shape_per_cta
 from triton_ext.layouts.encodings import ELEMENT_BITWIDTHS
-from triton_ext.layouts.padded import PaddedShared
+from triton_ext.layouts.padded_shared import PaddedShared
 
 SEED = "#ttg.nvmma_shared<{swizzlingByteWidth = 128, transposed = false, elementBitWidth = 16}>"
 

@@ -69,7 +69,7 @@ def layout(
     """Dump the linear layout of a shared-memory encoding.
 
     The encoding is an MLIR attribute ('#ttg.nvmma_shared<{...}>', '#ttg.shared_linear<...>',
-    '#ttg.swizzled_shared<...>'), or is given by --swizzle, --bits and so on. A .ttgir or .mlir
+    '#ttg.swizzled_shared<...>', '#ttg.padded_shared<...>'), or is given by --swizzle, --bits and so on. A .ttgir or .mlir
     file dumps every shared encoding in it with the shapes that it is used at; a .json file, what
     --format json wrote. "-" is stdin: either.
 
@@ -120,7 +120,13 @@ def layout(
         from triton_ext.render.grid import draw_grid
 
         rows, width = (None, None) if full else (16, shutil.get_terminal_size().columns)
-        table = draw_grid(dump.layout, dump.element_bitwidth, max_rows=rows, max_width=width)
+        table = draw_grid(
+            dump.layout,
+            dump.element_bitwidth,
+            max_rows=rows,
+            max_width=width,
+            paddings=dump.paddings,
+        )
         name = f"{dump.alias or dump.encoding} at {dump.shape}\n" if len(dumps) > 1 else ""
         return plain(name) + table
 
