@@ -77,7 +77,7 @@ class _Triton:
 
             from triton_ext.layouts.triton.gluon import mlir_context, op_builder
         except ImportError as error:
-            raise PassError(f"check-conversion asks Triton, which is not here: {error}") from error
+            raise PassError(f"check-conversion cannot ask Triton: {error}") from error
         self.version = triton.__version__
         self._context = mlir_context()
         self._builder = op_builder(self._context)

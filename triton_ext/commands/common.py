@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
 import click
 from click.shell_completion import CompletionItem
@@ -36,7 +36,11 @@ if TYPE_CHECKING:
 else:
     _ParamType = click.ParamType  # no generic before click 8.3
 
-INSTALL = "install both: pip install triton torch (or, from a checkout, pip install '.[kernels]')"
+INSTALL = (
+    "install both: pip install triton torch (or, from a checkout, pip install '.[kernels]'); without"
+    " a GPU, torch's CPU build suffices, from the index of CPU wheels that PyTorch's page \"Get"
+    ' Started" names for pip (--index-url)'
+)
 _Command = Callable[..., Any]
 _Decorator = Callable[[_Command], _Command]
 
@@ -81,6 +85,8 @@ class CommandGroup(click.Group):
             # A full disk: what was not written must not be tried again.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             _stop(f"cannot write the output: {error.strerror}", 2)
+        except ImportError as error:
+            _stop(unimportable(error), 2)
         sys.exit(status if isinstance(status, int) else 0)
 
 
@@ -306,21 +312,24 @@ def time_limited(command: _Command) -> _Command:
 # ------------------------------------------------------------------------ output
 
 
-def say(text: str, *, err: bool = False, coloured: bool = False) -> None:
+def say(
+    text: str, *, err: bool = False, coloured: bool = False, file: TextIO | None = None
+) -> None:
     """Print a text of any origin: escape sequences and other control characters are shown, and so
     is what the encoding of the output lacks.
 
     Args:
         coloured: the text has colours of ours, and control characters of nobody else; NO_COLOR
             switches them off.
+        file: where, if neither on stdout nor on stderr.
     """
     colour = False if os.environ.get("NO_COLOR") else None
     shown = text if coloured else plain(text)
     try:
-        click.echo(shown, err=err, color=colour)
+        click.echo(shown, file, err=err, color=colour)
     except UnicodeEncodeError as error:
         escaped = shown.encode(error.encoding, "backslashreplace").decode(error.encoding)
-        click.echo(escaped, err=err, color=colour)
+        click.echo(escaped, file, err=err, color=colour)
 
 
 def show(form: str, *, err: bool = False, **renderers: Callable[[], Any]) -> None:
@@ -353,13 +362,46 @@ def rendering(function: str, *arguments: Any, **options: Any) -> Callable[[], st
     return call
 
 
+def unimportable(error: ImportError) -> str:
+    """What an import lacks, and what to do about it."""
+    package = (error.name or "").partition(".")[0]
+    if not isinstance(error, ModuleNotFoundError) or not package:
+        return f"cannot import {error.name or 'a module'}: {error}"
+    if package in ("torch", "triton"):
+        return f"this needs Triton and torch, and there is no module {error.name}; {INSTALL}"
+    if package == "triton_ext":
+        return (
+            f"the module {error.name} is missing from this installation: install triton-ext again"
+        )
+    return f"there is no module {error.name}: install the package that has it"
+
+
 @contextlib.contextmanager
 def needing_kernels() -> Iterator[None]:
-    """For imports of torch and Triton: where they are missing, the error says what to install."""
+    """For imports of torch and Triton: the error says which module is missing."""
     try:
         yield
     except ImportError as error:
-        raise click.UsageError(f"this command needs Triton and torch: {error}; {INSTALL}") from None
+        raise click.UsageError(unimportable(error)) from None
+
+
+@contextlib.contextmanager
+def results_apart() -> Iterator[TextIO]:
+    """Within it, stdout has what is written to the stream that it yields, and nothing else.
+
+    What a script and its children print goes to stderr.
+    """
+    stdout = sys.stdout
+    stdout.flush()
+    number = stdout.fileno()
+    results = os.fdopen(os.dup(number), "w", encoding=stdout.encoding, errors=stdout.errors)
+    with results, contextlib.redirect_stdout(sys.stderr):
+        os.dup2(sys.stderr.fileno(), number)
+        try:
+            yield results
+        finally:
+            stdout.flush()
+            os.dup2(results.fileno(), number)
 
 
 @contextlib.contextmanager

@@ -203,19 +203,12 @@ def _show_decoded(
 
 def _derived_lines(derived: MmaOperand) -> list[str]:
     own = derived.descriptor
-    unused = [
-        name
-        for name, used in (("LBO", derived.uses_leading), ("SBO", derived.uses_stride))
-        if not used
-    ]
     lines = [
         f"{derived.major}-major operand, tile (M or N, K) = {derived.tile},"
         f" instruction {derived.instruction}, {derived.element_bitwidth} bits",
         f"descriptor {own.encode():#018x}",
-        *(f"  {line}" for line in own.describe()),
+        *(f"  {line}" for line in own.describe(derived.unread_fields)),
     ]
-    if unused:
-        lines.append(f"  not used by this instruction: {', '.join(unused)}")
     width = max(len(str(advance)) for row in derived.advances for advance in row) + 2
     lines.append("bytes to add to the start address (rows: M or N subtiles; columns: K subtiles)")
     lines += ["".join(str(advance).rjust(width) for advance in row) for row in derived.advances]

@@ -69,9 +69,9 @@ def layout(
     """Dump the linear layout of a shared-memory encoding.
 
     The encoding is an MLIR attribute ('#ttg.nvmma_shared<{...}>', '#ttg.shared_linear<...>',
-    '#ttg.swizzled_shared<...>', '#ttg.padded_shared<...>'), or is given by --swizzle, --bits and so on. A .ttgir or .mlir
-    file dumps every shared encoding in it with the shapes that it is used at; a .json file, what
-    --format json wrote. "-" is stdin: either.
+    '#ttg.swizzled_shared<...>', '#ttg.padded_shared<...>'), or is given by --swizzle, --bits and so
+    on. A .ttgir or .mlir file dumps every shared encoding in it with the shapes that it is used at;
+    a .json file, what --format json wrote. "-" is stdin: either.
 
     \b
     Examples:
