@@ -27,6 +27,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from triton_ext.errors import LayoutError
+from triton_ext.layouts.atoms import MAJORS
 from triton_ext.layouts.attributes import parse_value
 from triton_ext.layouts.encodings import ELEMENT_BITWIDTHS, SWIZZLE_BYTE_WIDTHS, NVMMAShared
 from triton_ext.render.words import plain
@@ -36,10 +37,15 @@ if TYPE_CHECKING:
 else:
     _ParamType = click.ParamType  # no generic before click 8.3
 
+DTYPES = {
+    "fp64": 64, "int64": 64, "fp32": 32, "tf32": 32, "int32": 32, "fp16": 16, "bf16": 16,
+    "int16": 16, "e4m3": 8, "e5m2": 8, "int8": 8,
+}  # fmt: skip
+"""Types of elements, and their bits; packed 4-bit types are bytes (--fp4-padded)."""
 INSTALL = (
-    "install both: pip install triton torch (or, from a checkout, pip install '.[kernels]'); without"
-    " a GPU, torch's CPU build suffices, from the index of CPU wheels that PyTorch's page \"Get"
-    ' Started" names for pip (--index-url)'
+    "install both: pip install triton torch (or, from a checkout, pip install '.[kernels]');"
+    " without a GPU, torch's CPU build suffices, from the index of CPU wheels that PyTorch's page"
+    ' "Get Started" names for pip (--index-url)'
 )
 _Command = Callable[..., Any]
 _Decorator = Callable[[_Command], _Command]
@@ -185,25 +191,38 @@ def format_option(*forms: str, text: str | None = None) -> _Decorator:
 
 @dataclass(frozen=True)
 class Description:
-    """An NVMMA encoding as options describe it: --swizzle, --bits, --transposed, --fp4-padded.
+    """An NVMMA encoding as options describe it.
+
+    They are --swizzle, --bits or --dtype, --transposed or --major, and --fp4-padded.
 
     Attributes:
         swizzle: the swizzle width in bytes; None for the widest that fits the tile.
         bits: the width of an element; None where another argument says it.
         transposed: whether the first dimension is the contiguous one.
         fp4_padded: whether the elements have 4 bits, padded.
+        dtype, major: as they were given, if they were.
     """
 
     swizzle: int | None
     bits: int | None
     transposed: bool
     fp4_padded: bool = False
+    dtype: str | None = None
+    major: str | None = None
 
     def given(self, *, bits: bool = False) -> dict[str, bool]:
-        """Whether each of the options is used; --bits is among them only on request."""
-        given = {"--swizzle": self.swizzle is not None, "--bits": self.bits is not None}
-        given |= {"--transposed": self.transposed, "--fp4-padded": self.fp4_padded}
-        return given if bits else {name: used for name, used in given.items() if name != "--bits"}
+        """Whether each of the options is used; --bits and --dtype are there only on request."""
+        widths = {
+            "--bits": self.bits is not None and self.dtype is None,
+            "--dtype": self.dtype is not None,
+        }
+        return {
+            "--swizzle": self.swizzle is not None,
+            **(widths if bits else {}),
+            "--transposed": self.transposed and self.major is None,
+            "--major": self.major is not None,
+            "--fp4-padded": self.fp4_padded,
+        }
 
     def encoding(self, shape: Sequence[int] | None, cga: Any = ()) -> NVMMAShared:
         """The encoding of a tile.
@@ -234,7 +253,7 @@ def encoding_options(
 
     Args:
         bits: the element widths on offer.
-        bits_required: whether there is no other way to give them.
+        bits_required: whether nothing but --bits or --dtype says them.
         fp4_padded: --fp4-padded, too.
     """
     options = [
@@ -244,11 +263,19 @@ def encoding_options(
             help="Swizzle width in bytes; 0 stores the tile row by row. Left out: the widest that"
             " fits.",
         ),
+        click.option("--bits", type=choices(bits), help="Bits of an element."),
         click.option(
-            "--bits", type=choices(bits), required=bits_required, help="Bits of an element."
+            "--dtype",
+            type=choices(name for name, width in DTYPES.items() if width in bits),
+            help="An element's type, instead of its bits.",
         ),
         click.option(
             "--transposed", is_flag=True, help="The first dimension is the contiguous one."
+        ),
+        click.option(
+            "--major",
+            type=choices(MAJORS),
+            help="The contiguous dimension of a tile (M, K): MN is --transposed.",
         ),
     ]
     if fp4_padded:
@@ -259,11 +286,24 @@ def encoding_options(
     def decorate(command: _Command) -> _Command:
         @wraps(command)
         def described(
-            swizzle: str | None, bits: str | None, transposed: bool, fp4_padded: bool = False,
-            **others: Any,
+            swizzle: str | None, bits: str | None, dtype: str | None, transposed: bool,
+            major: str | None, fp4_padded: bool = False, **others: Any,
         ) -> Any:  # fmt: skip
             width, element = (None if text is None else int(text) for text in (swizzle, bits))
-            return command(Description(width, element, transposed, fp4_padded), **others)
+            if dtype is not None:
+                if element not in (None, DTYPES[dtype]):
+                    raise click.UsageError(f"--dtype {dtype} has {DTYPES[dtype]} bits, not {bits}")
+                element = DTYPES[dtype]
+            if bits_required and element is None:
+                raise click.UsageError("give the width of an element: --bits, or --dtype")
+            if major is not None:
+                first = "K" if others.get("operand") == "b" else "MN"  # of B, a tile is (K, N)
+                if transposed and major != first:
+                    raise click.UsageError(f"--transposed is --major {first}, not {major}")
+                transposed = major == first
+            return command(
+                Description(width, element, transposed, fp4_padded, dtype, major), **others
+            )
 
         for option in reversed(options):
             described = option(described)

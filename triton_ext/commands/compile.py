@@ -25,7 +25,6 @@ from triton_ext.commands.common import (
     script_failed,
 )
 from triton_ext.errors import LayoutError, PassError
-from triton_ext.render.words import counted
 from triton_ext.splitting import split_arguments
 
 _WARPS = choices([1, 2, 4, 8, 16, 32])
@@ -148,11 +147,8 @@ def compile(
     if not seen:
         raise click.UsageError(f"{path} launches no kernel" + f" {kernel}" * bool(kernel))
     if emit and len(seen) > 1:
-        names = ", ".join(dict.fromkeys(seen))
-        say(
-            f"{counted(len(seen), 'kernel')} in one output ({names}): name one by ::KERNEL",
-            err=True,
-        )
+        names = ", ".join(f"{name} ({seen.count(name)} x)" for name in dict.fromkeys(seen))
+        say(f"several kernels in one output: {names}; SCRIPT::KERNEL picks one", err=True)
 
 
 @contextlib.contextmanager

@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from triton_ext.commands.common import SHAPE, format_option, show, time_limited
+from triton_ext.commands.common import SHAPE, format_option, refuse, show, time_limited
 from triton_ext.errors import LayoutError
 from triton_ext.hardware.instruction_descriptor import KINDS
 from triton_ext.layouts.dump import LayoutDump, dump_encoding, from_json
@@ -78,6 +78,10 @@ def diff(
         raise click.UsageError(f"{a!r} is of kind {left[0]}, {b!r} of kind {right[0]}")
     if (kind is not None or arch != "sm_100") and left[0] != "descriptor":
         raise click.UsageError("--arch and --kind are for descriptors")
+    if kind is not None:
+        refuse({"--arch": arch != "sm_100"}, "with --kind, which only Blackwell has")
+    if not any(what.lstrip().startswith("#") for what in (a, b)):
+        refuse({"--shape": shape is not None}, "without an attribute, whose shape it is")
     found = _compared(left, right, arch, kind)
     show(form, json=lambda: _as_json(found), text=lambda: _as_text(found, a, b))
     if found.first is not None:

@@ -212,6 +212,8 @@ def run(
         refuse({"--hits": hits != 1}, "without --break-at")
     if not trace and trace_file is None:
         refuse({"--only": bool(only), "--block": bool(block)}, "without --trace or --trace-file")
+    if schedule != "random":
+        refuse({"--seed": options["seed"] != 0}, f"with --schedule {schedule}, which draws nothing")
     if timed and schedule != "eager":
         raise click.UsageError(f"--schedule {schedule}: time is predicted with the eager one alone")
     with needing_kernels():

@@ -231,7 +231,7 @@ class SmemDescriptor:
         Args:
             unread: the fields that the instruction does not read (`MmaOperand.unread_fields`).
         """
-        said = {name: " (not read)" for name in unread}
+        said = dict.fromkeys(unread, " (not read)")
         swizzle = f"{self.swizzle_byte_width}-byte" if self.swizzle_byte_width else "no"
         lines = [
             f"start address {self.start_address:#x} ({self.start_address // 16} x 16 bytes)",

@@ -71,7 +71,10 @@ def dump_encoding(
     """
     checked_encoding("encoding", encoding)
     if isinstance(encoding, NVMMAShared):
-        element_bitwidth = encoding.element_bitwidth
+        own = encoding.element_bitwidth
+        if element_bitwidth not in (None, own):
+            raise LayoutError("bits", element_bitwidth, f"must be {own}, as in the encoding")
+        element_bitwidth = own
         if core:
             layout = core_matrix_linear_layout(encoding, disable_swizzle)
         else:

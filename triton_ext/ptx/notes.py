@@ -194,7 +194,7 @@ def _known_fields(bits: Bits, arch: int) -> list[str]:
     return words
 
 
-def _matrix(notes: Notes, name: str, text: str, major: Major | None) -> None:
+def _matrix(notes: Notes, name: str, text: str, major: Major | None = None) -> None:
     """The fields of a matrix descriptor; the start address only if it is known.
 
     Args:
@@ -239,9 +239,7 @@ def _matrix(notes: Notes, name: str, text: str, major: Major | None) -> None:
         "base_offset": decoded.base_offset,
         "lbo_mode": decoded.lbo_mode,
     }
-    notes.add(
-        f"{name}: {value:#018x} {at}, {decoded.strides(major)}, swizzle {swizzle}{extra}"
-    )
+    notes.add(f"{name}: {value:#018x} {at}, {decoded.strides(major)}, swizzle {swizzle}{extra}")
 
 
 # ------------------------------------------------------------------------------------ MMA
@@ -298,8 +296,8 @@ def _tcgen05_mma(form: Tcgen05Product, notes: Notes) -> None:
         where = notes.tensor_memory(form.a)
         notes.add(f"A: in tensor memory, {where}", A={"tensor_memory": where})
     else:
-        _matrix(notes, "A", form.a, _major(form, notes, "a_major"))
-    _matrix(notes, "B", form.b, _major(form, notes, "b_major"))
+        _matrix(notes, "A", form.a, _major(form, notes, "a_mn_major"))
+    _matrix(notes, "B", form.b, _major(form, notes, "b_mn_major"))
     if form.sparse:
         where = notes.tensor_memory(form.metadata)
         notes.add(f"A is sparse, metadata in tensor memory {where}", sparse=True)
