@@ -14,6 +14,9 @@ import click
 from triton_ext.commands.common import SHAPE, format_option, refuse, show, time_limited
 from triton_ext.errors import LayoutError
 from triton_ext.hardware.instruction_descriptor import KINDS
+from triton_ext.hardware.tensor_memory_encoding import TENSOR_ENCODINGS, parse_tensor_encoding
+from triton_ext.layouts.attributes import parse_attribute
+from triton_ext.layouts.cluster import checked_shape
 from triton_ext.layouts.dump import LayoutDump, dump_encoding, from_json
 from triton_ext.layouts.encodings import parse_encoding
 from triton_ext.ptx.files import MAX_FILE_BYTES, ptx_of_bytes
@@ -102,7 +105,7 @@ def _compared(left: _Thing, right: _Thing, arch: str, kind: str | None) -> Compa
 def _thing(what: str, shape: tuple[int, ...] | None) -> _Thing:
     """What an argument names."""
     if what.lstrip().startswith("#"):
-        return "layout", _legal(dump_encoding(parse_encoding(what), shape), what)
+        return "layout", _legal(_dump(what, shape), what)
     try:
         return "descriptor", int(what, 0)
     except ValueError:
@@ -128,6 +131,14 @@ def _thing(what: str, shape: tuple[int, ...] | None) -> _Thing:
     if not (kind := listing_kind(text)):
         raise click.UsageError(f"{what!r} is neither PTX, nor TTGIR, nor a trace, nor a layout")
     return kind, text
+
+
+def _dump(attribute: str, shape: tuple[int, ...] | None) -> LayoutDump:
+    """The layout of an attribute, of shared or of tensor memory."""
+    if parse_attribute(attribute).mnemonic not in TENSOR_ENCODINGS:
+        return dump_encoding(parse_encoding(attribute), shape)
+    encoding, sizes = parse_tensor_encoding(attribute), checked_shape(shape, 2)
+    return LayoutDump("tile", str(encoding), encoding.to_linear_layout(sizes), sizes)
 
 
 def _trace(text: str, what: str) -> Iterator[str]:

@@ -50,6 +50,12 @@ def parse_encoding(text: str) -> SharedEncoding:
     """
     attribute = parse_attribute(text)
     kind = ENCODINGS.get(attribute.mnemonic)
+    if kind is None and attribute.mnemonic.startswith("tensor_memory"):
+        rule = (
+            "lays out tensor memory, not shared memory: see `triton-ext tmem`, and"
+            " triton_ext.hardware.tensor_memory_encoding.parse_tensor_encoding"
+        )
+        raise LayoutError("attribute", attribute.text, rule)
     if kind is None:
         rule = f"must be one of {', '.join('#' + each.NAME for each in ENCODINGS.values())}"
         raise LayoutError("attribute", attribute.text, rule)

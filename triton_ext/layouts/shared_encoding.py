@@ -112,14 +112,14 @@ def checked_encoding(argument: str, value: Any) -> SharedEncoding:
     """
     if isinstance(value, SharedEncoding):
         return value
-    raise LayoutError(argument, value, "must be a shared-memory encoding" + _way_out(value, ""))
+    raise LayoutError(argument, value, "must be a shared-memory encoding" + way_out(value))
 
 
 def checked_kind(argument: str, value: Any, kind: type[_Own]) -> _Own:
     """The value, if it is an encoding of that class. Raises LayoutError, as `checked_encoding`."""
     if isinstance(value, kind):
         return value
-    raise LayoutError(argument, value, f"must be of class {kind.__name__}" + _way_out(value, ""))
+    raise LayoutError(argument, value, f"must be of class {kind.__name__}" + way_out(value))
 
 
 def checked_layout(argument: str, value: Any) -> LinearLayout:
@@ -130,12 +130,15 @@ def checked_layout(argument: str, value: Any) -> LinearLayout:
     """
     if isinstance(value, LinearLayout):
         return value
-    rule = "must be a LinearLayout" + _way_out(value, ".to_linear_layout(shape)")
+    rule = "must be a LinearLayout" + way_out(value, ".to_linear_layout(shape)")
     raise LayoutError(argument, value, rule)
 
 
-def _way_out(value: Any, then: str) -> str:
-    """How to make an encoding, or by `then` a layout, of what was given instead; or ""."""
+def way_out(value: Any, then: str = "") -> str:
+    """How an encoding is made of what was given instead; with `then`, a layout. "" if by nothing.
+
+    To be put behind the rule of a `LayoutError`.
+    """
     if isinstance(value, SharedEncoding):
         return f": encoding{then} makes one" if then else ""
     if type(value).__module__.startswith("triton.experimental.gluon"):
