@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import importlib.util
+import io
 import json
 import math
 import os
@@ -433,7 +434,12 @@ def results_apart() -> Iterator[TextIO]:
     """
     stdout = sys.stdout
     stdout.flush()
-    number = stdout.fileno()
+    try:
+        number = stdout.fileno()
+    except io.UnsupportedOperation:  # no file, as in a notebook: no child prints there
+        with contextlib.redirect_stdout(sys.stderr):
+            yield stdout
+        return
     results = os.fdopen(os.dup(number), "w", encoding=stdout.encoding, errors=stdout.errors)
     with results, contextlib.redirect_stdout(sys.stderr):
         os.dup2(sys.stderr.fileno(), number)

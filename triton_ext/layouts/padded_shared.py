@@ -9,7 +9,15 @@ from typing import Any, ClassVar
 from triton_ext.errors import LayoutError
 from triton_ext.layouts.arguments import is_power_of_two, permutation
 from triton_ext.layouts.attributes import Attribute
-from triton_ext.layouts.cluster import as_lists, bases_text, checked_shape, standard_out_dims
+from triton_ext.layouts.cluster import (
+    add_cluster,
+    as_lists,
+    bases_text,
+    checked_cga_layout,
+    checked_shape,
+    shape_per_cta,
+    standard_out_dims,
+)
 from triton_ext.layouts.linear_layout import Basis, LinearLayout
 from triton_ext.layouts.shared_encoding import Paddings, SharedEncoding, checked_kind
 from triton_ext.layouts.shared_linear import SharedLinear
@@ -25,7 +33,7 @@ class PaddedShared(SharedEncoding):
         linear: the layout before padding.
 
     Raises:
-        LayoutError: no pairs, or not such pairs; no `SharedLinear`.
+        LayoutError: no pairs, or not such pairs; two of one interval; no `SharedLinear`.
     """
 
     NAME: ClassVar[str] = "ttg.padded_shared"
@@ -56,24 +64,40 @@ class PaddedShared(SharedEncoding):
             raise LayoutError("attribute", attribute.text, rule)
         try:
             return cls(attribute.unnamed or (), linear)
-        except LayoutError:
-            rule = f"must be #{cls.NAME}<[interval:+padding, ...] {{...}}>, of powers of two"
-            raise LayoutError("attribute", attribute.text, rule) from None
+        except LayoutError as error:
+            form = f"#{cls.NAME}<[interval:+padding, ...] {{...}}>"
+            raise LayoutError("attribute", attribute.text, f"{form}: {error.rule}") from None
 
     @classmethod
     def from_gluon(cls, layout: Any) -> PaddedShared:
-        """From a ``gl.PaddedSharedLayout``."""
-        return cls(
-            layout.interval_padding_pairs, SharedLinear(layout.offset_bases, layout.cga_layout)
-        )
+        """From a ``gl.PaddedSharedLayout``, whose blocks are counted as in `NVMMAShared`."""
+        shape = tuple(layout.shape)
+        cga_layout = checked_cga_layout(layout.cga_layout, len(shape))
+        own = _with_cluster(layout.offset_bases, cga_layout, shape)
+        return cls(layout.interval_padding_pairs, SharedLinear.from_linear_layout(own))
 
     def gluon_arguments(self) -> dict[str, Any]:
-        """Those of ``gl.PaddedSharedLayout``."""
+        """Those of ``gl.PaddedSharedLayout``; its blocks hold whole parts of the tensor."""
+        offset, shape = self.linear.offset_bases, tuple(self.to_linear_layout().out_dims.values())
+        part = [max((basis[dim].bit_length() for basis in offset), default=0)
+                for dim in range(self.rank)]  # fmt: skip
+        cga_layout = [
+            tuple(step >> bits for step, bits in zip(basis, part, strict=True))
+            for basis in self.linear.block_bases
+        ]
+        try:
+            whole = _with_cluster(offset, checked_cga_layout(cga_layout, self.rank), shape)
+            said = SharedLinear.from_linear_layout(whole) == self.linear
+        except LayoutError:
+            said = False
+        if not said:
+            rule = "Gluon's blocks hold parts of the tensor that are whole boxes of it"
+            raise LayoutError("encoding", str(self), rule)
         return {
             "interval_padding_pairs": as_lists(self.paddings),
-            "offset_bases": as_lists(self.linear.offset_bases),
-            "cga_layout": as_lists(self.linear.block_bases),
-            "shape": list(self.to_linear_layout().out_dims.values()),
+            "offset_bases": as_lists(offset),
+            "cga_layout": as_lists(cga_layout),
+            "shape": list(shape),
         }
 
     @property
@@ -113,6 +137,14 @@ class PaddedShared(SharedEncoding):
         return f"#{self.NAME}<[{pairs}] {{{text}}}>"
 
 
+def _with_cluster(
+    offset_bases: Sequence[Basis], cga_layout: tuple[Basis, ...], shape: tuple[int, ...]
+) -> LinearLayout:
+    """What the blocks of a cluster hold, of the bases of one of them."""
+    sizes = standard_out_dims(shape_per_cta(cga_layout, shape))
+    return add_cluster(LinearLayout({"offset": offset_bases}, sizes), cga_layout, shape)
+
+
 def checked_paddings(paddings: Any) -> Paddings:
     """Pairs (interval, padding) of powers of two, in elements. Raises LayoutError."""
     try:
@@ -121,6 +153,8 @@ def checked_paddings(paddings: Any) -> Paddings:
         pairs = ((0, 0),)
     if not all(is_power_of_two(number) for pair in pairs for number in pair):
         raise LayoutError("paddings", paddings, "must be pairs of powers of two, in elements")
+    if len(dict(pairs)) != len(pairs):
+        raise LayoutError("paddings", pairs, "an interval may have one padding; add them up")
     return pairs
 
 
