@@ -87,14 +87,11 @@ def test_hints_of_faults_that_are_seen():
     # Code 2 is 64 bytes on sm_90, and 128 on sm_100.
     wrong = hint(swizzle_byte_width=128)
     assert wrong == "2 is sm_90's code of a swizzle of 64 bytes, which on sm_100 is 4"
-    columns = operand(transposed=True)
-    exchanged = replace(
-        columns.descriptor,
-        leading_byte_offset=columns.descriptor.stride_byte_offset,
-        stride_byte_offset=columns.descriptor.leading_byte_offset,
-    )
-    found = check_against_tile(exchanged.encode(), operand(transposed=True, instruction=(128, 16)))
-    assert {each.hint for each in found.differences} == {"LBO and SBO are exchanged"}
+    columns = operand(transposed=True, instruction=(128, 16))  # reads both
+    leading, stride = columns.descriptor.leading_byte_offset, columns.descriptor.stride_byte_offset
+    exchanged = replace(columns.descriptor, leading_byte_offset=stride, stride_byte_offset=leading)
+    found = check_against_tile(exchanged.encode(), columns)
+    assert [each.hint for each in found.differences] == 2 * ["LBO and SBO are exchanged"]
 
 
 @pytest.mark.parametrize(

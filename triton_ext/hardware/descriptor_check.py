@@ -200,10 +200,10 @@ def _hint(name: str, found: dict[str, int], needed: dict[str, int], derived: Sme
     if name not in ("leading_byte_offset", "stride_byte_offset"):
         return ""
     other = {"leading_byte_offset": "stride_byte_offset"}.get(name, "leading_byte_offset")
-    if found[name] == CHUNK_BYTES * needed[name]:
-        return "in bytes; the field counts 16 bytes"
     if (found[name], found[other]) == (needed[other], needed[name]):
         return "LBO and SBO are exchanged"
+    if found[name] == CHUNK_BYTES * needed[name]:
+        return "in bytes; the field counts 16 bytes"
     if name == "stride_byte_offset" and not found[name]:
         return _SBO_IS_0
     return ""
