@@ -365,7 +365,7 @@ def test_without_triton(command, tmp_path):
 @pytest.mark.parametrize(
     ("missing", "words"),
     [
-        ("sympy", "there is no module sympy: install the package that has it"),
+        ("numpy", "there is no module numpy: install the package that has it"),
         ("triton_ext.timeline", "triton_ext.timeline is missing from this installation"),
         ("torch", "there is no module torch; install both: pip install triton torch"),
     ],
@@ -380,7 +380,7 @@ def test_another_missing_module_is_named(missing, words, tmp_path):
     assert finished.returncode == 2, finished.stderr
     assert words in finished.stderr
     assert ("pip install" in finished.stderr) == (missing == "torch")
-    assert finished.stderr.count("\n") == 1
+    assert "Traceback" not in finished.stderr
 
 
 def test_an_emulator_that_lacks_a_module_is_no_missing_emulator():

@@ -124,9 +124,12 @@ class TensorMemoryEncoding:
         return f"#{self.NAME}<{text}>"
 
     def to_linear_layout(
-        self, shape: Sequence[int], element_bitwidth: int = COLUMN_BITS
+        self, shape: Sequence[int], element_bitwidth: int | None = None
     ) -> LinearLayout:
         """Where each element of a tensor of `shape` lies.
+
+        Args:
+            element_bitwidth: bits of an element; None for the widest that `col_stride` allows.
 
         Returns:
             ``lane``, ``slot``, ``column`` (and ``block`` with a cluster) -> ``dim0``, ``dim1``.
@@ -138,6 +141,8 @@ class TensorMemoryEncoding:
         Source: Triton, ``tensorMemoryToLinearLayout`` (``LinearLayoutConversions.cpp``).
         """
         shape = checked_shape(shape, 2)
+        if element_bitwidth is None:
+            element_bitwidth = COLUMN_BITS // self.col_stride
         one_of("element_bitwidth", element_bitwidth, TMEM_ELEMENT_BITWIDTHS)
         if element_bitwidth * self.col_stride > COLUMN_BITS:
             raise LayoutError(
