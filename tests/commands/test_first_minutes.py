@@ -365,7 +365,10 @@ def test_without_triton(command, tmp_path):
 @pytest.mark.parametrize(
     ("missing", "words"),
     [
-        ("numpy", "there is no module numpy: install the package that has it"),
+        (
+            "typing_extensions",
+            "there is no module typing_extensions: install the package that has it",
+        ),
         ("triton_ext.timeline", "triton_ext.timeline is missing from this installation"),
         ("torch", "there is no module torch; install both: pip install triton torch"),
     ],
