@@ -18,12 +18,12 @@ from triton_ext.commands.common import (
     needing_kernels,
     pass_failed,
     refuse,
+    results_apart,
     run_script,
     say,
     script_failed,
     show,
     show_sarif,
-    stdout_on_stderr,
 )
 from triton_ext.errors import PassError
 from triton_ext.findings import Finding, annotate
@@ -220,6 +220,8 @@ def run(
         refuse({"--hits": hits != 1}, "without --break-at")
     if not trace and trace_file is None:
         refuse({"--only": bool(only), "--block": bool(block)}, "without --trace or --trace-file")
+    if schedule != "random":
+        refuse({"--seed": options["seed"] != 0}, f"with --schedule {schedule}, which draws nothing")
     if timed and schedule != "eager":
         raise click.UsageError(f"--schedule {schedule}: time is predicted with the eager one alone")
     with needing_kernels():
@@ -271,7 +273,7 @@ def run(
         ending.callback(tracing.close)
         parts.append(tracing)
     if as_sarif:
-        ending.enter_context(stdout_on_stderr())
+        ending.enter_context(results_apart())
     with (
         ending,
         emulate(

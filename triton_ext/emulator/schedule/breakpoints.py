@@ -123,7 +123,7 @@ class Stop:
         memory = self._cta.shared
         if kind is None or buffer.layout is None or memory.written.at(address) < 0:
             return None
-        return self.shared(address, buffer.tile, kind, buffer.layout)
+        return self.shared(address, buffer.tile, kind, buffer.encoding)
 
     def name(self, address: int) -> str:
         """What TMA has put to a shared address: ``row 3, byte 16, of the box of the TMA copy at``
@@ -154,18 +154,23 @@ class Stop:
         shape, kind = tuple(int(n) for n in shape), np.dtype(dtype)
         if isinstance(layout, str):
             layout = parse_encoding(layout)
-        if layout is not None and not isinstance(layout, LinearLayout):
+        encoding = layout if isinstance(layout, SharedEncoding) else None
+        if isinstance(layout, SharedEncoding):
             layout = layout.to_linear_layout(shape)
         in_dims = layout.in_dims if layout else {}
         shared_out = "block" in in_dims
         number = in_dims["offset"] if shared_out else int(np.prod(shape))
+        at = np.arange(number)  # where each offset lies, in elements
+        if encoding is not None:
+            at = encoding.address(at)
+        size = int(at[-1]) + 1 if number > 0 else 0
         first, memory = address & (1 << RANK_SHIFT) - 1, self._cta.shared
-        if number < 1 or first < SHARED_BASE or first + number * kind.itemsize > memory.size:
+        if number < 1 or first < SHARED_BASE or first + size * kind.itemsize > memory.size:
             raise LaunchError(
                 f"address {address:#x}, shape {shape}: must be inside of the block's shared memory,"
                 f" {SHARED_BASE:#x} to {memory.size - 1:#x}"
             )
-        values: Matrix = memory.data[first : first + number * kind.itemsize].copy().view(kind)
+        values: Matrix = memory.data[first : first + size * kind.itemsize].copy().view(kind)[at]
         if layout is None:
             return values.reshape(shape)
         block = {"block": np.full(number, self._cta.rank)} if shared_out else {}
