@@ -69,7 +69,8 @@ def _pattern(text: str) -> str:
     "--timeout",
     type=Seconds(min_open=True),
     metavar="SECONDS",
-    help="End a launch after so many seconds, with an error.",
+    help="End a launch after so many seconds, with an error."
+    " [default: ten minutes in which no block has ended]",
 )
 @click.option(
     "--check-layouts/--no-check-layouts",
