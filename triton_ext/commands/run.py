@@ -136,9 +136,8 @@ def _pattern(text: str) -> str:
     "--gpu",
     "gpu_name",
     metavar="GPU",
-    default="H200",
-    show_default=True,
-    help="Where it would take that: H100 or H200.",
+    help="Where it would take that: H200 or H100 for sm_90, B200 for sm_100. [default: H200 or"
+    " B200]",
 )
 @click.option(
     "--warm",
@@ -171,7 +170,7 @@ def run(
     only: str,
     block: tuple[tuple[int, int, int], ...],
     time: bool,
-    gpu_name: str,
+    gpu_name: str | None,
     warm: bool,
     timeline: Path | None,
     no_values: bool,
@@ -209,6 +208,8 @@ def run(
         raise click.UsageError("--no-values is for predicting time: give --time, too")
     if warm and not timed:
         raise click.UsageError("--warm is for predicting time: give --time, too")
+    if gpu_name is not None and not timed:
+        raise click.UsageError("--gpu is for predicting time: give --time, too")
     if not break_at:
         refuse({"--hits": hits != 1}, "without --break-at")
     if not trace and trace_file is None:
@@ -221,12 +222,18 @@ def run(
         from triton_ext.emulator.host.driver import emulate
         from triton_ext.emulator.host.wrong_architecture import architecture_of
     from triton_ext.emulator.errors import EmulationError
-    from triton_ext.emulator.schedule.breakpoints import Breakpoint, Stop, described
+    from triton_ext.emulator.schedule.breakpoints import Stop, described
     from triton_ext.emulator.schedule.machine import MAX_STEPS
     from triton_ext.emulator.schedule.observers import Observer, Observers, Statistics
     from triton_ext.emulator.schedule.trace import Event, Trace, as_text
+    from triton_ext.hardware.architecture import architecture
     from triton_ext.timeline.gpus import gpu_of
 
+    if arch == "auto":
+        arch = architecture_of(Path(script))
+    model = None
+    if timed:
+        model = gpu_of(gpu_name or True, architecture(arch), argument="--gpu").but(warm=warm)
     ending = contextlib.ExitStack()
 
     def lines(event: Event, *, as_json: bool) -> list[str]:
@@ -258,18 +265,19 @@ def run(
     with (
         ending,
         emulate(
-            architecture_of(Path(script)) if arch == "auto" else arch,
+            arch,
             schedule=schedule,
             observer=Observers(parts) if parts else None,
             cuda_on_host=True,
             max_steps=max_steps or MAX_STEPS,
-            time=gpu_of(gpu_name).but(warm=warm) if timed else None,
+            time=model,
             values=not no_values,
             **options,
         ) as gpu,
     ):
         try:
-            stops: list[Breakpoint] = [gpu.break_at(place, look) for place in break_at]
+            for place in break_at:
+                gpu.break_at(place, look)
         except EmulationError as error:
             raise click.BadParameter(str(error), param_hint="--break-at") from None
         try:
@@ -283,9 +291,8 @@ def run(
             raise
         except Exception as error:
             script_failed(error, script)
-    for stop in stops:
-        if not stop.hits:
-            say(f"{stop.file}:{stop.line}: no instruction of a kernel is of that line", err=True)
+        for text in gpu.missed_breakpoints():
+            say(text, err=True)
     if time:
         for each in gpu.timelines:
             show(form, err=True, json=each.as_object, text=each.lines)

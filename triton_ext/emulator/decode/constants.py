@@ -80,9 +80,7 @@ def _float_bits(text: str, match: re.Match[str], type_name: str) -> NDArray[Any]
     sign, letter, digits = match[1], match[2].lower(), match[3]
     raw, real, wanted = _FORMATS[letter]
     if len(digits) != wanted:
-        raise ValueError(
-            f"constant {text} has {len(digits)} hexadecimal digits: must be {wanted}"
-        )
+        raise ValueError(f"constant {text} has {len(digits)} hexadecimal digits: must be {wanted}")
     number = int(digits, 16)
     if type_name == f"b{4 * wanted}" and not sign:
         return np.asarray(number, DTYPES[type_name])

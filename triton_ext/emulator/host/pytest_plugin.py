@@ -14,15 +14,12 @@ Blackwell; another GPU or schedule is chosen by a parameter or on the command li
 from __future__ import annotations
 
 from collections.abc import Iterator
-from types import TracebackType
 from typing import Any
 
 import pytest
 
 from triton_ext.emulator.errors import EmulationError
-
-_HIDDEN = ("triton_ext.emulator", "triton.runtime", "triton.experimental")
-"""The modules whose frames say nothing to who wrote a test."""
+from triton_ext.emulator.host.tracebacks import hide_frames
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -71,13 +68,5 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     """Leave the frames of the emulator, and of Triton above it, out of what a test shows."""
     if call.excinfo is None or not isinstance(call.excinfo.value, EmulationError):
         return
-    entry, kept = call.excinfo.value.__traceback__, []
-    while entry is not None:
-        if not str(entry.tb_frame.f_globals.get("__name__")).startswith(_HIDDEN):
-            kept.append(entry)
-        entry = entry.tb_next
-    shown = None
-    for entry in reversed(kept):
-        shown = TracebackType(shown, entry.tb_frame, entry.tb_lasti, entry.tb_lineno)
-    if shown is not None:
-        call.excinfo = pytest.ExceptionInfo.from_exception(call.excinfo.value.with_traceback(shown))
+    hide_frames(call.excinfo.value)
+    call.excinfo = pytest.ExceptionInfo.from_exception(call.excinfo.value)

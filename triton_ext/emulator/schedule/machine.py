@@ -234,6 +234,8 @@ class Machine:
         """As `run`, step by step: before each turn of its blocks it says whether all of them wait
         for what nobody here will do.
         """
+        if self.observer is not None:
+            self.observer.begins(self)
         self._waiting = range(self.launch.clusters) if numbers is None else numbers
         resident = self._resident = []
         limit = max(1, self.multiprocessors // math.prod(self.launch.cluster))
