@@ -142,9 +142,9 @@ def _timeline(text: str) -> Any:
         found = json.loads(text)
     except (ValueError, RecursionError):
         return None
-    return (
-        found.get("otherData") if "traceEvents" in found else found if "what_if" in found else None
-    )
+    if "traceEvents" in found:
+        return found.get("otherData", {})
+    return found if "what_if" in found else None
 
 
 def _trace(text: str, what: str) -> Iterator[str]:

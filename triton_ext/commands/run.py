@@ -229,11 +229,10 @@ def run(
     from triton_ext.hardware.architecture import architecture
     from triton_ext.timeline.gpus import gpu_of
 
-    if arch == "auto":
-        arch = architecture_of(Path(script))
+    target = architecture(architecture_of(Path(script)) if arch == "auto" else arch)
     model = None
     if timed:
-        model = gpu_of(gpu_name or True, architecture(arch), argument="--gpu").but(warm=warm)
+        model = gpu_of(gpu_name or True, target, argument="--gpu").but(warm=warm)
     ending = contextlib.ExitStack()
 
     def lines(event: Event, *, as_json: bool) -> list[str]:
@@ -265,7 +264,7 @@ def run(
     with (
         ending,
         emulate(
-            arch,
+            target,
             schedule=schedule,
             observer=Observers(parts) if parts else None,
             cuda_on_host=True,

@@ -171,9 +171,9 @@ def _timed_rows(
     for name in dict.fromkeys([*left, *right]):
         one, other = left.get(name), right.get(name)
         if max(one or 0.0, other or 0.0) >= least:
-            sides = _microseconds(one), _microseconds(other)
+            mine, theirs = _microseconds(one), _microseconds(other)
             difference = (other or 0.0) - (one or 0.0)
-            found.append((difference, Row(name, *sides, sides[0] == sides[1])))
+            found.append((difference, Row(name, mine, theirs, mine == theirs)))
     return sorted(found, key=lambda each: -abs(each[0]))
 
 
@@ -205,9 +205,8 @@ def _compared_timelines(left: Mapping[str, Any], right: Mapping[str, Any]) -> Co
         ("blocks of an SM", "blocks_of_an_sm", str),
     )  # fmt: skip
     heads = [[(name, show(side[key])) for name, key, show in described] for side in (left, right)]
-    total = Row(
-        "time", *map(_microseconds, times), _microseconds(times[0]) == _microseconds(times[1])
-    )
+    one, other = map(_microseconds, times)
+    total = Row("time", one, other, one == other)
     rows = (total, *_rows(*heads), *(row for _, row in waits), *(row for _, row in busy))
     if all(row.same for row in rows):
         return Comparison("timeline", rows)

@@ -16,6 +16,7 @@ from triton_ext.ptx.parse import Variable
 _BYTES_OF_NUMBERS = 8
 """The widest parameter that one number fills; wider ones are structures, given as bytes."""
 
+_finfo: Any = ml_dtypes.finfo  # it is not typed
 _SHOWN = 40
 """Characters of a number that an error shows."""
 
@@ -59,7 +60,7 @@ def _is_real(value: Any) -> bool:
     if isinstance(value, (float, np.floating)):
         return True
     try:
-        return not isinstance(value, np.complexfloating) and bool(ml_dtypes.finfo(value.dtype))
+        return not isinstance(value, np.complexfloating) and bool(_finfo(value.dtype))
     except (AttributeError, ValueError):
         return False
 

@@ -267,9 +267,7 @@ class Breakpoint:
             return "the line has instructions, and no warp came to them"
         after = bisect_left(lines, self.line)
         nearest = " and ".join(map(str, lines[max(0, after - 1) : after + 1]))
-        return (
-            f"the compiler left no instruction of that line; the nearest that have some: {nearest}"
-        )
+        return f"no instruction is of that line; the nearest that have some: {nearest}"
 
 
 _USES = re.compile(r"ld|st|atom|red|cp|mbarrier|wgmma|tcgen05|mma")
