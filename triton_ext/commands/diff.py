@@ -1,4 +1,4 @@
-"""``triton-ext diff``: two layouts, descriptors, kernels or traces side by side."""
+"""``triton-ext diff``: two layouts, descriptors, kernels, traces or timelines side by side."""
 
 from __future__ import annotations
 
@@ -28,6 +28,7 @@ from triton_ext.render.difference import (
     compare_instruction_descriptors,
     compare_layouts,
     compare_listings,
+    compare_timelines,
     listing_kind,
 )
 
@@ -57,13 +58,14 @@ def diff(
     kind: str | None,
     form: str,
 ) -> None:
-    """Show the first difference of two of a kind, side by side.
+    """Show how two of a kind differ, side by side.
 
     A and B are encodings (MLIR attributes, or what `layout --format json` wrote), descriptors
-    (numbers), or files: PTX (or a cubin with it), TTGIR, or what `run --trace` printed. "-" is
-    stdin. Layouts are compared by their bases, however the encodings spell them; listings line by
-    line, without comments and source locations, where the names of registers and values may differ
-    one to one.
+    (numbers), or files: PTX (or a cubin with it), TTGIR, what `run --trace` printed, or timelines
+    that `run --timeline out.json` wrote. "-" is stdin. Of timelines it says which is faster, and
+    where; of others the first difference. Layouts are compared by their bases, however the
+    encodings spell them; listings line by line, without comments and source locations, where the
+    names of registers and values may differ one to one.
 
     Exit status: 0 if they are the same, 1 if they differ, 2 if they cannot be compared.
 
@@ -73,6 +75,7 @@ def diff(
       triton-ext diff '#ttg.nvmma_shared<{swizzlingByteWidth = 128, transposed = false,
                        elementBitWidth = 16}>' other.json --shape 64x64
       triton-ext diff old.ptx new.ptx
+      triton-ext diff before.json after.json    # of run --timeline
     """
     if a == b == "-":
         raise click.UsageError("only one of A and B can be stdin")
@@ -95,6 +98,8 @@ def _compared(left: _Thing, right: _Thing, arch: str, kind: str | None) -> Compa
     what, one, other = *left, right[1]
     if what == "layout":
         return compare_layouts(one, other)
+    if what == "timeline":
+        return compare_timelines(one, other)
     if what != "descriptor":
         return compare_listings(one, other, what)
     if kind is not None:
@@ -124,12 +129,17 @@ def _thing(what: str, shape: tuple[int, ...] | None) -> _Thing:
     if text.startswith('{"event"'):
         return "trace", "\n".join(_trace(text, what))
     if text.lstrip().startswith("{"):
+        timeline = _timeline(text)
+        if timeline is not None:
+            return "timeline", timeline
         dumps = from_json(text)
         if len(dumps) != 1:
             raise click.UsageError(f"{what!r} has {len(dumps)} layouts: write one into the file")
         return "layout", _legal(dumps[0], what)
     if not (kind := listing_kind(text)):
-        raise click.UsageError(f"{what!r} is neither PTX, nor TTGIR, nor a trace, nor a layout")
+        raise click.UsageError(
+            f"{what!r} is neither PTX, nor TTGIR, nor a trace, nor a layout, nor a timeline"
+        )
     return kind, text
 
 
@@ -139,6 +149,17 @@ def _dump(attribute: str, shape: tuple[int, ...] | None) -> LayoutDump:
         return dump_encoding(parse_encoding(attribute), shape)
     encoding, sizes = parse_tensor_encoding(attribute), checked_shape(shape, 2)
     return LayoutDump("tile", str(encoding), encoding.to_linear_layout(sizes), sizes)
+
+
+def _timeline(text: str) -> Any:
+    """What `run --timeline` or `run --time --format json` wrote of a kernel; None: neither did."""
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    if "traceEvents" in found:
+        return found.get("otherData", {})
+    return found if "what_if" in found else None
 
 
 def _trace(text: str, what: str) -> Iterator[str]:
@@ -168,6 +189,7 @@ def _as_json(found: Comparison) -> dict[str, Any]:
         "kind": found.kind,
         "same": first is None,
         "first": None if first is None else {**vars(first), "says": found.says},
+        "verdict": found.verdict,
         "rows": [vars(row) for row in found.rows],
     }
 
@@ -179,7 +201,7 @@ def _as_text(found: Comparison, a: str, b: str) -> Iterator[str]:
         yield f"the same {kind}"
         return
     where = "line" if found.kind in _LISTINGS else "at"
-    yield f"not the same {kind}, first {where} {first.name}" + found.says
+    yield found.verdict or f"not the same {kind}, first {where} {first.name}" + found.says
     rows = [Row("", a, b, True), *found.rows]
     widths = [max(len(getattr(row, side)) for row in rows) for side in ("name", "left", "right")]
     room = max(24, (shutil.get_terminal_size().columns - widths[0] - 7) // 2)
