@@ -560,7 +560,7 @@ def test_nvcc():
     products = [item for item in found if "mma_async" in item.instruction.opcode]
     assert [item.values["A"]["start_address"] for item in products] == [0, 32, 64, 96]
     assert products[0].values["A"]["symbols"] == ["_ZZ8multiplyE6a_tile"]
-    assert "A: 0x4000004000010000 _ZZ8multiplyE6a_tile+0, LBO 16, SBO 1024, swizzle 128B" in (
+    assert "A: 0x4000004000010000 _ZZ8multiplyE6a_tile+0, LBO 16 (not read), SBO 1024, swizzle 128B" in (
         products[0].notes
     )
     assert all(item.values["negated"] == ["B"] for item in products)
