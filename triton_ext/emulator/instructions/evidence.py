@@ -1,4 +1,4 @@
-"""What each instruction's behaviour rests on: the GPU, other people's kernels, or documents alone."""
+"""What each instruction's behaviour rests on: a GPU, kernels of others, or documents alone."""
 
 from __future__ import annotations
 
