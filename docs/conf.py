@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
+from sphinx.application import Sphinx
+
 from triton_ext._version import __version__
 
 project = "triton_ext"
@@ -32,3 +37,24 @@ html_title = f"triton_ext {release}"
 html_show_sphinx = False
 copybutton_prompt_text = r"^\$ |>>> |\.\.\. "
 copybutton_prompt_is_regexp = True
+
+_OUTWARDS = re.compile(r"\[([^\]]+)\]\(((?:\.\./)+[^)#\s]+)(?:#[^)\s]*)?\)")
+
+
+def _link_the_checkout(app: Sphinx, page: str, source: list[str]) -> None:
+    """Make downloads of links that lead out of ``docs``, and mere text of those to folders."""
+    here = (Path(app.srcdir) / page).parent
+
+    def link(match: re.Match[str]) -> str:
+        target = (here / match[2]).resolve()
+        if target.is_dir():
+            return match[1]
+        inside = target.is_relative_to(app.srcdir)
+        return match[0] if inside else f"[{match[1]}](path:{match[2]})"
+
+    source[0] = _OUTWARDS.sub(link, source[0])
+
+
+def setup(app: Sphinx) -> None:
+    """Register what is above."""
+    app.connect("source-read", _link_the_checkout)

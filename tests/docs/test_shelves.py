@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import itertools
 import re
 
 import pytest
@@ -86,7 +87,7 @@ def captions(path):
     tree = ast.parse(path.read_text(encoding="utf-8"))
     for owner in ast.walk(tree):
         body = getattr(owner, "body", [])
-        for before, after in zip(body, body[1:], strict=False) if isinstance(body, list) else ():
+        for before, after in itertools.pairwise(body) if isinstance(body, list) else ():
             assigns = isinstance(before, (ast.Assign, ast.AnnAssign))
             if assigns and isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant):
                 yield after.lineno, after.value.value

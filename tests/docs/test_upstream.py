@@ -1,4 +1,4 @@
-"""``docs/reference/upstream.md``: each fault is there in exactly the releases that the page says."""
+"""``docs/reference/upstream.md``: each fault is in exactly the releases that the page says."""
 
 from __future__ import annotations
 
