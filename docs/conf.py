@@ -7,11 +7,18 @@ from pathlib import Path
 
 from sphinx.application import Sphinx
 
-from triton_ext._version import __version__
+import triton_ext
+import triton_ext.emulator
+import triton_ext.passes
 
 project = "triton_ext"
 author = "the authors of triton_ext"
-release = version = __version__
+release = version = triton_ext.__version__
+
+# Names that a module imports when they are first asked for: autodoc looks where they are kept then.
+for _module in (triton_ext, triton_ext.emulator, triton_ext.passes):
+    for _name in _module.__all__:
+        vars(_module).setdefault(_name, getattr(_module, _name))
 
 extensions = [
     "myst_parser",
