@@ -18,7 +18,6 @@ from triton_ext.commands.common import CommandGroup
             "descriptor",
             "diff",
             "explore",
-            "first-light",
             "layout",
             "precompile",
             "ptx",

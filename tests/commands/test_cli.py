@@ -161,8 +161,6 @@ def test_a_stdin_that_cannot_be_read(arguments, redirection, message):
     [
         (("diff", "-", "-"), "only one of A and B can be stdin"),
         (("banks", "--bits", "8", "--shape", "8192x8192"), "must have at most 1048576 elements"),
-        (("first-light", "--json", "none.json", "--summary"), "none.json: No such file"),
-        (("first-light", "--json", __file__, "--summary"), "holds something else"),
         (("precompile", "--sms", str(10**20)), "not in the range"),
     ],
 )

@@ -7,7 +7,7 @@ import itertools
 import re
 
 import pytest
-from sites import ROOT
+from sites import CHECKOUT as ROOT
 
 README = ROOT / "README.md"
 GUIDE = sorted((*(ROOT / "docs/guide").glob("*.md"), ROOT / "docs/architecture.md"))

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sites import ROOT
+from sites import installed_folder
 from strategies import nvmma_encodings, shapes
 
 from triton_ext import (
@@ -26,7 +26,7 @@ from triton_ext.render.text import dump_text, explain
 
 jsonschema = pytest.importorskip("jsonschema")
 SCHEMA = json.loads(
-    (ROOT / "triton_ext/layouts/layout_dump.schema.json").read_text(encoding="utf-8")
+    (installed_folder("triton_ext.layouts") / "layout_dump.schema.json").read_text(encoding="utf-8")
 )
 
 MODULE = """

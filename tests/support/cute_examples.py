@@ -16,7 +16,7 @@ import sys
 import time
 from pathlib import Path
 
-from sites import ROOT
+from sites import CHECKOUT
 from upstream_suites import checkout
 
 CUTLASS = "https://github.com/NVIDIA/cutlass.git"
@@ -75,7 +75,7 @@ def main() -> int:
     home = Path(options.cutlass)
     try:
         if not (home / FOLDER).is_dir():
-            home = ROOT / "build/cutlass"
+            home = CHECKOUT / "build/cutlass"
             checkout(options.cutlass, REVISION, home, [FOLDER])
         dsl = importlib.util.find_spec("nvidia_cutlass_dsl")
     except OSError as error:

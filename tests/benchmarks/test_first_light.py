@@ -1,4 +1,4 @@
-"""``triton-ext first-light``: what it finds, keeps, and goes on from; with products by torch."""
+"""`benchmarks.first_light`: what it finds, keeps, and goes on from; with products by torch."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ pytest.importorskip("triton")
 
 import plan_launch  # noqa: E402
 
-from triton_ext.commands import first_light  # noqa: E402
+from benchmarks import first_light  # noqa: E402
 from triton_ext.kernels.element_types import BLOCK_SCALED  # noqa: E402
 
 
@@ -89,6 +89,16 @@ def test_a_file_of_another_gpu_is_left_alone(start):
     with pytest.raises(click.UsageError, match="another GPU"):
         start(by_torch, "sm_90")
     assert start(by_torch)[1] == found
+
+
+@pytest.mark.parametrize(
+    ("file", "message"),
+    [("none.json", "none.json: No such file"), (__file__, "holds something else")],
+)
+def test_files_of_something_else(file, message):
+    done = CliRunner().invoke(first_light.first_light, ["--json", file, "--summary"])
+    assert done.exit_code == 2
+    assert message in done.output
 
 
 PROCESS = """\

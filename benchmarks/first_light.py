@@ -1,4 +1,6 @@
-"""``triton-ext first-light``: what this project claims of a GPU, tried on the one that is there.
+"""First light: what this project claims of a GPU, tried on the one that is there.
+
+    python -m benchmarks.first_light --json FILE [--emulate sm_100] [--only TEXT] [--seconds N]
 
 The claims are products of every type, right and with the emulator's bits; single instructions, the
 same PTX there and on the emulator (`tests/support/silicon/replay.py`); the time beside cuBLAS; the
@@ -48,7 +50,7 @@ BOUND = {"tf32": 2.0**-9, "e4m3": 2.0**-9, "e5m2": 2.0**-9, "int8": 0.0}
 LIMIT_SECONDS = 1200
 """How long a claim may take."""
 DONE = ("confirmed", "measured")
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).absolute().parents[1]
 INSTRUCTIONS = {
     90: ("test_barriers.py", "test_bulk_stores.py", "test_scalar.py"),
     100: ("test_tcgen05.py", "test_barriers.py", "test_bulk_stores.py", "test_scalar.py"),
@@ -299,6 +301,8 @@ def reading(file: Path) -> Iterator[None]:
     """Where a file is read that this command should have written."""
     try:
         yield
+    except OSError as error:
+        raise click.UsageError(f"{file}: {error.strerror}") from None
     except (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError):
         raise click.UsageError(f"{file} holds something else; name another file") from None
 
@@ -388,10 +392,12 @@ def try_all(report: Report, chosen: Sequence[Claim]) -> None:
 def try_in_processes(report: Report, chosen: Sequence[Claim], seconds: float) -> Report:
     """Try claims in one process after the other, each until something is wrong; for so long."""
     deadline = time.monotonic() + seconds
-    command = [sys.executable, "-m", "triton_ext", "first-light", "--here", "--json"]
+    command = [sys.executable, "-m", "benchmarks.first_light", "--here", "--json"]
     while (pending := report.pending(chosen)) and time.monotonic() < deadline:
         names = [option for claim in pending for option in ("--claim", claim.name)]
-        process = subprocess.Popen([*command, str(report.file), *names], start_new_session=True)
+        process = subprocess.Popen(
+            [*command, str(report.file.absolute()), *names], cwd=ROOT, start_new_session=True
+        )
         number, claim, begun = len(pending), pending[0], time.monotonic()
         finding = Finding("", "")  # of what the process was at, if it is ended
         while process.poll() is None and not finding.state:
@@ -460,12 +466,12 @@ def summarized(found: dict[str, Any]) -> str:
 def first_light(
     file: Path, emulate: str | None, only: str, seconds: float, summary: bool,
     names: Sequence[str], here: bool,
-) -> int:  # fmt: skip
+) -> None:  # fmt: skip
     """Try all that is claimed of a GPU on the one that is there (needs Triton, torch)."""
     if summary:
         with reading(file):
             say(summarized(json.loads(file.read_text())))
-        return 0
+        return
     with needing_kernels():
         import torch
         import triton  # noqa: F401
@@ -482,11 +488,16 @@ def first_light(
     chosen = [claim for claim in claims(place) if only in claim.name]
     if here:
         try_all(report, [claim for claim in chosen if claim.name in names])
-        return 0
+        return
     report.start(chosen)
     if place.emulated:
         try_all(report, chosen)
     else:
         report = try_in_processes(report, chosen, seconds)
     click.echo(verdict(place, report.claims))
-    return int(any(each["state"] == "wrong" for each in report.claims.values()))
+    wrong = any(each["state"] == "wrong" for each in report.claims.values())
+    click.get_current_context().exit(int(wrong))
+
+
+if __name__ == "__main__":
+    first_light()
