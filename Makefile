@@ -69,11 +69,11 @@ lint: $(VENV)/.ready
 tree:
 	@rm -rf $(TREE) && mkdir -p $(TREE)/triton_ext
 	@ln -s $(CURDIR)/triton_ext/* $(CURDIR)/passes $(CURDIR)/kernels $(TREE)/triton_ext/
-	@ln -s $(CURDIR)/benchmarks $(TREE)/
+	@ln -s $(CURDIR)/benchmarks $(CURDIR)/triton_layouts.py $(TREE)/
 
 types: $(VENV)/.ready tree
 	cd $(TREE) && $(CURDIR)/$(BIN)/mypy --config-file $(CURDIR)/pyproject.toml \
-		--cache-dir $(CURDIR)/build/mypy -p triton_ext -p benchmarks
+		--cache-dir $(CURDIR)/build/mypy -p triton_ext -p benchmarks -m triton_layouts
 
 # Who may import whom: the contracts are in pyproject.toml.
 layers: $(VENV)/.ready tree
@@ -96,7 +96,7 @@ installed: $(VENV)/.ready $(if $(WHEEL),,wheel)
 	$(BIN)/python -m pip --python $(BARE) install --quiet --constraint constraints.txt \
 		$(or $(WHEEL),dist/*.whl)
 	@rm -rf $(SUITE) && mkdir -p $(SUITE)
-	@ln -s $(addprefix $(CURDIR)/,$(filter-out triton_ext passes kernels build dist .git .venv, \
+	@ln -s $(addprefix $(CURDIR)/,$(filter-out triton_ext triton_layouts.py passes kernels build dist .git .venv, \
 		$(notdir $(wildcard $(CURDIR)/* $(CURDIR)/.[a-z]*)))) $(SUITE)/
 
 # The tests start hundreds of processes, each of which would compile all of the packages' sources.

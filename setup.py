@@ -40,6 +40,7 @@ setup(
         for package in (name, *(f"{name}.{each}" for each in find_packages(folder)))
     ],
     package_dir=FOLDERS,
+    py_modules=["triton_layouts"],
     # Whatever lies beside the modules is data of theirs.
     include_package_data=False,
     package_data={"": ["**"]},

@@ -97,7 +97,7 @@ def product() -> dict[str, str]:
     files = {}
     for name in listed_by_git():
         folder = name.partition("/")[0]
-        if folder == "triton_ext" or name.endswith(".pth"):
+        if folder in ("triton_ext", "triton_layouts.py") or name.endswith(".pth"):
             files[name] = name
         elif folder in ("passes", "kernels"):
             files[name] = f"triton_ext/{name}"

@@ -8,15 +8,11 @@ import warnings
 from pathlib import Path
 
 from triton_ext.errors import PassError
-from triton_ext.passes.frame.base import Diagnostic
+from triton_ext.passes.frame.base import Diagnostic, PassWarning
 from triton_ext.passes.frame.pipeline import PassResult
 
 _begun: set[Path] = set()
 _lock = threading.Lock()
-
-
-class PassWarning(UserWarning):
-    """A compiler pass warns of something in a kernel."""
 
 
 def warn(diagnostic: Diagnostic) -> None:

@@ -99,6 +99,42 @@ def test_the_list(invoke):
     assert "    output=-" in text
 
 
+CHECKS = """
+from triton_ext import passes
+
+@passes.compiler_pass("no-stores", after="ttgir")
+def no_stores(compilation, options):
+    '''Forbids stores.'''
+    stores = [each for each in compilation.ttgir.operations if each.name == "tt.store"]
+    return passes.Outcome(diagnostics=[
+        passes.Diagnostic("error", "a store", "keep it", each.location) for each in stores
+    ])
+
+@passes.compiler_pass("fails", after="ttgir")
+def fails(compilation, options):
+    '''Fails.'''
+    return len(options.depth)
+"""
+
+
+def test_a_pass_of_a_file(invoke, tmp_path):
+    """What it finds, with the line and the caret, and how it fails, are said once."""
+    (tmp_path / "checks.py").write_text(CHECKS)
+    found = invoke("script.py", "--passes", "checks.py::no-stores", status=1).stderr
+    lines = found[found.index("triton-ext: ") :].splitlines()
+    assert lines[0] == "triton-ext: no-stores: product"
+    assert lines[1].startswith("script.py:14:")
+    assert lines[1].endswith(": error: a store")
+    assert lines[2].strip().startswith("tl.store(c + ")
+    assert (lines[3].strip(), lines[4:]) == ("^", ["  help: keep it"])
+    failed = invoke("script.py", "--passes", "checks.py::fails", status=1).stderr
+    assert failed.count("AttributeError: 'NoOptions' object has no attribute 'depth'") == 1
+    assert "triton-ext: the pass fails failed on product after ttgir: AttributeError" in failed
+    assert "in fails\n    return len(options.depth)" in failed
+    listed = invoke("--list", "--passes", "checks.py::no_stores").stdout
+    assert "\nno-stores (after ttgir)\n    Forbids stores.\n" in listed
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -107,6 +143,8 @@ def test_the_list(invoke):
         (["script.py", "--signature", "i32"], "needs SCRIPT::KERNEL"),
         (["script.py::other"], "launches no kernel other"),
         (["script.py", "--passes", "no-such"], "no such pass; there are"),
+        (["script.py", "--passes", "none.py::x"], "pass = 'none.py::x': there is no file none.py"),
+        (["--list", "--passes", "script.py::x"], "pass = 'script.py::x': it has no pass"),
         (["script.py", "--target", "sm_80"], "must be sm_90"),
         (
             ["script.py::other", "--signature", "i32"],

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 from click.shell_completion import CompletionItem
 
-from triton_ext.errors import LayoutError
+from triton_ext.errors import LayoutError, PassError
 from triton_ext.layouts.attributes import parse_value
 from triton_ext.layouts.encodings import ELEMENT_BITWIDTHS, SWIZZLE_BYTE_WIDTHS, NVMMAShared
 from triton_ext.render.words import plain
@@ -413,6 +413,12 @@ def script_traceback(error: BaseException, path: str) -> str:
             one.stack[:] = own or one.stack
             todo += [one.__cause__, one.__context__]
     return "".join(whole.format()).rstrip()
+
+
+def pass_failed(error: PassError) -> NoReturn:
+    """Say what a pass found or why it failed, line by line, and end."""
+    say(f"triton-ext: {error}", err=True)
+    raise SystemExit(1) from None
 
 
 def script_failed(error: BaseException, path: str) -> NoReturn:

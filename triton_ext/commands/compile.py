@@ -15,6 +15,7 @@ from triton_ext.commands.common import (
     Target,
     choices,
     needing_kernels,
+    pass_failed,
     run_script,
     say,
     script_failed,
@@ -40,10 +41,13 @@ def _complete_passes(context: Any, option: Any, typed: str) -> list[str]:
     "--passes",
     default="",
     metavar="PASSES",
-    help="Such as 'report-layouts{format=json},lint-shared'.",
+    help="Such as 'report-layouts{format=json},lint-shared'; of a file or a module:"
+    " checks.py::name, package.module:name.",
     shell_complete=_complete_passes,
 )
-@click.option("--list", "list_", is_flag=True, help="List the passes and their options.")
+@click.option(
+    "--list", "list_", is_flag=True, help="List the passes, those of --passes too, and options."
+)
 @click.option(
     "--target", type=Target(), default="sm_100", show_default=True, help="sm_90 or sm_100."
 )
@@ -84,16 +88,14 @@ def compile(
     Examples:
       triton-ext compile attention.py --passes report-layouts
       triton-ext compile matmul.py::matmul_kernel --target sm_90 --passes verify-descriptors
+      triton-ext compile matmul.py --passes 'checks.py::no-fp32-products,lint-shared'
       triton-ext compile add.py::add --signature '*fp32:16, *fp32:16, i32, 1024' --emit ptx
       triton-ext compile --list
     """
     with needing_kernels():
-        from triton_ext.passes import all_passes, enabled
+        from triton_ext.passes import enabled
     if list_:
-        for each in all_passes():
-            click.echo(f"{each.configured()} (after {each.stage})\n    {each.description}")
-            for name, default in vars(each.options()).items():
-                click.echo(f"    {name}={default}")
+        _list(passes)
         return
     if script is None:
         raise click.UsageError("a script is needed, or --list")
@@ -112,9 +114,23 @@ def compile(
             else:
                 _compile_one(path, kernel, signature, target, options)
     except PassError as error:
-        raise click.ClickException(str(error)) from None
+        pass_failed(error)
     if not seen:
         raise click.UsageError(f"{path} launches no kernel" + f" {kernel}" * bool(kernel))
+
+
+def _list(passes: str) -> None:
+    """Print the passes that have a name, and those that are named."""
+    from triton_ext.passes import all_passes, parse_passes
+
+    try:
+        named = [each.compiler_pass for each in parse_passes(passes)]
+    except PassError as error:
+        pass_failed(error)
+    for each in dict.fromkeys([*all_passes(), *named]):
+        say(f"{each.configured()} (after {each.stage})\n    {each.description}")
+        for name, default in vars(each.options()).items():
+            say(f"    {name}={default}")
 
 
 @contextlib.contextmanager

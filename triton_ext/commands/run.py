@@ -16,6 +16,7 @@ from triton_ext.commands.common import (
     Target,
     format_option,
     needing_kernels,
+    pass_failed,
     refuse,
     run_script,
     say,
@@ -277,7 +278,7 @@ def run(
             say(f"triton-ext: {type(error).__name__}: {error}", err=True)
             raise SystemExit(1) from None
         except PassError as error:
-            raise click.ClickException(str(error)) from None
+            pass_failed(error)
         except click.UsageError:
             raise
         except Exception as error:

@@ -17,12 +17,12 @@ from triton_ext.layouts.linear_layout import LinearLayout
 from triton_ext.mlir.module import MlirModule, Operation, Value
 from triton_ext.mlir.types import tensor_type
 from triton_ext.passes.shared_accesses import register_layout, tensor_memory_layout
-from triton_ext.passes.verify_descriptors.executions import Block
-from triton_ext.passes.verify_descriptors.findings import Findings
-from triton_ext.passes.verify_descriptors.launches import BASES
-from triton_ext.passes.verify_descriptors.ptx_trace import Operand
-from triton_ext.passes.verify_descriptors.stores import Move
-from triton_ext.passes.verify_descriptors.strange import Strange
+from triton_ext.passes.verify_descriptors.memory.stores import Move
+from triton_ext.passes.verify_descriptors.running.executions import Block
+from triton_ext.passes.verify_descriptors.running.findings import Findings
+from triton_ext.passes.verify_descriptors.running.launches import BASES
+from triton_ext.passes.verify_descriptors.running.poison import Poison
+from triton_ext.passes.verify_descriptors.running.ptx_trace import Operand
 from triton_ext.ptx.forms import read
 from triton_ext.ptx.forms.tensor_memory import TensorMemoryAccess
 from triton_ext.ptx.parse import Instruction
@@ -145,7 +145,7 @@ def compare_transfers(
                 return  # the end of the trace
             instruction, address, _ = left.pop(0)
             moved = _moved(instruction, address) if isinstance(address, int) else None
-            if moved is None and not isinstance(address, Strange):
+            if moved is None and not isinstance(address, Poison):
                 findings.unproven["transfers of tensor memory"] += len(executed) - number
                 return
             if moved is None or not moved <= pending:

@@ -14,13 +14,13 @@ from triton_ext.hardware.tma_tile import TileCopies, tile_copies
 from triton_ext.layouts.encodings import NVMMAShared
 from triton_ext.mlir.module import Operation, Value
 from triton_ext.mlir.types import MemoryType
-from triton_ext.passes.verify_descriptors.expected import (
+from triton_ext.passes.verify_descriptors.meaning.expected import (
     Expected,
     ExpectedBox,
     Lowering,
     NotDerived,
 )
-from triton_ext.passes.verify_descriptors.tiles import (
+from triton_ext.passes.verify_descriptors.meaning.tiles import (
     element_bytes,
     is_fp4_padded,
     shared_encoding,

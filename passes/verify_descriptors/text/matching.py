@@ -14,14 +14,14 @@ from dataclasses import dataclass, field
 
 from triton_ext.hardware.architecture import Architecture
 from triton_ext.mlir.module import Operation, Region
-from triton_ext.passes.verify_descriptors.comparison import (
+from triton_ext.passes.verify_descriptors.meaning.expected import Expected
+from triton_ext.passes.verify_descriptors.text.comparison import (
     COUNTS,
     OPCODE,
     Comparison,
     compare,
 )
-from triton_ext.passes.verify_descriptors.expected import Expected
-from triton_ext.passes.verify_descriptors.groups import Group
+from triton_ext.passes.verify_descriptors.text.groups import Group
 
 _MAX_COMPARED = 64
 """Operations of a kind that a group is compared with, those at its source line first."""

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 from triton_ext.integers import Number
 from triton_ext.mlir.module import Operation, Value
-from triton_ext.passes.verify_descriptors.comparison import Difference
-from triton_ext.passes.verify_descriptors.strange import Strange
+from triton_ext.passes.verify_descriptors.running.poison import Poison
+from triton_ext.passes.verify_descriptors.text.comparison import Difference
 from triton_ext.ptx.parse import Instruction
 
 LOW_WORD = (1 << 32) - 1
@@ -76,7 +76,7 @@ class Findings:
         mask: int = LOW_WORD,
     ) -> bool:
         """Count a number, of which the bits of `mask` matter; whether it does not differ."""
-        if isinstance(found, Strange):
+        if isinstance(found, Poison):
             if expected is not None:
                 self.differ(operation, instruction, what, expected, found)
                 return False

@@ -23,16 +23,16 @@ from typing import TypeAlias
 
 from triton_ext.hardware.architecture import CTA_ADDRESS_BITS, CTA_ADDRESS_MASK, WARP_THREADS
 from triton_ext.integers import Number, on_numbers
-from triton_ext.passes.verify_descriptors.launches import BASES, Bases
-from triton_ext.passes.verify_descriptors.mlir_trace import contents
-from triton_ext.passes.verify_descriptors.slices import Slicer
-from triton_ext.passes.verify_descriptors.strange import (
+from triton_ext.passes.verify_descriptors.running.launches import BASES, Bases
+from triton_ext.passes.verify_descriptors.running.mlir_trace import contents
+from triton_ext.passes.verify_descriptors.running.poison import (
     OF_SOME_LANES,
     OF_TENSORS,
     UNWRITTEN,
-    Strange,
+    Poison,
 )
-from triton_ext.passes.verify_descriptors.trace_end import ENOUGH, End, Stopped, Why
+from triton_ext.passes.verify_descriptors.running.trace_end import ENOUGH, End, Stopped, Why
+from triton_ext.passes.verify_descriptors.text.slices import Slicer
 from triton_ext.ptx.folding import destinations
 from triton_ext.ptx.integer_operations import integer_operation, is_float, opcode_width
 from triton_ext.ptx.parse import Instruction, Kernel, Variable, immediate, split_operands
@@ -80,10 +80,10 @@ class ThreadTrace:
             not known), and how many events came before. A condition that is not known counts as
             true.
         end: why there are no more.
-        strange: the last instruction whose condition is no condition of the kernel's, and that.
+        poison: the last instruction whose condition is no condition of the kernel's, and that.
     """
 
-    strange: tuple[Instruction, Strange] | None = None
+    poison: tuple[Instruction, Poison] | None = None
     events: list[ExecutedInstruction] = field(default_factory=list)
     accesses: list[tuple[Instruction, Operand, int]] = field(default_factory=list)
     end: End = field(default_factory=End)
@@ -281,14 +281,14 @@ class Tracer:
                 guard = step.guard
                 if guard is not None:
                     holds = registers[guard]
-                    is_known = holds is not None and not isinstance(holds, Strange)
+                    is_known = holds is not None and not isinstance(holds, Poison)
                     if not is_known and step.kind == "branch" and (met := self._meeting(at)):
                         for slot in met.targets:
                             registers[slot] = holds
                         at = met.at
                         continue
-                    if isinstance(holds, Strange):
-                        trace.strange = instructions[at], holds
+                    if isinstance(holds, Poison):
+                        trace.poison = instructions[at], holds
                         holds = None
                     if holds is None and step.kind != "access":
                         if step.kind != "plain":
@@ -697,9 +697,9 @@ def _applied(
 
 def _chosen(function: Callable[..., Number], a: Number, b: Number, choice: Number) -> Number:
     """``selp``."""
-    return choice if isinstance(choice, Strange) else function(a, b, choice)
+    return choice if isinstance(choice, Poison) else function(a, b, choice)
 
 
 def _unknown(registers: Registers, slots: Sequence[int]) -> Number:
-    """What is made of sources that are not all known: strange, if one of them is."""
-    return next((value for slot in slots if isinstance(value := registers[slot], Strange)), None)
+    """What is made of sources that are not all known: poison, if one of them is."""
+    return next((value for slot in slots if isinstance(value := registers[slot], Poison)), None)

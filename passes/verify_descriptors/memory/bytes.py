@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from triton_ext.mlir.module import Operation
-from triton_ext.passes.verify_descriptors.expected import Expected, predicate_of
-from triton_ext.passes.verify_descriptors.mlir_trace import PartitionTrace, RunValue
+from triton_ext.passes.verify_descriptors.meaning.expected import Expected, predicate_of
+from triton_ext.passes.verify_descriptors.running.mlir_trace import PartitionTrace, RunValue
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from triton_ext.mlir.arith import constant, integer_constant
 from triton_ext.mlir.module import MlirModule, Operation, Value
 from triton_ext.mlir.types import MemoryType, TensorType, tensor_type
 from triton_ext.passes.shared_accesses import layout_operand, tensor_memory_layout
-from triton_ext.passes.verify_descriptors.expected import (
+from triton_ext.passes.verify_descriptors.meaning.expected import (
     Expected,
     ExpectedMatrix,
     ExpectedMma,
@@ -33,7 +33,7 @@ from triton_ext.passes.verify_descriptors.expected import (
     NotDerived,
     without_tokens,
 )
-from triton_ext.passes.verify_descriptors.tiles import (
+from triton_ext.passes.verify_descriptors.meaning.tiles import (
     is_fp4_padded,
     per_cta,
     tile_layout,

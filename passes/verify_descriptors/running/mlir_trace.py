@@ -16,8 +16,8 @@ from typing import TypeAlias
 from triton_ext.integers import Number, on_numbers, signed
 from triton_ext.mlir.arith import element_type, integer_constant, integer_operation, integer_width
 from triton_ext.mlir.module import Block, MlirModule, Operation, Value
-from triton_ext.passes.verify_descriptors.launches import TrialLaunch
-from triton_ext.passes.verify_descriptors.trace_end import ENOUGH, End, Stopped, Why
+from triton_ext.passes.verify_descriptors.running.launches import TrialLaunch
+from triton_ext.passes.verify_descriptors.running.trace_end import ENOUGH, End, Stopped, Why
 
 Address: TypeAlias = "tuple[Value, int]"
 """An allocation, and the offset from its start (bytes; in tensor memory, lane << 16 | column)."""

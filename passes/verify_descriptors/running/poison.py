@@ -1,7 +1,7 @@
 """Values in registers that no address, count or condition is made of.
 
 An unknown number may be right; one that comes from a register that nothing has written, or from
-tensors, is not. `Strange` values stay so in whatever is computed with them.
+tensors, is not. `Poison` spreads to whatever is computed with it.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 
-class Strange:
+class Poison:
     """A value that is not an integer of the kernel's.
 
     Args:
@@ -37,6 +37,6 @@ class Strange:
         return self.words
 
 
-UNWRITTEN: Any = Strange("a register that nothing has written")
-OF_TENSORS: Any = Strange("computed from the elements of tensors")
-OF_SOME_LANES: Any = Strange("what some lanes of the warp agree on")
+UNWRITTEN: Any = Poison("a register that nothing has written")
+OF_TENSORS: Any = Poison("computed from the elements of tensors")
+OF_SOME_LANES: Any = Poison("what some lanes of the warp agree on")

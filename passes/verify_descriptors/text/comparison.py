@@ -16,12 +16,12 @@ from triton_ext.hardware.architecture import Architecture
 from triton_ext.hardware.instruction_descriptor import BLOCK_SCALED_FIELDS, DENSE_FIELDS, KINDS
 from triton_ext.hardware.smem_descriptor import FIELDS, START_ADDRESS_MASK, VERSION
 from triton_ext.layouts.encodings import CHUNK_BYTES
-from triton_ext.passes.verify_descriptors.expected import (
+from triton_ext.passes.verify_descriptors.meaning.expected import (
     Expected,
     ExpectedMatrix,
     ExpectedMma,
 )
-from triton_ext.passes.verify_descriptors.groups import Group
+from triton_ext.passes.verify_descriptors.text.groups import Group
 from triton_ext.ptx.forms import (
     Form,
     MbarrierOperation,

@@ -18,14 +18,15 @@ from triton_ext.integers import Number
 from triton_ext.layouts.cluster import shape_per_cta
 from triton_ext.layouts.encodings import CHUNK_BYTES, NVMMAShared
 from triton_ext.mlir.module import MlirModule, Value
-from triton_ext.passes.verify_descriptors.expected import Expected, ExpectedBox, ExpectedMma
-from triton_ext.passes.verify_descriptors.findings import LOW_WORD, Findings
-from triton_ext.passes.verify_descriptors.groups import BY_EACH_THREAD, Group
-from triton_ext.passes.verify_descriptors.mlir_trace import ExecutedOperation, RunValue
-from triton_ext.passes.verify_descriptors.ptx_trace import ExecutedInstruction, Operand
-from triton_ext.passes.verify_descriptors.strange import Strange
-from triton_ext.passes.verify_descriptors.tensormaps import fields_of, is_part, written
-from triton_ext.passes.verify_descriptors.tiles import shared_encoding
+from triton_ext.passes.verify_descriptors.meaning.expected import Expected, ExpectedBox, ExpectedMma
+from triton_ext.passes.verify_descriptors.meaning.kinds import BY_EACH_THREAD
+from triton_ext.passes.verify_descriptors.meaning.tiles import shared_encoding
+from triton_ext.passes.verify_descriptors.running.findings import LOW_WORD, Findings
+from triton_ext.passes.verify_descriptors.running.mlir_trace import ExecutedOperation, RunValue
+from triton_ext.passes.verify_descriptors.running.poison import Poison
+from triton_ext.passes.verify_descriptors.running.ptx_trace import ExecutedInstruction, Operand
+from triton_ext.passes.verify_descriptors.running.tensormaps import fields_of, is_part, written
+from triton_ext.passes.verify_descriptors.text.groups import Group
 from triton_ext.ptx.forms import Tcgen05Product, TensorCopy, WgmmaProduct, read
 from triton_ext.ptx.parse import Instruction
 
@@ -243,7 +244,7 @@ class Execution:
     def _gathered(self, one: Expected, instruction: Instruction, operands: _CopyOperands) -> None:
         """One instruction of a gather or scatter: a column, and four rows by their indices."""
         address = self.values.get(one.tile) if one.tile else None
-        if isinstance(operands.shared, Strange) and one.tile is not None:
+        if isinstance(operands.shared, Poison) and one.tile is not None:
             self._address(one.tile, operands.shared, 0, instruction, "a TMA copy")
             return
         if self.block.ctas > 1 or not isinstance(address, tuple) or operands.shared is None:
@@ -374,7 +375,7 @@ class Execution:
             what: the operand of the instruction, in words.
             mask: the bits of `found` that are the address; those of one in shared memory if 0.
         """
-        if isinstance(found, Strange):
+        if isinstance(found, Poison):
             self.findings.differ(
                 self.operation, instruction, f"the address of {what}", "one of its memory", found
             )
@@ -446,7 +447,7 @@ def _operand(event: ExecutedInstruction, name: str) -> Operand:
 
 
 def _number(value: Operand) -> Number:
-    return value if isinstance(value, (int, Strange)) else None
+    return value if isinstance(value, (int, Poison)) else None
 
 
 def _copy_operands(event: ExecutedInstruction) -> _CopyOperands:

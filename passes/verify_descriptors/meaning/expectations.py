@@ -15,16 +15,16 @@ from triton_ext.hardware.architecture import Architecture
 from triton_ext.mlir.memory_flow import forwarded_sources
 from triton_ext.mlir.module import MlirModule, Operation, Value
 from triton_ext.passes.shared_accesses import partition_warps
-from triton_ext.passes.verify_descriptors import expected_copies, expected_products
-from triton_ext.passes.verify_descriptors.expected import (
+from triton_ext.passes.verify_descriptors.meaning import expected_copies, expected_products
+from triton_ext.passes.verify_descriptors.meaning.expected import (
     Expected,
     Lowering,
     NotDerived,
     predicate_of,
 )
-from triton_ext.passes.verify_descriptors.groups import kinds_in
-from triton_ext.passes.verify_descriptors.mlir_scalars import Scalars
-from triton_ext.passes.verify_descriptors.tiles import is_fp4_padded
+from triton_ext.passes.verify_descriptors.meaning.kinds import kinds_in
+from triton_ext.passes.verify_descriptors.meaning.mlir_scalars import Scalars
+from triton_ext.passes.verify_descriptors.meaning.tiles import is_fp4_padded
 
 ASSEMBLY = ("ttg.inline_asm", "tt.elementwise_inline_asm")
 """Operations whose text becomes instructions as it is: nobody says what they should be."""

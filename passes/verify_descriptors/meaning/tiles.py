@@ -22,7 +22,7 @@ from triton_ext.passes.shared_accesses import (
     tensor_memory_layout,
     tile_shape,
 )
-from triton_ext.passes.verify_descriptors.expected import NotDerived
+from triton_ext.passes.verify_descriptors.meaning.expected import NotDerived
 
 shared_encoding = lru_cache(maxsize=1024)(parse_encoding)
 """`parse_encoding`, its results kept."""
