@@ -71,7 +71,7 @@ Kind = dict[str, Any]
 Asked = tuple[str, Major, Major, str | None]
 """An element type, the major-nesses of A and B, and the type of C, as in `MatmulConfig`."""
 SMS = 132
-"""Of an H100 SXM and of an H200."""
+"""The SMs of an H100 SXM, and of an H200."""
 
 
 def every_kind() -> Iterator[tuple[Kind, Sequence[int]]]:
