@@ -61,6 +61,7 @@ lint: $(VENV)/.ready
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
+	$(BIN)/check-jsonschema --builtin-schema vendor.github-actions .github/actions/*/action.yml
 	$(BIN)/check-jsonschema --check-metaschema triton_ext/layouts/layout_dump.schema.json \
 		passes/layout_report.schema.json
 
@@ -96,8 +97,8 @@ installed: $(VENV)/.ready $(if $(WHEEL),,wheel)
 	$(BIN)/python -m pip --python $(BARE) install --quiet --constraint constraints.txt \
 		$(or $(WHEEL),dist/*.whl)
 	@rm -rf $(SUITE) && mkdir -p $(SUITE)
-	@ln -s $(addprefix $(CURDIR)/,$(filter-out triton_ext triton_layouts.py passes kernels build dist .git .venv, \
-		$(notdir $(wildcard $(CURDIR)/* $(CURDIR)/.[a-z]*)))) $(SUITE)/
+	@ln -s $(addprefix $(CURDIR)/,$(filter-out triton_ext triton_layouts.py passes kernels build dist \
+		.git .venv,$(notdir $(wildcard $(CURDIR)/* $(CURDIR)/.[a-z]*)))) $(SUITE)/
 
 # The tests start hundreds of processes, each of which would compile all of the packages' sources.
 unexport PYTHONDONTWRITEBYTECODE

@@ -1,8 +1,8 @@
 """What pyproject.toml cannot say: the packages are found, in three folders of the checkout; and the
 wheel holds a file beside them.
 
-``triton_ext_passes.pth`` lets TRITON_EXT_PASSES work for programs that do not import this project.
-An editable install does without it.
+``triton_ext_startup.pth`` lets TRITON_EXT_PASSES and TRITON_EXT_EMULATE work for programs that do
+not import this project. An editable install does without it.
 """
 
 from pathlib import Path
@@ -15,7 +15,7 @@ FOLDERS = {
     "triton_ext.passes": "passes",
     "triton_ext.kernels": "kernels",
 }
-PTH = "triton_ext_passes.pth"
+PTH = "triton_ext_startup.pth"
 
 
 class BuildWithPth(build_py):

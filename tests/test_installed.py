@@ -16,7 +16,7 @@ import pytest
 from sites import CHECKOUT, ROOT
 
 from triton_ext.cli import main
-from triton_ext.passes.frame.base import all_passes
+from triton_ext.passes import all_passes
 
 BIN = Path(sys.executable).parent
 BARE = CHECKOUT / "build" / "bare" / "bin"

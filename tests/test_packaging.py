@@ -23,6 +23,8 @@ def test_actions_are_pinned_by_commit():
             for line in path.read_text().splitlines() if "uses:" in line]  # fmt: skip
     assert len(used) > 10
     for action in used:
+        if action.startswith("./"):  # this repository's own
+            continue
         assert re.fullmatch(r"[\w.-]+/[\w.-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+", action), action
 
 

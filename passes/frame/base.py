@@ -24,6 +24,7 @@ from typing import Any, ClassVar, Literal
 
 from triton_ext._version import __version__
 from triton_ext.errors import LayoutError, PassError
+from triton_ext.findings import Finding, Place
 from triton_ext.hardware.architecture import Architecture
 from triton_ext.mlir.module import Location, MlirModule
 from triton_ext.ptx.parse import Module as PtxModule
@@ -70,6 +71,21 @@ class Diagnostic:
         if self.help:
             lines.append(f"  help: {self.help}")
         return "\n".join(lines)
+
+    def finding(self, rule: str) -> Finding:
+        """For machines; `rule` is the name of the pass."""
+        found, about = self.location, rule
+        if rule in {*registered, *_BUILT_IN}:
+            about = get_pass(rule).description
+        message = f"{self.message}\nhelp: {self.help}" if self.help else self.message
+        if found is None:
+            return Finding(rule, about, self.severity, message)
+        related = tuple(("called here", _place(caller)) for caller in found.callers)
+        return Finding(rule, about, self.severity, message, _place(found), related)
+
+
+def _place(location: Location) -> Place:
+    return Place(location.file, location.line, location.column)
 
 
 @dataclass(frozen=True)
@@ -264,10 +280,14 @@ BUILT_IN = {
 """The project's passes, and their modules, which are imported when they are needed."""
 
 
+def _is_ours(run: Run) -> bool:
+    return (getattr(run, "__module__", "") or "").startswith("triton_ext.")
+
+
 def _own_version(run: Run) -> str:
     """A pass that is not this project's is another one whenever its source changes, or its file, or
     what the function closes over."""
-    if (getattr(run, "__module__", "") or "").startswith("triton_ext."):
+    if _is_ours(run):
         return __version__
     return hashlib.sha256(_identity(run, ()) + _source_file(run)).hexdigest()[:16]
 
@@ -349,7 +369,7 @@ def compiler_pass(
         raise LayoutError("options", options, "must be a dataclass, whose fields have defaults")
 
     def register(run: Run) -> CompilerPass:
-        if name in BUILT_IN and not run.__module__.startswith("triton_ext.passes."):
+        if name in BUILT_IN and not _is_ours(run):
             raise LayoutError("name", name, "is a pass of triton_ext; take another name")
         description = (inspect.getdoc(run) or name).splitlines()[0]
         found = CompilerPass(

@@ -31,6 +31,7 @@ from triton.errors import TritonError
 from triton.runtime import _async_compile
 
 from triton_ext.errors import LayoutError, PassError
+from triton_ext.findings import Finding
 from triton_ext.hardware.architecture import Architecture, architecture
 from triton_ext.mlir.module import Location
 from triton_ext.passes.frame.base import Compilation, ConfiguredPass, Diagnostic, Stage
@@ -60,6 +61,14 @@ class Results:
     def diagnostics(self) -> list[Diagnostic]:
         """The diagnostics of all passes."""
         return [diagnostic for result in self.all for diagnostic in result.diagnostics]
+
+    def findings(self) -> list[Finding]:
+        """The same, for machines."""
+        return [
+            diagnostic.finding(result.compiler_pass.name)
+            for result in self.all
+            for diagnostic in result.diagnostics
+        ]
 
 
 @dataclass
@@ -295,7 +304,7 @@ class _Stages:
             stored = {each.compiler_pass.name: _stored(each) for each in results}
         except PassError as error:
             # A traceback would print the message once more, were the one the cause of the other.
-            raise PassCompilationError(str(error), error.diagnostics) from None
+            raise PassCompilationError(str(error), error.diagnostics, error.compiler_pass) from None
         self.texts[stage] = text
         metadata[_METADATA] = {**metadata.get(_METADATA, {}), **stored}
         _deliver(self.kernel, stored)

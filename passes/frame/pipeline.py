@@ -178,7 +178,8 @@ def run_stage(
         errors = [found for found in outcome.diagnostics if found.severity == "error"]
         if errors:
             shown = "\n".join(map(str, errors))
-            raise PassError(f"{each.name}: {compilation.kernel}\n{shown}", outcome.diagnostics)
+            message = f"{each.name}: {compilation.kernel}\n{shown}"
+            raise PassError(message, outcome.diagnostics, each.name)
         if outcome.text is not None and outcome.text != compilation.text:
             changed = check(each, outcome.text)
             texts = {**compilation.texts, compilation.stage: changed}
@@ -197,7 +198,8 @@ def _run(each: ConfiguredPass, compilation: Compilation) -> Outcome:
     except Exception as error:
         raise PassError(
             f"the pass {each.name} failed on {compilation.kernel} after {compilation.stage}:"
-            f" {raised(error)}"
+            f" {raised(error)}",
+            compiler_pass=each.name,
         ) from None
     if not isinstance(outcome, Outcome):
         raise PassError(f"the pass {each.name} returned {outcome!r}, not an Outcome or None")

@@ -692,7 +692,7 @@ def test_the_environment(tmp_path):
     """By ``import triton_ext``, before and behind ``import triton``; by the wheel's .pth file."""
     sites = tmp_path / "sites"
     sites.mkdir()
-    (sites / "x.pth").write_text((ROOT / "triton_ext_passes.pth").read_text())
+    (sites / "x.pth").write_text((ROOT / "triton_ext_startup.pth").read_text())
     for first in (
         "import triton_ext",
         "import triton, triton_ext",
@@ -759,8 +759,8 @@ LOOK_UPS = {
     "loader": "assert find_spec('triton').loader.get_source('triton'); import triton",
     "pkgutil": "assert list(pkgutil.iter_modules(find_spec('triton').submodule_search_locations))",
     "torch": "import torch; torch.cuda._register_triton_kernels()",
-    "finders": "one = sys.meta_path[0]; sys.meta_path.insert(0, type(one)(one.module, one.then));"
-    " import triton",
+    "finders": "one = sys.meta_path[0]; again = type(one)(one.module, one.then, one.first);"
+    " sys.meta_path.insert(0, again); import triton",
     "threads": """
 names = ["triton", "triton_ext.passes.frame.hook", "triton", "triton_ext.passes"]
 with ThreadPoolExecutor(4) as pool:

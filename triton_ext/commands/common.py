@@ -27,6 +27,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from triton_ext.errors import LayoutError, PassError
+from triton_ext.findings import Finding, sarif
 from triton_ext.layouts.attributes import parse_value
 from triton_ext.layouts.encodings import ELEMENT_BITWIDTHS, SWIZZLE_BYTE_WIDTHS, NVMMAShared
 from triton_ext.render.words import plain
@@ -351,6 +352,30 @@ def rendering(function: str, *arguments: Any, **options: Any) -> Callable[[], st
         return str(draw(*arguments, **options))
 
     return call
+
+
+def show_sarif(findings: Iterable[Finding], *, completed: bool = True) -> None:
+    """Print findings as a SARIF log on stdout; `completed`: the program ran to its end, or to one
+    of them."""
+    say(json.dumps(sarif(findings, completed=completed), indent=2))
+
+
+@contextlib.contextmanager
+def stdout_on_stderr() -> Iterator[None]:
+    """What a program prints goes to stderr, also what its processes print: stdout is for a
+    document."""
+    if sys.stdout is None:  # closed
+        yield
+        return
+    sys.stdout.flush()
+    kept = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            yield
+    finally:
+        os.dup2(kept, 1)
+        os.close(kept)
 
 
 @contextlib.contextmanager

@@ -14,13 +14,17 @@ import click
 from triton_ext.commands.common import (
     Target,
     choices,
+    format_option,
     needing_kernels,
     pass_failed,
     run_script,
     say,
     script_failed,
+    show_sarif,
+    stdout_on_stderr,
 )
 from triton_ext.errors import LayoutError, PassError
+from triton_ext.findings import Finding, annotate
 from triton_ext.splitting import split_arguments
 
 _WARPS = choices([1, 2, 4, 8, 16, 32])
@@ -62,6 +66,9 @@ def _complete_passes(context: Any, option: Any, typed: str) -> list[str]:
     help="With --signature.",
 )
 @click.option("--emit", type=choices(["ttir", "ttgir", "llir", "ptx"]), help="Print this stage.")
+@format_option(
+    "text", "sarif", text="sarif: a log of what the passes find on stdout, all else on stderr."
+)
 @click.argument("script", required=False)
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def compile(
@@ -73,6 +80,7 @@ def compile(
     num_ctas: str,
     num_stages: int,
     emit: str | None,
+    form: str,
     script: str | None,
     arguments: tuple[str, ...],
 ) -> None:
@@ -82,7 +90,8 @@ def compile(
     it launches is compiled but not executed. With --signature, KERNEL alone is compiled: the
     signature has an item for each argument, a type ("*fp16", "i32", "fp32"; ":16" behind it for
     what is divisible by 16), a constant ("64", "True", "None"), or an expression of the script's
-    names after "=" ("=gl.NVMMASharedLayout(128, 16)").
+    names after "=" ("=gl.NVMMASharedLayout(128, 16)"). In a job of GitHub Actions, what the passes
+    find becomes annotations.
 
     \b
     Examples:
@@ -90,10 +99,11 @@ def compile(
       triton-ext compile matmul.py::matmul_kernel --target sm_90 --passes verify-descriptors
       triton-ext compile matmul.py --passes 'checks.py::no-fp32-products,lint-shared'
       triton-ext compile add.py::add --signature '*fp32:16, *fp32:16, i32, 1024' --emit ptx
+      triton-ext compile matmul.py --passes lint-shared --format sarif > matmul.sarif
       triton-ext compile --list
     """
     with needing_kernels():
-        from triton_ext.passes import enabled
+        from triton_ext.passes import Results, enabled
     if list_:
         _list(passes)
         return
@@ -107,14 +117,26 @@ def compile(
     options = {
         "num_warps": int(num_warps), "num_ctas": int(num_ctas), "num_stages": num_stages
     }  # fmt: skip
+    if form == "sarif" and emit:
+        raise click.UsageError("--emit and --format sarif both print on stdout: give one of them")
+    results = Results()
     try:
-        with enabled(*([passes] if passes else [])), _listening(kernel, emit) as seen:
+        with (
+            stdout_on_stderr() if form == "sarif" else contextlib.nullcontext(),
+            enabled(*([passes] if passes else [])) as results,
+            _listening(kernel, emit) as seen,
+        ):
             if signature is None:
                 _run_idle(path, arguments, target)
             else:
                 _compile_one(path, kernel, signature, target, options)
     except PassError as error:
+        _found(results.findings() + error.findings(), form)
         pass_failed(error)
+    except SystemExit as error:
+        _found(results.findings(), form, completed=not error.code)
+        raise
+    _found(results.findings(), form)
     if not seen:
         raise click.UsageError(f"{path} launches no kernel" + f" {kernel}" * bool(kernel))
 
@@ -131,6 +153,13 @@ def _list(passes: str) -> None:
         say(f"{each.configured()} (after {each.stage})\n    {each.description}")
         for name, default in vars(each.options()).items():
             say(f"    {name}={default}")
+
+
+def _found(findings: list[Finding], form: str, *, completed: bool = True) -> None:
+    """Annotate what the passes found, and print it as SARIF, if that is asked for."""
+    annotate(findings)
+    if form == "sarif":
+        show_sarif(findings, completed=completed)
 
 
 @contextlib.contextmanager

@@ -22,8 +22,11 @@ from triton_ext.commands.common import (
     say,
     script_failed,
     show,
+    show_sarif,
+    stdout_on_stderr,
 )
 from triton_ext.errors import PassError
+from triton_ext.findings import Finding, annotate
 from triton_ext.render.words import counted
 
 
@@ -157,7 +160,9 @@ def _pattern(text: str) -> str:
     help="With --time: only what the prediction needs is run; outputs are garbage.",
 )
 @click.option("--stats", is_flag=True, help="At the end, count what ran, on stderr.")
-@format_option("text", "json")
+@format_option(
+    "text", "json", "sarif", text="sarif: a log of the faults on stdout, all else on stderr."
+)
 @click.argument("script", type=click.Path(exists=True, dir_okay=False))
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def run(
@@ -184,7 +189,8 @@ def run(
     """Run a Python script whose Triton and Gluon kernels execute on the emulated GPU.
 
     Kernels are compiled by the real compiler for the target, and their PTX runs on the memory of
-    the host; "cuda" means the host. What the hardware would leave undefined is an error.
+    the host; "cuda" means the host. What the hardware would leave undefined is an error; in a job
+    of GitHub Actions it is an annotation, too.
 
     \b
     Examples:
@@ -193,6 +199,7 @@ def run(
       triton-ext run --trace --only 'tcgen05|mbarrier' --block 0x0x0 matmul.py
       triton-ext run --break-at matmul.py:31 matmul.py
       triton-ext run --stats --format json matmul.py
+      triton-ext run --emulate sm_100 --format sarif matmul.py > matmul.sarif
       triton-ext run --emulate sm_90 --time --timeline matmul.html matmul.py
     """
     if not Path(script).is_file():  # a pipe, which could be read but once
@@ -227,7 +234,15 @@ def run(
     from triton_ext.emulator.schedule.trace import Event, Trace, as_text
     from triton_ext.timeline.gpus import gpu_of
 
-    ending = contextlib.ExitStack()
+    as_sarif, ending = form == "sarif", contextlib.ExitStack()
+    if as_sarif:
+        form = "text"
+
+    def found(findings: list[Finding], *, completed: bool = True) -> None:
+        annotate(findings)
+        if as_sarif:
+            ending.close()  # and stdout is that of the command again
+            show_sarif(findings, completed=completed)
 
     def lines(event: Event, *, as_json: bool) -> list[str]:
         return [json.dumps(event)] if as_json else list(as_text(event))
@@ -255,6 +270,8 @@ def run(
         tracing = Trace(write, only, block or None)
         ending.callback(tracing.close)
         parts.append(tracing)
+    if as_sarif:
+        ending.enter_context(stdout_on_stderr())
     with (
         ending,
         emulate(
@@ -276,13 +293,20 @@ def run(
             run_script(script, arguments)
         except EmulationError as error:
             say(f"triton-ext: {type(error).__name__}: {error}", err=True)
+            found(error.findings())
             raise SystemExit(1) from None
         except PassError as error:
+            found(error.findings())
             pass_failed(error)
         except click.UsageError:
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
+            failed = not isinstance(error, SystemExit) or bool(error.code)
+            found([], completed=not failed)
+            if isinstance(error, SystemExit):
+                raise
             script_failed(error, script)
+        found([])
     for stop in stops:
         if not stop.hits:
             say(f"{stop.file}:{stop.line}: no instruction of a kernel is of that line", err=True)

@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
+from triton_ext.display import Displayed
 from triton_ext.errors import LayoutError
 from triton_ext.hardware.architecture import Architecture, architecture
 from triton_ext.hardware.bit_fields import extract, insert
@@ -76,7 +77,7 @@ def problems(value: int, arch: Any) -> list[str]:
 
 
 @dataclass(frozen=True)
-class SmemDescriptor:
+class SmemDescriptor(Displayed):
     """A matrix descriptor.
 
     Args:

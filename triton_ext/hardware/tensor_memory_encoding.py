@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from triton_ext.display import Displayed
 from triton_ext.errors import LayoutError
 from triton_ext.hardware.tensor_memory import (
     COLUMN_BITS,
@@ -31,7 +32,7 @@ _OPTIONAL = ("CGALayout", "CTASplitM", "CTASplitN", "twoCTAs", "fp4Padded")
 
 
 @dataclass(frozen=True)
-class TensorMemoryEncoding:
+class TensorMemoryEncoding(Displayed):
     """How Triton lays a tensor out in TMEM.
 
     Args:

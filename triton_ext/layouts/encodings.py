@@ -10,6 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from triton_ext.display import Displayed
 from triton_ext.errors import LayoutError
 from triton_ext.layouts.arguments import is_power_of_two, permutation, power_of_two, vectors
 from triton_ext.layouts.attributes import Attribute, parse_attribute
@@ -53,7 +54,7 @@ DEFAULT_ALIGNMENT = 16
 
 
 @dataclass(frozen=True)
-class SwizzledShared:
+class SwizzledShared(Displayed):
     """Triton's ``#ttg.swizzled_shared``: rows whose chunks of `vec` elements are XORed by a phase.
 
     Args:
@@ -140,7 +141,7 @@ class SwizzledShared:
 
 
 @dataclass(frozen=True)
-class SharedLinear:
+class SharedLinear(Displayed):
     """Triton's ``#ttg.shared_linear``: a shared-memory layout given by its bases.
 
     Args:

@@ -20,6 +20,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from triton_ext.display import Displayed
 from triton_ext.errors import LayoutError
 from triton_ext.layouts.arguments import flag, integers, one_of
 from triton_ext.layouts.attributes import Attribute, parse_attribute
@@ -48,7 +49,7 @@ TMA_BOX_LIMIT = 256
 
 
 @dataclass(frozen=True)
-class NVMMAShared:
+class NVMMAShared(Displayed):
     """Triton's ``#ttg.nvmma_shared``: the layouts that wgmma, tcgen05.mma and TMA read and write.
 
     Args:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from triton_ext.display import Displayed
 from triton_ext.errors import LayoutError
 from triton_ext.layouts.arguments import is_power_of_two, permutation
 from triton_ext.layouts.attributes import parse_attribute
@@ -18,7 +19,7 @@ _PAIR = re.compile(r"\s*(\d{1,9})\s*:\s*\+\s*(\d{1,9})\s*")
 
 
 @dataclass(frozen=True)
-class PaddedShared:
+class PaddedShared(Displayed):
     """After each `interval` elements of a linear layout follow `padding` unused ones.
 
     Attributes:
