@@ -6,6 +6,7 @@ kernel to a pass, says nothing to who wrote the program.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import sys
 import threading
@@ -20,45 +21,55 @@ _HIDDEN = ("triton_ext", "triton")
 """The packages whose frames are left out."""
 
 
-def _entries(traceback: TracebackType | None) -> Iterator[TracebackType]:
-    while traceback is not None:
-        yield traceback
-        traceback = traceback.tb_next
+def _is_own(entry: TracebackType) -> bool:
+    """Whether it is a frame of the program's own."""
+    module = str(entry.tb_frame.f_globals.get("__name__"))
+    return module.partition(".")[0] not in _HIDDEN
 
 
-def _users(traceback: TracebackType | None) -> list[TracebackType]:
+def _own(traceback: TracebackType | None) -> Iterator[TracebackType]:
     """The entries of the program's own frames, the outermost first."""
-    return [
-        entry
-        for entry in _entries(traceback)
-        if str(entry.tb_frame.f_globals.get("__name__")).partition(".")[0] not in _HIDDEN
-    ]
-
-
-def users_traceback(traceback: TracebackType | None) -> TracebackType | None:
-    """The traceback with the program's own frames alone; as it is, if there is none of them."""
-    shown = None
-    for entry in reversed(_users(traceback)):
-        shown = TracebackType(shown, entry.tb_frame, entry.tb_lasti, entry.tb_lineno)
-    return shown or traceback
+    while traceback is not None:
+        if _is_own(traceback):
+            yield traceback
+        traceback = traceback.tb_next
 
 
 def users_line(traceback: TracebackType | None) -> Place | None:
     """The innermost line of the program's own; None if there is none."""
-    own = _users(traceback)
+    own = list(_own(traceback))
     return Place(own[-1].tb_frame.f_code.co_filename, own[-1].tb_lineno) if own else None
 
 
 def trim(error: BaseException) -> None:
-    """Leave the program's own frames alone in the traceback of an error, and of its causes."""
+    """Leave the program's own frames alone in the traceback of an error, and of its causes.
+
+    A traceback that has none of them stays as it is.
+    """
     seen: set[int] = set()
     todo: list[BaseException | None] = [error]
     while todo:
         one = todo.pop()
-        if one is not None and id(one) not in seen:
-            seen.add(id(one))
-            one.__traceback__ = users_traceback(one.__traceback__)
-            todo += [one.__cause__, one.__context__]
+        if one is None or id(one) in seen:
+            continue
+        seen.add(id(one))
+        todo += [one.__cause__, one.__context__]
+        own = list(_own(one.__traceback__))
+        # In place: who is about to raise it again holds a part of it.
+        for entry, following in zip(own, [*own[1:], None], strict=True):
+            entry.tb_next = following
+        if own:
+            one.__traceback__ = own[0]
+
+
+@contextlib.contextmanager
+def trimmed() -> Iterator[None]:
+    """Within it, a fault that leaves shows the program's own frames alone."""
+    try:
+        yield
+    except Fault as error:
+        trim(error)
+        raise
 
 
 def _shown(error: BaseException | None, show: Callable[[], Any]) -> None:

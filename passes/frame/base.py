@@ -74,9 +74,8 @@ class Diagnostic:
 
     def finding(self, rule: str) -> Finding:
         """For machines; `rule` is the name of the pass."""
-        found, about = self.location, rule
-        if rule in {*registered, *_BUILT_IN}:
-            about = get_pass(rule).description
+        found = self.location
+        about = registered[rule].description if rule in registered else rule
         message = f"{self.message}\nhelp: {self.help}" if self.help else self.message
         if found is None:
             return Finding(rule, about, self.severity, message)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 from click.testing import CliRunner
+from sites import ROOT
 
 from triton_ext.cli import main
 
@@ -36,7 +38,8 @@ def test_time_in_words(run):
     result = run("--time")
     assert result.exit_code == 0
     assert "add: " in result.stderr
-    assert "us on an H200 (predicted); what binds: launch" in result.stderr
+    assert "us on an H200 (predicted; mean error of softmax 11.5 %" in result.stderr
+    assert "what binds: launch" in result.stderr
     assert "script.py:8" in result.stderr  # who waits for the load
 
 
@@ -68,12 +71,65 @@ def test_the_page_is_written(run, tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("example", "gpu", "error"),
+    [
+        ("hopper_matmul", "an H200", "mean error of matmuls"),
+        ("blackwell_matmul", "a B200", "no B200"),
+    ],
+)
+def test_the_gpu_follows_the_architecture(example, gpu, error):
+    """Whoever waits is told the barrier's name, as a fault would name it."""
+    script = str(ROOT / f"examples/{example}.py")
+    result = CliRunner().invoke(main, ["run", "--time", script])
+    assert result.exit_code == 0
+    assert f"us on {gpu} (predicted; {error}" in result.stderr
+    assert re.search(r"waits for the mbarrier at 0x\w+ \(full\[0\]\)$", result.stderr, re.MULTILINE)
+    assert "global_smem" not in result.stderr
+
+
+def test_two_runs_side_by_side(run, tmp_path):
+    """The kernel that asks for more, and waits for it, is the slower one."""
+    paths = [str(tmp_path / name) for name in ("cold.json", "warm.json")]
+    run("--timeline", paths[0])
+    run("--timeline", paths[1], "--warm")
+    compared = CliRunner().invoke(main, ["diff", *paths])
+    assert compared.exit_code == 1
+    assert re.match(r"B is faster: (\S+) us and (\S+) us, 1\.\d\d to 1; most of it: it waits at"
+                    r" script\.py:8 for a load, \S+ us less", compared.output)  # fmt: skip
+    turned = CliRunner().invoke(main, ["diff", *paths[::-1], "--format", "json"])
+    assert turned.exit_code == 1
+    found = json.loads(turned.output)
+    assert found["kind"] == "timeline"
+    assert found["verdict"].startswith("A is faster")
+    assert next(row for row in found["rows"] if row["name"] == "time")["same"] is False
+    same = CliRunner().invoke(main, ["diff", paths[0], paths[0]])
+    assert (same.exit_code, same.output) == (0, "the same timeline\n")
+
+
+def test_what_is_no_timeline(run, tmp_path):
+    good, bad = tmp_path / "good.json", tmp_path / "bad.json"
+    run("--timeline", str(good))
+    summary = '{"traceEvents": [], "otherData": {"seconds": "1"}}'
+    for text in ('{"traceEvents": []}', summary, '{"what_if": {}}'):
+        bad.write_text(text)
+        compared = CliRunner().invoke(main, ["diff", str(good), str(bad)])
+        assert compared.exit_code == 2
+        assert "timeline" in compared.output
+        assert "Traceback" not in compared.output
+
+
+@pytest.mark.parametrize(
     ("options", "words"),
     [
         (["--timeline", "out.png"], "must end in .html or .json"),
         (["--time", "--gpu", "A100"], "H200, H100, B200"),
         (["--no-values"], "give --time, too"),
         (["--warm"], "give --time, too"),
+        (["--gpu", "H100"], "give --time, too"),
+        (
+            ["--time", "--gpu", "B200"],
+            "--gpu = 'B200': is an sm_100, and the kernel runs on sm_90: must be H200 or H100",
+        ),
         (["--time", "--schedule", "lazy"], "eager"),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import random
 import re
@@ -25,6 +26,7 @@ from triton_ext.emulator.errors import (
     MemoryFault,
     UnsupportedInstruction,
 )
+from triton_ext.emulator.schedule import machine
 from triton_ext.errors import LayoutError
 
 SCHEDULES = ("eager", "lazy", "random")
@@ -199,6 +201,36 @@ def test_a_limit_says_where_the_time_went(limit, match, forked, monkeypatch):
     if not forked and "max_steps" in limit:
         counts = [int(number) for number in re.findall(r"\((\d+) instructions\)", message)]
         assert sum(counts) == 5000
+
+
+class Clock:
+    """In place of `time` in the machine: so many hours pass with each look."""
+
+    def __init__(self, hours):
+        self.hours, self.now = hours, 0.0
+
+    def monotonic(self):
+        self.now += 3600 * self.hours
+        return self.now
+
+
+def test_a_launch_whose_blocks_do_not_end_ends_by_default(monkeypatch):
+    """However long its instructions take: the limit of steps is far."""
+    monkeypatch.setattr(machine, "time", Clock(1))
+    with pytest.raises(LimitReached, match="no block has ended for 600 s") as caught:
+        run(STORES, before=FILE)
+    assert "kernel.py:7" in str(caught.value)
+
+
+def test_a_launch_may_take_long_if_its_blocks_end(monkeypatch):
+    clock = Clock(0.1)  # six minutes with each look, of which each block has one or two
+    monkeypatch.setattr(machine, "time", clock)
+    monkeypatch.setattr(machine, "PATIENCE", 1500.0)
+    run("st.global.u32 [%rd1], %r1;", grid=50)
+    assert clock.now > 10 * machine.PATIENCE
+    with pytest.raises(LimitReached, match=r"timeout = 1500\.0"):
+        run("st.global.u32 [%rd1], %r1;", grid=50, timeout=1500.0)
+    run("st.global.u32 [%rd1], %r1;", grid=50, timeout=math.inf)
 
 
 @pytest.mark.parametrize("wrong", [1, 2])

@@ -1,7 +1,8 @@
-"""What a test that fails on the emulated GPU shows: its own lines, and the fault."""
+"""What a test or a script that fails on the emulated GPU shows: its own lines, and the fault."""
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 
@@ -40,3 +41,30 @@ def test_the_frames_of_the_emulator_are_hidden(tmp_path):
     assert "not the emulator's" in shown
     for hidden in ("triton_ext/emulator", "triton/runtime"):
         assert hidden not in shown
+
+
+SCRIPT = """
+import torch, triton, triton.language as tl, triton_ext
+
+@triton.jit
+def copy(a, b, N: tl.constexpr):
+    r = tl.arange(0, N)
+    tl.store(b + r, tl.load(a + r + 1))
+
+def launch(x, y):
+    copy[(1,)](x, y, 64)
+
+with triton_ext.emulate("sm_90"):
+    launch(torch.zeros(64), torch.zeros(64))
+"""
+
+
+def test_a_plain_script_shows_its_own_frames_alone(tmp_path):
+    path = tmp_path / "script.py"
+    path.write_text(SCRIPT)
+    finished = subprocess.run([sys.executable, path], capture_output=True, text=True)
+    assert finished.returncode == 1
+    _, _, shown = finished.stderr.partition("Traceback (most recent call last):")
+    frames = re.findall(r'File "(.*)", line (\d+)', shown)
+    assert frames == [(str(path), "13"), (str(path), "10")]
+    assert "MemoryFault: global address" in shown

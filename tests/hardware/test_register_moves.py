@@ -15,7 +15,7 @@ from triton_ext.layouts.distributed import distributed_linear_layout
 from triton_ext.layouts.encodings import NVMMAShared, SwizzledShared
 from triton_ext.layouts.linear_layout import LinearLayout
 from triton_ext.layouts.nvmma_shared import nvmma_shared_to_linear_layout
-from triton_ext.layouts.padded import PaddedShared
+from triton_ext.layouts.padded_shared import PaddedShared
 
 ACCUMULATOR = (
     "#ttg.nvidia_mma<{versionMajor = 3, versionMinor = 0, warpsPerCTA = [4, 1],"

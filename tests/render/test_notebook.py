@@ -18,7 +18,7 @@ from triton_ext.hardware.tensor_map import DataType, TensorMap, TensorSwizzle
 from triton_ext.hardware.tensor_memory import accumulator_layout
 from triton_ext.hardware.tensor_memory_encoding import TensorMemoryEncoding
 from triton_ext.layouts.atoms import SwizzleAtom
-from triton_ext.layouts.padded import PaddedShared
+from triton_ext.layouts.padded_shared import PaddedShared
 
 PIXELS = TensorMap(DataType.FLOAT16, (64, 16, 16, 2), (128, 2048, 32768), (64, 1, 1, 1))
 DRAWN = [

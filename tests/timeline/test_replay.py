@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
+from importlib.resources import files
 
 import pytest
 from hypothesis import given, settings
@@ -23,6 +25,7 @@ from triton_ext.timeline.trace import (
     FAR,
     GLOBAL,
     NAMED,
+    NAMES,
     NEAR,
     PRODUCT,
     RUN,
@@ -665,6 +668,28 @@ def test_the_page(timeline, open_page, scheme):
     assert page.evaluate("end - begin < data.cycles")
     page.click("button")
     assert page.evaluate("end - begin == data.cycles")
+
+
+def test_the_legend_explains_the_colours(timeline, open_page):
+    """Each colour that is drawn is in the legend, beside what it stands for."""
+    page = open_page(html(timeline))
+    drawn = page.evaluate(
+        "() => { const found = new Set(); const fill = ctx.fillRect.bind(ctx);"
+        " ctx.fillRect = (...r) => { if (r[0] >= LEFT) found.add(ctx.fillStyle); fill(...r); };"
+        " draw(); return [...found]; }"
+    )
+    legend = page.evaluate(
+        "() => [...document.querySelectorAll('#key span')].map((e) => { ctx.fillStyle ="
+        " getComputedStyle(e.firstChild).backgroundColor; return [ctx.fillStyle, e.innerText]; })"
+    )
+    assert set(drawn) <= {colour for colour, _ in legend}
+    assert "TMA load of x, kernel.py:1" in [text for _, text in legend]
+
+
+def test_every_kind_has_a_colour():
+    text = files("triton_ext.timeline").joinpath("page.html").read_text()
+    [hues] = re.findall(r"const HUES = (\[.*?\]);", text)
+    assert len(json.loads(hues)) == max(NAMES) + 1
 
 
 def test_the_page_is_fluid_with_100000_events(open_page):

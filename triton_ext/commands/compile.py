@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import importlib
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TextIO
+from unittest import mock
 
 import click
+from click.core import ParameterSource
 
 from triton_ext.commands.common import (
     Target,
@@ -17,11 +20,12 @@ from triton_ext.commands.common import (
     format_option,
     needing_kernels,
     pass_failed,
+    refuse,
+    results_apart,
     run_script,
     say,
     script_failed,
     show_sarif,
-    stdout_on_stderr,
 )
 from triton_ext.errors import LayoutError, PassError
 from triton_ext.findings import Finding, annotate
@@ -65,13 +69,19 @@ def _complete_passes(context: Any, option: Any, typed: str) -> list[str]:
     show_default=True,
     help="With --signature.",
 )
-@click.option("--emit", type=choices(["ttir", "ttgir", "llir", "ptx"]), help="Print this stage.")
+@click.option(
+    "--emit",
+    type=choices(["ttir", "ttgir", "llir", "ptx"]),
+    help="Print this stage on stdout, and all else on stderr.",
+)
 @format_option(
     "text", "sarif", text="sarif: a log of what the passes find on stdout, all else on stderr."
 )
 @click.argument("script", required=False)
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+@click.pass_context
 def compile(
+    context: click.Context,
     passes: str,
     list_: bool,
     target: str,
@@ -93,6 +103,9 @@ def compile(
     names after "=" ("=gl.NVMMASharedLayout(128, 16)"). In a job of GitHub Actions, what the passes
     find becomes annotations.
 
+    On stdout is what is asked for: the stage of --emit, else the reports of --passes, else a line
+    for each kernel. What the script prints, and remarks, are on stderr.
+
     \b
     Examples:
       triton-ext compile attention.py --passes report-layouts
@@ -104,7 +117,12 @@ def compile(
     """
     with needing_kernels():
         from triton_ext.passes import Results, enabled
+        from triton_ext.passes.frame.reports import reports_on
     if list_:
+        refuse(
+            {"SCRIPT": script is not None, "--emit": emit is not None},
+            "with --list, which compiles nothing",
+        )
         _list(passes)
         return
     if script is None:
@@ -114,6 +132,13 @@ def compile(
         raise click.BadParameter(f"there is no file {path}", param_hint="SCRIPT")
     if signature is not None and not kernel:
         raise click.UsageError("--signature needs SCRIPT::KERNEL")
+    tuned = {
+        name: context.get_parameter_source(name.strip("-").replace("-", "_"))
+        is ParameterSource.COMMANDLINE
+        for name in ("--num-warps", "--num-ctas", "--num-stages")
+    }
+    if signature is None:
+        refuse(tuned, "without --signature; the script's launches say it")
     options = {
         "num_warps": int(num_warps), "num_ctas": int(num_ctas), "num_stages": num_stages
     }  # fmt: skip
@@ -122,9 +147,10 @@ def compile(
     results = Results()
     try:
         with (
-            stdout_on_stderr() if form == "sarif" else contextlib.nullcontext(),
+            results_apart() as stdout,
+            reports_on(sys.stderr if emit or form == "sarif" else stdout),
             enabled(*([passes] if passes else [])) as results,
-            _listening(kernel, emit) as seen,
+            _listening(kernel, emit, sys.stderr if passes else stdout, stdout) as seen,
         ):
             if signature is None:
                 _run_idle(path, arguments, target)
@@ -139,6 +165,9 @@ def compile(
     _found(results.findings(), form)
     if not seen:
         raise click.UsageError(f"{path} launches no kernel" + f" {kernel}" * bool(kernel))
+    if emit and len(seen) > 1:
+        names = ", ".join(f"{name} ({seen.count(name)} x)" for name in dict.fromkeys(seen))
+        say(f"several kernels in one output: {names}; SCRIPT::KERNEL picks one", err=True)
 
 
 def _list(passes: str) -> None:
@@ -163,8 +192,15 @@ def _found(findings: list[Finding], form: str, *, completed: bool = True) -> Non
 
 
 @contextlib.contextmanager
-def _listening(kernel: str, emit: str | None) -> Iterator[list[str]]:
-    """Print a line for each kernel that is compiled, or the stage that is asked for."""
+def _listening(
+    kernel: str, emit: str | None, lines: TextIO, results: TextIO
+) -> Iterator[list[str]]:
+    """Print a line for each kernel that is compiled, or the stage that is asked for.
+
+    Args:
+        lines: where the line goes, if no stage is asked for; else it is on stderr.
+        results: where the stage goes.
+    """
     from triton import knobs
 
     seen: list[str] = []
@@ -180,12 +216,12 @@ def _listening(kernel: str, emit: str | None) -> Iterator[list[str]]:
         seen.append(name)
         text = [Path(path).read_text() for file, path in files.items() if file.endswith(f".{emit}")]
         if emit:
-            say("".join(text))
+            say("".join(text), file=results)
         target = metadata["target"]
         say(
             f"{name}: sm_{getattr(target, 'arch', None) or target['arch']},"
             f" {metadata['num_warps']} warps, {metadata['shared']} bytes of shared memory",
-            err=bool(emit),
+            file=sys.stderr if emit else lines,
         )
 
     knobs.compilation.listener = listen
@@ -202,7 +238,7 @@ def _run_idle(path: str, arguments: tuple[str, ...], target: str) -> None:
     from triton_ext.emulator.errors import WrongArchitecture
     from triton_ext.emulator.host.driver import emulate
 
-    with emulate(target, cuda_on_host=True, idle=True) as gpu:
+    with emulate(target, cuda_on_host=True, idle=True) as gpu, _uncompared():
         try:
             run_script(path, arguments)
         except (PassError, click.UsageError):
@@ -212,15 +248,48 @@ def _run_idle(path: str, arguments: tuple[str, ...], target: str) -> None:
         except (Exception, SystemExit) as error:
             if isinstance(error, SystemExit) and not error.code:
                 return
+            if isinstance(error, BrokenPipeError) or not gpu.launches:
+                script_failed(error, path)
             # A script that checks its results finds them wrong: nothing ran.
             stopped = f"{type(error).__name__}: {error}".splitlines()[0]
-            if not gpu.launches:
-                script_failed(error, path)
-            say(f"{path} stopped behind a kernel that did not run: {stopped}", err=True)
+            say(
+                f"{path} stopped, as no kernel ran and there were no results: {stopped}; what it"
+                " would launch from there on is not compiled",
+                err=True,
+            )
         finally:
             # Kernels of the script unload themselves through the driver, which must still be
             # there; and not while Python 3.11 parses: that would break its parser.
             gc.collect()
+
+
+_COMPARISONS = {
+    "torch.testing": ("assert_close",),
+    "numpy.testing": (
+        "assert_allclose", "assert_array_equal", "assert_equal", "assert_almost_equal",
+        "assert_array_almost_equal",
+    ),
+}  # fmt: skip
+"""Functions that compare results, and raise where they differ."""
+
+
+@contextlib.contextmanager
+def _uncompared() -> Iterator[None]:
+    """Within it, torch's and numpy's functions that compare results compare none: nothing ran."""
+    told = False
+
+    def skip(*arguments: Any, **options: Any) -> None:
+        nonlocal told
+        if not told:
+            say("no kernel runs: comparisons of results are skipped", err=True)
+        told = True
+
+    with contextlib.ExitStack() as patched:
+        for module, names in _COMPARISONS.items():
+            found = importlib.import_module(module)
+            for name in names:
+                patched.enter_context(mock.patch.object(found, name, skip))
+        yield
 
 
 def _compile_one(

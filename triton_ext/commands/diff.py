@@ -1,4 +1,4 @@
-"""``triton-ext diff``: two layouts, descriptors, kernels or traces side by side."""
+"""``triton-ext diff``: two layouts, descriptors, kernels, traces or timelines side by side."""
 
 from __future__ import annotations
 
@@ -11,9 +11,12 @@ from typing import Any
 
 import click
 
-from triton_ext.commands.common import SHAPE, format_option, show, time_limited
+from triton_ext.commands.common import SHAPE, format_option, refuse, show, time_limited
 from triton_ext.errors import LayoutError
 from triton_ext.hardware.instruction_descriptor import KINDS
+from triton_ext.hardware.tensor_memory_encoding import TENSOR_ENCODINGS, parse_tensor_encoding
+from triton_ext.layouts.attributes import parse_attribute
+from triton_ext.layouts.cluster import checked_shape
 from triton_ext.layouts.dump import LayoutDump, dump_encoding, from_json
 from triton_ext.layouts.encodings import parse_encoding
 from triton_ext.ptx.files import MAX_FILE_BYTES, ptx_of_bytes
@@ -25,6 +28,7 @@ from triton_ext.render.difference import (
     compare_instruction_descriptors,
     compare_layouts,
     compare_listings,
+    compare_timelines,
     listing_kind,
 )
 
@@ -54,13 +58,14 @@ def diff(
     kind: str | None,
     form: str,
 ) -> None:
-    """Show the first difference of two of a kind, side by side.
+    """Show how two of a kind differ, side by side.
 
     A and B are encodings (MLIR attributes, or what `layout --format json` wrote), descriptors
-    (numbers), or files: PTX (or a cubin with it), TTGIR, or what `run --trace` printed. "-" is
-    stdin. Layouts are compared by their bases, however the encodings spell them; listings line by
-    line, without comments and source locations, where the names of registers and values may differ
-    one to one.
+    (numbers), or files: PTX (or a cubin with it), TTGIR, what `run --trace` printed, or timelines
+    that `run --timeline out.json` wrote. "-" is stdin. Of timelines it says which is faster, and
+    where; of others the first difference. Layouts are compared by their bases, however the
+    encodings spell them; listings line by line, without comments and source locations, where the
+    names of registers and values may differ one to one.
 
     Exit status: 0 if they are the same, 1 if they differ, 2 if they cannot be compared.
 
@@ -70,6 +75,7 @@ def diff(
       triton-ext diff '#ttg.nvmma_shared<{swizzlingByteWidth = 128, transposed = false,
                        elementBitWidth = 16}>' other.json --shape 64x64
       triton-ext diff old.ptx new.ptx
+      triton-ext diff before.json after.json    # of run --timeline
     """
     if a == b == "-":
         raise click.UsageError("only one of A and B can be stdin")
@@ -78,6 +84,10 @@ def diff(
         raise click.UsageError(f"{a!r} is of kind {left[0]}, {b!r} of kind {right[0]}")
     if (kind is not None or arch != "sm_100") and left[0] != "descriptor":
         raise click.UsageError("--arch and --kind are for descriptors")
+    if kind is not None:
+        refuse({"--arch": arch != "sm_100"}, "with --kind, which only Blackwell has")
+    if not any(what.lstrip().startswith("#") for what in (a, b)):
+        refuse({"--shape": shape is not None}, "without an attribute, whose shape it is")
     found = _compared(left, right, arch, kind)
     show(form, json=lambda: _as_json(found), text=lambda: _as_text(found, a, b))
     if found.first is not None:
@@ -88,6 +98,8 @@ def _compared(left: _Thing, right: _Thing, arch: str, kind: str | None) -> Compa
     what, one, other = *left, right[1]
     if what == "layout":
         return compare_layouts(one, other)
+    if what == "timeline":
+        return compare_timelines(one, other)
     if what != "descriptor":
         return compare_listings(one, other, what)
     if kind is not None:
@@ -98,7 +110,7 @@ def _compared(left: _Thing, right: _Thing, arch: str, kind: str | None) -> Compa
 def _thing(what: str, shape: tuple[int, ...] | None) -> _Thing:
     """What an argument names."""
     if what.lstrip().startswith("#"):
-        return "layout", _legal(dump_encoding(parse_encoding(what), shape), what)
+        return "layout", _legal(_dump(what, shape), what)
     try:
         return "descriptor", int(what, 0)
     except ValueError:
@@ -117,13 +129,37 @@ def _thing(what: str, shape: tuple[int, ...] | None) -> _Thing:
     if text.startswith('{"event"'):
         return "trace", "\n".join(_trace(text, what))
     if text.lstrip().startswith("{"):
+        timeline = _timeline(text)
+        if timeline is not None:
+            return "timeline", timeline
         dumps = from_json(text)
         if len(dumps) != 1:
             raise click.UsageError(f"{what!r} has {len(dumps)} layouts: write one into the file")
         return "layout", _legal(dumps[0], what)
     if not (kind := listing_kind(text)):
-        raise click.UsageError(f"{what!r} is neither PTX, nor TTGIR, nor a trace, nor a layout")
+        raise click.UsageError(
+            f"{what!r} is neither PTX, nor TTGIR, nor a trace, nor a layout, nor a timeline"
+        )
     return kind, text
+
+
+def _dump(attribute: str, shape: tuple[int, ...] | None) -> LayoutDump:
+    """The layout of an attribute, of shared or of tensor memory."""
+    if parse_attribute(attribute).mnemonic not in TENSOR_ENCODINGS:
+        return dump_encoding(parse_encoding(attribute), shape)
+    encoding, sizes = parse_tensor_encoding(attribute), checked_shape(shape, 2)
+    return LayoutDump("tile", str(encoding), encoding.to_linear_layout(sizes), sizes)
+
+
+def _timeline(text: str) -> Any:
+    """What `run --timeline` or `run --time --format json` wrote of a kernel; None: neither did."""
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    if "traceEvents" in found:
+        return found.get("otherData", {})
+    return found if "what_if" in found else None
 
 
 def _trace(text: str, what: str) -> Iterator[str]:
@@ -153,6 +189,7 @@ def _as_json(found: Comparison) -> dict[str, Any]:
         "kind": found.kind,
         "same": first is None,
         "first": None if first is None else {**vars(first), "says": found.says},
+        "verdict": found.verdict,
         "rows": [vars(row) for row in found.rows],
     }
 
@@ -164,7 +201,7 @@ def _as_text(found: Comparison, a: str, b: str) -> Iterator[str]:
         yield f"the same {kind}"
         return
     where = "line" if found.kind in _LISTINGS else "at"
-    yield f"not the same {kind}, first {where} {first.name}" + found.says
+    yield found.verdict or f"not the same {kind}, first {where} {first.name}" + found.says
     rows = [Row("", a, b, True), *found.rows]
     widths = [max(len(getattr(row, side)) for row in rows) for side in ("name", "left", "right")]
     room = max(24, (shutil.get_terminal_size().columns - widths[0] - 7) // 2)

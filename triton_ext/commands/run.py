@@ -18,12 +18,12 @@ from triton_ext.commands.common import (
     needing_kernels,
     pass_failed,
     refuse,
+    results_apart,
     run_script,
     say,
     script_failed,
     show,
     show_sarif,
-    stdout_on_stderr,
 )
 from triton_ext.errors import PassError
 from triton_ext.findings import Finding, annotate
@@ -73,7 +73,8 @@ def _pattern(text: str) -> str:
     "--timeout",
     type=Seconds(min_open=True),
     metavar="SECONDS",
-    help="End a launch after so many seconds, with an error.",
+    help="End a launch after so many seconds, with an error."
+    " [default: ten minutes in which no block has ended]",
 )
 @click.option(
     "--check-layouts/--no-check-layouts",
@@ -139,9 +140,8 @@ def _pattern(text: str) -> str:
     "--gpu",
     "gpu_name",
     metavar="GPU",
-    default="H200",
-    show_default=True,
-    help="Where it would take that: H100 or H200.",
+    help="Where it would take that: H200 or H100 for sm_90, B200 for sm_100. [default: H200 or"
+    " B200]",
 )
 @click.option(
     "--warm",
@@ -176,7 +176,7 @@ def run(
     only: str,
     block: tuple[tuple[int, int, int], ...],
     time: bool,
-    gpu_name: str,
+    gpu_name: str | None,
     warm: bool,
     timeline: Path | None,
     no_values: bool,
@@ -216,10 +216,14 @@ def run(
         raise click.UsageError("--no-values is for predicting time: give --time, too")
     if warm and not timed:
         raise click.UsageError("--warm is for predicting time: give --time, too")
+    if gpu_name is not None and not timed:
+        raise click.UsageError("--gpu is for predicting time: give --time, too")
     if not break_at:
         refuse({"--hits": hits != 1}, "without --break-at")
     if not trace and trace_file is None:
         refuse({"--only": bool(only), "--block": bool(block)}, "without --trace or --trace-file")
+    if schedule != "random":
+        refuse({"--seed": options["seed"] != 0}, f"with --schedule {schedule}, which draws nothing")
     if timed and schedule != "eager":
         raise click.UsageError(f"--schedule {schedule}: time is predicted with the eager one alone")
     with needing_kernels():
@@ -228,10 +232,11 @@ def run(
         from triton_ext.emulator.host.driver import emulate
         from triton_ext.emulator.host.wrong_architecture import architecture_of
     from triton_ext.emulator.errors import EmulationError
-    from triton_ext.emulator.schedule.breakpoints import Breakpoint, Stop, described
+    from triton_ext.emulator.schedule.breakpoints import Stop, described
     from triton_ext.emulator.schedule.machine import MAX_STEPS
     from triton_ext.emulator.schedule.observers import Observer, Observers, Statistics
     from triton_ext.emulator.schedule.trace import Event, Trace, as_text
+    from triton_ext.hardware.architecture import architecture
     from triton_ext.timeline.gpus import gpu_of
 
     as_sarif, ending = form == "sarif", contextlib.ExitStack()
@@ -243,6 +248,11 @@ def run(
         if as_sarif:
             ending.close()  # and stdout is that of the command again
             show_sarif(findings, completed=completed)
+
+    target = architecture(architecture_of(Path(script)) if arch == "auto" else arch)
+    model = None
+    if timed:
+        model = gpu_of(gpu_name or True, target, argument="--gpu").but(warm=warm)
 
     def lines(event: Event, *, as_json: bool) -> list[str]:
         return [json.dumps(event)] if as_json else list(as_text(event))
@@ -271,22 +281,23 @@ def run(
         ending.callback(tracing.close)
         parts.append(tracing)
     if as_sarif:
-        ending.enter_context(stdout_on_stderr())
+        ending.enter_context(results_apart())
     with (
         ending,
         emulate(
-            architecture_of(Path(script)) if arch == "auto" else arch,
+            target,
             schedule=schedule,
             observer=Observers(parts) if parts else None,
             cuda_on_host=True,
             max_steps=max_steps or MAX_STEPS,
-            time=gpu_of(gpu_name).but(warm=warm) if timed else None,
+            time=model,
             values=not no_values,
             **options,
         ) as gpu,
     ):
         try:
-            stops: list[Breakpoint] = [gpu.break_at(place, look) for place in break_at]
+            for place in break_at:
+                gpu.break_at(place, look)
         except EmulationError as error:
             raise click.BadParameter(str(error), param_hint="--break-at") from None
         try:
@@ -306,10 +317,9 @@ def run(
             if isinstance(error, SystemExit):
                 raise
             script_failed(error, script)
+        for text in gpu.missed_breakpoints():
+            say(text, err=True)
         found([])
-    for stop in stops:
-        if not stop.hits:
-            say(f"{stop.file}:{stop.line}: no instruction of a kernel is of that line", err=True)
     if time:
         for each in gpu.timelines:
             show(form, err=True, json=each.as_object, text=each.lines)

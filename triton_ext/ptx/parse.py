@@ -368,15 +368,17 @@ class _Body:
                 break
 
 
-_IMMEDIATE = re.compile(r"([-+]?)\s*(0[xX][0-9a-fA-F]+|0[bB][01]+|\d+)U?")
+INTEGER_LITERAL = re.compile(r"([-+]?)\s*(0[xX][0-9a-fA-F]+|0[bB][01]+|\d+)U?")
+"""``7``, ``-0x10``, ``0b11``, ``7U`` (PTX ISA, "Integer Constants")."""
 
 
 def immediate(text: str) -> int | None:
-    """The integer that an operand is, or None: ``7``, ``-0x10``, ``0b11``, ``7U``."""
+    """The integer that an operand is; None if it is no integer, or one of more than 64 bits."""
     if text[:1] in ("%", "[", "{"):
         return None
-    match = _IMMEDIATE.fullmatch(text)
+    match = INTEGER_LITERAL.fullmatch(text)
     if match is None:
         return None
     value = int(match[2], 0) if match[2][:2].lower() in ("0x", "0b") else int(match[2])
-    return -value if match[1] == "-" else value
+    value = -value if match[1] == "-" else value
+    return value if -(1 << 63) <= value < 1 << 64 else None

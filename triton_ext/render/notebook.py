@@ -15,7 +15,7 @@ from triton_ext.hardware.tensor_memory_encoding import TensorMemoryEncoding
 from triton_ext.layouts.atoms import SwizzleAtom
 from triton_ext.layouts.encodings import NVMMAShared, SharedLinear, SwizzledShared
 from triton_ext.layouts.linear_layout import LinearLayout
-from triton_ext.layouts.padded import PaddedShared
+from triton_ext.layouts.padded_shared import PaddedShared
 from triton_ext.render.atom_picture import atom_scene
 from triton_ext.render.descriptor_picture import instruction_scene, matrix_scene
 from triton_ext.render.linear_picture import linear_scene

@@ -290,20 +290,26 @@ GPUS: dict[str, Gpu] = {
 """By name. The H100 is the SXM5 one with HBM3."""
 
 
-def gpu_of(name: Any, arch: int | None = None) -> Gpu:
+def gpu_of(name: Any, arch: int | None = None, *, argument: str = "time") -> Gpu:
     """The GPU of a name, or the given parameters themselves.
 
     Args:
+        name: True for the first one of the architecture.
         arch: that of the emulated GPU, which must be the same.
+        argument: what errors call it.
 
     Raises:
         LayoutError: another name, or a GPU of another architecture.
     """
+    fitting = {key: each for key, each in GPUS.items() if arch in (None, each.arch)}
+    if name is True:
+        return next(iter(fitting.values()))
     if not isinstance(name, Gpu):
         if not isinstance(name, str) or name.upper() not in GPUS:
-            raise LayoutError("time", name, f"must be one of {', '.join(GPUS)}, or a Gpu")
+            raise LayoutError(argument, name, f"must be one of {', '.join(GPUS)}")
         name = GPUS[name.upper()]
     if arch is not None and name.arch != arch:
-        raise LayoutError("time", name.name, f"is an sm_{name.arch}: the kernel runs on sm_{arch}")
+        rule = f"is an sm_{name.arch}, and the kernel runs on sm_{arch}: must be"
+        raise LayoutError(argument, name.name, f"{rule} {' or '.join(fitting)}")
     found: Gpu = name
     return found

@@ -8,7 +8,7 @@ from typing import Any
 
 from triton_ext.timeline.replay import Span
 from triton_ext.timeline.timeline import Timeline
-from triton_ext.timeline.trace import NAMES, WAIT
+from triton_ext.timeline.trace import COPY, NAMES, WAIT, Trace
 
 UNIT_ORDER = ("TMA loads", "tensor cores", "TMA stores", "loads")
 
@@ -32,7 +32,8 @@ def _name(who: int | str) -> str:
 def chrome(timeline: Timeline) -> str:
     """JSON in Chrome's trace format: a process a block, a thread a warp or unit; microseconds.
 
-    ui.perfetto.dev and chrome://tracing open it.
+    ui.perfetto.dev and chrome://tracing open it; ``triton-ext diff`` compares two of them, by what
+    ``otherData`` has: `Timeline.as_object` with all stalls.
     """
     result = timeline.spans()
     scale = 1e6 / timeline.clock
@@ -52,11 +53,23 @@ def chrome(timeline: Timeline) -> str:
                 "args": {"instruction": line.text, "source": line.source, "what": span.detail},
             }
         )  # fmt: skip
-    return json.dumps({"traceEvents": events, "displayTimeUnit": "ns"})
+    other = timeline.as_object(stalls=None)
+    return json.dumps({"traceEvents": events, "displayTimeUnit": "ns", "otherData": other})
 
 
 def _named(kind: str, block: int, thread: int, name: str) -> dict[str, Any]:
     return {"ph": "M", "pid": block, "tid": thread, "name": kind, "args": {"name": name}}
+
+
+def _loads(trace: Trace) -> dict[int, str]:
+    """What each instruction that starts TMA loads brings, for people: "a, kernel.py:31"."""
+    found: dict[int, str] = {}
+    for cluster in trace.clusters.values():
+        for item in cluster.items():
+            if item[0] == COPY and item[1] not in found:
+                memory = trace.memories[item[5]].name if item[5] >= 0 else "shared memory"
+                found[item[1]] = f"{memory}, {trace.lines[item[1]].place.rpartition('/')[2]}"
+    return dict(sorted(found.items()))
 
 
 def html(timeline: Timeline) -> str:
@@ -78,6 +91,8 @@ def html(timeline: Timeline) -> str:
         "details": list(details),
         "kinds": NAMES,
         "wait": WAIT,
+        "copy": COPY,
+        "loads": _loads(timeline.trace),
         "lines": [[line.text, line.source] for line in timeline.trace.lines],
         "cycles": result.cycles,
         "megahertz": timeline.clock / 1e6,

@@ -14,6 +14,7 @@ from triton_ext.hardware.architecture import SHARED_MEMORY_PER_BLOCK
 from triton_ext.hardware.architecture import resident_clusters as resident
 from triton_ext.hardware.tensor_memory import TMEM_COLUMNS
 from triton_ext.ptx.sass import MMA_OPERATIONS, PIPES
+from triton_ext.timeline.accuracy import in_words, known_errors
 from triton_ext.timeline.gpus import Gpu
 from triton_ext.timeline.replay import UNITS, Replay, Result, Share, of_lines
 from triton_ext.timeline.trace import (
@@ -21,6 +22,7 @@ from triton_ext.timeline.trace import (
     COPY,
     GLOBAL,
     LINE_BYTES,
+    PHASE,
     PRODUCT,
     RUN,
     SECTOR_BYTES,
@@ -46,6 +48,8 @@ ENDLESS = 1e9
 """How much faster a unit is that costs nothing."""
 EVEN = 1.05
 """Clusters are alike if none loads more than so many times what another one does."""
+SHOWN_STALLS = 3
+"""How many of the longest waits are shown."""
 LEAD = 5e-7
 """Seconds before it may go on, in which a block that finds room is taken to have started."""
 
@@ -443,7 +447,7 @@ class Timeline:
         result = self._solution[2]
         found: defaultdict[tuple[str, str], float] = defaultdict(float)
         for (at, what), cycles in result.stalls.items():
-            found[self.trace.lines[at].place, what.split(",")[0]] += cycles
+            found[self.trace.lines[at].place, what.rpartition(PHASE)[0] or what] += cycles
         cluster = next(iter(self.trace.clusters.values()))
         every = result.cycles * sum(map(len, cluster.warps)) * min(self._slots, len(result.ends))
         return [
@@ -494,8 +498,12 @@ class Timeline:
                         }
         return frozenset(found)
 
-    def as_object(self) -> dict[str, Any]:
-        """All of it, as JSON's types."""
+    def as_object(self, stalls: int | None = SHOWN_STALLS) -> dict[str, Any]:
+        """All of it, as JSON's types.
+
+        Args:
+            stalls: how many of the longest; None for all.
+        """
         return {
             "kernel": self.trace.name,
             "gpu": self.gpu.name,
@@ -506,17 +514,19 @@ class Timeline:
             "blocks": math.prod(self.trace.grid),
             "blocks_of_an_sm": self._slots,
             "utilisation": self.utilisation,
-            "stalls": [vars(stall) for stall in self.stalls[:3]],
+            "stalls": [vars(stall) for stall in self.stalls[:stalls]],
             "what_if": self.what_if(),
+            "known_errors": [vars(each) for each in known_errors(self.gpu, self.flops > 0)],
         }
 
     def lines(self) -> list[str]:
         """All of it, in words."""
         found = self.as_object()
+        article = "an" if self.gpu.name[:1] in "AEFHILMNORSX8" else "a"
         rate = f", {self.flops / self.seconds / 1e12:.0f} TFLOP/s" if self.flops else ""
         lines = [
-            f"{found['kernel']}: {self.seconds * 1e6:.1f} us on an {self.gpu.name} (predicted)"
-            f"{rate}; what binds: {self.bound}",
+            f"{found['kernel']}: {self.seconds * 1e6:.1f} us on {article} {self.gpu.name}"
+            f" (predicted; {in_words(self.gpu, self.flops > 0)}){rate}; what binds: {self.bound}",
             f"  {found['blocks']} blocks of {self.trace.threads} threads, {self._slots} an SM;"
             f" {len(self.trace.clusters)} clusters recorded; clock {self.clock / 1e6:.0f} MHz"
             + "; no listing of the binary (nvdisasm): costs are of PTX"
@@ -524,7 +534,7 @@ class Timeline:
             "  busy: "
             + ", ".join(f"{unit} {share:.0%}" for unit, share in self.utilisation.items() if share),
         ]
-        for stall in self.stalls[:3]:
+        for stall in self.stalls[:SHOWN_STALLS]:
             what = f" for {stall.what}" if stall.what else ""
             lines.append(f"  {stall.share:4.0%} of the warps' time: {stall.place} waits{what}")
         for name, seconds in sorted(found["what_if"].items(), key=lambda each: each[1]):

@@ -61,6 +61,8 @@ NAMES = {
 }  # fmt: skip
 
 
+PHASE = ", phase "
+"""Between a barrier and the number of its phase, in the name of a token."""
 LINE_BYTES, SECTOR_BYTES = 128, 32
 GOLDEN = (math.sqrt(5) - 1) / 2
 """Multiples of it, modulo 1, lie spread however many there are."""

@@ -16,12 +16,11 @@ from functools import lru_cache
 from triton_ext.errors import LayoutError
 from triton_ext.hardware.banks import RegisterAccess, register_access, register_matrix_access
 from triton_ext.layouts.cluster import block_bases, within_block
+from triton_ext.layouts.encodings import SharedEncoding
 from triton_ext.layouts.linear_layout import LinearLayout
-from triton_ext.layouts.padded import PaddedShared
 from triton_ext.mlir.module import MlirModule, Operation, Value
 from triton_ext.mlir.types import tensor_type
 from triton_ext.passes.shared_accesses import (
-    Encoding,
     parsed_encoding,
     register_layout,
     tile_shape,
@@ -113,16 +112,15 @@ def _pattern(operation: Operation, module: MlirModule, warp: int, lane: int) -> 
 
 @lru_cache(maxsize=1024)
 def _pattern_of_layouts(
-    registers: LinearLayout, shared: LinearLayout, encoding: Encoding, bits: int, by_matrix: bool,
-    warp: int, lane: int,
+    registers: LinearLayout, shared: LinearLayout, encoding: SharedEncoding, bits: int,
+    by_matrix: bool, warp: int, lane: int,
 ) -> StorePattern | None:  # fmt: skip
     if block_bases(registers) != block_bases(shared):
         return None
     registers, shared = within_block(registers), within_block(shared)
-    paddings = encoding.paddings if isinstance(encoding, PaddedShared) else ()
-    pattern = register_access(registers, shared, bits, paddings=paddings)
+    pattern = register_access(registers, shared, bits, paddings=encoding.paddings)
     rows: tuple[int, ...] = ()
-    for trans in (False, True) if by_matrix and not paddings else ():
+    for trans in (False, True) if by_matrix and not encoding.paddings else ():
         try:
             matrices = register_matrix_access(registers, shared, bits, trans)
             rows = _of_thread(matrices, warp, lane)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-import struct
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from triton_ext.emulator.decode.constants import constant, low_bits
 from triton_ext.emulator.decode.flow import Flow
 from triton_ext.emulator.decode.special import SPECIAL_REGISTERS
 from triton_ext.emulator.errors import LaunchError, UnsupportedInstruction
@@ -18,6 +18,7 @@ from triton_ext.emulator.state.lanes import Lanes, count
 from triton_ext.emulator.state.storage import Register, Symbol, file_width
 from triton_ext.emulator.state.types import DTYPES, bits_of
 from triton_ext.ptx.parse import (
+    INTEGER_LITERAL,
     Instruction,
     Kernel,
     immediate,
@@ -145,9 +146,9 @@ class Operands:
         """
         bits = bits_of(type_name)
         dtype = DTYPES.get(type_name, DTYPES.get(f"b{bits}"))
-        constant = None if text.startswith("%") else self._constant(text, type_name, dtype)
-        if constant is not None:
-            return lambda cta, lanes: constant
+        value = None if text.startswith("%") else self._constant(text, type_name, at)
+        if value is not None:
+            return lambda cta, lanes: value
         if type_name == "pred" and text.startswith("!"):
             negated = self.register(text[1:], at)
             self.read.add(negated)
@@ -175,30 +176,18 @@ class Operands:
         return lambda cta: cta.address_of(found) + more
 
     @staticmethod
-    def _constant(text: str, type_name: str, dtype: np.dtype[Any] | None) -> Array | None:
-        match = re.fullmatch(r"([-+]?)0([fFdD])([0-9a-fA-F]{8,16})", text)
-        value: Any
-        if match:
-            raw = int(match[3], 16)
-            single = match[2] in "fF"
-            value = struct.unpack(
-                "<f" if single else "<d", struct.pack("<I" if single else "<Q", raw)
-            )
-            number = -value[0] if match[1] == "-" else value[0]
-            if type_name in ("b32", "u32", "b64", "u64") and not match[1]:
-                return np.asarray(raw, DTYPES[type_name])
-            return np.asarray(number).astype(dtype)
-        value = immediate(text)
-        if value is not None:
-            if type_name == "pred":
-                return np.asarray(bool(value))
-            if dtype is None or dtype.kind not in "iu":
-                return np.asarray(float(value)).astype(dtype)
-            bits = dtype.itemsize * 8
-            return np.asarray(value & ((1 << bits) - 1), f"u{bits // 8}").view(dtype)
-        if re.fullmatch(r"[-+]?(\d+\.\d*|\.\d+|\d+)([eE][-+]?\d+)?", text):
-            return np.asarray(float(text)).astype(dtype)
-        return None
+    def _constant(text: str, type_name: str, at: Instruction) -> Array | None:
+        try:
+            return constant(text, type_name)
+        except ValueError as error:
+            raise UnsupportedInstruction(str(error), at) from None
+
+    @staticmethod
+    def _low_bits(text: str, bits: int, at: Instruction) -> int:
+        try:
+            return low_bits(text, bits)
+        except ValueError as error:
+            raise UnsupportedInstruction(str(error), at) from None
 
     @staticmethod
     def _file(register: Register, type_name: str, at: Instruction) -> str | None:
@@ -279,27 +268,25 @@ class Operands:
         match = re.fullmatch(r"([^+\s]+?)\s*(?:\+\s*(-?\w+)|(-\s*\d+))?", inside)
         if match is None:
             raise UnsupportedInstruction(f"address {text!r} is not understood", at)
-        extra = immediate((match[2] or match[3] or "0").replace(" ", ""))
-        if extra is None:
+        offset, base = (match[2] or match[3] or "0").replace(" ", ""), match[1]
+        if not INTEGER_LITERAL.fullmatch(offset):
             raise UnsupportedInstruction(f"address {text!r} is not understood", at)
-        base = match[1]
         register = self.find(base, at.scope)
         if register is not None:
             self.touched.add(register)
             self.addresses.add(register)
             key, row = f"b{register.width}", register.row
             if register.width == 32:  # 32-bit arithmetic wraps
-                more = np.uint32(extra & 0xFFFFFFFF)
+                more = np.uint32(self._low_bits(offset, 32, at))
                 return lambda cta, lanes: (cta.files[key][row, lanes] + more).astype(np.int64)
             if register.width != 64:
                 raise UnsupportedInstruction(f"a {register.width}-bit register as an address", at)
-            far = _wrapped(extra)
+            far = _wrapped(self._low_bits(offset, 64, at))
             return lambda cta, lanes: cta.files["s64"][row, lanes] + far
-        symbol = self._symbol_operand(base, at)
+        symbol, extra = self._symbol_operand(base, at), self._low_bits(offset, 64, at)
         if symbol is None:
-            number = immediate(base)
-            if number is None:
+            if not INTEGER_LITERAL.fullmatch(base):
                 raise UnsupportedInstruction(f"address {text!r} is not understood", at)
-            constant = _wrapped(number + extra)
-            return lambda cta, lanes: np.full(count(lanes), constant)
+            absolute = _wrapped(self._low_bits(base, 64, at) + extra)
+            return lambda cta, lanes: np.full(count(lanes), absolute)
         return lambda cta, lanes: np.full(count(lanes), _wrapped(symbol(cta) + extra))

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import threading
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -52,6 +53,7 @@ from triton_ext.ptx.parse import parse_ptx
 from triton_ext.ptx.sass import disassembled, registers
 from triton_ext.timeline.gpus import Gpu, gpu_of
 from triton_ext.timeline.timeline import Timeline
+from triton_ext.tracebacks import trimmed
 
 _FLOATS: dict[str, Any] = {
     "fp16": np.float16,
@@ -187,7 +189,7 @@ class EmulatedGpu:
             place: ``kernel.py:31``; the file by its name, or the end of its path.
 
         Returns:
-            The breakpoint, which counts its hits: none, where the compiler left nothing of a line.
+            The breakpoint, which counts its hits. `emulate` warns of one that was never hit.
 
         Raises:
             LaunchError: not a file and a line.
@@ -199,6 +201,10 @@ class EmulatedGpu:
             self.observer = Observers([*others, self._breakpoints])
         self._breakpoints.all.append(found)
         return found
+
+    def missed_breakpoints(self) -> list[str]:
+        """Of each breakpoint that was never hit, why; each is told of once."""
+        return [] if self._breakpoints is None else self._breakpoints.missed()
 
     @property
     def timeline(self) -> Timeline:
@@ -631,9 +637,9 @@ def emulate(
             many programs read rows of padding, and drop the result.
         check_views: a launch reaches the elements of the tensors that it is given, and not what
             else is in their storage. Off for kernels that use the padding behind a view.
-        time: a GPU ("H100", "H200") or a `triton_ext.timeline.gpus.Gpu`: predict what each launch
-            would take there: see `EmulatedGpu.timeline` and `EmulatedGpu.seconds`. Needs the
-            eager schedule.
+        time: a GPU ("H200", "H100"; "B200" for sm_100; True for the first of them) or a
+            `triton_ext.timeline.gpus.Gpu`: predict what each launch would take there: see
+            `EmulatedGpu.timeline` and `EmulatedGpu.seconds`. Needs the eager schedule.
         values: False if time alone is asked for: of a kernel whose blocks do not talk to each
             other only those are run that are recorded, and the products of wgmma are left out;
             outputs are garbage then.
@@ -647,7 +653,7 @@ def emulate(
     end_quietly()
     limits = Limits(max_steps, timeout)
     arch = architecture(arch)
-    model = None if time is None else gpu_of(time, arch)
+    model = None if time in (None, False) else gpu_of(time, arch)
     if model is not None and schedule != "eager":
         raise LaunchError(f"schedule {schedule!r}: time is predicted with the eager schedule alone")
     if model is None and not values:
@@ -685,5 +691,9 @@ def emulate(
         cuda_on_the_host(current_gpu) if cuda_on_host else contextlib.nullcontext(),
         MarkedEmpty() if check_empty else contextlib.nullcontext(),
         contextlib.nullcontext() if devices is None else compiling_in_turn(),
+        trimmed(),
     ):
         yield gpu
+    for each in gpus:
+        for text in each.missed_breakpoints():
+            warnings.warn(text, stacklevel=3)  # at the program's `with`

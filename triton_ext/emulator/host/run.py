@@ -10,9 +10,11 @@ from typing import Any
 
 import numpy as np
 
+from triton_ext.emulator.decode.constants import constant
 from triton_ext.emulator.decode.program import Program
 from triton_ext.emulator.errors import LaunchError
 from triton_ext.emulator.host.reachable import tensor_memory
+from triton_ext.emulator.host.scalars import is_number, scalar_bytes
 from triton_ext.emulator.instructions import decode
 from triton_ext.emulator.schedule.machine import MAX_STEPS, Limits, Machine, Schedule
 from triton_ext.emulator.schedule.observers import Observer
@@ -24,7 +26,7 @@ from triton_ext.emulator.state.types import DTYPES
 from triton_ext.hardware.architecture import SHARED_MEMORY_PER_BLOCK
 from triton_ext.hardware.im2col import Im2colMap
 from triton_ext.hardware.tensor_map import TensorMap
-from triton_ext.ptx.parse import Variable, immediate, parse_ptx
+from triton_ext.ptx.parse import Variable, parse_ptx
 
 MAX_THREADS = 1024
 MAX_CLUSTER = 16
@@ -36,6 +38,7 @@ MAX_PARAMETERS = 32764
 """Bytes (PTX ISA, "Kernel Function Parameters")."""
 MAX_VARIABLES = 1 << 30
 """Bytes of a module's own variables that the emulator gives: its own limit."""
+_POINTER_BYTES = 8
 
 
 def _triple(name: str, value: Any, most: Sequence[int]) -> tuple[int, int, int]:
@@ -118,27 +121,21 @@ def _argument_bytes(value: Any, variable: Variable, memory: GlobalMemory, name: 
         return bytes(value)
     if isinstance(value, (TensorMap, Im2colMap)):
         return encode(value)
-    if value is None:
+    if value is None:  # a null pointer
+        if variable.bytes != _POINTER_BYTES or variable.type.startswith("f"):
+            raise LaunchError(
+                f"argument {variable.name} = None, for a parameter of .{variable.type}: must be a"
+                " value, as only a pointer can be null"
+            )
         return bytes(variable.bytes)
     found = allocation(value, f"argument {name}")
     if found is not None:
-        if variable.bytes != 8:
+        if variable.bytes != _POINTER_BYTES or variable.type.startswith("f"):
             raise LaunchError(f"argument {name}: an array for a parameter of .{variable.type}")
         memory.add(found)
         return struct.pack("<Q", found.start)
-    if isinstance(value, (bool, int, np.bool_, np.integer)):
-        size = variable.bytes
-        if size > 8 or not -(1 << 8 * size - 1) <= int(value) < 1 << 8 * size:
-            raise LaunchError(f"argument {variable.name} = {value}: does not fit .{variable.type}")
-        number = int(value) & ((1 << 8 * size) - 1)
-        if variable.type in ("f32", "f64"):
-            return np.asarray(value).astype(DTYPES[variable.type]).tobytes()
-        return number.to_bytes(size, "little")
-    if isinstance(value, (float, np.floating)):
-        if variable.type in ("f64", "b64"):
-            return struct.pack("<d", value)
-        if variable.bytes == 4:
-            return struct.pack("<f", value)
+    if is_number(value):
+        return scalar_bytes(value, variable)
     raise LaunchError(
         f"argument {variable.name}: {type(value).__name__} for a parameter of .{variable.type};"
         " pass an array, a number, bytes or a TensorMap"
@@ -158,16 +155,14 @@ def _initial_bytes(variable: Variable) -> np.ndarray[Any, Any]:
             f"variable {variable.name}: {len(parts)} initial values for {variable.bytes} bytes of"
             f" .{variable.type}"
         )
-    values = []
-    for part in parts:
-        number = immediate(part)
-        if number is None:
-            float_bits = re.fullmatch(r"0[fFdD]([0-9a-fA-F]+)", part)
-            if not float_bits:
-                raise LaunchError(f"variable {variable.name}: initializer {part!r} is not a number")
-            number = int(float_bits[1], 16)
-        values.append(number & ((1 << 8 * dtype.itemsize) - 1))
-    raw = np.array(values, f"u{dtype.itemsize}").view(np.uint8)
+    try:
+        values = [constant(part, variable.type) for part in parts]
+    except ValueError as error:
+        raise LaunchError(f"variable {variable.name}: {error}") from None
+    wrong = [part for part, value in zip(parts, values, strict=True) if value is None]
+    if wrong:
+        raise LaunchError(f"variable {variable.name}: initializer {wrong[0]!r} is not a number")
+    raw = np.array(values, dtype).view(np.uint8)
     data[: len(raw)] = raw
     return data
 
@@ -301,7 +296,8 @@ def run_ptx(
         observer: told of what happens, such as a `Trace` or `Statistics`.
         max_steps: instructions after which the launch ends in `LimitReached`, each for all threads
             of a block that are at it together; on each core, if the blocks run on several.
-        timeout: seconds after which it does; None for no such limit.
+        timeout: seconds after which it does, of the whole launch (``math.inf``: never); None: after
+            ten minutes in which no block has ended.
         check_layouts: a tensor core or a TMA store that reads what a TMA load has written must read
             it in that layout (`LayoutFault`). Off for kernels that mean to read another one, such
             as weights that lie swizzled in global memory and are copied without a swizzle.

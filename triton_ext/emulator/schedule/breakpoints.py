@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,13 +15,14 @@ from numpy.typing import NDArray
 
 from triton_ext.emulator.decode.step import Step
 from triton_ext.emulator.errors import LaunchError
-from triton_ext.emulator.schedule.observers import Observer
+from triton_ext.emulator.schedule.observers import Observer, Run
 from triton_ext.emulator.state import lanes as lane_sets
 from triton_ext.emulator.state.block import Cta, Index
-from triton_ext.emulator.state.buffers import Buffer
+from triton_ext.emulator.state.buffers import Buffer, source_line
 from triton_ext.emulator.state.lanes import Lanes
 from triton_ext.emulator.state.memory import RANK_SHIFT, SHARED_BASE
 from triton_ext.emulator.state.stamps import EVENT, GRANULE
+from triton_ext.emulator.units.mbarriers import MBARRIER_BYTES
 from triton_ext.hardware.tensor_memory import TMEM_LANES
 from triton_ext.layouts.encodings import SharedEncoding, parse_encoding
 from triton_ext.layouts.linear_layout import LinearLayout
@@ -61,8 +63,10 @@ class Stop:
         instruction: the first one of the line.
     """
 
-    def __init__(self, cta: Cta, lanes: Lanes, instruction: Instruction) -> None:
-        self._cta = cta
+    def __init__(
+        self, cta: Cta, lanes: Lanes, instruction: Instruction, lives: Lives | None = None
+    ) -> None:
+        self._cta, self._lives = cta, lives
         self.block: Index = cta.index
         self.warps: list[int] = lane_sets.warps(lanes).tolist()
         self.instruction = instruction
@@ -93,11 +97,14 @@ class Stop:
     def buffers(self) -> list[tuple[str, Matrix | str]]:
         """What the kernel has allocated, and the block has written to: each buffer by its name.
 
-        Tiles are matrices in logical coordinates, where their layout is understood; an mbarrier is
-        its state in words. Without the kernel's TTGIR there are none: see `tiles`.
+        Of buffers that have memory in common there is the one that the block has used last. Tiles
+        are matrices in logical coordinates, where their layout is understood; an mbarrier is its
+        state in words. Without the kernel's TTGIR there are none: see `tiles`.
         """
         found: list[tuple[str, Matrix | str]] = []
         for each in self._cta.launch.buffers:
+            if self._lives is not None and not self._lives.has(self._cta, each):
+                continue
             for number in range(math.prod(each.buffers)):
                 value = self._contents(each, number)
                 if value is not None:
@@ -114,16 +121,32 @@ class Stop:
             written = core.memory.written.whole.reshape(-1, TMEM_LANES // GRANULE)
             if (written[first : first + buffer.each] < 0).all():
                 return None
-            lanes = slice(buffer.lane, buffer.lane + min(buffer.tile[0], TMEM_LANES))
-            return self.tensor_memory(first, buffer.each, kind)[lanes]
+            return self._tensor_tile(buffer, first, kind)
         address = self._cta.launch.buffers_start + first
         barrier = self._cta.mbarriers.get(address)
         if barrier is not None:
-            return str(barrier)
+            return str(barrier) if buffer.each == MBARRIER_BYTES else None
         memory = self._cta.shared
         if kind is None or buffer.layout is None or memory.written.at(address) < 0:
             return None
-        return self.shared(address, buffer.tile, kind, buffer.layout)
+        return self.shared(address, buffer.tile, kind, buffer.encoding)
+
+    def _tensor_tile(self, buffer: Buffer, column: int, kind: Any) -> Matrix | None:
+        """A buffer in tensor memory whose elements fill a cell each, in logical coordinates."""
+        layout = buffer.layout
+        if layout is None:
+            return None
+        lanes, columns = np.indices((TMEM_LANES - buffer.lane, buffer.each)).reshape(2, -1)
+        at = layout.apply(**{
+            name: {"lane": lanes, "column": columns}.get(name, np.zeros_like(lanes))
+            for name in layout.in_dims
+        })  # fmt: skip
+        places = np.ravel_multi_index(list(at.values()), buffer.tile)
+        # of the cells that the layout takes for one element, the first is the buffer's own
+        chosen = np.unique(places, return_index=True)[1]
+        words = self.tensor_memory(column, buffer.each, kind)
+        tile: Matrix = words[buffer.lane + lanes[chosen], columns[chosen]].reshape(buffer.tile)
+        return tile
 
     def name(self, address: int) -> str:
         """What TMA has put to a shared address: ``row 3, byte 16, of the box of the TMA copy at``
@@ -154,18 +177,23 @@ class Stop:
         shape, kind = tuple(int(n) for n in shape), np.dtype(dtype)
         if isinstance(layout, str):
             layout = parse_encoding(layout)
-        if layout is not None and not isinstance(layout, LinearLayout):
+        encoding = layout if isinstance(layout, SharedEncoding) else None
+        if isinstance(layout, SharedEncoding):
             layout = layout.to_linear_layout(shape)
         in_dims = layout.in_dims if layout else {}
         shared_out = "block" in in_dims
         number = in_dims["offset"] if shared_out else int(np.prod(shape))
+        at = np.arange(number)  # where each offset lies, in elements
+        if encoding is not None:
+            at = encoding.address(at)
+        size = int(at[-1]) + 1 if number > 0 else 0
         first, memory = address & (1 << RANK_SHIFT) - 1, self._cta.shared
-        if number < 1 or first < SHARED_BASE or first + number * kind.itemsize > memory.size:
+        if number < 1 or first < SHARED_BASE or first + size * kind.itemsize > memory.size:
             raise LaunchError(
                 f"address {address:#x}, shape {shape}: must be inside of the block's shared memory,"
                 f" {SHARED_BASE:#x} to {memory.size - 1:#x}"
             )
-        values: Matrix = memory.data[first : first + number * kind.itemsize].copy().view(kind)
+        values: Matrix = memory.data[first : first + size * kind.itemsize].copy().view(kind)[at]
         if layout is None:
             return values.reshape(shape)
         block = {"block": np.full(number, self._cta.rank)} if shared_out else {}
@@ -220,9 +248,78 @@ class Breakpoint:
             raise LaunchError(f"place = {place!r}: must be a file and a line, as 'kernel.py:31'")
         return cls(named[1], int(named[2]), callback)
 
+    def in_file(self, source: SourceLine) -> bool:
+        """Whether a line is of its file."""
+        return f"/{source.file}".endswith(f"/{self.file}")
+
     def has(self, source: SourceLine) -> bool:
         """Whether it is at that line."""
-        return source.line == self.line and f"/{source.file}".endswith(f"/{self.file}")
+        return source.line == self.line and self.in_file(source)
+
+    def why_not(self, known: Collection[SourceLine]) -> str:
+        """Why it was never hit, in words.
+
+        Args:
+            known: the lines that kernels which were launched have instructions of.
+        """
+        if not known:
+            return "no kernel was launched"
+        lines = sorted({each.line for each in known if self.in_file(each)})
+        if not lines:
+            files = ", ".join(sorted({each.file.rpartition("/")[2] for each in known}))
+            return f"no kernel has instructions of this file; those that ran are of {files}"
+        if self.line in lines:
+            return "the line has instructions, and no warp came to them"
+        after = bisect_left(lines, self.line)
+        nearest = " and ".join(map(str, lines[max(0, after - 1) : after + 1]))
+        return f"no instruction is of that line; the nearest that have some: {nearest}"
+
+
+_USES = re.compile(r"ld|st|atom|red|cp|mbarrier|wgmma|tcgen05|mma")
+"""Instructions that may use shared or tensor memory; others of their lines may run much earlier."""
+
+
+class Lives:
+    """Which of the buffers that have memory in common each block has used last.
+
+    That is seen by the lines of the source that use each.
+    """
+
+    def __init__(self) -> None:
+        self._clock = 0
+        self._used: dict[tuple[Cta, int], int] = {}  # when each block has used each buffer last
+        self._users: dict[str, list[int]] = {}
+        self._others: dict[int, list[int]] = {}
+
+    def begin(self, run: Run) -> None:
+        """A launch is about to run: all blocks are new ones."""
+        self._used.clear()
+        self._users.clear()
+        buffers = run.launch.buffers
+        self._others = {
+            id(each): [id(other) for other in buffers if other is not each and each.overlaps(other)]
+            for each in buffers
+        }
+        for each in buffers:
+            for line in each.lines:
+                self._users.setdefault(line, []).append(id(each))
+
+    def note(self, cta: Cta, instruction: Instruction) -> None:
+        """A block is about to execute an instruction."""
+        source = instruction.source
+        if source is None or not self._users or not _USES.match(instruction.opcode):
+            return
+        self._clock += 1
+        for each in self._users.get(source_line(source.file, source.line), ()):
+            self._used[cta, each] = self._clock
+
+    def has(self, cta: Cta, buffer: Buffer) -> bool:
+        """Whether what lies in a buffer's memory is its own, as far as one can know."""
+        others = self._others.get(id(buffer), [])
+        if not others or not buffer.lines:
+            return True
+        last = self._used.get((cta, id(buffer)), 0)
+        return last > 0 and all(last >= self._used.get((cta, each), 0) for each in others)
 
 
 class Breakpoints(Observer):
@@ -231,6 +328,24 @@ class Breakpoints(Observer):
     def __init__(self) -> None:
         self.all: list[Breakpoint] = []
         self._before: dict[tuple[Cta, int], SourceLine | None] = {}
+        self._lives = Lives()
+        self._lines: set[SourceLine] = set()
+
+    def missed(self) -> list[str]:
+        """Of each breakpoint that was never hit, why; each is told of once."""
+        never = [each for each in self.all if not each.hits]
+        self.all = [each for each in self.all if each.hits]
+        return [
+            f"the breakpoint at {each.file}:{each.line} was never hit: {each.why_not(self._lines)}"
+            for each in never
+        ]
+
+    def begins(self, run: Run) -> None:
+        steps = (step.instruction for step in run.program.steps)
+        # what has no line of its own is of line 0 (LLVM)
+        self._lines.update(each.source for each in steps if each.source and each.source.line)
+        self._before.clear()
+        self._lives.begin(run)
 
     def instruction(self, cta: Cta, step: Step, lanes: Lanes) -> None:
         source, came = step.instruction.source, False
@@ -238,12 +353,12 @@ class Breakpoints(Observer):
             last = self._before.get((cta, warp))
             came |= last is None or source is None or str(last) != str(source)
             self._before[cta, warp] = source
-        if source is None or not came:
-            return
-        for each in self.all:
-            if each.has(source):
-                each.hits += 1
-                each.callback(Stop(cta, lanes, step.instruction))
+        if source is not None and came:
+            for each in self.all:
+                if each.has(source):
+                    each.hits += 1
+                    each.callback(Stop(cta, lanes, step.instruction, self._lives))
+        self._lives.note(cta, step.instruction)
 
 
 _SHOWN_ROWS, _SHOWN_COLUMNS = 8, 8

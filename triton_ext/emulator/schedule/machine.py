@@ -42,8 +42,11 @@ SHOWN_PLACES = 8
 TIMEOUT_ROUNDS = 64
 """How often waits may give up in vain, one after the other, until that is called a deadlock."""
 MAX_STEPS = 100_000_000
-"""Where a launch ends by default: some minutes, in which far larger kernels than one would emulate
-are done."""
+"""The instructions of a launch, by default."""
+PATIENCE = 600.0
+"""Seconds without the end of a cluster after which a launch ends by default: a large grid may take
+hours, one block of it takes seconds. How long an instruction takes depends on what it does: a loop
+that stores needs 40 minutes for `MAX_STEPS`."""
 VAIN = 16
 """Polls of global memory in a row, all in vain, after which more clusters start, and the state of
 those that run is watched."""
@@ -102,7 +105,7 @@ class Limits:
     Args:
         max_steps: instructions, each for all threads of a block that are at it together; on each
             core, if the blocks run on several.
-        timeout: seconds, or None.
+        timeout: seconds; None: `PATIENCE` from the end of one cluster to that of the next.
 
     Raises:
         LaunchError: not a positive number.
@@ -211,7 +214,7 @@ class Machine:
             program = [step.instruction for step in self.program.steps]
             self.global_order = GlobalOrder(self.launch, program)
         timeout = self.limits.timeout
-        self._deadline = float("inf") if timeout is None else time.monotonic() + timeout
+        self._deadline = time.monotonic() + (PATIENCE if timeout is None else timeout)
 
     def run(self, numbers: Sequence[int] | None = None) -> None:
         """Run clusters, given by their numbers in the grid; by default all.
@@ -231,6 +234,8 @@ class Machine:
         """As `run`, step by step: before each turn of its blocks it says whether all of them wait
         for what nobody here will do.
         """
+        if self.observer is not None:
+            self.observer.begins(self)
         self._waiting = range(self.launch.clusters) if numbers is None else numbers
         resident = self._resident = []
         limit = max(1, self.multiprocessors // math.prod(self.launch.cluster))
@@ -327,6 +332,8 @@ class Machine:
             for check in CHECKS_AT_EXIT:
                 check(cta)
         self.changes += 1
+        if self.limits.timeout is None:
+            self._deadline = time.monotonic() + PATIENCE
         if self.launch.history is not None:
             self.learned = merged(self.learned, cluster.clocks.learned())
         self.on_cluster()
@@ -422,6 +429,8 @@ class Machine:
     def _limit_reached(self, resident: list[_Resident]) -> LimitReached:
         limits, counts = self.limits, self.counts
         what = f"timeout = {limits.timeout} s is over"
+        if limits.timeout is None:
+            what = f"no block has ended for {PATIENCE:g} s (timeout= allows a launch more)"
         if self.steps >= limits.max_steps:
             what = f"max_steps = {limits.max_steps} instructions are done"
         places: Counter[str] = Counter()

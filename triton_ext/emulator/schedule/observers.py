@@ -5,21 +5,35 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from triton_ext.emulator.decode.program import Program
 from triton_ext.emulator.decode.step import Step
 from triton_ext.emulator.state import lanes as lane_sets
-from triton_ext.emulator.state.block import AccessObserver, AsyncOperation, Cta
+from triton_ext.emulator.state.block import AccessObserver, AsyncOperation, Cta, Gpu
 from triton_ext.emulator.state.lanes import Lanes
 from triton_ext.hardware.architecture import WARP_THREADS
 from triton_ext.hardware.banks import LINE_BYTES, warp_access
 
 
+class Run(Gpu, Protocol):
+    """A launch that is about to run.
+
+    Attributes:
+        program: the kernel.
+    """
+
+    program: Program
+
+
 class Observer(AccessObserver):
     """Told by the machine of what happens. This one does nothing: to be derived from."""
+
+    def begins(self, run: Run) -> None:
+        """A launch is about to run."""
 
     def instruction(self, cta: Cta, step: Step, lanes: Lanes) -> None:
         """`lanes` of a block are about to execute `step`."""

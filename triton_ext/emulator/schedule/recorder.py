@@ -25,6 +25,7 @@ from triton_ext.emulator.schedule.parallel import independent
 from triton_ext.emulator.state import lanes as lane_sets
 from triton_ext.emulator.state.barriers import ClusterBarrier, NamedBarrier
 from triton_ext.emulator.state.block import Cta, Launch
+from triton_ext.emulator.state.buffers import named
 from triton_ext.emulator.state.lanes import Lanes
 from triton_ext.emulator.state.storage import Register
 from triton_ext.hardware.architecture import WARP_THREADS, resident_clusters
@@ -44,6 +45,7 @@ from triton_ext.timeline.trace import (
     GLOBAL,
     NAMED,
     NEAR,
+    PHASE,
     PRODUCT,
     RUN,
     SEND,
@@ -182,6 +184,7 @@ class Recorder(Observer):
         self._bringers = 1  # items that have these tokens
         self._wavefronts = Wavefronts()
         self._columns = 0
+        self._barriers: dict[str, str] = {}  # what they are called in messages
 
     # ------------------------------------------------------------------- instructions
 
@@ -365,12 +368,18 @@ class Recorder(Observer):
         if token is None:
             token = cluster.phases[key] = cluster.token(0)
             cluster.kept.append(barrier)
-            name = getattr(barrier, "name", "").removeprefix("the ")
-            number = getattr(barrier, "number", None)
-            name = name or ("the cluster's barrier" if number is None else f"barrier {number}")
-            cluster.names[token] = f"{name}, phase {phase}"
+            cluster.names[token] = f"{self._called(cta, barrier)}{PHASE}{phase}"
         cluster.needs[token] += needs
         return token
+
+    def _called(self, cta: Cta, barrier: Any) -> str:
+        """What faults call a barrier."""
+        name, number = getattr(barrier, "name", ""), getattr(barrier, "number", None)
+        name = name or ("the cluster's barrier" if number is None else f"barrier {number}")
+        if name not in self._barriers:
+            launch = cta.launch
+            self._barriers[name] = named(name, launch.buffers, launch.buffers_start)
+        return self._barriers[name]
 
     def arrives(self, cta: Cta, lanes: Lanes, barrier: Any, phase: int, far: bool) -> None:
         block = self._block(cta)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,7 +16,8 @@ from triton_ext.hardware.tensor_memory import TMEM_LANES
 from triton_ext.hardware.tensor_memory_encoding import TensorMemoryEncoding
 from triton_ext.layouts.encodings import SharedEncoding, parse_encoding
 from triton_ext.layouts.linear_layout import LinearLayout
-from triton_ext.mlir.module import Location, MlirModule
+from triton_ext.mlir.memory_flow import VIEWS, MemoryFlow
+from triton_ext.mlir.module import Location, MlirModule, Value
 from triton_ext.mlir.types import MemoryType, memory_type
 
 _COLUMN_BITS = 32
@@ -33,6 +34,7 @@ class Buffer:
         lane: its first lane, in tensor memory.
         type: of all of it; a leading dimension more than the encoding's counts buffers.
         location: in the source, or None.
+        lines: of the source that read or write it, as `source_line` spells them.
     """
 
     name: str
@@ -41,6 +43,7 @@ class Buffer:
     lane: int
     type: MemoryType
     location: Location | None
+    lines: frozenset[str] = frozenset()
 
     @functools.cached_property
     def encoding(self) -> SharedEncoding | None:
@@ -77,7 +80,8 @@ class Buffer:
         """Bytes of one buffer in a block, or its columns in tensor memory."""
         number = math.prod(self.tile)
         if self.type.space == "shared":
-            number = self.layout.in_dims["offset"] if self.layout else number
+            if self.layout and self.encoding:
+                number = self.encoding.address(self.layout.in_dims["offset"] - 1) + 1
             return number * self.type.element_bitwidth // 8
         if self.layout:
             return self.layout.in_dims["column"]
@@ -88,6 +92,14 @@ class Buffer:
     def end(self) -> int:
         """The first byte, or column, behind all of them."""
         return self.offset + self.each * math.prod(self.buffers)
+
+    def overlaps(self, other: Buffer) -> bool:
+        """Whether the two have memory in common, one after the other."""
+        if self.type.space != other.type.space:
+            return False
+        # tiles of 64 rows in tensor memory leave 16 of every 32 lanes to each other
+        apart = self.lane != other.lane and max(self.tile[0], other.tile[0]) < TMEM_LANES
+        return not apart and max(self.offset, other.offset) < min(self.end, other.end)
 
     def called(self, buffer: int) -> str:
         """What one of the buffers is called: ``b[2]``."""
@@ -114,7 +126,11 @@ class Buffer:
             return called
         if self.layout is None:
             return f"{called}, byte {byte}"
-        place = {"offset": byte * 8 // self.type.element_bitwidth, "block": rank}
+        address = byte * 8 // self.type.element_bitwidth
+        element = self.encoding.offset_at(address, self.layout.in_dims["offset"])
+        if element is None:
+            return f"{called}, byte {byte}, which is padding"
+        place = {"offset": element, "block": rank}
         at = self.layout.apply(**{name: place[name] for name in self.layout.in_dims})
         return f"{called}[{', '.join(str(int(n)) for n in at.values())}]"
 
@@ -139,6 +155,7 @@ def buffers_of(ttgir: str) -> tuple[Buffer, ...]:
         LayoutError: the module cannot be read.
     """
     module = MlirModule(ttgir)
+    flow = MemoryFlow(module)
     found: list[Buffer] = []
     for operation in module.operations:
         if operation.name not in ("ttg.local_alloc", "ttng.tmem_alloc") or not operation.results:
@@ -152,8 +169,28 @@ def buffers_of(ttgir: str) -> tuple[Buffer, ...]:
         lane = attributes.get("tensor_memory_row_offset", 0)
         number = 1 + sum(each.type.space == kind.space for each in found)
         name = "" if name.isdigit() else name
-        found.append(Buffer(name, number, offset, lane, kind, operation.location))
+        lines = frozenset(_lines_of_uses(flow, result))
+        found.append(Buffer(name, number, offset, lane, kind, operation.location, lines))
     return tuple(found)
+
+
+def source_line(file: str, line: int) -> str:
+    """A line by the name of its file: PTX and TTGIR may have moved to another folder."""
+    return f"{file.rpartition('/')[2]}:{line}"
+
+
+def _lines_of_uses(flow: MemoryFlow, allocation: Value) -> Iterator[str]:
+    """The lines that read or write an allocation: not those of views, nor that of its end."""
+    uses = [use for use, _ in flow.uses(allocation)]
+    if allocation.definition is not None and allocation.definition.operands:  # its first value
+        uses.append(allocation.definition)
+    for use in uses:
+        if use.location is not None and use.name not in _UNTOUCHED:
+            yield source_line(use.location.file, use.location.line)
+
+
+_UNTOUCHED = {*VIEWS, "ttg.local_dealloc", "ttg.warp_specialize", "ttg.warp_yield"}
+"""Operations that name memory, and neither read nor write it."""
 
 
 _ADDRESS = re.compile(r"(shared address |the mbarrier at )0x([0-9a-f]+)( \(\w+ \+ \d+\))?")
