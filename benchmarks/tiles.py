@@ -185,7 +185,7 @@ def chosen(found: Sequence[dict[Key, float]], given: set[Key]) -> list[Key]:
 
 
 def drawn(random: int, number: int) -> list[Problem]:
-    """Of all classes, and a fourth as many *round* ones."""
+    """Drawn problems of all classes, and a fourth as many *round* ones."""
     return drawn_problems(random, number) + drawn_problems(random + 1, number // 4, ("round",))
 
 

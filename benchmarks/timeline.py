@@ -141,7 +141,7 @@ class Workload:
 
     @property
     def sets(self) -> int:
-        """Of inputs, that launches walk through."""
+        """The sets of inputs that launches walk through."""
         return sets_of(self.bytes)
 
     @property

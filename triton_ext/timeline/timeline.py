@@ -421,7 +421,7 @@ class Timeline:
 
     @property
     def clock(self) -> float:
-        """Of the SMs, in Hz."""
+        """The clock of the SMs, in Hz."""
         return self._solution[1]
 
     @property
