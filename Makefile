@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 TREE := build/tree
 
-.PHONY: demo test setup lint tree types layers installed pytest oracle docs api plots benchmark gpu-test \
+.PHONY: demo test setup lint tree types layers installed pytest oracle docs plots benchmark gpu-test \
 	first-light gpu-benchmark wheel hub-kernel lock clean
 .DELETE_ON_ERROR:
 
@@ -130,16 +130,13 @@ oracle: setup installed
 	$(RUN) tests/support/cute_examples.py
 	$(RUN) tests/support/upstream_suites.py --suite gluon --path .tritons/3.8.0 $(UPSTREAM_ARGS)
 
-# The pictures in docs/, and what its commands print (a test compares them with what is committed);
-# and the reference of the Python API, as HTML in build/api.
-docs: $(VENV)/.ready api
+# The site in build/site, with search: guide, reference, commands and API. A link within it that leads
+# nowhere is an error. Before it, what is generated of docs/ (tests compare it with what is
+# committed).
+docs: $(VENV)/.ready
+	$(PIP_INSTALL) --constraint constraints.txt --editable '.[docs]'
 	$(BIN)/python docs/generate.py
-
-API := triton_ext triton_ext.layouts triton_ext.hardware triton_ext.ptx triton_ext.mlir \
-	triton_ext.emulator triton_ext.timeline triton_ext.passes triton_ext.kernels triton_ext.ops
-api: $(VENV)/.ready
-	$(PIP_INSTALL) --constraint constraints.txt pdoc
-	$(BIN)/pdoc --docformat google --output-directory build/api $(API)
+	$(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet docs build/site
 
 # The plots of benchmarks/results; a test compares the numbers in them with what is committed.
 plots: $(VENV)/.ready

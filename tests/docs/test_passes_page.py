@@ -1,4 +1,4 @@
-"""docs/passes.md: its example is a pass that works, and says what the page shows."""
+"""docs/guide/passes.md: its example is a pass that works, and says what the page shows."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from triton.compiler import ASTSource  # noqa: E402
 
 from triton_ext import passes  # noqa: E402
 
-PAGE = (ROOT / "docs" / "passes.md").read_text()
+PAGE = (ROOT / "docs" / "guide" / "passes.md").read_text()
 
 
 @triton.jit

@@ -64,7 +64,8 @@ EXAMPLES = [
     (f"{HOPPER}/attention/fmha.py", "--q_shape 1,128,1,64 --k_shape 1,128,1,64",
      "the block ends, and the thread that issued this copy"),
 ]  # fmt: skip
-"""Scripts, their arguments, and what the fault says that ends them (docs/emulator.md: why)."""
+"""Scripts, their arguments, and what the fault that ends them says; the reasons are in
+benchmarks/notes/emulator.md."""
 
 
 def main() -> int:

@@ -95,7 +95,7 @@ class SharedEncoding(Displayed, ABC):
         return padded_offset(offset, self.paddings)
 
     def offset_at(self, address: int, offsets: int) -> int | None:
-        """Of a tile of so many offsets, the one at an address (elements); None for padding."""
+        """The offset at an address (elements) in a tile of so many offsets; None for padding."""
         offset = bisect_right(range(offsets), address, key=self.address) - 1
         return offset if self.address(offset) == address else None
 

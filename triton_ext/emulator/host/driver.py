@@ -203,7 +203,7 @@ class EmulatedGpu:
         return found
 
     def missed_breakpoints(self) -> list[str]:
-        """Of each breakpoint that was never hit, why; each is told of once."""
+        """Why each breakpoint that was never hit was not; each is told of once."""
         return [] if self._breakpoints is None else self._breakpoints.missed()
 
     @property

@@ -332,7 +332,7 @@ class Breakpoints(Observer):
         self._lines: set[SourceLine] = set()
 
     def missed(self) -> list[str]:
-        """Of each breakpoint that was never hit, why; each is told of once."""
+        """Why each breakpoint that was never hit was not; each is told of once."""
         never = [each for each in self.all if not each.hits]
         self.all = [each for each in self.all if each.hits]
         return [
