@@ -15,10 +15,11 @@ from dataclasses import dataclass, field, replace
 
 from triton_ext.hardware.architecture import WARP_THREADS
 from triton_ext.mlir.module import Operation, Value
+from triton_ext.passes.shared_accesses import parsed_encoding
 from triton_ext.passes.verify_descriptors.meaning.expectations import ModuleExpectations
 from triton_ext.passes.verify_descriptors.meaning.expected import Expected, predicate_of
 from triton_ext.passes.verify_descriptors.meaning.kinds import BY_EACH_THREAD, kind_of
-from triton_ext.passes.verify_descriptors.meaning.tiles import shared_encoding, view_offset
+from triton_ext.passes.verify_descriptors.meaning.tiles import view_offset
 from triton_ext.passes.verify_descriptors.memory.allocations import compare_places
 from triton_ext.passes.verify_descriptors.memory.bytes import expected_bytes
 from triton_ext.passes.verify_descriptors.memory.stores import (
@@ -429,7 +430,7 @@ class TraceComparison:
         if one.kind != "tma" or "multicast" in one.operation.attributes:
             return False
         memory = self.module.memory(one.tile) if one.tile and one.barrier is None else None
-        encoding = shared_encoding(memory.encoding) if memory else None
+        encoding = parsed_encoding(memory.encoding) if memory else None
         # Of what several blocks hold alike, one of them stores it.
         return encoding is None or all(map(any, getattr(encoding, "cga_layout", ())))
 

@@ -14,6 +14,7 @@ from triton_ext.hardware.tma_tile import TileCopies, tile_copies
 from triton_ext.layouts.encodings import NVMMAShared
 from triton_ext.mlir.module import Operation, Value
 from triton_ext.mlir.types import MemoryType
+from triton_ext.passes.shared_accesses import parsed_encoding
 from triton_ext.passes.verify_descriptors.meaning.expected import (
     Expected,
     ExpectedBox,
@@ -23,7 +24,6 @@ from triton_ext.passes.verify_descriptors.meaning.expected import (
 from triton_ext.passes.verify_descriptors.meaning.tiles import (
     element_bytes,
     is_fp4_padded,
-    shared_encoding,
 )
 from triton_ext.ptx.forms.copies import GATHERED_ROWS
 
@@ -179,7 +179,7 @@ def _tile_and_barrier(lowering: Lowering, operands: list[Value]) -> tuple[Value,
 
 
 def _copies(tile: MemoryType, rank: int) -> TileCopies:
-    encoding = shared_encoding(tile.encoding)
+    encoding = parsed_encoding(tile.encoding)
     if not isinstance(encoding, NVMMAShared):
         raise NotDerived(f"a TMA copy to {tile.mnemonic}")
     if encoding.rank != rank:
@@ -201,7 +201,7 @@ def _tile_boxes(tile: MemoryType, rank: int) -> tuple[ExpectedBox, ...]:
 
 def _im2col_boxes(tile: MemoryType, rank: int) -> tuple[ExpectedBox, ...]:
     """Pixels are not cut (a box has up to 1024); channels are, at the swizzle's width."""
-    encoding = shared_encoding(tile.encoding)
+    encoding = parsed_encoding(tile.encoding)
     if not isinstance(encoding, NVMMAShared) or encoding.cga_layout or encoding.transposed:
         raise NotDerived("an im2col copy of such a tile")
     pixels, channels = tile.shape[-2:]

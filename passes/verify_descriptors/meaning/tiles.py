@@ -10,7 +10,7 @@ from functools import lru_cache
 
 from triton_ext.hardware.architecture import Architecture
 from triton_ext.hardware.operand import MmaOperand
-from triton_ext.layouts.encodings import NVMMAShared, SharedLinear, parse_encoding
+from triton_ext.layouts.encodings import NVMMAShared, SharedLinear
 from triton_ext.layouts.linear_layout import LinearLayout
 from triton_ext.mlir.module import MlirModule, Operation
 from triton_ext.mlir.operations import subslice_offsets
@@ -18,24 +18,22 @@ from triton_ext.mlir.types import MemoryType
 from triton_ext.passes.shared_accesses import (
     allocated_bytes,
     layout_operand,
+    parsed_encoding,
     read_layout,
     tensor_memory_layout,
     tile_shape,
 )
 from triton_ext.passes.verify_descriptors.meaning.expected import NotDerived
 
-shared_encoding = lru_cache(maxsize=1024)(parse_encoding)
-"""`parse_encoding`, its results kept."""
-
 
 def encoding_rank(encoding: str) -> int:
     """How many dimensions a shared encoding has."""
-    return shared_encoding(encoding).rank
+    return parsed_encoding(encoding).rank
 
 
 def tile_layout(kind: MemoryType) -> LinearLayout:
     """The layout of the tile that a shared-memory value is a part of, as `read_layout`."""
-    return read_layout(shared_encoding(kind.encoding), tile_shape(kind))
+    return read_layout(parsed_encoding(kind.encoding), tile_shape(kind))
 
 
 def is_fp4_padded(encoding: str) -> bool:
@@ -59,7 +57,7 @@ def per_cta(kind: MemoryType) -> tuple[int, int]:
     """The (rows, columns) of a two-dimensional tile that one block of the cluster holds."""
     is_linear = kind.mnemonic == "shared_linear"
     shape = tile_shape(kind) if is_linear else kind.shape[-2:]
-    layout = read_layout(shared_encoding(kind.encoding), shape)
+    layout = read_layout(parsed_encoding(kind.encoding), shape)
     sizes = []
     for i, name in enumerate(layout.out_dims):
         held = max((basis[i].bit_length() for basis in layout.bases["offset"]), default=0)
@@ -146,6 +144,6 @@ def buffer_stride(kind: MemoryType) -> int | None:
 
 def allocation_size(kind: MemoryType) -> tuple[int, int]:
     """(bytes, alignment) of an allocation in shared memory, in one block of the cluster."""
-    encoding = shared_encoding(kind.encoding)
+    encoding = parsed_encoding(kind.encoding)
     alignment = encoding.alignment if isinstance(encoding, (NVMMAShared, SharedLinear)) else 1
     return allocated_bytes(kind), alignment

@@ -18,9 +18,9 @@ from triton_ext.integers import Number
 from triton_ext.layouts.cluster import shape_per_cta
 from triton_ext.layouts.encodings import CHUNK_BYTES, NVMMAShared
 from triton_ext.mlir.module import MlirModule, Value
+from triton_ext.passes.shared_accesses import parsed_encoding
 from triton_ext.passes.verify_descriptors.meaning.expected import Expected, ExpectedBox, ExpectedMma
 from triton_ext.passes.verify_descriptors.meaning.kinds import BY_EACH_THREAD
-from triton_ext.passes.verify_descriptors.meaning.tiles import shared_encoding
 from triton_ext.passes.verify_descriptors.running.findings import LOW_WORD, Findings
 from triton_ext.passes.verify_descriptors.running.mlir_trace import ExecutedOperation, RunValue
 from triton_ext.passes.verify_descriptors.running.poison import Poison
@@ -71,7 +71,7 @@ class Block:
         memory = self.module.memory(one.tile) if one.tile else None
         if not self.rank or memory is None:
             return 0
-        encoding = shared_encoding(memory.encoding)
+        encoding = parsed_encoding(memory.encoding)
         if not isinstance(encoding, NVMMAShared):
             return 0
         axis = encoding.rank - 1 - dim
@@ -227,7 +227,7 @@ class Execution:
         memory = self.block.module.memory(one.tile) if one.tile else None
         if not isinstance(form, TensorCopy) or not form.cta_mask or memory is None:
             return
-        bits = getattr(shared_encoding(memory.encoding), "cga_layout", ())
+        bits = getattr(parsed_encoding(memory.encoding), "cga_layout", ())
         same, rank = [self.block.rank], self.block.rank
         for bit, basis in enumerate(bits):
             if not any(basis):

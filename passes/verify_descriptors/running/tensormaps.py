@@ -23,8 +23,8 @@ from triton_ext.layouts.nvmma_shared import tma_box_shape
 from triton_ext.mlir.arith import integer_constant
 from triton_ext.mlir.module import MlirModule, Operation, Value
 from triton_ext.mlir.types import memory_type
-from triton_ext.passes.shared_accesses import partition_warps
-from triton_ext.passes.verify_descriptors.meaning.tiles import is_fp4_padded, shared_encoding
+from triton_ext.passes.shared_accesses import parsed_encoding, partition_warps
+from triton_ext.passes.verify_descriptors.meaning.tiles import is_fp4_padded
 from triton_ext.passes.verify_descriptors.running.ptx_trace import ExecutedInstruction
 
 ELEMENT_TYPES = {
@@ -151,7 +151,7 @@ def needed_fields(module: MlirModule, value: Value) -> dict[str, Any]:
     if kind is None or "nvmma_shared" not in kind.encoding:
         return {}
     try:
-        encoding = shared_encoding(kind.encoding)
+        encoding = parsed_encoding(kind.encoding)
         if not isinstance(encoding, NVMMAShared):
             return {}
         shape = kind.shape[-encoding.rank :]
