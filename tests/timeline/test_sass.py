@@ -9,8 +9,8 @@ import subprocess
 import pytest
 from triton import knobs
 
-from triton_ext.ptx import sass
 from triton_ext.ptx.parse import parse_ptx
+from triton_ext.timeline import sass
 from triton_ext.timeline.gpus import GPUS
 
 PTX = """.version 8.0

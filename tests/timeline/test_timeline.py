@@ -10,9 +10,9 @@ import triton
 import triton.language as tl
 
 import triton_ext
+from triton_ext.emulator.clients.statistics import Statistics
 from triton_ext.emulator.errors import LaunchError
 from triton_ext.emulator.host import driver
-from triton_ext.emulator.schedule.observers import Statistics
 from triton_ext.errors import LayoutError
 from triton_ext.kernels.config import MatmulConfig
 from triton_ext.kernels.launch import launch_arguments, launch_plan
