@@ -8,11 +8,11 @@ BIN := $(VENV)/bin
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 TREE := build/tree
 
-.PHONY: demo test setup lint tree types layers pytest oracle docs api plots benchmark gpu-test \
+.PHONY: demo test setup lint tree types layers installed pytest oracle docs plots benchmark gpu-test \
 	first-light gpu-benchmark wheel hub-kernel lock clean
 .DELETE_ON_ERROR:
 
-demo: $(VENV)/.ready
+demo: $(VENV)/.product
 	@$(BIN)/triton-ext demo
 
 test: $(VENV)/.ready
@@ -21,19 +21,26 @@ test: $(VENV)/.ready
 
 setup: $(VENV)/.ready $(OTHER_TRITONS:%=.tritons/%/.ready)
 
-# torch comes first: some builds of it insist on another Triton, which the next line then replaces.
-# With LOCKED=1, as in CI, all but torch comes from files with known hashes.
+# What the project needs, and what working on it needs besides. torch comes first: some builds of it
+# insist on another Triton, which the next line then replaces. With LOCKED=1, as in CI, all but torch
+# comes from files with known hashes.
 LOCKED ?=
 LOCKS := .github/locks
 TOOLS := setuptools build ruff mypy import-linter check-jsonschema
-$(VENV)/.ready: constraints.txt pyproject.toml
+$(VENV)/.product: constraints.txt pyproject.toml setup.py
 	$(PYTHON) -m venv $(VENV)
 	$(PIP_INSTALL) --constraint constraints.txt torch
 ifdef LOCKED
 	$(PIP_INSTALL) --require-hashes --requirement $(LOCKS)/test.txt
 	$(PIP_INSTALL) --no-deps --no-build-isolation --editable .
 else
-	$(PIP_INSTALL) --constraint constraints.txt triton==$(TRITON) $(TOOLS) --editable '.[test]'
+	$(PIP_INSTALL) --constraint constraints.txt triton==$(TRITON) --editable .
+endif
+	touch $@
+
+$(VENV)/.ready: $(VENV)/.product
+ifndef LOCKED
+	$(PIP_INSTALL) --constraint constraints.txt $(TOOLS) --editable '.[test]'
 endif
 	touch $@
 
@@ -54,6 +61,7 @@ lint: $(VENV)/.ready
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
+	$(BIN)/check-jsonschema --builtin-schema vendor.github-actions .github/actions/*/action.yml
 	$(BIN)/check-jsonschema --check-metaschema triton_ext/layouts/layout_dump.schema.json \
 		passes/layout_report.schema.json
 
@@ -62,55 +70,73 @@ lint: $(VENV)/.ready
 tree:
 	@rm -rf $(TREE) && mkdir -p $(TREE)/triton_ext
 	@ln -s $(CURDIR)/triton_ext/* $(CURDIR)/passes $(CURDIR)/kernels $(TREE)/triton_ext/
-	@ln -s $(CURDIR)/benchmarks $(TREE)/
+	@ln -s $(CURDIR)/benchmarks $(CURDIR)/triton_layouts.py $(TREE)/
 
 types: $(VENV)/.ready tree
 	cd $(TREE) && $(CURDIR)/$(BIN)/mypy --config-file $(CURDIR)/pyproject.toml \
-		--cache-dir $(CURDIR)/build/mypy -p triton_ext -p benchmarks
+		--cache-dir $(CURDIR)/build/mypy -p triton_ext -p benchmarks -m triton_layouts
 
 # Who may import whom: the contracts are in pyproject.toml.
 layers: $(VENV)/.ready tree
 	cd $(TREE) && PYTHONPATH=. $(CURDIR)/$(BIN)/lint-imports --config $(CURDIR)/pyproject.toml
 
+# The tests run against what is shipped: the wheel, in an environment that sees the packages of .venv,
+# but not the checkout; they and what they read are linked into a folder without the sources. (A .pth
+# file adds to the path what it names; the editable install's own .pth file does nothing there.)
+# build/bare has the wheel without Triton and torch. WHEEL is the one to test, if it is built already.
+WHEEL ?=
+INSTALLED := build/installed
+BARE := build/bare
+SUITE := build/suite
+SITE := import sysconfig; print(sysconfig.get_path("purelib"))
+installed: $(VENV)/.ready $(if $(WHEEL),,wheel)
+	@$(BIN)/python -m venv --clear --without-pip $(INSTALLED)
+	@$(BIN)/python -c '$(SITE)' > $$($(INSTALLED)/bin/python -c '$(SITE)')/venv.pth
+	$(BIN)/python -m pip --python $(INSTALLED) install --quiet --no-deps $(or $(WHEEL),dist/*.whl)
+	@$(BIN)/python -m venv --clear --without-pip $(BARE)
+	$(BIN)/python -m pip --python $(BARE) install --quiet --constraint constraints.txt \
+		$(or $(WHEEL),dist/*.whl)
+	@rm -rf $(SUITE) && mkdir -p $(SUITE)
+	@ln -s $(addprefix $(CURDIR)/,$(filter-out triton_ext triton_layouts.py passes kernels build dist \
+		.git .venv,$(notdir $(wildcard $(CURDIR)/* $(CURDIR)/.[a-z]*)))) $(SUITE)/
+
 # The tests start hundreds of processes, each of which would compile all of the packages' sources.
 unexport PYTHONDONTWRITEBYTECODE
-PYTEST := $(BIN)/pytest -n auto --dist worksteal
-pytest: setup
+RUN := cd $(SUITE) && $(CURDIR)/$(INSTALLED)/bin/python
+PYTEST := $(RUN) -m pytest -n auto --dist worksteal
+pytest: setup installed
 	$(PYTEST) $(PYTEST_ARGS)
 
 # The comparisons with NVIDIA's CuTe DSL, and the kernels of other packages on the emulated GPUs,
 # which `make test` skips; the passes on every kernel of their corpus, and on faults in them that are
 # made from a new seed; Triton's own tests on the emulated GPUs, where its repository can be had (or
 # by UPSTREAM_ARGS="--triton FOLDER"; the Gluon ones are those of Triton 3.8).
-oracle: setup
+oracle: setup installed
 	$(PIP_INSTALL) --constraint constraints.txt --editable '.[oracle]'
 	$(PYTEST) tests/layouts/test_atoms.py tests/layouts/test_cute.py \
 		tests/hardware/test_cute_descriptors.py tests/hardware/test_tensor_map.py \
 		tests/docs/test_seeds.py tests/emulator/test_cute.py tests/emulator/test_third_party.py \
 		tests/test_hub.py tests/docs/test_examples.py \
 		$(PYTEST_ARGS)
-	CORPUS_TIER=3 TRITON_EXT_FUZZ=5 $(PYTEST) tests/passes tests/kernels tests/hardware \
+	export CORPUS_TIER=3 TRITON_EXT_FUZZ=5; $(PYTEST) tests/passes tests/kernels tests/hardware \
 		tests/layouts tests/ptx tests/mlir tests/test_integers.py tests/emulator/test_kernels.py \
 		tests/docs/test_layouts_page.py $(PYTEST_ARGS)
-	FUZZ=2000 $(BIN)/pytest tests/emulator/test_limits.py -k only_typed_errors $(PYTEST_ARGS)
-	$(BIN)/python tests/support/ptx_faults.py --kernels 40 --seed $$(date +%s)
-	$(BIN)/python tests/support/sync_faults.py --each 2
-	$(BIN)/python tests/support/upstream_suites.py --suite tl $(UPSTREAM_ARGS)
-	$(BIN)/python tests/support/upstream_suites.py --suite kernels --sample 60 $(UPSTREAM_ARGS)
-	$(BIN)/python tests/support/upstream_suites.py --suite consan --sample 0 $(UPSTREAM_ARGS)
-	$(BIN)/python tests/support/cute_examples.py
-	$(BIN)/python tests/support/upstream_suites.py --suite gluon --path .tritons/3.8.0 $(UPSTREAM_ARGS)
+	export FUZZ=2000; $(RUN) -m pytest tests/emulator/test_limits.py -k only_typed_errors $(PYTEST_ARGS)
+	$(RUN) tests/support/ptx_faults.py --kernels 40 --seed $$(date +%s)
+	$(RUN) tests/support/sync_faults.py --each 2
+	$(RUN) tests/support/upstream_suites.py --suite tl $(UPSTREAM_ARGS)
+	$(RUN) tests/support/upstream_suites.py --suite kernels --sample 60 $(UPSTREAM_ARGS)
+	$(RUN) tests/support/upstream_suites.py --suite consan --sample 0 $(UPSTREAM_ARGS)
+	$(RUN) tests/support/cute_examples.py
+	$(RUN) tests/support/upstream_suites.py --suite gluon --path .tritons/3.8.0 $(UPSTREAM_ARGS)
 
-# The pictures in docs/, and what its commands print (a test compares them with what is committed);
-# and the reference of the Python API, as HTML in build/api.
-docs: $(VENV)/.ready api
+# The site in build/site, with search: guide, reference, commands and API. A link within it that leads
+# nowhere is an error. Before it, what is generated of docs/ (tests compare it with what is
+# committed).
+docs: $(VENV)/.ready
+	$(PIP_INSTALL) --constraint constraints.txt --editable '.[docs]'
 	$(BIN)/python docs/generate.py
-
-API := triton_ext triton_ext.layouts triton_ext.hardware triton_ext.ptx triton_ext.mlir \
-	triton_ext.emulator triton_ext.timeline triton_ext.passes triton_ext.kernels triton_ext.ops
-api: $(VENV)/.ready
-	$(PIP_INSTALL) --constraint constraints.txt pdoc
-	$(BIN)/pdoc --docformat google --output-directory build/api $(API)
+	$(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet docs build/site
 
 # The plots of benchmarks/results; a test compares the numbers in them with what is committed.
 plots: $(VENV)/.ready
@@ -130,15 +156,19 @@ gpu-test: $(VENV)/.ready
 # What is claimed of a GPU, tried on it: resumable, a verdict at the end.
 first-light: $(VENV)/.ready
 	@mkdir -p build
-	$(BIN)/triton-ext first-light --json build/first-light.json $(FIRST_LIGHT_ARGS)
+	$(BIN)/python -m benchmarks.first_light --json build/first-light.json $(FIRST_LIGHT_ARGS)
 
 gpu-benchmark: $(VENV)/.ready
 	$(BIN)/python -m benchmarks.conversion --json build/benchmarks/conversion.json
 	$(BIN)/python -m benchmarks.matmul --json build/benchmarks/matmul.json
 
 # What `pip install dist/*.whl` installs; .github/workflows/release.yml builds the same.
+# The source distribution comes first, and the wheel is built from it. What setuptools says (a line a
+# file) is shown where it fails.
 wheel: $(VENV)/.ready
-	$(BIN)/python -m build --wheel --no-isolation --outdir dist
+	@rm -rf dist/*.whl dist/*.tar.gz && mkdir -p build
+	$(BIN)/python -m build --no-isolation --outdir dist > build/wheel.log 2>&1 \
+		|| { cat build/wheel.log; exit 1; }
 
 # The kernels alone, as a package of the kernel hub: what `kernels.get_local_kernel` loads.
 hub-kernel: $(VENV)/.ready

@@ -1,15 +1,21 @@
-"""What pyproject.toml cannot say: the wheel holds a file beside the package.
+"""What pyproject.toml cannot say: the packages are found, in three folders of the checkout; and the
+wheel holds a file beside them.
 
-``triton_ext_passes.pth`` lets TRITON_EXT_PASSES work for programs that do not import this project.
-An editable install does without it.
+``triton_ext_startup.pth`` lets TRITON_EXT_PASSES and TRITON_EXT_EMULATE work for programs that do
+not import this project. An editable install does without it.
 """
 
 from pathlib import Path
 
-from setuptools import setup
+from setuptools import find_packages, setup
 from setuptools.command.build_py import build_py
 
-PTH = "triton_ext_passes.pth"
+FOLDERS = {
+    "triton_ext": "triton_ext",
+    "triton_ext.passes": "passes",
+    "triton_ext.kernels": "kernels",
+}
+PTH = "triton_ext_startup.pth"
 
 
 class BuildWithPth(build_py):
@@ -27,4 +33,17 @@ class BuildWithPth(build_py):
         return [*super().get_source_files(), PTH]
 
 
-setup(cmdclass={"build_py": BuildWithPth})
+setup(
+    packages=[
+        package
+        for name, folder in FOLDERS.items()
+        for package in (name, *(f"{name}.{each}" for each in find_packages(folder)))
+    ],
+    package_dir=FOLDERS,
+    py_modules=["triton_layouts"],
+    # Whatever lies beside the modules is data of theirs.
+    include_package_data=False,
+    package_data={"": ["**"]},
+    exclude_package_data={"": ["**/__pycache__/*", "**/*.py[co]", "*.py[co]"]},
+    cmdclass={"build_py": BuildWithPth},
+)

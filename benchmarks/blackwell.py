@@ -90,7 +90,7 @@ COLUMNS: dict[str, Callable[[Counts], Any]] = {
         for role in ("store", "multiply", "load", "ask")
     },
 }
-"""Of the tables."""
+"""The columns of the tables: a title, and what makes a cell of a row."""
 
 
 def table(rows: dict[str, Counts]) -> str:

@@ -52,9 +52,9 @@ Constants: TypeAlias = "cost_model.Constants | cost_model_sm100.Constants"
 SHARPNESS = 30.0
 """How fast the probability falls: by 1/e where a time is longer by 1/30."""
 ERROR_WEIGHT = 6.0
-"""Of the errors: a correction decides among what is near the best."""
+"""The weight of the errors: a correction decides among what is near the best."""
 LEARNING_RATE = 0.05
-"""Of gradient boosting: the part of each tree that counts."""
+"""The part of each tree of gradient boosting that counts."""
 STEPS = (1.2, 1.05)
 """By which factors a constant is changed, one after the other."""
 SMS = {90: 132, 100: 148}
@@ -62,7 +62,7 @@ SMS = {90: 132, 100: 148}
 HIGHEST = {
     "tensor_flops": 8.2e12, "power_flops": 820e12, "power_flops_8": 1700e12, "memory_bytes": 4.8e12
 }  # fmt: skip
-"""Of an H200: what the tensor cores do at 1,980 MHz, and the memory's data sheet."""
+"""The highest rates of an H200: the tensor cores' at 1,980 MHz, the memory's by data sheet."""
 
 
 @dataclass(frozen=True)

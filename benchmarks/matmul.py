@@ -69,7 +69,7 @@ from triton_ext.ops.tuning import FEW, autotune, considered
 FLOPS_PER_CLOCK = {2: 4096, 1: 8192}
 """Operations of an SM's tensor cores in a clock cycle, by the bytes of an element."""
 GOAL, LOWEST = 0.97, 0.93
-"""Of the ratios of drawn problems 2 % at most should be below the one, and none below the other."""
+"""The goals for drawn problems: at most 2 % of the ratios below the one, none below the other."""
 ROUNDS = 8
 """How many rounds are replayed without a pause."""
 SHORTEST_SECONDS = 0.3

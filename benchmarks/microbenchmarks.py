@@ -33,7 +33,7 @@ TILES = 2048
 REPEATS = 64
 ROW_BYTES = 128
 DESCRIPTOR = SmemDescriptor(90, 0, 16, 8 * ROW_BYTES, 128).encode()
-"""Of a K-major tile at address 0, with the 128-byte swizzle."""
+"""The matrix descriptor of a K-major tile at address 0, with the 128-byte swizzle."""
 SMS = 132
 FLUSH_BYTES = 100 << 20
 FEW = 4
@@ -270,7 +270,7 @@ class Case:
 # --------------------------------------------------------------------------------- products
 
 CHAINS = 8
-"""Of dependent instructions in a thread, so that their latency does not bind."""
+"""Chains of dependent instructions in a thread, so that their latency does not bind."""
 EXPONENTIAL = " ex2.approx.ftz.f32 %f{j}, %f{j};\n"
 K_ELEMENTS = {"bf16": 16, "e4m3": 32, "tf32": 8, "s8": 32}
 

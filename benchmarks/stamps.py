@@ -43,9 +43,10 @@ from triton_ext.kernels.launch import compile_matmul
 from triton_ext.ptx.parse import Instruction, parse_ptx
 
 WARPS, EVENTS, BLOCKS, LAUNCHES = 16, 512, 264, 64
-"""Of a block at most, of a warp, of a launch, and of a replay; what is more leaves no stamps."""
+"""The most warps of a block, events of a warp, blocks of a launch and launches of a replay that
+leave stamps."""
 TIMES = ("begin", "released", "first tiles", "last products", "last stores", "end", "SM")
-"""Of the first thread of each block, in ns; the SM by its number."""
+"""The stamps of each block's first thread, in ns, and the number of its SM."""
 WARM = 3
 """Launches of a replay before those that count."""
 BEGIN, END = 0, 0xFFFF

@@ -71,7 +71,7 @@ Kind = dict[str, Any]
 Asked = tuple[str, Major, Major, str | None]
 """An element type, the major-nesses of A and B, and the type of C, as in `MatmulConfig`."""
 SMS = 132
-"""Of an H100 SXM and of an H200."""
+"""The SMs of an H100 SXM, and of an H200."""
 
 
 def every_kind() -> Iterator[tuple[Kind, Sequence[int]]]:
@@ -185,7 +185,7 @@ def chosen(found: Sequence[dict[Key, float]], given: set[Key]) -> list[Key]:
 
 
 def drawn(random: int, number: int) -> list[Problem]:
-    """Of all classes, and a fourth as many *round* ones."""
+    """Drawn problems of all classes, and a fourth as many *round* ones."""
     return drawn_problems(random, number) + drawn_problems(random + 1, number // 4, ("round",))
 
 

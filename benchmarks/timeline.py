@@ -87,7 +87,7 @@ from triton_ext.timeline.gpus import GPUS
 from triton_ext.timeline.timeline import Timeline, in_turn
 
 SEEDS = {"fit": 1801, "test": 1802}
-"""Of the drawn problems of each split."""
+"""The seeds of the drawn problems of each split."""
 PROBLEMS = {"fit": 8, "test": 26}
 KEPT = 26e6
 """What sets may take together so that the L2 cache has them: half of its 50 MB, as its halves keep
@@ -100,12 +100,11 @@ MOST_SHARED = 1500
 GPU = SimpleNamespace(multi_processor_count=SMS)
 """What a launch plan asks of a GPU."""
 CANDIDATES = 5
-"""Of a problem of a survey."""
+"""The configurations of a problem of a survey that are predicted."""
 TODAY = ("middle", "every")
 """Marks of a survey's problems that were measured with today's order of tiles."""
 FEWER, SHORT = {"afterwards matmul": 3}, 1e11
-"""Of how many configurations each problem of a family is, if of fewer; and of how many operations
-at most."""
+"""The configurations of each problem of a family, where they are fewer; and the most operations."""
 RECENT = 2514
 """How many rows at the end of the H100's survey were measured with today's kernels."""
 SURVEYED = ("matmuls", "halves", "later", "latest", "newest", "afterwards", "recent", "seeded")
@@ -142,7 +141,7 @@ class Workload:
 
     @property
     def sets(self) -> int:
-        """Of inputs, that launches walk through."""
+        """The sets of inputs that launches walk through."""
         return sets_of(self.bytes)
 
     @property

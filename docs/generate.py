@@ -1,6 +1,7 @@
-"""Draws ``docs/pictures``, writes what the commands in ``docs/layouts.md`` print, and the museum.
+"""Draws ``docs/pictures``, and writes what is generated of the pages.
 
-Run by ``make docs``.
+Run by ``make docs``: the output of the commands in ``docs/guide/layouts.md``, and of
+``docs/reference`` the table of instructions and the museum.
 
 Every picture is what a command prints, or what a function of `triton_ext.render` returns; the same
 input gives the same bytes.
@@ -20,6 +21,15 @@ from pathlib import Path
 from click.testing import CliRunner
 
 from triton_ext.cli import main
+from triton_ext.emulator.instructions import (
+    comparison,
+    conversion,
+    floating,
+    integer,
+    logic,
+    moves,
+)
+from triton_ext.emulator.instructions.evidence import EVIDENCE, MEANINGS
 from triton_ext.layouts.atoms import Major, SwizzleAtom
 from triton_ext.layouts.encodings import SWIZZLE_BYTE_WIDTHS, SharedLinear
 from triton_ext.render.html import stacked_atoms
@@ -35,7 +45,8 @@ else:
 DOCS = Path(__file__).resolve().parent
 ROOT = DOCS.parent
 PICTURES = DOCS / "pictures"
-PAGE = DOCS / "layouts.md"
+PAGE = DOCS / "guide" / "layouts.md"
+REFERENCE = DOCS / "reference"
 CONSOLE = re.compile(r"```\n\$ (triton-ext[^\n]*)\n(.*?)```", re.DOTALL)
 """A command and what it prints, as the page and the README show them."""
 
@@ -153,8 +164,62 @@ def refreshed(page: str) -> str:
     )
 
 
+def _names(opcodes: str) -> str:
+    return " ".join(f"`{name}`" for name in opcodes.split())
+
+
+def _cell(text: str) -> str:
+    """Code for a cell of a table, where a bar would end it."""
+    return f"`{text}`".replace("|", "\\|") if text else ""
+
+
+def instructions() -> str:
+    """``docs/reference/instructions.md``, from the tables that the emulator is made of."""
+    lines = [
+        "# The instructions of the emulated GPU",
+        "",
+        "This page is generated (`make docs`). An instruction that is not listed is refused before"
+        " anything runs, with its line; so is a modifier or an operand that is not modelled.",
+        "",
+        "## Evidence",
+        "",
+        "| evidence | what it means |",
+        "| --- | --- |",
+        *(f"| {kind} | {meaning} |" for kind, meaning in MEANINGS.items()),
+        "",
+        "The records of the GPU are in [`benchmarks/results`](../../benchmarks/results)"
+        " (`emulator_scalar_h100.json`, `emulator_copies_h100.json`, `emulator_matrix_h100.json`,"
+        " `sm90_tests_h100.txt`). No Blackwell was measured.",
+        "",
+        "| family | instructions | evidence | in particular |",
+        "| --- | --- | --- | --- |",
+        *(f"| {e.family} | {_names(e.opcodes)} | {e.kind} | {e.but} |" for e in EVIDENCE),
+        "",
+        "Not modelled are sparse products, interleaved tensor maps, `im2col::w`, im2col columns"
+        " that begin at a pixel which is not walked, `multimem`, `cvt.rs`, textures and surfaces,"
+        " video instructions, indirect and recursive calls, and dynamic parallelism.",
+        "",
+        "## Forms of elementwise instructions",
+        "",
+        "Of the modifiers, `a|b` is one of two, and `a?` may be missing. In the operands, `t` is"
+        " the instruction's type, `s` its second type, `w` a type of twice the width, `b` its bits"
+        " without a sign, and `cc` the carry flag.",
+    ]
+    for module in (integer, floating, logic, comparison, conversion, moves):
+        title = (module.__doc__ or "").partition("\n")[0].rstrip(".")
+        lines += ["", f"### {title}", "", "| instructions | modifiers | types | operands |"]
+        lines += ["| --- | --- | --- | --- |"]
+        forms = []
+        for row in module.ROWS:
+            types = f"{row.types}; s: {row.second}" if row.second else row.types
+            cells = (_names(row.opcodes), *map(_cell, (row.modifiers, types, row.operands)))
+            forms.append(f"| {' | '.join(cells)} |")
+        lines += dict.fromkeys(forms)  # some rows differ in how they compute alone
+    return "\n".join([*lines, ""])
+
+
 def museum() -> str:
-    """``docs/museum.md``: each exhibit is run for it."""
+    """``docs/reference/museum.md``: each exhibit is run for it."""
     sys.path.insert(0, str(ROOT / "tests" / "support"))
     page: Callable[[], str] = importlib.import_module("museum.exhibits").page
     return page()
@@ -170,7 +235,8 @@ def write() -> None:
     for name, draw in drawn.items():
         (PICTURES / f"{name}.svg").write_text(draw(), encoding="utf-8")
     PAGE.write_text(refreshed(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
-    (DOCS / "museum.md").write_text(museum(), encoding="utf-8")
+    (REFERENCE / "instructions.md").write_text(instructions(), encoding="utf-8")
+    (REFERENCE / "museum.md").write_text(museum(), encoding="utf-8")
 
 
 if __name__ == "__main__":

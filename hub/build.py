@@ -100,7 +100,7 @@ def build(folder: Path) -> Path:
         shutil.copy(ROOT / "hub" / name_of, variant / target)
     metadata = {
         "id": name,
-        "name": "triton-ext",
+        "name": "triton-layouts",
         "version": VERSION,
         "license": "MIT",
         "python-depends": [],

@@ -3,7 +3,9 @@
     with triton_ext.passes.enabled("verify-descriptors", "report-layouts"):
         kernel[grid](...)
 
-`enabled`, `install` and `PassCompilationError` import Triton; the rest does not.
+What passes say of a kernel is kept with it: ``kernel.metadata.triton_layouts``.
+
+`enabled`, `install`, `uninstall` and `PassCompilationError` import Triton; the rest does not.
 """
 
 from __future__ import annotations
@@ -18,16 +20,21 @@ from triton_ext.passes.frame.base import (
     Diagnostic,
     NoOptions,
     Outcome,
+    PassWarning,
     ReportOptions,
-    all_passes,
     compiler_pass,
-    get_pass,
 )
+from triton_ext.passes.frame.lookup import all_passes, get_pass
 from triton_ext.passes.frame.pipeline import PassResult, Pipeline, parse_passes
-from triton_ext.passes.frame.reports import PassWarning
 
 if TYPE_CHECKING:
-    from triton_ext.passes.frame.hook import PassCompilationError, Results, enabled, install
+    from triton_ext.passes.frame.hook import (
+        PassCompilationError,
+        Results,
+        enabled,
+        install,
+        uninstall,
+    )
 
 __all__ = [
     "Compilation",
@@ -49,11 +56,12 @@ __all__ = [
     "get_pass",
     "install",
     "parse_passes",
+    "uninstall",
 ]
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("PassCompilationError", "Results", "enabled", "install"):
+    if name in ("PassCompilationError", "Results", "enabled", "install", "uninstall"):
         from triton_ext.passes.frame import hook
 
         return getattr(hook, name)

@@ -56,8 +56,12 @@ def convert(encoding: SharedEncoding, shape: tuple[int, ...]) -> Converted:
     """Our conversion.
 
     Raises:
-        LayoutError: the shape has no linear layout, or one without bases.
+        LayoutError: the shape has no linear layout, or one without bases; or the encoding is
+            padded, for which Triton has no conversion.
     """
+    if encoding.paddings:
+        rule = "is padded: Triton makes no linear layout of it"
+        raise LayoutError("encoding", str(encoding), rule)
     bases = encoding.to_linear_layout(shape).bases
     if not bases["offset"]:
         raise LayoutError("shape", shape, "is a single element: there are no bases to compare")
@@ -73,7 +77,7 @@ class _Triton:
 
             from triton_ext.layouts.triton.gluon import mlir_context, op_builder
         except ImportError as error:
-            raise PassError(f"check-conversion asks Triton, which is not here: {error}") from error
+            raise PassError(f"check-conversion cannot ask Triton: {error}") from error
         self.version = triton.__version__
         self._context = mlir_context()
         self._builder = op_builder(self._context)

@@ -18,9 +18,15 @@ from triton_ext.hardware.banks import LINE_BYTES
 from triton_ext.hardware.register_moves import PlannedMove
 from triton_ext.layouts.cluster import shape_per_cta
 from triton_ext.layouts.distributed import Blocked, Linear, Slice, parse_distributed
-from triton_ext.layouts.encodings import CHUNK_BYTES, NVMMAShared, SharedLinear, SwizzledShared
+from triton_ext.layouts.encodings import (
+    CHUNK_BYTES,
+    NVMMAShared,
+    PaddedShared,
+    SharedEncoding,
+    SharedLinear,
+    SwizzledShared,
+)
 from triton_ext.layouts.linear_layout import powers_below
-from triton_ext.layouts.padded import PaddedShared
 from triton_ext.mlir.arith import integer_constant
 from triton_ext.mlir.module import Location, MlirModule, Operation
 from triton_ext.mlir.operations import subslice_offsets
@@ -29,7 +35,6 @@ from triton_ext.passes.shared_accesses import (
     BLOCK_GRANULARITY,
     RESERVED_PER_BLOCK,
     CopyUse,
-    Encoding,
     MoveUse,
     SharedAllocation,
     blocks_per_sm,
@@ -106,7 +111,7 @@ class Finding:
 # ------------------------------------------------------------------------- what would be better
 
 
-def _flipped(encoding: Encoding) -> Encoding | None:
+def _flipped(encoding: SharedEncoding) -> SharedEncoding | None:
     """The encoding of the transposed view of a tile of two dimensions."""
     if encoding.rank != 2 or not isinstance(encoding, (NVMMAShared, SwizzledShared)):
         return None
@@ -124,7 +129,7 @@ class _Alternatives:
     allocation: SharedAllocation
     kernel: Compilation
 
-    def moves(self, encoding: Encoding) -> list[PlannedMove] | None:
+    def moves(self, encoding: SharedEncoding) -> list[PlannedMove] | None:
         """The moves with another encoding; None if one of them cannot be predicted."""
         found = []
         for use in self.allocation.moves:
@@ -134,10 +139,10 @@ class _Alternatives:
             found.append(move)
         return found
 
-    def _move(self, use: MoveUse, encoding: Encoding) -> PlannedMove | None:
+    def _move(self, use: MoveUse, encoding: SharedEncoding) -> PlannedMove | None:
         own = self.allocation.encoding
         seen = parsed_encoding(use.memory.encoding)
-        other: Encoding | None = None
+        other: SharedEncoding | None = None
         if seen == own:
             other = encoding
         elif own is not None and seen == _flipped(own):
@@ -154,7 +159,7 @@ class _Alternatives:
         except LayoutError:
             return None
 
-    def wavefronts(self, encoding: Encoding) -> int | None:
+    def wavefronts(self, encoding: SharedEncoding) -> int | None:
         """The wavefronts of all moves together, each counted once."""
         moves = self.moves(encoding)
         return None if moves is None else sum(move.pattern.wavefronts for move in moves)
@@ -198,10 +203,10 @@ def _swizzled_candidates(allocation: SharedAllocation) -> Iterator[SwizzledShare
 
 
 def _best(
-    alternatives: _Alternatives, candidates: Iterable[Encoding]
-) -> tuple[int, Encoding] | None:
+    alternatives: _Alternatives, candidates: Iterable[SharedEncoding]
+) -> tuple[int, SharedEncoding] | None:
     """The encoding with the fewest wavefronts, the first of those."""
-    best: tuple[int, Encoding] | None = None
+    best: tuple[int, SharedEncoding] | None = None
     for encoding in candidates:
         found = alternatives.wavefronts(encoding)
         if found is not None and (best is None or found < best[0]):
@@ -209,7 +214,7 @@ def _best(
     return best
 
 
-def _candidates(allocation: SharedAllocation) -> Iterator[Encoding]:
+def _candidates(allocation: SharedAllocation) -> Iterator[SharedEncoding]:
     """The encodings that all users of an allocation would accept."""
     seen = _tma_encoding(allocation)
     if seen is not None and seen.rank == len(allocation.tile):

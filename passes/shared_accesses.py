@@ -36,14 +36,11 @@ from triton_ext.layouts.encodings import (
 )
 from triton_ext.layouts.linear_layout import LinearLayout
 from triton_ext.layouts.nvmma_shared import tma_box_shape
-from triton_ext.layouts.padded import PaddedShared
 from triton_ext.mlir.memory_flow import VIEWS, MemoryFlow
 from triton_ext.mlir.module import Location, MlirModule, Operation, Value
 from triton_ext.mlir.operations import CONTROL_FLOW, MMAS, TMA_COPIES, CopyDirection
 from triton_ext.mlir.types import MemoryType, TensorType, tensor_type
 from triton_ext.ptx.forms.copies import GATHERED_ROWS
-
-Encoding = SharedEncoding | PaddedShared
 
 WGMMA_ROWS = 64
 """M of every wgmma (PTX ISA, "wgmma.mma_async")."""
@@ -72,31 +69,26 @@ BLOCK_GRANULARITY = 128
 # --------------------------------------------------------------------------- layouts of values
 
 
-@functools.lru_cache(maxsize=1024)
-def parsed_encoding(text: str) -> Encoding:
-    """A shared encoding, padded ones included.
-
-    Raises:
-        LayoutError: another attribute, or an illegal one.
-    """
-    if "padded_shared" in text.partition("<")[0]:
-        return PaddedShared.parse(text)
-    return parse_encoding(text)
+parsed_encoding = functools.lru_cache(maxsize=1024)(parse_encoding)
+"""`parse_encoding`, its results kept."""
 
 
 @functools.lru_cache(maxsize=1024)
-def encoded_layout(encoding: Encoding, shape: tuple[int, ...]) -> LinearLayout:
+def encoded_layout(encoding: SharedEncoding, shape: tuple[int, ...]) -> LinearLayout:
     """The layout of a tile, kept."""
     return encoding.to_linear_layout(shape)
 
 
-def read_layout(encoding: Encoding, shape: tuple[int, ...]) -> LinearLayout:
+def read_layout(encoding: SharedEncoding, shape: tuple[int, ...]) -> LinearLayout:
     """The layout of a tile as the tensor core reads it: padded fp4 as bytes, of which there are
     twice as many along the contiguous dimension.
 
     Source: PTX ISA, "Packing format used for matrix A and B by .kind::mxf8f6f4" (16 elements are 8
     bytes of data, then 8 of padding).
     """
+    if encoding.paddings:
+        rule = "is padded: no matrix descriptor says how to read it"
+        raise LayoutError("encoding", str(encoding), rule)
     if isinstance(encoding, NVMMAShared) and encoding.fp4_padded:
         dim = encoding.contiguous_dim
         shape = (*shape[:dim], 2 * shape[dim], *shape[dim + 1 :])
@@ -184,7 +176,7 @@ def tensor_memory_layout(memory: MemoryType) -> LinearLayout:
     return encoding.to_linear_layout(memory.allocated[-2:], memory.element_bitwidth)
 
 
-def alignment_of(operation: Operation | None, encoding: Encoding) -> int:
+def alignment_of(operation: Operation | None, encoding: SharedEncoding) -> int:
     """What the address of an allocation must be a multiple of, in bytes."""
     own = operation.attributes.get("alignment") if operation else None
     return own if isinstance(own, int) else encoding.alignment
@@ -275,7 +267,7 @@ class SharedAllocation:
 
     value: Value
     memory: MemoryType
-    encoding: Encoding | None
+    encoding: SharedEncoding | None
     layout: LinearLayout | None
     bytes: int
     alignment: int
@@ -360,8 +352,9 @@ def operand_layout(memory: MemoryType) -> LinearLayout:
         LayoutError: as `part_layout`; or a rank other than 2.
     """
     encoding = parsed_encoding(memory.encoding)
-    is_padded = isinstance(encoding, NVMMAShared) and encoding.fp4_padded
-    layout = read_layout(encoding, memory.shape) if is_padded else part_layout(memory)
+    is_fp4 = isinstance(encoding, NVMMAShared) and encoding.fp4_padded
+    has_own = is_fp4 or bool(encoding.paddings)  # read otherwise than written, or not at all
+    layout = read_layout(encoding, memory.shape) if has_own else part_layout(memory)
     if len(layout.out_dims) != 2 or len(memory.shape) != 2:
         raise LayoutError("shape", memory.shape, "an MMA reads tiles of two dimensions")
     return layout
@@ -470,7 +463,7 @@ def planned(
         direction,
         arch=arch,
         fixed_bits=fixed_offset_bits(memory),
-        paddings=encoding.paddings if isinstance(encoding, PaddedShared) else (),
+        paddings=encoding.paddings,
     )
 
 
@@ -555,7 +548,7 @@ def _allocation(
     uses = list(_uses(value, flow, flow.module, arch))
     others = tuple(use for use in uses if isinstance(use, Operation))
     size, alignment, reason = 0, DEFAULT_ALIGNMENT, ""
-    encoding: Encoding | None = None
+    encoding: SharedEncoding | None = None
     layout: LinearLayout | None = None
     try:
         encoding = parsed_encoding(memory.encoding)

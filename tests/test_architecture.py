@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 import pytest
-from sites import ROOT
+from sites import CHECKOUT
 
 LARGEST_CIRCLE = 3
 
@@ -16,7 +16,7 @@ def graph(tmp_path_factory):
     grimp = pytest.importorskip("grimp")
     tree = tmp_path_factory.mktemp("tree") / "triton_ext"
     tree.mkdir()
-    for part in [*(ROOT / "triton_ext").iterdir(), ROOT / "passes", ROOT / "kernels"]:
+    for part in [*(CHECKOUT / "triton_ext").iterdir(), CHECKOUT / "passes", CHECKOUT / "kernels"]:
         (tree / part.name).symlink_to(part)
     kept = {name: module for name, module in sys.modules.items() if name.startswith("triton_ext")}
     for name in kept:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -18,7 +20,7 @@ from triton_ext.integers import (
     on_numbers,
     signed,
 )
-from triton_ext.passes.verify_descriptors.mlir_scalars import LinearSum, SumDomain
+from triton_ext.passes.verify_descriptors.meaning.mlir_scalars import LinearSum, SumDomain
 from triton_ext.ptx.integer_operations import integer_operation
 from triton_ext.ptx.known_bits import KNOWN_BITS, Bits
 
@@ -81,9 +83,8 @@ def python(name, width, is_signed, result, a, b, c, d):
 
 
 @st.composite
-def cases(draw):
-    """An operation, its sources, and its result by Python."""
-    name = draw(st.sampled_from(sorted(MEANINGS)))
+def cases(draw, name):
+    """An operation of a name, its sources, and its result by Python."""
     width = 32 if name == "prmt" else draw(st.sampled_from(WIDTHS))
     is_signed = name == "bfes" or (name not in ("bfe", "prmt") and draw(st.booleans()))
     result = 1 if name in COMPARISONS else width
@@ -94,18 +95,24 @@ def cases(draw):
     return operation, sources, None if found is None else int(found) & ((1 << result) - 1)
 
 
-@settings(max_examples=some(400))
-@given(cases())
-def test_numbers(case):
-    operation, sources, expected = case
+def examples(number):
+    """So many of each operation, drawn apart, so that none lives on what the others leave."""
+    each_operation = pytest.mark.parametrize("name", sorted(MEANINGS))
+    return lambda test: each_operation(settings(max_examples=some(number))(test))
+
+
+@examples(20)
+@given(st.data())
+def test_numbers(name, data):
+    operation, sources, expected = data.draw(cases(name))
     assert on_numbers(operation)(*sources) == expected
 
 
-@settings(max_examples=some(400))
-@given(cases(), st.lists(numbers, min_size=4, max_size=4))
-def test_known_bits(case, masks):
+@examples(20)
+@given(st.data(), st.lists(numbers, min_size=4, max_size=4))
+def test_known_bits(name, data, masks):
     """What is said holds for the numbers; nothing is lost where all bits are known."""
-    operation, sources, expected = case
+    operation, sources, expected = data.draw(cases(name))
     widths = operation.source_widths
     partly = [
         Bits(number & mask, mask & (1 << width) - 1)
@@ -119,11 +126,50 @@ def test_known_bits(case, masks):
         assert evaluate(KNOWN_BITS, operation, whole).field(0, operation.result) == expected
 
 
-@settings(max_examples=some(300))
-@given(cases(), st.lists(st.booleans(), min_size=4, max_size=4))
-def test_numbers_that_are_not_known(case, known):
+def partly_known(width, own):
+    """All integers of a few bits of which some are known; of wider ones (counts, positions, the
+    table of lop3) some that are known, and the unknown one; each with the numbers that it may be.
+    """
+    if width > own:
+        few = range(5)
+        return [(Bits.constant(n, width), [n]) for n in few] + [(Bits.unknown(), list(few))]
+    numbers = range(1 << width)
+    return [
+        (Bits(value, known), [n for n in numbers if n & known == value])
+        for known in numbers
+        for value in numbers
+        if value & known == value
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "is_signed"),
+    [(name, is_signed) for name in sorted(set(MEANINGS) - {"prmt"}) for is_signed in (False, True)
+     if (name, is_signed) not in (("bfe", True), ("bfes", False))],
+)  # fmt: skip
+def test_every_integer_of_a_few_known_bits(name, is_signed):
+    """A bit that is said to be known is that of every number that the sources may be."""
+    comparison = name in COMPARISONS
+    width = 3 if len(IntegerOperation(name, 3, is_signed, 3).source_widths) < 3 else 2
+    operation = IntegerOperation(name, width, is_signed, 1 if comparison else width)
+    result = on_numbers(operation)
+    sources = [partly_known(each, width) for each in operation.source_widths]
+    checked = 0
+    for choice in itertools.product(*sources):
+        found = evaluate(KNOWN_BITS, operation, [bits for bits, _ in choice])
+        assert found.value & ~found.known == 0
+        for case in itertools.product(*(case for _, case in choice)) if found.known else ():
+            if (number := result(*case)) is not None:
+                assert number & found.known == found.value, (choice, case)
+                checked += 1
+    assert checked
+
+
+@examples(15)
+@given(st.data(), st.lists(st.booleans(), min_size=4, max_size=4))
+def test_numbers_that_are_not_known(name, data, known):
     """Unknown, or what any number in their stead gives."""
-    operation, sources, expected = case
+    operation, sources, expected = data.draw(cases(name))
     pairs = zip(sources, known, strict=False)
     partly = [number if is_known else None for number, is_known in pairs]
     found = on_numbers(operation)(*partly)

@@ -1,16 +1,16 @@
-"""The wheel: one top-level package, and complete without the checkout."""
+"""The distributions: they hold what git lists, and the tests run them."""
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 import sys
+import tarfile
 import zipfile
 from pathlib import Path
 
 import pytest
-from sites import ROOT
+from sites import CHECKOUT, ROOT, installed_folder
 
 pytest.importorskip("build")
 
@@ -23,6 +23,8 @@ def test_actions_are_pinned_by_commit():
             for line in path.read_text().splitlines() if "uses:" in line]  # fmt: skip
     assert len(used) > 10
     for action in used:
+        if action.startswith("./"):  # this repository's own
+            continue
         assert re.fullmatch(r"[\w.-]+/[\w.-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+", action), action
 
 
@@ -36,6 +38,8 @@ def test_a_release_is_built_from_files_with_hashes():
     )
     assert set(pinned) == {"build", "packaging", "pyproject_hooks", "setuptools"}
     assert "PUBLISH == 'true'" in release, "it is not switched on by itself"
+    assert "make test LOCKED=1 WHEEL=" in release
+    assert "needs: [build, test]" in release
 
 
 def test_ci_installs_files_with_hashes():
@@ -58,85 +62,81 @@ def test_ci_installs_files_with_hashes():
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory):
-    """The wheel, built from a copy of the sources, so that nothing is left in the checkout."""
-    work = tmp_path_factory.mktemp("wheel")
+def distributions(tmp_path_factory):
+    """The source distribution and the wheel that is built from it, and what the build says.
+
+    Made from a copy of the sources, so that nothing is left in the checkout.
+    """
+    work = tmp_path_factory.mktemp("distributions")
+    listed = listed_by_git()
+    source = work / "source"
+    for name in listed:
+        if (CHECKOUT / name).is_file():
+            (source / name).parent.mkdir(parents=True, exist_ok=True)
+            (source / name).write_bytes((CHECKOUT / name).read_bytes())
+    (source / "kernels" / "__pycache__").mkdir()
+    (source / "kernels" / "__pycache__" / "left.cpython-311.pyc").touch()
+    command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(work)]
+    built = subprocess.run([*command, str(source)], capture_output=True, text=True)
+    assert built.returncode == 0, built.stdout[-2000:] + built.stderr[-2000:]
+    (wheel,), (sdist,) = work.glob("*.whl"), work.glob("*.tar.gz")
+    return wheel, sdist, built.stdout + built.stderr
+
+
+def listed_by_git() -> list[str]:
+    """The files of the checkout, those included that are new."""
     listed = subprocess.run(
         ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
-        cwd=ROOT, capture_output=True, text=True,
+        cwd=CHECKOUT, capture_output=True, text=True,
     )  # fmt: skip
     if listed.returncode:
         pytest.skip("not a git checkout")
-    source = work / "source"
-    for name in listed.stdout.splitlines():
-        if (ROOT / name).is_file():
-            (source / name).parent.mkdir(parents=True, exist_ok=True)
-            (source / name).write_bytes((ROOT / name).read_bytes())
-    command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(work)]
-    built = subprocess.run([*command, str(source)], capture_output=True, text=True)
-    assert built.returncode == 0, built.stdout[-2000:] + built.stderr[-2000:]
-    (path,) = work.glob("*.whl")
-    return path
+    return listed.stdout.splitlines()
 
 
-def test_one_top_level_package(wheel):
+def product() -> dict[str, str]:
+    """The product's files as git lists them: where each is installed."""
+    files = {}
+    for name in listed_by_git():
+        folder = name.partition("/")[0]
+        if folder in ("triton_ext", "triton_layouts.py") or name.endswith(".pth"):
+            files[name] = name
+        elif folder in ("passes", "kernels"):
+            files[name] = f"triton_ext/{name}"
+    return {name: place for name, place in files.items() if (CHECKOUT / name).is_file()}
+
+
+def test_the_wheel_is_what_git_lists(distributions):
+    wheel, _, _ = distributions
     names = zipfile.ZipFile(wheel).namelist()
-    tops = {name.split("/")[0] for name in names if ".dist-info/" not in name}
-    assert tops == {"triton_ext", "triton_ext_passes.pth"}
-    for needed in (
-        "triton_ext/__init__.py",
-        "triton_ext/py.typed",
-        "triton_ext/layouts/layout_dump.schema.json",
-        "triton_ext/render/grid.py",
-        "triton_ext/render/templates/explore.html",
-        "triton_ext/render/templates/explore/app.js",
-        "triton_ext/hardware/smem_descriptor.py",
-        "triton_ext/kernels/device/matmul.py",
-        "triton_ext/kernels/choice/corrections.npz",
-        "triton_ext/kernels/choice/fixed_sets.json",
-        "triton_ext/passes/__init__.py",
-    ):
-        assert needed in names
+    files = {name for name in names if ".dist-info/" not in name}
+    assert files == set(product().values())
     assert any(name.endswith("LICENSE") for name in names)
 
 
-def test_installed_wheel_works_without_the_checkout(wheel, tmp_path):
-    site = tmp_path / "site"
-    command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index"]
-    subprocess.run([*command, "--target", str(site), str(wheel)], check=True, capture_output=True)
-    environment = {**os.environ, "PYTHONPATH": str(site)}
-
-    def run(*arguments):
-        finished = subprocess.run(
-            arguments, cwd=tmp_path, env=environment, capture_output=True, text=True
-        )
-        assert finished.returncode == 0, finished.stderr
-        return finished.stdout
-
-    program = "import triton_ext, triton_ext.passes, triton_ext.kernels as k; print(k.__file__)"
-    found = Path(run(sys.executable, "-c", program).strip())
-    assert found == site / "triton_ext" / "kernels" / "__init__.py"
-    text = run(str(site / "bin" / "triton-ext"), "layout", "--bits", "16", "--shape", "8x64")
-    assert "offset=256 -> (4, 32)" in text
+def test_the_source_distribution_is_what_git_lists(distributions):
+    _, sdist, _ = distributions
+    with tarfile.open(sdist) as archive:
+        names = {each.name.partition("/")[2] for each in archive.getmembers() if each.isfile()}
+    made = {"PKG-INFO", "setup.cfg", *(name for name in names if ".egg-info/" in name)}
+    beside = {"CHANGELOG.md", "LICENSE", "MANIFEST.in", "README.md", "pyproject.toml", "setup.py"}
+    assert names - made == set(product()) | beside
 
 
-def test_installed_kernels_compile_without_the_checkout(wheel, tmp_path):
-    pytest.importorskip("triton")
-    site = tmp_path / "site"
-    zipfile.ZipFile(wheel).extractall(site)
-    program = (
-        "from triton_ext.kernels.config import MatmulConfig\n"
-        "from triton_ext.kernels.launch import compile_matmul, kernel_for\n"
-        "config = MatmulConfig(100, 'bf16', stages=2)\n"
-        "assert 'tcgen05.mma' in compile_matmul(config).asm['ptx']\n"
-        "print(kernel_for(config).fn.__code__.co_filename)\n"
-    )
-    finished = subprocess.run(
-        [sys.executable, "-c", program],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(site), "TRITON_CACHE_DIR": str(tmp_path / "cache")},
-        capture_output=True,
-        text=True,
-    )
-    assert finished.returncode == 0, finished.stderr
-    assert finished.stdout.strip() == str(site / "triton_ext" / "kernels" / "device" / "matmul.py")
+def test_setuptools_has_nothing_to_warn_of(distributions):
+    _, _, said = distributions
+    assert "Building wheel" in said
+    assert not re.findall(r"^.*(?:Deprecat|Warning|is absent from).*$", said, re.MULTILINE)
+
+
+@pytest.mark.skipif(ROOT == CHECKOUT, reason="`make pytest` runs the wheel")
+def test_the_suite_runs_what_is_installed():
+    """No module of the product that any test has imported here comes from the sources."""
+    files = [
+        Path(file).resolve()
+        for name, module in list(sys.modules.items())
+        if name.partition(".")[0] == "triton_ext" and (file := getattr(module, "__file__", None))
+    ]
+    assert installed_folder("triton_ext").is_relative_to(sys.prefix)
+    sources = [CHECKOUT / folder for folder in ("triton_ext", "passes", "kernels")]
+    assert not [file for file in files if any(map(file.is_relative_to, sources))]

@@ -11,6 +11,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from triton_ext._version import __version__
+from triton_ext.display import draw_with as _draw_with
 from triton_ext.errors import LayoutError, UnsupportedDeviceError
 from triton_ext.layouts.encodings import NVMMAShared, SharedLinear, SwizzledShared, parse_encoding
 from triton_ext.layouts.linear_layout import LinearLayout
@@ -71,6 +72,8 @@ __all__ = [
 
 
 _begin()
+# The pictures' module is imported with the first of them: the template engine takes a while.
+_draw_with(lambda value: importlib.import_module("triton_ext.render.notebook").html(value))
 
 _OPS = (
     "addmm", "autotune", "bmm", "drop_in", "fixed_kernels", "linear", "matmul", "measured_kernels",

@@ -18,7 +18,6 @@ from triton_ext.commands.common import CommandGroup
             "descriptor",
             "diff",
             "explore",
-            "first-light",
             "layout",
             "precompile",
             "ptx",
@@ -31,7 +30,7 @@ from triton_ext.commands.common import CommandGroup
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     invoke_without_command=True,
 )
-@click.version_option(package_name="triton-ext", message="%(prog)s %(version)s")
+@click.version_option(package_name="triton-layouts", message="%(prog)s %(version)s")
 @click.pass_context
 def main(context: click.Context) -> None:
     """Shared-memory layouts of the Hopper and Blackwell tensor cores.

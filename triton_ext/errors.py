@@ -1,9 +1,11 @@
-"""The errors that `triton_ext` raises on bad input."""
+"""The errors that `triton_ext` raises on bad input, and for faults that it finds in a program."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
+
+from triton_ext.findings import Finding
 
 
 class LayoutError(ValueError):
@@ -39,14 +41,31 @@ class PeerError(RuntimeError):
     """Another rank of a group did not take part in a product."""
 
 
-class PassError(Exception):
+class Fault(Exception):
+    """A fault that was found in a program, as opposed to one of this project or of its use."""
+
+    def findings(self) -> list[Finding]:
+        """What was found, with its lines."""
+        raise NotImplementedError
+
+
+class PassError(Fault):
     """A compiler pass found an error in a kernel, or could not run.
 
     Attributes:
         diagnostics: what was found (`triton_ext.passes.Diagnostic`), the errors and the warnings;
             empty if the pass could not run.
+        compiler_pass: the name of the pass; "" if it is not known.
     """
 
-    def __init__(self, message: str, diagnostics: Sequence[Any] = ()) -> None:
+    def __init__(
+        self, message: str, diagnostics: Sequence[Any] = (), compiler_pass: str = ""
+    ) -> None:
         super().__init__(message)
         self.diagnostics = tuple(diagnostics)
+        self.compiler_pass = compiler_pass
+
+    def findings(self) -> list[Finding]:
+        rule = self.compiler_pass or type(self).__name__
+        found = [each.finding(rule) for each in self.diagnostics]
+        return found or [Finding(rule, "A compiler pass that could not run.", "error", str(self))]

@@ -1,8 +1,9 @@
 """What is done once the program imports a module, or never: `when_imported`.
 
-So are passes installed in programs that do not know of this project (TRITON_EXT_PASSES): Python
-runs `begin` when it starts, if the variable is set (by ``triton_ext_passes.pth``, which the wheel
-puts beside the package), and so does ``import triton_ext``.
+So are programs served that do not know of this project: passes are installed in them
+(TRITON_EXT_PASSES), and their kernels run on an emulated GPU (TRITON_EXT_EMULATE). Python runs
+`begin` when it starts, if one of the variables is set (by ``triton_ext_startup.pth``, which is
+installed beside the package), and so does ``import triton_ext``.
 """
 
 from __future__ import annotations
@@ -18,6 +19,9 @@ from collections.abc import Callable, Sequence
 from types import ModuleType
 
 ENVIRONMENT = "TRITON_EXT_PASSES"
+EMULATE = "TRITON_EXT_EMULATE"
+_loading: set[str] = set()
+"""The modules that somebody waits for, and that are being executed now."""
 
 
 class _WhenImported(importlib.abc.MetaPathFinder):
@@ -27,8 +31,10 @@ class _WhenImported(importlib.abc.MetaPathFinder):
     or in several threads: so this one stays, and keeps nothing of what it was asked.
     """
 
-    def __init__(self, module: str, then: Callable[[], object]) -> None:
-        self.module, self.then = module, then
+    def __init__(
+        self, module: str, then: Callable[[], object], first: Callable[[], object]
+    ) -> None:
+        self.module, self.then, self.first = module, then, first
         self._asking = threading.local()
 
     def find_spec(
@@ -50,7 +56,12 @@ class _WhenImported(importlib.abc.MetaPathFinder):
         return spec
 
     def _load(self, load: Callable[[ModuleType], None], module: ModuleType) -> None:
-        load(module)
+        self.first()
+        _loading.add(self.module)
+        try:
+            load(module)
+        finally:
+            _loading.discard(self.module)
         _do(self.then)
 
 
@@ -64,12 +75,24 @@ def _do(then: Callable[[], object]) -> None:
             raise
 
 
-def when_imported(module: str, then: Callable[[], object]) -> None:
-    """Call `then` now, if the module is imported, and whenever it is, however often one asks."""
+def _nothing() -> None:
+    """What is done by default before a module is executed."""
+
+
+def when_imported(
+    module: str, then: Callable[[], object], *, first: Callable[[], object] = _nothing
+) -> None:
+    """Call `then` now, if the module is imported, and whenever it is, however often one asks.
+
+    Args:
+        first: is called before the module is executed; what it raises ends the import, and leaves
+            the module as if nobody had imported it.
+    """
     asked = (each for each in sys.meta_path if isinstance(each, _WhenImported))
     if (module, then) not in ((each.module, each.then) for each in asked):
-        sys.meta_path.insert(0, _WhenImported(module, then))
+        sys.meta_path.insert(0, _WhenImported(module, then, first))
     if module in sys.modules:
+        _do(first)
         _do(then)
 
 
@@ -79,8 +102,28 @@ def _install() -> None:
         hook.install()
 
 
+def _emulation() -> ModuleType:
+    return importlib.import_module("triton_ext.emulator.host.environment")
+
+
+def _read_emulation() -> None:
+    """Raises LayoutError if the variable says no GPU: before torch is imported, which can only be
+    tried once."""
+    _emulation().from_environment()
+
+
+def _emulate() -> None:
+    if not _loading:  # else one of torch and Triton imports the other one, and is not complete
+        _emulation().begin()
+
+
 def begin() -> None:
-    """Install the passes of the environment, now or once Triton is imported."""
-    if not os.environ.get(ENVIRONMENT):
-        return
-    when_imported("triton", _install)
+    """Do what the environment asks for, now or once torch or Triton is imported.
+
+    TRITON_EXT_PASSES: install the passes. TRITON_EXT_EMULATE: enter the emulated GPU.
+    """
+    if os.environ.get(ENVIRONMENT):
+        when_imported("triton", _install)
+    if os.environ.get(EMULATE):
+        for module in ("torch", "triton"):
+            when_imported(module, _emulate, first=_read_emulation)

@@ -7,7 +7,7 @@ them pip finds; so is this project itself.
 import json
 import sys
 
-LEFT_OUT = ("torch", "triton-ext")
+LEFT_OUT = ("torch", "triton-layouts")
 
 print("# Written by `make lock`: pip takes these files and no others (--require-hashes).")
 for each in sorted(

@@ -18,11 +18,13 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from types import CellType, FunctionType, MappingProxyType, MethodType
 from typing import Any, ClassVar, Literal
 
 from triton_ext._version import __version__
 from triton_ext.errors import LayoutError, PassError
+from triton_ext.findings import Finding, Place
 from triton_ext.hardware.architecture import Architecture
 from triton_ext.mlir.module import Location, MlirModule
 from triton_ext.ptx.parse import Module as PtxModule
@@ -31,6 +33,10 @@ from triton_ext.ptx.parse import parse_ptx
 Stage = Literal["ttgir", "llir", "ptx"]
 STAGES: tuple[Stage, ...] = ("ttgir", "llir", "ptx")
 Severity = Literal["error", "warning", "remark"]
+
+
+class PassWarning(UserWarning):
+    """A compiler pass warns of something in a kernel."""
 
 
 @dataclass(frozen=True)
@@ -65,6 +71,20 @@ class Diagnostic:
         if self.help:
             lines.append(f"  help: {self.help}")
         return "\n".join(lines)
+
+    def finding(self, rule: str) -> Finding:
+        """For machines; `rule` is the name of the pass."""
+        found = self.location
+        about = registered[rule].description if rule in registered else rule
+        message = f"{self.message}\nhelp: {self.help}" if self.help else self.message
+        if found is None:
+            return Finding(rule, about, self.severity, message)
+        related = tuple(("called here", _place(caller)) for caller in found.callers)
+        return Finding(rule, about, self.severity, message, _place(found), related)
+
+
+def _place(location: Location) -> Place:
+    return Place(location.file, location.line, location.column)
 
 
 @dataclass(frozen=True)
@@ -248,7 +268,7 @@ class ConfiguredPass:
 
 registered: dict[str, CompilerPass] = {}
 """The passes that are loaded, by name."""
-_BUILT_IN = {
+BUILT_IN = {
     "report-layouts": "report_layouts",
     "check-conversion": "check_conversion",
     "nvmma-to-linear": "nvmma_to_linear.rewrite",
@@ -259,12 +279,27 @@ _BUILT_IN = {
 """The project's passes, and their modules, which are imported when they are needed."""
 
 
+def _is_ours(run: Run) -> bool:
+    return (getattr(run, "__module__", "") or "").startswith("triton_ext.")
+
+
 def _own_version(run: Run) -> str:
-    """A pass that is not this project's is another one whenever its source changes, or what the
-    function closes over."""
-    if (getattr(run, "__module__", "") or "").startswith("triton_ext."):
+    """A pass that is not this project's is another one whenever its source changes, or its file, or
+    what the function closes over."""
+    if _is_ours(run):
         return __version__
-    return hashlib.sha256(_identity(run, ())).hexdigest()[:16]
+    return hashlib.sha256(_identity(run, ()) + _source_file(run)).hexdigest()[:16]
+
+
+def _source_file(run: Any) -> bytes:
+    """The file that has the function, with the helpers that it calls; b"" if there is none."""
+    while isinstance(run, functools.partial):
+        run = run.func
+    found = run if isinstance(run, (FunctionType, MethodType)) else type(run)
+    try:
+        return Path(inspect.getsourcefile(found) or "").read_bytes()
+    except (OSError, TypeError):
+        return b""
 
 
 def _identity(value: Any, within: tuple[int, ...]) -> bytes:
@@ -316,13 +351,14 @@ def compiler_pass(
         options: a frozen dataclass of options, which all have defaults.
         render: the pass's report for people.
         version: part of the cache key; by default the project's version for its own passes, and a
-            hash of the function's source, and of what it closes over, for others.
+            hash of the function's file, and of what it closes over, for others.
 
     The function gets a `Compilation` and the options, and returns an `Outcome` or None. The first
     line of its docstring is the description.
 
     Raises:
-        LayoutError: the name or the stage is illegal.
+        LayoutError: the name or the stage is illegal, or the name is that of one of this project's
+            passes.
     """
     if not isinstance(name, str) or not name.replace("-", "").replace("_", "").isalnum():
         raise LayoutError("name", name, "must be letters, digits and hyphens")
@@ -332,6 +368,8 @@ def compiler_pass(
         raise LayoutError("options", options, "must be a dataclass, whose fields have defaults")
 
     def register(run: Run) -> CompilerPass:
+        if name in BUILT_IN and not _is_ours(run):
+            raise LayoutError("name", name, "is a pass of triton_ext; take another name")
         description = (inspect.getdoc(run) or name).splitlines()[0]
         found = CompilerPass(
             name, description, after, run, options, render, version or _own_version(run)
@@ -340,26 +378,3 @@ def compiler_pass(
         return found
 
     return register
-
-
-def get_pass(name: str) -> CompilerPass:
-    """The pass of that name.
-
-    Raises:
-        LayoutError: there is none.
-    """
-    if name not in registered and name in _BUILT_IN:
-        module = f"triton_ext.passes.{_BUILT_IN[name]}"
-        try:
-            __import__(module)
-        except ImportError as error:
-            raise PassError(f"the pass {name} cannot be loaded: {error}") from error
-    if name not in registered:
-        known = ", ".join(sorted({*registered, *_BUILT_IN}))
-        raise LayoutError("pass", name, f"no such pass; there are {known}")
-    return registered[name]
-
-
-def all_passes() -> list[CompilerPass]:
-    """Every pass that is known: the project's own, and those that were registered."""
-    return [get_pass(name) for name in {**_BUILT_IN, **registered}]

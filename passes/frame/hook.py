@@ -1,22 +1,25 @@
 """Running passes inside of Triton: its hook into the list of stages, and its cache.
 
 Triton (3.7 to 3.9) calls ``knobs.runtime.add_stages_inspection_hook`` without arguments for what
-the keys of its caches must contain, and with the stages of a compilation to change them. What
-passes report is kept with the kernel in Triton's cache (in its metadata, under ``triton_ext``), so
-that a kernel that is found there reports again; ``knobs.compilation.listener`` says when.
+the keys of its caches must contain, at every launch (``JITFunction.run``), and with the stages of a
+compilation to change them. What passes say is kept with the kernel in Triton's cache, in its
+metadata, so that a kernel that is found there reports again; ``knobs.compilation.listener`` says
+when. ``kernel.metadata.triton_layouts`` has, for each pass that ran, its ``report`` and its
+``diagnostics``, as JSON.
 
-Which passes are on is a property of the thread (a context variable); passes of the environment
-variable TRITON_EXT_PASSES are on everywhere.
+Which passes are on is a property of the thread (a context variable, `enabled`); passes of `install`
+and of the environment variable TRITON_EXT_PASSES are on everywhere.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import json
 import os
 import tempfile
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -25,8 +28,10 @@ from typing import Any, ClassVar
 import triton
 import triton.knobs
 from triton.errors import TritonError
+from triton.runtime import _async_compile
 
 from triton_ext.errors import LayoutError, PassError
+from triton_ext.findings import Finding
 from triton_ext.hardware.architecture import Architecture, architecture
 from triton_ext.mlir.module import Location
 from triton_ext.passes.frame.base import Compilation, ConfiguredPass, Diagnostic, Stage
@@ -34,7 +39,8 @@ from triton_ext.passes.frame.pipeline import PassLike, PassResult, Pipeline, run
 from triton_ext.passes.frame.reports import present, warn
 from triton_ext.startup import ENVIRONMENT
 
-_METADATA = "triton_ext"
+_METADATA = "triton_layouts"
+"""The field of a kernel's metadata; the distribution's name, as other extensions do it."""
 
 
 class PassCompilationError(PassError, TritonError):  # type: ignore[misc]  # Triton is not typed
@@ -56,32 +62,59 @@ class Results:
         """The diagnostics of all passes."""
         return [diagnostic for result in self.all for diagnostic in result.diagnostics]
 
+    def findings(self) -> list[Finding]:
+        """The same, for machines."""
+        return [
+            diagnostic.finding(result.compiler_pass.name)
+            for result in self.all
+            for diagnostic in result.diagnostics
+        ]
 
-@dataclass(frozen=True)
+
+@dataclass
 class _Active:
-    """What is on in a thread."""
+    """What is on in a thread.
+
+    Attributes:
+        pipeline: the passes of `enabled`.
+        results: to whom they are reported.
+        known: what `active_pipeline` has made of it last, behind what it made it of.
+    """
 
     pipeline: Pipeline
     results: tuple[Results, ...] = ()
+    known: tuple[Pipeline, str, Pipeline] | None = None
 
 
 _NOTHING = _Active(Pipeline())
 _active: ContextVar[_Active] = ContextVar("triton_ext_passes", default=_NOTHING)
 _lock = threading.RLock()
 _users = 0
+_installed = Pipeline()
+_environment = ""
+"""TRITON_EXT_PASSES, as it was when the hook was last put in: to read it takes as long as all else
+that a launch does here."""
 
 
 @functools.lru_cache(maxsize=16)
 def _parsed(text: str) -> Pipeline:
     try:
         return Pipeline.of([text]) if text.strip() else Pipeline()
-    except LayoutError as error:
-        raise PassCompilationError(f"the environment variable {ENVIRONMENT}: {error}") from error
+    except (LayoutError, PassError) as error:
+        raise PassCompilationError(f"the environment variable {ENVIRONMENT}: {error}") from None
 
 
 def active_pipeline() -> Pipeline:
-    """The passes that are on for what this thread compiles."""
-    return _parsed(os.environ.get(ENVIRONMENT, "")).extended(_active.get().pipeline.passes)
+    """The passes that are on for what this thread compiles: the same object until they change, so
+    that it computes its key but once.
+    """
+    active, everywhere, environment = _active.get(), _installed, _environment
+    known = active.known
+    if known is None or known[0] is not everywhere or known[1] != environment:
+        pipeline = everywhere.extended(_parsed(environment).passes)
+        pipeline = pipeline.extended(active.pipeline.passes)
+        known = active.known = (everywhere, environment, pipeline)
+    return known[2]
 
 
 class _Around:
@@ -91,19 +124,21 @@ class _Around:
     its kind: of those only the outermost acts.
     """
 
-    _outer: ClassVar[ContextVar[frozenset[type]]] = ContextVar("outer", default=frozenset())
+    _inside: ClassVar[ContextVar[bool]]
+    """Whether one of the kind is calling the one before it."""
 
     def __init__(self, previous: Any) -> None:
         self.previous = previous
 
     def __call__(self, *arguments: Any, **event: Any) -> Any:
-        outer = self._outer.get()
-        token = self._outer.set(outer | {type(self)})
-        try:
-            before = self.previous(*arguments, **event) if self.previous else None
-        finally:
-            self._outer.reset(token)
-        if type(self) in outer:
+        before = None
+        if self.previous:
+            token = self._inside.set(True)
+            try:
+                before = self.previous(*arguments, **event)
+            finally:
+                self._inside.reset(token)
+        if self._inside.get():
             return before or (None if arguments or event else ("", ""))
         return self.act(before, *arguments, **event)
 
@@ -115,14 +150,16 @@ class _Around:
 class _Hook(_Around):
     """Triton's stages hook."""
 
+    _inside = ContextVar("inside_hook", default=False)
+
     def act(self, before: Any, *arguments: Any, **_: Any) -> Any:
         if not arguments:
             key, digest = before or ("", "")
-            own = active_pipeline().key
-            if own:
+            pipeline = active_pipeline()
+            if pipeline:
                 _refuse_other_threads()
                 _put(triton.knobs.compilation, "listener", _Listener)  # if somebody replaced it
-            return key + own, digest + own.replace('"', "'")
+            return key + pipeline.key, digest + pipeline.digest
         _, stages, _, _, capability = arguments
         pipeline = active_pipeline()
         if pipeline and (arch := _supported(capability, pipeline)) is not None:
@@ -146,8 +183,6 @@ def _supported(capability: Any, pipeline: Pipeline) -> Architecture | None:
 
 def _refuse_other_threads() -> None:
     """Triton's asynchronous compilation happens in threads that do not know this one's passes."""
-    from triton.runtime import _async_compile
-
     if _async_compile.active_mode.get() is not None and _active.get().pipeline:
         raise PassCompilationError(
             "triton.AsyncCompileMode compiles in other threads, in which the passes of"
@@ -158,30 +193,38 @@ def _refuse_other_threads() -> None:
 class _Listener(_Around):
     """Triton's compilation listener: shows what passes found where the cache had it."""
 
+    _inside = ContextVar("inside_listener", default=False)
+
     def act(self, before: Any, *_: Any, **event: Any) -> None:
         if event["cache_hit"]:
-            _deliver(event["metadata"].get(_METADATA, ()))
+            metadata = event["metadata"]
+            _deliver(metadata["name"], metadata.get(_METADATA, {}))
 
 
-def _deliver(stored: Iterable[dict[str, Any]]) -> None:
-    """Show what passes said, and hand it to those who asked."""
+def _deliver(kernel: str, stored: Mapping[str, Any]) -> None:
+    """Show what passes said of a kernel, and hand it to those who asked."""
     configured = {each.name: each for each in active_pipeline().passes}
-    for each in stored:
-        if each["pass"] not in configured:
+    for name, said in stored.items():
+        if name not in configured or (said["report"] is None and not said["diagnostics"]):
             continue
-        result = _restored(each, configured[each["pass"]])
+        result = _restored(kernel, configured[name], said)
         for results in _active.get().results:
             results.all.append(result)
         present(result)
 
 
 def _stored(result: PassResult) -> dict[str, Any]:
-    return {
-        "pass": result.compiler_pass.name,
-        "kernel": result.kernel,
+    """What a pass said, as it will be read from the cache."""
+    said = {
         "report": result.report,
         "diagnostics": [asdict(diagnostic) for diagnostic in result.diagnostics],
     }
+    try:
+        stored: dict[str, Any] = json.loads(json.dumps(said))
+    except (TypeError, ValueError) as error:
+        name = result.compiler_pass.name
+        raise PassError(f"the report of the pass {name} cannot be kept as JSON: {error}") from None
+    return stored
 
 
 def _location(stored: Any) -> Location | None:
@@ -191,12 +234,12 @@ def _location(stored: Any) -> Location | None:
     return Location(stored["file"], stored["line"], stored["column"], callers)
 
 
-def _restored(stored: dict[str, Any], configured: ConfiguredPass) -> PassResult:
+def _restored(kernel: str, configured: ConfiguredPass, stored: dict[str, Any]) -> PassResult:
     diagnostics = [
         Diagnostic(**{**each, "location": _location(each["location"])})
         for each in stored["diagnostics"]
     ]
-    return PassResult(stored["kernel"], configured, stored["report"], tuple(diagnostics))
+    return PassResult(kernel, configured, stored["report"], tuple(diagnostics))
 
 
 class _Stages:
@@ -258,12 +301,13 @@ class _Stages:
         compilation = Compilation(self.kernel, self.arch, stage, dict(self.texts), dict(metadata))
         try:
             text, results = run_stage(self.pipeline, compilation, check)
+            stored = {each.compiler_pass.name: _stored(each) for each in results}
         except PassError as error:
-            raise PassCompilationError(str(error), error.diagnostics) from error
+            # A traceback would print the message once more, were the one the cause of the other.
+            raise PassCompilationError(str(error), error.diagnostics, error.compiler_pass) from None
         self.texts[stage] = text
-        stored = list(map(_stored, results))
-        metadata[_METADATA] = [*metadata.get(_METADATA, ()), *stored]
-        _deliver(stored)
+        metadata[_METADATA] = {**metadata.get(_METADATA, {}), **stored}
+        _deliver(self.kernel, stored)
         return text
 
 
@@ -294,11 +338,32 @@ def parse_module(text: str, context: Any, name: str, kernel: str) -> Any:
     return module
 
 
-def install() -> None:
-    """Put the hook and the listener into Triton's knobs, around those that are there."""
+def install(*passes: PassLike) -> None:
+    """Put the hook and the listener into Triton's knobs, around those that are there.
+
+    Args:
+        passes: what is on from now on, in all threads, as `enabled` takes it; behind the passes of
+            earlier calls.
+
+    Raises:
+        LayoutError: an unknown pass or option.
+        PassError: a pass of others cannot be imported.
+    """
+    global _installed, _environment
     with _lock:
+        if passes:
+            _installed = _installed.extended(Pipeline.of(passes).passes)
+        _environment = os.environ.get(ENVIRONMENT, "")
         for knobs, name, kind in _knobs():
             _put(knobs, name, kind)
+
+
+def uninstall() -> None:
+    """Turn off the passes of `install`, and take hook and listener out where nobody needs them."""
+    global _installed
+    with _lock:
+        _installed = Pipeline()
+        _take_out()
 
 
 def _knobs() -> list[tuple[Any, str, type[_Around]]]:
@@ -313,8 +378,10 @@ def _put(knobs: Any, name: str, kind: type[_Around]) -> None:
         setattr(knobs, name, kind(getattr(knobs, name)))
 
 
-def _uninstall() -> None:
-    """Take them out again, unless somebody has put another one around them."""
+def _take_out() -> None:
+    """Take hook and listener out, unless passes are on, or somebody has put another one around."""
+    if _users or _installed or os.environ.get(ENVIRONMENT):
+        return
     for knobs, name, kind in _knobs():
         if isinstance(found := getattr(knobs, name), kind):
             setattr(knobs, name, found.previous)
@@ -361,8 +428,7 @@ def enabled(*passes: PassLike) -> Iterator[Results]:
         _active.reset(token)
         with _lock:
             _users -= 1
-            if not _users and not os.environ.get(ENVIRONMENT):
-                _uninstall()
+            _take_out()
 
 
 if os.environ.get(ENVIRONMENT):

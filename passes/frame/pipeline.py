@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import hashlib
 import json
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, TypeAlias
 
 from triton_ext._version import __version__
@@ -19,11 +21,12 @@ from triton_ext.passes.frame.base import (
     Diagnostic,
     Outcome,
     Stage,
-    get_pass,
 )
+from triton_ext.passes.frame.lookup import get_pass
+from triton_ext.passes.frame.raised import raised
 
 PassLike: TypeAlias = "str | CompilerPass | ConfiguredPass"
-_NOTATION = re.compile(r"\s*([A-Za-z][\w-]*)\s*(?:\{((?:[^{}]|\{[^{}]*\})*)\})?\s*(?:,|$)")
+_NOTATION = re.compile(r"\s*([^\s{},][^{},]*?)\s*(?:\{((?:[^{}]|\{[^{}]*\})*)\})?\s*(?:,|$)")
 
 
 def _value(text: str, default: Any) -> Any:
@@ -42,8 +45,12 @@ def _value(text: str, default: Any) -> Any:
 def parse_passes(text: str) -> tuple[ConfiguredPass, ...]:
     """Read ``name,name{option=value option=value}``, MLIR's notation for pipelines.
 
+    Args:
+        text: for each pass a name, ``file.py::name`` or ``package.module:name`` (`get_pass`).
+
     Raises:
         LayoutError: the notation, the name of a pass or an option is wrong.
+        PassError: a file or a module of passes cannot be imported.
     """
     found, at = [], 0
     stripped = text.strip().rstrip(",")
@@ -127,7 +134,7 @@ class Pipeline:
     def __str__(self) -> str:
         return ",".join(map(str, self.passes))
 
-    @property
+    @cached_property
     def key(self) -> str:
         """What Triton's cache must know: the passes, their options and versions, and the project's.
 
@@ -139,7 +146,12 @@ class Pipeline:
             [each.name, each.compiler_pass.version, dataclasses.asdict(each.options)]
             for each in self.passes
         ]
-        return "triton_ext " + json.dumps([__version__, described], default=repr)
+        return "triton_layouts " + json.dumps([__version__, described], default=repr)
+
+    @cached_property
+    def digest(self) -> str:
+        """The key, short: Triton compares it at every launch. "" without passes."""
+        return self.key and hashlib.sha256(self.key.encode()).hexdigest()
 
 
 def run_stage(
@@ -155,7 +167,7 @@ def run_stage(
             it.
 
     Returns:
-        The text of the module afterwards, and what the passes said.
+        The text of the module afterwards, and what each pass said.
 
     Raises:
         PassError: a pass reported errors, or failed.
@@ -166,15 +178,15 @@ def run_stage(
         errors = [found for found in outcome.diagnostics if found.severity == "error"]
         if errors:
             shown = "\n".join(map(str, errors))
-            raise PassError(f"{each.name}: {compilation.kernel}\n{shown}", outcome.diagnostics)
+            message = f"{each.name}: {compilation.kernel}\n{shown}"
+            raise PassError(message, outcome.diagnostics, each.name)
         if outcome.text is not None and outcome.text != compilation.text:
             changed = check(each, outcome.text)
             texts = {**compilation.texts, compilation.stage: changed}
             compilation = dataclasses.replace(compilation, texts=texts)
-        if outcome.report is not None or outcome.diagnostics:
-            results.append(
-                PassResult(compilation.kernel, each, outcome.report, tuple(outcome.diagnostics))
-            )
+        results.append(
+            PassResult(compilation.kernel, each, outcome.report, tuple(outcome.diagnostics))
+        )
     return compilation.text, results
 
 
@@ -186,8 +198,9 @@ def _run(each: ConfiguredPass, compilation: Compilation) -> Outcome:
     except Exception as error:
         raise PassError(
             f"the pass {each.name} failed on {compilation.kernel} after {compilation.stage}:"
-            f" {type(error).__name__}: {error}"
-        ) from error
+            f" {raised(error)}",
+            compiler_pass=each.name,
+        ) from None
     if not isinstance(outcome, Outcome):
         raise PassError(f"the pass {each.name} returned {outcome!r}, not an Outcome or None")
     return outcome

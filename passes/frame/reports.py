@@ -2,21 +2,32 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import threading
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TextIO
 
 from triton_ext.errors import PassError
-from triton_ext.passes.frame.base import Diagnostic
+from triton_ext.passes.frame.base import Diagnostic, PassWarning
 from triton_ext.passes.frame.pipeline import PassResult
 
 _begun: set[Path] = set()
 _lock = threading.Lock()
+_streams: list[TextIO] = []
+"""Where reports go instead of stdout; the last counts."""
 
 
-class PassWarning(UserWarning):
-    """A compiler pass warns of something in a kernel."""
+@contextlib.contextmanager
+def reports_on(stream: TextIO) -> Iterator[None]:
+    """Within it, reports whose ``output`` is ``-`` go to a stream instead of stdout."""
+    _streams.append(stream)
+    try:
+        yield
+    finally:
+        _streams.pop()
 
 
 def warn(diagnostic: Diagnostic) -> None:
@@ -43,7 +54,7 @@ def present(result: PassResult) -> None:
         return
     text = result.report_text() + "\n"
     if output == "-":
-        print(text, end="", flush=True)
+        print(text, end="", flush=True, file=_streams[-1] if _streams else sys.stdout)
         return
     path = Path(output.replace("{kernel}", result.kernel)).absolute()
     with _lock:

@@ -15,55 +15,52 @@ from dataclasses import dataclass, field, replace
 
 from triton_ext.hardware.architecture import WARP_THREADS
 from triton_ext.mlir.module import Operation, Value
-from triton_ext.passes.verify_descriptors.allocations import compare_places
-from triton_ext.passes.verify_descriptors.bytes import expected_bytes
-from triton_ext.passes.verify_descriptors.executions import Block, Execution
-from triton_ext.passes.verify_descriptors.expectations import ModuleExpectations
-from triton_ext.passes.verify_descriptors.expected import Expected, predicate_of
-from triton_ext.passes.verify_descriptors.findings import Findings
-from triton_ext.passes.verify_descriptors.groups import (
-    BY_EACH_THREAD,
-    Function,
-    Group,
-    kind_of,
-)
-from triton_ext.passes.verify_descriptors.launches import (
-    BASES,
-    MOVED,
-    TrialLaunch,
-    launches,
-    others,
-)
-from triton_ext.passes.verify_descriptors.matching import Matching, is_open
-from triton_ext.passes.verify_descriptors.mlir_trace import (
-    ExecutedOperation,
-    Life,
-    ModuleTracer,
-    PartitionTrace,
-    RunValue,
-)
-from triton_ext.passes.verify_descriptors.moved import compare_moved
-from triton_ext.passes.verify_descriptors.ptx_trace import (
-    ExecutedInstruction,
-    ThreadTrace,
-    Tracer,
-    generic_address,
-)
-from triton_ext.passes.verify_descriptors.stores import (
+from triton_ext.passes.shared_accesses import parsed_encoding
+from triton_ext.passes.verify_descriptors.meaning.expectations import ModuleExpectations
+from triton_ext.passes.verify_descriptors.meaning.expected import Expected, predicate_of
+from triton_ext.passes.verify_descriptors.meaning.kinds import BY_EACH_THREAD, kind_of
+from triton_ext.passes.verify_descriptors.meaning.tiles import view_offset
+from triton_ext.passes.verify_descriptors.memory.allocations import compare_places
+from triton_ext.passes.verify_descriptors.memory.bytes import expected_bytes
+from triton_ext.passes.verify_descriptors.memory.stores import (
     Move,
     Stores,
     moves,
     observed,
     unclaimed,
 )
-from triton_ext.passes.verify_descriptors.tensormaps import CREATE, LaunchedWith, is_part
-from triton_ext.passes.verify_descriptors.tiles import shared_encoding, view_offset
-from triton_ext.passes.verify_descriptors.trace_end import Why
-from triton_ext.passes.verify_descriptors.transfers import (
+from triton_ext.passes.verify_descriptors.memory.transfers import (
     compare_transfers,
     memory_of,
     transfers,
 )
+from triton_ext.passes.verify_descriptors.running.executions import Block, Execution
+from triton_ext.passes.verify_descriptors.running.findings import Findings
+from triton_ext.passes.verify_descriptors.running.launches import (
+    BASES,
+    MOVED,
+    TrialLaunch,
+    launches,
+    others,
+)
+from triton_ext.passes.verify_descriptors.running.mlir_trace import (
+    ExecutedOperation,
+    Life,
+    ModuleTracer,
+    PartitionTrace,
+    RunValue,
+)
+from triton_ext.passes.verify_descriptors.running.moved import compare_moved
+from triton_ext.passes.verify_descriptors.running.ptx_trace import (
+    ExecutedInstruction,
+    ThreadTrace,
+    Tracer,
+    generic_address,
+)
+from triton_ext.passes.verify_descriptors.running.tensormaps import CREATE, LaunchedWith, is_part
+from triton_ext.passes.verify_descriptors.running.trace_end import Why
+from triton_ext.passes.verify_descriptors.text.groups import Function, Group
+from triton_ext.passes.verify_descriptors.text.matching import Matching, is_open
 from triton_ext.ptx.parse import Instruction
 
 _PER_OPERATION = 16
@@ -433,7 +430,7 @@ class TraceComparison:
         if one.kind != "tma" or "multicast" in one.operation.attributes:
             return False
         memory = self.module.memory(one.tile) if one.tile and one.barrier is None else None
-        encoding = shared_encoding(memory.encoding) if memory else None
+        encoding = parsed_encoding(memory.encoding) if memory else None
         # Of what several blocks hold alike, one of them stores it.
         return encoding is None or all(map(any, getattr(encoding, "cga_layout", ())))
 
@@ -464,7 +461,7 @@ class TraceComparison:
             for instruction, address, when in found.accesses
         ]
         findings = Findings(starts=dict(self.result.starts))
-        thread = ThreadTrace(found.strange, events, accesses, found.end)
+        thread = ThreadTrace(found.poison, events, accesses, found.end)
         result = _Partition(self.block, thread, findings)
         if not all(self.execution(event, result) for event in expected.events):
             return result
@@ -481,9 +478,9 @@ class TraceComparison:
                 None, events[result.at].instruction, _HOW_OFTEN, "as often as its operation",
                 "more often",
             )  # fmt: skip
-        elif found.strange is not None:
+        elif found.poison is not None:
             findings.differ(
-                None, found.strange[0], "its condition", "one of the kernel's", found.strange[1]
+                None, found.poison[0], "its condition", "one of the kernel's", found.poison[1]
             )
         elif found.end.is_early:
             findings.unproven[f"the end of the PTX: {found.end.words}"] += 1
@@ -588,10 +585,10 @@ class TraceComparison:
     def stopped(self, result: _Partition, operation: Operation) -> None:
         """The PTX executes no more, but the module does."""
         end = result.thread.end.words
-        if result.thread.strange is not None:
-            instruction, strange = result.thread.strange
+        if result.thread.poison is not None:
+            instruction, poison = result.thread.poison
             result.found.differ(
-                operation, instruction, "its condition", "one of the kernel's", strange
+                operation, instruction, "its condition", "one of the kernel's", poison
             )
             return
         if not end and any(each.name == "tt.assert" for each in self.module.operations):

@@ -24,19 +24,20 @@ from triton_ext.passes.frame.base import (
     ReportOptions,
     compiler_pass,
 )
-from triton_ext.passes.verify_descriptors.comparison import grouped
-from triton_ext.passes.verify_descriptors.expectations import ModuleExpectations
-from triton_ext.passes.verify_descriptors.findings import Findings
-from triton_ext.passes.verify_descriptors.groups import IN_ORDER, Group, functions
-from triton_ext.passes.verify_descriptors.matching import Matching, match
-from triton_ext.passes.verify_descriptors.stores import observed, unclaimed
-from triton_ext.passes.verify_descriptors.tensormaps import (
+from triton_ext.passes.verify_descriptors.meaning.expectations import ModuleExpectations
+from triton_ext.passes.verify_descriptors.meaning.kinds import IN_ORDER
+from triton_ext.passes.verify_descriptors.memory.stores import observed, unclaimed
+from triton_ext.passes.verify_descriptors.running.findings import Findings
+from triton_ext.passes.verify_descriptors.running.tensormaps import (
     FieldCheck,
     LaunchedWith,
     launch_checks,
     metadata_checks,
     type_checks,
 )
+from triton_ext.passes.verify_descriptors.text.comparison import grouped
+from triton_ext.passes.verify_descriptors.text.groups import Group, functions
+from triton_ext.passes.verify_descriptors.text.matching import Matching, match
 from triton_ext.passes.verify_descriptors.traces import TraceComparison
 from triton_ext.ptx.parse import Instruction
 

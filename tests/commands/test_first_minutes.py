@@ -324,6 +324,10 @@ def test_options_of_compile(script, arguments, words):
     assert words in said
 
 
+SHARED = "#ttg.nvmma_shared<{swizzlingByteWidth = 128, transposed = false, elementBitWidth = 16}>"
+TILE = ("--bits", "16", "--shape", "64x64")
+PADDED = "#ttg.padded_shared<[32:+4] {order = [1, 0], shape = [16, 32]}>"
+TENSOR = "#ttng.tensor_memory_encoding<blockM = 128, blockN = 64, colStride = 1>"
 WITHOUT = """
 import sys
 class Missing:
@@ -356,3 +360,92 @@ def test_without_triton(command, tmp_path):
     assert "riton" in finished.stderr
     assert "install" in finished.stderr
     assert "Traceback" not in finished.stdout + finished.stderr
+
+
+@pytest.mark.parametrize(
+    ("missing", "words"),
+    [
+        (
+            "typing_extensions",
+            "there is no module typing_extensions: install the package that has it",
+        ),
+        ("triton_ext.timeline", "triton_ext.timeline is missing from this installation"),
+        ("torch", "there is no module torch; install both: pip install triton torch"),
+    ],
+)
+def test_another_missing_module_is_named(missing, words, tmp_path):
+    """What is missing is said, and torch and Triton only if they are."""
+    pytest.importorskip("torch")
+    (tmp_path / "script.py").write_text("")
+    code = WITHOUT.replace('name.split(".")[0] in ("triton", "torch")', f"name == {missing!r}")
+    command = [sys.executable, "-c", code, "run", str(tmp_path / "script.py")]
+    finished = subprocess.run(command, capture_output=True, text=True)
+    assert finished.returncode == 2, finished.stderr
+    assert words in finished.stderr
+    assert ("pip install" in finished.stderr) == (missing == "torch")
+    assert "Traceback" not in finished.stderr
+
+
+def test_an_emulator_that_lacks_a_module_is_no_missing_emulator():
+    pytest.importorskip("torch")
+    code = WITHOUT.replace(
+        'name.split(".")[0] in ("triton", "torch")', 'name == "triton_ext.timeline"'
+    ).replace(
+        "from triton_ext.cli import main\nmain(sys.argv[1:])",
+        "import torch, triton_ext\na = torch.ones(64, 64).half()\ntriton_ext.matmul(a, a)",
+    )
+    finished = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert finished.returncode == 1
+    assert "No module named 'triton_ext.timeline'" in finished.stderr.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (
+            ("layout", "--bits", "16", "--shape", "64x64", "--format", "json", "--explain"),
+            "--explain",
+        ),
+        (("layout", *TILE, "--full"), "--full cannot be used with --format text"),
+        (("layout", "--swizzle", "64", "--bits", "16", "--core", "--cga", "[[1, 0]]"), "--cga"),
+        (("layout", SHARED, "--shape", "64x64", "--major", "K"), "--major"),
+        (("layout", SHARED, "--shape", "64x64", "--bits", "8"), "bits = 8: must be 16"),
+        (("layout", TENSOR, "--shape", "128x64"), "see `triton-ext tmem`"),
+        (("diff", "1", "2", "--shape", "64x64"), "--shape cannot be used without an attribute"),
+        (("diff", "1", "2", "--kind", "f16", "--arch", "sm_90"), "--arch cannot be used with"),
+        (("tma", "--shape", "64x64", "--block", "64x64"), "--bits, or --dtype"),
+        (("run", "--seed", "3", __file__), "--seed cannot be used with --schedule eager"),
+        (("compile", "--num-warps", "8", __file__), "--num-warps cannot be used without"),
+        (("compile", "--list", "--emit", "ptx"), "--emit cannot be used with --list"),
+        (("banks", PADDED, "--bits", "16"), "offsets[1] = 72: must be a multiple"),
+    ],
+)
+def test_options_that_do_nothing_are_refused(arguments, words):
+    status, said = status_and_line(*arguments)
+    assert status == 2
+    assert words in said
+
+
+def test_padded_layouts_at_the_command_line(tmp_path):
+    """Wavefronts by hand: rows 144 bytes apart are in other banks, rows 128 apart in the same."""
+
+    def run(*arguments):
+        return subprocess.run(
+            [sys.executable, "-m", "triton_ext", *arguments], capture_output=True, text=True
+        )
+
+    rows = "#ttg.padded_shared<[64:+8] {order = [1, 0], shape = [16, 64]}>"
+    plain = "#ttg.swizzled_shared<{vec = 1, perPhase = 1, maxPhase = 1, order = [1, 0]}>"
+    padded = run("banks", rows, "--bits", "16", "--access", "ldmatrix")
+    assert padded.stdout.splitlines()[1] == "1 wavefront, no bank conflict"
+    linear = run("banks", plain, "--shape", "16x64", "--bits", "16", "--access", "ldmatrix")
+    assert linear.stdout.splitlines()[1] == "8 wavefronts instead of 1: 8-way bank conflict"
+    file = tmp_path / "padded.json"
+    file.write_text(run("layout", rows, "--bits", "16", "--format", "json").stdout)
+    assert run("layout", str(file)).stdout.splitlines()[-1].startswith("Padding: 8 unused")
+    assert run("diff", rows, str(file)).stdout == "the same layout\n"
+    other = run("diff", rows, plain, "--shape", "16x64")
+    assert other.returncode == 1
+    assert "not the same layout, first at padding" in other.stdout
+    tensor = run("diff", TENSOR, TENSOR.replace("Stride = 1", "Stride = 2"), "--shape", "128x64")
+    assert "not the same layout, first at" in tensor.stdout, tensor.stderr

@@ -6,7 +6,7 @@ import ast
 import re
 
 import pytest
-from sites import ROOT
+from sites import CHECKOUT, ROOT
 
 PAGE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
 NAMED = re.findall(r"`(triton_ext/[\w/]+\.py)(?:::(\w+))?`", PAGE)
@@ -32,6 +32,6 @@ def test_enough_is_named():
 @pytest.mark.parametrize(("path", "name"), sorted(set(NAMED)))
 def test_it_is_there(path, name):
     package = path.partition("/")[2]
-    file = ROOT / (package if package.startswith(("kernels/", "passes/")) else path)
+    file = CHECKOUT / (package if package.startswith(("kernels/", "passes/")) else path)
     assert file.is_file()
     assert not name or name in defined(file)

@@ -133,11 +133,11 @@ def test_a_process_ends_without_noise():
     assert printed.splitlines()[-1].startswith("  at: ")
 
 
-WALK = (ROOT / "docs/debugging.md").read_text(encoding="utf-8")
+WALK = (ROOT / "docs/guide/debugging.md").read_text(encoding="utf-8")
 
 
 def test_the_walk_shows_what_happens(run):
-    """docs/debugging.md: each command prints what stands below it; `...` leaves something out."""
+    """docs/guide/debugging.md: each command prints what stands below it; `...` leaves some out."""
     blocks = re.findall(r"```\n\$ triton-ext (.*)\n((?:(?!```).*\n)*)```", WALK)
     assert len(blocks) >= 4
     for command, shown in blocks:

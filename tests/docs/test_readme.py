@@ -41,16 +41,9 @@ def test_commands_run_as_written(command):
 
 
 def test_there_are_blocks():
-    assert len(COMMANDS) == 9
+    assert len(COMMANDS) == 3
     assert len(console_blocks(README)) == 1
-    assert len(PYTHON) == 4
-
-
-def test_links_lead_somewhere():
-    for page in (ROOT / "README.md", *(ROOT / "docs").glob("*.md")):
-        text = re.sub(r"```.*?```|`[^`\n]*`", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
-        for target in re.findall(r"\]\((?!http)([^)#]+)", text):
-            assert (page.parent / target).exists(), target
+    assert len(PYTHON) == 3
 
 
 def python_block(words):
@@ -74,62 +67,14 @@ def test_python_block():
     assert names["registers"].invert_and_compose(names["tile"]).apply(lane=1) == {"offset": 72}
 
 
-@pytest.mark.parametrize("words", ["triton_ext.emulate(", "triton_ext.passes.enabled("])
-def test_matmul_blocks(words):
+def test_matmul_block():
     torch = pytest.importorskip("torch")
     pytest.importorskip("triton")
     import triton_ext
 
     a = torch.randint(-3, 4, (40, 24)).half()
     names = {"triton_ext": triton_ext, "a": a, "b": a.T}
-    exec(python_block(words), names)
-    assert torch.equal(names["c"], a @ a.T)
-
-
-def test_every_instruction_of_the_emulator_has_its_evidence_named():
-    """docs/emulator.md: the table has what is registered, and nothing else."""
-    pytest.importorskip("ml_dtypes")
-    from triton_ext.emulator.instructions import OPCODES
-
-    page = (ROOT / "docs/emulator.md").read_text(encoding="utf-8")
-    table = page.split("| instructions | evidence |")[1].split("\n\n")[0]
-    named = {
-        name
-        for row in table.splitlines()
-        if row.count("|") == 3
-        for name in re.findall(r"`([\w.:]+)`", row.split("|")[1])
-    }
-    unnamed = {
-        name
-        for name in OPCODES
-        if not any(name == known or name.startswith(known + ".") for known in named)
-        and not any(name.startswith(known + "::") for known in named)
-    }
-    assert not unnamed
-    unknown = {
-        name
-        for name in named
-        if not any(each == name or each.startswith((name + ".", name + "::")) for each in OPCODES)
-    }
-    assert not unknown
-
-
-def test_docs_matmul_example():
-    pytest.importorskip("torch")
-    pytest.importorskip("triton")
-    page = (ROOT / "docs/matmul.md").read_text(encoding="utf-8")
-    (block,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
-    names: dict[str, object] = {}
-    exec(block, names)
-    assert names["c"].isfinite().all()
-
-
-def test_docs_emulator_example():
-    pytest.importorskip("ml_dtypes")
-    page = (ROOT / "docs/emulator.md").read_text(encoding="utf-8")
-    (block,) = [
-        each for each in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "PTX" in each
-    ]
-    names: dict[str, object] = {}
-    exec(block, names)
-    assert list(names["x"]) == [0, 2, 4, 6]
+    for block in python_block("triton_ext.emulate(").split("with ")[1:]:
+        names["c"] = None
+        exec(f"with {block}", names)
+        assert torch.equal(names["c"], a @ a.T)

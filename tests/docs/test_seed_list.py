@@ -1,4 +1,4 @@
-"""``docs/seeds.md``: every section of every seed, every test that it names, and no other."""
+"""``docs/reference/seeds.md``: every section of every seed, its tests, and no others."""
 
 from __future__ import annotations
 
@@ -70,7 +70,8 @@ class Row:
 def rows():
     """The rows of each seed, in order."""
     found = {}
-    for part in re.split(r"^## Seed ", (ROOT / "docs/seeds.md").read_text(), flags=re.M)[1:]:
+    page = (ROOT / "docs/reference/seeds.md").read_text(encoding="utf-8")
+    for part in re.split(r"^## Seed ", page, flags=re.M)[1:]:
         lines = [line for line in part.splitlines() if line.startswith("|")][2:]
         cells = [re.split(r"\s*\|\s*", line.strip("|").strip()) for line in lines]
         assert all(len(row) == 3 for row in cells), cells

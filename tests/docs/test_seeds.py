@@ -1,4 +1,4 @@
-"""What the seeds state and no other test reproduces; ``docs/seeds.md`` lists all of it.
+"""What the seeds state and no other test reproduces; ``docs/reference/seeds.md`` lists all of it.
 
 Expected values are the seeds' own, typed in. Where a seed is wrong, the right value is asserted,
 and the docstring says so.

@@ -1,4 +1,4 @@
-"""``docs/upstream.md``: each fault is there in exactly the releases that the page says."""
+"""``docs/reference/upstream.md``: each fault is in exactly the releases that the page says."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from sites import ROOT, triton_sites
 
 SCRIPTS = ROOT / "docs" / "upstream"
-PAGE = (ROOT / "docs" / "upstream.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "reference" / "upstream.md").read_text(encoding="utf-8")
 RELEASES, *ROWS = (
     [cell.strip() for cell in line.strip("|").split("|")]
     for line in PAGE.splitlines()

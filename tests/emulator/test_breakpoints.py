@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import inspect
 import json
@@ -346,3 +347,53 @@ def test_an_element_of_tensor_memory(lane, column, expected):
     found = buffers_of(TENSOR_BUFFERS)
     told = named(f"tensor memory lane {lane}, column {column} is read", found, 1024)
     assert told == f"tensor memory lane {lane}, column {column} ({expected}) is read"
+
+
+# ------------------------------------------------------------------------- padded encodings
+
+
+def shown(seen, stop):
+    seen.append(dict(stop.buffers()))
+
+
+def test_a_padded_buffer_is_shown_without_its_padding():
+    """Triton's own code puts the elements to their addresses; the page reads them back."""
+    import corpus_gluon_kernels as corpus
+    from triton.experimental.gluon import language as gl
+
+    kernel, shape = corpus.through_shared_kernel, (32, 64)
+    lines, first = inspect.getsourcelines(kernel.fn)
+    line = first + next(i for i, each in enumerate(lines) if "store_rows(o_ptr, tile.load" in each)
+    x = torch.arange(32 * 64, dtype=torch.float32).reshape(shape)
+    registers = gl.BlockedLayout([1, 4], [4, 8], [4, 1], [1, 0])
+    for paddings in ([[64, 4]], [[16, 4], [64, 8]]):
+        padded = gl.PaddedSharedLayout.with_identity_for(paddings, list(shape), [1, 0])
+        seen = []
+        with triton_ext.emulate("sm_90") as gpu:
+            look = functools.partial(shown, seen)
+            gpu.break_at(f"corpus_gluon_kernels.py:{line}", look)
+            kernel[(1,)](
+                x, torch.empty(shape), *shape, registers, registers, padded, "whole",
+                **corpus.LAUNCH_OPTIONS,
+            )  # fmt: skip
+        assert np.array_equal(seen[-1]["tile"], x.numpy())
+
+
+def test_an_address_in_padding_is_called_that():
+    text = """
+#shared = #ttg.padded_shared<[32:+4] {order = [1, 0], shape = [16, 32]}>
+#smem = #ttg.shared_memory
+module {
+  tt.func public @k() {
+    %a = ttg.local_alloc {allocation.offset = 0 : i32} : () -> !ttg.memdesc<16x32xf16, #shared, #smem, mutable>
+    tt.return
+  }
+}
+"""  # noqa: E501
+    found = buffers_of(text)
+    assert [each.end for each in found] == [1144]
+    for row, column in ((0, 0), (1, 0), (5, 31), (15, 31)):
+        offset = 2 * (36 * row + column)
+        said = named(f"shared address {1024 + offset:#x} is read", found, 1024)
+        assert f"(a[{row}, {column}])" in said
+    assert "byte 66, which is padding" in named(f"shared address {1024 + 66:#x} is", found, 1024)

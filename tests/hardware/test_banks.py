@@ -488,6 +488,57 @@ def test_padding_moves_rows_to_other_banks():
     assert register_access(rows, linear, 32, paddings=[(32, 1)]).access_bytes == 4
 
 
+def brute_force(addresses, size):
+    """Wavefronts: for each group of lanes the most words of one bank; nothing shared with ours."""
+    total = 0
+    for first in range(0, len(addresses), 128 // size):
+        words = {
+            word for at in addresses[first : first + 128 // size]
+            for word in range(at // 4, (at + size - 1) // 4 + 1)
+        }  # fmt: skip
+        total += max(sum(word % 32 == bank for word in words) for bank in range(32))
+    return total
+
+
+@pytest.mark.parametrize("bits", [8, 16, 32])
+@pytest.mark.parametrize(
+    "paddings", [((64, 16),), ((128, 16),), ((32, 16), (256, 32)), ((16, 16),)]
+)
+def test_padded_subtiles_by_brute_force(bits, paddings):
+    """Each subtile of a padded tile in rows: its addresses by the definition of the padding."""
+    rows, columns = 32, 64
+    chunk = 128 // bits
+    memory, address = {}, 0
+    for number in range(rows * columns):  # element by element, as Gluon's documentation tells it
+        memory[divmod(number, columns)] = address * bits // 8
+        ends = [extra for interval, extra in paddings if (number + 1) % interval == 0]
+        address += 1 + sum(ends)
+    tile = row_major(rows, columns)
+    for row, column in itertools.product(range(0, rows, 8), range(0, columns, chunk)):
+        expected = [memory[row + i, column] for i in range(8)]
+        report = chunk_access(tile, bits, (row, column), paddings=paddings)
+        assert report.offsets == tuple(expected)
+        assert report.wavefronts == brute_force(expected, 16)
+    corners = ((0, 0), (8, 0), (16, 0), (24, 0))
+    moved = matrix_access(tile, bits, corners, paddings=paddings)
+    assert moved.wavefronts == brute_force([memory[row, 0] for row in range(32)], 16)
+    lines = {}
+    for (row, _), at in sorted(memory.items(), key=lambda item: item[1]):
+        lines.setdefault(at // 128, []).append(row)
+    assert [sum(line) * 8 // bits for line in global_runs(tile, bits, paddings=paddings)] == [
+        len(line) for line in lines.values()
+    ]
+
+
+def test_padding_inside_of_16_bytes_is_refused():
+    with pytest.raises(LayoutError, match="must hold the 8 elements"):
+        chunk_access(row_major(8, 64), 16, paddings=[(4, 4)])
+    with pytest.raises(LayoutError, match="must be a multiple of access_bytes"):
+        chunk_access(row_major(8, 64), 16, paddings=[(64, 4)])
+    with pytest.raises(LayoutError, match="pairs of powers of two"):
+        chunk_access(row_major(8, 64), 16, paddings=[(64, 3)])
+
+
 def sites():
     return [pytest.param(*site.values, id=site.id, marks=site.marks) for site in triton_sites()]
 

@@ -449,8 +449,8 @@ def test_descriptor_command():
     derived = run("--swizzle", "128", "--bits", "16", "--shape", "128x128", "--explain").output
     assert "descriptor 0x4000404000010000" in derived
     assert "   8192   8224   8256   8288  24576  24608  24640  24672\n" in derived
-    assert "not used by this instruction: LBO" in derived
-    assert "LBO = 16 bytes, SBO = 1024 bytes" in derived
+    assert "(LBO) 16 (1 x 16 bytes) (not read)" in derived
+    assert "LBO = 16 bytes (not read), SBO = 1024 bytes" in derived
     wrong = run("0x0")
     assert wrong.exit_code == 1
     assert "version = 0x0" in wrong.output

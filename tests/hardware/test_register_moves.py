@@ -15,7 +15,7 @@ from triton_ext.layouts.distributed import distributed_linear_layout
 from triton_ext.layouts.encodings import NVMMAShared, SwizzledShared
 from triton_ext.layouts.linear_layout import LinearLayout
 from triton_ext.layouts.nvmma_shared import nvmma_shared_to_linear_layout
-from triton_ext.layouts.padded import PaddedShared
+from triton_ext.layouts.padded_shared import PaddedShared
 
 ACCUMULATOR = (
     "#ttg.nvidia_mma<{versionMajor = 3, versionMinor = 0, warpsPerCTA = [4, 1],"
@@ -107,6 +107,16 @@ def test_loads_of_the_same_16_bytes_are_not_certain():
     rows = SwizzledShared(1, 1, 1, (1, 0)).to_linear_layout((4, 16))
     assert not plan_move(registers, rows, 32, "load").is_certain
     assert plan_move(registers, rows, 32, "store").is_certain
+    words = {"register": [], "lane": [(0, 0), (0, 1), (0, 2), (0, 4), (0, 8)]}
+    narrow = LinearLayout(words, {"dim0": 1, "dim1": 16})
+    row = SwizzledShared(1, 1, 1, (1, 0)).to_linear_layout((1, 16))
+    move = plan_move(narrow, row, 32, "load")  # the same 4 bytes, as any two lanes may load them
+    assert move.access_bytes == 4
+    assert move.is_certain
+    lanes = [(0, 4), (0, 8), (1, 0), (2, 0), (4, 0)]
+    apart = LinearLayout({"register": [(0, 1), (0, 2)], "lane": lanes}, {"dim0": 8, "dim1": 16})
+    rows = SwizzledShared(1, 1, 1, (1, 0)).to_linear_layout((8, 16))
+    assert plan_move(apart, rows, 32, "load").is_certain
 
 
 # ------------------------------------------------------------------------------ padded encodings

@@ -73,7 +73,7 @@ def test_each_problem_has_a_kernel(kind, majors, out_type, sizes, processors, ba
 
 
 def test_what_it_costs():
-    """By the model, as docs/performance.md says: 5 % in 16 bits, for problems of another seed."""
+    """By the model: 5 % in 16 bits, problems of another seed (benchmarks/notes/performance.md)."""
     ratios = []
     for each in drawn_problems(4242, 120):
         if each.element_type != "e4m3":

@@ -789,7 +789,7 @@ def test_text_of_a_derivation():
         "4. logical_divide of one operand into 8x16-byte chunks, in uint128:"
         " ((8,8),(1,2)):((8,64),(0,1))",
         "5. advance of the start address for each operand, in uint128: (2,(4,2)):(512,(2,1024))",
-        "LBO = 16 bytes, SBO = 1024 bytes",
+        "LBO = 16 bytes (not read), SBO = 1024 bytes",
     ]
 
 

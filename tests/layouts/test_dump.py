@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sites import ROOT
+from sites import installed_folder
 from strategies import nvmma_encodings, shapes
 
 from triton_ext import (
@@ -17,16 +17,20 @@ from triton_ext import (
     SharedLinear,
     SwizzledShared,
     nvmma_shared_to_linear_layout,
+    parse_encoding,
 )
 from triton_ext.layouts.atoms import SwizzleAtom
 from triton_ext.layouts.dump import LayoutDump, dump_encoding, from_json, to_json
+from triton_ext.layouts.encodings import PaddedShared
 from triton_ext.mlir.module_layouts import dump_module
 from triton_ext.render.grid import draw_grid
+from triton_ext.render.html import dump_html
+from triton_ext.render.svg import dump_svg
 from triton_ext.render.text import dump_text, explain
 
 jsonschema = pytest.importorskip("jsonschema")
 SCHEMA = json.loads(
-    (ROOT / "triton_ext/layouts/layout_dump.schema.json").read_text(encoding="utf-8")
+    (installed_folder("triton_ext.layouts") / "layout_dump.schema.json").read_text(encoding="utf-8")
 )
 
 MODULE = """
@@ -63,12 +67,12 @@ def test_every_shared_encoding_of_a_module():
         ("#shared", (256, 64), 16, False),
         ("#shared1", (2,), 64, False),
         ("#shared2", (2, 4), 8, False),
-        ("#shared3", (16, 32), 16, True),
+        ("#shared3", (16, 32), 16, False),
         ("#shared", (16, 96), 16, True),
         ("", (64, 32), 32, False),
     ]
     assert dumps[0].layout == nvmma_shared_to_linear_layout((128, 64), NVMMAShared(128, 16))
-    assert "must be one of #ttg.nvmma_shared" in dumps[5].error or "expected" in dumps[5].error
+    assert [dump.paddings for dump in dumps if dump.paddings] == [((32, 4),)]
     assert "power of two" in dumps[6].error
 
 
@@ -107,9 +111,16 @@ def test_unreadable_modules(module, message):
 # ---------------------------------------------------------------------------------- JSON
 
 
+PADDED = parse_encoding("#ttg.padded_shared<[32:+4] {order = [1, 0], shape = [16, 32]}>")
+
+
 @st.composite
 def dumps(draw):
     """What an encoding is converted to, or why it cannot be."""
+    if draw(st.integers(0, 3)) == 0:
+        paddings = draw(st.sampled_from([((16, 8),), ((4, 2), (32, 1))]))
+        encoding = PaddedShared(paddings, SharedLinear(((0, 1), (1, 0), (0, 2), (2, 0))))
+        return dump_encoding(encoding, element_bitwidth=draw(st.sampled_from([None, 16])))
     encoding = draw(nvmma_encodings())
     alias = draw(st.sampled_from(["", "#shared"]))
     shape = draw(shapes(encoding.rank))
@@ -142,7 +153,40 @@ def test_what_is_no_json_dump(text, message):
     assert message in str(caught.value)
 
 
+def test_a_padding_that_its_encoding_does_not_have_is_refused():
+    dump = dump_encoding(PADDED)
+    for wrong in (((32, 8),), ()):
+        with pytest.raises(LayoutError, match="are not those of its encoding"):
+            from_json(to_json([replace(dump, paddings=wrong)]))
+    whole = json.loads(to_json([dump]))
+    [entry] = whole["layouts"]
+    assert entry["paddings"] == [[32, 4]]
+    for illegal in ("[[3, 1]]", "[[4]]", "[4]", '[["a", 1]]'):
+        with pytest.raises(LayoutError):
+            from_json(json.dumps(whole | {"layouts": [entry | {"paddings": json.loads(illegal)}]}))
+
+
 # ------------------------------------------------------------------------- text and grids
+
+
+def test_padding_is_in_the_text_the_grid_and_the_pictures():
+    """Each cell has the address: 36 elements from row to row, by hand."""
+    dump = dump_encoding(PADDED, element_bitwidth=16)
+    text = dump_text(dump)
+    said = "Padding: 4 unused elements behind each 32; offset o lies at o + o / 32 * 4, in elements"
+    assert text.endswith(said)
+    assert "A block holds 512 elements of 16 bits: 1144 bytes, with the padding" in explain(dump)
+    assert "  offset 64 (144 bytes): dim0 ^ 2" in explain(dump)
+    grid = draw_grid(dump.layout, paddings=dump.paddings).splitlines()
+    cells = [[int(cell) for cell in line.split()] for line in grid[1:17]]
+    assert cells == [[row, *(36 * row + column for column in range(0, 32, 4))] for row in range(16)]
+    picture = dump_svg(dump)
+    assert "Tile: 16x32 elements, 1144 bytes" in picture
+    for row in range(16):
+        at = f"element ({row}, 4): offset {36 * row + 4} elements, {2 * (36 * row + 4)} bytes"
+        assert at in picture
+    with pytest.raises(LayoutError, match="is padded, which the page does not draw"):
+        dump_html(dump)
 
 
 def test_text_of_seed_001():

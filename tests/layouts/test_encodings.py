@@ -7,11 +7,12 @@ import subprocess
 import sys
 import tempfile
 
+import numpy as np
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from sites import triton_sites
-from strategies import cga_layouts, nvmma_encodings, shapes, surjective_layouts
+from strategies import cga_layouts, invertible_layouts, nvmma_encodings, shapes, surjective_layouts
 
 from triton_ext import (
     LayoutError,
@@ -19,12 +20,20 @@ from triton_ext import (
     NVMMAShared,
     SharedLinear,
     SwizzledShared,
+    core_matrix_linear_layout,
     nvmma_shared_to_linear_layout,
     parse_encoding,
 )
-from triton_ext.layouts.cluster import cluster_layout, shape_per_cta
-from triton_ext.layouts.encodings import ELEMENT_BITWIDTHS
-from triton_ext.layouts.padded import PaddedShared
+from triton_ext.hardware.banks import chunk_access
+from triton_ext.hardware.tma_tile import tile_copies
+from triton_ext.layouts.cluster import add_cluster, cluster_layout, shape_per_cta
+from triton_ext.layouts.dump import dump_encoding
+from triton_ext.layouts.encodings import (
+    ELEMENT_BITWIDTHS,
+    ENCODINGS,
+    PaddedShared,
+    SharedEncoding,
+)
 
 SEED = "#ttg.nvmma_shared<{swizzlingByteWidth = 128, transposed = false, elementBitWidth = 16}>"
 
@@ -84,7 +93,25 @@ def test_seed_001_attribute_prints_as_in_the_seed():
     assert str(NVMMAShared.parse(SEED)) == SEED
 
 
-@given(st.one_of(nvmma_encodings(), swizzled_encodings(), linear_encodings()))
+@st.composite
+def padded_encodings(draw):
+    powers = st.integers(0, 6).map(lambda bits: 1 << bits)
+    pairs = draw(st.dictionaries(powers, powers, min_size=1, max_size=3))
+    cga_layout = draw(cga_layouts(2))
+    shape = tuple(size * 16 for size in cluster_layout(cga_layout, (16, 16)).out_dims.values())
+    part = draw(invertible_layouts({"dim0": 16, "dim1": 16}))
+    part = LinearLayout({"offset": [*part.bases["offset"], *part.bases["block"]]}, part.out_dims)
+    layout = add_cluster(part, cga_layout, shape)
+    return PaddedShared(tuple(pairs.items()), SharedLinear.from_linear_layout(layout))
+
+
+def all_encodings():
+    return st.one_of(
+        nvmma_encodings(), swizzled_encodings(), linear_encodings(), padded_encodings()
+    )
+
+
+@given(all_encodings())
 def test_printing_and_parsing_are_inverse(encoding):
     assert parse_encoding(str(encoding)) == encoding
     assert type(encoding).parse(str(encoding)) == encoding
@@ -117,6 +144,14 @@ def test_triton_prints_encodings_as_we_do(site, monkeypatch):
         ("128x64xf16", SwizzledShared(4, 2, 4, (0, 1), ((0, 1), (0, 0)))),
         ("4x4xf16", SharedLinear(((0, 1), (0, 2), (1, 2), (2, 0)), (), 16)),
         ("4x16xf16", SharedLinear(((0, 1), (0, 2), (1, 2), (2, 0)), ((0, 4), (0, 8)), 1024)),
+        ("4x4xf16", PaddedShared(((4, 2),), SharedLinear(((0, 1), (0, 2), (1, 0), (2, 0))))),
+        ("4x4xf16", PaddedShared(((4, 2),), SharedLinear(((1, 0), (2, 0), (0, 1), (0, 2))))),
+        ("4x4xf16", PaddedShared(((4, 2), (8, 1)), SharedLinear(((0, 1), (1, 0), (0, 2), (2, 0))))),
+        ("1x4x1xf16", PaddedShared(((2, 2),), SharedLinear(((0, 1, 0), (0, 2, 0))))),
+        (
+            "4x8xf16",
+            PaddedShared(((4, 8),), SharedLinear(((0, 1), (0, 2), (1, 0)), ((2, 0), (0, 4)))),
+        ),
     ]
     monkeypatch.setenv("PYTHONPATH", str(site or ""))
     for shape, encoding in encodings:
@@ -187,7 +222,10 @@ def test_illegal_nvmma_arguments(arguments, argument):
         (SEED.replace("false", "maybe"), "must be True or False"),
         (SEED.replace("}>", ", CTAOrder = [1, 0]}>"), "must be three lists of one length"),
         (SEED.replace("}>", ", CGALayout = [1, 0]}>"), "must be a sequence of integer vectors"),
-        ("#ttg.padded_shared<[32:+4] {order = [1, 0]}>", "expected"),
+        ("#ttg.padded_shared<{order = [1, 0], shape = [4, 4]}>", "must start with a list"),
+        ("#ttg.padded_shared<[32:+] {order = [1, 0], shape = [4, 4]}>", "expected"),
+        ("#ttg.nvmma_shared<[32:+4] {swizzlingByteWidth = 0}>", "must not start with a list"),
+        ("#ttng.tensor_memory_encoding<blockM = 64>", "see `triton-ext tmem`"),
         ("#ttg.amd_rotating_shared<{vec = 1}>", "must be one of #ttg.nvmma_shared"),
         ("#ttg.swizzled_shared<{vec = 3, perPhase = 1, maxPhase = 1, order = [0]}>", "power of"),
         ("#ttg.swizzled_shared<{vec = 1, perPhase = 1, maxPhase = 1, order = [2]}>", "permutation"),
@@ -220,7 +258,11 @@ def test_illegal_attributes(text, message):
         ("#ttg.padded_shared<[32:+4] {order = [1, 0], shape = [4, 3]}>", "power of two"),
         ("#ttg.padded_shared<[32:+4] {order = [0], shape = [1]}>", "at least one basis"),
         ("#ttg.padded_shared<[32:+4] {offset = [[3, 0]]}>", "reach every coordinate"),
-        (f"#ttg.padded_shared<[{'1' * 5000}:+4] {{offset = [[1]]}}>", "of powers of two"),
+        (f"#ttg.padded_shared<[{'1' * 5000}:+4] {{offset = [[1]]}}>", "at most 19 characters"),
+        ("#ttg.padded_shared<[24:+4] {offset = [[1]]}>", "of powers of two"),
+        ("#ttg.padded_shared<[8:+4, 8:+2] {offset = [[1]]}>", "one padding"),
+        ("#ttg.padded_shared<[] {offset = [[1]]}>", "at least one pair"),
+        ("#ttg.padded_shared<[32] {offset = [[1]]}>", "of powers of two"),
     ],
 )
 def test_illegal_padded_attributes(text, message):
@@ -259,18 +301,65 @@ def interop():
     return interop
 
 
-@given(encoding=st.one_of(nvmma_encodings(), swizzled_encodings(), linear_encodings()))
+@given(encoding=all_encodings())
 def test_gluon_round_trip(interop, encoding):
     assert interop.from_gluon(interop.to_gluon(encoding)) == encoding
+
+
+def test_gluon_builds_the_attribute_that_we_print(interop):
+    """The type that Gluon makes with a layout has our attribute; of clusters, too."""
+    rows = ((0, 1), (0, 2), (0, 4), (1, 0), (2, 0))
+    columns = ((1, 0), (2, 0), (0, 1), (0, 2), (0, 4))
+    encodings = [
+        PaddedShared(((8, 4), (16, 1)), SharedLinear(rows)),
+        PaddedShared(((4, 2),), SharedLinear(columns)),
+        PaddedShared(((8, 4),), SharedLinear(rows, ((4, 0), (0, 0), (0, 8)))),
+        PaddedShared(((8, 4),), SharedLinear(rows, ((0, 8), (8, 0), (4, 0)))),
+        NVMMAShared(32, 16, cga_layout=((1, 0),)),
+        SwizzledShared(4, 2, 4, (0, 1), ((0, 1), (0, 0))),
+        SharedLinear(rows, ((4, 0),), 32),
+    ]
+    builder = interop.op_builder(context := interop.mlir_context())
+    for encoding in encodings:
+        bases = isinstance(encoding, (PaddedShared, SharedLinear))
+        own = encoding.to_linear_layout(None if bases else (32, 64))
+        shape = list(own.out_dims.values())
+        made = interop.to_gluon(encoding)._to_ir(builder)
+        text = str(builder.get_shared_mem_desc_ty(builder.get_half_ty(), shape, made, shape))
+        assert f", {encoding}, #ttg.shared_memory" in text
+    del builder, context
 
 
 def test_gluon_round_trip_of_others(interop):
     with pytest.raises(LayoutError, match="at least one offset basis"):
         interop.to_gluon(SharedLinear((), ((1, 0),)))
+    halves = SharedLinear(((0, 2), (1, 0)), ((0, 1),))  # a block holds every other column
+    with pytest.raises(LayoutError, match="whole boxes"):
+        interop.to_gluon(PaddedShared(((2, 2),), halves))
     with pytest.raises(LayoutError, match="must be a Gluon"):
         interop.from_gluon("layout")
-    with pytest.raises(LayoutError, match="must be an NVMMAShared"):
+    with pytest.raises(LayoutError, match=r"must be a shared-memory encoding$"):
         interop.to_gluon("encoding")
+
+
+def test_a_gluon_layout_where_an_encoding_is_due_names_from_gluon(interop):
+    layout = interop.to_gluon(NVMMAShared(128, 16))
+    calls = (
+        lambda given: nvmma_shared_to_linear_layout((64, 64), given),
+        lambda given: core_matrix_linear_layout(given),
+        lambda given: dump_encoding(given, (64, 64)),
+        lambda given: interop.to_gluon(given),
+        lambda given: tile_copies((64, 64), (64, 64), given),
+        lambda given: chunk_access(given, 16),
+        lambda given: SharedLinear.from_linear_layout(given),
+    )
+    for call in calls:
+        with pytest.raises(LayoutError, match=r"triton_ext\.interop\.from_gluon\(layout\)"):
+            call(layout)
+        with pytest.raises(LayoutError, match=r"triton_ext\.parse_encoding\(text\)"):
+            call(SEED)
+    with pytest.raises(LayoutError, match=r"encoding\.to_linear_layout\(shape\) makes one"):
+        chunk_access(NVMMAShared(128, 16), 16)
 
 
 @given(data=st.data())
@@ -314,6 +403,58 @@ def test_every_encoding_knows_its_layout():
         assert encoding.stored_elements((128, 64)) == stored
         assert encoding.alignment == alignment
     assert NVMMAShared(128, 8, fp4_padded=True).stored_elements((8, 64)) == 2 * 8 * 64
+
+
+def subclasses(kind):
+    return {kind, *(each for one in kind.__subclasses__() for each in subclasses(one))}
+
+
+def test_the_registry_has_every_encoding():
+    assert set(ENCODINGS.values()) == subclasses(SharedEncoding) - {SharedEncoding}
+    for mnemonic, kind in ENCODINGS.items():
+        assert f"ttg.{mnemonic}" == kind.NAME
+
+
+@pytest.mark.parametrize(
+    ("paddings", "bases", "memory"),
+    [
+        # The examples of Gluon's PaddedSharedLayout, elements by number, "." for padding.
+        ([(2, 1), (4, 2)], [(1,), (2,), (4,)], "0 1 . 2 3 . . . 4 5 . 6 7"),
+        ([(2, 2)], [(2,), (1,)], "0 2 . . 1 3"),
+        (
+            [(8, 1)],
+            [(0, 1), (0, 2), (2, 0), (4, 0), (1, 0)],
+            "00 01 02 03 20 21 22 23 . 40 41 42 43 60 61 62 63 ."
+            " 10 11 12 13 30 31 32 33 . 50 51 52 53 70 71 72 73",
+        ),
+    ],
+)
+def test_padded_addresses_are_those_of_gluons_examples(paddings, bases, memory):
+    encoding = PaddedShared(tuple(paddings), SharedLinear(tuple(bases)))
+    layout, words = encoding.to_linear_layout(), memory.split()
+    assert encoding.stored_elements() == len(words)
+    places = {}
+    for offset in range(layout.in_dims["offset"]):
+        element = "".join(str(at) for at in layout.apply(offset=offset).values())
+        places[encoding.address(offset)] = element
+        assert encoding.offset_at(encoding.address(offset), layout.in_dims["offset"]) == offset
+    assert [places.get(address, ".") for address in range(len(words))] == words
+    for address, word in enumerate(words):
+        if word == ".":
+            assert encoding.offset_at(address, layout.in_dims["offset"]) is None
+
+
+@given(encoding=all_encodings(), offset=st.integers(0, 1 << 20))
+def test_only_padding_moves_an_offset(encoding, offset):
+    address = encoding.address(offset)
+    assert address == int(encoding.address(np.array([offset]))[0])
+    if not isinstance(encoding, PaddedShared):
+        assert address == offset
+        assert not encoding.paddings
+    else:  # padding is inserted element by element
+        assert encoding.address(0) == 0
+        ends = [(n, extra) for n, extra in encoding.paddings if (offset + 1) % n == 0]
+        assert encoding.address(offset + 1) - address == 1 + sum(extra for _, extra in ends)
 
 
 def test_a_layout_needs_a_shape_of_its_own():

@@ -255,3 +255,19 @@ def test_overlapping_edits(module):
     edits.replace(15, 25, "y")
     with pytest.raises(LayoutError, match="overlap"):
         edits.apply()
+
+
+def test_adjacent_edits(module):
+    """Where one change ends another may begin, and two new lines may stand at one place."""
+    edits = Edits(module)
+    edits.replace(20, 25, "y")
+    edits.replace(10, 20, "x")
+    assert edits.apply() == f"{MODULE[:10]}xy{MODULE[25:]}"
+    edits = Edits(module)
+    copy = operation(module, "ttng.async_tma_copy_local_to_global")
+    edits.insert_before(copy, "%first = x.first : i32")
+    edits.insert_before(copy, "%second = x.second : i32")
+    changed = MlirModule(edits.apply())
+    names = [each.name for each in changed.operations]
+    at = names.index("x.first")
+    assert names[at : at + 3] == ["x.first", "x.second", copy.name]

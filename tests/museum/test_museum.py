@@ -13,7 +13,7 @@ from tcgen05_ptx import assemble
 from triton_ext.emulator.errors import EmulationError
 
 TITLES = [exhibit.title for exhibit in EXHIBITS]
-PAGE = (ROOT / "docs/museum.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs/reference/museum.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("exhibit", EXHIBITS, ids=TITLES)

@@ -203,8 +203,8 @@ def test_a_job_that_fails_does_not_hinder_others(some):
 
 def test_a_job_with_passes(some):
     reported, plain = some[1].kernels
-    assert "triton_ext" not in plain.metadata
-    assert [each["pass"] for each in reported.metadata["triton_ext"]] == ["report-layouts"]
+    assert "triton_layouts" not in plain.metadata
+    assert list(reported.metadata["triton_layouts"]) == ["report-layouts"]
     assert reported.ptx == plain.ptx
 
 

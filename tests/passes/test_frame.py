@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import json
 import os
@@ -12,11 +13,13 @@ import warnings
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 from sites import ROOT, SUPPORT, triton_sites
 
 triton = pytest.importorskip("triton")
+torch = pytest.importorskip("torch")
 
 import triton.language as tl  # noqa: E402
 from triton import knobs  # noqa: E402
@@ -33,12 +36,12 @@ EXACT_COLUMNS = not triton.__version__.startswith("3.7")
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path, monkeypatch):
     """Triton's cache, empty; and no registered passes or hooks left behind."""
-    from triton_ext.passes.frame import base
+    from triton_ext.passes.frame import base, lookup
 
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "cache"))
-    base.all_passes()  # whose modules register them once, in the registry of that moment
-    monkeypatch.setattr(base, "registered", dict(base.registered))
-    yield
+    lookup.all_passes()  # whose modules register them once, in the registry of that moment
+    with patch.dict(base.registered):
+        yield
     assert knobs.runtime.add_stages_inspection_hook is None
     assert knobs.compilation.listener is None
 
@@ -253,6 +256,52 @@ def test_a_cached_kernel_reports_again(tmp_path, capsys):
     assert len(runs) == 1
 
 
+def test_what_passes_say_is_kept_with_the_kernel():
+    """In its metadata, as JSON: of each pass that ran, also of one that has nothing to say."""
+    counting()
+    complaining("warns", "warning")
+
+    @compiler_pass("silent", after="ptx")
+    def silent(compilation, options):
+        """Says nothing."""
+
+    assert not hasattr(compiled().metadata, "triton_layouts")
+    with passes.enabled("count", "warns", "silent") as results, pytest.warns(passes.PassWarning):
+        kept = compiled().metadata.triton_layouts
+    assert set(kept) == {"count", "warns", "silent"}
+    assert kept["count"] == {"report": 1, "diagnostics": []}
+    assert kept["silent"] == {"report": None, "diagnostics": []}
+    (warning,) = kept["warns"]["diagnostics"]
+    assert (warning["severity"], warning["message"]) == ("warning", "a product")
+    assert warning["location"]["file"] == __file__
+    assert [each.compiler_pass.name for each in results.all] == ["count", "warns"]
+
+
+def test_a_report_is_the_same_from_the_cache():
+    @compiler_pass("pairs", after="ttgir")
+    def pairs(compilation, options):
+        """Reports what JSON has no word for."""
+        return Outcome(report={1: (2, 3)})
+
+    for _ in range(2):
+        with passes.enabled("pairs") as results:
+            compiled()
+        assert [each.report for each in results.all] == [{"1": [2, 3]}]
+
+
+def test_a_report_that_is_no_json():
+    @compiler_pass("a-lock", after="ttgir")
+    def a_lock(compilation, options):
+        """Reports what cannot be kept."""
+        return Outcome(report=threading.Lock())
+
+    with (
+        passes.enabled("a-lock"),
+        pytest.raises(passes.PassCompilationError, match="the report of the pass a-lock cannot be"),
+    ):
+        compiled()
+
+
 def test_remarks(capsys):
     complaining("remarks", "remark")
     with warnings.catch_warnings(), passes.enabled("remarks") as results:
@@ -403,6 +452,49 @@ def test_nested():
         assert [options.depth for _, options in runs] == [2, 1]
     assert len(inside.all) == 2
     assert len(outside.all) == 3
+
+
+def test_the_key_is_computed_once(monkeypatch):
+    """Triton asks for it at every launch: as long as the same passes are on, nothing is done."""
+    import triton_ext
+    from triton_ext.passes.frame import pipeline
+
+    asked = []
+    described = dataclasses.asdict
+    monkeypatch.setattr(
+        pipeline.dataclasses, "asdict", lambda value: asked.append(value) or described(value)
+    )
+    counting(options=Options)
+    with triton_ext.emulate("sm_90", idle=True) as gpu:
+        arguments = [torch.zeros(64, 64, dtype=kind) for kind in (torch.float16,) * 2]
+        arguments += [torch.zeros(64, 64), 64]
+        for times in (1, 2):
+            with passes.enabled("count"):
+                for _ in range(3):
+                    product[(1,)](*arguments, enable_fp_fusion=True)
+            assert asked == [Options()] * times
+    assert gpu.launches == 6
+
+
+def test_installed_passes_are_on_everywhere():
+    runs = counting(options=Options)
+    counting("other")
+    passes.install("count{depth=2}")
+    try:
+        hook = knobs.runtime.add_stages_inspection_hook
+        alone = hook()
+        with passes.enabled("other"), ThreadPoolExecutor(1) as pool:
+            both = hook()
+            assert pool.submit(hook).result() == alone
+            passes.install("count{depth=3}")
+            assert hook() not in (alone, both)
+        assert knobs.runtime.add_stages_inspection_hook is hook, "still on"
+        assert set(compiled().metadata.triton_layouts) == {"count"}
+        assert [options.depth for _, options in runs] == [3]
+    finally:
+        passes.uninstall()
+    assert knobs.runtime.add_stages_inspection_hook is None
+    assert not hasattr(compiled().metadata, "triton_layouts")
 
 
 def test_an_exception_inside():
@@ -600,7 +692,7 @@ def test_the_environment(tmp_path):
     """By ``import triton_ext``, before and behind ``import triton``; by the wheel's .pth file."""
     sites = tmp_path / "sites"
     sites.mkdir()
-    (sites / "x.pth").write_text((ROOT / "triton_ext_passes.pth").read_text())
+    (sites / "x.pth").write_text((ROOT / "triton_ext_startup.pth").read_text())
     for first in (
         "import triton_ext",
         "import triton, triton_ext",
@@ -611,7 +703,52 @@ def test_the_environment(tmp_path):
         assert "TRITON_EXT_PASSES: pass = 'no-such-pass': no such pass" in run.stderr, first
         run = environment_run(tmp_path, "", first)
         assert (run.returncode, run.stdout) == (0, "compiled\n"), run.stderr
-    assert environment_run(tmp_path, "no-such-pass", "").returncode == 0
+
+
+PASS = """
+import pathlib
+from triton_ext.passes import Outcome, compiler_pass
+
+@compiler_pass("counts", after="ttgir")
+def counts(compilation, options):
+    with pathlib.Path(__file__).with_name("ran.txt").open("a") as file:
+        file.write("ran ")
+    return Outcome(report=len(compilation.ttgir.operations))
+"""
+
+
+def test_the_second_process_has_what_passes_said_in_the_first(tmp_path):
+    """From Triton's cache: the pass, which is one of a module, runs once."""
+    (tmp_path / "their_passes.py").write_text(PASS)
+    program = PROGRAM.replace("triton.compile(", "found = triton.compile(")
+    program += "import json; print(json.dumps(found.metadata.triton_layouts))"
+    (tmp_path / "environment_kernel.py").write_text(KERNEL)
+    environment = {
+        **os.environ, "TRITON_EXT_PASSES": "their_passes:counts,lint-shared",
+        "PYTHONPATH": os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]),
+    }  # fmt: skip
+    said = []
+    for _ in range(2):
+        run = subprocess.run(
+            [sys.executable, "-c", "import triton_ext" + program, str(tmp_path)],
+            env=environment, capture_output=True, text=True,
+        )  # fmt: skip
+        assert run.returncode == 0, run.stderr
+        reported, done, kept = run.stdout.splitlines()
+        said.append((json.loads(reported), done, json.loads(kept)))
+    assert said[0] == said[1]
+    report, _, kept = said[0]
+    assert report == {"kernel": "copy", "counts": kept["counts"]["report"]}
+    assert kept["counts"]["report"] > 2
+    assert kept["lint-shared"] == {"report": None, "diagnostics": []}
+    assert (tmp_path / "ran.txt").read_text() == "ran "
+
+
+def test_the_environment_names_a_pass_that_does_not_load(tmp_path):
+    (tmp_path / "their_passes.py").write_text("1 / 0")
+    run = environment_run(tmp_path, f"{tmp_path}/their_passes.py::counts", "import triton_ext")
+    assert run.stderr.count("ZeroDivisionError: division by zero") == 1
+    assert "PassCompilationError: the environment variable TRITON_EXT_PASSES: " in run.stderr
 
 
 LOOK_UPS = {
@@ -622,8 +759,8 @@ LOOK_UPS = {
     "loader": "assert find_spec('triton').loader.get_source('triton'); import triton",
     "pkgutil": "assert list(pkgutil.iter_modules(find_spec('triton').submodule_search_locations))",
     "torch": "import torch; torch.cuda._register_triton_kernels()",
-    "finders": "one = sys.meta_path[0]; sys.meta_path.insert(0, type(one)(one.module, one.then));"
-    " import triton",
+    "finders": "one = sys.meta_path[0]; again = type(one)(one.module, one.then, one.first);"
+    " sys.meta_path.insert(0, again); import triton",
     "threads": """
 names = ["triton", "triton_ext.passes.frame.hook", "triton", "triton_ext.passes"]
 with ThreadPoolExecutor(4) as pool:

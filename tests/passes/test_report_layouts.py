@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pass_corpus
 import pytest
-from sites import ROOT, triton_sites
+from sites import installed_folder, triton_sites
 
 from triton_ext.hardware.smem_descriptor import SmemDescriptor
 from triton_ext.passes import Compilation, get_pass
@@ -21,7 +21,9 @@ from triton_ext.ptx.listing import list_instructions
 from triton_ext.render.report_page import report_html
 from triton_ext.render.report_text import report_text
 
-SCHEMA = json.loads((ROOT / "passes" / "layout_report.schema.json").read_text())
+SCHEMA = json.loads(
+    (installed_folder("triton_ext.passes") / "layout_report.schema.json").read_text()
+)
 
 
 def compilation(kernel: pass_corpus.Compiled, *, ptx: bool = True) -> Compilation:

@@ -21,14 +21,14 @@ from sites import SUPPORT, triton_sites
 from triton_ext.mlir.module import MlirModule
 from triton_ext.passes import Compilation, Outcome, get_pass
 from triton_ext.passes.verify_descriptors import traces
-from triton_ext.passes.verify_descriptors.expectations import ModuleExpectations
-from triton_ext.passes.verify_descriptors.launches import TrialLaunch
-from triton_ext.passes.verify_descriptors.mlir_scalars import Scalars
-from triton_ext.passes.verify_descriptors.mlir_trace import ModuleTracer, contents
-from triton_ext.passes.verify_descriptors.ptx_trace import Tracer
-from triton_ext.passes.verify_descriptors.slices import slice_kernel
-from triton_ext.passes.verify_descriptors.strange import Strange
-from triton_ext.passes.verify_descriptors.trace_end import Why
+from triton_ext.passes.verify_descriptors.meaning.expectations import ModuleExpectations
+from triton_ext.passes.verify_descriptors.meaning.mlir_scalars import Scalars
+from triton_ext.passes.verify_descriptors.running.launches import TrialLaunch
+from triton_ext.passes.verify_descriptors.running.mlir_trace import ModuleTracer, contents
+from triton_ext.passes.verify_descriptors.running.poison import Poison
+from triton_ext.passes.verify_descriptors.running.ptx_trace import Tracer
+from triton_ext.passes.verify_descriptors.running.trace_end import Why
+from triton_ext.passes.verify_descriptors.text.slices import slice_kernel
 from triton_ext.ptx.folding import Folder
 from triton_ext.ptx.parse import parse_ptx
 
@@ -609,14 +609,14 @@ def test_a_branch_on_elements():
 
     trace = traced(RARE)
     assert [each.instruction.opcode for each in trace.events] == ["copy", "use"]
-    assert all(isinstance(value, Strange) for value in trace.events[1].operands)
-    assert trace.strange is None
+    assert all(isinstance(value, Poison) for value in trace.events[1].operands)
+    assert trace.poison is None
     assert "PTX line 16 is not known" in trace.end.words
     for inside in ("copy [%r9], [%rd1, {7, 7}];", "ld.shared.b32 %r4, [symbol];", "ret;"):
         trace = traced(RARE.replace("mov.b32 %r4, 3;", inside))
         assert trace.events == []
-        assert trace.strange is not None
-        assert trace.strange[0].line == 11
+        assert trace.poison is not None
+        assert trace.poison[0].line == 11
 
 
 def test_a_trace_that_ends_before_the_last_store(monkeypatch):

@@ -40,8 +40,8 @@ def test_parsing_and_folding():
     found, barrier = listing(PTX)
     assert found.notes == (
         "D: tensor memory %r7",
-        "A: 0x4000404000010040 +1024, LBO 16, SBO 1024, swizzle 128B",
-        "B: 0x4000404000010000 at a start address that is not known, LBO 16, SBO 1024,"
+        "A: 0x4000404000010040 +1024, LBO 16 (not read), SBO 1024, swizzle 128B",
+        "B: 0x4000404000010000 at a start address that is not known, LBO 16 (not read), SBO 1024,"
         " swizzle 128B",
         "0x08200010: kind f16: D[128x128] f32 = A[128x16] f16 x B[16x128] f16",
         "0x08200010: A is K-major, B is K-major",
@@ -368,7 +368,7 @@ CASES = [
     (90, "wgmma.mma_async.sync.aligned.m64n8k32.s32.u8.s8 {%r1, %r2, %r3, %r4}, %rd1,"
      " 0x4000004000010000, 0;",
      ["D[64x8] s32 = A[64x32] u8 x B[32x8] s8", "A: descriptor %rd1, not known at compile time",
-      "B: 0x4000004000010000 +0, LBO 16, SBO 1024, swizzle 128B",
+      "B: 0x4000004000010000 +0, LBO 16 (not read), SBO 1024, swizzle 128B",
       "D = A x B (what D held is not read)"],
      {"m": 64, "n": 8, "k": 32, "accumulates": False, "a_type": "u8"}),
     (90, "wgmma.mma_async.sync.aligned.m64n8k16.f16.f16.f16 {%r1, %r2}, {%r3, %r4, %r5, %r6},"
@@ -425,14 +425,14 @@ CASES = [
     (100, "tcgen05.mma.cta_group::2.kind::f8f6f4.ashift.collector::a::fill [%r1], [%r2],"
      " 0x4000404000010000, 0x10080410, {0, 0, 0, 0, 0, 0, 0, 1}, p;",
      ["D: tensor memory %r1", "A: in tensor memory, %r2",
-      "B: 0x4000404000010000 +0, LBO 16, SBO 1024, swizzle 128B",
+      "B: 0x4000404000010000 +0, LBO 16 (not read), SBO 1024, swizzle 128B",
       "0x10080410: kind f8f6f4: D[256x32] f32 = A[256x32] e4m3 x B[32x32] e5m2",
       "0x10080410: A is K-major, B is K-major", "some lanes of D are not written",
       "D = A x B, or D + A x B if p", "collector buffer: a fill"], {"cta_group": 2}),
     (100, "tcgen05.mma.cta_group::1.kind::mxf4nvf4.block_scale.scale_vec::4X [%r1],"
      " 0x4000404000010000, 0x4000404000010000, 0x08200480, [%r2], [%r3], 1;",
-     ["D: tensor memory %r1", "A: 0x4000404000010000 +0, LBO 16, SBO 1024, swizzle 128B",
-      "B: 0x4000404000010000 +0, LBO 16, SBO 1024, swizzle 128B",
+     ["D: tensor memory %r1", "A: 0x4000404000010000 +0, LBO 16 (not read), SBO 1024, swizzle 128B",
+      "B: 0x4000404000010000 +0, LBO 16 (not read), SBO 1024, swizzle 128B",
       "0x08200480: kind mxf4nvf4: D[128x128] f32 = A[128x64] e2m1 x B[64x128] e2m1",
       "0x08200480: A is K-major, B is K-major",
       "0x08200480: scale factors ue4m3, byte 0 for A, byte 0 for B",
@@ -441,8 +441,8 @@ CASES = [
      {"scale_a": "%r2", "scale_b": "%r3", "scale_vector": "scale_vec::4X"}),
     (100, "tcgen05.mma.sp.cta_group::1.kind::f16 [%r1], 0x4000404000010000, 0x4000404000010000,"
      " [%r2], 0x08200014, 0;",
-     ["D: tensor memory %r1", "A: 0x4000404000010000 +0, LBO 16, SBO 1024, swizzle 128B",
-      "B: 0x4000404000010000 +0, LBO 16, SBO 1024, swizzle 128B",
+     ["D: tensor memory %r1", "A: 0x4000404000010000 +0, LBO 16 (not read), SBO 1024, swizzle 128B",
+      "B: 0x4000404000010000 +0, LBO 16 (not read), SBO 1024, swizzle 128B",
       "A is sparse, metadata in tensor memory %r2",
       "0x08200014: kind f16: D[128x128] f32 = A[128x32] f16 x B[32x128] f16",
       "0x08200014: A is K-major, B is K-major", "0x08200014: A is 2:4 sparse, selector 0",
@@ -560,9 +560,8 @@ def test_nvcc():
     products = [item for item in found if "mma_async" in item.instruction.opcode]
     assert [item.values["A"]["start_address"] for item in products] == [0, 32, 64, 96]
     assert products[0].values["A"]["symbols"] == ["_ZZ8multiplyE6a_tile"]
-    assert "A: 0x4000004000010000 _ZZ8multiplyE6a_tile+0, LBO 16, SBO 1024, swizzle 128B" in (
-        products[0].notes
-    )
+    at = "A: 0x4000004000010000 _ZZ8multiplyE6a_tile+0"
+    assert f"{at}, LBO 16 (not read), SBO 1024, swizzle 128B" in products[0].notes
     assert all(item.values["negated"] == ["B"] for item in products)
     a_copy, b_copy = [item for item in found if "bulk.tensor" in item.instruction.opcode]
     assert a_copy.values["multicast"] == [0, 1]

@@ -789,7 +789,7 @@ def test_a_layout_that_no_control_makes(open_page):
 
 
 def test_banks_view(open_page):
-    """`triton-ext banks` of docs/layouts.md, Sec. 1, as a page; then with a swizzle."""
+    """`triton-ext banks` of docs/guide/layouts.md, Sec. 1, as a page; then with a swizzle."""
     page = open_page(page_of("banks --swizzle 0 --bits 16 --shape 8x64 --at 0,8"))
     report = '#banks [data-field="access-report"]'
     assert page.locator(report).text_content() == "8 wavefronts instead of 1: 8-way bank conflict"

@@ -15,9 +15,9 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from sites import ROOT, SUPPORT
+from sites import CHECKOUT, SUPPORT, installed_folder
 
-FOLDER = ROOT / "build" / "corpus"
+FOLDER = CHECKOUT / "build" / "corpus"
 
 
 def loaded_files() -> set[str]:
@@ -28,8 +28,9 @@ def loaded_files() -> set[str]:
 
 def sources(site: Path | None) -> list[str]:
     """The project's files that may decide what is compiled, and the Triton at `site`."""
-    folders = (*(ROOT / name for name in ("triton_ext", "passes", "kernels")), SUPPORT)
-    found = [str(path) for folder in folders for path in folder.rglob("*.py")]
+    product = ("triton_ext", "triton_ext.passes", "triton_ext.kernels")
+    folders = {SUPPORT, *map(installed_folder, product)}
+    found = sorted({str(path) for folder in folders for path in folder.rglob("*.py")})
     spec = importlib.util.find_spec("triton")
     triton = site / "triton" if site else Path(spec.origin).parent if spec and spec.origin else None
     return [*found, str(triton / "_C" / "libtriton.so")] if triton else found

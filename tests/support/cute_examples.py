@@ -16,7 +16,7 @@ import sys
 import time
 from pathlib import Path
 
-from sites import ROOT
+from sites import CHECKOUT
 from upstream_suites import checkout
 
 CUTLASS = "https://github.com/NVIDIA/cutlass.git"
@@ -64,7 +64,8 @@ EXAMPLES = [
     (f"{HOPPER}/attention/fmha.py", "--q_shape 1,128,1,64 --k_shape 1,128,1,64",
      "the block ends, and the thread that issued this copy"),
 ]  # fmt: skip
-"""Scripts, their arguments, and what the fault says that ends them (docs/emulator.md: why)."""
+"""Scripts, their arguments, and what the fault that ends them says; the reasons are in
+benchmarks/notes/emulator.md."""
 
 
 def main() -> int:
@@ -75,7 +76,7 @@ def main() -> int:
     home = Path(options.cutlass)
     try:
         if not (home / FOLDER).is_dir():
-            home = ROOT / "build/cutlass"
+            home = CHECKOUT / "build/cutlass"
             checkout(options.cutlass, REVISION, home, [FOLDER])
         dsl = importlib.util.find_spec("nvidia_cutlass_dsl")
     except OSError as error:

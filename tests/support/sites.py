@@ -1,5 +1,5 @@
-"""Where things are: the checkout, the tests' data and workers, and the releases of Triton; and
-how much is tested.
+"""Where things are: the checkout, the tests' data and workers, the product as it is installed, and
+the releases of Triton; and how much is tested.
 """
 
 from __future__ import annotations
@@ -10,9 +10,23 @@ from pathlib import Path
 
 import pytest
 
-SUPPORT = Path(__file__).resolve().parent
+SUPPORT = Path(__file__).absolute().parent
 DATA = SUPPORT.parent / "data"
 ROOT = SUPPORT.parent.parent
+"""The folder with tests, docs, benchmarks and examples: the checkout, or (`make pytest`) a folder
+of links to all that is in it but the product's sources."""
+CHECKOUT = Path(__file__).resolve().parents[2]
+"""The checkout: for tests of the sources themselves."""
+
+
+def installed_folder(package: str) -> Path:
+    """Where the modules of a package are, as Python finds them, which is not imported."""
+    spec = importlib.util.find_spec(package)
+    assert spec is not None, package
+    assert spec.origin is not None, package
+    return Path(spec.origin).parent
+
+
 ALL = os.environ.get("CORPUS_TIER") == "3"
 """Whether to test all that `make oracle` does."""
 

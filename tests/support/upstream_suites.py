@@ -25,7 +25,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from sites import ROOT
+from sites import CHECKOUT, installed_folder
 
 TRITON = "https://github.com/facebookexperimental/triton.git"
 REVISION = "db4666f22c1f8b206584c3f06e3b4a0ff035989e"  # August 2026, the line of 3.8
@@ -274,7 +274,7 @@ def kind_of(failed: Any) -> str:
     if isinstance(error, (AssertionError, pytest.fail.Exception)):
         return "another Triton" if COMPILED.search(str(error)) else "wrong"
     raised = Path(failed.traceback[-1].path)
-    ours = raised.is_relative_to(ROOT / "triton_ext") or "torch" in raised.parts
+    ours = raised.is_relative_to(installed_folder("triton_ext")) or "torch" in raised.parts
     return "error" if ours or re.search("CUDA|accelerator", str(error)) else "another Triton"
 
 
@@ -365,7 +365,7 @@ def main() -> int:
     parser.add_argument("--schedule", default="eager")
     parser.add_argument("--only", default="", help="an expression of pytest's -k")
     parser.add_argument("--limit", type=int, default=60, help="seconds of a test")
-    parser.add_argument("--folder", type=Path, default=ROOT / "build/upstream")
+    parser.add_argument("--folder", type=Path, default=CHECKOUT / "build/upstream")
     parser.add_argument(
         "--path",
         type=Path,

@@ -106,8 +106,8 @@ def banks(
     """How many wavefronts an access to shared memory takes, and which lanes collide in which bank.
 
     The layout is an MLIR attribute ('#ttg.nvmma_shared<{...}>', '#ttg.shared_linear<...>',
-    '#ttg.swizzled_shared<...>'), or is given by --swizzle, --bits and --transposed; or there is
-    none, but --offsets.
+    '#ttg.swizzled_shared<...>', '#ttg.padded_shared<...>'), or is given by --swizzle, --bits and
+    --transposed; or there is none, but --offsets.
 
     \b
     Examples:
@@ -156,23 +156,29 @@ def banks(
     }
     where = f"of {encoding} at {by(head['shape'])}"
     if access == "fill":
-        _show_fill(head, where, layout, contiguous, form)
+        _show_fill(head, where, encoding, layout, contiguous, form)
         return
     if access in ("ld.shared", "st.shared"):
         lane_bytes = int(width or max(ACCESS_BYTES))
         first = contiguous if along is None else along
         registers = thread_layout(head["shape"], element_bitwidth, lane_bytes, warps or 1, first)
-        requests = register_access(registers, layout, element_bitwidth, lane_bytes).requests
+        requests = register_access(
+            registers, layout, element_bitwidth, lane_bytes, encoding.paddings
+        ).requests
         title = f"{access} of {lane_bytes} bytes a lane"
         shown = _given_lanes(requests[0])
     else:
-        title, report = _subtile(access, layout, element_bitwidth, contiguous, at, trans)
+        title, report = _subtile(access, encoding, layout, element_bitwidth, at, trans)
         requests = (report,)
         shown = _given_lanes(report)
-        if len(at) < 2 and trans == (access != "chunk" and not contiguous):
+        of_page = len(at) < 2 and trans == (access != "chunk" and not contiguous)
+        if of_page and not encoding.paddings:
             name = access if access == "chunk" else f"{access}.x1"
             shown = {"access": name, "at": ",".join(map(str, (at or ((0, 0),))[0]))}
-    html = rendering("html.banks_html", encoding, shape, element_bitwidth, shown)
+    if encoding.paddings:  # the page draws no padded tile, but its lanes' addresses
+        html = rendering("html.explore_html", "banks", shown)
+    else:
+        html = rendering("html.banks_html", encoding, shape, element_bitwidth, shown)
     _show(head, f"{title} {where}", requests, form, html)
 
 
@@ -184,9 +190,9 @@ def _given_lanes(report: BankReport) -> dict[str, str]:
 
 def _subtile(
     access: str,
+    encoding: SharedEncoding,
     layout: LinearLayout,
     element_bitwidth: int,
-    contiguous: int,
     at: Sequence[Sequence[int]],
     trans: bool,
 ) -> tuple[str, BankReport]:
@@ -196,10 +202,10 @@ def _subtile(
     if access == "chunk":
         if len(corners) > 1:
             raise click.UsageError("--at can be given only once with chunk")
-        major: Major = "K" if contiguous else "MN"
-        report = chunk_access(layout, element_bitwidth, corners[0], major)
+        major: Major = "K" if _contiguous_dim(layout) else "MN"
+        report = chunk_access(layout, element_bitwidth, corners[0], major, encoding.paddings)
         return f"{major}-major chunk at {starts}", report
-    report = matrix_access(layout, element_bitwidth, corners, trans)
+    report = matrix_access(layout, element_bitwidth, corners, trans, encoding.paddings)
     return f"{access}.x{len(corners)}{'.trans' * trans} at {starts}", report
 
 
@@ -223,21 +229,27 @@ def _contiguous_dim(layout: LinearLayout) -> int:
 
 
 def _show_fill(
-    head: dict[str, Any], where: str, layout: LinearLayout, contiguous: int, form: str
+    head: dict[str, Any],
+    where: str,
+    encoding: SharedEncoding,
+    layout: LinearLayout,
+    contiguous: int,
+    form: str,
 ) -> None:
-    """The global requests of a fill: their size, and how many there are."""
+    """The global requests of a fill: their size, and how many there are at most for a line."""
     bits = head["element_bitwidth"]
-    runs = [] if form == "svg" else global_runs(layout, bits, contiguous)
+    runs = () if form == "svg" else global_runs(layout, bits, contiguous, encoding.paddings)
 
     def found() -> dict[str, Any]:
-        sizes = {"request_bytes": min(map(min, runs)), "requests_per_line": len(runs[0])}
+        sizes = {"request_bytes": min(map(min, runs)), "requests_per_line": max(map(len, runs))}
         return {"version": JSON_VERSION, **head, **sizes}
 
     def text() -> list[str]:
         sizes = found()
+        most = "at most " if encoding.paddings else ""
         return [
             f"fill {where}",
-            f"global requests of {sizes['request_bytes']} bytes: {sizes['requests_per_line']}"
+            f"global requests of {sizes['request_bytes']} bytes: {most}{sizes['requests_per_line']}"
             f" for each of {counted(len(runs), 'line')} of shared memory",
         ]
 

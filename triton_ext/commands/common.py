@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import importlib.util
+import io
 import json
 import math
 import os
@@ -21,12 +22,14 @@ from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
 import click
 from click.shell_completion import CompletionItem
 
-from triton_ext.errors import LayoutError
+from triton_ext.errors import LayoutError, PassError
+from triton_ext.findings import Finding, sarif
+from triton_ext.layouts.atoms import MAJORS
 from triton_ext.layouts.attributes import parse_value
 from triton_ext.layouts.encodings import ELEMENT_BITWIDTHS, SWIZZLE_BYTE_WIDTHS, NVMMAShared
 from triton_ext.render.words import plain
@@ -36,7 +39,16 @@ if TYPE_CHECKING:
 else:
     _ParamType = click.ParamType  # no generic before click 8.3
 
-INSTALL = "install both: pip install triton torch (or, from a checkout, pip install '.[kernels]')"
+DTYPES = {
+    "fp64": 64, "int64": 64, "fp32": 32, "tf32": 32, "int32": 32, "fp16": 16, "bf16": 16,
+    "int16": 16, "e4m3": 8, "e5m2": 8, "int8": 8,
+}  # fmt: skip
+"""Types of elements, and their bits; packed 4-bit types are bytes (--fp4-padded)."""
+INSTALL = (
+    "install both: pip install triton torch (or, from a checkout, pip install '.[kernels]');"
+    " without a GPU, torch's CPU build suffices, from the index of CPU wheels that PyTorch's page"
+    ' "Get Started" names for pip (--index-url)'
+)
 _Command = Callable[..., Any]
 _Decorator = Callable[[_Command], _Command]
 
@@ -81,6 +93,8 @@ class CommandGroup(click.Group):
             # A full disk: what was not written must not be tried again.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             _stop(f"cannot write the output: {error.strerror}", 2)
+        except ImportError as error:
+            _stop(unimportable(error), 2)
         sys.exit(status if isinstance(status, int) else 0)
 
 
@@ -179,25 +193,38 @@ def format_option(*forms: str, text: str | None = None) -> _Decorator:
 
 @dataclass(frozen=True)
 class Description:
-    """An NVMMA encoding as options describe it: --swizzle, --bits, --transposed, --fp4-padded.
+    """An NVMMA encoding as options describe it.
+
+    They are --swizzle, --bits or --dtype, --transposed or --major, and --fp4-padded.
 
     Attributes:
         swizzle: the swizzle width in bytes; None for the widest that fits the tile.
         bits: the width of an element; None where another argument says it.
         transposed: whether the first dimension is the contiguous one.
         fp4_padded: whether the elements have 4 bits, padded.
+        dtype, major: as they were given, if they were.
     """
 
     swizzle: int | None
     bits: int | None
     transposed: bool
     fp4_padded: bool = False
+    dtype: str | None = None
+    major: str | None = None
 
     def given(self, *, bits: bool = False) -> dict[str, bool]:
-        """Whether each of the options is used; --bits is among them only on request."""
-        given = {"--swizzle": self.swizzle is not None, "--bits": self.bits is not None}
-        given |= {"--transposed": self.transposed, "--fp4-padded": self.fp4_padded}
-        return given if bits else {name: used for name, used in given.items() if name != "--bits"}
+        """Whether each of the options is used; --bits and --dtype are there only on request."""
+        widths = {
+            "--bits": self.bits is not None and self.dtype is None,
+            "--dtype": self.dtype is not None,
+        }
+        return {
+            "--swizzle": self.swizzle is not None,
+            **(widths if bits else {}),
+            "--transposed": self.transposed and self.major is None,
+            "--major": self.major is not None,
+            "--fp4-padded": self.fp4_padded,
+        }
 
     def encoding(self, shape: Sequence[int] | None, cga: Any = ()) -> NVMMAShared:
         """The encoding of a tile.
@@ -228,7 +255,7 @@ def encoding_options(
 
     Args:
         bits: the element widths on offer.
-        bits_required: whether there is no other way to give them.
+        bits_required: whether nothing but --bits or --dtype says them.
         fp4_padded: --fp4-padded, too.
     """
     options = [
@@ -238,11 +265,19 @@ def encoding_options(
             help="Swizzle width in bytes; 0 stores the tile row by row. Left out: the widest that"
             " fits.",
         ),
+        click.option("--bits", type=choices(bits), help="Bits of an element."),
         click.option(
-            "--bits", type=choices(bits), required=bits_required, help="Bits of an element."
+            "--dtype",
+            type=choices(name for name, width in DTYPES.items() if width in bits),
+            help="An element's type, instead of its bits.",
         ),
         click.option(
             "--transposed", is_flag=True, help="The first dimension is the contiguous one."
+        ),
+        click.option(
+            "--major",
+            type=choices(MAJORS),
+            help="The contiguous dimension of a tile (M, K): MN is --transposed.",
         ),
     ]
     if fp4_padded:
@@ -253,11 +288,24 @@ def encoding_options(
     def decorate(command: _Command) -> _Command:
         @wraps(command)
         def described(
-            swizzle: str | None, bits: str | None, transposed: bool, fp4_padded: bool = False,
-            **others: Any,
+            swizzle: str | None, bits: str | None, dtype: str | None, transposed: bool,
+            major: str | None, fp4_padded: bool = False, **others: Any,
         ) -> Any:  # fmt: skip
             width, element = (None if text is None else int(text) for text in (swizzle, bits))
-            return command(Description(width, element, transposed, fp4_padded), **others)
+            if dtype is not None:
+                if element not in (None, DTYPES[dtype]):
+                    raise click.UsageError(f"--dtype {dtype} has {DTYPES[dtype]} bits, not {bits}")
+                element = DTYPES[dtype]
+            if bits_required and element is None:
+                raise click.UsageError("give the width of an element: --bits, or --dtype")
+            if major is not None:
+                first = "K" if others.get("operand") == "b" else "MN"  # of B, a tile is (K, N)
+                if transposed and major != first:
+                    raise click.UsageError(f"--transposed is --major {first}, not {major}")
+                transposed = major == first
+            return command(
+                Description(width, element, transposed, fp4_padded, dtype, major), **others
+            )
 
         for option in reversed(options):
             described = option(described)
@@ -306,21 +354,24 @@ def time_limited(command: _Command) -> _Command:
 # ------------------------------------------------------------------------ output
 
 
-def say(text: str, *, err: bool = False, coloured: bool = False) -> None:
+def say(
+    text: str, *, err: bool = False, coloured: bool = False, file: TextIO | None = None
+) -> None:
     """Print a text of any origin: escape sequences and other control characters are shown, and so
     is what the encoding of the output lacks.
 
     Args:
         coloured: the text has colours of ours, and control characters of nobody else; NO_COLOR
             switches them off.
+        file: where, if neither on stdout nor on stderr.
     """
     colour = False if os.environ.get("NO_COLOR") else None
     shown = text if coloured else plain(text)
     try:
-        click.echo(shown, err=err, color=colour)
+        click.echo(shown, file, err=err, color=colour)
     except UnicodeEncodeError as error:
         escaped = shown.encode(error.encoding, "backslashreplace").decode(error.encoding)
-        click.echo(escaped, err=err, color=colour)
+        click.echo(escaped, file, err=err, color=colour)
 
 
 def show(form: str, *, err: bool = False, **renderers: Callable[[], Any]) -> None:
@@ -353,13 +404,62 @@ def rendering(function: str, *arguments: Any, **options: Any) -> Callable[[], st
     return call
 
 
+def show_sarif(findings: Iterable[Finding], *, completed: bool = True) -> None:
+    """Print findings as a SARIF log on stdout; `completed`: the program ran to its end, or to one
+    of them."""
+    say(json.dumps(sarif(findings, completed=completed), indent=2))
+
+
+def unimportable(error: ImportError) -> str:
+    """What an import lacks, and what to do about it."""
+    package = (error.name or "").partition(".")[0]
+    if not isinstance(error, ModuleNotFoundError) or not package:
+        return f"cannot import {error.name or 'a module'}: {error}"
+    if package in ("torch", "triton"):
+        return f"this needs Triton and torch, and there is no module {error.name}; {INSTALL}"
+    if package == "triton_ext":
+        return (
+            f"the module {error.name} is missing from this installation: install triton-layouts"
+            " again"
+        )
+    return f"there is no module {error.name}: install the package that has it"
+
+
 @contextlib.contextmanager
 def needing_kernels() -> Iterator[None]:
-    """For imports of torch and Triton: where they are missing, the error says what to install."""
+    """For imports of torch and Triton: the error says which module is missing."""
     try:
         yield
     except ImportError as error:
-        raise click.UsageError(f"this command needs Triton and torch: {error}; {INSTALL}") from None
+        raise click.UsageError(unimportable(error)) from None
+
+
+@contextlib.contextmanager
+def results_apart() -> Iterator[TextIO]:
+    """Within it, stdout has what is written to the stream that it yields, and nothing else.
+
+    What a script and its children print goes to stderr.
+    """
+    stdout = sys.stdout
+    if stdout is None:  # closed
+        with open(os.devnull, "w") as nothing:
+            yield nothing
+        return
+    stdout.flush()
+    try:
+        number = stdout.fileno()
+    except io.UnsupportedOperation:  # no file, as in a notebook: no child prints there
+        with contextlib.redirect_stdout(sys.stderr):
+            yield stdout
+        return
+    results = os.fdopen(os.dup(number), "w", encoding=stdout.encoding, errors=stdout.errors)
+    with results, contextlib.redirect_stdout(sys.stderr):
+        os.dup2(sys.stderr.fileno(), number)
+        try:
+            yield results
+        finally:
+            stdout.flush()
+            os.dup2(results.fileno(), number)
 
 
 @contextlib.contextmanager
@@ -413,6 +513,12 @@ def script_traceback(error: BaseException, path: str) -> str:
             one.stack[:] = own or one.stack
             todo += [one.__cause__, one.__context__]
     return "".join(whole.format()).rstrip()
+
+
+def pass_failed(error: PassError) -> NoReturn:
+    """Say what a pass found or why it failed, line by line, and end."""
+    say(f"triton-ext: {error}", err=True)
+    raise SystemExit(1) from None
 
 
 def script_failed(error: BaseException, path: str) -> NoReturn:

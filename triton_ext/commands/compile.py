@@ -4,22 +4,31 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import importlib
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TextIO
+from unittest import mock
 
 import click
+from click.core import ParameterSource
 
 from triton_ext.commands.common import (
     Target,
     choices,
+    format_option,
     needing_kernels,
+    pass_failed,
+    refuse,
+    results_apart,
     run_script,
     say,
     script_failed,
+    show_sarif,
 )
 from triton_ext.errors import LayoutError, PassError
+from triton_ext.findings import Finding, annotate
 from triton_ext.splitting import split_arguments
 
 _WARPS = choices([1, 2, 4, 8, 16, 32])
@@ -40,10 +49,13 @@ def _complete_passes(context: Any, option: Any, typed: str) -> list[str]:
     "--passes",
     default="",
     metavar="PASSES",
-    help="Such as 'report-layouts{format=json},lint-shared'.",
+    help="Such as 'report-layouts{format=json},lint-shared'; of a file or a module:"
+    " checks.py::name, package.module:name.",
     shell_complete=_complete_passes,
 )
-@click.option("--list", "list_", is_flag=True, help="List the passes and their options.")
+@click.option(
+    "--list", "list_", is_flag=True, help="List the passes, those of --passes too, and options."
+)
 @click.option(
     "--target", type=Target(), default="sm_100", show_default=True, help="sm_90 or sm_100."
 )
@@ -57,10 +69,19 @@ def _complete_passes(context: Any, option: Any, typed: str) -> list[str]:
     show_default=True,
     help="With --signature.",
 )
-@click.option("--emit", type=choices(["ttir", "ttgir", "llir", "ptx"]), help="Print this stage.")
+@click.option(
+    "--emit",
+    type=choices(["ttir", "ttgir", "llir", "ptx"]),
+    help="Print this stage on stdout, and all else on stderr.",
+)
+@format_option(
+    "text", "sarif", text="sarif: a log of what the passes find on stdout, all else on stderr."
+)
 @click.argument("script", required=False)
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+@click.pass_context
 def compile(
+    context: click.Context,
     passes: str,
     list_: bool,
     target: str,
@@ -69,6 +90,7 @@ def compile(
     num_ctas: str,
     num_stages: int,
     emit: str | None,
+    form: str,
     script: str | None,
     arguments: tuple[str, ...],
 ) -> None:
@@ -78,22 +100,30 @@ def compile(
     it launches is compiled but not executed. With --signature, KERNEL alone is compiled: the
     signature has an item for each argument, a type ("*fp16", "i32", "fp32"; ":16" behind it for
     what is divisible by 16), a constant ("64", "True", "None"), or an expression of the script's
-    names after "=" ("=gl.NVMMASharedLayout(128, 16)").
+    names after "=" ("=gl.NVMMASharedLayout(128, 16)"). In a job of GitHub Actions, what the passes
+    find becomes annotations.
+
+    On stdout is what is asked for: the stage of --emit, else the reports of --passes, else a line
+    for each kernel. What the script prints, and remarks, are on stderr.
 
     \b
     Examples:
       triton-ext compile attention.py --passes report-layouts
       triton-ext compile matmul.py::matmul_kernel --target sm_90 --passes verify-descriptors
+      triton-ext compile matmul.py --passes 'checks.py::no-fp32-products,lint-shared'
       triton-ext compile add.py::add --signature '*fp32:16, *fp32:16, i32, 1024' --emit ptx
+      triton-ext compile matmul.py --passes lint-shared --format sarif > matmul.sarif
       triton-ext compile --list
     """
     with needing_kernels():
-        from triton_ext.passes import all_passes, enabled
+        from triton_ext.passes import Results, enabled
+        from triton_ext.passes.frame.reports import reports_on
     if list_:
-        for each in all_passes():
-            click.echo(f"{each.configured()} (after {each.stage})\n    {each.description}")
-            for name, default in vars(each.options()).items():
-                click.echo(f"    {name}={default}")
+        refuse(
+            {"SCRIPT": script is not None, "--emit": emit is not None},
+            "with --list, which compiles nothing",
+        )
+        _list(passes)
         return
     if script is None:
         raise click.UsageError("a script is needed, or --list")
@@ -102,24 +132,75 @@ def compile(
         raise click.BadParameter(f"there is no file {path}", param_hint="SCRIPT")
     if signature is not None and not kernel:
         raise click.UsageError("--signature needs SCRIPT::KERNEL")
+    tuned = {
+        name: context.get_parameter_source(name.strip("-").replace("-", "_"))
+        is ParameterSource.COMMANDLINE
+        for name in ("--num-warps", "--num-ctas", "--num-stages")
+    }
+    if signature is None:
+        refuse(tuned, "without --signature; the script's launches say it")
     options = {
         "num_warps": int(num_warps), "num_ctas": int(num_ctas), "num_stages": num_stages
     }  # fmt: skip
+    if form == "sarif" and emit:
+        raise click.UsageError("--emit and --format sarif both print on stdout: give one of them")
+    results = Results()
     try:
-        with enabled(*([passes] if passes else [])), _listening(kernel, emit) as seen:
+        with (
+            results_apart() as stdout,
+            reports_on(sys.stderr if emit or form == "sarif" else stdout),
+            enabled(*([passes] if passes else [])) as results,
+            _listening(kernel, emit, sys.stderr if passes else stdout, stdout) as seen,
+        ):
             if signature is None:
                 _run_idle(path, arguments, target)
             else:
                 _compile_one(path, kernel, signature, target, options)
     except PassError as error:
-        raise click.ClickException(str(error)) from None
+        _found(results.findings() + error.findings(), form)
+        pass_failed(error)
+    except SystemExit as error:
+        _found(results.findings(), form, completed=not error.code)
+        raise
+    _found(results.findings(), form)
     if not seen:
         raise click.UsageError(f"{path} launches no kernel" + f" {kernel}" * bool(kernel))
+    if emit and len(seen) > 1:
+        names = ", ".join(f"{name} ({seen.count(name)} x)" for name in dict.fromkeys(seen))
+        say(f"several kernels in one output: {names}; SCRIPT::KERNEL picks one", err=True)
+
+
+def _list(passes: str) -> None:
+    """Print the passes that have a name, and those that are named."""
+    from triton_ext.passes import all_passes, parse_passes
+
+    try:
+        named = [each.compiler_pass for each in parse_passes(passes)]
+    except PassError as error:
+        pass_failed(error)
+    for each in dict.fromkeys([*all_passes(), *named]):
+        say(f"{each.configured()} (after {each.stage})\n    {each.description}")
+        for name, default in vars(each.options()).items():
+            say(f"    {name}={default}")
+
+
+def _found(findings: list[Finding], form: str, *, completed: bool = True) -> None:
+    """Annotate what the passes found, and print it as SARIF, if that is asked for."""
+    annotate(findings)
+    if form == "sarif":
+        show_sarif(findings, completed=completed)
 
 
 @contextlib.contextmanager
-def _listening(kernel: str, emit: str | None) -> Iterator[list[str]]:
-    """Print a line for each kernel that is compiled, or the stage that is asked for."""
+def _listening(
+    kernel: str, emit: str | None, lines: TextIO, results: TextIO
+) -> Iterator[list[str]]:
+    """Print a line for each kernel that is compiled, or the stage that is asked for.
+
+    Args:
+        lines: where the line goes, if no stage is asked for; else it is on stderr.
+        results: where the stage goes.
+    """
     from triton import knobs
 
     seen: list[str] = []
@@ -135,12 +216,12 @@ def _listening(kernel: str, emit: str | None) -> Iterator[list[str]]:
         seen.append(name)
         text = [Path(path).read_text() for file, path in files.items() if file.endswith(f".{emit}")]
         if emit:
-            say("".join(text))
+            say("".join(text), file=results)
         target = metadata["target"]
         say(
             f"{name}: sm_{getattr(target, 'arch', None) or target['arch']},"
             f" {metadata['num_warps']} warps, {metadata['shared']} bytes of shared memory",
-            err=bool(emit),
+            file=sys.stderr if emit else lines,
         )
 
     knobs.compilation.listener = listen
@@ -157,7 +238,7 @@ def _run_idle(path: str, arguments: tuple[str, ...], target: str) -> None:
     from triton_ext.emulator.errors import WrongArchitecture
     from triton_ext.emulator.host.driver import emulate
 
-    with emulate(target, cuda_on_host=True, idle=True) as gpu:
+    with emulate(target, cuda_on_host=True, idle=True) as gpu, _uncompared():
         try:
             run_script(path, arguments)
         except (PassError, click.UsageError):
@@ -167,15 +248,48 @@ def _run_idle(path: str, arguments: tuple[str, ...], target: str) -> None:
         except (Exception, SystemExit) as error:
             if isinstance(error, SystemExit) and not error.code:
                 return
+            if isinstance(error, BrokenPipeError) or not gpu.launches:
+                script_failed(error, path)
             # A script that checks its results finds them wrong: nothing ran.
             stopped = f"{type(error).__name__}: {error}".splitlines()[0]
-            if not gpu.launches:
-                script_failed(error, path)
-            say(f"{path} stopped behind a kernel that did not run: {stopped}", err=True)
+            say(
+                f"{path} stopped, as no kernel ran and there were no results: {stopped}; what it"
+                " would launch from there on is not compiled",
+                err=True,
+            )
         finally:
             # Kernels of the script unload themselves through the driver, which must still be
             # there; and not while Python 3.11 parses: that would break its parser.
             gc.collect()
+
+
+_COMPARISONS = {
+    "torch.testing": ("assert_close",),
+    "numpy.testing": (
+        "assert_allclose", "assert_array_equal", "assert_equal", "assert_almost_equal",
+        "assert_array_almost_equal",
+    ),
+}  # fmt: skip
+"""Functions that compare results, and raise where they differ."""
+
+
+@contextlib.contextmanager
+def _uncompared() -> Iterator[None]:
+    """Within it, torch's and numpy's functions that compare results compare none: nothing ran."""
+    told = False
+
+    def skip(*arguments: Any, **options: Any) -> None:
+        nonlocal told
+        if not told:
+            say("no kernel runs: comparisons of results are skipped", err=True)
+        told = True
+
+    with contextlib.ExitStack() as patched:
+        for module, names in _COMPARISONS.items():
+            found = importlib.import_module(module)
+            for name in names:
+                patched.enter_context(mock.patch.object(found, name, skip))
+        yield
 
 
 def _compile_one(

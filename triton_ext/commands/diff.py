@@ -11,9 +11,12 @@ from typing import Any
 
 import click
 
-from triton_ext.commands.common import SHAPE, format_option, show, time_limited
+from triton_ext.commands.common import SHAPE, format_option, refuse, show, time_limited
 from triton_ext.errors import LayoutError
 from triton_ext.hardware.instruction_descriptor import KINDS
+from triton_ext.hardware.tensor_memory_encoding import TENSOR_ENCODINGS, parse_tensor_encoding
+from triton_ext.layouts.attributes import parse_attribute
+from triton_ext.layouts.cluster import checked_shape
 from triton_ext.layouts.dump import LayoutDump, dump_encoding, from_json
 from triton_ext.layouts.encodings import parse_encoding
 from triton_ext.ptx.files import MAX_FILE_BYTES, ptx_of_bytes
@@ -81,6 +84,10 @@ def diff(
         raise click.UsageError(f"{a!r} is of kind {left[0]}, {b!r} of kind {right[0]}")
     if (kind is not None or arch != "sm_100") and left[0] != "descriptor":
         raise click.UsageError("--arch and --kind are for descriptors")
+    if kind is not None:
+        refuse({"--arch": arch != "sm_100"}, "with --kind, which only Blackwell has")
+    if not any(what.lstrip().startswith("#") for what in (a, b)):
+        refuse({"--shape": shape is not None}, "without an attribute, whose shape it is")
     found = _compared(left, right, arch, kind)
     show(form, json=lambda: _as_json(found), text=lambda: _as_text(found, a, b))
     if found.first is not None:
@@ -103,7 +110,7 @@ def _compared(left: _Thing, right: _Thing, arch: str, kind: str | None) -> Compa
 def _thing(what: str, shape: tuple[int, ...] | None) -> _Thing:
     """What an argument names."""
     if what.lstrip().startswith("#"):
-        return "layout", _legal(dump_encoding(parse_encoding(what), shape), what)
+        return "layout", _legal(_dump(what, shape), what)
     try:
         return "descriptor", int(what, 0)
     except ValueError:
@@ -134,6 +141,14 @@ def _thing(what: str, shape: tuple[int, ...] | None) -> _Thing:
             f"{what!r} is neither PTX, nor TTGIR, nor a trace, nor a layout, nor a timeline"
         )
     return kind, text
+
+
+def _dump(attribute: str, shape: tuple[int, ...] | None) -> LayoutDump:
+    """The layout of an attribute, of shared or of tensor memory."""
+    if parse_attribute(attribute).mnemonic not in TENSOR_ENCODINGS:
+        return dump_encoding(parse_encoding(attribute), shape)
+    encoding, sizes = parse_tensor_encoding(attribute), checked_shape(shape, 2)
+    return LayoutDump("tile", str(encoding), encoding.to_linear_layout(sizes), sizes)
 
 
 def _timeline(text: str) -> Any:

@@ -69,9 +69,9 @@ def layout(
     """Dump the linear layout of a shared-memory encoding.
 
     The encoding is an MLIR attribute ('#ttg.nvmma_shared<{...}>', '#ttg.shared_linear<...>',
-    '#ttg.swizzled_shared<...>'), or is given by --swizzle, --bits and so on. A .ttgir or .mlir
-    file dumps every shared encoding in it with the shapes that it is used at; a .json file, what
-    --format json wrote. "-" is stdin: either.
+    '#ttg.swizzled_shared<...>', '#ttg.padded_shared<...>'), or is given by --swizzle, --bits and so
+    on. A .ttgir or .mlir file dumps every shared encoding in it with the shapes that it is used at;
+    a .json file, what --format json wrote. "-" is stdin: either.
 
     \b
     Examples:
@@ -81,13 +81,19 @@ def layout(
                          elementBitWidth = 8}>' --shape 64x128 --explain
       triton-ext layout kernel.ttgir
     """
+    if form not in ("text", "grid"):
+        refuse({"--explain": explained}, f"with --format {form}")
+    if form != "grid":
+        refuse({"--full": full}, f"with --format {form}, which cuts nothing")
+    if core:
+        refuse({"--cga": cga is not None}, "with --core: an atom is of one block")
     by_options = {**described.given(), "--cga": cga is not None}
     if what is not None and any(by_options.values()):
         given = ", ".join(option for option, used in by_options.items() if used)
         raise click.UsageError(f"give an attribute or file, or {given}, not both")
     if what is not None and not what.lstrip().startswith("#"):
         for_one = {"--shape": shape is not None, "--core": core, "--check": check}
-        for_one |= {"--disable-swizzle": disable_swizzle, "--bits": described.bits is not None}
+        for_one |= {"--disable-swizzle": disable_swizzle, **described.given(bits=True)}
         refuse(for_one, "with a file; it says its own")
         dumps = _read(what)
     else:
@@ -107,9 +113,12 @@ def layout(
         if check:
             _check(encoding, dumps[0], disable_swizzle)
     if form in ("svg", "html"):
-        drawn = [dump for dump in dumps if dump.layout is not None] or dumps
+        unfit = {dump: dump.error for dump in dumps if dump.layout is None}
+        if form == "html":  # whose page draws linear layouts alone
+            unfit |= {dump: "it is padded" for dump in dumps if dump.paddings}
+        drawn = [dump for dump in dumps if dump not in unfit] or dumps
         for dump in [dump for dump in dumps if dump not in drawn]:
-            say(f"not drawn: {dump.alias or dump.encoding}: {dump.error}", err=True)
+            say(f"not drawn: {dump.alias or dump.encoding}: {unfit[dump]}", err=True)
         dumps = drawn
     if form == "svg" and len(dumps) != 1:
         raise click.UsageError(f"--format svg shows one layout; this file has {len(dumps)}")
@@ -120,7 +129,13 @@ def layout(
         from triton_ext.render.grid import draw_grid
 
         rows, width = (None, None) if full else (16, shutil.get_terminal_size().columns)
-        table = draw_grid(dump.layout, dump.element_bitwidth, max_rows=rows, max_width=width)
+        table = draw_grid(
+            dump.layout,
+            dump.element_bitwidth,
+            max_rows=rows,
+            max_width=width,
+            paddings=dump.paddings,
+        )
         name = f"{dump.alias or dump.encoding} at {dump.shape}\n" if len(dumps) > 1 else ""
         return plain(name) + table
 
@@ -188,7 +203,8 @@ def _check(encoding: SharedEncoding, dump: LayoutDump, disable_swizzle: bool) ->
             results.append(check_against_triton(dump.shape, encoding))
         except RuntimeError as error:
             said = str(error).splitlines()[-1]
-            raise click.UsageError(f"--check needs Triton: {said}; {INSTALL}") from None
+            way_out = f"; {INSTALL}" if said.endswith("No module named 'triton'") else ""
+            raise click.UsageError(f"--check asks Triton, and cannot: {said}{way_out}") from None
     for result in results:
         click.echo(f"{'ok' if result.agrees else 'FAILED'}: {result.message}", err=True)
     if not all(result.agrees for result in results):

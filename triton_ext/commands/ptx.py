@@ -7,14 +7,15 @@ from typing import Any
 
 import click
 
-from triton_ext.commands.common import format_option, show, time_limited
+from triton_ext.commands.common import format_option, say, show, time_limited
 from triton_ext.errors import LayoutError
 from triton_ext.ptx.files import MAX_FILE_BYTES, PtxText, ptx_of_bytes, read_ptx
 from triton_ext.ptx.listing import Listed, list_instructions
-from triton_ext.ptx.parse import Instruction, parse_ptx, split_operands
+from triton_ext.ptx.parse import Instruction, Module, parse_ptx, split_operands
 from triton_ext.reading import read_input
 
 _SHOWN_REGISTERS = 4
+_Listing = tuple[PtxText, Module, list[Listed]]
 
 
 def _object(found: PtxText, listed: Listed) -> dict[str, Any]:
@@ -32,12 +33,13 @@ def _object(found: PtxText, listed: Listed) -> dict[str, Any]:
     }
 
 
-def _listings(found: list[PtxText]) -> list[tuple[PtxText, list[Listed]]]:
+def _listings(found: list[PtxText]) -> list[_Listing]:
     """The instructions of each module; modules for other architectures are left out, but one."""
     listings, refusal = [], None
     for module in found:
         try:
-            listings.append((module, list(list_instructions(parse_ptx(module.text)))))
+            parsed = parse_ptx(module.text)
+            listings.append((module, parsed, list(list_instructions(parsed))))
         except LayoutError as error:
             if error.argument != "arch":
                 raise
@@ -86,17 +88,32 @@ def ptx(file: str, form: str) -> None:
     else:
         found = read_ptx(file)
     listings = _listings(found)
+    if form == "json":
+        for _, parsed, items in listings:
+            for line in _not_found(parsed, items):
+                say(line, err=True)
     show(
         form,
-        json=lambda: [_object(module, item) for module, items in listings for item in items],
+        json=lambda: [_object(module, item) for module, _, items in listings for item in items],
         text=lambda: _lines(listings),
     )
 
 
-def _lines(listings: list[tuple[PtxText, list[Listed]]]) -> Iterator[str]:
-    for module, items in listings:
+def _not_found(module: Module, items: list[Listed]) -> Iterator[str]:
+    """What a module has none of."""
+    if not module.kernels:
+        yield "no kernel (.entry)"
+    listed = {item.kernel for item in items}
+    for kernel in module.kernels:
+        if kernel.name not in listed:
+            yield f"{kernel.name}: no TMA copy, mbarrier, MMA or tensor-memory instruction"
+
+
+def _lines(listings: list[_Listing]) -> Iterator[str]:
+    for module, parsed, items in listings:
         if module.origin:
             yield f"PTX: {module.origin}"
+        yield from _not_found(parsed, items)
         kernel = None
         for item in items:
             if item.kernel != kernel:

@@ -16,13 +16,17 @@ from triton_ext.commands.common import (
     Target,
     format_option,
     needing_kernels,
+    pass_failed,
     refuse,
+    results_apart,
     run_script,
     say,
     script_failed,
     show,
+    show_sarif,
 )
 from triton_ext.errors import PassError
+from triton_ext.findings import Finding, annotate
 from triton_ext.render.words import counted
 
 
@@ -156,7 +160,9 @@ def _pattern(text: str) -> str:
     help="With --time: only what the prediction needs is run; outputs are garbage.",
 )
 @click.option("--stats", is_flag=True, help="At the end, count what ran, on stderr.")
-@format_option("text", "json")
+@format_option(
+    "text", "json", "sarif", text="sarif: a log of the faults on stdout, all else on stderr."
+)
 @click.argument("script", type=click.Path(exists=True, dir_okay=False))
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def run(
@@ -183,7 +189,8 @@ def run(
     """Run a Python script whose Triton and Gluon kernels execute on the emulated GPU.
 
     Kernels are compiled by the real compiler for the target, and their PTX runs on the memory of
-    the host; "cuda" means the host. What the hardware would leave undefined is an error.
+    the host; "cuda" means the host. What the hardware would leave undefined is an error; in a job
+    of GitHub Actions it is an annotation, too.
 
     \b
     Examples:
@@ -192,6 +199,7 @@ def run(
       triton-ext run --trace --only 'tcgen05|mbarrier' --block 0x0x0 matmul.py
       triton-ext run --break-at matmul.py:31 matmul.py
       triton-ext run --stats --format json matmul.py
+      triton-ext run --emulate sm_100 --format sarif matmul.py > matmul.sarif
       triton-ext run --emulate sm_90 --time --timeline matmul.html matmul.py
     """
     if not Path(script).is_file():  # a pipe, which could be read but once
@@ -214,6 +222,8 @@ def run(
         refuse({"--hits": hits != 1}, "without --break-at")
     if not trace and trace_file is None:
         refuse({"--only": bool(only), "--block": bool(block)}, "without --trace or --trace-file")
+    if schedule != "random":
+        refuse({"--seed": options["seed"] != 0}, f"with --schedule {schedule}, which draws nothing")
     if timed and schedule != "eager":
         raise click.UsageError(f"--schedule {schedule}: time is predicted with the eager one alone")
     with needing_kernels():
@@ -230,11 +240,20 @@ def run(
     from triton_ext.hardware.architecture import architecture
     from triton_ext.timeline.gpus import gpu_of
 
+    as_sarif, ending = form == "sarif", contextlib.ExitStack()
+    if as_sarif:
+        form = "text"
+
+    def found(findings: list[Finding], *, completed: bool = True) -> None:
+        annotate(findings)
+        if as_sarif:
+            ending.close()  # and stdout is that of the command again
+            show_sarif(findings, completed=completed)
+
     target = architecture(architecture_of(Path(script)) if arch == "auto" else arch)
     model = None
     if timed:
         model = gpu_of(gpu_name or True, target, argument="--gpu").but(warm=warm)
-    ending = contextlib.ExitStack()
 
     def lines(event: Event, *, as_json: bool) -> list[str]:
         return [json.dumps(event)] if as_json else list(as_text(event))
@@ -262,6 +281,8 @@ def run(
         tracing = Trace(write, only, block or None)
         ending.callback(tracing.close)
         parts.append(tracing)
+    if as_sarif:
+        ending.enter_context(results_apart())
     with (
         ending,
         emulate(
@@ -284,15 +305,22 @@ def run(
             run_script(script, arguments)
         except EmulationError as error:
             say(f"triton-ext: {type(error).__name__}: {error}", err=True)
+            found(error.findings())
             raise SystemExit(1) from None
         except PassError as error:
-            raise click.ClickException(str(error)) from None
+            found(error.findings())
+            pass_failed(error)
         except click.UsageError:
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
+            failed = not isinstance(error, SystemExit) or bool(error.code)
+            found([], completed=not failed)
+            if isinstance(error, SystemExit):
+                raise
             script_failed(error, script)
         for text in gpu.missed_breakpoints():
             say(text, err=True)
+        found([])
     if time:
         for each in gpu.timelines:
             show(form, err=True, json=each.as_object, text=each.lines)

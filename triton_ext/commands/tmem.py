@@ -23,14 +23,11 @@ from triton_ext.hardware.tensor_memory import (
     warp_lanes,
 )
 from triton_ext.hardware.tensor_memory_access import CHOSEN_SHAPES, TmemTransfer, plan_transfer
-from triton_ext.hardware.tensor_memory_encoding import TensorMemoryEncoding
-from triton_ext.hardware.tensor_memory_scales import scale_factor_layout
-from triton_ext.layouts.attributes import parse_attribute
+from triton_ext.hardware.tensor_memory_encoding import TensorMemoryScales, parse_tensor_encoding
 from triton_ext.layouts.dump import layout_object
 from triton_ext.layouts.linear_layout import LinearLayout
 
 JSON_VERSION = 1
-_SCALES = "ttng.tensor_memory_scales_encoding"
 
 
 def _element(text: str) -> tuple[int, int]:
@@ -158,16 +155,13 @@ def _encoded(
     attribute: str | None, shape: tuple[int, ...], bits: str | None
 ) -> tuple[str, LinearLayout]:
     """A tensor in one of Triton's encodings; scale factors without an attribute."""
-    name = None if attribute is None else parse_attribute(attribute)
-    if attribute is not None and name is not None and name.mnemonic != _SCALES.split(".")[-1]:
-        encoding = TensorMemoryEncoding.parse(attribute)
-        return str(encoding), encoding.to_linear_layout(shape, int(bits or 32))
-    if name is not None:
-        name.checked(_SCALES, (), ())
-    if bits not in (None, "8"):
-        raise LayoutError("bits", int(bits), "scale factors have 8 bits")
-    said = "Scale factors of " + " x ".join(map(str, shape)) + " (rows, factors of a row)"
-    return said, scale_factor_layout(shape)
+    encoding = TensorMemoryScales() if attribute is None else parse_tensor_encoding(attribute)
+    width = () if bits is None else (int(bits),)
+    layout = encoding.to_linear_layout(shape, *width)
+    if isinstance(encoding, TensorMemoryScales):
+        sizes = " x ".join(map(str, shape))
+        return f"Scale factors of {sizes} (rows, factors of a row)", layout
+    return str(encoding), layout
 
 
 def _described(

@@ -23,7 +23,7 @@ TYPES = {
     "int8": "int8",
 }
 KINDS = (*TYPES, *MIXED)
-"""Of A and B together."""
+"""The types of A and B together."""
 OUT_TYPES = {
     "bf16": "bfloat16", "fp16": "float16", "fp32": "float32", "int32": "int32",
     "e4m3": "float8_e4m3fn", "e5m2": "float8_e5m2",

@@ -5,8 +5,12 @@ from __future__ import annotations
 import linecache
 import os
 import re
+from dataclasses import replace
 
+from triton_ext.errors import Fault
+from triton_ext.findings import Finding, Place
 from triton_ext.ptx.parse import Instruction, SourceLine
+from triton_ext.tracebacks import users_line
 
 _LONG = re.compile(r"(\{ *[^,{}]+)(?:,[^,{}]+){8,}, *([^,{}]+\})")
 """A vector of more than nine registers."""
@@ -38,7 +42,13 @@ def _place(what: str, instruction: Instruction | None, where: str) -> str:
     return text + (f"\n  at: {where}" if where else "")
 
 
-class EmulationError(RuntimeError):
+def _line(instruction: Instruction | None) -> Place | None:
+    """The line of the program that an instruction was compiled from, if it is known."""
+    source = None if instruction is None else instruction.source
+    return None if source is None else Place(source.file, source.line, source.column)
+
+
+class EmulationError(Fault, RuntimeError):
     """A kernel that cannot be run, or does what the hardware leaves undefined.
 
     Attributes:
@@ -57,6 +67,15 @@ class EmulationError(RuntimeError):
 
     def __str__(self) -> str:
         return self.message + _place("instruction", self.instruction, self.where)
+
+    def findings(self) -> list[Finding]:
+        """The fault, at the instruction's line; else where the kernel was launched."""
+        kind = type(self)
+        about = (kind.__doc__ or kind.__name__).splitlines()[0]
+        place = _line(self.instruction)
+        if place is None:
+            place = users_line(self.__traceback__)
+        return [Finding(kind.__name__, about, "error", self.message, place)]
 
 
 class UnsupportedInstruction(EmulationError):
@@ -105,6 +124,12 @@ class UninitializedRead(EmulationError):
         if not self.role:
             return super().__str__()
         return f"{super().__str__()}\n  {self.role}" + _place("used by", self.use, self.used_where)
+
+    def findings(self) -> list[Finding]:
+        (found,), used = super().findings(), _line(self.use)
+        if used is None:
+            return [found]
+        return [replace(found, related=((f"{self.role}, used here", used),))]
 
 
 class SynchronizationFault(EmulationError):

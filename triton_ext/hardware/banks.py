@@ -31,12 +31,14 @@ from typing import Any
 
 from triton_ext.errors import LayoutError
 from triton_ext.hardware.architecture import WARP_THREADS
-from triton_ext.layouts.arguments import integers, is_power_of_two, one_of, power_of_two
+from triton_ext.layouts.arguments import integers, one_of, power_of_two
 from triton_ext.layouts.atoms import MAJORS, Major, SwizzleAtom
 from triton_ext.layouts.cluster import checked_shape, standard_out_dims
 from triton_ext.layouts.encodings import CHUNK_BYTES, ELEMENT_BITWIDTHS, NVMMAShared
 from triton_ext.layouts.linear_layout import LinearLayout, powers_below
 from triton_ext.layouts.nvmma_shared import ATOM_ROWS
+from triton_ext.layouts.padded_shared import checked_paddings
+from triton_ext.layouts.shared_encoding import Paddings, checked_layout, padded_offset
 
 BANKS = 32
 BANK_BYTES = 4
@@ -189,26 +191,25 @@ def warp_access(
 
 def _checked_tile(layout: Any, element_bitwidth: Any, rank: int | None = None) -> LinearLayout:
     """A layout of whole bytes of which each offset holds one element, or LayoutError."""
-    if not isinstance(layout, LinearLayout):
-        raise LayoutError("layout", layout, "must be a LinearLayout")
+    tile = checked_layout("layout", layout)
     one_of("element_bitwidth", element_bitwidth, ELEMENT_BITWIDTHS)
-    if list(layout.in_dims) != ["offset"]:
+    if list(tile.in_dims) != ["offset"]:
         raise LayoutError(
-            "layout", list(layout.in_dims), "must have the one input dim 'offset', of one block"
+            "layout", list(tile.in_dims), "must have the one input dim 'offset', of one block"
         )
-    if rank is not None and len(layout.out_dims) != rank:
-        raise LayoutError("layout", list(layout.out_dims), f"must have {rank} output dims")
-    if not layout.is_invertible():
+    if rank is not None and len(tile.out_dims) != rank:
+        raise LayoutError("layout", list(tile.out_dims), f"must have {rank} output dims")
+    if not tile.is_invertible():
         raise LayoutError(
             "layout",
             layout,
-            "must hold each element at one offset, and one at each; a padded layout does not",
+            "must hold each element at one offset, and one at each; one of padded fp4 does not",
         )
-    return layout
+    return tile
 
 
 def _chunk_offsets(
-    layout: LinearLayout, element_bitwidth: int, at: Any, major: Major
+    layout: LinearLayout, element_bitwidth: int, at: Any, major: Major, paddings: Paddings
 ) -> tuple[int, ...]:
     """The byte offsets of the 8 rows of 16 bytes of a subtile; `layout` is a checked one."""
     try:
@@ -238,6 +239,9 @@ def _chunk_offsets(
         offsets.append(inverse.apply(dict(zip(names, first, strict=True)))["offset"])
     along = inverse.bases[names[contiguous]]
     in_order = all(along[bit] == (1 << bit,) for bit in range(chunk.bit_length() - 1))
+    if any(interval < chunk for interval, _ in paddings):
+        rule = f"an interval must hold the {chunk} elements (16 bytes) that are accessed at once"
+        raise LayoutError("paddings", paddings, rule)
     if not in_order or any(offset % chunk for offset in offsets):
         other = "an MN-major tile is read with" if major == "K" else "a K-major tile without"
         raise LayoutError(
@@ -246,11 +250,15 @@ def _chunk_offsets(
             f"must hold each {chunk} elements (16 bytes) along dim{contiguous} side by side;"
             f" {other} .trans",
         )
-    return tuple(offset * element_bitwidth // 8 for offset in offsets)
+    return tuple(padded_offset(offset, paddings) * element_bitwidth // 8 for offset in offsets)
 
 
 def chunk_access(
-    layout: LinearLayout, element_bitwidth: int, at: Sequence[int] = (0, 0), major: Major = "K"
+    layout: LinearLayout,
+    element_bitwidth: int,
+    at: Sequence[int] = (0, 0),
+    major: Major = "K",
+    paddings: Sequence[tuple[int, int]] = (),
 ) -> BankReport:
     """wgmma or tcgen05.mma reads a subtile of 8 rows of 16 bytes, one in a cycle at best.
 
@@ -260,14 +268,16 @@ def chunk_access(
         at: (row, column) of the subtile's first element.
         major: "K": 8 rows of 16 bytes along the second dimension; "MN": 8 columns of 16 bytes
             along the first.
+        paddings: pairs (interval, padding) in elements, powers of two: after each `interval`
+            elements there are `padding` unused ones (`PaddedShared`).
 
     Raises:
         LayoutError: the subtile is not in the tile, or its 16 bytes are not side by side.
 
     Source: seed 003, Sec. 3 (``8x16B`` and ``16Bx8``).
     """
-    tile = _checked_tile(layout, element_bitwidth, rank=2)
-    return warp_access(_chunk_offsets(tile, element_bitwidth, at, major), CHUNK_BYTES)
+    tile, paddings = _checked_tile(layout, element_bitwidth, rank=2), checked_paddings(paddings)
+    return warp_access(_chunk_offsets(tile, element_bitwidth, at, major, paddings), CHUNK_BYTES)
 
 
 def matrix_access(
@@ -275,6 +285,7 @@ def matrix_access(
     element_bitwidth: int,
     at: Sequence[Sequence[int]] = ((0, 0),),
     trans: bool = False,
+    paddings: Sequence[tuple[int, int]] = (),
 ) -> BankReport:
     """One ldmatrix or stmatrix: lanes 0-7 name the rows of the first matrix, 8-15 of the next, ...
 
@@ -284,13 +295,14 @@ def matrix_access(
         at: (row, column) of each matrix, in elements: one (.x1), two (.x2) or four (.x4).
         trans: .trans: a row of the matrix is 16 bytes along the first dimension of the tile, as
             an MN-major tile has them (seed 003, Sec. 6). Transposing costs no wavefront.
+        paddings: as in `chunk_access`.
 
     Raises:
         LayoutError: as `chunk_access`; or a number of matrices that there is no instruction for.
 
     Source: PTX ISA, "ldmatrix", "stmatrix" (shape .m8n8, type .b16).
     """
-    tile = _checked_tile(layout, element_bitwidth, rank=2)
+    tile, paddings = _checked_tile(layout, element_bitwidth, rank=2), checked_paddings(paddings)
     if trans and element_bitwidth != 16:
         raise LayoutError(
             "element_bitwidth", element_bitwidth, "must be 16: .trans transposes 16-bit elements"
@@ -303,7 +315,7 @@ def matrix_access(
     major: Major = "MN" if trans else "K"
     offsets: list[int] = []
     for corner in matrices:
-        offsets += _chunk_offsets(tile, element_bitwidth, corner, major)
+        offsets += _chunk_offsets(tile, element_bitwidth, corner, major, paddings)
     return warp_access(offsets, CHUNK_BYTES)
 
 
@@ -378,16 +390,14 @@ def _vector_bits(bases: Sequence[int], others: Sequence[int], most: int) -> list
 
 
 def _register_offsets(
-    registers: Any, shared: Any, element_bitwidth: Any
+    registers: LinearLayout, shared: Any, element_bitwidth: Any
 ) -> tuple[list[int], list[int], list[int]]:
     """The offset, in elements, of each basis of registers, lanes and warps.
 
     Registers that repeat another one's element are left out.
     """
     shared = _checked_tile(shared, element_bitwidth)
-    if not isinstance(registers, LinearLayout):
-        raise LayoutError("registers", registers, "must be a LinearLayout")
-    in_dims = registers.in_dims
+    in_dims = checked_layout("registers", registers).in_dims
     if not {"register", "lane"} <= set(in_dims) <= {"register", "lane", "warp"}:
         raise LayoutError(
             "registers", list(in_dims), "input dims must be 'register', 'lane' and perhaps 'warp'"
@@ -423,7 +433,7 @@ class RegisterAccess:
     starts: tuple[int, ...]
     warps: int
     element_bitwidth: int
-    paddings: tuple[tuple[int, int], ...] = ()
+    paddings: Paddings = ()
 
     @property
     def instructions(self) -> int:
@@ -466,8 +476,7 @@ class RegisterAccess:
         return max(self.requests, key=lambda request: request.wavefronts)
 
     def _byte(self, offset: int) -> int:
-        padding = sum(offset // interval * extra for interval, extra in self.paddings)
-        return (offset + padding) * self.element_bitwidth // 8
+        return int(padded_offset(offset, self.paddings)) * self.element_bitwidth // 8
 
 
 def register_access(
@@ -486,19 +495,13 @@ def register_access(
         element_bitwidth: 8, 16, 32 or 64.
         access_bytes: how many bytes a lane accesses with one instruction; left out: as many as
             are side by side in registers and in shared memory, at most 16, as Triton does.
-        paddings: pairs (interval, padding) in elements, powers of two: after each `interval`
-            elements there are `padding` unused ones (Gluon's ``PaddedSharedLayout``).
+        paddings: as in `chunk_access`.
 
     Raises:
         LayoutError: layouts that do not go together; a wider access than the layouts allow.
     """
     own, lanes, warps = _register_offsets(registers, shared, element_bitwidth)
-    try:
-        legal = all(len(pair) == 2 and all(map(is_power_of_two, pair)) for pair in paddings)
-    except TypeError:
-        legal = False
-    if not legal:
-        raise LayoutError("paddings", paddings, "must be pairs of powers of two, in elements")
+    paddings = checked_paddings(paddings)
     most = min([8 * max(ACCESS_BYTES) // element_bitwidth, *(n for pair in paddings for n in pair)])
     vector = _vector_bits(own, [*lanes, *warps], most)
     if paddings:  # Triton does not permute registers then
@@ -522,7 +525,7 @@ def register_access(
         tuple(_span(repeated + warps)),
         1 << len(warps),
         element_bitwidth,
-        tuple((interval, extra) for interval, extra in paddings),
+        paddings,
     )
 
 
@@ -584,7 +587,10 @@ def _span(bases: Sequence[int]) -> Iterator[int]:
 
 
 def global_runs(
-    layout: LinearLayout, element_bitwidth: int, contiguous_dim: int = -1
+    layout: LinearLayout,
+    element_bitwidth: int,
+    contiguous_dim: int = -1,
+    paddings: Sequence[tuple[int, int]] = (),
 ) -> tuple[tuple[int, ...], ...]:
     """What global memory is asked for when shared memory is written a line of 128 bytes at a time.
 
@@ -594,6 +600,7 @@ def global_runs(
         layout: ``offset`` (elements) -> the tile's dimensions.
         element_bitwidth: 8, 16, 32 or 64.
         contiguous_dim: the dimension whose elements lie side by side in global memory.
+        paddings: as in `chunk_access`; lines of nothing but padding are left out.
 
     Returns:
         For each line of shared memory, the lengths in bytes of the pieces of global memory that
@@ -607,11 +614,15 @@ def global_runs(
     tile = _checked_tile(layout, element_bitwidth)
     names = list(tile.out_dims)
     name = names[_dim_index("contiguous_dim", contiguous_dim, len(names))]
-    elements = min(tile.total_in_size, 8 * LINE_BYTES // element_bitwidth)
+    paddings, line_elements = checked_paddings(paddings), 8 * LINE_BYTES // element_bitwidth
+    in_lines: dict[int, list[int]] = {}  # line -> offsets
+    for offset in range(tile.total_in_size):
+        line = padded_offset(offset, paddings) // line_elements
+        in_lines.setdefault(line, []).append(offset)
     lines = []
-    for start in range(0, tile.total_in_size, elements):
+    for offsets in in_lines.values():
         rows: dict[tuple[int, ...], list[int]] = {}
-        for offset in range(start, start + elements):
+        for offset in offsets:
             element = tile.apply(offset=offset)
             column = element.pop(name)
             rows.setdefault(tuple(element.values()), []).append(column)

@@ -14,6 +14,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from triton_ext.display import Displayed
 from triton_ext.errors import LayoutError
 from triton_ext.hardware.tensor_map import Interleave, TensorMap
 from triton_ext.layouts.arguments import integers
@@ -25,7 +26,7 @@ MAX_OFFSET = {3: (1 << 16) - 1, 4: (1 << 8) - 1, 5: (1 << 5) - 1}
 
 
 @dataclass(frozen=True)
-class Im2colMap:
+class Im2colMap(Displayed):
     """The arguments of ``cuTensorMapEncodeIm2col``: a tensor NWC, NHWC or NDHWC, innermost first.
 
     Args:

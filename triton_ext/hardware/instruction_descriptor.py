@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from triton_ext.display import Displayed
 from triton_ext.errors import LayoutError
 from triton_ext.hardware.bit_fields import Fields, extract, insert
 from triton_ext.layouts.arguments import one_of
@@ -174,7 +175,7 @@ def raw_fields(value: int, kind: str) -> dict[str, int]:
 
 
 @dataclass(frozen=True)
-class InstructionDescriptor:
+class InstructionDescriptor(Displayed):
     """An instruction descriptor.
 
     Args:

@@ -322,7 +322,7 @@ def _derive(
 def _check_readable(
     descriptor: SmemDescriptor, major: Major, element_bytes: int, base_address: int
 ) -> None:
-    """Of a layout that has the canonical form: whether the hardware reads it, and from there."""
+    """Refuse a layout of the canonical form that the hardware does not read, or not from there."""
     if descriptor.atomicity == 32 and major == "K":
         raise _NotCanonical("32-byte atomicity is for MN-major operands alone", fits=5)
     if major == "MN" and descriptor.arch == 90 and element_bytes != 2:

@@ -8,9 +8,11 @@ bytes.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import Any
 
+from triton_ext.display import Displayed
 from triton_ext.errors import LayoutError
 from triton_ext.hardware.architecture import Architecture, architecture
 from triton_ext.hardware.bit_fields import extract, insert
@@ -76,7 +78,7 @@ def problems(value: int, arch: Any) -> list[str]:
 
 
 @dataclass(frozen=True)
-class SmemDescriptor:
+class SmemDescriptor(Displayed):
     """A matrix descriptor.
 
     Args:
@@ -210,17 +212,36 @@ class SmemDescriptor:
         shift = self.base_offset * 128
         return self.swizzle(self.start_address + linear - shift) + shift
 
-    def describe(self) -> list[str]:
-        """Each field in words, a line each."""
+    def reads_leading(self, major: Major) -> bool:
+        """Whether an operand of that major-ness may need the LBO at all.
+
+        A swizzled K-major operand never does: its K lies in one row of an atom (PTX ISA, "Leading
+        dimension byte offset").
+        """
+        return major == "MN" or not self.swizzle_byte_width
+
+    def strides(self, major: Major | None) -> str:
+        """``LBO 16 (not read), SBO 1024``: in bytes; `major` is None where it is not known."""
+        unread = major is not None and not self.reads_leading(major)
+        leading = f"LBO {self.leading_byte_offset}{' (not read)' if unread else ''}"
+        return f"{leading}, SBO {self.stride_byte_offset}"
+
+    def describe(self, unread: Collection[str] = ()) -> list[str]:
+        """Each field in words, a line each.
+
+        Args:
+            unread: the fields that the instruction does not read (`MmaOperand.unread_fields`).
+        """
+        said = dict.fromkeys(unread, " (not read)")
         swizzle = f"{self.swizzle_byte_width}-byte" if self.swizzle_byte_width else "no"
         lines = [
             f"start address {self.start_address:#x} ({self.start_address // 16} x 16 bytes)",
             f"leading dimension byte offset (LBO) {self.leading_byte_offset}"
-            f" ({self.leading_byte_offset // 16} x 16 bytes)",
+            f" ({self.leading_byte_offset // 16} x 16 bytes){said.get('leading_byte_offset', '')}",
             f"stride dimension byte offset (SBO) {self.stride_byte_offset}"
-            f" ({self.stride_byte_offset // 16} x 16 bytes)",
+            f" ({self.stride_byte_offset // 16} x 16 bytes){said.get('stride_byte_offset', '')}",
             f"{swizzle} swizzle, {self.atomicity}-byte atomicity ({self.swizzle})",
-            f"base offset {self.base_offset}",
+            f"base offset {self.base_offset}{said.get('base_offset', '')}",
         ]
         if self.arch == 100:
             mode = "an absolute address" if self.lbo_mode else "relative to the start address"

@@ -19,6 +19,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from triton_ext.display import Displayed
 from triton_ext.errors import LayoutError
 from triton_ext.hardware.architecture import SHARED_MEMORY_PER_SM
 from triton_ext.layouts.arguments import index_or_array, integers
@@ -200,7 +201,7 @@ def _require(legal: bool, argument: str, value: Any, parameter: str, rule: str) 
 
 
 @dataclass(frozen=True)
-class TensorMap:
+class TensorMap(Displayed):
     """The arguments of ``cuTensorMapEncodeTiled``, each rule of its documentation checked.
 
     Dimensions are in CUDA's order, the innermost (contiguous) first; there are 1 to 5.

@@ -1,10 +1,17 @@
-"""Triton's ``#ttng.tensor_memory_encoding`` as a value: parsed, printed, and made a layout."""
+"""Triton's encodings of tensor memory as values: parsed, printed, and made layouts.
+
+`TENSOR_ENCODINGS` is the registry of them, as `triton_ext.layouts.encodings.ENCODINGS` is of those
+of shared memory. Their layouts have ``lane``, ``slot`` and ``column``, and depend on the width of
+an element.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
+from triton_ext.display import Displayed
 from triton_ext.errors import LayoutError
 from triton_ext.hardware.tensor_memory import (
     COLUMN_BITS,
@@ -13,8 +20,9 @@ from triton_ext.hardware.tensor_memory import (
     data_path_layout,
     stack_instructions,
 )
+from triton_ext.hardware.tensor_memory_scales import SCALE_BITS, scale_factor_layout
 from triton_ext.layouts.arguments import flag, is_power_of_two, one_of
-from triton_ext.layouts.attributes import parse_attribute
+from triton_ext.layouts.attributes import Attribute, parse_attribute
 from triton_ext.layouts.cluster import (
     add_cluster,
     bases_text,
@@ -25,13 +33,12 @@ from triton_ext.layouts.cluster import (
 )
 from triton_ext.layouts.linear_layout import Basis, LinearLayout, powers_below
 
-_NAME = "ttng.tensor_memory_encoding"
 _REQUIRED = ("blockM", "blockN", "colStride")
 _OPTIONAL = ("CGALayout", "CTASplitM", "CTASplitN", "twoCTAs", "fp4Padded")
 
 
 @dataclass(frozen=True)
-class TensorMemoryEncoding:
+class TensorMemoryEncoding(Displayed):
     """How Triton lays a tensor out in TMEM.
 
     Args:
@@ -45,6 +52,8 @@ class TensorMemoryEncoding:
     Raises:
         LayoutError: what ``TensorMemoryEncodingAttr::verify`` refuses.
     """
+
+    NAME: ClassVar[str] = "ttng.tensor_memory_encoding"
 
     block_m: int
     block_n: int
@@ -77,15 +86,21 @@ class TensorMemoryEncoding:
         Raises:
             LayoutError: not such an attribute, or an illegal one.
         """
-        attribute = parse_attribute(text)
-        block_m, block_n, col_stride = attribute.checked(_NAME, _REQUIRED, _OPTIONAL)
+        return cls.from_attribute(parse_attribute(text))
+
+    @classmethod
+    def from_attribute(cls, attribute: Attribute) -> TensorMemoryEncoding:
+        """As `parse`, from an attribute that was read."""
+        block_m, block_n, col_stride = attribute.checked(cls.NAME, _REQUIRED, _OPTIONAL)
         parameters = attribute.parameters
         cga_layout = parameters.get("CGALayout", [])
         splits = [parameters.get(key, 1) for key in ("CTASplitM", "CTASplitN")]
         if splits != [1, 1]:
             if cga_layout or not all(map(is_power_of_two, splits)):
                 raise LayoutError(
-                    "attribute", text, "CTASplitM and CTASplitN are powers of two, no CGALayout"
+                    "attribute",
+                    attribute.text,
+                    "CTASplitM and CTASplitN are powers of two, no CGALayout",
                 )
             cga_layout = [(part, 0) for part in powers_below(splits[0])]
             cga_layout += [(0, part) for part in powers_below(splits[1])]
@@ -107,12 +122,15 @@ class TensorMemoryEncoding:
             text += ", twoCTAs = true"
         if self.fp4_padded:
             text += ", fp4Padded = true"
-        return f"#{_NAME}<{text}>"
+        return f"#{self.NAME}<{text}>"
 
     def to_linear_layout(
-        self, shape: Sequence[int], element_bitwidth: int = COLUMN_BITS
+        self, shape: Sequence[int], element_bitwidth: int | None = None
     ) -> LinearLayout:
         """Where each element of a tensor of `shape` lies.
+
+        Args:
+            element_bitwidth: bits of an element; None for the widest that `col_stride` allows.
 
         Returns:
             ``lane``, ``slot``, ``column`` (and ``block`` with a cluster) -> ``dim0``, ``dim1``.
@@ -124,6 +142,8 @@ class TensorMemoryEncoding:
         Source: Triton, ``tensorMemoryToLinearLayout`` (``LinearLayoutConversions.cpp``).
         """
         shape = checked_shape(shape, 2)
+        if element_bitwidth is None:
+            element_bitwidth = COLUMN_BITS // self.col_stride
         one_of("element_bitwidth", element_bitwidth, TMEM_ELEMENT_BITWIDTHS)
         if element_bitwidth * self.col_stride > COLUMN_BITS:
             raise LayoutError(
@@ -153,3 +173,55 @@ class TensorMemoryEncoding:
         )
         layout = add_cluster(layout, self.cga_layout, shape)
         return layout.transpose_outs(list(standard_out_dims(shape)))
+
+
+@dataclass(frozen=True)
+class TensorMemoryScales:
+    """How Triton lays the scale factors of a block-scaled product out in TMEM."""
+
+    NAME: ClassVar[str] = "ttng.tensor_memory_scales_encoding"
+
+    @classmethod
+    def from_attribute(cls, attribute: Attribute) -> TensorMemoryScales:
+        """From the MLIR attribute, which has no parameters. Raises LayoutError."""
+        attribute.checked(cls.NAME, (), ())
+        return cls()
+
+    def __str__(self) -> str:
+        """The MLIR attribute, as Triton prints it."""
+        return f"#{self.NAME}<>"
+
+    def to_linear_layout(
+        self, shape: Sequence[int], element_bitwidth: int = SCALE_BITS
+    ) -> LinearLayout:
+        """`scale_factor_layout`, of rows and the factors of each.
+
+        Raises:
+            LayoutError: another shape, or a width other than 8 bits.
+        """
+        if element_bitwidth != SCALE_BITS:
+            rule = f"scale factors have {SCALE_BITS} bits"
+            raise LayoutError("element_bitwidth", element_bitwidth, rule)
+        return scale_factor_layout(shape)
+
+
+TensorEncoding = TensorMemoryEncoding | TensorMemoryScales
+
+TENSOR_ENCODINGS: dict[str, type[TensorMemoryEncoding] | type[TensorMemoryScales]] = {
+    kind.NAME.partition(".")[2]: kind for kind in (TensorMemoryEncoding, TensorMemoryScales)
+}
+"""The encodings by their mnemonics: ``tensor_memory_encoding``."""
+
+
+def parse_tensor_encoding(text: str) -> TensorEncoding:
+    """Any encoding of tensor memory, from its MLIR attribute.
+
+    Raises:
+        LayoutError: not one of `TENSOR_ENCODINGS`, or illegal.
+    """
+    attribute = parse_attribute(text)
+    kind = TENSOR_ENCODINGS.get(attribute.mnemonic)
+    if kind is None:
+        rule = f"must be one of {', '.join('#' + each.NAME for each in TENSOR_ENCODINGS.values())}"
+        raise LayoutError("attribute", attribute.text, rule)
+    return kind.from_attribute(attribute)

@@ -66,6 +66,8 @@ class ScaleFactors:
         return row % WARP_LANES, row // WARP_LANES
 
 
+SCALE_BITS = 8
+"""The width of a scale factor: ue8m0 or ue4m3 (PTX ISA, "Block Scaling")."""
 GROUPS = TMEM_LANES // WARP_LANES
 """Groups of lanes that each hold the factors."""
 
@@ -91,7 +93,7 @@ def scale_factor_layout(shape: Sequence[int]) -> LinearLayout:
             raise LayoutError(f"shape[{i}]", sizes[i], f"must be at least {least}")
     lanes = [(row, 0) for row in powers_below(WARP_LANES)] + [(0, 0)] * 2
     columns = [(0, factor) for factor in powers_below(4)]
-    return stack_instructions(lanes, columns, (WARP_LANES, 4), (sizes[0], sizes[1]), 8)
+    return stack_instructions(lanes, columns, (WARP_LANES, 4), (sizes[0], sizes[1]), SCALE_BITS)
 
 
 def scale_vector(kind: str, qualifier: str, scale_type: str) -> int:

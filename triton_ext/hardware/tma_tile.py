@@ -30,6 +30,7 @@ from triton_ext.layouts.nvmma_shared import (
     nvmma_shared_to_linear_layout,
     tma_box_shape,
 )
+from triton_ext.layouts.shared_encoding import way_out
 
 MAX_TILE_BYTES = 1 << (SHARED_MEMORY_PER_BLOCK.bit_length() - 1)
 """The largest power of two that fits the shared memory of a block."""
@@ -333,7 +334,9 @@ def _tile_and_box(
         cluster = cluster_layout(layout.cga_layout, whole)
         blocks = cluster.total_in_size
     else:
-        raise LayoutError("layout", layout, "must be an NVMMAShared or a SwizzleAtom")
+        raise LayoutError(
+            "layout", layout, "must be an NVMMAShared or a SwizzleAtom" + way_out(layout)
+        )
     if not isinstance(cta, int) or not 0 <= cta < blocks:
         raise LayoutError("cta", cta, f"must lie in [0, {blocks}), the blocks of the cluster")
     if isinstance(layout, NVMMAShared):

@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from triton_ext.display import Displayed
 from triton_ext.errors import LayoutError
 from triton_ext.layouts.arguments import one_of
 from triton_ext.layouts.encodings import CHUNK_BYTES, ELEMENT_BITWIDTHS, SWIZZLE_BYTE_WIDTHS
@@ -66,7 +67,7 @@ def address_swizzle(width: int, atomicity: int = CHUNK_BYTES) -> Swizzle:
 
 
 @dataclass(frozen=True)
-class SwizzleAtom:
+class SwizzleAtom(Displayed):
     """One of the 8 documented swizzle atoms: K-major or MN-major, none, 32, 64 or 128 bytes wide.
 
     Args:

@@ -2,6 +2,7 @@
 
 Attributes have the form ``#ttg.name<{key = value, ...}>``, with further ``key = value`` pairs
 before or after the braces; values are integers, booleans, words, nested lists and attributes.
+Before the pairs there may be one list without a key: the ``[32:+4]`` of ``#ttg.padded_shared``.
 """
 
 from __future__ import annotations
@@ -27,11 +28,20 @@ _DEPTH = {**dict.fromkeys("[{<", 1), **dict.fromkeys("]}>", -1)}
 
 @dataclass(frozen=True)
 class Attribute:
-    """An attribute: its name (``ttg.nvmma_shared``), its parameters, and its text."""
+    """An attribute of MLIR.
+
+    Attributes:
+        name: with its dialect: ``ttg.nvmma_shared``.
+        parameters: the values of its keys.
+        text: all of it.
+        unnamed: the list before the keys, its items ``interval:+padding`` as pairs; None if there
+            is none.
+    """
 
     name: str
     parameters: dict[str, Any]
     text: str
+    unnamed: tuple[Any, ...] | None = None
 
     @property
     def mnemonic(self) -> str:
@@ -49,17 +59,28 @@ class Attribute:
                 raise LayoutError("attribute", self.text, f"the key {key!r} is missing")
         return [self.parameters[key] for key in keys]
 
-    def checked(self, name: str, required: Sequence[str], optional: Sequence[str]) -> list[Any]:
+    def checked(
+        self,
+        name: str,
+        required: Sequence[str],
+        optional: Sequence[str],
+        *,
+        unnamed: bool = False,
+    ) -> list[Any]:
         """The values of the required parameters of an attribute that may have no unknown ones.
 
         Args:
             name: what its name must be, but for the dialect: ``ttg.nvmma_shared``.
+            unnamed: whether there must be a list before the keys; else there may be none.
 
         Raises:
             LayoutError: another attribute, an unknown key, or one that is missing.
         """
         if self.mnemonic != name.split(".")[-1]:
             raise LayoutError("attribute", self.text, f"must be a #{name}<...>")
+        if unnamed != (self.unnamed is not None):
+            rule = f"must {'' if unnamed else 'not '}start with a list, such as [32:+4]"
+            raise LayoutError("attribute", self.text, rule)
         legal = [*required, *optional]
         for key in self.parameters:
             if key not in legal:
@@ -104,6 +125,15 @@ class _Cursor:
         self.at += 1
         return token
 
+    def integer(self) -> int:
+        token = self.peek()
+        if not re.fullmatch(r"[-+]?\d+", token):
+            raise self.fail("an integer")
+        if len(token) > _MAX_DIGITS:
+            raise self.fail(f"an integer of at most {_MAX_DIGITS} characters")
+        self.at += 1
+        return int(token)
+
     def value(self) -> Any:
         if self.accept("["):
             items: list[Any] = []
@@ -112,14 +142,15 @@ class _Cursor:
                     self.expect(",")
                 items.append(self.value())
             return items
-        token = self.peek()
-        if re.fullmatch(r"[-+]?\d+", token):
-            if len(token) > _MAX_DIGITS:
-                raise self.fail(f"an integer of at most {_MAX_DIGITS} characters")
-            self.at += 1
-            if self.accept(":"):  # a typed integer, such as 16 : i32
-                self.word("a type")
-            return int(token)
+        if re.fullmatch(r"[-+]?\d+", self.peek()):
+            number = self.integer()
+            if not self.accept(":"):
+                return number
+            if re.match(r"[-+]", self.peek()):  # such as 32:+4
+                self.accept("+")
+                return number, self.integer()
+            self.word("a type")  # of an integer such as 16 : i32
+            return number
         token = self.word("a value")
         if token.startswith("#") and self.accept("<"):
             return self.attribute(token)
@@ -128,9 +159,19 @@ class _Cursor:
     def attribute(self, name: str) -> Attribute:
         """An attribute inside of another one, from behind its ``<``."""
         start = self.at
+        parameters, unnamed = self.body()
+        text = f"{name}<{' '.join(self.tokens[start : self.at])}"
+        return Attribute(name[1:], parameters, text, unnamed)
+
+    def body(self) -> tuple[dict[str, Any], tuple[Any, ...] | None]:
+        """From behind the ``<`` of an attribute to its ``>``: (parameters, unnamed)."""
         parameters: dict[str, Any] = {}
+        unnamed = None
+        if self.peek() == "[":
+            unnamed = tuple(self.value())
+            self.accept(",")
         self.pairs(parameters, ">")
-        return Attribute(name[1:], parameters, f"{name}<{' '.join(self.tokens[start : self.at])}")
+        return parameters, unnamed
 
     def pairs(self, parameters: dict[str, Any], end: str) -> None:
         """``key = value`` pairs and braces of them, up to the token `end`."""
@@ -161,12 +202,11 @@ def parse_attribute(text: str) -> Attribute:
         raise LayoutError(
             "attribute", text, "must start with '#', as in '#ttg.nvmma_shared<{...}>'"
         )
-    parameters: dict[str, Any] = {}
     cursor.expect("<")
-    cursor.pairs(parameters, ">")
+    parameters, unnamed = cursor.body()
     if cursor.peek():
         raise cursor.fail("the end")
-    return Attribute(name[1:], parameters, text.strip())
+    return Attribute(name[1:], parameters, text.strip(), unnamed)
 
 
 def parse_value(text: str) -> Any:

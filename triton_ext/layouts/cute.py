@@ -623,8 +623,9 @@ class CuteDerivation:
     def __str__(self) -> str:
         """The steps and the two strides, one a line."""
         lines = [f"{number}. {step}" for number, step in enumerate(self.steps, 1)]
+        unread = " (not read)" if self.atom.major == "K" and self.atom.swizzle_byte_width else ""
         lines.append(
-            f"LBO = {self.leading_byte_offset} bytes, SBO = {self.stride_byte_offset} bytes"
+            f"LBO = {self.leading_byte_offset} bytes{unread}, SBO = {self.stride_byte_offset} bytes"
         )
         return "\n".join(lines)
 

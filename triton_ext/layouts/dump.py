@@ -16,7 +16,9 @@ from triton_ext.layouts.cluster import checked_shape
 from triton_ext.layouts.encodings import NVMMAShared, SharedEncoding, parse_encoding
 from triton_ext.layouts.linear_layout import LinearLayout
 from triton_ext.layouts.nvmma_shared import core_matrix_linear_layout, nvmma_shared_to_linear_layout
+from triton_ext.layouts.padded_shared import checked_paddings
 from triton_ext.layouts.schema import read_json
+from triton_ext.layouts.shared_encoding import Paddings, checked_encoding
 
 JSON_VERSION = 1
 SCHEMA = Path(__file__).parent / "layout_dump.schema.json"
@@ -34,6 +36,8 @@ class LayoutDump:
         element_bitwidth: bits of an element; None where it is not known.
         alias: the name of the encoding in its module, or "".
         error: why there is no layout (an encoding that is not supported, an illegal shape), or "".
+        paddings: pairs (interval, padding) in elements: after each `interval` offsets of the
+            layout, `padding` unused elements (`PaddedShared`).
     """
 
     what: Literal["tile", "atom"]
@@ -43,6 +47,7 @@ class LayoutDump:
     element_bitwidth: int | None = None
     alias: str = ""
     error: str = ""
+    paddings: Paddings = ()
 
 
 def dump_encoding(
@@ -64,8 +69,12 @@ def dump_encoding(
     Raises:
         LayoutError: illegal, or not applicable to this encoding.
     """
+    checked_encoding("encoding", encoding)
     if isinstance(encoding, NVMMAShared):
-        element_bitwidth = encoding.element_bitwidth
+        own = encoding.element_bitwidth
+        if element_bitwidth not in (None, own):
+            raise LayoutError("bits", element_bitwidth, f"must be {own}, as in the encoding")
+        element_bitwidth = own
         if core:
             layout = core_matrix_linear_layout(encoding, disable_swizzle)
         else:
@@ -83,6 +92,7 @@ def dump_encoding(
         layout=layout,
         shape=None if shape is None else tuple(shape),
         element_bitwidth=element_bitwidth,
+        paddings=encoding.paddings,
     )
 
 
@@ -133,6 +143,7 @@ def _to_object(dump: LayoutDump) -> dict[str, Any]:
         "element_bitwidth": dump.element_bitwidth,
         "layout": layout,
         "error": dump.error,
+        **({"paddings": list(map(list, dump.paddings))} if dump.paddings else {}),
     }
 
 
@@ -155,24 +166,27 @@ def _from_object(item: dict[str, Any]) -> LayoutDump:
         element_bitwidth=item["element_bitwidth"],
         alias=item["alias"],
         error=item["error"],
+        paddings=checked_paddings(item.get("paddings", ())),
     )
     if layout is not None:
         if dump.what == "tile" and dump.shape != tuple(layout.out_dims.values()):
             raise LayoutError("shape", dump.shape, f"must be that of the layout, {layout.out_dims}")
-        if layout not in (_layouts_of(dump) or [layout]):
-            raise LayoutError(
-                "layout", str(layout), f"is not that of its encoding, {dump.encoding}"
-            )
+        known = _dumps_of(dump)
+        if known and all(layout != each.layout for each in known):
+            rule = f"is not that of its encoding, {dump.encoding}"
+            raise LayoutError("layout", str(layout), rule)
+        if known and dump.paddings != known[0].paddings:
+            rule = f"are not those of its encoding, {dump.encoding}"
+            raise LayoutError("paddings", dump.paddings, rule)
     return dump
 
 
-def _layouts_of(dump: LayoutDump) -> list[LinearLayout]:
-    """What the layout of a dump may be, with and without swizzle; none if that is not known."""
+def _dumps_of(dump: LayoutDump) -> list[LayoutDump]:
+    """What the encoding of a dump makes, with and without swizzle; none if that is not known."""
     try:
         encoding = parse_encoding(dump.encoding)
     except LayoutError:
         return []
     core = dump.what == "atom"
     flags = (False, True) if isinstance(encoding, NVMMAShared) else (False,)
-    found = (dump_encoding(encoding, dump.shape, core=core, disable_swizzle=flag) for flag in flags)
-    return [each.layout for each in found if each.layout is not None]
+    return [dump_encoding(encoding, dump.shape, core=core, disable_swizzle=flag) for flag in flags]

@@ -20,6 +20,7 @@ import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from triton_ext.display import Displayed
 from triton_ext.errors import LayoutError
 from triton_ext.layouts.arguments import index_or_array, integers, is_power_of_two, power_of_two
 
@@ -132,7 +133,7 @@ def _layout(argument: str, given: Any) -> LinearLayout:
     return given
 
 
-class LinearLayout:
+class LinearLayout(Displayed):
     """A linear map over GF(2) between named, power-of-two-sized coordinates. Immutable.
 
     Args:

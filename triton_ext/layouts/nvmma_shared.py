@@ -19,13 +19,15 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
 from triton_ext.errors import LayoutError
 from triton_ext.layouts.arguments import flag, integers, one_of
-from triton_ext.layouts.attributes import Attribute, parse_attribute
+from triton_ext.layouts.attributes import Attribute
 from triton_ext.layouts.cluster import (
     SPLIT_KEYS,
     add_cluster,
+    as_lists,
     bases_text,
     cga_from_attribute,
     checked_cga_layout,
@@ -34,6 +36,7 @@ from triton_ext.layouts.cluster import (
     standard_out_dims,
 )
 from triton_ext.layouts.linear_layout import Basis, LinearLayout, powers_below
+from triton_ext.layouts.shared_encoding import SharedEncoding, checked_kind
 
 SWIZZLE_BYTE_WIDTHS = (0, 32, 64, 128)
 ELEMENT_BITWIDTHS = (8, 16, 32, 64)
@@ -48,7 +51,7 @@ TMA_BOX_LIMIT = 256
 
 
 @dataclass(frozen=True)
-class NVMMAShared:
+class NVMMAShared(SharedEncoding):
     """Triton's ``#ttg.nvmma_shared``: the layouts that wgmma, tcgen05.mma and TMA read and write.
 
     Args:
@@ -65,6 +68,9 @@ class NVMMAShared:
     Raises:
         LayoutError: an argument is illegal; the message names it and what would be legal.
     """
+
+    NAME: ClassVar[str] = "ttg.nvmma_shared"
+    GLUON: ClassVar[str] = "NVMMASharedLayout"
 
     swizzle_byte_width: int
     element_bitwidth: int
@@ -92,22 +98,14 @@ class NVMMAShared:
         object.__setattr__(self, "cga_layout", checked_cga_layout(self.cga_layout, self.rank))
 
     @classmethod
-    def parse(cls, text: str) -> NVMMAShared:
-        """From an MLIR attribute, in any spelling that Triton prints.
+    def from_attribute(cls, attribute: Attribute) -> NVMMAShared:
+        """As `parse`, from an attribute that was read.
 
         ``transposed`` and ``fp4Padded`` default to false, ``rank`` to that of the CGA layout or
         to 2, as in Triton's own parser.
-
-        Raises:
-            LayoutError: not such an attribute, or an illegal one.
         """
-        return cls.from_attribute(parse_attribute(text))
-
-    @classmethod
-    def from_attribute(cls, attribute: Attribute) -> NVMMAShared:
-        """As `parse`, from an attribute that was read."""
         swizzle, bits = attribute.checked(
-            "ttg.nvmma_shared",
+            cls.NAME,
             ("swizzlingByteWidth", "elementBitWidth"),
             ("transposed", "fp4Padded", "rank", "CGALayout", *SPLIT_KEYS),
         )
@@ -125,6 +123,29 @@ class NVMMAShared:
             rank=parameters.get("rank", implied),
             cga_layout=cga_layout,
         )
+
+    @classmethod
+    def from_gluon(cls, layout: Any) -> NVMMAShared:
+        """From a ``gl.NVMMASharedLayout``."""
+        return cls(
+            layout.swizzle_byte_width,
+            layout.element_bitwidth,
+            layout.transposed,
+            layout.fp4_padded,
+            layout.rank,
+            layout.cga_layout or (),
+        )
+
+    def gluon_arguments(self) -> dict[str, Any]:
+        """Those of ``gl.NVMMASharedLayout``."""
+        return {
+            "swizzle_byte_width": self.swizzle_byte_width,
+            "element_bitwidth": self.element_bitwidth,
+            "rank": self.rank,
+            "transposed": self.transposed,
+            "fp4_padded": self.fp4_padded,
+            "cga_layout": as_lists(self.cga_layout),
+        }
 
     @classmethod
     def default_for(
@@ -214,11 +235,6 @@ class NVMMAShared:
         return f"#ttg.nvmma_shared<{{{text}}}>"
 
 
-def _check_encoding(encoding: NVMMAShared) -> None:
-    if not isinstance(encoding, NVMMAShared):
-        raise LayoutError("encoding", encoding, "must be an NVMMAShared")
-
-
 def pack_fp4(column: int) -> int:
     """The packed column of a padded one: each 16 bytes hold 8 of data, then 8 of padding."""
     return column // 16 * 8 + column % 8
@@ -240,7 +256,7 @@ def core_matrix_linear_layout(encoding: NVMMAShared, disable_swizzle: bool = Fal
     Source: Triton's ``getCoreMatrixLinearLayout``; seed 001 ("Triton") prints the 128-byte atom
     of 16-bit elements.
     """
-    _check_encoding(encoding)
+    checked_kind("encoding", encoding, NVMMAShared)
     flag("disable_swizzle", disable_swizzle)
     columns = 8 * max(CHUNK_BYTES, encoding.swizzle_byte_width) // encoding.element_bitwidth
     pack = pack_fp4 if encoding.fp4_padded else int
@@ -347,7 +363,7 @@ def nvmma_shared_to_linear_layout(
     Source: Triton's ``nvmmaSharedToLinearLayout``; seed 001 ("Triton always distributes the Atoms
     along strided dim first up to a TMA block").
     """
-    _check_encoding(encoding)
+    checked_kind("encoding", encoding, NVMMAShared)
     flag("disable_swizzle", disable_swizzle)
     shape = checked_shape(shape, encoding.rank)
     per_cta = shape_per_cta(encoding.cga_layout, shape) if encoding.cga_layout else shape

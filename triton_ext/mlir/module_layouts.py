@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from triton_ext.errors import LayoutError
-from triton_ext.layouts.dump import LayoutDump
+from triton_ext.layouts.dump import LayoutDump, dump_encoding
 from triton_ext.layouts.encodings import parse_encoding
-from triton_ext.layouts.linear_layout import LinearLayout
 from triton_ext.mlir.attributes import shared_types
 from triton_ext.mlir.types import MemoryType, bits_of
 
 
 def _dump_type(use: MemoryType) -> LayoutDump:
     shape = use.allocated  # a view (memdesc_subslice) is a part of it: the whole is laid out
-    layout: LinearLayout | None = None
-    error = ""
+    bits = bits_of(use.element)
     try:
         encoding = parse_encoding(use.encoding)
         shape = shape[len(shape) - encoding.rank :]  # leading dimensions count buffers
-        layout = encoding.to_linear_layout(shape)
+        made = dump_encoding(encoding, shape)
     except LayoutError as problem:
-        error = str(problem)
-    return LayoutDump("tile", use.encoding, layout, shape, bits_of(use.element), use.alias, error)
+        return LayoutDump("tile", use.encoding, None, shape, bits, use.alias, str(problem))
+    return replace(made, encoding=use.encoding, element_bitwidth=bits, alias=use.alias)
 
 
 def dump_module(text: str) -> list[LayoutDump]:

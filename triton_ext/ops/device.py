@@ -38,10 +38,16 @@ class Gpu:
 
 @functools.cache
 def _emulator() -> Any:
-    """The driver of emulated GPUs; None where the kernels were installed without."""
+    """The driver of emulated GPUs; None where the kernels were installed without.
+
+    Raises:
+        ModuleNotFoundError: the emulator is there, and lacks another module.
+    """
     try:
         from triton_ext.emulator.host import driver  # imports the whole emulator
-    except ModuleNotFoundError:
+    except ModuleNotFoundError as error:
+        if not (error.name or "").endswith(".emulator"):
+            raise
         return None
     return driver
 

@@ -45,10 +45,10 @@ def fixed_kernels(enabled: bool = True) -> None:
 
     They are compiled ahead by ``triton-ext precompile --fixed``; a process that finds them compiles
     nothing, whatever shapes come. A product takes some percent longer than in the best of all
-    kernels (docs/matmul.md, "A fixed set of kernels"). What was tuned is not asked for. Products
-    that communicate (`triton_ext.distributed`), and those with a ``config``, choose as ever.
-    ``TRITON_EXT_KERNELS=fixed`` in the environment does the same for a program that is not to be
-    touched.
+    kernels (docs/guide/matmul.md, "A fixed set of kernels"). What was tuned is not asked for.
+    Products that communicate (`triton_ext.distributed`), and those with a ``config``, choose as
+    ever. ``TRITON_EXT_KERNELS=fixed`` in the environment does the same for a program that is not to
+    be touched.
 
     Args:
         enabled: False to choose among all kernels again.

@@ -23,6 +23,7 @@ from triton_ext.hardware.instruction_descriptor import (
 from triton_ext.hardware.smem_descriptor import FIELDS, SWIZZLE_CODES, SmemDescriptor
 from triton_ext.hardware.tensor_memory import check_allocation
 from triton_ext.hardware.tensor_memory_access import TmemAccess
+from triton_ext.layouts.atoms import MAJORS, Major
 from triton_ext.layouts.encodings import CHUNK_BYTES
 from triton_ext.ptx.folding import Folder
 from triton_ext.ptx.forms import (
@@ -193,8 +194,12 @@ def _known_fields(bits: Bits, arch: int) -> list[str]:
     return words
 
 
-def _matrix(notes: Notes, name: str, text: str) -> None:
-    """The fields of a matrix descriptor; the start address only if it is known."""
+def _matrix(notes: Notes, name: str, text: str, major: Major | None = None) -> None:
+    """The fields of a matrix descriptor; the start address only if it is known.
+
+    Args:
+        major: the operand's major-ness; None if it is not known.
+    """
     bits = notes.bits(text, 64)
     rest = bits.field(16, 48)
     if rest is None:
@@ -234,10 +239,7 @@ def _matrix(notes: Notes, name: str, text: str) -> None:
         "base_offset": decoded.base_offset,
         "lbo_mode": decoded.lbo_mode,
     }
-    notes.add(
-        f"{name}: {value:#018x} {at}, LBO {decoded.leading_byte_offset},"
-        f" SBO {decoded.stride_byte_offset}, swizzle {swizzle}{extra}"
-    )
+    notes.add(f"{name}: {value:#018x} {at}, {decoded.strides(major)}, swizzle {swizzle}{extra}")
 
 
 # ------------------------------------------------------------------------------------ MMA
@@ -260,11 +262,18 @@ def _wgmma(form: WgmmaProduct, notes: Notes) -> None:
         f"D[{m}x{n}] {d} = A[{m}x{k}] {a} x B[{k}x{n}] {b}",
         m=m, n=n, k=k, d_type=d, a_type=a, b_type=b,
     )  # fmt: skip
+    transposed = {"A": form.transpose_a, "B": form.transpose_b}
+    majors: dict[str, Major] = {
+        name: "MN" if value else "K"
+        for name, text in transposed.items()
+        if (value := notes.number(text)) is not None
+    }
+    fixed: Major = "K"  # of types other than 16-bit ones, which have no operand that says it
     if form.a_in_registers:
         notes.add("A: in registers", A="registers")
     else:
-        _matrix(notes, "A", form.a)
-    _matrix(notes, "B", form.b)
+        _matrix(notes, "A", form.a, majors.get("A") if form.transpose_a else fixed)
+    _matrix(notes, "B", form.b, majors.get("B") if form.transpose_b else fixed)
     if form.sparse:
         notes.add(f"A is {SPARSE_GRANULARITY.get(a, '2:4')} sparse", sparse=True)
     _accumulates(notes, form.scale_d)
@@ -272,12 +281,6 @@ def _wgmma(form: WgmmaProduct, notes: Notes) -> None:
     negated = [name for name, sign in signs.items() if notes.number(sign, 8) == 0xFF]
     if negated:
         notes.add(f"negated: {', '.join(negated)}", negated=negated)
-    transposed = {"A": form.transpose_a, "B": form.transpose_b}
-    majors = {
-        name: "MN" if value else "K"
-        for name, text in transposed.items()
-        if (value := notes.number(text)) is not None
-    }
     if majors:
         notes.add(
             ", ".join(f"{name} is {major}-major" for name, major in majors.items()), majors=majors
@@ -293,8 +296,8 @@ def _tcgen05_mma(form: Tcgen05Product, notes: Notes) -> None:
         where = notes.tensor_memory(form.a)
         notes.add(f"A: in tensor memory, {where}", A={"tensor_memory": where})
     else:
-        _matrix(notes, "A", form.a)
-    _matrix(notes, "B", form.b)
+        _matrix(notes, "A", form.a, _major(form, notes, "a_mn_major"))
+    _matrix(notes, "B", form.b, _major(form, notes, "b_mn_major"))
     if form.sparse:
         where = notes.tensor_memory(form.metadata)
         notes.add(f"A is sparse, metadata in tensor memory {where}", sparse=True)
@@ -317,6 +320,13 @@ def _tcgen05_mma(form: Tcgen05Product, notes: Notes) -> None:
     if form.collectors:
         words = [use.replace("::", " ") for use in form.collectors]
         notes.add(f"collector buffer: {', '.join(words)}", collector=words)
+
+
+def _major(form: Tcgen05Product, notes: Notes, field: str) -> Major | None:
+    """The major-ness of an operand, from its bit in the instruction descriptor; None if unknown."""
+    fields = BLOCK_SCALED_FIELDS if KINDS[form.kind].block_scaled else DENSE_FIELDS
+    bit = notes.bits(form.idesc, 32).field(*fields[field])
+    return None if bit is None else MAJORS[bit]
 
 
 def _instruction_descriptor(notes: Notes, kind: str, text: str) -> None:

@@ -9,6 +9,7 @@ from triton_ext.errors import LayoutError
 from triton_ext.hardware.architecture import WARP_THREADS
 from triton_ext.hardware.banks import BANK_BYTES, BANKS, LINE_BYTES, BankReport
 from triton_ext.layouts.linear_layout import LinearLayout
+from triton_ext.layouts.shared_encoding import Paddings
 from triton_ext.render.cells import Plane
 from triton_ext.render.scene import FILLS, MARGIN, Box, Grid, Scene, figure, fitting, heading
 from triton_ext.render.words import in_bytes
@@ -31,6 +32,7 @@ def banks_scene(
     *,
     colour_by: ColourBy = "row",
     max_lines: int = MAX_LINES,
+    paddings: Paddings = (),
 ) -> Scene:
     """Shared memory as lines of 128 bytes, which are 32 banks of 4 bytes.
 
@@ -39,6 +41,7 @@ def banks_scene(
         colour_by: whether a cell's colour stands for its logical row or its column. Along the
             dimension that is contiguous in memory, cells are counted, not elements.
         max_lines: how many lines to draw; a note says if there are more.
+        paddings: pairs (interval, padding) in elements, of a `PaddedShared`.
 
     Raises:
         LayoutError: a layout that `tile_scene` refuses, or an illegal option.
@@ -47,17 +50,18 @@ def banks_scene(
         raise LayoutError("colour_by", colour_by, 'must be "row" or "column"')
     if not isinstance(max_lines, int) or max_lines < 1:
         raise LayoutError("max_lines", max_lines, "must be at least 1")
-    plane = Plane(layout, element_bitwidth)
+    plane = Plane(layout, element_bitwidth, paddings)
     grid = Grid(_LEFT, _TOP, 20, 24)
     line_elements = 8 * LINE_BYTES // element_bitwidth
     run = plane.cell[0] * plane.cell[1]
-    total = layout.in_dims["offset"]
-    lines = -(-total // line_elements)
+    lines = -(-plane.size // LINE_BYTES)
     shown = min(lines, max_lines)
     banks_of_cell = run * BANKS / line_elements
     boxes = []
-    for offset in range(0, min(total, shown * line_elements), run):
-        line, position = divmod(offset, line_elements)
+    for offset in range(0, layout.in_dims["offset"], run):
+        line, position = divmod(plane.address(offset), line_elements)
+        if line >= shown:
+            break
         point = plane.coordinates(offset)
         row, column = (0, *point)[-2:]
         # Along the contiguous dimension a cell is one step.

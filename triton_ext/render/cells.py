@@ -11,6 +11,8 @@ from triton_ext.errors import LayoutError
 from triton_ext.layouts.arguments import is_power_of_two
 from triton_ext.layouts.encodings import CHUNK_BYTES
 from triton_ext.layouts.linear_layout import LinearLayout
+from triton_ext.layouts.padded_shared import checked_paddings
+from triton_ext.layouts.shared_encoding import Paddings, checked_layout, padded_offset
 
 if TYPE_CHECKING:
     from triton_ext.layouts.atoms import SwizzleAtom
@@ -41,19 +43,21 @@ def unit_run(bases: Sequence[Sequence[int]], limit: int) -> tuple[int, int]:
     return along, run
 
 
-def contiguous_run(layout: LinearLayout, limit: int) -> tuple[str, int]:
+def contiguous_run(layout: LinearLayout, limit: int, paddings: Paddings = ()) -> tuple[str, int]:
     """The dimension along which offsets count up by one, and for how many elements.
 
     The run is cut where a later basis moves elements by less than the run, which would permute the
-    elements of some runs.
+    elements of some runs; and to the least interval and padding, so that each run lies at a
+    multiple of its own size.
 
     Args:
         layout: ``offset``, and perhaps ``block`` -> at least one dimension.
         limit: the most elements of a run.
+        paddings: pairs (interval, padding), in elements.
     """
     names = list(layout.out_dims)
     bases = layout.bases["offset"]
-    along, run = unit_run(bases, limit)
+    along, run = unit_run(bases, min([limit, *(number for pair in paddings for number in pair)]))
     later = [*bases[run.bit_length() - 1 :], *layout.bases.get("block", [])]
     while any(basis[along] % run for basis in later):
         run //= 2
@@ -72,6 +76,7 @@ class Plane:
     Args:
         layout: ``offset`` (elements), and with a cluster ``block`` -> at least one dimension.
         element_bitwidth: bits of an element, a power of two, at most 128.
+        paddings: pairs (interval, padding) in elements, of a `PaddedShared`.
 
     Raises:
         LayoutError: other input dimensions, no output dimension, a coordinate that no offset has,
@@ -80,10 +85,11 @@ class Plane:
 
     layout: LinearLayout
     element_bitwidth: int
+    paddings: Paddings = ()
 
     def __post_init__(self) -> None:
-        if not isinstance(self.layout, LinearLayout):
-            raise LayoutError("layout", self.layout, "must be a LinearLayout")
+        checked_layout("layout", self.layout)
+        checked_paddings(self.paddings)
         names = set(self.layout.in_dims)
         if "offset" not in names or not names <= {"offset", "block"}:
             raise LayoutError(
@@ -128,7 +134,7 @@ class Plane:
     @cached_property
     def cell(self) -> tuple[int, int]:
         """Rows x columns of elements that lie in order in memory, at most 16 bytes of them."""
-        along, run = contiguous_run(self.layout, self.chunk_elements)
+        along, run = contiguous_run(self.layout, self.chunk_elements, self.paddings)
         if along == self.names[1]:
             return (1, run)
         return (run, 1) if along == self.names[0] else (1, 1)
@@ -150,9 +156,18 @@ class Plane:
         found = self.inverse.apply(point)
         return found["offset"], found.get("block", 0)
 
+    def address(self, offset: int) -> int:
+        """Where the element at an offset lies, in elements: behind the paddings before it."""
+        return int(padded_offset(offset, self.paddings))
+
     def byte(self, offset: int) -> int:
         """The byte in which the element at an offset starts."""
-        return offset * self.element_bitwidth // 8
+        return self.address(offset) * self.element_bitwidth // 8
+
+    @property
+    def size(self) -> int:
+        """The bytes that a block holds, the padding between its elements included."""
+        return (self.address(self.layout.in_dims["offset"] - 1) + 1) * self.element_bitwidth // 8
 
     def coordinates(self, offset: int) -> tuple[int, ...]:
         """The coordinates of the element at an offset, in block 0."""
@@ -163,7 +178,7 @@ class Plane:
         """Whether the tile consists of whole copies of a swizzle atom, each in one piece."""
         down, across = self.names
         rows, columns = atom.shape
-        if atom.element_bitwidth != self.element_bitwidth or not down:
+        if atom.element_bitwidth != self.element_bitwidth or not down or self.paddings:
             return False
         if self.shape[0] % rows or self.shape[1] % columns:
             return False

@@ -88,10 +88,12 @@ def _table(dump: LayoutDump) -> Iterator[tuple[str, str]]:
     for name, bases in layout.bases.items():
         for bit, basis in enumerate(bases):
             yield f"{name}={1 << bit}", f"({', '.join(map(str, basis))})"
+    if dump.paddings:
+        yield "padding", ", ".join(f"{interval}:+{extra}" for interval, extra in dump.paddings)
 
 
 def compare_layouts(left: LayoutDump, right: LayoutDump) -> Comparison:
-    """The bases of two layouts, however their encodings spell them."""
+    """The bases and paddings of two layouts, however their encodings spell them."""
     rows = rows_of(list(_table(left)), list(_table(right)))
     both = Comparison("layout", rows)
     at = both.first

@@ -9,7 +9,9 @@ import click
 from triton_ext.errors import LayoutError
 from triton_ext.layouts.encodings import CHUNK_BYTES
 from triton_ext.layouts.linear_layout import LinearLayout
+from triton_ext.layouts.shared_encoding import Paddings, padded_offset
 from triton_ext.render.cells import chunk_elements, contiguous_run
+from triton_ext.render.words import padding_text
 
 MAX_CELLS = 1 << 21
 """A table of more cells is refused."""
@@ -38,6 +40,7 @@ def draw_grid(
     *,
     max_rows: int | None = 16,
     max_width: int | None = 80,
+    paddings: Paddings = (),
 ) -> str:
     """The last two dimensions of a layout as a table of offsets, with ANSI colours.
 
@@ -48,6 +51,7 @@ def draw_grid(
     Args:
         layout: ``offset``, and perhaps ``block`` -> coordinates.
         element_bitwidth: bits of an element; left out, there are no colours.
+        paddings: pairs (interval, padding) in elements, of a `PaddedShared`; offsets count them.
         max_rows, max_width: how many lines of cells and how many characters a line to draw; None
             for no limit. What is left out is said below the table.
 
@@ -56,7 +60,7 @@ def draw_grid(
     """
     if not layout.out_dims or "offset" not in layout.in_dims:
         return "(nothing to draw: the layout has no offsets or no dimensions)"
-    along, run = contiguous_run(layout, chunk_elements(element_bitwidth or 16))
+    along, run = contiguous_run(layout, chunk_elements(element_bitwidth or 16), paddings)
     inverse = layout.pseudoinvert()
     *leading, column_name = layout.out_dims
     row_name = leading.pop() if leading else ""
@@ -72,7 +76,7 @@ def draw_grid(
         size, step = layout.out_dims.get(name, 1), run if name == along else 1
         return _Axis(name, size, step, size // step if room is None else min(size // step, room))
 
-    largest = layout.in_dims["offset"] - 1
+    largest = padded_offset(layout.in_dims["offset"] - 1, paddings)
     cell_width = len(f"{blocks - 1}:{largest}" if blocks > 1 else str(largest)) + 1
     corner = f"{row_name}\\{column_name}"
     label_width = max(len(str(layout.out_dims.get(row_name, 1) - 1)), len(corner)) + 1
@@ -90,7 +94,8 @@ def draw_grid(
     ):
         line = str(row).rjust(label_width)
         for column_offset, column_block in columns:
-            offset, block = row_offset ^ column_offset, row_block ^ column_block
+            offset = padded_offset(row_offset ^ column_offset, paddings)
+            block = row_block ^ column_block
             text = (f"{block}:{offset}" if blocks > 1 else str(offset)).rjust(cell_width)
             if element_bitwidth:
                 bank_group = offset * element_bitwidth // 8 // CHUNK_BYTES % len(_COLOURS)
@@ -100,6 +105,7 @@ def draw_grid(
 
     what = f"each cell: {'block:offset' if blocks > 1 else 'offset'} in elements"
     what += f", of the first of {run} along {along}" if run > 1 else ""
+    what += f", {padding_text(paddings)}" if paddings else ""
     lines.append(what + ("; a colour: 4 banks (16 bytes)" if element_bitwidth else ""))
     if leading:
         lines.append(f"at {', '.join(name + ' = 0' for name in leading)}")

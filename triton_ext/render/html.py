@@ -288,6 +288,9 @@ def _of_dump(dump: LayoutDump) -> tuple[dict[str, str], list[dict[str, Any]]]:
 
 def _given(dump: LayoutDump, name: str) -> dict[str, Any]:
     plane = dump_plane(dump)
+    if plane.paddings:
+        rule = "is padded, which the page does not draw; as text, grid or SVG it can be shown"
+        raise LayoutError("encoding", dump.encoding, rule)
     title = f"{by(plane.layout.out_dims.values())}, {plane.element_bitwidth}-bit elements"
     bits, atom = plane.element_bitwidth, dump_atom(dump, plane)
     return given_tile(name, title, dump.encoding, plane.layout, bits, atom)

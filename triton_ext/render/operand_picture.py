@@ -227,7 +227,7 @@ def _subtile_panel(operand: _Operand) -> Scene:
         if not used:
             one = f"there is one along {dimension}"
             notes.append(
-                f"{name} is not used: {f'{dimension} stays in one atom' if count > 1 else one}."
+                f"{name} is not read: {f'{dimension} stays in one atom' if count > 1 else one}."
             )
     if shown != counts:
         notes.append(f"Cut: the first {by(shown)} are drawn.")

@@ -50,7 +50,7 @@ def dump_plane(dump: LayoutDump) -> Plane:
         raise LayoutError(
             "element_bitwidth", None, f"must be given to draw {dump.encoding}; it does not say it"
         )
-    return Plane(dump.layout, dump.element_bitwidth)
+    return Plane(dump.layout, dump.element_bitwidth, dump.paddings)
 
 
 def dump_atom(dump: LayoutDump, plane: Plane) -> SwizzleAtom | None:

@@ -79,6 +79,7 @@ def dump_svg(dump: LayoutDump, *, instruction: tuple[int, int] | None = None) ->
     if instruction is None and atom is not None:
         usual = operand_shape(atom)
         instruction = usual if fits(usual, plane.shape) else None
-    tile = tile_scene(plane.layout, plane.element_bitwidth, atom=atom, instruction=instruction)
-    lines = banks_scene(plane.layout, plane.element_bitwidth, max_lines=8)
+    drawn = plane.layout, plane.element_bitwidth
+    tile = tile_scene(*drawn, atom=atom, instruction=instruction, paddings=plane.paddings)
+    lines = banks_scene(*drawn, max_lines=8, paddings=plane.paddings)
     return tile.above(lines).to_svg()

@@ -9,7 +9,8 @@ from triton_ext.layouts.cluster import shape_per_cta
 from triton_ext.layouts.dump import LayoutDump
 from triton_ext.layouts.encodings import NVMMAShared, parse_encoding
 from triton_ext.layouts.nvmma_shared import ATOM_ROWS, core_matrix_linear_layout, tma_box_shape
-from triton_ext.render.words import by, in_bytes
+from triton_ext.layouts.shared_encoding import padded_offset
+from triton_ext.render.words import by, in_bytes, padding_text
 
 
 def dump_text(dump: LayoutDump) -> str:
@@ -24,7 +25,15 @@ def dump_text(dump: LayoutDump) -> str:
     else:
         function = "getCoreMatrixLinearLayout" if dump.what == "atom" else "toLinearLayout"
         lines += [f"{function} output:", str(dump.layout)]
+    if dump.paddings:
+        said = f"{padding_text(dump.paddings)}; offset o lies at {_address(dump)}, in elements"
+        lines.append(f"Padding: {said}")
     return "\n".join(lines)
+
+
+def _address(dump: LayoutDump) -> str:
+    """The formula of the address of an offset, in elements."""
+    return " + ".join(["o", *(f"o / {interval} * {extra}" for interval, extra in dump.paddings)])
 
 
 def _nvmma_encoding(dump: LayoutDump) -> NVMMAShared | None:
@@ -55,7 +64,8 @@ def explain(dump: LayoutDump) -> str:
     for bit, basis in enumerate(offsets):
         where = ""
         if dump.element_bitwidth:
-            where = f" ({in_bytes((1 << bit) * dump.element_bitwidth // 8)})"
+            address = padded_offset(1 << bit, dump.paddings)
+            where = f" ({in_bytes(address * dump.element_bitwidth // 8)})"
         meaning = _meaning(bit, encoding, is_swizzled) if encoding else ""
         lines.append(f"  offset {1 << bit}{where}: {_coordinates(basis, names)}{meaning}")
     for bit, basis in enumerate(dump.layout.bases.get("block", [])):
@@ -72,9 +82,10 @@ def _summary(dump: LayoutDump, encoding: NVMMAShared | None, is_swizzled: bool) 
     elements = dump.layout.in_dims.get("offset", 1)
     lines = []
     if dump.element_bitwidth:
+        size = (padded_offset(elements - 1, dump.paddings) + 1) * dump.element_bitwidth // 8
         lines.append(
-            f"A block holds {elements} elements of {dump.element_bitwidth} bits:"
-            f" {elements * dump.element_bitwidth // 8} bytes."
+            f"A block holds {elements} elements of {dump.element_bitwidth} bits: {size} bytes"
+            f"{', with the padding between them' if dump.paddings else ''}."
         )
     if encoding is None:
         return lines

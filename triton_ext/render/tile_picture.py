@@ -12,10 +12,11 @@ from triton_ext.layouts.arguments import is_power_of_two
 from triton_ext.layouts.atoms import SwizzleAtom
 from triton_ext.layouts.encodings import CHUNK_BYTES
 from triton_ext.layouts.linear_layout import LinearLayout
+from triton_ext.layouts.shared_encoding import Paddings
 from triton_ext.render.cells import Plane, fits
 from triton_ext.render.parts import atom_kind, unit_name, unit_shape
 from triton_ext.render.scene import FILLS, MARGIN, Box, Grid, Scene, Text, caption_width
-from triton_ext.render.words import by, in_bytes
+from triton_ext.render.words import by, in_bytes, padding_text
 
 MAX_CELLS = 32
 """At most so many cells down and across are drawn."""
@@ -67,7 +68,7 @@ def _cell_box(tile: _Tile, row: int, column: int) -> Box:
     address = plane.byte(offset)
     data = {"row": row, "column": column, "offset": offset, "byte": address}
     where = f"({row}, {column})" if plane.names[0] else f"({column})"
-    title = f"element {where}: offset {offset} elements, {in_bytes(address)}"
+    title = f"element {where}: offset {plane.address(offset)} elements, {in_bytes(address)}"
     if plane.blocks > 1:
         title += f" of block {block}"
         data["block"] = block
@@ -85,7 +86,8 @@ def _cell_box(tile: _Tile, row: int, column: int) -> Box:
     else:
         fill = address % LINE_BYTES // CHUNK_BYTES
         title += f"; bank {address % LINE_BYTES // BANK_BYTES}"
-        label = f"{block}:{offset}" if plane.blocks > 1 else str(offset)
+        place = plane.address(offset)
+        label = f"{block}:{place}" if plane.blocks > 1 else str(place)
     return Box(
         *tile.area(row, column, tile.cell),
         f"chunk fill{fill % FILLS}",
@@ -123,9 +125,11 @@ def _subtile(tile: _Tile, extent: tuple[int, int], row: int, column: int) -> tup
 def _notes(tile: _Tile) -> list[tuple[str, str]]:
     """The legend: for each line the kind of its swatch ("" for none) and the text."""
     plane, atom, instruction = tile.plane, tile.atom, tile.instruction
-    size = in_bytes(plane.byte(plane.layout.in_dims["offset"]))
+    size = in_bytes(plane.size)
     shared = " a block" if plane.blocks > 1 else ""
     notes = [("", f"Tile: {by(plane.shape)} elements, {size}{shared}.")]
+    if plane.paddings:
+        notes.append(("", f"Offsets count the padding: {padding_text(plane.paddings)}."))
     if plane.leading:
         notes.append(("", f"Drawn at {', '.join(name + ' = 0' for name in plane.leading)}."))
     if atom:
@@ -187,6 +191,7 @@ def tile_scene(
     atom: SwizzleAtom | None = None,
     instruction: tuple[int, int] | None = None,
     number: str = "",
+    paddings: Paddings = (),
 ) -> Scene:
     """A tile in shared memory: the four nested levels of seed 002, Sec. 2.
 
@@ -200,6 +205,7 @@ def tile_scene(
         instruction: the operand shape of one MMA, (M or N, K) in elements; outlined in red, with
             the advance of the start address in bytes.
         number: what stands before the title.
+        paddings: pairs (interval, padding) in elements, of a `PaddedShared`.
 
     At most 32 x 32 cells are drawn; a note says what was cut.
 
@@ -207,7 +213,7 @@ def tile_scene(
         LayoutError: a layout that is not of shared memory or does not reach every coordinate, a
             tile that is not made of the atom, an instruction that does not divide the tile.
     """
-    plane = Plane(layout, element_bitwidth)
+    plane = Plane(layout, element_bitwidth, paddings)
     if atom is not None and not plane.is_made_of(atom):
         raise LayoutError(
             "atom", str(atom), "the tile must consist of whole atoms, each in one piece"

@@ -24,6 +24,13 @@ def in_bytes(number: int) -> str:
     return counted(number, "byte")
 
 
+def padding_text(paddings: Iterable[tuple[int, int]]) -> str:
+    """``4 unused elements behind each 32``, of pairs (interval, padding)."""
+    return ", ".join(
+        f"{counted(extra, 'unused element')} behind each {interval}" for interval, extra in paddings
+    )
+
+
 def plain(text: str) -> str:
     """A text without control characters: ``\\x1b`` in words for an escape, and so on."""
     return _CONTROL.sub(lambda found: ascii(found[0])[1:-1], text)

@@ -37,7 +37,7 @@ MEASURED = (
     KnownError("softmax", 9, "H200", 0.115, products=False),
     KnownError("other kernels without products", 8, "H200", 0.147, products=False),
 )
-"""Of the H100 the matmuls of seeds that were set before; attention and others only of an H200."""
+"""The known errors: an H100's of matmuls whose seeds were set before, an H200's of all kinds."""
 
 
 def known_errors(gpu: Gpu, products: bool) -> list[KnownError]:

@@ -17,7 +17,7 @@ PTX_ISSUED, PTX_CHAIN = 1.06, 1.5
 """Instructions of the machine for one of PTX, and the time that dependent ones take, of that of
 their PTX: fitted, for kernels of which there is no binary."""
 ITEM_CYCLES = 2
-"""Of the instruction that an item stands for, which the replay counts."""
+"""The cycles of the instruction that an item stands for, which the replay counts."""
 _FREE = re.compile(
     r"mov\.|cvta|ld\.param|cvt\.u64\.u32|cvt\.s64\.s32|wgmma\.fence|bra\.uni|exit|ret"
 )

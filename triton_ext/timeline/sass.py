@@ -46,7 +46,7 @@ TURNS = {
 """By opcode, how many turns of each pipe an instruction takes: of 2, 2, 8 and 6 cycles on sm_90 by
 what ptxas has a warp wait between two of the same (`triton_ext.timeline.gpus` has the rates)."""
 MMA_OPERATIONS = 2 * 16 * 8 * 16
-"""Of a turn of the last pipe: m16n8k16 of 16-bit operands."""
+"""The operations of a turn of the last pipe: m16n8k16 of 16-bit operands."""
 NO_TURNS = (0.0,) * len(PIPES)
 _TURNS = {re.compile(pattern): turns for pattern, turns in TURNS.items()}
 _HELD = {re.compile(pattern): cycles for pattern, cycles in HELD.items()}

@@ -35,13 +35,14 @@ from triton_ext.timeline.trace import (
 )
 
 MAX_BLOCKS, MAX_THREADS, REGISTERS = 32, 2048, 65536
-"""Of an SM (CUDA C++ Programming Guide, "Technical Specifications per Compute Capability")."""
+"""The limits of an SM (CUDA C++ Programming Guide, "Technical Specifications per Compute
+Capability")."""
 WAVES = 3
 """How many turns of an SM are replayed; further ones take as long as the last of them."""
 BINDS = 0.6
 """The share of the time in which a unit must work so that it is what binds."""
 LATENCIES = ("l2_latency", "memory_latency", "tma_latency", "tma_memory_latency", "queue")
-"""Of loads, by their names in `triton_ext.timeline.gpus`."""
+"""The latencies of loads, by their names in `triton_ext.timeline.gpus`."""
 MMA = PIPES.index("mma.sync")
 ENDLESS = 1e9
 """How much faster a unit is that costs nothing."""
@@ -420,7 +421,7 @@ class Timeline:
 
     @property
     def clock(self) -> float:
-        """Of the SMs, in Hz."""
+        """The clock of the SMs, in Hz."""
         return self._solution[1]
 
     @property

@@ -87,7 +87,7 @@ class Line:
 
 
 class Aligned(NamedTuple):
-    """Of the rows of boxes, 128 bytes each, the fraction that lies in one line, and the fraction
+    """The fraction of the rows of boxes, 128 bytes each, that lies in one line, and the fraction
     that begins with a sector."""
 
     lines: float

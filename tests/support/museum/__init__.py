@@ -1,4 +1,4 @@
 """The museum: bugs of published kernels and compilers, each as a minimal kernel of our own.
 
-`exhibits.EXHIBITS` holds them all; ``docs/museum.md`` is written from it (``make docs``).
+`exhibits.EXHIBITS` holds them all; ``docs/reference/museum.md`` is written from it (``make docs``).
 """

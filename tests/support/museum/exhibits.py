@@ -89,7 +89,7 @@ def _shown(exhibit: Exhibit) -> str:
 
 
 def page() -> str:
-    """``docs/museum.md``."""
+    """``docs/reference/museum.md``."""
     faults = list(map(attrgetter("fault"), EXHIBITS))
     head = _HEAD.format(
         count=len(EXHIBITS),

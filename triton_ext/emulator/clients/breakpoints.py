@@ -129,7 +129,7 @@ class Stop:
         memory = self._cta.shared
         if kind is None or buffer.layout is None or memory.written.at(address) < 0:
             return None
-        return self.shared(address, buffer.tile, kind, buffer.layout)
+        return self.shared(address, buffer.tile, kind, buffer.encoding)
 
     def _tensor_tile(self, buffer: Buffer, column: int, kind: Any) -> Matrix | None:
         """A buffer in tensor memory whose elements fill a cell each, in logical coordinates."""
@@ -177,18 +177,23 @@ class Stop:
         shape, kind = tuple(int(n) for n in shape), np.dtype(dtype)
         if isinstance(layout, str):
             layout = parse_encoding(layout)
-        if layout is not None and not isinstance(layout, LinearLayout):
+        encoding = layout if isinstance(layout, SharedEncoding) else None
+        if isinstance(layout, SharedEncoding):
             layout = layout.to_linear_layout(shape)
         in_dims = layout.in_dims if layout else {}
         shared_out = "block" in in_dims
         number = in_dims["offset"] if shared_out else int(np.prod(shape))
+        at = np.arange(number)  # where each offset lies, in elements
+        if encoding is not None:
+            at = encoding.address(at)
+        size = int(at[-1]) + 1 if number > 0 else 0
         first, memory = address & (1 << RANK_SHIFT) - 1, self._cta.shared
-        if number < 1 or first < SHARED_BASE or first + number * kind.itemsize > memory.size:
+        if number < 1 or first < SHARED_BASE or first + size * kind.itemsize > memory.size:
             raise LaunchError(
                 f"address {address:#x}, shape {shape}: must be inside of the block's shared memory,"
                 f" {SHARED_BASE:#x} to {memory.size - 1:#x}"
             )
-        values: Matrix = memory.data[first : first + number * kind.itemsize].copy().view(kind)
+        values: Matrix = memory.data[first : first + size * kind.itemsize].copy().view(kind)[at]
         if layout is None:
             return values.reshape(shape)
         block = {"block": np.full(number, self._cta.rank)} if shared_out else {}
@@ -327,7 +332,7 @@ class Breakpoints(Observer):
         self._lines: set[SourceLine] = set()
 
     def missed(self) -> list[str]:
-        """Of each breakpoint that was never hit, why; each is told of once."""
+        """Why each breakpoint that was never hit was not; each is told of once."""
         never = [each for each in self.all if not each.hits]
         self.all = [each for each in self.all if each.hits]
         return [

@@ -1,6 +1,6 @@
 """A trace: what each warp and each asynchronous unit did, in order, with the values at that moment.
 
-An event is a dictionary of JSON's types: see docs/debugging.md, "A trace for programs".
+An event is a dictionary of JSON's types: see docs/guide/debugging.md, "A trace for programs".
 """
 
 from __future__ import annotations

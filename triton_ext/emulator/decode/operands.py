@@ -27,7 +27,7 @@ from triton_ext.ptx.parse import (
 )
 
 MAX_REGISTERS = 1 << 20
-"""Of a width, that a kernel may declare: an own limit."""
+"""The most registers of a width that a kernel may declare: a limit of the emulator."""
 Array = NDArray[Any]
 Reader = Callable[[Cta, Lanes], Array]
 """The operand's value for each lane; one that all lanes share may have no dimensions."""

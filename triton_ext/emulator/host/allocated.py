@@ -9,7 +9,7 @@ from triton_ext.emulator.state.buffers import Buffer, buffers_of
 from triton_ext.errors import LayoutError
 
 _PTX_VERSION = 87
-"""Of the PTX that would be made: none of these passes makes any."""
+"""The version of the PTX that would be made: none of these passes makes any."""
 
 
 @functools.lru_cache(maxsize=64)

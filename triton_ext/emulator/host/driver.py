@@ -32,7 +32,6 @@ from triton_ext.emulator.host.devices import MAX_DEVICES, EmulatedGpus, compilin
 from triton_ext.emulator.host.moved_sources import as_loaded
 from triton_ext.emulator.host.reachable import Reachable
 from triton_ext.emulator.host.run import MAX_THREADS, allocation, prepare, register_buffers
-from triton_ext.emulator.host.tracebacks import hidden_frames
 from triton_ext.emulator.instructions import decode
 from triton_ext.emulator.schedule.machine import MAX_STEPS, Limits, Machine, Schedule
 from triton_ext.emulator.schedule.observers import Observer, combined
@@ -52,6 +51,7 @@ from triton_ext.layouts.encodings import SWIZZLE_BYTE_WIDTHS
 from triton_ext.layouts.triton.ending import end_quietly
 from triton_ext.ptx.cubin import registers
 from triton_ext.ptx.parse import parse_ptx
+from triton_ext.tracebacks import trimmed
 
 _FLOATS: dict[str, Any] = {
     "fp16": np.float16,
@@ -195,7 +195,7 @@ class EmulatedGpu:
         return found
 
     def missed_breakpoints(self) -> list[str]:
-        """Of each breakpoint that was never hit, why; each is told of once."""
+        """Why each breakpoint that was never hit was not; each is told of once."""
         return [] if self._breakpoints is None else self._breakpoints.missed()
 
     @property
@@ -678,7 +678,7 @@ def emulate(
         cuda_on_the_host(current_gpu) if cuda_on_host else contextlib.nullcontext(),
         MarkedEmpty() if check_empty else contextlib.nullcontext(),
         contextlib.nullcontext() if devices is None else compiling_in_turn(),
-        hidden_frames(),
+        trimmed(),
     ):
         yield gpu
     for each in gpus:

@@ -1,4 +1,8 @@
-"""A pytest plugin: the fixture `emulated_gpu`, for projects that test their kernels without a GPU.
+"""A pytest plugin for projects that test their kernels without a GPU.
+
+What a test shows of a fault is its own lines and the fault; in a job of GitHub Actions each fault
+is an annotation, too. TRITON_EXT_EMULATE runs all tests on an emulated GPU; the fixture
+`emulated_gpu` runs one test there.
 
 Installed with the package. A test that asks for the fixture runs its Triton kernels on an emulated
 Blackwell; another GPU or schedule is chosen by a parameter or on the command line::
@@ -13,13 +17,15 @@ Blackwell; another GPU or schedule is chosen by a parameter or on the command li
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import dataclasses
+from collections.abc import Generator, Iterator
 from typing import Any
 
 import pytest
 
-from triton_ext.emulator.errors import EmulationError
-from triton_ext.emulator.host.tracebacks import hide_frames
+from triton_ext.errors import Fault
+from triton_ext.findings import Finding, Place, github_annotation, on_github
+from triton_ext.tracebacks import trim
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -63,10 +69,36 @@ def emulated_gpu(request: pytest.FixtureRequest) -> Iterator[Any]:
         yield gpu
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> None:
-    """Leave the frames of the emulator, and of Triton above it, out of what a test shows."""
-    if call.excinfo is None or not isinstance(call.excinfo.value, EmulationError):
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Leave the frames of this project and of Triton out of what a test shows of a fault."""
+    fault = None if call.excinfo is None else call.excinfo.value
+    if not isinstance(fault, Fault):
+        return (yield)
+    findings = fault.findings()
+    trim(fault)
+    call.excinfo = pytest.ExceptionInfo.from_exception(fault)
+    report = yield
+    # As xdist sends reports from process to process: JSON.
+    vars(report)["findings"] = [dataclasses.asdict(each) for each in findings]
+    return report
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """In a job of GitHub Actions, annotate the lines of the faults for which tests failed."""
+    if not on_github():
         return
-    hide_frames(call.excinfo.value)
-    call.excinfo = pytest.ExceptionInfo.from_exception(call.excinfo.value)
+    reports = [each for kind in ("failed", "error") for each in terminalreporter.getreports(kind)]
+    for report in reports:
+        for each in getattr(report, "findings", ()):
+            terminalreporter.ensure_newline()
+            terminalreporter.write_line(github_annotation(_finding(each)))
+
+
+def _finding(given: dict[str, Any]) -> Finding:
+    """A finding from what a report keeps of it."""
+    place = given["place"] and Place(**given["place"])
+    related = tuple((text, Place(**line)) for text, line in given["related"])
+    return Finding(**{**given, "place": place, "related": related})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -65,6 +66,23 @@ class Redirected(TorchFunctionMode):
         graph = captured()
         result = func(*args, **kwargs) if graph is None else call(graph, func, args, kwargs)
         return as_on_device(result, func, args) if "cutlass" in sys.modules else result
+
+
+def _start_redirected(start: Callable[[threading.Thread], None]) -> Callable[..., None]:
+    """``threading.Thread.start``, for threads in which `Redirected` is on, too."""
+
+    @functools.wraps(start)
+    def redirected(thread: threading.Thread) -> None:
+        run = thread.run
+
+        def within() -> None:
+            with Redirected():
+                run()
+
+        thread.run = within  # type: ignore[method-assign]
+        start(thread)
+
+    return redirected
 
 
 _EMPTY = (
@@ -197,6 +215,8 @@ def cuda_on_the_host(current: Callable[[], Any]) -> Iterator[None]:
                 _patches.enter_context(mock.patch.object(torch.cuda.nvtx, name, return_value=0))
             # the module that torch has for the host's device, asked for as if it were torch.cuda
             _patches.enter_context(mock.patch.object(torch.cpu, "set_stream", create=True))
+            start = _start_redirected(threading.Thread.start)
+            _patches.enter_context(mock.patch.object(threading.Thread, "start", start))
             _patches.enter_context(benchmarks_count(current))
             _patches.enter_context(cute_dsl(current))
     try:

@@ -46,7 +46,7 @@ def fence(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
 @instruction("fence.proxy.async")
 def async_proxy(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     space = modifiers.one_of(("global", "shared::cta", "shared::cluster"))
-    if space == "global":  # told apart only in what several GPUs share: see docs/emulator.md
+    if space == "global":  # told apart only in what several GPUs share: docs/guide/distributed.md
         return lambda cta, lanes: cta.cluster.clocks.global_proxy_fence(cta.agents(lanes))
 
     def run(cta: Cta, lanes: Lanes) -> None:

@@ -416,7 +416,7 @@ class Cta:
         return self._agents_of(lanes, each=False)
 
     def _agents_of(self, lanes: Lanes, *, each: bool) -> Agents:
-        """Of each lane, or of each warp; computed once for threads that follow each other."""
+        """The agents of lanes or of warps, computed once for threads that follow each other."""
         key = (lanes.start, lanes.stop, each) if isinstance(lanes, slice) else None
         found = None if key is None else self._agents.get(key)
         if found is None:

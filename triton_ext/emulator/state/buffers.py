@@ -80,7 +80,8 @@ class Buffer:
         """Bytes of one buffer in a block, or its columns in tensor memory."""
         number = math.prod(self.tile)
         if self.type.space == "shared":
-            number = self.layout.in_dims["offset"] if self.layout else number
+            if self.layout and self.encoding:
+                number = self.encoding.address(self.layout.in_dims["offset"] - 1) + 1
             return number * self.type.element_bitwidth // 8
         if self.layout:
             return self.layout.in_dims["column"]
@@ -125,7 +126,11 @@ class Buffer:
             return called
         if self.layout is None:
             return f"{called}, byte {byte}"
-        place = {"offset": byte * 8 // self.type.element_bitwidth, "block": rank}
+        address = byte * 8 // self.type.element_bitwidth
+        element = self.encoding.offset_at(address, self.layout.in_dims["offset"])
+        if element is None:
+            return f"{called}, byte {byte}, which is padding"
+        place = {"offset": element, "block": rank}
         at = self.layout.apply(**{name: place[name] for name in self.layout.in_dims})
         return f"{called}[{', '.join(str(int(n)) for n in at.values())}]"
 

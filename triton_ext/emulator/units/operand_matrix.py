@@ -117,8 +117,8 @@ def _check_layout(
     element = (found.row, along) if major == "K" else (along, found.row)
     raise LayoutFault(
         f"{name} at shared address {start:#x} is read as"
-        f" {swizzled_rows(descriptor.swizzle_byte_width)}, {major}-major, LBO"
-        f" {descriptor.leading_byte_offset}, SBO {descriptor.stride_byte_offset}; {found}. The"
+        f" {swizzled_rows(descriptor.swizzle_byte_width)}, {major}-major,"
+        f" {descriptor.strides(major)}; {found}. The"
         f" first element affected is {element} of ({'M, K' if ' A' in name else 'N, K'}). (If this"
         " is meant: check_layouts=False)"
     )

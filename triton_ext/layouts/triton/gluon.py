@@ -10,7 +10,8 @@ from triton.compiler.compiler import make_backend
 from triton.experimental.gluon import language as gl
 
 from triton_ext.errors import LayoutError
-from triton_ext.layouts.encodings import NVMMAShared, SharedEncoding, SharedLinear, SwizzledShared
+from triton_ext.layouts.encodings import ENCODINGS, SharedEncoding
+from triton_ext.layouts.shared_encoding import checked_encoding
 from triton_ext.layouts.triton.converted import Converted
 from triton_ext.layouts.triton.ending import end_quietly
 
@@ -21,42 +22,14 @@ if TYPE_CHECKING:
 end_quietly()
 
 
-def _lists(bases: Sequence[Sequence[int]]) -> list[list[int]]:
-    return [list(basis) for basis in bases]
-
-
 def to_gluon(encoding: SharedEncoding) -> Any:
     """The Gluon layout (``gl.NVMMASharedLayout``, ...) that says the same.
 
     Raises:
-        LayoutError: no encoding, or a linear one of a single element, which Gluon cannot say.
+        LayoutError: no encoding, or one that Gluon cannot say.
     """
-    if isinstance(encoding, NVMMAShared):
-        return gl.NVMMASharedLayout(
-            swizzle_byte_width=encoding.swizzle_byte_width,
-            element_bitwidth=encoding.element_bitwidth,
-            rank=encoding.rank,
-            transposed=encoding.transposed,
-            fp4_padded=encoding.fp4_padded,
-            cga_layout=_lists(encoding.cga_layout),
-        )
-    if isinstance(encoding, SwizzledShared):
-        return gl.SwizzledSharedLayout(
-            encoding.vec,
-            encoding.per_phase,
-            encoding.max_phase,
-            list(encoding.order),
-            cga_layout=_lists(encoding.cga_layout),
-        )
-    if isinstance(encoding, SharedLinear):
-        if not encoding.offset_bases:
-            raise LayoutError("encoding", str(encoding), "Gluon needs at least one offset basis")
-        return gl.SharedLinearLayout(
-            _lists(encoding.offset_bases), _lists(encoding.block_bases), encoding.alignment
-        )
-    raise LayoutError(
-        "encoding", encoding, "must be an NVMMAShared, a SwizzledShared or a SharedLinear"
-    )
+    checked = checked_encoding("encoding", encoding)
+    return getattr(gl, checked.GLUON)(**checked.gluon_arguments())
 
 
 def from_gluon(layout: Any) -> SharedEncoding:
@@ -65,24 +38,11 @@ def from_gluon(layout: Any) -> SharedEncoding:
     Raises:
         LayoutError: another kind of layout, or one that Gluon admits and the hardware does not.
     """
-    if isinstance(layout, gl.NVMMASharedLayout):
-        return NVMMAShared(
-            layout.swizzle_byte_width,
-            layout.element_bitwidth,
-            layout.transposed,
-            layout.fp4_padded,
-            layout.rank,
-            layout.cga_layout or (),
-        )
-    if isinstance(layout, gl.SwizzledSharedLayout):
-        return SwizzledShared(
-            layout.vec, layout.per_phase, layout.max_phase, layout.order, layout.cga_layout or ()
-        )
-    if isinstance(layout, gl.SharedLinearLayout):
-        return SharedLinear(layout.offset_bases, layout.block_bases or (), layout.alignment)
-    raise LayoutError(
-        "layout", layout, "must be a Gluon NVMMA, swizzled or linear shared-memory layout"
-    )
+    for kind in ENCODINGS.values():
+        if isinstance(layout, getattr(gl, kind.GLUON)):
+            return kind.from_gluon(layout)
+    legal = ", ".join(f"gl.{kind.GLUON}" for kind in ENCODINGS.values())
+    raise LayoutError("layout", layout, f"must be a Gluon shared-memory layout: {legal}")
 
 
 def mlir_context() -> Any:
@@ -104,8 +64,12 @@ def linear_layout(builder: Any, encoding: SharedEncoding, shape: Sequence[int]) 
     For an illegal shape it may abort the process.
 
     Raises:
+        LayoutError: a padded encoding, for which Triton has no conversion (it would abort).
         RuntimeError: Triton's verifier refuses the encoding.
     """
+    if encoding.paddings:
+        rule = "is padded: Triton makes no linear layout of it"
+        raise LayoutError("encoding", str(encoding), rule)
     made = builder.to_linear_layout(to_gluon(encoding)._to_ir(builder), list(shape))
     offset, block = (tuple(map(tuple, bases)) for bases in (made.offset_bases, made.block_bases))
     return Converted(offset, block, made.alignment)

@@ -65,7 +65,7 @@ function operandView(root, onSelect) {
       const [dx, dy] = [Math.sign(toX - x), Math.sign(toY - y)];
       add(svg, "path", { class: "arrow", d: `M${toX} ${toY}L${toX - 7 * dx - 4 * dy} ${toY - 7 * dy - 4 * dx}L${toX - 7 * dx + 4 * dy} ${toY - 7 * dy + 4 * dx}Z` });
     };
-    const words = ([name, value, used]) => (used ? `${name} ${value}` : `${name} not used`);
+    const words = ([name, value, used]) => (used ? `${name} ${value}` : `${name} not read`);
     if (counts[0] > 1) { arrow(right + 12, top + ch / 2, right + 12, top + 1.5 * ch, downwards[2]); label(svg, right + 22, top + ch, words(downwards), "field start"); }
     if (counts[1] > 1) { arrow(left + cw / 2, bottom + 14, left + 1.5 * cw, bottom + 14, across[2]); label(svg, left + 1.5 * cw + 10, bottom + 14, words(across), "field start"); }
     say(root, "parts-note", `the first ${instruction.join("x")}, read by one instruction: ${counts.join("x")} ${isK ? "chunks of 8x16 bytes" : width ? "atoms" : "core matrices"}${drawn.some((count, i) => count < counts[i]) ? "; cut" : ""}`);

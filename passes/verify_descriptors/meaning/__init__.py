@@ -1,0 +1,1 @@
+"""What the TTGIR means: the instructions that its operations must become, with their operands."""

@@ -1,0 +1,214 @@
+"""The TMA copies and ``expect_tx`` that operations must become (``LoadStoreOpToLLVM.cpp``).
+
+The boxes are derived from the layouts of the tiles; nothing is taken from the compiler but their
+order.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from functools import lru_cache
+
+from triton_ext.hardware.tma_tile import TileCopies, tile_copies
+from triton_ext.layouts.encodings import NVMMAShared
+from triton_ext.mlir.module import Operation, Value
+from triton_ext.mlir.types import MemoryType
+from triton_ext.passes.shared_accesses import parsed_encoding
+from triton_ext.passes.verify_descriptors.meaning.expected import (
+    Expected,
+    ExpectedBox,
+    Lowering,
+    NotDerived,
+)
+from triton_ext.passes.verify_descriptors.meaning.tiles import (
+    element_bytes,
+    is_fp4_padded,
+)
+from triton_ext.ptx.forms.copies import GATHERED_ROWS
+
+_REDUCTIONS = ("add", "min", "max", "and", "or", "xor", "inc", "dec")
+_LOADED = r"\.mbarrier::complete_tx::bytes(\.multicast::cluster)?"
+_STORED = r"(\.tile)?\.bulk_group(\.L2::cache_hint)?"
+_TO_CTA = r"(\.cta_group::[12])?\.shared::(cta|cluster)\.global"
+
+
+def load(lowering: Lowering, operation: Operation) -> Expected:
+    """``async_tma_copy_global_to_local``, of tiles or im2col."""
+    coordinates = _coordinates(operation)
+    rank = len(coordinates)
+    tile, barrier = _tile_and_barrier(lowering, operation.operands[1 + rank :])
+    is_im2col = "im2col" in (operation.operands[0].type or "")
+    boxes = _im2col_boxes if is_im2col else _tile_boxes
+    mode = r"\.im2col" if is_im2col else r"(\.tile)?"
+    opcode = (
+        rf"cp\.async\.bulk\.tensor\.{rank}d{_TO_CTA}{mode}{_LOADED}(\.cta_group::[12])?"
+        r"(\.L2::cache_hint)?"
+    )
+    return Expected(
+        operation, "tma", opcode=opcode, boxes=boxes(lowering.memory(tile), rank), tile=tile,
+        barrier=barrier, coordinates=coordinates,
+    )  # fmt: skip
+
+
+def store(lowering: Lowering, operation: Operation) -> Expected:
+    """``async_tma_copy_local_to_global``."""
+    return _store(lowering, operation, "cp", "")
+
+
+def reduce(lowering: Lowering, operation: Operation) -> Expected:
+    """``async_tma_reduce``."""
+    words = [token.text for token in operation.tokens if token.kind == "word"]
+    if len(words) < 2 or words[1] not in _REDUCTIONS:
+        raise NotDerived("a reduction of a kind that is not known")
+    return _store(lowering, operation, r"cp\.reduce", rf"\.{words[1]}")
+
+
+def _store(lowering: Lowering, operation: Operation, base: str, kind: str) -> Expected:
+    coordinates = _coordinates(operation)
+    rank = len(coordinates)
+    tile = operation.operands[1 + rank]
+    to_global = rf"\.{rank}d(\.tile)?\.global\.shared::cta"
+    return Expected(
+        operation, "tma", opcode=rf"{base}\.async\.bulk\.tensor{to_global}{kind}{_STORED}",
+        boxes=_tile_boxes(lowering.memory(tile), rank), tile=tile, coordinates=coordinates,
+        after=(("store commit", None, None),),
+    )  # fmt: skip
+
+
+def gather(lowering: Lowering, operation: Operation) -> Expected:
+    """``async_tma_gather``."""
+    opcode = rf"cp\.async\.bulk\.tensor\.2d\.tile::gather4{_TO_CTA}{_LOADED}"
+    return _rows(lowering, operation, opcode, *_tile_and_barrier(lowering, operation.operands[1:]))
+
+
+def scatter(lowering: Lowering, operation: Operation) -> Expected:
+    """``async_tma_scatter``."""
+    opcode = r"cp\.async\.bulk\.tensor\.2d\.tile::scatter4\.global\.shared::cta\.bulk_group"
+    tile = next(value for value in operation.operands[1:] if lowering.module.memory(value))
+    return _rows(lowering, operation, opcode, tile, None)
+
+
+def _rows(
+    lowering: Lowering, operation: Operation, opcode: str, tile: Value, barrier: Value | None
+) -> Expected:
+    """Four rows an instruction, as wide as a box."""
+    kind = lowering.memory(tile)
+    copies = _copies(kind, 2)
+    box_rows, width = copies.box_shape
+    rows, columns = copies.tile_shape
+    factor = 2 if is_fp4_padded(kind.encoding) else 1
+    unit = element_bytes(kind)
+    starts = {box.start: box.smem_offset for box in copies.boxes}
+    boxes = tuple(
+        ExpectedBox(
+            starts[row - row % box_rows, column] + row % box_rows * width * factor * unit,
+            (column * factor, row),
+            GATHERED_ROWS * width * unit,
+        )
+        for row in range(0, rows, GATHERED_ROWS)
+        for column in range(0, columns, width)
+    )
+    return Expected(
+        operation, "tma", opcode=opcode, boxes=boxes, tile=tile, barrier=barrier,
+        coordinates=_coordinates(operation), rows=GATHERED_ROWS,
+        after=() if barrier else (("store commit", None, None),),
+    )  # fmt: skip
+
+
+def expect(lowering: Lowering, operation: Operation) -> Expected:
+    """``barrier_expect``."""
+    size = _number(operation)
+    if size is None:
+        raise NotDerived("the number of bytes is not printed")
+    return Expected(
+        operation, "expect", opcode=r"mbarrier\.arrive\.expect_tx\.shared::(cta|cluster)\.b64",
+        barrier=operation.operands[0], bytes=size,
+    )  # fmt: skip
+
+
+def barrier(kind: str) -> Callable[[Lowering, Operation], Expected]:
+    """Operations on an mbarrier alone, with a number of arrivals."""
+
+    def rule(lowering: Lowering, operation: Operation) -> Expected:
+        return Expected(
+            operation, kind, barrier=operation.operands[0],
+            number=None if kind == "wait" else _number(operation),
+            phase=operation.operands[1] if kind == "wait" else None,
+        )  # fmt: skip
+
+    return rule
+
+
+def store_wait(lowering: Lowering, operation: Operation) -> Expected:
+    """``async_tma_store_wait``."""
+    return Expected(operation, "store wait", number=int(operation.attributes.get("pendings", 0)))
+
+
+def _number(operation: Operation) -> int | None:
+    """The first number behind a comma."""
+    return next(
+        (
+            int(token.text)
+            for before, token in itertools.pairwise(operation.tokens)
+            if token.kind == "number" and before.text == ","
+        ),
+        None,
+    )
+
+
+def _coordinates(operation: Operation) -> tuple[Value, ...]:
+    """What stands in the brackets behind the descriptor."""
+    opening, closing = (
+        next(each.start for each in operation.tokens if each.kind == "mark" and each.text == mark)
+        for mark in "[]"
+    )
+    return tuple(
+        value
+        for token, value in zip(operation.operand_tokens, operation.operands, strict=True)
+        if opening < token.start < closing
+    )
+
+
+def _tile_and_barrier(lowering: Lowering, operands: list[Value]) -> tuple[Value, Value]:
+    """The two memory operands of a load: releases print them in either order."""
+    first, second = [value for value in operands if lowering.module.memory(value)][:2]
+    kind = lowering.memory(second)
+    is_barrier = kind.element == "i64" and kind.shape[-1] < 32
+    return (first, second) if is_barrier else (second, first)
+
+
+def _copies(tile: MemoryType, rank: int) -> TileCopies:
+    encoding = parsed_encoding(tile.encoding)
+    if not isinstance(encoding, NVMMAShared):
+        raise NotDerived(f"a TMA copy to {tile.mnemonic}")
+    if encoding.rank != rank:
+        raise NotDerived(f"{rank} coordinates for an encoding of rank {encoding.rank}")
+    return _tile_copies(tile.shape[-rank:], encoding)
+
+
+@lru_cache(maxsize=1024)
+def _tile_copies(shape: tuple[int, ...], encoding: NVMMAShared) -> TileCopies:
+    return tile_copies((256,) * len(shape), shape, encoding)
+
+
+def _tile_boxes(tile: MemoryType, rank: int) -> tuple[ExpectedBox, ...]:
+    return tuple(
+        ExpectedBox(box.smem_offset, box.coordinates, box.transaction_bytes)
+        for box in _copies(tile, rank).boxes
+    )
+
+
+def _im2col_boxes(tile: MemoryType, rank: int) -> tuple[ExpectedBox, ...]:
+    """Pixels are not cut (a box has up to 1024); channels are, at the swizzle's width."""
+    encoding = parsed_encoding(tile.encoding)
+    if not isinstance(encoding, NVMMAShared) or encoding.cga_layout or encoding.transposed:
+        raise NotDerived("an im2col copy of such a tile")
+    pixels, channels = tile.shape[-2:]
+    unit = element_bytes(tile)
+    width = encoding.swizzle_byte_width // unit or channels
+    size = pixels * width * unit
+    return tuple(
+        ExpectedBox(i * size, (i * width,) + (0,) * (rank - 1), size)
+        for i in range(channels // width)
+    )

@@ -1,0 +1,31 @@
+"""The Python examples of the guide do what they show."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from sites import ROOT
+
+
+def python_blocks(page):
+    """The Python blocks of a page of the guide."""
+    text = (ROOT / "docs/guide" / page).read_text(encoding="utf-8")
+    return re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+
+
+def test_matmul():
+    pytest.importorskip("torch")
+    pytest.importorskip("triton")
+    (block,) = python_blocks("matmul.md")
+    names: dict[str, object] = {}
+    exec(block, names)
+    assert names["c"].isfinite().all()
+
+
+def test_run_ptx():
+    pytest.importorskip("ml_dtypes")
+    (block,) = [each for each in python_blocks("emulator.md") if "PTX" in each]
+    names: dict[str, object] = {}
+    exec(block, names)
+    assert list(names["x"]) == [0, 2, 4, 6]
