@@ -6,6 +6,7 @@ To import this registers it.
 from __future__ import annotations
 
 import math
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from triton_ext.emulator.host import clocks
@@ -16,7 +17,7 @@ from triton_ext.hardware.architecture import Architecture, resident_clusters
 from triton_ext.ptx.cubin import registers
 from triton_ext.timeline.gpus import Gpu, gpu_of
 from triton_ext.timeline.recorder import Recorder
-from triton_ext.timeline.sass import costs, disassembled
+from triton_ext.timeline.sass import Cost, costs, disassembled
 from triton_ext.timeline.timeline import Timeline
 from triton_ext.timeline.trace import sampled
 
@@ -59,8 +60,10 @@ class Timing(Clock):
 class _Recording(Recorder):
     """The recorder of one launch, which becomes a timeline."""
 
-    def __init__(self, timing: Timing, *arguments: Any) -> None:
-        super().__init__(*arguments)
+    def __init__(
+        self, timing: Timing, clusters: Collection[int], costs: Mapping[int, Cost]
+    ) -> None:
+        super().__init__(clusters, costs)
         self._timing = timing
 
     def ends(self, run: Run) -> None:
