@@ -24,7 +24,7 @@ import numpy as np
 import torch
 
 import triton_ext
-from triton_ext.emulator.schedule.observers import Statistics
+from triton_ext.emulator.clients.statistics import Statistics
 from triton_ext.emulator.state import lanes as lane_sets
 from triton_ext.emulator.state.memory import SHARED_BASE
 from triton_ext.kernels.config import MatmulConfig

@@ -303,7 +303,8 @@ def timeline(launch: Launch, m: int, n: int, k: int, gpu: str | Gpu = "B200") ->
         "sm_100", time=gpu, values=False, check_races=False, check_layouts=False
     ) as emulated:
         launch(a, b.T, c)
-    return emulated.timeline
+    found: Timeline = emulated.timeline
+    return found
 
 
 STEP = ("step", "<26", "step"), ("us", ">8.1f", lambda row: row["seconds"] * 1e6)
