@@ -71,6 +71,7 @@ class Epilogue(NamedTuple):
 
 
 NOTHING = Epilogue()
+"""The product alone; whoever has no epilogue has this very one."""
 
 
 def epilogue_of(
@@ -96,6 +97,37 @@ def epilogue_of(
             return NOTHING
         return Epilogue(bias, activation, None, 1.0, alpha)
     return Epilogue(bias, activation, residual, beta, alpha)
+
+
+def differentiable_epilogue(
+    bias: Tensor | None = None,
+    activation: str | None = None,
+    residual: Tensor | None = None,
+    beta: float = 1,
+    alpha: float = 1,
+) -> Epilogue:
+    """`epilogue_of`, but that a residual with beta 0 stays if it asks for a gradient, which is
+    zero. Only `finished`, and what calls `epilogue_of` again, may have it: they do not read it.
+    """
+    found = epilogue_of(bias, activation, residual, beta, alpha)
+    if beta == 0 and isinstance(residual, Tensor) and asks_for_gradient(residual):
+        return Epilogue(bias, activation, residual, 0.0, found.alpha)
+    return found
+
+
+def without_activation(epilogue: Epilogue) -> Epilogue:
+    """The same sum, of a product without scales; the gradient of an activation is torch's own."""
+    bias, activation, residual, beta, alpha, *_ = epilogue
+    if activation is None:
+        return epilogue
+    return differentiable_epilogue(bias, None, residual, beta, alpha)
+
+
+def asks_for_gradient(*tensors: Tensor | None) -> bool:
+    """Whether autograd must know what is done to a tensor."""
+    return torch.is_grad_enabled() and any(
+        each is not None and each.requires_grad for each in tensors
+    )
 
 
 def number(name: str, value: Any) -> float:
@@ -157,8 +189,9 @@ def finished(made: Tensor, epilogue: Epilogue) -> Tensor:
     for addend, factor in ((epilogue.bias, 1.0), (epilogue.residual, epilogue.beta)):
         if addend is None:
             continue
-        gradient = torch.is_grad_enabled() and (made.requires_grad or addend.requires_grad)
-        if gradient or _is_transformed():
+        if factor == 0:  # the addend may be NaN, and has a gradient of zeros
+            addend = torch.fill(addend, 0)
+        if asks_for_gradient(made, addend) or _is_transformed():
             made = torch.add(made, addend, alpha=factor)
         else:
             made = made.add_(addend, alpha=factor)

@@ -15,7 +15,8 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from triton_ext.errors import LayoutError
-from triton_ext.ops.epilogue import Epilogue, epilogue_of
+from triton_ext.ops.call import Call
+from triton_ext.ops.epilogue import activated, differentiable_epilogue, epilogue_of
 
 
 def is_active() -> bool:
@@ -38,26 +39,28 @@ def refuse_tangents(*tensors: Any) -> None:
         raise LayoutError("tangent", "a dual tensor", rule)
 
 
-def dual_product(
-    multiply: Callable[[Tensor, Tensor, Epilogue], Tensor], a: Tensor, b: Tensor, epilogue: Epilogue
-) -> Tensor:
-    """``multiply(a, b, epilogue)`` of dual tensors, with bias, residual, alpha and beta.
+def dual_product(multiply: Callable[[Call], Tensor], call: Call) -> Tensor:
+    """``multiply(call)`` of dual tensors, with bias, residual, alpha and beta.
 
     Args:
         multiply: does so with tensors that have no tangents.
     """
-    bias, _, residual, beta, alpha, *_ = epilogue
-    (a0, da), (b0, db), (bias0, dbias), (residual0, dresidual) = map(_parts, (a, b, bias, residual))
-    made = multiply(a0, b0, epilogue_of(bias0, None, residual0, beta, alpha))
+    bias, activation, residual, beta, alpha, *_ = call.epilogue
+    tensors = map(_parts, (call.a, call.b, bias, residual))
+    (a0, da), (b0, db), (bias0, dbias), (residual0, dresidual) = tensors
+    summed = differentiable_epilogue(bias0, None, residual0, beta, alpha)
+    made = multiply(call._replace(a=a0, b=b0, epilogue=summed))
     tangent = None
     for left, right in ((da, b0), (a0, db)):
         if left is not None and right is not None:
-            tangent = multiply(left, right, epilogue_of(residual=tangent, alpha=alpha))
+            before = epilogue_of(residual=tangent, alpha=alpha)
+            tangent = multiply(call._replace(a=left, b=right, epilogue=before))
     for addend, factor in ((dbias, 1.0), (dresidual, beta)):
         if addend is not None:
             start = torch.zeros_like(made) if tangent is None else tangent
             tangent = torch.add(start, addend, alpha=factor)
-    return made if tangent is None else forward_ad.make_dual(made, tangent)
+    dual = made if tangent is None else forward_ad.make_dual(made, tangent)
+    return activated(dual, activation)
 
 
 def _parts(tensor: Tensor | None) -> tuple[Any, Tensor | None]:
