@@ -112,21 +112,3 @@ def wants_gradient(call: Call) -> bool:
             )
         )
     ) and torch.is_grad_enabled()
-
-
-def autocast(call: Call) -> Call:
-    """What torch's autocast gives to ``torch.matmul``, if it is active for the device of a."""
-    device = call.a.device.type
-    if device not in ("cuda", "cpu") or not torch.is_autocast_enabled(device):
-        return call
-    dtype = torch.get_autocast_dtype(device)
-
-    def cast(tensor: Any) -> Any:
-        if not isinstance(tensor, Tensor) or not tensor.is_floating_point():
-            return tensor
-        return tensor if tensor.dtype == torch.float64 else tensor.to(dtype)
-
-    epilogue = call.epilogue
-    if epilogue is not NOTHING:
-        epilogue = Epilogue(*map(cast, epilogue))
-    return call._replace(a=cast(call.a), b=cast(call.b), epilogue=epilogue)

@@ -11,10 +11,10 @@ from torch import Tensor
 
 from triton_ext.errors import LayoutError
 from triton_ext.kernels.config import MatmulConfig
-from triton_ext.ops.call import Call, wants_gradient
+from triton_ext.ops.call import Call
 from triton_ext.ops.device import Gpu, find_gpu, require_gpu
-from triton_ext.ops.epilogue import broadcasts_to
-from triton_ext.ops.types import bias_type, unsupported
+from triton_ext.ops.epilogue import NOTHING, Epilogue, broadcasts_to
+from triton_ext.ops.types import FP8_TYPES, bias_type, has_all_fp8, unsupported
 from triton_ext.startup import when_imported
 
 MAX_SIZE = 2**31 - 1
@@ -37,6 +37,21 @@ def check_dims(dims: int, **tensors: Any) -> None:
             raise LayoutError(f"{name}.shape", tuple(tensor.shape), f"must have {dims} dimensions")
 
 
+def checked(call: Call, fallback: Any = None) -> tuple[Call, bool]:
+    """A call of which nothing was known, `upright`, with the types that autocast gives it; and
+    whether it is left to torch, and not looked at any further.
+
+    Raises:
+        LayoutError: what it holds is not of its kind, or cannot be added to its output.
+    """
+    check_asked(call, fallback)
+    call = autocast(call.upright)
+    if fallback == "torch" and not has_kernels(call):
+        return call, True
+    check_added(call)
+    return call, False
+
+
 def check_asked(call: Call, fallback: Any = None) -> None:
     """Raise LayoutError unless all that a call holds is of its kind."""
     for name, tensor in (("a", call.a), ("b", call.b)):
@@ -49,10 +64,27 @@ def check_asked(call: Call, fallback: Any = None) -> None:
     if call.config is not None and not isinstance(call.config, MatmulConfig):
         raise LayoutError("config", call.config, "must be a MatmulConfig")
     epilogue = call.epilogue
-    for name, tensor in (
-        ("bias", epilogue.bias), ("residual", epilogue.residual), ("out", call.out),
-    ):  # fmt: skip
-        check_kind(name, tensor, Tensor, optional=True)
+    added = {"bias": epilogue.bias, "residual": epilogue.residual, "out": call.out}
+    for name, each in added.items():
+        check_kind(name, each, Tensor, optional=True)
+
+
+def autocast(call: Call) -> Call:
+    """What torch's autocast gives to ``torch.matmul``, if it is active for the device of a."""
+    device = call.a.device.type
+    if device not in ("cuda", "cpu") or not torch.is_autocast_enabled(device):
+        return call
+    dtype = torch.get_autocast_dtype(device)
+
+    def cast(tensor: Any) -> Any:
+        if not isinstance(tensor, Tensor) or not tensor.is_floating_point():
+            return tensor
+        return tensor if tensor.dtype == torch.float64 else tensor.to(dtype)
+
+    epilogue = call.epilogue
+    if epilogue is not NOTHING:
+        epilogue = Epilogue(*map(cast, epilogue))
+    return call._replace(a=cast(call.a), b=cast(call.b), epilogue=epilogue)
 
 
 def check_added(call: Call) -> None:
@@ -72,14 +104,6 @@ def check_added(call: Call) -> None:
             if tensor is not None and tensor.requires_grad:
                 rule = "no gradient flows into out; call it under torch.no_grad(), or without out"
                 raise LayoutError(f"{name}.requires_grad", True, rule)
-
-
-def check_config(call: Call) -> None:
-    """Raise LayoutError if a configuration was given for more than a product of two matrices."""
-    eager = not torch.compiler.is_compiling()
-    if not (eager and call.a.dim() == call.b.dim() == 2) or wants_gradient(call):
-        rule = "only for 2-D tensors, in eager mode, no gradient"
-        raise LayoutError("config", call.config, rule)
 
 
 def _check_device(name: str, tensor: Tensor, a: Tensor) -> None:
@@ -115,15 +139,21 @@ def check_types(
         raise error
 
 
-def has_kernels(
+def has_kernels(call: Call) -> bool:
+    """Whether there are kernels for a call's types on its device."""
+    a, b, blocks = call.a, call.b, call.epilogue.blocks_a
+    scales = None if blocks is None else blocks.dtype
+    return _has_kernels(a.dtype, b.dtype, call.out_dtype, a.device, b.device, scales)
+
+
+def _has_kernels(
     a: torch.dtype,
     b: torch.dtype,
     out: torch.dtype | None,
     device: torch.device,
     other_device: torch.device,
-    scales: torch.dtype | None = None,
+    scales: torch.dtype | None,
 ) -> bool:
-    """Whether there are kernels for these types on this device."""
     gpu = find_gpu(device)
     if device != other_device or not isinstance(gpu, Gpu):
         return False
@@ -132,7 +162,7 @@ def has_kernels(
 
 # Only once a program imports torch's compiler, which takes as long to import as torch itself.
 when_imported(
-    "torch._dynamo", functools.partial(torch.compiler.assume_constant_result, has_kernels)
+    "torch._dynamo", functools.partial(torch.compiler.assume_constant_result, _has_kernels)
 )
 
 
@@ -144,6 +174,8 @@ def checked_gpu(call: Call) -> Gpu:
     check_operands(a, b)
     gpu = require_gpu(a.device)
     check_types(a, b, out_dtype, gpu.arch, epilogue.blocks_a)
+    if epilogue.promoted and a.dtype in FP8_TYPES and not has_all_fp8(gpu.arch):
+        raise LayoutError("use_fast_accum", False, "must be True on Hopper before Triton 3.9")
     shape, dtype = call.shape, call.dtype
     k, n = b.shape[-2:]
     sizes = (*shape, k) if b.dim() == 3 else (math.prod(shape[:-1]), n, k)

@@ -11,11 +11,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from triton_ext.ops import registered
 from triton_ext.ops.call import Call, is_bare, wants_gradient
 from triton_ext.ops.epilogue import activated, epilogue_of
 from triton_ext.ops.plans import ProductPlan, find
 from triton_ext.ops.products import product
+from triton_ext.ops.registered import by_operators
 
 # By its name here, not by that in torch: each look-up would take as long as half of the call.
 _is_autocast_enabled = torch._C._is_any_autocast_enabled
@@ -45,19 +45,18 @@ def repeated(call: Call) -> Tensor | None:
     return plan.run(call)
 
 
-def multiply(call: Call) -> Tensor:
+def multiply(call: Call, bare: bool, gradient: bool) -> Tensor:
     """What a call of `shapes.canonical` makes, by the shortest way on which torch sees all that it
     must know of.
+
+    Args:
+        bare, gradient: what `is_bare` and `wants_gradient` say of it.
     """
-    if call.config is not None:
+    if call.config is not None or (bare and not gradient):
         return product(call)
-    if not is_bare(call):
-        return registered.product(call)
-    if not wants_gradient(call):
-        return product(call)
-    if call.a.dim() < 2 or call.b.dim() != 2 or call.a.dtype != call.dtype:
-        return registered.product(call)
-    return with_gradient(call)
+    if bare and call.a.dim() > 1 and call.b.dim() == 2 and call.a.dtype == call.dtype:
+        return with_gradient(call)
+    return by_operators(call)
 
 
 def _below_autograd(call: Call) -> Call:
@@ -127,7 +126,7 @@ def with_gradient(call: Call, plan: ProductPlan | None = None) -> Tensor:
 
 def _without_gradient(call: Call) -> Tensor:
     """What a call makes, for autograd alone to know."""
-    return product(call) if is_bare(call) else registered.product(call)
+    return product(call) if is_bare(call) else by_operators(call)
 
 
 def _differentiable(call: Call) -> Tensor:

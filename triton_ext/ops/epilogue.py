@@ -169,6 +169,8 @@ def activated(made: Tensor, activation: str | None) -> Tensor:
 
 def finished(made: Tensor, epilogue: Epilogue) -> Tensor:
     """A new product after all that an epilogue asks for, by torch's own operations."""
+    if epilogue is NOTHING:
+        return made
     if made.dtype in FP8_TYPES or not made.is_floating_point():  # for which torch has few
         exact = torch.float32 if made.is_floating_point() else torch.float64
         if epilogue.residual is not None:

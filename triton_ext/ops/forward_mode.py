@@ -7,7 +7,7 @@ from two more products.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -24,17 +24,25 @@ def is_active() -> bool:
     return forward_ad._current_level >= 0
 
 
-def has_tangent(*tensors: Any) -> bool:
-    """Whether there is a dual tensor among some values."""
-    return is_active() and any(
+def has_tangent(call: Call) -> bool:
+    """Whether there is a dual tensor among those that a call multiplies and adds."""
+    return is_active() and _any_tangent(_tensors(call))
+
+
+def _tensors(call: Call) -> tuple[Any, ...]:
+    return call.a, call.b, *call.epilogue
+
+
+def _any_tangent(values: Iterable[Any]) -> bool:
+    return any(
         isinstance(each, Tensor) and forward_ad.unpack_dual(each).tangent is not None
-        for each in tensors
+        for each in values
     )
 
 
 def refuse_tangents(*tensors: Any) -> None:
     """Raise LayoutError if there is a tangent that would be lost."""
-    if not torch.compiler.is_compiling() and has_tangent(*tensors):
+    if not torch.compiler.is_compiling() and is_active() and _any_tangent(tensors):
         rule = "this has no forward-mode derivative; use matmul, linear, addmm or bmm without out"
         raise LayoutError("tangent", "a dual tensor", rule)
 
@@ -44,7 +52,12 @@ def dual_product(multiply: Callable[[Call], Tensor], call: Call) -> Tensor:
 
     Args:
         multiply: does so with tensors that have no tangents.
+
+    Raises:
+        LayoutError: it is to be written to an out, which would lose the tangent.
     """
+    if call.out is not None:
+        refuse_tangents(*_tensors(call))
     bias, activation, residual, beta, alpha, *_ = call.epilogue
     tensors = map(_parts, (call.a, call.b, bias, residual))
     (a0, da), (b0, db), (bias0, dbias), (residual0, dresidual) = tensors

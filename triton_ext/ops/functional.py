@@ -11,13 +11,14 @@ from torch import Tensor
 from triton_ext.errors import LayoutError
 from triton_ext.kernels.config import MatmulConfig
 from triton_ext.ops import registered
-from triton_ext.ops.call import Call, autocast, is_bare, wants_gradient
+from triton_ext.ops.call import Call, is_bare, wants_gradient
 from triton_ext.ops.checks import (
+    autocast,
     check_added,
     check_asked,
-    check_config,
     check_dims,
     check_kind,
+    checked,
     has_kernels,
 )
 from triton_ext.ops.eager import multiply, repeated
@@ -108,35 +109,27 @@ def matmul(
 
 def _made(call: Call, fallback: Fallback | None = None) -> Tensor:
     """The result of a call of which nothing is known."""
-    check_asked(call, fallback)
-    call = autocast(call.upright)
-    if fallback == "torch" and not _has_kernels(call):
-        made = torch.matmul(call.a, call.b)
+    call, is_left = checked(call, fallback)
+    if is_left:
+        made, late = torch.matmul(call.a, call.b), call.epilogue
         made = made if call.out_dtype is None else made.to(call.out_dtype)
-        return _written(call.out, finished(made, call.epilogue))
-    check_added(call)
-    if has_tangent(call.a, call.b, call.epilogue.bias, call.epilogue.residual):
-        if call.out is not None:
-            refuse_tangents(call.a, call.b, call.epilogue.bias, call.epilogue.residual)
+    elif has_tangent(call):
         return dual_product(_made, call)
-    if call.config is not None:
-        check_config(call)
-        call = call._replace(a=call.a.resolve_neg(), b=call.b.resolve_neg())
-    plain = canonical(call)
-    if call.out is not None:
-        _resize(call.out, plain.shape)
-    return _written(call.out, plain.result(multiply(plain.call)))
-
-
-def _written(out: Tensor | None, made: Tensor) -> Tensor:
-    """What was made, in the memory that was given for it."""
-    if out is None:
+    else:
+        bare, gradient = is_bare(call), wants_gradient(call)
+        plain, shape, late = canonical(call, gradient)
+        if call.out is not None:
+            _resize(call.out, shape)
+        made = multiply(plain, bare, gradient)
+        made = made if made.shape == shape else made.view(shape)
+    made = finished(made, late)
+    if call.out is None:
         return made
-    if made is out:
-        torch.autograd.graph.increment_version(out)
-        return out
-    _resize(out, made.shape)
-    return out.copy_(made)
+    if made is call.out:
+        torch.autograd.graph.increment_version(made)
+        return made
+    _resize(call.out, made.shape)
+    return call.out.copy_(made)
 
 
 def _resize(out: Tensor, shape: tuple[int, ...]) -> None:
@@ -144,13 +137,6 @@ def _resize(out: Tensor, shape: tuple[int, ...]) -> None:
         if out.numel():
             raise LayoutError("out.shape", tuple(out.shape), f"must be {tuple(shape)}, or empty")
         out.resize_(shape)
-
-
-def _has_kernels(call: Call) -> bool:
-    """Whether there are kernels for a call's types on its device."""
-    a, b, blocks = call.a, call.b, call.epilogue.blocks_a
-    scales = None if blocks is None else blocks.dtype
-    return has_kernels(a.dtype, b.dtype, call.out_dtype, a.device, b.device, scales)
 
 
 def linear(
@@ -224,7 +210,7 @@ def addmm(
         rule = f"must be broadcastable to {call.shape}"
         raise LayoutError("input.shape", tuple(addend.shape), rule)
     check_asked(call, fallback)
-    if fallback == "torch" and not _has_kernels(call):
+    if fallback == "torch" and not has_kernels(call):
         if out is None:
             return torch.addmm(addend, a, b, beta=beta, alpha=alpha)
         return torch.addmm(addend, a, b, beta=beta, alpha=alpha, out=out)
@@ -336,7 +322,7 @@ def scaled_mm(
         fallback == "torch"
         and isinstance(scale_a, Tensor)
         and isinstance(scale_b, Tensor)
-        and not _has_kernels(call)
+        and not has_kernels(call)
     ):
         scaled: Tensor = torch._scaled_mm(
             a, b, scale_a=scale_a, scale_b=scale_b, bias=bias, out_dtype=out_dtype,

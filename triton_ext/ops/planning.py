@@ -14,7 +14,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from triton_ext.errors import LayoutError
 from triton_ext.kernels.choice.choose import choose_config, with_epilogue
 from triton_ext.kernels.config import ACTIVATIONS, MatmulConfig
 from triton_ext.kernels.element_types import Major
@@ -23,21 +22,19 @@ from triton_ext.ops.device import Gpu
 from triton_ext.ops.epilogue import NOTHING, Epilogue
 from triton_ext.ops.launches import PreparedLaunch
 from triton_ext.ops.operands import (
-    TMA_ALIGNMENT,
     TmaView,
     aligned,
     aligned_empty,
     memory_size,
+    operand_view,
     padded_columns,
-    readable,
-    readable_copy,
     scale_view,
-    tma_strides,
+    view_by_rows,
 )
 from triton_ext.ops.plans import Late, ProductPlan, Read
 from triton_ext.ops.rule import rule
 from triton_ext.ops.tuned import Problem, Tuned, lookup
-from triton_ext.ops.types import FP8_TYPES, OUTPUT_NAMES, has_all_fp8, operand_name
+from triton_ext.ops.types import FP8_TYPES, OUTPUT_NAMES, operand_name
 
 
 @dataclass(frozen=True)
@@ -79,16 +76,17 @@ def described(gpu: Gpu, call: Call) -> Description:
     Args:
         call: `upright`; its out has rows that TMA may write up to the next multiple of 16 bytes.
     """
-    a, b, epilogue, _, out, _, config = call
+    a, b, epilogue, _, out, *_ = call
     shape, dtype, batched = call.shape, call.dtype, b.dim() == 3
     applied, late = _applied(gpu, call)
+    reads = () if out is None else tuple(_reads(call, out))
 
     memory = shape
     if out is None and (math.prod(shape[:-1]) > 1 or gpu.index is None):
         # One row on a GPU needs no more: its memory is given out in units of 512 bytes.
         memory = (*shape[:-1], padded_columns(shape[-1], dtype))
     new = torch.empty(memory, dtype=dtype, device="meta")[..., : shape[-1]]
-    c_view = _view_by_rows(new if out is None else out, batched)
+    c_view = view_by_rows(new if out is None else out, batched)
     blocks_a, blocks_b = epilogue.blocks_a, epilogue.blocks_b
     reads_as = gpu.arch if blocks_a is None else 90  # as PreparedLaunch.reads_as
     a_view, a_copied = operand_view(a, 1, batched, reads_as)
@@ -98,9 +96,9 @@ def described(gpu: Gpu, call: Call) -> Description:
     assert c_view is not None  # what is new, copied or writable suits TMA
     views: list[TmaView | None] = [a_view, b_view, c_view]
     if applied.residual is not None:
-        where_it_is = applied.residual.shape == shape and _view_by_rows(applied.residual, batched)
+        where_it_is = applied.residual.shape == shape and view_by_rows(applied.residual, batched)
         copied["residual"] = not where_it_is
-        views.append(where_it_is or _view_by_rows(aligned_empty(new, shape), batched))
+        views.append(where_it_is or view_by_rows(aligned_empty(new, shape), batched))
         assert views[-1] is not None
     if blocks_a is not None and blocks_b is not None:
         views += [None] * (4 - len(views))
@@ -108,7 +106,6 @@ def described(gpu: Gpu, call: Call) -> Description:
 
     majors = a_view.major, b_view.major
     scales = None if blocks_a is None else blocks_a.dtype
-    in_place = (config is None or config.consumers > 0) and not copied.get("residual")
     return Description(
         gpu=gpu,
         problem=problem_of(gpu, a, b, c_view.shape, dtype, majors, scales),
@@ -120,7 +117,7 @@ def described(gpu: Gpu, call: Call) -> Description:
         applied=applied.config_fields(),
         late=late,
         out_size=0 if out is None else memory_size(out),
-        reads=() if out is None else tuple(_reads(call, out, in_place)),
+        reads=reads,
         is_measurable=blocks_a is None and not applied.promoted,
     )
 
@@ -135,8 +132,6 @@ def _applied(gpu: Gpu, call: Call) -> tuple[Epilogue, Late]:
         epilogue, late = epilogue._replace(activation=None), "activation"
     if epilogue.promoted and not (gpu.arch == 90 and call.a.dtype in FP8_TYPES):
         epilogue = epilogue._replace(promoted=False)
-    if epilogue.promoted and not has_all_fp8(gpu.arch):
-        raise LayoutError("use_fast_accum", False, "must be True on Hopper before Triton 3.9")
     return epilogue, late
 
 
@@ -182,43 +177,6 @@ def _chosen(found: Description) -> tuple[MatmulConfig, Tuned | None]:
     return with_epilogue(config, None if fixed else problem.k, **found.applied), tuned
 
 
-def operand_view(tensor: Tensor, k_dim: int, batched: bool, arch: int) -> tuple[TmaView, bool]:
-    """How TMA reads an operand, and whether it must be copied for that.
-
-    Args:
-        k_dim: which of rows (0) and columns (1) is K.
-        batched: whether the kernel sees a batch; else a (..., M, K) is one matrix.
-    """
-    matrix = tensor if batched else tensor.flatten(0, -2)
-    view = readable(matrix, k_dim, arch)
-    copied = view is None or matrix.data_ptr() != tensor.data_ptr()
-    if view is None:
-        alike = torch.empty_strided(
-            matrix.shape, matrix.stride(), dtype=matrix.dtype, device="meta"
-        )
-        view = readable(readable_copy(alike, k_dim, arch), k_dim, arch)
-    assert view is not None
-    return view, copied
-
-
-def _view_by_rows(tensor: Tensor, batched: bool) -> TmaView | None:
-    """How TMA reads or writes a tensor row by row where it lies; None if it cannot."""
-    matrix = tensor if batched else tensor.flatten(0, -2)
-    strides = tma_strides(matrix)
-    if strides is None or matrix.data_ptr() != tensor.data_ptr():
-        return None
-    return TmaView(tuple(matrix.shape), strides, "MN")
-
-
-def is_writable(out: Tensor) -> bool:
-    """Whether TMA can write `out` row by row.
-
-    It writes whole units of 16 bytes, also where a row ends within one (seen on an H100).
-    """
-    whole_units = out.shape[-1] * out.element_size() % TMA_ALIGNMENT == 0
-    return whole_units and tma_strides(out) is not None
-
-
 def problem_of(
     gpu: Gpu,
     a: Tensor,
@@ -249,9 +207,11 @@ def problem_of(
     )
 
 
-def _reads(call: Call, out: Tensor, in_place: bool) -> Iterator[Read]:
-    """The tensors that a product reads; out may be the residual if `in_place`, and it fits."""
-    read = {"a": call.a, "b": call.b, **call.epilogue.tensors}
-    for name, tensor in read.items():
+def _reads(call: Call, out: Tensor) -> Iterator[Read]:
+    """The tensors that a product reads; out may be a residual that lies as it does, if the kernel
+    adds it.
+    """
+    fused = call.config is None or call.config.consumers > 0
+    for name, tensor in {"a": call.a, "b": call.b, **call.epilogue.tensors}.items():
         same = tensor.shape == out.shape and tensor.stride() == out.stride()
-        yield Read(name, memory_size(tensor), in_place and name == "residual" and same)
+        yield Read(name, memory_size(tensor), fused and name == "residual" and same)

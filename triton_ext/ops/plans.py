@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from triton_ext.ops.call import Call
+from triton_ext.ops.device import Gpu
 from triton_ext.ops.epilogue import NOTHING, Epilogue, finished
 from triton_ext.ops.launches import PreparedLaunch
 from triton_ext.ops.operands import TMA_ALIGNMENT, aligned, aligned_empty, readable, readable_copy
@@ -212,26 +213,37 @@ def signature(call: Call) -> Signature:
     )
 
 
-def find(call: Call) -> ProductPlan | None:
+def _key(call: Call, gpu: Gpu) -> Signature:
+    """What a call whose tensors fit, on a GPU that was found, depends on."""
+    key = signature(call)
+    if gpu.index is None or call.a.dtype == torch.float32:
+        return gpu.arch, key  # which calls that check nothing do not find
+    return key
+
+
+def find(call: Call, gpu: Gpu | None = None) -> ProductPlan | None:
     """The plan of a call, if such a one was made on its GPU before, and written to such an out, or
     to new memory.
+
+    Args:
+        gpu: the tensors', if they were checked: what is legal on emulated GPUs, and in fp32, may
+            change, so that such plans are not found otherwise.
     """
-    key = signature(call)
+    key = signature(call) if gpu is None else _key(call, gpu)
     plan = _plans.get(key)
     if plan is None and call.linear and call.b.dim() == 2:
         plan = _plans.get(signature(call.upright))
         if plan is not None:
-            plan = keep(key, replace(plan, linear=True))
+            plan = _keep(key, replace(plan, linear=True))
     return plan
 
 
-def recall(key: Signature) -> ProductPlan | None:
-    """The plan that was kept under a signature."""
-    return _plans.get(key)
+def keep(call: Call, plan: ProductPlan) -> ProductPlan:
+    """Keep the plan of a call; returns the one that is kept of such calls."""
+    return _keep(_key(call, plan.launch.gpu), plan)
 
 
-def keep(key: Signature, plan: ProductPlan) -> ProductPlan:
-    """Keep a plan; returns the one that is kept under this signature."""
+def _keep(key: Signature, plan: ProductPlan) -> ProductPlan:
     with _lock:
         while len(_plans) >= MAX_PLANS:
             del _plans[next(iter(_plans))]

@@ -6,15 +6,15 @@ from __future__ import annotations
 
 import math
 
-import torch
 from torch import Tensor
 
 from triton_ext.ops.call import Call
 from triton_ext.ops.checks import checked_gpu
 from triton_ext.ops.device import Gpu
 from triton_ext.ops.epilogue import finished
-from triton_ext.ops.planning import described, is_writable, planned
-from triton_ext.ops.plans import ProductPlan, find, keep, recall, signature
+from triton_ext.ops.operands import is_writable
+from triton_ext.ops.planning import described, planned
+from triton_ext.ops.plans import ProductPlan, find, keep
 from triton_ext.ops.rule import rule
 from triton_ext.ops.shapes import one_matrix
 from triton_ext.ops.tuning import measure_once
@@ -52,30 +52,29 @@ def offered_product(call: Call, *, leaves: bool = False) -> Tensor | None:
             return made if call.out is None else call.out.copy_(made)
         matrix = one_matrix(call)
         if matrix is not None:
-            made = offered_product(matrix, leaves=leaves)
-            return None if made is None else _as_batch(made, matrix, call)
-        if call.out is not None and not (call.a.dim() == call.b.dim() and is_writable(call.out)):
-            return call.out.copy_(product(call._replace(out=None)))
+            made_once = offered_product(matrix, leaves=leaves)
+            return None if made_once is None else _as_batch(made_once, matrix, call)
         plan = _plan(gpu, call)
-    if call.out is not None and plan.overlaps(call):
+    if call.out is not None and (plan is None or plan.overlaps(call)):
         return call.out.copy_(product(call._replace(out=None)))
+    assert plan is not None  # there always is one to new memory
     if leaves and plan.is_left(call):
         return None
     return plan.run(call)
 
 
-def _plan(gpu: Gpu, call: Call) -> ProductPlan:
-    """The plan of a call whose tensors fit; kept."""
-    key = signature(call)
-    if gpu.index is None or call.a.dtype == torch.float32:
-        key = gpu.arch, key  # which calls that check nothing do not find
-        plan = recall(key)
-        if plan is not None:
-            return plan
+def _plan(gpu: Gpu, call: Call) -> ProductPlan | None:
+    """The plan of a call whose tensors fit, which is kept; None if TMA cannot write its out."""
+    if call.out is not None and not (call.a.dim() == call.b.dim() and is_writable(call.out)):
+        return None
+    plan = find(call, gpu)
+    if plan is not None:
+        return plan
     found = described(gpu, call)
     if call.config is None and found.is_measurable and rule() == "measured":
         measure_once(found, call)
-    return keep(key, planned(found, call.config))
+    plan = planned(found, call.config)
+    return keep(call, plan)
 
 
 def _as_batch(made: Tensor, matrix: Call, call: Call) -> Tensor:

@@ -126,8 +126,8 @@ scaled_mm = _register(
 )
 
 
-def product(call: Call) -> Tensor:
-    """`triton_ext.ops.products.product` by the operators; without scales."""
+def by_operators(call: Call) -> Tensor:
+    """`triton_ext.ops.products.product` of a call without scales, by the operators."""
     a, b, epilogue, out_dtype, *_ = call.upright
     if b.dim() == 3:
         return _bmm_of(a, b, epilogue, out_dtype)
@@ -221,7 +221,7 @@ def _mm_of_batch(
     epilogue = Epilogue(bias, activation, residual, beta, alpha)
     shape = a.shape[1], b.shape[-1]
     early, late = _epilogues_of_batch(info, shape, epilogue, bias_dim, residual_dim)
-    return finished(product(Call(a, b, early, out_dtype)), late), 0
+    return finished(by_operators(Call(a, b, early, out_dtype)), late), 0
 
 
 def _bmm_of_batch(
@@ -238,7 +238,7 @@ def _bmm_of_batch(
     early, late = _epilogues_of_batch(info, shape, epilogue, bias_dim, residual_dim)
     if early.residual is not None:
         early = early._replace(residual=early.residual.flatten(0, 1))
-    made = product(Call(a.flatten(0, 1), b.flatten(0, 1), early, out_dtype))
+    made = by_operators(Call(a.flatten(0, 1), b.flatten(0, 1), early, out_dtype))
     return finished(made.unflatten(0, a.shape[:2]), late), 0
 
 

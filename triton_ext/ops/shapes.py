@@ -6,11 +6,10 @@ import math
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
 
 from triton_ext.errors import LayoutError
-from triton_ext.ops.call import Call, wants_gradient
-from triton_ext.ops.epilogue import NOTHING, Epilogue, broadcasts_to, finished, without_activation
+from triton_ext.ops.call import Call
+from triton_ext.ops.epilogue import NOTHING, Epilogue, broadcasts_to, without_activation
 
 
 class Canonical(NamedTuple):
@@ -27,22 +26,19 @@ class Canonical(NamedTuple):
     shape: tuple[int, ...]
     late: Epilogue
 
-    def result(self, made: Tensor) -> Tensor:
-        """The result, from what `call` has made."""
-        if made.shape != self.shape:
-            made = made.view(self.shape)
-        return made if self.late is NOTHING else finished(made, self.late)
 
-
-def canonical(call: Call) -> Canonical:
+def canonical(call: Call, gradient: bool) -> Canonical:
     """An `upright` call of vectors, matrices and batches, without scales.
 
     Args:
         call: a is (K,) or (..., M, K), b (K,) or (..., K, N).
+        gradient: whether autograd must know of it: of an activation it is torch's own.
 
     Raises:
-        LayoutError: the shapes do not fit.
+        LayoutError: the shapes do not fit, or a configuration is given for more than two matrices.
     """
+    if call.config is not None:
+        call = _configured(call, gradient)
     a, b, epilogue, *_ = call
     a_is_vector, b_is_vector = a.dim() == 1, b.dim() == 1
     a = a.unsqueeze(0) if a_is_vector else a
@@ -70,7 +66,7 @@ def canonical(call: Call) -> Canonical:
         and call.config is None
     )
     early, late = (epilogue, NOTHING) if is_early else (NOTHING, epilogue)
-    if early.activation is not None and wants_gradient(call):
+    if early.activation is not None and gradient:
         early, late = without_activation(early), Epilogue(activation=early.activation)
     if early.residual is not None and a_is_vector and early.residual.dim() > 1:
         early = early._replace(residual=early.residual.unsqueeze(-2))
@@ -85,6 +81,14 @@ def canonical(call: Call) -> Canonical:
     if late is not NOTHING or (*a.shape[:-1], n) != shape:
         made = made._replace(out=None)
     return Canonical(made, shape, late)
+
+
+def _configured(call: Call, gradient: bool) -> Call:
+    """A call with a configuration, as values that lie in memory."""
+    if gradient or call.a.dim() != 2 or call.b.dim() != 2 or torch.compiler.is_compiling():
+        rule = "only for 2-D tensors, in eager mode, no gradient"
+        raise LayoutError("config", call.config, rule)
+    return call._replace(a=call.a.resolve_neg(), b=call.b.resolve_neg())
 
 
 def one_matrix(call: Call) -> Call | None:

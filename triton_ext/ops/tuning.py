@@ -43,6 +43,11 @@ MAX_INPUT_SETS = 16
 _one_at_a_time = threading.Lock()
 
 
+Timer = Callable[[Sequence[Callable[[int], None]], int, float], list[float]]
+"""How many seconds each of some launches takes; called with these (they take the number of an input
+set), with how many sets there are, and with about how long the fastest takes."""
+
+
 @dataclass(frozen=True)
 class Measured:
     """One configuration: predicted, and median measured, seconds of a launch."""
@@ -124,47 +129,42 @@ def autotune(
         return tune(gpu, Call(a, b, out_dtype=out_dtype), candidates, store, device_seconds)
 
 
-def tune(
-    gpu: Gpu,
-    call: Call,
-    candidates: int,
-    store: bool,
-    seconds: Callable[[Sequence[Callable[[int], None]], int, float], list[float]],
-) -> Tuning:
+def tune(gpu: Gpu, call: Call, candidates: int, store: bool, seconds: Timer) -> Tuning:
     """`autotune`, on a GPU that has been found, with a way to measure.
 
     Args:
         call: of two matrices or two batches, alone.
-        seconds: how long each of some launches takes; called with these (they take the number of an
-            input set), how many sets there are, and about how long the fastest takes.
     """
     if candidates < 1:
         raise LayoutError("candidates", candidates, "must be at least 1")
-    a, b = call.a, call.b
-    check_operands(a, b, 3 if a.dim() == 3 else 2)
-    check_types(a, b, call.out_dtype, gpu.arch)
-    if not math.prod((*call.shape, a.shape[-1])):
-        raise LayoutError("a.shape, b.shape", (tuple(a.shape), tuple(b.shape)), "must not be empty")
-    matrix = one_matrix(call)
-    if matrix is not None:  # as `matmul` would do
-        return tune(gpu, matrix, candidates, store, seconds)
-    found = described(gpu, call)
-    problem = found.problem
-    a = readable_copy(a, 1, gpu.arch) if "a" in found.copies else a
-    b = readable_copy(b, 0, gpu.arch) if "b" in found.copies else b
+    check_operands(call.a, call.b, 3 if call.a.dim() == 3 else 2)
+    check_types(call.a, call.b, call.out_dtype, gpu.arch)
+    if not math.prod((*call.shape, call.a.shape[-1])):
+        shapes = tuple(call.a.shape), tuple(call.b.shape)
+        raise LayoutError("a.shape, b.shape", shapes, "must not be empty")
+    call = one_matrix(call) or call  # as `matmul` would do
+    return measure(described(gpu, call), call, candidates, store, seconds)
+
+
+def measure(found: Description, call: Call, candidates: int, store: bool, seconds: Timer) -> Tuning:
+    """What is found for a call that was described."""
+    gpu, problem = found.gpu, found.problem
+    copies = found.copies & {"a", "b"}
+    a = readable_copy(call.a, 1, gpu.arch) if "a" in copies else call.a
+    b = readable_copy(call.b, 0, gpu.arch) if "b" in copies else call.b
     c = aligned_empty(a, call.shape, call.dtype)
     sides = considered(problem, candidates, gpu.arch)
     if gpu.index is not None:
         compile_together([config for config, _ in sides])
     estimate = sides[0][1]
     sets = _input_sets(gpu, a, b, c)
-    runs = [_launch_of(gpu, config, sets) for config, _ in sides]
-    if a.dtype == c.dtype and a.dtype in HALF_TYPES and not found.copies:
-        runs.append(_torchs_launch(sets))
+    has_rival = a.dtype == c.dtype and a.dtype in HALF_TYPES and not copies
+    rival = [_torchs_launch(sets)] if has_rival else []
+    runs = [*(_launch_of(gpu, config, sets) for config, _ in sides), *rival]
     times = seconds(runs, len(sets), estimate)
     rows = [Measured(*each, time) for each, time in zip(sides, times, strict=False)]
     rows.sort(key=lambda row: row.seconds)
-    torch_seconds = times[-1] if len(runs) > len(rows) else None
+    torch_seconds = times[-1] if has_rival else None
     tuning = Tuning(problem, tuple(rows), torch_seconds)
     if not store:
         return tuning
@@ -191,7 +191,7 @@ def measure_once(found: Description, call: Call) -> None:
         if tuned.lookup(problem, gpu.arch) is not None:  # by another thread, meanwhile
             return
         try:
-            tune(gpu, alone, FEW, True, device_seconds)
+            measure(found, alone, FEW, True, device_seconds)
         except (OSError, torch.OutOfMemoryError) as error:
             warnings.warn(f"not measured: {problem.key}: {error}", RuntimeWarning, stacklevel=2)
 
