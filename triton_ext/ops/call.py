@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -15,7 +17,7 @@ from triton_ext.ops.types import output_type
 
 _TENSORS = frozenset((Tensor, Parameter))
 # By their names here, not by those in torch: each look-up would take as long as half of the call.
-_is_compiling = torch.compiler.is_compiling
+_is_traced = torch.compiler.is_dynamo_compiling
 _function_modes = torch._C._len_torch_function_stack
 _dispatch_modes = torch._C._len_torch_dispatch_stack
 _are_transforms_active = torch._C._are_functorch_transforms_active
@@ -59,6 +61,10 @@ class Call(NamedTuple):
         return self._replace(b=self.b.t(), linear=False) if self.linear else self
 
 
+call_of: Callable[[tuple[Any, ...]], Call] = functools.partial(tuple.__new__, Call)
+"""A call of the values of all its attributes, in a fourth of the time that `Call` takes."""
+
+
 def _is_plain(tensor: Any) -> bool:
     """Whether it is a tensor whose values are those in its memory."""
     return type(tensor) in _TENSORS and not tensor.is_neg()
@@ -71,7 +77,7 @@ def is_bare(call: Call) -> bool:
     """
     a, b, epilogue, _, out, _, _ = call
     return (
-        not _is_compiling()
+        not _is_traced()
         and type(a) in _TENSORS
         and type(b) in _TENSORS
         and not a.is_neg()
@@ -98,7 +104,7 @@ def is_bare(call: Call) -> bool:
 
 def wants_gradient(call: Call) -> bool:
     """Whether autograd must know of a call."""
-    a, b, epilogue, *_ = call
+    a, b, epilogue, _, _, _, _ = call
     return (
         a.requires_grad
         or b.requires_grad

@@ -16,7 +16,7 @@ from torch.autograd import forward_ad
 
 from triton_ext.errors import LayoutError
 from triton_ext.ops.call import Call
-from triton_ext.ops.epilogue import activated, differentiable_epilogue, epilogue_of
+from triton_ext.ops.epilogue import activated, epilogue_of
 
 
 def is_active() -> bool:
@@ -61,7 +61,7 @@ def dual_product(multiply: Callable[[Call], Tensor], call: Call) -> Tensor:
     bias, activation, residual, beta, alpha, *_ = call.epilogue
     tensors = map(_parts, (call.a, call.b, bias, residual))
     (a0, da), (b0, db), (bias0, dbias), (residual0, dresidual) = tensors
-    summed = differentiable_epilogue(bias0, None, residual0, beta, alpha)
+    summed = epilogue_of(bias0, None, residual0, beta, alpha, differentiable=True)
     made = multiply(call._replace(a=a0, b=b0, epilogue=summed))
     tangent = None
     for left, right in ((da, b0), (a0, db)):

@@ -11,7 +11,7 @@ from torch import Tensor
 from triton_ext.errors import LayoutError
 from triton_ext.kernels.config import MatmulConfig
 from triton_ext.ops import registered
-from triton_ext.ops.call import Call, is_bare, wants_gradient
+from triton_ext.ops.call import Call, call_of, is_bare, wants_gradient
 from triton_ext.ops.checks import (
     autocast,
     check_added,
@@ -26,7 +26,7 @@ from triton_ext.ops.epilogue import (
     NOTHING,
     Epilogue,
     broadcasts_to,
-    differentiable_epilogue,
+    epilogue_of,
     finished,
     number,
     sum_epilogue,
@@ -101,8 +101,8 @@ def matmul(
     """
     epilogue = NOTHING
     if bias is not None or activation is not None or residual is not None:
-        epilogue = differentiable_epilogue(bias, activation, residual, beta)
-    call = Call(a, b, epilogue, out_dtype, out, False, config)
+        epilogue = epilogue_of(bias, activation, residual, beta, differentiable=True)
+    call = call_of((a, b, epilogue, out_dtype, out, False, config))
     made = repeated(call)
     return _made(call, fallback) if made is None else made
 
@@ -164,8 +164,8 @@ def linear(
         raise LayoutError("weight.shape", tuple(weight.shape), "must have 1 or 2 dimensions")
     epilogue = NOTHING
     if bias is not None or activation is not None:
-        epilogue = differentiable_epilogue(bias, activation)
-    call = Call(input, weight, epilogue, out_dtype, None, True)
+        epilogue = epilogue_of(bias, activation)
+    call = call_of((input, weight, epilogue, out_dtype, None, True, None))
     made = repeated(call)
     return _made(call, fallback) if made is None else made
 
@@ -195,7 +195,8 @@ def addmm(
     beta, alpha = number("beta", beta), number("alpha", alpha)
     tensors = isinstance(input, Tensor) and isinstance(a, Tensor) and isinstance(b, Tensor)
     if tensors and beta != 0 and a.dim() == 2:
-        made = repeated(Call(a, b, sum_epilogue(input, b, beta, alpha), None, out))
+        epilogue = sum_epilogue(input, b, beta, alpha)
+        made = repeated(call_of((a, b, epilogue, None, out, False, None)))
         if made is not None:
             return made
     check_dims(2, a=a, b=b)
@@ -216,7 +217,7 @@ def addmm(
         return torch.addmm(addend, a, b, beta=beta, alpha=alpha, out=out)
     check_added(call)
     if beta == 0:
-        epilogue = differentiable_epilogue(residual=addend, beta=0, alpha=alpha)
+        epilogue = epilogue_of(residual=addend, beta=0, alpha=alpha, differentiable=True)
     else:
         epilogue = sum_epilogue(addend, b, beta, alpha)
     return _made(call._replace(epilogue=epilogue))
@@ -294,7 +295,7 @@ def scaled_mm(
         bias, scale_a=whole_a, scale_b=whole_b, blocks_a=blocks_a, blocks_b=blocks_b,
         promoted=not use_fast_accum,
     )  # fmt: skip
-    call = Call(a, b, epilogue, out_dtype)
+    call = call_of((a, b, epilogue, out_dtype, None, False, None))
     if scale_a is not None and scale_b is not None and (blocks_a is None) == (blocks_b is None):
         made = repeated(call)
         if made is not None:

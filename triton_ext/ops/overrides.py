@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from triton_ext.ops.call import Call
+from triton_ext.ops.call import Call, call_of
 from triton_ext.ops.device import active_emulator, find_gpu, require_gpu
 from triton_ext.ops.epilogue import NOTHING, Epilogue, broadcasts_to, sum_epilogue
 from triton_ext.ops.plans import find
@@ -85,7 +85,7 @@ def _product(
     Args:
         addend: what the epilogue adds, or would add if beta were not 0.
     """
-    call = Call(a, b, epilogue, None, out)
+    call = call_of((a, b, epilogue, None, out, False, None))
     ignored = addend is not None and not epilogue.tensors
     if a.dtype in HALF_TYPES and not ignored:
         plan = find(call)

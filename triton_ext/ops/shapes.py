@@ -101,12 +101,14 @@ def one_matrix(call: Call) -> Call | None:
     residual = epilogue.residual
     batch, m, k = a.shape
     if batch == 1 or a.stride(0) == b.stride(0) == 0:
-        if residual is not None and residual.dim() == 3:
-            if len(residual) != 1:
-                return None
-            epilogue = epilogue._replace(residual=residual[0])
-        into = out[0] if out is not None and batch == 1 else None
-        return call._replace(a=a[0], b=b[0], epilogue=epilogue, out=into)
+        if residual is None or residual.dim() < 3 or len(residual) == 1:
+            if residual is not None and residual.dim() == 3:
+                epilogue = epilogue._replace(residual=residual[0])
+            into = out[0] if out is not None and batch == 1 else None
+            return call._replace(a=a[0], b=b[0], epilogue=epilogue, out=into)
+        a = (
+            a.contiguous()
+        )  # a residual for each: the kernels take one operand of one matrix, not two
     if b.stride(0) == 0 and a.stride(0) == m * a.stride(1):
         if residual is not None:
             rows = residual.expand(call.shape).flatten(0, 1)
