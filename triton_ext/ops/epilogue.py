@@ -103,9 +103,12 @@ def epilogue_of(
         rule = f"must be one of {sorted(ACTIVATION_FUNCTIONS)}"
         raise LayoutError("activation", activation, rule)
     beta, alpha = number("beta", beta), number("alpha", alpha)
-    if residual is not None and beta == 0:
-        if not (differentiable and isinstance(residual, Tensor) and asks_for_gradient(residual)):
-            residual = None
+    if (
+        residual is not None
+        and beta == 0
+        and not (differentiable and isinstance(residual, Tensor) and asks_for_gradient(residual))
+    ):
+        residual = None
     if residual is None:
         if bias is None and activation is None and alpha == 1:
             return NOTHING
