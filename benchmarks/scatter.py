@@ -45,8 +45,8 @@ from triton_ext.distributed.workspace import workspace_of
 from triton_ext.kernels.choice.choose import predicted_seconds, ranked
 from triton_ext.kernels.choice.gpus import model_of
 from triton_ext.kernels.config import MatmulConfig
-from triton_ext.ops import products
 from triton_ext.ops.device import require_gpu
+from triton_ext.ops.planning import problem_of
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 NUMBER = launches.CONSIDERED
@@ -70,7 +70,7 @@ def considered(problem: Problem, ranks: int) -> list[MatmulConfig]:
     a = torch.empty((ranks, problem.m // ranks, problem.k), dtype=torch.bfloat16, device="cuda")
     b = torch.empty((1, problem.n, problem.k), dtype=torch.bfloat16, device="cuda").mT
     shape = (*a.shape[:-1], problem.n)
-    asked = products.problem_of(gpu, a, b, shape, torch.bfloat16, ("K", "K")).asked
+    asked = problem_of(gpu, a, b, shape, torch.bfloat16, ("K", "K")).asked
     found: dict[tuple[object, ...], MatmulConfig] = {}
     for config in launches.able("scatter", ranked(gpu.arch, *asked)):
         kind = config.block_m, config.block_n, config.cluster, config.cluster_columns

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from triton_ext.ops.call import Call, is_bare, wants_gradient
 from triton_ext.ops.epilogue import activated, epilogue_of
-from triton_ext.ops.plans import ProductPlan, find
+from triton_ext.ops.plans import ProductPlan, find, recall, signature
 from triton_ext.ops.products import product
 from triton_ext.ops.registered import by_operators
 
@@ -25,13 +25,14 @@ def repeated(call: Call) -> Tensor | None:
     """What a call makes, if such a one was made of such bare tensors on their GPU before; else
     None. Nothing is assumed of what it holds.
     """
-    if not (is_bare(call) and call.a.is_cuda and not _is_autocast_enabled()):
+    if not is_bare(call) or _is_autocast_enabled():
         return None
     gradient = wants_gradient(call)
     if gradient and not (call.b.dim() == 2 and call[3:5] == (None, None) and call.config is None):
         return None
+    below = _below_autograd(call) if gradient else call
     try:
-        plan = find(_below_autograd(call) if gradient else call)
+        plan = recall(signature(below)) or find(below)
     except RuntimeError:  # a tensor that is not strided
         return None
     if plan is None:

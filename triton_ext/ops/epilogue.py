@@ -75,7 +75,7 @@ NOTHING = Epilogue()
 """The product alone; whoever has no epilogue has this very one."""
 
 
-_new: Callable[[tuple[Any, ...]], Epilogue] = functools.partial(tuple.__new__, Epilogue)
+epilogue_from: Callable[[tuple[Any, ...]], Epilogue] = functools.partial(tuple.__new__, Epilogue)
 """An epilogue of the values of all its attributes, in a fourth of the time."""
 
 
@@ -113,7 +113,7 @@ def epilogue_of(
         if bias is None and activation is None and alpha == 1:
             return NOTHING
         beta = 1.0
-    return _new((bias, activation, residual, beta, alpha, None, None, None, None, False))
+    return epilogue_from((bias, activation, residual, beta, alpha, None, None, None, None, False))
 
 
 def asks_for_gradient(*tensors: Tensor | None) -> bool:

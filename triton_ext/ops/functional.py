@@ -26,6 +26,7 @@ from triton_ext.ops.epilogue import (
     NOTHING,
     Epilogue,
     broadcasts_to,
+    epilogue_from,
     epilogue_of,
     finished,
     number,
@@ -59,10 +60,11 @@ def matmul(
     Shapes follow ``torch.matmul``: vectors, matrices, and batches that are broadcast. One launch
     makes the whole product.
 
-    Where b is a matrix, the kernel adds a bias (N,) and a residual, and applies "relu", "gelu" and
-    "silu", in fp32, before the output is rounded. An activation that a gradient is asked of,
-    "gelu_tanh", and other biases (and a residual beside them) are torch's own operations after the
-    kernel, on the product as it was rounded to the output's type.
+    The kernel adds a bias (N,) and a residual, and applies "relu", "gelu" and "silu", in fp32,
+    before the output is rounded. An activation that a gradient is asked of, "gelu_tanh", other
+    biases, what is added to a product with a vector b, or to a batch of integers (and a residual
+    beside these) are torch's own operations after the kernel, on the product as it was rounded to
+    the output's type.
 
     Memory beyond the output: a copy of an operand that TMA can read neither by rows nor by columns
     (rows or columns, and matrices of a batch, must start at multiples of 16 bytes, rows or columns
@@ -82,8 +84,8 @@ def matmul(
         bias: what can be broadcast to the output, of its type; bf16 for an output of fp8.
         activation: "relu", "gelu" (with erf), "gelu_tanh" or "silu".
         residual: what can be broadcast to the output, of its type.
-        beta: what the residual is multiplied with; if 0, the residual is not read, and has no
-            gradient.
+        beta: what the residual is multiplied with; if 0, the residual is not read, and its gradient
+            is zero.
         out: where to write the output, of its shape (or empty) and type. No gradient flows then. It
             may be the residual.
         out_dtype: of the output; None for the operands' type if it has 16 bits, else fp32, or int32
@@ -187,9 +189,9 @@ def addmm(
 
     Args:
         input: what can be broadcast to (M, N), of the operands' type; if beta is 0 it is not read,
-            and has no gradient.
-        a: (M, K).
-        b: (K, N).
+            and its gradient is zero.
+        a: (M, K); not read if alpha is 0, and its gradient is zero.
+        b: (K, N); likewise.
         out, fallback: as for `matmul`; out may be the input.
     """
     beta, alpha = number("beta", beta), number("alpha", alpha)
@@ -291,10 +293,8 @@ def scaled_mm(
     check_kind("out_dtype", out_dtype, torch.dtype)
     (blocks_a, whole_a), (blocks_b, whole_b) = _scales("a", scale_a), _scales("b", scale_b)
     check_kind("use_fast_accum", use_fast_accum, bool)
-    epilogue = Epilogue(
-        bias, scale_a=whole_a, scale_b=whole_b, blocks_a=blocks_a, blocks_b=blocks_b,
-        promoted=not use_fast_accum,
-    )  # fmt: skip
+    scales = whole_a, whole_b, blocks_a, blocks_b
+    epilogue = epilogue_from((bias, None, None, 1.0, 1.0, *scales, not use_fast_accum))
     call = call_of((a, b, epilogue, out_dtype, None, False, None))
     if scale_a is not None and scale_b is not None and (blocks_a is None) == (blocks_b is None):
         made = repeated(call)

@@ -24,7 +24,7 @@ from torch import Tensor
 from triton_ext.ops.call import Call, call_of
 from triton_ext.ops.device import active_emulator, find_gpu, require_gpu
 from triton_ext.ops.epilogue import NOTHING, Epilogue, broadcasts_to, sum_epilogue
-from triton_ext.ops.plans import find
+from triton_ext.ops.plans import recall, signature
 from triton_ext.ops.products import offered_product, product
 from triton_ext.ops.suspension import is_suspended
 from triton_ext.ops.types import FP8_TYPES, HALF_TYPES, WIDE_TYPES, has_all_fp8
@@ -88,9 +88,12 @@ def _product(
     call = call_of((a, b, epilogue, None, out, False, None))
     ignored = addend is not None and not epilogue.tensors
     if a.dtype in HALF_TYPES and not ignored:
-        plan = find(call)
+        plan = recall(signature(call))
         if plan is not None and (out is None or not plan.overlaps(call)):
-            return None if plan.is_left(call) else plan.run(call)
+            is_left = (
+                plan.torch_is_faster and epilogue.residual is None
+            )  # as `offered_product` says
+            return None if is_left else plan.run(call)
     if _takes(dims, call, addend):
         return offered_product(call, leaves=True)
     return None

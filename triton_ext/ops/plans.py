@@ -140,10 +140,6 @@ class ProductPlan:
             copied["residual"] = aligned_empty(residual, self.shape).copy_(residual)
         return a, b, epilogue._replace(**copied)
 
-    def is_left(self, call: Call) -> bool:
-        """Whether it had better be torch's own. A residual would take that a further pass."""
-        return self.torch_is_faster and call.epilogue.residual is None
-
     def overlaps(self, call: Call) -> bool:
         """Whether out cannot be written while the others are read."""
         if call.out is None:
@@ -160,6 +156,8 @@ class ProductPlan:
 
 _lock = threading.Lock()
 _plans: dict[Signature, ProductPlan] = {}
+recall = _plans.get
+"""The plan that was kept under a signature, or None: `find`, but for what it looks for further."""
 
 
 def _described(tensor: Tensor) -> Signature:

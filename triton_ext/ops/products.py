@@ -42,7 +42,9 @@ def product(call: Call) -> Tensor:
 
 
 def offered_product(call: Call, *, leaves: bool = False) -> Tensor | None:
-    """`product`; but if it `leaves` some, None where torch's own was measured to be faster."""
+    """`product`; but if it `leaves` some, None where torch's own was measured to be faster. (With a
+    residual, torch would need a further pass.)
+    """
     plan = find(call)
     if plan is None:
         call = call.upright
@@ -58,7 +60,7 @@ def offered_product(call: Call, *, leaves: bool = False) -> Tensor | None:
     if call.out is not None and (plan is None or plan.overlaps(call)):
         return call.out.copy_(product(call._replace(out=None)))
     assert plan is not None  # there always is one to new memory
-    if leaves and plan.is_left(call):
+    if leaves and plan.torch_is_faster and call.epilogue.residual is None:
         return None
     return plan.run(call)
 
