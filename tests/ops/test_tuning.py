@@ -468,7 +468,7 @@ def test_what_cannot_be_measured_is_predicted(measured, monkeypatch, used, error
     def fail(*arguments):
         raise error
 
-    monkeypatch.setattr(tuning, "tune", fail)
+    monkeypatch.setattr(tuning, "measure", fail)
     a = torch.ones(16, 24).half()
     with pytest.warns(RuntimeWarning, match="not measured: .*1x16x16x24: (no space|CUDA)"):
         made = triton_ext.matmul(a, a.t())

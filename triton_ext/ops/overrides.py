@@ -92,7 +92,7 @@ def _product(
         if plan is not None and (out is None or not plan.overlaps(call)):
             is_left = (
                 plan.torch_is_faster and epilogue.residual is None
-            )  # as `offered_product` says
+            )
             return None if is_left else plan.run(call)
     if _takes(dims, call, addend):
         return offered_product(call, leaves=True)
