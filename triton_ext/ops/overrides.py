@@ -90,9 +90,7 @@ def _product(
     if a.dtype in HALF_TYPES and not ignored:
         plan = recall(signature(call))
         if plan is not None and (out is None or not plan.overlaps(call)):
-            is_left = (
-                plan.torch_is_faster and epilogue.residual is None
-            )
+            is_left = plan.torch_is_faster and epilogue.residual is None
             return None if is_left else plan.run(call)
     if _takes(dims, call, addend):
         return offered_product(call, leaves=True)
