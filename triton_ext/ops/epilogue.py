@@ -149,7 +149,7 @@ def sum_epilogue(addend: Tensor, b: Tensor, beta: float, alpha: float) -> Epilog
 def broadcasts_to(tensor: Tensor, shape: Sequence[int]) -> bool:
     """Whether a tensor can be broadcast to a shape."""
     return tensor.dim() <= len(shape) and all(
-        size in (1, wanted)
+        size == 1 or size == wanted  # not "in", which torch's compiler gets wrong of symbols
         for size, wanted in zip(reversed(tensor.shape), reversed(shape), strict=False)
     )
 
