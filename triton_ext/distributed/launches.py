@@ -16,6 +16,7 @@ from triton_ext.distributed.workspace import COUNTERS, Count, Parcel, Workspace
 from triton_ext.errors import LayoutError
 from triton_ext.kernels.choice.choose import predicted_seconds, ranked
 from triton_ext.kernels.config import MatmulConfig
+from triton_ext.ops.checks import check_types
 from triton_ext.ops.device import Gpu, require_gpu
 from triton_ext.ops.epilogue import NOTHING, Epilogue
 from triton_ext.ops.launches import Link, PreparedLaunch
@@ -26,8 +27,8 @@ from triton_ext.ops.operands import (
     readable_copy,
     tma_strides,
 )
+from triton_ext.ops.planning import problem_of
 from triton_ext.ops.plans import MAX_PLANS
-from triton_ext.ops.products import check_types, problem_of
 from triton_ext.ops.types import output_type
 
 Kind = Literal["gather", "scatter"]
