@@ -392,7 +392,8 @@ def record(work: Workload, gpu: str = "H200") -> Timeline:
         ) as emulated,
     ):
         work.prepare("cpu")()
-    return emulated.timeline
+    found: Timeline = emulated.timeline
+    return found
 
 
 def predicted(rows: list[Row], gpu: str, only: str) -> Iterator[Row]:

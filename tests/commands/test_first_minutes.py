@@ -75,9 +75,9 @@ def test_a_fault_that_is_found_has_status_1(arguments, problem, form):
     assert problem in said
 
 
-def test_a_value_to_decode_has_no_tile():
+def test_a_tile_beside_a_value_needs_its_elements():
     status, said = status_and_line("descriptor", "0x4000404000010000", "--instr", "64x16")
-    assert (status, "--instr cannot be used with a value to decode" in said) == (2, True)
+    assert (status, "give the width of its elements with the tile: --bits" in said) == (2, True)
 
 
 def test_stdin():
