@@ -33,7 +33,7 @@ def repeated(call: Call) -> Tensor | None:
     below = _below_autograd(call) if gradient else call
     try:
         plan = recall(signature(below)) or find(below)
-    except RuntimeError:  # a tensor that is not strided
+    except (RuntimeError, TypeError):  # a tensor that is not strided; an argument of no legal type
         return None
     if plan is None:
         return None
