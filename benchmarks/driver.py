@@ -272,7 +272,7 @@ def run_on_gpu(
             raw = (ctypes.c_uint8 * (len(data) + TENSOR_MAP_ALIGNMENT))()
             skip = -ctypes.addressof(raw) % TENSOR_MAP_ALIGNMENT
             held.append((ctypes.c_uint8 * len(data)).from_buffer(raw, skip))
-            held[-1][:] = data
+            held[-1][:] = list(data)
         pointers = (ctypes.c_void_p * max(1, len(held)))(*map(ctypes.addressof, held))
         if dynamic_smem_bytes:
             call("cuFuncSetAttribute", function, _MAX_DYNAMIC_SHARED, dynamic_smem_bytes)

@@ -1,5 +1,3 @@
-# mypy: disallow-untyped-defs=False, disallow-untyped-decorators=False
-# (Triton functions: their arguments are values of the compiler, not of Python.)
 """Triton kernels as its tutorials have them, not of this project: products of matrices by pointers,
 attention, softmax, layer norm, transposition, dropout.
 
