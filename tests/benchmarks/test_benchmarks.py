@@ -11,7 +11,7 @@ import math
 import re
 import statistics
 import sys
-import time
+import threading
 import zlib
 from types import SimpleNamespace
 
@@ -297,6 +297,9 @@ class FakeNvml:
 
     NVML_CLOCK_SM, NVML_CLOCK_MEM, NVML_FI_DEV_POWER_INSTANT = 1, 2, 186
 
+    def __init__(self):
+        self.asked = threading.Event()
+
     def nvmlDeviceGetMaxClockInfo(self, device, clock):
         assert clock == self.NVML_CLOCK_MEM
         return 2619
@@ -310,6 +313,7 @@ class FakeNvml:
 
     def nvmlDeviceGetFieldValues(self, device, fields):
         assert fields == [self.NVML_FI_DEV_POWER_INSTANT]
+        self.asked.set()
         return [SimpleNamespace(value=SimpleNamespace(uiVal=700_500))]
 
 
@@ -318,7 +322,7 @@ def test_clock_power_and_memory_are_read_from_nvml():
     gpu._nvml, gpu._device = FakeNvml(), None
     assert gpu.memory_bytes_per_second() == pytest.approx(3.35e12, rel=1e-3)
     with Watch(gpu) as seen:
-        time.sleep(0.02)
+        gpu._nvml.asked.wait()
     assert (seen.clock_mhz, seen.power_watts) == (1500, 700.5)
     seen._samples = [(1980, 100.0)] * 3 + [(1500, 700.0)] * 4
     assert (seen.clock_mhz, seen.power_watts) == (1500, 700.0)

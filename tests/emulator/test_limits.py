@@ -181,13 +181,29 @@ L: st.global.u32 [%rd1], %r1;
 FILE = '.file 1 "kernel.py"'
 
 
+class Clock:
+    """In place of `time` in the machine: so many hours pass with each look."""
+
+    def __init__(self, hours):
+        self.hours, self.now = hours, 0.0
+
+    def monotonic(self):
+        self.now += 3600 * self.hours
+        return self.now
+
+
 @pytest.mark.parametrize("forked", [False, True])
 @pytest.mark.parametrize(
     ("limit", "match"),
-    [({"max_steps": 5000}, "max_steps = 5000 instructions"), ({"timeout": 0.2}, r"timeout = 0\.2")],
+    [
+        ({"max_steps": 5000}, "max_steps = 5000 instructions"),
+        ({"timeout": 7200.0}, r"timeout = 7200\.0"),
+    ],
     ids=["max_steps", "timeout"],
 )
 def test_a_limit_says_where_the_time_went(limit, match, forked, monkeypatch):
+    if "timeout" in limit:
+        monkeypatch.setattr(machine, "time", Clock(0.1))
     grid = 1
     body = STORES
     if forked:
@@ -202,17 +218,6 @@ def test_a_limit_says_where_the_time_went(limit, match, forked, monkeypatch):
     if not forked and "max_steps" in limit:
         counts = [int(number) for number in re.findall(r"\((\d+) instructions\)", message)]
         assert sum(counts) == 5000
-
-
-class Clock:
-    """In place of `time` in the machine: so many hours pass with each look."""
-
-    def __init__(self, hours):
-        self.hours, self.now = hours, 0.0
-
-    def monotonic(self):
-        self.now += 3600 * self.hours
-        return self.now
 
 
 def test_a_launch_whose_blocks_do_not_end_ends_by_default(monkeypatch):
@@ -237,7 +242,7 @@ def test_a_launch_may_take_long_if_its_blocks_end(monkeypatch):
 
 @pytest.mark.parametrize("wrong", [1, 2])
 def test_the_first_fault_of_a_fork_ends_the_others(wrong, monkeypatch):
-    """They would go on until `max_steps`, for minutes."""
+    """They would go on for ever."""
     in_forks(monkeypatch)
     body = (
         f"""
@@ -249,11 +254,9 @@ def test_the_first_fault_of_a_fork_ends_the_others(wrong, monkeypatch):
         + STORES
     )
     before = children_of(os.getpid())  # of other tests: multiprocessing's tracker of resources
-    began = sum(os.times()[2:4])
     with pytest.raises(MemoryFault, match=rf"past the end of argument x(.|\n)*block \({wrong}, "):
-        run(body, grid=3)
+        run(body, grid=3, max_steps=1 << 62, timeout=math.inf)
     assert children_of(os.getpid()) == before
-    assert sum(os.times()[2:4]) - began < 60  # CPU seconds of children that have ended
 
 
 def test_illegal_limits():
@@ -289,11 +292,9 @@ def calls(functions, each):
 
 
 def test_calls_upon_calls():
-    before, body = calls(28, 2)
-    began = time.process_time()
+    before, body = calls(60, 2)  # written out, it would fit no memory
     with pytest.raises(UnsupportedInstruction, match="calls"):
         run(body, before=before)
-    assert time.process_time() - began < 60
     before, body = calls(3000, 1)
     with pytest.raises(UnsupportedInstruction, match="calls"):
         run(body, before=before)
@@ -423,8 +424,12 @@ def gone(process):
     return not Path(f"/proc/{process}").exists()
 
 
-def until(condition, seconds):
-    end = time.monotonic() + seconds
+HANG = 300
+"""Seconds after which what should be a matter of milliseconds is taken for a hang."""
+
+
+def until(condition):
+    end = time.monotonic() + HANG
     while not (found := condition()) and time.monotonic() < end:
         time.sleep(0.01)
     return found
@@ -442,11 +447,11 @@ def test_workers_end_with_their_parent(sent):
         try:
             parent.stdin.write(ptx(body))
             parent.stdin.close()
-            assert until(lambda: len(children_of(parent.pid)) == 2, 60)
+            assert until(lambda: len(children_of(parent.pid)) == 2)
             workers = children_of(parent.pid)
             parent.send_signal(sent)
-            assert until(lambda: all(gone(worker) for worker in workers), 20)
-            parent.wait(timeout=20)
+            assert until(lambda: all(gone(worker) for worker in workers))
+            parent.wait(timeout=HANG)
             said = parent.stderr.read()
         finally:
             parent.kill()
@@ -498,18 +503,18 @@ def test_emulated_gpus_that_overlap():
                 def hold(arch=arch, gate=gate, done=done, seen=seen):
                     with emulate(arch, cuda_on_host=True) as gpu:
                         done.set()
-                        gate.wait(20)
+                        gate.wait(HANG)
                         seen.append(active_gpu() is gpu)
                         seen.append(torch.cuda.get_device_capability() == divmod(gpu.arch, 10))
 
                 thread = threading.Thread(target=hold)
                 thread.start()
-                assert done.wait(20)
+                assert done.wait(HANG)
                 inside.setdefault(step, []).append((thread, gate))
             else:
                 thread, gate = inside[step.upper()].pop(0)
                 gate.set()
-                thread.join(20)
+                thread.join(HANG)
             living = [each for each in inside.values() if each]
             assert (active_gpu() is not None) == bool(living)
             assert (torch.cuda.is_available is available) != bool(living)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
+import math
 import subprocess
 import sys
 import tempfile
@@ -34,6 +36,8 @@ from triton_ext.layouts.encodings import (
     PaddedShared,
     SharedEncoding,
 )
+from triton_ext.layouts.triton.converted import Converted
+from triton_ext.layouts.triton.oracle import TritonOracle
 
 SEED = "#ttg.nvmma_shared<{swizzlingByteWidth = 128, transposed = false, elementBitWidth = 16}>"
 
@@ -465,6 +469,47 @@ def test_a_layout_needs_a_shape_of_its_own():
     assert linear.to_linear_layout() == linear.to_linear_layout((2, 2))
     with pytest.raises(LayoutError, match=r"must be \(2, 2\), what the bases span"):
         linear.to_linear_layout((4, 1))
+
+
+POWERS = (1, 2, 4, 8)
+NARROW_SWIZZLED = [
+    (SwizzledShared(vec, per_phase, max_phase, order), shape)
+    for vec, per_phase, max_phase in itertools.product(POWERS, repeat=3)
+    for order in ((1, 0), (0, 1))
+    for shape in itertools.product((1, 2, 8), (1, 4, 16))
+    if math.prod(shape) > 1  # Gluon has no layout without bases
+] + [
+    (SwizzledShared(4, 1, 8, (0,)), (2,)),
+    (SwizzledShared(2, 1, 8, (2, 1, 0)), (2, 8, 4)),
+    (SwizzledShared(2, 1, 8, (0, 2, 1)), (4, 2, 8)),
+    (SwizzledShared(4, 1, 8, (1, 0), ((0, 1), (1, 0))), (16, 16)),
+]  # fmt: skip
+"""Tiles of swizzled rows: of fewer chunks than there are phases, narrower than a chunk, of one row,
+of one column; higher ranks, and a tile that is narrow only in each block of a cluster."""
+
+
+def test_swizzled_tiles_wrap_their_phase_within_the_row():
+    """By the definition: chunk c of row r is stored as chunk ``c ^ phase`` of as many as fit."""
+    for encoding, shape in NARROW_SWIZZLED:
+        if len(shape) != 2 or encoding.cga_layout:
+            continue
+        fast, slow = encoding.order
+        width, vec = shape[fast], encoding.vec
+        layout = encoding.to_linear_layout(shape)
+        for offset in range(math.prod(shape)):
+            row, column = divmod(offset, width)
+            phase = row // encoding.per_phase % encoding.max_phase
+            chunk = (column // vec ^ phase) % max(width // vec, 1)
+            element = {f"dim{slow}": row, f"dim{fast}": chunk * vec + column % vec}
+            assert layout.apply(offset=offset) == element, (encoding, shape, offset)
+
+
+@pytest.mark.parametrize("site", triton_sites())
+def test_narrow_swizzled_tiles_are_tritons(site):
+    answers = TritonOracle(site).convert((shape, each) for each, shape in NARROW_SWIZZLED)
+    for (encoding, shape), theirs in zip(NARROW_SWIZZLED, answers, strict=True):
+        assert isinstance(theirs, Converted), theirs
+        assert theirs.has_bases_of(encoding.to_linear_layout(shape)), (encoding, shape)
 
 
 def test_a_box_counts_its_points():

@@ -86,7 +86,7 @@ def test_memory_is_bounded(tmp_path):
         (tmp_path / name).write_bytes(data)
         assert name == "text" or len(data) < 8 << 20
     command = [sys.executable, "-c", CHILD, *(str(tmp_path / name) for name, *_ in cases)]
-    finished = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    finished = subprocess.run(command, capture_output=True, text=True, timeout=600)
     assert not finished.returncode, finished.stderr[-2000:]
     for (name, _, said), line in zip(cases, finished.stdout.splitlines(), strict=True):
         legal = (f"refused: {said}",) if said else ("refused", "1 modules")
@@ -160,7 +160,7 @@ def test_a_time_limit(tmp_path):
     finished = CliRunner().invoke(main, ["ptx", str(path), "--timeout", "0.01"])
     assert finished.exit_code == 2
     assert "timeout = 0.01" in finished.output
-    finished = CliRunner().invoke(main, ["ptx", str(path), "--timeout", "60"])
+    finished = CliRunner().invoke(main, ["ptx", str(path), "--timeout", "3600"])
     assert finished.exit_code == 0, finished.output
 
 

@@ -80,6 +80,14 @@ def on_emulator(case: Case, schedule: str = "eager") -> list[Any]:
     return args
 
 
+def kinds(cases: Sequence[Case]) -> dict[str, int]:
+    """How many cases there are of each opcode."""
+    names = (
+        re.sub(r"^(s\d+)?k\d+_|(?<=random)\d+$", "", each.name).split("_")[0] for each in cases
+    )
+    return dict(sorted(Counter(names).items()))
+
+
 def compare(cases: Sequence[Case], expected: Sequence[Sequence[Any]]) -> dict[str, Any]:
     """The emulator against results of the GPU: counts, and the cases that differ."""
     failures: dict[str, list[str]] = {}
@@ -93,15 +101,12 @@ def compare(cases: Sequence[Case], expected: Sequence[Sequence[Any]]) -> dict[st
         if lines:
             failures[case.name] = lines
     bounded = sum(case.bound is not None for case in cases)
-    kinds = Counter(
-        re.sub(r"^(s\d+)?k\d+_|(?<=random)\d+$", "", each.name).split("_")[0] for each in cases
-    )
     return {
         "cases": len(cases),
         "bit_by_bit": len(cases) - bounded,
         "within_documented_bounds": bounded,
         "values": values,
-        "cases_by_opcode": dict(sorted(kinds.items())),
+        "cases_by_opcode": kinds(cases),
         "differences": len(failures),
         "failures": failures,
     }

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import TypeVar
 
+from triton_ext.emulator.decode.evidence import Evidence
 from triton_ext.emulator.decode.operands import Operands
 from triton_ext.emulator.decode.step import Run
 from triton_ext.emulator.errors import UnsupportedInstruction
@@ -99,12 +100,16 @@ class Opcode:
         decode: its decoder.
         convergent: how many threads must execute it together, or 0.
         in_flight: whether it may name registers that an asynchronous instruction still uses.
+        evidence: what its behaviour rests on; None if that differs by form, as a `Row` says it.
+        but: what holds of some of its forms alone, or "".
     """
 
     base: str
     decode: Decoder
     convergent: int
     in_flight: bool
+    evidence: Evidence | None
+    but: str = ""
 
 
 Opcodes = Mapping[str, Opcode]
@@ -114,11 +119,17 @@ _MARKED: dict[str, list[Opcode]] = {}
 
 
 def instruction(
-    *bases: str, convergent: bool | int = False, in_flight: bool = False
+    *bases: str,
+    evidence: Evidence,
+    but: str = "",
+    convergent: bool | int = False,
+    in_flight: bool = False,
 ) -> Callable[[Decoder], Decoder]:
     """Mark a function as the decoder of opcodes that start with one of `bases`.
 
     Args:
+        evidence: what the behaviour of all of them rests on.
+        but: what holds of some of their forms alone.
         convergent: whether all threads of a warp must execute it together; or of a larger group:
             the number of its threads.
         in_flight: whether it may name registers that an asynchronous instruction still uses.
@@ -127,7 +138,7 @@ def instruction(
 
     def mark(decode: Decoder) -> Decoder:
         marked = _MARKED.setdefault(decode.__module__, [])
-        marked += [Opcode(base, decode, size, in_flight) for base in bases]
+        marked += [Opcode(base, decode, size, in_flight, evidence, but) for base in bases]
         return decode
 
     return mark

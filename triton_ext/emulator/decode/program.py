@@ -105,7 +105,8 @@ def decode(module: Module, name: str | None, opcodes: Opcodes) -> Program:
     return Program(kernel, arch, check_fences(kernel, steps), storage)
 
 
-def _find(opcode: str, opcodes: Opcodes) -> Opcode | None:
+def find(opcode: str, opcodes: Opcodes) -> Opcode | None:
+    """The entry of an opcode with its modifiers: that of the longest base."""
     name = opcode
     while name and name not in opcodes:
         name = name.rpartition(".")[0]
@@ -113,7 +114,7 @@ def _find(opcode: str, opcodes: Opcodes) -> Opcode | None:
 
 
 def _step(each: Instruction, operands: Operands, opcodes: Opcodes) -> Step:
-    found = _find(each.opcode, opcodes)
+    found = find(each.opcode, opcodes)
     if found is None:
         raise UnsupportedInstruction("the emulator does not model this instruction", each)
     arch = ARCHITECTURE_OF.get(each.opcode.partition(".")[0], operands.arch)

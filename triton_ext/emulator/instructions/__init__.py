@@ -34,17 +34,19 @@ from triton_ext.emulator.instructions import (
 )
 from triton_ext.ptx.parse import Module
 
+TABLES = (integer, floating, logic, comparison, conversion, moves)
+"""The modules with the rows of elementwise instructions."""
+FAMILIES = (
+    moves, atomics, warp, control, calls, barriers, mbarriers, async_copies, bulk_copies,
+    tensor_maps, fences, clusters, matrix, wgmma, tcgen05_allocation, tcgen05_access, tcgen05_copy,
+    tcgen05_mma, tcgen05_commit, hints,
+)  # fmt: skip
+"""The modules with a function for each of the other instructions."""
+
 OPCODES = {
-    **opcodes_of(
-        (async_copies, atomics, barriers, bulk_copies, calls, clusters, control, fences, hints,
-         matrix, mbarriers, moves, tcgen05_access, tcgen05_allocation, tcgen05_commit,
-         tcgen05_copy, tcgen05_mma, tensor_maps, warp, wgmma)
-    ),
-    **elementwise.opcodes(
-        (*comparison.ROWS, *conversion.ROWS, *floating.ROWS, *integer.ROWS, *logic.ROWS,
-         *moves.ROWS)
-    ),
-}  # fmt: skip
+    **opcodes_of(FAMILIES),
+    **elementwise.opcodes(row for table in TABLES for row in table.ROWS),
+}
 """The opcodes that have a decoder, without the modifiers that it takes."""
 
 

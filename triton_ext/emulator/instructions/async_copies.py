@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from triton_ext.emulator.decode.decoder import Modifiers, instruction
+from triton_ext.emulator.decode.evidence import SILICON
 from triton_ext.emulator.decode.operands import Operands, Reader
 from triton_ext.emulator.decode.step import Outcome, Run, Split, Wait
 from triton_ext.emulator.decode.values import vector_reader
@@ -60,7 +61,7 @@ def _clocks_now(cta: Cta, agents: Agents) -> dict[int, Clock]:
     return {int(agent): clocks.snapshot(np.array([agent])) for agent in agents}
 
 
-@instruction("cp.async")
+@instruction("cp.async", evidence=SILICON)
 def copy(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     """``cp.async.ca`` and ``.cg``; bytes past src-size, or all with ignore-src, become zeros."""
     level = modifiers.one_of(("ca", "cg"))
@@ -146,7 +147,7 @@ def _source(
     return values
 
 
-@instruction("cp.async.commit_group")
+@instruction("cp.async.commit_group", evidence=SILICON)
 def commit_group(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     def run(cta: Cta, lanes: Lanes) -> None:
         copies = cta.thread_copies
@@ -182,7 +183,7 @@ def _await(cta: Cta, lanes: Lanes, targets: NDArray[np.int64]) -> Outcome:
     )
 
 
-@instruction("cp.async.wait_group")
+@instruction("cp.async.wait_group", evidence=SILICON)
 def wait_group(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     number = immediate(at.operands[0])
     if number is None or not 0 <= number < RING:
@@ -199,12 +200,12 @@ def wait_group(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run
     return run
 
 
-@instruction("cp.async.wait_all")
+@instruction("cp.async.wait_all", evidence=SILICON)
 def wait_all(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     return lambda cta, lanes: _await(cta, lanes, cta.thread_copies.last[lanes])
 
 
-@instruction("cp.async.mbarrier.arrive")
+@instruction("cp.async.mbarrier.arrive", evidence=SILICON)
 def arrive(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     """An arrival of each lane, once its copies so far are done; counted beforehand or not."""
     counted = modifiers.flag("noinc")
@@ -244,7 +245,13 @@ def arrive(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
 # -------------------------------------------------- stores and reductions with a barrier
 
 
-@instruction("st.async", "red.async")
+@instruction(
+    "st.async",
+    "red.async",
+    evidence=SILICON,
+    but="refused in a launch that asks for no clusters, where an H200 says illegal instruction of"
+    " `st.async`",
+)
 def store(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     """Each lane's value goes to another block, whose mbarrier is told of its bytes.
 

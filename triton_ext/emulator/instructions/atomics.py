@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from triton_ext.emulator.decode.decoder import Modifiers, instruction
+from triton_ext.emulator.decode.evidence import SILICON
 from triton_ext.emulator.decode.operands import Operands
 from triton_ext.emulator.decode.step import Run
 from triton_ext.emulator.decode.values import (
@@ -226,7 +227,7 @@ class _Atomic:
         return old, changed
 
 
-@instruction("atom", "red")
+@instruction("atom", "red", evidence=SILICON, but="128 bits: document")
 def atomic(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     returns = at.opcode.startswith("atom")
     order = modifiers.one_of(_ORDERS, "relaxed")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from triton_ext.emulator.decode.decoder import Modifiers, instruction
+from triton_ext.emulator.decode.evidence import COMPILED
 from triton_ext.emulator.decode.operands import Operands
 from triton_ext.emulator.decode.step import Outcome, Run, Split, Wait
 from triton_ext.emulator.errors import BarrierFault
@@ -18,9 +19,21 @@ from triton_ext.ptx.parse import Instruction
 NUMBERED_BARRIERS = 16
 
 
-@instruction("bar.sync", "barrier.sync", "bar.cta.sync", "barrier.cta.sync", convergent=True)
 @instruction(
-    "bar.arrive", "barrier.arrive", "bar.cta.arrive", "barrier.cta.arrive", convergent=True
+    "bar.sync",
+    "barrier.sync",
+    "bar.cta.sync",
+    "barrier.cta.sync",
+    convergent=True,
+    evidence=COMPILED,
+)
+@instruction(
+    "bar.arrive",
+    "barrier.arrive",
+    "bar.cta.arrive",
+    "barrier.cta.arrive",
+    convergent=True,
+    evidence=COMPILED,
 )
 def numbered_barrier(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     modifiers.flag("aligned")

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from triton_ext.emulator.decode.decoder import Modifiers, instruction
+from triton_ext.emulator.decode.evidence import DOCUMENT, SILICON
 from triton_ext.emulator.decode.operands import Operands, Reader
 from triton_ext.emulator.decode.step import Outcome, Run, Split, Wait
 from triton_ext.emulator.errors import (
@@ -61,7 +62,7 @@ def _threads(cta: Cta, lanes: Lanes) -> list[int]:
     return [thread for thread in known if thread in lanes]
 
 
-@instruction("cp.async.bulk.commit_group")
+@instruction("cp.async.bulk.commit_group", evidence=SILICON)
 def commit(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     modifiers.form(forms.BulkGroup)
 
@@ -74,7 +75,7 @@ def commit(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     return run
 
 
-@instruction("cp.async.bulk.wait_group")
+@instruction("cp.async.bulk.wait_group", evidence=SILICON)
 def wait_group(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     form = modifiers.form(forms.BulkGroup)
     number = immediate(form.pending)
@@ -325,7 +326,13 @@ def _tensor(at: Instruction, form: forms.TensorCopy, operands: Operands) -> _Ten
 # ------------------------------------------------------------ tensor copies
 
 
-@instruction("cp.async.bulk.tensor", "cp.reduce.async.bulk.tensor")
+@instruction(
+    "cp.async.bulk.tensor",
+    "cp.reduce.async.bulk.tensor",
+    evidence=SILICON,
+    but="multicast, too; gather4, scatter4, `cta_group::2`: kernels; im2col: document, and"
+    " Triton's own test of it",
+)
 def tensor_copy(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     form = modifiers.form(forms.TensorCopy)
     return (_tensor_load if form.loads else _tensor_store)(at, form, operands)
@@ -406,7 +413,7 @@ def _store_box(cta: Cta, lane: Lanes, box: _Box, offset: int, operation: str) ->
     )
 
 
-@instruction("cp.async.bulk.prefetch.tensor")
+@instruction("cp.async.bulk.prefetch.tensor", evidence=DOCUMENT)
 def tensor_prefetch(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     """It moves nothing that a program could see; its box must be legal all the same."""
     tensor = _tensor(at, modifiers.form(forms.TensorCopy), operands)
@@ -442,7 +449,7 @@ def _global_bytes(cta: Cta, address: int, size: int, by: By | None) -> Bytes:
 _ONE = np.zeros(1, np.int64)
 
 
-@instruction("cp.async.bulk", "cp.reduce.async.bulk")
+@instruction("cp.async.bulk", "cp.reduce.async.bulk", evidence=SILICON)
 def bulk_copy(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     form = modifiers.form(forms.BulkCopy)
     combine: Combine | None = None
@@ -562,7 +569,7 @@ def _writer_of(
     return write
 
 
-@instruction("cp.async.bulk.prefetch")
+@instruction("cp.async.bulk.prefetch", evidence=DOCUMENT)
 def bulk_prefetch(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     form = modifiers.form(forms.BulkCopy)
     address, size = operands.address(form.src_mem, at), operands.reader(form.size, "u32", at)

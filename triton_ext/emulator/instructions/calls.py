@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from triton_ext.emulator.decode.decoder import Modifiers, instruction
+from triton_ext.emulator.decode.evidence import COMPILED
 from triton_ext.emulator.decode.inlining import call_parts
 from triton_ext.emulator.decode.operands import Operands
 from triton_ext.emulator.decode.step import Outcome, Run
@@ -150,7 +151,7 @@ def _assertion(
 _EXTERNAL = {"vprintf": _print, "__assertfail": _assertion}
 
 
-@instruction("call")
+@instruction("call", evidence=COMPILED, but="functions of the module, `vprintf` and `__assertfail`")
 def call(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     modifiers.flag("uni")
     results, name, arguments = call_parts(at)

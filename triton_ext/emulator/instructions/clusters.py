@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from triton_ext.emulator.decode.decoder import Modifiers, instruction
+from triton_ext.emulator.decode.evidence import COMPILED, DOCUMENT, KERNELS, SILICON
 from triton_ext.emulator.decode.operands import Operands
 from triton_ext.emulator.decode.step import Outcome, Run, Wait
 from triton_ext.emulator.errors import MemoryFault, UnsupportedInstruction
@@ -23,13 +24,10 @@ NOBODY = (1 << 32 - RANK_SHIFT) - 1
 """The rank of no block: the highest that a shared address of 32 bits can hold."""
 
 
-@instruction("barrier.cluster.arrive")
-@instruction(
-    "barrier.cluster.arrive.aligned",
-    "barrier.cluster.arrive.release.aligned",
-    "barrier.cluster.arrive.relaxed.aligned",
-    convergent=True,
-)
+@instruction("barrier.cluster.arrive", evidence=KERNELS)
+@instruction("barrier.cluster.arrive.aligned", convergent=True, evidence=SILICON)
+@instruction("barrier.cluster.arrive.relaxed.aligned", convergent=True, evidence=COMPILED)
+@instruction("barrier.cluster.arrive.release.aligned", convergent=True, evidence=DOCUMENT)
 def cluster_arrive(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     modifiers.flag("release")
     modifiers.flag("relaxed")
@@ -50,10 +48,9 @@ def cluster_arrive(at: Instruction, modifiers: Modifiers, operands: Operands) ->
     return run
 
 
-@instruction("barrier.cluster.wait")
-@instruction(
-    "barrier.cluster.wait.aligned", "barrier.cluster.wait.acquire.aligned", convergent=True
-)
+@instruction("barrier.cluster.wait", evidence=KERNELS)
+@instruction("barrier.cluster.wait.aligned", convergent=True, evidence=SILICON)
+@instruction("barrier.cluster.wait.acquire.aligned", convergent=True, evidence=DOCUMENT)
 def cluster_wait(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     modifiers.flag("acquire")
     modifiers.flag("aligned")
@@ -73,7 +70,7 @@ def cluster_wait(at: Instruction, modifiers: Modifiers, operands: Operands) -> R
     return run
 
 
-@instruction("mapa")
+@instruction("mapa", evidence=SILICON)
 def map_address(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     """The address at the same offset in another block's shared memory."""
     space = modifiers.one_of(SHARED_SPACES)
@@ -94,7 +91,7 @@ def map_address(at: Instruction, modifiers: Modifiers, operands: Operands) -> Ru
     return run
 
 
-@instruction("getctarank")
+@instruction("getctarank", evidence=DOCUMENT)
 def block_rank(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     """The rank of the block whose shared memory an address is in."""
     space = modifiers.one_of(SHARED_SPACES)
@@ -110,7 +107,7 @@ def block_rank(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run
     return run
 
 
-@instruction("clusterlaunchcontrol.try_cancel.async")
+@instruction("clusterlaunchcontrol.try_cancel.async", evidence=KERNELS)
 def try_cancel(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     """Take a cluster that has not started off the grid, and tell which one it was."""
     space = modifiers.one_of(SHARED_SPACES)
@@ -157,7 +154,7 @@ def try_cancel(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run
 _NAME = "clusterlaunchcontrol.try_cancel"
 
 
-@instruction("clusterlaunchcontrol.query_cancel.is_canceled")
+@instruction("clusterlaunchcontrol.query_cancel.is_canceled", evidence=KERNELS)
 def is_canceled(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     modifiers.flag("pred")
     modifiers.flag("b128")
@@ -167,8 +164,11 @@ def is_canceled(at: Instruction, modifiers: Modifiers, operands: Operands) -> Ru
     return lambda cta, lanes: write(cta, lanes, read(cta, lanes)[:, 0] & flag != 0)
 
 
-@instruction("clusterlaunchcontrol.query_cancel.get_first_ctaid")
-@instruction(*(f"clusterlaunchcontrol.query_cancel.get_first_ctaid::{axis}" for axis in "xyz"))
+@instruction("clusterlaunchcontrol.query_cancel.get_first_ctaid", evidence=KERNELS)
+@instruction(
+    *(f"clusterlaunchcontrol.query_cancel.get_first_ctaid::{axis}" for axis in "xyz"),
+    evidence=KERNELS,
+)
 def first_block(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     """The index of the first block of the cluster that was taken off."""
     axis = at.opcode.split("get_first_ctaid")[1].removeprefix("::")[:1]

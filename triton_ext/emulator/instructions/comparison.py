@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from triton_ext.emulator.decode.evidence import DOCUMENT, SILICON
 from triton_ext.emulator.decode.values import PACKED, element
 from triton_ext.emulator.instructions.elementwise import Array, Function, Row, Variant
 from triton_ext.emulator.state.types import DTYPES
@@ -125,8 +126,9 @@ def _select_by_sign(form: Variant) -> Function:
 
 _SIGNED = "eq|ne|lt|le|gt|ge"
 _FLOAT = f"{_SIGNED}|equ|neu|ltu|leu|gtu|geu|num|nan"
+_BITS = "b16 b32 b64"
 _SCALARS = (
-    ("eq|ne", "b16 b32 b64"),
+    ("eq|ne", _BITS),
     (_SIGNED, "s16 s32 s64"),
     (f"{_SIGNED}|lo|ls|hi|hs", "u16 u32 u64"),
     (f"{_FLOAT} ftz?", "f32 f16"),
@@ -136,16 +138,22 @@ _SCALARS = (
 
 
 def _rows(join: str, third: str) -> Iterator[Row]:
-    """The rows with or without a boolean operator, and its operand."""
+    """The rows with or without a boolean operator, and its operand.
+
+    The H100 ran ``setp`` with an operator on numbers alone, and no ``set`` with one.
+    """
+    joined = DOCUMENT if join else SILICON
     for compare, types in _SCALARS:
         form = f"{compare} {join}"
-        yield Row("setp", form, types, f"pred|pred? = t, t{third}", make=_set_predicates)
+        setp = joined if types == _BITS else SILICON
+        yield Row(setp, "setp", form, types, f"pred|pred? = t, t{third}", make=_set_predicates)
         targets = "u32 s32 f32 f16 bf16" + (" u16 s16" if "16" in types else "")
-        yield Row("set", form, targets, f"t = s, s{third}", second=types, make=_set_value)
+        yield Row(joined, "set", form, targets, f"t = s, s{third}", second=types, make=_set_value)
     for form, pair in ((f"{_FLOAT} ftz? {join}", "f16x2"), (f"{_FLOAT} {join}", "bf16x2")):
-        yield Row("setp", form, pair, f"pred|pred? = t, t{third}", make=_set_predicates)
-        yield Row("set", form, pair, f"t = s, s{third}", second=pair, make=_set_value)
-        yield Row("set", form, "u32 s32", f"u16x2 = s, s{third}", second=pair, make=_set_value)
+        yield Row(joined, "setp", form, pair, f"pred|pred? = t, t{third}", make=_set_predicates)
+        yield Row(joined, "set", form, pair, f"t = s, s{third}", second=pair, make=_set_value)
+        to, operands = "u32 s32", f"u16x2 = s, s{third}"
+        yield Row(DOCUMENT, "set", form, to, operands, second=pair, make=_set_value)
 
 
 _ALL = "b16 b32 b64 u16 u32 u64 s16 s32 s64 f32 f64"
@@ -154,7 +162,7 @@ ROWS = (
     # PTX ISA 9.7.6, "Comparison and Selection Instructions"; 9.7.7, "Half Precision Comparison ..."
     *_rows("", ""),
     *_rows("and|or|xor", ", pred"),
-    Row("selp", "", _ALL, "t = t, t, pred", lambda a, b, p: np.where(p, a, b)),
-    Row("slct", "", _ALL, "b = b, b, s", second="s32 f32", make=_select_by_sign),
-    Row("slct", "ftz", _ALL, "b = b, b, s", second="f32", make=_select_by_sign),
+    Row(SILICON, "selp", "", _ALL, "t = t, t, pred", lambda a, b, p: np.where(p, a, b)),
+    Row(SILICON, "slct", "", _ALL, "b = b, b, s", second="s32 f32", make=_select_by_sign),
+    Row(SILICON, "slct", "ftz", _ALL, "b = b, b, s", second="f32", make=_select_by_sign),
 )

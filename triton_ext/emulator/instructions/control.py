@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from triton_ext.emulator.decode.decoder import Modifiers, instruction
+from triton_ext.emulator.decode.evidence import COMPILED
 from triton_ext.emulator.decode.operands import Operands
 from triton_ext.emulator.decode.step import Jump, Outcome, Run
 from triton_ext.emulator.errors import EmulationError, UnsupportedInstruction
@@ -21,7 +22,7 @@ def _target(label: str, at: Instruction, operands: Operands) -> int:
     return target
 
 
-@instruction("bra", in_flight=True)
+@instruction("bra", in_flight=True, evidence=COMPILED)
 def branch(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     modifiers.flag("uni")
     (label,) = at.operands
@@ -29,7 +30,7 @@ def branch(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     return lambda cta, lanes: jump
 
 
-@instruction("brx.idx", in_flight=True)
+@instruction("brx.idx", in_flight=True, evidence=COMPILED)
 def indexed_branch(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     modifiers.flag("uni")
     index, name = at.operands
@@ -47,14 +48,14 @@ def indexed_branch(at: Instruction, modifiers: Modifiers, operands: Operands) ->
     return run
 
 
-@instruction("ret", "exit")
+@instruction("ret", "exit", evidence=COMPILED)
 def leave(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     modifiers.flag("uni")
     end = Jump(-1)
     return lambda cta, lanes: end
 
 
-@instruction("trap")
+@instruction("trap", evidence=COMPILED)
 def trap(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     def run(cta: Cta, lanes: Lanes) -> Outcome:
         raise EmulationError("the kernel executed a trap")

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from triton_ext.emulator.decode.evidence import DOCUMENT, SILICON
 from triton_ext.emulator.decode.values import element
 from triton_ext.emulator.instructions.elementwise import Array, Function, Row, Variant
 from triton_ext.emulator.state.types import DTYPES, bits_of
@@ -255,28 +256,36 @@ _INTEGERS = "u8 u16 u32 u64 s8 s16 s32 s64"
 _BYTES, _SMALL = "e4m3x2 e5m2x2", "e2m1x2 e2m3x2 e3m2x2"
 
 ROWS = (
-    Row("cvt", "sat?", _INTEGERS, "t = s", second=_INTEGERS, make=_integer_to_integer),
-    Row("cvt", f"{_RND}? sat?", "f16 bf16 f64", "t = s", second=_INTEGERS, make=_integer_to_float),
-    Row("cvt", f"{_RND}? ftz? sat?", "f32", "t = s", second=_INTEGERS, make=_integer_to_float),
-    Row("cvt", f"{_RNI} ftz? sat?", _INTEGERS, "t = s", second="f16 bf16 f32 f64",
+    Row(SILICON, "cvt", "sat?", _INTEGERS, "t = s", second=_INTEGERS, make=_integer_to_integer),
+    Row(SILICON, "cvt", f"{_RND}? sat?", "f16 bf16 f64", "t = s", second=_INTEGERS,
+        make=_integer_to_float),
+    Row(SILICON, "cvt", f"{_RND}? ftz? sat?", "f32", "t = s", second=_INTEGERS,
+        make=_integer_to_float),
+    Row(SILICON, "cvt", f"{_RNI} ftz? sat?", _INTEGERS, "t = s", second="f16 bf16 f32 f64",
         make=_float_to_integer),
-    Row("cvt", f"{_RND}|{_RNI}? ftz? sat?", "f16 bf16 f32 f64", "t = s",
+    Row(SILICON, "cvt", f"{_RND}|{_RNI}? ftz? sat?", "f16 bf16 f32 f64", "t = s",
         second="f16 bf16 f32 f64", make=_float_to_float),
-    Row("cvt", "rn|rz relu? satfinite?", "f16 bf16", "b16 = s", second="f32", make=_to_code),
-    Row("cvt", "rn|rz|rna relu? satfinite?", "tf32", "b32 = s", second="f32", make=_to_tf32),
-    Row("cvt", "rn|rz relu? satfinite?", "f16x2 bf16x2", "t = s, s", second="f32",
+    Row(SILICON, "cvt", "rn|rz relu? satfinite?", "f16 bf16", "b16 = s", second="f32",
+        make=_to_code),
+    Row(SILICON, "cvt", "rn|rz|rna relu? satfinite?", "tf32", "b32 = s", second="f32",
+        make=_to_tf32),
+    Row(SILICON, "cvt", "rn|rz relu? satfinite?", "f16x2 bf16x2", "t = s, s", second="f32",
         make=_to_halves),
-    Row("cvt", "rn satfinite relu?", f"{_BYTES} {_SMALL}", "t = s, s", second="f32",
+    Row(SILICON, "cvt", "rn satfinite relu?", _BYTES, "t = s, s", second="f32", make=_to_narrow),
+    Row(DOCUMENT, "cvt", "rn satfinite relu?", _SMALL, "t = s, s", second="f32", make=_to_narrow),
+    Row(SILICON, "cvt", "rn satfinite relu?", _BYTES, "t = s", second="f16x2", make=_to_narrow),
+    Row(DOCUMENT, "cvt", "rn satfinite relu?", _BYTES, "t = s", second="bf16x2", make=_to_narrow),
+    Row(DOCUMENT, "cvt", "rn satfinite relu?", _SMALL, "t = s", second="f16x2 bf16x2",
         make=_to_narrow),
-    Row("cvt", "rn satfinite relu?", f"{_BYTES} {_SMALL}", "t = s", second="f16x2 bf16x2",
-        make=_to_narrow),
-    Row("cvt", "rz|rp satfinite?", "ue8m0x2", "t = s, s", second="f32", make=_to_narrow),
-    Row("cvt", "rz|rp satfinite?", "ue8m0x2", "t = s", second="bf16x2", make=_to_narrow),
-    Row("cvt", "rn relu?", "f16x2 bf16x2", "t = s", second=f"{_BYTES} {_SMALL}", make=_from_narrow),
-    Row("cvt", "rn satfinite relu?", "bf16x2", "t = s", second=f"e4m3x2 {_SMALL}",
+    Row(DOCUMENT, "cvt", "rz|rp satfinite?", "ue8m0x2", "t = s, s", second="f32", make=_to_narrow),
+    Row(DOCUMENT, "cvt", "rz|rp satfinite?", "ue8m0x2", "t = s", second="bf16x2", make=_to_narrow),
+    Row(SILICON, "cvt", "rn relu?", "f16x2", "t = s", second=_BYTES, make=_from_narrow),
+    Row(DOCUMENT, "cvt", "rn relu?", "bf16x2", "t = s", second=_BYTES, make=_from_narrow),
+    Row(DOCUMENT, "cvt", "rn relu?", "f16x2 bf16x2", "t = s", second=_SMALL, make=_from_narrow),
+    Row(DOCUMENT, "cvt", "rn satfinite relu?", "bf16x2", "t = s", second=f"e4m3x2 {_SMALL}",
         make=_from_narrow),  # they have no infinity that .satfinite would change
-    Row("cvt", "rn", "bf16x2", "t = s", second="ue8m0x2", make=_from_narrow),
-    Row("cvt.pack", "sat", "u16 s16", "b32 = s, s", second="s32", make=_packed_integers),
-    Row("cvt.pack", "sat b32", "u2 s2 u4 s4 u8 s8", "b32 = s, s, b32", second="s32",
+    Row(DOCUMENT, "cvt", "rn", "bf16x2", "t = s", second="ue8m0x2", make=_from_narrow),
+    Row(SILICON, "cvt.pack", "sat", "u16 s16", "b32 = s, s", second="s32", make=_packed_integers),
+    Row(SILICON, "cvt.pack", "sat b32", "u2 s2 u4 s4 u8 s8", "b32 = s, s, b32", second="s32",
         make=_packed_integers),
 )  # fmt: skip

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from triton_ext.emulator.decode.decoder import Decoder, Modifiers, Opcode
+from triton_ext.emulator.decode.evidence import Evidence
 from triton_ext.emulator.decode.flow import Flow, absorbed, chosen, through
 from triton_ext.emulator.decode.operands import Operands, Reader, Writer
 from triton_ext.emulator.decode.step import Run
@@ -91,6 +92,7 @@ class Row:
     """A form of some instructions, as PTX ISA's syntax has it.
 
     Attributes:
+        evidence: what its behaviour rests on, for each of the opcodes, of one type at least.
         opcodes: the names of the instructions.
         modifiers: what their opcodes have besides the types, in any order: ``a|b`` is one of two,
             ``a.b`` both of them, and ``a?`` may be missing.
@@ -104,6 +106,7 @@ class Row:
         second: the second types that the instruction has, if it takes two.
     """
 
+    evidence: Evidence
     opcodes: str
     modifiers: str
     types: str
@@ -176,7 +179,8 @@ def opcodes(rows: Iterable[Row]) -> dict[str, Opcode]:
         for name in row.opcodes.split():
             found.setdefault(name, []).append(row)
     return {
-        name: Opcode(name, _decoder(name, mine), 0, in_flight=False) for name, mine in found.items()
+        name: Opcode(name, _decoder(name, mine), 0, in_flight=False, evidence=None)
+        for name, mine in found.items()
     }
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from triton_ext.emulator.decode.decoder import Modifiers, instruction
+from triton_ext.emulator.decode.evidence import COMPILED
 from triton_ext.emulator.decode.operands import Operands
 from triton_ext.emulator.decode.step import Run
 from triton_ext.emulator.errors import UnsupportedInstruction
@@ -23,7 +24,13 @@ def _fence(cta: Cta, lanes: Lanes) -> None:
     cta.cluster.clocks.fence(cta.agents(lanes))
 
 
-@instruction("fence", "membar", "fence.mbarrier_init")
+@instruction(
+    "fence",
+    "membar",
+    "fence.mbarrier_init",
+    evidence=COMPILED,
+    but="what it forbids: document",
+)
 def fence(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     """``fence``, ``membar``, ``fence.mbarrier_init``: order what came before with what follows.
 
@@ -43,7 +50,7 @@ def fence(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     return run
 
 
-@instruction("fence.proxy.async")
+@instruction("fence.proxy.async", evidence=COMPILED)
 def async_proxy(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     space = modifiers.one_of(("global", "shared::cta", "shared::cluster"))
     if space == "global":  # told apart only in what several GPUs share: docs/guide/distributed.md
@@ -62,7 +69,7 @@ def async_proxy(at: Instruction, modifiers: Modifiers, operands: Operands) -> Ru
     return run
 
 
-@instruction("fence.proxy.async::generic")
+@instruction("fence.proxy.async::generic", evidence=COMPILED)
 def restricted_proxy(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     """``.acquire`` or ``.release``, ``.sync_restrict::shared::...``, ``.cluster``."""
     modifiers.one_of(("acquire", "release"))
@@ -76,13 +83,13 @@ def restricted_proxy(at: Instruction, modifiers: Modifiers, operands: Operands) 
     return run
 
 
-@instruction("fence.proxy.alias")
+@instruction("fence.proxy.alias", evidence=COMPILED)
 def alias(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     """It orders accesses by virtual aliases of one location; the emulator has none."""
     return lambda cta, lanes: None
 
 
-@instruction("fence.proxy.tensormap::generic")
+@instruction("fence.proxy.tensormap::generic", evidence=COMPILED)
 def tensor_map_proxy(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     """``.acquire`` makes a tensor map that the kernel wrote visible to TMA; see `tensor_maps`."""
     acquires = modifiers.one_of(("acquire", "release")) == "acquire"

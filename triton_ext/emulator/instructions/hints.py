@@ -8,6 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from triton_ext.emulator.decode.decoder import Modifiers, instruction
+from triton_ext.emulator.decode.evidence import NO_EFFECT
 from triton_ext.emulator.decode.operands import Operands
 from triton_ext.emulator.decode.step import Outcome, Run
 from triton_ext.emulator.errors import EmulationError, UnsupportedInstruction
@@ -25,7 +26,7 @@ def _nothing(cta: Cta, lanes: Lanes) -> None:
     return None
 
 
-@instruction("prefetch", "prefetchu", "applypriority", "discard")
+@instruction("prefetch", "prefetchu", "applypriority", "discard", evidence=NO_EFFECT)
 def cache_hint(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     """Caches are not modelled. (A discarded line may hold anything: also what it held.)"""
     modifiers.one_of(_SPACES)
@@ -35,7 +36,9 @@ def cache_hint(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run
     return _nothing
 
 
-@instruction("createpolicy.fractional", "createpolicy.range", "createpolicy.cvt")
+@instruction(
+    "createpolicy.fractional", "createpolicy.range", "createpolicy.cvt", evidence=NO_EFFECT
+)
 def cache_policy(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     """A cache policy: an opaque value, of use for hints alone."""
     while modifiers.starting("L2::"):
@@ -47,13 +50,13 @@ def cache_policy(at: Instruction, modifiers: Modifiers, operands: Operands) -> R
     return lambda cta, lanes: write(cta, lanes, np.uint64(0))
 
 
-@instruction("griddepcontrol.launch_dependents", "griddepcontrol.wait")
+@instruction("griddepcontrol.launch_dependents", "griddepcontrol.wait", evidence=NO_EFFECT)
 def grid_dependency(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     """Launches are run one after the other: what a grid depends on is complete and visible."""
     return _nothing
 
 
-@instruction("setmaxnreg.inc.sync", "setmaxnreg.dec.sync", convergent=True)
+@instruction("setmaxnreg.inc.sync", "setmaxnreg.dec.sync", convergent=True, evidence=NO_EFFECT)
 def maximum_registers(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     """Registers are not scarce here: only the legal range is checked.
 
@@ -72,13 +75,13 @@ def maximum_registers(at: Instruction, modifiers: Modifiers, operands: Operands)
     return _nothing
 
 
-@instruction("pmevent")
+@instruction("pmevent", evidence=NO_EFFECT)
 def performance_event(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     modifiers.flag("mask")
     return _nothing
 
 
-@instruction("brkpt")
+@instruction("brkpt", evidence=NO_EFFECT)
 def breakpoint_(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     def run(cta: Cta, lanes: Lanes) -> Outcome:
         raise EmulationError("the kernel reached a breakpoint")
@@ -86,7 +89,7 @@ def breakpoint_(at: Instruction, modifiers: Modifiers, operands: Operands) -> Ru
     return run
 
 
-@instruction("nanosleep")
+@instruction("nanosleep", evidence=NO_EFFECT)
 def sleep(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     """For no time at all, which PTX allows: a loop lets the other threads run anyway."""
     modifiers.type()

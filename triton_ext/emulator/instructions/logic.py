@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from triton_ext.emulator.decode.evidence import SILICON
 from triton_ext.emulator.instructions.elementwise import Array, Function, Row, Variant
 
 # ---------------------------------------------------------------------------- shifts
@@ -174,16 +175,16 @@ _NUMBERS = "u16 u32 u64 s16 s32 s64"
 
 ROWS = (
     # PTX ISA 9.7.8, "Logic and Shift Instructions"
-    Row("and", "", f"pred {_BITS}", "t = t, t", np.bitwise_and),
-    Row("or", "", f"pred {_BITS}", "t = t, t", np.bitwise_or),
-    Row("xor", "", f"pred {_BITS}", "t = t, t", np.bitwise_xor),
-    Row("not", "", f"pred {_BITS}", "t = t", np.invert),
-    Row("cnot", "", _BITS, "t = t", lambda a: (a == 0).astype(a.dtype)),
-    Row("lop3", "", "b32", "t = t, t, t, u32", make=_lookup),
-    Row("lop3", "and|or", "b32", "t|pred = t, t, t, u32, pred", make=_lookup),
-    Row("shf", "l|r clamp|wrap", "b32", "t = t, t, u32", make=_funnel_shift),
-    Row("shl", "", _BITS, "t = t, u32", make=_shift),
-    Row("shr", "", f"{_BITS} {_NUMBERS}", "t = t, u32", make=_shift),
+    Row(SILICON, "and", "", f"pred {_BITS}", "t = t, t", np.bitwise_and),
+    Row(SILICON, "or", "", f"pred {_BITS}", "t = t, t", np.bitwise_or),
+    Row(SILICON, "xor", "", f"pred {_BITS}", "t = t, t", np.bitwise_xor),
+    Row(SILICON, "not", "", f"pred {_BITS}", "t = t", np.invert),
+    Row(SILICON, "cnot", "", _BITS, "t = t", lambda a: (a == 0).astype(a.dtype)),
+    Row(SILICON, "lop3", "", "b32", "t = t, t, t, u32", make=_lookup),
+    Row(SILICON, "lop3", "and|or", "b32", "t|pred = t, t, t, u32, pred", make=_lookup),
+    Row(SILICON, "shf", "l|r clamp|wrap", "b32", "t = t, t, u32", make=_funnel_shift),
+    Row(SILICON, "shl", "", _BITS, "t = t, u32", make=_shift),
+    Row(SILICON, "shr", "", f"{_BITS} {_NUMBERS}", "t = t, u32", make=_shift),
     # PTX ISA 9.7.9, "Data Movement and Conversion Instructions"
-    Row("prmt", "f4e|b4e|rc8|ecl|ecr|rc16?", "b32", "t = t, t, t", make=_permute),
+    Row(SILICON, "prmt", "f4e|b4e|rc8|ecl|ecr|rc16?", "b32", "t = t, t, t", make=_permute),
 )  # fmt: skip

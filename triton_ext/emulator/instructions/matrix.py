@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from triton_ext.emulator.decode.decoder import Modifiers, instruction
+from triton_ext.emulator.decode.evidence import REFUSED, SILICON
 from triton_ext.emulator.decode.flow import Flow, handled, origins_of
 from triton_ext.emulator.decode.fragments import (
     RegisterRows,
@@ -66,7 +67,12 @@ def _row_lanes(lanes: Lanes, rows: int) -> Lanes:
     return lane_sets.pack(threads[threads % WARP_THREADS < rows])
 
 
-@instruction("ldmatrix", convergent=True)
+@instruction(
+    "ldmatrix",
+    convergent=True,
+    evidence=SILICON,
+    but="8-, 6- and 4-bit forms of sm_100: document",
+)
 def load_matrix(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     """``ldmatrix``: thread r of a warp names row r; each row is 16 bytes of shared memory."""
     modifiers.flag("sync")
@@ -132,7 +138,7 @@ def load_matrix(at: Instruction, modifiers: Modifiers, operands: Operands) -> Ru
     return run
 
 
-@instruction("stmatrix", convergent=True)
+@instruction("stmatrix", convergent=True, evidence=SILICON, but="8-bit forms of sm_100: document")
 def store_matrix(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     """``stmatrix``: the counterpart of ``ldmatrix``."""
     modifiers.flag("sync")
@@ -180,7 +186,7 @@ def store_matrix(at: Instruction, modifiers: Modifiers, operands: Operands) -> R
     return run
 
 
-@instruction("movmatrix", convergent=True)
+@instruction("movmatrix", convergent=True, evidence=SILICON)
 def move_matrix(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     """``movmatrix``: a matrix of 8 x 8 in a warp's registers, transposed."""
     for part in ("sync", "aligned", "m8n8", "trans", "b16"):
@@ -213,7 +219,12 @@ _MIXED = ({"e4m3", "e5m2"}, {"s8", "u8"})
 _SHAPES = {f"m{m}n{n}k{k}": (m, n, k) for shapes, _ in _PRODUCTS.values() for m, n, k in shapes}
 
 
-@instruction("mma.sync", convergent=True)
+@instruction(
+    "mma.sync",
+    convergent=True,
+    evidence=SILICON,
+    but="the rounding of random numbers, too",
+)
 def multiply(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     """``mma.sync``: D = A x B + C, each warp its own."""
     modifiers.flag("aligned")
@@ -271,7 +282,7 @@ def multiply(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     return run
 
 
-@instruction("wmma", "mma.sp", "mma.sync.sp")
+@instruction("wmma", "mma.sp", "mma.sync.sp", evidence=REFUSED)
 def refuse(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     """Not modelled: Triton and CuTe do not emit them for sm_90 and sm_100."""
     raise UnsupportedInstruction("sparse products and the wmma family are not modelled", at)

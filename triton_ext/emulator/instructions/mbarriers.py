@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from triton_ext.emulator.decode.decoder import Modifiers, instruction
+from triton_ext.emulator.decode.evidence import COMPILED, SILICON
 from triton_ext.emulator.decode.operands import Operands, Reader
 from triton_ext.emulator.decode.step import Outcome, Run, Split, Wait
 from triton_ext.emulator.errors import BarrierFault
@@ -49,7 +50,7 @@ def _numbers(read: Reader | None, cta: Cta, lanes: Lanes) -> NDArray[np.int64]:
     return lane_sets.each(read(cta, lanes), lanes).astype(np.int64)
 
 
-@instruction("mbarrier.init")
+@instruction("mbarrier.init", evidence=SILICON)
 def init(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     form = modifiers.form(MbarrierOperation)
     address, count = _address(at, form, operands), operands.reader(form.count, "u32", at)
@@ -64,7 +65,7 @@ def init(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     return run
 
 
-@instruction("mbarrier.inval")
+@instruction("mbarrier.inval", evidence=COMPILED)
 def inval(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     address = _address(at, modifiers.form(MbarrierOperation), operands)
 
@@ -91,7 +92,7 @@ def _arrive(barrier: MBarrier, counts: NDArray[np.int64], clock: Clock) -> NDArr
     return states
 
 
-@instruction("mbarrier.arrive", "mbarrier.arrive_drop")
+@instruction("mbarrier.arrive", "mbarrier.arrive_drop", evidence=SILICON)
 def arrive(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     """All forms: with a count or bytes to expect, not completing, dropping, remote."""
     form = modifiers.form(MbarrierOperation)
@@ -152,7 +153,7 @@ def _found(cta: Cta, address: int, agents: NDArray[np.intp]) -> MBarrier:
     return barrier
 
 
-@instruction("mbarrier.expect_tx", "mbarrier.complete_tx")
+@instruction("mbarrier.expect_tx", "mbarrier.complete_tx", evidence=SILICON)
 def transaction(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     form = modifiers.form(MbarrierOperation)
     expects = form.operation == "expect_tx"
@@ -175,7 +176,7 @@ def transaction(at: Instruction, modifiers: Modifiers, operands: Operands) -> Ru
     return run
 
 
-@instruction("mbarrier.pending_count")
+@instruction("mbarrier.pending_count", evidence=SILICON)
 def pending_count(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     form = modifiers.form(MbarrierOperation)
     write = operands.writer(form.result, "u32", at)
@@ -208,7 +209,7 @@ def _why(barrier: MBarrier, token: int, by_parity: bool) -> str:
     return f"waits for {phase} of {barrier.name}, which is in {barrier}{wrong}{history}"
 
 
-@instruction("mbarrier.test_wait", "mbarrier.try_wait")
+@instruction("mbarrier.test_wait", "mbarrier.try_wait", evidence=SILICON)
 def wait(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     """``try_wait`` blocks until the phase completes, or nothing else can go on."""
     form = modifiers.form(MbarrierOperation)

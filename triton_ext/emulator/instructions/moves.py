@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from triton_ext.emulator.decode.decoder import Modifiers, instruction
+from triton_ext.emulator.decode.evidence import COMPILED, DOCUMENT, SILICON
 from triton_ext.emulator.decode.flow import Flow, handled, moved, origins_of, put_parts
 from triton_ext.emulator.decode.operands import Operands, Reader
 from triton_ext.emulator.decode.step import Run
@@ -44,7 +45,7 @@ _HINTS = ("ca", "cg", "cs", "lu", "cv", "wb", "wt", "nc", "weak", "gpu", "cta", 
           "unified")  # fmt: skip
 
 
-@instruction("mov")
+@instruction("mov", evidence=COMPILED)
 def move(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     """``mov``: also packs ``{a, b}`` into a wider register, and unpacks it."""
     type_name = modifiers.one_of((*DTYPES, "b128"))
@@ -120,8 +121,8 @@ def _is_space(form: Variant) -> Function:
 
 
 ROWS = (
-    Row("cvta", f"{'|'.join(_SPACES)} to?", "u32 u64", "t = t", make=_convert_address),
-    Row("isspacep", "|".join(_SPACES), "", "pred = u64", make=_is_space),
+    Row(SILICON, "cvta", f"{'|'.join(_SPACES)} to?", "u32 u64", "t = t", make=_convert_address),
+    Row(DOCUMENT, "isspacep", "|".join(_SPACES), "", "pred = u64", make=_is_space),
 )
 
 
@@ -399,7 +400,7 @@ def _access(
     return _Access(space, type_name, order, width, texts, operands.address(address, at))
 
 
-@instruction("ld", "ldu")
+@instruction("ld", "ldu", evidence=COMPILED)
 def load(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     access = _access(at, modifiers, operands, at.operands[1], at.operands[0])
     space, order, address = access.space, access.order, access.address
@@ -423,7 +424,7 @@ def load(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     return run
 
 
-@instruction("st")
+@instruction("st", evidence=COMPILED)
 def store(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     access = _access(at, modifiers, operands, at.operands[0], at.operands[1])
     space, order, address = access.space, access.order, access.address

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from triton_ext.emulator.decode.decoder import Modifiers, instruction
+from triton_ext.emulator.decode.evidence import KERNELS
 from triton_ext.emulator.decode.flow import Flow, handled, origins_of
 from triton_ext.emulator.decode.operands import Operands
 from triton_ext.emulator.decode.step import Run
@@ -149,7 +150,7 @@ def _second(cells: Cells) -> Cells:
     return (cells[0] + 1,)
 
 
-@instruction("tcgen05.ld", convergent=True)
+@instruction("tcgen05.ld", convergent=True, evidence=KERNELS, but="the rarer shapes: document")
 def load(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     form, named = _decode(at, modifiers)
     pack = form.packs
@@ -243,7 +244,7 @@ def _arrive(cta: Cta, memory: TensorMemory, agent: int, parts: list[Cells]) -> N
         memory.complete_load(agent, event, cells)
 
 
-@instruction("tcgen05.st", convergent=True)
+@instruction("tcgen05.st", convergent=True, evidence=KERNELS, but="the rarer shapes: document")
 def store(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     form, named = _decode(at, modifiers)
     unpack = form.unpacks
@@ -297,13 +298,13 @@ def _wait(access: Access) -> Run:
     return run
 
 
-@instruction("tcgen05.wait::ld", convergent=True)
+@instruction("tcgen05.wait::ld", convergent=True, evidence=KERNELS)
 def wait_for_loads(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     modifiers.form(Tcgen05Order)
     return _wait("load")
 
 
-@instruction("tcgen05.wait::st", convergent=True)
+@instruction("tcgen05.wait::st", convergent=True, evidence=KERNELS)
 def wait_for_stores(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     modifiers.form(Tcgen05Order)
     return _wait("store")

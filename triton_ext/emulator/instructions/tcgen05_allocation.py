@@ -6,6 +6,7 @@ from __future__ import annotations
 import numpy as np
 
 from triton_ext.emulator.decode.decoder import Modifiers, instruction
+from triton_ext.emulator.decode.evidence import KERNELS
 from triton_ext.emulator.decode.operands import Operands
 from triton_ext.emulator.decode.step import Outcome, Run, Split, Wait
 from triton_ext.emulator.errors import (
@@ -70,7 +71,7 @@ def _grant(cta: Cta, at: Instruction) -> None:
     cta.machine.progress += 1
 
 
-@instruction("tcgen05.alloc", convergent=True)
+@instruction("tcgen05.alloc", convergent=True, evidence=KERNELS)
 def allocate(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     form = modifiers.form(TensorMemoryAllocation)
     group, space = form.cta_group, "shared" if form.space else ""
@@ -132,7 +133,7 @@ def allocate(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     return run
 
 
-@instruction("tcgen05.dealloc", convergent=True)
+@instruction("tcgen05.dealloc", convergent=True, evidence=KERNELS)
 def deallocate(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     form = modifiers.form(TensorMemoryAllocation)
     group = form.cta_group
@@ -189,7 +190,7 @@ def _free_both(cta: Cta, at: Instruction) -> None:
     _grant(cta, at)
 
 
-@instruction("tcgen05.relinquish_alloc_permit", convergent=True)
+@instruction("tcgen05.relinquish_alloc_permit", convergent=True, evidence=KERNELS)
 def relinquish(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     group = modifiers.form(TensorMemoryAllocation).cta_group
 

@@ -8,6 +8,7 @@ from collections.abc import Callable
 import numpy as np
 
 from triton_ext.emulator.decode.decoder import Modifiers, instruction
+from triton_ext.emulator.decode.evidence import KERNELS
 from triton_ext.emulator.decode.operands import Operands
 from triton_ext.emulator.decode.step import Run
 from triton_ext.emulator.errors import BarrierFault
@@ -29,7 +30,7 @@ from triton_ext.ptx.forms import Tcgen05Order, TensorCoreCommit
 from triton_ext.ptx.parse import Instruction
 
 
-@instruction("tcgen05.commit")
+@instruction("tcgen05.commit", evidence=KERNELS)
 def commit(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     """An arrival at an mbarrier, or at those of several blocks, after the thread's earlier work.
 
@@ -96,7 +97,11 @@ def _arrival(
     return arrive
 
 
-@instruction("tcgen05.fence::before_thread_sync", "tcgen05.fence::after_thread_sync")
+@instruction(
+    "tcgen05.fence::before_thread_sync",
+    "tcgen05.fence::after_thread_sync",
+    evidence=KERNELS,
+)
 def fence(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     """Order tcgen05 work with what synchronizes threads.
 

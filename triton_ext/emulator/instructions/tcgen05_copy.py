@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from triton_ext.emulator.decode.decoder import Modifiers, instruction
+from triton_ext.emulator.decode.evidence import DOCUMENT, KERNELS
 from triton_ext.emulator.decode.operands import Operands
 from triton_ext.emulator.decode.step import Run
 from triton_ext.emulator.errors import DescriptorFault, TensorMemoryFault, UnsupportedInstruction
@@ -34,7 +35,7 @@ PACKED_BITS = 6
 "Decompression of 6-bit floating point to 8-bit type", its figures)."""
 
 
-@instruction("tcgen05.cp")
+@instruction("tcgen05.cp", evidence=KERNELS, but="the rarer shapes: document")
 def copy(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     """``tcgen05.cp``: a matrix of rows of 16 or 32 bytes, in the K-major canonical layout."""
     form = modifiers.form(TensorMemoryCopy)
@@ -97,7 +98,7 @@ def copy(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     return run
 
 
-@instruction("tcgen05.shift")
+@instruction("tcgen05.shift", evidence=DOCUMENT)
 def shift(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     """``tcgen05.shift``: 32 lanes x 8 columns; each lane but the last takes the next one's.
 

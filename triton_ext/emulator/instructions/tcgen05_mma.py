@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from triton_ext.emulator.decode.decoder import Modifiers, instruction
+from triton_ext.emulator.decode.evidence import KERNELS
 from triton_ext.emulator.decode.operands import Operands
 from triton_ext.emulator.decode.step import Run
 from triton_ext.emulator.errors import (
@@ -178,7 +179,11 @@ class _Issue(NamedTuple):
     scale_d: int
 
 
-@instruction("tcgen05.mma")
+@instruction(
+    "tcgen05.mma",
+    evidence=KERNELS,
+    but="one CTA and pairs, every kind and major-ness; the rarer shapes: document",
+)
 def mma(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     form = modifiers.form(Tcgen05Product)
     _check_modelled(at, form)

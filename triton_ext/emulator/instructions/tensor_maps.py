@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from triton_ext.emulator.decode.decoder import Modifiers, instruction
+from triton_ext.emulator.decode.evidence import DOCUMENT, KERNELS, SILICON
 from triton_ext.emulator.decode.operands import Operands
 from triton_ext.emulator.decode.step import Run
 from triton_ext.emulator.errors import ConvergenceFault, UnsupportedInstruction
@@ -48,7 +49,7 @@ def _store(cta: Cta, lanes: Lanes, space: str, addresses: Addresses, data: Bytes
         store_bytes(cta, lanes, space, addresses + piece, values)
 
 
-@instruction("tensormap.replace.tile")
+@instruction("tensormap.replace.tile", evidence=SILICON)
 def replace(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     """Replace a field of a map in global or shared memory.
 
@@ -81,7 +82,7 @@ def replace(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     return run
 
 
-@instruction("tensormap.cp_fenceproxy.global", convergent=True)
+@instruction("tensormap.cp_fenceproxy.global", convergent=True, evidence=SILICON)
 def copy_and_release(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     """Copy a map from shared to global memory, and release it to the tensor map proxy."""
     for name in ("shared::cta", "tensormap::generic", "release", "sync", "aligned"):
@@ -107,7 +108,8 @@ def copy_and_release(at: Instruction, modifiers: Modifiers, operands: Operands) 
     return run
 
 
-@instruction("prefetch.tensormap", "prefetch.param.tensormap", "prefetch.const.tensormap")
+@instruction("prefetch.tensormap", evidence=KERNELS)
+@instruction("prefetch.param.tensormap", "prefetch.const.tensormap", evidence=DOCUMENT)
 def prefetch(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     """A hint; but the address must have a tensor map's alignment."""
     address = operands.address(at.operands[0], at)

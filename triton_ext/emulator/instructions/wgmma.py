@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from triton_ext.emulator.decode.decoder import Modifiers, instruction
+from triton_ext.emulator.decode.evidence import SILICON
 from triton_ext.emulator.decode.flow import Flow
 from triton_ext.emulator.decode.fragments import RegisterRows, to_matrices, to_registers
 from triton_ext.emulator.decode.operands import Operands
@@ -68,14 +69,14 @@ def legal_n(a_type: str) -> list[int]:
     return list(range(8, 257, 8))
 
 
-@instruction("wgmma.fence", convergent=True, in_flight=True)
+@instruction("wgmma.fence", convergent=True, in_flight=True, evidence=SILICON)
 def fence(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     """``wgmma.fence``: see `triton_ext.emulator.decode.register_fences`."""
     modifiers.form(WgmmaGroup)
     return lambda cta, lanes: None
 
 
-@instruction("wgmma.commit_group", convergent=True, in_flight=True)
+@instruction("wgmma.commit_group", convergent=True, in_flight=True, evidence=SILICON)
 def commit(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     """``wgmma.commit_group``: the products that are not committed become a group."""
     modifiers.form(WgmmaGroup)
@@ -87,7 +88,7 @@ def commit(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     return run
 
 
-@instruction("wgmma.wait_group", convergent=True, in_flight=True)
+@instruction("wgmma.wait_group", convergent=True, in_flight=True, evidence=SILICON)
 def wait(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     """``wgmma.wait_group N``: until all but the latest N groups are done."""
     pending = modifiers.form(WgmmaGroup).pending
@@ -269,7 +270,13 @@ class _Multiply:
         product.event = cta.cluster.clocks.unit_event(unit)
 
 
-@instruction("wgmma.mma_async", convergent=WARPGROUP_THREADS, in_flight=True)
+@instruction(
+    "wgmma.mma_async",
+    convergent=WARPGROUP_THREADS,
+    in_flight=True,
+    evidence=SILICON,
+    but="the rounding of random numbers, and 400 descriptors that no compiler would choose, too",
+)
 def multiply(at: Instruction, modifiers: Modifiers, operands: Operands) -> Run:
     """``wgmma.mma_async``: D = A x B + D of 64 x N x (32 bytes of K)."""
     product = _Multiply(at, modifiers, operands)
