@@ -63,8 +63,8 @@ def launched_by_jit(m: int, n: int, k: int, config: MatmulConfig) -> Product:
     plan = launch_plan(config, m, n, k, torch.cuda.get_device_properties())
     workspace = torch.zeros(max(16, plan.workspace_bytes), dtype=torch.uint8, device="cuda")
     tiles = {"a_desc": plan.a_tile, "b_desc": plan.b_tile, "c_desc": plan.c_tile}
-    if plan.narrow_tile is not None:
-        tiles["narrow_desc"] = plan.narrow_tile
+    if plan.edge_tile is not None:
+        tiles["edge_desc"] = plan.edge_tile
     if plan.last_tile is not None:
         tiles["last_desc"] = plan.last_tile
     # Made before what is timed; `launch_arguments` would make them for each call.
@@ -74,7 +74,7 @@ def launched_by_jit(m: int, n: int, k: int, config: MatmulConfig) -> Product:
     def product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         out = a.new_empty((m, n))
         matrices = {"a_desc": a, "b_desc": b, "c_desc": out, "last_desc": out,
-                    "narrow_desc": a if config.swap else b}  # fmt: skip
+                    "edge_desc": a if config.swap else b}  # fmt: skip
         arguments: dict[str, Any] = {
             name: TensorDescriptor.from_tensor(matrices[name], blocks[name], layouts[name])
             for name in tiles

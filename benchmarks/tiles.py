@@ -50,11 +50,9 @@ SPLITS = 16
 KINDS: tuple[tuple[Kind, Sequence[int]], ...] = (
     ({"rows": 64, "consumers": 1}, range(24, 257, 8)),
     ({"rows": 64, "consumers": 2, "pingpong": True}, range(64, 257, 8)),
-    ({"rows": 64, "consumers": 2, "consumer_columns": 2}, range(128, 513, 16)),
     ({"rows": 128, "consumers": 1}, range(40, 209, 8)),
     ({"rows": 128, "consumers": 2}, range(40, 257, 8)),
     ({"rows": 128, "consumers": 2, "pingpong": True}, range(40, 209, 8)),
-    ({"rows": 128, "consumers": 2, "consumer_columns": 2}, range(192, 417, 16)),
     ({"rows": 192, "consumers": 3}, range(40, 193, 8)),
     ({"rows": 256, "consumers": 2}, range(40, 209, 8)),
 )

@@ -47,7 +47,7 @@ EARLY_REGISTERS = 220
 consumers each thread has 240. With more, ptxas began to spill."""
 MOST_SUMS, MOST_SUMS_BESIDE = 208, 160
 """How many registers of a thread sums may take, of the 240 that a thread of two consumers has; and
-where there is more to keep: a side, what other blocks or ranks send. With 216, ptxas spills, and
+where there is more to keep: what other blocks or ranks send. With 216, ptxas spills, and
 serializes the products."""
 PROMOTED_TYPES, PROMOTED_K_BYTES = ("e4m3", "e5m2", *MIXED), 128
 """What may be promoted, and of how many bytes of K, at most, the tensor cores add up alone then."""
@@ -74,8 +74,7 @@ class LastTile:
         columns: elements of a row that are stored.
         starts: the columns at which they begin: the last one ends where the tile does.
         places: for each consumer that shares a tile, where they lie, counted in such pieces from
-            the begin of the ring's buffers on: in the rows of the left operand that it alone reads;
-            of those side by side, in the tiles of the right operand.
+            the begin of the ring's buffers on: in the rows of the left operand that it alone reads.
     """
 
     line: int
@@ -96,7 +95,9 @@ class MatmulConfig:
             Triton 3.9), "tf32", and "int8" (the accumulator is int32); on sm_100
             those of `BLOCK_SCALED`, whose scales come as torch and cuBLAS store them.
         a_major, b_major: the contiguous dimension of the operand: "K" or "MN".
-        block_m, block_n, block_k: the tile of one thread block, in elements.
+        block_m, block_n, block_k: the tile of one thread block, in elements. On sm_90, with
+            consumers, it has any multiple of 8 columns (int8: 16), all of one instruction
+            (`device/wgmma.py`); those that are no power of two need Triton 3.9.
         stages: how many tiles of A and B are in flight.
         num_warps: 4 (one warpgroup) or 8; 4 with consumers.
         a_swizzle, b_swizzle: 32, 64 or 128 bytes; None for the widest that fits. (The rows of a
@@ -112,8 +113,7 @@ class MatmulConfig:
         cluster: 1, 2 or 4 thread blocks that share the tile of the right operand (TMA multicast).
             On sm_90 each of them copies some boxes of it to all; needs Triton 3.9.
         cluster_columns: on sm_90, 1, 2 or 4: how many times these blocks are side by side in a
-            cluster (of up to 8), to share the tiles of the left operand, too. Not with a side.
-            Needs Triton 3.9.
+            cluster (of up to 8), to share the tiles of the left operand, too. Needs Triton 3.9.
         k_blocks: on sm_90, where no cluster shares tiles: 1, 2 or 4 thread blocks that divide K
             among them, and add up their sums through distributed shared memory (`exchange`). For
             few tiles and a long K. Needs Triton 3.9.
@@ -127,16 +127,9 @@ class MatmulConfig:
         c_parts: how many pieces of a consumer's part of the tile of C are stored one by one; of as
             many columns as a power of two.
         c_buffers: how many pieces are in shared memory at the same time.
-        consumer_columns: on sm_90, 2: two consumers lie side by side, and each has all rows of a
-            tile and half of its columns, of which there may be up to 512. Without side, k_blocks
-            and collective; needs Triton 3.9.
         pingpong: two consumers take turns, a whole tile each, where they would share each tile:
             while one stores its tile, the other multiplies. For a short K.
-        side: how many of the tile's columns are a second, narrower tile of the right operand (the
-            *narrow* tile) with instructions of its own, so that their number need not be a power of
-            two: 192 is 128 and a side of 64. On sm_90, without a side, a tile may have any multiple
-            of 8 columns (int8: 16), all of one instruction (`device/wgmma.py`); needs Triton 3.9.
-        loaded_rows: on sm_90, with one consumer of 64 rows and no side: how many rows of the left
+        loaded_rows: on sm_90, with one consumer of 64 rows: how many rows of the left
             operand's tile are copied, a multiple of 8, where the problem has no more: rows outside
             of a matrix come slowly. The operand is K-major. 0 for all of them. Needs Triton 3.9.
         out_type: the type of C: "fp16", "bf16", "fp32", "e4m3", "e5m2" (both saturated) or "int32"
@@ -155,8 +148,8 @@ class MatmulConfig:
             (`kernels/device/peers.py`): "gather" or "scatter".
         last_through_ring: on sm_90, the last tile of a block leaves through the buffers of the
             operands (`kernels/device/last_tile.py`), in wider pieces than others, whose rows have
-            16 bytes. Neither with swapped operands, nor with a residual, `k_blocks`, a side or
-            other ranks; needs Triton 3.9.
+            16 bytes. Neither with swapped operands, nor with a residual, `k_blocks` or other ranks;
+            needs Triton 3.9.
         promoted: on sm_90, of fp8: the tensor cores, which keep 13 fraction bits, add up the
             products of each `block_k` (of 128 bytes at most) alone, and threads add these sums in
             fp32: torch's products without ``use_fast_accum``. Needs Triton 3.9.
@@ -190,9 +183,7 @@ class MatmulConfig:
     a_scales: str | None = None
     b_scales: str | None = None
     alpha: bool = False
-    consumer_columns: int = 1
     pingpong: bool = False
-    side: int = 0
     residual: bool = False
     batched: bool = False
     pair: bool = False
@@ -220,17 +211,15 @@ class MatmulConfig:
                 if not kept:
                     raise LayoutError("collective", self.collective, f"must be None: {rule}")
         wide = "block_m" if self.swap else "block_n"
-        most = 128 if self.side else 192
-        if self.consumers == 3 and self.columns > most:
+        if self.consumers == 3 and self.columns > 192:
             raise LayoutError(
                 wide,
                 self.columns,
-                f"must be at most {most} with 3 consumers: the accumulator would not fit the"
-                " registers",
+                "must be at most 192 with 3 consumers: the accumulator would not fit the registers",
             )
         hopper_int8 = self.arch == 90 and self.element_type == "int8"
         by_triton = not self.multiplies_itself
-        if hopper_int8 and by_triton and self.columns - self.side > INT8_MAX_COLUMNS:
+        if hopper_int8 and by_triton and self.columns > INT8_MAX_COLUMNS:
             raise LayoutError(
                 wide,
                 self.columns,
@@ -240,8 +229,6 @@ class MatmulConfig:
         for name, tile in (("a_swizzle", self.a_layouts), ("b_swizzle", self.b_layouts)):
             if tile.encoding.swizzle_byte_width == 0:
                 raise LayoutError(name, 0, "must be 32 at least, and the tile as wide as that")
-        if self.narrow_layouts is not None and not self.narrow_layouts.encoding.swizzle_byte_width:
-            raise LayoutError("side", self.side, "must be 32 bytes wide at least if it is MN-major")
         _ = self.c_layouts  # raise if it does not fit
         if self.shared_memory_bytes > SHARED_MEMORY_PER_BLOCK:
             raise LayoutError(
@@ -261,9 +248,7 @@ class MatmulConfig:
         majors = ("K", "MN") if both else ("K",)
         swizzles = (None, 32, 64, 128)
         divides_k = on_hopper and self.cluster == self.cluster_columns == 1 and not self.pingpong
-        divides_k &= self.consumer_columns == 1
         columns_of_blocks = [n for n in (1, 2, 4) if n * self.cluster <= 8]
-        two = on_hopper and self.consumers == 2 and not self.pingpong and not self.side
         exact = (None, "int32") if self.element_type == "int8" else (None,)
         anywhere: dict[str, Sequence[Any]] = {
             "arch": (90, 100),
@@ -277,7 +262,6 @@ class MatmulConfig:
             "a_swizzle": swizzles,
             "b_swizzle": swizzles,
             "consumers": (0, 1, 2, 3) if on_hopper else (0, 1),
-            "consumer_columns": (1, 2) if two else (1,),
         }
         if self.consumers not in anywhere["consumers"][1:]:
             simple = anywhere | {
@@ -290,9 +274,8 @@ class MatmulConfig:
             rest = (field for field in fields(self) if field.name not in simple)
             return simple | {field.name: (field.default,) for field in rest}
         shapes: Sequence[int] = (8, 16, 32, 64, 128, 256)
-        main = self.own_columns - self.side
         rows: tuple[int, ...] = (64 * self.shares, 128 * self.shares)
-        if on_hopper and (self.consumers == 3 or self.own_columns > self._most_columns):
+        if on_hopper and (self.consumers == 3 or self.columns > self._most_columns):
             rows = rows[:1]
         if scaled:  # whole blocks of scales; and products of 64 rows have none
             rows, shapes = rows[1:], SCALED_COLUMNS
@@ -300,16 +283,15 @@ class MatmulConfig:
             kind, blocks = MMA_KINDS.get(self.element_type, "f16"), 2 if self.pair else 1
             legal = legal_n(kind, blocks * self.rows, blocks)
             shapes = [size for size in shapes if size in legal]
-        columns = [size + self.side for size in shapes if size > self.side]
+        columns = [*shapes]
         if not on_hopper:  # two tiles of sums
             columns = [size for size in columns if 2 * size <= TMEM_COLUMNS]
-        if on_hopper and not self.side and not (self.k_blocks > 1 and self._right_panels > 1):
+        if on_hopper and not (self.k_blocks > 1 and self._right_panels > 1):
             step = 16 if self.element_type == "int8" else 8
             columns = [*(n for n in columns if n < step), *range(step, 257, step)]
-            columns = [self.consumer_columns * each for each in columns]
         least = 16 if C_BYTES.get(self.c_type) == 1 and not self.swap else 8  # TMA: 16 bytes
         if self.pair and self.rows == 64:  # each half of the columns is in other lanes
-            least = main
+            least = self.columns
         return anywhere | {
             "block_m": columns if self.swap else rows,
             "block_n": rows if self.swap else columns,
@@ -329,9 +311,9 @@ class MatmulConfig:
             "k_blocks": (1, 2, 4) if divides_k else (1,),
             "asked": (False,) if on_hopper else boolean,
             "c_parts": [
-                main // piece
+                self.columns // piece
                 for piece in (256, 128, 64, 32, 16, 8)
-                if least * self.k_blocks <= piece and main % piece == 0 == self.side % piece
+                if least * self.k_blocks <= piece and self.columns % piece == 0
             ],
             "c_buffers": range(1, self.c_parts + 1),
             "out_type": (*exact, "fp32", "fp16", "bf16", "e4m3", "e5m2"),
@@ -341,7 +323,6 @@ class MatmulConfig:
             "b_scales": (None, "one", "each"),
             "alpha": boolean,
             "pingpong": boolean if self.consumers == 2 else (False,),
-            "side": [0, *(n for n in shapes if n < 256)] if self._may_have_a_side else [0],
             "loaded_rows": (0, 8, 16, 24, 32, 40, 48, 56) if self.may_load_less else (0,),
             "promoted": boolean if self.may_be_promoted else (False,),
             "last_through_ring": boolean if self.may_leave_through_ring else (False,),
@@ -355,8 +336,6 @@ class MatmulConfig:
         """The configuration in a few words."""
         words = [f"{self.block_m}x{self.block_n}x{self.block_k}", f"{self.stages} stages"]
         words.append(f"{self.consumers} consumers" if self.consumers else "no specialization")
-        if self.consumer_columns > 1:
-            words.append("side by side")
         if self.pingpong:
             words.append("in turn")
         if self.swap:
@@ -380,7 +359,7 @@ class MatmulConfig:
     @functools.cached_property
     def may_load_less(self) -> bool:
         """Whether a tile of the left operand may have rows that are not copied."""
-        alone = self.blocks == 1 and self.rows == 64 and self.consumers == 1 and not self.side
+        alone = self.blocks == 1 and self.rows == 64 and self.consumers == 1
         return self.arch == 90 and self.left_major == "K" and alone and not self.collective
 
     @property
@@ -389,7 +368,7 @@ class MatmulConfig:
         multiplied: as far as a thread has these, besides its sums; and not with other ranks, whose
         scales come with the chunks that the producer waits for.
         """
-        along_n, along_m = (0, self.own_columns) if self.swap else (self.own_columns, 0)
+        along_n, along_m = (0, self.columns) if self.swap else (self.columns, 0)
         values = along_n * (self.bias + (self.b_scales == "each"))
         values += along_m * (self.a_scales == "each")
         alone = self.consumers < 3 and self.collective is None
@@ -398,20 +377,20 @@ class MatmulConfig:
     @property
     def _sums(self) -> int:
         """The registers of a consumer's thread that its part of a tile takes."""
-        return self.rows // max(1, self.shares) * self.own_columns // THREADS
+        return self.rows // max(1, self.shares) * self.columns // THREADS
 
     @property
     def _most_columns(self) -> int:
         """How many columns a consumer may have with 128 rows: its threads have as many registers of
         sums.
         """
-        alone = not self.side and self.k_blocks == 1 and self.collective is None
+        alone = self.k_blocks == 1 and self.collective is None
         return MOST_SUMS if alone else MOST_SUMS_BESIDE
 
     @property
     def may_be_promoted(self) -> bool:
         """Whether there is room for the sums of a part of K beside those of all."""
-        if self.arch != 90 or self.element_type not in PROMOTED_TYPES or self.side:
+        if self.arch != 90 or self.element_type not in PROMOTED_TYPES:
             return False
         return self._sets_of_sums > 1 and self.block_k * self.element_bytes <= PROMOTED_K_BYTES
 
@@ -430,27 +409,20 @@ class MatmulConfig:
         return self._sets_of_sums - 1 if self.promoted else 0
 
     @property
-    def _may_have_a_side(self) -> bool:
-        """Whether there are instructions for a second, narrower tile of the right operand."""
-        if self.arch == 90:
-            return self.element_type not in MIXED
-        return self.cluster == 1 and self.scaling is None
-
-    @property
     def _may_be_wide(self) -> bool:
         """Whether a cluster's blocks may lie side by side."""
-        return self.arch == 90 and not self.side and not self.collective
+        return self.arch == 90 and not self.collective
 
     @property
     def _rules_of_ranks(self) -> dict[str, bool]:
         """What a product must be so that the ranks of a group may make it together, and whether it
         is.
         """
-        whole = self.k_blocks == self.max_splits == self.consumer_columns == 1
+        whole = self.k_blocks == self.max_splits == 1
         floating = self.element_type != "int8" and self.scaling is None
         resident = (self.arch, self.collective, self.cluster) != (100, "scatter", 4)
         return {
-            "tiles must be whole: max_splits, k_blocks and consumer_columns 1": whole,
+            "tiles must be whole: max_splits and k_blocks 1": whole,
             "the operands must not be swapped": not self.swap,
             "there must be no residual": not self.residual,
             "elements must be of 16 bits, fp8 or tf32": floating,
@@ -495,7 +467,7 @@ class MatmulConfig:
     @functools.cached_property
     def shares(self) -> int:
         """Among how many consumers the rows of a tile are divided."""
-        return 1 if self.pingpong else max(self.consumers, 1) // self.consumer_columns
+        return 1 if self.pingpong else max(self.consumers, 1)
 
     @functools.cached_property
     def blocks(self) -> int:
@@ -513,17 +485,11 @@ class MatmulConfig:
         return self.block_m if self.swap else self.block_n
 
     @functools.cached_property
-    def own_columns(self) -> int:
-        """Columns of what one consumer has of a tile."""
-        return self.columns // self.consumer_columns
-
-    @functools.cached_property
     def unit(self) -> int:
         """Columns of the tensors of sums that one instruction adds to, some side by side: the
         largest power of two that divides them. Those of a power of two are one tensor.
         """
-        main = self.own_columns - self.side
-        return main & -main or 1  # no columns are refused by name
+        return self.columns & -self.columns or 1  # no columns are refused by name
 
     @property
     def left_major(self) -> Major:
@@ -538,13 +504,13 @@ class MatmulConfig:
     @functools.cached_property
     def units(self) -> int:
         """How many tensors of `unit` columns there are."""
-        return (self.own_columns - self.side) // self.unit
+        return self.columns // self.unit
 
     @property
     def multiplies_itself(self) -> bool:
         """Whether the instructions of a product are the kernel's own, not Triton's."""
         uncommon = self.loaded_rows > 0 or self.promoted or self.element_type in MIXED
-        return self.units > 1 or self.consumer_columns > 1 or uncommon
+        return self.units > 1 or uncommon
 
     @property
     def _right_line(self) -> int:
@@ -574,8 +540,7 @@ class MatmulConfig:
         """Columns of the right operand's tile in shared memory."""
         if self.units == 1:
             return self.columns
-        own = -(-self.own_columns // self.right_unit[1]) * self.right_unit[1]
-        return self.consumer_columns * own
+        return -(-self.columns // self.right_unit[1]) * self.right_unit[1]
 
     @property
     def shares_tiles(self) -> bool:
@@ -584,13 +549,11 @@ class MatmulConfig:
 
     @property
     def boxes(self) -> tuple[Boxes | None, Boxes | None, Boxes | None]:
-        """Those of the left operand, the right one and the narrow tile, or the right one's edge;
-        None if not copied so.
-        """
+        """Those of the left operand, the right one and the right one's edge; None if not copied so."""
         left, right = self.a_layouts, self.b_layouts
         if self.swap:
             left, right = right, left
-        return left.boxes, right.boxes, self.narrow_layouts.boxes if self.narrow_layouts else None
+        return left.boxes, right.boxes, self.edge_layouts.boxes if self.edge_layouts else None
 
     @functools.cached_property
     def edge(self) -> int:
@@ -598,14 +561,14 @@ class MatmulConfig:
         others: they are copied by themselves.
         """
         in_lines = self.arch == 90 and self.units > 1 and self.right_major == "MN"
-        if not in_lines or self.own_columns < self._right_line:
+        if not in_lines or self.columns < self._right_line:
             return 0
-        return self.own_columns % self._right_line
+        return self.columns % self._right_line
 
     @functools.cached_property
     def c_columns(self) -> int:
         """Columns of the piece of C that a consumer stores at a time."""
-        return (self.own_columns - self.side) // self.c_parts
+        return self.columns // self.c_parts
 
     @functools.cached_property
     def shared_memory_bytes(self) -> int:
@@ -673,13 +636,8 @@ class MatmulConfig:
         return self._along_k(tile, (rows, depth), 1, dim)
 
     def _right(self, k_major: bool, swizzle: int | None) -> TileLayouts:
-        """The tile of the right operand without its side, or a unit of it; a cluster shares it."""
-        return self._right_part(self.right_unit, k_major, swizzle)
-
-    def _right_part(
-        self, shape: tuple[int, int], k_major: bool, swizzle: int | None
-    ) -> TileLayouts:
-        """A tile of the right operand: (along K, columns)."""
+        """The tile of the right operand, or a unit of it: (along K, columns)."""
+        shape = self.right_unit
         bits = 8 * self.element_bytes
         bases = self._column_bases
         if self.pair:
@@ -687,12 +645,8 @@ class MatmulConfig:
         dim = 0 if k_major else 1
         all_blocks = (shape[0], self.cluster_columns * shape[1])
         tile = tile_layouts(all_blocks, dim, bits, swizzle, bases, self.batched)
-        if self.shares_tiles or self.units > 1 or self.consumer_columns > 1:
-            position, columns = 1, self.own_columns - self.side
-            if shape != self.right_unit:
-                position, columns = 3, self.side
-            parts = self.consumer_columns
-            return self._in_boxes(tile, position, columns, k_major, self.cluster, 1, parts)
+        if self.shares_tiles or self.units > 1:
+            return self._in_boxes(tile, 1, self.columns, k_major, self.cluster, 1)
         return self._along_k(tile, shape, 0, dim)
 
     def _edge(self, swizzle: int | None) -> TileLayouts:
@@ -700,9 +654,9 @@ class MatmulConfig:
         tile = self._right(False, swizzle)
         if tile.boxes is None:
             return tile  # not legal
-        size, last = self.own_columns, tile.boxes.panels
+        last = tile.boxes.panels
         return self._in_boxes(
-            tile, 3, size, False, self.cluster, 1, self.consumer_columns, panels=(last, last + 1)
+            tile, 3, self.columns, False, self.cluster, 1, panels=(last, last + 1)
         )
 
     def _in_boxes(
@@ -797,22 +751,14 @@ class MatmulConfig:
 
     @functools.cached_property
     def b_layouts(self) -> TileLayouts:
-        """The tile of B; (block_k, block_n), or its transpose if they are swapped; one unit, no
-        side.
-        """
+        """The tile of B; (block_k, block_n), or its transpose if they are swapped; one unit."""
         operand = self._left if self.swap else self._right
         return operand(self.b_major == "K", self.b_swizzle)
 
     @functools.cached_property
-    def narrow_layouts(self) -> TileLayouts | None:
-        """The narrow tile of the right operand, (block_k, side); its swizzle is the widest. Or the
-        edge of the right operand's tile, whose boxes have a descriptor of their own.
-        """
-        if self.edge:
-            return self._edge(self.a_swizzle if self.swap else self.b_swizzle)
-        if not self.side:
-            return None
-        return self._right_part((self.block_k, self.side), self.right_major == "K", None)
+    def edge_layouts(self) -> TileLayouts | None:
+        """The edge of the right operand's tile, whose boxes have a descriptor of their own."""
+        return self._edge(self.a_swizzle if self.swap else self.b_swizzle) if self.edge else None
 
     @functools.cached_property
     def scale_layouts(self) -> tuple[TileLayouts, TileLayouts] | None:
@@ -849,20 +795,16 @@ class MatmulConfig:
         """The pieces in which a block's last tile would leave through the ring."""
         size = C_BYTES[self.c_type]
         line = LINE_BYTES // size
-        number = -(-self.own_columns // line)
+        number = -(-self.columns // line)
         step = max(8, LEAST_BYTES // size)
-        columns = -(-self.own_columns // (number * step)) * step
+        columns = -(-self.columns // (number * step)) * step
         stage = self.block_k * self.element_bytes // LINE_BYTES  # pieces of as many rows
-        if self.consumer_columns > 1:
-            every = range(self.stages * stage * self.loaded_columns // self.rows)
-            own = [list(every[i * number :]) for i in range(self.consumer_columns)]
-        else:
-            tiles = range(self.stages)
-            own = [
-                [(tile * self.shares + which) * stage + i for tile in tiles for i in range(stage)]
-                for which in range(self.shares)
-            ]
-        starts = tuple(min(i * columns, self.own_columns - columns) for i in range(number))
+        tiles = range(self.stages)
+        own = [
+            [(tile * self.shares + which) * stage + i for tile in tiles for i in range(stage)]
+            for which in range(self.shares)
+        ]
+        starts = tuple(min(i * columns, self.columns - columns) for i in range(number))
         return LastTile(line, columns, starts, tuple(tuple(each[:number]) for each in own))
 
     @property
@@ -872,19 +814,19 @@ class MatmulConfig:
         """
         if self.swap:
             return 0  # a row of C has 64 elements
-        width, starts = self.c_columns, tuple(range(0, self.own_columns, self.c_columns))
+        width, starts = self.c_columns, tuple(range(0, self.columns, self.c_columns))
         if self.last_through_ring:
             width, starts = self.last_pieces.columns, self.last_pieces.starts
         size = C_BYTES[self.c_type]
         edges = [size * edge % SECTOR_BYTES for start in starts for edge in (start, start + width)]
-        return self.consumer_columns * sum(edge > 0 for edge in edges)
+        return sum(edge > 0 for edge in edges)
 
     @property
     def may_leave_through_ring(self) -> bool:
         """Whether the last tile of a block may leave through the ring: that helps if the rows of
         its other pieces are less than a sector.
         """
-        if self.arch != 90 or not self.consumers or self.swap or self.residual or self.side:
+        if self.arch != 90 or not self.consumers or self.swap or self.residual:
             return False
         if self.k_blocks > 1 or self.collective or self.c_type not in C_BYTES:
             return False

@@ -66,9 +66,9 @@ class LaunchPlan:
             ``workspace``: a pointer to `workspace_bytes` bytes, aligned to 16.
             ``bias``, ``a_scale``, ``b_scale``: pointers to contiguous vectors of N, M and N (or 1)
             elements, bias of `MatmulConfig.bias_type`, scales of fp32. ``alpha``, ``beta``: floats.
-            ``c0_desc``: as ``c_desc``, for the residual. ``narrow_desc``: of the right operand
-            (B, or A if they are swapped) once more, with the box of the narrow tile, or of the
-            edge of its tile. ``last_desc``: of C, with the box of `MatmulConfig.last_pieces`.
+            ``c0_desc``: as ``c_desc``, for the residual. ``edge_desc``: of the right operand
+            (B, or A if they are swapped) once more, with the box of the edge of its tile.
+            ``last_desc``: of C, with the box of `MatmulConfig.last_pieces`.
             ``group``: the attribute; so is ``piece_rows``.
             ``own_desc``, ``flags``, ``counters``, ``late``, ``first_chunk``, ``ranks``: see
             `triton_ext.kernels.device.peers.Peers`.
@@ -77,7 +77,7 @@ class LaunchPlan:
             kernel's names of the operands are those of its left and right one).
         constants: compile-time arguments.
         options: compilation options.
-        a_tile, b_tile, c_tile, narrow_tile, last_tile: their ``tma_shape`` and ``tma_encoding`` are
+        a_tile, b_tile, c_tile, edge_tile, last_tile: their ``tma_shape`` and ``tma_encoding`` are
             those of the descriptors.
         own_tile: of ``own_desc``, if there is one.
         scale_tiles: of the left and the right operand's scales, if they are block-scaled.
@@ -96,7 +96,7 @@ class LaunchPlan:
     b_tile: TileLayouts
     c_tile: TileLayouts
     group: int
-    narrow_tile: TileLayouts | None = None
+    edge_tile: TileLayouts | None = None
     last_tile: TileLayouts | None = None
     scale_tiles: tuple[TileLayouts, TileLayouts] | None = None
     workspace_bytes: int = 0
@@ -174,7 +174,7 @@ def launch_plan(
         b_tile=config.b_layouts,
         c_tile=config.c_layouts,
         group=group,
-        narrow_tile=config.narrow_layouts,
+        edge_tile=config.edge_layouts,
         last_tile=config.last_layouts,
         scale_tiles=config.scale_layouts,
         workspace_bytes=workspace,
@@ -191,7 +191,7 @@ def box_sizes(config: MatmulConfig) -> dict[int, tuple[int, int]]:
     """
     sizes = {each.position: (each.rows, each.copied) for each in config.boxes if each}
     if config.last_through_ring:
-        position = 4 if config.narrow_layouts is not None else 3
+        position = 4 if config.edge_layouts is not None else 3
         sizes[position] = config.rows // config.shares, config.last_pieces.columns
     return sizes
 
@@ -254,7 +254,7 @@ def launch_arguments(
         "a_desc": (stored["a"], plan.a_tile),
         "b_desc": (stored["b"], plan.b_tile),
         "c_desc": (c, plan.c_tile),
-        "narrow_desc": (stored["a" if config.swap else "b"], plan.narrow_tile),
+        "edge_desc": (stored["a" if config.swap else "b"], plan.edge_tile),
         "last_desc": (c, plan.last_tile),
     }
     others |= {"group": plan.group, "piece_rows": plan.piece_rows}
@@ -277,8 +277,7 @@ def _optional_arguments(config: MatmulConfig) -> dict[str, bool]:
     """
     scaled = config.scaling is not None
     return {
-        "narrow_desc": config.narrow_layouts is not None,
-        **({"last_desc": config.last_through_ring} if config.arch == 90 else {}),
+        **_edge_arguments(config),
         "group": True,
         "workspace": config.max_splits > 1,
         "bias": config.bias,
@@ -290,6 +289,14 @@ def _optional_arguments(config: MatmulConfig) -> dict[str, bool]:
         **_collective_arguments(config),
         **({"left_scales": scaled, "right_scales": scaled} if config.arch == 100 else {}),
     }
+
+
+def _edge_arguments(config: MatmulConfig) -> dict[str, bool]:
+    """Those of sm_90's kernel: other boxes of an operand, and of C."""
+    if config.arch != 90:
+        return {}
+    edge = config.edge_layouts is not None
+    return {"edge_desc": edge, "last_desc": config.last_through_ring}
 
 
 def _collective_arguments(config: MatmulConfig) -> dict[str, bool]:
@@ -320,8 +327,6 @@ def kernel_for(config: MatmulConfig) -> Any:
             raise LayoutError("max_splits", config.max_splits, "needs Triton 3.9 in clusters")
         if config.loaded_rows:
             raise LayoutError("loaded_rows", config.loaded_rows, "needs Triton 3.9")
-        if config.consumer_columns > 1:
-            raise LayoutError("consumer_columns", config.consumer_columns, "needs Triton 3.9")
         if config.promoted:
             raise LayoutError("promoted", config.promoted, "needs Triton 3.9")
         if config.last_through_ring:
@@ -336,7 +341,7 @@ def kernel_for(config: MatmulConfig) -> Any:
             raise LayoutError(
                 wide,
                 config.columns,
-                "must be a power of two, or have a side: any other width needs Triton 3.9",
+                "must be a power of two: any other width needs Triton 3.9",
             )
     if config.consumers:
         return {90: matmul_warp_specialized, 100: matmul_warp_specialized_sm100}[config.arch]
@@ -377,12 +382,11 @@ def kernel_constants(config: MatmulConfig, *, generated_layouts: bool = True) ->
             "CONSUMER_REGISTERS": CONSUMER_REGISTERS[config.consumers],
             "SHARES": config.shares,
             "K_BLOCKS": config.k_blocks,
-            **dict(zip(("LEFT_BOXES", "RIGHT_BOXES", "NARROW_BOXES"), config.boxes, strict=True)),
+            **dict(zip(("LEFT_BOXES", "RIGHT_BOXES", "EDGE_BOXES"), config.boxes, strict=True)),
             "FILLED": config.loaded_rows > 0,
             "RIGHT_UNIT": (config.right_unit[0], config.cluster_columns * config.right_unit[1]),
             "CLUSTER_COLUMNS": config.cluster_columns,
             "EARLY": config.asks_early,
-            "CONSUMER_COLUMNS": config.consumer_columns,
             "PRODUCT": product_of(config) if config.multiplies_itself else None,
             "LAST": config.last_pieces if config.last_layouts else None,
             "LAST_LAYOUT": layout(config.last_layouts) if config.last_layouts else None,
@@ -408,11 +412,7 @@ def kernel_constants(config: MatmulConfig, *, generated_layouts: bool = True) ->
         **{name: None for name, asked in _optional_arguments(config).items() if not asked},
         "SCATTER": config.collective == "scatter",
         "BLOCK_M": config.cluster * config.rows,
-        "BLOCK_N": config.cluster_columns * (config.columns - config.side),
-        "NARROW_N": config.side,
-        "NARROW_LAYOUT": layout(config.narrow_layouts)
-        if config.narrow_layouts is not None and config.side
-        else None,
+        "BLOCK_N": config.cluster_columns * config.columns,
         "C_PARTS": config.c_parts,
         "C_BUFFERS": config.c_buffers,
         "C_N_MAJOR": not config.swap,
@@ -458,8 +458,8 @@ def compile_matmul(config: MatmulConfig, constants: dict[str, Any] | None = None
              "first_chunk": "i32", "ranks": "i32", "piece_rows": "i32", "group": "i32"}  # fmt: skip
     tiles = dict(zip(("a_desc", "b_desc"), (b, a) if config.swap else (a, b), strict=True))
     tiles |= {"c_desc": c, "c0_desc": c, "own_desc": a if config.collective == "gather" else c}
-    if config.narrow_layouts is not None:
-        tiles["narrow_desc"] = (config.narrow_layouts, tiles["b_desc"][1])
+    if config.edge_layouts is not None:
+        tiles["edge_desc"] = (config.edge_layouts, tiles["b_desc"][1])
     if config.last_layouts is not None:
         tiles["last_desc"] = (config.last_layouts, config.c_type)
     if config.scaling is not None and config.scale_layouts is not None:

@@ -34,7 +34,6 @@ def _tile(rows: int, columns: int, consumers: int, stages: int, **more: Any) -> 
 
 
 _AS_IS, _SWAPPED = (False,), (True,)
-_SIDES = {48: 16, 80: 16, 96: 32, 160: 32, 192: 64, 320: 64}
 TILES = [
     *(
         _tile(64, columns, 1, stages, block_k=2, swaps=swaps)
@@ -42,34 +41,24 @@ TILES = [
             (8, 7, (False, True)),
             (16, 6, _SWAPPED),
             (32, 8, (False, True)),
-            (48, 5, (False, True)),
             (64, 6, (False, True)),
-            (80, 5, (False, True)),
-            (96, 5, _SWAPPED),
         )
     ),
     _tile(64, 8, 1, 7, block_k=2, max_splits=16),
     _tile(64, 16, 1, 6, block_k=2, max_splits=16, swaps=_SWAPPED),
-    _tile(64, 96, 1, 5, block_k=2, max_splits=16, c_parts=2, swaps=_AS_IS),
-    _tile(64, 160, 1, 7, c_parts=4, swaps=_AS_IS),
     _tile(64, 128, 2, 7, pingpong=True, c_parts=2),
-    _tile(64, 192, 2, 6, pingpong=True, c_parts=2),
     _tile(64, 256, 2, 5, pingpong=True, c_parts=4, swaps=_AS_IS),
     _tile(128, 128, 1, 6),
     _tile(128, 128, 2, 6, pingpong=True, c_parts=2),
-    _tile(128, 160, 2, 6, c_parts=4, cluster=2, swaps=_SWAPPED),
-    _tile(128, 192, 2, 5, c_parts=2, cluster=2),
-    _tile(128, 192, 2, 5, c_parts=4, max_splits=16, swaps=_SWAPPED),
     _tile(128, 256, 2, 4, c_parts=2, swaps=_AS_IS),
     _tile(128, 256, 2, 4, c_parts=2, cluster=2),
     _tile(256, 128, 2, 4, c_parts=2, swaps=_AS_IS),
     _tile(64, 32, 1, 8, block_k=2, k_blocks=4),
     _tile(64, 64, 1, 6, block_k=2, k_blocks=4, swaps=_AS_IS),
-    _tile(128, 96, 2, 5, k_blocks=4, c_parts=2),
 ]
 """Tiles worth considering: rows and columns of what is computed, and fields of `MatmulConfig`;
-block_k in units of 128 bytes; the better of equals first. They are all that releases before 3.9
-have, but for clusters and divided K."""
+block_k in units of 128 bytes; the better of equals first. Releases before 3.9 have
+no others, and of these no clusters, and none that divide K."""
 FILE = Path(__file__).with_name("tiles.json")
 """More of them, of many widths, which ``python -m benchmarks.tiles --write`` chooses: for each kind
 the columns as they are and swapped. Types of 8 bits have only multiples of 16."""
@@ -93,9 +82,8 @@ def wide_tile(kind: Mapping[str, Any], columns: int, swap: bool) -> dict[str, An
     buffers.
     """
     fields = {name: value for name, value in kind.items() if name not in (AS_IS, SWAPPED)}
-    own = columns // kind.get("consumer_columns", 1)
-    piece = min(own & -own, 64)
-    parts = own // piece
+    piece = min(columns & -columns, 64)
+    parts = columns // piece
     return {"swaps": (swap,), "columns": columns, "c_parts": parts,
             "c_buffers": min(parts, 64 // piece), **fields}  # fmt: skip
 
@@ -133,9 +121,11 @@ def unchecked_candidates(
         return tuple(
             adapted(config, n if config.swap else m) for config in unchecked_candidates(*everywhere)
         )
-    tiles = [tile for tile in TILES if is_new() or not {"cluster", "k_blocks"} & tile.keys()]
-    if is_new():
-        tiles += _file_tiles()
+    tiles = (
+        [*TILES, *_file_tiles()]
+        if is_new()
+        else [tile for tile in TILES if not {"cluster", "k_blocks"} & tile.keys()]
+    )
     return tuple(dict.fromkeys(made(tiles, element_type, a_major, b_major, out_type)))
 
 
@@ -150,30 +140,19 @@ def made(
     for tile, swap in ((each, swap) for each in tiles for swap in each["swaps"]):
         fields: dict[str, Any] = {"block_k": 1, "c_parts": 1, **tile, **types, "swap": swap}
         del fields["swaps"]
-        if "stages" in tile:
-            fields["side"] = _SIDES.get(tile["columns"], 0)
-        elif tile["columns"] % step:
+        if "stages" not in tile and tile["columns"] % step:
             continue
         left, right = ("block_n", "block_m") if swap else ("block_m", "block_n")
         fields[left], fields[right] = fields.pop("rows"), fields.pop("columns")
         fields["block_k"] *= 128 // ELEMENT_BYTES[element_type]
         config = _fitting(fields)
-        if config is not None and _one_instruction(config):
+        if config is not None:
             yield _leaving(config)
 
 
 def copied_rows(size: int) -> int:
     """The fewest rows of a tile that are copied where an operand has so many."""
     return next((rows for rows in LOADED_ROWS if rows >= size), ALL_ROWS)
-
-
-def _one_instruction(config: MatmulConfig) -> bool:
-    """Whether a tile whose columns are no power of two is one of units, where Triton has these and
-    an instruction has so many columns; else it has a side.
-    """
-    own = config.own_columns
-    in_units = own & -own != own and own <= 256 and is_new()
-    return (config.units > 1) == in_units
 
 
 def _leaving(config: MatmulConfig) -> MatmulConfig:
@@ -216,14 +195,14 @@ def _fewer_buffers(config: MatmulConfig) -> dict[str, int] | None:
 
 def _may_be_stored(config: MatmulConfig, parts: int) -> bool:
     """Whether C's rows may leave in so many parts."""
-    return config.own_columns % (LEAST_PIECE[C_BYTES[config.c_type] == 1] * parts) == 0
+    return config.columns % (LEAST_PIECE[C_BYTES[config.c_type] == 1] * parts) == 0
 
 
 def _deep(fields: Mapping[str, Any]) -> MatmulConfig | None:
     """The configuration with these fields and as many stages as fit, if it does."""
     config = MatmulConfig.unchecked(**{"arch": 90, "stages": LEAST_STAGES, **fields})
     most = config.most_stages
-    if most < config.stages or config.side % config.c_columns:
+    if most < config.stages:
         return None
     if not _may_be_stored(config, config.c_parts):
         return None

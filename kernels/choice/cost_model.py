@@ -196,8 +196,6 @@ class Table:
     stages: Array
     consumers: Array
     shares: Array
-    consumer_columns: Array
-    side: Array
     edge: Array
     units: Array
     loaded_rows: Array
@@ -220,14 +218,11 @@ class Table:
             "b_k_major": [config.b_major == "K" for config in configs],
             "left_k_major": [config.left_major == "K" for config in configs],
             "right_k_major": [config.right_major == "K" for config in configs],
-            "right_copies": [
-                config.consumer_columns * config.block_k // config.right_unit[0]
-                for config in configs
-            ],
+            "right_copies": [config.block_k // config.right_unit[0] for config in configs],
             "right_row_bytes": [_right_row_bytes(config) for config in configs],
             "left_rows": [config.loaded_rows or config.rows for config in configs],
             "c_bytes": [C_BYTES[config.c_type] for config in configs],
-            "c_pieces": [config.own_columns // config.c_columns for config in configs],
+            "c_pieces": [config.columns // config.c_columns for config in configs],
         }
         own = [each.name for each in fields(cls) if each.name not in ("configs", *derived)]
         values = {name: [getattr(config, name) for config in configs] for name in own}
@@ -248,7 +243,7 @@ def _right_row_bytes(config: MatmulConfig) -> int:
     if config.right_major == "K":
         elements = config.right_unit[0]
     else:
-        elements = min(config.right_unit[1], config.own_columns)
+        elements = min(config.right_unit[1], config.columns)
     return min(LINE_BYTES, elements * config.element_bytes)
 
 
@@ -337,7 +332,7 @@ def promoted_seconds(
         waited: cycles, see `PROMOTION_CYCLES`.
     """
     work, constants = _divided(table, problem), FITTED[problem.gpu]
-    registers = table.rows / table.shares * table.columns / table.consumer_columns / 128
+    registers = table.rows / table.shares * table.columns / 128
     product = registers * table.block_k * table.element_bytes / INSTRUCTION_K_BYTES
     added = registers + waited
     in_run = np.maximum(product, (product + added) / 2) + added / PROMOTED_RUN
@@ -558,10 +553,7 @@ def _compute_seconds(table: Table, work: _Work, loaded: Array, constants: Consta
 
     A wgmma reads 64 rows of the left operand for however few columns: 128 bytes a cycle.
     """
-    width = np.zeros(len(table.configs))
-    for columns in (table.columns / table.consumer_columns - table.side, table.side):
-        width += np.where(columns > 0, np.maximum(columns, (64 + columns) / 2), 0)
-    width *= table.consumer_columns
+    width = np.maximum(table.columns, (64 + table.columns) / 2)
     flops = 2 * table.rows * width * table.block_k
     rate = constants.tensor_flops * 2 / table.element_bytes
     step = flops / rate + constants.step

@@ -114,8 +114,7 @@ def _multiply_cycles(config: MatmulConfig, mma_flops: float) -> float:
     """Cycles of an SM's tensor cores for the product of a tile of A and one of B."""
     flops = 2 * MMA_ROWS * config.columns * config.block_k
     rate = mma_flops * 2 / config.element_bytes
-    times = 2 if config.side else 1  # each of the two products reads all of A
-    read = (times * config.rows + config.columns / (1 + config.pair)) * config.block_k
+    read = (config.rows + config.columns / (1 + config.pair)) * config.block_k
     return max(flops / rate, read * config.element_bytes / SHARED_BYTES)
 
 
@@ -146,8 +145,6 @@ _TILES = [
         for columns in (32, 16)
         for splits in (1, 8)
     ),
-    _tile(128, 192, 4, side=64),
-    _tile(128, 96, 6, side=32),
 ]
 """Tiles worth considering, as they are and swapped: rows and columns of what is computed, and
 fields of `MatmulConfig`; block_k in units of 128 bytes; the better of equals first."""
@@ -166,9 +163,7 @@ def candidates(
         for tile in _TILES:
             if {"cluster", "max_splits"} <= tile.keys() and not is_new():
                 continue
-            side = tile.get("side", 0)
-            main = tile["columns"] - side
-            pieces = max(1, main * c_bytes // C_ROW_BYTES, main // side if side else 1)
+            pieces = max(1, tile["columns"] * c_bytes // C_ROW_BYTES)
             fields: dict[str, Any] = {"block_k": 1, **tile}
             left, right = ("block_n", "block_m") if swap else ("block_m", "block_n")
             fields[left], fields[right] = fields.pop("rows"), fields.pop("columns")

@@ -27,8 +27,8 @@ FILE = Path(__file__).with_name("fixed_sets.json")
 MOST = 64
 """How many kernels there are for a type, over all major-nesses."""
 TILE_FIELDS = (
-    "rows", "columns", "consumers", "swap", "pingpong", "consumer_columns", "cluster",
-    "cluster_columns", "pair", "k_blocks", "max_splits", "side", "loaded_rows",
+    "rows", "columns", "consumers", "swap", "pingpong", "cluster", "cluster_columns", "pair",
+    "k_blocks", "max_splits", "loaded_rows",
 )  # fmt: skip
 """What of a configuration is the same for all types; stages and pieces of C follow."""
 

@@ -612,7 +612,7 @@ class Epilogue:
         for i in gl.static_range(len(STARTS)):
             columns += (off + STARTS[i],)
         vectors = self.ask(work, columns, PART, LAYOUT)
-        self.last.wait()
+        gl.barrier()  # all warps of this consumer have read the buffers
         for i in gl.static_range(len(STARTS)):
             piece = acc.read(self.last.piece(acc, i))
             self.fill(piece, self.last.buffer(i, WHICH), work, vectors, i)

@@ -105,7 +105,7 @@ class Tickets:
     @gluon.jit
     def work(self, ticket):
         """What a ticket is for."""
-        return self.tiling.work(ticket.step, self.tiles, self.BATCHED, 0, 0, ticket.program)
+        return self.tiling.work(ticket.step, self.tiles, self.BATCHED, 0, ticket.program)
 
 
 @gluon.jit

@@ -11,7 +11,7 @@ and the tensor cores' own arrivals reach every block.
 
 "A" is the left operand and "B" the right one, also where the caller has swapped them. A tile of B
 need not be as wide as a power of two: it may be several *units* side by side, of whose last one
-some columns are not used, or its last columns may be a second, narrower tile.
+some columns are not used.
 """
 
 # Gluon functions: their arguments are values of the compiler, not of Python.
@@ -79,7 +79,7 @@ class Operands:
 
     Attributes:
         a, b: TMA descriptors of their tiles.
-        narrow: that of the narrow tile of B, or of its edge, or None.
+        edge: that of the edge of the tile of B, or None.
         A_K_MAJOR, B_K_MAJOR: whether K is the contiguous dimension.
         K_BLOCKS: how many blocks of a cluster divide K among them: each has every so-manieth tile,
             and copies it for itself alone.
@@ -88,7 +88,7 @@ class Operands:
 
     a: tma.tensor_descriptor
     b: tma.tensor_descriptor
-    narrow: tma.tensor_descriptor | gl.constexpr
+    edge: tma.tensor_descriptor | gl.constexpr
     A_K_MAJOR: gl.constexpr
     B_K_MAJOR: gl.constexpr
     K_BLOCKS: gl.constexpr
@@ -150,41 +150,35 @@ class Ring:
     """The buffers and their barriers.
 
     Attributes:
-        a_tiles, b_tiles, narrow_tiles: the buffers, a dimension of which counts them; each has
+        a_tiles, b_tiles: the buffers, a dimension of which counts them; each has
             `SHARES` tiles of A, one for each warpgroup that shares the tile of C. A tile of B may
             be several units, those for each part of K one after the other.
         ready, free: the barriers.
         STAGES: how many buffers there are.
         SHARES: how many warpgroups divide the rows of a tile of C.
-        CONSUMER_COLUMNS: how many divide its columns; each has its units.
         BLOCK_K: elements of a tile along K.
-        OWN_N: columns of the tile of B that a warpgroup reads, without the narrow one's; of all
-            blocks side by side. Its last unit may have more.
+        OWN_N: columns of the tile of B, of all blocks side by side. Its last unit may have more.
         CLUSTER_COLUMNS: how many columns of blocks a cluster has; each has its units.
         DEALT: whether the copies of shared tiles are dealt out among the blocks that share them.
-        LEFT_BOXES, RIGHT_BOXES, NARROW_BOXES: how tiles are copied in `boxes`, or None; without a
-            narrow tile, the last ones are the edge of the tile of B.
-        NARROW: whether there is a narrow tile of B; else `narrow_tiles` is not used.
+        LEFT_BOXES, RIGHT_BOXES, EDGE_BOXES: how tiles, and the edge of the tile of B, are copied in
+            `boxes`, or None.
         PRODUCT: the `wgmma.Product` with which tiles are multiplied, or None.
         scales: those of the tiles, which come with them; None if they are not block-scaled.
     """
 
     a_tiles: gl.shared_memory_descriptor
     b_tiles: gl.shared_memory_descriptor
-    narrow_tiles: gl.shared_memory_descriptor
     ready: gl.shared_memory_descriptor
     free: gl.shared_memory_descriptor
     STAGES: gl.constexpr
     SHARES: gl.constexpr
-    CONSUMER_COLUMNS: gl.constexpr
     BLOCK_K: gl.constexpr
     OWN_N: gl.constexpr
     CLUSTER_COLUMNS: gl.constexpr
     DEALT: gl.constexpr
     LEFT_BOXES: gl.constexpr
     RIGHT_BOXES: gl.constexpr
-    NARROW_BOXES: gl.constexpr
-    NARROW: gl.constexpr
+    EDGE_BOXES: gl.constexpr
     PRODUCT: gl.constexpr
     scales: BlockScales | gl.constexpr
 
@@ -199,11 +193,10 @@ class Ring:
         return self.a_tiles.index(slot.index * self.SHARES + WHICH % self.SHARES)
 
     @gluon.jit
-    def right_unit(self, slot, WHICH: gl.constexpr):
-        """The first of those units of a slot's tile of B which a consumer reads."""
-        OWN: gl.constexpr = self.b_tiles.shape[0] // (self.STAGES * self.CONSUMER_COLUMNS)
-        column = WHICH % self.CONSUMER_COLUMNS
-        return self.b_tiles.index((slot.index * self.CONSUMER_COLUMNS + column) * OWN)
+    def right_unit(self, slot):
+        """The first of the units of a slot's tile of B."""
+        UNITS: gl.constexpr = self.b_tiles.shape[0] // self.STAGES
+        return self.b_tiles.index(slot.index * UNITS)
 
     @gluon.jit
     def fill(self, slot, operands, work, k):
@@ -223,14 +216,13 @@ class Ring:
             self.SHARES if self.LEFT_BOXES is None else 1
         )
         right_bytes: gl.constexpr = copied_bytes(operands.b, self.RIGHT_BOXES)
-        HAS_EDGE: gl.constexpr = not self.NARROW and self.NARROW_BOXES is not None
-        narrow_bytes: gl.constexpr = (
-            copied_bytes(operands.narrow, self.NARROW_BOXES) if self.NARROW or HAS_EDGE else 0
+        edge_bytes: gl.constexpr = (
+            0 if self.EDGE_BOXES is None else copied_bytes(operands.edge, self.EDGE_BOXES)
         )
         off_k = k * (self.BLOCK_K * K_BLOCKS)
         barrier = self.ready.index(slot.index)
         self.wait_free(slot)
-        mbarrier.expect(barrier, left_bytes + right_bytes + narrow_bytes + scale_bytes)
+        mbarrier.expect(barrier, left_bytes + right_bytes + edge_bytes + scale_bytes)
         block = block_of_cluster()
         row, column = block % BELOW, block // BELOW
         if self.LEFT_BOXES is not None:
@@ -244,22 +236,15 @@ class Ring:
             off_n = work.off_n + (column * OWN_N if SHARED else 0)
             own_k = off_k + (0 if SHARED else block * self.BLOCK_K)
             first = block - row
-            copy_boxes(operands.b, self.RIGHT_BOXES, self.right_unit(slot, 0), barrier, work.matrix,
+            copy_boxes(operands.b, self.RIGHT_BOXES, self.right_unit(slot), barrier, work.matrix,
                        off_n, own_k, row, first)  # fmt: skip
-            if HAS_EDGE:
-                copy_boxes(operands.narrow, self.NARROW_BOXES, self.right_unit(slot, 0), barrier,
+            if self.EDGE_BOXES is not None:
+                copy_boxes(operands.edge, self.EDGE_BOXES, self.right_unit(slot), barrier,
                            work.matrix, off_n, own_k, row, first)  # fmt: skip
-            if self.NARROW:
-                copy_boxes(operands.narrow, self.NARROW_BOXES, self.narrow_tiles.index(slot.index),
-                           barrier, work.matrix, off_n + OWN_N, own_k, row, first)  # fmt: skip
         else:
             load_tile(operands.b, work.matrix, work.off_n, off_k, barrier,
                       self.b_tiles.index(slot.index), operands.B_K_MAJOR,
                       SHARED=SHARED)  # fmt: skip
-            if self.NARROW:
-                load_tile(operands.narrow, work.matrix, work.off_n + OWN_N, off_k, barrier,
-                          self.narrow_tiles.index(slot.index), operands.B_K_MAJOR,
-                          SHARED=SHARED)  # fmt: skip
         if scales is not None:
             scales.fill(slot.index, work, k, barrier)
 
@@ -339,19 +324,18 @@ class Reader:
 
 
 @gluon.jit
-def ring_of(a_tiles, b_tiles, narrow_tiles, STAGES: gl.constexpr, SHARES: gl.constexpr,
-            CONSUMER_COLUMNS: gl.constexpr, BLOCK_K: gl.constexpr, OWN_N: gl.constexpr,
-            CLUSTER_COLUMNS: gl.constexpr, DEALT: gl.constexpr, LEFT_BOXES: gl.constexpr,
-            RIGHT_BOXES: gl.constexpr, NARROW_BOXES: gl.constexpr, NARROW: gl.constexpr,
-            PRODUCT: gl.constexpr):  # fmt: skip
+def ring_of(a_tiles, b_tiles, STAGES: gl.constexpr, SHARES: gl.constexpr,
+            BLOCK_K: gl.constexpr, OWN_N: gl.constexpr, CLUSTER_COLUMNS: gl.constexpr,
+            DEALT: gl.constexpr, LEFT_BOXES: gl.constexpr, RIGHT_BOXES: gl.constexpr,
+            EDGE_BOXES: gl.constexpr, PRODUCT: gl.constexpr):  # fmt: skip
     """A ring of these buffers, with its barriers; see `Ring`."""
     ready = mbarrier.allocate_mbarrier(batch=STAGES)
     free = mbarrier.allocate_mbarrier(batch=STAGES)
     COPIERS: gl.constexpr = copiers(gl.num_ctas(), CLUSTER_COLUMNS) if DEALT else 1
     for each in gl.static_range(STAGES):
         mbarrier.init(ready.index(each), count=1)
-        mbarrier.init(free.index(each), count=SHARES * CONSUMER_COLUMNS * COPIERS)
+        mbarrier.init(free.index(each), count=SHARES * COPIERS)
     return Ring(
-        a_tiles, b_tiles, narrow_tiles, ready, free, STAGES, SHARES, CONSUMER_COLUMNS, BLOCK_K,
-        OWN_N, CLUSTER_COLUMNS, DEALT, LEFT_BOXES, RIGHT_BOXES, NARROW_BOXES, NARROW, PRODUCT, None,
+        a_tiles, b_tiles, ready, free, STAGES, SHARES, BLOCK_K, OWN_N, CLUSTER_COLUMNS, DEALT,
+        LEFT_BOXES, RIGHT_BOXES, EDGE_BOXES, PRODUCT, None,
     )  # fmt: skip

@@ -138,10 +138,9 @@ class Tiling:
         return steps
 
     @gluon.jit
-    def work(self, step, tiles, BATCHED: gl.constexpr, ROW: gl.constexpr = 0,
-             COLUMN: gl.constexpr = 0, program=None):  # fmt: skip
+    def work(self, step, tiles, BATCHED: gl.constexpr, ROW: gl.constexpr = 0, program=None):
         """The `Work` of a block (this one, if no other is given) in a step; its offsets are those
-        of row ROW and column COLUMN of the tile.
+        of row ROW of the tile.
         """
         if program is None:
             program = gl.program_id(0)
@@ -182,5 +181,4 @@ class Tiling:
             off_m = gl.minimum(off_m, gl.where(overlap, last_m * self.OVERLAP_M, off_m))
             off_n = gl.minimum(off_n, gl.where(overlap, last_n * self.OVERLAP_N, off_n))
         off_m += ROW
-        off_n += COLUMN
         return Work(matrix, off_m, off_n, k_first, k_end, splits, split, tail, even)

@@ -15,12 +15,8 @@ The blocks of a cluster share the tile of B, and those side by side in it the ti
 (`CLUSTER_COLUMNS` above 1); or they divide K among them (`K_BLOCKS` above 1): then each
 has sums of a whole tile, and they add them up by an `exchange`.
 
-Two consumers divide the rows of a tile, or its columns (`CONSUMER_COLUMNS` = 2), if 64 rows fit
-the problem better than 128.
-
-A tile need not be as wide as a power of two. Either its right operand lies in several *units*,
-which one instruction reads (`wgmma`), or its last `NARROW_N` columns are a second, narrower tile of
-the right operand, with instructions of their own.
+A tile need not be as wide as a power of two: its right operand lies in several *units* then, which
+one instruction reads (`wgmma`).
 
 The kernel may start while the one before it in the stream ends (programmatic dependent launch): it
 sets up its barriers meanwhile, and every role waits for the other kernel before it touches memory.
@@ -131,8 +127,8 @@ class Accumulator:
 
     Attributes:
         sums: tensors of its columns, from the left to the right: all as wide as the largest power
-            of two that divides the tile's; or those of the tile, then those of its narrow tile.
-            Until it is awaited, behind them the partial sums of `wgmma.Product`.
+            of two that divides the tile's. Until it is awaited, behind them the partial sums of
+            `wgmma.Product`.
     """
 
     sums: gl.tuple
@@ -144,17 +140,12 @@ class Accumulator:
         """
         a_tile = ring.left_tile(slot, WHICH)
         if ring.PRODUCT is not None:
-            b_unit = ring.right_unit(slot, WHICH)
+            b_unit = ring.right_unit(slot)
             sums = wgmma.multiply(self.sums, a_tile, b_unit, ring.PRODUCT, STEP, STEPS)
         else:
-            wide, narrow = self.sums[0], self.sums[len(self.sums) - 1]
-            wide = warpgroup_mma(a_tile, ring.b_tiles.index(slot.index), wide, is_async=True)
-            if ring.NARROW:
-                narrow_tile = ring.narrow_tiles.index(slot.index)
-                narrow = warpgroup_mma(a_tile, narrow_tile, narrow, is_async=True)
-                sums = warpgroup_mma_wait(2, deps=(wide, narrow))
-            else:
-                sums = (warpgroup_mma_wait(1, deps=(wide,)),)
+            b_tile = ring.b_tiles.index(slot.index)
+            product = warpgroup_mma(a_tile, b_tile, self.sums[0], is_async=True)
+            sums = (warpgroup_mma_wait(1, deps=(product,)),)
         return Accumulator(sums)
 
     @gluon.jit
@@ -162,10 +153,8 @@ class Accumulator:
         """Wait for the last product."""
         if PRODUCT is not None:
             sums = wgmma.wait(self.sums, PRODUCT)
-        elif len(self.sums) == 1:
-            sums = (warpgroup_mma_wait(0, deps=self.sums),)
         else:
-            sums = warpgroup_mma_wait(0, deps=self.sums)
+            sums = (warpgroup_mma_wait(0, deps=self.sums),)
         return Accumulator(sums)
 
     @gluon.jit
@@ -201,8 +190,6 @@ def zero_sums(ring):
     sums = ()
     for _ in gl.static_range((1 + partial_sums(ring.PRODUCT)) * (ring.OWN_N // WIDE)):
         sums += zeros(ring, WIDE)
-    if ring.NARROW:
-        sums += zeros(ring, ring.narrow_tiles.shape[2])
     return Accumulator(sums)
 
 
@@ -386,9 +373,8 @@ def consume(epilogue, ring, turns, tiling, WHICH: gl.constexpr):
     consumers take turns.
     """
     BATCHED: gl.constexpr = is_batched(epilogue.desc)
-    FIRST: gl.constexpr = WHICH // (ring.SHARES * ring.CONSUMER_COLUMNS)
+    FIRST: gl.constexpr = WHICH // ring.SHARES
     ROW: gl.constexpr = WHICH % ring.SHARES * epilogue.tiles.shape[1]
-    COLUMN: gl.constexpr = WHICH % ring.CONSUMER_COLUMNS * epilogue.parts.COLUMNS
     tiles = tiling.tiles_m * tiling.tiles_n
     if BATCHED:
         tiles *= products_of(epilogue.desc, epilogue.peers)
@@ -403,7 +389,7 @@ def consume(epilogue, ring, turns, tiling, WHICH: gl.constexpr):
     gdc_wait()
     steps = tiling.steps(tiles)
     for step in range(FIRST, steps, turns.NUMBER):
-        work = tiling.work(step, tiles, BATCHED, ROW, COLUMN)
+        work = tiling.work(step, tiles, BATCHED, ROW)
         vectors = epilogue.begin(work, WHICH)
         if epilogue.scatters() and turns.NUMBER > 1:  # before it waits for others, see `peers`
             hand_over_before(epilogue, ring, turns, tiling, step, tiles, WHICH)
@@ -452,33 +438,31 @@ def start_next(ring, tiling):
 
 @gluon.jit(do_not_specialize=("group", "first_chunk", "ranks", "piece_rows"))
 def matmul_warp_specialized(
-        a_desc, b_desc, c_desc, narrow_desc, last_desc, group, workspace, bias, a_scale, b_scale,
+        a_desc, b_desc, c_desc, edge_desc, last_desc, group, workspace, bias, a_scale, b_scale,
         alpha, c0_desc, beta, own_desc, flags, counters, late, first_chunk, ranks, piece_rows,
-        BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, NARROW_N: gl.constexpr,
+        BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr,
         BLOCK_K: gl.constexpr, CONSUMERS: gl.constexpr, SHARES: gl.constexpr,
-        CONSUMER_COLUMNS: gl.constexpr, CLUSTER_COLUMNS: gl.constexpr, K_BLOCKS: gl.constexpr,
+        CLUSTER_COLUMNS: gl.constexpr, K_BLOCKS: gl.constexpr,
         STAGES: gl.constexpr, LEFT_BOXES: gl.constexpr, RIGHT_BOXES: gl.constexpr,
-        NARROW_BOXES: gl.constexpr, FILLED: gl.constexpr,
+        EDGE_BOXES: gl.constexpr, FILLED: gl.constexpr,
         RIGHT_UNIT: gl.constexpr, PRODUCT: gl.constexpr, C_PARTS: gl.constexpr,
         C_BUFFERS: gl.constexpr, LAST: gl.constexpr, LAST_LAYOUT: gl.constexpr,
         A_K_MAJOR: gl.constexpr, B_K_MAJOR: gl.constexpr, C_N_MAJOR: gl.constexpr,
         MAX_SPLITS: gl.constexpr, A_LAYOUT: gl.constexpr, B_LAYOUT: gl.constexpr,
-        NARROW_LAYOUT: gl.constexpr, C_LAYOUT: gl.constexpr,
+        C_LAYOUT: gl.constexpr,
         EXCHANGE_LAYOUT: gl.constexpr, EXCHANGED_LAYOUT: gl.constexpr, ACTIVATION: gl.constexpr,
         A_SCALES: gl.constexpr, B_SCALES: gl.constexpr, CONSUMER_REGISTERS: gl.constexpr,
         SCATTER: gl.constexpr, EARLY: gl.constexpr, num_warps: gl.constexpr):  # fmt: skip
     """The whole kernel: barriers and buffers, then a warp's task each."""
-    DESCRIPTORS: gl.constexpr = 5 - (narrow_desc is None) - (last_desc is None)
+    DESCRIPTORS: gl.constexpr = 5 - (edge_desc is None) - (last_desc is None)
     prefetch_descriptors(a_desc, "matmul_warp_specialized", DESCRIPTORS)
     ROWS: gl.constexpr = BLOCK_M // SHARES
-    OWN_N: gl.constexpr = BLOCK_N // CONSUMER_COLUMNS
-    PIECES: gl.constexpr = C_PARTS + NARROW_N * C_PARTS // OWN_N
     size_m = matrix_size(c_desc, 0 if C_N_MAJOR else 1).to(gl.int32)
     size_n = matrix_size(c_desc, 1 if C_N_MAJOR else 0).to(gl.int32)
     num_k = gl.cdiv(matrix_size(a_desc, 1 if A_K_MAJOR else 0), BLOCK_K * K_BLOCKS)
     tiling = Tiling(
-        size_m, size_n, gl.cdiv(size_m, BLOCK_M), gl.cdiv(size_n, BLOCK_N + NARROW_N), num_k,
-        group, BLOCK_M, BLOCK_N + NARROW_N, MAX_SPLITS,
+        size_m, size_n, gl.cdiv(size_m, BLOCK_M), gl.cdiv(size_n, BLOCK_N), num_k,
+        group, BLOCK_M, BLOCK_N, MAX_SPLITS,
         overlap(A_K_MAJOR and C_N_MAJOR, c0_desc is None),
         overlap(B_K_MAJOR and not C_N_MAJOR, c0_desc is None),
     )  # fmt: skip
@@ -486,23 +470,18 @@ def matmul_warp_specialized(
     a_tiles = gl.allocate_shared_memory(
         a_desc.dtype, [STAGES * SHARES, K_BLOCKS * ROWS, BLOCK_K], A_LAYOUT
     )
-    UNITS: gl.constexpr = (OWN_N + RIGHT_UNIT[1] - 1) // RIGHT_UNIT[1]
-    ALL_UNITS: gl.constexpr = CONSUMER_COLUMNS * UNITS * (BLOCK_K // RIGHT_UNIT[0])
+    UNITS: gl.constexpr = (BLOCK_N + RIGHT_UNIT[1] - 1) // RIGHT_UNIT[1]
+    ALL_UNITS: gl.constexpr = UNITS * (BLOCK_K // RIGHT_UNIT[0])
     b_tiles = gl.allocate_shared_memory(
         b_desc.dtype, [STAGES * ALL_UNITS, RIGHT_UNIT[0], RIGHT_UNIT[1]], B_LAYOUT
     )
-    narrow_tiles = b_tiles  # not used without a narrow tile
-    if NARROW_N > 0:
-        narrow_tiles = gl.allocate_shared_memory(
-            b_desc.dtype, [STAGES, BLOCK_K, NARROW_N], NARROW_LAYOUT
-        )
     c_tiles = gl.allocate_shared_memory(
-        c_desc.dtype, [CONSUMERS * C_BUFFERS, ROWS, OWN_N // C_PARTS], C_LAYOUT
+        c_desc.dtype, [CONSUMERS * C_BUFFERS, ROWS, BLOCK_N // C_PARTS], C_LAYOUT
     )
     DEALT: gl.constexpr = gl.num_ctas() > K_BLOCKS
     ring = ring_of(
-        a_tiles, b_tiles, narrow_tiles, STAGES, SHARES, CONSUMER_COLUMNS, BLOCK_K, OWN_N,
-        CLUSTER_COLUMNS, DEALT, LEFT_BOXES, RIGHT_BOXES, NARROW_BOXES, NARROW_N > 0, PRODUCT,
+        a_tiles, b_tiles, STAGES, SHARES, BLOCK_K, BLOCK_N, CLUSTER_COLUMNS, DEALT, LEFT_BOXES,
+        RIGHT_BOXES, EDGE_BOXES, PRODUCT,
     )  # fmt: skip
     if FILLED:
         used = STAGES
@@ -515,29 +494,21 @@ def matmul_warp_specialized(
     else:
         parts = gl.allocate_shared_memory(
             gl.int32 if a_desc.dtype.is_int() else gl.float32,
-            [CONSUMERS * PIECES, K_BLOCKS, ROWS, OWN_N // C_PARTS], EXCHANGE_LAYOUT,
+            [CONSUMERS * C_PARTS, K_BLOCKS, ROWS, BLOCK_N // C_PARTS], EXCHANGE_LAYOUT,
         )  # fmt: skip
-        exchange = Exchange(parts, allocate_barriers(CONSUMERS * PIECES, 1), EXCHANGED_LAYOUT)
-    TOGETHER: gl.constexpr = SHARES * CONSUMER_COLUMNS
-    TURNS: gl.constexpr = CONSUMERS // TOGETHER
+        exchange = Exchange(parts, allocate_barriers(CONSUMERS * C_PARTS, 1), EXCHANGED_LAYOUT)
+    TURNS: gl.constexpr = CONSUMERS // SHARES
     turns = Turns(allocate_barriers(CONSUMERS, 1) if TURNS > 1 else ring.free, TURNS)
     if c0_desc is None:
         c0_ready: gl.constexpr = None
     else:
-        c0_ready = allocate_barriers(CONSUMERS * PIECES, 1)
+        c0_ready = allocate_barriers(CONSUMERS * C_PARTS, 1)
     if LAST is None:
         last: gl.constexpr = None
     else:
-        if CONSUMER_COLUMNS == 1:
-            both_read: gl.constexpr = None
-            buffers = a_tiles
-        else:
-            both_read = allocate_barriers(1, CONSUMER_COLUMNS).index(0)
-            buffers = b_tiles
         last = RingPieces(
-            last_desc, buffers, LAST_LAYOUT, OWN_N // CLUSTER_COLUMNS, LAST, CLUSTER_COLUMNS,
-            both_read,
-        )  # fmt: skip
+            last_desc, a_tiles, LAST_LAYOUT, BLOCK_N // CLUSTER_COLUMNS, LAST, CLUSTER_COLUMNS
+        )
     fence_async_shared()
     if DEALT:  # Triton does not see that others arrive at this block's barriers
         gl.inline_asm("fence.mbarrier_init.release.cluster;", "", ())
@@ -545,18 +516,18 @@ def matmul_warp_specialized(
 
     peers = peers_of(
         own_desc, flags, counters, late, first_chunk, ranks, piece_rows,
-        gl.num_ctas() * TOGETHER, gl.num_ctas() * (4 * CONSUMERS if SCATTER else 1), SCATTER,
+        gl.num_ctas() * SHARES, gl.num_ctas() * (4 * CONSUMERS if SCATTER else 1), SCATTER,
     )  # fmt: skip
-    operands = Operands(a_desc, b_desc, narrow_desc, A_K_MAJOR, B_K_MAJOR, K_BLOCKS, peers)
+    operands = Operands(a_desc, b_desc, edge_desc, A_K_MAJOR, B_K_MAJOR, K_BLOCKS, peers)
     LAYOUT: gl.constexpr = piece_of(
-        OWN_N // C_PARTS, a_desc.dtype, gl.num_ctas(), CLUSTER_COLUMNS, K_BLOCKS
+        BLOCK_N // C_PARTS, a_desc.dtype, gl.num_ctas(), CLUSTER_COLUMNS, K_BLOCKS
     )
     PIECE: gl.constexpr = LAYOUT if EARLY else None
     epilogue = Epilogue(
         c_desc, c_tiles,
-        Parts(workspace, words_of(workspace, CONSUMERS), TOGETHER, OWN_N + NARROW_N),
+        Parts(workspace, words_of(workspace, CONSUMERS), SHARES, BLOCK_N),
         Scaling(bias, a_scale, b_scale, alpha, A_SCALES, B_SCALES, C_N_MAJOR),
-        Residual(c0_desc, beta, c0_ready), exchange, ACTIVATION, PIECES, C_BUFFERS,
+        Residual(c0_desc, beta, c0_ready), exchange, ACTIVATION, C_PARTS, C_BUFFERS,
         CLUSTER_COLUMNS, PIECE, C_N_MAJOR, peers, 0, last,
     )  # fmt: skip
     # The arguments are written out: a tuple in a variable would turn constants into values.

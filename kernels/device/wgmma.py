@@ -66,7 +66,7 @@ def product_of(config: MatmulConfig) -> Product:
         LayoutError: the tensor cores can't read these layouts.
     """
     k = INSTRUCTION_K_BYTES // config.element_bytes
-    rows, columns = config.rows // config.shares, config.own_columns
+    rows, columns = config.rows // config.shares, config.columns
     majors, tiles = (config.left_major, config.right_major), (config.a_layouts, config.b_layouts)
     if config.swap:
         tiles = tiles[::-1]

@@ -87,12 +87,10 @@ CONFIGURATIONS = {
     (90, "two"): {"block_m": 128, "consumers": 2},
     (90, "in turn"): {"consumers": 2, "pingpong": True},
     (90, "in a cluster"): {"cluster": 2, "consumers": 2, "pingpong": True, "c_buffers": 2},
-    (90, "narrow tile"): {"block_n": 48, "side": 16},
     (90, "units"): {"block_n": 48, "c_parts": 3},
     (90, "an edge"): {"block_n": 72, "c_parts": 9},
     (100, "in a cluster"): {"block_m": 128, "cluster": 2},
     (100, "a pair"): {"block_m": 128, "cluster": 2, "pair": True, "c_buffers": 2},
-    (100, "narrow tile"): {"block_n": 48, "side": 16},
 }
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import random
-import re
 
 import pytest
 from click.testing import CliRunner
@@ -401,13 +400,10 @@ def test_tritons_descriptors_are_the_derived_ones(arch, site):
         for instruction in kernel.instructions:
             if not instruction.opcode.startswith(("wgmma.mma_async", "tcgen05.mma")):
                 continue
-            m, n, right = (64 if arch == 90 else 128), config.block_n, config.b_layouts
-            if config.narrow_layouts is not None:
-                n = int(re.search(r"\.m64n(\d+)k", instruction.opcode)[1])
-                right = config.narrow_layouts if n == config.side else right
+            m = 64 if arch == 90 else 128
             for tile, operand, mn, mn_dim in (
                 (config.a_layouts, instruction.operands[1], m, 0),
-                (right, instruction.operands[2], n, 1),
+                (config.b_layouts, instruction.operands[2], config.block_n, 1),
             ):
                 derived = derive_operand(
                     tile.linear.to_linear_layout(), 16, (mn, 16), arch=arch, mn_dim=mn_dim

@@ -33,11 +33,6 @@ KERNELS = {
         {"arch": 90, "block_m": 64, "block_n": 32, "cluster": 2, "cluster_columns": 2},
         (530, 72, 328), 8,
     ),
-    "beside": (
-        {"arch": 90, "block_m": 64, "block_n": 64, "consumers": 2, "consumer_columns": 2,
-         "cluster": 2},
-        (302, 72, 328), 8,
-    ),
     "parts": (
         {"arch": 90, "block_m": 64, "block_n": 32, "cluster": 2, "max_splits": 2},
         (302, 40, 520), 9,
@@ -50,14 +45,13 @@ KERNELS = {
 # signals the barrier, where Triton's own compiled kernels and CUTLASS's have none; a missing wait
 # for an arrival from another block, where a later one of the same thread is waited for: the
 # producer's last but one; and barriers and a wait that others make needless (a loop's first, those
-# around the warps' start and end: so in "parts" and "beside", which were looked at).
+# around the warps' start and end: so in "parts", which was looked at).
 NEEDLESS = "no barrier of the warpgroup"
 UNNOTICED = {
     "pair": {"no proxy fence": 1, NEEDLESS: 5},
     "four": {"no proxy fence": 1, NEEDLESS: 5},
     "shared": {"no proxy fence": 1, NEEDLESS: 6},
     "dealt": {"no proxy fence": 1, "no wait": 2, "the other phase": 2, NEEDLESS: 3},
-    "beside": {"no proxy fence": 1, "no wait": 2, "the other phase": 2, NEEDLESS: 3},
     "parts": {
         "no proxy fence": 1, "no wait": 3, "the other phase": 2, "no wait for the stores": 1,
         NEEDLESS: 6,

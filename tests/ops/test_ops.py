@@ -1369,11 +1369,12 @@ def described(tensors):
 
 
 @pytest.mark.parametrize("swap", [False, True])
-def test_the_direct_launch_with_a_narrow_tile(swap):
+def test_the_direct_launch_with_an_edge(swap):
     """A second map of the right operand, before what is not a descriptor."""
-    block = {"block_m": 48, "block_n": 64} if swap else {"block_m": 64, "block_n": 48}
+    block = {"block_m": 72, "block_n": 64} if swap else {"block_m": 64, "block_n": 72}
+    major = {"a_major" if swap else "b_major": "MN"}
     config = MatmulConfig(
-        90, "fp16", **block, side=16, c_parts=2, consumers=1, swap=swap, alpha=True
+        90, "fp16", **block, **major, c_parts=9, consumers=1, swap=swap, alpha=True
     )
     tensors = [torch.empty(s).half() for s in ((40, 48), (24, 48), (40, 24))]
     views = tuple(TmaView(tuple(x.shape), x.stride(), "K") for x in tensors)

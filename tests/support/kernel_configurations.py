@@ -25,7 +25,7 @@ def is_in_turn(number, config, arch, site):
     other releases every third, and what only some of them can do.
     """
     if site:
-        return number % 3 == 0 or "side" in config or config["element_type"] == "int8"
+        return number % 3 == 0 or config["element_type"] == "int8"
     return number < len(MAJORS) or "consumers" in config or number % 2 == (arch == 100)
 
 
@@ -111,8 +111,8 @@ def configurations(arch):
                "cluster_columns": 4, "a_major": "MN", "stages": 2}  # fmt: skip
         yield {"element_type": "e4m3", "consumers": 1, "block_m": 64, "block_k": 128, "bias": True,
                "out_type": "bf16", "a_scales": "each", "activation": "gelu"}  # fmt: skip
-        yield {"element_type": "fp16", "consumers": 2, "pingpong": True, "block_n": 192, "side": 64,
-               "block_m": 64, "c_parts": 2, "b_major": "MN"}  # fmt: skip
+        yield {"element_type": "fp16", "consumers": 2, "pingpong": True, "block_n": 192,
+               "block_m": 64, "c_parts": 3, "b_major": "MN"}  # fmt: skip
         yield {"element_type": "bf16", "consumers": 2, "block_n": 256, "c_parts": 2,
                "residual": True, "bias": True}  # fmt: skip
         yield {"element_type": "bf16", "consumers": 2, "cluster": 2, "b_major": "MN", "stages": 2,
@@ -136,7 +136,7 @@ def configurations(arch):
     yield several | {"element_type": "fp16", "cluster": 4, "pair": True, "b_major": "MN"}
     yield several | {"element_type": "nvfp4", "block_k": 128, "block_n": 256, "c_parts": 4,
                      "cluster": 2, "pair": True, "out_type": "e4m3", "bias": True}  # fmt: skip
-    yield several | {"element_type": "bf16", "block_n": 96, "side": 32, "c_parts": 2, "asked": True}
+    yield several | {"element_type": "bf16", "c_parts": 2, "asked": True}
 
 
 # A configuration, M, N, K, and how many SMs there are: so many blocks stay. Tiles are small where
@@ -173,8 +173,6 @@ EMULATED = [
       "swap": True, "a_major": "MN", "stages": 2, "max_splits": 3, "residual": True}, 72, 264, 1000,
      33),
     # clusters
-    ({"consumers": 2, "cluster": 2, "block_n": 96, "side": 32, "c_parts": 2, "b_major": "MN"},
-     304, 200, 200, 4),
     ({"consumers": 2, "cluster": 2, "a_major": "MN", "b_major": "MN", "block_n": 64}, 304, 136, 200,
      4),
     ({"block_m": 64, "block_n": 192, "consumers": 3, "cluster": 2, "swap": True}, 72, 520, 200, 4),
@@ -199,11 +197,9 @@ EMULATED = [
       "cluster_columns": 4, "a_major": "MN", "max_splits": 8, "stages": 2}, 24, 328, 1000, 13),
     ({"block_n": 56, "c_parts": 7, "consumers": 2, "cluster": 2, "cluster_columns": 4,
       "residual": True, "stages": 2}, 264, 392, 136, 16),
-    # boxes of units, of a side, of parts and panels; cut where they are few
+    # boxes of units, of parts and panels; cut where they are few
     ({"block_m": 64, "block_n": 48, "c_parts": 3, "consumers": 1, "cluster": 4,
       "stages": 2}, 304, 136, 264, 8),
-    ({"consumers": 2, "cluster": 2, "block_n": 96, "side": 32, "c_parts": 2, "b_major": "MN",
-      "stages": 2}, 304, 200, 200, 4),
     ({"block_m": 96, "c_parts": 6, "consumers": 2, "cluster": 2, "cluster_columns": 2,
       "swap": True, "a_major": "MN", "b_major": "MN", "stages": 2}, 200, 280, 200,
      8),
@@ -212,26 +208,8 @@ EMULATED = [
     # a residual whose pieces all have buffers, of several tiles of a block
     ({"block_n": 96, "c_parts": 3, "c_buffers": 3, "consumers": 2, "residual": True}, 264, 200, 136,
      2),
-    # consumers side by side: units; one unit, of one part of K or two; wider than one instruction;
-    # all at once, in clusters; in parts, transposed
-    ({"block_m": 64, "block_n": 96, "c_parts": 3, "consumers": 2, "consumer_columns": 2,
-      "stages": 2}, 136, 264, 200, 3),
-    ({"block_m": 64, "block_n": 128, "block_k": 128, "consumers": 2, "consumer_columns": 2,
-      "stages": 2, "batched": True}, 72, 200, 264, 4),
-    ({"block_n": 64, "consumers": 2, "consumer_columns": 2, "b_major": "MN", "a_major": "MN"}, 136,
-     200, 136, 3),
-    ({"block_m": 64, "block_n": 352, "c_parts": 11, "c_buffers": 2, "consumers": 2,
-      "consumer_columns": 2, "bias": True, "stages": 2}, 72, 712, 136, 4),
-    ({"block_m": 80, "block_n": 64, "c_parts": 5, "c_buffers": 2, "consumers": 2,
-      "consumer_columns": 2, "cluster": 2, "cluster_columns": 2, "swap": True, "residual": True,
-      "b_major": "MN", "stages": 2, "a_scales": "each"}, 328, 264, 200, 8),
-    ({"block_m": 192, "block_n": 64, "c_parts": 3, "consumers": 2, "consumer_columns": 2,
-      "cluster": 2, "swap": True, "a_major": "MN", "stages": 2, "max_splits": 4}, 200, 136, 1000,
-     13),
-    ({"block_n": 96, "c_parts": 3, "consumers": 2, "consumer_columns": 2, "stages": 2,
-      "element_type": "int8", "out_type": "int32", "block_k": 128}, 200, 136, 272, 3),
-    # sums of fp8 promoted: one instruction of one tensor, of units, of 2 x 64 rows; side by side;
-    # in turn; in clusters; in parts; K among blocks; with few rows
+    # sums of fp8 promoted: one instruction of one tensor, of units, of 2 x 64 rows; in
+    # turn; in clusters; in parts; K among blocks; with few rows
     ({"element_type": "e4m3", "block_k": 128, "consumers": 2, "stages": 2, "promoted": True}, 200,
      264, 1032, 3),
     ({"element_type": "e5m2", "block_m": 112, "c_parts": 7, "block_k": 128, "consumers": 2,
@@ -239,9 +217,6 @@ EMULATED = [
       "a_scales": "each", "bias": True, "stages": 2}, 264, 280, 400, 8),
     ({"element_type": "e4m3", "block_m": 256, "block_n": 96, "c_parts": 3, "block_k": 64,
       "consumers": 2, "max_splits": 3, "promoted": True, "stages": 2}, 264, 200, 912, 13),
-    ({"element_type": "e4m3", "block_m": 64, "block_n": 192, "c_parts": 3, "block_k": 128,
-      "consumers": 2, "consumer_columns": 2, "promoted": True, "residual": True, "stages": 2}, 136,
-     392, 272, 3),
     ({"element_type": "e4m3", "block_m": 64, "block_n": 64, "block_k": 128, "consumers": 2,
       "pingpong": True, "promoted": True, "batched": True, "stages": 3}, 136, 136, 656, 4),
     ({"element_type": "e4m3", "block_n": 64, "block_k": 128, "consumers": 2, "k_blocks": 2,
@@ -261,16 +236,8 @@ EMULATED = [
       "swap": True}, 72, 520, 1104, 13),
     ({"block_m": 64, "block_n": 64, "consumers": 2, "pingpong": True, "cluster": 2,
       "b_major": "MN"}, 264, 136, 600, 4),
-    # widths that are no powers of two
-    ({"block_m": 256, "block_n": 160, "side": 32, "c_parts": 4, "consumers": 2}, 264, 328, 136, 3),
-    ({"block_m": 64, "block_n": 48, "side": 16, "c_parts": 2, "c_buffers": 2, "consumers": 1,
-      "max_splits": 4}, 56, 136, 1040, 8),
-    ({"block_m": 192, "block_n": 64, "side": 64, "c_parts": 2, "consumers": 1, "swap": True,
-      "a_major": "MN"}, 328, 136, 136, 3),
-    ({"block_n": 192, "side": 64, "c_parts": 2, "consumers": 2, "pingpong": True,
-      "block_m": 64}, 136, 400, 400, 2),
-    # one instruction for them: units of K-major and of MN-major operands, of one consumer's rows
-    # twice, of several tiles along K, in a cluster, in turn, in parts; every type
+    # widths that are no powers of two, of one instruction: units of K-major and of
+    # MN-major operands, of one consumer's rows twice, of several tiles along K, in a cluster, in turn, in parts; every type
     ({"block_n": 144, "stages": 4, "c_parts": 9, "consumers": 2}, 200, 312, 200, 3),
     ({"block_m": 256, "block_n": 96, "c_parts": 6, "c_buffers": 2, "consumers": 2, "a_major": "MN"},
      264, 200, 136, 3),
@@ -287,17 +254,13 @@ EMULATED = [
      300, 264, 200, 3),
     ({"block_m": 192, "block_n": 256, "c_parts": 3, "consumers": 2, "swap": True, "stages": 2,
       "a_major": "MN", "cluster": 2, "max_splits": 2}, 248, 520, 712, 4),
-    ({"block_m": 128, "block_n": 352, "c_parts": 11, "consumers": 2, "consumer_columns": 2,
-      "b_major": "MN", "stages": 2}, 136, 400, 200, 2),
     # of the last unit of an MN-major operand, the instruction reads a part: of one unit, of two in
-    # clusters that share both tiles, side by side, swapped and in parts, of a narrow swizzle
+    # clusters that share both tiles, swapped and in parts, of a narrow swizzle
     ({"block_m": 64, "block_n": 24, "c_parts": 3, "consumers": 1, "b_major": "MN"}, 72, 64, 136, 3),
     ({"block_m": 64, "block_n": 88, "c_parts": 11, "consumers": 1, "b_major": "MN", "cluster": 4},
      264, 184, 136, 4),
     ({"block_n": 72, "c_parts": 9, "consumers": 2, "b_major": "MN", "cluster": 2,
       "cluster_columns": 2}, 264, 312, 200, 8),
-    ({"block_m": 64, "block_n": 176, "c_parts": 11, "consumers": 2, "consumer_columns": 2,
-      "b_major": "MN", "cluster": 4}, 264, 400, 200, 4),
     ({"block_n": 64, "block_m": 208, "c_parts": 13, "consumers": 1, "swap": True, "a_major": "MN",
       "stages": 4, "max_splits": 4, "cluster_columns": 2}, 424, 200, 1040, 8),
     ({"block_n": 80, "b_swizzle": 64, "c_parts": 5, "consumers": 2, "b_major": "MN",
@@ -316,7 +279,7 @@ EMULATED = [
     ({"element_type": "fp16", "block_n": 24, "b_swizzle": 64, "c_parts": 3, "consumers": 1,
       "block_m": 64}, 72, 40, 136, 3),
     # a block's last tile leaves through the ring: of rows that consumers divide; of one consumer in
-    # clusters; in turn, with a long and a short K; side by side, in parts; of three; of few rows;
+    # clusters; in turn, with a long and a short K; of three; of few rows;
     # of promoted sums; of 8 bits
     ({"block_n": 72, "c_parts": 9, "consumers": 2, "last_through_ring": True}, 264, 232, 136, 2),
     ({"block_m": 64, "block_n": 88, "c_parts": 11, "c_buffers": 3, "consumers": 1, "cluster": 2,
@@ -326,10 +289,6 @@ EMULATED = [
       "last_through_ring": True}, 136, 168, 200, 2),
     ({"block_m": 64, "block_n": 56, "c_parts": 7, "consumers": 2, "pingpong": True, "stages": 4,
       "batched": True, "last_through_ring": True}, 72, 56, 64, 3),
-    ({"block_m": 64, "block_n": 208, "c_parts": 13, "consumers": 2, "consumer_columns": 2,
-      "stages": 3, "max_splits": 4, "last_through_ring": True}, 72, 424, 1040, 5),
-    ({"block_n": 272, "c_parts": 17, "consumers": 2, "consumer_columns": 2, "stages": 3,
-      "last_through_ring": True}, 136, 280, 200, 2),
     ({"block_m": 192, "block_n": 40, "c_parts": 5, "consumers": 3, "a_major": "MN",
       "last_through_ring": True}, 200, 88, 136, 3),
     ({"block_m": 64, "block_n": 40, "block_k": 128, "c_parts": 5, "consumers": 1, "loaded_rows": 8,
@@ -352,8 +311,6 @@ EMULATED = [
     # blocks of a cluster divide K: K not a multiple of what they take; few columns; four blocks
     ({"consumers": 2, "k_blocks": 2, "b_major": "MN", "bias": True, "block_n": 64}, 200, 136, 328,
      6),
-    ({"consumers": 1, "block_m": 64, "block_n": 48, "side": 16, "c_parts": 2, "k_blocks": 2,
-      "a_major": "MN", "stages": 2}, 72, 136, 648, 8),
     ({"consumers": 1, "block_m": 16, "block_n": 64, "swap": True, "k_blocks": 2,
       "activation": "relu"}, 13, 136, 520, 6),
     ({"consumers": 1, "block_m": 64, "block_n": 64, "k_blocks": 4, "b_major": "MN"}, 40, 136, 776,
@@ -382,8 +339,6 @@ EMULATED = [
       "out_type": "e4m3"}, 72, 80, 208, 3),
     # several tiles a block, whose pieces are no multiple of the buffers
     ({"block_m": 64, "block_n": 64, "c_parts": 4, "c_buffers": 3, "consumers": 1}, 136, 136, 72, 2),
-    ({"block_m": 64, "block_n": 48, "side": 16, "c_parts": 2, "c_buffers": 2, "consumers": 1},
-     136, 136, 72, 2),
 ]  # fmt: skip
 # A matrix that is added comes by TMA into the buffers of C: with a buffer for each piece, for half
 # of them; a cluster; tiles in parts; swapped.
@@ -400,8 +355,6 @@ WITH_RESIDUAL = [
       "out_type": "fp32"}, 172, 136, 776, 7),
     ({"consumers": 1, "residual": True, "block_m": 16, "block_n": 64, "swap": True, "bias": True,
       "max_splits": 4}, 13, 264, 520, 11),
-    ({"consumers": 2, "residual": True, "pingpong": True, "block_m": 64, "block_n": 96, "side": 32,
-      "c_parts": 2}, 136, 264, 520, 2),
     ({"consumers": 1, "residual": True, "block_m": 64, "block_n": 64, "k_blocks": 2, "c_parts": 2},
      72, 136, 264, 6),
 ]  # fmt: skip
@@ -414,8 +367,6 @@ BATCHED = [
      5, "a"),
     ({"consumers": 1, "block_m": 64, "block_n": 64, "max_splits": 3, "residual": True,
       "bias": True}, 72, 72, 776, 14, ""),
-    ({"consumers": 1, "block_m": 64, "block_n": 48, "side": 16, "c_parts": 2},
-     40, 72, 136, 4, ""),
     ({"consumers": 1, "block_m": 64, "block_n": 64, "block_k": 128, "element_type": "e4m3"}, 72, 72,
      144, 4, ""),
     ({"consumers": 1, "block_m": 64, "block_n": 64, "k_blocks": 2}, 72, 72, 264, 4, "b"),
@@ -432,9 +383,9 @@ EMULATED_SM100 = [
       "alpha": True}, 13, 264, 520, 13, ""),
     ({"element_type": "e4m3", "block_n": 16, "block_k": 128, "out_type": "fp32", "batched": True,
       "a_scales": "one", "b_scales": "each", "activation": "relu"}, 40, 24, 208, 2, "b"),
-    ({"element_type": "int8", "block_n": 48, "side": 16, "c_parts": 2, "block_k": 128,
+    ({"element_type": "int8", "block_n": 64, "c_parts": 2, "block_k": 128,
       "max_splits": 2}, 136, 88, 1104, 3, ""),
-    ({"element_type": "e4m3_e5m2", "block_n": 48, "side": 16, "c_parts": 2, "block_k": 128}, 136,
+    ({"element_type": "e4m3_e5m2", "block_n": 32, "c_parts": 2, "block_k": 128}, 136,
      96, 272, 2, ""),
     ({"element_type": "e5m2_e4m3", "block_n": 64, "block_k": 128, "cluster": 2, "pair": True,
       "out_type": "bf16"}, 264, 136, 272, 2, ""),
@@ -469,8 +420,8 @@ EMULATED_SM100 = [
 
 
 STRUCTURE = {
-    "swap", "pingpong", "consumer_columns", "cluster", "cluster_columns", "k_blocks", "max_splits",
-    "side", "batched", "residual", "loaded_rows", "asked", "pair", "promoted", "last_through_ring",
+    "swap", "pingpong", "cluster", "cluster_columns", "k_blocks", "max_splits",
+    "batched", "residual", "loaded_rows", "asked", "pair", "promoted", "last_through_ring",
 }  # fmt: skip
 SIZES = {"block_m", "block_n", "block_k", "stages", "c_parts"}
 
@@ -490,7 +441,7 @@ def spread(cases):
         if config.units > 1:
             found.add((arch, "units", config.element_type, config.b_major))
         if config.loaded_columns > config.columns:
-            found.add((arch, "edge", config.edge, config.cluster, config.consumer_columns))
+            found.add((arch, "edge", config.edge, config.cluster))
         return found
 
     missing = {part for case in cases for part in parts(*case)}

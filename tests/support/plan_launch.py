@@ -152,7 +152,7 @@ def launch_compiled(config, a, b, extras, multiprocessors, workspace=None, in_pl
         "c0_desc": (extras.get("c0_desc"), plan.c_tile),
         "last_desc": (out, plan.last_tile),
     }
-    matrices["narrow_desc"] = matrices["a_desc" if config.swap else "b_desc"][0], plan.narrow_tile
+    matrices["edge_desc"] = matrices["a_desc" if config.swap else "b_desc"][0], plan.edge_tile
     for name, tile in zip(("left_scales", "right_scales"), plan.scale_tiles or (), strict=False):
         matrices[name] = extras[name], tile
     if workspace is None:

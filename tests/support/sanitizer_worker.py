@@ -19,10 +19,7 @@ CASES = {
     "ping-pong": (
         {"consumers": 2, "pingpong": True, "block_m": 64, "block_n": 64}, 200, 264, 600
     ),
-    "side": (
-        {"consumers": 2, "block_n": 192, "side": 64, "c_parts": 2, "stages": 2},
-        136, 264, 264,
-    ),
+    "units": ({"consumers": 2, "block_n": 192, "c_parts": 3, "stages": 2}, 136, 264, 264),
     "bias": (
         {"consumers": 2, "bias": True, "alpha": True, "activation": "gelu", "a_scales": "each"},
         136, 136, 136,

@@ -32,7 +32,7 @@ DESCRIPTORS = {
 }  # fmt: skip
 """The matrix of each descriptor: A, B, C or the residual, then the scales of the blocks of A and B,
 and a rank's own chunk. Besides come those that depend on which operand is the left one:
-``narrow_desc``, another one of the right operand, and the scales."""
+``edge_desc``, another one of the right operand, and the scales."""
 FIELDS = {
     "bias": Epilogue._fields.index("bias"),
     "a_scale": Epilogue._fields.index("scale_a"),
@@ -155,7 +155,7 @@ class PreparedLaunch:
         self.direct: DirectLaunch | None = _direct_launches.get((config, gpu.index))
         left, right = (1, 0) if config.swap else (0, 1)
         matrices = {
-            **DESCRIPTORS, "narrow_desc": right, "left_scales": 4 + left, "right_scales": 4 + right
+            **DESCRIPTORS, "edge_desc": right, "left_scales": 4 + left, "right_scales": 4 + right
         }  # fmt: skip
         # What the C launcher takes; a descriptor is its map, its shape and its strides.
         self._arguments: list[Any] = []
@@ -260,7 +260,7 @@ class PreparedLaunch:
         plan = self.plan
         tiles: dict[str, Any] = {
             "a_desc": plan.a_tile, "b_desc": plan.b_tile, "c_desc": plan.c_tile,
-            "c0_desc": plan.c_tile, "narrow_desc": plan.narrow_tile, "own_desc": plan.own_tile,
+            "c0_desc": plan.c_tile, "edge_desc": plan.edge_tile, "own_desc": plan.own_tile,
             "last_desc": plan.last_tile,
         }  # fmt: skip
         tiles |= zip(("left_scales", "right_scales"), plan.scale_tiles or (), strict=False)
