@@ -27,8 +27,8 @@ import triton_ext
 from triton_ext.emulator.schedule.observers import Statistics
 from triton_ext.emulator.state import lanes as lane_sets
 from triton_ext.emulator.state.memory import SHARED_BASE
-from triton_ext.kernels.config import MatmulConfig
 from triton_ext.kernels.launch import LaunchPlan, descriptor, launch_arguments, launch_plan
+from triton_ext.kernels.spec import KernelSpec, kernel_spec
 
 SIZE = 512
 """M, N and K of the product that is counted, in bf16."""
@@ -46,10 +46,16 @@ STEPS: dict[str, dict[str, Any]] = {
     "one tile a block, one warpgroup": {"consumers": 0, "block_n": 128, "stages": 4},
     "roles, tiles of sums in turn": {"block_n": 128, "stages": 6, "c_parts": 2, "c_buffers": 2},
     "wider tiles": {**_WIDE, "stages": 4},
-    "multicast in clusters of 2": {**_WIDE, "stages": 4, "cluster": 2},
-    "pairs": {**_WIDE, "stages": 6, "cluster": 2, "pair": True},
-    "two pairs, multicast": {**_WIDE, "stages": 6, "cluster": 4, "pair": True},
-    "tiles asked for": {**_WIDE, "stages": 6, "cluster": 2, "pair": True, "asked": True},
+    "multicast in clusters of 2": {**_WIDE, "stages": 4, "cluster_m": 2},
+    "pairs": {**_WIDE, "stages": 6, "cluster_m": 2, "cta_group": 2},
+    "two pairs, multicast": {**_WIDE, "stages": 6, "cluster_m": 4, "cta_group": 2},
+    "tiles asked for": {
+        **_WIDE,
+        "stages": 6,
+        "cluster_m": 2,
+        "cta_group": 2,
+        "cluster_launch_control": True,
+    },
 }
 
 
@@ -161,13 +167,13 @@ class Roles(Statistics):
         }
 
 
-def scale_descriptor(config: MatmulConfig, plan: LaunchPlan, name: str, size_k: int) -> Any:
+def scale_descriptor(config: KernelSpec, plan: LaunchPlan, name: str, size_k: int) -> Any:
     """The TMA descriptor of scales that are all one; None if there are none."""
-    if config.scaling is None or plan.scale_tiles is None:
+    if config.product.scaling is None or plan.scale_tiles is None:
         return None
-    columns = size_k * config.scaling.packed // config.scaling.length // 4
+    columns = size_k * config.product.scaling.packed // config.product.scaling.length // 4
     shape = (SIZE // 128, columns, 2, 256)
-    if config.scaling.scale == "e4m3":
+    if config.product.scaling.scale == "e4m3":
         blocks = torch.ones(shape).to(torch.float8_e4m3fn)
     else:
         blocks = torch.full(shape, 127, dtype=torch.uint8)
@@ -180,22 +186,22 @@ def count(fields: dict[str, Any], size_k: int = SIZE) -> Counts:
     Args:
         size_k: K, as torch counts it (of 4-bit elements in pairs).
     """
-    config = MatmulConfig(100, **{"element_type": "bf16", "consumers": 1, **fields})
+    config = kernel_spec(100, **{"element_type": "bf16", "consumers": 1, **fields})
     gpu = SimpleNamespace(multi_processor_count=PROCESSORS)
     plan = launch_plan(config, SIZE, SIZE, size_k, gpu)
-    one, stored_as = ONE.get(config.element_type, (1, torch.bfloat16))
+    one, stored_as = ONE.get(config.product.element_type, (1, torch.bfloat16))
     a, b = (torch.full((SIZE, size_k), one).to(stored_as) for _ in "ab")
     c = torch.empty(SIZE, SIZE, dtype=torch.bfloat16)
     values = launch_arguments(
         config, plan, a,
-        b.T if config.b_major == "K" else b.T.contiguous(), c,
+        b.T if config.product.b_major == "K" else b.T.contiguous(), c,
         **{name: scale_descriptor(config, plan, name, size_k) for name in SCALES},
     )  # fmt: skip
     observer = Roles()
     with triton_ext.emulate("sm_100", observer=observer):
         descriptors = [values.pop(name) for name in plan.arguments[:3]]
         plan.kernel[plan.grid](*descriptors, **values, **plan.constants, **plan.options)
-    assert (c == size_k * (config.scaling.packed if config.scaling else 1)).all()
+    assert (c == size_k * (config.product.scaling.packed if config.product.scaling else 1)).all()
     return observer.counts(SIZE * SIZE)
 
 

@@ -3,7 +3,7 @@
     pip install nvidia-matmul-heuristics
     python -m benchmarks.heuristics [--json FILE] [--only NAME]
 
-For each problem of `benchmarks.matmul`: the tile that `triton_ext.kernels.choice.cost_model`
+For each problem of `benchmarks.matmul`: the tile that `triton_ext.kernels.choice`
 chooses for an H100, and what NVIDIA's package recommends for one, of CUTLASS 3's kernels
 (persistent, warp specialized), with its discovery data for that GPU loaded. It is asked for the
 problem and for its transpose, since our kernels may compute either (``swap``), and its answers are
@@ -25,8 +25,9 @@ from typing import Any
 from benchmarks import harness
 from benchmarks.harness import Row, Table
 from benchmarks.problems import Problem, problem_of, problems
-from triton_ext.kernels.choice.cost_model import predicted_seconds, ranked_configs
-from triton_ext.kernels.config import MatmulConfig
+from triton_ext.kernels.choice.choose import predicted_seconds, ranked
+from triton_ext.kernels.spec import KernelSpec
+from triton_ext.kernels.tile import Sm90Tile
 
 MULTIPROCESSORS = 132
 PRECISIONS = {"bf16": "TST", "fp16": "HSH", "e4m3": "QQTST"}
@@ -68,13 +69,13 @@ class Tile:
         return (self.m, self.n, self.swap) == (other.m, other.n, other.swap)
 
 
-def our_tile(config: MatmulConfig) -> Tile:
-    cluster = (config.cluster, config.cluster_columns)
-    if config.swap:
+def our_tile(config: KernelSpec) -> Tile:
+    tile = config.tile
+    assert isinstance(tile, Sm90Tile)
+    cluster = (tile.cluster_m, tile.cluster_n)
+    if tile.swap_ab:
         cluster = cluster[::-1]
-    return Tile(
-        config.block_m, config.block_n, config.block_k, cluster, config.max_splits, config.swap
-    )
+    return Tile(tile.block_m, tile.block_n, tile.block_k, cluster, tile.split_k, tile.swap_ab)
 
 
 class Recommendations:
@@ -122,18 +123,15 @@ def compare(problem: Problem, recommended: list[tuple[Tile, float]]) -> Row:
     config = problem.config(MULTIPROCESSORS)
     ours = our_tile(config)
 
-    def seconds(candidate: MatmulConfig) -> float:
-        return predicted_seconds(candidate, problem.m, problem.n, problem.k, MULTIPROCESSORS)
+    def seconds(candidate: KernelSpec) -> float:
+        return predicted_seconds(candidate, problem.size(MULTIPROCESSORS))
 
     distinct: list[tuple[Tile, float]] = []
     for tile, predicted in recommended:
         if not any(tile.same_tile(known) for known, _ in distinct):
             distinct.append((tile, predicted))
     top = [tile for tile, _ in distinct[:TOP]]
-    available = ranked_configs(
-        problem.element_type, problem.a_major, problem.b_major, problem.m, problem.n, problem.k,
-        MULTIPROCESSORS, problem.out_type,
-    )  # fmt: skip
+    available = list(ranked(90, problem.product, problem.size(MULTIPROCESSORS)))
     counterparts = [each for each in available if our_tile(each).same_tile(top[0])]
     own = next((predicted for tile, predicted in distinct[:TOP] if tile.same_tile(ours)), None)
     # It often predicts one time for several tiles, such as 128x256 and 256x128.

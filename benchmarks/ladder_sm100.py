@@ -48,7 +48,6 @@ from triton_ext.compat import (
     register_layout,
     reinterpret,
 )
-from triton_ext.kernels.config import MatmulConfig
 from triton_ext.kernels.device.launch_control import tickets_of
 from triton_ext.kernels.device.matmul import tile_origin
 from triton_ext.kernels.device.ring import Operands
@@ -62,6 +61,7 @@ from triton_ext.kernels.device.warp_specialized_sm100 import (
     slices,
 )
 from triton_ext.kernels.launch import descriptor, launch_arguments, launch_plan
+from triton_ext.kernels.spec import kernel_spec
 from triton_ext.kernels.tiles import tile_layouts
 from triton_ext.layouts.triton.gluon import to_gluon
 from triton_ext.timeline.gpus import GPUS, Gpu
@@ -234,8 +234,8 @@ def _roles(
 ) -> Launch:
     """Tiles of 128 x n x 64, of 256 rows for a pair, in a ring of so many."""
     together = 2 if pair else 1
-    config = MatmulConfig(
-        100, "bf16", block_n=n, stages=4, consumers=1, cluster=together, pair=pair,
+    config = kernel_spec(
+        100, "bf16", block_n=n, stages=4, consumers=1, cluster_m=together, pair=pair,
         c_parts=c_parts,
     )  # fmt: skip
 
@@ -244,9 +244,9 @@ def _roles(
         tiles = c.shape[0] // m * (c.shape[1] // n)
         blocks = GPUS["B200"].multiprocessors // together
         roles[(min(tiles, blocks) if persistent else tiles,)](
-            descriptor(a, config.a_layouts), descriptor(b.T, config.b_layouts), c, *c.shape,
+            descriptor(a, config.layouts.a), descriptor(b.T, config.layouts.b), c, *c.shape,
             M=m, N=n, K=64, STAGES=stages, ACCUMULATORS=1 + persistent, PAIR=pair,
-            A_LAYOUT=to_gluon(config.a_layouts.linear), B_LAYOUT=to_gluon(config.b_layouts.linear),
+            A_LAYOUT=to_gluon(config.layouts.a.linear), B_LAYOUT=to_gluon(config.layouts.b.linear),
             num_warps=4, num_ctas=together, **LAUNCH_OPTIONS,
         )  # fmt: skip
 
@@ -255,7 +255,7 @@ def _roles(
 
 def _accumulators(number: int) -> Launch:
     """This project's kernel, with the sums of so many tiles in tensor memory."""
-    config = MatmulConfig(
+    config = kernel_spec(
         100, "bf16", block_n=256, stages=4, consumers=1, c_parts=4, c_buffers=2
     )  # fmt: skip
 
@@ -291,8 +291,8 @@ def steps() -> list[Step]:
         Step("128-byte swizzle", _tiled(256, 1), 721),
         Step("pipelining", _tiled(128, 2), 914),
         Step("warp specialization", _roles(128), 1054),
-        Step("pairs of SMs", _roles(256, pair=True), 1170),
-        Step("persistence", _roles(256, pair=True, persistent=True), 1273),
+        Step("pairs of SMs", _roles(256, cta_group=2), 1170),
+        Step("persistence", _roles(256, cta_group=2, persistent=True), 1273),
     ]
 
 

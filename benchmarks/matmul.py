@@ -54,7 +54,6 @@ from benchmarks.problems import (
 )
 from benchmarks.replay import graph_of, launches_in_graph, replayed_seconds, warm_up
 from triton_ext.kernels.choice.gpus import model_of
-from triton_ext.kernels.config import MatmulConfig
 from triton_ext.kernels.kept import keep
 from triton_ext.kernels.launch import (
     compile_matmul,
@@ -62,6 +61,7 @@ from triton_ext.kernels.launch import (
     launch_arguments,
     launch_plan,
 )
+from triton_ext.kernels.spec import KernelSpec
 from triton_ext.ops import tuned
 from triton_ext.ops.rule import fixed_kernels
 from triton_ext.ops.tuning import FEW, autotune, considered
@@ -79,7 +79,7 @@ MULTIPROCESSORS = 132
 
 
 def kernel_launches(
-    problem: Problem, config: MatmulConfig, sets: Sequence[Operands], compiled: Any = None,
+    problem: Problem, config: KernelSpec, sets: Sequence[Operands], compiled: Any = None,
     group: int | None = None,
 ) -> Callable[[int], None]:  # fmt: skip
     """Launches a configuration's kernel, which may have been compiled before, on input set i; if
@@ -283,7 +283,7 @@ def measure(
     if measured:
         out = torch.bfloat16 if problem.out_type else None
         found = autotune(*sets[0][:2], out_dtype=out, candidates=FEW, store=False)
-        facts["measured_config"], facts["left"] = found.config.words, found.torch_is_faster
+        facts["measured_config"], facts["left"] = str(found.config), found.torch_is_faster
         if found.config != config:
             sides["measured"] = kernel_launches(problem, found.config, sets)
             facts["measured_error"] = checked(problem, sides["measured"], sets[0])
@@ -329,7 +329,7 @@ def measure(
         "power_watts": watch.power_watts,
         "memory_bytes_per_second": bandwidth,
         "error": error,
-        "config": config.words,
+        "config": str(config),
         **facts,
     }  # fmt: skip
 
@@ -417,7 +417,7 @@ TABLE = Table(
 )
 
 
-def compile_all(work: Iterable[MatmulConfig | Compilation]) -> None:
+def compile_all(work: Iterable[KernelSpec | Compilation]) -> None:
     """Fill Triton's cache, in several processes."""
     with ProcessPoolExecutor(processes()) as pool:
         list(pool.map(_compile, work, chunksize=2))
@@ -429,12 +429,12 @@ def processes() -> int:
 
 
 def compiled_ahead(
-    work: Iterable[tuple[Problem, Sequence[MatmulConfig]]], pool: Executor
-) -> Iterator[tuple[Problem, Sequence[MatmulConfig]]]:
+    work: Iterable[tuple[Problem, Sequence[KernelSpec]]], pool: Executor
+) -> Iterator[tuple[Problem, Sequence[KernelSpec]]]:
     """Problems and their configurations, each as soon as Triton's cache has its kernels; those of
     the problems after it are compiled meanwhile.
     """
-    compiling: dict[MatmulConfig, Future[None]] = {}
+    compiling: dict[KernelSpec, Future[None]] = {}
     begun = []
     for problem, configs in work:
         for config in configs:
@@ -447,7 +447,7 @@ def compiled_ahead(
         yield problem, configs
 
 
-def _compile(work: MatmulConfig | Compilation) -> None:
+def _compile(work: KernelSpec | Compilation) -> None:
     if isinstance(work, Compilation):
         work.compile()
     else:
@@ -496,7 +496,7 @@ def main() -> None:
             peers = Peers(with_peers, stack.enter_context(Inductor()))
         start = time.perf_counter()
         model = model_of(torch.cuda.get_device_name())
-        work: list[MatmulConfig | Compilation] = list(
+        work: list[KernelSpec | Compilation] = list(
             dict.fromkeys(problem.config(MULTIPROCESSORS, model) for problem in chosen)
         )
         work += peers.compilations() if peers else []

@@ -39,8 +39,8 @@ from tests.support import corpus_kernels as corpus  # type: ignore[import-not-fo
 from triton_ext import passes
 from triton_ext.compat import compile_kernel
 from triton_ext.hardware.architecture import Architecture
-from triton_ext.kernels.config import MatmulConfig
 from triton_ext.kernels.launch import compile_matmul, kernel_constants
+from triton_ext.kernels.spec import kernel_spec
 from triton_ext.passes.frame import hook
 from triton_ext.passes.frame.both_ways import up_to_ptx
 
@@ -70,7 +70,7 @@ def compile_tutorial(arch: Architecture) -> Callable[[], Any]:
 
 def compile_gluon_matmul(arch: Architecture) -> Callable[[], Any]:
     """A function that compiles this project's matmul."""
-    config = MatmulConfig(arch, "fp16")
+    config = kernel_spec(arch, "fp16")
     constants = kernel_constants(config)
     return lambda: compile_matmul(config, constants)
 

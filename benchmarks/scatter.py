@@ -38,13 +38,14 @@ from benchmarks.distributed import (
     medians,
     on_all_gpus,
 )
-from benchmarks.harness import Row, Table, options, report
-from benchmarks.survey import described
+from benchmarks.harness import Row, Table, kernels_of, options, report
 from triton_ext.distributed import launches
 from triton_ext.distributed.workspace import workspace_of
 from triton_ext.kernels.choice.choose import predicted_seconds, ranked
 from triton_ext.kernels.choice.gpus import model_of
-from triton_ext.kernels.config import MatmulConfig
+from triton_ext.kernels.choice.problem import Problem as Size
+from triton_ext.kernels.spec import KernelSpec
+from triton_ext.kernels.tile import SimpleTile
 from triton_ext.ops import products
 from triton_ext.ops.device import require_gpu
 
@@ -64,16 +65,18 @@ def problems() -> Iterator[Problem]:
             yield problem
 
 
-def considered(problem: Problem, ranks: int) -> list[MatmulConfig]:
+def considered(problem: Problem, ranks: int) -> list[KernelSpec]:
     """The tiles that are predicted to be the fastest on one GPU, one of each kind."""
     gpu = require_gpu(torch.device("cuda", torch.cuda.current_device()))
     a = torch.empty((ranks, problem.m // ranks, problem.k), dtype=torch.bfloat16, device="cuda")
     b = torch.empty((1, problem.n, problem.k), dtype=torch.bfloat16, device="cuda").mT
     shape = (*a.shape[:-1], problem.n)
-    asked = products.problem_of(gpu, a, b, shape, torch.bfloat16, ("K", "K")).asked
-    found: dict[tuple[object, ...], MatmulConfig] = {}
-    for config in launches.able("scatter", ranked(gpu.arch, *asked)):
-        kind = config.block_m, config.block_n, config.cluster, config.cluster_columns
+    asked = products.problem_of(gpu, a, b, shape, torch.bfloat16, ("K", "K"))
+    found: dict[tuple[object, ...], KernelSpec] = {}
+    for config in launches.able("scatter", ranked(gpu.arch, asked.product, asked.size)):
+        tile = config.tile
+        assert not isinstance(tile, SimpleTile)
+        kind = tile.block_m, tile.block_n, tile.cluster_m, tile.cluster_n
         found.setdefault(kind, config)
         if len(found) == NUMBER:
             break
@@ -96,7 +99,7 @@ def measure(problem: Problem, group: dist.ProcessGroup) -> Row:
     expected = a.new_empty((problem.m // ranks, problem.n))
     dist.reduce_scatter_tensor(expected, a @ b, group=group)
 
-    def scattered(config: MatmulConfig, staged: bool) -> Tensor:
+    def scattered(config: KernelSpec, staged: bool) -> Tensor:
         return launches.scatter(a, b, workspace, config=config, staged=staged)
 
     for number, config in enumerate(configs):
@@ -110,7 +113,7 @@ def measure(problem: Problem, group: dist.ProcessGroup) -> Row:
         "problem": f"{problem.m}x{problem.n}x{problem.k}",
         "m": problem.m, "n": problem.n, "k": problem.k, **found,
         "configs": [
-            {"config": described(config), "seconds": 1e-3 * each}
+            {"config": config.fields(), "seconds": 1e-3 * each}
             for config, each in zip(configs, times, strict=True)
         ],
     }  # fmt: skip
@@ -162,14 +165,14 @@ def read(path: Path) -> list[Timed]:
     document = json.loads(path.read_text())
     gpu, found = model_of(document["environment"]["gpu"]), []
     for row in document["rows"]:
-        configs = [MatmulConfig(**each["config"]) for each in row["configs"]]
-        sizes = (row["m"] // RANKS, row["n"], row["k"], SMS, RANKS, gpu)
-        predicted = [predicted_seconds(config, *sizes) for config in configs]
+        configs, rows = zip(*kernels_of(row["configs"]), strict=True)
+        size = Size(row["m"] // RANKS, row["n"], row["k"], SMS, RANKS, gpu)
+        predicted = [predicted_seconds(config, size) for config in configs]
         if min(predicted) > launches.STAGED:
             found.append(
                 Timed(
                     np.log(predicted),
-                    np.log([each["seconds"] for each in row["configs"]]),
+                    np.log([each["seconds"] for each in rows]),
                     np.array([launches.loads(config) for config in configs]),
                 )
             )

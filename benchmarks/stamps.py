@@ -38,8 +38,8 @@ from benchmarks.matmul import compiled_ahead, kernel_launches, processes
 from benchmarks.problems import Problem, input_sets
 from benchmarks.replay import graph_of, launches_in_graph, replayed_seconds, warm_up
 from benchmarks.survey import Planned, described, read_plan
-from triton_ext.kernels.config import MatmulConfig
 from triton_ext.kernels.launch import compile_matmul
+from triton_ext.kernels.spec import KernelSpec, kernel_spec
 from triton_ext.ptx.parse import Instruction, parse_ptx
 
 WARPS, EVENTS, BLOCKS, LAUNCHES = 16, 512, 264, 64
@@ -175,7 +175,7 @@ def stamped(ptx: str, events: bool = False) -> str:
     return "\n".join(found) + "\n"
 
 
-def _compiled(config: MatmulConfig, events: bool) -> Any:
+def _compiled(config: KernelSpec, events: bool) -> Any:
     """Triton's compiled kernel, with stamps in it."""
     compiled = compile_matmul(config)
     with tempfile.TemporaryDirectory() as folder:
@@ -248,7 +248,7 @@ def medians(times: NDArray[np.int64]) -> dict[str, float]:
 
 
 def measure(
-    problem: Problem, config: MatmulConfig, events: bool
+    problem: Problem, config: KernelSpec, events: bool
 ) -> tuple[Row, dict[str, NDArray[Any]]]:
     """A kernel's row, and the events of its last launch.
 
@@ -284,7 +284,7 @@ def measure(
     if not events:
         return row, {}
     every = _Variable(module, "stamp_events").copy(np.uint32, (BLOCKS, WARPS, EVENTS, 2))[:8]
-    return row, {f"{problem}, {config.words}": every}
+    return row, {f"{problem}, {config!s}": every}
 
 
 TABLE = Table(
@@ -292,7 +292,7 @@ TABLE = Table(
     ("us", ">8.2f", lambda row: row["plain"] * 1e6),
     ("stamped", ">8.2f", lambda row: row["stamped"] * 1e6),
     *((name, ">14.0f", name) for name in ("first tiles", "last products", "end", "body", "gap")),
-    ("  configuration", "", lambda row: f"  {MatmulConfig(**row['config']).words}"),
+    ("  configuration", "", lambda row: f"  {kernel_spec(**row['config']).words}"),
 )
 
 

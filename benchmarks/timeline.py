@@ -68,21 +68,21 @@ import torch
 
 import triton_ext
 from benchmarks import harness, ladder
-from benchmarks.harness import Row, Table
+from benchmarks.harness import Row, Table, kernels_of
 from benchmarks.matmul import compile_all
 from benchmarks.problems import TYPES, Problem, drawn_problems, problem_of, sets_of
-from benchmarks.survey import described
 from tests.support import corpus_kernels as corpus  # type: ignore[import-not-found]
 from triton_ext.compat import LAUNCH_OPTIONS
 from triton_ext.emulator.errors import EmulationError
-from triton_ext.kernels.choice import cost_model
-from triton_ext.kernels.config import MatmulConfig
+from triton_ext.kernels.choice.choose import predicted_seconds
+from triton_ext.kernels.choice.choose import ranked as ranked_kernels
 from triton_ext.kernels.launch import (
     compile_matmul,
     compiled_arguments,
     launch_arguments,
     launch_plan,
 )
+from triton_ext.kernels.spec import KernelSpec, read_spec
 from triton_ext.timeline.gpus import GPUS
 from triton_ext.timeline.timeline import Timeline, in_turn
 
@@ -136,7 +136,7 @@ class Workload:
     prepare: Callable[[str], Launch]
     bytes: int
     seconds: float
-    config: MatmulConfig | None = None
+    config: KernelSpec | None = None
     problem: Problem | None = None
     best: float | None = None
 
@@ -156,7 +156,7 @@ def _split(name: str) -> str:
     return "fit" if zlib.crc32(name.encode()) % 3 == 0 else "test"
 
 
-def _matmul(problem: Problem, config: MatmulConfig) -> Callable[[str], Launch]:
+def _matmul(problem: Problem, config: KernelSpec) -> Callable[[str], Launch]:
     def prepare(device: str) -> Launch:
         dtype, (m, n, k) = TYPES[problem.element_type], (problem.m, problem.n, problem.k)
 
@@ -193,26 +193,23 @@ def matmuls() -> Iterator[Workload]:
         for problem in drawn_problems(seed, PROBLEMS[split]):
             ranked = [
                 config
-                for config in cost_model.ranked_configs(
-                    problem.element_type, problem.a_major, problem.b_major, problem.m, problem.n,
-                    problem.k, SMS, problem.out_type, every=True,
-                )
-                if config.k_blocks == 1
-            ]  # fmt: skip
+                for config in ranked_kernels(90, problem.product, problem.size(SMS), every=True)
+                if getattr(config.tile, "cluster_k", 1) == 1
+            ]
             chosen = [ranked[0], ranked[len(ranked) // 3], ranked[3 * len(ranked) // 4]]
             for place, config in zip(("first", "middle", "far"), chosen, strict=True):
-                seconds = cost_model.predicted_seconds(config, problem.m, problem.n, problem.k, SMS)
+                seconds = predicted_seconds(config, problem.size(SMS))
                 yield Workload(
                     f"{problem} {place}", "matmul", split, _matmul(problem, config),
                     problem.bytes, seconds, config,
                 )  # fmt: skip
 
 
-def _emulated(config: MatmulConfig, problem: Problem) -> bool:
+def _emulated(config: KernelSpec, problem: Problem) -> bool:
     """Whether it is not left out, as taking too long."""
-    rows, columns = (problem.n, problem.m) if config.swap else (problem.m, problem.n)
-    tiles = -(-rows // config.rows) * -(-columns // config.columns)
-    shared = tiles * -(-problem.k // config.block_k) if config.max_splits > 1 else 0
+    rows, columns = (problem.n, problem.m) if config.tile.swap_ab else (problem.m, problem.n)
+    tiles = -(-rows // config.tile.rows) * -(-columns // config.tile.columns)
+    shared = tiles * -(-problem.k // config.tile.block_k) if config.tile.split_k > 1 else 0
     return problem.flops <= LARGEST and shared <= MOST_SHARED
 
 
@@ -261,7 +258,7 @@ def surveyed(
             continue
         seen.add(row["problem"])
         problem, configs = problem_of(row), row["configs"]
-        pairs = [(MatmulConfig(**each["config"]), each["seconds"]) for each in configs]
+        pairs = [(config, each["seconds"]) for config, each in kernels_of(configs)]
         pairs = [(config, seconds) for config, seconds in pairs if _emulated(config, problem)]
         if problem.flops > (min(SHORT, most) if part == "afterwards" else most):
             continue
@@ -280,7 +277,7 @@ def _number(row: Row) -> int:
 
 def _chosen(
     problem: Problem,
-    config: MatmulConfig,
+    config: KernelSpec,
     family: str,
     split: str,
     seconds: float,
@@ -288,7 +285,7 @@ def _chosen(
 ) -> Workload:
     """A matmul in one configuration."""
     return Workload(
-        f"{problem}, {config.words}", family, split, _matmul(problem, config), problem.bytes,
+        f"{problem}, {config}", family, split, _matmul(problem, config), problem.bytes,
         seconds, config, problem, best,
     )  # fmt: skip
 
@@ -298,7 +295,7 @@ def drawn(path: Path) -> Iterator[list[Workload]]:
     for row in json.loads(path.read_text())["rows"]:
         problem, seconds = problem_of(row), row["triton_ext_us"] * 1e-6
         config = problem.config(SMS)
-        if config.words == row["config"] and _emulated(config, problem):
+        if str(config) == row["config"] and _emulated(config, problem):
             yield [_chosen(problem, config, "drawn matmul", "test", seconds)]
 
 
@@ -448,7 +445,7 @@ def measure(work: Workload) -> Row:
 class _Uncompiled:
     """On the emulated GPU: a kernel that `compile_matmul` would have compiled."""
 
-    def __init__(self, config: MatmulConfig) -> None:
+    def __init__(self, config: KernelSpec) -> None:
         plan = launch_plan(config, 256, 256, 256, GPU)
         self._kernel, self._options = plan.kernel, plan.options
 
@@ -496,7 +493,7 @@ def predicted(rows: list[Row], gpu: str, only: str) -> Iterator[Row]:
         for row in group:
             work = known.get(row["workload"])
             if work is None:  # one of `chosen`
-                config = MatmulConfig(**row["config"])
+                config = read_spec(row["config"])
                 kind = row["family"], row["split"], row["seconds"]
                 work = _chosen(problem_of(row), config, *kind)
             pairs.append((row, work))
@@ -578,7 +575,7 @@ def _row(work: Workload) -> Row:
     row = {
         "workload": work.name, "family": work.family, "split": work.split,
         "seconds": work.seconds, "problem": str(work.problem), **_fields(work.problem),
-        "config": described(work.config),
+        "config": work.config.fields(),
     }  # fmt: skip
     return row if work.best is None else row | {"best": work.best}
 

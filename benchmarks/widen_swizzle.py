@@ -27,9 +27,9 @@ import triton_ext.passes
 from benchmarks import harness
 from benchmarks.harness import Row, Table
 from triton_ext.compat import LAUNCH_OPTIONS, async_load, async_store
-from triton_ext.kernels.config import MatmulConfig
 from triton_ext.kernels.element_types import Major
 from triton_ext.kernels.launch import descriptor, launch_plan
+from triton_ext.kernels.spec import kernel_spec
 
 WIDE = 128
 INPUT_BYTES = 128 << 20
@@ -76,7 +76,7 @@ def matmul(size: tuple[int, int, int], a_major: Major, b_major: Major, **rest: A
         return torch.randn(shape, device=device(), dtype=torch.bfloat16)
 
     def launch(swizzle: int) -> Launch:
-        config = MatmulConfig(
+        config = kernel_spec(
             90, "bf16", a_major, b_major, a_swizzle=swizzle, b_swizzle=swizzle, **rest
         )
         if torch.cuda.is_available():

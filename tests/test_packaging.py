@@ -125,9 +125,9 @@ def test_installed_kernels_compile_without_the_checkout(wheel, tmp_path):
     site = tmp_path / "site"
     zipfile.ZipFile(wheel).extractall(site)
     program = (
-        "from triton_ext.kernels.config import MatmulConfig\n"
+        "from triton_ext.kernels.spec import kernel_spec\n"
         "from triton_ext.kernels.launch import compile_matmul, kernel_for\n"
-        "config = MatmulConfig(100, 'bf16', stages=2)\n"
+        "config = kernel_spec(100, 'bf16', stages=2)\n"
         "assert 'tcgen05.mma' in compile_matmul(config).asm['ptx']\n"
         "print(kernel_for(config).fn.__code__.co_filename)\n"
     )

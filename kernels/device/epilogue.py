@@ -24,10 +24,11 @@ from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared,
 from triton_ext.compat import aggregate, tma_view
 from triton_ext.kernels.device.clusters import add_in_block, block_of_cluster, own_column
 from triton_ext.kernels.device.exchange import Exchange
-from triton_ext.kernels.device.last_tile import RingPieces
+from triton_ext.kernels.device.last_tile import LastPieces
 from triton_ext.kernels.device.matrices import load_block, matrix_size, store_block
 from triton_ext.kernels.device.peers import Peers
 from triton_ext.kernels.device.pieces import piece_layout
+from triton_ext.kernels.device.values import value
 
 COUNTER_BYTES = gl.constexpr(8192)
 """The size of the workspace's first section, a counter for each consumer of each tile that several
@@ -466,7 +467,7 @@ class Epilogue:
     N_MAJOR: gl.constexpr
     peers: Peers | gl.constexpr
     SHARED: gl.constexpr
-    last: RingPieces | gl.constexpr
+    last: LastPieces | gl.constexpr
 
     @gluon.jit
     def buffer(self, piece: gl.constexpr, WHICH: gl.constexpr):
@@ -742,3 +743,23 @@ class Epilogue:
                 store_block(self.desc, work.matrix, first, second, view)
             else:
                 store_block(self.peers.own, 0, first, second, view)
+
+
+@gluon.jit
+def epilogue_of(desc, tiles, c0_desc, c0_ready, values, exchange, peers, last, PIECE: gl.constexpr,
+                SHARED: gl.constexpr, PLAN: gl.constexpr):  # fmt: skip
+    """The epilogue of a kernel; see `Epilogue`."""
+    TILE: gl.constexpr = PLAN.tile
+    workspace = value(values, "workspace", PLAN)
+    scaling = Scaling(
+        value(values, "bias", PLAN), value(values, "a_scale", PLAN), value(values, "b_scale", PLAN),
+        value(values, "alpha", PLAN), int(PLAN.epilogue.a_scales == "each"),
+        int(PLAN.epilogue.b_scales == "each"), not TILE.swap_ab,
+    )  # fmt: skip
+    parts = Parts(workspace, words_of(workspace, TILE.consumers), TILE.sharing_consumers,
+                  PLAN.block_n)  # fmt: skip
+    residual = Residual(c0_desc, value(values, "beta", PLAN), c0_ready)
+    return Epilogue(
+        desc, tiles, parts, scaling, residual, exchange, PLAN.epilogue.activation, TILE.c_parts,
+        TILE.c_buffers, TILE.cluster_n, PIECE, not TILE.swap_ab, peers, SHARED, last,
+    )  # fmt: skip

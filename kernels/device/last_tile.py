@@ -36,7 +36,7 @@ def common_width(unit, columns):
 
 
 @aggregate
-class RingPieces:
+class LastPieces:
     """The pieces in which a block's last tile leaves, and where they lie.
 
     Each consumer uses what it alone has read, its rows of the left operand's tiles.

@@ -29,10 +29,10 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
 from triton_ext.compat import aggregate
-from triton_ext.kernels import config
+from triton_ext.kernels.tile import LEAST_K, MOST_K
 
-SHORTEST = gl.constexpr(config.LEAST_K)
-LONGEST = gl.constexpr(config.MOST_K)
+SHORTEST = gl.constexpr(LEAST_K)
+LONGEST = gl.constexpr(MOST_K)
 
 
 @gluon.jit

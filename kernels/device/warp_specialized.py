@@ -7,12 +7,12 @@ all of B, and its rows of C leave through the `epilogue`. The consumers run inde
 other: while one stores its part of C, the other keeps the tensor cores busy, and the producer fills
 the ring for the next tile.
 
-Two consumers may also take turns (`SHARES` = 1, *ping-pong*): each multiplies a whole tile, and
+Two consumers may also take turns (*ping-pong*): each multiplies a whole tile, and
 stores it while the other multiplies the next. The ring alone does not keep their order: a barrier's
 phase tells only odd turns of the ring from even ones, so a consumer also waits for its turn.
 
 The blocks of a cluster share the tile of B, and those side by side in it the tile of A
-(`CLUSTER_COLUMNS` above 1); or they divide K among them (`K_BLOCKS` above 1): then each
+(`cluster_n` above 1); or they divide K among them (`cluster_k` above 1): then each
 has sums of a whole tile, and they add them up by an `exchange`.
 
 A tile need not be as wide as a power of two: its right operand lies in several *units* then, which
@@ -42,17 +42,10 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from triton_ext.compat import aggregate, cluster_barrier, reinterpret
-from triton_ext.kernels.config import PROMOTED_RUN
 from triton_ext.kernels.device import wgmma
-from triton_ext.kernels.device.epilogue import (
-    Epilogue,
-    Parts,
-    Residual,
-    Scaling,
-    words_of,
-)
+from triton_ext.kernels.device.epilogue import epilogue_of
 from triton_ext.kernels.device.exchange import Exchange, columns_layout
-from triton_ext.kernels.device.last_tile import RingPieces
+from triton_ext.kernels.device.last_tile import LastPieces
 from triton_ext.kernels.device.matrices import (
     is_batched,
     matrix_size,
@@ -62,6 +55,7 @@ from triton_ext.kernels.device.peers import peers_of, products_of
 from triton_ext.kernels.device.pieces import columns_of_blocks, piece_layout, split_columns
 from triton_ext.kernels.device.ring import Operands, allocate_barriers, ring_of
 from triton_ext.kernels.device.scheduler import Tiling
+from triton_ext.kernels.registers import FP32_RUN
 
 LAUNCH_DEPENDENTS = gl.constexpr("""{
     .reg .pred early;
@@ -75,7 +69,7 @@ WAIT = gl.constexpr("""{
     @known griddepcontrol.wait;
     mov.b32 $0, 0;
     }""")
-RUN = gl.constexpr(PROMOTED_RUN)
+RUN = gl.constexpr(FP32_RUN)
 STORED_AFTER = gl.constexpr(4)
 """Products of tiles after which the tile before is stored, mostly: a microsecond or two."""
 EARLY_BYTES = gl.constexpr(1.0e5)
@@ -139,9 +133,9 @@ class Accumulator:
         sums, as `wgmma.steps_of` says.
         """
         a_tile = ring.left_tile(slot, WHICH)
-        if ring.PRODUCT is not None:
+        if ring.PLAN.product is not None:
             b_unit = ring.right_unit(slot)
-            sums = wgmma.multiply(self.sums, a_tile, b_unit, ring.PRODUCT, STEP, STEPS)
+            sums = wgmma.multiply(self.sums, a_tile, b_unit, ring.PLAN.product, STEP, STEPS)
         else:
             b_tile = ring.b_tiles.index(slot.index)
             product = warpgroup_mma(a_tile, b_tile, self.sums[0], is_async=True)
@@ -186,9 +180,9 @@ class Accumulator:
 @gluon.jit
 def zero_sums(ring):
     """Registers for the sums of the products of a ring's tiles."""
-    WIDE: gl.constexpr = ring.OWN_N & -ring.OWN_N
+    WIDE: gl.constexpr = ring.PLAN.tile.cluster_n * ring.PLAN.tile.unit
     sums = ()
-    for _ in gl.static_range((1 + partial_sums(ring.PRODUCT)) * (ring.OWN_N // WIDE)):
+    for _ in gl.static_range((1 + partial_sums(ring.PLAN.product)) * ring.PLAN.tile.units):
         sums += zeros(ring, WIDE)
     return Accumulator(sums)
 
@@ -200,7 +194,7 @@ def zeros(ring, COLUMNS: gl.constexpr):
     TYPE: gl.constexpr = gl.int32 if a_tiles.dtype.is_int() else gl.float32
     ROWS: gl.constexpr = a_tiles.shape[1]
     LAYOUT: gl.constexpr = accumulator_layout(
-        COLUMNS, a_tiles.dtype, gl.num_ctas(), ring.CLUSTER_COLUMNS
+        COLUMNS, a_tiles.dtype, gl.num_ctas(), ring.PLAN.tile.cluster_n
     )
     return (gl.zeros((ROWS, COLUMNS), TYPE, LAYOUT),)
 
@@ -274,7 +268,7 @@ def produce(operands, ring, tiling):
             ring.fill(slot, operands, work, k)
             slot = slot.next()
         work = tiling.work(step + 1, tiles, BATCHED)
-    if ring.DEALT:
+    if ring.PLAN.tile.shares_tiles:
         ring.end(slot)
     if operands.gathers():
         operands.peers.end(tiling)
@@ -291,7 +285,7 @@ def multiply_range(acc, reader, slot, k_first, k_end, first, WHICH: gl.constexpr
     """The products of a tile over a range of K, which begins with `first`; each is issued while
     the one before it runs, or, if there is one partial sum, while the other consumer's runs.
     """
-    PARTIALS: gl.constexpr = partial_sums(reader.ring.PRODUCT)
+    PARTIALS: gl.constexpr = partial_sums(reader.ring.PLAN.product)
     if PARTIALS > 1:
         runs = k_end - (k_end - k_first) % RUN
         for _ in range(k_first, runs, RUN):
@@ -305,7 +299,7 @@ def multiply_range(acc, reader, slot, k_first, k_end, first, WHICH: gl.constexpr
 @gluon.jit
 def multiply_run(acc, reader, slot, is_later, WHICH: gl.constexpr, STEPS: gl.constexpr):
     """So many products, and whether the one before is still under way."""
-    PARTIALS: gl.constexpr = partial_sums(reader.ring.PRODUCT)
+    PARTIALS: gl.constexpr = partial_sums(reader.ring.PLAN.product)
     for i in gl.static_range(STEPS):
         reader.wait(slot)
         acc = acc.multiply(reader.ring, slot, WHICH, i, STEPS)
@@ -342,8 +336,8 @@ def multiply(epilogue, reader, turns, tiling, slot, step, tiles, work, seen,
     else:
         acc, slot = multiply_range(acc, reader, slot, start, work.k_end, start, WHICH)
     turns.end(WHICH)
-    acc = acc.wait(ring.PRODUCT)
-    if partial_sums(ring.PRODUCT) == 0:
+    acc = acc.wait(ring.PLAN.product)
+    if partial_sums(ring.PLAN.product) == 0:
         reader.release(slot.previous(), True)
     return acc, slot, seen
 
@@ -351,8 +345,8 @@ def multiply(epilogue, reader, turns, tiling, slot, step, tiles, work, seen,
 @gluon.jit
 def hand_over_before(epilogue, ring, turns, tiling, step, tiles, WHICH: gl.constexpr):
     """Count the tile that a consumer made before this step, if there is one."""
-    FIRST: gl.constexpr = WHICH // ring.SHARES
-    ROW: gl.constexpr = WHICH % ring.SHARES * epilogue.tiles.shape[1]
+    FIRST: gl.constexpr = WHICH // ring.PLAN.tile.sharing_consumers
+    ROW: gl.constexpr = WHICH % ring.PLAN.tile.sharing_consumers * epilogue.tiles.shape[1]
     if step > FIRST:
         epilogue.hand_over(tiling.work(step - turns.NUMBER, tiles, True, ROW), tiling)
 
@@ -373,8 +367,8 @@ def consume(epilogue, ring, turns, tiling, WHICH: gl.constexpr):
     consumers take turns.
     """
     BATCHED: gl.constexpr = is_batched(epilogue.desc)
-    FIRST: gl.constexpr = WHICH // ring.SHARES
-    ROW: gl.constexpr = WHICH % ring.SHARES * epilogue.tiles.shape[1]
+    FIRST: gl.constexpr = WHICH // ring.PLAN.tile.sharing_consumers
+    ROW: gl.constexpr = WHICH % ring.PLAN.tile.sharing_consumers * epilogue.tiles.shape[1]
     tiles = tiling.tiles_m * tiling.tiles_n
     if BATCHED:
         tiles *= products_of(epilogue.desc, epilogue.peers)
@@ -401,7 +395,7 @@ def consume(epilogue, ring, turns, tiling, WHICH: gl.constexpr):
             slot = slot.after(others_products(tiling, step, tiles))
         is_last = step + 1 == steps
         if turns.NUMBER > 1:  # the other consumer may still read what this tile has not refilled
-            is_last &= work.k_end - work.k_first >= ring.STAGES
+            is_last &= work.k_end - work.k_first >= ring.PLAN.tile.stages
         residual_phase = epilogue.finish(acc, work, vectors, residual_phase, is_last, WHICH)
     if epilogue.scatters():
         end = (steps - FIRST + turns.NUMBER - 1) // turns.NUMBER * turns.NUMBER
@@ -424,7 +418,9 @@ def start_next(ring, tiling):
         gdc_launch_dependents()
     else:
         BYTES: gl.constexpr = ring.a_tiles.dtype.primitive_bitwidth // 8
-        STEP_BYTES: gl.constexpr = (tiling.BLOCK_M + tiling.BLOCK_N) * ring.BLOCK_K * BYTES
+        STEP_BYTES: gl.constexpr = (
+            (tiling.BLOCK_M + tiling.BLOCK_N) * ring.PLAN.tile.block_k * BYTES
+        )
         sms = gl.inline_asm_elementwise(
             "mov.u32 $0, %nsmid;", "=r", [], gl.int32, is_pure=True, pack=1
         )
@@ -438,100 +434,100 @@ def start_next(ring, tiling):
 
 @gluon.jit(do_not_specialize=("group", "first_chunk", "ranks", "piece_rows"))
 def matmul_warp_specialized(
-        a_desc, b_desc, c_desc, edge_desc, last_desc, group, workspace, bias, a_scale, b_scale,
-        alpha, c0_desc, beta, own_desc, flags, counters, late, first_chunk, ranks, piece_rows,
-        BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr,
-        BLOCK_K: gl.constexpr, CONSUMERS: gl.constexpr, SHARES: gl.constexpr,
-        CLUSTER_COLUMNS: gl.constexpr, K_BLOCKS: gl.constexpr,
-        STAGES: gl.constexpr, LEFT_BOXES: gl.constexpr, RIGHT_BOXES: gl.constexpr,
-        EDGE_BOXES: gl.constexpr, FILLED: gl.constexpr,
-        RIGHT_UNIT: gl.constexpr, PRODUCT: gl.constexpr, C_PARTS: gl.constexpr,
-        C_BUFFERS: gl.constexpr, LAST: gl.constexpr, LAST_LAYOUT: gl.constexpr,
-        A_K_MAJOR: gl.constexpr, B_K_MAJOR: gl.constexpr, C_N_MAJOR: gl.constexpr,
-        MAX_SPLITS: gl.constexpr, A_LAYOUT: gl.constexpr, B_LAYOUT: gl.constexpr,
-        C_LAYOUT: gl.constexpr,
-        EXCHANGE_LAYOUT: gl.constexpr, EXCHANGED_LAYOUT: gl.constexpr, ACTIVATION: gl.constexpr,
-        A_SCALES: gl.constexpr, B_SCALES: gl.constexpr, CONSUMER_REGISTERS: gl.constexpr,
-        SCATTER: gl.constexpr, EARLY: gl.constexpr, num_warps: gl.constexpr):  # fmt: skip
-    """The whole kernel: barriers and buffers, then a warp's task each."""
-    DESCRIPTORS: gl.constexpr = 5 - (edge_desc is None) - (last_desc is None)
-    prefetch_descriptors(a_desc, "matmul_warp_specialized", DESCRIPTORS)
-    ROWS: gl.constexpr = BLOCK_M // SHARES
-    size_m = matrix_size(c_desc, 0 if C_N_MAJOR else 1).to(gl.int32)
-    size_n = matrix_size(c_desc, 1 if C_N_MAJOR else 0).to(gl.int32)
-    num_k = gl.cdiv(matrix_size(a_desc, 1 if A_K_MAJOR else 0), BLOCK_K * K_BLOCKS)
+        a_desc, b_desc, c_desc, box_descs, c0_desc, own_desc, group, first_chunk, ranks, piece_rows,
+        values, PLAN: gl.constexpr):  # fmt: skip
+    """The whole kernel: barriers and buffers, then a warp's task each.
+
+    Args:
+        a_desc, b_desc, c_desc: TMA descriptors of the left and the right operand, and of C.
+        box_descs: once more of the right operand, with the box of its edge, and of C, with that of
+            a block's last tile, as far as there are such.
+        c0_desc: that of the residual, or of what the rank before has sent; or None.
+        own_desc, first_chunk, ranks, piece_rows: see `Peers`; or None.
+        group: see `Tiling`.
+        values: what `SpecializedPlan.values` names.
+        PLAN: an `Sm90Plan`.
+    """
+    TILE: gl.constexpr = PLAN.tile
+    prefetch_descriptors(a_desc, "matmul_warp_specialized", 3 + len(box_descs))
+    ROWS: gl.constexpr = PLAN.block_m // TILE.sharing_consumers
+    C_COLUMNS: gl.constexpr = PLAN.block_n // TILE.c_parts
+    N_MAJOR: gl.constexpr = not TILE.swap_ab
+    size_m = matrix_size(c_desc, 0 if N_MAJOR else 1).to(gl.int32)
+    size_n = matrix_size(c_desc, 1 if N_MAJOR else 0).to(gl.int32)
+    k_extent = matrix_size(a_desc, 1 if PLAN.left_k_major else 0)
+    num_k = gl.cdiv(k_extent, TILE.block_k * TILE.cluster_k)
     tiling = Tiling(
-        size_m, size_n, gl.cdiv(size_m, BLOCK_M), gl.cdiv(size_n, BLOCK_N), num_k,
-        group, BLOCK_M, BLOCK_N, MAX_SPLITS,
-        overlap(A_K_MAJOR and C_N_MAJOR, c0_desc is None),
-        overlap(B_K_MAJOR and not C_N_MAJOR, c0_desc is None),
+        size_m, size_n, gl.cdiv(size_m, PLAN.block_m), gl.cdiv(size_n, PLAN.block_n), num_k, group,
+        PLAN.block_m, PLAN.block_n, TILE.split_k,
+        overlap(PLAN.left_k_major and N_MAJOR, c0_desc is None),
+        overlap(PLAN.right_k_major and not N_MAJOR, c0_desc is None),
     )  # fmt: skip
 
     a_tiles = gl.allocate_shared_memory(
-        a_desc.dtype, [STAGES * SHARES, K_BLOCKS * ROWS, BLOCK_K], A_LAYOUT
+        a_desc.dtype,
+        [TILE.stages * TILE.sharing_consumers, TILE.cluster_k * ROWS, TILE.block_k],
+        PLAN.left,
     )
-    UNITS: gl.constexpr = (BLOCK_N + RIGHT_UNIT[1] - 1) // RIGHT_UNIT[1]
-    ALL_UNITS: gl.constexpr = UNITS * (BLOCK_K // RIGHT_UNIT[0])
+    UNITS: gl.constexpr = gl.cdiv(PLAN.block_n, PLAN.unit[1]) * (TILE.block_k // PLAN.unit[0])
     b_tiles = gl.allocate_shared_memory(
-        b_desc.dtype, [STAGES * ALL_UNITS, RIGHT_UNIT[0], RIGHT_UNIT[1]], B_LAYOUT
+        b_desc.dtype, [TILE.stages * UNITS, PLAN.unit[0], PLAN.unit[1]], PLAN.right
     )
     c_tiles = gl.allocate_shared_memory(
-        c_desc.dtype, [CONSUMERS * C_BUFFERS, ROWS, BLOCK_N // C_PARTS], C_LAYOUT
+        c_desc.dtype, [TILE.consumers * TILE.c_buffers, ROWS, C_COLUMNS], PLAN.c
     )
-    DEALT: gl.constexpr = gl.num_ctas() > K_BLOCKS
-    ring = ring_of(
-        a_tiles, b_tiles, STAGES, SHARES, BLOCK_K, BLOCK_N, CLUSTER_COLUMNS, DEALT, LEFT_BOXES,
-        RIGHT_BOXES, EDGE_BOXES, PRODUCT,
-    )  # fmt: skip
-    if FILLED:
-        used = STAGES
+    ring = ring_of(a_tiles, b_tiles, PLAN)
+    if TILE.loaded_rows > 0:
+        used = TILE.stages
         if not is_batched(c_desc):
             steps = tiling.steps(tiling.tiles_m * tiling.tiles_n)
-            used = gl.minimum(STAGES, num_k * steps)
-        fill_with_zeros(a_tiles, ROWS, STAGES, used)
-    if K_BLOCKS == 1:
+            used = gl.minimum(TILE.stages, num_k * steps)
+        fill_with_zeros(a_tiles, ROWS, TILE.stages, used)
+    PIECES: gl.constexpr = TILE.consumers * TILE.c_parts
+    if TILE.cluster_k == 1:
         exchange: gl.constexpr = None
     else:
         parts = gl.allocate_shared_memory(
             gl.int32 if a_desc.dtype.is_int() else gl.float32,
-            [CONSUMERS * C_PARTS, K_BLOCKS, ROWS, BLOCK_N // C_PARTS], EXCHANGE_LAYOUT,
+            [PIECES, TILE.cluster_k, ROWS, C_COLUMNS], PLAN.exchange,
         )  # fmt: skip
-        exchange = Exchange(parts, allocate_barriers(CONSUMERS * C_PARTS, 1), EXCHANGED_LAYOUT)
-    TURNS: gl.constexpr = CONSUMERS // SHARES
-    turns = Turns(allocate_barriers(CONSUMERS, 1) if TURNS > 1 else ring.free, TURNS)
+        exchange = Exchange(parts, allocate_barriers(PIECES, 1), PLAN.exchanged)
+    TURNS: gl.constexpr = TILE.consumers // TILE.sharing_consumers
+    turns = Turns(allocate_barriers(TILE.consumers, 1) if TURNS > 1 else ring.free, TURNS)
     if c0_desc is None:
         c0_ready: gl.constexpr = None
     else:
-        c0_ready = allocate_barriers(CONSUMERS * C_PARTS, 1)
-    if LAST is None:
+        c0_ready = allocate_barriers(PIECES, 1)
+    if PLAN.last is None:
         last: gl.constexpr = None
     else:
-        last = RingPieces(
-            last_desc, a_tiles, LAST_LAYOUT, BLOCK_N // CLUSTER_COLUMNS, LAST, CLUSTER_COLUMNS
-        )
+        last = LastPieces(
+            box_descs[len(box_descs) - 1], a_tiles, PLAN.last_layout, TILE.columns, PLAN.last,
+            TILE.cluster_n,
+        )  # fmt: skip
+    if PLAN.boxes[2] is None:
+        edge_desc: gl.constexpr = None
+    else:
+        edge_desc = box_descs[0]
     fence_async_shared()
-    if DEALT:  # Triton does not see that others arrive at this block's barriers
+    if TILE.shares_tiles:  # Triton does not see that others arrive at this block's barriers
         gl.inline_asm("fence.mbarrier_init.release.cluster;", "", ())
         cluster_barrier(relaxed=True)
 
+    WAITING: gl.constexpr = gl.num_ctas() * (4 * TILE.consumers if PLAN.scatters else 1)
     peers = peers_of(
-        own_desc, flags, counters, late, first_chunk, ranks, piece_rows,
-        gl.num_ctas() * SHARES, gl.num_ctas() * (4 * CONSUMERS if SCATTER else 1), SCATTER,
+        own_desc, values, first_chunk, ranks, piece_rows,
+        gl.num_ctas() * TILE.sharing_consumers, WAITING, PLAN,
     )  # fmt: skip
-    operands = Operands(a_desc, b_desc, edge_desc, A_K_MAJOR, B_K_MAJOR, K_BLOCKS, peers)
+    operands = Operands(a_desc, b_desc, edge_desc, peers, PLAN)
     LAYOUT: gl.constexpr = piece_of(
-        BLOCK_N // C_PARTS, a_desc.dtype, gl.num_ctas(), CLUSTER_COLUMNS, K_BLOCKS
+        C_COLUMNS, a_desc.dtype, gl.num_ctas(), TILE.cluster_n, TILE.cluster_k
     )
-    PIECE: gl.constexpr = LAYOUT if EARLY else None
-    epilogue = Epilogue(
-        c_desc, c_tiles,
-        Parts(workspace, words_of(workspace, CONSUMERS), SHARES, BLOCK_N),
-        Scaling(bias, a_scale, b_scale, alpha, A_SCALES, B_SCALES, C_N_MAJOR),
-        Residual(c0_desc, beta, c0_ready), exchange, ACTIVATION, C_PARTS, C_BUFFERS,
-        CLUSTER_COLUMNS, PIECE, C_N_MAJOR, peers, 0, last,
-    )  # fmt: skip
+    PIECE: gl.constexpr = LAYOUT if PLAN.asks_early else None
+    epilogue = epilogue_of(c_desc, c_tiles, c0_desc, c0_ready, values, exchange, peers, last, PIECE,
+                           0, PLAN)  # fmt: skip
     # The arguments are written out: a tuple in a variable would turn constants into values.
-    if CONSUMERS == 1:
+    if TILE.consumers == 1:
         gl.warp_specialize(
             [
                 (consume, (epilogue, ring, turns, tiling, 0)),
@@ -540,7 +536,7 @@ def matmul_warp_specialized(
             [1],
             [24],
         )
-    elif CONSUMERS == 2:
+    elif TILE.consumers == 2:
         gl.warp_specialize(
             [
                 (consume, (epilogue, ring, turns, tiling, 0)),
@@ -548,7 +544,7 @@ def matmul_warp_specialized(
                 (produce, (operands, ring, tiling)),
             ],
             [4, 1],
-            [CONSUMER_REGISTERS, 24],
+            [PLAN.consumer_registers, 24],
         )
     else:
         gl.warp_specialize(
@@ -559,5 +555,5 @@ def matmul_warp_specialized(
                 (produce, (operands, ring, tiling)),
             ],
             [4, 4, 1],
-            [CONSUMER_REGISTERS, CONSUMER_REGISTERS, 24],
+            [PLAN.consumer_registers, PLAN.consumer_registers, 24],
         )

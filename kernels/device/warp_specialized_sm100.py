@@ -7,7 +7,7 @@ registers, so whoever stores them need not be who multiplies. There is room for 
 (`Accumulators`): while the `epilogue` stores one, the tensor cores are at the next. Where scales
 take some of that room, the two share a few columns, which the epilogue reads first.
 
-Two blocks of a cluster can be one pair (`PAIR`, ``cta_group::2``): the tensor cores of both make a
+Two blocks of a cluster can be one pair (``cta_group::2``): the tensor cores of both make a
 tile of twice the rows together. Each block has its rows of A, half of the columns of B, and its
 rows of C. The first block of the pair alone issues the products.
 
@@ -44,7 +44,7 @@ from triton_ext.compat import (
 )
 from triton_ext.hardware.tensor_memory import TMEM_COLUMNS
 from triton_ext.kernels.device.block_scales import block_scales_of
-from triton_ext.kernels.device.epilogue import Epilogue, Parts, Residual, Scaling, words_of
+from triton_ext.kernels.device.epilogue import epilogue_of
 from triton_ext.kernels.device.launch_control import ask, tickets_of
 from triton_ext.kernels.device.matrices import is_batched, matrix_size, prefetch_descriptors
 from triton_ext.kernels.device.peers import peers_of, products_of
@@ -243,70 +243,73 @@ def store(epilogue, accumulators, tickets):
 
 @gluon.jit(do_not_specialize=("group", "first_chunk", "ranks", "piece_rows"))
 def matmul_warp_specialized_sm100(
-        a_desc, b_desc, c_desc, group, workspace, bias, a_scale, b_scale, alpha,
-        c0_desc, beta, own_desc, flags, counters, late, first_chunk, ranks, piece_rows,
-        left_scales, right_scales, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr,
-        BLOCK_K: gl.constexpr, STAGES: gl.constexpr,
-        ACCUMULATORS: gl.constexpr, SHARED_SUMS: gl.constexpr, PAIR: gl.constexpr,
-        ASKED: gl.constexpr,
-        SCATTER: gl.constexpr, C_PARTS: gl.constexpr, C_BUFFERS: gl.constexpr,
-        A_K_MAJOR: gl.constexpr, B_K_MAJOR: gl.constexpr, C_N_MAJOR: gl.constexpr,
-        MAX_SPLITS: gl.constexpr, A_LAYOUT: gl.constexpr, B_LAYOUT: gl.constexpr,
-        C_LAYOUT: gl.constexpr, ACTIVATION: gl.constexpr,
-        A_SCALES: gl.constexpr, B_SCALES: gl.constexpr,
-        FORMAT: gl.constexpr, LEFT_SCALES: gl.constexpr,
-        RIGHT_SCALES: gl.constexpr, num_warps: gl.constexpr):  # fmt: skip
-    """The whole kernel: barriers, buffers and tensor memory, then a warp's task each."""
+        a_desc, b_desc, c_desc, scale_descs, c0_desc, own_desc, group, first_chunk, ranks,
+        piece_rows, values, PLAN: gl.constexpr):  # fmt: skip
+    """The whole kernel: barriers, buffers and tensor memory, then a warp's task each.
+
+    Args:
+        a_desc, b_desc, c_desc: TMA descriptors of the left and the right operand, and of C.
+        scale_descs: those of the block scales of the left and the right operand, if they have such.
+        c0_desc: that of the residual, or of what the rank before has sent; or None.
+        own_desc, first_chunk, ranks, piece_rows: see `Peers`; or None.
+        group: see `Tiling`.
+        values: what `SpecializedPlan.values` names.
+        PLAN: an `Sm100Plan`.
+    """
+    TILE: gl.constexpr = PLAN.tile
+    BLOCK_M: gl.constexpr = PLAN.block_m
+    BLOCK_N: gl.constexpr = PLAN.block_n
+    N_MAJOR: gl.constexpr = not TILE.swap_ab
     prefetch_descriptors(a_desc, "matmul_warp_specialized_sm100", 3)
-    size_m = matrix_size(c_desc, 0 if C_N_MAJOR else 1).to(gl.int32)
-    size_n = matrix_size(c_desc, 1 if C_N_MAJOR else 0).to(gl.int32)
-    num_k = gl.cdiv(matrix_size(a_desc, 1 if A_K_MAJOR else 0), BLOCK_K)
+    size_m = matrix_size(c_desc, 0 if N_MAJOR else 1).to(gl.int32)
+    size_n = matrix_size(c_desc, 1 if N_MAJOR else 0).to(gl.int32)
+    num_k = gl.cdiv(matrix_size(a_desc, 1 if PLAN.left_k_major else 0), TILE.block_k)
     tiling = Tiling(
-        size_m, size_n, gl.cdiv(size_m, BLOCK_M), gl.cdiv(size_n, BLOCK_N), num_k,
-        group, BLOCK_M, BLOCK_N, MAX_SPLITS, 0, 0,
+        size_m, size_n, gl.cdiv(size_m, BLOCK_M), gl.cdiv(size_n, BLOCK_N), num_k, group, BLOCK_M,
+        BLOCK_N, TILE.split_k, 0, 0,
     )  # fmt: skip
     peers = peers_of(
-        own_desc, flags, counters, late, first_chunk, ranks, piece_rows,
-        gl.num_ctas(), gl.num_ctas() * (num_warps if SCATTER else 1), SCATTER,
+        own_desc, values, first_chunk, ranks, piece_rows,
+        gl.num_ctas(), gl.num_ctas() * (TILE.num_warps if PLAN.scatters else 1), PLAN,
     )  # fmt: skip
     BATCHED: gl.constexpr = is_batched(c_desc)
     tiles = tiling.tiles_m * tiling.tiles_n
     if BATCHED:
         tiles *= products_of(c_desc, peers)
 
-    a_tiles = gl.allocate_shared_memory(a_desc.dtype, [STAGES, BLOCK_M, BLOCK_K], A_LAYOUT)
-    b_tiles = gl.allocate_shared_memory(b_desc.dtype, [STAGES, BLOCK_K, BLOCK_N], B_LAYOUT)
-    c_tiles = gl.allocate_shared_memory(
-        c_desc.dtype, [C_BUFFERS, BLOCK_M, BLOCK_N // C_PARTS], C_LAYOUT
+    a_tiles = gl.allocate_shared_memory(
+        a_desc.dtype, [TILE.stages, BLOCK_M, TILE.block_k], PLAN.left
     )
-    accumulators = accumulators_of(a_desc.dtype, BLOCK_M, BLOCK_N, ACCUMULATORS, PAIR, SHARED_SUMS)
-    if FORMAT is None:
+    b_tiles = gl.allocate_shared_memory(
+        b_desc.dtype, [TILE.stages, TILE.block_k, BLOCK_N], PLAN.right
+    )
+    c_tiles = gl.allocate_shared_memory(
+        c_desc.dtype, [TILE.c_buffers, BLOCK_M, BLOCK_N // TILE.c_parts], PLAN.c
+    )
+    accumulators = accumulators_of(a_desc.dtype, PLAN)
+    if PLAN.element is None:
         scales: gl.constexpr = None
     else:
         scales = block_scales_of(
-            left_scales, right_scales, STAGES, LEFT_SCALES, RIGHT_SCALES, FORMAT,
-            accumulators.memory if SHARED_SUMS else None, 2 * BLOCK_N - SHARED_SUMS,
-        )  # fmt: skip
-    ring = ring_of(a_tiles, b_tiles, scales, STAGES, PAIR)
-    tickets = tickets_of(tiling, tiles, 4, ASKED, BATCHED)
+            scale_descs[0], scale_descs[1], accumulators.memory if PLAN.shared_sums else None, PLAN
+        )
+    ring = ring_of(a_tiles, b_tiles, scales, PLAN)
+    tickets = tickets_of(tiling, tiles, 4, TILE.cluster_launch_control, BATCHED)
     if c0_desc is None:
         c0_ready: gl.constexpr = None
     else:
-        c0_ready = allocate_barriers(C_PARTS, 1)
+        c0_ready = allocate_barriers(TILE.c_parts, 1)
     fence_async_shared()
 
-    operands = Operands(a_desc, b_desc, None, A_K_MAJOR, B_K_MAJOR, 1, peers)
-    epilogue = Epilogue(
-        c_desc, c_tiles, Parts(workspace, words_of(workspace, 1), 1, BLOCK_N),
-        Scaling(bias, a_scale, b_scale, alpha, A_SCALES, B_SCALES, C_N_MAJOR),
-        Residual(c0_desc, beta, c0_ready), None, ACTIVATION, C_PARTS, C_BUFFERS, 1, None, C_N_MAJOR,
-        peers, gl.cdiv(SHARED_SUMS * C_PARTS, BLOCK_N), None,
-    )  # fmt: skip
-    GATHERS: gl.constexpr = own_desc is not None and not SCATTER
+    operands = Operands(a_desc, b_desc, None, peers, PLAN)
+    SHARED: gl.constexpr = gl.cdiv(PLAN.shared_sums * TILE.c_parts, BLOCK_N)
+    epilogue = epilogue_of(c_desc, c_tiles, c0_desc, c0_ready, values, None, peers, None, None,
+                           SHARED, PLAN)  # fmt: skip
+    GATHERS: gl.constexpr = PLAN.collective == "gather"
     REGISTERS: gl.constexpr = ONE_WARP_GATHERS if GATHERS else ONE_WARP
     gdc_launch_dependents()
     # The arguments are written out: a tuple in a variable would turn constants into values.
-    if ASKED:
+    if TILE.cluster_launch_control:
         gl.warp_specialize(
             [
                 (store, (epilogue, accumulators, tickets)),
@@ -330,31 +333,33 @@ def matmul_warp_specialized_sm100(
 
 
 @gluon.jit
-def ring_of(a_tiles, b_tiles, scales, STAGES: gl.constexpr, PAIR: gl.constexpr):
+def ring_of(a_tiles, b_tiles, scales, PLAN: gl.constexpr):
     """A ring of these buffers, which tensor cores free, with its barriers; see `Ring`.
 
     The products of a pair wait for the tiles of both of its blocks. A buffer is free when all have
     read it who share one of its tiles: the blocks of the cluster, or its pairs.
     """
-    COMMITS: gl.constexpr = gl.num_ctas() // 2 if PAIR else gl.num_ctas()
+    STAGES: gl.constexpr = PLAN.tile.stages
+    PAIR: gl.constexpr = PLAN.tile.cta_group == 2
+    COMMITS: gl.constexpr = gl.num_ctas() // PLAN.tile.cta_group
     ready = mbarrier.allocate_mbarrier(batch=STAGES, two_ctas=PAIR)
     free = mbarrier.allocate_mbarrier(batch=STAGES)
     for each in gl.static_range(STAGES):
         mbarrier.init(ready.index(each), count=1)
         mbarrier.init(free.index(each), count=COMMITS)
-    return Ring(
-        a_tiles, b_tiles, ready, free, STAGES, 1, a_tiles.shape[2], b_tiles.shape[2], 1, False,
-        None, None, None, None, scales,
-    )  # fmt: skip
+    return Ring(a_tiles, b_tiles, ready, free, PLAN, scales)
 
 
 @gluon.jit
-def accumulators_of(element_type: gl.constexpr, ROWS: gl.constexpr, COLUMNS: gl.constexpr,
-                    NUMBER: gl.constexpr, PAIR: gl.constexpr, SHARED: gl.constexpr):  # fmt: skip
+def accumulators_of(element_type: gl.constexpr, PLAN: gl.constexpr):
     """Accumulators for products of that type, with their barriers; see `Accumulators`."""
     TYPE: gl.constexpr = gl.int32 if element_type == gl.int8 else gl.float32
+    ROWS: gl.constexpr = PLAN.block_m
+    COLUMNS: gl.constexpr = PLAN.block_n
+    NUMBER: gl.constexpr = PLAN.accumulators
+    PAIR: gl.constexpr = PLAN.tile.cta_group == 2
     TILE: gl.constexpr = sums_layout(ROWS, COLUMNS, gl.num_ctas(), PAIR)
-    LAYOUT: gl.constexpr = None if SHARED == 0 else TILE
+    LAYOUT: gl.constexpr = None if PLAN.shared_sums == 0 else TILE
     if LAYOUT is None:
         memory = allocate_tensor_memory(TYPE, [NUMBER, ROWS, COLUMNS], TILE)
     else:
@@ -365,4 +370,4 @@ def accumulators_of(element_type: gl.constexpr, ROWS: gl.constexpr, COLUMNS: gl.
     for each in gl.static_range(NUMBER):
         mbarrier.init(ready.index(each), count=1)
         mbarrier.init(free.index(each), count=1)
-    return Accumulators(memory, ready, free, NUMBER, LAYOUT, COLUMNS, SHARED)
+    return Accumulators(memory, ready, free, NUMBER, LAYOUT, COLUMNS, PLAN.shared_sums)

@@ -27,8 +27,8 @@ from triton_ext.distributed import launches
 from triton_ext.hardware.architecture import SHARED_MEMORY_PER_BLOCK
 from triton_ext.kernels.choice import cost_model, cost_model_sm100
 from triton_ext.kernels.choice.cost_model import predicted_seconds
-from triton_ext.kernels.config import MatmulConfig
 from triton_ext.kernels.launch import compiled_arguments, launch_arguments, launch_plan
+from triton_ext.kernels.spec import kernel_spec
 
 sys.path.insert(0, str(ROOT))  # `benchmarks` is not installed
 
@@ -199,7 +199,7 @@ def test_a_scatters_tile_is_chosen_by_what_was_measured():
     assert statistics.fmean(found) < 1.03 < statistics.fmean(as_on_one_gpu) - 0.02
     for row in json.loads(file.read_text())["rows"]:
         for each in row["configs"]:
-            assert MatmulConfig(**each["config"]).collective == "scatter"
+            assert kernel_spec(**each["config"]).collective == "scatter"
 
 
 def test_the_page_of_blackwell_has_the_counts_that_were_made():
@@ -221,7 +221,7 @@ def test_a_graph_walks_through_all_input_sets_of_a_small_problem():
 def test_every_configuration_is_given_all_arguments(problem):
     """On small operands of the same kind: tensors and descriptors where the plan asks for them."""
     config = problem.config(132)
-    rows = config.loaded_rows or 48
+    rows = config.tile.loaded_rows or 48
     small = Problem(rows, 64, 128, problem.element_type, problem.a_major, problem.b_major)
     dtype = TYPES[problem.element_type]
     a = torch.zeros(small.m, small.k).to(dtype)
@@ -236,7 +236,7 @@ def test_every_configuration_is_given_all_arguments(problem):
         assert given_values[name] is not None, name
     left, right = given_values["a_desc"].shape, given_values["b_desc"].shape
     sides = ([rows, 128], [64, 128] if small.b_major == "K" else [128, 64])
-    assert (list(left), list(right)) == (sides[::-1] if config.swap else sides)
+    assert (list(left), list(right)) == (sides[::-1] if config.tile.swap_ab else sides)
     assert given_values.keys() - plan.constants.keys() == set(plan.arguments)
 
 
@@ -330,7 +330,7 @@ def test_the_tutorial_kernel_multiplies(config, k_major):
         ]
         persistent_matmul[(2,)](
             *descriptors, m, n, k, **config.constants(k_major, 2), num_warps=config.warps,
-            num_stages=config.stages, **LAUNCH_OPTIONS,
+            num_stages=config.tile.stages, **LAUNCH_OPTIONS,
         )  # fmt: skip
     expected = a.double() @ (b.T if k_major else b).double()
     assert (c.double() - expected).norm() / expected.norm() < 2.0**-8
@@ -397,7 +397,11 @@ def test_choices_are_compared_by_tile_and_orientation():
     problem = Problem(16, 8192, 8192)
     config = problem.config(132)
     ours = our_tile(config)
-    assert (ours.m, ours.n, ours.swap) == (config.block_m, config.block_n, config.swap)
+    assert (ours.m, ours.n, ours.swap) == (
+        config.tile.block_m,
+        config.tile.block_n,
+        config.tile.swap_ab,
+    )
     other = Tile(72, 56, 64)
     row = compare(problem, [(other, 1e-6), (ours, 2e-6)])
     assert row["rank_of_ours"] == 2
@@ -414,7 +418,7 @@ def test_choices_are_compared_by_tile_and_orientation():
 def test_what_a_counterpart_costs_is_what_the_model_says():
     problem = Problem(8192, 8192, 8192)
     row = compare(problem, [(Tile(128, 128, 64), 1e-3)])
-    narrow = MatmulConfig(90, "bf16", block_m=128, block_n=128, stages=6, consumers=1)
+    narrow = kernel_spec(90, "bf16", block_m=128, block_n=128, stages=6, consumers=1)
     assert row["counterpart_predicted_us"] <= 1e6 * predicted_seconds(narrow, 8192, 8192, 8192, 132)
     assert row["cost"] == pytest.approx(row["counterpart_predicted_us"] / row["ours_predicted_us"])
     assert row["cost"] > 1

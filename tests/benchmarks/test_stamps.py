@@ -16,17 +16,17 @@ import triton_ext
 from benchmarks import stamps
 from benchmarks.problems import Problem
 from triton_ext.emulator.state.memory import GlobalMemory
-from triton_ext.kernels.config import MatmulConfig
 from triton_ext.kernels.launch import compile_matmul, launch_arguments, launch_plan
+from triton_ext.kernels.spec import kernel_spec
 
 CONFIGS = [
-    MatmulConfig(90, "bf16", block_m=64, block_n=64, stages=4, consumers=2, pingpong=True),
-    MatmulConfig(90, "bf16", block_m=64, block_n=64, stages=4, consumers=1, cluster=2),
+    kernel_spec(90, "bf16", block_m=64, block_n=64, stages=4, consumers=2, pingpong=True),
+    kernel_spec(90, "bf16", block_m=64, block_n=64, stages=4, consumers=1, cluster_m=2),
 ]
 
 
 @pytest.mark.parametrize("events", [False, True])
-@pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.words)
+@pytest.mark.parametrize("config", CONFIGS, ids=lambda config: str(config))
 def test_a_stamped_kernel_computes_the_same(config, events, tmp_path):
     make_ptx = CUDABackend.make_ptx
     made = []
@@ -64,7 +64,7 @@ def test_a_stamped_kernel_computes_the_same(config, events, tmp_path):
     [ptx] = made
     assert ptx.count("stamp_ended], 1") == ptx.count("ret;")
     assert ("%clock;" in ptx) == events
-    blocks = plan.grid[0] * config.blocks
+    blocks = plan.grid[0] * config.tile.cluster_size
     assert np.asarray(variables["variable stamp_ended"])[:4].view(np.uint32) == blocks
     times = np.asarray(variables["variable stamp_times"]).view(np.int64)
     times = times.reshape(stamps.LAUNCHES, stamps.BLOCKS, len(stamps.TIMES))
@@ -78,7 +78,7 @@ def test_a_stamped_kernel_computes_the_same(config, events, tmp_path):
 
 
 @pytest.mark.parametrize("events", [False, True])
-@pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.words)
+@pytest.mark.parametrize("config", CONFIGS, ids=lambda config: str(config))
 def test_ptxas_takes_it_and_spills_nothing(config, events, tmp_path):
     source = tmp_path / "k.ptx"
     source.write_text(stamps.stamped(compile_matmul(config).asm["ptx"], events))
@@ -113,7 +113,7 @@ def test_the_events_of_kernels_that_were_measured_are_written(tmp_path):
 
     def measured(problem, config, events):
         assert events
-        return {}, {config.words: np.full(shape, config.consumers, np.uint32)}
+        return {}, {str(config): np.full(shape, config.tile.consumers, np.uint32)}
 
     path = tmp_path / "events.npz"
     with (
@@ -122,6 +122,6 @@ def test_the_events_of_kernels_that_were_measured_are_written(tmp_path):
     ):
         assert len(list(stamps.rows([(problem, CONFIGS)], 100, path))) == len(CONFIGS)
     found = np.load(path)
-    assert found["kernels"].tolist() == [config.words for config in CONFIGS]
+    assert found["kernels"].tolist() == [str(config) for config in CONFIGS]
     assert found["events"].shape == (len(CONFIGS), *shape)
     assert [int(each.max()) for each in found["events"]] == [each.consumers for each in CONFIGS]

@@ -31,7 +31,7 @@ from shallow_rings import two_stages  # noqa: E402
 import triton_ext  # noqa: E402
 from triton_ext import LayoutError, UnsupportedDeviceError  # noqa: E402
 from triton_ext.kernels.choice import candidates  # noqa: E402
-from triton_ext.kernels.config import MatmulConfig  # noqa: E402
+from triton_ext.kernels.spec import kernel_spec  # noqa: E402
 from triton_ext.ops import launches, overrides, plans, products  # noqa: E402
 from triton_ext.ops import types as ops_types  # noqa: E402
 from triton_ext.ops.device import Gpu  # noqa: E402
@@ -640,11 +640,11 @@ def test_out_may_be_an_operand():
 
 def test_a_given_configuration():
     a, b = torch.randn(64, 64).half(), torch.randn(64, 32).half()
-    config = MatmulConfig(90, "fp16", "K", "MN", block_m=64, block_n=32, block_k=32)
+    config = kernel_spec(90, "fp16", "K", "MN", block_m=64, block_n=32, block_k=32)
     assert_close(triton_ext.matmul(a, b, config=config), a, b)
     with pytest.raises(LayoutError, match="config"):
         triton_ext.matmul(a, b.T.contiguous().T, config=config)
-    other = MatmulConfig(90, "fp16", "K", "MN", block_m=64, block_n=64, consumers=1, bias=True)
+    other = kernel_spec(90, "fp16", "K", "MN", block_m=64, block_n=64, consumers=1, bias=True)
     with pytest.raises(LayoutError, match="for a product alone"):
         triton_ext.matmul(a, b, config=other)
     with pytest.raises(LayoutError, match="an output in fp32"):
@@ -1319,7 +1319,7 @@ def direct():
         TmaView((24, 48), (48, 1), "K"),
         TmaView((40, 24), (24, 1), "MN"),
     )
-    config = MatmulConfig(90, "fp16", "K", "K", block_m=64, block_n=32, stages=4, consumers=1)
+    config = kernel_spec(90, "fp16", "K", "K", block_m=64, block_n=32, stages=4, consumers=1)
     return recorded(config, views, 48)
 
 
@@ -1373,8 +1373,8 @@ def test_the_direct_launch_with_an_edge(swap):
     """A second map of the right operand, before what is not a descriptor."""
     block = {"block_m": 72, "block_n": 64} if swap else {"block_m": 64, "block_n": 72}
     major = {"a_major" if swap else "b_major": "MN"}
-    config = MatmulConfig(
-        90, "fp16", **block, **major, c_parts=9, consumers=1, swap=swap, alpha=True
+    config = kernel_spec(
+        90, "fp16", **block, **major, c_parts=9, consumers=1, swap_ab=swap, alpha=True
     )
     tensors = [torch.empty(s).half() for s in ((40, 48), (24, 48), (40, 24))]
     views = tuple(TmaView(tuple(x.shape), x.stride(), "K") for x in tensors)
@@ -1392,7 +1392,7 @@ def test_the_direct_launch_with_an_edge(swap):
 
 def test_the_direct_launch_of_a_batch_with_a_residual():
     """Three dimensions, a fourth tensor map, and numbers between the descriptors."""
-    config = MatmulConfig(
+    config = kernel_spec(
         90, "fp16", block_m=64, block_n=64, consumers=1, batched=True, residual=True, alpha=True
     )
     tensors = [torch.empty(s).half() for s in ((3, 40, 48), (1, 24, 48), (3, 40, 24), (3, 40, 24))]
@@ -1410,7 +1410,7 @@ def test_the_direct_launch_of_a_batch_with_a_residual():
 
 
 def test_the_direct_launch_with_bias_and_scales():
-    config = MatmulConfig(
+    config = kernel_spec(
         90, "e4m3", out_type="bf16", block_k=128, consumers=1, block_m=64,
         bias=True, a_scales="each", b_scales="one",
     )  # fmt: skip
@@ -1427,7 +1427,7 @@ def test_the_direct_launch_with_bias_and_scales():
 @pytest.mark.parametrize("swap", [False, True])
 def test_the_direct_launch_with_scales_of_blocks(swap):
     """Their maps are the last; those of the left operand first."""
-    config = MatmulConfig(100, "mxfp8", block_k=128, consumers=1, stages=2, swap=swap, alpha=True)
+    config = kernel_spec(100, "mxfp8", block_k=128, consumers=1, stages=2, swap_ab=swap, alpha=True)
     tensors = [torch.empty(s).to(torch.float8_e4m3fn) for s in ((140, 160), (24, 160))]
     tensors.append(torch.empty(140, 24))
     blocks = [torch.empty(s, dtype=torch.float8_e8m0fnu) for s in ((2, 2, 2, 256), (1, 2, 2, 256))]

@@ -14,7 +14,7 @@ from triton_ext.distributed import launches
 from triton_ext.distributed.launches import Kind
 from triton_ext.distributed.workspace import Workspace, workspace_of
 from triton_ext.errors import LayoutError, UnsupportedDeviceError
-from triton_ext.kernels.config import ACTIVATIONS
+from triton_ext.kernels.epilogue import ACTIVATIONS
 from triton_ext.ops import products, registered
 from triton_ext.ops.epilogue import Epilogue, activated, epilogue_of, finished
 from triton_ext.ops.types import FP8_TYPES, bias_type, output_type

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from triton_ext.errors import LayoutError
-from triton_ext.kernels.config import MatmulConfig
+from triton_ext.kernels.spec import KernelSpec
 from triton_ext.ops import registered
 from triton_ext.ops.device import Gpu, find_gpu
 from triton_ext.ops.eager import (
@@ -52,7 +52,7 @@ def matmul(
     beta: float = 1,
     out: Tensor | None = None,
     out_dtype: torch.dtype | None = None,
-    config: MatmulConfig | None = None,
+    config: KernelSpec | None = None,
     fallback: Fallback | None = None,
 ) -> Tensor:
     """``activation(a @ b + bias + beta * residual)`` on the tensor cores, with fp32 accumulation.
@@ -116,13 +116,13 @@ def _matmul(
     epilogue: Epilogue,
     out: Tensor | None,
     out_dtype: torch.dtype | None,
-    config: MatmulConfig | None,
+    config: KernelSpec | None,
     fallback: Fallback | None,
 ) -> Tensor:
     _check(a, b, fallback)
     _check_kind("out_dtype", out_dtype, torch.dtype, optional=True)
-    if config is not None and not isinstance(config, MatmulConfig):
-        raise LayoutError("config", config, "must be a MatmulConfig")
+    if config is not None and not isinstance(config, KernelSpec):
+        raise LayoutError("config", config, "must be a KernelSpec")
     for name, tensor in (("bias", epilogue.bias), ("residual", epilogue.residual), ("out", out)):
         _check_kind(name, tensor, Tensor, optional=True)
     a, b, epilogue = _autocast(a, b, epilogue)
@@ -172,7 +172,7 @@ def _with_tangents(
     b: Tensor,
     epilogue: Epilogue,
     out_dtype: torch.dtype | None,
-    config: MatmulConfig | None,
+    config: KernelSpec | None,
 ) -> Tensor:
     def multiply(a: Tensor, b: Tensor, epilogue: Epilogue) -> Tensor:
         return _matmul(a, b, epilogue, None, out_dtype, config, None)

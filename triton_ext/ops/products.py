@@ -12,8 +12,9 @@ from torch import Tensor
 from triton_ext.errors import LayoutError
 from triton_ext.kernels.choice.candidates import is_new
 from triton_ext.kernels.choice.choose import choose_config, with_epilogue
-from triton_ext.kernels.config import ACTIVATIONS, MatmulConfig
 from triton_ext.kernels.element_types import Major
+from triton_ext.kernels.epilogue import ACTIVATIONS
+from triton_ext.kernels.spec import KernelSpec
 from triton_ext.ops.device import Gpu, require_gpu
 from triton_ext.ops.epilogue import NOTHING, Epilogue, broadcasts_to, finished
 from triton_ext.ops.launches import PreparedLaunch
@@ -52,7 +53,7 @@ def product(
     out_dtype: torch.dtype | None = None,
     *,
     out: Tensor | None = None,
-    config: MatmulConfig | None = None,
+    config: KernelSpec | None = None,
 ) -> Tensor:
     """The product of (..., M, K) and (K, N) with an epilogue, or of (batch, M, K) and (batch, K, N)
     alone.
@@ -82,7 +83,7 @@ def offered_product(
     out_dtype: torch.dtype | None = None,
     *,
     out: Tensor | None = None,
-    config: MatmulConfig | None = None,
+    config: KernelSpec | None = None,
     leaves: bool = False,
 ) -> Tensor | None:
     """`product`; but if it `leaves` some, None where torch's own was measured to be faster."""
@@ -206,7 +207,7 @@ def prepare(
     epilogue: Epilogue,
     dtype: torch.dtype,
     out: Tensor | None = None,
-    config: MatmulConfig | None = None,
+    config: KernelSpec | None = None,
 ) -> ProductPlan:
     """The plan for a product of tensors that fit.
 
@@ -216,7 +217,7 @@ def prepare(
     """
     shape = (*a.shape[:-1], b.shape[-1])
     batched = b.dim() == 3
-    fused = config is None or config.consumers > 0
+    fused = config is None or config.is_specialized
     late: Late = "nothing" if fused or epilogue is NOTHING else "all"
     applied = epilogue if fused else NOTHING
     if applied.activation not in (None, *ACTIVATIONS):
@@ -252,7 +253,6 @@ def prepare(
     majors = a_view.major, b_view.major
     scales = None if blocks_a is None else blocks_a.dtype
     problem = problem_of(gpu, a, b, c_view.shape, dtype, majors, scales)
-    fields = applied.config_fields()
     torch_is_faster = False
     if config is None:
         by = rule()
@@ -264,10 +264,11 @@ def prepare(
             config = tuned.config
         else:
             config = _predicted(gpu, problem, by, applied.promoted)
-        config = with_epilogue(config, None if by == "fixed" else problem.k, **fields)
+        config = with_epilogue(config, None if by == "fixed" else problem.k, applied.spec())
     else:
         problem.check(config, gpu.arch)
-        config = replace(config, **fields)
+        product = replace(config.product, fp32_accumulation=applied.promoted)
+        config = KernelSpec(product, applied.spec(), config.tile)
     reads: tuple[Read, ...] = ()
     if out is not None:
         reads = _reads(a, b, epilogue, out, fused and not copied.get("residual"))
@@ -343,11 +344,11 @@ def problem_of(
     )
 
 
-def _predicted(gpu: Gpu, problem: Problem, by: Rule, promoted: bool) -> MatmulConfig:
+def _predicted(gpu: Gpu, problem: Problem, by: Rule, promoted: bool) -> KernelSpec:
     """The configuration that the cost model chooses for a problem."""
-    fixed = by == "fixed"
-    chosen = choose_config(gpu.arch, *problem.asked, fixed=fixed, promoted=promoted)
-    return replace(chosen, batched=True) if problem.batch > 1 else chosen
+    product = replace(problem.product, fp32_accumulation=promoted)
+    chosen = choose_config(gpu.arch, product, problem.size, fixed=by == "fixed")
+    return chosen.with_fields(batched=True) if problem.batch > 1 else chosen
 
 
 def _measure(gpu: Gpu, problem: Problem, a: Tensor, b: Tensor, dtype: torch.dtype) -> None:

@@ -16,8 +16,8 @@ from torch import Tensor
 
 from triton_ext.errors import LayoutError, UnsupportedDeviceError
 from triton_ext.kernels.choice.choose import choose_config, predicted_seconds, ranked
-from triton_ext.kernels.config import MatmulConfig
 from triton_ext.kernels.precompile import compile_together
+from triton_ext.kernels.spec import KernelSpec
 from triton_ext.ops import overrides, plans, tuned
 from triton_ext.ops.device import Gpu, require_gpu
 from triton_ext.ops.epilogue import NOTHING
@@ -51,7 +51,7 @@ _one_at_a_time = threading.Lock()
 class Measured:
     """One configuration: predicted, and median measured, seconds of a launch."""
 
-    config: MatmulConfig
+    config: KernelSpec
     predicted: float
     seconds: float
 
@@ -74,7 +74,7 @@ class Tuning:
     file: Path | None = None
 
     @property
-    def config(self) -> MatmulConfig:
+    def config(self) -> KernelSpec:
         """The fastest configuration."""
         return self.measured[0].config
 
@@ -199,15 +199,15 @@ def measure_once(
             warnings.warn(f"not measured: {problem.key}: {error}", RuntimeWarning, stacklevel=2)
 
 
-def considered(problem: tuned.Problem, count: int, arch: int) -> list[tuple[MatmulConfig, float]]:
+def considered(problem: tuned.Problem, count: int, arch: int) -> list[tuple[KernelSpec, float]]:
     """The one that is used untuned, and others that are predicted to be the fastest, and for how
     long they take.
     """
-    default = choose_config(arch, *problem.asked)
-    others = (config for config in ranked(arch, *problem.asked) if config != default)
-    sizes = (problem.m, problem.n, problem.k, problem.processors, problem.batch, problem.model)
+    product, size = problem.product, problem.size
+    default = choose_config(arch, product, size)
+    others = (config for config in ranked(arch, product, size) if config != default)
     return [
-        (replace(config, batched=problem.batch > 1), predicted_seconds(config, *sizes))
+        (config.with_fields(batched=problem.batch > 1), predicted_seconds(config, size))
         for config in itertools.islice(itertools.chain([default], others), count)
     ]
 
@@ -230,7 +230,7 @@ def _copy(tensor: Tensor) -> Tensor:
 
 
 def _launch_of(
-    gpu: Gpu, config: MatmulConfig, sets: Sequence[tuple[Tensor, Tensor, Tensor]]
+    gpu: Gpu, config: KernelSpec, sets: Sequence[tuple[Tensor, Tensor, Tensor]]
 ) -> Callable[[int], None]:
     a, b, c = sets[0]
     prepared = prepare(gpu, a, b, NOTHING, c.dtype, c, config).launch
