@@ -199,8 +199,7 @@ def count(fields: dict[str, Any], size_k: int = SIZE) -> Counts:
     )  # fmt: skip
     observer = Roles()
     with triton_ext.emulate("sm_100", observer=observer):
-        descriptors = [values.pop(name) for name in plan.arguments[:3]]
-        plan.kernel[plan.grid](*descriptors, **values, **plan.constants, **plan.options)
+        plan.launch(values)
     assert (c == size_k * (config.product.scaling.packed if config.product.scaling else 1)).all()
     return observer.counts(SIZE * SIZE)
 

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import SimpleNamespace
 
 import torch
@@ -61,6 +61,7 @@ from triton_ext.kernels.device.warp_specialized_sm100 import (
     slices,
 )
 from triton_ext.kernels.launch import descriptor, launch_arguments, launch_plan
+from triton_ext.kernels.plan import Sm100Plan, plan_of
 from triton_ext.kernels.spec import kernel_spec
 from triton_ext.kernels.tiles import tile_layouts
 from triton_ext.layouts.triton.gluon import to_gluon
@@ -168,23 +169,28 @@ def store(c, accumulators, tickets):
 
 
 @gluon.jit
-def roles(a_desc, b_desc, c, size_m, size_n, M: gl.constexpr, N: gl.constexpr, K: gl.constexpr,
-          STAGES: gl.constexpr, ACCUMULATORS: gl.constexpr, PAIR: gl.constexpr,
-          A_LAYOUT: gl.constexpr, B_LAYOUT: gl.constexpr, num_warps: gl.constexpr):  # fmt: skip
+def roles(a_desc, b_desc, c, size_m, size_n, PLAN: gl.constexpr):
     """A warp copies, a warp multiplies, a warpgroup stores: `warp_specialized_sm100`'s roles, but
     for the last one.
+
+    Args:
+        PLAN: an `Sm100Plan`.
     """
+    M: gl.constexpr = PLAN.block_m
+    N: gl.constexpr = PLAN.block_n
+    K: gl.constexpr = PLAN.tile.block_k
+    STAGES: gl.constexpr = PLAN.tile.stages
     tiling = Tiling(
         size_m, size_n, gl.cdiv(size_m, M), gl.cdiv(size_n, N), gl.cdiv(a_desc.shape[1], K),
         gl.to_tensor(1), M, N, 1, 0, 0,
     )  # fmt: skip
-    a_tiles = gl.allocate_shared_memory(a_desc.dtype, [STAGES, M, K], A_LAYOUT)
-    b_tiles = gl.allocate_shared_memory(b_desc.dtype, [STAGES, K, N], B_LAYOUT)
-    ring = ring_of(a_tiles, b_tiles, b_tiles, None, STAGES, False, PAIR)
-    accumulators = accumulators_of(a_desc.dtype, M, N, 0, ACCUMULATORS, PAIR, 0)
+    a_tiles = gl.allocate_shared_memory(a_desc.dtype, [STAGES, M, K], PLAN.left)
+    b_tiles = gl.allocate_shared_memory(b_desc.dtype, [STAGES, K, N], PLAN.right)
+    ring = ring_of(a_tiles, b_tiles, None, PLAN)
+    accumulators = accumulators_of(a_desc.dtype, PLAN)
     tickets = tickets_of(tiling, tiling.tiles_m * tiling.tiles_n, 4, False, False)
     fence_async_shared()
-    operands = Operands(a_desc, b_desc, None, True, True, 1, None)
+    operands = Operands(a_desc, b_desc, None, None, PLAN)
     gl.warp_specialize(
         [
             (store, (c, accumulators, tickets)),
@@ -230,24 +236,24 @@ def _tiled(k: int, stages: int, *, swizzle: bool = True) -> Launch:
 
 
 def _roles(
-    n: int, *, pair: bool = False, persistent: bool = False, stages: int = 7, c_parts: int = 4
+    n: int, *, cta_group: int = 1, persistent: bool = False, stages: int = 7, c_parts: int = 4
 ) -> Launch:
     """Tiles of 128 x n x 64, of 256 rows for a pair, in a ring of so many."""
-    together = 2 if pair else 1
     config = kernel_spec(
-        100, "bf16", block_n=n, stages=4, consumers=1, cluster_m=together, pair=pair,
+        100, "bf16", block_n=n, stages=4, consumers=1, cluster_m=cta_group, cta_group=cta_group,
         c_parts=c_parts,
     )  # fmt: skip
+    made = plan_of(config)
+    assert isinstance(made, Sm100Plan)
+    plan = replace(made, tile=replace(made.tile, stages=stages), accumulators=1 + persistent)
 
     def launch(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> None:
-        m = 128 * together
+        m = 128 * cta_group
         tiles = c.shape[0] // m * (c.shape[1] // n)
-        blocks = GPUS["B200"].multiprocessors // together
+        blocks = GPUS["B200"].multiprocessors // cta_group
         roles[(min(tiles, blocks) if persistent else tiles,)](
             descriptor(a, config.layouts.a), descriptor(b.T, config.layouts.b), c, *c.shape,
-            M=m, N=n, K=64, STAGES=stages, ACCUMULATORS=1 + persistent, PAIR=pair,
-            A_LAYOUT=to_gluon(config.layouts.a.linear), B_LAYOUT=to_gluon(config.layouts.b.linear),
-            num_warps=4, num_ctas=together, **LAUNCH_OPTIONS,
+            plan, num_warps=4, num_ctas=cta_group, **LAUNCH_OPTIONS,
         )  # fmt: skip
 
     return launch
@@ -263,9 +269,8 @@ def _accumulators(number: int) -> Launch:
         gpu = SimpleNamespace(multi_processor_count=GPUS["B200"].multiprocessors)
         plan = launch_plan(config, c.shape[0], c.shape[1], a.shape[1], gpu)
         arguments = launch_arguments(config, plan, a, b, c)
-        by_position, by_name = list(arguments.values())[:3], dict(list(arguments.items())[3:])
-        constants = {**plan.constants, "ACCUMULATORS": number}
-        plan.kernel[plan.grid](*by_position, **by_name, **constants, **plan.options)
+        compiled = replace(plan.constants["PLAN"], accumulators=number)
+        replace(plan, constants={**plan.constants, "PLAN": compiled}).launch(arguments)
 
     return launch
 

@@ -40,6 +40,7 @@ from triton_ext.kernels.choice.candidates import (
 from triton_ext.kernels.choice.fixed_set import TILE_FIELDS, tile_of
 from triton_ext.kernels.choice.fixed_set import TileKey as Key
 from triton_ext.kernels.choice.gpus import GpuModel
+from triton_ext.kernels.choice.table import Table as Kernels
 from triton_ext.kernels.product import ProductSpec
 from triton_ext.kernels.spec import KernelSpec
 
@@ -109,14 +110,14 @@ def tried(product: ProductSpec) -> Tried:
     return Tried(list(found), list(kinds), list(configs))
 
 
-def table_of(problem: Problem) -> sm90.Table:
+def table_of(problem: Problem) -> Kernels:
     """All tiles, as they are for a problem."""
     sizes = copied_rows(problem.m), copied_rows(problem.n)
     return _table(_product(problem), *sizes)
 
 
 @functools.cache
-def _table(product: ProductSpec, m: int, n: int) -> sm90.Table:
+def _table(product: ProductSpec, m: int, n: int) -> Kernels:
     plain = replace(product, fp32_accumulation=False)
     every = (adapted(each, n if each.tile.swap_ab else m) for each in tried(plain).configs)
     return sm90.table_of(every, product)

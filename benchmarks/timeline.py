@@ -83,6 +83,7 @@ from triton_ext.kernels.launch import (
     launch_plan,
 )
 from triton_ext.kernels.spec import KernelSpec, read_spec
+from triton_ext.kernels.tile import SimpleTile
 from triton_ext.timeline.gpus import GPUS
 from triton_ext.timeline.timeline import Timeline, in_turn
 
@@ -173,13 +174,7 @@ def _matmul(problem: Problem, config: KernelSpec) -> Callable[[str], Launch]:
         workspace = torch.zeros(plan.workspace_bytes, dtype=torch.uint8, device=device)
         arguments = launch_arguments(config, plan, a, b, c, workspace=workspace)
         if device == "cpu":
-            names = [*plan.constants, *arguments]
-            assert len(set(names)) == len(names)
-            by_position = list(arguments.values())[:3]
-            by_name = dict(list(arguments.items())[3:])
-            return lambda: plan.kernel[plan.grid](
-                *by_position, **by_name, **plan.constants, **plan.options
-            )
+            return lambda: plan.launch(arguments)
         compiled = compile_matmul(config)
         values = compiled_arguments(plan, arguments)
         return lambda: compiled[plan.grid](*values, stream=torch.cuda.current_stream().cuda_stream)
@@ -207,9 +202,11 @@ def matmuls() -> Iterator[Workload]:
 
 def _emulated(config: KernelSpec, problem: Problem) -> bool:
     """Whether it is not left out, as taking too long."""
-    rows, columns = (problem.n, problem.m) if config.tile.swap_ab else (problem.m, problem.n)
-    tiles = -(-rows // config.tile.rows) * -(-columns // config.tile.columns)
-    shared = tiles * -(-problem.k // config.tile.block_k) if config.tile.split_k > 1 else 0
+    tile = config.tile
+    assert not isinstance(tile, SimpleTile)
+    rows, columns = (problem.n, problem.m) if tile.swap_ab else (problem.m, problem.n)
+    tiles = -(-rows // tile.rows) * -(-columns // tile.columns)
+    shared = tiles * -(-problem.k // tile.block_k) if tile.split_k > 1 else 0
     return problem.flops <= LARGEST and shared <= MOST_SHARED
 
 

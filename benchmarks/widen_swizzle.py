@@ -88,7 +88,8 @@ def matmul(size: tuple[int, int, int], a_major: Major, b_major: Major, **rest: A
         def run(inputs: list[torch.Tensor], output: torch.Tensor) -> None:
             tiles = (plan.a_tile, plan.b_tile, plan.c_tile)
             descriptors = map(descriptor, (*inputs, output), tiles)
-            plan.kernel[plan.grid](*descriptors, **plan.constants, **plan.options)
+            names = ("a_desc", "b_desc", "c_desc")
+            plan.launch({**dict(zip(names, descriptors, strict=True)), "group": plan.group})
 
         return run
 

@@ -44,8 +44,7 @@ class Gpu:
 def matmul(config, a, b, c):
     plan = launch_plan(config, M, N, K, Gpu())
     arguments = launch_arguments(config, plan, a, b, c)
-    first, others = list(arguments.values())[:3], dict(list(arguments.items())[3:])
-    plan.kernel[plan.grid](*first, **others, **plan.constants, **plan.options)
+    plan.launch(arguments)
 
 
 @pytest.fixture(scope="module")
@@ -163,9 +162,8 @@ def test_the_parts_of_clusters_tiles_wait_for_the_stores_before():
     c = torch.zeros((m, n), dtype=torch.float16)
     workspace = torch.zeros(plan.workspace_bytes, dtype=torch.uint8)
     arguments = launch_arguments(config, plan, a, b, c, workspace=workspace)
-    first, others = list(arguments.values())[:3], dict(list(arguments.items())[3:])
     with triton_ext.emulate("sm_90", time="H200", values=False) as gpu:
-        plan.kernel[plan.grid](*first, **others, **plan.constants, **plan.options)
+        plan.launch(arguments)
     timed = gpu.timeline
     later = Timeline(timed.trace, timed.gpu.but(release_latency=20_000))
     waited = (20_000 - timed.gpu.release_latency) / timed.clock

@@ -19,10 +19,18 @@ from kernel_configurations import (  # noqa: E402
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor  # noqa: E402
 
 import triton_ext  # noqa: E402
-from triton_ext.compat import LAUNCH_OPTIONS, TRITON_VERSION  # noqa: E402
+from triton_ext.compat import TRITON_VERSION  # noqa: E402
 from triton_ext.kernels.choice.choose import choose_config  # noqa: E402
-from triton_ext.kernels.launch import kernel_constants, kernel_for  # noqa: E402
+from triton_ext.kernels.choice.problem import Problem  # noqa: E402
+from triton_ext.kernels.epilogue import NO_EPILOGUE  # noqa: E402
+from triton_ext.kernels.launch import (  # noqa: E402
+    compilation_options,
+    kernel_constants,
+    kernel_for,
+)
+from triton_ext.kernels.product import ProductSpec  # noqa: E402
 from triton_ext.kernels.spec import KernelSpec, kernel_spec  # noqa: E402
+from triton_ext.kernels.tile import SimpleTile  # noqa: E402
 from triton_ext.layouts.triton.gluon import to_gluon  # noqa: E402
 
 # What a correctly rounded product may be off by, relative to its Frobenius norm: half a unit in
@@ -104,8 +112,9 @@ def test_major_ness(arch, dtype, shape, majors):
 @pytest.mark.parametrize("block", [(128, 64, 64), (128, 128, 128), (128, 256, 64)])
 def test_swizzles(arch, swizzle, majors, block):
     a, b = operands(384, 512, 320, torch.float16, *majors)
+    sizes = dict(zip(("block_m", "block_n", "block_k"), block, strict=True))
     config = kernel_spec(
-        arch, "fp16", *majors, *block, stages=2, a_swizzle=swizzle, b_swizzle=swizzle
+        arch, "fp16", *majors, **sizes, stages=2, a_swizzle=swizzle, b_swizzle=swizzle
     )
     assert_correct(triton_ext.matmul(a, b, config=config), a, b)
 
@@ -121,7 +130,7 @@ def test_same_bits_as_with_nvmma_encodings(arch):
         descriptor(theirs, config.layouts.c),
         group=8,
         **kernel_constants(config, generated_layouts=False),
-        **LAUNCH_OPTIONS,
+        **compilation_options(config),
     )
     assert torch.equal(triton_ext.matmul(a, b, config=config), theirs)
 
@@ -139,18 +148,12 @@ def test_views_that_tma_cannot_read(arch):
         assert_correct(triton_ext.matmul(a, b), a, b)
 
 
-class UncheckedConfig(KernelSpec):
-    """A configuration that may have what `KernelSpec` refuses."""
-
-    def __post_init__(self):
-        pass
-
-
 @pytest.mark.sm90
 def test_triton_compiles_an_operand_without_swizzle_to_garbage():
     """Why `KernelSpec` refuses swizzle 0: the compiler takes it, and the product is wrong."""
     assert TRITON_VERSION == (3, 9), "seen with Triton 3.9; look again, and amend the README"
-    config = UncheckedConfig(90, "fp16", block_n=64, block_k=16, stages=2, a_swizzle=0, b_swizzle=0)
+    tile = SimpleTile(90, block_n=64, block_k=16, stages=2, a_swizzle=0, b_swizzle=0)
+    config = KernelSpec.unchecked(ProductSpec("fp16"), NO_EPILOGUE, tile)
     a, b = operands(256, 128, 64, torch.float16, b_major="K")
     for generated in (True, False):
         constants = kernel_constants(config, generated_layouts=generated)
@@ -161,7 +164,7 @@ def test_triton_compiles_an_operand_without_swizzle_to_garbage():
             descriptor(out, config.layouts.c),
             group=8,
             **constants,
-            **LAUNCH_OPTIONS,
+            **compilation_options(config),
         )
         expected = a.double() @ b.double()
         assert (out.double() - expected).norm() > 0.5 * expected.norm()
@@ -243,7 +246,7 @@ def test_random_problems(arch, element_type):
         majors = ("K", "K")
         if element_type in ("bf16", "fp16") and m % 8 == 0:
             majors = generator.choice(MAJORS)
-        config = choose_config(arch, element_type, *majors, m, n, k, 132, out_type)
+        config = choose_config(arch, ProductSpec(element_type, *majors, out_type), Problem(m, n, k))
         out, expected = on_the_gpu(config, m, n, k, True, seed)
         assert torch.equal(out, expected.to(out.dtype)), (m, n, k, config)
 

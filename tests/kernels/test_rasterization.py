@@ -1,6 +1,5 @@
 """The order of tiles: how many rows of them run together."""
 
-import json
 from collections import defaultdict
 from pathlib import Path
 
@@ -11,7 +10,7 @@ from hypothesis import strategies as st
 
 from triton_ext.hardware.architecture import resident_clusters
 from triton_ext.kernels.rasterization import ORDERS, loaded, rows_together
-from triton_ext.kernels.spec import kernel_spec, read_spec
+from triton_ext.kernels.spec import kernel_spec
 
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results" / "orders_h100.json.gz"
 SMS = 132
@@ -69,15 +68,15 @@ def test_numbers_and_arrays_alike():
 @pytest.fixture(scope="module")
 def measured():
     """For each problem and configuration, the configuration, M, N, and seconds by order."""
-    from benchmarks.harness import read
+    from benchmarks.harness import kernels_of, read
 
     found = []
     for row in read(RESULTS)["rows"]:
         times = defaultdict(dict)
-        for each in row["configs"]:
-            times[json.dumps(each["config"], sort_keys=True)][each["group"]] = each["seconds"]
+        for config, each in kernels_of(row["configs"]):
+            times[config][each["group"]] = each["seconds"]
         for config, seconds in times.items():
-            found.append((read_spec(json.loads(config)), row["m"], row["n"], seconds))
+            found.append((config, row["m"], row["n"], seconds))
     return found
 
 

@@ -188,7 +188,7 @@ def precompile(
     for kind in types:
         if fixed:
             majors = itertools.product(*([each] if each else MAJORS for each in (a_major, b_major)))
-            products = [ProductSpec(kind, *pair, out_type, batched) for pair in majors]
+            products = [ProductSpec(kind, a, b, out_type, batched) for a, b in majors]
             configs += kernels.fixed_configurations(number, products, epilogue)
         else:
             product = ProductSpec(
