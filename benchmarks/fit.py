@@ -209,8 +209,8 @@ def learnt(timed: Sequence[Timed], trees: int = TREES) -> Trees:
     rows, logs, weights = [], [], []
     for each in timed:
         best = min(each.seconds)
-        rows = features(*each.asked)
-        near = [pair for pair in zip(features, each.seconds, strict=True) if pair[1] <= 2 * best]
+        asked = features(*each.asked)
+        near = [pair for pair in zip(asked, each.seconds, strict=True) if pair[1] <= 2 * best]
         counts = [1 / (1 + 10 * (seconds / best - 1)) for _, seconds in near]
         weights += [count / sum(counts) for count in counts]
         rows += [row for row, _ in near]

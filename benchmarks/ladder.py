@@ -179,31 +179,30 @@ def tiled_step(name: str, *, swizzle: bool, tma_store: bool) -> Step:
 
 def configured_step(name: str, config: KernelSpec, *, persistent: bool = True) -> Step:
     """A kernel of `triton_ext.kernels`."""
+    tile, blocks = config.tile, config.tile.cluster_size
 
     def launches(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> Callable[[], None]:
         plan = launch_plan(
             config, c.shape[0], c.shape[1], a.shape[1], torch.cuda.get_device_properties()
         )
-        tiles = -(-c.shape[0] // (config.tile.block_m * config.tile.cluster_m)) * -(
-            -c.shape[1] // config.tile.block_n
-        )
+        tiles = -(-c.shape[0] // (tile.block_m * blocks)) * -(-c.shape[1] // tile.block_n)
         grid = plan.grid if persistent else (tiles, 1, 1)
         compiled = compile_matmul(config)
         arguments = compiled_arguments(plan, launch_arguments(config, plan, a, b, c))
         return lambda: compiled[grid](*arguments, stream=torch.cuda.current_stream().cuda_stream)
 
     a_boxes, b_boxes = (
-        len(tile_copies((1 << 16, 1 << 16), tile.tma_shape, tile.tma_encoding).boxes)
-        for tile in (config.layouts.a, config.layouts.b)
+        len(tile_copies((1 << 16, 1 << 16), each.tma_shape, each.tma_encoding).boxes)
+        for each in (config.layouts.a, config.layouts.b)
     )
-    copies = a_boxes * max(config.tile.consumers, 1) + b_boxes  # each consumer has a tile of A
+    copies = a_boxes * max(tile.consumers, 1) + b_boxes  # each consumer has a tile of A
     linear = config.layouts.a.linear.to_linear_layout()
     return Step(
         name,
         launches,
-        (config.tile.block_m, config.tile.block_n, config.tile.block_k),
+        (tile.block_m, tile.block_n, tile.block_k),
         copies,
-        None if config.tile.cluster_m > 1 else chunk_access(linear, 16).wavefronts,
+        None if blocks > 1 else chunk_access(linear, 16).wavefronts,
     )
 
 

@@ -37,9 +37,9 @@ from benchmarks.harness import Row, Table
 from benchmarks.matmul import compiled_ahead, kernel_launches, processes
 from benchmarks.problems import Problem, input_sets
 from benchmarks.replay import graph_of, launches_in_graph, replayed_seconds, warm_up
-from benchmarks.survey import Planned, described, read_plan
+from benchmarks.survey import Planned, read_plan
 from triton_ext.kernels.launch import compile_matmul
-from triton_ext.kernels.spec import KernelSpec, kernel_spec
+from triton_ext.kernels.spec import KernelSpec, read_spec
 from triton_ext.ptx.parse import Instruction, parse_ptx
 
 WARPS, EVENTS, BLOCKS, LAUNCHES = 16, 512, 264, 64
@@ -278,7 +278,7 @@ def measure(
     torch.cuda.synchronize()
     times = stamps.copy(np.int64, (LAUNCHES, BLOCKS, len(TIMES)))
     blocks = int(np.count_nonzero(times[0, :, TIMES.index("end")]))
-    row = {**problem.row, "problem": str(problem), "config": described(config), "blocks": blocks}
+    row = {**problem.row, "problem": str(problem), "config": config.fields(), "blocks": blocks}
     row |= {name: statistics.median(each) / count for name, each in rounds.items()}
     row |= medians(times[: min(count, LAUNCHES), :blocks])
     if not events:
@@ -292,7 +292,7 @@ TABLE = Table(
     ("us", ">8.2f", lambda row: row["plain"] * 1e6),
     ("stamped", ">8.2f", lambda row: row["stamped"] * 1e6),
     *((name, ">14.0f", name) for name in ("first tiles", "last products", "end", "body", "gap")),
-    ("  configuration", "", lambda row: f"  {kernel_spec(**row['config']).words}"),
+    ("  configuration", "", lambda row: f"  {read_spec(row['config'])}"),
 )
 
 

@@ -19,8 +19,8 @@ from triton_ext.compat import (
 )
 from triton_ext.errors import LayoutError
 from triton_ext.hardware.architecture import resident_clusters
-from triton_ext.kernels.device.epilogue import COUNTER_BYTES
 from triton_ext.kernels.device.matmul import matmul_sm90, matmul_sm100
+from triton_ext.kernels.device.split_k import COUNTER_BYTES
 from triton_ext.kernels.device.warp_specialized import matmul_warp_specialized
 from triton_ext.kernels.device.warp_specialized_sm100 import matmul_warp_specialized_sm100
 from triton_ext.kernels.element_types import MIXED, operand_types

@@ -346,7 +346,7 @@ def multiply(epilogue, reader, turns, tiling, slot, step, tiles, work, seen,
 def hand_over_before(epilogue, ring, turns, tiling, step, tiles, WHICH: gl.constexpr):
     """Count the tile that a consumer made before this step, if there is one."""
     FIRST: gl.constexpr = WHICH // ring.PLAN.tile.sharing_consumers
-    ROW: gl.constexpr = WHICH % ring.PLAN.tile.sharing_consumers * epilogue.tiles.shape[1]
+    ROW: gl.constexpr = WHICH % ring.PLAN.tile.sharing_consumers * epilogue.pieces.tiles.shape[1]
     if step > FIRST:
         epilogue.hand_over(tiling.work(step - turns.NUMBER, tiles, True, ROW), tiling)
 
@@ -366,12 +366,12 @@ def consume(epilogue, ring, turns, tiling, WHICH: gl.constexpr):
     """A consumer warpgroup: its rows of each tile of C, or all rows of every other tile, if
     consumers take turns.
     """
-    BATCHED: gl.constexpr = is_batched(epilogue.desc)
+    BATCHED: gl.constexpr = is_batched(epilogue.pieces.desc)
     FIRST: gl.constexpr = WHICH // ring.PLAN.tile.sharing_consumers
-    ROW: gl.constexpr = WHICH % ring.PLAN.tile.sharing_consumers * epilogue.tiles.shape[1]
+    ROW: gl.constexpr = WHICH % ring.PLAN.tile.sharing_consumers * epilogue.pieces.tiles.shape[1]
     tiles = tiling.tiles_m * tiling.tiles_n
     if BATCHED:
-        tiles *= products_of(epilogue.desc, epilogue.peers)
+        tiles *= products_of(epilogue.pieces.desc, epilogue.peers)
     slot = ring.first()
     reader = ring.reader()
     residual_phase = gl.to_tensor(0)
