@@ -50,14 +50,14 @@ from triton_ext.compat import (
 )
 from triton_ext.kernels.device.launch_control import tickets_of
 from triton_ext.kernels.device.matmul import tile_origin
-from triton_ext.kernels.device.ring import Operands
+from triton_ext.kernels.device.pipeline import Operands
 from triton_ext.kernels.device.scheduler import Tiling
 from triton_ext.kernels.device.warp_specialized_sm100 import (
     ONE_WARP,
     accumulators_of,
     load,
     multiply,
-    ring_of,
+    pipeline_of,
     slices,
 )
 from triton_ext.kernels.launch import descriptor, launch_arguments, launch_plan
@@ -99,7 +99,7 @@ def store_rows(c, off_m, off_n, size_n, pieces):
 @gluon.jit
 def copy_slices(a_desc, b_desc, a_slices, b_slices, arrived, i, off_m, off_n,
                 K: gl.constexpr, STAGES: gl.constexpr):  # fmt: skip
-    """Start the copies of the tiles of A and B at i * K, into the ring."""
+    """Start the copies of the tiles of A and B at i * K, into the pipeline."""
     WIDTH: gl.constexpr = a_desc.block_type.shape[1]
     SLICES: gl.constexpr = K // WIDTH
     stage = i % STAGES
@@ -186,7 +186,7 @@ def roles(a_desc, b_desc, c, size_m, size_n, PLAN: gl.constexpr):
     )  # fmt: skip
     a_tiles = gl.allocate_shared_memory(a_desc.dtype, [STAGES, M, K], PLAN.left)
     b_tiles = gl.allocate_shared_memory(b_desc.dtype, [STAGES, K, N], PLAN.right)
-    ring = ring_of(a_tiles, b_tiles, None, PLAN)
+    pipeline = pipeline_of(a_tiles, b_tiles, None, PLAN)
     accumulators = accumulators_of(a_desc.dtype, PLAN)
     tickets = tickets_of(tiling, tiling.tiles_m * tiling.tiles_n, 4, False, False)
     fence_async_shared()
@@ -194,8 +194,8 @@ def roles(a_desc, b_desc, c, size_m, size_n, PLAN: gl.constexpr):
     gl.warp_specialize(
         [
             (store, (c, accumulators, tickets)),
-            (multiply, (ring, accumulators, tickets)),
-            (load, (operands, ring, tickets)),
+            (multiply, (pipeline, accumulators, tickets)),
+            (load, (operands, pipeline, tickets)),
         ],
         [1, 1],
         [ONE_WARP, ONE_WARP],
@@ -238,7 +238,7 @@ def _tiled(k: int, stages: int, *, swizzle: bool = True) -> Launch:
 def _roles(
     n: int, *, cta_group: int = 1, persistent: bool = False, stages: int = 7, c_parts: int = 4
 ) -> Launch:
-    """Tiles of 128 x n x 64, of 256 rows for a pair, in a ring of so many."""
+    """Tiles of 128 x n x 64, of 256 rows for a pair, in a pipeline of so many."""
     config = kernel_spec(
         100, "bf16", block_n=n, stages=4, consumers=1, cluster_m=cta_group, cta_group=cta_group,
         c_parts=c_parts,

@@ -42,7 +42,7 @@ class BlockScales:
 
     Attributes:
         a_desc, b_desc: TMA descriptors of (rows of blocks, columns of blocks, 2, 256).
-        a_tiles, b_tiles: the buffers of the ring.
+        a_tiles, b_tiles: the buffers of the pipeline.
         a, b: tensor memory.
         FORMAT: the type of the elements.
     """
@@ -74,7 +74,7 @@ class BlockScales:
 
 @gluon.jit
 def block_scales_of(a_desc, b_desc, memory, PLAN: gl.constexpr):
-    """The scales of a kernel's ring; see `BlockScales`.
+    """The scales of a kernel's pipeline; see `BlockScales`.
 
     Args:
         memory: all of tensor memory, if they are in it behind the sums; else None.

@@ -1,12 +1,12 @@
-"""How a block's last tile leaves: through the ring.
+"""How a block's last tile leaves: through the pipeline.
 
 A tile of 168 columns has 21 pieces, in rows of 16 bytes, as 8 is the largest power of two that
-divides them; and where the ring takes most of shared memory there is no room for wider ones. The L2
-cache takes half a sector in 4.7 cycles, if all SMs store, and whole ones in 2.5 (measured): such a
-tile is stored in three times as long as another, and behind the last tile of a block, for many
-problems its only one, nothing hides that. But no copy fills the ring then: so the last tile leaves
-through it, in pieces as wide as a line of the L2 cache or, so that they are equal, a little less.
-The last one ends where the tile does, and may store columns of the one before again.
+divides them; and where the pipeline takes most of shared memory there is no room for wider ones.
+The L2 cache takes half a sector in 4.7 cycles, if all SMs store, and whole ones in 2.5 (measured):
+such a tile is stored in three times as long as another, and behind the last tile of a block, for
+many problems its only one, nothing hides that. But no copy fills the pipeline then: so the last
+tile leaves through it, in pieces as wide as a line of the L2 cache or, so that they are equal, a
+little less. The last one ends where the tile does, and may store columns of the one before again.
 
 A piece's rows are a line apart in shared memory, as the swizzle is wide, also where its box is
 narrower.
@@ -43,7 +43,7 @@ class LastPieces:
 
     Attributes:
         desc: the TMA descriptor of C whose box is such a piece.
-        tiles: the ring's buffers of the left operand.
+        tiles: the pipeline's buffers of the left operand.
         LAYOUT: of a piece in shared memory.
         OWN: columns of a block's tile.
         SIZES: a `LastTile`.

@@ -19,7 +19,7 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier
 
 from triton_ext.compat import aggregate, clc
-from triton_ext.kernels.device.ring import Slot
+from triton_ext.kernels.device.pipeline import Slot
 from triton_ext.kernels.device.scheduler import Tiling
 
 ANSWERS = gl.constexpr(2)

@@ -102,7 +102,7 @@ class Tiling:
     def last_wave(self, tiles):
         """How the tiles that do not fill a wave are divided among the blocks.
 
-        `kernels.choice.cost_model` computes the same.
+        `kernels.choice.table` computes the same.
 
         Returns:
             The whole waves; the blocks that share the tiles left; whether evenly; and two numbers:

@@ -2,18 +2,18 @@
 
 A thread block stays on its SM and makes tile after tile (a *persistent* kernel); which ones, the
 `scheduler` says. Its warps have different tasks (*warp specialization*): a producer warp copies
-tiles of A and B into the buffers of a `ring`; each consumer warpgroup multiplies its rows of A with
-all of B, and its rows of C leave through the `epilogue`. The consumers run independently of each
-other: while one stores its part of C, the other keeps the tensor cores busy, and the producer fills
-the ring for the next tile.
+tiles of A and B into the buffers of a `pipeline`; each consumer warpgroup multiplies its rows of A
+with all of B, and its rows of C leave through the `epilogue`. The consumers run independently of
+each other: while one stores its part of C, the other keeps the tensor cores busy, and the producer
+fills the pipeline for the next tile.
 
-Two consumers may also take turns (*ping-pong*): each multiplies a whole tile, and
-stores it while the other multiplies the next. The ring alone does not keep their order: a barrier's
-phase tells only odd turns of the ring from even ones, so a consumer also waits for its turn.
+Two consumers may also take turns (*ping-pong*): each multiplies a whole tile, and stores it while
+the other multiplies the next. The pipeline alone does not keep their order: a barrier's phase tells
+only odd turns of the pipeline from even ones, so a consumer also waits for its turn.
 
-The blocks of a cluster share the tile of B, and those side by side in it the tile of A
-(`cluster_n` above 1); or they divide K among them (`cluster_k` above 1): then each
-has sums of a whole tile, and they add them up by an `exchange`.
+The blocks of a cluster share the tile of B, and those side by side in it the tile of A (`cluster_n`
+above 1); or they divide K among them (`cluster_k` above 1): then each has sums of a whole tile, and
+they add them up by an `exchange`.
 
 A tile need not be as wide as a power of two: its right operand lies in several *units* then, which
 one instruction reads (`wgmma`).
@@ -53,7 +53,7 @@ from triton_ext.kernels.device.matrices import (
 )
 from triton_ext.kernels.device.peers import peers_of, products_of
 from triton_ext.kernels.device.pieces import columns_of_blocks, piece_layout, split_columns
-from triton_ext.kernels.device.ring import Operands, allocate_barriers, ring_of
+from triton_ext.kernels.device.pipeline import Operands, allocate_barriers, pipeline_of
 from triton_ext.kernels.device.scheduler import Tiling
 from triton_ext.kernels.registers import FP32_RUN
 
@@ -128,16 +128,18 @@ class Accumulator:
     sums: gl.tuple
 
     @gluon.jit
-    def multiply(self, ring, slot, WHICH: gl.constexpr, STEP: gl.constexpr, STEPS: gl.constexpr):
+    def multiply(
+        self, pipeline, slot, WHICH: gl.constexpr, STEP: gl.constexpr, STEPS: gl.constexpr
+    ):
         """Start the product of a slot's tiles, and wait for the one before it; if there are partial
         sums, as `wgmma.steps_of` says.
         """
-        a_tile = ring.left_tile(slot, WHICH)
-        if ring.PLAN.product is not None:
-            b_unit = ring.right_unit(slot)
-            sums = wgmma.multiply(self.sums, a_tile, b_unit, ring.PLAN.product, STEP, STEPS)
+        a_tile = pipeline.left_tile(slot, WHICH)
+        if pipeline.PLAN.product is not None:
+            b_unit = pipeline.right_unit(slot)
+            sums = wgmma.multiply(self.sums, a_tile, b_unit, pipeline.PLAN.product, STEP, STEPS)
         else:
-            b_tile = ring.b_tiles.index(slot.index)
+            b_tile = pipeline.b_tiles.index(slot.index)
             product = warpgroup_mma(a_tile, b_tile, self.sums[0], is_async=True)
             sums = (warpgroup_mma_wait(1, deps=(product,)),)
         return Accumulator(sums)
@@ -178,23 +180,23 @@ class Accumulator:
 
 
 @gluon.jit
-def zero_sums(ring):
-    """Registers for the sums of the products of a ring's tiles."""
-    WIDE: gl.constexpr = ring.PLAN.tile.cluster_n * ring.PLAN.tile.unit
+def zero_sums(pipeline):
+    """Registers for the sums of the products of a pipeline's tiles."""
+    WIDE: gl.constexpr = pipeline.PLAN.tile.cluster_n * pipeline.PLAN.tile.unit
     sums = ()
-    for _ in gl.static_range((1 + partial_sums(ring.PLAN.product)) * ring.PLAN.tile.units):
-        sums += zeros(ring, WIDE)
+    for _ in gl.static_range((1 + partial_sums(pipeline.PLAN.product)) * pipeline.PLAN.tile.units):
+        sums += zeros(pipeline, WIDE)
     return Accumulator(sums)
 
 
 @gluon.jit
-def zeros(ring, COLUMNS: gl.constexpr):
+def zeros(pipeline, COLUMNS: gl.constexpr):
     """Registers for the sums of products with so many columns of B: a tuple of one tensor."""
-    a_tiles = ring.a_tiles
+    a_tiles = pipeline.a_tiles
     TYPE: gl.constexpr = gl.int32 if a_tiles.dtype.is_int() else gl.float32
     ROWS: gl.constexpr = a_tiles.shape[1]
     LAYOUT: gl.constexpr = accumulator_layout(
-        COLUMNS, a_tiles.dtype, gl.num_ctas(), ring.PLAN.tile.cluster_n
+        COLUMNS, a_tiles.dtype, gl.num_ctas(), pipeline.PLAN.tile.cluster_n
     )
     return (gl.zeros((ROWS, COLUMNS), TYPE, LAYOUT),)
 
@@ -250,7 +252,7 @@ def wait_with(known):
 
 
 @gluon.jit
-def produce(operands, ring, tiling):
+def produce(operands, pipeline, tiling):
     """The producer warp: copy the tiles of A and B, as soon as their buffers are free."""
     BATCHED: gl.constexpr = is_batched(operands.a)
     tiles = tiling.tiles_m * tiling.tiles_n
@@ -259,17 +261,17 @@ def produce(operands, ring, tiling):
     steps = tiling.steps(tiles)
     work = tiling.work(0, tiles, BATCHED)
     wait_with(steps | work.matrix | work.off_m | work.off_n | work.k_first | work.k_end)
-    slot = ring.first()
+    slot = pipeline.first()
     seen = gl.to_tensor(-1)
     for step in range(steps):
         if operands.gathers():
             seen = operands.peers.wait_for(seen, work, tiling)
         for k in range(work.k_first, work.k_end):
-            ring.fill(slot, operands, work, k)
+            pipeline.fill(slot, operands, work, k)
             slot = slot.next()
         work = tiling.work(step + 1, tiles, BATCHED)
-    if ring.PLAN.tile.shares_tiles:
-        ring.end(slot)
+    if pipeline.PLAN.tile.shares_tiles:
+        pipeline.end(slot)
     if operands.gathers():
         operands.peers.end(tiling)
 
@@ -285,7 +287,7 @@ def multiply_range(acc, reader, slot, k_first, k_end, first, WHICH: gl.constexpr
     """The products of a tile over a range of K, which begins with `first`; each is issued while
     the one before it runs, or, if there is one partial sum, while the other consumer's runs.
     """
-    PARTIALS: gl.constexpr = partial_sums(reader.ring.PLAN.product)
+    PARTIALS: gl.constexpr = partial_sums(reader.pipeline.PLAN.product)
     if PARTIALS > 1:
         runs = k_end - (k_end - k_first) % RUN
         for _ in range(k_first, runs, RUN):
@@ -299,10 +301,10 @@ def multiply_range(acc, reader, slot, k_first, k_end, first, WHICH: gl.constexpr
 @gluon.jit
 def multiply_run(acc, reader, slot, is_later, WHICH: gl.constexpr, STEPS: gl.constexpr):
     """So many products, and whether the one before is still under way."""
-    PARTIALS: gl.constexpr = partial_sums(reader.ring.PLAN.product)
+    PARTIALS: gl.constexpr = partial_sums(reader.pipeline.PLAN.product)
     for i in gl.static_range(STEPS):
         reader.wait(slot)
-        acc = acc.multiply(reader.ring, slot, WHICH, i, STEPS)
+        acc = acc.multiply(reader.pipeline, slot, WHICH, i, STEPS)
         if PARTIALS == 0:
             reader.release(slot.previous(), is_later)
         elif i > 0:
@@ -320,15 +322,15 @@ def multiply(epilogue, reader, turns, tiling, slot, step, tiles, work, seen,
     over on the way, when its stores have had time; and what there is to add to this one is asked
     for late, when it may have come.
     """
-    ring = reader.ring
-    acc = zero_sums(ring)
+    pipeline = reader.pipeline
+    acc = zero_sums(pipeline)
     start = work.k_first
     if epilogue.scatters():
         early = start
         if turns.NUMBER == 1:
             early = gl.minimum(work.k_end // 3, STORED_AFTER)
             acc, slot = multiply_range(acc, reader, slot, start, early, start, WHICH)
-            hand_over_before(epilogue, ring, turns, tiling, step, tiles, WHICH)
+            hand_over_before(epilogue, pipeline, turns, tiling, step, tiles, WHICH)
         late = work.k_end * 2 // 3
         acc, slot = multiply_range(acc, reader, slot, early, late, start, WHICH)
         seen = epilogue.receive(seen, work, tiling, WHICH)
@@ -336,17 +338,19 @@ def multiply(epilogue, reader, turns, tiling, slot, step, tiles, work, seen,
     else:
         acc, slot = multiply_range(acc, reader, slot, start, work.k_end, start, WHICH)
     turns.end(WHICH)
-    acc = acc.wait(ring.PLAN.product)
-    if partial_sums(ring.PLAN.product) == 0:
+    acc = acc.wait(pipeline.PLAN.product)
+    if partial_sums(pipeline.PLAN.product) == 0:
         reader.release(slot.previous(), True)
     return acc, slot, seen
 
 
 @gluon.jit
-def hand_over_before(epilogue, ring, turns, tiling, step, tiles, WHICH: gl.constexpr):
+def hand_over_before(epilogue, pipeline, turns, tiling, step, tiles, WHICH: gl.constexpr):
     """Count the tile that a consumer made before this step, if there is one."""
-    FIRST: gl.constexpr = WHICH // ring.PLAN.tile.sharing_consumers
-    ROW: gl.constexpr = WHICH % ring.PLAN.tile.sharing_consumers * epilogue.pieces.tiles.shape[1]
+    FIRST: gl.constexpr = WHICH // pipeline.PLAN.tile.sharing_consumers
+    ROW: gl.constexpr = (
+        WHICH % pipeline.PLAN.tile.sharing_consumers * epilogue.pieces.tiles.shape[1]
+    )
     if step > FIRST:
         epilogue.hand_over(tiling.work(step - turns.NUMBER, tiles, True, ROW), tiling)
 
@@ -362,22 +366,24 @@ def others_products(tiling, step, tiles):
 
 
 @gluon.jit
-def consume(epilogue, ring, turns, tiling, WHICH: gl.constexpr):
+def consume(epilogue, pipeline, turns, tiling, WHICH: gl.constexpr):
     """A consumer warpgroup: its rows of each tile of C, or all rows of every other tile, if
     consumers take turns.
     """
     BATCHED: gl.constexpr = is_batched(epilogue.pieces.desc)
-    FIRST: gl.constexpr = WHICH // ring.PLAN.tile.sharing_consumers
-    ROW: gl.constexpr = WHICH % ring.PLAN.tile.sharing_consumers * epilogue.pieces.tiles.shape[1]
+    FIRST: gl.constexpr = WHICH // pipeline.PLAN.tile.sharing_consumers
+    ROW: gl.constexpr = (
+        WHICH % pipeline.PLAN.tile.sharing_consumers * epilogue.pieces.tiles.shape[1]
+    )
     tiles = tiling.tiles_m * tiling.tiles_n
     if BATCHED:
         tiles *= products_of(epilogue.pieces.desc, epilogue.peers)
-    slot = ring.first()
-    reader = ring.reader()
+    slot = pipeline.first()
+    reader = pipeline.reader()
     residual_phase = gl.to_tensor(0)
     seen = gl.to_tensor(-1)
     if WHICH == 0:
-        start_next(ring, tiling)
+        start_next(pipeline, tiling)
     if FIRST > 0:
         slot = slot.after(others_products(tiling, -1, tiles))
     gdc_wait()
@@ -386,7 +392,7 @@ def consume(epilogue, ring, turns, tiling, WHICH: gl.constexpr):
         work = tiling.work(step, tiles, BATCHED, ROW)
         vectors = epilogue.begin(work, WHICH)
         if epilogue.scatters() and turns.NUMBER > 1:  # before it waits for others, see `peers`
-            hand_over_before(epilogue, ring, turns, tiling, step, tiles, WHICH)
+            hand_over_before(epilogue, pipeline, turns, tiling, step, tiles, WHICH)
         turns.wait(step, WHICH)
         acc, slot, seen = multiply(
             epilogue, reader, turns, tiling, slot, step, tiles, work, seen, WHICH
@@ -395,17 +401,17 @@ def consume(epilogue, ring, turns, tiling, WHICH: gl.constexpr):
             slot = slot.after(others_products(tiling, step, tiles))
         is_last = step + 1 == steps
         if turns.NUMBER > 1:  # the other consumer may still read what this tile has not refilled
-            is_last &= work.k_end - work.k_first >= ring.PLAN.tile.stages
+            is_last &= work.k_end - work.k_first >= pipeline.PLAN.tile.stages
         residual_phase = epilogue.finish(acc, work, vectors, residual_phase, is_last, WHICH)
     if epilogue.scatters():
         end = (steps - FIRST + turns.NUMBER - 1) // turns.NUMBER * turns.NUMBER
-        hand_over_before(epilogue, ring, turns, tiling, FIRST + end, tiles, WHICH)
+        hand_over_before(epilogue, pipeline, turns, tiling, FIRST + end, tiles, WHICH)
         epilogue.peers.end(tiling)
     tma.store_wait(0)
 
 
 @gluon.jit
-def start_next(ring, tiling):
+def start_next(pipeline, tiling):
     """Let the next kernel start, unless so few blocks load so much that it had better wait.
 
     Blocks of a kernel that starts early take the SMs that this one leaves idle, and then those of
@@ -417,9 +423,9 @@ def start_next(ring, tiling):
     if gl.num_ctas() > 1:
         gdc_launch_dependents()
     else:
-        BYTES: gl.constexpr = ring.a_tiles.dtype.primitive_bitwidth // 8
+        BYTES: gl.constexpr = pipeline.a_tiles.dtype.primitive_bitwidth // 8
         STEP_BYTES: gl.constexpr = (
-            (tiling.BLOCK_M + tiling.BLOCK_N) * ring.PLAN.tile.block_k * BYTES
+            (tiling.BLOCK_M + tiling.BLOCK_N) * pipeline.PLAN.tile.block_k * BYTES
         )
         sms = gl.inline_asm_elementwise(
             "mov.u32 $0, %nsmid;", "=r", [], gl.int32, is_pure=True, pack=1
@@ -476,7 +482,7 @@ def matmul_warp_specialized(
     c_tiles = gl.allocate_shared_memory(
         c_desc.dtype, [TILE.consumers * TILE.c_buffers, ROWS, C_COLUMNS], PLAN.c
     )
-    ring = ring_of(a_tiles, b_tiles, PLAN)
+    pipeline = pipeline_of(a_tiles, b_tiles, PLAN)
     if TILE.loaded_rows > 0:
         used = TILE.stages
         if not is_batched(c_desc):
@@ -493,7 +499,7 @@ def matmul_warp_specialized(
         )  # fmt: skip
         exchange = Exchange(parts, allocate_barriers(PIECES, 1), PLAN.exchanged)
     TURNS: gl.constexpr = TILE.consumers // TILE.sharing_consumers
-    turns = Turns(allocate_barriers(TILE.consumers, 1) if TURNS > 1 else ring.free, TURNS)
+    turns = Turns(allocate_barriers(TILE.consumers, 1) if TURNS > 1 else pipeline.free, TURNS)
     if c0_desc is None:
         c0_ready: gl.constexpr = None
     else:
@@ -530,8 +536,8 @@ def matmul_warp_specialized(
     if TILE.consumers == 1:
         gl.warp_specialize(
             [
-                (consume, (epilogue, ring, turns, tiling, 0)),
-                (produce, (operands, ring, tiling)),
+                (consume, (epilogue, pipeline, turns, tiling, 0)),
+                (produce, (operands, pipeline, tiling)),
             ],
             [1],
             [24],
@@ -539,9 +545,9 @@ def matmul_warp_specialized(
     elif TILE.consumers == 2:
         gl.warp_specialize(
             [
-                (consume, (epilogue, ring, turns, tiling, 0)),
-                (consume, (epilogue, ring, turns, tiling, 1)),
-                (produce, (operands, ring, tiling)),
+                (consume, (epilogue, pipeline, turns, tiling, 0)),
+                (consume, (epilogue, pipeline, turns, tiling, 1)),
+                (produce, (operands, pipeline, tiling)),
             ],
             [4, 1],
             [PLAN.consumer_registers, 24],
@@ -549,10 +555,10 @@ def matmul_warp_specialized(
     else:
         gl.warp_specialize(
             [
-                (consume, (epilogue, ring, turns, tiling, 0)),
-                (consume, (epilogue, ring, turns, tiling, 1)),
-                (consume, (epilogue, ring, turns, tiling, 2)),
-                (produce, (operands, ring, tiling)),
+                (consume, (epilogue, pipeline, turns, tiling, 0)),
+                (consume, (epilogue, pipeline, turns, tiling, 1)),
+                (consume, (epilogue, pipeline, turns, tiling, 2)),
+                (produce, (operands, pipeline, tiling)),
             ],
             [4, 4, 1],
             [PLAN.consumer_registers, PLAN.consumer_registers, 24],

@@ -1,7 +1,7 @@
 """C = A @ B on Blackwell: a warp for the copies, a warp for the products, a warpgroup for C.
 
 As on Hopper (`warp_specialized`), a thread block stays on its SM and makes tile after tile, and a
-producer warp fills the `ring`. What Hopper's consumers do is divided: products need one thread,
+producer warp fills the `pipeline`. What Hopper's consumers do is divided: products need one thread,
 which tells the tensor cores what to multiply (`tcgen05.mma`); the sums are in tensor memory, not in
 registers, so whoever stores them need not be who multiplies. There is room for two tiles of sums
 (`Accumulators`): while the `epilogue` stores one, the tensor cores are at the next. Where scales
@@ -48,7 +48,7 @@ from triton_ext.kernels.device.epilogue import epilogue_of
 from triton_ext.kernels.device.launch_control import ask, tickets_of
 from triton_ext.kernels.device.matrices import is_batched, matrix_size, prefetch_descriptors
 from triton_ext.kernels.device.peers import peers_of, products_of
-from triton_ext.kernels.device.ring import Operands, Ring, Slot, allocate_barriers
+from triton_ext.kernels.device.pipeline import Operands, Pipeline, Slot, allocate_barriers
 from triton_ext.kernels.device.scheduler import Tiling
 
 ONE_WARP = gl.constexpr(24)
@@ -168,9 +168,9 @@ class Accumulators:
 
 
 @gluon.jit
-def load(operands, ring, tickets):
+def load(operands, pipeline, tickets):
     """The warp that copies the tiles of A and B, as soon as their buffers are free."""
-    slot = ring.first()
+    slot = pipeline.first()
     ticket = tickets.first()
     seen = gl.to_tensor(-1)
     gdc_wait()
@@ -179,18 +179,18 @@ def load(operands, ring, tickets):
         if operands.gathers():
             seen = operands.peers.wait_for(seen, work, tickets.tiling)
         for k in range(work.k_first, work.k_end):
-            ring.fill(slot, operands, work, k)
+            pipeline.fill(slot, operands, work, k)
             slot = slot.next()
         ticket = tickets.next(ticket)
-    ring.end(slot)
+    pipeline.end(slot)
     if operands.gathers():
         operands.peers.end(tickets.tiling)
 
 
 @gluon.jit
-def multiply(ring, accumulators, tickets):
+def multiply(pipeline, accumulators, tickets):
     """The warp that issues the products of all tiles, as their operands arrive."""
-    slot = ring.first()
+    slot = pipeline.first()
     which = accumulators.first()
     ticket = tickets.first()
     while ticket.more:
@@ -198,11 +198,11 @@ def multiply(ring, accumulators, tickets):
         sums = accumulators.empty(which)
         use_acc = gl.to_tensor(False)
         for _ in range(work.k_first, work.k_end):
-            ring.wait(slot)
-            a_tile = ring.a_tiles.index(slot.index)
-            b_tile, free = ring.b_tiles.index(slot.index), ring.free.index(slot.index)
-            if ring.scales is not None:
-                ring.scales.multiply(
+            pipeline.wait(slot)
+            a_tile = pipeline.a_tiles.index(slot.index)
+            b_tile, free = pipeline.b_tiles.index(slot.index), pipeline.free.index(slot.index)
+            if pipeline.scales is not None:
+                pipeline.scales.multiply(
                     slot.index, a_tile, b_tile, sums.memory, use_acc, free
                 )  # fmt: skip
             else:
@@ -293,7 +293,7 @@ def matmul_warp_specialized_sm100(
         scales = block_scales_of(
             scale_descs[0], scale_descs[1], accumulators.memory if PLAN.shared_sums else None, PLAN
         )
-    ring = ring_of(a_tiles, b_tiles, scales, PLAN)
+    pipeline = pipeline_of(a_tiles, b_tiles, scales, PLAN)
     tickets = tickets_of(tiling, tiles, 4, TILE.cluster_launch_control, BATCHED)
     if c0_desc is None:
         c0_ready: gl.constexpr = None
@@ -313,8 +313,8 @@ def matmul_warp_specialized_sm100(
         gl.warp_specialize(
             [
                 (store, (epilogue, accumulators, tickets)),
-                (multiply, (ring, accumulators, tickets)),
-                (load, (operands, ring, tickets)),
+                (multiply, (pipeline, accumulators, tickets)),
+                (load, (operands, pipeline, tickets)),
                 (ask, (tickets,)),
             ],
             [1, 1, 1],
@@ -324,8 +324,8 @@ def matmul_warp_specialized_sm100(
         gl.warp_specialize(
             [
                 (store, (epilogue, accumulators, tickets)),
-                (multiply, (ring, accumulators, tickets)),
-                (load, (operands, ring, tickets)),
+                (multiply, (pipeline, accumulators, tickets)),
+                (load, (operands, pipeline, tickets)),
             ],
             [1, 1],
             [REGISTERS, REGISTERS],
@@ -333,8 +333,8 @@ def matmul_warp_specialized_sm100(
 
 
 @gluon.jit
-def ring_of(a_tiles, b_tiles, scales, PLAN: gl.constexpr):
-    """A ring of these buffers, which tensor cores free, with its barriers; see `Ring`.
+def pipeline_of(a_tiles, b_tiles, scales, PLAN: gl.constexpr):
+    """A pipeline of these buffers, which tensor cores free, with its barriers; see `Pipeline`.
 
     The products of a pair wait for the tiles of both of its blocks. A buffer is free when all have
     read it who share one of its tiles: the blocks of the cluster, or its pairs.
@@ -347,7 +347,7 @@ def ring_of(a_tiles, b_tiles, scales, PLAN: gl.constexpr):
     for each in gl.static_range(STAGES):
         mbarrier.init(ready.index(each), count=1)
         mbarrier.init(free.index(each), count=COMMITS)
-    return Ring(a_tiles, b_tiles, ready, free, PLAN, scales)
+    return Pipeline(a_tiles, b_tiles, ready, free, PLAN, scales)
 
 
 @gluon.jit

@@ -1,4 +1,4 @@
-"""The ring of buffers through which tiles of A and B come to the tensor cores.
+"""The pipeline of buffers through which tiles of A and B come to the tensor cores.
 
 One role fills the buffers by TMA, others empty them. Two mbarriers a buffer connect them: `ready`
 (the copies have arrived) and `free` (all consumers have read them). A barrier's phase flips each
@@ -115,7 +115,7 @@ class Operands:
 
 @aggregate
 class Slot:
-    """A buffer of the ring, and the phase of its barriers in this turn."""
+    """A buffer of the pipeline, and the phase of its barriers in this turn."""
 
     index: gl.tensor
     phase: gl.tensor
@@ -142,7 +142,7 @@ class Slot:
 
 
 @aggregate
-class Ring:
+class Pipeline:
     """The buffers and their barriers.
 
     Attributes:
@@ -266,7 +266,7 @@ class Ring:
 
 @aggregate
 class Reader:
-    """A consumer's end of the ring.
+    """A consumer's end of the pipeline.
 
     Attributes:
         ready: the address of the first of these barriers.
@@ -274,7 +274,7 @@ class Reader:
             into the buffers, or 0.
     """
 
-    ring: Ring
+    pipeline: Pipeline
     ready: gl.tensor
     listeners: gl.tensor
 
@@ -285,7 +285,7 @@ class Reader:
             barrier = self.ready + slot.index * BARRIER_BYTES
             gl.inline_asm(WAIT, "r,r", (barrier, slot.phase))
         else:
-            self.ring.wait(slot)
+            self.pipeline.wait(slot)
 
     @gluon.jit
     def release(self, index, pred):
@@ -299,12 +299,12 @@ class Reader:
                 gl.int32, is_pure=False, pack=1,
             )  # fmt: skip
         else:
-            mbarrier.arrive(self.ring.free.index(index), count=1, pred=pred)
+            mbarrier.arrive(self.pipeline.free.index(index), count=1, pred=pred)
 
 
 @gluon.jit
-def ring_of(a_tiles, b_tiles, PLAN: gl.constexpr):
-    """A ring of these buffers on Hopper, with its barriers; see `Ring`."""
+def pipeline_of(a_tiles, b_tiles, PLAN: gl.constexpr):
+    """A pipeline of these buffers on Hopper, with its barriers; see `Pipeline`."""
     STAGES: gl.constexpr = PLAN.tile.stages
     COPIERS: gl.constexpr = (
         copiers(gl.num_ctas(), PLAN.tile.cluster_n) if PLAN.tile.shares_tiles else 1
@@ -314,4 +314,4 @@ def ring_of(a_tiles, b_tiles, PLAN: gl.constexpr):
     for each in gl.static_range(STAGES):
         mbarrier.init(ready.index(each), count=1)
         mbarrier.init(free.index(each), count=PLAN.tile.sharing_consumers * COPIERS)
-    return Ring(a_tiles, b_tiles, ready, free, PLAN, None)
+    return Pipeline(a_tiles, b_tiles, ready, free, PLAN, None)
