@@ -26,11 +26,11 @@ from triton_ext.kernels.tile import Sm90Tile
 LOADED_ROWS = (8, 16, 32, 48)
 """How many rows of the left operand are copied where it has no more."""
 LEAST_STAGES, MOST_STAGES = 3, 16
-"""Of tiles that do not say how many they have."""
+"""The fewest and the most stages of tiles that do not say how many they have."""
 LEAST_PIECE = (8, 16)
 """Columns of a piece of C, whose rows have 16 bytes at least: of 16 bits or more, and of 8."""
 LEAST_BUFFERS = 2
-"""Of pieces of C, through which a tile leaves that has few stages."""
+"""The fewest buffers for pieces of C, through which a tile leaves that has few stages."""
 FEW_STAGES = {False: 4, True: 5}
 """A tile with no more has one more, if fewer buffers for C make room for it; by whether consumers
 share it."""

@@ -31,7 +31,7 @@ FP32_CYCLES, CLOCK = 240, 1.75e9
 """What a warpgroup that adds up sums waits for them, besides its own instructions, and the clock of
 that, Hz: by ``benchmarks.fit --promoted``."""
 SHARED_ROWS = 128
-"""Of a tile that two consumers may share."""
+"""Rows of a tile that two consumers may share."""
 PINGPONG_K = {1: 6144, 2: 2048, 4: 2048}
 PINGPONG_FLOPS = 2.5e12
 """The largest K (by the size of a cluster) and product for which two consumers take turns, where

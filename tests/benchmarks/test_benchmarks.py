@@ -25,10 +25,11 @@ import triton_ext
 from triton_ext.compat import LAUNCH_OPTIONS, TRITON_VERSION, compile_kernel
 from triton_ext.distributed import launches
 from triton_ext.hardware.architecture import SHARED_MEMORY_PER_BLOCK
-from triton_ext.kernels.choice import cost_model, cost_model_sm100
-from triton_ext.kernels.choice.cost_model import predicted_seconds
+from triton_ext.kernels.choice import candidates, limits, sm100
+from triton_ext.kernels.choice.choose import predicted_seconds
 from triton_ext.kernels.launch import compiled_arguments, launch_arguments, launch_plan
-from triton_ext.kernels.spec import kernel_spec
+from triton_ext.kernels.product import ProductSpec
+from triton_ext.kernels.spec import kernel_spec, read_spec
 
 sys.path.insert(0, str(ROOT))  # `benchmarks` is not installed
 
@@ -155,17 +156,17 @@ def test_problems_are_drawn_by_their_seed(seed, classes):
         assert all(size % 8 == 0 for size in contiguous)  # what TMA reads without a copy
 
 
-@pytest.mark.parametrize(("model", "known", "every", "gpu"), [
-    (cost_model, cost_model.FITTED["h200"], 1,
+@pytest.mark.parametrize(("considered", "known", "every", "gpu"), [
+    (candidates.candidates, limits.FITTED["h200"], 1,
      {"launch": 5e-6, "part": 9e-6, "memory_bytes": 3e12}),
-    (cost_model_sm100, cost_model_sm100.FITTED, 2,
+    (sm100.every_candidate, sm100.FITTED, 2,
      {"launch": 4e-6, "mma_flops": 6500, "memory_bytes": 4e12}),
 ])  # fmt: skip
-def test_constants_are_fitted_to_times(model, known, every, gpu):
+def test_constants_are_fitted_to_times(considered, known, every, gpu):
     """To times of a GPU with other constants, of what is near the best; then the choice is it."""
     timed = []
     for m, n, k in ((16, 4608, 3584), (512, 1024, 4096), (3000, 700, 500), (2048, 2048, 2048)):
-        configs, sizes = model.candidates("bf16", "K", "K")[::every], (m, n, k)
+        configs, sizes = considered(ProductSpec("bf16"))[::every], (m, n, k)
         constants = dataclasses.replace(known, **gpu)
         everything = fit.Timed(sizes, f"{m}x{n}x{k}", 1e-5, configs, ())
         seconds = everything.predicted(constants)
@@ -199,7 +200,7 @@ def test_a_scatters_tile_is_chosen_by_what_was_measured():
     assert statistics.fmean(found) < 1.03 < statistics.fmean(as_on_one_gpu) - 0.02
     for row in json.loads(file.read_text())["rows"]:
         for each in row["configs"]:
-            assert kernel_spec(**each["config"]).collective == "scatter"
+            assert read_spec(each["config"]).product.collective == "scatter"
 
 
 def test_the_page_of_blackwell_has_the_counts_that_were_made():
@@ -231,13 +232,13 @@ def test_every_configuration_is_given_all_arguments(problem):
     workspace = torch.zeros(1)
     arguments = launch_arguments(config, plan, *operands, workspace=workspace)
     values = compiled_arguments(plan, arguments)
-    given_values = dict(zip(plan.kernel.arg_names, values, strict=True))
-    for name in plan.arguments:
-        assert given_values[name] is not None, name
-    left, right = given_values["a_desc"].shape, given_values["b_desc"].shape
+    flat = [one for each in values for one in (each if isinstance(each, tuple) else (each,))]
+    given_values = [value for value in flat if value is not None]
+    assert len(given_values) == len(plan.arguments) + 1  # the kernel's plan
+    assert all(any(value is each for each in flat) for value in arguments.values())
+    left, right = values[0].shape, values[1].shape
     sides = ([rows, 128], [64, 128] if small.b_major == "K" else [128, 64])
     assert (list(left), list(right)) == (sides[::-1] if config.tile.swap_ab else sides)
-    assert given_values.keys() - plan.constants.keys() == set(plan.arguments)
 
 
 class SimulatedGpu:
@@ -330,7 +331,7 @@ def test_the_tutorial_kernel_multiplies(config, k_major):
         ]
         persistent_matmul[(2,)](
             *descriptors, m, n, k, **config.constants(k_major, 2), num_warps=config.warps,
-            num_stages=config.tile.stages, **LAUNCH_OPTIONS,
+            num_stages=config.stages, **LAUNCH_OPTIONS,
         )  # fmt: skip
     expected = a.double() @ (b.T if k_major else b).double()
     assert (c.double() - expected).norm() / expected.norm() < 2.0**-8
@@ -419,7 +420,7 @@ def test_what_a_counterpart_costs_is_what_the_model_says():
     problem = Problem(8192, 8192, 8192)
     row = compare(problem, [(Tile(128, 128, 64), 1e-3)])
     narrow = kernel_spec(90, "bf16", block_m=128, block_n=128, stages=6, consumers=1)
-    assert row["counterpart_predicted_us"] <= 1e6 * predicted_seconds(narrow, 8192, 8192, 8192, 132)
+    assert row["counterpart_predicted_us"] <= 1e6 * predicted_seconds(narrow, problem.size())
     assert row["cost"] == pytest.approx(row["counterpart_predicted_us"] / row["ours_predicted_us"])
     assert row["cost"] > 1
 
