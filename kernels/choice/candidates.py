@@ -203,7 +203,7 @@ def _deep(product: ProductSpec, fields: Mapping[str, Any]) -> Sm90Tile | None:
     most = most_stages(product, tile)
     if most < tile.stages or not _may_be_stored(product, tile, tile.c_parts):
         return None
-    return replace(tile, stages=min(most, MOST_STAGES))
+    return Sm90Tile(**{"stages": min(most, MOST_STAGES), **fields})
 
 
 def adapted(spec: KernelSpec, rows: int) -> KernelSpec:

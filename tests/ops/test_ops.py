@@ -1391,7 +1391,7 @@ def test_the_direct_launch_with_an_edge(swap):
 
 
 def test_the_direct_launch_of_a_batch_with_a_residual():
-    """Three dimensions, a fourth tensor map, and numbers between the descriptors."""
+    """Three dimensions, a fourth tensor map, and numbers behind the descriptors."""
     config = kernel_spec(
         90, "fp16", block_m=64, block_n=64, consumers=1, batched=True, residual=True, alpha=True
     )
@@ -1402,8 +1402,8 @@ def test_the_direct_launch_of_a_batch_with_a_residual():
     for alpha in (2.0, 3.0):
         launch(a, b, c, Epilogue(residual=residual, beta=0.5, alpha=alpha))
         a_map, b_map, c_map, residual_map = described(tensors)
-        numbers = (launch.plan.group, alpha)
-        expected = [*a_map, *b_map, *c_map, *numbers, *residual_map, 0.5]
+        numbers = (launch.plan.group, alpha, 0.5)
+        expected = [*a_map, *b_map, *c_map, *residual_map, *numbers]
         assert recorder.starts[-1][-1] == expected
     assert len(recorder.maps) == 4
     assert recorder.starts[0][0] >= 3
@@ -1426,7 +1426,7 @@ def test_the_direct_launch_with_bias_and_scales():
 
 @pytest.mark.parametrize("swap", [False, True])
 def test_the_direct_launch_with_scales_of_blocks(swap):
-    """Their maps are the last; those of the left operand first."""
+    """Their maps are the last ones; those of the left operand first."""
     config = kernel_spec(100, "mxfp8", block_k=128, consumers=1, stages=2, swap_ab=swap, alpha=True)
     tensors = [torch.empty(s).to(torch.float8_e4m3fn) for s in ((140, 160), (24, 160))]
     tensors.append(torch.empty(140, 24))
@@ -1437,10 +1437,8 @@ def test_the_direct_launch_with_scales_of_blocks(swap):
     launch(*tensors, Epilogue(alpha=0.5, blocks_a=blocks[0], blocks_b=blocks[1]))
     (a, b, c), order = tensors, (1, 0) if swap else (0, 1)
     maps = described([(a, b)[order[0]], (a, b)[order[1]], c, *(blocks[i] for i in order)])
-    *first, last, right = maps
     numbers = (launch.plan.group, 0.5)
-    arguments = [*itertools.chain.from_iterable(first), *numbers, *last, *right]
-    assert recorder.starts[-1][-1] == arguments
+    assert recorder.starts[-1][-1] == [*itertools.chain.from_iterable(maps), *numbers]
 
 
 def test_tensor_maps_follow_the_addresses_and_are_forgotten(direct, monkeypatch):
@@ -1466,8 +1464,10 @@ def test_installed_hooks_send_a_launch_through_triton(direct, monkeypatch):
     seen = []
 
     class Kernel:
+        arg_names = launch.plan.kernel.arg_names
+
         def __getitem__(self, grid):
-            return lambda *descriptors, **others: seen.append(descriptors)
+            return lambda **given: seen.append(given)
 
     launch.plan = dataclasses.replace(launch.plan, kernel=Kernel())
     hook = lambda metadata: None  # noqa: E731
@@ -1487,7 +1487,7 @@ def test_installed_hooks_send_a_launch_through_triton(direct, monkeypatch):
     monkeypatch.setattr(runtime, "add_stages_inspection_hook", lambda *args: ("key", "hash"))
     launch(*three_matrices())
     assert len(seen) == 4
-    assert all(len(descriptors) == 3 for descriptors in seen)
+    assert all({"a_desc", "b_desc", "c_desc", "PLAN"} <= given.keys() for given in seen)
 
 
 # ------------------------------------------------------------------------ repeated calls
@@ -1508,7 +1508,7 @@ class ImaginedGpu:
     def launch(self, launch, a, b, c, epilogue):
         """What the kernel of a launch does: it looks at addresses, and sees what the views say."""
         self.launched.append(launch)
-        fields = launch.config
+        fields = launch.config.epilogue
         read = {"bias": fields.bias, "residual": fields.residual,
                 "scale_a": fields.a_scales, "scale_b": fields.b_scales}  # fmt: skip
         tensors = [getattr(epilogue, name) for name, asked in read.items() if asked]
