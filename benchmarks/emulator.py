@@ -46,8 +46,8 @@ print(json.dumps({{"seconds": statistics.median(times), "first_seconds": first, 
 
 _EMULATED = """
 import triton_ext
-from triton_ext.kernels.config import MatmulConfig
-config = MatmulConfig(100, "fp16", "K", "MN", block_m=128, block_n=128, block_k=64, stages=4)
+from triton_ext.kernels.spec import kernel_spec
+config = kernel_spec(100, "fp16", "K", "MN", block_m=128, block_n=128, block_k=64, stages=4)
 def multiply(a, b):
     return triton_ext.matmul(a, b, config=config)
 """

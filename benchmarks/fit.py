@@ -41,13 +41,17 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from benchmarks import harness
+from benchmarks.harness import kernels_of
 from benchmarks.matmul import geometric_mean
-from triton_ext.kernels.choice import cost_model, cost_model_sm100
+from triton_ext.kernels.choice import limits, sm90, sm100
 from triton_ext.kernels.choice.corrections import Trees
+from triton_ext.kernels.choice.features import FEATURES, features
 from triton_ext.kernels.choice.gpus import GpuModel, model_of
-from triton_ext.kernels.config import MatmulConfig
+from triton_ext.kernels.choice.problem import Problem
+from triton_ext.kernels.choice.table import Table
+from triton_ext.kernels.spec import KernelSpec
 
-Constants: TypeAlias = "cost_model.Constants | cost_model_sm100.Constants"
+Constants: TypeAlias = "limits.Constants | sm100.Constants"
 
 SHARPNESS = 30.0
 """How fast the probability falls: by 1/e where a time is longer by 1/30."""
@@ -74,22 +78,21 @@ class Timed:
     sizes: tuple[int, int, int]
     name: str
     torch: float
-    configs: tuple[MatmulConfig, ...]
+    configs: tuple[KernelSpec, ...]
     seconds: tuple[float, ...]
     gpu: GpuModel = "h200"
 
     @functools.cached_property
-    def asked(self) -> tuple[cost_model.Table, cost_model.Problem]:
+    def asked(self) -> tuple[Table, Problem]:
         """What the cost model of sm_90 asks for."""
-        problem = cost_model.Problem(*self.sizes, SMS[90], gpu=self.gpu)
-        return cost_model.Table.of(self.configs), problem
+        return Table.of(self.configs), Problem(*self.sizes, SMS[90], gpu=self.gpu)
 
     def predicted(self, constants: Constants) -> list[float]:
         """The seconds of each configuration, by the limits alone."""
-        if isinstance(constants, cost_model.Constants):
-            return list(cost_model.limited_seconds(*self.asked, constants))
+        if isinstance(constants, limits.Constants):
+            return list(limits.limited_seconds(*self.asked, constants))
         return [
-            cost_model_sm100.predicted_seconds(config, *self.sizes, SMS[100], constants=constants)
+            sm100.predicted_seconds(config, Problem(*self.sizes, SMS[100]), constants)
             for config in self.configs
         ]
 
@@ -97,7 +100,7 @@ class Timed:
         """Without what the model never chooses."""
         if self.configs[0].arch == 100:
             return self
-        kept = cost_model.suits(*self.asked)
+        kept = sm90.suits(*self.asked)
         pairs = zip(self.configs, self.seconds, strict=True)
         configs, seconds = zip(*itertools.compress(pairs, kept), strict=True)
         return replace(self, configs=configs, seconds=seconds)
@@ -107,8 +110,8 @@ def start_of(timed: Sequence[Timed]) -> Constants:
     """The constants that there are for the GPU of a survey."""
     first = timed[0]
     if first.configs[0].arch == 90:
-        return cost_model.FITTED[first.gpu]
-    return cost_model_sm100.FITTED
+        return limits.FITTED[first.gpu]
+    return sm100.FITTED
 
 
 def read(path: Path) -> list[Timed]:
@@ -121,8 +124,8 @@ def read(path: Path) -> list[Timed]:
 def timed_of(row: Mapping[str, Any], gpu: GpuModel) -> Timed:
     """A row, without what the model never chooses."""
     sizes = (row["m"], row["n"], row["k"])
-    configs = tuple(MatmulConfig(**each["config"]) for each in row["configs"])
-    seconds = tuple(each["seconds"] for each in row["configs"])
+    configs, rows = zip(*kernels_of(row["configs"]), strict=True)
+    seconds = tuple(each["seconds"] for each in rows)
     return Timed(sizes, row["problem"], row["torch_us"] * 1e-6, configs, seconds, gpu).suiting()
 
 
@@ -162,7 +165,7 @@ def fit(timed: Sequence[Timed], start: Constants, rounds: int = 4) -> Constants:
                 for factor in (step, 1 / step):
                     while True:
                         value = getattr(constants, field.name) * factor
-                        if isinstance(start, cost_model.Constants):
+                        if isinstance(start, limits.Constants):
                             value = min(value, HIGHEST.get(field.name, value))
                         changed = replace(constants, **{field.name: value})
                         found = loss(timed, changed)
@@ -206,8 +209,8 @@ def learnt(timed: Sequence[Timed], trees: int = TREES) -> Trees:
     rows, logs, weights = [], [], []
     for each in timed:
         best = min(each.seconds)
-        features = cost_model.features(*each.asked)
-        near = [pair for pair in zip(features, each.seconds, strict=True) if pair[1] <= 2 * best]
+        asked = features(*each.asked)
+        near = [pair for pair in zip(asked, each.seconds, strict=True) if pair[1] <= 2 * best]
         counts = [1 / (1 + 10 * (seconds / best - 1)) for _, seconds in near]
         weights += [count / sum(counts) for count in counts]
         rows += [row for row, _ in near]
@@ -240,16 +243,16 @@ def from_boosting(document: Mapping[str, Any]) -> Trees:
         leaves[number] = scale * np.tile(values, len(leaves[number]) // len(values))
         leaves[number] += bias / len(grown)
     features, borders = zip(*comparisons, strict=True)
-    return Trees(cost_model.FEATURES, np.array(features), np.array(borders), levels, leaves)
+    return Trees(FEATURES, np.array(features), np.array(borders), levels, leaves)
 
 
 def corrected_costs(timed: Sequence[Timed], trees: Trees) -> list[float]:
     """As `costs`, of the model with corrections."""
     found = []
     for each in timed:
-        rows = cost_model.features(*each.asked)
+        rows = features(*each.asked)
         limited = rows[:, 0]
-        near = limited <= limited.min() + math.log(cost_model.NEAR)
+        near = limited <= limited.min() + math.log(sm90.NEAR)
         choice = int(np.argmin(np.where(near, limited + trees(rows), np.inf)))
         found.append(each.seconds[choice] / min(each.seconds))
     return found
@@ -284,12 +287,14 @@ def write_correction(timed: Sequence[Timed], folds: int, path: Path) -> None:
 
 
 def promotion_costs(timed: Sequence[Timed]) -> None:
-    """What choices of promoted sums cost, by `cost_model.PROMOTION_CYCLES`."""
+    """What choices of promoted sums cost, by `sm90.FP32_CYCLES`."""
     for cycles in range(0, 401, 20):
         found, off = [], []
         for each in timed:
-            without = cost_model.corrected_seconds(*each.asked)
-            predicted = cost_model.promoted_seconds(*each.asked, without, cycles)
+            table, problem = each.asked
+            plain = [each.with_fields(fp32_accumulation=False) for each in table.specs]
+            without = sm90.seconds(Table.of(plain), problem)
+            predicted = sm90.fp32_seconds(table, problem, without, cycles)
             off += np.abs(predicted / each.seconds - 1).tolist()
             found.append(each.seconds[int(predicted.argmin())] / min(each.seconds))
         report(f"{cycles} cycles", timed, found, statistics.median(off))

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import datetime
 import gzip
 import json
 import platform
 import re
 import subprocess
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
+
+from triton_ext.errors import LayoutError
+from triton_ext.kernels.spec import KernelSpec, read_spec
 
 Row = dict[str, Any]
 """What one line of a benchmark measured, as it is written to the file."""
@@ -162,3 +166,10 @@ def write(path: Path, benchmark: str, rows: list[Row]) -> None:
     text = json.dumps(document, indent=2).replace('"rows": []', f'"rows": [\n{lines}\n  ]')
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text + "\n")
+
+
+def kernels_of(rows: Iterable[Row]) -> Iterator[tuple[KernelSpec, Row]]:
+    """The kernel of each row's "config", and the row; not of those that there are no more."""
+    for row in rows:
+        with contextlib.suppress(LayoutError):
+            yield read_spec(row["config"]), row

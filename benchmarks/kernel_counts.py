@@ -16,7 +16,7 @@ import functools
 import json
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,8 +24,10 @@ from numpy.typing import NDArray
 from benchmarks import harness
 from benchmarks.harness import Row, Table
 from benchmarks.problems import Problem, drawn_problems
-from triton_ext.kernels.choice import cost_model, cost_model_sm100, fixed_set
-from triton_ext.kernels.element_types import Major
+from triton_ext.kernels.choice import fixed_set, sm90, sm100
+from triton_ext.kernels.choice.problem import Problem as Size
+from triton_ext.kernels.choice.table import Table as Kernels
+from triton_ext.kernels.product import ProductSpec
 
 COUNTS = (16, 32, fixed_set.MOST, 128)
 SMS = {90: 132, 100: 148}
@@ -36,7 +38,7 @@ TAIL = 3.0
 NEAR = 2.2
 """What is so many times as slow by the limits alone is not looked at more closely."""
 Array = NDArray[np.float32]
-Column = tuple[str, fixed_set.Tile]
+Column = tuple[str, fixed_set.TileKey]
 """A kernel: the name of the set that it would be in, and its tile."""
 
 
@@ -62,17 +64,15 @@ class Family(NamedTuple):
         """How many times as long as with the fastest candidate it takes with each, as far as these
         are near.
         """
-        majors: tuple[Major, Major] = (problem.a_major, problem.b_major)
         out_type = "bf16" if self.element_type == "e4m3" else None
-        configs = fixed_set.every_candidate(self.arch, self.element_type, *majors, out_type)
-        sizes = problem.m, problem.n, problem.k
+        product = ProductSpec(self.element_type, problem.a_major, problem.b_major, out_type)
+        configs = fixed_set.every_candidate(self.arch, product)
+        size = Size(problem.m, problem.n, problem.k, SMS[self.arch])
         if self.arch == 90:
-            seconds = _seconds_sm90((self.element_type, *majors, out_type), sizes)
+            seconds = _seconds_sm90(product, size)
         else:
-            seconds = np.array(
-                [cost_model_sm100.predicted_seconds(each, *sizes, SMS[100]) for each in configs]
-            )
-        name = fixed_set.set_name(self.arch, self.element_type, *majors)
+            seconds = np.array(sm100.seconds(configs, size))
+        name = fixed_set.set_name(self.arch, product)
         ratios = seconds / seconds.min()
         return {
             (name, fixed_set.tile_of(configs[i])): float(ratios[i])
@@ -87,21 +87,22 @@ FAMILIES = (
 
 
 @functools.cache
-def _table(*kind: Any) -> cost_model.Table:
-    return cost_model.Table.of(fixed_set.every_candidate(90, *kind))
+def _table(product: ProductSpec) -> Kernels:
+    return Kernels.of(fixed_set.every_candidate(90, product))
 
 
-def _seconds_sm90(kind: tuple[Any, ...], sizes: tuple[int, int, int]) -> NDArray[np.float64]:
+def _seconds_sm90(product: ProductSpec, size: Size) -> NDArray[np.float64]:
     """Predicted seconds of all candidates for operands of a kind; infinite for what is not near, or
     does not suit.
     """
-    table, problem = _table(*kind), cost_model.Problem(*sizes, SMS[90])
-    limited = cost_model.limited_seconds(table, problem)
-    usable = cost_model.suits(table, problem) & fixed_set.copies_enough(table, problem)
+    table = _table(product)
+    limited: NDArray[np.float64] = sm90.limits(table, size)
+    usable = sm90.suits(table, size)
+    usable &= [fixed_set.copies_enough(each, size) for each in table.specs]
     limited[~usable] = np.inf
     near = np.flatnonzero(limited <= NEAR * limited.min())
     seconds = np.full(len(limited), np.inf)
-    seconds[near] = cost_model.corrected_seconds(table[near], problem)
+    seconds[near] = sm90.seconds(table[near], size)
     return seconds
 
 
@@ -159,7 +160,7 @@ def rows(random: int, number: int, write: bool) -> Iterator[Row]:
     for name, configs in needed.items():
         yield {"what": name, "problems": len(configs), "kernels": len(set(configs))}
     known = [each for seed in (1, 2) for each in drawn_problems(random + seed, number)]
-    sets: dict[str, list[fixed_set.Tile]] = {}
+    sets: dict[str, list[fixed_set.TileKey]] = {}
     for family in FAMILIES:
         logs, columns = costs(family, known)
         tested, _ = costs(family, problems, columns)
@@ -178,7 +179,7 @@ def rows(random: int, number: int, write: bool) -> Iterator[Row]:
         _write(sets)
 
 
-def _write(sets: dict[str, list[fixed_set.Tile]]) -> None:
+def _write(sets: dict[str, list[fixed_set.TileKey]]) -> None:
     """A tile a line."""
     lines = [
         f"  {json.dumps(name)}: [\n"

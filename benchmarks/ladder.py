@@ -36,7 +36,6 @@ from triton_ext import LinearLayout
 from triton_ext.compat import LAUNCH_OPTIONS, async_load, async_store, reinterpret, tma_view
 from triton_ext.hardware.banks import chunk_access
 from triton_ext.hardware.tma_tile import tile_copies
-from triton_ext.kernels.config import MatmulConfig
 from triton_ext.kernels.launch import (
     compile_matmul,
     compiled_arguments,
@@ -44,6 +43,7 @@ from triton_ext.kernels.launch import (
     launch_arguments,
     launch_plan,
 )
+from triton_ext.kernels.spec import KernelSpec, kernel_spec
 from triton_ext.kernels.tiles import tile_layouts
 from triton_ext.layouts.triton.gluon import to_gluon
 
@@ -177,48 +177,47 @@ def tiled_step(name: str, *, swizzle: bool, tma_store: bool) -> Step:
     return Step(name, launches, (BLOCK, BLOCK, BLOCK), 2 * BLOCK // width, wavefronts)
 
 
-def configured_step(name: str, config: MatmulConfig, *, persistent: bool = True) -> Step:
+def configured_step(name: str, config: KernelSpec, *, persistent: bool = True) -> Step:
     """A kernel of `triton_ext.kernels`."""
+    tile, blocks = config.tile, config.tile.cluster_size
 
     def launches(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> Callable[[], None]:
         plan = launch_plan(
             config, c.shape[0], c.shape[1], a.shape[1], torch.cuda.get_device_properties()
         )
-        tiles = -(-c.shape[0] // (config.block_m * config.cluster)) * -(
-            -c.shape[1] // config.block_n
-        )
+        tiles = -(-c.shape[0] // (tile.block_m * blocks)) * -(-c.shape[1] // tile.block_n)
         grid = plan.grid if persistent else (tiles, 1, 1)
         compiled = compile_matmul(config)
         arguments = compiled_arguments(plan, launch_arguments(config, plan, a, b, c))
         return lambda: compiled[grid](*arguments, stream=torch.cuda.current_stream().cuda_stream)
 
     a_boxes, b_boxes = (
-        len(tile_copies((1 << 16, 1 << 16), tile.tma_shape, tile.tma_encoding).boxes)
-        for tile in (config.a_layouts, config.b_layouts)
+        len(tile_copies((1 << 16, 1 << 16), each.tma_shape, each.tma_encoding).boxes)
+        for each in (config.layouts.a, config.layouts.b)
     )
-    copies = a_boxes * max(config.consumers, 1) + b_boxes  # each consumer has a tile of A
-    linear = config.a_layouts.linear.to_linear_layout()
+    copies = a_boxes * max(tile.consumers, 1) + b_boxes  # each consumer has a tile of A
+    linear = config.layouts.a.linear.to_linear_layout()
     return Step(
         name,
         launches,
-        (config.block_m, config.block_n, config.block_k),
+        (tile.block_m, tile.block_n, tile.block_k),
         copies,
-        None if config.cluster > 1 else chunk_access(linear, 16).wavefronts,
+        None if blocks > 1 else chunk_access(linear, 16).wavefronts,
     )
 
 
 def steps() -> list[Step]:
     """In the order of the story."""
-    warp_specialized = MatmulConfig(90, "bf16", block_n=256, stages=4, consumers=2, c_parts=2)
-    multicast = MatmulConfig(90, "bf16", block_n=256, stages=4, consumers=2, c_parts=2, cluster=2)
+    warp_specialized = kernel_spec(90, "bf16", block_n=256, stages=4, consumers=2, c_parts=2)
+    multicast = kernel_spec(90, "bf16", block_n=256, stages=4, consumers=2, c_parts=2, cluster_m=2)
     return [
         naive_step(),
         tiled_step("TMA and tensor cores, no swizzle", swizzle=False, tma_store=False),
         tiled_step("128-byte swizzle", swizzle=True, tma_store=False),
         tiled_step("TMA store", swizzle=True, tma_store=True),
-        configured_step("pipelining", MatmulConfig(90, "bf16", block_m=64, block_n=64, stages=4)),
+        configured_step("pipelining", kernel_spec(90, "bf16", block_m=64, block_n=64, stages=4)),
         configured_step(
-            "larger tiles", MatmulConfig(90, "bf16", block_n=256, stages=4, num_warps=8)
+            "larger tiles", kernel_spec(90, "bf16", block_n=256, stages=4, num_warps=8)
         ),
         configured_step("warp specialization", warp_specialized, persistent=False),
         configured_step("persistence", warp_specialized),

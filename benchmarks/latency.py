@@ -32,8 +32,10 @@ import triton_ext
 from benchmarks import harness
 from benchmarks.harness import Row, Table
 from triton_ext.kernels.choice.choose import choose_config
-from triton_ext.kernels.config import MatmulConfig
+from triton_ext.kernels.choice.problem import Problem as Size
 from triton_ext.kernels.launch import launch_plan
+from triton_ext.kernels.product import ProductSpec
+from triton_ext.kernels.spec import KernelSpec
 
 SHAPES = [
     (64, 64, 64),
@@ -50,7 +52,7 @@ Call = Callable[[], Any]
 Product = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 
-def launched_by_jit(m: int, n: int, k: int, config: MatmulConfig) -> Product:
+def launched_by_jit(m: int, n: int, k: int, config: KernelSpec) -> Product:
     """The product by Triton's own launch; of K-major a and MN-major b in whole rows of 16 bytes."""
     from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
@@ -59,8 +61,8 @@ def launched_by_jit(m: int, n: int, k: int, config: MatmulConfig) -> Product:
     plan = launch_plan(config, m, n, k, torch.cuda.get_device_properties())
     workspace = torch.zeros(max(16, plan.workspace_bytes), dtype=torch.uint8, device="cuda")
     tiles = {"a_desc": plan.a_tile, "b_desc": plan.b_tile, "c_desc": plan.c_tile}
-    if plan.narrow_tile is not None:
-        tiles["narrow_desc"] = plan.narrow_tile
+    if plan.edge_tile is not None:
+        tiles["edge_desc"] = plan.edge_tile
     if plan.last_tile is not None:
         tiles["last_desc"] = plan.last_tile
     # Made before what is timed; `launch_arguments` would make them for each call.
@@ -70,18 +72,13 @@ def launched_by_jit(m: int, n: int, k: int, config: MatmulConfig) -> Product:
     def product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         out = a.new_empty((m, n))
         matrices = {"a_desc": a, "b_desc": b, "c_desc": out, "last_desc": out,
-                    "narrow_desc": a if config.swap else b}  # fmt: skip
+                    "edge_desc": a if config.tile.swap_ab else b}  # fmt: skip
         arguments: dict[str, Any] = {
             name: TensorDescriptor.from_tensor(matrices[name], blocks[name], layouts[name])
             for name in tiles
         }
         arguments |= {"workspace": workspace, "group": plan.group}
-        plan.kernel[plan.grid](
-            *(arguments[name] for name in plan.arguments[:3]),
-            **{name: arguments[name] for name in plan.arguments[3:]},
-            **plan.constants,
-            **plan.options,
-        )
+        plan.launch(arguments)
         return out
 
     return product
@@ -165,7 +162,9 @@ def measured(repeats: int) -> Iterator[Row]:
         problems.append((f"{m}x{n}x{k}", m, n, k, a, b))
     with torch.no_grad():
         for title, m, n, k, a, b in problems:
-            jit = launched_by_jit(m, n, k, choose_config(arch, "bf16", "K", "MN", m, n, k))
+            jit = launched_by_jit(
+                m, n, k, choose_config(arch, ProductSpec("bf16", "K", "MN"), Size(m, n, k))
+            )
             yield from compared(
                 title,
                 partial(torch.matmul, a, b),

@@ -46,7 +46,6 @@ from benchmarks.problems import (
 )
 from benchmarks.replay import graph_of, launches_in_graph, replayed_seconds, warm_up
 from triton_ext.kernels.choice.gpus import model_of
-from triton_ext.kernels.config import MatmulConfig
 from triton_ext.kernels.kept import keep
 from triton_ext.kernels.launch import (
     compile_matmul,
@@ -54,6 +53,7 @@ from triton_ext.kernels.launch import (
     launch_arguments,
     launch_plan,
 )
+from triton_ext.kernels.spec import KernelSpec
 from triton_ext.ops.rule import fixed_kernels
 
 FLOPS_PER_CLOCK = {2: 4096, 1: 8192}
@@ -69,7 +69,7 @@ MULTIPROCESSORS = 132
 
 
 def kernel_launches(
-    problem: Problem, config: MatmulConfig, sets: Sequence[Operands], compiled: Any = None,
+    problem: Problem, config: KernelSpec, sets: Sequence[Operands], compiled: Any = None,
     group: int | None = None,
 ) -> Callable[[int], None]:  # fmt: skip
     """Launches a configuration's kernel, which may have been compiled before, on input set i; if
@@ -184,7 +184,7 @@ def measure(problem: Problem, rounds: int, state: GpuState) -> Row:
         "power_watts": watch.power_watts,
         "memory_bytes_per_second": bandwidth,
         "error": error,
-        "config": config.words,
+        "config": str(config),
     }  # fmt: skip
 
 
@@ -249,7 +249,7 @@ TABLE = Table(
 )
 
 
-def compile_all(work: Iterable[MatmulConfig]) -> None:
+def compile_all(work: Iterable[KernelSpec]) -> None:
     """Fill Triton's cache, in several processes."""
     with ProcessPoolExecutor(processes()) as pool:
         list(pool.map(_compile, work, chunksize=2))
@@ -261,12 +261,12 @@ def processes() -> int:
 
 
 def compiled_ahead(
-    work: Iterable[tuple[Problem, Sequence[MatmulConfig]]], pool: Executor
-) -> Iterator[tuple[Problem, Sequence[MatmulConfig]]]:
+    work: Iterable[tuple[Problem, Sequence[KernelSpec]]], pool: Executor
+) -> Iterator[tuple[Problem, Sequence[KernelSpec]]]:
     """Problems and their configurations, each as soon as Triton's cache has its kernels; those of
     the problems after it are compiled meanwhile.
     """
-    compiling: dict[MatmulConfig, Future[None]] = {}
+    compiling: dict[KernelSpec, Future[None]] = {}
     begun = []
     for problem, configs in work:
         for config in configs:
@@ -279,7 +279,7 @@ def compiled_ahead(
         yield problem, configs
 
 
-def _compile(config: MatmulConfig) -> None:
+def _compile(config: KernelSpec) -> None:
     keep(config, compile_matmul(config))
 
 

@@ -12,8 +12,10 @@ import torch
 
 from triton_ext.kernels.choice.choose import choose_config
 from triton_ext.kernels.choice.gpus import GpuModel
-from triton_ext.kernels.config import MatmulConfig
+from triton_ext.kernels.choice.problem import Problem as Size
 from triton_ext.kernels.element_types import MAJORS, Major
+from triton_ext.kernels.product import ProductSpec
+from triton_ext.kernels.spec import KernelSpec
 from triton_ext.ops.rule import rule
 
 TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "e4m3": torch.float8_e4m3fn}
@@ -65,13 +67,22 @@ class Problem:
             return CLASSES[0]
         return CLASSES[1 if self.m <= 64 else 2 if self.m < 4096 else 3]
 
-    def config(self, multiprocessors: int = 132, gpu: GpuModel = "h200") -> MatmulConfig:
+    def config(self, multiprocessors: int = 132, gpu: GpuModel = "h200") -> KernelSpec:
         """What `triton_ext.matmul` would use on a GPU."""
-        return choose_config(
-            90, self.element_type, self.a_major, self.b_major,
-            self.m, self.n, self.k, multiprocessors, self.out_type, gpu=gpu,
-            fixed=rule() == "fixed", promoted=self.promoted,
+        size = self.size(multiprocessors, gpu)
+        return choose_config(90, self.product, size, fixed=rule() == "fixed")
+
+    @property
+    def product(self) -> ProductSpec:
+        """What a kernel multiplies."""
+        return ProductSpec(
+            self.element_type, self.a_major, self.b_major, self.out_type,
+            fp32_accumulation=self.promoted,
         )  # fmt: skip
+
+    def size(self, multiprocessors: int = 132, gpu: GpuModel = "h200") -> Size:
+        """What a kernel is chosen by, besides the product."""
+        return Size(self.m, self.n, self.k, multiprocessors, gpu=gpu)
 
     @property
     def row(self) -> dict[str, Any]:

@@ -33,9 +33,9 @@ from benchmarks.harness import Row, Table
 from benchmarks.matmul import compiled_ahead, kernel_launches, processes
 from benchmarks.problems import Problem, input_sets
 from benchmarks.replay import graph_of, launches_in_graph, replayed_seconds, warm_up
-from benchmarks.survey import Planned, described, read_plan
-from triton_ext.kernels.config import MatmulConfig
+from benchmarks.survey import Planned, read_plan
 from triton_ext.kernels.launch import compile_matmul
+from triton_ext.kernels.spec import KernelSpec, read_spec
 from triton_ext.ptx.parse import Instruction, parse_ptx
 
 BLOCKS, LAUNCHES = 264, 64
@@ -139,7 +139,7 @@ def stamped(ptx: str) -> str:
     return "\n".join(found) + "\n"
 
 
-def _compiled(config: MatmulConfig) -> Any:
+def _compiled(config: KernelSpec) -> Any:
     """Triton's compiled kernel, with stamps in it."""
     compiled = compile_matmul(config)
     with tempfile.TemporaryDirectory() as folder:
@@ -204,7 +204,7 @@ def medians(times: NDArray[np.int64]) -> dict[str, float]:
     return found
 
 
-def measure(problem: Problem, config: MatmulConfig) -> Row:
+def measure(problem: Problem, config: KernelSpec) -> Row:
     """Problem, configuration, seconds without and with stamps, blocks, and `medians`.
 
     Raises:
@@ -229,7 +229,7 @@ def measure(problem: Problem, config: MatmulConfig) -> Row:
     torch.cuda.synchronize()
     times = stamps.copy(np.int64, (LAUNCHES, BLOCKS, len(TIMES)))
     blocks = int(np.count_nonzero(times[0, :, TIMES.index("end")]))
-    row = {**problem.row, "problem": str(problem), "config": described(config), "blocks": blocks}
+    row = {**problem.row, "problem": str(problem), "config": config.fields(), "blocks": blocks}
     row |= {name: statistics.median(each) / count for name, each in rounds.items()}
     return row | medians(times[: min(count, LAUNCHES), :blocks])
 
@@ -239,7 +239,7 @@ TABLE = Table(
     ("us", ">8.2f", lambda row: row["plain"] * 1e6),
     ("stamped", ">8.2f", lambda row: row["stamped"] * 1e6),
     *((name, ">14.0f", name) for name in ("first tiles", "last products", "end", "body", "gap")),
-    ("  configuration", "", lambda row: f"  {MatmulConfig(**row['config']).words}"),
+    ("  configuration", "", lambda row: f"  {read_spec(row['config'])}"),
 )
 
 

@@ -38,56 +38,45 @@ from benchmarks.matmul import (
 )
 from benchmarks.problems import DRAWN, Problem, drawn_problems, input_sets, problem_of
 from benchmarks.replay import graph_of, launches_in_graph, replayed_seconds
-from triton_ext.kernels.choice import cost_model, cost_model_sm100
-from triton_ext.kernels.choice.candidates import copied_rows
+from triton_ext.kernels.choice import sm90
+from triton_ext.kernels.choice.choose import ranked
 from triton_ext.kernels.choice.gpus import MODELS, GpuModel, model_of
-from triton_ext.kernels.config import DEFAULTS, MatmulConfig
 from triton_ext.kernels.launch import compile_matmul
-from triton_ext.kernels.order import ORDERS
+from triton_ext.kernels.rasterization import ORDERS
+from triton_ext.kernels.spec import KernelSpec, read_spec
+from triton_ext.kernels.tile import SimpleTile
 
 ROUNDS = 3
 DEEP = 8
 """How many times as many of the fastest configurations are looked at for other kinds."""
-Planned: TypeAlias = "tuple[Problem, Sequence[MatmulConfig]]"
+Planned: TypeAlias = "tuple[Problem, Sequence[KernelSpec]]"
 compiled = functools.cache(compile_matmul)
 
 
-def kind(config: MatmulConfig) -> tuple[Any, ...]:
-    parts = config.max_splits > 1
-    together = config.cluster, config.cluster_columns, config.k_blocks
-    return config.rows, config.consumers, config.pingpong, together, config.swap, parts
+def kind(config: KernelSpec) -> tuple[Any, ...]:
+    tile = config.tile
+    assert not isinstance(tile, SimpleTile)
+    together = tile.cluster_m, tile.cluster_n, tile.cluster_k
+    return tile.rows, tile.consumers, tile.pingpong, together, tile.swap_ab, tile.split_k > 1
 
 
 def considered(
     problem: Problem, number: int, arch: int, multiprocessors: int, gpu: GpuModel,
     every_tile: bool = False,
-) -> list[MatmulConfig]:  # fmt: skip
+) -> list[KernelSpec]:  # fmt: skip
     """The configurations to measure, the cost model's choice first.
 
     Args:
         every_tile: on sm_90, of all tiles, not of the candidates alone.
     """
-    asked = (
-        problem.element_type, problem.a_major, problem.b_major, problem.m, problem.n, problem.k,
-        multiprocessors, problem.out_type,
-    )  # fmt: skip
-    sizes = cost_model.Problem(problem.m, problem.n, problem.k, multiprocessors, gpu=gpu)
-    ranked: Iterable[MatmulConfig]
-    if arch == 100:
-        ranked = cost_model_sm100.ranked_configs(*asked)
-        choice = ranked[0]
-    else:
-        choice = problem.config(multiprocessors, gpu)
-        least = copied_rows(problem.m), copied_rows(problem.n)
-        if every_tile:
-            table = tiles.table_of(problem)
-        elif problem.promoted:
-            table = cost_model.promoted_table(*asked[:3], problem.out_type, *least)
-        else:
-            table = cost_model.considered(*asked[:3], problem.out_type, sizes)
-        in_order = cost_model.ranked_promoted if problem.promoted else cost_model.ranked_in
-        ranked = in_order(table, sizes)
-    first = list(itertools.islice(ranked, DEEP * number))
+    product, size = problem.product, problem.size(multiprocessors, gpu)
+    in_order = ranked(arch, product, size)
+    choice = (
+        next(ranked(arch, product, size)) if arch == 100 else problem.config(multiprocessors, gpu)
+    )
+    if every_tile:
+        in_order = sm90.compare(tiles.table_of(problem), size)
+    first = list(itertools.islice(in_order, DEEP * number))
     seen: Counter[tuple[Any, ...]] = Counter()
     found = first[: number // 2]
     for config in first:
@@ -97,14 +86,15 @@ def considered(
     return [choice, *(c for c in found if c != choice)][:number]
 
 
-def orders_of(problem: Problem, config: MatmulConfig) -> list[int]:
+def orders_of(problem: Problem, config: KernelSpec) -> list[int]:
     """The orders of tiles that differ: how many rows of them run together, up to all."""
-    rows = problem.n if config.swap else problem.m
-    tiles = math.ceil(rows / (config.rows * config.cluster))
+    assert not isinstance(config.tile, SimpleTile)
+    rows = problem.n if config.tile.swap_ab else problem.m
+    tiles = math.ceil(rows / (config.tile.rows * config.tile.cluster_m))
     return sorted({min(group, tiles) for group in (*ORDERS, tiles)})
 
 
-def measure(problem: Problem, configs: Sequence[MatmulConfig], orders: bool = False) -> Row:
+def measure(problem: Problem, configs: Sequence[KernelSpec], orders: bool = False) -> Row:
     """The seconds of a launch of each configuration, and of cuBLAS.
 
     Args:
@@ -135,7 +125,7 @@ def measure(problem: Problem, configs: Sequence[MatmulConfig], orders: bool = Fa
     seconds = {name: statistics.median(times) / count for name, times in rounds.items()}
     found: list[dict[str, Any]] = [
         {
-            "config": described(config),
+            "config": config.fields(),
             **({} if group is None else {"group": group}),
             "seconds": seconds[str(i)],
         }
@@ -148,14 +138,9 @@ def measure(problem: Problem, configs: Sequence[MatmulConfig], orders: bool = Fa
         "torch_us": seconds["torch"] * 1e6,
         "choice": seconds["torch"] / seconds["0"],
         "best": seconds["torch"] / best["seconds"],
-        "best_config": MatmulConfig(**best["config"]).words,
+        "best_config": str(read_spec(best["config"])),
         "configs": found,
     }  # fmt: skip
-
-
-def described(config: MatmulConfig) -> dict[str, Any]:
-    """The fields that do not have their defaults."""
-    return {n: v for n, d in DEFAULTS.items() if (v := getattr(config, n)) != d}
 
 
 def rows(work: Iterable[Planned], seconds: float, orders: bool) -> Iterator[Row]:
@@ -240,7 +225,7 @@ def planned(arguments: argparse.Namespace) -> Iterator[Planned]:
 def write_plan(path: Path, plan: Iterable[Planned]) -> None:
     """A problem and its configurations a line."""
     lines = (
-        json.dumps({**problem.row, "configs": [described(config) for config in configs]})
+        json.dumps({**problem.row, "configs": [config.fields() for config in configs]})
         for problem, configs in plan
     )
     path.write_text("".join(f"{line}\n" for line in lines))
@@ -251,7 +236,7 @@ def read_plan(path: Path) -> list[Planned]:
     found: list[Planned] = []
     for line in path.read_text().splitlines():
         row = json.loads(line)
-        configs = [MatmulConfig(**each) for each in row.pop("configs")]
+        configs = [read_spec(each) for each in row.pop("configs")]
         found.append((replace(problem_of(row), drawn_from=row["class"]), configs))
     return found
 

@@ -17,6 +17,7 @@ import itertools
 import json
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,7 +26,7 @@ from numpy.typing import NDArray
 from benchmarks import harness
 from benchmarks.harness import Row, Table
 from benchmarks.problems import Problem, drawn_problems
-from triton_ext.kernels.choice import cost_model
+from triton_ext.kernels.choice import sm90
 from triton_ext.kernels.choice.candidates import (
     AS_IS,
     FILE,
@@ -37,10 +38,11 @@ from triton_ext.kernels.choice.candidates import (
     wide_tile,
 )
 from triton_ext.kernels.choice.fixed_set import TILE_FIELDS, tile_of
-from triton_ext.kernels.choice.fixed_set import Tile as Key
+from triton_ext.kernels.choice.fixed_set import TileKey as Key
 from triton_ext.kernels.choice.gpus import GpuModel
-from triton_ext.kernels.config import MatmulConfig
-from triton_ext.kernels.element_types import Major
+from triton_ext.kernels.choice.table import Table as Kernels
+from triton_ext.kernels.product import ProductSpec
+from triton_ext.kernels.spec import KernelSpec
 
 GPUS: tuple[GpuModel, ...] = ("h100", "h200")
 CLUSTERS = ((1, 1), (2, 1), (4, 1), (1, 2), (2, 2), (4, 2), (1, 4), (2, 4))
@@ -50,15 +52,13 @@ SPLITS = 16
 KINDS: tuple[tuple[Kind, Sequence[int]], ...] = (
     ({"rows": 64, "consumers": 1}, range(24, 257, 8)),
     ({"rows": 64, "consumers": 2, "pingpong": True}, range(64, 257, 8)),
-    ({"rows": 64, "consumers": 2, "consumer_columns": 2}, range(128, 513, 16)),
     ({"rows": 128, "consumers": 1}, range(40, 209, 8)),
     ({"rows": 128, "consumers": 2}, range(40, 257, 8)),
     ({"rows": 128, "consumers": 2, "pingpong": True}, range(40, 209, 8)),
-    ({"rows": 128, "consumers": 2, "consumer_columns": 2}, range(192, 417, 16)),
     ({"rows": 192, "consumers": 3}, range(40, 193, 8)),
     ({"rows": 256, "consumers": 2}, range(40, 209, 8)),
 )
-"""Fields of `MatmulConfig`, and how many columns there may be, as registers have room for."""
+"""Fields of `Sm90Tile`, and how many columns there may be, as registers have room for."""
 MOST_LOG = float(np.log(1.3))
 """A problem that takes longer than 1.3 times its best counts as if it took so long."""
 TAIL = 6.0
@@ -68,8 +68,6 @@ LEAST_SAVED = 0.004
 NEEDED = ("rows", "consumers", "pingpong")
 """Fields of a kind that are written even if they are 1."""
 Kind = dict[str, Any]
-Asked = tuple[str, Major, Major, str | None]
-"""An element type, the major-nesses of A and B, and the type of C, as in `MatmulConfig`."""
 SMS = 132
 """The SMs of an H100 SXM, and of an H200."""
 
@@ -79,13 +77,13 @@ def every_kind() -> Iterator[tuple[Kind, Sequence[int]]]:
     for (kind, columns), lines in itertools.product(KINDS, (1, 2)):
         fields = {**kind, "block_k": lines}
         for along, across in CLUSTERS:
-            together = {**fields, "cluster": along, "cluster_columns": across}
+            together = {**fields, "cluster_m": along, "cluster_n": across}
             yield together, columns
             if "pingpong" not in kind:
-                yield {**together, "max_splits": SPLITS}, columns
+                yield {**together, "split_k": SPLITS}, columns
         if len(kind) == 2 and kind["rows"] < 256:
             for blocks in (2, 4):
-                yield {**fields, "k_blocks": blocks}, columns
+                yield {**fields, "cluster_k": blocks}, columns
 
 
 class Tried(NamedTuple):
@@ -93,41 +91,42 @@ class Tried(NamedTuple):
 
     keys: list[Key]
     kinds: list[Kind | None]
-    configs: list[MatmulConfig]
+    configs: list[KernelSpec]
 
 
 @functools.cache
-def tried(asked: Asked) -> Tried:
+def tried(product: ProductSpec) -> Tried:
     """Every tile once; those of `candidates.TILES` first, which have no kind."""
-    found: dict[Key, tuple[Kind | None, MatmulConfig]] = {}
-    for config in made(TILES, *asked):
+    found: dict[Key, tuple[Kind | None, KernelSpec]] = {}
+    for config in made(TILES, product):
         if config.is_legal:
             found.setdefault(tile_of(config), (None, config))
     for kind, columns in every_kind():
         tiles = [wide_tile(kind, each, swap) for each in columns for swap in (False, True)]
-        for config in made(tiles, *asked):
+        for config in made(tiles, product):
             if config.is_legal:
                 found.setdefault(tile_of(config), (kind, config))
     kinds, configs = zip(*found.values(), strict=True)
     return Tried(list(found), list(kinds), list(configs))
 
 
-def table_of(problem: Problem) -> cost_model.Table:
+def table_of(problem: Problem) -> Kernels:
     """All tiles, as they are for a problem."""
     sizes = copied_rows(problem.m), copied_rows(problem.n)
-    return _table(_asked(problem), *sizes, problem.promoted)
+    return _table(_product(problem), *sizes)
 
 
 @functools.cache
-def _table(asked: Asked, m: int, n: int, promoted: bool) -> cost_model.Table:
-    configs = [adapted(each, n if each.swap else m) for each in tried(asked).configs]
-    return cost_model.promoted(configs) if promoted else cost_model.Table.of(configs)
+def _table(product: ProductSpec, m: int, n: int) -> Kernels:
+    plain = replace(product, fp32_accumulation=False)
+    every = (adapted(each, n if each.tile.swap_ab else m) for each in tried(plain).configs)
+    return sm90.table_of(every, product)
 
 
-def _asked(problem: Problem) -> Asked:
+def _product(problem: Problem) -> ProductSpec:
     """Kernels for fp16 are as fast as those for bf16."""
-    name = "bf16" if problem.element_type == "fp16" else problem.element_type
-    return name, problem.a_major, problem.b_major, problem.out_type
+    product = problem.product
+    return replace(product, element_type="bf16") if product.element_type == "fp16" else product
 
 
 def logs(problem: Problem, gpu: GpuModel) -> dict[Key, float]:
@@ -135,12 +134,12 @@ def logs(problem: Problem, gpu: GpuModel) -> dict[Key, float]:
     near.
     """
     table = table_of(problem)
-    sizes = cost_model.Problem(problem.m, problem.n, problem.k, SMS, gpu=gpu)
-    limited = cost_model.limited_seconds(table, sizes)
-    limited[~cost_model.suits(table, sizes)] = np.inf
-    near = np.flatnonzero(limited <= cost_model.NEAR * limited.min())
-    found = np.log(cost_model.corrected_seconds(table[near], sizes))
-    keys = tried(_asked(problem)).keys
+    size = problem.size(SMS, gpu)
+    limited = sm90.limits(table, size)
+    limited[~sm90.suits(table, size)] = np.inf
+    near = np.flatnonzero(limited <= sm90.NEAR * limited.min())
+    found = np.log(sm90.seconds(table[near], size))
+    keys = [tile_of(spec) for spec in table.specs]
     pairs = zip(near, found - found.min(), strict=True)
     return {keys[i]: float(log) for i, log in pairs if log < MOST_LOG}
 
@@ -203,8 +202,9 @@ def rows(random: int, number: int, write: bool) -> Iterator[Row]:
         for name, problems in sets.items()
     }
     kinds: dict[Key, Kind | None] = {}
-    for asked in dict.fromkeys(_asked(each) for problems in sets.values() for each in problems):
-        every = tried(asked)
+    products = (_product(each) for problems in sets.values() for each in problems)
+    for product in dict.fromkeys(replace(each, fp32_accumulation=False) for each in products):
+        every = tried(product)
         for key, kind in zip(every.keys, every.kinds, strict=True):
             kinds[key] = kinds.get(key) or kind
     given = {key for key, kind in kinds.items() if kind is None}
@@ -231,7 +231,7 @@ def write_tiles(kept: Sequence[Key], kinds: Mapping[Key, Kind | None]) -> None:
         fields = kinds[key] or {}
         text = json.dumps({name: each for name, each in fields.items() if name in NEEDED
                            or each != 1})  # fmt: skip
-        columns[text][SWAPPED if values["swap"] else AS_IS].append(values["columns"])
+        columns[text][SWAPPED if values["swap_ab"] else AS_IS].append(values["columns"])
     lines = [json.dumps({**json.loads(text), **found}) for text, found in sorted(columns.items())]
     FILE.write_text("[\n " + ",\n ".join(lines) + "\n]\n")
 

@@ -43,9 +43,8 @@ import triton.language as tl
 
 import triton_ext
 from benchmarks import harness, ladder
-from benchmarks.harness import Row, Table
+from benchmarks.harness import Row, Table, kernels_of
 from benchmarks.problems import TYPES, Problem, problem_of, sets_of
-from benchmarks.survey import described
 from benchmarks.triton_kernels import (
     LOG2E,
     attention_by_pointers_kernel,
@@ -57,13 +56,14 @@ from benchmarks.triton_kernels import (
 )
 from triton_ext.compat import LAUNCH_OPTIONS
 from triton_ext.emulator.errors import EmulationError
-from triton_ext.kernels.config import MatmulConfig
 from triton_ext.kernels.launch import (
     compile_matmul,
     compiled_arguments,
     launch_arguments,
     launch_plan,
 )
+from triton_ext.kernels.spec import KernelSpec, read_spec
+from triton_ext.kernels.tile import SimpleTile
 from triton_ext.timeline.gpus import GPUS
 from triton_ext.timeline.timeline import Timeline, in_turn
 
@@ -107,7 +107,7 @@ class Workload:
     prepare: Callable[[str], Launch]
     bytes: int
     seconds: float
-    config: MatmulConfig | None = None
+    config: KernelSpec | None = None
     problem: Problem | None = None
     best: float | None = None
 
@@ -127,7 +127,7 @@ def _split(name: str) -> str:
     return "fit" if zlib.crc32(name.encode()) % 3 == 0 else "test"
 
 
-def _matmul(problem: Problem, config: MatmulConfig) -> Callable[[str], Launch]:
+def _matmul(problem: Problem, config: KernelSpec) -> Callable[[str], Launch]:
     def prepare(device: str) -> Launch:
         dtype, (m, n, k) = TYPES[problem.element_type], (problem.m, problem.n, problem.k)
 
@@ -144,13 +144,7 @@ def _matmul(problem: Problem, config: MatmulConfig) -> Callable[[str], Launch]:
         workspace = torch.zeros(plan.workspace_bytes, dtype=torch.uint8, device=device)
         arguments = launch_arguments(config, plan, a, b, c, workspace=workspace)
         if device == "cpu":
-            names = [*plan.constants, *arguments]
-            assert len(set(names)) == len(names)
-            by_position = list(arguments.values())[:3]
-            by_name = dict(list(arguments.items())[3:])
-            return lambda: plan.kernel[plan.grid](
-                *by_position, **by_name, **plan.constants, **plan.options
-            )
+            return lambda: plan.launch(arguments)
         compiled = compile_matmul(config)
         values = compiled_arguments(plan, arguments)
         return lambda: compiled[plan.grid](*values, stream=torch.cuda.current_stream().cuda_stream)
@@ -158,11 +152,13 @@ def _matmul(problem: Problem, config: MatmulConfig) -> Callable[[str], Launch]:
     return prepare
 
 
-def _emulated(config: MatmulConfig, problem: Problem) -> bool:
+def _emulated(config: KernelSpec, problem: Problem) -> bool:
     """Whether it is not left out, as taking too long."""
-    rows, columns = (problem.n, problem.m) if config.swap else (problem.m, problem.n)
-    tiles = -(-rows // config.rows) * -(-columns // config.columns)
-    shared = tiles * -(-problem.k // config.block_k) if config.max_splits > 1 else 0
+    tile = config.tile
+    assert not isinstance(tile, SimpleTile)
+    rows, columns = (problem.n, problem.m) if tile.swap_ab else (problem.m, problem.n)
+    tiles = -(-rows // tile.rows) * -(-columns // tile.columns)
+    shared = tiles * -(-problem.k // tile.block_k) if tile.split_k > 1 else 0
     return problem.flops <= LARGEST and shared <= MOST_SHARED
 
 
@@ -183,7 +179,7 @@ def surveyed(
         if row["problem"] in seen or problem.flops > most:
             continue
         seen.add(row["problem"])
-        pairs = [(MatmulConfig(**each["config"]), each["seconds"]) for each in configs]
+        pairs = [(config, each["seconds"]) for config, each in kernels_of(configs)]
         pairs = [(config, seconds) for config, seconds in pairs if _emulated(config, problem)]
         if len(pairs) < CANDIDATES:
             print(f"{problem} is left out")
@@ -200,7 +196,7 @@ def _number(row: Row) -> int:
 
 def _surveyed(
     problem: Problem,
-    config: MatmulConfig,
+    config: KernelSpec,
     family: str,
     split: str,
     seconds: float,
@@ -208,7 +204,7 @@ def _surveyed(
 ) -> Workload:
     """A matmul in one configuration."""
     return Workload(
-        f"{problem}, {config.words}", family, split, _matmul(problem, config), problem.bytes,
+        f"{problem}, {config}", family, split, _matmul(problem, config), problem.bytes,
         seconds, config, problem, best,
     )  # fmt: skip
 
@@ -358,7 +354,7 @@ def measure(work: Workload) -> Row:
 class _Uncompiled:
     """On the emulated GPU: a kernel that `compile_matmul` would have compiled."""
 
-    def __init__(self, config: MatmulConfig) -> None:
+    def __init__(self, config: KernelSpec) -> None:
         plan = launch_plan(config, 256, 256, 256, GPU)
         self._kernel, self._options = plan.kernel, plan.options
 
@@ -407,7 +403,7 @@ def predicted(rows: list[Row], gpu: str, only: str) -> Iterator[Row]:
         for row in group:
             work = known.get(row["workload"])
             if work is None:  # one of a survey
-                config = MatmulConfig(**row["config"])
+                config = read_spec(row["config"])
                 kind = row["family"], row["split"], row["seconds"]
                 work = _surveyed(problem_of(row), config, *kind)
             pairs.append((row, work))
@@ -489,7 +485,7 @@ def _row(work: Workload) -> Row:
     row = {
         "workload": work.name, "family": work.family, "split": work.split,
         "seconds": work.seconds, "problem": str(work.problem), **_fields(work.problem),
-        "config": described(work.config),
+        "config": work.config.fields(),
     }  # fmt: skip
     return row if work.best is None else row | {"best": work.best}
 

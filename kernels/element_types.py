@@ -1,4 +1,4 @@
-"""The types of what a matmul kernel reads and writes, by the names of `MatmulConfig`."""
+"""The types of what a matmul kernel reads and writes, by the names of `ProductSpec`."""
 
 from __future__ import annotations
 

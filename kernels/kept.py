@@ -24,8 +24,8 @@ import triton
 from triton import knobs
 
 from triton_ext import compat
-from triton_ext.kernels.config import MatmulConfig
 from triton_ext.kernels.launch import compilation_options, kernel_constants, with_boxes
+from triton_ext.kernels.spec import KernelSpec
 
 NEEDED = (".json", ".cubin")
 """The files of a compiled kernel that a launch needs."""
@@ -46,7 +46,7 @@ def _sources() -> str:
     return found.hexdigest()
 
 
-def _entry(config: MatmulConfig) -> Path:
+def _entry(config: KernelSpec) -> Path:
     """Where a configuration's entry is, or would be."""
     environment = {
         name: value
@@ -68,7 +68,7 @@ def _digest(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-def keep(config: MatmulConfig, compiled: Any) -> None:
+def keep(config: KernelSpec, compiled: Any) -> None:
     """Let later processes find a configuration's compiled kernel; a cache that cannot be written
     is left as it is.
 
@@ -94,7 +94,7 @@ def keep(config: MatmulConfig, compiled: Any) -> None:
         return
 
 
-def find(config: MatmulConfig) -> Any | None:
+def find(config: KernelSpec) -> Any | None:
     """Triton's compiled kernel of a configuration, as `keep` was given it; None if it is not there,
     or not as it was.
     """
@@ -112,8 +112,14 @@ def find(config: MatmulConfig) -> Any | None:
             if _digest(path.read_bytes()) != digest:
                 return None
             group[name] = str(path)
-        source = SimpleNamespace(signature=entry["signature"], constants={})
+        signature = {name: _tuple(kind) for name, kind in entry["signature"].items()}
+        source = SimpleNamespace(signature=signature, constants={})
         compiled = triton.compiler.CompiledKernel(source, group, entry["hash"])
         return with_boxes(compiled, config)
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return None
+
+
+def _tuple(kind: str | list[str]) -> str | tuple[str, ...]:
+    """A type of a signature as Triton writes it, read from JSON: that of a tuple is one."""
+    return tuple(kind) if isinstance(kind, list) else kind

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import json
 import os
 import subprocess
@@ -11,17 +10,17 @@ import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
 
 from triton_ext.errors import LayoutError
 from triton_ext.kernels.choice.choose import choose_config, with_epilogue
 from triton_ext.kernels.choice.fixed_set import fixed_set
-from triton_ext.kernels.choice.gpus import GpuModel
-from triton_ext.kernels.config import DEFAULTS, MatmulConfig
-from triton_ext.kernels.element_types import MAJORS, Major
+from triton_ext.kernels.choice.problem import Problem
+from triton_ext.kernels.epilogue import NO_EPILOGUE, EpilogueSpec
+from triton_ext.kernels.product import ProductSpec
+from triton_ext.kernels.spec import KernelSpec, read_spec
 
 LEAST_TOGETHER = 2
 """From how many kernels on a process of its own, which takes a second to start, is worth it."""
@@ -38,7 +37,7 @@ class Precompiled:
         error: why it does not compile, or None.
     """
 
-    config: MatmulConfig
+    config: KernelSpec
     seconds: float
     was_there: bool
     error: str | None
@@ -46,79 +45,47 @@ class Precompiled:
 
 def configurations(
     arch: int,
-    element_type: str,
-    majors: tuple[Major, Major],
-    sizes: Iterable[tuple[int, int, int]],
-    *,
-    multiprocessors: int = 132,
-    gpu: GpuModel = "h200",
-    out_type: str | None = None,
-    **epilogue: Any,
-) -> list[MatmulConfig]:
-    """The different configurations that `choose_config` chooses for problems.
+    product: ProductSpec,
+    problems: Iterable[Problem],
+    epilogue: EpilogueSpec = NO_EPILOGUE,
+) -> list[KernelSpec]:  # fmt: skip
+    """The different kernels that `choose_config` chooses for problems.
 
     Args:
         arch: 90 or 100.
-        element_type, out_type: as in `MatmulConfig`.
-        majors: those of A and B.
-        sizes: (M, N, K) of each problem.
-        multiprocessors: how many SMs the GPU has.
-        gpu: which it is, if of sm_90.
-        epilogue: fields of `MatmulConfig`, such as ``bias`` and ``activation``.
     """
-    return [
-        *dict.fromkeys(
-            with_epilogue(
-                choose_config(
-                    arch,
-                    element_type,
-                    *majors,
-                    *size,
-                    multiprocessors,
-                    out_type,
-                    gpu=gpu,
-                    promoted=epilogue.get("promoted", False),
-                ),
-                size[2],
-                **epilogue,
-            )
-            for size in sizes
-        )
-    ]
+    chosen = (
+        with_epilogue(choose_config(arch, product, each), each.k, epilogue) for each in problems
+    )
+    return [*dict.fromkeys(chosen)]
 
 
 def fixed_configurations(
-    arch: int,
-    element_type: str,
-    majors: Iterable[tuple[Major, Major]] = tuple(itertools.product(MAJORS, MAJORS)),
-    *,
-    out_type: str | None = None,
-    **epilogue: Any,
-) -> list[MatmulConfig]:
-    """All that `fixed_kernels` chooses among: a kernel for every problem.
+    arch: int, products: Sequence[ProductSpec], epilogue: EpilogueSpec = NO_EPILOGUE
+) -> list[KernelSpec]:
+    """All that `choose_config` chooses among where kernels are fixed: one for every problem.
 
     Args:
-        majors: those of A and B, of which some may be illegal for the type.
-
-    The others are those of `configurations`.
+        arch: 90 or 100.
+        products: of one type, of whose major-nesses some may be illegal for it.
 
     Raises:
         LayoutError: the release of Triton is too old for the `fixed_set`, or no kernel takes the
             type, with any of these majors.
     """
-    found = [
-        with_epilogue(config, None, **epilogue)
-        for pair in majors
-        for config in fixed_set(arch, element_type, *pair, out_type)
-    ]
+    found = []
+    for product in products:
+        for spec in fixed_set(arch, replace(product, batched=False)):
+            batched = spec.with_fields(batched=True) if product.batched else spec
+            found.append(with_epilogue(batched, None, epilogue))
     if not found:
         rule = f"must be legal on sm_{arch}, with such an output and major-ness ('K' is, for all)"
-        raise LayoutError("element_type", element_type, rule)
+        raise LayoutError("element_type", products[0].element_type, rule)
     return found
 
 
 def precompile(
-    configs: Iterable[MatmulConfig], folder: Path | None = None, jobs: int | None = None
+    configs: Iterable[KernelSpec], folder: Path | None = None, jobs: int | None = None
 ) -> Iterator[Precompiled]:
     """Compile configurations in processes of their own; yields each when it is done.
 
@@ -142,7 +109,7 @@ def precompile(
         workers.shutdown(cancel_futures=True)
 
 
-def compile_together(configs: Sequence[MatmulConfig]) -> None:
+def compile_together(configs: Sequence[KernelSpec]) -> None:
     """Compile configurations at the same time, for the launches of this process; what fails, or is
     there already, is left to these. (Processes of a pool would import this process's main module.)
     """
@@ -153,7 +120,7 @@ def compile_together(configs: Sequence[MatmulConfig]) -> None:
     new = [config for config in configs if find(config) is None]
     if len(new) < LEAST_TOGETHER:
         return
-    values = [{name: getattr(config, name) for name in DEFAULTS} for config in new]
+    values = [config.fields() for config in new]
     environment = {**os.environ, "TRITON_CACHE_DIR": knobs.cache.dir}
     command = [sys.executable, "-m", __name__]
     with contextlib.suppress(OSError):
@@ -168,7 +135,7 @@ def _use(folder: str | None) -> None:
         os.environ["TRITON_CACHE_DIR"] = folder
 
 
-def _compile(config: MatmulConfig) -> Precompiled:
+def _compile(config: KernelSpec) -> Precompiled:
     from triton import knobs
 
     from triton_ext.kernels.kept import keep
@@ -185,5 +152,5 @@ def _compile(config: MatmulConfig) -> Precompiled:
 
 
 if __name__ == "__main__":  # the other process of `compile_together`
-    for _ in precompile([MatmulConfig(**each) for each in json.load(sys.stdin)]):
+    for _ in precompile([read_spec(each) for each in json.load(sys.stdin)]):
         pass

@@ -188,7 +188,7 @@ def gpu_target(arch: int) -> GPUTarget:
 
 def compile_kernel(
     kernel: Any,
-    signature: Mapping[str, str],
+    signature: Mapping[str, str | tuple[str, ...]],
     constexprs: Mapping[str, Any],
     *,
     target: Any,
@@ -199,22 +199,29 @@ def compile_kernel(
 
     Args:
         kernel: a function of ``triton.jit`` or ``gluon.jit``.
-        signature: the type of each argument in Triton's notation; ``constexpr`` for constants.
+        signature: the type of each argument in Triton's notation, of a tuple those of its elements;
+            ``constexpr`` for constants.
         constexprs: the values of the constants.
         target: 90, "sm_100", ...
-        multiples_of_16: arguments that are divisible by 16.
+        multiples_of_16: arguments that are divisible by 16, or tuples of whose elements all
+            pointers are.
         options: of the compilation, such as ``num_warps``.
 
     Returns:
         Triton's compiled kernel.
     """
     # As Triton's JIT writes them, so that both find the same kernel in its cache.
-    attributes = {
-        (i,): [["tt.divisibility", 16]] if name in multiples_of_16 else []
-        for i, name in enumerate(kernel.arg_names)
-        if not signature[name].startswith(("tensordesc", "fp"))
-        and not (signature[name] == "i32" and kernel.params[i].do_not_specialize)
-    }
+    attributes: dict[tuple[int, ...], Any] = {}
+    for i, name in enumerate(kernel.arg_names):
+        kind = signature[name]
+        aligned = [["tt.divisibility", 16]] if name in multiples_of_16 else []
+        if isinstance(kind, tuple):
+            pointers = (j for j, each in enumerate(kind) if each.startswith("*"))
+            attributes |= {(i, j): aligned for j in pointers}
+        elif not kind.startswith(("tensordesc", "fp")) and not (
+            kind == "i32" and kernel.params[i].do_not_specialize
+        ):
+            attributes[i,] = aligned
     if knobs.runtime.add_stages_inspection_hook is not None:
         attributes[(len(kernel.arg_names),)] = []  # the JIT counts a hook among the arguments
     source_type = GluonASTSource if kernel.is_gluon() else ASTSource

@@ -8,10 +8,10 @@ import re
 
 from reproduce import triton
 
-from triton_ext.kernels.config import MatmulConfig
 from triton_ext.kernels.launch import compile_matmul
+from triton_ext.kernels.spec import kernel_spec
 
-config = MatmulConfig(90, "fp16", block_n=16, block_k=32, stages=8)
+config = kernel_spec(90, "fp16", block_n=16, block_k=32, stages=8)
 in_flight: set[str] = set()
 copies = []
 for line in compile_matmul(config).asm["ptx"].splitlines():

@@ -1,111 +1,111 @@
-"""Which configuration a problem gets, unless one was measured or is given; and what changes in it
-for what follows the product.
+"""Which kernel a problem gets, unless one was measured or is given; and what changes in it for what
+follows the product.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Protocol, cast
 
 from triton_ext.errors import LayoutError
-from triton_ext.kernels.choice import cost_model, cost_model_sm100
-from triton_ext.kernels.choice.candidates import copied_rows
-from triton_ext.kernels.choice.fixed_set import choose_fixed
-from triton_ext.kernels.choice.gpus import GpuModel, check_model
-from triton_ext.kernels.config import PROMOTED_TYPES, MatmulConfig
-from triton_ext.kernels.element_types import ELEMENT_BYTES, Major
+from triton_ext.kernels.choice import sm90, sm100
+from triton_ext.kernels.choice.fixed_set import copies_enough, fixed_set
+from triton_ext.kernels.choice.gpus import check_model
+from triton_ext.kernels.choice.problem import Problem
+from triton_ext.kernels.element_types import ELEMENT_BYTES
+from triton_ext.kernels.epilogue import NO_EPILOGUE, EpilogueSpec
+from triton_ext.kernels.product import ProductSpec
+from triton_ext.kernels.spec import KernelSpec
+from triton_ext.kernels.tile import PersistentTile, SimpleTile, Sm90Tile, Sm100Tile
+
+
+class CostModel(Protocol):
+    """How the kernels of an architecture are compared. A *table* holds some of them, in the form
+    that its model computes with.
+    """
+
+    def candidates(self, product: ProductSpec, problem: Problem) -> Any:
+        """The table of those that are considered for a problem; some may be illegal."""
+
+    def table_of(self, specs: Iterable[KernelSpec], product: ProductSpec) -> Any:
+        """The table of kernels for a product."""
+
+    def limits(self, table: Any, problem: Problem) -> Sequence[float]:
+        """The seconds that each takes by what limits it."""
+
+    def seconds(self, table: Any, problem: Problem) -> Sequence[float]:
+        """The seconds that each is predicted to take."""
+
+    def compare(self, table: Any, problem: Problem, every: bool = False) -> Iterator[KernelSpec]:
+        """The legal ones, the fastest first; every one, or those that suit the problem."""
+
+
+MODELS: Mapping[int, CostModel] = {90: cast(CostModel, sm90), 100: cast(CostModel, sm100)}
 
 
 @functools.lru_cache(maxsize=4096)
 def choose_config(
-    arch: int,
-    element_type: str,
-    a_major: Major,
-    b_major: Major,
-    m: int,
-    n: int,
-    k: int,
-    multiprocessors: int = 132,
-    out_type: str | None = None,
-    batch: int = 1,
-    gpu: GpuModel = "h200",
-    fixed: bool = False,
-    promoted: bool = False,
-) -> MatmulConfig:
-    """The configuration for a problem.
-
-    The one whose predicted time is the shortest, by `cost_model` (sm_90) or `cost_model_sm100`.
+    arch: int, product: ProductSpec, problem: Problem, fixed: bool = False
+) -> KernelSpec:
+    """The kernel for a problem: the one whose predicted time is the shortest.
 
     Args:
-        multiprocessors: how many SMs the GPU has.
-        out_type: as in `MatmulConfig`.
-        batch: how many such products are made at once; the field ``batched`` is left to the caller.
-        gpu: of sm_90, for which GPU; see `gpus.model_of`.
-        fixed: choose among the `fixed_set` alone.
-        promoted: as in `MatmulConfig`; chosen among all kernels.
+        product: what is multiplied; whether it is `batched` is left to the caller.
+        fixed: choose among the `fixed_set` alone, unless accumulated in fp32.
 
     Raises:
-        LayoutError: no kernel takes these types, or these major-nesses of them, or promotes their
-            sums; or the GPU is not known.
+        LayoutError: no kernel takes these types, or these major-nesses of them, or accumulates them
+            in fp32; or the GPU is not known.
     """
-    _check_types(arch, element_type, a_major, b_major, out_type)
-    check_model(gpu)
-    asked = (element_type, a_major, b_major, m, n, k, multiprocessors, out_type, batch, gpu)
-    if promoted:
-        if arch != 90 or element_type not in PROMOTED_TYPES:
-            rule = f"must be False, but for {', '.join(PROMOTED_TYPES)} on sm_90"
-            raise LayoutError("promoted", promoted, rule)
-        problem = cost_model.Problem(m, n, k, multiprocessors, batch, gpu)
-        sizes = copied_rows(m), copied_rows(n)
-        table = cost_model.promoted_table(element_type, a_major, b_major, out_type, *sizes)
-        return next(cost_model.ranked_promoted(table, problem))
-    if fixed:
-        return choose_fixed(arch, *asked)
-    return next(ranked(arch, *asked))
+    _check_product(arch, product)
+    check_model(problem.gpu)
+    if not fixed or product.fp32_accumulation:
+        return next(ranked(arch, product, problem))
+    model = MODELS[arch]
+    kernels = [spec for spec in fixed_set(arch, product) if copies_enough(spec, problem)]
+    table = model.table_of(kernels, product)
+    return next(model.compare(table, problem), None) or next(
+        model.compare(table, problem, every=True)
+    )
 
 
-def ranked(arch: int, *asked: Any) -> Iterator[MatmulConfig]:
+def ranked(
+    arch: int, product: ProductSpec, problem: Problem, every: bool = False
+) -> Iterator[KernelSpec]:
     """The candidates for a problem, those with the shortest predicted time first.
 
     Args:
-        asked: what `choose_config` is asked, from `element_type` on.
+        every: those, too, that do not suit the problem.
     """
-    if arch == 90:
-        return cost_model.ranked(*asked)
-    *problem, _ = asked  # of sm_100, one GPU is known
-    return iter(cost_model_sm100.ranked_configs(*problem))
+    model = MODELS[arch]
+    return model.compare(model.candidates(product, problem), problem, every)
 
 
-def predicted_seconds(
-    config: MatmulConfig, m: int, n: int, k: int, multiprocessors: int, batch: int = 1,
-    gpu: GpuModel = "h200",
-) -> float:  # fmt: skip
-    """The seconds that the product, or a batch of them, is predicted to take with a
-    configuration.
-    """
-    if config.arch == 90:
-        return cost_model.predicted_seconds(config, m, n, k, multiprocessors, batch, gpu)
-    return cost_model_sm100.predicted_seconds(config, m, n, k, multiprocessors, batch)
+def predicted_seconds(spec: KernelSpec, problem: Problem) -> float:
+    """The seconds that the product, or a batch of them, is predicted to take with a kernel."""
+    model = MODELS[spec.arch]
+    return float(model.seconds(model.table_of([spec], spec.product), problem)[0])
 
 
-def _check_types(
-    arch: int, element_type: str, a_major: Major, b_major: Major, out_type: str | None
-) -> None:
+def _check_product(arch: int, product: ProductSpec) -> None:
     """Raise LayoutError unless a tile that suits all types is legal."""
-    line = 128 // ELEMENT_BYTES.get(element_type, 1)
-    MatmulConfig(
-        arch, element_type, a_major, b_major, block_k=line, stages=2, consumers=1, out_type=out_type
-    )
+    line = 128 // ELEMENT_BYTES.get(product.element_type, 1)
+    tile: PersistentTile = Sm100Tile(block_k=line, stages=2)
+    if arch == 90:
+        tile = Sm90Tile(consumers=1, block_n=64, block_k=line, stages=2)
+    KernelSpec(product, NO_EPILOGUE, tile)
 
 
 SHORT_K, LEAST_STAGES = 16, 4
 """Up to how many products of tiles, and down to how many stages, a stage may go to a residual."""
 
 
-def with_epilogue(config: MatmulConfig, k: int | None, **fields: Any) -> MatmulConfig:
-    """A configuration with what follows the product.
+def with_epilogue(
+    spec: KernelSpec, k: int | None, epilogue: EpilogueSpec = NO_EPILOGUE
+) -> KernelSpec:
+    """A kernel with what follows the product.
 
     Only as many pieces of a residual as there are buffers are asked for while a tile is multiplied;
     each further one is waited for. So there are as many buffers as fit, and where K is short they
@@ -114,26 +114,28 @@ def with_epilogue(config: MatmulConfig, k: int | None, **fields: Any) -> MatmulC
 
     Args:
         k: the problem's K; None for one kernel for all.
-        fields: of `MatmulConfig`, such as ``bias`` and ``residual``.
     """
-    if fields.get("residual"):
-        fields["last_through_ring"] = False
-    config = replace(config, **fields) if fields else config
-    if not (config.residual and config.consumers):
-        return config
-    products = None if k is None else -(-k // (config.block_k * config.k_blocks))
-    return next(_with_buffers(config, products), config)
+    tile = spec.tile
+    if isinstance(tile, Sm90Tile) and epilogue.residual:
+        tile = replace(tile, last_through_pipeline=False)
+    spec = KernelSpec(spec.product, epilogue, tile)
+    if isinstance(tile, SimpleTile) or not epilogue.residual:
+        return spec
+    products = None if k is None else -(-k // (tile.block_k * tile.cluster_k))
+    return next(_with_buffers(spec, tile, products), spec)
 
 
-def _with_buffers(config: MatmulConfig, products: int | None) -> Iterator[MatmulConfig]:
+def _with_buffers(
+    spec: KernelSpec, tile: PersistentTile, products: int | None
+) -> Iterator[KernelSpec]:
     """It with more buffers for C, as far as it is legal, the best first."""
-    ways = [(config.stages, config.c_parts)]
-    if products is not None and products <= SHORT_K and config.stages > LEAST_STAGES:
-        ways.append((config.stages - 1, config.c_parts))
-    ways += [(config.stages, buffers) for buffers in range(config.c_parts - 1, 0, -1)]
+    ways = [(tile.stages, tile.c_parts)]
+    if products is not None and products <= SHORT_K and tile.stages > LEAST_STAGES:
+        ways.append((tile.stages - 1, tile.c_parts))
+    ways += [(tile.stages, buffers) for buffers in range(tile.c_parts - 1, 0, -1)]
     for stages, buffers in ways:
-        if buffers > config.c_buffers:
+        if buffers > tile.c_buffers:
             try:
-                yield replace(config, stages=stages, c_buffers=buffers)
+                yield replace(spec, tile=replace(tile, stages=stages, c_buffers=buffers))
             except LayoutError:
                 continue

@@ -17,7 +17,7 @@ import numpy as np
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 Rows: TypeAlias = "Array | Sequence[Sequence[float]]"
-"""The features of each configuration."""
+"""The features of each kernel."""
 TOGETHER = 200
 """How many trees are looked up at a time: what that takes fits a processor's cache."""
 FILE = Path(__file__).with_name("corrections.npz")
@@ -77,6 +77,6 @@ class Trees:
 
 
 @functools.cache
-def learnt() -> Trees:
-    """What is learnt from the times of all GPUs."""
-    return Trees.load(FILE)
+def learnt() -> Trees | None:
+    """What is learnt from the times of all GPUs; None without `FILE`: the limits decide alone."""
+    return Trees.load(FILE) if FILE.exists() else None

@@ -13,111 +13,78 @@ import functools
 import json
 from pathlib import Path
 
-import numpy as np
-
 from triton_ext.errors import LayoutError
-from triton_ext.kernels.choice import cost_model, cost_model_sm100
+from triton_ext.kernels.choice import sm100
 from triton_ext.kernels.choice.candidates import ALL_ROWS, LOADED_ROWS, candidates, is_new
-from triton_ext.kernels.choice.gpus import GpuModel
-from triton_ext.kernels.config import MatmulConfig
-from triton_ext.kernels.element_types import BLOCK_SCALED, ELEMENT_BYTES, Major
+from triton_ext.kernels.choice.problem import Problem
+from triton_ext.kernels.element_types import BLOCK_SCALED, ELEMENT_BYTES
+from triton_ext.kernels.product import ProductSpec
+from triton_ext.kernels.spec import KernelSpec
 
 FILE = Path(__file__).with_name("fixed_sets.json")
 """The sets by `set_name`, each a list of `Tile`."""
 MOST = 64
 """How many kernels there are for a type, over all major-nesses."""
 TILE_FIELDS = (
-    "rows", "columns", "consumers", "swap", "pingpong", "consumer_columns", "cluster",
-    "cluster_columns", "pair", "k_blocks", "max_splits", "side", "loaded_rows",
+    "rows", "columns", "consumers", "swap_ab", "pingpong", "cluster_m", "cluster_n", "cta_group",
+    "cluster_k", "split_k", "loaded_rows",
 )  # fmt: skip
-"""What of a configuration is the same for all types; stages and pieces of C follow."""
+"""What of a tile is the same for all types; stages and pieces of C follow."""
 
-Tile = tuple[int, ...]
+TileKey = tuple[int, ...]
 """Bytes of a row of K-major tiles of A and B, then the values of `TILE_FIELDS`."""
 
 
-def tile_of(config: MatmulConfig) -> Tile:
-    """What a configuration has in common with those of other types."""
-    row_bytes = config.block_k * config.element_bytes
-    return row_bytes, *(int(getattr(config, name)) for name in TILE_FIELDS)
+def tile_of(spec: KernelSpec) -> TileKey:
+    """What a kernel has in common with those of other types."""
+    row_bytes = spec.tile.block_k * spec.product.element_bytes
+    return row_bytes, *(int(getattr(spec.tile, name)) for name in TILE_FIELDS)
 
 
-def set_name(arch: int, element_type: str, a_major: Major, b_major: Major) -> str:
+def set_name(arch: int, product: ProductSpec) -> str:
     """Types of the same size have the same set, but for those with scales of their own."""
-    kind = f"{8 * ELEMENT_BYTES[element_type]} bits"
-    return f"sm_{arch} {element_type if element_type in BLOCK_SCALED else kind} {a_major} {b_major}"
+    name = product.element_type
+    kind = name if name in BLOCK_SCALED else f"{8 * ELEMENT_BYTES[name]} bits"
+    return f"sm_{arch} {kind} {product.a_major} {product.b_major}"
 
 
 @functools.cache
-def every_candidate(
-    arch: int, element_type: str, a_major: Major, b_major: Major, out_type: str | None = None
-) -> tuple[MatmulConfig, ...]:
+def every_candidate(arch: int, product: ProductSpec) -> tuple[KernelSpec, ...]:
     """What a set is chosen from: the candidates for all problems, one of each tile."""
-    asked = (element_type, a_major, b_major, out_type)
     if arch == 90:
         every = [
-            config for rows in (ALL_ROWS, *LOADED_ROWS) for config in candidates(*asked, rows, rows)
+            spec for rows in (ALL_ROWS, *LOADED_ROWS) for spec in candidates(product, rows, rows)
         ]
     else:
-        every = [*cost_model_sm100.candidates(*asked)]
-    found: dict[Tile, MatmulConfig] = {}
-    for config in every:
-        found.setdefault(tile_of(config), config)
+        every = [*sm100.every_candidate(product)]
+    found: dict[TileKey, KernelSpec] = {}
+    for spec in every:
+        found.setdefault(tile_of(spec), spec)
     return tuple(found.values())
 
 
 @functools.cache
-def _sets() -> dict[str, frozenset[Tile]]:
+def _sets() -> dict[str, frozenset[TileKey]]:
     sets = json.loads(FILE.read_text())["sets"]
     return {name: frozenset(map(tuple, tiles)) for name, tiles in sets.items()}
 
 
 @functools.cache
-def fixed_set(
-    arch: int, element_type: str, a_major: Major, b_major: Major, out_type: str | None = None
-) -> tuple[MatmulConfig, ...]:
+def fixed_set(arch: int, product: ProductSpec) -> tuple[KernelSpec, ...]:
     """The kernels for operands of a type and major-ness; all candidates where the file has no set,
     as they are few there. None if no kernel takes them.
-
-    Args:
-        arch, element_type, a_major, b_major, out_type: as in `MatmulConfig`.
 
     Raises:
         LayoutError: a release of Triton before 3.9, which lacks most of them.
     """
     if not is_new():
         raise LayoutError("kernels", "fixed", "must be 'all' before Triton 3.9")
-    every = every_candidate(arch, element_type, a_major, b_major, out_type)
-    tiles = _sets().get(set_name(arch, element_type, a_major, b_major))
+    every = every_candidate(arch, product)
+    tiles = _sets().get(set_name(arch, product))
     return every if tiles is None else tuple(each for each in every if tile_of(each) in tiles)
 
 
-@functools.cache
-def _table(*asked: str | None) -> cost_model.Table:
-    return cost_model.Table.of(fixed_set(90, *asked))
-
-
-def choose_fixed(
-    arch: int, element_type: str, a_major: Major, b_major: Major, m: int, n: int, k: int,
-    multiprocessors: int, out_type: str | None, batch: int, gpu: GpuModel,
-) -> MatmulConfig:  # fmt: skip
-    """The fastest kernel of the set for a problem, by the cost model; as `choose_config`."""
-    kind = (element_type, a_major, b_major, out_type)
-    if arch == 100:
-        return min(
-            fixed_set(100, *kind),
-            key=lambda config: cost_model_sm100.predicted_seconds(
-                config, m, n, k, multiprocessors, batch
-            ),
-        )
-    problem = cost_model.Problem(m, n, k, multiprocessors, batch, gpu)
-    table = _table(*kind)
-    table = table[np.flatnonzero(copies_enough(table, problem))]
-    suits = bool(cost_model.suits(table, problem).any())
-    return next(cost_model.ranked_in(table, problem, every=not suits))
-
-
-def copies_enough(table: cost_model.Table, problem: cost_model.Problem) -> cost_model.Array:
-    """Whether each configuration copies all rows of the left operand that a problem has."""
-    rows = np.where(table.swap, problem.n, problem.m)
-    return (table.loaded_rows == 0) | (table.loaded_rows >= rows)
+def copies_enough(spec: KernelSpec, problem: Problem) -> bool:
+    """Whether a kernel copies all rows of the left operand that a problem has."""
+    loaded = getattr(spec.tile, "loaded_rows", 0)
+    return loaded == 0 or loaded >= (problem.n if spec.tile.swap_ab else problem.m)

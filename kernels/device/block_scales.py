@@ -1,7 +1,7 @@
 """Products whose operands have a scale for each 16 or 32 elements along K (sm_100).
 
 The scales lie in global memory as torch and cuBLAS store them, in blocks of 128 rows and 4 columns
-(`config.scale_layouts`). A tile's blocks come by TMA with the tile; `tcgen05.cp` puts them into
+(`tiles.scale_layouts`). A tile's blocks come by TMA with the tile; `tcgen05.cp` puts them into
 tensor memory, all 4 columns of 32 rows to a lane, four times, so that each warp's lanes have them;
 `tcgen05.mma` multiplies with them. Copies and products of a thread are done in the order in which
 it issues them (PTX ISA, "Pipelined tcgen05 Instructions"): one place in tensor memory is enough.
@@ -42,7 +42,7 @@ class BlockScales:
 
     Attributes:
         a_desc, b_desc: TMA descriptors of (rows of blocks, columns of blocks, 2, 256).
-        a_tiles, b_tiles: the buffers of the ring.
+        a_tiles, b_tiles: the buffers of the pipeline.
         a, b: tensor memory.
         FORMAT: the type of the elements.
     """
@@ -73,21 +73,21 @@ class BlockScales:
 
 
 @gluon.jit
-def block_scales_of(a_desc, b_desc, STAGES: gl.constexpr, A_LAYOUT: gl.constexpr,
-                    B_LAYOUT: gl.constexpr, FORMAT: gl.constexpr, memory,
-                    FIRST: gl.constexpr):  # fmt: skip
-    """The scales of a ring of so many stages; see `BlockScales`.
+def block_scales_of(a_desc, b_desc, memory, PLAN: gl.constexpr):
+    """The scales of a kernel's pipeline; see `BlockScales`.
 
     Args:
-        memory: all of tensor memory, if they are in it from column FIRST on; else None.
+        memory: all of tensor memory, if they are in it behind the sums; else None.
     """
+    STAGES: gl.constexpr = PLAN.tile.stages
+    FIRST: gl.constexpr = 2 * PLAN.block_n - PLAN.shared_sums
     A: gl.constexpr = ROWS * a_desc.block_type.shape[0]
     B: gl.constexpr = ROWS * b_desc.block_type.shape[0]
     COLUMNS: gl.constexpr = 4 * a_desc.block_type.shape[1]
     A_SCALES: gl.constexpr = scales_layout(gl.num_ctas(), True)
     B_SCALES: gl.constexpr = scales_layout(gl.num_ctas(), False)
-    a_tiles = gl.allocate_shared_memory(a_desc.dtype, [STAGES, A, COLUMNS], A_LAYOUT)
-    b_tiles = gl.allocate_shared_memory(b_desc.dtype, [STAGES, B, COLUMNS], B_LAYOUT)
+    a_tiles = gl.allocate_shared_memory(a_desc.dtype, [STAGES, A, COLUMNS], PLAN.scales[0])
+    b_tiles = gl.allocate_shared_memory(b_desc.dtype, [STAGES, B, COLUMNS], PLAN.scales[1])
     if memory is None:
         a = allocate_tensor_memory(a_desc.dtype, [A, COLUMNS], A_SCALES)
         b = allocate_tensor_memory(b_desc.dtype, [B, COLUMNS], B_SCALES)
@@ -97,4 +97,4 @@ def block_scales_of(a_desc, b_desc, STAGES: gl.constexpr, A_LAYOUT: gl.constexpr
         b = reinterpret(
             memory.slice(FIRST + TAKEN, B // ROWS * COLUMNS), b_desc.dtype, [B, COLUMNS], B_SCALES
         )
-    return BlockScales(a_desc, b_desc, a_tiles, b_tiles, a, b, FORMAT)
+    return BlockScales(a_desc, b_desc, a_tiles, b_tiles, a, b, PLAN.element)

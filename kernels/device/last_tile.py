@@ -1,12 +1,12 @@
-"""How a block's last tile leaves: through the ring.
+"""How a block's last tile leaves: through the pipeline.
 
 A tile of 168 columns has 21 pieces, in rows of 16 bytes, as 8 is the largest power of two that
-divides them; and where the ring takes most of shared memory there is no room for wider ones. The L2
-cache takes half a sector in 4.7 cycles, if all SMs store, and whole ones in 2.5 (measured): such a
-tile is stored in three times as long as another, and behind the last tile of a block, for many
-problems its only one, nothing hides that. But no copy fills the ring then: so the last tile leaves
-through it, in pieces as wide as a line of the L2 cache or, so that they are equal, a little less.
-The last one ends where the tile does, and may store columns of the one before again.
+divides them; and where the pipeline takes most of shared memory there is no room for wider ones.
+The L2 cache takes half a sector in 4.7 cycles, if all SMs store, and whole ones in 2.5 (measured):
+such a tile is stored in three times as long as another, and behind the last tile of a block, for
+many problems its only one, nothing hides that. But no copy fills the pipeline then: so the last
+tile leaves through it, in pieces as wide as a line of the L2 cache or, so that they are equal, a
+little less. The last one ends where the tile does, and may store columns of the one before again.
 
 A piece's rows are a line apart in shared memory, as the swizzle is wide, also where its box is
 narrower.
@@ -23,7 +23,7 @@ import math
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
-from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma
+from triton.experimental.gluon.language.nvidia.hopper import tma
 
 from triton_ext.compat import aggregate, reinterpret
 from triton_ext.kernels.device.pieces import join_columns
@@ -36,20 +36,18 @@ def common_width(unit, columns):
 
 
 @aggregate
-class RingPieces:
+class LastPieces:
     """The pieces in which a block's last tile leaves, and where they lie.
 
-    Consumers that divide the rows of a tile use what each alone has read, its rows of the left
-    operand's tiles. Those that lie side by side wait for each other.
+    Each consumer uses what it alone has read, its rows of the left operand's tiles.
 
     Attributes:
         desc: the TMA descriptor of C whose box is such a piece.
-        tiles: the ring's buffers, of the operand that is the consumer's own.
+        tiles: the pipeline's buffers of the left operand.
         LAYOUT: of a piece in shared memory.
-        OWN: columns of a consumer's part of a block's tile.
+        OWN: columns of a block's tile.
         SIZES: a `LastTile`.
         ACROSS: how many columns of blocks there are.
-        barrier: at which those that lie side by side wait for each other; or None.
     """
 
     desc: tma.tensor_descriptor
@@ -58,16 +56,6 @@ class RingPieces:
     OWN: gl.constexpr
     SIZES: gl.constexpr
     ACROSS: gl.constexpr
-    barrier: gl.shared_memory_descriptor | gl.constexpr
-
-    @gluon.jit
-    def wait(self):
-        """Wait until the buffers have been read."""
-        if self.barrier is None:
-            gl.barrier()  # of this consumer's warps
-        else:
-            mbarrier.arrive(self.barrier, count=1)
-            mbarrier.wait(self.barrier, 0)
 
     @gluon.jit
     def buffer(self, i: gl.constexpr, WHICH: gl.constexpr):

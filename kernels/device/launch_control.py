@@ -19,7 +19,7 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier
 
 from triton_ext.compat import aggregate, clc
-from triton_ext.kernels.device.ring import Slot
+from triton_ext.kernels.device.pipeline import Slot
 from triton_ext.kernels.device.scheduler import Tiling
 
 ANSWERS = gl.constexpr(2)
@@ -105,7 +105,7 @@ class Tickets:
     @gluon.jit
     def work(self, ticket):
         """What a ticket is for."""
-        return self.tiling.work(ticket.step, self.tiles, self.BATCHED, 0, 0, ticket.program)
+        return self.tiling.work(ticket.step, self.tiles, self.BATCHED, 0, ticket.program)
 
 
 @gluon.jit

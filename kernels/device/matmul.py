@@ -1,10 +1,10 @@
 """C = A @ B on the tensor cores of Hopper (wgmma) and Blackwell (tcgen05), in Gluon.
 
 Both kernels tell the same story. A thread block makes one tile of C. TMA copies tiles of A and B
-into a ring of `STAGES` buffers; an mbarrier a stage says when its tile has arrived. The tensor
-cores consume them in order, and a stage is refilled when the product that read it is done. The
-tile of C leaves by a TMA store. What does not exist outside of A and B is filled with zeros, and
-what would be written outside of C is dropped, by the TMA unit.
+into a pipeline of buffers, one a stage; an mbarrier a stage says when its tile has arrived. The
+tensor cores consume them in order, and a stage is refilled when the product that read it is done.
+The tile of C leaves by a TMA store. What does not exist outside of A and B is filled with zeros,
+and what would be written outside of C is dropped, by the TMA unit.
 
 The operands are allocated as shared *linear* layouts: bases that `triton_ext` generated. The
 compiler derives the matrix descriptors from them. The TMA copies need an NVMMA layout, so they
@@ -65,23 +65,24 @@ def store_tile(c_desc, off_m, off_n, c, c_layout: gl.constexpr):
 
 
 @gluon.jit(do_not_specialize=("group",))
-def matmul_sm90(a_desc, b_desc, c_desc, group, BLOCK_K: gl.constexpr, STAGES: gl.constexpr,
-                A_K_MAJOR: gl.constexpr, B_K_MAJOR: gl.constexpr,
-                A_LAYOUT: gl.constexpr, B_LAYOUT: gl.constexpr, C_LAYOUT: gl.constexpr,
-                num_warps: gl.constexpr):  # fmt: skip
+def matmul_sm90(a_desc, b_desc, c_desc, group, PLAN: gl.constexpr):
     """C = A @ B with wgmma: both operands in shared memory, the accumulator in registers.
 
     A product runs while the next one is issued: at most one is outstanding when a stage is
     refilled, and that one reads another stage.
     """
-    BLOCK_M: gl.constexpr = c_desc.block_type.shape[0]
-    BLOCK_N: gl.constexpr = c_desc.block_type.shape[1]
+    BLOCK_M: gl.constexpr = PLAN.tile.block_m
+    BLOCK_N: gl.constexpr = PLAN.tile.block_n
+    BLOCK_K: gl.constexpr = PLAN.tile.block_k
+    STAGES: gl.constexpr = PLAN.tile.stages
+    A_K_MAJOR: gl.constexpr = PLAN.left_k_major
+    B_K_MAJOR: gl.constexpr = PLAN.right_k_major
     off_m, off_n = tile_origin(c_desc.shape[0], c_desc.shape[1], group, BLOCK_M, BLOCK_N)
     k_extent = a_desc.shape[1 if A_K_MAJOR else 0]
     num_k = gl.cdiv(k_extent, BLOCK_K)
 
-    a_tiles = gl.allocate_shared_memory(a_desc.dtype, [STAGES, BLOCK_M, BLOCK_K], A_LAYOUT)
-    b_tiles = gl.allocate_shared_memory(b_desc.dtype, [STAGES, BLOCK_K, BLOCK_N], B_LAYOUT)
+    a_tiles = gl.allocate_shared_memory(a_desc.dtype, [STAGES, BLOCK_M, BLOCK_K], PLAN.left)
+    b_tiles = gl.allocate_shared_memory(b_desc.dtype, [STAGES, BLOCK_K, BLOCK_N], PLAN.right)
     arrived = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     for each in gl.static_range(STAGES):
         mbarrier.init(arrived.index(each), count=1)
@@ -92,7 +93,7 @@ def matmul_sm90(a_desc, b_desc, c_desc, group, BLOCK_K: gl.constexpr, STAGES: gl
                    A_K_MAJOR, B_K_MAJOR, first < num_k)  # fmt: skip
 
     mma_layout: gl.constexpr = gl.NVMMADistributedLayout(
-        version=[3, 0], warps_per_cta=[num_warps, 1], instr_shape=[16, BLOCK_N, 16]
+        version=[3, 0], warps_per_cta=[PLAN.tile.num_warps, 1], instr_shape=[16, BLOCK_N, 16]
     )
     acc = gl.zeros((BLOCK_M, BLOCK_N), gl.float32, mma_layout)
     for i in range(num_k):
@@ -110,27 +111,28 @@ def matmul_sm90(a_desc, b_desc, c_desc, group, BLOCK_K: gl.constexpr, STAGES: gl
     acc = warpgroup_mma_wait(0, deps=(acc,))
     for each in gl.static_range(STAGES):
         mbarrier.invalidate(arrived.index(each))
-    store_tile(c_desc, off_m, off_n, acc, C_LAYOUT)
+    store_tile(c_desc, off_m, off_n, acc, PLAN.c)
 
 
 @gluon.jit(do_not_specialize=("group",))
-def matmul_sm100(a_desc, b_desc, c_desc, group, BLOCK_K: gl.constexpr, STAGES: gl.constexpr,
-                 A_K_MAJOR: gl.constexpr, B_K_MAJOR: gl.constexpr,
-                 A_LAYOUT: gl.constexpr, B_LAYOUT: gl.constexpr, C_LAYOUT: gl.constexpr,
-                 num_warps: gl.constexpr):  # fmt: skip
+def matmul_sm100(a_desc, b_desc, c_desc, group, PLAN: gl.constexpr):
     """C = A @ B with tcgen05.mma: operands in shared memory, the accumulator in tensor memory.
 
     One thread issues the products; they run in order, and a commit after each lets an mbarrier
     say when its stage has been read.
     """
-    BLOCK_M: gl.constexpr = c_desc.block_type.shape[0]
-    BLOCK_N: gl.constexpr = c_desc.block_type.shape[1]
+    BLOCK_M: gl.constexpr = PLAN.tile.block_m
+    BLOCK_N: gl.constexpr = PLAN.tile.block_n
+    BLOCK_K: gl.constexpr = PLAN.tile.block_k
+    STAGES: gl.constexpr = PLAN.tile.stages
+    A_K_MAJOR: gl.constexpr = PLAN.left_k_major
+    B_K_MAJOR: gl.constexpr = PLAN.right_k_major
     off_m, off_n = tile_origin(c_desc.shape[0], c_desc.shape[1], group, BLOCK_M, BLOCK_N)
     k_extent = a_desc.shape[1 if A_K_MAJOR else 0]
     num_k = gl.cdiv(k_extent, BLOCK_K)
 
-    a_tiles = gl.allocate_shared_memory(a_desc.dtype, [STAGES, BLOCK_M, BLOCK_K], A_LAYOUT)
-    b_tiles = gl.allocate_shared_memory(b_desc.dtype, [STAGES, BLOCK_K, BLOCK_N], B_LAYOUT)
+    a_tiles = gl.allocate_shared_memory(a_desc.dtype, [STAGES, BLOCK_M, BLOCK_K], PLAN.left)
+    b_tiles = gl.allocate_shared_memory(b_desc.dtype, [STAGES, BLOCK_K, BLOCK_N], PLAN.right)
     arrived = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     consumed = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     for each in gl.static_range(STAGES):
@@ -162,4 +164,4 @@ def matmul_sm100(a_desc, b_desc, c_desc, group, BLOCK_K: gl.constexpr, STAGES: g
     for each in gl.static_range(STAGES):
         mbarrier.invalidate(arrived.index(each))
         mbarrier.invalidate(consumed.index(each))
-    store_tile(c_desc, off_m, off_n, load_accumulator(acc), C_LAYOUT)
+    store_tile(c_desc, off_m, off_n, load_accumulator(acc), PLAN.c)

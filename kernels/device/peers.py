@@ -37,6 +37,7 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import tma
 
 from triton_ext.compat import aggregate
+from triton_ext.kernels.device.values import value
 
 TIMEOUT = 30
 """After how many seconds a rank gives up waiting for another."""
@@ -216,14 +217,16 @@ class Peers:
 
 
 @gluon.jit
-def peers_of(own, flags, counters, late, first, ranks, piece_rows, PARTS: gl.constexpr,
-             WARPS: gl.constexpr, SCATTER: gl.constexpr):  # fmt: skip
+def peers_of(own, values, first, ranks, piece_rows, PARTS: gl.constexpr, WARPS: gl.constexpr,
+             PLAN: gl.constexpr):  # fmt: skip
     """The `Peers` of a launch; None if it has none."""
     if own is None:
         peers: gl.constexpr = None
     else:
+        flags, late = value(values, "flags", PLAN), value(values, "late", PLAN)
+        counters = value(values, "counters", PLAN)
         peers = Peers(
-            own, flags, counters, late, first, ranks, piece_rows, PARTS, WARPS, SCATTER
+            own, flags, counters, late, first, ranks, piece_rows, PARTS, WARPS, PLAN.scatters
         )  # fmt: skip
     return peers
 

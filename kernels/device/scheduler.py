@@ -29,10 +29,10 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
 from triton_ext.compat import aggregate
-from triton_ext.kernels import config
+from triton_ext.kernels.tile import LEAST_K, MOST_K
 
-SHORTEST = gl.constexpr(config.LEAST_K)
-LONGEST = gl.constexpr(config.MOST_K)
+SHORTEST = gl.constexpr(LEAST_K)
+LONGEST = gl.constexpr(MOST_K)
 
 
 @gluon.jit
@@ -102,7 +102,7 @@ class Tiling:
     def last_wave(self, tiles):
         """How the tiles that do not fill a wave are divided among the blocks.
 
-        `kernels.choice.cost_model` computes the same.
+        `kernels.choice.table` computes the same.
 
         Returns:
             The whole waves; the blocks that share the tiles left; whether evenly; and two numbers:
@@ -138,10 +138,9 @@ class Tiling:
         return steps
 
     @gluon.jit
-    def work(self, step, tiles, BATCHED: gl.constexpr, ROW: gl.constexpr = 0,
-             COLUMN: gl.constexpr = 0, program=None):  # fmt: skip
+    def work(self, step, tiles, BATCHED: gl.constexpr, ROW: gl.constexpr = 0, program=None):
         """The `Work` of a block (this one, if no other is given) in a step; its offsets are those
-        of row ROW and column COLUMN of the tile.
+        of row ROW of the tile.
         """
         if program is None:
             program = gl.program_id(0)
@@ -182,5 +181,4 @@ class Tiling:
             off_m = gl.minimum(off_m, gl.where(overlap, last_m * self.OVERLAP_M, off_m))
             off_n = gl.minimum(off_n, gl.where(overlap, last_n * self.OVERLAP_N, off_n))
         off_m += ROW
-        off_n += COLUMN
         return Work(matrix, off_m, off_n, k_first, k_end, splits, split, tail, even)

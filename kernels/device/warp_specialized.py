@@ -2,25 +2,21 @@
 
 A thread block stays on its SM and makes tile after tile (a *persistent* kernel); which ones, the
 `scheduler` says. Its warps have different tasks (*warp specialization*): a producer warp copies
-tiles of A and B into the buffers of a `ring`; each consumer warpgroup multiplies its rows of A with
-all of B, and its rows of C leave through the `epilogue`. The consumers run independently of each
-other: while one stores its part of C, the other keeps the tensor cores busy, and the producer fills
-the ring for the next tile.
+tiles of A and B into the buffers of a `pipeline`; each consumer warpgroup multiplies its rows of A
+with all of B, and its rows of C leave through the `epilogue`. The consumers run independently of
+each other: while one stores its part of C, the other keeps the tensor cores busy, and the producer
+fills the pipeline for the next tile.
 
-Two consumers may also take turns (`SHARES` = 1, *ping-pong*): each multiplies a whole tile, and
-stores it while the other multiplies the next. The ring alone does not keep their order: a barrier's
-phase tells only odd turns of the ring from even ones, so a consumer also waits for its turn.
+Two consumers may also take turns (*ping-pong*): each multiplies a whole tile, and stores it while
+the other multiplies the next. The pipeline alone does not keep their order: a barrier's phase tells
+only odd turns of the pipeline from even ones, so a consumer also waits for its turn.
 
-The blocks of a cluster share the tile of B, and those side by side in it the tile of A
-(`CLUSTER_COLUMNS` above 1); or they divide K among them (`K_BLOCKS` above 1): then each
-has sums of a whole tile, and they add them up by an `exchange`.
+The blocks of a cluster share the tile of B, and those side by side in it the tile of A (`cluster_n`
+above 1); or they divide K among them (`cluster_k` above 1): then each has sums of a whole tile, and
+they add them up by an `exchange`.
 
-Two consumers divide the rows of a tile, or its columns (`CONSUMER_COLUMNS` = 2), if 64 rows fit
-the problem better than 128.
-
-A tile need not be as wide as a power of two. Either its right operand lies in several *units*,
-which one instruction reads (`wgmma`), or its last `NARROW_N` columns are a second, narrower tile of
-the right operand, with instructions of their own.
+A tile need not be as wide as a power of two: its right operand lies in several *units* then, which
+one instruction reads (`wgmma`).
 
 The kernel may start while the one before it in the stream ends (programmatic dependent launch): it
 sets up its barriers meanwhile, and every role waits for the other kernel before it touches memory.
@@ -46,17 +42,10 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from triton_ext.compat import aggregate, cluster_barrier, reinterpret
-from triton_ext.kernels.config import PROMOTED_RUN
 from triton_ext.kernels.device import wgmma
-from triton_ext.kernels.device.epilogue import (
-    Epilogue,
-    Parts,
-    Residual,
-    Scaling,
-    words_of,
-)
+from triton_ext.kernels.device.epilogue import epilogue_of
 from triton_ext.kernels.device.exchange import Exchange, columns_layout
-from triton_ext.kernels.device.last_tile import RingPieces
+from triton_ext.kernels.device.last_tile import LastPieces
 from triton_ext.kernels.device.matrices import (
     is_batched,
     matrix_size,
@@ -64,8 +53,9 @@ from triton_ext.kernels.device.matrices import (
 )
 from triton_ext.kernels.device.peers import peers_of, products_of
 from triton_ext.kernels.device.pieces import columns_of_blocks, piece_layout, split_columns
-from triton_ext.kernels.device.ring import Operands, allocate_barriers, ring_of
+from triton_ext.kernels.device.pipeline import Operands, allocate_barriers, pipeline_of
 from triton_ext.kernels.device.scheduler import Tiling
+from triton_ext.kernels.registers import FP32_RUN
 
 LAUNCH_DEPENDENTS = gl.constexpr("""{
     .reg .pred early;
@@ -79,7 +69,7 @@ WAIT = gl.constexpr("""{
     @known griddepcontrol.wait;
     mov.b32 $0, 0;
     }""")
-RUN = gl.constexpr(PROMOTED_RUN)
+RUN = gl.constexpr(FP32_RUN)
 STORED_AFTER = gl.constexpr(4)
 """Products of tiles after which the tile before is stored, mostly: a microsecond or two."""
 EARLY_BYTES = gl.constexpr(1.0e5)
@@ -131,30 +121,27 @@ class Accumulator:
 
     Attributes:
         sums: tensors of its columns, from the left to the right: all as wide as the largest power
-            of two that divides the tile's; or those of the tile, then those of its narrow tile.
-            Until it is awaited, behind them the partial sums of `wgmma.Product`.
+            of two that divides the tile's. Until it is awaited, behind them the partial sums of
+            `wgmma.Product`.
     """
 
     sums: gl.tuple
 
     @gluon.jit
-    def multiply(self, ring, slot, WHICH: gl.constexpr, STEP: gl.constexpr, STEPS: gl.constexpr):
+    def multiply(
+        self, pipeline, slot, WHICH: gl.constexpr, STEP: gl.constexpr, STEPS: gl.constexpr
+    ):
         """Start the product of a slot's tiles, and wait for the one before it; if there are partial
         sums, as `wgmma.steps_of` says.
         """
-        a_tile = ring.left_tile(slot, WHICH)
-        if ring.PRODUCT is not None:
-            b_unit = ring.right_unit(slot, WHICH)
-            sums = wgmma.multiply(self.sums, a_tile, b_unit, ring.PRODUCT, STEP, STEPS)
+        a_tile = pipeline.left_tile(slot, WHICH)
+        if pipeline.PLAN.product is not None:
+            b_unit = pipeline.right_unit(slot)
+            sums = wgmma.multiply(self.sums, a_tile, b_unit, pipeline.PLAN.product, STEP, STEPS)
         else:
-            wide, narrow = self.sums[0], self.sums[len(self.sums) - 1]
-            wide = warpgroup_mma(a_tile, ring.b_tiles.index(slot.index), wide, is_async=True)
-            if ring.NARROW:
-                narrow_tile = ring.narrow_tiles.index(slot.index)
-                narrow = warpgroup_mma(a_tile, narrow_tile, narrow, is_async=True)
-                sums = warpgroup_mma_wait(2, deps=(wide, narrow))
-            else:
-                sums = (warpgroup_mma_wait(1, deps=(wide,)),)
+            b_tile = pipeline.b_tiles.index(slot.index)
+            product = warpgroup_mma(a_tile, b_tile, self.sums[0], is_async=True)
+            sums = (warpgroup_mma_wait(1, deps=(product,)),)
         return Accumulator(sums)
 
     @gluon.jit
@@ -162,10 +149,8 @@ class Accumulator:
         """Wait for the last product."""
         if PRODUCT is not None:
             sums = wgmma.wait(self.sums, PRODUCT)
-        elif len(self.sums) == 1:
-            sums = (warpgroup_mma_wait(0, deps=self.sums),)
         else:
-            sums = warpgroup_mma_wait(0, deps=self.sums)
+            sums = (warpgroup_mma_wait(0, deps=self.sums),)
         return Accumulator(sums)
 
     @gluon.jit
@@ -195,25 +180,23 @@ class Accumulator:
 
 
 @gluon.jit
-def zero_sums(ring):
-    """Registers for the sums of the products of a ring's tiles."""
-    WIDE: gl.constexpr = ring.OWN_N & -ring.OWN_N
+def zero_sums(pipeline):
+    """Registers for the sums of the products of a pipeline's tiles."""
+    WIDE: gl.constexpr = pipeline.PLAN.tile.cluster_n * pipeline.PLAN.tile.unit
     sums = ()
-    for _ in gl.static_range((1 + partial_sums(ring.PRODUCT)) * (ring.OWN_N // WIDE)):
-        sums += zeros(ring, WIDE)
-    if ring.NARROW:
-        sums += zeros(ring, ring.narrow_tiles.shape[2])
+    for _ in gl.static_range((1 + partial_sums(pipeline.PLAN.product)) * pipeline.PLAN.tile.units):
+        sums += zeros(pipeline, WIDE)
     return Accumulator(sums)
 
 
 @gluon.jit
-def zeros(ring, COLUMNS: gl.constexpr):
+def zeros(pipeline, COLUMNS: gl.constexpr):
     """Registers for the sums of products with so many columns of B: a tuple of one tensor."""
-    a_tiles = ring.a_tiles
+    a_tiles = pipeline.a_tiles
     TYPE: gl.constexpr = gl.int32 if a_tiles.dtype.is_int() else gl.float32
     ROWS: gl.constexpr = a_tiles.shape[1]
     LAYOUT: gl.constexpr = accumulator_layout(
-        COLUMNS, a_tiles.dtype, gl.num_ctas(), ring.CLUSTER_COLUMNS
+        COLUMNS, a_tiles.dtype, gl.num_ctas(), pipeline.PLAN.tile.cluster_n
     )
     return (gl.zeros((ROWS, COLUMNS), TYPE, LAYOUT),)
 
@@ -269,7 +252,7 @@ def wait_with(known):
 
 
 @gluon.jit
-def produce(operands, ring, tiling):
+def produce(operands, pipeline, tiling):
     """The producer warp: copy the tiles of A and B, as soon as their buffers are free."""
     BATCHED: gl.constexpr = is_batched(operands.a)
     tiles = tiling.tiles_m * tiling.tiles_n
@@ -278,17 +261,17 @@ def produce(operands, ring, tiling):
     steps = tiling.steps(tiles)
     work = tiling.work(0, tiles, BATCHED)
     wait_with(steps | work.matrix | work.off_m | work.off_n | work.k_first | work.k_end)
-    slot = ring.first()
+    slot = pipeline.first()
     seen = gl.to_tensor(-1)
     for step in range(steps):
         if operands.gathers():
             seen = operands.peers.wait_for(seen, work, tiling)
         for k in range(work.k_first, work.k_end):
-            ring.fill(slot, operands, work, k)
+            pipeline.fill(slot, operands, work, k)
             slot = slot.next()
         work = tiling.work(step + 1, tiles, BATCHED)
-    if ring.DEALT:
-        ring.end(slot)
+    if pipeline.PLAN.tile.shares_tiles:
+        pipeline.end(slot)
     if operands.gathers():
         operands.peers.end(tiling)
 
@@ -304,7 +287,7 @@ def multiply_range(acc, reader, slot, k_first, k_end, first, WHICH: gl.constexpr
     """The products of a tile over a range of K, which begins with `first`; each is issued while
     the one before it runs, or, if there is one partial sum, while the other consumer's runs.
     """
-    PARTIALS: gl.constexpr = partial_sums(reader.ring.PRODUCT)
+    PARTIALS: gl.constexpr = partial_sums(reader.pipeline.PLAN.product)
     if PARTIALS > 1:
         runs = k_end - (k_end - k_first) % RUN
         for _ in range(k_first, runs, RUN):
@@ -318,10 +301,10 @@ def multiply_range(acc, reader, slot, k_first, k_end, first, WHICH: gl.constexpr
 @gluon.jit
 def multiply_run(acc, reader, slot, is_later, WHICH: gl.constexpr, STEPS: gl.constexpr):
     """So many products, and whether the one before is still under way."""
-    PARTIALS: gl.constexpr = partial_sums(reader.ring.PRODUCT)
+    PARTIALS: gl.constexpr = partial_sums(reader.pipeline.PLAN.product)
     for i in gl.static_range(STEPS):
         reader.wait(slot)
-        acc = acc.multiply(reader.ring, slot, WHICH, i, STEPS)
+        acc = acc.multiply(reader.pipeline, slot, WHICH, i, STEPS)
         if PARTIALS == 0:
             reader.release(slot.previous(), is_later)
         elif i > 0:
@@ -339,15 +322,15 @@ def multiply(epilogue, reader, turns, tiling, slot, step, tiles, work, seen,
     over on the way, when its stores have had time; and what there is to add to this one is asked
     for late, when it may have come.
     """
-    ring = reader.ring
-    acc = zero_sums(ring)
+    pipeline = reader.pipeline
+    acc = zero_sums(pipeline)
     start = work.k_first
     if epilogue.scatters():
         early = start
         if turns.NUMBER == 1:
             early = gl.minimum(work.k_end // 3, STORED_AFTER)
             acc, slot = multiply_range(acc, reader, slot, start, early, start, WHICH)
-            hand_over_before(epilogue, ring, turns, tiling, step, tiles, WHICH)
+            hand_over_before(epilogue, pipeline, turns, tiling, step, tiles, WHICH)
         late = work.k_end * 2 // 3
         acc, slot = multiply_range(acc, reader, slot, early, late, start, WHICH)
         seen = epilogue.receive(seen, work, tiling, WHICH)
@@ -355,17 +338,19 @@ def multiply(epilogue, reader, turns, tiling, slot, step, tiles, work, seen,
     else:
         acc, slot = multiply_range(acc, reader, slot, start, work.k_end, start, WHICH)
     turns.end(WHICH)
-    acc = acc.wait(ring.PRODUCT)
-    if partial_sums(ring.PRODUCT) == 0:
+    acc = acc.wait(pipeline.PLAN.product)
+    if partial_sums(pipeline.PLAN.product) == 0:
         reader.release(slot.previous(), True)
     return acc, slot, seen
 
 
 @gluon.jit
-def hand_over_before(epilogue, ring, turns, tiling, step, tiles, WHICH: gl.constexpr):
+def hand_over_before(epilogue, pipeline, turns, tiling, step, tiles, WHICH: gl.constexpr):
     """Count the tile that a consumer made before this step, if there is one."""
-    FIRST: gl.constexpr = WHICH // ring.SHARES
-    ROW: gl.constexpr = WHICH % ring.SHARES * epilogue.tiles.shape[1]
+    FIRST: gl.constexpr = WHICH // pipeline.PLAN.tile.sharing_consumers
+    ROW: gl.constexpr = (
+        WHICH % pipeline.PLAN.tile.sharing_consumers * epilogue.pieces.tiles.shape[1]
+    )
     if step > FIRST:
         epilogue.hand_over(tiling.work(step - turns.NUMBER, tiles, True, ROW), tiling)
 
@@ -381,32 +366,33 @@ def others_products(tiling, step, tiles):
 
 
 @gluon.jit
-def consume(epilogue, ring, turns, tiling, WHICH: gl.constexpr):
+def consume(epilogue, pipeline, turns, tiling, WHICH: gl.constexpr):
     """A consumer warpgroup: its rows of each tile of C, or all rows of every other tile, if
     consumers take turns.
     """
-    BATCHED: gl.constexpr = is_batched(epilogue.desc)
-    FIRST: gl.constexpr = WHICH // (ring.SHARES * ring.CONSUMER_COLUMNS)
-    ROW: gl.constexpr = WHICH % ring.SHARES * epilogue.tiles.shape[1]
-    COLUMN: gl.constexpr = WHICH % ring.CONSUMER_COLUMNS * epilogue.parts.COLUMNS
+    BATCHED: gl.constexpr = is_batched(epilogue.pieces.desc)
+    FIRST: gl.constexpr = WHICH // pipeline.PLAN.tile.sharing_consumers
+    ROW: gl.constexpr = (
+        WHICH % pipeline.PLAN.tile.sharing_consumers * epilogue.pieces.tiles.shape[1]
+    )
     tiles = tiling.tiles_m * tiling.tiles_n
     if BATCHED:
-        tiles *= products_of(epilogue.desc, epilogue.peers)
-    slot = ring.first()
-    reader = ring.reader()
+        tiles *= products_of(epilogue.pieces.desc, epilogue.peers)
+    slot = pipeline.first()
+    reader = pipeline.reader()
     residual_phase = gl.to_tensor(0)
     seen = gl.to_tensor(-1)
     if WHICH == 0:
-        start_next(ring, tiling)
+        start_next(pipeline, tiling)
     if FIRST > 0:
         slot = slot.after(others_products(tiling, -1, tiles))
     gdc_wait()
     steps = tiling.steps(tiles)
     for step in range(FIRST, steps, turns.NUMBER):
-        work = tiling.work(step, tiles, BATCHED, ROW, COLUMN)
+        work = tiling.work(step, tiles, BATCHED, ROW)
         vectors = epilogue.begin(work, WHICH)
         if epilogue.scatters() and turns.NUMBER > 1:  # before it waits for others, see `peers`
-            hand_over_before(epilogue, ring, turns, tiling, step, tiles, WHICH)
+            hand_over_before(epilogue, pipeline, turns, tiling, step, tiles, WHICH)
         turns.wait(step, WHICH)
         acc, slot, seen = multiply(
             epilogue, reader, turns, tiling, slot, step, tiles, work, seen, WHICH
@@ -415,17 +401,17 @@ def consume(epilogue, ring, turns, tiling, WHICH: gl.constexpr):
             slot = slot.after(others_products(tiling, step, tiles))
         is_last = step + 1 == steps
         if turns.NUMBER > 1:  # the other consumer may still read what this tile has not refilled
-            is_last &= work.k_end - work.k_first >= ring.STAGES
+            is_last &= work.k_end - work.k_first >= pipeline.PLAN.tile.stages
         residual_phase = epilogue.finish(acc, work, vectors, residual_phase, is_last, WHICH)
     if epilogue.scatters():
         end = (steps - FIRST + turns.NUMBER - 1) // turns.NUMBER * turns.NUMBER
-        hand_over_before(epilogue, ring, turns, tiling, FIRST + end, tiles, WHICH)
+        hand_over_before(epilogue, pipeline, turns, tiling, FIRST + end, tiles, WHICH)
         epilogue.peers.end(tiling)
     tma.store_wait(0)
 
 
 @gluon.jit
-def start_next(ring, tiling):
+def start_next(pipeline, tiling):
     """Let the next kernel start, unless so few blocks load so much that it had better wait.
 
     Blocks of a kernel that starts early take the SMs that this one leaves idle, and then those of
@@ -437,8 +423,10 @@ def start_next(ring, tiling):
     if gl.num_ctas() > 1:
         gdc_launch_dependents()
     else:
-        BYTES: gl.constexpr = ring.a_tiles.dtype.primitive_bitwidth // 8
-        STEP_BYTES: gl.constexpr = (tiling.BLOCK_M + tiling.BLOCK_N) * ring.BLOCK_K * BYTES
+        BYTES: gl.constexpr = pipeline.a_tiles.dtype.primitive_bitwidth // 8
+        STEP_BYTES: gl.constexpr = (
+            (tiling.BLOCK_M + tiling.BLOCK_N) * pipeline.PLAN.tile.block_k * BYTES
+        )
         sms = gl.inline_asm_elementwise(
             "mov.u32 $0, %nsmid;", "=r", [], gl.int32, is_pure=True, pack=1
         )
@@ -452,141 +440,126 @@ def start_next(ring, tiling):
 
 @gluon.jit(do_not_specialize=("group", "first_chunk", "ranks", "piece_rows"))
 def matmul_warp_specialized(
-        a_desc, b_desc, c_desc, narrow_desc, last_desc, group, workspace, bias, a_scale, b_scale,
-        alpha, c0_desc, beta, own_desc, flags, counters, late, first_chunk, ranks, piece_rows,
-        BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, NARROW_N: gl.constexpr,
-        BLOCK_K: gl.constexpr, CONSUMERS: gl.constexpr, SHARES: gl.constexpr,
-        CONSUMER_COLUMNS: gl.constexpr, CLUSTER_COLUMNS: gl.constexpr, K_BLOCKS: gl.constexpr,
-        STAGES: gl.constexpr, LEFT_BOXES: gl.constexpr, RIGHT_BOXES: gl.constexpr,
-        NARROW_BOXES: gl.constexpr, FILLED: gl.constexpr,
-        RIGHT_UNIT: gl.constexpr, PRODUCT: gl.constexpr, C_PARTS: gl.constexpr,
-        C_BUFFERS: gl.constexpr, LAST: gl.constexpr, LAST_LAYOUT: gl.constexpr,
-        A_K_MAJOR: gl.constexpr, B_K_MAJOR: gl.constexpr, C_N_MAJOR: gl.constexpr,
-        MAX_SPLITS: gl.constexpr, A_LAYOUT: gl.constexpr, B_LAYOUT: gl.constexpr,
-        NARROW_LAYOUT: gl.constexpr, C_LAYOUT: gl.constexpr,
-        EXCHANGE_LAYOUT: gl.constexpr, EXCHANGED_LAYOUT: gl.constexpr, ACTIVATION: gl.constexpr,
-        A_SCALES: gl.constexpr, B_SCALES: gl.constexpr, CONSUMER_REGISTERS: gl.constexpr,
-        SCATTER: gl.constexpr, EARLY: gl.constexpr, num_warps: gl.constexpr):  # fmt: skip
-    """The whole kernel: barriers and buffers, then a warp's task each."""
-    DESCRIPTORS: gl.constexpr = 5 - (narrow_desc is None) - (last_desc is None)
-    prefetch_descriptors(a_desc, "matmul_warp_specialized", DESCRIPTORS)
-    ROWS: gl.constexpr = BLOCK_M // SHARES
-    OWN_N: gl.constexpr = BLOCK_N // CONSUMER_COLUMNS
-    PIECES: gl.constexpr = C_PARTS + NARROW_N * C_PARTS // OWN_N
-    size_m = matrix_size(c_desc, 0 if C_N_MAJOR else 1).to(gl.int32)
-    size_n = matrix_size(c_desc, 1 if C_N_MAJOR else 0).to(gl.int32)
-    num_k = gl.cdiv(matrix_size(a_desc, 1 if A_K_MAJOR else 0), BLOCK_K * K_BLOCKS)
+        a_desc, b_desc, c_desc, box_descs, c0_desc, own_desc, group, first_chunk, ranks, piece_rows,
+        values, PLAN: gl.constexpr):  # fmt: skip
+    """The whole kernel: barriers and buffers, then a warp's task each.
+
+    Args:
+        a_desc, b_desc, c_desc: TMA descriptors of the left and the right operand, and of C.
+        box_descs: once more of the right operand, with the box of its edge, and of C, with that of
+            a block's last tile, as far as there are such.
+        c0_desc: that of the residual, or of what the rank before has sent; or None.
+        own_desc, first_chunk, ranks, piece_rows: see `Peers`; or None.
+        group: see `Tiling`.
+        values: what `SpecializedPlan.values` names.
+        PLAN: an `Sm90Plan`.
+    """
+    TILE: gl.constexpr = PLAN.tile
+    prefetch_descriptors(a_desc, "matmul_warp_specialized", 3 + len(box_descs))
+    ROWS: gl.constexpr = PLAN.block_m // TILE.sharing_consumers
+    C_COLUMNS: gl.constexpr = PLAN.block_n // TILE.c_parts
+    N_MAJOR: gl.constexpr = not TILE.swap_ab
+    size_m = matrix_size(c_desc, 0 if N_MAJOR else 1).to(gl.int32)
+    size_n = matrix_size(c_desc, 1 if N_MAJOR else 0).to(gl.int32)
+    k_extent = matrix_size(a_desc, 1 if PLAN.left_k_major else 0)
+    num_k = gl.cdiv(k_extent, TILE.block_k * TILE.cluster_k)
     tiling = Tiling(
-        size_m, size_n, gl.cdiv(size_m, BLOCK_M), gl.cdiv(size_n, BLOCK_N + NARROW_N), num_k,
-        group, BLOCK_M, BLOCK_N + NARROW_N, MAX_SPLITS,
-        overlap(A_K_MAJOR and C_N_MAJOR, c0_desc is None),
-        overlap(B_K_MAJOR and not C_N_MAJOR, c0_desc is None),
+        size_m, size_n, gl.cdiv(size_m, PLAN.block_m), gl.cdiv(size_n, PLAN.block_n), num_k, group,
+        PLAN.block_m, PLAN.block_n, TILE.split_k,
+        overlap(PLAN.left_k_major and N_MAJOR, c0_desc is None),
+        overlap(PLAN.right_k_major and not N_MAJOR, c0_desc is None),
     )  # fmt: skip
 
     a_tiles = gl.allocate_shared_memory(
-        a_desc.dtype, [STAGES * SHARES, K_BLOCKS * ROWS, BLOCK_K], A_LAYOUT
+        a_desc.dtype,
+        [TILE.stages * TILE.sharing_consumers, TILE.cluster_k * ROWS, TILE.block_k],
+        PLAN.left,
     )
-    UNITS: gl.constexpr = (OWN_N + RIGHT_UNIT[1] - 1) // RIGHT_UNIT[1]
-    ALL_UNITS: gl.constexpr = CONSUMER_COLUMNS * UNITS * (BLOCK_K // RIGHT_UNIT[0])
+    UNITS: gl.constexpr = gl.cdiv(PLAN.block_n, PLAN.unit[1]) * (TILE.block_k // PLAN.unit[0])
     b_tiles = gl.allocate_shared_memory(
-        b_desc.dtype, [STAGES * ALL_UNITS, RIGHT_UNIT[0], RIGHT_UNIT[1]], B_LAYOUT
+        b_desc.dtype, [TILE.stages * UNITS, PLAN.unit[0], PLAN.unit[1]], PLAN.right
     )
-    narrow_tiles = b_tiles  # not used without a narrow tile
-    if NARROW_N > 0:
-        narrow_tiles = gl.allocate_shared_memory(
-            b_desc.dtype, [STAGES, BLOCK_K, NARROW_N], NARROW_LAYOUT
-        )
     c_tiles = gl.allocate_shared_memory(
-        c_desc.dtype, [CONSUMERS * C_BUFFERS, ROWS, OWN_N // C_PARTS], C_LAYOUT
+        c_desc.dtype, [TILE.consumers * TILE.c_buffers, ROWS, C_COLUMNS], PLAN.c
     )
-    DEALT: gl.constexpr = gl.num_ctas() > K_BLOCKS
-    ring = ring_of(
-        a_tiles, b_tiles, narrow_tiles, STAGES, SHARES, CONSUMER_COLUMNS, BLOCK_K, OWN_N,
-        CLUSTER_COLUMNS, DEALT, LEFT_BOXES, RIGHT_BOXES, NARROW_BOXES, NARROW_N > 0, PRODUCT,
-    )  # fmt: skip
-    if FILLED:
-        used = STAGES
+    pipeline = pipeline_of(a_tiles, b_tiles, PLAN)
+    if TILE.loaded_rows > 0:
+        used = TILE.stages
         if not is_batched(c_desc):
             steps = tiling.steps(tiling.tiles_m * tiling.tiles_n)
-            used = gl.minimum(STAGES, num_k * steps)
-        fill_with_zeros(a_tiles, ROWS, STAGES, used)
-    if K_BLOCKS == 1:
+            used = gl.minimum(TILE.stages, num_k * steps)
+        fill_with_zeros(a_tiles, ROWS, TILE.stages, used)
+    PIECES: gl.constexpr = TILE.consumers * TILE.c_parts
+    if TILE.cluster_k == 1:
         exchange: gl.constexpr = None
     else:
         parts = gl.allocate_shared_memory(
             gl.int32 if a_desc.dtype.is_int() else gl.float32,
-            [CONSUMERS * PIECES, K_BLOCKS, ROWS, OWN_N // C_PARTS], EXCHANGE_LAYOUT,
+            [PIECES, TILE.cluster_k, ROWS, C_COLUMNS], PLAN.exchange,
         )  # fmt: skip
-        exchange = Exchange(parts, allocate_barriers(CONSUMERS * PIECES, 1), EXCHANGED_LAYOUT)
-    TOGETHER: gl.constexpr = SHARES * CONSUMER_COLUMNS
-    TURNS: gl.constexpr = CONSUMERS // TOGETHER
-    turns = Turns(allocate_barriers(CONSUMERS, 1) if TURNS > 1 else ring.free, TURNS)
+        exchange = Exchange(parts, allocate_barriers(PIECES, 1), PLAN.exchanged)
+    TURNS: gl.constexpr = TILE.consumers // TILE.sharing_consumers
+    turns = Turns(allocate_barriers(TILE.consumers, 1) if TURNS > 1 else pipeline.free, TURNS)
     if c0_desc is None:
         c0_ready: gl.constexpr = None
     else:
-        c0_ready = allocate_barriers(CONSUMERS * PIECES, 1)
-    if LAST is None:
+        c0_ready = allocate_barriers(PIECES, 1)
+    if PLAN.last is None:
         last: gl.constexpr = None
     else:
-        if CONSUMER_COLUMNS == 1:
-            both_read: gl.constexpr = None
-            buffers = a_tiles
-        else:
-            both_read = allocate_barriers(1, CONSUMER_COLUMNS).index(0)
-            buffers = b_tiles
-        last = RingPieces(
-            last_desc, buffers, LAST_LAYOUT, OWN_N // CLUSTER_COLUMNS, LAST, CLUSTER_COLUMNS,
-            both_read,
+        last = LastPieces(
+            box_descs[len(box_descs) - 1], a_tiles, PLAN.last_layout, TILE.columns, PLAN.last,
+            TILE.cluster_n,
         )  # fmt: skip
+    if PLAN.boxes[2] is None:
+        edge_desc: gl.constexpr = None
+    else:
+        edge_desc = box_descs[0]
     fence_async_shared()
-    if DEALT:  # Triton does not see that others arrive at this block's barriers
+    if TILE.shares_tiles:  # Triton does not see that others arrive at this block's barriers
         gl.inline_asm("fence.mbarrier_init.release.cluster;", "", ())
         cluster_barrier(relaxed=True)
 
+    WAITING: gl.constexpr = gl.num_ctas() * (4 * TILE.consumers if PLAN.scatters else 1)
     peers = peers_of(
-        own_desc, flags, counters, late, first_chunk, ranks, piece_rows,
-        gl.num_ctas() * TOGETHER, gl.num_ctas() * (4 * CONSUMERS if SCATTER else 1), SCATTER,
+        own_desc, values, first_chunk, ranks, piece_rows,
+        gl.num_ctas() * TILE.sharing_consumers, WAITING, PLAN,
     )  # fmt: skip
-    operands = Operands(a_desc, b_desc, narrow_desc, A_K_MAJOR, B_K_MAJOR, K_BLOCKS, peers)
+    operands = Operands(a_desc, b_desc, edge_desc, peers, PLAN)
     LAYOUT: gl.constexpr = piece_of(
-        OWN_N // C_PARTS, a_desc.dtype, gl.num_ctas(), CLUSTER_COLUMNS, K_BLOCKS
+        C_COLUMNS, a_desc.dtype, gl.num_ctas(), TILE.cluster_n, TILE.cluster_k
     )
-    PIECE: gl.constexpr = LAYOUT if EARLY else None
-    epilogue = Epilogue(
-        c_desc, c_tiles,
-        Parts(workspace, words_of(workspace, CONSUMERS), TOGETHER, OWN_N + NARROW_N),
-        Scaling(bias, a_scale, b_scale, alpha, A_SCALES, B_SCALES, C_N_MAJOR),
-        Residual(c0_desc, beta, c0_ready), exchange, ACTIVATION, PIECES, C_BUFFERS,
-        CLUSTER_COLUMNS, PIECE, C_N_MAJOR, peers, 0, last,
-    )  # fmt: skip
+    PIECE: gl.constexpr = LAYOUT if PLAN.asks_early else None
+    epilogue = epilogue_of(c_desc, c_tiles, c0_desc, c0_ready, values, exchange, peers, last, PIECE,
+                           0, PLAN)  # fmt: skip
     # The arguments are written out: a tuple in a variable would turn constants into values.
-    if CONSUMERS == 1:
+    if TILE.consumers == 1:
         gl.warp_specialize(
             [
-                (consume, (epilogue, ring, turns, tiling, 0)),
-                (produce, (operands, ring, tiling)),
+                (consume, (epilogue, pipeline, turns, tiling, 0)),
+                (produce, (operands, pipeline, tiling)),
             ],
             [1],
             [24],
         )
-    elif CONSUMERS == 2:
+    elif TILE.consumers == 2:
         gl.warp_specialize(
             [
-                (consume, (epilogue, ring, turns, tiling, 0)),
-                (consume, (epilogue, ring, turns, tiling, 1)),
-                (produce, (operands, ring, tiling)),
+                (consume, (epilogue, pipeline, turns, tiling, 0)),
+                (consume, (epilogue, pipeline, turns, tiling, 1)),
+                (produce, (operands, pipeline, tiling)),
             ],
             [4, 1],
-            [CONSUMER_REGISTERS, 24],
+            [PLAN.consumer_registers, 24],
         )
     else:
         gl.warp_specialize(
             [
-                (consume, (epilogue, ring, turns, tiling, 0)),
-                (consume, (epilogue, ring, turns, tiling, 1)),
-                (consume, (epilogue, ring, turns, tiling, 2)),
-                (produce, (operands, ring, tiling)),
+                (consume, (epilogue, pipeline, turns, tiling, 0)),
+                (consume, (epilogue, pipeline, turns, tiling, 1)),
+                (consume, (epilogue, pipeline, turns, tiling, 2)),
+                (produce, (operands, pipeline, tiling)),
             ],
             [4, 4, 1],
-            [CONSUMER_REGISTERS, CONSUMER_REGISTERS, 24],
+            [PLAN.consumer_registers, PLAN.consumer_registers, 24],
         )

@@ -1,13 +1,13 @@
 """C = A @ B on Blackwell: a warp for the copies, a warp for the products, a warpgroup for C.
 
 As on Hopper (`warp_specialized`), a thread block stays on its SM and makes tile after tile, and a
-producer warp fills the `ring`. What Hopper's consumers do is divided: products need one thread,
+producer warp fills the `pipeline`. What Hopper's consumers do is divided: products need one thread,
 which tells the tensor cores what to multiply (`tcgen05.mma`); the sums are in tensor memory, not in
 registers, so whoever stores them need not be who multiplies. There is room for two tiles of sums
 (`Accumulators`): while the `epilogue` stores one, the tensor cores are at the next. Where scales
 take some of that room, the two share a few columns, which the epilogue reads first.
 
-Two blocks of a cluster can be one pair (`PAIR`, ``cta_group::2``): the tensor cores of both make a
+Two blocks of a cluster can be one pair (``cta_group::2``): the tensor cores of both make a
 tile of twice the rows together. Each block has its rows of A, half of the columns of B, and its
 rows of C. The first block of the pair alone issues the products.
 
@@ -44,11 +44,11 @@ from triton_ext.compat import (
 )
 from triton_ext.hardware.tensor_memory import TMEM_COLUMNS
 from triton_ext.kernels.device.block_scales import block_scales_of
-from triton_ext.kernels.device.epilogue import Epilogue, Parts, Residual, Scaling, words_of
+from triton_ext.kernels.device.epilogue import epilogue_of
 from triton_ext.kernels.device.launch_control import ask, tickets_of
 from triton_ext.kernels.device.matrices import is_batched, matrix_size, prefetch_descriptors
 from triton_ext.kernels.device.peers import peers_of, products_of
-from triton_ext.kernels.device.ring import Operands, Ring, Slot, allocate_barriers
+from triton_ext.kernels.device.pipeline import Operands, Pipeline, Slot, allocate_barriers
 from triton_ext.kernels.device.scheduler import Tiling
 
 ONE_WARP = gl.constexpr(24)
@@ -74,22 +74,17 @@ class Accumulator:
     """The sums of a tile of C in tensor memory.
 
     Attributes:
-        wide: where those of the tile of B are.
-        narrow: those of the narrow tile of B, or None.
+        memory: where they are.
         free: the barrier that completes when they have been read.
     """
 
-    wide: tensor_memory_descriptor
-    narrow: tensor_memory_descriptor | gl.constexpr
+    memory: tensor_memory_descriptor
     free: gl.shared_memory_descriptor
 
     @gluon.jit
     def pieces(self, COLUMNS: gl.constexpr):
         """It, so many columns at a time; see `read`."""
-        pieces = slices(self.wide, COLUMNS)
-        if self.narrow is not None:
-            pieces += slices(self.narrow, COLUMNS)
-        return pieces
+        return slices(self.memory, COLUMNS)
 
     @gluon.jit
     def read(self, piece):
@@ -99,9 +94,9 @@ class Accumulator:
     @gluon.jit
     def zeros(self, COLUMNS: gl.constexpr):
         """Zeros in the place of a piece that was read."""
-        ROWS: gl.constexpr = self.wide.shape[0]
-        LAYOUT: gl.constexpr = register_layout(self.wide.slice(0, COLUMNS))
-        return gl.zeros((ROWS, COLUMNS), self.wide.dtype, LAYOUT)
+        ROWS: gl.constexpr = self.memory.shape[0]
+        LAYOUT: gl.constexpr = register_layout(self.memory.slice(0, COLUMNS))
+        return gl.zeros((ROWS, COLUMNS), self.memory.dtype, LAYOUT)
 
     @gluon.jit
     def release(self):
@@ -114,18 +109,17 @@ class Accumulators:
     """Tensor memory for the sums of some tiles, which take turns.
 
     Attributes:
-        wide, narrow: their first dimension counts them; see `Accumulator`.
+        memory: its first dimension counts them.
         ready, free: the barriers that complete when a tile has been multiplied, and read.
         NUMBER: how many there are.
-        LAYOUT: of one tile in `wide`, if two share columns, the last of the first tile and the
-            first of the second: `wide` is all of tensor memory then, and who has read these columns
-            frees the other tile's. Else None.
+        LAYOUT: of one tile in `memory`, if two share columns, the last of the first tile and the
+            first of the second: `memory` is all of tensor memory then, and who has read these
+            columns frees the other tile's. Else None.
         COLUMNS: of one tile.
         SHARED: how many of them both share.
     """
 
-    wide: tensor_memory_descriptor
-    narrow: tensor_memory_descriptor | gl.constexpr
+    memory: tensor_memory_descriptor
     ready: gl.shared_memory_descriptor
     free: gl.shared_memory_descriptor
     NUMBER: gl.constexpr
@@ -141,24 +135,20 @@ class Accumulators:
     @gluon.jit
     def at(self, turn):
         """The one whose turn it is."""
-        if self.narrow is None:
-            narrow: gl.constexpr = None
-        else:
-            narrow = self.narrow.index(turn.index)
-        return Accumulator(self.tile(turn), narrow, self.free.index(turn.index))
+        return Accumulator(self.tile(turn), self.free.index(turn.index))
 
     @gluon.jit
     def tile(self, turn):
         """Where the tile of B is multiplied to."""
         if self.LAYOUT is None:
-            found = self.wide.index(turn.index)
+            found = self.memory.index(turn.index)
         else:
             if turn.index == 0:
-                place = self.wide.slice(0, self.COLUMNS)
+                place = self.memory.slice(0, self.COLUMNS)
             else:
-                place = self.wide.slice(self.COLUMNS - self.SHARED, self.COLUMNS)
-            SHAPE: gl.constexpr = (self.wide.shape[0], self.COLUMNS)
-            found = reinterpret(place, self.wide.dtype, SHAPE, self.LAYOUT)
+                place = self.memory.slice(self.COLUMNS - self.SHARED, self.COLUMNS)
+            SHAPE: gl.constexpr = (self.memory.shape[0], self.COLUMNS)
+            found = reinterpret(place, self.memory.dtype, SHAPE, self.LAYOUT)
         return found
 
     @gluon.jit
@@ -178,9 +168,9 @@ class Accumulators:
 
 
 @gluon.jit
-def load(operands, ring, tickets):
+def load(operands, pipeline, tickets):
     """The warp that copies the tiles of A and B, as soon as their buffers are free."""
-    slot = ring.first()
+    slot = pipeline.first()
     ticket = tickets.first()
     seen = gl.to_tensor(-1)
     gdc_wait()
@@ -189,18 +179,18 @@ def load(operands, ring, tickets):
         if operands.gathers():
             seen = operands.peers.wait_for(seen, work, tickets.tiling)
         for k in range(work.k_first, work.k_end):
-            ring.fill(slot, operands, work, k)
+            pipeline.fill(slot, operands, work, k)
             slot = slot.next()
         ticket = tickets.next(ticket)
-    ring.end(slot)
+    pipeline.end(slot)
     if operands.gathers():
         operands.peers.end(tickets.tiling)
 
 
 @gluon.jit
-def multiply(ring, accumulators, tickets):
+def multiply(pipeline, accumulators, tickets):
     """The warp that issues the products of all tiles, as their operands arrive."""
-    slot = ring.first()
+    slot = pipeline.first()
     which = accumulators.first()
     ticket = tickets.first()
     while ticket.more:
@@ -208,19 +198,16 @@ def multiply(ring, accumulators, tickets):
         sums = accumulators.empty(which)
         use_acc = gl.to_tensor(False)
         for _ in range(work.k_first, work.k_end):
-            ring.wait(slot)
-            a_tile = ring.a_tiles.index(slot.index)
-            if ring.NARROW:
-                narrow_tile = ring.narrow_tiles.index(slot.index)
-                tcgen05_mma(a_tile, narrow_tile, sums.narrow, use_acc=use_acc)
-            b_tile, free = ring.b_tiles.index(slot.index), ring.free.index(slot.index)
-            if ring.scales is not None:
-                ring.scales.multiply(
-                    slot.index, a_tile, b_tile, sums.wide, use_acc, free
+            pipeline.wait(slot)
+            a_tile = pipeline.a_tiles.index(slot.index)
+            b_tile, free = pipeline.b_tiles.index(slot.index), pipeline.free.index(slot.index)
+            if pipeline.scales is not None:
+                pipeline.scales.multiply(
+                    slot.index, a_tile, b_tile, sums.memory, use_acc, free
                 )  # fmt: skip
             else:
                 tcgen05_mma(
-                    a_tile, b_tile, sums.wide, use_acc=use_acc,
+                    a_tile, b_tile, sums.memory, use_acc=use_acc,
                     multicast=gl.num_ctas() > 1, mbarriers=[free],
                 )  # fmt: skip
             use_acc = gl.to_tensor(True)
@@ -256,83 +243,78 @@ def store(epilogue, accumulators, tickets):
 
 @gluon.jit(do_not_specialize=("group", "first_chunk", "ranks", "piece_rows"))
 def matmul_warp_specialized_sm100(
-        a_desc, b_desc, c_desc, narrow_desc, group, workspace, bias, a_scale, b_scale, alpha,
-        c0_desc, beta, own_desc, flags, counters, late, first_chunk, ranks, piece_rows,
-        left_scales, right_scales, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr,
-        NARROW_N: gl.constexpr, BLOCK_K: gl.constexpr, STAGES: gl.constexpr,
-        ACCUMULATORS: gl.constexpr, SHARED_SUMS: gl.constexpr, PAIR: gl.constexpr,
-        ASKED: gl.constexpr,
-        SCATTER: gl.constexpr, C_PARTS: gl.constexpr, C_BUFFERS: gl.constexpr,
-        A_K_MAJOR: gl.constexpr, B_K_MAJOR: gl.constexpr, C_N_MAJOR: gl.constexpr,
-        MAX_SPLITS: gl.constexpr, A_LAYOUT: gl.constexpr, B_LAYOUT: gl.constexpr,
-        NARROW_LAYOUT: gl.constexpr, C_LAYOUT: gl.constexpr, ACTIVATION: gl.constexpr,
-        A_SCALES: gl.constexpr, B_SCALES: gl.constexpr,
-        FORMAT: gl.constexpr, LEFT_SCALES: gl.constexpr,
-        RIGHT_SCALES: gl.constexpr, num_warps: gl.constexpr):  # fmt: skip
-    """The whole kernel: barriers, buffers and tensor memory, then a warp's task each."""
-    prefetch_descriptors(a_desc, "matmul_warp_specialized_sm100", 3 if NARROW_N == 0 else 4)
-    PIECES: gl.constexpr = C_PARTS + NARROW_N * C_PARTS // BLOCK_N
-    size_m = matrix_size(c_desc, 0 if C_N_MAJOR else 1).to(gl.int32)
-    size_n = matrix_size(c_desc, 1 if C_N_MAJOR else 0).to(gl.int32)
-    num_k = gl.cdiv(matrix_size(a_desc, 1 if A_K_MAJOR else 0), BLOCK_K)
+        a_desc, b_desc, c_desc, scale_descs, c0_desc, own_desc, group, first_chunk, ranks,
+        piece_rows, values, PLAN: gl.constexpr):  # fmt: skip
+    """The whole kernel: barriers, buffers and tensor memory, then a warp's task each.
+
+    Args:
+        a_desc, b_desc, c_desc: TMA descriptors of the left and the right operand, and of C.
+        scale_descs: those of the block scales of the left and the right operand, if they have such.
+        c0_desc: that of the residual, or of what the rank before has sent; or None.
+        own_desc, first_chunk, ranks, piece_rows: see `Peers`; or None.
+        group: see `Tiling`.
+        values: what `SpecializedPlan.values` names.
+        PLAN: an `Sm100Plan`.
+    """
+    TILE: gl.constexpr = PLAN.tile
+    BLOCK_M: gl.constexpr = PLAN.block_m
+    BLOCK_N: gl.constexpr = PLAN.block_n
+    N_MAJOR: gl.constexpr = not TILE.swap_ab
+    prefetch_descriptors(a_desc, "matmul_warp_specialized_sm100", 3)
+    size_m = matrix_size(c_desc, 0 if N_MAJOR else 1).to(gl.int32)
+    size_n = matrix_size(c_desc, 1 if N_MAJOR else 0).to(gl.int32)
+    num_k = gl.cdiv(matrix_size(a_desc, 1 if PLAN.left_k_major else 0), TILE.block_k)
     tiling = Tiling(
-        size_m, size_n, gl.cdiv(size_m, BLOCK_M), gl.cdiv(size_n, BLOCK_N + NARROW_N), num_k,
-        group, BLOCK_M, BLOCK_N + NARROW_N, MAX_SPLITS, 0, 0,
+        size_m, size_n, gl.cdiv(size_m, BLOCK_M), gl.cdiv(size_n, BLOCK_N), num_k, group, BLOCK_M,
+        BLOCK_N, TILE.split_k, 0, 0,
     )  # fmt: skip
     peers = peers_of(
-        own_desc, flags, counters, late, first_chunk, ranks, piece_rows,
-        gl.num_ctas(), gl.num_ctas() * (num_warps if SCATTER else 1), SCATTER,
+        own_desc, values, first_chunk, ranks, piece_rows,
+        gl.num_ctas(), gl.num_ctas() * (TILE.num_warps if PLAN.scatters else 1), PLAN,
     )  # fmt: skip
     BATCHED: gl.constexpr = is_batched(c_desc)
     tiles = tiling.tiles_m * tiling.tiles_n
     if BATCHED:
         tiles *= products_of(c_desc, peers)
 
-    a_tiles = gl.allocate_shared_memory(a_desc.dtype, [STAGES, BLOCK_M, BLOCK_K], A_LAYOUT)
-    b_tiles = gl.allocate_shared_memory(b_desc.dtype, [STAGES, BLOCK_K, BLOCK_N], B_LAYOUT)
+    a_tiles = gl.allocate_shared_memory(
+        a_desc.dtype, [TILE.stages, BLOCK_M, TILE.block_k], PLAN.left
+    )
+    b_tiles = gl.allocate_shared_memory(
+        b_desc.dtype, [TILE.stages, TILE.block_k, BLOCK_N], PLAN.right
+    )
     c_tiles = gl.allocate_shared_memory(
-        c_desc.dtype, [C_BUFFERS, BLOCK_M, BLOCK_N // C_PARTS], C_LAYOUT
+        c_desc.dtype, [TILE.c_buffers, BLOCK_M, BLOCK_N // TILE.c_parts], PLAN.c
     )
-    narrow_tiles = b_tiles  # not used without a narrow tile
-    if NARROW_N > 0:
-        narrow_tiles = gl.allocate_shared_memory(
-            b_desc.dtype, [STAGES, BLOCK_K, NARROW_N], NARROW_LAYOUT
-        )
-    accumulators = accumulators_of(
-        a_desc.dtype, BLOCK_M, BLOCK_N, NARROW_N, ACCUMULATORS, PAIR, SHARED_SUMS
-    )
-    if FORMAT is None:
+    accumulators = accumulators_of(a_desc.dtype, PLAN)
+    if PLAN.element is None:
         scales: gl.constexpr = None
     else:
         scales = block_scales_of(
-            left_scales, right_scales, STAGES, LEFT_SCALES, RIGHT_SCALES, FORMAT,
-            accumulators.wide if SHARED_SUMS else None, 2 * BLOCK_N - SHARED_SUMS,
-        )  # fmt: skip
-    ring = ring_of(a_tiles, b_tiles, narrow_tiles, scales, STAGES, NARROW_N > 0, PAIR)
-    tickets = tickets_of(tiling, tiles, 4, ASKED, BATCHED)
+            scale_descs[0], scale_descs[1], accumulators.memory if PLAN.shared_sums else None, PLAN
+        )
+    pipeline = pipeline_of(a_tiles, b_tiles, scales, PLAN)
+    tickets = tickets_of(tiling, tiles, 4, TILE.cluster_launch_control, BATCHED)
     if c0_desc is None:
         c0_ready: gl.constexpr = None
     else:
-        c0_ready = allocate_barriers(PIECES, 1)
+        c0_ready = allocate_barriers(TILE.c_parts, 1)
     fence_async_shared()
 
-    operands = Operands(a_desc, b_desc, narrow_desc, A_K_MAJOR, B_K_MAJOR, 1, peers)
-    epilogue = Epilogue(
-        c_desc, c_tiles, Parts(workspace, words_of(workspace, 1), 1, BLOCK_N + NARROW_N),
-        Scaling(bias, a_scale, b_scale, alpha, A_SCALES, B_SCALES, C_N_MAJOR),
-        Residual(c0_desc, beta, c0_ready), None, ACTIVATION, PIECES, C_BUFFERS, 1, None, C_N_MAJOR,
-        peers, gl.cdiv(SHARED_SUMS * C_PARTS, BLOCK_N), None,
-    )  # fmt: skip
-    GATHERS: gl.constexpr = own_desc is not None and not SCATTER
+    operands = Operands(a_desc, b_desc, None, peers, PLAN)
+    SHARED: gl.constexpr = gl.cdiv(PLAN.shared_sums * TILE.c_parts, BLOCK_N)
+    epilogue = epilogue_of(c_desc, c_tiles, c0_desc, c0_ready, values, None, peers, None, None,
+                           SHARED, PLAN)  # fmt: skip
+    GATHERS: gl.constexpr = PLAN.collective == "gather"
     REGISTERS: gl.constexpr = ONE_WARP_GATHERS if GATHERS else ONE_WARP
     gdc_launch_dependents()
     # The arguments are written out: a tuple in a variable would turn constants into values.
-    if ASKED:
+    if TILE.cluster_launch_control:
         gl.warp_specialize(
             [
                 (store, (epilogue, accumulators, tickets)),
-                (multiply, (ring, accumulators, tickets)),
-                (load, (operands, ring, tickets)),
+                (multiply, (pipeline, accumulators, tickets)),
+                (load, (operands, pipeline, tickets)),
                 (ask, (tickets,)),
             ],
             [1, 1, 1],
@@ -342,8 +324,8 @@ def matmul_warp_specialized_sm100(
         gl.warp_specialize(
             [
                 (store, (epilogue, accumulators, tickets)),
-                (multiply, (ring, accumulators, tickets)),
-                (load, (operands, ring, tickets)),
+                (multiply, (pipeline, accumulators, tickets)),
+                (load, (operands, pipeline, tickets)),
             ],
             [1, 1],
             [REGISTERS, REGISTERS],
@@ -351,46 +333,41 @@ def matmul_warp_specialized_sm100(
 
 
 @gluon.jit
-def ring_of(a_tiles, b_tiles, narrow_tiles, scales, STAGES: gl.constexpr, NARROW: gl.constexpr,
-            PAIR: gl.constexpr):  # fmt: skip
-    """A ring of these buffers, which tensor cores free, with its barriers; see `Ring`.
+def pipeline_of(a_tiles, b_tiles, scales, PLAN: gl.constexpr):
+    """A pipeline of these buffers, which tensor cores free, with its barriers; see `Pipeline`.
 
     The products of a pair wait for the tiles of both of its blocks. A buffer is free when all have
     read it who share one of its tiles: the blocks of the cluster, or its pairs.
     """
-    COMMITS: gl.constexpr = gl.num_ctas() // 2 if PAIR else gl.num_ctas()
+    STAGES: gl.constexpr = PLAN.tile.stages
+    PAIR: gl.constexpr = PLAN.tile.cta_group == 2
+    COMMITS: gl.constexpr = gl.num_ctas() // PLAN.tile.cta_group
     ready = mbarrier.allocate_mbarrier(batch=STAGES, two_ctas=PAIR)
     free = mbarrier.allocate_mbarrier(batch=STAGES)
     for each in gl.static_range(STAGES):
         mbarrier.init(ready.index(each), count=1)
         mbarrier.init(free.index(each), count=COMMITS)
-    return Ring(
-        a_tiles, b_tiles, narrow_tiles, ready, free, STAGES, 1, 1, a_tiles.shape[2],
-        b_tiles.shape[2], 1, False, None, None, None, NARROW, None, scales,
-    )  # fmt: skip
+    return Pipeline(a_tiles, b_tiles, ready, free, PLAN, scales)
 
 
 @gluon.jit
-def accumulators_of(element_type: gl.constexpr, ROWS: gl.constexpr, COLUMNS: gl.constexpr,
-                    NARROW_COLUMNS: gl.constexpr, NUMBER: gl.constexpr, PAIR: gl.constexpr,
-                    SHARED: gl.constexpr):  # fmt: skip
+def accumulators_of(element_type: gl.constexpr, PLAN: gl.constexpr):
     """Accumulators for products of that type, with their barriers; see `Accumulators`."""
     TYPE: gl.constexpr = gl.int32 if element_type == gl.int8 else gl.float32
+    ROWS: gl.constexpr = PLAN.block_m
+    COLUMNS: gl.constexpr = PLAN.block_n
+    NUMBER: gl.constexpr = PLAN.accumulators
+    PAIR: gl.constexpr = PLAN.tile.cta_group == 2
     TILE: gl.constexpr = sums_layout(ROWS, COLUMNS, gl.num_ctas(), PAIR)
-    LAYOUT: gl.constexpr = None if SHARED == 0 else TILE
+    LAYOUT: gl.constexpr = None if PLAN.shared_sums == 0 else TILE
     if LAYOUT is None:
-        wide = allocate_tensor_memory(TYPE, [NUMBER, ROWS, COLUMNS], TILE)
+        memory = allocate_tensor_memory(TYPE, [NUMBER, ROWS, COLUMNS], TILE)
     else:
         ALL: gl.constexpr = sums_layout(ROWS, COLUMNS_OF_ALL, gl.num_ctas(), PAIR)
-        wide = allocate_tensor_memory(TYPE, [ROWS, COLUMNS_OF_ALL], ALL)
-    if NARROW_COLUMNS == 0:
-        narrow: gl.constexpr = None
-    else:
-        NARROW_LAYOUT: gl.constexpr = sums_layout(ROWS, NARROW_COLUMNS, gl.num_ctas(), PAIR)
-        narrow = allocate_tensor_memory(TYPE, [NUMBER, ROWS, NARROW_COLUMNS], NARROW_LAYOUT)
+        memory = allocate_tensor_memory(TYPE, [ROWS, COLUMNS_OF_ALL], ALL)
     ready = mbarrier.allocate_mbarrier(batch=NUMBER)
     free = mbarrier.allocate_mbarrier(batch=NUMBER, two_ctas=PAIR)
     for each in gl.static_range(NUMBER):
         mbarrier.init(ready.index(each), count=1)
         mbarrier.init(free.index(each), count=1)
-    return Accumulators(wide, narrow, ready, free, NUMBER, LAYOUT, COLUMNS, SHARED)
+    return Accumulators(memory, ready, free, NUMBER, LAYOUT, COLUMNS, PLAN.shared_sums)

@@ -20,13 +20,17 @@ The text is inline assembly for which Triton 3.9 is needed: it gives the address
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
-from triton_ext.hardware.operand import INSTRUCTION_K_BYTES, derive_operand
-from triton_ext.kernels.config import MatmulConfig
+from triton_ext.hardware.operand import INSTRUCTION_K_BYTES, MmaOperand, derive_operand
 from triton_ext.kernels.element_types import Major, operand_types
+from triton_ext.kernels.registers import partial_sums
+from triton_ext.kernels.right_operand import right_unit
+from triton_ext.kernels.spec import KernelSpec
+from triton_ext.kernels.tile import Sm90Tile
 from triton_ext.kernels.tiles import tile_layouts
 
 ROWS = 64
@@ -59,65 +63,80 @@ class Product:
     partials: int
 
 
-def product_of(config: MatmulConfig) -> Product:
-    """How one consumer multiplies a tile, given a configuration whose operands come in units.
+def product_of(spec: KernelSpec) -> Product:
+    """How one consumer multiplies a tile, given a kernel whose operands come in units.
 
     Raises:
         LayoutError: the tensor cores can't read these layouts.
     """
-    k = INSTRUCTION_K_BYTES // config.element_bytes
-    rows, columns = config.rows // config.shares, config.own_columns
-    majors, tiles = (config.left_major, config.right_major), (config.a_layouts, config.b_layouts)
-    if config.swap:
-        tiles = tiles[::-1]
-    widths = [tile.encoding.swizzle_byte_width for tile in tiles]
-    left, lefts = _walked(config, rows, config.block_k, ROWS, majors[0], widths[0])
-    right, (rights,) = _walked(config, columns, config.right_unit[0], columns, majors[1], widths[1])
-    types = operand_types(config.element_type)[:: -1 if config.swap else 1]
+    product, tile, layouts = spec.product, spec.tile, spec.layouts
+    assert isinstance(tile, Sm90Tile)
+    size = product.element_bytes
+    k = INSTRUCTION_K_BYTES // size
+    rows, columns = tile.rows // tile.sharing_consumers, tile.columns
+    majors = product.majors(tile.swap_ab)
+    widths = [each.encoding.swizzle_byte_width for each in (layouts.left, layouts.right)]
+    left = _Operand(rows, tile.block_k, ROWS, majors[0], widths[0], size)
+    right = _Operand(columns, right_unit(product, tile)[0], columns, majors[1], widths[1], size)
+    lefts, (rights,) = left.steps(tile.block_k), right.steps(tile.block_k)
+    types = operand_types(product.element_type)[:: -1 if tile.swap_ab else 1]
     elements = ".".join(TYPES.get(each, each) for each in types)
-    integers = config.element_type == "int8"
+    integers = product.element_type == "int8"
     scales = "" if integers else ", 1, 1"
-    may_transpose = config.element_bytes == 2
-    transposes = "".join(f", {int(major != 'K')}" for major in majors) if may_transpose else ""
+    transposes = "".join(f", {int(major != 'K')}" for major in majors) if size == 2 else ""
     return Product(
         f"wgmma.mma_async.sync.aligned.m{ROWS}n{columns}k{k}"
         f".{'s32' if integers else 'f32'}.{elements}",
-        left,
-        right,
+        left.derived.descriptor.encode(),
+        right.derived.descriptor.encode(),
         tuple(pair for each in lefts for pair in zip(each, rights, strict=True)),
         len(lefts),
         scales + transposes,
-        config.partial_sums,
+        partial_sums(product, tile),
     )
 
 
-def _walked(
-    config: MatmulConfig, size: int, depth: int, read: int, major: Major, swizzle: int
-) -> tuple[int, list[list[int]]]:
-    """The descriptor of an operand's first part at address 0; and for each time that so many rows
-    or columns are read, how many bytes behind it each step along K begins.
+class _Operand(NamedTuple):
+    """An operand's tile, as the instructions of a product walk through it.
 
-    Args:
+    Attributes:
         size: rows or columns of the tile.
         depth: elements along K of a unit. Units of the same part of K follow one another, those of
             the next part come behind them.
         read: rows or columns that an instruction reads.
+        major: its contiguous dimension.
+        swizzle: bytes.
+        element_bytes: bytes of an element.
     """
-    # Units side by side are the first part of a tile whose size is a power of two, and no less than
-    # a row of an MN-major unit has.
-    least = 1 if major == "K" else swizzle // config.element_bytes
-    whole = max(least, 1 << (size - 1).bit_length())
-    bits, k = 8 * config.element_bytes, INSTRUCTION_K_BYTES // config.element_bytes
-    tile = tile_layouts((whole, depth), 1 if major == "K" else 0, bits, swizzle)
-    operand = derive_operand(
-        tile.linear.to_linear_layout(), bits, (read if read < size else whole, k), arch=90
-    )
-    panel = depth * size * config.element_bytes
-    panels = range(config.block_k // depth)
-    times = operand.advances[: size // read]
-    return operand.descriptor.encode(), [
-        [step + panel * i for i in panels for step in inside] for inside in times
-    ]
+
+    size: int
+    depth: int
+    read: int
+    major: Major
+    swizzle: int
+    element_bytes: int
+
+    @property
+    def derived(self) -> MmaOperand:
+        """The descriptor of its first part at address 0, and how it advances."""
+        # Units side by side are the first part of a tile whose size is a power of two, and no less
+        # than a row of an MN-major unit has.
+        least = 1 if self.major == "K" else self.swizzle // self.element_bytes
+        whole = max(least, 1 << (self.size - 1).bit_length())
+        bits, k = 8 * self.element_bytes, INSTRUCTION_K_BYTES // self.element_bytes
+        dim = 1 if self.major == "K" else 0
+        linear = tile_layouts((whole, self.depth), dim, bits, self.swizzle).linear
+        read = self.read if self.read < self.size else whole
+        return derive_operand(linear.to_linear_layout(), bits, (read, k), arch=90)
+
+    def steps(self, block_k: int) -> list[list[int]]:
+        """For each time that so many rows or columns are read, how many bytes behind the first part
+        each step along K begins.
+        """
+        panel = self.depth * self.size * self.element_bytes
+        panels = range(block_k // self.depth)
+        times = self.derived.advances[: self.size // self.read]
+        return [[step + panel * i for i in panels for step in inside] for inside in times]
 
 
 @gluon.constexpr_function

@@ -21,8 +21,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sites import CHECKOUT, ROOT
 
-from triton_ext.kernels.choice import cost_model, cost_model_sm100
+from triton_ext.kernels.choice import candidates, limits, sm100
 from triton_ext.kernels.launch import compiled_arguments, launch_arguments, launch_plan
+from triton_ext.kernels.product import ProductSpec
 
 sys.path.insert(0, str(ROOT))  # `benchmarks` is not installed
 
@@ -116,17 +117,17 @@ def test_problems_are_drawn_by_their_seed(seed, classes):
         assert all(size % 8 == 0 for size in contiguous)  # what TMA reads without a copy
 
 
-@pytest.mark.parametrize(("model", "known", "every", "gpu"), [
-    (cost_model, cost_model.FITTED["h200"], 1,
+@pytest.mark.parametrize(("considered", "known", "every", "gpu"), [
+    (candidates.candidates, limits.FITTED["h200"], 1,
      {"launch": 5e-6, "part": 9e-6, "memory_bytes": 3e12}),
-    (cost_model_sm100, cost_model_sm100.FITTED, 2,
+    (sm100.every_candidate, sm100.FITTED, 2,
      {"launch": 4e-6, "mma_flops": 6500, "memory_bytes": 4e12}),
 ])  # fmt: skip
-def test_constants_are_fitted_to_times(model, known, every, gpu):
+def test_constants_are_fitted_to_times(considered, known, every, gpu):
     """To times of a GPU with other constants, of what is near the best; then the choice is it."""
     timed = []
     for m, n, k in ((16, 4608, 3584), (512, 1024, 4096), (3000, 700, 500), (2048, 2048, 2048)):
-        configs, sizes = model.candidates("bf16", "K", "K")[::every], (m, n, k)
+        configs, sizes = considered(ProductSpec("bf16"))[::every], (m, n, k)
         constants = dataclasses.replace(known, **gpu)
         everything = fit.Timed(sizes, f"{m}x{n}x{k}", 1e-5, configs, ())
         seconds = everything.predicted(constants)
@@ -162,7 +163,7 @@ def test_a_graph_walks_through_all_input_sets_of_a_small_problem():
 def test_every_configuration_is_given_all_arguments(problem):
     """On small operands of the same kind: tensors and descriptors where the plan asks for them."""
     config = problem.config(132)
-    rows = config.loaded_rows or 48
+    rows = config.tile.loaded_rows or 48
     small = Problem(rows, 64, 128, problem.element_type, problem.a_major, problem.b_major)
     dtype = TYPES[problem.element_type]
     a = torch.zeros(small.m, small.k).to(dtype)
@@ -172,13 +173,13 @@ def test_every_configuration_is_given_all_arguments(problem):
     workspace = torch.zeros(1)
     arguments = launch_arguments(config, plan, *operands, workspace=workspace)
     values = compiled_arguments(plan, arguments)
-    given_values = dict(zip(plan.kernel.arg_names, values, strict=True))
-    for name in plan.arguments:
-        assert given_values[name] is not None, name
-    left, right = given_values["a_desc"].shape, given_values["b_desc"].shape
+    flat = [one for each in values for one in (each if isinstance(each, tuple) else (each,))]
+    given_values = [value for value in flat if value is not None]
+    assert len(given_values) == len(plan.arguments) + 1  # the kernel's plan
+    assert all(any(value is each for each in flat) for value in arguments.values())
+    left, right = values[0].shape, values[1].shape
     sides = ([rows, 128], [64, 128] if small.b_major == "K" else [128, 64])
-    assert (list(left), list(right)) == (sides[::-1] if config.swap else sides)
-    assert given_values.keys() - plan.constants.keys() == set(plan.arguments)
+    assert (list(left), list(right)) == (sides[::-1] if config.tile.swap_ab else sides)
 
 
 class SimulatedGpu:

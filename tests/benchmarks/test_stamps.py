@@ -15,16 +15,16 @@ from triton.backends.nvidia.compiler import CUDABackend, get_ptxas
 import triton_ext
 from benchmarks import stamps
 from triton_ext.emulator.state.memory import GlobalMemory
-from triton_ext.kernels.config import MatmulConfig
 from triton_ext.kernels.launch import compile_matmul, launch_arguments, launch_plan
+from triton_ext.kernels.spec import kernel_spec
 
 CONFIGS = [
-    MatmulConfig(90, "bf16", block_m=64, block_n=64, stages=4, consumers=2, pingpong=True),
-    MatmulConfig(90, "bf16", block_m=64, block_n=64, stages=4, consumers=1, cluster=2),
+    kernel_spec(90, "bf16", block_m=64, block_n=64, stages=4, consumers=2, pingpong=True),
+    kernel_spec(90, "bf16", block_m=64, block_n=64, stages=4, consumers=1, cluster_m=2),
 ]
 
 
-@pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.words)
+@pytest.mark.parametrize("config", CONFIGS, ids=lambda config: str(config))
 def test_a_stamped_kernel_computes_the_same(config, tmp_path):
     make_ptx = CUDABackend.make_ptx
     made = []
@@ -39,7 +39,6 @@ def test_a_stamped_kernel_computes_the_same(config, tmp_path):
     c = torch.empty((m, n), dtype=torch.bfloat16)
     plan = launch_plan(config, m, n, k, SimpleNamespace(multi_processor_count=132))
     arguments = launch_arguments(config, plan, a, b, c)
-    first, others = list(arguments.values())[:3], dict(list(arguments.items())[3:])
     variables = {}
     add = GlobalMemory.add
 
@@ -56,7 +55,7 @@ def test_a_stamped_kernel_computes_the_same(config, tmp_path):
         triton_ext.emulate("sm_90"),
     ):
         kernel.device_caches.clear()
-        plan.kernel[plan.grid](*first, **others, **plan.constants, **plan.options)
+        plan.launch(arguments)
     kernel.device_caches.clear()
     assert torch.equal(c, (a.float() @ b.float()).to(torch.bfloat16))
     [ptx] = made
@@ -74,7 +73,7 @@ def test_a_stamped_kernel_computes_the_same(config, tmp_path):
     assert len(set(sm.tolist())) == blocks
 
 
-@pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.words)
+@pytest.mark.parametrize("config", CONFIGS, ids=lambda config: str(config))
 def test_ptxas_takes_it_and_spills_nothing(config, tmp_path):
     source = tmp_path / "k.ptx"
     source.write_text(stamps.stamped(compile_matmul(config).asm["ptx"]))

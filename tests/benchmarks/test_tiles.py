@@ -13,6 +13,7 @@ from sites import ROOT
 
 from triton_ext.kernels.choice import candidates
 from triton_ext.kernels.choice.candidates import AS_IS, SWAPPED
+from triton_ext.kernels.product import ProductSpec
 
 sys.path.insert(0, str(ROOT))  # `benchmarks` is not installed
 
@@ -28,18 +29,18 @@ NO_KEY = ("",)
 
 def test_every_tile_of_the_file_is_legal_and_one_of_all():
     """And most of all are no candidates."""
-    kinds = [{"cluster": 1, "cluster_columns": 1, **kind} for kind, _ in tiles.every_kind()]
+    kinds = [{"cluster_m": 1, "cluster_n": 1, **kind} for kind, _ in tiles.every_kind()]
     widths = [set(columns) for _, columns in tiles.every_kind()]
-    every = tiles.tried(("bf16", "K", "K", None))
+    every = tiles.tried(ProductSpec("bf16"))
     written = json.loads(candidates.FILE.read_text())
     assert len(written) > 50
     for kind in written:
         fields = {name: each for name, each in kind.items() if name not in (AS_IS, SWAPPED)}
-        fields = {"block_k": 1, "cluster": 1, "cluster_columns": 1, **fields}
+        fields = {"block_k": 1, "cluster_m": 1, "cluster_n": 1, **fields}
         place = kinds.index(fields)
         assert widths[place].issuperset(kind.get(AS_IS, [])), kind
         assert widths[place].issuperset(kind.get(SWAPPED, [])), kind
-    found = candidates.candidates("bf16", "K", "K")
+    found = candidates.candidates(ProductSpec("bf16"))
     assert all(config.is_legal for config in found)
     assert {tiles.tile_of(config) for config in found} < set(every.keys)
     assert len(found) < len(every.keys) / 4
@@ -94,16 +95,16 @@ def test_what_is_written_is_read(tmp_path, monkeypatch):
     read = candidates._file_tiles.__wrapped__()
     assert [(each["rows"], each["columns"], each["swaps"][0]) for each in read] == columns
     problems = [*tiles.drawn(3, 3), *tiles.drawn(5, 3)]
-    for asked in dict.fromkeys(tiles._asked(problem) for problem in problems):
-        fast = [tiles.logs(each, gpu) for each in problems if tiles._asked(each) == asked
+    for asked in dict.fromkeys(tiles._product(problem) for problem in problems):
+        fast = [tiles.logs(each, gpu) for each in problems if tiles._product(each) == asked
                 for gpu in tiles.GPUS]  # fmt: skip
-        able = {tiles.tile_of(each) for each in candidates.made([*candidates.TILES, *read], *asked)}
+        able = {tiles.tile_of(each) for each in candidates.made([*candidates.TILES, *read], asked)}
         assert all(min(one[key] for key in one.keys() & able) < 0.01 for one in fast)
 
 
 def test_a_survey_of_every_tile_has_others_than_the_candidates():
     problem = Problem(420, 6656, 5824, "bf16", "K", "K")
-    known = set(candidates.candidates("bf16", "K", "K"))
+    known = set(candidates.candidates(ProductSpec("bf16")))
     among, of_all = (
         considered(problem, 48, 90, 132, "h100", every_tile) for every_tile in (False, True)
     )
@@ -128,7 +129,10 @@ def test_a_plan_says_what_to_measure(tmp_path, monkeypatch):
     for problem, configs in plan:
         assert configs[0] == problem.config(gpu="h100")
         assert len(set(configs)) == len(configs) == 4
-        assert all(config.is_legal and config.promoted == problem.promoted for config in configs)
+        assert all(
+            config.is_legal and config.product.fp32_accumulation == problem.promoted
+            for config in configs
+        )
     again = tmp_path / "again.json"
     survey.write_plan(again, plan)
     assert again.read_text() == path.read_text()

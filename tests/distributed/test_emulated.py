@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -17,11 +16,11 @@ from triton_ext.distributed import launches  # noqa: E402
 from triton_ext.emulator.errors import EmulationError  # noqa: E402
 from triton_ext.emulator.host import driver  # noqa: E402
 from triton_ext.kernels import launch  # noqa: E402
-from triton_ext.kernels.config import MatmulConfig  # noqa: E402
+from triton_ext.kernels.spec import kernel_spec  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("no_binaries")
 SMALL = {
-    arch: MatmulConfig(
+    arch: kernel_spec(
         arch, "bf16", b_major="MN", block_m=64, block_n=32, block_k=32, stages=2, consumers=1,
         c_parts=2, batched=True, collective="scatter",
     )
@@ -47,10 +46,10 @@ def outputs(
         limits: of the emulator.
     """
     n, k, numbers = 40, 72, torch.Generator().manual_seed(seed)
-    make, config = launches.gather, replace(config, collective="gather")
+    make, config = launches.gather, config.with_fields(collective="gather")
     if kind != "gather":
         make = partial(launches.scatter, staged=kind == "staged")
-        config = replace(config, collective="scatter")
+        config = config.with_fields(collective="scatter")
     m = rows * (devices if kind != "gather" else 1)
     factors = [
         [torch.randn(shape, generator=numbers).bfloat16() for shape in ((m, k), (k, n))]
@@ -86,20 +85,18 @@ CONFIGURATIONS = {
     (90, "one consumer"): {},
     (90, "two"): {"block_m": 128, "consumers": 2},
     (90, "in turn"): {"consumers": 2, "pingpong": True},
-    (90, "in a cluster"): {"cluster": 2, "consumers": 2, "pingpong": True, "c_buffers": 2},
-    (90, "narrow tile"): {"block_n": 48, "side": 16},
+    (90, "in a cluster"): {"cluster_m": 2, "consumers": 2, "pingpong": True, "c_buffers": 2},
     (90, "units"): {"block_n": 48, "c_parts": 3},
     (90, "an edge"): {"block_n": 72, "c_parts": 9},
-    (100, "in a cluster"): {"block_m": 128, "cluster": 2},
-    (100, "a pair"): {"block_m": 128, "cluster": 2, "pair": True, "c_buffers": 2},
-    (100, "narrow tile"): {"block_n": 48, "side": 16},
+    (100, "in a cluster"): {"block_m": 128, "cluster_m": 2},
+    (100, "a pair"): {"block_m": 128, "cluster_m": 2, "cta_group": 2, "c_buffers": 2},
 }
 
 
 @of_all_kinds
 @pytest.mark.parametrize(("arch", "name"), CONFIGURATIONS)
 def test_configurations(kind, arch, name):
-    config = replace(SMALL[arch], **CONFIGURATIONS[arch, name])
+    config = SMALL[arch].with_fields(**CONFIGURATIONS[arch, name])
     number = list(CONFIGURATIONS).index((arch, name)) + KINDS.index(kind)
     assert right(*outputs(config, kind, 2, *SCHEDULES[number % 3], rows=70, calls=1))
 
@@ -129,7 +126,7 @@ def test_a_chunk_in_pieces(arch, kind, monkeypatch):
 def test_fewer_blocks_than_tiles(arch, kind, monkeypatch):
     monkeypatch.setattr(launch, "resident_clusters", lambda *_: 3)
     more = {"consumers": 2, "pingpong": True} if arch == 90 else CONFIGURATIONS[100, "a pair"]
-    config = replace(SMALL[arch], **more)
+    config = SMALL[arch].with_fields(**more)
     assert right(*outputs(config, kind, 2, "eager", rows=100 if arch == 90 else 300, calls=1))
 
 

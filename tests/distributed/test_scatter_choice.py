@@ -10,7 +10,7 @@ from sites import ROOT
 
 from triton_ext.distributed import launches
 from triton_ext.kernels.choice.choose import predicted_seconds
-from triton_ext.kernels.config import MatmulConfig
+from triton_ext.kernels.spec import read_spec
 
 RANKS, SMS = 2, 132
 
@@ -21,7 +21,7 @@ def measured():
     """
     document = json.loads((ROOT / "benchmarks/results/scatter_h100.json").read_text())
     for row in document["rows"]:
-        configs = [MatmulConfig(**each["config"]) for each in row["configs"]]
+        configs = [read_spec(each["config"]) for each in row["configs"]]
         assert {config.collective for config in configs} == {"scatter"}
         sizes = row["m"] // RANKS, row["n"], row["k"], SMS, RANKS, "h100"
         predicted = np.array([predicted_seconds(config, *sizes) for config in configs])

@@ -19,7 +19,7 @@ from sites import ALL, ROOT, triton_sites  # noqa: E402
 import triton_ext  # noqa: E402
 from triton_ext.emulator.clients.statistics import Statistics  # noqa: E402
 from triton_ext.emulator.host.driver import active_gpu  # noqa: E402
-from triton_ext.kernels.config import MatmulConfig  # noqa: E402
+from triton_ext.kernels.spec import kernel_spec  # noqa: E402
 
 CASES = list(kernel_cases.all_cases())
 ARCHES = ("sm_90", "sm_100")
@@ -138,7 +138,7 @@ def test_statistics_of_a_product():
     statistics = Statistics()
     a = torch.randint(-3, 4, (128, 64)).half()
     with triton_ext.emulate("sm_100", observer=statistics):
-        triton_ext.matmul(a, a.T, config=MatmulConfig(100, "fp16"))
+        triton_ext.matmul(a, a.T, config=kernel_spec(100, "fp16"))
     found = statistics.as_object()
     assert found["asynchronous_operations"]["tcgen05.mma.cta_group::1.kind::f16"] == 4
     tile = 128 * 64 * 2

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import random
-import re
 
 import pytest
 from click.testing import CliRunner
@@ -19,8 +18,8 @@ from triton_ext.hardware.architecture import architecture
 from triton_ext.hardware.instruction_descriptor import KINDS, InstructionDescriptor, legal_n
 from triton_ext.hardware.operand import derive_operand
 from triton_ext.hardware.smem_descriptor import SWIZZLE_CODES, SmemDescriptor, problems
-from triton_ext.kernels.config import MatmulConfig
 from triton_ext.kernels.element_types import ELEMENT_TYPES
+from triton_ext.kernels.spec import kernel_spec
 from triton_ext.layouts.atoms import SwizzleAtom
 from triton_ext.layouts.cute import derive_steps
 from triton_ext.ptx.folding import Folder
@@ -389,25 +388,22 @@ def test_tritons_descriptors_are_the_derived_ones(arch, site):
         (fields, result)
         for fields, result in compiled_configurations(arch, site)
         if fields["element_type"] in ELEMENT_TYPES
-        and not any(fields.get(name) for name in ("swap", "pair", "asked"))
+        and not any(fields.get(name) for name in ("swap_ab", "cta_group", "cluster_launch_control"))
         and "needs Triton" not in result.get("error", "")
-        and not any(MatmulConfig(**fields).boxes)
+        and not any(kernel_spec(**fields).layouts.boxes)
     ]
     checked = 0
     for fields, result in found:
-        config = MatmulConfig(**fields)
+        config = kernel_spec(**fields)
         kernel = parse_ptx(result["ptx"]).kernels[0]
         folder = Folder(kernel)
         for instruction in kernel.instructions:
             if not instruction.opcode.startswith(("wgmma.mma_async", "tcgen05.mma")):
                 continue
-            m, n, right = (64 if arch == 90 else 128), config.block_n, config.b_layouts
-            if config.narrow_layouts is not None:
-                n = int(re.search(r"\.m64n(\d+)k", instruction.opcode)[1])
-                right = config.narrow_layouts if n == config.side else right
+            m = 64 if arch == 90 else 128
             for tile, operand, mn, mn_dim in (
-                (config.a_layouts, instruction.operands[1], m, 0),
-                (right, instruction.operands[2], n, 1),
+                (config.layouts.a, instruction.operands[1], m, 0),
+                (config.layouts.b, instruction.operands[2], config.tile.block_n, 1),
             ):
                 derived = derive_operand(
                     tile.linear.to_linear_layout(), 16, (mn, 16), arch=arch, mn_dim=mn_dim
@@ -426,9 +422,9 @@ def test_tritons_descriptors_are_the_derived_ones(arch, site):
                 idesc = folder.operand(instruction.operands[3], 32, instruction)
                 assert idesc.is_constant(32)
                 expected = InstructionDescriptor(
-                    "f16", 128, config.block_n,
-                    *[{"fp16": "f16", "bf16": "bf16"}[config.element_type]] * 2,
-                    "f32", config.a_major, config.b_major,
+                    "f16", 128, config.tile.block_n,
+                    *[{"fp16": "f16", "bf16": "bf16"}[config.product.element_type]] * 2,
+                    "f32", config.product.a_major, config.product.b_major,
                 )  # fmt: skip
                 assert InstructionDescriptor.decode(idesc.value, "f16") == expected
     assert checked >= (100 if ALL or site is None else 75)  # of others, a part is compiled

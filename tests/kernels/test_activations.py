@@ -13,7 +13,7 @@ from triton.experimental import gluon  # noqa: E402
 from triton.experimental.gluon import language as gl  # noqa: E402
 
 import triton_ext  # noqa: E402
-from triton_ext.kernels.device.epilogue import activated  # noqa: E402
+from triton_ext.kernels.device.activations import activated  # noqa: E402
 
 
 @gluon.jit

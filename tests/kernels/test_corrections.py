@@ -13,12 +13,17 @@ from sites import ROOT
 
 from benchmarks import fit, harness
 from triton_ext.errors import LayoutError
-from triton_ext.kernels.choice import corrections, cost_model
-from triton_ext.kernels.choice.choose import choose_config, predicted_seconds
+from triton_ext.kernels.choice import candidates, corrections, limits, sm90
+from triton_ext.kernels.choice.choose import choose_config, predicted_seconds, ranked
 from triton_ext.kernels.choice.corrections import Trees
+from triton_ext.kernels.choice.features import FEATURES, features
 from triton_ext.kernels.choice.gpus import MODELS, model_of
-from triton_ext.kernels.config import MatmulConfig
+from triton_ext.kernels.choice.problem import Problem
+from triton_ext.kernels.choice.table import Table
+from triton_ext.kernels.epilogue import NO_EPILOGUE
 from triton_ext.kernels.precompile import configurations
+from triton_ext.kernels.product import ProductSpec
+from triton_ext.kernels.spec import kernel_spec
 
 NAMES = ("x", "y", "z")
 
@@ -32,15 +37,28 @@ def test_which_gpu_stands_for_which(name, model):
 
 
 def test_the_choice_depends_on_the_gpu():
-    asked = (90, "bf16", "MN", "MN", 4096, 4096, 4096)
-    h100, h200 = (choose_config(*asked, gpu=model) for model in MODELS)
+    product = ProductSpec("bf16", "MN", "MN")
+    problems = {gpu: Problem(4096, 4096, 4096, gpu=gpu) for gpu in (*MODELS, "b200")}
+    h100, h200 = (choose_config(90, product, problems[gpu]) for gpu in MODELS)
     assert h100 != h200
-    seconds = [predicted_seconds(each, *asked[4:], 132, gpu="h100") for each in (h100, h200)]
+    seconds = [predicted_seconds(each, problems["h100"]) for each in (h100, h200)]
     assert seconds[0] < seconds[1]
-    (compiled,) = configurations(90, "bf16", ("MN", "MN"), [asked[4:]], gpu="h100")
+    (compiled,) = configurations(90, product, [problems["h100"]], NO_EPILOGUE)
     assert compiled == h100
     with pytest.raises(LayoutError, match=r"gpu.*h100, h200"):
-        choose_config(*asked, gpu="b200")
+        choose_config(90, product, problems["b200"])
+
+
+def test_without_what_is_learnt_the_limits_decide(monkeypatch):
+    """The fitted trees are data that may be absent."""
+    monkeypatch.setattr(sm90, "learnt", lambda: None)
+    product, problem = ProductSpec("bf16"), Problem(1000, 2000, 3000)
+    table = sm90.candidates(product, problem)
+    limited = sm90.limits(table, problem)
+    assert sm90.seconds(table, problem) == pytest.approx(limited)
+    suiting = [i for i in np.flatnonzero(sm90.suits(table, problem)) if table.specs[i].is_legal]
+    (best,) = sm90.limits(Table.of([next(ranked(90, product, problem))]), problem)
+    assert best == pytest.approx(limited[suiting].min())
 
 
 @st.composite
@@ -92,13 +110,13 @@ def test_trees_are_read_as_catboost_writes_them():
 
 @pytest.mark.parametrize("gpu", MODELS)
 def test_what_is_learnt_is_of_the_models_features(gpu):
-    assert corrections.learnt().names == cost_model.FEATURES
-    config = MatmulConfig(90, "bf16", consumers=2, c_parts=2)
-    table, sizes = cost_model.Table.of([config]), cost_model.Problem(1000, 2000, 3000, 132, gpu=gpu)
-    rows = cost_model.features(table, sizes)
-    assert rows.shape == (1, len(cost_model.FEATURES))
-    (limited,) = cost_model.limited_seconds(table, sizes)
-    ratio = cost_model.predicted_seconds(config, *sizes) / limited
+    assert corrections.learnt().names == FEATURES
+    config = kernel_spec(90, "bf16", consumers=2, c_parts=2)
+    table, problem = Table.of([config]), Problem(1000, 2000, 3000, gpu=gpu)
+    rows = features(table, problem)
+    assert rows.shape == (1, len(FEATURES))
+    (limited,) = sm90.limits(table, problem)
+    ratio = predicted_seconds(config, problem) / limited
     assert ratio == pytest.approx(math.exp(corrections.learnt()(rows)[0]))
     assert 0.5 < ratio < 2
 
@@ -106,19 +124,19 @@ def test_what_is_learnt_is_of_the_models_features(gpu):
 @pytest.mark.parametrize("majors", [("K", "K"), ("K", "MN"), ("MN", "K"), ("MN", "MN")])
 @pytest.mark.parametrize("sizes", [(3, 4608, 3584), (300, 4000, 12000), (7000, 40, 640, 114, 9)])
 def test_a_configuration_is_predicted_as_among_others(majors, sizes):
-    problem = cost_model.Problem(*sizes[:3], *(sizes[3:] or (132,)))
-    table = cost_model.considered("bf16", *majors, None, problem)
-    seconds = cost_model.corrected_seconds(table, problem)
+    product, problem = ProductSpec("bf16", *majors), Problem(*sizes)
+    table = sm90.candidates(product, problem)
+    seconds = sm90.seconds(table, problem)
     for i in range(0, len(seconds), 37):
-        alone = cost_model.predicted_seconds(table.configs[i], *problem)
+        alone = predicted_seconds(table.specs[i], problem)
         assert alone == pytest.approx(seconds[i], rel=1e-9)
-    ranked = cost_model.ranked_configs("bf16", *majors, *problem[:4], None, problem.batch)
-    suiting = [
-        c for c, fits in zip(table.configs, cost_model.suits(table, problem), strict=True) if fits
-    ]
-    assert {*ranked} == {*suiting}
-    best = cost_model.predicted_seconds(ranked[0], *problem)
-    assert best <= min(cost_model.predicted_seconds(c, *problem) for c in ranked[1:20]) * 1.0001
+    in_order = [*ranked(90, product, problem)]
+    suits = sm90.suits(table, problem)
+    assert {*in_order} == {
+        spec for spec, fits in zip(table.specs, suits, strict=True) if fits and spec.is_legal
+    }
+    best = predicted_seconds(in_order[0], problem)
+    assert best <= min(predicted_seconds(each, problem) for each in in_order[1:20]) * 1.0001
 
 
 @pytest.mark.parametrize("gpu", MODELS)
@@ -141,20 +159,21 @@ def test_factors_of_some_kernels_are_learnt():
     pytest.importorskip("catboost")
 
     def factor(config, gpu):
-        return (1.2 if config.pingpong else 1) * (1.1 if config.swap and gpu == "h100" else 1)
+        swapped = config.tile.swap_ab and gpu == "h100"
+        return (1.2 if config.tile.pingpong else 1) * (1.1 if swapped else 1)
 
     timed = []
     for m, n, k in ((2048, 2048, 256 * i) for i in range(2, 14)):
-        configs = cost_model.candidates("bf16", "K", "K")[::2]
+        configs = candidates.candidates(ProductSpec("bf16"))[::2]
         for gpu in MODELS:
             each = fit.Timed((m, n, k), f"{m}x{n}x{k}", 1e-5, configs, (), gpu)
-            limited = each.predicted(cost_model.FITTED[gpu])
+            limited = each.predicted(limits.FITTED[gpu])
             factors = [factor(config, gpu) for config in configs]
             seconds = tuple(a * b for a, b in zip(limited, factors, strict=True))
             timed.append(replace(each, seconds=seconds))
     trees = fit.learnt([*timed[::4], *timed[1::4]], trees=200)
     for each in (*timed[2::4], *timed[3::4]):
-        factors = np.exp(trees(cost_model.features(*each.asked)))
+        factors = np.exp(trees(features(*each.asked)))
         for config, learnt, seconds in zip(each.configs, factors, each.seconds, strict=True):
             if seconds <= 1.5 * min(each.seconds):  # what is slow hardly counts
                 assert learnt == pytest.approx(factor(config, each.gpu), abs=0.05)

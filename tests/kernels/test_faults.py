@@ -22,42 +22,38 @@ import plan_launch  # noqa: E402
 
 import triton_ext  # noqa: E402
 from triton_ext.emulator.errors import EmulationError  # noqa: E402
-from triton_ext.kernels.config import MatmulConfig  # noqa: E402
+from triton_ext.kernels.spec import kernel_spec  # noqa: E402
 
 ALL = os.environ.get("FAULTS") == "all"
 KERNELS = {
-    "pair": ({"block_n": 32, "cluster": 2, "pair": True, "asked": True}, (530, 40, 200), 4),
-    "four": ({"block_n": 32, "cluster": 4, "pair": True}, (530, 72, 200), 4),
-    "shared": ({"block_n": 32, "cluster": 2}, (530, 40, 200), 2),
+    "pair": ({"block_n": 32, "cluster_m": 2, "cta_group": 2, "cluster_launch_control": True},
+    (530, 40, 200), 4),
+    "four": ({"block_n": 32, "cluster_m": 4, "cta_group": 2}, (530, 72, 200), 4),
+    "shared": ({"block_n": 32, "cluster_m": 2}, (530, 40, 200), 2),
     "dealt": (
-        {"arch": 90, "block_m": 64, "block_n": 32, "cluster": 2, "cluster_columns": 2},
+        {"arch": 90, "block_m": 64, "block_n": 32, "cluster_m": 2, "cluster_n": 2},
         (530, 72, 328), 8,
     ),
-    "beside": (
-        {"arch": 90, "block_m": 64, "block_n": 64, "consumers": 2, "consumer_columns": 2,
-         "cluster": 2},
-        (302, 72, 328), 8,
-    ),
     "parts": (
-        {"arch": 90, "block_m": 64, "block_n": 32, "cluster": 2, "max_splits": 2},
+        {"arch": 90, "block_m": 64, "block_n": 32, "cluster_m": 2, "split_k": 2},
         (302, 40, 520), 9,
     ),
     "scaled": (
-        {"element_type": "mxfp8", "block_k": 128, "cluster": 2, "pair": True}, (264, 136, 400), 2
+        {"element_type": "mxfp8", "block_k": 128, "cluster_m": 2, "cta_group": 2}, (264, 136,
+         400), 2
     ),
 }  # fmt: skip
 # What the emulator does not see: the proxy fence between mbarrier.init and the first copy that
 # signals the barrier, where Triton's own compiled kernels and CUTLASS's have none; a missing wait
 # for an arrival from another block, where a later one of the same thread is waited for: the
 # producer's last but one; and barriers and a wait that others make needless (a loop's first, those
-# around the warps' start and end: so in "parts" and "beside", which were looked at).
+# around the warps' start and end: so in "parts", which was looked at).
 NEEDLESS = "no barrier of the warpgroup"
 UNNOTICED = {
     "pair": {"no proxy fence": 1, NEEDLESS: 5},
     "four": {"no proxy fence": 1, NEEDLESS: 5},
     "shared": {"no proxy fence": 1, NEEDLESS: 6},
     "dealt": {"no proxy fence": 1, "no wait": 2, "the other phase": 2, NEEDLESS: 3},
-    "beside": {"no proxy fence": 1, "no wait": 2, "the other phase": 2, NEEDLESS: 3},
     "parts": {
         "no proxy fence": 1, "no wait": 3, "the other phase": 2, "no wait for the stores": 1,
         NEEDLESS: 6,
@@ -158,13 +154,13 @@ def faults(ptx):
 def launch(name, monkeypatch, schedule="lazy", change=lambda ptx: ptx):
     """Whether the kernel's result is right, with its PTX changed."""
     fields, sizes, multiprocessors = KERNELS[name]
-    config = MatmulConfig(**{"arch": 100, "element_type": "bf16", "consumers": 1} | fields)
+    config = kernel_spec(**{"arch": 100, "element_type": "bf16", "consumers": 1} | fields)
     a, b, extras, expected = plan_launch.problem(config, *sizes)
     with triton_ext.emulate(f"sm_{config.arch}", schedule=schedule) as gpu:
         decode = gpu.program
         monkeypatch.setattr(gpu, "program", lambda ptx: decode(change(ptx)))
         workspace = torch.zeros(1 << 20, dtype=torch.uint8)
-        for _ in range(2 if config.max_splits > 1 else 1):  # counters are zero again
+        for _ in range(2 if config.tile.split_k > 1 else 1):  # counters are zero again
             found = plan_launch.launch(config, a, b, extras, multiprocessors, workspace)
     return torch.equal(found, expected.to(found.dtype))
 

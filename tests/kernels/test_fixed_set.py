@@ -22,10 +22,12 @@ from benchmarks.problems import drawn_problems
 from triton_ext import LayoutError
 from triton_ext.cli import main
 from triton_ext.kernels.choice import fixed_set
-from triton_ext.kernels.choice.choose import choose_config
-from triton_ext.kernels.choice.cost_model import predicted_seconds
+from triton_ext.kernels.choice.choose import choose_config, predicted_seconds
+from triton_ext.kernels.choice.problem import Problem
 from triton_ext.kernels.element_types import BLOCK_SCALED, ELEMENT_BYTES
+from triton_ext.kernels.epilogue import NO_EPILOGUE, EpilogueSpec
 from triton_ext.kernels.precompile import fixed_configurations
+from triton_ext.kernels.product import ProductSpec
 from triton_ext.ops import plans, rule
 from triton_ext.ops.call import Call
 from triton_ext.ops.device import find_gpu
@@ -50,9 +52,10 @@ def as_by_default(monkeypatch):
 
 @pytest.mark.parametrize(("arch", "element_type"), TYPES)
 def test_there_are_few(arch, element_type):
-    every = fixed_configurations(arch, element_type)
+    products = [ProductSpec(element_type, *majors) for majors in MAJORS]
+    every = fixed_configurations(arch, products, NO_EPILOGUE)
     assert 4 <= len({*every}) == len(every) <= fixed_set.MOST
-    tiles = {(each.a_major, each.b_major, fixed_set.tile_of(each)) for each in every}
+    tiles = {(each.product, fixed_set.tile_of(each)) for each in every}
     assert len(tiles) == len(every)
 
 
@@ -67,10 +70,12 @@ def test_each_problem_has_a_kernel(kind, majors, out_type, sizes, processors, ba
     """A legal one that copies all rows; also where no kernel suits by the model."""
     if ELEMENT_BYTES[kind[1]] != 2:
         majors = ("K", "K")
-    config = choose_config(*kind, *majors, *sizes, processors, out_type, batch, fixed=True)
-    assert config in fixed_set.fixed_set(*kind, *majors, out_type)
-    rows = sizes[1] if config.swap else sizes[0]
-    assert config.loaded_rows == 0 or config.loaded_rows >= rows
+    arch, element_type = kind
+    product = ProductSpec(element_type, *majors, out_type)
+    config = choose_config(arch, product, Problem(*sizes, processors, batch), fixed=True)
+    assert config in fixed_set.fixed_set(arch, product)
+    rows = sizes[1] if config.tile.swap_ab else sizes[0]
+    assert config.tile.loaded_rows == 0 or config.tile.loaded_rows >= rows
 
 
 def test_what_it_costs():
@@ -78,9 +83,10 @@ def test_what_it_costs():
     ratios = []
     for each in drawn_problems(4242, 120):
         if each.element_type != "e4m3":
-            asked = (each.a_major, each.b_major, each.m, each.n, each.k)
-            free, of_set = (choose_config(90, "bf16", *asked, fixed=it) for it in (False, True))
-            seconds = [predicted_seconds(config, *asked[2:], 132) for config in (of_set, free)]
+            product = ProductSpec("bf16", each.a_major, each.b_major)
+            problem = Problem(each.m, each.n, each.k)
+            free, of_set = (choose_config(90, product, problem, fixed=it) for it in (False, True))
+            seconds = [predicted_seconds(config, problem) for config in (of_set, free)]
             ratios.append(seconds[0] / seconds[1])
     assert 1.02 < statistics.geometric_mean(ratios) < 1.08
     assert max(ratios) < 1.6
@@ -111,10 +117,11 @@ def test_products_choose_among_it(monkeypatch):
         monkeypatch.setenv(rule.VARIABLE, "some")
         with pytest.raises(LayoutError, match="TRITON_EXT_KERNELS = 'some'"):
             plan_of(*sizes[0])
-    known = fixed_configurations(90, "bf16", [("K", "K")])
+    known = fixed_configurations(90, [ProductSpec("bf16")], NO_EPILOGUE)
     assert {*chosen} <= {*known}
     assert not {*free} <= {*known}
-    assert {*with_residual} <= {*fixed_configurations(90, "bf16", [("K", "K")], residual=True)}
+    added = fixed_configurations(90, [ProductSpec("bf16")], EpilogueSpec(residual=True))
+    assert {*with_residual} <= {*added}
 
 
 def test_a_measured_configuration_is_not_asked_for(monkeypatch):
@@ -127,15 +134,15 @@ def test_a_measured_configuration_is_not_asked_for(monkeypatch):
 def test_nothing_is_compiled_for_a_new_shape(monkeypatch, tmp_path):
     """With a set of two kernels, as more take long: both are compiled by the command."""
     two = [
-        each for each in fixed_set.every_candidate(90, "bf16", "K", "K")
-        if (each.rows, each.columns, each.blocks, each.max_splits) == (64, 64, 1, 1)
-        and each.loaded_rows in (0, 16) and each.consumers == 1 and not each.swap
+        each for each in fixed_set.every_candidate(90, ProductSpec("bf16"))
+        if (tile := each.tile).rows == tile.columns == 64 and tile.cluster_size == tile.split_k == 1
+        and tile.loaded_rows in (0, 16) and tile.consumers == 1 and not tile.swap_ab
     ][:2]  # fmt: skip
-    name = fixed_set.set_name(90, "bf16", "K", "K")
+    name = fixed_set.set_name(90, ProductSpec("bf16"))
     path = tmp_path / "sets.json"
     path.write_text(json.dumps({"sets": {name: [fixed_set.tile_of(each) for each in two]}}))
     monkeypatch.setattr(fixed_set, "FILE", path)
-    caches = (fixed_set._sets, fixed_set.fixed_set, fixed_set._table, choose_config)
+    caches = (fixed_set._sets, fixed_set.fixed_set, choose_config)
     for each in caches:
         each.cache_clear()
     try:

@@ -26,20 +26,25 @@ from kernel_configurations import (
 from sites import ALL, triton_sites
 
 from triton_ext import LayoutError, NVMMAShared
-from triton_ext.kernels.choice import candidates, cost_model, cost_model_sm100
-from triton_ext.kernels.choice.choose import choose_config, with_epilogue
-from triton_ext.kernels.config import MOST_SUMS, MatmulConfig
+from triton_ext.kernels.choice import candidates, sm90
+from triton_ext.kernels.choice.choose import choose_config, ranked, with_epilogue
+from triton_ext.kernels.choice.problem import Problem
 from triton_ext.kernels.element_types import BLOCK_SCALED
+from triton_ext.kernels.epilogue import EpilogueSpec
+from triton_ext.kernels.product import ProductSpec
+from triton_ext.kernels.registers import MOST_SUMS
+from triton_ext.kernels.spec import KernelSpec, kernel_spec, read_spec
+from triton_ext.kernels.tile import Sm90Tile
 from triton_ext.kernels.tiles import scale_layouts, tile_layouts
 
 
 def needed_release(config):
     """The first release of Triton that compiles a configuration."""
     types = ("int8", "nvfp4") if config["arch"] == 100 else ()
-    if "asked" in config or config["element_type"] in types:
+    if "cluster_launch_control" in config or config["element_type"] in types:
         return 3, 8
-    made = MatmulConfig(**config)
-    newer = any(made.boxes) or made.k_blocks > 1
+    made = kernel_spec(**config)
+    newer = any(made.layouts.boxes) or getattr(made.tile, "cluster_k", 1) > 1
     return (3, 9) if newer else (3, 7)
 
 
@@ -60,20 +65,20 @@ def test_generated_layouts_give_the_ptx_of_nvmma_encodings(arch, site):
     for config, result in found:
         assert "error" not in result, f"{config}: {result}"
         assert result["ptx"] == result["nvmma_ptx"], config
-        element_bytes = MatmulConfig(**config).element_bytes
+        element_bytes = kernel_spec(**config).product.element_bytes
         steps = config.get("block_k", 64) * element_bytes // 32
         assert len(re.findall(mma, result["ptx"])) >= steps
-        blocks = config.get("cluster", 1) * config.get("cluster_columns", 1)
+        blocks = config.get("cluster_m", 1) * config.get("cluster_n", 1)
         scope = "cluster" if blocks > 1 else "cta"
         rank = 3 if config.get("batched") else 2
         load = rf"cp\.async\.bulk\.tensor\.{rank}d\.(cta_group::2\.)?shared::{scope}\.global"
         assert re.search(load, result["ptx"])
-        assert (".cta_group::2" in result["ptx"]) == config.get("pair", False)
+        assert (".cta_group::2" in result["ptx"]) == (config.get("cta_group") == 2)
         if "consumers" in config:  # inline assembly names descriptors as parameters
             descriptors = re.findall(r"\.param \.align 64 \.b8 (\w+)\[128\]", result["ptx"])
             named = re.findall(r"mov\.b64 map, (\w+);", result["ptx"])
             assert len(named) >= 3
-            assert set(named) <= set(descriptors[: 4 if "side" in config else 3])
+            assert set(named) <= set(descriptors[:3])
         assert f"cp.async.bulk.tensor.{rank}d.global.shared::cta" in result["ptx"]
         if "resources" in result:
             assert result["resources"]["REG"] > 16
@@ -84,10 +89,10 @@ def mutations(config):
     """Each basis of each operand, with one bit flipped that keeps it inside of the tile."""
     generator = random.Random(str(config))
     for operand, shape in (
-        ("A", (config.block_m, config.block_k)),
-        ("B", (config.block_k, config.block_n)),
+        ("A", (config.tile.block_m, config.tile.block_k)),
+        ("B", (config.tile.block_k, config.tile.block_n)),
     ):
-        linear = (config.a_layouts if operand == "A" else config.b_layouts).linear
+        linear = (config.layouts.a if operand == "A" else config.layouts.b).linear
         for index in range(len(linear.offset_bases)):
             dim = generator.randrange(2)
             bit = 1 << generator.randrange(shape[dim].bit_length() - 1)
@@ -124,7 +129,7 @@ def test_every_basis_matters(arch, majors, site):
     """
     fields = {"arch": arch, "element_type": "fp16", "block_n": 64, "stages": 2}
     fields |= dict(zip(("a_major", "b_major"), majors, strict=True))
-    changes = list(mutations(MatmulConfig(**fields)))
+    changes = list(mutations(kernel_spec(**fields)))
     assert len(changes) >= 25
     if not ALL:
         changes = changes[majors == ("K", "K") :: 2]
@@ -177,15 +182,16 @@ def test_ptx_without_debug_lines_keeps_the_code():
         ({"consumers": 4}, "consumers"),
         ({"consumers": 2, "arch": 100}, "consumers"),
         ({"consumers": 1, "arch": 100, "block_n": 8}, "block_n"),
+        ({"consumers": 1, "arch": 100, "cta_group": 2}, "cta_group"),
         (
-            {"consumers": 1, "arch": 100, "block_n": 96, "side": 32, "c_parts": 2, "cluster": 2},
-            "side",
-        ),
-        ({"consumers": 1, "arch": 100, "block_n": 320, "side": 64, "c_parts": 4}, "block_n"),
-        ({"consumers": 1, "arch": 100, "block_n": 384, "side": 128, "c_parts": 2}, "block_n"),
-        ({"consumers": 1, "arch": 100, "pair": True}, "pair"),
-        (
-            {"consumers": 1, "arch": 100, "pair": True, "cluster": 2, "block_m": 64, "c_parts": 2},
+            {
+                "consumers": 1,
+                "arch": 100,
+                "cta_group": 2,
+                "cluster_m": 2,
+                "block_m": 64,
+                "c_parts": 2,
+            },
             "c_parts",
         ),
         (
@@ -199,45 +205,34 @@ def test_ptx_without_debug_lines_keeps_the_code():
             },
             "block_k",
         ),
-        ({"consumers": 1, "arch": 100, "asked": True, "max_splits": 2}, "max_splits"),
-        ({"consumers": 2, "pair": True, "cluster": 2}, "pair"),
-        ({"consumers": 2, "cluster": 8}, "cluster"),
-        ({"consumers": 2, "cluster_columns": 8}, "cluster_columns"),
-        ({"consumers": 2, "cluster": 4, "cluster_columns": 4}, "cluster_columns"),
-        ({"consumers": 2, "cluster_columns": 2, "k_blocks": 2}, "k_blocks"),
-        (
-            {
-                "consumers": 2,
-                "cluster": 2,
-                "cluster_columns": 2,
-                "block_n": 96,
-                "side": 32,
-                "c_parts": 2,
-            },
-            "cluster_columns",
-        ),
-        ({"consumers": 1, "cluster": 2, "cluster_columns": 2, "arch": 100}, "cluster_columns"),
+        ({"consumers": 1, "arch": 100, "cluster_launch_control": True, "split_k": 2}, "split_k"),
+        ({"consumers": 2, "cta_group": 2, "cluster_m": 2}, "cta_group"),
+        ({"consumers": 2, "cluster_m": 8}, "cluster_m"),
+        ({"consumers": 2, "cluster_n": 8}, "cluster_n"),
+        ({"consumers": 2, "cluster_m": 4, "cluster_n": 4}, "cluster_n"),
+        ({"consumers": 2, "cluster_n": 2, "cluster_k": 2}, "cluster_k"),
+        ({"consumers": 1, "cluster_m": 2, "cluster_n": 2, "arch": 100}, "cluster_n"),
         (  # boxes of 6 rows of 32 bytes
             {
                 "consumers": 1,
-                "cluster": 4,
+                "cluster_m": 4,
                 "block_m": 64,
                 "block_n": 24,
                 "block_k": 16,
                 "c_parts": 3,
             },
-            "cluster",
+            "cluster_m",
         ),
-        ({"consumers": 2, "k_blocks": 3}, "k_blocks"),
-        ({"consumers": 2, "k_blocks": 2, "cluster": 2}, "k_blocks"),
-        ({"consumers": 2, "k_blocks": 2, "pingpong": True}, "k_blocks"),
-        ({"consumers": 1, "k_blocks": 2, "arch": 100}, "k_blocks"),
-        ({"consumers": 2, "k_blocks": 2, "max_splits": 2}, "max_splits"),
+        ({"consumers": 2, "cluster_k": 3}, "cluster_k"),
+        ({"consumers": 2, "cluster_k": 2, "cluster_m": 2}, "cluster_k"),
+        ({"consumers": 2, "cluster_k": 2, "pingpong": True}, "cluster_k"),
+        ({"consumers": 1, "cluster_k": 2, "arch": 100}, "cluster_k"),
+        ({"consumers": 2, "cluster_k": 2, "split_k": 2}, "split_k"),
         ({"consumers": 2, "block_m": 64}, "block_m"),
         ({"consumers": 2, "block_m": 256, "block_n": 256}, "block_m"),
         ({"consumers": 3, "block_m": 192, "block_n": 256}, "block_n"),
         ({"consumers": 2, "num_warps": 8}, "num_warps"),
-        ({"consumers": 2, "cluster": 2, "max_splits": 33}, "max_splits"),
+        ({"consumers": 2, "cluster_m": 2, "split_k": 33}, "split_k"),
         ({"consumers": 1, "block_m": 64, "block_n": 8, "b_major": "MN"}, "b_swizzle"),
         ({"consumers": 2, "element_type": "e4m3", "a_major": "MN"}, "a_major"),
         ({"consumers": 2, "out_type": "int32"}, "out_type"),
@@ -245,51 +240,37 @@ def test_ptx_without_debug_lines_keeps_the_code():
         ({"consumers": 1, "block_m": 64, "pingpong": True}, "pingpong"),
         ({"consumers": 2, "block_n": 100}, "block_n"),
         ({"consumers": 2, "block_n": 160}, "c_parts"),
-        ({"consumers": 2, "block_n": 72, "c_parts": 9, "block_k": 128, "k_blocks": 2}, "block_n"),
+        ({"consumers": 2, "block_n": 72, "c_parts": 9, "block_k": 128, "cluster_k": 2}, "block_n"),
         ({"consumers": 2, "block_n": 72, "c_parts": 9, "element_type": "int8"}, "block_n"),
         ({"consumers": 1, "arch": 100, "block_n": 96, "c_parts": 3}, "block_n"),
         ({"consumers": 3, "block_m": 192, "block_n": 208, "c_parts": 13}, "block_n"),
-        ({"consumers": 2, "block_n": 0, "k_blocks": 2}, "block_n"),
-        ({"consumers": 1, "consumer_columns": 2, "block_m": 64}, "consumer_columns"),
-        ({"consumers": 2, "consumer_columns": 2, "pingpong": True}, "consumer_columns"),
-        ({"consumers": 2, "consumer_columns": 2, "block_m": 256}, "block_m"),
-        ({"consumers": 2, "consumer_columns": 2, "block_m": 64, "block_n": 72}, "block_n"),
-        ({"consumers": 2, "consumer_columns": 2, "block_m": 64, "k_blocks": 2}, "k_blocks"),
-        (
-            {
-                "consumers": 2,
-                "consumer_columns": 2,
-                "block_m": 64,
-                "batched": True,
-                "collective": "gather",
-            },
-            "collective",
-        ),
-        ({"consumers": 1, "consumer_columns": 2, "arch": 100}, "consumer_columns"),
+        ({"consumers": 2, "block_n": 0, "cluster_k": 2}, "block_n"),
         ({"consumers": 2, "loaded_rows": 8}, "loaded_rows"),
         ({"consumers": 1, "block_m": 64, "loaded_rows": 64}, "loaded_rows"),
         ({"consumers": 1, "block_m": 64, "loaded_rows": 8, "a_major": "MN"}, "loaded_rows"),
-        ({"consumers": 2, "promoted": True}, "promoted"),
+        ({"consumers": 2, "fp32_accumulation": True}, "fp32_accumulation"),
         *(
-            ({"element_type": "e4m3", "block_k": 128, "promoted": True} | fields, "promoted")
+            (
+                {"element_type": "e4m3", "block_k": 128, "fp32_accumulation": True} | fields,
+                "fp32_accumulation",
+            )
             for fields in (
                 {"consumers": 2, "block_k": 256, "stages": 2},
                 {"consumers": 2, "block_n": 208, "c_parts": 13},
                 {"consumers": 3, "block_m": 192, "block_n": 128},
-                {"consumers": 2, "block_n": 96, "side": 32, "c_parts": 2},
                 {"consumers": 1, "arch": 100},
             )
         ),
         *(
-            ({"consumers": 2, "block_n": 72, "c_parts": 9} | fields, "last_through_ring")
+            ({"consumers": 2, "block_n": 72, "c_parts": 9} | fields, "last_through_pipeline")
             for fields in (
-                {"last_through_ring": True, "residual": True},
-                {"last_through_ring": True, "swap": True, "block_n": 128, "block_m": 72},
-                {"last_through_ring": True, "block_n": 48, "c_parts": 3},
-                {"last_through_ring": True, "block_n": 200, "c_parts": 25, "stages": 2},
-                {"last_through_ring": True, "batched": True, "collective": "gather"},
+                {"last_through_pipeline": True, "residual": True},
+                {"last_through_pipeline": True, "swap_ab": True, "block_n": 128, "block_m": 72},
+                {"last_through_pipeline": True, "block_n": 48, "c_parts": 3},
+                {"last_through_pipeline": True, "block_n": 200, "c_parts": 25, "stages": 2},
+                {"last_through_pipeline": True, "batched": True, "collective": "gather"},
                 {
-                    "last_through_ring": True,
+                    "last_through_pipeline": True,
                     "arch": 100,
                     "consumers": 1,
                     "block_n": 64,
@@ -297,8 +278,6 @@ def test_ptx_without_debug_lines_keeps_the_code():
                 },
             )
         ),
-        ({"consumers": 2, "block_n": 160, "side": 32}, "c_parts"),
-        ({"consumers": 2, "block_n": 72, "side": 8, "c_parts": 8, "b_major": "MN"}, "side"),
         ({"consumers": 2, "out_type": "e4m3", "c_parts": 16}, "c_parts"),
         ({"consumers": 1, "block_m": 64, "block_n": 8, "out_type": "e4m3"}, "c_parts"),
         ({"consumers": 2, "element_type": "mxfp8"}, "element_type"),
@@ -314,34 +293,50 @@ def test_ptx_without_debug_lines_keeps_the_code():
                 {"block_k": 16},
                 {"a_major": "MN"},
                 {"batched": True},
-                {"side": 32, "block_n": 160, "c_parts": 4},
             )
         ),
         ({"bias": True}, "bias"),
-        ({"swap": True}, "swap"),
+        ({"swap_ab": True}, "swap_ab"),
         # of another kind, though some are equal to what is legal
         ({"block_m": "128"}, "block_m"),
         ({"stages": 3.0}, "stages"),
         ({"element_type": b"fp16"}, "element_type"),
         ({"a_swizzle": "128"}, "a_swizzle"),
         ({"consumers": True, "block_m": 64}, "consumers"),
-        ({"consumers": 2, "consumer_columns": 0}, "consumer_columns"),
-        ({"consumers": 2, "cluster": None}, "cluster"),
+        ({"consumers": 2, "cluster_m": None}, "cluster_m"),
         ({"consumers": 2, "c_parts": [1]}, "c_parts"),
-        ({"consumers": 2, "side": -16}, "side"),
+        ({"consumers": 1, "block_m": 64, "loaded_rows": -8}, "loaded_rows"),
         ({"consumers": 2, "bias": 1}, "bias"),
         ({"consumers": 2, "out_type": ["fp16"]}, "out_type"),
     ],
 )
 def test_illegal_configurations(fields, argument):
     with pytest.raises(LayoutError) as caught:
-        MatmulConfig(**({"arch": 90, "element_type": "fp16"} | fields))
+        kernel_spec(**({"arch": 90, "element_type": "fp16"} | fields))
     assert caught.value.argument == argument
+
+
+def test_kernels_are_read_as_they_were_written():
+    """By this release, and before fields had their present names."""
+    kernel = kernel_spec(100, "nvfp4", consumers=1, block_n=256, block_k=128, stages=2, c_parts=4,
+                         cluster_m=2, cta_group=2, bias=True)  # fmt: skip
+    assert read_spec(kernel.fields()) == kernel
+    old = {"arch": 90, "element_type": "e4m3", "consumers": 2, "block_k": 128, "swap": True,
+           "cluster": 2, "cluster_columns": 2, "max_splits": 4, "promoted": True, "pair": False,
+           "k_blocks": 1, "side": 0, "consumer_columns": 1}  # fmt: skip
+    found = read_spec(old)
+    assert found.product == ProductSpec("e4m3", fp32_accumulation=True)
+    assert found.tile == Sm90Tile(
+        consumers=2, block_k=128, swap_ab=True, cluster_m=2, cluster_n=2, split_k=4
+    )
+    for gone in ({"side": 32}, {"consumer_columns": 2}):
+        with pytest.raises(LayoutError, match="must be"):
+            read_spec(old | gone)
 
 
 def test_a_swizzle_that_does_not_fit():
     with pytest.raises(LayoutError, match="at least 64 elements"):
-        MatmulConfig(90, "fp16", block_k=32, a_swizzle=128)
+        kernel_spec(90, "fp16", block_k=32, a_swizzle=128)
 
 
 def test_layouts_of_a_tile():
@@ -375,36 +370,35 @@ def test_scales_lie_as_torch_stores_them(rows, columns, blocks):
 @pytest.mark.parametrize("majors", MAJORS)
 def test_every_problem_has_a_legal_configuration(arch, majors):
     for m, n, k in itertools.product((1, 64, 65, 20000), (1, 64, 65, 128, 129, 20000), (1, 4096)):
-        config = choose_config(arch, "bf16", *majors, m, n, k)
-        assert (config.arch, config.a_major, config.b_major) == (arch, *majors)
+        config = choose_config(arch, ProductSpec("bf16", *majors), Problem(m, n, k))
+        assert (config.arch, config.product.a_major, config.product.b_major) == (arch, *majors)
 
 
 @pytest.mark.parametrize("arch", ARCHES)
 @pytest.mark.parametrize("element_type", ["bf16", "e4m3", "tf32"])
 def test_tma_brings_each_block_what_its_tensor_cores_read(arch, element_type):
     """Of every tile that the cost model knows of; boxes that are dealt out bring it all, once."""
-    model = cost_model if arch == 90 else cost_model_sm100
     configs = {
         config
         for majors in (MAJORS if element_type == "bf16" else [("K", "K")])
         for m, n, k in itertools.product((8, 200, 5000), (136, 5000), (1040, 8192))
-        for config in model.ranked_configs(element_type, *majors, m, n, k, 132)
+        for config in ranked(arch, ProductSpec(element_type, *majors), Problem(m, n, k))
     }
-    assert arch == 100 or any(config.k_blocks > 1 for config in configs)
+    assert arch == 100 or any(config.tile.cluster_k > 1 for config in configs)
     for config in configs:
-        operands = [config.a_layouts, config.b_layouts]
-        left, right = reversed(operands) if config.swap else operands
+        operands = [config.layouts.a, config.layouts.b]
+        left, right = reversed(operands) if config.tile.swap_ab else operands
         for tile, k_dim in ((left, 1), (right, 0)):
             if boxes := tile.boxes:
-                size = config.loaded_rows or config.rows
-                edge = config.boxes[2] if not k_dim and config.edge else None
+                size = config.tile.loaded_rows or config.tile.rows
+                edge = None if k_dim else config.layouts.boxes[2]
                 if not k_dim:
-                    size = config.columns - config.side
+                    size = config.tile.columns
                     assert (edge is not None) == (boxes.panels < boxes.all_panels)
                 copied = boxes.bytes + (edge.bytes if edge else 0)
-                assert copied == size * config.block_k * config.element_bytes
+                assert copied == size * config.tile.block_k * config.product.element_bytes
                 assert boxes.number * boxes.among == boxes.parts * boxes.panels * boxes.pieces
-                assert boxes.rows * boxes.pieces in (boxes.across, config.loaded_rows)
+                assert boxes.rows * boxes.pieces in (boxes.across, config.tile.loaded_rows)
                 assert boxes.rows <= 256
                 continue
             seen = tile.tma_encoding.to_linear_layout(tile.tma_shape).bases
@@ -412,10 +406,10 @@ def test_tma_brings_each_block_what_its_tensor_cores_read(arch, element_type):
             offsets = [tuple(basis[::order]) for basis in seen["offset"]]
             assert offsets == [*tile.linear.offset_bases]
             blocks = [tuple(basis[::order]) for basis in seen.get("block", ())]
-            if config.k_blocks == 1:
+            if config.tile.cluster_k == 1:
                 assert blocks == [*tile.linear.block_bases]
             else:
-                along = [(0, config.block_k << i) for i in range(len(blocks))]
+                along = [(0, config.tile.block_k << i) for i in range(len(blocks))]
                 assert blocks == [basis if k_dim else basis[::-1] for basis in along]
 
 
@@ -424,17 +418,20 @@ def test_room_for_a_residual(arch):
     """The same tile; all pieces have buffers where a stage can be spared for them."""
     whole = 0
     for m, n, k in itertools.product((8, 200, 1000, 5000), (136, 2000, 7000), (200, 1000, 8192)):
-        plain = choose_config(arch, "bf16", "K", "MN", m, n, k)
-        config = with_epilogue(plain, k, residual=True, bias=True)
-        assert config == with_epilogue(config, k)
-        lost = plain.stages - config.stages
-        changed = {"stages": config.stages, "c_buffers": config.c_buffers}
-        changed["last_through_ring"] = False
-        assert config == replace(plain, residual=True, bias=True, **changed)
-        assert plain.c_buffers <= config.c_buffers <= config.c_parts
-        assert lost == 0 or (lost == 1 and k < 2000 and config.c_buffers == config.c_parts)
-        whole += config.c_buffers == config.c_parts
-        assert with_epilogue(plain, k, bias=True) == replace(plain, bias=True)
+        plain = choose_config(arch, ProductSpec("bf16", "K", "MN"), Problem(m, n, k))
+        epilogue = EpilogueSpec(residual=True, bias=True)
+        config = with_epilogue(plain, k, epilogue)
+        assert config == with_epilogue(config, k, epilogue)
+        lost = plain.tile.stages - config.tile.stages
+        changed = {"stages": config.tile.stages, "c_buffers": config.tile.c_buffers}
+        changed["last_through_pipeline"] = False
+        assert config == plain.with_fields(residual=True, bias=True, **changed)
+        assert plain.tile.c_buffers <= config.tile.c_buffers <= config.tile.c_parts
+        assert lost == 0 or (
+            lost == 1 and k < 2000 and config.tile.c_buffers == config.tile.c_parts
+        )
+        whole += config.tile.c_buffers == config.tile.c_parts
+        assert with_epilogue(plain, k, EpilogueSpec(bias=True)) == plain.with_fields(bias=True)
     assert whole > 12
 
 
@@ -447,8 +444,8 @@ def test_room_for_a_residual(arch):
     ],
 )
 def test_the_cost_model_where_there_is_little_doubt(m, n, k, tile):
-    config = choose_config(90, "bf16", "K", "K", m, n, k)
-    assert (config.block_m, config.block_n) == tile
+    config = choose_config(90, ProductSpec("bf16"), Problem(m, n, k))
+    assert (config.tile.block_m, config.tile.block_n) == tile
 
 
 @pytest.mark.parametrize(
@@ -460,8 +457,9 @@ def test_the_cost_model_where_there_is_little_doubt(m, n, k, tile):
     ],
 )
 def test_the_cost_model_of_blackwell_where_there_is_little_doubt(m, n, k, tile):
-    config = choose_config(100, "bf16", "K", "K", m, n, k, 148)
-    assert (config.block_m, config.block_n, config.pair, config.swap) == tile
+    config = choose_config(100, ProductSpec("bf16"), Problem(m, n, k, 148))
+    made = config.tile
+    assert (made.block_m, made.block_n, made.cta_group == 2, made.swap_ab) == tile
 
 
 @pytest.mark.parametrize(
@@ -474,8 +472,8 @@ def test_the_cost_model_of_blackwell_where_there_is_little_doubt(m, n, k, tile):
 @pytest.mark.parametrize("out_type", [None, "fp32", "bf16", "e4m3"])
 def test_every_type_has_configurations(arch, element_type, out_type):
     for m, n, k in ((1, 1, 1), (64, 4096, 4096), (4096, 4096, 4096)):
-        config = choose_config(arch, element_type, "K", "K", m, n, k, 132, out_type)
-        assert (config.element_type, config.out_type) == (element_type, out_type)
+        config = choose_config(arch, ProductSpec(element_type, out_type=out_type), Problem(m, n, k))
+        assert (config.product.element_type, config.product.out_type) == (element_type, out_type)
 
 
 @pytest.mark.parametrize(
@@ -492,35 +490,33 @@ def test_every_type_has_configurations(arch, element_type, out_type):
 def test_types_that_no_kernel_takes(arch, types, out_type, argument):
     pytest.importorskip("triton")
     with pytest.raises(LayoutError) as caught:
-        choose_config(arch, *types, 64, 64, 64, 132, out_type)
+        choose_config(arch, ProductSpec(*types, out_type), Problem(64, 64, 64))
     assert caught.value.argument == argument
 
 
 @pytest.mark.parametrize(("arch", "element_type"), [(100, "e4m3"), (90, "bf16"), (90, "int8")])
-def test_sums_that_are_not_promoted(arch, element_type):
+def test_types_that_are_not_accumulated_in_fp32(arch, element_type):
     pytest.importorskip("triton")
-    with pytest.raises(LayoutError, match="promoted = True: must be False, but for e4m3, e5m2, "):
-        choose_config(arch, element_type, "K", "K", 64, 64, 64, 132, promoted=True)
+    with pytest.raises(LayoutError, match="fp32_accumulation = True: must be False"):
+        choose_config(arch, ProductSpec(element_type, fp32_accumulation=True), Problem(64, 64, 64))
 
 
 @pytest.mark.parametrize(
     ("m", "n", "k"), [(427, 5120, 5120), (254, 4608, 3584), (5383, 24576, 1536)]
 )
-def test_what_is_chosen_for_promoted_sums(m, n, k):
+def test_what_is_chosen_for_fp32_accumulation(m, n, k):
     """By a model in which they cost time: what is fastest without them may not be with them."""
     pytest.importorskip("triton")
-    asked = (90, "e4m3", "K", "K", m, n, k, 132, "bf16")
-    config = choose_config(*asked, promoted=True)
-    assert config.promoted
-    problem = cost_model.Problem(m, n, k, 132)
-    table = cost_model.Table.of([config, choose_config(*asked)])
-    without = cost_model.corrected_seconds(table, problem)
-    promoted = cost_model.promoted_seconds(table, problem, without)
-    assert (promoted > without).all()
-    lone = MatmulConfig(90, "e4m3", block_m=64, block_k=128, stages=4, consumers=1, out_type="bf16")
-    alone = cost_model.Table.of([lone])
-    without = cost_model.corrected_seconds(alone, problem)
-    assert promoted[0] < cost_model.promoted_seconds(alone, problem, without)[0]
+    plain = ProductSpec("e4m3", out_type="bf16")
+    product, problem = replace(plain, fp32_accumulation=True), Problem(m, n, k)
+    config = choose_config(90, product, problem)
+    assert config.product.fp32_accumulation
+    table = sm90.table_of([choose_config(90, plain, problem)], plain)
+    without = sm90.seconds(table, problem)
+    assert (sm90.fp32_seconds(table, problem, without) > without).all()
+    lone = kernel_spec(90, "e4m3", block_m=64, block_k=128, stages=4, consumers=1, out_type="bf16")
+    (chosen,) = sm90.seconds(sm90.table_of([config], plain), problem)
+    assert chosen < sm90.seconds(sm90.table_of([lone], product), problem).min()
 
 
 @pytest.mark.parametrize(
@@ -531,18 +527,18 @@ def test_what_is_chosen_for_promoted_sums(m, n, k):
         ({"block_m": 192, "block_n": 112, "c_parts": 7, "consumers": 3}, 1),
     ],
 )
-def test_products_of_promoted_sums_overlap(fields, partial_sums, tmp_path):
+def test_products_accumulated_in_fp32_overlap(fields, partial_sums, tmp_path):
     """As many sums as there are registers for; and ptxas neither spills them nor, as it does where
     it cannot follow which are being made, has each instruction wait for the one before.
     """
     pytest.importorskip("triton")
     from triton_ext.kernels.launch import compile_matmul
 
-    config = MatmulConfig(90, "e4m3", block_k=128, promoted=True, out_type="bf16", **fields)
+    config = kernel_spec(90, "e4m3", block_k=128, fp32_accumulation=True, out_type="bf16", **fields)
     assert config.partial_sums == partial_sums
-    assert replace(config, promoted=False).partial_sums == 0
+    assert config.with_fields(fp32_accumulation=False).partial_sums == 0
     if not candidates.is_new():
-        with pytest.raises(LayoutError, match=r"promoted = True: needs Triton 3\.9"):
+        with pytest.raises(LayoutError, match=r"fp32_accumulation = True: needs Triton 3\.9"):
             compile_matmul(config)
         return
     said = said_by_ptxas(compile_matmul(config).asm["ptx"], tmp_path)
@@ -565,10 +561,9 @@ def test_sums_take_as_many_registers_as_there_are(columns, tmp_path):
     pytest.importorskip("triton")
     from triton_ext.kernels.launch import compile_matmul
 
-    fields = {"block_m": 256, "block_n": columns, "block_k": 64, "stages": 3, "consumers": 2}
-    config = MatmulConfig.unchecked(
-        arch=90, element_type="bf16", c_parts=columns // 8, bias=True, activation="gelu", **fields
-    )
+    tile = Sm90Tile(block_m=256, block_n=columns, stages=3, c_parts=columns // 8, consumers=2)
+    epilogue = EpilogueSpec(bias=True, activation="gelu")
+    config = KernelSpec.unchecked(ProductSpec("bf16"), epilogue, tile)
     assert config.is_legal == (columns == MOST_SUMS)
     if not candidates.is_new():
         with pytest.raises(LayoutError, match=r"block_n.*needs Triton 3\.9"):
@@ -608,19 +603,19 @@ def test_the_kernel_with_consumers(fields, m, n, k, multiprocessors, shared, sch
 
     import triton_ext
 
-    config = MatmulConfig(**({"arch": 90, "element_type": "bf16"} | STAGES | fields))
+    config = kernel_spec(**({"arch": 90, "element_type": "bf16"} | STAGES | fields))
     a, b, extras, expected = plan_launch.problem(config, m, n, k, shared=shared)
     workspace = torch.zeros(1 << 25, dtype=torch.uint8)
     with triton_ext.emulate(f"sm_{config.arch}", schedule=schedule):
         first = plan_launch.launch(config, a, b, extras, multiprocessors, workspace)
-        if config.max_splits > 1 or config.residual:
+        if config.tile.split_k > 1 or config.epilogue.residual:
             second = plan_launch.launch(
-                config, a, b, extras, multiprocessors, workspace, config.residual
+                config, a, b, extras, multiprocessors, workspace, config.epilogue.residual
             )
             assert torch.equal(first, second)
-    if extras.keys() - {"left_scales", "right_scales"} or config.activation:
+    if extras.keys() - {"left_scales", "right_scales"} or config.epilogue.activation:
         error = plan_launch.relative_error(first, expected)
-        assert error <= plan_launch.ROUNDING[config.c_type]
+        assert error <= plan_launch.ROUNDING[config.product.c_type]
     else:
         assert torch.equal(first, expected.to(first.dtype))
 
@@ -629,12 +624,12 @@ def test_rows_that_are_not_copied_must_not_be_there():
     pytest.importorskip("triton")
     from triton_ext.kernels.launch import launch_plan
 
-    config = MatmulConfig(90, "bf16", block_m=64, consumers=1, loaded_rows=24)
+    config = kernel_spec(90, "bf16", block_m=64, consumers=1, loaded_rows=24)
     gpu = SimpleNamespace(multi_processor_count=132)
     assert launch_plan(config, 24, 256, 64, gpu).grid == (2, 1, 1)
     with pytest.raises(LayoutError, match="at least M, 25"):
         launch_plan(config, 25, 256, 64, gpu)
-    swapped = replace(config, block_m=128, block_n=64, swap=True)
+    swapped = config.with_fields(block_m=128, block_n=64, swap_ab=True)
     with pytest.raises(LayoutError, match="at least N, 25"):
         launch_plan(swapped, 256, 25, 64, gpu)
 
@@ -644,15 +639,15 @@ def test_plans_of_one_configuration_differ_in_grid_workspace_and_order_alone():
     from triton_ext.kernels.launch import launch_plan
 
     gpu = SimpleNamespace(multi_processor_count=132)
-    config = MatmulConfig(90, "bf16", block_n=256, consumers=2, c_parts=2, max_splits=4)
+    config = kernel_spec(90, "bf16", block_n=256, consumers=2, c_parts=2, split_k=4)
     small, large = launch_plan(config, 128, 256, 64, gpu), launch_plan(config, 8192, 8192, 64, gpu)
     assert small.grid == large.grid == (132, 1, 1)
     assert small.constants == large.constants
     assert small.options == large.options
     assert small.arguments == ("a_desc", "b_desc", "c_desc", "group", "workspace")
-    assert small.narrow_tile is None
+    assert small.edge_tile is None
     assert small.workspace_bytes == 8192 + 2 * 132 * 128 * 256 * 4
-    config = MatmulConfig(90, "bf16", block_n=192, consumers=3, swap=True, cluster=2)
+    config = kernel_spec(90, "bf16", block_n=192, consumers=3, swap_ab=True, cluster_m=2)
     plan = launch_plan(config, 300, 700, 64, gpu)
     assert plan.grid == (3 * 2, 1, 1)  # clusters of 128x384
     assert plan.arguments == ("b_desc", "a_desc", "c_desc", "group")
@@ -665,15 +660,15 @@ def test_the_order_of_tiles_is_no_part_of_what_is_compiled():
     from triton_ext.kernels.launch import launch_plan
 
     gpu = SimpleNamespace(multi_processor_count=132)
-    alone = MatmulConfig(90, "bf16", block_n=256, consumers=2, c_parts=2)
-    together = replace(alone, cluster=2)
+    alone = kernel_spec(90, "bf16", block_n=256, consumers=2, c_parts=2)
+    together = alone.with_fields(cluster_m=2)
     sizes = [(1024, 2048, 64), (8192, 8192, 64)]  # one wave, and many
     plans = [[launch_plan(each, *size, gpu) for size in sizes] for each in (alone, together)]
     assert [[plan.group for plan in each] for each in plans] == [[1, 16], [1, 2]]
     assert plans[1][0].constants == plans[1][1].constants
     for m, n, group in ((8192, 512, 1), (512, 8192, 4)):  # two tiles in a row, and four rows
         assert launch_plan(alone, m, n, 64, gpu).group == group
-        swapped = replace(alone, swap=True)  # its rows are C's columns
+        swapped = alone.with_fields(swap_ab=True)  # its rows are C's columns
         assert launch_plan(swapped, n // 2, m * 2, 64, gpu).group == group
 
 

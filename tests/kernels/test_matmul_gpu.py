@@ -19,10 +19,18 @@ from kernel_configurations import (  # noqa: E402
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor  # noqa: E402
 
 import triton_ext  # noqa: E402
-from triton_ext.compat import LAUNCH_OPTIONS, TRITON_VERSION  # noqa: E402
+from triton_ext.compat import TRITON_VERSION  # noqa: E402
 from triton_ext.kernels.choice.choose import choose_config  # noqa: E402
-from triton_ext.kernels.config import MatmulConfig  # noqa: E402
-from triton_ext.kernels.launch import kernel_constants, kernel_for  # noqa: E402
+from triton_ext.kernels.choice.problem import Problem  # noqa: E402
+from triton_ext.kernels.epilogue import NO_EPILOGUE  # noqa: E402
+from triton_ext.kernels.launch import (  # noqa: E402
+    compilation_options,
+    kernel_constants,
+    kernel_for,
+)
+from triton_ext.kernels.product import ProductSpec  # noqa: E402
+from triton_ext.kernels.spec import KernelSpec, kernel_spec  # noqa: E402
+from triton_ext.kernels.tile import SimpleTile  # noqa: E402
 from triton_ext.layouts.triton.gluon import to_gluon  # noqa: E402
 
 # What a correctly rounded product may be off by, relative to its Frobenius norm: half a unit in
@@ -104,8 +112,9 @@ def test_major_ness(arch, dtype, shape, majors):
 @pytest.mark.parametrize("block", [(128, 64, 64), (128, 128, 128), (128, 256, 64)])
 def test_swizzles(arch, swizzle, majors, block):
     a, b = operands(384, 512, 320, torch.float16, *majors)
-    config = MatmulConfig(
-        arch, "fp16", *majors, *block, stages=2, a_swizzle=swizzle, b_swizzle=swizzle
+    sizes = dict(zip(("block_m", "block_n", "block_k"), block, strict=True))
+    config = kernel_spec(
+        arch, "fp16", *majors, **sizes, stages=2, a_swizzle=swizzle, b_swizzle=swizzle
     )
     assert_correct(triton_ext.matmul(a, b, config=config), a, b)
 
@@ -113,15 +122,15 @@ def test_swizzles(arch, swizzle, majors, block):
 @pytest.mark.parametrize("arch", BOTH_GPUS)
 def test_same_bits_as_with_nvmma_encodings(arch):
     a, b = operands(512, 704, 896, torch.float16)
-    config = MatmulConfig(arch, "fp16", b_major="MN")
+    config = kernel_spec(arch, "fp16", b_major="MN")
     theirs = torch.empty((512, 704), device="cuda", dtype=a.dtype)
     kernel_for(config)[(4 * 6,)](
-        descriptor(a, config.a_layouts),
-        descriptor(b, config.b_layouts),
-        descriptor(theirs, config.c_layouts),
+        descriptor(a, config.layouts.a),
+        descriptor(b, config.layouts.b),
+        descriptor(theirs, config.layouts.c),
         group=8,
         **kernel_constants(config, generated_layouts=False),
-        **LAUNCH_OPTIONS,
+        **compilation_options(config),
     )
     assert torch.equal(triton_ext.matmul(a, b, config=config), theirs)
 
@@ -139,29 +148,23 @@ def test_views_that_tma_cannot_read(arch):
         assert_correct(triton_ext.matmul(a, b), a, b)
 
 
-class UncheckedConfig(MatmulConfig):
-    """A configuration that may have what `MatmulConfig` refuses."""
-
-    def __post_init__(self):
-        pass
-
-
 @pytest.mark.sm90
 def test_triton_compiles_an_operand_without_swizzle_to_garbage():
-    """Why `MatmulConfig` refuses swizzle 0: the compiler takes it, and the product is wrong."""
+    """Why `KernelSpec` refuses swizzle 0: the compiler takes it, and the product is wrong."""
     assert TRITON_VERSION == (3, 9), "seen with Triton 3.9; look again, and amend the README"
-    config = UncheckedConfig(90, "fp16", block_n=64, block_k=16, stages=2, a_swizzle=0, b_swizzle=0)
+    tile = SimpleTile(90, block_n=64, block_k=16, stages=2, a_swizzle=0, b_swizzle=0)
+    config = KernelSpec.unchecked(ProductSpec("fp16"), NO_EPILOGUE, tile)
     a, b = operands(256, 128, 64, torch.float16, b_major="K")
     for generated in (True, False):
         constants = kernel_constants(config, generated_layouts=generated)
         out = torch.zeros((256, 128), device="cuda", dtype=torch.float16)
         kernel_for(config)[(4,)](
-            descriptor(a, config.a_layouts),
-            descriptor(b.T, config.b_layouts),
-            descriptor(out, config.c_layouts),
+            descriptor(a, config.layouts.a),
+            descriptor(b.T, config.layouts.b),
+            descriptor(out, config.layouts.c),
             group=8,
             **constants,
-            **LAUNCH_OPTIONS,
+            **compilation_options(config),
         )
         expected = a.double() @ b.double()
         assert (out.double() - expected).norm() > 0.5 * expected.norm()
@@ -213,17 +216,21 @@ def on_the_gpu(config, m, n, k, exact, seed=0, workspace=None, shared=""):
 )
 @pytest.mark.parametrize("shape", [(8, 64, 64), (264, 528, 1104), (1000, 2048, 4096)])
 def test_configurations_with_consumers(fields, shared, shape):
-    config = MatmulConfig(**({"arch": 90, "element_type": "bf16"} | fields))
-    if config.loaded_rows:
+    config = kernel_spec(**({"arch": 90, "element_type": "bf16"} | fields))
+    if config.tile.loaded_rows:
         m, n, k = shape
-        shape = (m, config.loaded_rows, k) if config.swap else (config.loaded_rows, n, k)
+        shape = (
+            (m, config.tile.loaded_rows, k)
+            if config.tile.swap_ab
+            else (config.tile.loaded_rows, n, k)
+        )
     for exact in (True, False):
         out, expected = on_the_gpu(config, *shape, exact, shared=shared)
-        bound = plan_launch.ROUNDING[config.c_type] * 1.01
-        if config.activation:
+        bound = plan_launch.ROUNDING[config.product.c_type] * 1.01
+        if config.epilogue.activation:
             bound += 2.0**-20  # exp and erf are approximations
-        if not exact or config.scaling:  # whose sums need more than 24 bits
-            bound += TOLERANCE.get(config.element_type, 2.0**-17)
+        if not exact or config.product.scaling:  # whose sums need more than 24 bits
+            bound += TOLERANCE.get(config.product.element_type, 2.0**-17)
         assert plan_launch.relative_error(out, expected) <= bound
 
 
@@ -239,7 +246,7 @@ def test_random_problems(arch, element_type):
         majors = ("K", "K")
         if element_type in ("bf16", "fp16") and m % 8 == 0:
             majors = generator.choice(MAJORS)
-        config = choose_config(arch, element_type, *majors, m, n, k, 132, out_type)
+        config = choose_config(arch, ProductSpec(element_type, *majors, out_type), Problem(m, n, k))
         out, expected = on_the_gpu(config, m, n, k, True, seed)
         assert torch.equal(out, expected.to(out.dtype)), (m, n, k, config)
 
@@ -247,9 +254,7 @@ def test_random_problems(arch, element_type):
 @pytest.mark.sm90
 def test_split_k_gives_the_same_bits_in_every_run():
     """The parts come in another order every time, and are added in the same one."""
-    config = MatmulConfig(
-        90, "bf16", block_n=128, stages=4, consumers=2, max_splits=8, out_type="fp32"
-    )
+    config = kernel_spec(90, "bf16", block_n=128, stages=4, consumers=2, split_k=8, out_type="fp32")
     workspace = torch.zeros(1 << 26, dtype=torch.uint8, device="cuda")
     first, _ = on_the_gpu(config, 512, 1024, 8192, False, 0, workspace)  # 32 tiles in 4 parts
     for _ in range(50):

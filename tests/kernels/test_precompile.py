@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import pytest
 from click.testing import CliRunner
@@ -20,8 +21,13 @@ from triton import knobs
 from triton_ext.cli import main
 from triton_ext.compat import relaxed_barriers
 from triton_ext.kernels import kept
+from triton_ext.kernels.choice.problem import Problem
+from triton_ext.kernels.epilogue import EpilogueSpec
 from triton_ext.kernels.launch import compile_matmul
 from triton_ext.kernels.precompile import compile_together, configurations, precompile
+from triton_ext.kernels.product import ProductSpec
+
+SMALL = Problem(64, 64, 64)
 
 
 @pytest.mark.parametrize("site", triton_sites() if ALL else [None])
@@ -59,17 +65,18 @@ def test_barriers_are_relaxed_for_one_thread_alone():
 
 
 def test_configurations_are_those_of_the_problems():
-    sizes = [(m, 4096, 4096) for m in (1, 2, 4, 16, 4096, 8192)]
-    found = configurations(90, "bf16", ("K", "K"), sizes, bias=True)
-    assert 2 <= len(found) < len(sizes)
-    assert all(config.bias for config in found)
-    assert len({*configurations(90, "bf16", ("K", "K"), sizes), *found}) == 2 * len(found)
+    product = ProductSpec("bf16")
+    problems = [Problem(m, 4096, 4096) for m in (1, 2, 4, 16, 4096, 8192)]
+    found = configurations(90, product, problems, EpilogueSpec(bias=True))
+    assert 2 <= len(found) < len(problems)
+    assert all(config.epilogue.bias for config in found)
+    assert len({*configurations(90, product, problems), *found}) == 2 * len(found)
 
 
 def test_what_does_not_compile_is_told(monkeypatch, tmp_path):
     """A cache that cannot be written."""
     (tmp_path / "file").touch()
-    config = configurations(90, "fp16", ("K", "K"), [(64, 64, 64)])
+    config = configurations(90, ProductSpec("fp16"), [SMALL])
     (found,) = precompile(config, tmp_path / "file", jobs=1)
     assert not found.was_there
     assert "Error" in found.error
@@ -100,13 +107,12 @@ def test_the_command(tmp_path, monkeypatch):
         "--residual",
     )
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
-    asked = {"out_type": "bf16", "a_scales": "one", "b_scales": "one", "residual": True}
-    (config,) = configurations(90, "e4m3", ("K", "K"), [(8, 64, 64)], **asked)
+    product, problem = ProductSpec("e4m3", out_type="bf16"), Problem(8, 64, 64)
+    epilogue = EpilogueSpec(a_scales="one", b_scales="one", residual=True)
+    (config,) = configurations(90, product, [problem], epilogue)
     assert kept.find(config) is not None
     run("64x64", "--rows", "8", "--types", "e4m3", "--out-type", "bf16", "--no-fast-accum")
-    promoted = {"out_type": "bf16", "promoted": True}
-    (config,) = configurations(90, "e4m3", ("K", "K"), [(8, 64, 64)], **promoted)
-    assert config.promoted
+    (config,) = configurations(90, replace(product, fp32_accumulation=True), [problem])
     assert kept.find(config) is not None
     for arguments in (
         ("512",), ("64x64", "--types", "bf8"), ("64x64", "--no-fast-accum"),
@@ -125,7 +131,7 @@ def test_the_command(tmp_path, monkeypatch):
 def compiled_ahead(tmp_path_factory):
     """A cache, the configuration that was compiled into it, and Triton's compiled kernel."""
     folder = tmp_path_factory.mktemp("cache")
-    (config,) = configurations(90, "fp16", ("K", "K"), [(64, 64, 64)])
+    (config,) = configurations(90, ProductSpec("fp16"), [SMALL])
     (done,) = precompile([config], folder, jobs=1)
     assert done.error is None
     with pytest.MonkeyPatch.context() as patch:
@@ -141,13 +147,13 @@ def test_a_kept_kernel_is_what_was_compiled(compiled_ahead, monkeypatch):
     assert found.metadata == compiled.metadata
     assert found.packed_metadata == compiled.packed_metadata
     assert found.src.signature == compiled.src.signature
-    others = configurations(90, "bf16", ("K", "K"), [(64, 64, 64)], bias=True)
+    others = configurations(90, ProductSpec("bf16"), [SMALL], EpilogueSpec(bias=True))
     assert kept.find(others[0]) is None
 
 
 def test_kernels_that_a_process_is_about_to_launch(tmp_path, monkeypatch):
     """They are compiled by another process, at the same time, and found by this one."""
-    configs = configurations(90, "fp16", ("K", "K"), [(64, 64, 64), (2048, 256, 64)])
+    configs = configurations(90, ProductSpec("fp16"), [SMALL, Problem(2048, 256, 64)])
     assert len(configs) == 2
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     compile_together(configs[:1])
@@ -161,7 +167,9 @@ def test_kernels_that_a_process_is_about_to_launch(tmp_path, monkeypatch):
 LOOK = """
 from triton.runtime.cache import triton_key
 from triton_ext.kernels import kept, precompile
-(config,) = precompile.configurations(90, "fp16", ("K", "K"), [(64, 64, 64)])
+from triton_ext.kernels.choice.problem import Problem
+from triton_ext.kernels.product import ProductSpec
+(config,) = precompile.configurations(90, ProductSpec("fp16"), [Problem(64, 64, 64)])
 print(kept.find(config).metadata.shared, triton_key.cache_info().misses)
 """
 
@@ -216,5 +224,5 @@ def test_other_settings_are_other_kernels(compiled_ahead, monkeypatch):
 
 
 def test_a_bias_of_integers_compiles():
-    (config,) = configurations(90, "int8", ("K", "K"), [(64, 64, 64)], bias=True)
+    (config,) = configurations(90, ProductSpec("int8"), [SMALL], EpilogueSpec(bias=True))
     assert compile_matmul(config).asm["cubin"]

@@ -27,8 +27,8 @@ pytest.importorskip("triton")
 
 from sanitizer_worker import CASES, CONTROL_OFFSET, warp_state
 
-from triton_ext.kernels.config import MatmulConfig
 from triton_ext.kernels.launch import compile_matmul
+from triton_ext.kernels.spec import kernel_spec
 
 HAZARD = re.compile(r"\b(RAW|WAR|WAW) hazard detected at __shared__ 0x([0-9a-fA-F]+)")
 BLOCK_WINDOW = 1 << 24
@@ -124,20 +124,20 @@ def test_memcheck():
 @pytest.mark.parametrize("name", CASES)
 def test_where_the_state_is(name):
     """It has a byte for each worker warp, and is what the default warps write at fixed places."""
-    config = MatmulConfig(90, "bf16", **CASES[name][0])
+    config = kernel_spec(90, "bf16", **CASES[name][0])
     compiled = compile_matmul(config)
     ptx, metadata = compiled.asm["ptx"], compiled.metadata
-    state = warp_state(ptx, config.num_warps, metadata.num_warps)
+    state = warp_state(ptx, config.tile.num_warps, metadata.num_warps)
     stores = re.findall(r"st\.shared\.(?:v(\d)\.)?b(\d+)\s+\[global_smem\+(\d+)\]", ptx)
     written = set()
     for count, bits, first in stores:
         written |= set(range(int(first), int(first) + int(count or 1) * int(bits) // 8))
     if state is None:
-        assert config.consumers == 0
+        assert config.tile.consumers == 0
         assert not written
     else:
         assert written == set(range(*state))
-        assert len(written) == metadata.num_warps - config.num_warps
+        assert len(written) == metadata.num_warps - config.tile.num_warps
         assert max(written) < metadata.shared
 
 

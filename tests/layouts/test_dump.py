@@ -79,10 +79,10 @@ def test_every_shared_encoding_of_a_module():
 def test_a_real_module_of_the_compiler():
     """The TTGIR of a compiled kernel: every encoding in it is converted."""
     pytest.importorskip("triton")
-    from triton_ext.kernels.config import MatmulConfig
     from triton_ext.kernels.launch import compile_matmul, kernel_constants
+    from triton_ext.kernels.spec import kernel_spec
 
-    config = MatmulConfig(100, "fp16", a_major="MN")
+    config = kernel_spec(100, "fp16", a_major="MN")
     for generated in (True, False):
         kernel = compile_matmul(config, kernel_constants(config, generated_layouts=generated))
         dumps = dump_module(kernel.asm["ttgir"])
@@ -92,8 +92,8 @@ def test_a_real_module_of_the_compiler():
         kinds = {dump.encoding.split("<")[0] for dump in dumps}
         assert ("#ttg.shared_linear" in kinds) == generated
         for dump in dumps:
-            if (dump.encoding, dump.shape) == (str(config.a_layouts.encoding), (128, 64)):
-                assert dump.layout == config.a_layouts.linear.to_linear_layout()
+            if (dump.encoding, dump.shape) == (str(config.layouts.a.encoding), (128, 64)):
+                assert dump.layout == config.layouts.a.linear.to_linear_layout()
 
 
 @pytest.mark.parametrize(

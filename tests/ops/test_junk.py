@@ -12,7 +12,7 @@ pytest.importorskip("triton")
 
 import triton_ext  # noqa: E402
 from triton_ext import LayoutError, UnsupportedDeviceError  # noqa: E402
-from triton_ext.kernels.config import MatmulConfig  # noqa: E402
+from triton_ext.kernels.spec import kernel_spec  # noqa: E402
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -36,7 +36,7 @@ CALLS = {
 }  # fmt: skip
 TENSORS = [A[0], A[None], ROW, A.float(), A.bool(), A.cfloat(), A.to_sparse(), A.to("meta"), A[:0],
            torch.tensor(2.0), torch.empty(0), A.requires_grad_(False), [A], {"a": A}, "relu",
-           ["relu"], torch.float16, torch.int64, "torch", MatmulConfig(90, "fp16"), 0.5, "x", b"x",
+           ["relu"], torch.float16, torch.int64, "torch", kernel_spec(90, "fp16"), 0.5, "x", b"x",
            object(), lambda: 0, range(3)]  # fmt: skip
 
 
@@ -102,7 +102,7 @@ def test_other_functions_of_negated_views():
         minus = torch.complex(torch.zeros(1), ONE).conj().imag  # -1, by the bit alone
         assert minus.is_neg()
         assert torch.equal(triton_ext.scaled_mm(A, B, minus, ONE, out_dtype=A.dtype), expected)
-        config = MatmulConfig(90, "fp16", block_m=64, block_n=16, block_k=16)
+        config = kernel_spec(90, "fp16", block_m=64, block_n=16, block_k=16)
         assert torch.equal(triton_ext.matmul(negated, A.T, config=config), expected)
         with triton_ext.drop_in():
             assert torch.equal(negated @ B, expected)

@@ -31,7 +31,7 @@ from shallow_rings import two_stages  # noqa: E402
 import triton_ext  # noqa: E402
 from triton_ext import LayoutError, UnsupportedDeviceError  # noqa: E402
 from triton_ext.kernels.choice import candidates  # noqa: E402
-from triton_ext.kernels.config import MatmulConfig  # noqa: E402
+from triton_ext.kernels.spec import kernel_spec  # noqa: E402
 from triton_ext.ops import checks, launches, planning, plans  # noqa: E402
 from triton_ext.ops import types as ops_types  # noqa: E402
 from triton_ext.ops.call import Call  # noqa: E402
@@ -639,11 +639,11 @@ def test_out_may_be_an_operand():
 
 def test_a_given_configuration():
     a, b = torch.randn(64, 64).half(), torch.randn(64, 32).half()
-    config = MatmulConfig(90, "fp16", "K", "MN", block_m=64, block_n=32, block_k=32)
+    config = kernel_spec(90, "fp16", "K", "MN", block_m=64, block_n=32, block_k=32)
     assert_close(triton_ext.matmul(a, b, config=config), a, b)
     with pytest.raises(LayoutError, match="config"):
         triton_ext.matmul(a, b.T.contiguous().T, config=config)
-    other = MatmulConfig(90, "fp16", "K", "MN", block_m=64, block_n=64, consumers=1, bias=True)
+    other = kernel_spec(90, "fp16", "K", "MN", block_m=64, block_n=64, consumers=1, bias=True)
     with pytest.raises(LayoutError, match="for a product alone"):
         triton_ext.matmul(a, b, config=other)
     with pytest.raises(LayoutError, match="an output in fp32"):
@@ -1318,7 +1318,7 @@ def direct():
         TmaView((24, 48), (48, 1), "K"),
         TmaView((40, 24), (24, 1), "MN"),
     )
-    config = MatmulConfig(90, "fp16", "K", "K", block_m=64, block_n=32, stages=4, consumers=1)
+    config = kernel_spec(90, "fp16", "K", "K", block_m=64, block_n=32, stages=4, consumers=1)
     return recorded(config, views, 48)
 
 
@@ -1368,11 +1368,12 @@ def described(tensors):
 
 
 @pytest.mark.parametrize("swap", [False, True])
-def test_the_direct_launch_with_a_narrow_tile(swap):
+def test_the_direct_launch_with_an_edge(swap):
     """A second map of the right operand, before what is not a descriptor."""
-    block = {"block_m": 48, "block_n": 64} if swap else {"block_m": 64, "block_n": 48}
-    config = MatmulConfig(
-        90, "fp16", **block, side=16, c_parts=2, consumers=1, swap=swap, alpha=True
+    block = {"block_m": 72, "block_n": 64} if swap else {"block_m": 64, "block_n": 72}
+    major = {"a_major" if swap else "b_major": "MN"}
+    config = kernel_spec(
+        90, "fp16", **block, **major, c_parts=9, consumers=1, swap_ab=swap, alpha=True
     )
     tensors = [torch.empty(s).half() for s in ((40, 48), (24, 48), (40, 24))]
     views = tuple(TmaView(tuple(x.shape), x.stride(), "K") for x in tensors)
@@ -1389,8 +1390,8 @@ def test_the_direct_launch_with_a_narrow_tile(swap):
 
 
 def test_the_direct_launch_of_a_batch_with_a_residual():
-    """Three dimensions, a fourth tensor map, and numbers between the descriptors."""
-    config = MatmulConfig(
+    """Three dimensions, a fourth tensor map, and numbers behind the descriptors."""
+    config = kernel_spec(
         90, "fp16", block_m=64, block_n=64, consumers=1, batched=True, residual=True, alpha=True
     )
     tensors = [torch.empty(s).half() for s in ((3, 40, 48), (1, 24, 48), (3, 40, 24), (3, 40, 24))]
@@ -1400,15 +1401,15 @@ def test_the_direct_launch_of_a_batch_with_a_residual():
     for alpha in (2.0, 3.0):
         launch(a, b, c, Epilogue(residual=residual, beta=0.5, alpha=alpha))
         a_map, b_map, c_map, residual_map = described(tensors)
-        numbers = (launch.plan.group, alpha)
-        expected = [*a_map, *b_map, *c_map, *numbers, *residual_map, 0.5]
+        numbers = (launch.plan.group, alpha, 0.5)
+        expected = [*a_map, *b_map, *c_map, *residual_map, *numbers]
         assert recorder.starts[-1][-1] == expected
     assert len(recorder.maps) == 4
     assert recorder.starts[0][0] >= 3
 
 
 def test_the_direct_launch_with_bias_and_scales():
-    config = MatmulConfig(
+    config = kernel_spec(
         90, "e4m3", out_type="bf16", block_k=128, consumers=1, block_m=64,
         bias=True, a_scales="each", b_scales="one",
     )  # fmt: skip
@@ -1424,8 +1425,8 @@ def test_the_direct_launch_with_bias_and_scales():
 
 @pytest.mark.parametrize("swap", [False, True])
 def test_the_direct_launch_with_scales_of_blocks(swap):
-    """Their maps are the last; those of the left operand first."""
-    config = MatmulConfig(100, "mxfp8", block_k=128, consumers=1, stages=2, swap=swap, alpha=True)
+    """Their maps are the last ones; those of the left operand first."""
+    config = kernel_spec(100, "mxfp8", block_k=128, consumers=1, stages=2, swap_ab=swap, alpha=True)
     tensors = [torch.empty(s).to(torch.float8_e4m3fn) for s in ((140, 160), (24, 160))]
     tensors.append(torch.empty(140, 24))
     blocks = [torch.empty(s, dtype=torch.float8_e8m0fnu) for s in ((2, 2, 2, 256), (1, 2, 2, 256))]
@@ -1435,10 +1436,8 @@ def test_the_direct_launch_with_scales_of_blocks(swap):
     launch(*tensors, Epilogue(alpha=0.5, blocks_a=blocks[0], blocks_b=blocks[1]))
     (a, b, c), order = tensors, (1, 0) if swap else (0, 1)
     maps = described([(a, b)[order[0]], (a, b)[order[1]], c, *(blocks[i] for i in order)])
-    *first, last, right = maps
     numbers = (launch.plan.group, 0.5)
-    arguments = [*itertools.chain.from_iterable(first), *numbers, *last, *right]
-    assert recorder.starts[-1][-1] == arguments
+    assert recorder.starts[-1][-1] == [*itertools.chain.from_iterable(maps), *numbers]
 
 
 def test_tensor_maps_follow_the_addresses_and_are_forgotten(direct, monkeypatch):
@@ -1464,8 +1463,10 @@ def test_installed_hooks_send_a_launch_through_triton(direct, monkeypatch):
     seen = []
 
     class Kernel:
+        arg_names = launch.plan.kernel.arg_names
+
         def __getitem__(self, grid):
-            return lambda *descriptors, **others: seen.append(descriptors)
+            return lambda **given: seen.append(given)
 
     launch.plan = dataclasses.replace(launch.plan, kernel=Kernel())
     hook = lambda metadata: None  # noqa: E731
@@ -1485,7 +1486,7 @@ def test_installed_hooks_send_a_launch_through_triton(direct, monkeypatch):
     monkeypatch.setattr(runtime, "add_stages_inspection_hook", lambda *args: ("key", "hash"))
     launch(*three_matrices())
     assert len(seen) == 4
-    assert all(len(descriptors) == 3 for descriptors in seen)
+    assert all({"a_desc", "b_desc", "c_desc", "PLAN"} <= given.keys() for given in seen)
 
 
 # ------------------------------------------------------------------------ repeated calls
@@ -1506,7 +1507,7 @@ class ImaginedGpu:
     def launch(self, launch, a, b, c, epilogue):
         """What the kernel of a launch does: it looks at addresses, and sees what the views say."""
         self.launched.append(launch)
-        fields = launch.config
+        fields = launch.config.epilogue
         read = {"bias": fields.bias, "residual": fields.residual,
                 "scale_a": fields.a_scales, "scale_b": fields.b_scales}  # fmt: skip
         tensors = [getattr(epilogue, name) for name, asked in read.items() if asked]

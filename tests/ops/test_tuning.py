@@ -27,7 +27,9 @@ from triton_ext import LayoutError, UnsupportedDeviceError  # noqa: E402
 from triton_ext.commands.tune import OUT_TYPES, TYPES, as_object, table  # noqa: E402
 from triton_ext.commands.tune import tune as tune_command  # noqa: E402
 from triton_ext.kernels.choice.choose import choose_config  # noqa: E402
-from triton_ext.kernels.config import MatmulConfig  # noqa: E402
+from triton_ext.kernels.choice.problem import Problem as Size  # noqa: E402
+from triton_ext.kernels.product import ProductSpec  # noqa: E402
+from triton_ext.kernels.spec import kernel_spec  # noqa: E402
 from triton_ext.ops import (  # noqa: E402
     checks,
     device,
@@ -42,7 +44,7 @@ from triton_ext.ops import types as ops_types  # noqa: E402
 from triton_ext.ops.call import Call  # noqa: E402
 
 PROBLEM = tuned.Problem("NVIDIA H100", 132, "bf16", "K", "K", "bf16", 64, 512, 256)
-CONFIG = MatmulConfig(90, "bf16", block_m=64, block_n=64, consumers=1, stages=4, max_splits=2)
+CONFIG = kernel_spec(90, "bf16", block_m=64, block_n=64, consumers=1, stages=4, split_k=2)
 FOUND = tuned.Tuned(CONFIG, 1e-5, 9e-6)
 
 
@@ -95,15 +97,15 @@ def test_what_is_stored_is_found_again():
         {"b_major": "MN"}, {"out_type": "fp32"}, {"m": 65}, {"n": 256}, {"k": 64}, {"batch": 2},
     ):  # fmt: skip
         assert tuned.lookup(replace(PROBLEM, **change)) is None
-    tuned.store(PROBLEM, FOUND._replace(config=replace(CONFIG, stages=5)))
+    tuned.store(PROBLEM, FOUND._replace(config=CONFIG.with_fields(stages=5)))
     tuned.forget()
-    assert tuned.lookup(PROBLEM).config.stages == 5
+    assert tuned.lookup(PROBLEM).config.tile.stages == 5
     assert [child.name for child in file.parent.iterdir() if child.suffix == ".new"] == []
 
 
 def test_another_process_finds_it():
     tuned.store(PROBLEM, FOUND)
-    code = f"from triton_ext.ops.tuned import *; print(lookup({PROBLEM!r}).config.max_splits)"
+    code = f"from triton_ext.ops.tuned import *; print(lookup({PROBLEM!r}).config.tile.split_k)"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout.split() == ["2"]
 
@@ -113,7 +115,7 @@ def test_other_versions_have_their_own(monkeypatch):
     tuned.forget()
     monkeypatch.setattr(tuned, "__version__", "99.0")
     assert tuned.lookup(PROBLEM) is None
-    tuned.store(PROBLEM, FOUND._replace(config=replace(CONFIG, stages=5)))
+    tuned.store(PROBLEM, FOUND._replace(config=CONFIG.with_fields(stages=5)))
     monkeypatch.undo()
 
 
@@ -291,9 +293,9 @@ def test_the_fastest_is_used_from_then_on(gpu, used, shapes):
     assert [row.seconds for row in found.measured] == [1.0, 2.0, 3.0, 4.0]
     batch = a.shape[0] if a.dim() == 3 else 1
     m, n, k = a.shape[-2], b.shape[-1], a.shape[-1]
-    default = choose_config(gpu.arch, "bf16", "K", "MN", m, n, k, 132, None, batch)
+    default = choose_config(gpu.arch, ProductSpec("bf16", "K", "MN"), Size(m, n, k, 132, batch))
     by_seconds = {row.seconds: row.config for row in found.measured}
-    assert by_seconds[3.0] == replace(default, batched=batch > 1)  # the first to be measured
+    assert by_seconds[3.0] == default.with_fields(batched=batch > 1)  # the first to be measured
     assert len({row.config for row in found.measured}) == 4
     assert found.config == by_seconds[1.0]
     assert found.file == tuned.path()
@@ -306,10 +308,10 @@ def test_the_fastest_is_used_from_then_on(gpu, used, shapes):
     assert (made.double() - exact).norm() < 2.0**-8 * exact.norm()
     if batch == 1:
         triton_ext.matmul(a, b, bias=bias, activation="relu")
-        assert used[1:] == [replace(found.config, bias=True, activation="relu")]
+        assert used[1:] == [found.config.with_fields(bias=True, activation="relu")]
     triton_ext.matmul(a[..., :32, :], b)
-    default = choose_config(gpu.arch, "bf16", "K", "MN", 32, n, k, 132, None, batch)
-    assert used[-1] == replace(default, batched=batch > 1)
+    default = choose_config(gpu.arch, ProductSpec("bf16", "K", "MN"), Size(32, n, k, 132, batch))
+    assert used[-1] == default.with_fields(batched=batch > 1)
 
 
 def test_what_is_not_kept(gpu):
@@ -317,7 +319,7 @@ def test_what_is_not_kept(gpu):
     found = tuning.tune(gpu, Call(a, b, out_dtype=torch.float32), 4, False, the_third_is_fastest)
     assert found.file is None
     assert not tuned.path().exists()
-    assert found.config.c_type == "fp32"
+    assert found.config.product.c_type == "fp32"
     assert found.torch_seconds is None  # torch has no such product
     assert tuned.lookup(found.problem) is None
 
@@ -350,7 +352,7 @@ def test_operands_that_tma_cannot_read(gpu, used):
 def test_operands_of_8_bits_that_tma_cannot_read(gpu, used):
     a, b = (torch.randn(shape).to(torch.float8_e4m3fn) for shape in ((64, 128), (128, 40)))
     found = tuning.tune(gpu, Call(a, b), 4, True, the_third_is_fastest)
-    assert found.config.b_major == "MN"
+    assert found.config.product.b_major == "MN"
     used.clear()
     triton_ext.matmul(a, b)
     assert used == [found.config]
@@ -473,7 +475,7 @@ def test_what_cannot_be_measured_is_predicted(measured, monkeypatch, used, error
     with pytest.warns(RuntimeWarning, match="not measured: .*1x16x16x24: (no space|CUDA)"):
         made = triton_ext.matmul(a, a.t())
     assert made[0, 0] == 24
-    assert used == [choose_config(90, "fp16", "K", "K", 16, 16, 24, 132)]
+    assert used == [choose_config(90, ProductSpec("fp16"), Size(16, 16, 24))]
 
 
 @pytest.mark.parametrize("arch", ["sm_90", "sm_100"])

@@ -383,10 +383,10 @@ def test_a_changed_module_is_compiled():
 
 def test_the_launch_metadata_follow_the_module():
     pytest.importorskip("triton.experimental.gluon.language")
-    from triton_ext.kernels.config import MatmulConfig
     from triton_ext.kernels.launch import compile_matmul, kernel_constants
+    from triton_ext.kernels.spec import kernel_spec
 
-    config = MatmulConfig(90, "fp16", stages=2, a_swizzle=64)
+    config = kernel_spec(90, "fp16", stages=2, a_swizzle=64)
     constants = kernel_constants(config, generated_layouts=False)
 
     @compiler_pass("wider", after="ttgir")

@@ -99,10 +99,10 @@ def test_products_and_copies_in_inline_assembly_are_not_looked_at():
     are our own.)
     """
     pytest.importorskip("triton", minversion="3.9")
-    from triton_ext.kernels.config import MatmulConfig
     from triton_ext.kernels.launch import compile_matmul
+    from triton_ext.kernels.spec import kernel_spec
 
-    config = MatmulConfig(90, "bf16", block_n=144, c_parts=9, stages=2, consumers=2)
+    config = kernel_spec(90, "bf16", block_n=144, c_parts=9, stages=2, consumers=2)
     compiled = compile_matmul(config)
     texts = {"ttgir": compiled.asm["ttgir"], "ptx": compiled.asm["ptx"]}
     [file] = (Path(file) for name, file in compiled.metadata_group.items() if name.endswith("json"))

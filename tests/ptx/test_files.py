@@ -204,9 +204,9 @@ def test_mangled_binaries_raise_only_layout_error(data):
 
 
 COMPILE = """
-from triton_ext.kernels.config import MatmulConfig
+from triton_ext.kernels.spec import kernel_spec
 from triton_ext.kernels.launch import compile_matmul, kernel_constants
-config = MatmulConfig(100, "fp16", block_n=64, stages=2)
+config = kernel_spec(100, "fp16", block_n=64, stages=2)
 compile_matmul(config, kernel_constants(config))
 """
 

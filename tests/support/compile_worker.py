@@ -12,12 +12,13 @@ from __future__ import annotations
 import re
 import subprocess
 import tempfile
+from dataclasses import replace
 
 import triton
 from forked import serve
 
-from triton_ext.kernels.config import MatmulConfig
 from triton_ext.kernels.launch import compile_matmul, kernel_constants
+from triton_ext.kernels.spec import kernel_spec
 from triton_ext.layouts.triton.gluon import to_gluon
 from triton_ext.passes.frame.both_ways import up_to_ptx
 from triton_ext.ptx.text import without_debug_lines
@@ -26,12 +27,13 @@ from triton_ext.ptx.text import without_debug_lines
 def mutated(config, constants, mutation):
     """The kernel's constants with one bit of one basis of an operand's layout flipped."""
     operand, index, dim, bit = mutation
-    linear = (config.a_layouts if operand == "A" else config.b_layouts).linear
+    linear = (config.layouts.a if operand == "A" else config.layouts.b).linear
     bases = [list(basis) for basis in linear.offset_bases]
     bases[index][dim] ^= bit
     layout = to_gluon(linear)
     layout.offset_bases[:] = bases
-    return constants | {f"{operand}_LAYOUT": layout}
+    changed = replace(constants["PLAN"], **{"left" if operand == "A" else "right": layout})
+    return constants | {"PLAN": changed}
 
 
 def resources(cubin):
@@ -57,7 +59,7 @@ def ptx_of(config, constants):
 
 
 def run(job):
-    config = MatmulConfig(**job["config"])
+    config = kernel_spec(**job["config"])
     constants = kernel_constants(config)
     if job.get("mutation"):
         constants = mutated(config, constants, job["mutation"])

@@ -56,10 +56,10 @@ def case(job):
 
 def matmul(job):
     """A configuration of this project's matmul."""
-    from triton_ext.kernels.config import MatmulConfig
     from triton_ext.kernels.launch import compile_matmul, kernel_constants
+    from triton_ext.kernels.spec import kernel_spec
 
-    config = MatmulConfig(job["arch"], **job["config"])
+    config = kernel_spec(job["arch"], **job["config"])
     compile_matmul(config, kernel_constants(config, generated_layouts=job["generated"]))
 
 

@@ -68,11 +68,11 @@ def matmul_case(m, n, k, dtype, a_major, b_major, **config):
         a, b = (tensor.to(device) for tensor in inputs(exact))
         chosen = None
         if config:
-            from triton_ext.kernels.config import MatmulConfig
+            from triton_ext.kernels.spec import kernel_spec
 
             arch = 10 * torch.cuda.get_device_capability()[0]
             names = {torch.float16: "fp16", torch.bfloat16: "bf16"}
-            chosen = MatmulConfig(arch, names[dtype], a_major, b_major, **config)
+            chosen = kernel_spec(arch, names[dtype], a_major, b_major, **config)
         return [triton_ext.matmul(a, b, config=chosen)]
 
     def expected(exact):

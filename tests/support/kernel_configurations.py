@@ -11,7 +11,8 @@ import sys
 from corpus_cache import kept, sources
 from sites import ALL, SUPPORT
 
-from triton_ext.kernels.config import MatmulConfig
+from triton_ext.kernels.right_operand import edge_columns, right_columns
+from triton_ext.kernels.spec import kernel_spec
 
 MAJORS = list(itertools.product(("K", "MN"), repeat=2))
 ARCHES = [90, 100]
@@ -25,7 +26,7 @@ def is_in_turn(number, config, arch, site):
     other releases every third, and what only some of them can do.
     """
     if site:
-        return number % 3 == 0 or "side" in config or config["element_type"] == "int8"
+        return number % 3 == 0 or config["element_type"] == "int8"
     return number < len(MAJORS) or "consumers" in config or number % 2 == (arch == 100)
 
 
@@ -102,41 +103,53 @@ def configurations(arch):
         yield {"element_type": "fp16", "block_m": 64, "block_n": 64}
         yield {"element_type": "bf16", "block_m": 64, "block_n": 256, "a_major": "MN"}
         yield {"element_type": "bf16", "consumers": 2, "block_n": 256, "c_parts": 2, "stages": 4,
-               "b_major": "MN", "max_splits": 4}  # fmt: skip
-        yield {"element_type": "fp16", "consumers": 3, "block_m": 64, "block_n": 192, "swap": True}
-        yield {"element_type": "bf16", "consumers": 2, "a_major": "MN", "cluster": 2, "block_n": 64}
-        yield {"element_type": "bf16", "consumers": 1, "block_m": 64, "block_n": 64, "cluster": 2,
-               "cluster_columns": 2, "stages": 2}  # fmt: skip
+               "b_major": "MN", "split_k": 4}  # fmt: skip
+        yield {
+            "element_type": "fp16",
+            "consumers": 3,
+            "block_m": 64,
+            "block_n": 192,
+            "swap_ab": True,
+        }
+        yield {
+            "element_type": "bf16",
+            "consumers": 2,
+            "a_major": "MN",
+            "cluster_m": 2,
+            "block_n": 64,
+        }
+        yield {"element_type": "bf16", "consumers": 1, "block_m": 64, "block_n": 64, "cluster_m": 2,
+               "cluster_n": 2, "stages": 2}  # fmt: skip
         yield {"element_type": "bf16", "consumers": 1, "block_m": 64, "block_n": 72, "c_parts": 9,
-               "cluster_columns": 4, "a_major": "MN", "stages": 2}  # fmt: skip
+               "cluster_n": 4, "a_major": "MN", "stages": 2}  # fmt: skip
         yield {"element_type": "e4m3", "consumers": 1, "block_m": 64, "block_k": 128, "bias": True,
                "out_type": "bf16", "a_scales": "each", "activation": "gelu"}  # fmt: skip
-        yield {"element_type": "fp16", "consumers": 2, "pingpong": True, "block_n": 192, "side": 64,
-               "block_m": 64, "c_parts": 2, "b_major": "MN"}  # fmt: skip
+        yield {"element_type": "fp16", "consumers": 2, "pingpong": True, "block_n": 192,
+               "block_m": 64, "c_parts": 3, "b_major": "MN"}  # fmt: skip
         yield {"element_type": "bf16", "consumers": 2, "block_n": 256, "c_parts": 2,
                "residual": True, "bias": True}  # fmt: skip
-        yield {"element_type": "bf16", "consumers": 2, "cluster": 2, "b_major": "MN", "stages": 2,
+        yield {"element_type": "bf16", "consumers": 2, "cluster_m": 2, "b_major": "MN", "stages": 2,
                "block_n": 64, "batched": True, "residual": True, "activation": "relu"}  # fmt: skip
-        yield {"element_type": "bf16", "consumers": 2, "k_blocks": 2, "a_major": "MN",
+        yield {"element_type": "bf16", "consumers": 2, "cluster_k": 2, "a_major": "MN",
                "block_n": 64, "stages": 2}  # fmt: skip
         yield {"element_type": "bf16", "consumers": 2, "block_n": 176, "c_parts": 11, "stages": 2}
         yield {"element_type": "fp16", "consumers": 1, "block_m": 64, "block_n": 192, "c_parts": 3,
                "b_major": "MN", "loaded_rows": 24, "stages": 2}  # fmt: skip
         return
     several = {"consumers": 1, "block_n": 64, "stages": 2}
-    yield several | {"element_type": "bf16", "b_major": "MN", "max_splits": 4, "residual": True}
-    yield several | {"element_type": "fp16", "swap": True, "block_n": 128, "block_m": 16,
+    yield several | {"element_type": "bf16", "b_major": "MN", "split_k": 4, "residual": True}
+    yield several | {"element_type": "fp16", "swap_ab": True, "block_n": 128, "block_m": 16,
                      "a_major": "MN", "batched": True}  # fmt: skip
     yield several | {"element_type": "e4m3", "block_k": 128, "bias": True, "out_type": "bf16",
                      "a_scales": "each", "activation": "gelu"}  # fmt: skip
     yield several | {"element_type": "int8", "block_m": 64, "block_k": 128}
-    yield several | {"element_type": "tf32", "block_k": 32, "cluster": 2}
-    yield {"element_type": "bf16", "consumers": 1, "block_n": 256, "stages": 3, "cluster": 2,
-           "pair": True, "c_parts": 4, "c_buffers": 2}  # fmt: skip
-    yield several | {"element_type": "fp16", "cluster": 4, "pair": True, "b_major": "MN"}
+    yield several | {"element_type": "tf32", "block_k": 32, "cluster_m": 2}
+    yield {"element_type": "bf16", "consumers": 1, "block_n": 256, "stages": 3, "cluster_m": 2,
+           "cta_group": 2, "c_parts": 4, "c_buffers": 2}  # fmt: skip
+    yield several | {"element_type": "fp16", "cluster_m": 4, "cta_group": 2, "b_major": "MN"}
     yield several | {"element_type": "nvfp4", "block_k": 128, "block_n": 256, "c_parts": 4,
-                     "cluster": 2, "pair": True, "out_type": "e4m3", "bias": True}  # fmt: skip
-    yield several | {"element_type": "bf16", "block_n": 96, "side": 32, "c_parts": 2, "asked": True}
+                     "cluster_m": 2, "cta_group": 2, "out_type": "e4m3", "bias": True}  # fmt: skip
+    yield several | {"element_type": "bf16", "c_parts": 2, "cluster_launch_control": True}
 
 
 # A configuration, M, N, K, and how many SMs there are: so many blocks stay. Tiles are small where
@@ -146,131 +159,105 @@ EMULATED = [
     ({"block_m": 256, "c_parts": 2, "c_buffers": 2, "consumers": 2, "a_major": "MN"},
      304, 264, 136, 2),
     ({"block_m": 64, "block_k": 128, "consumers": 1, "b_major": "MN"}, 304, 264, 200, 3),
-    ({"block_m": 64, "block_n": 192, "consumers": 3, "swap": True}, 136, 400, 200, 2),
-    ({"block_m": 8, "block_n": 64, "block_k": 128, "consumers": 1, "swap": True}, 1, 264, 520, 3),
+    ({"block_m": 64, "block_n": 192, "consumers": 3, "swap_ab": True}, 136, 400, 200, 2),
+    ({"block_m": 8, "block_n": 64, "block_k": 128, "consumers": 1, "swap_ab": True}, 1, 264, 520,
+      3),
     # the last wave cut along K: 6 tiles in 2 parts, 5 in 4; and 2 in 3 after a whole wave
-    ({"block_n": 128, "c_parts": 2, "consumers": 2, "max_splits": 4}, 200, 264, 520, 13),
-    ({"block_m": 16, "block_n": 64, "consumers": 1, "swap": True, "max_splits": 8},
+    ({"block_n": 128, "c_parts": 2, "consumers": 2, "split_k": 4}, 200, 264, 520, 13),
+    ({"block_m": 16, "block_n": 64, "consumers": 1, "swap_ab": True, "split_k": 8},
      13, 264, 1000, 21),
-    ({"block_m": 64, "block_n": 64, "consumers": 1, "max_splits": 3}, 172, 136, 776, 7),
+    ({"block_m": 64, "block_n": 64, "consumers": 1, "split_k": 3}, 172, 136, 776, 7),
     # cut end to end: 5 tiles among 8 blocks, 5 among 7 after a whole wave, in turn
-    ({"block_m": 16, "block_n": 64, "consumers": 1, "swap": True, "max_splits": 8},
+    ({"block_m": 16, "block_n": 64, "consumers": 1, "swap_ab": True, "split_k": 8},
      13, 264, 1000, 8),
-    ({"block_m": 64, "block_n": 64, "consumers": 1, "max_splits": 4}, 40, 712, 520, 7),
-    ({"block_m": 64, "block_n": 64, "consumers": 2, "pingpong": True, "max_splits": 8},
+    ({"block_m": 64, "block_n": 64, "consumers": 1, "split_k": 4}, 40, 712, 520, 7),
+    ({"block_m": 64, "block_n": 64, "consumers": 2, "pingpong": True, "split_k": 8},
      40, 264, 1000, 8),
     # the tiles of clusters in parts: 3 in 2; 2 in 4, of two columns of blocks; 3 end to end; 4 in 2
     # after a whole wave, in turn; and of several pieces, to be added to others
-    ({"consumers": 2, "cluster": 2, "block_n": 64, "stages": 2, "max_splits": 4}, 200, 136, 520,
+    ({"consumers": 2, "cluster_m": 2, "block_n": 64, "stages": 2, "split_k": 4}, 200, 136, 520,
      13),
-    ({"block_m": 64, "block_n": 48, "c_parts": 3, "consumers": 1, "cluster": 2,
-      "cluster_columns": 2, "stages": 2, "max_splits": 4, "bias": True}, 104, 152, 1000, 33),
-    ({"block_m": 16, "block_n": 64, "consumers": 1, "cluster": 2, "swap": True, "max_splits": 8,
+    ({"block_m": 64, "block_n": 48, "c_parts": 3, "consumers": 1, "cluster_m": 2,
+      "cluster_n": 2, "stages": 2, "split_k": 4, "bias": True}, 104, 152, 1000, 33),
+    ({"block_m": 16, "block_n": 64, "consumers": 1, "cluster_m": 2, "swap_ab": True, "split_k": 8,
       "stages": 2}, 13, 328, 1000, 11),
-    ({"block_m": 64, "block_n": 64, "consumers": 2, "pingpong": True, "cluster": 2,
-      "b_major": "MN", "stages": 2, "max_splits": 2}, 264, 264, 600, 17),
-    ({"block_m": 80, "block_n": 64, "c_parts": 5, "c_buffers": 2, "consumers": 1, "cluster": 4,
-      "swap": True, "a_major": "MN", "stages": 2, "max_splits": 3, "residual": True}, 72, 264, 1000,
+    ({"block_m": 64, "block_n": 64, "consumers": 2, "pingpong": True, "cluster_m": 2,
+      "b_major": "MN", "stages": 2, "split_k": 2}, 264, 264, 600, 17),
+    ({"block_m": 80, "block_n": 64, "c_parts": 5, "c_buffers": 2, "consumers": 1, "cluster_m": 4,
+      "swap_ab": True, "a_major": "MN", "stages": 2, "split_k": 3, "residual": True}, 72, 264, 1000,
      33),
     # clusters
-    ({"consumers": 2, "cluster": 2, "block_n": 96, "side": 32, "c_parts": 2, "b_major": "MN"},
-     304, 200, 200, 4),
-    ({"consumers": 2, "cluster": 2, "a_major": "MN", "b_major": "MN", "block_n": 64}, 304, 136, 200,
+    ({"consumers": 2, "cluster_m": 2, "a_major": "MN", "b_major": "MN", "block_n": 64}, 304, 136,
+      200,
      4),
-    ({"block_m": 64, "block_n": 192, "consumers": 3, "cluster": 2, "swap": True}, 72, 520, 200, 4),
-    ({"block_m": 64, "block_n": 64, "consumers": 1, "cluster": 4, "a_major": "MN"}, 304, 136, 328,
+    ({"block_m": 64, "block_n": 192, "consumers": 3, "cluster_m": 2, "swap_ab": True}, 72, 520,
+      200, 4),
+    ({"block_m": 64, "block_n": 64, "consumers": 1, "cluster_m": 4, "a_major": "MN"}, 304, 136, 328,
      8),
     # clusters of two columns of blocks: units, swapped, in turn over several tiles
-    ({"block_m": 64, "block_n": 48, "c_parts": 3, "consumers": 1, "cluster": 2,
-      "cluster_columns": 2, "stages": 2}, 200, 200, 200, 8),
-    ({"block_m": 80, "block_n": 64, "c_parts": 5, "c_buffers": 2, "consumers": 1, "cluster": 4,
-      "cluster_columns": 2, "swap": True, "a_major": "MN", "stages": 2}, 168, 328, 200, 132),
-    ({"block_m": 64, "block_n": 64, "c_parts": 4, "consumers": 2, "pingpong": True, "cluster": 2,
-      "cluster_columns": 2, "b_major": "MN", "stages": 2}, 136, 264, 264, 4),
+    ({"block_m": 64, "block_n": 48, "c_parts": 3, "consumers": 1, "cluster_m": 2,
+      "cluster_n": 2, "stages": 2}, 200, 200, 200, 8),
+    ({"block_m": 80, "block_n": 64, "c_parts": 5, "c_buffers": 2, "consumers": 1, "cluster_m": 4,
+      "cluster_n": 2, "swap_ab": True, "a_major": "MN", "stages": 2}, 168, 328, 200, 132),
+    ({"block_m": 64, "block_n": 64, "c_parts": 4, "consumers": 2, "pingpong": True, "cluster_m": 2,
+      "cluster_n": 2, "b_major": "MN", "stages": 2}, 136, 264, 264, 4),
     # clusters of one row of blocks, which share the left operand alone: odd widths, MN-major,
     # swapped, over several tiles; parts; two rows of four
     ({"block_m": 64, "block_n": 72, "c_parts": 9, "c_buffers": 8, "consumers": 1,
-      "cluster_columns": 4, "a_major": "MN", "stages": 3}, 40, 664, 200, 8),
-    ({"block_m": 64, "block_n": 48, "c_parts": 3, "consumers": 1, "cluster_columns": 2,
+      "cluster_n": 4, "a_major": "MN", "stages": 3}, 40, 664, 200, 8),
+    ({"block_m": 64, "block_n": 48, "c_parts": 3, "consumers": 1, "cluster_n": 2,
       "bias": True, "stages": 2}, 136, 280, 200, 4),
-    ({"block_m": 64, "block_n": 64, "c_parts": 2, "consumers": 1, "cluster_columns": 4,
-      "swap": True, "b_major": "MN", "a_major": "MN", "stages": 2}, 520, 56, 264, 8),
+    ({"block_m": 64, "block_n": 64, "c_parts": 2, "consumers": 1, "cluster_n": 4,
+      "swap_ab": True, "b_major": "MN", "a_major": "MN", "stages": 2}, 520, 56, 264, 8),
     ({"block_m": 64, "block_n": 40, "c_parts": 5, "c_buffers": 2, "consumers": 1,
-      "cluster_columns": 4, "a_major": "MN", "max_splits": 8, "stages": 2}, 24, 328, 1000, 13),
-    ({"block_n": 56, "c_parts": 7, "consumers": 2, "cluster": 2, "cluster_columns": 4,
+      "cluster_n": 4, "a_major": "MN", "split_k": 8, "stages": 2}, 24, 328, 1000, 13),
+    ({"block_n": 56, "c_parts": 7, "consumers": 2, "cluster_m": 2, "cluster_n": 4,
       "residual": True, "stages": 2}, 264, 392, 136, 16),
-    # boxes of units, of a side, of parts and panels; cut where they are few
-    ({"block_m": 64, "block_n": 48, "c_parts": 3, "consumers": 1, "cluster": 4,
+    # boxes of units, of parts and panels; cut where they are few
+    ({"block_m": 64, "block_n": 48, "c_parts": 3, "consumers": 1, "cluster_m": 4,
       "stages": 2}, 304, 136, 264, 8),
-    ({"consumers": 2, "cluster": 2, "block_n": 96, "side": 32, "c_parts": 2, "b_major": "MN",
-      "stages": 2}, 304, 200, 200, 4),
-    ({"block_m": 96, "c_parts": 6, "consumers": 2, "cluster": 2, "cluster_columns": 2,
-      "swap": True, "a_major": "MN", "b_major": "MN", "stages": 2}, 200, 280, 200,
+    ({"block_m": 96, "c_parts": 6, "consumers": 2, "cluster_m": 2, "cluster_n": 2,
+      "swap_ab": True, "a_major": "MN", "b_major": "MN", "stages": 2}, 200, 280, 200,
      8),
-    ({"block_m": 64, "block_n": 32, "block_k": 128, "consumers": 2, "pingpong": True, "cluster": 4,
-      "cluster_columns": 2, "batched": True, "stages": 2}, 280, 136, 264, 8),
+    ({"block_m": 64, "block_n": 32, "block_k": 128, "consumers": 2, "pingpong": True,
+      "cluster_m": 4,
+      "cluster_n": 2, "batched": True, "stages": 2}, 280, 136, 264, 8),
     # a residual whose pieces all have buffers, of several tiles of a block
     ({"block_n": 96, "c_parts": 3, "c_buffers": 3, "consumers": 2, "residual": True}, 264, 200, 136,
      2),
-    # consumers side by side: units; one unit, of one part of K or two; wider than one instruction;
-    # all at once, in clusters; in parts, transposed
-    ({"block_m": 64, "block_n": 96, "c_parts": 3, "consumers": 2, "consumer_columns": 2,
-      "stages": 2}, 136, 264, 200, 3),
-    ({"block_m": 64, "block_n": 128, "block_k": 128, "consumers": 2, "consumer_columns": 2,
-      "stages": 2, "batched": True}, 72, 200, 264, 4),
-    ({"block_n": 64, "consumers": 2, "consumer_columns": 2, "b_major": "MN", "a_major": "MN"}, 136,
-     200, 136, 3),
-    ({"block_m": 64, "block_n": 352, "c_parts": 11, "c_buffers": 2, "consumers": 2,
-      "consumer_columns": 2, "bias": True, "stages": 2}, 72, 712, 136, 4),
-    ({"block_m": 80, "block_n": 64, "c_parts": 5, "c_buffers": 2, "consumers": 2,
-      "consumer_columns": 2, "cluster": 2, "cluster_columns": 2, "swap": True, "residual": True,
-      "b_major": "MN", "stages": 2, "a_scales": "each"}, 328, 264, 200, 8),
-    ({"block_m": 192, "block_n": 64, "c_parts": 3, "consumers": 2, "consumer_columns": 2,
-      "cluster": 2, "swap": True, "a_major": "MN", "stages": 2, "max_splits": 4}, 200, 136, 1000,
-     13),
-    ({"block_n": 96, "c_parts": 3, "consumers": 2, "consumer_columns": 2, "stages": 2,
-      "element_type": "int8", "out_type": "int32", "block_k": 128}, 200, 136, 272, 3),
-    # sums of fp8 promoted: one instruction of one tensor, of units, of 2 x 64 rows; side by side;
-    # in turn; in clusters; in parts; K among blocks; with few rows
-    ({"element_type": "e4m3", "block_k": 128, "consumers": 2, "stages": 2, "promoted": True}, 200,
+    # sums of fp8 promoted: one instruction of one tensor, of units, of 2 x 64 rows; in
+    # turn; in clusters; in parts; K among blocks; with few rows
+    ({"element_type": "e4m3", "block_k": 128, "consumers": 2, "stages": 2,
+      "fp32_accumulation": True}, 200,
      264, 1032, 3),
     ({"element_type": "e5m2", "block_m": 112, "c_parts": 7, "block_k": 128, "consumers": 2,
-      "cluster": 2, "cluster_columns": 2, "swap": True, "promoted": True, "out_type": "bf16",
+      "cluster_m": 2, "cluster_n": 2, "swap_ab": True, "fp32_accumulation": True,
+      "out_type": "bf16",
       "a_scales": "each", "bias": True, "stages": 2}, 264, 280, 400, 8),
     ({"element_type": "e4m3", "block_m": 256, "block_n": 96, "c_parts": 3, "block_k": 64,
-      "consumers": 2, "max_splits": 3, "promoted": True, "stages": 2}, 264, 200, 912, 13),
-    ({"element_type": "e4m3", "block_m": 64, "block_n": 192, "c_parts": 3, "block_k": 128,
-      "consumers": 2, "consumer_columns": 2, "promoted": True, "residual": True, "stages": 2}, 136,
-     392, 272, 3),
+      "consumers": 2, "split_k": 3, "fp32_accumulation": True, "stages": 2}, 264, 200, 912, 13),
     ({"element_type": "e4m3", "block_m": 64, "block_n": 64, "block_k": 128, "consumers": 2,
-      "pingpong": True, "promoted": True, "batched": True, "stages": 3}, 136, 136, 656, 4),
-    ({"element_type": "e4m3", "block_n": 64, "block_k": 128, "consumers": 2, "k_blocks": 2,
-      "c_parts": 2, "promoted": True, "stages": 2}, 136, 136, 1040, 8),
+      "pingpong": True, "fp32_accumulation": True, "batched": True, "stages": 3}, 136, 136, 656, 4),
+    ({"element_type": "e4m3", "block_n": 64, "block_k": 128, "consumers": 2, "cluster_k": 2,
+      "c_parts": 2, "fp32_accumulation": True, "stages": 2}, 136, 136, 1040, 8),
     ({"element_type": "e4m3", "block_m": 64, "block_n": 48, "c_parts": 3, "block_k": 128,
-      "consumers": 1, "loaded_rows": 16, "promoted": True, "stages": 3}, 9, 200, 912, 4),
+      "consumers": 1, "loaded_rows": 16, "fp32_accumulation": True, "stages": 3}, 9, 200, 912, 4),
     # A and B of different types of fp8: as they are, and swapped; in lines of two swizzles
     ({"element_type": "e5m2_e4m3", "block_k": 128, "consumers": 2, "block_n": 96, "c_parts": 3,
       "out_type": "bf16"}, 136, 104, 400, 3),
     ({"element_type": "e4m3_e5m2", "block_m": 32, "block_n": 64, "block_k": 256, "consumers": 1,
-      "swap": True, "max_splits": 3}, 24, 136, 1040, 5),
+      "swap_ab": True, "split_k": 3}, 24, 136, 1040, 5),
     ({"element_type": "e5m2_e4m3", "block_m": 64, "block_n": 64, "block_k": 128, "consumers": 1,
-      "loaded_rows": 24, "promoted": True}, 20, 72, 656, 3),
+      "loaded_rows": 24, "fp32_accumulation": True}, 20, 72, 656, 3),
     # two consumers in turn, the ring going round more than twice in a tile; the last tile in parts
     ({"block_m": 64, "block_n": 64, "consumers": 2, "pingpong": True}, 200, 264, 600, 3),
-    ({"consumers": 2, "pingpong": True, "block_m": 64, "stages": 6, "c_parts": 2, "max_splits": 3,
-      "swap": True}, 72, 520, 1104, 13),
-    ({"block_m": 64, "block_n": 64, "consumers": 2, "pingpong": True, "cluster": 2,
+    ({"consumers": 2, "pingpong": True, "block_m": 64, "stages": 6, "c_parts": 2, "split_k": 3,
+      "swap_ab": True}, 72, 520, 1104, 13),
+    ({"block_m": 64, "block_n": 64, "consumers": 2, "pingpong": True, "cluster_m": 2,
       "b_major": "MN"}, 264, 136, 600, 4),
-    # widths that are no powers of two
-    ({"block_m": 256, "block_n": 160, "side": 32, "c_parts": 4, "consumers": 2}, 264, 328, 136, 3),
-    ({"block_m": 64, "block_n": 48, "side": 16, "c_parts": 2, "c_buffers": 2, "consumers": 1,
-      "max_splits": 4}, 56, 136, 1040, 8),
-    ({"block_m": 192, "block_n": 64, "side": 64, "c_parts": 2, "consumers": 1, "swap": True,
-      "a_major": "MN"}, 328, 136, 136, 3),
-    ({"block_n": 192, "side": 64, "c_parts": 2, "consumers": 2, "pingpong": True,
-      "block_m": 64}, 136, 400, 400, 2),
-    # one instruction for them: units of K-major and of MN-major operands, of one consumer's rows
-    # twice, of several tiles along K, in a cluster, in turn, in parts; every type
+    # widths that are no powers of two, of one instruction: units of K-major and of
+    # MN-major operands, of one consumer's rows twice, of several tiles along K, in a cluster, in
+    # turn, in parts; every type
     ({"block_n": 144, "stages": 4, "c_parts": 9, "consumers": 2}, 200, 312, 200, 3),
     ({"block_m": 256, "block_n": 96, "c_parts": 6, "c_buffers": 2, "consumers": 2, "a_major": "MN"},
      264, 200, 136, 3),
@@ -278,35 +265,33 @@ EMULATED = [
      136, 96, 328, 2),
     ({"block_m": 64, "block_n": 192, "block_k": 128, "stages": 2, "c_parts": 3, "consumers": 1,
       "b_major": "MN"}, 72, 400, 328, 2),
-    ({"block_n": 160, "c_parts": 5, "consumers": 2, "b_major": "MN", "cluster": 2},
+    ({"block_n": 160, "c_parts": 5, "consumers": 2, "b_major": "MN", "cluster_m": 2},
      264, 328, 200, 4),
-    ({"block_n": 64, "block_m": 208, "c_parts": 13, "consumers": 2, "swap": True, "pingpong": True,
+    ({"block_n": 64, "block_m": 208, "c_parts": 13, "consumers": 2, "swap_ab": True,
+      "pingpong": True,
       "stages": 4}, 424, 200, 328, 3),
     # as many sums as a thread has registers for
     ({"block_m": 256, "block_n": 208, "c_parts": 13, "consumers": 2, "stages": 3},
      300, 264, 200, 3),
-    ({"block_m": 192, "block_n": 256, "c_parts": 3, "consumers": 2, "swap": True, "stages": 2,
-      "a_major": "MN", "cluster": 2, "max_splits": 2}, 248, 520, 712, 4),
-    ({"block_m": 128, "block_n": 352, "c_parts": 11, "consumers": 2, "consumer_columns": 2,
-      "b_major": "MN", "stages": 2}, 136, 400, 200, 2),
+    ({"block_m": 192, "block_n": 256, "c_parts": 3, "consumers": 2, "swap_ab": True, "stages": 2,
+      "a_major": "MN", "cluster_m": 2, "split_k": 2}, 248, 520, 712, 4),
     # of the last unit of an MN-major operand, the instruction reads a part: of one unit, of two in
-    # clusters that share both tiles, side by side, swapped and in parts, of a narrow swizzle
+    # clusters that share both tiles, swapped and in parts, of a narrow swizzle
     ({"block_m": 64, "block_n": 24, "c_parts": 3, "consumers": 1, "b_major": "MN"}, 72, 64, 136, 3),
-    ({"block_m": 64, "block_n": 88, "c_parts": 11, "consumers": 1, "b_major": "MN", "cluster": 4},
+    ({"block_m": 64, "block_n": 88, "c_parts": 11, "consumers": 1, "b_major": "MN", "cluster_m": 4},
      264, 184, 136, 4),
-    ({"block_n": 72, "c_parts": 9, "consumers": 2, "b_major": "MN", "cluster": 2,
-      "cluster_columns": 2}, 264, 312, 200, 8),
-    ({"block_m": 64, "block_n": 176, "c_parts": 11, "consumers": 2, "consumer_columns": 2,
-      "b_major": "MN", "cluster": 4}, 264, 400, 200, 4),
-    ({"block_n": 64, "block_m": 208, "c_parts": 13, "consumers": 1, "swap": True, "a_major": "MN",
-      "stages": 4, "max_splits": 4, "cluster_columns": 2}, 424, 200, 1040, 8),
+    ({"block_n": 72, "c_parts": 9, "consumers": 2, "b_major": "MN", "cluster_m": 2,
+      "cluster_n": 2}, 264, 312, 200, 8),
+    ({"block_n": 64, "block_m": 208, "c_parts": 13, "consumers": 1, "swap_ab": True,
+      "a_major": "MN",
+      "stages": 4, "split_k": 4, "cluster_n": 2}, 424, 200, 1040, 8),
     ({"block_n": 80, "b_swizzle": 64, "c_parts": 5, "consumers": 2, "b_major": "MN",
-      "k_blocks": 2}, 136, 136, 328, 6),
-    ({"block_n": 192, "block_m": 112, "c_parts": 7, "consumers": 3, "swap": True, "cluster": 2,
+      "cluster_k": 2}, 136, 136, 328, 6),
+    ({"block_n": 192, "block_m": 112, "c_parts": 7, "consumers": 3, "swap_ab": True, "cluster_m": 2,
       "batched": True}, 120, 400, 136, 4),
-    ({"block_n": 64, "block_m": 88, "block_k": 128, "c_parts": 11, "consumers": 1, "swap": True,
-      "max_splits": 4, "residual": True}, 80, 136, 1040, 8),
-    ({"block_n": 48, "c_parts": 3, "consumers": 2, "k_blocks": 2, "bias": True}, 136, 136, 328, 6),
+    ({"block_n": 64, "block_m": 88, "block_k": 128, "c_parts": 11, "consumers": 1, "swap_ab": True,
+      "split_k": 4, "residual": True}, 80, 136, 1040, 8),
+    ({"block_n": 48, "c_parts": 3, "consumers": 2, "cluster_k": 2, "bias": True}, 136, 136, 328, 6),
     ({"element_type": "e4m3", "block_n": 176, "block_k": 256, "stages": 2, "c_parts": 11,
       "consumers": 1, "block_m": 64, "out_type": "bf16", "a_scales": "each"}, 72, 192, 528, 3),
     ({"element_type": "int8", "block_n": 240, "block_k": 128, "c_parts": 15, "consumers": 1,
@@ -316,51 +301,49 @@ EMULATED = [
     ({"element_type": "fp16", "block_n": 24, "b_swizzle": 64, "c_parts": 3, "consumers": 1,
       "block_m": 64}, 72, 40, 136, 3),
     # a block's last tile leaves through the ring: of rows that consumers divide; of one consumer in
-    # clusters; in turn, with a long and a short K; side by side, in parts; of three; of few rows;
+    # clusters; in turn, with a long and a short K; of three; of few rows;
     # of promoted sums; of 8 bits
-    ({"block_n": 72, "c_parts": 9, "consumers": 2, "last_through_ring": True}, 264, 232, 136, 2),
-    ({"block_m": 64, "block_n": 88, "c_parts": 11, "c_buffers": 3, "consumers": 1, "cluster": 2,
-      "cluster_columns": 2, "b_major": "MN", "bias": True, "activation": "gelu",
-      "last_through_ring": True}, 136, 360, 136, 4),
+    ({"block_n": 72, "c_parts": 9, "consumers": 2, "last_through_pipeline": True}, 264, 232, 136,
+      2),
+    ({"block_m": 64, "block_n": 88, "c_parts": 11, "c_buffers": 3, "consumers": 1, "cluster_m": 2,
+      "cluster_n": 2, "b_major": "MN", "bias": True, "activation": "gelu",
+      "last_through_pipeline": True}, 136, 360, 136, 4),
     ({"block_m": 64, "block_n": 56, "c_parts": 7, "consumers": 2, "pingpong": True,
-      "last_through_ring": True}, 136, 168, 200, 2),
+      "last_through_pipeline": True}, 136, 168, 200, 2),
     ({"block_m": 64, "block_n": 56, "c_parts": 7, "consumers": 2, "pingpong": True, "stages": 4,
-      "batched": True, "last_through_ring": True}, 72, 56, 64, 3),
-    ({"block_m": 64, "block_n": 208, "c_parts": 13, "consumers": 2, "consumer_columns": 2,
-      "stages": 3, "max_splits": 4, "last_through_ring": True}, 72, 424, 1040, 5),
-    ({"block_n": 272, "c_parts": 17, "consumers": 2, "consumer_columns": 2, "stages": 3,
-      "last_through_ring": True}, 136, 280, 200, 2),
+      "batched": True, "last_through_pipeline": True}, 72, 56, 64, 3),
     ({"block_m": 192, "block_n": 40, "c_parts": 5, "consumers": 3, "a_major": "MN",
-      "last_through_ring": True}, 200, 88, 136, 3),
+      "last_through_pipeline": True}, 200, 88, 136, 3),
     ({"block_m": 64, "block_n": 40, "block_k": 128, "c_parts": 5, "consumers": 1, "loaded_rows": 8,
-      "last_through_ring": True}, 3, 232, 264, 3),
+      "last_through_pipeline": True}, 3, 232, 264, 3),
     ({"element_type": "e4m3", "block_m": 64, "block_n": 40, "block_k": 128, "c_parts": 5,
-      "consumers": 1, "out_type": "bf16", "promoted": True, "last_through_ring": True}, 72, 96, 272,
+      "consumers": 1, "out_type": "bf16", "fp32_accumulation": True,
+      "last_through_pipeline": True}, 72, 96, 272,
      3),
     ({"element_type": "e4m3", "block_m": 64, "block_n": 80, "block_k": 128, "c_parts": 5,
       "consumers": 1, "out_type": "e4m3", "a_scales": "each", "b_scales": "one",
-      "last_through_ring": True}, 72, 176, 272, 3),
+      "last_through_pipeline": True}, 72, 176, 272, 3),
     # no more rows of the left operand copied than there are
     ({"block_m": 64, "block_n": 40, "block_k": 128, "c_parts": 5, "consumers": 1, "loaded_rows": 8},
      3, 232, 520, 3),
     ({"block_m": 64, "block_n": 64, "consumers": 1, "loaded_rows": 24, "b_major": "MN",
-      "max_splits": 4}, 23, 264, 520, 7),
-    ({"block_m": 80, "block_n": 64, "consumers": 1, "loaded_rows": 56, "swap": True, "c_parts": 5,
+      "split_k": 4}, 23, 264, 520, 7),
+    ({"block_m": 80, "block_n": 64, "consumers": 1, "loaded_rows": 56, "swap_ab": True,
+      "c_parts": 5,
       "batched": True, "residual": True}, 136, 56, 200, 3),
     ({"element_type": "e4m3", "block_m": 64, "block_n": 48, "block_k": 256, "stages": 4,
       "c_parts": 3, "consumers": 1, "loaded_rows": 16, "out_type": "bf16"}, 10, 208, 528, 3),
     # blocks of a cluster divide K: K not a multiple of what they take; few columns; four blocks
-    ({"consumers": 2, "k_blocks": 2, "b_major": "MN", "bias": True, "block_n": 64}, 200, 136, 328,
+    ({"consumers": 2, "cluster_k": 2, "b_major": "MN", "bias": True, "block_n": 64}, 200, 136, 328,
      6),
-    ({"consumers": 1, "block_m": 64, "block_n": 48, "side": 16, "c_parts": 2, "k_blocks": 2,
-      "a_major": "MN", "stages": 2}, 72, 136, 648, 8),
-    ({"consumers": 1, "block_m": 16, "block_n": 64, "swap": True, "k_blocks": 2,
+    ({"consumers": 1, "block_m": 16, "block_n": 64, "swap_ab": True, "cluster_k": 2,
       "activation": "relu"}, 13, 136, 520, 6),
-    ({"consumers": 1, "block_m": 64, "block_n": 64, "k_blocks": 4, "b_major": "MN"}, 40, 136, 776,
+    ({"consumers": 1, "block_m": 64, "block_n": 64, "cluster_k": 4, "b_major": "MN"}, 40, 136, 776,
      12),
-    ({"element_type": "e4m3", "block_k": 128, "consumers": 2, "k_blocks": 4, "out_type": "bf16",
+    ({"element_type": "e4m3", "block_k": 128, "consumers": 2, "cluster_k": 4, "out_type": "bf16",
       "a_scales": "each", "b_scales": "one", "block_n": 64, "stages": 2}, 136, 80, 1168, 8),
-    ({"element_type": "tf32", "block_k": 32, "consumers": 2, "k_blocks": 2, "block_n": 64}, 136, 80,
+    ({"element_type": "tf32", "block_k": 32, "consumers": 2, "cluster_k": 2, "block_n": 64}, 136,
+      80,
      100, 6),
     # types, and what follows the product
     ({"element_type": "e4m3", "block_k": 128, "block_n": 256, "c_parts": 2, "consumers": 2,
@@ -370,11 +353,11 @@ EMULATED = [
     ({"element_type": "tf32", "block_k": 32, "consumers": 2}, 136, 144, 100, 3),
     ({"element_type": "int8", "block_k": 128, "consumers": 2}, 136, 144, 208, 3),
     ({"element_type": "int8", "block_k": 128, "block_m": 64, "consumers": 1, "b_scales": "each",
-      "bias": True, "out_type": "fp32", "max_splits": 4}, 40, 136, 1104, 9),
-    ({"block_m": 16, "block_n": 64, "consumers": 1, "swap": True, "bias": True, "alpha": True,
-      "activation": "gelu", "out_type": "fp32", "max_splits": 4}, 13, 136, 520, 11),
+      "bias": True, "out_type": "fp32", "split_k": 4}, 40, 136, 1104, 9),
+    ({"block_m": 16, "block_n": 64, "consumers": 1, "swap_ab": True, "bias": True, "alpha": True,
+      "activation": "gelu", "out_type": "fp32", "split_k": 4}, 13, 136, 520, 11),
     ({"block_m": 64, "consumers": 1, "activation": "relu", "bias": True}, 72, 136, 136, 3),
-    ({"consumers": 2, "cluster": 2, "activation": "silu", "a_scales": "each", "bias": True,
+    ({"consumers": 2, "cluster_m": 2, "activation": "silu", "a_scales": "each", "bias": True,
       "block_n": 64}, 264, 72, 136, 4),
     ({"element_type": "e5m2", "block_m": 64, "block_n": 64, "block_k": 128, "consumers": 1,
       "out_type": "e5m2", "alpha": True}, 72, 80, 208, 3),
@@ -382,8 +365,6 @@ EMULATED = [
       "out_type": "e4m3"}, 72, 80, 208, 3),
     # several tiles a block, whose pieces are no multiple of the buffers
     ({"block_m": 64, "block_n": 64, "c_parts": 4, "c_buffers": 3, "consumers": 1}, 136, 136, 72, 2),
-    ({"block_m": 64, "block_n": 48, "side": 16, "c_parts": 2, "c_buffers": 2, "consumers": 1},
-     136, 136, 72, 2),
 ]  # fmt: skip
 # A matrix that is added comes by TMA into the buffers of C: with a buffer for each piece, for half
 # of them; a cluster; tiles in parts; swapped.
@@ -392,33 +373,30 @@ WITH_RESIDUAL = [
      136, 520, 72, 2),
     ({"consumers": 2, "residual": True, "c_parts": 4, "c_buffers": 3, "alpha": True, "block_n": 64},
      136, 136, 72, 2),
-    ({"consumers": 2, "residual": True, "cluster": 2, "c_parts": 2, "c_buffers": 2, "block_n": 64},
+    ({"consumers": 2, "residual": True, "cluster_m": 2, "c_parts": 2, "c_buffers": 2,
+      "block_n": 64},
      264, 72, 72, 4),
-    ({"consumers": 1, "residual": True, "block_m": 64, "block_n": 64, "cluster": 2,
-      "cluster_columns": 2, "c_parts": 2, "bias": True, "stages": 2}, 72, 136, 136, 8),
-    ({"consumers": 1, "residual": True, "block_m": 64, "block_n": 64, "max_splits": 3,
+    ({"consumers": 1, "residual": True, "block_m": 64, "block_n": 64, "cluster_m": 2,
+      "cluster_n": 2, "c_parts": 2, "bias": True, "stages": 2}, 72, 136, 136, 8),
+    ({"consumers": 1, "residual": True, "block_m": 64, "block_n": 64, "split_k": 3,
       "out_type": "fp32"}, 172, 136, 776, 7),
-    ({"consumers": 1, "residual": True, "block_m": 16, "block_n": 64, "swap": True, "bias": True,
-      "max_splits": 4}, 13, 264, 520, 11),
-    ({"consumers": 2, "residual": True, "pingpong": True, "block_m": 64, "block_n": 96, "side": 32,
-      "c_parts": 2}, 136, 264, 520, 2),
-    ({"consumers": 1, "residual": True, "block_m": 64, "block_n": 64, "k_blocks": 2, "c_parts": 2},
+    ({"consumers": 1, "residual": True, "block_m": 16, "block_n": 64, "swap_ab": True, "bias": True,
+      "split_k": 4}, 13, 264, 520, 11),
+    ({"consumers": 1, "residual": True, "block_m": 64, "block_n": 64, "cluster_k": 2, "c_parts": 2},
      72, 136, 264, 6),
 ]  # fmt: skip
 # Batches of three; which operand is the same for all.
 BATCHED = [
     ({"consumers": 2, "block_n": 256, "c_parts": 2}, 200, 264, 136, 3, ""),
-    ({"consumers": 2, "cluster": 2, "a_major": "MN", "b_major": "MN", "block_n": 64}, 136, 72, 72,
+    ({"consumers": 2, "cluster_m": 2, "a_major": "MN", "b_major": "MN", "block_n": 64}, 136, 72, 72,
      4, "b"),
-    ({"consumers": 1, "block_m": 16, "block_n": 64, "swap": True, "a_major": "MN"}, 24, 136, 72,
+    ({"consumers": 1, "block_m": 16, "block_n": 64, "swap_ab": True, "a_major": "MN"}, 24, 136, 72,
      5, "a"),
-    ({"consumers": 1, "block_m": 64, "block_n": 64, "max_splits": 3, "residual": True,
+    ({"consumers": 1, "block_m": 64, "block_n": 64, "split_k": 3, "residual": True,
       "bias": True}, 72, 72, 776, 14, ""),
-    ({"consumers": 1, "block_m": 64, "block_n": 48, "side": 16, "c_parts": 2},
-     40, 72, 136, 4, ""),
     ({"consumers": 1, "block_m": 64, "block_n": 64, "block_k": 128, "element_type": "e4m3"}, 72, 72,
      144, 4, ""),
-    ({"consumers": 1, "block_m": 64, "block_n": 64, "k_blocks": 2}, 72, 72, 264, 4, "b"),
+    ({"consumers": 1, "block_m": 64, "block_n": 64, "cluster_k": 2}, 72, 72, 264, 4, "b"),
 ]  # fmt: skip
 BATCHED = [({"batched": True} | fields, *rest) for fields, *rest in BATCHED]
 
@@ -428,39 +406,42 @@ EMULATED_SM100 = [
     ({"block_n": 128, "c_parts": 4, "c_buffers": 3, "a_major": "MN", "bias": True}, 200, 136, 200,
      2, ""),
     ({"block_m": 64, "block_n": 64, "b_major": "MN"}, 200, 136, 200, 3, ""),
-    ({"block_m": 16, "block_n": 128, "swap": True, "max_splits": 4, "residual": True,
+    ({"block_m": 16, "block_n": 128, "swap_ab": True, "split_k": 4, "residual": True,
       "alpha": True}, 13, 264, 520, 13, ""),
     ({"element_type": "e4m3", "block_n": 16, "block_k": 128, "out_type": "fp32", "batched": True,
       "a_scales": "one", "b_scales": "each", "activation": "relu"}, 40, 24, 208, 2, "b"),
-    ({"element_type": "int8", "block_n": 48, "side": 16, "c_parts": 2, "block_k": 128,
-      "max_splits": 2}, 136, 88, 1104, 3, ""),
-    ({"element_type": "e4m3_e5m2", "block_n": 48, "side": 16, "c_parts": 2, "block_k": 128}, 136,
+    ({"element_type": "int8", "block_n": 64, "c_parts": 2, "block_k": 128,
+      "split_k": 2}, 136, 88, 1104, 3, ""),
+    ({"element_type": "e4m3_e5m2", "block_n": 32, "c_parts": 2, "block_k": 128}, 136,
      96, 272, 2, ""),
-    ({"element_type": "e5m2_e4m3", "block_n": 64, "block_k": 128, "cluster": 2, "pair": True,
+    ({"element_type": "e5m2_e4m3", "block_n": 64, "block_k": 128, "cluster_m": 2, "cta_group": 2,
       "out_type": "bf16"}, 264, 136, 272, 2, ""),
     ({"element_type": "int8", "block_n": 32, "block_k": 128, "out_type": "e4m3"}, 136, 48, 144, 2,
      ""),
-    ({"element_type": "tf32", "block_n": 32, "block_k": 32, "cluster": 2}, 264, 72, 100, 4, ""),
-    ({"block_n": 64, "cluster": 2, "pair": True, "residual": True, "c_parts": 2}, 304, 136, 200, 2,
+    ({"element_type": "tf32", "block_n": 32, "block_k": 32, "cluster_m": 2}, 264, 72, 100, 4, ""),
+    ({"block_n": 64, "cluster_m": 2, "cta_group": 2, "residual": True, "c_parts": 2}, 304, 136,
+      200, 2,
      ""),
-    ({"block_n": 32, "cluster": 4, "pair": True, "asked": True, "b_major": "MN"}, 530, 72, 136, 4,
+    ({"block_n": 32, "cluster_m": 4, "cta_group": 2, "cluster_launch_control": True,
+      "b_major": "MN"}, 530, 72, 136, 4,
      ""),
-    ({"block_m": 64, "block_n": 64, "cluster": 2, "pair": True}, 136, 136, 136, 2, ""),
-    ({"block_n": 32, "asked": True, "batched": True}, 136, 40, 72, 2, ""),
+    ({"block_m": 64, "block_n": 64, "cluster_m": 2, "cta_group": 2}, 136, 136, 136, 2, ""),
+    ({"block_n": 32, "cluster_launch_control": True, "batched": True}, 136, 40, 72, 2, ""),
     # scales of blocks; with 256 columns, two tiles of sums share columns of tensor memory
-    ({"element_type": "mxfp8", "block_k": 128, "cluster": 2, "pair": True}, 264, 136, 400, 2, ""),
-    ({"element_type": "mxfp8", "block_k": 128, "block_n": 256, "cluster": 2, "pair": True,
+    ({"element_type": "mxfp8", "block_k": 128, "cluster_m": 2, "cta_group": 2}, 264, 136, 400, 2,
+      ""),
+    ({"element_type": "mxfp8", "block_k": 128, "block_n": 256, "cluster_m": 2, "cta_group": 2,
       "c_parts": 4, "c_buffers": 2, "bias": True}, 264, 1032, 272, 2, ""),
     ({"element_type": "nvfp4", "block_k": 128, "block_n": 256, "c_parts": 8, "residual": True,
-      "asked": True}, 264, 520, 400, 2, ""),
-    ({"element_type": "nvfp4", "block_m": 256, "swap": True, "c_parts": 4, "max_splits": 2,
+      "cluster_launch_control": True}, 264, 520, 400, 2, ""),
+    ({"element_type": "nvfp4", "block_m": 256, "swap_ab": True, "c_parts": 4, "split_k": 2,
       "alpha": True}, 136, 136, 528, 5, ""),
     # the tiles of clusters and of pairs in parts
-    ({"block_n": 32, "cluster": 4, "max_splits": 3, "c_parts": 2, "bias": True}, 400, 72, 1000, 29,
+    ({"block_n": 32, "cluster_m": 4, "split_k": 3, "c_parts": 2, "bias": True}, 400, 72, 1000, 29,
      ""),
-    ({"block_n": 64, "cluster": 2, "pair": True, "max_splits": 4, "residual": True,
+    ({"block_n": 64, "cluster_m": 2, "cta_group": 2, "split_k": 4, "residual": True,
       "b_major": "MN"}, 264, 136, 520, 13, ""),
-    ({"element_type": "mxfp8", "block_k": 128, "cluster": 2, "pair": True, "max_splits": 2},
+    ({"element_type": "mxfp8", "block_k": 128, "cluster_m": 2, "cta_group": 2, "split_k": 2},
      264, 136, 1040, 9, ""),
 ]  # fmt: skip
 EMULATED_SM100 = [
@@ -469,8 +450,9 @@ EMULATED_SM100 = [
 
 
 STRUCTURE = {
-    "swap", "pingpong", "consumer_columns", "cluster", "cluster_columns", "k_blocks", "max_splits",
-    "side", "batched", "residual", "loaded_rows", "asked", "pair", "promoted", "last_through_ring",
+    "swap_ab", "pingpong", "cluster_m", "cluster_n", "cluster_k", "split_k", "batched", "residual",
+    "loaded_rows", "cluster_launch_control", "cta_group", "fp32_accumulation",
+    "last_through_pipeline",
 }  # fmt: skip
 SIZES = {"block_m", "block_n", "block_k", "stages", "c_parts"}
 
@@ -483,14 +465,15 @@ def spread(cases):
 
     def parts(fields, *problem):
         fields = {"arch": 90, "element_type": "bf16"} | fields
-        arch, config = fields["arch"], MatmulConfig(**fields)
+        arch, config = fields["arch"], kernel_spec(**fields)
         found = {(arch, name, value) for name, value in fields.items() if name not in SIZES}
         pairs = itertools.combinations(sorted(fields.keys() & STRUCTURE), 2)
         found |= {(arch, *pair) for pair in pairs} | {(arch, problem[-1])}
-        if config.units > 1:
-            found.add((arch, "units", config.element_type, config.b_major))
-        if config.loaded_columns > config.columns:
-            found.add((arch, "edge", config.edge, config.cluster, config.consumer_columns))
+        product, tile = config.product, config.tile
+        if tile.units > 1:
+            found.add((arch, "units", product.element_type, product.b_major))
+        if right_columns(product, tile) > tile.columns:
+            found.add((arch, "edge", edge_columns(product, tile), tile.cluster_m))
         return found
 
     missing = {part for case in cases for part in parts(*case)}

@@ -126,12 +126,12 @@ def matmul_jobs() -> Iterator[Job]:
     large = small | {"block_m": 128, "consumers": 2}
     for name, config in {
         "fp16": small,
-        "fp16-swap": small | {"swap": True, "block_m": 8},
+        "fp16-swap": small | {"swap_ab": True, "block_m": 8},
         "int8": small | {"block_k": 128},
         "tf32": small | {"block_k": 32},
         "e4m3-scales": large | {"block_k": 128, "a_scales": "each", "b_scales": "one"},
-        "bf16-cluster": large | {"b_major": "MN", "cluster": 2},
-        "fp16-splits": large | {"a_major": "MN", "max_splits": 4, "c_parts": 2, "c_buffers": 2},
+        "bf16-cluster": large | {"b_major": "MN", "cluster_m": 2},
+        "fp16-splits": large | {"a_major": "MN", "split_k": 4, "c_parts": 2, "c_buffers": 2},
     }.items():
         rest = {"element_type": name.partition("-")[0], **config}
         yield matmul(f"consumers-{name}", 90, True, **rest)
@@ -140,9 +140,9 @@ def matmul_jobs() -> Iterator[Job]:
     for name, config in {
         "e4m3-scales": blackwell | {"block_k": 128, "a_scales": "each", "a_major": "MN"},
         "fp16-splits": blackwell
-        | {"max_splits": 4, "residual": True, "swap": True, "block_m": 64, "block_n": 128},
-        "bf16-multicast": blackwell | {"b_major": "MN", "cluster": 4},
-        "bf16-pair": blackwell | {"cluster": 2, "pair": True, "batched": True, "c_parts": 2},
+        | {"split_k": 4, "residual": True, "swap_ab": True, "block_m": 64, "block_n": 128},
+        "bf16-multicast": blackwell | {"b_major": "MN", "cluster_m": 4},
+        "bf16-pair": blackwell | {"cluster_m": 2, "cta_group": 2, "batched": True, "c_parts": 2},
     }.items():
         rest = {"element_type": name.partition("-")[0], **config}
         yield matmul(f"roles-{name}", 100, True, **rest)

@@ -84,45 +84,49 @@ def problem(config, m, n, k, device="cpu", exact=True, seed=0, shared=""):
         return found if exact else torch.randn(shape, generator=generator)
 
     extras = {}
-    if config.scaling is not None:
-        kind = config.element_type
+    if config.product.scaling is not None:
+        kind = config.product.element_type
         a, a_blocks, a_values = block_scaled(kind, m, k, generator)
         b, b_blocks, b_values = block_scaled(kind, n, k, generator)
         a, b = a.to(device), b.to(device).t()
         expected = (a_values @ b_values.t()).to(device)
         blocks = scale_blocks(a_blocks, m).to(device), scale_blocks(b_blocks, n).to(device)
-        names = ("right_scales", "left_scales") if config.swap else ("left_scales", "right_scales")
+        names = (
+            ("right_scales", "left_scales")
+            if config.tile.swap_ab
+            else ("left_scales", "right_scales")
+        )
         extras.update(zip(names, blocks, strict=True))
     else:
-        types = [TORCH_TYPES[each] for each in operand_types(config.element_type)]
-        lead = [(1 if name == shared else 3,) if config.batched else () for name in "ab"]
+        types = [TORCH_TYPES[each] for each in operand_types(config.product.element_type)]
+        lead = [(1 if name == shared else 3,) if config.product.batched else () for name in "ab"]
         a = numbers(*lead[0], m, k).to(types[0]).to(device)
         b = numbers(*lead[1], k, n).to(types[1]).to(device)
         expected = a.double() @ b.double()
-    if config.alpha:
+    if config.epilogue.alpha:
         extras["alpha"] = 0.5
         expected *= 0.5
-    if config.a_scales:
-        count = m if config.a_scales == "each" else 1
+    if config.epilogue.a_scales:
+        count = m if config.epilogue.a_scales == "each" else 1
         extras["a_scale"] = (torch.rand(count, generator=generator) + 0.5).to(device)
         expected *= extras["a_scale"].double()[:, None]
-    if config.b_scales:
-        count = n if config.b_scales == "each" else 1
+    if config.epilogue.b_scales:
+        count = n if config.epilogue.b_scales == "each" else 1
         extras["b_scale"] = (torch.rand(count, generator=generator) + 0.5).to(device)
         expected *= extras["b_scale"].double()
-    if config.bias:
-        bias = torch.randn(n, generator=generator).to(TORCH_TYPES[config.bias_type])
+    if config.epilogue.bias:
+        bias = torch.randn(n, generator=generator).to(TORCH_TYPES[config.product.bias_type])
         extras["bias"] = bias.to(device)
         expected += extras["bias"].double()
-    if config.residual:
+    if config.epilogue.residual:
         residual = torch.randn(expected.shape, generator=generator)
-        extras["c0_desc"] = residual.to(TORCH_TYPES[config.c_type]).to(device)
+        extras["c0_desc"] = residual.to(TORCH_TYPES[config.product.c_type]).to(device)
         extras["beta"] = 0.75
         expected += 0.75 * extras["c0_desc"].double()
-    if config.activation:
-        expected = getattr(torch.nn.functional, config.activation)(expected)
-    if config.c_type in ("e4m3", "e5m2"):  # which saturate
-        largest = torch.finfo(TORCH_TYPES[config.c_type]).max
+    if config.epilogue.activation:
+        expected = getattr(torch.nn.functional, config.epilogue.activation)(expected)
+    if config.product.c_type in ("e4m3", "e5m2"):  # which saturate
+        largest = torch.finfo(TORCH_TYPES[config.product.c_type]).max
         expected = expected.clamp(-largest, largest)
     return a, b, extras, expected
 
@@ -137,22 +141,25 @@ def launch(config, a, b, extras, multiprocessors, workspace=None, in_place=False
 def launch_compiled(config, a, b, extras, multiprocessors, workspace=None, in_place=False):
     """`launch`, and Triton's compiled kernel."""
     (m, k), n = a.shape[-2:], b.shape[-1]
-    lead = (max(a.shape[0], b.shape[0]),) if config.batched else ()
+    lead = (max(a.shape[0], b.shape[0]),) if config.product.batched else ()
     properties = SimpleNamespace(multi_processor_count=multiprocessors)
     plan = launch_plan(config, m, n, k, properties, *lead)
-    c_type = TORCH_TYPES[config.c_type]
+    c_type = TORCH_TYPES[config.product.c_type]
     poison = float("nan") if c_type.is_floating_point else -1
     out = torch.full((*lead, m, n), poison, dtype=c_type, device=a.device)
     if in_place:
         out = extras["c0_desc"]
     matrices = {
-        "a_desc": ((a if config.a_major == "K" else a.mT).contiguous(), plan.a_tile),
-        "b_desc": ((b.mT if config.b_major == "K" else b).contiguous(), plan.b_tile),
+        "a_desc": ((a if config.product.a_major == "K" else a.mT).contiguous(), plan.a_tile),
+        "b_desc": ((b.mT if config.product.b_major == "K" else b).contiguous(), plan.b_tile),
         "c_desc": (out, plan.c_tile),
         "c0_desc": (extras.get("c0_desc"), plan.c_tile),
         "last_desc": (out, plan.last_tile),
     }
-    matrices["narrow_desc"] = matrices["a_desc" if config.swap else "b_desc"][0], plan.narrow_tile
+    matrices["edge_desc"] = (
+        matrices["a_desc" if config.tile.swap_ab else "b_desc"][0],
+        plan.edge_tile,
+    )
     for name, tile in zip(("left_scales", "right_scales"), plan.scale_tiles or (), strict=False):
         matrices[name] = extras[name], tile
     if workspace is None:
@@ -163,10 +170,7 @@ def launch_compiled(config, a, b, extras, multiprocessors, workspace=None, in_pl
             matrix, tile = matrices[name]
             layout = to_gluon(tile.tma_encoding)
             values[name] = TensorDescriptor.from_tensor(matrix, list(tile.tma_shape), layout)
-    descriptors = [values[name] for name in plan.arguments[:3]]
-    others = {name: values[name] for name in plan.arguments[3:]}
-    compiled = plan.kernel[plan.grid](*descriptors, **others, **plan.constants, **plan.options)
-    return out, compiled
+    return out, plan.launch(values)
 
 
 def relative_error(found, expected):

@@ -14,7 +14,10 @@ from triton import knobs
 
 import triton_ext
 from triton_ext.hardware.architecture import MULTIPROCESSORS
+from triton_ext.kernels.choice.problem import Problem
+from triton_ext.kernels.epilogue import NO_EPILOGUE, EpilogueSpec
 from triton_ext.kernels.precompile import configurations, precompile
+from triton_ext.kernels.product import ProductSpec
 
 SIZES = [(16, 2048, 512), (264, 264, 264)]
 if len(sys.argv) > 1:
@@ -28,17 +31,18 @@ def operands(m, n, k, dtype):
 
 def products(arch):
     """Kinds of products: what is asked for ahead, and what is called."""
-    kind, asked = ("bf16", {}) if arch == 90 else ("fp16", {"bias": True, "activation": "gelu"})
-    yield kind, asked, lambda a, b: triton_ext.matmul(
+    kind = "bf16" if arch == 90 else "fp16"
+    epilogue = NO_EPILOGUE if arch == 90 else EpilogueSpec(bias=True, activation="gelu")
+    yield kind, (ProductSpec(kind), epilogue), lambda a, b: triton_ext.matmul(
         a, b,
-        bias=torch.zeros(b.shape[1], dtype=a.dtype) if asked else None,
-        activation=asked.get("activation"),
+        bias=torch.zeros(b.shape[1], dtype=a.dtype) if epilogue.bias else None,
+        activation=epilogue.activation,
     )  # fmt: skip
     if arch == 90 and len(sys.argv) > 1:
         one = torch.ones(())
         yield (
             "e4m3",
-            {"out_type": "bf16", "a_scales": "one", "b_scales": "one"},
+            (ProductSpec("e4m3", out_type="bf16"), EpilogueSpec(a_scales="one", b_scales="one")),
             lambda a, b: triton_ext.scaled_mm(a, b, one, one, out_dtype=torch.bfloat16),
         )
 
@@ -52,14 +56,9 @@ def main():
         for arch in (90, 100)[: len(sys.argv)]:
             for kind, asked, call in products(arch):
                 with triton_ext.emulate(f"sm_{arch}", idle=True):
-                    configs = configurations(
-                        arch,
-                        kind,
-                        ("K", "K"),
-                        SIZES,
-                        multiprocessors=MULTIPROCESSORS[arch],
-                        **asked,
-                    )
+                    product, epilogue = asked
+                    problems = [Problem(*size, MULTIPROCESSORS[arch]) for size in SIZES]
+                    configs = configurations(arch, product, problems, epilogue)
                     done = list(precompile(configs, Path(folder), jobs=2))
                     assert [each.error for each in done] == [None] * len(configs), done
                     hits.clear()

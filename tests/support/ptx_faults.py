@@ -403,7 +403,7 @@ def capture(job: dict[str, Any]) -> list[Launched]:
             changed = decode(parse_ptx(ptx))
             block = (*changed.kernel.directives.get("reqntid", (32,)), 1, 1)[:3]
             launched = prepare(
-                changed, grid=grid, block=block, cluster=cluster, args=args,
+                changed, grid=grid, block=block, cluster_m=cluster, args=args,
                 dynamic_smem_bytes=dynamic_smem_bytes, memory=memory, names=names,
             )  # fmt: skip
             at = launched.clusters // 3
@@ -434,9 +434,9 @@ def capture(job: dict[str, Any]) -> list[Launched]:
             if job["do"] == "matmul":
                 import plan_launch
 
-                from triton_ext.kernels.config import MatmulConfig
+                from triton_ext.kernels.spec import kernel_spec
 
-                config = MatmulConfig(job["arch"], **job["config"])
+                config = kernel_spec(job["arch"], **job["config"])
                 a, b, extras, _ = plan_launch.problem(config, 256, 256, 256)
                 with triton_ext.emulate(job["arch"], cuda_on_host=True):
                     plan_launch.launch(config, a, b, extras, job.get("multiprocessors", 4))

@@ -4,7 +4,6 @@ for a kernel grows with the bytes that it allocates. `tests/kernels` has deeper 
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator
 from contextlib import contextmanager
 from unittest import mock
@@ -14,7 +13,7 @@ from triton_ext.ops import planning
 
 
 def _shallow(*problem, **options):
-    return dataclasses.replace(choose_config(*problem, **options), stages=2)
+    return choose_config(*problem, **options).with_fields(stages=2)
 
 
 @contextmanager

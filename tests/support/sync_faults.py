@@ -224,11 +224,11 @@ GLUON, TL = "corpus_gluon_kernels", "corpus_kernels"
 _SMALL = {"element_type": "fp16", "block_n": 64, "stages": 2, "consumers": 1}
 KERNELS = [
     _matmul(90, **_SMALL, block_m=64),
-    _matmul(90, **_SMALL | {"consumers": 2}, block_m=128, cluster=2),
-    _matmul(90, **_SMALL, block_m=128, max_splits=4),
+    _matmul(90, **_SMALL | {"consumers": 2}, block_m=128, cluster_m=2),
+    _matmul(90, **_SMALL, block_m=128, split_k=4),
     _matmul(100, **_SMALL),
-    _matmul(100, **_SMALL, cluster=2, pair=True, c_parts=2),
-    _matmul(100, **_SMALL, cluster=4),
+    _matmul(100, **_SMALL, cluster_m=2, cta_group=2, c_parts=2),
+    _matmul(100, **_SMALL, cluster_m=4),
     _kernel(GLUON, "warp_specialized", 90, arch=90),
     _kernel(GLUON, "warp_specialized", 100, arch=100),
     _kernel(GLUON, "attention", 90, arch=90, p="registers"),

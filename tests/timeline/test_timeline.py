@@ -16,8 +16,8 @@ from triton_ext.emulator.errors import LaunchError
 from triton_ext.emulator.host import clocks
 from triton_ext.emulator.schedule.observers import Observers
 from triton_ext.errors import LayoutError
-from triton_ext.kernels.config import MatmulConfig
 from triton_ext.kernels.launch import launch_arguments, launch_plan
+from triton_ext.kernels.spec import kernel_spec
 from triton_ext.timeline import client
 from triton_ext.timeline.timeline import Timeline
 from triton_ext.timeline.trace import (
@@ -47,14 +47,13 @@ class Gpu:
 def matmul(config, a, b, c):
     plan = launch_plan(config, M, N, K, Gpu())
     arguments = launch_arguments(config, plan, a, b, c)
-    first, others = list(arguments.values())[:3], dict(list(arguments.items())[3:])
-    plan.kernel[plan.grid](*first, **others, **plan.constants, **plan.options)
+    plan.launch(arguments)
 
 
 @pytest.fixture(scope="module")
 def runs():
     """C without time, with time, and with time alone; and the two timelines."""
-    config = MatmulConfig(90, "fp16", block_m=128, block_n=64, block_k=64, stages=3, consumers=2)
+    config = kernel_spec(90, "fp16", block_m=128, block_n=64, block_k=64, stages=3, consumers=2)
     generator = torch.Generator().manual_seed(0)
     a = torch.randn((M, K), generator=generator).to(torch.float16)
     b = torch.randn((N, K), generator=generator).to(torch.float16).T
@@ -157,8 +156,8 @@ def test_the_parts_of_clusters_tiles_wait_for_the_stores_before():
     """One warp asks whether the others' parts are there, and tells the other three: what they do
     in the rounds that are left out is left out, too, and the replay comes to its end.
     """
-    config = MatmulConfig(
-        90, "fp16", block_m=64, block_n=64, stages=3, consumers=1, cluster=2, max_splits=4
+    config = kernel_spec(
+        90, "fp16", block_m=64, block_n=64, stages=3, consumers=1, cluster_m=2, split_k=4
     )
     m, n, k = 128, 64, 2048
     plan = launch_plan(config, m, n, k, Gpu())
@@ -166,9 +165,8 @@ def test_the_parts_of_clusters_tiles_wait_for_the_stores_before():
     c = torch.zeros((m, n), dtype=torch.float16)
     workspace = torch.zeros(plan.workspace_bytes, dtype=torch.uint8)
     arguments = launch_arguments(config, plan, a, b, c, workspace=workspace)
-    first, others = list(arguments.values())[:3], dict(list(arguments.items())[3:])
     with triton_ext.emulate("sm_90", time="H200", values=False) as gpu:
-        plan.kernel[plan.grid](*first, **others, **plan.constants, **plan.options)
+        plan.launch(arguments)
     timed = gpu.timeline
     later = Timeline(timed.trace, timed.gpu.but(release_latency=20_000))
     waited = (20_000 - timed.gpu.release_latency) / timed.clock
@@ -177,7 +175,7 @@ def test_the_parts_of_clusters_tiles_wait_for_the_stores_before():
 
 def test_without_a_listing_of_the_binary_it_says_so(runs):
     _, (listed, _) = runs
-    config = MatmulConfig(90, "fp16", block_m=128, block_n=64, block_k=64, stages=3, consumers=2)
+    config = kernel_spec(90, "fp16", block_m=128, block_n=64, block_k=64, stages=3, consumers=2)
     a, b = torch.zeros((M, K), dtype=torch.float16), torch.zeros((N, K), dtype=torch.float16).T
     with (
         mock.patch.object(client, "disassembled", return_value=""),
@@ -192,7 +190,7 @@ def test_without_a_listing_of_the_binary_it_says_so(runs):
 
 def test_who_arrives_where():
     """In the ring of a cluster: at its own barriers, at those of others, at the cluster's."""
-    config = MatmulConfig(90, "fp16", block_m=64, block_n=64, stages=3, consumers=1, cluster=2)
+    config = kernel_spec(90, "fp16", block_m=64, block_n=64, stages=3, consumers=1, cluster_m=2)
     a, b = torch.zeros((M, K), dtype=torch.float16), torch.zeros((N, K), dtype=torch.float16).T
     with triton_ext.emulate("sm_90", time="H200", values=False) as gpu:
         matmul(config, a, b, torch.zeros((M, N), dtype=torch.float16))
@@ -212,8 +210,8 @@ def test_who_arrives_where():
 
 @pytest.mark.parametrize("observer", [None, Statistics()], ids=["alone", "observed"])
 def test_sums_that_blocks_exchange_are_no_copies(observer):
-    config = MatmulConfig(
-        90, "fp16", block_m=64, block_n=64, stages=2, consumers=1, c_parts=2, k_blocks=4
+    config = kernel_spec(
+        90, "fp16", block_m=64, block_n=64, stages=2, consumers=1, c_parts=2, cluster_k=4
     )
     a, b = torch.zeros((M, K), dtype=torch.float16), torch.zeros((N, K), dtype=torch.float16).T
     with triton_ext.emulate("sm_90", time="H200", values=False, observer=observer) as gpu:
@@ -228,7 +226,7 @@ def test_sums_that_blocks_exchange_are_no_copies(observer):
         for token in (token for item in sends for token in item[3]):
             given[token] += 1
     exchanged = {token: count for token, count in enumerate(given) if count}
-    assert len(exchanged) == 4 * config.c_parts  # a barrier of each block for each piece
+    assert len(exchanged) == 4 * config.tile.c_parts  # a barrier of each block for each piece
     # and the arrival of the one that expects the bytes
     assert all(cluster.needs[token] == count + 1 for token, count in exchanged.items())
     slower = gpu.timeline.gpu.but(far_latency=gpu.timeline.gpu.far_latency + 1000)
@@ -237,7 +235,7 @@ def test_sums_that_blocks_exchange_are_no_copies(observer):
 
 
 def test_products_of_tensor_memory_are_recorded():
-    config = MatmulConfig(100, "fp16", block_n=128, stages=3, consumers=1, c_parts=2)
+    config = kernel_spec(100, "fp16", block_n=128, stages=3, consumers=1, c_parts=2)
     a, b = torch.zeros((M, K), dtype=torch.float16), torch.zeros((N, K), dtype=torch.float16).T
     found = []
     for values in (True, False):
@@ -332,7 +330,7 @@ def test_what_cannot_be_asked(options, error, words):
 def test_all_clients_at_once(runs):
     """One run, which each sees as if it was alone."""
     _, (timed, _) = runs
-    config = MatmulConfig(90, "fp16", block_m=128, block_n=64, block_k=64, stages=3, consumers=2)
+    config = kernel_spec(90, "fp16", block_m=128, block_n=64, block_k=64, stages=3, consumers=2)
     a, b = torch.zeros((M, K), dtype=torch.float16), torch.zeros((N, K), dtype=torch.float16).T
     found = []
     for time in (None, "H200"):

@@ -65,17 +65,17 @@ def _show_layout(shape: tuple[int, int], encoding: NVMMAShared) -> None:
 
 
 PAIRS: dict[str, Any] = {
-    "block_n": 256, "block_k": 64, "stages": 6, "consumers": 1, "cluster": 2, "pair": True,
+    "block_n": 256, "block_k": 64, "stages": 6, "consumers": 1, "cluster_m": 2, "cta_group": 2,
     "c_parts": 4, "c_buffers": 2,
 }  # fmt: skip
 """Tiles of 256x256, which the tensor cores of two blocks multiply together."""
 
 
 def _compile() -> bool:
-    from triton_ext.kernels.config import MatmulConfig
     from triton_ext.kernels.launch import compile_matmul, kernel_constants
+    from triton_ext.kernels.spec import kernel_spec
 
-    config = MatmulConfig(100, "fp16", b_major="MN", **PAIRS)
+    config = kernel_spec(100, "fp16", b_major="MN", **PAIRS)
     _heading("4. A Blackwell matmul compiled from it, with no GPU: roles of warps, pairs of blocks")
     kernel = compile_matmul(config)
     ptx = without_debug_lines(kernel.asm["ptx"])
@@ -97,7 +97,7 @@ def _compile() -> bool:
 def _multiply() -> bool:
     import torch
 
-    from triton_ext.kernels.config import MatmulConfig
+    from triton_ext.kernels.spec import kernel_spec
     from triton_ext.ops import matmul
 
     found = torch.cuda.is_available()
@@ -107,7 +107,7 @@ def _multiply() -> bool:
     device = "cuda" if found else "cpu"
     a = torch.randn((m, k), device=device, dtype=torch.float16)
     b = torch.randn((k, n), device=device, dtype=torch.float16)
-    config = None if found else MatmulConfig(100, "fp16", b_major="MN", **PAIRS)
+    config = None if found else kernel_spec(100, "fp16", b_major="MN", **PAIRS)
     product = matmul(a, b, config=config)
     exact = a.double() @ b.double()
     error_norm = float((product.double() - exact).norm() / exact.norm())

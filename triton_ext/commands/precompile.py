@@ -6,7 +6,6 @@ import itertools
 import re
 import sys
 from collections.abc import Iterator
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +22,8 @@ from triton_ext.commands.common import (
 )
 from triton_ext.commands.tune import KINDS, OUT_TYPES
 from triton_ext.kernels.choice.gpus import MODELS
-from triton_ext.kernels.config import ACTIVATIONS
-from triton_ext.kernels.element_types import MAJORS, Major
+from triton_ext.kernels.element_types import MAJORS
+from triton_ext.kernels.epilogue import ACTIVATIONS
 from triton_ext.render.words import counted
 
 SIZES = (512, 1024, 2048, 4096, 8192, 16384)
@@ -113,7 +112,7 @@ def _rows(text: str) -> tuple[int, ...]:
 @click.option(
     "--no-fast-accum",
     is_flag=True,
-    help="Of fp8 on sm_90: sums promoted to fp32, as without use_fast_accum.",
+    help="Of fp8 on sm_90: accumulation in fp32, as without use_fast_accum.",
 )
 @click.option(
     "--gpu",
@@ -173,30 +172,30 @@ def precompile(
     refuse({"--gpu": gpu is not None and arch != "sm_90"}, "but with --arch sm_90")
     with needing_kernels():
         from triton_ext.kernels import precompile as kernels
-        from triton_ext.kernels.config import PROMOTED_TYPES
-    promoted = arch == "sm_90" and set(types) <= set(PROMOTED_TYPES)
-    refuse({"--no-fast-accum": no_fast_accum and not promoted},
-           f"but with --arch sm_90 and --types of {', '.join(PROMOTED_TYPES)}")  # fmt: skip
-    asked: dict[str, Any] = {
-        "out_type": out_type, "bias": bias, "activation": activation, "residual": residual,
-        "a_scales": scales, "b_scales": scales, "promoted": no_fast_accum,
-    }  # fmt: skip
+        from triton_ext.kernels.choice.problem import Problem
+        from triton_ext.kernels.epilogue import EpilogueSpec
+        from triton_ext.kernels.product import ProductSpec
+        from triton_ext.kernels.registers import FP32_TYPES
+    in_fp32 = arch == "sm_90" and set(types) <= set(FP32_TYPES)
+    refuse({"--no-fast-accum": no_fast_accum and not in_fp32},
+           f"but with --arch sm_90 and --types of {', '.join(FP32_TYPES)}")  # fmt: skip
+    epilogue = EpilogueSpec(bias, activation, scales, scales, residual=residual)
     number = int(arch[3:])
     configs = []
-    sizes = [
-        (m, n, k)
+    problems = [
+        Problem(m, n, k, sms or SMS[arch], gpu=gpu or "h200")
         for m, (n, k) in itertools.product(rows or ROWS, weights or itertools.product(SIZES, SIZES))
     ]
     for kind in types:
         if fixed:
             majors = itertools.product(*([each] if each else MAJORS for each in (a_major, b_major)))
-            configs += kernels.fixed_configurations(number, kind, majors, batched=batched, **asked)
+            products = [ProductSpec(kind, a, b, out_type, batched) for a, b in majors]
+            configs += kernels.fixed_configurations(number, products, epilogue)
         else:
-            pair: tuple[Major, Major] = (a_major or "K", b_major or "K")
-            processors = sms or SMS[arch]
-            configs += kernels.configurations(
-                number, kind, pair, sizes, multiprocessors=processors, gpu=gpu or "h200", **asked
+            product = ProductSpec(
+                kind, a_major or "K", b_major or "K", out_type, fp32_accumulation=no_fast_accum
             )
+            configs += kernels.configurations(number, product, problems, epilogue)
     done: list[kernels.Precompiled] = []
     with click.progressbar(
         kernels.precompile(configs, Path(out) if out else None, jobs),
@@ -208,7 +207,7 @@ def precompile(
     failed = [each for each in done if each.error]
     found = {
         "arch": arch, "types": list(types),
-        "problems": "all" if fixed else len(sizes) * len(types),
+        "problems": "all" if fixed else len(problems) * len(types),
         "kernels": len(configs), "compiled": sum(not each.was_there for each in done) - len(failed),
         "found": sum(each.was_there for each in done), "folder": out,
         "seconds": sum(each.seconds for each in done),
@@ -219,9 +218,8 @@ def precompile(
 
 
 def described(config: Any) -> str:
-    """What of a configuration is not as by default."""
-    values = ((each.name, getattr(config, each.name), each.default) for each in fields(config))
-    return ", ".join(f"{name} = {value!r}" for name, value, default in values if value != default)
+    """What of a kernel is not as by default."""
+    return ", ".join(f"{name} = {value!r}" for name, value in config.fields().items())
 
 
 def lines(found: dict[str, Any]) -> Iterator[str]:

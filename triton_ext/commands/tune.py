@@ -113,7 +113,7 @@ def as_object(found: Tuning) -> dict[str, Any]:
         "problem": asdict(found.problem),
         "measured": [
             {
-                "config": asdict(row.config),
+                "config": row.config.fields(),
                 "predicted_seconds": row.predicted,
                 "seconds": row.seconds,
             }
@@ -138,7 +138,7 @@ def table(found: Tuning) -> Iterator[str]:
     for row in found.measured:
         yield (
             f"{row.seconds * 1e6:>7.1f} us {row.predicted * 1e6:>7.1f} us"
-            f" {flops / row.seconds * 1e-12:>8.0f}  {row.config.words}"
+            f" {flops / row.seconds * 1e-12:>8.0f}  {row.config}"
         )
     if found.torch_seconds is not None:
         yield (

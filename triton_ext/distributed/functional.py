@@ -14,7 +14,7 @@ from triton_ext.distributed import launches
 from triton_ext.distributed.launches import Kind
 from triton_ext.distributed.workspace import Workspace, workspace_of
 from triton_ext.errors import LayoutError, UnsupportedDeviceError
-from triton_ext.kernels.config import ACTIVATIONS
+from triton_ext.kernels.epilogue import ACTIVATIONS
 from triton_ext.ops import registered
 from triton_ext.ops.call import Call
 from triton_ext.ops.checks import check_operands

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import partial
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -15,7 +15,9 @@ from torch import Tensor
 from triton_ext.distributed.workspace import COUNTERS, Count, Parcel, Workspace
 from triton_ext.errors import LayoutError
 from triton_ext.kernels.choice.choose import predicted_seconds, ranked
-from triton_ext.kernels.config import MatmulConfig
+from triton_ext.kernels.epilogue import EpilogueSpec
+from triton_ext.kernels.spec import KernelSpec
+from triton_ext.kernels.tile import SimpleTile, Sm90Tile
 from triton_ext.ops.checks import check_types
 from triton_ext.ops.device import Gpu, require_gpu
 from triton_ext.ops.epilogue import NOTHING, Epilogue
@@ -59,8 +61,8 @@ data sheets. No Blackwell has measured any of these."""
 
 def configuration(
     kind: Kind, gpu: Gpu, a: Tensor, b: Tensor, out_dtype: torch.dtype,
-    config: MatmulConfig | None = None,
-) -> tuple[MatmulConfig, float, float]:  # fmt: skip
+    config: KernelSpec | None = None,
+) -> tuple[KernelSpec, float, float]:  # fmt: skip
     """The configuration for the product of (ranks, M, K) and (1, K, N): the fastest of those that
     can wait for other ranks, by the cost model and by what it loads beside a link.
 
@@ -76,12 +78,11 @@ def configuration(
     views = [_view(a, 1), _view(b, 0)]
     majors = views[0].major, views[1].major
     problem = problem_of(gpu, a, b, (*a.shape[:-1], b.shape[-1]), out_dtype, majors)
-    *_, m, n, k, processors, _, batch, model = problem.asked
 
-    def seconds(config: MatmulConfig) -> float:
-        return predicted_seconds(config, m, n, k, processors, batch, model)
+    def seconds(config: KernelSpec) -> float:
+        return predicted_seconds(config, problem.size)
 
-    considered = list(ranked(gpu.arch, *problem.asked))
+    considered = list(ranked(gpu.arch, problem.product, problem.size))
     near = [config] if config else list(itertools.islice(able(kind, considered), CONSIDERED))
     if not near:
         raise LayoutError("group", kind, f"has no kernel on sm_{gpu.arch} for this product")
@@ -89,21 +90,24 @@ def configuration(
     return found, seconds(found), seconds(considered[0])
 
 
-def loads(config: MatmulConfig) -> float:
+def loads(config: KernelSpec) -> float:
     """What a tile loads from the L2 cache for an operation, over half of what a block of 128x128
     elements does: the more, the longer it takes while others' rows or tiles travel (`LOADS`).
     """
-    left = 128 / (config.block_n * config.cluster_columns)
-    return left + 128 / (config.block_m * config.cluster)
+    tile = config.tile
+    assert not isinstance(tile, SimpleTile)
+    return 128 / (tile.block_n * tile.cluster_n) + 128 / (tile.block_m * tile.cluster_m)
 
 
-def able(kind: Kind, configs: Iterable[MatmulConfig]) -> Iterator[MatmulConfig]:
+def able(kind: Kind, configs: Iterable[KernelSpec]) -> Iterator[KernelSpec]:
     """Those that can wait for other ranks, in their order."""
     for config in configs:
         try:
-            yield replace(
-                config, batched=True, loaded_rows=0, last_through_ring=False, collective=kind
-            )
+            tile = config.tile
+            if isinstance(tile, Sm90Tile):
+                tile = replace(tile, loaded_rows=0, last_through_pipeline=False)
+            product = replace(config.product, batched=True, collective=kind)
+            yield KernelSpec(product, config.epilogue, tile)
         except LayoutError:  # it swaps the operands, or divides K
             continue
 
@@ -168,26 +172,26 @@ _calls: dict[tuple[object, ...], Call] = {}
 
 def prepared(
     kind: Kind, a: Tensor, b: Tensor, ranks: int, epilogue: Epilogue = NOTHING,
-    out_dtype: torch.dtype | None = None, config: MatmulConfig | None = None,
+    out_dtype: torch.dtype | None = None, config: KernelSpec | None = None,
     staged: bool | None = None,
 ) -> Call:  # fmt: skip
     """The call of a kind on these tensors; LayoutError if there is no kernel for it."""
     dtype = out_dtype or output_type(a.dtype)
-    fields = epilogue.config_fields()
+    spec = epilogue.spec()
     if kind == "gather" and epilogue.scale_a is not None:
-        fields["a_scales"] = "each"
+        spec = replace(spec, a_scales="each")
     gpu = require_gpu(b.device)
     key = (
         kind, ranks, gpu.arch, gpu.index, a.dtype, b.dtype, dtype, a.shape, a.stride(), b.shape,
         b.stride(),
-        a.data_ptr() % TMA_ALIGNMENT, b.data_ptr() % TMA_ALIGNMENT, *fields.items(), config, staged,
+        a.data_ptr() % TMA_ALIGNMENT, b.data_ptr() % TMA_ALIGNMENT, spec, config, staged,
     )  # fmt: skip
     found = _calls.get(key)
     if found is None or a.dtype == torch.float32:  # what torch allows for it may change
         check_types(a, b, dtype, gpu.arch)
     if found is None:
         with gpu.current():
-            found = _prepare(kind, a, b, ranks, fields, dtype, config, staged)
+            found = _prepare(kind, a, b, ranks, spec, dtype, config, staged)
         while len(_calls) >= MAX_PLANS:
             del _calls[next(iter(_calls))]
         _calls[key] = found
@@ -195,8 +199,8 @@ def prepared(
 
 
 def _prepare(
-    kind: Kind, a: Tensor, b: Tensor, ranks: int, fields: Mapping[str, Any], dtype: torch.dtype,
-    config: MatmulConfig | None, staged: bool | None,
+    kind: Kind, a: Tensor, b: Tensor, ranks: int, epilogue: EpilogueSpec, dtype: torch.dtype,
+    config: KernelSpec | None, staged: bool | None,
 ) -> Call:  # fmt: skip
     gpu, n = require_gpu(b.device), b.shape[1]
     copies = not (readable(a, 1) and (kind == "scatter" or a.is_contiguous())), not readable(b, 0)
@@ -210,7 +214,7 @@ def _prepare(
         received = c = own.new_empty((ranks - 1, *own.shape[1:]))
     size = received.numel() * received.itemsize
     config, alone, best = configuration(kind, gpu, left, b[None], dtype, config)
-    config = replace(config, **fields)
+    config = replace(config, epilogue=epilogue)
     c_view = _rows(c)
     own_view = _view(own, 1) if kind == "gather" else _rows(own)
     residual = c_view if kind == "scatter" else None
@@ -236,16 +240,19 @@ def _pieces(launch: PreparedLaunch, rows: int, columns: int) -> Iterator[Piece]:
     """Those of a chunk of so many rows of C."""
     config, together = launch.config, launch.plan.piece_rows
     (tile_m, _), (tiles_m, tiles_n) = _tiles(config, rows, columns)
-    counted = tiles_n * config.blocks * (1 if config.pingpong else max(1, config.consumers))
+    assert not isinstance(config.tile, SimpleTile)
+    counted = tiles_n * config.tile.cluster_size * config.tile.sharing_consumers
     for first in range(0, tiles_m, together):
         end = min(first + together, tiles_m)
         yield Piece(slice(first * tile_m, min(end * tile_m, rows)), (end - first) * counted)
 
 
-def _tiles(config: MatmulConfig, rows: int, columns: int) -> tuple[tuple[int, int], ...]:
+def _tiles(config: KernelSpec, rows: int, columns: int) -> tuple[tuple[int, int], ...]:
     """Rows and columns of a cluster's tile; and how many tiles there are along each."""
-    tile = config.block_m * config.cluster, config.columns * config.cluster_columns
-    return tile, (-(-rows // tile[0]), -(-columns // tile[1]))
+    tile = config.tile
+    assert not isinstance(tile, SimpleTile)
+    size = tile.block_m * tile.cluster_m, tile.columns * tile.cluster_n
+    return size, (-(-rows // size[0]), -(-columns // size[1]))
 
 
 def _before_last(
@@ -272,7 +279,7 @@ def _readable(a: Tensor, b: Tensor, copies: tuple[bool, bool]) -> tuple[Tensor, 
 
 def gather(
     a: Tensor, b: Tensor, workspace: Workspace, epilogue: Epilogue = NOTHING,
-    out_dtype: torch.dtype | None = None, *, config: MatmulConfig | None = None,
+    out_dtype: torch.dtype | None = None, *, config: KernelSpec | None = None,
 ) -> Tensor:  # fmt: skip
     """The product (ranks * M, N) of all ranks' a (M, K), below each other, and b (K, N).
 
@@ -317,7 +324,7 @@ def gather(
 
 def scatter(
     a: Tensor, b: Tensor, workspace: Workspace, epilogue: Epilogue = NOTHING,
-    out_dtype: torch.dtype | None = None, *, config: MatmulConfig | None = None,
+    out_dtype: torch.dtype | None = None, *, config: KernelSpec | None = None,
     staged: bool | None = None,
 ) -> Tensor:  # fmt: skip
     """This rank's rows of the sum over the ranks of a (ranks * M, K) @ b (K, N).

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 from torch.nn import Parameter
 
-from triton_ext.kernels.config import MatmulConfig
+from triton_ext.kernels.spec import KernelSpec
 from triton_ext.ops.epilogue import NOTHING, Epilogue
 from triton_ext.ops.types import output_type
 
@@ -43,7 +43,7 @@ class Call(NamedTuple):
     out_dtype: torch.dtype | None = None
     out: Tensor | None = None
     linear: bool = False
-    config: MatmulConfig | None = None
+    config: KernelSpec | None = None
 
     @property
     def dtype(self) -> torch.dtype:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from triton_ext.errors import LayoutError
-from triton_ext.kernels.config import MatmulConfig
+from triton_ext.kernels.spec import KernelSpec
 from triton_ext.ops.call import Call
 from triton_ext.ops.device import Gpu, find_gpu, require_gpu
 from triton_ext.ops.epilogue import NOTHING, Epilogue, broadcasts_to
@@ -61,8 +61,8 @@ def check_asked(call: Call, fallback: Any = None) -> None:
     if fallback is not None and not (isinstance(fallback, str) and fallback == "torch"):
         raise LayoutError("fallback", fallback, 'must be "torch", or None for an error')
     check_kind("out_dtype", call.out_dtype, torch.dtype, optional=True)
-    if call.config is not None and not isinstance(call.config, MatmulConfig):
-        raise LayoutError("config", call.config, "must be a MatmulConfig")
+    if call.config is not None and not isinstance(call.config, KernelSpec):
+        raise LayoutError("config", call.config, "must be a KernelSpec")
     epilogue = call.epilogue
     added = {"bias": epilogue.bias, "residual": epilogue.residual, "out": call.out}
     for name, each in added.items():

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from triton_ext.errors import LayoutError
+from triton_ext.kernels.epilogue import EpilogueSpec
 from triton_ext.ops.types import FP8_TYPES
 
 ACTIVATION_FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -19,8 +20,6 @@ ACTIVATION_FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu_tanh": lambda x: torch.nn.functional.gelu(x, approximate="tanh"),
     "silu": torch.nn.functional.silu,
 }
-EPILOGUE_FIELDS = ("bias", "activation", "a_scales", "b_scales", "alpha", "residual", "promoted")
-"""The fields of a `MatmulConfig` that a product alone leaves at their defaults."""
 
 
 class Epilogue(NamedTuple):
@@ -36,7 +35,7 @@ class Epilogue(NamedTuple):
         scale_a, scale_b: fp32, of one element; or of M, and of N.
         blocks_a, blocks_b: scales of the blocks of a and b along K, which the product takes.
         promoted: whether the product of fp8 must be added up in fp32; on Hopper, see
-            `MatmulConfig`. Elsewhere the tensor cores do.
+            `ProductSpec.fp32_accumulation`. Elsewhere the tensor cores do.
     """
 
     bias: Tensor | None = None
@@ -56,19 +55,16 @@ class Epilogue(NamedTuple):
         names = ("bias", "residual", "scale_a", "scale_b", "blocks_a", "blocks_b")
         return {name: found for name in names if (found := getattr(self, name)) is not None}
 
-    def config_fields(self) -> dict[str, Any]:
-        """What the kernel of a `MatmulConfig` must be specialised for to apply it all."""
-        fields: dict[str, Any] = {
-            "bias": self.bias is not None,
-            "activation": self.activation,
-            "alpha": self.alpha != 1,
-            "residual": self.residual is not None,
-            "promoted": self.promoted,
-        }
-        for name, scale in (("a_scales", self.scale_a), ("b_scales", self.scale_b)):
-            if scale is not None:
-                fields[name] = "one" if scale.numel() == 1 else "each"
-        return fields
+    def spec(self) -> EpilogueSpec:
+        """What a kernel must be compiled for to apply it all."""
+        a_scales, b_scales = (
+            None if scale is None else "one" if scale.numel() == 1 else "each"
+            for scale in (self.scale_a, self.scale_b)
+        )
+        return EpilogueSpec(
+            self.bias is not None, self.activation, a_scales, b_scales, self.alpha != 1,
+            self.residual is not None,
+        )  # fmt: skip
 
 
 NOTHING = Epilogue()

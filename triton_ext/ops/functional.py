@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from triton_ext.errors import LayoutError
-from triton_ext.kernels.config import MatmulConfig
+from triton_ext.kernels.spec import KernelSpec
 from triton_ext.ops import registered
 from triton_ext.ops.call import Call, call_of, is_bare, wants_gradient
 from triton_ext.ops.checks import (
@@ -52,7 +52,7 @@ def matmul(
     beta: float = 1,
     out: Tensor | None = None,
     out_dtype: torch.dtype | None = None,
-    config: MatmulConfig | None = None,
+    config: KernelSpec | None = None,
     fallback: Fallback | None = None,
 ) -> Tensor:
     """``activation(a @ b + bias + beta * residual)`` on the tensor cores, with fp32 accumulation.

@@ -18,8 +18,8 @@ from triton.runtime import driver
 
 from triton_ext.compat import DirectLaunch, needs_the_jit
 from triton_ext.kernels import kept
-from triton_ext.kernels.config import MatmulConfig
 from triton_ext.kernels.launch import launch_plan
+from triton_ext.kernels.spec import KernelSpec
 from triton_ext.layouts.triton.gluon import to_gluon
 from triton_ext.ops.device import Gpu
 from triton_ext.ops.epilogue import NOTHING, Epilogue
@@ -32,7 +32,7 @@ DESCRIPTORS = {
 }  # fmt: skip
 """The matrix of each descriptor: A, B, C or the residual, then the scales of the blocks of A and B,
 and a rank's own chunk. Besides come those that depend on which operand is the left one:
-``narrow_desc``, another one of the right operand, and the scales."""
+``edge_desc``, another one of the right operand, and the scales."""
 FIELDS = {
     "bias": Epilogue._fields.index("bias"),
     "a_scale": Epilogue._fields.index("scale_a"),
@@ -68,11 +68,11 @@ UNKNOWN_TO_TRITON = frozenset((torch.float4_e2m1fn_x2, torch.float8_e8m0fnu))
 _lock = threading.Lock()
 _numbers = itertools.count()
 _tensor_maps: dict[tuple[int, int], Any] = {}
-_direct_launches: dict[tuple[MatmulConfig, int | None], DirectLaunch] = {}
+_direct_launches: dict[tuple[KernelSpec, int | None], DirectLaunch] = {}
 _workspaces: dict[tuple[int, int], torch.Tensor] = {}
 
 
-def _direct_launch(config: MatmulConfig, index: int, compiled: Any) -> DirectLaunch | None:
+def _direct_launch(config: KernelSpec, index: int, compiled: Any) -> DirectLaunch | None:
     """The direct launch of a configuration's kernel on a GPU; None if it has none."""
     try:
         return _direct_launches.setdefault((config, index), DirectLaunch(compiled))
@@ -135,7 +135,7 @@ class PreparedLaunch:
     )
 
     def __init__(
-        self, gpu: Gpu, config: MatmulConfig, views: tuple[TmaView | None, ...], k: int
+        self, gpu: Gpu, config: KernelSpec, views: tuple[TmaView | None, ...], k: int
     ) -> None:
         """Prepare it.
 
@@ -145,17 +145,17 @@ class PreparedLaunch:
         """
         assert views[2] is not None
         *batch, m, n = views[2].shape
-        if config.collective:
+        if config.product.collective:
             assert views[0] is not None
             batch = list(views[0].shape[:1])  # of a scatter's C, one chunk is elsewhere
         self.gpu, self.config, self.views = gpu, config, views
-        self.reads_as = gpu.arch if config.scaling is None else 90
+        self.reads_as = gpu.arch if config.product.scaling is None else 90
         self.plan = launch_plan(config, m, n, k, gpu.properties, *batch)
         self._grid = self.plan.grid
         self.direct: DirectLaunch | None = _direct_launches.get((config, gpu.index))
-        left, right = (1, 0) if config.swap else (0, 1)
+        left, right = (1, 0) if config.tile.swap_ab else (0, 1)
         matrices = {
-            **DESCRIPTORS, "narrow_desc": right, "left_scales": 4 + left, "right_scales": 4 + right
+            **DESCRIPTORS, "edge_desc": right, "left_scales": 4 + left, "right_scales": 4 + right
         }  # fmt: skip
         # What the C launcher takes; a descriptor is its map, its shape and its strides.
         self._arguments: list[Any] = []
@@ -260,7 +260,7 @@ class PreparedLaunch:
         plan = self.plan
         tiles: dict[str, Any] = {
             "a_desc": plan.a_tile, "b_desc": plan.b_tile, "c_desc": plan.c_tile,
-            "c0_desc": plan.c_tile, "narrow_desc": plan.narrow_tile, "own_desc": plan.own_tile,
+            "c0_desc": plan.c_tile, "edge_desc": plan.edge_tile, "own_desc": plan.own_tile,
             "last_desc": plan.last_tile,
         }  # fmt: skip
         tiles |= zip(("left_scales", "right_scales"), plan.scale_tiles or (), strict=False)
@@ -280,8 +280,6 @@ class PreparedLaunch:
                 list(tile.tma_shape),
                 to_gluon(tile.tma_encoding),
             )
-        # A kernel that swaps A and B has their descriptors swapped, too: they go by position.
-        descriptors = [others.pop(name) for name in plan.arguments[:3]]
         others |= {
             name: epilogue[field] for name, field in FIELDS.items() if name in plan.arguments
         }
@@ -294,7 +292,7 @@ class PreparedLaunch:
                 stream = driver.active.get_current_stream(index)
                 memory = _workspace(plan.workspace_bytes, index, stream)
             others["workspace"] = memory
-        compiled = plan.kernel[plan.grid](*descriptors, **others, **plan.constants, **plan.options)
+        compiled = plan.launch(others)
         if index is not None and self.direct is None and not needs_the_jit():
             self.direct = _direct_launch(self.config, index, compiled)
             kept.keep(self.config, compiled)

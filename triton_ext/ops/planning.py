@@ -7,16 +7,16 @@ measures (`tuning`, `tuned`) and what launches (`launches`) are what the kernels
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from triton_ext.kernels.choice.choose import choose_config, with_epilogue
-from triton_ext.kernels.config import ACTIVATIONS, MatmulConfig
 from triton_ext.kernels.element_types import Major
+from triton_ext.kernels.epilogue import ACTIVATIONS, EpilogueSpec
+from triton_ext.kernels.spec import KernelSpec
 from triton_ext.ops.call import Call
 from triton_ext.ops.device import Gpu
 from triton_ext.ops.epilogue import NOTHING, Epilogue
@@ -49,7 +49,8 @@ class Description:
         views: those of `launches.DESCRIPTORS`.
         copies: those of "a", "b" and the epilogue's tensors that must be copied for the kernel to
             read them.
-        applied: the fields of a `MatmulConfig` for what the kernel does to the product.
+        fp32_accumulation: as in `ProductSpec`.
+        applied: what the kernel does to the product.
         late: what torch does to it after the launch.
         out_size: how many bytes of memory out lies in, if that is given.
         reads: the tensors that out must not overlap.
@@ -63,7 +64,8 @@ class Description:
     memory: tuple[int, ...]
     views: tuple[TmaView | None, ...]
     copies: frozenset[str]
-    applied: Mapping[str, Any]
+    fp32_accumulation: bool
+    applied: EpilogueSpec
     late: Late
     out_size: int
     reads: tuple[Read, ...]
@@ -114,7 +116,8 @@ def described(gpu: Gpu, call: Call) -> Description:
         memory=shape if memory == shape else memory,
         views=tuple(views),
         copies=frozenset(name for name, is_copied in copied.items() if is_copied),
-        applied=applied.config_fields(),
+        fp32_accumulation=applied.promoted,
+        applied=applied.spec(),
         late=late,
         out_size=0 if out is None else memory_size(out),
         reads=reads,
@@ -125,7 +128,7 @@ def described(gpu: Gpu, call: Call) -> Description:
 def _applied(gpu: Gpu, call: Call) -> tuple[Epilogue, Late]:
     """What of a call's epilogue the kernel does, and what torch does after it."""
     epilogue = call.epilogue
-    if call.config is not None and not call.config.consumers:
+    if call.config is not None and not call.config.is_specialized:
         return NOTHING, "nothing" if epilogue is NOTHING else "all"
     late: Late = "nothing"
     if epilogue.activation not in (None, *ACTIVATIONS):
@@ -135,7 +138,7 @@ def _applied(gpu: Gpu, call: Call) -> tuple[Epilogue, Late]:
     return epilogue, late
 
 
-def planned(description: Description, config: MatmulConfig | None = None) -> ProductPlan:
+def planned(description: Description, config: KernelSpec | None = None) -> ProductPlan:
     """The plan of what was described.
 
     Args:
@@ -147,7 +150,8 @@ def planned(description: Description, config: MatmulConfig | None = None) -> Pro
         config, tuned = _chosen(found)
     else:
         problem.check(config, found.gpu.arch)
-        config = replace(config, **found.applied)
+        product = replace(config.product, fp32_accumulation=found.fp32_accumulation)
+        config = KernelSpec(product, found.applied, config.tile)
     return ProductPlan(
         PreparedLaunch(found.gpu, config, found.views, problem.k),
         found.gpu.index,
@@ -162,19 +166,19 @@ def planned(description: Description, config: MatmulConfig | None = None) -> Pro
     )
 
 
-def _chosen(found: Description) -> tuple[MatmulConfig, Tuned | None]:
+def _chosen(found: Description) -> tuple[KernelSpec, Tuned | None]:
     """The configuration of a product: the one that was measured, else the one that the cost model
     predicts to be the fastest; and what was measured.
     """
-    arch, problem, promoted = found.gpu.arch, found.problem, found.applied["promoted"]
-    fixed = rule() == "fixed"
-    tuned = None if fixed or promoted else lookup(problem, arch)
+    arch, problem, fixed = found.gpu.arch, found.problem, rule() == "fixed"
+    tuned = None if fixed or found.fp32_accumulation else lookup(problem, arch)
     if tuned is not None:
         config = tuned.config
     else:
-        config = choose_config(arch, *problem.asked, fixed=fixed, promoted=promoted)
-        config = replace(config, batched=True) if problem.batch > 1 else config
-    return with_epilogue(config, None if fixed else problem.k, **found.applied), tuned
+        product = replace(problem.product, fp32_accumulation=found.fp32_accumulation)
+        config = choose_config(arch, product, problem.size, fixed=fixed)
+        config = config.with_fields(batched=True) if problem.batch > 1 else config
+    return with_epilogue(config, None if fixed else problem.k, found.applied), tuned
 
 
 def problem_of(
@@ -211,7 +215,7 @@ def _reads(call: Call, out: Tensor) -> Iterator[Read]:
     """The tensors that a product reads; out may be a residual that lies as it does, if the kernel
     adds it.
     """
-    fused = call.config is None or call.config.consumers > 0
+    fused = call.config is None or call.config.is_specialized
     for name, tensor in {"a": call.a, "b": call.b, **call.epilogue.tensors}.items():
         same = tensor.shape == out.shape and tensor.stride() == out.stride()
         yield Read(name, memory_size(tensor), fused and name == "residual" and same)

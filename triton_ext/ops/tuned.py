@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import functools
 import json
 import math
 import os
@@ -16,16 +15,18 @@ import tempfile
 import threading
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from triton_ext._version import __version__
 from triton_ext.errors import LayoutError
-from triton_ext.kernels.choice.gpus import GpuModel, model_of
-from triton_ext.kernels.config import MatmulConfig
+from triton_ext.kernels.choice.gpus import model_of
+from triton_ext.kernels.choice.problem import Problem as Size
 from triton_ext.kernels.element_types import ELEMENT_TYPES, Major
-from triton_ext.ops.epilogue import EPILOGUE_FIELDS
+from triton_ext.kernels.epilogue import NO_EPILOGUE
+from triton_ext.kernels.product import ProductSpec
+from triton_ext.kernels.spec import KernelSpec, read_spec
 from triton_ext.reading import read_file
 
 FOLDER_VARIABLE = "TRITON_EXT_CACHE_DIR"
@@ -43,12 +44,12 @@ class Tuned(NamedTuple):
     """What was measured of a problem.
 
     Attributes:
-        config: the fastest configuration.
+        config: the fastest kernel.
         seconds: of a launch of it.
         torch_seconds: of torch's own product; None if that was not measured.
     """
 
-    config: MatmulConfig
+    config: KernelSpec
     seconds: float
     torch_seconds: float | None = None
 
@@ -77,8 +78,8 @@ class Problem:
     Attributes:
         gpu: the name of the GPU, as ``torch.cuda.get_device_name``; None if it is emulated.
         processors: how many SMs it has.
-        element_type, a_major, b_major: as in `MatmulConfig`.
-        out_type: the type of C, as in `MatmulConfig`, but never None.
+        element_type, a_major, b_major: as in `ProductSpec`.
+        out_type: the type of C, as in `ProductSpec`, but never None.
         m, n, k, batch: sizes.
     """
 
@@ -94,26 +95,16 @@ class Problem:
     batch: int = 1
 
     @property
-    def asked(self) -> tuple[str, Major, Major, int, int, int, int, str | None, int, GpuModel]:
-        """What `choose_config` asks for after the architecture."""
+    def product(self) -> ProductSpec:
+        """What is multiplied; one product of a batch."""
         default = self.element_type in ELEMENT_TYPES and self.out_type == self.element_type
-        return (
-            self.element_type,
-            self.a_major,
-            self.b_major,
-            self.m,
-            self.n,
-            self.k,
-            self.processors,
-            None if default else self.out_type,
-            self.batch,
-            self.model,
-        )
+        out_type = None if default else self.out_type
+        return ProductSpec(self.element_type, self.a_major, self.b_major, out_type)
 
     @property
-    def model(self) -> GpuModel:
-        """Which GPU's times stand for this one's."""
-        return model_of(self.gpu)
+    def size(self) -> Size:
+        """What a kernel is chosen by, besides the product."""
+        return Size(self.m, self.n, self.k, self.processors, self.batch, model_of(self.gpu))
 
     @property
     def key(self) -> str:
@@ -122,18 +113,18 @@ class Problem:
         kind = f"{self.element_type} {self.a_major} {self.b_major} {self.out_type}"
         return f"{__version__} | {self.gpu}, {self.processors} SMs | {kind} | {sizes}"
 
-    def check(self, config: MatmulConfig, arch: int) -> None:
-        """Raise LayoutError unless a configuration makes this product on `arch`, and no more."""
-        asked = (arch, *self.asked[:3])
-        if (config.arch, config.element_type, config.a_major, config.b_major) != asked:
+    def check(self, config: KernelSpec, arch: int) -> None:
+        """Raise LayoutError unless a kernel makes this product on `arch`, and no more."""
+        product = config.product
+        asked = (arch, self.element_type, self.a_major, self.b_major)
+        if (config.arch, product.element_type, product.a_major, product.b_major) != asked:
             raise LayoutError("config", config, f"(arch, type, a_major, b_major) must be {asked}")
-        if config.c_type != self.out_type or any(
-            getattr(config, name) not in (None, False) for name in EPILOGUE_FIELDS
-        ):
+        alone = config.epilogue == NO_EPILOGUE and not product.fp32_accumulation
+        if product.c_type != self.out_type or not alone:
             rule = f"must be for an output in {self.out_type}, and for a product alone"
             raise LayoutError("config", config, rule)
-        if config.batched != (self.batch > 1):
-            raise LayoutError("config.batched", config.batched, f"must be {self.batch > 1} here")
+        if product.batched != (self.batch > 1):
+            raise LayoutError("config.batched", product.batched, f"must be {self.batch > 1} here")
 
 
 def path() -> Path:
@@ -197,7 +188,7 @@ def store(problem: Problem, found: Tuned) -> Path:
             with open(file.with_suffix(".lock"), "w") as other_writers:
                 fcntl.flock(other_writers, fcntl.LOCK_EX)  # until it is closed
                 entries = _kept(file)
-                entries[problem.key] = {**found._asdict(), "config": _described(found.config)}
+                entries[problem.key] = {**found._asdict(), "config": found.config.fields()}
                 _replace(file, {"format": FORMAT, "tuned": entries})
         except OSError as error:
             raise OSError(
@@ -282,19 +273,8 @@ def _tuned(entry: Mapping[str, Any]) -> Tuned:
         value if isinstance(value, (int, float, type(None))) else math.nan
         for value in (entry.get("seconds", math.nan), entry.get("torch_seconds"))
     )
-    return Tuned(MatmulConfig(**entry["config"]), seconds or math.nan, torch_seconds)
+    return Tuned(read_spec(entry["config"]), seconds or math.nan, torch_seconds)
 
 
 def _warn(message: str) -> None:
     warnings.warn(message, RuntimeWarning, stacklevel=2)
-
-
-@functools.cache
-def _defaults() -> dict[str, Any]:
-    return {field.name: field.default for field in fields(MatmulConfig)}
-
-
-def _described(config: MatmulConfig) -> dict[str, Any]:
-    """The fields that do not have their defaults."""
-    values = {name: getattr(config, name) for name in _defaults()}
-    return {name: value for name, value in values.items() if value != _defaults()[name]}

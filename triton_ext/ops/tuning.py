@@ -16,8 +16,8 @@ from torch import Tensor
 
 from triton_ext.errors import LayoutError, UnsupportedDeviceError
 from triton_ext.kernels.choice.choose import choose_config, predicted_seconds, ranked
-from triton_ext.kernels.config import MatmulConfig
 from triton_ext.kernels.precompile import compile_together
+from triton_ext.kernels.spec import KernelSpec
 from triton_ext.ops import plans, tuned
 from triton_ext.ops.call import Call
 from triton_ext.ops.checks import check_operands, check_types
@@ -52,7 +52,7 @@ set), with how many sets there are, and with about how long the fastest takes.""
 class Measured:
     """One configuration: predicted, and median measured, seconds of a launch."""
 
-    config: MatmulConfig
+    config: KernelSpec
     predicted: float
     seconds: float
 
@@ -75,7 +75,7 @@ class Tuning:
     file: Path | None = None
 
     @property
-    def config(self) -> MatmulConfig:
+    def config(self) -> KernelSpec:
         """The fastest configuration."""
         return self.measured[0].config
 
@@ -196,15 +196,15 @@ def measure_once(found: Description, call: Call) -> None:
             warnings.warn(f"not measured: {problem.key}: {error}", RuntimeWarning, stacklevel=2)
 
 
-def considered(problem: tuned.Problem, count: int, arch: int) -> list[tuple[MatmulConfig, float]]:
+def considered(problem: tuned.Problem, count: int, arch: int) -> list[tuple[KernelSpec, float]]:
     """The one that is used untuned, and others that are predicted to be the fastest, and for how
     long they take.
     """
-    default = choose_config(arch, *problem.asked)
-    others = (config for config in ranked(arch, *problem.asked) if config != default)
-    sizes = (problem.m, problem.n, problem.k, problem.processors, problem.batch, problem.model)
+    product, size = problem.product, problem.size
+    default = choose_config(arch, product, size)
+    others = (config for config in ranked(arch, product, size) if config != default)
     return [
-        (replace(config, batched=problem.batch > 1), predicted_seconds(config, *sizes))
+        (config.with_fields(batched=problem.batch > 1), predicted_seconds(config, size))
         for config in itertools.islice(itertools.chain([default], others), count)
     ]
 
@@ -227,7 +227,7 @@ def _copy(tensor: Tensor) -> Tensor:
 
 
 def _launch_of(
-    gpu: Gpu, config: MatmulConfig, sets: Sequence[tuple[Tensor, Tensor, Tensor]]
+    gpu: Gpu, config: KernelSpec, sets: Sequence[tuple[Tensor, Tensor, Tensor]]
 ) -> Callable[[int], None]:
     a, b, c = sets[0]
     prepared = planned(described(gpu, Call(a, b, out_dtype=c.dtype, out=c)), config).launch

@@ -1,4 +1,4 @@
-"""The ring of buffers through which tiles of A and B come to the tensor cores.
+"""The pipeline of buffers through which tiles of A and B come to the tensor cores.
 
 One role fills the buffers by TMA, others empty them. Two mbarriers a buffer connect them: `ready`
 (the copies have arrived) and `free` (all consumers have read them). A barrier's phase flips each
@@ -11,7 +11,7 @@ and the tensor cores' own arrivals reach every block.
 
 "A" is the left operand and "B" the right one, also where the caller has swapped them. A tile of B
 need not be as wide as a power of two: it may be several *units* side by side, of whose last one
-some columns are not used, or its last columns may be a second, narrower tile.
+some columns are not used.
 """
 
 # Gluon functions: their arguments are values of the compiler, not of Python.
@@ -79,20 +79,16 @@ class Operands:
 
     Attributes:
         a, b: TMA descriptors of their tiles.
-        narrow: that of the narrow tile of B, or of its edge, or None.
-        A_K_MAJOR, B_K_MAJOR: whether K is the contiguous dimension.
-        K_BLOCKS: how many blocks of a cluster divide K among them: each has every so-manieth tile,
-            and copies it for itself alone.
+        edge: that of the edge of the tile of B, or None.
         peers: the ranks among which the rows of A are divided, or None.
+        PLAN: the kernel's `SpecializedPlan`.
     """
 
     a: tma.tensor_descriptor
     b: tma.tensor_descriptor
-    narrow: tma.tensor_descriptor | gl.constexpr
-    A_K_MAJOR: gl.constexpr
-    B_K_MAJOR: gl.constexpr
-    K_BLOCKS: gl.constexpr
+    edge: tma.tensor_descriptor | gl.constexpr
     peers: Peers | gl.constexpr
+    PLAN: gl.constexpr
 
     @gluon.jit
     def gathers(self):
@@ -102,8 +98,8 @@ class Operands:
     @gluon.jit
     def load_left(self, work, row, k, barrier, tile):
         """Start the copy of a tile of A: rows from `row` on, elements of K from k on."""
-        SHARED: gl.constexpr = self.K_BLOCKS == 1
-        K_MAJOR: gl.constexpr = self.A_K_MAJOR
+        SHARED: gl.constexpr = self.PLAN.tile.cluster_k == 1
+        K_MAJOR: gl.constexpr = self.PLAN.left_k_major
         if self.peers is None:
             load_tile(self.a, work.matrix, row, k, barrier, tile, K_MAJOR, SHARED=SHARED)
         else:
@@ -119,7 +115,7 @@ class Operands:
 
 @aggregate
 class Slot:
-    """A buffer of the ring, and the phase of its barriers in this turn."""
+    """A buffer of the pipeline, and the phase of its barriers in this turn."""
 
     index: gl.tensor
     phase: gl.tensor
@@ -146,120 +142,87 @@ class Slot:
 
 
 @aggregate
-class Ring:
+class Pipeline:
     """The buffers and their barriers.
 
     Attributes:
-        a_tiles, b_tiles, narrow_tiles: the buffers, a dimension of which counts them; each has
-            `SHARES` tiles of A, one for each warpgroup that shares the tile of C. A tile of B may
-            be several units, those for each part of K one after the other.
+        a_tiles, b_tiles: the buffers, a dimension of which counts them; each has a tile of A for
+            each warpgroup that shares the tile of C. A tile of B may be several units, those for
+            each part of K one after the other.
         ready, free: the barriers.
-        STAGES: how many buffers there are.
-        SHARES: how many warpgroups divide the rows of a tile of C.
-        CONSUMER_COLUMNS: how many divide its columns; each has its units.
-        BLOCK_K: elements of a tile along K.
-        OWN_N: columns of the tile of B that a warpgroup reads, without the narrow one's; of all
-            blocks side by side. Its last unit may have more.
-        CLUSTER_COLUMNS: how many columns of blocks a cluster has; each has its units.
-        DEALT: whether the copies of shared tiles are dealt out among the blocks that share them.
-        LEFT_BOXES, RIGHT_BOXES, NARROW_BOXES: how tiles are copied in `boxes`, or None; without a
-            narrow tile, the last ones are the edge of the tile of B.
-        NARROW: whether there is a narrow tile of B; else `narrow_tiles` is not used.
-        PRODUCT: the `wgmma.Product` with which tiles are multiplied, or None.
+        PLAN: the kernel's `SpecializedPlan`.
         scales: those of the tiles, which come with them; None if they are not block-scaled.
     """
 
     a_tiles: gl.shared_memory_descriptor
     b_tiles: gl.shared_memory_descriptor
-    narrow_tiles: gl.shared_memory_descriptor
     ready: gl.shared_memory_descriptor
     free: gl.shared_memory_descriptor
-    STAGES: gl.constexpr
-    SHARES: gl.constexpr
-    CONSUMER_COLUMNS: gl.constexpr
-    BLOCK_K: gl.constexpr
-    OWN_N: gl.constexpr
-    CLUSTER_COLUMNS: gl.constexpr
-    DEALT: gl.constexpr
-    LEFT_BOXES: gl.constexpr
-    RIGHT_BOXES: gl.constexpr
-    NARROW_BOXES: gl.constexpr
-    NARROW: gl.constexpr
-    PRODUCT: gl.constexpr
+    PLAN: gl.constexpr
     scales: BlockScales | gl.constexpr
 
     @gluon.jit
     def first(self):
         """The first slot of the first turn."""
-        return Slot(gl.to_tensor(0), gl.to_tensor(0), self.STAGES)
+        return Slot(gl.to_tensor(0), gl.to_tensor(0), self.PLAN.tile.stages)
 
     @gluon.jit
     def left_tile(self, slot, WHICH: gl.constexpr):
         """That of a slot's tiles of A which a consumer reads."""
-        return self.a_tiles.index(slot.index * self.SHARES + WHICH % self.SHARES)
+        CONSUMERS: gl.constexpr = self.PLAN.tile.sharing_consumers
+        return self.a_tiles.index(slot.index * CONSUMERS + WHICH % CONSUMERS)
 
     @gluon.jit
-    def right_unit(self, slot, WHICH: gl.constexpr):
-        """The first of those units of a slot's tile of B which a consumer reads."""
-        OWN: gl.constexpr = self.b_tiles.shape[0] // (self.STAGES * self.CONSUMER_COLUMNS)
-        column = WHICH % self.CONSUMER_COLUMNS
-        return self.b_tiles.index((slot.index * self.CONSUMER_COLUMNS + column) * OWN)
+    def right_unit(self, slot):
+        """The first of the units of a slot's tile of B."""
+        UNITS: gl.constexpr = self.b_tiles.shape[0] // self.PLAN.tile.stages
+        return self.b_tiles.index(slot.index * UNITS)
 
     @gluon.jit
     def fill(self, slot, operands, work, k):
         """Wait until the slot is free, and start the copies of all its tiles, those of K tile k."""
-        COLUMNS: gl.constexpr = self.CLUSTER_COLUMNS
-        K_BLOCKS: gl.constexpr = operands.K_BLOCKS
-        BELOW: gl.constexpr = gl.num_ctas() // (COLUMNS * K_BLOCKS)
-        UNIT_M: gl.constexpr = self.a_tiles.shape[1] // K_BLOCKS
+        TILE: gl.constexpr = self.PLAN.tile
+        LEFT: gl.constexpr = self.PLAN.boxes[0]
+        RIGHT: gl.constexpr = self.PLAN.boxes[1]
+        EDGE: gl.constexpr = self.PLAN.boxes[2]
+        PARTS: gl.constexpr = TILE.sharing_consumers
+        BELOW: gl.constexpr = gl.num_ctas() // (TILE.cluster_n * TILE.cluster_k)
+        UNIT_M: gl.constexpr = self.a_tiles.shape[1] // TILE.cluster_k
         OWN_M: gl.constexpr = UNIT_M // BELOW
-        OWN_N: gl.constexpr = self.OWN_N // COLUMNS
-        SHARED: gl.constexpr = K_BLOCKS == 1
+        SHARED: gl.constexpr = TILE.cluster_k == 1
         scales = self.scales
         scale_bytes: gl.constexpr = (
             0 if scales is None else scales.a_desc.nbytes_per_cta + scales.b_desc.nbytes_per_cta
         )
-        left_bytes: gl.constexpr = copied_bytes(operands.a, self.LEFT_BOXES) * (
-            self.SHARES if self.LEFT_BOXES is None else 1
-        )
-        right_bytes: gl.constexpr = copied_bytes(operands.b, self.RIGHT_BOXES)
-        HAS_EDGE: gl.constexpr = not self.NARROW and self.NARROW_BOXES is not None
-        narrow_bytes: gl.constexpr = (
-            copied_bytes(operands.narrow, self.NARROW_BOXES) if self.NARROW or HAS_EDGE else 0
-        )
-        off_k = k * (self.BLOCK_K * K_BLOCKS)
+        left_bytes: gl.constexpr = copied_bytes(operands.a, LEFT) * (PARTS if LEFT is None else 1)
+        right_bytes: gl.constexpr = copied_bytes(operands.b, RIGHT)
+        edge_bytes: gl.constexpr = 0 if EDGE is None else copied_bytes(operands.edge, EDGE)
+        off_k = k * (TILE.block_k * TILE.cluster_k)
         barrier = self.ready.index(slot.index)
         self.wait_free(slot)
-        mbarrier.expect(barrier, left_bytes + right_bytes + narrow_bytes + scale_bytes)
+        mbarrier.expect(barrier, left_bytes + right_bytes + edge_bytes + scale_bytes)
         block = block_of_cluster()
         row, column = block % BELOW, block // BELOW
-        if self.LEFT_BOXES is not None:
-            copy_boxes(operands.a, self.LEFT_BOXES, self.left_tile(slot, 0), barrier, work.matrix,
+        if LEFT is not None:
+            copy_boxes(operands.a, LEFT, self.left_tile(slot, 0), barrier, work.matrix,
                        work.off_m + row * OWN_M, off_k, column, row)  # fmt: skip
         else:
-            for part in gl.static_range(self.SHARES):
+            for part in gl.static_range(PARTS):
                 operands.load_left(work, work.off_m + part * UNIT_M, off_k, barrier,
                                    self.left_tile(slot, part))  # fmt: skip
-        if self.RIGHT_BOXES is not None:
-            off_n = work.off_n + (column * OWN_N if SHARED else 0)
-            own_k = off_k + (0 if SHARED else block * self.BLOCK_K)
+        if RIGHT is not None:
+            off_n = work.off_n + (column * TILE.columns if SHARED else 0)
+            own_k = off_k + (0 if SHARED else block * TILE.block_k)
             first = block - row
-            copy_boxes(operands.b, self.RIGHT_BOXES, self.right_unit(slot, 0), barrier, work.matrix,
+            copy_boxes(operands.b, RIGHT, self.right_unit(slot), barrier, work.matrix,
                        off_n, own_k, row, first)  # fmt: skip
-            if HAS_EDGE:
-                copy_boxes(operands.narrow, self.NARROW_BOXES, self.right_unit(slot, 0), barrier,
+            if EDGE is not None:
+                copy_boxes(operands.edge, EDGE, self.right_unit(slot), barrier,
                            work.matrix, off_n, own_k, row, first)  # fmt: skip
-            if self.NARROW:
-                copy_boxes(operands.narrow, self.NARROW_BOXES, self.narrow_tiles.index(slot.index),
-                           barrier, work.matrix, off_n + OWN_N, own_k, row, first)  # fmt: skip
         else:
             load_tile(operands.b, work.matrix, work.off_n, off_k, barrier,
-                      self.b_tiles.index(slot.index), operands.B_K_MAJOR,
+                      self.b_tiles.index(slot.index), self.PLAN.right_k_major,
                       SHARED=SHARED)  # fmt: skip
-            if self.NARROW:
-                load_tile(operands.narrow, work.matrix, work.off_n + OWN_N, off_k, barrier,
-                          self.narrow_tiles.index(slot.index), operands.B_K_MAJOR,
-                          SHARED=SHARED)  # fmt: skip
         if scales is not None:
             scales.fill(slot.index, work, k, barrier)
 
@@ -274,8 +237,9 @@ class Ring:
         given the slot behind them, wait until all were read, where the kernel itself does not end
         with a barrier of the cluster that waits for them.
         """
-        if self.DEALT or (gl.num_ctas() > 1 and not ENDS_TOGETHER):
-            for _ in gl.static_range(self.STAGES):
+        if self.PLAN.tile.shares_tiles or (gl.num_ctas() > 1 and not ENDS_TOGETHER):
+            STAGES: gl.constexpr = self.PLAN.tile.stages
+            for _ in gl.static_range(STAGES):
                 self.wait_free(slot)
                 slot = slot.next()
 
@@ -293,8 +257,8 @@ class Ring:
             block = block_of_cluster()
             ready = gl.inline_asm(OWN, "=r,r,r", (self.ready.index(0), block), gl.int32)
             free = gl.inline_asm(OWN, "=r,r,r", (self.free.index(0), block), gl.int32)
-            if self.DEALT:
-                threads = copiers_of(threads, free, block, self.CLUSTER_COLUMNS)
+            if self.PLAN.tile.shares_tiles:
+                threads = copiers_of(threads, free, block, self.PLAN.tile.cluster_n)
             else:
                 threads = gl.where(threads == 0, free, 0)
         return Reader(self, ready, threads)
@@ -302,7 +266,7 @@ class Ring:
 
 @aggregate
 class Reader:
-    """A consumer's end of the ring.
+    """A consumer's end of the pipeline.
 
     Attributes:
         ready: the address of the first of these barriers.
@@ -310,7 +274,7 @@ class Reader:
             into the buffers, or 0.
     """
 
-    ring: Ring
+    pipeline: Pipeline
     ready: gl.tensor
     listeners: gl.tensor
 
@@ -321,7 +285,7 @@ class Reader:
             barrier = self.ready + slot.index * BARRIER_BYTES
             gl.inline_asm(WAIT, "r,r", (barrier, slot.phase))
         else:
-            self.ring.wait(slot)
+            self.pipeline.wait(slot)
 
     @gluon.jit
     def release(self, index, pred):
@@ -335,23 +299,19 @@ class Reader:
                 gl.int32, is_pure=False, pack=1,
             )  # fmt: skip
         else:
-            mbarrier.arrive(self.ring.free.index(index), count=1, pred=pred)
+            mbarrier.arrive(self.pipeline.free.index(index), count=1, pred=pred)
 
 
 @gluon.jit
-def ring_of(a_tiles, b_tiles, narrow_tiles, STAGES: gl.constexpr, SHARES: gl.constexpr,
-            CONSUMER_COLUMNS: gl.constexpr, BLOCK_K: gl.constexpr, OWN_N: gl.constexpr,
-            CLUSTER_COLUMNS: gl.constexpr, DEALT: gl.constexpr, LEFT_BOXES: gl.constexpr,
-            RIGHT_BOXES: gl.constexpr, NARROW_BOXES: gl.constexpr, NARROW: gl.constexpr,
-            PRODUCT: gl.constexpr):  # fmt: skip
-    """A ring of these buffers, with its barriers; see `Ring`."""
+def pipeline_of(a_tiles, b_tiles, PLAN: gl.constexpr):
+    """A pipeline of these buffers on Hopper, with its barriers; see `Pipeline`."""
+    STAGES: gl.constexpr = PLAN.tile.stages
+    COPIERS: gl.constexpr = (
+        copiers(gl.num_ctas(), PLAN.tile.cluster_n) if PLAN.tile.shares_tiles else 1
+    )
     ready = mbarrier.allocate_mbarrier(batch=STAGES)
     free = mbarrier.allocate_mbarrier(batch=STAGES)
-    COPIERS: gl.constexpr = copiers(gl.num_ctas(), CLUSTER_COLUMNS) if DEALT else 1
     for each in gl.static_range(STAGES):
         mbarrier.init(ready.index(each), count=1)
-        mbarrier.init(free.index(each), count=SHARES * CONSUMER_COLUMNS * COPIERS)
-    return Ring(
-        a_tiles, b_tiles, narrow_tiles, ready, free, STAGES, SHARES, CONSUMER_COLUMNS, BLOCK_K,
-        OWN_N, CLUSTER_COLUMNS, DEALT, LEFT_BOXES, RIGHT_BOXES, NARROW_BOXES, NARROW, PRODUCT, None,
-    )  # fmt: skip
+        mbarrier.init(free.index(each), count=PLAN.tile.sharing_consumers * COPIERS)
+    return Pipeline(a_tiles, b_tiles, ready, free, PLAN, None)

@@ -1,6 +1,5 @@
 """The order of tiles: how many rows of them run together."""
 
-import json
 from collections import defaultdict
 from pathlib import Path
 
@@ -10,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from triton_ext.hardware.architecture import resident_clusters
-from triton_ext.kernels.config import MatmulConfig
-from triton_ext.kernels.order import ORDERS, loaded, rows_together
+from triton_ext.kernels.rasterization import ORDERS, loaded, rows_together
+from triton_ext.kernels.spec import kernel_spec
 
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results" / "orders_h100.json.gz"
 SMS = 132
@@ -45,17 +44,17 @@ def test_what_successive_tiles_load(group, down, across, some, tile):
 
 
 def order_of(config, m, n):
-    rows, columns = (n, m) if config.swap else (m, n)
-    size = config.rows * config.cluster, config.columns * config.cluster_columns
+    rows, columns = (n, m) if config.tile.swap_ab else (m, n)
+    size = config.tile.rows * config.tile.cluster_m, config.tile.columns * config.tile.cluster_n
     down, across = -(-rows // size[0]), -(-columns // size[1])
-    resident = resident_clusters(SMS, config.blocks)
-    asked = config.cluster, config.blocks, resident, down * across, down, across
+    resident = resident_clusters(SMS, config.tile.cluster_size)
+    asked = config.tile.cluster_m, config.tile.cluster_size, resident, down * across, down, across
     return min(int(rows_together(*asked, *size)), down)
 
 
 def test_single_blocks_share_the_longer_side():
     """Many rows of few tiles run row by row, few rows of many column by column."""
-    tall = MatmulConfig(90, "bf16", block_m=128, block_n=136, consumers=2, c_parts=17)
+    tall = kernel_spec(90, "bf16", block_m=128, block_n=136, consumers=2, c_parts=17)
     assert order_of(tall, 8128, 270) == 1
     assert order_of(tall, 270, 8128) == 3
 
@@ -69,15 +68,15 @@ def test_numbers_and_arrays_alike():
 @pytest.fixture(scope="module")
 def measured():
     """For each problem and configuration, the configuration, M, N, and seconds by order."""
-    from benchmarks.harness import read
+    from benchmarks.harness import kernels_of, read
 
     found = []
     for row in read(RESULTS)["rows"]:
         times = defaultdict(dict)
-        for each in row["configs"]:
-            times[json.dumps(each["config"], sort_keys=True)][each["group"]] = each["seconds"]
+        for config, each in kernels_of(row["configs"]):
+            times[config][each["group"]] = each["seconds"]
         for config, seconds in times.items():
-            found.append((MatmulConfig(**json.loads(config)), row["m"], row["n"], seconds))
+            found.append((config, row["m"], row["n"], seconds))
     return found
 
 
@@ -86,7 +85,7 @@ def test_the_order_is_near_the_best_measured(measured, single, most):
     ratios = [
         seconds[order_of(config, m, n)] / min(seconds.values())
         for config, m, n, seconds in measured
-        if (config.blocks == 1) == single
+        if (config.tile.cluster_size == 1) == single
     ]
     assert len(ratios) > 1000
     assert np.mean(ratios) < most

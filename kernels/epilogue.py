@@ -1,0 +1,34 @@
+"""What follows a product in the same kernel, before C is rounded and stored."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+ACTIVATIONS = ("relu", "gelu", "silu")
+
+
+@dataclass(frozen=True)
+class EpilogueSpec:
+    """activation(alpha * scale of A * scale of B * (A @ B) + bias + beta * residual).
+    `legality.check_epilogue` says what is legal.
+
+    Args:
+        bias: add a vector of N elements to each row of C.
+        activation: apply "relu", "gelu" (with erf) or "silu" last.
+        a_scales, b_scales: multiply with a scale of A ("one" for all, "each" row its own), of B
+            ("one", or "each" column its own).
+        alpha: multiply with a number.
+        residual: add beta (a number) times a matrix of the shape and type of C, which may be C
+            itself.
+    """
+
+    bias: bool = False
+    activation: str | None = None
+    a_scales: str | None = None
+    b_scales: str | None = None
+    alpha: bool = False
+    residual: bool = False
+
+
+NO_EPILOGUE = EpilogueSpec()
+"""C as it is multiplied."""

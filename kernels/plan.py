@@ -1,0 +1,188 @@
+"""What the code of a kernel is made of: one compile-time value, with all layouts as Gluon's."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from triton_ext.compat import SUMS_MAY_OVERLAP
+from triton_ext.kernels.device.wgmma import Product, product_of
+from triton_ext.kernels.epilogue import EpilogueSpec
+from triton_ext.kernels.last_tile import LastTile, last_tile
+from triton_ext.kernels.registers import CONSUMER_REGISTERS, asks_early
+from triton_ext.kernels.right_operand import right_unit
+from triton_ext.kernels.spec import KernelSpec
+from triton_ext.kernels.tensor_memory import shared_sums
+from triton_ext.kernels.tile import PersistentTile, SimpleTile, Sm90Tile, Sm100Tile, Tile
+from triton_ext.kernels.tiles import Boxes, TileLayouts
+from triton_ext.layouts.triton.gluon import to_gluon
+
+
+@dataclass(frozen=True)
+class KernelPlan:
+    """What all kernels are made of.
+
+    Attributes:
+        tile: the kernel's tile.
+        left, right, c: the layouts in shared memory of the tiles of the left and the right operand,
+            and of a piece of C.
+        left_k_major, right_k_major: whether K is the operand's contiguous dimension in memory.
+    """
+
+    tile: Tile
+    left: Any
+    right: Any
+    c: Any
+    left_k_major: bool
+    right_k_major: bool
+
+
+@dataclass(frozen=True)
+class SpecializedPlan(KernelPlan):
+    """What both specialized kernels are made of.
+
+    Attributes:
+        epilogue: what follows the product.
+        collective: "gather", "scatter" or None.
+        values: the names of the kernel's `values`, in their order.
+        boxes: how the tiles of the left operand, of the right one and of its edge are copied by
+            boxes of their own; None where Triton copies them.
+        product: the instructions of a product; None where they are Triton's.
+    """
+
+    tile: PersistentTile
+    epilogue: EpilogueSpec
+    collective: str | None
+    values: tuple[str, ...]
+    boxes: tuple[Boxes | None, Boxes | None, Boxes | None]
+    product: Product | None
+
+    @property
+    def block_m(self) -> int:
+        """Rows of the tile that a cluster computes."""
+        return self.tile.cluster_m * self.tile.rows
+
+    @property
+    def block_n(self) -> int:
+        """Columns of the tile that a cluster computes."""
+        return self.tile.cluster_n * self.tile.columns
+
+    @property
+    def scatters(self) -> bool:
+        """Whether tiles go on to the next rank."""
+        return self.collective == "scatter"
+
+
+@dataclass(frozen=True)
+class Sm90Plan(SpecializedPlan):
+    """What Hopper's kernel is made of.
+
+    Attributes:
+        unit: elements along K, and columns, of a unit of the right operand's tile, of all blocks
+            side by side.
+        consumer_registers: registers of a consumer's thread.
+        asks_early: whether a tile's bias and scales are asked for while it is multiplied.
+        last, last_layout: a block's last tile, if it leaves through the buffers of the operands,
+            and the layout of its pieces; else None.
+        exchange, exchanged: where blocks divide K: the layouts of what all of them have of a piece
+            of C, and of what one has; else None.
+    """
+
+    unit: tuple[int, int]
+    consumer_registers: int
+    asks_early: bool
+    last: LastTile | None
+    last_layout: Any
+    exchange: Any
+    exchanged: Any
+
+
+@dataclass(frozen=True)
+class Sm100Plan(SpecializedPlan):
+    """What Blackwell's kernel is made of.
+
+    Attributes:
+        accumulators: for how many tiles there is tensor memory.
+        shared_sums: how many columns of it two tiles share.
+        scales: the layouts in shared memory of the left and the right operand's block scales; None
+            if there are none.
+        element: the type of block-scaled elements, or None.
+    """
+
+    accumulators: int
+    shared_sums: int
+    scales: tuple[Any, Any]
+    element: str | None
+
+
+def plan_of(spec: KernelSpec, *, generated_layouts: bool = True) -> KernelPlan:
+    """What a kernel's code is made of.
+
+    Args:
+        generated_layouts: allocate shared memory with the linear layouts that this project
+            generates; else with the NVMMA encodings that Triton converts itself.
+    """
+
+    def layout(tile: TileLayouts | None) -> Any:
+        return tile and to_gluon(tile.linear if generated_layouts else tile.encoding)
+
+    product, tile, layouts = spec.product, spec.tile, spec.layouts
+    majors = product.majors(tile.swap_ab)
+    common = {
+        "tile": tile,
+        "left": layout(layouts.left),
+        "right": layout(layouts.right),
+        "c": layout(layouts.c),
+        "left_k_major": majors[0] == "K",
+        "right_k_major": majors[1] == "K",
+    }
+    if isinstance(tile, SimpleTile):
+        return KernelPlan(**common)
+    common |= {
+        "epilogue": spec.epilogue,
+        "collective": product.collective,
+        "values": value_names(spec),
+        "boxes": layouts.boxes,
+        "product": product_of(spec) if spec.has_own_products else None,
+    }
+    if isinstance(tile, Sm90Tile):
+        depth, columns = right_unit(product, tile)
+        return Sm90Plan(
+            **common,
+            unit=(depth, tile.cluster_n * columns),
+            consumer_registers=CONSUMER_REGISTERS[tile.consumers],
+            asks_early=asks_early(product, spec.epilogue, tile),
+            last=last_tile(product, tile) if tile.last_through_pipeline else None,
+            last_layout=layout(layouts.last),
+            exchange=layouts.exchange and to_gluon(layouts.exchange),
+            exchanged=layout(layouts.exchanged),
+        )
+    assert isinstance(tile, Sm100Tile)
+    shared = shared_sums(product, tile)
+    left, right = (each and to_gluon(each.linear) for each in layouts.scales or (None, None))
+    return Sm100Plan(
+        **common,
+        accumulators=1 if shared and not SUMS_MAY_OVERLAP else 2,
+        shared_sums=shared if SUMS_MAY_OVERLAP else 0,
+        scales=(left, right),
+        element=product.scaling.element if product.scaling else None,
+    )
+
+
+def value_names(spec: KernelSpec) -> tuple[str, ...]:
+    """The pointers and numbers that a specialized kernel takes, by name and in their order: the
+    workspace, what the epilogue reads, and what ranks share.
+    """
+    epilogue, collective = spec.epilogue, spec.product.collective
+    named = {
+        "workspace": not isinstance(spec.tile, SimpleTile) and spec.tile.split_k > 1,
+        "bias": epilogue.bias,
+        "a_scale": epilogue.a_scales is not None,
+        "b_scale": epilogue.b_scales is not None,
+        "alpha": epilogue.alpha,
+        "beta": epilogue.residual,
+        "flags": collective is not None,
+        "counters": collective == "scatter",
+        "late": collective is not None,
+    }
+    return tuple(name for name, asked in named.items() if asked)

@@ -1,0 +1,79 @@
+"""What a consumer's threads have registers for (sm_90): ptxas spills nothing below these limits."""
+
+from __future__ import annotations
+
+from triton_ext.kernels.element_types import MIXED
+from triton_ext.kernels.epilogue import EpilogueSpec
+from triton_ext.kernels.product import ProductSpec
+from triton_ext.kernels.tile import Sm90Tile
+
+THREADS = 128
+"""Threads of a warpgroup; each has a quarter of the columns of its rows of an accumulator."""
+CONSUMER_REGISTERS = {1: 240, 2: 240, 3: 160}
+"""Registers of a thread by the number of consumers: what is left of the SM's 65,536 when the
+producer's warps have 24 each; a multiple of 8."""
+EARLY_REGISTERS = 220
+"""Registers of a thread that may be taken by sums and by what they are scaled with: of two
+consumers each thread has 240. With more, ptxas began to spill."""
+MOST_SUMS, MOST_SUMS_BESIDE = 208, 160
+"""Registers of a thread that sums may take, of the 240 that a thread of two consumers has; and
+where there is more to keep: what other blocks or ranks send. With 216, ptxas spills, and serializes
+the products."""
+MOST_COLUMNS_OF_THREE = 192
+"""Columns that a tile of three consumers may have."""
+FP32_TYPES, FP32_K_BYTES = ("e4m3", "e5m2", *MIXED), 128
+"""The types that may be accumulated in fp32 outside of the tensor cores, and of how many bytes of
+K, at most, these add up alone then."""
+FP32_REGISTERS = {1: 192, 2: 192, 3: 112}
+"""Registers of a thread that the sums and what is added to them may take, by the number of
+consumers; the others are for addresses."""
+
+FP32_RUN = 4
+"""Products of tiles in a row, each of whose sums are added in fp32 while the next one runs."""
+
+
+def sums(tile: Sm90Tile) -> int:
+    """The registers of a thread that its part of a tile takes."""
+    return tile.rows // max(1, tile.sharing_consumers) * tile.columns // THREADS
+
+
+def most_columns(product: ProductSpec, tile: Sm90Tile) -> int:
+    """How many columns a consumer may have with 128 rows: its threads have as many registers of
+    sums.
+    """
+    alone = tile.cluster_k == 1 and product.collective is None
+    return MOST_SUMS if alone else MOST_SUMS_BESIDE
+
+
+def _sets_of_sums(tile: Sm90Tile) -> int:
+    """For how many parts of a tile, as a consumer has one, there are registers; three suffice:
+    the sums of all, those that are added to them, and those that are being made meanwhile.
+    """
+    return min(3, FP32_REGISTERS.get(tile.consumers, 0) // max(1, sums(tile)))
+
+
+def may_accumulate_in_fp32(product: ProductSpec, tile: Sm90Tile) -> bool:
+    """Whether there is room for the sums of a part of K beside those of all."""
+    if product.element_type not in FP32_TYPES:
+        return False
+    return _sets_of_sums(tile) > 1 and tile.block_k * product.element_bytes <= FP32_K_BYTES
+
+
+def partial_sums(product: ProductSpec, tile: Sm90Tile) -> int:
+    """How many sums a consumer has of one product of tiles alone: those of two products in
+    turn, if there is room for them, so that one is added while the other is made.
+    """
+    return _sets_of_sums(tile) - 1 if product.fp32_accumulation else 0
+
+
+def asks_early(product: ProductSpec, epilogue: EpilogueSpec, tile: Sm90Tile) -> bool:
+    """Whether the bias and scales of a tile wait in registers while it is multiplied: as far as a
+    thread has these, besides its sums; and not with other ranks, whose scales come with the chunks
+    that the producer waits for.
+    """
+    along_n, along_m = (0, tile.columns) if tile.swap_ab else (tile.columns, 0)
+    values = along_n * (epilogue.bias + (epilogue.b_scales == "each"))
+    values += along_m * (epilogue.a_scales == "each")
+    alone = tile.consumers < 3 and product.collective is None
+    kept = sums(tile) * (1 + partial_sums(product, tile)) + values // 4
+    return alone and kept <= EARLY_REGISTERS

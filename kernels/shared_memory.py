@@ -1,0 +1,44 @@
+"""What a tile takes of shared memory, in bytes."""
+
+from __future__ import annotations
+
+from triton_ext.hardware.architecture import SHARED_MEMORY_PER_BLOCK
+from triton_ext.kernels.product import ProductSpec
+from triton_ext.kernels.right_operand import right_columns
+from triton_ext.kernels.tile import PersistentTile, SimpleTile, Tile
+
+BARRIERS = 1024
+"""The bytes that are left for barriers."""
+
+
+def stage_bytes(product: ProductSpec, tile: PersistentTile) -> int:
+    """What the tiles of A and B, and their scales, take for one product."""
+    rows_of_both = tile.rows + right_columns(product, tile) // tile.cta_group
+    operands = rows_of_both * tile.block_k * product.element_bytes
+    return operands + (tile.rows + tile.columns) * product.scales(tile.block_k)
+
+
+def buffer_bytes(product: ProductSpec, tile: PersistentTile) -> int:
+    """What a buffer for a piece of C takes, of all consumers."""
+    rows = tile.rows * tile.consumers // tile.sharing_consumers
+    return rows * tile.c_columns * product.c_bytes // tile.cluster_k
+
+
+def shared_memory_bytes(product: ProductSpec, tile: Tile) -> int:
+    """What the tiles of A, B and C take, all stages, with `BARRIERS`.
+
+    In the simple kernel, the tile of C reuses the memory of the others when they are not needed.
+    """
+    if isinstance(tile, SimpleTile):
+        rows_of_both = tile.block_m + tile.block_n
+        operands = tile.stages * rows_of_both * tile.block_k * product.element_bytes
+        return max(operands, tile.block_m * tile.block_n * product.c_bytes) + BARRIERS
+    c = tile.c_buffers * buffer_bytes(product, tile)
+    exchanged = 4 * tile.rows * tile.columns if tile.cluster_k > 1 else 0
+    return tile.stages * stage_bytes(product, tile) + c + exchanged + BARRIERS
+
+
+def most_stages(product: ProductSpec, tile: PersistentTile) -> int:
+    """How many stages there is room for."""
+    left = SHARED_MEMORY_PER_BLOCK - shared_memory_bytes(product, tile)
+    return tile.stages + left // stage_bytes(product, tile)
