@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import random
@@ -215,7 +214,7 @@ def test_nothing_in_the_file_stops_a_product(gpu, used):
     generator = random.Random(11)
     a, b = torch.ones(64, 256).bfloat16(), torch.ones(256, 512).bfloat16().T.contiguous().T
     problem = replace(PROBLEM, gpu="Emulated")
-    legal = {key: value for key, value in dataclasses.asdict(CONFIG).items() if value is not None}
+    legal = CONFIG.fields()
     document = {"format": 1, "tuned": {problem.key: {"config": legal, "seconds": 1e-5}}}
     tuned.path().parent.mkdir(parents=True)
     kept = 0
