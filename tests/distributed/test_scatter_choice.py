@@ -1,4 +1,4 @@
-"""The tile of a reduce-scatter, beside times of two H100s (benchmarks/results/scatter_h100.json)."""
+"""The tile of a reduce-scatter, beside times of two H100s: results/scatter_h100.json."""
 
 from __future__ import annotations
 
