@@ -60,7 +60,7 @@ def test_a_stamped_kernel_computes_the_same(config, tmp_path):
     assert torch.equal(c, (a.float() @ b.float()).to(torch.bfloat16))
     [ptx] = made
     assert ptx.count("stamp_ended], 1") == ptx.count("ret;")
-    blocks = plan.grid[0] * config.blocks
+    blocks = plan.grid[0] * config.tile.cluster_size
     assert np.asarray(variables["variable stamp_ended"])[:4].view(np.uint32) == blocks
     times = np.asarray(variables["variable stamp_times"]).view(np.int64)
     times = times.reshape(stamps.LAUNCHES, stamps.BLOCKS, len(stamps.TIMES))

@@ -1,4 +1,4 @@
-"""The tile of a reduce-scatter, beside times of two H100s (results/scatter_h100.json)."""
+"""The tile of a reduce-scatter, beside times of two H100s: results/scatter_h100.json."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from sites import ROOT
 
 from triton_ext.distributed import launches
 from triton_ext.kernels.choice.choose import predicted_seconds
+from triton_ext.kernels.choice.problem import Problem
 from triton_ext.kernels.spec import read_spec
 
 RANKS, SMS = 2, 132
@@ -22,9 +23,9 @@ def measured():
     document = json.loads((ROOT / "benchmarks/results/scatter_h100.json").read_text())
     for row in document["rows"]:
         configs = [read_spec(each["config"]) for each in row["configs"]]
-        assert {config.collective for config in configs} == {"scatter"}
-        sizes = row["m"] // RANKS, row["n"], row["k"], SMS, RANKS, "h100"
-        predicted = np.array([predicted_seconds(config, *sizes) for config in configs])
+        assert {config.product.collective for config in configs} == {"scatter"}
+        size = Problem(row["m"] // RANKS, row["n"], row["k"], SMS, RANKS, "h100")
+        predicted = np.array([predicted_seconds(config, size) for config in configs])
         if predicted.min() > launches.STAGED:
             seconds = np.log([each["seconds"] for each in row["configs"]])
             yield np.log(predicted), seconds, np.array([launches.loads(each) for each in configs])
